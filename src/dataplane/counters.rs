@@ -1,0 +1,143 @@
+//! Counters as the control side reads them, and the vocabulary of drops.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{PortId, WorkerId};
+use crate::tables::{RuleOrigin, Verdict};
+
+macro_rules! drop_reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident => $text:literal,)+) => {
+        /// Why a frame was dropped: the index of its counter, and the operator's vocabulary.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        #[repr(u8)]
+        pub enum DropReason {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl DropReason {
+            /// All reasons, in the order of their counters.
+            pub const ALL: &'static [DropReason] = &[$(DropReason::$name,)+];
+
+            /// The name that operators see.
+            pub const fn name(self) -> &'static str {
+                match self { $(DropReason::$name => $text,)+ }
+            }
+
+            /// What it means, in a sentence.
+            pub const fn meaning(self) -> &'static str {
+                match self { $(DropReason::$name => concat!($($doc,)+),)+ }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// The frame ends before its headers do.
+    Truncated => "truncated",
+    /// A header contradicts itself or the frame: version, lengths, flags.
+    Malformed => "malformed",
+    /// The IPv4 header checksum is wrong.
+    BadIpChecksum => "bad-ip-checksum",
+    /// Neither IPv4, IPv6 nor ARP.
+    UnknownEthertype => "unknown-ethertype",
+    /// The frame is not addressed to the switch, or to a group that it serves.
+    NotForUs => "not-for-us",
+    /// An 802.1Q tag that the port does not carry, or none where it carries one.
+    Vlan => "vlan",
+    /// The source address does not belong to the port that the packet came from.
+    Spoofed => "spoofed",
+    /// Multicast or broadcast, which the switch does not forward.
+    Multicast => "multicast",
+    /// A fragment that cannot be given to a flow: overlapping, tiny, or too late.
+    Fragment => "fragment",
+    /// Does not fit the state of its flow: a TCP segment outside any connection, a stray reset, a reply to nothing.
+    InvalidState => "invalid-state",
+    /// Policy of the source pod forbids it.
+    PolicyEgress => "policy-egress",
+    /// Policy of the destination pod forbids it.
+    PolicyIngress => "policy-ingress",
+    /// The tables do not know the pod, or no tables are loaded.
+    UnknownPod => "unknown-pod",
+    /// The conntrack table has no place for the flow.
+    TableFull => "table-full",
+    /// The pod has as many flows as one pod may have.
+    PodQuota => "pod-quota",
+    /// No route to the destination.
+    NoRoute => "no-route",
+    /// The TTL or hop limit ran out on the way.
+    TtlExceeded => "ttl-exceeded",
+    /// Larger than the MTU of the port that it would leave by.
+    TooBig => "too-big",
+    /// The Ethernet address of the next hop is not known yet; the switch has asked.
+    Unresolved => "unresolved",
+    /// The transmit ring of the port is full: it takes frames slower than they come.
+    TxFull => "tx-full",
+    /// The port that it would leave by is closed.
+    PortDown => "port-down",
+}
+
+/// All counters at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// By port.
+    pub ports: BTreeMap<PortId, PortCounters>,
+    /// By worker.
+    pub workers: BTreeMap<WorkerId, WorkerCounters>,
+    /// New flows by what decided on them.
+    pub decisions: Vec<DecisionCount>,
+}
+
+/// Of the frames that one port received, all workers together:
+/// `received = forwarded + consumed + sum(drops)`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortCounters {
+    /// Frames taken from the port.
+    pub received: u64,
+    /// Bytes of those, Ethernet header included.
+    pub received_bytes: u64,
+    /// Of those, given to another port.
+    pub forwarded: u64,
+    /// Of those, meant for the switch itself: ARP, neighbour discovery, echo to the gateway.
+    pub consumed: u64,
+    /// Of those, dropped, by [`DropReason::name`]; reasons that never occurred are left out.
+    pub drops: BTreeMap<String, u64>,
+    /// Frames sent out of this port, answers of the switch itself included.
+    pub transmitted: u64,
+    /// Bytes of those.
+    pub transmitted_bytes: u64,
+}
+
+/// What one worker did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerCounters {
+    /// Core that it is pinned to.
+    pub core: usize,
+    /// Frames taken from its queues.
+    pub received: u64,
+    /// Batches with at least one frame.
+    pub batches: u64,
+    /// Times it went to sleep in the kernel.
+    pub sleeps: u64,
+    /// Flows that it entered into conntrack.
+    pub flows_entered: u64,
+    /// Flows that ended: time-outs, closed connections, policy.
+    pub flows_ended: u64,
+    /// Frames of its UMEM.
+    pub frames: u64,
+    /// Of those, neither in a ring nor in a batch.
+    pub frames_free: u64,
+}
+
+/// How often something decided on a new flow, or a denied packet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DecisionCount {
+    /// What came of it.
+    pub verdict: Verdict,
+    /// What decided.
+    pub origin: RuleOrigin,
+    /// Packets that it decided on: first packets of allowed flows, every packet of denied ones.
+    pub packets: u64,
+}

@@ -1,0 +1,204 @@
+//! The story of a packet: workers that take frames from rings and decide on each one.
+//!
+//! [`Dataplane`] is the handle that the control side holds. It knows nothing of Kubernetes and nothing of sockets
+//! other than AF_XDP: it is told ports, and a [`World`] that says who is behind them and what may pass.
+
+mod counters;
+mod settings;
+mod world;
+
+pub use counters::{Counters, DecisionCount, DropReason, PortCounters, WorkerCounters};
+pub use settings::{ConntrackSettings, Polling, Settings, Timeouts};
+pub use world::{Gateway, Mac, NodeAttachment, PodAttachment, Route, World};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Generation, PortId};
+use crate::net::flow::FlowKey;
+use crate::tables::RuleOrigin;
+
+/// What a port is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PortKind {
+    /// The host end of a veth pair whose other end is a pod's interface.
+    Pod,
+    /// A veth to the node's own stack.
+    Host,
+    /// A NIC that it shares with the kernel.
+    Uplink,
+    /// Frames in memory: tests, simulation, micro-benchmarks.
+    Memory,
+}
+
+/// A port to open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PortSpec {
+    /// The network interface that the switch attaches to.
+    pub interface: String,
+    /// What it is for.
+    pub kind: PortKind,
+    /// 802.1Q tag that frames carry on this port, in both directions.
+    pub vlan: Option<u16>,
+}
+
+/// How an opened port turned out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortReport {
+    /// Its number while it is open.
+    pub id: PortId,
+    /// MTU of the interface, bytes.
+    pub mtu: u32,
+    /// Receive queues in use, one a worker.
+    pub queues: u16,
+    /// Whether the XDP program runs in the driver (native) rather than in the generic hook.
+    pub native: bool,
+    /// Whether frames cross between driver and UMEM without a copy.
+    pub zero_copy: bool,
+    /// What is not as good as it could be, and why: one sentence each.
+    pub warnings: Vec<String>,
+}
+
+/// Why the dataplane does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// One sentence: what, where, what to do.
+    #[error("{0}")]
+    Setup(String),
+}
+
+/// Why a port is not opened or closed. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// No such interface.
+    #[error("interface {interface} does not exist: create it first, or correct its name")]
+    NoInterface {
+        /// The interface.
+        interface: String,
+    },
+    /// Another port has the interface.
+    #[error("interface {interface} is already a port of this switch")]
+    Taken {
+        /// The interface.
+        interface: String,
+    },
+    /// Fewer queues than workers.
+    #[error(
+        "interface {interface} has {queues} receive and transmit queues, and the switch has {workers} workers: \
+         create the veth with `numrxqueues {workers} numtxqueues {workers}` at both ends, or run fewer workers"
+    )]
+    TooFewQueues {
+        /// The interface.
+        interface: String,
+        /// Its queues.
+        queues: u32,
+        /// Workers of the switch.
+        workers: u32,
+    },
+    /// An MTU above what one frame holds.
+    #[error(
+        "interface {interface} has MTU {mtu}, and AF_XDP with single-buffer frames takes at most {max}: \
+         `ip link set {interface} mtu {max}` (and the same on the peer)"
+    )]
+    Mtu {
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu: u32,
+        /// The largest that works.
+        max: u32,
+    },
+    /// The switch is full.
+    #[error("the switch has {max} ports, its limit: remove one first")]
+    TooMany {
+        /// The limit.
+        max: usize,
+    },
+    /// No such port.
+    #[error("there is no port {0}")]
+    Unknown(PortId),
+    /// The kernel refuses something: what, and what to do.
+    #[error("{0}")]
+    Kernel(String),
+}
+
+/// One flow in conntrack.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowInfo {
+    /// Its original direction.
+    pub key: FlowKey,
+    /// Its state: `syn-sent`, `established`, `fin-wait`, `time-wait`, `one-way`, `two-way`, ….
+    pub state: String,
+    /// Generation of tables that judged it last.
+    pub generation: Generation,
+    /// Time since its last packet.
+    pub idle_ms: u64,
+    /// Packets in the original direction.
+    pub packets: u64,
+    /// Bytes (IP, headers included) in the original direction.
+    pub bytes: u64,
+    /// Packets in the reply direction.
+    pub reply_packets: u64,
+    /// Bytes in the reply direction.
+    pub reply_bytes: u64,
+    /// What let it out of the source pod, where the source is a pod of this node.
+    pub egress: Option<RuleOrigin>,
+    /// What let it into the destination pod, where the destination is a pod of this node.
+    pub ingress: Option<RuleOrigin>,
+}
+
+/// A running dataplane: its workers, and the way to talk to them.
+pub struct Dataplane {}
+
+impl Dataplane {
+    /// Starts the workers. They forward nothing until ports are opened and a world is published.
+    pub fn start(settings: Settings) -> Result<Dataplane, StartError> {
+        let _ = settings;
+        todo!()
+    }
+
+    /// Opens a port on every worker. Frames of pods that the published world does not place there are dropped.
+    pub fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
+        let _ = spec;
+        todo!()
+    }
+
+    /// Closes a port: when this returns no worker touches it, its XDP program is detached (`detach`) or
+    /// stays and drops everything (not `detach`), and its frames are back in the UMEM.
+    pub fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
+        let _ = (port, detach);
+        todo!()
+    }
+
+    /// Makes `world` what every worker sees from its next batch on; returns when the last one has passed to it.
+    pub fn publish(&self, world: World) -> Generation {
+        let _ = world;
+        todo!()
+    }
+
+    /// The world published last.
+    pub fn world(&self) -> Arc<World> {
+        todo!()
+    }
+
+    /// All counters, since the start.
+    pub fn counters(&self) -> Counters {
+        todo!()
+    }
+
+    /// Up to `max` flows for which `wanted` is true, in no order.
+    pub fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
+        let _ = (max, wanted);
+        todo!()
+    }
+
+    /// Stops the workers and closes all ports; their XDP programs stay attached and drop (`detach` false), or
+    /// go (`detach` true). Fails when a worker does not stop in `patience`.
+    pub fn stop(self, detach: bool, patience: Duration) -> Result<(), StartError> {
+        let _ = (detach, patience);
+        todo!()
+    }
+}

@@ -1,0 +1,116 @@
+//! What a dataplane is started with.
+
+use std::time::Duration;
+
+/// Settings that hold for the life of a dataplane.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Worker `i` runs on core `cores[i]`; their number is the number of workers. The same core may stand twice.
+    pub cores: Vec<usize>,
+    /// UMEM frames of each worker.
+    pub frames_per_worker: usize,
+    /// Whether UMEM and large tables ask for huge pages. Without any, ordinary pages serve.
+    pub huge_pages: bool,
+    /// What a worker does when there is nothing to do.
+    pub polling: Polling,
+    /// Connection tracking.
+    pub conntrack: ConntrackSettings,
+}
+
+/// What a worker does when there is nothing to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Polling {
+    /// Sleeps in the kernel after this many microseconds without a frame, until the next one comes.
+    Adaptive {
+        /// Microseconds of looking before sleeping.
+        spin_us: u32,
+    },
+    /// Never sleeps.
+    Busy,
+}
+
+/// Connection tracking.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConntrackSettings {
+    /// Capacity, flows; rounded up to a power of two.
+    pub flows_max: usize,
+    /// Largest share of the capacity that one pod's flows may take, per cent.
+    pub pod_quota_percent: u8,
+    /// Whether a TCP connection may be entered on a packet that is not its first (after a restart of the switch).
+    pub tcp_pickup: bool,
+    /// Idle times after which a flow is forgotten.
+    pub timeouts: Timeouts,
+}
+
+/// Idle times after which a flow is forgotten, by state (RFC 5382, RFC 4787, RFC 5508, and Linux's
+/// `nf_conntrack-sysctl`, as guides).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Timeouts {
+    /// TCP, SYN seen, not yet answered.
+    pub tcp_syn_sent: Duration,
+    /// TCP, SYN answered, handshake not finished.
+    pub tcp_syn_received: Duration,
+    /// TCP, connection open.
+    pub tcp_established: Duration,
+    /// TCP, one side has finished.
+    pub tcp_fin_wait: Duration,
+    /// TCP, both sides have finished.
+    pub tcp_time_wait: Duration,
+    /// TCP, reset.
+    pub tcp_close: Duration,
+    /// UDP, one direction seen.
+    pub udp_one_way: Duration,
+    /// UDP, both directions seen.
+    pub udp_two_way: Duration,
+    /// ICMP echo.
+    pub icmp_echo: Duration,
+    /// SCTP, association not yet up.
+    pub sctp_setup: Duration,
+    /// SCTP, association up.
+    pub sctp_established: Duration,
+    /// Any other protocol.
+    pub other: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        let seconds = Duration::from_secs;
+        Timeouts {
+            tcp_syn_sent: seconds(30),
+            tcp_syn_received: seconds(30),
+            tcp_established: seconds(7440),
+            tcp_fin_wait: seconds(120),
+            tcp_time_wait: seconds(60),
+            tcp_close: seconds(10),
+            udp_one_way: seconds(30),
+            udp_two_way: seconds(120),
+            icmp_echo: seconds(30),
+            sctp_setup: seconds(30),
+            sctp_established: seconds(7440),
+            other: seconds(600),
+        }
+    }
+}
+
+impl Default for ConntrackSettings {
+    fn default() -> ConntrackSettings {
+        ConntrackSettings {
+            flows_max: 1 << 18,
+            pod_quota_percent: 50,
+            tcp_pickup: true,
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            cores: vec![0],
+            frames_per_worker: 1 << 15,
+            huge_pages: true,
+            polling: Polling::Adaptive { spin_us: 50 },
+            conntrack: ConntrackSettings::default(),
+        }
+    }
+}

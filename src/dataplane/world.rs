@@ -1,0 +1,129 @@
+//! The world: who is behind which port, where addresses lead, and what may pass. Published whole.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{AttachmentId, PortId};
+use crate::tables::{PodName, RuleTables};
+
+/// An Ethernet address; in text `02:00:00:00:00:01`.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Mac(pub [u8; 6]);
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        f.pad(&format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"))
+    }
+}
+
+impl fmt::Debug for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Mac {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Mac, String> {
+        let wrong = || format!("{text:?} is not an Ethernet address: write six bytes, 02:00:00:00:00:01");
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().filter(|part| part.len() == 2).ok_or_else(wrong)?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
+        }
+        if parts.next().is_some() { Err(wrong()) } else { Ok(Mac(bytes)) }
+    }
+}
+
+impl From<Mac> for String {
+    fn from(mac: Mac) -> String {
+        mac.to_string()
+    }
+}
+
+impl TryFrom<String> for Mac {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Mac, String> {
+        text.parse()
+    }
+}
+
+/// Everything that a verdict depends on, but for the flows themselves.
+#[derive(Debug, Clone, Default)]
+pub struct World {
+    /// Rule tables, checked; `None` while none are loaded: then no pod may talk unless `fail_open`.
+    pub tables: Option<Arc<RuleTables>>,
+    /// Let traffic of pods pass that the tables do not know. Off: it is dropped.
+    pub fail_open: bool,
+    /// The switch itself, as pods see it.
+    pub gateway: Gateway,
+    /// Pods of this node.
+    pub pods: Vec<PodAttachment>,
+    /// The node's own stack, behind a host port.
+    pub node: Option<NodeAttachment>,
+    /// Routes to everything else.
+    pub routes: Vec<Route>,
+}
+
+/// The switch as its pods' gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gateway {
+    /// Its Ethernet address on every port.
+    pub mac: Mac,
+    /// Addresses on which it answers an ICMP echo.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Default for Gateway {
+    fn default() -> Gateway {
+        // Locally administered, unicast (IEEE 802c); the rest spells nothing.
+        Gateway { mac: Mac([0x02, 0x50, 0x41, 0x4c, 0x00, 0x01]), addresses: Vec::new() }
+    }
+}
+
+/// A pod behind a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodAttachment {
+    /// This attachment; a new one each time a pod is attached.
+    pub id: AttachmentId,
+    /// The pod: the tables know it by this name.
+    pub pod: PodName,
+    /// Its port, of kind pod or memory. A port has one pod.
+    pub port: PortId,
+    /// Its addresses: what it may send from, and what is routed to its port.
+    pub addresses: Vec<IpAddr>,
+    /// Its Ethernet address; learned from its frames where absent.
+    pub mac: Option<Mac>,
+}
+
+/// The node's own stack behind a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeAttachment {
+    /// Its port, of kind host or memory.
+    pub port: PortId,
+    /// The node's addresses: always let into pods, and routed to this port.
+    pub addresses: Vec<IpAddr>,
+    /// Its Ethernet address; learned where absent.
+    pub mac: Option<Mac>,
+}
+
+/// A route.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// Destination prefix.
+    pub prefix: IpNet,
+    /// Port it leads to.
+    pub port: PortId,
+    /// Router to send to; the destination itself where absent.
+    pub next_hop: Option<IpAddr>,
+}

@@ -1,0 +1,33 @@
+//! Palisade: a virtual switch for one Linux node that puts a wall around every pod.
+//!
+//! The crate tells two stories. They meet in one data type, the rule [`tables`].
+//!
+//! **The story of a policy** ([`policy`]): Kubernetes objects become rule tables.
+//! `objects -> store -> resolve -> compile -> rule tables -> (control socket) -> publish to the workers`
+//!
+//! **The story of a packet** ([`dataplane`]): workers take frames from AF_XDP rings ([`xdp`]) and decide on each one.
+//! `receive -> parse -> guard -> track -> translate -> classify -> admit -> route -> rewrite -> count -> transmit`
+//!
+//! Modules in reading order: the vocabulary ([`ids`], [`limits`], [`net`]), the contract ([`tables`]), the two stories,
+//! then what drives them: [`control`], [`agent`], [`config`], [`lab`], [`cli`].
+
+#![deny(unsafe_code)]
+
+pub mod ids;
+pub mod limits;
+pub mod net;
+
+pub mod tables;
+
+pub mod policy;
+
+pub mod mem;
+pub mod xdp;
+
+pub mod dataplane;
+
+pub mod agent;
+pub mod cli;
+pub mod config;
+pub mod control;
+pub mod lab;

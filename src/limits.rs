@@ -1,0 +1,33 @@
+//! Every bound of the switch, in one place, and what holds between them.
+//!
+//! At a bound the behaviour is defined, counted and visible: see the item that a bound belongs to.
+
+/// Most frames that a worker takes through the stages at once.
+pub const BATCH_FRAMES_MAX: usize = 256;
+/// Most frames taken from one port in one batch, so that a busy port leaves room for the others.
+pub const PORT_BURST_FRAMES_MAX: usize = 64;
+/// Most ports of a switch.
+pub const PORTS_MAX: usize = 1024;
+/// Most workers of a switch.
+pub const WORKERS_MAX: usize = 64;
+/// Bytes of one UMEM frame (one chunk, in the words of `linux/if_xdp.h`).
+pub const FRAME_BYTES: usize = 4096;
+/// Bytes that the kernel keeps free before the packet: `XDP_PACKET_HEADROOM` of `linux/bpf.h`.
+pub const XDP_HEADROOM_BYTES: usize = 256;
+/// Largest Ethernet frame that fits: what is left of a UMEM frame, less what the kernel's driver of
+/// veth needs behind it (`struct skb_shared_info`, 320 bytes).
+pub const PACKET_BYTES_MAX: usize = FRAME_BYTES - XDP_HEADROOM_BYTES - 320;
+/// Largest MTU of a port: the largest frame less an Ethernet header with one 802.1Q tag.
+pub const MTU_MAX: usize = PACKET_BYTES_MAX - 18;
+/// Slots of each ring (rx, tx, fill, completion) of a port's queue.
+pub const RING_SLOTS: usize = 2048;
+/// Addresses of one pod.
+pub const POD_ADDRESSES_MAX: usize = 8;
+/// Rules (origins of decisions) in one set of tables.
+pub const RULES_MAX: usize = 1 << 24;
+
+const _: () = assert!(PORT_BURST_FRAMES_MAX <= BATCH_FRAMES_MAX);
+const _: () = assert!(RING_SLOTS.is_power_of_two() && RING_SLOTS >= 2 * BATCH_FRAMES_MAX);
+const _: () = assert!(PORTS_MAX <= u16::MAX as usize);
+const _: () = assert!(WORKERS_MAX <= u16::MAX as usize);
+const _: () = assert!(RULES_MAX <= 1 << 31, "a decision keeps its verdict in the top bit of a rule id");

@@ -1,0 +1,3 @@
+//! Packets: header views, checksums, and the flow key. No unsafe code, no allocation.
+
+pub mod flow;

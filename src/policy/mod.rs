@@ -1,0 +1,3 @@
+//! The story of a policy: objects -> store -> resolve -> compile -> rule tables. Pure functions, no I/O.
+
+pub mod objects;

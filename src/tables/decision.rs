@@ -1,0 +1,242 @@
+//! A decision: a verdict, and the rule that it came from.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::RuleId;
+
+/// What happens to a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// The flow passes.
+    Allow,
+    /// Its packets are dropped, without an answer.
+    Deny,
+}
+
+/// The side of a flow that a pod's table judges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// Into the pod: the peer is the source.
+    Ingress,
+    /// Out of the pod: the peer is the destination.
+    Egress,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Direction::Ingress => "ingress",
+            Direction::Egress => "egress",
+        })
+    }
+}
+
+/// A verdict and the rule it came from, in four bytes: the verdict in the top bit, the rule below.
+///
+/// In JSON: `{"verdict":"deny","rule":7}`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(from = "DecisionText", into = "DecisionText")]
+pub struct Decision(u32);
+
+impl Decision {
+    const DENY: u32 = 1 << 31;
+
+    /// A decision to let pass, because of `rule`.
+    #[inline]
+    pub fn allow(rule: RuleId) -> Decision {
+        debug_assert!(rule.0 < Decision::DENY);
+        Decision(rule.0 & !Decision::DENY)
+    }
+
+    /// A decision to drop, because of `rule`.
+    #[inline]
+    pub fn deny(rule: RuleId) -> Decision {
+        debug_assert!(rule.0 < Decision::DENY);
+        Decision(rule.0 | Decision::DENY)
+    }
+
+    /// The decision with this verdict and rule.
+    pub fn new(verdict: Verdict, rule: RuleId) -> Decision {
+        match verdict {
+            Verdict::Allow => Decision::allow(rule),
+            Verdict::Deny => Decision::deny(rule),
+        }
+    }
+
+    /// Whether the flow passes.
+    #[inline]
+    pub fn is_allow(self) -> bool {
+        self.0 & Decision::DENY == 0
+    }
+
+    /// Its verdict.
+    #[inline]
+    pub fn verdict(self) -> Verdict {
+        if self.is_allow() { Verdict::Allow } else { Verdict::Deny }
+    }
+
+    /// The rule it came from.
+    #[inline]
+    pub fn rule(self) -> RuleId {
+        RuleId(self.0 & !Decision::DENY)
+    }
+
+    /// The four bytes, for storing in atomics.
+    #[inline]
+    pub fn to_bits(self) -> u32 {
+        self.0
+    }
+
+    /// The inverse of [`Decision::to_bits`].
+    #[inline]
+    pub fn from_bits(bits: u32) -> Decision {
+        Decision(bits)
+    }
+}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}({})", self.verdict(), self.rule())
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DecisionText {
+    verdict: Verdict,
+    rule: RuleId,
+}
+
+impl From<DecisionText> for Decision {
+    fn from(text: DecisionText) -> Decision {
+        // Ids out of range are refused when the tables are checked; the bit must not flip the verdict.
+        Decision::new(text.verdict, RuleId(text.rule.0 & !Decision::DENY))
+    }
+}
+
+impl From<Decision> for DecisionText {
+    fn from(decision: Decision) -> DecisionText {
+        DecisionText { verdict: decision.verdict(), rule: decision.rule() }
+    }
+}
+
+/// The kind of a policy object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum PolicyKind {
+    /// `networking.k8s.io/v1`.
+    NetworkPolicy,
+    /// `policy.networking.k8s.io/v1alpha2`.
+    ClusterNetworkPolicy,
+    /// `policy.networking.k8s.io/v1alpha1`, admin tier.
+    AdminNetworkPolicy,
+    /// `policy.networking.k8s.io/v1alpha1`, baseline tier.
+    BaselineAdminNetworkPolicy,
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            PolicyKind::NetworkPolicy => "NetworkPolicy",
+            PolicyKind::ClusterNetworkPolicy => "ClusterNetworkPolicy",
+            PolicyKind::AdminNetworkPolicy => "AdminNetworkPolicy",
+            PolicyKind::BaselineAdminNetworkPolicy => "BaselineAdminNetworkPolicy",
+        })
+    }
+}
+
+/// The name of a policy object.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyRef {
+    /// Its kind.
+    pub kind: PolicyKind,
+    /// Its namespace; empty for the cluster-wide kinds.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for PolicyRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            write!(f, "{} {}", self.kind, self.name)
+        } else {
+            write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+        }
+    }
+}
+
+/// Why a decision is what it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(tag = "why", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum RuleOrigin {
+    /// No policy isolates the pod in this direction: everything passes.
+    NotIsolated {
+        /// The direction.
+        direction: Direction,
+    },
+    /// At least one policy isolates the pod in this direction, and no rule matched.
+    DefaultDeny {
+        /// The direction.
+        direction: Direction,
+        /// The isolating policies, sorted.
+        policies: Vec<PolicyRef>,
+    },
+    /// A rule of a policy matched first.
+    Rule {
+        /// The policy.
+        policy: PolicyRef,
+        /// The direction.
+        direction: Direction,
+        /// Index in `spec.ingress` or `spec.egress`.
+        index: u32,
+        /// The rule's own name, where its kind has one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
+    /// Traffic from the pod's own node is always let in (`networking/v1` types.go, ingress).
+    OwnNode,
+}
+
+impl fmt::Display for RuleOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RuleOrigin::NotIsolated { direction } => {
+                write!(f, "no policy isolates the pod for {direction}")
+            }
+            RuleOrigin::DefaultDeny { direction, policies } => {
+                write!(f, "isolated for {direction} by ")?;
+                for (i, policy) in policies.iter().enumerate() {
+                    write!(f, "{}{policy}", if i == 0 { "" } else { ", " })?;
+                }
+                write!(f, "; no rule matched")
+            }
+            RuleOrigin::Rule { policy, direction, index, name } => {
+                write!(f, "{policy} {direction}[{index}]")?;
+                name.iter().try_for_each(|name| write!(f, " {name:?}"))
+            }
+            RuleOrigin::OwnNode => write!(f, "traffic from the pod's own node"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decision_keeps_verdict_and_rule() {
+        for rule in [0, 1, (1 << 31) - 1] {
+            assert!(Decision::allow(RuleId(rule)).is_allow());
+            assert!(!Decision::deny(RuleId(rule)).is_allow());
+            assert_eq!(Decision::deny(RuleId(rule)).rule(), RuleId(rule));
+            let text = serde_json::to_string(&Decision::deny(RuleId(rule))).unwrap();
+            assert_eq!(serde_json::from_str::<Decision>(&text).unwrap(), Decision::deny(RuleId(rule)));
+        }
+    }
+}

@@ -1,0 +1,16 @@
+//! Rule tables: the one contract between the story of a policy and the story of a packet.
+//!
+//! [`RuleTables`] is plain data: what the compiler writes, what the control socket accepts. A
+//! [`Classifier`] is the same content laid out for look-up: what the workers ask.
+//!
+//! To judge a new flow: the destination's class in the egress table of the source pod gives a row, the
+//! protocol and destination port in the row give a decision; then the same with the source's class in the
+//! ingress table of the destination pod. Two prefix look-ups and two row look-ups, however many rules.
+
+mod decision;
+mod row;
+mod rule_tables;
+
+pub use decision::{Decision, Direction, PolicyKind, PolicyRef, RuleOrigin, Verdict};
+pub use row::{PortSpan, Row};
+pub use rule_tables::{Acl, FORMAT_VERSION, PodName, PodPolicy, RuleTables, TablesDiff, TablesError};

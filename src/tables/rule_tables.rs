@@ -1,0 +1,276 @@
+//! The document: rule tables as data, with a versioned format.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::{Decision, Row, RuleOrigin};
+use crate::ids::{AclId, ClassId, Generation, RowId, RuleId};
+use crate::limits::RULES_MAX;
+
+/// The version of the format that this program writes and reads.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// A pod's name, `namespace/name`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct PodName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name in there.
+    pub name: String,
+}
+
+impl PodName {
+    /// The pod `name` in `namespace`.
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> PodName {
+        PodName { namespace: namespace.into(), name: name.into() }
+    }
+}
+
+impl fmt::Display for PodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{}/{}", self.namespace, self.name))
+    }
+}
+
+impl std::str::FromStr for PodName {
+    type Err = String;
+
+    /// Reads `namespace/name`; a bare `name` is in the namespace `default`.
+    fn from_str(text: &str) -> Result<PodName, String> {
+        let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
+        if namespace.is_empty() || name.is_empty() || name.contains('/') {
+            return Err(format!("{text:?} is not a pod's name: write namespace/name"));
+        }
+        Ok(PodName::new(namespace, name))
+    }
+}
+
+impl From<PodName> for String {
+    fn from(pod: PodName) -> String {
+        pod.to_string()
+    }
+}
+
+impl TryFrom<String> for PodName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<PodName, String> {
+        text.parse()
+    }
+}
+
+/// An ACL table: the row of each class.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Acl {
+    /// Rows of the classes that differ from the default.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rows: BTreeMap<ClassId, RowId>,
+    /// The row of every other class.
+    pub default: RowId,
+}
+
+impl Acl {
+    /// The row of `class`.
+    pub fn row(&self, class: ClassId) -> RowId {
+        self.rows.get(&class).copied().unwrap_or(self.default)
+    }
+}
+
+/// What the tables say of one pod.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PodPolicy {
+    /// The pod's addresses, sorted: what rules that select it stand for.
+    pub addresses: Vec<IpAddr>,
+    /// Judges flows to the pod, by the class of the source.
+    pub ingress: AclId,
+    /// Judges flows from the pod, by the class of the destination.
+    pub egress: AclId,
+}
+
+/// Everything that the switch needs to know of policy.
+///
+/// Ids number slots. A full compile numbers them without gaps in an order that follows from the content
+/// alone; a compiler that follows changes re-uses the slots that became free, so that a difference stays small.
+/// [`RuleTables::canonical`] renumbers, for comparing the two.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RuleTables {
+    /// [`FORMAT_VERSION`].
+    pub format: u32,
+    /// What decisions name.
+    pub rules: BTreeMap<RuleId, RuleOrigin>,
+    /// Address to class by longest match; addresses without a match are [`ClassId::WORLD`].
+    pub prefixes: BTreeMap<IpNet, ClassId>,
+    /// Rows, shared by ACL tables.
+    pub rows: BTreeMap<RowId, Row>,
+    /// ACL tables, shared by pods.
+    pub acls: BTreeMap<AclId, Acl>,
+    /// The pods that these tables judge. Every other pod is unknown.
+    pub pods: BTreeMap<PodName, PodPolicy>,
+}
+
+impl Default for RuleTables {
+    fn default() -> RuleTables {
+        RuleTables {
+            format: FORMAT_VERSION,
+            rules: BTreeMap::new(),
+            prefixes: BTreeMap::new(),
+            rows: BTreeMap::new(),
+            acls: BTreeMap::new(),
+            pods: BTreeMap::new(),
+        }
+    }
+}
+
+/// What changes from one [`RuleTables`] to the next: new content by key, `None` where the entry goes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TablesDiff {
+    /// Changes of [`RuleTables::rules`].
+    pub rules: BTreeMap<RuleId, Option<RuleOrigin>>,
+    /// Changes of [`RuleTables::prefixes`].
+    pub prefixes: BTreeMap<IpNet, Option<ClassId>>,
+    /// Changes of [`RuleTables::rows`].
+    pub rows: BTreeMap<RowId, Option<Row>>,
+    /// Changes of [`RuleTables::acls`].
+    pub acls: BTreeMap<AclId, Option<Acl>>,
+    /// Changes of [`RuleTables::pods`].
+    pub pods: BTreeMap<PodName, Option<PodPolicy>>,
+}
+
+/// Why tables are refused. Refused tables change nothing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TablesError {
+    /// Written by a program that this one does not understand.
+    #[error("the tables have format {found}, this program reads format {FORMAT_VERSION}: compile them again")]
+    Format {
+        /// The format found.
+        found: u32,
+    },
+    /// An entry names one that is not there.
+    #[error("{from} names {missing}, which is not in the tables")]
+    Dangling {
+        /// What refers.
+        from: String,
+        /// What is missing.
+        missing: String,
+    },
+    /// A row is not in canonical form.
+    #[error("rows[{row}]: spans must be sorted, apart, merged, and differ from `other`")]
+    Row {
+        /// The row.
+        row: RowId,
+    },
+    /// More rules than a switch holds.
+    #[error("rule id {rule} is above the limit of {RULES_MAX}")]
+    TooManyRules {
+        /// The id.
+        rule: RuleId,
+    },
+    /// A difference is for another base.
+    #[error("the difference is against generation {base}, the switch is at {current}: fetch and compare again")]
+    Base {
+        /// What the difference is against.
+        base: Generation,
+        /// What is loaded.
+        current: Generation,
+    },
+}
+
+impl RuleTables {
+    /// Checks that the tables are whole: format, references, rows.
+    pub fn check(&self) -> Result<(), TablesError> {
+        if self.format != FORMAT_VERSION {
+            return Err(TablesError::Format { found: self.format });
+        }
+        if let Some((&rule, _)) = self.rules.last_key_value()
+            && rule.index() >= RULES_MAX
+        {
+            return Err(TablesError::TooManyRules { rule });
+        }
+        for (&id, row) in &self.rows {
+            if !row.is_canonical() {
+                return Err(TablesError::Row { row: id });
+            }
+            let missing = row.decisions().map(Decision::rule).find(|rule| !self.rules.contains_key(rule));
+            refer(missing, || format!("rows[{id}]"), "rules")?;
+        }
+        for (id, acl) in &self.acls {
+            let missing = acl.rows.values().chain([&acl.default]).find(|row| !self.rows.contains_key(row));
+            refer(missing, || format!("acls[{id}]"), "rows")?;
+        }
+        for (name, pod) in &self.pods {
+            let missing = [pod.ingress, pod.egress].into_iter().find(|acl| !self.acls.contains_key(acl));
+            refer(missing, || format!("pods[{name}]"), "acls")?;
+        }
+        Ok(())
+    }
+
+    /// Makes the change. The result is not checked.
+    pub fn apply(&mut self, diff: &TablesDiff) {
+        change(&mut self.rules, &diff.rules);
+        change(&mut self.prefixes, &diff.prefixes);
+        change(&mut self.rows, &diff.rows);
+        change(&mut self.acls, &diff.acls);
+        change(&mut self.pods, &diff.pods);
+    }
+
+    /// The change that makes `next` of these tables.
+    pub fn difference(&self, next: &RuleTables) -> TablesDiff {
+        TablesDiff {
+            rules: changes(&self.rules, &next.rules),
+            prefixes: changes(&self.prefixes, &next.prefixes),
+            rows: changes(&self.rows, &next.rows),
+            acls: changes(&self.acls, &next.acls),
+            pods: changes(&self.pods, &next.pods),
+        }
+    }
+}
+
+impl TablesDiff {
+    /// Number of entries that change.
+    pub fn len(&self) -> usize {
+        self.rules.len() + self.prefixes.len() + self.rows.len() + self.acls.len() + self.pods.len()
+    }
+
+    /// Whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+fn refer<T: fmt::Display>(
+    missing: Option<T>,
+    from: impl FnOnce() -> String,
+    table: &str,
+) -> Result<(), TablesError> {
+    match missing {
+        None => Ok(()),
+        Some(id) => Err(TablesError::Dangling { from: from(), missing: format!("{table}[{id}]") }),
+    }
+}
+
+fn change<K: Ord + Clone, V: Clone>(table: &mut BTreeMap<K, V>, changes: &BTreeMap<K, Option<V>>) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => table.insert(key.clone(), value.clone()),
+            None => table.remove(key),
+        };
+    }
+}
+
+fn changes<K: Ord + Clone, V: Clone + PartialEq>(
+    old: &BTreeMap<K, V>,
+    new: &BTreeMap<K, V>,
+) -> BTreeMap<K, Option<V>> {
+    let gone = old.keys().filter(|key| !new.contains_key(key)).map(|key| (key.clone(), None));
+    let set = new.iter().filter(|(key, value)| old.get(key) != Some(value));
+    gone.chain(set.map(|(key, value)| (key.clone(), Some(value.clone())))).collect()
+}
