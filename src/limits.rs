@@ -25,6 +25,9 @@ pub const RING_SLOTS: usize = 2048;
 pub const POD_ADDRESSES_MAX: usize = 8;
 /// Rules (origins of decisions) in one set of tables.
 pub const RULES_MAX: usize = 1 << 24;
+/// Ended flows that one worker keeps until no other worker can hold their slots. When there are more, the flows that
+/// should end stay in the table for the next sweep.
+pub const RETIRED_FLOWS_MAX: usize = 8192;
 
 const _: () = assert!(PORT_BURST_FRAMES_MAX <= BATCH_FRAMES_MAX);
 const _: () = assert!(RING_SLOTS.is_power_of_two() && RING_SLOTS >= 2 * BATCH_FRAMES_MAX);

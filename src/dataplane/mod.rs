@@ -3,7 +3,9 @@
 //! [`Dataplane`] is the handle that the control side holds. It knows nothing of Kubernetes and nothing of sockets
 //! other than AF_XDP: it is told ports, and a [`World`] that says who is behind them and what may pass.
 
+mod conntrack;
 mod counters;
+mod packet;
 mod settings;
 mod world;
 
