@@ -1,0 +1,58 @@
+//! What libbpf says while it works: it has the kernel's own words for a refusal, and prints them.
+
+use std::cell::RefCell;
+use std::sync::Once;
+
+use libbpf_rs::{PrintLevel, set_print};
+
+thread_local! {
+    static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Runs `work` and returns, beside its result, the lines that libbpf printed on this thread meanwhile.
+pub(super) fn captured<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
+    static INSTALL: Once = Once::new();
+    INSTALL.call_once(|| _ = set_print(Some((PrintLevel::Info, keep))));
+    LINES.set(Some(Vec::new()));
+    let result = work();
+    (result, LINES.take().unwrap_or_default())
+}
+
+/// What libbpf prints elsewhere goes to the debug log: whoever called it has the error.
+fn keep(_level: PrintLevel, text: String) {
+    let line = text.trim().trim_start_matches("libbpf: ").to_owned();
+    LINES.with_borrow_mut(|lines| match lines {
+        Some(lines) => lines.push(line),
+        None => tracing::debug!(target: "palisade::xdp", "libbpf: {line}"),
+    });
+}
+
+/// The kernel's reason among the lines (netlink's extended acknowledgement), or else the error's own text.
+pub(super) fn reason(lines: &[String], error: &std::io::Error) -> String {
+    let told = lines.iter().find_map(|line| line.strip_prefix("Kernel error message: "));
+    told.map_or_else(|| error.to_string(), |told| format!("{told} ({error})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_words_come_before_the_error_number() {
+        let error = std::io::Error::from_raw_os_error(libc::ERANGE);
+        let lines =
+            ["something".to_owned(), "Kernel error message: Peer MTU is too large to set XDP".to_owned()];
+        assert_eq!(
+            reason(&lines, &error),
+            "Peer MTU is too large to set XDP (Numerical result out of range (os error 34))"
+        );
+        assert_eq!(reason(&lines[..1], &error), error.to_string());
+    }
+
+    #[test]
+    fn lines_of_one_piece_of_work_do_not_reach_the_next() {
+        let ((), lines) = captured(|| keep(PrintLevel::Warn, "libbpf: one\n".into()));
+        assert_eq!(lines, ["one"]);
+        assert_eq!(captured(|| 7), (7, Vec::new()));
+    }
+}
