@@ -28,6 +28,10 @@ pub const RULES_MAX: usize = 1 << 24;
 /// Ended flows that one worker keeps until no other worker can hold their slots. When there are more, the flows that
 /// should end stay in the table for the next sweep.
 pub const RETIRED_FLOWS_MAX: usize = 8192;
+/// ICMP errors that one worker sends in a second (RFC 1812 section 4.3.2.8).
+pub const ANSWERS_PER_SECOND_MAX: u32 = 1000;
+/// Requests of the control side that wait for one worker.
+pub const COMMANDS_MAX: usize = 64;
 
 const _: () = assert!(PORT_BURST_FRAMES_MAX <= BATCH_FRAMES_MAX);
 const _: () = assert!(RING_SLOTS.is_power_of_two() && RING_SLOTS >= 2 * BATCH_FRAMES_MAX);
