@@ -67,10 +67,13 @@ pub(crate) fn link_local(
     }
     let bytes = umem.data_mut(frame);
     let l4 = usize::from(packet.l4);
-    if packet.flags != icmp::v6::NEIGHBOR_SOLICITATION || packet.ttl != NEIGHBOR_HOP_LIMIT || packet.src == 0 {
+    if packet.flags != icmp::v6::NEIGHBOR_SOLICITATION || packet.ttl != NEIGHBOR_HOP_LIMIT || packet.src == 0
+    {
         return Some(false);
     }
-    let Some(question) = icmp::parse_neighbor(&bytes[l4..usize::from(packet.end)]) else { return Some(false) };
+    let Some(question) = icmp::parse_neighbor(&bytes[l4..usize::from(packet.end)]) else {
+        return Some(false);
+    };
     let target = Address::from(question.target);
     let ours = view.hop(target) == Some(super::view::Hop::Gateway);
     if port.owns(target) || (is_link_local(target) && !ours) {
@@ -79,7 +82,14 @@ pub(crate) fn link_local(
     let l3 = usize::from(packet.l3);
     let l4 = l3 + ipv6::HEADER_BYTES;
     ethernet::set_addresses(bytes, packet.src_mac, view.mac);
-    ipv6::write(&mut bytes[l3..], target, packet.src, Protocol::ICMPV6, icmp::NEIGHBOR_BYTES, NEIGHBOR_HOP_LIMIT);
+    ipv6::write(
+        &mut bytes[l3..],
+        target,
+        packet.src,
+        Protocol::ICMPV6,
+        icmp::NEIGHBOR_BYTES,
+        NEIGHBOR_HOP_LIMIT,
+    );
     let (kind, flags) = (icmp::v6::NEIGHBOR_ADVERTISEMENT, ADVERTISEMENT_FLAGS);
     if frame.set_len(l4 + icmp::NEIGHBOR_BYTES).is_err() {
         return Some(false);
@@ -143,7 +153,13 @@ pub(crate) enum Problem {
 
 /// Turns a frame into an error about the packet in it. Whether it has become one: not about errors, fragments but
 /// the first, groups (RFC 1122 section 3.2.2), nor without an address to send from.
-pub(crate) fn problem(umem: &Umem, frame: &mut Frame, packet: &Packet, view: &View, problem: Problem) -> bool {
+pub(crate) fn problem(
+    umem: &Umem,
+    frame: &mut Frame,
+    packet: &Packet,
+    view: &View,
+    problem: Problem,
+) -> bool {
     use super::packet::Kind;
     if packet.kind != Kind::Flow {
         return false;
@@ -239,7 +255,8 @@ pub(crate) fn ask(umem: &Umem, frame: &mut Frame, address: Address, vlan: u16, v
     match unpack(address) {
         IpAddr::V4(target) => {
             let l3 = write_ethernet(bytes, Mac::BROADCAST, view.mac, vlan, ethernet::ARP);
-            let sender = view.gateway_v4.map_or(Ipv4Addr::UNSPECIFIED, |gateway| Ipv4Addr::from(gateway as u32));
+            let sender =
+                view.gateway_v4.map_or(Ipv4Addr::UNSPECIFIED, |gateway| Ipv4Addr::from(gateway as u32));
             let question = arp::Arp {
                 operation: arp::Operation::Request,
                 sender_mac: view.mac,

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::DropReason;
-use crate::net::flow::{FlowKey, Protocol};
+use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
 use crate::net::tcp::Flags;
 use crate::net::{ethernet, icmp, ipv4, ipv6, sctp, tcp, udp};
@@ -141,17 +141,6 @@ impl Packet {
     #[inline]
     pub(crate) fn tcp_flags(&self) -> Flags {
         Flags(self.flags)
-    }
-
-    /// The flow key.
-    pub(crate) fn flow_key(&self) -> FlowKey {
-        FlowKey {
-            src: unpack(self.src),
-            dst: unpack(self.dst),
-            protocol: self.protocol,
-            src_port: self.src_port,
-            dst_port: self.dst_port,
-        }
     }
 }
 

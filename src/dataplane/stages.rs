@@ -180,9 +180,7 @@ fn serve(batch: &mut Batch, context: &Context<'_>) {
         let packet = &batch.packets[i];
         let Some(port) = context.view.port(batch.in_ports[i]) else { continue };
         let answer = match packet.kind {
-            Kind::Arp => {
-                answer::arp(context.umem.data_mut(&mut batch.frames[i]), packet, port, context.view)
-            }
+            Kind::Arp => answer::arp(context.umem.data_mut(&mut batch.frames[i]), packet, port, context.view),
             Kind::LinkLocal => {
                 answer::link_local(context.umem, &mut batch.frames[i], packet, port, context.view)
             }
@@ -304,8 +302,7 @@ fn check_way(batch: &mut Batch, i: usize, context: &mut Context<'_>, out: PortId
 fn report(batch: &mut Batch, i: usize, context: &mut Context<'_>, problem: Problem) {
     if context.speech.may_report(context.now_ms) {
         let packet = &batch.packets[i];
-        batch.answers[i] =
-            answer::problem(context.umem, &mut batch.frames[i], packet, context.view, problem);
+        batch.answers[i] = answer::problem(context.umem, &mut batch.frames[i], packet, context.view, problem);
     }
 }
 
@@ -548,8 +545,7 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
         let vlan = context.view.port(out).map_or(0, |port| port.vlan);
         let src: Mac = context.view.mac;
         let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], mac, src, vlan);
-        batch.verdicts[i] =
-            if fits { Verdict::Forward(out) } else { Verdict::Dropped(DropReason::TooBig) };
+        batch.verdicts[i] = if fits { Verdict::Forward(out) } else { Verdict::Dropped(DropReason::TooBig) };
     }
 }
 

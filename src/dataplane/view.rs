@@ -140,7 +140,8 @@ impl View {
     ) -> Result<View, TablesError> {
         let tables = world.tables.as_deref();
         let (routes, hops) = layout_routes(world);
-        let rules = tables.and_then(|tables| tables.rules.last_key_value()).map_or(0, |(id, _)| id.index() + 1);
+        let rules =
+            tables.and_then(|tables| tables.rules.last_key_value()).map_or(0, |(id, _)| id.index() + 1);
         let mut origins = vec![None; rules];
         for (id, origin) in tables.iter().flat_map(|tables| &tables.rules) {
             origins[id.index()] = Some(origin.clone());
@@ -190,7 +191,13 @@ impl View {
 
     /// Judges a flow by the egress table of its source and the ingress table of its destination: why it is dropped, or
     /// `None` where it may pass. `from` and `to` are the ports that its two ends lie behind.
-    pub(crate) fn judge(&self, flow: &Flow, from: &PortView, to: &PortView, worker: usize) -> Option<DropReason> {
+    pub(crate) fn judge(
+        &self,
+        flow: &Flow,
+        from: &PortView,
+        to: &PortView,
+        worker: usize,
+    ) -> Option<DropReason> {
         if from.is_pod() && from.attachment == to.attachment && to.owns(flow.dst) {
             return None; // A pod cannot be kept from itself.
         }
@@ -206,7 +213,13 @@ impl View {
         self.decide(acl, flow.dst, flow, worker, DropReason::PolicyEgress)
     }
 
-    fn judge_ingress(&self, flow: &Flow, from: &PortView, to: &PortView, worker: usize) -> Option<DropReason> {
+    fn judge_ingress(
+        &self,
+        flow: &Flow,
+        from: &PortView,
+        to: &PortView,
+        worker: usize,
+    ) -> Option<DropReason> {
         let acl = match to.policing {
             Policing::None | Policing::Open => return None,
             Policing::Closed => return Some(DropReason::UnknownPod),
@@ -218,7 +231,14 @@ impl View {
         self.decide(acl, flow.src, flow, worker, DropReason::PolicyIngress)
     }
 
-    fn decide(&self, acl: AclId, peer: Address, flow: &Flow, worker: usize, deny: DropReason) -> Option<DropReason> {
+    fn decide(
+        &self,
+        acl: AclId,
+        peer: Address,
+        flow: &Flow,
+        worker: usize,
+        deny: DropReason,
+    ) -> Option<DropReason> {
         let Some(classifier) = &self.classifier else { return Some(DropReason::UnknownPod) };
         let class = classifier.class(unpack(peer));
         let decision = classifier.decide(acl, class, flow.protocol, flow.dst_port);
@@ -262,7 +282,11 @@ impl View {
                 let column = usize::from(!decision.is_allow());
                 let packets = self.hits.iter().map(|hits| hits[rule][column].load(Ordering::Relaxed)).sum();
                 if packets != 0 {
-                    counts.push(DecisionCount { verdict: decision.verdict(), origin: origin.clone(), packets });
+                    counts.push(DecisionCount {
+                        verdict: decision.verdict(),
+                        origin: origin.clone(),
+                        packets,
+                    });
                 }
             }
         }
@@ -292,11 +316,13 @@ fn layout_routes(world: &World) -> (RouteTable, Vec<Hop>) {
         prefixes.insert(IpNet::from(*address), Hop::Gateway);
     }
     prefixes.insert(IpNet::from(IpAddr::from(link_local(world.gateway.mac))), Hop::Gateway);
-    for node in &world.node {
-        prefixes.extend(node.addresses.iter().map(|address| (IpNet::from(*address), Hop::Port(node.port, None))));
+    if let Some(node) = &world.node {
+        prefixes
+            .extend(node.addresses.iter().map(|address| (IpNet::from(*address), Hop::Port(node.port, None))));
     }
     for pod in &world.pods {
-        prefixes.extend(pod.addresses.iter().map(|address| (IpNet::from(*address), Hop::Port(pod.port, None))));
+        prefixes
+            .extend(pod.addresses.iter().map(|address| (IpNet::from(*address), Hop::Port(pod.port, None))));
     }
     let hops = prefixes.values().copied().collect();
     let routes = RouteTable::build(prefixes.into_keys().zip(0..));

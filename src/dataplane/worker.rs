@@ -207,7 +207,7 @@ impl Worker {
         let shared = self.shared.clone();
         while let Some(command) = shared.mailboxes[self.id.index()].commands.pop() {
             match command {
-                Command::Open(queue) => self.open(queue),
+                Command::Open(queue) => self.serve(queue),
                 Command::Close(port, reply) => {
                     if let Some(queue) = self.close(port) {
                         // The control side waits for it; were it gone, the queue's frames would stay lent.
@@ -222,7 +222,13 @@ impl Worker {
         }
     }
 
-    fn open(&mut self, queue: PortQueue) {
+    /// Its number.
+    pub(crate) fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    /// Serves a queue from the next batch on.
+    pub(crate) fn serve(&mut self, queue: PortQueue) {
         let id = queue.port();
         if let Some(fd) = queue.fd() {
             // A port that cannot be slept on is still served by every waking, SLEEP_MAX_MS apart at the most.

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use crate::ids::{AttachmentId, PortId};
 pub use crate::net::mac::Mac;
 use crate::tables::{PodName, RuleTables};
+use ipnet::IpNet;
 
 /// Everything that a verdict depends on, but for the flows themselves.
 #[derive(Debug, Clone, Default)]

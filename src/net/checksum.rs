@@ -104,7 +104,10 @@ mod tests {
 
     #[test]
     fn example_of_rfc_1071() {
-        assert_eq!(Sum::default().add_bytes(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]).fold(), 0xddf2);
+        assert_eq!(
+            Sum::default().add_bytes(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]).fold(),
+            0xddf2
+        );
     }
 
     proptest! {

@@ -133,7 +133,14 @@ pub fn decrement_hop_limit(packet: &mut [u8]) {
 }
 
 /// Writes a fixed header.
-pub fn write(packet: &mut [u8], src: u128, dst: u128, protocol: Protocol, payload_bytes: usize, hop_limit: u8) {
+pub fn write(
+    packet: &mut [u8],
+    src: u128,
+    dst: u128,
+    protocol: Protocol,
+    payload_bytes: usize,
+    hop_limit: u8,
+) {
     let header = &mut packet[..HEADER_BYTES];
     header[..4].copy_from_slice(&[0x60, 0, 0, 0]);
     header[4..6].copy_from_slice(&(payload_bytes as u16).to_be_bytes());

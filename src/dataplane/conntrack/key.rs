@@ -28,8 +28,7 @@ impl Key {
         let from_low = src <= dst;
         let (low, high) = if from_low { (src, dst) } else { (dst, src) };
         let mut word = u64::from(low.1) | u64::from(high.1) << 16 | u64::from(packet.protocol.0) << 32;
-        if is_echo(packet.protocol, packet.flags)
-            && from_low == is_echo_reply(packet.protocol, packet.flags)
+        if is_echo(packet.protocol, packet.flags) && from_low == is_echo_reply(packet.protocol, packet.flags)
         {
             word |= ASKED_BY_HIGH;
         }

@@ -167,7 +167,14 @@ impl Conntrack {
     }
 
     /// Enters a flow that [`Conntrack::find`] did not find in this batch.
-    pub(crate) fn enter(&self, key: &Key, hash: u64, flow: &NewFlow, now_ms: u32, by: &mut Tracker) -> Admission {
+    pub(crate) fn enter(
+        &self,
+        key: &Key,
+        hash: u64,
+        flow: &NewFlow,
+        now_ms: u32,
+        by: &mut Tracker,
+    ) -> Admission {
         let charged = &self.charged[flow.charged.index()];
         if charged.load(Relaxed) >= self.quota {
             return Admission::Quota;
