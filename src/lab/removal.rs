@@ -22,13 +22,17 @@ pub struct Removal {
     pub errors: Vec<String>,
 }
 
-/// Removes every lab that nobody answers for: those of processes that ended without removing them, and those that
-/// were made to stay.
-pub fn clean() -> Result<Removal, LabError> {
+/// Removes the labs with these ids, or every lab where there are none, except those that a running process answers for.
+/// What goes are labs of processes that ended without removing them, and labs that were made to stay.
+pub fn clean(ids: &[String]) -> Result<Removal, LabError> {
     require_root()?;
-    let (records, unreadable) = Record::all()?;
+    let (records, errors) = if ids.is_empty() {
+        Record::all()?
+    } else {
+        (ids.iter().map(|id| Record::of(id)).collect::<Result<_, _>>()?, vec![])
+    };
     let mut removal =
-        Removal { errors: unreadable.iter().map(ToString::to_string).collect(), ..Removal::default() };
+        Removal { errors: errors.iter().map(ToString::to_string).collect(), ..Removal::default() };
     for record in records {
         if record.is_owned() {
             removal.in_use.push(record.id);
