@@ -21,7 +21,7 @@ use crate::dataplane::FlowInfo;
 use crate::tables::{PodName, RuleTables};
 
 /// How long an answer may take. Loading large tables takes seconds; what takes longer hangs.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
+const ANSWER_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A switch's control socket.
 ///
