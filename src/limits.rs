@@ -25,6 +25,14 @@ pub const RING_SLOTS: usize = 2048;
 pub const POD_ADDRESSES_MAX: usize = 8;
 /// Rules (origins of decisions) in one set of tables.
 pub const RULES_MAX: usize = 1 << 24;
+/// Bytes of one file, or of standard input, that policy objects are read from.
+pub const SOURCE_BYTES_MAX: usize = 512 << 20;
+/// Levels that a YAML or JSON document may nest.
+pub const DOCUMENT_DEPTH_MAX: usize = 100;
+/// Values that the YAML anchors and aliases of one file may stand for, so that a short file cannot mean a huge one.
+pub const ALIAS_NODES_MAX: usize = 500_000;
+/// Errors and warnings that are kept of one source; the rest is counted.
+pub const DIAGNOSTICS_MAX: usize = 1000;
 
 const _: () = assert!(PORT_BURST_FRAMES_MAX <= BATCH_FRAMES_MAX);
 const _: () = assert!(RING_SLOTS.is_power_of_two() && RING_SLOTS >= 2 * BATCH_FRAMES_MAX);
