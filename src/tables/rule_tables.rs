@@ -175,7 +175,9 @@ pub enum TablesError {
         rule: RuleId,
     },
     /// A difference is for another base.
-    #[error("the difference is against generation {base}, the switch is at {current}: fetch and compare again")]
+    #[error(
+        "the difference is against generation {base}, the switch is at {current}: fetch and compare again"
+    )]
     Base {
         /// What the difference is against.
         base: Generation,
