@@ -104,7 +104,7 @@ impl CaseReader<'_> {
         check_duplicates(&at, false);
         let fields = at.fields(&["name", "probes", "resources"]);
         fields.required("name").and_then(|at| at.text());
-        let mut resources = Reader::default();
+        let mut resources = Reader::new(Severity::Warning);
         for item in fields.items("resources") {
             resources.object(item.node, self.source, &format!("{context}: "));
         }

@@ -15,12 +15,23 @@ pub(crate) struct Findings {
     source: Source,
     object: String,
     list: RefCell<Vec<Diagnostic>>,
+    names: Severity,
 }
 
 impl Findings {
     /// For findings about an object of this name.
     pub(crate) fn new(source: &Source, object: impl Into<String>) -> Findings {
-        Findings { source: source.clone(), object: object.into(), list: RefCell::default() }
+        Findings {
+            source: source.clone(),
+            object: object.into(),
+            list: RefCell::default(),
+            names: Severity::Error,
+        }
+    }
+
+    /// How bad it is when the name of the object has a form that the API server would refuse.
+    pub(crate) fn with_names(self, names: Severity) -> Findings {
+        Findings { names, ..self }
     }
 
     /// What was found.
@@ -151,6 +162,13 @@ impl<'t> At<'t> {
     /// `Invalid value: "x": why`, in the API server's form.
     pub(crate) fn invalid(&self, why: &str, help: impl Into<String>) {
         self.error_help(format!("Invalid value: {}: {why}", self.shown()), help);
+    }
+
+    /// Reports a name of the object that has a wrong form.
+    pub(crate) fn invalid_name(&self, why: &str) {
+        let message = format!("Invalid value: {}: {why}", self.shown());
+        let help = Some("choose a name of this form".to_owned());
+        self.findings.add(self.findings.names, self.span(), self.path.to_string(), message, help);
     }
 
     /// `Unsupported value: "x": supported values: "a", "b"`, in the API server's form.

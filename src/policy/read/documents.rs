@@ -5,13 +5,17 @@ use super::diagnostic::{Diagnostic, Severity};
 use super::metadata::{self, Identity, Scope, display_name};
 use super::source::{Location, Source};
 use super::tree::{self, Node, Span, Value};
-use super::{Parsed, Skipped, cluster_objects, network_policy};
+use super::{Parsed, Skipped, admin_network_policy, cluster_network_policy, cluster_objects, network_policy};
 use crate::limits::DIAGNOSTICS_MAX;
 use crate::policy::objects::Object;
+use crate::tables::PolicyKind;
 
 /// Kinds that are read, and their only version here.
-const KINDS: [(&str, &str, Scope); 10] = [
+const KINDS: [(&str, &str, Scope); 13] = [
     ("NetworkPolicy", "networking.k8s.io/v1", Scope::Namespaced),
+    ("ClusterNetworkPolicy", "policy.networking.k8s.io/v1alpha2", Scope::Cluster),
+    ("AdminNetworkPolicy", "policy.networking.k8s.io/v1alpha1", Scope::Cluster),
+    ("BaselineAdminNetworkPolicy", "policy.networking.k8s.io/v1alpha1", Scope::Cluster),
     ("Pod", "v1", Scope::Namespaced),
     ("Namespace", "v1", Scope::Cluster),
     ("Node", "v1", Scope::Cluster),
@@ -24,14 +28,20 @@ const KINDS: [(&str, &str, Scope); 10] = [
 ];
 
 /// Collects objects and findings.
-#[derive(Default)]
 pub(crate) struct Reader {
     parsed: Parsed,
     errors: Vec<Diagnostic>,
     left_out: usize,
+    names: Severity,
 }
 
 impl Reader {
+    /// `names` is how bad it is when an object's name has a form that the API server would refuse. It is a warning in policy
+    /// tests: the name changes nothing there, and other projects' test data has such names.
+    pub(crate) fn new(names: Severity) -> Reader {
+        Reader { parsed: Parsed::default(), errors: Vec::new(), left_out: 0, names }
+    }
+
     /// Reads all documents of a text.
     pub(crate) fn source(&mut self, source: &Source) {
         let (nodes, fault) = tree::parse(source.text(), source.is_json());
@@ -76,7 +86,7 @@ impl Reader {
         let known = KINDS.iter().find(|(known, ..)| Some(*known) == kind);
         let scope = known.map_or(Scope::Namespaced, |(.., scope)| *scope);
         let name = format!("{context}{}", display_name(node, scope));
-        let findings = Findings::new(source, name.as_str());
+        let findings = Findings::new(source, name.as_str()).with_names(self.names);
         let at = At::root(node, &findings);
         if !kind.is_some_and(is_list) {
             check_duplicates(&at, true);
@@ -189,8 +199,15 @@ fn read_kind(at: &At<'_>, kind: &str, scope: Scope) -> Option<Object> {
 }
 
 fn typed_object(fields: &Fields<'_>, identity: Identity, kind: &str) -> Option<Object> {
+    let admin =
+        |kind, identity| admin_network_policy::read(fields, identity, kind).map(Object::ClusterNetworkPolicy);
     Some(match kind {
         "NetworkPolicy" => Object::NetworkPolicy(network_policy::read(fields, identity)),
+        "ClusterNetworkPolicy" => {
+            Object::ClusterNetworkPolicy(cluster_network_policy::read(fields, identity)?)
+        }
+        "AdminNetworkPolicy" => admin(PolicyKind::AdminNetworkPolicy, identity)?,
+        "BaselineAdminNetworkPolicy" => admin(PolicyKind::BaselineAdminNetworkPolicy, identity)?,
         "Pod" => Object::Pod(cluster_objects::pod(fields, identity)),
         "Namespace" => Object::Namespace(cluster_objects::namespace(fields, identity)),
         "Node" => Object::Node(cluster_objects::node(fields, identity)),

@@ -10,7 +10,11 @@ mod diagnostic;
 mod source;
 pub(super) mod tree;
 
+mod admin_network_policy;
+mod cluster_network_policy;
 mod cluster_objects;
+mod cluster_peer;
+mod legacy_namespaces;
 mod metadata;
 mod network_policy;
 mod selector;
@@ -54,7 +58,7 @@ pub fn read(source: &Source) -> Result<Parsed, Vec<Diagnostic>> {
 
 /// Reads the objects of several texts.
 pub fn read_all(sources: &[Source]) -> Result<Parsed, Vec<Diagnostic>> {
-    let mut reader = documents::Reader::default();
+    let mut reader = documents::Reader::new(Severity::Error);
     for source in sources {
         reader.source(source);
     }
@@ -63,7 +67,7 @@ pub fn read_all(sources: &[Source]) -> Result<Parsed, Vec<Diagnostic>> {
 
 /// Reads an object, or a list of them, that is JSON already. Findings have a field path but no line.
 pub fn read_value(name: &str, value: &serde_json::Value) -> Result<Parsed, Vec<Diagnostic>> {
-    let mut reader = documents::Reader::default();
+    let mut reader = documents::Reader::new(Severity::Error);
     let source = Source::new(name, "");
     reader.object(&tree::Node::from(value), &source, "");
     reader.finish()
