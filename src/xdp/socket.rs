@@ -32,7 +32,7 @@ pub(super) struct XskSocket {
 }
 
 impl XskSocket {
-    /// Binds a socket that shares `umem`. Its mode is the anchor's: copy, need_wakeup.
+    /// Binds a socket that shares `umem`. Its mode is the anchor's: copy, with `need_wakeup`.
     pub(super) fn open(
         umem: &xsk_rs::Umem,
         interface: &Interface,

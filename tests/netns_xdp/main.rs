@@ -46,7 +46,9 @@ fn expect_across(wire: &mut Wire, from: &Pod, to: &Pod, frames: &[Vec<u8>]) {
     let sending = frames.to_vec();
     let sender = from.enter(move || {
         let socket = RawSocket::open("eth0", PATIENCE);
-        sending.iter().for_each(|frame| assert!(socket.send(frame)));
+        for frame in &sending {
+            assert!(socket.send(frame));
+        }
     });
     turn_until(wire, |_| receiver.is_finished());
     sender.join().unwrap();
@@ -77,7 +79,9 @@ fn each_of_two_queues_is_one_workers() {
         assert_eq!(Interface::find("sw0").unwrap().queues(), 2);
         let ((left, _), (right, _)) = (attach(a.host, 2), attach(b.host, 2));
         let mut workers = [0, 1].map(|queue| Wire::between([&left, &right], queue, 512));
-        workers.iter_mut().for_each(|worker| _ = worker.turn());
+        for worker in &mut workers {
+            worker.turn();
+        }
         let sender = a.enter(|| {
             let socket = RawSocket::open("eth0", PATIENCE);
             (0..200).for_each(|port| assert!(socket.send(&datagram(10_000 + port))));
@@ -86,7 +90,9 @@ fn each_of_two_queues_is_one_workers() {
         let deadline = Instant::now() + PATIENCE;
         while workers.iter().map(|worker| worker.forwarded).sum::<u64>() < 200 {
             assert!(Instant::now() < deadline, "not all arrive");
-            workers.iter_mut().for_each(|worker| _ = worker.turn());
+            for worker in &mut workers {
+                worker.turn();
+            }
         }
         for worker in &workers {
             assert!(worker.forwarded > 20, "flows spread over both queues: {}", worker.forwarded);
@@ -139,7 +145,9 @@ fn a_port_closed_under_load_gives_back_every_frame_and_the_kernel_leaves_them_al
         wire.close(0);
         assert_eq!((wire.free.len(), wire.umem.frames_lent()), (wire.umem.frames_total(), 0));
         stop.store(true, Ordering::Relaxed);
-        floods.into_iter().for_each(|flood| flood.join().unwrap());
+        for flood in floods {
+            flood.join().unwrap();
+        }
 
         // The same queues can be opened again, in the other order, and carry frames.
         let (umem, free) = (wire.umem, wire.free);

@@ -1,7 +1,7 @@
 //! The least forwarder that there can be: what comes in by one port leaves by the other.
 
 use palisade::ids::PortId;
-use palisade::limits::{BATCH_FRAMES_MAX, PORT_BURST_FRAMES_MAX};
+use palisade::limits::{BATCH_FRAMES_MAX, PORT_BURST_FRAMES_MAX, RING_SLOTS};
 use palisade::xdp::{Frame, Interface, Kick, Mode, PortQueue, Program, Umem};
 
 /// Two ports of one worker, on one UMEM.
@@ -43,7 +43,7 @@ impl Wire {
 
     /// One turn: completions, fill rings, received frames to the other end, kicks. Returns how many frames it moved.
     pub(crate) fn turn(&mut self) -> usize {
-        let level = (self.umem.frames_total() / 4).min(1024);
+        let level = (self.umem.frames_total() / 4).min(RING_SLOTS);
         let mut moved = 0;
         for end in 0..self.ends.len() {
             let out = (end + 1) % self.ends.len();
