@@ -212,8 +212,7 @@ fn child_that_holds_a_lab() {
     let _bridge = lab.bridge().unwrap();
     let guarded = lab.pod("a").unwrap().spawn(&mut sleep(30)).unwrap().child().id();
     // A guard that is dropped above has ended its child; these two stay.
-    let inside =
-        lab.pod("a").unwrap().run(|| sleep(31).spawn().unwrap().id()).unwrap();
+    let inside = lab.pod("a").unwrap().run(|| sleep(31).spawn().unwrap().id()).unwrap();
     let outside = sleep(32).spawn().unwrap().id();
     lab.note_process(outside).unwrap();
     assert!(palisade::lab::Process::find(guarded).is_none());

@@ -25,7 +25,7 @@ impl Findings {
             source: source.clone(),
             object: object.into(),
             list: RefCell::default(),
-            names: Severity::Error,
+            plain: Severity::Error,
         }
     }
 
