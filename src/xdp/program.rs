@@ -42,10 +42,11 @@ impl Program {
         interface.check_mtu()?;
         let (code, sockets) = load(PORT_OBJECT, queues)?;
         let slot = Slot { interface, code: code.as_fd() };
+        let id = libbpf_rs::Program::id_from_fd(slot.code)
+            .map_err(|error| slot.refusal("tell the id of the XDP program for", &error, &[]))?;
         let earlier = slot.attached()?;
         slot.refuse_foreign(&earlier)?;
         let mode = slot.attach_best(&earlier)?;
-        let id = slot.attached()?.in_mode(mode.native);
         Ok((Program { interface: interface.clone(), mode: mode.clone(), code, id, sockets }, mode))
     }
 

@@ -226,7 +226,8 @@ impl PortQueue {
         }
     }
 
-    /// Whether the driver writes into the UMEM itself, rather than the kernel copying.
+    /// Whether the driver writes into the UMEM itself, rather than the kernel copying. All queues of a UMEM are alike in
+    /// this (`xp_assign_dev_shared` of `net/xdp/xsk_buff_pool.c`), and veth cannot: so the answer is no.
     pub fn zero_copy(&self) -> bool {
         use rustix::net::sockopt::xdp_options;
         use rustix::net::xdp::XdpOptionsFlags;
