@@ -15,7 +15,7 @@ pub(crate) struct Findings {
     source: Source,
     object: String,
     list: RefCell<Vec<Diagnostic>>,
-    names: Severity,
+    plain: Severity,
 }
 
 impl Findings {
@@ -25,13 +25,13 @@ impl Findings {
             source: source.clone(),
             object: object.into(),
             list: RefCell::default(),
-            names: Severity::Error,
+            plain: Severity::Error,
         }
     }
 
-    /// How bad it is when the name of the object has a form that the API server would refuse.
-    pub(crate) fn with_names(self, names: Severity) -> Findings {
-        Findings { names, ..self }
+    /// How bad a value is that the API server would refuse though its meaning is plain.
+    pub(crate) fn with_plain(self, plain: Severity) -> Findings {
+        Findings { plain, ..self }
     }
 
     /// What was found.
@@ -164,11 +164,16 @@ impl<'t> At<'t> {
         self.error_help(format!("Invalid value: {}: {why}", self.shown()), help);
     }
 
-    /// Reports a name of the object that has a wrong form.
-    pub(crate) fn invalid_name(&self, why: &str) {
+    /// Like [`At::invalid`], for a value whose meaning is plain: it is read all the same where findings say so.
+    pub(crate) fn invalid_but_plain(&self, why: &str, help: &str) {
         let message = format!("Invalid value: {}: {why}", self.shown());
-        let help = Some("choose a name of this form".to_owned());
-        self.findings.add(self.findings.names, self.span(), self.path.to_string(), message, help);
+        self.findings.add(
+            self.findings.plain,
+            self.span(),
+            self.path.to_string(),
+            message,
+            Some(help.to_owned()),
+        );
     }
 
     /// `Unsupported value: "x": supported values: "a", "b"`, in the API server's form.

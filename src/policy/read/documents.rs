@@ -32,14 +32,14 @@ pub(crate) struct Reader {
     parsed: Parsed,
     errors: Vec<Diagnostic>,
     left_out: usize,
-    names: Severity,
+    plain: Severity,
 }
 
 impl Reader {
-    /// `names` is how bad it is when an object's name has a form that the API server would refuse. It is a warning in policy
-    /// tests: the name changes nothing there, and other projects' test data has such names.
-    pub(crate) fn new(names: Severity) -> Reader {
-        Reader { parsed: Parsed::default(), errors: Vec::new(), left_out: 0, names }
+    /// `plain` is how bad a value is that the API server would refuse though its meaning is plain: a name in capitals, a range
+    /// that ends beyond the last port. It is a warning in policy tests, because other projects' test data has such values.
+    pub(crate) fn new(plain: Severity) -> Reader {
+        Reader { parsed: Parsed::default(), errors: Vec::new(), left_out: 0, plain }
     }
 
     /// Reads all documents of a text.
@@ -86,7 +86,7 @@ impl Reader {
         let known = KINDS.iter().find(|(known, ..)| Some(*known) == kind);
         let scope = known.map_or(Scope::Namespaced, |(.., scope)| *scope);
         let name = format!("{context}{}", display_name(node, scope));
-        let findings = Findings::new(source, name.as_str()).with_names(self.names);
+        let findings = Findings::new(source, name.as_str()).with_plain(self.plain);
         let at = At::root(node, &findings);
         if !kind.is_some_and(is_list) {
             check_duplicates(&at, true);

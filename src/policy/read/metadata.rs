@@ -76,7 +76,7 @@ pub(super) fn display_name(node: &super::tree::Node<'_>, scope: Scope) -> String
 fn check(at: &At<'_>, syntax: fn(&str) -> Result<(), syntax::Wrong>) {
     // A value that is no text was reported with the rest of the metadata.
     if let Some(Err(wrong)) = at.node.text().map(syntax) {
-        at.invalid_name(&wrong);
+        at.invalid_but_plain(&wrong, "choose a name of this form");
     }
 }
 

@@ -176,17 +176,24 @@ fn port(at: &At<'_>) -> Option<PortMatch> {
 }
 
 fn end_port(end: &At<'_>, port: &At<'_>) -> Option<u16> {
-    let last = port_number(end)?;
+    let last = end.integer()?;
+    if let Err(wrong) = syntax::port_number(last) {
+        if last < 1 {
+            end.invalid(&wrong, "write a port number");
+            return None;
+        }
+        end.invalid_but_plain(&wrong, "write 65535 for a range that ends with the last port");
+    }
     // The first port was reported where it is wrong itself.
     let first = match &port.node.value {
         super::tree::Value::Number(text) => text.parse().unwrap_or(0),
         _ => 0,
     };
-    if i64::from(last) < first {
+    if last < first {
         end.invalid("must be greater than or equal to `port`", format!("write {first} or more"));
         return None;
     }
-    Some(last)
+    Some(u16::try_from(last).unwrap_or(u16::MAX))
 }
 
 /// `protocol`, TCP where absent.
