@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use crate::net::flow::Protocol;
 use crate::policy::objects::Object;
 use crate::policy::read::cursor::{At, Fields, Findings};
-use crate::policy::read::documents::{Reader, check_duplicates};
+use crate::policy::read::documents::{Reader, check_duplicates, faulty};
 use crate::policy::read::tree::{self, Node, Value};
 use crate::policy::read::{Diagnostic, Location, Parsed, Severity, Skipped, Source};
 use crate::tables::{PodName, Verdict};
@@ -72,7 +72,7 @@ pub struct Cases {
 
 /// Reads the cases of a text; or every error, each with the name of its case.
 pub fn read_cases(source: &Source) -> Result<Cases, Vec<Diagnostic>> {
-    let (nodes, fault) = tree::parse(source.text(), source.is_json());
+    let (nodes, faults) = tree::parse(source.text(), source.is_json());
     let mut reader = CaseReader { source, cases: Cases::default(), errors: Vec::new() };
     for node in &nodes {
         match &node.value {
@@ -81,11 +81,8 @@ pub fn read_cases(source: &Source) -> Result<Cases, Vec<Diagnostic>> {
             _ => reader.case(node),
         }
     }
-    if let Some(fault) = fault {
-        let findings = Findings::new(source, "");
-        findings.add(Severity::Error, fault.span, String::new(), fault.message, fault.help);
-        reader.errors.extend(findings.into_list());
-    }
+    reader.errors.extend(faulty(source, faults).into_list());
+    reader.errors.sort_by_key(|error| error.location.offset());
     if reader.errors.is_empty() { Ok(reader.cases) } else { Err(reader.errors) }
 }
 

@@ -47,7 +47,7 @@ impl Diagnostic {
         let theme = if color { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
         let handler = GraphicalReportHandler::new_themed(theme).with_links(false).with_width(120);
         let mut text = String::new();
-        match handler.render_report(&mut text, self) {
+        match handler.render_report(&mut text, &Report(self)) {
             Ok(()) => text,
             // A report is worth less than the finding: where the text cannot be shown, the line must do.
             Err(fmt::Error) => format!("{self}\n"),
@@ -102,26 +102,40 @@ impl Serialize for Diagnostic {
 
 /// The diagnostic as miette prints it: the heading is the object, the field and the message without the place,
 /// which stands above the lines of text.
-impl miette::Diagnostic for Diagnostic {
+#[derive(Debug)]
+struct Report<'d>(&'d Diagnostic);
+
+impl fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.subject().as_str() {
+            "" => f.write_str(&self.0.message),
+            subject => write!(f, "{subject}: {}", self.0.message),
+        }
+    }
+}
+
+impl std::error::Error for Report<'_> {}
+
+impl miette::Diagnostic for Report<'_> {
     fn severity(&self) -> Option<miette::Severity> {
-        Some(match self.severity {
+        Some(match self.0.severity {
             Severity::Error => miette::Severity::Error,
             Severity::Warning => miette::Severity::Warning,
         })
     }
 
     fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
-        self.help.as_ref().map(|help| Box::new(help) as Box<dyn fmt::Display>)
+        self.0.help.as_ref().map(|help| Box::new(help) as Box<dyn fmt::Display>)
     }
 
     fn source_code(&self) -> Option<&dyn SourceCode> {
-        let has_text = !self.location.source().text().is_empty();
-        has_text.then_some(self.location.source() as &dyn SourceCode)
+        let source = self.0.location.source();
+        (!source.text().is_empty()).then_some(source as &dyn SourceCode)
     }
 
     fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
-        let span = self.location.underlined();
-        let label = LabeledSpan::new(Some("here".to_owned()), span.start, (span.end - span.start).max(1));
+        let span = self.0.location.underlined();
+        let label = LabeledSpan::new(None, span.start, (span.end - span.start).max(1));
         Some(Box::new(std::iter::once(label)))
     }
 }
@@ -135,6 +149,9 @@ impl SourceCode for Source {
         lines_after: usize,
     ) -> Result<Box<dyn SpanContents<'a> + 'a>, MietteError> {
         let line = self.line_index(span.offset());
+        if (lines_before, lines_after) == (0, 0) {
+            return Ok(Box::new(self.exactly(span, line)));
+        }
         let first = line.saturating_sub(lines_before);
         let last = (line + lines_after).min(self.line_count() - 1);
         let mut start = self.line_span(first).start;
@@ -158,5 +175,21 @@ impl SourceCode for Source {
             last - first + 1,
         );
         Ok(Box::new(contents))
+    }
+}
+
+impl Source {
+    /// The bytes of a span alone, with its line and column: what stands above the lines in a report.
+    fn exactly(&self, span: &SourceSpan, line: usize) -> MietteSpanContents<'_> {
+        let end = (span.offset() + span.len()).min(self.text().len());
+        let before = &self.text()[self.line_span(line).start..span.offset()];
+        MietteSpanContents::new_named(
+            self.name().to_owned(),
+            &self.text().as_bytes()[span.offset()..end],
+            *span,
+            line,
+            before.chars().count(),
+            1,
+        )
     }
 }

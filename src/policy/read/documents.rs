@@ -44,15 +44,13 @@ impl Reader {
 
     /// Reads all documents of a text.
     pub(crate) fn source(&mut self, source: &Source) {
-        let (nodes, fault) = tree::parse(source.text(), source.is_json());
+        let (nodes, faults) = tree::parse(source.text(), source.is_json());
+        let before = self.errors.len();
         for node in nodes.iter().filter(|node| !node.is_null()) {
             self.object(node, source, "");
         }
-        if let Some(fault) = fault {
-            let findings = Findings::new(source, "");
-            findings.add(Severity::Error, fault.span, String::new(), fault.message, fault.help);
-            self.keep(findings);
-        }
+        self.keep(faulty(source, faults));
+        self.errors[before..].sort_by_key(|error| error.location.offset());
     }
 
     /// Reads an object, or the objects of a list. `context` is put before the object's name in findings.
@@ -142,6 +140,15 @@ impl Reader {
             }
         }
     }
+}
+
+/// Findings about the text itself.
+pub(crate) fn faulty(source: &Source, faults: Vec<tree::Fault>) -> Findings {
+    let findings = Findings::new(source, "");
+    for fault in faults {
+        findings.add(Severity::Error, fault.span, String::new(), fault.message, fault.help);
+    }
+    findings
 }
 
 /// `List`, and the lists of the kinds that are read.

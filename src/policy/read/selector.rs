@@ -91,6 +91,9 @@ pub(super) fn label_value(at: &At<'_>) -> Option<String> {
 pub(super) fn check_labels(at: &At<'_>) {
     for (key, _, value) in at.entries() {
         check_key(&value, key);
-        label_value(&value);
+        // A value that is no text was reported with the rest of the metadata.
+        if value.node.text().is_some() {
+            label_value(&value);
+        }
     }
 }

@@ -83,18 +83,18 @@ impl Fault {
     }
 }
 
-/// The documents of a text, up to the first fault.
+/// The documents of a text, up to the first fault that leaves nothing to read, and all faults.
 ///
 /// `json_only` is for files whose name says JSON. Otherwise a text that starts like JSON is read as JSON where it is, and as
 /// YAML where it is not (a flow mapping starts alike).
-pub(crate) fn parse(text: &str, json_only: bool) -> (Vec<Node<'_>>, Option<Fault>) {
+pub(crate) fn parse(text: &str, json_only: bool) -> (Vec<Node<'_>>, Vec<Fault>) {
     if json_only {
         return json::parse(text);
     }
     if text.trim_start().starts_with(['{', '[']) {
-        let (nodes, fault) = json::parse(text);
-        if fault.is_none() {
-            return (nodes, None);
+        let (nodes, faults) = json::parse(text);
+        if faults.is_empty() {
+            return (nodes, faults);
         }
     }
     yaml::parse(text)

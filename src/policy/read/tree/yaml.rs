@@ -8,7 +8,7 @@ use granit_parser::{Event, Parser, ScalarStyle, StrInput, Tag};
 use super::{Fault, Key, Node, Span, Value, scalar};
 use crate::limits::{ALIAS_NODES_MAX, DOCUMENT_DEPTH_MAX};
 
-pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Option<Fault>) {
+pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<Fault>) {
     let options = granit_parser::options! {
         emit_comments: false,
         flow_nesting_limit: DOCUMENT_DEPTH_MAX,
@@ -19,10 +19,12 @@ pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Option<Fault>) {
         text,
         anchors: HashMap::new(),
         copied: 0,
+        faults: Vec::new(),
     };
     let mut nodes = Vec::new();
-    let fault = composer.documents(&mut nodes).err();
-    (nodes, fault)
+    let fatal = composer.documents(&mut nodes).err();
+    composer.faults.extend(fatal);
+    (nodes, composer.faults)
 }
 
 struct Composer<'a> {
@@ -31,6 +33,8 @@ struct Composer<'a> {
     anchors: HashMap<usize, Node<'a>>,
     /// Nodes copied because of anchors and aliases: what a bomb would make many of.
     copied: usize,
+    /// What is wrong and does not keep the rest from being read.
+    faults: Vec<Fault>,
 }
 
 impl<'a> Composer<'a> {
@@ -160,8 +164,12 @@ impl<'a> Composer<'a> {
         match node.value {
             Value::Text(name) => Ok(Key { name, span }),
             Value::Number(name) if name.bytes().all(|byte| byte.is_ascii_digit()) => Ok(Key { name, span }),
-            _ => Err(Fault::new(span, format!("a key must be text, not {}", node.what()))
-                .with_help("quote it if it is meant as text")),
+            _ => {
+                let written = self.text.get(span.start..span.end).unwrap_or_default();
+                let fault = Fault::new(span, format!("a key must be text, not {}", node.what()));
+                self.faults.push(fault.with_help(format!("quote it if it is meant as text: {written:?}")));
+                Ok(Key { name: written.into(), span })
+            }
         }
     }
 }
