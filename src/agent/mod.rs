@@ -1,1 +1,3 @@
-//! To be written by the slice that owns this folder.
+//! Where policy objects come from: files and directories.
+
+pub mod directory;

@@ -14,7 +14,9 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use crate::control::DEFAULT_SOCKET;
-use crate::dataplane::{ConntrackSettings, Gateway, Mac, PortKind, Settings, Timeouts as TimeoutSettings};
+use crate::dataplane::{
+    ConntrackSettings, Gateway, Mac, Polling, PortKind, Settings, Timeouts as TimeoutSettings,
+};
 use crate::tables::PodName;
 
 pub use read::ConfigError;
@@ -72,11 +74,10 @@ pub struct Workers {
 }
 
 /// What a worker does when there is nothing to do.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PollingMode {
     /// Sleeps in the kernel after [`Workers::spin_us`].
-    #[default]
     Adaptive,
     /// Never sleeps.
     Busy,
@@ -235,10 +236,14 @@ timeouts! {
 impl Default for Workers {
     fn default() -> Workers {
         let settings = Settings::default();
+        let (polling, spin_us) = match settings.polling {
+            Polling::Adaptive { spin_us } => (PollingMode::Adaptive, spin_us),
+            Polling::Busy => (PollingMode::Busy, 0),
+        };
         Workers {
             cores: Cores::Auto,
-            polling: PollingMode::Adaptive,
-            spin_us: settings::DEFAULT_SPIN_US,
+            polling,
+            spin_us,
             frames: settings.frames_per_worker,
             huge_pages: settings.huge_pages,
         }

@@ -8,10 +8,6 @@ use crate::control::{PortRoute, SwitchSettings};
 use crate::dataplane::{ConntrackSettings, Gateway, Polling, Settings};
 use crate::tables::PodName;
 
-/// Microseconds of looking before sleeping: longer than the gap between packets of a busy connection, shorter than what
-/// a user would see in the load.
-pub(super) const DEFAULT_SPIN_US: u32 = 50;
-
 impl Config {
     /// What to start the dataplane with. Fails when a core is not one that this process may run on.
     pub fn dataplane_settings(&self) -> Result<Settings, String> {

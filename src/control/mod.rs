@@ -17,13 +17,15 @@ mod server;
 mod socket;
 
 mod client;
+mod daemon;
 
 pub use client::{Client, ClientError};
+pub use daemon::{Daemon, DaemonError};
 
 pub use engine::Engine;
 pub use refusal::Refusal;
 pub(crate) use requests::{check_pod, port_spec};
-pub use server::{Server, ServerError};
+pub use server::{Claim, Server, ServerError};
 pub use switch::{PortRoute, Switch, SwitchSettings};
 
 /// Where the control socket is unless the configuration says otherwise.

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
-use axum::http::{Method, StatusCode, Uri};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::http::header::CONTENT_LENGTH;
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, put};
 use serde::Deserialize;
@@ -40,6 +42,7 @@ pub(super) fn router(switch: Arc<Switch>) -> Router {
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(from_fn(refuse_announced_excess))
         .with_state(switch)
 }
 
@@ -146,6 +149,15 @@ async fn flows(
     blocking(move || Ok(Json(switch.flows(max, query.pod.as_ref())?))).await
 }
 
+/// Refuses a body that says itself that it is too large, rather than receiving it up to the limit first.
+async fn refuse_announced_excess(headers: HeaderMap, request: Request, next: Next) -> Response {
+    let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if announced.is_some_and(|length| length > BODY_BYTES_MAX as u64) {
+        return Failure::too_large().into_response();
+    }
+    next.run(request).await
+}
+
 async fn unknown_route(uri: Uri) -> Failure {
     let path = uri.path();
     Failure::new(
@@ -170,6 +182,11 @@ impl Failure {
     fn new(status: StatusCode, error: impl Into<String>) -> Failure {
         Failure { status, error: error.into() }
     }
+
+    fn too_large() -> Failure {
+        let error = format!("the body is larger than {BODY_BYTES_MAX} bytes, the limit");
+        Failure::new(StatusCode::PAYLOAD_TOO_LARGE, error)
+    }
 }
 
 impl IntoResponse for Failure {
@@ -188,10 +205,7 @@ impl From<Refusal> for Failure {
 impl From<BytesRejection> for Failure {
     fn from(rejection: BytesRejection) -> Failure {
         match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => Failure::new(
-                StatusCode::PAYLOAD_TOO_LARGE,
-                format!("the body is larger than {BODY_BYTES_MAX} bytes, the limit"),
-            ),
+            StatusCode::PAYLOAD_TOO_LARGE => Failure::too_large(),
             status => Failure::new(status, rejection.body_text()),
         }
     }

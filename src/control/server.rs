@@ -44,6 +44,12 @@ pub enum ServerError {
     },
 }
 
+/// A socket that this process has and does not serve yet: requests wait. The socket goes when this is dropped.
+pub struct Claim {
+    listener: std::os::unix::net::UnixListener,
+    file: SocketFile,
+}
+
 /// A running server. Stops when dropped.
 pub struct Server {
     stop: Option<oneshot::Sender<()>>,
@@ -52,10 +58,24 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `switch` at the socket `path`, whose permissions become `mode`.
-    pub fn start(path: &Path, mode: u32, switch: Arc<Switch>) -> Result<Server, ServerError> {
-        let failed = |source| ServerError::Socket { path: path.to_owned(), source };
+    /// Takes the socket `path`, whose permissions become `mode`, unless a switch that lives has it.
+    pub fn claim(path: &Path, mode: u32) -> Result<Claim, ServerError> {
         let (listener, file) = claim(path, mode)?;
+        Ok(Claim { listener, file })
+    }
+
+    /// [`Server::claim`] and [`Claim::serve`] in one.
+    pub fn start(path: &Path, mode: u32, switch: Arc<Switch>) -> Result<Server, ServerError> {
+        Server::claim(path, mode)?.serve(switch)
+    }
+}
+
+impl Claim {
+    /// Serves `switch` at the socket.
+    pub fn serve(self, switch: Arc<Switch>) -> Result<Server, ServerError> {
+        let Claim { listener, file } = self;
+        let path = file.path().to_owned();
+        let failed = |source| ServerError::Socket { path: path.clone(), source };
         listener.set_nonblocking(true).map_err(failed)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let listener = {

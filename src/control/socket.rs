@@ -44,6 +44,13 @@ pub(super) fn claim(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile)
     }
 }
 
+impl SocketFile {
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
 fn refuse_occupied(path: &Path) -> Result<(), ServerError> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
