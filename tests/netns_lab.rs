@@ -231,8 +231,8 @@ fn clean_removes_the_lab_of_a_killed_process_and_spares_the_living_and_the_forei
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let standing = lines.filter_map(|line| Some(line.split_once("standing ")?.1.to_owned())).next();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let standing = lines.find_map(|line| Some(line.split_once("standing ")?.1.to_owned()));
     let standing = standing.unwrap();
     let words: Vec<&str> = standing.split(' ').collect();
     let id = words[0].to_owned();
@@ -242,7 +242,7 @@ fn clean_removes_the_lab_of_a_killed_process_and_spares_the_living_and_the_forei
         .collect();
 
     let alive = clean(std::slice::from_ref(&id)).unwrap();
-    assert_eq!(alive.in_use, [id.clone()], "its process runs");
+    assert_eq!(alive.in_use, std::slice::from_ref(&id), "its process runs");
     assert!(processes.iter().all(palisade::lab::Process::is_alive));
 
     child.kill().unwrap();
@@ -258,7 +258,7 @@ fn clean_removes_the_lab_of_a_killed_process_and_spares_the_living_and_the_forei
     run(&["ip", "netns", "del", &foreign[0]]);
     run(&["ip", "link", "del", &foreign[1]]);
 
-    assert_eq!(removal.removed, [id.clone()]);
+    assert_eq!(removal.removed, std::slice::from_ref(&id));
     assert_eq!(removal.errors, Vec::<String>::new());
     assert!(left.iter().all(|line| foreign.iter().any(|name| line.contains(name))), "{left:?}");
     assert_eq!(left.len(), 3, "{left:?}");
@@ -286,6 +286,6 @@ fn a_namespace_or_interface_that_took_a_labs_name_is_spared() {
     run(&["ip", "netns", "del", netns]);
     run(&["ip", "link", "del", interface]);
     assert_eq!(removal.spared, [format!("interface {interface}"), format!("network namespace {netns}")]);
-    assert_eq!(removal.removed, [record.id.clone()]);
+    assert_eq!(removal.removed, std::slice::from_ref(&record.id));
     assert_eq!(traces(&record.id), Vec::<String>::new());
 }

@@ -4,7 +4,9 @@
 
 mod apply;
 mod compile;
+mod demo;
 mod failure;
+mod lab;
 mod output;
 mod run;
 mod show;
@@ -44,6 +46,8 @@ enum Command {
     Compile(compile::CompileArguments),
     Apply(apply::ApplyArguments),
     Show(show::ShowArguments),
+    Demo(demo::DemoArguments),
+    Lab(lab::LabArguments),
 }
 
 /// Where the running switch is.
@@ -68,6 +72,8 @@ pub fn main() -> ExitCode {
         Command::Compile(arguments) => compile::compile(&arguments),
         Command::Apply(arguments) => apply::apply(&arguments),
         Command::Show(arguments) => show::show(&arguments),
+        Command::Demo(arguments) => demo::demo(&arguments),
+        Command::Lab(arguments) => lab::lab(&arguments),
     };
     done.unwrap_or_else(|failure| failure.report())
 }

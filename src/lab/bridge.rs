@@ -36,6 +36,11 @@ impl Bridge {
         &self.namespace
     }
 
+    /// Lets the bridge stand until the lab goes.
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+
     fn connect(&self) -> Result<(), LabError> {
         let inside = self.namespace.open()?;
         let names: Vec<&str> = self.record.pods.iter().map(|pod| pod.host_interface.as_str()).collect();

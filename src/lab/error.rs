@@ -44,6 +44,9 @@ pub enum LabError {
         /// The pods that are there.
         pods: String,
     },
+    /// The user has had enough.
+    #[error("interrupted; what was made is removed")]
+    Interrupted,
     /// The switch did not do its part: what, and what to do.
     #[error("{0}")]
     Switch(String),

@@ -18,14 +18,21 @@ mod pod;
 mod removal;
 mod topology;
 
+mod manifests;
+mod switch;
+
 pub mod traffic;
+
+pub mod demo;
 
 pub use bridge::Bridge;
 pub use error::LabError;
+pub use manifests::manifests;
 pub use namespace::Namespace;
 pub use plan::{GATEWAY_V4, GATEWAY_V6, LabSpec, POD_INTERFACE, PodPlan};
 pub use pod::{Pod, PodChild};
 pub use process::Process;
 pub use record::Record;
 pub use removal::{Removal, clean, require_root};
+pub use switch::{Switch, SwitchSpec};
 pub use topology::Lab;

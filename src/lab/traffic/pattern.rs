@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 /// Bytes made, sent and compared at once.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// An endless run of pseudo-random bytes: SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
+/// An endless run of pseudo-random bytes: `SplitMix64` (Steele, Lea, Flood: "Fast splittable pseudorandom number
 /// generators", 2014).
 #[derive(Debug, Clone)]
 struct Pattern {
