@@ -315,6 +315,11 @@ impl Conntrack {
         self.entries.iter().filter(|entry| entry.key().is_some()).count()
     }
 
+    /// Bytes of tags and entries.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.groups) + size_of_val(&*self.entries)
+    }
+
     fn is_idle(&self, slot: Slot, now_ms: u32) -> bool {
         let entry = self.entry(slot);
         entry.idle_ms(now_ms) > self.timeouts_ms[entry.state() as usize]
