@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use palisade::dataplane::{ConntrackSettings, Gateway, PodAttachment, PortKind, Settings, SimulatedPort};
 use palisade::dataplane::{Simulation, World};
 use palisade::ids::AttachmentId;
+use palisade::limits::RING_SLOTS;
 use palisade::tables::{Classifier, PodName, RuleTables};
 
 use super::report::median;
@@ -20,6 +21,7 @@ pub(crate) const PODS: u16 = 16;
 /// Ports that rule 0 opens to everyone.
 pub(crate) const EVERYONE: RangeInclusive<u16> = 40_000..=49_999;
 const BATCH: usize = 256;
+const SPREAD: usize = 64;
 const SEED: u64 = 0x9a11_5ade;
 
 /// Rules, as a document and compiled.
@@ -67,8 +69,19 @@ impl Rig {
             pods: (0..PODS).map(attach).collect(),
             ..World::default()
         });
-        simulation.step();
-        Rig { simulation, ports, slots }
+        let mut rig = Rig { simulation, ports, slots };
+        rig.spread_frames();
+        rig
+    }
+
+    /// The first ports got more frames to receive into than the later ones: lets them use the surplus up.
+    fn spread_frames(&mut self) {
+        for _ in 0..RING_SLOTS / SPREAD {
+            for port in &self.ports {
+                (0..SPREAD).for_each(|_| _ = port.peers[0].inject(&[0; FRAME_BYTES]));
+            }
+            while self.simulation.step() {}
+        }
     }
 
     /// Bytes of conntrack for each flow that it has room for.
@@ -78,19 +91,12 @@ impl Rig {
 
     /// Lets every flow of `traffic` be opened and answered.
     pub(crate) fn enter(&mut self, traffic: &Traffic) {
-        let mut waiting: Vec<Packet> = Vec::new();
-        for i in 0.. {
-            let opening = traffic.opening(i);
-            if opening.is_empty() || waiting.len() + opening.len() > BATCH {
-                waiting.iter().for_each(|packet| self.inject(packet, traffic.family()));
+        for step in traffic.opening() {
+            for batch in step.chunks(BATCH) {
+                batch.iter().for_each(|packet| self.inject(packet, traffic.family()));
                 self.step();
-                assert_eq!(self.drain(), waiting.len(), "the packets that open a flow pass");
-                waiting.clear();
+                assert_eq!(self.drain(), batch.len(), "the packets that open a flow pass");
             }
-            if opening.is_empty() {
-                return;
-            }
-            waiting.extend(opening);
         }
     }
 

@@ -174,16 +174,20 @@ impl Traffic {
         if self.kind == Kind::NewFlow { 32 } else { 128 }
     }
 
-    /// The packets that open the flow number `i`, in order; none behind the last flow.
-    pub(crate) fn opening(&self, i: usize) -> Vec<Packet> {
-        let packet = |reply, flags| Packet { flow: self.established[i], reply, flags };
-        match self.established.get(i).map(|flow| flow.protocol) {
-            None => Vec::new(),
-            Some(Protocol::TCP) => {
-                vec![packet(false, tcp::Flags::SYN), packet(true, SYN_ACK), packet(false, tcp::Flags::ACK)]
-            }
-            Some(_) => vec![packet(false, 0), packet(true, 0)],
-        }
+    /// The packets that open the flows: all first ones, all second ones, all third ones. The worker takes the frames of one
+    /// port after those of another, so that an answer must not be in the batch of its question.
+    pub(crate) fn opening(&self) -> [Vec<Packet>; 3] {
+        let step = |reply, flags| {
+            let of = self.established.iter().filter(move |flow| flags == 0 || flow.protocol == Protocol::TCP);
+            of.map(move |&flow| Packet { flow, reply, flags })
+        };
+        let udp = |reply| step(reply, 0).filter(|packet| packet.flow.protocol == Protocol::UDP);
+        let (syn, syn_ack, ack) = (tcp::Flags::SYN, SYN_ACK, tcp::Flags::ACK);
+        [
+            udp(false).chain(step(false, syn)).collect(),
+            udp(true).chain(step(true, syn_ack)).collect(),
+            step(false, ack).collect(),
+        ]
     }
 
     /// The next packet, and whether the switch is to forward it.

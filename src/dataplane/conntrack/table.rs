@@ -6,8 +6,8 @@
 //!   entries   [16 x 128 bytes   ] [       ] [       ] ...      the slot of a tag has its entry
 //! ```
 //!
-//! A key has two groups. It goes to the first unless that is full; a count of the keys that had to go on to their
-//! second group stands in the top bits of the first one's tags, so that a look-up reads the second group only where it
+//! A key has two groups. It goes to the first unless that is crowded and the second is less so; a count of the keys that
+//! went on to their second group stands in the top bits of the first one's tags, so that a look-up reads the second group only where it
 //! must. A look-up compares the tags of a group in a few instructions and touches entries whose tag fits.
 //!
 //! **Claiming and publishing.** A worker claims a slot by writing its tag with compare-and-swap, fills the
@@ -33,6 +33,8 @@ use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 /// Tags in a group.
 const GROUP: usize = 16;
+/// A group with so few free slots leaves them to keys whose second group is as full.
+const CROWDED_FREE_SLOTS: u32 = 4;
 const TAG_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const FREE: u8 = 0;
@@ -180,28 +182,32 @@ impl Conntrack {
             return Admission::Quota;
         }
         let (first, second) = (self.first_group(hash), self.second_group(hash));
-        let slot = match self.claim(first, tag_of(hash)) {
-            Some(slot) => slot,
-            None => match self.claim(second, tag_of(hash)) {
-                Some(slot) => {
-                    self.add_displaced(first, 1);
-                    slot
-                }
-                None => {
-                    self.make_room(first, now_ms, by);
-                    self.make_room(second, now_ms, by);
-                    return Admission::Full;
-                }
-            },
-        };
-        if self.group_of(slot) == second && second != first && self.free_slots(second) == 0 {
-            // The next one that comes here would find both groups full: let the least worthy go in time.
+        let (preferred, other) =
+            if self.is_crowded_beside(first, second) { (second, first) } else { (first, second) };
+        let claimed = self.claim(preferred, tag_of(hash)).or_else(|| self.claim(other, tag_of(hash)));
+        let Some(slot) = claimed else {
+            self.make_room(first, now_ms, by);
             self.make_room(second, now_ms, by);
+            return Admission::Full;
+        };
+        if self.group_of(slot) == second {
+            self.add_displaced(first, 1);
+            if self.free_slots(second) == 0 && self.free_slots(first) == 0 {
+                // The next one that comes here would find no place: let the least worthy go in time.
+                self.make_room(second, now_ms, by);
+            }
         }
         charged.fetch_add(1, Relaxed);
         self.entry(slot).publish(key, flow, now_ms);
         by.entered += 1;
         self.settle(key, hash, slot, by)
+    }
+
+    /// Whether a key goes to its second group although the first has a place: it has few, and the second has more. So
+    /// groups fill up evenly, and nearly all slots of the table are taken before a key finds none.
+    fn is_crowded_beside(&self, first: usize, second: usize) -> bool {
+        let free = self.free_slots(first);
+        free <= CROWDED_FREE_SLOTS && free < self.free_slots(second)
     }
 
     /// After publishing: one entry a key.
