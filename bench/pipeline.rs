@@ -2,7 +2,8 @@
 //! transmit, by one worker. The generator and what collects the frames are not in the measured time.
 //!
 //! Prints one JSON object per line on standard output, and tables for people on standard error. The cases of a group run
-//! in turn, again and again; the median over these rounds is given, in the tables the minimum besides.
+//! in turn, again and again; the median over these rounds of their median batch is given, in the tables the least besides.
+//! What a worker does once a millisecond (ageing) is not in the median batch: the table of stages has its mean.
 //! `tsc_cycles_per_packet` is time in ticks of the time-stamp counter, which runs at a constant rate, not at that of the
 //! core. `--smoke` takes about a second; a word runs only the cases that contain it.
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::traffic::{Case, FRAME_BYTES, Order};
+use super::traffic::{Case, Order};
 
 /// Collects what the tables show.
 pub(crate) struct Report {
@@ -45,7 +45,8 @@ impl Report {
         let order = if *order == Order::Sequence { "sequence" } else { "random" };
         let (cycles, mpps) = (ns * self.tsc_ghz, 1e3 / ns);
         let facts = format!(
-            r#""case":"{name}","family":{family},"rules":{rules},"flows":{flows},"order":"{order}","workers":1,"frame_bytes":{FRAME_BYTES}"#
+            r#""case":"{name}","family":{family},"rules":{rules},"flows":{flows},"order":"{order}","workers":1,"frame_bytes":{}"#,
+            case.frame_bytes()
         );
         println!(
             r#"{{"bench":"pipeline",{facts},"tsc_cycles_per_packet":{cycles:.1},"ns_per_packet":{ns:.2},"mpps":{mpps:.2},"bytes_per_flow":{bytes:.1}}}"#

@@ -10,8 +10,6 @@ use super::rig::{EVERYONE, PODS, Tables};
 use crate::common::Random;
 use crate::common::rules::{Family, PODS_PER_NODE};
 
-/// Bytes of every frame.
-pub(crate) const FRAME_BYTES: usize = 64;
 /// Ethernet address of the switch.
 pub(crate) const GATEWAY: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const SEED: u64 = 0x9a11_5ade;
@@ -31,6 +29,13 @@ pub(crate) struct Case {
     pub(crate) rules: usize,
     pub(crate) flows: usize,
     pub(crate) order: Order,
+}
+
+impl Case {
+    /// Bytes of every frame: as few as hold the headers, and at least what Ethernet asks for.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        if self.name == "mixed" { 80 } else { 64 }
+    }
 }
 
 /// A flow between two pods of the node.
@@ -53,7 +58,10 @@ pub(crate) struct Packet {
 
 /// An endless sequence of packets.
 pub(crate) struct Traffic {
-    family: u8,
+    /// IP version of its packets.
+    pub(crate) family: u8,
+    /// Bytes of each frame.
+    pub(crate) frame_bytes: usize,
     established: Vec<Flow>,
     denied: Vec<Flow>,
     /// Number of the next flow that nobody has opened.
@@ -145,7 +153,7 @@ impl Traffic {
             shuffle(&mut established);
             shuffle(&mut denied);
         }
-        Traffic { family: case.family, established, denied, fresh: case.flows, kind, at: 0 }
+        Traffic { established, denied, fresh: case.flows, kind, ..Traffic::none(case) }
     }
 
     /// The flows that are there before the measurement.
@@ -160,18 +168,24 @@ impl Traffic {
         for flow in established.iter().take(1000) {
             assert!(tables.classifier.judge(&flow.key(case.family)).is_allow(), "rule 0 lets everyone in");
         }
-        let kind = Kind::Established;
-        Traffic { family: case.family, established, denied: Vec::new(), fresh: 0, kind, at: 0 }
+        Traffic { established, ..Traffic::none(case) }
     }
 
-    /// IP version of its packets.
-    pub(crate) fn family(&self) -> u8 {
-        self.family
+    fn none(case: &Case) -> Traffic {
+        Traffic {
+            family: case.family,
+            frame_bytes: case.frame_bytes(),
+            established: Vec::new(),
+            denied: Vec::new(),
+            fresh: 0,
+            kind: Kind::Established,
+            at: 0,
+        }
     }
 
     /// Batches of one round: new flows take a place in the table each, so there are fewer of them.
     pub(crate) fn batches(&self) -> usize {
-        if self.kind == Kind::NewFlow { 32 } else { 128 }
+        if self.kind == Kind::NewFlow { 16 } else { 128 }
     }
 
     /// The packets that open the flows: all first ones, all second ones, all third ones. The worker takes the frames of one
@@ -235,8 +249,8 @@ impl Packet {
         ethernet::set_addresses(frame, GATEWAY, mac(src));
         let payload = match (protocol, family) {
             (Protocol::TCP, _) => tcp::HEADER_BYTES,
-            (_, 4) => FRAME_BYTES - ethernet::HEADER_BYTES - ipv4::HEADER_BYTES,
-            _ => FRAME_BYTES - ethernet::HEADER_BYTES - ipv6::HEADER_BYTES,
+            (_, 4) => frame.len() - ethernet::HEADER_BYTES - ipv4::HEADER_BYTES,
+            _ => frame.len() - ethernet::HEADER_BYTES - ipv6::HEADER_BYTES,
         };
         let packet = &mut frame[ethernet::HEADER_BYTES..];
         let (ethertype, segment) = match (address(src, family), address(dst, family)) {
