@@ -105,13 +105,14 @@ impl Rig {
     /// One round of batches: nanoseconds per packet of its median batch. A batch takes some microseconds, so that most
     /// are not interrupted by whatever else the machine does.
     pub(crate) fn round(&mut self, traffic: &mut Traffic) -> f64 {
+        let batches = traffic.batches();
         let mut batch = || {
             let expected = self.load(traffic);
             let took = self.step();
             self.check(expected);
             took.as_nanos() as f64 / BATCH as f64
         };
-        let mut times: Vec<f64> = (0..traffic.batches()).map(|_| batch()).collect();
+        let mut times: Vec<f64> = (0..batches).map(|_| batch()).collect();
         median(&mut times)
     }
 

@@ -14,11 +14,12 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// An empty table with room for `flows_max` flows.
+    /// An empty table with room for `flows_max` flows. Panics when there is no memory, as a `Vec` of that size would.
     pub fn new(flows_max: usize) -> FlowTable {
         let settings =
             ConntrackSettings { flows_max, pod_quota_percent: 100, ..ConntrackSettings::default() };
-        FlowTable { table: Conntrack::new(&settings), tracker: Tracker::new(WorkerId(0), 1) }
+        let table = Conntrack::new(&settings, true).expect("memory for the flows");
+        FlowTable { table, tracker: Tracker::new(WorkerId(0), 1) }
     }
 
     /// Enters flows, and returns how many found a place.

@@ -19,6 +19,7 @@
 //! (quiescent-state reclamation). Within a batch a slot number therefore always means the same flow.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::entry::{Entry, NewFlow};
@@ -28,6 +29,7 @@ use super::{FlowState, Key};
 use crate::dataplane::ConntrackSettings;
 use crate::ids::WorkerId;
 use crate::limits::{PORTS_MAX, RETIRED_FLOWS_MAX, WORKERS_MAX};
+use crate::mem::{HugeArray, prefetch_read};
 
 use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -68,8 +70,8 @@ struct Group([AtomicU64; 2]);
 
 /// The table.
 pub(crate) struct Conntrack {
-    groups: Box<[Group]>,
-    entries: Box<[Entry]>,
+    groups: HugeArray<Group>,
+    entries: HugeArray<Entry>,
     seed: HashSeed,
     timeouts_ms: Vec<u32>,
     /// Flows by the port that they count against.
@@ -95,13 +97,13 @@ pub(crate) struct Tracker {
 }
 
 impl Conntrack {
-    /// An empty table.
-    pub(crate) fn new(settings: &ConntrackSettings) -> Conntrack {
+    /// An empty table, on huge pages if they are wanted and there are any; fails when there is no memory for it.
+    pub(crate) fn new(settings: &ConntrackSettings, huge_pages: bool) -> io::Result<Conntrack> {
         let groups = settings.flows_max.div_ceil(GROUP).max(2);
         let quota = (groups * GROUP) as u64 * u64::from(settings.pod_quota_percent.min(100)) / 100;
-        Conntrack {
-            groups: (0..groups).map(|_| Group::default()).collect(),
-            entries: (0..groups * GROUP).map(|_| Entry::default()).collect(),
+        Ok(Conntrack {
+            groups: HugeArray::new(groups, huge_pages)?,
+            entries: HugeArray::new(groups * GROUP, huge_pages)?,
             seed: HashSeed::random(),
             timeouts_ms: timeouts_ms(&settings.timeouts),
             charged: (0..PORTS_MAX).map(|_| AtomicU32::new(0)).collect(),
@@ -109,7 +111,7 @@ impl Conntrack {
             epoch: AtomicU64::new(0),
             seen: (0..WORKERS_MAX).map(|_| AtomicU64::new(u64::MAX)).collect(),
             tcp_pickup: settings.tcp_pickup,
-        }
+        })
     }
 
     /// Whether a TCP connection may be entered on a packet in its middle.
@@ -126,7 +128,7 @@ impl Conntrack {
     /// Starts to load the tags that a look-up needs.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
-        crate::mem::prefetch_read(&self.groups[self.first_group(hash)]);
+        prefetch_read(&self.groups[self.first_group(hash)]);
     }
 
     /// The first slot whose tag fits, with its entry on the way to the cache.
@@ -135,7 +137,7 @@ impl Conntrack {
         let group = self.first_group(hash);
         match self.matches(group, tag_of(hash)).next() {
             Some(slot) => {
-                crate::mem::prefetch_read(&self.entries[slot.0 as usize]);
+                self.entries[slot.0 as usize].prefetch();
                 slot
             }
             None => Slot::NONE,
@@ -306,7 +308,7 @@ impl Conntrack {
 
     /// Calls `see` for each flow until it says stop. For the control side: flows that come and go meanwhile may be missed.
     pub(crate) fn for_each(&self, mut see: impl FnMut(&Key, &Entry) -> bool) {
-        for entry in &self.entries {
+        for entry in &*self.entries {
             if let Some(key) = entry.key()
                 && entry.key() == Some(key)
                 && !see(&key, entry)
