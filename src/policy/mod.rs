@@ -3,4 +3,14 @@
 pub mod objects;
 pub mod read;
 
+mod store;
+
+mod resolve;
+
+mod compile;
+
 pub mod cases;
+
+pub use compile::{Compiler, Options};
+pub use resolve::{Group, NamespaceScope, PodSet};
+pub use store::{Change, ObjectName};
