@@ -32,6 +32,14 @@ pub const RETIRED_FLOWS_MAX: usize = 8192;
 pub const ANSWERS_PER_SECOND_MAX: u32 = 1000;
 /// Requests of the control side that wait for one worker.
 pub const COMMANDS_MAX: usize = 64;
+/// Bytes of one file, or of standard input, that policy objects are read from.
+pub const SOURCE_BYTES_MAX: usize = 512 << 20;
+/// Levels that a YAML or JSON document may nest.
+pub const DOCUMENT_DEPTH_MAX: usize = 100;
+/// Values that the YAML anchors and aliases of one file may stand for, so that a short file cannot mean a huge one.
+pub const ALIAS_NODES_MAX: usize = 500_000;
+/// Errors and warnings that are kept of one source; the rest is counted.
+pub const DIAGNOSTICS_MAX: usize = 1000;
 
 const _: () = assert!(PORT_BURST_FRAMES_MAX <= BATCH_FRAMES_MAX);
 const _: () = assert!(RING_SLOTS.is_power_of_two() && RING_SLOTS >= 2 * BATCH_FRAMES_MAX);

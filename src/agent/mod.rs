@@ -1,1 +1,3 @@
-//! To be written by the slice that owns this folder.
+//! Where objects come from.
+
+pub mod files;
