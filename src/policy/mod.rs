@@ -4,3 +4,7 @@ pub mod objects;
 pub mod read;
 
 pub mod cases;
+pub mod stand_in;
+pub mod trial;
+
+pub mod oracle;
