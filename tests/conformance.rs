@@ -64,3 +64,13 @@ fn the_conformance_tests_of_cluster_network_policy_pass() {
     let Some(path) = corpus("cnp-conformance.json") else { return };
     assert_eq!(judge(&path), 301);
 }
+
+#[test]
+fn our_own_cases_pass() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = entries.collect();
+    files.sort();
+    let probes: usize = files.iter().map(|path| judge(path)).sum();
+    assert!(files.len() >= 7 && probes >= 130, "{} files, {probes} probes", files.len());
+}
