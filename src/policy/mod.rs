@@ -14,3 +14,7 @@ pub mod cases;
 pub use compile::{Compiler, Options};
 pub use resolve::{Group, NamespaceScope, PodSet};
 pub use store::{Change, ObjectName};
+pub mod stand_in;
+pub mod trial;
+
+pub mod oracle;
