@@ -202,3 +202,71 @@ fn verdict(at: &At<'_>) -> Option<Verdict> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cases(text: &str) -> Result<Cases, Vec<String>> {
+        read_cases(&Source::new("cases.yaml", text))
+            .map_err(|errors| errors.iter().map(|error| format!("{} {}", error.object, error.path)).collect())
+    }
+
+    #[test]
+    fn a_case_has_objects_and_probes() {
+        let text = "name: one\nresources:\n- {kind: Namespace, apiVersion: v1, metadata: {name: a}}\n- {kind: Service, apiVersion: v1, \
+                    metadata: {name: s}}\nprobes:\n- {from: {pod: a/x}, to: {ip: 192.0.2.7}, protocol: UDP, port: 53, expect: deny}\n\
+                    - {from: {ip: \"::1\"}, to: {pod: a/x}, protocol: ICMPv6, expect: allow}\n";
+        let read = cases(text).unwrap();
+        let [case] = read.cases.as_slice() else { panic!("{read:?}") };
+        assert_eq!((case.name.as_str(), case.objects.len(), read.skipped.len()), ("one", 1, 1));
+        let probe = &case.probes[0];
+        assert_eq!((probe.protocol, probe.port, probe.expect), (Protocol::UDP, 53, Verdict::Deny));
+        assert_eq!((probe.from.to_string(), probe.to.to_string()), ("a/x".into(), "192.0.2.7".into()));
+        assert_eq!((probe.location.line(), case.probes[1].port), (6, 0));
+    }
+
+    #[test]
+    fn a_case_or_a_list_of_cases_or_several_documents() {
+        for (text, count) in [
+            ("name: a", 1),
+            ("- name: a\n- name: b", 2),
+            ("name: a\n---\n[{name: b}, {name: c}]", 3),
+            ("", 0),
+        ] {
+            assert_eq!(cases(text).unwrap().cases.len(), count, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_name_their_case_and_all_of_them_are_found() {
+        let text = "- name: one\n  probes: [{from: {pod: 5}, to: {}, port: 0, expect: drop, why: x}]\n- name: two\n  resources: [{kind: Pod, \
+                    apiVersion: v1, metadata: {name: p}, spec: {hostNetwok: true}}]\n- probe: []\n";
+        let wanted = [
+            "case \"one\" probes[0].from.pod",
+            "case \"one\" probes[0].to",
+            "case \"one\" probes[0].port",
+            "case \"one\" probes[0].expect",
+            "case \"one\" probes[0].why",
+            "case \"two\": default/p spec.hostNetwok",
+            "case \"\" probe",
+            "case \"\" name",
+        ];
+        assert_eq!(cases(text).unwrap_err(), wanted);
+    }
+
+    #[test]
+    fn a_probe_of_a_protocol_with_ports_needs_one() {
+        let probe = |rest: &str| {
+            cases(&format!(
+                "{{name: a, probes: [{{from: {{ip: 10.0.0.1}}, to: {{ip: 10.0.0.2}}, expect: allow{rest}}}]}}"
+            ))
+        };
+        assert!(probe("").is_err() && probe(", port: 65536").is_err() && probe(", port: 80").is_ok());
+        assert!(
+            probe(", protocol: ICMP").is_ok()
+                && probe(", protocol: 47").is_ok()
+                && probe(", protocol: x").is_err()
+        );
+    }
+}

@@ -342,9 +342,20 @@ impl<'t> Fields<'t> {
         self.entries.iter().find(|(field, ..)| *field == name).map(|(.., at)| at.clone())
     }
 
-    /// The items of a list field; nothing where it is absent.
+    /// The items of a list field; nothing where it is absent. An item that is null, a dash with nothing behind it, is
+    /// reported: read as `{}` it could mean everything.
     pub(crate) fn items(&self, name: &str) -> Vec<At<'t>> {
-        self.get(name).map(|at| at.items()).unwrap_or_default()
+        let mut items = self.get(name).map(|at| at.items()).unwrap_or_default();
+        items.retain(|item| {
+            if item.node.is_null() {
+                item.error_help(
+                    "Invalid value: an item with nothing in it",
+                    "write {} if that is meant, or remove it",
+                );
+            }
+            !item.node.is_null()
+        });
+        items
     }
 
     /// A field that must be there.

@@ -1,10 +1,12 @@
 //! Documents, lists, kinds: which reader an object goes to.
 
+use std::collections::HashSet;
+
 use super::cursor::{At, Fields, Findings, alike};
 use super::diagnostic::{Diagnostic, Severity};
 use super::metadata::{self, Identity, Scope, display_name};
 use super::source::{Location, Source};
-use super::tree::{self, Node, Span, Value};
+use super::tree::{self, Key, Node, Span, Value};
 use super::{Parsed, Skipped, admin_network_policy, cluster_network_policy, cluster_objects, network_policy};
 use crate::limits::DIAGNOSTICS_MAX;
 use crate::policy::objects::Object;
@@ -224,24 +226,50 @@ fn typed_object(fields: &Fields<'_>, identity: Identity, kind: &str) -> Option<O
 
 /// Reports every key that a mapping has twice, where `deep` at any depth: one of the two would silently win.
 pub(crate) fn check_duplicates(at: &At<'_>, deep: bool) {
-    let mut stack = vec![at.clone()];
-    while let Some(at) = stack.pop() {
-        match &at.node.value {
-            Value::Sequence(_) if deep => stack.extend(at.items()),
-            Value::Mapping(_) => {
-                let mut seen = std::collections::HashSet::new();
-                for (name, span, child) in at.entries() {
-                    if !seen.insert(name) {
-                        duplicate(&child, name, span);
-                    }
-                    if deep {
-                        stack.push(child);
-                    }
-                }
-            }
-            _ => {}
+    let Value::Mapping(entries) = &at.node.value else {
+        if deep && matches!(at.node.value, Value::Sequence(_)) {
+            at.items()
+                .iter()
+                .filter(|item| has_duplicates(item.node))
+                .for_each(|item| check_duplicates(item, deep));
+        }
+        return;
+    };
+    let is_double = has_double_key(entries);
+    if !is_double && !(deep && entries.iter().any(|(_, node)| has_duplicates(node))) {
+        return;
+    }
+    let mut seen = HashSet::new();
+    for (name, span, child) in at.entries() {
+        if !seen.insert(name) {
+            duplicate(&child, name, span);
+        }
+        if deep {
+            check_duplicates(&child, deep);
         }
     }
+}
+
+/// Whether a mapping somewhere below has a key twice; says so without the cost of paths.
+fn has_duplicates(node: &Node<'_>) -> bool {
+    match &node.value {
+        Value::Sequence(items) => items.iter().any(has_duplicates),
+        Value::Mapping(entries) => {
+            has_double_key(entries) || entries.iter().any(|(_, node)| has_duplicates(node))
+        }
+        _ => false,
+    }
+}
+
+fn has_double_key(entries: &[(Key<'_>, Node<'_>)]) -> bool {
+    /// Up to this many keys, comparing each with each is cheaper than hashing.
+    const FEW: usize = 12;
+    if entries.len() > FEW {
+        let mut seen = HashSet::new();
+        return !entries.iter().all(|(key, _)| seen.insert(&*key.name));
+    }
+    let is_double = |at: usize| entries[..at].iter().any(|(key, _)| key.name == entries[at].0.name);
+    (1..entries.len()).any(is_double)
 }
 
 fn duplicate(at: &At<'_>, name: &str, span: Span) {
