@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use palisade::policy::cases::read_cases;
-use palisade::policy::read::{Source, read, read_value};
+use palisade::policy::objects::Object;
+use palisade::policy::read::{Source, read, read_all, read_value};
 use proptest::prelude::*;
 
 fn shared(name: &str) -> Option<PathBuf> {
@@ -178,4 +179,45 @@ fn json_and_yaml_of_the_same_object_are_the_same() {
     assert_eq!(objects("<stdin>", json), objects("a.json", json));
     let value = serde_json::from_str(json).unwrap();
     assert_eq!(read_value("watch", &value).unwrap().objects.remove(0).0, objects("a.yaml", yaml));
+}
+
+#[test]
+fn the_last_of_two_objects_with_one_name_counts_and_the_author_is_told() {
+    let namespace = |label: &str| {
+        format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: a, labels: {{x: {label}}}}}\n")
+    };
+    let sources = [Source::new("one.yaml", namespace("b")), Source::new("two.yaml", namespace("c"))];
+    let parsed = read_all(&sources).unwrap();
+    let [(Object::Namespace(namespace), _)] = parsed.objects.as_slice() else {
+        panic!("{:?}", parsed.objects)
+    };
+    assert_eq!(namespace.labels["x"], "c");
+    assert_eq!(
+        parsed.warnings[0].to_string(),
+        "two.yaml:1:1: warning: a metadata.name: replaces the object with the same name at one.yaml:1 (rename one of them \
+         if both are meant)"
+    );
+}
+
+#[test]
+fn findings_are_bounded_and_the_rest_is_counted() {
+    let header = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: a}\nspec: {ingress: [{from: [";
+    let text = format!("{header}{}]}}]}}\n", "{}, ".repeat(3000));
+    let errors = read(&Source::new("a.yaml", text)).unwrap_err();
+    assert_eq!(errors.len(), 1000);
+    assert!(errors[999].to_string().ends_with("2000 more findings are not shown)"), "{}", errors[999]);
+}
+
+#[test]
+fn a_misspelt_policy_kind_is_an_error_and_another_systems_kind_is_skipped() {
+    let object = |kind: &str| format!("apiVersion: x.io/v1\nkind: {kind}\nmetadata: {{name: a}}\n");
+    for kind in ["networkPolicy", "NetworkPolcy", "NetworkPolicys", "pod"] {
+        let errors = read(&Source::new("a.yaml", object(kind))).unwrap_err();
+        assert!(errors[0].help.as_ref().unwrap().starts_with("did you mean"), "{kind}");
+    }
+    for kind in
+        ["CiliumNetworkPolicy", "MultiNetworkPolicy", "GlobalNetworkPolicy", "Service", "PodDisruptionBudget"]
+    {
+        assert_eq!(read(&Source::new("a.yaml", object(kind))).unwrap().skipped.len(), 1, "{kind}");
+    }
 }

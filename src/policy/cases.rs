@@ -3,10 +3,11 @@
 
 use std::net::IpAddr;
 
+use crate::limits::DIAGNOSTICS_MAX;
 use crate::net::flow::Protocol;
 use crate::policy::objects::Object;
 use crate::policy::read::cursor::{At, Fields, Findings};
-use crate::policy::read::documents::{Reader, check_duplicates, faulty};
+use crate::policy::read::documents::{Reader, check_duplicates, faulty, note_left_out};
 use crate::policy::read::tree::{self, Node, Value};
 use crate::policy::read::{Diagnostic, Location, Parsed, Severity, Skipped, Source};
 use crate::tables::{PodName, Verdict};
@@ -73,7 +74,7 @@ pub struct Cases {
 /// Reads the cases of a text; or every error, each with the name of its case.
 pub fn read_cases(source: &Source) -> Result<Cases, Vec<Diagnostic>> {
     let (nodes, faults) = tree::parse(source.text(), source.is_json());
-    let mut reader = CaseReader { source, cases: Cases::default(), errors: Vec::new() };
+    let mut reader = CaseReader { source, cases: Cases::default(), errors: Vec::new(), left_out: 0 };
     for node in &nodes {
         match &node.value {
             Value::Null => {}
@@ -81,8 +82,10 @@ pub fn read_cases(source: &Source) -> Result<Cases, Vec<Diagnostic>> {
             _ => reader.case(node),
         }
     }
-    reader.errors.extend(faulty(source, faults).into_list());
+    let (faults, _) = faulty(source, faults).into_list();
+    reader.keep(faults);
     reader.errors.sort_by_key(|error| error.location.offset());
+    note_left_out(&mut reader.errors, reader.left_out);
     if reader.errors.is_empty() { Ok(reader.cases) } else { Err(reader.errors) }
 }
 
@@ -90,9 +93,16 @@ struct CaseReader<'s> {
     source: &'s Source,
     cases: Cases,
     errors: Vec<Diagnostic>,
+    left_out: usize,
 }
 
 impl CaseReader<'_> {
+    fn keep(&mut self, errors: Vec<Diagnostic>) {
+        let room = DIAGNOSTICS_MAX.saturating_sub(self.errors.len());
+        self.left_out += errors.len().saturating_sub(room);
+        self.errors.extend(errors.into_iter().take(room));
+    }
+
     fn case(&mut self, node: &Node<'_>) {
         let name = node.get("name").and_then(|node| node.text()).unwrap_or_default();
         let context = format!("case {name:?}");
@@ -114,7 +124,7 @@ impl CaseReader<'_> {
                 let location = Location::new(self.source, node.span);
                 self.cases.cases.push(Case { name: name.to_owned(), location, objects, probes });
             }
-            Err(errors) => self.errors.extend(errors),
+            Err(errors) => self.keep(errors),
         }
     }
 }
