@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::{Failure, output};
-use crate::agent::directory::{LoadOptions, load_tables};
+use crate::agent::load::{LoadOptions, LoadedTables, load_tables};
+use crate::tables::RuleTables;
 
 /// Compile manifests into rule tables, as JSON
 ///
@@ -32,7 +33,7 @@ pub(super) struct CompileArguments {
 }
 
 pub(super) fn compile(arguments: &CompileArguments) -> Result<ExitCode, Failure> {
-    let tables = load_tables(&arguments.manifests, &LoadOptions { node: arguments.node.clone() })?;
+    let tables = load(&arguments.manifests, arguments.node.as_deref())?;
     match &arguments.output {
         None => output::json(&tables)?,
         Some(path) => {
@@ -43,6 +44,16 @@ pub(super) fn compile(arguments: &CompileArguments) -> Result<ExitCode, Failure>
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Loads tables, and prints what the authors of their manifests should know.
+pub(super) fn load(manifests: &[PathBuf], node: Option<&str>) -> Result<RuleTables, Failure> {
+    let options = LoadOptions { node: node.map(str::to_owned) };
+    let LoadedTables { tables, warnings } = load_tables(manifests, &options)?;
+    for warning in warnings {
+        eprintln!("{warning}");
+    }
+    Ok(tables)
 }
 
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {

@@ -11,7 +11,8 @@ use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
 use super::{Failure, output};
-use crate::agent::directory::{LoadOptions, Watched, load_tables};
+use crate::agent::directory::Watched;
+use crate::agent::load::{LoadFailure, LoadOptions, LoadedTables, load_tables};
 use crate::config::{Config, Fail};
 use crate::control::Daemon;
 use crate::tables::RuleTables;
@@ -96,8 +97,12 @@ impl Policies {
         Some(Policies { watched: Watched::new(&path), path, options, watch: config.policy.watch })
     }
 
-    fn load(&self) -> Result<RuleTables, miette::Report> {
-        load_tables(std::slice::from_ref(&self.path), &self.options)
+    fn load(&self) -> Result<RuleTables, LoadFailure> {
+        let LoadedTables { tables, warnings } = load_tables(std::slice::from_ref(&self.path), &self.options)?;
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(tables)
     }
 
     /// Loads what has changed. What does not compile is told once and leaves the running tables.
@@ -108,8 +113,8 @@ impl Policies {
         }
         let directory = self.path.display();
         match self.load() {
-            Err(report) => {
-                tracing::error!("{directory}: the running policy stays, this one is wrong: {report:?}")
+            Err(failure) => {
+                tracing::error!("{directory}: the running policy stays, this one is wrong: {failure}");
             }
             Ok(tables) if daemon.switch().tables().is_some_and(|running| *running == tables) => {
                 tracing::info!(%directory, "policy read again: nothing has changed");
