@@ -1,3 +1,5 @@
-//! Where policy objects come from: files and directories.
+//! Where objects come from.
+
+pub mod files;
 
 pub mod directory;

@@ -134,6 +134,5 @@ pub(super) fn kind_name(kind: PortKind) -> &'static str {
         PortKind::Pod => "pod",
         PortKind::Host => "host",
         PortKind::Uplink => "uplink",
-        PortKind::Memory => "memory",
     }
 }

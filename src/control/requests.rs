@@ -43,8 +43,8 @@ pub(crate) fn port_spec(name: &str, request: &PortRequest) -> Result<PortSpec, R
             return Err(Refusal::Field { field: "addresses", reason });
         }
         (PortKind::Host, addresses) => addresses_are_usable(addresses)?,
-        (PortKind::Pod | PortKind::Uplink | PortKind::Memory, []) => {}
-        (PortKind::Pod | PortKind::Uplink | PortKind::Memory, _) => {
+        (PortKind::Pod | PortKind::Uplink, []) => {}
+        (PortKind::Pod | PortKind::Uplink, _) => {
             let reason =
                 "only a host port has addresses; those of a pod stand in the pod's request".to_owned();
             return Err(Refusal::Field { field: "addresses", reason });

@@ -186,7 +186,7 @@ impl Switch {
         }
         let port =
             next.ports.get(&request.port).ok_or_else(|| Refusal::NoPort { name: request.port.clone() })?;
-        if !matches!(port.spec.kind, PortKind::Pod | PortKind::Memory) {
+        if port.spec.kind != PortKind::Pod {
             return Err(Refusal::WrongKind { port: request.port.clone(), kind: port.spec.kind });
         }
         if let Some(pod) = next.pod_behind(&request.port) {
