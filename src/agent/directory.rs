@@ -8,6 +8,9 @@ use std::time::SystemTime;
 use miette::Report;
 
 use super::files::{self, LoadError};
+use crate::config::Policy;
+use crate::control::{Refusal, Switch};
+use crate::ids::Generation;
 use crate::policy::read::{self, Diagnostic, Parsed, Source};
 use crate::tables::{RuleTables, TablesError};
 
@@ -129,6 +132,74 @@ fn compiled_tables(source: &Source) -> Result<RuleTables, Rejected> {
         serde_json::from_str(source.text()).map_err(|error| Rejected::Form { name: name(), error })?;
     tables.check().map_err(|error| Rejected::Tables { name: name(), error })?;
     Ok(tables)
+}
+
+/// The configured directory (or file) of policies, which a running switch follows.
+#[derive(Debug)]
+pub struct PolicyDirectory {
+    path: PathBuf,
+    options: LoadOptions,
+    watch: bool,
+    watched: Watched,
+}
+
+/// What came of looking at the directory again.
+#[derive(Debug)]
+pub enum Reload {
+    /// Nobody asked, and nothing has changed or changes are not watched.
+    NotDue,
+    /// The manifests mean what the switch has loaded.
+    Same,
+    /// The switch judges by the manifests as they are.
+    Loaded {
+        /// Since this generation.
+        generation: Generation,
+        /// What the authors of the manifests should know.
+        warnings: Vec<Diagnostic>,
+    },
+    /// The manifests are wrong; the switch goes on with the tables that it has.
+    Rejected(Rejected),
+    /// The switch refuses the tables, and goes on with those that it has.
+    Refused(Refusal),
+}
+
+impl PolicyDirectory {
+    /// The directory that the configuration names, if it names one.
+    pub fn of(config: &Policy) -> Option<PolicyDirectory> {
+        let path = config.directory.clone()?;
+        let options = LoadOptions { node: config.node.clone() };
+        Some(PolicyDirectory { watched: Watched::new(&path), path, options, watch: config.watch })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads and compiles what is there.
+    pub fn load(&self) -> Result<Compiled, Rejected> {
+        load(std::slice::from_ref(&self.path), &self.options)
+    }
+
+    /// Loads the directory into `switch` if it has changed since the last look, or in any case when `asked`. What is
+    /// wrong is told once: it is looked at again when it changes again.
+    pub fn reload(&mut self, asked: bool, switch: &Switch) -> Reload {
+        let changed = self.watched.has_changed();
+        let due = asked || (changed && self.watch);
+        if !due {
+            return Reload::NotDue;
+        }
+        match self.load() {
+            Err(rejected) => Reload::Rejected(rejected),
+            Ok(compiled) if switch.tables().is_some_and(|running| *running == compiled.tables) => {
+                Reload::Same
+            }
+            Ok(Compiled { tables, warnings }) => match switch.put_tables(tables) {
+                Ok(loaded) => Reload::Loaded { generation: loaded.generation, warnings },
+                Err(refusal) => Reload::Refused(refusal),
+            },
+        }
+    }
 }
 
 /// A directory, or file, as it was when last looked at.
