@@ -1,11 +1,85 @@
-//! A directory of manifests as the source of policy: noticing that it has changed.
+//! A directory of manifests as the source of policy: loading it, and noticing that it has changed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use super::load::{Compiled, LoadOptions, Rejected, load};
+use crate::config::Policy;
+use crate::control::{Refusal, Switch};
+use crate::ids::Generation;
+use crate::policy::read::Diagnostic;
+
 /// Directories deeper than this below the watched one are not looked at: what is there is a loop of symbolic links.
 const DEPTH_MAX: usize = 16;
+
+/// The configured directory (or file) of policies, which a running switch follows.
+#[derive(Debug)]
+pub struct PolicyDirectory {
+    path: PathBuf,
+    options: LoadOptions,
+    watch: bool,
+    watched: Watched,
+}
+
+/// What came of looking at the directory again.
+#[derive(Debug)]
+pub enum Reload {
+    /// Nobody asked, and nothing has changed or changes are not watched.
+    NotDue,
+    /// The manifests mean what the switch has loaded.
+    Same,
+    /// The switch judges by the manifests as they are.
+    Loaded {
+        /// Since this generation.
+        generation: Generation,
+        /// What the authors of the manifests should know.
+        warnings: Vec<Diagnostic>,
+    },
+    /// The manifests are wrong; the switch goes on with the tables that it has.
+    Rejected(Rejected),
+    /// The switch refuses the tables, and goes on with those that it has.
+    Refused(Refusal),
+}
+
+impl PolicyDirectory {
+    /// The directory that the configuration names, if it names one.
+    pub fn of(config: &Policy) -> Option<PolicyDirectory> {
+        let path = config.directory.clone()?;
+        let options = LoadOptions { node: config.node.clone() };
+        Some(PolicyDirectory { watched: Watched::new(&path), path, options, watch: config.watch })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads and compiles what is there.
+    pub fn load(&self) -> Result<Compiled, Rejected> {
+        load(std::slice::from_ref(&self.path), &self.options)
+    }
+
+    /// Loads the directory into `switch` if it has changed since the last look, or in any case when `asked`. What is
+    /// wrong is told once: it is looked at again when it changes again.
+    pub fn reload(&mut self, asked: bool, switch: &Switch) -> Reload {
+        let changed = self.watched.has_changed();
+        let due = asked || (changed && self.watch);
+        if !due {
+            return Reload::NotDue;
+        }
+        match self.load() {
+            Err(rejected) => Reload::Rejected(rejected),
+            Ok(compiled) if switch.tables().is_some_and(|running| *running == compiled.tables) => {
+                Reload::Same
+            }
+            Ok(Compiled { tables, warnings }) => match switch.put_tables(tables) {
+                Ok(loaded) => Reload::Loaded { generation: loaded.generation, warnings },
+                Err(refusal) => Reload::Refused(refusal),
+            },
+        }
+    }
+}
 
 /// A directory, or file, as it was when last looked at.
 #[derive(Debug)]

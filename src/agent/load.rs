@@ -1,11 +1,12 @@
 //! From files to rule tables: manifests are read and compiled, compiled tables are taken as they are.
 
+use std::fmt::Write;
 use std::path::PathBuf;
 
-use super::files;
-use crate::policy::read::{Diagnostic, Source, read_all};
+use super::files::{self, LoadError};
+use crate::policy::read::{self, Diagnostic, Parsed, Source};
 use crate::policy::{Compiler, Options};
-use crate::tables::RuleTables;
+use crate::tables::{RuleTables, TablesError};
 
 /// What to compile of the objects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -14,66 +15,82 @@ pub struct LoadOptions {
     pub node: Option<String>,
 }
 
-/// Tables, and what the authors of their manifests should know.
-#[derive(Debug)]
-pub struct LoadedTables {
+/// What manifests come to.
+#[derive(Debug, Clone)]
+pub struct Compiled {
     /// The tables, checked.
     pub tables: RuleTables,
-    /// Findings that do not stand in the way.
+    /// What the authors of the manifests should know.
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Why there are no tables. Nothing has changed.
+/// Why manifests come to nothing.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadFailure {
-    /// A file cannot be read.
+pub enum Rejected {
+    /// They cannot be read.
     #[error(transparent)]
-    Files(#[from] files::LoadError),
-    /// Objects are wrong: everything that is, in the order of the text.
+    Files(#[from] LoadError),
+    /// They are wrong: everything that is, in the order of the files.
     #[error("{}", lines(.0))]
-    Objects(Vec<Diagnostic>),
-    /// Compiled tables are wrong.
-    #[error("{source_name}: {reason}")]
+    Manifests(Vec<Diagnostic>),
+    /// A file of compiled tables has a form that is not theirs.
+    #[error("{name}: these are not rule tables: {error}")]
+    Form {
+        /// The file.
+        name: String,
+        /// Where and what.
+        error: serde_json::Error,
+    },
+    /// Compiled tables contradict themselves.
+    #[error("{name}: {error}")]
     Tables {
         /// The file.
-        source_name: String,
-        /// What is wrong, with line and column where the JSON is.
-        reason: String,
+        name: String,
+        /// How.
+        error: TablesError,
     },
 }
 
-impl LoadFailure {
-    /// For people: each finding with the lines of its file and the field underlined. Ends with a line break.
+impl Rejected {
+    /// What is wrong, for a terminal: manifests with the lines in question. Ends with a line break.
     pub fn report(&self, color: bool) -> String {
         match self {
-            LoadFailure::Objects(findings) => findings.iter().map(|finding| finding.report(color)).collect(),
-            LoadFailure::Files(_) | LoadFailure::Tables { .. } => format!("palisade: {self}\n"),
+            Rejected::Manifests(found) => found.iter().map(|diagnostic| diagnostic.report(color)).collect(),
+            other => format!("palisade: {other}\n"),
         }
     }
 }
 
-fn lines(findings: &[Diagnostic]) -> String {
-    findings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+fn lines(diagnostics: &[Diagnostic]) -> String {
+    diagnostics.iter().enumerate().fold(String::new(), |mut text, (i, diagnostic)| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{}{diagnostic}", if i == 0 { "" } else { "\n" });
+        text
+    })
 }
 
 /// Reads manifests from files and directories (`-` is standard input) and compiles them.
 ///
 /// A single file that is compiled tables already (what `palisade compile` writes) is taken as it is.
-pub fn load_tables(paths: &[PathBuf], options: &LoadOptions) -> Result<LoadedTables, LoadFailure> {
-    tables_of(&files::load(paths)?, options)
+pub fn load(paths: &[PathBuf], options: &LoadOptions) -> Result<Compiled, Rejected> {
+    load_sources(&files::load(paths)?, options)
 }
 
-/// [`load_tables`] of texts that are in memory.
-pub fn tables_of(sources: &[Source], options: &LoadOptions) -> Result<LoadedTables, LoadFailure> {
+/// [`load`] of texts that are in memory.
+pub fn load_sources(sources: &[Source], options: &LoadOptions) -> Result<Compiled, Rejected> {
     if let [source] = sources
         && is_tables(source.text())
     {
-        return compiled_tables(source);
+        return Ok(Compiled { tables: compiled_tables(source)?, warnings: Vec::new() });
     }
-    let parsed = read_all(sources).map_err(LoadFailure::Objects)?;
+    let parsed = read::read_all(sources).map_err(Rejected::Manifests)?;
+    Ok(compile(parsed, options))
+}
+
+fn compile(parsed: Parsed, options: &LoadOptions) -> Compiled {
     let objects = parsed.objects.into_iter().map(|(object, _)| object);
     let compiler = Compiler::from_objects(objects, Options { node: options.node.clone() });
-    Ok(LoadedTables { tables: compiler.into_tables(), warnings: parsed.warnings })
+    Compiled { tables: compiler.into_tables(), warnings: parsed.warnings }
 }
 
 /// Whether the text is compiled tables rather than a manifest: a JSON object with a `format` and no `kind`.
@@ -88,19 +105,20 @@ fn is_tables(text: &str) -> bool {
             .is_ok_and(|marks| marks.format.is_some() && marks.kind.is_none())
 }
 
-fn compiled_tables(source: &Source) -> Result<LoadedTables, LoadFailure> {
-    let wrong = |reason: String| LoadFailure::Tables { source_name: source.name().to_owned(), reason };
-    let tables: RuleTables = serde_json::from_str(source.text()).map_err(|error| wrong(error.to_string()))?;
-    tables.check().map_err(|error| wrong(error.to_string()))?;
-    Ok(LoadedTables { tables, warnings: Vec::new() })
+fn compiled_tables(source: &Source) -> Result<RuleTables, Rejected> {
+    let name = || source.name().to_owned();
+    let tables: RuleTables =
+        serde_json::from_str(source.text()).map_err(|error| Rejected::Form { name: name(), error })?;
+    tables.check().map_err(|error| Rejected::Tables { name: name(), error })?;
+    Ok(tables)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn load(text: &str) -> Result<RuleTables, LoadFailure> {
-        let loaded = tables_of(&[Source::new("input", text)], &LoadOptions::default());
+    fn load(text: &str) -> Result<RuleTables, Rejected> {
+        let loaded = load_sources(&[Source::new("input", text)], &LoadOptions::default());
         loaded.map(|loaded| loaded.tables)
     }
 
@@ -118,7 +136,7 @@ mod tests {
         let policy = "kind: NetworkPolicy\napiVersion: networking.k8s.io/v1\nmetadata: {name: p}\nspec:\n  podSelecter: {}\n  \
                       ingress: [{ports: [{port: 80, endPort: 79}]}]\n";
         let failure = load(policy).unwrap_err();
-        let LoadFailure::Objects(findings) = &failure else { panic!("{failure}") };
+        let Rejected::Manifests(findings) = &failure else { panic!("{failure}") };
         let paths: Vec<&str> = findings.iter().map(|finding| finding.path.as_str()).collect();
         assert_eq!(paths, ["spec.podSelecter", "spec.ingress[0].ports[0].endPort"]);
         assert!(failure.report(false).contains("podSelector"), "{}", failure.report(false));

@@ -6,9 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{Failure, output};
-use crate::agent::load::{LoadOptions, LoadedTables, load_tables};
-use crate::tables::RuleTables;
+use super::{Failure, load_manifests, output};
 
 /// Compile manifests into rule tables, as JSON
 ///
@@ -33,7 +31,7 @@ pub(super) struct CompileArguments {
 }
 
 pub(super) fn compile(arguments: &CompileArguments) -> Result<ExitCode, Failure> {
-    let tables = load(&arguments.manifests, arguments.node.as_deref())?;
+    let tables = load_manifests(&arguments.manifests, arguments.node.as_ref())?;
     match &arguments.output {
         None => output::json(&tables)?,
         Some(path) => {
@@ -44,16 +42,6 @@ pub(super) fn compile(arguments: &CompileArguments) -> Result<ExitCode, Failure>
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Loads tables, and prints what the authors of their manifests should know.
-pub(super) fn load(manifests: &[PathBuf], node: Option<&str>) -> Result<RuleTables, Failure> {
-    let options = LoadOptions { node: node.map(str::to_owned) };
-    let LoadedTables { tables, warnings } = load_tables(manifests, &options)?;
-    for warning in warnings {
-        eprintln!("{warning}");
-    }
-    Ok(tables)
 }
 
 fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {

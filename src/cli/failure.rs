@@ -3,15 +3,15 @@
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
-use crate::agent::load::LoadFailure;
+use crate::agent::load::Rejected;
 
 /// Why a command fails.
 #[derive(Debug)]
 pub enum Failure {
     /// One sentence.
     Sentence(String),
-    /// Errors that point into files.
-    Load(LoadFailure),
+    /// Manifests are wrong: a report that points into the files.
+    Rejected(Rejected),
     /// Whoever reads the output has gone, as `head` does: nothing to report.
     ReaderGone,
 }
@@ -21,16 +21,16 @@ impl Failure {
     pub fn report(&self) -> ExitCode {
         match self {
             Failure::Sentence(sentence) => eprintln!("palisade: {sentence}"),
-            Failure::Load(failure) => eprint!("{}", failure.report(io::stderr().is_terminal())),
+            Failure::Rejected(rejected) => eprint!("{}", rejected.report(io::stderr().is_terminal())),
             Failure::ReaderGone => return ExitCode::SUCCESS,
         }
         ExitCode::from(2)
     }
 }
 
-impl From<LoadFailure> for Failure {
-    fn from(failure: LoadFailure) -> Failure {
-        Failure::Load(failure)
+impl From<Rejected> for Failure {
+    fn from(rejected: Rejected) -> Failure {
+        Failure::Rejected(rejected)
     }
 }
 
