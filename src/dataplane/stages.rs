@@ -422,9 +422,8 @@ fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow, 
     let track = &mut batch.tracks[i];
     let bytes = batch.packets[i].ip_bytes();
     if track.fate == Fate::Reopen {
-        let entry = context.conntrack.entry(track.slot);
-        entry.restart(new, context.now_ms);
-        return entry.count(sender, bytes, context.now_ms);
+        context.conntrack.restart(track.slot, new, context.now_ms);
+        return context.conntrack.entry(track.slot).count(sender, bytes, context.now_ms);
     }
     // Earlier packets of this batch may have entered the same flow, so the table is asked again.
     let (key, hash) = (track.key, track.hash);

@@ -50,6 +50,7 @@ pub(crate) struct Entry {
     judged: AtomicU32,
     seen_ms: AtomicU32,
     state: AtomicU32,
+    /// Number of the port whose quota it counts against, plus one; zero is none.
     charged: AtomicU32,
     attachments: [AtomicU32; 2],
     counts: [Counts; 2],
@@ -116,10 +117,9 @@ impl Entry {
     }
 
     /// Starts the flow anew under the same key: a port pair is used again.
-    pub(crate) fn restart(&self, flow: &NewFlow, now_ms: u32) {
+    pub(super) fn restart(&self, flow: &NewFlow, now_ms: u32) {
         self.judged.store(flow.judged.0, Relaxed);
         self.seen_ms.store(now_ms, Relaxed);
-        self.charged.store(u32::from(flow.charged.0), Relaxed);
         for (ours, given) in self.attachments.iter().zip(flow.attachments) {
             ours.store(given.0, Relaxed);
         }
@@ -161,9 +161,10 @@ impl Entry {
         [0, 1].map(|side: usize| AttachmentId(self.attachments[side].load(Relaxed)))
     }
 
-    /// Port whose quota it counts against.
-    pub(crate) fn charged(&self) -> PortId {
-        PortId(self.charged.load(Relaxed) as u16)
+    /// Lets it count against the quota of `port`, or of none; the port that it counted against before.
+    pub(super) fn charge(&self, port: Option<PortId>) -> Option<PortId> {
+        let before = self.charged.swap(port.map_or(0, |port| u32::from(port.0) + 1), Relaxed);
+        before.checked_sub(1).map(|port| PortId(port as u16))
     }
 
     /// Its state.
