@@ -367,10 +367,11 @@ fn follow(batch: &mut Batch, i: usize, context: &Context<'_>) {
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
     if packet.protocol == Protocol::TCP {
-        let mut flow = entry.load_tcp();
+        let before = entry.load_tcp();
+        let mut flow = before;
         let frame = context.umem.data(&batch.frames[i]);
         match flow.follow(&segment(packet, frame), track.sender) {
-            Outcome::Pass => entry.store_tcp(&flow),
+            Outcome::Pass => entry.store_tcp(&before, &flow),
             Outcome::Reopen => {
                 track.fate = Fate::Reopen;
                 return;
