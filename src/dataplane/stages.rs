@@ -20,7 +20,7 @@ use super::rewrite::rewrite;
 use super::stats::WorkerStats;
 use super::view::{Flow, Hop, PortView, View};
 use super::{DropReason, PortKind};
-use crate::ids::{AttachmentId, PortId};
+use crate::ids::PortId;
 use crate::limits::{ANSWERS_PER_SECOND_MAX, PORTS_MAX};
 use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
@@ -132,7 +132,7 @@ fn guard(batch: &mut Batch, context: &Context<'_>) {
         let reason = match context.view.port(port_id) {
             // The port was opened a moment ago, and no generation says who is behind it.
             None => Some(DropReason::Spoofed),
-            Some(port) => guard_packet(&batch.packets[i], port, context.view),
+            Some(port) => guard_packet(&batch.packets[i], port_id, port, context.view),
         };
         match reason {
             Some(reason) => batch.drop(i, reason),
@@ -141,7 +141,7 @@ fn guard(batch: &mut Batch, context: &Context<'_>) {
     }
 }
 
-fn guard_packet(packet: &Packet, port: &PortView, view: &View) -> Option<DropReason> {
+fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) -> Option<DropReason> {
     if packet.vlan != port.vlan {
         return Some(DropReason::Vlan);
     }
@@ -158,7 +158,7 @@ fn guard_packet(packet: &Packet, port: &PortView, view: &View) -> Option<DropRea
         port.owns(packet.src)
     } else {
         // Others route behind these ports: any source but those that are elsewhere for sure.
-        !packet::is_group(packet.src) && view.attachment(packet.src) == AttachmentId::NONE
+        !packet::is_group(packet.src) && !view.is_elsewhere(packet.src, port_id)
     };
     let from_link = packet::is_link_local(packet.src) && packet::is_link_local(packet.dst);
     if !is_from_here && !from_link {
