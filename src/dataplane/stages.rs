@@ -262,8 +262,12 @@ fn route(batch: &mut Batch, context: &mut Context<'_>) {
         if !batch.is_pending(i) {
             continue;
         }
-        match context.view.hop(batch.packets[i].dst) {
+        let packet = &batch.packets[i];
+        // What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
+        let stays = packet::is_link_local(packet.src) || packet::is_link_local(packet.dst);
+        match context.view.hop(packet.dst) {
             None => batch.drop(i, DropReason::NoRoute),
+            Some(Hop::Port(..)) if stays => batch.drop(i, DropReason::NoRoute),
             Some(Hop::Gateway) => {
                 let frame = context.umem.data_mut(&mut batch.frames[i]);
                 let is_answer = answer::echo(frame, &batch.packets[i], context.view);
