@@ -225,10 +225,12 @@ fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
     let mut quoted = Packet::default();
     let keyed = if packet.kind == Kind::IcmpError {
         let message = &context.umem.data(&batch.frames[i])[usize::from(packet.l4)..usize::from(packet.end)];
-        // The error goes to who sent the packet that it quotes, and to nobody else.
-        if !packet::parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
-            || quoted.src != packet.dst
-        {
+        // The error goes to who sent the packet that it quotes, and comes from where that packet went: a pod that guesses
+        // the ports of other pods' flows reports nothing about them.
+        let fits = packet::parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
+            && quoted.src == packet.dst
+            && matches!(context.view.hop(quoted.dst), Some(Hop::Port(port, _)) if port == batch.in_ports[i]);
+        if !fits {
             batch.drop(i, DropReason::InvalidState);
             return;
         }
