@@ -341,17 +341,21 @@ impl Worker {
         let batch = &mut self.batch;
         for (i, frame) in batch.frames.drain(..).enumerate() {
             let out = match batch.verdicts[i] {
+                // The stages have counted it against the room of the port.
                 Verdict::Forward(out) => out,
-                _ if batch.answers[i] => batch.in_ports[i],
+                _ if batch.answers[i] && self.room[batch.in_ports[i].index()] > 0 => {
+                    self.room[batch.in_ports[i].index()] -= 1;
+                    batch.in_ports[i]
+                }
+                // Dropped, or an answer for which the port has no place: who asked asks again.
                 _ => {
                     self.free.push(frame);
                     continue;
                 }
             };
-            match self.places[out.index()].map(|place| &mut self.ports[usize::from(place)]) {
-                Some(port) if port.waiting.len() < RING_SLOTS => port.waiting.push(frame),
-                // An answer for which the port has no place: who asked asks again.
-                _ => self.free.push(frame),
+            match self.places[out.index()] {
+                Some(place) => self.ports[usize::from(place)].waiting.push(frame),
+                None => self.free.push(frame),
             }
         }
     }
