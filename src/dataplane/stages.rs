@@ -252,7 +252,8 @@ fn find(batch: &mut Batch, i: usize, context: &Context<'_>) {
         let entry = context.conntrack.entry(slot);
         track.slot = slot;
         track.sender = entry.sender(track.from_low);
-        track.fate = if entry.judged() == context.view.generation { Fate::Known } else { Fate::Stale };
+        // Another worker may be a generation ahead: what it has judged is not judged by the earlier one again.
+        track.fate = if entry.judged() >= context.view.generation { Fate::Known } else { Fate::Stale };
     } else if batch.packets[i].kind == Kind::IcmpError {
         batch.drop(i, DropReason::InvalidState);
     }
@@ -335,6 +336,10 @@ fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
 fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
+    if entry.judged() >= context.view.generation {
+        track.fate = Fate::Known; // An earlier packet of this batch has asked.
+        return;
+    }
     let opened_by_low = track.from_low == (track.sender == Side::Initiator);
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;

@@ -185,8 +185,8 @@ impl Worker {
         }
         self.ask();
         self.transmit();
-        self.age(now_ms);
-        if received > 0 || now_ms != self.swept_ms {
+        let aged = self.age(now_ms);
+        if received > 0 || aged {
             self.publish_counters();
         }
         received > 0
@@ -399,16 +399,17 @@ impl Worker {
         }
     }
 
-    /// Ends idle flows, a share of the table at a time.
-    fn age(&mut self, now_ms: u32) {
+    /// Ends idle flows, a share of the table at a time. Whether it was time to.
+    fn age(&mut self, now_ms: u32) -> bool {
         let elapsed = now_ms.wrapping_sub(self.swept_ms);
         if elapsed == 0 {
-            return;
+            return false;
         }
         self.swept_ms = now_ms;
         let groups = self.shared.conntrack.groups_per_worker(&self.tracker) as u64;
         let share = groups * u64::from(elapsed.min(SWEEP_MS)) / u64::from(SWEEP_MS) + 1;
         self.shared.conntrack.sweep(share as usize, now_ms, &mut self.tracker);
+        true
     }
 
     fn publish_counters(&self) {
