@@ -4,61 +4,81 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use miette::Report;
-
-use crate::tables::RuleTables;
+use super::load::{Compiled, LoadOptions, Rejected, load};
+use crate::config::Policy;
+use crate::control::{Refusal, Switch};
+use crate::ids::Generation;
+use crate::policy::read::Diagnostic;
 
 /// Directories deeper than this below the watched one are not looked at: what is there is a loop of symbolic links.
 const DEPTH_MAX: usize = 16;
 
-/// What to compile of the objects.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LoadOptions {
-    /// Tables for the pods of this node only; for all pods where absent.
-    pub node: Option<String>,
+/// The configured directory (or file) of policies, which a running switch follows.
+#[derive(Debug)]
+pub struct PolicyDirectory {
+    path: PathBuf,
+    options: LoadOptions,
+    watch: bool,
+    watched: Watched,
 }
 
-/// Reads manifests from files and directories (`-` is standard input) and compiles them.
-///
-/// A single file that is compiled tables already (what `palisade compile` writes) is taken as it is.
-pub fn load_tables(paths: &[PathBuf], options: &LoadOptions) -> Result<RuleTables, Report> {
-    let [path] = paths else {
-        return Err(no_compiler(options));
-    };
-    let text = if path == Path::new("-") {
-        std::io::read_to_string(std::io::stdin())
-    } else if path.is_file() {
-        fs::read_to_string(path)
-    } else {
-        return Err(no_compiler(options));
-    };
-    let text = text.map_err(|error| Report::msg(format!("{}: {error}", path.display())))?;
-    if !is_tables(&text) {
-        return Err(no_compiler(options));
+/// What came of looking at the directory again.
+#[derive(Debug)]
+pub enum Reload {
+    /// Nobody asked, and nothing has changed or changes are not watched.
+    NotDue,
+    /// The manifests mean what the switch has loaded.
+    Same,
+    /// The switch judges by the manifests as they are.
+    Loaded {
+        /// Since this generation.
+        generation: Generation,
+        /// What the authors of the manifests should know.
+        warnings: Vec<Diagnostic>,
+    },
+    /// The manifests are wrong; the switch goes on with the tables that it has.
+    Rejected(Rejected),
+    /// The switch refuses the tables, and goes on with those that it has.
+    Refused(Refusal),
+}
+
+impl PolicyDirectory {
+    /// The directory that the configuration names, if it names one.
+    pub fn of(config: &Policy) -> Option<PolicyDirectory> {
+        let path = config.directory.clone()?;
+        let options = LoadOptions { node: config.node.clone() };
+        Some(PolicyDirectory { watched: Watched::new(&path), path, options, watch: config.watch })
     }
-    compiled_tables(&text, path)
-}
 
-fn no_compiler(options: &LoadOptions) -> Report {
-    let node = options.node.as_deref().unwrap_or("every node");
-    Report::msg(format!("manifests cannot be compiled for {node} by this build: pass compiled tables"))
-}
-
-/// Whether the text is compiled tables rather than a manifest: a JSON object with a `format` and no `kind`.
-fn is_tables(text: &str) -> bool {
-    #[derive(serde::Deserialize)]
-    struct Marks {
-        format: Option<serde::de::IgnoredAny>,
-        kind: Option<serde::de::IgnoredAny>,
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
-    serde_json::from_str::<Marks>(text).is_ok_and(|marks| marks.format.is_some() && marks.kind.is_none())
-}
 
-fn compiled_tables(text: &str, path: &Path) -> Result<RuleTables, Report> {
-    let at = |error: &dyn std::fmt::Display| Report::msg(format!("{}: {error}", path.display()));
-    let tables: RuleTables = serde_json::from_str(text).map_err(|error| at(&error))?;
-    tables.check().map_err(|error| at(&error))?;
-    Ok(tables)
+    /// Reads and compiles what is there.
+    pub fn load(&self) -> Result<Compiled, Rejected> {
+        load(std::slice::from_ref(&self.path), &self.options)
+    }
+
+    /// Loads the directory into `switch` if it has changed since the last look, or in any case when `asked`. What is
+    /// wrong is told once: it is looked at again when it changes again.
+    pub fn reload(&mut self, asked: bool, switch: &Switch) -> Reload {
+        let changed = self.watched.has_changed();
+        let due = asked || (changed && self.watch);
+        if !due {
+            return Reload::NotDue;
+        }
+        match self.load() {
+            Err(rejected) => Reload::Rejected(rejected),
+            Ok(compiled) if switch.tables().is_some_and(|running| *running == compiled.tables) => {
+                Reload::Same
+            }
+            Ok(Compiled { tables, warnings }) => match switch.put_tables(tables) {
+                Ok(loaded) => Reload::Loaded { generation: loaded.generation, warnings },
+                Err(refusal) => Reload::Refused(refusal),
+            },
+        }
+    }
 }
 
 /// A directory, or file, as it was when last looked at.
@@ -144,19 +164,6 @@ mod tests {
         let directory = scratch("loop");
         std::os::unix::fs::symlink(&directory, directory.join("deeper/back")).unwrap();
         assert!(!Watched::new(&directory).has_changed());
-        fs::remove_dir_all(&directory).unwrap();
-    }
-
-    #[test]
-    fn compiled_tables_are_taken_as_they_are_and_checked() {
-        let directory = scratch("tables");
-        let file = directory.join("tables.json");
-        fs::write(&file, serde_json::to_string(&RuleTables::default()).unwrap()).unwrap();
-        let load = || load_tables(std::slice::from_ref(&file), &LoadOptions::default());
-        assert_eq!(load().unwrap(), RuleTables::default());
-        let other = RuleTables { format: 99, ..RuleTables::default() };
-        fs::write(&file, serde_json::to_string(&other).unwrap()).unwrap();
-        assert!(load().unwrap_err().to_string().contains("format 99"));
         fs::remove_dir_all(&directory).unwrap();
     }
 }

@@ -18,9 +18,10 @@ pub(crate) fn rewrite(
     src: Mac,
     vlan: u16,
 ) -> bool {
+    // Padding is the link's: the next one adds its own, and nothing travels behind a packet unseen.
+    frame.truncate(usize::from(packet.end));
     let bytes = umem.data_mut(frame);
-    let end = usize::from(packet.end);
-    let ip = &mut bytes[usize::from(packet.l3)..end];
+    let ip = &mut bytes[usize::from(packet.l3)..];
     if is_v4(packet.src) {
         ipv4::decrement_ttl(ip);
     } else {
@@ -79,6 +80,11 @@ fn complete_checksum(ip: &mut [u8], packet: &Packet) {
     let l4 = usize::from(packet.l4 - packet.l3);
     let pseudo = pseudo_header(addresses, packet.protocol, ip.len() - l4);
     let segment = &mut ip[l4..];
+    if packet.protocol == Protocol::UDP
+        && udp::Udp::new(segment).is_none_or(|udp| udp.bytes() != segment.len())
+    {
+        return; // Its checksum covers another length (RFC 768): not the kernel's work.
+    }
     let field = u16::from_be_bytes([segment[offset], segment[offset + 1]]);
     if field != pseudo.fold() || (field == 0 && packet.protocol == Protocol::UDP) {
         return;

@@ -165,7 +165,7 @@ impl View {
     /// A port, if it is open.
     #[inline]
     pub(crate) fn port(&self, port: PortId) -> Option<&PortView> {
-        self.ports[port.index()].as_ref()
+        self.ports.get(port.index())?.as_ref()
     }
 
     /// Where a destination leads.
@@ -179,6 +179,17 @@ impl View {
         match self.hop(address)? {
             Hop::Gateway => None,
             Hop::Port(port, _) => self.port(port).map(|view| (port, view)),
+        }
+    }
+
+    /// Whether an address is the switch's own, or that of a pod or the node behind another port than this.
+    pub(crate) fn is_elsewhere(&self, address: Address, port: PortId) -> bool {
+        match self.hop(address) {
+            Some(Hop::Gateway) => true,
+            Some(Hop::Port(home, _)) if home != port => {
+                self.port(home).is_some_and(|home| home.owns(address))
+            }
+            _ => false,
         }
     }
 
@@ -337,14 +348,14 @@ fn layout_ports(world: &World, open: &BTreeMap<PortId, PortFacts>) -> Vec<Option
     }
     let tables = world.tables.as_deref();
     for pod in &world.pods {
-        if let Some(port) = &mut ports[pod.port.index()] {
+        if let Some(Some(port)) = ports.get_mut(pod.port.index()) {
             port.attachment = pod.id;
             port.policing = policing(tables, &pod.pod, world.fail_open);
             port.place(&pod.addresses, pod.mac);
         }
     }
     if let Some(node) = &world.node
-        && let Some(port) = &mut ports[node.port.index()]
+        && let Some(Some(port)) = ports.get_mut(node.port.index())
     {
         port.kind = PortKind::Host;
         port.place(&node.addresses, node.mac);

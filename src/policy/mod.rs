@@ -3,4 +3,18 @@
 pub mod objects;
 pub mod read;
 
+mod store;
+
+mod resolve;
+
+mod compile;
+
 pub mod cases;
+
+pub use compile::{Compiler, Options};
+pub use resolve::{Group, NamespaceScope, PodSet};
+pub use store::{Change, ObjectName};
+pub mod stand_in;
+pub mod trial;
+
+pub mod oracle;

@@ -20,14 +20,14 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::entry::{Entry, NewFlow};
 use super::key::HashSeed;
 use super::state::timeouts_ms;
 use super::{FlowState, Key};
 use crate::dataplane::ConntrackSettings;
-use crate::ids::WorkerId;
+use crate::ids::{PortId, WorkerId};
 use crate::limits::{PORTS_MAX, RETIRED_FLOWS_MAX, WORKERS_MAX};
 use crate::mem::{HugeArray, prefetch_read};
 
@@ -179,8 +179,7 @@ impl Conntrack {
         now_ms: u32,
         by: &mut Tracker,
     ) -> Admission {
-        let charged = &self.charged[flow.charged.index()];
-        if charged.load(Relaxed) >= self.quota {
+        if self.charged[flow.charged.index()].load(Relaxed) >= self.quota {
             return Admission::Quota;
         }
         let (first, second) = (self.first_group(hash), self.second_group(hash));
@@ -199,7 +198,7 @@ impl Conntrack {
                 self.make_room(second, now_ms, by);
             }
         }
-        charged.fetch_add(1, Relaxed);
+        self.charge(self.entry(slot), Some(flow.charged));
         self.entry(slot).publish(key, flow, now_ms);
         by.entered += 1;
         self.settle(key, hash, slot, by)
@@ -210,6 +209,24 @@ impl Conntrack {
     fn is_crowded_beside(&self, first: usize, second: usize) -> bool {
         let free = self.free_slots(first);
         free <= CROWDED_FREE_SLOTS && free < self.free_slots(second)
+    }
+
+    /// Starts the flow in a slot anew, judged anew: its port pair is used again, perhaps by its other side.
+    pub(crate) fn restart(&self, slot: Slot, flow: &NewFlow, now_ms: u32) {
+        let entry = self.entry(slot);
+        self.charge(entry, Some(flow.charged));
+        entry.restart(flow, now_ms);
+    }
+
+    /// Lets an entry count against the quota of `port`, or of none, and no longer against another's. Who takes a port out
+    /// of the entry takes one off its count, so that the counts are right whatever two workers do at once.
+    fn charge(&self, entry: &Entry, port: Option<PortId>) {
+        if let Some(port) = port {
+            self.charged[port.index()].fetch_add(1, Relaxed);
+        }
+        if let Some(before) = entry.charge(port) {
+            self.charged[before.index()].fetch_sub(1, Relaxed);
+        }
     }
 
     /// After publishing: one entry a key.
@@ -244,16 +261,18 @@ impl Conntrack {
         if by.retired.len() == RETIRED_FLOWS_MAX {
             return; // Ended by the sweep a little later: its time has run out by then, or its policy speaks again.
         }
-        let (Some(key), charged) = (entry.key(), entry.charged()) else { return };
+        let Some(key) = entry.key() else { return };
         if !entry.kill() {
             return;
         }
-        self.charged[charged.index()].fetch_sub(1, Relaxed);
+        self.charge(entry, None);
         let first = self.first_group(self.hash(&key));
         if self.group_of(slot) != first {
             self.add_displaced(first, -1);
         }
         self.set_tag(slot, TOMBSTONE);
+        // Whose batch does not yet show the end of the flow has let its beginning be seen: see `start_batch`.
+        fence(SeqCst);
         by.retired.push_back((self.epoch.load(Acquire), slot));
         by.ended += 1;
     }
@@ -262,13 +281,14 @@ impl Conntrack {
     #[inline]
     pub(crate) fn start_batch(&self, by: &mut Tracker) {
         let epoch = self.epoch.load(Acquire);
-        // SeqCst: no slot number is read for this batch before the others can see that it has begun.
         self.seen[by.worker].store(epoch, SeqCst);
+        // No slot number is read for this batch before the others can see that it has begun.
+        fence(SeqCst);
         if by.retired.is_empty() {
             return;
         }
         if self.seen[..by.workers].iter().all(|seen| seen.load(SeqCst) >= epoch) {
-            let _ = self.epoch.compare_exchange(epoch, epoch + 1, AcqRel, Relaxed);
+            let _ = self.epoch.compare_exchange(epoch, epoch + 1, SeqCst, Relaxed);
         }
         while let Some(&(retired, slot)) = by.retired.front()
             && retired + 2 <= epoch
@@ -450,7 +470,7 @@ impl Conntrack {
 impl Entry {
     /// [`Entry::is`], for the look after publishing.
     fn head_is(&self, key: &Key) -> bool {
-        std::sync::atomic::fence(SeqCst);
+        fence(SeqCst);
         self.is(key)
     }
 }
