@@ -123,6 +123,11 @@ impl PortView {
         self.addresses().contains(&address)
     }
 
+    /// Whether the address, behind this port, is the node's.
+    fn is_own_node(&self, address: Address) -> bool {
+        self.kind == PortKind::Host && self.owns(address)
+    }
+
     /// Whether a pod is behind it.
     #[inline]
     pub(crate) fn is_pod(&self) -> bool {
@@ -237,7 +242,7 @@ impl View {
             Policing::Closed => return Some(DropReason::UnknownPod),
             Policing::Tables { ingress, .. } => ingress,
         };
-        if from.kind == PortKind::Host && from.owns(flow.src) {
+        if from.is_own_node(flow.src) {
             return None; // The pod's own node is always let in (`networking/v1` types.go, ingress).
         }
         self.decide(acl, flow.src, flow, worker, DropReason::PolicyIngress)
@@ -273,11 +278,16 @@ impl View {
             let rule = classifier.decide(acl, class, flow.protocol, flow.dst_port).rule();
             self.origins.get(rule.index()).cloned().flatten()
         };
-        let egress = match self.port_towards(flow.src).map(|(_, port)| port.policing) {
+        let from = self.port_towards(flow.src).map(|(_, port)| port);
+        let to = self.port_towards(flow.dst).map(|(_, port)| port);
+        let egress = match from.map(|port| port.policing) {
             Some(Policing::Tables { egress, .. }) => decide(egress, flow.dst),
             _ => None,
         };
-        let ingress = match self.port_towards(flow.dst).map(|(_, port)| port.policing) {
+        let ingress = match to.map(|port| port.policing) {
+            Some(Policing::Tables { .. }) if from.is_some_and(|from| from.is_own_node(flow.src)) => {
+                Some(RuleOrigin::OwnNode)
+            }
             Some(Policing::Tables { ingress, .. }) => decide(ingress, flow.src),
             _ => None,
         };
