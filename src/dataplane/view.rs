@@ -1,6 +1,6 @@
 //! The world as workers see it: a [`World`] laid out for look-up, whole and unchanging, with a generation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -75,6 +75,8 @@ pub(crate) struct View {
     routes: RouteTable,
     hops: Vec<Hop>,
     ports: Vec<Option<PortView>>,
+    /// Sorted.
+    attachments: Vec<AttachmentId>,
     origins: Vec<Option<RuleOrigin>>,
     /// Decisions taken, by worker, then by rule, allowed and denied.
     hits: Vec<Box<[[AtomicU64; 2]]>>,
@@ -162,6 +164,7 @@ impl View {
             routes,
             hops,
             ports: layout_ports(world, open),
+            attachments: world.pods.iter().map(|pod| pod.id).collect::<BTreeSet<_>>().into_iter().collect(),
             hits: (0..workers).map(|_| (0..rules).map(|_| Default::default()).collect()).collect(),
             origins,
         }
@@ -196,6 +199,11 @@ impl View {
             }
             _ => false,
         }
+    }
+
+    /// Whether a pod is attached by this id. "No pod" always is.
+    pub(crate) fn is_attached(&self, id: AttachmentId) -> bool {
+        id == AttachmentId::NONE || self.attachments.binary_search(&id).is_ok()
     }
 
     /// The pod that has an address.

@@ -295,8 +295,14 @@ impl Conntrack {
         self.seen[by.worker].store(u64::MAX, Release);
     }
 
-    /// Ends idle flows in the next `groups` groups of this worker's share.
-    pub(crate) fn sweep(&self, groups: usize, now_ms: u32, by: &mut Tracker) {
+    /// Ends flows that are idle, or that `is_over` says are, in the next `groups` groups of this worker's share.
+    pub(crate) fn sweep(
+        &self,
+        groups: usize,
+        now_ms: u32,
+        by: &mut Tracker,
+        is_over: impl Fn(&Entry) -> bool,
+    ) {
         for _ in 0..groups {
             if by.cursor >= self.groups.len() {
                 by.cursor = by.worker;
@@ -305,7 +311,7 @@ impl Conntrack {
                 }
             }
             for slot in self.slots(by.cursor) {
-                if self.is_idle(slot, now_ms) {
+                if self.is_idle(slot, now_ms) || is_over(self.entry(slot)) {
                     self.remove(slot, by);
                 }
             }
