@@ -394,24 +394,30 @@ fn follow(batch: &mut Batch, i: usize, context: &Context<'_>) {
     }
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
-    if packet.protocol == Protocol::TCP {
+    let outcome = if packet.protocol == Protocol::TCP {
         let before = entry.load_tcp();
         let mut flow = before;
         let frame = context.umem.data(&batch.frames[i]);
-        match flow.follow(&segment(packet, frame), track.sender) {
-            Outcome::Pass => entry.store_tcp(&before, &flow),
-            Outcome::Reopen => {
-                track.fate = Fate::Reopen;
-                return;
-            }
-            Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
+        let outcome = flow.follow(&segment(packet, frame), track.sender);
+        if outcome == Outcome::Pass {
+            entry.store_tcp(&before, &flow);
         }
+        outcome
     } else {
         let state = entry.state();
-        let next = state.after(packet, track.sender == Side::Initiator);
+        let (outcome, next) = state.after(packet, track.sender == Side::Initiator);
         if next != state {
             entry.set_state(next);
         }
+        outcome
+    };
+    match outcome {
+        Outcome::Pass => {}
+        Outcome::Reopen => {
+            track.fate = Fate::Reopen;
+            return;
+        }
+        Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
     }
     entry.count(track.sender, packet.ip_bytes(), context.now_ms);
 }

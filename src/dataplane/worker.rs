@@ -403,7 +403,7 @@ impl Worker {
         }
     }
 
-    /// Ends idle flows, a share of the table at a time. Whether it was time to.
+    /// Ends idle flows, and those of pods that are gone, a share of the table at a time. Whether it was time to.
     fn age(&mut self, now_ms: u32) -> bool {
         let elapsed = now_ms.wrapping_sub(self.swept_ms);
         if elapsed == 0 {
@@ -412,7 +412,12 @@ impl Worker {
         self.swept_ms = now_ms;
         let groups = self.shared.conntrack.groups_per_worker(&self.tracker) as u64;
         let share = groups * u64::from(elapsed.min(SWEEP_MS)) / u64::from(SWEEP_MS) + 1;
-        self.shared.conntrack.sweep(share as usize, now_ms, &mut self.tracker);
+        let view = &self.view;
+        // What a worker that is a generation ahead has judged may be of a pod that this one does not know yet.
+        self.shared.conntrack.sweep(share as usize, now_ms, &mut self.tracker, |entry| {
+            entry.judged() < view.generation
+                && !entry.attachments().into_iter().all(|pod| view.is_attached(pod))
+        });
         true
     }
 
