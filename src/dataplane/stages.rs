@@ -122,7 +122,7 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
 /// Starts to load a frame that comes a few places later.
 #[inline]
 fn prefetch_frame(batch: &Batch, i: usize, context: &Context<'_>) {
-    const AHEAD: usize = 8;
+    const AHEAD: usize = 2;
     if let Some([first, ..]) = batch.frames.get(i + AHEAD).map(|next| context.umem.data(next)) {
         prefetch_read(first);
     }
@@ -177,8 +177,7 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
         // Others route behind these ports: any source but those that are elsewhere for sure.
         !packet::is_group(packet.src) && !view.is_elsewhere(packet.src, port_id)
     };
-    let from_link = packet::is_link_local(packet.src) && packet::is_link_local(packet.dst);
-    if !is_from_here && !from_link {
+    if !is_from_here && !(packet::is_link_local(packet.src) && packet::is_link_local(packet.dst)) {
         return Some(DropReason::Spoofed);
     }
     // A packet from an endpoint to itself has no direction (the "land" attack, CVE-1999-0016).
@@ -190,6 +189,9 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
 
 /// ARP and neighbour discovery are answered, or heard and done with.
 fn serve(batch: &mut Batch, context: &Context<'_>) {
+    if !batch.packets[..batch.len()].iter().any(|packet| packet.kind != Kind::Flow) {
+        return; // Nearly every batch.
+    }
     for i in 0..batch.len() {
         if !batch.is_pending(i) {
             continue;
@@ -444,7 +446,7 @@ fn open(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     }
     let new = NewFlow {
         opened_by_low,
-        attachments: [view.attachment(flow.src), view.attachment(flow.dst)],
+        attachments: [from.attachment_of(flow.src), to.attachment_of(flow.dst)],
         charged: if from.kind == PortKind::Pod { from_id } else { to_id },
         judged: view.generation,
         state,

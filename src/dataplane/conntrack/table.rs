@@ -131,17 +131,16 @@ impl Conntrack {
         prefetch_read(&self.groups[self.first_group(hash)]);
     }
 
-    /// The first slot whose tag fits, with its entry on the way to the cache.
+    /// The first slot whose tag fits, with its entry on the way to the cache; where none fits, the entry that a new flow
+    /// would take is on the way.
     #[inline]
     pub(crate) fn candidate(&self, hash: u64) -> Slot {
         let group = self.first_group(hash);
-        match self.matches(group, tag_of(hash)).next() {
-            Some(slot) => {
-                self.entries[slot.0 as usize].prefetch();
-                slot
-            }
-            None => Slot::NONE,
+        let fits = self.matches(group, tag_of(hash)).next();
+        if let Some(slot) = fits.or_else(|| self.matches(group, FREE).next()) {
+            self.entry(slot).prefetch();
         }
+        fits.unwrap_or(Slot::NONE)
     }
 
     /// The slot of a key; `candidate` is what [`Conntrack::candidate`] said of its hash in this batch.
@@ -202,10 +201,11 @@ impl Conntrack {
                 self.make_room(second, now_ms, by, |_| true);
             }
         }
-        self.charge(self.entry(slot), Some(flow.charged));
+        self.charged[flow.charged.index()].fetch_add(1, Relaxed);
         self.entry(slot).publish(key, flow, now_ms);
         by.entered += 1;
-        self.settle(key, hash, slot, by)
+        // A worker alone has asked for the key, and nobody else has published it since.
+        if by.workers == 1 { Admission::Entered(slot) } else { self.settle(key, hash, slot, by) }
     }
 
     /// Whether a key goes to its second group although the first has a place: it has few, and the second has more. So
@@ -235,13 +235,15 @@ impl Conntrack {
 
     /// After publishing: one entry a key.
     fn settle(&self, key: &Key, hash: u64, ours: Slot, by: &mut Tracker) -> Admission {
+        // Between our publishing and our look: of two workers that publish at once, at least one sees the other's flow.
+        fence(SeqCst);
         let mut before = None;
         let mut passed_ours = false;
         for group in [self.first_group(hash), self.second_group(hash)] {
             for slot in self.matches(group, tag_of(hash)) {
                 if slot == ours {
                     passed_ours = true;
-                } else if self.entry(slot).head_is(key) {
+                } else if self.entry(slot).is(key) {
                     if passed_ours {
                         self.remove(slot, by);
                     } else {
@@ -476,14 +478,6 @@ impl Conntrack {
             Some(old & TAG_BITS | scatter_top_bits(new))
         };
         let _ = self.groups[group].0[0].fetch_update(AcqRel, Relaxed, add);
-    }
-}
-
-impl Entry {
-    /// [`Entry::is`], for the look after publishing.
-    fn head_is(&self, key: &Key) -> bool {
-        fence(SeqCst);
-        self.is(key)
     }
 }
 

@@ -42,8 +42,10 @@ struct Bench {
 impl Bench {
     fn new(settings: &ConntrackSettings, workers: usize) -> Bench {
         let tracker = |worker| Tracker::new(WorkerId(worker as u16), workers);
-        let mut bench =
-            Bench { table: Conntrack::new(settings), trackers: (0..workers).map(tracker).collect() };
+        let mut bench = Bench {
+            table: Conntrack::new(settings, false).unwrap(),
+            trackers: (0..workers).map(tracker).collect(),
+        };
         bench.start_batches();
         bench
     }
