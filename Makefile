@@ -2,6 +2,8 @@
 
 CARGO     ?= cargo
 PACKAGES  := libelf-dev clang m4 make gcc pkg-config zlib1g-dev iproute2
+# What the tests run besides: they listen with tcpdump where the host's stack would hear a leaked frame.
+TESTERS   := tcpdump
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BINARY    := target/release/palisade
 
@@ -29,6 +31,7 @@ build: setup ## Build the release binary, target/release/palisade
 demo: build ## Play the classic scenario on this machine: pods as namespaces, a policy, real connections
 	$(SUDO) $(BINARY) demo
 
+test: PACKAGES += $(TESTERS)
 test: setup ## Run all tests; those with namespaces and AF_XDP run as root
 	$(CARGO) test --locked --no-run
 	$(if $(SUDO),$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" )$(CARGO) test --locked
