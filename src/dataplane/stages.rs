@@ -367,10 +367,11 @@ fn follow(batch: &mut Batch, i: usize, context: &Context<'_>) {
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
     if packet.protocol == Protocol::TCP {
-        let mut flow = entry.load_tcp();
+        let before = entry.load_tcp();
+        let mut flow = before;
         let frame = context.umem.data(&batch.frames[i]);
         match flow.follow(&segment(packet, frame), track.sender) {
-            Outcome::Pass => entry.store_tcp(&flow),
+            Outcome::Pass => entry.store_tcp(&before, &flow),
             Outcome::Reopen => {
                 track.fate = Fate::Reopen;
                 return;
@@ -422,9 +423,8 @@ fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow, 
     let track = &mut batch.tracks[i];
     let bytes = batch.packets[i].ip_bytes();
     if track.fate == Fate::Reopen {
-        let entry = context.conntrack.entry(track.slot);
-        entry.restart(new, context.now_ms);
-        return entry.count(sender, bytes, context.now_ms);
+        context.conntrack.restart(track.slot, new, context.now_ms);
+        return context.conntrack.entry(track.slot).count(sender, bytes, context.now_ms);
     }
     // Earlier packets of this batch may have entered the same flow, so the table is asked again.
     let (key, hash) = (track.key, track.hash);

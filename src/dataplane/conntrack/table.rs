@@ -26,7 +26,7 @@ use super::key::HashSeed;
 use super::state::timeouts_ms;
 use super::{FlowState, Key};
 use crate::dataplane::ConntrackSettings;
-use crate::ids::WorkerId;
+use crate::ids::{PortId, WorkerId};
 use crate::limits::{PORTS_MAX, RETIRED_FLOWS_MAX, WORKERS_MAX};
 
 use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -175,8 +175,7 @@ impl Conntrack {
         now_ms: u32,
         by: &mut Tracker,
     ) -> Admission {
-        let charged = &self.charged[flow.charged.index()];
-        if charged.load(Relaxed) >= self.quota {
+        if self.charged[flow.charged.index()].load(Relaxed) >= self.quota {
             return Admission::Quota;
         }
         let (first, second) = (self.first_group(hash), self.second_group(hash));
@@ -198,10 +197,28 @@ impl Conntrack {
             // The next one that comes here would find both groups full: let the least worthy go in time.
             self.make_room(second, now_ms, by);
         }
-        charged.fetch_add(1, Relaxed);
+        self.charge(self.entry(slot), Some(flow.charged));
         self.entry(slot).publish(key, flow, now_ms);
         by.entered += 1;
         self.settle(key, hash, slot, by)
+    }
+
+    /// Starts the flow in a slot anew, judged anew: its port pair is used again, perhaps by its other side.
+    pub(crate) fn restart(&self, slot: Slot, flow: &NewFlow, now_ms: u32) {
+        let entry = self.entry(slot);
+        self.charge(entry, Some(flow.charged));
+        entry.restart(flow, now_ms);
+    }
+
+    /// Lets an entry count against the quota of `port`, or of none, and no longer against another's. Who takes a port out
+    /// of the entry takes one off its count, so that the counts are right whatever two workers do at once.
+    fn charge(&self, entry: &Entry, port: Option<PortId>) {
+        if let Some(port) = port {
+            self.charged[port.index()].fetch_add(1, Relaxed);
+        }
+        if let Some(before) = entry.charge(port) {
+            self.charged[before.index()].fetch_sub(1, Relaxed);
+        }
     }
 
     /// After publishing: one entry a key.
@@ -236,11 +253,11 @@ impl Conntrack {
         if by.retired.len() == RETIRED_FLOWS_MAX {
             return; // Ended by the sweep a little later: its time has run out by then, or its policy speaks again.
         }
-        let (Some(key), charged) = (entry.key(), entry.charged()) else { return };
+        let Some(key) = entry.key() else { return };
         if !entry.kill() {
             return;
         }
-        self.charged[charged.index()].fetch_sub(1, Relaxed);
+        self.charge(entry, None);
         let first = self.first_group(self.hash(&key));
         if self.group_of(slot) != first {
             self.add_displaced(first, -1);

@@ -166,11 +166,13 @@ impl TcpFlow {
     fn reset(&mut self, segment: &Segment, sender: Side) -> Outcome {
         let peer = &self.sides[1 - sender as usize];
         let ours = &self.sides[sender as usize];
-        let fits = if !ours.heard() {
-            // Never heard: it refuses the peer's SYN, and says so by acknowledging it (RFC 9293 section 3.10.7.3).
-            segment.flags.has(Flags::ACK) && segment.acknowledgement == peer.end
+        let fits = if self.state == SynSent && sender == Side::Responder {
+            // It refuses the SYN, and says so by acknowledging it (RFC 9293 section 3.10.7.3).
+            segment.flags.has(Flags::ACK) && self.acknowledges_syn(segment)
         } else {
-            !after(ours.end.wrapping_sub(peer.max_window), segment.sequence)
+            // Of a connection picked up in its middle the side that has not spoken may send what its peer allows.
+            let start = if ours.heard() { ours.end } else { ours.max_end };
+            !after(start.wrapping_sub(peer.max_window), segment.sequence)
                 && !after(segment.sequence, ours.max_end)
         };
         if !fits {
@@ -182,40 +184,56 @@ impl TcpFlow {
 
     fn synchronize(&mut self, segment: &Segment, sender: Side) -> Outcome {
         let answer = segment.flags.has(Flags::ACK);
-        match self.state {
-            TimeWait | Reset => return if answer { Outcome::Invalid } else { Outcome::Reopen },
-            SynSent if sender == Side::Initiator && answer => return Outcome::Invalid,
-            SynSent if sender == Side::Initiator => {
-                // Sent again, or anew with another sequence number: nobody has answered the first.
-                self.hear(segment, sender);
+        match (self.state, sender, answer) {
+            (TimeWait | Reset, _, false) => return Outcome::Reopen,
+            (SynSent, Side::Responder, true) if !self.acknowledges_syn(segment) => return Outcome::Invalid,
+            // Sent again, or anew with another sequence number: nobody has answered the first.
+            (SynSent, Side::Initiator, false) => self.hear(segment, sender),
+            (SynSent, Side::Responder, _) => self.answer(segment),
+            // Sent again, with another sequence number where it is a cookie (RFC 4987 section 3.6).
+            (SynReceived, Side::Responder, true) if segment.acknowledgement == self.sides[0].end => {
+                self.answer(segment);
             }
-            SynSent => {
-                if answer && segment.acknowledgement != self.sides[0].end {
-                    return Outcome::Invalid;
-                }
-                self.hear(segment, sender);
-                if answer {
-                    let window = u32::from(segment.window);
-                    self.sides[0].max_end = segment.acknowledgement.wrapping_add(window.max(1));
-                }
-                // Scaling holds only if both sides offer it (RFC 7323 section 2.2).
-                if segment.scale.is_none() {
-                    self.sides[0].scale = 0;
-                }
-                self.state = SynReceived;
+            // Both sides have opened at once, and each answers the other (RFC 9293 section 3.5).
+            (SynReceived, Side::Initiator, true) if segment.acknowledgement == self.sides[1].end => {
+                self.advance(segment, sender);
+                self.state = Established;
             }
             // A responder that opens would be a connection in the other direction, which nobody has judged.
-            _ if answer != (sender == Side::Responder) => return Outcome::Invalid,
+            (TimeWait | Reset, _, true) | (_, Side::Initiator, true) | (_, Side::Responder, false) => {
+                return Outcome::Invalid;
+            }
             // Sent again, or a challenge to a connection that one side has forgotten: the other side answers.
-            _ => {}
+            (_, Side::Initiator, false) | (_, Side::Responder, true) => {}
         }
         Outcome::Pass
     }
 
-    /// Notes a side's SYN.
+    /// Whether a segment acknowledges the initiator's SYN, without or with the data that came with it (RFC 7413).
+    fn acknowledges_syn(&self, segment: &Segment) -> bool {
+        let initiator = &self.sides[0];
+        !after(initiator.end, segment.acknowledgement) && !after(segment.acknowledgement, initiator.max_end)
+    }
+
+    /// Notes the responder's SYN.
+    fn answer(&mut self, segment: &Segment) {
+        self.hear(segment, Side::Responder);
+        let initiator = &mut self.sides[0];
+        if segment.flags.has(Flags::ACK) {
+            initiator.end = segment.acknowledgement;
+            initiator.max_end = segment.acknowledgement.wrapping_add(u32::from(segment.window).max(1));
+        }
+        // Scaling holds only if both sides offer it (RFC 7323 section 2.2).
+        if segment.scale.is_none() {
+            initiator.scale = 0;
+        }
+        self.state = SynReceived;
+    }
+
+    /// Notes a side's SYN. Data that came with it counts when the other side takes it.
     fn hear(&mut self, segment: &Segment, sender: Side) {
         self.sides[sender as usize] = TcpSide {
-            end: segment.end(),
+            end: segment.sequence.wrapping_add(1),
             max_end: segment.end(),
             max_window: u32::from(segment.window).max(1),
             scale: segment.scale.unwrap_or(0),
