@@ -3,6 +3,16 @@
 pub mod objects;
 pub mod read;
 
+mod store;
+
+mod resolve;
+
+mod compile;
+
+pub use compile::{Compiler, Options};
+pub use resolve::{Group, NamespaceScope, PodSet};
+pub use store::{Change, ObjectName};
+
 pub mod cases;
 pub mod stand_in;
 pub mod trial;

@@ -139,8 +139,11 @@ pub struct TablesDiff {
     pub prefixes: BTreeMap<IpNet, Option<ClassId>>,
     /// Changes of [`RuleTables::rows`].
     pub rows: BTreeMap<RowId, Option<Row>>,
-    /// Changes of [`RuleTables::acls`].
+    /// Changes of [`RuleTables::acls`]: tables that are new, replaced, or gone.
     pub acls: BTreeMap<AclId, Option<Acl>>,
+    /// Changes of [`Acl::rows`] of tables that stay, made after those above: a class that comes or goes costs one entry in
+    /// each table that tells it apart, whatever else that table holds.
+    pub acl_rows: BTreeMap<AclId, BTreeMap<ClassId, Option<RowId>>>,
     /// Changes of [`RuleTables::pods`].
     pub pods: BTreeMap<PodName, Option<PodPolicy>>,
 }
@@ -221,6 +224,11 @@ impl RuleTables {
         change(&mut self.prefixes, &diff.prefixes);
         change(&mut self.rows, &diff.rows);
         change(&mut self.acls, &diff.acls);
+        for (id, rows) in &diff.acl_rows {
+            if let Some(acl) = self.acls.get_mut(id) {
+                change(&mut acl.rows, rows);
+            }
+        }
         change(&mut self.pods, &diff.pods);
     }
 
@@ -230,7 +238,10 @@ impl RuleTables {
             rules: changes(&self.rules, &next.rules),
             prefixes: changes(&self.prefixes, &next.prefixes),
             rows: changes(&self.rows, &next.rows),
-            acls: changes(&self.acls, &next.acls),
+            acls: changes_where(&self.acls, &next.acls, |old, new| {
+                old.is_none_or(|old| old.default != new.default)
+            }),
+            acl_rows: row_changes(&self.acls, &next.acls),
             pods: changes(&self.pods, &next.pods),
         }
     }
@@ -239,7 +250,12 @@ impl RuleTables {
 impl TablesDiff {
     /// Number of entries that change.
     pub fn len(&self) -> usize {
-        self.rules.len() + self.prefixes.len() + self.rows.len() + self.acls.len() + self.pods.len()
+        self.rules.len()
+            + self.prefixes.len()
+            + self.rows.len()
+            + self.acls.len()
+            + self.pods.len()
+            + self.acl_rows.values().map(BTreeMap::len).sum::<usize>()
     }
 
     /// Whether nothing changes.
@@ -272,7 +288,26 @@ fn changes<K: Ord + Clone, V: Clone + PartialEq>(
     old: &BTreeMap<K, V>,
     new: &BTreeMap<K, V>,
 ) -> BTreeMap<K, Option<V>> {
+    changes_where(old, new, |old, new| old != Some(new))
+}
+
+fn changes_where<K: Ord + Clone, V: Clone>(
+    old: &BTreeMap<K, V>,
+    new: &BTreeMap<K, V>,
+    replaced: impl Fn(Option<&V>, &V) -> bool,
+) -> BTreeMap<K, Option<V>> {
     let gone = old.keys().filter(|key| !new.contains_key(key)).map(|key| (key.clone(), None));
-    let set = new.iter().filter(|(key, value)| old.get(key) != Some(value));
+    let set = new.iter().filter(|(key, value)| replaced(old.get(key), value));
     gone.chain(set.map(|(key, value)| (key.clone(), Some(value.clone())))).collect()
+}
+
+/// What changes in ACL tables that stay, with the default that they have.
+fn row_changes(
+    old: &BTreeMap<AclId, Acl>,
+    new: &BTreeMap<AclId, Acl>,
+) -> BTreeMap<AclId, BTreeMap<ClassId, Option<RowId>>> {
+    let stay = new.iter().filter_map(|(id, new)| Some((id, old.get(id)?, new)));
+    stay.filter(|(_, old, new)| old.default == new.default && old.rows != new.rows)
+        .map(|(&id, old, new)| (id, changes(&old.rows, &new.rows)))
+        .collect()
 }

@@ -1,0 +1,177 @@
+//! ACL tables: one for each distinct content, shared by all profiles that come to it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::ids::{AclId, ClassId, RowId};
+use crate::policy::store::{ProfileId, Slots, sorted};
+use crate::tables::Acl;
+
+use super::output::{Output, RowChanges};
+
+/// Who uses which table.
+#[derive(Debug, Default)]
+pub(crate) struct Acls {
+    tables: Slots<AclId, Users>,
+    by_digest: HashMap<u64, AclId, foldhash::fast::RandomState>,
+    idle: Vec<AclId>,
+}
+
+#[derive(Debug)]
+struct Users {
+    profiles: Vec<ProfileId>,
+    digest: u64,
+}
+
+impl Acls {
+    /// A profile without a table gets the one with this content.
+    pub(crate) fn join(&mut self, profile: ProfileId, acl: Acl, output: &mut Output) -> AclId {
+        let digest = digest(&acl);
+        let known = self.by_digest.get(&digest).copied();
+        if let Some(id) = known.filter(|id| output.tables().acls.get(id) == Some(&acl)) {
+            self.enter(id, profile);
+            return id;
+        }
+        self.make(profile, acl, digest, output)
+    }
+
+    /// A profile leaves its table.
+    pub(crate) fn leave(&mut self, profile: ProfileId, id: AclId) {
+        let Some(users) = self.tables.get_mut(id) else { return };
+        sorted::remove(&mut users.profiles, &profile);
+        if users.profiles.is_empty() {
+            self.idle.push(id);
+        }
+    }
+
+    /// Changes rows for some profiles, each with the table it has. Gives back those that have another
+    /// table now.
+    ///
+    /// A table whose users all change alike stays, and changes; others part.
+    pub(crate) fn change(
+        &mut self,
+        changes: BTreeMap<ProfileId, (AclId, RowChanges)>,
+        output: &mut Output,
+    ) -> Vec<(ProfileId, AclId)> {
+        let mut alike: BTreeMap<(AclId, RowChanges), Vec<ProfileId>> = BTreeMap::new();
+        for (profile, change) in changes {
+            alike.entry(change).or_default().push(profile);
+        }
+        let mut moved = Vec::new();
+        for ((id, rows), profiles) in alike {
+            let to = self.change_alike(id, &rows, &profiles, output);
+            if to != id {
+                moved.extend(profiles.into_iter().map(|profile| (profile, to)));
+            }
+        }
+        moved
+    }
+
+    /// Frees tables that nobody uses.
+    pub(crate) fn sweep(&mut self, output: &mut Output) {
+        for id in std::mem::take(&mut self.idle) {
+            if self.tables.get(id).is_some_and(|users| users.profiles.is_empty()) {
+                self.forget_digest(id);
+                self.tables.remove(id);
+                output.set_acl(id, None);
+            }
+        }
+    }
+
+    fn change_alike(
+        &mut self,
+        id: AclId,
+        rows: &RowChanges,
+        profiles: &[ProfileId],
+        output: &mut Output,
+    ) -> AclId {
+        let users = self.tables.get(id).expect("a profile's table is there");
+        let all = users.profiles.len() == profiles.len();
+        let digest = changed_digest(users.digest, &output.tables().acls[&id], rows);
+        let twin = self.by_digest.get(&digest).copied().filter(|&twin| {
+            twin != id && is_changed(&output.tables().acls[&id], rows, &output.tables().acls[&twin])
+        });
+        if let Some(twin) = twin {
+            for &profile in profiles {
+                self.leave(profile, id);
+                self.enter(twin, profile);
+            }
+            return twin;
+        }
+        if all {
+            self.forget_digest(id);
+            self.tables.get_mut(id).expect("just seen").digest = digest;
+            self.by_digest.insert(digest, id);
+            output.change_acl(id, rows);
+            return id;
+        }
+        let mut acl = output.tables().acls[&id].clone();
+        apply(&mut acl, rows);
+        for &profile in profiles {
+            self.leave(profile, id);
+        }
+        let (&first, rest) = profiles.split_first().expect("somebody changes");
+        let made = self.make(first, acl, digest, output);
+        rest.iter().for_each(|&profile| self.enter(made, profile));
+        made
+    }
+
+    fn make(&mut self, profile: ProfileId, acl: Acl, digest: u64, output: &mut Output) -> AclId {
+        let id = self.tables.insert(Users { profiles: vec![profile], digest });
+        self.by_digest.insert(digest, id);
+        output.set_acl(id, Some(acl));
+        id
+    }
+
+    fn enter(&mut self, id: AclId, profile: ProfileId) {
+        sorted::insert(&mut self.tables.get_mut(id).expect("a known table is there").profiles, profile);
+    }
+
+    fn forget_digest(&mut self, id: AclId) {
+        let digest = self.tables.get(id).expect("a known table is there").digest;
+        if self.by_digest.get(&digest) == Some(&id) {
+            self.by_digest.remove(&digest);
+        }
+    }
+}
+
+fn apply(acl: &mut Acl, changes: &RowChanges) {
+    for (&class, row) in changes {
+        match row {
+            Some(row) => acl.rows.insert(class, *row),
+            None => acl.rows.remove(&class),
+        };
+    }
+}
+
+/// Whether the changes make `next` of `acl`.
+fn is_changed(acl: &Acl, changes: &RowChanges, next: &Acl) -> bool {
+    let mut changed = acl.clone();
+    apply(&mut changed, changes);
+    changed == *next
+}
+
+/// A number that follows from the content, entry by entry in any order.
+fn digest(acl: &Acl) -> u64 {
+    let rows = acl.rows.iter().map(|(&class, &row)| entry_digest(class, row));
+    rows.fold(mix(u64::from(acl.default.0)), u64::wrapping_add)
+}
+
+fn changed_digest(digest: u64, acl: &Acl, changes: &RowChanges) -> u64 {
+    changes.iter().fold(digest, |digest, (class, row)| {
+        let old = acl.rows.get(class).map_or(0, |&row| entry_digest(*class, row));
+        let new = row.map_or(0, |row| entry_digest(*class, row));
+        digest.wrapping_sub(old).wrapping_add(new)
+    })
+}
+
+fn entry_digest(class: ClassId, row: RowId) -> u64 {
+    mix(u64::from(class.0) << 32 | u64::from(row.0))
+}
+
+/// The finalizer of `SplitMix64`.
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ value >> 31
+}

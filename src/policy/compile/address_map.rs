@@ -1,0 +1,189 @@
+//! The address map: who has which address, and the class of every address and prefix that needs one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::ids::ClassId;
+use crate::policy::objects::{ContainerPort, IpBlock};
+use crate::policy::resolve::{Blocks, Group, Holder, Members};
+use crate::policy::store::{GroupId, Store};
+
+use super::classes::{Classes, join};
+use super::output::Output;
+
+/// Addresses and prefixes, and their classes.
+#[derive(Debug, Default)]
+pub(crate) struct AddressMap {
+    blocks: Blocks,
+    hosts: BTreeMap<IpAddr, Host>,
+    addresses_of: BTreeMap<Holder, Vec<IpAddr>>,
+    stale: BTreeSet<IpAddr>,
+}
+
+/// An address that somebody has.
+#[derive(Debug, Default)]
+struct Host {
+    holders: Vec<Holder>,
+    class: ClassId,
+}
+
+impl AddressMap {
+    /// Makes `addresses` all that a holder has. They are looked at again, and so are those it had.
+    pub(crate) fn hold(&mut self, holder: Holder, addresses: &[IpAddr]) {
+        let before = self.addresses_of.remove(&holder).unwrap_or_default();
+        for &address in before.iter().filter(|address| !addresses.contains(address)) {
+            if let Some(host) = self.hosts.get_mut(&address) {
+                host.holders.retain(|&other| other != holder);
+            }
+        }
+        for &address in addresses {
+            let holders = &mut self.hosts.entry(address).or_default().holders;
+            if !holders.contains(&holder) {
+                holders.push(holder);
+            }
+        }
+        self.stale.extend(before.iter().chain(addresses));
+        if !addresses.is_empty() {
+            self.addresses_of.insert(holder, addresses.to_vec());
+        }
+    }
+
+    /// Looks at the addresses of a holder again.
+    pub(crate) fn touch(&mut self, holder: Holder) {
+        self.stale.extend(self.addresses_of.get(&holder).into_iter().flatten());
+    }
+
+    /// Looks at the addresses in a prefix again.
+    pub(crate) fn touch_prefix(&mut self, prefix: IpNet) {
+        let hosts = self.hosts.range(prefix.network()..=prefix.broadcast());
+        self.stale.extend(hosts.map(|(&address, _)| address));
+    }
+
+    /// Looks at every address again.
+    pub(crate) fn touch_everything(&mut self) {
+        self.stale.extend(self.hosts.keys());
+    }
+
+    /// Enters the block of a group.
+    pub(crate) fn insert_block(&mut self, id: GroupId, block: &IpBlock) {
+        self.blocks.insert(id, block);
+    }
+
+    /// Takes the block of a group out.
+    pub(crate) fn remove_block(&mut self, id: GroupId, block: &IpBlock) {
+        self.blocks.remove(id, block);
+    }
+
+    /// The class of an address.
+    pub(crate) fn class_of(&self, address: IpAddr) -> ClassId {
+        self.hosts.get(&address).map_or_else(|| self.blocks.class_of(address), |host| host.class)
+    }
+
+    /// Works out the classes of everything that was touched, and puts what changed into the output.
+    pub(crate) fn settle(
+        &mut self,
+        store: &Store,
+        members: &mut Members,
+        classes: &mut Classes,
+        output: &mut Output,
+    ) {
+        let refreshed = self.blocks.refresh();
+        for (first, last) in refreshed.spans {
+            let hosts = self.hosts.range(first..=last);
+            self.stale.extend(hosts.map(|(&address, _)| address));
+        }
+        for &prefix in &refreshed.prefixes {
+            if prefix.prefix_len() == prefix.max_prefix_len() {
+                self.stale.insert(prefix.addr());
+            } else {
+                self.settle_prefix(classes, prefix);
+            }
+        }
+        for &(_, class) in &refreshed.gone {
+            classes.release(class);
+        }
+        let stale = std::mem::take(&mut self.stale);
+        for &address in &stale {
+            self.settle_host(store, members, classes, address);
+        }
+        let gone = refreshed.gone.into_iter().map(|(prefix, _)| prefix);
+        for prefix in gone.chain(refreshed.prefixes).chain(stale.into_iter().map(IpNet::from)) {
+            self.publish(prefix, output);
+        }
+    }
+
+    fn settle_host(&mut self, store: &Store, members: &mut Members, classes: &mut Classes, address: IpAddr) {
+        if let Some(host) = self.hosts.get_mut(&address) {
+            if host.holders.is_empty() {
+                classes.release(host.class);
+                self.hosts.remove(&address);
+            } else {
+                let groups = key(store, members, self.blocks.groups_of(address), &host.holders);
+                classes.reassign(&mut host.class, &groups);
+            }
+        }
+        self.settle_prefix(classes, IpNet::from(address));
+    }
+
+    /// The class of a prefix that some block has; none of its own for a single address that somebody has.
+    fn settle_prefix(&mut self, classes: &mut Classes, prefix: IpNet) {
+        let Some(mut class) = self.blocks.class(prefix) else { return };
+        let groups = match self.host(prefix) {
+            Some(_) => Arc::from([]),
+            None => self.blocks.groups(prefix).expect("it has a class").clone(),
+        };
+        classes.reassign(&mut class, &groups);
+        self.blocks.set_class(prefix, class);
+    }
+
+    /// The host whose only address is the prefix.
+    fn host(&self, prefix: IpNet) -> Option<&Host> {
+        if prefix.prefix_len() == prefix.max_prefix_len() { self.hosts.get(&prefix.addr()) } else { None }
+    }
+
+    /// A prefix has an entry where its class is not that of the prefix above it.
+    fn publish(&self, prefix: IpNet, output: &mut Output) {
+        let class = self.host(prefix).map(|host| host.class).or_else(|| self.blocks.class(prefix));
+        output.set_prefix(prefix, class.filter(|&class| class != self.blocks.class_above(prefix)));
+    }
+}
+
+/// The groups of an address in some blocks that some have: see [`Classes`].
+fn key(store: &Store, members: &mut Members, around: &[GroupId], holders: &[Holder]) -> Vec<GroupId> {
+    match holders {
+        [holder] => key_of(store, members, around, *holder),
+        holders => join(holders.iter().map(|&holder| key_of(store, members, around, holder)).collect()),
+    }
+}
+
+fn key_of(store: &Store, members: &mut Members, around: &[GroupId], holder: Holder) -> Vec<GroupId> {
+    let own = members.of(holder);
+    let mut groups = Vec::with_capacity(around.len() + own.len());
+    groups.extend_from_slice(around);
+    groups.extend_from_slice(own);
+    if let Holder::Pod(slot) = holder
+        && let Some(stored) = store.live_pod(slot)
+    {
+        let asked = asked_ports(members, &groups, &stored.pod.ports);
+        groups.extend(asked.into_iter().map(|port| members.groups.intern(port)));
+    }
+    groups.sort_unstable();
+    groups.dedup();
+    groups
+}
+
+/// The ports of a pod in some groups that rules ask for by name.
+fn asked_ports(members: &Members, groups: &[GroupId], ports: &[ContainerPort]) -> Vec<Group> {
+    let mut asked = Vec::new();
+    for port in ports {
+        if let Some(name) = &port.name
+            && members.port_names(groups).any(|asked| asked.is_of(port))
+        {
+            asked.push(Group::Port { name: name.clone(), protocol: port.protocol, number: port.port });
+        }
+    }
+    asked
+}

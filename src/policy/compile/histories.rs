@@ -1,0 +1,331 @@
+//! Random histories: whatever happened before, the tables are those of a compile from scratch.
+//!
+//! A small world, so that everything meets everything: three namespaces, two nodes, pods that share addresses, blocks
+//! that pods are in, names of ports that mean different numbers. `PROPTEST_CASES` sets the number of histories;
+//! a failure prints its seed and the shortest history that shows it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+use crate::net::flow::Protocol;
+use crate::policy::objects::{
+    ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule, ContainerPort, IpBlock,
+    LabelSelector, Labels, Namespace, NetworkPolicy, NetworkPolicyRule, Node, Peer, Peers, PodScope,
+    PortMatch, Ports, Requirement, Tier,
+};
+use crate::tables::{PolicyKind, RuleOrigin};
+
+fn cases() -> ProptestConfig {
+    let cases =
+        if std::env::var_os("PROPTEST_CASES").is_some() { ProptestConfig::default().cases } else { 300 };
+    ProptestConfig { cases, max_shrink_iters: 20_000, ..ProptestConfig::default() }
+}
+
+fn name(names: &'static [&'static str]) -> impl Strategy<Value = String> {
+    select(names).prop_map(str::to_owned)
+}
+
+fn namespace_name() -> impl Strategy<Value = String> {
+    name(&["x", "y", "z"])
+}
+
+fn labels() -> impl Strategy<Value = Labels> {
+    btree_map(name(&["app", "team"]), name(&["a", "b"]), 0..3)
+}
+
+fn requirement() -> impl Strategy<Value = Requirement> {
+    (name(&["app", "team"]), vec(name(&["a", "b", "c"]), 1..3), 0..6).prop_map(
+        |(key, mut values, operator)| {
+            values.sort_unstable();
+            values.dedup();
+            match operator {
+                0 => Requirement::NotIn { key, values },
+                1 => Requirement::Exists { key },
+                2 => Requirement::DoesNotExist { key },
+                _ => Requirement::In { key, values },
+            }
+        },
+    )
+}
+
+fn selector() -> impl Strategy<Value = LabelSelector> {
+    vec(requirement(), 0..3).prop_map(|mut requirements| {
+        requirements.sort_unstable();
+        requirements.dedup();
+        LabelSelector { requirements }
+    })
+}
+
+fn prefix() -> impl Strategy<Value = IpNet> {
+    let address = prop_oneof![address(), Just("192.0.2.1".parse().unwrap())];
+    (address, select(&[0_u8, 8, 29, 30, 31, 32][..])).prop_map(|(address, length)| {
+        let length = if address.is_ipv6() && length > 8 { length + 96 } else { length };
+        IpNet::new_assert(address, length).trunc()
+    })
+}
+
+fn block() -> impl Strategy<Value = IpBlock> {
+    (prefix(), vec(prefix(), 0..3)).prop_map(|(cidr, mut except)| {
+        except.retain(|except| cidr.contains(except) && *except != cidr);
+        IpBlock { cidr, except }
+    })
+}
+
+fn address() -> impl Strategy<Value = IpAddr> {
+    prop_oneof![
+        4 => (0..12_u8).prop_map(|last| IpAddr::from([10, 0, 0, last])),
+        1 => (0..6_u16).prop_map(|last| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last])),
+    ]
+}
+
+fn protocol() -> impl Strategy<Value = Protocol> {
+    select(&[Protocol::TCP, Protocol::TCP, Protocol::UDP, Protocol::SCTP][..])
+}
+
+fn range() -> impl Strategy<Value = (u16, u16)> {
+    prop_oneof![
+        3 => select(&[53_u16, 80, 81, 443][..]).prop_map(|port| (port, port)),
+        1 => Just((80, 443)),
+        1 => Just((0, u16::MAX)),
+    ]
+}
+
+fn container_port() -> impl Strategy<Value = ContainerPort> {
+    (prop::option::weighted(0.8, name(&["http", "dns"])), protocol(), select(&[53_u16, 80, 81][..]))
+        .prop_map(|(name, protocol, port)| ContainerPort { name, protocol, port })
+}
+
+fn pod() -> impl Strategy<Value = Pod> {
+    let identity = (namespace_name(), name(&["p", "q", "r", "s"]));
+    let fate = (prop::option::weighted(0.8, name(&["n1", "n2"])), 0..12_u8);
+    let what = (labels(), vec(address(), 0..3), vec(container_port(), 0..3));
+    (identity, fate, what).prop_map(|((namespace, name), (node, fate), (labels, addresses, ports))| Pod {
+        name: PodName::new(namespace, name),
+        labels,
+        addresses,
+        node,
+        host_network: fate == 0,
+        finished: fate == 1,
+        ports,
+    })
+}
+
+fn peer() -> impl Strategy<Value = Peer> {
+    prop_oneof![
+        2 => (prop::option::of(selector()), selector()).prop_map(|(namespaces, pods)| Peer::Pods { namespaces, pods }),
+        1 => block().prop_map(Peer::IpBlock),
+    ]
+}
+
+fn port_match() -> impl Strategy<Value = PortMatch> {
+    prop_oneof![
+        2 => (protocol(), range()).prop_map(|(protocol, (first, last))| PortMatch::Range { protocol, first, last }),
+        1 => (protocol(), name(&["http", "dns"])).prop_map(|(protocol, name)| PortMatch::Named { protocol, name }),
+    ]
+}
+
+fn rule() -> impl Strategy<Value = NetworkPolicyRule> {
+    let peers = prop_oneof![1 => Just(Peers::Everyone), 3 => vec(peer(), 1..3).prop_map(Peers::Any)];
+    let ports = prop_oneof![1 => Just(Ports::All), 2 => vec(port_match(), 1..3).prop_map(Ports::Any)];
+    (peers, ports).prop_map(|(peers, ports)| NetworkPolicyRule { peers, ports })
+}
+
+fn network_policy() -> impl Strategy<Value = NetworkPolicy> {
+    let rules = || prop::option::of(vec(rule(), 0..3));
+    (namespace_name(), name(&["a", "b", "c"]), selector(), rules(), rules()).prop_map(
+        |(namespace, name, pod_selector, ingress, egress)| NetworkPolicy {
+            namespace,
+            name,
+            pod_selector,
+            ingress,
+            egress,
+        },
+    )
+}
+
+fn scope() -> impl Strategy<Value = PodScope> {
+    (selector(), selector()).prop_map(|(namespaces, pods)| PodScope { namespaces, pods })
+}
+
+fn cluster_rule() -> impl Strategy<Value = ClusterRule> {
+    let peer = prop_oneof![
+        3 => scope().prop_map(ClusterPeer::Pods),
+        1 => prefix().prop_map(ClusterPeer::Network),
+        1 => selector().prop_map(ClusterPeer::Nodes),
+        1 => Just(ClusterPeer::DomainName("example.com".to_owned())),
+        1 => Just(ClusterPeer::Everyone),
+    ];
+    let port = prop_oneof![
+        2 => (protocol(), range()).prop_map(|(protocol, (first, last))| ClusterPort::Range { protocol, first, last }),
+        1 => (prop::option::of(protocol()), name(&["http", "dns"]))
+            .prop_map(|(protocol, name)| ClusterPort::Named { protocol, name }),
+    ];
+    let action = select(&[ClusterAction::Accept, ClusterAction::Deny, ClusterAction::Pass][..]);
+    let rule_name = prop::option::of(name(&["one", "two"]));
+    (rule_name, action, vec(peer, 1..3), prop::option::of(vec(port, 1..3)))
+        .prop_map(|(name, action, peers, ports)| ClusterRule { name, action, peers, ports })
+}
+
+fn cluster_policy() -> impl Strategy<Value = ClusterNetworkPolicy> {
+    let kind = select(&[PolicyKind::ClusterNetworkPolicy, PolicyKind::AdminNetworkPolicy][..]);
+    let tier = select(&[Tier::Admin, Tier::Baseline][..]);
+    let rules = || vec(cluster_rule(), 0..3);
+    (kind, name(&["a", "b"]), tier, 0..2_u32, scope(), rules(), rules()).prop_map(
+        |(kind, name, tier, priority, subject, ingress, egress)| ClusterNetworkPolicy {
+            kind,
+            name,
+            tier,
+            priority,
+            subject,
+            ingress,
+            egress,
+        },
+    )
+}
+
+fn object() -> impl Strategy<Value = Object> {
+    let namespace =
+        (namespace_name(), labels()).prop_map(|(name, labels)| Object::Namespace(Namespace { name, labels }));
+    let node = (name(&["n1", "n2"]), labels(), vec(address(), 0..3))
+        .prop_map(|(name, labels, addresses)| Object::Node(Node { name, labels, addresses }));
+    prop_oneof![
+        6 => pod().prop_map(Object::Pod),
+        1 => namespace,
+        1 => node,
+        4 => network_policy().prop_map(Object::NetworkPolicy),
+        2 => cluster_policy().prop_map(Object::ClusterNetworkPolicy),
+    ]
+}
+
+fn change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        3 => object().prop_map(Change::Upsert),
+        1 => object().prop_map(|object| Change::Remove(ObjectName::of(&object))),
+    ]
+}
+
+fn options() -> impl Strategy<Value = Options> {
+    prop::option::of(Just("n1".to_owned())).prop_map(|node| Options { node })
+}
+
+fn follow(objects: &mut BTreeMap<ObjectName, Object>, change: &Change) {
+    match change {
+        Change::Upsert(object) => objects.insert(ObjectName::of(object), object.clone()),
+        Change::Remove(name) => objects.remove(name),
+    };
+}
+
+/// The tables without numbers: everything by its content, classes by the prefixes that lead to them.
+fn content(tables: &RuleTables) -> String {
+    let mut classes = BTreeMap::from([(ClassId::WORLD, 0)]);
+    for class in tables.prefixes.values() {
+        let next = classes.len();
+        classes.entry(*class).or_insert(next);
+    }
+    let row = |id: &crate::ids::RowId| {
+        let row = &tables.rows[id];
+        let spans = [&row.tcp, &row.udp, &row.sctp].map(|spans| {
+            let spans = spans.iter().map(|span| (span.first, span.last, named(tables, span.decision)));
+            spans.collect::<Vec<_>>()
+        });
+        format!("{spans:?} {:?}", named(tables, row.other))
+    };
+    let acl = |id: &crate::ids::AclId| {
+        let acl = &tables.acls[id];
+        let rows: BTreeMap<usize, String> =
+            acl.rows.iter().map(|(class, id)| (classes[class], row(id))).collect();
+        format!("{rows:?} {}", row(&acl.default))
+    };
+    let prefixes: BTreeMap<_, _> =
+        tables.prefixes.iter().map(|(prefix, class)| (prefix, classes[class])).collect();
+    let rows: BTreeSet<String> = tables.rows.keys().map(row).collect();
+    let acls: BTreeSet<String> = tables.acls.keys().map(acl).collect();
+    assert_eq!(rows.len(), tables.rows.len(), "equal rows are one");
+    assert_eq!(acls.len(), tables.acls.len(), "equal tables are one");
+    let rules: BTreeSet<&RuleOrigin> = tables.rules.values().collect();
+    assert_eq!(rules.len(), tables.rules.len(), "equal rules are one");
+    let pods = tables.pods.iter();
+    let pods: Vec<_> =
+        pods.map(|(name, pod)| (name, &pod.addresses, acl(&pod.ingress), acl(&pod.egress))).collect();
+    format!("{prefixes:?}\n{rows:?}\n{acls:?}\n{rules:?}\n{pods:?}")
+}
+
+fn named(tables: &RuleTables, decision: crate::tables::Decision) -> (crate::tables::Verdict, &RuleOrigin) {
+    (decision.verdict(), &tables.rules[&decision.rule()])
+}
+
+proptest! {
+    #![proptest_config(cases())]
+
+    #[test]
+    fn a_history_comes_to_what_a_compile_from_scratch_comes_to(
+        options in options(),
+        history in vec(vec(change(), 1..3), 1..40),
+    ) {
+        let mut compiler = Compiler::new(options.clone());
+        let mut objects = BTreeMap::new();
+        let mut followed = RuleTables::default();
+        for changes in history {
+            changes.iter().for_each(|change| follow(&mut objects, change));
+            let before = followed.clone();
+            let difference = compiler.apply_all(changes);
+            followed.apply(&difference);
+            prop_assert_eq!(&followed, compiler.tables());
+            prop_assert_eq!(&difference, &before.difference(&followed), "no more than what changed");
+            prop_assert_eq!(followed.check(), Ok(()));
+            let scratch = Compiler::from_objects(objects.values().cloned(), options.clone());
+            prop_assert_eq!(content(&followed), content(scratch.tables()));
+        }
+    }
+
+    #[test]
+    fn the_order_of_objects_changes_nothing(
+        options in options(),
+        objects in vec(object(), 0..40),
+        keys in vec(any::<u32>(), 40),
+    ) {
+        let objects: BTreeMap<_, _> =
+            objects.into_iter().map(|object| (ObjectName::of(&object), object)).collect();
+        let mut shuffled: Vec<_> = objects.values().cloned().zip(keys).collect();
+        shuffled.sort_by_key(|(_, key)| *key);
+        let a = Compiler::from_objects(objects.into_values(), options.clone());
+        let b = Compiler::from_objects(shuffled.into_iter().map(|(object, _)| object), options);
+        prop_assert_eq!(
+            serde_json::to_string(a.tables()).unwrap(),
+            serde_json::to_string(b.tables()).unwrap()
+        );
+    }
+
+    #[test]
+    fn a_full_compile_leaves_no_gaps(options in options(), objects in vec(object(), 0..40)) {
+        let compiler = Compiler::from_objects(objects, options);
+        let tables = compiler.tables();
+        prop_assert!(tables.rules.keys().map(|id| id.index()).eq(0..tables.rules.len()));
+        prop_assert!(tables.rows.keys().map(|id| id.index()).eq(0..tables.rows.len()));
+        prop_assert!(tables.acls.keys().map(|id| id.index()).eq(0..tables.acls.len()));
+        let classes: BTreeSet<usize> = tables.prefixes.values().map(|class| class.index()).collect();
+        prop_assert!(classes.into_iter().filter(|&class| class > 0).eq(1..compiler.classes.len()));
+    }
+
+    #[test]
+    fn what_everybody_left_is_given_back(options in options(), objects in vec(object(), 0..40)) {
+        let names: BTreeSet<ObjectName> = objects.iter().map(ObjectName::of).collect();
+        let mut compiler = Compiler::new(options);
+        for object in objects {
+            compiler.apply(Change::Upsert(object));
+        }
+        for name in names {
+            compiler.apply(Change::Remove(name));
+        }
+        prop_assert_eq!(compiler.tables(), &RuleTables::default());
+        prop_assert_eq!(compiler.classes.len(), 1, "the rest of the world");
+        prop_assert_eq!(compiler.members.groups.len(), 0);
+        prop_assert_eq!(compiler.members.port_uses.len(), 0);
+        prop_assert_eq!(compiler.store.namespaces().count(), 0);
+    }
+}

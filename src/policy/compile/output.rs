@@ -1,0 +1,127 @@
+//! The output: the tables as they stand, and what the change at hand has made of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ipnet::IpNet;
+
+use crate::ids::{AclId, ClassId, RowId, RuleId};
+use crate::tables::{Acl, PodName, PodPolicy, Row, RuleOrigin, RuleTables, TablesDiff};
+
+/// Changes of the rows of one ACL table.
+pub(crate) type RowChanges = BTreeMap<ClassId, Option<RowId>>;
+
+/// The tables, and which entries of them have changed since [`Output::take_difference`].
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    tables: RuleTables,
+    rules: BTreeSet<RuleId>,
+    prefixes: BTreeSet<IpNet>,
+    rows: BTreeSet<RowId>,
+    acls: BTreeSet<AclId>,
+    acl_rows: BTreeMap<AclId, BTreeSet<ClassId>>,
+    pods: BTreeSet<PodName>,
+}
+
+impl Output {
+    /// The tables.
+    pub(crate) fn tables(&self) -> &RuleTables {
+        &self.tables
+    }
+
+    /// Sets or clears the class of a prefix.
+    pub(crate) fn set_prefix(&mut self, prefix: IpNet, class: Option<ClassId>) {
+        if set(&mut self.tables.prefixes, prefix, class) {
+            self.prefixes.insert(prefix);
+        }
+    }
+
+    /// Sets or clears a rule.
+    pub(crate) fn set_rule(&mut self, id: RuleId, rule: Option<RuleOrigin>) {
+        if set(&mut self.tables.rules, id, rule) {
+            self.rules.insert(id);
+        }
+    }
+
+    /// Sets or clears a row.
+    pub(crate) fn set_row(&mut self, id: RowId, row: Option<Row>) {
+        if set(&mut self.tables.rows, id, row) {
+            self.rows.insert(id);
+        }
+    }
+
+    /// Sets or clears an ACL table.
+    pub(crate) fn set_acl(&mut self, id: AclId, acl: Option<Acl>) {
+        if set(&mut self.tables.acls, id, acl) {
+            self.acls.insert(id);
+        }
+    }
+
+    /// Changes rows of an ACL table that is there.
+    pub(crate) fn change_acl(&mut self, id: AclId, changes: &RowChanges) {
+        let Some(acl) = self.tables.acls.get_mut(&id) else { return };
+        for (&class, &row) in changes {
+            if set(&mut acl.rows, class, row) {
+                self.acl_rows.entry(id).or_default().insert(class);
+            }
+        }
+    }
+
+    /// Sets or clears the tables of a pod.
+    pub(crate) fn set_pod(&mut self, name: PodName, pod: Option<PodPolicy>) {
+        if self.tables.pods.get(&name) != pod.as_ref() {
+            self.pods.insert(name.clone());
+            set(&mut self.tables.pods, name, pod);
+        }
+    }
+
+    /// What has changed since the last time.
+    pub(crate) fn take_difference(&mut self) -> TablesDiff {
+        let tables = &self.tables;
+        let mut acl_rows = std::mem::take(&mut self.acl_rows);
+        acl_rows.retain(|id, _| !self.acls.contains(id));
+        let rows_of = |(id, classes): (AclId, BTreeSet<ClassId>)| {
+            let acl = &tables.acls[&id];
+            (id, classes.into_iter().map(|class| (class, acl.rows.get(&class).copied())).collect())
+        };
+        TablesDiff {
+            rules: entries(&tables.rules, std::mem::take(&mut self.rules)),
+            prefixes: entries(&tables.prefixes, std::mem::take(&mut self.prefixes)),
+            rows: entries(&tables.rows, std::mem::take(&mut self.rows)),
+            acls: entries(&tables.acls, std::mem::take(&mut self.acls)),
+            acl_rows: acl_rows.into_iter().map(rows_of).collect(),
+            pods: entries(&tables.pods, std::mem::take(&mut self.pods)),
+        }
+    }
+
+    /// Takes the tables as they stand for what the next difference is against.
+    pub(crate) fn forget_difference(&mut self) {
+        *self = Output { tables: std::mem::take(&mut self.tables), ..Output::default() };
+    }
+}
+
+/// Sets or clears an entry. Whether that changes anything.
+fn set<K: Ord, V: PartialEq>(table: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> bool {
+    match value {
+        None => table.remove(&key).is_some(),
+        Some(value) => match table.entry(key) {
+            std::collections::btree_map::Entry::Vacant(entry) => {
+                entry.insert(value);
+                true
+            }
+            std::collections::btree_map::Entry::Occupied(mut entry) => {
+                let changed = *entry.get() != value;
+                entry.insert(value);
+                changed
+            }
+        },
+    }
+}
+
+fn entries<K: Ord + Clone, V: Clone>(table: &BTreeMap<K, V>, keys: BTreeSet<K>) -> BTreeMap<K, Option<V>> {
+    keys.into_iter()
+        .map(|key| {
+            let value = table.get(&key).cloned();
+            (key, value)
+        })
+        .collect()
+}

@@ -1,0 +1,70 @@
+//! Rows and the rules that they name, shared by all tables.
+
+use std::sync::Arc;
+
+use crate::ids::{RowId, RuleId};
+use crate::policy::store::Interner;
+use crate::tables::{Decision, PortSpan, Row, RuleOrigin};
+
+use super::output::Output;
+
+/// The rows in use, and the rules in use.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    rows: Interner<RowId, Row>,
+    rules: Interner<RuleId, RuleOrigin>,
+}
+
+impl Rows {
+    /// The row, held once more. It comes with its rules named by their place in `origins`.
+    pub(crate) fn hold(&mut self, row: Row, origins: &[Arc<RuleOrigin>]) -> RowId {
+        let row = self.name_rules(row, origins);
+        let id = self.rows.intern(row);
+        self.rows.hold(id);
+        id
+    }
+
+    /// The row is held once less.
+    pub(crate) fn release(&mut self, id: RowId) {
+        self.rows.release(id);
+    }
+
+    /// Gives back rows and rules that nothing names, and puts what changed into the output.
+    pub(crate) fn sweep(&mut self, output: &mut Output) {
+        let rows = self.rows.sweep();
+        for (id, row) in &rows.gone {
+            rules_of(row).into_iter().for_each(|rule| self.rules.release(rule));
+            output.set_row(*id, None);
+        }
+        for id in rows.born {
+            let row = self.rows.key(id).clone();
+            rules_of(&row).into_iter().for_each(|rule| self.rules.hold(rule));
+            output.set_row(id, Some((*row).clone()));
+        }
+        let rules = self.rules.sweep();
+        for (id, _) in rules.gone {
+            output.set_rule(id, None);
+        }
+        for id in rules.born {
+            output.set_rule(id, Some((**self.rules.key(id)).clone()));
+        }
+    }
+
+    fn name_rules(&mut self, mut row: Row, origins: &[Arc<RuleOrigin>]) -> Row {
+        let mut name = |decision: &mut Decision| {
+            let rule = self.rules.intern(origins[decision.rule().index()].clone());
+            *decision = Decision::new(decision.verdict(), rule);
+        };
+        name(&mut row.other);
+        let spans = row.tcp.iter_mut().chain(&mut row.udp).chain(&mut row.sctp);
+        spans.for_each(|PortSpan { decision, .. }| name(decision));
+        row
+    }
+}
+
+fn rules_of(row: &Row) -> Vec<RuleId> {
+    let mut rules: Vec<RuleId> = row.decisions().map(Decision::rule).collect();
+    rules.sort_unstable();
+    rules.dedup();
+    rules
+}
