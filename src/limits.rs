@@ -40,6 +40,14 @@ pub const DOCUMENT_DEPTH_MAX: usize = 100;
 pub const ALIAS_NODES_MAX: usize = 500_000;
 /// Errors and warnings that are kept of one source; the rest is counted.
 pub const DIAGNOSTICS_MAX: usize = 1000;
+/// Prefixes in one set of tables.
+pub const PREFIXES_MAX: usize = 1 << 20;
+/// Classes of addresses in one set of tables.
+pub const CLASSES_MAX: usize = 1 << 20;
+/// Rows in one set of tables.
+pub const ROWS_MAX: usize = 1 << 22;
+/// ACL tables in one set of tables.
+pub const ACLS_MAX: usize = 1 << 16;
 
 const _: () = assert!(PORT_BURST_FRAMES_MAX <= BATCH_FRAMES_MAX);
 const _: () = assert!(RING_SLOTS.is_power_of_two() && RING_SLOTS >= 2 * BATCH_FRAMES_MAX);

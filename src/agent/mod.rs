@@ -1,3 +1,4 @@
-//! Where objects come from.
+//! Where policy objects come from: files and directories.
 
+pub mod directory;
 pub mod files;

@@ -16,7 +16,7 @@ use super::{FlowInfo, PortError, Settings, StartError, World, packet};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::{PORTS_MAX, WORKERS_MAX};
 use crate::net::flow::FlowKey;
-use crate::tables::{RuleOrigin, TablesError, Verdict};
+use crate::tables::{RuleOrigin, Verdict};
 
 /// The control side's half of a dataplane.
 pub(super) struct Core {
@@ -46,8 +46,7 @@ impl Core {
             StartError::Setup(format!("the kernel gives no event counter to wake workers with: {error}"))
         })?;
         let world = Arc::new(World::default());
-        let view = View::new(&world, Generation(0), &BTreeMap::new(), workers)
-            .map_err(|error| StartError::Setup(error.to_string()))?;
+        let view = View::new(&world, Generation(0), &BTreeMap::new(), workers);
         let shared = Shared {
             view: ArcSwap::from_pointee(view),
             conntrack: Conntrack::new(&settings.conntrack),
@@ -97,16 +96,10 @@ impl Core {
 
     fn publish_changed(&self, state: &mut State, wait: &dyn Fn(&Core, Generation)) {
         let world = state.world.clone();
-        // The world has been laid out before; only ports differ, and those cannot be wrong.
-        let published = self.publish_in(state, world, wait);
-        debug_assert!(published.is_ok());
+        self.publish_in(state, world, wait);
     }
 
-    pub(super) fn publish(
-        &self,
-        world: World,
-        wait: &dyn Fn(&Core, Generation),
-    ) -> Result<Generation, TablesError> {
+    pub(super) fn publish(&self, world: World, wait: &dyn Fn(&Core, Generation)) -> Generation {
         self.publish_in(&mut self.state(), Arc::new(world), wait)
     }
 
@@ -115,9 +108,9 @@ impl Core {
         state: &mut State,
         world: Arc<World>,
         wait: &dyn Fn(&Core, Generation),
-    ) -> Result<Generation, TablesError> {
+    ) -> Generation {
         let generation = Generation(state.generation.0 + 1);
-        let view = View::new(&world, generation, &state.ports, self.workers())?;
+        let view = View::new(&world, generation, &state.ports, self.workers());
         let old = self.shared.view.swap(Arc::new(view));
         state.world = world;
         state.generation = generation;
@@ -125,7 +118,7 @@ impl Core {
         for count in old.decisions() {
             *state.decisions.entry((count.origin, count.verdict)).or_default() += count.packets;
         }
-        Ok(generation)
+        generation
     }
 
     pub(super) fn world(&self) -> Arc<World> {

@@ -13,7 +13,6 @@ use super::view::PortFacts;
 use super::worker::{Command, Worker};
 use super::{Counters, FlowInfo, PortError, PortKind, PortReport, PortSpec, Settings, StartError, World};
 use crate::ids::{Generation, PortId, WorkerId};
-use crate::tables::TablesError;
 use crate::xdp::{Binder, ClosedQueue, Interface, PortQueue, Program, Umem, XdpError};
 
 /// Longest wait for a worker to come to the end of a batch. A worker that takes longer is stuck, and everything with it.
@@ -142,9 +141,10 @@ impl Dataplane {
         Ok(())
     }
 
-    /// Makes `world` what every worker sees from its next batch on; returns when the last one has passed to it. Tables
-    /// that are not whole change nothing.
-    pub fn publish(&self, world: World) -> Result<Generation, TablesError> {
+    /// Makes `world` what every worker sees from its next batch on; returns when the last one has passed to it.
+    ///
+    /// Panics on tables that [`RuleTables::check`](crate::tables::RuleTables::check) refuses.
+    pub fn publish(&self, world: World) -> Generation {
         self.core.publish(world, &Core::settle)
     }
 

@@ -11,7 +11,6 @@ use super::view::PortFacts;
 use super::worker::{Command, Worker};
 use super::{Counters, FlowInfo, PortError, PortKind, Settings, StartError, World};
 use crate::ids::{Generation, PortId, WorkerId};
-use crate::tables::TablesError;
 use crate::xdp::{MemoryPeer, Umem};
 
 /// The dataplane.
@@ -87,7 +86,9 @@ impl Simulation {
     }
 
     /// Publishes a world; each worker sees it from its next step on.
-    pub fn publish(&mut self, world: World) -> Result<Generation, TablesError> {
+    ///
+    /// Panics on tables that [`RuleTables::check`](crate::tables::RuleTables::check) refuses.
+    pub fn publish(&mut self, world: World) -> Generation {
         self.core.publish(world, &|_, _| {})
     }
 

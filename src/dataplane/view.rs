@@ -13,7 +13,7 @@ use crate::limits::{POD_ADDRESSES_MAX, PORTS_MAX};
 use crate::net::flow::Protocol;
 use crate::net::icmp::link_local;
 use crate::net::mac::Mac;
-use crate::tables::{Classifier, Decision, PodName, RouteTable, RuleOrigin, RuleTables, TablesError};
+use crate::tables::{Classifier, Decision, PodName, RouteTable, RuleOrigin, RuleTables};
 
 /// What the pod behind a port may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,13 +131,13 @@ impl PortView {
 }
 
 impl View {
-    /// Lays out a world.
+    /// Lays out a world. Its tables have been checked ([`World::tables`]).
     pub(crate) fn new(
         world: &World,
         generation: Generation,
         open: &BTreeMap<PortId, PortFacts>,
         workers: usize,
-    ) -> Result<View, TablesError> {
+    ) -> View {
         let tables = world.tables.as_deref();
         let (routes, hops) = layout_routes(world);
         let rules =
@@ -147,18 +147,19 @@ impl View {
             origins[id.index()] = Some(origin.clone());
         }
         let gateway = |v4: bool| world.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
-        Ok(View {
+        View {
             generation,
             mac: world.gateway.mac,
             gateway_v4: gateway(true),
             gateway_v6: gateway(false).unwrap_or_else(|| link_local(world.gateway.mac).into()),
-            classifier: tables.map(Classifier::new).transpose()?,
+            classifier: tables
+                .map(|tables| Classifier::new(tables).expect("tables of a world have been checked")),
             routes,
             hops,
             ports: layout_ports(world, open),
             hits: (0..workers).map(|_| (0..rules).map(|_| Default::default()).collect()).collect(),
             origins,
-        })
+        }
     }
 
     /// A port, if it is open.

@@ -3,10 +3,11 @@
 
 use std::net::IpAddr;
 
+use crate::limits::DIAGNOSTICS_MAX;
 use crate::net::flow::Protocol;
 use crate::policy::objects::Object;
 use crate::policy::read::cursor::{At, Fields, Findings};
-use crate::policy::read::documents::{Reader, check_duplicates, faulty};
+use crate::policy::read::documents::{Reader, check_duplicates, faulty, note_left_out};
 use crate::policy::read::tree::{self, Node, Value};
 use crate::policy::read::{Diagnostic, Location, Parsed, Severity, Skipped, Source};
 use crate::tables::{PodName, Verdict};
@@ -73,7 +74,7 @@ pub struct Cases {
 /// Reads the cases of a text; or every error, each with the name of its case.
 pub fn read_cases(source: &Source) -> Result<Cases, Vec<Diagnostic>> {
     let (nodes, faults) = tree::parse(source.text(), source.is_json());
-    let mut reader = CaseReader { source, cases: Cases::default(), errors: Vec::new() };
+    let mut reader = CaseReader { source, cases: Cases::default(), errors: Vec::new(), left_out: 0 };
     for node in &nodes {
         match &node.value {
             Value::Null => {}
@@ -81,8 +82,10 @@ pub fn read_cases(source: &Source) -> Result<Cases, Vec<Diagnostic>> {
             _ => reader.case(node),
         }
     }
-    reader.errors.extend(faulty(source, faults).into_list());
+    let (faults, _) = faulty(source, faults).into_list();
+    reader.keep(faults);
     reader.errors.sort_by_key(|error| error.location.offset());
+    note_left_out(&mut reader.errors, reader.left_out);
     if reader.errors.is_empty() { Ok(reader.cases) } else { Err(reader.errors) }
 }
 
@@ -90,9 +93,16 @@ struct CaseReader<'s> {
     source: &'s Source,
     cases: Cases,
     errors: Vec<Diagnostic>,
+    left_out: usize,
 }
 
 impl CaseReader<'_> {
+    fn keep(&mut self, errors: Vec<Diagnostic>) {
+        let room = DIAGNOSTICS_MAX.saturating_sub(self.errors.len());
+        self.left_out += errors.len().saturating_sub(room);
+        self.errors.extend(errors.into_iter().take(room));
+    }
+
     fn case(&mut self, node: &Node<'_>) {
         let name = node.get("name").and_then(|node| node.text()).unwrap_or_default();
         let context = format!("case {name:?}");
@@ -114,7 +124,7 @@ impl CaseReader<'_> {
                 let location = Location::new(self.source, node.span);
                 self.cases.cases.push(Case { name: name.to_owned(), location, objects, probes });
             }
-            Err(errors) => self.errors.extend(errors),
+            Err(errors) => self.keep(errors),
         }
     }
 }
@@ -200,5 +210,73 @@ fn verdict(at: &At<'_>) -> Option<Verdict> {
             at.unsupported(&["allow", "deny"]);
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cases(text: &str) -> Result<Cases, Vec<String>> {
+        read_cases(&Source::new("cases.yaml", text))
+            .map_err(|errors| errors.iter().map(|error| format!("{} {}", error.object, error.path)).collect())
+    }
+
+    #[test]
+    fn a_case_has_objects_and_probes() {
+        let text = "name: one\nresources:\n- {kind: Namespace, apiVersion: v1, metadata: {name: a}}\n- {kind: Service, apiVersion: v1, \
+                    metadata: {name: s}}\nprobes:\n- {from: {pod: a/x}, to: {ip: 192.0.2.7}, protocol: UDP, port: 53, expect: deny}\n\
+                    - {from: {ip: \"::1\"}, to: {pod: a/x}, protocol: ICMPv6, expect: allow}\n";
+        let read = cases(text).unwrap();
+        let [case] = read.cases.as_slice() else { panic!("{read:?}") };
+        assert_eq!((case.name.as_str(), case.objects.len(), read.skipped.len()), ("one", 1, 1));
+        let probe = &case.probes[0];
+        assert_eq!((probe.protocol, probe.port, probe.expect), (Protocol::UDP, 53, Verdict::Deny));
+        assert_eq!((probe.from.to_string(), probe.to.to_string()), ("a/x".into(), "192.0.2.7".into()));
+        assert_eq!((probe.location.line(), case.probes[1].port), (6, 0));
+    }
+
+    #[test]
+    fn a_case_or_a_list_of_cases_or_several_documents() {
+        for (text, count) in [
+            ("name: a", 1),
+            ("- name: a\n- name: b", 2),
+            ("name: a\n---\n[{name: b}, {name: c}]", 3),
+            ("", 0),
+        ] {
+            assert_eq!(cases(text).unwrap().cases.len(), count, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_name_their_case_and_all_of_them_are_found() {
+        let text = "- name: one\n  probes: [{from: {pod: 5}, to: {}, port: 0, expect: drop, why: x}]\n- name: two\n  resources: [{kind: Pod, \
+                    apiVersion: v1, metadata: {name: p}, spec: {hostNetwok: true}}]\n- probe: []\n";
+        let wanted = [
+            "case \"one\" probes[0].from.pod",
+            "case \"one\" probes[0].to",
+            "case \"one\" probes[0].port",
+            "case \"one\" probes[0].expect",
+            "case \"one\" probes[0].why",
+            "case \"two\": default/p spec.hostNetwok",
+            "case \"\" probe",
+            "case \"\" name",
+        ];
+        assert_eq!(cases(text).unwrap_err(), wanted);
+    }
+
+    #[test]
+    fn a_probe_of_a_protocol_with_ports_needs_one() {
+        let probe = |rest: &str| {
+            cases(&format!(
+                "{{name: a, probes: [{{from: {{ip: 10.0.0.1}}, to: {{ip: 10.0.0.2}}, expect: allow{rest}}}]}}"
+            ))
+        };
+        assert!(probe("").is_err() && probe(", port: 65536").is_err() && probe(", port: 80").is_ok());
+        assert!(
+            probe(", protocol: ICMP").is_ok()
+                && probe(", protocol: 47").is_ok()
+                && probe(", protocol: x").is_err()
+        );
     }
 }

@@ -9,11 +9,11 @@ mod resolve;
 
 mod compile;
 
+pub mod cases;
+
 pub use compile::{Compiler, Options};
 pub use resolve::{Group, NamespaceScope, PodSet};
 pub use store::{Change, ObjectName};
-
-pub mod cases;
 pub mod stand_in;
 pub mod trial;
 

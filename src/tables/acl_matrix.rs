@@ -112,3 +112,51 @@ impl AclMatrix {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::{btree_map, vec};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn acl() -> impl Strategy<Value = Acl> {
+        let class = prop_oneof![0..20_u32, 250..260_u32, 0..3000_u32].prop_map(ClassId);
+        let rows = btree_map(class, (0..5_u32).prop_map(RowId), 0..20);
+        (rows, 0..5_u32).prop_map(|(rows, default)| Acl { rows, default: RowId(default) })
+    }
+
+    proptest! {
+        #[test]
+        fn gives_the_rows_that_the_tables_give(
+            changes in vec((0..6_u32, prop::option::of(acl())), 1..30),
+            classes in vec(0..4000_u32, 30),
+        ) {
+            let (mut matrix, mut naive) = (AclMatrix::default(), BTreeMap::new());
+            for (id, acl) in changes {
+                matrix.set(AclId(id), acl.as_ref());
+                naive.insert(AclId(id), acl);
+            }
+            let named = naive.values().flatten().flat_map(|acl| acl.rows.keys().copied());
+            let classes: Vec<ClassId> = named.chain(classes.into_iter().map(ClassId)).collect();
+            for (id, class) in (0..8).flat_map(|id| classes.iter().map(move |&class| (AclId(id), class))) {
+                let expected = naive.get(&id).and_then(Option::as_ref).map_or(NOWHERE, |acl| acl.row(class));
+                prop_assert_eq!(matrix.row(id, class), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn tables_that_say_little_take_little() {
+        let mut matrix = AclMatrix::default();
+        for id in 0..500 {
+            let rows = BTreeMap::from([(ClassId(19_999), RowId(1))]);
+            matrix.set(AclId(id), Some(&Acl { rows, default: RowId(0) }));
+        }
+        assert!(matrix.cells.bytes() < 1 << 20, "{} bytes", matrix.cells.bytes());
+        for id in 0..500 {
+            matrix.set(AclId(id), None);
+        }
+        assert_eq!(matrix.defaults.len(), 1, "only tables that are not there are left");
+    }
+}

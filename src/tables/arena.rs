@@ -19,6 +19,9 @@ pub(super) const UNIT_WORDS: u32 = 4;
 /// Words of the largest block.
 pub(super) const BLOCK_WORDS_MAX: usize = 256;
 
+/// Units of an arena: a unit's number leaves six bits of a word to others.
+const UNITS_MAX: u32 = 1 << 26;
+
 /// Sizes of blocks: 4, 8, 16, 32, 64, 128, 256 words.
 const SIZES: usize = 7;
 
@@ -106,6 +109,7 @@ impl Arena {
             let units = 1 << class;
             let first = (self.reserve_pages(PAGE_WORDS, 0) as u32) / UNIT_WORDS;
             let end = first + (PAGE_WORDS as u32) / UNIT_WORDS;
+            assert!(end <= UNITS_MAX, "a compiled table is above 1 GiB: the limits allow no such tables");
             // Popped from the end: the lowest block of the page goes out first.
             self.free[class].extend((first..end).step_by(units).rev());
         }

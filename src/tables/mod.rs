@@ -13,6 +13,7 @@ mod rule_tables;
 
 mod acl_matrix;
 mod arena;
+mod canonical;
 mod classifier;
 mod pod_index;
 mod prefix_set;
@@ -20,6 +21,9 @@ mod prefix_table;
 mod prefix_trie;
 mod route;
 mod row_store;
+
+#[cfg(test)]
+mod generate;
 
 pub use classifier::{Classifier, Judgement, PodAcls, Question};
 pub use decision::{Decision, Direction, PolicyKind, PolicyRef, RuleOrigin, Verdict};

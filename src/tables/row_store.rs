@@ -220,3 +220,76 @@ fn intervals(spans: &[PortSpan], other: Decision) -> Vec<Interval> {
     }
     intervals
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ids::RuleId;
+    use crate::tables::generate;
+
+    fn agree(store: &RowStore, id: RowId, row: &Row, ports: impl Iterator<Item = u16>) {
+        for port in ports {
+            for protocol in [Protocol::TCP, Protocol::UDP, Protocol::SCTP, Protocol::ICMP] {
+                assert_eq!(
+                    store.decide(id, protocol, port),
+                    row.decide(protocol, port),
+                    "{protocol} {port} {row:?}"
+                );
+            }
+        }
+    }
+
+    /// A row with `count` spans of one port, none touching the next.
+    fn row_of(count: u16) -> Row {
+        let decision = |port: u16| Decision::allow(RuleId(u32::from(port) + 1));
+        let span = |port| PortSpan { first: port, last: port, decision: decision(port) };
+        let spans: Vec<PortSpan> = (0..count).map(|i| span(2 * i + 1)).collect();
+        Row { tcp: spans.clone(), udp: spans, sctp: Vec::new(), other: Decision::deny(RuleId(0)) }
+    }
+
+    proptest! {
+        #[test]
+        fn decides_what_a_look_at_every_span_decides(
+            rows in vec((0..30_u32, prop::option::of(generate::row())), 1..40),
+            ports in vec(generate::port(), 60),
+        ) {
+            let (mut store, mut naive) = (RowStore::default(), std::collections::BTreeMap::new());
+            for (id, row) in rows {
+                store.set(RowId(id), row.as_ref());
+                naive.insert(RowId(id), row);
+            }
+            for (&id, row) in &naive {
+                let closed = Row::uniform(Decision::deny(RuleId(0)));
+                agree(&store, id, row.as_ref().unwrap_or(&closed), ports.iter().copied());
+            }
+        }
+    }
+
+    #[test]
+    fn every_height_of_tree_decides_every_port_right() {
+        for count in [1, 3, 4, 7, 8, 63, 64, 1000, 1024, 16384, 32767] {
+            let mut store = RowStore::default();
+            let row = row_of(count);
+            store.set(RowId(0), Some(&row));
+            let step = if count > 1000 { 251 } else { 31 };
+            let ports = (0..=u16::MAX).step_by(step).chain([1, 2, 2 * count - 1, u16::MAX]);
+            agree(&store, RowId(0), &row, ports);
+        }
+    }
+
+    #[test]
+    fn memory_of_a_replaced_row_is_used_again() {
+        let mut store = RowStore::default();
+        store.set(RowId(3), Some(&row_of(5000)));
+        let words = store.blocks.words();
+        for count in (1..5000).step_by(97) {
+            store.set(RowId(3), Some(&row_of(count)));
+        }
+        store.set(RowId(3), None);
+        store.set(RowId(4), Some(&row_of(5000)));
+        assert!(store.blocks.words() <= words + 7 * PAGE_WORDS, "{words} grew to {}", store.blocks.words());
+    }
+}

@@ -3,7 +3,7 @@
 //! libxdp makes the file descriptor that the UMEM was registered by the first socket's own (`xsk.c`,
 //! `xsk_socket__create_shared`), and closes it with the UMEM, not with the socket. Were it a port's, that port could
 //! never be closed: the kernel would go on to receive into frames that were given back. And a socket that shares a UMEM
-//! takes its mode from the first one (`net/xdp/xsk_buff_pool.c`, `xp_assign_dev_shared`): copy, and need_wakeup.
+//! takes its mode from the first one (`net/xdp/xsk_buff_pool.c`, `xp_assign_dev_shared`): copy, and with the `need_wakeup` flag.
 //!
 //! So the first socket is bound where nothing ever comes by: to the loopback interface of a network namespace that
 //! nobody else is in. The namespace lives as long as the socket, and goes with the process.

@@ -1,8 +1,8 @@
 //! What keeps a UMEM, a program or a queue from being set up: one sentence for the operator each.
 
-use std::error::Error as _;
 use std::io;
 
+use super::kernel_log;
 use crate::limits::MTU_MAX;
 
 /// Why something of AF_XDP cannot be set up. Nothing is left behind.
@@ -118,6 +118,15 @@ impl XdpError {
             _ => XdpError::Refused { action, reason: error.to_string() },
         }
     }
+
+    /// The same for an error of libbpf-rs, which tells its kind and its text, with the kernel's own words before it.
+    pub(super) fn from_bpf(action: impl Into<String>, error: &libbpf_rs::Error, said: &[String]) -> XdpError {
+        let action = action.into();
+        match error.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => XdpError::Privilege { action },
+            _ => XdpError::Refused { action, reason: kernel_log::reason(said, &format!("{error:#}")) },
+        }
+    }
 }
 
 /// The error number inside an error of xsk-rs, which keeps it as its source.
@@ -129,21 +138,6 @@ pub(super) fn io_source(error: &dyn std::error::Error) -> io::Error {
     {
         Some(number) => io::Error::from_raw_os_error(number),
         None => io::Error::other(error.to_string()),
-    }
-}
-
-/// The error number inside an error of libbpf-rs.
-pub(super) fn bpf_source(error: &libbpf_rs::Error) -> io::Error {
-    let mut source: Option<&(dyn std::error::Error + 'static)> = error.source();
-    while let Some(inner) = source {
-        if let Some(number) = inner.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
-            return io::Error::from_raw_os_error(number);
-        }
-        source = inner.source();
-    }
-    match error.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => io::Error::from_raw_os_error(libc::EPERM),
-        _ => io::Error::other(error.to_string()),
     }
 }
 

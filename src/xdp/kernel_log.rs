@@ -19,18 +19,26 @@ pub(super) fn captured<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
 }
 
 /// What libbpf prints elsewhere goes to the debug log: whoever called it has the error.
+#[allow(clippy::needless_pass_by_value)] // The signature is that of libbpf-rs's callback.
 fn keep(_level: PrintLevel, text: String) {
     let line = text.trim().trim_start_matches("libbpf: ").to_owned();
-    LINES.with_borrow_mut(|lines| match lines {
-        Some(lines) => lines.push(line),
-        None => tracing::debug!(target: "palisade::xdp", "libbpf: {line}"),
+    LINES.with_borrow_mut(|lines| {
+        if let Some(lines) = lines {
+            lines.push(line);
+        } else {
+            tracing::debug!(target: "palisade::xdp", "libbpf: {line}");
+        }
     });
 }
 
-/// The kernel's reason among the lines (netlink's extended acknowledgement), or else the error's own text.
-pub(super) fn reason(lines: &[String], error: &std::io::Error) -> String {
+/// The kernel's reason among the lines (netlink's extended acknowledgement; the verifier's and libbpf's where there is
+/// none), and the error's own text.
+pub(super) fn reason(lines: &[String], error: &str) -> String {
     let told = lines.iter().find_map(|line| line.strip_prefix("Kernel error message: "));
-    told.map_or_else(|| error.to_string(), |told| format!("{told} ({error})"))
+    match told.map_or_else(|| lines.join("; "), str::to_owned) {
+        told if told.is_empty() => error.to_owned(),
+        told => format!("{told} ({error})"),
+    }
 }
 
 #[cfg(test)]
@@ -38,15 +46,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_words_come_before_the_error_number() {
-        let error = std::io::Error::from_raw_os_error(libc::ERANGE);
+    fn the_kernels_words_come_before_the_errors() {
+        let line = |text: &str| text.to_owned();
         let lines =
-            ["something".to_owned(), "Kernel error message: Peer MTU is too large to set XDP".to_owned()];
-        assert_eq!(
-            reason(&lines, &error),
-            "Peer MTU is too large to set XDP (Numerical result out of range (os error 34))"
-        );
-        assert_eq!(reason(&lines[..1], &error), error.to_string());
+            [line("prog 'x': failed"), line("Kernel error message: Peer MTU is too large to set XDP")];
+        assert_eq!(reason(&lines, "ERANGE"), "Peer MTU is too large to set XDP (ERANGE)");
+        assert_eq!(reason(&lines[..1], "EINVAL"), "prog 'x': failed (EINVAL)");
+        assert_eq!(reason(&[], "EINVAL"), "EINVAL");
     }
 
     #[test]

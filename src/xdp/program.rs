@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder, Xdp, XdpFlags};
 
-use super::error::{XdpError, bpf_source};
+use super::error::XdpError;
 use super::interface::Interface;
 use super::kernel_log;
 
@@ -42,10 +42,11 @@ impl Program {
         interface.check_mtu()?;
         let (code, sockets) = load(PORT_OBJECT, queues)?;
         let slot = Slot { interface, code: code.as_fd() };
+        let id = libbpf_rs::Program::id_from_fd(slot.code)
+            .map_err(|error| slot.refusal("tell the id of the XDP program for", &error, &[]))?;
         let earlier = slot.attached()?;
         slot.refuse_foreign(&earlier)?;
         let mode = slot.attach_best(&earlier)?;
-        let id = slot.attached()?.in_mode(mode.native);
         Ok((Program { interface: interface.clone(), mode: mode.clone(), code, id, sockets }, mode))
     }
 
@@ -71,20 +72,15 @@ impl Program {
         let value = socket.as_raw_fd().to_ne_bytes();
         self.sockets.update(&key, &value, MapFlags::ANY).map_err(|error| {
             let action = format!("send queue {queue} of {} to its AF_XDP socket", self.interface.name);
-            XdpError::from_io(action, &bpf_source(&error))
+            XdpError::from_bpf(action, &error, &[])
         })
     }
 }
 
 /// Loads a program object: the program and its map of sockets.
 fn load(object: &[u8], queues: u16) -> Result<(OwnedFd, MapHandle), XdpError> {
-    let (loaded, lines) = kernel_log::captured(|| try_load(object, queues));
-    loaded.map_err(|error| match XdpError::from_io("load the XDP program", &bpf_source(&error)) {
-        XdpError::Refused { action, reason } => {
-            XdpError::Refused { action, reason: [vec![reason], lines].concat().join("; ") }
-        }
-        other => other,
-    })
+    let (loaded, said) = kernel_log::captured(|| try_load(object, queues));
+    loaded.map_err(|error| XdpError::from_bpf("load the XDP program", &error, &said))
 }
 
 fn try_load(object: &[u8], queues: u16) -> libbpf_rs::Result<(OwnedFd, MapHandle)> {
@@ -127,8 +123,7 @@ impl Slot<'_> {
 
     fn attached(&self) -> Result<Attached, XdpError> {
         let answer = Xdp::new(self.code).query(self.index(), XdpFlags::NONE);
-        let found =
-            answer.map_err(|error| self.refusal("tell the XDP programs of", &bpf_source(&error), &[]))?;
+        let found = answer.map_err(|error| self.refusal("tell the XDP programs of", &error, &[]))?;
         // With one program only, older kernels give its id and hook alone; libbpf puts it where it belongs.
         Ok(Attached { native: found.drv_prog_id, generic: found.skb_prog_id, offloaded: found.hw_prog_id })
     }
@@ -164,26 +159,24 @@ impl Slot<'_> {
 
     fn set(&self, native: bool) -> Result<(), XdpError> {
         let flags = if native { XdpFlags::DRV_MODE } else { XdpFlags::SKB_MODE };
-        let (set, lines) = kernel_log::captured(|| Xdp::new(self.code).attach(self.index(), flags));
-        set.map_err(|error| self.refusal("attach the XDP program to", &bpf_source(&error), &lines))
+        let (set, said) = kernel_log::captured(|| Xdp::new(self.code).attach(self.index(), flags));
+        set.map_err(|error| self.refusal("attach the XDP program to", &error, &said))
     }
 
     fn clear(&self, native: bool) -> Result<(), XdpError> {
         let flags = if native { XdpFlags::DRV_MODE } else { XdpFlags::SKB_MODE };
-        let (cleared, lines) = kernel_log::captured(|| Xdp::new(self.code).detach(self.index(), flags));
-        cleared.map_err(|error| self.refusal("detach the XDP program from", &bpf_source(&error), &lines))
+        let (cleared, said) = kernel_log::captured(|| Xdp::new(self.code).detach(self.index(), flags));
+        cleared.map_err(|error| self.refusal("detach the XDP program from", &error, &said))
     }
 
-    fn refusal(&self, verb: &str, error: &std::io::Error, lines: &[String]) -> XdpError {
+    fn refusal(&self, verb: &str, error: &libbpf_rs::Error, said: &[String]) -> XdpError {
         let name = &self.interface.name;
-        if matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) {
-            return XdpError::NoInterface { interface: name.clone() };
-        }
-        match XdpError::from_io(format!("{verb} interface {name}"), error) {
-            XdpError::Refused { action, .. } => {
-                XdpError::Refused { action, reason: kernel_log::reason(lines, error) }
+        match Interface::find(name) {
+            Ok(there) if there.index == self.interface.index => {
+                XdpError::from_bpf(format!("{verb} interface {name}"), error, said)
             }
-            other => other,
+            Ok(_) => XdpError::NoInterface { interface: name.clone() },
+            Err(why) => why,
         }
     }
 }

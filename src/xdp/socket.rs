@@ -1,6 +1,8 @@
 //! One AF_XDP socket: the four rings of one queue of one interface.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use xsk_rs::config::{Interface as InterfaceName, LibxdpFlags, QueueSize, SocketConfig};
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, TxQueue};
@@ -16,6 +18,11 @@ use crate::limits::{BATCH_FRAMES_MAX, FRAME_BYTES, RING_SLOTS};
 /// `XDP_MAX_TX_SKB_BUDGET` of `linux/if_xdp.h` (Linux 6.17): most frames that one `sendto` transmits in copy mode.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
 
+/// A closed socket's queue is taken until a worker of the kernel has released it (`xp_put_pool` of
+/// `net/xdp/xsk_buff_pool.c`): so long an open waits for a queue that is taken, and so often it looks.
+const RELEASE_PATIENCE: Duration = Duration::from_millis(500);
+const RELEASE_POLL: Duration = Duration::from_millis(2);
+
 /// The socket, as its four rings. It is closed when the last of them is dropped.
 pub(super) struct XskSocket {
     rx: RxQueue,
@@ -25,7 +32,7 @@ pub(super) struct XskSocket {
 }
 
 impl XskSocket {
-    /// Binds a socket that shares `umem`. Its mode is the anchor's: copy, need_wakeup.
+    /// Binds a socket that shares `umem`. Its mode is the anchor's: copy, with `need_wakeup`.
     pub(super) fn open(
         umem: &xsk_rs::Umem,
         interface: &Interface,
@@ -41,9 +48,18 @@ impl XskSocket {
             .name
             .parse()
             .map_err(|_| XdpError::NoInterface { interface: interface.name.clone() })?;
-        // SAFETY: no program is loaded by libxdp (INHIBIT_PROG_LOAD), which is what the contract asks for.
-        let (tx, rx, shared) = unsafe { xsk_rs::Socket::new(config, umem, &name, u32::from(queue)) }
-            .map_err(|error| refusal(&io_source(&error), interface, queue))?;
+        let deadline = Instant::now() + RELEASE_PATIENCE;
+        let (tx, rx, shared) = loop {
+            // SAFETY: no program is loaded by libxdp (INHIBIT_PROG_LOAD), which is what the contract asks for.
+            let error = match unsafe { xsk_rs::Socket::new(config, umem, &name, u32::from(queue)) } {
+                Ok(rings) => break rings,
+                Err(error) => io_source(&error),
+            };
+            if error.raw_os_error() != Some(libc::EBUSY) || Instant::now() > deadline {
+                return Err(refusal(&error, interface, queue));
+            }
+            thread::sleep(RELEASE_POLL);
+        };
         // Without rings of its own, the socket is this UMEM's second on the queue.
         let (fill, completion) =
             shared.ok_or_else(|| XdpError::QueueTaken { interface: interface.name.clone(), queue })?;

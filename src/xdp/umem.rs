@@ -33,6 +33,8 @@ pub struct Binder {
 impl Umem {
     /// Memory for at least `frames` frames, registered with the kernel, and the token of each. With `huge_pages`, in
     /// huge pages when there are enough (and then as many frames as fill them); otherwise in ordinary ones.
+    ///
+    /// Needs CAP_NET_RAW, and CAP_SYS_ADMIN for the network namespace that holds the UMEM's first socket.
     pub fn new(frames: usize, huge_pages: bool) -> Result<(Umem, Vec<Frame>), XdpError> {
         let (region, templates) = Region::registered(frames, huge_pages)?;
         Ok(Umem::with(region, templates))

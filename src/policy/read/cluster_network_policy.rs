@@ -14,7 +14,7 @@ use crate::tables::PolicyKind;
 
 /// Most rules of a direction, peers of a rule, networks of a peer, protocols of a rule.
 const ITEMS_MAX: usize = 25;
-const PRIORITY_MAX: i64 = 1000;
+const PRIORITY_MAX: u32 = 1000;
 
 /// Reads the object, whose metadata is read already; `None`, reported, where it has no meaning at all.
 pub(super) fn read(object: &Fields<'_>, identity: Identity) -> Option<ClusterNetworkPolicy> {
@@ -49,13 +49,11 @@ pub(super) fn read(object: &Fields<'_>, identity: Identity) -> Option<ClusterNet
 /// `spec.priority`.
 pub(super) fn priority(spec: &Fields<'_>) -> Option<u32> {
     let at = spec.required("priority")?;
-    match at.integer()? {
-        number @ 0..=PRIORITY_MAX => Some(number as u32),
-        _ => {
-            at.invalid("must be between 0 and 1000, inclusive", "0 is asked first");
-            None
-        }
+    let priority = u32::try_from(at.integer()?).ok().filter(|priority| *priority <= PRIORITY_MAX);
+    if priority.is_none() {
+        at.invalid("must be between 0 and 1000, inclusive", "0 is asked first");
     }
+    priority
 }
 
 /// Reports a list that is longer than the CRD allows.

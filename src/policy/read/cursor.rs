@@ -2,19 +2,22 @@
 //!
 //! Nothing here stops at the first error: a wrong value is reported, read as absent, and the rest is read too.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 
 use super::diagnostic::{Diagnostic, Severity};
 use super::source::{Location, Source};
 use super::tree::{Node, Span, Value};
+use crate::limits::DIAGNOSTICS_MAX;
 
 /// Where findings about one object go.
 pub(crate) struct Findings {
     source: Source,
     object: String,
     list: RefCell<Vec<Diagnostic>>,
+    errors: Cell<usize>,
+    warnings: Cell<usize>,
     plain: Severity,
 }
 
@@ -25,6 +28,8 @@ impl Findings {
             source: source.clone(),
             object: object.into(),
             list: RefCell::default(),
+            errors: Cell::new(0),
+            warnings: Cell::new(0),
             plain: Severity::Error,
         }
     }
@@ -34,14 +39,16 @@ impl Findings {
         Findings { plain, ..self }
     }
 
-    /// What was found.
-    pub(crate) fn into_list(self) -> Vec<Diagnostic> {
-        self.list.into_inner()
+    /// What was found, up to a bound, and how many more.
+    pub(crate) fn into_list(self) -> (Vec<Diagnostic>, usize) {
+        let list = self.list.into_inner();
+        let left_out = self.errors.get() + self.warnings.get() - list.len();
+        (list, left_out)
     }
 
-    /// How much was found, to see whether something was added.
+    /// Errors so far.
     pub(crate) fn errors(&self) -> usize {
-        self.list.borrow().iter().filter(|finding| finding.severity == Severity::Error).count()
+        self.errors.get()
     }
 
     /// Adds a finding.
@@ -53,6 +60,12 @@ impl Findings {
         message: String,
         help: Option<String>,
     ) {
+        let count = if severity == Severity::Error { &self.errors } else { &self.warnings };
+        count.set(count.get() + 1);
+        // Errors and warnings have a bound each: many warnings must not hide an error.
+        if count.get() > DIAGNOSTICS_MAX {
+            return;
+        }
         let location = Location::new(&self.source, span);
         let object = self.object.clone();
         self.list.borrow_mut().push(Diagnostic { severity, location, object, path, message, help });
@@ -226,13 +239,11 @@ impl<'t> At<'t> {
 
     /// The text of a string.
     pub(crate) fn text(&self) -> Option<&'t str> {
-        match &self.node.value {
-            Value::Text(text) => Some(text),
-            _ => {
-                self.wrong_type("a string");
-                None
-            }
+        let text = self.node.text();
+        if text.is_none() {
+            self.wrong_type("a string");
         }
+        text
     }
 
     /// A whole number.
@@ -342,9 +353,20 @@ impl<'t> Fields<'t> {
         self.entries.iter().find(|(field, ..)| *field == name).map(|(.., at)| at.clone())
     }
 
-    /// The items of a list field; nothing where it is absent.
+    /// The items of a list field; nothing where it is absent. An item that is null, a dash with nothing behind it, is
+    /// reported: read as `{}` it could mean everything.
     pub(crate) fn items(&self, name: &str) -> Vec<At<'t>> {
-        self.get(name).map(|at| at.items()).unwrap_or_default()
+        let mut items = self.get(name).map(|at| at.items()).unwrap_or_default();
+        items.retain(|item| {
+            if item.node.is_null() {
+                item.error_help(
+                    "Invalid value: an item with nothing in it",
+                    "write {} if that is meant, or remove it",
+                );
+            }
+            !item.node.is_null()
+        });
+        items
     }
 
     /// A field that must be there.

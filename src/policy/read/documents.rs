@@ -1,10 +1,12 @@
 //! Documents, lists, kinds: which reader an object goes to.
 
-use super::cursor::{At, Fields, Findings, alike};
+use std::collections::{HashMap, HashSet};
+
+use super::cursor::{At, Fields, Findings};
 use super::diagnostic::{Diagnostic, Severity};
 use super::metadata::{self, Identity, Scope, display_name};
 use super::source::{Location, Source};
-use super::tree::{self, Node, Span, Value};
+use super::tree::{self, Key, Node, Span, Value};
 use super::{Parsed, Skipped, admin_network_policy, cluster_network_policy, cluster_objects, network_policy};
 use crate::limits::DIAGNOSTICS_MAX;
 use crate::policy::objects::Object;
@@ -61,12 +63,10 @@ impl Reader {
     /// What was read, or every error.
     pub(crate) fn finish(mut self) -> Result<Parsed, Vec<Diagnostic>> {
         if self.errors.is_empty() {
+            one_of_each(&mut self.parsed);
             return Ok(self.parsed);
         }
-        if let Some(last) = self.errors.last_mut().filter(|_| self.left_out > 0) {
-            let more = format!("{} more findings are not shown", self.left_out);
-            last.help = Some(last.help.take().map_or_else(|| more.clone(), |help| format!("{help}; {more}")));
-        }
+        note_left_out(&mut self.errors, self.left_out);
         Err(self.errors)
     }
 
@@ -102,16 +102,15 @@ impl Reader {
                     wrong_version(&at, kind, version, wanted);
                 }
             }
-            (Some(kind), Some(_), None) => match misspelt(kind) {
-                Some(meant) => {
+            (Some(kind), Some(_), None) => {
+                if let Some(meant) = misspelt(kind) {
                     let at = at.child("kind").unwrap_or(at);
                     at.error_help(format!("unknown kind {kind:?}"), format!("did you mean {meant:?}?"));
-                }
-                None => {
+                } else {
                     let location = Location::new(source, node.span);
                     self.parsed.skipped.push(Skipped { kind: kind.to_owned(), name, location });
                 }
-            },
+            }
             _ => missing_header(&at),
         }
         self.keep(findings);
@@ -128,7 +127,9 @@ impl Reader {
 
     /// Takes over what was found.
     pub(crate) fn keep(&mut self, findings: Findings) {
-        for finding in findings.into_list() {
+        let (list, left_out) = findings.into_list();
+        self.left_out += left_out;
+        for finding in list {
             let list = match finding.severity {
                 Severity::Error => &mut self.errors,
                 Severity::Warning => &mut self.parsed.warnings,
@@ -139,6 +140,48 @@ impl Reader {
                 self.left_out += 1;
             }
         }
+    }
+}
+
+/// Says in the last finding how many more there were.
+pub(crate) fn note_left_out(errors: &mut [Diagnostic], left_out: usize) {
+    if let Some(last) = errors.last_mut().filter(|_| left_out > 0) {
+        let more = format!("{left_out} more findings are not shown");
+        last.help = Some(last.help.take().map_or_else(|| more.clone(), |help| format!("{help}; {more}")));
+    }
+}
+
+/// Of objects with the same kind and name keeps the last, as `kubectl apply` does, with a warning.
+fn one_of_each(parsed: &mut Parsed) {
+    let mut last = HashMap::new();
+    let mut is_replaced = vec![false; parsed.objects.len()];
+    for (index, (object, location)) in parsed.objects.iter().enumerate() {
+        let Some(earlier) = last.insert(identity_of(object), index) else { continue };
+        is_replaced[earlier] = true;
+        let (_, namespace, name) = identity_of(object);
+        parsed.warnings.push(Diagnostic {
+            severity: Severity::Warning,
+            location: location.clone(),
+            object: if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") },
+            path: "metadata.name".to_owned(),
+            message: format!("replaces the object with the same name at {}", parsed.objects[earlier].1),
+            help: Some("rename one of them if both are meant".to_owned()),
+        });
+    }
+    let mut is_replaced = is_replaced.into_iter();
+    parsed.objects.retain(|_| !is_replaced.next().unwrap_or(false));
+}
+
+/// Kind, namespace and name.
+fn identity_of(object: &Object) -> (String, &str, &str) {
+    match object {
+        Object::Pod(pod) => ("Pod".to_owned(), &pod.name.namespace, &pod.name.name),
+        Object::Namespace(namespace) => ("Namespace".to_owned(), "", &namespace.name),
+        Object::Node(node) => ("Node".to_owned(), "", &node.name),
+        Object::NetworkPolicy(policy) => {
+            (PolicyKind::NetworkPolicy.to_string(), &policy.namespace, &policy.name)
+        }
+        Object::ClusterNetworkPolicy(policy) => (policy.kind.to_string(), "", &policy.name),
     }
 }
 
@@ -157,17 +200,13 @@ fn is_list(kind: &str) -> bool {
         .is_some_and(|item| item.is_empty() || KINDS.iter().any(|(known, ..)| *known == item))
 }
 
-/// A policy whose kind is misspelt must not be skipped: it would allow what it forbids.
+/// A policy whose kind is misspelt must not be skipped: it would allow what it forbids. Two letters off is a slip of the
+/// hand; more may be another system's kind (`MultiNetworkPolicy`).
 fn misspelt(kind: &str) -> Option<&'static str> {
     KINDS.iter().map(|(known, ..)| *known).find(|known| {
-        kind.eq_ignore_ascii_case(known)
-            || known.ends_with("NetworkPolicy") && alike(kind, known) && !is_foreign(kind)
+        let is_near = || strsim::damerau_levenshtein(kind, known) <= 2;
+        kind.eq_ignore_ascii_case(known) || known.ends_with("NetworkPolicy") && is_near()
     })
-}
-
-/// Policy kinds of other systems whose names are near to ours.
-fn is_foreign(kind: &str) -> bool {
-    ["Cilium", "Calico", "Global", "Antrea", "Staged"].iter().any(|system| kind.starts_with(system))
 }
 
 fn wrong_version(at: &At<'_>, kind: &str, version: &str, wanted: &str) {
@@ -224,24 +263,50 @@ fn typed_object(fields: &Fields<'_>, identity: Identity, kind: &str) -> Option<O
 
 /// Reports every key that a mapping has twice, where `deep` at any depth: one of the two would silently win.
 pub(crate) fn check_duplicates(at: &At<'_>, deep: bool) {
-    let mut stack = vec![at.clone()];
-    while let Some(at) = stack.pop() {
-        match &at.node.value {
-            Value::Sequence(_) if deep => stack.extend(at.items()),
-            Value::Mapping(_) => {
-                let mut seen = std::collections::HashSet::new();
-                for (name, span, child) in at.entries() {
-                    if !seen.insert(name) {
-                        duplicate(&child, name, span);
-                    }
-                    if deep {
-                        stack.push(child);
-                    }
-                }
-            }
-            _ => {}
+    let Value::Mapping(entries) = &at.node.value else {
+        if deep && matches!(at.node.value, Value::Sequence(_)) {
+            at.items()
+                .iter()
+                .filter(|item| has_duplicates(item.node))
+                .for_each(|item| check_duplicates(item, deep));
+        }
+        return;
+    };
+    let below = || entries.iter().any(|(_, node)| has_duplicates(node));
+    if !(has_double_key(entries) || deep && below()) {
+        return;
+    }
+    let mut seen = HashSet::new();
+    for (name, span, child) in at.entries() {
+        if !seen.insert(name) {
+            duplicate(&child, name, span);
+        }
+        if deep {
+            check_duplicates(&child, deep);
         }
     }
+}
+
+/// Whether a mapping somewhere below has a key twice; says so without the cost of paths.
+fn has_duplicates(node: &Node<'_>) -> bool {
+    match &node.value {
+        Value::Sequence(items) => items.iter().any(has_duplicates),
+        Value::Mapping(entries) => {
+            has_double_key(entries) || entries.iter().any(|(_, node)| has_duplicates(node))
+        }
+        _ => false,
+    }
+}
+
+fn has_double_key(entries: &[(Key<'_>, Node<'_>)]) -> bool {
+    /// Up to this many keys, comparing each with each is cheaper than hashing.
+    const FEW: usize = 12;
+    if entries.len() > FEW {
+        let mut seen = HashSet::new();
+        return !entries.iter().all(|(key, _)| seen.insert(&*key.name));
+    }
+    let is_double = |at: usize| entries[..at].iter().any(|(key, _)| key.name == entries[at].0.name);
+    (1..entries.len()).any(is_double)
 }
 
 fn duplicate(at: &At<'_>, name: &str, span: Span) {

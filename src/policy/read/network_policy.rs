@@ -229,3 +229,144 @@ pub(super) fn check_port_name(at: &At<'_>, name: &str) {
         Err(_) => at.invalid(&wrong, "write the name of a container port"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::objects::{Object, Requirement};
+    use crate::policy::read::{Source, read};
+
+    /// The policy with this `spec`, in namespace `shop`.
+    fn policy(spec: &str) -> NetworkPolicy {
+        let header =
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p, namespace: shop}\n";
+        let parsed = read(&Source::new("test.yaml", format!("{header}spec: {spec}\n"))).unwrap();
+        let Some((Object::NetworkPolicy(policy), _)) = parsed.objects.into_iter().next() else {
+            panic!("no policy")
+        };
+        policy
+    }
+
+    fn ingress_rule(rule: &str) -> NetworkPolicyRule {
+        policy(&format!("{{ingress: [{rule}]}}")).ingress.unwrap().remove(0)
+    }
+
+    fn label(key: &str, value: &str) -> LabelSelector {
+        let requirement = Requirement::In { key: key.to_owned(), values: vec![value.to_owned()] };
+        LabelSelector { requirements: vec![requirement] }
+    }
+
+    fn isolates(spec: &str) -> (bool, bool) {
+        let policy = policy(spec);
+        (policy.ingress.is_some(), policy.egress.is_some())
+    }
+
+    #[test]
+    fn policy_types_default_to_ingress_and_to_egress_where_it_has_rules() {
+        assert_eq!(isolates("{}"), (true, false));
+        assert_eq!(isolates("{egress: []}"), (true, false));
+        assert_eq!(isolates("{egress: null}"), (true, false));
+        assert_eq!(isolates("{policyTypes: []}"), (true, false));
+        assert_eq!(isolates("{egress: [{}]}"), (true, true));
+        assert_eq!(isolates("{policyTypes: [], egress: [{}]}"), (true, true));
+    }
+
+    #[test]
+    fn policy_types_are_taken_literally_where_given() {
+        assert_eq!(isolates("{policyTypes: [Ingress], egress: [{}]}"), (true, false));
+        assert_eq!(isolates("{policyTypes: [Egress], ingress: [{}]}"), (false, true));
+        assert_eq!(isolates("{policyTypes: [Egress, Ingress]}"), (true, true));
+        assert_eq!(policy("{policyTypes: [Egress]}").egress, Some(vec![]), "denies all egress");
+    }
+
+    #[test]
+    fn no_rules_allow_nothing_and_an_empty_rule_allows_everything() {
+        for spec in ["{}", "{ingress: null}", "{ingress: []}"] {
+            assert_eq!(policy(spec).ingress, Some(vec![]), "{spec}");
+        }
+        assert_eq!(ingress_rule("{}"), NetworkPolicyRule { peers: Peers::Everyone, ports: Ports::All });
+        assert_eq!(ingress_rule("{from: [], ports: []}"), ingress_rule("{}"));
+        assert_eq!(ingress_rule("{from: null, ports: null}"), ingress_rule("{}"));
+    }
+
+    #[test]
+    fn ports_default_to_tcp_and_to_every_port() {
+        let tcp = |first, last| PortMatch::Range { protocol: Protocol::TCP, first, last };
+        let ports = |text: &str| ingress_rule(&format!("{{ports: [{text}]}}")).ports;
+        assert_eq!(ports("{}"), Ports::Any(vec![tcp(0, 65535)]));
+        assert_eq!(ports("{port: 80}"), Ports::Any(vec![tcp(80, 80)]));
+        assert_eq!(ports("{port: 80, endPort: 80}"), Ports::Any(vec![tcp(80, 80)]));
+        assert_eq!(ports("{port: 1, endPort: 65535}"), Ports::Any(vec![tcp(1, 65535)]));
+        let udp = PortMatch::Range { protocol: Protocol::UDP, first: 0, last: 65535 };
+        assert_eq!(ports("{protocol: UDP}"), Ports::Any(vec![udp]));
+        let named = PortMatch::Named { protocol: Protocol::SCTP, name: "http".to_owned() };
+        assert_eq!(ports("{port: http, protocol: SCTP}"), Ports::Any(vec![named]));
+    }
+
+    #[test]
+    fn selectors_of_one_peer_are_both_needed_and_absent_is_not_empty() {
+        let peers = |text: &str| ingress_rule(&format!("{{from: [{text}]}}")).peers;
+        let pods = |namespaces, pods| Peers::Any(vec![Peer::Pods { namespaces, pods }]);
+        let all = LabelSelector::default;
+        assert_eq!(peers("{podSelector: {}}"), pods(None, all()));
+        assert_eq!(peers("{namespaceSelector: {}}"), pods(Some(all()), all()));
+        assert_eq!(peers("{namespaceSelector: {matchLabels: {a: b}}}"), pods(Some(label("a", "b")), all()));
+        let both = "{namespaceSelector: {matchLabels: {a: b}}, podSelector: {matchLabels: {c: d}}}";
+        assert_eq!(peers(both), pods(Some(label("a", "b")), label("c", "d")));
+        let two = peers("{namespaceSelector: {}}, {podSelector: {matchLabels: {c: d}}}");
+        let Peers::Any(two) = two else { panic!("{two:?}") };
+        assert_eq!(two.len(), 2);
+    }
+
+    #[test]
+    fn empty_parts_of_a_selector_select_everything() {
+        for selector in ["{}", "null", "{matchLabels: {}}", "{matchExpressions: []}", "{matchLabels: null}"] {
+            assert!(
+                policy(&format!("{{podSelector: {selector}}}")).pod_selector.is_everything(),
+                "{selector}"
+            );
+        }
+        assert!(policy("{}").pod_selector.is_everything());
+    }
+
+    #[test]
+    fn requirements_are_sorted_and_without_doubles() {
+        let text = "{matchExpressions: [{key: b, operator: NotIn, values: [w, v, w]}, {key: a, operator: Exists}, \
+                    {key: c, operator: DoesNotExist}, {key: a, operator: In, values: [\"\"]}], matchLabels: {a: \"\"}}";
+        let selector = policy(&format!("{{podSelector: {text}}}")).pod_selector;
+        let key = |key: &str| key.to_owned();
+        let wanted = [
+            Requirement::In { key: key("a"), values: vec![String::new()] },
+            Requirement::NotIn { key: key("b"), values: vec!["v".to_owned(), "w".to_owned()] },
+            Requirement::Exists { key: key("a") },
+            Requirement::DoesNotExist { key: key("c") },
+        ];
+        assert_eq!(selector.requirements, wanted);
+    }
+
+    #[test]
+    fn host_bits_are_cleared_with_a_warning() {
+        let text = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\nspec:\n  ingress:\n  \
+                    - from:\n    - ipBlock: {cidr: 192.168.242.213/24, except: [192.168.242.9/30]}\n";
+        let parsed = read(&Source::new("test.yaml", text)).unwrap();
+        let Object::NetworkPolicy(policy) = &parsed.objects[0].0 else { panic!() };
+        let block = IpBlock {
+            cidr: "192.168.242.0/24".parse().unwrap(),
+            except: vec!["192.168.242.8/30".parse().unwrap()],
+        };
+        let rules = policy.ingress.as_ref().unwrap();
+        assert_eq!(rules[0].peers, Peers::Any(vec![Peer::IpBlock(block)]));
+        assert_eq!(parsed.warnings.len(), 2);
+        assert_eq!(parsed.warnings[0].path, "spec.ingress[0].from[0].ipBlock.cidr");
+        assert_eq!(policy.namespace, "default");
+    }
+
+    #[test]
+    fn a_dash_with_nothing_behind_it_is_refused() {
+        let header = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\n";
+        for spec in ["{ingress: [null]}", "{ingress: [{from: [null]}]}", "{ingress: [{ports: [null]}]}"] {
+            let errors = read(&Source::new("test.yaml", format!("{header}spec: {spec}\n"))).unwrap_err();
+            assert!(errors[0].message.contains("nothing in it"), "{}", errors[0]);
+        }
+    }
+}

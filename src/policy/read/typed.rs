@@ -81,12 +81,9 @@ impl<'t> Deserializer<'t> for Typed<'t> {
     }
 
     fn deserialize_bool<V: Visitor<'t>>(self, visitor: V) -> Result<V::Value, Wrong> {
-        let value = match self.0.node.value {
-            Value::Bool(value) => value,
-            _ => {
-                self.0.wrong_type("true or false");
-                false
-            }
+        let Value::Bool(value) = self.0.node.value else {
+            self.0.wrong_type("true or false");
+            return visitor.visit_bool(false);
         };
         visitor.visit_bool(value)
     }

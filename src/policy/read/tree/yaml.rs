@@ -75,7 +75,7 @@ impl<'a> Composer<'a> {
         let (node, anchor) = match event {
             Event::Alias(id) => return self.alias(id, span),
             Event::Scalar(text, style, anchor, tag) => {
-                let value = self.scalar(text, style, tag.as_deref(), span)?;
+                let value = typed(text, style, tag.as_deref(), span)?;
                 (Node { span, value }, anchor)
             }
             Event::SequenceStart(_, anchor, tag) => {
@@ -102,22 +102,6 @@ impl<'a> Composer<'a> {
         };
         charge(&mut self.copied, target, span)?;
         Ok(Node { span, value: target.value.clone() })
-    }
-
-    fn scalar(
-        &self,
-        text: Cow<'a, str>,
-        style: ScalarStyle,
-        tag: Option<&Tag>,
-        span: Span,
-    ) -> Result<Value<'a>, Fault> {
-        match tag.map(|tag| tag.core_suffix().unwrap_or(tag.suffix())) {
-            Some("str") => Ok(Value::Text(text)),
-            None if style == ScalarStyle::Plain => Ok(scalar::plain(text)),
-            None => Ok(Value::Text(text)),
-            Some("int" | "float" | "bool" | "null") => Ok(scalar::plain(text)),
-            Some(_) => Err(unknown_tag(span)),
-        }
     }
 
     fn sequence(&mut self, span: Span, depth: usize) -> Result<Node<'a>, Fault> {
@@ -171,6 +155,20 @@ impl<'a> Composer<'a> {
                 Ok(Key { name: written.into(), span })
             }
         }
+    }
+}
+
+fn typed<'a>(
+    text: Cow<'a, str>,
+    style: ScalarStyle,
+    tag: Option<&Tag>,
+    span: Span,
+) -> Result<Value<'a>, Fault> {
+    match (tag, tag.and_then(Tag::core_suffix)) {
+        (None, _) if style == ScalarStyle::Plain => Ok(scalar::plain(text)),
+        (None, _) | (_, Some("str")) => Ok(Value::Text(text)),
+        (_, Some("int" | "float" | "bool" | "null")) => Ok(scalar::plain(text)),
+        _ => Err(unknown_tag(span)),
     }
 }
 
@@ -241,4 +239,87 @@ fn refuse_tag(tag: Option<&Tag>, allowed: &str, span: Span) -> Result<(), Fault>
 
 fn unknown_tag(span: Span) -> Fault {
     Fault::new(span, "a tag that means nothing here").with_help("remove the \"!tag\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(text: &str) -> Node<'_> {
+        let (mut nodes, faults) = parse(text);
+        assert_eq!((nodes.len(), faults), (1, Vec::new()), "{text}");
+        nodes.remove(0)
+    }
+
+    fn fault(text: &str) -> String {
+        parse(text).1.first().map(|fault| fault.message.clone()).unwrap_or_default()
+    }
+
+    #[test]
+    fn places_are_bytes_of_the_text() {
+        let text = "ä: \"ö\"\nb:\n  - c: 17 # x\n";
+        let node = one(text);
+        let Value::Mapping(entries) = &node.value else { panic!() };
+        assert_eq!(&text[entries[0].0.span.start..entries[0].0.span.end], "ä");
+        assert_eq!(&text[entries[0].1.span.start..entries[0].1.span.end], "\"ö\"");
+        let Value::Sequence(items) = &entries[1].1.value else { panic!() };
+        let c = items[0].get("c").unwrap();
+        assert_eq!(&text[c.span.start..c.span.end], "17");
+    }
+
+    #[test]
+    fn aliases_and_merge_keys_stand_for_what_they_name() {
+        let node = one("a: &a {x: 1, z: 2}\nb: *a\nc: {<<: *a, x: \"3\"}\nd: {<<: [{x: q}, *a]}\n");
+        let number = |node: &Node<'_>, key: &str| match &node.get(key).unwrap().value {
+            Value::Number(text) | Value::Text(text) => text.to_string(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(number(node.get("b").unwrap(), "x"), "1");
+        assert_eq!(
+            (number(node.get("c").unwrap(), "x"), number(node.get("c").unwrap(), "z")),
+            ("3".into(), "2".into())
+        );
+        assert_eq!(
+            (number(node.get("d").unwrap(), "x"), number(node.get("d").unwrap(), "z")),
+            ("q".into(), "2".into())
+        );
+    }
+
+    #[test]
+    fn a_bomb_of_aliases_is_refused() {
+        let level = |level: usize| {
+            let aliases = vec![format!("*a{}", level.saturating_sub(1)); 10].join(", ");
+            format!("a{level}: &a{level} [{}]\n", if level == 0 { "x, x, x, x, x" } else { &aliases })
+        };
+        let text: Vec<String> = (0..12).map(level).collect();
+        let text = text.concat();
+        assert!(fault(&text).contains("stand for more than"), "{}", fault(&text));
+        let long = format!("a: &a \"{}\"\nb: [{}]\n", "\\n".repeat(1_000_000), vec!["*a"; 1000].join(", "));
+        assert!(fault(&long).contains("stand for more than"), "{}", fault(&long));
+    }
+
+    #[test]
+    fn what_has_no_meaning_in_kubernetes_is_refused() {
+        for (text, part) in [
+            ("a: &a [*a]", "inside the value"),
+            ("a: *b", "invalid YAML"),
+            ("? [a]\n: b", "not a list or a mapping"),
+            ("yes: b", "must be text"),
+            ("a: !Secret b", "tag"),
+            ("a: {<<: 1}", "merges mappings"),
+            ("a: [b", "invalid YAML"),
+            ("a: b\n\tc: d", "invalid YAML"),
+        ] {
+            assert!(fault(text).contains(part), "{text}: {}", fault(text));
+        }
+        let deep = fault(&"- ".repeat(5000));
+        assert!(deep.contains("invalid YAML") || deep.contains("levels deep"), "{deep}");
+    }
+
+    #[test]
+    fn tags_of_yaml_itself_type_a_scalar() {
+        let node = one("a: !!str 80\nb: !!int \"80\"\n");
+        assert_eq!(node.get("a").unwrap().text(), Some("80"));
+        assert!(matches!(node.get("b").unwrap().value, Value::Number(_)));
+    }
 }
