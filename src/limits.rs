@@ -32,6 +32,8 @@ pub const RETIRED_FLOWS_MAX: usize = 8192;
 pub const ANSWERS_PER_SECOND_MAX: u32 = 1000;
 /// Requests of the control side that wait for one worker.
 pub const COMMANDS_MAX: usize = 64;
+/// Bytes of one request's body on the control socket: tables of a hundred thousand rules are some tens of megabytes.
+pub const CONTROL_BODY_BYTES_MAX: usize = 256 << 20;
 /// Bytes of one file, or of standard input, that policy objects are read from.
 pub const SOURCE_BYTES_MAX: usize = 512 << 20;
 /// Levels that a YAML or JSON document may nest.

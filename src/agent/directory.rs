@@ -1,12 +1,15 @@
 //! A directory of manifests as the source of policy: loading it, and noticing that it has changed.
 
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use miette::Report;
 
-use crate::tables::RuleTables;
+use super::files::{self, LoadError};
+use crate::policy::read::{self, Diagnostic, Parsed, Source};
+use crate::tables::{RuleTables, TablesError};
 
 /// Directories deeper than this below the watched one are not looked at: what is there is a loop of symbolic links.
 const DEPTH_MAX: usize = 16;
@@ -18,30 +21,94 @@ pub struct LoadOptions {
     pub node: Option<String>,
 }
 
+/// What manifests come to.
+#[derive(Debug, Clone)]
+pub struct Compiled {
+    /// The tables, checked.
+    pub tables: RuleTables,
+    /// What the authors of the manifests should know.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Why manifests come to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Rejected {
+    /// They cannot be read.
+    #[error(transparent)]
+    Files(#[from] LoadError),
+    /// They are wrong: everything that is, in the order of the files.
+    #[error("{}", lines(.0))]
+    Manifests(Vec<Diagnostic>),
+    /// A file of compiled tables has a form that is not theirs.
+    #[error("{name}: these are not rule tables: {error}")]
+    Form {
+        /// The file.
+        name: String,
+        /// Where and what.
+        error: serde_json::Error,
+    },
+    /// Compiled tables contradict themselves.
+    #[error("{name}: {error}")]
+    Tables {
+        /// The file.
+        name: String,
+        /// How.
+        error: TablesError,
+    },
+    /// The policy compiler is not part of this build.
+    #[error(
+        "{objects} objects are read, and this build cannot compile them for {}: it takes compiled tables only",
+        node.as_deref().unwrap_or("every node")
+    )]
+    NoCompiler {
+        /// Objects that were read.
+        objects: usize,
+        /// The node to compile for.
+        node: Option<String>,
+    },
+}
+
+impl Rejected {
+    /// What is wrong, for a terminal: manifests with the lines in question. Ends with a line break.
+    pub fn report(&self, color: bool) -> String {
+        match self {
+            Rejected::Manifests(found) => found.iter().map(|diagnostic| diagnostic.report(color)).collect(),
+            other => format!("palisade: {other}\n"),
+        }
+    }
+}
+
+fn lines(diagnostics: &[Diagnostic]) -> String {
+    diagnostics.iter().enumerate().fold(String::new(), |mut text, (i, diagnostic)| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{}{diagnostic}", if i == 0 { "" } else { "\n" });
+        text
+    })
+}
+
 /// Reads manifests from files and directories (`-` is standard input) and compiles them.
 ///
 /// A single file that is compiled tables already (what `palisade compile` writes) is taken as it is.
-pub fn load_tables(paths: &[PathBuf], options: &LoadOptions) -> Result<RuleTables, Report> {
-    let [path] = paths else {
-        return Err(no_compiler(options));
-    };
-    let text = if path == Path::new("-") {
-        std::io::read_to_string(std::io::stdin())
-    } else if path.is_file() {
-        fs::read_to_string(path)
-    } else {
-        return Err(no_compiler(options));
-    };
-    let text = text.map_err(|error| Report::msg(format!("{}: {error}", path.display())))?;
-    if !is_tables(&text) {
-        return Err(no_compiler(options));
+pub fn load(paths: &[PathBuf], options: &LoadOptions) -> Result<Compiled, Rejected> {
+    let sources = files::load(paths)?;
+    if let [source] = sources.as_slice()
+        && is_tables(source.text())
+    {
+        return Ok(Compiled { tables: compiled_tables(source)?, warnings: Vec::new() });
     }
-    compiled_tables(&text, path)
+    let parsed = read::read_all(&sources).map_err(Rejected::Manifests)?;
+    let tables = compile(&parsed, options)?;
+    Ok(Compiled { tables, warnings: parsed.warnings })
 }
 
-fn no_compiler(options: &LoadOptions) -> Report {
-    let node = options.node.as_deref().unwrap_or("every node");
-    Report::msg(format!("manifests cannot be compiled for {node} by this build: pass compiled tables"))
+/// The one place that hands objects to the policy compiler.
+fn compile(parsed: &Parsed, options: &LoadOptions) -> Result<RuleTables, Rejected> {
+    Err(Rejected::NoCompiler { objects: parsed.objects.len(), node: options.node.clone() })
+}
+
+/// [`load`] for callers to whom warnings are nothing.
+pub fn load_tables(paths: &[PathBuf], options: &LoadOptions) -> Result<RuleTables, Report> {
+    load(paths, options).map(|compiled| compiled.tables).map_err(|rejected| Report::msg(rejected.to_string()))
 }
 
 /// Whether the text is compiled tables rather than a manifest: a JSON object with a `format` and no `kind`.
@@ -51,13 +118,16 @@ fn is_tables(text: &str) -> bool {
         format: Option<serde::de::IgnoredAny>,
         kind: Option<serde::de::IgnoredAny>,
     }
-    serde_json::from_str::<Marks>(text).is_ok_and(|marks| marks.format.is_some() && marks.kind.is_none())
+    text.trim_start().starts_with('{')
+        && serde_json::from_str::<Marks>(text)
+            .is_ok_and(|marks| marks.format.is_some() && marks.kind.is_none())
 }
 
-fn compiled_tables(text: &str, path: &Path) -> Result<RuleTables, Report> {
-    let at = |error: &dyn std::fmt::Display| Report::msg(format!("{}: {error}", path.display()));
-    let tables: RuleTables = serde_json::from_str(text).map_err(|error| at(&error))?;
-    tables.check().map_err(|error| at(&error))?;
+fn compiled_tables(source: &Source) -> Result<RuleTables, Rejected> {
+    let name = || source.name().to_owned();
+    let tables: RuleTables =
+        serde_json::from_str(source.text()).map_err(|error| Rejected::Form { name: name(), error })?;
+    tables.check().map_err(|error| Rejected::Tables { name: name(), error })?;
     Ok(tables)
 }
 

@@ -5,8 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{Failure, SocketArguments, output};
-use crate::agent::directory::{LoadOptions, load_tables};
+use super::{Failure, SocketArguments, load_manifests, output};
 
 /// Load policies into the running switch
 ///
@@ -39,7 +38,7 @@ pub(super) fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
         let loaded = client.delete_tables()?;
         format!("rule tables unloaded, generation {}\n", loaded.generation)
     } else {
-        let tables = load_tables(&arguments.manifests, &LoadOptions { node: arguments.node.clone() })?;
+        let tables = load_manifests(&arguments.manifests, arguments.node.as_ref())?;
         let loaded = client.put_tables(&tables)?;
         let (pods, rules) = (tables.pods.len(), tables.rules.len());
         format!("rule tables loaded: {pods} pods, {rules} rules, generation {}\n", loaded.generation)

@@ -6,8 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{Failure, output};
-use crate::agent::directory::{LoadOptions, load_tables};
+use super::{Failure, load_manifests, output};
 
 /// Compile manifests into rule tables, as JSON
 ///
@@ -32,7 +31,7 @@ pub(super) struct CompileArguments {
 }
 
 pub(super) fn compile(arguments: &CompileArguments) -> Result<ExitCode, Failure> {
-    let tables = load_tables(&arguments.manifests, &LoadOptions { node: arguments.node.clone() })?;
+    let tables = load_manifests(&arguments.manifests, arguments.node.as_ref())?;
     match &arguments.output {
         None => output::json(&tables)?,
         Some(path) => {

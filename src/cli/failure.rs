@@ -1,15 +1,17 @@
 //! Why a command fails: one report on standard error, and exit code 2.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::process::ExitCode;
+
+use crate::agent::directory::Rejected;
 
 /// Why a command fails.
 #[derive(Debug)]
 pub enum Failure {
     /// One sentence.
     Sentence(String),
-    /// An error that points into a file.
-    Report(miette::Report),
+    /// Manifests are wrong: a report that points into the files.
+    Rejected(Rejected),
     /// Whoever reads the output has gone, as `head` does: nothing to report.
     ReaderGone,
 }
@@ -19,16 +21,16 @@ impl Failure {
     pub fn report(&self) -> ExitCode {
         match self {
             Failure::Sentence(sentence) => eprintln!("palisade: {sentence}"),
-            Failure::Report(report) => eprintln!("{report:?}"),
+            Failure::Rejected(rejected) => eprint!("{}", rejected.report(io::stderr().is_terminal())),
             Failure::ReaderGone => return ExitCode::SUCCESS,
         }
         ExitCode::from(2)
     }
 }
 
-impl From<miette::Report> for Failure {
-    fn from(report: miette::Report) -> Failure {
-        Failure::Report(report)
+impl From<Rejected> for Failure {
+    fn from(rejected: Rejected) -> Failure {
+        Failure::Rejected(rejected)
     }
 }
 

@@ -2,6 +2,9 @@
 //!
 //! Exit codes: 0 is yes, 1 is no (a test failed, a difference exists), 2 is a usage error or a failure.
 
+// Doc comments of arguments are help texts: plain text, without Markdown.
+#![allow(clippy::doc_markdown)]
+
 mod apply;
 mod compile;
 mod demo;
@@ -11,12 +14,15 @@ mod output;
 mod run;
 mod show;
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::agent::directory::{LoadOptions, load};
 use crate::control::{Client, DEFAULT_SOCKET};
+use crate::tables::RuleTables;
 
 pub use failure::Failure;
 pub use output::Output;
@@ -63,6 +69,16 @@ impl SocketArguments {
     pub fn client(&self) -> Client {
         Client::new(&self.socket)
     }
+}
+
+/// Compiles what the command line names; warnings go to standard error.
+fn load_manifests(paths: &[PathBuf], node: Option<&String>) -> Result<RuleTables, Failure> {
+    let compiled = load(paths, &LoadOptions { node: node.cloned() })?;
+    let color = std::io::stderr().is_terminal();
+    for warning in &compiled.warnings {
+        eprint!("{}", warning.report(color));
+    }
+    Ok(compiled.tables)
 }
 
 /// Runs the command that the process was started with.

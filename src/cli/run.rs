@@ -11,7 +11,7 @@ use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
 use super::{Failure, output};
-use crate::agent::directory::{LoadOptions, Watched, load_tables};
+use crate::agent::directory::{LoadOptions, Rejected, Watched, load};
 use crate::config::{Config, Fail};
 use crate::control::Daemon;
 use crate::tables::RuleTables;
@@ -96,8 +96,13 @@ impl Policies {
         Some(Policies { watched: Watched::new(&path), path, options, watch: config.policy.watch })
     }
 
-    fn load(&self) -> Result<RuleTables, miette::Report> {
-        load_tables(std::slice::from_ref(&self.path), &self.options)
+    /// The tables; warnings go to the log.
+    fn load(&self) -> Result<RuleTables, Rejected> {
+        let compiled = load(std::slice::from_ref(&self.path), &self.options)?;
+        for warning in &compiled.warnings {
+            tracing::warn!("{warning}");
+        }
+        Ok(compiled.tables)
     }
 
     /// Loads what has changed. What does not compile is told once and leaves the running tables.
@@ -108,8 +113,8 @@ impl Policies {
         }
         let directory = self.path.display();
         match self.load() {
-            Err(report) => {
-                tracing::error!("{directory}: the running policy stays, this one is wrong: {report:?}")
+            Err(rejected) => {
+                tracing::error!(%directory, "the running policy stays, this one is wrong: {rejected}")
             }
             Ok(tables) if daemon.switch().tables().is_some_and(|running| *running == tables) => {
                 tracing::info!(%directory, "policy read again: nothing has changed");

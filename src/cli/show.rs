@@ -2,6 +2,7 @@
 
 mod counters;
 
+use std::fmt::Write;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -130,7 +131,8 @@ fn pods(client: &Client, output: Output) -> Result<(), Failure> {
 
 fn add_warnings(text: &mut String, of: &str, warnings: &[String]) {
     for warning in warnings {
-        *text += &format!("warning: {of}: {warning}\n");
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "warning: {of}: {warning}");
     }
 }
 

@@ -76,7 +76,7 @@ fn worker_cores(cores: &Cores) -> Result<Vec<usize>, String> {
         Cores::List(list) => match list.iter().find(|core| !allowed.contains(core)) {
             None => Ok(list.clone()),
             Some(core) => Err(format!(
-                "workers.cores names core {core}, and this process may run on {allowed:?}: correct the list, or the \
+                "there is no core {core} for a worker, this process may run on {allowed:?}: correct the list, or the \
                  CPU set that the process is started in"
             )),
         },

@@ -47,7 +47,7 @@ impl Daemon {
         let claim = Server::claim(&config.control.socket, config.control.mode)?;
         let settings = config
             .dataplane_settings()
-            .map_err(|reason| DaemonError::Configured { what: "workers".to_owned(), reason })?;
+            .map_err(|reason| DaemonError::Configured { what: "workers.cores".to_owned(), reason })?;
         let cores = settings.cores.clone();
         let dataplane = Arc::new(Dataplane::start(&settings)?);
         let switch = Arc::new(Switch::new(dataplane.clone(), config.switch_settings(cores)));

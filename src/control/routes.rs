@@ -20,10 +20,9 @@ use super::protocol::{
 };
 use super::{Refusal, Switch};
 use crate::dataplane::FlowInfo;
+use crate::limits::CONTROL_BODY_BYTES_MAX;
 use crate::tables::{PodName, RuleTables};
 
-/// Largest body of a request. A hundred thousand rules are some tens of megabytes.
-const BODY_BYTES_MAX: usize = 256 << 20;
 /// Flows in an answer where the request does not say.
 const FLOWS_DEFAULT: usize = 1000;
 
@@ -41,7 +40,7 @@ pub(super) fn router(switch: Arc<Switch>) -> Router {
         .route("/v1/flows", get(flows))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(DefaultBodyLimit::max(CONTROL_BODY_BYTES_MAX))
         .layer(from_fn(refuse_announced_excess))
         .with_state(switch)
 }
@@ -152,7 +151,7 @@ async fn flows(
 /// Refuses a body that says itself that it is too large, rather than receiving it up to the limit first.
 async fn refuse_announced_excess(headers: HeaderMap, request: Request, next: Next) -> Response {
     let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > BODY_BYTES_MAX as u64) {
+    if announced.is_some_and(|length| length > CONTROL_BODY_BYTES_MAX as u64) {
         return Failure::too_large().into_response();
     }
     next.run(request).await
@@ -184,7 +183,7 @@ impl Failure {
     }
 
     fn too_large() -> Failure {
-        let error = format!("the body is larger than {BODY_BYTES_MAX} bytes, the limit");
+        let error = format!("the body is larger than {CONTROL_BODY_BYTES_MAX} bytes, the limit");
         Failure::new(StatusCode::PAYLOAD_TOO_LARGE, error)
     }
 }

@@ -45,7 +45,7 @@ impl Engine for FakeEngine {
             return Err(PortError::NoInterface { interface: spec.interface.clone() });
         }
         let mut ports = self.ports.lock().unwrap();
-        let id = (0..).map(PortId).find(|id| !ports.contains_key(id)).unwrap();
+        let id = (0..u16::MAX).map(PortId).find(|id| !ports.contains_key(id)).unwrap();
         ports.insert(id, spec.clone());
         Ok(PortReport { id, mtu: 1500, queues: 1, native: true, zero_copy: false, warnings: Vec::new() })
     }
