@@ -14,6 +14,8 @@ pub mod cases;
 pub use compile::{Compiler, Options};
 pub use resolve::{Group, NamespaceScope, PodSet};
 pub use store::{Change, ObjectName};
+
+pub mod finding;
 pub mod stand_in;
 pub mod trial;
 

@@ -13,6 +13,7 @@ mod selectors;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use super::finding::{Answer, Finding};
 use super::objects::{ClusterNetworkPolicy, Labels, Namespace, NetworkPolicy, Node, Object, Pod, Tier};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::tables::{Direction, PodName, PolicyKind, RuleOrigin, Verdict};
@@ -27,24 +28,6 @@ pub struct Oracle<'a> {
     network_policies: BTreeMap<(&'a str, &'a str), &'a NetworkPolicy>,
     /// In the order of clauses C1 and C7.
     cluster_policies: BTreeMap<(Tier, u32, &'a str, PolicyKind), &'a ClusterNetworkPolicy>,
-}
-
-/// What one side of a flow says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// Whether it lets the flow pass.
-    pub verdict: Verdict,
-    /// Why.
-    pub origin: RuleOrigin,
-}
-
-/// What both sides of a flow say.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
-    /// The source, if it is a pod that policy judges.
-    pub egress: Option<Finding>,
-    /// The destination, if it is a pod that policy judges.
-    pub ingress: Option<Finding>,
 }
 
 /// The other end of a flow, as one pod's policies see it.
@@ -70,14 +53,6 @@ pub(super) struct Question<'a> {
     pub(super) peer: PeerEnd<'a>,
     pub(super) protocol: Protocol,
     pub(super) dst_port: u16,
-}
-
-impl Answer {
-    /// Clause E1: a flow passes where no side denies it.
-    pub fn verdict(&self) -> Verdict {
-        let denies = |side: &Option<Finding>| side.as_ref().is_some_and(|side| side.verdict == Verdict::Deny);
-        if denies(&self.egress) || denies(&self.ingress) { Verdict::Deny } else { Verdict::Allow }
-    }
 }
 
 impl<'a> Oracle<'a> {
@@ -107,7 +82,7 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// Judges a new connection by its first packet. The pod at an address is the first by name that claims it.
+    /// Judges a new connection by its first packet. Clause E1: it passes where neither side denies it. The pod at an address is the first by name that claims it.
     pub fn judge(&self, flow: &FlowKey) -> Answer {
         let (source, destination) = (self.pod_at(flow.src), self.pod_at(flow.dst));
         // Clause E7: a pod always reaches itself.
