@@ -20,3 +20,6 @@ pub mod stand_in;
 pub mod trial;
 
 pub mod oracle;
+
+mod describe;
+pub mod explain;

@@ -4,11 +4,11 @@
 //! every packet. It is what the specification says, clause by clause (the ids are those of `docs/policy.md`), and
 //! what the compiled tables are compared with.
 
-mod cluster_tiers;
-mod isolation;
+pub(in crate::policy) mod cluster_tiers;
+pub(in crate::policy) mod isolation;
 mod peers;
-mod ports;
-mod selectors;
+pub(in crate::policy) mod ports;
+pub(in crate::policy) mod selectors;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -32,14 +32,14 @@ pub struct Oracle<'a> {
 
 /// The other end of a flow, as one pod's policies see it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PeerEnd<'a> {
-    pub(super) address: IpAddr,
-    pub(super) holder: Holder<'a>,
+pub(in crate::policy) struct PeerEnd<'a> {
+    pub(in crate::policy) address: IpAddr,
+    pub(in crate::policy) holder: Holder<'a>,
 }
 
 /// Who has an address.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Holder<'a> {
+pub(in crate::policy) enum Holder<'a> {
     Pod(&'a Pod),
     Node(&'a Node),
     Nobody,
@@ -47,12 +47,12 @@ pub(super) enum Holder<'a> {
 
 /// One direction of a pod, and a flow that it is asked about.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Question<'a> {
-    pub(super) subject: &'a Pod,
-    pub(super) direction: Direction,
-    pub(super) peer: PeerEnd<'a>,
-    pub(super) protocol: Protocol,
-    pub(super) dst_port: u16,
+pub(in crate::policy) struct Question<'a> {
+    pub(in crate::policy) subject: &'a Pod,
+    pub(in crate::policy) direction: Direction,
+    pub(in crate::policy) peer: PeerEnd<'a>,
+    pub(in crate::policy) protocol: Protocol,
+    pub(in crate::policy) dst_port: u16,
 }
 
 impl<'a> Oracle<'a> {
@@ -142,7 +142,8 @@ impl<'a> Oracle<'a> {
         self.pods.values().copied().find(|pod| Oracle::counts(pod) && pod.addresses.contains(&address))
     }
 
-    fn holders(&self, address: IpAddr) -> Vec<Holder<'a>> {
+    /// Everyone who claims an address; nobody, where nobody does.
+    pub(in crate::policy) fn holders(&self, address: IpAddr) -> Vec<Holder<'a>> {
         let mut holders = Vec::new();
         for pod in self.pods.values() {
             if Oracle::counts(pod) && pod.addresses.contains(&address) {
@@ -157,8 +158,19 @@ impl<'a> Oracle<'a> {
         if holders.is_empty() { vec![Holder::Nobody] } else { holders }
     }
 
+    /// Whose address it is, in words.
+    pub fn describe(&self, address: IpAddr) -> String {
+        let name = |holder: &Holder<'_>| match holder {
+            Holder::Pod(pod) => format!("pod {}", pod.name),
+            Holder::Node(node) => format!("node {}", node.name),
+            Holder::Nobody => "outside".to_owned(),
+        };
+        let names: Vec<String> = self.holders(address).iter().map(name).collect();
+        format!("{} ({address})", names.join(" or "))
+    }
+
     /// Clause S3: a namespace carries its name as a label, also where no object declares it.
-    pub(super) fn namespace_labels(&self, name: &str) -> Labels {
+    pub(in crate::policy) fn namespace_labels(&self, name: &str) -> Labels {
         let mut labels = self.namespaces.get(name).map(|found| found.labels.clone()).unwrap_or_default();
         labels.insert("kubernetes.io/metadata.name".to_owned(), name.to_owned());
         labels
