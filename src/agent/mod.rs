@@ -1,4 +1,7 @@
 //! Where policy objects come from: files and directories.
 
-pub mod directory;
 pub mod files;
+
+pub mod load;
+
+pub mod directory;

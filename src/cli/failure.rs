@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
-use crate::agent::directory::Rejected;
+use crate::agent::load::Rejected;
 
 /// Why a command fails.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::agent::directory::{LoadOptions, load};
+use crate::agent::load::{LoadOptions, load};
 use crate::control::{Client, DEFAULT_SOCKET};
 use crate::tables::RuleTables;
 

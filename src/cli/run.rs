@@ -1,5 +1,6 @@
 //! `palisade run`: the switch in the foreground.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -11,10 +12,10 @@ use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
 use super::{Failure, output};
-use crate::agent::directory::{LoadOptions, Rejected, Watched, load};
+use crate::agent::directory::{PolicyDirectory, Reload};
 use crate::config::{Config, Fail};
-use crate::control::Daemon;
-use crate::tables::RuleTables;
+use crate::control::{Daemon, Switch};
+use crate::policy::read::Diagnostic;
 
 /// How often the policy directory is looked at.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -43,8 +44,12 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     }
     // Signals are taken from here on, so that one that comes during the start leads to a clean stop after it.
     let signals = watch_signals()?;
-    let mut policies = Policies::new(&config);
-    let tables = policies.as_ref().map(Policies::load).transpose()?;
+    let mut policies = PolicyDirectory::of(&config.policy);
+    let compiled = policies.as_ref().map(PolicyDirectory::load).transpose()?;
+    let tables = compiled.map(|compiled| {
+        warn(&compiled.warnings);
+        compiled.tables
+    });
     let daemon = Daemon::start(&config, tables)?;
     let status = daemon.switch().status();
     output::text(&format!(
@@ -62,7 +67,7 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
 }
 
 /// Loads policies again when they change, until a signal says stop.
-fn follow(signals: &mpsc::Receiver<i32>, mut policies: Option<&mut Policies>, daemon: &Daemon) {
+fn follow(signals: &mpsc::Receiver<i32>, mut policies: Option<&mut PolicyDirectory>, daemon: &Daemon) {
     loop {
         let asked = match signals.recv_timeout(WATCH_INTERVAL) {
             Ok(SIGHUP) => true,
@@ -74,61 +79,34 @@ fn follow(signals: &mpsc::Receiver<i32>, mut policies: Option<&mut Policies>, da
             Err(RecvTimeoutError::Disconnected) => return,
         };
         match &mut policies {
-            Some(policies) => policies.reload(asked, daemon),
+            Some(policies) => reload(policies, asked, daemon.switch()),
             None if asked => tracing::warn!("SIGHUP: no policy directory is configured, nothing to load"),
             None => {}
         }
     }
 }
 
-/// The configured policy directory.
-struct Policies {
-    path: PathBuf,
-    options: LoadOptions,
-    watch: bool,
-    watched: Watched,
+/// Reads policies that have changed, or when asked to, and tells in the log what came of it.
+fn reload(policies: &mut PolicyDirectory, asked: bool, switch: &Switch) {
+    let outcome = policies.reload(asked, switch);
+    let directory = policies.path().display();
+    match outcome {
+        Reload::NotDue => {}
+        Reload::Same => tracing::info!(%directory, "policy read again: nothing has changed"),
+        Reload::Loaded { generation, warnings } => {
+            warn(&warnings);
+            tracing::info!(%directory, %generation, "policy loaded");
+        }
+        Reload::Rejected(rejected) => {
+            tracing::error!(%directory, "the running policy stays, this one is wrong: {rejected}");
+        }
+        Reload::Refused(refusal) => tracing::error!(%directory, "the running policy stays: {refusal}"),
+    }
 }
 
-impl Policies {
-    fn new(config: &Config) -> Option<Policies> {
-        let path = config.policy.directory.clone()?;
-        let options = LoadOptions { node: config.policy.node.clone() };
-        Some(Policies { watched: Watched::new(&path), path, options, watch: config.policy.watch })
-    }
-
-    /// The tables; warnings go to the log.
-    fn load(&self) -> Result<RuleTables, Rejected> {
-        let compiled = load(std::slice::from_ref(&self.path), &self.options)?;
-        for warning in &compiled.warnings {
-            tracing::warn!("{warning}");
-        }
-        Ok(compiled.tables)
-    }
-
-    /// Loads what has changed. What does not compile is told once and leaves the running tables.
-    fn reload(&mut self, asked: bool, daemon: &Daemon) {
-        let changed = self.watch && self.watched.has_changed();
-        if !asked && !changed {
-            return;
-        }
-        let directory = self.path.display();
-        match self.load() {
-            Err(rejected) => {
-                tracing::error!(%directory, "the running policy stays, this one is wrong: {rejected}")
-            }
-            Ok(tables) if daemon.switch().tables().is_some_and(|running| *running == tables) => {
-                tracing::info!(%directory, "policy read again: nothing has changed");
-            }
-            Ok(tables) => {
-                let pods = tables.pods.len();
-                match daemon.switch().put_tables(tables) {
-                    Ok(loaded) => {
-                        tracing::info!(%directory, pods, generation = %loaded.generation, "policy loaded");
-                    }
-                    Err(refusal) => tracing::error!(%directory, "the running policy stays: {refusal}"),
-                }
-            }
-        }
+fn warn(warnings: &[Diagnostic]) {
+    for warning in warnings {
+        tracing::warn!("{warning}");
     }
 }
 
@@ -149,5 +127,9 @@ fn watch_signals() -> Result<mpsc::Receiver<i32>, Failure> {
 fn start_log() {
     let filter = EnvFilter::try_from_env("PALISADE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     // A second subscriber is refused; the one that is there serves as well.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .try_init();
 }

@@ -15,7 +15,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::error::Doing;
 use super::plan::{GATEWAY_V4, GATEWAY_V6};
 use super::{Lab, LabError, Pod};
-use crate::agent::directory::{LoadOptions, load_tables};
+use crate::agent::load::{LoadOptions, load};
 use crate::control::protocol::{PodRequest, PortRequest};
 use crate::control::{Client, ClientError};
 use crate::dataplane::PortKind;
@@ -210,7 +210,8 @@ const MANIFESTS: &str = "manifests.yaml";
 fn compile(directory: &Path, manifests: &str) -> Result<RuleTables, LabError> {
     let file = directory.join(MANIFESTS);
     fs::write(&file, manifests).doing(|| format!("write {}", file.display()))?;
-    load_tables(&[file], &LoadOptions::default()).map_err(|report| LabError::Switch(format!("{report:?}")))
+    let compiled = load(&[file], &LoadOptions::default());
+    compiled.map(|compiled| compiled.tables).map_err(|rejected| LabError::Switch(rejected.to_string()))
 }
 
 fn log_file(directory: &Path) -> Result<File, LabError> {

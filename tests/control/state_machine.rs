@@ -2,14 +2,17 @@
 
 use std::net::IpAddr;
 
-use palisade::config::Config;
+use palisade::agent::directory::{PolicyDirectory, Reload};
+use palisade::agent::files;
+use palisade::config::{Config, Policy};
 use palisade::control::protocol::{PodRequest, PortRequest, TablesPatch};
 use palisade::control::{PortRoute, Refusal, Switch, SwitchSettings};
 use palisade::dataplane::{Gateway, Mac, PortKind};
 use palisade::ids::{AttachmentId, Generation, PortId, RowId};
+use palisade::policy::read::read;
 use palisade::tables::{RuleTables, TablesDiff, TablesError};
 
-use crate::fixture::{FakeEngine, on_port, pod, pod_port, switch, tables};
+use crate::fixture::{FakeEngine, Scratch, on_port, pod, pod_port, switch, tables};
 
 /// Asserts that a request is refused with a status, and that nothing was published.
 fn refused<T: std::fmt::Debug>(
@@ -258,6 +261,50 @@ fn flows_of_one_pod_are_those_of_its_addresses() {
     let of_db = switch.flows(100, Some(&pod("db"))).unwrap();
     assert_eq!(of_db.len(), 2, "one from 10.1.0.2, one to it");
     assert_eq!(switch.flows(100, Some(&pod("web"))).unwrap_err().status(), 404);
+}
+
+#[test]
+fn a_policy_directory_is_followed_and_a_broken_file_keeps_the_running_tables() {
+    let scratch = Scratch::new();
+    let write = |tables: &RuleTables| scratch.write("t.json", &serde_json::to_string(tables).unwrap());
+    let file = write(&tables("10.1.0.2"));
+    let config = Policy { directory: Some(file.clone()), ..Policy::default() };
+    let mut directory = PolicyDirectory::of(&config).unwrap();
+    let (engine, switch) = switch(SwitchSettings::default());
+    switch.put_tables(directory.load().unwrap().tables).unwrap();
+    let before = engine.publications();
+    assert!(matches!(directory.reload(false, &switch), Reload::NotDue));
+    assert!(matches!(directory.reload(true, &switch), Reload::Same));
+
+    scratch.write("t.json", r#"{"format": 1, "#);
+    let Reload::Rejected(rejected) = directory.reload(false, &switch) else { panic!("broken tables loaded") };
+    assert!(rejected.to_string().contains("t.json"), "{rejected}");
+    assert!(matches!(directory.reload(false, &switch), Reload::NotDue), "told twice");
+    assert!(matches!(directory.reload(true, &switch), Reload::Rejected(_)));
+    assert_eq!(*switch.tables().unwrap(), tables("10.1.0.2"));
+    assert_eq!(engine.publications(), before);
+
+    write(&tables("10.1.0.100"));
+    let Reload::Loaded { generation, .. } = directory.reload(false, &switch) else { panic!("not loaded") };
+    assert_eq!(generation, switch.status().generation);
+    assert_eq!(*switch.tables().unwrap(), tables("10.1.0.100"));
+
+    let mut unwatched = PolicyDirectory::of(&Policy { watch: false, ..config }).unwrap();
+    write(&tables("10.1.0.2"));
+    assert!(matches!(unwatched.reload(false, &switch), Reload::NotDue));
+    assert!(matches!(unwatched.reload(true, &switch), Reload::Loaded { .. }));
+}
+
+#[test]
+fn the_example_policies_are_read_without_a_warning() {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/config/examples");
+    let sources = files::load(&[examples.into()]).unwrap();
+    assert!(sources.len() >= 5);
+    for source in sources {
+        let parsed = read(&source).unwrap_or_else(|found| panic!("{found:?}"));
+        assert!(!parsed.objects.is_empty() && parsed.skipped.is_empty(), "{}", source.name());
+        assert!(parsed.warnings.is_empty(), "{:?}", parsed.warnings);
+    }
 }
 
 #[test]
