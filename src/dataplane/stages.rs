@@ -20,7 +20,7 @@ use super::rewrite::rewrite;
 use super::stats::WorkerStats;
 use super::view::{Flow, Hop, PortView, View};
 use super::{DropReason, PortKind};
-use crate::ids::{AttachmentId, PortId};
+use crate::ids::PortId;
 use crate::limits::{ANSWERS_PER_SECOND_MAX, PORTS_MAX};
 use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
@@ -132,7 +132,7 @@ fn guard(batch: &mut Batch, context: &Context<'_>) {
         let reason = match context.view.port(port_id) {
             // The port was opened a moment ago, and no generation says who is behind it.
             None => Some(DropReason::Spoofed),
-            Some(port) => guard_packet(&batch.packets[i], port, context.view),
+            Some(port) => guard_packet(&batch.packets[i], port_id, port, context.view),
         };
         match reason {
             Some(reason) => batch.drop(i, reason),
@@ -141,7 +141,7 @@ fn guard(batch: &mut Batch, context: &Context<'_>) {
     }
 }
 
-fn guard_packet(packet: &Packet, port: &PortView, view: &View) -> Option<DropReason> {
+fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) -> Option<DropReason> {
     if packet.vlan != port.vlan {
         return Some(DropReason::Vlan);
     }
@@ -158,7 +158,7 @@ fn guard_packet(packet: &Packet, port: &PortView, view: &View) -> Option<DropRea
         port.owns(packet.src)
     } else {
         // Others route behind these ports: any source but those that are elsewhere for sure.
-        !packet::is_group(packet.src) && view.attachment(packet.src) == AttachmentId::NONE
+        !packet::is_group(packet.src) && !view.is_elsewhere(packet.src, port_id)
     };
     let from_link = packet::is_link_local(packet.src) && packet::is_link_local(packet.dst);
     if !is_from_here && !from_link {
@@ -225,10 +225,12 @@ fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
     let mut quoted = Packet::default();
     let keyed = if packet.kind == Kind::IcmpError {
         let message = &context.umem.data(&batch.frames[i])[usize::from(packet.l4)..usize::from(packet.end)];
-        // The error goes to who sent the packet that it quotes, and to nobody else.
-        if !packet::parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
-            || quoted.src != packet.dst
-        {
+        // The error goes to who sent the packet that it quotes, and comes from where that packet went: a pod that guesses
+        // the ports of other pods' flows reports nothing about them.
+        let fits = packet::parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
+            && quoted.src == packet.dst
+            && matches!(context.view.hop(quoted.dst), Some(Hop::Port(port, _)) if port == batch.in_ports[i]);
+        if !fits {
             batch.drop(i, DropReason::InvalidState);
             return;
         }
@@ -250,7 +252,8 @@ fn find(batch: &mut Batch, i: usize, context: &Context<'_>) {
         let entry = context.conntrack.entry(slot);
         track.slot = slot;
         track.sender = entry.sender(track.from_low);
-        track.fate = if entry.judged() == context.view.generation { Fate::Known } else { Fate::Stale };
+        // Another worker may be a generation ahead: what it has judged is not judged by the earlier one again.
+        track.fate = if entry.judged() >= context.view.generation { Fate::Known } else { Fate::Stale };
     } else if batch.packets[i].kind == Kind::IcmpError {
         batch.drop(i, DropReason::InvalidState);
     }
@@ -262,8 +265,12 @@ fn route(batch: &mut Batch, context: &mut Context<'_>) {
         if !batch.is_pending(i) {
             continue;
         }
-        match context.view.hop(batch.packets[i].dst) {
+        let packet = &batch.packets[i];
+        // What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
+        let stays = packet::is_link_local(packet.src) || packet::is_link_local(packet.dst);
+        match context.view.hop(packet.dst) {
             None => batch.drop(i, DropReason::NoRoute),
+            Some(Hop::Port(..)) if stays => batch.drop(i, DropReason::NoRoute),
             Some(Hop::Gateway) => {
                 let frame = context.umem.data_mut(&mut batch.frames[i]);
                 let is_answer = answer::echo(frame, &batch.packets[i], context.view);
@@ -329,6 +336,10 @@ fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
 fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
+    if entry.judged() >= context.view.generation {
+        track.fate = Fate::Known; // An earlier packet of this batch has asked.
+        return;
+    }
     let opened_by_low = track.from_low == (track.sender == Side::Initiator);
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
@@ -366,24 +377,30 @@ fn follow(batch: &mut Batch, i: usize, context: &Context<'_>) {
     }
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
-    if packet.protocol == Protocol::TCP {
+    let outcome = if packet.protocol == Protocol::TCP {
         let before = entry.load_tcp();
         let mut flow = before;
         let frame = context.umem.data(&batch.frames[i]);
-        match flow.follow(&segment(packet, frame), track.sender) {
-            Outcome::Pass => entry.store_tcp(&before, &flow),
-            Outcome::Reopen => {
-                track.fate = Fate::Reopen;
-                return;
-            }
-            Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
+        let outcome = flow.follow(&segment(packet, frame), track.sender);
+        if outcome == Outcome::Pass {
+            entry.store_tcp(&before, &flow);
         }
+        outcome
     } else {
         let state = entry.state();
-        let next = state.after(packet, track.sender == Side::Initiator);
+        let (outcome, next) = state.after(packet, track.sender == Side::Initiator);
         if next != state {
             entry.set_state(next);
         }
+        outcome
+    };
+    match outcome {
+        Outcome::Pass => {}
+        Outcome::Reopen => {
+            track.fate = Fate::Reopen;
+            return;
+        }
+        Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
     }
     entry.count(track.sender, packet.ip_bytes(), context.now_ms);
 }

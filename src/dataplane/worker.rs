@@ -185,8 +185,8 @@ impl Worker {
         }
         self.ask();
         self.transmit();
-        self.age(now_ms);
-        if received > 0 || now_ms != self.swept_ms {
+        let aged = self.age(now_ms);
+        if received > 0 || aged {
             self.publish_counters();
         }
         received > 0
@@ -341,17 +341,21 @@ impl Worker {
         let batch = &mut self.batch;
         for (i, frame) in batch.frames.drain(..).enumerate() {
             let out = match batch.verdicts[i] {
+                // The stages have counted it against the room of the port.
                 Verdict::Forward(out) => out,
-                _ if batch.answers[i] => batch.in_ports[i],
+                _ if batch.answers[i] && self.room[batch.in_ports[i].index()] > 0 => {
+                    self.room[batch.in_ports[i].index()] -= 1;
+                    batch.in_ports[i]
+                }
+                // Dropped, or an answer for which the port has no place: who asked asks again.
                 _ => {
                     self.free.push(frame);
                     continue;
                 }
             };
-            match self.places[out.index()].map(|place| &mut self.ports[usize::from(place)]) {
-                Some(port) if port.waiting.len() < RING_SLOTS => port.waiting.push(frame),
-                // An answer for which the port has no place: who asked asks again.
-                _ => self.free.push(frame),
+            match self.places[out.index()] {
+                Some(place) => self.ports[usize::from(place)].waiting.push(frame),
+                None => self.free.push(frame),
             }
         }
     }
@@ -395,16 +399,22 @@ impl Worker {
         }
     }
 
-    /// Ends idle flows, a share of the table at a time.
-    fn age(&mut self, now_ms: u32) {
+    /// Ends idle flows, and those of pods that are gone, a share of the table at a time. Whether it was time to.
+    fn age(&mut self, now_ms: u32) -> bool {
         let elapsed = now_ms.wrapping_sub(self.swept_ms);
         if elapsed == 0 {
-            return;
+            return false;
         }
         self.swept_ms = now_ms;
         let groups = self.shared.conntrack.groups_per_worker(&self.tracker) as u64;
         let share = groups * u64::from(elapsed.min(SWEEP_MS)) / u64::from(SWEEP_MS) + 1;
-        self.shared.conntrack.sweep(share as usize, now_ms, &mut self.tracker);
+        let view = &self.view;
+        // What a worker that is a generation ahead has judged may be of a pod that this one does not know yet.
+        self.shared.conntrack.sweep(share as usize, now_ms, &mut self.tracker, |entry| {
+            entry.judged() < view.generation
+                && !entry.attachments().into_iter().all(|pod| view.is_attached(pod))
+        });
+        true
     }
 
     fn publish_counters(&self) {

@@ -19,7 +19,7 @@
 //! (quiescent-state reclamation). Within a batch a slot number therefore always means the same flow.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::entry::{Entry, NewFlow};
 use super::key::HashSeed;
@@ -263,6 +263,8 @@ impl Conntrack {
             self.add_displaced(first, -1);
         }
         self.set_tag(slot, TOMBSTONE);
+        // Whose batch does not yet show the end of the flow has let its beginning be seen: see `start_batch`.
+        fence(SeqCst);
         by.retired.push_back((self.epoch.load(Acquire), slot));
         by.ended += 1;
     }
@@ -271,13 +273,14 @@ impl Conntrack {
     #[inline]
     pub(crate) fn start_batch(&self, by: &mut Tracker) {
         let epoch = self.epoch.load(Acquire);
-        // SeqCst: no slot number is read for this batch before the others can see that it has begun.
         self.seen[by.worker].store(epoch, SeqCst);
+        // No slot number is read for this batch before the others can see that it has begun.
+        fence(SeqCst);
         if by.retired.is_empty() {
             return;
         }
         if self.seen[..by.workers].iter().all(|seen| seen.load(SeqCst) >= epoch) {
-            let _ = self.epoch.compare_exchange(epoch, epoch + 1, AcqRel, Relaxed);
+            let _ = self.epoch.compare_exchange(epoch, epoch + 1, SeqCst, Relaxed);
         }
         while let Some(&(retired, slot)) = by.retired.front()
             && retired + 2 <= epoch
@@ -292,8 +295,14 @@ impl Conntrack {
         self.seen[by.worker].store(u64::MAX, Release);
     }
 
-    /// Ends idle flows in the next `groups` groups of this worker's share.
-    pub(crate) fn sweep(&self, groups: usize, now_ms: u32, by: &mut Tracker) {
+    /// Ends flows that are idle, or that `is_over` says are, in the next `groups` groups of this worker's share.
+    pub(crate) fn sweep(
+        &self,
+        groups: usize,
+        now_ms: u32,
+        by: &mut Tracker,
+        is_over: impl Fn(&Entry) -> bool,
+    ) {
         for _ in 0..groups {
             if by.cursor >= self.groups.len() {
                 by.cursor = by.worker;
@@ -302,7 +311,7 @@ impl Conntrack {
                 }
             }
             for slot in self.slots(by.cursor) {
-                if self.is_idle(slot, now_ms) {
+                if self.is_idle(slot, now_ms) || is_over(self.entry(slot)) {
                     self.remove(slot, by);
                 }
             }
@@ -454,7 +463,7 @@ impl Conntrack {
 impl Entry {
     /// [`Entry::is`], for the look after publishing.
     fn head_is(&self, key: &Key) -> bool {
-        std::sync::atomic::fence(SeqCst);
+        fence(SeqCst);
         self.is(key)
     }
 }
