@@ -5,10 +5,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use palisade::lab::Pod;
-use palisade::lab::traffic::{Server, Services};
+use palisade::lab::traffic::{Outcome, Server, Services, tcp_connect};
 
 use crate::support::{
-    PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_cut_off, eventually, only_from,
+    PATIENCE, PORT, Rig, SILENCE, alone, assert_accounted, assert_connects, assert_cut_off, eventually,
+    only_from,
 };
 
 /// A connection between two pods over which both ends talk when they are told to.
@@ -113,7 +114,9 @@ fn a_pod_that_sends_from_another_address_is_not_heard() {
     assert!(liar.status(std::process::Command::new("ip").args(lie)).unwrap().success());
     let route = format!("route replace {} via 169.254.1.1 dev eth0 onlink src 10.77.9.9", db.v4());
     assert!(liar.status(std::process::Command::new("ip").args(route.split(' '))).unwrap().success());
-    assert_cut_off(&liar, db.v4().into());
+    // Its question for the gateway's Ethernet address is a lie already, and not answered.
+    let outcome = tcp_connect(&liar, db.v4().into(), PORT, SILENCE).unwrap();
+    assert!(matches!(outcome, Outcome::TimedOut | Outcome::Failed(_)), "{outcome:?}");
     let drops = rig.drops();
     assert!(drops["spoofed"] >= 2 && drops.len() == 1, "{drops:?}");
 }
