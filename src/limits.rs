@@ -25,6 +25,14 @@ pub const RING_SLOTS: usize = 2048;
 pub const POD_ADDRESSES_MAX: usize = 8;
 /// Rules (origins of decisions) in one set of tables.
 pub const RULES_MAX: usize = 1 << 24;
+/// Prefixes in one set of tables.
+pub const PREFIXES_MAX: usize = 1 << 20;
+/// Classes of addresses in one set of tables.
+pub const CLASSES_MAX: usize = 1 << 20;
+/// Rows in one set of tables.
+pub const ROWS_MAX: usize = 1 << 22;
+/// ACL tables in one set of tables.
+pub const ACLS_MAX: usize = 1 << 16;
 
 const _: () = assert!(PORT_BURST_FRAMES_MAX <= BATCH_FRAMES_MAX);
 const _: () = assert!(RING_SLOTS.is_power_of_two() && RING_SLOTS >= 2 * BATCH_FRAMES_MAX);

@@ -109,13 +109,7 @@ impl FlowKey {
     /// The key of the packets that answer.
     #[must_use]
     pub fn reversed(self) -> FlowKey {
-        FlowKey {
-            src: self.dst,
-            dst: self.src,
-            src_port: self.dst_port,
-            dst_port: self.src_port,
-            ..self
-        }
+        FlowKey { src: self.dst, dst: self.src, src_port: self.dst_port, dst_port: self.src_port, ..self }
     }
 }
 

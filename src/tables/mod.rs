@@ -11,6 +11,23 @@ mod decision;
 mod row;
 mod rule_tables;
 
+mod acl_matrix;
+mod arena;
+mod canonical;
+mod classifier;
+mod pod_index;
+mod prefix_set;
+mod prefix_table;
+mod prefix_trie;
+mod route;
+mod row_store;
+
+#[cfg(test)]
+mod generate;
+
+pub use classifier::{Classifier, Judgement, PodAcls, Question};
 pub use decision::{Decision, Direction, PolicyKind, PolicyRef, RuleOrigin, Verdict};
+pub use prefix_table::PrefixTable;
+pub use route::RouteTable;
 pub use row::{PortSpan, Row};
 pub use rule_tables::{Acl, FORMAT_VERSION, PodName, PodPolicy, RuleTables, TablesDiff, TablesError};

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Decision, Row, RuleOrigin};
 use crate::ids::{AclId, ClassId, Generation, RowId, RuleId};
-use crate::limits::RULES_MAX;
+use crate::limits::{ACLS_MAX, CLASSES_MAX, PREFIXES_MAX, ROWS_MAX, RULES_MAX};
 
 /// The version of the format that this program writes and reads.
 pub const FORMAT_VERSION: u32 = 1;
@@ -177,6 +177,22 @@ pub enum TablesError {
         /// The id.
         rule: RuleId,
     },
+    /// More of something else than a switch holds.
+    #[error("{table} goes up to {found}, above the limit of {max}")]
+    TooMany {
+        /// The table.
+        table: &'static str,
+        /// What stands in it: the highest id, or the number of entries.
+        found: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// A prefix with something behind it.
+    #[error("prefixes[{prefix}]: bits after the prefix must be zero: write {}", prefix.trunc())]
+    HostBits {
+        /// The prefix.
+        prefix: IpNet,
+    },
     /// A difference is for another base.
     #[error(
         "the difference is against generation {base}, the switch is at {current}: fetch and compare again"
@@ -200,6 +216,10 @@ impl RuleTables {
         {
             return Err(TablesError::TooManyRules { rule });
         }
+        self.check_bounds()?;
+        if let Some(&prefix) = self.prefixes.keys().find(|prefix| prefix.addr() != prefix.network()) {
+            return Err(TablesError::HostBits { prefix });
+        }
         for (&id, row) in &self.rows {
             if !row.is_canonical() {
                 return Err(TablesError::Row { row: id });
@@ -216,6 +236,22 @@ impl RuleTables {
             refer(missing, || format!("pods[{name}]"), "acls")?;
         }
         Ok(())
+    }
+
+    /// Checks that ids, which index arrays, are within their limits.
+    fn check_bounds(&self) -> Result<(), TablesError> {
+        let named = self.acls.values().filter_map(|acl| acl.rows.last_key_value()).map(|(class, _)| class);
+        let class = self.prefixes.values().chain(named).max();
+        let bounds = [
+            ("prefixes", self.prefixes.len(), PREFIXES_MAX),
+            ("classes", class.map_or(0, |class| class.index()), CLASSES_MAX),
+            ("rows", self.rows.last_key_value().map_or(0, |(row, _)| row.index()), ROWS_MAX),
+            ("acls", self.acls.last_key_value().map_or(0, |(acl, _)| acl.index()), ACLS_MAX),
+        ];
+        match bounds.into_iter().find(|(_, found, max)| found > max) {
+            Some((table, found, max)) => Err(TablesError::TooMany { table, found, max }),
+            None => Ok(()),
+        }
     }
 
     /// Makes the change. The result is not checked.
@@ -310,4 +346,35 @@ fn row_changes(
     stay.filter(|(_, old, new)| old.default == new.default && old.rows != new.rows)
         .map(|(&id, old, new)| (id, changes(&old.rows, &new.rows)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tables(prefix: &str, class: u32) -> RuleTables {
+        let prefixes = BTreeMap::from([(prefix.parse().unwrap(), ClassId(class))]);
+        RuleTables { prefixes, ..RuleTables::default() }
+    }
+
+    #[test]
+    fn a_prefix_with_host_bits_is_refused_with_what_to_write() {
+        assert_eq!(tables("10.0.0.0/24", 1).check(), Ok(()));
+        let refused = tables("10.0.0.1/24", 1).check().unwrap_err().to_string();
+        assert_eq!(refused, "prefixes[10.0.0.1/24]: bits after the prefix must be zero: write 10.0.0.0/24");
+    }
+
+    #[test]
+    fn ids_above_their_limit_are_refused() {
+        let max = CLASSES_MAX as u32;
+        assert_eq!(tables("10.0.0.0/8", max).check(), Ok(()));
+        let found = CLASSES_MAX + 1;
+        let refused = TablesError::TooMany { table: "classes", found, max: CLASSES_MAX };
+        assert_eq!(tables("10.0.0.0/8", max + 1).check(), Err(refused));
+        let row = Row::uniform(Decision::allow(crate::ids::RuleId(0)));
+        let mut tables = RuleTables::default();
+        tables.rules.insert(RuleId(0), RuleOrigin::OwnNode);
+        tables.rows.insert(RowId(ROWS_MAX as u32 + 1), row);
+        assert!(matches!(tables.check(), Err(TablesError::TooMany { table: "rows", .. })));
+    }
 }

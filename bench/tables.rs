@@ -1,0 +1,519 @@
+//! The compiled tables, measured alone: prefix look-ups beside other crates, and the classification of new flows.
+//!
+//! Prints one JSON object per line. The systems of a case run in turn, again and again, and the median is given.
+//! `tsc_cycles` is time in ticks of the time-stamp counter, which runs at a constant rate, not at that of the core.
+//! `--smoke` takes about a second; a word runs only the cases that contain it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hint::black_box;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use palisade::ids::{AclId, ClassId, RowId, RuleId};
+use palisade::net::flow::Protocol;
+use palisade::tables::{Acl, Classifier, Decision, Direction, PolicyKind, PolicyRef, PortSpan, PrefixTable};
+use palisade::tables::{Question, Row, RuleOrigin, RuleTables};
+use poptrie::Poptrie;
+use prefix_trie::PrefixMap;
+
+const BATCH: usize = 256;
+const SEED: u64 = 0x9a11_5ade;
+const PODS_PER_NODE: u32 = 250;
+
+fn main() {
+    let smoke = std::env::args().any(|argument| argument == "--smoke");
+    let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let wanted = |case: &str| only.as_deref().is_none_or(|only| case.contains(only));
+    let (queries, rounds, largest) = if smoke { (1 << 12, 3, 1_000) } else { (1 << 16, 15, usize::MAX) };
+    let run = Run { tsc_ghz: tsc_ghz(), queries, rounds };
+    for prefixes in [10, 1_000, 100_000, 1_000_000].into_iter().filter(|&prefixes| prefixes <= largest) {
+        for (case, shape) in [("pods", Shape::Pods), ("routes", Shape::Routes)] {
+            if wanted(case) {
+                run.prefixes::<u32>(case, shape, prefixes);
+                run.prefixes::<u128>(case, shape, prefixes);
+            }
+        }
+    }
+    for rules in [10, 1_000, 10_000, 100_000].into_iter().filter(|&rules| rules <= largest) {
+        if wanted("classify") {
+            run.classification(rules);
+        }
+    }
+}
+
+/// Which prefixes a table holds.
+#[derive(Clone, Copy)]
+enum Shape {
+    /// Addresses of pods, 250 a node, and a few networks around them.
+    Pods,
+    /// Prefixes of the lengths that routing tables have, anywhere.
+    Routes,
+}
+
+/// An address family. Addresses are drawn on top of 128 bits.
+trait Family: poptrie::Address + Eq {
+    const NUMBER: u32;
+    const WIDTH: u32;
+    fn from_top(bits: u128) -> Self;
+    fn ip(self) -> IpAddr;
+    fn pod(pod: u32) -> u128;
+    fn route(random: &mut Random) -> (u128, u8);
+    fn look_up(table: &PrefixTable, addresses: &[Self], found: &mut [u32]);
+    fn classes(classifier: &Classifier, addresses: &[Self], found: &mut [u32]);
+}
+
+impl Family for u32 {
+    const NUMBER: u32 = 4;
+    const WIDTH: u32 = 32;
+
+    fn from_top(bits: u128) -> u32 {
+        (bits >> 96) as u32
+    }
+
+    fn ip(self) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::from_bits(self))
+    }
+
+    fn pod(pod: u32) -> u128 {
+        u128::from(0x0a00_0000 | (pod / PODS_PER_NODE) << 8 | (pod % PODS_PER_NODE + 2)) << 96
+    }
+
+    /// Lengths as in BGP tables: three in five are /24.
+    fn route(random: &mut Random) -> (u128, u8) {
+        let len = match random.below(100) {
+            0..60 => 24,
+            60..80 => 22 + random.below(2),
+            80..98 => 16 + random.below(6),
+            98 => 8 + random.below(8),
+            _ => 32,
+        };
+        (random.bits(), len as u8)
+    }
+
+    fn look_up(table: &PrefixTable, addresses: &[u32], found: &mut [u32]) {
+        table.lookup_batch_v4(addresses, found);
+    }
+
+    fn classes(classifier: &Classifier, addresses: &[u32], found: &mut [u32]) {
+        classifier.classes_v4(addresses, found);
+    }
+}
+
+impl Family for u128 {
+    const NUMBER: u32 = 6;
+    const WIDTH: u32 = 128;
+
+    fn from_top(bits: u128) -> u128 {
+        bits
+    }
+
+    fn ip(self) -> IpAddr {
+        IpAddr::V6(Ipv6Addr::from_bits(self))
+    }
+
+    fn pod(pod: u32) -> u128 {
+        let (node, pod) = (pod / PODS_PER_NODE, pod % PODS_PER_NODE + 2);
+        0xfd00_0010_0244 << 80 | u128::from(node) << 64 | u128::from(pod)
+    }
+
+    /// Lengths as in BGP tables: nearly half are /48.
+    fn route(random: &mut Random) -> (u128, u8) {
+        let len = match random.below(100) {
+            0..46 => 48,
+            46..62 => 32,
+            62..88 => 33 + random.below(15),
+            88..97 => 20 + random.below(12),
+            97..99 => 64,
+            _ => 128,
+        };
+        // 2000::/3, where addresses of the internet are.
+        (random.bits() >> 3 | 1 << 125, len as u8)
+    }
+
+    fn look_up(table: &PrefixTable, addresses: &[u128], found: &mut [u32]) {
+        table.lookup_batch_v6(addresses, found);
+    }
+
+    fn classes(classifier: &Classifier, addresses: &[u128], found: &mut [u32]) {
+        classifier.classes_v6(addresses, found);
+    }
+}
+
+/// How long and how often to measure.
+struct Run {
+    tsc_ghz: f64,
+    queries: usize,
+    rounds: usize,
+}
+
+/// A system, and what looks up all queries once.
+type System<'a> = (&'a str, Box<dyn FnMut() -> u64 + 'a>);
+
+impl Run {
+    fn prefixes<A: Family>(&self, case: &str, shape: Shape, count: usize)
+    where
+        (A, u8): prefix_trie::Prefix,
+    {
+        let mut random = Random(SEED);
+        let prefixes = prefixes::<A>(shape, count, &mut random);
+        let queries: Vec<A> = hits(&prefixes, self.queries, &mut random);
+        let keyed = || prefixes.iter().map(|&(bits, len)| (A::from_top(bits), len)).zip(0_u32..);
+
+        let palisade =
+            PrefixTable::build(keyed().map(|((address, len), value)| (net(address.ip(), len), value)));
+        let poptrie: Poptrie<(A, u8), u32> = keyed().collect();
+        let prefix_trie: PrefixMap<(A, u8), u32> = keyed().collect();
+        let mut found = [0; BATCH];
+        let systems: Vec<System> = vec![
+            (
+                "palisade",
+                Box::new(|| {
+                    let batches = queries.chunks(BATCH);
+                    let sums = batches.map(|batch| {
+                        A::look_up(&palisade, batch, &mut found[..batch.len()]);
+                        found[..batch.len()].iter().map(|&value| u64::from(value)).sum::<u64>()
+                    });
+                    sums.sum()
+                }),
+            ),
+            ("poptrie", Box::new(|| sum(&queries, |address| poptrie.lookup(address).copied()))),
+            (
+                "prefix-trie",
+                Box::new(|| {
+                    sum(&queries, |address| {
+                        prefix_trie.get_lpm(&(address, A::WIDTH as u8)).map(|(_, &value)| value)
+                    })
+                }),
+            ),
+        ];
+        let facts = format!(
+            r#""case":"{case}","family":{},"prefixes":{count},"order":"random","bytes":{}"#,
+            A::NUMBER,
+            palisade.bytes()
+        );
+        self.report(&facts, systems);
+    }
+
+    /// Both addresses to classes, both rows to decisions: all that classification does for a new flow.
+    fn classification(&self, rules: usize) {
+        let mut random = Random(SEED);
+        let tables = rule_tables(rules, &mut random);
+        let start = Instant::now();
+        let classifier = Classifier::new(&tables).expect("the tables are whole");
+        let compiled_ms = start.elapsed().as_secs_f64() * 1e3;
+        let start = Instant::now();
+        black_box(tables.canonical());
+        let canonical_ms = start.elapsed().as_secs_f64() * 1e3;
+        let facts = format!(
+            r#""rules":{rules},"prefixes":{},"classes":{},"rows":{},"acls":{},"compiled_ms":{compiled_ms:.2},"canonical_ms":{canonical_ms:.2}"#,
+            tables.prefixes.len(),
+            tables.prefixes.values().max().map_or(1, |class| class.0 + 1),
+            tables.rows.len(),
+            tables.acls.len(),
+        );
+        self.classify::<u32>(&facts, &classifier, &tables, &mut random);
+        self.classify::<u128>(&facts, &classifier, &tables, &mut random);
+    }
+
+    fn classify<A: Family>(
+        &self,
+        facts: &str,
+        classifier: &Classifier,
+        tables: &RuleTables,
+        random: &mut Random,
+    ) {
+        let prefixes: Vec<(u128, u8)> = tables.prefixes.keys().filter_map(of_family::<A>).collect();
+        let sources: Vec<A> = hits(&prefixes, self.queries, random);
+        let destinations: Vec<A> = hits(&prefixes, self.queries, random);
+        let flows: Vec<Flow> = (0..self.queries).map(|_| Flow::any(tables, random)).collect();
+        let mut scratch = Scratch::default();
+        let systems: Vec<System> = vec![(
+            "palisade",
+            Box::new(|| {
+                let batches = sources.chunks(BATCH).zip(destinations.chunks(BATCH)).zip(flows.chunks(BATCH));
+                batches.map(|((from, to), flows)| scratch.classify(classifier, from, to, flows)).sum()
+            }),
+        )];
+        self.report(
+            &format!(r#""case":"classify","family":{},"order":"random",{facts}"#, A::NUMBER),
+            systems,
+        );
+    }
+
+    /// Runs the systems in turn and prints the median of each.
+    fn report(&self, facts: &str, mut systems: Vec<System>) {
+        let mut times = vec![Vec::new(); systems.len()];
+        let mut sums = BTreeSet::new();
+        for _ in 0..=self.rounds {
+            for ((_, system), times) in systems.iter_mut().zip(&mut times) {
+                let start = Instant::now();
+                sums.insert(black_box(system()));
+                times.push(start.elapsed());
+            }
+        }
+        assert_eq!(sums.len(), 1, "the systems disagree");
+        for ((name, _), times) in systems.iter().zip(&mut times) {
+            // The first round warms the caches.
+            times.remove(0);
+            times.sort_unstable();
+            let ns = times[times.len() / 2].as_secs_f64() * 1e9 / self.queries as f64;
+            let cycles = ns * self.tsc_ghz;
+            println!(
+                r#"{{"bench":"tables",{facts},"system":"{name}","ns_per_lookup":{ns:.2},"tsc_cycles":{cycles:.1}}}"#
+            );
+        }
+    }
+}
+
+/// What a flow brings besides its addresses.
+#[derive(Clone, Copy)]
+struct Flow {
+    egress: AclId,
+    ingress: AclId,
+    protocol: Protocol,
+    dst_port: u16,
+}
+
+impl Flow {
+    fn any(tables: &RuleTables, random: &mut Random) -> Flow {
+        let acl = |random: &mut Random| AclId(random.below(tables.acls.len() as u64) as u32);
+        let protocol =
+            [Protocol::TCP, Protocol::TCP, Protocol::UDP, Protocol::ICMP][random.below(4) as usize];
+        Flow { egress: acl(random), ingress: acl(random), protocol, dst_port: random.bits() as u16 }
+    }
+
+    fn question(self, acl: AclId, class: u32) -> Question {
+        Question { acl, class: ClassId(class), dst_port: self.dst_port, protocol: self.protocol }
+    }
+}
+
+/// Arrays of a worker.
+struct Scratch {
+    from: [u32; BATCH],
+    to: [u32; BATCH],
+    questions: Vec<Question>,
+    decisions: [Decision; 2 * BATCH],
+}
+
+impl Default for Scratch {
+    fn default() -> Scratch {
+        let decisions = [Decision::deny(RuleId(0)); 2 * BATCH];
+        Scratch { from: [0; BATCH], to: [0; BATCH], questions: Vec::with_capacity(2 * BATCH), decisions }
+    }
+}
+
+impl Scratch {
+    fn classify<A: Family>(&mut self, classifier: &Classifier, from: &[A], to: &[A], flows: &[Flow]) -> u64 {
+        let count = flows.len();
+        A::classes(classifier, from, &mut self.from[..count]);
+        A::classes(classifier, to, &mut self.to[..count]);
+        self.questions.clear();
+        self.questions
+            .extend(flows.iter().zip(&self.to).map(|(flow, &peer)| flow.question(flow.egress, peer)));
+        self.questions
+            .extend(flows.iter().zip(&self.from).map(|(flow, &peer)| flow.question(flow.ingress, peer)));
+        classifier.decide_batch(&self.questions, &mut self.decisions[..2 * count]);
+        self.decisions[..2 * count].iter().map(|decision| u64::from(decision.to_bits())).sum()
+    }
+}
+
+fn sum<A: Copy>(queries: &[A], mut look_up: impl FnMut(A) -> Option<u32>) -> u64 {
+    queries.iter().map(|&address| u64::from(look_up(address).unwrap_or(PrefixTable::NO_MATCH))).sum()
+}
+
+fn net(address: IpAddr, len: u8) -> IpNet {
+    IpNet::new(address, len).expect("the length fits the family")
+}
+
+/// The prefixes of a table, on top of 128 bits.
+fn prefixes<A: Family>(shape: Shape, count: usize, random: &mut Random) -> Vec<(u128, u8)> {
+    let mut prefixes = BTreeSet::new();
+    if matches!(shape, Shape::Pods) {
+        prefixes.extend([0, 7, 9].map(|len| (A::pod(0) & mask(len), len)));
+    }
+    for i in 0_u32.. {
+        if prefixes.len() >= count {
+            break;
+        }
+        let (bits, len) = match shape {
+            Shape::Pods => (A::pod(i), A::WIDTH as u8),
+            Shape::Routes => A::route(random),
+        };
+        prefixes.insert((bits & mask(len), len));
+    }
+    prefixes.into_iter().collect()
+}
+
+/// Addresses in prefixes drawn at random.
+fn hits<A: Family>(prefixes: &[(u128, u8)], count: usize, random: &mut Random) -> Vec<A> {
+    let mut hit = || {
+        let (bits, len) = prefixes[random.below(prefixes.len() as u64) as usize];
+        A::from_top(bits | random.bits() & !mask(len))
+    };
+    (0..count).map(|_| hit()).collect()
+}
+
+fn mask(len: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)
+}
+
+fn of_family<A: Family>(prefix: &IpNet) -> Option<(u128, u8)> {
+    let bits = match prefix.network() {
+        IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
+        IpAddr::V6(address) => address.to_bits(),
+    };
+    (u32::from(prefix.max_prefix_len()) == A::WIDTH).then_some((bits, prefix.prefix_len()))
+}
+
+/// Tables of a node with 250 pods of its own in a cluster of 10,000, and `count` rules of many shapes.
+fn rule_tables(count: usize, random: &mut Random) -> RuleTables {
+    let pod_classes = (count / 4).clamp(4, 5_000) as u64;
+    let mut tables = RuleTables::default();
+    for pod in 0..10_000 {
+        // Pods of one class come from all nodes.
+        let class = ClassId(1 + random.below(pod_classes) as u32);
+        tables.prefixes.insert(net(u32::from_top(<u32 as Family>::pod(pod)).ip(), 32), class);
+        tables.prefixes.insert(net(u128::from_top(<u128 as Family>::pod(pod)).ip(), 128), class);
+    }
+    for block in 0..(count / 2).clamp(2, 15_000) as u32 {
+        let class = ClassId(1 + pod_classes as u32 + block);
+        let (bits, len) = <u32 as Family>::route(random);
+        tables.prefixes.insert(net(u32::from_top(bits & mask(len)).ip(), len), class);
+        let (bits, len) = <u128 as Family>::route(random);
+        tables.prefixes.insert(net(u128::from_top(bits & mask(len)).ip(), len), class);
+    }
+    let classes = 1 + u64::from(tables.prefixes.values().max().map_or(0, |class| class.0));
+
+    let acls = (count / 5).clamp(2, 500) as u32;
+    let mut cells: BTreeMap<(AclId, ClassId), Vec<PortRule>> = BTreeMap::new();
+    for rule in 0..count as u32 {
+        tables.rules.insert(RuleId(rule), origin(rule));
+        let rules = PortRule::any(RuleId(rule), random);
+        // A selector stands for classes side by side and for some anywhere.
+        let first = random.below(classes);
+        let peers = (first..first + random.below(8)).map(|class| class % classes);
+        let peers: Vec<u64> = peers.chain([random.below(classes)]).collect();
+        for class in peers {
+            let cell = (AclId(rule % acls), ClassId(class as u32));
+            cells.entry(cell).or_default().extend(&rules);
+        }
+    }
+    let mut rows = BTreeMap::new();
+    let mut row_id = |row: Row| {
+        let next = RowId(rows.len() as u32);
+        *rows.entry(row).or_insert(next)
+    };
+    for acl in (0..acls).map(AclId) {
+        let deny = Decision::deny(RuleId(acl.0 % count as u32));
+        let of_acl = cells.range((acl, ClassId(0))..=(acl, ClassId(u32::MAX)));
+        let rows = of_acl.map(|(&(_, class), rules)| (class, row_id(row(rules, deny)))).collect();
+        tables.acls.insert(acl, Acl { rows, default: row_id(Row::uniform(deny)) });
+    }
+    tables.rows = rows.into_iter().map(|(row, id)| (id, row)).collect();
+    let pods = (0..250).map(|pod| {
+        let addresses = vec![u32::from_top(<u32 as Family>::pod(pod)).ip()];
+        let [ingress, egress] = [2 * pod, 2 * pod + 1].map(|acl| AclId(acl % acls));
+        let name = palisade::tables::PodName::new("default", format!("pod{pod}"));
+        (name, palisade::tables::PodPolicy { addresses, ingress, egress })
+    });
+    tables.pods = pods.collect();
+    tables
+}
+
+fn origin(rule: u32) -> RuleOrigin {
+    let policy = PolicyRef {
+        kind: PolicyKind::NetworkPolicy,
+        namespace: format!("namespace{}", rule / 50),
+        name: format!("policy{}", rule / 5),
+    };
+    RuleOrigin::Rule { policy, direction: Direction::Ingress, index: rule % 5, name: None }
+}
+
+/// One protocol and range of a rule.
+#[derive(Clone, Copy)]
+struct PortRule {
+    protocol: Option<Protocol>,
+    first: u16,
+    last: u16,
+    rule: RuleId,
+}
+
+impl PortRule {
+    /// One port, a range, all; one rule in five hundred lists a thousand ports.
+    fn any(rule: RuleId, random: &mut Random) -> Vec<PortRule> {
+        let protocol = Some([Protocol::TCP, Protocol::TCP, Protocol::UDP][random.below(3) as usize]);
+        let first = random.bits() as u16;
+        let range = |first, last| PortRule { protocol, first, last, rule };
+        match random.below(500) {
+            0 => (0..1_000).map(|i| range(i * 65, i * 65 + 20)).collect(),
+            1..300 => vec![range(first, first)],
+            300..450 => vec![range(first, first.saturating_add(random.below(10_000) as u16))],
+            _ => vec![PortRule { protocol: None, first: 0, last: u16::MAX, rule }],
+        }
+    }
+}
+
+/// What rules in this order make of one class.
+fn row(rules: &[PortRule], default: Decision) -> Row {
+    let all = rules.iter().find(|rule| rule.protocol.is_none());
+    let other = all.map_or(default, |rule| Decision::allow(rule.rule));
+    let spans = |protocol| {
+        let mut spans: Vec<PortSpan> = Vec::new();
+        let rules = rules.iter().filter(|rule| rule.protocol.is_none_or(|of| of == protocol));
+        let mut rules: Vec<&PortRule> = rules.collect();
+        rules.sort_by_key(|rule| rule.first);
+        let mut next = 0;
+        for rule in rules.into_iter().filter(|rule| rule.protocol.is_some()) {
+            let (first, decision) = (next.max(u32::from(rule.first)), Decision::allow(rule.rule));
+            if first > u32::from(rule.last) || decision == other {
+                continue;
+            }
+            match spans.last_mut() {
+                Some(before) if u32::from(before.last) + 1 == first && before.decision == decision => {
+                    before.last = rule.last;
+                }
+                _ => spans.push(PortSpan { first: first as u16, last: rule.last, decision }),
+            }
+            next = u32::from(rule.last) + 1;
+        }
+        spans
+    };
+    Row { tcp: spans(Protocol::TCP), udp: spans(Protocol::UDP), sctp: Vec::new(), other }
+}
+
+/// xorshift64*: the same tables and queries in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn bits(&mut self) -> u128 {
+        u128::from(self.next()) << 64 | u128::from(self.next())
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        (self.next() >> 32) * end >> 32
+    }
+}
+
+/// Rate of the time-stamp counter, measured against the clock.
+#[cfg(target_arch = "x86_64")]
+fn tsc_ghz() -> f64 {
+    // SAFETY: every x86-64 processor has the instruction, and it has no effect.
+    let ticks = || unsafe { std::arch::x86_64::_rdtsc() };
+    let (start, from) = (Instant::now(), ticks());
+    std::thread::sleep(Duration::from_millis(50));
+    (ticks() - from) as f64 / start.elapsed().as_nanos() as f64
+}
+
+/// Without a time-stamp counter: a cycle is a nanosecond.
+#[cfg(not(target_arch = "x86_64"))]
+fn tsc_ghz() -> f64 {
+    1.0
+}

@@ -1,0 +1,165 @@
+//! Words in shared pages: the memory beneath every compiled table.
+//!
+//! A table of a next generation is a clone of the last with a few blocks rewritten. A clone copies no page, only
+//! the list of them; the first write to a page that a reader still shares copies that page alone. Readers of the
+//! earlier generation see nothing of it.
+//!
+//! Blocks have sizes of 4 to 256 words, powers of two, and never cross a page; each is as aligned as it is large,
+//! so that a block of 16 words is one cache line.
+
+use std::sync::Arc;
+
+use crate::mem::prefetch_read;
+
+const PAGE_SHIFT: u32 = 12;
+/// Words of a page.
+pub(super) const PAGE_WORDS: usize = 1 << PAGE_SHIFT;
+/// Words of the smallest block; blocks are numbered in this unit.
+pub(super) const UNIT_WORDS: u32 = 4;
+/// Words of the largest block.
+pub(super) const BLOCK_WORDS_MAX: usize = 256;
+
+/// Units of an arena: a unit's number leaves six bits of a word to others.
+const UNITS_MAX: u32 = 1 << 26;
+
+/// Sizes of blocks: 4, 8, 16, 32, 64, 128, 256 words.
+const SIZES: usize = 7;
+
+#[derive(Clone)]
+#[repr(align(64))]
+struct Page([u32; PAGE_WORDS]);
+
+/// A block: where it starts, in units of four words. Below 2^26.
+pub(super) type Unit = u32;
+
+/// Words in pages that are copied when written.
+#[derive(Clone, Default)]
+pub(super) struct Arena {
+    pages: Vec<Arc<Page>>,
+    free: [Vec<Unit>; SIZES],
+}
+
+impl Arena {
+    /// Adds whole pages for `words` words that hold `fill`, outside the blocks; gives the first word.
+    pub(super) fn reserve_pages(&mut self, words: usize, fill: u32) -> usize {
+        let first = self.pages.len();
+        let page = Arc::new(Page([fill; PAGE_WORDS]));
+        self.pages.extend(std::iter::repeat_n(page, words.div_ceil(PAGE_WORDS)));
+        first * PAGE_WORDS
+    }
+
+    /// The word at `word`.
+    #[inline(always)]
+    pub(super) fn word(&self, word: usize) -> u32 {
+        self.pages[word >> PAGE_SHIFT].0[word & (PAGE_WORDS - 1)]
+    }
+
+    /// The `N` words of a block of at least that size.
+    #[inline(always)]
+    pub(super) fn block<const N: usize>(&self, unit: Unit) -> &[u32; N] {
+        let word = unit as usize * UNIT_WORDS as usize;
+        let page = &self.pages[word >> PAGE_SHIFT].0;
+        let offset = word & (PAGE_WORDS - 1);
+        page[offset..].first_chunk().expect("a block does not cross a page")
+    }
+
+    /// Brings the cache line of a word near.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, word: usize) {
+        prefetch_read(&self.pages[word >> PAGE_SHIFT].0[word & (PAGE_WORDS - 1)]);
+    }
+
+    /// Sets one word.
+    pub(super) fn set(&mut self, word: usize, value: u32) {
+        Arc::make_mut(&mut self.pages[word >> PAGE_SHIFT]).0[word & (PAGE_WORDS - 1)] = value;
+    }
+
+    /// Writes words that lie in one page.
+    pub(super) fn write(&mut self, word: usize, values: &[u32]) {
+        let offset = word & (PAGE_WORDS - 1);
+        let page = Arc::make_mut(&mut self.pages[word >> PAGE_SHIFT]);
+        page.0[offset..offset + values.len()].copy_from_slice(values);
+    }
+
+    /// A new block that holds `values`.
+    pub(super) fn put(&mut self, values: &[u32]) -> Unit {
+        let unit = self.allocate(values.len());
+        self.write(first_word(unit), values);
+        unit
+    }
+
+    /// Gives back a block made with `len` words.
+    pub(super) fn free(&mut self, unit: Unit, len: usize) {
+        self.free[size_class(len)].push(unit);
+    }
+
+    /// Number of words in all pages.
+    pub(super) fn words(&self) -> usize {
+        self.pages.len() * PAGE_WORDS
+    }
+
+    /// Bytes of all pages, shared or not.
+    pub(super) fn bytes(&self) -> usize {
+        self.pages.len() * size_of::<Page>()
+    }
+
+    fn allocate(&mut self, len: usize) -> Unit {
+        let class = size_class(len);
+        if self.free[class].is_empty() {
+            let units = 1 << class;
+            let first = (self.reserve_pages(PAGE_WORDS, 0) as u32) / UNIT_WORDS;
+            let end = first + (PAGE_WORDS as u32) / UNIT_WORDS;
+            assert!(end <= UNITS_MAX, "a compiled table is above 1 GiB: the limits allow no such tables");
+            // Popped from the end: the lowest block of the page goes out first.
+            self.free[class].extend((first..end).step_by(units).rev());
+        }
+        self.free[class].pop().expect("a page was just added")
+    }
+}
+
+/// The first word of a block.
+#[inline(always)]
+pub(super) fn first_word(unit: Unit) -> usize {
+    unit as usize * UNIT_WORDS as usize
+}
+
+fn size_class(len: usize) -> usize {
+    debug_assert!(len <= BLOCK_WORDS_MAX);
+    (len.max(UNIT_WORDS as usize).next_power_of_two() / UNIT_WORDS as usize).trailing_zeros() as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_aligned_to_their_size_and_apart() {
+        let mut arena = Arena::default();
+        let mut taken = std::collections::BTreeSet::new();
+        for len in [1, 4, 5, 16, 31, 64, 200, 256].into_iter().cycle().take(400) {
+            let size = len.max(4usize).next_power_of_two();
+            let word = first_word(arena.put(&vec![7; len]));
+            assert_eq!(word % size, 0);
+            assert!((word..word + size).all(|word| taken.insert(word)), "block of {len} overlaps");
+        }
+    }
+
+    #[test]
+    fn a_freed_block_is_used_again() {
+        let mut arena = Arena::default();
+        let unit = arena.put(&[1; 16]);
+        arena.free(unit, 16);
+        assert_eq!(arena.put(&[2; 9]), unit);
+        assert_eq!(arena.block::<9>(unit), &[2; 9]);
+    }
+
+    #[test]
+    fn a_clone_sees_no_later_write() {
+        let mut arena = Arena::default();
+        let unit = arena.put(&[1; 16]);
+        let before = arena.clone();
+        arena.set(first_word(unit), 9);
+        assert_eq!(before.word(first_word(unit)), 1);
+        assert_eq!(arena.word(first_word(unit)), 9);
+    }
+}

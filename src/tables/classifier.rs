@@ -1,0 +1,298 @@
+//! Rule tables laid out for look-up: what the workers ask.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::acl_matrix::AclMatrix;
+use super::pod_index::PodIndex;
+use super::row_store::{self, RowStore};
+use super::{Decision, PodName, PrefixTable, RuleTables, TablesDiff, TablesError};
+use crate::ids::{AclId, ClassId};
+use crate::limits::BATCH_FRAMES_MAX;
+use crate::net::flow::{FlowKey, Protocol};
+
+/// The same content as [`RuleTables`], compiled. Clones and updates share all memory that does not change.
+///
+/// Ids of one classifier mean nothing to another. What is asked of an ACL table that is not there is denied.
+#[derive(Clone)]
+pub struct Classifier {
+    classes: PrefixTable,
+    acls: AclMatrix,
+    rows: RowStore,
+    pods: Arc<PodIndex>,
+}
+
+/// The tables that judge flows of one pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PodAcls {
+    /// Judges flows to the pod, by the class of the source.
+    pub ingress: AclId,
+    /// Judges flows from the pod, by the class of the destination.
+    pub egress: AclId,
+}
+
+/// One side of a flow, to be decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Question {
+    /// The pod's table for the direction.
+    pub acl: AclId,
+    /// The class of the address at the other end.
+    pub class: ClassId,
+    /// Destination port of the flow, zero if there are none.
+    pub dst_port: u16,
+    /// Protocol of the flow.
+    pub protocol: Protocol,
+}
+
+/// What the tables say of a whole flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Judgement {
+    /// By the egress table of the source, if that is a pod of the tables.
+    pub egress: Option<Decision>,
+    /// By the ingress table of the destination, if that is a pod of the tables.
+    pub ingress: Option<Decision>,
+}
+
+impl Judgement {
+    /// Whether the flow passes: no side denies it.
+    pub fn is_allow(self) -> bool {
+        self.egress.into_iter().chain(self.ingress).all(Decision::is_allow)
+    }
+}
+
+/// Building and updating.
+impl Classifier {
+    /// Compiles `tables`, if they are whole.
+    pub fn new(tables: &RuleTables) -> Result<Classifier, TablesError> {
+        tables.check()?;
+        let mut rows = RowStore::default();
+        tables.rows.iter().for_each(|(&id, row)| rows.set(id, Some(row)));
+        let mut acls = AclMatrix::default();
+        tables.acls.iter().for_each(|(&id, acl)| acls.set(id, Some(acl)));
+        Ok(Classifier { classes: compile_classes(tables), acls, rows, pods: Arc::new(PodIndex::new(tables)) })
+    }
+
+    /// The classifier of `next`, which `change` made of the tables of this one; `next` has passed its check.
+    ///
+    /// Costs as much as the difference; this classifier stays as it is for those who still use it.
+    #[must_use]
+    pub fn update(&self, change: &TablesDiff, next: &RuleTables) -> Classifier {
+        let mut updated = self.clone();
+        if change.prefixes.len() > self.classes.len() / 2 {
+            updated.classes = compile_classes(next);
+        } else {
+            for (&prefix, class) in &change.prefixes {
+                match class {
+                    Some(class) => updated.classes.insert(prefix, class.0),
+                    None => updated.classes.remove(prefix),
+                };
+            }
+        }
+        change.rows.iter().for_each(|(&id, row)| updated.rows.set(id, row.as_ref()));
+        change.acls.iter().for_each(|(&id, acl)| updated.acls.set(id, acl.as_ref()));
+        change.acl_rows.keys().for_each(|&id| updated.acls.set(id, next.acls.get(&id)));
+        if !change.pods.is_empty() {
+            Arc::make_mut(&mut updated.pods).update(&change.pods);
+        }
+        updated
+    }
+}
+
+fn compile_classes(tables: &RuleTables) -> PrefixTable {
+    let prefixes = tables.prefixes.iter().map(|(&prefix, class)| (prefix, class.0));
+    PrefixTable::build_with_default(prefixes, ClassId::WORLD.0)
+}
+
+/// One at a time.
+impl Classifier {
+    /// The class of `address`.
+    #[inline]
+    pub fn class(&self, address: IpAddr) -> ClassId {
+        self.classes.lookup(address).map_or(ClassId::WORLD, ClassId)
+    }
+
+    /// What table `acl` decides on a flow whose other end has `class`.
+    #[inline]
+    pub fn decide(&self, acl: AclId, class: ClassId, protocol: Protocol, dst_port: u16) -> Decision {
+        self.rows.decide(self.acls.row(acl, class), protocol, dst_port)
+    }
+
+    /// The tables of `pod`, if it is known.
+    pub fn pod(&self, pod: &PodName) -> Option<PodAcls> {
+        self.pods.acls(pod)
+    }
+
+    /// The pod that has `address`.
+    pub fn pod_at(&self, address: IpAddr) -> Option<&PodName> {
+        self.pods.at(address)
+    }
+
+    /// Judges a flow by both its ends. A pod reaches itself whatever its tables say: neither side is asked.
+    pub fn judge(&self, flow: &FlowKey) -> Judgement {
+        let (source, destination) = (self.pod_at(flow.src), self.pod_at(flow.dst));
+        if source.is_some() && source == destination {
+            return Judgement { egress: None, ingress: None };
+        }
+        let decide = |acl, peer| self.decide(acl, self.class(peer), flow.protocol, flow.dst_port);
+        Judgement {
+            egress: source.and_then(|pod| self.pod(pod)).map(|acls| decide(acls.egress, flow.dst)),
+            ingress: destination.and_then(|pod| self.pod(pod)).map(|acls| decide(acls.ingress, flow.src)),
+        }
+    }
+}
+
+/// A batch at a time.
+impl Classifier {
+    /// The class of each IPv4 address (host byte order).
+    #[inline]
+    pub fn classes_v4(&self, addresses: &[u32], classes: &mut [u32]) {
+        self.classes.lookup_batch_v4(addresses, classes);
+    }
+
+    /// The class of each IPv6 address (host byte order).
+    #[inline]
+    pub fn classes_v6(&self, addresses: &[u128], classes: &mut [u32]) {
+        self.classes.lookup_batch_v6(addresses, classes);
+    }
+
+    /// Answers every question: all take one step before any takes the next, so that loads overlap.
+    pub fn decide_batch(&self, questions: &[Question], decisions: &mut [Decision]) {
+        assert_eq!(questions.len(), decisions.len(), "one decision for each question");
+        let chunks = questions.chunks(BATCH_FRAMES_MAX).zip(decisions.chunks_mut(BATCH_FRAMES_MAX));
+        chunks.for_each(|(questions, decisions)| self.decide_chunk(questions, decisions));
+    }
+
+    fn decide_chunk(&self, questions: &[Question], decisions: &mut [Decision]) {
+        let mut waiting = [0_u16; BATCH_FRAMES_MAX];
+        let mut count = 0;
+        for (i, (question, decision)) in questions.iter().zip(&mut *decisions).enumerate() {
+            let row = self.acls.row(question.acl, question.class);
+            let slot = self.rows.head(row_store::head_word(row, question.protocol));
+            *decision = Decision::from_bits(slot);
+            waiting[count % BATCH_FRAMES_MAX] = i as u16;
+            count += usize::from(row_store::height(slot) > 0);
+        }
+        while count > 0 {
+            let now = std::mem::take(&mut count);
+            for at in 0..now {
+                let i = waiting[at] as usize;
+                let slot = self.rows.step(decisions[i].to_bits(), questions[i].dst_port);
+                decisions[i] = Decision::from_bits(slot);
+                waiting[count] = i as u16;
+                count += usize::from(row_store::height(slot) > 0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::tables::generate;
+
+    /// The naive twin: the document, read entry by entry.
+    fn naive_class(tables: &RuleTables, address: IpAddr) -> ClassId {
+        let covering = tables.prefixes.iter().filter(|(prefix, _)| prefix.contains(&address));
+        covering.max_by_key(|(prefix, _)| prefix.prefix_len()).map_or(ClassId::WORLD, |(_, &class)| class)
+    }
+
+    fn naive_judge(tables: &RuleTables, flow: &FlowKey) -> Judgement {
+        let pod = |address| tables.pods.iter().find(|(_, pod)| pod.addresses.contains(&address));
+        let decide = |acl: AclId, peer| {
+            let row = tables.acls[&acl].row(naive_class(tables, peer));
+            tables.rows[&row].decide(flow.protocol, flow.dst_port)
+        };
+        match (pod(flow.src), pod(flow.dst)) {
+            (Some((source, _)), Some((destination, _))) if source == destination => {
+                Judgement { egress: None, ingress: None }
+            }
+            (source, destination) => Judgement {
+                egress: source.map(|(_, pod)| decide(pod.egress, flow.dst)),
+                ingress: destination.map(|(_, pod)| decide(pod.ingress, flow.src)),
+            },
+        }
+    }
+
+    fn agree(classifier: &Classifier, tables: &RuleTables, flows: &[FlowKey]) {
+        for flow in flows {
+            assert_eq!(classifier.class(flow.src), naive_class(tables, flow.src), "{flow} in {tables:?}");
+            assert_eq!(classifier.judge(flow), naive_judge(tables, flow), "{flow} in {tables:?}");
+        }
+        let acls = (0..5).map(AclId);
+        let questions: Vec<Question> = acls
+            .flat_map(|acl| flows.iter().map(move |flow| (acl, flow)))
+            .map(|(acl, flow)| Question {
+                acl,
+                class: naive_class(tables, flow.dst),
+                dst_port: flow.dst_port,
+                protocol: flow.protocol,
+            })
+            .collect();
+        let mut decisions = vec![Decision::allow(crate::ids::RuleId(0)); questions.len()];
+        classifier.decide_batch(&questions, &mut decisions);
+        for (question, decision) in questions.into_iter().zip(decisions) {
+            let Question { acl, class, dst_port, protocol } = question;
+            assert_eq!(decision, classifier.decide(acl, class, protocol, dst_port));
+            let row = tables.acls.get(&acl).map(|acl| &tables.rows[&acl.row(class)]);
+            let closed = Decision::deny(crate::ids::RuleId(0));
+            assert_eq!(decision, row.map_or(closed, |row| row.decide(protocol, dst_port)));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn judges_what_the_document_says(
+            tables in generate::rule_tables(),
+            flows in vec(generate::flow(), 80),
+        ) {
+            agree(&Classifier::new(&tables).unwrap(), &tables, &flows);
+        }
+
+        #[test]
+        fn updates_make_what_a_compile_makes_and_leave_the_last_alone(
+            history in vec(generate::rule_tables(), 2..4),
+            flows in vec(generate::flow(), 30),
+        ) {
+            let mut classifier = Classifier::new(&history[0]).unwrap();
+            for pair in history.windows(2) {
+                let updated = classifier.update(&pair[0].difference(&pair[1]), &pair[1]);
+                agree(&updated, &pair[1], &flows);
+                agree(&classifier, &pair[0], &flows);
+                classifier = updated;
+            }
+        }
+    }
+
+    #[test]
+    fn a_pod_reaches_itself_whatever_its_tables_say() {
+        let tables: RuleTables = serde_json::from_value(serde_json::json!({
+            "format": 1,
+            "rules": {"0": {"why": "not-isolated", "direction": "ingress"}},
+            "prefixes": {},
+            "rows": {"0": {"other": {"verdict": "deny", "rule": 0}}},
+            "acls": {"0": {"default": 0}},
+            "pods": {"default/a": {"addresses": ["10.0.0.1", "10.0.0.2"], "ingress": 0, "egress": 0}},
+        }))
+        .unwrap();
+        let classifier = Classifier::new(&tables).unwrap();
+        let flow = |src: &str, dst: &str| FlowKey {
+            src: src.parse().unwrap(),
+            dst: dst.parse().unwrap(),
+            protocol: Protocol::TCP,
+            src_port: 1024,
+            dst_port: 80,
+        };
+        let hairpin = classifier.judge(&flow("10.0.0.1", "10.0.0.2"));
+        assert_eq!(hairpin, Judgement { egress: None, ingress: None });
+        assert!(hairpin.is_allow());
+        assert!(!classifier.judge(&flow("10.0.0.1", "192.0.2.1")).is_allow());
+        assert!(!classifier.judge(&flow("192.0.2.1", "10.0.0.1")).is_allow());
+        assert!(
+            classifier.judge(&flow("192.0.2.1", "192.0.2.2")).is_allow(),
+            "no pod of the tables is at an end"
+        );
+    }
+}

@@ -1,0 +1,51 @@
+//! The pods of the tables, by name and by address.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use super::{PodAcls, PodName, PodPolicy, RuleTables};
+
+/// Pods by name and by address.
+#[derive(Clone, Default)]
+pub(super) struct PodIndex {
+    by_name: BTreeMap<PodName, PodPolicy>,
+    /// Should two pods claim an address, the first by name has it, in whatever order they came.
+    by_address: BTreeSet<(IpAddr, PodName)>,
+}
+
+impl PodIndex {
+    /// The pods of `tables`.
+    pub(super) fn new(tables: &RuleTables) -> PodIndex {
+        let claims = |(name, pod): (&PodName, &PodPolicy)| {
+            let name = name.clone();
+            pod.addresses.clone().into_iter().map(move |address| (address, name.clone()))
+        };
+        PodIndex { by_name: tables.pods.clone(), by_address: tables.pods.iter().flat_map(claims).collect() }
+    }
+
+    /// The tables of a pod.
+    pub(super) fn acls(&self, name: &PodName) -> Option<PodAcls> {
+        let pod = self.by_name.get(name)?;
+        Some(PodAcls { ingress: pod.ingress, egress: pod.egress })
+    }
+
+    /// The pod that has an address.
+    pub(super) fn at(&self, address: IpAddr) -> Option<&PodName> {
+        let from = (address, PodName::new("", ""));
+        let (claimed, name) = self.by_address.range(from..).next()?;
+        (*claimed == address).then_some(name)
+    }
+
+    /// Makes changes: the new policy of each pod, `None` where the pod goes.
+    pub(super) fn update(&mut self, changes: &BTreeMap<PodName, Option<PodPolicy>>) {
+        for (name, pod) in changes {
+            for address in self.by_name.remove(name).into_iter().flat_map(|before| before.addresses) {
+                self.by_address.remove(&(address, name.clone()));
+            }
+            if let Some(pod) = pod {
+                self.by_address.extend(pod.addresses.iter().map(|&address| (address, name.clone())));
+                self.by_name.insert(name.clone(), pod.clone());
+            }
+        }
+    }
+}

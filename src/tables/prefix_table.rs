@@ -1,0 +1,258 @@
+//! Longest-prefix look-up of addresses of both families: peer classes, routes.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::prefix_set::{Entry, PrefixSet};
+use super::prefix_trie::{DENSE_NODES_MIN, NO_MATCH, PrefixTrie};
+
+/// Prefixes and the number that each leads to, compiled for look-up.
+///
+/// One owner changes it; readers are given clones. A clone copies a list of shared pages, and a change copies the
+/// few pages that it touches, so that the next generation costs as much as the difference.
+#[derive(Clone)]
+pub struct PrefixTable {
+    v4: PrefixTrie,
+    v6: PrefixTrie,
+}
+
+impl Default for PrefixTable {
+    fn default() -> PrefixTable {
+        PrefixTable::build([])
+    }
+}
+
+impl PrefixTable {
+    /// What batches give where no prefix matches.
+    pub const NO_MATCH: u32 = NO_MATCH;
+    /// The largest value that a prefix can lead to.
+    pub const VALUE_MAX: u32 = NO_MATCH - 1;
+
+    /// The table of `prefixes`. Host bits count for nothing; of equal prefixes the last one counts.
+    pub fn build(prefixes: impl IntoIterator<Item = (IpNet, u32)>) -> PrefixTable {
+        PrefixTable::build_with_default(prefixes, NO_MATCH)
+    }
+
+    /// The table of `prefixes`, with a value for every address that none covers.
+    pub fn build_with_default(prefixes: impl IntoIterator<Item = (IpNet, u32)>, default: u32) -> PrefixTable {
+        PrefixTable::compile(prefixes, default, DENSE_NODES_MIN)
+    }
+
+    fn compile(
+        prefixes: impl IntoIterator<Item = (IpNet, u32)>,
+        default: u32,
+        dense_nodes_min: usize,
+    ) -> PrefixTable {
+        let (mut v4, mut v6) = (Vec::new(), Vec::new());
+        for (prefix, value) in prefixes {
+            let family = if matches!(prefix, IpNet::V4(_)) { &mut v4 } else { &mut v6 };
+            family.push(entry(prefix, value));
+        }
+        PrefixTable {
+            v4: PrefixTrie::new(u32::BITS, PrefixSet::new(v4), default, dense_nodes_min),
+            v6: PrefixTrie::new(u128::BITS, PrefixSet::new(v6), default, dense_nodes_min),
+        }
+    }
+
+    /// Number of prefixes.
+    pub fn len(&self) -> usize {
+        self.v4.len() + self.v6.len()
+    }
+
+    /// Whether there is no prefix.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of the compiled form, both families; pages shared with clones are counted.
+    pub fn bytes(&self) -> usize {
+        self.v4.bytes() + self.v6.bytes()
+    }
+
+    /// What the longest prefix that covers `address` leads to.
+    pub fn lookup(&self, address: IpAddr) -> Option<u32> {
+        match address {
+            IpAddr::V4(address) => self.lookup_v4(address.to_bits()),
+            IpAddr::V6(address) => self.lookup_v6(address.to_bits()),
+        }
+    }
+
+    /// [`PrefixTable::lookup`] of an IPv4 address in host byte order.
+    #[inline]
+    pub fn lookup_v4(&self, address: u32) -> Option<u32> {
+        Some(self.v4.find(address)).filter(|&found| found != NO_MATCH)
+    }
+
+    /// [`PrefixTable::lookup`] of an IPv6 address in host byte order.
+    #[inline]
+    pub fn lookup_v6(&self, address: u128) -> Option<u32> {
+        Some(self.v6.find(address)).filter(|&found| found != NO_MATCH)
+    }
+
+    /// Looks up every address; [`PrefixTable::NO_MATCH`] where there is no match and no default.
+    #[inline]
+    pub fn lookup_batch_v4(&self, addresses: &[u32], found: &mut [u32]) {
+        self.v4.find_batch(addresses, found);
+    }
+
+    /// Looks up every address; [`PrefixTable::NO_MATCH`] where there is no match and no default.
+    #[inline]
+    pub fn lookup_batch_v6(&self, addresses: &[u128], found: &mut [u32]) {
+        self.v6.find_batch(addresses, found);
+    }
+
+    /// Adds a prefix or changes what it leads to; gives what it led to before.
+    pub fn insert(&mut self, prefix: IpNet, value: u32) -> Option<u32> {
+        self.family(prefix).insert(entry(prefix, value))
+    }
+
+    /// Removes a prefix; gives what it led to.
+    pub fn remove(&mut self, prefix: IpNet) -> Option<u32> {
+        let Entry { bits, len, .. } = Entry::new(prefix, 0);
+        self.family(prefix).remove(bits, len)
+    }
+
+    fn family(&mut self, prefix: IpNet) -> &mut PrefixTrie {
+        if matches!(prefix, IpNet::V4(_)) { &mut self.v4 } else { &mut self.v6 }
+    }
+}
+
+fn entry(prefix: IpNet, value: u32) -> Entry {
+    assert!(value <= PrefixTable::VALUE_MAX, "{prefix} leads to {value}, above {}", PrefixTable::VALUE_MAX);
+    Entry::new(prefix, value)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The naive twin: looks at every prefix.
+    fn linear_scan(prefixes: &BTreeMap<IpNet, u32>, address: IpAddr) -> Option<u32> {
+        let covering = prefixes.iter().filter(|(prefix, _)| prefix.contains(&address));
+        covering.max_by_key(|(prefix, _)| prefix.prefix_len()).map(|(_, &value)| value)
+    }
+
+    /// Addresses that share leading bits more often than chance would have it.
+    fn addresses() -> impl Strategy<Value = IpAddr> {
+        let v4 = (any::<u32>(), 0..=32_u32, any::<u32>()).prop_map(|(a, keep, b)| {
+            let kept = u32::MAX.checked_shl(32 - keep).unwrap_or(0);
+            IpAddr::V4(Ipv4Addr::from_bits(0x0a01_02ff & kept | (a & b) & !kept))
+        });
+        let v6 = (any::<u128>(), 0..=128_u32, any::<u128>()).prop_map(|(a, keep, b)| {
+            let kept = u128::MAX.checked_shl(128 - keep).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from_bits(
+                0xfd00_0010_0244_0001_0000_0000_0000_01ff & kept | (a & b) & !kept,
+            ))
+        });
+        prop_oneof![v4, v6]
+    }
+
+    fn prefixes() -> impl Strategy<Value = IpNet> {
+        let len = prop_oneof![3 => 0..=128_u8, 1 => Just(128), 1 => Just(0)];
+        (addresses(), len).prop_map(|(address, len)| {
+            let max = if address.is_ipv4() { 32 } else { 128 };
+            IpNet::new(address, if len == 128 { max } else { len % (max + 1) }).unwrap().trunc()
+        })
+    }
+
+    /// First and last address of a prefix, and its neighbours.
+    fn edges(prefix: &IpNet) -> Vec<IpAddr> {
+        match prefix {
+            IpNet::V4(net) => {
+                let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
+                let edges = [first, last, first.wrapping_sub(1), last.wrapping_add(1)];
+                edges.map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits))).to_vec()
+            }
+            IpNet::V6(net) => {
+                let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
+                let edges = [first, last, first.wrapping_sub(1), last.wrapping_add(1)];
+                edges.map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits))).to_vec()
+            }
+        }
+    }
+
+    fn agree(table: &PrefixTable, naive: &BTreeMap<IpNet, u32>, probes: &[IpAddr]) {
+        assert_eq!(table.len(), naive.len());
+        let probes: Vec<_> = naive.keys().flat_map(edges).chain(probes.iter().copied()).collect();
+        let expected: Vec<_> = probes.iter().map(|&address| linear_scan(naive, address)).collect();
+        let (mut v4, mut v6, mut expected_v4, mut expected_v6) = (vec![], vec![], vec![], vec![]);
+        for (&address, &expected) in probes.iter().zip(&expected) {
+            assert_eq!(table.lookup(address), expected, "{address} in {naive:?}");
+            let expected = expected.unwrap_or(PrefixTable::NO_MATCH);
+            match address {
+                IpAddr::V4(address) => (v4.push(address.to_bits()), expected_v4.push(expected)),
+                IpAddr::V6(address) => (v6.push(address.to_bits()), expected_v6.push(expected)),
+            };
+        }
+        let mut found = vec![0; v4.len()];
+        table.lookup_batch_v4(&v4, &mut found);
+        assert_eq!(found, expected_v4);
+        let mut found = vec![0; v6.len()];
+        table.lookup_batch_v6(&v6, &mut found);
+        assert_eq!(found, expected_v6);
+    }
+
+    proptest! {
+        #[test]
+        fn finds_what_a_linear_scan_finds(
+            prefixes in vec((prefixes(), 0..9_u32), 0..300),
+            probes in vec(addresses(), 50),
+            dense_nodes_min in prop_oneof![Just(0), Just(3), Just(DENSE_NODES_MIN)],
+        ) {
+            let table = PrefixTable::compile(prefixes.clone(), NO_MATCH, dense_nodes_min);
+            agree(&table, &prefixes.into_iter().collect(), &probes);
+        }
+
+        #[test]
+        fn changes_make_what_a_build_makes_and_leave_clones_alone(
+            first in vec((prefixes(), 0..9_u32), 0..200),
+            changes in vec((prefixes(), any::<prop::sample::Index>(), prop::option::of(0..9_u32)), 1..60),
+            probes in vec(addresses(), 50),
+            dense_nodes_min in prop_oneof![Just(0), Just(3), Just(DENSE_NODES_MIN)],
+        ) {
+            let mut table = PrefixTable::compile(first.clone(), NO_MATCH, dense_nodes_min);
+            let mut naive: BTreeMap<_, _> = first.into_iter().collect();
+            let earlier = (table.clone(), naive.clone());
+            for (other, index, value) in changes {
+                match value {
+                    Some(value) => assert_eq!(table.insert(other, value), naive.insert(other, value)),
+                    None if naive.is_empty() => assert_eq!(table.remove(other), None),
+                    None => {
+                        let there = *naive.keys().nth(index.index(naive.len())).unwrap();
+                        assert_eq!(table.remove(there), naive.remove(&there));
+                        assert_eq!(table.remove(other), naive.remove(&other));
+                    }
+                }
+            }
+            agree(&table, &naive, &probes);
+            agree(&earlier.0, &earlier.1, &probes);
+        }
+    }
+
+    #[test]
+    fn memory_of_removed_prefixes_is_used_again() {
+        let pod = |i: u32| IpNet::from(IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + i * 97)));
+        let mut table = PrefixTable::build((0..2000).map(|i| (pod(i), i)));
+        let bytes = table.bytes();
+        for round in 1..20 {
+            (0..2000).for_each(|i| assert_eq!(table.remove(pod(i)), Some(i + round - 1)));
+            (0..2000).for_each(|i| assert_eq!(table.insert(pod(i), i + round), None));
+        }
+        assert!(table.bytes() <= 2 * bytes, "{} bytes grew to {}", bytes, table.bytes());
+    }
+
+    #[test]
+    fn empty_table_takes_no_more_than_a_list_of_pages() {
+        assert!(PrefixTable::default().is_empty());
+        assert_eq!(PrefixTable::default().lookup("::1".parse().unwrap()), None);
+        let table = PrefixTable::build_with_default([], 7);
+        assert_eq!(table.lookup("192.0.2.1".parse().unwrap()), Some(7));
+    }
+}

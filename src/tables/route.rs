@@ -1,0 +1,60 @@
+//! Routes: the longest prefix of a destination gives a next hop.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::PrefixTable;
+
+/// Which next hop leads to an address, by index into a list that the owner of the table keeps.
+#[derive(Clone, Default)]
+pub struct RouteTable {
+    prefixes: PrefixTable,
+}
+
+impl RouteTable {
+    /// What batches give for an address that no route covers.
+    pub const NO_ROUTE: u32 = PrefixTable::NO_MATCH;
+
+    /// The table of `routes`: prefix and index of the next hop. Of equal prefixes the last one counts.
+    pub fn build(routes: impl IntoIterator<Item = (IpNet, u32)>) -> RouteTable {
+        RouteTable { prefixes: PrefixTable::build(routes) }
+    }
+
+    /// Number of routes.
+    pub fn len(&self) -> usize {
+        self.prefixes.len()
+    }
+
+    /// Whether there are no routes.
+    pub fn is_empty(&self) -> bool {
+        self.prefixes.is_empty()
+    }
+
+    /// The next hop of `destination`, if any route covers it.
+    pub fn next_hop(&self, destination: IpAddr) -> Option<u32> {
+        self.prefixes.lookup(destination)
+    }
+
+    /// The next hop of every destination (host byte order), or [`RouteTable::NO_ROUTE`].
+    #[inline]
+    pub fn next_hops_v4(&self, destinations: &[u32], next_hops: &mut [u32]) {
+        self.prefixes.lookup_batch_v4(destinations, next_hops);
+    }
+
+    /// The next hop of every destination (host byte order), or [`RouteTable::NO_ROUTE`].
+    #[inline]
+    pub fn next_hops_v6(&self, destinations: &[u128], next_hops: &mut [u32]) {
+        self.prefixes.lookup_batch_v6(destinations, next_hops);
+    }
+
+    /// Adds a route or changes where it leads; gives where it led before.
+    pub fn insert(&mut self, prefix: IpNet, next_hop: u32) -> Option<u32> {
+        self.prefixes.insert(prefix, next_hop)
+    }
+
+    /// Removes a route; gives where it led.
+    pub fn remove(&mut self, prefix: IpNet) -> Option<u32> {
+        self.prefixes.remove(prefix)
+    }
+}
