@@ -31,7 +31,6 @@ pub(crate) struct Store {
     pods: Slots<PodSlot, StoredPod>,
     pod_slots: BTreeMap<PodName, PodSlot>,
     pod_labels: LabelIndex<PodSlot>,
-    live_pods: usize,
     local_pods: BTreeSet<PodSlot>,
     namespaces: Slots<NamespaceSlot, StoredNamespace>,
     namespace_slots: BTreeMap<String, NamespaceSlot>,
@@ -98,6 +97,12 @@ impl Store {
         Store { node, ..Store::default() }
     }
 
+    /// Whether nothing is left in it.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pods.len() + self.nodes.len() + self.namespaces.len() + self.ranks.len() == 0
+    }
+
     /// Makes a change, and adds what it touches to `touched`.
     pub(crate) fn apply(&mut self, change: Change, touched: &mut Touched) {
         match change {
@@ -126,11 +131,6 @@ impl Store {
     /// Whether the tables judge a pod.
     pub(crate) fn is_local(&self, pod: &Pod) -> bool {
         Store::is_live(pod) && (self.node.is_none() || self.node == pod.node)
-    }
-
-    /// The pod in a slot.
-    pub(crate) fn pod(&self, slot: PodSlot) -> Option<&StoredPod> {
-        self.pods.get(slot)
     }
 
     /// The pod in a slot, if policy can see it.
@@ -171,11 +171,6 @@ impl Store {
     /// The slot of a namespace.
     pub(crate) fn namespace_slot(&self, name: &str) -> Option<NamespaceSlot> {
         self.namespace_slots.get(name).copied()
-    }
-
-    /// Every namespace, by name.
-    pub(crate) fn namespaces(&self) -> impl Iterator<Item = &StoredNamespace> {
-        self.namespace_slots.values().filter_map(|&slot| self.namespaces.get(slot))
     }
 
     /// The namespaces whose labels match, sorted.
@@ -231,11 +226,6 @@ impl Store {
         self.cluster_policies.values().filter(|entry| self.is_subject(&entry.policy, stored))
     }
 
-    /// Every cluster-wide policy, in the order they are asked.
-    pub(crate) fn cluster_policies(&self) -> impl Iterator<Item = &ClusterNetworkPolicy> {
-        self.cluster_policies.values().map(|entry| &entry.policy)
-    }
-
     fn is_subject(&self, policy: &ClusterNetworkPolicy, stored: &StoredPod) -> bool {
         policy.subject.pods.matches(&stored.pod.labels)
             && self
@@ -278,7 +268,6 @@ impl Store {
 
     fn index(&mut self, slot: PodSlot) {
         let Some(stored) = self.pods.get(slot).filter(|stored| Store::is_live(&stored.pod)) else { return };
-        self.live_pods += 1;
         self.pod_labels.insert(slot, &stored.pod.labels);
         if self.is_local(&stored.pod) {
             self.local_pods.insert(slot);
@@ -289,7 +278,6 @@ impl Store {
 
     fn unindex(&mut self, slot: PodSlot) {
         let Some(stored) = self.pods.get(slot).filter(|stored| Store::is_live(&stored.pod)) else { return };
-        self.live_pods -= 1;
         self.pod_labels.remove(slot, &stored.pod.labels);
         self.local_pods.remove(&slot);
         let namespace = self.namespaces.get_mut(stored.namespace).expect("a pod's namespace is there");

@@ -113,6 +113,7 @@ impl<S: Slot, T> Slots<S, T> {
     }
 
     /// Number of items.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.items.len() - self.free.len()
     }
