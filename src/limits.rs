@@ -25,6 +25,23 @@ pub const RING_SLOTS: usize = 2048;
 pub const POD_ADDRESSES_MAX: usize = 8;
 /// Rules (origins of decisions) in one set of tables.
 pub const RULES_MAX: usize = 1 << 24;
+/// Ended flows that one worker keeps until no other worker can hold their slots. When there are more, the flows that
+/// should end stay in the table for the next sweep.
+pub const RETIRED_FLOWS_MAX: usize = 8192;
+/// ICMP errors that one worker sends in a second (RFC 1812 section 4.3.2.8).
+pub const ANSWERS_PER_SECOND_MAX: u32 = 1000;
+/// Requests of the control side that wait for one worker.
+pub const COMMANDS_MAX: usize = 64;
+/// Bytes of one request's body on the control socket: tables of a hundred thousand rules are some tens of megabytes.
+pub const CONTROL_BODY_BYTES_MAX: usize = 256 << 20;
+/// Bytes of one file, or of standard input, that policy objects are read from.
+pub const SOURCE_BYTES_MAX: usize = 512 << 20;
+/// Levels that a YAML or JSON document may nest.
+pub const DOCUMENT_DEPTH_MAX: usize = 100;
+/// Values that the YAML anchors and aliases of one file may stand for, so that a short file cannot mean a huge one.
+pub const ALIAS_NODES_MAX: usize = 500_000;
+/// Errors and warnings that are kept of one source; the rest is counted.
+pub const DIAGNOSTICS_MAX: usize = 1000;
 /// Prefixes in one set of tables.
 pub const PREFIXES_MAX: usize = 1 << 20;
 /// Classes of addresses in one set of tables.

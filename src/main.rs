@@ -1,5 +1,5 @@
 //! The `palisade` command.
 
 fn main() -> std::process::ExitCode {
-    std::process::ExitCode::SUCCESS
+    palisade::cli::main()
 }

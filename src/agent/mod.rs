@@ -1,1 +1,7 @@
-//! To be written by the slice that owns this folder.
+//! Where policy objects come from: files and directories.
+
+pub mod files;
+
+pub mod load;
+
+pub mod directory;

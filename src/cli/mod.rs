@@ -1,1 +1,95 @@
-//! To be written by the slice that owns this folder.
+//! The command line: one file per command.
+//!
+//! Exit codes: 0 is yes, 1 is no (a test failed, a difference exists), 2 is a usage error or a failure.
+
+// Doc comments of arguments are help texts: plain text, without Markdown.
+#![allow(clippy::doc_markdown)]
+
+mod apply;
+mod compile;
+mod demo;
+mod failure;
+mod lab;
+mod output;
+mod run;
+mod show;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::agent::load::{LoadOptions, load};
+use crate::control::{Client, DEFAULT_SOCKET};
+use crate::tables::RuleTables;
+
+pub use failure::Failure;
+pub use output::Output;
+
+/// A virtual switch for one Linux node that puts a wall around every pod.
+///
+/// Pods are attached to the switch by ports. What may pass between them is written as Kubernetes NetworkPolicy
+/// objects in YAML files.
+#[derive(Debug, Parser)]
+#[command(name = "palisade", version, propagate_version = true, after_help = EXAMPLES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  palisade run --config config/palisade.toml     start the switch
+  palisade apply policies/                       load the policies of a directory into it
+  palisade show counters                         what it forwards, what it drops, and why
+
+Exit codes: 0 yes, 1 no, 2 usage error or failure.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::RunArguments),
+    Compile(compile::CompileArguments),
+    Apply(apply::ApplyArguments),
+    Show(show::ShowArguments),
+    Demo(demo::DemoArguments),
+    Lab(lab::LabArguments),
+}
+
+/// Where the running switch is.
+#[derive(Debug, Args)]
+pub struct SocketArguments {
+    /// Control socket of the switch
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET, global = true)]
+    socket: PathBuf,
+}
+
+impl SocketArguments {
+    /// The client of the switch.
+    pub fn client(&self) -> Client {
+        Client::new(&self.socket)
+    }
+}
+
+/// Compiles what the command line names; warnings go to standard error.
+fn load_manifests(paths: &[PathBuf], node: Option<&String>) -> Result<RuleTables, Failure> {
+    let compiled = load(paths, &LoadOptions { node: node.cloned() })?;
+    let color = std::io::stderr().is_terminal();
+    for warning in &compiled.warnings {
+        eprint!("{}", warning.report(color));
+    }
+    Ok(compiled.tables)
+}
+
+/// Runs the command that the process was started with.
+pub fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Compile(arguments) => compile::compile(&arguments),
+        Command::Apply(arguments) => apply::apply(&arguments),
+        Command::Show(arguments) => show::show(&arguments),
+        Command::Demo(arguments) => demo::demo(&arguments),
+        Command::Lab(arguments) => lab::lab(&arguments),
+    };
+    done.unwrap_or_else(|failure| failure.report())
+}

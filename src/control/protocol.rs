@@ -10,7 +10,7 @@
 //! | `DELETE /v1/tables` | | [`Loaded`]: pods are closed again |
 //! | `GET /v1/ports` | | list of [`PortInfo`] |
 //! | `PUT /v1/ports/{name}` | [`PortRequest`] | [`PortInfo`] |
-//! | `DELETE /v1/ports/{name}` | | 204 |
+//! | `DELETE /v1/ports/{name}?detach=BOOL` | | 204; `detach` is as `on_stop` configures it where absent |
 //! | `GET /v1/pods` | | list of [`PodInfo`] |
 //! | `PUT /v1/pods/{namespace}/{name}` | [`PodRequest`] | [`PodInfo`] |
 //! | `DELETE /v1/pods/{namespace}/{name}` | | 204 |

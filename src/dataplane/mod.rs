@@ -3,16 +3,33 @@
 //! [`Dataplane`] is the handle that the control side holds. It knows nothing of Kubernetes and nothing of sockets
 //! other than AF_XDP: it is told ports, and a [`World`] that says who is behind them and what may pass.
 
+// In reading order: the path of a packet, then what keeps it going, then what it is told.
+mod stages;
+
+mod answer;
+mod batch;
+mod conntrack;
+mod neighbors;
+mod packet;
+mod rewrite;
+mod view;
+
+mod stats;
+mod worker;
+
+mod core;
+mod engine;
+mod simulation;
+
 mod counters;
 mod settings;
 mod world;
 
 pub use counters::{Counters, DecisionCount, DropReason, PortCounters, WorkerCounters};
+pub use engine::Dataplane;
 pub use settings::{ConntrackSettings, Polling, Settings, Timeouts};
+pub use simulation::{SimulatedPort, Simulation};
 pub use world::{Gateway, Mac, NodeAttachment, PodAttachment, Route, World};
-
-use std::sync::Arc;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -30,8 +47,6 @@ pub enum PortKind {
     Host,
     /// A NIC that it shares with the kernel.
     Uplink,
-    /// Frames in memory: tests, simulation, micro-benchmarks.
-    Memory,
 }
 
 /// A port to open.
@@ -148,57 +163,4 @@ pub struct FlowInfo {
     pub egress: Option<RuleOrigin>,
     /// What let it into the destination pod, where the destination is a pod of this node.
     pub ingress: Option<RuleOrigin>,
-}
-
-/// A running dataplane: its workers, and the way to talk to them.
-pub struct Dataplane {}
-
-impl Dataplane {
-    /// Starts the workers. They forward nothing until ports are opened and a world is published.
-    pub fn start(settings: Settings) -> Result<Dataplane, StartError> {
-        let _ = settings;
-        todo!()
-    }
-
-    /// Opens a port on every worker. Frames of pods that the published world does not place there are dropped.
-    pub fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
-        let _ = spec;
-        todo!()
-    }
-
-    /// Closes a port: when this returns no worker touches it, its XDP program is detached (`detach`) or
-    /// stays and drops everything (not `detach`), and its frames are back in the UMEM.
-    pub fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
-        let _ = (port, detach);
-        todo!()
-    }
-
-    /// Makes `world` what every worker sees from its next batch on; returns when the last one has passed to it.
-    pub fn publish(&self, world: World) -> Generation {
-        let _ = world;
-        todo!()
-    }
-
-    /// The world published last.
-    pub fn world(&self) -> Arc<World> {
-        todo!()
-    }
-
-    /// All counters, since the start.
-    pub fn counters(&self) -> Counters {
-        todo!()
-    }
-
-    /// Up to `max` flows for which `wanted` is true, in no order.
-    pub fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
-        let _ = (max, wanted);
-        todo!()
-    }
-
-    /// Stops the workers and closes all ports; their XDP programs stay attached and drop (`detach` false), or
-    /// go (`detach` true). Fails when a worker does not stop in `patience`.
-    pub fn stop(self, detach: bool, patience: Duration) -> Result<(), StartError> {
-        let _ = (detach, patience);
-        todo!()
-    }
 }

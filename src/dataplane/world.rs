@@ -1,62 +1,12 @@
 //! The world: who is behind which port, where addresses lead, and what may pass. Published whole.
 
-use std::fmt;
 use std::net::IpAddr;
-use std::str::FromStr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
-
 use crate::ids::{AttachmentId, PortId};
+pub use crate::net::mac::Mac;
 use crate::tables::{PodName, RuleTables};
-
-/// An Ethernet address; in text `02:00:00:00:00:01`.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
-pub struct Mac(pub [u8; 6]);
-
-impl fmt::Display for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        f.pad(&format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}"))
-    }
-}
-
-impl fmt::Debug for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl FromStr for Mac {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Mac, String> {
-        let wrong = || format!("{text:?} is not an Ethernet address: write six bytes, 02:00:00:00:00:01");
-        let mut bytes = [0; 6];
-        let mut parts = text.split(':');
-        for byte in &mut bytes {
-            let part = parts.next().filter(|part| part.len() == 2).ok_or_else(wrong)?;
-            *byte = u8::from_str_radix(part, 16).map_err(|_| wrong())?;
-        }
-        if parts.next().is_some() { Err(wrong()) } else { Ok(Mac(bytes)) }
-    }
-}
-
-impl From<Mac> for String {
-    fn from(mac: Mac) -> String {
-        mac.to_string()
-    }
-}
-
-impl TryFrom<String> for Mac {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Mac, String> {
-        text.parse()
-    }
-}
+use ipnet::IpNet;
 
 /// Everything that a verdict depends on, but for the flows themselves.
 #[derive(Debug, Clone, Default)]

@@ -1,1 +1,38 @@
-//! To be written by the slice that owns this folder.
+//! The lab: network namespaces as pods, on one machine, for the demo, tests and benchmarks.
+//!
+//! A [`Lab`] is a guard: it makes what a [`LabSpec`] asks for, and removes it when it is dropped. What it makes is written
+//! down before and marked, so that [`clean`] removes it also when nobody dropped anything, and nothing else. The
+//! host ends of the pods' veth pairs are left to whoever connects them: the switch as a child process ([`Switch`]), or
+//! the kernel's bridge ([`Bridge`]) to compare with. [`traffic`] has real connections between pods; [`demo`] plays
+//! the classic scenario with them.
+
+mod error;
+mod namespace;
+mod netlink;
+mod plan;
+mod process;
+mod record;
+
+mod bridge;
+mod pod;
+mod removal;
+mod topology;
+
+mod manifests;
+mod switch;
+
+pub mod traffic;
+
+pub mod demo;
+
+pub use bridge::Bridge;
+pub use error::LabError;
+pub use manifests::manifests;
+pub use namespace::Namespace;
+pub use plan::{GATEWAY_V4, GATEWAY_V6, LabSpec, POD_INTERFACE, PodPlan};
+pub use pod::{Pod, PodChild};
+pub use process::Process;
+pub use record::Record;
+pub use removal::{Removal, clean, require_root};
+pub use switch::{Switch, SwitchSpec};
+pub use topology::Lab;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// An IP protocol number (IANA "Assigned Internet Protocol Numbers").
 ///
 /// In JSON and on the command line: `TCP`, `UDP`, `SCTP`, `ICMP`, `ICMPv6`, or the number.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Protocol(pub u8);
 

@@ -1,6 +1,7 @@
 //! The story of a policy: objects -> store -> resolve -> compile -> rule tables. Pure functions, no I/O.
 
 pub mod objects;
+pub mod read;
 
 mod store;
 
@@ -8,6 +9,12 @@ mod resolve;
 
 mod compile;
 
+pub mod cases;
+
 pub use compile::{Compiler, Options};
 pub use resolve::{Group, NamespaceScope, PodSet};
 pub use store::{Change, ObjectName};
+pub mod stand_in;
+pub mod trial;
+
+pub mod oracle;

@@ -119,6 +119,11 @@ impl Compiler {
         self.output.tables()
     }
 
+    /// The tables, for good.
+    pub fn into_tables(self) -> RuleTables {
+        self.output.into_tables()
+    }
+
     /// Every pod, by name, whether policy can see it or not.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.store.pods()

@@ -28,6 +28,11 @@ impl Output {
         &self.tables
     }
 
+    /// The tables, for good.
+    pub(crate) fn into_tables(self) -> RuleTables {
+        self.tables
+    }
+
     /// Sets or clears the class of a prefix.
     pub(crate) fn set_prefix(&mut self, prefix: IpNet, class: Option<ClassId>) {
         if set(&mut self.tables.prefixes, prefix, class) {

@@ -1,0 +1,47 @@
+# `make` lists the targets. Cargo runs as the user; only apt and the switch itself run as root (through sudo where needed).
+
+CARGO     ?= cargo
+PACKAGES  := libelf-dev clang m4 make gcc pkg-config zlib1g-dev iproute2
+SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+BINARY    := target/release/palisade
+
+.DEFAULT_GOAL := help
+.PHONY: help setup cargo build demo test lint bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: cargo ## Install what apt must provide (as root, or with sudo)
+	@missing=$$(for p in $(PACKAGES); do \
+	    dpkg-query -W -f='$${db:Status-Status}' $$p 2>/dev/null | grep -qx installed || echo $$p; done); \
+	if [ -n "$$missing" ]; then \
+	    echo "installing:" $$missing; \
+	    $(SUDO) apt-get update -qq && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$missing >/dev/null; \
+	fi
+
+cargo:
+	@command -v $(CARGO) >/dev/null || { \
+	    echo "cargo is missing: install Rust 1.95 or later from https://rustup.rs, or set CARGO to where it is." >&2; exit 2; }
+
+build: setup ## Build the release binary, target/release/palisade
+	$(CARGO) build --release --locked
+
+demo: build ## Play the classic scenario on this machine: pods as namespaces, a policy, real connections
+	$(SUDO) $(BINARY) demo
+
+test: setup ## Run all tests; those with namespaces and AF_XDP run as root
+	$(CARGO) test --locked --no-run
+	$(if $(SUDO),$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" )$(CARGO) test --locked
+
+lint: setup ## Formatting, clippy, and the licences and sources of dependencies
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+	@if $(CARGO) deny --version >/dev/null 2>&1; then $(CARGO) deny --offline check licenses bans sources; \
+	else echo "cargo-deny is not installed: dependencies' licences were not checked (cargo install cargo-deny)"; fi
+
+bench: setup ## Run the benchmarks (in memory, no privilege); JSON lines on standard output
+	$(CARGO) bench --locked
+
+clean: ## Remove what was built, and what a crashed lab left behind
+	@[ ! -x $(BINARY) ] || $(SUDO) $(BINARY) lab clean
+	$(CARGO) clean

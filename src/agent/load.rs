@@ -1,0 +1,144 @@
+//! From files to rule tables: manifests are read and compiled, compiled tables are taken as they are.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use super::files::{self, LoadError};
+use crate::policy::read::{self, Diagnostic, Parsed, Source};
+use crate::policy::{Compiler, Options};
+use crate::tables::{RuleTables, TablesError};
+
+/// What to compile of the objects.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Tables for the pods of this node only; for all pods where absent.
+    pub node: Option<String>,
+}
+
+/// What manifests come to.
+#[derive(Debug, Clone)]
+pub struct Compiled {
+    /// The tables, checked.
+    pub tables: RuleTables,
+    /// What the authors of the manifests should know.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Why manifests come to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Rejected {
+    /// They cannot be read.
+    #[error(transparent)]
+    Files(#[from] LoadError),
+    /// They are wrong: everything that is, in the order of the files.
+    #[error("{}", lines(.0))]
+    Manifests(Vec<Diagnostic>),
+    /// A file of compiled tables has a form that is not theirs.
+    #[error("{name}: these are not rule tables: {error}")]
+    Form {
+        /// The file.
+        name: String,
+        /// Where and what.
+        error: serde_json::Error,
+    },
+    /// Compiled tables contradict themselves.
+    #[error("{name}: {error}")]
+    Tables {
+        /// The file.
+        name: String,
+        /// How.
+        error: TablesError,
+    },
+}
+
+impl Rejected {
+    /// What is wrong, for a terminal: manifests with the lines in question. Ends with a line break.
+    pub fn report(&self, color: bool) -> String {
+        match self {
+            Rejected::Manifests(found) => found.iter().map(|diagnostic| diagnostic.report(color)).collect(),
+            other => format!("palisade: {other}\n"),
+        }
+    }
+}
+
+fn lines(diagnostics: &[Diagnostic]) -> String {
+    diagnostics.iter().enumerate().fold(String::new(), |mut text, (i, diagnostic)| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{}{diagnostic}", if i == 0 { "" } else { "\n" });
+        text
+    })
+}
+
+/// Reads manifests from files and directories (`-` is standard input) and compiles them.
+///
+/// A single file that is compiled tables already (what `palisade compile` writes) is taken as it is.
+pub fn load(paths: &[PathBuf], options: &LoadOptions) -> Result<Compiled, Rejected> {
+    load_sources(&files::load(paths)?, options)
+}
+
+/// [`load`] of texts that are in memory.
+pub fn load_sources(sources: &[Source], options: &LoadOptions) -> Result<Compiled, Rejected> {
+    if let [source] = sources
+        && is_tables(source.text())
+    {
+        return Ok(Compiled { tables: compiled_tables(source)?, warnings: Vec::new() });
+    }
+    let parsed = read::read_all(sources).map_err(Rejected::Manifests)?;
+    Ok(compile(parsed, options))
+}
+
+fn compile(parsed: Parsed, options: &LoadOptions) -> Compiled {
+    let objects = parsed.objects.into_iter().map(|(object, _)| object);
+    let compiler = Compiler::from_objects(objects, Options { node: options.node.clone() });
+    Compiled { tables: compiler.into_tables(), warnings: parsed.warnings }
+}
+
+/// Whether the text is compiled tables rather than a manifest: a JSON object with a `format` and no `kind`.
+fn is_tables(text: &str) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Marks {
+        format: Option<serde::de::IgnoredAny>,
+        kind: Option<serde::de::IgnoredAny>,
+    }
+    text.trim_start().starts_with('{')
+        && serde_json::from_str::<Marks>(text)
+            .is_ok_and(|marks| marks.format.is_some() && marks.kind.is_none())
+}
+
+fn compiled_tables(source: &Source) -> Result<RuleTables, Rejected> {
+    let name = || source.name().to_owned();
+    let tables: RuleTables =
+        serde_json::from_str(source.text()).map_err(|error| Rejected::Form { name: name(), error })?;
+    tables.check().map_err(|error| Rejected::Tables { name: name(), error })?;
+    Ok(tables)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<RuleTables, Rejected> {
+        let loaded = load_sources(&[Source::new("input", text)], &LoadOptions::default());
+        loaded.map(|loaded| loaded.tables)
+    }
+
+    #[test]
+    fn compiled_tables_are_taken_as_they_are_and_checked() {
+        let text = serde_json::to_string(&RuleTables::default()).unwrap();
+        assert_eq!(load(&text).unwrap(), RuleTables::default());
+        let other = RuleTables { format: 99, ..RuleTables::default() };
+        let refused = load(&serde_json::to_string(&other).unwrap()).unwrap_err().to_string();
+        assert!(refused.starts_with("input: ") && refused.contains("format 99"), "{refused}");
+    }
+
+    #[test]
+    fn all_errors_of_a_manifest_are_reported_with_their_fields() {
+        let policy = "kind: NetworkPolicy\napiVersion: networking.k8s.io/v1\nmetadata: {name: p}\nspec:\n  podSelecter: {}\n  \
+                      ingress: [{ports: [{port: 80, endPort: 79}]}]\n";
+        let failure = load(policy).unwrap_err();
+        let Rejected::Manifests(findings) = &failure else { panic!("{failure}") };
+        let paths: Vec<&str> = findings.iter().map(|finding| finding.path.as_str()).collect();
+        assert_eq!(paths, ["spec.podSelecter", "spec.ingress[0].ports[0].endPort"]);
+        assert!(failure.report(false).contains("podSelector"), "{}", failure.report(false));
+    }
+}

@@ -1,0 +1,48 @@
+//! `palisade apply`: rule tables into the running switch.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::{Failure, SocketArguments, load_manifests, output};
+
+/// Load policies into the running switch
+///
+/// Compiles manifests as `palisade compile` does and replaces the switch's rule tables by the result, all at once and
+/// without losing a packet. Connections that are still allowed go on. What does not compile changes nothing.
+/// A switch that watches a policy directory loads that one again when it changes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  palisade apply policies/          load the policies of a directory
+  palisade apply tables.json        load what `palisade compile` wrote
+  palisade apply --delete           unload everything: pods are closed until the next apply")]
+pub(super) struct ApplyArguments {
+    /// Files or directories of manifests, or one file of compiled tables; - is standard input
+    #[arg(required_unless_present = "delete", conflicts_with = "delete", value_name = "FILE|DIR|-")]
+    manifests: Vec<PathBuf>,
+    /// Only pods of this node (spec.nodeName) get tables; without it all pods do
+    #[arg(long, value_name = "NAME", conflicts_with = "delete")]
+    node: Option<String>,
+    /// Unload the tables: traffic of pods is dropped (or passes, with fail = "open")
+    #[arg(long)]
+    delete: bool,
+    #[command(flatten)]
+    socket: SocketArguments,
+}
+
+pub(super) fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
+    let client = arguments.socket.client();
+    let said = if arguments.delete {
+        let loaded = client.delete_tables()?;
+        format!("rule tables unloaded, generation {}\n", loaded.generation)
+    } else {
+        let tables = load_manifests(&arguments.manifests, arguments.node.as_ref())?;
+        let loaded = client.put_tables(&tables)?;
+        let (pods, rules) = (tables.pods.len(), tables.rules.len());
+        format!("rule tables loaded: {pods} pods, {rules} rules, generation {}\n", loaded.generation)
+    };
+    output::text(&said)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,50 @@
+//! `palisade compile`: manifests to rule tables.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::{Failure, load_manifests, output};
+
+/// Compile manifests into rule tables, as JSON
+///
+/// Reads Kubernetes objects (NetworkPolicy, Pod, Namespace) from YAML or JSON files and writes the rule tables that
+/// `palisade apply` loads into a switch. Needs no running switch and no privilege: a way to check manifests, too.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  palisade compile policies/                         all manifests of a directory
+  palisade compile pods.yaml policy.yaml -o t.json   two files; tables into t.json
+  kubectl get networkpolicy,pod,namespace -A -o yaml | palisade compile -")]
+pub(super) struct CompileArguments {
+    /// Files or directories of manifests; - is standard input
+    #[arg(required = true, value_name = "FILE|DIR|-")]
+    manifests: Vec<PathBuf>,
+    /// Only pods of this node (spec.nodeName) get tables; without it all pods do
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+    /// Write to this file rather than to standard output
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+pub(super) fn compile(arguments: &CompileArguments) -> Result<ExitCode, Failure> {
+    let tables = load_manifests(&arguments.manifests, arguments.node.as_ref())?;
+    match &arguments.output {
+        None => output::json(&tables)?,
+        Some(path) => {
+            let mut json = serde_json::to_vec_pretty(&tables)
+                .map_err(|error| Failure::Sentence(format!("the tables cannot be written: {error}")))?;
+            json.push(b'\n');
+            write_whole(path, &json)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    fs::write(path, bytes)
+        .map_err(|error| Failure::Sentence(format!("{} cannot be written: {error}", path.display())))
+}

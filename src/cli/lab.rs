@@ -1,0 +1,219 @@
+//! `palisade lab`: pods as network namespaces, to play with.
+
+use std::process::{Command, ExitCode, ExitStatus};
+
+use clap::{Args, Subcommand};
+
+use super::demo::{interruption, spinner};
+use super::{Failure, Output, output};
+use crate::lab::{Lab, LabError, LabSpec, Pod, Record, Switch, SwitchSpec, clean, manifests};
+
+/// Pods as network namespaces on this machine, to play and to test with
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  sudo palisade lab up --pods 3 --switch       three pods with a switch between them
+  sudo palisade lab exec pod1 -- ping -c1 10.77.0.3
+  sudo palisade lab clean                      remove it")]
+pub(super) struct LabArguments {
+    #[command(subcommand)]
+    command: LabCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum LabCommand {
+    /// Make pods; they stay until `palisade lab clean`
+    Up(UpArguments),
+    /// Show the labs and their pods
+    List(ListArguments),
+    /// Run a command inside a pod
+    Exec(ExecArguments),
+    /// Remove labs: those made to stay, and those whose process died
+    ///
+    /// Labs of running processes stay, and so does everything that no lab made. Programs that still run inside a
+    /// lab's pods are ended. Exit code 1 when something that belongs to a lab could not be removed.
+    Clean(CleanArguments),
+}
+
+#[derive(Debug, Args)]
+struct UpArguments {
+    /// How many pods: pod1, pod2, …
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pods: usize,
+    /// Queues of every pod: as many as the switch has workers
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    workers: u16,
+    /// MTU of every pod, bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    mtu: u32,
+    /// Connect the pods by the kernel's bridge
+    #[arg(long, conflicts_with = "switch")]
+    bridge: bool,
+    /// Connect the pods by a switch that runs in the background; no policy isolates any of them
+    #[arg(long)]
+    switch: bool,
+    /// How to print the pods
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+struct ListArguments {
+    /// How to print the labs
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+#[derive(Debug, Args)]
+struct ExecArguments {
+    /// The lab, where several have such a pod
+    #[arg(long, value_name = "ID")]
+    lab: Option<String>,
+    /// The pod: its name, or namespace/name
+    pod: String,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct CleanArguments {
+    /// Only these labs
+    #[arg(value_name = "ID")]
+    labs: Vec<String>,
+    /// How to print what was done
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+pub(super) fn lab(arguments: &LabArguments) -> Result<ExitCode, Failure> {
+    match &arguments.command {
+        LabCommand::Up(arguments) => up(arguments),
+        LabCommand::List(arguments) => list(arguments),
+        LabCommand::Exec(arguments) => exec(arguments),
+        LabCommand::Clean(arguments) => remove(arguments),
+    }
+}
+
+fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
+    let interrupted = interruption()?;
+    let names: Vec<String> = (1..=arguments.pods).map(|number| format!("pod{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let spec = LabSpec { workers: arguments.workers, mtu: arguments.mtu, ..LabSpec::of(&names)? };
+    let spinner = spinner();
+    let mut lab = Lab::up_with(&spec, &mut |pod| spinner.set_message(format!("made {}", pod.pod)))?;
+    if arguments.bridge {
+        lab.bridge()?.keep();
+    }
+    if arguments.switch {
+        spinner.set_message("starting the switch");
+        let program = std::env::current_exe()
+            .map_err(|error| Failure::Sentence(format!("the program cannot find itself: {error}")))?;
+        let switch = Switch::start(&mut lab, &SwitchSpec::of(program))?;
+        switch.attach_all(&lab)?;
+        switch.apply(&manifests(&lab, |_| vec![]))?;
+        switch.keep();
+    }
+    spinner.finish_and_clear();
+    if interrupted.load(std::sync::atomic::Ordering::Relaxed) {
+        return Err(LabError::Interrupted.into());
+    }
+    let record = lab.keep()?;
+    print(&[record], arguments.output)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(arguments: &ListArguments) -> Result<ExitCode, Failure> {
+    let (records, errors) = Record::all()?;
+    print(&records, arguments.output)?;
+    match errors.into_iter().next() {
+        None => Ok(ExitCode::SUCCESS),
+        Some(error) => Err(error.into()),
+    }
+}
+
+fn print(records: &[Record], form: Output) -> Result<(), Failure> {
+    if form == Output::Json {
+        return Ok(output::json(&records)?);
+    }
+    let mut table = output::table(["lab", "pod", "addresses", "interface", "namespace", "process", "socket"]);
+    for record in records {
+        let process = record.owner.filter(|_| record.is_owned()).map(|owner| owner.pid);
+        let socket = record.directory().join("control.sock");
+        let socket = socket.exists().then(|| socket.display().to_string());
+        for pod in &record.pods {
+            table.add_row([
+                record.id.clone(),
+                pod.pod.to_string(),
+                output::list(pod.addresses()),
+                pod.host_interface.clone(),
+                pod.netns.clone(),
+                output::or_dash(process),
+                output::or_dash(socket.as_ref()),
+            ]);
+        }
+    }
+    Ok(output::text(&output::render(&table, "no labs"))?)
+}
+
+fn exec(arguments: &ExecArguments) -> Result<ExitCode, Failure> {
+    let pod = find(arguments)?;
+    let status = pod.status(Command::new(&arguments.command[0]).args(&arguments.command[1..]))?;
+    Ok(ExitCode::from(exit_code(status)))
+}
+
+fn find(arguments: &ExecArguments) -> Result<Pod, Failure> {
+    let records = match &arguments.lab {
+        Some(id) => vec![Record::of(id)?],
+        None => Record::all()?.0,
+    };
+    let mut found =
+        records.iter().filter_map(|record| Pod::of(record, &arguments.pod).ok().map(|pod| (record, pod)));
+    match (found.next(), found.next()) {
+        (Some((_, pod)), None) => Ok(pod),
+        (None, _) => Err(Failure::Sentence(format!(
+            "no lab has a pod {}: `palisade lab list` shows them",
+            arguments.pod
+        ))),
+        (Some((a, _)), Some((b, _))) => Err(Failure::Sentence(format!(
+            "labs {} and {} have a pod {}: say which one with --lab",
+            a.id, b.id, arguments.pod
+        ))),
+    }
+}
+
+/// As a shell has it: 128 and the signal where one ended the command.
+fn exit_code(status: ExitStatus) -> u8 {
+    use std::os::unix::process::ExitStatusExt;
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).map_or(1, |code| code as u8)
+}
+
+fn remove(arguments: &CleanArguments) -> Result<ExitCode, Failure> {
+    let removal = clean(&arguments.labs)?;
+    match arguments.output {
+        Output::Json => output::json(&removal)?,
+        Output::Table => {
+            let line = |what: &str, things: &[String]| {
+                if things.is_empty() { String::new() } else { format!("{what}: {}\n", things.join(", ")) }
+            };
+            let text = line("removed", &removal.removed)
+                + &line("in use, left alone", &removal.in_use)
+                + &line("not a lab's, left alone", &removal.spared)
+                + &line("failed", &removal.errors);
+            output::text(if text.is_empty() { "no labs\n" } else { &text })?;
+        }
+    }
+    Ok(if removal.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_of_a_shell() {
+        use std::os::unix::process::ExitStatusExt;
+        assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
+    }
+}

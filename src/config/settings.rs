@@ -1,0 +1,84 @@
+//! What the configuration means to the parts that it configures.
+
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use super::{Config, Cores, Fail, OnStop, PollingMode, PortConfig};
+use crate::control::protocol::{PodRequest, PortRequest};
+use crate::control::{PortRoute, SwitchSettings};
+use crate::dataplane::{ConntrackSettings, Gateway, Polling, Settings};
+use crate::tables::PodName;
+
+impl Config {
+    /// What to start the dataplane with. Fails when a core is not one that this process may run on.
+    pub fn dataplane_settings(&self) -> Result<Settings, String> {
+        let workers = &self.workers;
+        Ok(Settings {
+            cores: worker_cores(&workers.cores)?,
+            frames_per_worker: workers.frames,
+            huge_pages: workers.huge_pages,
+            polling: match workers.polling {
+                PollingMode::Adaptive => Polling::Adaptive { spin_us: workers.spin_us },
+                PollingMode::Busy => Polling::Busy,
+            },
+            conntrack: ConntrackSettings {
+                flows_max: self.conntrack.flows,
+                pod_quota_percent: self.conntrack.pod_quota_percent,
+                tcp_pickup: self.conntrack.tcp_pickup,
+                timeouts: (&self.conntrack.timeouts).into(),
+            },
+        })
+    }
+
+    /// What to start the control side with, whose workers are on `cores`.
+    pub fn switch_settings(&self, cores: Vec<usize>) -> SwitchSettings {
+        SwitchSettings {
+            cores,
+            gateway: Gateway { mac: self.gateway.mac, addresses: self.gateway.addresses.clone() },
+            fail_open: self.policy.fail == Fail::Open,
+            detach: self.on_stop == OnStop::Detach,
+            routes: self
+                .routes
+                .iter()
+                .map(|route| PortRoute {
+                    prefix: route.prefix.trunc(),
+                    port: route.port.clone(),
+                    next_hop: route.next_hop,
+                })
+                .collect(),
+        }
+    }
+}
+
+impl PortConfig {
+    /// The request that opens the port.
+    pub fn port_request(&self) -> PortRequest {
+        PortRequest {
+            kind: self.kind,
+            interface: self.interface.clone(),
+            vlan: self.vlan,
+            addresses: self.addresses.clone(),
+        }
+    }
+
+    /// The request that attaches the pod behind the port, if there is one.
+    pub fn pod_request(&self) -> Option<(PodName, PodRequest)> {
+        let request =
+            PodRequest { port: self.name.clone(), addresses: self.pod_addresses.clone(), mac: self.pod_mac };
+        self.pod.clone().map(|pod| (pod, request))
+    }
+}
+
+fn worker_cores(cores: &Cores) -> Result<Vec<usize>, String> {
+    let allowed = sched_getaffinity(None).map_err(|error| format!("the cores cannot be read: {error}"))?;
+    let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| allowed.is_set(core)).collect();
+    match cores {
+        Cores::Auto => Ok(allowed.last().copied().into_iter().collect()),
+        Cores::List(list) => match list.iter().find(|core| !allowed.contains(core)) {
+            None => Ok(list.clone()),
+            Some(core) => Err(format!(
+                "there is no core {core} for a worker, this process may run on {allowed:?}: correct the list, or the \
+                 CPU set that the process is started in"
+            )),
+        },
+    }
+}

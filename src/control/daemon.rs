@@ -1,0 +1,123 @@
+//! The whole switch in one process: dataplane, control side and socket, started from a configuration.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::server::Claim;
+use super::{Server, ServerError, Switch};
+use crate::config::{Config, OnStop};
+use crate::dataplane::{Dataplane, StartError};
+use crate::tables::RuleTables;
+
+/// How long the workers may take to stop.
+const WORKERS_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why the switch does not start, or does not stop as it should.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The control socket does not open.
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    /// The workers do not start or stop.
+    #[error(transparent)]
+    Dataplane(#[from] StartError),
+    /// Something that the configuration asks for is refused.
+    #[error("{what}: {reason}")]
+    Configured {
+        /// What it asks for.
+        what: String,
+        /// Why not.
+        reason: String,
+    },
+}
+
+/// A running switch.
+pub struct Daemon {
+    server: Server,
+    switch: Arc<Switch>,
+    dataplane: Arc<Dataplane>,
+    detach: bool,
+}
+
+impl Daemon {
+    /// Starts a switch that judges by `tables`, with the ports and pods of `config`. On failure nothing is left
+    /// behind: no socket, no thread, no XDP program.
+    pub fn start(config: &Config, tables: Option<RuleTables>) -> Result<Daemon, DaemonError> {
+        // The socket comes first: it tells whether another switch has the ports.
+        let claim = Server::claim(&config.control.socket, config.control.mode)?;
+        let settings = config
+            .dataplane_settings()
+            .map_err(|reason| DaemonError::Configured { what: "workers.cores".to_owned(), reason })?;
+        let cores = settings.cores.clone();
+        let dataplane = Arc::new(Dataplane::start(&settings)?);
+        let switch = Arc::new(Switch::new(dataplane.clone(), config.switch_settings(cores)));
+        match open(claim, &switch, config, tables) {
+            Ok(server) => Ok(Daemon { server, switch, dataplane, detach: config.on_stop == OnStop::Detach }),
+            Err(error) => {
+                drop(switch);
+                stop_workers(dataplane, true)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Its control side.
+    pub fn switch(&self) -> &Switch {
+        &self.switch
+    }
+
+    /// Stops serving, then the workers; removes the socket.
+    pub fn stop(self) -> Result<(), DaemonError> {
+        let Daemon { server, switch, dataplane, detach } = self;
+        drop(server);
+        drop(switch);
+        Ok(stop_workers(dataplane, detach)?)
+    }
+}
+
+/// Loads and opens what the configuration asks for, then answers requests.
+fn open(
+    claim: Claim,
+    switch: &Arc<Switch>,
+    config: &Config,
+    tables: Option<RuleTables>,
+) -> Result<Server, DaemonError> {
+    switch.configure(config, tables)?;
+    Ok(claim.serve(switch.clone())?)
+}
+
+fn stop_workers(dataplane: Arc<Dataplane>, detach: bool) -> Result<(), StartError> {
+    let busy =
+        || StartError::Setup("the dataplane is still in use by a request: its workers go on".to_owned());
+    Arc::into_inner(dataplane).ok_or_else(busy)?.stop(detach, WORKERS_PATIENCE)
+}
+
+impl Switch {
+    /// Loads `tables` and opens the ports and pods of `config`, stopping at the first that is refused. Tables come
+    /// first, so that no pod is there before what judges it.
+    pub fn configure(&self, config: &Config, tables: Option<RuleTables>) -> Result<(), DaemonError> {
+        let refused = |what: String, reason: super::Refusal| DaemonError::Configured {
+            what,
+            reason: reason.to_string(),
+        };
+        if let Some(tables) = tables {
+            self.put_tables(tables).map_err(|refusal| refused("policy tables".to_owned(), refusal))?;
+        }
+        for port in &config.ports {
+            let info = self
+                .put_port(&port.name, &port.port_request())
+                .map_err(|refusal| refused(format!("port {:?}", port.name), refusal))?;
+            for warning in &info.report.warnings {
+                tracing::warn!(port = port.name, "{warning}");
+            }
+            let Some((pod, request)) = port.pod_request() else { continue };
+            let info = self
+                .put_pod(&pod, &request)
+                .map_err(|refusal| refused(format!("pod {pod} on port {:?}", port.name), refusal))?;
+            for warning in &info.warnings {
+                tracing::warn!(%pod, "{warning}");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! The server: a thread of its own with a single-threaded runtime, away from the workers' cores.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use tokio::net::UnixListener;
+use tokio::sync::oneshot;
+
+use super::socket::{SocketFile, claim};
+use super::{Switch, routes};
+
+/// How long requests under way may take to end once the server is to stop.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Why the control socket does not open.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// Another switch has it.
+    #[error(
+        "another switch is running and answers at {path}: stop it, or give this one another [control] socket",
+        path = path.display()
+    )]
+    Alive {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Something else has the name.
+    #[error("{path} exists and is not a socket: move it away, or set another [control] socket", path = path.display())]
+    NotASocket {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file system or the kernel refuses.
+    #[error("the control socket {path} cannot be opened: {source}", path = path.display())]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A socket that this process has and does not serve yet: requests wait. The socket goes when this is dropped.
+pub struct Claim {
+    listener: std::os::unix::net::UnixListener,
+    file: SocketFile,
+}
+
+/// A running server. Stops when dropped.
+pub struct Server {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    _file: SocketFile,
+}
+
+impl Server {
+    /// Takes the socket `path`, whose permissions become `mode`, unless a switch that lives has it.
+    pub fn claim(path: &Path, mode: u32) -> Result<Claim, ServerError> {
+        let (listener, file) = claim(path, mode)?;
+        Ok(Claim { listener, file })
+    }
+
+    /// [`Server::claim`] and [`Claim::serve`] in one.
+    pub fn start(path: &Path, mode: u32, switch: Arc<Switch>) -> Result<Server, ServerError> {
+        Server::claim(path, mode)?.serve(switch)
+    }
+}
+
+impl Claim {
+    /// Serves `switch` at the socket.
+    pub fn serve(self, switch: Arc<Switch>) -> Result<Server, ServerError> {
+        let Claim { listener, file } = self;
+        let path = file.path().to_owned();
+        let failed = |source| ServerError::Socket { path: path.clone(), source };
+        listener.set_nonblocking(true).map_err(failed)?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let listener = {
+            let _entered = runtime.enter();
+            UnixListener::from_std(listener).map_err(failed)?
+        };
+        let (stop, stopped) = oneshot::channel();
+        let serve = move || {
+            leave_cores(&switch.status().cores);
+            runtime.block_on(serve(listener, switch, stopped));
+        };
+        let thread = std::thread::Builder::new().name("control".into()).spawn(serve).map_err(failed)?;
+        Ok(Server { stop: Some(stop), thread: Some(thread), _file: file })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the control socket's thread had died");
+        }
+    }
+}
+
+/// Serves until the sender of `stopped` is dropped, and a little longer for requests under way.
+async fn serve(listener: UnixListener, switch: Arc<Switch>, stopped: oneshot::Receiver<()>) {
+    let (begin_stop, mut stopping) = tokio::sync::watch::channel(());
+    let server = axum::serve(listener, routes::router(switch)).with_graceful_shutdown(async move {
+        let _ = stopped.await;
+        let _ = begin_stop.send(());
+    });
+    let impatient = async {
+        // An error says that the server is gone with its end of the channel, which ends the other branch too.
+        let _ = stopping.changed().await;
+        tokio::time::sleep(STOP_PATIENCE).await;
+    };
+    tokio::select! {
+        result = server => if let Err(error) = result {
+            tracing::error!(%error, "the control socket closed");
+        },
+        () = impatient => {}
+    }
+}
+
+/// Keeps this thread, and those that it starts, off the workers' cores where there are others.
+fn leave_cores(workers: &[usize]) {
+    let Ok(mut cores) = sched_getaffinity(None) else { return };
+    for &core in workers.iter().filter(|&&core| core < CpuSet::MAX_CPU) {
+        cores.unset(core);
+    }
+    if cores.count() > 0
+        && let Err(error) = sched_setaffinity(None, &cores)
+    {
+        tracing::debug!(%error, "the control thread stays on all cores");
+    }
+}

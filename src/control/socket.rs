@@ -1,0 +1,75 @@
+//! The socket in the file system: claimed without taking it from a switch that lives, and removed only if it is ours.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::ServerError;
+
+/// A bound socket; the file goes when this is dropped, unless another has taken its place.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    /// Device and inode of the file.
+    identity: (u64, u64),
+}
+
+/// Listens at `path`. A socket that a dead process left is replaced; one that answers is refused.
+pub(super) fn claim(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), ServerError> {
+    let failed = |source| ServerError::Socket { path: path.to_owned(), source };
+    let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(directory).map_err(failed)?;
+    // Two switches that start at once look at the same stale socket: the lock lets one look at a time.
+    let lock = File::open(directory).map_err(failed)?;
+    flock(&lock, FlockOperation::LockExclusive).map_err(|errno| failed(errno.into()))?;
+    refuse_occupied(path)?;
+    // Bound under another name and then moved: the final name never has wider permissions than `mode`.
+    let bound_as = directory.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
+    let _ = fs::remove_file(&bound_as);
+    let listener = UnixListener::bind(&bound_as).map_err(failed)?;
+    let moved = fs::set_permissions(&bound_as, Permissions::from_mode(mode))
+        .and_then(|()| fs::rename(&bound_as, path))
+        .and_then(|()| fs::symlink_metadata(path));
+    match moved {
+        Ok(file) => Ok((listener, SocketFile { path: path.to_owned(), identity: (file.dev(), file.ino()) })),
+        Err(error) => {
+            let _ = fs::remove_file(&bound_as);
+            Err(failed(error))
+        }
+    }
+}
+
+impl SocketFile {
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+fn refuse_occupied(path: &Path) -> Result<(), ServerError> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(ServerError::Socket { path: path.to_owned(), source }),
+        Ok(file) if !file.file_type().is_socket() => Err(ServerError::NotASocket { path: path.to_owned() }),
+        Ok(_) => match UnixStream::connect(path) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
+            Err(source) => Err(ServerError::Socket { path: path.to_owned(), source }),
+            Ok(_) => Err(ServerError::Alive { path: path.to_owned() }),
+        },
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let ours = fs::symlink_metadata(&self.path).map(|file| (file.dev(), file.ino()));
+        if ours.is_ok_and(|identity| identity == self.identity) {
+            // A file that cannot be removed is stale from here on, and the next start replaces it.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}

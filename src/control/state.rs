@@ -1,0 +1,175 @@
+//! What the switch is set to: an immutable value, replaced whole with each change.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::protocol::{PodInfo, PortInfo, TablesSummary};
+use super::{Refusal, SwitchSettings};
+use crate::dataplane::{Mac, NodeAttachment, PodAttachment, PortKind, PortReport, PortSpec, Route, World};
+use crate::ids::{AttachmentId, Generation, PortId};
+use crate::tables::{PodName, RuleTables};
+
+/// Ports, pods and tables at one generation.
+#[derive(Debug, Clone, Default)]
+pub(super) struct State {
+    /// What the workers see.
+    pub(super) generation: Generation,
+    /// The loaded tables.
+    pub(super) tables: Option<Arc<RuleTables>>,
+    /// The generation that the tables came with: they have been the same ever since.
+    pub(super) tables_since: Generation,
+    /// Ports by name.
+    pub(super) ports: BTreeMap<String, Port>,
+    /// Pods by name.
+    pub(super) pods: BTreeMap<PodName, Pod>,
+}
+
+/// An open port.
+#[derive(Debug, Clone)]
+pub(super) struct Port {
+    pub(super) spec: PortSpec,
+    pub(super) report: PortReport,
+    /// The node's addresses, where the port leads to the node's own stack.
+    pub(super) node_addresses: Vec<IpAddr>,
+}
+
+/// An attached pod.
+#[derive(Debug, Clone)]
+pub(super) struct Pod {
+    pub(super) attachment: AttachmentId,
+    /// Name of its port, which is there as long as the pod is.
+    pub(super) port: String,
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) mac: Option<Mac>,
+}
+
+impl State {
+    /// The world that the workers are to see. A configured route counts while its port is open.
+    pub(super) fn world(&self, settings: &SwitchSettings) -> World {
+        let port_id = |name: &String| self.ports.get(name).map(|port| port.report.id);
+        let attachment = |(name, pod): (&PodName, &Pod)| {
+            Some(PodAttachment {
+                id: pod.attachment,
+                pod: name.clone(),
+                port: port_id(&pod.port)?,
+                addresses: pod.addresses.clone(),
+                mac: pod.mac,
+            })
+        };
+        let routes = settings.routes.iter().filter_map(|route| {
+            Some(Route { prefix: route.prefix, port: port_id(&route.port)?, next_hop: route.next_hop })
+        });
+        let node = self.host_port().map(|(_, port)| NodeAttachment {
+            port: port.report.id,
+            addresses: port.node_addresses.clone(),
+            mac: None,
+        });
+        World {
+            tables: self.tables.clone(),
+            fail_open: settings.fail_open,
+            gateway: settings.gateway.clone(),
+            pods: self.pods.iter().filter_map(attachment).collect(),
+            node,
+            routes: routes.collect(),
+        }
+    }
+
+    /// The port to the node's own stack.
+    pub(super) fn host_port(&self) -> Option<(&String, &Port)> {
+        self.ports.iter().find(|(_, port)| port.spec.kind == PortKind::Host)
+    }
+
+    /// The pod behind a port.
+    pub(super) fn pod_behind(&self, port: &str) -> Option<&PodName> {
+        self.pods.iter().find(|(_, pod)| pod.port == port).map(|(name, _)| name)
+    }
+
+    /// The name of the port with this number.
+    pub(super) fn port_name(&self, id: PortId) -> Option<&String> {
+        self.ports.iter().find(|(_, port)| port.report.id == id).map(|(name, _)| name)
+    }
+
+    /// Refuses addresses that a pod, the node or the switch itself has.
+    pub(super) fn check_addresses_free(
+        &self,
+        addresses: &[IpAddr],
+        settings: &SwitchSettings,
+    ) -> Result<(), Refusal> {
+        let pods = self.pods.iter().map(|(name, pod)| (format!("pod {name}"), &pod.addresses));
+        let node = self.host_port().map(|(_, port)| ("the node".to_owned(), &port.node_addresses));
+        let gateway = ("the gateway, the switch itself".to_owned(), &settings.gateway.addresses);
+        for (owner, taken) in pods.chain(node).chain([gateway]) {
+            if let Some(&address) = addresses.iter().find(|address| taken.contains(address)) {
+                return Err(Refusal::AddressTaken { address, owner });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn tables_summary(&self) -> TablesSummary {
+        let Some(tables) = &self.tables else {
+            return TablesSummary { generation: self.generation, ..TablesSummary::default() };
+        };
+        let named = tables.prefixes.values().filter(|class| class.index() != 0);
+        TablesSummary {
+            generation: self.generation,
+            loaded: true,
+            rules: tables.rules.len(),
+            classes: 1 + named.collect::<std::collections::BTreeSet<_>>().len(),
+            prefixes: tables.prefixes.len(),
+            rows: tables.rows.len(),
+            acls: tables.acls.len(),
+            pods: tables.pods.len(),
+        }
+    }
+
+    pub(super) fn port_info(&self, name: &str, port: &Port) -> PortInfo {
+        PortInfo {
+            name: name.to_owned(),
+            interface: port.spec.interface.clone(),
+            kind: port.spec.kind,
+            vlan: port.spec.vlan,
+            report: port.report.clone(),
+            pod: self.pod_behind(name).cloned(),
+        }
+    }
+
+    pub(super) fn pod_info(&self, name: &PodName, pod: &Pod, fail_open: bool) -> PodInfo {
+        let policy = self.tables.as_ref().and_then(|tables| tables.pods.get(name));
+        let fate = if fail_open {
+            "its traffic passes unchecked (fail = \"open\")"
+        } else {
+            "its traffic is dropped"
+        };
+        let warning = match (&self.tables, policy) {
+            (None, _) => Some(format!("no rule tables are loaded: {fate}")),
+            (Some(_), None) => Some(format!("the loaded tables do not know the pod: {fate}")),
+            (Some(_), Some(policy)) => {
+                let same = pod.addresses.len() == policy.addresses.len()
+                    && pod.addresses.iter().all(|address| policy.addresses.contains(address));
+                (!same).then(|| {
+                    format!(
+                        "the loaded tables give the pod the addresses [{}], and it is attached with [{}]: rules \
+                         that select it do not match its traffic until both agree",
+                        list(&policy.addresses),
+                        list(&pod.addresses)
+                    )
+                })
+            }
+        };
+        PodInfo {
+            pod: name.clone(),
+            attachment: pod.attachment,
+            port: pod.port.clone(),
+            addresses: pod.addresses.clone(),
+            mac: pod.mac,
+            known: policy.is_some(),
+            warnings: warning.into_iter().collect(),
+        }
+    }
+}
+
+fn list(addresses: &[IpAddr]) -> String {
+    addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
+}

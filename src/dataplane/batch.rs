@@ -1,0 +1,144 @@
+//! A batch: the frames that go through the stages together, and what the stages find out about each.
+//!
+//! Laid out by use: a stage runs over the whole batch and touches only its own columns.
+
+use super::DropReason;
+use super::conntrack::{Key, Side, Slot};
+use super::packet::Packet;
+use super::view::Hop;
+use crate::ids::PortId;
+use crate::limits::BATCH_FRAMES_MAX;
+use crate::net::mac::Mac;
+use crate::xdp::Frame;
+
+/// What becomes of a frame. Each gets exactly one final verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The stages are not done with it.
+    Pending,
+    /// Leaves by this port.
+    Forward(PortId),
+    /// Was for the switch itself.
+    Consumed,
+    /// Goes no further.
+    Dropped(DropReason),
+}
+
+/// What conntrack knows of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Not looked up, or of no flow.
+    None,
+    /// Of a flow that this generation has judged.
+    Known,
+    /// Of a flow that an earlier generation has judged: to be judged again.
+    Stale,
+    /// Of an ended connection, opening the next one on the same ports.
+    Reopen,
+    /// Of no flow yet.
+    New,
+}
+
+/// A packet's place in conntrack.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Track {
+    /// Key of its flow, or of the flow that it reports an error about.
+    pub key: Key,
+    /// Hash of the key.
+    pub hash: u64,
+    /// Slot whose tag fits the hash.
+    pub candidate: Slot,
+    /// Slot of the flow.
+    pub slot: Slot,
+    /// What is known.
+    pub fate: Fate,
+    /// Whether the packet comes from the lower endpoint of the key.
+    pub from_low: bool,
+    /// Side of the flow that sent it.
+    pub sender: Side,
+}
+
+impl Track {
+    const NONE: Track = Track {
+        key: Key { low: 0, high: 0, word: 0 },
+        hash: 0,
+        candidate: Slot::NONE,
+        slot: Slot::NONE,
+        fate: Fate::None,
+        from_low: false,
+        sender: Side::Initiator,
+    };
+}
+
+/// Where a packet goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Way {
+    /// The hop.
+    pub hop: Hop,
+    /// Ethernet address of what is there.
+    pub mac: Mac,
+}
+
+/// The batch.
+pub(crate) struct Batch {
+    /// The frames, in the order in which they came.
+    pub frames: Vec<Frame>,
+    /// Port that each came from.
+    pub in_ports: [PortId; BATCH_FRAMES_MAX],
+    /// Bytes of each as it came.
+    pub bytes: [u16; BATCH_FRAMES_MAX],
+    /// What each is.
+    pub packets: Box<[Packet; BATCH_FRAMES_MAX]>,
+    /// Its flow.
+    pub tracks: Box<[Track; BATCH_FRAMES_MAX]>,
+    /// Its way.
+    pub ways: Box<[Way; BATCH_FRAMES_MAX]>,
+    /// What becomes of it.
+    pub verdicts: [Verdict; BATCH_FRAMES_MAX],
+    /// The frame is an answer now, to leave by the port that it came from.
+    pub answers: [bool; BATCH_FRAMES_MAX],
+}
+
+impl Batch {
+    pub(crate) fn new() -> Batch {
+        let way = Way { hop: Hop::Gateway, mac: Mac([0; 6]) };
+        Batch {
+            frames: Vec::with_capacity(BATCH_FRAMES_MAX),
+            in_ports: [PortId(0); BATCH_FRAMES_MAX],
+            bytes: [0; BATCH_FRAMES_MAX],
+            packets: Box::new([Packet::default(); BATCH_FRAMES_MAX]),
+            tracks: Box::new([Track::NONE; BATCH_FRAMES_MAX]),
+            ways: Box::new([way; BATCH_FRAMES_MAX]),
+            verdicts: [Verdict::Pending; BATCH_FRAMES_MAX],
+            answers: [false; BATCH_FRAMES_MAX],
+        }
+    }
+
+    /// Notes where the frames from `start` on came from.
+    pub(crate) fn note_received(&mut self, start: usize, port: PortId) {
+        for (i, frame) in self.frames.iter().enumerate().skip(start) {
+            self.in_ports[i] = port;
+            self.bytes[i] = frame.len() as u16;
+            self.verdicts[i] = Verdict::Pending;
+            self.answers[i] = false;
+        }
+    }
+
+    /// Number of frames.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.frames.len()
+    }
+
+    /// Whether the stages are not done with frame `i`.
+    #[inline]
+    pub(crate) fn is_pending(&self, i: usize) -> bool {
+        self.verdicts[i] == Verdict::Pending
+    }
+
+    /// Drops frame `i`.
+    #[inline]
+    pub(crate) fn drop(&mut self, i: usize, reason: DropReason) {
+        self.verdicts[i] = Verdict::Dropped(reason);
+    }
+}

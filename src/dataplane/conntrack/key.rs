@@ -1,0 +1,127 @@
+//! The key of a flow: the same from both directions.
+
+use crate::dataplane::packet::{Address, Packet, is_echo, is_echo_reply};
+use crate::net::flow::Protocol;
+
+/// Two endpoints in order, protocol, and for an echo who asked.
+///
+/// Echo requests of both sides may carry the same identifier. Were they one flow, an answered request of one side would
+/// let the other side's requests pass as its replies (GHSA-c66w-hq56-4q97); so the asking side is part of the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Key {
+    /// The lower endpoint's address.
+    pub low: Address,
+    /// The higher endpoint's address.
+    pub high: Address,
+    /// Port of the lower endpoint, port of the higher one, protocol, asking side: from the low bits up.
+    pub word: u64,
+}
+
+const ASKED_BY_HIGH: u64 = 1 << 40;
+
+impl Key {
+    /// The key of a packet's flow, and whether the packet comes from the lower endpoint.
+    #[inline]
+    pub(crate) fn of(packet: &Packet) -> (Key, bool) {
+        let src = (packet.src, packet.src_port);
+        let dst = (packet.dst, packet.dst_port);
+        let from_low = src <= dst;
+        let (low, high) = if from_low { (src, dst) } else { (dst, src) };
+        let mut word = u64::from(low.1) | u64::from(high.1) << 16 | u64::from(packet.protocol.0) << 32;
+        if is_echo(packet.protocol, packet.flags) && from_low == is_echo_reply(packet.protocol, packet.flags)
+        {
+            word |= ASKED_BY_HIGH;
+        }
+        (Key { low: low.0, high: high.0, word }, from_low)
+    }
+
+    /// Its protocol.
+    #[inline]
+    pub(crate) fn protocol(&self) -> Protocol {
+        Protocol((self.word >> 32) as u8)
+    }
+
+    /// Port of the lower endpoint.
+    #[inline]
+    pub(crate) fn low_port(&self) -> u16 {
+        self.word as u16
+    }
+
+    /// Port of the higher endpoint.
+    #[inline]
+    pub(crate) fn high_port(&self) -> u16 {
+        (self.word >> 16) as u16
+    }
+}
+
+/// Secrets of a key hash, drawn at start: who does not know them cannot choose keys that collide.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HashSeed([u64; 4]);
+
+impl HashSeed {
+    /// Draws a seed from the system's source of randomness, by way of the standard library's hash maps.
+    pub(crate) fn random() -> HashSeed {
+        use std::hash::{BuildHasher, RandomState};
+        HashSeed([0u64, 1, 2, 3].map(|i| RandomState::new().hash_one(i)))
+    }
+
+    /// 64 bits that depend on every bit of the key.
+    #[inline]
+    pub(crate) fn hash(self, key: &Key) -> u64 {
+        let [a, b, c, d] = self.0;
+        let low = fold(key.low as u64 ^ a, (key.low >> 64) as u64 ^ b);
+        let high = fold(key.high as u64 ^ c, (key.high >> 64) as u64 ^ d);
+        fold(low ^ key.word.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ c, high ^ a)
+    }
+}
+
+/// The two halves of a 128-bit product, folded.
+#[inline]
+fn fold(x: u64, y: u64) -> u64 {
+    let product = u128::from(x) * u128::from(y);
+    (product >> 64) as u64 ^ product as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::packet::from_v4;
+    use crate::net::icmp::v4::{ECHO_REPLY, ECHO_REQUEST};
+
+    fn echo(src: u32, dst: u32, flags: u8) -> Packet {
+        Packet {
+            protocol: Protocol::ICMP,
+            flags,
+            src: from_v4(src),
+            dst: from_v4(dst),
+            src_port: 7,
+            dst_port: 7,
+            ..Packet::default()
+        }
+    }
+
+    #[test]
+    fn an_echo_and_its_reply_share_a_key_and_the_reverse_echo_does_not() {
+        for (a, b) in [(1, 2), (2, 1)] {
+            let (request, from_low) = Key::of(&echo(a, b, ECHO_REQUEST));
+            let (reply, reply_from_low) = Key::of(&echo(b, a, ECHO_REPLY));
+            let (reverse, _) = Key::of(&echo(b, a, ECHO_REQUEST));
+            assert_eq!(request, reply);
+            assert_ne!(from_low, reply_from_low);
+            assert_ne!(request, reverse);
+        }
+    }
+
+    #[test]
+    fn hash_depends_on_every_field() {
+        let seed = HashSeed::random();
+        let key = Key { low: from_v4(1), high: from_v4(2), word: 3 };
+        let others = [
+            Key { low: from_v4(3), ..key },
+            Key { high: from_v4(3), ..key },
+            Key { word: 4, ..key },
+            Key { low: key.high, high: key.low, ..key },
+        ];
+        assert!(others.iter().all(|other| seed.hash(other) != seed.hash(&key)));
+    }
+}

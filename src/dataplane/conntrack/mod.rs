@@ -1,0 +1,19 @@
+//! Connection tracking: which flows were let in, so that their packets and their replies pass without being asked again.
+//!
+//! Why it is safe to let a reply pass: an entry exists only for a flow whose first packet was judged, by the egress table
+//! of its source and the ingress table of its destination. An entry remembers the generation that judged it; under
+//! another one it is judged again, from its original direction, before the packet passes.
+//!
+//! One table of fixed size is shared by all workers, without locks (see [`table`]). A flow is one entry, found from
+//! either direction: its key orders the two endpoints (see [`key`]). TCP is followed by state (see [`tcp`]).
+
+mod entry;
+mod key;
+mod state;
+mod table;
+pub(crate) mod tcp;
+
+pub(crate) use entry::{NewFlow, Side};
+pub(crate) use key::Key;
+pub(crate) use state::FlowState;
+pub(crate) use table::{Admission, Conntrack, Slot, Tracker};

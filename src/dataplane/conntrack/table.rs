@@ -1,0 +1,481 @@
+//! The table: found by hash, shared by all workers, never locked.
+//!
+//! ```text
+//!   tags      [16 tags of 8 bits] [16 tags] [16 tags] ...      one group: 16 bytes, two atomic words
+//!                 |
+//!   entries   [16 x 128 bytes   ] [       ] [       ] ...      the slot of a tag has its entry
+//! ```
+//!
+//! A key has two groups. It goes to the first unless that is full; a count of the keys that had to go on to their
+//! second group stands in the top bits of the first one's tags, so that a look-up reads the second group only where it
+//! must. A look-up compares the tags of a group in a few instructions and touches entries whose tag fits.
+//!
+//! **Claiming and publishing.** A worker claims a slot by writing its tag with compare-and-swap, fills the
+//! entry, and makes it visible by storing its head. Two workers may publish the same key at once: each then looks for
+//! the other's; the one that comes first in look-up order stays, the other goes.
+//!
+//! **Giving back.** A slot that one worker frees may still be in another one's hands until the end of its batch. So its
+//! tag turns into a tombstone, and only when every worker has started a batch since does the slot become free
+//! (quiescent-state reclamation). Within a batch a slot number therefore always means the same flow.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::entry::{Entry, NewFlow};
+use super::key::HashSeed;
+use super::state::timeouts_ms;
+use super::{FlowState, Key};
+use crate::dataplane::ConntrackSettings;
+use crate::ids::WorkerId;
+use crate::limits::{PORTS_MAX, RETIRED_FLOWS_MAX, WORKERS_MAX};
+
+use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+
+/// Tags in a group.
+const GROUP: usize = 16;
+const TAG_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
+const LOW_BITS: u64 = 0x0101_0101_0101_0101;
+const FREE: u8 = 0;
+const TOMBSTONE: u8 = 1;
+
+/// A slot's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Slot(u32);
+
+impl Slot {
+    /// No slot.
+    pub(crate) const NONE: Slot = Slot(u32::MAX);
+}
+
+/// What became of a wish to enter a flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It has a slot.
+    Entered(Slot),
+    /// Another worker has entered it a moment ago.
+    Exists(Slot),
+    /// The table has no place for it.
+    Full,
+    /// Its pod has as many flows as one may have.
+    Quota,
+}
+
+#[derive(Debug, Default)]
+#[repr(align(16))]
+struct Group([AtomicU64; 2]);
+
+/// The table.
+pub(crate) struct Conntrack {
+    groups: Box<[Group]>,
+    entries: Box<[Entry]>,
+    seed: HashSeed,
+    timeouts_ms: Vec<u32>,
+    /// Flows by the port that they count against.
+    charged: Box<[AtomicU32]>,
+    quota: u32,
+    /// Grows when every worker has seen the last value.
+    epoch: AtomicU64,
+    /// The epoch that each worker has seen; [`u64::MAX`] while it sleeps or does not exist.
+    seen: Box<[AtomicU64]>,
+    tcp_pickup: bool,
+}
+
+/// A worker's part in the table: what it has freed, and where it is in looking for idle flows.
+pub(crate) struct Tracker {
+    worker: usize,
+    workers: usize,
+    retired: VecDeque<(u64, Slot)>,
+    cursor: usize,
+    /// Flows that this worker entered.
+    pub entered: u64,
+    /// Flows that this worker ended.
+    pub ended: u64,
+}
+
+impl Conntrack {
+    /// An empty table.
+    pub(crate) fn new(settings: &ConntrackSettings) -> Conntrack {
+        let groups = settings.flows_max.div_ceil(GROUP).max(2);
+        let quota = (groups * GROUP) as u64 * u64::from(settings.pod_quota_percent.min(100)) / 100;
+        Conntrack {
+            groups: (0..groups).map(|_| Group::default()).collect(),
+            entries: (0..groups * GROUP).map(|_| Entry::default()).collect(),
+            seed: HashSeed::random(),
+            timeouts_ms: timeouts_ms(&settings.timeouts),
+            charged: (0..PORTS_MAX).map(|_| AtomicU32::new(0)).collect(),
+            quota: quota as u32,
+            epoch: AtomicU64::new(0),
+            seen: (0..WORKERS_MAX).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            tcp_pickup: settings.tcp_pickup,
+        }
+    }
+
+    /// Whether a TCP connection may be entered on a packet in its middle.
+    pub(crate) fn tcp_pickup(&self) -> bool {
+        self.tcp_pickup
+    }
+
+    /// The hash of a key: what the other questions take.
+    #[inline]
+    pub(crate) fn hash(&self, key: &Key) -> u64 {
+        self.seed.hash(key)
+    }
+
+    /// Starts to load the tags that a look-up needs.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        crate::mem::prefetch_read(&self.groups[self.first_group(hash)]);
+    }
+
+    /// The first slot whose tag fits, with its entry on the way to the cache.
+    #[inline]
+    pub(crate) fn candidate(&self, hash: u64) -> Slot {
+        let group = self.first_group(hash);
+        match self.matches(group, tag_of(hash)).next() {
+            Some(slot) => {
+                crate::mem::prefetch_read(&self.entries[slot.0 as usize]);
+                slot
+            }
+            None => Slot::NONE,
+        }
+    }
+
+    /// The slot of a key; `candidate` is what [`Conntrack::candidate`] said of its hash in this batch.
+    #[inline]
+    pub(crate) fn find(&self, key: &Key, hash: u64, candidate: Slot) -> Option<Slot> {
+        if candidate != Slot::NONE && self.entries[candidate.0 as usize].is(key) {
+            return Some(candidate);
+        }
+        self.look_up(key, hash)
+    }
+
+    /// The slot of a key.
+    #[inline]
+    pub(crate) fn look_up(&self, key: &Key, hash: u64) -> Option<Slot> {
+        let first = self.first_group(hash);
+        let found = self.find_in(first, key, hash);
+        if found.is_some() || self.displaced(first) == 0 {
+            return found;
+        }
+        self.find_in(self.second_group(hash), key, hash)
+    }
+
+    /// The entry in a slot.
+    #[inline]
+    pub(crate) fn entry(&self, slot: Slot) -> &Entry {
+        &self.entries[slot.0 as usize]
+    }
+
+    /// Enters a flow that [`Conntrack::find`] did not find in this batch.
+    pub(crate) fn enter(
+        &self,
+        key: &Key,
+        hash: u64,
+        flow: &NewFlow,
+        now_ms: u32,
+        by: &mut Tracker,
+    ) -> Admission {
+        let charged = &self.charged[flow.charged.index()];
+        if charged.load(Relaxed) >= self.quota {
+            return Admission::Quota;
+        }
+        let (first, second) = (self.first_group(hash), self.second_group(hash));
+        let slot = match self.claim(first, tag_of(hash)) {
+            Some(slot) => slot,
+            None => match self.claim(second, tag_of(hash)) {
+                Some(slot) => {
+                    self.add_displaced(first, 1);
+                    slot
+                }
+                None => {
+                    self.make_room(first, now_ms, by);
+                    self.make_room(second, now_ms, by);
+                    return Admission::Full;
+                }
+            },
+        };
+        if self.group_of(slot) == second && second != first && self.free_slots(second) == 0 {
+            // The next one that comes here would find both groups full: let the least worthy go in time.
+            self.make_room(second, now_ms, by);
+        }
+        charged.fetch_add(1, Relaxed);
+        self.entry(slot).publish(key, flow, now_ms);
+        by.entered += 1;
+        self.settle(key, hash, slot, by)
+    }
+
+    /// After publishing: one entry a key.
+    fn settle(&self, key: &Key, hash: u64, ours: Slot, by: &mut Tracker) -> Admission {
+        let mut before = None;
+        let mut passed_ours = false;
+        for group in [self.first_group(hash), self.second_group(hash)] {
+            for slot in self.matches(group, tag_of(hash)) {
+                if slot == ours {
+                    passed_ours = true;
+                } else if self.entry(slot).head_is(key) {
+                    if passed_ours {
+                        self.remove(slot, by);
+                    } else {
+                        before = Some(slot);
+                    }
+                }
+            }
+        }
+        match before {
+            None => Admission::Entered(ours),
+            Some(theirs) => {
+                self.remove(ours, by);
+                Admission::Exists(theirs)
+            }
+        }
+    }
+
+    /// Ends the flow in a slot.
+    pub(crate) fn remove(&self, slot: Slot, by: &mut Tracker) {
+        let entry = self.entry(slot);
+        if by.retired.len() == RETIRED_FLOWS_MAX {
+            return; // Ended by the sweep a little later: its time has run out by then, or its policy speaks again.
+        }
+        let (Some(key), charged) = (entry.key(), entry.charged()) else { return };
+        if !entry.kill() {
+            return;
+        }
+        self.charged[charged.index()].fetch_sub(1, Relaxed);
+        let first = self.first_group(self.hash(&key));
+        if self.group_of(slot) != first {
+            self.add_displaced(first, -1);
+        }
+        self.set_tag(slot, TOMBSTONE);
+        by.retired.push_back((self.epoch.load(Acquire), slot));
+        by.ended += 1;
+    }
+
+    /// To be called by a worker before each batch.
+    #[inline]
+    pub(crate) fn start_batch(&self, by: &mut Tracker) {
+        let epoch = self.epoch.load(Acquire);
+        // SeqCst: no slot number is read for this batch before the others can see that it has begun.
+        self.seen[by.worker].store(epoch, SeqCst);
+        if by.retired.is_empty() {
+            return;
+        }
+        if self.seen[..by.workers].iter().all(|seen| seen.load(SeqCst) >= epoch) {
+            let _ = self.epoch.compare_exchange(epoch, epoch + 1, AcqRel, Relaxed);
+        }
+        while let Some(&(retired, slot)) = by.retired.front()
+            && retired + 2 <= epoch
+        {
+            self.set_tag(slot, FREE);
+            by.retired.pop_front();
+        }
+    }
+
+    /// To be called by a worker that goes to sleep, with no slot number in its hands.
+    pub(crate) fn rest(&self, by: &Tracker) {
+        self.seen[by.worker].store(u64::MAX, Release);
+    }
+
+    /// Ends idle flows in the next `groups` groups of this worker's share.
+    pub(crate) fn sweep(&self, groups: usize, now_ms: u32, by: &mut Tracker) {
+        for _ in 0..groups {
+            if by.cursor >= self.groups.len() {
+                by.cursor = by.worker;
+                if by.cursor >= self.groups.len() {
+                    return;
+                }
+            }
+            for slot in self.slots(by.cursor) {
+                if self.is_idle(slot, now_ms) {
+                    self.remove(slot, by);
+                }
+            }
+            by.cursor += by.workers;
+        }
+    }
+
+    /// Number of groups that each of the workers looks after.
+    pub(crate) fn groups_per_worker(&self, by: &Tracker) -> usize {
+        self.groups.len().div_ceil(by.workers)
+    }
+
+    /// Calls `see` for each flow until it says stop. For the control side: flows that come and go meanwhile may be missed.
+    pub(crate) fn for_each(&self, mut see: impl FnMut(&Key, &Entry) -> bool) {
+        for entry in &self.entries {
+            if let Some(key) = entry.key()
+                && entry.key() == Some(key)
+                && !see(&key, entry)
+            {
+                return;
+            }
+        }
+    }
+
+    /// Flows in the table.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.key().is_some()).count()
+    }
+
+    fn is_idle(&self, slot: Slot, now_ms: u32) -> bool {
+        let entry = self.entry(slot);
+        entry.idle_ms(now_ms) > self.timeouts_ms[entry.state() as usize]
+    }
+
+    /// Ends the flow of a group that is missed least: an idle one, else the longest waiting of those that nobody has
+    /// answered. Established flows stay.
+    fn make_room(&self, group: usize, now_ms: u32, by: &mut Tracker) {
+        let embryonic = |slot: &Slot| self.entry(*slot).state().is_embryonic() || self.is_idle(*slot, now_ms);
+        let victim = self.slots(group).filter(embryonic).max_by_key(|slot| self.entry(*slot).idle_ms(now_ms));
+        if let Some(slot) = victim {
+            self.remove(slot, by);
+        }
+    }
+
+    #[inline]
+    fn first_group(&self, hash: u64) -> usize {
+        (((hash & 0xffff_ffff) * self.groups.len() as u64) >> 32) as usize
+    }
+
+    #[inline]
+    fn second_group(&self, hash: u64) -> usize {
+        // Other bits of the hash than the first group's and the tag's decide; never the first group again.
+        let others = self.groups.len() as u64 - 1;
+        let step = 1 + (((hash >> 24 & 0xffff_ffff) * others) >> 32) as usize;
+        let group = self.first_group(hash) + step;
+        if group >= self.groups.len() { group - self.groups.len() } else { group }
+    }
+
+    #[inline]
+    fn group_of(&self, slot: Slot) -> usize {
+        slot.0 as usize / GROUP
+    }
+
+    /// Slots of a group whose tag is `tag`.
+    #[inline]
+    fn matches(&self, group: usize, tag: u8) -> impl Iterator<Item = Slot> + use<> {
+        let words = [0, 1].map(|half: usize| self.groups[group].0[half].load(Acquire));
+        let mut hits = words.map(|word| zero_bytes((word & TAG_BITS) ^ (LOW_BITS * u64::from(tag))));
+        let base = (group * GROUP) as u32;
+        std::iter::from_fn(move || {
+            let half = usize::from(hits[0] == 0);
+            if hits[half] == 0 {
+                return None;
+            }
+            let position = hits[half].trailing_zeros() / 8;
+            hits[half] &= hits[half] - 1;
+            Some(Slot(base + half as u32 * 8 + position))
+        })
+    }
+
+    /// Slots of a group that hold a flow.
+    fn slots(&self, group: usize) -> impl Iterator<Item = Slot> + '_ {
+        let base = (group * GROUP) as u32;
+        (base..base + GROUP as u32).map(Slot).filter(|slot| self.tag(*slot) > TOMBSTONE)
+    }
+
+    #[inline]
+    fn find_in(&self, group: usize, key: &Key, hash: u64) -> Option<Slot> {
+        self.matches(group, tag_of(hash)).find(|slot| self.entry(*slot).is(key))
+    }
+
+    fn tag(&self, slot: Slot) -> u8 {
+        let (word, shift) = self.word_of(slot);
+        (word.load(Acquire) >> shift) as u8 & 0x7f
+    }
+
+    fn word_of(&self, slot: Slot) -> (&AtomicU64, u32) {
+        let position = slot.0 as usize % GROUP;
+        (&self.groups[self.group_of(slot)].0[position / 8], position as u32 % 8 * 8)
+    }
+
+    fn set_tag(&self, slot: Slot, tag: u8) {
+        let (word, shift) = self.word_of(slot);
+        let set = |old: u64| Some(old & !(0x7f << shift) | u64::from(tag) << shift);
+        let _ = word.fetch_update(AcqRel, Relaxed, set);
+    }
+
+    fn free_slots(&self, group: usize) -> u32 {
+        self.groups[group].0.iter().map(|word| zero_bytes(word.load(Acquire) & TAG_BITS).count_ones()).sum()
+    }
+
+    /// Writes `tag` into a free slot of a group.
+    fn claim(&self, group: usize, tag: u8) -> Option<Slot> {
+        for (half, word) in self.groups[group].0.iter().enumerate() {
+            let mut old = word.load(Acquire);
+            loop {
+                let free = zero_bytes(old & TAG_BITS);
+                if free == 0 {
+                    break;
+                }
+                let position = free.trailing_zeros() / 8;
+                let new = old | u64::from(tag) << (8 * position);
+                match word.compare_exchange_weak(old, new, AcqRel, Acquire) {
+                    Ok(_) => return Some(Slot((group * GROUP + half * 8) as u32 + position)),
+                    Err(found) => old = found,
+                }
+            }
+        }
+        None
+    }
+
+    /// Keys that went on from this group to their second: eight bits, the top ones of the first word's tags. At 255 it
+    /// stays: then a look-up always reads both groups.
+    #[inline]
+    fn displaced(&self, group: usize) -> u64 {
+        self.groups[group].0[0].load(Acquire) & !TAG_BITS
+    }
+
+    fn add_displaced(&self, group: usize, change: i16) {
+        let add = |old: u64| {
+            let count = gather_top_bits(old);
+            let new = if count == 255 { 255 } else { (i16::from(count) + change).clamp(0, 255) as u8 };
+            Some(old & TAG_BITS | scatter_top_bits(new))
+        };
+        let _ = self.groups[group].0[0].fetch_update(AcqRel, Relaxed, add);
+    }
+}
+
+impl Entry {
+    /// [`Entry::is`], for the look after publishing.
+    fn head_is(&self, key: &Key) -> bool {
+        std::sync::atomic::fence(SeqCst);
+        self.is(key)
+    }
+}
+
+impl Tracker {
+    /// The part of worker `worker` of `workers`.
+    pub(crate) fn new(worker: WorkerId, workers: usize) -> Tracker {
+        Tracker {
+            worker: worker.index(),
+            workers,
+            retired: VecDeque::with_capacity(RETIRED_FLOWS_MAX),
+            cursor: worker.index(),
+            entered: 0,
+            ended: 0,
+        }
+    }
+}
+
+/// The tag of a hash: seven bits that choose no group, neither free nor tombstone.
+#[inline]
+fn tag_of(hash: u64) -> u8 {
+    let tag = (hash >> 57) as u8;
+    if tag <= TOMBSTONE { tag + 2 } else { tag }
+}
+
+/// A set top bit for each byte of `word` that is zero; all bytes are below 0x80.
+#[inline]
+fn zero_bytes(word: u64) -> u64 {
+    !(word + TAG_BITS) & !TAG_BITS
+}
+
+fn gather_top_bits(word: u64) -> u8 {
+    (0..8).fold(0, |bits, i| bits | ((word >> (8 * i + 7) & 1) as u8) << i)
+}
+
+fn scatter_top_bits(bits: u8) -> u64 {
+    (0..8).fold(0, |word, i| word | u64::from(bits >> i & 1) << (8 * i + 7))
+}
+
+/// States are numbered as their time-outs are listed.
+const _: () = assert!(FlowState::SynSent as u8 == 0);

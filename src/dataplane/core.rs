@@ -1,0 +1,216 @@
+//! What a dataplane is, apart from threads and interfaces: the published view, the open ports, the books.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+
+use super::conntrack::{Conntrack, Side};
+use super::counters::{Counters, DecisionCount, PortCounters, WorkerCounters};
+use super::neighbors::Neighbors;
+use super::view::{Flow, PortFacts, View};
+use super::worker::{Mailbox, Shared};
+use super::{FlowInfo, PortError, Settings, StartError, World, packet};
+use crate::ids::{Generation, PortId, WorkerId};
+use crate::limits::{PORTS_MAX, WORKERS_MAX};
+use crate::net::flow::FlowKey;
+use crate::tables::{RuleOrigin, Verdict};
+
+/// The control side's half of a dataplane.
+pub(super) struct Core {
+    pub(super) shared: Arc<Shared>,
+    cores: Vec<usize>,
+    state: Mutex<State>,
+}
+
+struct State {
+    world: Arc<World>,
+    generation: Generation,
+    ports: BTreeMap<PortId, PortFacts>,
+    /// Decisions taken under generations that nobody judges by any more.
+    decisions: BTreeMap<(RuleOrigin, Verdict), u64>,
+}
+
+impl Core {
+    pub(super) fn new(settings: &Settings) -> Result<Core, StartError> {
+        let workers = settings.cores.len();
+        if workers == 0 || workers > WORKERS_MAX {
+            return Err(StartError::Setup(format!(
+                "{workers} workers are configured: give 1 to {WORKERS_MAX} cores"
+            )));
+        }
+        let mailboxes: std::io::Result<Vec<Mailbox>> = (0..workers).map(|_| Mailbox::new()).collect();
+        let mailboxes = mailboxes.map_err(|error| {
+            StartError::Setup(format!("the kernel gives no event counter to wake workers with: {error}"))
+        })?;
+        let world = Arc::new(World::default());
+        let view = View::new(&world, Generation(0), &BTreeMap::new(), workers);
+        let shared = Shared {
+            view: ArcSwap::from_pointee(view),
+            conntrack: Conntrack::new(&settings.conntrack),
+            neighbors: Neighbors::new(),
+            start: Instant::now(),
+            stopping: false.into(),
+            mailboxes,
+        };
+        let state =
+            State { world, generation: Generation(0), ports: BTreeMap::new(), decisions: BTreeMap::new() };
+        Ok(Core { shared: Arc::new(shared), cores: settings.cores.clone(), state: Mutex::new(state) })
+    }
+
+    pub(super) fn workers(&self) -> usize {
+        self.cores.len()
+    }
+
+    /// Nothing that holds this lock leaves the state half changed when it panics, so a poisoned one is as good.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lowest free port number.
+    pub(super) fn free_port(&self) -> Result<PortId, PortError> {
+        let state = self.state();
+        let free = (0..PORTS_MAX as u16).map(PortId).find(|id| !state.ports.contains_key(id));
+        free.ok_or(PortError::TooMany { max: PORTS_MAX })
+    }
+
+    /// Makes a port known to the workers; its counters begin at zero.
+    pub(super) fn add_port(&self, port: PortId, facts: PortFacts, wait: &dyn Fn(&Core, Generation)) {
+        for mailbox in &self.shared.mailboxes {
+            mailbox.stats.port(port).clear();
+        }
+        self.shared.neighbors.forget(port);
+        let mut state = self.state();
+        state.ports.insert(port, facts);
+        self.publish_changed(&mut state, wait);
+    }
+
+    /// Makes a port unknown to the workers.
+    pub(super) fn remove_port(&self, port: PortId, wait: &dyn Fn(&Core, Generation)) {
+        let mut state = self.state();
+        state.ports.remove(&port);
+        self.publish_changed(&mut state, wait);
+    }
+
+    fn publish_changed(&self, state: &mut State, wait: &dyn Fn(&Core, Generation)) {
+        let world = state.world.clone();
+        self.publish_in(state, world, wait);
+    }
+
+    pub(super) fn publish(&self, world: World, wait: &dyn Fn(&Core, Generation)) -> Generation {
+        self.publish_in(&mut self.state(), Arc::new(world), wait)
+    }
+
+    fn publish_in(
+        &self,
+        state: &mut State,
+        world: Arc<World>,
+        wait: &dyn Fn(&Core, Generation),
+    ) -> Generation {
+        let generation = Generation(state.generation.0 + 1);
+        let view = View::new(&world, generation, &state.ports, self.workers());
+        let old = self.shared.view.swap(Arc::new(view));
+        state.world = world;
+        state.generation = generation;
+        wait(self, generation);
+        for count in old.decisions() {
+            *state.decisions.entry((count.origin, count.verdict)).or_default() += count.packets;
+        }
+        generation
+    }
+
+    pub(super) fn world(&self) -> Arc<World> {
+        self.state().world.clone()
+    }
+
+    /// Waits until every worker judges by `generation`; false where one does not come to it in time.
+    pub(super) fn wait_for(&self, generation: Generation, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        for mailbox in &self.shared.mailboxes {
+            mailbox.wake();
+        }
+        loop {
+            let seen = |mailbox: &Mailbox| mailbox.generation.load(Ordering::Acquire) >= generation.0;
+            if self.shared.mailboxes.iter().all(seen) {
+                return true;
+            }
+            if Instant::now() > deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        let state = self.state();
+        let mut counters = Counters::default();
+        for port in state.ports.keys() {
+            let mut sum = PortCounters::default();
+            self.shared.mailboxes.iter().for_each(|mailbox| mailbox.stats.port(*port).add_to(&mut sum));
+            counters.ports.insert(*port, sum);
+        }
+        for (worker, (mailbox, core)) in self.shared.mailboxes.iter().zip(&self.cores).enumerate() {
+            let stats = &mailbox.stats;
+            let worker_counters = WorkerCounters {
+                core: *core,
+                received: stats.received.get(),
+                batches: stats.batches.get(),
+                sleeps: stats.sleeps.get(),
+                flows_entered: stats.flows_entered.get(),
+                flows_ended: stats.flows_ended.get(),
+                frames: stats.frames.get(),
+                frames_free: stats.frames_free.get(),
+            };
+            counters.workers.insert(WorkerId(worker as u16), worker_counters);
+        }
+        let mut decisions = state.decisions.clone();
+        for count in self.shared.view.load().decisions() {
+            *decisions.entry((count.origin, count.verdict)).or_default() += count.packets;
+        }
+        counters.decisions = decisions
+            .into_iter()
+            .map(|((origin, verdict), packets)| DecisionCount { verdict, origin, packets })
+            .collect();
+        counters
+    }
+
+    pub(super) fn flows(
+        &self,
+        now_ms: u32,
+        max: usize,
+        wanted: &mut dyn FnMut(&FlowInfo) -> bool,
+    ) -> Vec<FlowInfo> {
+        let view = self.shared.view.load();
+        let mut flows = Vec::new();
+        self.shared.conntrack.for_each(|key, entry| {
+            let opened_by_low = entry.sender(true) == Side::Initiator;
+            let low = (packet::unpack(key.low), key.low_port());
+            let high = (packet::unpack(key.high), key.high_port());
+            let (src, dst) = if opened_by_low { (low, high) } else { (high, low) };
+            let protocol = key.protocol();
+            let flow = Flow { src: packet::pack(src.0), dst: packet::pack(dst.0), protocol, dst_port: dst.1 };
+            let (packets, bytes) = entry.counts(Side::Initiator);
+            let (reply_packets, reply_bytes) = entry.counts(Side::Responder);
+            let [egress, ingress] = view.origins(&flow);
+            let info = FlowInfo {
+                key: FlowKey { src: src.0, dst: dst.0, protocol, src_port: src.1, dst_port: dst.1 },
+                state: entry.state().name().to_owned(),
+                generation: entry.judged(),
+                idle_ms: u64::from(entry.idle_ms(now_ms)),
+                packets,
+                bytes,
+                reply_packets,
+                reply_bytes,
+                egress,
+                ingress,
+            };
+            if wanted(&info) {
+                flows.push(info);
+            }
+            flows.len() < max
+        });
+        flows
+    }
+}

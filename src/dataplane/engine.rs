@@ -1,0 +1,248 @@
+//! The handle of a running dataplane: its threads, its interfaces.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::bounded;
+
+use super::core::Core;
+use super::view::PortFacts;
+use super::worker::{Command, Worker};
+use super::{Counters, FlowInfo, PortError, PortKind, PortReport, PortSpec, Settings, StartError, World};
+use crate::ids::{Generation, PortId, WorkerId};
+use crate::xdp::{Binder, ClosedQueue, Interface, PortQueue, Program, Umem, XdpError};
+
+/// Longest wait for a worker to come to the end of a batch. A worker that takes longer is stuck, and everything with it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A running dataplane: its workers, and the way to talk to them.
+pub struct Dataplane {
+    core: Core,
+    binders: Vec<Binder>,
+    threads: Vec<JoinHandle<Vec<PortQueue>>>,
+    ports: Mutex<BTreeMap<PortId, OpenPort>>,
+}
+
+struct OpenPort {
+    interface: String,
+    program: Program,
+}
+
+impl Dataplane {
+    /// Starts the workers. They forward nothing until ports are opened and a world is published.
+    pub fn start(settings: &Settings) -> Result<Dataplane, StartError> {
+        let core = Core::new(settings)?;
+        let mut binders = Vec::new();
+        let mut workers = Vec::new();
+        for worker in 0..core.workers() {
+            let (umem, frames) = Umem::new(settings.frames_per_worker, settings.huge_pages)
+                .map_err(|error| StartError::Setup(error.to_string()))?;
+            binders.push(umem.binder());
+            let id = WorkerId(worker as u16);
+            let worker = Worker::new(id, core.shared.clone(), settings.polling, umem, frames);
+            workers.push(worker.map_err(|error| {
+                StartError::Setup(format!("the kernel gives no epoll instance to a worker: {error}"))
+            })?);
+        }
+        let mut dataplane = Dataplane { core, binders, threads: Vec::new(), ports: Mutex::default() };
+        for (worker, core) in workers.into_iter().zip(&settings.cores) {
+            dataplane.threads.push(spawn(worker, *core)?);
+        }
+        Ok(dataplane)
+    }
+
+    fn ports(&self) -> MutexGuard<'_, BTreeMap<PortId, OpenPort>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a port on every worker. Frames of pods that the published world does not place there are dropped.
+    pub fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
+        if spec.kind == PortKind::Uplink {
+            return Err(PortError::Kernel(format!(
+                "interface {}: ports of kind uplink are not supported yet: use kind `pod` or `host`",
+                spec.interface
+            )));
+        }
+        let mut ports = self.ports();
+        if ports.values().any(|port| port.interface == spec.interface) {
+            return Err(PortError::Taken { interface: spec.interface.clone() });
+        }
+        let workers = self.core.workers() as u16;
+        let interface = Interface::find(&spec.interface)?;
+        if interface.queues() < workers {
+            return Err(PortError::TooFewQueues {
+                interface: spec.interface.clone(),
+                queues: u32::from(interface.queues()),
+                workers: u32::from(workers),
+            });
+        }
+        let id = self.core.free_port()?;
+        let (program, mode) = Program::attach(&interface, workers)?;
+        let opened: Result<Vec<PortQueue>, XdpError> = (0..workers)
+            .zip(&self.binders)
+            .map(|(queue, binder)| PortQueue::open(binder, id, &interface, queue, &program))
+            .collect();
+        let queues = match opened {
+            Ok(queues) => queues,
+            Err(error) => {
+                // The first error is what the operator can mend; this one would follow from it.
+                let _ = program.detach();
+                return Err(error.into());
+            }
+        };
+        let zero_copy = queues.iter().all(PortQueue::zero_copy);
+        let facts = PortFacts {
+            kind: spec.kind,
+            vlan: spec.vlan.unwrap_or(0),
+            mtu: interface.mtu.min(65_535) as u16,
+        };
+        self.core.add_port(id, facts, &Core::settle);
+        for (mailbox, queue) in self.core.shared.mailboxes.iter().zip(queues) {
+            self.deliver(mailbox, Command::Open(queue))?;
+        }
+        ports.insert(id, OpenPort { interface: spec.interface.clone(), program });
+        let warnings = warnings(&spec.interface, &interface, workers, &mode);
+        Ok(PortReport { id, mtu: interface.mtu, queues: workers, native: mode.native, zero_copy, warnings })
+    }
+
+    fn deliver(&self, mailbox: &super::worker::Mailbox, mut command: Command) -> Result<(), PortError> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match mailbox.send(command) {
+                Ok(()) => return Ok(()),
+                Err(back) if Instant::now() < deadline => command = back,
+                Err(_) => return Err(stuck()),
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Closes a port: when this returns no worker touches it, its XDP program is detached (`detach`) or
+    /// stays and drops everything (not `detach`), and its frames are back in the UMEM.
+    pub fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
+        let mut ports = self.ports();
+        let open = ports.remove(&port).ok_or(PortError::Unknown(port))?;
+        for mailbox in &self.core.shared.mailboxes {
+            let (reply, queue) = bounded(1);
+            self.deliver(mailbox, Command::Close(port, reply))?;
+            let queue = queue.recv_timeout(PATIENCE).map_err(|_| stuck())?;
+            let closed: ClosedQueue = queue.close();
+            let (reply, done) = bounded(1);
+            self.deliver(mailbox, Command::Reclaim(closed, reply))?;
+            done.recv_timeout(PATIENCE).map_err(|_| stuck())?;
+        }
+        self.core.remove_port(port, &Core::settle);
+        if detach {
+            open.program.detach()?;
+        }
+        Ok(())
+    }
+
+    /// Makes `world` what every worker sees from its next batch on; returns when the last one has passed to it.
+    ///
+    /// Panics on tables that [`RuleTables::check`](crate::tables::RuleTables::check) refuses.
+    pub fn publish(&self, world: World) -> Generation {
+        self.core.publish(world, &Core::settle)
+    }
+
+    /// The world published last.
+    pub fn world(&self) -> Arc<World> {
+        self.core.world()
+    }
+
+    /// All counters, since the start.
+    pub fn counters(&self) -> Counters {
+        self.core.counters()
+    }
+
+    /// Up to `max` flows for which `wanted` is true, in no order.
+    pub fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
+        let now_ms = self.core.shared.start.elapsed().as_millis() as u32;
+        self.core.flows(now_ms, max, wanted)
+    }
+
+    /// Stops the workers and closes all ports; their XDP programs stay attached and drop (`detach` false), or
+    /// go (`detach` true). Fails when a worker does not stop in `patience`.
+    pub fn stop(mut self, detach: bool, patience: Duration) -> Result<(), StartError> {
+        let deadline = Instant::now() + patience;
+        self.core.shared.stopping.store(true, Ordering::Relaxed);
+        for mailbox in &self.core.shared.mailboxes {
+            mailbox.wake();
+        }
+        for (number, thread) in self.threads.drain(..).enumerate() {
+            while !thread.is_finished() {
+                if Instant::now() > deadline {
+                    return Err(StartError::Setup(format!("worker {number} does not stop")));
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let queues = thread.join().map_err(|_| {
+                StartError::Setup(format!("worker {number} has panicked: see its message above"))
+            })?;
+            for queue in queues {
+                // The workers' memory goes with them; nobody is left to take the frames back.
+                let _: ClosedQueue = queue.close();
+            }
+        }
+        let ports = std::mem::take(&mut *self.ports());
+        for (_, port) in ports.into_iter().filter(|_| detach) {
+            port.program.detach().map_err(|error| StartError::Setup(error.to_string()))?;
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Waits for the workers; one that is stuck has stopped the switch already, and waiting longer mends nothing.
+    fn settle(&self, generation: Generation) {
+        if !self.wait_for(generation, PATIENCE) {
+            tracing::error!(%generation, "a worker has not come to the end of a batch for {PATIENCE:?}");
+        }
+    }
+}
+
+fn spawn(worker: Worker, core: usize) -> Result<JoinHandle<Vec<PortQueue>>, StartError> {
+    let name = format!("palisade-w{}", worker.id().index());
+    let run = move || {
+        core_affinity::set_for_current(core_affinity::CoreId { id: core });
+        worker.run()
+    };
+    std::thread::Builder::new()
+        .name(name)
+        .spawn(run)
+        .map_err(|error| StartError::Setup(format!("the kernel gives no thread for a worker: {error}")))
+}
+
+fn warnings(name: &str, interface: &Interface, workers: u16, mode: &crate::xdp::Mode) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some(reason) = &mode.fallback {
+        warnings.push(format!("interface {name}: XDP runs in the generic hook, which is slower: {reason}"));
+    }
+    if interface.queues() > workers {
+        warnings.push(format!(
+            "interface {name} has {} queues for {workers} workers: frames of the other queues are dropped; \
+             give the switch as many workers, or the interface as many queues",
+            interface.queues()
+        ));
+    }
+    warnings
+}
+
+fn stuck() -> PortError {
+    PortError::Kernel("a worker does not answer: the switch has to be restarted".to_owned())
+}
+
+impl From<XdpError> for PortError {
+    fn from(error: XdpError) -> PortError {
+        match error {
+            XdpError::NoInterface { interface } => PortError::NoInterface { interface },
+            XdpError::Mtu { interface, mtu } => {
+                PortError::Mtu { interface, mtu, max: crate::limits::MTU_MAX as u32 }
+            }
+            other => PortError::Kernel(other.to_string()),
+        }
+    }
+}

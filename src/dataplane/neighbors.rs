@@ -1,0 +1,42 @@
+//! Ethernet addresses of what is behind each port, as learned from its frames.
+//!
+//! A pod or the node is alone behind its port, so one address a port is enough. Workers write it, workers read it; whoever
+//! is late uses the old one for another packet.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::ids::PortId;
+use crate::limits::PORTS_MAX;
+use crate::net::mac::Mac;
+
+/// Learned addresses by port; zero is none.
+pub(crate) struct Neighbors(Box<[AtomicU64]>);
+
+impl Neighbors {
+    pub(crate) fn new() -> Neighbors {
+        Neighbors((0..PORTS_MAX).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// The address behind a port.
+    #[inline]
+    pub(crate) fn get(&self, port: PortId) -> Option<Mac> {
+        match self.0[port.index()].load(Ordering::Relaxed) {
+            0 => None,
+            bits => Some(Mac::from_bits(bits)),
+        }
+    }
+
+    /// Notes the source of a frame that the port received.
+    #[inline]
+    pub(crate) fn learn(&self, port: PortId, mac: Mac) {
+        let slot = &self.0[port.index()];
+        if mac.is_unicast() && slot.load(Ordering::Relaxed) != mac.to_bits() {
+            slot.store(mac.to_bits(), Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets what was behind a port.
+    pub(crate) fn forget(&self, port: PortId) {
+        self.0[port.index()].store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,399 @@
+//! What the stages know of a packet once it is parsed.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::DropReason;
+use crate::net::flow::Protocol;
+use crate::net::mac::Mac;
+use crate::net::tcp::Flags;
+use crate::net::{ethernet, icmp, ipv4, ipv6, sctp, tcp, udp};
+
+/// An address of either family in 128 bits: IPv4 as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2).
+pub(crate) type Address = u128;
+
+const V4_PREFIX: u128 = 0xffff << 32;
+
+/// An IPv4 address, host order, in 128 bits.
+#[inline]
+pub(crate) fn from_v4(address: u32) -> Address {
+    V4_PREFIX | u128::from(address)
+}
+
+/// Whether the address is IPv4.
+#[inline]
+pub(crate) fn is_v4(address: Address) -> bool {
+    address >> 32 == V4_PREFIX >> 32
+}
+
+/// Packs an address.
+pub(crate) fn pack(address: IpAddr) -> Address {
+    match address {
+        IpAddr::V4(address) => from_v4(address.into()),
+        IpAddr::V6(address) => address.into(),
+    }
+}
+
+/// Unpacks an address.
+#[inline]
+pub(crate) fn unpack(address: Address) -> IpAddr {
+    if is_v4(address) {
+        IpAddr::V4(Ipv4Addr::from(address as u32))
+    } else {
+        IpAddr::V6(Ipv6Addr::from(address))
+    }
+}
+
+/// Whether no single station has the address: multicast, broadcast, unspecified, loopback.
+#[inline]
+pub(crate) fn is_group(address: Address) -> bool {
+    if is_v4(address) {
+        let address = address as u32;
+        // 224.0.0.0/3 (multicast, reserved, broadcast), 127.0.0.0/8, 0.0.0.0/8
+        address >> 29 == 0b111 || matches!(address >> 24, 0 | 127)
+    } else {
+        address >> 120 == 0xff || address <= 1
+    }
+}
+
+/// Whether an IPv6 address is link-local, `fe80::/10`.
+#[inline]
+pub(crate) fn is_link_local(address: Address) -> bool {
+    address >> 118 == 0xfe80 >> 6
+}
+
+/// What a packet asks of the stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Kind {
+    /// A packet of a flow: TCP, UDP, SCTP, echo, or a protocol without ports.
+    #[default]
+    Flow,
+    /// An ICMP error: belongs to the flow of the packet that it quotes.
+    IcmpError,
+    /// A fragment without the transport header.
+    LaterFragment,
+    /// ARP.
+    Arp,
+    /// `ICMPv6` that stays on its link: neighbour discovery, listener reports.
+    LinkLocal,
+}
+
+/// A parsed packet. Offsets are from the start of the frame.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Packet {
+    /// What it asks of the stages.
+    pub kind: Kind,
+    /// Protocol above IP.
+    pub protocol: Protocol,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// TCP control bits; chunk type of SCTP; type of ICMP.
+    pub flags: u8,
+    /// IPv4 with Don't Fragment, or IPv6.
+    pub dont_fragment: bool,
+    /// A fragment, the first one.
+    pub first_fragment: bool,
+    /// Whether the transport checksum can be completed: not in fragments.
+    pub whole: bool,
+    /// Start of the IP header.
+    pub l3: u16,
+    /// Start of the transport header.
+    pub l4: u16,
+    /// End of the IP packet: what is behind is Ethernet padding.
+    pub end: u16,
+    /// Source port or echo identifier.
+    pub src_port: u16,
+    /// Destination port or echo identifier.
+    pub dst_port: u16,
+    /// TCP window, not scaled.
+    pub window: u16,
+    /// 802.1Q identifier, 0 without.
+    pub vlan: u16,
+    /// TCP sequence number; verification tag of SCTP.
+    pub sequence: u32,
+    /// TCP acknowledgement number.
+    pub acknowledgement: u32,
+    /// Source address.
+    pub src: Address,
+    /// Destination address.
+    pub dst: Address,
+    /// Ethernet source.
+    pub src_mac: Mac,
+    /// Ethernet destination.
+    pub dst_mac: Mac,
+}
+
+impl Packet {
+    /// Bytes of the IP packet.
+    #[inline]
+    pub(crate) fn ip_bytes(&self) -> usize {
+        usize::from(self.end - self.l3)
+    }
+
+    /// Bytes of TCP payload.
+    #[inline]
+    pub(crate) fn tcp_payload_bytes(&self, frame: &[u8]) -> u32 {
+        let segment = &frame[usize::from(self.l4)..usize::from(self.end)];
+        let header = tcp::Tcp::new(segment).map_or(0, tcp::Tcp::header_bytes);
+        segment.len().saturating_sub(header) as u32
+    }
+
+    /// TCP control bits.
+    #[inline]
+    pub(crate) fn tcp_flags(&self) -> Flags {
+        Flags(self.flags)
+    }
+}
+
+/// Parses a frame into `packet`; the reason where that cannot be.
+#[inline]
+pub(crate) fn parse(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
+    let Some(header) = ethernet::parse(frame) else {
+        return Some(DropReason::Truncated);
+    };
+    *packet = Packet {
+        l3: header.header_bytes as u16,
+        vlan: header.vlan.unwrap_or(0),
+        src_mac: header.src,
+        dst_mac: header.dst,
+        ..Packet::default()
+    };
+    match header.ethertype {
+        ethernet::IPV4 => parse_ipv4(frame, packet),
+        ethernet::IPV6 => parse_ipv6(frame, packet),
+        ethernet::ARP => {
+            packet.kind = Kind::Arp;
+            None
+        }
+        _ => Some(DropReason::UnknownEthertype),
+    }
+}
+
+fn parse_ipv4(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
+    let l3 = usize::from(packet.l3);
+    let bytes = &frame[l3..];
+    let Some(ip) = ipv4::Ipv4::new(bytes) else {
+        return Some(DropReason::Truncated);
+    };
+    let (header_bytes, total_bytes) = (ip.header_bytes(), ip.total_bytes());
+    if ip.version() != 4 || header_bytes < ipv4::HEADER_BYTES || total_bytes < header_bytes {
+        return Some(DropReason::Malformed);
+    }
+    if total_bytes > bytes.len() {
+        return Some(DropReason::Truncated);
+    }
+    if !ipv4::checksum_holds(&bytes[..header_bytes]) {
+        return Some(DropReason::BadIpChecksum);
+    }
+    let offset = ip.fragment_offset();
+    if offset + (total_bytes - header_bytes) > usize::from(u16::MAX) {
+        return Some(DropReason::Malformed);
+    }
+    packet.l4 = (l3 + header_bytes) as u16;
+    packet.end = (l3 + total_bytes) as u16;
+    packet.src = from_v4(ip.src());
+    packet.dst = from_v4(ip.dst());
+    packet.ttl = ip.ttl();
+    packet.protocol = ip.protocol();
+    packet.dont_fragment = ip.dont_fragment();
+    packet.first_fragment = ip.more_fragments() && offset == 0;
+    packet.whole = !ip.more_fragments() && offset == 0;
+    if offset != 0 {
+        packet.kind = Kind::LaterFragment;
+        return None;
+    }
+    parse_transport(frame, packet)
+}
+
+fn parse_ipv6(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
+    let l3 = usize::from(packet.l3);
+    let bytes = &frame[l3..];
+    let Some(ip) = ipv6::Ipv6::new(bytes) else {
+        return Some(DropReason::Truncated);
+    };
+    let total_bytes = ipv6::HEADER_BYTES + ip.payload_bytes();
+    if ip.version() != 6 {
+        return Some(DropReason::Malformed);
+    }
+    if total_bytes > bytes.len() {
+        return Some(DropReason::Truncated);
+    }
+    let Some(upper) = ipv6::upper_layer(&bytes[..total_bytes]) else {
+        return Some(DropReason::Malformed);
+    };
+    packet.l4 = (l3 + upper.offset) as u16;
+    packet.end = (l3 + total_bytes) as u16;
+    packet.src = ip.src();
+    packet.dst = ip.dst();
+    packet.ttl = ip.hop_limit();
+    packet.protocol = upper.protocol;
+    packet.dont_fragment = true;
+    // An atomic fragment (RFC 6946) is a whole packet that happens to carry a fragment header.
+    packet.first_fragment = upper.fragment.is_some_and(|fragment| fragment.offset == 0 && fragment.more);
+    packet.whole = upper.fragment.is_none_or(|fragment| fragment.offset == 0 && !fragment.more);
+    if is_v4(packet.src) || is_v4(packet.dst) {
+        // IPv4-mapped addresses never go over a wire (RFC 4291 section 2.5.5.2); here they would pass for IPv4.
+        return Some(DropReason::Malformed);
+    }
+    if upper.fragment.is_some_and(|fragment| fragment.offset != 0) {
+        packet.kind = Kind::LaterFragment;
+        return None;
+    }
+    parse_transport(frame, packet)
+}
+
+#[inline]
+fn parse_transport(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
+    let segment = &frame[usize::from(packet.l4)..usize::from(packet.end)];
+    match packet.protocol {
+        Protocol::TCP => parse_tcp(segment, packet),
+        Protocol::UDP => parse_udp(segment, packet),
+        Protocol::SCTP => parse_sctp(segment, packet),
+        Protocol::ICMP if is_v4(packet.src) => parse_icmp(segment, packet),
+        Protocol::ICMPV6 if !is_v4(packet.src) => parse_icmpv6(segment, packet),
+        _ => None,
+    }
+}
+
+#[inline]
+fn parse_tcp(segment: &[u8], packet: &mut Packet) -> Option<DropReason> {
+    let Some(tcp) = tcp::Tcp::new(segment) else {
+        return Some(DropReason::Truncated);
+    };
+    let flags = tcp.flags();
+    let senseless = flags.has(Flags::SYN | Flags::FIN) || flags.has(Flags::SYN | Flags::RST);
+    if tcp.header_bytes() < tcp::HEADER_BYTES || senseless {
+        return Some(DropReason::Malformed);
+    }
+    if tcp.header_bytes() > segment.len() {
+        // The first fragment of a segment must hold its whole header (RFC 1858).
+        return Some(if packet.whole { DropReason::Truncated } else { DropReason::Fragment });
+    }
+    packet.src_port = tcp.src_port();
+    packet.dst_port = tcp.dst_port();
+    packet.flags = flags.0;
+    packet.sequence = tcp.sequence();
+    packet.acknowledgement = tcp.acknowledgement();
+    packet.window = tcp.window();
+    None
+}
+
+#[inline]
+fn parse_udp(datagram: &[u8], packet: &mut Packet) -> Option<DropReason> {
+    let Some(udp) = udp::Udp::new(datagram) else {
+        return Some(DropReason::Truncated);
+    };
+    if udp.bytes() < udp::HEADER_BYTES || (packet.whole && udp.bytes() > datagram.len()) {
+        return Some(DropReason::Malformed);
+    }
+    packet.src_port = udp.src_port();
+    packet.dst_port = udp.dst_port();
+    None
+}
+
+fn parse_sctp(segment: &[u8], packet: &mut Packet) -> Option<DropReason> {
+    let Some(sctp) = sctp::Sctp::new(segment) else {
+        return Some(DropReason::Truncated);
+    };
+    packet.src_port = sctp.src_port();
+    packet.dst_port = sctp.dst_port();
+    packet.flags = sctp.chunk_type();
+    packet.sequence = sctp.verification_tag();
+    None
+}
+
+fn parse_icmp(message: &[u8], packet: &mut Packet) -> Option<DropReason> {
+    let Some(icmp) = icmp::Icmp::new(message) else {
+        return Some(DropReason::Truncated);
+    };
+    packet.flags = icmp.kind();
+    match icmp.kind() {
+        icmp::v4::ECHO_REQUEST | icmp::v4::ECHO_REPLY => set_identifier(packet, icmp.identifier()),
+        kind if icmp::v4::is_error(kind) => packet.kind = Kind::IcmpError,
+        icmp::v4::SOURCE_QUENCH | icmp::v4::REDIRECT => return Some(DropReason::InvalidState),
+        _ => {}
+    }
+    None
+}
+
+fn parse_icmpv6(message: &[u8], packet: &mut Packet) -> Option<DropReason> {
+    let Some(icmp) = icmp::Icmp::new(message) else {
+        return Some(DropReason::Truncated);
+    };
+    packet.flags = icmp.kind();
+    match icmp.kind() {
+        icmp::v6::ECHO_REQUEST | icmp::v6::ECHO_REPLY => set_identifier(packet, icmp.identifier()),
+        kind if icmp::v6::is_error(kind) => packet.kind = Kind::IcmpError,
+        kind if icmp::v6::is_link_local(kind) => packet.kind = Kind::LinkLocal,
+        _ => {}
+    }
+    None
+}
+
+fn set_identifier(packet: &mut Packet, identifier: u16) {
+    packet.src_port = identifier;
+    packet.dst_port = identifier;
+}
+
+/// Parses the packet that an ICMP error quotes: headers only, and as much of the transport header as holds the
+/// ports (RFC 792 promises 8 bytes). Checksums are not checked: a router on the way may have changed the quote.
+pub(crate) fn parse_quoted(quote: &[u8], quoted: &mut Packet) -> bool {
+    *quoted = Packet::default();
+    let l4 = match quote.first().map(|byte| byte >> 4) {
+        Some(4) => quoted_ipv4(quote, quoted),
+        Some(6) => quoted_ipv6(quote, quoted),
+        _ => None,
+    };
+    let Some(ports) = l4.and_then(|l4| quote.get(l4..)).and_then(|bytes| bytes.first_chunk::<8>()) else {
+        return false;
+    };
+    match quoted.protocol {
+        Protocol::TCP | Protocol::UDP | Protocol::SCTP => {
+            quoted.src_port = u16::from_be_bytes([ports[0], ports[1]]);
+            quoted.dst_port = u16::from_be_bytes([ports[2], ports[3]]);
+            true
+        }
+        Protocol::ICMP | Protocol::ICMPV6 => {
+            quoted.flags = ports[0];
+            set_identifier(quoted, u16::from_be_bytes([ports[4], ports[5]]));
+            is_echo(quoted.protocol, quoted.flags)
+        }
+        _ => true,
+    }
+}
+
+fn quoted_ipv4(quote: &[u8], quoted: &mut Packet) -> Option<usize> {
+    let ip = ipv4::Ipv4::new(quote)?;
+    quoted.src = from_v4(ip.src());
+    quoted.dst = from_v4(ip.dst());
+    quoted.protocol = ip.protocol();
+    (ip.fragment_offset() == 0).then(|| ip.header_bytes())
+}
+
+fn quoted_ipv6(quote: &[u8], quoted: &mut Packet) -> Option<usize> {
+    let ip = ipv6::Ipv6::new(quote)?;
+    let upper = ipv6::upper_layer(quote)?;
+    quoted.src = ip.src();
+    quoted.dst = ip.dst();
+    quoted.protocol = upper.protocol;
+    upper.fragment.is_none_or(|fragment| fragment.offset == 0).then_some(upper.offset)
+}
+
+/// Whether an ICMP type of this protocol is an echo, request or reply.
+#[inline]
+pub(crate) fn is_echo(protocol: Protocol, kind: u8) -> bool {
+    match protocol {
+        Protocol::ICMP => matches!(kind, icmp::v4::ECHO_REQUEST | icmp::v4::ECHO_REPLY),
+        Protocol::ICMPV6 => matches!(kind, icmp::v6::ECHO_REQUEST | icmp::v6::ECHO_REPLY),
+        _ => false,
+    }
+}
+
+/// Whether an ICMP type of this protocol answers an echo.
+#[inline]
+pub(crate) fn is_echo_reply(protocol: Protocol, kind: u8) -> bool {
+    match protocol {
+        Protocol::ICMP => kind == icmp::v4::ECHO_REPLY,
+        Protocol::ICMPV6 => kind == icmp::v6::ECHO_REPLY,
+        _ => false,
+    }
+}

@@ -1,0 +1,131 @@
+//! A dataplane on memory ports that its caller drives: for tests, simulation and micro-benchmarks. The stages, the worker
+//! and conntrack are those of the real one; threads, interfaces and the clock are the caller's.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crossbeam::channel::bounded;
+
+use super::core::Core;
+use super::view::PortFacts;
+use super::worker::{Command, Worker};
+use super::{Counters, FlowInfo, PortError, PortKind, Settings, StartError, World};
+use crate::ids::{Generation, PortId, WorkerId};
+use crate::xdp::{MemoryPeer, Umem};
+
+/// The dataplane.
+pub struct Simulation {
+    core: Core,
+    workers: Vec<Worker>,
+    start: Instant,
+    /// Time since the start, as the workers see it.
+    pub now: Duration,
+    ports: BTreeMap<PortId, ()>,
+}
+
+/// A memory port, seen from outside.
+pub struct SimulatedPort {
+    /// Its number.
+    pub id: PortId,
+    /// The other side of each worker's queue.
+    pub peers: Vec<MemoryPeer>,
+}
+
+impl Simulation {
+    /// A dataplane with as many workers as `settings` has cores, and no port.
+    pub fn new(settings: &Settings) -> Result<Simulation, StartError> {
+        let core = Core::new(settings)?;
+        let worker = |number: usize| {
+            let (umem, frames) = Umem::in_memory(settings.frames_per_worker);
+            Worker::new(WorkerId(number as u16), core.shared.clone(), settings.polling, umem, frames)
+                .map_err(|error| StartError::Setup(format!("no epoll instance for a worker: {error}")))
+        };
+        let workers = (0..core.workers()).map(worker).collect::<Result<_, _>>()?;
+        let start = core.shared.start;
+        Ok(Simulation { core, workers, start, now: Duration::ZERO, ports: BTreeMap::new() })
+    }
+
+    /// Opens a port in memory.
+    pub fn open_port(
+        &mut self,
+        kind: PortKind,
+        vlan: Option<u16>,
+        mtu: u16,
+    ) -> Result<SimulatedPort, PortError> {
+        let id = self.core.free_port()?;
+        self.core.add_port(id, PortFacts { kind, vlan: vlan.unwrap_or(0), mtu }, &|_, _| {});
+        let mut peers = Vec::new();
+        for worker in &mut self.workers {
+            let binder = worker.umem().binder();
+            let (queue, peer) = crate::xdp::PortQueue::memory(&binder, id)?;
+            worker.serve(queue);
+            peers.push(peer);
+        }
+        self.ports.insert(id, ());
+        self.step();
+        Ok(SimulatedPort { id, peers })
+    }
+
+    /// Closes a port; its frames are back when this returns.
+    pub fn close_port(&mut self, port: PortId) -> Result<(), PortError> {
+        self.ports.remove(&port).ok_or(PortError::Unknown(port))?;
+        for (number, worker) in self.workers.iter_mut().enumerate() {
+            let mailbox = &self.core.shared.mailboxes[number];
+            let (reply, queue) = bounded(1);
+            // The mailbox is empty between two calls: every call obeys what it has sent.
+            let _ = mailbox.send(Command::Close(port, reply));
+            worker.obey();
+            let queue = queue.try_recv().map_err(|_| PortError::Unknown(port))?;
+            let (reply, _done) = bounded(1);
+            let _ = mailbox.send(Command::Reclaim(queue.close(), reply));
+            worker.obey();
+        }
+        self.core.remove_port(port, &|_, _| {});
+        self.step();
+        Ok(())
+    }
+
+    /// Publishes a world; each worker sees it from its next step on.
+    ///
+    /// Panics on tables that [`RuleTables::check`](crate::tables::RuleTables::check) refuses.
+    pub fn publish(&mut self, world: World) -> Generation {
+        self.core.publish(world, &|_, _| {})
+    }
+
+    /// One batch of every worker. Whether any had something to do.
+    pub fn step(&mut self) -> bool {
+        (0..self.workers.len()).fold(false, |busy, worker| self.step_worker(worker) | busy)
+    }
+
+    /// One batch of one worker. Whether it had something to do.
+    pub fn step_worker(&mut self, worker: usize) -> bool {
+        self.workers[worker].work(self.start + self.now)
+    }
+
+    /// Hands the workers out, to be stepped by threads of the caller's.
+    pub fn workers(&mut self) -> impl Iterator<Item = impl FnMut() -> bool + Send + '_> + '_ {
+        let now = self.start + self.now;
+        self.workers.iter_mut().map(move |worker| move || worker.work(now))
+    }
+
+    /// Frames that a worker's UMEM has, and where they are: lent to rings, held outside of them.
+    pub fn frames(&self, worker: usize) -> (usize, usize, usize) {
+        let worker = &self.workers[worker];
+        (worker.umem().frames_total(), worker.umem().frames_lent(), worker.frames_held())
+    }
+
+    /// All counters.
+    pub fn counters(&self) -> Counters {
+        self.core.counters()
+    }
+
+    /// Number of flows in conntrack.
+    pub fn flows_len(&self) -> usize {
+        self.core.shared.conntrack.len()
+    }
+
+    /// Up to `max` flows.
+    pub fn flows(&self, max: usize) -> Vec<FlowInfo> {
+        self.core.flows(self.now.as_millis() as u32, max, &mut |_| true)
+    }
+}

@@ -1,0 +1,567 @@
+//! The packet path: one function that reads as the table of stages, and the stages, each a pass over the batch.
+//!
+//! ```text
+//! receive -> parse -> guard -> serve -> track -> route -> classify -> admit -> rewrite -> count -> transmit
+//! ```
+//!
+//! `receive` and `transmit` are the worker's: they know rings. Here nothing allocates, locks, logs, reads a clock or calls the
+//! kernel, and every frame leaves with one verdict.
+//!
+//! `route` stands before `classify` because the ingress table belongs to the pod that the packet is routed to, and
+//! because a packet that leads nowhere must not take a place in conntrack.
+
+use super::answer::{self, Problem};
+use super::batch::{Batch, Fate, Verdict};
+use super::conntrack::tcp::{Outcome, Segment, TcpFlow};
+use super::conntrack::{Admission, Conntrack, FlowState, Key, NewFlow, Side, Tracker};
+use super::neighbors::Neighbors;
+use super::packet::{self, Address, Kind, Packet};
+use super::rewrite::rewrite;
+use super::stats::WorkerStats;
+use super::view::{Flow, Hop, PortView, View};
+use super::{DropReason, PortKind};
+use crate::ids::{AttachmentId, PortId};
+use crate::limits::{ANSWERS_PER_SECOND_MAX, PORTS_MAX};
+use crate::net::flow::Protocol;
+use crate::net::mac::Mac;
+use crate::net::tcp::{self, Flags};
+use crate::xdp::Umem;
+
+/// What the stages work with, besides the batch.
+pub(crate) struct Context<'a> {
+    /// This worker's number.
+    pub worker: usize,
+    /// Milliseconds since the start of the switch: the one clock reading of the batch.
+    pub now_ms: u32,
+    /// Memory of the frames.
+    pub umem: &'a Umem,
+    /// The generation that this batch is judged by.
+    pub view: &'a View,
+    /// The flows.
+    pub conntrack: &'a Conntrack,
+    /// This worker's part in conntrack.
+    pub tracker: &'a mut Tracker,
+    /// Ethernet addresses behind the ports.
+    pub neighbors: &'a Neighbors,
+    /// This worker's counters.
+    pub stats: &'a WorkerStats,
+    /// What this worker wants to ask and may still answer.
+    pub speech: &'a mut Speech,
+    /// Frames that each port's transmit ring still takes.
+    pub room: &'a mut [u32],
+}
+
+/// Questions to ask and answers that may be given: bounded, whatever is received.
+pub(crate) struct Speech {
+    /// Address to ask for, by port; at most one a port and batch.
+    pub questions: Vec<(PortId, Address)>,
+    /// When a question was last asked, by port.
+    asked_ms: Box<[Option<u32>]>,
+    /// Errors that may still be sent in this second.
+    errors_left: u32,
+    second: u32,
+}
+
+/// Time between two questions for what is behind a port.
+const ASK_INTERVAL_MS: u32 = 100;
+
+impl Speech {
+    pub(crate) fn new() -> Speech {
+        Speech {
+            questions: Vec::with_capacity(PORTS_MAX),
+            asked_ms: vec![None; PORTS_MAX].into(),
+            errors_left: 0,
+            second: u32::MAX,
+        }
+    }
+
+    /// Notes that the Ethernet address of `address` behind `port` is wanted.
+    pub(crate) fn ask(&mut self, port: PortId, address: Address, now_ms: u32) {
+        let asked = &mut self.asked_ms[port.index()];
+        let waits = asked.is_some_and(|asked| now_ms.wrapping_sub(asked) < ASK_INTERVAL_MS);
+        if !waits && self.questions.len() < self.questions.capacity() {
+            *asked = Some(now_ms);
+            self.questions.push((port, address));
+        }
+    }
+
+    /// Whether one more error may be sent (RFC 1812 section 4.3.2.8).
+    fn may_report(&mut self, now_ms: u32) -> bool {
+        if self.second != now_ms / 1000 {
+            self.second = now_ms / 1000;
+            self.errors_left = ANSWERS_PER_SECOND_MAX;
+        }
+        let may = self.errors_left > 0;
+        self.errors_left -= u32::from(may);
+        may
+    }
+}
+
+/// Takes a batch through all stages. Afterwards no verdict is pending.
+pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>) {
+    parse(batch, context);
+    guard(batch, context);
+    serve(batch, context);
+    track(batch, context);
+    route(batch, context);
+    classify_and_admit(batch, context);
+    rewrite_all(batch, context);
+    count(batch, context);
+}
+
+/// Headers to keys.
+fn parse(batch: &mut Batch, context: &Context<'_>) {
+    for i in 0..batch.len() {
+        if let Some(next) = batch.frames.get(i + 4) {
+            crate::mem::prefetch_read(&context.umem.data(next)[0]);
+        }
+        let frame = context.umem.data(&batch.frames[i]);
+        if let Some(reason) = packet::parse(frame, &mut batch.packets[i]) {
+            batch.drop(i, reason);
+        }
+    }
+}
+
+/// The frame must be for the switch, in the port's VLAN, and from who is behind the port.
+fn guard(batch: &mut Batch, context: &Context<'_>) {
+    for i in 0..batch.len() {
+        if !batch.is_pending(i) {
+            continue;
+        }
+        let port_id = batch.in_ports[i];
+        let reason = match context.view.port(port_id) {
+            // The port was opened a moment ago, and no generation says who is behind it.
+            None => Some(DropReason::Spoofed),
+            Some(port) => guard_packet(&batch.packets[i], port, context.view),
+        };
+        match reason {
+            Some(reason) => batch.drop(i, reason),
+            None => context.neighbors.learn(port_id, batch.packets[i].src_mac),
+        }
+    }
+}
+
+fn guard_packet(packet: &Packet, port: &PortView, view: &View) -> Option<DropReason> {
+    if packet.vlan != port.vlan {
+        return Some(DropReason::Vlan);
+    }
+    let for_us = packet.dst_mac == view.mac || packet.dst_mac.0[0] & 1 != 0;
+    if !for_us {
+        return Some(DropReason::NotForUs);
+    }
+    match packet.kind {
+        // Their own stages look at who speaks.
+        Kind::Arp | Kind::LinkLocal => return None,
+        Kind::Flow | Kind::IcmpError | Kind::LaterFragment => {}
+    }
+    let is_from_here = if port.is_pod() {
+        port.owns(packet.src)
+    } else {
+        // Others route behind these ports: any source but those that are elsewhere for sure.
+        !packet::is_group(packet.src) && view.attachment(packet.src) == AttachmentId::NONE
+    };
+    let from_link = packet::is_link_local(packet.src) && packet::is_link_local(packet.dst);
+    if !is_from_here && !from_link {
+        return Some(DropReason::Spoofed);
+    }
+    // A packet from an endpoint to itself has no direction (the "land" attack, CVE-1999-0016).
+    if packet.src == packet.dst && packet.src_port == packet.dst_port {
+        return Some(DropReason::Spoofed);
+    }
+    (packet::is_group(packet.dst) || packet.dst_mac != view.mac).then_some(DropReason::Multicast)
+}
+
+/// ARP and neighbour discovery are answered, or heard and done with.
+fn serve(batch: &mut Batch, context: &Context<'_>) {
+    for i in 0..batch.len() {
+        if !batch.is_pending(i) {
+            continue;
+        }
+        let packet = &batch.packets[i];
+        let Some(port) = context.view.port(batch.in_ports[i]) else { continue };
+        let answer = match packet.kind {
+            Kind::Arp => answer::arp(context.umem.data_mut(&mut batch.frames[i]), packet, port, context.view),
+            Kind::LinkLocal => {
+                answer::link_local(context.umem, &mut batch.frames[i], packet, port, context.view)
+            }
+            Kind::LaterFragment => {
+                batch.drop(i, DropReason::Fragment);
+                continue;
+            }
+            Kind::Flow | Kind::IcmpError => continue,
+        };
+        match answer {
+            Some(is_answer) => {
+                batch.verdicts[i] = Verdict::Consumed;
+                batch.answers[i] = is_answer;
+            }
+            None => batch.drop(i, DropReason::Spoofed),
+        }
+    }
+}
+
+/// Looks flows up, in three passes so that no look-up waits alone for memory.
+fn track(batch: &mut Batch, context: &Context<'_>) {
+    for i in 0..batch.len() {
+        batch.tracks[i].fate = Fate::None;
+        if batch.is_pending(i) {
+            key(batch, i, context);
+        }
+    }
+    for i in 0..batch.len() {
+        if batch.is_pending(i) {
+            batch.tracks[i].candidate = context.conntrack.candidate(batch.tracks[i].hash);
+        }
+    }
+    for i in 0..batch.len() {
+        if batch.is_pending(i) {
+            find(batch, i, context);
+        }
+    }
+}
+
+fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
+    let packet = &batch.packets[i];
+    let mut quoted = Packet::default();
+    let keyed = if packet.kind == Kind::IcmpError {
+        let message = &context.umem.data(&batch.frames[i])[usize::from(packet.l4)..usize::from(packet.end)];
+        // The error goes to who sent the packet that it quotes, and to nobody else.
+        if !packet::parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
+            || quoted.src != packet.dst
+        {
+            batch.drop(i, DropReason::InvalidState);
+            return;
+        }
+        &quoted
+    } else {
+        packet
+    };
+    let (key, from_low) = Key::of(keyed);
+    let hash = context.conntrack.hash(&key);
+    context.conntrack.prefetch(hash);
+    let track = &mut batch.tracks[i];
+    (track.key, track.hash, track.from_low) = (key, hash, from_low);
+}
+
+fn find(batch: &mut Batch, i: usize, context: &Context<'_>) {
+    let track = &mut batch.tracks[i];
+    track.fate = Fate::New;
+    if let Some(slot) = context.conntrack.find(&track.key, track.hash, track.candidate) {
+        let entry = context.conntrack.entry(slot);
+        track.slot = slot;
+        track.sender = entry.sender(track.from_low);
+        track.fate = if entry.judged() == context.view.generation { Fate::Known } else { Fate::Stale };
+    } else if batch.packets[i].kind == Kind::IcmpError {
+        batch.drop(i, DropReason::InvalidState);
+    }
+}
+
+/// Finds the way, and whether the packet can go it.
+fn route(batch: &mut Batch, context: &mut Context<'_>) {
+    for i in 0..batch.len() {
+        if !batch.is_pending(i) {
+            continue;
+        }
+        match context.view.hop(batch.packets[i].dst) {
+            None => batch.drop(i, DropReason::NoRoute),
+            Some(Hop::Gateway) => {
+                let frame = context.umem.data_mut(&mut batch.frames[i]);
+                let is_answer = answer::echo(frame, &batch.packets[i], context.view);
+                batch.answers[i] = is_answer;
+                batch.verdicts[i] =
+                    if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
+            }
+            Some(hop @ Hop::Port(port, next_hop)) => {
+                batch.ways[i].hop = hop;
+                check_way(batch, i, context, port, next_hop);
+            }
+        }
+    }
+}
+
+fn check_way(batch: &mut Batch, i: usize, context: &mut Context<'_>, out: PortId, next_hop: Option<Address>) {
+    let Some(port) = context.view.port(out) else { return batch.drop(i, DropReason::PortDown) };
+    let packet = &batch.packets[i];
+    if packet.ttl <= 1 {
+        report(batch, i, context, Problem::TimeExceeded);
+        return batch.drop(i, DropReason::TtlExceeded);
+    }
+    if packet.ip_bytes() > usize::from(port.mtu) {
+        report(batch, i, context, Problem::TooBig(port.mtu));
+        return batch.drop(i, DropReason::TooBig);
+    }
+    match port.mac.or_else(|| context.neighbors.get(out)) {
+        Some(mac) => batch.ways[i].mac = mac,
+        None => {
+            context.speech.ask(out, next_hop.unwrap_or(packet.dst), context.now_ms);
+            batch.drop(i, DropReason::Unresolved);
+        }
+    }
+}
+
+fn report(batch: &mut Batch, i: usize, context: &mut Context<'_>, problem: Problem) {
+    if context.speech.may_report(context.now_ms) {
+        let packet = &batch.packets[i];
+        batch.answers[i] = answer::problem(context.umem, &mut batch.frames[i], packet, context.view, problem);
+    }
+}
+
+/// Decides on each packet: known flows go on, stale ones are judged again, the first packets of new ones are judged
+/// and entered.
+fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
+    for i in 0..batch.len() {
+        if !batch.is_pending(i) {
+            continue;
+        }
+        if batch.tracks[i].fate == Fate::Stale {
+            judge_again(batch, i, context);
+        }
+        if batch.tracks[i].fate == Fate::Known {
+            follow(batch, i, context);
+        }
+        if matches!(batch.tracks[i].fate, Fate::New | Fate::Reopen) && batch.is_pending(i) {
+            open(batch, i, context);
+        }
+    }
+}
+
+/// Judges a flow that an earlier generation has judged, from its original direction.
+fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    let track = &mut batch.tracks[i];
+    let entry = context.conntrack.entry(track.slot);
+    let opened_by_low = track.from_low == (track.sender == Side::Initiator);
+    let flow = flow_of(&track.key, opened_by_low);
+    let view = context.view;
+    let ends = [view.attachment(flow.src), view.attachment(flow.dst)];
+    if ends != entry.attachments() {
+        // One of its ends is somebody else by now, who inherits nothing.
+        context.conntrack.remove(track.slot, context.tracker);
+        track.fate = Fate::New;
+        if batch.packets[i].kind == Kind::IcmpError {
+            batch.drop(i, DropReason::InvalidState);
+        }
+        return;
+    }
+    let reason = match (view.port_towards(flow.src), view.port_towards(flow.dst)) {
+        (Some((_, from)), Some((_, to))) => view.judge(&flow, from, to, context.worker),
+        _ => Some(DropReason::NoRoute),
+    };
+    match reason {
+        None => {
+            entry.set_judged(view.generation);
+            track.fate = Fate::Known;
+        }
+        Some(reason) => {
+            context.conntrack.remove(track.slot, context.tracker);
+            batch.drop(i, reason);
+        }
+    }
+}
+
+/// Lets a packet of a known flow move the flow's state.
+fn follow(batch: &mut Batch, i: usize, context: &Context<'_>) {
+    let packet = &batch.packets[i];
+    if packet.kind == Kind::IcmpError {
+        return; // It passes, and its flow is none the livelier for it.
+    }
+    let track = &mut batch.tracks[i];
+    let entry = context.conntrack.entry(track.slot);
+    if packet.protocol == Protocol::TCP {
+        let mut flow = entry.load_tcp();
+        let frame = context.umem.data(&batch.frames[i]);
+        match flow.follow(&segment(packet, frame), track.sender) {
+            Outcome::Pass => entry.store_tcp(&flow),
+            Outcome::Reopen => {
+                track.fate = Fate::Reopen;
+                return;
+            }
+            Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
+        }
+    } else {
+        let state = entry.state();
+        let next = state.after(packet, track.sender == Side::Initiator);
+        if next != state {
+            entry.set_state(next);
+        }
+    }
+    entry.count(track.sender, packet.ip_bytes(), context.now_ms);
+}
+
+/// Judges the first packet of a flow, and enters the flow.
+fn open(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    let packet = &batch.packets[i];
+    let track = &batch.tracks[i];
+    let sender = likely_sender(packet);
+    let opened_by_low = track.from_low == (sender == Side::Initiator);
+    let (state, tcp) = match first_state(batch, i, context, sender) {
+        Some(first) => first,
+        None => return batch.drop(i, DropReason::InvalidState),
+    };
+    let flow = flow_of(&track.key, opened_by_low);
+    let view = context.view;
+    let (Some((from_id, from)), Some((to_id, to))) =
+        (port_of(batch, i, context, sender), port_of(batch, i, context, other(sender)))
+    else {
+        return batch.drop(i, DropReason::NoRoute);
+    };
+    if let Some(reason) = view.judge(&flow, from, to, context.worker) {
+        return batch.drop(i, reason);
+    }
+    let new = NewFlow {
+        opened_by_low,
+        attachments: [view.attachment(flow.src), view.attachment(flow.dst)],
+        charged: if from.kind == PortKind::Pod { from_id } else { to_id },
+        judged: view.generation,
+        state,
+        tcp,
+    };
+    admit(batch, i, context, &new, sender);
+}
+
+fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow, sender: Side) {
+    let track = &mut batch.tracks[i];
+    let bytes = batch.packets[i].ip_bytes();
+    if track.fate == Fate::Reopen {
+        let entry = context.conntrack.entry(track.slot);
+        entry.restart(new, context.now_ms);
+        return entry.count(sender, bytes, context.now_ms);
+    }
+    // Earlier packets of this batch may have entered the same flow, so the table is asked again.
+    let (key, hash) = (track.key, track.hash);
+    let admission = match context.conntrack.look_up(&key, hash) {
+        Some(slot) => Admission::Exists(slot),
+        None => context.conntrack.enter(&key, hash, new, context.now_ms, context.tracker),
+    };
+    match admission {
+        Admission::Entered(slot) => {
+            track.slot = slot;
+            context.conntrack.entry(slot).count(sender, bytes, context.now_ms);
+        }
+        Admission::Exists(slot) => {
+            track.slot = slot;
+            track.sender = context.conntrack.entry(slot).sender(track.from_low);
+            track.fate = Fate::Known;
+            follow(batch, i, context);
+        }
+        Admission::Full => batch.drop(i, DropReason::TableFull),
+        Admission::Quota => batch.drop(i, DropReason::PodQuota),
+    }
+}
+
+/// Which side the sender of an unknown flow's packet is: who opens is the initiator. Of a TCP connection picked up in its
+/// middle the side with the lower port is taken for the server.
+fn likely_sender(packet: &Packet) -> Side {
+    let opens = packet.protocol != Protocol::TCP || packet.tcp_flags().has(Flags::SYN);
+    if opens || packet.src_port >= packet.dst_port { Side::Initiator } else { Side::Responder }
+}
+
+fn other(side: Side) -> Side {
+    match side {
+        Side::Initiator => Side::Responder,
+        Side::Responder => Side::Initiator,
+    }
+}
+
+/// First state of the flow that a packet opens; `None` where it opens none: a reply to nothing, a segment outside
+/// any connection.
+fn first_state(
+    batch: &Batch,
+    i: usize,
+    context: &Context<'_>,
+    sender: Side,
+) -> Option<(FlowState, Option<TcpFlow>)> {
+    let packet = &batch.packets[i];
+    match packet.protocol {
+        Protocol::TCP => {
+            let frame = context.umem.data(&batch.frames[i]);
+            let flow = TcpFlow::open(&segment(packet, frame), sender, context.conntrack.tcp_pickup())?;
+            Some((flow.state, Some(flow)))
+        }
+        protocol if packet::is_echo_reply(protocol, packet.flags) => None,
+        protocol => Some((FlowState::first(protocol), None)),
+    }
+}
+
+/// The port behind which the `wanted` side of a flow is, given that this packet was sent by its other side or itself.
+fn port_of<'a>(
+    batch: &Batch,
+    i: usize,
+    context: &Context<'a>,
+    wanted: Side,
+) -> Option<(PortId, &'a PortView)> {
+    let is_source = likely_sender(&batch.packets[i]) == wanted;
+    let port = match batch.ways[i].hop {
+        _ if is_source => batch.in_ports[i],
+        Hop::Port(out, _) => out,
+        Hop::Gateway => return None,
+    };
+    let view = context.view;
+    view.port(port).map(|found| (port, found))
+}
+
+/// What is judged of the flow with this key.
+fn flow_of(key: &Key, opened_by_low: bool) -> Flow {
+    let protocol = key.protocol();
+    if opened_by_low {
+        Flow { src: key.low, dst: key.high, protocol, dst_port: key.high_port() }
+    } else {
+        Flow { src: key.high, dst: key.low, protocol, dst_port: key.low_port() }
+    }
+}
+
+fn segment(packet: &Packet, frame: &[u8]) -> Segment {
+    let flags = packet.tcp_flags();
+    let l4 = usize::from(packet.l4);
+    let scale = if flags.has(Flags::SYN) {
+        let header = &frame[l4..usize::from(packet.end)];
+        let header_bytes = tcp::Tcp::new(header).map_or(0, tcp::Tcp::header_bytes);
+        header.get(tcp::HEADER_BYTES..header_bytes).and_then(tcp::window_scale)
+    } else {
+        None
+    };
+    Segment {
+        flags,
+        sequence: packet.sequence,
+        acknowledgement: packet.acknowledgement,
+        window: packet.window,
+        payload_bytes: packet.tcp_payload_bytes(frame),
+        scale,
+    }
+}
+
+/// Ethernet addresses, tag, TTL, checksum.
+fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
+    for i in 0..batch.len() {
+        if !batch.is_pending(i) {
+            continue;
+        }
+        let (Hop::Port(out, _), mac) = (batch.ways[i].hop, batch.ways[i].mac) else { continue };
+        let room = &mut context.room[out.index()];
+        if *room == 0 {
+            batch.drop(i, DropReason::TxFull);
+            continue;
+        }
+        *room -= 1;
+        let vlan = context.view.port(out).map_or(0, |port| port.vlan);
+        let src: Mac = context.view.mac;
+        let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], mac, src, vlan);
+        batch.verdicts[i] = if fits { Verdict::Forward(out) } else { Verdict::Dropped(DropReason::TooBig) };
+    }
+}
+
+/// One verdict a frame, counted once, at the port that it came from.
+fn count(batch: &mut Batch, context: &Context<'_>) {
+    context.stats.received.add(batch.len() as u64);
+    context.stats.batches.add(1);
+    for i in 0..batch.len() {
+        let port = context.stats.port(batch.in_ports[i]);
+        port.received.add(1);
+        port.received_bytes.add(u64::from(batch.bytes[i]));
+        match batch.verdicts[i] {
+            Verdict::Forward(_) => port.forwarded.add(1),
+            Verdict::Consumed => port.consumed.add(1),
+            Verdict::Dropped(reason) => port.drop(reason),
+            Verdict::Pending => unreachable!("rewrite leaves no verdict pending"),
+        }
+    }
+}

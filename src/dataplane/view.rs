@@ -1,0 +1,361 @@
+//! The world as workers see it: a [`World`] laid out for look-up, whole and unchanging, with a generation.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ipnet::IpNet;
+
+use super::packet::{Address, pack, unpack};
+use super::{DecisionCount, DropReason, PortKind, World};
+use crate::ids::{AclId, AttachmentId, Generation, PortId};
+use crate::limits::{POD_ADDRESSES_MAX, PORTS_MAX};
+use crate::net::flow::Protocol;
+use crate::net::icmp::link_local;
+use crate::net::mac::Mac;
+use crate::tables::{Classifier, Decision, PodName, RouteTable, RuleOrigin, RuleTables};
+
+/// What the pod behind a port may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Policing {
+    /// Nobody asks: not a pod.
+    None,
+    /// Nothing: the tables do not know the pod, or there are none.
+    Closed,
+    /// Everything: unknown, and the operator wants it so.
+    Open,
+    /// What its tables say.
+    Tables {
+        /// Table for flows in.
+        ingress: AclId,
+        /// Table for flows out.
+        egress: AclId,
+    },
+}
+
+/// A port, as of one generation.
+#[derive(Debug, Clone)]
+pub(crate) struct PortView {
+    /// What it is for.
+    pub kind: PortKind,
+    /// 802.1Q identifier of its frames, 0 without.
+    pub vlan: u16,
+    /// Largest IP packet that it takes.
+    pub mtu: u16,
+    /// The pod behind it.
+    pub attachment: AttachmentId,
+    /// What that pod may do.
+    pub policing: Policing,
+    /// Ethernet address behind it, if given.
+    pub mac: Option<Mac>,
+    addresses: [Address; POD_ADDRESSES_MAX],
+    addresses_len: usize,
+}
+
+/// Where a destination leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hop {
+    /// To the switch itself.
+    Gateway,
+    /// Out of a port, to a next hop or, with `None`, to the destination itself.
+    Port(PortId, Option<Address>),
+}
+
+/// One generation.
+pub(crate) struct View {
+    /// Its number.
+    pub generation: Generation,
+    /// Ethernet address of the switch.
+    pub mac: Mac,
+    /// IPv4 address that errors of the switch come from.
+    pub gateway_v4: Option<Address>,
+    /// IPv6 address that errors and questions of the switch come from.
+    pub gateway_v6: Address,
+    classifier: Option<Classifier>,
+    routes: RouteTable,
+    hops: Vec<Hop>,
+    ports: Vec<Option<PortView>>,
+    origins: Vec<Option<RuleOrigin>>,
+    /// Decisions taken, by worker, then by rule, allowed and denied.
+    hits: Vec<Box<[[AtomicU64; 2]]>>,
+}
+
+/// What the control side knows of an open port.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PortFacts {
+    pub kind: PortKind,
+    pub vlan: u16,
+    pub mtu: u16,
+}
+
+impl PortView {
+    fn new(facts: PortFacts) -> PortView {
+        PortView {
+            kind: facts.kind,
+            vlan: facts.vlan,
+            mtu: facts.mtu,
+            attachment: AttachmentId::NONE,
+            policing: if facts.kind == PortKind::Pod { Policing::Closed } else { Policing::None },
+            mac: None,
+            addresses: [0; POD_ADDRESSES_MAX],
+            addresses_len: 0,
+        }
+    }
+
+    fn place(&mut self, addresses: &[IpAddr], mac: Option<Mac>) {
+        let addresses = &addresses[..addresses.len().min(POD_ADDRESSES_MAX)];
+        for (slot, address) in self.addresses.iter_mut().zip(addresses) {
+            *slot = pack(*address);
+        }
+        self.addresses_len = addresses.len();
+        self.mac = mac;
+    }
+
+    /// Addresses of the pod, or of the node, behind the port.
+    #[inline]
+    pub(crate) fn addresses(&self) -> &[Address] {
+        &self.addresses[..self.addresses_len]
+    }
+
+    /// Whether the pod or node behind the port has the address.
+    #[inline]
+    pub(crate) fn owns(&self, address: Address) -> bool {
+        self.addresses().contains(&address)
+    }
+
+    /// Whether a pod is behind it.
+    #[inline]
+    pub(crate) fn is_pod(&self) -> bool {
+        self.policing != Policing::None
+    }
+}
+
+impl View {
+    /// Lays out a world. Its tables have been checked ([`World::tables`]).
+    pub(crate) fn new(
+        world: &World,
+        generation: Generation,
+        open: &BTreeMap<PortId, PortFacts>,
+        workers: usize,
+    ) -> View {
+        let tables = world.tables.as_deref();
+        let (routes, hops) = layout_routes(world);
+        let rules =
+            tables.and_then(|tables| tables.rules.last_key_value()).map_or(0, |(id, _)| id.index() + 1);
+        let mut origins = vec![None; rules];
+        for (id, origin) in tables.iter().flat_map(|tables| &tables.rules) {
+            origins[id.index()] = Some(origin.clone());
+        }
+        let gateway = |v4: bool| world.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
+        View {
+            generation,
+            mac: world.gateway.mac,
+            gateway_v4: gateway(true),
+            gateway_v6: gateway(false).unwrap_or_else(|| link_local(world.gateway.mac).into()),
+            classifier: tables
+                .map(|tables| Classifier::new(tables).expect("tables of a world have been checked")),
+            routes,
+            hops,
+            ports: layout_ports(world, open),
+            hits: (0..workers).map(|_| (0..rules).map(|_| Default::default()).collect()).collect(),
+            origins,
+        }
+    }
+
+    /// A port, if it is open.
+    #[inline]
+    pub(crate) fn port(&self, port: PortId) -> Option<&PortView> {
+        self.ports[port.index()].as_ref()
+    }
+
+    /// Where a destination leads.
+    #[inline]
+    pub(crate) fn hop(&self, destination: Address) -> Option<Hop> {
+        self.routes.next_hop(unpack(destination)).map(|hop| self.hops[hop as usize])
+    }
+
+    /// The port that an address lies behind.
+    pub(crate) fn port_towards(&self, address: Address) -> Option<(PortId, &PortView)> {
+        match self.hop(address)? {
+            Hop::Gateway => None,
+            Hop::Port(port, _) => self.port(port).map(|view| (port, view)),
+        }
+    }
+
+    /// The pod that has an address.
+    pub(crate) fn attachment(&self, address: Address) -> AttachmentId {
+        match self.port_towards(address) {
+            Some((_, port)) if port.owns(address) => port.attachment,
+            _ => AttachmentId::NONE,
+        }
+    }
+
+    /// Judges a flow by the egress table of its source and the ingress table of its destination: why it is dropped, or
+    /// `None` where it may pass. `from` and `to` are the ports that its two ends lie behind.
+    pub(crate) fn judge(
+        &self,
+        flow: &Flow,
+        from: &PortView,
+        to: &PortView,
+        worker: usize,
+    ) -> Option<DropReason> {
+        if from.is_pod() && from.attachment == to.attachment && to.owns(flow.dst) {
+            return None; // A pod cannot be kept from itself.
+        }
+        self.judge_egress(flow, from, worker).or_else(|| self.judge_ingress(flow, from, to, worker))
+    }
+
+    fn judge_egress(&self, flow: &Flow, from: &PortView, worker: usize) -> Option<DropReason> {
+        let acl = match from.policing {
+            Policing::None | Policing::Open => return None,
+            Policing::Closed => return Some(DropReason::UnknownPod),
+            Policing::Tables { egress, .. } => egress,
+        };
+        self.decide(acl, flow.dst, flow, worker, DropReason::PolicyEgress)
+    }
+
+    fn judge_ingress(
+        &self,
+        flow: &Flow,
+        from: &PortView,
+        to: &PortView,
+        worker: usize,
+    ) -> Option<DropReason> {
+        let acl = match to.policing {
+            Policing::None | Policing::Open => return None,
+            Policing::Closed => return Some(DropReason::UnknownPod),
+            Policing::Tables { ingress, .. } => ingress,
+        };
+        if from.kind == PortKind::Host && from.owns(flow.src) {
+            return None; // The pod's own node is always let in (`networking/v1` types.go, ingress).
+        }
+        self.decide(acl, flow.src, flow, worker, DropReason::PolicyIngress)
+    }
+
+    fn decide(
+        &self,
+        acl: AclId,
+        peer: Address,
+        flow: &Flow,
+        worker: usize,
+        deny: DropReason,
+    ) -> Option<DropReason> {
+        let Some(classifier) = &self.classifier else { return Some(DropReason::UnknownPod) };
+        let class = classifier.class(unpack(peer));
+        let decision = classifier.decide(acl, class, flow.protocol, flow.dst_port);
+        self.hit(decision, worker);
+        (!decision.is_allow()).then_some(deny)
+    }
+
+    fn hit(&self, decision: Decision, worker: usize) {
+        if let Some(counters) = self.hits[worker].get(decision.rule().index()) {
+            let counter = &counters[usize::from(!decision.is_allow())];
+            counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// What decides on a flow, for people: egress and ingress.
+    pub(crate) fn origins(&self, flow: &Flow) -> [Option<RuleOrigin>; 2] {
+        let decide = |acl: AclId, peer: Address| {
+            let classifier = self.classifier.as_ref()?;
+            let class = classifier.class(unpack(peer));
+            let rule = classifier.decide(acl, class, flow.protocol, flow.dst_port).rule();
+            self.origins.get(rule.index()).cloned().flatten()
+        };
+        let egress = match self.port_towards(flow.src).map(|(_, port)| port.policing) {
+            Some(Policing::Tables { egress, .. }) => decide(egress, flow.dst),
+            _ => None,
+        };
+        let ingress = match self.port_towards(flow.dst).map(|(_, port)| port.policing) {
+            Some(Policing::Tables { ingress, .. }) => decide(ingress, flow.src),
+            _ => None,
+        };
+        [egress, ingress]
+    }
+
+    /// Decisions taken under this generation, all workers together.
+    pub(crate) fn decisions(&self) -> Vec<DecisionCount> {
+        let mut counts = Vec::new();
+        for (rule, origin) in self.origins.iter().enumerate() {
+            let Some(origin) = origin else { continue };
+            for decision in [Decision::allow, Decision::deny] {
+                let decision = decision(crate::ids::RuleId(rule as u32));
+                let column = usize::from(!decision.is_allow());
+                let packets = self.hits.iter().map(|hits| hits[rule][column].load(Ordering::Relaxed)).sum();
+                if packets != 0 {
+                    counts.push(DecisionCount {
+                        verdict: decision.verdict(),
+                        origin: origin.clone(),
+                        packets,
+                    });
+                }
+            }
+        }
+        counts
+    }
+}
+
+/// What of a flow is judged.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flow {
+    /// Who opens it.
+    pub src: Address,
+    /// To whom.
+    pub dst: Address,
+    /// By which protocol.
+    pub protocol: Protocol,
+    /// On which port.
+    pub dst_port: u16,
+}
+
+fn layout_routes(world: &World) -> (RouteTable, Vec<Hop>) {
+    let mut prefixes: BTreeMap<IpNet, Hop> = BTreeMap::new();
+    for route in &world.routes {
+        prefixes.insert(route.prefix.trunc(), Hop::Port(route.port, route.next_hop.map(pack)));
+    }
+    for address in &world.gateway.addresses {
+        prefixes.insert(IpNet::from(*address), Hop::Gateway);
+    }
+    prefixes.insert(IpNet::from(IpAddr::from(link_local(world.gateway.mac))), Hop::Gateway);
+    if let Some(node) = &world.node {
+        prefixes
+            .extend(node.addresses.iter().map(|address| (IpNet::from(*address), Hop::Port(node.port, None))));
+    }
+    for pod in &world.pods {
+        prefixes
+            .extend(pod.addresses.iter().map(|address| (IpNet::from(*address), Hop::Port(pod.port, None))));
+    }
+    let hops = prefixes.values().copied().collect();
+    let routes = RouteTable::build(prefixes.into_keys().zip(0..));
+    (routes, hops)
+}
+
+fn layout_ports(world: &World, open: &BTreeMap<PortId, PortFacts>) -> Vec<Option<PortView>> {
+    let mut ports: Vec<Option<PortView>> = vec![None; PORTS_MAX];
+    for (port, facts) in open {
+        ports[port.index()] = Some(PortView::new(*facts));
+    }
+    let tables = world.tables.as_deref();
+    for pod in &world.pods {
+        if let Some(port) = &mut ports[pod.port.index()] {
+            port.attachment = pod.id;
+            port.policing = policing(tables, &pod.pod, world.fail_open);
+            port.place(&pod.addresses, pod.mac);
+        }
+    }
+    if let Some(node) = &world.node
+        && let Some(port) = &mut ports[node.port.index()]
+    {
+        port.kind = PortKind::Host;
+        port.place(&node.addresses, node.mac);
+    }
+    ports
+}
+
+fn policing(tables: Option<&RuleTables>, pod: &PodName, fail_open: bool) -> Policing {
+    match tables.and_then(|tables| tables.pods.get(pod)) {
+        Some(policy) => Policing::Tables { ingress: policy.ingress, egress: policy.egress },
+        None if fail_open => Policing::Open,
+        None => Policing::Closed,
+    }
+}

@@ -1,0 +1,436 @@
+//! A worker: one thread on one core, with its queue of every port, its frames, its batch.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use crossbeam::channel::Sender;
+use crossbeam::queue::ArrayQueue;
+use rustix::event::epoll;
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::time::Timespec;
+
+use super::Polling;
+use super::answer;
+use super::batch::{Batch, Verdict};
+use super::conntrack::{Conntrack, Tracker};
+use super::neighbors::Neighbors;
+use super::stages::{self, Context, Speech};
+use super::stats::WorkerStats;
+use super::view::View;
+use crate::ids::{PortId, WorkerId};
+use crate::limits::{BATCH_FRAMES_MAX, COMMANDS_MAX, PORT_BURST_FRAMES_MAX, PORTS_MAX, RING_SLOTS};
+use crate::xdp::{ClosedQueue, Frame, Kick, PortQueue, Umem};
+
+/// What all workers and the control side share.
+pub(crate) struct Shared {
+    /// The generation to judge by.
+    pub view: ArcSwap<View>,
+    /// The flows.
+    pub conntrack: Conntrack,
+    /// Ethernet addresses behind the ports.
+    pub neighbors: Neighbors,
+    /// The moment that milliseconds are counted from.
+    pub start: Instant,
+    /// Set once, at the end.
+    pub stopping: AtomicBool,
+    /// One for each worker.
+    pub mailboxes: Vec<Mailbox>,
+}
+
+/// How the control side reaches a worker.
+pub(crate) struct Mailbox {
+    commands: ArrayQueue<Command>,
+    wake: OwnedFd,
+    /// Generation that the worker judges by.
+    pub generation: AtomicU32,
+    /// Its counters.
+    pub stats: WorkerStats,
+}
+
+/// What the control side asks of a worker, between two batches.
+pub(crate) enum Command {
+    /// To serve a queue.
+    Open(PortQueue),
+    /// To hand a port's queue back, with what still waits to be sent by it dropped.
+    Close(PortId, Sender<PortQueue>),
+    /// To take back the frames of a closed queue; an answer says that it has.
+    Reclaim(ClosedQueue, Sender<()>),
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> std::io::Result<Mailbox> {
+        use rustix::event::{EventfdFlags, eventfd};
+        Ok(Mailbox {
+            commands: ArrayQueue::new(COMMANDS_MAX),
+            wake: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            generation: AtomicU32::new(0),
+            stats: WorkerStats::new(),
+        })
+    }
+
+    /// Leaves a command and wakes the worker; the command back where too many wait.
+    pub(crate) fn send(&self, command: Command) -> Result<(), Command> {
+        self.commands.push(command)?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Wakes the worker.
+    pub(crate) fn wake(&self) {
+        // The counter of an eventfd can only overflow when the worker has been told often enough already.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// A port's queue, and the frames that wait for its transmit ring.
+struct Port {
+    id: PortId,
+    queue: PortQueue,
+    waiting: Vec<Frame>,
+}
+
+/// The worker.
+pub(crate) struct Worker {
+    id: WorkerId,
+    shared: Arc<Shared>,
+    polling: Polling,
+    umem: Umem,
+    free: Vec<Frame>,
+    /// Open ports, in the order in which they were opened.
+    ports: Vec<Port>,
+    /// Place of a port in `ports`, by its number.
+    places: Box<[Option<u16>]>,
+    /// Frames that each port's transmit ring takes, by its number.
+    room: Box<[u32]>,
+    /// Fill level of each port's receive ring.
+    level: usize,
+    /// Port that the next batch starts with, so that none is last for ever.
+    turn: usize,
+    batch: Batch,
+    view: Arc<View>,
+    tracker: Tracker,
+    speech: Speech,
+    epoll: OwnedFd,
+    last_frame: Instant,
+    swept_ms: u32,
+}
+
+/// Time in which a worker looks once at each of its flows for idle ones.
+const SWEEP_MS: u32 = 2000;
+/// Longest sleep: flows age also while nothing comes.
+const SLEEP_MAX_MS: i64 = 100;
+/// Epoll's name for the mailbox; ports have their numbers.
+const MAILBOX: u64 = u64::MAX;
+
+impl Worker {
+    /// A worker with its frames, not yet running.
+    pub(crate) fn new(
+        id: WorkerId,
+        shared: Arc<Shared>,
+        polling: Polling,
+        umem: Umem,
+        frames: Vec<Frame>,
+    ) -> std::io::Result<Worker> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let mailbox = &shared.mailboxes[id.index()];
+        epoll::add(&epoll, &mailbox.wake, epoll::EventData::new_u64(MAILBOX), epoll::EventFlags::IN)?;
+        let mut free = Vec::with_capacity(frames.len());
+        free.extend(frames);
+        Ok(Worker {
+            view: shared.view.load_full(),
+            tracker: Tracker::new(id, shared.mailboxes.len()),
+            id,
+            shared: shared.clone(),
+            polling,
+            umem,
+            free,
+            ports: Vec::with_capacity(PORTS_MAX),
+            places: vec![None; PORTS_MAX].into(),
+            room: vec![0; PORTS_MAX].into(),
+            level: RING_SLOTS,
+            turn: 0,
+            batch: Batch::new(),
+            speech: Speech::new(),
+            epoll,
+            last_frame: Instant::now(),
+            swept_ms: 0,
+        })
+    }
+
+    /// Works until the dataplane stops; gives the queues back for closing.
+    pub(crate) fn run(mut self) -> Vec<PortQueue> {
+        while !self.shared.stopping.load(Ordering::Relaxed) {
+            self.obey();
+            let now = Instant::now();
+            if self.work(now) {
+                self.last_frame = now;
+            } else if self.may_sleep(now) {
+                self.sleep();
+            }
+        }
+        self.shared.conntrack.rest(&self.tracker);
+        self.ports.into_iter().map(|port| port.queue).collect()
+    }
+
+    /// One batch. Whether there was anything to do.
+    pub(crate) fn work(&mut self, now: Instant) -> bool {
+        let now_ms = now.duration_since(self.shared.start).as_millis() as u32;
+        self.shared.conntrack.start_batch(&mut self.tracker);
+        self.take_view(now_ms);
+        let received = self.receive();
+        if received > 0 {
+            self.process(now_ms);
+        }
+        self.ask();
+        self.transmit();
+        self.age(now_ms);
+        if received > 0 || now_ms != self.swept_ms {
+            self.publish_counters();
+        }
+        received > 0
+    }
+
+    /// Frames that this worker holds outside of rings, for the books.
+    pub(crate) fn frames_held(&self) -> usize {
+        self.free.len() + self.batch.len() + self.ports.iter().map(|port| port.waiting.len()).sum::<usize>()
+    }
+
+    /// Its packet memory.
+    pub(crate) fn umem(&self) -> &Umem {
+        &self.umem
+    }
+
+    /// Carries out what the control side has asked.
+    pub(crate) fn obey(&mut self) {
+        let shared = self.shared.clone();
+        while let Some(command) = shared.mailboxes[self.id.index()].commands.pop() {
+            match command {
+                Command::Open(queue) => self.serve(queue),
+                Command::Close(port, reply) => {
+                    if let Some(queue) = self.close(port) {
+                        // The control side waits for it; were it gone, the queue's frames would stay lent.
+                        let _ = reply.send(queue);
+                    }
+                }
+                Command::Reclaim(closed, reply) => {
+                    self.umem.reclaim(closed, &mut self.free);
+                    let _ = reply.send(());
+                }
+            }
+        }
+    }
+
+    /// Its number.
+    pub(crate) fn id(&self) -> WorkerId {
+        self.id
+    }
+
+    /// Serves a queue from the next batch on.
+    pub(crate) fn serve(&mut self, queue: PortQueue) {
+        let id = queue.port();
+        if let Some(fd) = queue.fd() {
+            // A port that cannot be slept on is still served by every waking, SLEEP_MAX_MS apart at the most.
+            let _ = epoll::add(
+                &self.epoll,
+                fd,
+                epoll::EventData::new_u64(id.index() as u64),
+                epoll::EventFlags::IN,
+            );
+        }
+        self.places[id.index()] = Some(self.ports.len() as u16);
+        self.ports.push(Port { id, queue, waiting: Vec::with_capacity(RING_SLOTS) });
+        self.set_level();
+    }
+
+    fn close(&mut self, port: PortId) -> Option<PortQueue> {
+        let place = self.places[port.index()].take()?;
+        let mut closed = self.ports.swap_remove(usize::from(place));
+        if let Some(moved) = self.ports.get(usize::from(place)) {
+            self.places[moved.id.index()] = Some(place);
+        }
+        if let Some(fd) = closed.queue.fd() {
+            let _ = epoll::delete(&self.epoll, fd);
+        }
+        self.free.append(&mut closed.waiting);
+        self.room[port.index()] = 0;
+        self.set_level();
+        Some(closed.queue)
+    }
+
+    /// Shares the frames out: half of them wait in receive rings, the rest is for what is on its way out.
+    fn set_level(&mut self) {
+        let share = self.umem.frames_total() / (2 * self.ports.len().max(1));
+        self.level = share.clamp(1, RING_SLOTS);
+    }
+
+    fn take_view(&mut self, now_ms: u32) {
+        let current = self.shared.view.load();
+        if Arc::ptr_eq(&current, &self.view) {
+            return;
+        }
+        // The control side keeps the old view until this worker says that it has the next: nothing is freed here.
+        self.view = Arc::clone(&current);
+        self.shared.mailboxes[self.id.index()].generation.store(self.view.generation.0, Ordering::Release);
+        self.ask_for_strangers(now_ms);
+    }
+
+    /// Asks for the Ethernet addresses of pods that have not spoken yet, so that the first packet to them finds its way.
+    fn ask_for_strangers(&mut self, now_ms: u32) {
+        if self.id.index() != 0 {
+            return;
+        }
+        for port in &self.ports {
+            let Some(view) = self.view.port(port.id) else { continue };
+            if view.mac.is_none()
+                && self.shared.neighbors.get(port.id).is_none()
+                && let Some(address) = view.addresses().first()
+            {
+                self.speech.ask(port.id, *address, now_ms);
+            }
+        }
+    }
+
+    fn receive(&mut self) -> usize {
+        let ports = self.ports.len();
+        for step in 0..ports {
+            let mut place = self.turn + step;
+            if place >= ports {
+                place -= ports;
+            }
+            let port = &mut self.ports[place];
+            let start = self.batch.len();
+            if start == BATCH_FRAMES_MAX {
+                break;
+            }
+            let count = port.queue.receive(&mut self.umem, &mut self.batch.frames, PORT_BURST_FRAMES_MAX);
+            if count > 0 {
+                self.batch.note_received(start, port.id);
+                port.queue.refill(&mut self.umem, &mut self.free, self.level);
+            }
+        }
+        self.turn = if self.turn + 1 >= ports { 0 } else { self.turn + 1 };
+        self.batch.len()
+    }
+
+    fn process(&mut self, now_ms: u32) {
+        for port in &self.ports {
+            let taken = port.queue.outstanding() + port.waiting.len();
+            self.room[port.id.index()] = RING_SLOTS.saturating_sub(taken) as u32;
+        }
+        let stats = &self.shared.mailboxes[self.id.index()].stats;
+        let mut context = Context {
+            worker: self.id.index(),
+            now_ms,
+            umem: &self.umem,
+            view: &self.view,
+            conntrack: &self.shared.conntrack,
+            tracker: &mut self.tracker,
+            neighbors: &self.shared.neighbors,
+            stats,
+            speech: &mut self.speech,
+            room: &mut self.room,
+        };
+        stages::run(&mut self.batch, &mut context);
+        self.sort_out();
+    }
+
+    /// Gives each frame to where its verdict says.
+    fn sort_out(&mut self) {
+        let batch = &mut self.batch;
+        for (i, frame) in batch.frames.drain(..).enumerate() {
+            let out = match batch.verdicts[i] {
+                Verdict::Forward(out) => out,
+                _ if batch.answers[i] => batch.in_ports[i],
+                _ => {
+                    self.free.push(frame);
+                    continue;
+                }
+            };
+            match self.places[out.index()].map(|place| &mut self.ports[usize::from(place)]) {
+                Some(port) if port.waiting.len() < RING_SLOTS => port.waiting.push(frame),
+                // An answer for which the port has no place: who asked asks again.
+                _ => self.free.push(frame),
+            }
+        }
+    }
+
+    /// Asks for Ethernet addresses.
+    fn ask(&mut self) {
+        while let Some((port, address)) = self.speech.questions.pop() {
+            let Some(view) = self.view.port(port) else { continue };
+            let Some(place) = self.places[port.index()] else { continue };
+            let Some(mut frame) = self.free.pop() else { return };
+            let port = &mut self.ports[usize::from(place)];
+            if answer::ask(&self.umem, &mut frame, address, view.vlan, &self.view)
+                && port.waiting.len() < RING_SLOTS
+            {
+                port.waiting.push(frame);
+            } else {
+                self.free.push(frame);
+            }
+        }
+    }
+
+    /// Moves frames to the transmit rings, kicks the kernel, and takes back what it has sent. In copy mode nothing is sent without a
+    /// kick, and a kick sends a limited number: ports are kicked until they are empty.
+    fn transmit(&mut self) {
+        let stats = &self.shared.mailboxes[self.id.index()].stats;
+        for port in &mut self.ports {
+            if !port.waiting.is_empty() {
+                let bytes: usize = port.waiting.iter().map(Frame::len).sum();
+                let sent = port.queue.transmit(&mut self.umem, &mut port.waiting);
+                let left: usize = port.waiting.iter().map(Frame::len).sum();
+                let counters = stats.port(port.id);
+                counters.transmitted.add(sent as u64);
+                counters.transmitted_bytes.add((bytes - left) as u64);
+            }
+            if port.queue.outstanding() > 0 {
+                // Whatever the kernel says, the frames are still in the ring, and the next round kicks again.
+                let _: Kick = port.queue.kick();
+                port.queue.complete(&mut self.umem, &mut self.free);
+            }
+            port.queue.refill(&mut self.umem, &mut self.free, self.level);
+        }
+    }
+
+    /// Ends idle flows, a share of the table at a time.
+    fn age(&mut self, now_ms: u32) {
+        let elapsed = now_ms.wrapping_sub(self.swept_ms);
+        if elapsed == 0 {
+            return;
+        }
+        self.swept_ms = now_ms;
+        let groups = self.shared.conntrack.groups_per_worker(&self.tracker) as u64;
+        let share = groups * u64::from(elapsed.min(SWEEP_MS)) / u64::from(SWEEP_MS) + 1;
+        self.shared.conntrack.sweep(share as usize, now_ms, &mut self.tracker);
+    }
+
+    fn publish_counters(&self) {
+        let stats = &self.shared.mailboxes[self.id.index()].stats;
+        stats.flows_entered.set(self.tracker.entered);
+        stats.flows_ended.set(self.tracker.ended);
+        stats.frames.set(self.umem.frames_total() as u64);
+        stats.frames_free.set(self.free.len() as u64);
+    }
+
+    fn may_sleep(&self, now: Instant) -> bool {
+        let Polling::Adaptive { spin_us } = self.polling else { return false };
+        let idle = now.duration_since(self.last_frame).as_micros() >= u128::from(spin_us);
+        idle && self.ports.iter().all(|port| port.queue.outstanding() == 0 && port.waiting.is_empty())
+    }
+
+    /// Sleeps until a frame or the control side comes, or flows need a look.
+    fn sleep(&mut self) {
+        let mailbox = &self.shared.mailboxes[self.id.index()];
+        mailbox.stats.sleeps.add(1);
+        self.shared.conntrack.rest(&self.tracker);
+        let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 16];
+        let timeout = Timespec { tv_sec: 0, tv_nsec: SLEEP_MAX_MS * 1_000_000 };
+        // An interrupted sleep is a short one.
+        let _ = epoll::wait(&self.epoll, &mut events, Some(&timeout));
+        let mut count = [0; 8];
+        let _ = rustix::io::read(mailbox.wake.as_fd(), &mut count);
+    }
+}

@@ -1,0 +1,120 @@
+//! The kernel's own bridge between the pods of a lab: what a switch is compared with.
+//!
+//! The bridge is in a namespace of its own, away from the host's packet filters and addresses, and the host ends of
+//! the pods go there. The pods get routes that put the pods' prefixes on the link, since a bridge is nobody's gateway.
+
+use std::os::fd::AsFd;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::namespace::{Namespace, current};
+use super::plan::POD_INTERFACE;
+use super::record::Record;
+use super::topology::raise_host_end;
+use super::{LabError, netlink};
+
+/// The name of the bridge in its namespace.
+const BRIDGE: &str = "br0";
+
+/// Pods connected by the kernel's bridge. Dropped, their host ends are back, and up.
+#[derive(Debug)]
+pub struct Bridge {
+    record: Record,
+    namespace: Namespace,
+}
+
+impl Bridge {
+    pub(super) fn up(record: &Record) -> Result<Bridge, LabError> {
+        let namespace = Namespace::create(&record.bridge_netns(), &record.mark())?;
+        let bridge = Bridge { record: record.clone(), namespace };
+        bridge.connect()?;
+        Ok(bridge)
+    }
+
+    /// Its network namespace.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// Lets the bridge stand until the lab goes.
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+
+    fn connect(&self) -> Result<(), LabError> {
+        let inside = self.namespace.open()?;
+        let names: Vec<&str> = self.record.pods.iter().map(|pod| pod.host_interface.as_str()).collect();
+        netlink::beside(async |links| {
+            for name in &names {
+                links.give(name, inside.as_fd()).await?;
+            }
+            Ok(())
+        })?;
+        self.namespace.run(|| {
+            netlink::here(async |links| {
+                links.add_bridge(BRIDGE).await?;
+                for name in &names {
+                    links.enslave(name, BRIDGE).await?;
+                }
+                Ok(())
+            })
+        })??;
+        self.in_each_pod(async |links, prefix| links.add_link_route(POD_INTERFACE, prefix).await)
+    }
+
+    fn disconnect(&self) -> Result<(), LabError> {
+        let outside = current()?;
+        self.in_each_pod(async |links, prefix| links.remove_link_route(POD_INTERFACE, prefix).await)?;
+        self.namespace.run(|| {
+            netlink::here(async |links| {
+                for pod in &self.record.pods {
+                    links.lower(&pod.host_interface).await?;
+                    links.give(&pod.host_interface, outside.as_fd()).await?;
+                }
+                Ok(())
+            })
+        })??;
+        self.record.pods.iter().try_for_each(|pod| raise_host_end(&pod.host_interface))?;
+        self.namespace.remove()
+    }
+
+    fn in_each_pod(
+        &self,
+        change: impl AsyncFn(&netlink::Links, IpNet) -> Result<(), LabError> + Sync,
+    ) -> Result<(), LabError> {
+        let prefixes = prefixes(&self.record);
+        for pod in &self.record.pods {
+            let inside = Namespace::named(&pod.netns);
+            inside.run(|| {
+                netlink::here(async |links| {
+                    for prefix in prefixes {
+                        change(&links, prefix).await?;
+                    }
+                    Ok(())
+                })
+            })??;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        if let Err(error) = self.disconnect() {
+            // What is left behind is in the record, and goes with the lab.
+            eprintln!("lab {}: {error}", self.record.id);
+        }
+    }
+}
+
+/// The shortest prefixes that hold all pods: whatever the pods' plan had, at least that is on the link.
+fn prefixes(record: &Record) -> [IpNet; 2] {
+    let v4 = record.pods.iter().map(|pod| pod.v4.to_bits());
+    let v6 = record.pods.iter().map(|pod| pod.v6.to_bits());
+    let common4 = v4.clone().fold(0, |differ, address| differ | (address ^ record.pods[0].v4.to_bits()));
+    let common6 = v6.clone().fold(0, |differ, address| differ | (address ^ record.pods[0].v6.to_bits()));
+    [
+        Ipv4Net::new_assert(record.pods[0].v4, common4.leading_zeros() as u8).trunc().into(),
+        Ipv6Net::new_assert(record.pods[0].v6, common6.leading_zeros() as u8).trunc().into(),
+    ]
+}

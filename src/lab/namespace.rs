@@ -1,0 +1,179 @@
+//! Named network namespaces: made, entered by a thread of their own, removed.
+//!
+//! A name is a file in `/run/netns` on which the namespace is bound, the form that `ip netns` knows. Before it gets its name
+//! a namespace is marked: the alias of its loopback interface names the lab. A namespace without the mark is not
+//! this lab's, whatever it is called.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use rustix::io::Errno;
+use rustix::mount::{
+    MountPropagationFlags, UnmountFlags, mount_bind, mount_bind_recursive, mount_change, unmount,
+};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
+
+use super::error::{Doing, write_setting};
+use super::{LabError, netlink};
+
+/// Where named namespaces are.
+const DIRECTORY: &str = "/run/netns";
+/// The namespace of the thread that opens it.
+pub(super) const OF_THIS_THREAD: &str = "/proc/thread-self/ns/net";
+
+/// A named network namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Namespace {
+    name: String,
+}
+
+/// What stands behind a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Nothing.
+    Nothing,
+    /// A file that no namespace is bound on: its making was cut short.
+    Unbound,
+    /// A namespace with the mark.
+    Marked,
+    /// Something else.
+    Foreign,
+}
+
+impl Namespace {
+    /// The namespace of this name, whether it exists or not.
+    pub(super) fn named(name: &str) -> Namespace {
+        Namespace { name: name.to_owned() }
+    }
+
+    /// Its name, for `ip netns`.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The file that it is bound on.
+    pub fn path(&self) -> PathBuf {
+        Path::new(DIRECTORY).join(&self.name)
+    }
+
+    /// Makes the namespace, with its loopback interface up and marked, and settings under which pods have their
+    /// addresses at once and take none from the network.
+    pub(super) fn create(name: &str, mark: &str) -> Result<Namespace, LabError> {
+        let namespace = Namespace::named(name);
+        share_directory().doing(|| format!("prepare {DIRECTORY}"))?;
+        on_a_thread(name, || {
+            leave_namespace().doing(|| "make a network namespace".to_owned())?;
+            settle()?;
+            netlink::here(async |links| links.mark_and_raise("lo", mark).await)?;
+            File::create_new(namespace.path()).doing(|| format!("create {}", namespace.path().display()))?;
+            mount_bind(OF_THIS_THREAD, namespace.path())
+                .doing(|| format!("bind a namespace on {}", namespace.path().display()))
+        })?;
+        Ok(namespace)
+    }
+
+    /// Runs `f` on a thread of its own inside the namespace. The caller's thread stays where it is.
+    ///
+    /// Sockets and children that `f` makes stay in the namespace, wherever they are used afterwards.
+    pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+        let file = self.open()?;
+        on_a_thread(&self.name, || {
+            enter(&file).doing(|| format!("enter network namespace {}", self.name))?;
+            Ok(f())
+        })
+    }
+
+    /// The namespace as an open file, as `setns` and netlink take it.
+    pub(super) fn open(&self) -> Result<File, LabError> {
+        File::open(self.path()).doing(|| format!("open network namespace {}", self.name))
+    }
+
+    /// Looks what stands behind the name.
+    pub(super) fn find(&self, mark: &str) -> Result<Found, LabError> {
+        let file = match File::open(self.path()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
+            file => file.doing(|| format!("open {}", self.path().display()))?,
+        };
+        let entered = on_a_thread(&self.name, || match enter(&file) {
+            // Not a namespace: `setns(2)`.
+            Err(Errno::INVAL) => Ok(None),
+            Err(error) => Err(error).doing(|| format!("enter network namespace {}", self.name)),
+            Ok(()) => netlink::here(async |links| links.alias("lo").await).map(Some),
+        })?;
+        let size = || file.metadata().map(|metadata| metadata.is_file() && metadata.len() == 0);
+        Ok(match entered {
+            None if size().doing(|| format!("look at {}", self.path().display()))? => Found::Unbound,
+            Some(Some(alias)) if alias == mark => Found::Marked,
+            _ => Found::Foreign,
+        })
+    }
+
+    /// Takes the name away. The namespace itself goes with the last thread in it.
+    pub(super) fn remove(&self) -> Result<(), LabError> {
+        match unmount(self.path(), UnmountFlags::DETACH) {
+            // Nothing is bound on the file.
+            Ok(()) | Err(Errno::INVAL) => (),
+            Err(error) => return Err(error).doing(|| format!("unbind {}", self.path().display())),
+        }
+        std::fs::remove_file(self.path()).doing(|| format!("remove {}", self.path().display()))
+    }
+}
+
+/// Opens the namespace of the calling thread.
+pub(super) fn current() -> Result<File, LabError> {
+    File::open(OF_THIS_THREAD).doing(|| format!("open {OF_THIS_THREAD}"))
+}
+
+/// Runs `f` on a new thread and waits: whatever `f` does to the namespaces of its thread ends with it.
+pub(super) fn on_a_thread<T: Send>(
+    name: &str,
+    f: impl FnOnce() -> Result<T, LabError> + Send,
+) -> Result<T, LabError> {
+    thread::scope(|scope| {
+        let thread = named(name).spawn_scoped(scope, f).doing(|| "start a thread".to_owned())?;
+        thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    })
+}
+
+fn named(name: &str) -> thread::Builder {
+    thread::Builder::new().name(name.to_owned())
+}
+
+fn enter(namespace: &File) -> rustix::io::Result<()> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+}
+
+#[expect(deprecated, reason = "what makes `unshare` unsafe is its flag FILES, and it stays unused here")]
+fn leave_namespace() -> rustix::io::Result<()> {
+    rustix::thread::unshare(UnshareFlags::NEWNET)
+}
+
+/// Settings of the namespace that the calling thread is in; interfaces made later inherit them.
+fn settle() -> Result<(), LabError> {
+    // Pods ping without privilege.
+    write_setting("/proc/sys/net/ipv4/ping_group_range", "0 2147483647")?;
+    for (setting, value) in
+        [("accept_ra", "0"), ("accept_dad", "0"), ("dad_transmits", "0"), ("router_solicitations", "0")]
+    {
+        write_setting(format!("/proc/sys/net/ipv6/conf/default/{setting}"), value)?;
+    }
+    Ok(())
+}
+
+/// Makes the directory a shared mount, as `ip netns add` does. Were it not one, then a later `ip netns add` would bind it
+/// on itself, and the names made before could no longer be removed.
+fn share_directory() -> io::Result<()> {
+    std::fs::create_dir_all(DIRECTORY)?;
+    let share = || mount_change(DIRECTORY, MountPropagationFlags::SHARED | MountPropagationFlags::REC);
+    match share() {
+        Err(Errno::INVAL) => {
+            mount_bind_recursive(DIRECTORY, DIRECTORY)?;
+            Ok(share()?)
+        }
+        result => Ok(result?),
+    }
+}

@@ -1,0 +1,172 @@
+//! The plan of a lab: which pods, on which interfaces, with which addresses. Pure.
+//!
+//! A pod has one IPv4 and one IPv6 address, each alone in its prefix (/32, /128), and default routes by way of link-local
+//! gateways. So every packet between pods goes to the gateway, which is the switch: no two pods share a link.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::{Ipv4Net, Ipv6Net};
+use serde::{Deserialize, Serialize};
+
+use super::LabError;
+use crate::dataplane::Mac;
+use crate::limits::{MTU_MAX, PORTS_MAX, WORKERS_MAX};
+use crate::tables::PodName;
+
+/// A pod's IPv4 gateway.
+pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+/// A pod's IPv6 gateway.
+pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+/// The name of the interface inside a pod.
+pub const POD_INTERFACE: &str = "eth0";
+/// Longest interface name: `IFNAMSIZ` of `linux/if.h`, less its closing zero.
+const INTERFACE_NAME_MAX: usize = 15;
+/// Longest file name (`NAME_MAX` of `linux/limits.h`): a named namespace is a file.
+const NAMESPACE_NAME_MAX: usize = 255;
+
+/// What a lab shall look like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LabSpec {
+    /// The pods.
+    pub pods: Vec<PodName>,
+    /// Queues of both ends of each veth pair: as many as the switch has workers.
+    pub workers: u16,
+    /// MTU of both ends, bytes.
+    pub mtu: u32,
+    /// Pods have addresses of this prefix, from the second on.
+    pub v4: Ipv4Net,
+    /// The same for IPv6.
+    pub v6: Ipv6Net,
+}
+
+impl LabSpec {
+    /// A lab of these pods in namespace `default` or as `namespace/name`, with one worker and MTU 1500.
+    pub fn of(pods: &[&str]) -> Result<LabSpec, LabError> {
+        let pods = pods.iter().map(|pod| pod.parse()).collect::<Result<Vec<PodName>, String>>();
+        Ok(LabSpec {
+            pods: pods.map_err(LabError::Plan)?,
+            workers: 1,
+            mtu: 1500,
+            v4: Ipv4Net::new_assert(Ipv4Addr::new(10, 77, 0, 0), 16),
+            v6: Ipv6Net::new_assert(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0), 64),
+        })
+    }
+}
+
+/// The plan of one pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodPlan {
+    /// Its name.
+    pub pod: PodName,
+    /// The name of its network namespace.
+    pub netns: String,
+    /// The host end of its veth pair. The other end is [`POD_INTERFACE`].
+    pub host_interface: String,
+    /// Ethernet address of its end.
+    pub mac: Mac,
+    /// Its IPv4 address.
+    pub v4: Ipv4Addr,
+    /// Its IPv6 address.
+    pub v6: Ipv6Addr,
+}
+
+impl PodPlan {
+    /// Its addresses, IPv4 first.
+    pub fn addresses(&self) -> [IpAddr; 2] {
+        [self.v4.into(), self.v6.into()]
+    }
+}
+
+/// The pods of `spec` in a lab with this id.
+pub(super) fn plan(id: &str, spec: &LabSpec) -> Result<Vec<PodPlan>, LabError> {
+    check(spec)?;
+    spec.pods.iter().enumerate().map(|(number, pod)| plan_pod(id, spec, number, pod)).collect()
+}
+
+fn plan_pod(id: &str, spec: &LabSpec, number: usize, pod: &PodName) -> Result<PodPlan, LabError> {
+    let netns = netns_name(id, &short_name(pod));
+    let host_interface = format!("pal{id}p{number}");
+    if netns.len() > NAMESPACE_NAME_MAX || host_interface.len() > INTERFACE_NAME_MAX {
+        return Err(LabError::Plan(format!("the name of pod {pod} is too long for a namespace: shorten it")));
+    }
+    let full = |prefix: String| {
+        LabError::Plan(format!("{prefix} has no address for pod {pod}: use a shorter prefix, or fewer pods"))
+    };
+    let [_, _, b2, b1] = (number as u32).to_be_bytes();
+    Ok(PodPlan {
+        pod: pod.clone(),
+        netns,
+        host_interface,
+        // Locally administered, unicast (IEEE 802c).
+        mac: Mac([0x02, 0x70, 0x6f, 0x64, b2, b1]),
+        v4: spec.v4.hosts().nth(number + 1).ok_or_else(|| full(spec.v4.to_string()))?,
+        v6: spec.v6.hosts().nth(number + 2).ok_or_else(|| full(spec.v6.to_string()))?,
+    })
+}
+
+/// The name of a namespace of a lab, recognisable by its first letters.
+pub(super) fn netns_name(id: &str, what: &str) -> String {
+    format!("pal-{id}-{what}")
+}
+
+/// How a pod is called within its lab: `_` stands in no Kubernetes name, so no two pods are called alike.
+fn short_name(pod: &PodName) -> String {
+    if pod.namespace == "default" { pod.name.clone() } else { format!("{}_{}", pod.namespace, pod.name) }
+}
+
+fn check(spec: &LabSpec) -> Result<(), LabError> {
+    let wrong = |text: String| Err(LabError::Plan(text));
+    if spec.pods.is_empty() || spec.pods.len() > PORTS_MAX {
+        return wrong(format!("a lab has 1 to {PORTS_MAX} pods, not {}", spec.pods.len()));
+    }
+    if spec.workers == 0 || usize::from(spec.workers) > WORKERS_MAX {
+        return wrong(format!("a switch has 1 to {WORKERS_MAX} workers, not {}", spec.workers));
+    }
+    // 1280 is the least that IPv6 works with (RFC 8200 section 5).
+    if spec.mtu < 1280 || spec.mtu as usize > MTU_MAX {
+        return wrong(format!("the MTU of a lab is 1280 to {MTU_MAX}, not {}", spec.mtu));
+    }
+    for (number, pod) in spec.pods.iter().enumerate() {
+        if spec.pods[..number].contains(pod) {
+            return wrong(format!("pod {pod} stands twice in the lab"));
+        }
+        if pod.to_string().contains(|c: char| !(c.is_ascii_alphanumeric() || "-./".contains(c))) {
+            return wrong(format!("{pod}: a pod's name has letters, digits, - and . only"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_addresses_are_distinct_and_fit() {
+        let spec = LabSpec::of(&["db", "other/db", "other/web"]).unwrap();
+        let pods = plan("a1b2c3", &spec).unwrap();
+        assert_eq!(pods[0].netns, "pal-a1b2c3-db");
+        assert_eq!(pods[1].netns, "pal-a1b2c3-other_db");
+        assert_eq!(pods[2].host_interface, "pala1b2c3p2");
+        assert_eq!(pods[0].v4, Ipv4Addr::new(10, 77, 0, 2));
+        assert_eq!(pods[2].v6, "fd77::4".parse::<Ipv6Addr>().unwrap());
+        assert!(pods.iter().all(|pod| pod.host_interface.len() <= INTERFACE_NAME_MAX));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused() {
+        let good = LabSpec::of(&["a", "b"]).unwrap();
+        let refused = |spec: LabSpec| plan("a1b2c3", &spec).unwrap_err().to_string();
+        assert!(refused(LabSpec { workers: 0, ..good.clone() }).contains("workers"));
+        assert!(refused(LabSpec { mtu: 9000, ..good.clone() }).contains("MTU"));
+        assert!(
+            refused(LabSpec { v4: "10.0.0.0/31".parse().unwrap(), ..good.clone() }).contains("no address")
+        );
+        assert!(refused(LabSpec { pods: vec![], ..good }).contains("pods"));
+        assert!(refused(LabSpec::of(&["a", "default/a"]).unwrap()).contains("twice"));
+        assert!(
+            refused(LabSpec::of(&["../../etc"]).unwrap_or_else(|_| LabSpec::of(&["a b"]).unwrap()))
+                .contains("letters")
+        );
+    }
+}

@@ -1,0 +1,76 @@
+//! Processes by identity: a number alone may be another process's by the time it is used.
+
+use std::io;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+
+/// A process that was alive when it was noted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// When it started, in clock ticks since boot: field 22 of `/proc/PID/stat` (proc(5)).
+    pub started: u64,
+}
+
+impl Process {
+    /// The process with this number; `None` where there is none.
+    pub fn find(pid: u32) -> Option<Process> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        Some(Process { pid, started: started(&stat)? })
+    }
+
+    /// The calling process.
+    pub fn this() -> Option<Process> {
+        Process::find(std::process::id())
+    }
+
+    /// Whether it still runs.
+    pub fn is_alive(&self) -> bool {
+        Process::find(self.pid) == Some(*self)
+    }
+
+    /// Ends it at once. Nothing happens to another process that has its number.
+    pub fn kill(&self) -> io::Result<()> {
+        let Some(pid) = Pid::from_raw(self.pid as i32) else { return Ok(()) };
+        // The descriptor holds on to one process; what is checked after opening stays true.
+        let process = match pidfd_open(pid, PidfdFlags::empty()) {
+            Err(rustix::io::Errno::SRCH) => return Ok(()),
+            process => process?,
+        };
+        if self.is_alive() {
+            pidfd_send_signal(process, Signal::KILL)?;
+        }
+        Ok(())
+    }
+}
+
+/// The start of a process that is not a zombie.
+fn started(stat: &str) -> Option<u64> {
+    // The name, in parentheses, may hold anything; what follows it is field 3.
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_alive_and_one_of_another_start_is_not() {
+        let this = Process::this().unwrap();
+        assert!(this.is_alive());
+        let other = Process { started: this.started + 1, ..this };
+        assert!(!other.is_alive());
+        other.kill().unwrap();
+    }
+
+    #[test]
+    fn a_name_with_parentheses_and_blanks_does_not_shift_the_fields() {
+        let fields: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
+        assert_eq!(started(&format!("1 (a) R 7) S {}", fields.join(" "))), Some(22));
+        assert_eq!(started(&format!("1 (a) Z {}", fields.join(" "))), None);
+    }
+}

@@ -1,0 +1,255 @@
+//! The switch as a child process that connects the pods of a lab.
+
+use std::fmt::Write;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+use super::error::Doing;
+use super::plan::{GATEWAY_V4, GATEWAY_V6};
+use super::{Lab, LabError, Pod};
+use crate::agent::load::{LoadOptions, load};
+use crate::control::protocol::{PodRequest, PortRequest};
+use crate::control::{Client, ClientError};
+use crate::dataplane::PortKind;
+use crate::ids::Generation;
+use crate::tables::RuleTables;
+
+/// Longest wait for the control socket. Most of it is memory for the UMEM and the conntrack table.
+const START_PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait for a clean stop.
+const STOP_PATIENCE: Duration = Duration::from_secs(10);
+/// Time between looks.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Lines of the log that an error shows.
+const LOG_LINES: usize = 5;
+
+/// How to start the switch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SwitchSpec {
+    /// The `palisade` program.
+    pub program: PathBuf,
+    /// Whether pods stay cut off after a clean stop; if not, the XDP programs go.
+    pub stay_closed: bool,
+    /// More of the configuration, in TOML: sections other than `workers`, `control` and `gateway`.
+    pub config: String,
+}
+
+impl SwitchSpec {
+    /// A switch with the default configuration, which detaches when it stops.
+    pub fn of(program: impl Into<PathBuf>) -> SwitchSpec {
+        SwitchSpec { program: program.into(), stay_closed: false, config: String::new() }
+    }
+}
+
+/// A running switch. Dropped, it stops.
+#[derive(Debug)]
+pub struct Switch {
+    child: Child,
+    client: Client,
+    directory: PathBuf,
+}
+
+impl Switch {
+    /// Starts a switch with as many workers as the lab's veth pairs have queues, and waits until its control socket answers.
+    pub fn start(lab: &mut Lab, spec: &SwitchSpec) -> Result<Switch, LabError> {
+        let directory = lab.directory();
+        let config = directory.join("palisade.toml");
+        let text = config_text(usize::from(lab.record().workers), spec)?;
+        fs::write(&config, text).doing(|| format!("write {}", config.display()))?;
+        let log = log_file(&directory)?;
+        let child = Command::new(&spec.program)
+            .arg("run")
+            .arg("--config")
+            .arg(&config)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().doing(|| "share a log file".to_owned())?)
+            .stderr(log)
+            // A group of its own: Ctrl-C is for the lab, which then stops the switch.
+            .process_group(0)
+            .spawn()
+            .doing(|| format!("start {}", spec.program.display()))?;
+        let client = Client::new(directory.join(SOCKET));
+        let mut switch = Switch { child, client, directory };
+        lab.note_process(switch.pid())?;
+        switch.wait_until_ready()?;
+        Ok(switch)
+    }
+
+    /// Makes a port for each pod of the lab, and attaches the pod.
+    pub fn attach_all(&self, lab: &Lab) -> Result<(), LabError> {
+        lab.pods().try_for_each(|pod| self.attach(&pod))
+    }
+
+    /// Makes a port for the pod, named like its host interface, and attaches the pod.
+    pub fn attach(&self, pod: &Pod) -> Result<(), LabError> {
+        let plan = pod.plan();
+        let port = PortRequest { kind: PortKind::Pod, interface: None, vlan: None, addresses: vec![] };
+        self.client.put_port(&plan.host_interface, &port)?;
+        let request = PodRequest {
+            port: plan.host_interface.clone(),
+            addresses: plan.addresses().to_vec(),
+            mac: Some(plan.mac),
+        };
+        self.client.put_pod(&plan.pod, &request)?;
+        Ok(())
+    }
+
+    /// Detaches the pod, and removes its port.
+    pub fn detach(&self, pod: &Pod) -> Result<(), LabError> {
+        self.client.delete_pod(&pod.plan().pod)?;
+        Ok(self.client.delete_port(&pod.plan().host_interface)?)
+    }
+
+    /// Compiles manifests and loads the tables; when this returns every worker judges by them.
+    pub fn apply(&self, manifests: &str) -> Result<Generation, LabError> {
+        Ok(self.client.put_tables(&compile(&self.directory, manifests)?)?.generation)
+    }
+
+    /// Its control socket.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it logged.
+    pub fn log(&self) -> Result<String, LabError> {
+        let file = self.directory.join(LOG);
+        fs::read_to_string(&file).doing(|| format!("read {}", file.display()))
+    }
+
+    /// Stops it cleanly, and says how it ended.
+    pub fn stop(mut self) -> Result<ExitStatus, LabError> {
+        self.end().doing(|| "stop the switch".to_owned())
+    }
+
+    /// Kills it: no handler, no destructor runs.
+    pub fn kill(mut self) -> Result<(), LabError> {
+        self.child.kill().and_then(|()| self.child.wait()).doing(|| "kill the switch".to_owned())?;
+        Ok(())
+    }
+
+    /// Lets it run on; it ends with its lab.
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+
+    fn wait_until_ready(&mut self) -> Result<(), LabError> {
+        let start = Instant::now();
+        loop {
+            let status = self.child.try_wait().doing(|| "look after the switch".to_owned())?;
+            if let Some(status) = status {
+                return Err(self.failed(&format!("the switch ended while starting ({status})")));
+            }
+            match self.client.status() {
+                Ok(_) => return Ok(()),
+                Err(ClientError::NotRunning { .. }) if start.elapsed() < START_PATIENCE => sleep(LOOK_AGAIN),
+                Err(error) => return Err(self.failed(&error.to_string())),
+            }
+        }
+    }
+
+    fn failed(&self, what: &str) -> LabError {
+        let log = self.log().unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let last = lines[lines.len().saturating_sub(LOG_LINES)..].join("\n");
+        LabError::Switch(format!("{what}; it said:\n{last}"))
+    }
+
+    fn end(&mut self) -> io::Result<ExitStatus> {
+        if let Some(status) = self.child.try_wait()? {
+            return Ok(status);
+        }
+        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+            kill_process(pid, Signal::TERM)?;
+        }
+        let asked = Instant::now();
+        while asked.elapsed() < STOP_PATIENCE {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            sleep(LOOK_AGAIN);
+        }
+        self.child.kill()?;
+        self.child.wait()
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        // Whatever fails here, the lab's record has the process.
+        let _ = self.end();
+    }
+}
+
+impl From<ClientError> for LabError {
+    fn from(error: ClientError) -> LabError {
+        LabError::Switch(error.to_string())
+    }
+}
+
+/// The control socket, in the lab's directory.
+const SOCKET: &str = "control.sock";
+/// What the switch prints.
+const LOG: &str = "switch.log";
+/// The manifests that were compiled last.
+const MANIFESTS: &str = "manifests.yaml";
+
+/// Compiles manifests. They stay in the lab's directory, for whoever wants to see what is loaded.
+fn compile(directory: &Path, manifests: &str) -> Result<RuleTables, LabError> {
+    let file = directory.join(MANIFESTS);
+    fs::write(&file, manifests).doing(|| format!("write {}", file.display()))?;
+    let compiled = load(&[file], &LoadOptions::default());
+    compiled.map(|compiled| compiled.tables).map_err(|rejected| LabError::Switch(rejected.to_string()))
+}
+
+fn log_file(directory: &Path) -> Result<File, LabError> {
+    let file = directory.join(LOG);
+    OpenOptions::new().create(true).append(true).open(&file).doing(|| format!("open {}", file.display()))
+}
+
+fn config_text(workers: usize, spec: &SwitchSpec) -> Result<String, LabError> {
+    let cores = cores(workers).doing(|| "learn which cores may be used".to_owned())?;
+    let mut text = format!("on_stop = \"{}\"\n", if spec.stay_closed { "closed" } else { "detach" });
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "[workers]\ncores = {cores:?}");
+    let _ = writeln!(text, "[control]\nsocket = \"{SOCKET}\"");
+    let _ = writeln!(text, "[gateway]\naddresses = [\"{GATEWAY_V4}\", \"{GATEWAY_V6}\"]");
+    text.push_str(&spec.config);
+    Ok(text)
+}
+
+/// One core for each worker, the last that this process may run on first; again from there where there are too few.
+fn cores(workers: usize) -> io::Result<Vec<usize>> {
+    let allowed = sched_getaffinity(None)?;
+    let allowed = (0..CpuSet::MAX_CPU).rev().filter(|&core| allowed.is_set(core));
+    Ok(allowed.collect::<Vec<_>>().into_iter().cycle().take(workers).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn the_generated_configuration_is_one_that_the_switch_takes() {
+        let spec =
+            SwitchSpec { config: "[conntrack]\nflows = 4096\n".to_owned(), ..SwitchSpec::of("palisade") };
+        let text = config_text(3, &spec).unwrap();
+        let config = Config::parse(&text, Path::new("palisade.toml")).unwrap();
+        assert_eq!(config.conntrack.flows, 4096);
+        assert_eq!(config.gateway.addresses.len(), 2);
+        assert_eq!(config.dataplane_settings().unwrap().cores.len(), 3);
+    }
+}

@@ -1,0 +1,141 @@
+//! A lab: made whole, removed whole.
+
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use super::error::write_setting;
+use super::namespace::{Namespace, current};
+use super::plan::{GATEWAY_V4, GATEWAY_V6, POD_INTERFACE};
+use super::process::Process;
+use super::record::Record;
+use super::removal::{Removal, remove, require_root};
+use super::{Bridge, LabError, LabSpec, Pod, PodPlan, netlink};
+
+/// A lab that stands until it is dropped.
+#[derive(Debug)]
+pub struct Lab {
+    record: Record,
+}
+
+impl Lab {
+    /// Makes a lab. Where that fails in the middle, what was made is removed.
+    pub fn up(spec: &LabSpec) -> Result<Lab, LabError> {
+        Lab::up_with(spec, &mut |_| ())
+    }
+
+    /// The same, and tells of each pod when it stands.
+    pub fn up_with(spec: &LabSpec, stands: &mut dyn FnMut(&PodPlan)) -> Result<Lab, LabError> {
+        require_root()?;
+        let lab = Lab { record: Record::create(spec)? };
+        let directory = lab.directory();
+        std::fs::create_dir_all(&directory)
+            .map_err(|source| LabError::Kernel { what: format!("create {}", directory.display()), source })?;
+        for pod in &lab.record.pods {
+            make_pod(pod, &lab.record)?;
+            stands(pod);
+        }
+        Ok(lab)
+    }
+
+    /// Its id: six hexadecimal digits.
+    pub fn id(&self) -> &str {
+        &self.record.id
+    }
+
+    /// Its record.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Its pods, in the order in which they were asked for.
+    pub fn pods(&self) -> impl Iterator<Item = Pod> + '_ {
+        self.record.pods.iter().map(|plan| Pod::new(plan.clone()))
+    }
+
+    /// The pod `name` of namespace `default`, or `namespace/name`.
+    pub fn pod(&self, name: &str) -> Result<Pod, LabError> {
+        Pod::of(&self.record, name)
+    }
+
+    /// A directory for files that go with the lab.
+    pub fn directory(&self) -> PathBuf {
+        self.record.directory()
+    }
+
+    /// Connects the pods by the kernel's bridge until the answer is dropped.
+    pub fn bridge(&self) -> Result<Bridge, LabError> {
+        Bridge::up(&self.record)
+    }
+
+    /// Notes a process that works for the lab from outside its namespaces, so that it ends with the lab.
+    pub fn note_process(&mut self, pid: u32) -> Result<(), LabError> {
+        self.record.processes.retain(Process::is_alive);
+        self.record.processes.extend(Process::find(pid));
+        self.record.update()
+    }
+
+    /// Lets the lab stand until `palisade lab clean`.
+    pub fn keep(mut self) -> Result<Record, LabError> {
+        self.record.owner = None;
+        self.record.update()?;
+        let record = self.record.clone();
+        std::mem::forget(self);
+        Ok(record)
+    }
+
+    /// Removes the lab, and says what came of it.
+    pub fn remove(self) -> Removal {
+        let mut removal = Removal::default();
+        remove(&self.record, &mut removal);
+        std::mem::forget(self);
+        removal
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let mut removal = Removal::default();
+        remove(&self.record, &mut removal);
+        for error in removal.errors {
+            eprintln!("lab {}: {error}", self.record.id);
+        }
+    }
+}
+
+/// Makes a pod. Its veth pair is born in its namespace, and the host end is marked before it leaves: at no time is there an
+/// interface outside that does not say whose it is.
+fn make_pod(pod: &PodPlan, record: &Record) -> Result<(), LabError> {
+    let outside = current()?;
+    let mark = record.mark();
+    let namespace = Namespace::create(&pod.netns, &mark)?;
+    namespace.run(|| {
+        netlink::here(async |links| {
+            links.add_veth(pod, record.workers, record.mtu).await?;
+            links.mark(&pod.host_interface, &mark).await?;
+            links.give(&pod.host_interface, outside.as_fd()).await
+        })
+    })??;
+    raise_host_end(&pod.host_interface)?;
+    namespace.run(|| {
+        netlink::here(async |links| {
+            links.raise(POD_INTERFACE).await?;
+            for address in pod.addresses() {
+                links.add_address(POD_INTERFACE, address).await?;
+            }
+            links.add_default_route(POD_INTERFACE, GATEWAY_V4.into()).await?;
+            links.add_default_route(POD_INTERFACE, GATEWAY_V6.into()).await
+        })
+    })?
+}
+
+/// Sets the host end of a pod up in the calling thread's namespace, so that the stack there neither sends nor answers on it.
+pub(super) fn raise_host_end(interface: &str) -> Result<(), LabError> {
+    let ipv4 = format!("/proc/sys/net/ipv4/conf/{interface}");
+    // 8: answer ARP for no local address; 1: take packets only from where their source is routed to.
+    // Documentation/networking/ip-sysctl.rst
+    for (setting, value) in [("arp_ignore", "8"), ("rp_filter", "1"), ("forwarding", "0")] {
+        write_setting(format!("{ipv4}/{setting}"), value)?;
+    }
+    write_setting(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"), "1")?;
+    netlink::beside(async |links| links.raise(interface).await)
+}

@@ -1,0 +1,102 @@
+//! How fast: round trips, and bytes a second.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use super::server::Service;
+use crate::lab::error::Doing;
+use crate::lab::{LabError, Pod};
+
+/// Bytes of a message whose round trip is timed.
+const MESSAGE_BYTES: usize = 64;
+/// Bytes written at once for throughput.
+const WRITE_BYTES: usize = 128 * 1024;
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Round trips of one message after the other on one TCP connection, microseconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Round trips.
+    pub count: u64,
+    /// Half of them took at most this.
+    pub p50_us: f64,
+    /// 99 of 100.
+    pub p99_us: f64,
+    /// The longest.
+    pub max_us: f64,
+}
+
+/// One TCP connection, as fast as it goes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Throughput {
+    /// Bytes that the server received.
+    pub bytes: u64,
+    /// From the first byte to the server's receipt.
+    pub seconds: f64,
+    /// The quotient.
+    pub gbit_per_s: f64,
+}
+
+/// Times round trips to a [`super::Server`] for as long as told.
+pub fn latency(pod: &Pod, to: IpAddr, port: u16, duration: Duration) -> Result<Latency, LabError> {
+    let times = measure(pod, to, port, Service::Echo, |mut connection| {
+        // Three digits, as far as the time-out.
+        let mut times = Histogram::<u64>::new(3).map_err(io::Error::other)?;
+        let (message, mut answer) = ([0x55; MESSAGE_BYTES], [0; MESSAGE_BYTES]);
+        let start = Instant::now();
+        while start.elapsed() < duration {
+            let sent = Instant::now();
+            connection.write_all(&message)?;
+            connection.read_exact(&mut answer)?;
+            times.record(sent.elapsed().as_nanos() as u64).map_err(io::Error::other)?;
+        }
+        Ok(times)
+    })?;
+    let microseconds = |nanoseconds: u64| nanoseconds as f64 / 1e3;
+    Ok(Latency {
+        count: times.len(),
+        p50_us: microseconds(times.value_at_quantile(0.5)),
+        p99_us: microseconds(times.value_at_quantile(0.99)),
+        max_us: microseconds(times.max()),
+    })
+}
+
+/// Sends to a [`super::Server`] for as long as told.
+pub fn throughput(pod: &Pod, to: IpAddr, port: u16, duration: Duration) -> Result<Throughput, LabError> {
+    let (bytes, seconds) = measure(pod, to, port, Service::Sink, |mut connection| {
+        let data = vec![0x55; WRITE_BYTES];
+        let start = Instant::now();
+        while start.elapsed() < duration {
+            connection.write_all(&data)?;
+        }
+        connection.shutdown(Shutdown::Write)?;
+        let mut received = [0; 8];
+        connection.read_exact(&mut received)?;
+        Ok((u64::from_be_bytes(received), start.elapsed().as_secs_f64()))
+    })?;
+    Ok(Throughput { bytes, seconds, gbit_per_s: bytes as f64 * 8.0 / seconds / 1e9 })
+}
+
+fn measure<T>(
+    pod: &Pod,
+    to: IpAddr,
+    port: u16,
+    service: Service,
+    f: impl FnOnce(TcpStream) -> io::Result<T>,
+) -> Result<T, LabError> {
+    let connection = pod.run(|| TcpStream::connect_timeout(&SocketAddr::new(to, port), PATIENCE))?;
+    let start = || -> io::Result<TcpStream> {
+        let mut connection = connection?;
+        connection.set_nodelay(true)?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        connection.set_write_timeout(Some(PATIENCE))?;
+        connection.write_all(&[service as u8])?;
+        Ok(connection)
+    };
+    start().and_then(f).doing(|| format!("measure from pod {} to {to} port {port}", pod.plan().pod))
+}

@@ -1,0 +1,147 @@
+//! Probes: one connection, one exchange, one echo, and what became of it.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketType, ipproto, socket};
+use serde::{Deserialize, Serialize};
+
+use super::server::Service;
+use crate::lab::{LabError, Pod};
+use crate::net::flow::Protocol;
+
+/// What became of a probe.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Outcome {
+    /// An answer came.
+    Allowed,
+    /// No answer came in time: what a policy that denies looks like.
+    TimedOut,
+    /// The pod answered that nobody listens: policy let it pass.
+    Refused,
+    /// Anything else, in the kernel's words.
+    Failed(String),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Outcome::Allowed => f.pad("allowed"),
+            Outcome::TimedOut => f.pad("timed out"),
+            Outcome::Refused => f.pad("refused"),
+            Outcome::Failed(why) => write!(f, "failed: {why}"),
+        }
+    }
+}
+
+/// A probe by protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Probe {
+    /// TCP, UDP, or the ICMP of the family of `to`.
+    pub protocol: Protocol,
+    /// Destination.
+    pub to: IpAddr,
+    /// Destination port; of no meaning for ICMP.
+    pub port: u16,
+}
+
+impl Probe {
+    /// Makes the probe from `pod`.
+    pub fn run(&self, pod: &Pod, patience: Duration) -> Result<Outcome, LabError> {
+        match self.protocol {
+            Protocol::TCP => tcp_connect(pod, self.to, self.port, patience),
+            Protocol::UDP => udp_exchange(pod, self.to, self.port, patience),
+            Protocol::ICMP | Protocol::ICMPV6 => ping(pod, self.to, patience),
+            other => Err(LabError::Plan(format!("no probe speaks {other}: use TCP, UDP or ICMP"))),
+        }
+    }
+}
+
+/// Opens a TCP connection to a [`super::Server`], and has one message sent back over it.
+pub fn tcp_connect(pod: &Pod, to: IpAddr, port: u16, patience: Duration) -> Result<Outcome, LabError> {
+    let exchange = || {
+        let mut connection = TcpStream::connect_timeout(&SocketAddr::new(to, port), patience)?;
+        connection.set_read_timeout(Some(patience))?;
+        let message = *b"Ehello";
+        debug_assert_eq!(message[0], Service::Echo as u8);
+        connection.write_all(&message)?;
+        let mut answer = [0; 5];
+        connection.read_exact(&mut answer)?;
+        same(&answer, &message[1..])
+    };
+    pod.run(exchange).map(outcome)
+}
+
+/// Sends a UDP datagram, and waits for it to come back.
+pub fn udp_exchange(pod: &Pod, to: IpAddr, port: u16, patience: Duration) -> Result<Outcome, LabError> {
+    let exchange = || {
+        let socket = UdpSocket::bind((any(to), 0))?;
+        socket.connect((to, port))?;
+        let message = *b"hello";
+        send_and_compare(&socket, &message, &message, 0, patience)
+    };
+    pod.run(exchange).map(outcome)
+}
+
+/// Sends an ICMP or `ICMPv6` echo request, and waits for the reply.
+pub fn ping(pod: &Pod, to: IpAddr, patience: Duration) -> Result<Outcome, LabError> {
+    // Types of RFC 792 and RFC 4443 sections 4.1 and 4.2.
+    let (family, protocol, request, reply) = match to {
+        IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP, 8, 0),
+        IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6, 128, 129),
+    };
+    let exchange = || {
+        // The kernel fills in identifier and checksum of an echo that leaves a datagram socket (icmp(7)), and takes the
+        // checksum of the reply for its own.
+        let socket = UdpSocket::from(socket(family, SocketType::DGRAM, Some(protocol))?);
+        socket.connect((to, 0))?;
+        let echo = |kind| [&[kind, 0, 0, 0, 0, 0, 0, 1], &b"palisade lab echo"[..]].concat();
+        send_and_compare(&socket, &echo(request), &echo(reply), ECHO_VARYING_BYTES, patience)
+    };
+    pod.run(exchange).map(outcome)
+}
+
+/// Code, checksum and identifier of an echo, behind its type: not compared.
+const ECHO_VARYING_BYTES: usize = 5;
+
+/// Sends on a connected socket and compares what comes; behind the first byte, `varying` bytes may differ.
+fn send_and_compare(
+    socket: &UdpSocket,
+    message: &[u8],
+    wanted: &[u8],
+    varying: usize,
+    patience: Duration,
+) -> io::Result<()> {
+    socket.set_read_timeout(Some(patience))?;
+    socket.send(message)?;
+    let mut answer = [0; 64];
+    let bytes = socket.recv(&mut answer)?;
+    let answer = &answer[..bytes];
+    if answer.len() <= varying || answer[0] != wanted[0] {
+        return same(answer, wanted);
+    }
+    same(&answer[1 + varying..], &wanted[1 + varying..])
+}
+
+fn same(answer: &[u8], wanted: &[u8]) -> io::Result<()> {
+    if answer == wanted { Ok(()) } else { Err(io::Error::other("the answer is not what was sent")) }
+}
+
+fn any(family: IpAddr) -> IpAddr {
+    if family.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+fn outcome(result: io::Result<()>) -> Outcome {
+    match result {
+        Ok(()) => Outcome::Allowed,
+        // A socket's time-out is reported as `EAGAIN` (socket(7), SO_RCVTIMEO).
+        Err(error) if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => {
+            Outcome::TimedOut
+        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Outcome::Refused,
+        Err(error) => Outcome::Failed(error.to_string()),
+    }
+}

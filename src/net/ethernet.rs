@@ -1,0 +1,68 @@
+//! Ethernet II with at most one 802.1Q tag (IEEE 802.3, 802.1Q).
+
+use super::be16;
+use super::mac::Mac;
+
+/// `ETH_P_IP` of `linux/if_ether.h`.
+pub const IPV4: u16 = 0x0800;
+/// `ETH_P_ARP`.
+pub const ARP: u16 = 0x0806;
+/// `ETH_P_IPV6`.
+pub const IPV6: u16 = 0x86dd;
+/// `ETH_P_8021Q`.
+pub const VLAN: u16 = 0x8100;
+/// Bytes of the header without a tag: `ETH_HLEN`.
+pub const HEADER_BYTES: usize = 14;
+/// Bytes of an 802.1Q tag.
+pub const TAG_BYTES: usize = 4;
+
+/// A header, tag taken apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ethernet {
+    /// Destination.
+    pub dst: Mac,
+    /// Source.
+    pub src: Mac,
+    /// VLAN identifier of an 802.1Q tag; `None` without a tag or with a priority tag (identifier 0).
+    pub vlan: Option<u16>,
+    /// Ethertype behind the tag.
+    pub ethertype: u16,
+    /// Bytes up to the payload.
+    pub header_bytes: usize,
+}
+
+/// Reads the header; `None` where the frame ends before it does.
+#[inline]
+pub fn parse(frame: &[u8]) -> Option<Ethernet> {
+    let header: &[u8; HEADER_BYTES] = frame.first_chunk()?;
+    let dst = Mac([header[0], header[1], header[2], header[3], header[4], header[5]]);
+    let src = Mac([header[6], header[7], header[8], header[9], header[10], header[11]]);
+    let ethertype = be16(header, 12);
+    if ethertype != VLAN {
+        return Some(Ethernet { dst, src, vlan: None, ethertype, header_bytes: HEADER_BYTES });
+    }
+    let tag: &[u8; TAG_BYTES] = frame[HEADER_BYTES..].first_chunk()?;
+    let identifier = be16(tag, 0) & 0x0fff;
+    Some(Ethernet {
+        dst,
+        src,
+        vlan: (identifier != 0).then_some(identifier),
+        ethertype: be16(tag, 2),
+        header_bytes: HEADER_BYTES + TAG_BYTES,
+    })
+}
+
+/// Writes the addresses.
+#[inline]
+pub fn set_addresses(frame: &mut [u8], dst: Mac, src: Mac) {
+    if let Some(header) = frame.first_chunk_mut::<12>() {
+        header[..6].copy_from_slice(&dst.0);
+        header[6..].copy_from_slice(&src.0);
+    }
+}
+
+/// The multicast address of an IPv6 group (RFC 2464 section 7).
+pub fn ipv6_multicast(group: std::net::Ipv6Addr) -> Mac {
+    let [.., a, b, c, d] = group.octets();
+    Mac([0x33, 0x33, a, b, c, d])
+}

@@ -1,0 +1,151 @@
+//! IPv6 and its extension headers (RFC 8200).
+
+use super::flow::Protocol;
+use super::{be16, be32};
+
+/// Bytes of the fixed header.
+pub const HEADER_BYTES: usize = 40;
+/// Extension headers that a packet may have; more are malformed here.
+pub const EXTENSIONS_MAX: usize = 8;
+
+/// A view of the fixed header.
+#[derive(Debug, Clone, Copy)]
+pub struct Ipv6<'a>(&'a [u8; HEADER_BYTES]);
+
+impl<'a> Ipv6<'a> {
+    /// The header at the start of `packet`; `None` where it is too short.
+    #[inline]
+    pub fn new(packet: &'a [u8]) -> Option<Ipv6<'a>> {
+        packet.first_chunk().map(Ipv6)
+    }
+
+    /// Version, 6.
+    #[inline]
+    pub fn version(self) -> u8 {
+        self.0[0] >> 4
+    }
+
+    /// Bytes behind the fixed header.
+    #[inline]
+    pub fn payload_bytes(self) -> usize {
+        usize::from(be16(self.0, 4))
+    }
+
+    /// What comes next: a protocol or an extension header.
+    #[inline]
+    pub fn next_header(self) -> u8 {
+        self.0[6]
+    }
+
+    /// Hop limit.
+    #[inline]
+    pub fn hop_limit(self) -> u8 {
+        self.0[7]
+    }
+
+    /// Source address.
+    #[inline]
+    pub fn src(self) -> u128 {
+        address(self.0, 8)
+    }
+
+    /// Destination address.
+    #[inline]
+    pub fn dst(self) -> u128 {
+        address(self.0, 24)
+    }
+}
+
+#[inline]
+fn address(bytes: &[u8], at: usize) -> u128 {
+    let [a, b, c, d] = [0, 4, 8, 12].map(|i| u128::from(be32(bytes, at + i)));
+    a << 96 | b << 64 | c << 32 | d
+}
+
+/// A fragment header (RFC 8200 section 4.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fragment {
+    /// Offset, bytes.
+    pub offset: usize,
+    /// More fragments follow.
+    pub more: bool,
+    /// Shared by the fragments of one packet.
+    pub identification: u32,
+}
+
+/// What stands behind the extension headers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UpperLayer {
+    /// Its protocol: of a fragment with an offset, the protocol that the fragment header names.
+    pub protocol: Protocol,
+    /// Its offset from the start of the IPv6 header.
+    pub offset: usize,
+    /// The fragment header, if there was one.
+    pub fragment: Option<Fragment>,
+}
+
+/// Walks the extension headers of a packet; `None` where they run out of the packet, are too many, or in an
+/// order that RFC 8200 section 4.1 forbids (hop-by-hop options not first).
+#[inline]
+pub fn upper_layer(packet: &[u8]) -> Option<UpperLayer> {
+    let mut next = *packet.get(6)?;
+    let mut offset = HEADER_BYTES;
+    let mut fragment = None;
+    for position in 0..=EXTENSIONS_MAX {
+        let bytes = match next {
+            0 if position != 0 => return None,
+            // Hop-by-hop options, routing, destination options: length in units of 8 bytes, without the first 8.
+            0 | 43 | 60 => usize::from(*packet.get(offset + 1)?) * 8 + 8,
+            44 => {
+                let header: &[u8; 8] = packet.get(offset..)?.first_chunk()?;
+                let found = Fragment {
+                    offset: usize::from(be16(header, 2) & 0xfff8),
+                    more: header[3] & 1 != 0,
+                    identification: be32(header, 4),
+                };
+                if fragment.replace(found).is_some() {
+                    return None;
+                }
+                if found.offset != 0 {
+                    return Some(UpperLayer { protocol: Protocol(header[0]), offset: offset + 8, fragment });
+                }
+                8
+            }
+            // Authentication header (RFC 4302): length in units of 4 bytes, less 2.
+            51 => usize::from(*packet.get(offset + 1)?) * 4 + 8,
+            protocol => return Some(UpperLayer { protocol: Protocol(protocol), offset, fragment }),
+        };
+        next = *packet.get(offset)?;
+        offset += bytes;
+        if offset > packet.len() {
+            return None;
+        }
+    }
+    None
+}
+
+/// Takes one off the hop limit.
+#[inline]
+pub fn decrement_hop_limit(packet: &mut [u8]) {
+    if let Some(header) = packet.first_chunk_mut::<HEADER_BYTES>() {
+        header[7] = header[7].wrapping_sub(1);
+    }
+}
+
+/// Writes a fixed header.
+pub fn write(
+    packet: &mut [u8],
+    src: u128,
+    dst: u128,
+    protocol: Protocol,
+    payload_bytes: usize,
+    hop_limit: u8,
+) {
+    let header = &mut packet[..HEADER_BYTES];
+    header[..4].copy_from_slice(&[0x60, 0, 0, 0]);
+    header[4..6].copy_from_slice(&(payload_bytes as u16).to_be_bytes());
+    header[6] = protocol.0;
+    header[7] = hop_limit;
+    header[8..24].copy_from_slice(&src.to_be_bytes());
+    header[24..40].copy_from_slice(&dst.to_be_bytes());
+}

@@ -1,0 +1,191 @@
+//! The oracle: a second, naive evaluator that reads the objects and says whether a packet may pass.
+//!
+//! It shares no code with resolve and compile, not even the matching of labels and prefixes, and looks at every object for
+//! every packet. It is what the specification says, clause by clause (the ids are those of `docs/policy.md`), and
+//! what the compiled tables are compared with.
+
+mod cluster_tiers;
+mod isolation;
+mod peers;
+mod ports;
+mod selectors;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::objects::{ClusterNetworkPolicy, Labels, Namespace, NetworkPolicy, Node, Object, Pod, Tier};
+use crate::net::flow::{FlowKey, Protocol};
+use crate::tables::{Direction, PodName, PolicyKind, RuleOrigin, Verdict};
+
+/// The objects as they stand, and nothing else.
+#[derive(Debug, Default)]
+pub struct Oracle<'a> {
+    pods: BTreeMap<&'a PodName, &'a Pod>,
+    namespaces: BTreeMap<&'a str, &'a Namespace>,
+    nodes: BTreeMap<&'a str, &'a Node>,
+    /// By namespace and name, which is the order in which they are looked at.
+    network_policies: BTreeMap<(&'a str, &'a str), &'a NetworkPolicy>,
+    /// In the order of clauses C1 and C7.
+    cluster_policies: BTreeMap<(Tier, u32, &'a str, PolicyKind), &'a ClusterNetworkPolicy>,
+}
+
+/// What one side of a flow says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Whether it lets the flow pass.
+    pub verdict: Verdict,
+    /// Why.
+    pub origin: RuleOrigin,
+}
+
+/// What both sides of a flow say.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The source, if it is a pod that policy judges.
+    pub egress: Option<Finding>,
+    /// The destination, if it is a pod that policy judges.
+    pub ingress: Option<Finding>,
+}
+
+/// The other end of a flow, as one pod's policies see it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PeerEnd<'a> {
+    pub(super) address: IpAddr,
+    pub(super) holder: Holder<'a>,
+}
+
+/// Who has an address.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Holder<'a> {
+    Pod(&'a Pod),
+    Node(&'a Node),
+    Nobody,
+}
+
+/// One direction of a pod, and a flow that it is asked about.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Question<'a> {
+    pub(super) subject: &'a Pod,
+    pub(super) direction: Direction,
+    pub(super) peer: PeerEnd<'a>,
+    pub(super) protocol: Protocol,
+    pub(super) dst_port: u16,
+}
+
+impl Answer {
+    /// Clause E1: a flow passes where no side denies it.
+    pub fn verdict(&self) -> Verdict {
+        let denies = |side: &Option<Finding>| side.as_ref().is_some_and(|side| side.verdict == Verdict::Deny);
+        if denies(&self.egress) || denies(&self.ingress) { Verdict::Deny } else { Verdict::Allow }
+    }
+}
+
+impl<'a> Oracle<'a> {
+    /// An oracle of these objects. Of two with one name the later counts.
+    pub fn new(objects: impl IntoIterator<Item = &'a Object>) -> Oracle<'a> {
+        let mut oracle = Oracle::default();
+        for object in objects {
+            oracle.insert(object);
+        }
+        oracle
+    }
+
+    fn insert(&mut self, object: &'a Object) {
+        match object {
+            Object::Pod(pod) => drop(self.pods.insert(&pod.name, pod)),
+            Object::Namespace(namespace) => drop(self.namespaces.insert(&namespace.name, namespace)),
+            Object::Node(node) => drop(self.nodes.insert(&node.name, node)),
+            Object::NetworkPolicy(policy) => {
+                self.network_policies.insert((&policy.namespace, &policy.name), policy);
+            }
+            Object::ClusterNetworkPolicy(policy) => {
+                self.cluster_policies
+                    .retain(|_, known| (known.kind, &known.name) != (policy.kind, &policy.name));
+                let rank = (policy.tier, policy.priority, policy.name.as_str(), policy.kind);
+                self.cluster_policies.insert(rank, policy);
+            }
+        }
+    }
+
+    /// Judges a new connection by its first packet. The pod at an address is the first by name that claims it.
+    pub fn judge(&self, flow: &FlowKey) -> Answer {
+        let (source, destination) = (self.pod_at(flow.src), self.pod_at(flow.dst));
+        // Clause E7: a pod always reaches itself.
+        if let (Some(source), Some(destination)) = (source, destination)
+            && source.name == destination.name
+        {
+            return Answer { egress: None, ingress: None };
+        }
+        let ask = |subject, direction, peer| self.ask(subject, direction, peer, flow.protocol, flow.dst_port);
+        Answer {
+            egress: source.map(|pod| ask(pod, Direction::Egress, flow.dst)),
+            ingress: destination.map(|pod| ask(pod, Direction::Ingress, flow.src)),
+        }
+    }
+
+    /// What the policies of one pod say of one direction. Clause L4: where several claim the peer's address, the flow passes
+    /// only if it passes whoever it belongs to.
+    pub fn ask(
+        &self,
+        subject: &Pod,
+        direction: Direction,
+        peer: IpAddr,
+        protocol: Protocol,
+        dst_port: u16,
+    ) -> Finding {
+        let mut first = None;
+        for holder in self.holders(peer) {
+            let peer = PeerEnd { address: peer, holder };
+            let finding = self.decide(&Question { subject, direction, peer, protocol, dst_port });
+            if finding.verdict == Verdict::Deny {
+                return finding;
+            }
+            first = first.or(Some(finding));
+        }
+        first.unwrap_or_else(|| unreachable!("an address is at least nobody's"))
+    }
+
+    /// Clauses C1 to C5: admin tier, then `NetworkPolicy`, then baseline tier, then allow.
+    fn decide(&self, question: &Question<'_>) -> Finding {
+        self.ask_tier(Tier::Admin, question)
+            .or_else(|| self.ask_network_policies(question))
+            .or_else(|| self.ask_tier(Tier::Baseline, question))
+            .unwrap_or_else(|| Finding {
+                verdict: Verdict::Allow,
+                origin: RuleOrigin::NotIsolated { direction: question.direction },
+            })
+    }
+
+    /// Clauses L1, L2 and N3: pods without an address, finished pods and pods on the host's network are neither judged
+    /// nor selected.
+    pub fn counts(pod: &Pod) -> bool {
+        !pod.addresses.is_empty() && !pod.finished && !pod.host_network
+    }
+
+    /// The pod that is judged at an address.
+    pub fn pod_at(&self, address: IpAddr) -> Option<&'a Pod> {
+        self.pods.values().copied().find(|pod| Oracle::counts(pod) && pod.addresses.contains(&address))
+    }
+
+    fn holders(&self, address: IpAddr) -> Vec<Holder<'a>> {
+        let mut holders = Vec::new();
+        for pod in self.pods.values() {
+            if Oracle::counts(pod) && pod.addresses.contains(&address) {
+                holders.push(Holder::Pod(pod));
+            }
+        }
+        for node in self.nodes.values() {
+            if node.addresses.contains(&address) {
+                holders.push(Holder::Node(node));
+            }
+        }
+        if holders.is_empty() { vec![Holder::Nobody] } else { holders }
+    }
+
+    /// Clause S3: a namespace carries its name as a label, also where no object declares it.
+    pub(super) fn namespace_labels(&self, name: &str) -> Labels {
+        let mut labels = self.namespaces.get(name).map(|found| found.labels.clone()).unwrap_or_default();
+        labels.insert("kubernetes.io/metadata.name".to_owned(), name.to_owned());
+        labels
+    }
+}

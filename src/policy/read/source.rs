@@ -1,0 +1,121 @@
+//! Texts that objects are read from, and places in them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::tree::Span;
+
+/// A named text. Cheap to clone.
+#[derive(Clone)]
+pub struct Source(Arc<Inner>);
+
+struct Inner {
+    name: String,
+    text: String,
+    /// Offsets of the first byte of every line.
+    line_starts: Vec<usize>,
+}
+
+impl Source {
+    /// A text, and the name that errors give it: a path, or `<stdin>`. A byte order mark at the start is dropped.
+    pub fn new(name: impl Into<String>, text: impl Into<String>) -> Source {
+        let mut text = text.into();
+        if text.starts_with('\u{feff}') {
+            text.drain(..'\u{feff}'.len_utf8());
+        }
+        let breaks = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n').map(|(at, _)| at + 1);
+        let line_starts = std::iter::once(0).chain(breaks).collect();
+        Source(Arc::new(Inner { name: name.into(), text, line_starts }))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its text.
+    pub fn text(&self) -> &str {
+        &self.0.text
+    }
+
+    /// Whether the name says JSON.
+    pub(crate) fn is_json(&self) -> bool {
+        std::path::Path::new(self.name())
+            .extension()
+            .is_some_and(|ending| ending.eq_ignore_ascii_case("json"))
+    }
+
+    /// Index of the line, from 0, that a byte is in.
+    pub(crate) fn line_index(&self, offset: usize) -> usize {
+        self.0.line_starts.partition_point(|start| *start <= offset).saturating_sub(1)
+    }
+
+    /// Bytes of a line, without its line break.
+    pub(crate) fn line_span(&self, index: usize) -> Span {
+        let start = self.0.line_starts.get(index).copied().unwrap_or(self.text().len());
+        let end = self.0.line_starts.get(index + 1).copied().unwrap_or(self.text().len());
+        let line = self.text()[start..end].trim_end_matches(['\n', '\r']);
+        Span::new(start, start + line.len())
+    }
+
+    /// Lines of the text.
+    pub(crate) fn line_count(&self) -> usize {
+        self.0.line_starts.len()
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Source({:?}, {} bytes)", self.name(), self.text().len())
+    }
+}
+
+/// A place in a source. Prints as `file:line`.
+#[derive(Debug, Clone)]
+pub struct Location {
+    source: Source,
+    span: Span,
+}
+
+impl Location {
+    /// A span is brought onto character boundaries within the text: faults may lie past its end.
+    pub(crate) fn new(source: &Source, span: Span) -> Location {
+        let text = source.text();
+        let start = text.floor_char_boundary(span.start.min(text.len()));
+        let end = text.ceil_char_boundary(span.end.min(text.len()));
+        Location { source: source.clone(), span: Span::new(start, end) }
+    }
+
+    /// The text that it is in.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// Line, from 1.
+    pub fn line(&self) -> usize {
+        self.source.line_index(self.span.start) + 1
+    }
+
+    /// Column in characters, from 1.
+    pub fn column(&self) -> usize {
+        let line = self.source.line_span(self.line() - 1);
+        self.source.text()[line.start..self.span.start].chars().count() + 1
+    }
+
+    /// Byte offset in the text.
+    pub fn offset(&self) -> usize {
+        self.span.start
+    }
+
+    /// Bytes of it that stand on its first line: what a report underlines.
+    pub(crate) fn underlined(&self) -> Span {
+        let line_end = self.source.line_span(self.source.line_index(self.span.start)).end;
+        Span::new(self.span.start, self.span.end.min(line_end))
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.source.name(), self.line())
+    }
+}

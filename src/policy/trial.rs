@@ -1,0 +1,117 @@
+//! A trial: the probes of a case as flows, to be judged by whatever is on trial.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::cases::{Case, Endpoint, Probe};
+use super::objects::{Object, Pod};
+use super::stand_in;
+use crate::net::flow::{FlowKey, Protocol};
+use crate::tables::PodName;
+
+/// Source port of every flow. Policy never looks at it.
+const SOURCE_PORT: u16 = 49_152;
+
+/// The objects of a case, and who has which address.
+#[derive(Debug)]
+pub struct Trial {
+    objects: Vec<Object>,
+    pods: BTreeMap<PodName, Vec<IpAddr>>,
+}
+
+/// Why a probe is no flow.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProbeError {
+    /// The case has no such pod.
+    #[error("no pod {pod} among the resources of the case{}", .near.as_ref().map(|near| format!(": is it {near}?")).unwrap_or_default())]
+    UnknownPod {
+        /// The name.
+        pod: PodName,
+        /// A pod whose name is similar.
+        near: Option<PodName>,
+    },
+    /// The pod has no address, and will get none of its own.
+    #[error("pod {pod} has no address: give it one in status.podIPs")]
+    NoAddress {
+        /// The pod.
+        pod: PodName,
+    },
+    /// IPv4 on one side, IPv6 on the other.
+    #[error("{from} and {to} have no address of one family for {protocol}")]
+    Families {
+        /// The source.
+        from: String,
+        /// The destination.
+        to: String,
+        /// The protocol.
+        protocol: Protocol,
+    },
+}
+
+impl Trial {
+    /// The objects of a case. Pods that wait for an address have a stand-in.
+    pub fn new(case: &Case) -> Trial {
+        let mut objects: Vec<Object> = case.objects.iter().map(|(object, _)| object.clone()).collect();
+        stand_in::give_addresses(&mut [&mut objects]);
+        let pods = objects.iter().filter_map(|object| match object {
+            Object::Pod(Pod { name, addresses, .. }) => Some((name.clone(), addresses.clone())),
+            _ => None,
+        });
+        Trial { pods: pods.collect(), objects }
+    }
+
+    /// The objects that are on trial.
+    pub fn objects(&self) -> &[Object] {
+        &self.objects
+    }
+
+    /// The flows of a probe: one for each family in which both ends have an address, between their first ones. The probe
+    /// holds where it holds for all of them.
+    pub fn flows(&self, probe: &Probe) -> Result<Vec<FlowKey>, ProbeError> {
+        let (from, to) = (self.addresses(&probe.from)?, self.addresses(&probe.to)?);
+        let mut flows = Vec::new();
+        for is_v4 in [true, false] {
+            let first = |list: &[IpAddr]| list.iter().copied().find(|address| address.is_ipv4() == is_v4);
+            if !speaks(probe.protocol, is_v4) {
+                continue;
+            }
+            if let (Some(src), Some(dst)) = (first(&from), first(&to)) {
+                let src_port = if probe.protocol.has_ports() { SOURCE_PORT } else { probe.port };
+                flows.push(FlowKey { src, dst, protocol: probe.protocol, src_port, dst_port: probe.port });
+            }
+        }
+        if flows.is_empty() {
+            let (from, to) = (probe.from.to_string(), probe.to.to_string());
+            return Err(ProbeError::Families { from, to, protocol: probe.protocol });
+        }
+        Ok(flows)
+    }
+
+    fn addresses(&self, end: &Endpoint) -> Result<Vec<IpAddr>, ProbeError> {
+        match end {
+            Endpoint::Ip(address) => Ok(vec![*address]),
+            Endpoint::Pod(pod) => match self.pods.get(pod) {
+                None => Err(ProbeError::UnknownPod { pod: pod.clone(), near: self.near(pod) }),
+                Some(addresses) if addresses.is_empty() => Err(ProbeError::NoAddress { pod: pod.clone() }),
+                Some(addresses) => Ok(addresses.clone()),
+            },
+        }
+    }
+
+    fn near(&self, pod: &PodName) -> Option<PodName> {
+        let text = pod.to_string();
+        let scored =
+            self.pods.keys().map(|known| (strsim::normalized_levenshtein(&known.to_string(), &text), known));
+        let best = scored.max_by(|a, b| a.0.total_cmp(&b.0))?;
+        (best.0 > 0.6).then(|| best.1.clone())
+    }
+}
+
+/// ICMP is the protocol of one family only.
+fn speaks(protocol: Protocol, is_v4: bool) -> bool {
+    match protocol {
+        Protocol::ICMP => is_v4,
+        Protocol::ICMPV6 => !is_v4,
+        _ => true,
+    }
+}

@@ -1,0 +1,170 @@
+//! What keeps a UMEM, a program or a queue from being set up: one sentence for the operator each.
+
+use std::io;
+
+use super::kernel_log;
+use crate::limits::MTU_MAX;
+
+/// Why something of AF_XDP cannot be set up. Nothing is left behind.
+#[derive(Debug, thiserror::Error)]
+pub enum XdpError {
+    /// No such interface in the network namespace of the calling thread.
+    #[error("interface {interface} does not exist: create it first, or correct its name")]
+    NoInterface {
+        /// The interface.
+        interface: String,
+    },
+    /// An MTU above what one frame holds.
+    #[error(
+        "interface {interface} has MTU {mtu}, and AF_XDP with single-buffer frames takes at most {max}: \
+         `ip link set {interface} mtu {max}` (and the same on the peer)",
+        max = MTU_MAX
+    )]
+    Mtu {
+        /// The interface.
+        interface: String,
+        /// Its MTU, bytes.
+        mtu: u32,
+    },
+    /// A queue number that the interface does not have.
+    #[error(
+        "interface {interface} has {queues} queues, and queue {queue} (counted from 0) is wanted: create a veth with \
+         `numrxqueues` and `numtxqueues` at both ends, set a NIC's with `ethtool -L {interface} combined`"
+    )]
+    NoQueue {
+        /// The interface.
+        interface: String,
+        /// The queue wanted.
+        queue: u16,
+        /// Queues that it has, in both directions.
+        queues: u16,
+    },
+    /// Another AF_XDP socket has the queue.
+    #[error(
+        "queue {queue} of interface {interface} is taken by another AF_XDP socket: \
+         stop the program that has it (`ss --xdp -p` names it)"
+    )]
+    QueueTaken {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u16,
+    },
+    /// The interface has an XDP program that is not ours.
+    #[error(
+        "interface {interface} has another XDP program, {name} (id {id}): \
+         stop what attached it, or remove it with `ip link set dev {interface} xdp off`"
+    )]
+    ForeignProgram {
+        /// The interface.
+        interface: String,
+        /// The kernel's id of the program.
+        id: u32,
+        /// Its name.
+        name: String,
+    },
+    /// The process lacks a capability.
+    #[error(
+        "no privilege to {action}: run as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_SYS_ADMIN and CAP_IPC_LOCK"
+    )]
+    Privilege {
+        /// What was tried.
+        action: String,
+    },
+    /// The kernel is built without AF_XDP.
+    #[error(
+        "this kernel has no AF_XDP sockets: use one built with CONFIG_XDP_SOCKETS=y (any distribution's since 2019)"
+    )]
+    NoAfXdp,
+    /// Not enough memory, or not enough of it may be locked.
+    #[error(
+        "no memory to {action} ({bytes} bytes): configure fewer frames, or raise the limit of locked memory \
+         (`ulimit -l unlimited`, LimitMEMLOCK=infinity)"
+    )]
+    Memory {
+        /// What was tried.
+        action: String,
+        /// Bytes wanted.
+        bytes: usize,
+    },
+    /// A queue of an interface on a UMEM that the kernel does not know.
+    #[error(
+        "the UMEM is in memory only and serves memory ports: interface {interface} needs one registered with the kernel"
+    )]
+    MemoryOnly {
+        /// The interface.
+        interface: String,
+    },
+    /// Every account of the UMEM's ledger is in use.
+    #[error("the UMEM has as many queues as it can have: close a port first")]
+    TooManyQueues,
+    /// Anything else that the kernel refuses.
+    #[error("the kernel refuses to {action}: {reason}")]
+    Refused {
+        /// What was tried.
+        action: String,
+        /// The kernel's reason.
+        reason: String,
+    },
+}
+
+impl XdpError {
+    /// Says what an error number means for `action`.
+    pub(super) fn from_io(action: impl Into<String>, error: &io::Error) -> XdpError {
+        let action = action.into();
+        match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => XdpError::Privilege { action },
+            Some(libc::EAFNOSUPPORT) => XdpError::NoAfXdp,
+            _ => XdpError::Refused { action, reason: error.to_string() },
+        }
+    }
+
+    /// The same for an error of libbpf-rs, which tells its kind and its text, with the kernel's own words before it.
+    pub(super) fn from_bpf(action: impl Into<String>, error: &libbpf_rs::Error, said: &[String]) -> XdpError {
+        let action = action.into();
+        match error.kind() {
+            libbpf_rs::ErrorKind::PermissionDenied => XdpError::Privilege { action },
+            _ => XdpError::Refused { action, reason: kernel_log::reason(said, &format!("{error:#}")) },
+        }
+    }
+}
+
+/// The error number inside an error of xsk-rs, which keeps it as its source.
+pub(super) fn io_source(error: &dyn std::error::Error) -> io::Error {
+    match error
+        .source()
+        .and_then(|source| source.downcast_ref::<io::Error>())
+        .and_then(io::Error::raw_os_error)
+    {
+        Some(number) => io::Error::from_raw_os_error(number),
+        None => io::Error::other(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sentence(number: i32) -> String {
+        XdpError::from_io("open a socket", &io::Error::from_raw_os_error(number)).to_string()
+    }
+
+    #[test]
+    fn a_missing_capability_names_the_capabilities() {
+        assert!(sentence(libc::EPERM).contains("CAP_NET_ADMIN"));
+        assert!(sentence(libc::EACCES).contains("CAP_BPF"));
+    }
+
+    #[test]
+    fn a_kernel_without_af_xdp_is_told_what_it_lacks() {
+        assert!(sentence(libc::EAFNOSUPPORT).contains("CONFIG_XDP_SOCKETS"));
+    }
+
+    #[test]
+    fn any_other_refusal_keeps_the_kernels_reason() {
+        assert_eq!(
+            sentence(libc::EINVAL),
+            "the kernel refuses to open a socket: Invalid argument (os error 22)"
+        );
+    }
+}

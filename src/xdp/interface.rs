@@ -1,0 +1,164 @@
+//! What the kernel knows of a network interface, as far as a port depends on it.
+//!
+//! Asked by ioctl rather than read from /sys: /sys shows the network namespace of whoever mounted it.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::error::XdpError;
+use crate::limits::MTU_MAX;
+
+/// `ETHTOOL_GDRVINFO` and `ETHTOOL_GCHANNELS` of `linux/ethtool.h`.
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+
+/// An interface of the calling thread's network namespace, at the moment of asking.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// The kernel's number for it.
+    pub index: u32,
+    /// Largest packet without the Ethernet header, bytes.
+    pub mtu: u32,
+    /// Its Ethernet address.
+    pub mac: [u8; 6],
+    /// Receive queues in use.
+    pub rx_queues: u16,
+    /// Transmit queues in use.
+    pub tx_queues: u16,
+    /// Its driver, where that has a name.
+    pub driver: Option<String>,
+}
+
+impl Interface {
+    /// Asks for the interface `name`.
+    pub fn find(name: &str) -> Result<Interface, XdpError> {
+        let missing = || XdpError::NoInterface { interface: name.to_owned() };
+        if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains(['/', '\0']) {
+            return Err(missing());
+        }
+        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+            .map_err(|error| XdpError::from_io("ask for interfaces", &error.into()))?;
+        let ask = |request, what: &str| {
+            control(&socket, name, request).map_err(|error| match error.raw_os_error() {
+                Some(libc::ENODEV) => missing(),
+                _ => XdpError::from_io(format!("tell the {what} of interface {name}"), &error),
+            })
+        };
+        let index = ask(libc::SIOCGIFINDEX, "number")?;
+        let mtu = ask(libc::SIOCGIFMTU, "MTU")?;
+        let mac = ask(libc::SIOCGIFHWADDR, "Ethernet address")?;
+        let (rx_queues, tx_queues) = channels(&socket, name).unwrap_or((1, 1));
+        // SAFETY: the kernel has filled the member of the union that each request is for; all are plain numbers.
+        let (index, mtu, mac) =
+            unsafe { (index.ifr_ifru.ifru_ifindex, mtu.ifr_ifru.ifru_mtu, mac.ifr_ifru.ifru_hwaddr.sa_data) };
+        Ok(Interface {
+            name: name.to_owned(),
+            index: index.cast_unsigned(),
+            mtu: mtu.cast_unsigned(),
+            mac: std::array::from_fn(|byte| mac[byte].cast_unsigned()),
+            rx_queues,
+            tx_queues,
+            driver: driver(&socket, name),
+        })
+    }
+
+    /// Queues that work in both directions.
+    pub fn queues(&self) -> u16 {
+        self.rx_queues.min(self.tx_queues)
+    }
+
+    /// Fails when the MTU is above what one frame of the UMEM holds.
+    pub fn check_mtu(&self) -> Result<(), XdpError> {
+        if self.mtu as usize > MTU_MAX {
+            return Err(XdpError::Mtu { interface: self.name.clone(), mtu: self.mtu });
+        }
+        Ok(())
+    }
+}
+
+/// Receive and transmit queues by `ETHTOOL_GCHANNELS`; none where the driver does not tell.
+fn channels(socket: &OwnedFd, name: &str) -> Option<(u16, u16)> {
+    // struct ethtool_channels: cmd, max_{rx,tx,other,combined}, {rx,tx,other,combined}_count.
+    let mut words = [0u32; 9];
+    words[0] = ETHTOOL_GCHANNELS;
+    // SAFETY: the array is the structure that the command fills: nine numbers of 32 bits.
+    unsafe { ethtool(socket, name, words.as_mut_ptr().cast())? };
+    let [.., rx, tx, _other, combined] = words;
+    let queues = |alone: u32| u16::try_from(alone + combined).unwrap_or(u16::MAX).max(1);
+    Some((queues(rx), queues(tx)))
+}
+
+/// The driver's name by `ETHTOOL_GDRVINFO`.
+fn driver(socket: &OwnedFd, name: &str) -> Option<String> {
+    // struct ethtool_drvinfo: cmd, driver[32], then 160 bytes that are not needed.
+    let mut info = [0u8; 196];
+    info[..4].copy_from_slice(&ETHTOOL_GDRVINFO.to_ne_bytes());
+    // SAFETY: the array is as large as the structure that the command fills.
+    unsafe { ethtool(socket, name, info.as_mut_ptr().cast())? };
+    let driver = info[4..36].split(|byte| *byte == 0).next()?;
+    (!driver.is_empty()).then(|| String::from_utf8_lossy(driver).into_owned())
+}
+
+/// One ethtool command; none where it is not supported.
+///
+/// # Safety
+/// `data` points at the command's structure, whole and writable.
+unsafe fn ethtool(socket: &OwnedFd, name: &str, data: *mut libc::c_char) -> Option<()> {
+    let mut request = named(name);
+    request.ifr_ifru.ifru_data = data;
+    // SAFETY: the request and, as the caller promises, the command's structure outlive the call.
+    let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
+    (answer == 0).then_some(())
+}
+
+/// One request that the kernel answers within the structure itself.
+fn control(socket: &OwnedFd, name: &str, code: libc::c_ulong) -> std::io::Result<libc::ifreq> {
+    let mut request = named(name);
+    // SAFETY: the structure is the one that these requests read and fill, and it outlives the call.
+    let answer = unsafe { libc::ioctl(socket.as_raw_fd(), code as _, &raw mut request) };
+    if answer == 0 { Ok(request) } else { Err(std::io::Error::last_os_error()) }
+}
+
+/// A request about an interface whose name `find` has checked.
+fn named(name: &str) -> libc::ifreq {
+    // SAFETY: all zeroes is a valid value of this structure of numbers.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from.cast_signed();
+    }
+    request
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_found() {
+        let loopback = Interface::find("lo").unwrap();
+        assert_eq!((loopback.name.as_str(), loopback.index, loopback.mac), ("lo", 1, [0; 6]));
+        assert_eq!(loopback.queues(), 1);
+        assert!(loopback.mtu > 0);
+    }
+
+    #[test]
+    fn an_interface_that_does_not_exist_is_named() {
+        for name in ["nowhere0", "", "a-name-that-is-too-long", "a/b"] {
+            let error = Interface::find(name).unwrap_err();
+            assert!(matches!(&error, XdpError::NoInterface { interface } if interface == name), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_mtu_that_no_frame_holds_is_refused_with_the_largest_that_works() {
+        let mut interface = Interface::find("lo").unwrap();
+        interface.mtu = MTU_MAX as u32;
+        interface.check_mtu().unwrap();
+        interface.mtu += 1;
+        let sentence = interface.check_mtu().unwrap_err().to_string();
+        assert!(sentence.contains(&format!("ip link set lo mtu {MTU_MAX}")), "{sentence}");
+    }
+}

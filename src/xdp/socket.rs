@@ -1,0 +1,236 @@
+//! One AF_XDP socket: the four rings of one queue of one interface.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use xsk_rs::config::{Interface as InterfaceName, LibxdpFlags, QueueSize, SocketConfig};
+use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, TxQueue};
+
+use super::error::{XdpError, io_source};
+use super::frame::Frame;
+use super::interface::Interface;
+use super::ledger::{Account, Way};
+use super::queue::{Kick, Statistics};
+use super::umem::Umem;
+use crate::limits::{BATCH_FRAMES_MAX, FRAME_BYTES, RING_SLOTS};
+
+/// `XDP_MAX_TX_SKB_BUDGET` of `linux/if_xdp.h` (Linux 6.17): most frames that one `sendto` transmits in copy mode.
+const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
+
+/// A closed socket's queue is taken until a worker of the kernel has released it (`xp_put_pool` of
+/// `net/xdp/xsk_buff_pool.c`): so long an open waits for a queue that is taken, and so often it looks.
+const RELEASE_PATIENCE: Duration = Duration::from_millis(500);
+const RELEASE_POLL: Duration = Duration::from_millis(2);
+
+/// The socket, as its four rings. It is closed when the last of them is dropped.
+pub(super) struct XskSocket {
+    rx: RxQueue,
+    tx: TxQueue,
+    fill: FillQueue,
+    completion: CompQueue,
+}
+
+impl XskSocket {
+    /// Binds a socket that shares `umem`. Its mode is the anchor's: copy, with `need_wakeup`.
+    pub(super) fn open(
+        umem: &xsk_rs::Umem,
+        interface: &Interface,
+        queue: u16,
+    ) -> Result<XskSocket, XdpError> {
+        let slots = QueueSize::new(RING_SLOTS as u32).expect("limits.rs asserts a power of two");
+        let config = SocketConfig::builder()
+            .rx_queue_size(slots)
+            .tx_queue_size(slots)
+            .libxdp_flags(LibxdpFlags::XSK_LIBXDP_FLAGS_INHIBIT_PROG_LOAD)
+            .build();
+        let name: InterfaceName = interface
+            .name
+            .parse()
+            .map_err(|_| XdpError::NoInterface { interface: interface.name.clone() })?;
+        let deadline = Instant::now() + RELEASE_PATIENCE;
+        let (tx, rx, shared) = loop {
+            // SAFETY: no program is loaded by libxdp (INHIBIT_PROG_LOAD), which is what the contract asks for.
+            let error = match unsafe { xsk_rs::Socket::new(config, umem, &name, u32::from(queue)) } {
+                Ok(rings) => break rings,
+                Err(error) => io_source(&error),
+            };
+            if error.raw_os_error() != Some(libc::EBUSY) || Instant::now() > deadline {
+                return Err(refusal(&error, interface, queue));
+            }
+            thread::sleep(RELEASE_POLL);
+        };
+        // Without rings of its own, the socket is this UMEM's second on the queue.
+        let (fill, completion) =
+            shared.ok_or_else(|| XdpError::QueueTaken { interface: interface.name.clone(), queue })?;
+        let socket = XskSocket { rx, tx, fill, completion };
+        socket.raise_tx_budget();
+        Ok(socket)
+    }
+
+    /// Lets one kick send a whole batch instead of 32 frames, where the kernel knows how.
+    fn raise_tx_budget(&self) {
+        let budget = BATCH_FRAMES_MAX as libc::c_uint;
+        // SAFETY: the descriptor is open, and the option's value is one `unsigned int`, which outlives the call.
+        // A kernel before 6.17 answers ENOPROTOOPT: kicks are then more, and that is all.
+        unsafe {
+            libc::setsockopt(
+                self.fd().as_raw_fd(),
+                libc::SOL_XDP,
+                XDP_MAX_TX_SKB_BUDGET,
+                (&raw const budget).cast(),
+                size_of_val(&budget) as libc::socklen_t,
+            );
+        }
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        umem: &mut Umem,
+        account: Account,
+        out: &mut Vec<Frame>,
+        max: usize,
+    ) -> Taken {
+        let wanted = max.min(umem.scratch.len());
+        // SAFETY: the ring is of this UMEM, and the scratch descriptors only receive addresses.
+        let count = unsafe { self.rx.consume(&mut umem.scratch[..wanted]) };
+        take_back(umem, account, Way::Receive, count, out)
+    }
+
+    pub(super) fn complete(
+        &mut self,
+        umem: &mut Umem,
+        account: Account,
+        out: &mut Vec<Frame>,
+        max: usize,
+    ) -> Taken {
+        let wanted = max.min(umem.scratch.len());
+        // SAFETY: the ring is of this UMEM, and the scratch descriptors only receive addresses.
+        let count = unsafe { self.completion.consume(&mut umem.scratch[..wanted]) };
+        take_back(umem, account, Way::Transmit, count, out)
+    }
+
+    /// Lends up to `max` frames, from the end of `free`, to the fill ring.
+    pub(super) fn refill(
+        &mut self,
+        umem: &mut Umem,
+        account: Account,
+        free: &mut Vec<Frame>,
+        max: usize,
+    ) -> usize {
+        let wanted = max.min(free.len()).min(umem.scratch.len());
+        let count = wanted.min(self.fill.nb_free(wanted as u32) as usize);
+        let rest = free.len() - count;
+        for (frame, slot) in free.drain(rest..).zip(&mut umem.scratch) {
+            umem.region.check(&frame);
+            *slot = umem.templates[frame.index()];
+            umem.ledger.lend(frame.index(), account, Way::Receive);
+        }
+        // SAFETY: the descriptors are of this UMEM, and their tokens have just been given up: nobody here touches the
+        // frames until the rx ring brings them back.
+        let produced = unsafe { self.fill.produce(&umem.scratch[..count]) };
+        assert!(produced == count, "the fill ring has fewer slots than it said");
+        count
+    }
+
+    /// Lends up to `max` frames, from the front of `frames`, to the tx ring.
+    pub(super) fn transmit(
+        &mut self,
+        umem: &mut Umem,
+        account: Account,
+        frames: &mut Vec<Frame>,
+        max: usize,
+    ) -> usize {
+        let wanted = max.min(frames.len()).min(umem.scratch.len());
+        let count = wanted.min(self.tx.nb_free(wanted as u32) as usize);
+        for (mut frame, slot) in frames.drain(..count).zip(&mut umem.scratch) {
+            umem.region.settle(&mut frame);
+            *slot = with_length(umem.region.kernel(), umem.templates[frame.index()], &frame);
+            umem.ledger.lend(frame.index(), account, Way::Transmit);
+        }
+        // SAFETY: as in `refill`; the completion ring brings them back.
+        let produced = unsafe { self.tx.produce(&umem.scratch[..count]) };
+        assert!(produced == count, "the tx ring has fewer slots than it said");
+        count
+    }
+
+    /// Frames in the tx ring that the kernel has not taken yet.
+    pub(super) fn unsent(&mut self) -> usize {
+        RING_SLOTS.saturating_sub(self.tx.nb_free_exact() as usize)
+    }
+
+    pub(super) fn kick(&mut self) -> Kick {
+        let fill = if self.fill.needs_wakeup() { self.fill.wakeup(self.rx.fd_mut(), 0) } else { Ok(()) };
+        let sending = self.unsent() > 0 && self.tx.needs_wakeup();
+        let sent = if sending { self.tx.wakeup() } else { Ok(()) };
+        match fill.and(sent) {
+            Err(error) => Kick::Refused(error.raw_os_error().unwrap_or(0)),
+            Ok(()) if self.unsent() > 0 => Kick::Again,
+            Ok(()) => Kick::Done,
+        }
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is open as long as the rings, which `self` owns.
+        unsafe { BorrowedFd::borrow_raw(self.rx.fd().as_raw_fd()) }
+    }
+
+    pub(super) fn statistics(&self) -> Statistics {
+        let Ok(counts) = self.rx.fd().xdp_statistics() else { return Statistics::default() };
+        Statistics {
+            rx_dropped: counts.rx_dropped(),
+            rx_invalid: counts.rx_invalid_descs(),
+            rx_ring_full: counts.rx_ring_full(),
+            fill_ring_empty: counts.rx_fill_ring_empty_descs(),
+            tx_invalid: counts.tx_invalid_descs(),
+            tx_ring_empty: counts.tx_ring_empty_descs(),
+            refused: 0,
+        }
+    }
+}
+
+/// What came out of a ring.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// Frames.
+    pub(super) frames: usize,
+    /// Descriptors that name no frame lent by this way: nothing came of them.
+    pub(super) refused: usize,
+}
+
+fn take_back(umem: &mut Umem, account: Account, way: Way, count: usize, out: &mut Vec<Frame>) -> Taken {
+    let before = out.len();
+    for descriptor in &umem.scratch[..count] {
+        let index = descriptor.addr() / FRAME_BYTES;
+        if umem.ledger.take_back(index, account, way) {
+            // Struck out of the ledger, which had it because its token was given up: this is the only one.
+            let mut frame = Frame::new(umem.region.id(), index as u32);
+            frame.place(descriptor.addr() % FRAME_BYTES, descriptor.lengths().data());
+            out.push(frame);
+        }
+    }
+    let frames = out.len() - before;
+    Taken { frames, refused: count - frames }
+}
+
+/// The frame's descriptor, with the length of its packet.
+#[inline]
+fn with_length(umem: Option<&xsk_rs::Umem>, mut descriptor: FrameDesc, frame: &Frame) -> FrameDesc {
+    let umem = umem.expect("a socket exists only on a UMEM that is registered");
+    // SAFETY: the descriptor is of this UMEM, and the caller owns its frame.
+    unsafe { umem.data_mut(&mut descriptor) }.cursor().set_pos(frame.len());
+    descriptor
+}
+
+fn refusal(error: &std::io::Error, interface: &Interface, queue: u16) -> XdpError {
+    let name = interface.name.clone();
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => XdpError::QueueTaken { interface: name, queue },
+        Some(libc::ENODEV | libc::ENXIO) => XdpError::NoInterface { interface: name },
+        Some(libc::ENOMEM | libc::ENOBUFS) => XdpError::Memory {
+            action: format!("open an AF_XDP socket on queue {queue} of {name}"),
+            bytes: RING_SLOTS * 48,
+        },
+        _ => XdpError::from_io(format!("open an AF_XDP socket on queue {queue} of {name}"), error),
+    }
+}

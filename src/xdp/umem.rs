@@ -1,0 +1,201 @@
+//! The packet memory of one worker.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use xsk_rs::FrameDesc;
+
+use super::error::XdpError;
+use super::frame::{DoesNotFit, Frame};
+use super::ledger::{Account, Accounts, Ledger};
+use super::queue::ClosedQueue;
+use super::region::Region;
+use crate::limits::{BATCH_FRAMES_MAX, XDP_HEADROOM_BYTES};
+
+/// Packet memory of one worker, shared by its queues of all ports: a frame received on one is transmitted on another
+/// without a copy.
+pub struct Umem {
+    pub(super) region: Arc<Region>,
+    pub(super) ledger: Ledger,
+    /// By frame, its descriptor as `xsk-rs` made it: it makes them once, and nothing else can. Empty in memory only.
+    pub(super) templates: Vec<FrameDesc>,
+    /// Descriptors on their way to or from a ring.
+    pub(super) scratch: Vec<FrameDesc>,
+    accounts: Arc<Mutex<Accounts>>,
+}
+
+/// Opens queues on a UMEM, from any thread, while the worker uses it.
+#[derive(Clone)]
+pub struct Binder {
+    pub(super) region: Arc<Region>,
+    accounts: Arc<Mutex<Accounts>>,
+}
+
+impl Umem {
+    /// Memory for at least `frames` frames, registered with the kernel, and the token of each. With `huge_pages`, in
+    /// huge pages when there are enough (and then as many frames as fill them); otherwise in ordinary ones.
+    ///
+    /// Needs CAP_NET_RAW, and CAP_SYS_ADMIN for the network namespace that holds the UMEM's first socket.
+    pub fn new(frames: usize, huge_pages: bool) -> Result<(Umem, Vec<Frame>), XdpError> {
+        let (region, templates) = Region::registered(frames, huge_pages)?;
+        Ok(Umem::with(region, templates))
+    }
+
+    /// Memory that the kernel knows nothing of: for memory ports. Needs no privilege.
+    ///
+    /// Panics when there is no memory, as a `Vec` of that size would.
+    pub fn in_memory(frames: usize) -> (Umem, Vec<Frame>) {
+        let region = Region::in_memory(frames).expect("memory for the frames");
+        Umem::with(region, Vec::new())
+    }
+
+    fn with(region: Region, templates: Vec<FrameDesc>) -> (Umem, Vec<Frame>) {
+        let total = region.frames();
+        // Made once here, and afterwards only for an entry struck out of the ledger: so each exists once.
+        let frames = (0..total).map(|index| Frame::new(region.id(), index as u32)).collect();
+        let umem = Umem {
+            region: Arc::new(region),
+            ledger: Ledger::new(total),
+            templates,
+            scratch: vec![FrameDesc::default(); BATCH_FRAMES_MAX],
+            accounts: Arc::default(),
+        };
+        (umem, frames)
+    }
+
+    /// The packet in a frame. Panics on a frame of another UMEM.
+    #[inline]
+    pub fn data<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
+        self.region.bytes(frame)
+    }
+
+    /// The packet in a frame, to be changed. Panics on a frame of another UMEM.
+    #[inline]
+    #[allow(clippy::mut_from_ref)] // The exclusive borrow is that of the token.
+    pub fn data_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
+        self.region.bytes_mut(frame)
+    }
+
+    /// Makes `bytes` the frame's packet, with headroom before it. Panics on a frame of another UMEM.
+    pub fn write(&self, frame: &mut Frame, bytes: &[u8]) -> Result<(), DoesNotFit> {
+        write(&self.region, frame, bytes.len(), |packet| packet.copy_from_slice(bytes))
+    }
+
+    /// Frames that it has.
+    pub fn frames_total(&self) -> usize {
+        self.region.frames()
+    }
+
+    /// Frames lent to the rings of its queues. The rest is held as tokens, by whoever holds them.
+    pub fn frames_lent(&self) -> usize {
+        self.ledger.lent()
+    }
+
+    /// Whether it lies in huge pages.
+    pub fn uses_huge_pages(&self) -> bool {
+        self.region.is_huge()
+    }
+
+    /// What opens queues on it.
+    pub fn binder(&self) -> Binder {
+        Binder { region: self.region.clone(), accounts: self.accounts.clone() }
+    }
+
+    /// Takes back every frame that was lent to a queue which has been closed. Panics on a queue of another UMEM.
+    #[allow(clippy::needless_pass_by_value)] // A closed queue gives its frames back once.
+    pub fn reclaim(&mut self, queue: ClosedQueue, out: &mut Vec<Frame>) {
+        let id = self.region.id();
+        assert!(queue.umem == id, "a queue of UMEM {} is given back to UMEM {id}", queue.umem);
+        // Struck out of the ledger, and the queue's own tokens are gone with its rings: these are the only ones.
+        self.ledger.take_back_all(queue.account, |index| out.push(Frame::new(id, index as u32)));
+        lock(&self.accounts).close(queue.account);
+    }
+}
+
+impl Binder {
+    pub(super) fn open_account(&self) -> Result<Account, XdpError> {
+        lock(&self.accounts).open().ok_or(XdpError::TooManyQueues)
+    }
+}
+
+/// Lets `fill` write a packet of `len` bytes into the frame, with headroom before it.
+pub(super) fn write(
+    region: &Region,
+    frame: &mut Frame,
+    len: usize,
+    fill: impl FnOnce(&mut [u8]),
+) -> Result<(), DoesNotFit> {
+    frame.place(XDP_HEADROOM_BYTES, 0);
+    frame.set_len(len)?;
+    fill(region.bytes_mut(frame));
+    Ok(())
+}
+
+/// Nothing that holds this lock can panic, so a poisoned one is as good.
+fn lock(accounts: &Mutex<Accounts>) -> std::sync::MutexGuard<'_, Accounts> {
+    accounts.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::FRAME_BYTES;
+
+    #[test]
+    fn a_packet_written_is_the_packet_read_and_frames_do_not_overlap() {
+        let (umem, mut frames) = Umem::in_memory(3);
+        for (number, frame) in frames.iter_mut().enumerate() {
+            umem.write(frame, &vec![number as u8; FRAME_BYTES - XDP_HEADROOM_BYTES]).unwrap();
+        }
+        for (number, frame) in frames.iter().enumerate() {
+            assert!(umem.data(frame).iter().all(|byte| *byte == number as u8));
+        }
+    }
+
+    #[test]
+    fn a_packet_that_is_too_long_is_refused() {
+        let (umem, mut frames) = Umem::in_memory(1);
+        let room = FRAME_BYTES - XDP_HEADROOM_BYTES;
+        let too_long = vec![0; room + 1];
+        assert_eq!(umem.write(&mut frames[0], &too_long), Err(DoesNotFit { needed: room + 1, room }));
+    }
+
+    #[test]
+    fn a_pushed_tag_keeps_the_packet_and_settling_keeps_its_bytes() {
+        let (umem, mut frames) = Umem::in_memory(1);
+        let frame = &mut frames[0];
+        umem.write(frame, b"addresses, type and payload").unwrap();
+        frame.grow_head(4).unwrap();
+        umem.data_mut(frame)[..4].copy_from_slice(b"tag ");
+        umem.region.settle(frame);
+        assert_eq!(frame.headroom(), XDP_HEADROOM_BYTES);
+        assert_eq!(umem.data(frame), b"tag addresses, type and payload");
+        frame.shrink_head(4).unwrap();
+        umem.region.settle(frame);
+        assert_eq!(umem.data(frame), b"addresses, type and payload");
+    }
+
+    #[test]
+    #[should_panic(expected = "is used with UMEM")]
+    fn a_frame_of_another_umem_is_not_read() {
+        let (_one, frames) = Umem::in_memory(1);
+        let (other, _others) = Umem::in_memory(1);
+        let _ = other.data(&frames[0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "is used with UMEM")]
+    fn a_frame_of_another_umem_is_not_written() {
+        let (_one, mut frames) = Umem::in_memory(1);
+        let (other, _others) = Umem::in_memory(1);
+        let _ = other.write(&mut frames[0], b"x");
+    }
+
+    #[test]
+    fn a_umem_and_its_frames_go_from_thread_to_thread() {
+        fn check<T: Send>() {}
+        check::<Umem>();
+        check::<Frame>();
+        check::<Binder>();
+        check::<super::super::PortQueue>();
+    }
+}

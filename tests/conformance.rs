@@ -1,0 +1,76 @@
+//! Conformance: the cases of other projects, where their files are at hand, and our own for what those leave out.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use palisade::policy::cases::{Case, read_cases};
+use palisade::policy::oracle::Oracle;
+use palisade::policy::read::Source;
+use palisade::policy::trial::Trial;
+
+fn read(path: &Path) -> Vec<Case> {
+    let source = Source::new(path.display().to_string(), fs::read_to_string(path).unwrap());
+    read_cases(&source).unwrap_or_else(|errors| panic!("{}", errors[0])).cases
+}
+
+fn corpus(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/conformance").join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    eprintln!("skipped: {} is not here", path.display());
+    None
+}
+
+/// Puts every probe of a file to the oracle.
+fn judge(path: &Path) -> usize {
+    let mut probes = 0;
+    for case in read(path) {
+        let trial = Trial::new(&case);
+        let oracle = Oracle::new(trial.objects());
+        for probe in &case.probes {
+            let flows = trial.flows(probe).unwrap_or_else(|error| panic!("{}: {error}", probe.location));
+            for flow in flows {
+                let answer = oracle.judge(&flow);
+                let told = format!("{}: case {:?}: {flow}: {answer:?}", probe.location, case.name);
+                assert_eq!(answer.verdict(), probe.expect, "{told}");
+            }
+            probes += 1;
+        }
+    }
+    probes
+}
+
+#[test]
+fn the_kubernetes_e2e_tests_pass() {
+    let Some(path) = corpus("k8s-e2e.json") else { return };
+    assert_eq!(judge(&path), 506);
+}
+
+#[test]
+fn the_cases_of_cyclonus_pass() {
+    let Some(path) = corpus("cyclonus.json") else { return };
+    assert_eq!(judge(&path), 109_956);
+}
+
+#[test]
+fn the_packet_tables_of_kube_network_policies_pass() {
+    let Some(path) = corpus("knp.json") else { return };
+    assert_eq!(judge(&path), 38);
+}
+
+#[test]
+fn the_conformance_tests_of_cluster_network_policy_pass() {
+    let Some(path) = corpus("cnp-conformance.json") else { return };
+    assert_eq!(judge(&path), 301);
+}
+
+#[test]
+fn our_own_cases_pass() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = entries.collect();
+    files.sort();
+    let probes: usize = files.iter().map(|path| judge(path)).sum();
+    assert!(files.len() >= 7 && probes >= 130, "{} files, {probes} probes", files.len());
+}

@@ -1,0 +1,180 @@
+//! The commands, run as processes: what they print, and their exit codes.
+
+use assert_cmd::Command;
+use palisade::control::protocol::{CountersReport, PodInfo};
+
+use crate::fixture::{Scratch, Served, on_port, pod, pod_port, tables};
+
+/// Runs the command and gives exit code, standard output and standard error.
+fn palisade(arguments: &[&str]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_palisade")).args(arguments).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+fn tables_file(scratch: &Scratch) -> String {
+    let json = serde_json::to_string(&tables("10.1.0.2")).unwrap();
+    scratch.write("tables.json", &json).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn help_explains_every_command_with_examples() {
+    let (code, out, _) = palisade(&["--help"]);
+    assert_eq!(code, 0);
+    assert!(out.contains("Exit codes: 0 yes, 1 no, 2"), "{out}");
+    for command in ["run", "compile", "apply", "show"] {
+        assert!(out.contains(&format!("  {command} ")), "{out}");
+        let (code, help, _) = palisade(&[command, "--help"]);
+        assert_eq!(code, 0);
+        assert!(help.contains("Examples:"), "{command}: {help}");
+    }
+}
+
+#[test]
+fn wrong_usage_exits_with_2() {
+    for arguments in [
+        &[][..],
+        &["fly"],
+        &["show"],
+        &["show", "weather"],
+        &["apply"],
+        &["apply", "--delete", "file"],
+        &["compile"],
+        &["show", "flows", "--pod", "a/b/c"],
+        &["run", "--config"],
+    ] {
+        assert_eq!(palisade(arguments).0, 2, "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_wrong_configuration_exits_with_2_and_one_line() {
+    let scratch = Scratch::new();
+    let config = scratch.write("palisade.toml", "[workers]\nspin_uss = 3\n");
+    let (code, out, err) = palisade(&["run", "--config", config.to_str().unwrap()]);
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert!(err.contains("palisade.toml:2: unknown key \"spin_uss\", the nearest is \"spin_us\""), "{err}");
+    assert_eq!(err.lines().count(), 1, "{err}");
+    let (code, _, err) = palisade(&["run", "--config", "/nonexistent.toml"]);
+    assert_eq!((code, err.lines().count()), (2, 1), "{err}");
+    assert!(err.contains("/nonexistent.toml cannot be read"), "{err}");
+}
+
+#[test]
+fn a_second_switch_at_the_same_socket_exits_with_2_and_leaves_the_first() {
+    let served = Served::start();
+    let config = served.scratch.write("palisade.toml", "[control]\nsocket = \"control.sock\"\n");
+    let (code, _, err) = palisade(&["run", "--config", config.to_str().unwrap()]);
+    assert_eq!(code, 2, "{err}");
+    assert!(err.contains("another switch is running and answers at"), "{err}");
+    served.client.status().unwrap();
+}
+
+#[test]
+fn a_policy_that_does_not_load_exits_with_2_and_leaves_no_socket() {
+    let scratch = Scratch::new();
+    scratch.write("wrong.json", r#"{"format": 1}"#);
+    let config = scratch.write(
+        "palisade.toml",
+        "[control]\nsocket = \"control.sock\"\n[policy]\ndirectory = \"wrong.json\"\n",
+    );
+    let (code, _, err) = palisade(&["run", "--config", config.to_str().unwrap()]);
+    assert_eq!(code, 2, "{err}");
+    assert!(err.contains("wrong.json"), "{err}");
+    assert!(!scratch.0.join("control.sock").exists());
+}
+
+#[test]
+fn no_switch_is_said_with_what_to_do() {
+    let scratch = Scratch::new();
+    let socket = scratch.0.join("none.sock");
+    let file = tables_file(&scratch);
+    for arguments in
+        [&["show", "status"][..], &["show", "counters"], &["apply", "--delete"], &["apply", &file]]
+    {
+        let with_socket = [arguments, &["--socket", socket.to_str().unwrap()]].concat();
+        let (code, out, err) = palisade(&with_socket);
+        assert_eq!((code, out.as_str()), (2, ""), "{arguments:?}");
+        assert!(err.contains("is it running? Start it with `palisade run`"), "{err}");
+    }
+}
+
+#[test]
+fn apply_loads_and_unloads_tables() {
+    let served = Served::start();
+    let socket = served.socket().to_str().unwrap();
+    let file = tables_file(&served.scratch);
+    let (code, out, err) = palisade(&["apply", &file, "--socket", socket]);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(out, "rule tables loaded: 1 pods, 1 rules, generation 2\n");
+    assert_eq!(served.client.tables_document().unwrap(), tables("10.1.0.2"));
+
+    let wrong = served.scratch.write("wrong.json", r#"{"format": 1, "rules": {}}"#);
+    let (code, _, err) = palisade(&["apply", wrong.to_str().unwrap(), "--socket", socket]);
+    assert_eq!(code, 2);
+    assert!(err.contains("wrong.json"), "{err}");
+    assert_eq!(
+        served.client.tables_document().unwrap(),
+        tables("10.1.0.2"),
+        "a wrong file changed the tables"
+    );
+
+    assert_eq!(palisade(&["apply", "--delete", "--socket", socket]).0, 0);
+    assert!(!served.client.status().unwrap().tables_loaded);
+}
+
+#[test]
+fn compile_writes_what_apply_reads() {
+    let scratch = Scratch::new();
+    let (input, output) = (tables_file(&scratch), scratch.0.join("out.json"));
+    let (code, out, err) = palisade(&["compile", &input, "-o", output.to_str().unwrap()]);
+    assert_eq!((code, out.as_str()), (0, ""), "{err}");
+    let written = std::fs::read_to_string(&output).unwrap();
+    assert_eq!(serde_json::from_str::<palisade::tables::RuleTables>(&written).unwrap(), tables("10.1.0.2"));
+    assert_eq!(palisade(&["compile", &input]).1, written);
+    assert_eq!(palisade(&["compile", "/nonexistent"]).0, 2);
+    assert_eq!(palisade(&["compile", &input, "-o", "/nonexistent/out.json"]).0, 2);
+}
+
+#[test]
+fn show_prints_tables_for_people_and_json_for_programs() {
+    let served = Served::start();
+    let socket = served.socket().to_str().unwrap().to_owned();
+    let show = |what: &[&str]| {
+        let (code, out, err) = palisade(&[&["show"], what, &["--socket", &socket]].concat());
+        assert_eq!(code, 0, "{what:?}: {err}");
+        out
+    };
+    assert!(show(&["ports"]).contains("no ports"));
+    assert!(show(&["pods"]).contains("No pod is attached"));
+    assert!(show(&["tables"]).contains("No rule tables are loaded"));
+
+    served.client.put_port("veth-db", &pod_port()).unwrap();
+    served.client.put_pod(&pod("db"), &on_port("veth-db", "10.1.0.2")).unwrap();
+    served.client.put_tables(&tables("10.1.0.9")).unwrap();
+    assert!(show(&["status"]).contains("loaded"));
+    assert!(show(&["ports"]).contains("native, copy"));
+    let pods = show(&["pods"]);
+    assert!(
+        pods.contains("default/db") && pods.contains("warning: default/db: the loaded tables give"),
+        "{pods}"
+    );
+    let counters = show(&["counters"]);
+    assert!(counters.contains("policy-ingress"), "{counters}");
+    assert!(counters.contains("Policy of the destination pod forbids it."), "{counters}");
+    assert!(
+        counters.contains("isolated for ingress by NetworkPolicy default/db; no rule matched"),
+        "{counters}"
+    );
+    assert_eq!(show(&["flows", "--max", "4"]).lines().count(), 1 + 4);
+    let of_db = show(&["flows", "--pod", "default/db"]);
+    assert!(of_db.contains("TCP 10.1.0.2:40000 -> 10.1.0.3:6379") && !of_db.contains("10.1.0.7"), "{of_db}");
+
+    let pods: Vec<PodInfo> = serde_json::from_str(&show(&["pods", "--output", "json"])).unwrap();
+    assert_eq!(pods, served.client.pods().unwrap());
+    let counters: CountersReport = serde_json::from_str(&show(&["counters", "--output", "json"])).unwrap();
+    assert_eq!(counters, served.client.counters().unwrap());
+    for what in ["status", "ports", "tables", "flows"] {
+        serde_json::from_str::<serde_json::Value>(&show(&[what, "--output", "json"])).unwrap();
+    }
+}

@@ -1,0 +1,186 @@
+//! An engine that records what it is asked, a switch on it, and rule tables to load.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use palisade::control::protocol::{PodRequest, PortRequest};
+use palisade::control::{Client, Engine, Server, Switch, SwitchSettings};
+use palisade::dataplane::{
+    Counters, DecisionCount, FlowInfo, PortCounters, PortError, PortKind, PortReport, PortSpec,
+    WorkerCounters, World,
+};
+use palisade::ids::{AclId, Generation, PortId, RowId, RuleId, WorkerId};
+use palisade::net::flow::{FlowKey, Protocol};
+use palisade::tables::{
+    Acl, Decision, Direction, PodName, PodPolicy, PolicyKind, PolicyRef, Row, RuleOrigin, RuleTables, Verdict,
+};
+
+/// Records worlds and closed ports. Interfaces whose name begins with `absent` do not exist; those that begin
+/// with `stuck` do not close.
+#[derive(Default)]
+pub(crate) struct FakeEngine {
+    pub(crate) worlds: Mutex<Vec<World>>,
+    pub(crate) ports: Mutex<BTreeMap<PortId, PortSpec>>,
+    pub(crate) closed: Mutex<Vec<(PortId, bool)>>,
+    /// While this is locked, publications wait.
+    pub(crate) publishing: Mutex<()>,
+}
+
+impl FakeEngine {
+    pub(crate) fn world(&self) -> World {
+        self.worlds.lock().unwrap().last().cloned().unwrap()
+    }
+
+    pub(crate) fn publications(&self) -> usize {
+        self.worlds.lock().unwrap().len()
+    }
+}
+
+impl Engine for FakeEngine {
+    fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
+        if spec.interface.starts_with("absent") {
+            return Err(PortError::NoInterface { interface: spec.interface.clone() });
+        }
+        let mut ports = self.ports.lock().unwrap();
+        let id = (0..u16::MAX).map(PortId).find(|id| !ports.contains_key(id)).unwrap();
+        ports.insert(id, spec.clone());
+        Ok(PortReport { id, mtu: 1500, queues: 1, native: true, zero_copy: false, warnings: Vec::new() })
+    }
+
+    fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
+        let mut ports = self.ports.lock().unwrap();
+        let spec = ports.get(&port).ok_or(PortError::Unknown(port))?;
+        if spec.interface.starts_with("stuck") {
+            return Err(PortError::Kernel("the interface does not let go".to_owned()));
+        }
+        ports.remove(&port);
+        self.closed.lock().unwrap().push((port, detach));
+        Ok(())
+    }
+
+    fn publish(&self, world: World) -> Generation {
+        let _may_publish = self.publishing.lock().unwrap();
+        let mut worlds = self.worlds.lock().unwrap();
+        worlds.push(world);
+        Generation(worlds.len() as u32)
+    }
+
+    fn counters(&self) -> Counters {
+        let drops = BTreeMap::from([("policy-ingress".to_owned(), 3)]);
+        let port = PortCounters { received: 10, forwarded: 7, drops, ..PortCounters::default() };
+        let ports = self.ports.lock().unwrap().keys().map(|&id| (id, port.clone())).collect();
+        let policies = vec![PolicyRef {
+            kind: PolicyKind::NetworkPolicy,
+            namespace: "default".to_owned(),
+            name: "db".to_owned(),
+        }];
+        let origin = RuleOrigin::DefaultDeny { direction: Direction::Ingress, policies };
+        Counters {
+            ports,
+            workers: BTreeMap::from([(WorkerId(0), WorkerCounters { received: 10, ..Default::default() })]),
+            decisions: vec![DecisionCount { verdict: Verdict::Deny, origin, packets: 3 }],
+        }
+    }
+
+    fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
+        let flow = |last: u8| FlowInfo {
+            key: FlowKey {
+                src: IpAddr::from([10, 1, 0, last]),
+                dst: IpAddr::from([10, 1, 0, last + 1]),
+                protocol: Protocol::TCP,
+                src_port: 40000,
+                dst_port: 6379,
+            },
+            state: "established".to_owned(),
+            generation: Generation(1),
+            idle_ms: 5,
+            packets: 4,
+            bytes: 400,
+            reply_packets: 3,
+            reply_bytes: 300,
+            egress: None,
+            ingress: None,
+        };
+        (1..=9).map(flow).filter(|flow| wanted(flow)).take(max).collect()
+    }
+}
+
+/// A switch on a fake engine.
+pub(crate) fn switch(settings: SwitchSettings) -> (Arc<FakeEngine>, Arc<Switch>) {
+    let engine = Arc::new(FakeEngine::default());
+    let switch = Switch::new(engine.clone(), settings);
+    (engine, Arc::new(switch))
+}
+
+/// A directory that goes when this is dropped.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("palisade-control-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Scratch(path)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A served switch on a fake engine.
+pub(crate) struct Served {
+    pub(crate) engine: Arc<FakeEngine>,
+    pub(crate) client: Client,
+    pub(crate) scratch: Scratch,
+    _server: Server,
+}
+
+impl Served {
+    pub(crate) fn start() -> Served {
+        let scratch = Scratch::new();
+        let (engine, switch) = switch(SwitchSettings::default());
+        let socket = scratch.0.join("control.sock");
+        let server = Server::start(&socket, 0o660, switch).unwrap();
+        Served { engine, client: Client::new(socket), scratch, _server: server }
+    }
+
+    pub(crate) fn socket(&self) -> &Path {
+        self.client.socket()
+    }
+}
+
+pub(crate) fn pod(name: &str) -> PodName {
+    PodName::new("default", name)
+}
+
+pub(crate) fn pod_port() -> PortRequest {
+    PortRequest { kind: PortKind::Pod, interface: None, vlan: None, addresses: Vec::new() }
+}
+
+pub(crate) fn on_port(port: &str, address: &str) -> PodRequest {
+    PodRequest { port: port.to_owned(), addresses: vec![address.parse().unwrap()], mac: None }
+}
+
+/// Tables in which `db`, with this address, may be reached by everyone.
+pub(crate) fn tables(address: &str) -> RuleTables {
+    let mut tables = RuleTables::default();
+    tables.rules.insert(RuleId(0), RuleOrigin::NotIsolated { direction: Direction::Ingress });
+    tables.rows.insert(RowId(0), Row::uniform(Decision::allow(RuleId(0))));
+    tables.acls.insert(AclId(0), Acl { rows: BTreeMap::new(), default: RowId(0) });
+    let addresses = vec![address.parse().unwrap()];
+    tables.pods.insert(pod("db"), PodPolicy { addresses, ingress: AclId(0), egress: AclId(0) });
+    tables
+}

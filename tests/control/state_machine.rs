@@ -1,0 +1,341 @@
+//! The switch's state: what changes it, and what is refused without changing it.
+
+use std::net::IpAddr;
+
+use palisade::agent::directory::{PolicyDirectory, Reload};
+use palisade::agent::files;
+use palisade::config::{Config, Policy};
+use palisade::control::protocol::{PodRequest, PortRequest, TablesPatch};
+use palisade::control::{PortRoute, Refusal, Switch, SwitchSettings};
+use palisade::dataplane::{Gateway, Mac, PortKind};
+use palisade::ids::{AttachmentId, Generation, PortId, RowId};
+use palisade::policy::read::read;
+use palisade::tables::{RuleTables, TablesDiff, TablesError};
+
+use crate::fixture::{FakeEngine, Scratch, on_port, pod, pod_port, switch, tables};
+
+/// Asserts that a request is refused with a status, and that nothing was published.
+fn refused<T: std::fmt::Debug>(
+    engine: &FakeEngine,
+    status: u16,
+    request: impl FnOnce() -> Result<T, Refusal>,
+) -> String {
+    let before = engine.publications();
+    let refusal = request().unwrap_err();
+    assert_eq!(refusal.status(), status, "{refusal}");
+    assert_eq!(engine.publications(), before, "a refused request was published: {refusal}");
+    refusal.to_string()
+}
+
+fn host_port(address: &str) -> PortRequest {
+    let addresses = vec![address.parse().unwrap()];
+    PortRequest { kind: PortKind::Host, addresses, ..pod_port() }
+}
+
+fn with_db(switch: &Switch) {
+    switch.put_port("veth-db", &pod_port()).unwrap();
+    switch.put_pod(&pod("db"), &on_port("veth-db", "10.1.0.2")).unwrap();
+}
+
+#[test]
+fn a_switch_starts_closed_and_empty() {
+    let (engine, switch) = switch(SwitchSettings::default());
+    let world = engine.world();
+    assert!(world.tables.is_none() && !world.fail_open && world.pods.is_empty() && world.node.is_none());
+    assert_eq!(switch.status().generation, Generation(1));
+    assert!(!switch.status().tables_loaded);
+}
+
+#[test]
+fn ports_and_pods_reach_the_world() {
+    let (engine, switch) = switch(SwitchSettings::default());
+    let info = switch.put_port("veth-db", &pod_port()).unwrap();
+    assert_eq!((info.interface.as_str(), info.report.id, info.pod), ("veth-db", PortId(0), None));
+    let mac: Mac = "02:00:00:00:00:02".parse().unwrap();
+    let request = PodRequest { mac: Some(mac), ..on_port("veth-db", "10.1.0.2") };
+    assert_eq!(switch.put_pod(&pod("db"), &request).unwrap().attachment, AttachmentId(1));
+    switch
+        .put_port("node", &PortRequest { interface: Some("veth-node".to_owned()), ..host_port("10.1.0.1") })
+        .unwrap();
+    let world = engine.world();
+    let [attached] = world.pods.as_slice() else { panic!("{:?}", world.pods) };
+    assert_eq!((&attached.pod, attached.port, attached.mac), (&pod("db"), PortId(0), Some(mac)));
+    assert_eq!(world.node.unwrap().addresses, ["10.1.0.1".parse::<IpAddr>().unwrap()]);
+    assert_eq!(switch.ports().len(), 2);
+    assert_eq!(switch.ports()[1].pod, Some(pod("db")));
+    assert_eq!(switch.status().generation, Generation(engine.publications() as u32));
+}
+
+#[test]
+fn an_attachment_number_is_never_used_again() {
+    let (engine, switch) = switch(SwitchSettings::default());
+    with_db(&switch);
+    switch.delete_pod(&pod("db")).unwrap();
+    assert!(engine.world().pods.is_empty());
+    let again = switch.put_pod(&pod("db"), &on_port("veth-db", "10.1.0.2")).unwrap();
+    assert_eq!(again.attachment, AttachmentId(2));
+}
+
+#[test]
+fn conflicts_between_pods_and_ports_are_refused() {
+    let gateway = Gateway { addresses: vec!["10.1.0.254".parse().unwrap()], ..Gateway::default() };
+    let (engine, switch) = switch(SwitchSettings { gateway, ..SwitchSettings::default() });
+    with_db(&switch);
+    switch.put_port("spare", &pod_port()).unwrap();
+    switch.put_port("node", &host_port("10.1.0.1")).unwrap();
+    let put_pod = |name: &str, port: &str, address: &str| {
+        let request = on_port(port, address);
+        let switch = &switch;
+        let name = pod(name);
+        move || switch.put_pod(&name, &request)
+    };
+    let said = refused(&engine, 409, put_pod("db", "spare", "10.1.0.3"));
+    assert!(said.contains("default/db is already attached to port \"veth-db\""), "{said}");
+    let said = refused(&engine, 409, put_pod("web", "veth-db", "10.1.0.3"));
+    assert!(said.contains("port \"veth-db\" has pod default/db"), "{said}");
+    for (address, owner) in
+        [("10.1.0.2", "pod default/db"), ("10.1.0.1", "the node"), ("10.1.0.254", "the gateway")]
+    {
+        let said = refused(&engine, 409, put_pod("web", "spare", address));
+        assert!(said.contains(&format!("address {address} already belongs to {owner}")), "{said}");
+    }
+    refused(&engine, 404, put_pod("web", "nowhere", "10.1.0.3"));
+    refused(&engine, 422, put_pod("web", "node", "10.1.0.3"));
+    refused(&engine, 409, || switch.put_port("spare", &pod_port()));
+    let other_name = PortRequest { interface: Some("spare".to_owned()), ..pod_port() };
+    refused(&engine, 409, || switch.put_port("other", &other_name));
+    refused(&engine, 409, || switch.put_port("host2", &host_port("10.1.0.9")));
+    refused(&engine, 409, || switch.delete_port("veth-db", None));
+    refused(&engine, 404, || switch.delete_port("nowhere", None));
+    refused(&engine, 404, || switch.delete_pod(&pod("web")));
+    assert_eq!(engine.ports.lock().unwrap().len(), 3, "a refused port was opened");
+    assert!(engine.closed.lock().unwrap().is_empty(), "a refused removal closed a port");
+}
+
+#[test]
+fn a_request_that_makes_no_sense_is_refused() {
+    let (engine, switch) = switch(SwitchSettings::default());
+    switch.put_port("p", &pod_port()).unwrap();
+    for name in ["", "a b", "a/b", &"x".repeat(64)] {
+        refused(&engine, 422, || switch.put_port(name, &pod_port()));
+    }
+    for interface in ["", "sixteen-letters-", "a b", "a/b"] {
+        let request = PortRequest { interface: Some(interface.to_owned()), ..pod_port() };
+        let said = refused(&engine, 422, || switch.put_port("q", &request));
+        assert!(said.starts_with("interface: "), "{said}");
+    }
+    for vlan in [0, 4095] {
+        refused(&engine, 422, || switch.put_port("q", &PortRequest { vlan: Some(vlan), ..pod_port() }));
+    }
+    refused(&engine, 422, || switch.put_port("q", &PortRequest { kind: PortKind::Host, ..pod_port() }));
+    refused(&engine, 422, || {
+        switch.put_port("q", &PortRequest { kind: PortKind::Uplink, ..host_port("10.1.0.1") })
+    });
+    refused(&engine, 422, || switch.put_port("absent", &pod_port()));
+    for address in
+        ["0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", "::", "::1", "ff02::1", "::ffff:10.0.0.1"]
+    {
+        let said = refused(&engine, 422, || switch.put_pod(&pod("db"), &on_port("p", address)));
+        assert!(said.starts_with("addresses: "), "{said}");
+    }
+    let none = PodRequest { addresses: Vec::new(), ..on_port("p", "10.1.0.2") };
+    refused(&engine, 422, || switch.put_pod(&pod("db"), &none));
+    let twice = PodRequest { addresses: vec!["10.1.0.2".parse().unwrap(); 2], ..on_port("p", "10.1.0.2") };
+    refused(&engine, 422, || switch.put_pod(&pod("db"), &twice));
+    for mac in ["00:00:00:00:00:00", "01:00:5e:00:00:01", &Gateway::default().mac.to_string()] {
+        let request = PodRequest { mac: Some(mac.parse().unwrap()), ..on_port("p", "10.1.0.2") };
+        let said = refused(&engine, 422, || switch.put_pod(&pod("db"), &request));
+        assert!(said.starts_with("mac: "), "{said}");
+    }
+    refused(&engine, 422, || switch.put_pod(&pod("a/b"), &on_port("p", "10.1.0.2")));
+}
+
+#[test]
+fn a_removed_port_leaves_the_world_before_it_closes_and_its_number_is_free() {
+    let (engine, switch) = switch(SwitchSettings::default());
+    switch.put_port("node", &host_port("10.1.0.1")).unwrap();
+    switch.delete_port("node", None).unwrap();
+    assert!(engine.world().node.is_none());
+    assert_eq!(*engine.closed.lock().unwrap(), [(PortId(0), false)]);
+    switch.put_port("other", &pod_port()).unwrap();
+    switch.delete_port("other", Some(true)).unwrap();
+    assert_eq!(engine.closed.lock().unwrap().last(), Some(&(PortId(0), true)));
+}
+
+#[test]
+fn a_port_that_does_not_close_stays_in_the_world() {
+    let (engine, switch) = switch(SwitchSettings::default());
+    let stuck = PortRequest { interface: Some("stuck0".to_owned()), ..host_port("10.1.0.1") };
+    switch.put_port("node", &stuck).unwrap();
+    assert_eq!(switch.delete_port("node", None).unwrap_err().status(), 500);
+    assert!(engine.world().node.is_some());
+    assert_eq!(switch.ports().len(), 1);
+}
+
+#[test]
+fn a_route_holds_while_its_port_is_open() {
+    let routes =
+        vec![PortRoute { prefix: "0.0.0.0/0".parse().unwrap(), port: "up".to_owned(), next_hop: None }];
+    let (engine, switch) = switch(SwitchSettings { routes, ..SwitchSettings::default() });
+    assert!(engine.world().routes.is_empty());
+    switch.put_port("first", &pod_port()).unwrap();
+    switch.put_port("up", &PortRequest { kind: PortKind::Uplink, ..pod_port() }).unwrap();
+    assert_eq!(engine.world().routes[0].port, PortId(1));
+    switch.delete_port("up", None).unwrap();
+    assert!(engine.world().routes.is_empty());
+}
+
+#[test]
+fn tables_that_do_not_check_leave_the_running_ones() {
+    let (engine, switch) = switch(SwitchSettings::default());
+    switch.put_tables(tables("10.1.0.2")).unwrap();
+    let mut dangling = tables("10.1.0.2");
+    dangling.rows.clear();
+    let said = refused(&engine, 422, || switch.put_tables(dangling));
+    assert!(said.contains("acls[0] names rows[0]"), "{said}");
+    refused(&engine, 422, || switch.put_tables(RuleTables { format: 2, ..RuleTables::default() }));
+    let diff = TablesDiff { rows: [(RowId(0), None)].into(), ..TablesDiff::default() };
+    let base = switch.status().generation;
+    refused(&engine, 422, || switch.patch_tables(&TablesPatch { base, diff }));
+    assert_eq!(*switch.tables().unwrap(), tables("10.1.0.2"));
+}
+
+#[test]
+fn a_difference_holds_against_any_generation_with_the_same_tables() {
+    let (engine, switch) = switch(SwitchSettings::default());
+    let patch = |base| TablesPatch { base, diff: tables("10.1.0.2").difference(&tables("10.1.0.3")) };
+    refused(&engine, 409, || switch.patch_tables(&patch(Generation(1))));
+    let before = switch.status().generation;
+    let loaded = switch.put_tables(tables("10.1.0.2")).unwrap().generation;
+    with_db(&switch);
+    refused(&engine, 409, || switch.patch_tables(&patch(before)));
+    let future = Generation(switch.status().generation.0 + 1);
+    let refusal = switch.patch_tables(&patch(future)).unwrap_err();
+    assert!(matches!(refusal, Refusal::Tables(TablesError::Base { .. })), "{refusal}");
+    let patched = switch.patch_tables(&patch(loaded)).unwrap().generation;
+    assert_eq!(*switch.tables().unwrap(), tables("10.1.0.3"));
+    assert_eq!(**engine.world().tables.as_ref().unwrap(), tables("10.1.0.3"));
+    refused(&engine, 409, || switch.patch_tables(&patch(loaded)));
+    assert!(switch.delete_tables().generation > patched);
+    assert!(engine.world().tables.is_none() && switch.tables().is_none());
+}
+
+#[test]
+fn a_pod_that_the_tables_do_not_know_or_know_otherwise_carries_a_warning() {
+    let (_, switch) = switch(SwitchSettings::default());
+    with_db(&switch);
+    let db = || switch.pods().remove(0);
+    assert!(!db().known && db().warnings[0].contains("no rule tables are loaded"));
+    switch.put_tables(RuleTables::default()).unwrap();
+    assert!(!db().known && db().warnings[0].contains("do not know the pod: its traffic is dropped"));
+    switch.put_tables(tables("10.1.0.9")).unwrap();
+    assert!(db().known && db().warnings[0].contains("[10.1.0.9], and it is attached with [10.1.0.2]"));
+    switch.put_tables(tables("10.1.0.2")).unwrap();
+    assert!(db().known && db().warnings.is_empty());
+}
+
+#[test]
+fn open_is_said_to_the_workers_and_in_the_warnings() {
+    let (engine, switch) = switch(SwitchSettings { fail_open: true, ..SwitchSettings::default() });
+    with_db(&switch);
+    assert!(engine.world().fail_open);
+    assert!(switch.pods()[0].warnings[0].contains("passes unchecked"));
+}
+
+#[test]
+fn the_summary_counts_what_is_loaded() {
+    let (_, switch) = switch(SwitchSettings::default());
+    assert!(!switch.tables_summary().loaded);
+    switch.put_tables(tables("10.1.0.2")).unwrap();
+    let summary = switch.tables_summary();
+    assert_eq!((summary.rules, summary.rows, summary.acls, summary.pods), (1, 1, 1, 1));
+    assert_eq!((summary.classes, summary.prefixes), (1, 0), "the rest of the world is a class");
+}
+
+#[test]
+fn flows_of_one_pod_are_those_of_its_addresses() {
+    let (_, switch) = switch(SwitchSettings::default());
+    with_db(&switch);
+    assert_eq!(switch.flows(100, None).unwrap().len(), 9);
+    assert_eq!(switch.flows(4, None).unwrap().len(), 4);
+    let of_db = switch.flows(100, Some(&pod("db"))).unwrap();
+    assert_eq!(of_db.len(), 2, "one from 10.1.0.2, one to it");
+    assert_eq!(switch.flows(100, Some(&pod("web"))).unwrap_err().status(), 404);
+}
+
+#[test]
+fn a_policy_directory_is_followed_and_a_broken_file_keeps_the_running_tables() {
+    let scratch = Scratch::new();
+    let write = |tables: &RuleTables| scratch.write("t.json", &serde_json::to_string(tables).unwrap());
+    let file = write(&tables("10.1.0.2"));
+    let config = Policy { directory: Some(file.clone()), ..Policy::default() };
+    let mut directory = PolicyDirectory::of(&config).unwrap();
+    let (engine, switch) = switch(SwitchSettings::default());
+    switch.put_tables(directory.load().unwrap().tables).unwrap();
+    let before = engine.publications();
+    assert!(matches!(directory.reload(false, &switch), Reload::NotDue));
+    assert!(matches!(directory.reload(true, &switch), Reload::Same));
+
+    scratch.write("t.json", r#"{"format": 1, "#);
+    let Reload::Rejected(rejected) = directory.reload(false, &switch) else { panic!("broken tables loaded") };
+    assert!(rejected.to_string().contains("t.json"), "{rejected}");
+    assert!(matches!(directory.reload(false, &switch), Reload::NotDue), "told twice");
+    assert!(matches!(directory.reload(true, &switch), Reload::Rejected(_)));
+    assert_eq!(*switch.tables().unwrap(), tables("10.1.0.2"));
+    assert_eq!(engine.publications(), before);
+
+    write(&tables("10.1.0.100"));
+    let Reload::Loaded { generation, .. } = directory.reload(false, &switch) else { panic!("not loaded") };
+    assert_eq!(generation, switch.status().generation);
+    assert_eq!(*switch.tables().unwrap(), tables("10.1.0.100"));
+
+    let mut unwatched = PolicyDirectory::of(&Policy { watch: false, ..config }).unwrap();
+    write(&tables("10.1.0.2"));
+    assert!(matches!(unwatched.reload(false, &switch), Reload::NotDue));
+    assert!(matches!(unwatched.reload(true, &switch), Reload::Loaded { .. }));
+}
+
+#[test]
+fn the_example_policies_are_read_without_a_warning() {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/config/examples");
+    let sources = files::load(&[examples.into()]).unwrap();
+    assert!(sources.len() >= 5);
+    for source in sources {
+        let parsed = read(&source).unwrap_or_else(|found| panic!("{found:?}"));
+        assert!(!parsed.objects.is_empty() && parsed.skipped.is_empty(), "{}", source.name());
+        assert!(parsed.warnings.is_empty(), "{:?}", parsed.warnings);
+    }
+}
+
+#[test]
+fn a_configuration_is_opened_in_order_and_stops_at_what_is_refused() {
+    let text = r#"
+        [[ports]]
+        name = "db"
+        kind = "pod"
+        interface = "veth-db"
+        pod = "default/db"
+        pod_addresses = ["10.1.0.2"]
+        [[ports]]
+        name = "absent"
+        kind = "pod"
+        [[routes]]
+        prefix = "10.9.0.0/16"
+        port = "db"
+    "#;
+    let config = Config::parse(text, "palisade.toml".as_ref()).unwrap();
+    let (engine, switch) = switch(config.switch_settings(vec![0]));
+    let error = switch.configure(&config, Some(tables("10.1.0.2"))).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "port \"absent\": interface absent does not exist: create it first, or correct its name"
+    );
+    let worlds = engine.worlds.lock().unwrap();
+    assert!(
+        worlds.iter().all(|world| world.pods.is_empty() || world.tables.is_some()),
+        "pod before its tables"
+    );
+    assert_eq!(worlds.last().unwrap().routes.len(), 1);
+    drop(worlds);
+    assert!(switch.pods()[0].known);
+}
