@@ -89,8 +89,9 @@ impl Classifier {
             }
         }
         change.rows.iter().for_each(|(&id, row)| updated.rows.set(id, row.as_ref()));
-        change.acls.iter().for_each(|(&id, acl)| updated.acls.set(id, acl.as_ref()));
-        change.acl_rows.keys().for_each(|&id| updated.acls.set(id, next.acls.get(&id)));
+        let rows = change.acl_rows.keys().map(|id| (id, next.acls.get(id)));
+        let whole = change.acls.iter().map(|(id, acl)| (id, acl.as_ref()));
+        whole.chain(rows).for_each(|(&id, acl)| updated.acls.set(id, acl));
         if !change.pods.is_empty() {
             Arc::make_mut(&mut updated.pods).update(&change.pods);
         }
