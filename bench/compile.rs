@@ -256,12 +256,12 @@ impl Cluster {
     }
 
     fn policies(&self) -> usize {
-        // A tenth of the clusters of the usual mix at 100,000 pods have a policy for every 20 pods.
-        self.policies_per_namespace() * self.namespaces
+        (0..self.namespaces).map(|i| self.policies_in(i)).sum()
     }
 
-    fn policies_per_namespace(&self) -> usize {
-        if self.namespaces > 1_000 { 2 } else { 5 }
+    /// Five in a namespace; two or three in a cluster of more than a thousand of them.
+    fn policies_in(&self, namespace: usize) -> usize {
+        if self.namespaces > 1_000 { 2 + namespace % 2 } else { 5 }
     }
 
     fn new_pod(&mut self, node: Option<usize>) -> Pod {
@@ -304,8 +304,7 @@ impl Cluster {
             let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
             objects.push(Object::Namespace(Namespace { name: format!("ns-{i}"), labels }));
             let policies = namespace_policies(i);
-            objects
-                .extend(policies.into_iter().take(self.policies_per_namespace()).map(Object::NetworkPolicy));
+            objects.extend(policies.into_iter().take(self.policies_in(i)).map(Object::NetworkPolicy));
         }
         objects.extend(self.pods.iter().cloned().map(Object::Pod));
         objects

@@ -16,7 +16,8 @@ pub(crate) use slots::{GroupId, NamespaceSlot, NodeSlot, PodSlot, PortUseId, Pro
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::objects::{
-    ClusterNetworkPolicy, LabelSelector, Labels, Namespace, NetworkPolicy, Node, Object, Pod, Tier,
+    ClusterNetworkPolicy, ClusterPort, LabelSelector, Labels, Namespace, NetworkPolicy, Node, Object, Pod,
+    PortMatch, Ports, Tier,
 };
 use crate::tables::{PodName, PolicyKind};
 use label_index::LabelIndex;
@@ -76,6 +77,40 @@ pub(crate) struct Versioned<P> {
     pub(crate) version: u64,
     /// The object.
     pub(crate) policy: P,
+    /// Names by which its rules for traffic in ask for ports: those of the pods that it selects. Sorted.
+    pub(crate) own_port_names: Vec<String>,
+}
+
+impl Versioned<NetworkPolicy> {
+    fn network(version: u64, policy: NetworkPolicy) -> Versioned<NetworkPolicy> {
+        let ports = policy.ingress.iter().flatten().filter_map(|rule| match &rule.ports {
+            Ports::Any(ports) => Some(ports),
+            Ports::All => None,
+        });
+        let names = ports.flatten().filter_map(|port| match port {
+            PortMatch::Named { name, .. } => Some(name),
+            PortMatch::Range { .. } => None,
+        });
+        let own_port_names = distinct(names);
+        Versioned { version, policy, own_port_names }
+    }
+}
+
+impl Versioned<ClusterNetworkPolicy> {
+    fn cluster(version: u64, policy: ClusterNetworkPolicy) -> Versioned<ClusterNetworkPolicy> {
+        let ports = policy.ingress.iter().filter_map(|rule| rule.ports.as_ref());
+        let names = ports.flatten().filter_map(|port| match port {
+            ClusterPort::Named { name, .. } => Some(name),
+            ClusterPort::Range { .. } => None,
+        });
+        let own_port_names = distinct(names);
+        Versioned { version, policy, own_port_names }
+    }
+}
+
+fn distinct<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let names: BTreeSet<&String> = names.collect();
+    names.into_iter().cloned().collect()
 }
 
 /// What changes have touched.
@@ -369,7 +404,7 @@ impl Store {
         }
         self.touch_subjects(slot, &policy.name, touched);
         self.versions += 1;
-        let entry = Versioned { version: self.versions, policy };
+        let entry = Versioned::network(self.versions, policy);
         let name = entry.policy.name.clone();
         self.namespaces.get_mut(slot).expect("just mentioned").policies.insert(name.clone(), entry);
         self.touch_subjects(slot, &name, touched);
@@ -402,7 +437,7 @@ impl Store {
         self.versions += 1;
         let rank = (policy.tier, policy.priority, policy.name.clone(), policy.kind);
         self.ranks.insert(id, rank.clone());
-        self.cluster_policies.insert(rank, Versioned { version: self.versions, policy });
+        self.cluster_policies.insert(rank, Versioned::cluster(self.versions, policy));
     }
 
     fn remove_cluster_policy(&mut self, kind: PolicyKind, name: String, touched: &mut Touched) {
