@@ -321,7 +321,7 @@ fn namespace_policies(i: usize) -> Vec<NetworkPolicy> {
         pods,
     };
     let anywhere = |pods| Peer::Pods { namespaces: Some(everything()), pods };
-    let isolates_egress = i % 3 == 0;
+    let isolates_egress = i.is_multiple_of(3);
     let default_deny =
         policy(&namespace, "default-deny", everything(), Some(Vec::new()), isolates_egress.then(Vec::new));
     let outside = IpBlock {

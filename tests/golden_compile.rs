@@ -45,7 +45,9 @@ impl World {
     }
 
     fn with(mut self, objects: impl IntoIterator<Item = Object>) -> World {
-        objects.into_iter().for_each(|object| drop(self.put(object)));
+        for object in objects {
+            self.put(object);
+        }
         self
     }
 
@@ -165,16 +167,13 @@ fn scope(namespaces: LabelSelector, pods: LabelSelector) -> PodScope {
     PodScope { namespaces, pods }
 }
 
-fn cluster_rule(
-    action: ClusterAction,
-    peers: &[ClusterPeer],
-    ports: Option<Vec<ClusterPort>>,
-) -> ClusterRule {
+fn cluster_rule(action: ClusterAction, peers: &[ClusterPeer], ports: &[ClusterPort]) -> ClusterRule {
+    let ports = if ports.is_empty() { None } else { Some(ports.to_vec()) };
     ClusterRule { name: None, action, peers: peers.to_vec(), ports }
 }
 
-fn cluster_tcp(port: u16) -> Option<Vec<ClusterPort>> {
-    Some(vec![ClusterPort::Range { protocol: TCP, first: port, last: port }])
+fn cluster_tcp(port: u16) -> [ClusterPort; 1] {
+    [ClusterPort::Range { protocol: TCP, first: port, last: port }]
 }
 
 /// A cluster-wide policy for the pods `app=a` of namespace `x`.
@@ -527,8 +526,7 @@ mod life {
         let may = |port| world.passes("10.0.0.2", "x/a", TCP, port);
         assert_eq!([80, 81, 82].map(may), [false, true, false]);
         assert_eq!(world.on_ingress("10.0.0.2", "x/a", TCP, 81), "allow: NetworkPolicy x/p ingress[0]");
-        let deny =
-            cluster_rule(ClusterAction::Deny, &[ClusterPeer::Pods(scope(all(), is("app", "c")))], None);
+        let deny = cluster_rule(ClusterAction::Deny, &[ClusterPeer::Pods(scope(all(), is("app", "c")))], &[]);
         let world = world.with([cluster("deny-c", Tier::Admin, 1, vec![deny], vec![])]);
         assert!(!world.passes("10.0.0.2", "x/a", TCP, 81), "a deny for one of them is enough");
     }
@@ -583,7 +581,7 @@ mod tiers {
     fn c1_1_the_admin_tier_decides_first_by_priority_then_rule() {
         let world = World::new().with([
             ingress("p", &[]),
-            cluster("late", Tier::Admin, 2, vec![cluster_rule(Deny, &[every_pod()], None)], vec![]),
+            cluster("late", Tier::Admin, 2, vec![cluster_rule(Deny, &[every_pod()], &[])], vec![]),
             cluster(
                 "early",
                 Tier::Admin,
@@ -591,9 +589,9 @@ mod tiers {
                 vec![
                     ClusterRule {
                         name: Some("web".into()),
-                        ..cluster_rule(Accept, &[every_pod()], cluster_tcp(80))
+                        ..cluster_rule(Accept, &[every_pod()], &cluster_tcp(80))
                     },
-                    cluster_rule(Deny, &[every_pod()], cluster_tcp(80)),
+                    cluster_rule(Deny, &[every_pod()], &cluster_tcp(80)),
                 ],
                 vec![],
             ),
@@ -616,8 +614,8 @@ mod tiers {
             Tier::Admin,
             1,
             vec![
-                cluster_rule(Pass, &[every_pod()], cluster_tcp(80)),
-                cluster_rule(Deny, &[every_pod()], None),
+                cluster_rule(Pass, &[every_pod()], &cluster_tcp(80)),
+                cluster_rule(Deny, &[every_pod()], &[]),
             ],
             vec![],
         );
@@ -633,10 +631,10 @@ mod tiers {
     #[test]
     fn c1_2_what_a_network_policy_says_is_final() {
         let baseline =
-            || cluster("base", Tier::Baseline, 1, vec![cluster_rule(Deny, &[every_pod()], None)], vec![]);
+            || cluster("base", Tier::Baseline, 1, vec![cluster_rule(Deny, &[every_pod()], &[])], vec![]);
         let world = World::new().with([baseline(), ingress("p", &[rule(&[], &[])])]);
         assert_eq!(world.on_ingress("x/b", "x/a", TCP, 80), "allow: NetworkPolicy x/p ingress[0]");
-        let accept = cluster_rule(Accept, &[every_pod()], None);
+        let accept = cluster_rule(Accept, &[every_pod()], &[]);
         let world =
             World::new().with([cluster("base", Tier::Baseline, 1, vec![accept], vec![]), ingress("p", &[])]);
         assert!(!world.passes("x/b", "x/a", TCP, 80));
@@ -648,8 +646,8 @@ mod tiers {
     #[test]
     fn c1_3_pass_in_the_baseline_tier_lets_the_default_decide() {
         let rules = vec![
-            cluster_rule(Pass, &[every_pod()], cluster_tcp(80)),
-            cluster_rule(Deny, &[every_pod()], None),
+            cluster_rule(Pass, &[every_pod()], &cluster_tcp(80)),
+            cluster_rule(Deny, &[every_pod()], &[]),
         ];
         let world = World::new().with([cluster("base", Tier::Baseline, 1, rules, vec![])]);
         assert_eq!(world.on_ingress("x/b", "x/a", TCP, 80), OPEN_IN);
@@ -663,7 +661,7 @@ mod tiers {
             Tier::Admin,
             1,
             vec![],
-            vec![cluster_rule(Deny, &[every_pod()], cluster_tcp(1))],
+            vec![cluster_rule(Deny, &[every_pod()], &cluster_tcp(1))],
         )]);
         assert_eq!(world.on_ingress("x/b", "x/a", TCP, 80), OPEN_IN);
         assert_eq!(world.on_egress("x/a", "x/b", TCP, 80), OPEN_OUT);
@@ -673,7 +671,7 @@ mod tiers {
     #[test]
     fn c1_7_ties_go_by_name() {
         let of = |name, action| {
-            cluster(name, Tier::Admin, 1, vec![cluster_rule(action, &[every_pod()], None)], vec![])
+            cluster(name, Tier::Admin, 1, vec![cluster_rule(action, &[every_pod()], &[])], vec![])
         };
         let world = World::new().with([of("b", Deny), of("a", Accept)]);
         assert_eq!(world.on_ingress("x/b", "x/a", TCP, 80), "allow: ClusterNetworkPolicy a ingress[0]");
@@ -693,13 +691,13 @@ mod tiers {
                 1,
                 vec![],
                 vec![
-                    cluster_rule(Accept, &[ClusterPeer::Nodes(is("role", "worker"))], None),
+                    cluster_rule(Accept, &[ClusterPeer::Nodes(is("role", "worker"))], &[]),
                     cluster_rule(
                         Accept,
                         &[ClusterPeer::Pods(scope(is("team", "blue"), is("app", "b")))],
-                        None,
+                        &[],
                     ),
-                    cluster_rule(Deny, &[ClusterPeer::Network("0.0.0.0/0".parse().unwrap())], None),
+                    cluster_rule(Deny, &[ClusterPeer::Network("0.0.0.0/0".parse().unwrap())], &[]),
                 ],
             ),
         ]);
@@ -713,11 +711,11 @@ mod tiers {
 
     #[test]
     fn c2_a_domain_name_matches_nothing_and_an_unknown_peer_that_denies_everything() {
-        let accept = cluster_rule(Accept, &[ClusterPeer::DomainName("example.com".into())], None);
+        let accept = cluster_rule(Accept, &[ClusterPeer::DomainName("example.com".into())], &[]);
         let world =
             World::new().with([egress("p", &[]), cluster("admin", Tier::Admin, 1, vec![], vec![accept])]);
         assert!(!world.passes("x/a", "192.0.2.1", TCP, 443));
-        let deny = cluster_rule(Deny, &[ClusterPeer::Everyone], None);
+        let deny = cluster_rule(Deny, &[ClusterPeer::Everyone], &[]);
         let world = World::new().with([cluster("admin", Tier::Admin, 1, vec![deny], vec![])]);
         assert!(!world.passes("192.0.2.1", "x/a", TCP, 443) && !world.passes("y/a", "x/a", UDP, 1));
     }
@@ -725,8 +723,8 @@ mod tiers {
     #[test]
     fn c3_a_named_port_has_the_protocol_of_the_container_port() {
         let ports = vec![port("dns", UDP, 53), port("dns", TCP, 54)];
-        let of = |protocol| Some(vec![ClusterPort::Named { protocol, name: "dns".into() }]);
-        let rules = |protocol| vec![cluster_rule(Deny, &[every_pod()], of(protocol))];
+        let of = |protocol| [ClusterPort::Named { protocol, name: "dns".into() }];
+        let rules = |protocol| vec![cluster_rule(Deny, &[every_pod()], &of(protocol))];
         let world = World::new().with([
             Object::Pod(Pod { ports: ports.clone(), ..pod("x", "a", "10.0.0.1") }),
             Object::Pod(Pod { ports, ..pod("y", "a", "10.0.1.1") }),

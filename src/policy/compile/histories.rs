@@ -241,7 +241,9 @@ proptest! {
         let mut objects = BTreeMap::new();
         let mut followed = RuleTables::default();
         for changes in history {
-            changes.iter().for_each(|change| follow(&mut objects, change));
+            for change in &changes {
+                follow(&mut objects, change);
+            }
             let before = followed.clone();
             let difference = compiler.apply_all(changes);
             followed.apply(&difference);

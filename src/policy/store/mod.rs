@@ -234,13 +234,11 @@ impl Store {
             self.pods.get(*slot).is_some_and(|stored| namespaces.binary_search(&stored.namespace).is_ok())
         };
         let population: usize = in_namespaces().map(|namespace| namespace.pods.len()).sum();
-        match self.pod_labels.candidates(selector).filter(|candidates| candidates.len() < population) {
-            Some(candidates) => candidates.iter().filter(|slot| inside(slot) && matches(slot)).collect(),
-            None => {
-                let pods = in_namespaces().flat_map(|namespace| namespace.pods.iter().copied());
-                pods.filter(matches).collect()
-            }
+        if let Some(few) = self.pod_labels.candidates(selector).filter(|few| few.len() < population) {
+            return few.iter().filter(|slot| inside(slot) && matches(slot)).collect();
         }
+        let pods = in_namespaces().flat_map(|namespace| namespace.pods.iter().copied());
+        pods.filter(matches).collect()
     }
 
     /// The `NetworkPolicies` that select a pod, in either direction, by name.
@@ -270,23 +268,20 @@ impl Store {
     }
 
     fn put_pod(&mut self, pod: Pod, touched: &mut Touched) {
-        let slot = match self.pod_slots.get(&pod.name) {
-            Some(&slot) => {
-                if self.pods.get(slot).is_some_and(|stored| stored.pod == pod) {
-                    return;
-                }
-                self.unindex(slot);
-                self.pods.get_mut(slot).expect("a named slot is taken").pod = pod;
-                slot
+        let slot = if let Some(slot) = self.pod_slot(&pod.name) {
+            if self.pods.get(slot).is_some_and(|stored| stored.pod == pod) {
+                return;
             }
-            None => {
-                let namespace = self.mention_namespace(&pod.name.namespace, touched);
-                self.namespaces.get_mut(namespace).expect("just mentioned").pods_of_any_kind += 1;
-                let name = pod.name.clone();
-                let slot = self.pods.insert(StoredPod { pod, namespace });
-                self.pod_slots.insert(name, slot);
-                slot
-            }
+            self.unindex(slot);
+            self.pods.get_mut(slot).expect("a named slot is taken").pod = pod;
+            slot
+        } else {
+            let namespace = self.mention_namespace(&pod.name.namespace, touched);
+            self.namespaces.get_mut(namespace).expect("just mentioned").pods_of_any_kind += 1;
+            let name = pod.name.clone();
+            let slot = self.pods.insert(StoredPod { pod, namespace });
+            self.pod_slots.insert(name, slot);
+            slot
         };
         self.index(slot);
         touched.pods.insert(slot);
@@ -374,17 +369,14 @@ impl Store {
     }
 
     fn put_node(&mut self, node: Node, touched: &mut Touched) {
-        let slot = match self.node_slot(&node.name) {
-            Some(slot) => {
-                *self.nodes.get_mut(slot).expect("a named slot is taken") = node;
-                slot
-            }
-            None => {
-                let name = node.name.clone();
-                let slot = self.nodes.insert(node);
-                self.node_slots.insert(name, slot);
-                slot
-            }
+        let slot = if let Some(slot) = self.node_slot(&node.name) {
+            *self.nodes.get_mut(slot).expect("a named slot is taken") = node;
+            slot
+        } else {
+            let name = node.name.clone();
+            let slot = self.nodes.insert(node);
+            self.node_slots.insert(name, slot);
+            slot
         };
         touched.nodes.insert(slot);
     }
