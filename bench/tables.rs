@@ -226,10 +226,12 @@ impl Run {
         tables: &RuleTables,
         random: &mut Random,
     ) {
-        let prefixes: Vec<(u128, u8)> = tables.prefixes.keys().filter_map(of_family::<A>).collect();
-        let sources: Vec<A> = hits(&prefixes, self.queries, random);
-        let destinations: Vec<A> = hits(&prefixes, self.queries, random);
         let flows: Vec<Flow> = (0..self.queries).map(|_| Flow::any(tables, random)).collect();
+        let peers = Peers::<A>::new(tables);
+        let sources: Vec<A> =
+            flows.iter().map(|flow| peers.any(&tables.acls[&flow.ingress], random)).collect();
+        let destinations: Vec<A> =
+            flows.iter().map(|flow| peers.any(&tables.acls[&flow.egress], random)).collect();
         let mut scratch = Scratch::default();
         let systems: Vec<System> = vec![(
             "palisade",
@@ -297,6 +299,34 @@ impl Flow {
 
     fn question(self, acl: AclId, class: u32) -> Question {
         Question { acl, class: ClassId(class), dst_port: self.dst_port, protocol: self.protocol }
+    }
+}
+
+/// Addresses at the other end of flows.
+struct Peers<A> {
+    by_class: BTreeMap<ClassId, Vec<(u128, u8)>>,
+    all: Vec<(u128, u8)>,
+    family: std::marker::PhantomData<A>,
+}
+
+impl<A: Family> Peers<A> {
+    fn new(tables: &RuleTables) -> Peers<A> {
+        let mut by_class: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let mut all = Vec::new();
+        for (prefix, &class) in &tables.prefixes {
+            if let Some(prefix) = of_family::<A>(prefix) {
+                by_class.entry(class).or_default().push(prefix);
+                all.push(prefix);
+            }
+        }
+        Peers { by_class, all, family: std::marker::PhantomData }
+    }
+
+    /// Every second address is of a class that the table names; the others may be of any.
+    fn any(&self, acl: &Acl, random: &mut Random) -> A {
+        let named = random.below(2 * acl.rows.len() as u64 + 1) as usize;
+        let named = acl.rows.keys().nth(named).and_then(|class| self.by_class.get(class));
+        hits(named.unwrap_or(&self.all), 1, random)[0]
     }
 }
 
