@@ -132,13 +132,14 @@ impl Address for u128 {
     }
 }
 
+/// The inverse of [`split`].
 #[inline(always)]
-fn join([a, b, c, d]: [u32; 4]) -> u128 {
+pub(super) fn join([a, b, c, d]: [u32; 4]) -> u128 {
     u128::from(u64::from(d) << 32 | u64::from(c)) << 64 | u128::from(u64::from(b) << 32 | u64::from(a))
 }
 
 /// Lowest word first: two of them are one load where the processor is little-endian.
-fn split(bits: u128) -> [u32; 4] {
+pub(super) fn split(bits: u128) -> [u32; 4] {
     [0, 32, 64, 96].map(|shift| (bits >> shift) as u32)
 }
 
@@ -182,6 +183,11 @@ impl PrefixTrie {
     /// Bytes of the compiled form.
     pub(super) fn bytes(&self) -> usize {
         self.arena.bytes()
+    }
+
+    /// What exactly this prefix leads to.
+    pub(super) fn get(&self, bits: u128, len: u8) -> Option<u32> {
+        self.prefixes.get(bits, len)
     }
 
     /// Adds or replaces a prefix; gives what it led to before.
