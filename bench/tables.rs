@@ -2,7 +2,7 @@
 //!
 //! Prints one JSON object per line. The systems of a case run in turn, again and again, and the median is given.
 //! `tsc_cycles` is time in ticks of the time-stamp counter, which runs at a constant rate, not at that of the core.
-//! `--smoke` takes about a second; a word runs only the cases that contain it.
+//! `--smoke` takes about a second; a word such as `routes` or `classify1000` runs only the cases that contain it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
@@ -32,14 +32,14 @@ fn main() {
     let run = Run { tsc_ghz: tsc_ghz(), queries, rounds };
     for prefixes in [10, 1_000, 100_000, 1_000_000].into_iter().filter(|&prefixes| prefixes <= largest) {
         for (case, shape) in [("pods", Shape::Pods), ("routes", Shape::Routes)] {
-            if wanted(case) {
+            if wanted(&format!("{case}{prefixes}")) {
                 run.prefixes::<u32>(case, shape, prefixes);
                 run.prefixes::<u128>(case, shape, prefixes);
             }
         }
     }
     for rules in [10, 1_000, 10_000, 100_000].into_iter().filter(|&rules| rules <= largest) {
-        if wanted("classify") {
+        if wanted(&format!("classify{rules}")) {
             run.classification(rules);
         }
     }
@@ -215,8 +215,10 @@ impl Run {
             tables.rows.len(),
             tables.acls.len(),
         );
-        self.classify::<u32>(&facts, &classifier, &tables, &mut random);
-        self.classify::<u128>(&facts, &classifier, &tables, &mut random);
+        for flows in [self.queries / 16, self.queries] {
+            self.classify::<u32>(&facts, &classifier, &tables, flows, &mut random);
+            self.classify::<u128>(&facts, &classifier, &tables, flows, &mut random);
+        }
     }
 
     fn classify<A: Family>(
@@ -224,14 +226,18 @@ impl Run {
         facts: &str,
         classifier: &Classifier,
         tables: &RuleTables,
+        count: usize,
         random: &mut Random,
     ) {
-        let flows: Vec<Flow> = (0..self.queries).map(|_| Flow::any(tables, random)).collect();
+        let distinct: Vec<Flow> = (0..count).map(|_| Flow::any(tables, random)).collect();
         let peers = Peers::<A>::new(tables);
-        let sources: Vec<A> =
-            flows.iter().map(|flow| peers.any(&tables.acls[&flow.ingress], random)).collect();
-        let destinations: Vec<A> =
-            flows.iter().map(|flow| peers.any(&tables.acls[&flow.egress], random)).collect();
+        let mut peer = |acl| peers.any(&tables.acls[&acl], random);
+        let sources: Vec<A> = distinct.iter().map(|flow| peer(flow.ingress)).collect();
+        let destinations: Vec<A> = distinct.iter().map(|flow| peer(flow.egress)).collect();
+        // Random order, so that there is no pattern for a branch predictor to learn.
+        let order: Vec<usize> = (0..self.queries).map(|_| random.below(count as u64) as usize).collect();
+        let (sources, destinations) = (of(&order, &sources), of(&order, &destinations));
+        let flows = of(&order, &distinct);
         let mut scratch = Scratch::default();
         let systems: Vec<System> = vec![(
             "palisade",
@@ -243,7 +249,7 @@ impl Run {
             }),
         )];
         self.report(
-            &format!(r#""case":"classify","family":{},"order":"random",{facts}"#, A::NUMBER),
+            &format!(r#""case":"classify","family":{},"order":"random","flows":{count},{facts}"#, A::NUMBER),
             systems,
         );
     }
@@ -358,6 +364,10 @@ impl Scratch {
         classifier.decide_batch(&self.questions, &mut self.decisions[..2 * count]);
         self.decisions[..2 * count].iter().map(|decision| u64::from(decision.to_bits())).sum()
     }
+}
+
+fn of<T: Copy>(order: &[usize], distinct: &[T]) -> Vec<T> {
+    order.iter().map(|&i| distinct[i]).collect()
 }
 
 fn sum<A: Copy>(queries: &[A], mut look_up: impl FnMut(A) -> Option<u32>) -> u64 {

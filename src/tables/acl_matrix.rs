@@ -1,8 +1,8 @@
 //! Compiled ACL tables: the row of a class in a table, by index.
 //!
-//! The cells of a table, one for each class, are cut into pages of 32. A page in which every class has the default row is
+//! The cells of a table, one for each class, are cut into pages of 64. A page in which every class has the default row is
 //! shared by all tables with that default, so that memory follows what tables say, not tables times classes. A
-//! directory gives the page of each table and 32 classes.
+//! directory gives the page of each table and 64 classes.
 
 use std::collections::BTreeMap;
 use std::hint::select_unpredictable;
@@ -11,7 +11,7 @@ use super::Acl;
 use super::arena::{Arena, Unit, first_word};
 use crate::ids::{AclId, ClassId, RowId};
 
-const PAGE_CLASSES: usize = 32;
+const PAGE_CLASSES: usize = 64;
 
 /// The row of every class in a table that is not there.
 pub(super) const NOWHERE: RowId = RowId(u32::MAX);
