@@ -97,7 +97,8 @@ fn spans(judge: &Judge, row: &Row) -> Vec<Span> {
         let spans = row.spans(protocol).iter();
         spans.map(move |found| (describe::ports(protocol, found.first, found.last), found.decision))
     });
-    let rest = (if row.decisions().count() == 1 { "everything" } else { "everything else" }.to_owned(), row.other);
+    let rest =
+        (if row.decisions().count() == 1 { "everything" } else { "everything else" }.to_owned(), row.other);
     listed.chain([rest]).map(|(ports, decision)| span(ports, decision)).collect()
 }
 
@@ -105,7 +106,10 @@ impl fmt::Display for LoadedExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {}", word(self.verdict), self.flow)?;
         if self.egress.is_none() && self.ingress.is_none() {
-            return writeln!(f, "  neither table is asked: no end is a pod of the loaded tables, or both are the same");
+            return writeln!(
+                f,
+                "  neither table is asked: no end is a pod of the loaded tables, or both are the same"
+            );
         }
         self.egress.iter().chain(&self.ingress).try_for_each(|side| side.fmt(f))
     }
@@ -115,9 +119,9 @@ impl fmt::Display for LoadedSide {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "  {} of {}: {}: {}", self.direction, self.pod, word(self.verdict), self.reason)?;
         writeln!(f, "    the table on addresses like the other end (class {}):", self.peer_class)?;
-        self.row.iter().try_for_each(|span| {
-            writeln!(f, "      {}: {}: {}", span.ports, word(span.verdict), span.reason)
-        })
+        self.row
+            .iter()
+            .try_for_each(|span| writeln!(f, "      {}: {}: {}", span.ports, word(span.verdict), span.reason))
     }
 }
 

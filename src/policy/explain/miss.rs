@@ -179,7 +179,10 @@ fn named_miss(protocol: Option<Protocol>, name: &str, question: &Question<'_>) -
         .collect();
     if named.is_empty() {
         let protocol = protocol.map(|protocol| format!("{protocol} ")).unwrap_or_default();
-        return Some(Miss::new(MissKind::Port, format!("pod {} has no {protocol}port named {name}", pod.name)));
+        return Some(Miss::new(
+            MissKind::Port,
+            format!("pod {} has no {protocol}port named {name}", pod.name),
+        ));
     }
     if named.iter().any(|port| (port.protocol, port.port) == (question.protocol, question.dst_port)) {
         return None;
@@ -191,7 +194,9 @@ fn named_miss(protocol: Option<Protocol>, name: &str, question: &Question<'_>) -
         MissKind::Protocol
     };
     let numbers = numbers.join(", ");
-    let text =
-        format!("{} {} is not {name} of pod {}, which is {numbers}", question.protocol, question.dst_port, pod.name);
+    let text = format!(
+        "{} {} is not {name} of pod {}, which is {numbers}",
+        question.protocol, question.dst_port, pod.name
+    );
     Some(Miss::new(kind, text))
 }

@@ -138,7 +138,8 @@ fn explain_side(
         dst_port: flow.dst_port,
     };
     let mut policies: Vec<PolicyTrace> = Vec::new();
-    policies.extend(oracle.tier(Tier::Admin, &question).map(|policy| trace_cluster(oracle, policy, &question)));
+    policies
+        .extend(oracle.tier(Tier::Admin, &question).map(|policy| trace_cluster(oracle, policy, &question)));
     let isolating = oracle.isolating(&question);
     policies.extend(isolating.iter().map(|policy| trace_network(oracle, policy, &question)));
     if isolating.is_empty() {
@@ -187,7 +188,9 @@ fn trace_network(oracle: &Oracle<'_>, policy: &NetworkPolicy, question: &Questio
         };
         let ports_miss = match &rule.ports {
             Ports::All => Vec::new(),
-            Ports::Any(ports) => unless_one_matches(ports.iter().map(|port| miss::network_port(port, question))),
+            Ports::Any(ports) => {
+                unless_one_matches(ports.iter().map(|port| miss::network_port(port, question)))
+            }
         };
         let matches = peers_miss.is_empty() && ports_miss.is_empty();
         RuleTrace { index, name: None, action: "allow", matches, peers_miss, ports_miss }
@@ -259,7 +262,11 @@ probes: []
         let rules = &side.policies[0].rules;
         let misses = |index: usize| {
             let rule: &RuleTrace = &rules[index];
-            rule.peers_miss.iter().chain(&rule.ports_miss).map(|miss| (miss.on, miss.text.as_str())).collect::<Vec<_>>()
+            rule.peers_miss
+                .iter()
+                .chain(&rule.ports_miss)
+                .map(|miss| (miss.on, miss.text.as_str()))
+                .collect::<Vec<_>>()
         };
         assert_eq!(misses(0), [(MissKind::NamespaceLabel, r#"namespace far has team="b", not team=a"#)]);
         assert_eq!(misses(1), [(MissKind::PodLabel, r#"pod far/api has app="api", not app=web"#)]);

@@ -53,7 +53,8 @@ fn act(
         ClusterAction::Deny => Verdict::Deny,
         ClusterAction::Pass => return None,
     };
-    let origin = RuleOrigin::Rule {policy: name(policy), direction, index: index as u32, name: rule.name.clone() };
+    let origin =
+        RuleOrigin::Rule { policy: name(policy), direction, index: index as u32, name: rule.name.clone() };
     Some(Finding { verdict, origin })
 }
 

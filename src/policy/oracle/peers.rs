@@ -10,14 +10,24 @@ use crate::policy::objects::{ClusterPeer, IpBlock, LabelSelector, Peer, Peers, P
 
 impl Oracle<'_> {
     /// Clause M1: no list is everyone. Clause M5: entries are alternatives.
-    pub(in crate::policy) fn network_peers_match(&self, namespace: &str, peers: &Peers, end: &PeerEnd<'_>) -> bool {
+    pub(in crate::policy) fn network_peers_match(
+        &self,
+        namespace: &str,
+        peers: &Peers,
+        end: &PeerEnd<'_>,
+    ) -> bool {
         match peers {
             Peers::Everyone => true,
             Peers::Any(entries) => entries.iter().any(|peer| self.network_peer_matches(namespace, peer, end)),
         }
     }
 
-    pub(in crate::policy) fn network_peer_matches(&self, namespace: &str, peer: &Peer, end: &PeerEnd<'_>) -> bool {
+    pub(in crate::policy) fn network_peer_matches(
+        &self,
+        namespace: &str,
+        peer: &Peer,
+        end: &PeerEnd<'_>,
+    ) -> bool {
         match (peer, end.holder) {
             (Peer::IpBlock(block), _) => block_holds(block, end.address),
             // Clause M2: without a namespace selector, pods of the policy's own namespace.
