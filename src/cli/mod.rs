@@ -8,9 +8,11 @@
 mod apply;
 mod compile;
 mod demo;
+mod diff;
 mod explain;
 mod failure;
 mod lab;
+mod matrix;
 mod offline;
 mod output;
 mod run;
@@ -59,6 +61,8 @@ enum Command {
     Show(show::ShowArguments),
     Test(test::TestArguments),
     Explain(explain::ExplainArguments),
+    Matrix(matrix::MatrixArguments),
+    Diff(diff::DiffArguments),
     Demo(demo::DemoArguments),
     Lab(lab::LabArguments),
 }
@@ -97,6 +101,8 @@ pub fn main() -> ExitCode {
         Command::Show(arguments) => show::show(&arguments),
         Command::Test(arguments) => test::test(&arguments),
         Command::Explain(arguments) => explain::explain(&arguments),
+        Command::Matrix(arguments) => matrix::matrix(&arguments),
+        Command::Diff(arguments) => diff::diff(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Lab(arguments) => lab::lab(&arguments),
     };
