@@ -23,3 +23,8 @@ pub mod oracle;
 
 mod describe;
 pub mod explain;
+
+pub mod reach;
+
+pub mod diff;
+pub mod matrix;
