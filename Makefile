@@ -8,7 +8,7 @@ SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BINARY    := target/release/palisade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup cargo build demo test lint bench clean
+.PHONY: help setup cargo build demo test lint bench bench-pipeline clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,10 @@ lint: setup ## Formatting, clippy, and the licences and sources of dependencies
 
 bench: setup ## Run the benchmarks (in memory, no privilege); JSON lines on standard output
 	$(CARGO) bench --locked
+
+bench-pipeline: setup ## Measure the packet path (in memory, no privilege): a table, and bench/results/pipeline.jsonl
+	@mkdir -p bench/results
+	$(CARGO) bench --locked --bench pipeline > bench/results/pipeline.jsonl
 
 clean: ## Remove what was built, and what a crashed lab left behind
 	@[ ! -x $(BINARY) ] || $(SUDO) $(BINARY) lab clean

@@ -97,16 +97,25 @@ impl Speech {
     }
 }
 
-/// Takes a batch through all stages. Afterwards no verdict is pending.
-pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>) {
+/// Takes a batch through all stages, and says `done` of each. Afterwards no verdict is pending.
+#[inline]
+pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl FnMut(&'static str)) {
     parse(batch, context);
+    done("parse");
     guard(batch, context);
+    done("guard");
     serve(batch, context);
+    done("serve");
     track(batch, context);
+    done("track");
     route(batch, context);
+    done("route");
     classify_and_admit(batch, context);
+    done("classify");
     rewrite_all(batch, context);
+    done("rewrite");
     count(batch, context);
+    done("count");
 }
 
 /// Headers to keys.

@@ -112,6 +112,18 @@ impl Classifier {
         self.classes.lookup(address).map_or(ClassId::WORLD, ClassId)
     }
 
+    /// [`Classifier::class`] of an IPv4 address in host byte order.
+    #[inline]
+    pub fn class_v4(&self, address: u32) -> ClassId {
+        self.classes.lookup_v4(address).map_or(ClassId::WORLD, ClassId)
+    }
+
+    /// [`Classifier::class`] of an IPv6 address in host byte order.
+    #[inline]
+    pub fn class_v6(&self, address: u128) -> ClassId {
+        self.classes.lookup_v6(address).map_or(ClassId::WORLD, ClassId)
+    }
+
     /// What table `acl` decides on a flow whose other end has `class`.
     #[inline]
     pub fn decide(&self, acl: AclId, class: ClassId, protocol: Protocol, dst_port: u16) -> Decision {
