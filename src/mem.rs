@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 /// Asks the processor to bring the cache line at `place` near, without waiting for it.
-#[inline(always)]
+#[inline]
 pub fn prefetch_read<T>(place: &T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch reads nothing that a program can see and never faults.

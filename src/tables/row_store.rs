@@ -43,7 +43,7 @@ const FIRST_SERVICE: [u32; 256] = {
 };
 
 /// Protocol and port as one number. Above [`OTHER`] all are alike.
-#[inline(always)]
+#[inline]
 fn service(protocol: Protocol, dst_port: u16) -> u32 {
     FIRST_SERVICE[protocol.0 as usize] + u32::from(dst_port)
 }
@@ -81,37 +81,37 @@ impl RowStore {
     }
 
     /// The slot in a row's first block.
-    #[inline(always)]
+    #[inline]
     pub(super) fn first_slot(&self, id: RowId, protocol: Protocol, dst_port: u16) -> Slot {
         find(self.first.block_at(first_block(id)), service(protocol, dst_port))
     }
 
     /// The slot in the block that a slot leads to.
-    #[inline(always)]
+    #[inline]
     pub(super) fn next_slot(&self, slot: Slot, protocol: Protocol, dst_port: u16) -> Slot {
         find(self.further.block(slot & UNIT_MASK), service(protocol, dst_port))
     }
 
     /// Brings a row's first block near.
-    #[inline(always)]
+    #[inline]
     pub(super) fn prefetch(&self, id: RowId) {
         self.first.prefetch(first_block(id));
     }
 }
 
 /// Whether a slot leads to a block rather than being the decision.
-#[inline(always)]
+#[inline]
 pub(super) fn is_block(slot: Slot) -> bool {
     slot & BLOCK != 0
 }
 
-#[inline(always)]
+#[inline]
 fn first_block(id: RowId) -> usize {
     id.0.wrapping_add(1) as usize * BLOCK_WORDS
 }
 
 /// The slot of a service: that after as many intervals as end before it.
-#[inline(always)]
+#[inline]
 fn find(block: &[u32; BLOCK_WORDS], service: u32) -> Slot {
     // Signed, because that is what vector instructions compare.
     let ended = |&last: &u32| u32::from((last as i32) < service as i32);
@@ -140,12 +140,12 @@ impl RowStore {
         }
         let mut block = [OTHER; BLOCK_WORDS];
         for (i, part) in intervals.chunks(share).enumerate() {
-            let (last, slot) = match part {
-                &[(last, decision)] => (last, decision.to_bits()),
-                _ => {
-                    let below = self.block(part);
-                    (part[part.len() - 1].0, BLOCK | self.further.put(&below))
-                }
+            let (last, decision) = part[part.len() - 1];
+            let slot = if part.len() == 1 {
+                decision.to_bits()
+            } else {
+                let below = self.block(part);
+                BLOCK | self.further.put(&below)
             };
             // The last slot stands in all places that are left, where it is never looked for.
             block[i] = last;
