@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::packet::{Address, Packet, from_v4, is_link_local, is_v4, unpack};
+use super::packet::{Address, Packet, from_v4, is_group, is_link_local, is_v4, unpack};
 use super::view::{PortView, View};
 use crate::net::checksum::{Sum, pseudo_header_of};
 use crate::net::flow::Protocol;
@@ -36,8 +36,10 @@ pub(crate) fn arp(frame: &mut [u8], packet: &Packet, port: &PortView, view: &Vie
         return None;
     }
     let target = from_v4(question.target.into());
-    // A station that asks for its own address looks for others that have it (RFC 5227); there is none.
-    if question.operation != arp::Operation::Request || port.owns(target) || target == sender {
+    // A station that asks for its own address, or from none, looks for others that have the address before it takes it
+    // itself (RFC 5227); there is none.
+    let is_probe = question.sender.is_unspecified() || port.owns(target) || target == sender;
+    if question.operation != arp::Operation::Request || is_probe || is_group(target) {
         return Some(false);
     }
     let answer = arp::Arp {
@@ -76,7 +78,7 @@ pub(crate) fn link_local(
     };
     let target = Address::from(question.target);
     let ours = view.hop(target) == Some(super::view::Hop::Gateway);
-    if port.owns(target) || (is_link_local(target) && !ours) {
+    if port.owns(target) || is_group(target) || (is_link_local(target) && !ours) {
         return Some(false);
     }
     let l3 = usize::from(packet.l3);

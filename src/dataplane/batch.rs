@@ -29,7 +29,7 @@ pub(crate) enum Verdict {
 pub(crate) enum Fate {
     /// Not looked up, or of no flow.
     None,
-    /// Of a flow that this generation has judged.
+    /// Of a flow that this generation, or a later one, has judged.
     Known,
     /// Of a flow that an earlier generation has judged: to be judged again.
     Stale,

@@ -375,6 +375,9 @@ fn quoted_ipv6(quote: &[u8], quoted: &mut Packet) -> Option<usize> {
     quoted.src = ip.src();
     quoted.dst = ip.dst();
     quoted.protocol = upper.protocol;
+    if is_v4(quoted.src) || is_v4(quoted.dst) {
+        return None;
+    }
     upper.fragment.is_none_or(|fragment| fragment.offset == 0).then_some(upper.offset)
 }
 

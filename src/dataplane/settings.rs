@@ -32,7 +32,7 @@ pub enum Polling {
 /// Connection tracking.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConntrackSettings {
-    /// Capacity, flows; rounded up to a power of two.
+    /// Capacity, flows; rounded up to a multiple of 16.
     pub flows_max: usize,
     /// Largest share of the capacity that one pod's flows may take, per cent.
     pub pod_quota_percent: u8,

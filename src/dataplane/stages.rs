@@ -20,7 +20,7 @@ use super::rewrite::rewrite;
 use super::stats::WorkerStats;
 use super::view::{Flow, Hop, PortView, View};
 use super::{DropReason, PortKind};
-use crate::ids::{AttachmentId, PortId};
+use crate::ids::PortId;
 use crate::limits::{ANSWERS_PER_SECOND_MAX, PORTS_MAX};
 use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
@@ -97,16 +97,25 @@ impl Speech {
     }
 }
 
-/// Takes a batch through all stages. Afterwards no verdict is pending.
-pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>) {
+/// Takes a batch through all stages, and says `done` of each. Afterwards no verdict is pending.
+#[inline]
+pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl FnMut(&'static str)) {
     parse(batch, context);
+    done("parse");
     guard(batch, context);
+    done("guard");
     serve(batch, context);
+    done("serve");
     track(batch, context);
+    done("track");
     route(batch, context);
+    done("route");
     classify_and_admit(batch, context);
+    done("classify");
     rewrite_all(batch, context);
+    done("rewrite");
     count(batch, context);
+    done("count");
 }
 
 /// Headers to keys.
@@ -132,7 +141,7 @@ fn guard(batch: &mut Batch, context: &Context<'_>) {
         let reason = match context.view.port(port_id) {
             // The port was opened a moment ago, and no generation says who is behind it.
             None => Some(DropReason::Spoofed),
-            Some(port) => guard_packet(&batch.packets[i], port, context.view),
+            Some(port) => guard_packet(&batch.packets[i], port_id, port, context.view),
         };
         match reason {
             Some(reason) => batch.drop(i, reason),
@@ -141,7 +150,7 @@ fn guard(batch: &mut Batch, context: &Context<'_>) {
     }
 }
 
-fn guard_packet(packet: &Packet, port: &PortView, view: &View) -> Option<DropReason> {
+fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) -> Option<DropReason> {
     if packet.vlan != port.vlan {
         return Some(DropReason::Vlan);
     }
@@ -158,7 +167,7 @@ fn guard_packet(packet: &Packet, port: &PortView, view: &View) -> Option<DropRea
         port.owns(packet.src)
     } else {
         // Others route behind these ports: any source but those that are elsewhere for sure.
-        !packet::is_group(packet.src) && view.attachment(packet.src) == AttachmentId::NONE
+        !packet::is_group(packet.src) && !view.is_elsewhere(packet.src, port_id)
     };
     let from_link = packet::is_link_local(packet.src) && packet::is_link_local(packet.dst);
     if !is_from_here && !from_link {
@@ -225,10 +234,12 @@ fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
     let mut quoted = Packet::default();
     let keyed = if packet.kind == Kind::IcmpError {
         let message = &context.umem.data(&batch.frames[i])[usize::from(packet.l4)..usize::from(packet.end)];
-        // The error goes to who sent the packet that it quotes, and to nobody else.
-        if !packet::parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
-            || quoted.src != packet.dst
-        {
+        // The error goes to who sent the packet that it quotes, and comes from where that packet went: a pod that guesses
+        // the ports of other pods' flows reports nothing about them.
+        let fits = packet::parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
+            && quoted.src == packet.dst
+            && matches!(context.view.hop(quoted.dst), Some(Hop::Port(port, _)) if port == batch.in_ports[i]);
+        if !fits {
             batch.drop(i, DropReason::InvalidState);
             return;
         }
@@ -250,7 +261,8 @@ fn find(batch: &mut Batch, i: usize, context: &Context<'_>) {
         let entry = context.conntrack.entry(slot);
         track.slot = slot;
         track.sender = entry.sender(track.from_low);
-        track.fate = if entry.judged() == context.view.generation { Fate::Known } else { Fate::Stale };
+        // Another worker may be a generation ahead: what it has judged is not judged by the earlier one again.
+        track.fate = if entry.judged() >= context.view.generation { Fate::Known } else { Fate::Stale };
     } else if batch.packets[i].kind == Kind::IcmpError {
         batch.drop(i, DropReason::InvalidState);
     }
@@ -262,8 +274,12 @@ fn route(batch: &mut Batch, context: &mut Context<'_>) {
         if !batch.is_pending(i) {
             continue;
         }
-        match context.view.hop(batch.packets[i].dst) {
+        let packet = &batch.packets[i];
+        // What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
+        let stays = packet::is_link_local(packet.src) || packet::is_link_local(packet.dst);
+        match context.view.hop(packet.dst) {
             None => batch.drop(i, DropReason::NoRoute),
+            Some(Hop::Port(..)) if stays => batch.drop(i, DropReason::NoRoute),
             Some(Hop::Gateway) => {
                 let frame = context.umem.data_mut(&mut batch.frames[i]);
                 let is_answer = answer::echo(frame, &batch.packets[i], context.view);
@@ -329,6 +345,10 @@ fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
 fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
+    if entry.judged() >= context.view.generation {
+        track.fate = Fate::Known; // An earlier packet of this batch has asked.
+        return;
+    }
     let opened_by_low = track.from_low == (track.sender == Side::Initiator);
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
@@ -366,23 +386,30 @@ fn follow(batch: &mut Batch, i: usize, context: &Context<'_>) {
     }
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
-    if packet.protocol == Protocol::TCP {
-        let mut flow = entry.load_tcp();
+    let outcome = if packet.protocol == Protocol::TCP {
+        let before = entry.load_tcp();
+        let mut flow = before;
         let frame = context.umem.data(&batch.frames[i]);
-        match flow.follow(&segment(packet, frame), track.sender) {
-            Outcome::Pass => entry.store_tcp(&flow),
-            Outcome::Reopen => {
-                track.fate = Fate::Reopen;
-                return;
-            }
-            Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
+        let outcome = flow.follow(&segment(packet, frame), track.sender);
+        if outcome == Outcome::Pass {
+            entry.store_tcp(&before, &flow);
         }
+        outcome
     } else {
         let state = entry.state();
-        let next = state.after(packet, track.sender == Side::Initiator);
+        let (outcome, next) = state.after(packet, track.sender == Side::Initiator);
         if next != state {
             entry.set_state(next);
         }
+        outcome
+    };
+    match outcome {
+        Outcome::Pass => {}
+        Outcome::Reopen => {
+            track.fate = Fate::Reopen;
+            return;
+        }
+        Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
     }
     entry.count(track.sender, packet.ip_bytes(), context.now_ms);
 }
@@ -400,7 +427,7 @@ fn open(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
     let (Some((from_id, from)), Some((to_id, to))) =
-        (port_of(batch, i, context, sender), port_of(batch, i, context, other(sender)))
+        (port_of(batch, i, context, Side::Initiator), port_of(batch, i, context, Side::Responder))
     else {
         return batch.drop(i, DropReason::NoRoute);
     };
@@ -422,9 +449,8 @@ fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow, 
     let track = &mut batch.tracks[i];
     let bytes = batch.packets[i].ip_bytes();
     if track.fate == Fate::Reopen {
-        let entry = context.conntrack.entry(track.slot);
-        entry.restart(new, context.now_ms);
-        return entry.count(sender, bytes, context.now_ms);
+        context.conntrack.restart(track.slot, new, context.now_ms);
+        return context.conntrack.entry(track.slot).count(sender, bytes, context.now_ms);
     }
     // Earlier packets of this batch may have entered the same flow, so the table is asked again.
     let (key, hash) = (track.key, track.hash);
@@ -453,13 +479,6 @@ fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow, 
 fn likely_sender(packet: &Packet) -> Side {
     let opens = packet.protocol != Protocol::TCP || packet.tcp_flags().has(Flags::SYN);
     if opens || packet.src_port >= packet.dst_port { Side::Initiator } else { Side::Responder }
-}
-
-fn other(side: Side) -> Side {
-    match side {
-        Side::Initiator => Side::Responder,
-        Side::Responder => Side::Initiator,
-    }
 }
 
 /// First state of the flow that a packet opens; `None` where it opens none: a reply to nothing, a segment outside

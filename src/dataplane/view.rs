@@ -1,6 +1,6 @@
 //! The world as workers see it: a [`World`] laid out for look-up, whole and unchanging, with a generation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -75,6 +75,8 @@ pub(crate) struct View {
     routes: RouteTable,
     hops: Vec<Hop>,
     ports: Vec<Option<PortView>>,
+    /// Sorted.
+    attachments: Vec<AttachmentId>,
     origins: Vec<Option<RuleOrigin>>,
     /// Decisions taken, by worker, then by rule, allowed and denied.
     hits: Vec<Box<[[AtomicU64; 2]]>>,
@@ -123,6 +125,11 @@ impl PortView {
         self.addresses().contains(&address)
     }
 
+    /// Whether the address, behind this port, is the node's.
+    fn is_own_node(&self, address: Address) -> bool {
+        self.kind == PortKind::Host && self.owns(address)
+    }
+
     /// Whether a pod is behind it.
     #[inline]
     pub(crate) fn is_pod(&self) -> bool {
@@ -157,6 +164,7 @@ impl View {
             routes,
             hops,
             ports: layout_ports(world, open),
+            attachments: world.pods.iter().map(|pod| pod.id).collect::<BTreeSet<_>>().into_iter().collect(),
             hits: (0..workers).map(|_| (0..rules).map(|_| Default::default()).collect()).collect(),
             origins,
         }
@@ -165,7 +173,7 @@ impl View {
     /// A port, if it is open.
     #[inline]
     pub(crate) fn port(&self, port: PortId) -> Option<&PortView> {
-        self.ports[port.index()].as_ref()
+        self.ports.get(port.index())?.as_ref()
     }
 
     /// Where a destination leads.
@@ -180,6 +188,22 @@ impl View {
             Hop::Gateway => None,
             Hop::Port(port, _) => self.port(port).map(|view| (port, view)),
         }
+    }
+
+    /// Whether an address is the switch's own, or that of a pod or the node behind another port than this.
+    pub(crate) fn is_elsewhere(&self, address: Address, port: PortId) -> bool {
+        match self.hop(address) {
+            Some(Hop::Gateway) => true,
+            Some(Hop::Port(home, _)) if home != port => {
+                self.port(home).is_some_and(|home| home.owns(address))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a pod is attached by this id. "No pod" always is.
+    pub(crate) fn is_attached(&self, id: AttachmentId) -> bool {
+        id == AttachmentId::NONE || self.attachments.binary_search(&id).is_ok()
     }
 
     /// The pod that has an address.
@@ -226,7 +250,7 @@ impl View {
             Policing::Closed => return Some(DropReason::UnknownPod),
             Policing::Tables { ingress, .. } => ingress,
         };
-        if from.kind == PortKind::Host && from.owns(flow.src) {
+        if from.is_own_node(flow.src) {
             return None; // The pod's own node is always let in (`networking/v1` types.go, ingress).
         }
         self.decide(acl, flow.src, flow, worker, DropReason::PolicyIngress)
@@ -262,11 +286,16 @@ impl View {
             let rule = classifier.decide(acl, class, flow.protocol, flow.dst_port).rule();
             self.origins.get(rule.index()).cloned().flatten()
         };
-        let egress = match self.port_towards(flow.src).map(|(_, port)| port.policing) {
+        let from = self.port_towards(flow.src).map(|(_, port)| port);
+        let to = self.port_towards(flow.dst).map(|(_, port)| port);
+        let egress = match from.map(|port| port.policing) {
             Some(Policing::Tables { egress, .. }) => decide(egress, flow.dst),
             _ => None,
         };
-        let ingress = match self.port_towards(flow.dst).map(|(_, port)| port.policing) {
+        let ingress = match to.map(|port| port.policing) {
+            Some(Policing::Tables { .. }) if from.is_some_and(|from| from.is_own_node(flow.src)) => {
+                Some(RuleOrigin::OwnNode)
+            }
             Some(Policing::Tables { ingress, .. }) => decide(ingress, flow.src),
             _ => None,
         };
@@ -337,14 +366,14 @@ fn layout_ports(world: &World, open: &BTreeMap<PortId, PortFacts>) -> Vec<Option
     }
     let tables = world.tables.as_deref();
     for pod in &world.pods {
-        if let Some(port) = &mut ports[pod.port.index()] {
+        if let Some(Some(port)) = ports.get_mut(pod.port.index()) {
             port.attachment = pod.id;
             port.policing = policing(tables, &pod.pod, world.fail_open);
             port.place(&pod.addresses, pod.mac);
         }
     }
     if let Some(node) = &world.node
-        && let Some(port) = &mut ports[node.port.index()]
+        && let Some(Some(port)) = ports.get_mut(node.port.index())
     {
         port.kind = PortKind::Host;
         port.place(&node.addresses, node.mac);

@@ -164,7 +164,7 @@ impl Worker {
         while !self.shared.stopping.load(Ordering::Relaxed) {
             self.obey();
             let now = Instant::now();
-            if self.work(now) {
+            if self.work(now, |_| ()) {
                 self.last_frame = now;
             } else if self.may_sleep(now) {
                 self.sleep();
@@ -174,19 +174,23 @@ impl Worker {
         self.ports.into_iter().map(|port| port.queue).collect()
     }
 
-    /// One batch. Whether there was anything to do.
-    pub(crate) fn work(&mut self, now: Instant) -> bool {
+    /// One batch. Whether there was anything to do. Says `done` of each part, for who measures.
+    #[inline]
+    pub(crate) fn work(&mut self, now: Instant, mut done: impl FnMut(&'static str)) -> bool {
         let now_ms = now.duration_since(self.shared.start).as_millis() as u32;
         self.shared.conntrack.start_batch(&mut self.tracker);
         self.take_view(now_ms);
         let received = self.receive();
+        done("receive");
         if received > 0 {
-            self.process(now_ms);
+            self.process(now_ms, &mut done);
         }
         self.ask();
         self.transmit();
-        self.age(now_ms);
-        if received > 0 || now_ms != self.swept_ms {
+        done("transmit");
+        let aged = self.age(now_ms);
+        done("age");
+        if received > 0 || aged {
             self.publish_counters();
         }
         received > 0
@@ -314,7 +318,7 @@ impl Worker {
         self.batch.len()
     }
 
-    fn process(&mut self, now_ms: u32) {
+    fn process(&mut self, now_ms: u32, done: impl FnMut(&'static str)) {
         for port in &self.ports {
             let taken = port.queue.outstanding() + port.waiting.len();
             self.room[port.id.index()] = RING_SLOTS.saturating_sub(taken) as u32;
@@ -332,7 +336,7 @@ impl Worker {
             speech: &mut self.speech,
             room: &mut self.room,
         };
-        stages::run(&mut self.batch, &mut context);
+        stages::run(&mut self.batch, &mut context, done);
         self.sort_out();
     }
 
@@ -341,17 +345,21 @@ impl Worker {
         let batch = &mut self.batch;
         for (i, frame) in batch.frames.drain(..).enumerate() {
             let out = match batch.verdicts[i] {
+                // The stages have counted it against the room of the port.
                 Verdict::Forward(out) => out,
-                _ if batch.answers[i] => batch.in_ports[i],
+                _ if batch.answers[i] && self.room[batch.in_ports[i].index()] > 0 => {
+                    self.room[batch.in_ports[i].index()] -= 1;
+                    batch.in_ports[i]
+                }
+                // Dropped, or an answer for which the port has no place: who asked asks again.
                 _ => {
                     self.free.push(frame);
                     continue;
                 }
             };
-            match self.places[out.index()].map(|place| &mut self.ports[usize::from(place)]) {
-                Some(port) if port.waiting.len() < RING_SLOTS => port.waiting.push(frame),
-                // An answer for which the port has no place: who asked asks again.
-                _ => self.free.push(frame),
+            match self.places[out.index()] {
+                Some(place) => self.ports[usize::from(place)].waiting.push(frame),
+                None => self.free.push(frame),
             }
         }
     }
@@ -395,16 +403,22 @@ impl Worker {
         }
     }
 
-    /// Ends idle flows, a share of the table at a time.
-    fn age(&mut self, now_ms: u32) {
+    /// Ends idle flows, and those of pods that are gone, a share of the table at a time. Whether it was time to.
+    fn age(&mut self, now_ms: u32) -> bool {
         let elapsed = now_ms.wrapping_sub(self.swept_ms);
         if elapsed == 0 {
-            return;
+            return false;
         }
         self.swept_ms = now_ms;
         let groups = self.shared.conntrack.groups_per_worker(&self.tracker) as u64;
         let share = groups * u64::from(elapsed.min(SWEEP_MS)) / u64::from(SWEEP_MS) + 1;
-        self.shared.conntrack.sweep(share as usize, now_ms, &mut self.tracker);
+        let view = &self.view;
+        // What a worker that is a generation ahead has judged may be of a pod that this one does not know yet.
+        self.shared.conntrack.sweep(share as usize, now_ms, &mut self.tracker, |entry| {
+            entry.judged() < view.generation
+                && !entry.attachments().into_iter().all(|pod| view.is_attached(pod))
+        });
+        true
     }
 
     fn publish_counters(&self) {

@@ -4,6 +4,8 @@ use super::{be16, be32};
 
 /// Bytes of the common header.
 pub const HEADER_BYTES: usize = 12;
+/// Offset of the checksum, four bytes.
+pub const CHECKSUM_OFFSET: usize = 8;
 
 /// Chunk types that open or end an association (RFC 9260 section 3.2).
 pub mod chunk {
@@ -52,5 +54,47 @@ impl<'a> Sctp<'a> {
     #[inline]
     pub fn chunk_type(self) -> u8 {
         self.0[HEADER_BYTES]
+    }
+}
+
+/// Writes the checksum of a packet: CRC32c (RFC 9260 appendix A), low byte first. The packet has a common header at least.
+pub fn finish(packet: &mut [u8]) {
+    let field = CHECKSUM_OFFSET..CHECKSUM_OFFSET + 4;
+    packet[field.clone()].fill(0);
+    let checksum = crc32c(packet);
+    packet[field].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// CRC32c, a byte at a time: SCTP is rare, and packets that need this come from the node itself.
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, byte| crc >> 8 ^ CRC32C[usize::from(crc as u8 ^ byte)])
+}
+
+/// The remainder that each byte leaves, by the reversed polynomial of Castagnoli.
+const CRC32C: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = byte as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 1 == 0 { crc >> 1 } else { crc >> 1 ^ 0x82f6_3b78 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_of_rfc_3720() {
+        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
     }
 }

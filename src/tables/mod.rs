@@ -15,6 +15,7 @@ mod acl_matrix;
 mod arena;
 mod canonical;
 mod classifier;
+mod exact_table;
 mod pod_index;
 mod prefix_set;
 mod prefix_table;

@@ -15,6 +15,8 @@
 //! | sparse | key (4), slot where the key differs, first unit of the slots, ranks (2), bitmap of 256 bits (8) |
 //! | leaf | length, value, value where it differs, key (IPv4: 1, IPv6: 4) |
 
+use std::hint::select_unpredictable;
+
 use super::arena::{Arena, Unit, first_word};
 use super::prefix_set::{Entry, PrefixSet, mask};
 use crate::limits::BATCH_FRAMES_MAX;
@@ -67,6 +69,8 @@ fn unit(slot: Slot) -> Unit {
 
 /// An address as the trie reads it: host byte order, first byte on top.
 pub(super) trait Address: Copy {
+    /// Dense nodes that a look-up passes in its first step, without asking whether it has to.
+    const DENSE_STEPS: u32;
     /// Its first two bytes.
     fn root(self) -> usize;
     /// Its byte number `depth`.
@@ -78,6 +82,8 @@ pub(super) trait Address: Copy {
 }
 
 impl Address for u32 {
+    const DENSE_STEPS: u32 = 2;
+
     #[inline(always)]
     fn root(self) -> usize {
         (self >> 16) as usize
@@ -85,22 +91,24 @@ impl Address for u32 {
 
     #[inline(always)]
     fn byte(self, depth: u32) -> usize {
-        (self >> (24 - 8 * depth & 31)) as usize & 0xff
+        (self >> (24_u32.wrapping_sub(8 * depth) & 31)) as usize & 0xff
     }
 
     #[inline(always)]
     fn has_prefix(self, key: [u32; 4], len: u32) -> bool {
-        (self ^ key[0]) >> (32 - len & 31) == 0
+        (self ^ key[3]) >> (32 - len & 31) == 0
     }
 
     #[inline(always)]
     fn leaf(self, arena: &Arena, unit: Unit) -> Slot {
         let &[len, value, miss, key] = arena.block(unit);
-        if self.has_prefix([key, 0, 0, 0], len) { value } else { miss }
+        if self.has_prefix([0, 0, 0, key], len) { value } else { miss }
     }
 }
 
 impl Address for u128 {
+    const DENSE_STEPS: u32 = 0;
+
     #[inline(always)]
     fn root(self) -> usize {
         (self >> 112) as usize
@@ -108,7 +116,8 @@ impl Address for u128 {
 
     #[inline(always)]
     fn byte(self, depth: u32) -> usize {
-        (self >> (120 - 8 * depth & 127)) as usize & 0xff
+        let half = if depth < 8 { (self >> 64) as u64 } else { self as u64 };
+        (half >> (56 - 8 * (depth & 7))) as usize & 0xff
     }
 
     #[inline(always)]
@@ -118,18 +127,20 @@ impl Address for u128 {
 
     #[inline(always)]
     fn leaf(self, arena: &Arena, unit: Unit) -> Slot {
-        let &[len, value, miss, a, b, c, d] = arena.block(unit);
+        let &[len, value, miss, a, b, c, d, _] = arena.block(unit);
         if self.has_prefix([a, b, c, d], len) { value } else { miss }
     }
 }
 
+/// The inverse of [`split`].
 #[inline(always)]
-fn join([a, b, c, d]: [u32; 4]) -> u128 {
-    u128::from(u64::from(a) << 32 | u64::from(b)) << 64 | u128::from(u64::from(c) << 32 | u64::from(d))
+pub(super) fn join([a, b, c, d]: [u32; 4]) -> u128 {
+    u128::from(u64::from(d) << 32 | u64::from(c)) << 64 | u128::from(u64::from(b) << 32 | u64::from(a))
 }
 
-fn split(bits: u128) -> [u32; 4] {
-    [96, 64, 32, 0].map(|shift| (bits >> shift) as u32)
+/// Lowest word first: two of them are one load where the processor is little-endian.
+pub(super) fn split(bits: u128) -> [u32; 4] {
+    [0, 32, 64, 96].map(|shift| (bits >> shift) as u32)
 }
 
 /// The compiled trie, and the prefixes that it was compiled from. A clone is cheap and shares all pages.
@@ -174,6 +185,11 @@ impl PrefixTrie {
         self.arena.bytes()
     }
 
+    /// What exactly this prefix leads to.
+    pub(super) fn get(&self, bits: u128, len: u8) -> Option<u32> {
+        self.prefixes.get(bits, len)
+    }
+
     /// Adds or replaces a prefix; gives what it led to before.
     pub(super) fn insert(&mut self, entry: Entry) -> Option<u32> {
         let before = self.prefixes.insert(entry);
@@ -215,28 +231,69 @@ impl PrefixTrie {
     }
 
     fn find_chunk<A: Address>(&self, addresses: &[A], found: &mut [u32]) {
-        let mut next = Waiting::default();
+        let mut open = [0; BATCH_FRAMES_MAX];
+        let mut count = 0;
         for (i, (&address, found)) in addresses.iter().zip(&mut *found).enumerate() {
-            *found = self.arena.word(address.root());
-            next.push(i, *found);
+            let mut slot = self.arena.word(address.root());
+            for step in 0..A::DENSE_STEPS {
+                slot = self.dense_if(address, slot, u32::from(ROOT_BITS) / 8 + step);
+            }
+            *found = slot;
+            open[count % BATCH_FRAMES_MAX] = i as u8;
+            count += usize::from(kind(slot) != VALUE);
         }
-        while next.any() {
-            let now = std::mem::take(&mut next);
-            for &i in now.of(DENSE) {
-                let i = i as usize;
-                found[i] = self.dense(addresses[i], found[i]);
-                next.push(i, found[i]);
+        if count > 0 {
+            self.find_rest(addresses, found, &open[..count]);
+        }
+    }
+
+    /// Takes the further steps of those addresses whose slot is not a value yet.
+    #[inline(never)]
+    fn find_rest<A: Address>(&self, addresses: &[A], found: &mut [u32], open: &[u8]) {
+        let mut lists = [[0; BATCH_FRAMES_MAX]; 3];
+        let mut waiting = Waiting::default();
+        for &i in open {
+            waiting.push(&mut lists, i, found[i as usize]);
+            self.prefetch(addresses[i as usize], found[i as usize]);
+        }
+        while waiting.dense + waiting.sparse > 0 {
+            // Lists are written no faster than they are read.
+            for at in 0..std::mem::take(&mut waiting.dense) {
+                let i = lists[0][at % BATCH_FRAMES_MAX];
+                let slot = self.dense(addresses[i as usize], found[i as usize]);
+                found[i as usize] = slot;
+                waiting.push(&mut lists, i, slot);
             }
-            for &i in now.of(SPARSE) {
-                let i = i as usize;
-                found[i] = self.sparse(addresses[i], found[i]);
-                next.push(i, found[i]);
-            }
-            for &i in now.of(LEAF) {
-                let i = i as usize;
-                found[i] = addresses[i].leaf(&self.arena, unit(found[i]));
+            for at in 0..std::mem::take(&mut waiting.sparse) {
+                let i = lists[1][at % BATCH_FRAMES_MAX];
+                let slot = self.sparse(addresses[i as usize], found[i as usize]);
+                found[i as usize] = slot;
+                waiting.push(&mut lists, i, slot);
+                self.prefetch(addresses[i as usize], slot);
             }
         }
+        for &i in &lists[2][..waiting.leaf] {
+            let i = i as usize;
+            found[i] = addresses[i].leaf(&self.arena, unit(found[i]));
+        }
+    }
+
+    /// [`PrefixTrie::dense`] at a depth that is known, or the slot itself where it leads to no dense node; without a
+    /// branch.
+    #[inline(always)]
+    fn dense_if<A: Address>(&self, address: A, slot: Slot, depth: u32) -> Slot {
+        let leads = kind(slot) == DENSE;
+        let word = first_word(unit(slot)) + address.byte(depth);
+        let next = self.arena.word(select_unpredictable(leads, word, 0));
+        select_unpredictable(leads, next, slot)
+    }
+
+    /// Brings near what the next step of an address reads; of a value, something.
+    #[inline(always)]
+    fn prefetch<A: Address>(&self, address: A, slot: Slot) {
+        let offset = select_unpredictable(kind(slot) == DENSE, address.byte(depth(slot)), 0);
+        let is_node = kind(slot) != VALUE;
+        self.arena.prefetch(select_unpredictable(is_node, first_word(unit(slot)) + offset, 0));
     }
 
     #[inline(always)]
@@ -258,34 +315,29 @@ impl PrefixTrie {
     }
 }
 
-/// Addresses of a batch by the kind of node that they wait at.
+/// How many addresses of a batch wait at each kind of node. Which ones stands in a list for each kind.
+#[derive(Default)]
 struct Waiting {
-    places: [[u16; BATCH_FRAMES_MAX]; 4],
-    count: [usize; 4],
-}
-
-impl Default for Waiting {
-    fn default() -> Waiting {
-        Waiting { places: [[0; BATCH_FRAMES_MAX]; 4], count: [0; 4] }
-    }
+    dense: usize,
+    sparse: usize,
+    leaf: usize,
 }
 
 impl Waiting {
+    /// Enters an address where its slot leads. Written to every list and counted in one: there is no branch to
+    /// mispredict where kinds are mixed.
     #[inline(always)]
-    fn push(&mut self, place: usize, slot: Slot) {
-        let kind = kind(slot) as usize;
-        self.places[kind][self.count[kind] % BATCH_FRAMES_MAX] = place as u16;
-        self.count[kind] += 1;
-    }
-
-    fn of(&self, kind: u32) -> &[u16] {
-        &self.places[kind as usize][..self.count[kind as usize]]
-    }
-
-    fn any(&self) -> bool {
-        self.count[1..] != [0; 3]
+    fn push(&mut self, lists: &mut [[u8; BATCH_FRAMES_MAX]; 3], i: u8, slot: Slot) {
+        lists[0][self.dense % BATCH_FRAMES_MAX] = i;
+        lists[1][self.sparse % BATCH_FRAMES_MAX] = i;
+        lists[2][self.leaf % BATCH_FRAMES_MAX] = i;
+        self.dense += usize::from(kind(slot) == DENSE);
+        self.sparse += usize::from(kind(slot) == SPARSE);
+        self.leaf += usize::from(kind(slot) == LEAF);
     }
 }
+
+const _: () = assert!(BATCH_FRAMES_MAX <= 1 << u8::BITS, "a place in a batch is one byte");
 
 /// Building, whole and in part.
 impl PrefixTrie {
@@ -393,12 +445,14 @@ impl PrefixTrie {
 
     /// The slot for prefixes that have their first `depth` bytes in common and are longer.
     fn build(&mut self, entries: &[Entry], at_depth: u32, inherited: u32) -> Slot {
-        let [first, .., last] = entries else {
-            return entries.first().map_or(inherited, |only| self.leaf(only, at_depth, inherited));
+        let short_way = self.is_ipv4() && self.dense_nodes < self.dense_nodes_min;
+        let (first, last) = match entries {
+            [] => return inherited,
+            [only] if !short_way => return self.leaf(only, at_depth, inherited),
+            [first, ..] => (first, &entries[entries.len() - 1]),
         };
         // A prefix that covers all the others stands first: the node must not skip past its end.
         let common = (first.bits ^ last.bits).leading_zeros().min(u32::from(first.len) - 1) / 8;
-        let short_way = self.is_ipv4() && self.dense_nodes < self.dense_nodes_min;
         let node_depth = if short_way { at_depth } else { common };
         let mut slots = [inherited; NODE_SLOTS];
         let start = first.bits & mask(8 * node_depth as u8);
@@ -407,9 +461,9 @@ impl PrefixTrie {
     }
 
     fn leaf(&mut self, only: &Entry, at_depth: u32, inherited: u32) -> Slot {
-        let [a, b, c, d] = split(only.bits);
-        let words = [u32::from(only.len), only.value, inherited, a, b, c, d];
-        let unit = self.arena.put(&words[..self.leaf_words]);
+        let mut words = vec![u32::from(only.len), only.value, inherited];
+        words.extend(&split(only.bits)[7 - self.leaf_words..]);
+        let unit = self.arena.put(&words);
         node(LEAF, at_depth, unit)
     }
 

@@ -36,6 +36,18 @@ impl RouteTable {
         self.prefixes.lookup(destination)
     }
 
+    /// [`RouteTable::next_hop`] of an IPv4 address in host byte order.
+    #[inline]
+    pub fn next_hop_v4(&self, destination: u32) -> Option<u32> {
+        self.prefixes.lookup_v4(destination)
+    }
+
+    /// [`RouteTable::next_hop`] of an IPv6 address in host byte order.
+    #[inline]
+    pub fn next_hop_v6(&self, destination: u128) -> Option<u32> {
+        self.prefixes.lookup_v6(destination)
+    }
+
     /// The next hop of every destination (host byte order), or [`RouteTable::NO_ROUTE`].
     #[inline]
     pub fn next_hops_v4(&self, destinations: &[u32], next_hops: &mut [u32]) {

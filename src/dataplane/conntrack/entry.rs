@@ -6,6 +6,7 @@ use super::tcp::{TcpFlow, TcpSide};
 use super::{FlowState, Key};
 use crate::dataplane::packet::Address;
 use crate::ids::{AttachmentId, Generation, PortId};
+use crate::mem::{prefetch_read, prefetch_write};
 
 use Ordering::{Acquire, Relaxed, Release};
 
@@ -50,6 +51,7 @@ pub(crate) struct Entry {
     judged: AtomicU32,
     seen_ms: AtomicU32,
     state: AtomicU32,
+    /// Number of the port whose quota it counts against, plus one; zero is none.
     charged: AtomicU32,
     attachments: [AtomicU32; 2],
     counts: [Counts; 2],
@@ -87,6 +89,13 @@ pub(crate) struct NewFlow {
 }
 
 impl Entry {
+    /// Starts to load both cache lines: a look-up reads the first one, and a packet is counted in the second.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        prefetch_read(self);
+        prefetch_write(&self.counts);
+    }
+
     /// Whether the entry is the flow with this key.
     #[inline]
     pub(crate) fn is(&self, key: &Key) -> bool {
@@ -116,18 +125,20 @@ impl Entry {
     }
 
     /// Starts the flow anew under the same key: a port pair is used again.
-    pub(crate) fn restart(&self, flow: &NewFlow, now_ms: u32) {
+    pub(super) fn restart(&self, flow: &NewFlow, now_ms: u32) {
         self.judged.store(flow.judged.0, Relaxed);
         self.seen_ms.store(now_ms, Relaxed);
-        self.charged.store(u32::from(flow.charged.0), Relaxed);
         for (ours, given) in self.attachments.iter().zip(flow.attachments) {
             ours.store(given.0, Relaxed);
         }
         let opened = if flow.opened_by_low { 0 } else { OPENED_BY_HIGH };
-        self.state.store(opened | u32::from(flow.state as u8), Relaxed);
-        if let Some(tcp) = &flow.tcp {
-            self.store_tcp(tcp);
+        let tcp = flow.tcp.unwrap_or(TcpFlow { state: flow.state, sides: [TcpSide::default(); 2] });
+        for (ours, given) in self.tcp.iter().zip(&tcp.sides) {
+            ours.end.store(given.end, Relaxed);
+            ours.max_end.store(given.max_end, Relaxed);
+            ours.max_window.store(window_word(given), Relaxed);
         }
+        self.state.store(opened | state_word(&tcp), Relaxed);
     }
 
     /// Makes the entry no flow; whether it was this call that did.
@@ -161,9 +172,10 @@ impl Entry {
         [0, 1].map(|side: usize| AttachmentId(self.attachments[side].load(Relaxed)))
     }
 
-    /// Port whose quota it counts against.
-    pub(crate) fn charged(&self) -> PortId {
-        PortId(self.charged.load(Relaxed) as u16)
+    /// Lets it count against the quota of `port`, or of none; the port that it counted against before.
+    pub(super) fn charge(&self, port: Option<PortId>) -> Option<PortId> {
+        let before = self.charged.swap(port.map_or(0, |port| u32::from(port.0) + 1), Relaxed);
+        before.checked_sub(1).map(|port| PortId(port as u16))
     }
 
     /// Its state.
@@ -222,22 +234,43 @@ impl Entry {
         }
     }
 
-    /// Stores state and windows of a TCP connection.
+    /// Stores what of a TCP connection differs from `before`, which was loaded: the workers of the two directions move
+    /// different parts, and neither undoes what the other has moved since.
     #[inline]
-    pub(crate) fn store_tcp(&self, flow: &TcpFlow) {
-        let old = self.state.load(Relaxed);
-        let mut word = old & OPENED_BY_HIGH | u32::from(flow.state as u8);
-        for (side, (ours, given)) in self.tcp.iter().zip(&flow.sides).enumerate() {
-            ours.end.store(given.end, Relaxed);
-            ours.max_end.store(given.max_end, Relaxed);
-            let finished = if given.finished { FINISHED } else { 0 };
-            ours.max_window.store(given.max_window | finished, Relaxed);
-            word |= u32::from(given.scale & 0x0f) << (SCALE_SHIFT + 4 * side as u32);
+    pub(crate) fn store_tcp(&self, before: &TcpFlow, flow: &TcpFlow) {
+        for (side, ours) in self.tcp.iter().enumerate() {
+            let (old, new) = (&before.sides[side], &flow.sides[side]);
+            store_changed(&ours.end, old.end, new.end);
+            store_changed(&ours.max_end, old.max_end, new.max_end);
+            store_changed(&ours.max_window, window_word(old), window_word(new));
         }
-        if word != old {
-            let _ = self.state.compare_exchange(old, word, Relaxed, Relaxed);
+        let (old, new) = (state_word(before), state_word(flow));
+        if old != new {
+            let opened = self.state.load(Relaxed) & OPENED_BY_HIGH;
+            // The other worker may have moved on in the meantime: its state stands, and the next packet says it again.
+            let _ = self.state.compare_exchange(opened | old, opened | new, Relaxed, Relaxed);
         }
     }
+}
+
+#[inline]
+fn store_changed(word: &AtomicU32, old: u32, new: u32) {
+    if old != new {
+        word.store(new, Relaxed);
+    }
+}
+
+/// The window of a side, and whether it has finished, as [`AtomicTcpSide`] has them.
+#[inline]
+fn window_word(side: &TcpSide) -> u32 {
+    side.max_window | if side.finished { FINISHED } else { 0 }
+}
+
+/// State and scales of a connection, as [`Entry::state`] has them.
+#[inline]
+fn state_word(flow: &TcpFlow) -> u32 {
+    let scale = |side: usize| u32::from(flow.sides[side].scale & 0x0f) << (SCALE_SHIFT + 4 * side as u32);
+    u32::from(flow.state as u8) | scale(0) | scale(1)
 }
 
 #[inline]

@@ -6,18 +6,20 @@ use crate::net::flow::Protocol;
 /// Two endpoints in order, protocol, and for an echo who asked.
 ///
 /// Echo requests of both sides may carry the same identifier. Were they one flow, an answered request of one side would
-/// let the other side's requests pass as its replies (GHSA-c66w-hq56-4q97); so the asking side is part of the key.
+/// let the other side's requests pass as its replies (GHSA-c66w-hq56-4q97); so the asking side is part of the key. An
+/// echo with identifier zero is not the flow of the ICMP messages that have no identifier either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Key {
     /// The lower endpoint's address.
     pub low: Address,
     /// The higher endpoint's address.
     pub high: Address,
-    /// Port of the lower endpoint, port of the higher one, protocol, asking side: from the low bits up.
+    /// Port of the lower endpoint, port of the higher one, protocol, who asks in an echo: from the low bits up.
     pub word: u64,
 }
 
-const ASKED_BY_HIGH: u64 = 1 << 40;
+const ASKED_BY_LOW: u64 = 1 << 40;
+const ASKED_BY_HIGH: u64 = 1 << 41;
 
 impl Key {
     /// The key of a packet's flow, and whether the packet comes from the lower endpoint.
@@ -28,9 +30,9 @@ impl Key {
         let from_low = src <= dst;
         let (low, high) = if from_low { (src, dst) } else { (dst, src) };
         let mut word = u64::from(low.1) | u64::from(high.1) << 16 | u64::from(packet.protocol.0) << 32;
-        if is_echo(packet.protocol, packet.flags) && from_low == is_echo_reply(packet.protocol, packet.flags)
-        {
-            word |= ASKED_BY_HIGH;
+        if is_echo(packet.protocol, packet.flags) {
+            let by_low = from_low != is_echo_reply(packet.protocol, packet.flags);
+            word |= if by_low { ASKED_BY_LOW } else { ASKED_BY_HIGH };
         }
         (Key { low: low.0, high: high.0, word }, from_low)
     }
@@ -109,6 +111,17 @@ mod tests {
             assert_eq!(request, reply);
             assert_ne!(from_low, reply_from_low);
             assert_ne!(request, reverse);
+        }
+    }
+
+    #[test]
+    fn an_echo_with_identifier_zero_is_not_the_flow_of_other_icmp_messages() {
+        let other = Packet { src_port: 0, dst_port: 0, ..echo(1, 2, 13) };
+        for (src, dst) in [(1, 2), (2, 1)] {
+            for kind in [ECHO_REQUEST, ECHO_REPLY] {
+                let zero = Packet { src_port: 0, dst_port: 0, ..echo(src, dst, kind) };
+                assert_ne!(Key::of(&zero).0, Key::of(&other).0);
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! States of a flow, and how long each may be idle.
 
+use super::tcp::Outcome;
 use crate::dataplane::Timeouts;
 use crate::dataplane::packet::Packet;
 use crate::net::flow::Protocol;
@@ -88,16 +89,21 @@ impl FlowState {
         }
     }
 
-    /// The state after a packet of a flow that is not TCP.
+    /// What becomes of a packet of a flow that is not TCP, and the state after it.
     #[inline]
-    pub(crate) fn after(self, packet: &Packet, from_initiator: bool) -> FlowState {
+    pub(crate) fn after(self, packet: &Packet, from_initiator: bool) -> (Outcome, FlowState) {
         use FlowState::{SctpEstablished, SctpSetup, SctpShutdown, UdpOneWay, UdpTwoWay};
         match (self, packet.flags) {
-            (UdpOneWay, _) if !from_initiator => UdpTwoWay,
-            (SctpSetup, chunk::COOKIE_ACK) if !from_initiator => SctpEstablished,
-            (SctpSetup | SctpEstablished, chunk::ABORT | chunk::SHUTDOWN_COMPLETE) => SctpShutdown,
-            (SctpShutdown, chunk::INIT) => SctpSetup,
-            (state, _) => state,
+            (UdpOneWay, _) if !from_initiator => (Outcome::Pass, UdpTwoWay),
+            (SctpSetup, chunk::COOKIE_ACK) if !from_initiator => (Outcome::Pass, SctpEstablished),
+            (SctpSetup | SctpEstablished, chunk::ABORT | chunk::SHUTDOWN_COMPLETE) => {
+                (Outcome::Pass, SctpShutdown)
+            }
+            (SctpShutdown, chunk::INIT) => (Outcome::Reopen, SctpShutdown),
+            // A responder that opens would be an association in the other direction, which nobody has judged; but both
+            // sides may open at once (RFC 9260 section 5.2.1).
+            (SctpEstablished, chunk::INIT) if !from_initiator => (Outcome::Invalid, SctpEstablished),
+            (state, _) => (Outcome::Pass, state),
         }
     }
 }

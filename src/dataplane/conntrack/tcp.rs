@@ -166,11 +166,13 @@ impl TcpFlow {
     fn reset(&mut self, segment: &Segment, sender: Side) -> Outcome {
         let peer = &self.sides[1 - sender as usize];
         let ours = &self.sides[sender as usize];
-        let fits = if !ours.heard() {
-            // Never heard: it refuses the peer's SYN, and says so by acknowledging it (RFC 9293 section 3.10.7.3).
-            segment.flags.has(Flags::ACK) && segment.acknowledgement == peer.end
+        let fits = if self.state == SynSent && sender == Side::Responder {
+            // It refuses the SYN, and says so by acknowledging it (RFC 9293 section 3.10.7.3).
+            segment.flags.has(Flags::ACK) && self.acknowledges_syn(segment)
         } else {
-            !after(ours.end.wrapping_sub(peer.max_window), segment.sequence)
+            // Of a connection picked up in its middle the side that has not spoken may send what its peer allows.
+            let start = if ours.heard() { ours.end } else { ours.max_end };
+            !after(start.wrapping_sub(peer.max_window), segment.sequence)
                 && !after(segment.sequence, ours.max_end)
         };
         if !fits {
@@ -182,40 +184,56 @@ impl TcpFlow {
 
     fn synchronize(&mut self, segment: &Segment, sender: Side) -> Outcome {
         let answer = segment.flags.has(Flags::ACK);
-        match self.state {
-            TimeWait | Reset => return if answer { Outcome::Invalid } else { Outcome::Reopen },
-            SynSent if sender == Side::Initiator && answer => return Outcome::Invalid,
-            SynSent if sender == Side::Initiator => {
-                // Sent again, or anew with another sequence number: nobody has answered the first.
-                self.hear(segment, sender);
+        match (self.state, sender, answer) {
+            (TimeWait | Reset, _, false) => return Outcome::Reopen,
+            (SynSent, Side::Responder, true) if !self.acknowledges_syn(segment) => return Outcome::Invalid,
+            // Sent again, or anew with another sequence number: nobody has answered the first.
+            (SynSent, Side::Initiator, false) => self.hear(segment, sender),
+            (SynSent, Side::Responder, _) => self.answer(segment),
+            // Sent again, with another sequence number where it is a cookie (RFC 4987 section 3.6).
+            (SynReceived, Side::Responder, true) if segment.acknowledgement == self.sides[0].end => {
+                self.answer(segment);
             }
-            SynSent => {
-                if answer && segment.acknowledgement != self.sides[0].end {
-                    return Outcome::Invalid;
-                }
-                self.hear(segment, sender);
-                if answer {
-                    let window = u32::from(segment.window);
-                    self.sides[0].max_end = segment.acknowledgement.wrapping_add(window.max(1));
-                }
-                // Scaling holds only if both sides offer it (RFC 7323 section 2.2).
-                if segment.scale.is_none() {
-                    self.sides[0].scale = 0;
-                }
-                self.state = SynReceived;
+            // Both sides have opened at once, and each answers the other (RFC 9293 section 3.5).
+            (SynReceived, Side::Initiator, true) if segment.acknowledgement == self.sides[1].end => {
+                self.advance(segment, sender);
+                self.state = Established;
             }
             // A responder that opens would be a connection in the other direction, which nobody has judged.
-            _ if answer != (sender == Side::Responder) => return Outcome::Invalid,
+            (TimeWait | Reset, _, true) | (_, Side::Initiator, true) | (_, Side::Responder, false) => {
+                return Outcome::Invalid;
+            }
             // Sent again, or a challenge to a connection that one side has forgotten: the other side answers.
-            _ => {}
+            (_, Side::Initiator, false) | (_, Side::Responder, true) => {}
         }
         Outcome::Pass
     }
 
-    /// Notes a side's SYN.
+    /// Whether a segment acknowledges the initiator's SYN, without or with the data that came with it (RFC 7413).
+    fn acknowledges_syn(&self, segment: &Segment) -> bool {
+        let initiator = &self.sides[0];
+        !after(initiator.end, segment.acknowledgement) && !after(segment.acknowledgement, initiator.max_end)
+    }
+
+    /// Notes the responder's SYN.
+    fn answer(&mut self, segment: &Segment) {
+        self.hear(segment, Side::Responder);
+        let initiator = &mut self.sides[0];
+        if segment.flags.has(Flags::ACK) {
+            initiator.end = segment.acknowledgement;
+            initiator.max_end = segment.acknowledgement.wrapping_add(u32::from(segment.window).max(1));
+        }
+        // Scaling holds only if both sides offer it (RFC 7323 section 2.2).
+        if segment.scale.is_none() {
+            initiator.scale = 0;
+        }
+        self.state = SynReceived;
+    }
+
+    /// Notes a side's SYN. Data that came with it counts when the other side takes it.
     fn hear(&mut self, segment: &Segment, sender: Side) {
         self.sides[sender as usize] = TcpSide {
-            end: segment.end(),
+            end: segment.sequence.wrapping_add(1),
             max_end: segment.end(),
             max_window: u32::from(segment.window).max(1),
             scale: segment.scale.unwrap_or(0),
@@ -272,5 +290,302 @@ impl TcpSide {
     #[inline]
     fn heard(&self) -> bool {
         self.max_window != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+
+    const INITIATOR: Side = Side::Initiator;
+    const RESPONDER: Side = Side::Responder;
+    const SYN: u8 = Flags::SYN;
+    const ACK: u8 = Flags::ACK;
+    const FIN: u8 = Flags::FIN;
+    const RST: u8 = Flags::RST;
+
+    /// Two hosts that talk through a flow: they know what to send next, the flow only what it has seen.
+    #[derive(Clone)]
+    struct Talk {
+        flow: TcpFlow,
+        next: [u32; 2],
+    }
+
+    impl Talk {
+        /// A SYN from a sequence number that is about to wrap.
+        fn opened() -> Talk {
+            let next = [u32::MAX - 5, 0x8000_0000];
+            let syn = Segment { scale: Some(7), ..segment(SYN, next[0], 0) };
+            let flow = TcpFlow::open(&syn, INITIATOR, false).unwrap();
+            Talk { flow, next: [next[0].wrapping_add(1), next[1]] }
+        }
+
+        fn answered() -> Talk {
+            let mut talk = Talk::opened();
+            let syn_ack = Segment { scale: Some(7), ..segment(SYN | ACK, talk.next[1], talk.next[0]) };
+            assert_eq!(talk.flow.follow(&syn_ack, RESPONDER), Outcome::Pass);
+            talk.next[1] += 1;
+            talk
+        }
+
+        fn established() -> Talk {
+            let mut talk = Talk::answered();
+            talk.say(ACK, INITIATOR, 0);
+            talk
+        }
+
+        fn picked_up() -> Talk {
+            let next = [1000, 2000];
+            let flow = TcpFlow::open(&segment(ACK, next[0], next[1]), INITIATOR, true).unwrap();
+            Talk { flow, next }
+        }
+
+        /// A segment that comes next from `sender`.
+        fn next(&self, flags: u8, sender: Side, payload_bytes: u32) -> Segment {
+            let [sequence, acknowledgement] =
+                [sender as usize, 1 - sender as usize].map(|side| self.next[side]);
+            Segment { payload_bytes, ..segment(flags, sequence, acknowledgement) }
+        }
+
+        fn say(&mut self, flags: u8, sender: Side, payload_bytes: u32) {
+            let segment = self.next(flags, sender, payload_bytes);
+            assert_eq!(self.flow.follow(&segment, sender), Outcome::Pass);
+            self.next[sender as usize] = segment.end();
+        }
+
+        fn hears(&self, segment: &Segment, sender: Side) -> (Outcome, FlowState) {
+            let mut flow = self.flow;
+            (flow.follow(segment, sender), flow.state)
+        }
+    }
+
+    fn segment(flags: u8, sequence: u32, acknowledgement: u32) -> Segment {
+        let flags = Flags(flags);
+        Segment { flags, sequence, acknowledgement, window: 1000, payload_bytes: 0, scale: None }
+    }
+
+    fn talks() -> Vec<(&'static str, Talk)> {
+        let mut talks =
+            vec![("SYN", Talk::opened()), ("SYN-ACK", Talk::answered()), ("ACK", Talk::established())];
+        let mut go_on = |name, flags, sender, payload_bytes| {
+            let mut talk = talks.last().unwrap().1.clone();
+            talk.say(flags, sender, payload_bytes);
+            talks.push((name, talk));
+        };
+        go_on("data", ACK, INITIATOR, 10);
+        go_on("FIN of the initiator", FIN | ACK, INITIATOR, 0);
+        go_on("its ACK", ACK, RESPONDER, 0);
+        go_on("FIN of the responder", FIN | ACK, RESPONDER, 0);
+        go_on("its ACK", ACK, INITIATOR, 0);
+        let mut reset = Talk::established();
+        reset.say(RST, RESPONDER, 0);
+        talks.push(("RST", reset));
+        talks.push(("picked up", Talk::picked_up()));
+        talks
+    }
+
+    /// Every state by every event: what passes, and which state follows.
+    #[test]
+    fn golden_table_of_states_and_events() {
+        type Event = fn(&Talk, Side) -> Segment;
+        let events: [(&str, Event); 11] = [
+            ("SYN", |talk, sender| talk.next(SYN, sender, 0)),
+            ("SYN of another number", |talk, sender| Segment { sequence: 77, ..talk.next(SYN, sender, 0) }),
+            ("SYN-ACK", |talk, sender| talk.next(SYN | ACK, sender, 0)),
+            ("SYN-ACK of something else", |talk, sender| Segment {
+                acknowledgement: 77,
+                ..talk.next(SYN | ACK, sender, 0)
+            }),
+            ("ACK", |talk, sender| talk.next(ACK, sender, 0)),
+            ("data", |talk, sender| talk.next(ACK, sender, 100)),
+            ("data beyond the window", |talk, sender| {
+                let next = talk.next(ACK, sender, 100);
+                Segment { sequence: next.sequence.wrapping_add(1 << 30), ..next }
+            }),
+            ("FIN", |talk, sender| talk.next(FIN | ACK, sender, 0)),
+            ("FIN beyond the window", |talk, sender| {
+                let next = talk.next(FIN | ACK, sender, 0);
+                Segment { sequence: next.sequence.wrapping_add(1 << 30), ..next }
+            }),
+            ("RST", |talk, sender| talk.next(RST | ACK, sender, 0)),
+            ("RST beyond the window", |talk, sender| {
+                let next = talk.next(RST, sender, 0);
+                Segment { sequence: next.sequence.wrapping_add(1 << 30), ..next }
+            }),
+        ];
+        let mut table = String::new();
+        for (after, talk) in talks() {
+            writeln!(table, "{} (after {after})", talk.flow.state.name()).unwrap();
+            for (name, event) in events {
+                write!(table, "  {name:<26}").unwrap();
+                for sender in [INITIATOR, RESPONDER] {
+                    let (outcome, state) = talk.hears(&event(&talk, sender), sender);
+                    let then = if outcome == Outcome::Pass { state.name() } else { "" };
+                    let cell = format!("{sender:?}: {outcome:?} {then}");
+                    write!(table, "{cell:<36}").unwrap();
+                }
+                table.truncate(table.trim_end().len());
+                table.push('\n');
+            }
+        }
+        insta::assert_snapshot!(table);
+    }
+
+    #[test]
+    fn a_stray_reset_outside_the_window_is_dropped_and_changes_nothing() {
+        let talk = Talk::established();
+        for sender in [INITIATOR, RESPONDER] {
+            let sequence = talk.next[sender as usize];
+            for away in [200_000, 1 << 31, (1u32 << 31) - 1, u32::MAX - 200_000] {
+                let reset = segment(RST, sequence.wrapping_add(away), 0);
+                assert_eq!(talk.hears(&reset, sender), (Outcome::Invalid, Established), "{sender:?} {away}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_reset_in_the_window_closes() {
+        let talk = Talk::established();
+        for sender in [INITIATOR, RESPONDER] {
+            assert_eq!(talk.hears(&talk.next(RST, sender, 0), sender), (Outcome::Pass, Reset));
+        }
+    }
+
+    #[test]
+    fn a_reset_that_refuses_a_syn_has_to_acknowledge_it() {
+        let talk = Talk::opened();
+        let refusal = segment(RST | ACK, 0, talk.next[0]);
+        assert_eq!(talk.hears(&refusal, RESPONDER), (Outcome::Pass, Reset));
+        for wrong in [segment(RST, 0, talk.next[0]), segment(RST | ACK, 0, talk.next[0].wrapping_add(1))] {
+            assert_eq!(talk.hears(&wrong, RESPONDER), (Outcome::Invalid, SynSent));
+        }
+    }
+
+    #[test]
+    fn a_syn_of_the_responder_of_an_open_connection_is_invalid() {
+        for talk in [Talk::answered(), Talk::established(), Talk::picked_up()] {
+            assert_eq!(talk.hears(&talk.next(SYN, RESPONDER, 0), RESPONDER).0, Outcome::Invalid);
+        }
+    }
+
+    #[test]
+    fn a_syn_ack_opens_nothing_and_neither_does_a_reset() {
+        for flags in [SYN | ACK, RST, RST | ACK, 0, FIN] {
+            assert_eq!(TcpFlow::open(&segment(flags, 1, 1), INITIATOR, true), None, "{flags:#x}");
+        }
+    }
+
+    #[test]
+    fn both_sides_finish_and_the_connection_waits() {
+        let mut talk = Talk::established();
+        let mut states = Vec::new();
+        for (flags, sender) in [
+            (FIN | ACK, INITIATOR),
+            (ACK, RESPONDER),
+            (ACK, RESPONDER),
+            (FIN | ACK, RESPONDER),
+            (ACK, INITIATOR),
+        ] {
+            talk.say(flags, sender, 0);
+            states.push(talk.flow.state);
+        }
+        assert_eq!(states, [FinWait, FinWait, FinWait, LastAck, TimeWait]);
+    }
+
+    #[test]
+    fn a_fin_outside_the_window_ends_nothing() {
+        let talk = Talk::established();
+        for sender in [INITIATOR, RESPONDER] {
+            let fin = talk.next(FIN | ACK, sender, 0);
+            let fin = Segment { sequence: fin.sequence.wrapping_add(1 << 29), ..fin };
+            assert_eq!(talk.hears(&fin, sender), (Outcome::Pass, Established));
+        }
+    }
+
+    #[test]
+    fn a_syn_in_time_wait_reopens_from_either_side() {
+        let (_, talk) = talks().into_iter().find(|(_, talk)| talk.flow.state == TimeWait).unwrap();
+        for sender in [INITIATOR, RESPONDER] {
+            assert_eq!(talk.hears(&talk.next(SYN, sender, 0), sender).0, Outcome::Reopen);
+        }
+    }
+
+    #[test]
+    fn the_middle_of_a_connection_is_picked_up_only_where_that_is_wanted() {
+        let middle = segment(ACK, 1000, 2000);
+        assert_eq!(TcpFlow::open(&middle, INITIATOR, false), None);
+        assert_eq!(TcpFlow::open(&middle, INITIATOR, true).map(|flow| flow.state), Some(Established));
+        let fin = segment(FIN | ACK, 1000, 2000);
+        assert_eq!(TcpFlow::open(&fin, RESPONDER, true).map(|flow| flow.state), Some(FinWait));
+    }
+
+    #[test]
+    fn a_connection_picked_up_is_followed_from_the_first_reply_on() {
+        let mut talk = Talk::picked_up();
+        talk.say(ACK, RESPONDER, 500);
+        talk.say(ACK, INITIATOR, 0);
+        talk.say(FIN | ACK, RESPONDER, 0);
+        talk.say(FIN | ACK, INITIATOR, 0);
+        talk.say(ACK, RESPONDER, 0);
+        assert_eq!(talk.flow.state, TimeWait);
+    }
+
+    #[test]
+    fn the_side_of_a_picked_up_connection_that_has_not_spoken_may_reset_it() {
+        let talk = Talk::picked_up();
+        assert_eq!(talk.hears(&segment(RST, 2000, 0), RESPONDER), (Outcome::Pass, Reset));
+        assert_eq!(talk.hears(&segment(RST, 1999, 0), RESPONDER), (Outcome::Invalid, Established));
+    }
+
+    #[test]
+    fn a_syn_with_data_may_be_acknowledged_with_and_without_it() {
+        let syn = Segment { payload_bytes: 100, ..segment(SYN, 10, 0) };
+        let flow = TcpFlow::open(&syn, INITIATOR, false).unwrap();
+        let talk = Talk { flow, next: [11, 50] };
+        for (acknowledgement, outcome) in
+            [(10, Outcome::Invalid), (11, Outcome::Pass), (111, Outcome::Pass), (112, Outcome::Invalid)]
+        {
+            let syn_ack = segment(SYN | ACK, 50, acknowledgement);
+            assert_eq!(talk.hears(&syn_ack, RESPONDER).0, outcome, "{acknowledgement}");
+        }
+        let mut talk = talk;
+        assert_eq!(talk.flow.follow(&segment(SYN | ACK, 50, 111), RESPONDER), Outcome::Pass);
+        assert_eq!(talk.flow.follow(&segment(ACK, 111, 51), INITIATOR), Outcome::Pass);
+        assert_eq!(talk.flow.state, Established);
+    }
+
+    #[test]
+    fn a_second_syn_cookie_replaces_the_first() {
+        let mut talk = Talk::answered();
+        let cookie = segment(SYN | ACK, 123_456, talk.next[0]);
+        assert_eq!(talk.flow.follow(&cookie, RESPONDER), Outcome::Pass);
+        talk.next[1] = 123_457;
+        talk.say(ACK, INITIATOR, 0);
+        assert_eq!(talk.flow.state, Established);
+    }
+
+    #[test]
+    fn both_sides_may_open_at_once() {
+        let mut talk = Talk::opened();
+        talk.say(SYN, RESPONDER, 0);
+        let syn_ack = segment(SYN | ACK, talk.next[0].wrapping_sub(1), talk.next[1]);
+        assert_eq!(talk.flow.follow(&syn_ack, INITIATOR), Outcome::Pass);
+        let syn_ack = segment(SYN | ACK, talk.next[1].wrapping_sub(1), talk.next[0]);
+        assert_eq!(talk.flow.follow(&syn_ack, RESPONDER), Outcome::Pass);
+        assert_eq!(talk.flow.state, Established);
+    }
+
+    #[test]
+    fn windows_are_scaled_only_where_both_sides_scale() {
+        for (scale, max_end) in [(Some(7), 1000 << 7), (None, 1000)] {
+            let mut talk = Talk::opened();
+            let syn_ack = Segment { scale, ..segment(SYN | ACK, talk.next[1], talk.next[0]) };
+            assert_eq!(talk.flow.follow(&syn_ack, RESPONDER), Outcome::Pass);
+            talk.next[1] += 1;
+            talk.say(ACK, INITIATOR, 0);
+            assert_eq!(talk.flow.sides[1].max_end.wrapping_sub(talk.next[1]), max_end, "{scale:?}");
+        }
     }
 }
