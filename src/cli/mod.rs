@@ -12,6 +12,7 @@ mod diff;
 mod explain;
 mod failure;
 mod lab;
+mod lint;
 mod matrix;
 mod offline;
 mod output;
@@ -63,6 +64,7 @@ enum Command {
     Explain(explain::ExplainArguments),
     Matrix(matrix::MatrixArguments),
     Diff(diff::DiffArguments),
+    Lint(lint::LintArguments),
     Demo(demo::DemoArguments),
     Lab(lab::LabArguments),
 }
@@ -103,6 +105,7 @@ pub fn main() -> ExitCode {
         Command::Explain(arguments) => explain::explain(&arguments),
         Command::Matrix(arguments) => matrix::matrix(&arguments),
         Command::Diff(arguments) => diff::diff(&arguments),
+        Command::Lint(arguments) => lint::lint(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Lab(arguments) => lab::lab(&arguments),
     };

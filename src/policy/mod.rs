@@ -27,4 +27,5 @@ pub mod explain;
 pub mod reach;
 
 pub mod diff;
+pub mod lint;
 pub mod matrix;
