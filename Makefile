@@ -2,11 +2,15 @@
 
 CARGO     ?= cargo
 PACKAGES  := libelf-dev clang m4 make gcc pkg-config zlib1g-dev iproute2
+# What the tests run besides: they listen with tcpdump where the host's stack would hear a leaked frame.
+TESTERS   := tcpdump
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+# Runs test programs as root while cargo runs as the user.
+AS_ROOT   := $(if $(SUDO),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="sudo -E")
 BINARY    := target/release/palisade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup cargo build demo test lint bench clean
+.PHONY: help setup cargo build demo test lint bench bench-pipeline clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,9 +33,9 @@ build: setup ## Build the release binary, target/release/palisade
 demo: build ## Play the classic scenario on this machine: pods as namespaces, a policy, real connections
 	$(SUDO) $(BINARY) demo
 
+test: PACKAGES += $(TESTERS)
 test: setup ## Run all tests; those with namespaces and AF_XDP run as root
-	$(CARGO) test --locked --no-run
-	$(if $(SUDO),$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" )$(CARGO) test --locked
+	$(AS_ROOT) $(CARGO) test --locked
 
 lint: setup ## Formatting, clippy, and the licences and sources of dependencies
 	$(CARGO) fmt --check
@@ -41,6 +45,10 @@ lint: setup ## Formatting, clippy, and the licences and sources of dependencies
 
 bench: setup ## Run the benchmarks (in memory, no privilege); JSON lines on standard output
 	$(CARGO) bench --locked
+
+bench-pipeline: setup ## Measure the packet path (in memory, no privilege): a table, and bench/results/pipeline.jsonl
+	@mkdir -p bench/results
+	$(CARGO) bench --locked --bench pipeline > bench/results/pipeline.jsonl
 
 clean: ## Remove what was built, and what a crashed lab left behind
 	@[ ! -x $(BINARY) ] || $(SUDO) $(BINARY) lab clean

@@ -2,22 +2,25 @@
 //!
 //! Prints one JSON object per line. The systems of a case run in turn, again and again, and the median is given.
 //! `tsc_cycles` is time in ticks of the time-stamp counter, which runs at a constant rate, not at that of the core.
-//! `--smoke` takes about a second; a word runs only the cases that contain it.
+//! `--smoke` takes about a second; a word such as `routes` or `classify1000` runs only the cases that contain it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
 use palisade::ids::{AclId, ClassId, RowId, RuleId};
 use palisade::net::flow::Protocol;
 use palisade::tables::{Acl, Classifier, Decision, Direction, PolicyKind, PolicyRef, PortSpan, PrefixTable};
-use palisade::tables::{Question, Row, RuleOrigin, RuleTables};
+use palisade::tables::{Question, Row, RuleOrigin, RuleTables, TablesDiff};
 use poptrie::Poptrie;
 use prefix_trie::PrefixMap;
 
 const BATCH: usize = 256;
+/// Queries between two looks at the clock.
+const SAMPLE: usize = 16 * BATCH;
 const SEED: u64 = 0x9a11_5ade;
 const PODS_PER_NODE: u32 = 250;
 
@@ -29,14 +32,14 @@ fn main() {
     let run = Run { tsc_ghz: tsc_ghz(), queries, rounds };
     for prefixes in [10, 1_000, 100_000, 1_000_000].into_iter().filter(|&prefixes| prefixes <= largest) {
         for (case, shape) in [("pods", Shape::Pods), ("routes", Shape::Routes)] {
-            if wanted(case) {
+            if wanted(&format!("{case}{prefixes}")) {
                 run.prefixes::<u32>(case, shape, prefixes);
                 run.prefixes::<u128>(case, shape, prefixes);
             }
         }
     }
     for rules in [10, 1_000, 10_000, 100_000].into_iter().filter(|&rules| rules <= largest) {
-        if wanted("classify") {
+        if wanted(&format!("classify{rules}")) {
             run.classification(rules);
         }
     }
@@ -147,8 +150,8 @@ struct Run {
     rounds: usize,
 }
 
-/// A system, and what looks up all queries once.
-type System<'a> = (&'a str, Box<dyn FnMut() -> u64 + 'a>);
+/// A system, and what answers some of the queries.
+type System<'a> = (&'a str, Box<dyn FnMut(Range<usize>) -> u64 + 'a>);
 
 impl Run {
     fn prefixes<A: Family>(&self, case: &str, shape: Shape, count: usize)
@@ -168,8 +171,8 @@ impl Run {
         let systems: Vec<System> = vec![
             (
                 "palisade",
-                Box::new(|| {
-                    let batches = queries.chunks(BATCH);
+                Box::new(|part| {
+                    let batches = queries[part].chunks(BATCH);
                     let sums = batches.map(|batch| {
                         A::look_up(&palisade, batch, &mut found[..batch.len()]);
                         found[..batch.len()].iter().map(|&value| u64::from(value)).sum::<u64>()
@@ -177,11 +180,11 @@ impl Run {
                     sums.sum()
                 }),
             ),
-            ("poptrie", Box::new(|| sum(&queries, |address| poptrie.lookup(address).copied()))),
+            ("poptrie", Box::new(|part| sum(&queries[part], |address| poptrie.lookup(address).copied()))),
             (
                 "prefix-trie",
-                Box::new(|| {
-                    sum(&queries, |address| {
+                Box::new(|part| {
+                    sum(&queries[part], |address| {
                         prefix_trie.get_lpm(&(address, A::WIDTH as u8)).map(|(_, &value)| value)
                     })
                 }),
@@ -212,8 +215,38 @@ impl Run {
             tables.rows.len(),
             tables.acls.len(),
         );
-        self.classify::<u32>(&facts, &classifier, &tables, &mut random);
-        self.classify::<u128>(&facts, &classifier, &tables, &mut random);
+        self.update(&facts, &classifier, &tables);
+        for flows in [self.queries / 16, self.queries] {
+            self.classify::<u32>(&facts, &classifier, &tables, flows, &mut random);
+            self.classify::<u128>(&facts, &classifier, &tables, flows, &mut random);
+        }
+    }
+
+    /// The next classifier when one pod changes: its class in both families, and its ACL table.
+    fn update(&self, facts: &str, classifier: &Classifier, tables: &RuleTables) {
+        let mut samples = Vec::new();
+        let mut current = classifier.clone();
+        for change in 0..100 * self.rounds as u32 {
+            let class = ClassId(1 + change % 4);
+            let pod = change * 7 % 10_000;
+            let addresses = [u32::from_top(u32::pod(pod)).ip(), u128::from_top(u128::pod(pod)).ip()];
+            let acl = AclId(change % tables.acls.len() as u32);
+            let change = TablesDiff {
+                prefixes: addresses.map(|address| (IpNet::from(address), Some(class))).into(),
+                acls: [(acl, Some(tables.acls[&acl].clone()))].into(),
+                ..TablesDiff::default()
+            };
+            let start = Instant::now();
+            let next = current.update(&change, tables);
+            samples.push(start.elapsed());
+            current = next;
+        }
+        samples.sort_unstable();
+        let us = |per_cent: usize| samples[samples.len() * per_cent / 100].as_secs_f64() * 1e6;
+        let (p50, p99) = (us(50), us(99));
+        println!(
+            r#"{{"bench":"tables","case":"update",{facts},"system":"palisade","us_p50":{p50:.1},"us_p99":{p99:.1}}}"#
+        );
     }
 
     fn classify<A: Family>(
@@ -221,46 +254,61 @@ impl Run {
         facts: &str,
         classifier: &Classifier,
         tables: &RuleTables,
+        count: usize,
         random: &mut Random,
     ) {
-        let prefixes: Vec<(u128, u8)> = tables.prefixes.keys().filter_map(of_family::<A>).collect();
-        let sources: Vec<A> = hits(&prefixes, self.queries, random);
-        let destinations: Vec<A> = hits(&prefixes, self.queries, random);
-        let flows: Vec<Flow> = (0..self.queries).map(|_| Flow::any(tables, random)).collect();
+        let distinct: Vec<Flow> = (0..count).map(|_| Flow::any(tables, random)).collect();
+        let peers = Peers::<A>::new(tables);
+        let mut peer = |acl| peers.any(&tables.acls[&acl], random);
+        let sources: Vec<A> = distinct.iter().map(|flow| peer(flow.ingress)).collect();
+        let destinations: Vec<A> = distinct.iter().map(|flow| peer(flow.egress)).collect();
+        // Random order, so that there is no pattern for a branch predictor to learn.
+        let order: Vec<usize> = (0..self.queries).map(|_| random.below(count as u64) as usize).collect();
+        let (sources, destinations) = (of(&order, &sources), of(&order, &destinations));
+        let flows = of(&order, &distinct);
         let mut scratch = Scratch::default();
         let systems: Vec<System> = vec![(
             "palisade",
-            Box::new(|| {
-                let batches = sources.chunks(BATCH).zip(destinations.chunks(BATCH)).zip(flows.chunks(BATCH));
+            Box::new(|part| {
+                let addresses =
+                    sources[part.clone()].chunks(BATCH).zip(destinations[part.clone()].chunks(BATCH));
+                let batches = addresses.zip(flows[part].chunks(BATCH));
                 batches.map(|((from, to), flows)| scratch.classify(classifier, from, to, flows)).sum()
             }),
         )];
         self.report(
-            &format!(r#""case":"classify","family":{},"order":"random",{facts}"#, A::NUMBER),
+            &format!(r#""case":"classify","family":{},"order":"random","flows":{count},{facts}"#, A::NUMBER),
             systems,
         );
     }
 
-    /// Runs the systems in turn and prints the median of each.
+    /// Runs the systems in turn and prints the median of each, and the tenth percentile: what a quiet machine
+    /// would give. A clock is read every few batches, so that what else
+    /// the machine does spoils few of the samples.
     fn report(&self, facts: &str, mut systems: Vec<System>) {
-        let mut times = vec![Vec::new(); systems.len()];
+        let mut samples = vec![Vec::new(); systems.len()];
         let mut sums = BTreeSet::new();
-        for _ in 0..=self.rounds {
-            for ((_, system), times) in systems.iter_mut().zip(&mut times) {
-                let start = Instant::now();
-                sums.insert(black_box(system()));
-                times.push(start.elapsed());
+        for round in 0..=self.rounds {
+            for ((_, system), samples) in systems.iter_mut().zip(&mut samples) {
+                let mut sum = 0;
+                for first in (0..self.queries).step_by(SAMPLE) {
+                    let start = Instant::now();
+                    sum += black_box(system(first..first + SAMPLE));
+                    // The first round warms the caches.
+                    samples.extend((round > 0).then(|| start.elapsed()));
+                }
+                sums.insert(sum);
             }
         }
         assert_eq!(sums.len(), 1, "the systems disagree");
-        for ((name, _), times) in systems.iter().zip(&mut times) {
-            // The first round warms the caches.
-            times.remove(0);
-            times.sort_unstable();
-            let ns = times[times.len() / 2].as_secs_f64() * 1e9 / self.queries as f64;
-            let cycles = ns * self.tsc_ghz;
+        for ((name, _), samples) in systems.iter().zip(&mut samples) {
+            samples.sort_unstable();
+            let per_query = |sample: Duration| sample.as_secs_f64() * 1e9 / SAMPLE as f64;
+            let (ns, ns_p10) =
+                (per_query(samples[samples.len() / 2]), per_query(samples[samples.len() / 10]));
+            let (cycles, cycles_p10) = (ns * self.tsc_ghz, ns_p10 * self.tsc_ghz);
             println!(
-                r#"{{"bench":"tables",{facts},"system":"{name}","ns_per_lookup":{ns:.2},"tsc_cycles":{cycles:.1}}}"#
+                r#"{{"bench":"tables",{facts},"system":"{name}","ns_per_lookup":{ns:.2},"tsc_cycles":{cycles:.1},"tsc_cycles_p10":{cycles_p10:.1}}}"#
             );
         }
     }
@@ -285,6 +333,34 @@ impl Flow {
 
     fn question(self, acl: AclId, class: u32) -> Question {
         Question { acl, class: ClassId(class), dst_port: self.dst_port, protocol: self.protocol }
+    }
+}
+
+/// Addresses at the other end of flows.
+struct Peers<A> {
+    by_class: BTreeMap<ClassId, Vec<(u128, u8)>>,
+    all: Vec<(u128, u8)>,
+    family: std::marker::PhantomData<A>,
+}
+
+impl<A: Family> Peers<A> {
+    fn new(tables: &RuleTables) -> Peers<A> {
+        let mut by_class: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let mut all = Vec::new();
+        for (prefix, &class) in &tables.prefixes {
+            if let Some(prefix) = of_family::<A>(prefix) {
+                by_class.entry(class).or_default().push(prefix);
+                all.push(prefix);
+            }
+        }
+        Peers { by_class, all, family: std::marker::PhantomData }
+    }
+
+    /// Every second address is of a class that the table names; the others may be of any.
+    fn any(&self, acl: &Acl, random: &mut Random) -> A {
+        let named = random.below(2 * acl.rows.len() as u64 + 1) as usize;
+        let named = acl.rows.keys().nth(named).and_then(|class| self.by_class.get(class));
+        hits(named.unwrap_or(&self.all), 1, random)[0]
     }
 }
 
@@ -316,6 +392,10 @@ impl Scratch {
         classifier.decide_batch(&self.questions, &mut self.decisions[..2 * count]);
         self.decisions[..2 * count].iter().map(|decision| u64::from(decision.to_bits())).sum()
     }
+}
+
+fn of<T: Copy>(order: &[usize], distinct: &[T]) -> Vec<T> {
+    order.iter().map(|&i| distinct[i]).collect()
 }
 
 fn sum<A: Copy>(queries: &[A], mut look_up: impl FnMut(A) -> Option<u32>) -> u64 {
@@ -498,7 +578,7 @@ impl Random {
     }
 
     fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 32) * end >> 32
+        ((self.next() >> 32) * end) >> 32
     }
 }
 

@@ -45,11 +45,17 @@ impl Core {
         let mailboxes = mailboxes.map_err(|error| {
             StartError::Setup(format!("the kernel gives no event counter to wake workers with: {error}"))
         })?;
+        let conntrack = Conntrack::new(&settings.conntrack, settings.huge_pages).map_err(|error| {
+            let flows = settings.conntrack.flows_max;
+            StartError::Setup(format!(
+                "no memory for a conntrack table of {flows} flows ({error}): configure fewer"
+            ))
+        })?;
         let world = Arc::new(World::default());
         let view = View::new(&world, Generation(0), &BTreeMap::new(), workers);
         let shared = Shared {
             view: ArcSwap::from_pointee(view),
-            conntrack: Conntrack::new(&settings.conntrack),
+            conntrack,
             neighbors: Neighbors::new(),
             start: Instant::now(),
             stopping: false.into(),

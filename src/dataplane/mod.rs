@@ -19,6 +19,7 @@ mod worker;
 
 mod core;
 mod engine;
+mod flow_table;
 mod simulation;
 
 mod counters;
@@ -32,6 +33,7 @@ mod frames;
 
 pub use counters::{Counters, DecisionCount, DropReason, PortCounters, WorkerCounters};
 pub use engine::Dataplane;
+pub use flow_table::FlowTable;
 pub use settings::{ConntrackSettings, Polling, Settings, Timeouts};
 pub use simulation::{SimulatedPort, Simulation};
 pub use world::{Gateway, Mac, NodeAttachment, PodAttachment, Route, World};

@@ -99,13 +99,18 @@ impl Simulation {
 
     /// One batch of one worker. Whether it had something to do.
     pub fn step_worker(&mut self, worker: usize) -> bool {
-        self.workers[worker].work(self.start + self.now)
+        self.step_worker_timed(worker, |_| ())
+    }
+
+    /// [`Simulation::step_worker`], for who measures: `done` is called at the end of each part, with its name.
+    pub fn step_worker_timed(&mut self, worker: usize, done: impl FnMut(&'static str)) -> bool {
+        self.workers[worker].work(self.start + self.now, done)
     }
 
     /// Hands the workers out, to be stepped by threads of the caller's.
     pub fn workers(&mut self) -> impl Iterator<Item = impl FnMut() -> bool + Send + '_> + '_ {
         let now = self.start + self.now;
-        self.workers.iter_mut().map(move |worker| move || worker.work(now))
+        self.workers.iter_mut().map(move |worker| move || worker.work(now, |_| ()))
     }
 
     /// Frames that a worker's UMEM has, and where they are: lent to rings, held outside of them.
@@ -122,6 +127,11 @@ impl Simulation {
     /// Number of flows in conntrack.
     pub fn flows_len(&self) -> usize {
         self.core.shared.conntrack.len()
+    }
+
+    /// Bytes of memory of the conntrack table.
+    pub fn conntrack_bytes(&self) -> usize {
+        self.core.shared.conntrack.bytes()
     }
 
     /// Up to `max` flows.

@@ -97,16 +97,25 @@ impl Speech {
     }
 }
 
-/// Takes a batch through all stages. Afterwards no verdict is pending.
-pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>) {
+/// Takes a batch through all stages, and says `done` of each. Afterwards no verdict is pending.
+#[inline]
+pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl FnMut(&'static str)) {
     parse(batch, context);
+    done("parse");
     guard(batch, context);
+    done("guard");
     serve(batch, context);
+    done("serve");
     track(batch, context);
+    done("track");
     route(batch, context);
+    done("route");
     classify_and_admit(batch, context);
+    done("classify");
     rewrite_all(batch, context);
+    done("rewrite");
     count(batch, context);
+    done("count");
 }
 
 /// Headers to keys.
@@ -418,7 +427,7 @@ fn open(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
     let (Some((from_id, from)), Some((to_id, to))) =
-        (port_of(batch, i, context, sender), port_of(batch, i, context, other(sender)))
+        (port_of(batch, i, context, Side::Initiator), port_of(batch, i, context, Side::Responder))
     else {
         return batch.drop(i, DropReason::NoRoute);
     };
@@ -470,13 +479,6 @@ fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow, 
 fn likely_sender(packet: &Packet) -> Side {
     let opens = packet.protocol != Protocol::TCP || packet.tcp_flags().has(Flags::SYN);
     if opens || packet.src_port >= packet.dst_port { Side::Initiator } else { Side::Responder }
-}
-
-fn other(side: Side) -> Side {
-    match side {
-        Side::Initiator => Side::Responder,
-        Side::Responder => Side::Initiator,
-    }
 }
 
 /// First state of the flow that a packet opens; `None` where it opens none: a reply to nothing, a segment outside

@@ -17,24 +17,20 @@ impl Sum {
     pub fn add_bytes(self, bytes: &[u8]) -> Sum {
         // Four sums that do not wait for each other; 32-bit words in 64-bit sums cannot overflow for a packet.
         let mut sums = [0u64; 4];
-        let mut blocks = bytes.chunks_exact(32);
-        for block in &mut blocks {
-            for (sum, word) in sums.iter_mut().zip(block.chunks_exact(8)) {
-                let word = u64::from_ne_bytes([
-                    word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7],
-                ]);
-                *sum += (word & 0xffff_ffff) + (word >> 32);
+        let (blocks, rest) = bytes.as_chunks::<32>();
+        for block in blocks {
+            for (sum, word) in sums.iter_mut().zip(block.as_chunks::<8>().0) {
+                *sum += halves(u64::from_ne_bytes(*word));
             }
         }
+        let (words, rest) = rest.as_chunks::<8>();
         let mut sum = self.0 + sums.iter().sum::<u64>();
-        let mut pairs = blocks.remainder().chunks_exact(2);
-        for pair in &mut pairs {
-            sum += u64::from(u16::from_ne_bytes([pair[0], pair[1]]));
-        }
-        if let [last] = pairs.remainder() {
-            sum += u64::from(u16::from_ne_bytes([*last, 0]));
-        }
-        Sum(sum)
+        sum += words.iter().map(|word| halves(u64::from_ne_bytes(*word))).sum::<u64>();
+        let (half, rest) = rest.as_chunks::<4>();
+        sum += half.iter().map(|half| u64::from(u32::from_ne_bytes(*half))).sum::<u64>();
+        let (pair, last) = rest.as_chunks::<2>();
+        sum += pair.iter().map(|pair| u64::from(u16::from_ne_bytes(*pair))).sum::<u64>();
+        Sum(sum + last.iter().map(|last| u64::from(u16::from_ne_bytes([*last, 0]))).sum::<u64>())
     }
 
     /// The sum with a 16-bit number in host order added.
@@ -60,6 +56,12 @@ impl Sum {
     pub fn finish(self) -> u16 {
         !self.fold()
     }
+}
+
+/// The sum of the 32-bit halves of a word.
+#[inline]
+fn halves(word: u64) -> u64 {
+    (word & 0xffff_ffff) + (word >> 32)
 }
 
 /// The sum over the pseudo-header (RFC 9293 section 3.1, RFC 8200 section 8.1): addresses, protocol, and the length

@@ -57,9 +57,9 @@ impl<'a> Ipv6<'a> {
 }
 
 #[inline]
-fn address(bytes: &[u8], at: usize) -> u128 {
-    let [a, b, c, d] = [0, 4, 8, 12].map(|i| u128::from(be32(bytes, at + i)));
-    a << 96 | b << 64 | c << 32 | d
+fn address(bytes: &[u8; HEADER_BYTES], at: usize) -> u128 {
+    let bytes: &[u8; 16] = bytes[at..].first_chunk().expect("an address ends within the header");
+    u128::from_be_bytes(*bytes)
 }
 
 /// A fragment header (RFC 8200 section 4.5).

@@ -27,7 +27,7 @@ pub struct DoesNotFit {
 
 /// Largest packet of a frame, wherever it begins: what fits behind the headroom that the kernel keeps, because there
 /// a packet must lie to be transmitted.
-const PACKET_ROOM: usize = FRAME_BYTES - XDP_HEADROOM_BYTES;
+pub(super) const PACKET_ROOM: usize = FRAME_BYTES - XDP_HEADROOM_BYTES;
 
 const _: () = assert!(FRAME_BYTES <= u16::MAX as usize, "offset and length of a frame are 16 bits");
 const _: () = assert!(PACKET_BYTES_MAX <= PACKET_ROOM);
@@ -36,6 +36,24 @@ impl Frame {
     /// The token of frame `index` of UMEM `umem`, empty. The caller answers for there being no other one.
     pub(super) fn new(umem: u32, index: u32) -> Frame {
         Frame { index, umem, offset: XDP_HEADROOM_BYTES as u16, len: 0 }
+    }
+
+    /// The token in one word, for a ring in memory. The frame is the ring's now.
+    #[inline]
+    pub(super) fn into_descriptor(self) -> u64 {
+        u64::from(self.index) | u64::from(self.offset) << 32 | u64::from(self.len) << 48
+    }
+
+    /// The token that [`Frame::into_descriptor`] put into a word, of UMEM `umem`. The caller answers for there being no
+    /// other one.
+    #[inline]
+    pub(super) fn from_descriptor(umem: u32, descriptor: u64) -> Frame {
+        Frame {
+            index: descriptor as u32,
+            umem,
+            offset: (descriptor >> 32) as u16,
+            len: (descriptor >> 48) as u16,
+        }
     }
 
     /// Bytes of the packet.
@@ -93,10 +111,12 @@ impl Frame {
         Ok(())
     }
 
+    #[inline]
     pub(super) fn index(&self) -> usize {
         self.index as usize
     }
 
+    #[inline]
     pub(super) fn umem(&self) -> u32 {
         self.umem
     }

@@ -3,13 +3,13 @@
 //! The discipline is the kernel's: a packet arrives only in a frame from the fill ring, and is lost and counted when
 //! there is none; a transmitted frame is the worker's again only by the completion ring.
 
+use std::iter;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crossbeam::queue::ArrayQueue;
-
-use super::frame::Frame;
+use super::frame::{Frame, PACKET_ROOM};
 use super::ledger::{Account, Way};
+use super::memory_ring::Ring;
 use super::queue::Statistics;
 use super::region::Region;
 use super::umem::{self, Umem};
@@ -28,12 +28,12 @@ pub struct MemoryPeer {
 }
 
 struct Shared {
-    fill: ArrayQueue<Frame>,
-    rx: ArrayQueue<Frame>,
-    tx: ArrayQueue<Frame>,
-    completion: ArrayQueue<Frame>,
-    /// Whether the queue is open. The peer has frames in its hands only while it holds this lock, so that none is
-    /// there when the queue is closed. The worker takes it to close, and never else.
+    fill: Ring,
+    rx: Ring,
+    tx: Ring,
+    completion: Ring,
+    /// Whether the queue is open. The peer uses its ends of the rings only while it holds this lock, so that it has no
+    /// frame in its hands when the queue is closed. The worker takes it to close, and never else.
     open: Mutex<bool>,
     fill_ring_empty: AtomicU64,
     rx_dropped: AtomicU64,
@@ -41,12 +41,11 @@ struct Shared {
 
 /// Two sides of one set of rings.
 pub(super) fn pair(region: Arc<Region>) -> (MemoryRings, MemoryPeer) {
-    let ring = || ArrayQueue::new(RING_SLOTS);
     let shared = Arc::new(Shared {
-        fill: ring(),
-        rx: ring(),
-        tx: ring(),
-        completion: ring(),
+        fill: Ring::new(),
+        rx: Ring::new(),
+        tx: Ring::new(),
+        completion: Ring::new(),
         open: Mutex::new(true),
         fill_ring_empty: AtomicU64::new(0),
         rx_dropped: AtomicU64::new(0),
@@ -103,8 +102,8 @@ impl MemoryRings {
     pub(super) fn close(self) {
         *lock(&self.shared.open) = false;
         for ring in [&self.shared.fill, &self.shared.rx, &self.shared.tx, &self.shared.completion] {
-            // The tokens end here: the ledger knows the frames and makes them anew.
-            while ring.pop().is_some() {}
+            // The tokens end here: the ledger knows the frames and makes them anew. The peer keeps away by now.
+            ring.clear();
         }
     }
 
@@ -117,38 +116,28 @@ impl MemoryRings {
     }
 }
 
-fn take(
-    ring: &ArrayQueue<Frame>,
-    umem: &mut Umem,
-    account: Account,
-    way: Way,
-    out: &mut Vec<Frame>,
-    max: usize,
-) -> usize {
-    let before = out.len();
-    while out.len() - before < max {
-        let Some(frame) = ring.pop() else { break };
+fn take(ring: &Ring, umem: &mut Umem, account: Account, way: Way, out: &mut Vec<Frame>, max: usize) -> usize {
+    let id = umem.region.id();
+    ring.take(id, max, |frame| {
         let known = umem.ledger.take_back(frame.index(), account, way);
         assert!(known, "a memory port gives back a frame that was not lent to it");
         out.push(frame);
-    }
-    out.len() - before
+    })
 }
 
 fn give(
-    ring: &ArrayQueue<Frame>,
+    ring: &Ring,
     umem: &mut Umem,
     account: Account,
     way: Way,
     frames: impl ExactSizeIterator<Item = Frame>,
 ) -> usize {
     let count = frames.len();
-    for frame in frames {
-        umem.region.check(&frame);
+    // At most RING_SLOTS frames are lent by one way at a time (queue.rs), and each of its two rings holds as many.
+    ring.put(frames.inspect(|frame| {
+        umem.region.check(frame);
         umem.ledger.lend(frame.index(), account, way);
-        // At most RING_SLOTS frames are lent by one way at a time (queue.rs), and each of its two rings holds as many.
-        assert!(ring.push(frame).is_ok(), "more frames are lent than a ring has slots");
-    }
+    }));
     count
 }
 
@@ -165,18 +154,19 @@ impl MemoryPeer {
         if !*open {
             return false;
         }
-        let Some(mut frame) = self.shared.fill.pop() else {
+        if len > PACKET_ROOM {
+            self.shared.rx_dropped.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        let mut taken = None;
+        self.shared.fill.take(self.region.id(), 1, |frame| taken = Some(frame));
+        let Some(mut frame) = taken else {
             self.shared.fill_ring_empty.fetch_add(1, Ordering::Relaxed);
             return false;
         };
-        let fits = umem::write(&self.region, &mut frame, len, fill).is_ok();
-        // A frame too short for its packet goes back to the ring that it came from, as in the kernel.
-        let ring = if fits { &self.shared.rx } else { &self.shared.fill };
-        assert!(ring.push(frame).is_ok(), "more frames are lent than a ring has slots");
-        if !fits {
-            self.shared.rx_dropped.fetch_add(1, Ordering::Relaxed);
-        }
-        fits
+        umem::write(&self.region, &mut frame, len, fill).expect("a packet that has been measured");
+        self.shared.rx.put(iter::once(frame));
+        true
     }
 
     /// The packets transmitted since the last call, in order; their frames go to the completion ring.
@@ -189,13 +179,13 @@ impl MemoryPeer {
     /// Shows each packet transmitted since the last call to `see`, in order, and returns their number.
     pub fn drain_with(&self, mut see: impl FnMut(&[u8])) -> usize {
         let open = lock(&self.shared.open);
-        let mut count = 0;
-        while *open && let Some(frame) = self.shared.tx.pop() {
-            see(self.region.bytes(&frame));
-            assert!(self.shared.completion.push(frame).is_ok(), "more frames are lent than a ring has slots");
-            count += 1;
+        if !*open {
+            return 0;
         }
-        count
+        self.shared.tx.take(self.region.id(), RING_SLOTS, |frame| {
+            see(self.region.bytes(&frame));
+            self.shared.completion.put(iter::once(frame));
+        })
     }
 }
 

@@ -27,6 +27,7 @@ mod interface;
 mod kernel_log;
 mod ledger;
 mod memory;
+mod memory_ring;
 mod program;
 mod queue;
 mod region;

@@ -70,6 +70,7 @@ impl Region {
         Ok((Region { id: next_id(), base, frames, huge, backing }, descriptors))
     }
 
+    #[inline]
     pub(super) fn id(&self) -> u32 {
         self.id
     }
@@ -128,6 +129,7 @@ impl Region {
         frame.place(XDP_HEADROOM_BYTES, len);
     }
 
+    #[inline]
     fn start(&self, frame: &Frame) -> *mut u8 {
         // SAFETY: callers have checked that the token is of this region, which makes its index less than `frames`.
         unsafe { self.base.as_ptr().add(frame.index() * FRAME_BYTES) }

@@ -6,8 +6,8 @@
 //!   entries   [16 x 128 bytes   ] [       ] [       ] ...      the slot of a tag has its entry
 //! ```
 //!
-//! A key has two groups. It goes to the first unless that is full; a count of the keys that had to go on to their
-//! second group stands in the top bits of the first one's tags, so that a look-up reads the second group only where it
+//! A key has two groups. It goes to the first unless that is crowded and the second is less so; a count of the keys that
+//! went on to their second group stands in the top bits of the first one's tags, so that a look-up reads the second group only where it
 //! must. A look-up compares the tags of a group in a few instructions and touches entries whose tag fits.
 //!
 //! **Claiming and publishing.** A worker claims a slot by writing its tag with compare-and-swap, fills the
@@ -19,6 +19,7 @@
 //! (quiescent-state reclamation). Within a batch a slot number therefore always means the same flow.
 
 use std::collections::VecDeque;
+use std::io;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use super::entry::{Entry, NewFlow};
@@ -28,11 +29,14 @@ use super::{FlowState, Key};
 use crate::dataplane::ConntrackSettings;
 use crate::ids::{PortId, WorkerId};
 use crate::limits::{PORTS_MAX, RETIRED_FLOWS_MAX, WORKERS_MAX};
+use crate::mem::{HugeArray, prefetch_read};
 
 use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 /// Tags in a group.
 const GROUP: usize = 16;
+/// A group with so few free slots leaves them to keys whose second group is as full.
+const CROWDED_FREE_SLOTS: u32 = 4;
 const TAG_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 const FREE: u8 = 0;
@@ -66,8 +70,8 @@ struct Group([AtomicU64; 2]);
 
 /// The table.
 pub(crate) struct Conntrack {
-    groups: Box<[Group]>,
-    entries: Box<[Entry]>,
+    groups: HugeArray<Group>,
+    entries: HugeArray<Entry>,
     seed: HashSeed,
     timeouts_ms: Vec<u32>,
     /// Flows by the port that they count against.
@@ -93,13 +97,13 @@ pub(crate) struct Tracker {
 }
 
 impl Conntrack {
-    /// An empty table.
-    pub(crate) fn new(settings: &ConntrackSettings) -> Conntrack {
+    /// An empty table, on huge pages if they are wanted and there are any; fails when there is no memory for it.
+    pub(crate) fn new(settings: &ConntrackSettings, huge_pages: bool) -> io::Result<Conntrack> {
         let groups = settings.flows_max.div_ceil(GROUP).max(2);
         let quota = (groups * GROUP) as u64 * u64::from(settings.pod_quota_percent.min(100)) / 100;
-        Conntrack {
-            groups: (0..groups).map(|_| Group::default()).collect(),
-            entries: (0..groups * GROUP).map(|_| Entry::default()).collect(),
+        Ok(Conntrack {
+            groups: HugeArray::new(groups, huge_pages)?,
+            entries: HugeArray::new(groups * GROUP, huge_pages)?,
             seed: HashSeed::random(),
             timeouts_ms: timeouts_ms(&settings.timeouts),
             charged: (0..PORTS_MAX).map(|_| AtomicU32::new(0)).collect(),
@@ -107,7 +111,7 @@ impl Conntrack {
             epoch: AtomicU64::new(0),
             seen: (0..WORKERS_MAX).map(|_| AtomicU64::new(u64::MAX)).collect(),
             tcp_pickup: settings.tcp_pickup,
-        }
+        })
     }
 
     /// Whether a TCP connection may be entered on a packet in its middle.
@@ -124,7 +128,7 @@ impl Conntrack {
     /// Starts to load the tags that a look-up needs.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
-        crate::mem::prefetch_read(&self.groups[self.first_group(hash)]);
+        prefetch_read(&self.groups[self.first_group(hash)]);
     }
 
     /// The first slot whose tag fits, with its entry on the way to the cache.
@@ -133,7 +137,7 @@ impl Conntrack {
         let group = self.first_group(hash);
         match self.matches(group, tag_of(hash)).next() {
             Some(slot) => {
-                crate::mem::prefetch_read(&self.entries[slot.0 as usize]);
+                self.entries[slot.0 as usize].prefetch();
                 slot
             }
             None => Slot::NONE,
@@ -183,28 +187,32 @@ impl Conntrack {
             self.make_room(second, now_ms, by, is_of_pod);
             return Admission::Quota;
         }
-        let slot = match self.claim(first, tag_of(hash)) {
-            Some(slot) => slot,
-            None => match self.claim(second, tag_of(hash)) {
-                Some(slot) => {
-                    self.add_displaced(first, 1);
-                    slot
-                }
-                None => {
-                    self.make_room(first, now_ms, by, |_| true);
-                    self.make_room(second, now_ms, by, |_| true);
-                    return Admission::Full;
-                }
-            },
-        };
-        if self.group_of(slot) == second && second != first && self.free_slots(second) == 0 {
-            // The next one that comes here would find both groups full: let the least worthy go in time.
+        let (preferred, other) =
+            if self.is_crowded_beside(first, second) { (second, first) } else { (first, second) };
+        let claimed = self.claim(preferred, tag_of(hash)).or_else(|| self.claim(other, tag_of(hash)));
+        let Some(slot) = claimed else {
+            self.make_room(first, now_ms, by, |_| true);
             self.make_room(second, now_ms, by, |_| true);
+            return Admission::Full;
+        };
+        if self.group_of(slot) == second {
+            self.add_displaced(first, 1);
+            if self.free_slots(second) == 0 && self.free_slots(first) == 0 {
+                // The next one that comes here would find no place: let the least worthy go in time.
+                self.make_room(second, now_ms, by, |_| true);
+            }
         }
         self.charge(self.entry(slot), Some(flow.charged));
         self.entry(slot).publish(key, flow, now_ms);
         by.entered += 1;
         self.settle(key, hash, slot, by)
+    }
+
+    /// Whether a key goes to its second group although the first has a place: it has few, and the second has more. So
+    /// groups fill up evenly, and nearly all slots of the table are taken before a key finds none.
+    fn is_crowded_beside(&self, first: usize, second: usize) -> bool {
+        let free = self.free_slots(first);
+        free <= CROWDED_FREE_SLOTS && free < self.free_slots(second)
     }
 
     /// Starts the flow in a slot anew, judged anew: its port pair is used again, perhaps by its other side.
@@ -330,7 +338,7 @@ impl Conntrack {
 
     /// Calls `see` for each flow until it says stop. For the control side: flows that come and go meanwhile may be missed.
     pub(crate) fn for_each(&self, mut see: impl FnMut(&Key, &Entry) -> bool) {
-        for entry in &self.entries {
+        for entry in &*self.entries {
             if let Some(key) = entry.key()
                 && entry.key() == Some(key)
                 && !see(&key, entry)
@@ -343,6 +351,11 @@ impl Conntrack {
     /// Flows in the table.
     pub(crate) fn len(&self) -> usize {
         self.entries.iter().filter(|entry| entry.key().is_some()).count()
+    }
+
+    /// Bytes of tags and entries.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.groups) + size_of_val(&*self.entries)
     }
 
     fn is_idle(&self, slot: Slot, now_ms: u32) -> bool {

@@ -42,8 +42,10 @@ struct Bench {
 impl Bench {
     fn new(settings: &ConntrackSettings, workers: usize) -> Bench {
         let tracker = |worker| Tracker::new(WorkerId(worker as u16), workers);
-        let mut bench =
-            Bench { table: Conntrack::new(settings), trackers: (0..workers).map(tracker).collect() };
+        let mut bench = Bench {
+            table: Conntrack::new(settings, false).unwrap(),
+            trackers: (0..workers).map(tracker).collect(),
+        };
         bench.start_batches();
         bench
     }
@@ -321,7 +323,7 @@ fn a_sweep_ends_what_is_over_and_every_worker_sweeps_its_share() {
 #[test]
 fn workers_that_enter_the_same_flows_at_once_leave_one_of_each() {
     const WORKERS: usize = 3;
-    let table = Conntrack::new(&settings(1 << 14, 100));
+    let table = Conntrack::new(&settings(1 << 14, 100), false).unwrap();
     let slots: Vec<Vec<Slot>> = std::thread::scope(|scope| {
         let worker = |worker: usize| {
             let table = &table;

@@ -1,0 +1,114 @@
+//! The whole packet path, measured in memory: receive, parse, guard, track, route, classify, admit, rewrite, count,
+//! transmit, by one worker. The generator and what collects the frames are not in the measured time.
+//!
+//! Prints one JSON object per line on standard output, and tables for people on standard error. The cases of a group run
+//! in turn, again and again; the median over these rounds of their median batch is given, in the tables the least besides.
+//! What a worker does once a millisecond (ageing) is not in the median batch: the table of stages has its mean.
+//! `tsc_cycles_per_packet` is time in ticks of the time-stamp counter, which runs at a constant rate, not at that of the
+//! core. `--smoke` takes about a second; a word runs only the cases that contain it.
+
+mod common;
+mod pipeline_parts;
+
+use std::collections::BTreeMap;
+
+use common::tsc_ghz;
+use pipeline_parts::conntrack;
+use pipeline_parts::report::{Report, median};
+use pipeline_parts::rig::{Rig, Tables};
+use pipeline_parts::traffic::{Case, Order, Traffic};
+
+/// What one of the cases needs to run.
+struct Measured {
+    case: Case,
+    traffic: Traffic,
+    rig: usize,
+    ns: Vec<f64>,
+}
+
+/// How long and how often to measure.
+struct Run {
+    rounds: usize,
+    flows_max: usize,
+    rules_max: usize,
+    only: Option<String>,
+    report: Report,
+    tables: BTreeMap<usize, Tables>,
+}
+
+fn main() {
+    let smoke = std::env::args().any(|argument| argument == "--smoke");
+    let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
+    let (rounds, flows_max, rules_max) =
+        if smoke { (3, 10_000, 1_000) } else { (31, usize::MAX, usize::MAX) };
+    let report = Report::new(tsc_ghz());
+    let mut run = Run { rounds, flows_max, rules_max, only, report, tables: BTreeMap::new() };
+    for group in groups() {
+        run.group(&group);
+    }
+    if run.wanted("conntrack") {
+        for flows in [10_000, 1_000_000].into_iter().filter(|&flows| flows <= run.flows_max) {
+            conntrack::compare(flows, run.rounds, &run.report);
+        }
+    }
+    run.report.print_tables();
+}
+
+/// The cases, by what is compared with what.
+fn groups() -> Vec<Vec<Case>> {
+    const RULES: [usize; 5] = [1, 50, 1_000, 10_000, 100_000];
+    let orders = |case: Case| [Order::Sequence, Order::Random].map(|order| Case { order, ..case });
+    let case = Case { name: "established", family: 4, rules: 10_000, flows: 10_000, order: Order::Random };
+    let established = |family| [100, 10_000, 100_000, 1_000_000].map(|flows| Case { family, flows, ..case });
+    let by_rules = |name, flows| RULES.map(|rules| Case { name, rules, flows, ..case });
+    let families = |name, flows| [4, 6].map(|family| Case { name, family, flows, ..case });
+    vec![
+        established(4).into_iter().flat_map(orders).collect(),
+        established(6).into_iter().flat_map(orders).collect(),
+        by_rules("established", 10_000).into(),
+        by_rules("new-flow", 100_000).into(),
+        families("new-flow", 10_000).into_iter().chain(families("new-flow", 1_000_000)).collect(),
+        by_rules("denied", 10_000).into_iter().chain([Case { name: "denied", family: 6, ..case }]).collect(),
+        families("mixed", 100_000).into(),
+    ]
+}
+
+impl Run {
+    fn wanted(&self, name: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| name.contains(only))
+    }
+
+    /// Measures the cases of a group in turn.
+    fn group(&mut self, cases: &[Case]) {
+        let fits = |case: &&Case| case.flows <= self.flows_max && case.rules <= self.rules_max;
+        let cases: Vec<Case> =
+            cases.iter().filter(|case| self.wanted(case.name)).filter(fits).copied().collect();
+        let mut rigs: Vec<(Case, Rig)> = Vec::new();
+        let mut measured = Vec::new();
+        for case in cases {
+            let tables = self.tables.entry(case.rules).or_insert_with(|| Tables::new(case.rules));
+            let known = rigs.iter().position(|(of, _)| Case { order: case.order, ..*of } == case);
+            let rig = known.unwrap_or_else(|| {
+                let mut rig = Rig::new(tables, case.flows);
+                rig.enter(&Traffic::established(&case, tables));
+                rigs.push((case, rig));
+                rigs.len() - 1
+            });
+            measured.push(Measured { case, traffic: Traffic::new(&case, tables), rig, ns: Vec::new() });
+        }
+        for _ in 0..=self.rounds {
+            for measured in &mut measured {
+                let ns = rigs[measured.rig].1.round(&mut measured.traffic);
+                measured.ns.push(ns);
+            }
+        }
+        for mut measured in measured {
+            let rig = &mut rigs[measured.rig].1;
+            let stages = rig.stages(&mut measured.traffic, self.rounds);
+            // The first round warms the caches.
+            measured.ns.remove(0);
+            let least = measured.ns.iter().copied().fold(f64::INFINITY, f64::min);
+            self.report.case(&measured.case, median(&mut measured.ns), least, rig.bytes_per_flow(), stages);
+        }
+    }
+}

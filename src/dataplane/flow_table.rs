@@ -1,0 +1,101 @@
+//! The conntrack table without a dataplane around it: to be measured and compared.
+
+use super::ConntrackSettings;
+use super::conntrack::{Admission, Conntrack, FlowState, Key, NewFlow, Slot, Tracker};
+use super::packet::{Packet, pack};
+use crate::ids::{AttachmentId, Generation, PortId, WorkerId};
+use crate::limits::BATCH_FRAMES_MAX;
+use crate::net::flow::FlowKey;
+
+/// The table, with one worker.
+pub struct FlowTable {
+    table: Conntrack,
+    tracker: Tracker,
+}
+
+impl FlowTable {
+    /// An empty table with room for `flows_max` flows. Panics when there is no memory, as a `Vec` of that size would.
+    pub fn new(flows_max: usize) -> FlowTable {
+        let settings =
+            ConntrackSettings { flows_max, pod_quota_percent: 100, ..ConntrackSettings::default() };
+        let table = Conntrack::new(&settings, true).expect("memory for the flows");
+        FlowTable { table, tracker: Tracker::new(WorkerId(0), 1) }
+    }
+
+    /// Enters flows, and returns how many found a place.
+    pub fn enter(&mut self, flows: &[FlowKey]) -> usize {
+        let enter = |flow: &FlowKey| {
+            let (key, opened_by_low) = Key::of(&packet(flow));
+            let new = NewFlow {
+                opened_by_low,
+                attachments: [AttachmentId::NONE; 2],
+                charged: PortId(0),
+                judged: Generation(0),
+                state: FlowState::first(flow.protocol),
+                tcp: None,
+            };
+            let hash = self.table.hash(&key);
+            self.table.enter(&key, hash, &new, 0, &mut self.tracker)
+        };
+        let admissions = flows.iter().map(enter);
+        admissions.filter(|admission| matches!(admission, Admission::Entered(_))).count()
+    }
+
+    /// Counts one packet of `bytes` for each key, as the packet path does for a batch; returns how many are of known flows.
+    ///
+    /// Panics on more keys than a batch has frames.
+    pub fn count(&self, batch: &[FlowKey], bytes: usize) -> usize {
+        assert!(batch.len() <= BATCH_FRAMES_MAX, "{} keys are more than a batch", batch.len());
+        let mut keys = [(Key::default(), false, 0, Slot::NONE); BATCH_FRAMES_MAX];
+        let keys = &mut keys[..batch.len()];
+        for (place, flow) in keys.iter_mut().zip(batch) {
+            let (key, from_low) = Key::of(&packet(flow));
+            let hash = self.table.hash(&key);
+            self.table.prefetch(hash);
+            *place = (key, from_low, hash, Slot::NONE);
+        }
+        for (_, _, hash, candidate) in &mut *keys {
+            *candidate = self.table.candidate(*hash);
+        }
+        let mut found = 0;
+        for (key, from_low, hash, candidate) in &*keys {
+            if let Some(slot) = self.table.find(key, *hash, *candidate) {
+                let entry = self.table.entry(slot);
+                entry.count(entry.sender(*from_low), bytes, 0);
+                found += 1;
+            }
+        }
+        found
+    }
+}
+
+fn packet(flow: &FlowKey) -> Packet {
+    Packet {
+        protocol: flow.protocol,
+        src: pack(flow.src),
+        dst: pack(flow.dst),
+        src_port: flow.src_port,
+        dst_port: flow.dst_port,
+        ..Packet::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::flow::Protocol;
+
+    #[test]
+    fn flows_that_were_entered_are_found_by_packets_of_both_directions_and_no_others_are() {
+        let flow = |dst_port| FlowKey {
+            src: "10.0.0.1".parse().unwrap(),
+            dst: "10.0.0.2".parse().unwrap(),
+            protocol: Protocol::UDP,
+            src_port: 1024,
+            dst_port,
+        };
+        let mut table = FlowTable::new(1024);
+        assert_eq!(table.enter(&[flow(1), flow(2)]), 2);
+        assert_eq!(table.count(&[flow(1), flow(2).reversed(), flow(3)], 64), 2);
+    }
+}
