@@ -99,3 +99,6 @@ fn complete_sum(ip: &mut [u8], l4: usize, packet: &Packet, offset: usize) {
     let checksum = if checksum == 0 && packet.protocol == Protocol::UDP { 0xffff } else { checksum };
     segment[offset..offset + 2].copy_from_slice(&checksum.to_be_bytes());
 }
+
+#[cfg(test)]
+mod tests;

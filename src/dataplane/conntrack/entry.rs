@@ -172,6 +172,11 @@ impl Entry {
         [0, 1].map(|side: usize| AttachmentId(self.attachments[side].load(Relaxed)))
     }
 
+    /// Port whose quota it counts against.
+    pub(super) fn charged(&self) -> Option<PortId> {
+        self.charged.load(Relaxed).checked_sub(1).map(|port| PortId(port as u16))
+    }
+
     /// Lets it count against the quota of `port`, or of none; the port that it counted against before.
     pub(super) fn charge(&self, port: Option<PortId>) -> Option<PortId> {
         let before = self.charged.swap(port.map_or(0, |port| u32::from(port.0) + 1), Relaxed);

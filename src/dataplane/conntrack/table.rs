@@ -179,23 +179,27 @@ impl Conntrack {
         now_ms: u32,
         by: &mut Tracker,
     ) -> Admission {
+        let (first, second) = (self.first_group(hash), self.second_group(hash));
         if self.charged[flow.charged.index()].load(Relaxed) >= self.quota {
+            // Of the pod's own flows too the least worthy goes, so that a flood of first packets does not shut it in.
+            let is_of_pod = |entry: &Entry| entry.charged() == Some(flow.charged);
+            self.make_room(first, now_ms, by, is_of_pod);
+            self.make_room(second, now_ms, by, is_of_pod);
             return Admission::Quota;
         }
-        let (first, second) = (self.first_group(hash), self.second_group(hash));
         let (preferred, other) =
             if self.is_crowded_beside(first, second) { (second, first) } else { (first, second) };
         let claimed = self.claim(preferred, tag_of(hash)).or_else(|| self.claim(other, tag_of(hash)));
         let Some(slot) = claimed else {
-            self.make_room(first, now_ms, by);
-            self.make_room(second, now_ms, by);
+            self.make_room(first, now_ms, by, |_| true);
+            self.make_room(second, now_ms, by, |_| true);
             return Admission::Full;
         };
         if self.group_of(slot) == second {
             self.add_displaced(first, 1);
             if self.free_slots(second) == 0 && self.free_slots(first) == 0 {
                 // The next one that comes here would find no place: let the least worthy go in time.
-                self.make_room(second, now_ms, by);
+                self.make_room(second, now_ms, by, |_| true);
             }
         }
         self.charge(self.entry(slot), Some(flow.charged));
@@ -359,11 +363,12 @@ impl Conntrack {
         entry.idle_ms(now_ms) > self.timeouts_ms[entry.state() as usize]
     }
 
-    /// Ends the flow of a group that is missed least: an idle one, else the longest waiting of those that nobody has
-    /// answered. Established flows stay.
-    fn make_room(&self, group: usize, now_ms: u32, by: &mut Tracker) {
+    /// Of the flows in a group that `may_go`, ends the one that is missed least: an idle one, else the longest waiting of
+    /// those that nobody has answered. Established flows stay.
+    fn make_room(&self, group: usize, now_ms: u32, by: &mut Tracker, may_go: impl Fn(&Entry) -> bool) {
         let embryonic = |slot: &Slot| self.entry(*slot).state().is_embryonic() || self.is_idle(*slot, now_ms);
-        let victim = self.slots(group).filter(embryonic).max_by_key(|slot| self.entry(*slot).idle_ms(now_ms));
+        let victims = self.slots(group).filter(|slot| may_go(self.entry(*slot)));
+        let victim = victims.filter(embryonic).max_by_key(|slot| self.entry(*slot).idle_ms(now_ms));
         if let Some(slot) = victim {
             self.remove(slot, by);
         }
@@ -518,3 +523,6 @@ fn scatter_top_bits(bits: u8) -> u64 {
 
 /// States are numbered as their time-outs are listed.
 const _: () = assert!(FlowState::SynSent as u8 == 0);
+
+#[cfg(test)]
+mod tests;
