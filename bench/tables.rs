@@ -14,7 +14,7 @@ use ipnet::IpNet;
 use palisade::ids::{AclId, ClassId, RowId, RuleId};
 use palisade::net::flow::Protocol;
 use palisade::tables::{Acl, Classifier, Decision, Direction, PolicyKind, PolicyRef, PortSpan, PrefixTable};
-use palisade::tables::{Question, Row, RuleOrigin, RuleTables};
+use palisade::tables::{Question, Row, RuleOrigin, RuleTables, TablesDiff};
 use poptrie::Poptrie;
 use prefix_trie::PrefixMap;
 
@@ -215,10 +215,38 @@ impl Run {
             tables.rows.len(),
             tables.acls.len(),
         );
+        self.update(&facts, &classifier, &tables);
         for flows in [self.queries / 16, self.queries] {
             self.classify::<u32>(&facts, &classifier, &tables, flows, &mut random);
             self.classify::<u128>(&facts, &classifier, &tables, flows, &mut random);
         }
+    }
+
+    /// The next classifier when one pod changes: its class in both families, and its ACL table.
+    fn update(&self, facts: &str, classifier: &Classifier, tables: &RuleTables) {
+        let mut samples = Vec::new();
+        let mut current = classifier.clone();
+        for change in 0..100 * self.rounds as u32 {
+            let class = ClassId(1 + change % 4);
+            let pod = change * 7 % 10_000;
+            let addresses = [u32::from_top(u32::pod(pod)).ip(), u128::from_top(u128::pod(pod)).ip()];
+            let acl = AclId(change % tables.acls.len() as u32);
+            let change = TablesDiff {
+                prefixes: addresses.map(|address| (IpNet::from(address), Some(class))).into(),
+                acls: [(acl, Some(tables.acls[&acl].clone()))].into(),
+                ..TablesDiff::default()
+            };
+            let start = Instant::now();
+            let next = current.update(&change, tables);
+            samples.push(start.elapsed());
+            current = next;
+        }
+        samples.sort_unstable();
+        let us = |per_cent: usize| samples[samples.len() * per_cent / 100].as_secs_f64() * 1e6;
+        let (p50, p99) = (us(50), us(99));
+        println!(
+            r#"{{"bench":"tables","case":"update",{facts},"system":"palisade","us_p50":{p50:.1},"us_p99":{p99:.1}}}"#
+        );
     }
 
     fn classify<A: Family>(
@@ -550,7 +578,7 @@ impl Random {
     }
 
     fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 32) * end >> 32
+        ((self.next() >> 32) * end) >> 32
     }
 }
 

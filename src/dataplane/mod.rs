@@ -26,6 +26,11 @@ mod counters;
 mod settings;
 mod world;
 
+/// Frames as the tests of the whole packet path build and check them.
+#[cfg(test)]
+#[path = "../../tests/frames/mod.rs"]
+mod frames;
+
 pub use counters::{Counters, DecisionCount, DropReason, PortCounters, WorkerCounters};
 pub use engine::Dataplane;
 pub use flow_table::FlowTable;

@@ -400,3 +400,6 @@ pub(crate) fn is_echo_reply(protocol: Protocol, kind: u8) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -59,7 +59,7 @@ impl AclMatrix {
     }
 
     /// The place of a cell: known before the cell is near.
-    #[inline(always)]
+    #[inline]
     pub(super) fn cell(&self, id: AclId, class: ClassId) -> usize {
         let column = (class.index() / PAGE_CLASSES).min(self.columns - 1);
         let known = id.index() < self.tables;
@@ -68,18 +68,18 @@ impl AclMatrix {
     }
 
     /// The row at a place that [`AclMatrix::cell`] gave.
-    #[inline(always)]
+    #[inline]
     pub(super) fn row_at(&self, cell: usize) -> RowId {
         RowId(self.cells.word(cell))
     }
 
     /// Brings a cell near.
-    #[inline(always)]
+    #[inline]
     pub(super) fn prefetch(&self, cell: usize) {
         self.cells.prefetch(cell);
     }
 
-    #[inline(always)]
+    #[inline]
     fn first_column(&self, id: AclId) -> usize {
         1 + id.index() * self.columns
     }
@@ -101,7 +101,9 @@ impl AclMatrix {
         let cells: Vec<_> = acl.iter().flat_map(|acl| &acl.rows).collect();
         for part in cells.chunk_by(|(a, _), (b, _)| a.index() / PAGE_CLASSES == b.index() / PAGE_CLASSES) {
             let mut page = *self.cells.block::<PAGE_CLASSES>(default);
-            part.iter().for_each(|(class, row)| page[class.index() % PAGE_CLASSES] = row.0);
+            for (class, row) in part {
+                page[class.index() % PAGE_CLASSES] = row.0;
+            }
             pages[part[0].0.index() / PAGE_CLASSES] = self.cells.put(&page);
         }
         self.release(&before);

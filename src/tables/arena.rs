@@ -49,19 +49,19 @@ impl Arena {
     }
 
     /// The word at `word`.
-    #[inline(always)]
+    #[inline]
     pub(super) fn word(&self, word: usize) -> u32 {
         self.pages[word >> PAGE_SHIFT].0[word & (PAGE_WORDS - 1)]
     }
 
     /// The `N` words of a block of at least that size.
-    #[inline(always)]
+    #[inline]
     pub(super) fn block<const N: usize>(&self, unit: Unit) -> &[u32; N] {
         self.block_at(first_word(unit))
     }
 
     /// `N` words, a power of two, at a multiple of `N`.
-    #[inline(always)]
+    #[inline]
     pub(super) fn block_at<const N: usize>(&self, word: usize) -> &[u32; N] {
         const { assert!(N.is_power_of_two() && N <= PAGE_WORDS) };
         let page = &self.pages[word >> PAGE_SHIFT].0;
@@ -71,7 +71,7 @@ impl Arena {
     }
 
     /// Brings the cache line of a word near.
-    #[inline(always)]
+    #[inline]
     pub(super) fn prefetch(&self, word: usize) {
         prefetch_read(&self.pages[word >> PAGE_SHIFT].0[word & (PAGE_WORDS - 1)]);
     }
@@ -125,7 +125,7 @@ impl Arena {
 }
 
 /// The first word of a block.
-#[inline(always)]
+#[inline]
 pub(super) fn first_word(unit: Unit) -> usize {
     unit as usize * UNIT_WORDS as usize
 }

@@ -177,6 +177,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+
         #[test]
         fn tables_that_differ_in_numbers_come_out_equal(
             tables in generate::rule_tables(),

@@ -60,7 +60,7 @@ impl ExactTable {
     }
 
     /// The place of the bucket that `address` would be in.
-    #[inline(always)]
+    #[inline]
     pub(super) fn bucket(&self, address: u128) -> usize {
         let (low, high) = (address as u64, (address >> 64) as u64);
         let product = u128::from(low ^ self.seed[0]) * u128::from(high ^ self.seed[1]);
@@ -69,13 +69,13 @@ impl ExactTable {
     }
 
     /// Brings a bucket near.
-    #[inline(always)]
+    #[inline]
     pub(super) fn prefetch(&self, bucket: usize) {
         self.buckets.prefetch(bucket);
     }
 
     /// What `address` leads to, by the bucket at a place that [`ExactTable::bucket`] gave.
-    #[inline(always)]
+    #[inline]
     pub(super) fn find_in(&self, bucket: usize, address: u128) -> u32 {
         let words = self.buckets.block_at::<BUCKET_WORDS>(bucket);
         let value = |i: usize| {
@@ -185,12 +185,16 @@ mod tests {
             let (mut table, mut naive) = (ExactTable::new(size), BTreeMap::new());
             for (address, value) in changes {
                 let address = address << 64 | address;
-                match value {
-                    Some(value) => match table.insert(address, value) {
-                        Ok(before) => prop_assert_eq!(before, naive.insert(address, value)),
-                        Err(Full) => prop_assert_eq!(naive.get(&address), None),
-                    },
-                    None => prop_assert_eq!(table.remove(address), naive.remove(&address)),
+                let Some(value) = value else {
+                    prop_assert_eq!(table.remove(address), naive.remove(&address));
+                    continue;
+                };
+                let before = naive.get(&address).copied();
+                if let Ok(replaced) = table.insert(address, value) {
+                    prop_assert_eq!(replaced, before);
+                    naive.insert(address, value);
+                } else {
+                    prop_assert_eq!(before, None, "what is there can be changed");
                 }
             }
             for address in (0..64).map(|i| i << 64 | i) {
@@ -205,7 +209,7 @@ mod tests {
     fn few_addresses_find_their_bucket_full() {
         for len in [1_000, 10_000, 100_000] {
             let mut table = ExactTable::new(len);
-            let pods = (0..len as u128).map(|i| 0xfd00 << 112 | i / 250 << 64 | i % 250);
+            let pods = (0..len as u128).map(|i| (0xfd00 << 112) | ((i / 250) << 64) | (i % 250));
             let full = pods.filter(|&address| table.insert(address, 1).is_err()).count();
             assert!(full < len / 10, "{full} of {len}");
         }

@@ -288,9 +288,11 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+
         #[test]
         fn finds_what_a_linear_scan_finds(
-            prefixes in vec((prefixes(), 0..9_u32), 0..300),
+            prefixes in vec((prefixes(), 0..9_u32), 0..120),
             probes in vec(addresses(), 50),
             dense_nodes_min in prop_oneof![Just(0), Just(3), Just(DENSE_NODES_MIN)],
         ) {
@@ -300,8 +302,8 @@ mod tests {
 
         #[test]
         fn changes_make_what_a_build_makes_and_leave_clones_alone(
-            first in vec((prefixes(), 0..9_u32), 0..200),
-            changes in vec((prefixes(), any::<prop::sample::Index>(), prop::option::of(0..9_u32)), 1..60),
+            first in vec((prefixes(), 0..9_u32), 0..80),
+            changes in vec((prefixes(), any::<prop::sample::Index>(), prop::option::of(0..9_u32)), 1..30),
             probes in vec(addresses(), 50),
             dense_nodes_min in prop_oneof![Just(0), Just(3), Just(DENSE_NODES_MIN)],
         ) {

@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use palisade::control::protocol::PortRequest;
+use palisade::dataplane::PortKind;
 use palisade::lab::Pod;
 use palisade::lab::traffic::{Outcome, Server, Services, tcp_connect};
 
@@ -102,6 +104,33 @@ fn nothing_passes_before_tables_are_loaded_nor_after_they_are_unloaded() {
     rig.switch.client().delete_tables().unwrap();
     assert!(!talk.goes_on(Duration::from_millis(500)));
     eventually("drops of an unknown pod", || rig.drops().contains_key("unknown-pod"));
+}
+
+#[test]
+fn the_node_behind_a_host_port_reaches_its_pods_whatever_policy_says() {
+    let Some(_alone) = alone() else { return };
+    let rig = Rig::up(&["db", "node", "stranger"], 1);
+    let (db, node, stranger) = (rig.pod("db"), rig.pod("node"), rig.pod("stranger"));
+    rig.switch.detach(&node).unwrap();
+    let request = PortRequest {
+        kind: PortKind::Host,
+        interface: None,
+        vlan: None,
+        addresses: node.addresses().to_vec(),
+    };
+    rig.switch.client().put_port(&node.plan().host_interface, &request).unwrap();
+    let _server = Server::start(&db, &[PORT], Services::Tcp).unwrap();
+    rig.apply(&only_from("db", "nobody"));
+    for address in db.addresses() {
+        assert_connects(&node, address);
+        assert_cut_off(&stranger, address);
+    }
+    // The way back to the node is open as well: the pod is not isolated for egress.
+    let _server = Server::start(&node, &[PORT], Services::Tcp).unwrap();
+    for address in node.addresses() {
+        assert_connects(&db, address);
+    }
+    assert_accounted(&rig.counters());
 }
 
 #[test]

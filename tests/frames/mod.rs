@@ -1,0 +1,275 @@
+//! Frames for tests, built and checked by etherparse, which shares no code with the switch.
+
+#![allow(dead_code)] // Each test that includes this file uses what it needs of it.
+
+use std::net::IpAddr;
+
+use etherparse::{
+    EtherType, Ethernet2Header, IpHeaders, IpNumber, Ipv4Header, Ipv6Header, NetSlice, PacketBuilder,
+    PacketBuilderStep, SingleVlanHeader, SlicedPacket, TcpHeader, TransportSlice, VlanId,
+};
+
+/// What a packet carries above IP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// A segment: ports, control bits, sequence and acknowledgement number, window.
+    Tcp { ports: [u16; 2], flags: u8, sequence: u32, acknowledgement: u32, window: u16 },
+    /// A datagram.
+    Udp { ports: [u16; 2] },
+    /// A packet with one chunk of this type.
+    Sctp { ports: [u16; 2], chunk: u8 },
+    /// ICMP or `ICMPv6` echo.
+    Echo { request: bool, identifier: u16 },
+    /// Another message of ICMP or `ICMPv6`: type, code, and the four bytes behind the checksum.
+    Icmp { kind: u8, code: u8, rest: [u8; 4] },
+    /// A protocol of which nothing is known.
+    Other(u8),
+}
+
+/// A packet in a frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Spec {
+    pub(crate) src_mac: [u8; 6],
+    pub(crate) dst_mac: [u8; 6],
+    pub(crate) vlan: Option<u16>,
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) ttl: u8,
+    pub(crate) transport: Transport,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Spec {
+    /// A packet between these addresses, with a payload of ten bytes.
+    pub(crate) fn new(src: IpAddr, dst: IpAddr, transport: Transport) -> Spec {
+        let (src_mac, dst_mac) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+        Spec { src_mac, dst_mac, vlan: None, src, dst, ttl: 64, transport, payload: b"0123456789".to_vec() }
+    }
+
+    /// The frame.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        ethernet(self.src_mac, self.dst_mac, self.vlan, ether_type(self.src), &self.ip())
+    }
+
+    /// The IP packet.
+    pub(crate) fn ip(&self) -> Vec<u8> {
+        let mut packet = Vec::new();
+        let payload = &self.payload;
+        let builder = self.builder();
+        match self.transport {
+            Transport::Tcp { ports, flags, sequence, acknowledgement, window } => {
+                let mut header = TcpHeader::new(ports[0], ports[1], sequence, window);
+                header.acknowledgment_number = acknowledgement;
+                let bit = |bit: u8| flags & bit != 0;
+                (header.fin, header.syn, header.rst) = (bit(1), bit(2), bit(4));
+                (header.psh, header.ack) = (bit(8), bit(16));
+                builder.tcp_header(header).write(&mut packet, payload).unwrap();
+            }
+            Transport::Udp { ports } => builder.udp(ports[0], ports[1]).write(&mut packet, payload).unwrap(),
+            Transport::Sctp { ports, chunk } => {
+                let mut sctp = [ports[0].to_be_bytes(), ports[1].to_be_bytes()].concat();
+                sctp.extend([0, 0, 0, 1, 0, 0, 0, 0, chunk, 0]);
+                sctp.extend((payload.len() as u16 + 4).to_be_bytes());
+                sctp.extend(payload);
+                let checksum = crc32c(&sctp).to_le_bytes();
+                sctp[8..12].copy_from_slice(&checksum);
+                packet = self.raw(132, &sctp);
+            }
+            Transport::Echo { request, identifier } => {
+                let [high, low] = identifier.to_be_bytes();
+                let kind = match (self.src.is_ipv4(), request) {
+                    (true, true) => 8,
+                    (true, false) => 0,
+                    (false, true) => 128,
+                    (false, false) => 129,
+                };
+                packet = self.icmp(kind, 0, [high, low, 0, 1]);
+            }
+            Transport::Icmp { kind, code, rest } => packet = self.icmp(kind, code, rest),
+            Transport::Other(protocol) => packet = self.raw(protocol, payload),
+        }
+        packet
+    }
+
+    fn builder(&self) -> PacketBuilderStep<IpHeaders> {
+        match (self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => PacketBuilder::ipv4(src.octets(), dst.octets(), self.ttl),
+            (IpAddr::V6(src), IpAddr::V6(dst)) => PacketBuilder::ipv6(src.octets(), dst.octets(), self.ttl),
+            _ => panic!("addresses of two families"),
+        }
+    }
+
+    fn icmp(&self, kind: u8, code: u8, rest: [u8; 4]) -> Vec<u8> {
+        let mut packet = Vec::new();
+        if self.src.is_ipv4() {
+            self.builder().icmpv4_raw(kind, code, rest).write(&mut packet, &self.payload).unwrap();
+        } else {
+            self.builder().icmpv6_raw(kind, code, rest).write(&mut packet, &self.payload).unwrap();
+        }
+        packet
+    }
+
+    /// An IP packet with these bytes behind the header.
+    pub(crate) fn raw(&self, protocol: u8, payload: &[u8]) -> Vec<u8> {
+        let mut packet = Vec::new();
+        match (self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let (src, dst, protocol) = (src.octets(), dst.octets(), IpNumber(protocol));
+                let header = Ipv4Header::new(payload.len() as u16, self.ttl, protocol, src, dst).unwrap();
+                header.write(&mut packet).unwrap();
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let header = Ipv6Header {
+                    payload_length: payload.len() as u16,
+                    next_header: IpNumber(protocol),
+                    hop_limit: self.ttl,
+                    source: src.octets(),
+                    destination: dst.octets(),
+                    ..Ipv6Header::default()
+                };
+                header.write(&mut packet).unwrap();
+            }
+            _ => panic!("addresses of two families"),
+        }
+        packet.extend(payload);
+        packet
+    }
+}
+
+/// The ethertype of an address's family.
+pub(crate) fn ether_type(address: IpAddr) -> EtherType {
+    if address.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 }
+}
+
+/// A frame.
+pub(crate) fn ethernet(
+    src: [u8; 6],
+    dst: [u8; 6],
+    vlan: Option<u16>,
+    ether_type: EtherType,
+    payload: &[u8],
+) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let outer = if vlan.is_some() { EtherType::VLAN_TAGGED_FRAME } else { ether_type };
+    Ethernet2Header { source: src, destination: dst, ether_type: outer }.write(&mut frame).unwrap();
+    if let Some(vlan) = vlan {
+        let vlan_id = VlanId::try_new(vlan).unwrap();
+        let tag =
+            SingleVlanHeader { pcp: Default::default(), drop_eligible_indicator: false, vlan_id, ether_type };
+        tag.write(&mut frame).unwrap();
+    }
+    frame.extend(payload);
+    frame
+}
+
+/// An ARP packet in a frame: operation, sender, target.
+pub(crate) fn arp(
+    operation: u8,
+    sender: ([u8; 6], [u8; 4]),
+    target: ([u8; 6], [u8; 4]),
+    dst_mac: [u8; 6],
+) -> Vec<u8> {
+    let mut packet = vec![0, 1, 8, 0, 6, 4, 0, operation];
+    packet.extend(sender.0);
+    packet.extend(sender.1);
+    packet.extend(target.0);
+    packet.extend(target.1);
+    ethernet(sender.0, dst_mac, None, EtherType::ARP, &packet)
+}
+
+/// Checks every checksum of a frame with an IP packet, and that nothing stands behind the packet.
+pub(crate) fn check(frame: &[u8]) -> Result<(), String> {
+    let sliced = SlicedPacket::from_ethernet(frame).map_err(|error| format!("{error:?}"))?;
+    let header = |what: &str| format!("{what} checksum is wrong in {frame:02x?}");
+    let net = sliced.net.as_ref().ok_or("no IP packet")?;
+    let tags: usize = sliced.link_exts.iter().map(etherparse::LinkExtSlice::header_len).sum();
+    let (src, dst, ip_bytes): (Vec<u8>, Vec<u8>, usize) = match net {
+        NetSlice::Ipv4(ip) => {
+            let fields = ip.header().to_header();
+            if fields.calc_header_checksum() != fields.header_checksum {
+                return Err(header("IPv4"));
+            }
+            (fields.source.to_vec(), fields.destination.to_vec(), usize::from(fields.total_len))
+        }
+        NetSlice::Ipv6(ip) => {
+            let fields = ip.header();
+            let bytes = 40 + usize::from(fields.payload_length());
+            (fields.source().to_vec(), fields.destination().to_vec(), bytes)
+        }
+        NetSlice::Arp(_) => return Err("ARP".into()),
+    };
+    if frame.len() != 14 + tags + ip_bytes {
+        return Err(format!("{} bytes in a frame of a packet of {ip_bytes}", frame.len()));
+    }
+    let fits = match &sliced.transport {
+        Some(TransportSlice::Tcp(tcp)) => pseudo_sum(&src, &dst, 6, tcp.slice()) == 0xffff,
+        Some(TransportSlice::Udp(udp)) => {
+            udp.checksum() == 0 || pseudo_sum(&src, &dst, 17, udp.slice()) == 0xffff
+        }
+        Some(TransportSlice::Icmpv4(icmp)) => {
+            icmp.header().icmp_type.calc_checksum(icmp.payload()) == icmp.checksum()
+        }
+        Some(TransportSlice::Icmpv6(icmp)) => {
+            icmp.is_checksum_valid(src.try_into().unwrap(), dst.try_into().unwrap())
+        }
+        _ => match net.ip_payload_ref() {
+            Some(payload) if payload.ip_number == IpNumber::SCTP && payload.payload.len() >= 12 => {
+                let mut sctp = payload.payload.to_vec();
+                sctp[8..12].fill(0);
+                crc32c(&sctp).to_le_bytes() == payload.payload[8..12]
+            }
+            _ => true,
+        },
+    };
+    if fits { Ok(()) } else { Err(header("transport")) }
+}
+
+/// The ones' complement sum over pseudo-header and segment.
+pub(crate) fn pseudo_sum(src: &[u8], dst: &[u8], protocol: u8, segment: &[u8]) -> u16 {
+    let [high, low] = (segment.len() as u16).to_be_bytes();
+    ones_sum(&[src, dst, &[0, protocol, high, low], segment].concat())
+}
+
+/// A ones' complement sum, a word at a time as RFC 1071 says it.
+fn ones_sum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+    words.fold(0, |sum, word| {
+        let sum = sum + word;
+        (sum & 0xffff) + (sum >> 16)
+    }) as u16
+}
+
+/// CRC32c a bit at a time (RFC 9260 appendix A).
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    let mut crc = !0u32;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 0 { crc >> 1 } else { crc >> 1 ^ 0x82f6_3b78 };
+        }
+    }
+    !crc
+}
+
+/// Leaves the transport checksum of a frame with TCP or UDP as Linux leaves it to the hardware: the sum over the
+/// pseudo-header alone.
+pub(crate) fn unfinish(frame: &mut [u8]) {
+    let (field, sum) = {
+        let sliced = SlicedPacket::from_ethernet(frame).unwrap();
+        let l3 = 14 + sliced.link_exts.iter().map(etherparse::LinkExtSlice::header_len).sum::<usize>();
+        let (addresses, l4) = match sliced.net {
+            Some(NetSlice::Ipv4(ip)) => (l3 + 12..l3 + 20, l3 + ip.header().slice().len()),
+            Some(NetSlice::Ipv6(_)) => (l3 + 8..l3 + 40, l3 + 40),
+            _ => panic!("no IP packet"),
+        };
+        let (protocol, offset) = match sliced.transport {
+            Some(TransportSlice::Tcp(_)) => (6, 16),
+            Some(TransportSlice::Udp(_)) => (17, 6),
+            _ => panic!("neither TCP nor UDP"),
+        };
+        let [high, low] = ((frame.len() - l4) as u16).to_be_bytes();
+        let pseudo = [&frame[addresses], &[0, protocol, high, low]].concat();
+        (l4 + offset..l4 + offset + 2, ones_sum(&pseudo))
+    };
+    frame[field].copy_from_slice(&sum.to_be_bytes());
+}
