@@ -37,7 +37,7 @@ pub(super) struct ExplainArguments {
     #[arg(long, value_name = "POD|IP", value_parser = endpoint)]
     to: Endpoint,
     /// Destination port; not for protocols without ports
-    #[arg(long, value_name = "N", required_if_eq_any([("protocol", "TCP"), ("protocol", "UDP"), ("protocol", "SCTP")]))]
+    #[arg(long, value_name = "N")]
     port: Option<u16>,
     /// TCP, UDP, SCTP, ICMP, ICMPv6 or a number
     #[arg(long, value_name = "P", default_value = "TCP")]
@@ -98,8 +98,11 @@ fn flows(
     arguments: &ExplainArguments,
     pods: &BTreeMap<PodName, Vec<IpAddr>>,
 ) -> Result<Vec<FlowKey>, Failure> {
-    let port = arguments.port.unwrap_or_default();
-    flows_between(pods, &arguments.from, &arguments.to, arguments.protocol, port)
+    let (protocol, port) = (arguments.protocol, arguments.port);
+    if protocol.has_ports() && port.is_none() {
+        return Err(Failure::Sentence(format!("{protocol} needs a destination port: add --port N")));
+    }
+    flows_between(pods, &arguments.from, &arguments.to, protocol, port.unwrap_or_default())
         .map_err(|error: ProbeError| Failure::Sentence(error.to_string()))
 }
 

@@ -69,7 +69,9 @@ pub(super) fn judge(tables: crate::tables::RuleTables) -> Result<Judge, Failure>
 /// Tells the authors of manifests what they should know.
 pub(super) fn warn(warnings: &[Diagnostic]) {
     let color = std::io::stderr().is_terminal();
-    warnings.iter().for_each(|warning| eprint!("{}", warning.report(color)));
+    for warning in warnings {
+        eprint!("{}", warning.report(color));
+    }
 }
 
 /// The name of a policy.

@@ -1,8 +1,6 @@
-//! Objects in the words of their authors: selectors as `kubectl --selector` takes them, ports, peers.
+//! Objects in the words of their authors: selectors as `kubectl --selector` takes them, and ports.
 
-use std::fmt::Write;
-
-use super::objects::{IpBlock, LabelSelector, PodScope, Requirement};
+use super::objects::{LabelSelector, PodScope, Requirement};
 use crate::net::flow::Protocol;
 
 /// A selector; `all` where it selects everything.
@@ -27,16 +25,6 @@ pub(in crate::policy) fn requirement(requirement: &Requirement) -> String {
 /// Pods by namespace and label.
 pub(in crate::policy) fn scope(scope: &PodScope) -> String {
     format!("pods {} in namespaces {}", selector(&scope.pods), selector(&scope.namespaces))
-}
-
-/// A block with its exceptions.
-pub(in crate::policy) fn block(block: &IpBlock) -> String {
-    let mut text = block.cidr.to_string();
-    for (i, except) in block.except.iter().enumerate() {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{}{except}", if i == 0 { " except " } else { ", " });
-    }
-    text
 }
 
 /// Ports of a protocol: `TCP 80`, `TCP 80-90`, `all TCP ports`.

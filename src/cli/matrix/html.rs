@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::policy::matrix::{Cell, Matrix, MatrixEnd};
+use crate::policy::reach::Traffic;
 
 const HEAD: &str = r#"<!doctype html>
 <html lang="en">
@@ -77,7 +78,7 @@ pub(super) fn page(matrix: &Matrix) -> String {
 }
 
 fn cell(text: &mut String, matrix: &Matrix, cell: &Cell) {
-    let share = cell.traffic.share().max(cell.ipv6.as_ref().map_or(0.0, |traffic| traffic.share()));
+    let share = cell.traffic.share().max(cell.ipv6.as_ref().map_or(0.0, Traffic::share));
     let class = match share {
         0.0 => "none",
         1.0 if cell.ipv6.is_none() => "all",
@@ -100,7 +101,6 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::reach::Traffic;
 
     #[test]
     fn the_page_refers_to_nothing_else_and_has_a_cell_for_every_pair() {

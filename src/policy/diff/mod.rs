@@ -94,9 +94,11 @@ pub fn difference(old: &Judge, new: &Judge, names: &Names) -> Difference {
     };
     let mut changes = Vec::new();
     for rectangle in rectangles::rectangles(&ends, delta, changes_nothing) {
-        let sources: Vec<&End> = rectangle.sources.iter().map(|&at| &ends[at]).collect();
-        let destinations: Vec<&End> = rectangle.destinations.iter().map(|&at| &ends[at]).collect();
-        if !is_one_pod(&sources, &destinations) {
+        let all = |list: &[usize]| list.iter().map(|&at| &ends[at]).collect::<Vec<&End>>();
+        let (all_sources, all_destinations) = (all(&rectangle.sources), all(&rectangle.destinations));
+        let sources = without_itself(&all_sources, &all_destinations);
+        let destinations = without_itself(&all_destinations, &all_sources);
+        if !sources.is_empty() && !destinations.is_empty() {
             describe(&sources, &destinations, &rectangle.value, names, &mut changes);
         }
     }
@@ -108,10 +110,16 @@ fn changes_nothing(delta: &Delta) -> bool {
     delta.iter().flatten().all(|(opened, closed)| opened.is_empty() && closed.is_empty())
 }
 
-/// A pod alone at both ends: it always reaches itself.
-fn is_one_pod(sources: &[&End], destinations: &[&End]) -> bool {
-    let pods = members(sources);
-    pods.addresses.is_empty() && pods.pods.len() == 1 && pods == members(destinations)
+/// Where one pod is alone at the other side, it is none of these: it always reaches itself.
+fn without_itself<'a>(ends: &[&'a End], others: &[&End]) -> Vec<&'a End> {
+    let alone = members(others);
+    let itself = match alone.pods.as_slice() {
+        [pod] if alone.addresses.is_empty() => Some(pod),
+        _ => None,
+    };
+    let is_itself =
+        |end: &End| matches!(&end.kind, EndKind::Pods(pods) if pods.len() == 1 && pods.first() == itself);
+    ends.iter().copied().filter(|end| !is_itself(end)).collect()
 }
 
 fn describe(

@@ -228,7 +228,7 @@ mod tests {
     use crate::policy::read::Source;
     use crate::policy::trial::Trial;
 
-    const CASE: &str = r#"
+    const CASE: &str = r"
 name: near misses
 resources:
   - {apiVersion: v1, kind: Namespace, metadata: {name: far, labels: {team: b}}}
@@ -245,7 +245,7 @@ resources:
         - {from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.0.0.0/24]}}]}
         - {ports: [{port: 1, endPort: 9}, {port: pg, protocol: UDP}]}
 probes: []
-"#;
+";
 
     fn explanation(port: u16) -> Explanation {
         let case = read_cases(&Source::new("case.yaml", CASE)).unwrap().cases.remove(0);
@@ -291,5 +291,23 @@ probes: []
             side.policies[0].rules.iter().filter(|rule| rule.matches).map(|rule| rule.index).collect();
         assert_eq!(matching, [3]);
         assert!(explanation.egress.unwrap().policies.is_empty());
+    }
+
+    #[test]
+    fn loaded_tables_tell_the_rule_and_what_else_passes_between_the_two() {
+        let case = read_cases(&Source::new("case.yaml", CASE)).unwrap().cases.remove(0);
+        let objects = Trial::new(&case).objects().to_vec();
+        let compiler = crate::policy::Compiler::from_objects(objects, crate::policy::Options::default());
+        let judge = crate::policy::finding::Judge::new(compiler.into_tables()).unwrap();
+        let (src, dst) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
+        let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: 80 };
+        let explanation = loaded::explain(&judge, &flow);
+        let side = explanation.ingress.as_ref().unwrap();
+        let row: Vec<_> = side.row.iter().map(|span| (span.ports.as_str(), span.verdict)).collect();
+        assert_eq!(row, [("TCP 1-9", Verdict::Allow), ("everything else", Verdict::Deny)]);
+        assert_eq!((explanation.verdict, side.verdict), (Verdict::Deny, Verdict::Deny));
+        let text = explanation.to_string();
+        assert!(text.contains("TCP 1-9: allow: NetworkPolicy default/db ingress[3]"), "{text}");
+        assert_eq!(explanation.egress.unwrap().row.len(), 1, "nothing isolates the source");
     }
 }

@@ -1,6 +1,6 @@
 //! An explanation for people.
 
-use std::fmt;
+use std::fmt::{self, Write};
 
 use super::{Explanation, Miss, PolicyTrace, RuleTrace, Side};
 use crate::tables::Verdict;
@@ -67,7 +67,8 @@ fn some(misses: &[Miss]) -> String {
     let mut text =
         misses.iter().take(MISSES_SHOWN).map(|miss| miss.text.clone()).collect::<Vec<_>>().join("; ");
     if misses.len() > MISSES_SHOWN {
-        text += &format!("; and {} more", misses.len() - MISSES_SHOWN);
+        // Writing to a string cannot fail.
+        let _ = write!(text, "; and {} more", misses.len() - MISSES_SHOWN);
     }
     text
 }

@@ -125,7 +125,7 @@ impl<'a> Oracle<'a> {
         self.ask_tier(Tier::Admin, question)
             .or_else(|| self.ask_network_policies(question))
             .or_else(|| self.ask_tier(Tier::Baseline, question))
-            .unwrap_or_else(|| Finding {
+            .unwrap_or(Finding {
                 verdict: Verdict::Allow,
                 origin: RuleOrigin::NotIsolated { direction: question.direction },
             })

@@ -32,15 +32,15 @@ pub struct View {
 }
 
 /// An end, to every one of the tables: by table, then family. None where it has no address there.
-pub type Views = Vec<[Option<View>; FAMILIES]>;
+type Views = Vec<[Option<View>; FAMILIES]>;
 
 /// Addresses that no policy tells apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
     /// Who they are.
     pub kind: EndKind,
-    /// What the tables make of them.
-    pub views: Views,
+    /// What the tables make of them: by table, then family. None where they have no address there.
+    pub views: Vec<[Option<View>; 2]>,
 }
 
 /// Who an end is.

@@ -1,6 +1,7 @@
 //! Names for ends that a person knows: pods by the label or the namespace that they share, addresses by prefix.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 
 use ipnet::IpNet;
 
@@ -107,7 +108,8 @@ impl Names {
 fn shorten(texts: &[String]) -> String {
     let mut text = texts.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
     if texts.len() > LISTED {
-        text += &format!(" and {} more", texts.len() - LISTED);
+        // Writing to a string cannot fail.
+        let _ = write!(text, " and {} more", texts.len() - LISTED);
     }
     text
 }

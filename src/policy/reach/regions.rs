@@ -36,10 +36,8 @@ pub(super) fn regions(
         }
         let mut inside = Vec::new();
         others_inside(&nodes, index, key, &mut inside);
-        let mut text = node.net.to_string();
-        if !inside.is_empty() {
-            text += &format!(" except {}", inside.join(", "));
-        }
+        let except = if inside.is_empty() { String::new() } else { format!(" except {}", inside.join(", ")) };
+        let text = format!("{}{except}", node.net);
         found.entry(key.clone()).or_default().push(text);
     }
     found

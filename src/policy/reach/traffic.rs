@@ -12,7 +12,7 @@ use crate::tables::Row;
 const PROTOCOLS: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::SCTP];
 
 /// First and last port.
-pub type Span = (u16, u16);
+type Span = (u16, u16);
 
 /// A set of traffic. Spans are sorted and do not touch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,8 +41,10 @@ impl Traffic {
                 }
                 next = u32::from(span.last) + 1;
             }
-            if row.other.is_allow() && next <= u32::from(u16::MAX) {
-                push(&mut spans, (next as u16, u16::MAX));
+            if row.other.is_allow()
+                && let Ok(next) = u16::try_from(next)
+            {
+                push(&mut spans, (next, u16::MAX));
             }
             spans
         });
@@ -80,7 +82,7 @@ impl Traffic {
     }
 
     /// Each protocol with its spans.
-    pub fn spans(&self) -> impl Iterator<Item = (Protocol, &[Span])> {
+    pub fn spans(&self) -> impl Iterator<Item = (Protocol, &[(u16, u16)])> {
         PROTOCOLS.into_iter().zip(self.ports.iter().map(Vec::as_slice))
     }
 
@@ -148,7 +150,7 @@ impl fmt::Display for Traffic {
             if let [(first, last)] = spans {
                 parts.push(describe::ports(protocol, *first, *last));
             } else {
-                let spans: Vec<String> = spans.iter().map(text_of).collect();
+                let spans: Vec<String> = spans.iter().copied().map(text_of).collect();
                 parts.push(format!("{protocol} {}", spans.join(", ")));
             }
         }
@@ -159,7 +161,7 @@ impl fmt::Display for Traffic {
     }
 }
 
-fn text_of((first, last): &Span) -> String {
+fn text_of((first, last): Span) -> String {
     if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
@@ -168,7 +170,7 @@ impl Serialize for Traffic {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(4))?;
         for (protocol, spans) in self.spans() {
-            map.serialize_entry(&protocol, &spans.iter().map(text_of).collect::<Vec<_>>())?;
+            map.serialize_entry(&protocol, &spans.iter().copied().map(text_of).collect::<Vec<_>>())?;
         }
         map.serialize_entry("other", &self.other)?;
         map.end()
