@@ -5,7 +5,6 @@
 use super::DropReason;
 use super::conntrack::{Key, Side, Slot};
 use super::packet::Packet;
-use super::view::Hop;
 use crate::ids::PortId;
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::mac::Mac;
@@ -73,8 +72,8 @@ impl Track {
 /// Where a packet goes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
-    /// The hop.
-    pub hop: Hop,
+    /// Port that it leaves by.
+    pub out: PortId,
     /// Ethernet address of what is there.
     pub mac: Mac,
 }
@@ -101,7 +100,7 @@ pub(crate) struct Batch {
 
 impl Batch {
     pub(crate) fn new() -> Batch {
-        let way = Way { hop: Hop::Gateway, mac: Mac([0; 6]) };
+        let way = Way { out: PortId(0), mac: Mac([0; 6]) };
         Batch {
             frames: Vec::with_capacity(BATCH_FRAMES_MAX),
             in_ports: [PortId(0); BATCH_FRAMES_MAX],

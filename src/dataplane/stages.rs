@@ -11,7 +11,7 @@
 //! because a packet that leads nowhere must not take a place in conntrack.
 
 use super::answer::{self, Problem};
-use super::batch::{Batch, Fate, Verdict};
+use super::batch::{Batch, Fate, Verdict, Way};
 use super::conntrack::tcp::{Outcome, Segment, TcpFlow};
 use super::conntrack::{Admission, Conntrack, FlowState, Key, NewFlow, Side, Tracker};
 use super::neighbors::Neighbors;
@@ -22,6 +22,7 @@ use super::view::{Flow, Hop, PortView, View};
 use super::{DropReason, PortKind};
 use crate::ids::PortId;
 use crate::limits::{ANSWERS_PER_SECOND_MAX, PORTS_MAX};
+use crate::mem::prefetch_read;
 use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
 use crate::net::tcp::{self, Flags};
@@ -118,12 +119,19 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
     done("count");
 }
 
+/// Starts to load a frame that comes a few places later.
+#[inline]
+fn prefetch_frame(batch: &Batch, i: usize, context: &Context<'_>) {
+    const AHEAD: usize = 8;
+    if let Some([first, ..]) = batch.frames.get(i + AHEAD).map(|next| context.umem.data(next)) {
+        prefetch_read(first);
+    }
+}
+
 /// Headers to keys.
 fn parse(batch: &mut Batch, context: &Context<'_>) {
     for i in 0..batch.len() {
-        if let Some(next) = batch.frames.get(i + 4) {
-            crate::mem::prefetch_read(&context.umem.data(next)[0]);
-        }
+        prefetch_frame(batch, i, context);
         let frame = context.umem.data(&batch.frames[i]);
         if let Some(reason) = packet::parse(frame, &mut batch.packets[i]) {
             batch.drop(i, reason);
@@ -231,27 +239,27 @@ fn track(batch: &mut Batch, context: &Context<'_>) {
 
 fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
     let packet = &batch.packets[i];
-    let mut quoted = Packet::default();
-    let keyed = if packet.kind == Kind::IcmpError {
-        let message = &context.umem.data(&batch.frames[i])[usize::from(packet.l4)..usize::from(packet.end)];
-        // The error goes to who sent the packet that it quotes, and comes from where that packet went: a pod that guesses
-        // the ports of other pods' flows reports nothing about them.
-        let fits = packet::parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
-            && quoted.src == packet.dst
-            && matches!(context.view.hop(quoted.dst), Some(Hop::Port(port, _)) if port == batch.in_ports[i]);
-        if !fits {
-            batch.drop(i, DropReason::InvalidState);
-            return;
-        }
-        &quoted
-    } else {
-        packet
-    };
-    let (key, from_low) = Key::of(keyed);
+    let keyed =
+        if packet.kind == Kind::IcmpError { quoted_key(batch, i, context) } else { Some(Key::of(packet)) };
+    let Some((key, from_low)) = keyed else { return batch.drop(i, DropReason::InvalidState) };
     let hash = context.conntrack.hash(&key);
     context.conntrack.prefetch(hash);
     let track = &mut batch.tracks[i];
     (track.key, track.hash, track.from_low) = (key, hash, from_low);
+}
+
+/// The key of the flow that an ICMP error reports about, as of the packet that it quotes.
+#[cold]
+fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bool)> {
+    let packet = &batch.packets[i];
+    let message = &context.umem.data(&batch.frames[i])[usize::from(packet.l4)..usize::from(packet.end)];
+    let mut quoted = Packet::default();
+    // The error goes to who sent the packet that it quotes, and comes from where that packet went: a pod that guesses
+    // the ports of other pods' flows reports nothing about them.
+    let fits = packet::parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
+        && quoted.src == packet.dst
+        && matches!(context.view.hop(quoted.dst), Some(Hop::Port(port, _)) if port == batch.in_ports[i]);
+    fits.then(|| Key::of(&quoted))
 }
 
 fn find(batch: &mut Batch, i: usize, context: &Context<'_>) {
@@ -287,9 +295,9 @@ fn route(batch: &mut Batch, context: &mut Context<'_>) {
                 batch.verdicts[i] =
                     if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
             }
-            Some(hop @ Hop::Port(port, next_hop)) => {
-                batch.ways[i].hop = hop;
-                check_way(batch, i, context, port, next_hop);
+            Some(Hop::Port(out, next_hop)) => {
+                batch.ways[i].out = out;
+                check_way(batch, i, context, out, next_hop);
             }
         }
     }
@@ -509,11 +517,7 @@ fn port_of<'a>(
     wanted: Side,
 ) -> Option<(PortId, &'a PortView)> {
     let is_source = likely_sender(&batch.packets[i]) == wanted;
-    let port = match batch.ways[i].hop {
-        _ if is_source => batch.in_ports[i],
-        Hop::Port(out, _) => out,
-        Hop::Gateway => return None,
-    };
+    let port = if is_source { batch.in_ports[i] } else { batch.ways[i].out };
     let view = context.view;
     view.port(port).map(|found| (port, found))
 }
@@ -554,7 +558,8 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
         if !batch.is_pending(i) {
             continue;
         }
-        let (Hop::Port(out, _), mac) = (batch.ways[i].hop, batch.ways[i].mac) else { continue };
+        prefetch_frame(batch, i, context);
+        let Way { out, mac } = batch.ways[i];
         let room = &mut context.room[out.index()];
         if *room == 0 {
             batch.drop(i, DropReason::TxFull);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ipnet::IpNet;
 
-use super::packet::{Address, pack, unpack};
+use super::packet::{Address, is_v4, pack, unpack};
 use super::{DecisionCount, DropReason, PortKind, World};
 use crate::ids::{AclId, AttachmentId, Generation, PortId};
 use crate::limits::{POD_ADDRESSES_MAX, PORTS_MAX};
@@ -179,7 +179,12 @@ impl View {
     /// Where a destination leads.
     #[inline]
     pub(crate) fn hop(&self, destination: Address) -> Option<Hop> {
-        self.routes.next_hop(unpack(destination)).map(|hop| self.hops[hop as usize])
+        let hop = if is_v4(destination) {
+            self.routes.next_hop_v4(destination as u32)
+        } else {
+            self.routes.next_hop_v6(destination)
+        };
+        hop.map(|hop| self.hops[hop as usize])
     }
 
     /// The port that an address lies behind.
@@ -265,7 +270,7 @@ impl View {
         deny: DropReason,
     ) -> Option<DropReason> {
         let Some(classifier) = &self.classifier else { return Some(DropReason::UnknownPod) };
-        let class = classifier.class(unpack(peer));
+        let class = if is_v4(peer) { classifier.class_v4(peer as u32) } else { classifier.class_v6(peer) };
         let decision = classifier.decide(acl, class, flow.protocol, flow.dst_port);
         self.hit(decision, worker);
         (!decision.is_allow()).then_some(deny)

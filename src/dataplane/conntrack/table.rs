@@ -396,17 +396,18 @@ impl Conntrack {
     /// Slots of a group whose tag is `tag`.
     #[inline]
     fn matches(&self, group: usize, tag: u8) -> impl Iterator<Item = Slot> + use<> {
-        let words = [0, 1].map(|half: usize| self.groups[group].0[half].load(Acquire));
-        let mut hits = words.map(|word| zero_bytes((word & TAG_BITS) ^ (LOW_BITS * u64::from(tag))));
+        let tags = LOW_BITS * u64::from(tag);
+        let hits = |half: usize| {
+            let word = self.groups[group].0[half].load(Acquire);
+            gather_top_bits(zero_bytes((word & TAG_BITS) ^ tags))
+        };
+        // One bit a slot: which half of the group a slot is in must not be a branch, for nobody can predict it.
+        let mut hits = u16::from(hits(0)) | u16::from(hits(1)) << 8;
         let base = (group * GROUP) as u32;
         std::iter::from_fn(move || {
-            let half = usize::from(hits[0] == 0);
-            if hits[half] == 0 {
-                return None;
-            }
-            let position = hits[half].trailing_zeros() / 8;
-            hits[half] &= hits[half] - 1;
-            Some(Slot(base + half as u32 * 8 + position))
+            let slot = (hits != 0).then(|| Slot(base + hits.trailing_zeros()));
+            hits &= hits.wrapping_sub(1);
+            slot
         })
     }
 
@@ -513,8 +514,11 @@ fn zero_bytes(word: u64) -> u64 {
     !(word + TAG_BITS) & !TAG_BITS
 }
 
+/// The top bits of the bytes of `word`, that of the lowest byte first.
+#[inline]
 fn gather_top_bits(word: u64) -> u8 {
-    (0..8).fold(0, |bits, i| bits | ((word >> (8 * i + 7) & 1) as u8) << i)
+    // Each bit is moved to a place of its own in the highest byte of the product; no two meet on the way there.
+    ((word >> 7 & LOW_BITS).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }
 
 fn scatter_top_bits(bits: u8) -> u64 {
