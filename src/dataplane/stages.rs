@@ -314,12 +314,11 @@ fn check_way(batch: &mut Batch, i: usize, context: &mut Context<'_>, out: PortId
         report(batch, i, context, Problem::TooBig(port.mtu));
         return batch.drop(i, DropReason::TooBig);
     }
-    match port.mac.or_else(|| context.neighbors.get(out)) {
-        Some(mac) => batch.ways[i].mac = mac,
-        None => {
-            context.speech.ask(out, next_hop.unwrap_or(packet.dst), context.now_ms);
-            batch.drop(i, DropReason::Unresolved);
-        }
+    if let Some(mac) = port.mac.or_else(|| context.neighbors.get(out)) {
+        batch.ways[i].mac = mac;
+    } else {
+        context.speech.ask(out, next_hop.unwrap_or(packet.dst), context.now_ms);
+        batch.drop(i, DropReason::Unresolved);
     }
 }
 
@@ -428,9 +427,8 @@ fn open(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let track = &batch.tracks[i];
     let sender = likely_sender(packet);
     let opened_by_low = track.from_low == (sender == Side::Initiator);
-    let (state, tcp) = match first_state(batch, i, context, sender) {
-        Some(first) => first,
-        None => return batch.drop(i, DropReason::InvalidState),
+    let Some((state, tcp)) = first_state(batch, i, context, sender) else {
+        return batch.drop(i, DropReason::InvalidState);
     };
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
