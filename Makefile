@@ -2,7 +2,11 @@
 
 CARGO     ?= cargo
 PACKAGES  := libelf-dev clang m4 make gcc pkg-config zlib1g-dev iproute2
+# What the tests run besides: they listen with tcpdump where the host's stack would hear a leaked frame.
+TESTERS   := tcpdump
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+# Runs test programs as root while cargo runs as the user.
+AS_ROOT   := $(if $(SUDO),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="sudo -E")
 BINARY    := target/release/palisade
 
 .DEFAULT_GOAL := help
@@ -29,9 +33,9 @@ build: setup ## Build the release binary, target/release/palisade
 demo: build ## Play the classic scenario on this machine: pods as namespaces, a policy, real connections
 	$(SUDO) $(BINARY) demo
 
+test: PACKAGES += $(TESTERS)
 test: setup ## Run all tests; those with namespaces and AF_XDP run as root
-	$(CARGO) test --locked --no-run
-	$(if $(SUDO),$(SUDO) env "PATH=$$PATH" "HOME=$$HOME" )$(CARGO) test --locked
+	$(AS_ROOT) $(CARGO) test --locked
 
 lint: setup ## Formatting, clippy, and the licences and sources of dependencies
 	$(CARGO) fmt --check

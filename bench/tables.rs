@@ -2,27 +2,27 @@
 //!
 //! Prints one JSON object per line. The systems of a case run in turn, again and again, and the median is given.
 //! `tsc_cycles` is time in ticks of the time-stamp counter, which runs at a constant rate, not at that of the core.
-//! `--smoke` takes about a second; a word runs only the cases that contain it.
+//! `--smoke` takes about a second; a word such as `routes` or `classify1000` runs only the cases that contain it.
 
-mod common;
-
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
-use std::net::IpAddr;
-use std::time::Instant;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use palisade::ids::{AclId, ClassId, RuleId};
+use palisade::ids::{AclId, ClassId, RowId, RuleId};
 use palisade::net::flow::Protocol;
-use palisade::tables::{Classifier, Decision, PrefixTable, Question, RuleTables};
+use palisade::tables::{Acl, Classifier, Decision, Direction, PolicyKind, PolicyRef, PortSpan, PrefixTable};
+use palisade::tables::{Question, Row, RuleOrigin, RuleTables, TablesDiff};
 use poptrie::Poptrie;
 use prefix_trie::PrefixMap;
 
-use common::rules::{Family, mask, net, rule_tables};
-use common::{Random, tsc_ghz};
-
 const BATCH: usize = 256;
+/// Queries between two looks at the clock.
+const SAMPLE: usize = 16 * BATCH;
 const SEED: u64 = 0x9a11_5ade;
+const PODS_PER_NODE: u32 = 250;
 
 fn main() {
     let smoke = std::env::args().any(|argument| argument == "--smoke");
@@ -32,14 +32,14 @@ fn main() {
     let run = Run { tsc_ghz: tsc_ghz(), queries, rounds };
     for prefixes in [10, 1_000, 100_000, 1_000_000].into_iter().filter(|&prefixes| prefixes <= largest) {
         for (case, shape) in [("pods", Shape::Pods), ("routes", Shape::Routes)] {
-            if wanted(case) {
+            if wanted(&format!("{case}{prefixes}")) {
                 run.prefixes::<u32>(case, shape, prefixes);
                 run.prefixes::<u128>(case, shape, prefixes);
             }
         }
     }
     for rules in [10, 1_000, 10_000, 100_000].into_iter().filter(|&rules| rules <= largest) {
-        if wanted("classify") {
+        if wanted(&format!("classify{rules}")) {
             run.classification(rules);
         }
     }
@@ -54,6 +54,95 @@ enum Shape {
     Routes,
 }
 
+/// An address family. Addresses are drawn on top of 128 bits.
+trait Family: poptrie::Address + Eq {
+    const NUMBER: u32;
+    const WIDTH: u32;
+    fn from_top(bits: u128) -> Self;
+    fn ip(self) -> IpAddr;
+    fn pod(pod: u32) -> u128;
+    fn route(random: &mut Random) -> (u128, u8);
+    fn look_up(table: &PrefixTable, addresses: &[Self], found: &mut [u32]);
+    fn classes(classifier: &Classifier, addresses: &[Self], found: &mut [u32]);
+}
+
+impl Family for u32 {
+    const NUMBER: u32 = 4;
+    const WIDTH: u32 = 32;
+
+    fn from_top(bits: u128) -> u32 {
+        (bits >> 96) as u32
+    }
+
+    fn ip(self) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::from_bits(self))
+    }
+
+    fn pod(pod: u32) -> u128 {
+        u128::from(0x0a00_0000 | (pod / PODS_PER_NODE) << 8 | (pod % PODS_PER_NODE + 2)) << 96
+    }
+
+    /// Lengths as in BGP tables: three in five are /24.
+    fn route(random: &mut Random) -> (u128, u8) {
+        let len = match random.below(100) {
+            0..60 => 24,
+            60..80 => 22 + random.below(2),
+            80..98 => 16 + random.below(6),
+            98 => 8 + random.below(8),
+            _ => 32,
+        };
+        (random.bits(), len as u8)
+    }
+
+    fn look_up(table: &PrefixTable, addresses: &[u32], found: &mut [u32]) {
+        table.lookup_batch_v4(addresses, found);
+    }
+
+    fn classes(classifier: &Classifier, addresses: &[u32], found: &mut [u32]) {
+        classifier.classes_v4(addresses, found);
+    }
+}
+
+impl Family for u128 {
+    const NUMBER: u32 = 6;
+    const WIDTH: u32 = 128;
+
+    fn from_top(bits: u128) -> u128 {
+        bits
+    }
+
+    fn ip(self) -> IpAddr {
+        IpAddr::V6(Ipv6Addr::from_bits(self))
+    }
+
+    fn pod(pod: u32) -> u128 {
+        let (node, pod) = (pod / PODS_PER_NODE, pod % PODS_PER_NODE + 2);
+        0xfd00_0010_0244 << 80 | u128::from(node) << 64 | u128::from(pod)
+    }
+
+    /// Lengths as in BGP tables: nearly half are /48.
+    fn route(random: &mut Random) -> (u128, u8) {
+        let len = match random.below(100) {
+            0..46 => 48,
+            46..62 => 32,
+            62..88 => 33 + random.below(15),
+            88..97 => 20 + random.below(12),
+            97..99 => 64,
+            _ => 128,
+        };
+        // 2000::/3, where addresses of the internet are.
+        (random.bits() >> 3 | 1 << 125, len as u8)
+    }
+
+    fn look_up(table: &PrefixTable, addresses: &[u128], found: &mut [u32]) {
+        table.lookup_batch_v6(addresses, found);
+    }
+
+    fn classes(classifier: &Classifier, addresses: &[u128], found: &mut [u32]) {
+        classifier.classes_v6(addresses, found);
+    }
+}
+
 /// How long and how often to measure.
 struct Run {
     tsc_ghz: f64,
@@ -61,8 +150,8 @@ struct Run {
     rounds: usize,
 }
 
-/// A system, and what looks up all queries once.
-type System<'a> = (&'a str, Box<dyn FnMut() -> u64 + 'a>);
+/// A system, and what answers some of the queries.
+type System<'a> = (&'a str, Box<dyn FnMut(Range<usize>) -> u64 + 'a>);
 
 impl Run {
     fn prefixes<A: Family>(&self, case: &str, shape: Shape, count: usize)
@@ -82,8 +171,8 @@ impl Run {
         let systems: Vec<System> = vec![
             (
                 "palisade",
-                Box::new(|| {
-                    let batches = queries.chunks(BATCH);
+                Box::new(|part| {
+                    let batches = queries[part].chunks(BATCH);
                     let sums = batches.map(|batch| {
                         A::look_up(&palisade, batch, &mut found[..batch.len()]);
                         found[..batch.len()].iter().map(|&value| u64::from(value)).sum::<u64>()
@@ -91,11 +180,11 @@ impl Run {
                     sums.sum()
                 }),
             ),
-            ("poptrie", Box::new(|| sum(&queries, |address| poptrie.lookup(address).copied()))),
+            ("poptrie", Box::new(|part| sum(&queries[part], |address| poptrie.lookup(address).copied()))),
             (
                 "prefix-trie",
-                Box::new(|| {
-                    sum(&queries, |address| {
+                Box::new(|part| {
+                    sum(&queries[part], |address| {
                         prefix_trie.get_lpm(&(address, A::WIDTH as u8)).map(|(_, &value)| value)
                     })
                 }),
@@ -112,7 +201,7 @@ impl Run {
     /// Both addresses to classes, both rows to decisions: all that classification does for a new flow.
     fn classification(&self, rules: usize) {
         let mut random = Random(SEED);
-        let tables = rule_tables(rules, None, &mut random);
+        let tables = rule_tables(rules, &mut random);
         let start = Instant::now();
         let classifier = Classifier::new(&tables).expect("the tables are whole");
         let compiled_ms = start.elapsed().as_secs_f64() * 1e3;
@@ -126,8 +215,38 @@ impl Run {
             tables.rows.len(),
             tables.acls.len(),
         );
-        self.classify::<u32>(&facts, &classifier, &tables, &mut random);
-        self.classify::<u128>(&facts, &classifier, &tables, &mut random);
+        self.update(&facts, &classifier, &tables);
+        for flows in [self.queries / 16, self.queries] {
+            self.classify::<u32>(&facts, &classifier, &tables, flows, &mut random);
+            self.classify::<u128>(&facts, &classifier, &tables, flows, &mut random);
+        }
+    }
+
+    /// The next classifier when one pod changes: its class in both families, and its ACL table.
+    fn update(&self, facts: &str, classifier: &Classifier, tables: &RuleTables) {
+        let mut samples = Vec::new();
+        let mut current = classifier.clone();
+        for change in 0..100 * self.rounds as u32 {
+            let class = ClassId(1 + change % 4);
+            let pod = change * 7 % 10_000;
+            let addresses = [u32::from_top(u32::pod(pod)).ip(), u128::from_top(u128::pod(pod)).ip()];
+            let acl = AclId(change % tables.acls.len() as u32);
+            let change = TablesDiff {
+                prefixes: addresses.map(|address| (IpNet::from(address), Some(class))).into(),
+                acls: [(acl, Some(tables.acls[&acl].clone()))].into(),
+                ..TablesDiff::default()
+            };
+            let start = Instant::now();
+            let next = current.update(&change, tables);
+            samples.push(start.elapsed());
+            current = next;
+        }
+        samples.sort_unstable();
+        let us = |per_cent: usize| samples[samples.len() * per_cent / 100].as_secs_f64() * 1e6;
+        let (p50, p99) = (us(50), us(99));
+        println!(
+            r#"{{"bench":"tables","case":"update",{facts},"system":"palisade","us_p50":{p50:.1},"us_p99":{p99:.1}}}"#
+        );
     }
 
     fn classify<A: Family>(
@@ -135,46 +254,61 @@ impl Run {
         facts: &str,
         classifier: &Classifier,
         tables: &RuleTables,
+        count: usize,
         random: &mut Random,
     ) {
-        let prefixes: Vec<(u128, u8)> = tables.prefixes.keys().filter_map(of_family::<A>).collect();
-        let sources: Vec<A> = hits(&prefixes, self.queries, random);
-        let destinations: Vec<A> = hits(&prefixes, self.queries, random);
-        let flows: Vec<Flow> = (0..self.queries).map(|_| Flow::any(tables, random)).collect();
+        let distinct: Vec<Flow> = (0..count).map(|_| Flow::any(tables, random)).collect();
+        let peers = Peers::<A>::new(tables);
+        let mut peer = |acl| peers.any(&tables.acls[&acl], random);
+        let sources: Vec<A> = distinct.iter().map(|flow| peer(flow.ingress)).collect();
+        let destinations: Vec<A> = distinct.iter().map(|flow| peer(flow.egress)).collect();
+        // Random order, so that there is no pattern for a branch predictor to learn.
+        let order: Vec<usize> = (0..self.queries).map(|_| random.below(count as u64) as usize).collect();
+        let (sources, destinations) = (of(&order, &sources), of(&order, &destinations));
+        let flows = of(&order, &distinct);
         let mut scratch = Scratch::default();
         let systems: Vec<System> = vec![(
             "palisade",
-            Box::new(|| {
-                let batches = sources.chunks(BATCH).zip(destinations.chunks(BATCH)).zip(flows.chunks(BATCH));
+            Box::new(|part| {
+                let addresses =
+                    sources[part.clone()].chunks(BATCH).zip(destinations[part.clone()].chunks(BATCH));
+                let batches = addresses.zip(flows[part].chunks(BATCH));
                 batches.map(|((from, to), flows)| scratch.classify(classifier, from, to, flows)).sum()
             }),
         )];
         self.report(
-            &format!(r#""case":"classify","family":{},"order":"random",{facts}"#, A::NUMBER),
+            &format!(r#""case":"classify","family":{},"order":"random","flows":{count},{facts}"#, A::NUMBER),
             systems,
         );
     }
 
-    /// Runs the systems in turn and prints the median of each.
+    /// Runs the systems in turn and prints the median of each, and the tenth percentile: what a quiet machine
+    /// would give. A clock is read every few batches, so that what else
+    /// the machine does spoils few of the samples.
     fn report(&self, facts: &str, mut systems: Vec<System>) {
-        let mut times = vec![Vec::new(); systems.len()];
+        let mut samples = vec![Vec::new(); systems.len()];
         let mut sums = BTreeSet::new();
-        for _ in 0..=self.rounds {
-            for ((_, system), times) in systems.iter_mut().zip(&mut times) {
-                let start = Instant::now();
-                sums.insert(black_box(system()));
-                times.push(start.elapsed());
+        for round in 0..=self.rounds {
+            for ((_, system), samples) in systems.iter_mut().zip(&mut samples) {
+                let mut sum = 0;
+                for first in (0..self.queries).step_by(SAMPLE) {
+                    let start = Instant::now();
+                    sum += black_box(system(first..first + SAMPLE));
+                    // The first round warms the caches.
+                    samples.extend((round > 0).then(|| start.elapsed()));
+                }
+                sums.insert(sum);
             }
         }
         assert_eq!(sums.len(), 1, "the systems disagree");
-        for ((name, _), times) in systems.iter().zip(&mut times) {
-            // The first round warms the caches.
-            times.remove(0);
-            times.sort_unstable();
-            let ns = times[times.len() / 2].as_secs_f64() * 1e9 / self.queries as f64;
-            let cycles = ns * self.tsc_ghz;
+        for ((name, _), samples) in systems.iter().zip(&mut samples) {
+            samples.sort_unstable();
+            let per_query = |sample: Duration| sample.as_secs_f64() * 1e9 / SAMPLE as f64;
+            let (ns, ns_p10) =
+                (per_query(samples[samples.len() / 2]), per_query(samples[samples.len() / 10]));
+            let (cycles, cycles_p10) = (ns * self.tsc_ghz, ns_p10 * self.tsc_ghz);
             println!(
-                r#"{{"bench":"tables",{facts},"system":"{name}","ns_per_lookup":{ns:.2},"tsc_cycles":{cycles:.1}}}"#
+                r#"{{"bench":"tables",{facts},"system":"{name}","ns_per_lookup":{ns:.2},"tsc_cycles":{cycles:.1},"tsc_cycles_p10":{cycles_p10:.1}}}"#
             );
         }
     }
@@ -199,6 +333,34 @@ impl Flow {
 
     fn question(self, acl: AclId, class: u32) -> Question {
         Question { acl, class: ClassId(class), dst_port: self.dst_port, protocol: self.protocol }
+    }
+}
+
+/// Addresses at the other end of flows.
+struct Peers<A> {
+    by_class: BTreeMap<ClassId, Vec<(u128, u8)>>,
+    all: Vec<(u128, u8)>,
+    family: std::marker::PhantomData<A>,
+}
+
+impl<A: Family> Peers<A> {
+    fn new(tables: &RuleTables) -> Peers<A> {
+        let mut by_class: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let mut all = Vec::new();
+        for (prefix, &class) in &tables.prefixes {
+            if let Some(prefix) = of_family::<A>(prefix) {
+                by_class.entry(class).or_default().push(prefix);
+                all.push(prefix);
+            }
+        }
+        Peers { by_class, all, family: std::marker::PhantomData }
+    }
+
+    /// Every second address is of a class that the table names; the others may be of any.
+    fn any(&self, acl: &Acl, random: &mut Random) -> A {
+        let named = random.below(2 * acl.rows.len() as u64 + 1) as usize;
+        let named = acl.rows.keys().nth(named).and_then(|class| self.by_class.get(class));
+        hits(named.unwrap_or(&self.all), 1, random)[0]
     }
 }
 
@@ -232,8 +394,16 @@ impl Scratch {
     }
 }
 
+fn of<T: Copy>(order: &[usize], distinct: &[T]) -> Vec<T> {
+    order.iter().map(|&i| distinct[i]).collect()
+}
+
 fn sum<A: Copy>(queries: &[A], mut look_up: impl FnMut(A) -> Option<u32>) -> u64 {
     queries.iter().map(|&address| u64::from(look_up(address).unwrap_or(PrefixTable::NO_MATCH))).sum()
+}
+
+fn net(address: IpAddr, len: u8) -> IpNet {
+    IpNet::new(address, len).expect("the length fits the family")
 }
 
 /// The prefixes of a table, on top of 128 bits.
@@ -264,10 +434,166 @@ fn hits<A: Family>(prefixes: &[(u128, u8)], count: usize, random: &mut Random) -
     (0..count).map(|_| hit()).collect()
 }
 
+fn mask(len: u8) -> u128 {
+    u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)
+}
+
 fn of_family<A: Family>(prefix: &IpNet) -> Option<(u128, u8)> {
     let bits = match prefix.network() {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
         IpAddr::V6(address) => address.to_bits(),
     };
     (u32::from(prefix.max_prefix_len()) == A::WIDTH).then_some((bits, prefix.prefix_len()))
+}
+
+/// Tables of a node with 250 pods of its own in a cluster of 10,000, and `count` rules of many shapes.
+fn rule_tables(count: usize, random: &mut Random) -> RuleTables {
+    let pod_classes = (count / 4).clamp(4, 5_000) as u64;
+    let mut tables = RuleTables::default();
+    for pod in 0..10_000 {
+        // Pods of one class come from all nodes.
+        let class = ClassId(1 + random.below(pod_classes) as u32);
+        tables.prefixes.insert(net(u32::from_top(<u32 as Family>::pod(pod)).ip(), 32), class);
+        tables.prefixes.insert(net(u128::from_top(<u128 as Family>::pod(pod)).ip(), 128), class);
+    }
+    for block in 0..(count / 2).clamp(2, 15_000) as u32 {
+        let class = ClassId(1 + pod_classes as u32 + block);
+        let (bits, len) = <u32 as Family>::route(random);
+        tables.prefixes.insert(net(u32::from_top(bits & mask(len)).ip(), len), class);
+        let (bits, len) = <u128 as Family>::route(random);
+        tables.prefixes.insert(net(u128::from_top(bits & mask(len)).ip(), len), class);
+    }
+    let classes = 1 + u64::from(tables.prefixes.values().max().map_or(0, |class| class.0));
+
+    let acls = (count / 5).clamp(2, 500) as u32;
+    let mut cells: BTreeMap<(AclId, ClassId), Vec<PortRule>> = BTreeMap::new();
+    for rule in 0..count as u32 {
+        tables.rules.insert(RuleId(rule), origin(rule));
+        let rules = PortRule::any(RuleId(rule), random);
+        // A selector stands for classes side by side and for some anywhere.
+        let first = random.below(classes);
+        let peers = (first..first + random.below(8)).map(|class| class % classes);
+        let peers: Vec<u64> = peers.chain([random.below(classes)]).collect();
+        for class in peers {
+            let cell = (AclId(rule % acls), ClassId(class as u32));
+            cells.entry(cell).or_default().extend(&rules);
+        }
+    }
+    let mut rows = BTreeMap::new();
+    let mut row_id = |row: Row| {
+        let next = RowId(rows.len() as u32);
+        *rows.entry(row).or_insert(next)
+    };
+    for acl in (0..acls).map(AclId) {
+        let deny = Decision::deny(RuleId(acl.0 % count as u32));
+        let of_acl = cells.range((acl, ClassId(0))..=(acl, ClassId(u32::MAX)));
+        let rows = of_acl.map(|(&(_, class), rules)| (class, row_id(row(rules, deny)))).collect();
+        tables.acls.insert(acl, Acl { rows, default: row_id(Row::uniform(deny)) });
+    }
+    tables.rows = rows.into_iter().map(|(row, id)| (id, row)).collect();
+    let pods = (0..250).map(|pod| {
+        let addresses = vec![u32::from_top(<u32 as Family>::pod(pod)).ip()];
+        let [ingress, egress] = [2 * pod, 2 * pod + 1].map(|acl| AclId(acl % acls));
+        let name = palisade::tables::PodName::new("default", format!("pod{pod}"));
+        (name, palisade::tables::PodPolicy { addresses, ingress, egress })
+    });
+    tables.pods = pods.collect();
+    tables
+}
+
+fn origin(rule: u32) -> RuleOrigin {
+    let policy = PolicyRef {
+        kind: PolicyKind::NetworkPolicy,
+        namespace: format!("namespace{}", rule / 50),
+        name: format!("policy{}", rule / 5),
+    };
+    RuleOrigin::Rule { policy, direction: Direction::Ingress, index: rule % 5, name: None }
+}
+
+/// One protocol and range of a rule.
+#[derive(Clone, Copy)]
+struct PortRule {
+    protocol: Option<Protocol>,
+    first: u16,
+    last: u16,
+    rule: RuleId,
+}
+
+impl PortRule {
+    /// One port, a range, all; one rule in five hundred lists a thousand ports.
+    fn any(rule: RuleId, random: &mut Random) -> Vec<PortRule> {
+        let protocol = Some([Protocol::TCP, Protocol::TCP, Protocol::UDP][random.below(3) as usize]);
+        let first = random.bits() as u16;
+        let range = |first, last| PortRule { protocol, first, last, rule };
+        match random.below(500) {
+            0 => (0..1_000).map(|i| range(i * 65, i * 65 + 20)).collect(),
+            1..300 => vec![range(first, first)],
+            300..450 => vec![range(first, first.saturating_add(random.below(10_000) as u16))],
+            _ => vec![PortRule { protocol: None, first: 0, last: u16::MAX, rule }],
+        }
+    }
+}
+
+/// What rules in this order make of one class.
+fn row(rules: &[PortRule], default: Decision) -> Row {
+    let all = rules.iter().find(|rule| rule.protocol.is_none());
+    let other = all.map_or(default, |rule| Decision::allow(rule.rule));
+    let spans = |protocol| {
+        let mut spans: Vec<PortSpan> = Vec::new();
+        let rules = rules.iter().filter(|rule| rule.protocol.is_none_or(|of| of == protocol));
+        let mut rules: Vec<&PortRule> = rules.collect();
+        rules.sort_by_key(|rule| rule.first);
+        let mut next = 0;
+        for rule in rules.into_iter().filter(|rule| rule.protocol.is_some()) {
+            let (first, decision) = (next.max(u32::from(rule.first)), Decision::allow(rule.rule));
+            if first > u32::from(rule.last) || decision == other {
+                continue;
+            }
+            match spans.last_mut() {
+                Some(before) if u32::from(before.last) + 1 == first && before.decision == decision => {
+                    before.last = rule.last;
+                }
+                _ => spans.push(PortSpan { first: first as u16, last: rule.last, decision }),
+            }
+            next = u32::from(rule.last) + 1;
+        }
+        spans
+    };
+    Row { tcp: spans(Protocol::TCP), udp: spans(Protocol::UDP), sctp: Vec::new(), other }
+}
+
+/// xorshift64*: the same tables and queries in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn bits(&mut self) -> u128 {
+        u128::from(self.next()) << 64 | u128::from(self.next())
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        ((self.next() >> 32) * end) >> 32
+    }
+}
+
+/// Rate of the time-stamp counter, measured against the clock.
+#[cfg(target_arch = "x86_64")]
+fn tsc_ghz() -> f64 {
+    // SAFETY: every x86-64 processor has the instruction, and it has no effect.
+    let ticks = || unsafe { std::arch::x86_64::_rdtsc() };
+    let (start, from) = (Instant::now(), ticks());
+    std::thread::sleep(Duration::from_millis(50));
+    (ticks() - from) as f64 / start.elapsed().as_nanos() as f64
+}
+
+/// Without a time-stamp counter: a cycle is a nanosecond.
+#[cfg(not(target_arch = "x86_64"))]
+fn tsc_ghz() -> f64 {
+    1.0
 }

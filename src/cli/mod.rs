@@ -8,11 +8,17 @@
 mod apply;
 mod compile;
 mod demo;
+mod diff;
+mod explain;
 mod failure;
 mod lab;
+mod lint;
+mod matrix;
+mod offline;
 mod output;
 mod run;
 mod show;
+mod test;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -43,6 +49,8 @@ Examples:
   palisade run --config config/palisade.toml     start the switch
   palisade apply policies/                       load the policies of a directory into it
   palisade show counters                         what it forwards, what it drops, and why
+  palisade test tests/                           policy tests: connections that must be allowed or denied
+  palisade explain --from a --to b --port 80 .   why one connection is allowed or denied
 
 Exit codes: 0 yes, 1 no, 2 usage error or failure.";
 
@@ -52,6 +60,11 @@ enum Command {
     Compile(compile::CompileArguments),
     Apply(apply::ApplyArguments),
     Show(show::ShowArguments),
+    Test(test::TestArguments),
+    Explain(explain::ExplainArguments),
+    Matrix(matrix::MatrixArguments),
+    Diff(diff::DiffArguments),
+    Lint(lint::LintArguments),
     Demo(demo::DemoArguments),
     Lab(lab::LabArguments),
 }
@@ -88,6 +101,11 @@ pub fn main() -> ExitCode {
         Command::Compile(arguments) => compile::compile(&arguments),
         Command::Apply(arguments) => apply::apply(&arguments),
         Command::Show(arguments) => show::show(&arguments),
+        Command::Test(arguments) => test::test(&arguments),
+        Command::Explain(arguments) => explain::explain(&arguments),
+        Command::Matrix(arguments) => matrix::matrix(&arguments),
+        Command::Diff(arguments) => diff::diff(&arguments),
+        Command::Lint(arguments) => lint::lint(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Lab(arguments) => lab::lab(&arguments),
     };

@@ -316,12 +316,11 @@ fn check_way(batch: &mut Batch, i: usize, context: &mut Context<'_>, out: PortId
         report(batch, i, context, Problem::TooBig(port.mtu));
         return batch.drop(i, DropReason::TooBig);
     }
-    match port.mac.or_else(|| context.neighbors.get(out)) {
-        Some(mac) => batch.ways[i].mac = mac,
-        None => {
-            context.speech.ask(out, next_hop.unwrap_or(packet.dst), context.now_ms);
-            batch.drop(i, DropReason::Unresolved);
-        }
+    if let Some(mac) = port.mac.or_else(|| context.neighbors.get(out)) {
+        batch.ways[i].mac = mac;
+    } else {
+        context.speech.ask(out, next_hop.unwrap_or(packet.dst), context.now_ms);
+        batch.drop(i, DropReason::Unresolved);
     }
 }
 
@@ -430,14 +429,13 @@ fn open(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let track = &batch.tracks[i];
     let sender = likely_sender(packet);
     let opened_by_low = track.from_low == (sender == Side::Initiator);
-    let (state, tcp) = match first_state(batch, i, context, sender) {
-        Some(first) => first,
-        None => return batch.drop(i, DropReason::InvalidState),
+    let Some((state, tcp)) = first_state(batch, i, context, sender) else {
+        return batch.drop(i, DropReason::InvalidState);
     };
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
     let (Some((from_id, from)), Some((to_id, to))) =
-        (port_of(batch, i, context, sender), port_of(batch, i, context, other(sender)))
+        (port_of(batch, i, context, Side::Initiator), port_of(batch, i, context, Side::Responder))
     else {
         return batch.drop(i, DropReason::NoRoute);
     };
@@ -489,13 +487,6 @@ fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow, 
 fn likely_sender(packet: &Packet) -> Side {
     let opens = packet.protocol != Protocol::TCP || packet.tcp_flags().has(Flags::SYN);
     if opens || packet.src_port >= packet.dst_port { Side::Initiator } else { Side::Responder }
-}
-
-fn other(side: Side) -> Side {
-    match side {
-        Side::Initiator => Side::Responder,
-        Side::Responder => Side::Initiator,
-    }
 }
 
 /// First state of the flow that a packet opens; `None` where it opens none: a reply to nothing, a segment outside

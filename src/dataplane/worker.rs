@@ -71,6 +71,7 @@ impl Mailbox {
     }
 
     /// Leaves a command and wakes the worker; the command back where too many wait.
+    #[allow(clippy::result_large_err)] // The command itself comes back, and nobody copies it in a hurry.
     pub(crate) fn send(&self, command: Command) -> Result<(), Command> {
         self.commands.push(command)?;
         self.wake();
@@ -128,7 +129,7 @@ impl Worker {
     /// A worker with its frames, not yet running.
     pub(crate) fn new(
         id: WorkerId,
-        shared: Arc<Shared>,
+        shared: &Arc<Shared>,
         polling: Polling,
         umem: Umem,
         frames: Vec<Frame>,

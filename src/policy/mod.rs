@@ -14,7 +14,18 @@ pub mod cases;
 pub use compile::{Compiler, Options};
 pub use resolve::{Group, NamespaceScope, PodSet};
 pub use store::{Change, ObjectName};
+
+pub mod finding;
 pub mod stand_in;
 pub mod trial;
 
 pub mod oracle;
+
+mod describe;
+pub mod explain;
+
+pub mod reach;
+
+pub mod diff;
+pub mod lint;
+pub mod matrix;

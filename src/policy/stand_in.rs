@@ -1,7 +1,7 @@
 //! Stand-in addresses: manifests on disk rarely say what address a pod has, and without one no policy sees it.
 //!
 //! For questions about manifests every pod that waits for an address is taken to have one from a range that no network uses:
-//! 240.0.0.0/4 (RFC 1112 section 4), or 100::/64 (RFC 6666) where the cluster has IPv6. Selectors treat it as they will
+//! 240.0.0.0/4 (RFC 1112 section 4), or `100::/64` (RFC 6666) where the cluster has IPv6. Selectors treat it as they will
 //! treat the real one; of blocks only those that hold such a range match it, which means those that hold everything.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -22,8 +22,8 @@ pub struct Trial {
 /// Why a probe is no flow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
-    /// The case has no such pod.
-    #[error("no pod {pod} among the resources of the case{}", .near.as_ref().map(|near| format!(": is it {near}?")).unwrap_or_default())]
+    /// There is no such pod.
+    #[error("there is no pod {pod}{}", .near.as_ref().map(|near| format!(": is it {near}?")).unwrap_or_default())]
     UnknownPod {
         /// The name.
         pod: PodName,
@@ -65,46 +65,54 @@ impl Trial {
         &self.objects
     }
 
-    /// The flows of a probe: one for each family in which both ends have an address, between their first ones. The probe
-    /// holds where it holds for all of them.
+    /// The flows of a probe. It holds where it holds for all of them.
     pub fn flows(&self, probe: &Probe) -> Result<Vec<FlowKey>, ProbeError> {
-        let (from, to) = (self.addresses(&probe.from)?, self.addresses(&probe.to)?);
-        let mut flows = Vec::new();
-        for is_v4 in [true, false] {
-            let first = |list: &[IpAddr]| list.iter().copied().find(|address| address.is_ipv4() == is_v4);
-            if !speaks(probe.protocol, is_v4) {
-                continue;
-            }
-            if let (Some(src), Some(dst)) = (first(&from), first(&to)) {
-                let src_port = if probe.protocol.has_ports() { SOURCE_PORT } else { probe.port };
-                flows.push(FlowKey { src, dst, protocol: probe.protocol, src_port, dst_port: probe.port });
-            }
-        }
-        if flows.is_empty() {
-            let (from, to) = (probe.from.to_string(), probe.to.to_string());
-            return Err(ProbeError::Families { from, to, protocol: probe.protocol });
-        }
-        Ok(flows)
+        flows_between(&self.pods, &probe.from, &probe.to, probe.protocol, probe.port)
     }
+}
 
-    fn addresses(&self, end: &Endpoint) -> Result<Vec<IpAddr>, ProbeError> {
-        match end {
-            Endpoint::Ip(address) => Ok(vec![*address]),
-            Endpoint::Pod(pod) => match self.pods.get(pod) {
-                None => Err(ProbeError::UnknownPod { pod: pod.clone(), near: self.near(pod) }),
-                Some(addresses) if addresses.is_empty() => Err(ProbeError::NoAddress { pod: pod.clone() }),
-                Some(addresses) => Ok(addresses.clone()),
-            },
+/// New connections between two ends: one for each family in which both have an address, between their first ones.
+pub fn flows_between(
+    pods: &BTreeMap<PodName, Vec<IpAddr>>,
+    from: &Endpoint,
+    to: &Endpoint,
+    protocol: Protocol,
+    port: u16,
+) -> Result<Vec<FlowKey>, ProbeError> {
+    let (sources, destinations) = (addresses(pods, from)?, addresses(pods, to)?);
+    let mut flows = Vec::new();
+    for is_v4 in [true, false] {
+        let first = |list: &[IpAddr]| list.iter().copied().find(|address| address.is_ipv4() == is_v4);
+        if !speaks(protocol, is_v4) {
+            continue;
+        }
+        if let (Some(src), Some(dst)) = (first(&sources), first(&destinations)) {
+            let src_port = if protocol.has_ports() { SOURCE_PORT } else { port };
+            flows.push(FlowKey { src, dst, protocol, src_port, dst_port: port });
         }
     }
-
-    fn near(&self, pod: &PodName) -> Option<PodName> {
-        let text = pod.to_string();
-        let scored =
-            self.pods.keys().map(|known| (strsim::normalized_levenshtein(&known.to_string(), &text), known));
-        let best = scored.max_by(|a, b| a.0.total_cmp(&b.0))?;
-        (best.0 > 0.6).then(|| best.1.clone())
+    if flows.is_empty() {
+        return Err(ProbeError::Families { from: from.to_string(), to: to.to_string(), protocol });
     }
+    Ok(flows)
+}
+
+fn addresses(pods: &BTreeMap<PodName, Vec<IpAddr>>, end: &Endpoint) -> Result<Vec<IpAddr>, ProbeError> {
+    match end {
+        Endpoint::Ip(address) => Ok(vec![*address]),
+        Endpoint::Pod(pod) => match pods.get(pod) {
+            None => Err(ProbeError::UnknownPod { pod: pod.clone(), near: near(pods, pod) }),
+            Some(addresses) if addresses.is_empty() => Err(ProbeError::NoAddress { pod: pod.clone() }),
+            Some(addresses) => Ok(addresses.clone()),
+        },
+    }
+}
+
+fn near(pods: &BTreeMap<PodName, Vec<IpAddr>>, pod: &PodName) -> Option<PodName> {
+    let text = pod.to_string();
+    let scored = pods.keys().map(|known| (strsim::normalized_levenshtein(&known.to_string(), &text), known));
+    let (score, best) = scored.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (score > 0.6).then(|| best.clone())
 }
 
 /// ICMP is the protocol of one family only.

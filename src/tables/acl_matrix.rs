@@ -1,15 +1,17 @@
 //! Compiled ACL tables: the row of a class in a table, by index.
 //!
-//! The cells of a table, one for each class, are cut into pages of 256. A page in which every class has the default
-//! row is shared by all tables with that default, so that memory follows what tables say, not tables times classes.
+//! The cells of a table, one for each class, are cut into pages of 64. A page in which every class has the default row is
+//! shared by all tables with that default, so that memory follows what tables say, not tables times classes. A
+//! directory gives the page of each table and 64 classes.
 
 use std::collections::BTreeMap;
+use std::hint::select_unpredictable;
 
 use super::Acl;
-use super::arena::{Arena, BLOCK_WORDS_MAX, Unit, first_word};
+use super::arena::{Arena, Unit, first_word};
 use crate::ids::{AclId, ClassId, RowId};
 
-const PAGE_CLASSES: usize = BLOCK_WORDS_MAX;
+const PAGE_CLASSES: usize = 64;
 
 /// The row of every class in a table that is not there.
 pub(super) const NOWHERE: RowId = RowId(u32::MAX);
@@ -22,55 +24,106 @@ struct Shared {
 }
 
 /// All ACL tables, by id. A clone is cheap and shares what does not change.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct AclMatrix {
     cells: Arena,
-    /// The page of each table and group of classes: table by table, `columns` each. The last column of a table
-    /// is a page of its default, for all classes beyond.
-    pages: Vec<Unit>,
+    /// A page of [`NOWHERE`]; then the pages table by table, `columns` each. The last column of a table is a
+    /// page of its default, for all classes beyond.
+    directory: Arena,
+    tables: usize,
     columns: usize,
     defaults: BTreeMap<RowId, Shared>,
 }
 
+impl Default for AclMatrix {
+    fn default() -> AclMatrix {
+        let mut matrix = AclMatrix {
+            cells: Arena::default(),
+            directory: Arena::default(),
+            tables: 0,
+            columns: 1,
+            defaults: BTreeMap::new(),
+        };
+        let nowhere = matrix.take_default(NOWHERE);
+        matrix.directory.reserve_pages(1, nowhere);
+        matrix
+    }
+}
+
+/// Look-up.
+impl AclMatrix {
+    /// The row of `class` in table `id`; [`NOWHERE`] if there is no such table.
+    #[inline]
+    pub(super) fn row(&self, id: AclId, class: ClassId) -> RowId {
+        self.row_at(self.cell(id, class))
+    }
+
+    /// The place of a cell: known before the cell is near.
+    #[inline]
+    pub(super) fn cell(&self, id: AclId, class: ClassId) -> usize {
+        let column = (class.index() / PAGE_CLASSES).min(self.columns - 1);
+        let known = id.index() < self.tables;
+        let page = select_unpredictable(known, self.first_column(id) + column, 0);
+        first_word(self.directory.word(page)) + class.index() % PAGE_CLASSES
+    }
+
+    /// The row at a place that [`AclMatrix::cell`] gave.
+    #[inline]
+    pub(super) fn row_at(&self, cell: usize) -> RowId {
+        RowId(self.cells.word(cell))
+    }
+
+    /// Brings a cell near.
+    #[inline]
+    pub(super) fn prefetch(&self, cell: usize) {
+        self.cells.prefetch(cell);
+    }
+
+    #[inline]
+    fn first_column(&self, id: AclId) -> usize {
+        1 + id.index() * self.columns
+    }
+}
+
+/// Building.
 impl AclMatrix {
     /// Sets a table, or clears it.
     pub(super) fn set(&mut self, id: AclId, acl: Option<&Acl>) {
         let last_class = acl.and_then(|acl| acl.rows.last_key_value());
         self.make_columns(last_class.map_or(0, |(class, _)| class.index() / PAGE_CLASSES + 1));
-        while self.pages.len() < (id.index() + 1) * self.columns {
+        while self.tables <= id.index() {
             let nowhere = self.take_default(NOWHERE);
-            self.pages.extend(std::iter::repeat_n(nowhere, self.columns));
+            self.push_table(&vec![nowhere; self.columns]);
         }
-        let first = id.index() * self.columns;
+        let before = self.pages(id);
         let default = self.take_default(acl.map_or(NOWHERE, |acl| acl.default));
-        self.release(first);
-        self.pages[first..first + self.columns].fill(default);
+        let mut pages = vec![default; self.columns];
         let cells: Vec<_> = acl.iter().flat_map(|acl| &acl.rows).collect();
-        for group in cells.chunk_by(|(a, _), (b, _)| a.index() / PAGE_CLASSES == b.index() / PAGE_CLASSES) {
+        for part in cells.chunk_by(|(a, _), (b, _)| a.index() / PAGE_CLASSES == b.index() / PAGE_CLASSES) {
             let mut page = *self.cells.block::<PAGE_CLASSES>(default);
-            group.iter().for_each(|(class, row)| page[class.index() % PAGE_CLASSES] = row.0);
-            self.pages[first + group[0].0.index() / PAGE_CLASSES] = self.cells.put(&page);
+            for (class, row) in part {
+                page[class.index() % PAGE_CLASSES] = row.0;
+            }
+            pages[part[0].0.index() / PAGE_CLASSES] = self.cells.put(&page);
         }
+        self.release(&before);
+        let first = self.first_column(id);
+        pages.into_iter().enumerate().for_each(|(column, page)| self.directory.set(first + column, page));
     }
 
-    /// The row of `class` in table `id`; [`NOWHERE`] if there is no such table.
-    #[inline]
-    pub(super) fn row(&self, id: AclId, class: ClassId) -> RowId {
-        self.cell(id, class).map_or(NOWHERE, |word| self.row_at(word))
+    /// The pages of a table.
+    fn pages(&self, id: AclId) -> Vec<Unit> {
+        let first = self.first_column(id);
+        (first..first + self.columns).map(|at| self.directory.word(at)).collect()
     }
 
-    /// The place of a cell: known before the cell is near. `None` if there is no such table.
-    #[inline(always)]
-    pub(super) fn cell(&self, id: AclId, class: ClassId) -> Option<usize> {
-        let column = (class.index() / PAGE_CLASSES).min(self.columns.wrapping_sub(1));
-        let page = self.pages.get(id.index() * self.columns + column)?;
-        Some(first_word(*page) + class.index() % PAGE_CLASSES)
-    }
-
-    /// The row at a place that [`AclMatrix::cell`] gave.
-    #[inline(always)]
-    pub(super) fn row_at(&self, cell: usize) -> RowId {
-        RowId(self.cells.word(cell))
+    fn push_table(&mut self, pages: &[Unit]) {
+        let first = self.first_column(AclId(self.tables as u32));
+        if let Some(missing) = (first + pages.len()).checked_sub(self.directory.words()) {
+            self.directory.reserve_pages(missing, 0);
+        }
+        pages.iter().enumerate().for_each(|(column, &page)| self.directory.set(first + column, page));
+        self.tables += 1;
     }
 
     /// Widens all tables to `columns` columns and the last.
@@ -78,14 +131,17 @@ impl AclMatrix {
         if columns < self.columns {
             return;
         }
+        let tables: Vec<Vec<Unit>> = (0..self.tables).map(|id| self.pages(AclId(id as u32))).collect();
         // Twice as many, so that classes which come one at a time do not widen the tables each time.
-        let wider = (columns + 1).max(2 * self.columns);
-        let tables = std::mem::take(&mut self.pages);
-        for table in tables.chunks(self.columns.max(1)) {
-            self.pages.extend(table);
-            self.pages.extend(std::iter::repeat_n(table[table.len() - 1], wider - table.len()));
+        self.columns = (columns + 1).max(2 * self.columns);
+        let nowhere = self.directory.word(0);
+        self.directory = Arena::default();
+        self.directory.reserve_pages(1, nowhere);
+        self.tables = 0;
+        for mut pages in tables {
+            pages.resize(self.columns, pages[pages.len() - 1]);
+            self.push_table(&pages);
         }
-        self.columns = wider;
     }
 
     /// A page of `row` for one more table.
@@ -97,9 +153,8 @@ impl AclMatrix {
         shared.page
     }
 
-    /// Gives back the pages of the table whose first is at `first`.
-    fn release(&mut self, first: usize) {
-        let pages = &self.pages[first..first + self.columns];
+    /// Gives back the pages of a table.
+    fn release(&mut self, pages: &[Unit]) {
         let default = pages[pages.len() - 1];
         pages.iter().filter(|&&page| page != default).for_each(|&page| self.cells.free(page, PAGE_CLASSES));
         let row = RowId(self.cells.word(first_word(default)));
@@ -121,7 +176,7 @@ mod tests {
     use super::*;
 
     fn acl() -> impl Strategy<Value = Acl> {
-        let class = prop_oneof![0..20_u32, 250..260_u32, 0..3000_u32].prop_map(ClassId);
+        let class = prop_oneof![0..20_u32, 60..70_u32, 4090..4100_u32, 0..20_000_u32].prop_map(ClassId);
         let rows = btree_map(class, (0..5_u32).prop_map(RowId), 0..20);
         (rows, 0..5_u32).prop_map(|(rows, default)| Acl { rows, default: RowId(default) })
     }
@@ -130,7 +185,7 @@ mod tests {
         #[test]
         fn gives_the_rows_that_the_tables_give(
             changes in vec((0..6_u32, prop::option::of(acl())), 1..30),
-            classes in vec(0..4000_u32, 30),
+            classes in vec(0..30_000_u32, 30),
         ) {
             let (mut matrix, mut naive) = (AclMatrix::default(), BTreeMap::new());
             for (id, acl) in changes {
@@ -153,7 +208,11 @@ mod tests {
             let rows = BTreeMap::from([(ClassId(19_999), RowId(1))]);
             matrix.set(AclId(id), Some(&Acl { rows, default: RowId(0) }));
         }
-        assert!(matrix.cells.bytes() < 1 << 20, "{} bytes", matrix.cells.bytes());
+        assert!(
+            matrix.cells.bytes() + matrix.directory.bytes() < 2 << 20,
+            "{} bytes",
+            matrix.cells.bytes() + matrix.directory.bytes()
+        );
         for id in 0..500 {
             matrix.set(AclId(id), None);
         }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::acl_matrix::AclMatrix;
+use super::acl_matrix::{AclMatrix, NOWHERE};
 use super::pod_index::PodIndex;
 use super::row_store::{self, RowStore};
 use super::{Decision, PodName, PrefixTable, RuleTables, TablesDiff, TablesError};
@@ -89,7 +89,9 @@ impl Classifier {
             }
         }
         change.rows.iter().for_each(|(&id, row)| updated.rows.set(id, row.as_ref()));
-        change.acls.iter().for_each(|(&id, acl)| updated.acls.set(id, acl.as_ref()));
+        let rows = change.acl_rows.keys().map(|id| (id, next.acls.get(id)));
+        let whole = change.acls.iter().map(|(id, acl)| (id, acl.as_ref()));
+        whole.chain(rows).for_each(|(&id, acl)| updated.acls.set(id, acl));
         if !change.pods.is_empty() {
             Arc::make_mut(&mut updated.pods).update(&change.pods);
         }
@@ -174,23 +176,33 @@ impl Classifier {
     }
 
     fn decide_chunk(&self, questions: &[Question], decisions: &mut [Decision]) {
-        let mut waiting = [0_u16; BATCH_FRAMES_MAX];
+        let mut cells = [0; BATCH_FRAMES_MAX];
+        for (question, cell) in questions.iter().zip(&mut cells) {
+            *cell = self.acls.cell(question.acl, question.class);
+            self.acls.prefetch(*cell);
+        }
+        let mut rows = [NOWHERE; BATCH_FRAMES_MAX];
+        for (&cell, row) in cells[..questions.len()].iter().zip(&mut rows) {
+            *row = self.acls.row_at(cell);
+            self.rows.prefetch(*row);
+        }
+        let mut open = [0; BATCH_FRAMES_MAX];
         let mut count = 0;
-        for (i, (question, decision)) in questions.iter().zip(&mut *decisions).enumerate() {
-            let row = self.acls.row(question.acl, question.class);
-            let slot = self.rows.head(row_store::head_word(row, question.protocol));
+        for (i, ((question, &row), decision)) in questions.iter().zip(&rows).zip(&mut *decisions).enumerate()
+        {
+            let slot = self.rows.first_slot(row, question.protocol, question.dst_port);
             *decision = Decision::from_bits(slot);
-            waiting[count % BATCH_FRAMES_MAX] = i as u16;
-            count += usize::from(row_store::height(slot) > 0);
+            open[count % BATCH_FRAMES_MAX] = i as u8;
+            count += usize::from(row_store::is_block(slot));
         }
         while count > 0 {
-            let now = std::mem::take(&mut count);
-            for at in 0..now {
-                let i = waiting[at] as usize;
-                let slot = self.rows.step(decisions[i].to_bits(), questions[i].dst_port);
-                decisions[i] = Decision::from_bits(slot);
-                waiting[count] = i as u16;
-                count += usize::from(row_store::height(slot) > 0);
+            for at in 0..std::mem::take(&mut count) {
+                let i = open[at % BATCH_FRAMES_MAX];
+                let Question { protocol, dst_port, .. } = questions[i as usize];
+                let slot = self.rows.next_slot(decisions[i as usize].to_bits(), protocol, dst_port);
+                decisions[i as usize] = Decision::from_bits(slot);
+                open[count % BATCH_FRAMES_MAX] = i;
+                count += usize::from(row_store::is_block(slot));
             }
         }
     }
@@ -254,6 +266,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+
         #[test]
         fn judges_what_the_document_says(
             tables in generate::rule_tables(),

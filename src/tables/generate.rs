@@ -19,7 +19,7 @@ const CLASSES: u32 = 6;
 
 /// Tables that pass their check.
 pub(super) fn rule_tables() -> impl Strategy<Value = RuleTables> {
-    let rows = vec(row(), ROWS as usize);
+    let rows = vec(row(12), ROWS as usize);
     let acls = vec(acl(), ACLS as usize);
     let prefixes = btree_map(prefix(), (0..CLASSES).prop_map(class), 0..40);
     let pods = vec((vec(address(), 0..3), 0..ACLS, 0..ACLS), 0..8);
@@ -65,9 +65,9 @@ pub(super) fn port() -> impl Strategy<Value = u16> {
     prop_oneof![Just(0), Just(u16::MAX), 79..83_u16, any::<u16>()]
 }
 
-/// A row of up to a hundred spans each protocol.
-pub(super) fn row() -> impl Strategy<Value = Row> {
-    let spans = || prop_oneof![vec((port(), decision()), 0..4), vec((port(), decision()), 0..100)];
+/// A row of fewer than `spans_max` spans for each protocol.
+pub(super) fn row(spans_max: usize) -> impl Strategy<Value = Row> {
+    let spans = || prop_oneof![vec((port(), decision()), 0..4), vec((port(), decision()), 0..spans_max)];
     (spans(), spans(), spans(), decision()).prop_map(|(tcp, udp, sctp, other)| {
         let [tcp, udp, sctp] = [tcp, udp, sctp].map(|cuts| spans_of(cuts, other));
         Row { tcp, udp, sctp, other }

@@ -7,20 +7,31 @@
 //! protocol and destination port in the row give a decision; then the same with the source's class in the
 //! ingress table of the destination pod. Two prefix look-ups and two row look-ups, however many rules.
 
+// The document.
 mod decision;
 mod row;
 mod rule_tables;
 
-mod acl_matrix;
-mod arena;
 mod canonical;
+
+// The document laid out for look-up, from the whole to its parts.
 mod classifier;
+
 mod pod_index;
-mod prefix_set;
-mod prefix_table;
-mod prefix_trie;
-mod route;
+
+mod acl_matrix;
 mod row_store;
+
+mod route;
+
+mod prefix_table;
+
+mod exact_table;
+mod prefix_trie;
+
+mod prefix_set;
+
+mod arena;
 
 #[cfg(test)]
 mod generate;

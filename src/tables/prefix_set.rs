@@ -56,7 +56,9 @@ impl PrefixSet {
             entries.reverse();
         }
         let mut lengths = [0; 129];
-        entries.iter().for_each(|entry| lengths[entry.len as usize] += 1);
+        for entry in &entries {
+            lengths[entry.len as usize] += 1;
+        }
         PrefixSet { chunks: entries.chunks(CHUNK).map(|chunk| Arc::new(chunk.to_vec())).collect(), lengths }
     }
 
@@ -111,8 +113,8 @@ impl PrefixSet {
 
     /// What the longest prefix that is shorter than `len` and covers `bits` leads to.
     pub(super) fn cover(&self, bits: u128, len: u8) -> Option<u32> {
-        let lengths = (0..len).rev().filter(|&len| self.lengths[len as usize] > 0);
-        lengths.filter_map(|len| self.get(bits & mask(len), len)).next()
+        let mut lengths = (0..len).rev().filter(|&len| self.lengths[len as usize] > 0);
+        lengths.find_map(|len| self.get(bits & mask(len), len))
     }
 
     /// The prefixes inside `bits/len`, itself included.

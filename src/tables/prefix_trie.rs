@@ -6,7 +6,7 @@
 //!
 //! - *dense*: 256 slots, indexed by the next byte. Two loads after the root decide any IPv4 address;
 //! - *sparse*: skips bytes that all prefixes below have in common (and checks them), then takes one byte; slots that
-//!   repeat their neighbour are stored once and found by counting bits. A million scattered prefixes fit the cache;
+//!   repeat their neighbour are stored once and found by counting bits. A million scattered IPv4 prefixes take 15 MiB;
 //! - *leaf*: one prefix, compared whole. An IPv6 address does not walk 16 levels to reach it.
 //!
 //! | node | words |
@@ -15,9 +15,17 @@
 //! | sparse | key (4), slot where the key differs, first unit of the slots, ranks (2), bitmap of 256 bits (8) |
 //! | leaf | length, value, value where it differs, key (IPv4: 1, IPv6: 4) |
 
+mod address;
+mod build;
+
+use std::hint::select_unpredictable;
+
+use self::address::Address;
 use super::arena::{Arena, Unit, first_word};
-use super::prefix_set::{Entry, PrefixSet, mask};
+use super::prefix_set::{Entry, PrefixSet};
 use crate::limits::BATCH_FRAMES_MAX;
+
+pub(super) use self::address::{join, split};
 
 /// Stands for "no prefix matches".
 pub(super) const NO_MATCH: u32 = (1 << 30) - 1;
@@ -50,86 +58,19 @@ fn node(kind: u32, depth: u32, unit: Unit) -> Slot {
     kind << KIND_SHIFT | depth << DEPTH_SHIFT | unit
 }
 
-#[inline(always)]
+#[inline]
 fn kind(slot: Slot) -> u32 {
     slot >> KIND_SHIFT
 }
 
-#[inline(always)]
+#[inline]
 fn depth(slot: Slot) -> u32 {
     slot >> DEPTH_SHIFT & 15
 }
 
-#[inline(always)]
+#[inline]
 fn unit(slot: Slot) -> Unit {
     slot & UNIT_MASK
-}
-
-/// An address as the trie reads it: host byte order, first byte on top.
-pub(super) trait Address: Copy {
-    /// Its first two bytes.
-    fn root(self) -> usize;
-    /// Its byte number `depth`.
-    fn byte(self, depth: u32) -> usize;
-    /// Whether its first `len` bits are those of a sparse node's key.
-    fn has_prefix(self, key: [u32; 4], len: u32) -> bool;
-    /// The slot that a leaf gives it.
-    fn leaf(self, arena: &Arena, unit: Unit) -> Slot;
-}
-
-impl Address for u32 {
-    #[inline(always)]
-    fn root(self) -> usize {
-        (self >> 16) as usize
-    }
-
-    #[inline(always)]
-    fn byte(self, depth: u32) -> usize {
-        (self >> (24 - 8 * depth & 31)) as usize & 0xff
-    }
-
-    #[inline(always)]
-    fn has_prefix(self, key: [u32; 4], len: u32) -> bool {
-        (self ^ key[0]) >> (32 - len & 31) == 0
-    }
-
-    #[inline(always)]
-    fn leaf(self, arena: &Arena, unit: Unit) -> Slot {
-        let &[len, value, miss, key] = arena.block(unit);
-        if self.has_prefix([key, 0, 0, 0], len) { value } else { miss }
-    }
-}
-
-impl Address for u128 {
-    #[inline(always)]
-    fn root(self) -> usize {
-        (self >> 112) as usize
-    }
-
-    #[inline(always)]
-    fn byte(self, depth: u32) -> usize {
-        (self >> (120 - 8 * depth & 127)) as usize & 0xff
-    }
-
-    #[inline(always)]
-    fn has_prefix(self, key: [u32; 4], len: u32) -> bool {
-        (self ^ join(key)) >> (128 - len & 127) == 0
-    }
-
-    #[inline(always)]
-    fn leaf(self, arena: &Arena, unit: Unit) -> Slot {
-        let &[len, value, miss, a, b, c, d] = arena.block(unit);
-        if self.has_prefix([a, b, c, d], len) { value } else { miss }
-    }
-}
-
-#[inline(always)]
-fn join([a, b, c, d]: [u32; 4]) -> u128 {
-    u128::from(u64::from(a) << 32 | u64::from(b)) << 64 | u128::from(u64::from(c) << 32 | u64::from(d))
-}
-
-fn split(bits: u128) -> [u32; 4] {
-    [96, 64, 32, 0].map(|shift| (bits >> shift) as u32)
 }
 
 /// The compiled trie, and the prefixes that it was compiled from. A clone is cheap and shares all pages.
@@ -174,6 +115,11 @@ impl PrefixTrie {
         self.arena.bytes()
     }
 
+    /// What exactly this prefix leads to.
+    pub(super) fn get(&self, bits: u128, len: u8) -> Option<u32> {
+        self.prefixes.get(bits, len)
+    }
+
     /// Adds or replaces a prefix; gives what it led to before.
     pub(super) fn insert(&mut self, entry: Entry) -> Option<u32> {
         let before = self.prefixes.insert(entry);
@@ -215,36 +161,77 @@ impl PrefixTrie {
     }
 
     fn find_chunk<A: Address>(&self, addresses: &[A], found: &mut [u32]) {
-        let mut next = Waiting::default();
+        let mut open = [0; BATCH_FRAMES_MAX];
+        let mut count = 0;
         for (i, (&address, found)) in addresses.iter().zip(&mut *found).enumerate() {
-            *found = self.arena.word(address.root());
-            next.push(i, *found);
+            let mut slot = self.arena.word(address.root());
+            for step in 0..A::DENSE_STEPS {
+                slot = self.dense_if(address, slot, u32::from(ROOT_BITS) / 8 + step);
+            }
+            *found = slot;
+            open[count % BATCH_FRAMES_MAX] = i as u8;
+            count += usize::from(kind(slot) != VALUE);
         }
-        while next.any() {
-            let now = std::mem::take(&mut next);
-            for &i in now.of(DENSE) {
-                let i = i as usize;
-                found[i] = self.dense(addresses[i], found[i]);
-                next.push(i, found[i]);
-            }
-            for &i in now.of(SPARSE) {
-                let i = i as usize;
-                found[i] = self.sparse(addresses[i], found[i]);
-                next.push(i, found[i]);
-            }
-            for &i in now.of(LEAF) {
-                let i = i as usize;
-                found[i] = addresses[i].leaf(&self.arena, unit(found[i]));
-            }
+        if count > 0 {
+            self.find_rest(addresses, found, &open[..count]);
         }
     }
 
-    #[inline(always)]
+    /// Takes the further steps of those addresses whose slot is not a value yet.
+    #[inline(never)]
+    fn find_rest<A: Address>(&self, addresses: &[A], found: &mut [u32], open: &[u8]) {
+        let mut lists = [[0; BATCH_FRAMES_MAX]; 3];
+        let mut waiting = Waiting::default();
+        for &i in open {
+            waiting.push(&mut lists, i, found[i as usize]);
+            self.prefetch(addresses[i as usize], found[i as usize]);
+        }
+        while waiting.dense + waiting.sparse > 0 {
+            // Lists are written no faster than they are read.
+            for at in 0..std::mem::take(&mut waiting.dense) {
+                let i = lists[0][at % BATCH_FRAMES_MAX];
+                let slot = self.dense(addresses[i as usize], found[i as usize]);
+                found[i as usize] = slot;
+                waiting.push(&mut lists, i, slot);
+            }
+            for at in 0..std::mem::take(&mut waiting.sparse) {
+                let i = lists[1][at % BATCH_FRAMES_MAX];
+                let slot = self.sparse(addresses[i as usize], found[i as usize]);
+                found[i as usize] = slot;
+                waiting.push(&mut lists, i, slot);
+                self.prefetch(addresses[i as usize], slot);
+            }
+        }
+        for &i in &lists[2][..waiting.leaf] {
+            let i = i as usize;
+            found[i] = addresses[i].leaf(&self.arena, unit(found[i]));
+        }
+    }
+
+    /// [`PrefixTrie::dense`] at a depth that is known, or the slot itself where it leads to no dense node; without a
+    /// branch.
+    #[inline]
+    fn dense_if<A: Address>(&self, address: A, slot: Slot, depth: u32) -> Slot {
+        let leads = kind(slot) == DENSE;
+        let word = first_word(unit(slot)) + address.byte(depth);
+        let next = self.arena.word(select_unpredictable(leads, word, 0));
+        select_unpredictable(leads, next, slot)
+    }
+
+    /// Brings near what the next step of an address reads; of a value, something.
+    #[inline]
+    fn prefetch<A: Address>(&self, address: A, slot: Slot) {
+        let offset = select_unpredictable(kind(slot) == DENSE, address.byte(depth(slot)), 0);
+        let is_node = kind(slot) != VALUE;
+        self.arena.prefetch(select_unpredictable(is_node, first_word(unit(slot)) + offset, 0));
+    }
+
+    #[inline]
     fn dense<A: Address>(&self, address: A, slot: Slot) -> Slot {
         self.arena.word(first_word(unit(slot)) + address.byte(depth(slot)))
     }
 
-    #[inline(always)]
+    #[inline]
     fn sparse<A: Address>(&self, address: A, slot: Slot) -> Slot {
         let &[a, b, c, d, miss, base, ranks_low, ranks_high, ref bitmap @ ..] =
             self.arena.block::<SPARSE_WORDS>(unit(slot));
@@ -252,243 +239,32 @@ impl PrefixTrie {
         let ranks = u64::from(ranks_high) << 32 | u64::from(ranks_low);
         let before = (ranks >> (byte / 32 * 8)) as usize & 0xff;
         // Bits up to and with this one; the first bit of the map is always set.
-        let here = bitmap[byte / 32 & 7] & (u32::MAX >> (31 - byte % 32));
+        let here = bitmap[(byte / 32) & 7] & (u32::MAX >> (31 - byte % 32));
         let found = self.arena.word(first_word(base) + before + here.count_ones() as usize - 1);
         if address.has_prefix([a, b, c, d], 8 * depth(slot)) { found } else { miss }
     }
 }
 
-/// Addresses of a batch by the kind of node that they wait at.
+/// How many addresses of a batch wait at each kind of node. Which ones stands in a list for each kind.
+#[derive(Default)]
 struct Waiting {
-    places: [[u16; BATCH_FRAMES_MAX]; 4],
-    count: [usize; 4],
-}
-
-impl Default for Waiting {
-    fn default() -> Waiting {
-        Waiting { places: [[0; BATCH_FRAMES_MAX]; 4], count: [0; 4] }
-    }
+    dense: usize,
+    sparse: usize,
+    leaf: usize,
 }
 
 impl Waiting {
-    #[inline(always)]
-    fn push(&mut self, place: usize, slot: Slot) {
-        let kind = kind(slot) as usize;
-        self.places[kind][self.count[kind] % BATCH_FRAMES_MAX] = place as u16;
-        self.count[kind] += 1;
-    }
-
-    fn of(&self, kind: u32) -> &[u16] {
-        &self.places[kind as usize][..self.count[kind as usize]]
-    }
-
-    fn any(&self) -> bool {
-        self.count[1..] != [0; 3]
+    /// Enters an address where its slot leads. Written to every list and counted in one: there is no branch to
+    /// mispredict where kinds are mixed.
+    #[inline]
+    fn push(&mut self, lists: &mut [[u8; BATCH_FRAMES_MAX]; 3], i: u8, slot: Slot) {
+        lists[0][self.dense % BATCH_FRAMES_MAX] = i;
+        lists[1][self.sparse % BATCH_FRAMES_MAX] = i;
+        lists[2][self.leaf % BATCH_FRAMES_MAX] = i;
+        self.dense += usize::from(kind(slot) == DENSE);
+        self.sparse += usize::from(kind(slot) == SPARSE);
+        self.leaf += usize::from(kind(slot) == LEAF);
     }
 }
 
-/// Building, whole and in part.
-impl PrefixTrie {
-    /// Builds what lies inside `bits/len` anew, from the prefixes as they are.
-    fn refresh(&mut self, bits: u128, len: u8) {
-        if len <= ROOT_BITS {
-            return self.repaint_root(bits, len);
-        }
-        let at = (bits >> (128 - ROOT_BITS)) as usize;
-        let before = self.arena.word(at);
-        let after = self.refresh_slot(before, u32::from(ROOT_BITS) / 8, bits, len);
-        if after != before {
-            self.arena.set(at, after);
-        }
-    }
-
-    /// Builds the root's slots inside `bits/len` anew.
-    fn repaint_root(&mut self, bits: u128, len: u8) {
-        let first = (bits >> (128 - ROOT_BITS)) as usize;
-        let count = 1 << (ROOT_BITS - len);
-        let mut slots: Vec<Slot> = (first..first + count).map(|at| self.arena.word(at)).collect();
-        let before = slots.clone();
-        self.repaint(&mut slots, ROOT_BITS, bits, len);
-        for (at, (after, before)) in (first..).zip(slots.into_iter().zip(before)) {
-            if after != before {
-                self.arena.set(at, after);
-            }
-        }
-    }
-
-    /// The slot for the first `depth` bytes of `bits`, with what lies inside `bits/len` (longer than that) built anew.
-    fn refresh_slot(&mut self, slot: Slot, at_depth: u32, bits: u128, len: u8) -> Slot {
-        let node_depth = depth(slot);
-        let inside = u32::from(len) > 8 * node_depth;
-        match kind(slot) {
-            DENSE => {
-                let start = first_word(unit(slot));
-                let mut slots: [Slot; NODE_SLOTS] = *self.arena.block(unit(slot));
-                let before = slots;
-                self.refresh_slots(&mut slots, node_depth, bits, len);
-                if kind(slots[0]) == VALUE && slots.iter().all(|&other| other == slots[0]) {
-                    self.arena.free(unit(slot), NODE_SLOTS);
-                    self.dense_nodes -= 1;
-                    return slots[0];
-                }
-                for i in (0..NODE_SLOTS).filter(|&i| slots[i] != before[i]) {
-                    self.arena.set(start + i, slots[i]);
-                }
-                slot
-            }
-            SPARSE if inside && self.sparse_key(slot) == bits & mask(8 * node_depth as u8) => {
-                let (mut slots, miss) = self.expand(slot);
-                self.refresh_slots(&mut slots, node_depth, bits, len);
-                self.free_sparse(slot);
-                self.encode(&slots, node_depth, at_depth, bits, miss)
-            }
-            _ => {
-                self.free_subtree(slot);
-                let slot_len = 8 * at_depth as u8;
-                let bits = bits & mask(slot_len);
-                let mut entries = self.prefixes.within(bits, slot_len);
-                entries.retain(|entry| entry.len > slot_len);
-                let inherited = self.prefixes.cover(bits, slot_len + 1).unwrap_or(self.default);
-                self.build(&entries, at_depth, inherited)
-            }
-        }
-    }
-
-    /// Builds what lies inside `bits/len` anew, in the slots of a node that takes byte `depth`.
-    fn refresh_slots(&mut self, slots: &mut [Slot; NODE_SLOTS], depth: u32, bits: u128, len: u8) {
-        let slot_len = 8 * (depth as u8 + 1);
-        let at = (bits >> (128 - u32::from(slot_len))) as usize % NODE_SLOTS;
-        if len <= slot_len {
-            self.repaint(&mut slots[at..at + (1 << (slot_len - len))], slot_len, bits, len);
-        } else {
-            slots[at] = self.refresh_slot(slots[at], depth + 1, bits, len);
-        }
-    }
-
-    /// Builds the slots that are all of `bits/len` anew. Each slot is for `slot_len` bits.
-    fn repaint(&mut self, slots: &mut [Slot], slot_len: u8, bits: u128, len: u8) {
-        slots.iter().for_each(|&slot| self.free_subtree(slot));
-        let entries = self.prefixes.within(bits, len);
-        slots.fill(self.prefixes.cover(bits, len).unwrap_or(self.default));
-        self.paint(slots, slot_len, bits, &entries);
-    }
-
-    /// Lays sorted prefixes over slots that hold what covers them; the first slot is that of `bits`.
-    fn paint(&mut self, slots: &mut [Slot], slot_len: u8, bits: u128, entries: &[Entry]) {
-        let shift = 128 - u32::from(slot_len);
-        let mut rest = entries;
-        while let Some(&first) = rest.first() {
-            let at = ((first.bits >> shift) - (bits >> shift)) as usize;
-            if first.len <= slot_len {
-                slots[at..at + (1 << (slot_len - first.len))].fill(first.value);
-                rest = &rest[1..];
-            } else {
-                let same = rest.iter().take_while(|entry| entry.bits >> shift == first.bits >> shift).count();
-                let (inside, after) = rest.split_at(same);
-                slots[at] = self.build(inside, u32::from(slot_len) / 8, slots[at]);
-                rest = after;
-            }
-        }
-    }
-
-    /// The slot for prefixes that have their first `depth` bytes in common and are longer.
-    fn build(&mut self, entries: &[Entry], at_depth: u32, inherited: u32) -> Slot {
-        let [first, .., last] = entries else {
-            return entries.first().map_or(inherited, |only| self.leaf(only, at_depth, inherited));
-        };
-        // A prefix that covers all the others stands first: the node must not skip past its end.
-        let common = (first.bits ^ last.bits).leading_zeros().min(u32::from(first.len) - 1) / 8;
-        let short_way = self.is_ipv4() && self.dense_nodes < self.dense_nodes_min;
-        let node_depth = if short_way { at_depth } else { common };
-        let mut slots = [inherited; NODE_SLOTS];
-        let start = first.bits & mask(8 * node_depth as u8);
-        self.paint(&mut slots, 8 * (node_depth as u8 + 1), start, entries);
-        self.encode(&slots, node_depth, at_depth, first.bits, inherited)
-    }
-
-    fn leaf(&mut self, only: &Entry, at_depth: u32, inherited: u32) -> Slot {
-        let [a, b, c, d] = split(only.bits);
-        let words = [u32::from(only.len), only.value, inherited, a, b, c, d];
-        let unit = self.arena.put(&words[..self.leaf_words]);
-        node(LEAF, at_depth, unit)
-    }
-
-    /// The slot of a node with these slots, which takes byte `depth` of addresses that begin like `bits`.
-    fn encode(&mut self, slots: &[Slot; 256], depth: u32, at_depth: u32, bits: u128, miss: u32) -> Slot {
-        let runs: Vec<Slot> = slots.chunk_by(|a, b| a == b).map(|run| run[0]).collect();
-        let skips = depth > at_depth;
-        if let &[value] = &runs[..]
-            && kind(value) == VALUE
-            && (!skips || value == miss)
-        {
-            return value;
-        }
-        if !skips && (self.dense_nodes < self.dense_nodes_min || runs.len() > SPARSE_RUNS_MAX) {
-            self.dense_nodes += 1;
-            return node(DENSE, depth, self.arena.put(slots));
-        }
-        let mut words = [0; SPARSE_WORDS];
-        words[..4].copy_from_slice(&split(bits & mask(8 * depth as u8)));
-        words[4] = miss;
-        words[5] = self.arena.put(&runs);
-        let mut count = 0;
-        for i in 0..NODE_SLOTS {
-            if i % 32 == 0 {
-                words[6 + i / 128] |= count << (i / 32 % 4 * 8);
-            }
-            if i == 0 || slots[i] != slots[i - 1] {
-                words[8 + i / 32] |= 1 << (i % 32);
-                count += 1;
-            }
-        }
-        node(SPARSE, depth, self.arena.put(&words))
-    }
-
-    fn is_ipv4(&self) -> bool {
-        self.leaf_words == 4
-    }
-
-    fn sparse_key(&self, slot: Slot) -> u128 {
-        join(*self.arena.block(unit(slot)))
-    }
-
-    /// The slots of a sparse node, and the slot where its key differs.
-    fn expand(&self, slot: Slot) -> ([Slot; NODE_SLOTS], Slot) {
-        let words: &[u32; SPARSE_WORDS] = self.arena.block(unit(slot));
-        let mut next = first_word(words[5]);
-        let mut current = 0;
-        let slots = std::array::from_fn(|i| {
-            if words[8 + i / 32] >> (i % 32) & 1 == 1 {
-                current = self.arena.word(next);
-                next += 1;
-            }
-            current
-        });
-        (slots, words[4])
-    }
-
-    /// Gives back a sparse node, not what is below; gives its distinct slots.
-    fn free_sparse(&mut self, slot: Slot) -> Vec<Slot> {
-        let words: [u32; SPARSE_WORDS] = *self.arena.block(unit(slot));
-        let count = words[8..].iter().map(|bits| bits.count_ones() as usize).sum();
-        let first = first_word(words[5]);
-        let slots = (first..first + count).map(|word| self.arena.word(word)).collect();
-        self.arena.free(words[5], count);
-        self.arena.free(unit(slot), SPARSE_WORDS);
-        slots
-    }
-
-    fn free_subtree(&mut self, slot: Slot) {
-        match kind(slot) {
-            DENSE => {
-                let slots: [Slot; NODE_SLOTS] = *self.arena.block(unit(slot));
-                slots.iter().for_each(|&below| self.free_subtree(below));
-                self.arena.free(unit(slot), NODE_SLOTS);
-                self.dense_nodes -= 1;
-            }
-            SPARSE => self.free_sparse(slot).into_iter().for_each(|below| self.free_subtree(below)),
-            LEAF => self.arena.free(unit(slot), self.leaf_words),
-            _ => {}
-        }
-    }
-}
+const _: () = assert!(BATCH_FRAMES_MAX <= 1 << u8::BITS, "a place in a batch is one byte");

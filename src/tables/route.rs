@@ -70,3 +70,28 @@ impl RouteTable {
         self.prefixes.remove(prefix)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_route_leads_and_the_next_takes_over_when_it_goes() {
+        let net = |text: &str| -> IpNet { text.parse().unwrap() };
+        let mut routes =
+            RouteTable::build([(net("0.0.0.0/0"), 0), (net("10.1.0.0/16"), 1), (net("fd00::/8"), 2)]);
+        assert_eq!(routes.insert(net("10.1.2.3/32"), 3), None);
+        let to = |routes: &RouteTable, text: &str| routes.next_hop(text.parse().unwrap());
+        assert_eq!(to(&routes, "10.1.2.3"), Some(3));
+        assert_eq!(to(&routes, "10.1.2.4"), Some(1));
+        assert_eq!(to(&routes, "192.0.2.1"), Some(0));
+        assert_eq!(to(&routes, "fd00::1"), Some(2));
+        assert_eq!(to(&routes, "2001:db8::1"), None);
+        assert_eq!(routes.remove(net("10.1.2.3/32")), Some(3));
+        let mut next_hops = [9; 2];
+        routes.next_hops_v4(&[0x0a01_0203, 0xc000_0201], &mut next_hops);
+        assert_eq!(next_hops, [1, 0]);
+        routes.next_hops_v6(&[0xfd << 120, 1], &mut next_hops);
+        assert_eq!(next_hops, [2, RouteTable::NO_ROUTE]);
+    }
+}

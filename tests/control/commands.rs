@@ -2,6 +2,7 @@
 
 use assert_cmd::Command;
 use palisade::control::protocol::{CountersReport, PodInfo};
+use palisade::tables::RuleTables;
 
 use crate::fixture::{Scratch, Served, on_port, pod, pod_port, tables};
 
@@ -124,13 +125,49 @@ fn apply_loads_and_unloads_tables() {
 }
 
 #[test]
+fn the_example_policies_compile_and_apply() {
+    let served = Served::start();
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/config/examples");
+    let (code, out, err) = palisade(&["compile", examples]);
+    assert_eq!((code, err.as_str()), (0, ""), "an example has a fault or a warning");
+    let compiled: RuleTables = serde_json::from_str(&out).unwrap();
+    assert_eq!(compiled.check(), Ok(()));
+    let known: Vec<String> = compiled.pods.keys().map(ToString::to_string).collect();
+    assert_eq!(known, ["default/backend", "default/db", "default/frontend"]);
+    let (code, _, err) = palisade(&["apply", examples, "--socket", served.socket().to_str().unwrap()]);
+    assert_eq!(code, 0, "{err}");
+    assert_eq!(served.client.tables_document().unwrap(), compiled);
+    let elsewhere: RuleTables =
+        serde_json::from_str(&palisade(&["compile", examples, "--node", "node-9"]).1).unwrap();
+    assert!(elsewhere.pods.is_empty(), "no example pod is on node-9");
+}
+
+#[test]
+fn a_wrong_manifest_exits_with_2_names_file_line_and_field_and_leaves_the_running_tables() {
+    let served = Served::start();
+    served.client.put_tables(&tables("10.1.0.2")).unwrap();
+    let manifest = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p, namespace: default}\n\
+                    spec:\n  podSelector: {}\n  ingress:\n    - ports:\n        - {port: 80, endPort: 79}\n";
+    let file = served.scratch.write("policy.yaml", manifest);
+    let file = file.to_str().unwrap();
+    for arguments in [&["compile", file][..], &["apply", file, "--socket", served.socket().to_str().unwrap()]]
+    {
+        let (code, out, err) = palisade(arguments);
+        assert_eq!((code, out.as_str()), (2, ""), "{arguments:?}");
+        assert!(err.contains("policy.yaml:8:"), "{err}");
+        assert!(err.contains("spec.ingress[0].ports[0].endPort"), "{err}");
+    }
+    assert_eq!(served.client.tables_document().unwrap(), tables("10.1.0.2"));
+}
+
+#[test]
 fn compile_writes_what_apply_reads() {
     let scratch = Scratch::new();
     let (input, output) = (tables_file(&scratch), scratch.0.join("out.json"));
     let (code, out, err) = palisade(&["compile", &input, "-o", output.to_str().unwrap()]);
     assert_eq!((code, out.as_str()), (0, ""), "{err}");
     let written = std::fs::read_to_string(&output).unwrap();
-    assert_eq!(serde_json::from_str::<palisade::tables::RuleTables>(&written).unwrap(), tables("10.1.0.2"));
+    assert_eq!(serde_json::from_str::<RuleTables>(&written).unwrap(), tables("10.1.0.2"));
     assert_eq!(palisade(&["compile", &input]).1, written);
     assert_eq!(palisade(&["compile", "/nonexistent"]).0, 2);
     assert_eq!(palisade(&["compile", &input, "-o", "/nonexistent/out.json"]).0, 2);

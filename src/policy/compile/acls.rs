@@ -111,7 +111,9 @@ impl Acls {
         }
         let (&first, rest) = profiles.split_first().expect("somebody changes");
         let made = self.make(first, acl, digest, output);
-        rest.iter().for_each(|&profile| self.enter(made, profile));
+        for &profile in rest {
+            self.enter(made, profile);
+        }
         made
     }
 

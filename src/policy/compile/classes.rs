@@ -84,6 +84,7 @@ impl Classes {
     }
 
     /// Number of classes.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.classes.len()
     }

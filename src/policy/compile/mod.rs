@@ -94,7 +94,7 @@ impl Compiler {
         for object in by_name.into_values() {
             compiler.store.apply(Change::Upsert(object), &mut touched);
         }
-        compiler.settle(touched);
+        compiler.settle(&touched);
         compiler.output.forget_difference();
         compiler
     }
@@ -110,7 +110,7 @@ impl Compiler {
         for change in changes {
             self.store.apply(change, &mut touched);
         }
-        self.settle(touched);
+        self.settle(&touched);
         self.output.take_difference()
     }
 
@@ -150,8 +150,8 @@ impl Compiler {
         holders.map(named).collect()
     }
 
-    fn settle(&mut self, touched: Touched) {
-        self.settle_members(&touched);
+    fn settle(&mut self, touched: &Touched) {
+        self.settle_members(touched);
         for &pod in touched.pods.union(&touched.subjects) {
             self.judge(pod);
         }
@@ -240,7 +240,9 @@ impl Compiler {
                 self.addresses.remove_block(id, block);
             }
             let members = self.members.dismiss(&self.store, id, &group);
-            members.into_iter().for_each(|holder| self.addresses.touch(holder));
+            for holder in members {
+                self.addresses.touch(holder);
+            }
         }
         for id in born {
             let group = self.members.groups.key(id).clone();
@@ -248,7 +250,9 @@ impl Compiler {
                 self.addresses.insert_block(id, block);
             }
             let members = self.members.enrol(&self.store, id, &group);
-            members.into_iter().for_each(|holder| self.addresses.touch(holder));
+            for holder in members {
+                self.addresses.touch(holder);
+            }
         }
     }
 

@@ -80,7 +80,9 @@ impl Canvas {
             Action::Pass => None,
         };
         let Some(terms) = &rule.ports else {
-            self.protocols.iter_mut().for_each(|spans| fill(spans, 0, u16::MAX, colour));
+            for spans in &mut self.protocols {
+                fill(spans, 0, u16::MAX, colour);
+            }
             self.other.get_or_insert(colour);
             self.full = true;
             return;
@@ -105,7 +107,9 @@ impl Canvas {
 
     /// What was passed on is free again.
     fn end_stage(&mut self) {
-        self.protocols.iter_mut().for_each(|spans| spans.retain(|span| span.colour.is_some()));
+        for spans in &mut self.protocols {
+            spans.retain(|span| span.colour.is_some());
+        }
         self.other = self.other.filter(Option::is_some);
         self.full = false;
     }

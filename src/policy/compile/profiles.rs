@@ -47,7 +47,9 @@ impl Profile {
     /// A profile of nobody yet; its groups and uses of ports are interned and held.
     pub(crate) fn new(rules: RuleSet, members: &mut Members) -> Profile {
         let groups = rules.groups();
-        groups.iter().for_each(|&group| members.groups.hold(group));
+        for &group in &groups {
+            members.groups.hold(group);
+        }
         let asked = rules.port_uses();
         let asks_everyone = asked.iter().any(|(group, _)| group.is_none());
         let mut names: Vec<PortName> = asked.iter().map(|(_, name)| name.clone()).collect();
@@ -55,7 +57,9 @@ impl Profile {
         names.dedup();
         let port_uses: Vec<PortUseId> =
             asked.into_iter().map(|asked| members.port_uses.intern(asked)).collect();
-        port_uses.iter().for_each(|&port_use| members.port_uses.hold(port_use));
+        for &port_use in &port_uses {
+            members.port_uses.hold(port_use);
+        }
         Profile {
             rules,
             groups,
@@ -133,15 +137,23 @@ impl Profile {
 
     /// The profile goes, and lets go of all it holds.
     pub(crate) fn dissolve(self, members: &mut Members, rows: &mut Rows) {
-        self.groups.iter().for_each(|&group| members.groups.release(group));
-        self.port_uses.iter().for_each(|&port_use| members.port_uses.release(port_use));
-        self.sights.into_values().for_each(|sight| rows.release(sight.row));
+        for &group in &self.groups {
+            members.groups.release(group);
+        }
+        for &port_use in &self.port_uses {
+            members.port_uses.release(port_use);
+        }
+        for sight in self.sights.into_values() {
+            rows.release(sight.row);
+        }
     }
 
     /// Whether the rules name a group, by its position: for asking often.
     fn named_flags(&self) -> Vec<bool> {
         let mut flags = vec![false; self.groups.last().map_or(0, |last| last.position() + 1)];
-        self.groups.iter().for_each(|group| flags[group.position()] = true);
+        for group in &self.groups {
+            flags[group.position()] = true;
+        }
         flags
     }
 
@@ -193,7 +205,7 @@ impl Profile {
 #[derive(Debug, Default)]
 pub(crate) struct Profiles {
     keys: Interner<ProfileId, SubjectKey>,
-    profiles: Vec<Option<Profile>>,
+    by_id: Vec<Option<Profile>>,
     naming: Vec<Vec<ProfileId>>,
     asking_everyone: Vec<ProfileId>,
 }
@@ -204,12 +216,12 @@ impl Profiles {
     pub(crate) fn hold(&mut self, subject: &Subject<'_>, members: &mut Members) -> ProfileId {
         let id = self.keys.intern(subject.key());
         self.keys.hold(id);
-        if self.profiles.len() <= id.position() {
-            self.profiles.resize_with(id.position() + 1, || None);
+        if self.by_id.len() <= id.position() {
+            self.by_id.resize_with(id.position() + 1, || None);
         }
-        if self.profiles[id.position()].is_none() {
+        if self.by_id[id.position()].is_none() {
             let rules = subject.rules(&mut |group| members.groups.intern(group));
-            self.profiles[id.position()] = Some(Profile::new(rules, members));
+            self.by_id[id.position()] = Some(Profile::new(rules, members));
         }
         id
     }
@@ -224,7 +236,7 @@ impl Profiles {
         let swept = self.keys.sweep();
         let mut gone = Vec::new();
         for (id, _) in swept.gone {
-            let profile = self.profiles[id.position()].take().expect("a profile in use is there");
+            let profile = self.by_id[id.position()].take().expect("a profile in use is there");
             for group in &profile.groups {
                 sorted::remove(&mut self.naming[group.position()], &id);
             }
@@ -236,7 +248,7 @@ impl Profiles {
 
     /// A profile begins to be told of classes that come and go.
     pub(crate) fn look(&mut self, id: ProfileId) {
-        let profile = self.profiles[id.position()].as_ref().expect("a profile in use is there");
+        let profile = self.by_id[id.position()].as_ref().expect("a profile in use is there");
         for &group in &profile.groups {
             if self.naming.len() <= group.position() {
                 self.naming.resize_with(group.position() + 1, Vec::new);
@@ -264,12 +276,12 @@ impl Profiles {
 
     /// A profile in use.
     pub(crate) fn get_mut(&mut self, id: ProfileId) -> &mut Profile {
-        self.profiles[id.position()].as_mut().expect("a profile in use is there")
+        self.by_id[id.position()].as_mut().expect("a profile in use is there")
     }
 
     /// A profile in use.
     pub(crate) fn get(&self, id: ProfileId) -> &Profile {
-        self.profiles[id.position()].as_ref().expect("a profile in use is there")
+        self.by_id[id.position()].as_ref().expect("a profile in use is there")
     }
 }
 

@@ -33,12 +33,16 @@ impl Rows {
     pub(crate) fn sweep(&mut self, output: &mut Output) {
         let rows = self.rows.sweep();
         for (id, row) in &rows.gone {
-            rules_of(row).into_iter().for_each(|rule| self.rules.release(rule));
+            for rule in rules_of(row) {
+                self.rules.release(rule);
+            }
             output.set_row(*id, None);
         }
         for id in rows.born {
             let row = self.rows.key(id).clone();
-            rules_of(&row).into_iter().for_each(|rule| self.rules.hold(rule));
+            for rule in rules_of(&row) {
+                self.rules.hold(rule);
+            }
             output.set_row(id, Some((*row).clone()));
         }
         let rules = self.rules.sweep();

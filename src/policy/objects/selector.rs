@@ -51,6 +51,16 @@ impl LabelSelector {
 }
 
 impl Requirement {
+    /// The label key that it is about.
+    pub fn key(&self) -> &str {
+        match self {
+            Requirement::In { key, .. }
+            | Requirement::NotIn { key, .. }
+            | Requirement::Exists { key }
+            | Requirement::DoesNotExist { key } => key,
+        }
+    }
+
     /// Whether labels meet the requirement.
     pub fn matches(&self, labels: &Labels) -> bool {
         match self {

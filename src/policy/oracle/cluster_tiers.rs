@@ -5,13 +5,10 @@ use super::{Finding, Oracle, Question};
 use crate::policy::objects::{ClusterAction, ClusterNetworkPolicy, ClusterRule, Tier};
 use crate::tables::{Direction, PolicyRef, RuleOrigin, Verdict};
 
-impl Oracle<'_> {
+impl<'a> Oracle<'a> {
     /// The first rule that matches decides; nothing where that is a Pass, or none matches.
-    pub(super) fn ask_tier(&self, tier: Tier, question: &Question<'_>) -> Option<Finding> {
-        for policy in self.cluster_policies.values() {
-            if policy.tier != tier || !self.scope_holds(&policy.subject, question.subject) {
-                continue;
-            }
+    pub(in crate::policy) fn ask_tier(&self, tier: Tier, question: &Question<'_>) -> Option<Finding> {
+        for policy in self.tier(tier, question) {
             for (index, rule) in rules(policy, question.direction).iter().enumerate() {
                 if self.cluster_rule_matches(rule, question) {
                     return act(policy, rule, index, question.direction);
@@ -21,13 +18,23 @@ impl Oracle<'_> {
         None
     }
 
+    /// Clause C8: the policies of a tier whose subject the pod is.
+    pub(in crate::policy) fn tier(
+        &self,
+        tier: Tier,
+        question: &Question<'_>,
+    ) -> impl Iterator<Item = &'a ClusterNetworkPolicy> {
+        let of_tier = self.cluster_policies.values().copied().filter(move |policy| policy.tier == tier);
+        of_tier.filter(|policy| self.scope_holds(&policy.subject, question.subject))
+    }
+
     fn cluster_rule_matches(&self, rule: &ClusterRule, question: &Question<'_>) -> bool {
         self.cluster_peers_match(&rule.peers, &question.peer)
             && cluster_ports_match(rule.ports.as_deref(), question)
     }
 }
 
-fn rules(policy: &ClusterNetworkPolicy, direction: Direction) -> &[ClusterRule] {
+pub(in crate::policy) fn rules(policy: &ClusterNetworkPolicy, direction: Direction) -> &[ClusterRule] {
     match direction {
         Direction::Ingress => &policy.ingress,
         Direction::Egress => &policy.egress,
@@ -46,7 +53,11 @@ fn act(
         ClusterAction::Deny => Verdict::Deny,
         ClusterAction::Pass => return None,
     };
-    let policy = PolicyRef { kind: policy.kind, namespace: String::new(), name: policy.name.clone() };
-    let origin = RuleOrigin::Rule { policy, direction, index: index as u32, name: rule.name.clone() };
+    let origin =
+        RuleOrigin::Rule { policy: name(policy), direction, index: index as u32, name: rule.name.clone() };
     Some(Finding { verdict, origin })
+}
+
+pub(in crate::policy) fn name(policy: &ClusterNetworkPolicy) -> PolicyRef {
+    PolicyRef { kind: policy.kind, namespace: String::new(), name: policy.name.clone() }
 }

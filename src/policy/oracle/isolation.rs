@@ -6,9 +6,9 @@ use super::{Finding, Holder, Oracle, Question};
 use crate::policy::objects::{NetworkPolicy, NetworkPolicyRule};
 use crate::tables::{Direction, PolicyKind, PolicyRef, RuleOrigin, Verdict};
 
-impl Oracle<'_> {
+impl<'a> Oracle<'a> {
     /// Nothing where no policy isolates the pod in this direction; else a final word (clause C3).
-    pub(super) fn ask_network_policies(&self, question: &Question<'_>) -> Option<Finding> {
+    pub(in crate::policy) fn ask_network_policies(&self, question: &Question<'_>) -> Option<Finding> {
         let isolating = self.isolating(question);
         if isolating.is_empty() {
             return None;
@@ -27,7 +27,7 @@ impl Oracle<'_> {
     }
 
     /// Clause E2: policies of the pod's own namespace that select it and have the direction.
-    fn isolating(&self, question: &Question<'_>) -> Vec<&NetworkPolicy> {
+    pub(in crate::policy) fn isolating(&self, question: &Question<'_>) -> Vec<&'a NetworkPolicy> {
         let subject = question.subject;
         let of_namespace = self.network_policies.values().copied().filter(|policy| {
             policy.namespace == subject.name.namespace && rules(policy, question.direction).is_some()
@@ -48,7 +48,7 @@ impl Oracle<'_> {
 }
 
 /// Clauses T2 and T3: a direction that is not in `policyTypes` has no rules, which is not the same as an empty list.
-fn rules(policy: &NetworkPolicy, direction: Direction) -> Option<&[NetworkPolicyRule]> {
+pub(in crate::policy) fn rules(policy: &NetworkPolicy, direction: Direction) -> Option<&[NetworkPolicyRule]> {
     match direction {
         Direction::Ingress => policy.ingress.as_deref(),
         Direction::Egress => policy.egress.as_deref(),
@@ -74,7 +74,7 @@ fn denied_by(isolating: &[&NetworkPolicy], direction: Direction) -> Finding {
     Finding { verdict: Verdict::Deny, origin: RuleOrigin::DefaultDeny { direction, policies } }
 }
 
-fn name(policy: &NetworkPolicy) -> PolicyRef {
+pub(in crate::policy) fn name(policy: &NetworkPolicy) -> PolicyRef {
     PolicyRef {
         kind: PolicyKind::NetworkPolicy,
         namespace: policy.namespace.clone(),

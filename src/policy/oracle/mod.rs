@@ -4,15 +4,16 @@
 //! every packet. It is what the specification says, clause by clause (the ids are those of `docs/policy.md`), and
 //! what the compiled tables are compared with.
 
-mod cluster_tiers;
-mod isolation;
+pub(in crate::policy) mod cluster_tiers;
+pub(in crate::policy) mod isolation;
 mod peers;
-mod ports;
-mod selectors;
+pub(in crate::policy) mod ports;
+pub(in crate::policy) mod selectors;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use super::finding::{Answer, Finding};
 use super::objects::{ClusterNetworkPolicy, Labels, Namespace, NetworkPolicy, Node, Object, Pod, Tier};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::tables::{Direction, PodName, PolicyKind, RuleOrigin, Verdict};
@@ -29,34 +30,16 @@ pub struct Oracle<'a> {
     cluster_policies: BTreeMap<(Tier, u32, &'a str, PolicyKind), &'a ClusterNetworkPolicy>,
 }
 
-/// What one side of a flow says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
-    /// Whether it lets the flow pass.
-    pub verdict: Verdict,
-    /// Why.
-    pub origin: RuleOrigin,
-}
-
-/// What both sides of a flow say.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
-    /// The source, if it is a pod that policy judges.
-    pub egress: Option<Finding>,
-    /// The destination, if it is a pod that policy judges.
-    pub ingress: Option<Finding>,
-}
-
 /// The other end of a flow, as one pod's policies see it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PeerEnd<'a> {
-    pub(super) address: IpAddr,
-    pub(super) holder: Holder<'a>,
+pub(in crate::policy) struct PeerEnd<'a> {
+    pub(in crate::policy) address: IpAddr,
+    pub(in crate::policy) holder: Holder<'a>,
 }
 
 /// Who has an address.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Holder<'a> {
+pub(in crate::policy) enum Holder<'a> {
     Pod(&'a Pod),
     Node(&'a Node),
     Nobody,
@@ -64,20 +47,12 @@ pub(super) enum Holder<'a> {
 
 /// One direction of a pod, and a flow that it is asked about.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Question<'a> {
-    pub(super) subject: &'a Pod,
-    pub(super) direction: Direction,
-    pub(super) peer: PeerEnd<'a>,
-    pub(super) protocol: Protocol,
-    pub(super) dst_port: u16,
-}
-
-impl Answer {
-    /// Clause E1: a flow passes where no side denies it.
-    pub fn verdict(&self) -> Verdict {
-        let denies = |side: &Option<Finding>| side.as_ref().is_some_and(|side| side.verdict == Verdict::Deny);
-        if denies(&self.egress) || denies(&self.ingress) { Verdict::Deny } else { Verdict::Allow }
-    }
+pub(in crate::policy) struct Question<'a> {
+    pub(in crate::policy) subject: &'a Pod,
+    pub(in crate::policy) direction: Direction,
+    pub(in crate::policy) peer: PeerEnd<'a>,
+    pub(in crate::policy) protocol: Protocol,
+    pub(in crate::policy) dst_port: u16,
 }
 
 impl<'a> Oracle<'a> {
@@ -107,7 +82,7 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// Judges a new connection by its first packet. The pod at an address is the first by name that claims it.
+    /// Judges a new connection by its first packet. Clause E1: it passes where neither side denies it. The pod at an address is the first by name that claims it.
     pub fn judge(&self, flow: &FlowKey) -> Answer {
         let (source, destination) = (self.pod_at(flow.src), self.pod_at(flow.dst));
         // Clause E7: a pod always reaches itself.
@@ -150,7 +125,7 @@ impl<'a> Oracle<'a> {
         self.ask_tier(Tier::Admin, question)
             .or_else(|| self.ask_network_policies(question))
             .or_else(|| self.ask_tier(Tier::Baseline, question))
-            .unwrap_or_else(|| Finding {
+            .unwrap_or(Finding {
                 verdict: Verdict::Allow,
                 origin: RuleOrigin::NotIsolated { direction: question.direction },
             })
@@ -167,7 +142,8 @@ impl<'a> Oracle<'a> {
         self.pods.values().copied().find(|pod| Oracle::counts(pod) && pod.addresses.contains(&address))
     }
 
-    fn holders(&self, address: IpAddr) -> Vec<Holder<'a>> {
+    /// Everyone who claims an address; nobody, where nobody does.
+    pub(in crate::policy) fn holders(&self, address: IpAddr) -> Vec<Holder<'a>> {
         let mut holders = Vec::new();
         for pod in self.pods.values() {
             if Oracle::counts(pod) && pod.addresses.contains(&address) {
@@ -182,8 +158,19 @@ impl<'a> Oracle<'a> {
         if holders.is_empty() { vec![Holder::Nobody] } else { holders }
     }
 
+    /// Whose address it is, in words.
+    pub fn describe(&self, address: IpAddr) -> String {
+        let name = |holder: &Holder<'_>| match holder {
+            Holder::Pod(pod) => format!("pod {}", pod.name),
+            Holder::Node(node) => format!("node {}", node.name),
+            Holder::Nobody => "outside".to_owned(),
+        };
+        let names: Vec<String> = self.holders(address).iter().map(name).collect();
+        format!("{} ({address})", names.join(" or "))
+    }
+
     /// Clause S3: a namespace carries its name as a label, also where no object declares it.
-    pub(super) fn namespace_labels(&self, name: &str) -> Labels {
+    pub(in crate::policy) fn namespace_labels(&self, name: &str) -> Labels {
         let mut labels = self.namespaces.get(name).map(|found| found.labels.clone()).unwrap_or_default();
         labels.insert("kubernetes.io/metadata.name".to_owned(), name.to_owned());
         labels

@@ -10,14 +10,24 @@ use crate::policy::objects::{ClusterPeer, IpBlock, LabelSelector, Peer, Peers, P
 
 impl Oracle<'_> {
     /// Clause M1: no list is everyone. Clause M5: entries are alternatives.
-    pub(super) fn network_peers_match(&self, namespace: &str, peers: &Peers, end: &PeerEnd<'_>) -> bool {
+    pub(in crate::policy) fn network_peers_match(
+        &self,
+        namespace: &str,
+        peers: &Peers,
+        end: &PeerEnd<'_>,
+    ) -> bool {
         match peers {
             Peers::Everyone => true,
             Peers::Any(entries) => entries.iter().any(|peer| self.network_peer_matches(namespace, peer, end)),
         }
     }
 
-    fn network_peer_matches(&self, namespace: &str, peer: &Peer, end: &PeerEnd<'_>) -> bool {
+    pub(in crate::policy) fn network_peer_matches(
+        &self,
+        namespace: &str,
+        peer: &Peer,
+        end: &PeerEnd<'_>,
+    ) -> bool {
         match (peer, end.holder) {
             (Peer::IpBlock(block), _) => block_holds(block, end.address),
             // Clause M2: without a namespace selector, pods of the policy's own namespace.
@@ -34,11 +44,11 @@ impl Oracle<'_> {
     }
 
     /// Entries are alternatives.
-    pub(super) fn cluster_peers_match(&self, peers: &[ClusterPeer], end: &PeerEnd<'_>) -> bool {
+    pub(in crate::policy) fn cluster_peers_match(&self, peers: &[ClusterPeer], end: &PeerEnd<'_>) -> bool {
         peers.iter().any(|peer| self.cluster_peer_matches(peer, end))
     }
 
-    fn cluster_peer_matches(&self, peer: &ClusterPeer, end: &PeerEnd<'_>) -> bool {
+    pub(in crate::policy) fn cluster_peer_matches(&self, peer: &ClusterPeer, end: &PeerEnd<'_>) -> bool {
         match (peer, end.holder) {
             // Clause C9.
             (ClusterPeer::Pods(scope), Holder::Pod(pod)) => self.scope_holds(scope, pod),
@@ -54,7 +64,7 @@ impl Oracle<'_> {
     }
 
     /// Clause C8 for subjects, C9 for peers.
-    pub(super) fn scope_holds(&self, scope: &PodScope, pod: &Pod) -> bool {
+    pub(in crate::policy) fn scope_holds(&self, scope: &PodScope, pod: &Pod) -> bool {
         self.pod_is_in(&scope.namespaces, &scope.pods, pod)
     }
 
@@ -69,7 +79,7 @@ fn block_holds(block: &IpBlock, address: IpAddr) -> bool {
 }
 
 /// Clauses B3 and B4: the same family, and the bits of the prefix agree.
-fn prefix_holds(prefix: IpNet, address: IpAddr) -> bool {
+pub(in crate::policy) fn prefix_holds(prefix: IpNet, address: IpAddr) -> bool {
     let (network, address, width) = match (prefix.addr(), address) {
         (IpAddr::V4(network), IpAddr::V4(address)) => {
             (u128::from(network.to_bits()), u128::from(address.to_bits()), 32)

@@ -6,7 +6,7 @@ use crate::policy::objects::{ClusterPort, Pod, PortMatch, Ports};
 use crate::tables::Direction;
 
 /// Clause P7: no list is every protocol. Clause M5: entries are alternatives.
-pub(super) fn network_ports_match(ports: &Ports, question: &Question<'_>) -> bool {
+pub(in crate::policy) fn network_ports_match(ports: &Ports, question: &Question<'_>) -> bool {
     match ports {
         Ports::All => true,
         Ports::Any(entries) => entries.iter().any(|entry| match entry {
@@ -17,7 +17,7 @@ pub(super) fn network_ports_match(ports: &Ports, question: &Question<'_>) -> boo
 }
 
 /// Clause C14.
-pub(super) fn cluster_ports_match(ports: Option<&[ClusterPort]>, question: &Question<'_>) -> bool {
+pub(in crate::policy) fn cluster_ports_match(ports: Option<&[ClusterPort]>, question: &Question<'_>) -> bool {
     match ports {
         None => true,
         Some(entries) => entries.iter().any(|entry| match entry {
@@ -45,7 +45,7 @@ fn named(protocol: Option<Protocol>, name: &str, question: &Question<'_>) -> boo
 }
 
 /// Clause B5: whoever is not a pod has no named ports.
-fn destination_pod<'a>(question: &Question<'a>) -> Option<&'a Pod> {
+pub(in crate::policy) fn destination_pod<'a>(question: &Question<'a>) -> Option<&'a Pod> {
     match (question.direction, question.peer.holder) {
         (Direction::Ingress, _) => Some(question.subject),
         (Direction::Egress, Holder::Pod(pod)) => Some(pod),

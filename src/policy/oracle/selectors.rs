@@ -3,12 +3,12 @@
 use crate::policy::objects::{LabelSelector, Labels, Requirement};
 
 /// Clause S1: all requirements hold; none is every object.
-pub(super) fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
+pub(in crate::policy) fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
     unmet(selector, labels).is_none()
 }
 
 /// The first requirement that labels do not meet.
-pub(super) fn unmet<'s>(selector: &'s LabelSelector, labels: &Labels) -> Option<&'s Requirement> {
+pub(in crate::policy) fn unmet<'s>(selector: &'s LabelSelector, labels: &Labels) -> Option<&'s Requirement> {
     selector.requirements.iter().find(|requirement| !holds(requirement, labels))
 }
 

@@ -136,8 +136,12 @@ impl Blocks {
             }
             open.push(Open { net, groups: prefix.groups.clone(), changed, next: Some(bits(net.network())) });
         }
-        open.into_iter().rev().for_each(|top| top.close(refreshed));
-        gone.into_iter().for_each(|net| self.drop_prefix(net));
+        for top in open.into_iter().rev() {
+            top.close(refreshed);
+        }
+        for net in gone {
+            self.drop_prefix(net);
+        }
     }
 
     /// The prefix, added with the groups that its addresses had so far if it is not there.

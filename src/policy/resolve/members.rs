@@ -142,14 +142,20 @@ impl Members {
         match group {
             Group::Pods(set) => {
                 let namespaces = namespaces_of(store, set);
-                namespaces.iter().for_each(|&slot| change(at_mut(&mut self.of_namespace, slot)));
+                for &slot in &namespaces {
+                    change(at_mut(&mut self.of_namespace, slot));
+                }
                 let pods = store.pods_matching(&namespaces, &set.pods);
-                pods.iter().for_each(|&slot| change(at_mut(&mut self.of_pod, slot)));
+                for &slot in &pods {
+                    change(at_mut(&mut self.of_pod, slot));
+                }
                 pods.into_iter().map(Holder::Pod).collect()
             }
             Group::Nodes(_) | Group::OwnNode(_) => {
                 let nodes = nodes_of(store, group);
-                nodes.iter().for_each(|&slot| change(at_mut(&mut self.of_node, slot)));
+                for &slot in &nodes {
+                    change(at_mut(&mut self.of_node, slot));
+                }
                 nodes.into_iter().map(Holder::Node).collect()
             }
             Group::Block(_) | Group::Port { .. } => Vec::new(),

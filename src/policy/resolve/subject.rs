@@ -88,26 +88,14 @@ impl<'a> Subject<'a> {
         if self.direction == Direction::Egress || self.pod.ports.is_empty() {
             return Vec::new();
         }
-        let names = self.port_names();
-        let asked = |port: &&ContainerPort| names.iter().any(|name| name.is_of(port));
+        let cluster = self.admin.iter().chain(&self.baseline).flat_map(|entry| &entry.own_port_names);
+        let names: Vec<&String> =
+            self.network.iter().flat_map(|entry| &entry.own_port_names).chain(cluster).collect();
+        let asked = |port: &&ContainerPort| port.name.as_ref().is_some_and(|name| names.contains(&name));
         let mut ports: Vec<ContainerPort> = self.pod.ports.iter().filter(asked).cloned().collect();
         ports.sort_unstable();
         ports.dedup();
         ports
-    }
-
-    fn port_names(&self) -> Vec<PortName> {
-        let mut names = Vec::new();
-        let network = self.network.iter().filter_map(|entry| rules(&entry.policy, self.direction));
-        for rule in network.flatten() {
-            names.extend(network_ports(&rule.ports).into_iter().flatten().filter_map(named));
-        }
-        for entry in self.admin.iter().chain(&self.baseline) {
-            for rule in cluster_rules(&entry.policy, self.direction) {
-                names.extend(cluster_ports(rule).into_iter().flatten().filter_map(named));
-            }
-        }
-        names
     }
 }
 
@@ -272,11 +260,4 @@ fn cluster_ports(rule: &ClusterRule) -> Option<Vec<PortTerm>> {
         }
     });
     Some(terms.collect())
-}
-
-fn named(term: PortTerm) -> Option<PortName> {
-    match term {
-        PortTerm::Named(name) => Some(name),
-        PortTerm::Range { .. } => None,
-    }
 }

@@ -122,6 +122,7 @@ impl<S: Slot, K: ?Sized + Eq + Hash> Interner<S, K> {
     }
 
     /// Number of values.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }

@@ -16,7 +16,8 @@ pub(crate) use slots::{GroupId, NamespaceSlot, NodeSlot, PodSlot, PortUseId, Pro
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::objects::{
-    ClusterNetworkPolicy, LabelSelector, Labels, Namespace, NetworkPolicy, Node, Object, Pod, Tier,
+    ClusterNetworkPolicy, ClusterPort, LabelSelector, Labels, Namespace, NetworkPolicy, Node, Object, Pod,
+    PortMatch, Ports, Tier,
 };
 use crate::tables::{PodName, PolicyKind};
 use label_index::LabelIndex;
@@ -31,7 +32,6 @@ pub(crate) struct Store {
     pods: Slots<PodSlot, StoredPod>,
     pod_slots: BTreeMap<PodName, PodSlot>,
     pod_labels: LabelIndex<PodSlot>,
-    live_pods: usize,
     local_pods: BTreeSet<PodSlot>,
     namespaces: Slots<NamespaceSlot, StoredNamespace>,
     namespace_slots: BTreeMap<String, NamespaceSlot>,
@@ -77,6 +77,40 @@ pub(crate) struct Versioned<P> {
     pub(crate) version: u64,
     /// The object.
     pub(crate) policy: P,
+    /// Names by which its rules for traffic in ask for ports: those of the pods that it selects. Sorted.
+    pub(crate) own_port_names: Vec<String>,
+}
+
+impl Versioned<NetworkPolicy> {
+    fn network(version: u64, policy: NetworkPolicy) -> Versioned<NetworkPolicy> {
+        let ports = policy.ingress.iter().flatten().filter_map(|rule| match &rule.ports {
+            Ports::Any(ports) => Some(ports),
+            Ports::All => None,
+        });
+        let names = ports.flatten().filter_map(|port| match port {
+            PortMatch::Named { name, .. } => Some(name),
+            PortMatch::Range { .. } => None,
+        });
+        let own_port_names = distinct(names);
+        Versioned { version, policy, own_port_names }
+    }
+}
+
+impl Versioned<ClusterNetworkPolicy> {
+    fn cluster(version: u64, policy: ClusterNetworkPolicy) -> Versioned<ClusterNetworkPolicy> {
+        let ports = policy.ingress.iter().filter_map(|rule| rule.ports.as_ref());
+        let names = ports.flatten().filter_map(|port| match port {
+            ClusterPort::Named { name, .. } => Some(name),
+            ClusterPort::Range { .. } => None,
+        });
+        let own_port_names = distinct(names);
+        Versioned { version, policy, own_port_names }
+    }
+}
+
+fn distinct<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let names: BTreeSet<&String> = names.collect();
+    names.into_iter().cloned().collect()
 }
 
 /// What changes have touched.
@@ -96,6 +130,12 @@ impl Store {
     /// An empty store. With a node's name only pods of that node are local.
     pub(crate) fn new(node: Option<String>) -> Store {
         Store { node, ..Store::default() }
+    }
+
+    /// Whether nothing is left in it.
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.pods.len() + self.nodes.len() + self.namespaces.len() + self.ranks.len() == 0
     }
 
     /// Makes a change, and adds what it touches to `touched`.
@@ -126,11 +166,6 @@ impl Store {
     /// Whether the tables judge a pod.
     pub(crate) fn is_local(&self, pod: &Pod) -> bool {
         Store::is_live(pod) && (self.node.is_none() || self.node == pod.node)
-    }
-
-    /// The pod in a slot.
-    pub(crate) fn pod(&self, slot: PodSlot) -> Option<&StoredPod> {
-        self.pods.get(slot)
     }
 
     /// The pod in a slot, if policy can see it.
@@ -173,11 +208,6 @@ impl Store {
         self.namespace_slots.get(name).copied()
     }
 
-    /// Every namespace, by name.
-    pub(crate) fn namespaces(&self) -> impl Iterator<Item = &StoredNamespace> {
-        self.namespace_slots.values().filter_map(|&slot| self.namespaces.get(slot))
-    }
-
     /// The namespaces whose labels match, sorted.
     pub(crate) fn namespaces_matching(&self, selector: &LabelSelector) -> Vec<NamespaceSlot> {
         let matching = |slot: &NamespaceSlot| {
@@ -204,13 +234,11 @@ impl Store {
             self.pods.get(*slot).is_some_and(|stored| namespaces.binary_search(&stored.namespace).is_ok())
         };
         let population: usize = in_namespaces().map(|namespace| namespace.pods.len()).sum();
-        match self.pod_labels.candidates(selector).filter(|candidates| candidates.len() < population) {
-            Some(candidates) => candidates.iter().filter(|slot| inside(slot) && matches(slot)).collect(),
-            None => {
-                let pods = in_namespaces().flat_map(|namespace| namespace.pods.iter().copied());
-                pods.filter(matches).collect()
-            }
+        if let Some(few) = self.pod_labels.candidates(selector).filter(|few| few.len() < population) {
+            return few.iter().filter(|slot| inside(slot) && matches(slot)).collect();
         }
+        let pods = in_namespaces().flat_map(|namespace| namespace.pods.iter().copied());
+        pods.filter(matches).collect()
     }
 
     /// The `NetworkPolicies` that select a pod, in either direction, by name.
@@ -231,11 +259,6 @@ impl Store {
         self.cluster_policies.values().filter(|entry| self.is_subject(&entry.policy, stored))
     }
 
-    /// Every cluster-wide policy, in the order they are asked.
-    pub(crate) fn cluster_policies(&self) -> impl Iterator<Item = &ClusterNetworkPolicy> {
-        self.cluster_policies.values().map(|entry| &entry.policy)
-    }
-
     fn is_subject(&self, policy: &ClusterNetworkPolicy, stored: &StoredPod) -> bool {
         policy.subject.pods.matches(&stored.pod.labels)
             && self
@@ -245,23 +268,20 @@ impl Store {
     }
 
     fn put_pod(&mut self, pod: Pod, touched: &mut Touched) {
-        let slot = match self.pod_slots.get(&pod.name) {
-            Some(&slot) => {
-                if self.pods.get(slot).is_some_and(|stored| stored.pod == pod) {
-                    return;
-                }
-                self.unindex(slot);
-                self.pods.get_mut(slot).expect("a named slot is taken").pod = pod;
-                slot
+        let slot = if let Some(slot) = self.pod_slot(&pod.name) {
+            if self.pods.get(slot).is_some_and(|stored| stored.pod == pod) {
+                return;
             }
-            None => {
-                let namespace = self.mention_namespace(&pod.name.namespace, touched);
-                self.namespaces.get_mut(namespace).expect("just mentioned").pods_of_any_kind += 1;
-                let name = pod.name.clone();
-                let slot = self.pods.insert(StoredPod { pod, namespace });
-                self.pod_slots.insert(name, slot);
-                slot
-            }
+            self.unindex(slot);
+            self.pods.get_mut(slot).expect("a named slot is taken").pod = pod;
+            slot
+        } else {
+            let namespace = self.mention_namespace(&pod.name.namespace, touched);
+            self.namespaces.get_mut(namespace).expect("just mentioned").pods_of_any_kind += 1;
+            let name = pod.name.clone();
+            let slot = self.pods.insert(StoredPod { pod, namespace });
+            self.pod_slots.insert(name, slot);
+            slot
         };
         self.index(slot);
         touched.pods.insert(slot);
@@ -278,7 +298,6 @@ impl Store {
 
     fn index(&mut self, slot: PodSlot) {
         let Some(stored) = self.pods.get(slot).filter(|stored| Store::is_live(&stored.pod)) else { return };
-        self.live_pods += 1;
         self.pod_labels.insert(slot, &stored.pod.labels);
         if self.is_local(&stored.pod) {
             self.local_pods.insert(slot);
@@ -289,7 +308,6 @@ impl Store {
 
     fn unindex(&mut self, slot: PodSlot) {
         let Some(stored) = self.pods.get(slot).filter(|stored| Store::is_live(&stored.pod)) else { return };
-        self.live_pods -= 1;
         self.pod_labels.remove(slot, &stored.pod.labels);
         self.local_pods.remove(&slot);
         let namespace = self.namespaces.get_mut(stored.namespace).expect("a pod's namespace is there");
@@ -351,17 +369,14 @@ impl Store {
     }
 
     fn put_node(&mut self, node: Node, touched: &mut Touched) {
-        let slot = match self.node_slot(&node.name) {
-            Some(slot) => {
-                *self.nodes.get_mut(slot).expect("a named slot is taken") = node;
-                slot
-            }
-            None => {
-                let name = node.name.clone();
-                let slot = self.nodes.insert(node);
-                self.node_slots.insert(name, slot);
-                slot
-            }
+        let slot = if let Some(slot) = self.node_slot(&node.name) {
+            *self.nodes.get_mut(slot).expect("a named slot is taken") = node;
+            slot
+        } else {
+            let name = node.name.clone();
+            let slot = self.nodes.insert(node);
+            self.node_slots.insert(name, slot);
+            slot
         };
         touched.nodes.insert(slot);
     }
@@ -381,7 +396,7 @@ impl Store {
         }
         self.touch_subjects(slot, &policy.name, touched);
         self.versions += 1;
-        let entry = Versioned { version: self.versions, policy };
+        let entry = Versioned::network(self.versions, policy);
         let name = entry.policy.name.clone();
         self.namespaces.get_mut(slot).expect("just mentioned").policies.insert(name.clone(), entry);
         self.touch_subjects(slot, &name, touched);
@@ -414,7 +429,7 @@ impl Store {
         self.versions += 1;
         let rank = (policy.tier, policy.priority, policy.name.clone(), policy.kind);
         self.ranks.insert(id, rank.clone());
-        self.cluster_policies.insert(rank, Versioned { version: self.versions, policy });
+        self.cluster_policies.insert(rank, Versioned::cluster(self.versions, policy));
     }
 
     fn remove_cluster_policy(&mut self, kind: PolicyKind, name: String, touched: &mut Touched) {

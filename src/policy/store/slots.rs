@@ -75,16 +75,12 @@ impl<S, T> Default for Slots<S, T> {
 impl<S: Slot, T> Slots<S, T> {
     /// Puts an item into the smallest free slot.
     pub(crate) fn insert(&mut self, item: T) -> S {
-        match self.free.pop() {
-            Some(Reverse(index)) => {
-                self.items[index as usize] = Some(item);
-                S::at(index)
-            }
-            None => {
-                self.items.push(Some(item));
-                S::at(self.items.len() as u32 - 1)
-            }
+        if let Some(Reverse(index)) = self.free.pop() {
+            self.items[index as usize] = Some(item);
+            return S::at(index);
         }
+        self.items.push(Some(item));
+        S::at(self.items.len() as u32 - 1)
     }
 
     /// Frees a slot.
@@ -113,6 +109,7 @@ impl<S: Slot, T> Slots<S, T> {
     }
 
     /// Number of items.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.items.len() - self.free.len()
     }

@@ -1,0 +1,72 @@
+//! `palisade diff`: exactly which flows a change opens and closes.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::offline::Manifests;
+use super::{Failure, Output, output};
+use crate::policy::diff::{Change, Difference, Turn, difference};
+use crate::policy::reach::Names;
+
+/// Show exactly which connections a change of policy opens and closes
+///
+/// Compares what passes, not what is written: a policy that is rewritten to mean the same makes no difference. Complete:
+/// worked out on all addresses and ports, not on samples.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  palisade diff policies/ policies-next/ --with pods.yaml    pods and namespaces are the same on both sides
+  palisade diff main.yaml branch.yaml --assert-no-opening    fail only if the change allows something new
+
+Exit codes: 0 no difference, 1 there is one (with --assert-no-opening: something opens), 2 usage error or failure.")]
+pub(super) struct DiffArguments {
+    /// File or directory of manifests before the change
+    #[arg(value_name = "OLD")]
+    old: PathBuf,
+    /// File or directory of manifests after the change
+    #[arg(value_name = "NEW")]
+    new: PathBuf,
+    /// Manifests that are the same before and after: pods, namespaces, nodes
+    #[arg(long, value_name = "FILE|DIR")]
+    with: Vec<PathBuf>,
+    /// Do not mind what closes: exit 1 only if something opens
+    #[arg(long)]
+    assert_no_opening: bool,
+    /// Form of the difference
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+pub(super) fn diff(arguments: &DiffArguments) -> Result<ExitCode, Failure> {
+    let side =
+        |path: &PathBuf| Manifests::read(&[arguments.with.as_slice(), std::slice::from_ref(path)].concat());
+    let (mut old, mut new) = (side(&arguments.old)?, side(&arguments.new)?);
+    Manifests::give_addresses(&mut [&mut old, &mut new]);
+    // Where a pod has other labels after the change, its name is made from those.
+    let names = Names::of(old.objects.iter().chain(&new.objects));
+    let difference = difference(&old.judge()?, &new.judge()?, &names);
+    match arguments.output {
+        Output::Json => output::json(&difference)?,
+        Output::Table => output::text(&text(&difference))?,
+    }
+    let no = if arguments.assert_no_opening { difference.opens() } else { !difference.is_empty() };
+    Ok(if no { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+fn text(difference: &Difference) -> String {
+    if difference.is_empty() {
+        return "No connection opens or closes.\n".to_owned();
+    }
+    difference.changes.iter().map(line).collect()
+}
+
+fn line(change: &Change) -> String {
+    let turn = match change.turn {
+        Turn::Opens => "+ opens ",
+        Turn::Closes => "- closes",
+    };
+    let family = change.family.map(|family| format!(" ({family})")).unwrap_or_default();
+    format!("{turn} {}{family}\n    from {}\n    to   {}\n", change.traffic, change.from, change.to)
+}

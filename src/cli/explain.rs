@@ -1,0 +1,121 @@
+//! `palisade explain`: why a flow is allowed or denied.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::offline::{Manifests, judge};
+use super::{Failure, Output, SocketArguments, output};
+use crate::net::flow::{FlowKey, Protocol};
+use crate::policy::cases::Endpoint;
+use crate::policy::explain::{explain as explain_by_objects, loaded};
+use crate::policy::oracle::Oracle;
+use crate::policy::trial::{ProbeError, flows_between};
+use crate::tables::{PodName, Verdict};
+
+/// Explain why a connection is allowed or denied
+///
+/// Says what both ends' policies say: which policies select the pods, which rule decided, and on what the other rules fail.
+/// Reads manifests; without any, asks the running switch, whose tables know rules but no labels.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  palisade explain --from web/frontend --to data/db --port 5432 policies/ pods.yaml
+  palisade explain --from 192.0.2.7 --to data/db --port 53 --protocol udp policies/
+  palisade explain --from web/frontend --to data/db --port 5432     by the tables of the running switch
+
+Exit codes: 0 allowed, 1 denied, 2 usage error or failure.")]
+pub(super) struct ExplainArguments {
+    /// Source: a pod as NAMESPACE/NAME, or an address
+    #[arg(long, value_name = "POD|IP", value_parser = endpoint)]
+    from: Endpoint,
+    /// Destination: a pod as NAMESPACE/NAME, or an address
+    #[arg(long, value_name = "POD|IP", value_parser = endpoint)]
+    to: Endpoint,
+    /// Destination port; not for protocols without ports
+    #[arg(long, value_name = "N")]
+    port: Option<u16>,
+    /// TCP, UDP, SCTP, ICMP, ICMPv6 or a number
+    #[arg(long, value_name = "P", default_value = "TCP")]
+    protocol: Protocol,
+    /// Files or directories of manifests; - is standard input; the running switch where absent
+    #[arg(value_name = "FILE|DIR|-")]
+    manifests: Vec<PathBuf>,
+    /// Form of the explanation
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+    #[command(flatten)]
+    socket: SocketArguments,
+}
+
+fn endpoint(text: &str) -> Result<Endpoint, String> {
+    match text.parse::<IpAddr>() {
+        Ok(address) => Ok(Endpoint::Ip(address)),
+        Err(_) => text.parse::<PodName>().map(Endpoint::Pod),
+    }
+}
+
+pub(super) fn explain(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
+    let denied =
+        if arguments.manifests.is_empty() { by_switch(arguments)? } else { by_manifests(arguments)? };
+    Ok(if denied { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+fn by_manifests(arguments: &ExplainArguments) -> Result<bool, Failure> {
+    let mut manifests = Manifests::read(&arguments.manifests)?;
+    let stand_ins = Manifests::give_addresses(&mut [&mut manifests]);
+    let judge = manifests.judge()?;
+    let (oracle, places) = (Oracle::new(&manifests.objects), manifests.places());
+    let flows = flows(arguments, &manifests.pods())?;
+    let explanations: Vec<_> =
+        flows.iter().map(|flow| explain_by_objects(&oracle, flow, &judge.answer(flow), &places)).collect();
+    print(arguments, &explanations)?;
+    for end in [&arguments.from, &arguments.to] {
+        if let Endpoint::Pod(pod) = end
+            && stand_ins.contains(pod)
+        {
+            eprintln!("note: {pod} has no address in the manifests; a stand-in is used");
+        }
+    }
+    Ok(explanations.iter().any(|explanation| explanation.verdict == Verdict::Deny))
+}
+
+fn by_switch(arguments: &ExplainArguments) -> Result<bool, Failure> {
+    let judge = judge(arguments.socket.client().tables_document()?)?;
+    let pods = judge.tables().pods.iter().map(|(name, pod)| (name.clone(), pod.addresses.clone())).collect();
+    let flows = flows(arguments, &pods)?;
+    let explanations: Vec<_> = flows.iter().map(|flow| loaded::explain(&judge, flow)).collect();
+    print(arguments, &explanations)?;
+    Ok(explanations.iter().any(|explanation| explanation.verdict == Verdict::Deny))
+}
+
+/// One for each family in which both ends have an address.
+fn flows(
+    arguments: &ExplainArguments,
+    pods: &BTreeMap<PodName, Vec<IpAddr>>,
+) -> Result<Vec<FlowKey>, Failure> {
+    let (protocol, port) = (arguments.protocol, arguments.port);
+    if protocol.has_ports() && port.is_none() {
+        return Err(Failure::Sentence(format!("{protocol} needs a destination port: add --port N")));
+    }
+    flows_between(pods, &arguments.from, &arguments.to, protocol, port.unwrap_or_default())
+        .map_err(|error: ProbeError| Failure::Sentence(error.to_string()))
+}
+
+fn print<T: Serialize + std::fmt::Display>(
+    arguments: &ExplainArguments,
+    explanations: &[T],
+) -> Result<(), Failure> {
+    match arguments.output {
+        Output::Json => output::json(&explanations)?,
+        Output::Table => {
+            let texts: Vec<String> = explanations.iter().map(T::to_string).collect();
+            output::text(&texts.join("\n"))?;
+        }
+    }
+    Ok(())
+}

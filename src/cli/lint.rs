@@ -1,0 +1,66 @@
+//! `palisade lint`: what is legal but probably wrong.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::offline::Manifests;
+use super::{Failure, Output, output};
+use crate::policy::lint::{LintFinding, lint as check};
+
+/// Find policies that are legal but probably wrong
+///
+/// Finds policies that select no pod, named ports that no pod has, rules that another makes superfluous, exceptions without
+/// effect, blocks that name pods by address, egress isolation that blocks DNS, and priorities that are tied. What needs
+/// pods to tell is left out where the manifests hold none.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  palisade lint policies/ pods.yaml
+  kubectl get networkpolicy,pod,namespace -A -o yaml | palisade lint -
+
+Exit codes: 0 nothing found, 1 something found, 2 usage error or failure.")]
+pub(super) struct LintArguments {
+    /// Files or directories of manifests; - is standard input
+    #[arg(required = true, value_name = "FILE|DIR|-")]
+    manifests: Vec<PathBuf>,
+    /// Form of the findings
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Output,
+}
+
+/// A finding, and where its policy stands.
+#[derive(Debug, Serialize)]
+struct Placed {
+    place: String,
+    #[serde(flatten)]
+    finding: LintFinding,
+}
+
+pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, Failure> {
+    let manifests = Manifests::read(&arguments.manifests)?;
+    let places = manifests.places();
+    let placed = |finding: LintFinding| Placed {
+        place: places.get(&finding.policy).cloned().unwrap_or_default(),
+        finding,
+    };
+    let findings: Vec<Placed> = check(&manifests.objects).into_iter().map(placed).collect();
+    match arguments.output {
+        Output::Json => output::json(&findings)?,
+        Output::Table => output::text(&text(&findings))?,
+    }
+    Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
+
+fn text(findings: &[Placed]) -> String {
+    if findings.is_empty() {
+        return "Nothing found.\n".to_owned();
+    }
+    let line = |Placed { place, finding }: &Placed| {
+        let LintFinding { policy, path, check, message } = finding;
+        format!("{place}: {policy} {path}: {message} [{}]\n", check.name())
+    };
+    findings.iter().map(line).collect()
+}

@@ -1,0 +1,72 @@
+//! Results as JUnit XML, in the form that pipelines read: a suite for the run, a case for each case, a failure for each probe
+//! that failed.
+
+use std::fmt::Write;
+
+use super::report::{CaseResult, Report};
+
+/// The report as one XML document.
+pub(super) fn xml(report: &Report) -> String {
+    let (total, failed) = (report.results.len(), report.cases.failed);
+    let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "<testsuites tests=\"{total}\" failures=\"{failed}\">");
+    let _ = writeln!(text, "  <testsuite name=\"palisade test\" tests=\"{total}\" failures=\"{failed}\">");
+    report.results.iter().for_each(|result| case(&mut text, result));
+    text + "  </testsuite>\n</testsuites>\n"
+}
+
+fn case(text: &mut String, result: &CaseResult) {
+    let (file, line) = result.place.rsplit_once(':').unwrap_or((&result.place, "1"));
+    let (name, file) = (escape(&result.name), escape(file));
+    let _ =
+        write!(text, "    <testcase name=\"{name}\" classname=\"{file}\" file=\"{file}\" line=\"{line}\"");
+    if result.failures.is_empty() {
+        text.push_str("/>\n");
+        return;
+    }
+    text.push_str(">\n");
+    for failed in &result.failures {
+        let (message, why) = (escape(&failed.to_string()), escape(&failed.text));
+        let _ = writeln!(text, "      <failure message=\"{message}\">{why}</failure>");
+    }
+    text.push_str("    </testcase>\n");
+}
+
+/// Characters that XML gives a meaning are spelt out; those that it does not allow at all are left out.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\n' | '\t' => escaped.push(c),
+            c if c.is_control() => {}
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_break_out_of_their_attribute() {
+        assert_eq!(escape("a<b>&\"c\"\u{0}\u{1b}"), "a&lt;b&gt;&amp;&quot;c&quot;");
+        let result = CaseResult {
+            name: "x\" y=\"".to_owned(),
+            place: "f<.yaml:3".to_owned(),
+            probes: 1,
+            failures: Vec::new(),
+        };
+        let text = xml(&Report::new(vec![result]));
+        assert!(
+            text.contains(r#"name="x&quot; y=&quot;" classname="f&lt;.yaml" file="f&lt;.yaml" line="3"/>"#),
+            "{text}"
+        );
+    }
+}

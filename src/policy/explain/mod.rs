@@ -1,0 +1,313 @@
+//! Explanations: why a flow is allowed or denied, and what it would have taken for another verdict.
+//!
+//! The verdict and the rule that decided come from whoever judged the flow. Around them stands every policy that selects the
+//! pods, and of each rule whether it matches, or on what it fails: address, namespace, label, protocol or port.
+
+mod miss;
+mod text;
+
+pub mod loaded;
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::finding::{Answer, Finding};
+use super::objects::{ClusterNetworkPolicy, NetworkPolicy, Peers, Pod, Ports, Tier};
+use super::oracle::{Oracle, PeerEnd, Question, cluster_tiers, isolation};
+use crate::net::flow::FlowKey;
+use crate::tables::{Direction, PodName, PolicyRef, RuleOrigin, Verdict};
+
+pub use miss::{Miss, MissKind};
+
+/// Where policies stand: `file:line` by name.
+pub type Places = BTreeMap<PolicyRef, String>;
+
+/// Why a flow is allowed or denied.
+#[derive(Debug, Clone, Serialize)]
+pub struct Explanation {
+    /// The flow.
+    pub flow: FlowKey,
+    /// Whose address the source is.
+    pub from: String,
+    /// Whose address the destination is.
+    pub to: String,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The pod that is both ends, if one is: it always reaches itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub itself: Option<PodName>,
+    /// What the source's policies say, if that is a pod.
+    pub egress: Option<Side>,
+    /// What the destination's policies say, if that is a pod.
+    pub ingress: Option<Side>,
+}
+
+/// What one pod's policies say.
+#[derive(Debug, Clone, Serialize)]
+pub struct Side {
+    /// The pod.
+    pub pod: PodName,
+    /// The direction.
+    pub direction: Direction,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// What decided.
+    pub decided_by: RuleOrigin,
+    /// The same in words.
+    pub reason: String,
+    /// The policies that select the pod for this direction, in the order they are asked.
+    pub policies: Vec<PolicyTrace>,
+}
+
+/// A policy that selects the pod.
+#[derive(Debug, Clone, Serialize)]
+pub struct PolicyTrace {
+    /// Its name.
+    pub policy: PolicyRef,
+    /// Where it stands, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<String>,
+    /// Whether it was asked: a tier before it may have decided.
+    pub asked: bool,
+    /// Its rules.
+    pub rules: Vec<RuleTrace>,
+}
+
+/// A rule, and what it says of the flow.
+#[derive(Debug, Clone, Serialize)]
+pub struct RuleTrace {
+    /// Index in `spec.ingress` or `spec.egress`.
+    pub index: usize,
+    /// The rule's own name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// What it does: allow, accept, deny or pass.
+    pub action: &'static str,
+    /// Whether it matches the flow.
+    pub matches: bool,
+    /// On what each peer fails; nothing where one matches.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub peers_miss: Vec<Miss>,
+    /// On what each port fails; nothing where one matches.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports_miss: Vec<Miss>,
+}
+
+impl RuleTrace {
+    /// Whether one of its two halves matches, but not the other.
+    pub fn is_near(&self) -> bool {
+        !self.matches && (self.peers_miss.is_empty() || self.ports_miss.is_empty())
+    }
+}
+
+/// Explains the answer to a flow by the objects.
+pub fn explain(oracle: &Oracle<'_>, flow: &FlowKey, answer: &Answer, places: &Places) -> Explanation {
+    let (source, destination) = (oracle.pod_at(flow.src), oracle.pod_at(flow.dst));
+    let itself = source.filter(|source| destination.is_some_and(|other| other.name == source.name));
+    let side = |pod: Option<&Pod>, finding: &Option<Finding>, direction| {
+        Some(explain_side(oracle, pod?, direction, flow, finding.as_ref()?, places))
+    };
+    Explanation {
+        flow: *flow,
+        from: oracle.describe(flow.src),
+        to: oracle.describe(flow.dst),
+        verdict: answer.verdict(),
+        itself: itself.map(|pod| pod.name.clone()),
+        egress: side(source, &answer.egress, Direction::Egress),
+        ingress: side(destination, &answer.ingress, Direction::Ingress),
+    }
+}
+
+fn explain_side(
+    oracle: &Oracle<'_>,
+    pod: &Pod,
+    direction: Direction,
+    flow: &FlowKey,
+    finding: &Finding,
+    places: &Places,
+) -> Side {
+    let address = if direction == Direction::Egress { flow.dst } else { flow.src };
+    // Where several claim the address, the first one stands for all.
+    let holder = oracle.holders(address)[0];
+    let question = Question {
+        subject: pod,
+        direction,
+        peer: PeerEnd { address, holder },
+        protocol: flow.protocol,
+        dst_port: flow.dst_port,
+    };
+    let mut policies: Vec<PolicyTrace> = Vec::new();
+    policies
+        .extend(oracle.tier(Tier::Admin, &question).map(|policy| trace_cluster(oracle, policy, &question)));
+    let isolating = oracle.isolating(&question);
+    policies.extend(isolating.iter().map(|policy| trace_network(oracle, policy, &question)));
+    if isolating.is_empty() {
+        let baseline = oracle.tier(Tier::Baseline, &question);
+        policies.extend(baseline.map(|policy| trace_cluster(oracle, policy, &question)));
+    }
+    // A tier may select the pod and have nothing to say in this direction.
+    policies.retain(|trace| !trace.rules.is_empty() || is_isolating(&isolating, trace));
+    mark_asked(&mut policies, &finding.origin);
+    for trace in &mut policies {
+        trace.place = places.get(&trace.policy).cloned();
+    }
+    Side {
+        pod: pod.name.clone(),
+        direction,
+        verdict: finding.verdict,
+        decided_by: finding.origin.clone(),
+        reason: finding.origin.to_string(),
+        policies,
+    }
+}
+
+fn is_isolating(isolating: &[&NetworkPolicy], trace: &PolicyTrace) -> bool {
+    isolating.iter().any(|policy| isolation::name(policy) == trace.policy)
+}
+
+/// Policies after the one whose rule decided were not asked.
+fn mark_asked(policies: &mut [PolicyTrace], origin: &RuleOrigin) {
+    let RuleOrigin::Rule { policy: decider, .. } = origin else { return };
+    let mut decided = false;
+    for trace in policies {
+        trace.asked = !decided;
+        decided |= trace.policy == *decider;
+    }
+}
+
+fn trace_network(oracle: &Oracle<'_>, policy: &NetworkPolicy, question: &Question<'_>) -> PolicyTrace {
+    let rules = isolation::rules(policy, question.direction).into_iter().flatten().enumerate();
+    let rules = rules.map(|(index, rule)| {
+        let peers_miss = match &rule.peers {
+            Peers::Everyone => Vec::new(),
+            Peers::Any(peers) => unless_one_matches(peers.iter().map(|peer| {
+                let matches = oracle.network_peer_matches(&policy.namespace, peer, &question.peer);
+                (!matches).then(|| miss::network_peer(oracle, &policy.namespace, peer, &question.peer))
+            })),
+        };
+        let ports_miss = match &rule.ports {
+            Ports::All => Vec::new(),
+            Ports::Any(ports) => {
+                unless_one_matches(ports.iter().map(|port| miss::network_port(port, question)))
+            }
+        };
+        let matches = peers_miss.is_empty() && ports_miss.is_empty();
+        RuleTrace { index, name: None, action: "allow", matches, peers_miss, ports_miss }
+    });
+    PolicyTrace { policy: isolation::name(policy), place: None, asked: true, rules: rules.collect() }
+}
+
+fn trace_cluster(oracle: &Oracle<'_>, policy: &ClusterNetworkPolicy, question: &Question<'_>) -> PolicyTrace {
+    let rules = cluster_tiers::rules(policy, question.direction).iter().enumerate();
+    let rules = rules.map(|(index, rule)| {
+        let peers_miss = unless_one_matches(rule.peers.iter().map(|peer| {
+            let matches = oracle.cluster_peer_matches(peer, &question.peer);
+            (!matches).then(|| miss::cluster_peer(oracle, peer, &question.peer))
+        }));
+        let ports = rule.ports.iter().flatten();
+        let ports_miss = unless_one_matches(ports.map(|port| miss::cluster_port(port, question)));
+        let matches = peers_miss.is_empty() && ports_miss.is_empty();
+        let action = miss::action(rule.action);
+        RuleTrace { index, name: rule.name.clone(), action, matches, peers_miss, ports_miss }
+    });
+    let rules = rules.collect();
+    PolicyTrace { policy: cluster_tiers::name(policy), place: None, asked: true, rules }
+}
+
+/// Every miss; none at all where an entry does not miss.
+fn unless_one_matches(entries: impl Iterator<Item = Option<Miss>>) -> Vec<Miss> {
+    entries.collect::<Option<Vec<Miss>>>().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::flow::Protocol;
+    use crate::policy::cases::read_cases;
+    use crate::policy::read::Source;
+    use crate::policy::trial::Trial;
+
+    const CASE: &str = r"
+name: near misses
+resources:
+  - {apiVersion: v1, kind: Namespace, metadata: {name: far, labels: {team: b}}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: db, namespace: default, labels: {app: db}}, spec: {containers: [{name: c, ports: [{name: pg, containerPort: 5432}]}]}, status: {podIP: 10.0.0.1}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: api, namespace: far, labels: {app: api}}, spec: {containers: [{name: c}]}, status: {podIP: 10.0.0.2}}
+  - apiVersion: networking.k8s.io/v1
+    kind: NetworkPolicy
+    metadata: {name: db, namespace: default}
+    spec:
+      podSelector: {}
+      ingress:
+        - {from: [{namespaceSelector: {matchLabels: {team: a}}}], ports: [{port: pg}]}
+        - {from: [{namespaceSelector: {matchLabels: {team: b}}, podSelector: {matchLabels: {app: web}}}]}
+        - {from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.0.0.0/24]}}]}
+        - {ports: [{port: 1, endPort: 9}, {port: pg, protocol: UDP}]}
+probes: []
+";
+
+    fn explanation(port: u16) -> Explanation {
+        let case = read_cases(&Source::new("case.yaml", CASE)).unwrap().cases.remove(0);
+        let trial = Trial::new(&case);
+        let oracle = Oracle::new(trial.objects());
+        let (src, dst) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
+        let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: port };
+        explain(&oracle, &flow, &oracle.judge(&flow), &Places::new())
+    }
+
+    #[test]
+    fn each_rule_says_on_what_it_fails() {
+        let side = explanation(5432).ingress.unwrap();
+        let rules = &side.policies[0].rules;
+        let misses = |index: usize| {
+            let rule: &RuleTrace = &rules[index];
+            rule.peers_miss
+                .iter()
+                .chain(&rule.ports_miss)
+                .map(|miss| (miss.on, miss.text.as_str()))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(misses(0), [(MissKind::NamespaceLabel, r#"namespace far has team="b", not team=a"#)]);
+        assert_eq!(misses(1), [(MissKind::PodLabel, r#"pod far/api has app="api", not app=web"#)]);
+        assert_eq!(misses(2), [(MissKind::Address, "10.0.0.2 is excepted by 10.0.0.0/24 from 10.0.0.0/8")]);
+        assert_eq!(
+            misses(3),
+            [
+                (MissKind::Port, "TCP 5432 is not TCP 1-9"),
+                (MissKind::Port, "pod default/db has no UDP port named pg"),
+            ]
+        );
+        assert!(rules[..3].iter().all(RuleTrace::is_near));
+    }
+
+    #[test]
+    fn a_rule_that_matches_is_named_and_misses_nothing() {
+        let explanation = explanation(7);
+        assert_eq!(explanation.verdict, Verdict::Allow);
+        let side = explanation.ingress.unwrap();
+        assert_eq!(side.reason, "NetworkPolicy default/db ingress[3]");
+        let matching: Vec<usize> =
+            side.policies[0].rules.iter().filter(|rule| rule.matches).map(|rule| rule.index).collect();
+        assert_eq!(matching, [3]);
+        assert!(explanation.egress.unwrap().policies.is_empty());
+    }
+
+    #[test]
+    fn loaded_tables_tell_the_rule_and_what_else_passes_between_the_two() {
+        let case = read_cases(&Source::new("case.yaml", CASE)).unwrap().cases.remove(0);
+        let objects = Trial::new(&case).objects().to_vec();
+        let compiler = crate::policy::Compiler::from_objects(objects, crate::policy::Options::default());
+        let judge = crate::policy::finding::Judge::new(compiler.into_tables()).unwrap();
+        let (src, dst) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
+        let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: 80 };
+        let explanation = loaded::explain(&judge, &flow);
+        let side = explanation.ingress.as_ref().unwrap();
+        let row: Vec<_> = side.row.iter().map(|span| (span.ports.as_str(), span.verdict)).collect();
+        assert_eq!(row, [("TCP 1-9", Verdict::Allow), ("everything else", Verdict::Deny)]);
+        assert_eq!((explanation.verdict, side.verdict), (Verdict::Deny, Verdict::Deny));
+        let text = explanation.to_string();
+        assert!(text.contains("TCP 1-9: allow: NetworkPolicy default/db ingress[3]"), "{text}");
+        assert_eq!(explanation.egress.unwrap().row.len(), 1, "nothing isolates the source");
+    }
+}

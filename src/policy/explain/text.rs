@@ -1,0 +1,81 @@
+//! An explanation for people.
+
+use std::fmt::{self, Write};
+
+use super::{Explanation, Miss, PolicyTrace, RuleTrace, Side};
+use crate::tables::Verdict;
+
+/// Misses of one half of a rule that are shown.
+const MISSES_SHOWN: usize = 4;
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (verdict, flow) = (word(self.verdict), &self.flow);
+        write!(f, "{verdict}: {} from {} to {}", flow.protocol, self.from, self.to)?;
+        if flow.protocol.has_ports() {
+            write!(f, " port {}", flow.dst_port)?;
+        }
+        writeln!(f)?;
+        if let Some(pod) = &self.itself {
+            return writeln!(f, "  {pod} is both ends: a pod always reaches itself");
+        }
+        if self.egress.is_none() && self.ingress.is_none() {
+            writeln!(f, "  neither end is a pod that policy judges")?;
+        }
+        self.egress.iter().chain(&self.ingress).try_for_each(|side| side.fmt(f))
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "  {} of {}: {}: {}", self.direction, self.pod, word(self.verdict), self.reason)?;
+        self.policies.iter().try_for_each(|policy| policy.fmt(f))
+    }
+}
+
+impl fmt::Display for PolicyTrace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "    {}", self.policy)?;
+        self.place.iter().try_for_each(|place| write!(f, " ({place})"))?;
+        writeln!(f, "{}", if self.asked { "" } else { ", not asked: decided before" })?;
+        if self.rules.is_empty() {
+            writeln!(f, "      isolates and has no rules")?;
+        }
+        self.rules.iter().try_for_each(|rule| rule.fmt(f))
+    }
+}
+
+impl fmt::Display for RuleTrace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "      [{}]", self.index)?;
+        self.name.iter().try_for_each(|name| write!(f, " {name:?}"))?;
+        write!(f, " {}: ", self.action)?;
+        if self.matches {
+            return writeln!(f, "matches");
+        }
+        let near = if self.is_near() { " (came close)" } else { "" };
+        writeln!(f, "no{near}: {}", halves(&self.peers_miss, &self.ports_miss))
+    }
+}
+
+fn halves(peers: &[Miss], ports: &[Miss]) -> String {
+    let halves = [peers, ports].into_iter().filter(|half| !half.is_empty());
+    halves.map(some).collect::<Vec<_>>().join("; and ")
+}
+
+fn some(misses: &[Miss]) -> String {
+    let mut text =
+        misses.iter().take(MISSES_SHOWN).map(|miss| miss.text.clone()).collect::<Vec<_>>().join("; ");
+    if misses.len() > MISSES_SHOWN {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "; and {} more", misses.len() - MISSES_SHOWN);
+    }
+    text
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Allow => "allow",
+        Verdict::Deny => "deny",
+    }
+}

@@ -1,0 +1,126 @@
+//! Containment of rules, as far as it can be told from what is written: a selector with more requirements selects less, a
+//! longer prefix holds less. Says no where it cannot tell.
+
+use ipnet::IpNet;
+
+use crate::policy::objects::{
+    ClusterPeer, ClusterPort, IpBlock, LabelSelector, NetworkPolicyRule, Peer, Peers, PodScope, PortMatch,
+    Ports,
+};
+
+/// Whether every flow that `inner` matches `outer` matches too. Both rules are of policies of one namespace.
+pub(super) fn network_rule(inner: &NetworkPolicyRule, outer: &NetworkPolicyRule) -> bool {
+    peers(&inner.peers, &outer.peers) && ports(&inner.ports, &outer.ports)
+}
+
+/// Whether whatever `inner` selects `outer` selects too.
+pub(super) fn selector(inner: &LabelSelector, outer: &LabelSelector) -> bool {
+    outer.requirements.iter().all(|requirement| inner.requirements.contains(requirement))
+}
+
+/// The same of peers of cluster-wide rules.
+pub(super) fn cluster_peers(inner: &[ClusterPeer], outer: &[ClusterPeer]) -> bool {
+    inner.iter().all(|inner| outer.iter().any(|outer| cluster_peer(inner, outer)))
+}
+
+/// The same of ports of cluster-wide rules.
+pub(super) fn cluster_ports(inner: Option<&[ClusterPort]>, outer: Option<&[ClusterPort]>) -> bool {
+    let (Some(inner), Some(outer)) = (inner, outer) else { return outer.is_none() };
+    inner.iter().all(|inner| outer.iter().any(|outer| cluster_port(inner, outer)))
+}
+
+/// The same of scopes.
+pub(super) fn scope(inner: &PodScope, outer: &PodScope) -> bool {
+    selector(&inner.namespaces, &outer.namespaces) && selector(&inner.pods, &outer.pods)
+}
+
+/// Whether a block holds every address of a prefix.
+pub(super) fn block_holds(prefix: IpNet, block: &IpBlock) -> bool {
+    block.cidr.contains(&prefix) && !block.except.iter().any(|except| overlap(*except, prefix))
+}
+
+fn peers(inner: &Peers, outer: &Peers) -> bool {
+    match (inner, outer) {
+        (_, Peers::Everyone) => true,
+        (Peers::Everyone, Peers::Any(_)) => false,
+        (Peers::Any(inner), Peers::Any(outer)) => {
+            inner.iter().all(|inner| outer.iter().any(|outer| peer(inner, outer)))
+        }
+    }
+}
+
+fn peer(inner: &Peer, outer: &Peer) -> bool {
+    match (inner, outer) {
+        (Peer::IpBlock(inner), Peer::IpBlock(outer)) => block(inner, outer),
+        (
+            Peer::Pods { namespaces: inner_namespaces, pods: inner },
+            Peer::Pods { namespaces: outer_namespaces, pods: outer },
+        ) => {
+            let namespaces = match (inner_namespaces, outer_namespaces) {
+                (None, None) => true,
+                (Some(inner), Some(outer)) => selector(inner, outer),
+                // The own namespace is one of all.
+                (None, Some(outer)) => outer.is_everything(),
+                (Some(_), None) => false,
+            };
+            namespaces && selector(inner, outer)
+        }
+        _ => false,
+    }
+}
+
+/// An address that the outer block takes out, the inner one must not have either.
+fn block(inner: &IpBlock, outer: &IpBlock) -> bool {
+    let taken_out =
+        |except: &IpNet| !overlap(*except, inner.cidr) || inner.except.iter().any(|own| own.contains(except));
+    outer.cidr.contains(&inner.cidr) && outer.except.iter().all(taken_out)
+}
+
+/// Of two prefixes one holds the other, or they have nothing in common.
+fn overlap(a: IpNet, b: IpNet) -> bool {
+    a.contains(&b) || b.contains(&a)
+}
+
+fn ports(inner: &Ports, outer: &Ports) -> bool {
+    match (inner, outer) {
+        (_, Ports::All) => true,
+        (Ports::All, Ports::Any(_)) => false,
+        (Ports::Any(inner), Ports::Any(outer)) => {
+            inner.iter().all(|inner| outer.iter().any(|outer| port(inner, outer)))
+        }
+    }
+}
+
+fn port(inner: &PortMatch, outer: &PortMatch) -> bool {
+    match (inner, outer) {
+        (
+            PortMatch::Range { protocol: a, first, last },
+            PortMatch::Range { protocol: b, first: lowest, last: highest },
+        ) => a == b && lowest <= first && last <= highest,
+        (
+            PortMatch::Named { protocol: a, .. },
+            PortMatch::Range { protocol: b, first: 0 | 1, last: u16::MAX },
+        ) => a == b,
+        (inner, outer) => inner == outer,
+    }
+}
+
+fn cluster_peer(inner: &ClusterPeer, outer: &ClusterPeer) -> bool {
+    match (inner, outer) {
+        (_, ClusterPeer::Everyone) => true,
+        (ClusterPeer::Pods(inner), ClusterPeer::Pods(outer)) => scope(inner, outer),
+        (ClusterPeer::Network(inner), ClusterPeer::Network(outer)) => outer.contains(inner),
+        (ClusterPeer::Nodes(inner), ClusterPeer::Nodes(outer)) => selector(inner, outer),
+        (inner, outer) => inner == outer,
+    }
+}
+
+fn cluster_port(inner: &ClusterPort, outer: &ClusterPort) -> bool {
+    match (inner, outer) {
+        (
+            ClusterPort::Range { protocol: a, first, last },
+            ClusterPort::Range { protocol: b, first: lowest, last: highest },
+        ) => a == b && lowest <= first && last <= highest,
+        (inner, outer) => inner == outer,
+    }
+}

@@ -1,0 +1,74 @@
+//! Egress isolation that blocks DNS: pods may connect to some places, but cannot look up where those are.
+//!
+//! Pods that may connect nowhere are left alone: that is what their policies say.
+
+use std::collections::BTreeMap;
+
+use super::{Check, LintFinding, Scene};
+use crate::net::flow::Protocol;
+use crate::policy::objects::{
+    ClusterAction, ClusterPort, NetworkPolicy, NetworkPolicyRule, Pod, PortMatch, Ports, Tier,
+};
+use crate::policy::oracle::{isolation, selectors};
+use crate::tables::{Direction, PodName, PolicyRef};
+
+const DNS: u16 = 53;
+
+pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
+    let mut blocked: BTreeMap<PolicyRef, Vec<&PodName>> = BTreeMap::new();
+    for pod in &scene.pods {
+        let isolating = isolating(scene, pod);
+        let rules = || isolating.iter().flat_map(|policy| policy.egress.iter().flatten());
+        if rules().next().is_none() || rules().any(allows_dns) || admin_accepts_dns(scene, pod) {
+            continue;
+        }
+        for policy in
+            isolating.iter().filter(|policy| policy.egress.as_ref().is_some_and(|rules| !rules.is_empty()))
+        {
+            blocked.entry(isolation::name(policy)).or_default().push(&pod.name);
+        }
+    }
+    for (policy, pods) in blocked {
+        let others = if pods.len() > 1 { format!(" and {} more", pods.len() - 1) } else { String::new() };
+        let message = format!(
+            "blocks DNS: pod {}{others} may connect to some places, but to UDP port {DNS} nowhere",
+            pods[0]
+        );
+        found.push(LintFinding { policy, path: "spec.egress".to_owned(), check: Check::BlocksDns, message });
+    }
+}
+
+fn isolating<'a>(scene: &Scene<'a>, pod: &Pod) -> Vec<&'a NetworkPolicy> {
+    let of_namespace = scene.network.iter().filter(|policy| policy.namespace == pod.name.namespace);
+    let selecting = of_namespace.filter(|policy| selectors::selects(&policy.pod_selector, &pod.labels));
+    selecting.filter(|policy| isolation::rules(policy, Direction::Egress).is_some()).copied().collect()
+}
+
+/// Whether a rule lets through UDP 53 to anyone at all; a named port may be any number.
+fn allows_dns(rule: &NetworkPolicyRule) -> bool {
+    match &rule.ports {
+        Ports::All => true,
+        Ports::Any(ports) => ports.iter().any(|port| match port {
+            PortMatch::Range { protocol, first, last } => {
+                *protocol == Protocol::UDP && (*first..=*last).contains(&DNS)
+            }
+            PortMatch::Named { protocol, .. } => *protocol == Protocol::UDP,
+        }),
+    }
+}
+
+fn admin_accepts_dns(scene: &Scene<'_>, pod: &Pod) -> bool {
+    let admin = scene.cluster.iter().filter(|policy| policy.tier == Tier::Admin);
+    let of_pod = admin.filter(|policy| scene.oracle.scope_holds(&policy.subject, pod));
+    let accepting =
+        of_pod.flat_map(|policy| &policy.egress).filter(|rule| rule.action == ClusterAction::Accept);
+    accepting.into_iter().any(|rule| match &rule.ports {
+        None => true,
+        Some(ports) => ports.iter().any(|port| match port {
+            ClusterPort::Range { protocol, first, last } => {
+                *protocol == Protocol::UDP && (*first..=*last).contains(&DNS)
+            }
+            ClusterPort::Named { protocol, .. } => protocol.is_none_or(|protocol| protocol == Protocol::UDP),
+        }),
+    })
+}

@@ -1,0 +1,93 @@
+//! A named port that no pod has: the entry matches nothing.
+
+use super::{Check, LintFinding, Scene};
+use crate::net::flow::Protocol;
+use crate::policy::objects::{ClusterPeer, ClusterPort, NetworkPolicyRule, Pod, PortMatch, Ports};
+use crate::policy::oracle::{Holder, PeerEnd, cluster_tiers, isolation, selectors};
+use crate::tables::{Direction, PolicyRef};
+
+pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
+    for direction in [Direction::Ingress, Direction::Egress] {
+        for policy in &scene.network {
+            let selected = |pod: &Pod| {
+                pod.name.namespace == policy.namespace
+                    && selectors::selects(&policy.pod_selector, &pod.labels)
+            };
+            for (index, rule) in isolation::rules(policy, direction).into_iter().flatten().enumerate() {
+                let destination = |pod: &Pod| match direction {
+                    Direction::Ingress => selected(pod),
+                    Direction::Egress => network_peers_hold(scene, &policy.namespace, rule, pod),
+                };
+                let Ports::Any(ports) = &rule.ports else { continue };
+                for (at, port) in ports.iter().enumerate() {
+                    if let PortMatch::Named { protocol, name } = port {
+                        let path = format!("spec.{direction}[{index}].ports[{at}].port");
+                        let asked = (Some(*protocol), name.as_str());
+                        look(scene, isolation::name(policy), path, asked, &destination, found);
+                    }
+                }
+            }
+        }
+        for policy in &scene.cluster {
+            for (index, rule) in cluster_tiers::rules(policy, direction).iter().enumerate() {
+                let destination = |pod: &Pod| match direction {
+                    Direction::Ingress => scene.oracle.scope_holds(&policy.subject, pod),
+                    Direction::Egress => cluster_peers_hold(scene, &rule.peers, pod),
+                };
+                for (at, port) in rule.ports.iter().flatten().enumerate() {
+                    if let ClusterPort::Named { protocol, name } = port {
+                        let path = format!("spec.{direction}[{index}].protocols[{at}]");
+                        let asked = (*protocol, name.as_str());
+                        look(scene, cluster_tiers::name(policy), path, asked, &destination, found);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn look(
+    scene: &Scene<'_>,
+    policy: PolicyRef,
+    path: String,
+    (protocol, name): (Option<Protocol>, &str),
+    destination: &dyn Fn(&Pod) -> bool,
+    found: &mut Vec<LintFinding>,
+) {
+    let mut destinations = scene.pods.iter().filter(|pod| destination(pod)).peekable();
+    if destinations.peek().is_none() {
+        return;
+    }
+    let has = |pod: &Pod, protocol: Option<Protocol>| {
+        pod.ports.iter().any(|port| {
+            port.name.as_deref() == Some(name) && protocol.is_none_or(|protocol| protocol == port.protocol)
+        })
+    };
+    let (mut any, mut other) = (false, false);
+    for pod in destinations {
+        any |= has(pod, protocol);
+        other |= has(pod, None);
+    }
+    if any {
+        return;
+    }
+    let protocol = protocol.map(|protocol| format!("{protocol} ")).unwrap_or_default();
+    let hint = if other { " (one of another protocol is there)" } else { "" };
+    let message = format!("matches nothing: no destination pod has a {protocol}port named {name:?}{hint}");
+    found.push(LintFinding { policy, path, check: Check::NamedPortMissing, message });
+}
+
+fn network_peers_hold(scene: &Scene<'_>, namespace: &str, rule: &NetworkPolicyRule, pod: &Pod) -> bool {
+    ends(pod).any(|end| scene.oracle.network_peers_match(namespace, &rule.peers, &end))
+}
+
+fn cluster_peers_hold(scene: &Scene<'_>, peers: &[ClusterPeer], pod: &Pod) -> bool {
+    ends(pod).any(|end| scene.oracle.cluster_peers_match(peers, &end))
+}
+
+/// A pod as a peer, by each of its addresses; one that waits has none, and only its labels count.
+fn ends(pod: &Pod) -> impl Iterator<Item = PeerEnd<'_>> {
+    let waiting = pod.addresses.is_empty().then_some(std::net::Ipv4Addr::UNSPECIFIED.into());
+    let addresses = pod.addresses.iter().copied().chain(waiting);
+    addresses.map(move |address| PeerEnd { address, holder: Holder::Pod(pod) })
+}

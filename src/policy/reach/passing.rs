@@ -1,0 +1,45 @@
+//! What passes from one end to another, by one set of tables.
+
+use std::collections::HashMap;
+
+use super::{End, Traffic, View};
+use crate::ids::RowId;
+use crate::policy::finding::Judge;
+
+/// Works out what passes, and remembers it by pair of rows.
+pub struct Passing<'a> {
+    judge: &'a Judge,
+    /// Which of the tables of an end's views these are.
+    table: usize,
+    known: HashMap<(Option<RowId>, Option<RowId>), Traffic>,
+}
+
+impl<'a> Passing<'a> {
+    /// By the tables that have the index `table` in the views of ends.
+    pub fn new(judge: &'a Judge, table: usize) -> Passing<'a> {
+        Passing { judge, table, known: HashMap::new() }
+    }
+
+    /// What passes in a family. None where the two have no address of it in common, or neither is a pod: such traffic is none
+    /// of the switch's.
+    pub fn between(&mut self, from: &End, to: &End, family: usize) -> Option<&Traffic> {
+        let (source, destination) = (from.views[self.table][family]?, to.views[self.table][family]?);
+        if source.acls.is_none() && destination.acls.is_none() {
+            return None;
+        }
+        let rows = self.rows(source, destination);
+        let tables = self.judge.tables();
+        Some(self.known.entry(rows).or_insert_with(|| {
+            let allowed = |row: RowId| Traffic::allowed(&tables.rows[&row]);
+            let sides = [rows.0, rows.1].into_iter().flatten().map(allowed);
+            sides.fold(Traffic::everything(), |all, side| all.and(&side))
+        }))
+    }
+
+    fn rows(&self, source: View, destination: View) -> (Option<RowId>, Option<RowId>) {
+        let acls = &self.judge.tables().acls;
+        let egress = source.acls.map(|(egress, _)| acls[&egress].row(destination.class));
+        let ingress = destination.acls.map(|(_, ingress)| acls[&ingress].row(source.class));
+        (egress, ingress)
+    }
+}

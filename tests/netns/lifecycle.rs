@@ -1,0 +1,165 @@
+//! Ports come and go, switches die, and nothing leaks.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use palisade::lab::Pod;
+use palisade::lab::traffic::{Server, Services, transfer};
+
+use crate::support::{
+    PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_cut_off, eventually,
+};
+
+/// Datagrams from one pod to another, until this is dropped.
+struct Flood {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Flood {
+    fn start(from: &Pod, to: &Pod) -> Flood {
+        let socket = from.run(|| UdpSocket::bind(SocketAddr::new(from.v4().into(), 0))).unwrap().unwrap();
+        let to = SocketAddr::new(to.v4().into(), PORT + 1);
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = stop.clone();
+        let thread = std::thread::spawn(move || {
+            while !told.load(Ordering::Relaxed) {
+                // The port may be closed at the other end, and the way may be cut: that is what the test is about.
+                let _ = socket.send_to(&[7; 200], to);
+            }
+        });
+        Flood { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+#[test]
+fn a_port_removed_under_traffic_gives_its_frames_back_and_others_go_on() {
+    let Some(_alone) = alone() else { return };
+    let rig = Rig::up(&["one", "two", "noisy"], 1);
+    let (one, two, noisy) = (rig.pod("one"), rig.pod("two"), rig.pod("noisy"));
+    let _server = Server::start(&two, &[PORT], Services::Tcp).unwrap();
+    {
+        let _floods = [Flood::start(&noisy, &one), Flood::start(&one, &noisy)];
+        for _ in 0..5 {
+            transfer(&one, two.v4().into(), PORT, 1 << 16, PATIENCE).unwrap();
+            rig.switch.detach(&noisy).unwrap();
+            transfer(&one, two.v4().into(), PORT, 1 << 16, PATIENCE).unwrap();
+            rig.switch.attach(&noisy).unwrap();
+        }
+    }
+    for pod in [&one, &two, &noisy] {
+        rig.switch.detach(pod).unwrap();
+    }
+    eventually("every frame is free when every port is closed", || {
+        let counters = rig.counters();
+        counters.workers.values().all(|worker| worker.frames == worker.frames_free)
+    });
+}
+
+#[test]
+fn a_killed_switch_stops_all_traffic_leaks_none_to_the_host_and_a_restart_works() {
+    let Some(_alone) = alone() else { return };
+    let mut rig = Rig::up(&["client", "server"], 1);
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let address = SocketAddr::new(server.v4().into(), PORT);
+    let listener = server.run(|| TcpListener::bind(address)).unwrap().unwrap();
+    let mut open = client.run(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap().unwrap();
+    let (mut accepted, _) = listener.accept().unwrap();
+    drop(listener);
+    let echo = Server::start(&server, &[PORT + 2], Services::Both).unwrap();
+    let sink =
+        server.run(|| UdpSocket::bind(SocketAddr::new(server.v4().into(), PORT + 1))).unwrap().unwrap();
+    sink.set_nonblocking(true).unwrap();
+    let taps: Vec<Tap> = [&client, &server].map(|pod| Tap::on(&pod.plan().host_interface)).into();
+    {
+        let _flood = Flood::start(&client, &server);
+        eventually("the flood arrives", || sink.recv(&mut [0; 300]).is_ok());
+        rig.switch.kill().unwrap();
+        while sink.recv(&mut [0; 300]).is_ok() {}
+        std::thread::sleep(Duration::from_millis(100));
+        while sink.recv(&mut [0; 300]).is_ok() {}
+        // The flood goes on against a wall for a while.
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(sink.recv(&mut [0; 300]).is_err(), "a frame reached the other pod");
+        let leaked: Vec<String> = taps.into_iter().flat_map(Tap::frames).collect();
+        assert!(leaked.is_empty(), "{leaked:?} reached the host's stack");
+    }
+    let switch = Rig::start(&mut rig.lab, "");
+    rig = Rig { switch, lab: rig.lab };
+    assert_eq!(
+        palisade::lab::traffic::tcp_connect(&client, server.v4().into(), PORT + 2, PATIENCE).unwrap(),
+        palisade::lab::traffic::Outcome::Allowed
+    );
+    drop(echo);
+    // A connection from before is picked up in its middle.
+    open.write_all(b"still here").unwrap();
+    let mut heard = [0; 10];
+    accepted.set_read_timeout(Some(PATIENCE)).unwrap();
+    accepted.read_exact(&mut heard).unwrap();
+    assert_eq!(&heard, b"still here");
+    assert_accounted(&rig.counters());
+}
+
+#[test]
+fn a_switch_that_stops_cleanly_stays_closed() {
+    let Some(_alone) = alone() else { return };
+    let rig = Rig::up(&["client", "server"], 1);
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let _server = Server::start(&server, &[PORT], Services::Tcp).unwrap();
+    assert_connects(&client, server.v4().into());
+    let Rig { switch, lab } = rig;
+    let socket = lab.directory().join("control.sock");
+    assert!(socket.exists());
+    assert!(switch.stop().unwrap().success());
+    assert!(!socket.exists(), "the control socket goes with the switch");
+    let tap = Tap::on(&client.plan().host_interface);
+    assert_cut_off(&client, server.v4().into());
+    let leaked = tap.frames();
+    assert!(leaked.is_empty(), "{leaked:?} reached the host's stack");
+}
+
+/// What the host's stack hears from an interface: a capture behind the XDP hook, where the stack begins.
+struct Tap(std::process::Child);
+
+impl Tap {
+    fn on(interface: &str) -> Tap {
+        let mut child = std::process::Command::new("tcpdump")
+            .args(["-Q", "in", "-n", "-l", "--immediate-mode", "-i", interface])
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("tcpdump, which `make setup` installs");
+        // It says so when it listens.
+        let mut said = [0; 1];
+        child.stderr.as_mut().unwrap().read_exact(&mut said).unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        Tap(child)
+    }
+
+    /// Frames heard, a line each; ends the capture.
+    fn frames(mut self) -> Vec<String> {
+        let pid = rustix::process::Pid::from_raw(self.0.id() as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let mut text = String::new();
+        self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+        text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

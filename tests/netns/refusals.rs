@@ -1,0 +1,76 @@
+//! What cannot work is refused in a sentence, with exit code 2, and nothing is left behind.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use palisade::lab::{Lab, LabSpec};
+
+use crate::support::{Rig, alone};
+
+fn start(directory: &Path, config: &str) -> Output {
+    let file = directory.join("broken.toml");
+    let socket = directory.join("broken.sock");
+    std::fs::write(&file, format!("{config}\n[control]\nsocket = \"{}\"\n", socket.display())).unwrap();
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_palisade")).arg("run").arg("--config").arg(&file).output().unwrap();
+    assert!(!socket.exists(), "a socket is left behind");
+    output
+}
+
+fn assert_refused(output: &Output, says: &[&str]) {
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    for words in says {
+        assert!(text.contains(words), "{words:?} is not in: {text}");
+    }
+}
+
+fn has_program(interface: &str) -> bool {
+    let output = Command::new("ip").args(["-d", "link", "show", "dev", interface]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).contains("xdp")
+}
+
+#[test]
+fn a_start_that_fails_says_why_and_leaves_nothing() {
+    let Some(_alone) = alone() else { return };
+    let lab = Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["good", "bad"]).unwrap() }).unwrap();
+    let good = lab.pod("good").unwrap().plan().host_interface.clone();
+    let bad = lab.pod("bad").unwrap().plan().host_interface.clone();
+    let directory = lab.directory();
+    let ports = |last: &str| {
+        format!(
+            "[[ports]]\nname = \"good\"\nkind = \"pod\"\ninterface = {good:?}\n\
+             [[ports]]\nname = \"bad\"\nkind = \"pod\"\ninterface = {last:?}\n"
+        )
+    };
+    let cores = |cores: &str| format!("[workers]\ncores = {cores}\n");
+
+    let output = start(&directory, &format!("{}{}", cores("[0]"), ports("nosuch0")));
+    assert_refused(&output, &["nosuch0", "does not exist"]);
+    assert!(!has_program(&good), "the port that could be opened is open still");
+
+    let output = start(&directory, &format!("{}{}", cores("[0, 1]"), ports(&bad)));
+    assert_refused(&output, &[&good, "queue", "2 workers", "numrxqueues 2"]);
+
+    let status = Command::new("ip").args(["link", "set", "dev", &bad, "mtu", "9000"]).status().unwrap();
+    assert!(status.success());
+    let output = start(&directory, &format!("{}{}", cores("[0]"), ports(&bad)));
+    assert_refused(&output, &[&bad, "MTU 9000", "at most"]);
+    assert!(!has_program(&good) && !has_program(&bad));
+
+    let output = start(&directory, "[worker]\ncores = [0]\n");
+    assert_refused(&output, &["worker", "workers"]);
+}
+
+#[test]
+fn bad_requests_change_nothing() {
+    let Some(_alone) = alone() else { return };
+    let rig = Rig::up(&["one"], 1);
+    let client = rig.switch.client();
+    let before = (client.tables().unwrap(), client.ports().unwrap(), client.pods().unwrap());
+    let bad = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\n\
+               spec:\n  podSelector: {}\n  ingress: [{ports: [{port: 90, endPort: 80}]}]\n";
+    let error = rig.switch.apply(bad).unwrap_err().to_string();
+    assert!(error.contains("spec.ingress[0].ports[0].endPort"), "{error}");
+    assert_eq!(before, (client.tables().unwrap(), client.ports().unwrap(), client.pods().unwrap()));
+}

@@ -1,0 +1,87 @@
+//! What the kernel's stacks exchange arrives, and is counted.
+
+use palisade::lab::traffic::{Server, Services, transfer};
+use palisade::lab::{GATEWAY_V4, GATEWAY_V6};
+
+use crate::support::{
+    PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_pings, assert_udp, eventually,
+};
+
+const MEGABYTE: u64 = 1 << 20;
+
+#[test]
+fn tcp_udp_and_ping_cross_intact_in_both_families() {
+    let Some(_alone) = alone() else { return };
+    let rig = Rig::up(&["client", "server"], 1);
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
+    for address in server.addresses() {
+        transfer(&client, address, PORT, MEGABYTE, PATIENCE).unwrap();
+        assert_udp(&client, address);
+        assert_pings(&client, address);
+    }
+    assert_pings(&client, GATEWAY_V4.into());
+    let counters = rig.counters();
+    assert_accounted(&counters);
+    assert_eq!(rig.drops().into_keys().collect::<Vec<_>>(), Vec::<String>::new());
+    assert!(counters.ports.values().all(|port| port.forwarded > 700 && port.transmitted > 700));
+    let echo = counters.ports.values().map(|port| port.consumed).sum::<u64>();
+    assert!(echo >= 1, "the echo to the gateway is consumed");
+}
+
+#[test]
+fn the_gateway_is_found_by_neighbour_discovery_and_arp() {
+    let Some(_alone) = alone() else { return };
+    let rig = Rig::up(&["one", "two"], 1);
+    let one = rig.pod("one");
+    assert_pings(&one, GATEWAY_V4.into());
+    assert_pings(&one, rig.pod("two").v6().into());
+    let neighbours = one.output(std::process::Command::new("ip").args(["neigh", "show"])).unwrap();
+    let text = String::from_utf8(neighbours.stdout).unwrap();
+    for gateway in [GATEWAY_V4.to_string(), GATEWAY_V6.to_string()] {
+        let entry = text.lines().find(|line| line.starts_with(&format!("{gateway} ")));
+        assert!(entry.is_some_and(|entry| entry.contains("lladdr 02:50:41:4c:00:01")), "{text}");
+    }
+}
+
+#[test]
+fn with_two_workers_flows_cross_between_queues_and_none_is_lost() {
+    let Some(_alone) = alone() else { return };
+    let rig = Rig::up(&["client", "server"], 2);
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
+    for address in server.addresses() {
+        for _ in 0..16 {
+            transfer(&client, address, PORT, MEGABYTE / 8, PATIENCE).unwrap();
+            assert_udp(&client, address);
+        }
+    }
+    // The queue of each direction is chosen by the kernel's hash: of 64 flows some have their directions on two workers.
+    let counters = rig.counters();
+    assert_accounted(&counters);
+    assert_eq!(counters.workers.len(), 2);
+    for (number, worker) in &counters.workers {
+        assert!(worker.received > 100, "worker {number} had nothing to do: {worker:?}");
+        assert!(worker.flows_entered > 0, "worker {number} entered no flow: {worker:?}");
+    }
+    assert!(rig.drops().is_empty(), "{:?}", rig.drops());
+    let flows = rig.switch.client().flows(1000, None).unwrap();
+    let answered = flows.iter().filter(|flow| flow.packets > 0 && flow.reply_packets > 0).count();
+    assert!(answered >= 64, "each flow is one entry, with both directions: {answered}");
+}
+
+#[test]
+fn two_pods_that_open_to_each_other_at_once_are_two_flows() {
+    let Some(_alone) = alone() else { return };
+    let rig = Rig::up(&["one", "two"], 1);
+    let (one, two) = (rig.pod("one"), rig.pod("two"));
+    let _one = Server::start(&one, &[PORT], Services::Tcp).unwrap();
+    let _two = Server::start(&two, &[PORT], Services::Tcp).unwrap();
+    assert_connects(&one, two.v4().into());
+    assert_connects(&two, one.v4().into());
+    eventually("two flows, each from its own side", || {
+        let flows = rig.switch.client().flows(10, None).unwrap();
+        let sources: std::collections::BTreeSet<_> = flows.iter().map(|flow| flow.key.src).collect();
+        sources.len() == 2
+    });
+}

@@ -1,0 +1,238 @@
+//! The commands about policies, as a user calls them: what they print, and how they exit.
+
+use std::fs;
+use std::path::PathBuf;
+
+use assert_cmd::Command;
+
+const PODS: &str = "
+{apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, spec: {containers: [{name: c}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: api, namespace: shop, labels: {app: api}}, spec: {containers: [{name: c}]}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, labels: {app: web}}, spec: {containers: [{name: c}]}}
+";
+
+/// A policy that lets some pods reach the database on a range of ports.
+fn policy(app: &str, first: u16, last: u16) -> String {
+    format!(
+        "apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {{name: db, namespace: shop}}
+spec:
+  podSelector: {{matchLabels: {{app: db}}}}
+  ingress: [{{from: [{{podSelector: {{matchLabels: {{app: {app}}}}}}}], ports: [{{port: {first}, endPort: {last}}}]}}]
+"
+    )
+}
+
+/// A directory of its own, removed at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("palisade-commands-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        let scratch = Scratch(path);
+        scratch.write("pods.yaml", PODS);
+        scratch
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.0.join(name), text).unwrap();
+    }
+
+    /// Runs `palisade` here; gives its exit code and what it printed.
+    fn palisade(&self, arguments: &str) -> (i32, String, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
+        let output = command.current_dir(&self.0).args(arguments.split(' ')).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+    }
+
+    fn json(&self, arguments: &str) -> serde_json::Value {
+        let (_, printed, errors) = self.palisade(arguments);
+        serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}{errors}"))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn cases(expect: &str) -> String {
+    let resources: String = PODS.split("---").flat_map(|pod| ["  - ", pod.trim(), "\n"]).collect();
+    let policy = policy("api", 5432, 5432).replace('\n', "\n    ");
+    format!(
+        "name: the database\nresources:\n{resources}  - {}\nprobes:\n  \
+         - {{from: {{pod: shop/api}}, to: {{pod: shop/db}}, port: 5432, expect: allow}}\n  \
+         - {{from: {{pod: shop/web}}, to: {{pod: shop/db}}, port: 5432, expect: {expect}}}\n",
+        policy.trim_end()
+    )
+}
+
+#[test]
+fn test_counts_what_passed_and_explains_what_failed() {
+    let scratch = Scratch::new("test");
+    scratch.write("good.yaml", &cases("deny"));
+    let (code, printed, _) = scratch.palisade("test good.yaml");
+    assert_eq!((code, printed.as_str()), (0, "cases: 1 passed, 0 failed\nprobes: 2 passed, 0 failed\n"));
+
+    scratch.write("bad.yaml", &cases("allow"));
+    let (code, printed, _) = scratch.palisade("test bad.yaml");
+    assert_eq!(code, 1);
+    assert!(
+        printed.contains("TCP from shop/web to shop/db port 5432: expected allow, got deny"),
+        "{printed}"
+    );
+    assert!(printed.contains(r#"pod shop/web has app="web", not app=api"#), "{printed}");
+    assert!(printed.ends_with("cases: 0 passed, 1 failed\nprobes: 1 passed, 1 failed\n"), "{printed}");
+
+    let json = scratch.json("test good.yaml bad.yaml --output json");
+    assert_eq!(json["probes"], serde_json::json!({"passed": 3, "failed": 1}));
+    assert_eq!(json["results"][1]["failures"][0]["got"], "deny");
+    let (_, junit, _) = scratch.palisade("test bad.yaml --output junit");
+    assert!(junit.contains("<testsuites tests=\"1\" failures=\"1\">"), "{junit}");
+}
+
+#[test]
+fn the_case_in_the_documentation_passes() {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/policy-tests.md")).unwrap();
+    let (_, rest) = page.split_once("    name: only the API").unwrap();
+    let (case, _) = rest.split_once("**resources**").unwrap();
+    let scratch = Scratch::new("page");
+    let unindented: String = format!("    name: only the API{case}")
+        .lines()
+        .flat_map(|line| [line.get(4..).unwrap_or(""), "\n"])
+        .collect();
+    scratch.write("case.yaml", &unindented);
+    let (code, printed, errors) = scratch.palisade("test case.yaml");
+    assert_eq!(
+        (code, printed.as_str()),
+        (0, "cases: 1 passed, 0 failed\nprobes: 3 passed, 0 failed\n"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn test_refuses_a_pod_that_is_not_there_and_a_filter_that_matches_nothing() {
+    let scratch = Scratch::new("refuse");
+    scratch.write("typo.yaml", &cases("deny").replace("{pod: shop/web}", "{pod: shop/wep}"));
+    let (code, _, errors) = scratch.palisade("test typo.yaml");
+    assert_eq!(code, 2);
+    assert!(
+        errors.contains("typo.yaml:") && errors.contains("there is no pod shop/wep: is it shop/web?"),
+        "{errors}"
+    );
+    let (code, _, errors) = scratch.palisade("test typo.yaml --filter cache");
+    assert_eq!(code, 2);
+    assert!(errors.contains("none of 1 cases has a name that matches cache"), "{errors}");
+}
+
+#[test]
+fn explain_says_which_rule_decides_and_exits_by_the_verdict() {
+    let scratch = Scratch::new("explain");
+    scratch.write("policy.yaml", &policy("api", 5432, 5440));
+    let (code, printed, errors) =
+        scratch.palisade("explain --from shop/api --to shop/db --port 5433 pods.yaml policy.yaml");
+    assert_eq!(code, 0, "{errors}");
+    assert!(printed.contains("ingress of shop/db: allow: NetworkPolicy shop/db ingress[0]"), "{printed}");
+    let (code, printed, _) =
+        scratch.palisade("explain --from shop/api --to shop/db --port 80 pods.yaml policy.yaml");
+    assert_eq!(code, 1);
+    assert!(printed.contains("NetworkPolicy shop/db (policy.yaml:1)"), "{printed}");
+    assert!(printed.contains("[0] allow: no (came close): TCP 80 is not TCP 5432-5440"), "{printed}");
+    let json =
+        scratch.json("explain --from 192.0.2.7 --to shop/db --port 80 pods.yaml policy.yaml --output json");
+    assert_eq!(json[0]["ingress"]["policies"][0]["rules"][0]["peers_miss"][0]["on"], "not-a-pod");
+    let (code, ..) = scratch.palisade("explain --from shop/api --to shop/db pods.yaml");
+    assert_eq!(code, 2, "TCP needs a port");
+}
+
+#[test]
+fn diff_tells_exactly_the_ports_that_open_and_close() {
+    let scratch = Scratch::new("diff");
+    scratch.write("old.yaml", &policy("api", 5432, 5440));
+    scratch.write("new.yaml", &policy("api", 5435, 5450));
+    let (code, printed, errors) = scratch.palisade("diff old.yaml new.yaml --with pods.yaml");
+    assert_eq!(code, 1, "{errors}");
+    let expected = "+ opens  TCP 5441-5450\n    from shop/api\n    to   shop/db\n- closes TCP 5432-5434\n    from shop/api\n    to   shop/db\n";
+    assert_eq!(printed, expected);
+    let (code, ..) = scratch.palisade("diff old.yaml new.yaml --with pods.yaml --assert-no-opening");
+    assert_eq!(code, 1);
+
+    scratch.write("less.yaml", &policy("api", 5433, 5434));
+    let (code, ..) = scratch.palisade("diff old.yaml less.yaml --with pods.yaml --assert-no-opening");
+    assert_eq!(code, 0, "closing is no opening");
+    let (code, printed, _) = scratch.palisade("diff old.yaml old.yaml --with pods.yaml");
+    assert_eq!((code, printed.as_str()), (0, "No connection opens or closes.\n"));
+}
+
+#[test]
+fn diff_names_whom_a_change_is_about() {
+    let scratch = Scratch::new("names");
+    scratch.write("old.yaml", &policy("api", 5432, 5432));
+    scratch.write("none.yaml", "");
+    let json = scratch.json("diff old.yaml none.yaml --with pods.yaml --output json");
+    let changes = json["changes"].as_array().unwrap();
+    let from: Vec<&str> = changes.iter().map(|change| change["from"].as_str().unwrap()).collect();
+    assert_eq!(from, ["shop/api", "shop/web and 0.0.0.0/0, ::/0"], "{json:#}");
+    assert!(changes.iter().all(|change| change["turn"] == "opens" && change["to"] == "shop/db"));
+    assert_eq!(changes[0]["traffic"]["TCP"], serde_json::json!(["0-5431", "5433-65535"]));
+}
+
+#[test]
+fn matrix_has_every_form() {
+    let scratch = Scratch::new("matrix");
+    scratch.write("policy.yaml", &policy("api", 5432, 5432));
+    let forms = [
+        ("table", "TCP 5432"),
+        ("csv", "\"shop/api\",\"shop/db\",\"TCP 5432\""),
+        ("dot", "[label=\"TCP 5432\"]"),
+        ("html", "shop/api to shop/db: TCP 5432"),
+    ];
+    for (form, holds) in forms {
+        let (code, printed, errors) =
+            scratch.palisade(&format!("matrix pods.yaml policy.yaml --output {form}"));
+        assert_eq!(code, 0, "{errors}");
+        assert!(printed.contains(holds), "{form}: {printed}");
+    }
+    let json = scratch.json("matrix pods.yaml policy.yaml --output json");
+    assert_eq!(json["ends"].as_array().unwrap().len(), 4, "three pods and the rest of the world");
+    let alike = scratch.json("matrix pods.yaml --output json");
+    assert_eq!(alike["ends"][0]["name"], "all pods");
+    assert_eq!(
+        scratch.json("matrix pods.yaml --each-pod --output json")["ends"].as_array().unwrap().len(),
+        4
+    );
+}
+
+#[test]
+fn lint_names_the_file_and_the_line() {
+    let scratch = Scratch::new("lint");
+    scratch.write(
+        "policy.yaml",
+        &format!("# who reaches the database\n{}", policy("api", 5432, 5432).replace("app: db", "app: dbx")),
+    );
+    let (code, printed, _) = scratch.palisade("lint pods.yaml policy.yaml");
+    assert_eq!(code, 1);
+    let expected = "policy.yaml:2: NetworkPolicy shop/db spec.podSelector: selects no pod: none in namespace shop matches app=dbx [selects-no-pod]\n";
+    assert_eq!(printed, expected);
+    scratch.write("policy.yaml", &policy("api", 5432, 5432));
+    assert_eq!(scratch.palisade("lint pods.yaml policy.yaml").0, 0);
+}
+
+#[test]
+fn a_file_that_is_not_there_exits_with_two() {
+    let scratch = Scratch::new("missing");
+    for command in
+        ["test", "lint", "matrix", "diff pods.yaml", "explain --from 10.0.0.1 --to 10.0.0.2 --port 1"]
+    {
+        let (code, _, errors) = scratch.palisade(&format!("{command} nowhere.yaml"));
+        assert_eq!(code, 2, "{command}");
+        assert!(errors.contains("nowhere.yaml"), "{command}: {errors}");
+    }
+}
