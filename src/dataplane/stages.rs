@@ -177,7 +177,7 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
         // Others route behind these ports: any source but those that are elsewhere for sure.
         !packet::is_group(packet.src) && !view.is_elsewhere(packet.src, port_id)
     };
-    if !is_from_here && !(packet::is_link_local(packet.src) && packet::is_link_local(packet.dst)) {
+    if !(is_from_here || packet::is_link_local(packet.src) && packet::is_link_local(packet.dst)) {
         return Some(DropReason::Spoofed);
     }
     // A packet from an endpoint to itself has no direction (the "land" attack, CVE-1999-0016).
