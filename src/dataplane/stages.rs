@@ -341,11 +341,26 @@ fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
         if batch.tracks[i].fate == Fate::Stale {
             judge_again(batch, i, context);
         }
+        if batch.tracks[i].fate == Fate::New {
+            find_again(batch, i, context);
+        }
         if batch.tracks[i].fate == Fate::Known {
             follow(batch, i, context);
         }
         if matches!(batch.tracks[i].fate, Fate::New | Fate::Reopen) && batch.is_pending(i) {
             open(batch, i, context);
+        }
+    }
+}
+
+/// Earlier packets of this batch may have opened the flow since it was looked for: then it is known, and not judged twice.
+fn find_again(batch: &mut Batch, i: usize, context: &Context<'_>) {
+    let track = &mut batch.tracks[i];
+    if let Some(slot) = context.conntrack.look_up(&track.key, track.hash) {
+        let entry = context.conntrack.entry(slot);
+        if entry.judged() >= context.view.generation {
+            (track.slot, track.sender) = (slot, entry.sender(track.from_low));
+            track.fate = Fate::Known;
         }
     }
 }
@@ -460,13 +475,7 @@ fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow, 
         context.conntrack.restart(track.slot, new, context.now_ms);
         return context.conntrack.entry(track.slot).count(sender, bytes, context.now_ms);
     }
-    // Earlier packets of this batch may have entered the same flow, so the table is asked again.
-    let (key, hash) = (track.key, track.hash);
-    let admission = match context.conntrack.look_up(&key, hash) {
-        Some(slot) => Admission::Exists(slot),
-        None => context.conntrack.enter(&key, hash, new, context.now_ms, context.tracker),
-    };
-    match admission {
+    match context.conntrack.enter(&track.key, track.hash, new, context.now_ms, context.tracker) {
         Admission::Entered(slot) => {
             track.slot = slot;
             context.conntrack.entry(slot).count(sender, bytes, context.now_ms);

@@ -115,10 +115,6 @@ impl Entry {
     pub(super) fn publish(&self, key: &Key, flow: &NewFlow, now_ms: u32) {
         store_address(&self.low, key.low);
         store_address(&self.high, key.high);
-        for counts in &self.counts {
-            counts.packets.store(0, Relaxed);
-            counts.bytes.store(0, Relaxed);
-        }
         self.restart(flow, now_ms);
         self.charged.store(charge_of(flow.charged), Relaxed);
         self.head.store(key.word | READY, Release);
@@ -126,6 +122,10 @@ impl Entry {
 
     /// Starts the flow anew under the same key: a port pair is used again.
     pub(super) fn restart(&self, flow: &NewFlow, now_ms: u32) {
+        for counts in &self.counts {
+            counts.packets.store(0, Relaxed);
+            counts.bytes.store(0, Relaxed);
+        }
         self.judged.store(flow.judged.0, Relaxed);
         self.seen_ms.store(now_ms, Relaxed);
         for (ours, given) in self.attachments.iter().zip(flow.attachments) {

@@ -169,7 +169,7 @@ impl Conntrack {
         &self.entries[slot.0 as usize]
     }
 
-    /// Enters a flow that [`Conntrack::find`] did not find in this batch.
+    /// Enters a flow that [`Conntrack::look_up`] has not found a moment ago.
     pub(crate) fn enter(
         &self,
         key: &Key,
