@@ -177,7 +177,8 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
         // Others route behind these ports: any source but those that are elsewhere for sure.
         !packet::is_group(packet.src) && !view.is_elsewhere(packet.src, port_id)
     };
-    if !(is_from_here || packet::is_link_local(packet.src) && packet::is_link_local(packet.dst)) {
+    let is_from_link = || packet::is_link_local(packet.src) && packet::is_link_local(packet.dst);
+    if !is_from_here && !is_from_link() {
         return Some(DropReason::Spoofed);
     }
     // A packet from an endpoint to itself has no direction (the "land" attack, CVE-1999-0016).
@@ -286,7 +287,7 @@ fn route(batch: &mut Batch, context: &mut Context<'_>) {
         }
         let packet = &batch.packets[i];
         // What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
-        let stays = packet::is_link_local(packet.src) || packet::is_link_local(packet.dst);
+        let stays = !packet.is_v4 && (packet::is_link_local(packet.src) || packet::is_link_local(packet.dst));
         match context.view.hop(packet.dst) {
             None => batch.drop(i, DropReason::NoRoute),
             Some(Hop::Port(..)) if stays => batch.drop(i, DropReason::NoRoute),

@@ -169,7 +169,7 @@ impl Conntrack {
         &self.entries[slot.0 as usize]
     }
 
-    /// Enters a flow that [`Conntrack::look_up`] has not found a moment ago.
+    /// Enters a flow that [`Conntrack::find`] did not find in this batch.
     pub(crate) fn enter(
         &self,
         key: &Key,
@@ -194,7 +194,7 @@ impl Conntrack {
             self.make_room(second, now_ms, by, |_| true);
             return Admission::Full;
         };
-        if Self::group_of(slot) == second {
+        if group_of(slot) == second {
             self.add_displaced(first, 1);
             if self.free_slots(second) == 0 && self.free_slots(first) == 0 {
                 // The next one that comes here would find no place: let the least worthy go in time.
@@ -273,7 +273,7 @@ impl Conntrack {
         }
         self.charge(entry, None);
         let first = self.first_group(self.hash(&key));
-        if Self::group_of(slot) != first {
+        if group_of(slot) != first {
             self.add_displaced(first, -1);
         }
         self.set_tag(slot, TOMBSTONE);
@@ -390,11 +390,6 @@ impl Conntrack {
         if group >= self.groups.len() { group - self.groups.len() } else { group }
     }
 
-    #[inline]
-    fn group_of(slot: Slot) -> usize {
-        slot.0 as usize / GROUP
-    }
-
     /// Slots of a group whose tag is `tag`.
     #[inline]
     fn matches(&self, group: usize, tag: u8) -> impl Iterator<Item = Slot> + use<> {
@@ -431,7 +426,7 @@ impl Conntrack {
 
     fn word_of(&self, slot: Slot) -> (&AtomicU64, u32) {
         let position = slot.0 as usize % GROUP;
-        (&self.groups[Self::group_of(slot)].0[position / 8], position as u32 % 8 * 8)
+        (&self.groups[group_of(slot)].0[position / 8], position as u32 % 8 * 8)
     }
 
     fn set_tag(&self, slot: Slot, tag: u8) {
@@ -493,6 +488,12 @@ impl Tracker {
             ended: 0,
         }
     }
+}
+
+/// The group that a slot is in.
+#[inline]
+fn group_of(slot: Slot) -> usize {
+    slot.0 as usize / GROUP
 }
 
 /// The tag of a hash: seven bits that choose no group, neither free nor tombstone.
