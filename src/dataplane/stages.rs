@@ -271,11 +271,8 @@ fn find(batch: &mut Batch, i: usize, context: &Context<'_>) {
     if let Some(slot) = context.conntrack.find(&track.key, track.hash, track.candidate) {
         let entry = context.conntrack.entry(slot);
         track.slot = slot;
-        track.sender = entry.sender(track.from_low);
         // Another worker may be a generation ahead: what it has judged is not judged by the earlier one again.
         track.fate = if entry.judged() >= context.view.generation { Fate::Known } else { Fate::Stale };
-    } else if batch.packets[i].kind == Kind::IcmpError {
-        batch.drop(i, DropReason::InvalidState);
     }
 }
 
@@ -360,7 +357,7 @@ fn find_again(batch: &mut Batch, i: usize, context: &Context<'_>) {
     if let Some(slot) = context.conntrack.look_up(&track.key, track.hash) {
         let entry = context.conntrack.entry(slot);
         if entry.judged() >= context.view.generation {
-            (track.slot, track.sender) = (slot, entry.sender(track.from_low));
+            track.slot = slot;
             track.fate = Fate::Known;
         }
     }
@@ -374,7 +371,7 @@ fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         track.fate = Fate::Known; // An earlier packet of this batch has asked.
         return;
     }
-    let opened_by_low = track.from_low == (track.sender == Side::Initiator);
+    let opened_by_low = entry.sender(true) == Side::Initiator;
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
     let ends = [view.attachment(flow.src), view.attachment(flow.dst)];
@@ -382,9 +379,6 @@ fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         // One of its ends is somebody else by now, who inherits nothing.
         context.conntrack.remove(track.slot, context.tracker);
         track.fate = Fate::New;
-        if batch.packets[i].kind == Kind::IcmpError {
-            batch.drop(i, DropReason::InvalidState);
-        }
         return;
     }
     let reason = match (view.port_towards(flow.src), view.port_towards(flow.dst)) {
@@ -411,18 +405,20 @@ fn follow(batch: &mut Batch, i: usize, context: &Context<'_>) {
     }
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
+    // Asked only here: an earlier packet of this batch may have opened the flow anew from its other side.
+    let sender = entry.sender(track.from_low);
     let outcome = if packet.protocol == Protocol::TCP {
         let before = entry.load_tcp();
         let mut flow = before;
         let frame = context.umem.data(&batch.frames[i]);
-        let outcome = flow.follow(&segment(packet, frame), track.sender);
+        let outcome = flow.follow(&segment(packet, frame), sender);
         if outcome == Outcome::Pass {
             entry.store_tcp(&before, &flow);
         }
         outcome
     } else {
         let state = entry.state();
-        let (outcome, next) = state.after(packet, track.sender == Side::Initiator);
+        let (outcome, next) = state.after(packet, sender == Side::Initiator);
         if next != state {
             entry.set_state(next);
         }
@@ -436,7 +432,7 @@ fn follow(batch: &mut Batch, i: usize, context: &Context<'_>) {
         }
         Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
     }
-    entry.count(track.sender, packet.ip_bytes(), context.now_ms);
+    entry.count(sender, packet.ip_bytes(), context.now_ms);
 }
 
 /// Judges the first packet of a flow, and enters the flow.
@@ -483,7 +479,6 @@ fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow, 
         }
         Admission::Exists(slot) => {
             track.slot = slot;
-            track.sender = context.conntrack.entry(slot).sender(track.from_low);
             track.fate = Fate::Known;
             follow(batch, i, context);
         }
@@ -500,7 +495,7 @@ fn likely_sender(packet: &Packet) -> Side {
 }
 
 /// First state of the flow that a packet opens; `None` where it opens none: a reply to nothing, a segment outside
-/// any connection.
+/// any connection, an error about no flow.
 fn first_state(
     batch: &Batch,
     i: usize,
@@ -508,6 +503,9 @@ fn first_state(
     sender: Side,
 ) -> Option<(FlowState, Option<TcpFlow>)> {
     let packet = &batch.packets[i];
+    if packet.kind == Kind::IcmpError {
+        return None;
+    }
     match packet.protocol {
         Protocol::TCP => {
             let frame = context.umem.data(&batch.frames[i]);
