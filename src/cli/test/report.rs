@@ -18,7 +18,7 @@ pub(super) struct Tally {
     pub(super) passed: usize,
     /// Otherwise.
     pub(super) failed: usize,
-    /// Not tried: no real host can have one of the addresses.
+    /// Not tried: no real host, or no single one, can have one of the addresses.
     #[serde(skip_serializing_if = "is_zero")]
     pub(super) not_sent: usize,
 }
@@ -43,7 +43,7 @@ pub(super) struct CaseResult {
     pub(super) place: String,
     /// Its probes.
     pub(super) probes: usize,
-    /// Those that were not tried, because no real host can have one of their addresses.
+    /// Those that were not tried, because no real host, or no single one, can have one of their addresses.
     #[serde(skip_serializing_if = "is_zero")]
     pub(super) not_sent: usize,
     /// Those that failed.
@@ -133,7 +133,9 @@ impl fmt::Display for Report {
         write!(f, "probes: {} passed, {} failed", self.probes.passed, self.probes.failed)?;
         match self.probes.not_sent {
             0 => writeln!(f),
-            count => writeln!(f, ", {count} not sent (no host can have one of the addresses)"),
+            count => {
+                writeln!(f, ", {count} not sent (no host, or no single one, can have one of the addresses)")
+            }
         }
     }
 }

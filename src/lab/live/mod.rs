@@ -59,10 +59,22 @@ pub struct LiveProbe {
 /// What became of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveResult {
-    /// By probe; none where it was not sent, because no host can have one of its ends as its address.
+    /// By probe; none where it was not sent, because no host, or no single one, can have one of its ends.
     pub outcomes: Vec<Option<Outcome>>,
     /// What the switch counted.
     pub counted: Counted,
+}
+
+impl LiveCase {
+    /// Pods that can be made: those that share no address with another.
+    fn pods_to_make(&self) -> impl Iterator<Item = (&PodName, &Vec<IpAddr>)> {
+        self.pods.iter().filter(|(_, addresses)| addresses.iter().all(|address| self.claims(*address) == 1))
+    }
+
+    /// How many pods say that they have an address.
+    fn claims(&self, address: IpAddr) -> usize {
+        self.pods.values().filter(|addresses| addresses.contains(&address)).count()
+    }
 }
 
 /// Runs cases, and tells of each when it is done. Once `interrupted` is set, everything is removed soon.

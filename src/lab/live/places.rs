@@ -43,7 +43,7 @@ pub(super) fn plan(cases: &[LiveCase]) -> Vec<(Range<usize>, Places)> {
     let mut runs: Vec<(Range<usize>, Places)> = vec![];
     for (number, case) in cases.iter().enumerate() {
         match runs.last_mut() {
-            Some((run, places)) if places.has_room_for(case) => {
+            Some((run, places)) if places.fits(case) => {
                 places.add(case);
                 run.end = number + 1;
             }
@@ -57,9 +57,9 @@ pub(super) fn plan(cases: &[LiveCase]) -> Vec<(Range<usize>, Places)> {
     runs
 }
 
-/// Whether real hosts can have both ends, and reach each other through a switch.
-pub(super) fn can_be_sent(flow: &FlowKey) -> bool {
-    [flow.src, flow.dst].into_iter().all(is_host)
+/// Whether one real host each can have both ends, and reach the other through a switch.
+pub(super) fn can_be_sent(case: &LiveCase, flow: &FlowKey) -> bool {
+    [flow.src, flow.dst].into_iter().all(|end| is_host(end) && case.claims(end) <= 1)
 }
 
 fn is_host(address: IpAddr) -> bool {
@@ -100,19 +100,22 @@ impl Places {
         pod.and_then(|addresses| self.of_pod(addresses)).unwrap_or(OUTSIDE)
     }
 
-    fn has_room_for(&self, case: &LiveCase) -> bool {
-        let further: BTreeSet<Vec<IpAddr>> = case.pods.values().map(|pod| sorted(pod)).collect();
-        let further = further.iter().filter(|pod| !self.pods.contains(pod)).count();
-        self.pods.len() + further <= PLACES_MAX
+    /// Whether a case fits in: there is room, and no address is a pod's in one case and outside in another. Whoever is
+    /// outside would take such an address for his own, and never send to the pod.
+    fn fits(&self, case: &LiveCase) -> bool {
+        let mut both = self.clone();
+        both.add(case);
+        let few = both.pods.len() <= PLACES_MAX.max(self.pods.len());
+        few && both.pods.iter().flatten().all(|address| !both.outside.contains(address))
     }
 
     fn add(&mut self, case: &LiveCase) {
-        for addresses in case.pods.values() {
+        for (_, addresses) in case.pods_to_make() {
             if self.of_pod(addresses).is_none() {
                 self.pods.push(sorted(addresses));
             }
         }
-        for flow in case.probes.iter().map(|probe| &probe.flow).filter(|flow| can_be_sent(flow)) {
+        for flow in case.probes.iter().map(|probe| &probe.flow).filter(|flow| can_be_sent(case, flow)) {
             for address in [flow.src, flow.dst] {
                 if self.of_address(case, address) == OUTSIDE {
                     self.outside.insert(address);
@@ -158,18 +161,37 @@ mod tests {
     fn pods_of_other_names_with_the_same_addresses_share_a_place() {
         let cases = [
             case(&[("a/x", "10.0.0.1"), ("a/y", "10.0.0.2")], &[("10.0.0.1", "10.0.0.2", 80)]),
-            case(&[("b/z", "10.0.0.2")], &[("10.0.0.1", "10.0.0.2", 81)]),
+            case(&[("b/z", "10.0.0.2")], &[("192.0.2.1", "10.0.0.2", 81)]),
         ];
         let runs = plan(&cases);
         let [(run, places)] = runs.as_slice() else { panic!("{runs:?}") };
         assert_eq!((run.clone(), places.addresses().len()), (0..2, 3));
         let second = places.of_pod(&["10.0.0.2".parse().unwrap()]).unwrap();
         assert_eq!(places.services(second).map(|(_, _, port)| port).collect::<Vec<_>>(), [80, 81]);
-        // What is a pod's in one case is outside in the other.
-        let first = "10.0.0.1".parse().unwrap();
-        assert_ne!(places.of_address(&cases[0], first), OUTSIDE);
-        assert_eq!(places.of_address(&cases[1], first), OUTSIDE);
-        assert!(places.addresses()[OUTSIDE].contains(&first));
+        let outside = "192.0.2.1".parse().unwrap();
+        assert_eq!(places.of_address(&cases[1], outside), OUTSIDE);
+        assert_eq!(places.addresses()[OUTSIDE], [NODE.into(), outside]);
+    }
+
+    #[test]
+    fn what_is_a_pod_here_and_outside_there_is_in_two_labs() {
+        let pods = case(&[("a/x", "10.0.0.1"), ("a/y", "10.0.0.2")], &[("10.0.0.1", "10.0.0.2", 80)]);
+        let outside = case(&[("a/y", "10.0.0.2")], &[("10.0.0.1", "10.0.0.2", 80)]);
+        let runs = |cases: &[LiveCase]| plan(cases).into_iter().map(|(run, _)| run).collect::<Vec<_>>();
+        assert_eq!(runs(&[pods.clone(), outside.clone()]), [0..1, 1..2]);
+        assert_eq!(runs(&[outside.clone(), pods.clone()]), [0..1, 1..2]);
+        assert_eq!(runs(&[pods.clone(), pods]), [0..2]);
+    }
+
+    #[test]
+    fn a_pod_whose_address_another_claims_is_not_made() {
+        let shared = case(
+            &[("a/x", "10.0.0.1"), ("a/y", "10.0.0.1"), ("a/z", "10.0.0.2")],
+            &[("10.0.0.1", "10.0.0.2", 80), ("192.0.2.1", "10.0.0.2", 80)],
+        );
+        let sent: Vec<bool> = shared.probes.iter().map(|probe| can_be_sent(&shared, &probe.flow)).collect();
+        assert_eq!(sent, [false, true]);
+        assert_eq!(plan(&[shared])[0].1.addresses().len(), 2);
     }
 
     #[test]

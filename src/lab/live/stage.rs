@@ -21,7 +21,7 @@ use crate::lab::{GATEWAY_V4, Lab, LabError, LabSpec, Pod, Switch, SwitchSpec};
 use crate::tables::{PodName, Verdict};
 
 /// How long silence is waited for: a SYN that got lost is sent again after one second.
-const SILENCE: Duration = Duration::from_millis(1500);
+const SILENCE: Duration = Duration::from_millis(1300);
 /// How long an answer is waited for, on a machine that has other things to do as well.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Calls at once.
@@ -121,7 +121,7 @@ impl Stage {
             // The places were planned from these very addresses.
             self.places.of_pod(addresses).map(|place| (pod.clone(), place))
         };
-        let wanted: BTreeMap<PodName, Place> = case.pods.iter().filter_map(place).collect();
+        let wanted: BTreeMap<PodName, Place> = case.pods_to_make().filter_map(place).collect();
         for pod in self.attached.iter().filter(|(pod, place)| wanted.get(pod) != Some(place)) {
             client.delete_pod(pod.0)?;
         }
@@ -149,7 +149,7 @@ impl Stage {
     }
 
     fn call_one(&self, case: &LiveCase, probe: &LiveProbe) -> Result<Option<Outcome>, LabError> {
-        if !can_be_sent(&probe.flow) {
+        if !can_be_sent(case, &probe.flow) {
             return Ok(None);
         }
         let site = &self.sites[self.places.of_address(case, probe.flow.src)];
