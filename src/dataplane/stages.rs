@@ -367,8 +367,13 @@ fn find_again(batch: &mut Batch, i: usize, context: &Context<'_>) {
 fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
+    // Earlier packets of this batch may have asked: then it is known, or gone.
+    if !entry.is(&track.key) {
+        track.fate = Fate::New;
+        return;
+    }
     if entry.judged() >= context.view.generation {
-        track.fate = Fate::Known; // An earlier packet of this batch has asked.
+        track.fate = Fate::Known;
         return;
     }
     let opened_by_low = entry.sender(true) == Side::Initiator;
