@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use crossbeam::channel::Sender;
@@ -128,6 +128,10 @@ const FIRST_LEVEL: usize = 64;
 const SWEEP_MS: u32 = 2000;
 /// Longest sleep: flows age also while nothing comes.
 const SLEEP_MAX_MS: i64 = 100;
+/// Time without a frame after which frames that the kernel does not take are no reason to stay awake.
+const STUCK_AFTER: Duration = Duration::from_millis(10);
+/// Time between two kicks of ports that do not take their frames.
+const KICK_AGAIN_MS: i64 = 1;
 /// Epoll's name for the mailbox; ports have their numbers.
 const MAILBOX: u64 = u64::MAX;
 
@@ -173,8 +177,8 @@ impl Worker {
             let now = Instant::now();
             if self.work(now, |_| ()) {
                 self.last_frame = now;
-            } else if self.may_sleep(now) {
-                self.sleep();
+            } else if let Some(longest_ms) = self.may_sleep(now) {
+                self.sleep(longest_ms);
             }
         }
         self.shared.conntrack.rest(&self.tracker);
@@ -466,19 +470,25 @@ impl Worker {
         stats.frames_free.set(self.free.len() as u64);
     }
 
-    fn may_sleep(&self, now: Instant) -> bool {
-        let Polling::Adaptive { spin_us } = self.polling else { return false };
-        let idle = now.duration_since(self.last_frame).as_micros() >= u128::from(spin_us);
-        idle && self.ports.iter().all(|port| port.queue.outstanding() == 0 && port.waiting.is_empty())
+    /// How long the worker may sleep; `None` while it may not.
+    fn may_sleep(&self, now: Instant) -> Option<i64> {
+        let Polling::Adaptive { spin_us } = self.polling else { return None };
+        let idle = now.duration_since(self.last_frame);
+        let sent = self.ports.iter().all(|port| port.queue.outstanding() == 0 && port.waiting.is_empty());
+        if sent {
+            return (idle.as_micros() >= u128::from(spin_us)).then_some(SLEEP_MAX_MS);
+        }
+        // An interface that is down takes nothing, however often it is kicked: now and then will do.
+        (idle >= STUCK_AFTER).then_some(KICK_AGAIN_MS)
     }
 
-    /// Sleeps until a frame or the control side comes, or flows need a look.
-    fn sleep(&mut self) {
+    /// Sleeps until a frame or the control side comes, or at the longest this many milliseconds.
+    fn sleep(&mut self, longest_ms: i64) {
         let mailbox = &self.shared.mailboxes[self.id.index()];
         mailbox.stats.sleeps.add(1);
         self.shared.conntrack.rest(&self.tracker);
         let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 16];
-        let timeout = Timespec { tv_sec: 0, tv_nsec: SLEEP_MAX_MS * 1_000_000 };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: longest_ms * 1_000_000 };
         // An interrupted sleep is a short one.
         let _ = epoll::wait(&self.epoll, &mut events, Some(&timeout));
         let mut count = [0; 8];
