@@ -18,10 +18,10 @@ pub struct StandIns {
 }
 
 impl StandIns {
-    /// 240.0.0.1 and 100::1: no network uses these, and no host takes packets from them.
+    /// 240.0.0.1 and `100::1`: no network uses these, and no host takes packets from them.
     pub const UNUSED: StandIns =
         StandIns { v4: Ipv4Addr::new(240, 0, 0, 1), v6: Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1) };
-    /// 198.18.0.1 (RFC 2544 appendix C.2.2) and 2001:2::1 (RFC 5180 section 8): set aside for tests with real packets.
+    /// 198.18.0.1 (RFC 2544 appendix C.2.2) and `2001:2::1` (RFC 5180 section 8): set aside for tests with real packets.
     pub const REAL_PACKETS: StandIns =
         StandIns { v4: Ipv4Addr::new(198, 18, 0, 1), v6: Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1) };
 }

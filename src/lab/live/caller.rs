@@ -122,7 +122,7 @@ fn ask(
         }
         let until = asked.map_or(patience, |asked| patience.min(asked + AGAIN));
         // A time-out of zero would be none.
-        socket.set_read_timeout(Some((until - now).max(Duration::from_millis(1))))?;
+        socket.set_read_timeout(Some(until.saturating_sub(now).max(Duration::from_millis(1))))?;
         match socket.recv(&mut answer) {
             Ok(bytes) if is_answer(&answer[..bytes]) => return Ok(()),
             Ok(_) => {}
