@@ -64,7 +64,7 @@ impl Drop for Scratch {
 }
 
 fn cases(expect: &str) -> String {
-    let resources: String = PODS.split("---").map(|pod| format!("  - {}\n", pod.trim())).collect();
+    let resources: String = PODS.split("---").flat_map(|pod| ["  - ", pod.trim(), "\n"]).collect();
     let policy = policy("api", 5432, 5432).replace('\n', "\n    ");
     format!(
         "name: the database\nresources:\n{resources}  - {}\nprobes:\n  \
@@ -106,7 +106,7 @@ fn the_case_in_the_documentation_passes() {
     let scratch = Scratch::new("page");
     let unindented: String = format!("    name: only the API{case}")
         .lines()
-        .map(|line| format!("{}\n", line.get(4..).unwrap_or("")))
+        .flat_map(|line| [line.get(4..).unwrap_or(""), "\n"])
         .collect();
     scratch.write("case.yaml", &unindented);
     let (code, printed, errors) = scratch.palisade("test case.yaml");

@@ -36,7 +36,7 @@ fn settle(world: &mut World, order: &BTreeMap<PodName, u8>) {
             Object::Pod(pod) => {
                 let host = order[&pod.name];
                 pod.addresses = vec![IpAddr::from([10, 0, 0, host])];
-                if host % 2 == 0 {
+                if host.is_multiple_of(2) {
                     pod.addresses.push(IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(host)]));
                 }
             }

@@ -293,3 +293,6 @@ pub(crate) fn ask(umem: &Umem, frame: &mut Frame, address: Address, vlan: u16, v
     }
     true
 }
+
+#[cfg(test)]
+mod tests;

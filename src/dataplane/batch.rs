@@ -3,9 +3,8 @@
 //! Laid out by use: a stage runs over the whole batch and touches only its own columns.
 
 use super::DropReason;
-use super::conntrack::{Key, Side, Slot};
+use super::conntrack::{Key, Slot};
 use super::packet::Packet;
-use super::view::Hop;
 use crate::ids::PortId;
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::mac::Mac;
@@ -54,8 +53,6 @@ pub(crate) struct Track {
     pub fate: Fate,
     /// Whether the packet comes from the lower endpoint of the key.
     pub from_low: bool,
-    /// Side of the flow that sent it.
-    pub sender: Side,
 }
 
 impl Track {
@@ -66,15 +63,14 @@ impl Track {
         slot: Slot::NONE,
         fate: Fate::None,
         from_low: false,
-        sender: Side::Initiator,
     };
 }
 
 /// Where a packet goes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Way {
-    /// The hop.
-    pub hop: Hop,
+    /// Port that it leaves by.
+    pub out: PortId,
     /// Ethernet address of what is there.
     pub mac: Mac,
 }
@@ -101,7 +97,7 @@ pub(crate) struct Batch {
 
 impl Batch {
     pub(crate) fn new() -> Batch {
-        let way = Way { hop: Hop::Gateway, mac: Mac([0; 6]) };
+        let way = Way { out: PortId(0), mac: Mac([0; 6]) };
         Batch {
             frames: Vec::with_capacity(BATCH_FRAMES_MAX),
             in_ports: [PortId(0); BATCH_FRAMES_MAX],

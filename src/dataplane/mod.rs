@@ -32,7 +32,7 @@ mod world;
 mod frames;
 
 pub use counters::{Counters, DecisionCount, DropReason, PortCounters, WorkerCounters};
-pub use engine::Dataplane;
+pub use engine::{Dataplane, Parting};
 pub use flow_table::FlowTable;
 pub use settings::{ConntrackSettings, Polling, Settings, Timeouts};
 pub use simulation::{SimulatedPort, Simulation};

@@ -11,7 +11,7 @@
 //! because a packet that leads nowhere must not take a place in conntrack.
 
 use super::answer::{self, Problem};
-use super::batch::{Batch, Fate, Verdict};
+use super::batch::{Batch, Fate, Verdict, Way};
 use super::conntrack::tcp::{Outcome, Segment, TcpFlow};
 use super::conntrack::{Admission, Conntrack, FlowState, Key, NewFlow, Side, Tracker};
 use super::neighbors::Neighbors;
@@ -22,6 +22,7 @@ use super::view::{Flow, Hop, PortView, View};
 use super::{DropReason, PortKind};
 use crate::ids::PortId;
 use crate::limits::{ANSWERS_PER_SECOND_MAX, PORTS_MAX};
+use crate::mem::prefetch_read;
 use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
 use crate::net::tcp::{self, Flags};
@@ -118,12 +119,19 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
     done("count");
 }
 
+/// Starts to load a frame that comes a few places later.
+#[inline]
+fn prefetch_frame(batch: &Batch, i: usize, context: &Context<'_>) {
+    const AHEAD: usize = 2;
+    if let Some([first, ..]) = batch.frames.get(i + AHEAD).map(|next| context.umem.data(next)) {
+        prefetch_read(first);
+    }
+}
+
 /// Headers to keys.
 fn parse(batch: &mut Batch, context: &Context<'_>) {
     for i in 0..batch.len() {
-        if let Some(next) = batch.frames.get(i + 4) {
-            crate::mem::prefetch_read(&context.umem.data(next)[0]);
-        }
+        prefetch_frame(batch, i, context);
         let frame = context.umem.data(&batch.frames[i]);
         if let Some(reason) = packet::parse(frame, &mut batch.packets[i]) {
             batch.drop(i, reason);
@@ -169,8 +177,8 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
         // Others route behind these ports: any source but those that are elsewhere for sure.
         !packet::is_group(packet.src) && !view.is_elsewhere(packet.src, port_id)
     };
-    let from_link = packet::is_link_local(packet.src) && packet::is_link_local(packet.dst);
-    if !is_from_here && !from_link {
+    let is_from_link = || packet::is_link_local(packet.src) && packet::is_link_local(packet.dst);
+    if !is_from_here && !is_from_link() {
         return Some(DropReason::Spoofed);
     }
     // A packet from an endpoint to itself has no direction (the "land" attack, CVE-1999-0016).
@@ -182,6 +190,9 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
 
 /// ARP and neighbour discovery are answered, or heard and done with.
 fn serve(batch: &mut Batch, context: &Context<'_>) {
+    if !batch.packets[..batch.len()].iter().any(|packet| packet.kind != Kind::Flow) {
+        return; // Nearly every batch.
+    }
     for i in 0..batch.len() {
         if !batch.is_pending(i) {
             continue;
@@ -231,27 +242,27 @@ fn track(batch: &mut Batch, context: &Context<'_>) {
 
 fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
     let packet = &batch.packets[i];
-    let mut quoted = Packet::default();
-    let keyed = if packet.kind == Kind::IcmpError {
-        let message = &context.umem.data(&batch.frames[i])[usize::from(packet.l4)..usize::from(packet.end)];
-        // The error goes to who sent the packet that it quotes, and comes from where that packet went: a pod that guesses
-        // the ports of other pods' flows reports nothing about them.
-        let fits = packet::parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
-            && quoted.src == packet.dst
-            && matches!(context.view.hop(quoted.dst), Some(Hop::Port(port, _)) if port == batch.in_ports[i]);
-        if !fits {
-            batch.drop(i, DropReason::InvalidState);
-            return;
-        }
-        &quoted
-    } else {
-        packet
-    };
-    let (key, from_low) = Key::of(keyed);
+    let keyed =
+        if packet.kind == Kind::IcmpError { quoted_key(batch, i, context) } else { Some(Key::of(packet)) };
+    let Some((key, from_low)) = keyed else { return batch.drop(i, DropReason::InvalidState) };
     let hash = context.conntrack.hash(&key);
     context.conntrack.prefetch(hash);
     let track = &mut batch.tracks[i];
     (track.key, track.hash, track.from_low) = (key, hash, from_low);
+}
+
+/// The key of the flow that an ICMP error reports about, as of the packet that it quotes.
+#[cold]
+fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bool)> {
+    let packet = &batch.packets[i];
+    let message = &context.umem.data(&batch.frames[i])[usize::from(packet.l4)..usize::from(packet.end)];
+    let mut quoted = Packet::default();
+    // The error goes to who sent the packet that it quotes, and comes from where that packet went: a pod that guesses
+    // the ports of other pods' flows reports nothing about them.
+    let fits = packet::parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
+        && quoted.src == packet.dst
+        && matches!(context.view.hop(quoted.dst), Some(Hop::Port(port, _)) if port == batch.in_ports[i]);
+    fits.then(|| Key::of(&quoted))
 }
 
 fn find(batch: &mut Batch, i: usize, context: &Context<'_>) {
@@ -260,11 +271,8 @@ fn find(batch: &mut Batch, i: usize, context: &Context<'_>) {
     if let Some(slot) = context.conntrack.find(&track.key, track.hash, track.candidate) {
         let entry = context.conntrack.entry(slot);
         track.slot = slot;
-        track.sender = entry.sender(track.from_low);
         // Another worker may be a generation ahead: what it has judged is not judged by the earlier one again.
         track.fate = if entry.judged() >= context.view.generation { Fate::Known } else { Fate::Stale };
-    } else if batch.packets[i].kind == Kind::IcmpError {
-        batch.drop(i, DropReason::InvalidState);
     }
 }
 
@@ -276,7 +284,7 @@ fn route(batch: &mut Batch, context: &mut Context<'_>) {
         }
         let packet = &batch.packets[i];
         // What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
-        let stays = packet::is_link_local(packet.src) || packet::is_link_local(packet.dst);
+        let stays = !packet.is_v4 && (packet::is_link_local(packet.src) || packet::is_link_local(packet.dst));
         match context.view.hop(packet.dst) {
             None => batch.drop(i, DropReason::NoRoute),
             Some(Hop::Port(..)) if stays => batch.drop(i, DropReason::NoRoute),
@@ -287,9 +295,9 @@ fn route(batch: &mut Batch, context: &mut Context<'_>) {
                 batch.verdicts[i] =
                     if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
             }
-            Some(hop @ Hop::Port(port, next_hop)) => {
-                batch.ways[i].hop = hop;
-                check_way(batch, i, context, port, next_hop);
+            Some(Hop::Port(out, next_hop)) => {
+                batch.ways[i].out = out;
+                check_way(batch, i, context, out, next_hop);
             }
         }
     }
@@ -306,12 +314,11 @@ fn check_way(batch: &mut Batch, i: usize, context: &mut Context<'_>, out: PortId
         report(batch, i, context, Problem::TooBig(port.mtu));
         return batch.drop(i, DropReason::TooBig);
     }
-    match port.mac.or_else(|| context.neighbors.get(out)) {
-        Some(mac) => batch.ways[i].mac = mac,
-        None => {
-            context.speech.ask(out, next_hop.unwrap_or(packet.dst), context.now_ms);
-            batch.drop(i, DropReason::Unresolved);
-        }
+    if let Some(mac) = port.mac.or_else(|| context.neighbors.get(out)) {
+        batch.ways[i].mac = mac;
+    } else {
+        context.speech.ask(out, next_hop.unwrap_or(packet.dst), context.now_ms);
+        batch.drop(i, DropReason::Unresolved);
     }
 }
 
@@ -332,6 +339,9 @@ fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
         if batch.tracks[i].fate == Fate::Stale {
             judge_again(batch, i, context);
         }
+        if batch.tracks[i].fate == Fate::New {
+            find_again(batch, i, context);
+        }
         if batch.tracks[i].fate == Fate::Known {
             follow(batch, i, context);
         }
@@ -341,15 +351,32 @@ fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
     }
 }
 
+/// Earlier packets of this batch may have opened the flow since it was looked for: then it is known, and not judged twice.
+fn find_again(batch: &mut Batch, i: usize, context: &Context<'_>) {
+    let track = &mut batch.tracks[i];
+    if let Some(slot) = context.conntrack.look_up(&track.key, track.hash) {
+        let entry = context.conntrack.entry(slot);
+        if entry.judged() >= context.view.generation {
+            track.slot = slot;
+            track.fate = Fate::Known;
+        }
+    }
+}
+
 /// Judges a flow that an earlier generation has judged, from its original direction.
 fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
-    if entry.judged() >= context.view.generation {
-        track.fate = Fate::Known; // An earlier packet of this batch has asked.
+    // Earlier packets of this batch may have asked: then it is known, or gone.
+    if !entry.is(&track.key) {
+        track.fate = Fate::New;
         return;
     }
-    let opened_by_low = track.from_low == (track.sender == Side::Initiator);
+    if entry.judged() >= context.view.generation {
+        track.fate = Fate::Known;
+        return;
+    }
+    let opened_by_low = entry.sender(true) == Side::Initiator;
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
     let ends = [view.attachment(flow.src), view.attachment(flow.dst)];
@@ -357,9 +384,6 @@ fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         // One of its ends is somebody else by now, who inherits nothing.
         context.conntrack.remove(track.slot, context.tracker);
         track.fate = Fate::New;
-        if batch.packets[i].kind == Kind::IcmpError {
-            batch.drop(i, DropReason::InvalidState);
-        }
         return;
     }
     let reason = match (view.port_towards(flow.src), view.port_towards(flow.dst)) {
@@ -386,18 +410,20 @@ fn follow(batch: &mut Batch, i: usize, context: &Context<'_>) {
     }
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
+    // Asked only here: an earlier packet of this batch may have opened the flow anew from its other side.
+    let sender = entry.sender(track.from_low);
     let outcome = if packet.protocol == Protocol::TCP {
         let before = entry.load_tcp();
         let mut flow = before;
         let frame = context.umem.data(&batch.frames[i]);
-        let outcome = flow.follow(&segment(packet, frame), track.sender);
+        let outcome = flow.follow(&segment(packet, frame), sender);
         if outcome == Outcome::Pass {
             entry.store_tcp(&before, &flow);
         }
         outcome
     } else {
         let state = entry.state();
-        let (outcome, next) = state.after(packet, track.sender == Side::Initiator);
+        let (outcome, next) = state.after(packet, sender == Side::Initiator);
         if next != state {
             entry.set_state(next);
         }
@@ -411,7 +437,7 @@ fn follow(batch: &mut Batch, i: usize, context: &Context<'_>) {
         }
         Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
     }
-    entry.count(track.sender, packet.ip_bytes(), context.now_ms);
+    entry.count(sender, packet.ip_bytes(), context.now_ms);
 }
 
 /// Judges the first packet of a flow, and enters the flow.
@@ -420,9 +446,8 @@ fn open(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let track = &batch.tracks[i];
     let sender = likely_sender(packet);
     let opened_by_low = track.from_low == (sender == Side::Initiator);
-    let (state, tcp) = match first_state(batch, i, context, sender) {
-        Some(first) => first,
-        None => return batch.drop(i, DropReason::InvalidState),
+    let Some((state, tcp)) = first_state(batch, i, context, sender) else {
+        return batch.drop(i, DropReason::InvalidState);
     };
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
@@ -436,7 +461,7 @@ fn open(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     }
     let new = NewFlow {
         opened_by_low,
-        attachments: [view.attachment(flow.src), view.attachment(flow.dst)],
+        attachments: [from.attachment_of(flow.src), to.attachment_of(flow.dst)],
         charged: if from.kind == PortKind::Pod { from_id } else { to_id },
         judged: view.generation,
         state,
@@ -452,20 +477,13 @@ fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow, 
         context.conntrack.restart(track.slot, new, context.now_ms);
         return context.conntrack.entry(track.slot).count(sender, bytes, context.now_ms);
     }
-    // Earlier packets of this batch may have entered the same flow, so the table is asked again.
-    let (key, hash) = (track.key, track.hash);
-    let admission = match context.conntrack.look_up(&key, hash) {
-        Some(slot) => Admission::Exists(slot),
-        None => context.conntrack.enter(&key, hash, new, context.now_ms, context.tracker),
-    };
-    match admission {
+    match context.conntrack.enter(&track.key, track.hash, new, context.now_ms, context.tracker) {
         Admission::Entered(slot) => {
             track.slot = slot;
             context.conntrack.entry(slot).count(sender, bytes, context.now_ms);
         }
         Admission::Exists(slot) => {
             track.slot = slot;
-            track.sender = context.conntrack.entry(slot).sender(track.from_low);
             track.fate = Fate::Known;
             follow(batch, i, context);
         }
@@ -482,7 +500,7 @@ fn likely_sender(packet: &Packet) -> Side {
 }
 
 /// First state of the flow that a packet opens; `None` where it opens none: a reply to nothing, a segment outside
-/// any connection.
+/// any connection, an error about no flow.
 fn first_state(
     batch: &Batch,
     i: usize,
@@ -490,6 +508,9 @@ fn first_state(
     sender: Side,
 ) -> Option<(FlowState, Option<TcpFlow>)> {
     let packet = &batch.packets[i];
+    if packet.kind == Kind::IcmpError {
+        return None;
+    }
     match packet.protocol {
         Protocol::TCP => {
             let frame = context.umem.data(&batch.frames[i]);
@@ -509,11 +530,7 @@ fn port_of<'a>(
     wanted: Side,
 ) -> Option<(PortId, &'a PortView)> {
     let is_source = likely_sender(&batch.packets[i]) == wanted;
-    let port = match batch.ways[i].hop {
-        _ if is_source => batch.in_ports[i],
-        Hop::Port(out, _) => out,
-        Hop::Gateway => return None,
-    };
+    let port = if is_source { batch.in_ports[i] } else { batch.ways[i].out };
     let view = context.view;
     view.port(port).map(|found| (port, found))
 }
@@ -554,7 +571,8 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
         if !batch.is_pending(i) {
             continue;
         }
-        let (Hop::Port(out, _), mac) = (batch.ways[i].hop, batch.ways[i].mac) else { continue };
+        prefetch_frame(batch, i, context);
+        let Way { out, mac } = batch.ways[i];
         let room = &mut context.room[out.index()];
         if *room == 0 {
             batch.drop(i, DropReason::TxFull);

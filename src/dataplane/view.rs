@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ipnet::IpNet;
 
-use super::packet::{Address, pack, unpack};
+use super::packet::{Address, is_v4, pack, unpack};
 use super::{DecisionCount, DropReason, PortKind, World};
 use crate::ids::{AclId, AttachmentId, Generation, PortId};
 use crate::limits::{POD_ADDRESSES_MAX, PORTS_MAX};
@@ -130,6 +130,12 @@ impl PortView {
         self.kind == PortKind::Host && self.owns(address)
     }
 
+    /// The pod behind the port, if it has the address.
+    #[inline]
+    pub(crate) fn attachment_of(&self, address: Address) -> AttachmentId {
+        if self.owns(address) { self.attachment } else { AttachmentId::NONE }
+    }
+
     /// Whether a pod is behind it.
     #[inline]
     pub(crate) fn is_pod(&self) -> bool {
@@ -179,7 +185,12 @@ impl View {
     /// Where a destination leads.
     #[inline]
     pub(crate) fn hop(&self, destination: Address) -> Option<Hop> {
-        self.routes.next_hop(unpack(destination)).map(|hop| self.hops[hop as usize])
+        let hop = if is_v4(destination) {
+            self.routes.next_hop_v4(destination as u32)
+        } else {
+            self.routes.next_hop_v6(destination)
+        };
+        hop.map(|hop| self.hops[hop as usize])
     }
 
     /// The port that an address lies behind.
@@ -208,10 +219,7 @@ impl View {
 
     /// The pod that has an address.
     pub(crate) fn attachment(&self, address: Address) -> AttachmentId {
-        match self.port_towards(address) {
-            Some((_, port)) if port.owns(address) => port.attachment,
-            _ => AttachmentId::NONE,
-        }
+        self.port_towards(address).map_or(AttachmentId::NONE, |(_, port)| port.attachment_of(address))
     }
 
     /// Judges a flow by the egress table of its source and the ingress table of its destination: why it is dropped, or
@@ -265,7 +273,7 @@ impl View {
         deny: DropReason,
     ) -> Option<DropReason> {
         let Some(classifier) = &self.classifier else { return Some(DropReason::UnknownPod) };
-        let class = classifier.class(unpack(peer));
+        let class = if is_v4(peer) { classifier.class_v4(peer as u32) } else { classifier.class_v6(peer) };
         let decision = classifier.decide(acl, class, flow.protocol, flow.dst_port);
         self.hit(decision, worker);
         (!decision.is_allow()).then_some(deny)

@@ -71,6 +71,7 @@ impl Mailbox {
     }
 
     /// Leaves a command and wakes the worker; the command back where too many wait.
+    #[allow(clippy::result_large_err)] // The command itself comes back, and nobody copies it in a hurry.
     pub(crate) fn send(&self, command: Command) -> Result<(), Command> {
         self.commands.push(command)?;
         self.wake();
@@ -89,6 +90,10 @@ struct Port {
     id: PortId,
     queue: PortQueue,
     waiting: Vec<Frame>,
+    /// Frames that it is given to receive into.
+    level: usize,
+    /// Whether it has used half of them at once, of late.
+    is_busy: bool,
 }
 
 /// The worker.
@@ -104,8 +109,8 @@ pub(crate) struct Worker {
     places: Box<[Option<u16>]>,
     /// Frames that each port's transmit ring takes, by its number.
     room: Box<[u32]>,
-    /// Fill level of each port's receive ring.
-    level: usize,
+    /// Frames that all ports together are given to receive into.
+    levels: usize,
     /// Port that the next batch starts with, so that none is last for ever.
     turn: usize,
     batch: Batch,
@@ -117,6 +122,8 @@ pub(crate) struct Worker {
     swept_ms: u32,
 }
 
+/// Frames that a port is given to receive into before it has shown that it needs more.
+const FIRST_LEVEL: usize = 64;
 /// Time in which a worker looks once at each of its flows for idle ones.
 const SWEEP_MS: u32 = 2000;
 /// Longest sleep: flows age also while nothing comes.
@@ -128,7 +135,7 @@ impl Worker {
     /// A worker with its frames, not yet running.
     pub(crate) fn new(
         id: WorkerId,
-        shared: Arc<Shared>,
+        shared: &Arc<Shared>,
         polling: Polling,
         umem: Umem,
         frames: Vec<Frame>,
@@ -149,7 +156,7 @@ impl Worker {
             ports: Vec::with_capacity(PORTS_MAX),
             places: vec![None; PORTS_MAX].into(),
             room: vec![0; PORTS_MAX].into(),
-            level: RING_SLOTS,
+            levels: 0,
             turn: 0,
             batch: Batch::new(),
             speech: Speech::new(),
@@ -244,8 +251,9 @@ impl Worker {
             );
         }
         self.places[id.index()] = Some(self.ports.len() as u16);
-        self.ports.push(Port { id, queue, waiting: Vec::with_capacity(RING_SLOTS) });
-        self.set_level();
+        let level = self.first_level();
+        self.levels += level;
+        self.ports.push(Port { id, queue, waiting: Vec::with_capacity(RING_SLOTS), level, is_busy: false });
     }
 
     fn close(&mut self, port: PortId) -> Option<PortQueue> {
@@ -259,14 +267,20 @@ impl Worker {
         }
         self.free.append(&mut closed.waiting);
         self.room[port.index()] = 0;
-        self.set_level();
+        self.levels -= closed.level;
         Some(closed.queue)
     }
 
-    /// Shares the frames out: half of them wait in receive rings, the rest is for what is on its way out.
-    fn set_level(&mut self) {
-        let share = self.umem.frames_total() / (2 * self.ports.len().max(1));
-        self.level = share.clamp(1, RING_SLOTS);
+    /// Frames that the ports may together be given to receive into: half of all, the rest is for what is on its way out.
+    fn levels_max(&self) -> usize {
+        self.umem.frames_total() / 2
+    }
+
+    /// What a port is given at first. A frame in a fill ring comes back only with a packet in it, so a port gets more when
+    /// it needs more: were they shared out evenly, the first ports would have most of them and the last ones none.
+    fn first_level(&self) -> usize {
+        let least = (self.umem.frames_total() / (4 * PORTS_MAX)).max(1);
+        self.levels_max().saturating_sub(self.levels).clamp(least, FIRST_LEVEL.max(least))
     }
 
     fn take_view(&mut self, now_ms: u32) {
@@ -298,6 +312,7 @@ impl Worker {
 
     fn receive(&mut self) -> usize {
         let ports = self.ports.len();
+        let levels_max = self.levels_max();
         for step in 0..ports {
             let mut place = self.turn + step;
             if place >= ports {
@@ -311,7 +326,14 @@ impl Worker {
             let count = port.queue.receive(&mut self.umem, &mut self.batch.frames, PORT_BURST_FRAMES_MAX);
             if count > 0 {
                 self.batch.note_received(start, port.id);
-                port.queue.refill(&mut self.umem, &mut self.free, self.level);
+                if count >= (port.level / 2).clamp(1, PORT_BURST_FRAMES_MAX) {
+                    port.is_busy = true;
+                    let more =
+                        port.level.min(RING_SLOTS - port.level).min(levels_max.saturating_sub(self.levels));
+                    port.level += more;
+                    self.levels += more;
+                }
+                port.queue.refill(&mut self.umem, &mut self.free, port.level);
             }
         }
         self.turn = if self.turn + 1 >= ports { 0 } else { self.turn + 1 };
@@ -399,7 +421,19 @@ impl Worker {
                 let _: Kick = port.queue.kick();
                 port.queue.complete(&mut self.umem, &mut self.free);
             }
-            port.queue.refill(&mut self.umem, &mut self.free, self.level);
+            port.queue.refill(&mut self.umem, &mut self.free, port.level);
+        }
+    }
+
+    /// Takes half of their frames from ports that have not been busy of late, for others that are.
+    fn lower_levels(&mut self) {
+        for port in &mut self.ports {
+            if !port.is_busy && port.level > FIRST_LEVEL {
+                let less = port.level - (port.level / 2).max(FIRST_LEVEL);
+                port.level -= less;
+                self.levels -= less;
+            }
+            port.is_busy = false;
         }
     }
 
@@ -408,6 +442,9 @@ impl Worker {
         let elapsed = now_ms.wrapping_sub(self.swept_ms);
         if elapsed == 0 {
             return false;
+        }
+        if now_ms / SWEEP_MS != self.swept_ms / SWEEP_MS {
+            self.lower_levels();
         }
         self.swept_ms = now_ms;
         let groups = self.shared.conntrack.groups_per_worker(&self.tracker) as u64;

@@ -101,9 +101,12 @@ pub fn checksum_holds(header: &[u8]) -> bool {
 #[inline]
 pub fn decrement_ttl(packet: &mut [u8]) {
     if let Some(header) = packet.first_chunk_mut::<HEADER_BYTES>() {
+        // The word of TTL and protocol, changed in a register: a byte written and read again as part of a word would
+        // have to wait for the cache.
         let old = be16(header, 8);
-        header[8] = header[8].wrapping_sub(1);
-        let checksum = update(be16(header, 10), old, be16(header, 8));
+        let new = old.wrapping_sub(1 << 8);
+        let checksum = update(be16(header, 10), old, new);
+        header[8..10].copy_from_slice(&new.to_be_bytes());
         header[10..12].copy_from_slice(&checksum.to_be_bytes());
     }
 }

@@ -44,9 +44,9 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// An area of ordinary memory with room for `frames`.
+    /// An area of memory with room for `frames`, on huge pages when there are any.
     pub(super) fn in_memory(frames: usize) -> std::io::Result<Region> {
-        let pages = Pages::new(frames.saturating_mul(FRAME_BYTES), false)?;
+        let pages = Pages::new(frames.saturating_mul(FRAME_BYTES), true)?;
         Ok(Region {
             id: next_id(),
             base: pages.base(),

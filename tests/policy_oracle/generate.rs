@@ -43,7 +43,7 @@ const BLOCKS: &[&str] = &[
 ];
 
 /// One object comes, changes or goes.
-pub fn change() -> impl Strategy<Value = Change> {
+pub(crate) fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
         4 => object().prop_map(Change::Upsert),
         1 => object().prop_map(|object| Change::Remove(ObjectName::of(&object))),

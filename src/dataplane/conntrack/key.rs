@@ -24,17 +24,21 @@ const ASKED_BY_HIGH: u64 = 1 << 41;
 impl Key {
     /// The key of a packet's flow, and whether the packet comes from the lower endpoint.
     #[inline]
+    #[allow(clippy::needless_bitwise_bool)] // Lazy operators are branches that nobody can predict: see below.
     pub(crate) fn of(packet: &Packet) -> (Key, bool) {
-        let src = (packet.src, packet.src_port);
-        let dst = (packet.dst, packet.dst_port);
-        let from_low = src <= dst;
-        let (low, high) = if from_low { (src, dst) } else { (dst, src) };
-        let mut word = u64::from(low.1) | u64::from(high.1) << 16 | u64::from(packet.protocol.0) << 32;
+        let Packet { src, dst, src_port, dst_port, .. } = *packet;
+        let from_low = (src < dst) | ((src == dst) & (src_port <= dst_port));
+        // Ordered without a branch: which endpoint is the lower one is as good as random, and so not to be predicted.
+        let swapped = u128::from(from_low).wrapping_sub(1);
+        let (addresses, ports) = ((src ^ dst) & swapped, (src_port ^ dst_port) & swapped as u16);
+        let (low, high) = (src ^ addresses, dst ^ addresses);
+        let (low_port, high_port) = (src_port ^ ports, dst_port ^ ports);
+        let mut word = u64::from(low_port) | u64::from(high_port) << 16 | u64::from(packet.protocol.0) << 32;
         if is_echo(packet.protocol, packet.flags) {
             let by_low = from_low != is_echo_reply(packet.protocol, packet.flags);
             word |= if by_low { ASKED_BY_LOW } else { ASKED_BY_HIGH };
         }
-        (Key { low: low.0, high: high.0, word }, from_low)
+        (Key { low, high, word }, from_low)
     }
 
     /// Its protocol.

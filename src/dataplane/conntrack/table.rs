@@ -131,17 +131,16 @@ impl Conntrack {
         prefetch_read(&self.groups[self.first_group(hash)]);
     }
 
-    /// The first slot whose tag fits, with its entry on the way to the cache.
+    /// The first slot whose tag fits, with its entry on the way to the cache; where none fits, the entry that a new flow
+    /// would take is on the way.
     #[inline]
     pub(crate) fn candidate(&self, hash: u64) -> Slot {
         let group = self.first_group(hash);
-        match self.matches(group, tag_of(hash)).next() {
-            Some(slot) => {
-                self.entries[slot.0 as usize].prefetch();
-                slot
-            }
-            None => Slot::NONE,
+        let fits = self.matches(group, tag_of(hash)).next();
+        if let Some(slot) = fits.or_else(|| self.matches(group, FREE).next()) {
+            self.entry(slot).prefetch();
         }
+        fits.unwrap_or(Slot::NONE)
     }
 
     /// The slot of a key; `candidate` is what [`Conntrack::candidate`] said of its hash in this batch.
@@ -179,29 +178,34 @@ impl Conntrack {
         now_ms: u32,
         by: &mut Tracker,
     ) -> Admission {
+        let (first, second) = (self.first_group(hash), self.second_group(hash));
         if self.charged[flow.charged.index()].load(Relaxed) >= self.quota {
+            // Of the pod's own flows too the least worthy goes, so that a flood of first packets does not shut it in.
+            let is_of_pod = |entry: &Entry| entry.charged() == Some(flow.charged);
+            self.make_room(first, now_ms, by, is_of_pod);
+            self.make_room(second, now_ms, by, is_of_pod);
             return Admission::Quota;
         }
-        let (first, second) = (self.first_group(hash), self.second_group(hash));
         let (preferred, other) =
             if self.is_crowded_beside(first, second) { (second, first) } else { (first, second) };
         let claimed = self.claim(preferred, tag_of(hash)).or_else(|| self.claim(other, tag_of(hash)));
         let Some(slot) = claimed else {
-            self.make_room(first, now_ms, by);
-            self.make_room(second, now_ms, by);
+            self.make_room(first, now_ms, by, |_| true);
+            self.make_room(second, now_ms, by, |_| true);
             return Admission::Full;
         };
-        if self.group_of(slot) == second {
+        if group_of(slot) == second {
             self.add_displaced(first, 1);
             if self.free_slots(second) == 0 && self.free_slots(first) == 0 {
                 // The next one that comes here would find no place: let the least worthy go in time.
-                self.make_room(second, now_ms, by);
+                self.make_room(second, now_ms, by, |_| true);
             }
         }
-        self.charge(self.entry(slot), Some(flow.charged));
+        self.charged[flow.charged.index()].fetch_add(1, Relaxed);
         self.entry(slot).publish(key, flow, now_ms);
         by.entered += 1;
-        self.settle(key, hash, slot, by)
+        // A worker alone has asked for the key, and nobody else has published it since.
+        if by.workers == 1 { Admission::Entered(slot) } else { self.settle(key, hash, slot, by) }
     }
 
     /// Whether a key goes to its second group although the first has a place: it has few, and the second has more. So
@@ -231,13 +235,15 @@ impl Conntrack {
 
     /// After publishing: one entry a key.
     fn settle(&self, key: &Key, hash: u64, ours: Slot, by: &mut Tracker) -> Admission {
+        // Between our publishing and our look: of two workers that publish at once, at least one sees the other's flow.
+        fence(SeqCst);
         let mut before = None;
         let mut passed_ours = false;
         for group in [self.first_group(hash), self.second_group(hash)] {
             for slot in self.matches(group, tag_of(hash)) {
                 if slot == ours {
                     passed_ours = true;
-                } else if self.entry(slot).head_is(key) {
+                } else if self.entry(slot).is(key) {
                     if passed_ours {
                         self.remove(slot, by);
                     } else {
@@ -267,7 +273,7 @@ impl Conntrack {
         }
         self.charge(entry, None);
         let first = self.first_group(self.hash(&key));
-        if self.group_of(slot) != first {
+        if group_of(slot) != first {
             self.add_displaced(first, -1);
         }
         self.set_tag(slot, TOMBSTONE);
@@ -359,11 +365,12 @@ impl Conntrack {
         entry.idle_ms(now_ms) > self.timeouts_ms[entry.state() as usize]
     }
 
-    /// Ends the flow of a group that is missed least: an idle one, else the longest waiting of those that nobody has
-    /// answered. Established flows stay.
-    fn make_room(&self, group: usize, now_ms: u32, by: &mut Tracker) {
+    /// Of the flows in a group that `may_go`, ends the one that is missed least: an idle one, else the longest waiting of
+    /// those that nobody has answered. Established flows stay.
+    fn make_room(&self, group: usize, now_ms: u32, by: &mut Tracker, may_go: impl Fn(&Entry) -> bool) {
         let embryonic = |slot: &Slot| self.entry(*slot).state().is_embryonic() || self.is_idle(*slot, now_ms);
-        let victim = self.slots(group).filter(embryonic).max_by_key(|slot| self.entry(*slot).idle_ms(now_ms));
+        let victims = self.slots(group).filter(|slot| may_go(self.entry(*slot)));
+        let victim = victims.filter(embryonic).max_by_key(|slot| self.entry(*slot).idle_ms(now_ms));
         if let Some(slot) = victim {
             self.remove(slot, by);
         }
@@ -383,25 +390,21 @@ impl Conntrack {
         if group >= self.groups.len() { group - self.groups.len() } else { group }
     }
 
-    #[inline]
-    fn group_of(&self, slot: Slot) -> usize {
-        slot.0 as usize / GROUP
-    }
-
     /// Slots of a group whose tag is `tag`.
     #[inline]
     fn matches(&self, group: usize, tag: u8) -> impl Iterator<Item = Slot> + use<> {
-        let words = [0, 1].map(|half: usize| self.groups[group].0[half].load(Acquire));
-        let mut hits = words.map(|word| zero_bytes((word & TAG_BITS) ^ (LOW_BITS * u64::from(tag))));
+        let tags = LOW_BITS * u64::from(tag);
+        let hits = |half: usize| {
+            let word = self.groups[group].0[half].load(Acquire);
+            gather_top_bits(zero_bytes((word & TAG_BITS) ^ tags))
+        };
+        // One bit a slot: which half of the group a slot is in must not be a branch, for nobody can predict it.
+        let mut hits = u16::from(hits(0)) | u16::from(hits(1)) << 8;
         let base = (group * GROUP) as u32;
         std::iter::from_fn(move || {
-            let half = usize::from(hits[0] == 0);
-            if hits[half] == 0 {
-                return None;
-            }
-            let position = hits[half].trailing_zeros() / 8;
-            hits[half] &= hits[half] - 1;
-            Some(Slot(base + half as u32 * 8 + position))
+            let slot = (hits != 0).then(|| Slot(base + hits.trailing_zeros()));
+            hits &= hits.wrapping_sub(1);
+            slot
         })
     }
 
@@ -423,7 +426,7 @@ impl Conntrack {
 
     fn word_of(&self, slot: Slot) -> (&AtomicU64, u32) {
         let position = slot.0 as usize % GROUP;
-        (&self.groups[self.group_of(slot)].0[position / 8], position as u32 % 8 * 8)
+        (&self.groups[group_of(slot)].0[position / 8], position as u32 % 8 * 8)
     }
 
     fn set_tag(&self, slot: Slot, tag: u8) {
@@ -473,14 +476,6 @@ impl Conntrack {
     }
 }
 
-impl Entry {
-    /// [`Entry::is`], for the look after publishing.
-    fn head_is(&self, key: &Key) -> bool {
-        fence(SeqCst);
-        self.is(key)
-    }
-}
-
 impl Tracker {
     /// The part of worker `worker` of `workers`.
     pub(crate) fn new(worker: WorkerId, workers: usize) -> Tracker {
@@ -493,6 +488,12 @@ impl Tracker {
             ended: 0,
         }
     }
+}
+
+/// The group that a slot is in.
+#[inline]
+fn group_of(slot: Slot) -> usize {
+    slot.0 as usize / GROUP
 }
 
 /// The tag of a hash: seven bits that choose no group, neither free nor tombstone.
@@ -508,8 +509,11 @@ fn zero_bytes(word: u64) -> u64 {
     !(word + TAG_BITS) & !TAG_BITS
 }
 
+/// The top bits of the bytes of `word`, that of the lowest byte first.
+#[inline]
 fn gather_top_bits(word: u64) -> u8 {
-    (0..8).fold(0, |bits, i| bits | ((word >> (8 * i + 7) & 1) as u8) << i)
+    // Each bit is moved to a place of its own in the highest byte of the product; no two meet on the way there.
+    ((word >> 7 & LOW_BITS).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }
 
 fn scatter_top_bits(bits: u8) -> u64 {
@@ -518,3 +522,6 @@ fn scatter_top_bits(bits: u8) -> u64 {
 
 /// States are numbered as their time-outs are listed.
 const _: () = assert!(FlowState::SynSent as u8 == 0);
+
+#[cfg(test)]
+mod tests;

@@ -153,10 +153,9 @@ impl TcpFlow {
     fn after_data(&self, flags: Flags, sender: Side, acknowledgement: u32) -> FlowState {
         let fin = flags.has(Flags::FIN);
         match self.state {
-            SynReceived if fin => FinWait,
+            SynReceived | Established if fin => FinWait,
             // Only what acknowledges the responder's SYN finishes the handshake.
             SynReceived if sender == Side::Initiator && flags.has(Flags::ACK) => Established,
-            Established if fin => FinWait,
             FinWait if fin && self.sides[1 - sender as usize].finished => LastAck,
             LastAck if !fin && acknowledgement == self.sides[1 - sender as usize].end => TimeWait,
             state => state,
@@ -218,7 +217,9 @@ impl TcpFlow {
     /// Notes the responder's SYN.
     fn answer(&mut self, segment: &Segment) {
         self.hear(segment, Side::Responder);
-        let initiator = &mut self.sides[0];
+        let [initiator, responder] = &mut self.sides;
+        // The initiator's SYN has offered a window: the responder need not wait for the handshake's end to use it.
+        responder.max_end = responder.max_end.wrapping_add(initiator.max_window);
         if segment.flags.has(Flags::ACK) {
             initiator.end = segment.acknowledgement;
             initiator.max_end = segment.acknowledgement.wrapping_add(u32::from(segment.window).max(1));
@@ -562,6 +563,15 @@ mod tests {
         let cookie = segment(SYN | ACK, 123_456, talk.next[0]);
         assert_eq!(talk.flow.follow(&cookie, RESPONDER), Outcome::Pass);
         talk.next[1] = 123_457;
+        talk.say(ACK, INITIATOR, 0);
+        assert_eq!(talk.flow.state, Established);
+    }
+
+    #[test]
+    fn a_responder_may_send_what_the_syn_has_offered_before_the_handshake_is_over() {
+        let mut talk = Talk::answered();
+        talk.say(ACK, RESPONDER, 600);
+        talk.say(ACK, RESPONDER, 400);
         talk.say(ACK, INITIATOR, 0);
         assert_eq!(talk.flow.state, Established);
     }

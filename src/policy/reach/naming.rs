@@ -105,8 +105,10 @@ impl Names {
     }
 }
 
+/// Commas stand inside of exceptions already.
 fn shorten(texts: &[String]) -> String {
-    let mut text = texts.iter().take(LISTED).cloned().collect::<Vec<_>>().join(", ");
+    let between = if texts.iter().any(|text| text.contains(" except ")) { "; " } else { ", " };
+    let mut text = texts.iter().take(LISTED).cloned().collect::<Vec<_>>().join(between);
     if texts.len() > LISTED {
         // Writing to a string cannot fail.
         let _ = write!(text, " and {} more", texts.len() - LISTED);

@@ -1,0 +1,458 @@
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::dataplane::Timeouts;
+use crate::dataplane::conntrack::Side;
+use crate::dataplane::conntrack::tcp::{Segment, TcpFlow};
+use crate::dataplane::packet::from_v4;
+use crate::ids::{AttachmentId, Generation};
+use crate::net::flow::Protocol;
+use crate::net::tcp::Flags;
+
+fn settings(flows_max: usize, pod_quota_percent: u8) -> ConntrackSettings {
+    ConntrackSettings { flows_max, pod_quota_percent, ..ConntrackSettings::default() }
+}
+
+/// The key of the UDP flow from 10.0.0.1 with this source port.
+fn key(port: u32) -> Key {
+    let word = u64::from(port & 0xffff) | 53 << 16 | u64::from(Protocol::UDP.0) << 32;
+    Key { low: from_v4(0x0a00_0001), high: from_v4(0x0a00_0002 + (port >> 16)), word }
+}
+
+fn flow(charged: u16, state: FlowState) -> NewFlow {
+    NewFlow {
+        opened_by_low: true,
+        attachments: [AttachmentId(1), AttachmentId::NONE],
+        charged: PortId(charged),
+        judged: Generation(1),
+        state,
+        tcp: None,
+    }
+}
+
+/// A table and its workers.
+struct Bench {
+    table: Conntrack,
+    trackers: Vec<Tracker>,
+}
+
+impl Bench {
+    fn new(settings: &ConntrackSettings, workers: usize) -> Bench {
+        let tracker = |worker| Tracker::new(WorkerId(worker as u16), workers);
+        let mut bench = Bench {
+            table: Conntrack::new(settings, false).unwrap(),
+            trackers: (0..workers).map(tracker).collect(),
+        };
+        bench.start_batches();
+        bench
+    }
+
+    fn start_batch(&mut self, worker: usize) {
+        self.table.start_batch(&mut self.trackers[worker]);
+    }
+
+    /// As many batches of every worker as it takes until what was removed is free.
+    fn start_batches(&mut self) {
+        for _ in 0..4 {
+            (0..self.trackers.len()).for_each(|worker| self.start_batch(worker));
+        }
+    }
+
+    fn enter(&mut self, key: &Key, flow: &NewFlow, now_ms: u32) -> Admission {
+        self.table.enter(key, self.table.hash(key), flow, now_ms, &mut self.trackers[0])
+    }
+
+    fn find(&self, key: &Key) -> Option<Slot> {
+        let hash = self.table.hash(key);
+        let found = self.table.find(key, hash, self.table.candidate(hash));
+        assert_eq!(found, self.table.look_up(key, hash));
+        found
+    }
+
+    /// Fills the table with flows in this state until nothing more goes in; the keys that did, in order.
+    fn fill(&mut self, state: FlowState, now_ms: u32) -> Vec<Key> {
+        let mut keys = Vec::new();
+        for port in 0.. {
+            match self.enter(&key(port), &flow(0, state), now_ms) {
+                Admission::Entered(_) => keys.push(key(port)),
+                // A quota of all is reached together with the last place.
+                Admission::Full | Admission::Quota => return keys,
+                other @ Admission::Exists(_) => panic!("{other:?}"),
+            }
+        }
+        unreachable!("a table that is never full")
+    }
+}
+
+#[test]
+fn what_is_entered_is_found_until_it_is_removed() {
+    let mut bench = Bench::new(&settings(1024, 100), 1);
+    let Admission::Entered(slot) = bench.enter(&key(1), &flow(0, FlowState::UdpOneWay), 0) else { panic!() };
+    assert_eq!(bench.find(&key(1)), Some(slot));
+    assert_eq!(bench.find(&key(2)), None);
+    assert_eq!(bench.table.entry(slot).sender(true), Side::Initiator);
+    assert_eq!(bench.table.entry(slot).sender(false), Side::Responder);
+    bench.table.remove(slot, &mut bench.trackers[0]);
+    assert_eq!((bench.find(&key(1)), bench.table.len()), (None, 0));
+    assert_eq!((bench.trackers[0].entered, bench.trackers[0].ended), (1, 1));
+    bench.table.remove(slot, &mut bench.trackers[0]);
+    assert_eq!(bench.trackers[0].ended, 1, "what has ended does not end again");
+}
+
+#[test]
+fn a_full_table_finds_every_flow_in_its_first_or_second_group() {
+    for flows_max in [32, 64, 1024] {
+        let mut bench = Bench::new(&settings(flows_max, 100), 1);
+        let keys = bench.fill(FlowState::Established, 0);
+        assert!(keys.len() > flows_max / 2, "{} of {flows_max}", keys.len());
+        let slots: HashSet<u32> = keys.iter().map(|key| bench.find(key).unwrap().0).collect();
+        assert_eq!(slots.len(), keys.len());
+        for key in &keys {
+            let slot = bench.find(key).unwrap();
+            bench.table.remove(slot, &mut bench.trackers[0]);
+        }
+        assert_eq!(bench.table.len(), 0);
+        assert!(
+            (0..flows_max / GROUP).all(|group| bench.table.displaced(group) == 0),
+            "displaced are counted"
+        );
+    }
+}
+
+#[test]
+fn of_a_full_table_established_flows_stay_and_embryonic_ones_go() {
+    let mut bench = Bench::new(&settings(256, 100), 1);
+    let established: Vec<Key> = (0..100).map(key).collect();
+    for key in &established {
+        assert!(matches!(bench.enter(key, &flow(0, FlowState::Established), 0), Admission::Entered(_)));
+    }
+    for port in 1000..5000 {
+        // The sender of a flood's own pod and that of another one: who comes again finds the place that was made.
+        let flow = flow((port % 2) as u16, FlowState::SynSent);
+        let mut tries = 0;
+        while !matches!(bench.enter(&key(port), &flow, port), Admission::Entered(_)) {
+            bench.start_batches();
+            tries += 1;
+            assert!(tries < 3, "{port}");
+        }
+    }
+    assert!(established.iter().all(|key| bench.find(key).is_some()));
+}
+
+#[test]
+fn of_a_table_full_of_established_flows_none_goes() {
+    let mut bench = Bench::new(&settings(64, 100), 1);
+    let keys = bench.fill(FlowState::Established, 0);
+    for port in 10_000..10_500 {
+        // Where both groups of a key still have a place, it goes in: then the table is a little fuller.
+        bench.enter(&key(port), &flow(0, FlowState::SynSent), 1);
+        bench.start_batches();
+    }
+    assert!(keys.iter().all(|key| bench.find(key).is_some()));
+}
+
+#[test]
+fn one_pod_has_its_quota_and_leaves_the_rest_to_others() {
+    let mut bench = Bench::new(&settings(1024, 25), 1);
+    let mut admissions = BTreeMap::new();
+    for port in 0..400 {
+        let admission = bench.enter(&key(port), &flow(7, FlowState::Established), 0);
+        *admissions.entry(admission == Admission::Quota).or_insert(0) += 1;
+    }
+    assert_eq!(admissions, BTreeMap::from([(false, 256), (true, 144)]));
+    assert!(matches!(bench.enter(&key(500), &flow(8, FlowState::Established), 0), Admission::Entered(_)));
+    let slot = bench.find(&key(0)).unwrap();
+    bench.table.remove(slot, &mut bench.trackers[0]);
+    assert!(matches!(bench.enter(&key(501), &flow(7, FlowState::Established), 0), Admission::Entered(_)));
+    assert_eq!(bench.enter(&key(502), &flow(7, FlowState::Established), 0), Admission::Quota);
+}
+
+#[test]
+fn a_flood_of_first_packets_within_a_quota_does_not_shut_the_pod_in() {
+    let mut bench = Bench::new(&settings(1024, 25), 1);
+    for port in 0..256 {
+        bench.enter(&key(port), &flow(7, FlowState::SynSent), port);
+    }
+    for port in 300..400 {
+        let new = flow(7, FlowState::SynSent);
+        let mut tries = 0;
+        while !matches!(bench.enter(&key(port), &new, 500), Admission::Entered(_)) {
+            bench.start_batches();
+            tries += 1;
+            assert!(tries < 3, "{port}");
+        }
+    }
+    assert!(bench.table.charged[7].load(Relaxed) <= 256);
+}
+
+#[test]
+fn a_flow_restarted_by_its_other_side_counts_against_the_other_pod_and_no_count_wraps() {
+    let mut bench = Bench::new(&settings(64, 100), 1);
+    let Admission::Entered(slot) = bench.enter(&key(1), &flow(1, FlowState::TimeWait), 0) else { panic!() };
+    let restarted = NewFlow { opened_by_low: false, ..flow(2, FlowState::SynSent) };
+    bench.table.restart(slot, &restarted, 5);
+    let charged = |bench: &Bench| [1, 2].map(|port: usize| bench.table.charged[port].load(Relaxed));
+    assert_eq!(charged(&bench), [0, 1]);
+    assert_eq!(bench.table.entry(slot).sender(true), Side::Responder);
+    bench.table.remove(slot, &mut bench.trackers[0]);
+    assert_eq!(charged(&bench), [0, 0]);
+}
+
+#[test]
+fn a_slot_is_not_used_again_while_a_worker_may_hold_it() {
+    let mut bench = Bench::new(&settings(32, 100), 2);
+    let keys = bench.fill(FlowState::Established, 0);
+    // Worker 1 is in a batch that knows the slot; worker 0 ends the flow and goes on.
+    bench.start_batch(1);
+    let slot = bench.find(&keys[0]).unwrap();
+    bench.table.remove(slot, &mut bench.trackers[0]);
+    for _ in 0..100 {
+        bench.start_batch(0);
+        assert_eq!(bench.enter(&keys[0], &flow(1, FlowState::Established), 0), Admission::Full);
+        assert_eq!(bench.table.tag(slot), TOMBSTONE);
+    }
+    bench.start_batches();
+    assert_eq!(bench.table.tag(slot), FREE);
+    assert_eq!(bench.enter(&keys[0], &flow(0, FlowState::Established), 0), Admission::Entered(slot));
+}
+
+#[test]
+fn a_worker_that_sleeps_holds_nothing_back() {
+    let mut bench = Bench::new(&settings(32, 100), 2);
+    let keys = bench.fill(FlowState::Established, 0);
+    bench.table.rest(&bench.trackers[1]);
+    let slot = bench.find(&keys[0]).unwrap();
+    bench.table.remove(slot, &mut bench.trackers[0]);
+    (0..4).for_each(|_| bench.start_batch(0));
+    assert_eq!(bench.table.tag(slot), FREE);
+}
+
+#[test]
+fn a_worker_with_no_place_for_more_ended_flows_lets_them_live_on() {
+    let mut bench = Bench::new(&settings(2 * RETIRED_FLOWS_MAX, 100), 2);
+    let keys: Vec<Key> = (0..RETIRED_FLOWS_MAX as u32 + 10).map(key).collect();
+    for key in &keys {
+        assert!(matches!(bench.enter(key, &flow(0, FlowState::UdpOneWay), 0), Admission::Entered(_)));
+    }
+    for key in &keys {
+        let slot = bench.find(key).unwrap();
+        bench.table.remove(slot, &mut bench.trackers[0]);
+    }
+    assert_eq!(bench.table.len(), 10);
+    bench.start_batches();
+    let rest: Vec<Slot> = keys.iter().filter_map(|key| bench.find(key)).collect();
+    rest.into_iter().for_each(|slot| bench.table.remove(slot, &mut bench.trackers[0]));
+    assert_eq!(bench.table.len(), 0);
+}
+
+#[test]
+fn each_state_is_forgotten_after_its_own_time_and_not_before() {
+    let seconds = |seconds: u64| Duration::from_secs(seconds);
+    let timeouts = Timeouts {
+        tcp_syn_sent: seconds(1),
+        tcp_syn_received: seconds(2),
+        tcp_established: seconds(3),
+        tcp_fin_wait: seconds(4),
+        tcp_time_wait: seconds(5),
+        tcp_close: seconds(6),
+        udp_one_way: seconds(7),
+        udp_two_way: seconds(8),
+        icmp_echo: seconds(9),
+        sctp_setup: seconds(10),
+        sctp_established: seconds(11),
+        other: seconds(12),
+    };
+    let expected = [1, 2, 3, 4, 4, 5, 6, 7, 8, 9, 10, 11, 6, 12];
+    let mut bench = Bench::new(&ConntrackSettings { timeouts, ..settings(1024, 100) }, 2);
+    // The clock wraps in between.
+    let start = u32::MAX - 4000;
+    for (port, state) in FlowState::ALL.iter().enumerate() {
+        bench.enter(&key(port as u32), &flow(0, *state), start);
+    }
+    for second in 0..14 {
+        for (past_ms, idle_is) in [(0, "as long as it may"), (1, "too long")] {
+            let groups = bench.table.groups_per_worker(&bench.trackers[0]);
+            let now_ms = start.wrapping_add(second * 1000 + past_ms);
+            for tracker in &mut bench.trackers {
+                bench.table.sweep(groups, now_ms, tracker, |_| false);
+            }
+            for (port, seconds) in expected.iter().enumerate() {
+                let lives = bench.find(&key(port as u32)).is_some();
+                assert_eq!(lives, second + past_ms <= *seconds, "{:?} idle {idle_is}", FlowState::ALL[port]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_packet_keeps_a_flow_alive_even_when_another_worker_is_a_little_ahead() {
+    let mut bench = Bench::new(&settings(64, 100), 1);
+    let Admission::Entered(slot) = bench.enter(&key(1), &flow(0, FlowState::UdpOneWay), 0) else { panic!() };
+    bench.table.entry(slot).count(Side::Initiator, 100, 29_000);
+    for now_ms in [28_000, 31_000, 58_000] {
+        bench.table.sweep(64, now_ms, &mut bench.trackers[0], |_| false);
+        assert!(bench.find(&key(1)).is_some(), "{now_ms}");
+    }
+    assert_eq!(bench.table.entry(slot).counts(Side::Initiator), (1, 100));
+}
+
+#[test]
+fn a_sweep_ends_what_is_over_and_every_worker_sweeps_its_share() {
+    let mut bench = Bench::new(&settings(1024, 100), 3);
+    let other =
+        NewFlow { attachments: [AttachmentId(2), AttachmentId(3)], ..flow(0, FlowState::Established) };
+    for port in 0..100 {
+        let flow = if port % 2 == 0 { flow(0, FlowState::Established) } else { other };
+        bench.enter(&key(port), &flow, 0);
+    }
+    let is_over = |entry: &Entry| entry.attachments()[1] == AttachmentId(3);
+    let groups = bench.table.groups_per_worker(&bench.trackers[0]);
+    let mut ended = Vec::new();
+    for tracker in &mut bench.trackers {
+        bench.table.sweep(groups, 0, tracker, is_over);
+        ended.push(tracker.ended);
+    }
+    assert_eq!(ended.iter().sum::<u64>(), 50);
+    assert!(ended.iter().all(|ended| *ended > 0), "{ended:?}");
+    assert!((0..100).all(|port| bench.find(&key(port)).is_some() == (port % 2 == 0)));
+}
+
+#[test]
+fn workers_that_enter_the_same_flows_at_once_leave_one_of_each() {
+    const WORKERS: usize = 3;
+    let table = Conntrack::new(&settings(1 << 14, 100), false).unwrap();
+    let slots: Vec<Vec<Slot>> = std::thread::scope(|scope| {
+        let worker = |worker: usize| {
+            let table = &table;
+            scope.spawn(move || {
+                let mut tracker = Tracker::new(WorkerId(worker as u16), WORKERS);
+                let mut slots = Vec::new();
+                for port in 0..2000 {
+                    table.start_batch(&mut tracker);
+                    let key = key(port);
+                    let hash = table.hash(&key);
+                    let admission = table.look_up(&key, hash).map_or_else(
+                        || table.enter(&key, hash, &flow(0, FlowState::Established), 0, &mut tracker),
+                        Admission::Exists,
+                    );
+                    match admission {
+                        Admission::Entered(slot) | Admission::Exists(slot) => slots.push(slot),
+                        other => panic!("{other:?}"),
+                    }
+                }
+                table.rest(&tracker);
+                slots
+            })
+        };
+        let threads: Vec<_> = (0..WORKERS).map(worker).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(slots.len(), WORKERS);
+    assert_eq!(table.len(), 2000);
+    assert_eq!(table.charged[0].load(Relaxed), 2000);
+    assert!((0..2000).all(|port| table.look_up(&key(port), table.hash(&key(port))).is_some()));
+}
+
+#[test]
+fn the_workers_of_two_directions_do_not_undo_each_others_steps() {
+    let mut bench = Bench::new(&settings(64, 100), 1);
+    let segment = |flags: u8, sequence: u32, acknowledgement: u32| Segment {
+        flags: Flags(flags),
+        sequence,
+        acknowledgement,
+        window: 1000,
+        payload_bytes: 0,
+        scale: None,
+    };
+    let tcp = TcpFlow::open(&segment(Flags::ACK, 100, 200), Side::Initiator, true).unwrap();
+    let new = NewFlow { tcp: Some(tcp), ..flow(0, tcp.state) };
+    let Admission::Entered(slot) = bench.enter(&key(1), &new, 0) else { panic!() };
+    let entry = bench.table.entry(slot);
+    assert_eq!(entry.load_tcp(), tcp);
+    // The initiator's worker has loaded the flow; before it stores, the responder's worker follows a FIN.
+    let before = entry.load_tcp();
+    let mut finished = before;
+    finished.follow(&segment(Flags::FIN | Flags::ACK, 200, 100), Side::Responder);
+    entry.store_tcp(&before, &finished);
+    let mut acknowledged = before;
+    acknowledged.follow(&segment(Flags::ACK, 150, 200), Side::Initiator);
+    entry.store_tcp(&before, &acknowledged);
+    let after = entry.load_tcp();
+    assert_eq!(after.state, FlowState::FinWait);
+    assert!(after.sides[1].finished);
+    assert_eq!(after.sides[0].end, 150);
+}
+
+/// What happens to a table.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Enter { port: u32, state: u8 },
+    Remove { port: u32 },
+    Touch { port: u32 },
+    Wait { ms: u32 },
+    Sweep,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let port = 0..150u32;
+    prop_oneof![
+        4 => (port.clone(), 0..FlowState::ALL.len() as u8).prop_map(|(port, state)| Step::Enter { port, state }),
+        2 => port.clone().prop_map(|port| Step::Remove { port }),
+        2 => port.prop_map(|port| Step::Touch { port }),
+        1 => (0..40_000u32).prop_map(|ms| Step::Wait { ms }),
+        1 => Just(Step::Sweep),
+    ]
+}
+
+proptest! {
+    /// The naive twin: a hash map of what each flow was entered as and when it was seen.
+    #[test]
+    fn the_table_is_a_map(steps in prop::collection::vec(step(), 0..400), workers in 1..4usize) {
+        let mut bench = Bench::new(&settings(1024, 100), workers);
+        let mut model: HashMap<u32, (FlowState, u32)> = HashMap::new();
+        let timeouts = timeouts_ms(&Timeouts::default());
+        let mut now_ms = u32::MAX - 100_000;
+        for step in steps {
+            bench.start_batches();
+            match step {
+                Step::Enter { port, state } if !model.contains_key(&port) => {
+                    let state = FlowState::from_number(state);
+                    let admission = bench.enter(&key(port), &flow(3, state), now_ms);
+                    prop_assert!(matches!(admission, Admission::Entered(_)), "{admission:?}");
+                    model.insert(port, (state, now_ms));
+                }
+                Step::Enter { .. } => {}
+                Step::Remove { port } => {
+                    let found = bench.find(&key(port));
+                    prop_assert_eq!(found.is_some(), model.remove(&port).is_some());
+                    found.into_iter().for_each(|slot| bench.table.remove(slot, &mut bench.trackers[0]));
+                }
+                Step::Touch { port } => {
+                    let found = bench.find(&key(port));
+                    prop_assert_eq!(found.is_some(), model.contains_key(&port));
+                    found.into_iter().for_each(|slot| bench.table.entry(slot).count(Side::Responder, 1, now_ms));
+                    model.entry(port).and_modify(|(_, seen_ms)| *seen_ms = now_ms);
+                }
+                Step::Wait { ms } => now_ms = now_ms.wrapping_add(ms),
+                Step::Sweep => {
+                    let groups = bench.table.groups_per_worker(&bench.trackers[0]);
+                    for tracker in &mut bench.trackers {
+                        bench.table.sweep(groups, now_ms, tracker, |_| false);
+                    }
+                    model.retain(|_, (state, seen_ms)| {
+                        now_ms.wrapping_sub(*seen_ms) <= timeouts[*state as usize]
+                    });
+                }
+            }
+            prop_assert_eq!(bench.table.len(), model.len());
+            prop_assert_eq!(bench.table.charged[3].load(Relaxed) as usize, model.len());
+        }
+        for port in 0..150 {
+            let state = bench.find(&key(port)).map(|slot| bench.table.entry(slot).state());
+            prop_assert_eq!(state, model.get(&port).map(|(state, _)| *state));
+        }
+    }
+}
