@@ -86,7 +86,7 @@ pub(super) struct Seen {
     pub(super) counted: Counted,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // The form that serde asks for.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
 fn is_zero(count: &usize) -> bool {
     *count == 0
 }
