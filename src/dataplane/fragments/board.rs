@@ -59,8 +59,7 @@ impl Board {
 
     /// What became of the datagram's first fragment, if another worker has told.
     pub(super) fn find(&self, key: &Key, hash: u64, now_ms: u32) -> Option<Told> {
-        let (_, told, at_ms) =
-            self.probes(hash).filter_map(Slot::read).find(|(found, _, _)| found == key)?;
+        let (_, told, at_ms) = self.probes(hash).filter_map(Slot::read).find(|(found, _, _)| found == key)?;
         // The other worker may have read its clock later than this one.
         let age = now_ms.wrapping_sub(at_ms) as i32;
         (told.first != First::Unknown && age < FRAGMENT_TIMEOUT_MS as i32).then_some(told)

@@ -56,13 +56,7 @@ impl Datagrams {
     }
 
     /// A datagram, known from here on.
-    pub(super) fn find_or_enter(
-        &mut self,
-        key: &Key,
-        hash: u64,
-        port: PortId,
-        now_ms: u32,
-    ) -> &mut Datagram {
+    pub(super) fn find_or_enter(&mut self, key: &Key, hash: u64, port: PortId, now_ms: u32) -> &mut Datagram {
         let set = self.set(hash);
         let known = set.iter().position(|datagram| datagram.lives(now_ms) && datagram.key == *key);
         if let Some(known) = known {

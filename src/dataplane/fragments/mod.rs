@@ -92,8 +92,8 @@ impl Fragments {
             let Some(datagram) = datagrams.find(&waiter.key, waiter.hash, now_ms) else {
                 return Some(Verdict::Dropped(DropReason::FragmentStoreFull));
             };
-            let is_known = datagram.first != First::Unknown
-                || board.find(&waiter.key, waiter.hash, now_ms).is_some();
+            let is_known =
+                datagram.first != First::Unknown || board.find(&waiter.key, waiter.hash, now_ms).is_some();
             is_known.then_some(Verdict::Pending)
         };
         let room = BATCH_FRAMES_MAX - batch.len();
@@ -252,8 +252,7 @@ fn first(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
             First::Allowed(context.view.generation, flow_of(&track.key, track.from_low == by_initiator))
         }
     };
-    let overlap =
-        context.fragments.enter_first(&piece, hash, port, first, context.firsts, context.now_ms);
+    let overlap = context.fragments.enter_first(&piece, hash, port, first, context.firsts, context.now_ms);
     if let Some(reason) = overlap {
         drop_pending(batch, i, reason);
     }
@@ -288,8 +287,7 @@ fn later(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         worker: context.worker,
         now_ms: context.now_ms,
     };
-    batch.verdicts[i] =
-        context.fragments.enter_later(&piece, hash, port, batch.waited[i], &surroundings);
+    batch.verdicts[i] = context.fragments.enter_later(&piece, hash, port, batch.waited[i], &surroundings);
 }
 
 #[cfg(test)]
