@@ -210,10 +210,10 @@ pub(crate) fn follow_first(batch: &mut Batch, context: &mut Context<'_>) {
         match batch.verdicts[i] {
             Verdict::Held => later(batch, i, context),
             Verdict::Pending if batch.packets[i].first_fragment => first(batch, i, context),
-            Verdict::Dropped(reason) if says_of_all(reason) => {
-                if batch.packets[i].first_fragment && !batch.answers[i] {
-                    first(batch, i, context);
-                }
+            Verdict::Dropped(reason)
+                if batch.packets[i].first_fragment && !batch.answers[i] && says_of_all(reason) =>
+            {
+                first(batch, i, context);
             }
             _ => {}
         }
@@ -244,13 +244,12 @@ fn first(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         return drop_pending(batch, i, DropReason::Fragment);
     };
     let hash = context.conntrack.hash(&piece.key);
-    let first = match batch.verdicts[i] {
-        Verdict::Dropped(reason) => First::Denied(reason),
-        _ => {
-            let track = &batch.tracks[i];
-            let by_initiator = context.conntrack.entry(track.slot).sender(track.from_low) == Side::Initiator;
-            First::Allowed(context.view.generation, flow_of(&track.key, track.from_low == by_initiator))
-        }
+    let first = if let Verdict::Dropped(reason) = batch.verdicts[i] {
+        First::Denied(reason)
+    } else {
+        let track = &batch.tracks[i];
+        let by_initiator = context.conntrack.entry(track.slot).sender(track.from_low) == Side::Initiator;
+        First::Allowed(context.view.generation, flow_of(&track.key, track.from_low == by_initiator))
     };
     let overlap = context.fragments.enter_first(&piece, hash, port, first, context.firsts, context.now_ms);
     if let Some(reason) = overlap {

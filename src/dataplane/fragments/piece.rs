@@ -40,7 +40,7 @@ impl Piece {
             (fragment.offset, fragment.more, fragment.identification, fragment.start)
         };
         let len = bytes.len().checked_sub(start)?;
-        let fits = offset + len <= usize::from(u16::MAX) && len > 0 && (!more || len % 8 == 0);
+        let fits = u16::try_from(offset + len).is_ok() && len > 0 && (!more || len % 8 == 0);
         let protocol = if is_v4(packet.src) { packet.protocol.0 } else { 0 };
         let word = u64::from(identification) | u64::from(protocol) << 32 | (port.index() as u64) << 40;
         fits.then(|| Piece {

@@ -159,7 +159,8 @@ impl Datagram {
 }
 
 /// What is behind the IP header of a frame.
-fn tail(frame: Vec<u8>) -> Vec<u8> {
+fn tail(frame: impl AsRef<[u8]>) -> Vec<u8> {
+    let frame = frame.as_ref();
     frame[if frame[12..14] == [0x86, 0xdd] { 54 } else { 34 }..].to_vec()
 }
 
@@ -179,7 +180,7 @@ fn fragments_in_order_pass_in_order_in_both_families() {
         let mut rig = Rig::new(1);
         let sent = Datagram::new(pair, UDP, 8192, 7).fragments();
         assert_eq!(sent.len(), 6);
-        let expected: Vec<_> = sent.iter().cloned().map(tail).collect();
+        let expected: Vec<_> = sent.iter().map(tail).collect();
         assert_eq!(rig.send(&sent), expected, "in one batch");
         // The identification is free again: the next datagram may have it.
         let one_by_one: Vec<_> =
@@ -195,7 +196,7 @@ fn fragments_before_their_first_wait_uncounted_and_pass_behind_it() {
     for pair in [V4, V6] {
         let mut rig = Rig::new(1);
         let mut sent = Datagram::new(pair, UDP, 8192, 7).fragments();
-        let expected = sorted(sent.iter().cloned().map(tail));
+        let expected = sorted(sent.iter().map(tail));
         sent.reverse();
         let first = sent.pop().unwrap();
         assert_eq!(rig.send(&sent), Vec::<Vec<u8>>::new());
