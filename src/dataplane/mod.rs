@@ -9,6 +9,7 @@ mod stages;
 mod answer;
 mod batch;
 mod conntrack;
+mod fragments;
 mod neighbors;
 mod packet;
 mod rewrite;

@@ -204,7 +204,7 @@ fn parse_ipv4(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
         packet.kind = Kind::LaterFragment;
         return None;
     }
-    parse_transport(frame, packet)
+    parse_first(frame, packet)
 }
 
 fn parse_ipv6(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
@@ -241,7 +241,16 @@ fn parse_ipv6(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
         packet.kind = Kind::LaterFragment;
         return None;
     }
-    parse_transport(frame, packet)
+    parse_first(frame, packet)
+}
+
+/// The first fragment of a datagram must hold its whole transport header (RFC 1858, RFC 7112).
+#[inline]
+fn parse_first(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
+    match parse_transport(frame, packet) {
+        Some(DropReason::Truncated) if packet.first_fragment => Some(DropReason::FragmentTiny),
+        result => result,
+    }
 }
 
 #[inline]
@@ -268,8 +277,7 @@ fn parse_tcp(segment: &[u8], packet: &mut Packet) -> Option<DropReason> {
         return Some(DropReason::Malformed);
     }
     if tcp.header_bytes() > segment.len() {
-        // The first fragment of a segment must hold its whole header (RFC 1858).
-        return Some(if packet.whole { DropReason::Truncated } else { DropReason::Fragment });
+        return Some(DropReason::Truncated);
     }
     packet.src_port = tcp.src_port();
     packet.dst_port = tcp.dst_port();

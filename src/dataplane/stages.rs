@@ -1,7 +1,7 @@
 //! The packet path: one function that reads as the table of stages, and the stages, each a pass over the batch.
 //!
 //! ```text
-//! receive -> parse -> guard -> serve -> track -> route -> classify -> admit -> rewrite -> count -> transmit
+//! receive -> parse -> guard -> serve -> track -> route -> classify -> admit -> fragments -> rewrite -> count -> transmit
 //! ```
 //!
 //! `receive` and `transmit` are the worker's: they know rings. Here nothing allocates, locks, logs, reads a clock or calls the
@@ -14,6 +14,7 @@ use super::answer::{self, Problem};
 use super::batch::{Batch, Fate, Verdict, Way};
 use super::conntrack::tcp::{Outcome, Segment, TcpFlow};
 use super::conntrack::{Admission, Conntrack, FlowState, Key, NewFlow, Side, Tracker};
+use super::fragments::{self, Board, Fragments};
 use super::neighbors::Neighbors;
 use super::packet::{self, Address, Kind, Packet};
 use super::rewrite::rewrite;
@@ -48,6 +49,10 @@ pub(crate) struct Context<'a> {
     pub stats: &'a WorkerStats,
     /// What this worker wants to ask and may still answer.
     pub speech: &'a mut Speech,
+    /// What this worker knows of fragmented datagrams.
+    pub fragments: &'a mut Fragments,
+    /// What workers tell each other of them.
+    pub firsts: &'a Board,
     /// Frames that each port's transmit ring still takes.
     pub room: &'a mut [u32],
 }
@@ -113,6 +118,10 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
     done("route");
     classify_and_admit(batch, context);
     done("classify");
+    if batch.has_fragments {
+        fragments::follow_first(batch, context);
+    }
+    done("fragments");
     rewrite_all(batch, context);
     done("rewrite");
     count(batch, context);
@@ -130,12 +139,14 @@ fn prefetch_frame(batch: &Batch, i: usize, context: &Context<'_>) {
 
 /// Headers to keys.
 fn parse(batch: &mut Batch, context: &Context<'_>) {
+    batch.has_fragments = false;
     for i in 0..batch.len() {
         prefetch_frame(batch, i, context);
         let frame = context.umem.data(&batch.frames[i]);
         if let Some(reason) = packet::parse(frame, &mut batch.packets[i]) {
             batch.drop(i, reason);
         }
+        batch.has_fragments |= !batch.packets[i].whole;
     }
 }
 
@@ -205,7 +216,7 @@ fn serve(batch: &mut Batch, context: &Context<'_>) {
                 answer::link_local(context.umem, &mut batch.frames[i], packet, port, context.view)
             }
             Kind::LaterFragment => {
-                batch.drop(i, DropReason::Fragment);
+                batch.verdicts[i] = Verdict::Held;
                 continue;
             }
             Kind::Flow | Kind::IcmpError => continue,
@@ -279,26 +290,30 @@ fn find(batch: &mut Batch, i: usize, context: &Context<'_>) {
 /// Finds the way, and whether the packet can go it.
 fn route(batch: &mut Batch, context: &mut Context<'_>) {
     for i in 0..batch.len() {
-        if !batch.is_pending(i) {
-            continue;
+        if batch.is_pending(i) {
+            route_one(batch, i, context);
         }
-        let packet = &batch.packets[i];
-        // What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
-        let stays = !packet.is_v4 && (packet::is_link_local(packet.src) || packet::is_link_local(packet.dst));
-        match context.view.hop(packet.dst) {
-            None => batch.drop(i, DropReason::NoRoute),
-            Some(Hop::Port(..)) if stays => batch.drop(i, DropReason::NoRoute),
-            Some(Hop::Gateway) => {
-                let frame = context.umem.data_mut(&mut batch.frames[i]);
-                let is_answer = answer::echo(frame, &batch.packets[i], context.view);
-                batch.answers[i] = is_answer;
-                batch.verdicts[i] =
-                    if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
-            }
-            Some(Hop::Port(out, next_hop)) => {
-                batch.ways[i].out = out;
-                check_way(batch, i, context, out, next_hop);
-            }
+    }
+}
+
+#[inline]
+pub(super) fn route_one(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    let packet = &batch.packets[i];
+    // What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
+    let stays = !packet.is_v4 && (packet::is_link_local(packet.src) || packet::is_link_local(packet.dst));
+    match context.view.hop(packet.dst) {
+        None => batch.drop(i, DropReason::NoRoute),
+        Some(Hop::Port(..)) if stays => batch.drop(i, DropReason::NoRoute),
+        Some(Hop::Gateway) => {
+            let frame = context.umem.data_mut(&mut batch.frames[i]);
+            let is_answer = answer::echo(frame, &batch.packets[i], context.view);
+            batch.answers[i] = is_answer;
+            batch.verdicts[i] =
+                if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
+        }
+        Some(Hop::Port(out, next_hop)) => {
+            batch.ways[i].out = out;
+            check_way(batch, i, context, out, next_hop);
         }
     }
 }
@@ -536,7 +551,7 @@ fn port_of<'a>(
 }
 
 /// What is judged of the flow with this key.
-fn flow_of(key: &Key, opened_by_low: bool) -> Flow {
+pub(super) fn flow_of(key: &Key, opened_by_low: bool) -> Flow {
     let protocol = key.protocol();
     if opened_by_low {
         Flow { src: key.low, dst: key.high, protocol, dst_port: key.high_port() }
@@ -588,9 +603,12 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
 
 /// One verdict a frame, counted once, at the port that it came from.
 fn count(batch: &mut Batch, context: &Context<'_>) {
-    context.stats.received.add(batch.len() as u64);
     context.stats.batches.add(1);
     for i in 0..batch.len() {
+        if batch.verdicts[i] == Verdict::Held {
+            continue; // It is counted when it has a verdict.
+        }
+        context.stats.received.add(1);
         let port = context.stats.port(batch.in_ports[i]);
         port.received.add(1);
         port.received_bytes.add(u64::from(batch.bytes[i]));
@@ -598,7 +616,7 @@ fn count(batch: &mut Batch, context: &Context<'_>) {
             Verdict::Forward(_) => port.forwarded.add(1),
             Verdict::Consumed => port.consumed.add(1),
             Verdict::Dropped(reason) => port.drop(reason),
-            Verdict::Pending => unreachable!("rewrite leaves no verdict pending"),
+            Verdict::Pending | Verdict::Held => unreachable!("rewrite leaves no verdict pending"),
         }
     }
 }

@@ -333,7 +333,7 @@ impl View {
 }
 
 /// What of a flow is judged.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Flow {
     /// Who opens it.
     pub src: Address,

@@ -15,6 +15,7 @@ use super::Polling;
 use super::answer;
 use super::batch::{Batch, Verdict};
 use super::conntrack::{Conntrack, Tracker};
+use super::fragments::{Board, Fragments};
 use super::neighbors::Neighbors;
 use super::stages::{self, Context, Speech};
 use super::stats::WorkerStats;
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub conntrack: Conntrack,
     /// Ethernet addresses behind the ports.
     pub neighbors: Neighbors,
+    /// What became of first fragments, for workers that have the later ones.
+    pub firsts: Board,
     /// The moment that milliseconds are counted from.
     pub start: Instant,
     /// Set once, at the end.
@@ -117,6 +120,7 @@ pub(crate) struct Worker {
     view: Arc<View>,
     tracker: Tracker,
     speech: Speech,
+    fragments: Fragments,
     epoll: OwnedFd,
     last_frame: Instant,
     swept_ms: u32,
@@ -149,6 +153,7 @@ impl Worker {
         epoll::add(&epoll, &mailbox.wake, epoll::EventData::new_u64(MAILBOX), epoll::EventFlags::IN)?;
         let mut free = Vec::with_capacity(frames.len());
         free.extend(frames);
+        let fragments = Fragments::new(umem.frames_total());
         Ok(Worker {
             view: shared.view.load_full(),
             tracker: Tracker::new(id, shared.mailboxes.len()),
@@ -163,6 +168,7 @@ impl Worker {
             levels: 0,
             turn: 0,
             batch: Batch::new(),
+            fragments,
             speech: Speech::new(),
             epoll,
             last_frame: Instant::now(),
@@ -191,7 +197,7 @@ impl Worker {
         let now_ms = now.duration_since(self.shared.start).as_millis() as u32;
         self.shared.conntrack.start_batch(&mut self.tracker);
         self.take_view(now_ms);
-        let received = self.receive();
+        let received = self.receive(now_ms);
         done("receive");
         if received > 0 {
             self.process(now_ms, &mut done);
@@ -209,7 +215,8 @@ impl Worker {
 
     /// Frames that this worker holds outside of rings, for the books.
     pub(crate) fn frames_held(&self) -> usize {
-        self.free.len() + self.batch.len() + self.ports.iter().map(|port| port.waiting.len()).sum::<usize>()
+        let held = self.free.len() + self.batch.len() + self.fragments.waiting();
+        held + self.ports.iter().map(|port| port.waiting.len()).sum::<usize>()
     }
 
     /// Its packet memory.
@@ -270,6 +277,7 @@ impl Worker {
             let _ = epoll::delete(&self.epoll, fd);
         }
         self.free.append(&mut closed.waiting);
+        self.fragments.forget(port, &mut self.free);
         self.room[port.index()] = 0;
         self.levels -= closed.level;
         Some(closed.queue)
@@ -314,7 +322,8 @@ impl Worker {
         }
     }
 
-    fn receive(&mut self) -> usize {
+    fn receive(&mut self, now_ms: u32) -> usize {
+        self.fragments.resume(&mut self.batch, &self.shared.firsts, now_ms);
         let ports = self.ports.len();
         let levels_max = self.levels_max();
         for step in 0..ports {
@@ -360,6 +369,8 @@ impl Worker {
             neighbors: &self.shared.neighbors,
             stats,
             speech: &mut self.speech,
+            fragments: &mut self.fragments,
+            firsts: &self.shared.firsts,
             room: &mut self.room,
         };
         stages::run(&mut self.batch, &mut context, done);
@@ -373,6 +384,10 @@ impl Worker {
             let out = match batch.verdicts[i] {
                 // The stages have counted it against the room of the port.
                 Verdict::Forward(out) => out,
+                Verdict::Held => {
+                    self.fragments.hold(frame);
+                    continue;
+                }
                 _ if batch.answers[i] && self.room[batch.in_ports[i].index()] > 0 => {
                     self.room[batch.in_ports[i].index()] -= 1;
                     batch.in_ports[i]
@@ -468,6 +483,7 @@ impl Worker {
         stats.flows_ended.set(self.tracker.ended);
         stats.frames.set(self.umem.frames_total() as u64);
         stats.frames_free.set(self.free.len() as u64);
+        stats.fragments_waiting.set(self.fragments.waiting() as u64);
     }
 
     /// How long the worker may sleep; `None` while it may not.
@@ -488,6 +504,8 @@ impl Worker {
         mailbox.stats.sleeps.add(1);
         self.shared.conntrack.rest(&self.tracker);
         let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 16];
+        // What a waiting fragment waits for may come to another worker, which wakes nobody.
+        let longest_ms = if self.fragments.waiting() > 0 { 1 } else { longest_ms };
         let timeout = Timespec { tv_sec: 0, tv_nsec: longest_ms * 1_000_000 };
         // An interrupted sleep is a short one.
         let _ = epoll::wait(&self.epoll, &mut events, Some(&timeout));
