@@ -3,7 +3,7 @@
 //! Laid out by use: a stage runs over the whole batch and touches only its own columns.
 
 use super::DropReason;
-use super::conntrack::{Key, Side, Slot};
+use super::conntrack::{Key, Slot};
 use super::packet::Packet;
 use crate::ids::PortId;
 use crate::limits::BATCH_FRAMES_MAX;
@@ -55,8 +55,6 @@ pub(crate) struct Track {
     pub fate: Fate,
     /// Whether the packet comes from the lower endpoint of the key.
     pub from_low: bool,
-    /// Side of the flow that sent it.
-    pub sender: Side,
 }
 
 impl Track {
@@ -67,7 +65,6 @@ impl Track {
         slot: Slot::NONE,
         fate: Fate::None,
         from_low: false,
-        sender: Side::Initiator,
     };
 }
 

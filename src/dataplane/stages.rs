@@ -131,7 +131,7 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
 /// Starts to load a frame that comes a few places later.
 #[inline]
 fn prefetch_frame(batch: &Batch, i: usize, context: &Context<'_>) {
-    const AHEAD: usize = 8;
+    const AHEAD: usize = 2;
     if let Some([first, ..]) = batch.frames.get(i + AHEAD).map(|next| context.umem.data(next)) {
         prefetch_read(first);
     }
@@ -188,8 +188,8 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
         // Others route behind these ports: any source but those that are elsewhere for sure.
         !packet::is_group(packet.src) && !view.is_elsewhere(packet.src, port_id)
     };
-    let from_link = packet::is_link_local(packet.src) && packet::is_link_local(packet.dst);
-    if !is_from_here && !from_link {
+    let is_from_link = || packet::is_link_local(packet.src) && packet::is_link_local(packet.dst);
+    if !is_from_here && !is_from_link() {
         return Some(DropReason::Spoofed);
     }
     // A packet from an endpoint to itself has no direction (the "land" attack, CVE-1999-0016).
@@ -201,6 +201,9 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
 
 /// ARP and neighbour discovery are answered, or heard and done with.
 fn serve(batch: &mut Batch, context: &Context<'_>) {
+    if !batch.packets[..batch.len()].iter().any(|packet| packet.kind != Kind::Flow) {
+        return; // Nearly every batch.
+    }
     for i in 0..batch.len() {
         if !batch.is_pending(i) {
             continue;
@@ -279,11 +282,8 @@ fn find(batch: &mut Batch, i: usize, context: &Context<'_>) {
     if let Some(slot) = context.conntrack.find(&track.key, track.hash, track.candidate) {
         let entry = context.conntrack.entry(slot);
         track.slot = slot;
-        track.sender = entry.sender(track.from_low);
         // Another worker may be a generation ahead: what it has judged is not judged by the earlier one again.
         track.fate = if entry.judged() >= context.view.generation { Fate::Known } else { Fate::Stale };
-    } else if batch.packets[i].kind == Kind::IcmpError {
-        batch.drop(i, DropReason::InvalidState);
     }
 }
 
@@ -300,7 +300,7 @@ fn route(batch: &mut Batch, context: &mut Context<'_>) {
 pub(super) fn route_one(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let packet = &batch.packets[i];
     // What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
-    let stays = packet::is_link_local(packet.src) || packet::is_link_local(packet.dst);
+    let stays = !packet.is_v4 && (packet::is_link_local(packet.src) || packet::is_link_local(packet.dst));
     match context.view.hop(packet.dst) {
         None => batch.drop(i, DropReason::NoRoute),
         Some(Hop::Port(..)) if stays => batch.drop(i, DropReason::NoRoute),
@@ -354,6 +354,9 @@ fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
         if batch.tracks[i].fate == Fate::Stale {
             judge_again(batch, i, context);
         }
+        if batch.tracks[i].fate == Fate::New {
+            find_again(batch, i, context);
+        }
         if batch.tracks[i].fate == Fate::Known {
             follow(batch, i, context);
         }
@@ -363,15 +366,32 @@ fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
     }
 }
 
+/// Earlier packets of this batch may have opened the flow since it was looked for: then it is known, and not judged twice.
+fn find_again(batch: &mut Batch, i: usize, context: &Context<'_>) {
+    let track = &mut batch.tracks[i];
+    if let Some(slot) = context.conntrack.look_up(&track.key, track.hash) {
+        let entry = context.conntrack.entry(slot);
+        if entry.judged() >= context.view.generation {
+            track.slot = slot;
+            track.fate = Fate::Known;
+        }
+    }
+}
+
 /// Judges a flow that an earlier generation has judged, from its original direction.
 fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
-    if entry.judged() >= context.view.generation {
-        track.fate = Fate::Known; // An earlier packet of this batch has asked.
+    // Earlier packets of this batch may have asked: then it is known, or gone.
+    if !entry.is(&track.key) {
+        track.fate = Fate::New;
         return;
     }
-    let opened_by_low = track.from_low == (track.sender == Side::Initiator);
+    if entry.judged() >= context.view.generation {
+        track.fate = Fate::Known;
+        return;
+    }
+    let opened_by_low = entry.sender(true) == Side::Initiator;
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
     let ends = [view.attachment(flow.src), view.attachment(flow.dst)];
@@ -379,9 +399,6 @@ fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         // One of its ends is somebody else by now, who inherits nothing.
         context.conntrack.remove(track.slot, context.tracker);
         track.fate = Fate::New;
-        if batch.packets[i].kind == Kind::IcmpError {
-            batch.drop(i, DropReason::InvalidState);
-        }
         return;
     }
     let reason = match (view.port_towards(flow.src), view.port_towards(flow.dst)) {
@@ -408,18 +425,20 @@ fn follow(batch: &mut Batch, i: usize, context: &Context<'_>) {
     }
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
+    // Asked only here: an earlier packet of this batch may have opened the flow anew from its other side.
+    let sender = entry.sender(track.from_low);
     let outcome = if packet.protocol == Protocol::TCP {
         let before = entry.load_tcp();
         let mut flow = before;
         let frame = context.umem.data(&batch.frames[i]);
-        let outcome = flow.follow(&segment(packet, frame), track.sender);
+        let outcome = flow.follow(&segment(packet, frame), sender);
         if outcome == Outcome::Pass {
             entry.store_tcp(&before, &flow);
         }
         outcome
     } else {
         let state = entry.state();
-        let (outcome, next) = state.after(packet, track.sender == Side::Initiator);
+        let (outcome, next) = state.after(packet, sender == Side::Initiator);
         if next != state {
             entry.set_state(next);
         }
@@ -433,7 +452,7 @@ fn follow(batch: &mut Batch, i: usize, context: &Context<'_>) {
         }
         Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
     }
-    entry.count(track.sender, packet.ip_bytes(), context.now_ms);
+    entry.count(sender, packet.ip_bytes(), context.now_ms);
 }
 
 /// Judges the first packet of a flow, and enters the flow.
@@ -457,7 +476,7 @@ fn open(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     }
     let new = NewFlow {
         opened_by_low,
-        attachments: [view.attachment(flow.src), view.attachment(flow.dst)],
+        attachments: [from.attachment_of(flow.src), to.attachment_of(flow.dst)],
         charged: if from.kind == PortKind::Pod { from_id } else { to_id },
         judged: view.generation,
         state,
@@ -473,20 +492,13 @@ fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow, 
         context.conntrack.restart(track.slot, new, context.now_ms);
         return context.conntrack.entry(track.slot).count(sender, bytes, context.now_ms);
     }
-    // Earlier packets of this batch may have entered the same flow, so the table is asked again.
-    let (key, hash) = (track.key, track.hash);
-    let admission = match context.conntrack.look_up(&key, hash) {
-        Some(slot) => Admission::Exists(slot),
-        None => context.conntrack.enter(&key, hash, new, context.now_ms, context.tracker),
-    };
-    match admission {
+    match context.conntrack.enter(&track.key, track.hash, new, context.now_ms, context.tracker) {
         Admission::Entered(slot) => {
             track.slot = slot;
             context.conntrack.entry(slot).count(sender, bytes, context.now_ms);
         }
         Admission::Exists(slot) => {
             track.slot = slot;
-            track.sender = context.conntrack.entry(slot).sender(track.from_low);
             track.fate = Fate::Known;
             follow(batch, i, context);
         }
@@ -503,7 +515,7 @@ fn likely_sender(packet: &Packet) -> Side {
 }
 
 /// First state of the flow that a packet opens; `None` where it opens none: a reply to nothing, a segment outside
-/// any connection.
+/// any connection, an error about no flow.
 fn first_state(
     batch: &Batch,
     i: usize,
@@ -511,6 +523,9 @@ fn first_state(
     sender: Side,
 ) -> Option<(FlowState, Option<TcpFlow>)> {
     let packet = &batch.packets[i];
+    if packet.kind == Kind::IcmpError {
+        return None;
+    }
     match packet.protocol {
         Protocol::TCP => {
             let frame = context.umem.data(&batch.frames[i]);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use crossbeam::channel::Sender;
@@ -93,6 +93,10 @@ struct Port {
     id: PortId,
     queue: PortQueue,
     waiting: Vec<Frame>,
+    /// Frames that it is given to receive into.
+    level: usize,
+    /// Whether it has used half of them at once, of late.
+    is_busy: bool,
 }
 
 /// The worker.
@@ -108,8 +112,8 @@ pub(crate) struct Worker {
     places: Box<[Option<u16>]>,
     /// Frames that each port's transmit ring takes, by its number.
     room: Box<[u32]>,
-    /// Fill level of each port's receive ring.
-    level: usize,
+    /// Frames that all ports together are given to receive into.
+    levels: usize,
     /// Port that the next batch starts with, so that none is last for ever.
     turn: usize,
     batch: Batch,
@@ -122,10 +126,16 @@ pub(crate) struct Worker {
     swept_ms: u32,
 }
 
+/// Frames that a port is given to receive into before it has shown that it needs more.
+const FIRST_LEVEL: usize = 64;
 /// Time in which a worker looks once at each of its flows for idle ones.
 const SWEEP_MS: u32 = 2000;
 /// Longest sleep: flows age also while nothing comes.
 const SLEEP_MAX_MS: i64 = 100;
+/// Time without a frame after which frames that the kernel does not take are no reason to stay awake.
+const STUCK_AFTER: Duration = Duration::from_millis(10);
+/// Time between two kicks of ports that do not take their frames.
+const KICK_AGAIN_MS: i64 = 1;
 /// Epoll's name for the mailbox; ports have their numbers.
 const MAILBOX: u64 = u64::MAX;
 
@@ -155,7 +165,7 @@ impl Worker {
             ports: Vec::with_capacity(PORTS_MAX),
             places: vec![None; PORTS_MAX].into(),
             room: vec![0; PORTS_MAX].into(),
-            level: RING_SLOTS,
+            levels: 0,
             turn: 0,
             batch: Batch::new(),
             fragments,
@@ -173,8 +183,8 @@ impl Worker {
             let now = Instant::now();
             if self.work(now, |_| ()) {
                 self.last_frame = now;
-            } else if self.may_sleep(now) {
-                self.sleep();
+            } else if let Some(longest_ms) = self.may_sleep(now) {
+                self.sleep(longest_ms);
             }
         }
         self.shared.conntrack.rest(&self.tracker);
@@ -252,8 +262,9 @@ impl Worker {
             );
         }
         self.places[id.index()] = Some(self.ports.len() as u16);
-        self.ports.push(Port { id, queue, waiting: Vec::with_capacity(RING_SLOTS) });
-        self.set_level();
+        let level = self.first_level();
+        self.levels += level;
+        self.ports.push(Port { id, queue, waiting: Vec::with_capacity(RING_SLOTS), level, is_busy: false });
     }
 
     fn close(&mut self, port: PortId) -> Option<PortQueue> {
@@ -268,14 +279,20 @@ impl Worker {
         self.free.append(&mut closed.waiting);
         self.fragments.forget(port, &mut self.free);
         self.room[port.index()] = 0;
-        self.set_level();
+        self.levels -= closed.level;
         Some(closed.queue)
     }
 
-    /// Shares the frames out: half of them wait in receive rings, the rest is for what is on its way out.
-    fn set_level(&mut self) {
-        let share = self.umem.frames_total() / (2 * self.ports.len().max(1));
-        self.level = share.clamp(1, RING_SLOTS);
+    /// Frames that the ports may together be given to receive into: half of all, the rest is for what is on its way out.
+    fn levels_max(&self) -> usize {
+        self.umem.frames_total() / 2
+    }
+
+    /// What a port is given at first. A frame in a fill ring comes back only with a packet in it, so a port gets more when
+    /// it needs more: were they shared out evenly, the first ports would have most of them and the last ones none.
+    fn first_level(&self) -> usize {
+        let least = (self.umem.frames_total() / (4 * PORTS_MAX)).max(1);
+        self.levels_max().saturating_sub(self.levels).clamp(least, FIRST_LEVEL.max(least))
     }
 
     fn take_view(&mut self, now_ms: u32) {
@@ -308,6 +325,7 @@ impl Worker {
     fn receive(&mut self, now_ms: u32) -> usize {
         self.fragments.resume(&mut self.batch, &self.shared.firsts, now_ms);
         let ports = self.ports.len();
+        let levels_max = self.levels_max();
         for step in 0..ports {
             let mut place = self.turn + step;
             if place >= ports {
@@ -321,7 +339,14 @@ impl Worker {
             let count = port.queue.receive(&mut self.umem, &mut self.batch.frames, PORT_BURST_FRAMES_MAX);
             if count > 0 {
                 self.batch.note_received(start, port.id);
-                port.queue.refill(&mut self.umem, &mut self.free, self.level);
+                if count >= (port.level / 2).clamp(1, PORT_BURST_FRAMES_MAX) {
+                    port.is_busy = true;
+                    let more =
+                        port.level.min(RING_SLOTS - port.level).min(levels_max.saturating_sub(self.levels));
+                    port.level += more;
+                    self.levels += more;
+                }
+                port.queue.refill(&mut self.umem, &mut self.free, port.level);
             }
         }
         self.turn = if self.turn + 1 >= ports { 0 } else { self.turn + 1 };
@@ -415,7 +440,19 @@ impl Worker {
                 let _: Kick = port.queue.kick();
                 port.queue.complete(&mut self.umem, &mut self.free);
             }
-            port.queue.refill(&mut self.umem, &mut self.free, self.level);
+            port.queue.refill(&mut self.umem, &mut self.free, port.level);
+        }
+    }
+
+    /// Takes half of their frames from ports that have not been busy of late, for others that are.
+    fn lower_levels(&mut self) {
+        for port in &mut self.ports {
+            if !port.is_busy && port.level > FIRST_LEVEL {
+                let less = port.level - (port.level / 2).max(FIRST_LEVEL);
+                port.level -= less;
+                self.levels -= less;
+            }
+            port.is_busy = false;
         }
     }
 
@@ -424,6 +461,9 @@ impl Worker {
         let elapsed = now_ms.wrapping_sub(self.swept_ms);
         if elapsed == 0 {
             return false;
+        }
+        if now_ms / SWEEP_MS != self.swept_ms / SWEEP_MS {
+            self.lower_levels();
         }
         self.swept_ms = now_ms;
         let groups = self.shared.conntrack.groups_per_worker(&self.tracker) as u64;
@@ -446,21 +486,27 @@ impl Worker {
         stats.fragments_waiting.set(self.fragments.waiting() as u64);
     }
 
-    fn may_sleep(&self, now: Instant) -> bool {
-        let Polling::Adaptive { spin_us } = self.polling else { return false };
-        let idle = now.duration_since(self.last_frame).as_micros() >= u128::from(spin_us);
-        idle && self.ports.iter().all(|port| port.queue.outstanding() == 0 && port.waiting.is_empty())
+    /// How long the worker may sleep; `None` while it may not.
+    fn may_sleep(&self, now: Instant) -> Option<i64> {
+        let Polling::Adaptive { spin_us } = self.polling else { return None };
+        let idle = now.duration_since(self.last_frame);
+        let sent = self.ports.iter().all(|port| port.queue.outstanding() == 0 && port.waiting.is_empty());
+        if sent {
+            return (idle.as_micros() >= u128::from(spin_us)).then_some(SLEEP_MAX_MS);
+        }
+        // An interface that is down takes nothing, however often it is kicked: now and then will do.
+        (idle >= STUCK_AFTER).then_some(KICK_AGAIN_MS)
     }
 
-    /// Sleeps until a frame or the control side comes, or flows need a look.
-    fn sleep(&mut self) {
+    /// Sleeps until a frame or the control side comes, or at the longest this many milliseconds.
+    fn sleep(&mut self, longest_ms: i64) {
         let mailbox = &self.shared.mailboxes[self.id.index()];
         mailbox.stats.sleeps.add(1);
         self.shared.conntrack.rest(&self.tracker);
         let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 16];
         // What a waiting fragment waits for may come to another worker, which wakes nobody.
-        let sleep_ms = if self.fragments.waiting() > 0 { 1 } else { SLEEP_MAX_MS };
-        let timeout = Timespec { tv_sec: 0, tv_nsec: sleep_ms * 1_000_000 };
+        let longest_ms = if self.fragments.waiting() > 0 { 1 } else { longest_ms };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: longest_ms * 1_000_000 };
         // An interrupted sleep is a short one.
         let _ = epoll::wait(&self.epoll, &mut events, Some(&timeout));
         let mut count = [0; 8];

@@ -7,10 +7,12 @@ pub const HEADER_BYTES: usize = 12;
 /// Offset of the checksum, four bytes.
 pub const CHECKSUM_OFFSET: usize = 8;
 
-/// Chunk types that open or end an association (RFC 9260 section 3.2).
+/// Chunk types that open, answer or end an association (RFC 9260 section 3.2).
 pub mod chunk {
     /// INIT.
     pub const INIT: u8 = 1;
+    /// INIT ACK.
+    pub const INIT_ACK: u8 = 2;
     /// ABORT.
     pub const ABORT: u8 = 6;
     /// SHUTDOWN.

@@ -217,7 +217,9 @@ impl TcpFlow {
     /// Notes the responder's SYN.
     fn answer(&mut self, segment: &Segment) {
         self.hear(segment, Side::Responder);
-        let initiator = &mut self.sides[0];
+        let [initiator, responder] = &mut self.sides;
+        // The initiator's SYN has offered a window: the responder need not wait for the handshake's end to use it.
+        responder.max_end = responder.max_end.wrapping_add(initiator.max_window);
         if segment.flags.has(Flags::ACK) {
             initiator.end = segment.acknowledgement;
             initiator.max_end = segment.acknowledgement.wrapping_add(u32::from(segment.window).max(1));
@@ -561,6 +563,15 @@ mod tests {
         let cookie = segment(SYN | ACK, 123_456, talk.next[0]);
         assert_eq!(talk.flow.follow(&cookie, RESPONDER), Outcome::Pass);
         talk.next[1] = 123_457;
+        talk.say(ACK, INITIATOR, 0);
+        assert_eq!(talk.flow.state, Established);
+    }
+
+    #[test]
+    fn a_responder_may_send_what_the_syn_has_offered_before_the_handshake_is_over() {
+        let mut talk = Talk::answered();
+        talk.say(ACK, RESPONDER, 600);
+        talk.say(ACK, RESPONDER, 400);
         talk.say(ACK, INITIATOR, 0);
         assert_eq!(talk.flow.state, Established);
     }
