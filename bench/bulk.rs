@@ -31,8 +31,11 @@ fn main() {
         }
     }
     let [bridge, palisade] = gbps.map(median);
-    println!("{}", json!({"bench": "bulk", "scenario": "tcp-mtu1500", "median_bridge_gbps": bridge,
-        "median_palisade_gbps": palisade, "ratio": palisade / bridge}));
+    println!(
+        "{}",
+        json!({"bench": "bulk", "scenario": "tcp-mtu1500", "median_bridge_gbps": bridge,
+        "median_palisade_gbps": palisade, "ratio": palisade / bridge})
+    );
 }
 
 /// Gigabits a second, and segments sent again.
@@ -43,7 +46,8 @@ fn measure(system: &str, seconds: u32) -> (f64, u64) {
         let _bridge = lab.bridge().expect("a bridge");
         iperf(&pods, seconds)
     } else {
-        let switch = Switch::start(&mut lab, &SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"))).expect("the switch");
+        let switch =
+            Switch::start(&mut lab, &SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"))).expect("the switch");
         switch.attach_all(&lab).expect("attached pods");
         switch.apply(&manifests(&lab, |_| [].into())).expect("tables");
         iperf(&pods, seconds)

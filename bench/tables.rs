@@ -4,25 +4,29 @@
 //! `tsc_cycles` is time in ticks of the time-stamp counter, which runs at a constant rate, not at that of the core.
 //! `--smoke` takes about a second; a word such as `routes` or `classify1000` runs only the cases that contain it.
 
+mod common;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use palisade::ids::{AclId, ClassId, RowId, RuleId};
+use palisade::ids::{AclId, ClassId, RuleId};
 use palisade::net::flow::Protocol;
-use palisade::tables::{Acl, Classifier, Decision, Direction, PolicyKind, PolicyRef, PortSpan, PrefixTable};
-use palisade::tables::{Question, Row, RuleOrigin, RuleTables, TablesDiff};
+use palisade::tables::{Acl, Classifier, Decision, PrefixTable};
+use palisade::tables::{Question, RuleTables, TablesDiff};
 use poptrie::Poptrie;
 use prefix_trie::PrefixMap;
+
+use common::rules::{Family, mask, net, rule_tables};
+use common::{Random, tsc_ghz};
 
 const BATCH: usize = 256;
 /// Queries between two looks at the clock.
 const SAMPLE: usize = 16 * BATCH;
 const SEED: u64 = 0x9a11_5ade;
-const PODS_PER_NODE: u32 = 250;
 
 fn main() {
     let smoke = std::env::args().any(|argument| argument == "--smoke");
@@ -52,95 +56,6 @@ enum Shape {
     Pods,
     /// Prefixes of the lengths that routing tables have, anywhere.
     Routes,
-}
-
-/// An address family. Addresses are drawn on top of 128 bits.
-trait Family: poptrie::Address + Eq {
-    const NUMBER: u32;
-    const WIDTH: u32;
-    fn from_top(bits: u128) -> Self;
-    fn ip(self) -> IpAddr;
-    fn pod(pod: u32) -> u128;
-    fn route(random: &mut Random) -> (u128, u8);
-    fn look_up(table: &PrefixTable, addresses: &[Self], found: &mut [u32]);
-    fn classes(classifier: &Classifier, addresses: &[Self], found: &mut [u32]);
-}
-
-impl Family for u32 {
-    const NUMBER: u32 = 4;
-    const WIDTH: u32 = 32;
-
-    fn from_top(bits: u128) -> u32 {
-        (bits >> 96) as u32
-    }
-
-    fn ip(self) -> IpAddr {
-        IpAddr::V4(Ipv4Addr::from_bits(self))
-    }
-
-    fn pod(pod: u32) -> u128 {
-        u128::from(0x0a00_0000 | (pod / PODS_PER_NODE) << 8 | (pod % PODS_PER_NODE + 2)) << 96
-    }
-
-    /// Lengths as in BGP tables: three in five are /24.
-    fn route(random: &mut Random) -> (u128, u8) {
-        let len = match random.below(100) {
-            0..60 => 24,
-            60..80 => 22 + random.below(2),
-            80..98 => 16 + random.below(6),
-            98 => 8 + random.below(8),
-            _ => 32,
-        };
-        (random.bits(), len as u8)
-    }
-
-    fn look_up(table: &PrefixTable, addresses: &[u32], found: &mut [u32]) {
-        table.lookup_batch_v4(addresses, found);
-    }
-
-    fn classes(classifier: &Classifier, addresses: &[u32], found: &mut [u32]) {
-        classifier.classes_v4(addresses, found);
-    }
-}
-
-impl Family for u128 {
-    const NUMBER: u32 = 6;
-    const WIDTH: u32 = 128;
-
-    fn from_top(bits: u128) -> u128 {
-        bits
-    }
-
-    fn ip(self) -> IpAddr {
-        IpAddr::V6(Ipv6Addr::from_bits(self))
-    }
-
-    fn pod(pod: u32) -> u128 {
-        let (node, pod) = (pod / PODS_PER_NODE, pod % PODS_PER_NODE + 2);
-        0xfd00_0010_0244 << 80 | u128::from(node) << 64 | u128::from(pod)
-    }
-
-    /// Lengths as in BGP tables: nearly half are /48.
-    fn route(random: &mut Random) -> (u128, u8) {
-        let len = match random.below(100) {
-            0..46 => 48,
-            46..62 => 32,
-            62..88 => 33 + random.below(15),
-            88..97 => 20 + random.below(12),
-            97..99 => 64,
-            _ => 128,
-        };
-        // 2000::/3, where addresses of the internet are.
-        (random.bits() >> 3 | 1 << 125, len as u8)
-    }
-
-    fn look_up(table: &PrefixTable, addresses: &[u128], found: &mut [u32]) {
-        table.lookup_batch_v6(addresses, found);
-    }
-
-    fn classes(classifier: &Classifier, addresses: &[u128], found: &mut [u32]) {
-        classifier.classes_v6(addresses, found);
-    }
 }
 
 /// How long and how often to measure.
@@ -201,7 +116,7 @@ impl Run {
     /// Both addresses to classes, both rows to decisions: all that classification does for a new flow.
     fn classification(&self, rules: usize) {
         let mut random = Random(SEED);
-        let tables = rule_tables(rules, &mut random);
+        let tables = rule_tables(rules, None, &mut random);
         let start = Instant::now();
         let classifier = Classifier::new(&tables).expect("the tables are whole");
         let compiled_ms = start.elapsed().as_secs_f64() * 1e3;
@@ -402,10 +317,6 @@ fn sum<A: Copy>(queries: &[A], mut look_up: impl FnMut(A) -> Option<u32>) -> u64
     queries.iter().map(|&address| u64::from(look_up(address).unwrap_or(PrefixTable::NO_MATCH))).sum()
 }
 
-fn net(address: IpAddr, len: u8) -> IpNet {
-    IpNet::new(address, len).expect("the length fits the family")
-}
-
 /// The prefixes of a table, on top of 128 bits.
 fn prefixes<A: Family>(shape: Shape, count: usize, random: &mut Random) -> Vec<(u128, u8)> {
     let mut prefixes = BTreeSet::new();
@@ -434,166 +345,10 @@ fn hits<A: Family>(prefixes: &[(u128, u8)], count: usize, random: &mut Random) -
     (0..count).map(|_| hit()).collect()
 }
 
-fn mask(len: u8) -> u128 {
-    u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)
-}
-
 fn of_family<A: Family>(prefix: &IpNet) -> Option<(u128, u8)> {
     let bits = match prefix.network() {
         IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
         IpAddr::V6(address) => address.to_bits(),
     };
     (u32::from(prefix.max_prefix_len()) == A::WIDTH).then_some((bits, prefix.prefix_len()))
-}
-
-/// Tables of a node with 250 pods of its own in a cluster of 10,000, and `count` rules of many shapes.
-fn rule_tables(count: usize, random: &mut Random) -> RuleTables {
-    let pod_classes = (count / 4).clamp(4, 5_000) as u64;
-    let mut tables = RuleTables::default();
-    for pod in 0..10_000 {
-        // Pods of one class come from all nodes.
-        let class = ClassId(1 + random.below(pod_classes) as u32);
-        tables.prefixes.insert(net(u32::from_top(<u32 as Family>::pod(pod)).ip(), 32), class);
-        tables.prefixes.insert(net(u128::from_top(<u128 as Family>::pod(pod)).ip(), 128), class);
-    }
-    for block in 0..(count / 2).clamp(2, 15_000) as u32 {
-        let class = ClassId(1 + pod_classes as u32 + block);
-        let (bits, len) = <u32 as Family>::route(random);
-        tables.prefixes.insert(net(u32::from_top(bits & mask(len)).ip(), len), class);
-        let (bits, len) = <u128 as Family>::route(random);
-        tables.prefixes.insert(net(u128::from_top(bits & mask(len)).ip(), len), class);
-    }
-    let classes = 1 + u64::from(tables.prefixes.values().max().map_or(0, |class| class.0));
-
-    let acls = (count / 5).clamp(2, 500) as u32;
-    let mut cells: BTreeMap<(AclId, ClassId), Vec<PortRule>> = BTreeMap::new();
-    for rule in 0..count as u32 {
-        tables.rules.insert(RuleId(rule), origin(rule));
-        let rules = PortRule::any(RuleId(rule), random);
-        // A selector stands for classes side by side and for some anywhere.
-        let first = random.below(classes);
-        let peers = (first..first + random.below(8)).map(|class| class % classes);
-        let peers: Vec<u64> = peers.chain([random.below(classes)]).collect();
-        for class in peers {
-            let cell = (AclId(rule % acls), ClassId(class as u32));
-            cells.entry(cell).or_default().extend(&rules);
-        }
-    }
-    let mut rows = BTreeMap::new();
-    let mut row_id = |row: Row| {
-        let next = RowId(rows.len() as u32);
-        *rows.entry(row).or_insert(next)
-    };
-    for acl in (0..acls).map(AclId) {
-        let deny = Decision::deny(RuleId(acl.0 % count as u32));
-        let of_acl = cells.range((acl, ClassId(0))..=(acl, ClassId(u32::MAX)));
-        let rows = of_acl.map(|(&(_, class), rules)| (class, row_id(row(rules, deny)))).collect();
-        tables.acls.insert(acl, Acl { rows, default: row_id(Row::uniform(deny)) });
-    }
-    tables.rows = rows.into_iter().map(|(row, id)| (id, row)).collect();
-    let pods = (0..250).map(|pod| {
-        let addresses = vec![u32::from_top(<u32 as Family>::pod(pod)).ip()];
-        let [ingress, egress] = [2 * pod, 2 * pod + 1].map(|acl| AclId(acl % acls));
-        let name = palisade::tables::PodName::new("default", format!("pod{pod}"));
-        (name, palisade::tables::PodPolicy { addresses, ingress, egress })
-    });
-    tables.pods = pods.collect();
-    tables
-}
-
-fn origin(rule: u32) -> RuleOrigin {
-    let policy = PolicyRef {
-        kind: PolicyKind::NetworkPolicy,
-        namespace: format!("namespace{}", rule / 50),
-        name: format!("policy{}", rule / 5),
-    };
-    RuleOrigin::Rule { policy, direction: Direction::Ingress, index: rule % 5, name: None }
-}
-
-/// One protocol and range of a rule.
-#[derive(Clone, Copy)]
-struct PortRule {
-    protocol: Option<Protocol>,
-    first: u16,
-    last: u16,
-    rule: RuleId,
-}
-
-impl PortRule {
-    /// One port, a range, all; one rule in five hundred lists a thousand ports.
-    fn any(rule: RuleId, random: &mut Random) -> Vec<PortRule> {
-        let protocol = Some([Protocol::TCP, Protocol::TCP, Protocol::UDP][random.below(3) as usize]);
-        let first = random.bits() as u16;
-        let range = |first, last| PortRule { protocol, first, last, rule };
-        match random.below(500) {
-            0 => (0..1_000).map(|i| range(i * 65, i * 65 + 20)).collect(),
-            1..300 => vec![range(first, first)],
-            300..450 => vec![range(first, first.saturating_add(random.below(10_000) as u16))],
-            _ => vec![PortRule { protocol: None, first: 0, last: u16::MAX, rule }],
-        }
-    }
-}
-
-/// What rules in this order make of one class.
-fn row(rules: &[PortRule], default: Decision) -> Row {
-    let all = rules.iter().find(|rule| rule.protocol.is_none());
-    let other = all.map_or(default, |rule| Decision::allow(rule.rule));
-    let spans = |protocol| {
-        let mut spans: Vec<PortSpan> = Vec::new();
-        let rules = rules.iter().filter(|rule| rule.protocol.is_none_or(|of| of == protocol));
-        let mut rules: Vec<&PortRule> = rules.collect();
-        rules.sort_by_key(|rule| rule.first);
-        let mut next = 0;
-        for rule in rules.into_iter().filter(|rule| rule.protocol.is_some()) {
-            let (first, decision) = (next.max(u32::from(rule.first)), Decision::allow(rule.rule));
-            if first > u32::from(rule.last) || decision == other {
-                continue;
-            }
-            match spans.last_mut() {
-                Some(before) if u32::from(before.last) + 1 == first && before.decision == decision => {
-                    before.last = rule.last;
-                }
-                _ => spans.push(PortSpan { first: first as u16, last: rule.last, decision }),
-            }
-            next = u32::from(rule.last) + 1;
-        }
-        spans
-    };
-    Row { tcp: spans(Protocol::TCP), udp: spans(Protocol::UDP), sctp: Vec::new(), other }
-}
-
-/// xorshift64*: the same tables and queries in every run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn bits(&mut self) -> u128 {
-        u128::from(self.next()) << 64 | u128::from(self.next())
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        ((self.next() >> 32) * end) >> 32
-    }
-}
-
-/// Rate of the time-stamp counter, measured against the clock.
-#[cfg(target_arch = "x86_64")]
-fn tsc_ghz() -> f64 {
-    // SAFETY: every x86-64 processor has the instruction, and it has no effect.
-    let ticks = || unsafe { std::arch::x86_64::_rdtsc() };
-    let (start, from) = (Instant::now(), ticks());
-    std::thread::sleep(Duration::from_millis(50));
-    (ticks() - from) as f64 / start.elapsed().as_nanos() as f64
-}
-
-/// Without a time-stamp counter: a cycle is a nanosecond.
-#[cfg(not(target_arch = "x86_64"))]
-fn tsc_ghz() -> f64 {
-    1.0
 }

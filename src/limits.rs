@@ -30,6 +30,17 @@ pub const RULES_MAX: usize = 1 << 24;
 pub const RETIRED_FLOWS_MAX: usize = 8192;
 /// ICMP errors that one worker sends in a second (RFC 1812 section 4.3.2.8).
 pub const ANSWERS_PER_SECOND_MAX: u32 = 1000;
+/// Fragmented datagrams that one worker knows at once, in sets of [`FRAGMENT_WAYS`]. The oldest of a set makes place.
+pub const DATAGRAMS_MAX: usize = 512;
+/// Datagrams in one set; one port's datagrams take half of them at most.
+pub const FRAGMENT_WAYS: usize = 8;
+/// Fragments of one worker that wait for the first of their datagram, and at most a sixteenth of its frames; one port's take
+/// half of the places at most. What finds none is dropped.
+pub const FRAGMENTS_WAITING_MAX: usize = 128;
+/// Time in which a datagram's fragments must have come, as in Linux (`net.ipv4.ipfrag_time`).
+pub const FRAGMENT_TIMEOUT_MS: u32 = 30_000;
+/// First fragments whose verdict one worker can tell the others at a time.
+pub const FIRSTS_SHARED_MAX: usize = 1024;
 /// Requests of the control side that wait for one worker.
 pub const COMMANDS_MAX: usize = 64;
 /// Bytes of one request's body on the control socket: tables of a hundred thousand rules are some tens of megabytes.
@@ -53,6 +64,9 @@ pub const ACLS_MAX: usize = 1 << 16;
 
 const _: () = assert!(PORT_BURST_FRAMES_MAX <= BATCH_FRAMES_MAX);
 const _: () = assert!(RING_SLOTS.is_power_of_two() && RING_SLOTS >= 2 * BATCH_FRAMES_MAX);
+const _: () = assert!(FRAGMENTS_WAITING_MAX <= BATCH_FRAMES_MAX, "a batch takes all that waits");
+const _: () =
+    assert!((DATAGRAMS_MAX / FRAGMENT_WAYS).is_power_of_two() && FIRSTS_SHARED_MAX.is_power_of_two());
 const _: () = assert!(PORTS_MAX <= u16::MAX as usize);
 const _: () = assert!(WORKERS_MAX <= u16::MAX as usize);
 const _: () = assert!(RULES_MAX <= 1 << 31, "a decision keeps its verdict in the top bit of a rule id");

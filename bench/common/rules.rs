@@ -116,10 +116,10 @@ pub(crate) fn mask(len: u8) -> u128 {
 /// all rules but the first are those; the first lets everyone in and out on these TCP and UDP ports.
 pub(crate) fn rule_tables(
     count: usize,
-    everyone: Option<RangeInclusive<u16>>,
+    everyone: Option<&RangeInclusive<u16>>,
     random: &mut Random,
 ) -> RuleTables {
-    let common: Vec<PortRule> = everyone.iter().flat_map(PortRule::everyone).collect();
+    let common: Vec<PortRule> = everyone.into_iter().flat_map(PortRule::everyone).collect();
     let pod_classes = (count / 4).clamp(4, 5_000) as u64;
     let mut tables = RuleTables::default();
     for pod in 0..10_000 {

@@ -35,7 +35,7 @@ pub(crate) struct Tables {
 
 impl Tables {
     pub(crate) fn new(rules: usize) -> Tables {
-        let document = Arc::new(rule_tables(rules, Some(EVERYONE), &mut Random(SEED)));
+        let document = Arc::new(rule_tables(rules, Some(&EVERYONE), &mut Random(SEED)));
         let classifier = Classifier::new(&document).expect("the tables are whole");
         Tables { document, classifier }
     }

@@ -124,7 +124,7 @@ impl Flow {
             if !judgement.is_allow() {
                 found = Some(flow);
             }
-            if found.is_some() && (i % 2 == 0 || !by_source || attempt > 64) {
+            if found.is_some() && (i.is_multiple_of(2) || !by_source || attempt > 64) {
                 break;
             }
         }

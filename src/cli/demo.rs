@@ -84,7 +84,7 @@ fn tell_what_stays(record: &Record) {
     let socket = record.directory().join("control.sock");
     eprintln!("Lab {} stays. Look around, then remove it:", record.id);
     eprintln!("  palisade show counters --socket {}", socket.display());
-    eprintln!("  palisade lab exec --lab {} frontend -- ping -c1 {}", record.id, record.pods[0].v4);
+    eprintln!("  palisade lab exec --lab {} frontend -- ping -c1 {}", record.id, record.pods[0].v4());
     eprintln!("  palisade lab clean {}", record.id);
 }
 

@@ -145,7 +145,7 @@ fn print(records: &[Record], form: Output) -> Result<(), Failure> {
             table.add_row([
                 record.id.clone(),
                 pod.pod.to_string(),
-                output::list(pod.addresses()),
+                output::list(&pod.addresses),
                 pod.host_interface.clone(),
                 pod.netns.clone(),
                 output::or_dash(process),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::server::Claim;
 use super::{Server, ServerError, Switch};
 use crate::config::{Config, OnStop};
-use crate::dataplane::{Dataplane, StartError};
+use crate::dataplane::{Dataplane, Parting, StartError};
 use crate::tables::RuleTables;
 
 /// How long the workers may take to stop.
@@ -36,7 +36,7 @@ pub struct Daemon {
     server: Server,
     switch: Arc<Switch>,
     dataplane: Arc<Dataplane>,
-    detach: bool,
+    parting: Parting,
 }
 
 impl Daemon {
@@ -52,10 +52,16 @@ impl Daemon {
         let dataplane = Arc::new(Dataplane::start(&settings)?);
         let switch = Arc::new(Switch::new(dataplane.clone(), config.switch_settings(cores)));
         match open(claim, &switch, config, tables) {
-            Ok(server) => Ok(Daemon { server, switch, dataplane, detach: config.on_stop == OnStop::Detach }),
+            Ok(server) => {
+                let parting = match config.on_stop {
+                    OnStop::Closed => Parting::Closed,
+                    OnStop::Detach => Parting::Detached,
+                };
+                Ok(Daemon { server, switch, dataplane, parting })
+            }
             Err(error) => {
                 drop(switch);
-                stop_workers(dataplane, true)?;
+                stop_workers(dataplane, Parting::AsFound)?;
                 Err(error)
             }
         }
@@ -68,10 +74,10 @@ impl Daemon {
 
     /// Stops serving, then the workers; removes the socket.
     pub fn stop(self) -> Result<(), DaemonError> {
-        let Daemon { server, switch, dataplane, detach } = self;
+        let Daemon { server, switch, dataplane, parting } = self;
         drop(server);
         drop(switch);
-        Ok(stop_workers(dataplane, detach)?)
+        Ok(stop_workers(dataplane, parting)?)
     }
 }
 
@@ -86,10 +92,10 @@ fn open(
     Ok(claim.serve(switch.clone())?)
 }
 
-fn stop_workers(dataplane: Arc<Dataplane>, detach: bool) -> Result<(), StartError> {
+fn stop_workers(dataplane: Arc<Dataplane>, parting: Parting) -> Result<(), StartError> {
     let busy =
         || StartError::Setup("the dataplane is still in use by a request: its workers go on".to_owned());
-    Arc::into_inner(dataplane).ok_or_else(busy)?.stop(detach, WORKERS_PATIENCE)
+    Arc::into_inner(dataplane).ok_or_else(busy)?.stop(parting, WORKERS_PATIENCE)
 }
 
 impl Switch {

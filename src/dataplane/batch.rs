@@ -15,6 +15,8 @@ use crate::xdp::Frame;
 pub(crate) enum Verdict {
     /// The stages are not done with it.
     Pending,
+    /// A fragment to be decided on by what became of the first of its datagram; behind the stages: once that has come.
+    Held,
     /// Leaves by this port.
     Forward(PortId),
     /// Was for the switch itself.
@@ -93,6 +95,10 @@ pub(crate) struct Batch {
     pub verdicts: [Verdict; BATCH_FRAMES_MAX],
     /// The frame is an answer now, to leave by the port that it came from.
     pub answers: [bool; BATCH_FRAMES_MAX],
+    /// The frame is a fragment that has waited for the first of its datagram.
+    pub waited: [bool; BATCH_FRAMES_MAX],
+    /// Whether there is a fragment among the frames.
+    pub has_fragments: bool,
 }
 
 impl Batch {
@@ -107,6 +113,8 @@ impl Batch {
             ways: Box::new([way; BATCH_FRAMES_MAX]),
             verdicts: [Verdict::Pending; BATCH_FRAMES_MAX],
             answers: [false; BATCH_FRAMES_MAX],
+            waited: [false; BATCH_FRAMES_MAX],
+            has_fragments: false,
         }
     }
 
@@ -117,7 +125,17 @@ impl Batch {
             self.bytes[i] = frame.len() as u16;
             self.verdicts[i] = Verdict::Pending;
             self.answers[i] = false;
+            self.waited[i] = false;
         }
+    }
+
+    /// Adds a fragment that has waited, with its verdict where there is one already.
+    pub(crate) fn resume(&mut self, frame: Frame, port: PortId, verdict: Verdict) {
+        let start = self.len();
+        self.frames.push(frame);
+        self.note_received(start, port);
+        self.waited[start] = true;
+        self.verdicts[start] = verdict;
     }
 
     /// Number of frames.

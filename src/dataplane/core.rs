@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 
 use super::conntrack::{Conntrack, Side};
 use super::counters::{Counters, DecisionCount, PortCounters, WorkerCounters};
+use super::fragments::Board;
 use super::neighbors::Neighbors;
 use super::view::{Flow, PortFacts, View};
 use super::worker::{Mailbox, Shared};
@@ -57,6 +58,7 @@ impl Core {
             view: ArcSwap::from_pointee(view),
             conntrack,
             neighbors: Neighbors::new(),
+            firsts: Board::new(workers),
             start: Instant::now(),
             stopping: false.into(),
             mailboxes,
@@ -168,6 +170,7 @@ impl Core {
                 flows_ended: stats.flows_ended.get(),
                 frames: stats.frames.get(),
                 frames_free: stats.frames_free.get(),
+                fragments_waiting: stats.fragments_waiting.get(),
             };
             counters.workers.insert(WorkerId(worker as u16), worker_counters);
         }

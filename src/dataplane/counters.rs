@@ -51,8 +51,16 @@ drop_reasons! {
     Spoofed => "spoofed",
     /// Multicast or broadcast, which the switch does not forward.
     Multicast => "multicast",
-    /// A fragment that cannot be given to a flow: overlapping, tiny, or too late.
+    /// A fragment that no datagram can have: it ends behind 65,535 bytes, or between two multiples of eight.
     Fragment => "fragment",
+    /// A fragment that repeats a part of its datagram; where it repeats only some of it, with all that follow (RFC 5722).
+    FragmentOverlap => "fragment-overlap",
+    /// A first fragment without its whole transport header, or one of TCP that begins within it (RFC 1858, RFC 3128).
+    FragmentTiny => "fragment-tiny",
+    /// A fragment whose datagram's first fragment has not come in time.
+    FragmentTimeout => "fragment-timeout",
+    /// A fragment that came before the first of its datagram and found no place to wait, or lost it to others.
+    FragmentStoreFull => "fragment-store-full",
     /// Does not fit the state of its flow: a TCP segment outside any connection, a stray reset, a reply to nothing.
     InvalidState => "invalid-state",
     /// Policy of the source pod forbids it.
@@ -129,6 +137,9 @@ pub struct WorkerCounters {
     pub frames: u64,
     /// Of those, neither in a ring nor in a batch.
     pub frames_free: u64,
+    /// Fragments that wait for the first of their datagram: received, and counted when they are decided on.
+    #[serde(default)]
+    pub fragments_waiting: u64,
 }
 
 /// How often something decided on a new flow, or a denied packet.

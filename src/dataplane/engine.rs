@@ -26,6 +26,17 @@ pub struct Dataplane {
     ports: Mutex<BTreeMap<PortId, OpenPort>>,
 }
 
+/// What becomes of the ports' interfaces when the dataplane stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parting {
+    /// The XDP programs stay and drop everything.
+    Closed,
+    /// The XDP programs go, and the kernel has the interfaces.
+    Detached,
+    /// As before the start: interfaces that an earlier run had left closed stay closed, the others are the kernel's.
+    AsFound,
+}
+
 struct OpenPort {
     interface: String,
     program: Program,
@@ -42,7 +53,7 @@ impl Dataplane {
                 .map_err(|error| StartError::Setup(error.to_string()))?;
             binders.push(umem.binder());
             let id = WorkerId(worker as u16);
-            let worker = Worker::new(id, core.shared.clone(), settings.polling, umem, frames);
+            let worker = Worker::new(id, &core.shared, settings.polling, umem, frames);
             workers.push(worker.map_err(|error| {
                 StartError::Setup(format!("the kernel gives no epoll instance to a worker: {error}"))
             })?);
@@ -89,7 +100,7 @@ impl Dataplane {
             Ok(queues) => queues,
             Err(error) => {
                 // The first error is what the operator can mend; this one would follow from it.
-                let _ = program.detach();
+                let _ = program.undo();
                 return Err(error.into());
             }
         };
@@ -101,14 +112,14 @@ impl Dataplane {
         };
         self.core.add_port(id, facts, &Core::settle);
         for (mailbox, queue) in self.core.shared.mailboxes.iter().zip(queues) {
-            self.deliver(mailbox, Command::Open(queue))?;
+            Self::deliver(mailbox, Command::Open(queue))?;
         }
         ports.insert(id, OpenPort { interface: spec.interface.clone(), program });
         let warnings = warnings(&spec.interface, &interface, workers, &mode);
         Ok(PortReport { id, mtu: interface.mtu, queues: workers, native: mode.native, zero_copy, warnings })
     }
 
-    fn deliver(&self, mailbox: &super::worker::Mailbox, mut command: Command) -> Result<(), PortError> {
+    fn deliver(mailbox: &super::worker::Mailbox, mut command: Command) -> Result<(), PortError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match mailbox.send(command) {
@@ -127,11 +138,11 @@ impl Dataplane {
         let open = ports.remove(&port).ok_or(PortError::Unknown(port))?;
         for mailbox in &self.core.shared.mailboxes {
             let (reply, queue) = bounded(1);
-            self.deliver(mailbox, Command::Close(port, reply))?;
+            Self::deliver(mailbox, Command::Close(port, reply))?;
             let queue = queue.recv_timeout(PATIENCE).map_err(|_| stuck())?;
             let closed: ClosedQueue = queue.close();
             let (reply, done) = bounded(1);
-            self.deliver(mailbox, Command::Reclaim(closed, reply))?;
+            Self::deliver(mailbox, Command::Reclaim(closed, reply))?;
             done.recv_timeout(PATIENCE).map_err(|_| stuck())?;
         }
         self.core.remove_port(port, &Core::settle);
@@ -164,9 +175,8 @@ impl Dataplane {
         self.core.flows(now_ms, max, wanted)
     }
 
-    /// Stops the workers and closes all ports; their XDP programs stay attached and drop (`detach` false), or
-    /// go (`detach` true). Fails when a worker does not stop in `patience`.
-    pub fn stop(mut self, detach: bool, patience: Duration) -> Result<(), StartError> {
+    /// Stops the workers and closes all ports. Fails when a worker does not stop in `patience`.
+    pub fn stop(mut self, parting: Parting, patience: Duration) -> Result<(), StartError> {
         let deadline = Instant::now() + patience;
         self.core.shared.stopping.store(true, Ordering::Relaxed);
         for mailbox in &self.core.shared.mailboxes {
@@ -188,10 +198,15 @@ impl Dataplane {
             }
         }
         let ports = std::mem::take(&mut *self.ports());
-        for (_, port) in ports.into_iter().filter(|_| detach) {
-            port.program.detach().map_err(|error| StartError::Setup(error.to_string()))?;
-        }
-        Ok(())
+        let part = |program: Program| match parting {
+            Parting::Closed => Ok(()),
+            Parting::Detached => program.detach(),
+            Parting::AsFound => program.undo(),
+        };
+        ports
+            .into_values()
+            .try_for_each(|port| part(port.program))
+            .map_err(|error| StartError::Setup(error.to_string()))
     }
 }
 

@@ -9,6 +9,7 @@ mod stages;
 mod answer;
 mod batch;
 mod conntrack;
+mod fragments;
 mod neighbors;
 mod packet;
 mod rewrite;
@@ -32,7 +33,7 @@ mod world;
 mod frames;
 
 pub use counters::{Counters, DecisionCount, DropReason, PortCounters, WorkerCounters};
-pub use engine::Dataplane;
+pub use engine::{Dataplane, Parting};
 pub use flow_table::FlowTable;
 pub use settings::{ConntrackSettings, Polling, Settings, Timeouts};
 pub use simulation::{SimulatedPort, Simulation};

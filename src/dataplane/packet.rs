@@ -84,6 +84,8 @@ pub(crate) struct Packet {
     pub kind: Kind,
     /// Protocol above IP.
     pub protocol: Protocol,
+    /// IPv4, not IPv6: what the addresses say too, in one byte.
+    pub is_v4: bool,
     /// TTL or hop limit.
     pub ttl: u8,
     /// TCP control bits; chunk type of SCTP; type of ICMP.
@@ -188,6 +190,7 @@ fn parse_ipv4(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
     if offset + (total_bytes - header_bytes) > usize::from(u16::MAX) {
         return Some(DropReason::Malformed);
     }
+    packet.is_v4 = true;
     packet.l4 = (l3 + header_bytes) as u16;
     packet.end = (l3 + total_bytes) as u16;
     packet.src = from_v4(ip.src());
@@ -201,7 +204,7 @@ fn parse_ipv4(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
         packet.kind = Kind::LaterFragment;
         return None;
     }
-    parse_transport(frame, packet)
+    parse_first(frame, packet)
 }
 
 fn parse_ipv6(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
@@ -238,7 +241,16 @@ fn parse_ipv6(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
         packet.kind = Kind::LaterFragment;
         return None;
     }
-    parse_transport(frame, packet)
+    parse_first(frame, packet)
+}
+
+/// The first fragment of a datagram must hold its whole transport header (RFC 1858, RFC 7112).
+#[inline]
+fn parse_first(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
+    match parse_transport(frame, packet) {
+        Some(DropReason::Truncated) if packet.first_fragment => Some(DropReason::FragmentTiny),
+        result => result,
+    }
 }
 
 #[inline]
@@ -248,8 +260,8 @@ fn parse_transport(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
         Protocol::TCP => parse_tcp(segment, packet),
         Protocol::UDP => parse_udp(segment, packet),
         Protocol::SCTP => parse_sctp(segment, packet),
-        Protocol::ICMP if is_v4(packet.src) => parse_icmp(segment, packet),
-        Protocol::ICMPV6 if !is_v4(packet.src) => parse_icmpv6(segment, packet),
+        Protocol::ICMP if packet.is_v4 => parse_icmp(segment, packet),
+        Protocol::ICMPV6 if !packet.is_v4 => parse_icmpv6(segment, packet),
         _ => None,
     }
 }
@@ -265,8 +277,7 @@ fn parse_tcp(segment: &[u8], packet: &mut Packet) -> Option<DropReason> {
         return Some(DropReason::Malformed);
     }
     if tcp.header_bytes() > segment.len() {
-        // The first fragment of a segment must hold its whole header (RFC 1858).
-        return Some(if packet.whole { DropReason::Truncated } else { DropReason::Fragment });
+        return Some(DropReason::Truncated);
     }
     packet.src_port = tcp.src_port();
     packet.dst_port = tcp.dst_port();
@@ -290,6 +301,7 @@ fn parse_udp(datagram: &[u8], packet: &mut Packet) -> Option<DropReason> {
     None
 }
 
+#[inline(never)]
 fn parse_sctp(segment: &[u8], packet: &mut Packet) -> Option<DropReason> {
     let Some(sctp) = sctp::Sctp::new(segment) else {
         return Some(DropReason::Truncated);
@@ -301,6 +313,7 @@ fn parse_sctp(segment: &[u8], packet: &mut Packet) -> Option<DropReason> {
     None
 }
 
+#[inline(never)]
 fn parse_icmp(message: &[u8], packet: &mut Packet) -> Option<DropReason> {
     let Some(icmp) = icmp::Icmp::new(message) else {
         return Some(DropReason::Truncated);
@@ -315,6 +328,7 @@ fn parse_icmp(message: &[u8], packet: &mut Packet) -> Option<DropReason> {
     None
 }
 
+#[inline(never)]
 fn parse_icmpv6(message: &[u8], packet: &mut Packet) -> Option<DropReason> {
     let Some(icmp) = icmp::Icmp::new(message) else {
         return Some(DropReason::Truncated);

@@ -1,7 +1,7 @@
 //! A dataplane on memory ports that its caller drives: for tests, simulation and micro-benchmarks. The stages, the worker
 //! and conntrack are those of the real one; threads, interfaces and the clock are the caller's.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::bounded;
@@ -20,7 +20,7 @@ pub struct Simulation {
     start: Instant,
     /// Time since the start, as the workers see it.
     pub now: Duration,
-    ports: BTreeMap<PortId, ()>,
+    ports: BTreeSet<PortId>,
 }
 
 /// A memory port, seen from outside.
@@ -37,12 +37,12 @@ impl Simulation {
         let core = Core::new(settings)?;
         let worker = |number: usize| {
             let (umem, frames) = Umem::in_memory(settings.frames_per_worker);
-            Worker::new(WorkerId(number as u16), core.shared.clone(), settings.polling, umem, frames)
+            Worker::new(WorkerId(number as u16), &core.shared, settings.polling, umem, frames)
                 .map_err(|error| StartError::Setup(format!("no epoll instance for a worker: {error}")))
         };
         let workers = (0..core.workers()).map(worker).collect::<Result<_, _>>()?;
         let start = core.shared.start;
-        Ok(Simulation { core, workers, start, now: Duration::ZERO, ports: BTreeMap::new() })
+        Ok(Simulation { core, workers, start, now: Duration::ZERO, ports: BTreeSet::new() })
     }
 
     /// Opens a port in memory.
@@ -61,14 +61,14 @@ impl Simulation {
             worker.serve(queue);
             peers.push(peer);
         }
-        self.ports.insert(id, ());
+        self.ports.insert(id);
         self.step();
         Ok(SimulatedPort { id, peers })
     }
 
     /// Closes a port; its frames are back when this returns.
     pub fn close_port(&mut self, port: PortId) -> Result<(), PortError> {
-        self.ports.remove(&port).ok_or(PortError::Unknown(port))?;
+        self.ports.take(&port).ok_or(PortError::Unknown(port))?;
         for (number, worker) in self.workers.iter_mut().enumerate() {
             let mailbox = &self.core.shared.mailboxes[number];
             let (reply, queue) = bounded(1);

@@ -1,7 +1,7 @@
 //! The packet path: one function that reads as the table of stages, and the stages, each a pass over the batch.
 //!
 //! ```text
-//! receive -> parse -> guard -> serve -> track -> route -> classify -> admit -> rewrite -> count -> transmit
+//! receive -> parse -> guard -> serve -> track -> route -> classify -> admit -> fragments -> rewrite -> count -> transmit
 //! ```
 //!
 //! `receive` and `transmit` are the worker's: they know rings. Here nothing allocates, locks, logs, reads a clock or calls the
@@ -14,6 +14,7 @@ use super::answer::{self, Problem};
 use super::batch::{Batch, Fate, Verdict, Way};
 use super::conntrack::tcp::{Outcome, Segment, TcpFlow};
 use super::conntrack::{Admission, Conntrack, FlowState, Key, NewFlow, Side, Tracker};
+use super::fragments::{self, Board, Fragments};
 use super::neighbors::Neighbors;
 use super::packet::{self, Address, Kind, Packet};
 use super::rewrite::rewrite;
@@ -48,6 +49,10 @@ pub(crate) struct Context<'a> {
     pub stats: &'a WorkerStats,
     /// What this worker wants to ask and may still answer.
     pub speech: &'a mut Speech,
+    /// What this worker knows of fragmented datagrams.
+    pub fragments: &'a mut Fragments,
+    /// What workers tell each other of them.
+    pub firsts: &'a Board,
     /// Frames that each port's transmit ring still takes.
     pub room: &'a mut [u32],
 }
@@ -113,6 +118,10 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
     done("route");
     classify_and_admit(batch, context);
     done("classify");
+    if batch.has_fragments {
+        fragments::follow_first(batch, context);
+    }
+    done("fragments");
     rewrite_all(batch, context);
     done("rewrite");
     count(batch, context);
@@ -122,7 +131,7 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
 /// Starts to load a frame that comes a few places later.
 #[inline]
 fn prefetch_frame(batch: &Batch, i: usize, context: &Context<'_>) {
-    const AHEAD: usize = 8;
+    const AHEAD: usize = 2;
     if let Some([first, ..]) = batch.frames.get(i + AHEAD).map(|next| context.umem.data(next)) {
         prefetch_read(first);
     }
@@ -130,12 +139,14 @@ fn prefetch_frame(batch: &Batch, i: usize, context: &Context<'_>) {
 
 /// Headers to keys.
 fn parse(batch: &mut Batch, context: &Context<'_>) {
+    batch.has_fragments = false;
     for i in 0..batch.len() {
         prefetch_frame(batch, i, context);
         let frame = context.umem.data(&batch.frames[i]);
         if let Some(reason) = packet::parse(frame, &mut batch.packets[i]) {
             batch.drop(i, reason);
         }
+        batch.has_fragments |= !batch.packets[i].whole;
     }
 }
 
@@ -177,8 +188,8 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
         // Others route behind these ports: any source but those that are elsewhere for sure.
         !packet::is_group(packet.src) && !view.is_elsewhere(packet.src, port_id)
     };
-    let from_link = packet::is_link_local(packet.src) && packet::is_link_local(packet.dst);
-    if !is_from_here && !from_link {
+    let is_from_link = || packet::is_link_local(packet.src) && packet::is_link_local(packet.dst);
+    if !is_from_here && !is_from_link() {
         return Some(DropReason::Spoofed);
     }
     // A packet from an endpoint to itself has no direction (the "land" attack, CVE-1999-0016).
@@ -190,6 +201,9 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
 
 /// ARP and neighbour discovery are answered, or heard and done with.
 fn serve(batch: &mut Batch, context: &Context<'_>) {
+    if !batch.packets[..batch.len()].iter().any(|packet| packet.kind != Kind::Flow) {
+        return; // Nearly every batch.
+    }
     for i in 0..batch.len() {
         if !batch.is_pending(i) {
             continue;
@@ -202,7 +216,7 @@ fn serve(batch: &mut Batch, context: &Context<'_>) {
                 answer::link_local(context.umem, &mut batch.frames[i], packet, port, context.view)
             }
             Kind::LaterFragment => {
-                batch.drop(i, DropReason::Fragment);
+                batch.verdicts[i] = Verdict::Held;
                 continue;
             }
             Kind::Flow | Kind::IcmpError => continue,
@@ -276,26 +290,30 @@ fn find(batch: &mut Batch, i: usize, context: &Context<'_>) {
 /// Finds the way, and whether the packet can go it.
 fn route(batch: &mut Batch, context: &mut Context<'_>) {
     for i in 0..batch.len() {
-        if !batch.is_pending(i) {
-            continue;
+        if batch.is_pending(i) {
+            route_one(batch, i, context);
         }
-        let packet = &batch.packets[i];
-        // What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
-        let stays = packet::is_link_local(packet.src) || packet::is_link_local(packet.dst);
-        match context.view.hop(packet.dst) {
-            None => batch.drop(i, DropReason::NoRoute),
-            Some(Hop::Port(..)) if stays => batch.drop(i, DropReason::NoRoute),
-            Some(Hop::Gateway) => {
-                let frame = context.umem.data_mut(&mut batch.frames[i]);
-                let is_answer = answer::echo(frame, &batch.packets[i], context.view);
-                batch.answers[i] = is_answer;
-                batch.verdicts[i] =
-                    if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
-            }
-            Some(Hop::Port(out, next_hop)) => {
-                batch.ways[i].out = out;
-                check_way(batch, i, context, out, next_hop);
-            }
+    }
+}
+
+#[inline]
+pub(super) fn route_one(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    let packet = &batch.packets[i];
+    // What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
+    let stays = !packet.is_v4 && (packet::is_link_local(packet.src) || packet::is_link_local(packet.dst));
+    match context.view.hop(packet.dst) {
+        None => batch.drop(i, DropReason::NoRoute),
+        Some(Hop::Port(..)) if stays => batch.drop(i, DropReason::NoRoute),
+        Some(Hop::Gateway) => {
+            let frame = context.umem.data_mut(&mut batch.frames[i]);
+            let is_answer = answer::echo(frame, &batch.packets[i], context.view);
+            batch.answers[i] = is_answer;
+            batch.verdicts[i] =
+                if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
+        }
+        Some(Hop::Port(out, next_hop)) => {
+            batch.ways[i].out = out;
+            check_way(batch, i, context, out, next_hop);
         }
     }
 }
@@ -311,12 +329,11 @@ fn check_way(batch: &mut Batch, i: usize, context: &mut Context<'_>, out: PortId
         report(batch, i, context, Problem::TooBig(port.mtu));
         return batch.drop(i, DropReason::TooBig);
     }
-    match port.mac.or_else(|| context.neighbors.get(out)) {
-        Some(mac) => batch.ways[i].mac = mac,
-        None => {
-            context.speech.ask(out, next_hop.unwrap_or(packet.dst), context.now_ms);
-            batch.drop(i, DropReason::Unresolved);
-        }
+    if let Some(mac) = port.mac.or_else(|| context.neighbors.get(out)) {
+        batch.ways[i].mac = mac;
+    } else {
+        context.speech.ask(out, next_hop.unwrap_or(packet.dst), context.now_ms);
+        batch.drop(i, DropReason::Unresolved);
     }
 }
 
@@ -444,9 +461,8 @@ fn open(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let track = &batch.tracks[i];
     let sender = likely_sender(packet);
     let opened_by_low = track.from_low == (sender == Side::Initiator);
-    let (state, tcp) = match first_state(batch, i, context, sender) {
-        Some(first) => first,
-        None => return batch.drop(i, DropReason::InvalidState),
+    let Some((state, tcp)) = first_state(batch, i, context, sender) else {
+        return batch.drop(i, DropReason::InvalidState);
     };
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
@@ -460,7 +476,7 @@ fn open(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     }
     let new = NewFlow {
         opened_by_low,
-        attachments: [view.attachment(flow.src), view.attachment(flow.dst)],
+        attachments: [from.attachment_of(flow.src), to.attachment_of(flow.dst)],
         charged: if from.kind == PortKind::Pod { from_id } else { to_id },
         judged: view.generation,
         state,
@@ -535,7 +551,7 @@ fn port_of<'a>(
 }
 
 /// What is judged of the flow with this key.
-fn flow_of(key: &Key, opened_by_low: bool) -> Flow {
+pub(super) fn flow_of(key: &Key, opened_by_low: bool) -> Flow {
     let protocol = key.protocol();
     if opened_by_low {
         Flow { src: key.low, dst: key.high, protocol, dst_port: key.high_port() }
@@ -587,9 +603,12 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
 
 /// One verdict a frame, counted once, at the port that it came from.
 fn count(batch: &mut Batch, context: &Context<'_>) {
-    context.stats.received.add(batch.len() as u64);
     context.stats.batches.add(1);
     for i in 0..batch.len() {
+        if batch.verdicts[i] == Verdict::Held {
+            continue; // It is counted when it has a verdict.
+        }
+        context.stats.received.add(1);
         let port = context.stats.port(batch.in_ports[i]);
         port.received.add(1);
         port.received_bytes.add(u64::from(batch.bytes[i]));
@@ -597,7 +616,7 @@ fn count(batch: &mut Batch, context: &Context<'_>) {
             Verdict::Forward(_) => port.forwarded.add(1),
             Verdict::Consumed => port.consumed.add(1),
             Verdict::Dropped(reason) => port.drop(reason),
-            Verdict::Pending => unreachable!("rewrite leaves no verdict pending"),
+            Verdict::Pending | Verdict::Held => unreachable!("rewrite leaves no verdict pending"),
         }
     }
 }

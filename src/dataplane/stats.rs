@@ -55,6 +55,7 @@ pub(crate) struct WorkerStats {
     pub flows_ended: Counter,
     pub frames: Counter,
     pub frames_free: Counter,
+    pub fragments_waiting: Counter,
 }
 
 impl WorkerStats {
@@ -68,6 +69,7 @@ impl WorkerStats {
             flows_ended: Counter::default(),
             frames: Counter::default(),
             frames_free: Counter::default(),
+            fragments_waiting: Counter::default(),
         }
     }
 

@@ -130,6 +130,12 @@ impl PortView {
         self.kind == PortKind::Host && self.owns(address)
     }
 
+    /// The pod behind the port, if it has the address.
+    #[inline]
+    pub(crate) fn attachment_of(&self, address: Address) -> AttachmentId {
+        if self.owns(address) { self.attachment } else { AttachmentId::NONE }
+    }
+
     /// Whether a pod is behind it.
     #[inline]
     pub(crate) fn is_pod(&self) -> bool {
@@ -213,10 +219,7 @@ impl View {
 
     /// The pod that has an address.
     pub(crate) fn attachment(&self, address: Address) -> AttachmentId {
-        match self.port_towards(address) {
-            Some((_, port)) if port.owns(address) => port.attachment,
-            _ => AttachmentId::NONE,
-        }
+        self.port_towards(address).map_or(AttachmentId::NONE, |(_, port)| port.attachment_of(address))
     }
 
     /// Judges a flow by the egress table of its source and the ingress table of its destination: why it is dropped, or
@@ -330,7 +333,7 @@ impl View {
 }
 
 /// What of a flow is judged.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Flow {
     /// Who opens it.
     pub src: Address,

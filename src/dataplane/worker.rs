@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use crossbeam::channel::Sender;
@@ -15,6 +15,7 @@ use super::Polling;
 use super::answer;
 use super::batch::{Batch, Verdict};
 use super::conntrack::{Conntrack, Tracker};
+use super::fragments::{Board, Fragments};
 use super::neighbors::Neighbors;
 use super::stages::{self, Context, Speech};
 use super::stats::WorkerStats;
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub conntrack: Conntrack,
     /// Ethernet addresses behind the ports.
     pub neighbors: Neighbors,
+    /// What became of first fragments, for workers that have the later ones.
+    pub firsts: Board,
     /// The moment that milliseconds are counted from.
     pub start: Instant,
     /// Set once, at the end.
@@ -71,6 +74,7 @@ impl Mailbox {
     }
 
     /// Leaves a command and wakes the worker; the command back where too many wait.
+    #[allow(clippy::result_large_err)] // The command itself comes back, and nobody copies it in a hurry.
     pub(crate) fn send(&self, command: Command) -> Result<(), Command> {
         self.commands.push(command)?;
         self.wake();
@@ -116,6 +120,7 @@ pub(crate) struct Worker {
     view: Arc<View>,
     tracker: Tracker,
     speech: Speech,
+    fragments: Fragments,
     epoll: OwnedFd,
     last_frame: Instant,
     swept_ms: u32,
@@ -127,6 +132,10 @@ const FIRST_LEVEL: usize = 64;
 const SWEEP_MS: u32 = 2000;
 /// Longest sleep: flows age also while nothing comes.
 const SLEEP_MAX_MS: i64 = 100;
+/// Time without a frame after which frames that the kernel does not take are no reason to stay awake.
+const STUCK_AFTER: Duration = Duration::from_millis(10);
+/// Time between two kicks of ports that do not take their frames.
+const KICK_AGAIN_MS: i64 = 1;
 /// Epoll's name for the mailbox; ports have their numbers.
 const MAILBOX: u64 = u64::MAX;
 
@@ -134,7 +143,7 @@ impl Worker {
     /// A worker with its frames, not yet running.
     pub(crate) fn new(
         id: WorkerId,
-        shared: Arc<Shared>,
+        shared: &Arc<Shared>,
         polling: Polling,
         umem: Umem,
         frames: Vec<Frame>,
@@ -144,6 +153,7 @@ impl Worker {
         epoll::add(&epoll, &mailbox.wake, epoll::EventData::new_u64(MAILBOX), epoll::EventFlags::IN)?;
         let mut free = Vec::with_capacity(frames.len());
         free.extend(frames);
+        let fragments = Fragments::new(umem.frames_total());
         Ok(Worker {
             view: shared.view.load_full(),
             tracker: Tracker::new(id, shared.mailboxes.len()),
@@ -158,6 +168,7 @@ impl Worker {
             levels: 0,
             turn: 0,
             batch: Batch::new(),
+            fragments,
             speech: Speech::new(),
             epoll,
             last_frame: Instant::now(),
@@ -172,8 +183,8 @@ impl Worker {
             let now = Instant::now();
             if self.work(now, |_| ()) {
                 self.last_frame = now;
-            } else if self.may_sleep(now) {
-                self.sleep();
+            } else if let Some(longest_ms) = self.may_sleep(now) {
+                self.sleep(longest_ms);
             }
         }
         self.shared.conntrack.rest(&self.tracker);
@@ -186,7 +197,7 @@ impl Worker {
         let now_ms = now.duration_since(self.shared.start).as_millis() as u32;
         self.shared.conntrack.start_batch(&mut self.tracker);
         self.take_view(now_ms);
-        let received = self.receive();
+        let received = self.receive(now_ms);
         done("receive");
         if received > 0 {
             self.process(now_ms, &mut done);
@@ -204,7 +215,8 @@ impl Worker {
 
     /// Frames that this worker holds outside of rings, for the books.
     pub(crate) fn frames_held(&self) -> usize {
-        self.free.len() + self.batch.len() + self.ports.iter().map(|port| port.waiting.len()).sum::<usize>()
+        let held = self.free.len() + self.batch.len() + self.fragments.waiting();
+        held + self.ports.iter().map(|port| port.waiting.len()).sum::<usize>()
     }
 
     /// Its packet memory.
@@ -265,6 +277,7 @@ impl Worker {
             let _ = epoll::delete(&self.epoll, fd);
         }
         self.free.append(&mut closed.waiting);
+        self.fragments.forget(port, &mut self.free);
         self.room[port.index()] = 0;
         self.levels -= closed.level;
         Some(closed.queue)
@@ -309,7 +322,8 @@ impl Worker {
         }
     }
 
-    fn receive(&mut self) -> usize {
+    fn receive(&mut self, now_ms: u32) -> usize {
+        self.fragments.resume(&mut self.batch, &self.shared.firsts, now_ms);
         let ports = self.ports.len();
         let levels_max = self.levels_max();
         for step in 0..ports {
@@ -355,6 +369,8 @@ impl Worker {
             neighbors: &self.shared.neighbors,
             stats,
             speech: &mut self.speech,
+            fragments: &mut self.fragments,
+            firsts: &self.shared.firsts,
             room: &mut self.room,
         };
         stages::run(&mut self.batch, &mut context, done);
@@ -368,6 +384,10 @@ impl Worker {
             let out = match batch.verdicts[i] {
                 // The stages have counted it against the room of the port.
                 Verdict::Forward(out) => out,
+                Verdict::Held => {
+                    self.fragments.hold(frame);
+                    continue;
+                }
                 _ if batch.answers[i] && self.room[batch.in_ports[i].index()] > 0 => {
                     self.room[batch.in_ports[i].index()] -= 1;
                     batch.in_ports[i]
@@ -463,21 +483,30 @@ impl Worker {
         stats.flows_ended.set(self.tracker.ended);
         stats.frames.set(self.umem.frames_total() as u64);
         stats.frames_free.set(self.free.len() as u64);
+        stats.fragments_waiting.set(self.fragments.waiting() as u64);
     }
 
-    fn may_sleep(&self, now: Instant) -> bool {
-        let Polling::Adaptive { spin_us } = self.polling else { return false };
-        let idle = now.duration_since(self.last_frame).as_micros() >= u128::from(spin_us);
-        idle && self.ports.iter().all(|port| port.queue.outstanding() == 0 && port.waiting.is_empty())
+    /// How long the worker may sleep; `None` while it may not.
+    fn may_sleep(&self, now: Instant) -> Option<i64> {
+        let Polling::Adaptive { spin_us } = self.polling else { return None };
+        let idle = now.duration_since(self.last_frame);
+        let sent = self.ports.iter().all(|port| port.queue.outstanding() == 0 && port.waiting.is_empty());
+        if sent {
+            return (idle.as_micros() >= u128::from(spin_us)).then_some(SLEEP_MAX_MS);
+        }
+        // An interface that is down takes nothing, however often it is kicked: now and then will do.
+        (idle >= STUCK_AFTER).then_some(KICK_AGAIN_MS)
     }
 
-    /// Sleeps until a frame or the control side comes, or flows need a look.
-    fn sleep(&mut self) {
+    /// Sleeps until a frame or the control side comes, or at the longest this many milliseconds.
+    fn sleep(&mut self, longest_ms: i64) {
         let mailbox = &self.shared.mailboxes[self.id.index()];
         mailbox.stats.sleeps.add(1);
         self.shared.conntrack.rest(&self.tracker);
         let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 16];
-        let timeout = Timespec { tv_sec: 0, tv_nsec: SLEEP_MAX_MS * 1_000_000 };
+        // What a waiting fragment waits for may come to another worker, which wakes nobody.
+        let longest_ms = if self.fragments.waiting() > 0 { 1 } else { longest_ms };
+        let timeout = Timespec { tv_sec: 0, tv_nsec: longest_ms * 1_000_000 };
         // An interrupted sleep is a short one.
         let _ = epoll::wait(&self.epoll, &mut events, Some(&timeout));
         let mut count = [0; 8];

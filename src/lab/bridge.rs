@@ -109,12 +109,12 @@ impl Drop for Bridge {
 
 /// The shortest prefixes that hold all pods: whatever the pods' plan had, at least that is on the link.
 fn prefixes(record: &Record) -> [IpNet; 2] {
-    let v4 = record.pods.iter().map(|pod| pod.v4.to_bits());
-    let v6 = record.pods.iter().map(|pod| pod.v6.to_bits());
-    let common4 = v4.clone().fold(0, |differ, address| differ | (address ^ record.pods[0].v4.to_bits()));
-    let common6 = v6.clone().fold(0, |differ, address| differ | (address ^ record.pods[0].v6.to_bits()));
+    let v4 = record.pods.iter().map(|pod| pod.v4().to_bits());
+    let v6 = record.pods.iter().map(|pod| pod.v6().to_bits());
+    let common4 = v4.clone().fold(0, |differ, address| differ | (address ^ record.pods[0].v4().to_bits()));
+    let common6 = v6.clone().fold(0, |differ, address| differ | (address ^ record.pods[0].v6().to_bits()));
     [
-        Ipv4Net::new_assert(record.pods[0].v4, common4.leading_zeros() as u8).trunc().into(),
-        Ipv6Net::new_assert(record.pods[0].v6, common6.leading_zeros() as u8).trunc().into(),
+        Ipv4Net::new_assert(record.pods[0].v4(), common4.leading_zeros() as u8).trunc().into(),
+        Ipv6Net::new_assert(record.pods[0].v6(), common6.leading_zeros() as u8).trunc().into(),
     ]
 }

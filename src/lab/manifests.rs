@@ -27,12 +27,12 @@ fn namespace(name: &str) -> Value {
 
 fn pod(plan: &PodPlan, labels: Vec<(String, String)>) -> Value {
     let labels: serde_json::Map<String, Value> = labels.into_iter().map(|(k, v)| (k, v.into())).collect();
-    let addresses: Vec<Value> = plan.addresses().iter().map(|address| json!({"ip": address})).collect();
+    let addresses: Vec<Value> = plan.addresses.iter().map(|address| json!({"ip": address})).collect();
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": plan.pod.name, "namespace": plan.pod.namespace, "labels": labels},
         "spec": {"containers": [{"name": "lab", "image": "lab"}]},
-        "status": {"phase": "Running", "podIP": plan.v4, "podIPs": addresses},
+        "status": {"phase": "Running", "podIP": plan.addresses.first(), "podIPs": addresses},
     })
 }

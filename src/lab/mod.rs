@@ -4,7 +4,7 @@
 //! down before and marked, so that [`clean`] removes it also when nobody dropped anything, and nothing else. The
 //! host ends of the pods' veth pairs are left to whoever connects them: the switch as a child process ([`Switch`]), or
 //! the kernel's bridge ([`Bridge`]) to compare with. [`traffic`] has real connections between pods; [`demo`] plays
-//! the classic scenario with them.
+//! the classic scenario with them, [`live`] the cases of policy tests.
 
 mod error;
 mod namespace;
@@ -24,6 +24,7 @@ mod switch;
 pub mod traffic;
 
 pub mod demo;
+pub mod live;
 
 pub use bridge::Bridge;
 pub use error::LabError;

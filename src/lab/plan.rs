@@ -1,8 +1,9 @@
 //! The plan of a lab: which pods, on which interfaces, with which addresses. Pure.
 //!
-//! A pod has one IPv4 and one IPv6 address, each alone in its prefix (/32, /128), and default routes by way of link-local
+//! A pod has one IPv4 and one IPv6 address, or the ones that it is given, each alone in its prefix (/32, /128), and default routes by way of link-local
 //! gateways. So every packet between pods goes to the gateway, which is the switch: no two pods share a link.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -37,6 +38,8 @@ pub struct LabSpec {
     pub v4: Ipv4Net,
     /// The same for IPv6.
     pub v6: Ipv6Net,
+    /// Pods that have these addresses instead.
+    pub given: BTreeMap<PodName, Vec<IpAddr>>,
 }
 
 impl LabSpec {
@@ -49,6 +52,7 @@ impl LabSpec {
             mtu: 1500,
             v4: Ipv4Net::new_assert(Ipv4Addr::new(10, 77, 0, 0), 16),
             v6: Ipv6Net::new_assert(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0), 64),
+            given: BTreeMap::new(),
         })
     }
 }
@@ -64,16 +68,27 @@ pub struct PodPlan {
     pub host_interface: String,
     /// Ethernet address of its end.
     pub mac: Mac,
-    /// Its IPv4 address.
-    pub v4: Ipv4Addr,
-    /// Its IPv6 address.
-    pub v6: Ipv6Addr,
+    /// Its addresses, IPv4 first where the plan of the lab chose them.
+    pub addresses: Vec<IpAddr>,
 }
 
 impl PodPlan {
-    /// Its addresses, IPv4 first.
-    pub fn addresses(&self) -> [IpAddr; 2] {
-        [self.v4.into(), self.v6.into()]
+    /// Its first IPv4 address; the unspecified one where it has none.
+    pub fn v4(&self) -> Ipv4Addr {
+        let v4 = self.addresses.iter().find_map(|address| match address {
+            IpAddr::V4(v4) => Some(*v4),
+            IpAddr::V6(_) => None,
+        });
+        v4.unwrap_or(Ipv4Addr::UNSPECIFIED)
+    }
+
+    /// Its first IPv6 address; the unspecified one where it has none.
+    pub fn v6(&self) -> Ipv6Addr {
+        let v6 = self.addresses.iter().find_map(|address| match address {
+            IpAddr::V6(v6) => Some(*v6),
+            IpAddr::V4(_) => None,
+        });
+        v6.unwrap_or(Ipv6Addr::UNSPECIFIED)
     }
 }
 
@@ -89,9 +104,6 @@ fn plan_pod(id: &str, spec: &LabSpec, number: usize, pod: &PodName) -> Result<Po
     if netns.len() > NAMESPACE_NAME_MAX || host_interface.len() > INTERFACE_NAME_MAX {
         return Err(LabError::Plan(format!("the name of pod {pod} is too long for a namespace: shorten it")));
     }
-    let full = |prefix: String| {
-        LabError::Plan(format!("{prefix} has no address for pod {pod}: use a shorter prefix, or fewer pods"))
-    };
     let [_, _, b2, b1] = (number as u32).to_be_bytes();
     Ok(PodPlan {
         pod: pod.clone(),
@@ -99,9 +111,20 @@ fn plan_pod(id: &str, spec: &LabSpec, number: usize, pod: &PodName) -> Result<Po
         host_interface,
         // Locally administered, unicast (IEEE 802c).
         mac: Mac([0x02, 0x70, 0x6f, 0x64, b2, b1]),
-        v4: spec.v4.hosts().nth(number + 1).ok_or_else(|| full(spec.v4.to_string()))?,
-        v6: spec.v6.hosts().nth(number + 2).ok_or_else(|| full(spec.v6.to_string()))?,
+        addresses: match spec.given.get(pod) {
+            Some(addresses) => addresses.clone(),
+            None => planned_addresses(spec, number, pod)?,
+        },
     })
+}
+
+fn planned_addresses(spec: &LabSpec, number: usize, pod: &PodName) -> Result<Vec<IpAddr>, LabError> {
+    let full = |prefix: String| {
+        LabError::Plan(format!("{prefix} has no address for pod {pod}: use a shorter prefix, or fewer pods"))
+    };
+    let v4 = spec.v4.hosts().nth(number + 1).ok_or_else(|| full(spec.v4.to_string()))?;
+    let v6 = spec.v6.hosts().nth(number + 2).ok_or_else(|| full(spec.v6.to_string()))?;
+    Ok(vec![v4.into(), v6.into()])
 }
 
 /// The name of a namespace of a lab, recognisable by its first letters.
@@ -148,9 +171,17 @@ mod tests {
         assert_eq!(pods[0].netns, "pal-a1b2c3-db");
         assert_eq!(pods[1].netns, "pal-a1b2c3-other_db");
         assert_eq!(pods[2].host_interface, "pala1b2c3p2");
-        assert_eq!(pods[0].v4, Ipv4Addr::new(10, 77, 0, 2));
-        assert_eq!(pods[2].v6, "fd77::4".parse::<Ipv6Addr>().unwrap());
+        assert_eq!(pods[0].v4(), Ipv4Addr::new(10, 77, 0, 2));
+        assert_eq!(pods[2].v6(), "fd77::4".parse::<Ipv6Addr>().unwrap());
         assert!(pods.iter().all(|pod| pod.host_interface.len() <= INTERFACE_NAME_MAX));
+    }
+
+    #[test]
+    fn given_addresses_take_the_place_of_planned_ones() {
+        let given = BTreeMap::from([("default/b".parse().unwrap(), vec!["192.0.2.7".parse().unwrap()])]);
+        let pods = plan("a1b2c3", &LabSpec { given, ..LabSpec::of(&["a", "b"]).unwrap() }).unwrap();
+        assert_eq!(pods[0].addresses.len(), 2);
+        assert_eq!((pods[1].v4(), pods[1].v6()), (Ipv4Addr::new(192, 0, 2, 7), Ipv6Addr::UNSPECIFIED));
     }
 
     #[test]

@@ -42,19 +42,19 @@ impl Pod {
         &self.namespace
     }
 
-    /// Its IPv4 address.
+    /// Its IPv4 address, as [`PodPlan::v4`] has it.
     pub fn v4(&self) -> Ipv4Addr {
-        self.plan.v4
+        self.plan.v4()
     }
 
-    /// Its IPv6 address.
+    /// Its IPv6 address, as [`PodPlan::v6`] has it.
     pub fn v6(&self) -> Ipv6Addr {
-        self.plan.v6
+        self.plan.v6()
     }
 
-    /// Its addresses, IPv4 first.
-    pub fn addresses(&self) -> [IpAddr; 2] {
-        self.plan.addresses()
+    /// Its addresses, IPv4 first where the plan of the lab chose them.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        self.plan.addresses.clone()
     }
 
     /// Runs `f` inside the pod, on a thread of its own, and waits for it.

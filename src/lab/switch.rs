@@ -95,7 +95,7 @@ impl Switch {
         self.client.put_port(&plan.host_interface, &port)?;
         let request = PodRequest {
             port: plan.host_interface.clone(),
-            addresses: plan.addresses().to_vec(),
+            addresses: plan.addresses.clone(),
             mac: Some(plan.mac),
         };
         self.client.put_pod(&plan.pod, &request)?;

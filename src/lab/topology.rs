@@ -119,8 +119,8 @@ fn make_pod(pod: &PodPlan, record: &Record) -> Result<(), LabError> {
     namespace.run(|| {
         netlink::here(async |links| {
             links.raise(POD_INTERFACE).await?;
-            for address in pod.addresses() {
-                links.add_address(POD_INTERFACE, address).await?;
+            for address in &pod.addresses {
+                links.add_address(POD_INTERFACE, *address).await?;
             }
             links.add_default_route(POD_INTERFACE, GATEWAY_V4.into()).await?;
             links.add_default_route(POD_INTERFACE, GATEWAY_V6.into()).await

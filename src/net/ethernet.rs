@@ -16,6 +16,12 @@ pub const HEADER_BYTES: usize = 14;
 /// Bytes of an 802.1Q tag.
 pub const TAG_BYTES: usize = 4;
 
+/// Bytes of a header with this 802.1Q tag, or with none for 0.
+#[inline]
+pub fn bytes_with(vlan: u16) -> usize {
+    if vlan == 0 { HEADER_BYTES } else { HEADER_BYTES + TAG_BYTES }
+}
+
 /// A header, tag taken apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ethernet {
@@ -35,8 +41,8 @@ pub struct Ethernet {
 #[inline]
 pub fn parse(frame: &[u8]) -> Option<Ethernet> {
     let header: &[u8; HEADER_BYTES] = frame.first_chunk()?;
-    let dst = Mac([header[0], header[1], header[2], header[3], header[4], header[5]]);
-    let src = Mac([header[6], header[7], header[8], header[9], header[10], header[11]]);
+    let ([dst, src], _) = header.as_chunks::<6>() else { return None };
+    let (dst, src) = (Mac(*dst), Mac(*src));
     let ethertype = be16(header, 12);
     if ethertype != VLAN {
         return Some(Ethernet { dst, src, vlan: None, ethertype, header_bytes: HEADER_BYTES });
@@ -55,9 +61,8 @@ pub fn parse(frame: &[u8]) -> Option<Ethernet> {
 /// Writes the addresses.
 #[inline]
 pub fn set_addresses(frame: &mut [u8], dst: Mac, src: Mac) {
-    if let Some(header) = frame.first_chunk_mut::<12>() {
-        header[..6].copy_from_slice(&dst.0);
-        header[6..].copy_from_slice(&src.0);
+    if let ([to, from, ..], _) = frame.as_chunks_mut::<6>() {
+        (*to, *from) = (dst.0, src.0);
     }
 }
 

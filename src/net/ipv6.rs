@@ -71,6 +71,8 @@ pub struct Fragment {
     pub more: bool,
     /// Shared by the fragments of one packet.
     pub identification: u32,
+    /// Where the fragment's own bytes begin, from the start of the IPv6 header.
+    pub start: usize,
 }
 
 /// What stands behind the extension headers.
@@ -102,6 +104,7 @@ pub fn upper_layer(packet: &[u8]) -> Option<UpperLayer> {
                     offset: usize::from(be16(header, 2) & 0xfff8),
                     more: header[3] & 1 != 0,
                     identification: be32(header, 4),
+                    start: offset + 8,
                 };
                 if fragment.replace(found).is_some() {
                     return None;

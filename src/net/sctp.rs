@@ -7,10 +7,12 @@ pub const HEADER_BYTES: usize = 12;
 /// Offset of the checksum, four bytes.
 pub const CHECKSUM_OFFSET: usize = 8;
 
-/// Chunk types that open or end an association (RFC 9260 section 3.2).
+/// Chunk types that open, answer or end an association (RFC 9260 section 3.2).
 pub mod chunk {
     /// INIT.
     pub const INIT: u8 = 1;
+    /// INIT ACK.
+    pub const INIT_ACK: u8 = 2;
     /// ABORT.
     pub const ABORT: u8 = 6;
     /// SHUTDOWN.
@@ -57,7 +59,7 @@ impl<'a> Sctp<'a> {
     }
 }
 
-/// Writes the checksum of a packet: CRC32c (RFC 9260 appendix A), low byte first. The packet has a common header at least.
+/// Writes the checksum of a packet: `CRC32c` (RFC 9260 appendix A), low byte first. The packet has a common header at least.
 pub fn finish(packet: &mut [u8]) {
     let field = CHECKSUM_OFFSET..CHECKSUM_OFFSET + 4;
     packet[field.clone()].fill(0);
@@ -65,7 +67,7 @@ pub fn finish(packet: &mut [u8]) {
     packet[field].copy_from_slice(&checksum.to_le_bytes());
 }
 
-/// CRC32c, a byte at a time: SCTP is rare, and packets that need this come from the node itself.
+/// `CRC32c`, a byte at a time: SCTP is rare, and packets that need this come from the node itself.
 fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| crc >> 8 ^ CRC32C[usize::from(crc as u8 ^ byte)])
 }

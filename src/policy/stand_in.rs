@@ -10,18 +10,36 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::objects::{Object, Pod};
 use crate::tables::PodName;
 
-const FIRST_V4: u32 = 0xf000_0001;
-const FIRST_V6: u128 = 0x0100_0000_0000_0000_0000_0000_0000_0001;
+/// A range of stand-ins: its first address of each family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StandIns {
+    v4: Ipv4Addr,
+    v6: Ipv6Addr,
+}
 
-/// Gives addresses to the pods that wait for one, the same to a pod of one name in every list. Returns their names.
+impl StandIns {
+    /// 240.0.0.1 and `100::1`: no network uses these, and no host takes packets from them.
+    pub const UNUSED: StandIns =
+        StandIns { v4: Ipv4Addr::new(240, 0, 0, 1), v6: Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1) };
+    /// 198.18.0.1 (RFC 2544 appendix C.2.2) and `2001:2::1` (RFC 5180 section 8): set aside for tests with real packets.
+    pub const REAL_PACKETS: StandIns =
+        StandIns { v4: Ipv4Addr::new(198, 18, 0, 1), v6: Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1) };
+}
+
+/// Gives unused addresses to the pods that wait for one, the same to a pod of one name in every list. Returns their names.
 pub fn give_addresses(lists: &mut [&mut Vec<Object>]) -> BTreeSet<PodName> {
+    give_addresses_of(StandIns::UNUSED, lists)
+}
+
+/// [`give_addresses`] of a range.
+pub fn give_addresses_of(range: StandIns, lists: &mut [&mut Vec<Object>]) -> BTreeSet<PodName> {
     let pods = || lists.iter().flat_map(|list| list.iter()).filter_map(as_pod);
     let known: BTreeSet<IpAddr> = pods().flat_map(|pod| pod.addresses.iter().copied()).collect();
     let waiting: BTreeSet<PodName> = pods().filter(|pod| waits(pod)).map(|pod| pod.name.clone()).collect();
     let has_v6 = known.iter().any(IpAddr::is_ipv6);
     let has_v4 = known.iter().any(IpAddr::is_ipv4) || !has_v6;
-    let v4 = (FIRST_V4..).map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)));
-    let v6 = (FIRST_V6..).map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits)));
+    let v4 = (range.v4.to_bits()..).map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)));
+    let v6 = (range.v6.to_bits()..).map(|bits| IpAddr::V6(Ipv6Addr::from_bits(bits)));
     let (mut v4, mut v6) = (v4.filter(|a| !known.contains(a)), v6.filter(|a| !known.contains(a)));
     let mut take = || {
         let v4 = if has_v4 { v4.next() } else { None };
@@ -87,6 +105,13 @@ mod tests {
         let mut objects = vec![pod("a", &["2001:db8::1", "240.0.0.1"]), pod("b", &[])];
         give_addresses(&mut [&mut objects]);
         assert_eq!(addresses(&objects[1]), ["240.0.0.2", "100::1"]);
+    }
+
+    #[test]
+    fn stand_ins_of_a_range_begin_with_its_first() {
+        let mut objects = vec![pod("a", &["2001:db8::1", "192.0.2.1"]), pod("b", &[])];
+        give_addresses_of(StandIns::REAL_PACKETS, &mut [&mut objects]);
+        assert_eq!(addresses(&objects[1]), ["198.18.0.1", "2001:2::1"]);
     }
 
     #[test]

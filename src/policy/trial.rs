@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::cases::{Case, Endpoint, Probe};
 use super::objects::{Object, Pod};
-use super::stand_in;
+use super::stand_in::{self, StandIns};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::tables::PodName;
 
@@ -51,8 +51,13 @@ pub enum ProbeError {
 impl Trial {
     /// The objects of a case. Pods that wait for an address have a stand-in.
     pub fn new(case: &Case) -> Trial {
+        Trial::with(case, StandIns::UNUSED)
+    }
+
+    /// The same with stand-ins of a range.
+    pub fn with(case: &Case, stand_ins: StandIns) -> Trial {
         let mut objects: Vec<Object> = case.objects.iter().map(|(object, _)| object.clone()).collect();
-        stand_in::give_addresses(&mut [&mut objects]);
+        stand_in::give_addresses_of(stand_ins, &mut [&mut objects]);
         let pods = objects.iter().filter_map(|object| match object {
             Object::Pod(Pod { name, addresses, .. }) => Some((name.clone(), addresses.clone())),
             _ => None,
@@ -63,6 +68,18 @@ impl Trial {
     /// The objects that are on trial.
     pub fn objects(&self) -> &[Object] {
         &self.objects
+    }
+
+    /// The pods that are there and have addresses of their own: not those on the host's network, not those that have
+    /// finished.
+    pub fn running_pods(&self) -> BTreeMap<PodName, Vec<IpAddr>> {
+        let running = self.objects.iter().filter_map(|object| match object {
+            Object::Pod(pod) if !pod.host_network && !pod.finished && !pod.addresses.is_empty() => {
+                Some((pod.name.clone(), pod.addresses.clone()))
+            }
+            _ => None,
+        });
+        running.collect()
     }
 
     /// The flows of a probe. It holds where it holds for all of them.

@@ -24,6 +24,7 @@ pub struct Program {
     code: OwnedFd,
     id: u32,
     sockets: MapHandle,
+    replaced: bool,
 }
 
 /// Where a program runs.
@@ -47,7 +48,8 @@ impl Program {
         let earlier = slot.attached()?;
         slot.refuse_foreign(&earlier)?;
         let mode = slot.attach_best(&earlier)?;
-        Ok((Program { interface: interface.clone(), mode: mode.clone(), code, id, sockets }, mode))
+        let replaced = earlier != Attached::default();
+        Ok((Program { interface: interface.clone(), mode: mode.clone(), code, id, sockets, replaced }, mode))
     }
 
     /// The interface that it is attached to, as it was then.
@@ -64,6 +66,12 @@ impl Program {
             Ok(_) | Err(XdpError::NoInterface { .. }) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Leaves the interface as it was found: without a program, or, where this one has replaced one of an earlier run,
+    /// with one that drops everything.
+    pub fn undo(self) -> Result<(), XdpError> {
+        if self.replaced { Ok(()) } else { self.detach() }
     }
 
     /// Sends the frames of receive queue `queue` to the socket, until that is closed.
@@ -98,6 +106,7 @@ fn try_load(object: &[u8], queues: u16) -> libbpf_rs::Result<(OwnedFd, MapHandle
 }
 
 /// Ids of the programs that an interface has, by hook; 0 is none.
+#[derive(Default, PartialEq, Eq)]
 struct Attached {
     native: u32,
     generic: u32,

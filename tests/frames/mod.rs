@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use etherparse::{
     EtherType, Ethernet2Header, IpHeaders, IpNumber, Ipv4Header, Ipv6Header, NetSlice, PacketBuilder,
-    PacketBuilderStep, SingleVlanHeader, SlicedPacket, TcpHeader, TransportSlice, VlanId,
+    PacketBuilderStep, SingleVlanHeader, SlicedPacket, TcpHeader, TransportSlice, VlanId, VlanPcp,
 };
 
 /// What a packet carries above IP.
@@ -155,7 +155,7 @@ pub(crate) fn ethernet(
     if let Some(vlan) = vlan {
         let vlan_id = VlanId::try_new(vlan).unwrap();
         let tag =
-            SingleVlanHeader { pcp: Default::default(), drop_eligible_indicator: false, vlan_id, ether_type };
+            SingleVlanHeader { pcp: VlanPcp::default(), drop_eligible_indicator: false, vlan_id, ether_type };
         tag.write(&mut frame).unwrap();
     }
     frame.extend(payload);
@@ -239,7 +239,7 @@ fn ones_sum(bytes: &[u8]) -> u16 {
     }) as u16
 }
 
-/// CRC32c a bit at a time (RFC 9260 appendix A).
+/// `CRC32c` a bit at a time (RFC 9260 appendix A).
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = !0u32;
     for byte in bytes {

@@ -1,6 +1,6 @@
 //! Ports come and go, switches die, and nothing leaks.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,7 +103,6 @@ fn a_killed_switch_stops_all_traffic_leaks_none_to_the_host_and_a_restart_works(
     );
     drop(echo);
     // A connection from before is picked up in its middle.
-    use std::io::Write;
     open.write_all(b"still here").unwrap();
     let mut heard = [0; 10];
     accepted.set_read_timeout(Some(PATIENCE)).unwrap();

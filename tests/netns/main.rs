@@ -4,6 +4,7 @@
 mod support;
 
 mod demo;
+mod fragments;
 mod lifecycle;
 mod policy;
 mod refusals;

@@ -10,7 +10,7 @@ use crate::support::{Rig, alone};
 fn start(directory: &Path, config: &str) -> Output {
     let file = directory.join("broken.toml");
     let socket = directory.join("broken.sock");
-    std::fs::write(&file, format!("{config}\n[control]\nsocket = {socket:?}\n")).unwrap();
+    std::fs::write(&file, format!("{config}\n[control]\nsocket = \"{}\"\n", socket.display())).unwrap();
     let output =
         Command::new(env!("CARGO_BIN_EXE_palisade")).arg("run").arg("--config").arg(&file).output().unwrap();
     assert!(!socket.exists(), "a socket is left behind");

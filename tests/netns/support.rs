@@ -50,7 +50,7 @@ impl Rig {
     pub(crate) fn start(lab: &mut Lab, config: &str) -> Switch {
         let mut spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
         spec.stay_closed = true;
-        spec.config = config.to_owned();
+        spec.config.push_str(config);
         let switch = Switch::start(lab, &spec).unwrap();
         switch.attach_all(lab).unwrap();
         switch.apply(&pods_manifest(lab)).unwrap();

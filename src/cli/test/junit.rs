@@ -61,6 +61,7 @@ mod tests {
             name: "x\" y=\"".to_owned(),
             place: "f<.yaml:3".to_owned(),
             probes: 1,
+            not_sent: 0,
             failures: Vec::new(),
         };
         let text = xml(&Report::new(vec![result]));

@@ -4,18 +4,23 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::lab::live::Counted;
+use crate::lab::traffic::Outcome;
 use crate::net::flow::Protocol;
 use crate::policy::cases::Case;
 use crate::policy::explain::Explanation;
 use crate::tables::Verdict;
 
-/// Passed and failed.
+/// Passed, failed, and neither.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Tally {
     /// As expected.
     pub(super) passed: usize,
     /// Otherwise.
     pub(super) failed: usize,
+    /// Not tried: no real host, or no single one, can have one of the addresses.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(super) not_sent: usize,
 }
 
 /// What came of a run.
@@ -38,6 +43,9 @@ pub(super) struct CaseResult {
     pub(super) place: String,
     /// Its probes.
     pub(super) probes: usize,
+    /// Those that were not tried, because no real host, or no single one, can have one of their addresses.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(super) not_sent: usize,
     /// Those that failed.
     pub(super) failures: Vec<Failed>,
 }
@@ -57,20 +65,43 @@ pub(super) struct Failed {
     pub(super) port: u16,
     /// `expect`.
     pub(super) expected: Verdict,
-    /// What came.
-    pub(super) got: Verdict,
-    /// Why that came.
+    /// What came; none where it was neither.
+    pub(super) got: Option<Verdict>,
+    /// What became of the real connection, where there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) seen: Option<Seen>,
+    /// Why the tables decide as they do.
     pub(super) explanation: Explanation,
     /// The same for people.
     #[serde(skip)]
     pub(super) text: String,
 }
 
+/// A real connection.
+#[derive(Debug, Serialize)]
+pub(super) struct Seen {
+    /// What became of it.
+    pub(super) outcome: Outcome,
+    /// What the switch counted during the case.
+    pub(super) counted: Counted,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
 impl CaseResult {
     /// A case of which nothing has failed so far.
     pub(super) fn new(case: &Case) -> CaseResult {
         let place = case.location.to_string();
-        CaseResult { name: case.name.clone(), place, probes: case.probes.len(), failures: Vec::new() }
+        CaseResult {
+            name: case.name.clone(),
+            place,
+            probes: case.probes.len(),
+            not_sent: 0,
+            failures: Vec::new(),
+        }
     }
 }
 
@@ -81,7 +112,8 @@ impl Report {
         for result in &results {
             let failed = result.failures.len();
             probes.failed += failed;
-            probes.passed += result.probes - failed;
+            probes.not_sent += result.not_sent;
+            probes.passed += result.probes - result.not_sent - failed;
             if failed == 0 { cases.passed += 1 } else { cases.failed += 1 }
         }
         Report { cases, probes, results }
@@ -99,7 +131,13 @@ impl fmt::Display for Report {
             writeln!(f)?;
         }
         writeln!(f, "cases: {} passed, {} failed", self.cases.passed, self.cases.failed)?;
-        writeln!(f, "probes: {} passed, {} failed", self.probes.passed, self.probes.failed)
+        write!(f, "probes: {} passed, {} failed", self.probes.passed, self.probes.failed)?;
+        match self.probes.not_sent {
+            0 => writeln!(f),
+            count => {
+                writeln!(f, ", {count} not sent (no host, or no single one, can have one of the addresses)")
+            }
+        }
     }
 }
 
@@ -109,7 +147,8 @@ impl fmt::Display for Failed {
         if self.protocol.has_ports() {
             write!(f, " port {}", self.port)?;
         }
-        let [expected, got] = [self.expected, self.got].map(|verdict| format!("{verdict:?}").to_lowercase());
-        write!(f, ": expected {expected}, got {got}")
+        let word = |verdict| format!("{verdict:?}").to_lowercase();
+        let got = self.got.map_or("an error".to_owned(), word);
+        write!(f, ": expected {}, got {got}", word(self.expected))
     }
 }

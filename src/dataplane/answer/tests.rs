@@ -20,7 +20,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A view with a pod (10.0.0.2, fd00::2) behind port 0 and whatever else behind port 1.
+/// A view with a pod (10.0.0.2, `fd00::2`) behind port 0 and whatever else behind port 1.
 fn view(gateway: &[&str]) -> View {
     let pod = PodAttachment {
         id: AttachmentId(1),

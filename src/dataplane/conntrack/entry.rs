@@ -116,8 +116,8 @@ impl Entry {
         store_address(&self.low, key.low);
         store_address(&self.high, key.high);
         self.restart(flow, now_ms);
-        // SeqCst: of two workers that publish the same key at once, at least one sees the other's (see `table`).
-        self.head.store(key.word | READY, Ordering::SeqCst);
+        self.charged.store(charge_of(flow.charged), Relaxed);
+        self.head.store(key.word | READY, Release);
     }
 
     /// Starts the flow anew under the same key: a port pair is used again.
@@ -179,7 +179,7 @@ impl Entry {
 
     /// Lets it count against the quota of `port`, or of none; the port that it counted against before.
     pub(super) fn charge(&self, port: Option<PortId>) -> Option<PortId> {
-        let before = self.charged.swap(port.map_or(0, |port| u32::from(port.0) + 1), Relaxed);
+        let before = self.charged.swap(port.map_or(0, charge_of), Relaxed);
         before.checked_sub(1).map(|port| PortId(port as u16))
     }
 
@@ -276,6 +276,11 @@ fn window_word(side: &TcpSide) -> u32 {
 fn state_word(flow: &TcpFlow) -> u32 {
     let scale = |side: usize| u32::from(flow.sides[side].scale & 0x0f) << (SCALE_SHIFT + 4 * side as u32);
     u32::from(flow.state as u8) | scale(0) | scale(1)
+}
+
+/// In `charged`: a port; zero is none.
+fn charge_of(port: PortId) -> u32 {
+    u32::from(port.0) + 1
 }
 
 #[inline]

@@ -24,6 +24,7 @@ const ASKED_BY_HIGH: u64 = 1 << 41;
 impl Key {
     /// The key of a packet's flow, and whether the packet comes from the lower endpoint.
     #[inline]
+    #[allow(clippy::needless_bitwise_bool)] // Lazy operators are branches that nobody can predict: see below.
     pub(crate) fn of(packet: &Packet) -> (Key, bool) {
         let Packet { src, dst, src_port, dst_port, .. } = *packet;
         let from_low = (src < dst) | ((src == dst) & (src_port <= dst_port));

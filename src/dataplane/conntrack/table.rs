@@ -131,17 +131,16 @@ impl Conntrack {
         prefetch_read(&self.groups[self.first_group(hash)]);
     }
 
-    /// The first slot whose tag fits, with its entry on the way to the cache.
+    /// The first slot whose tag fits, with its entry on the way to the cache; where none fits, the entry that a new flow
+    /// would take is on the way.
     #[inline]
     pub(crate) fn candidate(&self, hash: u64) -> Slot {
         let group = self.first_group(hash);
-        match self.matches(group, tag_of(hash)).next() {
-            Some(slot) => {
-                self.entries[slot.0 as usize].prefetch();
-                slot
-            }
-            None => Slot::NONE,
+        let fits = self.matches(group, tag_of(hash)).next();
+        if let Some(slot) = fits.or_else(|| self.matches(group, FREE).next()) {
+            self.entry(slot).prefetch();
         }
+        fits.unwrap_or(Slot::NONE)
     }
 
     /// The slot of a key; `candidate` is what [`Conntrack::candidate`] said of its hash in this batch.
@@ -170,7 +169,7 @@ impl Conntrack {
         &self.entries[slot.0 as usize]
     }
 
-    /// Enters a flow that [`Conntrack::look_up`] has not found a moment ago.
+    /// Enters a flow that [`Conntrack::find`] did not find in this batch.
     pub(crate) fn enter(
         &self,
         key: &Key,
@@ -195,17 +194,18 @@ impl Conntrack {
             self.make_room(second, now_ms, by, |_| true);
             return Admission::Full;
         };
-        if self.group_of(slot) == second {
+        if group_of(slot) == second {
             self.add_displaced(first, 1);
             if self.free_slots(second) == 0 && self.free_slots(first) == 0 {
                 // The next one that comes here would find no place: let the least worthy go in time.
                 self.make_room(second, now_ms, by, |_| true);
             }
         }
-        self.charge(self.entry(slot), Some(flow.charged));
+        self.charged[flow.charged.index()].fetch_add(1, Relaxed);
         self.entry(slot).publish(key, flow, now_ms);
         by.entered += 1;
-        self.settle(key, hash, slot, by)
+        // A worker alone has asked for the key, and nobody else has published it since.
+        if by.workers == 1 { Admission::Entered(slot) } else { self.settle(key, hash, slot, by) }
     }
 
     /// Whether a key goes to its second group although the first has a place: it has few, and the second has more. So
@@ -235,13 +235,15 @@ impl Conntrack {
 
     /// After publishing: one entry a key.
     fn settle(&self, key: &Key, hash: u64, ours: Slot, by: &mut Tracker) -> Admission {
+        // Between our publishing and our look: of two workers that publish at once, at least one sees the other's flow.
+        fence(SeqCst);
         let mut before = None;
         let mut passed_ours = false;
         for group in [self.first_group(hash), self.second_group(hash)] {
             for slot in self.matches(group, tag_of(hash)) {
                 if slot == ours {
                     passed_ours = true;
-                } else if self.entry(slot).head_is(key) {
+                } else if self.entry(slot).is(key) {
                     if passed_ours {
                         self.remove(slot, by);
                     } else {
@@ -271,7 +273,7 @@ impl Conntrack {
         }
         self.charge(entry, None);
         let first = self.first_group(self.hash(&key));
-        if self.group_of(slot) != first {
+        if group_of(slot) != first {
             self.add_displaced(first, -1);
         }
         self.set_tag(slot, TOMBSTONE);
@@ -388,11 +390,6 @@ impl Conntrack {
         if group >= self.groups.len() { group - self.groups.len() } else { group }
     }
 
-    #[inline]
-    fn group_of(&self, slot: Slot) -> usize {
-        slot.0 as usize / GROUP
-    }
-
     /// Slots of a group whose tag is `tag`.
     #[inline]
     fn matches(&self, group: usize, tag: u8) -> impl Iterator<Item = Slot> + use<> {
@@ -429,7 +426,7 @@ impl Conntrack {
 
     fn word_of(&self, slot: Slot) -> (&AtomicU64, u32) {
         let position = slot.0 as usize % GROUP;
-        (&self.groups[self.group_of(slot)].0[position / 8], position as u32 % 8 * 8)
+        (&self.groups[group_of(slot)].0[position / 8], position as u32 % 8 * 8)
     }
 
     fn set_tag(&self, slot: Slot, tag: u8) {
@@ -479,14 +476,6 @@ impl Conntrack {
     }
 }
 
-impl Entry {
-    /// [`Entry::is`], for the look after publishing.
-    fn head_is(&self, key: &Key) -> bool {
-        fence(SeqCst);
-        self.is(key)
-    }
-}
-
 impl Tracker {
     /// The part of worker `worker` of `workers`.
     pub(crate) fn new(worker: WorkerId, workers: usize) -> Tracker {
@@ -499,6 +488,12 @@ impl Tracker {
             ended: 0,
         }
     }
+}
+
+/// The group that a slot is in.
+#[inline]
+fn group_of(slot: Slot) -> usize {
+    slot.0 as usize / GROUP
 }
 
 /// The tag of a hash: seven bits that choose no group, neither free nor tombstone.

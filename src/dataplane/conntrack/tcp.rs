@@ -153,10 +153,9 @@ impl TcpFlow {
     fn after_data(&self, flags: Flags, sender: Side, acknowledgement: u32) -> FlowState {
         let fin = flags.has(Flags::FIN);
         match self.state {
-            SynReceived if fin => FinWait,
+            SynReceived | Established if fin => FinWait,
             // Only what acknowledges the responder's SYN finishes the handshake.
             SynReceived if sender == Side::Initiator && flags.has(Flags::ACK) => Established,
-            Established if fin => FinWait,
             FinWait if fin && self.sides[1 - sender as usize].finished => LastAck,
             LastAck if !fin && acknowledgement == self.sides[1 - sender as usize].end => TimeWait,
             state => state,

@@ -208,7 +208,7 @@ fn fragments_of_ipv4_are_told_apart_and_a_first_one_without_its_header_is_droppe
     assert_eq!((first.kind, first.whole, first.dst_port), (Kind::Flow, false, 80));
     assert_eq!(fragment(0x2001, 50).unwrap().kind, Kind::LaterFragment);
     assert_eq!(fragment(0x0001, 50).unwrap().kind, Kind::LaterFragment);
-    assert_eq!(fragment(0x2000, 28).unwrap_err(), DropReason::Truncated, "ports only: RFC 1858");
+    assert_eq!(fragment(0x2000, 28).unwrap_err(), DropReason::FragmentTiny, "ports only: RFC 1858");
     assert_eq!(fragment(0x1fff, 50).unwrap_err(), DropReason::Malformed, "ends behind 65,535");
 }
 

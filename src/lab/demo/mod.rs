@@ -191,7 +191,7 @@ fn connect_all(lab: &Lab) -> Result<Matrix, LabError> {
 
 /// Connects by IPv4 and IPv6. Policy makes no difference between them here; where they differ, that is a finding.
 fn connect(from: &Pod, to: &Pod, port: u16) -> Result<Outcome, LabError> {
-    let [v4, v6] = to.addresses().map(|address| tcp_connect(from, address, port, PATIENCE));
+    let [v4, v6] = [to.v4().into(), to.v6().into()].map(|address| tcp_connect(from, address, port, PATIENCE));
     let (v4, v6) = (v4?, v6?);
     Ok(if v4 == v6 { v4 } else { Outcome::Failed(format!("{v4} by IPv4, {v6} by IPv6")) })
 }

@@ -26,6 +26,21 @@ pub enum Outcome {
     Failed(String),
 }
 
+impl Outcome {
+    /// What an exchange came to.
+    pub(in crate::lab) fn of(result: io::Result<()>) -> Outcome {
+        match result {
+            Ok(()) => Outcome::Allowed,
+            // A socket's time-out is reported as `EAGAIN` (socket(7), SO_RCVTIMEO).
+            Err(error) if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => {
+                Outcome::TimedOut
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Outcome::Refused,
+            Err(error) => Outcome::Failed(error.to_string()),
+        }
+    }
+}
+
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -72,7 +87,7 @@ pub fn tcp_connect(pod: &Pod, to: IpAddr, port: u16, patience: Duration) -> Resu
         connection.read_exact(&mut answer)?;
         same(&answer, &message[1..])
     };
-    pod.run(exchange).map(outcome)
+    pod.run(exchange).map(Outcome::of)
 }
 
 /// Sends a UDP datagram, and waits for it to come back.
@@ -83,7 +98,7 @@ pub fn udp_exchange(pod: &Pod, to: IpAddr, port: u16, patience: Duration) -> Res
         let message = *b"hello";
         send_and_compare(&socket, &message, &message, 0, patience)
     };
-    pod.run(exchange).map(outcome)
+    pod.run(exchange).map(Outcome::of)
 }
 
 /// Sends an ICMP or `ICMPv6` echo request, and waits for the reply.
@@ -101,7 +116,7 @@ pub fn ping(pod: &Pod, to: IpAddr, patience: Duration) -> Result<Outcome, LabErr
         let echo = |kind| [&[kind, 0, 0, 0, 0, 0, 0, 1], &b"palisade lab echo"[..]].concat();
         send_and_compare(&socket, &echo(request), &echo(reply), ECHO_VARYING_BYTES, patience)
     };
-    pod.run(exchange).map(outcome)
+    pod.run(exchange).map(Outcome::of)
 }
 
 /// Code, checksum and identifier of an echo, behind its type: not compared.
@@ -132,16 +147,4 @@ fn same(answer: &[u8], wanted: &[u8]) -> io::Result<()> {
 
 fn any(family: IpAddr) -> IpAddr {
     if family.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
-}
-
-fn outcome(result: io::Result<()>) -> Outcome {
-    match result {
-        Ok(()) => Outcome::Allowed,
-        // A socket's time-out is reported as `EAGAIN` (socket(7), SO_RCVTIMEO).
-        Err(error) if matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock) => {
-            Outcome::TimedOut
-        }
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Outcome::Refused,
-        Err(error) => Outcome::Failed(error.to_string()),
-    }
 }

@@ -1,0 +1,136 @@
+//! `palisade test --live`: the cases with real packets.
+
+use std::fmt::Write;
+
+use indicatif::ProgressBar;
+
+use super::report::{CaseResult, Failed, Seen};
+use super::{Failure, Subject};
+use crate::cli::demo::interruption;
+use crate::lab::live::{self, LiveCase, LiveProbe, LiveResult, LiveSpec};
+use crate::lab::traffic::Outcome;
+use crate::policy::cases::Case;
+use crate::policy::stand_in::StandIns;
+use crate::tables::Verdict;
+
+/// Runs all cases.
+pub(super) fn run(cases: &[Case], workers: u16, bar: &ProgressBar) -> Result<Vec<CaseResult>, Failure> {
+    let interrupted = interruption()?;
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::Sentence(format!("the program cannot find itself: {error}")))?;
+    let subjects = cases.iter().map(|case| Subject::new(case, StandIns::REAL_PACKETS));
+    let subjects: Vec<Subject<'_>> = subjects.collect::<Result<_, _>>()?;
+    let live_cases: Vec<LiveCase> = subjects.iter().map(live_case).collect();
+    let mut done = 0;
+    let results = live::run(&LiveSpec { program, workers }, &live_cases, &interrupted, &mut |case| {
+        bar.set_message(case.name.clone());
+        bar.inc(cases[done].probes.len() as u64);
+        done += 1;
+    })?;
+    Ok(subjects.iter().zip(&results).map(|(subject, result)| case_result(subject, result)).collect())
+}
+
+fn live_case(subject: &Subject<'_>) -> LiveCase {
+    let probes = subject.case.probes.iter().zip(&subject.flows);
+    let flows =
+        probes.flat_map(|(probe, flows)| flows.iter().map(|&flow| LiveProbe { flow, expect: probe.expect }));
+    LiveCase {
+        name: subject.case.name.clone(),
+        pods: subject.trial.running_pods(),
+        tables: subject.judge.tables().clone(),
+        probes: flows.collect(),
+    }
+}
+
+fn case_result(subject: &Subject<'_>, live: &LiveResult) -> CaseResult {
+    let mut result = CaseResult::new(subject.case);
+    let mut outcomes = live.outcomes.iter();
+    for (probe, flows) in subject.case.probes.iter().zip(&subject.flows) {
+        let tried: Vec<_> = flows
+            .iter()
+            .zip(outcomes.by_ref())
+            .filter_map(|(flow, outcome)| Some((flow, outcome.as_ref()?)))
+            .collect();
+        result.not_sent += usize::from(tried.is_empty());
+        let wrong = tried.into_iter().find(|(_, outcome)| verdict(outcome) != Some(probe.expect));
+        if let Some((flow, outcome)) = wrong {
+            let failed = subject.failed(probe, flow, verdict(outcome));
+            result.failures.push(with_seen(failed, outcome, live));
+        }
+    }
+    result
+}
+
+/// What an outcome says of policy; nothing where something else went wrong.
+fn verdict(outcome: &Outcome) -> Option<Verdict> {
+    match outcome {
+        Outcome::Allowed | Outcome::Refused => Some(Verdict::Allow),
+        Outcome::TimedOut => Some(Verdict::Deny),
+        Outcome::Failed(_) => None,
+    }
+}
+
+fn with_seen(mut failed: Failed, outcome: &Outcome, live: &LiveResult) -> Failed {
+    let mut text = format!("the connection {}; the tables say:\n", words(outcome));
+    for line in failed.text.lines() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {line}");
+    }
+    text.push_str("the switch counted, for all probes of the case:\n");
+    for line in live.counted.to_string().lines() {
+        let _ = writeln!(text, "  {line}");
+    }
+    failed.text = text;
+    failed.seen = Some(Seen { outcome: outcome.clone(), counted: live.counted.clone() });
+    failed
+}
+
+fn words(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Allowed => "was answered".to_owned(),
+        Outcome::Refused => "was refused by the other side".to_owned(),
+        Outcome::TimedOut => "was not answered".to_owned(),
+        Outcome::Failed(why) => format!("failed ({why})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::cases::read_cases;
+    use crate::policy::read::Source;
+
+    const CASE: &str = "
+name: dual stack, and one address that no host can have
+resources:
+- {apiVersion: v1, kind: Pod, metadata: {name: a, namespace: x}, spec: {containers: [{name: c}]},
+   status: {podIPs: [{ip: 10.0.0.1}, {ip: 'fd00::1'}]}}
+- {apiVersion: v1, kind: Pod, metadata: {name: b, namespace: x}, spec: {containers: [{name: c}]},
+   status: {podIPs: [{ip: 10.0.0.2}, {ip: 'fd00::2'}]}}
+- {apiVersion: v1, kind: Pod, metadata: {name: done, namespace: x}, spec: {containers: [{name: c}]},
+   status: {podIP: 10.0.0.3, phase: Succeeded}}
+probes:
+- {from: {pod: x/a}, to: {pod: x/b}, port: 80, expect: allow}
+- {from: {ip: 255.255.255.255}, to: {pod: x/b}, port: 80, expect: allow}
+- {from: {ip: 192.0.2.1}, to: {pod: x/b}, port: 80, expect: deny}
+";
+
+    #[test]
+    fn a_probe_holds_where_it_holds_for_both_families_and_is_not_sent_where_none_can_be() {
+        let cases = read_cases(&Source::new("case.yaml", CASE)).unwrap().cases;
+        let subject = Subject::new(&cases[0], StandIns::REAL_PACKETS).unwrap_or_else(|_| panic!("a case"));
+        let case = live_case(&subject);
+        assert_eq!((case.pods.len(), case.probes.len()), (2, 4));
+        let result = |outcomes| {
+            let live = LiveResult { outcomes, counted: live::Counted::default() };
+            let result = case_result(&subject, &live);
+            let got: Vec<_> = result.failures.iter().map(|failed| (failed.expected, failed.got)).collect();
+            (result.not_sent, got)
+        };
+        let (yes, no) = (Some(Outcome::Allowed), Some(Outcome::TimedOut));
+        assert_eq!(result(vec![yes.clone(), yes.clone(), None, no.clone()]), (1, vec![]));
+        let failures = vec![(Verdict::Allow, Some(Verdict::Deny)), (Verdict::Deny, None)];
+        let error = Some(Outcome::Failed("no".to_owned()));
+        assert_eq!(result(vec![yes, no, None, error]), (1, failures));
+    }
+}

@@ -1,0 +1,179 @@
+//! What became of first fragments, for all workers: the kernel may give the fragments of one datagram to different queues.
+//!
+//! Slots of atomics with a sequence number each: a writer makes the number odd, writes, and makes it even again; a reader
+//! that sees it odd or changed has read nothing. Nobody waits for anybody: a writer that finds a slot taken goes to
+//! the next.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use super::first::{First, Told};
+use crate::dataplane::conntrack::Key;
+use crate::limits::{FIRSTS_SHARED_MAX, FRAGMENT_TIMEOUT_MS};
+
+/// Slots from the hash on in which a datagram may stand.
+const PROBES: usize = 4;
+const WORDS: usize = 7;
+
+#[derive(Default)]
+struct Slot {
+    sequence: AtomicU32,
+    words: [AtomicU64; WORDS],
+}
+
+/// The shared slots; none where one worker has nobody to tell.
+pub(crate) struct Board {
+    slots: Box<[Slot]>,
+    told: AtomicU32,
+}
+
+impl Board {
+    pub(crate) fn new(workers: usize) -> Board {
+        let slots = if workers > 1 { FIRSTS_SHARED_MAX } else { 0 };
+        Board { slots: (0..slots).map(|_| Slot::default()).collect(), told: AtomicU32::new(0) }
+    }
+
+    /// A number that changes with every verdict told.
+    pub(super) fn told(&self) -> u32 {
+        self.told.load(Ordering::Acquire)
+    }
+
+    fn probes(&self, hash: u64) -> impl Iterator<Item = &Slot> {
+        let mask = self.slots.len().wrapping_sub(1);
+        (0..PROBES).filter_map(move |probe| self.slots.get((hash as usize).wrapping_add(probe) & mask))
+    }
+
+    /// Tells what became of a datagram's first fragment.
+    pub(super) fn tell(&self, key: &Key, hash: u64, told: &Told, now_ms: u32) {
+        let rank = |slot: &&Slot| match slot.read() {
+            Some((found, _, _)) if found == *key => u32::MAX,
+            Some((found, _, _)) if found == Key::default() => FRAGMENT_TIMEOUT_MS,
+            Some((_, _, at_ms)) => now_ms.wrapping_sub(at_ms).min(FRAGMENT_TIMEOUT_MS),
+            None => 0, // Somebody is writing there.
+        };
+        if let Some(slot) = self.probes(hash).max_by_key(rank)
+            && slot.write(key, told, now_ms)
+        {
+            self.told.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// What became of the datagram's first fragment, if another worker has told.
+    pub(super) fn find(&self, key: &Key, hash: u64, now_ms: u32) -> Option<Told> {
+        let (_, told, at_ms) = self.probes(hash).filter_map(Slot::read).find(|(found, _, _)| found == key)?;
+        // The other worker may have read its clock later than this one.
+        let age = now_ms.wrapping_sub(at_ms) as i32;
+        (told.first != First::Unknown && age < FRAGMENT_TIMEOUT_MS as i32).then_some(told)
+    }
+
+    /// Takes back what was told: the datagram is complete, and its identification free for the next.
+    pub(super) fn forget(&self, key: &Key, hash: u64, now_ms: u32) {
+        let stands = |slot: &&Slot| slot.read().is_some_and(|(found, _, _)| found == *key);
+        if let Some(slot) = self.probes(hash).find(stands) {
+            // Were another worker writing there, it would be about another datagram.
+            slot.write(&Key::default(), &Told { first: First::Unknown, to: 0 }, now_ms);
+        }
+    }
+}
+
+impl Slot {
+    fn read(&self) -> Option<(Key, Told, u32)> {
+        let before = self.sequence.load(Ordering::Acquire);
+        let words: [u64; WORDS] = std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
+        fence(Ordering::Acquire);
+        let after = self.sequence.load(Ordering::Relaxed);
+        if before != after || before & 1 != 0 {
+            return None;
+        }
+        let wide = |low: u64, high: u64| u128::from(low) | u128::from(high) << 64;
+        let key = Key { low: wide(words[0], words[1]), high: wide(words[2], words[3]), word: words[4] };
+        let told = Told::unpack(&key, words[5], (words[6] >> 32) as u32);
+        Some((key, told, words[6] as u32))
+    }
+
+    /// Writes unless somebody else does.
+    fn write(&self, key: &Key, told: &Told, now_ms: u32) -> bool {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        let odd = sequence.wrapping_add(1);
+        if sequence & 1 != 0
+            || self.sequence.compare_exchange(sequence, odd, Ordering::Acquire, Ordering::Relaxed).is_err()
+        {
+            return false;
+        }
+        fence(Ordering::Release);
+        let (verdict, generation) = told.pack(key);
+        let words = [
+            key.low as u64,
+            (key.low >> 64) as u64,
+            key.high as u64,
+            (key.high >> 64) as u64,
+            key.word,
+            verdict,
+            u64::from(generation) << 32 | u64::from(now_ms),
+        ];
+        for (slot, word) in self.words.iter().zip(words) {
+            slot.store(word, Ordering::Relaxed);
+        }
+        self.sequence.store(odd.wrapping_add(1), Ordering::Release);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::DropReason;
+
+    fn key(n: u64) -> Key {
+        Key { low: 1, high: 2, word: n }
+    }
+
+    const TOLD: Told = Told { first: First::Denied(DropReason::PolicyIngress), to: 185 };
+
+    #[test]
+    fn what_one_worker_tells_the_others_find_until_it_is_forgotten_or_old() {
+        let board = Board::new(2);
+        board.tell(&key(7), 7, &TOLD, 1000);
+        assert_eq!(board.find(&key(7), 7, 1000), Some(TOLD));
+        assert_eq!(board.find(&key(7), 7, 990), Some(TOLD), "a clock read a little earlier");
+        assert_eq!(board.find(&key(8), 7, 1000), None);
+        assert_eq!(board.find(&key(7), 7, 1000 + FRAGMENT_TIMEOUT_MS), None);
+        board.forget(&key(7), 7, 1000);
+        assert_eq!(board.find(&key(7), 7, 1000), None);
+    }
+
+    #[test]
+    fn the_oldest_of_the_slots_makes_place() {
+        let board = Board::new(2);
+        for n in 0..=PROBES as u64 {
+            board.tell(&key(n + 1), 3, &TOLD, 1000 + n as u32);
+        }
+        assert_eq!(board.find(&key(1), 3, 1010), None);
+        assert!((2..=PROBES as u64 + 1).all(|n| board.find(&key(n), 3, 1010) == Some(TOLD)));
+    }
+
+    #[test]
+    fn a_worker_alone_tells_nobody() {
+        let board = Board::new(1);
+        board.tell(&key(1), 1, &TOLD, 0);
+        assert_eq!(board.find(&key(1), 1, 0), None);
+    }
+
+    #[test]
+    fn readers_never_see_half_of_what_a_writer_writes() {
+        let board = Board::new(2);
+        let told = |to: usize| Told { first: First::Denied(DropReason::PolicyEgress), to };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 1..20_000_u64 {
+                    board.tell(&key(n), 5, &told((n % 8000) as usize), n as u32);
+                }
+            });
+            while board.told() < 10_000 {
+                for (key, found, _) in board.slots.iter().filter_map(Slot::read) {
+                    let expected = if key.word == 0 { 0 } else { (key.word % 8000) as usize };
+                    assert_eq!(found.to, expected);
+                }
+            }
+        });
+    }
+}

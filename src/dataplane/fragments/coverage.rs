@@ -1,0 +1,87 @@
+//! Which parts of a datagram have been seen, in units of eight bytes: fragments begin at no other place.
+
+/// Units of the largest datagram.
+const UNITS: usize = 8192;
+
+/// The parts that have been seen.
+#[derive(Debug, Clone)]
+pub(super) struct Coverage {
+    words: [u64; UNITS / 64],
+    units: usize,
+}
+
+/// What of a part had been seen before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Seen {
+    Nothing,
+    Some,
+    All,
+}
+
+impl Coverage {
+    pub(super) const NONE: Coverage = Coverage { words: [0; UNITS / 64], units: 0 };
+
+    /// Covers the units from `from` up to `to`; says what of them was covered before.
+    pub(super) fn cover(&mut self, from: usize, to: usize) -> Seen {
+        let to = to.min(UNITS);
+        let mut before = 0;
+        for word in from / 64..to.div_ceil(64) {
+            let start = from.saturating_sub(word * 64);
+            let end = (to - word * 64).min(64);
+            let mask = u64::MAX >> (64 - (end - start)) << start;
+            before += (self.words[word] & mask).count_ones() as usize;
+            self.words[word] |= mask;
+        }
+        let units = to.saturating_sub(from);
+        self.units += units - before;
+        match before {
+            0 => Seen::Nothing,
+            _ if before == units => Seen::All,
+            _ => Seen::Some,
+        }
+    }
+
+    /// Whether nothing is missing.
+    pub(super) fn is_complete(&self) -> bool {
+        self.units == UNITS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn coverage_agrees_with_a_set_of_units(
+            parts in proptest::collection::vec((0_usize..8192, 1_usize..200), 1..40),
+        ) {
+            let mut coverage = Coverage::NONE;
+            let mut set = std::collections::BTreeSet::new();
+            for (from, len) in parts {
+                let to = (from + len).min(8192);
+                let before = (from..to).filter(|unit| set.contains(unit)).count();
+                let expected = match before {
+                    0 => Seen::Nothing,
+                    n if n == to - from => Seen::All,
+                    _ => Seen::Some,
+                };
+                prop_assert_eq!(coverage.cover(from, to), expected);
+                set.extend(from..to);
+                prop_assert_eq!(coverage.is_complete(), set.len() == 8192);
+            }
+        }
+    }
+
+    #[test]
+    fn a_datagram_is_complete_when_every_unit_was_seen_in_any_order() {
+        let mut coverage = Coverage::NONE;
+        for (from, to) in [(185, 370), (370, 8192), (0, 185)] {
+            assert!(!coverage.is_complete());
+            assert_eq!(coverage.cover(from, to), Seen::Nothing);
+        }
+        assert!(coverage.is_complete());
+    }
+}

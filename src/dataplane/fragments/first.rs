@@ -1,0 +1,103 @@
+//! What became of the first fragment of a datagram, and so becomes of the later ones.
+
+use crate::dataplane::DropReason;
+use crate::dataplane::conntrack::Key;
+use crate::dataplane::view::{Flow, View};
+use crate::ids::Generation;
+use crate::net::flow::Protocol;
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum First {
+    /// It has not come.
+    Unknown,
+    /// It may pass, as of this generation, as part of this flow.
+    Allowed(Generation, Flow),
+    /// It was dropped.
+    Denied(DropReason),
+}
+
+impl First {
+    /// Judges the flow again where another generation has judged it.
+    pub(super) fn judge_again(&mut self, view: &View, worker: usize) {
+        let First::Allowed(judged, flow) = self else { return };
+        if *judged >= view.generation {
+            return;
+        }
+        let reason = match (view.port_towards(flow.src), view.port_towards(flow.dst)) {
+            (Some((_, from)), Some((_, to))) => view.judge(flow, from, to, worker),
+            _ => Some(DropReason::NoRoute),
+        };
+        match reason {
+            None => *judged = view.generation,
+            Some(reason) => *self = First::Denied(reason),
+        }
+    }
+}
+
+/// What one worker tells the others of a first fragment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Told {
+    /// What became of it.
+    pub first: First,
+    /// Unit of eight bytes behind its last.
+    pub to: usize,
+}
+
+const ALLOWED: u64 = 1;
+const DENIED: u64 = 2;
+
+impl Told {
+    /// In 64 bits, from the low ones up: destination port, protocol, kind, whether the flow was opened by the
+    /// datagram's sender, reason, length. And the generation.
+    pub(super) fn pack(&self, key: &Key) -> (u64, u32) {
+        let to = (self.to as u64) << 48;
+        match self.first {
+            First::Unknown => (to, 0),
+            First::Denied(reason) => (to | DENIED << 24 | (reason as u64) << 32, 0),
+            First::Allowed(generation, flow) => {
+                let by_sender = u64::from(flow.src == key.low) << 26;
+                let flow = u64::from(flow.dst_port) | u64::from(flow.protocol.0) << 16;
+                (to | ALLOWED << 24 | by_sender | flow, generation.0)
+            }
+        }
+    }
+
+    pub(super) fn unpack(key: &Key, word: u64, generation: u32) -> Told {
+        let by_sender = word >> 26 & 1 != 0;
+        let (src, dst) = if by_sender { (key.low, key.high) } else { (key.high, key.low) };
+        let reason = DropReason::ALL.get((word >> 32 & 0xff) as usize);
+        let first = match (word >> 24 & 3, reason) {
+            (ALLOWED, _) => {
+                let protocol = Protocol((word >> 16) as u8);
+                First::Allowed(Generation(generation), Flow { src, dst, protocol, dst_port: word as u16 })
+            }
+            (DENIED, Some(reason)) => First::Denied(*reason),
+            _ => First::Unknown,
+        };
+        Told { first, to: (word >> 48) as usize }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_survives_packing() {
+        let key = Key { low: 10, high: 20, word: 3 };
+        let protocol = Protocol::UDP;
+        let flow = |src, dst| Flow { src, dst, protocol, dst_port: 65_535 };
+        let firsts = [
+            First::Unknown,
+            First::Allowed(Generation(u32::MAX), flow(10, 20)),
+            First::Allowed(Generation(1), flow(20, 10)),
+            First::Denied(DropReason::PortDown),
+        ];
+        for first in firsts {
+            let told = Told { first, to: 8191 };
+            let (word, generation) = told.pack(&key);
+            assert_eq!(Told::unpack(&key, word, generation), told);
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Fragments: policy holds for each of them, though only the first says between which ports.
+//!
+//! The first fragment of a datagram goes through the stages like any packet, and what becomes of it is remembered. Later ones
+//! follow it; those that come before it wait, in a bounded store, and go through the stages when it has come. What of a
+//! datagram has come is kept, so that no fragment replaces a part of another (RFC 1858, RFC 3128, RFC 5722): one that
+//! repeats what has come is dropped, and where it repeats only some of it so are all others that follow. Nothing is
+//! reassembled.
+//!
+//! Each worker has its own datagrams. The kernel may give the fragments of one to several queues, so workers tell each other what
+//! became of first fragments, and how far those reach: no transport header is replaced by way of another worker.
+//!
+//! A datagram is forgotten when all of it has come, for its identification may come again soon.
+
+mod board;
+mod coverage;
+mod datagrams;
+mod first;
+mod piece;
+mod waiting;
+
+pub(crate) use board::Board;
+
+use coverage::Seen;
+use datagrams::{Datagram, Datagrams, is_past};
+use first::{First, Told};
+use piece::Piece;
+use waiting::Waiting;
+
+use super::DropReason;
+use super::batch::{Batch, Verdict};
+use super::conntrack::Side;
+use super::stages::{Context, flow_of, route_one};
+use crate::ids::PortId;
+use crate::limits::BATCH_FRAMES_MAX;
+use crate::net::flow::Protocol;
+use crate::xdp::Frame;
+
+/// What one worker knows of fragmented datagrams, and the fragments that wait.
+pub(crate) struct Fragments {
+    datagrams: Datagrams,
+    waiting: Waiting,
+    /// Whether something has become of a datagram of which fragments wait.
+    stirred: bool,
+    /// What had been told on the board when the fragments that wait were last looked at.
+    told: u32,
+    /// When that was.
+    looked_ms: u32,
+}
+
+impl Fragments {
+    /// For a worker with so many frames.
+    pub(crate) fn new(frames_total: usize) -> Fragments {
+        let (datagrams, waiting) = (Datagrams::new(), Waiting::new(frames_total));
+        Fragments { datagrams, waiting, stirred: false, told: 0, looked_ms: 0 }
+    }
+
+    /// Number of fragments that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Takes in a frame that the stages have left held; in the order in which they did.
+    pub(crate) fn hold(&mut self, frame: Frame) {
+        self.waiting.fill(frame);
+    }
+
+    /// Gives back the frames of a port that is closed.
+    pub(crate) fn forget(&mut self, port: PortId, free: &mut Vec<Frame>) {
+        let is_of_port = |waiter: &waiting::Waiter| (waiter.port == port).then_some(());
+        self.waiting.take(usize::MAX, is_of_port, |frame, _, ()| free.push(frame));
+    }
+
+    /// Adds to a batch the fragments that need wait no longer: their first has come, or will not.
+    #[inline]
+    pub(crate) fn resume(&mut self, batch: &mut Batch, board: &Board, now_ms: u32) {
+        if self.waiting.len() == 0 {
+            return;
+        }
+        let told = board.told();
+        if self.stirred || told != self.told || now_ms != self.looked_ms {
+            (self.stirred, self.told, self.looked_ms) = (false, told, now_ms);
+            self.resume_ready(batch, board, now_ms);
+        }
+    }
+
+    fn resume_ready(&mut self, batch: &mut Batch, board: &Board, now_ms: u32) {
+        let datagrams = &mut self.datagrams;
+        let verdict = |waiter: &waiting::Waiter| {
+            if is_past(waiter.until_ms, now_ms) {
+                return Some(Verdict::Dropped(DropReason::FragmentTimeout));
+            }
+            let Some(datagram) = datagrams.find(&waiter.key, waiter.hash, now_ms) else {
+                return Some(Verdict::Dropped(DropReason::FragmentStoreFull));
+            };
+            let is_known =
+                datagram.first != First::Unknown || board.find(&waiter.key, waiter.hash, now_ms).is_some();
+            is_known.then_some(Verdict::Pending)
+        };
+        let room = BATCH_FRAMES_MAX - batch.len();
+        self.waiting.take(room, verdict, |frame, port, verdict| batch.resume(frame, port, verdict));
+    }
+
+    /// Notes what became of a first fragment; why it is dropped where others came before it that it overlaps.
+    fn enter_first(
+        &mut self,
+        piece: &Piece,
+        hash: u64,
+        port: PortId,
+        first: First,
+        board: &Board,
+        now_ms: u32,
+    ) -> Option<DropReason> {
+        let datagram = self.datagrams.find_or_enter(&piece.key, hash, port, now_ms);
+        let overlap = datagram.cover(piece);
+        if overlap && datagram.first != First::Denied(DropReason::FragmentOverlap) {
+            return Some(DropReason::FragmentOverlap); // The same once more.
+        }
+        if datagram.first == First::Unknown {
+            datagram.first = first;
+        }
+        self.stirred |= datagram.waiting > 0;
+        board.tell(&piece.key, hash, &Told { first: datagram.first, to: piece.to }, now_ms);
+        let denied = datagram.first != first;
+        if datagram.is_done() {
+            datagram.remove();
+            board.forget(&piece.key, hash, now_ms);
+        }
+        denied.then_some(DropReason::FragmentOverlap)
+    }
+
+    /// What becomes of a later fragment.
+    fn enter_later(
+        &mut self,
+        piece: &Piece,
+        hash: u64,
+        port: PortId,
+        waited: bool,
+        context: &Surroundings<'_>,
+    ) -> Verdict {
+        let now_ms = context.now_ms;
+        let datagram = if waited {
+            let Some(datagram) = self.datagrams.find(&piece.key, hash, now_ms) else {
+                return Verdict::Dropped(DropReason::FragmentStoreFull);
+            };
+            datagram.waiting -= 1;
+            datagram
+        } else {
+            let datagram = self.datagrams.find_or_enter(&piece.key, hash, port, now_ms);
+            if datagram.cover(piece) {
+                self.stirred |= datagram.waiting > 0;
+                return Verdict::Dropped(DropReason::FragmentOverlap);
+            }
+            datagram
+        };
+        if datagram.first == First::Unknown
+            && let Some(told) = context.board.find(&piece.key, hash, now_ms)
+        {
+            datagram.adopt(&told);
+        }
+        datagram.first.judge_again(context.view, context.worker);
+        let verdict = match datagram.first {
+            First::Allowed(..) => Verdict::Pending,
+            First::Denied(reason) => Verdict::Dropped(reason),
+            First::Unknown if self.waiting.reserve(port, &piece.key, hash, datagram.until_ms) => {
+                datagram.waiting += 1;
+                Verdict::Held
+            }
+            First::Unknown => Verdict::Dropped(DropReason::FragmentStoreFull),
+        };
+        if datagram.is_done() {
+            datagram.remove();
+            context.board.forget(&piece.key, hash, now_ms);
+        }
+        verdict
+    }
+}
+
+/// What of its context the judgement of a later fragment needs.
+struct Surroundings<'a> {
+    board: &'a Board,
+    view: &'a super::view::View,
+    worker: usize,
+    now_ms: u32,
+}
+
+impl Datagram {
+    /// Notes that a fragment has come. Whether it repeats what came before; where it repeats only some of that, the whole
+    /// datagram is discarded.
+    fn cover(&mut self, piece: &Piece) -> bool {
+        let seen = self.coverage.cover(piece.from, piece.to);
+        if seen == Seen::Some {
+            self.first = First::Denied(DropReason::FragmentOverlap);
+        }
+        seen != Seen::Nothing
+    }
+
+    /// Takes over what another worker tells of the first fragment.
+    fn adopt(&mut self, told: &Told) {
+        self.first = told.first;
+        if self.coverage.cover(0, told.to) != Seen::Nothing {
+            self.first = First::Denied(DropReason::FragmentOverlap);
+        }
+    }
+}
+
+/// Remembers what has become of first fragments, and decides on later ones.
+#[cold]
+pub(crate) fn follow_first(batch: &mut Batch, context: &mut Context<'_>) {
+    for i in 0..batch.len() {
+        match batch.verdicts[i] {
+            Verdict::Held => later(batch, i, context),
+            Verdict::Pending if batch.packets[i].first_fragment => first(batch, i, context),
+            Verdict::Dropped(reason)
+                if batch.packets[i].first_fragment && !batch.answers[i] && says_of_all(reason) =>
+            {
+                first(batch, i, context);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a first fragment that was dropped so has been read, and was from who may speak: then later ones follow it.
+fn says_of_all(reason: DropReason) -> bool {
+    use DropReason as R;
+    !matches!(
+        reason,
+        R::Truncated
+            | R::Malformed
+            | R::BadIpChecksum
+            | R::UnknownEthertype
+            | R::NotForUs
+            | R::Vlan
+            | R::Spoofed
+            | R::Multicast
+            | R::FragmentTimeout
+            | R::FragmentStoreFull
+    )
+}
+
+fn first(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    let (packet, port) = (&batch.packets[i], batch.in_ports[i]);
+    let Some(piece) = Piece::of(context.umem.data(&batch.frames[i]), packet, port) else {
+        return drop_pending(batch, i, DropReason::Fragment);
+    };
+    let hash = context.conntrack.hash(&piece.key);
+    let first = if let Verdict::Dropped(reason) = batch.verdicts[i] {
+        First::Denied(reason)
+    } else {
+        let track = &batch.tracks[i];
+        let by_initiator = context.conntrack.entry(track.slot).sender(track.from_low) == Side::Initiator;
+        First::Allowed(context.view.generation, flow_of(&track.key, track.from_low == by_initiator))
+    };
+    let overlap = context.fragments.enter_first(&piece, hash, port, first, context.firsts, context.now_ms);
+    if let Some(reason) = overlap {
+        drop_pending(batch, i, reason);
+    }
+}
+
+/// What has its reason keeps it.
+fn drop_pending(batch: &mut Batch, i: usize, reason: DropReason) {
+    if batch.is_pending(i) {
+        batch.drop(i, reason);
+    }
+}
+
+fn later(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    let (packet, port) = (&batch.packets[i], batch.in_ports[i]);
+    let Some(piece) = Piece::of(context.umem.data(&batch.frames[i]), packet, port) else {
+        return batch.drop(i, DropReason::Fragment);
+    };
+    // It would replace the control bits, whatever the first one said of them (RFC 1858 section 4.2, RFC 3128).
+    if piece.protocol == Protocol::TCP && piece.from == 1 {
+        return batch.drop(i, DropReason::FragmentTiny);
+    }
+    // What leads nowhere need not wait.
+    batch.verdicts[i] = Verdict::Pending;
+    route_one(batch, i, context);
+    if !batch.is_pending(i) {
+        return;
+    }
+    let hash = context.conntrack.hash(&piece.key);
+    let surroundings = Surroundings {
+        board: context.firsts,
+        view: context.view,
+        worker: context.worker,
+        now_ms: context.now_ms,
+    };
+    batch.verdicts[i] = context.fragments.enter_later(&piece, hash, port, batch.waited[i], &surroundings);
+}
+
+#[cfg(test)]
+mod tests;

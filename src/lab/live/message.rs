@@ -1,0 +1,98 @@
+//! What callers and answerers say to each other where the kernel speaks no protocol for them. Pure.
+
+use crate::net::sctp::{self, chunk};
+
+/// What a caller sends by UDP and by protocols without ports.
+pub(super) const QUESTION: &[u8] = b"palisade?";
+/// What comes back. It differs from the question, so that no answerer answers an answer.
+pub(super) const ANSWER: &[u8] = b"palisade!";
+
+/// Bytes of the fixed part of INIT and INIT ACK (RFC 9260 sections 3.3.2 and 3.3.3).
+const INIT_BYTES: u16 = 20;
+/// The parameter "State Cookie" (RFC 9260 section 3.3.3.1) of four bytes, which an INIT ACK must have.
+const COOKIE: [u8; 8] = [0, 7, 0, 8, b'l', b'i', b'v', b'e'];
+
+/// An SCTP packet with an INIT: asks for an association. `tag` is not 0.
+pub(super) fn sctp_init(src_port: u16, dst_port: u16, tag: u32) -> Vec<u8> {
+    // An INIT's own verification tag is 0 (RFC 9260 section 8.5.1).
+    sctp_packet(src_port, dst_port, 0, chunk::INIT, tag, &[])
+}
+
+/// The INIT ACK for a packet, if that is an INIT.
+pub(super) fn sctp_answer(packet: &[u8]) -> Option<Vec<u8>> {
+    let init = sctp::Sctp::new(packet)?;
+    let tag: &[u8; 4] = packet.get(sctp::HEADER_BYTES + 4..)?.first_chunk()?;
+    if init.chunk_type() != chunk::INIT {
+        return None;
+    }
+    let tag = u32::from_be_bytes(*tag);
+    Some(sctp_packet(init.dst_port(), init.src_port(), tag, chunk::INIT_ACK, !tag | 1, &COOKIE))
+}
+
+/// Whether a packet is a reaction to [`sctp_init`] with these ports: an INIT ACK, or an ABORT of a kernel's own SCTP.
+pub(super) fn answers_sctp_init(packet: &[u8], src_port: u16, dst_port: u16) -> bool {
+    sctp::Sctp::new(packet).is_some_and(|answer| {
+        (answer.src_port(), answer.dst_port()) == (dst_port, src_port)
+            && matches!(answer.chunk_type(), chunk::INIT_ACK | chunk::ABORT)
+    })
+}
+
+fn sctp_packet(src_port: u16, dst_port: u16, tag: u32, kind: u8, own_tag: u32, parameters: &[u8]) -> Vec<u8> {
+    let length = INIT_BYTES + parameters.len() as u16;
+    let mut packet = [src_port.to_be_bytes(), dst_port.to_be_bytes()].concat();
+    packet.extend(tag.to_be_bytes());
+    packet.extend([0; 4]);
+    packet.extend([kind, 0]);
+    packet.extend(length.to_be_bytes());
+    packet.extend(own_tag.to_be_bytes());
+    // Receiver window, 64 KiB; one stream each way; initial sequence number.
+    packet.extend([0, 1, 0, 0, 0, 1, 0, 1]);
+    packet.extend(own_tag.to_be_bytes());
+    packet.extend(parameters);
+    sctp::finish(&mut packet);
+    packet
+}
+
+/// The payload of what a raw socket received: IPv4 comes with its header (raw(7)), IPv6 without.
+pub(super) fn raw_payload(received: &[u8], is_v4: bool) -> &[u8] {
+    let header = match received.first() {
+        Some(first) if is_v4 => usize::from(first & 0xf) * 4,
+        _ => 0,
+    };
+    received.get(header..).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_init_is_answered_and_an_answer_is_not() {
+        let init = sctp_init(40_000, 80, 0x0102_0304);
+        assert_eq!((init.len(), &init[..4]), (32, &[0x9c, 0x40, 0, 80][..]));
+        let answer = sctp_answer(&init).unwrap();
+        assert_eq!(answer[4..8], [1, 2, 3, 4], "the verification tag is the initiator's");
+        assert!(answers_sctp_init(&answer, 40_000, 80));
+        assert!(!answers_sctp_init(&answer, 40_001, 80) && !answers_sctp_init(&init, 40_000, 80));
+        assert_eq!(sctp_answer(&answer), None);
+        assert_eq!(sctp_answer(&init[..15]), None);
+    }
+
+    #[test]
+    fn checksums_hold_over_the_packet() {
+        let packet = sctp_init(1, 2, 3);
+        let mut again = packet.clone();
+        sctp::finish(&mut again);
+        assert_eq!(packet, again);
+        assert_ne!(packet[8..12], [0; 4]);
+    }
+
+    #[test]
+    fn an_ipv4_header_with_options_is_stepped_over() {
+        let mut packet = vec![0x46; 24];
+        packet.extend(QUESTION);
+        assert_eq!(raw_payload(&packet, true), QUESTION);
+        assert_eq!(raw_payload(QUESTION, false), QUESTION);
+        assert_eq!(raw_payload(&[0x4f], true), &[] as &[u8]);
+    }
+}
