@@ -2,6 +2,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,7 +76,7 @@ fn tables() -> RuleTables {
     let span = PortSpan { first: 9, last: 9, decision: Decision::deny(RuleId(0)) };
     let row = Row { tcp: vec![span], ..Row::uniform(Decision::allow(RuleId(1))) };
     tables.rows.insert(RowId(0), row);
-    tables.acls.insert(AclId(0), Acl { rows: Default::default(), default: RowId(0) });
+    tables.acls.insert(AclId(0), Acl { rows: BTreeMap::new(), default: RowId(0) });
     for pod in 0..PODS {
         let addresses = [false, true].map(|v6| address(pod, v6)).to_vec();
         let policy = PodPolicy { addresses, ingress: AclId(0), egress: AclId(0) };

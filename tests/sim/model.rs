@@ -137,7 +137,7 @@ impl Model {
         }
         let found = self.find(about);
         let out = match self.way(spec.dst) {
-            Way::Gateway => return self.echo(port, spec),
+            Way::Gateway => return Model::echo(port, spec),
             Way::Port(_) if is_link_local(spec.src) || is_link_local(spec.dst) => {
                 return Fate::Drop("no-route", None);
             }
@@ -212,7 +212,7 @@ impl Model {
         self.pod_at(address).and_then(|pod| self.setting.attachments[pod]).unwrap_or(AttachmentId::NONE)
     }
 
-    fn echo(&self, port: PortId, spec: &Spec) -> Fate {
+    fn echo(port: PortId, spec: &Spec) -> Fate {
         let Transport::Echo { request: true, identifier } = spec.transport else {
             return Fate::Drop("no-route", None);
         };
@@ -230,13 +230,12 @@ impl Model {
             _ => None,
         };
         self.flows.iter().enumerate().find_map(|(number, flow)| {
-            let side = match echo {
-                _ if flow.is_echo != echo.is_some() => return None,
-                Some(false) if flow.key == key.reversed() => 1,
-                Some(true) | None if flow.key == key => 0,
-                None if flow.key == key.reversed() => 1,
-                _ => return None,
-            };
+            if flow.is_echo != echo.is_some() {
+                return None;
+            }
+            let is_original = flow.key == key && echo != Some(false);
+            let is_reply = flow.key == key.reversed() && echo != Some(true);
+            let side = is_original.then_some(0).or(is_reply.then_some(1))?;
             Some((number, side))
         })
     }

@@ -218,7 +218,7 @@ impl Pair {
             Step::Packets { worker, drafts } => self.packets(worker % self.rig.workers, drafts),
             Step::Rules { pod, rules } => {
                 let mut setting = self.model.setting.clone();
-                setting.rules[*pod] = rules.clone();
+                setting.rules[*pod].clone_from(rules);
                 self.publish(setting);
             }
             Step::Load { loaded, fail_open } => {

@@ -150,12 +150,12 @@ impl Rig {
             conntrack,
             ..Settings::default()
         };
-        Rig::with_settings(settings, setting)
+        Rig::with_settings(&settings, setting)
     }
 
-    pub(crate) fn with_settings(settings: Settings, setting: &Setting) -> Rig {
+    pub(crate) fn with_settings(settings: &Settings, setting: &Setting) -> Rig {
         let workers = settings.cores.len();
-        let mut sim = Simulation::new(&settings).unwrap();
+        let mut sim = Simulation::new(settings).unwrap();
         let mut ports = Vec::new();
         for port in 0..PORTS {
             let (kind, vlan) = match PortId(port as u16) {

@@ -39,7 +39,7 @@ fn push(rig: &mut Rig, port: PortId, frames: impl IntoIterator<Item = Vec<u8>>) 
 #[test]
 fn a_port_that_takes_nothing_drops_by_name_and_keeps_no_frame() {
     let settings = Settings { frames_per_worker: 8192, huge_pages: false, ..Settings::default() };
-    let mut rig = Rig::with_settings(settings, &Setting::open());
+    let mut rig = Rig::with_settings(&settings, &Setting::open());
     assert_eq!(push(&mut rig, A, (0..3000).map(|_| udp(1000))), 0);
     let counters = rig.counters(A);
     assert_eq!(counters.received, 3000);
@@ -56,7 +56,7 @@ fn a_port_that_takes_nothing_drops_by_name_and_keeps_no_frame() {
 #[test]
 fn answers_do_not_take_the_places_of_forwarded_frames() {
     let settings = Settings { frames_per_worker: 16384, huge_pages: false, ..Settings::default() };
-    let mut rig = Rig::with_settings(settings, &Setting::open());
+    let mut rig = Rig::with_settings(&settings, &Setting::open());
     let back = Spec::new(pod_address(1)[0], pod_address(0)[0], Transport::Udp { ports: [53, 1000] });
     let back = addressed(B, &back).bytes();
     // Port A asks and asks and takes nothing; what B sends to A shares the ring with the answers.
