@@ -221,9 +221,9 @@ impl TcpFlow {
         // The initiator's SYN has offered a window: the responder need not wait for the handshake's end to use it.
         responder.max_end = responder.max_end.wrapping_add(initiator.max_window);
         if segment.flags.has(Flags::ACK) {
-            initiator.end = segment.acknowledgement;
-            initiator.max_end = segment.acknowledgement.wrapping_add(u32::from(segment.window).max(1));
+            (initiator.end, initiator.max_end) = (segment.acknowledgement, segment.acknowledgement);
         }
+        initiator.max_end = initiator.max_end.wrapping_add(responder.max_window);
         // Scaling holds only if both sides offer it (RFC 7323 section 2.2).
         if segment.scale.is_none() {
             initiator.scale = 0;
@@ -585,6 +585,9 @@ mod tests {
         let syn_ack = segment(SYN | ACK, talk.next[1].wrapping_sub(1), talk.next[0]);
         assert_eq!(talk.flow.follow(&syn_ack, RESPONDER), Outcome::Pass);
         assert_eq!(talk.flow.state, Established);
+        talk.say(ACK, INITIATOR, 500);
+        talk.say(FIN | ACK, INITIATOR, 0);
+        assert_eq!(talk.flow.state, FinWait);
     }
 
     #[test]

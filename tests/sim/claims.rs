@@ -1,0 +1,564 @@
+//! The rules of the packet path, one by one. Each test says what passes and which counters move.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use palisade::dataplane::{ConntrackSettings, DropReason, FlowInfo};
+use palisade::ids::{AttachmentId, PortId};
+use palisade::net::flow::Protocol;
+use palisade::tables::{Direction, RuleOrigin, Verdict};
+
+use crate::frames::{Spec, Transport, arp, check};
+use crate::model::{ACK, FIN, RST, SYN};
+use crate::policy::{PodRules, Rule};
+use crate::rig::{
+    HOST, Rig, Setting, UPLINK, addressed, forwarded, gateway_address, gateway_mac, ip, mac, node_address,
+    pod_address, world_address,
+};
+
+const A: PortId = PortId(0);
+const B: PortId = PortId(1);
+const C: PortId = PortId(2);
+const CLIENT: u16 = 40_000;
+const SERVER: u16 = 80;
+/// Chunks of SCTP (RFC 9260 section 3.2).
+const INIT: u8 = 1;
+const INIT_ACK: u8 = 2;
+const COOKIE_ACK: u8 = 11;
+const SHUTDOWN_COMPLETE: u8 = 14;
+
+/// Nothing out, everything in.
+fn mute() -> PodRules {
+    PodRules { egress: Some(Vec::new()), ingress: None }
+}
+
+/// In on this port only, everything out.
+fn serves(protocol: Protocol, port: u16) -> PodRules {
+    PodRules { ingress: Some(vec![Rule::port(protocol, port)]), egress: None }
+}
+
+fn tcp(flags: u8, client_to_server: bool) -> Spec {
+    let (sequence, acknowledgement) = match (flags, client_to_server) {
+        (SYN, _) => (100, 0),
+        (_, true) => (101, 501),
+        (flags, false) if flags & SYN != 0 => (500, 101),
+        (_, false) => (501, 101),
+    };
+    let ports = if client_to_server { [CLIENT, SERVER] } else { [SERVER, CLIENT] };
+    let (src, dst) = if client_to_server { (0, 1) } else { (1, 0) };
+    let transport = Transport::Tcp { ports, flags, sequence, acknowledgement, window: 1000 };
+    Spec { payload: Vec::new(), ..Spec::new(pod_address(src)[0], pod_address(dst)[0], transport) }
+}
+
+fn udp(from: usize, to: usize, ports: [u16; 2]) -> Spec {
+    Spec::new(pod_address(from)[0], pod_address(to)[0], Transport::Udp { ports })
+}
+
+/// Opens a TCP connection from `a` to `b`.
+fn connect(rig: &mut Rig) {
+    passes(rig, A, B, &tcp(SYN, true));
+    passes(rig, B, A, &tcp(SYN | ACK, false));
+    passes(rig, A, B, &tcp(ACK, true));
+}
+
+#[track_caller]
+fn passes(rig: &mut Rig, from: PortId, to: PortId, spec: &Spec) {
+    let before = rig.counters(from);
+    let frames = rig.send(from, spec);
+    assert_eq!(frames, [(to, forwarded(to, spec))], "drops: {:?}", rig.drops_since(from, &before));
+    assert_eq!(rig.drops_since(from, &before), BTreeMap::new());
+}
+
+#[track_caller]
+fn is_dropped(rig: &mut Rig, from: PortId, spec: &Spec, reason: DropReason) {
+    let before = rig.counters(from);
+    assert_eq!(rig.send(from, spec), []);
+    assert_eq!(rig.drops_since(from, &before), BTreeMap::from([(reason.name().to_owned(), 1)]));
+}
+
+fn flows(rig: &Rig) -> Vec<FlowInfo> {
+    let mut flows = rig.sim.flows(100);
+    flows.sort_by_key(|flow| flow.key);
+    flows
+}
+
+fn decisions(rig: &Rig, verdict: Verdict) -> BTreeMap<RuleOrigin, u64> {
+    let counts = rig.sim.counters().decisions.into_iter();
+    counts.filter(|count| count.verdict == verdict).map(|count| (count.origin, count.packets)).collect()
+}
+
+#[test]
+fn a_connection_passes_both_ways_and_is_followed() {
+    let mut rig = Rig::new(1, &Setting::open().with(0, PodRules { ingress: Some(Vec::new()), egress: None }));
+    connect(&mut rig);
+    let flow = &flows(&rig)[0];
+    assert_eq!((flow.state.as_str(), flow.packets, flow.reply_packets), ("established", 2, 1));
+    assert_eq!((flow.bytes, flow.reply_bytes), (80, 40));
+    assert_eq!(flow.egress, Some(RuleOrigin::NotIsolated { direction: Direction::Egress }));
+    passes(&mut rig, B, A, &tcp(FIN | ACK, false));
+    passes(&mut rig, A, B, &tcp(RST | ACK, true));
+    assert_eq!(flows(&rig)[0].state, "reset");
+}
+
+#[test]
+fn the_two_directions_of_a_flow_may_be_on_different_workers() {
+    let mut rig = Rig::new(2, &Setting::open());
+    for (worker, port, spec) in [
+        (0, A, tcp(SYN, true)),
+        (1, B, tcp(SYN | ACK, false)),
+        (0, A, tcp(ACK, true)),
+        (1, B, tcp(ACK, false)),
+    ] {
+        assert_eq!(rig.send_on(worker, port, &[addressed(port, &spec).bytes()]).len(), 1);
+    }
+    let flow = &flows(&rig)[0];
+    assert_eq!((flow.state.as_str(), flow.packets, flow.reply_packets), ("established", 2, 2));
+    let workers = rig.sim.counters().workers;
+    assert!(workers.values().all(|worker| worker.received > 0), "{workers:?}");
+}
+
+#[test]
+fn what_policy_denies_is_counted_by_direction_and_by_rule() {
+    let mut rig = Rig::new(1, &Setting::open().with(1, serves(Protocol::TCP, 443)).with(2, mute()));
+    is_dropped(&mut rig, A, &tcp(SYN, true), DropReason::PolicyIngress);
+    is_dropped(&mut rig, A, &tcp(SYN, true), DropReason::PolicyIngress);
+    is_dropped(&mut rig, C, &udp(2, 0, [1, 2]), DropReason::PolicyEgress);
+    let denied: Vec<_> = decisions(&rig, Verdict::Deny).into_iter().collect();
+    let is_of = |origin: &RuleOrigin, wanted: Direction, pod: &str| {
+        matches!(origin, RuleOrigin::DefaultDeny { direction, policies }
+            if *direction == wanted && policies[0].name == format!("for-{pod}"))
+    };
+    assert_eq!(denied.iter().map(|(_, packets)| *packets).collect::<Vec<_>>(), [2, 1]);
+    assert!(is_of(&denied[0].0, Direction::Ingress, "b") && is_of(&denied[1].0, Direction::Egress, "c"));
+    assert_eq!(rig.sim.flows_len(), 0);
+}
+
+#[test]
+fn reply_passes_after_the_policy_that_denies_its_own_direction_is_loaded() {
+    let mut rig = Rig::new(1, &Setting::open());
+    connect(&mut rig);
+    rig.publish(&Setting::open().with(1, mute()));
+    passes(&mut rig, B, A, &tcp(ACK, false));
+    let flow = &flows(&rig)[0];
+    assert_eq!((flow.state.as_str(), flow.packets, flow.reply_packets), ("established", 2, 2));
+}
+
+#[test]
+fn an_established_flow_that_a_new_policy_denies_is_closed_on_its_next_packet_from_either_side() {
+    for (port, packet) in [(A, tcp(ACK, true)), (B, tcp(ACK, false))] {
+        let mut rig = Rig::new(1, &Setting::open());
+        connect(&mut rig);
+        let denies =
+            PodRules { ingress: Some(vec![Rule { verdict: Verdict::Deny, ..Rule::ALL }]), egress: None };
+        rig.publish(&Setting::open().with(1, denies));
+        is_dropped(&mut rig, port, &packet, DropReason::PolicyIngress);
+        let denied = decisions(&rig, Verdict::Deny);
+        let [(RuleOrigin::Rule { policy, direction, index, .. }, 1)] =
+            &denied.into_iter().collect::<Vec<_>>()[..]
+        else {
+            panic!("one rule has decided once")
+        };
+        assert_eq!((policy.name.as_str(), *direction, *index), ("for-b", Direction::Ingress, 0));
+        assert_eq!(rig.sim.flows_len(), 0);
+    }
+}
+
+#[test]
+fn a_policy_loaded_again_costs_an_allowed_flow_nothing() {
+    let mut rig = Rig::new(1, &Setting::open());
+    connect(&mut rig);
+    for round in 0..5u64 {
+        rig.publish(&Setting::open().with(1, serves(Protocol::TCP, SERVER)));
+        passes(&mut rig, A, B, &tcp(ACK, true));
+        passes(&mut rig, B, A, &tcp(ACK, false));
+        let flow = &flows(&rig)[0];
+        assert_eq!(
+            (flow.state.as_str(), flow.packets, flow.reply_packets),
+            ("established", 3 + round, 2 + round)
+        );
+    }
+}
+
+#[test]
+fn a_pod_attached_with_the_address_of_another_inherits_nothing() {
+    let mut rig = Rig::new(1, &Setting::open().with(0, mute()).with(1, PodRules::default()));
+    // b speaks to a, who may answer only that.
+    passes(&mut rig, B, A, &udp(1, 0, [1000, 53]));
+    passes(&mut rig, A, B, &udp(0, 1, [53, 1000]));
+    let mut setting = Setting::open().with(0, mute());
+    setting.attachments[0] = Some(AttachmentId(77));
+    rig.publish(&setting);
+    is_dropped(&mut rig, A, &udp(0, 1, [53, 1000]), DropReason::PolicyEgress);
+    assert_eq!(rig.sim.flows_len(), 0);
+    passes(&mut rig, B, A, &udp(1, 0, [1000, 53]));
+    assert_eq!(flows(&rig)[0].packets, 1);
+}
+
+#[test]
+fn flows_of_a_pod_that_is_gone_end_within_a_sweep_though_nobody_speaks() {
+    let mut rig = Rig::new(2, &Setting::open());
+    connect(&mut rig);
+    passes(&mut rig, A, C, &udp(0, 2, [1, 2]));
+    let mut setting = Setting::open();
+    setting.attachments[1] = None;
+    rig.publish(&setting);
+    rig.wait(Duration::from_secs(2));
+    let left: Vec<_> = flows(&rig).into_iter().map(|flow| flow.key.dst).collect();
+    assert_eq!(left, [pod_address(2)[0]]);
+}
+
+#[test]
+fn without_tables_nothing_of_a_pod_passes_unless_it_is_wanted_so() {
+    let closed = Setting { loaded: false, ..Setting::open() };
+    let mut rig = Rig::new(1, &closed);
+    is_dropped(&mut rig, A, &tcp(SYN, true), DropReason::UnknownPod);
+    let from_node = Spec::new(node_address()[0], pod_address(0)[0], Transport::Udp { ports: [1, 2] });
+    is_dropped(&mut rig, HOST, &from_node, DropReason::UnknownPod);
+    let open = Setting { fail_open: true, ..closed };
+    rig.publish(&open);
+    passes(&mut rig, A, B, &tcp(SYN, true));
+}
+
+#[test]
+fn a_pod_that_the_tables_do_not_know_is_closed_and_the_others_are_not() {
+    let mut setting = Setting::open();
+    setting.rules[1] = None;
+    let mut rig = Rig::new(1, &setting);
+    is_dropped(&mut rig, A, &tcp(SYN, true), DropReason::UnknownPod);
+    is_dropped(&mut rig, B, &udp(1, 0, [1, 2]), DropReason::UnknownPod);
+    passes(&mut rig, A, C, &udp(0, 2, [1, 2]));
+    rig.publish(&Setting { fail_open: true, ..setting });
+    passes(&mut rig, A, B, &tcp(SYN, true));
+}
+
+#[test]
+fn a_pod_port_without_a_pod_is_closed_even_where_unknown_pods_are_open() {
+    let mut setting = Setting { fail_open: true, ..Setting::open() };
+    setting.attachments[0] = None;
+    let mut rig = Rig::new(1, &setting);
+    is_dropped(&mut rig, A, &udp(0, 1, [1, 2]), DropReason::Spoofed);
+}
+
+#[test]
+fn a_source_that_is_not_the_pods_own_is_spoofed() {
+    let mut rig = Rig::new(1, &Setting::open());
+    let transport = Transport::Udp { ports: [1, 2] };
+    let to = pod_address(1)[0];
+    for src in
+        [pod_address(2)[0], node_address()[0], gateway_address()[0], world_address(1)[0], ip("127.0.0.1")]
+    {
+        is_dropped(&mut rig, A, &Spec::new(src, to, transport), DropReason::Spoofed);
+    }
+    for src in [pod_address(2)[1], gateway_address()[1], ip("fe80::1"), ip("::1"), ip("::")] {
+        is_dropped(&mut rig, A, &Spec::new(src, pod_address(1)[1], transport), DropReason::Spoofed);
+    }
+}
+
+#[test]
+fn nobody_behind_the_uplink_or_the_node_speaks_for_a_pod_the_switch_or_the_other() {
+    let mut rig = Rig::new(1, &Setting::open());
+    let transport = Transport::Udp { ports: [1, 2] };
+    for (port, src) in [
+        (UPLINK, pod_address(0)[0]),
+        (UPLINK, node_address()[0]),
+        (UPLINK, gateway_address()[0]),
+        (UPLINK, ip("224.0.0.1")),
+        (HOST, pod_address(0)[0]),
+        (HOST, gateway_address()[0]),
+    ] {
+        is_dropped(&mut rig, port, &Spec::new(src, pod_address(1)[0], transport), DropReason::Spoofed);
+    }
+}
+
+#[test]
+fn link_local_packets_do_not_leave_their_link() {
+    let mut rig = Rig::new(1, &Setting::open());
+    let transport = Transport::Udp { ports: [1, 2] };
+    let to_link = Spec::new(pod_address(0)[1], ip("fe80::9"), transport);
+    is_dropped(&mut rig, A, &to_link, DropReason::NoRoute);
+    let of_link = Spec::new(ip("fe80::1"), ip("fe80::9"), transport);
+    is_dropped(&mut rig, A, &of_link, DropReason::NoRoute);
+}
+
+#[test]
+fn frames_for_others_and_of_another_vlan_are_not_taken() {
+    let mut rig = Rig::new(1, &Setting::open());
+    let right = addressed(A, &udp(0, 1, [1, 2]));
+    let before = rig.counters(A);
+    let wrong = [
+        Spec { dst_mac: mac(B), ..right.clone() },
+        Spec { vlan: Some(5), ..right.clone() },
+        Spec { dst_mac: [0xff; 6], ..right },
+    ];
+    assert_eq!(rig.send_on(0, A, &wrong.map(|spec| spec.bytes())), []);
+    let expected = ["multicast", "not-for-us", "vlan"].map(|reason| (reason.to_owned(), 1));
+    assert_eq!(rig.drops_since(A, &before), BTreeMap::from(expected));
+}
+
+#[test]
+fn a_pod_reaches_itself_through_the_switch_whatever_its_rules_say() {
+    let nothing = PodRules { ingress: Some(Vec::new()), egress: Some(Vec::new()) };
+    let mut rig = Rig::new(1, &Setting::open().with(0, nothing));
+    passes(&mut rig, A, A, &udp(0, 0, [1000, 53]));
+    passes(&mut rig, A, A, &udp(0, 0, [53, 1000]));
+    assert_eq!(decisions(&rig, Verdict::Deny), BTreeMap::new());
+    is_dropped(&mut rig, A, &udp(0, 0, [53, 53]), DropReason::Spoofed);
+}
+
+#[test]
+fn the_pods_own_node_is_let_in_but_not_every_packet_behind_its_port_nor_the_way_back_out() {
+    let nothing = PodRules { ingress: Some(Vec::new()), egress: Some(Vec::new()) };
+    let mut rig = Rig::new(1, &Setting::open().with(0, nothing));
+    let transport = Transport::Udp { ports: [1000, 53] };
+    let (node, pod) = (node_address()[0], pod_address(0)[0]);
+    passes(&mut rig, HOST, A, &Spec::new(node, pod, transport));
+    passes(&mut rig, A, HOST, &Spec::new(pod, node, Transport::Udp { ports: [53, 1000] }));
+    assert_eq!(flows(&rig)[0].ingress, Some(RuleOrigin::OwnNode));
+    let container = Spec::new(ip("172.17.0.2"), pod, transport);
+    is_dropped(&mut rig, HOST, &container, DropReason::PolicyIngress);
+    is_dropped(
+        &mut rig,
+        A,
+        &Spec::new(pod, node, Transport::Udp { ports: [9, 9] }),
+        DropReason::PolicyEgress,
+    );
+}
+
+#[test]
+fn idle_flows_are_forgotten_and_their_replies_with_them() {
+    let mut rig = Rig::new(2, &Setting::open().with(1, mute()));
+    passes(&mut rig, A, B, &udp(0, 1, [1000, 53]));
+    rig.wait(Duration::from_secs(30));
+    passes(&mut rig, B, A, &udp(1, 0, [53, 1000]));
+    assert_eq!(flows(&rig)[0].state, "udp-two-way");
+    rig.wait(Duration::from_mins(2));
+    passes(&mut rig, B, A, &udp(1, 0, [53, 1000]));
+    rig.wait(Duration::from_secs(121));
+    assert_eq!(rig.sim.flows_len(), 0);
+    is_dropped(&mut rig, B, &udp(1, 0, [53, 1000]), DropReason::PolicyEgress);
+}
+
+/// An error about a packet, from who it was sent to.
+fn error_about(quoted: &Spec) -> Spec {
+    let kind = if quoted.src.is_ipv4() { 3 } else { 1 };
+    let transport = Transport::Icmp { kind, code: 3, rest: [0; 4] };
+    Spec { payload: quoted.ip(), ..Spec::new(quoted.dst, quoted.src, transport) }
+}
+
+#[test]
+fn an_icmp_error_passes_only_to_the_sender_of_what_it_quotes_and_from_where_that_went() {
+    let nothing_out = Setting::open().with(1, mute()).with(2, mute());
+    let mut rig = Rig::new(1, &nothing_out);
+    for family in [0, 1] {
+        let transport = Transport::Udp { ports: [1000, 53] };
+        let question = Spec::new(pod_address(0)[family], pod_address(1)[family], transport);
+        is_dropped(&mut rig, B, &error_about(&question), DropReason::InvalidState);
+        passes(&mut rig, A, B, &question);
+        passes(&mut rig, B, A, &error_about(&question));
+        let misdirected = Spec { dst: pod_address(2)[family], ..error_about(&question) };
+        is_dropped(&mut rig, B, &misdirected, DropReason::InvalidState);
+        let stranger = Spec { src: pod_address(2)[family], ..error_about(&question) };
+        is_dropped(&mut rig, C, &stranger, DropReason::InvalidState);
+        let other = Spec { transport: Transport::Udp { ports: [1000, 54] }, ..question.clone() };
+        is_dropped(&mut rig, B, &error_about(&other), DropReason::InvalidState);
+        let answer = Transport::Udp { ports: [53, 1000] };
+        let answer = Spec { src: question.dst, dst: question.src, transport: answer, ..question };
+        passes(&mut rig, A, B, &error_about(&answer));
+    }
+    assert!(flows(&rig).iter().all(|flow| (flow.packets, flow.reply_packets) == (1, 0)));
+}
+
+#[test]
+fn an_icmp_error_from_a_router_behind_the_uplink_passes() {
+    let mut rig = Rig::new(1, &Setting::open());
+    let question = Spec::new(pod_address(0)[0], world_address(1)[0], Transport::Udp { ports: [1000, 53] });
+    passes(&mut rig, A, UPLINK, &question);
+    let from_router = Spec { src: ip("192.0.2.1"), ..error_about(&question) };
+    passes(&mut rig, UPLINK, A, &from_router);
+}
+
+#[test]
+fn echoes_of_both_sides_with_one_identifier_do_not_meet() {
+    for family in [0, 1] {
+        let mut rig = Rig::new(1, &Setting::open().with(1, mute()));
+        for identifier in [0, 7] {
+            let echo = |request, from: usize, to: usize| {
+                let transport = Transport::Echo { request, identifier };
+                Spec::new(pod_address(from)[family], pod_address(to)[family], transport)
+            };
+            is_dropped(&mut rig, B, &echo(false, 1, 0), DropReason::InvalidState);
+            passes(&mut rig, A, B, &echo(true, 0, 1));
+            passes(&mut rig, B, A, &echo(false, 1, 0));
+            is_dropped(&mut rig, B, &echo(true, 1, 0), DropReason::PolicyEgress);
+            is_dropped(&mut rig, A, &echo(false, 0, 1), DropReason::InvalidState);
+        }
+        let timestamp = Transport::Icmp { kind: if family == 0 { 13 } else { 139 }, code: 0, rest: [0; 4] };
+        let question = Spec::new(pod_address(1)[family], pod_address(0)[family], timestamp);
+        is_dropped(&mut rig, B, &question, DropReason::PolicyEgress);
+    }
+}
+
+#[test]
+fn a_port_pair_used_again_is_judged_again_and_by_who_opens() {
+    let mut rig = Rig::new(1, &Setting::open().with(1, mute()));
+    connect(&mut rig);
+    passes(&mut rig, A, B, &tcp(RST | ACK, true));
+    let syn = |from: usize, to: usize, ports| {
+        let transport =
+            Transport::Tcp { ports, flags: SYN, sequence: 9000, acknowledgement: 0, window: 1000 };
+        Spec { payload: Vec::new(), ..Spec::new(pod_address(from)[0], pod_address(to)[0], transport) }
+    };
+    is_dropped(&mut rig, B, &syn(1, 0, [SERVER, CLIENT]), DropReason::PolicyEgress);
+    passes(&mut rig, A, B, &syn(0, 1, [CLIENT, SERVER]));
+    let flow = &flows(&rig)[0];
+    assert_eq!((flow.state.as_str(), flow.packets, flow.reply_packets), ("syn-sent", 1, 0));
+}
+
+#[test]
+fn an_association_is_not_opened_by_the_side_that_may_only_answer() {
+    let mut rig = Rig::new(1, &Setting::open().with(1, mute()));
+    let sctp = |from: usize, to: usize, chunk| {
+        let ports = if from == 0 { [CLIENT, 9] } else { [9, CLIENT] };
+        Spec::new(pod_address(from)[0], pod_address(to)[0], Transport::Sctp { ports, chunk })
+    };
+    passes(&mut rig, A, B, &sctp(0, 1, INIT));
+    passes(&mut rig, B, A, &sctp(1, 0, INIT_ACK));
+    passes(&mut rig, B, A, &sctp(1, 0, COOKIE_ACK));
+    assert_eq!(flows(&rig)[0].state, "sctp-established");
+    is_dropped(&mut rig, B, &sctp(1, 0, INIT), DropReason::InvalidState);
+    passes(&mut rig, A, B, &sctp(0, 1, SHUTDOWN_COMPLETE));
+    is_dropped(&mut rig, B, &sctp(1, 0, INIT), DropReason::PolicyEgress);
+    passes(&mut rig, A, B, &sctp(0, 1, INIT));
+}
+
+#[test]
+fn a_connection_is_picked_up_in_its_middle_only_where_that_is_wanted_and_judged_from_its_client() {
+    let conntrack = ConntrackSettings { flows_max: 1024, ..ConntrackSettings::default() };
+    let only_server = Setting::open().with(0, mute()).with(1, serves(Protocol::TCP, 443));
+    let mut rig =
+        Rig::with(1, ConntrackSettings { tcp_pickup: false, ..conntrack.clone() }, &Setting::open());
+    is_dropped(&mut rig, A, &tcp(ACK, true), DropReason::InvalidState);
+    let mut rig = Rig::with(1, conntrack, &Setting::open());
+    passes(&mut rig, B, A, &tcp(ACK, false));
+    let flow = &flows(&rig)[0];
+    assert_eq!((flow.key.src_port, flow.key.dst_port), (CLIENT, SERVER));
+    assert_eq!((flow.packets, flow.reply_packets), (0, 1));
+    passes(&mut rig, A, B, &tcp(ACK, true));
+    rig.publish(&only_server);
+    is_dropped(&mut rig, B, &tcp(ACK, false), DropReason::PolicyEgress);
+}
+
+#[test]
+fn one_pod_cannot_take_the_table_from_the_others() {
+    let conntrack =
+        ConntrackSettings { flows_max: 256, pod_quota_percent: 25, ..ConntrackSettings::default() };
+    let mut rig = Rig::with(1, conntrack, &Setting::open());
+    let before = rig.counters(A);
+    for port in 0..200 {
+        rig.send(A, &udp(0, 1, [1000 + port, 53]));
+        rig.send(B, &udp(1, 0, [53, 1000 + port]));
+    }
+    let drops = rig.drops_since(A, &before);
+    assert!(drops["pod-quota"] >= 136, "{drops:?}");
+    assert!(rig.sim.flows_len() <= 64 + 64);
+    passes(&mut rig, C, B, &udp(2, 1, [1000, 53]));
+}
+
+#[test]
+fn the_switch_is_the_gateway_of_every_pod() {
+    let mut rig = Rig::new(1, &Setting::open());
+    let own = [10, 0, 0, 2];
+    let before = rig.counters(A);
+    for (target, is_answered) in [([10, 0, 0, 1], true), ([10, 0, 0, 99], true), (own, false)] {
+        let request = arp(1, (mac(A), own), ([0; 6], target), [0xff; 6]);
+        let reply = arp(2, (gateway_mac(), target), (mac(A), own), mac(A));
+        let expected = if is_answered { vec![(A, reply)] } else { vec![] };
+        assert_eq!(rig.send_on(0, A, &[request]), expected);
+    }
+    for family in [0, 1] {
+        let echo = |request| Transport::Echo { request, identifier: 3 };
+        let question = Spec::new(pod_address(0)[family], gateway_address()[family], echo(true));
+        let frames = rig.send(A, &question);
+        check(&frames[0].1).unwrap();
+        let answer = Spec {
+            src_mac: gateway_mac(),
+            dst_mac: mac(A),
+            ..Spec::new(question.dst, question.src, echo(false))
+        };
+        assert_eq!(frames, [(A, answer.bytes())]);
+    }
+    let after = rig.counters(A);
+    assert_eq!((after.consumed - before.consumed, after.forwarded), (5, 0));
+    assert_eq!(rig.drops_since(A, &before), BTreeMap::new());
+    let spoofed = arp(1, (mac(A), [10, 0, 0, 3]), ([0; 6], [10, 0, 0, 1]), [0xff; 6]);
+    assert_eq!(rig.send_on(0, A, &[spoofed]), []);
+    assert_eq!(rig.drops_since(A, &before), BTreeMap::from([("spoofed".to_owned(), 1)]));
+}
+
+#[test]
+fn a_way_that_is_not_known_is_asked_for_and_the_next_packet_goes_it() {
+    let mut rig = Rig::new(1, &Setting::open());
+    rig.sim.close_port(UPLINK).unwrap();
+    let question = Spec::new(pod_address(0)[0], world_address(1)[0], Transport::Udp { ports: [1, 2] });
+    is_dropped(&mut rig, A, &question, DropReason::PortDown);
+    let port = rig.sim.open_port(palisade::dataplane::PortKind::Uplink, Some(7), 1500).unwrap();
+    assert_eq!(port.id, UPLINK, "numbers are used again");
+    rig.ports[UPLINK.index()] = port;
+    let before = rig.counters(A);
+    let asked = rig.send(A, &question);
+    assert_eq!(rig.drops_since(A, &before), BTreeMap::from([("unresolved".to_owned(), 1)]));
+    let request = arp(1, (gateway_mac(), [10, 0, 0, 1]), ([0; 6], [192, 0, 2, 1]), [0xff; 6]);
+    let tagged = |frame: &[u8]| [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
+    assert_eq!(asked, [(UPLINK, tagged(&request))]);
+    is_asked_once_in_a_while(&mut rig, &question);
+    let reply = arp(2, (mac(UPLINK), [192, 0, 2, 1]), (gateway_mac(), [10, 0, 0, 1]), gateway_mac());
+    assert_eq!(rig.send_on(0, UPLINK, &[tagged(&reply)]), []);
+    passes(&mut rig, A, UPLINK, &question);
+}
+
+fn is_asked_once_in_a_while(rig: &mut Rig, question: &Spec) {
+    for _ in 0..10 {
+        assert_eq!(rig.send(A, question), []);
+    }
+    rig.sim.now += Duration::from_millis(100);
+    assert_eq!(rig.send(A, question).len(), 1);
+}
+
+#[test]
+fn errors_of_the_switch_are_limited_in_number_and_not_for_ever() {
+    let mut rig = Rig::new(1, &Setting::open());
+    let expiring = addressed(A, &Spec { ttl: 1, ..udp(0, 1, [1, 2]) }).bytes();
+    let mut told = 0;
+    for _ in 0..1100 {
+        told += rig.send_on(0, A, std::slice::from_ref(&expiring)).len();
+    }
+    assert_eq!(told, 1000);
+    assert_eq!(rig.counters(A).drops["ttl-exceeded"], 1100);
+    rig.sim.now += Duration::from_secs(1);
+    assert_eq!(rig.send_on(0, A, &[expiring]).len(), 1);
+}
+
+#[test]
+fn unfinished_checksums_are_finished_on_the_way() {
+    let mut rig = Rig::new(1, &Setting::open());
+    for spec in [tcp(SYN, true), udp(0, 1, [1, 2])] {
+        let mut frame = addressed(A, &spec).bytes();
+        crate::frames::unfinish(&mut frame);
+        assert_eq!(rig.send_on(0, A, &[frame]), [(B, forwarded(B, &spec))]);
+    }
+}
+
+#[test]
+fn a_fragment_waits_for_the_first_of_its_datagram_and_then_is_dropped_by_name() {
+    let mut rig = Rig::new(1, &Setting::open());
+    let mut frame = addressed(A, &udp(0, 1, [1, 2])).bytes();
+    // Offset 8, and the checksum with it.
+    (frame[20], frame[21]) = (0, 1);
+    let word = u16::from_be_bytes([frame[24], frame[25]]);
+    frame[24..26].copy_from_slice(&(word + 0x4000 - 1).to_be_bytes());
+    let before = rig.counters(A);
+    assert_eq!(rig.send_on(0, A, &[frame]), []);
+    assert_eq!(rig.drops_since(A, &before), BTreeMap::new());
+    rig.wait(Duration::from_mins(1));
+    assert_eq!(rig.drops_since(A, &before), BTreeMap::from([("fragment-timeout".to_owned(), 1)]));
+}

@@ -1,0 +1,16 @@
+//! The whole packet path on memory ports, without threads, interfaces or a clock: the stages, the worker and conntrack of
+//! the real switch, driven a batch at a time.
+//!
+//! `random` runs random packets, policies, pods and waits through the switch and through a naive model, and compares
+//! everything that comes out; `claims` says the rules one by one; `tight` is about frames and bounds.
+
+#[path = "../frames/mod.rs"]
+mod frames;
+
+mod model;
+mod policy;
+mod rig;
+
+mod claims;
+mod random;
+mod tight;

@@ -1,0 +1,527 @@
+//! The naive model: what should happen to a packet, written down without a thought for speed. It knows packets as the
+//! generator describes them, flows as a list, policy as lists of rules; it shares no code with the packet path.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use palisade::ids::{AttachmentId, PortId};
+use palisade::net::flow::{FlowKey, Protocol};
+use palisade::tables::{Direction, RuleOrigin, Verdict};
+
+use crate::frames::{Spec, Transport};
+use crate::rig::{self, HOST, PODS, Setting, UPLINK};
+
+/// TCP control bits.
+pub(crate) const FIN: u8 = 1;
+pub(crate) const SYN: u8 = 2;
+pub(crate) const RST: u8 = 4;
+pub(crate) const ACK: u8 = 16;
+
+/// What becomes of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Leaves by a port as this frame.
+    Forward(PortId, Vec<u8>),
+    /// Was for the switch, which may answer.
+    Consumed(Option<Vec<u8>>),
+    /// Goes no further; the sender may be told.
+    Drop(&'static str, Option<Vec<u8>>),
+}
+
+/// A flow.
+#[derive(Debug, Clone)]
+pub(crate) struct Flow {
+    /// Its original direction.
+    pub(crate) key: FlowKey,
+    is_echo: bool,
+    attachments: [AttachmentId; 2],
+    generation: u32,
+    pub(crate) state: &'static str,
+    /// Which side of a TCP connection has sent its FIN.
+    finished: [bool; 2],
+    /// Sequence number that each side of a TCP connection sends next.
+    pub(crate) end: [u32; 2],
+    seen_ms: u64,
+    /// Packets and bytes of each side.
+    pub(crate) packets: [u64; 2],
+    pub(crate) bytes: [u64; 2],
+}
+
+/// Counters of a port: received, forwarded, consumed, dropped.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) received: u64,
+    pub(crate) forwarded: u64,
+    pub(crate) consumed: u64,
+    pub(crate) drops: BTreeMap<String, u64>,
+}
+
+pub(crate) struct Model {
+    pub(crate) setting: Setting,
+    pub(crate) generation: u32,
+    pub(crate) now_ms: u64,
+    pub(crate) flows: Vec<Flow>,
+    pub(crate) counts: BTreeMap<PortId, Counts>,
+    pub(crate) decisions: BTreeMap<(RuleOrigin, Verdict), u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Gateway,
+    Port(PortId),
+}
+
+/// Whether the step of a flow's state lets a packet pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Pass,
+    Invalid,
+    Reopen,
+}
+
+impl Model {
+    pub(crate) fn new(setting: Setting) -> Model {
+        Model {
+            setting,
+            generation: 0,
+            now_ms: 0,
+            flows: Vec::new(),
+            counts: BTreeMap::new(),
+            decisions: BTreeMap::new(),
+        }
+    }
+
+    /// Publishes.
+    pub(crate) fn publish(&mut self, setting: Setting) {
+        self.setting = setting;
+        self.generation += 1;
+    }
+
+    /// Lets time pass, and every flow be looked at.
+    pub(crate) fn wait(&mut self, ms: u64) {
+        self.now_ms += ms;
+        let now_ms = self.now_ms;
+        let attachments = self.setting.attachments;
+        let generation = self.generation;
+        self.flows.retain(|flow| {
+            let is_over = flow.generation < generation
+                && flow.attachments.iter().any(|id| id.0 != 0 && !attachments.contains(&Some(*id)));
+            now_ms - flow.seen_ms <= timeout_ms(flow.state) && !is_over
+        });
+    }
+
+    /// A packet comes in at a port; `quoted` is what it quotes, if it is an error.
+    pub(crate) fn receive(&mut self, port: PortId, spec: &Spec, quoted: Option<&Spec>) -> Fate {
+        let fate = self.decide(port, spec, quoted);
+        let counts = self.counts.entry(port).or_default();
+        counts.received += 1;
+        match &fate {
+            Fate::Forward(..) => counts.forwarded += 1,
+            Fate::Consumed(_) => counts.consumed += 1,
+            Fate::Drop(reason, _) => *counts.drops.entry((*reason).to_owned()).or_default() += 1,
+        }
+        fate
+    }
+
+    fn decide(&mut self, port: PortId, spec: &Spec, quoted: Option<&Spec>) -> Fate {
+        if let Some(reason) = self.guard(port, spec) {
+            return Fate::Drop(reason, None);
+        }
+        let about = quoted.unwrap_or(spec);
+        if let Some(quoted) = quoted {
+            // An error goes to the sender of what it quotes and comes from where that went.
+            let comes_right = quoted.src == spec.dst && self.way(quoted.dst) == Way::Port(port);
+            if !comes_right {
+                return Fate::Drop("invalid-state", None);
+            }
+        }
+        let found = self.find(about);
+        let out = match self.way(spec.dst) {
+            Way::Gateway => return Model::echo(port, spec),
+            Way::Port(_) if is_link_local(spec.src) || is_link_local(spec.dst) => {
+                return Fate::Drop("no-route", None);
+            }
+            Way::Port(out) => out,
+        };
+        let mtu = if out.index() == PODS - 1 { rig::SMALL_MTU } else { rig::MTU };
+        let ip_bytes = spec.ip().len();
+        if spec.ttl <= 1 {
+            return Fate::Drop("ttl-exceeded", quoted.is_none().then(|| report(port, spec, None)));
+        }
+        if ip_bytes > usize::from(mtu) {
+            return Fate::Drop("too-big", quoted.is_none().then(|| report(port, spec, Some(mtu))));
+        }
+        let reason = match found {
+            Some((flow, side)) => self.follow(flow, side, port, out, spec, quoted.is_some()),
+            None if quoted.is_some() => Some("invalid-state"),
+            None => self.open(port, out, spec, None),
+        };
+        match reason {
+            Some(reason) => Fate::Drop(reason, None),
+            None => Fate::Forward(out, rig::forwarded(out, spec)),
+        }
+    }
+
+    fn guard(&self, port: PortId, spec: &Spec) -> Option<&'static str> {
+        let tag = (port == UPLINK).then_some(rig::UPLINK_VLAN);
+        if spec.vlan != tag {
+            return Some("vlan");
+        }
+        let is_group = spec.dst_mac[0] & 1 != 0;
+        if spec.dst_mac != rig::gateway_mac() && !is_group {
+            return Some("not-for-us");
+        }
+        let spoofed = if port.index() < PODS {
+            let attached = self.setting.attachments[port.index()].is_some();
+            !attached || !rig::pod_address(port.index()).contains(&spec.src)
+        } else {
+            is_no_host(spec.src)
+                || rig::gateway_address().contains(&spec.src)
+                || self.pod_at(spec.src).is_some()
+                || (port != HOST && rig::node_address().contains(&spec.src))
+        };
+        let on_link = is_link_local(spec.src) && is_link_local(spec.dst);
+        let (_, ports) = protocol_and_ports(spec);
+        let to_itself = spec.src == spec.dst && ports[0] == ports[1];
+        if (spoofed && !on_link) || to_itself {
+            return Some("spoofed");
+        }
+        (is_no_host(spec.dst) || is_group).then_some("multicast")
+    }
+
+    fn way(&self, address: IpAddr) -> Way {
+        if rig::gateway_address().contains(&address) {
+            return Way::Gateway;
+        }
+        if let Some(pod) = self.pod_at(address) {
+            return Way::Port(PortId(pod as u16));
+        }
+        if rig::node_address().contains(&address) {
+            return Way::Port(HOST);
+        }
+        Way::Port(UPLINK)
+    }
+
+    /// The attached pod that has an address.
+    fn pod_at(&self, address: IpAddr) -> Option<usize> {
+        (0..PODS)
+            .find(|pod| self.setting.attachments[*pod].is_some() && rig::pod_address(*pod).contains(&address))
+    }
+
+    fn attachment(&self, address: IpAddr) -> AttachmentId {
+        self.pod_at(address).and_then(|pod| self.setting.attachments[pod]).unwrap_or(AttachmentId::NONE)
+    }
+
+    fn echo(port: PortId, spec: &Spec) -> Fate {
+        let Transport::Echo { request: true, identifier } = spec.transport else {
+            return Fate::Drop("no-route", None);
+        };
+        let transport = Transport::Echo { request: false, identifier };
+        let answer = Spec { src: spec.dst, dst: spec.src, ttl: 64, transport, ..spec.clone() };
+        Fate::Consumed(Some(answered(port, answer)))
+    }
+
+    /// The flow of a packet, and the side that sent it.
+    fn find(&self, spec: &Spec) -> Option<(usize, usize)> {
+        let (protocol, [src_port, dst_port]) = protocol_and_ports(spec);
+        let key = FlowKey { src: spec.src, dst: spec.dst, protocol, src_port, dst_port };
+        let echo = match spec.transport {
+            Transport::Echo { request, .. } => Some(request),
+            _ => None,
+        };
+        self.flows.iter().enumerate().find_map(|(number, flow)| {
+            if flow.is_echo != echo.is_some() {
+                return None;
+            }
+            let is_original = flow.key == key && echo != Some(false);
+            let is_reply = flow.key == key.reversed() && echo != Some(true);
+            let side = is_original.then_some(0).or(is_reply.then_some(1))?;
+            Some((number, side))
+        })
+    }
+
+    /// A packet of a known flow: why it is dropped.
+    fn follow(
+        &mut self,
+        number: usize,
+        side: usize,
+        port: PortId,
+        out: PortId,
+        spec: &Spec,
+        is_error: bool,
+    ) -> Option<&'static str> {
+        let key = self.flows[number].key;
+        if self.flows[number].generation != self.generation {
+            let ends = [self.attachment(key.src), self.attachment(key.dst)];
+            if self.flows[number].attachments != ends {
+                self.flows.remove(number);
+                return if is_error { Some("invalid-state") } else { self.open(port, out, spec, None) };
+            }
+            let (Way::Port(from), Way::Port(to)) = (self.way(key.src), self.way(key.dst)) else {
+                unreachable!("no flow is with the gateway");
+            };
+            if let Some(reason) = self.judge(&key, from, to) {
+                self.flows.remove(number);
+                return Some(reason);
+            }
+            self.flows[number].generation = self.generation;
+        }
+        if is_error {
+            return None;
+        }
+        let now_ms = self.now_ms;
+        let flow = &mut self.flows[number];
+        match flow.step(side, spec) {
+            Outcome::Pass => {
+                flow.count(side, spec, now_ms);
+                None
+            }
+            Outcome::Invalid => Some("invalid-state"),
+            Outcome::Reopen => self.open(port, out, spec, Some(number)),
+        }
+    }
+
+    /// The first packet of a flow, or of the next one between the same ports: why it is dropped.
+    fn open(
+        &mut self,
+        port: PortId,
+        out: PortId,
+        spec: &Spec,
+        reopened: Option<usize>,
+    ) -> Option<&'static str> {
+        let (protocol, ports) = protocol_and_ports(spec);
+        let (mut state, mut sender) = ("other", 0);
+        let (mut finished, mut end) = ([false; 2], [0; 2]);
+        match spec.transport {
+            Transport::Tcp { flags, sequence, acknowledgement, .. } => {
+                if flags & (SYN | ACK) == SYN {
+                    (state, end) = ("syn-sent", [sequence + 1, 0]);
+                } else if flags & (SYN | RST | ACK) == ACK {
+                    // Picked up in its middle: the lower port is taken for the server's.
+                    sender = usize::from(ports[0] < ports[1]);
+                    state = if flags & FIN == 0 { "established" } else { "fin-wait" };
+                    finished[sender] = flags & FIN != 0;
+                    end[sender] = sequence + spec.payload.len() as u32 + u32::from(flags & FIN);
+                    end[1 - sender] = acknowledgement;
+                } else {
+                    return Some("invalid-state");
+                }
+            }
+            Transport::Udp { .. } => state = "udp-one-way",
+            Transport::Sctp { .. } => state = "sctp-setup",
+            Transport::Echo { request: true, .. } | Transport::Icmp { .. } => state = "echo",
+            Transport::Echo { request: false, .. } => return Some("invalid-state"),
+            Transport::Other(_) => {}
+        }
+        let there =
+            FlowKey { src: spec.src, dst: spec.dst, protocol, src_port: ports[0], dst_port: ports[1] };
+        let (key, from, to) = if sender == 0 { (there, port, out) } else { (there.reversed(), out, port) };
+        if let Some(reason) = self.judge(&key, from, to) {
+            return Some(reason);
+        }
+        let mut flow = Flow {
+            key,
+            is_echo: matches!(spec.transport, Transport::Echo { .. }),
+            attachments: [self.attachment(key.src), self.attachment(key.dst)],
+            generation: self.generation,
+            state,
+            finished,
+            end,
+            seen_ms: 0,
+            packets: [0; 2],
+            bytes: [0; 2],
+        };
+        flow.count(sender, spec, self.now_ms);
+        match reopened {
+            Some(number) => self.flows[number] = flow,
+            None => self.flows.push(flow),
+        }
+        None
+    }
+
+    /// Why policy drops a flow between two ports.
+    fn judge(&mut self, key: &FlowKey, from: PortId, to: PortId) -> Option<&'static str> {
+        let (source, target) = (from.index() < PODS, to.index() < PODS);
+        if source && from == to {
+            return None; // A pod cannot be kept from itself.
+        }
+        if source && let Some(reason) = self.ask(from, Direction::Egress, Some(key.dst), key) {
+            return Some(reason);
+        }
+        let is_own_node = from == HOST && rig::node_address().contains(&key.src);
+        let peer = (!is_own_node).then_some(key.src);
+        if target { self.ask(to, Direction::Ingress, peer, key) } else { None }
+    }
+
+    /// Why the rules of the pod behind a port drop a flow; without a peer, one from the pod's own node.
+    fn ask(
+        &mut self,
+        port: PortId,
+        direction: Direction,
+        peer: Option<IpAddr>,
+        key: &FlowKey,
+    ) -> Option<&'static str> {
+        let pod = port.index();
+        let known = self.setting.rules[pod].as_ref().filter(|_| self.setting.loaded);
+        let Some(rules) = known else {
+            return (!self.setting.fail_open).then_some("unknown-pod");
+        };
+        let peer = peer?;
+        let (verdict, origin) =
+            rules.decide(&rig::pod_name(pod), direction, peer, key.protocol, key.dst_port);
+        *self.decisions.entry((origin, verdict)).or_default() += 1;
+        let reason = match direction {
+            Direction::Ingress => "policy-ingress",
+            Direction::Egress => "policy-egress",
+        };
+        (verdict == Verdict::Deny).then_some(reason)
+    }
+}
+
+impl Flow {
+    fn count(&mut self, side: usize, spec: &Spec, now_ms: u64) {
+        self.packets[side] += 1;
+        self.bytes[side] += spec.ip().len() as u64;
+        self.seen_ms = now_ms;
+    }
+
+    fn step(&mut self, side: usize, spec: &Spec) -> Outcome {
+        match spec.transport {
+            Transport::Tcp { flags, sequence, acknowledgement, .. } => {
+                self.step_tcp(side, flags, [sequence, acknowledgement], spec.payload.len() as u32)
+            }
+            Transport::Udp { .. } => {
+                if side == 1 {
+                    self.state = "udp-two-way";
+                }
+                Outcome::Pass
+            }
+            Transport::Sctp { chunk, .. } => self.step_sctp(side, chunk),
+            _ => Outcome::Pass,
+        }
+    }
+
+    fn step_sctp(&mut self, side: usize, chunk: u8) -> Outcome {
+        const INIT: u8 = 1;
+        match (self.state, chunk) {
+            ("sctp-setup", 11) if side == 1 => self.state = "sctp-established",
+            ("sctp-setup" | "sctp-established", 6 | 14) => self.state = "sctp-shutdown",
+            ("sctp-shutdown", INIT) => return Outcome::Reopen,
+            ("sctp-established", INIT) if side == 1 => return Outcome::Invalid,
+            _ => {}
+        }
+        Outcome::Pass
+    }
+
+    /// A segment that lies in the window, as all segments of the generator do.
+    fn step_tcp(
+        &mut self,
+        side: usize,
+        flags: u8,
+        [sequence, acknowledgement]: [u32; 2],
+        bytes: u32,
+    ) -> Outcome {
+        let is = |bits: u8| flags & bits != 0;
+        match (self.state, side) {
+            ("time-wait" | "reset", _) if is(SYN) => {
+                return if is(ACK) { Outcome::Invalid } else { Outcome::Reopen };
+            }
+            (_, _) if is(RST) => {
+                self.state = "reset";
+                return Outcome::Pass;
+            }
+            ("syn-sent", 0) if is(SYN) && !is(ACK) => self.end[0] = sequence + 1,
+            ("syn-sent", 0) => return Outcome::Invalid,
+            ("syn-sent", _) if is(SYN) => {
+                self.state = "syn-received";
+                self.end[1] = sequence + 1;
+            }
+            ("syn-sent", _) => {}
+            ("syn-received", 1) if is(SYN) && is(ACK) => self.end[1] = sequence + 1,
+            ("syn-received", 0) if is(SYN) && is(ACK) => self.state = "established",
+            (_, 0) if is(SYN) && is(ACK) => return Outcome::Invalid,
+            (_, 1) if is(SYN) && !is(ACK) => return Outcome::Invalid,
+            _ if is(SYN) => {}
+            _ => {
+                self.end[side] = self.end[side].max(sequence + bytes + u32::from(is(FIN)));
+                self.finished[side] |= is(FIN);
+                self.state = match self.state {
+                    "syn-received" | "established" if is(FIN) => "fin-wait",
+                    "syn-received" if side == 0 => "established",
+                    "fin-wait" if is(FIN) && self.finished[1 - side] => "last-ack",
+                    "last-ack" if !is(FIN) && acknowledgement == self.end[1 - side] => "time-wait",
+                    state => state,
+                };
+            }
+        }
+        Outcome::Pass
+    }
+}
+
+/// Idle times, as `docs` and `Timeouts::default` have them, milliseconds.
+fn timeout_ms(state: &str) -> u64 {
+    let seconds = match state {
+        "syn-sent" | "syn-received" | "udp-one-way" | "echo" | "sctp-setup" => 30,
+        "established" | "sctp-established" => 7440,
+        "fin-wait" | "last-ack" | "udp-two-way" => 120,
+        "time-wait" => 60,
+        "reset" | "sctp-shutdown" => 10,
+        "other" => 600,
+        _ => panic!("no such state: {state}"),
+    };
+    seconds * 1000
+}
+
+pub(crate) fn protocol_and_ports(spec: &Spec) -> (Protocol, [u16; 2]) {
+    let icmp = if spec.src.is_ipv4() { Protocol::ICMP } else { Protocol::ICMPV6 };
+    match spec.transport {
+        Transport::Tcp { ports, .. } => (Protocol::TCP, ports),
+        Transport::Udp { ports } => (Protocol::UDP, ports),
+        Transport::Sctp { ports, .. } => (Protocol::SCTP, ports),
+        Transport::Echo { identifier, .. } => (icmp, [identifier; 2]),
+        Transport::Icmp { .. } => (icmp, [0; 2]),
+        Transport::Other(protocol) => (Protocol(protocol), [0; 2]),
+    }
+}
+
+/// Multicast, broadcast, loopback, unspecified.
+fn is_no_host(address: IpAddr) -> bool {
+    let is_broadcast = match address {
+        IpAddr::V4(address) => address.is_broadcast(),
+        IpAddr::V6(_) => false,
+    };
+    address.is_multicast() || is_broadcast || address.is_loopback() || address.is_unspecified()
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.segments()[0] & 0xffc0 == 0xfe80)
+}
+
+/// A frame of the switch's own to who is behind a port.
+fn answered(port: PortId, spec: Spec) -> Vec<u8> {
+    let vlan = (port == UPLINK).then_some(rig::UPLINK_VLAN);
+    Spec { src_mac: rig::gateway_mac(), dst_mac: spec.src_mac, vlan, ..spec }.bytes()
+}
+
+/// The error about a packet: time exceeded, or too big for an MTU.
+fn report(port: PortId, spec: &Spec, mtu: Option<u16>) -> Vec<u8> {
+    let is_v4 = spec.src.is_ipv4();
+    let (kind, code) = match (is_v4, mtu) {
+        (true, None) => (11, 0),
+        (true, Some(_)) => (3, 4),
+        (false, None) => (3, 0),
+        (false, Some(_)) => (2, 0),
+    };
+    let [high, low] = mtu.unwrap_or(0).to_be_bytes();
+    let mut payload = spec.ip();
+    payload.truncate(if is_v4 { 576 - 28 } else { 1280 - 48 });
+    let error = Spec {
+        src: rig::gateway_address()[usize::from(!is_v4)],
+        dst: spec.src,
+        ttl: 64,
+        transport: Transport::Icmp { kind, code, rest: [0, 0, high, low] },
+        payload,
+        ..spec.clone()
+    };
+    answered(port, error)
+}
