@@ -19,14 +19,21 @@ const PAGE_BYTES: usize = 4096;
 #[inline(always)]
 #[allow(clippy::inline_always)] // A call would cost more than the instruction.
 pub fn prefetch_read<T>(value: &T) {
+    prefetch_address(ptr::from_ref(value).cast());
+}
+
+/// [`prefetch_read`] of the line at an address, which need not be one of anything.
+#[inline(always)]
+#[allow(clippy::inline_always)] // A call would cost more than the instruction.
+pub(crate) fn prefetch_address(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: a prefetch is a hint: it neither reads nor faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(ptr::from_ref(value).cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = value;
+    let _ = address;
 }
 
 /// Asks the processor to bring the cache line of `value` in, for writing. Changes nothing.
@@ -41,6 +48,30 @@ pub fn prefetch_write<T>(value: &T) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = value;
+}
+
+/// Which of the sixteen bytes of two words, the lowest of the first word first, are `byte`: a bit each.
+#[inline(always)]
+#[allow(clippy::inline_always)] // Four instructions.
+pub(crate) fn bytes_equal(words: [u64; 2], byte: u8) -> u16 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_mm_cmpeq_epi8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8};
+        // SAFETY: SSE2 is part of every x86-64.
+        unsafe {
+            let bytes = _mm_set_epi64x(words[1].cast_signed(), words[0].cast_signed());
+            _mm_movemask_epi8(_mm_cmpeq_epi8(bytes, _mm_set1_epi8(byte.cast_signed()))) as u16
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    bytes_equal_anywhere(words, byte)
+}
+
+/// [`bytes_equal`] on any machine.
+#[cfg(any(test, not(target_arch = "x86_64")))]
+fn bytes_equal_anywhere(words: [u64; 2], byte: u8) -> u16 {
+    let is_equal = |i: usize| (words[i / 8] >> (8 * (i % 8))) as u8 == byte;
+    (0..16).fold(0, |bits, i| bits | u16::from(is_equal(i)) << i)
 }
 
 /// Zeroed memory straight from the kernel, aligned to a page.
@@ -159,6 +190,8 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -170,6 +203,19 @@ mod tests {
             assert_eq!(array.as_ptr().addr() % PAGE_BYTES, 0);
             array[999][7] = 1;
             assert_eq!(array[999], [0, 0, 0, 0, 0, 0, 0, 1]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn bytes_are_compared_alike_by_one_instruction_and_one_by_one(
+            bytes in prop::array::uniform16(0u8..4),
+            byte in 0u8..4,
+        ) {
+            let words = [0, 8].map(|at| u64::from_le_bytes(*bytes[at..].first_chunk().unwrap()));
+            let naive = bytes.iter().rev().fold(0, |bits, one| bits << 1 | u16::from(*one == byte));
+            prop_assert_eq!(bytes_equal(words, byte), naive);
+            prop_assert_eq!(bytes_equal_anywhere(words, byte), naive);
         }
     }
 

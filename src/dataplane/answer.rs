@@ -49,7 +49,7 @@ pub(crate) fn arp(frame: &mut [u8], packet: &Packet, port: &PortView, view: &Vie
         target_mac: question.sender_mac,
         target: question.sender,
     };
-    ethernet::set_addresses(frame, packet.src_mac, view.mac);
+    ethernet::set_addresses(frame, packet.src_mac(), view.mac);
     answer.write(&mut frame[l3..]);
     Some(true)
 }
@@ -83,7 +83,7 @@ pub(crate) fn link_local(
     }
     let l3 = usize::from(packet.l3);
     let l4 = l3 + ipv6::HEADER_BYTES;
-    ethernet::set_addresses(bytes, packet.src_mac, view.mac);
+    ethernet::set_addresses(bytes, packet.src_mac(), view.mac);
     ipv6::write(
         &mut bytes[l3..],
         target,
@@ -126,7 +126,7 @@ pub(crate) fn echo(frame: &mut [u8], packet: &Packet, view: &View) -> bool {
         _ => return false,
     };
     icmp::finish(&mut frame[l4..end], pseudo);
-    ethernet::set_addresses(frame, packet.src_mac, view.mac);
+    ethernet::set_addresses(frame, packet.src_mac(), view.mac);
     if is_v4(packet.src) {
         // Options of the request (record route and the like) would speak of a way that the reply does not go.
         let payload_bytes = end - l3 - ipv4::HEADER_BYTES;
@@ -227,7 +227,7 @@ fn wrap(
     frame.truncate(l3 + quote_bytes);
     frame.grow_head(l2_bytes + header_bytes - l3).ok()?;
     let ethertype = if is_v4(packet.src) { ethernet::IPV4 } else { ethernet::IPV6 };
-    write_ethernet(umem.data_mut(frame), packet.src_mac, view.mac, packet.vlan, ethertype);
+    write_ethernet(umem.data_mut(frame), packet.src_mac(), view.mac, packet.vlan, ethertype);
     Some(l2_bytes)
 }
 

@@ -7,7 +7,6 @@ use super::conntrack::{Key, Slot};
 use super::packet::Packet;
 use crate::ids::PortId;
 use crate::limits::BATCH_FRAMES_MAX;
-use crate::net::mac::Mac;
 use crate::xdp::Frame;
 
 /// What becomes of a frame. Each gets exactly one final verdict.
@@ -28,8 +27,6 @@ pub(crate) enum Verdict {
 /// What conntrack knows of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Not looked up, or of no flow.
-    None,
     /// Of a flow that this generation, or a later one, has judged.
     Known,
     /// Of a flow that an earlier generation has judged: to be judged again.
@@ -63,7 +60,7 @@ impl Track {
         hash: 0,
         candidate: Slot::NONE,
         slot: Slot::NONE,
-        fate: Fate::None,
+        fate: Fate::New,
         from_low: false,
     };
 }
@@ -73,8 +70,10 @@ impl Track {
 pub(crate) struct Way {
     /// Port that it leaves by.
     pub out: PortId,
-    /// Ethernet address of what is there.
-    pub mac: Mac,
+    /// 802.1Q identifier of that port's frames, 0 without.
+    pub vlan: u16,
+    /// Ethernet address of what is there, as [`Mac::to_bits`] has it.
+    pub mac: u64,
 }
 
 /// The batch.
@@ -99,11 +98,15 @@ pub(crate) struct Batch {
     pub waited: [bool; BATCH_FRAMES_MAX],
     /// Whether there is a fragment among the frames.
     pub has_fragments: bool,
+    /// Whether there is something else than packets of flows.
+    pub has_others: bool,
+    /// Whether there are packets of new flows, to be judged.
+    pub has_new: bool,
 }
 
 impl Batch {
     pub(crate) fn new() -> Batch {
-        let way = Way { out: PortId(0), mac: Mac([0; 6]) };
+        let way = Way { out: PortId(0), vlan: 0, mac: 0 };
         Batch {
             frames: Vec::with_capacity(BATCH_FRAMES_MAX),
             in_ports: [PortId(0); BATCH_FRAMES_MAX],
@@ -115,6 +118,8 @@ impl Batch {
             answers: [false; BATCH_FRAMES_MAX],
             waited: [false; BATCH_FRAMES_MAX],
             has_fragments: false,
+            has_others: false,
+            has_new: false,
         }
     }
 
@@ -141,7 +146,8 @@ impl Batch {
     /// Number of frames.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.frames.len()
+        // The minimum lets the compiler see that every column is long enough.
+        self.frames.len().min(BATCH_FRAMES_MAX)
     }
 
     /// Whether the stages are not done with frame `i`.

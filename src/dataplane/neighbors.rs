@@ -20,18 +20,22 @@ impl Neighbors {
     /// The address behind a port.
     #[inline]
     pub(crate) fn get(&self, port: PortId) -> Option<Mac> {
-        match self.0[port.index()].load(Ordering::Relaxed) {
-            0 => None,
-            bits => Some(Mac::from_bits(bits)),
-        }
+        let bits = self.bits(port);
+        (bits != 0).then(|| Mac::from_bits(bits))
     }
 
-    /// Notes the source of a frame that the port received.
+    /// [`Neighbors::get`] as [`Mac::to_bits`] has it; zero is none.
     #[inline]
-    pub(crate) fn learn(&self, port: PortId, mac: Mac) {
+    pub(crate) fn bits(&self, port: PortId) -> u64 {
+        self.0[port.index()].load(Ordering::Relaxed)
+    }
+
+    /// Notes the source of a frame that the port received, as [`Mac::to_bits`] has it.
+    #[inline]
+    pub(crate) fn learn(&self, port: PortId, bits: u64) {
         let slot = &self.0[port.index()];
-        if mac.is_unicast() && slot.load(Ordering::Relaxed) != mac.to_bits() {
-            slot.store(mac.to_bits(), Ordering::Relaxed);
+        if slot.load(Ordering::Relaxed) != bits && Mac::from_bits(bits).is_unicast() {
+            slot.store(bits, Ordering::Relaxed);
         }
     }
 

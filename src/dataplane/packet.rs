@@ -6,7 +6,11 @@ use super::DropReason;
 use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
 use crate::net::tcp::Flags;
-use crate::net::{ethernet, icmp, ipv4, ipv6, sctp, tcp, udp};
+use crate::net::{be16, ethernet, icmp, ipv4, ipv6, sctp, tcp, udp};
+
+mod plain;
+
+pub(crate) use plain::parse as parse_plain;
 
 /// An address of either family in 128 bits: IPv4 as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2).
 pub(crate) type Address = u128;
@@ -15,8 +19,8 @@ const V4_PREFIX: u128 = 0xffff << 32;
 
 /// An IPv4 address, host order, in 128 bits.
 #[inline]
-pub(crate) fn from_v4(address: u32) -> Address {
-    V4_PREFIX | u128::from(address)
+pub(crate) const fn from_v4(address: u32) -> Address {
+    V4_PREFIX | address as u128
 }
 
 /// Whether the address is IPv4.
@@ -78,7 +82,7 @@ pub(crate) enum Kind {
 }
 
 /// A parsed packet. Offsets are from the start of the frame.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Packet {
     /// What it asks of the stages.
     pub kind: Kind,
@@ -118,13 +122,27 @@ pub(crate) struct Packet {
     pub src: Address,
     /// Destination address.
     pub dst: Address,
-    /// Ethernet source.
-    pub src_mac: Mac,
-    /// Ethernet destination.
-    pub dst_mac: Mac,
+    /// The sender has left the transport checksum to the hardware: see [`is_unfinished`].
+    pub unfinished: bool,
+    /// Ethernet source, as [`Mac::to_bits`] has it.
+    pub src_bits: u64,
+    /// Ethernet destination, as [`Mac::to_bits`] has it.
+    pub dst_bits: u64,
 }
 
 impl Packet {
+    /// Ethernet source.
+    #[inline]
+    pub(crate) fn src_mac(&self) -> Mac {
+        Mac::from_bits(self.src_bits)
+    }
+
+    /// Ethernet destination.
+    #[inline]
+    pub(crate) fn dst_mac(&self) -> Mac {
+        Mac::from_bits(self.dst_bits)
+    }
+
     /// Bytes of the IP packet.
     #[inline]
     pub(crate) fn ip_bytes(&self) -> usize {
@@ -146,8 +164,7 @@ impl Packet {
     }
 }
 
-/// Parses a frame into `packet`; the reason where that cannot be.
-#[inline]
+/// Parses any frame into `packet`; the reason where that cannot be. What [`parse_plain`] takes it takes alike.
 pub(crate) fn parse(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
     let Some(header) = ethernet::parse(frame) else {
         return Some(DropReason::Truncated);
@@ -155,8 +172,8 @@ pub(crate) fn parse(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
     *packet = Packet {
         l3: header.header_bytes as u16,
         vlan: header.vlan.unwrap_or(0),
-        src_mac: header.src,
-        dst_mac: header.dst,
+        src_bits: header.src.to_bits(),
+        dst_bits: header.dst.to_bits(),
         ..Packet::default()
     };
     match header.ethertype {
@@ -256,6 +273,7 @@ fn parse_first(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
 #[inline]
 fn parse_transport(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
     let segment = &frame[usize::from(packet.l4)..usize::from(packet.end)];
+    packet.unfinished = packet.whole && is_unfinished(packet, segment);
     match packet.protocol {
         Protocol::TCP => parse_tcp(segment, packet),
         Protocol::UDP => parse_udp(segment, packet),
@@ -266,14 +284,61 @@ fn parse_transport(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
     }
 }
 
+/// Whether the sender has left the checksum of TCP, UDP or SCTP to the hardware.
+///
+/// Linux does so on veth, which claims to be such hardware (`CHECKSUM_PARTIAL`), and nothing in the frame says it. The field
+/// then holds exactly the folded sum over the pseudo-header. A finished checksum has that value once in 65,536 packets;
+/// computing it again gives the same. That of SCTP has no pseudo-header and is left zero. Linux finishes the checksum
+/// before it cuts a packet into fragments.
+fn is_unfinished(packet: &Packet, segment: &[u8]) -> bool {
+    let is_pseudo_header = |offset: usize| {
+        let pseudo = if packet.is_v4 {
+            pseudo_v4(packet.src as u32, packet.dst as u32, packet.protocol, segment.len())
+        } else {
+            pseudo_v6(packet.src, packet.dst, packet.protocol, segment.len())
+        };
+        segment.len() >= offset + 2 && is_folded(be16(segment, offset), pseudo)
+    };
+    match packet.protocol {
+        Protocol::TCP => is_pseudo_header(tcp::CHECKSUM_OFFSET),
+        // Where the datagram is shorter than its packet the checksum covers another length: not the kernel's work.
+        Protocol::UDP => {
+            udp::Udp::new(segment).is_some_and(|udp| udp.bytes() == segment.len())
+                && is_pseudo_header(udp::CHECKSUM_OFFSET)
+        }
+        Protocol::SCTP => segment.get(sctp::CHECKSUM_OFFSET..).is_some_and(|rest| rest.starts_with(&[0; 4])),
+        _ => false,
+    }
+}
+
+/// Sum over the pseudo-header of IPv4.
+#[inline]
+fn pseudo_v4(src: u32, dst: u32, protocol: Protocol, transport_bytes: usize) -> u64 {
+    u64::from(src) + u64::from(dst) + u64::from(protocol.0) + transport_bytes as u64
+}
+
+/// Sum over the pseudo-header of IPv6.
+#[inline]
+fn pseudo_v6(src: Address, dst: Address, protocol: Protocol, transport_bytes: usize) -> u64 {
+    let halves = |word: u64| (word & 0xffff_ffff) + (word >> 32);
+    let words = |address: u128| halves(address as u64) + halves((address >> 64) as u64);
+    words(src) + words(dst) + u64::from(protocol.0) + transport_bytes as u64
+}
+
+/// Whether a checksum is what is left of a sum when it is folded to 16 bits, ones' complement (RFC 1071). That is never zero.
+#[inline]
+fn is_folded(checksum: u16, sum: u64) -> bool {
+    // 2^16 is 1 modulo 0xffff, so folding leaves the remainder.
+    (checksum != 0) & (sum + 0xffff - u64::from(checksum)).is_multiple_of(0xffff)
+}
+
 #[inline]
 fn parse_tcp(segment: &[u8], packet: &mut Packet) -> Option<DropReason> {
     let Some(tcp) = tcp::Tcp::new(segment) else {
         return Some(DropReason::Truncated);
     };
     let flags = tcp.flags();
-    let senseless = flags.has(Flags::SYN | Flags::FIN) || flags.has(Flags::SYN | Flags::RST);
-    if tcp.header_bytes() < tcp::HEADER_BYTES || senseless {
+    if tcp.header_bytes() < tcp::HEADER_BYTES || flags.is_senseless() {
         return Some(DropReason::Malformed);
     }
     if tcp.header_bytes() > segment.len() {
@@ -377,6 +442,7 @@ pub(crate) fn parse_quoted(quote: &[u8], quoted: &mut Packet) -> bool {
 
 fn quoted_ipv4(quote: &[u8], quoted: &mut Packet) -> Option<usize> {
     let ip = ipv4::Ipv4::new(quote)?;
+    quoted.is_v4 = true;
     quoted.src = from_v4(ip.src());
     quoted.dst = from_v4(ip.dst());
     quoted.protocol = ip.protocol();

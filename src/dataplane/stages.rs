@@ -10,6 +10,8 @@
 //! `route` stands before `classify` because the ingress table belongs to the pod that the packet is routed to, and
 //! because a packet that leads nowhere must not take a place in conntrack.
 
+use std::ops::Range;
+
 use super::answer::{self, Problem};
 use super::batch::{Batch, Fate, Verdict, Way};
 use super::conntrack::tcp::{Outcome, Segment, TcpFlow};
@@ -19,13 +21,11 @@ use super::neighbors::Neighbors;
 use super::packet::{self, Address, Kind, Packet};
 use super::rewrite::rewrite;
 use super::stats::WorkerStats;
-use super::view::{Flow, Hop, PortView, View};
+use super::view::{Exit, Flow, Hop, PortView, View};
 use super::{DropReason, PortKind};
 use crate::ids::PortId;
 use crate::limits::{ANSWERS_PER_SECOND_MAX, PORTS_MAX};
-use crate::mem::prefetch_read;
 use crate::net::flow::Protocol;
-use crate::net::mac::Mac;
 use crate::net::tcp::{self, Flags};
 use crate::xdp::Umem;
 
@@ -110,13 +110,17 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
     done("parse");
     guard(batch, context);
     done("guard");
-    serve(batch, context);
+    if batch.has_others {
+        serve(batch, context);
+    }
     done("serve");
     track(batch, context);
     done("track");
-    route(batch, context);
-    done("route");
-    classify_and_admit(batch, context);
+    route_and_follow(batch, context);
+    done("follow");
+    if batch.has_new {
+        classify_and_admit(batch, context);
+    }
     done("classify");
     if batch.has_fragments {
         fragments::follow_first(batch, context);
@@ -132,49 +136,76 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
 #[inline]
 fn prefetch_frame(batch: &Batch, i: usize, context: &Context<'_>) {
     const AHEAD: usize = 2;
-    if let Some([first, ..]) = batch.frames.get(i + AHEAD).map(|next| context.umem.data(next)) {
-        prefetch_read(first);
+    if let Some(next) = batch.frames.get(i + AHEAD) {
+        context.umem.prefetch(next);
     }
 }
 
 /// Headers to keys.
 fn parse(batch: &mut Batch, context: &Context<'_>) {
-    batch.has_fragments = false;
+    (batch.has_fragments, batch.has_others) = (false, false);
     for i in 0..batch.len() {
         prefetch_frame(batch, i, context);
         let frame = context.umem.data(&batch.frames[i]);
-        if let Some(reason) = packet::parse(frame, &mut batch.packets[i]) {
-            batch.drop(i, reason);
+        if !packet::parse_plain(frame, &mut batch.packets[i]) {
+            parse_any(batch, i, context);
         }
-        batch.has_fragments |= !batch.packets[i].whole;
     }
+}
+
+#[inline(never)]
+fn parse_any(batch: &mut Batch, i: usize, context: &Context<'_>) {
+    let frame = context.umem.data(&batch.frames[i]);
+    if let Some(reason) = packet::parse(frame, &mut batch.packets[i]) {
+        batch.drop(i, reason);
+    }
+    batch.has_fragments |= !batch.packets[i].whole;
+    batch.has_others |= batch.packets[i].kind != Kind::Flow;
 }
 
 /// The frame must be for the switch, in the port's VLAN, and from who is behind the port.
 fn guard(batch: &mut Batch, context: &Context<'_>) {
+    let mac = context.view.mac.to_bits();
     for i in 0..batch.len() {
         if !batch.is_pending(i) {
             continue;
         }
         let port_id = batch.in_ports[i];
-        let reason = match context.view.port(port_id) {
+        let Some(port) = context.view.port(port_id) else {
             // The port was opened a moment ago, and no generation says who is behind it.
-            None => Some(DropReason::Spoofed),
-            Some(port) => guard_packet(&batch.packets[i], port_id, port, context.view),
+            batch.drop(i, DropReason::Spoofed);
+            continue;
         };
-        match reason {
-            Some(reason) => batch.drop(i, reason),
-            None => context.neighbors.learn(port_id, batch.packets[i].src_mac),
+        let packet = &batch.packets[i];
+        if !is_in_order(packet, port, mac)
+            && let Some(reason) = guard_packet(packet, port_id, port, context.view)
+        {
+            batch.drop(i, reason);
+            continue;
         }
+        context.neighbors.learn(port_id, packet.src_bits);
     }
 }
 
+/// Whether a packet is in order beyond doubt, as nearly all are: from a pod by its first address, through the switch, to
+/// somebody else.
+#[inline]
+fn is_in_order(packet: &Packet, port: &PortView, mac: u64) -> bool {
+    (packet.dst_bits == mac)
+        & (packet.kind == Kind::Flow)
+        & (packet.vlan == port.vlan)
+        & (packet.src == port.pod_address(packet.is_v4))
+        & (packet.src != packet.dst)
+        & !packet::is_group(packet.dst)
+}
+
+#[inline(never)]
 fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) -> Option<DropReason> {
     if packet.vlan != port.vlan {
         return Some(DropReason::Vlan);
     }
-    let for_us = packet.dst_mac == view.mac || packet.dst_mac.0[0] & 1 != 0;
-    if !for_us {
+    let is_to_us = packet.dst_bits == view.mac.to_bits();
+    if !is_to_us && !packet.dst_mac().is_group() {
         return Some(DropReason::NotForUs);
     }
     match packet.kind {
@@ -196,14 +227,11 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
     if packet.src == packet.dst && packet.src_port == packet.dst_port {
         return Some(DropReason::Spoofed);
     }
-    (packet::is_group(packet.dst) || packet.dst_mac != view.mac).then_some(DropReason::Multicast)
+    (packet::is_group(packet.dst) || !is_to_us).then_some(DropReason::Multicast)
 }
 
 /// ARP and neighbour discovery are answered, or heard and done with.
 fn serve(batch: &mut Batch, context: &Context<'_>) {
-    if !batch.packets[..batch.len()].iter().any(|packet| packet.kind != Kind::Flow) {
-        return; // Nearly every batch.
-    }
     for i in 0..batch.len() {
         if !batch.is_pending(i) {
             continue;
@@ -231,10 +259,9 @@ fn serve(batch: &mut Batch, context: &Context<'_>) {
     }
 }
 
-/// Looks flows up, in three passes so that no look-up waits alone for memory.
+/// Starts to look flows up, in two passes so that no look-up waits alone for memory.
 fn track(batch: &mut Batch, context: &Context<'_>) {
     for i in 0..batch.len() {
-        batch.tracks[i].fate = Fate::None;
         if batch.is_pending(i) {
             key(batch, i, context);
         }
@@ -242,11 +269,6 @@ fn track(batch: &mut Batch, context: &Context<'_>) {
     for i in 0..batch.len() {
         if batch.is_pending(i) {
             batch.tracks[i].candidate = context.conntrack.candidate(batch.tracks[i].hash);
-        }
-    }
-    for i in 0..batch.len() {
-        if batch.is_pending(i) {
-            find(batch, i, context);
         }
     }
 }
@@ -276,6 +298,21 @@ fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bo
     fits.then(|| Key::of(&quoted))
 }
 
+/// Finds each packet's flow and its way. Packets of known flows go on; those of new ones are judged by the next stage.
+fn route_and_follow(batch: &mut Batch, context: &mut Context<'_>) {
+    batch.has_new = false;
+    for i in 0..batch.len() {
+        if batch.is_pending(i) {
+            find(batch, i, context);
+            match batch.tracks[i].fate {
+                Fate::Known => follow_known(batch, i, context),
+                _ => follow_other(batch, i, context),
+            }
+        }
+    }
+}
+
+#[inline(always)]
 fn find(batch: &mut Batch, i: usize, context: &Context<'_>) {
     let track = &mut batch.tracks[i];
     track.fate = Fate::New;
@@ -287,54 +324,110 @@ fn find(batch: &mut Batch, i: usize, context: &Context<'_>) {
     }
 }
 
-/// Finds the way, and whether the packet can go it.
-fn route(batch: &mut Batch, context: &mut Context<'_>) {
-    for i in 0..batch.len() {
-        if batch.is_pending(i) {
-            route_one(batch, i, context);
-        }
+/// A packet of a flow that has been judged: its flow remembers the way.
+#[inline(always)]
+fn follow_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    let (packet, track) = (&batch.packets[i], &batch.tracks[i]);
+    let entry = context.conntrack.entry(track.slot);
+    let hop = entry.hop(entry.sender(track.from_low), context.view.generation);
+    match hop.and_then(|hop| context.view.exit(hop)) {
+        // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
+        Some(exit) if packet.kind == Kind::Flow => leave_by(batch, i, context, exit),
+        _ => route_known(batch, i, context),
+    }
+    if batch.is_pending(i) {
+        follow(batch, i, context);
     }
 }
 
-#[inline]
-pub(super) fn route_one(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+/// Looks up the way of a known flow's packet, and lets the flow remember it.
+#[inline(never)]
+fn route_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    let hop = route_one(batch, i, context);
+    let (packet, track) = (&batch.packets[i], &batch.tracks[i]);
+    if let Some(hop) = hop.and_then(|hop| u16::try_from(hop).ok())
+        && packet.kind == Kind::Flow
+        && batch.is_pending(i)
+    {
+        let entry = context.conntrack.entry(track.slot);
+        entry.remember_hop(entry.sender(track.from_low), hop, context.view.generation);
+    }
+}
+
+/// A packet of a new flow waits for the next stage; one of a flow that an earlier generation has judged is judged again.
+#[inline(never)]
+fn follow_other(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    route_one(batch, i, context);
+    if !batch.is_pending(i) {
+        return;
+    }
+    if batch.tracks[i].fate == Fate::Stale {
+        judge_again(batch, i, context);
+    }
+    match batch.tracks[i].fate {
+        Fate::Known if batch.is_pending(i) => follow(batch, i, context),
+        Fate::New => batch.has_new = true,
+        _ => {}
+    }
+}
+
+/// Finds the way by the destination; the number of the hop, if there is one.
+pub(super) fn route_one(batch: &mut Batch, i: usize, context: &mut Context<'_>) -> Option<u32> {
     let packet = &batch.packets[i];
     // What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
     let stays = !packet.is_v4 && (packet::is_link_local(packet.src) || packet::is_link_local(packet.dst));
-    match context.view.hop(packet.dst) {
+    let number = context.view.hop_number(packet.dst);
+    match number.map(|number| context.view.hop_and_exit(number)) {
         None => batch.drop(i, DropReason::NoRoute),
-        Some(Hop::Port(..)) if stays => batch.drop(i, DropReason::NoRoute),
-        Some(Hop::Gateway) => {
+        Some((Hop::Port(..), _)) if stays => batch.drop(i, DropReason::NoRoute),
+        Some((Hop::Gateway, _)) => {
             let frame = context.umem.data_mut(&mut batch.frames[i]);
             let is_answer = answer::echo(frame, &batch.packets[i], context.view);
             batch.answers[i] = is_answer;
             batch.verdicts[i] =
                 if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
         }
-        Some(Hop::Port(out, next_hop)) => {
-            batch.ways[i].out = out;
-            check_way(batch, i, context, out, next_hop);
-        }
+        Some((Hop::Port(..), exit)) if exit.mtu == 0 => batch.drop(i, DropReason::PortDown),
+        Some((Hop::Port(..), exit)) => leave_by(batch, i, context, exit),
+    }
+    number
+}
+
+/// Notes the way of a packet, if it can go it.
+#[inline(always)]
+fn leave_by(batch: &mut Batch, i: usize, context: &mut Context<'_>, exit: Exit) {
+    let packet = &batch.packets[i];
+    if (packet.ttl <= 1) | (packet.ip_bytes() > usize::from(exit.mtu)) {
+        return refuse(batch, i, context, exit);
+    }
+    let mac = if exit.mac == 0 { context.neighbors.bits(exit.out) } else { exit.mac };
+    batch.ways[i] = Way { out: exit.out, vlan: exit.vlan, mac };
+    if mac == 0 {
+        resolve(batch, i, context, exit);
     }
 }
 
-fn check_way(batch: &mut Batch, i: usize, context: &mut Context<'_>, out: PortId, next_hop: Option<Address>) {
-    let Some(port) = context.view.port(out) else { return batch.drop(i, DropReason::PortDown) };
-    let packet = &batch.packets[i];
-    if packet.ttl <= 1 {
-        report(batch, i, context, Problem::TimeExceeded);
-        return batch.drop(i, DropReason::TtlExceeded);
-    }
-    if packet.ip_bytes() > usize::from(port.mtu) {
-        report(batch, i, context, Problem::TooBig(port.mtu));
-        return batch.drop(i, DropReason::TooBig);
-    }
-    if let Some(mac) = port.mac.or_else(|| context.neighbors.get(out)) {
-        batch.ways[i].mac = mac;
+/// Tells the sender of a packet that cannot go its way why.
+#[cold]
+fn refuse(batch: &mut Batch, i: usize, context: &mut Context<'_>, exit: Exit) {
+    let (problem, reason) = if batch.packets[i].ttl <= 1 {
+        (Problem::TimeExceeded, DropReason::TtlExceeded)
     } else {
-        context.speech.ask(out, next_hop.unwrap_or(packet.dst), context.now_ms);
-        batch.drop(i, DropReason::Unresolved);
-    }
+        (Problem::TooBig(exit.mtu), DropReason::TooBig)
+    };
+    report(batch, i, context, problem);
+    batch.drop(i, reason);
+}
+
+/// Asks for the Ethernet address that a packet is to leave to.
+#[cold]
+fn resolve(batch: &mut Batch, i: usize, context: &mut Context<'_>, exit: Exit) {
+    let dst = batch.packets[i].dst;
+    let Some(Hop::Port(_, next_hop)) = context.view.hop(dst) else {
+        return batch.drop(i, DropReason::NoRoute);
+    };
+    context.speech.ask(exit.out, next_hop.unwrap_or(dst), context.now_ms);
+    batch.drop(i, DropReason::Unresolved);
 }
 
 fn report(batch: &mut Batch, i: usize, context: &mut Context<'_>, problem: Problem) {
@@ -344,36 +437,19 @@ fn report(batch: &mut Batch, i: usize, context: &mut Context<'_>, problem: Probl
     }
 }
 
-/// Decides on each packet: known flows go on, stale ones are judged again, the first packets of new ones are judged
-/// and entered.
+/// Judges the first packets of new flows, and enters these.
 fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
     for i in 0..batch.len() {
-        if !batch.is_pending(i) {
-            continue;
-        }
-        if batch.tracks[i].fate == Fate::Stale {
-            judge_again(batch, i, context);
-        }
-        if batch.tracks[i].fate == Fate::New {
-            find_again(batch, i, context);
-        }
-        if batch.tracks[i].fate == Fate::Known {
-            follow(batch, i, context);
-        }
-        if matches!(batch.tracks[i].fate, Fate::New | Fate::Reopen) && batch.is_pending(i) {
-            open(batch, i, context);
-        }
-    }
-}
-
-/// Earlier packets of this batch may have opened the flow since it was looked for: then it is known, and not judged twice.
-fn find_again(batch: &mut Batch, i: usize, context: &Context<'_>) {
-    let track = &mut batch.tracks[i];
-    if let Some(slot) = context.conntrack.look_up(&track.key, track.hash) {
-        let entry = context.conntrack.entry(slot);
-        if entry.judged() >= context.view.generation {
-            track.slot = slot;
-            track.fate = Fate::Known;
+        if batch.is_pending(i) && batch.tracks[i].fate == Fate::New {
+            // Earlier packets of this batch may have opened the flow: then it is known, and not judged twice.
+            let known = context.conntrack.look_up(&batch.tracks[i].key, batch.tracks[i].hash);
+            match known {
+                Some(slot) => {
+                    batch.tracks[i].slot = slot;
+                    follow(batch, i, context);
+                }
+                None => open(batch, i, context),
+            }
         }
     }
 }
@@ -418,14 +494,14 @@ fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
 }
 
 /// Lets a packet of a known flow move the flow's state.
-fn follow(batch: &mut Batch, i: usize, context: &Context<'_>) {
+#[inline(always)]
+fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let packet = &batch.packets[i];
     if packet.kind == Kind::IcmpError {
         return; // It passes, and its flow is none the livelier for it.
     }
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
-    // Asked only here: an earlier packet of this batch may have opened the flow anew from its other side.
     let sender = entry.sender(track.from_low);
     let outcome = if packet.protocol == Protocol::TCP {
         let before = entry.load_tcp();
@@ -448,7 +524,7 @@ fn follow(batch: &mut Batch, i: usize, context: &Context<'_>) {
         Outcome::Pass => {}
         Outcome::Reopen => {
             track.fate = Fate::Reopen;
-            return;
+            return open(batch, i, context);
         }
         Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
     }
@@ -456,6 +532,7 @@ fn follow(batch: &mut Batch, i: usize, context: &Context<'_>) {
 }
 
 /// Judges the first packet of a flow, and enters the flow.
+#[inline(never)]
 fn open(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let packet = &batch.packets[i];
     let track = &batch.tracks[i];
@@ -582,41 +659,53 @@ fn segment(packet: &Packet, frame: &[u8]) -> Segment {
 
 /// Ethernet addresses, tag, TTL, checksum.
 fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
+    let src = context.view.mac.to_bits();
     for i in 0..batch.len() {
         if !batch.is_pending(i) {
             continue;
         }
         prefetch_frame(batch, i, context);
-        let Way { out, mac } = batch.ways[i];
+        let way = batch.ways[i];
+        let out = way.out;
         let room = &mut context.room[out.index()];
         if *room == 0 {
             batch.drop(i, DropReason::TxFull);
             continue;
         }
         *room -= 1;
-        let vlan = context.view.port(out).map_or(0, |port| port.vlan);
-        let src: Mac = context.view.mac;
-        let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], mac, src, vlan);
+        let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], way, src);
         batch.verdicts[i] = if fits { Verdict::Forward(out) } else { Verdict::Dropped(DropReason::TooBig) };
     }
 }
 
-/// One verdict a frame, counted once, at the port that it came from.
-fn count(batch: &mut Batch, context: &Context<'_>) {
+/// One verdict a frame, counted once, at the port that it came from. Frames of one port come one after another.
+fn count(batch: &Batch, context: &Context<'_>) {
     context.stats.batches.add(1);
-    for i in 0..batch.len() {
-        if batch.verdicts[i] == Verdict::Held {
-            continue; // It is counted when it has a verdict.
-        }
-        context.stats.received.add(1);
-        let port = context.stats.port(batch.in_ports[i]);
-        port.received.add(1);
-        port.received_bytes.add(u64::from(batch.bytes[i]));
-        match batch.verdicts[i] {
-            Verdict::Forward(_) => port.forwarded.add(1),
+    let mut start = 0;
+    while start < batch.len() {
+        let port = batch.in_ports[start];
+        let same = batch.in_ports[start..batch.len()].iter().take_while(|other| **other == port).count();
+        count_run(batch, start..start + same, port, context);
+        start += same;
+    }
+}
+
+fn count_run(batch: &Batch, run: Range<usize>, port: PortId, context: &Context<'_>) {
+    let port = context.stats.port(port);
+    let (mut received, mut bytes, mut forwarded) = (0, 0, 0);
+    for (verdict, frame_bytes) in batch.verdicts[run.clone()].iter().zip(&batch.bytes[run]) {
+        match *verdict {
+            Verdict::Forward(_) => forwarded += 1,
             Verdict::Consumed => port.consumed.add(1),
             Verdict::Dropped(reason) => port.drop(reason),
-            Verdict::Pending | Verdict::Held => unreachable!("rewrite leaves no verdict pending"),
+            Verdict::Held => continue, // It is counted when it has a verdict.
+            Verdict::Pending => unreachable!("rewrite leaves no verdict pending"),
         }
+        received += 1;
+        bytes += u64::from(*frame_bytes);
     }
+    context.stats.received.add(received);
+    port.received.add(received);
+    port.received_bytes.add(bytes);
+    port.forwarded.add(forwarded);
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ipnet::IpNet;
 
-use super::packet::{Address, is_v4, pack, unpack};
+use super::packet::{Address, from_v4, is_v4, pack, unpack};
 use super::{DecisionCount, DropReason, PortKind, World};
 use crate::ids::{AclId, AttachmentId, Generation, PortId};
 use crate::limits::{POD_ADDRESSES_MAX, PORTS_MAX};
@@ -48,9 +48,14 @@ pub(crate) struct PortView {
     pub policing: Policing,
     /// Ethernet address behind it, if given.
     pub mac: Option<Mac>,
+    /// First addresses of the pod: IPv6, IPv4. Where it has none, one that no packet of that family has.
+    pod_addresses: [Address; 2],
     addresses: [Address; POD_ADDRESSES_MAX],
     addresses_len: usize,
 }
+
+/// No address of IPv6 packets and of IPv4 packets: each is of the other family.
+const NO_ADDRESSES: [Address; 2] = [from_v4(0), 0];
 
 /// Where a destination leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,6 +64,19 @@ pub(crate) enum Hop {
     Gateway,
     /// Out of a port, to a next hop or, with `None`, to the destination itself.
     Port(PortId, Option<Address>),
+}
+
+/// What a packet needs to leave by a hop: all in sixteen bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Exit {
+    /// Ethernet address of what is there, as [`Mac::to_bits`] has it; zero where it is to be learned.
+    pub mac: u64,
+    /// Port that it leaves by.
+    pub out: PortId,
+    /// 802.1Q identifier of that port's frames, 0 without.
+    pub vlan: u16,
+    /// Largest IP packet that the port takes; zero where there is no such port.
+    pub mtu: u16,
 }
 
 /// One generation.
@@ -74,6 +92,8 @@ pub(crate) struct View {
     classifier: Option<Classifier>,
     routes: RouteTable,
     hops: Vec<Hop>,
+    /// By number of the hop.
+    exits: Vec<Exit>,
     ports: Vec<Option<PortView>>,
     /// Sorted.
     attachments: Vec<AttachmentId>,
@@ -99,6 +119,7 @@ impl PortView {
             attachment: AttachmentId::NONE,
             policing: if facts.kind == PortKind::Pod { Policing::Closed } else { Policing::None },
             mac: None,
+            pod_addresses: NO_ADDRESSES,
             addresses: [0; POD_ADDRESSES_MAX],
             addresses_len: 0,
         }
@@ -111,6 +132,21 @@ impl PortView {
         }
         self.addresses_len = addresses.len();
         self.mac = mac;
+    }
+
+    /// Lets the addresses be those of a pod, which alone may speak by them here.
+    fn expect(&mut self, addresses: &[IpAddr]) {
+        for (is_v4, place) in [false, true].into_iter().zip(&mut self.pod_addresses) {
+            if let Some(first) = addresses.iter().find(|address| address.is_ipv4() == is_v4) {
+                *place = pack(*first);
+            }
+        }
+    }
+
+    /// The first address of this family that the pod behind the port has.
+    #[inline]
+    pub(crate) fn pod_address(&self, is_v4: bool) -> Address {
+        self.pod_addresses[usize::from(is_v4)]
     }
 
     /// Addresses of the pod, or of the node, behind the port.
@@ -159,6 +195,7 @@ impl View {
         for (id, origin) in tables.iter().flat_map(|tables| &tables.rules) {
             origins[id.index()] = Some(origin.clone());
         }
+        let ports = layout_ports(world, open);
         let gateway = |v4: bool| world.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
         View {
             generation,
@@ -168,8 +205,9 @@ impl View {
             classifier: tables
                 .map(|tables| Classifier::new(tables).expect("tables of a world have been checked")),
             routes,
+            exits: hops.iter().map(|hop| layout_exit(hop, &ports)).collect(),
             hops,
-            ports: layout_ports(world, open),
+            ports,
             attachments: world.pods.iter().map(|pod| pod.id).collect::<BTreeSet<_>>().into_iter().collect(),
             hits: (0..workers).map(|_| (0..rules).map(|_| Default::default()).collect()).collect(),
             origins,
@@ -183,14 +221,30 @@ impl View {
     }
 
     /// Where a destination leads.
-    #[inline]
     pub(crate) fn hop(&self, destination: Address) -> Option<Hop> {
-        let hop = if is_v4(destination) {
+        self.hop_number(destination).map(|number| self.hops[number as usize])
+    }
+
+    /// The number of the hop that a destination leads to: good for as long as this generation.
+    #[inline]
+    pub(crate) fn hop_number(&self, destination: Address) -> Option<u32> {
+        if is_v4(destination) {
             self.routes.next_hop_v4(destination as u32)
         } else {
             self.routes.next_hop_v6(destination)
-        };
-        hop.map(|hop| self.hops[hop as usize])
+        }
+    }
+
+    /// The hop with this number, and how to leave by it.
+    #[inline]
+    pub(crate) fn hop_and_exit(&self, number: u32) -> (Hop, Exit) {
+        (self.hops[number as usize], self.exits[number as usize])
+    }
+
+    /// How to leave by the hop with this number.
+    #[inline]
+    pub(crate) fn exit(&self, number: u16) -> Option<Exit> {
+        self.exits.get(usize::from(number)).copied()
     }
 
     /// The port that an address lies behind.
@@ -367,6 +421,12 @@ fn layout_routes(world: &World) -> (RouteTable, Vec<Hop>) {
     (routes, hops)
 }
 
+fn layout_exit(hop: &Hop, ports: &[Option<PortView>]) -> Exit {
+    let Hop::Port(out, _) = *hop else { return Exit::default() };
+    let Some(Some(port)) = ports.get(out.index()) else { return Exit { out, ..Exit::default() } };
+    Exit { mac: port.mac.map_or(0, Mac::to_bits), out, vlan: port.vlan, mtu: port.mtu }
+}
+
 fn layout_ports(world: &World, open: &BTreeMap<PortId, PortFacts>) -> Vec<Option<PortView>> {
     let mut ports: Vec<Option<PortView>> = vec![None; PORTS_MAX];
     for (port, facts) in open {
@@ -378,6 +438,7 @@ fn layout_ports(world: &World, open: &BTreeMap<PortId, PortFacts>) -> Vec<Option
             port.attachment = pod.id;
             port.policing = policing(tables, &pod.pod, world.fail_open);
             port.place(&pod.addresses, pod.mac);
+            port.expect(&pod.addresses);
         }
     }
     if let Some(node) = &world.node

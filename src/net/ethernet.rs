@@ -66,6 +66,15 @@ pub fn set_addresses(frame: &mut [u8], dst: Mac, src: Mac) {
     }
 }
 
+/// [`set_addresses`] with addresses as [`Mac::to_bits`] has them.
+#[inline]
+pub fn set_address_bits(frame: &mut [u8], dst: u64, src: u64) {
+    if let Some(addresses) = frame.first_chunk_mut::<12>() {
+        addresses[..8].copy_from_slice(&(dst | src << 48).to_le_bytes());
+        addresses[8..].copy_from_slice(&((src >> 16) as u32).to_le_bytes());
+    }
+}
+
 /// The multicast address of an IPv6 group (RFC 2464 section 7).
 pub fn ipv6_multicast(group: std::net::Ipv6Addr) -> Mac {
     let [.., a, b, c, d] = group.octets();

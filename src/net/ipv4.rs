@@ -1,6 +1,6 @@
 //! IPv4 (RFC 791).
 
-use super::checksum::{Sum, update};
+use super::checksum::Sum;
 use super::flow::Protocol;
 use super::{be16, be32};
 
@@ -18,6 +18,12 @@ impl<'a> Ipv4<'a> {
     #[inline]
     pub fn new(packet: &'a [u8]) -> Option<Ipv4<'a>> {
         packet.first_chunk().map(Ipv4)
+    }
+
+    /// The header in these bytes.
+    #[inline]
+    pub fn of(header: &'a [u8; HEADER_BYTES]) -> Ipv4<'a> {
+        Ipv4(header)
     }
 
     /// Version, 4.
@@ -56,6 +62,12 @@ impl<'a> Ipv4<'a> {
         self.0[6] & 0x20 != 0
     }
 
+    /// Whether the packet is a part of another: more follow it, or others come before it.
+    #[inline]
+    pub fn is_fragment(self) -> bool {
+        be16(self.0, 6) & 0x3fff != 0
+    }
+
     /// Offset of a fragment, bytes.
     #[inline]
     pub fn fragment_offset(self) -> usize {
@@ -92,22 +104,36 @@ impl<'a> Ipv4<'a> {
 pub fn checksum_holds(header: &[u8]) -> bool {
     match header.first_chunk::<HEADER_BYTES>() {
         // Nearly every header: of a length that the compiler knows.
-        Some(fixed) if header.len() == HEADER_BYTES => Sum::default().add_bytes(fixed).fold() == 0xffff,
+        Some(fixed) if header.len() == HEADER_BYTES => plain_checksum_holds(fixed),
         _ => Sum::default().add_bytes(header).fold() == 0xffff,
     }
 }
 
-/// Takes one off the TTL and updates the checksum (RFC 1812 section 5.3.1, RFC 1624).
+/// Whether the checksum over a header without options is right.
+#[inline]
+pub fn plain_checksum_holds(header: &[u8; HEADER_BYTES]) -> bool {
+    let ([a, b], rest) = header.as_chunks::<8>() else { return false };
+    let ([c], _) = rest.as_chunks::<4>() else { return false };
+    // Ones' complement in 64 bits, each carry added back in (RFC 1071 section 2 (C)), then folded.
+    let (sum, carry) = u64::from_ne_bytes(*a).overflowing_add(u64::from_ne_bytes(*b));
+    let (sum, last) = sum.overflowing_add(u64::from(u32::from_ne_bytes(*c)) + u64::from(carry));
+    let (sum, carry) = ((sum >> 32) as u32).overflowing_add(sum as u32);
+    // 2^32 is 1 modulo 0xffff, as 2^16 is; a header is never all zero.
+    (u64::from(sum) + u64::from(carry) + u64::from(last)).is_multiple_of(0xffff)
+}
+
+/// Takes one off a TTL above zero and updates the checksum (RFC 1812 section 5.3.1, RFC 1624).
 #[inline]
 pub fn decrement_ttl(packet: &mut [u8]) {
     if let Some(header) = packet.first_chunk_mut::<HEADER_BYTES>() {
-        // The word of TTL and protocol, changed in a register: a byte written and read again as part of a word would
-        // have to wait for the cache.
-        let old = be16(header, 8);
-        let new = old.wrapping_sub(1 << 8);
-        let checksum = update(be16(header, 10), old, new);
-        header[8..10].copy_from_slice(&new.to_be_bytes());
-        header[10..12].copy_from_slice(&checksum.to_be_bytes());
+        // TTL, protocol and checksum, changed in a register: a byte written and read again as part of a word would have
+        // to wait for the cache. Ones' complement does not care for the order of bytes: what is taken off the first byte of
+        // one word of the header is added to the first byte of another.
+        let word = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
+        let checksum = (word >> 16) + 1;
+        let checksum = checksum + u32::from(checksum >= 0xffff);
+        let word = (word.wrapping_sub(1) & 0xffff) | checksum << 16;
+        header[8..12].copy_from_slice(&word.to_le_bytes());
     }
 }
 
@@ -124,4 +150,42 @@ pub fn write(packet: &mut [u8], src: u32, dst: u32, protocol: Protocol, payload_
     header[16..20].copy_from_slice(&dst.to_be_bytes());
     let checksum = Sum::default().add_bytes(header).finish();
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_ttl_is_decremented_with_its_checksum(mut header in prop::array::uniform20(any::<u8>()), ttl in 1u8..) {
+            (header[0], header[8]) = (0x45, ttl);
+            header[10..12].fill(0);
+            let checksum = Sum::default().add_bytes(&header).finish();
+            header[10..12].copy_from_slice(&checksum.to_be_bytes());
+            prop_assert!(checksum_holds(&header));
+            let before = header;
+            decrement_ttl(&mut header);
+            prop_assert!(checksum_holds(&header));
+            prop_assert_eq!((header[8], header[9]), (ttl - 1, before[9]));
+            header[10..12].fill(0);
+            let checksum = Sum::default().add_bytes(&header).finish();
+            let mut forwarded = before;
+            decrement_ttl(&mut forwarded);
+            prop_assert_eq!(be16(&forwarded, 10), checksum);
+        }
+
+        #[test]
+        fn one_changed_bit_breaks_the_checksum(mut header in prop::array::uniform20(any::<u8>()), bit in 0..160usize) {
+            header[0] = 0x45;
+            header[10..12].fill(0);
+            let checksum = Sum::default().add_bytes(&header).finish();
+            header[10..12].copy_from_slice(&checksum.to_be_bytes());
+            prop_assert_eq!(plain_checksum_holds(&header), Sum::default().add_bytes(&header).fold() == 0xffff);
+            header[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(!plain_checksum_holds(&header));
+        }
+    }
 }

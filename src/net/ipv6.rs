@@ -19,6 +19,12 @@ impl<'a> Ipv6<'a> {
         packet.first_chunk().map(Ipv6)
     }
 
+    /// The header in these bytes.
+    #[inline]
+    pub fn of(header: &'a [u8; HEADER_BYTES]) -> Ipv6<'a> {
+        Ipv6(header)
+    }
+
     /// Version, 6.
     #[inline]
     pub fn version(self) -> u8 {

@@ -29,10 +29,16 @@ impl Mac {
         Mac([a, b, c, d, e, f])
     }
 
+    /// Whether it names a group of stations, or all (IEEE 802.3: the lowest bit of the first byte).
+    #[inline]
+    pub fn is_group(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+
     /// Whether it names one station (IEEE 802.3: the lowest bit of the first byte is clear) and is not all zero.
     #[inline]
     pub fn is_unicast(self) -> bool {
-        self.0[0] & 1 == 0 && self.to_bits() != 0
+        !self.is_group() && self.to_bits() != 0
     }
 }
 

@@ -26,6 +26,12 @@ impl Flags {
     pub fn has(self, bits: u8) -> bool {
         self.0 & bits == bits
     }
+
+    /// Whether they open a connection and end it at once.
+    #[inline]
+    pub fn is_senseless(self) -> bool {
+        self.has(Flags::SYN | Flags::FIN) || self.has(Flags::SYN | Flags::RST)
+    }
 }
 
 /// A view of the fixed part of a header.

@@ -77,7 +77,9 @@ impl Frame {
     /// Cuts the packet's end off, so that at most `len` bytes stay.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
-        self.len = self.len.min(len.min(FRAME_BYTES) as u16);
+        if len < self.len() {
+            self.len = len as u16;
+        }
     }
 
     /// Sets the packet's length. Bytes added at its end are what the frame held there before.

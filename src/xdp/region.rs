@@ -13,7 +13,7 @@ use super::anchor::{self, Anchor};
 use super::error::{XdpError, io_source};
 use super::frame::Frame;
 use crate::limits::{FRAME_BYTES, RING_SLOTS, XDP_HEADROOM_BYTES};
-use crate::mem::Pages;
+use crate::mem::{Pages, prefetch_address};
 
 /// Frames of one huge page: `xsk-rs` unmaps by length, and a huge mapping's must be a multiple of its page.
 const FRAMES_PER_HUGE_PAGE: usize = (2 << 20) / FRAME_BYTES;
@@ -95,6 +95,13 @@ impl Region {
     #[inline]
     pub(super) fn check(&self, frame: &Frame) {
         assert!(frame.umem() == self.id, "a frame of UMEM {} is used with UMEM {}", frame.umem(), self.id);
+    }
+
+    /// Starts to load the beginning of the packet in a frame.
+    #[inline]
+    pub(super) fn prefetch(&self, frame: &Frame) {
+        // A hint takes any address.
+        prefetch_address(self.base.as_ptr().wrapping_add(frame.index() * FRAME_BYTES + frame.headroom()));
     }
 
     /// The packet in a frame. Panics on a frame of another UMEM.

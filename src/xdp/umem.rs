@@ -75,6 +75,12 @@ impl Umem {
         self.region.bytes_mut(frame)
     }
 
+    /// Starts to load the beginning of the packet in a frame.
+    #[inline]
+    pub fn prefetch(&self, frame: &Frame) {
+        self.region.prefetch(frame);
+    }
+
     /// Makes `bytes` the frame's packet, with headroom before it. Panics on a frame of another UMEM.
     pub fn write(&self, frame: &mut Frame, bytes: &[u8]) -> Result<(), DoesNotFit> {
         write(&self.region, frame, bytes.len(), |packet| packet.copy_from_slice(bytes))

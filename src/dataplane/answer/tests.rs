@@ -249,7 +249,7 @@ fn echoes_are_answered_with_what_they_carry() {
                 (is.src, is.dst, is.src_port, is.flags),
                 (should.src, should.dst, should.src_port, should.flags)
             );
-            assert_eq!((is.src_mac, is.dst_mac, is.ttl), (should.src_mac, should.dst_mac, 64));
+            assert_eq!((is.src_mac(), is.dst_mac(), is.ttl), (should.src_mac(), should.dst_mac(), 64));
             assert_eq!(bench.bytes()[usize::from(is.l4)..], answer.bytes()[usize::from(is.l4)..]);
         }
     }
@@ -283,7 +283,7 @@ fn check_problem(spec: &Spec, what: Problem, kind: u8, code: u8, rest: [u8; 4]) 
     frames::check(bench.bytes()).unwrap();
     let gateway = ip(if spec.src.is_ipv4() { "10.0.0.1" } else { "fd00::1" });
     let is = Bench::new(bench.bytes(), whole_view()).packet;
-    assert_eq!((is.src_mac, is.dst_mac), (bench.view.mac, Mac(spec.src_mac)));
+    assert_eq!((is.src_mac(), is.dst_mac()), (bench.view.mac, Mac(spec.src_mac)));
     assert_eq!((unpack(is.src), unpack(is.dst), is.ttl), (gateway, spec.src, 64));
     assert_eq!((is.kind, is.vlan), (packet::Kind::IcmpError, spec.vlan.unwrap_or(0)));
     let message = &bench.bytes()[usize::from(is.l4)..];

@@ -56,7 +56,8 @@ pub(crate) struct Entry {
     attachments: [AtomicU32; 2],
     counts: [Counts; 2],
     tcp: [AtomicTcpSide; 2],
-    spare: AtomicU64,
+    /// Where each side's packets go: generation, then hops of initiator and responder, each plus one, zero for none.
+    hops: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Entry>() == 128);
@@ -139,6 +140,7 @@ impl Entry {
             ours.max_window.store(window_word(given), Relaxed);
         }
         self.state.store(opened | state_word(&tcp), Relaxed);
+        self.hops.store(0, Relaxed);
     }
 
     /// Makes the entry no flow; whether it was this call that did.
@@ -164,6 +166,27 @@ impl Entry {
     pub(crate) fn sender(&self, from_low: bool) -> Side {
         let opened_by_high = self.state.load(Relaxed) & OPENED_BY_HIGH != 0;
         if from_low == opened_by_high { Side::Responder } else { Side::Initiator }
+    }
+
+    /// The hop that packets of `sender` take, if this generation has told.
+    #[inline]
+    pub(crate) fn hop(&self, sender: Side, generation: Generation) -> Option<u16> {
+        let word = self.hops.load(Relaxed);
+        let hop = (word >> (32 + 16 * sender as u32)) as u16;
+        if word as u32 == generation.0 { hop.checked_sub(1) } else { None }
+    }
+
+    /// Notes the hop that packets of `sender` take. It is a hint: of two workers that write at once one may be forgotten, but
+    /// the generation stands in the same word, so that no hop of one counts for another.
+    #[inline]
+    pub(crate) fn remember_hop(&self, sender: Side, hop: u16, generation: Generation) {
+        let shift = 32 + 16 * sender as u32;
+        let word = self.hops.load(Relaxed);
+        let others =
+            if word as u32 == generation.0 { word & !(0xffff << shift) } else { u64::from(generation.0) };
+        if let Some(hop) = hop.checked_add(1) {
+            self.hops.store(others | u64::from(hop) << shift, Relaxed);
+        }
     }
 
     /// Attachments of initiator and responder.

@@ -1,6 +1,6 @@
 //! The key of a flow: the same from both directions.
 
-use crate::dataplane::packet::{Address, Packet, is_echo, is_echo_reply};
+use crate::dataplane::packet::{Address, Packet, from_v4, is_echo, is_echo_reply};
 use crate::net::flow::Protocol;
 
 /// Two endpoints in order, protocol, and for an echo who asked.
@@ -23,22 +23,39 @@ const ASKED_BY_HIGH: u64 = 1 << 41;
 
 impl Key {
     /// The key of a packet's flow, and whether the packet comes from the lower endpoint.
-    #[inline]
-    #[allow(clippy::needless_bitwise_bool)] // Lazy operators are branches that nobody can predict: see below.
+    #[inline(always)]
     pub(crate) fn of(packet: &Packet) -> (Key, bool) {
-        let Packet { src, dst, src_port, dst_port, .. } = *packet;
-        let from_low = (src < dst) | ((src == dst) & (src_port <= dst_port));
-        // Ordered without a branch: which endpoint is the lower one is as good as random, and so not to be predicted.
-        let swapped = u128::from(from_low).wrapping_sub(1);
-        let (addresses, ports) = ((src ^ dst) & swapped, (src_port ^ dst_port) & swapped as u16);
-        let (low, high) = (src ^ addresses, dst ^ addresses);
-        let (low_port, high_port) = (src_port ^ ports, dst_port ^ ports);
-        let mut word = u64::from(low_port) | u64::from(high_port) << 16 | u64::from(packet.protocol.0) << 32;
+        let (mut key, from_low) = if packet.is_v4 { Key::ordered_v4(packet) } else { Key::ordered(packet) };
+        key.word |= u64::from(packet.protocol.0) << 32;
         if is_echo(packet.protocol, packet.flags) {
             let by_low = from_low != is_echo_reply(packet.protocol, packet.flags);
-            word |= if by_low { ASKED_BY_LOW } else { ASKED_BY_HIGH };
+            key.word |= if by_low { ASKED_BY_LOW } else { ASKED_BY_HIGH };
         }
-        (Key { low, high, word }, from_low)
+        (key, from_low)
+    }
+
+    /// Endpoints in order. Which one is the lower is as good as random: a branch on it nobody could predict.
+    #[inline(always)]
+    #[allow(clippy::needless_bitwise_bool)] // Lazy operators are branches.
+    fn ordered(packet: &Packet) -> (Key, bool) {
+        let Packet { src, dst, src_port, dst_port, .. } = *packet;
+        let from_low = (src < dst) | ((src == dst) & (src_port <= dst_port));
+        let swapped = u128::from(from_low).wrapping_sub(1);
+        let (addresses, ports) = ((src ^ dst) & swapped, (src_port ^ dst_port) & swapped as u16);
+        let (low_port, high_port) = (src_port ^ ports, dst_port ^ ports);
+        let word = u64::from(low_port) | u64::from(high_port) << 16;
+        (Key { low: src ^ addresses, high: dst ^ addresses, word }, from_low)
+    }
+
+    /// [`Key::ordered`] of IPv4, whose endpoints fit into a register each.
+    #[inline(always)]
+    fn ordered_v4(packet: &Packet) -> (Key, bool) {
+        let endpoint = |address: Address, port: u16| u64::from(address as u32) << 16 | u64::from(port);
+        let (src, dst) = (endpoint(packet.src, packet.src_port), endpoint(packet.dst, packet.dst_port));
+        let (low, high) = (src.min(dst), src.max(dst));
+        let address = |endpoint: u64| from_v4((endpoint >> 16) as u32);
+        let word = low & 0xffff | (high & 0xffff) << 16;
+        (Key { low: address(low), high: address(high), word }, src <= dst)
     }
 
     /// Its protocol.
@@ -62,22 +79,27 @@ impl Key {
 
 /// Secrets of a key hash, drawn at start: who does not know them cannot choose keys that collide.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct HashSeed([u64; 4]);
+pub(crate) struct HashSeed {
+    secrets: [u64; 4],
+    /// What the upper halves of two IPv4 addresses come to.
+    of_v4: u64,
+}
 
 impl HashSeed {
     /// Draws a seed from the system's source of randomness, by way of the standard library's hash maps.
     pub(crate) fn random() -> HashSeed {
         use std::hash::{BuildHasher, RandomState};
-        HashSeed([0u64, 1, 2, 3].map(|i| RandomState::new().hash_one(i)))
+        let secrets = [0u64, 1, 2, 3].map(|i| RandomState::new().hash_one(i));
+        HashSeed { secrets, of_v4: fold(secrets[2], secrets[3]) }
     }
 
     /// 64 bits that depend on every bit of the key.
-    #[inline]
-    pub(crate) fn hash(self, key: &Key) -> u64 {
-        let [a, b, c, d] = self.0;
-        let low = fold(key.low as u64 ^ a, (key.low >> 64) as u64 ^ b);
-        let high = fold(key.high as u64 ^ c, (key.high >> 64) as u64 ^ d);
-        fold(low ^ key.word.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ c, high ^ a)
+    #[inline(always)]
+    pub(crate) fn hash(&self, key: &Key) -> u64 {
+        let [a, b, c, d] = self.secrets;
+        let (low, high) = ((key.low >> 64) as u64, (key.high >> 64) as u64);
+        let upper = if low | high == 0 { self.of_v4 } else { fold(low ^ c, high ^ d) };
+        fold(fold(key.low as u64 ^ a, key.high as u64 ^ b) ^ c, key.word ^ upper)
     }
 }
 
@@ -91,7 +113,6 @@ fn fold(x: u64, y: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dataplane::packet::from_v4;
     use crate::net::icmp::v4::{ECHO_REPLY, ECHO_REQUEST};
 
     fn echo(src: u32, dst: u32, flags: u8) -> Packet {
@@ -126,6 +147,16 @@ mod tests {
                 let zero = Packet { src_port: 0, dst_port: 0, ..echo(src, dst, kind) };
                 assert_ne!(Key::of(&zero).0, Key::of(&other).0);
             }
+        }
+    }
+
+    #[test]
+    fn endpoints_of_ipv4_are_ordered_alike_in_a_register_and_in_full() {
+        for (src, dst, src_port, dst_port) in
+            [(1, 2, 9, 8), (2, 1, 9, 8), (1, 1, 9, 8), (1, 1, 8, 9), (u32::MAX, 0, 1, 1)]
+        {
+            let packet = Packet { is_v4: true, src_port, dst_port, ..echo(src, dst, ECHO_REQUEST) };
+            assert_eq!(Key::ordered_v4(&packet), Key::ordered(&packet));
         }
     }
 

@@ -29,7 +29,7 @@ use super::{FlowState, Key};
 use crate::dataplane::ConntrackSettings;
 use crate::ids::{PortId, WorkerId};
 use crate::limits::{PORTS_MAX, RETIRED_FLOWS_MAX, WORKERS_MAX};
-use crate::mem::{HugeArray, prefetch_read};
+use crate::mem::{HugeArray, bytes_equal, prefetch_read};
 
 use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -393,13 +393,9 @@ impl Conntrack {
     /// Slots of a group whose tag is `tag`.
     #[inline]
     fn matches(&self, group: usize, tag: u8) -> impl Iterator<Item = Slot> + use<> {
-        let tags = LOW_BITS * u64::from(tag);
-        let hits = |half: usize| {
-            let word = self.groups[group].0[half].load(Acquire);
-            gather_top_bits(zero_bytes((word & TAG_BITS) ^ tags))
-        };
         // One bit a slot: which half of the group a slot is in must not be a branch, for nobody can predict it.
-        let mut hits = u16::from(hits(0)) | u16::from(hits(1)) << 8;
+        let [low, high] = &self.groups[group].0;
+        let mut hits = bytes_equal([low.load(Acquire) & TAG_BITS, high.load(Acquire) & TAG_BITS], tag);
         let base = (group * GROUP) as u32;
         std::iter::from_fn(move || {
             let slot = (hits != 0).then(|| Slot(base + hits.trailing_zeros()));

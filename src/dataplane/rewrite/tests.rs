@@ -3,6 +3,8 @@ use std::net::IpAddr;
 use super::*;
 use crate::dataplane::frames::{self, Spec, Transport};
 use crate::dataplane::packet;
+use crate::ids::PortId;
+use crate::net::mac::Mac;
 
 const NEXT: Mac = Mac([2, 0, 0, 0, 0, 77]);
 const SWITCH: Mac = Mac([2, 0, 0, 0, 0, 78]);
@@ -22,13 +24,17 @@ fn specs() -> Vec<Spec> {
     all.collect()
 }
 
+fn way(vlan: u16) -> Way {
+    Way { out: PortId(0), vlan, mac: NEXT.to_bits() }
+}
+
 /// The frame as it leaves with the tag `vlan`.
 fn rewritten(frame: &[u8], vlan: u16) -> Vec<u8> {
     let (umem, mut frames) = Umem::in_memory(1);
     umem.write(&mut frames[0], frame).unwrap();
     let mut packet = Packet::default();
     assert_eq!(packet::parse(frame, &mut packet), None);
-    assert!(rewrite(&umem, &mut frames[0], &packet, NEXT, SWITCH, vlan));
+    assert!(rewrite(&umem, &mut frames[0], &packet, way(vlan), SWITCH.to_bits()));
     umem.data(&frames[0]).to_vec()
 }
 

@@ -176,15 +176,17 @@ fn a_flood_of_first_packets_within_a_quota_does_not_shut_the_pod_in() {
     for port in 0..256 {
         bench.enter(&key(port), &flow(7, FlowState::SynSent), port);
     }
+    let mut entered = 0;
     for port in 300..400 {
         let new = flow(7, FlowState::SynSent);
-        let mut tries = 0;
-        while !matches!(bench.enter(&key(port), &new, 500), Admission::Entered(_)) {
+        let mut tries = 0..3;
+        entered += u32::from(tries.any(|_| {
             bench.start_batches();
-            tries += 1;
-            assert!(tries < 3, "{port}");
-        }
+            matches!(bench.enter(&key(port), &new, 500), Admission::Entered(_))
+        }));
     }
+    // Room is made in the two groups of the key. With four flows a group, one key in three thousand finds none there.
+    assert!(entered >= 97, "{entered}");
     assert!(bench.table.charged[7].load(Relaxed) <= 256);
 }
 
