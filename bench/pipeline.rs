@@ -5,7 +5,8 @@
 //! in turn, again and again; the median over these rounds of their median batch is given, in the tables the least besides.
 //! What a worker does once a millisecond (ageing) is not in the median batch: the table of stages has its mean.
 //! `tsc_cycles_per_packet` is time in ticks of the time-stamp counter, which runs at a constant rate, not at that of the
-//! core. `--smoke` takes about a second; a word runs only the cases that contain it.
+//! core. `--smoke` takes about a second; `--flows-max=N`, `--rules-max=N` and `--rounds=N` choose; a word runs only the cases
+//! that contain it.
 
 mod common;
 mod pipeline_parts;
@@ -37,10 +38,14 @@ struct Run {
 }
 
 fn main() {
-    let smoke = std::env::args().any(|argument| argument == "--smoke");
-    let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
-    let (rounds, flows_max, rules_max) =
-        if smoke { (3, 10_000, 1_000) } else { (31, usize::MAX, usize::MAX) };
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let smoke = arguments.iter().any(|argument| argument == "--smoke");
+    let only = arguments.iter().find(|argument| !argument.starts_with('-')).cloned();
+    let option = |name: &str| arguments.iter().find_map(|argument| argument.strip_prefix(name)?.parse().ok());
+    let (rounds, most) = if smoke { (3, [10_000, 1_000]) } else { (31, [usize::MAX; 2]) };
+    let rounds = option("--rounds=").unwrap_or(rounds);
+    let flows_max = option("--flows-max=").unwrap_or(most[0]);
+    let rules_max = option("--rules-max=").unwrap_or(most[1]);
     let report = Report::new(tsc_ghz());
     let mut run = Run { rounds, flows_max, rules_max, only, report, tables: BTreeMap::new() };
     for group in groups() {
