@@ -8,6 +8,7 @@ use serde::de::IgnoredAny;
 use toml::Spanned;
 
 use super::{Config, PortConfig};
+use crate::limits::POD_PREFIXES_MAX;
 use crate::control::{Refusal, check_pod, port_spec};
 
 /// Why a configuration is refused.
@@ -65,6 +66,10 @@ impl Config {
 
     /// What the types do not say. An error is the list, the index in it, and the rest of the sentence.
     fn check(&self) -> Result<(), (&'static str, usize, String)> {
+        if self.pod_prefixes.len() > POD_PREFIXES_MAX {
+            let what = format!(": there are at most {POD_PREFIXES_MAX} prefixes of pods");
+            return Err(("pod_prefixes", POD_PREFIXES_MAX, what));
+        }
         for (i, port) in self.ports.iter().enumerate() {
             if self.ports[..i].iter().any(|other| other.name == port.name) {
                 return Err(("ports", i, format!(".name: another port is named {:?} too", port.name)));

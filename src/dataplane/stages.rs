@@ -63,6 +63,8 @@ pub(crate) struct Speech {
     pub questions: Vec<(PortId, Address)>,
     /// When a question was last asked, by port.
     asked_ms: Box<[Option<u32>]>,
+    /// Neighbour on an uplink, and when it was asked for last, by a hash of its address.
+    asked_on_links: Box<[Option<((PortId, Address), u32)>]>,
     /// Errors that may still be sent in this second.
     errors_left: u32,
     second: u32,
@@ -70,12 +72,15 @@ pub(crate) struct Speech {
 
 /// Time between two questions for what is behind a port.
 const ASK_INTERVAL_MS: u32 = 100;
+/// Neighbours on uplinks of which a worker knows when it asked.
+const ON_LINKS_REMEMBERED: usize = 64;
 
 impl Speech {
     pub(crate) fn new() -> Speech {
         Speech {
             questions: Vec::with_capacity(PORTS_MAX),
             asked_ms: vec![None; PORTS_MAX].into(),
+            asked_on_links: vec![None; ON_LINKS_REMEMBERED].into(),
             errors_left: 0,
             second: u32::MAX,
         }
@@ -87,6 +92,20 @@ impl Speech {
         let waits = asked.is_some_and(|asked| now_ms.wrapping_sub(asked) < ASK_INTERVAL_MS);
         if !waits && self.questions.len() < self.questions.capacity() {
             *asked = Some(now_ms);
+            self.questions.push((port, address));
+        }
+    }
+
+    /// Notes that the Ethernet address of a neighbour on an uplink is wanted. Many may be wanted at once: each has its
+    /// own pause, but for those that share a place.
+    pub(crate) fn ask_on_link(&mut self, port: PortId, address: Address, now_ms: u32) {
+        let mixed = (address as u64 ^ (address >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let asked = &mut self.asked_on_links[mixed as usize % ON_LINKS_REMEMBERED];
+        let waits = asked.is_some_and(|(who, asked_ms)| {
+            who == (port, address) && now_ms.wrapping_sub(asked_ms) < ASK_INTERVAL_MS
+        });
+        if !waits && self.questions.len() < self.questions.capacity() {
+            *asked = Some(((port, address), now_ms));
             self.questions.push((port, address));
         }
     }
@@ -164,6 +183,8 @@ fn guard(batch: &mut Batch, context: &Context<'_>) {
         };
         match reason {
             Some(reason) => batch.drop(i, reason),
+            // On an uplink the kernel resolves addresses, which are many.
+            None if context.view.port(port_id).is_some_and(|port| port.kind == PortKind::Uplink) => {}
             None => context.neighbors.learn(port_id, batch.packets[i].src_mac),
         }
     }
@@ -173,7 +194,7 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
     if packet.vlan != port.vlan {
         return Some(DropReason::Vlan);
     }
-    let for_us = packet.dst_mac == view.mac || packet.dst_mac.0[0] & 1 != 0;
+    let for_us = packet.dst_mac == port.own_mac || packet.dst_mac.0[0] & 1 != 0;
     if !for_us {
         return Some(DropReason::NotForUs);
     }
@@ -196,7 +217,7 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
     if packet.src == packet.dst && packet.src_port == packet.dst_port {
         return Some(DropReason::Spoofed);
     }
-    (packet::is_group(packet.dst) || packet.dst_mac != view.mac).then_some(DropReason::Multicast)
+    (packet::is_group(packet.dst) || packet.dst_mac != port.own_mac).then_some(DropReason::Multicast)
 }
 
 /// ARP and neighbour discovery are answered, or heard and done with.
@@ -211,6 +232,8 @@ fn serve(batch: &mut Batch, context: &Context<'_>) {
         let packet = &batch.packets[i];
         let Some(port) = context.view.port(batch.in_ports[i]) else { continue };
         let answer = match packet.kind {
+            // The kernel speaks for the NIC, and hears these itself.
+            Kind::Arp | Kind::LinkLocal if port.kind == PortKind::Uplink => Some(false),
             Kind::Arp => answer::arp(context.umem.data_mut(&mut batch.frames[i]), packet, port, context.view),
             Kind::LinkLocal => {
                 answer::link_local(context.umem, &mut batch.frames[i], packet, port, context.view)
@@ -302,11 +325,11 @@ pub(super) fn route_one(batch: &mut Batch, i: usize, context: &mut Context<'_>) 
     // What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
     let stays = !packet.is_v4 && (packet::is_link_local(packet.src) || packet::is_link_local(packet.dst));
     match context.view.hop(packet.dst) {
-        None => batch.drop(i, DropReason::NoRoute),
+        None | Some(Hop::Nowhere) => batch.drop(i, DropReason::NoRoute),
         Some(Hop::Port(..)) if stays => batch.drop(i, DropReason::NoRoute),
         Some(Hop::Gateway) => {
             let frame = context.umem.data_mut(&mut batch.frames[i]);
-            let is_answer = answer::echo(frame, &batch.packets[i], context.view);
+            let is_answer = answer::echo(frame, &batch.packets[i]);
             batch.answers[i] = is_answer;
             batch.verdicts[i] =
                 if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
@@ -321,6 +344,11 @@ pub(super) fn route_one(batch: &mut Batch, i: usize, context: &mut Context<'_>) 
 fn check_way(batch: &mut Batch, i: usize, context: &mut Context<'_>, out: PortId, next_hop: Option<Address>) {
     let Some(port) = context.view.port(out) else { return batch.drop(i, DropReason::PortDown) };
     let packet = &batch.packets[i];
+    let is_uplink = port.kind == PortKind::Uplink;
+    // The switch is no router for others: what an uplink brings is for this node.
+    if is_uplink && context.view.port(batch.in_ports[i]).is_some_and(|port| port.kind == PortKind::Uplink) {
+        return batch.drop(i, DropReason::NoRoute);
+    }
     if packet.ttl <= 1 {
         report(batch, i, context, Problem::TimeExceeded);
         return batch.drop(i, DropReason::TtlExceeded);
@@ -329,10 +357,19 @@ fn check_way(batch: &mut Batch, i: usize, context: &mut Context<'_>, out: PortId
         report(batch, i, context, Problem::TooBig(port.mtu));
         return batch.drop(i, DropReason::TooBig);
     }
-    if let Some(mac) = port.mac.or_else(|| context.neighbors.get(out)) {
-        batch.ways[i].mac = mac;
+    let neighbor = next_hop.unwrap_or(packet.dst);
+    let mac = if is_uplink {
+        context.neighbors.on_link(out, neighbor)
     } else {
-        context.speech.ask(out, next_hop.unwrap_or(packet.dst), context.now_ms);
+        port.mac.or_else(|| context.neighbors.get(out))
+    };
+    if let Some(mac) = mac {
+        batch.ways[i].mac = mac;
+    } else if is_uplink {
+        context.speech.ask_on_link(out, neighbor, context.now_ms);
+        batch.drop(i, DropReason::Unresolved);
+    } else {
+        context.speech.ask(out, neighbor, context.now_ms);
         batch.drop(i, DropReason::Unresolved);
     }
 }
@@ -594,8 +631,8 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
             continue;
         }
         *room -= 1;
-        let vlan = context.view.port(out).map_or(0, |port| port.vlan);
-        let src: Mac = context.view.mac;
+        let (vlan, src): (u16, Mac) =
+            context.view.port(out).map_or((0, context.view.mac), |port| (port.vlan, port.own_mac));
         let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], mac, src, vlan);
         batch.verdicts[i] = if fits { Verdict::Forward(out) } else { Verdict::Dropped(DropReason::TooBig) };
     }

@@ -1,5 +1,6 @@
 //! The world: who is behind which port, where addresses lead, and what may pass. Published whole.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -21,8 +22,19 @@ pub struct World {
     pub pods: Vec<PodAttachment>,
     /// The node's own stack, behind a host port.
     pub node: Option<NodeAttachment>,
+    /// Prefixes that only pods of this node have addresses of: what is for them never leaves the node, whether a pod has
+    /// the address or not.
+    pub pod_prefixes: Vec<IpNet>,
     /// Routes to everything else.
     pub routes: Vec<Route>,
+}
+
+impl World {
+    /// What an uplink takes from the kernel: the prefixes of this node's pods, and each pod's addresses.
+    pub fn uplink_prefixes(&self) -> BTreeSet<IpNet> {
+        let addresses = self.pods.iter().flat_map(|pod| &pod.addresses).map(|address| IpNet::from(*address));
+        self.pod_prefixes.iter().map(IpNet::trunc).chain(addresses).collect()
+    }
 }
 
 /// The switch as its pods' gateway.

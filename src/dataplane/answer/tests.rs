@@ -31,7 +31,7 @@ fn view(gateway: &[&str]) -> View {
     };
     let gateway = Gateway { addresses: gateway.iter().map(|text| ip(text)).collect(), ..Gateway::default() };
     let world = World { gateway, pods: vec![pod], ..World::default() };
-    let facts = |kind| PortFacts { kind, vlan: 0, mtu: 1500 };
+    let facts = |kind| PortFacts { kind, vlan: 0, mtu: 1500, mac: None };
     let open = BTreeMap::from([(POD, facts(PortKind::Pod)), (HOST, facts(PortKind::Host))]);
     View::new(&world, Generation(1), &open, 1)
 }
@@ -69,7 +69,7 @@ impl Bench {
     }
 
     fn echo(&mut self) -> bool {
-        echo(self.umem.data_mut(&mut self.frame), &self.packet, &self.view)
+        echo(self.umem.data_mut(&mut self.frame), &self.packet)
     }
 
     fn problem(&mut self, what: Problem) -> bool {
