@@ -168,7 +168,7 @@ fn prepare(open: &mut OpenObject, queues: u16, vlan: u16) -> libbpf_rs::Result<(
             map.set_max_entries(u32::from(queues.max(1)))?;
         } else if prefixes::MAPS.contains(&name.as_str()) {
             map.set_max_entries(UPLINK_PREFIXES_MAX as u32)?;
-        } else if name.ends_with(".rodata") {
+        } else if name.ends_with(".rodata.port") {
             map.set_initial_value(&vlan.to_ne_bytes())?;
         }
     }

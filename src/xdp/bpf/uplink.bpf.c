@@ -73,8 +73,8 @@ struct {
 	__uint(max_entries, 1);
 } prefixes_v6 SEC(".maps");
 
-// The port's 802.1Q identifier, 0 without one. The loader writes it before the program is loaded.
-const volatile __u16 port_vlan = 0;
+// The port's 802.1Q identifier, 0 without one, in a section of its own: the loader writes it before the program is loaded.
+const volatile __u16 port_vlan SEC(".rodata.port") = 0;
 
 // Copies bytes of the frame; not 0 where it has fewer.
 static inline long load(struct xdp_md *frame, __u32 offset, void *to, __u32 bytes)
