@@ -8,8 +8,8 @@ use serde::de::IgnoredAny;
 use toml::Spanned;
 
 use super::{Config, PortConfig};
-use crate::limits::POD_PREFIXES_MAX;
 use crate::control::{Refusal, check_pod, port_spec};
+use crate::limits::POD_PREFIXES_MAX;
 
 /// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]

@@ -47,7 +47,9 @@ impl Core {
             StartError::Setup(format!("the kernel gives no event counter to wake workers with: {error}"))
         })?;
         let questions = Questions::new().map_err(|error| {
-            StartError::Setup(format!("the kernel gives no event counter to ask for neighbours with: {error}"))
+            StartError::Setup(format!(
+                "the kernel gives no event counter to ask for neighbours with: {error}"
+            ))
         })?;
         let conntrack = Conntrack::new(&settings.conntrack, settings.huge_pages).map_err(|error| {
             let flows = settings.conntrack.flows_max;

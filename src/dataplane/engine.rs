@@ -51,7 +51,10 @@ impl OpenPort {
     /// Takes these prefixes, and no others, from the kernel.
     fn take(&mut self, prefixes: &BTreeSet<IpNet>) {
         if let Err(error) = self.program.set_prefixes(prefixes) {
-            tracing::error!(interface = self.interface, "an uplink does not take all that is for its pods: {error}");
+            tracing::error!(
+                interface = self.interface,
+                "an uplink does not take all that is for its pods: {error}"
+            );
         }
     }
 }

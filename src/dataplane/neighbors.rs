@@ -289,7 +289,8 @@ mod tests {
                 let mut seen = 0u32;
                 while !stop.load(Ordering::Relaxed) || seen == 0 {
                     for last in 1..=2u8 {
-                        let found = neighbors.on_links[0].read(PORT, Address::from(last) << 64 | u128::from(last));
+                        let found =
+                            neighbors.on_links[0].read(PORT, Address::from(last) << 64 | u128::from(last));
                         assert!(found.is_none_or(|found| found == mac(last)), "{found:?} for {last}");
                         seen += u32::from(found.is_some());
                     }

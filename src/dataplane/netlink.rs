@@ -210,7 +210,9 @@ mod tests {
         message.header.family = AddressFamily::Inet;
         message.header.ifindex = 7;
         message.header.state = state;
-        message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::Inet([192, 0, 2, 1].into())));
+        message
+            .attributes
+            .push(NeighbourAttribute::Destination(NeighbourAddress::Inet([192, 0, 2, 1].into())));
         message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.to_vec()));
         message
     }
@@ -252,12 +254,10 @@ mod tests {
         let new = RouteNetlinkMessage::NewNeighbour(message(NeighbourState::Reachable, &mac));
         let gone = RouteNetlinkMessage::DelNeighbour(message(NeighbourState::Reachable, &mac));
         let bytes = datagram(vec![new, gone]);
-        let heard = |bytes: &[u8]| messages(bytes).filter_map(|message| said(message.payload)).collect::<Vec<_>>();
+        let heard =
+            |bytes: &[u8]| messages(bytes).filter_map(|message| said(message.payload)).collect::<Vec<_>>();
         let neighbor = (7, IpAddr::from([192, 0, 2, 1]));
-        let all = [
-            News::Is(neighbor, Standing::Confirmed(Mac(mac))),
-            News::Is(neighbor, Standing::Unknown),
-        ];
+        let all = [News::Is(neighbor, Standing::Confirmed(Mac(mac))), News::Is(neighbor, Standing::Unknown)];
         assert_eq!(heard(&bytes), all);
         assert_eq!(heard(&bytes[..bytes.len() - 1]), all[..1]);
         assert_eq!(heard(&[]), []);

@@ -114,7 +114,7 @@ impl Follower {
             }
             if std::mem::take(&mut book.wants_all) {
                 book.unseen = book.known.keys().copied().collect();
-                self.report(self.table.ask_for_all());
+                report(self.table.ask_for_all());
             }
             let mut wanted = Vec::new();
             if ticked.elapsed() >= TICK {
@@ -127,7 +127,7 @@ impl Follower {
                 wanted.extend(book.missed(port, unpack(address)));
             }
             for neighbor in wanted {
-                self.report(self.table.resolve(neighbor));
+                report(self.table.resolve(neighbor));
             }
         }
     }
@@ -135,20 +135,20 @@ impl Follower {
     /// Waits for news, for a question, or so long.
     fn wait(&self, longest: Duration) {
         let questions = &self.shared.questions;
-        let mut fds = [self.table.fd(), questions.bell()]
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let mut fds =
+            [self.table.fd(), questions.bell()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let timeout =
             Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
         // Interrupted, it looks early.
         let _ = poll(&mut fds, Some(&timeout));
         questions.rest();
     }
+}
 
-    /// A request that does not go out is made again: by the next tick, or by the worker that misses somebody.
-    fn report(&self, sent: io::Result<()>) {
-        if let Err(error) = sent {
-            tracing::warn!("the kernel's neighbour table cannot be asked: {error}");
-        }
+/// A request that does not go out is made again: by the next tick, or by the worker that misses somebody.
+fn report(sent: io::Result<()>) {
+    if let Err(error) = sent {
+        tracing::warn!("the kernel's neighbour table cannot be asked: {error}");
     }
 }
 
@@ -195,7 +195,9 @@ impl Book {
                 _ => (None, false),
             };
             if !neighbors.resolve(port, pack(address), mac) {
-                tracing::warn!("there is no place for neighbour {address}: packets to it are dropped as unresolved");
+                tracing::warn!(
+                    "there is no place for neighbour {address}: packets to it are dropped as unresolved"
+                );
             }
             match mac {
                 Some(_) => self.known.insert(neighbor, is_stale),
@@ -270,7 +272,8 @@ mod tests {
         assert_eq!(seen(&neighbors), None);
         for standing in [Standing::Confirmed(mac(1)), Standing::Stale(mac(2)), Standing::Permanent(mac(3))] {
             book.hear(News::Is((7, router), standing), &neighbors);
-            let (Standing::Confirmed(mac) | Standing::Stale(mac) | Standing::Permanent(mac)) = standing else {
+            let (Standing::Confirmed(mac) | Standing::Stale(mac) | Standing::Permanent(mac)) = standing
+            else {
                 unreachable!("the list above has no other")
             };
             assert_eq!(seen(&neighbors), Some(mac));

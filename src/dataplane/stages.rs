@@ -63,11 +63,18 @@ pub(crate) struct Speech {
     pub questions: Vec<(PortId, Address)>,
     /// When a question was last asked, by port.
     asked_ms: Box<[Option<u32>]>,
-    /// Neighbour on an uplink, and when it was asked for last, by a hash of its address.
-    asked_on_links: Box<[Option<((PortId, Address), u32)>]>,
+    /// Neighbours on uplinks that were asked for last, by a hash of the address.
+    asked_on_links: Box<[Option<Asked>]>,
     /// Errors that may still be sent in this second.
     errors_left: u32,
     second: u32,
+}
+
+/// A neighbour on an uplink, and when it was asked for.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    who: (PortId, Address),
+    at_ms: u32,
 }
 
 /// Time between two questions for what is behind a port.
@@ -101,12 +108,12 @@ impl Speech {
     pub(crate) fn ask_on_link(&mut self, port: PortId, address: Address, now_ms: u32) {
         let mixed = (address as u64 ^ (address >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let asked = &mut self.asked_on_links[mixed as usize % ON_LINKS_REMEMBERED];
-        let waits = asked.is_some_and(|(who, asked_ms)| {
-            who == (port, address) && now_ms.wrapping_sub(asked_ms) < ASK_INTERVAL_MS
-        });
+        let who = (port, address);
+        let waits =
+            asked.is_some_and(|asked| asked.who == who && now_ms.wrapping_sub(asked.at_ms) < ASK_INTERVAL_MS);
         if !waits && self.questions.len() < self.questions.capacity() {
-            *asked = Some(((port, address), now_ms));
-            self.questions.push((port, address));
+            *asked = Some(Asked { who, at_ms: now_ms });
+            self.questions.push(who);
         }
     }
 
@@ -176,16 +183,19 @@ fn guard(batch: &mut Batch, context: &Context<'_>) {
             continue;
         }
         let port_id = batch.in_ports[i];
-        let reason = match context.view.port(port_id) {
+        let (reason, learns) = match context.view.port(port_id) {
             // The port was opened a moment ago, and no generation says who is behind it.
-            None => Some(DropReason::Spoofed),
-            Some(port) => guard_packet(&batch.packets[i], port_id, port, context.view),
+            None => (Some(DropReason::Spoofed), false),
+            Some(port) => {
+                let reason = guard_packet(&batch.packets[i], port_id, port, context.view);
+                // On an uplink there are many, and the kernel knows them.
+                (reason, port.kind != PortKind::Uplink)
+            }
         };
         match reason {
             Some(reason) => batch.drop(i, reason),
-            // On an uplink the kernel resolves addresses, which are many.
-            None if context.view.port(port_id).is_some_and(|port| port.kind == PortKind::Uplink) => {}
-            None => context.neighbors.learn(port_id, batch.packets[i].src_mac),
+            None if learns => context.neighbors.learn(port_id, batch.packets[i].src_mac),
+            None => {}
         }
     }
 }

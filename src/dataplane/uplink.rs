@@ -79,7 +79,8 @@ mod tests {
 
     #[test]
     fn prefixes_that_hold_an_address_of_the_node_are_found() {
-        let nets = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<BTreeSet<IpNet>>();
+        let nets =
+            |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<BTreeSet<IpNet>>();
         let node: Vec<IpAddr> = vec!["192.0.2.5".parse().unwrap(), "fd00::5".parse().unwrap()];
         assert_eq!(cut_off(&node, &nets(&["10.0.0.0/8", "fd00:1::/64", "192.0.2.6/32"])), None);
         for wrong in ["192.0.0.0/16", "192.0.2.5/32", "::/0"] {

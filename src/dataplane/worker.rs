@@ -11,7 +11,6 @@ use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::time::Timespec;
 
-use super::{Polling, PortKind};
 use super::answer;
 use super::batch::{Batch, Verdict};
 use super::conntrack::{Conntrack, Tracker};
@@ -20,6 +19,7 @@ use super::neighbors::{Neighbors, Questions};
 use super::stages::{self, Context, Speech};
 use super::stats::WorkerStats;
 use super::view::View;
+use super::{Polling, PortKind};
 use crate::ids::{PortId, WorkerId};
 use crate::limits::{BATCH_FRAMES_MAX, COMMANDS_MAX, PORT_BURST_FRAMES_MAX, PORTS_MAX, RING_SLOTS};
 use crate::xdp::{ClosedQueue, Frame, Kick, PortQueue, Umem};

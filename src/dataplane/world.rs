@@ -89,3 +89,25 @@ pub struct Route {
     /// Router to send to; the destination itself where absent.
     pub next_hop: Option<IpAddr>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::AttachmentId;
+
+    #[test]
+    fn an_uplink_takes_the_pods_prefixes_and_the_addresses_of_pods_elsewhere() {
+        let addresses = ["10.244.1.7", "192.0.2.9", "fd00::7"].map(|text| text.parse().unwrap());
+        let pod = PodAttachment {
+            id: AttachmentId(1),
+            pod: PodName::new("default", "pod"),
+            port: PortId(0),
+            addresses: addresses.to_vec(),
+            mac: None,
+        };
+        let pod_prefixes = vec!["10.244.1.3/24".parse().unwrap()];
+        let world = World { pods: vec![pod], pod_prefixes, ..World::default() };
+        let expected = ["10.244.1.0/24", "10.244.1.7/32", "192.0.2.9/32", "fd00::7/128"];
+        assert_eq!(world.uplink_prefixes(), expected.map(|text| text.parse().unwrap()).into());
+    }
+}

@@ -20,7 +20,8 @@ fn alone() -> Option<MutexGuard<'static, ()>> {
         eprintln!("skipped: PALISADE_SKIP_NETNS=1");
         return None;
     }
-    palisade::lab::require_root().expect("run the netns tests as root, or go without them: PALISADE_SKIP_NETNS=1");
+    palisade::lab::require_root()
+        .expect("run the netns tests as root, or go without them: PALISADE_SKIP_NETNS=1");
     Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -186,7 +187,10 @@ fn a_connection_to_the_node_lives_on_while_its_switch_dies_and_nothing_for_pods_
     // A neighbour that asks who has an address names it: that is for the node, and no packet for a pod.
     assert!(leaked.is_empty(), "{leaked:?} reached the node's stack");
     assert!(heard.iter().any(|line| line.contains("ARP")), "ARP is the kernel's: {heard:?}");
-    assert!(heard.iter().any(|line| line.contains("192.0.2.2.22")), "what is for the node arrives: {heard:?}");
+    assert!(
+        heard.iter().any(|line| line.contains("192.0.2.2.22")),
+        "what is for the node arrives: {heard:?}"
+    );
 
     two.start();
     talk("after the restart");
@@ -212,7 +216,10 @@ fn a_next_hop_that_gets_another_ethernet_address_is_followed() {
     assert!(crosses(one, two));
     // Nobody has sent a packet from the first node's stack: the switch has had the next hop resolved.
     let neighbors = one.own.output("ip neigh show dev up0");
-    assert!(neighbors.contains("192.0.2.2 lladdr") && neighbors.contains("2001:db8:2::2 lladdr"), "{neighbors}");
+    assert!(
+        neighbors.contains("192.0.2.2 lladdr") && neighbors.contains("2001:db8:2::2 lladdr"),
+        "{neighbors}"
+    );
     // Another node takes the place: its switch starts with another NIC.
     two.kill();
     two.own.run("ip link set dev up0 address 02:00:00:00:00:77");

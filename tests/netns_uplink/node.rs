@@ -197,10 +197,10 @@ impl Node {
         );
         for (pod, name) in self.names.iter().enumerate() {
             let [v4, v6] = pod_address(self.number, pod);
-            text += &format!(
+            text.extend([format!(
                 "[[ports]]\nname = \"pod{pod}\"\nkind = \"pod\"\npod = \"default/{name}\"\n\
                  pod_addresses = [\"{v4}\", \"{v6}\"]\n"
-            );
+            )]);
         }
         text
     }
@@ -264,8 +264,8 @@ impl Cluster {
     pub(crate) fn up(names: [&[&'static str]; 2], policies: &str) -> Cluster {
         let directory = std::env::temp_dir().join(format!("palisade-uplink-{}", std::process::id()));
         let [one, two] = names;
-        let mut nodes =
-            [(1, one), (2, two)].map(|(number, names)| Node::new(number, names, directory.join(number.to_string())));
+        let mut nodes = [(1, one), (2, two)]
+            .map(|(number, names)| Node::new(number, names, directory.join(number.to_string())));
         nodes[0].own.run(&format!("ip link add up0 type veth peer name up0 netns {}", nodes[1].own.pid()));
         for node in &mut nodes {
             let [v4, v6] = node_address(node.number);
@@ -295,13 +295,13 @@ impl Cluster {
         for node in &self.nodes {
             for (pod, name) in node.names.iter().enumerate() {
                 let [v4, v6] = pod_address(node.number, pod);
-                text += &format!(
+                text.extend([format!(
                     "---\napiVersion: v1\nkind: Pod\n\
                      metadata: {{name: {name}, namespace: default, labels: {{app: {name}}}}}\n\
                      spec: {{nodeName: node{}, containers: [{{name: c, image: c}}]}}\n\
                      status: {{phase: Running, podIP: \"{v4}\", podIPs: [{{ip: \"{v4}\"}}, {{ip: \"{v6}\"}}]}}\n",
                     node.number
-                );
+                )]);
             }
         }
         let directory = self.directory.join("policy");

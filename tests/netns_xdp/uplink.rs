@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use libbpf_rs::{MapCore, ProgramInput, MapFlags, Object, ObjectBuilder, Xdp, XdpFlags};
+use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput, Xdp, XdpFlags};
 use palisade::xdp::{Interface, Program};
 
 use crate::namespace::{Pod, in_namespace};
@@ -69,8 +69,16 @@ fn an_uplink_takes_what_is_for_pods_and_passes_everything_else() {
         let mut object = loaded(0);
         let (ours, theirs) = (v4([10, 1, 2, 3]), v4([10, 2, 2, 3]));
         // A later fragment has its destination where every packet has it, and so has one with extension headers.
-        let fragment = { let mut packet = ours.clone(); packet[6..8].copy_from_slice(&[0, 99]); packet };
-        let extended = { let mut packet = v6("fd00:1::7"); packet[6] = 44; packet };
+        let fragment = {
+            let mut packet = ours.clone();
+            packet[6..8].copy_from_slice(&[0, 99]);
+            packet
+        };
+        let extended = {
+            let mut packet = v6("fd00:1::7");
+            packet[6] = 44;
+            packet
+        };
         for (what, frame, expected) in [
             ("IPv4 for a pod", ethernet(&[], 0x0800, &ours), XDP_DROP),
             ("its later fragment", ethernet(&[], 0x0800, &fragment), XDP_DROP),
@@ -95,12 +103,28 @@ fn an_uplink_takes_what_is_for_pods_and_passes_everything_else() {
 fn an_uplink_with_a_tag_takes_what_carries_it_too() {
     in_namespace(|| {
         let mut object = loaded(7);
-        for (tags, expected) in
-            [(&[7][..], XDP_DROP), (&[0x6007], XDP_DROP), (&[], XDP_DROP), (&[8], XDP_PASS), (&[0x1007], XDP_DROP)]
-        {
-            assert_eq!(verdict(&mut object, &ethernet(tags, 0x0800, &v4([10, 1, 2, 3]))), expected, "{tags:x?}");
-            assert_eq!(verdict(&mut object, &ethernet(tags, 0x86dd, &v6("fd00:1::7"))), expected, "{tags:x?}");
-            assert_eq!(verdict(&mut object, &ethernet(tags, 0x0800, &v4([10, 2, 2, 3]))), XDP_PASS, "{tags:x?}");
+        for (tags, expected) in [
+            (&[7][..], XDP_DROP),
+            (&[0x6007], XDP_DROP),
+            (&[], XDP_DROP),
+            (&[8], XDP_PASS),
+            (&[0x1007], XDP_DROP),
+        ] {
+            assert_eq!(
+                verdict(&mut object, &ethernet(tags, 0x0800, &v4([10, 1, 2, 3]))),
+                expected,
+                "{tags:x?}"
+            );
+            assert_eq!(
+                verdict(&mut object, &ethernet(tags, 0x86dd, &v6("fd00:1::7"))),
+                expected,
+                "{tags:x?}"
+            );
+            assert_eq!(
+                verdict(&mut object, &ethernet(tags, 0x0800, &v4([10, 2, 2, 3]))),
+                XDP_PASS,
+                "{tags:x?}"
+            );
         }
     });
 }

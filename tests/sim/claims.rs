@@ -574,7 +574,8 @@ fn a_fragment_waits_for_the_first_of_its_datagram_and_then_is_dropped_by_name() 
 fn a_next_hop_that_is_not_known_is_the_kernels_to_resolve_and_nothing_is_learned_from_frames() {
     let mut rig = Rig::new(1, &Setting::open());
     rig.know_router(false);
-    let question = |port| Spec::new(pod_address(0)[0], world_address(1)[0], Transport::Udp { ports: [port, 2] });
+    let question =
+        |port| Spec::new(pod_address(0)[0], world_address(1)[0], Transport::Udp { ports: [port, 2] });
     // The router speaks, to the switch and by ARP: neither makes it known.
     let hello = Transport::Echo { request: true, identifier: 1 };
     assert_eq!(rig.send(UPLINK, &Spec::new(world_address(1)[0], gateway_address()[0], hello)).len(), 1);
@@ -611,7 +612,9 @@ fn each_neighbour_on_the_uplinks_own_link_has_its_own_address() {
     questions.sort();
     assert_eq!(questions, asked, "a second neighbour does not wait for the first");
     for last in [5, 6] {
-        let [(UPLINK, frame)] = &rig.send(A, &to(last))[..] else { panic!("it does not leave by the uplink") };
+        let [(UPLINK, frame)] = &rig.send(A, &to(last))[..] else {
+            panic!("it does not leave by the uplink")
+        };
         assert_eq!((&frame[..6], &frame[6..12]), (&neighbor(last).0[..], &switch_mac(UPLINK)[..]));
     }
 }
