@@ -27,6 +27,8 @@ pub struct SwitchSettings {
     pub fail_open: bool,
     /// Whether the interface of a removed port gets its traffic back. Off: its XDP program stays and drops everything.
     pub detach: bool,
+    /// Prefixes that only pods of this node have addresses of.
+    pub pod_prefixes: Vec<IpNet>,
     /// Routes.
     pub routes: Vec<PortRoute>,
 }

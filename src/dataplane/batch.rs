@@ -72,7 +72,9 @@ pub(crate) struct Way {
     pub out: PortId,
     /// 802.1Q identifier of that port's frames, 0 without.
     pub vlan: u16,
-    /// Ethernet address of what is there, as [`Mac::to_bits`] has it.
+    /// Whether that port is an uplink.
+    pub is_uplink: bool,
+    /// Ethernet address of what is there, as [`crate::net::mac::Mac::to_bits`] has it.
     pub mac: u64,
 }
 
@@ -106,7 +108,7 @@ pub(crate) struct Batch {
 
 impl Batch {
     pub(crate) fn new() -> Batch {
-        let way = Way { out: PortId(0), vlan: 0, mac: 0 };
+        let way = Way { out: PortId(0), vlan: 0, is_uplink: false, mac: 0 };
         Batch {
             frames: Vec::with_capacity(BATCH_FRAMES_MAX),
             in_ports: [PortId(0); BATCH_FRAMES_MAX],

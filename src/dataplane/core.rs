@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use super::conntrack::{Conntrack, Side};
 use super::counters::{Counters, DecisionCount, PortCounters, WorkerCounters};
 use super::fragments::Board;
-use super::neighbors::Neighbors;
+use super::neighbors::{Neighbors, Questions};
 use super::view::{Flow, PortFacts, View};
 use super::worker::{Mailbox, Shared};
 use super::{FlowInfo, PortError, Settings, StartError, World, packet};
@@ -46,6 +46,11 @@ impl Core {
         let mailboxes = mailboxes.map_err(|error| {
             StartError::Setup(format!("the kernel gives no event counter to wake workers with: {error}"))
         })?;
+        let questions = Questions::new().map_err(|error| {
+            StartError::Setup(format!(
+                "the kernel gives no event counter to ask for neighbours with: {error}"
+            ))
+        })?;
         let conntrack = Conntrack::new(&settings.conntrack, settings.huge_pages).map_err(|error| {
             let flows = settings.conntrack.flows_max;
             StartError::Setup(format!(
@@ -58,6 +63,7 @@ impl Core {
             view: ArcSwap::from_pointee(view),
             conntrack,
             neighbors: Neighbors::new(),
+            questions,
             firsts: Board::new(workers),
             start: Instant::now(),
             stopping: false.into(),

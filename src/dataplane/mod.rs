@@ -21,6 +21,11 @@ mod worker;
 mod core;
 mod engine;
 mod flow_table;
+mod uplink;
+
+mod resolver;
+
+mod netlink;
 mod simulation;
 
 mod counters;

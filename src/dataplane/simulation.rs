@@ -2,14 +2,16 @@
 //! and conntrack are those of the real one; threads, interfaces and the clock are the caller's.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::bounded;
 
 use super::core::Core;
+use super::packet::{pack, unpack};
 use super::view::PortFacts;
 use super::worker::{Command, Worker};
-use super::{Counters, FlowInfo, PortError, PortKind, Settings, StartError, World};
+use super::{Counters, FlowInfo, Mac, PortError, PortKind, Settings, StartError, World};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::xdp::{MemoryPeer, Umem};
 
@@ -52,8 +54,17 @@ impl Simulation {
         vlan: Option<u16>,
         mtu: u16,
     ) -> Result<SimulatedPort, PortError> {
+        self.open(PortFacts { kind, vlan: vlan.unwrap_or(0), mtu, mac: None })
+    }
+
+    /// Opens an uplink in memory whose NIC has this Ethernet address.
+    pub fn open_uplink(&mut self, mac: Mac, vlan: Option<u16>, mtu: u16) -> Result<SimulatedPort, PortError> {
+        self.open(PortFacts { kind: PortKind::Uplink, vlan: vlan.unwrap_or(0), mtu, mac: Some(mac) })
+    }
+
+    fn open(&mut self, facts: PortFacts) -> Result<SimulatedPort, PortError> {
         let id = self.core.free_port()?;
-        self.core.add_port(id, PortFacts { kind, vlan: vlan.unwrap_or(0), mtu }, &|_, _| {});
+        self.core.add_port(id, facts, &|_, _| {});
         let mut peers = Vec::new();
         for worker in &mut self.workers {
             let binder = worker.umem().binder();
@@ -81,8 +92,20 @@ impl Simulation {
             worker.obey();
         }
         self.core.remove_port(port, &|_, _| {});
+        self.core.shared.neighbors.forget_link(port);
         self.step();
         Ok(())
+    }
+
+    /// Says what the kernel of a real dataplane would: the Ethernet address of a neighbour on an uplink, or that it has none.
+    pub fn resolve(&mut self, port: PortId, neighbor: IpAddr, mac: Option<Mac>) {
+        self.core.shared.neighbors.resolve(port, pack(neighbor), mac);
+    }
+
+    /// Neighbours on uplinks that workers want resolved, since this was asked last.
+    pub fn questions(&mut self) -> Vec<(PortId, IpAddr)> {
+        let questions = std::iter::from_fn(|| self.core.shared.questions.take());
+        questions.map(|(port, address)| (port, unpack(address))).collect()
     }
 
     /// Publishes a world; each worker sees it from its next step on.

@@ -26,6 +26,7 @@ use super::{DropReason, PortKind};
 use crate::ids::PortId;
 use crate::limits::{ANSWERS_PER_SECOND_MAX, PORTS_MAX};
 use crate::net::flow::Protocol;
+use crate::net::mac::Mac;
 use crate::net::tcp::{self, Flags};
 use crate::xdp::Umem;
 
@@ -63,19 +64,31 @@ pub(crate) struct Speech {
     pub questions: Vec<(PortId, Address)>,
     /// When a question was last asked, by port.
     asked_ms: Box<[Option<u32>]>,
+    /// Neighbours on uplinks that were asked for last, by a hash of the address.
+    asked_on_links: Box<[Option<Asked>]>,
     /// Errors that may still be sent in this second.
     errors_left: u32,
     second: u32,
 }
 
+/// A neighbour on an uplink, and when it was asked for.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    who: (PortId, Address),
+    at_ms: u32,
+}
+
 /// Time between two questions for what is behind a port.
 const ASK_INTERVAL_MS: u32 = 100;
+/// Neighbours on uplinks of which a worker knows when it asked.
+const ON_LINKS_REMEMBERED: usize = 64;
 
 impl Speech {
     pub(crate) fn new() -> Speech {
         Speech {
             questions: Vec::with_capacity(PORTS_MAX),
             asked_ms: vec![None; PORTS_MAX].into(),
+            asked_on_links: vec![None; ON_LINKS_REMEMBERED].into(),
             errors_left: 0,
             second: u32::MAX,
         }
@@ -88,6 +101,20 @@ impl Speech {
         if !waits && self.questions.len() < self.questions.capacity() {
             *asked = Some(now_ms);
             self.questions.push((port, address));
+        }
+    }
+
+    /// Notes that the Ethernet address of a neighbour on an uplink is wanted. Many may be wanted at once: each has its
+    /// own pause, but for those that share a place.
+    pub(crate) fn ask_on_link(&mut self, port: PortId, address: Address, now_ms: u32) {
+        let mixed = (address as u64 ^ (address >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let asked = &mut self.asked_on_links[mixed as usize % ON_LINKS_REMEMBERED];
+        let who = (port, address);
+        let waits =
+            asked.is_some_and(|asked| asked.who == who && now_ms.wrapping_sub(asked.at_ms) < ASK_INTERVAL_MS);
+        if !waits && self.questions.len() < self.questions.capacity() {
+            *asked = Some(Asked { who, at_ms: now_ms });
+            self.questions.push(who);
         }
     }
 
@@ -204,7 +231,7 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
     if packet.vlan != port.vlan {
         return Some(DropReason::Vlan);
     }
-    let is_to_us = packet.dst_bits == view.mac.to_bits();
+    let is_to_us = packet.dst_bits == port.own_mac.to_bits();
     if !is_to_us && !packet.dst_mac().is_group() {
         return Some(DropReason::NotForUs);
     }
@@ -239,6 +266,8 @@ fn serve(batch: &mut Batch, context: &Context<'_>) {
         let packet = &batch.packets[i];
         let Some(port) = context.view.port(batch.in_ports[i]) else { continue };
         let answer = match packet.kind {
+            // The kernel speaks for the NIC, and hears these itself.
+            Kind::Arp | Kind::LinkLocal if port.kind == PortKind::Uplink => Some(false),
             Kind::Arp => answer::arp(context.umem.data_mut(&mut batch.frames[i]), packet, port, context.view),
             Kind::LinkLocal => {
                 answer::link_local(context.umem, &mut batch.frames[i], packet, port, context.view)
@@ -330,9 +359,9 @@ fn follow_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let (packet, track) = (&batch.packets[i], &batch.tracks[i]);
     let entry = context.conntrack.entry(track.slot);
     let hop = entry.hop(entry.sender(track.from_low), context.view.generation);
-    match hop.and_then(|hop| context.view.exit(hop)) {
+    match hop.and_then(|hop| Some((u32::from(hop), context.view.exit(hop)?))) {
         // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
-        Some(exit) if packet.kind == Kind::Flow => leave_by(batch, i, context, exit),
+        Some((number, exit)) if packet.kind == Kind::Flow => leave_by(batch, i, context, number, exit),
         _ => route_known(batch, i, context),
     }
     if batch.is_pending(i) {
@@ -377,34 +406,52 @@ pub(super) fn route_one(batch: &mut Batch, i: usize, context: &mut Context<'_>) 
     // What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
     let stays = !packet.is_v4 && (packet::is_link_local(packet.src) || packet::is_link_local(packet.dst));
     let number = context.view.hop_number(packet.dst);
-    match number.map(|number| context.view.hop_and_exit(number)) {
-        None => batch.drop(i, DropReason::NoRoute),
-        Some((Hop::Port(..), _)) if stays => batch.drop(i, DropReason::NoRoute),
-        Some((Hop::Gateway, _)) => {
+    match number.map(|number| (number, context.view.hop_and_exit(number))) {
+        None | Some((_, (Hop::Nowhere, _))) => batch.drop(i, DropReason::NoRoute),
+        Some((_, (Hop::Port(..), _))) if stays => batch.drop(i, DropReason::NoRoute),
+        Some((_, (Hop::Gateway, _))) => {
             let frame = context.umem.data_mut(&mut batch.frames[i]);
-            let is_answer = answer::echo(frame, &batch.packets[i], context.view);
+            let is_answer = answer::echo(frame, &batch.packets[i]);
             batch.answers[i] = is_answer;
             batch.verdicts[i] =
                 if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
         }
-        Some((Hop::Port(..), exit)) if exit.mtu == 0 => batch.drop(i, DropReason::PortDown),
-        Some((Hop::Port(..), exit)) => leave_by(batch, i, context, exit),
+        Some((_, (Hop::Port(..), exit))) if exit.mtu == 0 => batch.drop(i, DropReason::PortDown),
+        // The switch is no router for others: what an uplink brings is for this node.
+        Some((_, (Hop::Port(..), exit))) if exit.is_uplink && came_by_uplink(batch, i, context) => {
+            batch.drop(i, DropReason::NoRoute);
+        }
+        Some((number, (Hop::Port(..), exit))) => leave_by(batch, i, context, number, exit),
     }
     number
 }
 
+fn came_by_uplink(batch: &Batch, i: usize, context: &Context<'_>) -> bool {
+    context.view.port(batch.in_ports[i]).is_some_and(|port| port.kind == PortKind::Uplink)
+}
+
 /// Notes the way of a packet, if it can go it.
 #[inline(always)]
-fn leave_by(batch: &mut Batch, i: usize, context: &mut Context<'_>, exit: Exit) {
+fn leave_by(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: u32, exit: Exit) {
+    let Exit { mac, out, vlan, is_uplink, .. } = exit;
+    let mac = if mac == 0 { learned(batch, i, context, number, exit) } else { mac };
     let packet = &batch.packets[i];
     if (packet.ttl <= 1) | (packet.ip_bytes() > usize::from(exit.mtu)) {
-        return refuse(batch, i, context, exit);
+        refuse(batch, i, context, exit);
+    } else if mac == 0 {
+        resolve(batch, i, context, number);
     }
-    let mac = if exit.mac == 0 { context.neighbors.bits(exit.out) } else { exit.mac };
-    batch.ways[i] = Way { out: exit.out, vlan: exit.vlan, mac };
-    if mac == 0 {
-        resolve(batch, i, context, exit);
+    batch.ways[i] = Way { out, vlan, is_uplink, mac };
+}
+
+/// The Ethernet address that a packet is to leave to where no pod's is given; zero where it is not known.
+#[inline(never)]
+fn learned(batch: &mut Batch, i: usize, context: &Context<'_>, number: u32, exit: Exit) -> u64 {
+    if !exit.is_uplink {
+        return context.neighbors.bits(exit.out);
     }
+    let neighbor = context.view.neighbor(number, batch.packets[i].dst);
+    neighbor.and_then(|(out, address)| context.neighbors.on_link(out, address)).map_or(0, Mac::to_bits)
 }
 
 /// Tells the sender of a packet that cannot go its way why.
@@ -421,12 +468,15 @@ fn refuse(batch: &mut Batch, i: usize, context: &mut Context<'_>, exit: Exit) {
 
 /// Asks for the Ethernet address that a packet is to leave to.
 #[cold]
-fn resolve(batch: &mut Batch, i: usize, context: &mut Context<'_>, exit: Exit) {
-    let dst = batch.packets[i].dst;
-    let Some(Hop::Port(_, next_hop)) = context.view.hop(dst) else {
+fn resolve(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: u32) {
+    let Some((out, neighbor)) = context.view.neighbor(number, batch.packets[i].dst) else {
         return batch.drop(i, DropReason::NoRoute);
     };
-    context.speech.ask(exit.out, next_hop.unwrap_or(dst), context.now_ms);
+    if context.view.hop_and_exit(number).1.is_uplink {
+        context.speech.ask_on_link(out, neighbor, context.now_ms);
+    } else {
+        context.speech.ask(out, neighbor, context.now_ms);
+    }
     batch.drop(i, DropReason::Unresolved);
 }
 
@@ -673,6 +723,11 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
             continue;
         }
         *room -= 1;
+        let src = if way.is_uplink {
+            context.view.port(out).map_or(src, |port| port.own_mac.to_bits())
+        } else {
+            src
+        };
         let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], way, src);
         batch.verdicts[i] = if fits { Verdict::Forward(out) } else { Verdict::Dropped(DropReason::TooBig) };
     }

@@ -48,6 +48,8 @@ pub(crate) struct PortView {
     pub policing: Policing,
     /// Ethernet address behind it, if given.
     pub mac: Option<Mac>,
+    /// Ethernet address that frames come to and leave from: the switch's, on an uplink the NIC's.
+    pub own_mac: Mac,
     /// First addresses of the pod: IPv6, IPv4. Where it has none, one that no packet of that family has.
     pod_addresses: [Address; 2],
     addresses: [Address; POD_ADDRESSES_MAX],
@@ -62,6 +64,8 @@ const NO_ADDRESSES: [Address; 2] = [from_v4(0), 0];
 pub(crate) enum Hop {
     /// To the switch itself.
     Gateway,
+    /// Among the addresses of this node's pods, and no pod has it.
+    Nowhere,
     /// Out of a port, to a next hop or, with `None`, to the destination itself.
     Port(PortId, Option<Address>),
 }
@@ -77,6 +81,8 @@ pub(crate) struct Exit {
     pub vlan: u16,
     /// Largest IP packet that the port takes; zero where there is no such port.
     pub mtu: u16,
+    /// Whether the port is an uplink.
+    pub is_uplink: bool,
 }
 
 /// One generation.
@@ -108,10 +114,12 @@ pub(crate) struct PortFacts {
     pub kind: PortKind,
     pub vlan: u16,
     pub mtu: u16,
+    /// Of an uplink, the NIC's Ethernet address.
+    pub mac: Option<Mac>,
 }
 
 impl PortView {
-    fn new(facts: PortFacts) -> PortView {
+    fn new(facts: PortFacts, gateway: Mac) -> PortView {
         PortView {
             kind: facts.kind,
             vlan: facts.vlan,
@@ -119,6 +127,7 @@ impl PortView {
             attachment: AttachmentId::NONE,
             policing: if facts.kind == PortKind::Pod { Policing::Closed } else { Policing::None },
             mac: None,
+            own_mac: facts.mac.unwrap_or(gateway),
             pod_addresses: NO_ADDRESSES,
             addresses: [0; POD_ADDRESSES_MAX],
             addresses_len: 0,
@@ -241,6 +250,14 @@ impl View {
         (self.hops[number as usize], self.exits[number as usize])
     }
 
+    /// Who is to be given packets to `destination` that leave by the hop with this number, and behind which port that is.
+    pub(crate) fn neighbor(&self, number: u32, destination: Address) -> Option<(PortId, Address)> {
+        match self.hops[number as usize] {
+            Hop::Port(out, next_hop) => Some((out, next_hop.unwrap_or(destination))),
+            Hop::Gateway | Hop::Nowhere => None,
+        }
+    }
+
     /// How to leave by the hop with this number.
     #[inline]
     pub(crate) fn exit(&self, number: u16) -> Option<Exit> {
@@ -250,15 +267,16 @@ impl View {
     /// The port that an address lies behind.
     pub(crate) fn port_towards(&self, address: Address) -> Option<(PortId, &PortView)> {
         match self.hop(address)? {
-            Hop::Gateway => None,
+            Hop::Gateway | Hop::Nowhere => None,
             Hop::Port(port, _) => self.port(port).map(|view| (port, view)),
         }
     }
 
-    /// Whether an address is the switch's own, or that of a pod or the node behind another port than this.
+    /// Whether an address is the switch's own, one that only a pod of this node may have, or that of a pod or the node
+    /// behind another port than this.
     pub(crate) fn is_elsewhere(&self, address: Address, port: PortId) -> bool {
         match self.hop(address) {
-            Some(Hop::Gateway) => true,
+            Some(Hop::Gateway | Hop::Nowhere) => true,
             Some(Hop::Port(home, _)) if home != port => {
                 self.port(home).is_some_and(|home| home.owns(address))
             }
@@ -404,6 +422,8 @@ fn layout_routes(world: &World) -> (RouteTable, Vec<Hop>) {
     for route in &world.routes {
         prefixes.insert(route.prefix.trunc(), Hop::Port(route.port, route.next_hop.map(pack)));
     }
+    // Over a route to the same prefix: what is for our pods does not leave again by where it came from.
+    prefixes.extend(world.pod_prefixes.iter().map(|prefix| (prefix.trunc(), Hop::Nowhere)));
     for address in &world.gateway.addresses {
         prefixes.insert(IpNet::from(*address), Hop::Gateway);
     }
@@ -424,13 +444,14 @@ fn layout_routes(world: &World) -> (RouteTable, Vec<Hop>) {
 fn layout_exit(hop: &Hop, ports: &[Option<PortView>]) -> Exit {
     let Hop::Port(out, _) = *hop else { return Exit::default() };
     let Some(Some(port)) = ports.get(out.index()) else { return Exit { out, ..Exit::default() } };
-    Exit { mac: port.mac.map_or(0, Mac::to_bits), out, vlan: port.vlan, mtu: port.mtu }
+    let is_uplink = port.kind == PortKind::Uplink;
+    Exit { mac: port.mac.map_or(0, Mac::to_bits), out, vlan: port.vlan, mtu: port.mtu, is_uplink }
 }
 
 fn layout_ports(world: &World, open: &BTreeMap<PortId, PortFacts>) -> Vec<Option<PortView>> {
     let mut ports: Vec<Option<PortView>> = vec![None; PORTS_MAX];
     for (port, facts) in open {
-        ports[port.index()] = Some(PortView::new(*facts));
+        ports[port.index()] = Some(PortView::new(*facts, world.gateway.mac));
     }
     let tables = world.tables.as_deref();
     for pod in &world.pods {

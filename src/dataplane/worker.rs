@@ -11,15 +11,15 @@ use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::time::Timespec;
 
-use super::Polling;
 use super::answer;
 use super::batch::{Batch, Verdict};
 use super::conntrack::{Conntrack, Tracker};
 use super::fragments::{Board, Fragments};
-use super::neighbors::Neighbors;
+use super::neighbors::{Neighbors, Questions};
 use super::stages::{self, Context, Speech};
 use super::stats::WorkerStats;
 use super::view::View;
+use super::{Polling, PortKind};
 use crate::ids::{PortId, WorkerId};
 use crate::limits::{BATCH_FRAMES_MAX, COMMANDS_MAX, PORT_BURST_FRAMES_MAX, PORTS_MAX, RING_SLOTS};
 use crate::xdp::{ClosedQueue, Frame, Kick, PortQueue, Umem};
@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub conntrack: Conntrack,
     /// Ethernet addresses behind the ports.
     pub neighbors: Neighbors,
+    /// Neighbours on uplinks that workers want resolved.
+    pub questions: Questions,
     /// What became of first fragments, for workers that have the later ones.
     pub firsts: Board,
     /// The moment that milliseconds are counted from.
@@ -409,6 +411,10 @@ impl Worker {
     fn ask(&mut self) {
         while let Some((port, address)) = self.speech.questions.pop() {
             let Some(view) = self.view.port(port) else { continue };
+            if view.kind == PortKind::Uplink {
+                self.shared.questions.put(port, address);
+                continue;
+            }
             let Some(place) = self.places[port.index()] else { continue };
             let Some(mut frame) = self.free.pop() else { return };
             let port = &mut self.ports[usize::from(place)];

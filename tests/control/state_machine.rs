@@ -174,8 +174,11 @@ fn a_port_that_does_not_close_stays_in_the_world() {
 fn a_route_holds_while_its_port_is_open() {
     let routes =
         vec![PortRoute { prefix: "0.0.0.0/0".parse().unwrap(), port: "up".to_owned(), next_hop: None }];
-    let (engine, switch) = switch(SwitchSettings { routes, ..SwitchSettings::default() });
+    let pod_prefixes = vec!["10.244.1.0/24".parse().unwrap()];
+    let settings = SwitchSettings { routes, pod_prefixes: pod_prefixes.clone(), ..SwitchSettings::default() };
+    let (engine, switch) = switch(settings);
     assert!(engine.world().routes.is_empty());
+    assert_eq!(engine.world().pod_prefixes, pod_prefixes, "known before the first port opens");
     switch.put_port("first", &pod_port()).unwrap();
     switch.put_port("up", &PortRequest { kind: PortKind::Uplink, ..pod_port() }).unwrap();
     assert_eq!(engine.world().routes[0].port, PortId(1));
