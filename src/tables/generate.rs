@@ -25,7 +25,7 @@ pub(super) fn rule_tables() -> impl Strategy<Value = RuleTables> {
     let pods = vec((vec(address(), 0..3), 0..ACLS, 0..ACLS), 0..8);
     (rows, acls, prefixes, pods).prop_map(|(rows, acls, prefixes, pods)| RuleTables {
         rules: (0..RULES).map(|i| (RuleId(i), origin(i))).collect(),
-        prefixes,
+        prefixes: prefixes.into(),
         rows: (0..).map(RowId).zip(rows).collect(),
         acls: (0..).map(AclId).zip(acls).collect(),
         pods: (0..)

@@ -11,6 +11,9 @@
 mod decision;
 mod row;
 mod rule_tables;
+mod shared_map;
+
+mod references;
 
 mod canonical;
 
@@ -39,6 +42,8 @@ mod generate;
 pub use classifier::{Classifier, Judgement, PodAcls, Question};
 pub use decision::{Decision, Direction, PolicyKind, PolicyRef, RuleOrigin, Verdict};
 pub use prefix_table::PrefixTable;
+pub use references::References;
 pub use route::RouteTable;
 pub use row::{PortSpan, Row};
 pub use rule_tables::{Acl, FORMAT_VERSION, PodName, PodPolicy, RuleTables, TablesDiff, TablesError};
+pub use shared_map::SharedMap;
