@@ -387,7 +387,8 @@ fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         track.fate = Fate::New;
         return;
     }
-    if entry.judged() >= context.view.generation {
+    // The flow's ends lie behind the ports that the packet came from and goes to.
+    if entry.judged() >= context.view.judged_since(batch.in_ports[i], batch.ways[i].out) {
         track.fate = Fate::Known;
         return;
     }
@@ -401,10 +402,12 @@ fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         track.fate = Fate::New;
         return;
     }
-    let reason = match (view.port_towards(flow.src), view.port_towards(flow.dst)) {
-        (Some((_, from)), Some((_, to))) => view.judge(&flow, from, to, context.worker),
+    // What stays allowed has been counted when it was entered.
+    let judge = |counted_by| match (view.port_towards(flow.src), view.port_towards(flow.dst)) {
+        (Some((_, from)), Some((_, to))) => view.judge(&flow, from, to, counted_by),
         _ => Some(DropReason::NoRoute),
     };
+    let reason = judge(None).and_then(|_| judge(Some(context.worker)));
     match reason {
         None => {
             entry.set_judged(view.generation);
@@ -471,7 +474,7 @@ fn open(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     else {
         return batch.drop(i, DropReason::NoRoute);
     };
-    if let Some(reason) = view.judge(&flow, from, to, context.worker) {
+    if let Some(reason) = view.judge(&flow, from, to, Some(context.worker)) {
         return batch.drop(i, reason);
     }
     let new = NewFlow {

@@ -25,6 +25,18 @@ pub struct World {
     pub routes: Vec<Route>,
 }
 
+impl World {
+    /// Whether the two differ in nothing but rule tables.
+    pub(crate) fn is_laid_out_as(&self, other: &World) -> bool {
+        let World { tables: _, fail_open, gateway, pods, node, routes } = self;
+        *fail_open == other.fail_open
+            && *gateway == other.gateway
+            && *pods == other.pods
+            && *node == other.node
+            && *routes == other.routes
+    }
+}
+
 /// The switch as its pods' gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gateway {

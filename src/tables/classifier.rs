@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use super::acl_matrix::{AclMatrix, NOWHERE};
 use super::pod_index::PodIndex;
 use super::row_store::{self, RowStore};
@@ -119,6 +121,11 @@ impl Classifier {
     #[inline]
     pub fn class_v6(&self, address: u128) -> ClassId {
         self.classes.lookup_v6(address).map_or(ClassId::WORLD, ClassId)
+    }
+
+    /// The class of those addresses of `prefix` that no longer prefix covers.
+    pub(super) fn class_covering(&self, prefix: IpNet) -> ClassId {
+        self.classes.covering(prefix).map_or(ClassId::WORLD, ClassId)
     }
 
     /// What table `acl` decides on a flow whose other end has `class`.

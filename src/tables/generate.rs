@@ -18,7 +18,7 @@ const ACLS: u32 = 4;
 const CLASSES: u32 = 6;
 
 /// Tables that pass their check.
-pub(super) fn rule_tables() -> impl Strategy<Value = RuleTables> {
+pub(crate) fn rule_tables() -> impl Strategy<Value = RuleTables> {
     let rows = vec(row(12), ROWS as usize);
     let acls = vec(acl(), ACLS as usize);
     let prefixes = btree_map(prefix(), (0..CLASSES).prop_map(class), 0..40);
@@ -37,7 +37,7 @@ pub(super) fn rule_tables() -> impl Strategy<Value = RuleTables> {
 }
 
 /// A flow between addresses that the tables may name.
-pub(super) fn flow() -> impl Strategy<Value = FlowKey> {
+pub(crate) fn flow() -> impl Strategy<Value = FlowKey> {
     (address(), address(), protocol(), port(), port()).prop_map(
         |(src, other, protocol, src_port, dst_port)| {
             let dst = match (src, other) {

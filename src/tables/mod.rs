@@ -20,6 +20,8 @@ mod canonical;
 // The document laid out for look-up, from the whole to its parts.
 mod classifier;
 
+mod impact;
+
 mod pod_index;
 
 mod acl_matrix;
@@ -37,10 +39,11 @@ mod prefix_set;
 mod arena;
 
 #[cfg(test)]
-mod generate;
+pub(crate) mod generate;
 
 pub use classifier::{Classifier, Judgement, PodAcls, Question};
 pub use decision::{Decision, Direction, PolicyKind, PolicyRef, RuleOrigin, Verdict};
+pub use impact::Impact;
 pub use prefix_table::PrefixTable;
 pub use references::References;
 pub use route::RouteTable;
