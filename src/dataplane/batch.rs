@@ -29,8 +29,6 @@ pub(crate) enum Verdict {
 pub(crate) enum Fate {
     /// Of a flow that this generation, or a later one, has judged.
     Known,
-    /// Of a flow that an earlier generation has judged: to be judged again.
-    Stale,
     /// Of an ended connection, opening the next one on the same ports.
     Reopen,
     /// Of no flow yet.

@@ -28,7 +28,6 @@ pub(super) struct Core {
 
 struct State {
     world: Arc<World>,
-    generation: Generation,
     ports: BTreeMap<PortId, PortFacts>,
     /// Decisions taken under generations that nobody judges by any more.
     decisions: BTreeMap<(RuleOrigin, Verdict), u64>,
@@ -69,8 +68,7 @@ impl Core {
             stopping: false.into(),
             mailboxes,
         };
-        let state =
-            State { world, generation: Generation(0), ports: BTreeMap::new(), decisions: BTreeMap::new() };
+        let state = State { world, ports: BTreeMap::new(), decisions: BTreeMap::new() };
         Ok(Core { shared: Arc::new(shared), cores: settings.cores.clone(), state: Mutex::new(state) })
     }
 
@@ -110,27 +108,30 @@ impl Core {
 
     fn publish_changed(&self, state: &mut State, wait: &dyn Fn(&Core, Generation)) {
         let world = state.world.clone();
-        self.publish_in(state, world, wait);
+        self.publish_in(state, world, false, wait);
     }
 
     pub(super) fn publish(&self, world: World, wait: &dyn Fn(&Core, Generation)) -> Generation {
-        self.publish_in(&mut self.state(), Arc::new(world), wait)
+        self.publish_in(&mut self.state(), Arc::new(world), true, wait)
     }
 
     fn publish_in(
         &self,
         state: &mut State,
         world: Arc<World>,
+        same_ports: bool,
         wait: &dyn Fn(&Core, Generation),
     ) -> Generation {
-        let generation = Generation(state.generation.0 + 1);
-        let view = View::new(&world, generation, &state.ports, self.workers());
+        let before = self.shared.view.load();
+        let view = before.next(&state.world, &world, &state.ports, same_ports, self.workers());
+        let (generation, rules) = (view.generation, view.rules().cloned());
         let old = self.shared.view.swap(Arc::new(view));
         state.world = world;
-        state.generation = generation;
         wait(self, generation);
-        for count in old.decisions() {
-            *state.decisions.entry((count.origin, count.verdict)).or_default() += count.packets;
+        if let Some(left) = old.rules() {
+            left.for_each_count_left(rules.as_deref(), |origin, verdict, packets| {
+                *state.decisions.entry((origin.clone(), verdict)).or_default() += packets;
+            });
         }
         generation
     }
@@ -181,8 +182,10 @@ impl Core {
             counters.workers.insert(WorkerId(worker as u16), worker_counters);
         }
         let mut decisions = state.decisions.clone();
-        for count in self.shared.view.load().decisions() {
-            *decisions.entry((count.origin, count.verdict)).or_default() += count.packets;
+        if let Some(rules) = self.shared.view.load().rules() {
+            rules.for_each_count(|origin, verdict, packets| {
+                *decisions.entry((origin.clone(), verdict)).or_default() += packets;
+            });
         }
         counters.decisions = decisions
             .into_iter()

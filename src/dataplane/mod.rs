@@ -10,9 +10,11 @@ mod answer;
 mod batch;
 mod conntrack;
 mod fragments;
+mod hits;
 mod neighbors;
 mod packet;
 mod rewrite;
+mod rules;
 mod view;
 
 mod stats;

@@ -332,41 +332,50 @@ fn route_and_follow(batch: &mut Batch, context: &mut Context<'_>) {
     batch.has_new = false;
     for i in 0..batch.len() {
         if batch.is_pending(i) {
-            find(batch, i, context);
-            match batch.tracks[i].fate {
-                Fate::Known => follow_known(batch, i, context),
-                _ => follow_other(batch, i, context),
+            let track = &mut batch.tracks[i];
+            match context.conntrack.find(&track.key, track.hash, track.candidate) {
+                Some(slot) => {
+                    track.slot = slot;
+                    follow_known(batch, i, context);
+                }
+                None => route_new(batch, i, context),
             }
         }
-    }
-}
-
-#[inline(always)]
-fn find(batch: &mut Batch, i: usize, context: &Context<'_>) {
-    let track = &mut batch.tracks[i];
-    track.fate = Fate::New;
-    if let Some(slot) = context.conntrack.find(&track.key, track.hash, track.candidate) {
-        let entry = context.conntrack.entry(slot);
-        track.slot = slot;
-        // Another worker may be a generation ahead: what it has judged is not judged by the earlier one again.
-        track.fate = if entry.judged() >= context.view.generation { Fate::Known } else { Fate::Stale };
     }
 }
 
 /// A packet of a flow that has been judged: its flow remembers the way.
 #[inline(always)]
 fn follow_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    let (packet, track) = (&batch.packets[i], &batch.tracks[i]);
+    let (view, packet, track) = (context.view, &batch.packets[i], &mut batch.tracks[i]);
+    track.fate = Fate::Known;
     let entry = context.conntrack.entry(track.slot);
-    let hop = entry.hop(entry.sender(track.from_low), context.view.generation);
-    match hop.and_then(|hop| Some((u32::from(hop), context.view.exit(hop)?))) {
+    let hop = entry.hop(entry.sender(track.from_low), view.laid_out);
+    match hop.and_then(|hop| Some((u32::from(hop), view.exit(hop)?))) {
         // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
         Some((number, exit)) if packet.kind == Kind::Flow => leave_by(batch, i, context, number, exit),
         _ => route_known(batch, i, context),
     }
-    if batch.is_pending(i) {
+    // Another worker may be a generation ahead: what it has judged is not judged by the earlier one again.
+    if entry.judged() < view.generation && batch.is_pending(i) {
+        // The flow's ends lie behind the ports that the packet came from and goes to.
+        if entry.judged() >= view.judged_since(batch.in_ports[i], batch.ways[i].out) {
+            entry.set_judged(view.generation);
+        } else {
+            judge_again(batch, i, context);
+        }
+    }
+    if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
         follow(batch, i, context);
     }
+}
+
+/// A packet of a new flow waits for the next stage.
+#[inline(never)]
+fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    batch.tracks[i].fate = Fate::New;
+    route_one(batch, i, context);
+    batch.has_new |= batch.is_pending(i);
 }
 
 /// Looks up the way of a known flow's packet, and lets the flow remember it.
@@ -379,24 +388,7 @@ fn route_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         && batch.is_pending(i)
     {
         let entry = context.conntrack.entry(track.slot);
-        entry.remember_hop(entry.sender(track.from_low), hop, context.view.generation);
-    }
-}
-
-/// A packet of a new flow waits for the next stage; one of a flow that an earlier generation has judged is judged again.
-#[inline(never)]
-fn follow_other(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    route_one(batch, i, context);
-    if !batch.is_pending(i) {
-        return;
-    }
-    if batch.tracks[i].fate == Fate::Stale {
-        judge_again(batch, i, context);
-    }
-    match batch.tracks[i].fate {
-        Fate::Known if batch.is_pending(i) => follow(batch, i, context),
-        Fate::New => batch.has_new = true,
-        _ => {}
+        entry.remember_hop(entry.sender(track.from_low), hop, context.view.laid_out);
     }
 }
 
@@ -505,18 +497,10 @@ fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
 }
 
 /// Judges a flow that an earlier generation has judged, from its original direction.
+#[inline(never)]
 fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
-    // Earlier packets of this batch may have asked: then it is known, or gone.
-    if !entry.is(&track.key) {
-        track.fate = Fate::New;
-        return;
-    }
-    if entry.judged() >= context.view.generation {
-        track.fate = Fate::Known;
-        return;
-    }
     let opened_by_low = entry.sender(true) == Side::Initiator;
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
@@ -525,17 +509,17 @@ fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         // One of its ends is somebody else by now, who inherits nothing.
         context.conntrack.remove(track.slot, context.tracker);
         track.fate = Fate::New;
+        batch.has_new = true;
         return;
     }
-    let reason = match (view.port_towards(flow.src), view.port_towards(flow.dst)) {
-        (Some((_, from)), Some((_, to))) => view.judge(&flow, from, to, context.worker),
+    // What stays allowed has been counted when it was entered.
+    let judge = |counted_by| match (view.port_towards(flow.src), view.port_towards(flow.dst)) {
+        (Some((_, from)), Some((_, to))) => view.judge(&flow, from, to, counted_by),
         _ => Some(DropReason::NoRoute),
     };
+    let reason = judge(None).and_then(|_| judge(Some(context.worker)));
     match reason {
-        None => {
-            entry.set_judged(view.generation);
-            track.fate = Fate::Known;
-        }
+        None => entry.set_judged(view.generation),
         Some(reason) => {
             context.conntrack.remove(track.slot, context.tracker);
             batch.drop(i, reason);
@@ -598,7 +582,7 @@ fn open(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     else {
         return batch.drop(i, DropReason::NoRoute);
     };
-    if let Some(reason) = view.judge(&flow, from, to, context.worker) {
+    if let Some(reason) = view.judge(&flow, from, to, Some(context.worker)) {
         return batch.drop(i, reason);
     }
     let new = NewFlow {

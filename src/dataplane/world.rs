@@ -35,6 +35,17 @@ impl World {
         let addresses = self.pods.iter().flat_map(|pod| &pod.addresses).map(|address| IpNet::from(*address));
         self.pod_prefixes.iter().map(IpNet::trunc).chain(addresses).collect()
     }
+
+    /// Whether the two differ in nothing but rule tables.
+    pub(crate) fn is_laid_out_as(&self, other: &World) -> bool {
+        let World { tables: _, fail_open, gateway, pods, node, routes, pod_prefixes } = self;
+        *fail_open == other.fail_open
+            && *gateway == other.gateway
+            && *pods == other.pods
+            && *node == other.node
+            && *routes == other.routes
+            && *pod_prefixes == other.pod_prefixes
+    }
 }
 
 /// The switch as its pods' gateway.

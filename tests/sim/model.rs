@@ -267,10 +267,13 @@ impl Model {
             let (Way::Port(from), Way::Port(to)) = (self.way(key.src), self.way(key.dst)) else {
                 unreachable!("no flow is with the gateway");
             };
+            let counted = self.decisions.clone();
             if let Some(reason) = self.judge(&key, from, to) {
                 self.flows.remove(number);
                 return Some(reason);
             }
+            // What stays allowed is not counted again.
+            self.decisions = counted;
             self.flows[number].generation = self.generation;
         }
         if is_error {
