@@ -17,6 +17,9 @@ mod template;
 
 mod source;
 
+mod pcap;
+mod replay;
+
 mod clock;
 mod pace;
 mod wire;
@@ -28,6 +31,7 @@ mod tracker;
 
 mod receiver;
 
+mod neighbor;
 mod place;
 
 mod session;
@@ -41,8 +45,10 @@ mod error;
 pub use error::PktgenError;
 pub use flows::{Distribution, FlowSpace};
 pub use pace::Rate;
+pub use pcap::Recording;
 pub use place::Place;
 pub use receiver::Measured;
+pub use replay::Replay;
 pub use report::Report;
 pub use sender::Sent;
 pub use session::{Content, Receive, Session, Setup, Trial};

@@ -1,7 +1,9 @@
 //! When frames are due: open loop, whatever becomes of them.
 
+use std::str::FromStr;
+
 /// Nanoseconds of a second.
-pub(super) const SECOND_NS: f64 = 1e9;
+const SECOND_NS: f64 = 1e9;
 
 /// How fast to send.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -10,6 +12,31 @@ pub enum Rate {
     Max,
     /// Frames a second.
     PerSecond(f64),
+    /// As a recording was recorded.
+    Recorded,
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Rate, String> {
+        let lower = text.to_ascii_lowercase();
+        match lower.as_str() {
+            "max" => return Ok(Rate::Max),
+            "recorded" => return Ok(Rate::Recorded),
+            _ => (),
+        }
+        let number = lower.strip_suffix("pps").unwrap_or(&lower).trim_end();
+        let (number, unit) = match number.split_at_checked(number.len().saturating_sub(1)) {
+            Some((number, "k")) => (number, 1e3),
+            Some((number, "m")) => (number, 1e6),
+            _ => (number, 1.0),
+        };
+        match number.trim_end().parse::<f64>() {
+            Ok(number) if number > 0.0 && number.is_finite() => Ok(Rate::PerSecond(number * unit)),
+            _ => Err(format!("{text:?} is not a rate: write 1000, 500kpps, 1.2mpps, max or recorded")),
+        }
+    }
 }
 
 /// When the frames of one run are due.
@@ -24,12 +51,9 @@ pub(super) enum Pace {
 }
 
 impl Pace {
-    /// This generator's share of a rate.
-    pub(super) fn of(rate: Rate, generators: u32) -> Pace {
-        match rate {
-            Rate::Max => Pace::Max,
-            Rate::PerSecond(frames) => Pace::Every(SECOND_NS * f64::from(generators) / frames),
-        }
+    /// The share of a rate, frames a second, that each of several generators has.
+    pub(super) fn of(rate: f64, generators: usize) -> Pace {
+        Pace::Every(SECOND_NS * generators as f64 / rate)
     }
 
     /// Frames that are due after `elapsed_ns`, those counted that were sent. Of a recording, at most one more round than
@@ -72,11 +96,30 @@ mod tests {
 
     #[test]
     fn a_rate_makes_so_many_frames_due_in_a_second_and_two_generators_share_it() {
-        let pace = Pace::of(Rate::PerSecond(1000.0), 1);
+        let pace = Pace::of(1000.0, 1);
         assert_eq!((pace.due(0, 0), pace.due(999_999_999, 0)), (1, 1000));
-        assert_eq!(Pace::of(Rate::PerSecond(1000.0), 2).due(999_999_999, 0), 500);
+        assert_eq!(Pace::of(1000.0, 2).due(999_999_999, 0), 500);
         assert_eq!((pace.when(0), pace.when(10)), (0, 10_000_000));
-        assert_eq!(Pace::of(Rate::Max, 1).due(0, 7), u64::MAX);
+        assert_eq!(Pace::Max.due(0, 7), u64::MAX);
+    }
+
+    #[test]
+    fn rates_are_read_with_their_units() {
+        let rates = [
+            ("1000", 1e3),
+            ("500kpps", 5e5),
+            ("1.2mpps", 1.2e6),
+            ("1 MPPS", 1e6),
+            ("7pps", 7.0),
+            ("2m", 2e6),
+        ];
+        for (text, rate) in rates {
+            assert_eq!(text.parse(), Ok(Rate::PerSecond(rate)));
+        }
+        assert_eq!(("max".parse(), "recorded".parse()), (Ok(Rate::Max), Ok(Rate::Recorded)));
+        for text in ["", "pps", "0", "-1", "fast", "k", "inf", "1gpps"] {
+            assert!(text.parse::<Rate>().is_err(), "{text}");
+        }
     }
 
     #[test]

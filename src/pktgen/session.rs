@@ -1,6 +1,7 @@
 //! What is open for a measurement, and single trials on it.
 
 use std::panic::resume_unwind;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,8 +9,10 @@ use std::time::{Duration, Instant};
 use super::clock::pin;
 use super::flows::Share;
 use super::pace::{Pace, Rate};
+use super::pcap::Recording;
 use super::place::{Attached, Place, open_receivers, open_senders};
 use super::receiver::{self, Measured};
+use super::replay::{Replay, Replayed};
 use super::sender::{self, Sent, Until};
 use super::size::FCS_BYTES;
 use super::source::{Generated, Source};
@@ -40,6 +43,8 @@ pub enum Receive {
 pub enum Content {
     /// Frames made up.
     Generated(Traffic),
+    /// Frames recorded, sent again.
+    Replay(Replay),
 }
 
 /// What a session is to open.
@@ -64,6 +69,9 @@ pub struct Session {
     lanes: Vec<Lane>,
     receiver: Receiver,
     flows: u32,
+    /// Frames of a trial at most.
+    frames: u64,
+    recorded: Option<Arc<Recording>>,
     cores: Vec<usize>,
 }
 
@@ -75,6 +83,7 @@ struct Lane {
 
 enum AnySource {
     Generated(Generated),
+    Replayed(Replayed),
 }
 
 enum Receiver {
@@ -90,7 +99,7 @@ enum Receiver {
 /// What one trial came to.
 #[derive(Debug, Clone)]
 pub struct Trial {
-    /// Rate asked for, frames a second; `None` for as fast as it goes.
+    /// Rate asked for, frames a second; `None` for as fast as it goes, and as recorded.
     pub rate: Option<f64>,
     /// What was sent.
     pub sent: Sent,
@@ -166,16 +175,28 @@ impl Session {
         let of = wires.len() as u32;
         let lane = |(wire, number)| Lane::new(wire, content, stamped, Share { number, of });
         let lanes = wires.into_iter().zip(0..).map(lane).collect::<Result<_, _>>()?;
-        let Content::Generated(traffic) = content;
-        Ok(Session { lanes, receiver, flows: traffic.flows, cores })
+        let (flows, frames, recorded) = match content {
+            Content::Generated(traffic) => (traffic.flows, u64::MAX, None),
+            Content::Replay(replay) => (1, replay.frames(), Some(replay.recording.clone())),
+        };
+        Ok(Session { lanes, receiver, flows, frames, recorded, cores })
     }
 
     /// Sends at one rate for one time, waits for what is still under way, and counts. Ends early when `stop` is set.
     pub fn trial(&mut self, rate: Rate, time: Duration, stop: &AtomicBool) -> Result<Trial, PktgenError> {
-        let Session { lanes, receiver, flows, cores } = self;
-        let until = Until { elapsed_ns: time.as_nanos() as u64, frames: u64::MAX };
+        let Session { lanes, receiver, flows, frames, recorded, cores } = self;
+        let until = Until { elapsed_ns: time.as_nanos() as u64, frames: *frames };
+        let pace = match (rate, recorded) {
+            (Rate::Recorded, Some(recording)) => Pace::Recorded(recording.times().into()),
+            (Rate::Recorded, None) => {
+                let sentence = "generated frames have no recorded speed: give --rate";
+                return Err(PktgenError::Traffic(sentence.to_owned()));
+            }
+            (Rate::Max, _) => Pace::Max,
+            (Rate::PerSecond(rate), _) => Pace::of(rate, lanes.len()),
+        };
         let receiving_core = cores.get(lanes.len()).copied();
-        let mut send = || send_all(lanes, rate, until, cores, stop);
+        let mut send = || send_all(lanes, &pace, until, cores, stop);
         let (sent, received) = match receiver {
             Receiver::Nothing => (send()?, None),
             Receiver::Count(counter) => {
@@ -194,7 +215,7 @@ impl Session {
         };
         let new_flows = lanes.iter().map(|lane| lane.source.opened()).sum();
         let rate = match rate {
-            Rate::Max => None,
+            Rate::Max | Rate::Recorded => None,
             Rate::PerSecond(rate) => Some(rate),
         };
         Ok(Trial { rate, sent, new_flows, received })
@@ -224,6 +245,15 @@ impl Lane {
     fn new(wire: Wire, content: &Content, stamped: bool, share: Share) -> Result<Lane, PktgenError> {
         let source = match content {
             Content::Generated(traffic) => AnySource::Generated(Generated::new(traffic, stamped, share)?),
+            Content::Replay(_) if share.of > 1 => {
+                let sentence = "a recording is sent in its order, by one queue: leave --queues out";
+                return Err(PktgenError::Traffic(sentence.to_owned()));
+            }
+            Content::Replay(_) if stamped => {
+                let sentence = "recorded frames do not tell when they were sent: --receive count counts them";
+                return Err(PktgenError::Traffic(sentence.to_owned()));
+            }
+            Content::Replay(replay) => AnySource::Replayed(Replayed::new(replay)),
         };
         Ok(Lane { wire, source })
     }
@@ -234,12 +264,14 @@ impl Source for AnySource {
     fn next(&mut self, now_ns: u64) -> &[u8] {
         match self {
             AnySource::Generated(generated) => generated.next(now_ns),
+            AnySource::Replayed(replayed) => replayed.next(now_ns),
         }
     }
 
     fn start(&mut self, now_ns: u64) {
         match self {
             AnySource::Generated(generated) => generated.start(now_ns),
+            AnySource::Replayed(replayed) => replayed.start(now_ns),
         }
     }
 }
@@ -248,19 +280,25 @@ impl AnySource {
     fn opened(&self) -> u64 {
         match self {
             AnySource::Generated(generated) => generated.opened(),
+            AnySource::Replayed(_) => 0,
         }
     }
 }
 
 /// Fails where a frame is larger than the sending interface lets pass.
 fn check_mtu(setup: &Setup) -> Result<(), PktgenError> {
-    let Content::Generated(traffic) = &setup.content;
-    let largest = traffic.sizes(setup.receive == Receive::Measure).into_iter().max().unwrap_or(0);
+    let (largest, vlan) = match &setup.content {
+        Content::Generated(traffic) => {
+            let sizes = traffic.sizes(setup.receive == Receive::Measure);
+            (sizes.into_iter().max().unwrap_or(0), traffic.vlan)
+        }
+        Content::Replay(replay) => (replay.recording.largest() + FCS_BYTES, Some(1)),
+    };
     let mtu = setup.tx.find()?.mtu as usize;
-    let most = mtu + ethernet::bytes_with(traffic.vlan.unwrap_or(0)) + FCS_BYTES;
+    let most = mtu + ethernet::bytes_with(vlan.unwrap_or(0)) + FCS_BYTES;
     if largest > most {
         return Err(PktgenError::Traffic(format!(
-            "frames of {largest} bytes do not pass {}, whose MTU is {mtu}: --size is at most {most}",
+            "frames of {largest} bytes do not pass {}, whose MTU is {mtu}: {most} are the most",
             setup.tx
         )));
     }
@@ -270,18 +308,17 @@ fn check_mtu(setup: &Setup) -> Result<(), PktgenError> {
 /// Lets every lane send on a thread of its own.
 fn send_all(
     lanes: &mut [Lane],
-    rate: Rate,
+    pace: &Pace,
     until: Until,
     cores: &[usize],
     stop: &AtomicBool,
 ) -> Result<Sent, PktgenError> {
-    let pace = Pace::of(rate, lanes.len() as u32);
     thread::scope(|scope| {
         let threads: Vec<_> = lanes
             .iter_mut()
             .enumerate()
             .map(|(number, lane)| {
-                let (pace, core) = (&pace, cores.get(number).copied());
+                let core = cores.get(number).copied();
                 scope.spawn(move || {
                     pin(core)?;
                     sender::send(&mut lane.wire, &mut lane.source, pace, until, stop)
