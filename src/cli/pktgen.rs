@@ -16,8 +16,8 @@ use super::{Failure, Output, output};
 use crate::net::mac::Mac;
 use crate::net::tcp::Flags;
 use crate::pktgen::{
-    Content, Distribution, FlowSpace, FrameSize, Kind, PktgenError, Place, Rate, Receive, Recording, Replay,
-    Report, Session, Setup, Traffic, ndr,
+    ConnectionReport, Connections, Content, Dialogue, Distribution, FlowSpace, FrameSize, Kind, PktgenError,
+    Place, Rate, Receive, Recording, Replay, Report, Session, Setup, Traffic, ndr,
 };
 
 mod print;
@@ -33,6 +33,7 @@ Examples:
   palisade pktgen --tx eth0@pod1 --rx eth0@pod2 --src 10.0.0.1 --dst 10.0.0.2 --receive count \\
       --flows 10000 --size imix --rate max --cores 1
   palisade pktgen --tx eth0@pod1 --rx eth0@pod2 --src 10.0.0.1 --dst 10.0.0.2 --ndr --loss 0.001
+  palisade pktgen --tx eth0@pod1 --rx eth0@pod2 --src 10.0.0.1 --dst 10.0.0.2 --connections --rate 20000
   palisade pktgen --tx eth0@pod1 --replay trace.pcap --rate recorded
 
 A receiver that counts is an XDP program and costs next to nothing; one that measures is a thread, and tells
@@ -55,7 +56,13 @@ pub(super) struct PktgenArguments {
     /// Rounds through the recording; 0 for as many as there is time for
     #[arg(long, value_name = "N", default_value_t = 1, requires = "replay")]
     rounds: u64,
-    /// Frames a second: 1000, 500kpps, 1.2mpps; max for as fast as it goes; recorded for a recording's own times
+    /// Open and close whole TCP connections at --rate instead, generated at both ends
+    #[arg(long, requires = "rx", conflicts_with_all = ["replay", "ndr", "receive", "queues"])]
+    connections: bool,
+    /// Most connections at a time
+    #[arg(long, value_name = "N", default_value_t = 1000, requires = "connections")]
+    concurrent: u32,
+    /// Frames, or connections, a second: 1000, 500kpps, 1.2mpps; max for as fast as it goes; recorded for a recording's own times
     #[arg(long, value_name = "RATE", default_value = "max")]
     rate: Rate,
     /// Length of a trial
@@ -161,6 +168,9 @@ pub(super) fn pktgen(arguments: &PktgenArguments) -> Result<ExitCode, Failure> {
         return Err(Failure::Sentence("--seconds is a number above 0".to_owned()));
     }
     let stop = interruption()?;
+    if let (true, Some(rx)) = (arguments.connections, &arguments.rx) {
+        return connect(arguments, rx, &stop);
+    }
     let mut session = Session::open(&arguments.setup()?)?;
     let time = Duration::from_secs_f64(arguments.seconds);
     if arguments.search.ndr {
@@ -170,6 +180,20 @@ pub(super) fn pktgen(arguments: &PktgenArguments) -> Result<ExitCode, Failure> {
     match arguments.output {
         Output::Json => output::json(&report)?,
         Output::Table => output::text(&print::report(&report))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whole connections.
+fn connect(arguments: &PktgenArguments, rx: &Place, stop: &AtomicBool) -> Result<ExitCode, Failure> {
+    let traffic = arguments.frames.traffic(&arguments.tx)?;
+    let dialogue = Dialogue { concurrent: arguments.concurrent, ..Dialogue::from(&traffic) };
+    let mut connections = Connections::open(&arguments.tx, rx, dialogue, &arguments.cores)?;
+    let time = Duration::from_secs_f64(arguments.seconds);
+    let report = ConnectionReport::from(&connections.trial(arguments.rate, time, stop)?);
+    match arguments.output {
+        Output::Json => output::json(&report)?,
+        Output::Table => output::text(&print::connections(&report))?,
     }
     Ok(ExitCode::SUCCESS)
 }

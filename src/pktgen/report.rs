@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::connect::Connected;
 use super::session::Trial;
 use super::size::FCS_BYTES;
 
@@ -86,6 +87,54 @@ impl From<&Trial> for Report {
             p99_us: quantile(0.99),
             p999_us: quantile(0.999),
             max_us: quantile(1.0),
+        }
+    }
+}
+
+/// What generated connections came to, as programs read it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ConnectionReport {
+    /// Until the last one was opened or completed, seconds.
+    pub seconds: f64,
+    /// SYNs sent.
+    pub opened: u64,
+    /// Connections that were answered.
+    pub established: u64,
+    /// Connections that both sides ended.
+    pub completed: u64,
+    /// Connections that were reset.
+    pub reset: u64,
+    /// Connections that did not end within a second.
+    pub timed_out: u64,
+    /// Completed ones, by this time.
+    pub completed_per_s: f64,
+    /// CPU time of the initiating thread, seconds.
+    pub tx_cpu_s: f64,
+    /// Half of the connections were answered within this, microseconds; null where none was.
+    pub setup_p50_us: Option<f64>,
+    /// 99 of 100.
+    pub setup_p99_us: Option<f64>,
+    /// All.
+    pub setup_max_us: Option<f64>,
+}
+
+impl From<&Connected> for ConnectionReport {
+    fn from(connected: &Connected) -> ConnectionReport {
+        let seconds = connected.elapsed_ns as f64 / 1e9;
+        let setup = &connected.setup;
+        let quantile = |share| (!setup.is_empty()).then(|| setup.value_at_quantile(share) as f64 / 1e3);
+        ConnectionReport {
+            seconds,
+            opened: connected.opened,
+            established: connected.established,
+            completed: connected.completed,
+            reset: connected.reset,
+            timed_out: connected.timed_out,
+            completed_per_s: if seconds > 0.0 { connected.completed as f64 / seconds } else { 0.0 },
+            tx_cpu_s: connected.cpu_ns as f64 / 1e9,
+            setup_p50_us: quantile(0.5),
+            setup_p99_us: quantile(0.99),
+            setup_max_us: quantile(1.0),
         }
     }
 }

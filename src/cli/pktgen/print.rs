@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::cli::output;
-use crate::pktgen::{Report, ndr};
+use crate::pktgen::{ConnectionReport, Report, ndr};
 
 /// A search's result and a trial at it, in one object.
 #[derive(Debug, Serialize)]
@@ -78,6 +78,27 @@ pub(super) fn report(report: &Report) -> String {
         );
     }
     text
+}
+
+pub(super) fn connections(report: &ConnectionReport) -> String {
+    let mut table = output::table(["connections", "number"]);
+    let rows = [
+        ("opened", report.opened),
+        ("established", report.established),
+        ("completed", report.completed),
+        ("reset", report.reset),
+        ("timed out", report.timed_out),
+    ];
+    for (name, count) in rows {
+        table.add_row([name, &count.to_string()]);
+    }
+    let mut text = output::render(&table, "");
+    text += &format!("completed a second: {:.0}\n", report.completed_per_s);
+    if let (Some(p50), Some(p99), Some(max)) = (report.setup_p50_us, report.setup_p99_us, report.setup_max_us)
+    {
+        text += &format!("SYN to SYN, ACK, us: p50 {p50:.1}, p99 {p99:.1}, most {max:.1}\n");
+    }
+    text + &format!("opened for {:.2} s with {:.2} s of CPU time\n", report.seconds, report.tx_cpu_s)
 }
 
 pub(super) fn search(found: &ndr::Found) -> String {
