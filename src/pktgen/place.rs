@@ -7,16 +7,19 @@ use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::PktgenError;
 use super::wire::{Socket, Wire};
 use crate::ids::PortId;
-use crate::xdp::{DropCounter, Interface, PortQueue, Program, Umem};
+use crate::xdp::{DropCounter, Interface, PortQueue, Program, Umem, XdpError};
 
 /// Frames of the UMEM of a sending queue, and of a receiving one.
 const FRAMES: usize = 4096;
+/// How long a queue may be taken by a session that has ended.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
 /// Where `ip netns` keeps named network namespaces.
 const NAMED: &str = "/run/netns";
 
@@ -127,11 +130,23 @@ pub(super) fn open_senders(place: &Place, queues: u16) -> Result<Vec<Wire>, Pktg
         let interface = Interface::find(&place.interface)?;
         let open = |number| {
             let (umem, frames) = Umem::new(FRAMES, false)?;
-            let queue = PortQueue::open_to_send(&umem.binder(), PortId(0), &interface, number)?;
+            let queue = patiently(|| PortQueue::open_to_send(&umem.binder(), PortId(0), &interface, number))?;
             Ok(Wire::Socket(Box::new(Socket::new(umem, frames, queue, &place.interface, 0))))
         };
         (0..queues).map(open).collect()
     })
+}
+
+/// Opens a queue, and where it is taken tries again for a while: the kernel may be late to release what an earlier session
+/// closed.
+fn patiently(mut open: impl FnMut() -> Result<PortQueue, XdpError>) -> Result<PortQueue, XdpError> {
+    let deadline = Instant::now() + RELEASE_PATIENCE;
+    loop {
+        match open() {
+            Err(XdpError::QueueTaken { .. }) if Instant::now() < deadline => (),
+            opened => return opened,
+        }
+    }
 }
 
 /// Opens all queues of an interface to receive and to send.
@@ -144,7 +159,8 @@ pub(super) fn open_receivers(place: &Place) -> Result<(Vec<Wire>, Attached), Pkt
         let Some(What::Program(program)) = &attached.what else { unreachable!("made above") };
         let open = |number| {
             let (umem, frames) = Umem::new(FRAMES, false)?;
-            let queue = PortQueue::open(&umem.binder(), PortId(0), &interface, number, program)?;
+            let queue =
+                patiently(|| PortQueue::open(&umem.binder(), PortId(0), &interface, number, program))?;
             let mut wire =
                 Wire::Socket(Box::new(Socket::new(umem, frames, queue, &place.interface, FRAMES / 2)));
             // Lends the first frames to receive into.
