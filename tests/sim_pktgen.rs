@@ -12,7 +12,7 @@ use palisade::pktgen::{
 };
 use palisade::tables::PodName;
 
-const GO_ON: AtomicBool = AtomicBool::new(false);
+static GO_ON: AtomicBool = AtomicBool::new(false);
 const TIME: Duration = Duration::from_millis(300);
 
 fn mac(pod: u8) -> Mac {

@@ -4,7 +4,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use super::PktgenError;
 
-/// CLOCK_MONOTONIC, nanoseconds: the same for all processes of a host.
+/// `CLOCK_MONOTONIC`, nanoseconds: the same for all processes of a host.
 #[inline]
 pub(super) fn now_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Monotonic))

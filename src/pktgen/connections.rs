@@ -53,8 +53,14 @@ impl Connections {
         check(&dialogue)?;
         let (initiator, at_tx) = open_receivers(tx)?;
         let (responder, at_rx) = open_receivers(rx)?;
-        let _attached = vec![at_tx, at_rx];
-        Ok(Connections { dialogue, initiator, responder, next: 0, cores: cores.to_vec(), _attached })
+        Ok(Connections {
+            dialogue,
+            initiator,
+            responder,
+            next: 0,
+            cores: cores.to_vec(),
+            _attached: vec![at_tx, at_rx],
+        })
     }
 
     /// Both ends on memory ports.

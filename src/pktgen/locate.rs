@@ -31,8 +31,9 @@ pub(super) fn transport(frame: &[u8]) -> Option<(Protocol, usize)> {
     match link.ethertype {
         ethernet::IPV4 => {
             let header: &[u8; ipv4::HEADER_BYTES] = packet.first_chunk()?;
-            let whole = be16(header, 6) & 0x3fff == 0;
-            whole.then_some((Protocol(header[9]), link.header_bytes + usize::from(header[0] & 0x0f) * 4))
+            let fragment = be16(header, 6) & 0x3fff;
+            (fragment == 0)
+                .then_some((Protocol(header[9]), link.header_bytes + usize::from(header[0] & 0x0f) * 4))
         }
         ethernet::IPV6 => {
             let header = ipv6::Ipv6::new(packet)?;

@@ -24,7 +24,7 @@ pub struct Stamp {
     pub flow: u32,
     /// Its number within the flow.
     pub sequence: u32,
-    /// When it was sent, nanoseconds of the sender's CLOCK_MONOTONIC.
+    /// When it was sent, nanoseconds of the sender's `CLOCK_MONOTONIC`.
     pub sent_ns: u64,
 }
 

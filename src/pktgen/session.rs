@@ -19,7 +19,7 @@ use super::source::{Generated, Source};
 use super::wire::Wire;
 use super::{PktgenError, Traffic};
 use crate::net::ethernet;
-use crate::xdp::{Dropped, MemoryPeer};
+use crate::xdp::{DropCounter, Dropped, MemoryPeer};
 
 /// After the last frame was sent, so long nothing may come until all has come that will.
 const QUIET: Duration = Duration::from_millis(100);
@@ -82,7 +82,7 @@ struct Lane {
 }
 
 enum AnySource {
-    Generated(Generated),
+    Generated(Box<Generated>),
     Replayed(Replayed),
 }
 
@@ -244,7 +244,9 @@ impl Trial {
 impl Lane {
     fn new(wire: Wire, content: &Content, stamped: bool, share: Share) -> Result<Lane, PktgenError> {
         let source = match content {
-            Content::Generated(traffic) => AnySource::Generated(Generated::new(traffic, stamped, share)?),
+            Content::Generated(traffic) => {
+                AnySource::Generated(Box::new(Generated::new(traffic, stamped, share)?))
+            }
             Content::Replay(_) if share.of > 1 => {
                 let sentence = "a recording is sent in its order, by one queue: leave --queues out";
                 return Err(PktgenError::Traffic(sentence.to_owned()));
@@ -370,5 +372,5 @@ fn settle(sent: u64, mut come: impl FnMut() -> Result<u64, PktgenError>) -> Resu
 }
 
 fn dropped(counter: &Attached) -> Result<Dropped, PktgenError> {
-    Ok(counter.as_counter().map_or(Ok(Dropped::default()), |counter| counter.dropped())?)
+    Ok(counter.as_counter().map_or(Ok(Dropped::default()), DropCounter::dropped)?)
 }

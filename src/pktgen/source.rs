@@ -8,7 +8,7 @@ use super::traffic::Traffic;
 
 /// Gives frames to send.
 pub(super) trait Source {
-    /// The next frame; `now_ns` is CLOCK_MONOTONIC.
+    /// The next frame; `now_ns` is `CLOCK_MONOTONIC`.
     fn next(&mut self, now_ns: u64) -> &[u8];
 
     /// Tells that sending begins.

@@ -53,13 +53,12 @@ impl Socket {
     #[inline]
     fn stage(&mut self, bytes: &[u8]) -> Result<bool, PktgenError> {
         let Some(mut frame) = self.free.pop() else { return Ok(false) };
-        let fits = self.umem.write(&mut frame, bytes).is_ok();
-        if fits {
-            self.staged.push(frame)
-        } else {
-            self.free.push(frame)
+        if self.umem.write(&mut frame, bytes).is_err() {
+            self.free.push(frame);
+            return Err(PktgenError::TooLong { bytes: bytes.len() });
         }
-        if fits { Ok(true) } else { Err(PktgenError::TooLong { bytes: bytes.len() }) }
+        self.staged.push(frame);
+        Ok(true)
     }
 
     /// Sends what is staged, and sees to it that the kernel has taken it.
@@ -76,12 +75,12 @@ impl Socket {
             match self.queue.unsent() + self.staged.len() {
                 0 => return Ok(()),
                 rest if rest < before => stalled_since = None,
-                _ => self.check_stall(stalled_since.get_or_insert_with(now_ns))?,
+                _ => self.check_stall(*stalled_since.get_or_insert_with(now_ns))?,
             }
         }
     }
 
-    fn check_stall(&self, since: &u64) -> Result<(), PktgenError> {
+    fn check_stall(&self, since: u64) -> Result<(), PktgenError> {
         if now_ns() - since < STALL_NS {
             return Ok(());
         }

@@ -11,12 +11,12 @@ use palisade::pktgen::{
     Replay, Session, Setup, Traffic, Trial,
 };
 
-use place::{Pair, in_namespace, run};
+use place::{Pair, in_namespace, run, rx_link};
 
 const TIME: Duration = Duration::from_millis(500);
 /// Slow enough for a machine that does other things besides.
 const SLOW: Rate = Rate::PerSecond(2000.0);
-const GO_ON: AtomicBool = AtomicBool::new(false);
+static GO_ON: AtomicBool = AtomicBool::new(false);
 
 fn traffic(pair: &Pair, kind: Kind, ipv6: bool) -> Traffic {
     let network = |v4: &str, v6: &str| if ipv6 { v6.parse() } else { v4.parse() }.unwrap();
@@ -117,10 +117,10 @@ fn what_was_attached_is_gone_with_the_session() {
         for receive in [Receive::Count, Receive::Measure] {
             let content = Content::Generated(traffic(&pair, Kind::Udp, false));
             let session = Session::open(&setup(&pair, receive, content)).unwrap();
-            assert!(pair.rx_link().contains("prog/xdp"), "{receive:?}");
+            assert!(rx_link().contains("prog/xdp"), "{receive:?}");
             assert!(!pair.tx_link().contains("prog/xdp"), "the sender's stack is left alone");
             drop(session);
-            assert!(!pair.rx_link().contains("prog/xdp"), "{receive:?}");
+            assert!(!rx_link().contains("prog/xdp"), "{receive:?}");
         }
     });
 }

@@ -39,8 +39,8 @@ fn output(line: &str) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// `tx0`, in a namespace that a sleeping process keeps, with 10.0.0.1 and fd00::1; `rx0`, in the calling thread's, with
-/// 10.0.0.2 and fd00::2.
+/// `tx0`, in a namespace that a sleeping process keeps, with 10.0.0.1 and `fd00::1`; `rx0`, in the calling thread's, with
+/// 10.0.0.2 and `fd00::2`.
 pub(crate) struct Pair {
     keeper: Child,
     pub(crate) tx: Place,
@@ -57,7 +57,7 @@ impl Pair {
         let namespace = format!("/proc/{}/ns/net", keeper.id());
         let tx = Place { interface: "tx0".to_owned(), namespace: Some(namespace.clone()) };
         let pair = Pair { keeper, tx, rx: Place { interface: "rx0".to_owned(), namespace: None } };
-        pair.wait_for_namespace(&namespace);
+        wait_for_namespace(&namespace);
         let (pid, q) = (pair.keeper.id(), format!("numrxqueues {queues} numtxqueues {queues}"));
         run(&format!("ip link add rx0 {q} type veth peer name tx0 {q} netns {pid}"));
         run("ip address add 10.0.0.2/24 dev rx0");
@@ -69,15 +69,6 @@ impl Pair {
         pair
     }
 
-    fn wait_for_namespace(&self, theirs: &str) {
-        let ours = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
-        let deadline = Instant::now() + Duration::from_secs(5);
-        while std::fs::read_link(theirs).is_ok_and(|link| link == ours) {
-            assert!(Instant::now() < deadline, "unshare has made no network namespace: is this root?");
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-
     /// Runs a command of the system where the sender is.
     pub(crate) fn tx_run(&self, line: &str) {
         run(&format!("nsenter --net=/proc/{}/ns/net {line}", self.keeper.id()));
@@ -87,11 +78,6 @@ impl Pair {
     pub(crate) fn tx_link(&self) -> String {
         output(&format!("nsenter --net=/proc/{}/ns/net ip -details link show dev tx0", self.keeper.id()))
     }
-
-    /// What `ip` says of the receiving interface.
-    pub(crate) fn rx_link(&self) -> String {
-        output("ip -details link show dev rx0")
-    }
 }
 
 impl Drop for Pair {
@@ -99,4 +85,18 @@ impl Drop for Pair {
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
     }
+}
+
+fn wait_for_namespace(theirs: &str) {
+    let ours = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while std::fs::read_link(theirs).is_ok_and(|link| link == ours) {
+        assert!(Instant::now() < deadline, "unshare has made no network namespace: is this root?");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What `ip` says of the receiving interface.
+pub(crate) fn rx_link() -> String {
+    output("ip -details link show dev rx0")
 }

@@ -56,28 +56,25 @@ pub(super) fn report(report: &Report) -> String {
     for (name, count) in rows {
         table.add_row([name, &output::or_dash(count), "", ""]);
     }
-    let mut text = output::render(&table, "");
+    let mut text = vec![output::render(&table, "")];
     if let (Some(p50), Some(p90), Some(p99), Some(p999), Some(max)) =
         (report.p50_us, report.p90_us, report.p99_us, report.p999_us, report.max_us)
     {
-        text += &format!(
-            "latency, us: p50 {p50:.1}, p90 {p90:.1}, p99 {p99:.1}, p99.9 {p999:.1}, most {max:.1}\n"
-        );
+        let tail = format!("p99 {p99:.1}, p99.9 {p999:.1}, most {max:.1}");
+        text.push(format!("latency, us: p50 {p50:.1}, p90 {p90:.1}, {tail}\n"));
     }
     if let Some(loss) = report.loss {
-        text += &format!("loss: {:.4} %\n", loss * 100.0);
+        text.push(format!("loss: {:.4} %\n", loss * 100.0));
     }
-    text += &format!("sent for {:.2} s with {:.2} s of CPU time\n", report.seconds, report.tx_cpu_s);
+    text.push(format!("sent for {:.2} s with {:.2} s of CPU time\n", report.seconds, report.tx_cpu_s));
     if report.new_flows > 0 {
-        text += &format!("{} fresh flows\n", report.new_flows);
+        text.push(format!("{} fresh flows\n", report.new_flows));
     }
     if report.behind > 0 {
-        text += &format!(
-            "{} frames were due and could not be sent: the rate is more than the sender can do\n",
-            report.behind
-        );
+        let why = "were due and could not be sent: the rate is more than the sender can do";
+        text.push(format!("{} frames {why}\n", report.behind));
     }
-    text
+    text.concat()
 }
 
 pub(super) fn connections(report: &ConnectionReport) -> String {
@@ -92,13 +89,14 @@ pub(super) fn connections(report: &ConnectionReport) -> String {
     for (name, count) in rows {
         table.add_row([name, &count.to_string()]);
     }
-    let mut text = output::render(&table, "");
-    text += &format!("completed a second: {:.0}\n", report.completed_per_s);
+    let mut text = vec![output::render(&table, "")];
+    text.push(format!("completed a second: {:.0}\n", report.completed_per_s));
     if let (Some(p50), Some(p99), Some(max)) = (report.setup_p50_us, report.setup_p99_us, report.setup_max_us)
     {
-        text += &format!("SYN to SYN, ACK, us: p50 {p50:.1}, p99 {p99:.1}, most {max:.1}\n");
+        text.push(format!("SYN to SYN, ACK, us: p50 {p50:.1}, p99 {p99:.1}, most {max:.1}\n"));
     }
-    text + &format!("opened for {:.2} s with {:.2} s of CPU time\n", report.seconds, report.tx_cpu_s)
+    text.push(format!("opened for {:.2} s with {:.2} s of CPU time\n", report.seconds, report.tx_cpu_s));
+    text.concat()
 }
 
 pub(super) fn search(found: &ndr::Found) -> String {
