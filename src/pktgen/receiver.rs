@@ -11,6 +11,7 @@ use super::payload::Stamp;
 use super::session::Progress;
 use super::tracker::{Counts, Tracker};
 use super::wire::Wire;
+use crate::limits::{BATCH_FRAMES_MAX, RING_SLOTS};
 
 /// So long without a frame, and the receiver sleeps in the kernel until one comes.
 const IDLE_NS: u64 = 200_000;
@@ -45,7 +46,7 @@ pub(super) fn receive(wires: &mut [Wire], flows: u32, stop: &AtomicBool, seen: &
         Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("bounds and digits that the crate allows");
     let mut idle_since = now_ns();
     while !stop.load(Ordering::Relaxed) {
-        let mut received = 0;
+        let (mut received, before) = (0, tracker.counts().frames);
         for wire in &mut *wires {
             // Read once for a batch, when its first frame is seen.
             let mut now = None;
@@ -60,7 +61,7 @@ pub(super) fn receive(wires: &mut [Wire], flows: u32, stop: &AtomicBool, seen: &
             });
         }
         if received > 0 {
-            seen.add(received as u64);
+            seen.add(tracker.counts().frames - before);
             idle_since = now_ns();
         } else if now_ns() - idle_since > IDLE_NS {
             sleep(wires);
@@ -70,6 +71,14 @@ pub(super) fn receive(wires: &mut [Wire], flows: u32, stop: &AtomicBool, seen: &
     }
     let Counts { frames, duplicates, reordered } = tracker.counts();
     Measured { frames, bytes, duplicates, reordered, foreign, latency }
+}
+
+/// Throws away what has come since the last trial: no more than rings hold, lest it never ends.
+pub(super) fn forget(wires: &mut [Wire]) {
+    for wire in wires {
+        let batches = RING_SLOTS / BATCH_FRAMES_MAX + 1;
+        (0..batches).take_while(|_| wire.receive(|_| ()) > 0).for_each(drop);
+    }
 }
 
 /// Sleeps until a frame comes, but not for long.

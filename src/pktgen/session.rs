@@ -341,6 +341,7 @@ fn measure(
     send: impl FnOnce() -> Result<Sent, PktgenError>,
 ) -> Result<(Sent, Measured), PktgenError> {
     let (end, progress) = (AtomicBool::new(false), Progress::default());
+    receiver::forget(wires);
     thread::scope(|scope| {
         let receiver = scope.spawn(|| {
             pin(core)?;

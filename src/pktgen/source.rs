@@ -93,3 +93,75 @@ impl Source for Generated {
         self.fresh = Fresh { since_ns: now_ns, opened: 0, ..self.fresh };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::net::mac::Mac;
+    use crate::pktgen::{Distribution, FlowSpace, FrameSize, Kind, locate};
+
+    fn traffic(size: FrameSize, ipv6: bool) -> Traffic {
+        let network = |v4: &str, v6: &str| if ipv6 { v6.parse() } else { v4.parse() }.unwrap();
+        Traffic {
+            kind: Kind::Udp,
+            src_mac: Mac([2, 0, 0, 0, 0, 1]),
+            dst_mac: Mac([2, 0, 0, 0, 0, 2]),
+            vlan: None,
+            space: FlowSpace {
+                src: network("10.0.0.1/32", "fd00::1/128"),
+                dst: network("10.0.0.2/32", "fd00::2/128"),
+                src_ports: 1..=1000,
+                dst_ports: 1..=1,
+            },
+            flows: 10,
+            distribution: Distribution::Sequence,
+            new_flows_per_s: 0.0,
+            size,
+            seed: 1,
+        }
+    }
+
+    const ALONE: Share = Share { number: 0, of: 1 };
+
+    #[test]
+    fn the_mix_of_sizes_is_kept_and_its_small_frames_hold_a_stamp_whatever_the_headers() {
+        for (ipv6, small) in [(false, 60), (true, 80)] {
+            let mut source = Generated::new(&traffic(FrameSize::Imix, ipv6), true, ALONE).unwrap();
+            let mut seen = HashMap::new();
+            for _ in 0..1200 {
+                let frame = source.next(0);
+                assert!(locate::payload(frame).and_then(Stamp::read).is_some());
+                *seen.entry(frame.len()).or_insert(0) += 1;
+            }
+            assert_eq!(seen, HashMap::from([(small, 700), (590, 400), (1514, 100)]));
+        }
+    }
+
+    #[test]
+    fn fresh_flows_come_at_their_rate_and_at_most_one_a_frame() {
+        let mut wanted = traffic(FrameSize::Fixed(64), false);
+        wanted.new_flows_per_s = 1000.0;
+        let mut source = Generated::new(&wanted, true, ALONE).unwrap();
+        source.start(5_000_000_000);
+        // A hundred frames a millisecond, of which one is of a fresh flow.
+        for frame in 0..100_000u64 {
+            source.next(5_000_000_000 + frame * 10_000);
+        }
+        assert_eq!(source.opened(), 999);
+        source.start(9_000_000_000);
+        for _ in 0..50 {
+            source.next(10_000_000_000);
+        }
+        assert_eq!(source.opened(), 50, "a thousand are due, and fifty frames were sent");
+    }
+
+    #[test]
+    fn flows_that_generators_cannot_share_are_refused() {
+        let share = Share { number: 0, of: 3 };
+        let error =
+            Generated::new(&traffic(FrameSize::Fixed(64), false), true, share).unwrap_err().to_string();
+        assert!(error.contains("10 flows") && error.contains('3'), "{error}");
+    }
+}

@@ -9,6 +9,7 @@
 #define __uint(name, value) int(*name)[value]
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
+static __u64 (*bpf_xdp_get_buff_len)(struct xdp_md *frame) = (void *)BPF_FUNC_xdp_get_buff_len;
 
 struct count {
 	__u64 packets;
@@ -57,7 +58,8 @@ int palisade_count(struct xdp_md *frame)
 
 	if (count) {
 		count->packets += 1;
-		count->bytes += end - start;
+		// Of all its buffers, where it has several.
+		count->bytes += bpf_xdp_get_buff_len(frame);
 	}
 	return verdict;
 }
