@@ -187,7 +187,7 @@ pub(super) mod tests {
         for length in 0..whole.len() {
             match Recording::read(&whole[..length]) {
                 Ok(recording) => {
-                    assert!([24 + 76, 24 + 76 + 1530].contains(&length), "{length}: {recording:?}")
+                    assert!([24 + 76, 24 + 76 + 1530].contains(&length), "{length}: {recording:?}");
                 }
                 Err(reason) => assert!(!reason.is_empty()),
             }

@@ -137,7 +137,7 @@ mod tests {
                         header.calc_checksum_ipv4(&ip, &[]).unwrap()
                     }
                     etherparse::NetHeaders::Ipv6(ip, _) => header.calc_checksum_ipv6(&ip, &[]).unwrap(),
-                    other => panic!("{other:?}"),
+                    arp @ etherparse::NetHeaders::Arp(_) => panic!("{arp:?}"),
                 };
                 assert_eq!(header.checksum, expected);
                 let back = Link::back(frame, vlan);

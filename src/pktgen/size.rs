@@ -68,8 +68,9 @@ mod tests {
 
     #[test]
     fn the_mix_is_seven_to_four_to_one() {
-        let count = |which| FrameSize::Imix.order().iter().filter(|size| **size == which).count();
-        assert_eq!((count(0), count(1), count(2)), (7, 4, 1));
+        let mut counts = [0; 3];
+        FrameSize::Imix.order().iter().for_each(|size| counts[usize::from(*size)] += 1);
+        assert_eq!(counts, [7, 4, 1]);
     }
 
     #[test]

@@ -338,7 +338,7 @@ mod tests {
                         NetHeaders::Ipv6(ip, _) => {
                             (u128::from_be_bytes(ip.source), u128::from_be_bytes(ip.destination))
                         }
-                        other => panic!("{other:?}"),
+                        arp @ NetHeaders::Arp(_) => panic!("{arp:?}"),
                     };
                     let expected = match tuple.addresses {
                         Addresses::V4(src, dst) => (u128::from(src), u128::from(dst)),
