@@ -21,6 +21,7 @@
 #![allow(unsafe_code)]
 
 mod anchor;
+mod drop_counter;
 mod error;
 mod frame;
 mod interface;
@@ -35,6 +36,7 @@ mod region;
 mod socket;
 mod umem;
 
+pub use drop_counter::{DropCounter, Dropped};
 pub use error::XdpError;
 pub use frame::{DoesNotFit, Frame};
 pub use interface::{Interface, node_addresses};

@@ -181,7 +181,7 @@ fn map_of(object: &Object, name: &str) -> libbpf_rs::Result<Option<MapHandle>> {
 
 /// Ids of the programs that an interface has, by hook; 0 is none.
 #[derive(Default, PartialEq, Eq)]
-struct Attached {
+pub(super) struct Attached {
     native: u32,
     generic: u32,
     offloaded: u32,
@@ -194,9 +194,9 @@ impl Attached {
 }
 
 /// The place of an interface where an XDP program goes, and the one that shall go there.
-struct Slot<'a> {
-    interface: &'a Interface,
-    code: BorrowedFd<'a>,
+pub(super) struct Slot<'a> {
+    pub(super) interface: &'a Interface,
+    pub(super) code: BorrowedFd<'a>,
 }
 
 impl Slot<'_> {
@@ -204,7 +204,7 @@ impl Slot<'_> {
         self.interface.index.cast_signed()
     }
 
-    fn attached(&self) -> Result<Attached, XdpError> {
+    pub(super) fn attached(&self) -> Result<Attached, XdpError> {
         let answer = Xdp::new(self.code).query(self.index(), XdpFlags::NONE);
         let found = answer.map_err(|error| self.refusal("tell the XDP programs of", &error, &[]))?;
         // With one program only, older kernels give its id and hook alone; libbpf puts it where it belongs.
@@ -212,7 +212,7 @@ impl Slot<'_> {
     }
 
     /// Ids and names of the programs that are there; fails where one is not ours.
-    fn refuse_foreign(&self, attached: &Attached) -> Result<Vec<(u32, String)>, XdpError> {
+    pub(super) fn refuse_foreign(&self, attached: &Attached) -> Result<Vec<(u32, String)>, XdpError> {
         let mut ours = Vec::new();
         for id in [attached.native, attached.generic, attached.offloaded].into_iter().filter(|id| *id != 0) {
             let name = ProgInfoIter::default()
@@ -227,7 +227,7 @@ impl Slot<'_> {
     }
 
     /// Puts the program into the driver, or else into the generic hook.
-    fn attach_best(&self, earlier: &Attached) -> Result<Mode, XdpError> {
+    pub(super) fn attach_best(&self, earlier: &Attached) -> Result<Mode, XdpError> {
         // The kernel allows one hook at a time: between the two calls there is no program. In the same hook it
         // replaces the earlier one at once.
         if earlier.generic != 0 {
@@ -249,7 +249,7 @@ impl Slot<'_> {
         set.map_err(|error| self.refusal("attach the XDP program to", &error, &said))
     }
 
-    fn clear(&self, native: bool) -> Result<(), XdpError> {
+    pub(super) fn clear(&self, native: bool) -> Result<(), XdpError> {
         let flags = if native { XdpFlags::DRV_MODE } else { XdpFlags::SKB_MODE };
         let (cleared, said) = kernel_log::captured(|| Xdp::new(self.code).detach(self.index(), flags));
         cleared.map_err(|error| self.refusal("detach the XDP program from", &error, &said))
