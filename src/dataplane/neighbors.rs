@@ -77,8 +77,9 @@ impl Questions {
     }
 }
 
-/// One neighbour on an uplink.
+/// One neighbour on an uplink. Aligned, so that none lies across two cache lines.
 #[derive(Default)]
+#[repr(align(32))]
 struct Slot {
     /// Number of changes and Ethernet address; without an address the slot is free.
     word: AtomicU64,
@@ -262,6 +263,11 @@ mod tests {
             assert!(neighbors.resolve(PORT, 7, Some(wrong)));
             assert_eq!(neighbors.on_link(PORT, 7), None);
         }
+    }
+
+    #[test]
+    fn two_neighbours_fill_a_cache_line() {
+        assert_eq!((size_of::<Slot>(), align_of::<Slot>()), (32, 32));
     }
 
     #[test]

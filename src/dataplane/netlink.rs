@@ -36,6 +36,8 @@ pub(super) enum News {
 pub(super) enum Standing {
     /// No Ethernet address, or none any more.
     Unknown,
+    /// Nothing: the kernel has forgotten it, and what it was asked about it.
+    Gone,
     /// This address, which is being confirmed or has been of late.
     Confirmed(Mac),
     /// This address, which nobody has confirmed for a while.
@@ -164,7 +166,7 @@ fn said(payload: NetlinkPayload<RouteNetlinkMessage>) -> Option<News> {
             Some(News::Is(neighbor(&message)?, standing(&message)))
         }
         NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelNeighbour(message)) => {
-            Some(News::Is(neighbor(&message)?, Standing::Unknown))
+            Some(News::Is(neighbor(&message)?, Standing::Gone))
         }
         NetlinkPayload::Done(_) => Some(News::AllNamed),
         NetlinkPayload::Overrun(_) => Some(News::Lost),
@@ -257,7 +259,7 @@ mod tests {
         let heard =
             |bytes: &[u8]| messages(bytes).filter_map(|message| said(message.payload)).collect::<Vec<_>>();
         let neighbor = (7, IpAddr::from([192, 0, 2, 1]));
-        let all = [News::Is(neighbor, Standing::Confirmed(Mac(mac))), News::Is(neighbor, Standing::Unknown)];
+        let all = [News::Is(neighbor, Standing::Confirmed(Mac(mac))), News::Is(neighbor, Standing::Gone)];
         assert_eq!(heard(&bytes), all);
         assert_eq!(heard(&bytes[..bytes.len() - 1]), all[..1]);
         assert_eq!(heard(&[]), []);

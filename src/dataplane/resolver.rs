@@ -173,6 +173,9 @@ impl Book {
         match news {
             News::Is(neighbor, standing) => {
                 self.unseen.remove(&neighbor);
+                if standing == Standing::Gone && self.is_router(neighbor) {
+                    self.asked.remove(&neighbor);
+                }
                 self.note(neighbor, standing, neighbors);
             }
             News::AllNamed => {
@@ -236,6 +239,13 @@ impl Book {
         let neighbor = self.resolvable(port, address)?;
         let may = self.asked.len() < NEIGHBOR_QUESTIONS_MAX && !self.known.contains_key(&neighbor);
         (may && self.asked.insert(neighbor)).then_some(neighbor)
+    }
+
+    fn is_router(&self, (interface, address): Neighbor) -> bool {
+        let is_it = |(port, link): (&PortId, &Link)| {
+            link.interface == interface && self.routers.contains(&(*port, address))
+        };
+        self.links.iter().any(is_it)
     }
 
     fn resolvable(&self, port: PortId, address: IpAddr) -> Option<Neighbor> {
@@ -308,6 +318,20 @@ mod tests {
         assert_eq!(book.missing_routers(), [(7, ip("192.0.2.1"))]);
         book.hear(News::Is((7, ip("192.0.2.1")), Standing::Confirmed(mac(1))), &neighbors);
         book.asked.clear();
+        assert_eq!(book.missing_routers(), []);
+    }
+
+    #[test]
+    fn a_router_that_the_kernel_forgets_is_asked_for_at_once() {
+        let (mut book, neighbors) = bench(LINK);
+        let router = (7, ip("192.0.2.1"));
+        book.routers = [(PORT, router.1)].into();
+        book.hear(News::Is(router, Standing::Confirmed(mac(1))), &neighbors);
+        // It fails, and goes while it is being asked for: the question goes with it.
+        book.hear(News::Is(router, Standing::Unknown), &neighbors);
+        assert_eq!(book.missing_routers(), [router]);
+        book.hear(News::Is(router, Standing::Gone), &neighbors);
+        assert_eq!(book.missing_routers(), [router]);
         assert_eq!(book.missing_routers(), []);
     }
 
