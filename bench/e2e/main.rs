@@ -56,6 +56,12 @@ struct Options {
     /// Only scenarios whose names contain one of these words
     #[arg(long, value_delimiter = ',')]
     scenarios: Vec<String>,
+    /// So many rules, whatever the scenario has
+    #[arg(long)]
+    rules: Option<usize>,
+    /// So many pods, whatever the scenario has
+    #[arg(long)]
+    pods: Option<usize>,
     /// The file for results
     #[arg(long)]
     out: Option<PathBuf>,
@@ -158,7 +164,8 @@ fn measure_one(
     seconds: u64,
 ) -> Result<Measures, Trouble> {
     probe::prove(bed, system.kind())?;
-    let mut measures = (scenario.measure)(&Trial { bed, running, seconds })?;
+    let mut measures =
+        (scenario.measure)(&Trial { bed, running, mtu: scenario.mtu.for_system(system), seconds })?;
     if let Some(note) = running.note() {
         measures.insert("note".to_owned(), note.into());
     }
@@ -181,8 +188,12 @@ impl Options {
         let is_chosen = |name: &str| {
             self.scenarios.is_empty() || self.scenarios.iter().any(|word| name.contains(word.as_str()))
         };
-        let chosen: Vec<Scenario> =
+        let mut chosen: Vec<Scenario> =
             scenarios::all(self.smoke).into_iter().filter(|scenario| is_chosen(&scenario.name)).collect();
+        for scenario in &mut chosen {
+            scenario.shape.rules = self.rules.unwrap_or(scenario.shape.rules);
+            scenario.shape.pods = self.pods.unwrap_or(scenario.shape.pods).max(bed::PODS_MIN);
+        }
         if chosen.is_empty() {
             return Err(Trouble::Other("no scenario is called so: --list shows them".to_owned()));
         }

@@ -52,6 +52,8 @@ impl Results {
             "bench": "e2e",
             "system": system.name(),
             "scenario": scenario.name,
+            "metric": scenario.metric,
+            "better": if scenario.more_is_better { "more" } else { "less" },
             "rules": scenario.shape.rules,
             "pods": scenario.shape.pods,
             "mtu": scenario.mtu.for_system(system),

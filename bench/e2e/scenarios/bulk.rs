@@ -17,6 +17,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What `iperf3` leaves out at the beginning, seconds: the connection gets up to speed.
 const WARM_UP_S: &str = "1";
 
+/// Less than this is a connection that only small segments get through: the MTU does not work.
+const GBPS_MIN: f64 = 0.01;
+
 pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
     let (client, server) = (trial.bed.pod("client")?, trial.bed.pod("server")?);
     // Not the port of the probes.
@@ -36,9 +39,14 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
     let end = &report["end"];
     let received = end["sum_received"]["bits_per_second"].as_f64();
     let received = received.ok_or_else(|| Trouble::Other("iperf3 reports no rate".to_owned()))?;
+    let gbps = received / 1e9;
+    if gbps < GBPS_MIN {
+        let mtu = trial.mtu;
+        return Err(Trouble::Other(format!("next to nothing arrives with MTU {mtu}: {gbps:.4} Gbit/s")));
+    }
     let mut measures = cost.fields();
     let fields = json!({
-        "gbps": received / 1e9,
+        "gbps": gbps,
         "retransmits": end["sum_sent"]["retransmits"],
         "bytes": end["sum_received"]["bytes"],
     });

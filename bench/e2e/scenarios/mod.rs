@@ -49,6 +49,8 @@ pub(crate) enum Mtu {
 pub(crate) struct Trial<'a> {
     pub(crate) bed: &'a Bed,
     pub(crate) running: &'a dyn Running,
+    /// MTU of all links.
+    pub(crate) mtu: u32,
     /// How long to measure.
     pub(crate) seconds: u64,
 }
