@@ -16,6 +16,8 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Characters of what a program said that a reason repeats.
 const SAID_MAX: usize = 400;
+/// Characters of a command line that a reason repeats.
+const LINE_MAX: usize = 120;
 
 /// Why a system does not run, or a measurement came to nothing.
 #[derive(Debug, thiserror::Error)]
@@ -143,7 +145,12 @@ fn missing(command: &Command, error: io::Error) -> Trouble {
 
 fn line_of(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    let line = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    if line.chars().count() > LINE_MAX {
+        line.chars().take(LINE_MAX).chain("…".chars()).collect()
+    } else {
+        line
+    }
 }
 
 fn shortened(text: &str) -> String {
@@ -151,8 +158,16 @@ fn shortened(text: &str) -> String {
     text.chars().take(SAID_MAX).collect()
 }
 
-/// The last of what a program said: there the reason is.
+/// What a program said of its failure, or else the last that it said.
 fn last(text: &str) -> String {
+    let tells = |line: &&str| {
+        let line = line.to_lowercase();
+        ["error", "fail", "cannot", "refused", "no free"].iter().any(|word| line.contains(word))
+    };
+    let told: Vec<&str> = text.lines().filter(tells).collect();
+    if !told.is_empty() {
+        return shortened(&told.join("\n"));
+    }
     let text = text.trim().replace('\n', " | ");
     let from = text.chars().count().saturating_sub(SAID_MAX);
     text.chars().skip(from).collect()

@@ -26,7 +26,7 @@ const BURST: usize = 500;
 const PAUSE: Duration = Duration::from_micros(500);
 
 pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
-    let before = match trial.running.flow_memory() {
+    let before = match trial.running.flow_memory(trial.bed)? {
         FlowMemory::Unknown(why) => return Err(Trouble::Other(why.to_owned())),
         FlowMemory::Reserved(bytes) => {
             let fields = json!({"bytes_per_flow": bytes, "mb_per_million_flows": bytes, "reserved": true});
@@ -40,7 +40,7 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
     let sinks = server.run(|| OPEN_PORTS.map(sink).collect::<io::Result<Vec<_>>>())??;
     client.run(|| open_flows(&server))??;
     sleep(Duration::from_millis(200));
-    let FlowMemory::Grows(after) = trial.running.flow_memory() else {
+    let FlowMemory::Grows(after) = trial.running.flow_memory(trial.bed)? else {
         return Err(Trouble::Other("its memory cannot be told any more".to_owned()));
     };
     let sent = (SOURCES * sinks.len()) as u64;

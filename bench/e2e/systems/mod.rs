@@ -56,8 +56,9 @@ pub(crate) trait Running {
     fn pids(&self) -> Vec<u32>;
 
     /// Memory that flows take, where that can be told.
-    fn flow_memory(&self) -> FlowMemory {
-        FlowMemory::Unknown("it tracks no flows")
+    fn flow_memory(&self, bed: &Bed) -> Result<FlowMemory, Trouble> {
+        let _ = bed;
+        Ok(FlowMemory::Unknown("it tracks no flows"))
     }
 
     /// Flows that it tracks, where that can be told.
@@ -151,11 +152,9 @@ impl Running for KernelConntrack {
         vec![]
     }
 
-    fn flow_memory(&self) -> FlowMemory {
-        match slab_bytes("nf_conntrack") {
-            Some(bytes) => FlowMemory::Grows(bytes),
-            None => FlowMemory::Unknown("/proc/slabinfo does not show nf_conntrack"),
-        }
+    fn flow_memory(&self, _: &Bed) -> Result<FlowMemory, Trouble> {
+        let unknown = FlowMemory::Unknown("/proc/slabinfo does not show nf_conntrack");
+        Ok(slab_bytes("nf_conntrack").map_or(unknown, FlowMemory::Grows))
     }
 
     fn flows(&self, bed: &Bed) -> Result<Option<u64>, Trouble> {

@@ -74,8 +74,8 @@ impl Running for Daemons {
         vec![self.switch.pid()]
     }
 
-    fn flow_memory(&self) -> FlowMemory {
-        self.switch.resident_bytes().map_or(FlowMemory::Unknown("its process is gone"), FlowMemory::Grows)
+    fn flow_memory(&self, _: &Bed) -> Result<FlowMemory, Trouble> {
+        self.switch.resident_bytes().map(FlowMemory::Grows)
     }
 
     fn note(&self) -> Option<String> {
@@ -122,7 +122,7 @@ impl Place {
 
     fn configure(&self, bed: &Bed, words: &[&str]) -> Result<String, Trouble> {
         let mut command = bed.node_command("ovs-vsctl");
-        command.arg(format!("--db={}", self.database())).arg("--timeout=20").args(words);
+        command.arg(format!("--db={}", self.database())).arg("--timeout=60").args(words);
         run(self.env(&mut command), "")
     }
 
@@ -140,13 +140,10 @@ impl Place {
             }
             self.configure(bed, &words[1..].iter().map(String::as_str).collect::<Vec<_>>())
         };
-        let fast = add(&["type=afxdp", "options:n_rxq=1", "options:xdp-mode=best-effort"]);
-        let wrong = |bed: &Bed| -> Result<bool, Trouble> {
-            let errors =
-                self.configure(bed, &["--bare", "--columns=error", "find", "interface", "type=afxdp"])?;
-            Ok(!errors.trim().is_empty())
-        };
-        if fast.is_ok() && !wrong(bed)? {
+        add(&["type=afxdp", "options:n_rxq=1", "options:xdp-mode=best-effort"])?;
+        let refused =
+            self.configure(bed, &["--bare", "--columns=error", "find", "interface", "type=afxdp"])?;
+        if refused.trim().is_empty() {
             return Ok("AF_XDP ports");
         }
         let remove: Vec<&str> = ends.iter().flat_map(|end| ["--", "del-port", "br0", end]).collect();

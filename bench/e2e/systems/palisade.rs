@@ -1,15 +1,24 @@
 //! This switch: the release binary, one worker on the system's core.
 
-use palisade::lab::{LabError, Switch, SwitchSpec, manifests};
+use std::time::Duration;
+
+use palisade::control::Client;
+use palisade::lab::{Switch, SwitchSpec, manifests};
 use palisade::limits::MTU_MAX;
 
 use super::{FlowMemory, Kind, Running, System};
 use crate::bed::Bed;
 use crate::policy::PolicyShape;
-use crate::tool::{Trouble, resident_bytes};
+use crate::tool::{Daemon, Trouble, resident_bytes};
 
 /// Flows that the switch is given room for: a million, and a quarter more.
 const FLOWS: u64 = 1_250_000;
+/// A million fewer.
+const FEWER_FLOWS: u64 = FLOWS - 1_000_000;
+/// The switch.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_palisade");
+/// Longest wait for a start.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) struct Palisade;
 
@@ -39,7 +48,7 @@ impl System for Palisade {
         let receivers: Vec<String> = bed.receivers().iter().map(|pod| pod.plan().pod.name.clone()).collect();
         let spec = SwitchSpec {
             config: format!("[conntrack]\nflows = {FLOWS}\npod_quota_percent = 100\n"),
-            ..SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"))
+            ..SwitchSpec::of(PROGRAM)
         };
         let (lab, node) = bed.lab_and_node();
         // With one worker, it is on the last core: the system's.
@@ -59,13 +68,19 @@ impl Running for Started {
         vec![self.switch.pid()]
     }
 
-    fn flows(&self, _: &Bed) -> Result<Option<u64>, Trouble> {
-        let counters = self.switch.client().counters().map_err(LabError::from)?;
-        Ok(Some(counters.workers.values().map(|worker| worker.flows_entered - worker.flows_ended).sum()))
-    }
-
-    fn flow_memory(&self) -> FlowMemory {
-        resident_bytes(self.switch.pid())
-            .map_or(FlowMemory::Unknown("its process is gone"), FlowMemory::Grows)
+    /// The table is reserved at the start: what a second switch with a smaller one needs less.
+    fn flow_memory(&self, bed: &Bed) -> Result<FlowMemory, Trouble> {
+        let directory = bed.lab().directory();
+        let (config, socket) = (directory.join("small.toml"), directory.join("small.sock"));
+        let text =
+            format!("[control]\nsocket = \"{}\"\n[conntrack]\nflows = {FEWER_FLOWS}\n", socket.display());
+        std::fs::write(&config, text)?;
+        let mut command = bed.node_command(PROGRAM);
+        command.args(["run", "--config"]).arg(&config);
+        let mut small = Daemon::start(&mut command, "palisade", directory.join("small.log"))?;
+        let client = Client::new(socket);
+        small.wait_for(PATIENCE, |_| client.status().is_ok())?;
+        let more = resident_bytes(self.switch.pid())?.saturating_sub(small.resident_bytes()?);
+        Ok(FlowMemory::Reserved(more as f64 / (FLOWS - FEWER_FLOWS) as f64))
     }
 }

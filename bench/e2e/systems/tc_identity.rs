@@ -70,9 +70,9 @@ impl Running for Loaded {
         vec![]
     }
 
-    fn flow_memory(&self) -> FlowMemory {
-        self.bytes_per_flow
-            .map_or(FlowMemory::Unknown("the kernel does not tell a map's memory"), FlowMemory::Reserved)
+    fn flow_memory(&self, _: &Bed) -> Result<FlowMemory, Trouble> {
+        let unknown = FlowMemory::Unknown("the kernel does not tell a map's memory");
+        Ok(self.bytes_per_flow.map_or(unknown, FlowMemory::Reserved))
     }
 }
 
