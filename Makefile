@@ -15,7 +15,7 @@ BINARY    := target/release/palisade
 .PHONY: help setup setup-peers cargo build demo test lint bench bench-pipeline bench-e2e bench-smoke bench-report clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: cargo ## Install what apt must provide (as root, or with sudo)
 	@missing=$$(for p in $(PACKAGES); do \
