@@ -28,7 +28,7 @@ const SEED: u64 = 0x9a11_5ade;
 
 /// Rules, as a document and compiled.
 pub(crate) struct Tables {
-    document: Arc<RuleTables>,
+    pub(crate) document: Arc<RuleTables>,
     /// What the traffic's flows are asked of beforehand.
     pub(crate) classifier: Classifier,
 }
@@ -43,8 +43,10 @@ impl Tables {
 
 /// The switch, and the other ends of its ports.
 pub(crate) struct Rig {
-    simulation: Simulation,
-    ports: Vec<SimulatedPort>,
+    pub(crate) simulation: Simulation,
+    pub(crate) ports: Vec<SimulatedPort>,
+    /// What was published.
+    pub(crate) world: World,
     slots: usize,
 }
 
@@ -65,13 +67,14 @@ impl Rig {
             addresses: vec![address(pod, 4), address(pod, 6)],
             mac: Some(mac(pod)),
         };
-        simulation.publish(World {
+        let world = World {
             tables: Some(tables.document.clone()),
             gateway: Gateway { mac: GATEWAY, ..Gateway::default() },
             pods: (0..PODS).map(attach).collect(),
             ..World::default()
-        });
-        let mut rig = Rig { simulation, ports, slots };
+        };
+        simulation.publish(world.clone());
+        let mut rig = Rig { simulation, ports, world, slots };
         rig.spread_frames();
         rig
     }
