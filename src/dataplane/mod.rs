@@ -8,6 +8,7 @@ mod stages;
 
 mod answer;
 mod batch;
+mod classify;
 mod conntrack;
 mod fragments;
 mod hits;

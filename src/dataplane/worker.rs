@@ -13,6 +13,7 @@ use rustix::time::Timespec;
 
 use super::answer;
 use super::batch::{Batch, Verdict};
+use super::classify::Inquiry;
 use super::conntrack::{Conntrack, Tracker};
 use super::fragments::{Board, Fragments};
 use super::neighbors::{Neighbors, Questions};
@@ -143,6 +144,7 @@ pub(crate) struct Worker {
     batch: Batch,
     view: Arc<View>,
     tracker: Tracker,
+    inquiry: Inquiry,
     speech: Speech,
     fragments: Fragments,
     epoll: OwnedFd,
@@ -208,6 +210,7 @@ impl Worker {
             batch: Batch::new(),
             fragments,
             speech: Speech::new(),
+            inquiry: Inquiry::new(),
             epoll,
             last_frame: Instant::now(),
             swept_ms: 0,
@@ -460,6 +463,7 @@ impl Worker {
             stats,
             speech: &mut self.speech,
             fragments: &mut self.fragments,
+            inquiry: &mut self.inquiry,
             firsts: &self.shared.firsts,
             room: &mut self.room,
         };
