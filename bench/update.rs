@@ -52,7 +52,7 @@ struct Seen {
 }
 
 fn updates(rules: usize, flows: usize, windows: usize, window: Duration) {
-    let case = Case { name: "established", family: 4, rules, flows, order: Order::Random };
+    let case = Case { name: "established", family: 4, rules, flows, order: Order::Random, workers: 1 };
     let tables = Tables::new(rules);
     let mut rig = Rig::new(&tables, flows);
     rig.enter(&Traffic::established(&case, &tables));
@@ -245,7 +245,7 @@ fn spread(samples: &mut [f64]) -> [f64; 3] {
 
 /// Lets all flows run out of time, while a few packets come.
 fn ageing(flows: usize) {
-    let case = Case { name: "established", family: 4, rules: 1, flows, order: Order::Sequence };
+    let case = Case { name: "established", family: 4, rules: 1, flows, order: Order::Sequence, workers: 1 };
     let few = Case { flows: 16, ..case };
     let tables = Tables::new(case.rules);
     let mut rig = Rig::new(&tables, flows);

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // Each benchmark uses its part.
 
 pub(crate) mod conntrack;
+pub(crate) mod pair;
 pub(crate) mod report;
 pub(crate) mod rig;
 pub(crate) mod traffic;

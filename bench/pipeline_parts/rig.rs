@@ -53,10 +53,16 @@ pub(crate) struct Rig {
 impl Rig {
     /// A switch with room for half as many flows again as there are at first, and for those that a case opens.
     pub(crate) fn new(tables: &Tables, flows: usize) -> Rig {
+        Rig::with_workers(tables, flows, 1)
+    }
+
+    /// [`Rig::new`] with this many workers.
+    pub(crate) fn with_workers(tables: &Tables, flows: usize, workers: usize) -> Rig {
         let slots = flows * 3 / 2 + OPENED_MAX;
         let conntrack =
             ConntrackSettings { flows_max: slots, pod_quota_percent: 100, ..ConntrackSettings::default() };
-        let settings = Settings { frames_per_worker: 4096, conntrack, ..Settings::default() };
+        let cores = (0..workers).collect();
+        let settings = Settings { cores, frames_per_worker: 4096, conntrack, ..Settings::default() };
         let mut simulation = Simulation::new(&settings).expect("memory for the switch");
         let open = |_| simulation.open_port(PortKind::Pod, None, 1500).expect("a port");
         let ports: Vec<SimulatedPort> = (0..PODS).map(open).collect();
@@ -82,8 +88,8 @@ impl Rig {
     /// The first ports got more frames to receive into than the later ones: lets them use the surplus up.
     fn spread_frames(&mut self) {
         for _ in 0..RING_SLOTS / SPREAD {
-            for port in &self.ports {
-                (0..SPREAD).for_each(|_| _ = port.peers[0].inject(&[0; 64]));
+            for peer in self.ports.iter().flat_map(|port| &port.peers) {
+                (0..SPREAD).for_each(|_| _ = peer.inject(&[0; 64]));
             }
             while self.simulation.step() {}
         }
