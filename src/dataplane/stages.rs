@@ -1,14 +1,16 @@
 //! The packet path: one function that reads as the table of stages, and the stages, each a pass over the batch.
 //!
 //! ```text
-//! receive -> parse -> guard -> serve -> track -> route -> classify -> admit -> fragments -> rewrite -> count -> transmit
+//! receive -> parse -> guard -> serve -> track -> follow -> classify -> fragments -> rewrite -> count -> transmit
 //! ```
 //!
 //! `receive` and `transmit` are the worker's: they know rings. Here nothing allocates, locks, logs, reads a clock or calls the
 //! kernel, and every frame leaves with one verdict.
 //!
-//! `route` stands before `classify` because the ingress table belongs to the pod that the packet is routed to, and
-//! because a packet that leads nowhere must not take a place in conntrack.
+//! `follow` finds the way of every packet before `classify` judges those of new flows: because the ingress table belongs to
+//! the pod that the packet is routed to, and because a packet that leads nowhere must not take a place in conntrack.
+//!
+//! Each stage is written for the packet that nearly all are; what is anything else goes through a function out of line.
 
 use std::ops::Range;
 
