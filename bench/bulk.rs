@@ -1,7 +1,8 @@
 //! TCP bulk between two pods: this switch beside the kernel's bridge, the same pods, in one run. Needs root and iperf3.
 //!
-//! Prints one JSON object per measurement, then one with the ratio of the medians. The two systems take turns, because these
-//! machines are noisy. `--smoke` takes one short turn of each.
+//! Prints one JSON object per measurement, then one for each MTU with the ratio of the medians. The systems take turns, because
+//! these machines are noisy. `--mtu 1500,9000` says which MTUs the pods have, `--rounds` and `--seconds` how often and
+//! how long; `--smoke` takes one short turn of each.
 
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -19,28 +20,45 @@ fn main() {
         return;
     }
     let smoke = std::env::args().any(|argument| argument == "--smoke");
-    let (rounds, seconds) = if smoke { (1, 1) } else { (5, 5) };
-    let mut gbps = [Vec::new(), Vec::new()];
+    let number = |name, default| option(name).map_or(default, |text| text.parse().expect("a number"));
+    let (rounds, seconds) = if smoke { (1, 1) } else { (number("--rounds", 5), number("--seconds", 5)) };
+    let mtus = option("--mtu").unwrap_or_else(|| "1500".to_owned());
+    let mtus: Vec<u32> = mtus.split(',').map(|mtu| mtu.parse().expect("MTUs are numbers")).collect();
+    let mut gbps = vec![[Vec::new(), Vec::new()]; mtus.len()];
     for round in 0..rounds {
-        for (system, results) in SYSTEMS.into_iter().zip(&mut gbps) {
-            let (rate, retransmits) = measure(system, seconds);
-            let line = json!({"bench": "bulk", "system": system, "scenario": "tcp-mtu1500", "gbps": rate,
-                "retransmits": retransmits, "seconds": seconds, "run": round});
-            println!("{line}");
-            results.push(rate);
+        for (mtu, gbps) in mtus.iter().zip(&mut gbps) {
+            for (system, results) in SYSTEMS.into_iter().zip(gbps) {
+                let (rate, retransmits) = measure(system, *mtu, seconds);
+                let line = json!({"bench": "bulk", "system": system, "scenario": scenario(*mtu), "mtu": mtu,
+                    "gbps": rate, "retransmits": retransmits, "seconds": seconds, "run": round});
+                println!("{line}");
+                results.push(rate);
+            }
         }
     }
-    let [bridge, palisade] = gbps.map(median);
-    println!(
-        "{}",
-        json!({"bench": "bulk", "scenario": "tcp-mtu1500", "median_bridge_gbps": bridge,
-        "median_palisade_gbps": palisade, "ratio": palisade / bridge})
-    );
+    for (mtu, gbps) in mtus.iter().zip(gbps) {
+        let [bridge, palisade] = gbps.map(median);
+        println!(
+            "{}",
+            json!({"bench": "bulk", "scenario": scenario(*mtu), "mtu": mtu, "median_bridge_gbps": bridge,
+            "median_palisade_gbps": palisade, "ratio": palisade / bridge})
+        );
+    }
+}
+
+fn scenario(mtu: u32) -> String {
+    format!("tcp-mtu{mtu}")
+}
+
+/// The word behind an option.
+fn option(name: &str) -> Option<String> {
+    std::env::args().skip_while(|argument| argument != name).nth(1)
 }
 
 /// Gigabits a second, and segments sent again.
-fn measure(system: &str, seconds: u32) -> (f64, u64) {
-    let mut lab = Lab::up(&LabSpec::of(&["client", "server"]).expect("a plan for two pods")).expect("a lab");
+fn measure(system: &str, mtu: u32, seconds: u32) -> (f64, u64) {
+    let spec = LabSpec { mtu, ..LabSpec::of(&["client", "server"]).expect("a plan for two pods") };
+    let mut lab = Lab::up(&spec).expect("a lab");
     let pods = ["client", "server"].map(|name| lab.pod(name).expect("a pod of the lab"));
     if system == "bridge" {
         let _bridge = lab.bridge().expect("a bridge");

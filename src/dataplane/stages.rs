@@ -53,7 +53,7 @@ pub(crate) struct Context<'a> {
     pub fragments: &'a mut Fragments,
     /// What workers tell each other of them.
     pub firsts: &'a Board,
-    /// Frames that each port's transmit ring still takes.
+    /// Frames of UMEM that each port's transmit ring still takes.
     pub room: &'a mut [u32],
 }
 
@@ -146,8 +146,8 @@ fn parse(batch: &mut Batch, context: &Context<'_>) {
     (batch.has_fragments, batch.has_others) = (false, false);
     for i in 0..batch.len() {
         prefetch_frame(batch, i, context);
-        let frame = context.umem.data(&batch.frames[i]);
-        if !packet::parse_plain(frame, &mut batch.packets[i]) {
+        let frame = &batch.frames[i];
+        if !packet::parse_plain(context.umem.data(frame), frame.len(), &mut batch.packets[i]) {
             parse_any(batch, i, context);
         }
     }
@@ -155,8 +155,10 @@ fn parse(batch: &mut Batch, context: &Context<'_>) {
 
 #[inline(never)]
 fn parse_any(batch: &mut Batch, i: usize, context: &Context<'_>) {
-    let frame = context.umem.data(&batch.frames[i]);
-    if let Some(reason) = packet::parse(frame, &mut batch.packets[i]) {
+    let frame = &batch.frames[i];
+    let failure = packet::parse(context.umem.data(frame), frame.len(), &mut batch.packets[i]);
+    let failure = if frame.is_oversized() { Some(DropReason::Oversized) } else { failure };
+    if let Some(reason) = failure {
         batch.drop(i, reason);
     }
     batch.has_fragments |= !batch.packets[i].whole;
@@ -288,7 +290,7 @@ fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
 #[cold]
 fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bool)> {
     let packet = &batch.packets[i];
-    let message = &context.umem.data(&batch.frames[i])[usize::from(packet.l4)..usize::from(packet.end)];
+    let message = packet.transport(context.umem.data(&batch.frames[i]));
     let mut quoted = Packet::default();
     // The error goes to who sent the packet that it quotes, and comes from where that packet went: a pod that guesses
     // the ports of other pods' flows reports nothing about them.
@@ -639,9 +641,8 @@ pub(super) fn flow_of(key: &Key, opened_by_low: bool) -> Flow {
 
 fn segment(packet: &Packet, frame: &[u8]) -> Segment {
     let flags = packet.tcp_flags();
-    let l4 = usize::from(packet.l4);
     let scale = if flags.has(Flags::SYN) {
-        let header = &frame[l4..usize::from(packet.end)];
+        let header = packet.transport(frame);
         let header_bytes = tcp::Tcp::new(header).map_or(0, tcp::Tcp::header_bytes);
         header.get(tcp::HEADER_BYTES..header_bytes).and_then(tcp::window_scale)
     } else {
@@ -668,11 +669,12 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
         let way = batch.ways[i];
         let out = way.out;
         let room = &mut context.room[out.index()];
-        if *room == 0 {
+        let taken = batch.frames[i].frames() as u32;
+        if *room < taken {
             batch.drop(i, DropReason::TxFull);
             continue;
         }
-        *room -= 1;
+        *room -= taken;
         let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], way, src);
         batch.verdicts[i] = if fits { Verdict::Forward(out) } else { Verdict::Dropped(DropReason::TooBig) };
     }

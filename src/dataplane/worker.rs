@@ -215,8 +215,9 @@ impl Worker {
 
     /// Frames that this worker holds outside of rings, for the books.
     pub(crate) fn frames_held(&self) -> usize {
-        let held = self.free.len() + self.batch.len() + self.fragments.waiting();
-        held + self.ports.iter().map(|port| port.waiting.len()).sum::<usize>()
+        let sum = |frames: &[Frame]| frames.iter().map(Frame::frames).sum::<usize>();
+        let held = self.free.len() + sum(&self.batch.frames) + self.fragments.frames();
+        held + self.ports.iter().map(|port| sum(&port.waiting)).sum::<usize>()
     }
 
     /// Its packet memory.
@@ -276,8 +277,9 @@ impl Worker {
         if let Some(fd) = closed.queue.fd() {
             let _ = epoll::delete(&self.epoll, fd);
         }
-        self.free.append(&mut closed.waiting);
-        self.fragments.forget(port, &mut self.free);
+        let (umem, free) = (&self.umem, &mut self.free);
+        closed.waiting.drain(..).for_each(|frame| umem.release(frame, free));
+        self.fragments.forget(port, |frame| umem.release(frame, free));
         self.room[port.index()] = 0;
         self.levels -= closed.level;
         Some(closed.queue)
@@ -339,7 +341,7 @@ impl Worker {
             let count = port.queue.receive(&mut self.umem, &mut self.batch.frames, PORT_BURST_FRAMES_MAX);
             if count > 0 {
                 self.batch.note_received(start, port.id);
-                if count >= (port.level / 2).clamp(1, PORT_BURST_FRAMES_MAX) {
+                if port.queue.missing(port.level) >= (port.level / 2).clamp(1, PORT_BURST_FRAMES_MAX) {
                     port.is_busy = true;
                     let more =
                         port.level.min(RING_SLOTS - port.level).min(levels_max.saturating_sub(self.levels));
@@ -355,7 +357,8 @@ impl Worker {
 
     fn process(&mut self, now_ms: u32, done: impl FnMut(&'static str)) {
         for port in &self.ports {
-            let taken = port.queue.outstanding() + port.waiting.len();
+            let waiting: usize = port.waiting.iter().map(Frame::frames).sum();
+            let taken = port.queue.outstanding() + waiting;
             self.room[port.id.index()] = RING_SLOTS.saturating_sub(taken) as u32;
         }
         let stats = &self.shared.mailboxes[self.id.index()].stats;
@@ -380,7 +383,8 @@ impl Worker {
     /// Gives each frame to where its verdict says.
     fn sort_out(&mut self) {
         let batch = &mut self.batch;
-        for (i, frame) in batch.frames.drain(..).enumerate() {
+        for (i, mut frame) in batch.frames.drain(..).enumerate() {
+            self.umem.trim(&mut frame, &mut self.free);
             let out = match batch.verdicts[i] {
                 // The stages have counted it against the room of the port.
                 Verdict::Forward(out) => out,
@@ -388,19 +392,19 @@ impl Worker {
                     self.fragments.hold(frame);
                     continue;
                 }
-                _ if batch.answers[i] && self.room[batch.in_ports[i].index()] > 0 => {
-                    self.room[batch.in_ports[i].index()] -= 1;
+                _ if batch.answers[i] && self.room[batch.in_ports[i].index()] as usize >= frame.frames() => {
+                    self.room[batch.in_ports[i].index()] -= frame.frames() as u32;
                     batch.in_ports[i]
                 }
                 // Dropped, or an answer for which the port has no place: who asked asks again.
                 _ => {
-                    self.free.push(frame);
+                    self.umem.release(frame, &mut self.free);
                     continue;
                 }
             };
             match self.places[out.index()] {
                 Some(place) => self.ports[usize::from(place)].waiting.push(frame),
-                None => self.free.push(frame),
+                None => self.umem.release(frame, &mut self.free),
             }
         }
     }

@@ -189,7 +189,7 @@ mod tests {
         let good = LabSpec::of(&["a", "b"]).unwrap();
         let refused = |spec: LabSpec| plan("a1b2c3", &spec).unwrap_err().to_string();
         assert!(refused(LabSpec { workers: 0, ..good.clone() }).contains("workers"));
-        assert!(refused(LabSpec { mtu: 9000, ..good.clone() }).contains("MTU"));
+        assert!(refused(LabSpec { mtu: 65_535, ..good.clone() }).contains("MTU"));
         assert!(
             refused(LabSpec { v4: "10.0.0.0/31".parse().unwrap(), ..good.clone() }).contains("no address")
         );

@@ -21,6 +21,7 @@
 #![allow(unsafe_code)]
 
 mod anchor;
+mod chain;
 mod error;
 mod frame;
 mod interface;
@@ -35,6 +36,7 @@ mod socket;
 mod umem;
 
 pub use error::XdpError;
+pub(crate) use error::one_frame;
 pub use frame::{DoesNotFit, Frame};
 pub use interface::Interface;
 pub use memory::MemoryPeer;

@@ -11,6 +11,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder, Xdp, XdpFlags};
 use super::error::XdpError;
 use super::interface::Interface;
 use super::kernel_log;
+use crate::limits::MTU_MAX;
 
 /// `bpf/port.bpf.c`, compiled by build.rs.
 static PORT_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/port.bpf.o"));
@@ -40,7 +41,7 @@ impl Program {
     /// Attaches the program of a port that belongs to the switch alone. In the driver if it can; in the generic hook
     /// otherwise. Replaces a program of an earlier run, and refuses to replace anybody else's.
     pub fn attach(interface: &Interface, queues: u16) -> Result<(Program, Mode), XdpError> {
-        interface.check_mtu()?;
+        interface.check_mtu(MTU_MAX)?;
         let (code, sockets) = load(PORT_OBJECT, queues)?;
         let slot = Slot { interface, code: code.as_fd() };
         let id = libbpf_rs::Program::id_from_fd(slot.code)

@@ -33,7 +33,7 @@ fn rewritten(frame: &[u8], vlan: u16) -> Vec<u8> {
     let (umem, mut frames) = Umem::in_memory(1);
     umem.write(&mut frames[0], frame).unwrap();
     let mut packet = Packet::default();
-    assert_eq!(packet::parse(frame, &mut packet), None);
+    assert_eq!(packet::parse(frame, frame.len(), &mut packet), None);
     assert!(rewrite(&umem, &mut frames[0], &packet, way(vlan), SWITCH.to_bits()));
     umem.data(&frames[0]).to_vec()
 }

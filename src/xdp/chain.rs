@@ -1,0 +1,279 @@
+//! Packets of several frames.
+//!
+//! The kernel cuts a packet that is longer than a frame into several descriptors, and says of each but the last that the
+//! packet goes on (`XDP_PKT_CONTD` of `linux/if_xdp.h`). Here they become a chain, and one token: that of the head, which
+//! says how many follow, and a word for each frame says which one is next and where its part of the packet lies. Packets
+//! of one frame, as nearly all are, know nothing of it.
+
+use std::iter;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::frame::{CONTINUED, DoesNotFit, Frame, PACKET_ROOM};
+use super::ledger::{Account, Way};
+use super::region::Region;
+use super::umem::Umem;
+
+/// Most descriptors that are looked at as one packet; of more, each so many are dropped as one. A bound for a kernel that is at fault.
+const PARTS_MAX: usize = 64;
+/// Longest header that is put before a packet whose head is full.
+const PUSH_MAX: usize = 8;
+
+/// By frame, the descriptor of the next one in its chain; of a frame that no other follows, anything.
+///
+/// Whoever has a chain's token may read and write the words of its frames. Tokens pass from thread to thread through
+/// rings, which order the accesses.
+pub(super) struct Links(Box<[AtomicU64]>);
+
+impl Links {
+    pub(super) fn new(frames: usize) -> Links {
+        Links(iter::repeat_with(AtomicU64::default).take(frames).collect())
+    }
+
+    fn next(&self, index: usize) -> u64 {
+        self.0[index].load(Ordering::Relaxed)
+    }
+
+    fn set_next(&self, index: usize, descriptor: u64) {
+        self.0[index].store(descriptor, Ordering::Relaxed);
+    }
+}
+
+impl Region {
+    /// The frames behind the head of a chain, in order. The tokens are views: they are not to go anywhere unless the
+    /// head's token is given up for them.
+    pub(super) fn followers(&self, head: &Frame) -> impl Iterator<Item = Frame> + use<'_> {
+        self.check(head);
+        let mut at = head.index();
+        (1..head.frames()).map(move |_| {
+            let next = Frame::from_descriptor(self.id(), self.links().next(at));
+            at = next.index();
+            next
+        })
+    }
+
+    /// Makes one packet of frames, in order, the first of which is `head`. With `whole` false, one to be dropped.
+    fn link(&self, head: &mut Frame, followers: &[u64], whole: bool) {
+        let (mut at, mut tail) = (head.index(), 0);
+        for descriptor in followers {
+            self.links().set_next(at, *descriptor);
+            let next = Frame::from_descriptor(self.id(), *descriptor);
+            (at, tail) = (next.index(), tail + next.head_len());
+        }
+        head.lead(followers.len(), whole.then_some(tail));
+    }
+
+    /// Takes off a chain the frames that hold nothing of the packet since it was cut, and gives them to `free`.
+    pub(super) fn trim(&self, head: &mut Frame, mut free: impl FnMut(Frame)) {
+        let (mut at, mut kept, mut left) = (head.index(), 0, head.len() - head.head_len());
+        let (mut used, frames) = (0, head.frames());
+        let mut next = self.links().next(at);
+        for _ in 1..frames {
+            let mut frame = Frame::from_descriptor(self.id(), next);
+            let after = self.links().next(frame.index());
+            if left == 0 {
+                free(Frame::new(self.id(), frame.index() as u32));
+            } else {
+                frame.truncate(left);
+                left -= frame.head_len();
+                self.links().set_next(at, frame.descriptor());
+                (at, kept, used) = (frame.index(), kept + 1, used + frame.head_len());
+            }
+            next = after;
+        }
+        head.lead(kept, Some(used));
+    }
+
+    /// The packet's bytes in the frames behind the head.
+    pub(super) fn rest<'a>(&'a self, head: &'a Frame) -> impl Iterator<Item = &'a [u8]> {
+        let mut left = head.len() - head.head_len();
+        self.followers(head).map_while(move |mut frame| {
+            frame.truncate(left);
+            left -= frame.head_len();
+            // SAFETY: the token of the chain is borrowed as long as the bytes are, so nobody writes them.
+            (!frame.is_empty()).then(|| unsafe { self.view(&frame) })
+        })
+    }
+
+    /// Lets the packet of a chain begin `bytes` earlier where the head has no room for them: the end of each frame moves
+    /// to the beginning of the next, up to the last one, which must have room.
+    #[cold]
+    fn push_back(&self, head: &mut Frame, bytes: usize) -> Result<(), DoesNotFit> {
+        let room = self.followers(head).last().map_or(0, |last| PACKET_ROOM - last.head_len()).min(PUSH_MAX);
+        if bytes > room || head.head_len() < bytes {
+            return Err(DoesNotFit { needed: bytes, room });
+        }
+        let mut carry = [0; PUSH_MAX];
+        let mut carried = self.cut_end(head, &mut carry[..bytes]);
+        let (mut at, mut tail) = (head.index(), 0);
+        for behind in (1..head.frames()).rev() {
+            let mut frame = Frame::from_descriptor(self.id(), self.links().next(at));
+            let mut cut = [0; PUSH_MAX];
+            let cut_bytes = if behind > 1 { self.cut_end(&mut frame, &mut cut[..bytes]) } else { 0 };
+            self.settle(&mut frame);
+            let len = frame.head_len();
+            frame.set_len(len + carried)?;
+            let packet = self.bytes_mut(&mut frame);
+            packet.copy_within(..len, carried);
+            packet[..carried].copy_from_slice(&carry[..carried]);
+            (carry, carried) = (cut, cut_bytes);
+            self.links().set_next(at, frame.descriptor());
+            (at, tail) = (frame.index(), tail + frame.head_len());
+        }
+        head.lead(head.frames() - 1, Some(tail));
+        head.grow_head(bytes)
+    }
+
+    /// Cuts the last bytes of a frame's part of a packet off, as many as `out` takes, and puts them there.
+    fn cut_end(&self, frame: &mut Frame, out: &mut [u8]) -> usize {
+        let kept = frame.head_len().saturating_sub(out.len());
+        let bytes = self.bytes_mut(frame);
+        let cut = bytes.len() - kept;
+        out[..cut].copy_from_slice(&bytes[kept..]);
+        frame.shorten(cut);
+        cut
+    }
+}
+
+impl Umem {
+    /// Gives the frames that a token stands for to `free`, each as a token of its own.
+    #[inline]
+    pub fn release(&self, frame: Frame, free: &mut Vec<Frame>) {
+        if frame.is_chain() {
+            return self.release_chain(&frame, free);
+        }
+        free.push(frame);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn release_chain(&self, head: &Frame, free: &mut Vec<Frame>) {
+        let (region, id) = (&self.region, self.region.id());
+        free.extend(region.followers(head).map(|frame| Frame::new(id, frame.index() as u32)));
+        free.push(Frame::new(id, head.index() as u32));
+    }
+
+    /// Gives the frames of a chain that hold nothing of its packet since it was cut to `free`. To be done before the
+    /// packet is transmitted.
+    #[inline]
+    pub fn trim(&self, frame: &mut Frame, free: &mut Vec<Frame>) {
+        if frame.is_chain() {
+            self.region.trim(frame, |surplus| free.push(surplus));
+        }
+    }
+
+    /// The packet's bytes that [`data`](Umem::data) does not show, in the frames behind the head, in order.
+    pub fn rest<'a>(&'a self, frame: &'a Frame) -> impl Iterator<Item = &'a [u8]> {
+        self.region.rest(frame)
+    }
+
+    /// Lets the packet begin `bytes` earlier: room for a header. Where the head of a chain is full, its packet moves on.
+    #[inline]
+    pub fn grow_head(&self, frame: &mut Frame, bytes: usize) -> Result<(), DoesNotFit> {
+        match frame.grow_head(bytes) {
+            Err(DoesNotFit { .. }) if frame.is_chain() => self.region.push_back(frame, bytes),
+            result => result,
+        }
+    }
+}
+
+/// Makes packets of the descriptors of a ring.
+#[derive(Default)]
+pub(super) struct Assembler {
+    /// Of a packet whose end has not come. Their frames are lent still, so that nothing is lost when the queue closes.
+    parts: Vec<u64>,
+    /// Whether the packet is none: parts of it were dropped or refused already.
+    broken: bool,
+}
+
+/// What came out of a ring.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// Packets.
+    pub(super) packets: usize,
+    /// Frames of those.
+    pub(super) frames: usize,
+    /// Descriptors that name no frame lent by this way: nothing came of them.
+    pub(super) refused: usize,
+}
+
+impl Assembler {
+    pub(super) fn new() -> Assembler {
+        Assembler { parts: Vec::with_capacity(PARTS_MAX), broken: false }
+    }
+
+    /// Whether the next descriptor is the first of a packet.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.parts.is_empty() & !self.broken
+    }
+
+    /// Takes one descriptor of a received packet of several; with the last one the packet goes to `out`.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn add(
+        &mut self,
+        umem: &mut Umem,
+        account: Account,
+        descriptor: u64,
+        out: &mut Vec<Frame>,
+    ) -> Taken {
+        self.parts.push(descriptor & !CONTINUED);
+        let is_last = descriptor & CONTINUED == 0;
+        if !is_last && self.parts.len() < PARTS_MAX {
+            return Taken::default();
+        }
+        let refused = self.strike_out(umem, account);
+        self.broken |= refused > 0 || !is_last;
+        let taken = self.join(umem, refused, out);
+        self.broken = !is_last;
+        taken
+    }
+
+    /// Strikes the frames out of the ledger, and forgets the descriptors that name none; their number.
+    fn strike_out(&mut self, umem: &mut Umem, account: Account) -> usize {
+        let before = self.parts.len();
+        self.parts.retain(|part| umem.ledger.take_back(*part as u32 as usize, account, Way::Receive));
+        before - self.parts.len()
+    }
+
+    fn join(&mut self, umem: &Umem, refused: usize, out: &mut Vec<Frame>) -> Taken {
+        let frames = self.parts.len();
+        for part in &mut self.parts {
+            let mut frame = Frame::from_descriptor(umem.region.id(), *part);
+            let fits = frame.place(frame.headroom(), frame.head_len()) && !frame.is_empty();
+            self.broken |= !fits;
+            *part = frame.descriptor();
+        }
+        let Some((first, followers)) = self.parts.split_first() else {
+            return Taken { refused, ..Taken::default() };
+        };
+        // Struck out of the ledger, which had them because their tokens were given up: these are the only ones.
+        let mut head = Frame::from_descriptor(umem.region.id(), *first);
+        umem.region.link(&mut head, followers, !self.broken);
+        out.push(head);
+        self.parts.clear();
+        Taken { packets: 1, frames, refused }
+    }
+}
+
+/// How many of the packets, from the front, take `room` descriptors together at most, and how many they take.
+#[inline]
+pub(super) fn fitting(frames: &[Frame], room: usize) -> (usize, usize) {
+    let (mut packets, mut used) = (0, 0);
+    for frame in frames {
+        if used + frame.frames() > room {
+            break;
+        }
+        (packets, used) = (packets + 1, used + frame.frames());
+    }
+    (packets, used)
+}
+
+impl std::ops::AddAssign for Taken {
+    #[inline]
+    fn add_assign(&mut self, other: Taken) {
+        self.packets += other.packets;
+        self.frames += other.frames;
+        self.refused += other.refused;
+    }
+}
