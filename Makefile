@@ -2,8 +2,8 @@
 
 CARGO     ?= cargo
 PACKAGES  := libelf-dev clang m4 make gcc pkg-config zlib1g-dev iproute2
-# What the tests run besides: they listen with tcpdump where the host's stack would hear a leaked frame.
-TESTERS   := tcpdump
+# What the tests run besides: they listen with tcpdump where the host's stack would hear a leaked frame, and ping without fragments.
+TESTERS   := tcpdump iputils-ping
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Runs test programs as root while cargo runs as the user.
 AS_ROOT   := $(if $(SUDO),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="sudo -E")

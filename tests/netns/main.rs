@@ -5,6 +5,7 @@ mod support;
 
 mod demo;
 mod fragments;
+mod jumbo;
 mod lifecycle;
 mod policy;
 mod refusals;

@@ -154,6 +154,11 @@ impl Rig {
     }
 
     pub(crate) fn with_settings(settings: &Settings, setting: &Setting) -> Rig {
+        Rig::with_mtus(settings, setting, MTU)
+    }
+
+    /// A switch with this MTU at all ports but that of the last pod.
+    pub(crate) fn with_mtus(settings: &Settings, setting: &Setting, mtu: u16) -> Rig {
         let workers = settings.cores.len();
         let mut sim = Simulation::new(settings).unwrap();
         let mut ports = Vec::new();
@@ -163,7 +168,7 @@ impl Rig {
                 UPLINK => (PortKind::Uplink, Some(UPLINK_VLAN)),
                 _ => (PortKind::Pod, None),
             };
-            let mtu = if port == PODS - 1 { SMALL_MTU } else { MTU };
+            let mtu = if port == PODS - 1 { SMALL_MTU } else { mtu };
             ports.push(sim.open_port(kind, vlan, mtu).unwrap());
         }
         sim.publish(setting.world());
