@@ -98,17 +98,21 @@ impl Region {
     /// to the beginning of the next, up to the last one, which must have room.
     #[cold]
     fn push_back(&self, head: &mut Frame, bytes: usize) -> Result<(), DoesNotFit> {
-        let room = self.followers(head).last().map_or(0, |last| PACKET_ROOM - last.head_len()).min(PUSH_MAX);
+        let room = self.room_at_end(head).min(PUSH_MAX);
         if bytes > room || head.head_len() < bytes {
             return Err(DoesNotFit { needed: bytes, room });
         }
+        let mut left = head.len() - head.head_len();
         let mut carry = [0; PUSH_MAX];
         let mut carried = self.cut_end(head, &mut carry[..bytes]);
-        let (mut at, mut tail) = (head.index(), 0);
-        for behind in (1..head.frames()).rev() {
+        head.lengthen_tail(carried);
+        let mut at = head.index();
+        while carried > 0 {
             let mut frame = Frame::from_descriptor(self.id(), self.links().next(at));
+            frame.truncate(left);
+            left -= frame.head_len();
             let mut cut = [0; PUSH_MAX];
-            let cut_bytes = if behind > 1 { self.cut_end(&mut frame, &mut cut[..bytes]) } else { 0 };
+            let cut_bytes = if left > 0 { self.cut_end(&mut frame, &mut cut[..bytes]) } else { 0 };
             self.settle(&mut frame);
             let len = frame.head_len();
             frame.set_len(len + carried)?;
@@ -117,10 +121,23 @@ impl Region {
             packet[..carried].copy_from_slice(&carry[..carried]);
             (carry, carried) = (cut, cut_bytes);
             self.links().set_next(at, frame.descriptor());
-            (at, tail) = (frame.index(), tail + frame.head_len());
+            at = frame.index();
         }
-        head.lead(head.frames() - 1, Some(tail));
         head.grow_head(bytes)
+    }
+
+    /// Bytes that the frame in which the packet of a chain ends has left, or the one behind the head where it ends there.
+    fn room_at_end(&self, head: &Frame) -> usize {
+        let (mut left, mut room) = (head.len() - head.head_len(), 0);
+        for mut frame in self.followers(head) {
+            frame.truncate(left);
+            left -= frame.head_len();
+            room = PACKET_ROOM - frame.head_len();
+            if left == 0 {
+                break;
+            }
+        }
+        room
     }
 
     /// Cuts the last bytes of a frame's part of a packet off, as many as `out` takes, and puts them there.

@@ -174,6 +174,11 @@ impl Frame {
         self.len -= bytes as u16;
     }
 
+    /// Notes that the frames behind this one hold `bytes` more.
+    pub(super) fn lengthen_tail(&mut self, bytes: usize) {
+        self.tail += bytes as u16;
+    }
+
     /// Sets the length of a packet that lies in this frame alone. Bytes added at its end are what the frame held there before.
     pub fn set_len(&mut self, len: usize) -> Result<(), DoesNotFit> {
         let room = PACKET_ROOM.min(FRAME_BYTES - self.headroom());
