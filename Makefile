@@ -2,8 +2,8 @@
 
 CARGO     ?= cargo
 PACKAGES  := libelf-dev clang m4 make gcc pkg-config zlib1g-dev iproute2
-# What the tests run besides: they listen with tcpdump where the host's stack would hear a leaked frame.
-TESTERS   := tcpdump
+# What the tests run besides: they listen with tcpdump where the host's stack would hear a leaked frame, and ping without fragments.
+TESTERS   := tcpdump iputils-ping
 # What the end-to-end benchmark compares with. The rig runs what it needs of them in namespaces of its own.
 PEERS     := nftables iptables ipset openvswitch-switch dpdk dpdk-dev librte-net-af-xdp23 iperf3 ethtool
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)

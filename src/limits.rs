@@ -14,11 +14,16 @@ pub const WORKERS_MAX: usize = 64;
 pub const FRAME_BYTES: usize = 4096;
 /// Bytes that the kernel keeps free before the packet: `XDP_PACKET_HEADROOM` of `linux/bpf.h`.
 pub const XDP_HEADROOM_BYTES: usize = 256;
-/// Largest Ethernet frame that fits: what is left of a UMEM frame, less what the kernel's driver of
-/// veth needs behind it (`struct skb_shared_info`, 320 bytes).
-pub const PACKET_BYTES_MAX: usize = FRAME_BYTES - XDP_HEADROOM_BYTES - 320;
+/// Largest Ethernet frame: positions in a packet are 16 bits.
+pub const PACKET_BYTES_MAX: usize = u16::MAX as usize;
+/// Most UMEM frames of one packet: a socket buffer's head and its fragments (`MAX_SKB_FRAGS` of `linux/skbuff.h`, 17
+/// unless the kernel was configured otherwise).
+pub const CHAIN_FRAMES_MAX: usize = 18;
 /// Largest MTU of a port: the largest frame less an Ethernet header with one 802.1Q tag.
 pub const MTU_MAX: usize = PACKET_BYTES_MAX - 18;
+/// Largest MTU of a port where each packet must lie in one UMEM frame: what is left of that, less what the kernel's driver
+/// of veth needs behind the packet (`struct skb_shared_info`, 320 bytes), and the same headers.
+pub const MTU_OF_ONE_FRAME_MAX: usize = FRAME_BYTES - XDP_HEADROOM_BYTES - 320 - 18;
 /// Slots of each ring (rx, tx, fill, completion) of a port's queue.
 pub const RING_SLOTS: usize = 2048;
 /// Addresses of one pod.
@@ -72,6 +77,8 @@ pub const ROWS_MAX: usize = 1 << 22;
 /// ACL tables in one set of tables.
 pub const ACLS_MAX: usize = 1 << 16;
 
+const _: () = assert!(PACKET_BYTES_MAX <= CHAIN_FRAMES_MAX * (FRAME_BYTES - XDP_HEADROOM_BYTES));
+const _: () = assert!(CHAIN_FRAMES_MAX <= BATCH_FRAMES_MAX, "a packet goes to a ring at once");
 const _: () = assert!(PORT_BURST_FRAMES_MAX <= BATCH_FRAMES_MAX);
 const _: () = assert!(RING_SLOTS.is_power_of_two() && RING_SLOTS >= 2 * BATCH_FRAMES_MAX);
 const _: () = assert!(FRAGMENTS_WAITING_MAX <= BATCH_FRAMES_MAX, "a batch takes all that waits");

@@ -46,6 +46,9 @@ struct UpArguments {
     /// MTU of every pod, bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u32,
+    /// MTU of the pods' routes to anywhere but other pods, where that is smaller
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    outside_mtu: u32,
     /// Connect the pods by the kernel's bridge
     #[arg(long, conflicts_with = "switch")]
     bridge: bool,
@@ -99,7 +102,8 @@ fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
     let interrupted = interruption()?;
     let names: Vec<String> = (1..=arguments.pods).map(|number| format!("pod{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let spec = LabSpec { workers: arguments.workers, mtu: arguments.mtu, ..LabSpec::of(&names)? };
+    let UpArguments { workers, mtu, outside_mtu, .. } = *arguments;
+    let spec = LabSpec { workers, mtu, outside_mtu, ..LabSpec::of(&names)? };
     let spinner = spinner();
     let mut lab = Lab::up_with(&spec, &mut |pod| spinner.set_message(format!("made {}", pod.pod)))?;
     if arguments.bridge {

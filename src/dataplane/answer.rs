@@ -68,12 +68,11 @@ pub(crate) fn link_local(
         return None;
     }
     let bytes = umem.data_mut(frame);
-    let l4 = usize::from(packet.l4);
     if packet.flags != icmp::v6::NEIGHBOR_SOLICITATION || packet.ttl != NEIGHBOR_HOP_LIMIT || packet.src == 0
     {
         return Some(false);
     }
-    let Some(question) = icmp::parse_neighbor(&bytes[l4..usize::from(packet.end)]) else {
+    let Some(question) = icmp::parse_neighbor(packet.transport(bytes)) else {
         return Some(false);
     };
     let target = Address::from(question.target);
@@ -114,18 +113,13 @@ pub(crate) fn echo(frame: &mut [u8], packet: &Packet) -> bool {
     if !packet.whole {
         return false;
     }
-    let pseudo = match (packet.protocol, packet.flags) {
-        (Protocol::ICMP, icmp::v4::ECHO_REQUEST) => {
-            frame[l4] = icmp::v4::ECHO_REPLY;
-            Sum::default()
-        }
-        (Protocol::ICMPV6, icmp::v6::ECHO_REQUEST) => {
-            frame[l4] = icmp::v6::ECHO_REPLY;
-            pseudo_header_of(unpack(packet.dst), unpack(packet.src), Protocol::ICMPV6, end - l4)
-        }
+    let reply = match (packet.protocol, packet.flags) {
+        (Protocol::ICMP, icmp::v4::ECHO_REQUEST) => icmp::v4::ECHO_REPLY,
+        (Protocol::ICMPV6, icmp::v6::ECHO_REQUEST) => icmp::v6::ECHO_REPLY,
         _ => return false,
     };
-    icmp::finish(&mut frame[l4..end], pseudo);
+    // The sum over a pseudo-header is the same with source and destination exchanged.
+    icmp::change_kind(&mut frame[l4..], reply);
     ethernet::set_addresses(frame, packet.src_mac(), packet.dst_mac());
     if is_v4(packet.src) {
         // Options of the request (record route and the like) would speak of a way that the reply does not go.

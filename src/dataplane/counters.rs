@@ -37,6 +37,8 @@ macro_rules! drop_reasons {
 drop_reasons! {
     /// The frame ends before its headers do.
     Truncated => "truncated",
+    /// Longer than any packet may be, or the kernel has lost a part of it.
+    Oversized => "oversized",
     /// A header contradicts itself or the frame: version, lengths, flags.
     Malformed => "malformed",
     /// The IPv4 header checksum is wrong.

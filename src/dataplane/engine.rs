@@ -16,7 +16,8 @@ use super::view::PortFacts;
 use super::worker::{Command, Worker};
 use super::{Counters, FlowInfo, PortError, PortKind, PortReport, PortSpec, Settings, StartError, World};
 use crate::ids::{Generation, PortId, WorkerId};
-use crate::xdp::{Binder, ClosedQueue, Interface, PortQueue, Program, Umem, XdpError};
+use crate::limits::MTU_MAX;
+use crate::xdp::{Binder, ClosedQueue, Interface, PortQueue, Program, Umem, XdpError, one_frame};
 
 /// Longest wait for a worker to come to the end of a batch. A worker that takes longer is stuck, and everything with it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -106,6 +107,9 @@ impl Dataplane {
                 workers: u32::from(workers),
             });
         }
+        for binder in &self.binders {
+            interface.check_mtu(binder.mtu_max())?;
+        }
         let id = self.core.free_port()?;
         let place = match spec.kind {
             PortKind::Uplink => Some(self.prepare_uplink(&interface, spec.vlan)?),
@@ -145,6 +149,7 @@ impl Dataplane {
             warnings.extend((!zero_copy).then(|| uplink::why_copied(&spec.interface)));
             warnings.extend(warning);
         }
+        warnings.extend(self.binders.first().and_then(|binder| lacks(&spec.interface, binder)));
         Ok(PortReport { id, mtu: interface.mtu, queues: workers, native: mode.native, zero_copy, warnings })
     }
 
@@ -323,6 +328,20 @@ fn warnings(name: &str, interface: &Interface, workers: u16, mode: &crate::xdp::
     warnings
 }
 
+/// What the kernel's AF_XDP cannot do for a port, in a sentence.
+fn lacks(name: &str, binder: &Binder) -> Option<String> {
+    let max = binder.mtu_max();
+    if max < MTU_MAX {
+        return Some(format!("interface {name} can have an MTU of {max} at most{}", one_frame(max)));
+    }
+    (!binder.leaves_checksums()).then(|| {
+        format!(
+            "interface {name}: transport checksums are computed by the switch, which is slower: \
+             this kernel's AF_XDP takes no transmit metadata (Linux 6.8 does)"
+        )
+    })
+}
+
 fn stuck() -> PortError {
     PortError::Kernel("a worker does not answer: the switch has to be restarted".to_owned())
 }
@@ -331,9 +350,7 @@ impl From<XdpError> for PortError {
     fn from(error: XdpError) -> PortError {
         match error {
             XdpError::NoInterface { interface } => PortError::NoInterface { interface },
-            XdpError::Mtu { interface, mtu } => {
-                PortError::Mtu { interface, mtu, max: crate::limits::MTU_MAX as u32 }
-            }
+            XdpError::Mtu { interface, mtu, max } => PortError::Mtu { interface, mtu, max: max as u32 },
             other => PortError::Kernel(other.to_string()),
         }
     }

@@ -129,10 +129,11 @@ pub enum PortError {
         /// Workers of the switch.
         workers: u32,
     },
-    /// An MTU above what one frame holds.
+    /// An MTU above what a packet of the switch can have.
     #[error(
-        "interface {interface} has MTU {mtu}, and AF_XDP with single-buffer frames takes at most {max}: \
-         `ip link set {interface} mtu {max}` (and the same on the peer)"
+        "interface {interface} has MTU {mtu}, and the switch takes at most {max}{}: \
+         `ip link set {interface} mtu {max}` (and the same on the peer)",
+        crate::xdp::one_frame(*max as usize)
     )]
     Mtu {
         /// The interface.

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::DropReason;
+use crate::limits::PACKET_BYTES_MAX;
 use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
 use crate::net::tcp::Flags;
@@ -149,12 +150,23 @@ impl Packet {
         usize::from(self.end - self.l3)
     }
 
+    /// Bytes of the transport header and what it carries.
+    #[inline]
+    pub(crate) fn transport_bytes(&self) -> usize {
+        usize::from(self.end - self.l4)
+    }
+
+    /// Of those, what lies in the first buffer of the frame, `head`: the header at least.
+    #[inline]
+    pub(crate) fn transport<'a>(&self, head: &'a [u8]) -> &'a [u8] {
+        &head[usize::from(self.l4)..usize::from(self.end).min(head.len())]
+    }
+
     /// Bytes of TCP payload.
     #[inline]
-    pub(crate) fn tcp_payload_bytes(&self, frame: &[u8]) -> u32 {
-        let segment = &frame[usize::from(self.l4)..usize::from(self.end)];
-        let header = tcp::Tcp::new(segment).map_or(0, tcp::Tcp::header_bytes);
-        segment.len().saturating_sub(header) as u32
+    pub(crate) fn tcp_payload_bytes(&self, head: &[u8]) -> u32 {
+        let header = tcp::Tcp::new(self.transport(head)).map_or(0, tcp::Tcp::header_bytes);
+        self.transport_bytes().saturating_sub(header) as u32
     }
 
     /// TCP control bits.
@@ -164,9 +176,13 @@ impl Packet {
     }
 }
 
-/// Parses any frame into `packet`; the reason where that cannot be. What [`parse_plain`] takes it takes alike.
-pub(crate) fn parse(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
-    let Some(header) = ethernet::parse(frame) else {
+/// Parses any frame into `packet`; the reason where that cannot be. `head` are its first bytes, which have all headers,
+/// and `len` is its length. What [`parse_plain`] takes it takes alike.
+pub(crate) fn parse(head: &[u8], len: usize, packet: &mut Packet) -> Option<DropReason> {
+    if len > PACKET_BYTES_MAX {
+        return Some(DropReason::Oversized);
+    }
+    let Some(header) = ethernet::parse(head) else {
         return Some(DropReason::Truncated);
     };
     *packet = Packet {
@@ -177,8 +193,8 @@ pub(crate) fn parse(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
         ..Packet::default()
     };
     match header.ethertype {
-        ethernet::IPV4 => parse_ipv4(frame, packet),
-        ethernet::IPV6 => parse_ipv6(frame, packet),
+        ethernet::IPV4 => parse_ipv4(head, len, packet),
+        ethernet::IPV6 => parse_ipv6(head, len, packet),
         ethernet::ARP => {
             packet.kind = Kind::Arp;
             None
@@ -187,9 +203,9 @@ pub(crate) fn parse(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
     }
 }
 
-fn parse_ipv4(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
+fn parse_ipv4(head: &[u8], len: usize, packet: &mut Packet) -> Option<DropReason> {
     let l3 = usize::from(packet.l3);
-    let bytes = &frame[l3..];
+    let bytes = &head[l3..];
     let Some(ip) = ipv4::Ipv4::new(bytes) else {
         return Some(DropReason::Truncated);
     };
@@ -197,7 +213,7 @@ fn parse_ipv4(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
     if ip.version() != 4 || header_bytes < ipv4::HEADER_BYTES || total_bytes < header_bytes {
         return Some(DropReason::Malformed);
     }
-    if total_bytes > bytes.len() {
+    if l3 + total_bytes > len || header_bytes > bytes.len() {
         return Some(DropReason::Truncated);
     }
     if !ipv4::checksum_holds(&bytes[..header_bytes]) {
@@ -221,12 +237,12 @@ fn parse_ipv4(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
         packet.kind = Kind::LaterFragment;
         return None;
     }
-    parse_first(frame, packet)
+    parse_first(head, packet)
 }
 
-fn parse_ipv6(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
+fn parse_ipv6(head: &[u8], len: usize, packet: &mut Packet) -> Option<DropReason> {
     let l3 = usize::from(packet.l3);
-    let bytes = &frame[l3..];
+    let bytes = &head[l3..];
     let Some(ip) = ipv6::Ipv6::new(bytes) else {
         return Some(DropReason::Truncated);
     };
@@ -234,10 +250,10 @@ fn parse_ipv6(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
     if ip.version() != 6 {
         return Some(DropReason::Malformed);
     }
-    if total_bytes > bytes.len() {
+    if l3 + total_bytes > len {
         return Some(DropReason::Truncated);
     }
-    let Some(upper) = ipv6::upper_layer(&bytes[..total_bytes]) else {
+    let Some(upper) = ipv6::upper_layer(&bytes[..total_bytes.min(bytes.len())]) else {
         return Some(DropReason::Malformed);
     };
     packet.l4 = (l3 + upper.offset) as u16;
@@ -258,21 +274,21 @@ fn parse_ipv6(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
         packet.kind = Kind::LaterFragment;
         return None;
     }
-    parse_first(frame, packet)
+    parse_first(head, packet)
 }
 
 /// The first fragment of a datagram must hold its whole transport header (RFC 1858, RFC 7112).
 #[inline]
-fn parse_first(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
-    match parse_transport(frame, packet) {
+fn parse_first(head: &[u8], packet: &mut Packet) -> Option<DropReason> {
+    match parse_transport(head, packet) {
         Some(DropReason::Truncated) if packet.first_fragment => Some(DropReason::FragmentTiny),
         result => result,
     }
 }
 
 #[inline]
-fn parse_transport(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
-    let segment = &frame[usize::from(packet.l4)..usize::from(packet.end)];
+fn parse_transport(head: &[u8], packet: &mut Packet) -> Option<DropReason> {
+    let segment = packet.transport(head);
     packet.unfinished = packet.whole && is_unfinished(packet, segment);
     match packet.protocol {
         Protocol::TCP => parse_tcp(segment, packet),
@@ -293,9 +309,9 @@ fn parse_transport(frame: &[u8], packet: &mut Packet) -> Option<DropReason> {
 fn is_unfinished(packet: &Packet, segment: &[u8]) -> bool {
     let is_pseudo_header = |offset: usize| {
         let pseudo = if packet.is_v4 {
-            pseudo_v4(packet.src as u32, packet.dst as u32, packet.protocol, segment.len())
+            pseudo_v4(packet.src as u32, packet.dst as u32, packet.protocol, packet.transport_bytes())
         } else {
-            pseudo_v6(packet.src, packet.dst, packet.protocol, segment.len())
+            pseudo_v6(packet.src, packet.dst, packet.protocol, packet.transport_bytes())
         };
         segment.len() >= offset + 2 && is_folded(be16(segment, offset), pseudo)
     };
@@ -303,7 +319,7 @@ fn is_unfinished(packet: &Packet, segment: &[u8]) -> bool {
         Protocol::TCP => is_pseudo_header(tcp::CHECKSUM_OFFSET),
         // Where the datagram is shorter than its packet the checksum covers another length: not the kernel's work.
         Protocol::UDP => {
-            udp::Udp::new(segment).is_some_and(|udp| udp.bytes() == segment.len())
+            udp::Udp::new(segment).is_some_and(|udp| udp.bytes() == packet.transport_bytes())
                 && is_pseudo_header(udp::CHECKSUM_OFFSET)
         }
         Protocol::SCTP => segment.get(sctp::CHECKSUM_OFFSET..).is_some_and(|rest| rest.starts_with(&[0; 4])),
@@ -358,7 +374,7 @@ fn parse_udp(datagram: &[u8], packet: &mut Packet) -> Option<DropReason> {
     let Some(udp) = udp::Udp::new(datagram) else {
         return Some(DropReason::Truncated);
     };
-    if udp.bytes() < udp::HEADER_BYTES || (packet.whole && udp.bytes() > datagram.len()) {
+    if udp.bytes() < udp::HEADER_BYTES || (packet.whole && udp.bytes() > packet.transport_bytes()) {
         return Some(DropReason::Malformed);
     }
     packet.src_port = udp.src_port();

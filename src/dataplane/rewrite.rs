@@ -22,6 +22,9 @@ pub(crate) fn rewrite(umem: &Umem, frame: &mut Frame, packet: &Packet, way: Way,
     ethernet::set_address_bits(bytes, way.mac, src);
     let Some(ip) = bytes.get_mut(UNTAGGED..) else { return false };
     rewrite_ip(ip, packet);
+    if packet.unfinished {
+        finish_checksum(umem, frame, packet, UNTAGGED);
+    }
     true
 }
 
@@ -37,6 +40,9 @@ fn rewrite_tagged(umem: &Umem, frame: &mut Frame, packet: &Packet, way: Way, src
     let l3 = if stays { usize::from(packet.l3) } else { ethernet::bytes_with(way.vlan) };
     let Some(ip) = bytes.get_mut(l3..) else { return false };
     rewrite_ip(ip, packet);
+    if packet.unfinished {
+        finish_checksum(umem, frame, packet, l3);
+    }
     true
 }
 
@@ -47,9 +53,6 @@ fn rewrite_ip(ip: &mut [u8], packet: &Packet) {
     } else {
         ipv6::decrement_hop_limit(ip);
     }
-    if packet.unfinished {
-        finish_checksum(ip, packet);
-    }
 }
 
 /// Gives the frame the tag `vlan`, or none with 0.
@@ -58,7 +61,7 @@ fn retag(umem: &Umem, frame: &mut Frame, packet: &Packet, vlan: u16) -> bool {
     let tagged = usize::from(packet.l3) != ethernet::HEADER_BYTES;
     let fits = match (tagged, vlan != 0) {
         (true, false) => frame.shrink_head(ethernet::TAG_BYTES).is_ok(),
-        (false, true) => frame.grow_head(ethernet::TAG_BYTES).is_ok(),
+        (false, true) => umem.grow_head(frame, ethernet::TAG_BYTES).is_ok(),
         _ => true,
     };
     if !fits {
@@ -76,27 +79,49 @@ fn retag(umem: &Umem, frame: &mut Frame, packet: &Packet, vlan: u16) -> bool {
     true
 }
 
-/// Computes the checksum that the sender has left to the hardware.
-#[cold]
-fn finish_checksum(ip: &mut [u8], packet: &Packet) {
-    let l4 = usize::from(packet.l4 - packet.l3);
+/// Computes the checksum that the sender has left to the hardware, or leaves it to the next one. The IP header begins `l3`
+/// bytes into the frame.
+#[inline(never)]
+fn finish_checksum(umem: &Umem, frame: &mut Frame, packet: &Packet, l3: usize) {
+    let l4 = l3 + usize::from(packet.l4 - packet.l3);
     match packet.protocol {
-        Protocol::TCP => finish_sum(ip, l4, packet, tcp::CHECKSUM_OFFSET),
-        Protocol::UDP => finish_sum(ip, l4, packet, udp::CHECKSUM_OFFSET),
-        Protocol::SCTP => sctp::finish(&mut ip[l4..]),
+        Protocol::TCP => finish_or_leave(umem, frame, packet, l4, tcp::CHECKSUM_OFFSET),
+        Protocol::UDP => finish_or_leave(umem, frame, packet, l4, udp::CHECKSUM_OFFSET),
+        Protocol::SCTP => finish_crc(umem, frame, l4),
         _ => {}
     }
 }
 
-fn finish_sum(ip: &mut [u8], l4: usize, packet: &Packet, offset: usize) {
-    let addresses = if packet.is_v4 { &ip[12..20] } else { &ip[8..40] };
-    let pseudo = pseudo_header(addresses, packet.protocol, ip.len() - l4);
-    let segment = &mut ip[l4..];
-    segment[offset..offset + 2].fill(0);
-    let checksum = pseudo.add_bytes(segment).finish();
+fn finish_or_leave(umem: &Umem, frame: &mut Frame, packet: &Packet, l4: usize, offset: usize) {
+    // The field holds the sum over the pseudo-header, which is what whoever finishes it wants to find there.
+    if !umem.leaves_checksums() || !frame.leave_checksum(l4, offset) {
+        finish_sum(umem, frame, packet, l4, offset);
+    }
+}
+
+fn finish_sum(umem: &Umem, frame: &mut Frame, packet: &Packet, l4: usize, offset: usize) {
+    let l3 = l4 - usize::from(packet.l4 - packet.l3);
+    let field = l4 + offset..l4 + offset + 2;
+    umem.data_mut(frame)[field.clone()].fill(0);
+    let head = umem.data(frame);
+    let addresses = if packet.is_v4 { &head[l3 + 12..l3 + 20] } else { &head[l3 + 8..l3 + 40] };
+    let pseudo = pseudo_header(addresses, packet.protocol, packet.transport_bytes());
+    let (mut sum, mut at) = (pseudo.add_bytes(&head[l4..]), head.len() - l4);
+    for part in umem.rest(frame) {
+        (sum, at) = (sum.add_bytes_at(at, part), at + part.len());
+    }
+    let checksum = sum.finish();
     // Zero would say "no checksum" (RFC 768); its other representation is as good.
     let checksum = if checksum == 0 && packet.protocol == Protocol::UDP { 0xffff } else { checksum };
-    segment[offset..offset + 2].copy_from_slice(&checksum.to_be_bytes());
+    umem.data_mut(frame)[field].copy_from_slice(&checksum.to_be_bytes());
+}
+
+#[cold]
+fn finish_crc(umem: &Umem, frame: &mut Frame, l4: usize) {
+    let field = l4 + sctp::CHECKSUM_OFFSET..l4 + sctp::CHECKSUM_OFFSET + 4;
+    umem.data_mut(frame)[field.clone()].fill(0);
+    let checksum = sctp::checksum(std::iter::once(&umem.data(frame)[l4..]).chain(umem.rest(frame)));
+    umem.data_mut(frame)[field].copy_from_slice(&checksum);
 }
 
 #[cfg(test)]

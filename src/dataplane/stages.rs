@@ -59,7 +59,7 @@ pub(crate) struct Context<'a> {
     pub firsts: &'a Board,
     /// What is asked about new flows.
     pub inquiry: &'a mut Inquiry,
-    /// Frames that each port's transmit ring still takes.
+    /// Frames of UMEM that each port's transmit ring still takes.
     pub room: &'a mut [u32],
 }
 
@@ -178,8 +178,8 @@ fn parse(batch: &mut Batch, context: &Context<'_>) {
     (batch.has_fragments, batch.has_others) = (false, false);
     for i in 0..batch.len() {
         prefetch_frame(batch, i, context);
-        let frame = context.umem.data(&batch.frames[i]);
-        if !packet::parse_plain(frame, &mut batch.packets[i]) {
+        let frame = &batch.frames[i];
+        if !packet::parse_plain(context.umem.data(frame), frame.len(), &mut batch.packets[i]) {
             parse_any(batch, i, context);
         }
     }
@@ -187,8 +187,10 @@ fn parse(batch: &mut Batch, context: &Context<'_>) {
 
 #[inline(never)]
 fn parse_any(batch: &mut Batch, i: usize, context: &Context<'_>) {
-    let frame = context.umem.data(&batch.frames[i]);
-    if let Some(reason) = packet::parse(frame, &mut batch.packets[i]) {
+    let frame = &batch.frames[i];
+    let failure = packet::parse(context.umem.data(frame), frame.len(), &mut batch.packets[i]);
+    let failure = if frame.is_oversized() { Some(DropReason::Oversized) } else { failure };
+    if let Some(reason) = failure {
         batch.drop(i, reason);
     }
     batch.has_fragments |= !batch.packets[i].whole;
@@ -322,7 +324,7 @@ fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
 #[cold]
 fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bool)> {
     let packet = &batch.packets[i];
-    let message = &context.umem.data(&batch.frames[i])[usize::from(packet.l4)..usize::from(packet.end)];
+    let message = packet.transport(context.umem.data(&batch.frames[i]));
     let mut quoted = Packet::default();
     // The error goes to who sent the packet that it quotes, and comes from where that packet went: a pod that guesses
     // the ports of other pods' flows reports nothing about them.
@@ -523,9 +525,8 @@ pub(super) fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>, ent
 
 pub(super) fn segment(packet: &Packet, frame: &[u8]) -> Segment {
     let flags = packet.tcp_flags();
-    let l4 = usize::from(packet.l4);
     let scale = if flags.has(Flags::SYN) {
-        let header = &frame[l4..usize::from(packet.end)];
+        let header = packet.transport(frame);
         let header_bytes = tcp::Tcp::new(header).map_or(0, tcp::Tcp::header_bytes);
         header.get(tcp::HEADER_BYTES..header_bytes).and_then(tcp::window_scale)
     } else {
@@ -552,11 +553,12 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
         let way = batch.ways[i];
         let out = way.out;
         let room = &mut context.room[out.index()];
-        if *room == 0 {
+        let taken = batch.frames[i].frames() as u32;
+        if *room < taken {
             batch.drop(i, DropReason::TxFull);
             continue;
         }
-        *room -= 1;
+        *room -= taken;
         let src = if way.is_uplink {
             context.view.port(out).map_or(src, |port| port.own_mac.to_bits())
         } else {

@@ -258,8 +258,9 @@ impl Worker {
 
     /// Frames that this worker holds outside of rings, for the books.
     pub(crate) fn frames_held(&self) -> usize {
-        let held = self.free.len() + self.batch.len() + self.fragments.waiting();
-        held + self.ports.iter().map(|port| port.waiting.len()).sum::<usize>()
+        let sum = |frames: &[Frame]| frames.iter().map(Frame::frames).sum::<usize>();
+        let held = self.free.len() + sum(&self.batch.frames) + self.fragments.frames();
+        held + self.ports.iter().map(|port| sum(&port.waiting)).sum::<usize>()
     }
 
     /// Its packet memory.
@@ -359,8 +360,9 @@ impl Worker {
             let _ = epoll::delete(&self.epoll, fd);
         }
         self.active.retain(|active| *active != port);
-        self.free.append(&mut closed.waiting);
-        self.fragments.forget(port, &mut self.free);
+        let (umem, free) = (&self.umem, &mut self.free);
+        closed.waiting.drain(..).for_each(|frame| umem.release(frame, free));
+        self.fragments.forget(port, |frame| umem.release(frame, free));
         self.room[port.index()] = 0;
         self.levels -= closed.level;
         Some(closed.queue)
@@ -427,7 +429,7 @@ impl Worker {
             port.quiet = if count > 0 { 0 } else { port.quiet.saturating_add(1) };
             if count > 0 {
                 self.batch.note_received(start, port.id);
-                if count >= (port.level / 2).clamp(1, PORT_BURST_FRAMES_MAX) {
+                if port.queue.missing(port.level) >= (port.level / 2).clamp(1, PORT_BURST_FRAMES_MAX) {
                     port.is_busy = true;
                     let more =
                         port.level.min(RING_SLOTS - port.level).min(levels_max.saturating_sub(self.levels));
@@ -448,7 +450,8 @@ impl Worker {
         for id in &self.active {
             let Some(place) = self.places[id.index()] else { continue };
             let port = &self.ports[usize::from(place)];
-            let taken = port.queue.outstanding() + port.waiting.len();
+            let waiting: usize = port.waiting.iter().map(Frame::frames).sum();
+            let taken = port.queue.outstanding() + waiting;
             self.room[id.index()] = share.saturating_sub(taken) as u32;
         }
         let stats = &self.shared.mailboxes[self.id.index()].stats;
@@ -474,7 +477,8 @@ impl Worker {
     /// Gives each frame to where its verdict says.
     fn sort_out(&mut self) {
         let batch = &mut self.batch;
-        for (i, frame) in batch.frames.drain(..).enumerate() {
+        for (i, mut frame) in batch.frames.drain(..).enumerate() {
+            self.umem.trim(&mut frame, &mut self.free);
             let out = match batch.verdicts[i] {
                 // The stages have counted it against the room of the port.
                 Verdict::Forward(out) => out,
@@ -482,13 +486,13 @@ impl Worker {
                     self.fragments.hold(frame);
                     continue;
                 }
-                _ if batch.answers[i] && self.room[batch.in_ports[i].index()] > 0 => {
-                    self.room[batch.in_ports[i].index()] -= 1;
+                _ if batch.answers[i] && self.room[batch.in_ports[i].index()] as usize >= frame.frames() => {
+                    self.room[batch.in_ports[i].index()] -= frame.frames() as u32;
                     batch.in_ports[i]
                 }
                 // Dropped, or an answer for which the port has no place: who asked asks again.
                 _ => {
-                    self.free.push(frame);
+                    self.umem.release(frame, &mut self.free);
                     continue;
                 }
             };
@@ -498,7 +502,7 @@ impl Worker {
                     port.waiting.push(frame);
                     activate(port, &mut self.active);
                 }
-                None => self.free.push(frame),
+                None => self.umem.release(frame, &mut self.free),
             }
         }
     }

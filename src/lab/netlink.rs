@@ -8,6 +8,7 @@ use futures_util::TryStreamExt;
 use ipnet::IpNet;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags};
 use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkMessage};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMetric};
 use rtnetlink::{
     Handle, LinkBridge, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder, new_connection,
 };
@@ -123,21 +124,33 @@ impl Links {
         refused(request.execute().await, || format!("give {name} the address {address}"))
     }
 
-    /// Routes everything by way of a gateway that needs no route of its own.
-    pub(super) async fn add_default_route(&self, name: &str, gateway: IpAddr) -> Result<(), LabError> {
+    /// Routes a prefix by way of a gateway that needs no route of its own; packets as long as the interface takes, or `mtu`.
+    pub(super) async fn add_gateway_route(
+        &self,
+        name: &str,
+        prefix: IpNet,
+        gateway: IpAddr,
+        mtu: Option<u32>,
+    ) -> Result<(), LabError> {
         let index = self.index(name).await?;
-        let route = match gateway {
-            IpAddr::V4(gateway) => RouteMessageBuilder::<Ipv4Addr>::new()
+        let mut route = match (prefix, gateway) {
+            (IpNet::V4(net), IpAddr::V4(gateway)) => RouteMessageBuilder::<Ipv4Addr>::new()
+                .destination_prefix(net.network(), net.prefix_len())
                 .output_interface(index)
                 .gateway(gateway)
                 .onlink()
                 .build(),
-            IpAddr::V6(gateway) => {
-                RouteMessageBuilder::<Ipv6Addr>::new().output_interface(index).gateway(gateway).build()
-            }
+            (IpNet::V6(net), IpAddr::V6(gateway)) => RouteMessageBuilder::<Ipv6Addr>::new()
+                .destination_prefix(net.network(), net.prefix_len())
+                .output_interface(index)
+                .gateway(gateway)
+                .build(),
+            _ => return Err(LabError::Plan(format!("{gateway} is no gateway for {prefix}"))),
         };
+        let metrics = mtu.map(|mtu| RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)]));
+        route.attributes.extend(metrics);
         refused(self.handle.route().add(route).execute().await, || {
-            format!("route {name} by way of {gateway}")
+            format!("route {prefix} on {name} by way of {gateway}")
         })
     }
 

@@ -34,6 +34,8 @@ pub struct LabSpec {
     pub workers: u16,
     /// MTU of both ends, bytes.
     pub mtu: u32,
+    /// MTU of a pod's routes to anywhere but the two prefixes below, bytes: what the networks outside carry.
+    pub outside_mtu: u32,
     /// Pods have addresses of this prefix, from the second on.
     pub v4: Ipv4Net,
     /// The same for IPv6.
@@ -50,6 +52,7 @@ impl LabSpec {
             pods: pods.map_err(LabError::Plan)?,
             workers: 1,
             mtu: 1500,
+            outside_mtu: 1500,
             v4: Ipv4Net::new_assert(Ipv4Addr::new(10, 77, 0, 0), 16),
             v6: Ipv6Net::new_assert(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0), 64),
             given: BTreeMap::new(),
@@ -149,6 +152,9 @@ fn check(spec: &LabSpec) -> Result<(), LabError> {
     if spec.mtu < 1280 || spec.mtu as usize > MTU_MAX {
         return wrong(format!("the MTU of a lab is 1280 to {MTU_MAX}, not {}", spec.mtu));
     }
+    if spec.outside_mtu < 1280 {
+        return wrong(format!("the MTU to the outside is 1280 at least, not {}", spec.outside_mtu));
+    }
     for (number, pod) in spec.pods.iter().enumerate() {
         if spec.pods[..number].contains(pod) {
             return wrong(format!("pod {pod} stands twice in the lab"));
@@ -189,7 +195,8 @@ mod tests {
         let good = LabSpec::of(&["a", "b"]).unwrap();
         let refused = |spec: LabSpec| plan("a1b2c3", &spec).unwrap_err().to_string();
         assert!(refused(LabSpec { workers: 0, ..good.clone() }).contains("workers"));
-        assert!(refused(LabSpec { mtu: 9000, ..good.clone() }).contains("MTU"));
+        assert!(refused(LabSpec { mtu: 65_535, ..good.clone() }).contains("MTU"));
+        assert!(refused(LabSpec { outside_mtu: 500, ..good.clone() }).contains("outside"));
         assert!(
             refused(LabSpec { v4: "10.0.0.0/31".parse().unwrap(), ..good.clone() }).contains("no address")
         );

@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ipnet::IpNet;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 
@@ -30,10 +31,22 @@ pub struct Record {
     pub workers: u16,
     /// MTU of its veth pairs.
     pub mtu: u32,
+    /// MTU of a pod's routes to the outside, where that is smaller: then the pods' prefixes have routes of their own.
+    #[serde(default)]
+    pub outside: Option<Outside>,
     /// Its pods.
     pub pods: Vec<PodPlan>,
     /// Processes that it started outside its namespaces.
     pub processes: Vec<Process>,
+}
+
+/// What a pod's routes say of the outside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outside {
+    /// Largest packet that goes there, bytes.
+    pub mtu: u32,
+    /// Prefixes that are inside: the pods'.
+    pub pods: [IpNet; 2],
 }
 
 impl Record {
@@ -48,6 +61,8 @@ impl Record {
                 owner: Process::this(),
                 workers: spec.workers,
                 mtu: spec.mtu,
+                outside: (spec.outside_mtu < spec.mtu)
+                    .then(|| Outside { mtu: spec.outside_mtu, pods: [spec.v4.into(), spec.v6.into()] }),
                 pods,
                 processes: vec![],
             };

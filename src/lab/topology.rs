@@ -1,7 +1,10 @@
 //! A lab: made whole, removed whole.
 
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::error::write_setting;
 use super::namespace::{Namespace, current};
@@ -127,10 +130,25 @@ fn make_pod(pod: &PodPlan, record: &Record) -> Result<(), LabError> {
             for address in &pod.addresses {
                 links.add_address(POD_INTERFACE, *address).await?;
             }
-            links.add_default_route(POD_INTERFACE, GATEWAY_V4.into()).await?;
-            links.add_default_route(POD_INTERFACE, GATEWAY_V6.into()).await
+            for (prefix, gateway, mtu) in routes(record) {
+                links.add_gateway_route(POD_INTERFACE, prefix, gateway, mtu).await?;
+            }
+            Ok(())
         })
     })?
+}
+
+/// The routes of a pod, with their gateways and MTUs: everything; and where packets to the outside are to be shorter, the
+/// other pods.
+fn routes(record: &Record) -> Vec<(IpNet, IpAddr, Option<u32>)> {
+    let gateway = |prefix: IpNet| -> IpAddr {
+        if matches!(prefix, IpNet::V4(_)) { GATEWAY_V4.into() } else { GATEWAY_V6.into() }
+    };
+    let everywhere: [IpNet; 2] = [Ipv4Net::default().into(), Ipv6Net::default().into()];
+    let outside = record.outside.as_ref();
+    let pods = outside.into_iter().flat_map(|outside| outside.pods).map(|prefix| (prefix.trunc(), None));
+    let all = everywhere.map(|prefix| (prefix, outside.map(|outside| outside.mtu)));
+    all.into_iter().chain(pods).map(|(prefix, mtu)| (prefix, gateway(prefix), mtu)).collect()
 }
 
 /// Sets the host end of a pod up in the calling thread's namespace, so that the stack there neither sends nor answers on it.

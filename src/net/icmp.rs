@@ -107,6 +107,15 @@ pub fn finish(message: &mut [u8], pseudo: Sum) {
     message[2..4].copy_from_slice(&checksum.to_be_bytes());
 }
 
+/// Makes a message one of another type, and its checksum right for that if it was right (RFC 1624, equation 3). The payload
+/// need not be there.
+pub fn change_kind(message: &mut [u8], kind: u8) {
+    let (before, checksum) = (be16(message, 0), be16(message, 2));
+    message[0] = kind;
+    let sum = Sum::default().add_word(!checksum).add_word(!before).add_word(be16(message, 0));
+    message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
+}
+
 /// A neighbour solicitation or advertisement as far as a point-to-point gateway cares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeighborMessage {

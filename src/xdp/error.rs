@@ -14,17 +14,19 @@ pub enum XdpError {
         /// The interface.
         interface: String,
     },
-    /// An MTU above what one frame holds.
+    /// An MTU above what a packet of the switch can have.
     #[error(
-        "interface {interface} has MTU {mtu}, and AF_XDP with single-buffer frames takes at most {max}: \
+        "interface {interface} has MTU {mtu}, and the switch takes at most {max}{}: \
          `ip link set {interface} mtu {max}` (and the same on the peer)",
-        max = MTU_MAX
+        one_frame(*max)
     )]
     Mtu {
         /// The interface.
         interface: String,
         /// Its MTU, bytes.
         mtu: u32,
+        /// The largest that works, bytes.
+        max: usize,
     },
     /// A queue number that the interface does not have.
     #[error(
@@ -106,6 +108,15 @@ pub enum XdpError {
         /// The kernel's reason.
         reason: String,
     },
+}
+
+/// Why the largest MTU is a small one, where it is.
+pub(crate) fn one_frame(max: usize) -> &'static str {
+    if max < MTU_MAX {
+        " on this kernel, whose AF_XDP knows no packets of several buffers (Linux 6.6 does)"
+    } else {
+        ""
+    }
 }
 
 impl XdpError {

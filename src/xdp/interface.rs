@@ -8,7 +8,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::error::XdpError;
-use crate::limits::MTU_MAX;
 
 /// `ETHTOOL_GDRVINFO` and `ETHTOOL_GCHANNELS` of `linux/ethtool.h`.
 const ETHTOOL_GDRVINFO: u32 = 0x03;
@@ -71,10 +70,10 @@ impl Interface {
         self.rx_queues.min(self.tx_queues)
     }
 
-    /// Fails when the MTU is above what one frame of the UMEM holds.
-    pub fn check_mtu(&self) -> Result<(), XdpError> {
-        if self.mtu as usize > MTU_MAX {
-            return Err(XdpError::Mtu { interface: self.name.clone(), mtu: self.mtu });
+    /// Fails when the MTU is above `max`, which is [`Binder::mtu_max`](super::Binder::mtu_max) for ports of a UMEM.
+    pub fn check_mtu(&self, max: usize) -> Result<(), XdpError> {
+        if self.mtu as usize > max {
+            return Err(XdpError::Mtu { interface: self.name.clone(), mtu: self.mtu, max });
         }
         Ok(())
     }
@@ -181,6 +180,7 @@ fn named(name: &str) -> libc::ifreq {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::{MTU_MAX, MTU_OF_ONE_FRAME_MAX};
 
     #[test]
     fn the_loopback_interface_is_found() {
@@ -209,10 +209,12 @@ mod tests {
     #[test]
     fn an_mtu_that_no_frame_holds_is_refused_with_the_largest_that_works() {
         let mut interface = Interface::find("lo").unwrap();
-        interface.mtu = MTU_MAX as u32;
-        interface.check_mtu().unwrap();
-        interface.mtu += 1;
-        let sentence = interface.check_mtu().unwrap_err().to_string();
-        assert!(sentence.contains(&format!("ip link set lo mtu {MTU_MAX}")), "{sentence}");
+        for max in [MTU_MAX, MTU_OF_ONE_FRAME_MAX] {
+            interface.mtu = max as u32;
+            interface.check_mtu(max).unwrap();
+            interface.mtu += 1;
+            let sentence = interface.check_mtu(max).unwrap_err().to_string();
+            assert!(sentence.contains(&format!("ip link set lo mtu {max}")), "{sentence}");
+        }
     }
 }

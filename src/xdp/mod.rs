@@ -21,6 +21,7 @@
 #![allow(unsafe_code)]
 
 mod anchor;
+mod chain;
 mod drop_counter;
 mod error;
 mod frame;
@@ -38,6 +39,7 @@ mod umem;
 
 pub use drop_counter::{DropCounter, Dropped};
 pub use error::XdpError;
+pub(crate) use error::one_frame;
 pub use frame::{DoesNotFit, Frame};
 pub use interface::{Interface, node_addresses};
 pub use memory::MemoryPeer;

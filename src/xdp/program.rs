@@ -15,7 +15,7 @@ use super::error::XdpError;
 use super::interface::Interface;
 use super::kernel_log;
 use super::prefixes::{self, Prefixes};
-use crate::limits::UPLINK_PREFIXES_MAX;
+use crate::limits::{MTU_MAX, UPLINK_PREFIXES_MAX};
 
 /// `bpf/port.bpf.c`, compiled by build.rs.
 static PORT_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/port.bpf.o"));
@@ -51,7 +51,7 @@ impl Program {
     /// Attaches the program of a port that belongs to the switch alone. In the driver if it can; in the generic hook
     /// otherwise. Replaces a program of an earlier run, and refuses to replace anybody else's.
     pub fn attach(interface: &Interface, queues: u16) -> Result<(Program, Mode), XdpError> {
-        interface.check_mtu()?;
+        interface.check_mtu(MTU_MAX)?;
         Program::put(interface, load(PORT_OBJECT, queues, 0)?)
     }
 
@@ -64,7 +64,7 @@ impl Program {
         vlan: u16,
         prefixes: &BTreeSet<IpNet>,
     ) -> Result<(Program, Mode), XdpError> {
-        interface.check_mtu()?;
+        interface.check_mtu(MTU_MAX)?;
         let mut loaded = load(UPLINK_OBJECT, queues, vlan)?;
         if let Some(maps) = &mut loaded.prefixes {
             maps.set(prefixes)?;

@@ -8,7 +8,7 @@ use super::interface::Interface;
 use super::ledger::Account;
 use super::memory::{self, MemoryPeer, MemoryRings};
 use super::program::Program;
-use super::socket::{Taken, XskSocket};
+use super::socket::XskSocket;
 use super::umem::{Binder, Umem};
 use crate::ids::PortId;
 use crate::limits::RING_SLOTS;
@@ -103,6 +103,7 @@ impl PortQueue {
         if queue >= queues {
             return Err(XdpError::NoQueue { interface: interface.name.clone(), queue, queues });
         }
+        interface.check_mtu(binder.mtu_max())?;
         let Some(umem) = binder.region.kernel() else {
             return Err(XdpError::MemoryOnly { interface: interface.name.clone() });
         };
@@ -125,18 +126,19 @@ impl PortQueue {
         self.port
     }
 
-    /// Takes up to `max` received frames off the rx ring, and no more than `out` has room for. Returns their number.
+    /// Takes packets off the rx ring, of up to `max` frames together and no more than `out` has room for. Returns their
+    /// number. Of a packet that has not come as a whole the frames stay with the queue.
     #[inline]
     pub fn receive(&mut self, umem: &mut Umem, out: &mut Vec<Frame>, max: usize) -> usize {
         self.check(umem);
         let max = max.min(out.capacity() - out.len());
         let taken = match &mut self.rings {
             Rings::Socket(socket) => socket.receive(umem, self.account, out, max),
-            Rings::Memory(rings) => Taken { frames: rings.receive(umem, self.account, out, max), refused: 0 },
+            Rings::Memory(rings) => rings.receive(umem, self.account, out, max),
         };
         self.receiving -= taken.frames;
         self.refused += taken.refused as u64;
-        taken.frames
+        taken.packets
     }
 
     /// Lends frames from the end of `free` to the fill ring, until the queue has `level` frames to receive into (at
@@ -159,8 +161,9 @@ impl PortQueue {
         }
     }
 
-    /// Moves frames from the front of `frames` to the tx ring, as many as it takes, in order. The rest stays, in
-    /// order. An empty frame must not be among them: the kernel refuses it, and it comes back when the queue closes.
+    /// Moves packets from the front of `frames` to the tx ring, as many as it takes as a whole, in order. The rest stays,
+    /// in order. An empty frame must not be among them, nor a chain that was cut and not trimmed: the kernel refuses it,
+    /// and it comes back when the queue closes.
     #[inline]
     pub fn transmit(&mut self, umem: &mut Umem, frames: &mut Vec<Frame>) -> usize {
         self.check(umem);
@@ -171,9 +174,9 @@ impl PortQueue {
                 Rings::Socket(socket) => socket.transmit(umem, self.account, frames, room),
                 Rings::Memory(rings) => rings.transmit(umem, self.account, frames, room),
             };
-            self.outstanding += count;
-            sent += count;
-            if count == 0 {
+            self.outstanding += count.frames;
+            sent += count.packets;
+            if count.packets == 0 {
                 return sent;
             }
         }
@@ -188,9 +191,7 @@ impl PortQueue {
             let max = free.capacity() - free.len();
             let taken = match &mut self.rings {
                 Rings::Socket(socket) => socket.complete(umem, self.account, free, max),
-                Rings::Memory(rings) => {
-                    Taken { frames: rings.complete(umem, self.account, free, max), refused: 0 }
-                }
+                Rings::Memory(rings) => rings.complete(umem, self.account, free, max),
             };
             self.outstanding -= taken.frames;
             self.refused += taken.refused as u64;
@@ -220,6 +221,13 @@ impl PortQueue {
             Rings::Socket(socket) => socket.unsent(),
             Rings::Memory(_) => 0,
         }
+    }
+
+    /// Frames that are missing of `level` to receive into: those that came with packets since the last
+    /// [`refill`](PortQueue::refill), and those that it lacked.
+    #[inline]
+    pub fn missing(&self, level: usize) -> usize {
+        level.saturating_sub(self.receiving)
     }
 
     /// Frames given to the tx ring that have not come back.

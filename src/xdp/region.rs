@@ -9,11 +9,28 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use xsk_rs::FrameDesc;
 use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
 
-use super::anchor::{self, Anchor};
+use super::anchor::{self, Anchor, Area};
+use super::chain::Links;
 use super::error::{XdpError, io_source};
 use super::frame::Frame;
 use crate::limits::{FRAME_BYTES, RING_SLOTS, XDP_HEADROOM_BYTES};
 use crate::mem::{Pages, prefetch_address};
+
+/// `struct xsk_tx_metadata` of `linux/if_xdp.h`, which stands before a packet that asks something of who sends it.
+#[repr(C)]
+struct TxMetadata {
+    flags: u64,
+    csum_start: u16,
+    csum_offset: u16,
+    launch_time: u64,
+}
+
+/// Bytes of the metadata before a packet.
+pub(super) const TX_METADATA_BYTES: usize = size_of::<TxMetadata>();
+/// Flag of the metadata: the checksum is to be computed.
+const XDP_TXMD_FLAGS_CHECKSUM: u64 = 1 << 1;
+
+const _: () = assert!(TX_METADATA_BYTES == 24 && TX_METADATA_BYTES <= XDP_HEADROOM_BYTES);
 
 /// Frames of one huge page: `xsk-rs` unmaps by length, and a huge mapping's must be a multiple of its page.
 const FRAMES_PER_HUGE_PAGE: usize = (2 << 20) / FRAME_BYTES;
@@ -26,6 +43,7 @@ pub(super) struct Region {
     id: u32,
     base: NonNull<u8>,
     frames: usize,
+    links: Links,
     huge: bool,
     backing: Backing,
 }
@@ -34,7 +52,7 @@ enum Backing {
     /// For memory ports; the kernel knows nothing of it.
     Memory { _pages: Pages },
     /// Registered with the kernel. The anchor is never used, only kept: the lock makes that shareable.
-    Kernel { umem: xsk_rs::Umem, _anchor: Mutex<Anchor> },
+    Kernel { umem: xsk_rs::Umem, takes_chains: bool, leaves_checksums: bool, _anchor: Mutex<Anchor> },
 }
 
 // SAFETY: the area belongs to the process, not to a thread. Its bytes are reached only by `bytes` and `bytes_mut`,
@@ -51,6 +69,7 @@ impl Region {
             id: next_id(),
             base: pages.base(),
             frames,
+            links: Links::new(frames),
             huge: false,
             backing: Backing::Memory { _pages: pages },
         })
@@ -66,8 +85,10 @@ impl Region {
         };
         let base = base_of(&umem, &mut descriptors[0]);
         let frames = descriptors.len();
-        let backing = Backing::Kernel { umem, _anchor: Mutex::new(anchor) };
-        Ok((Region { id: next_id(), base, frames, huge, backing }, descriptors))
+        let (takes_chains, leaves_checksums) = (anchor.takes_chains(), anchor.leaves_checksums());
+        let backing = Backing::Kernel { umem, takes_chains, leaves_checksums, _anchor: Mutex::new(anchor) };
+        let links = Links::new(frames);
+        Ok((Region { id: next_id(), base, frames, links, huge, backing }, descriptors))
     }
 
     #[inline]
@@ -77,6 +98,10 @@ impl Region {
 
     pub(super) fn frames(&self) -> usize {
         self.frames
+    }
+
+    pub(super) fn links(&self) -> &Links {
+        &self.links
     }
 
     pub(super) fn is_huge(&self) -> bool {
@@ -89,6 +114,18 @@ impl Region {
             Backing::Kernel { umem, .. } => Some(umem),
             Backing::Memory { .. } => None,
         }
+    }
+
+    pub(super) fn takes_chains(&self) -> bool {
+        match self.backing {
+            Backing::Kernel { takes_chains, .. } => takes_chains,
+            Backing::Memory { .. } => true,
+        }
+    }
+
+    #[inline]
+    pub(super) fn leaves_checksums(&self) -> bool {
+        matches!(self.backing, Backing::Kernel { leaves_checksums: true, .. })
     }
 
     /// Panics unless the frame is of this UMEM.
@@ -110,7 +147,7 @@ impl Region {
         self.check(frame);
         // SAFETY: the token is of this region, so its index is below `frames` and its packet within the frame; the
         // token is the only one of its frame and borrowed for as long as the bytes, so nobody writes them.
-        unsafe { slice::from_raw_parts(self.start(frame).add(frame.headroom()), frame.len()) }
+        unsafe { slice::from_raw_parts(self.start(frame).add(frame.headroom()), frame.head_len()) }
     }
 
     /// The packet in a frame, to be changed. Panics on a frame of another UMEM.
@@ -119,7 +156,18 @@ impl Region {
     pub(super) fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         self.check(frame);
         // SAFETY: as in `bytes`; the token is borrowed exclusively, so nobody else reads or writes them.
-        unsafe { slice::from_raw_parts_mut(self.start(frame).add(frame.headroom()), frame.len()) }
+        unsafe { slice::from_raw_parts_mut(self.start(frame).add(frame.headroom()), frame.head_len()) }
+    }
+
+    /// What a frame holds of the packet of a chain.
+    ///
+    /// # Safety
+    /// The frame follows a head whose token the caller has, or has borrowed, for as long as the bytes.
+    #[inline]
+    pub(super) unsafe fn view<'a>(&'a self, frame: &Frame) -> &'a [u8] {
+        self.check(frame);
+        // SAFETY: as in `bytes`; the only token of the frame is that of the chain, which is the caller's.
+        unsafe { slice::from_raw_parts(self.start(frame).add(frame.headroom()), frame.head_len()) }
     }
 
     /// Moves the packet to where the kernel takes it from: right behind the headroom. Does nothing where it lies there.
@@ -129,11 +177,33 @@ impl Region {
         if frame.headroom() == XDP_HEADROOM_BYTES {
             return;
         }
-        let (from, len) = (frame.headroom(), frame.len());
+        let (from, len) = (frame.headroom(), frame.head_len());
         // SAFETY: both ranges are within the frame (a packet is never longer than what fits behind the headroom),
         // whose only token is borrowed exclusively; `copy` allows them to overlap.
         unsafe { ptr::copy(self.start(frame).add(from), self.start(frame).add(XDP_HEADROOM_BYTES), len) };
         frame.place(XDP_HEADROOM_BYTES, len);
+    }
+
+    /// Asks the kernel, in the metadata before a packet that has settled, to leave its checksum to the receiver or to the
+    /// hardware: from `start` to the end, into the field `field` bytes from there.
+    pub(super) fn write_checksum_request(&self, frame: &Frame, start: u16, field: u16) {
+        self.check(frame);
+        assert!(
+            frame.headroom() == XDP_HEADROOM_BYTES,
+            "metadata stands before where the kernel takes packets from"
+        );
+        let (flags, csum_start, csum_offset) = (XDP_TXMD_FLAGS_CHECKSUM, start, field);
+        // SAFETY: the metadata ends where the packet begins, behind the beginning of the frame, whose only token is
+        // the caller's to give to a ring; the frame is aligned to its size, and so the metadata to eight bytes.
+        unsafe {
+            let metadata = self.start(frame).add(XDP_HEADROOM_BYTES - TX_METADATA_BYTES);
+            metadata.cast::<TxMetadata>().write(TxMetadata {
+                flags,
+                csum_start,
+                csum_offset,
+                launch_time: 0,
+            });
+        }
     }
 
     #[inline]
@@ -158,14 +228,15 @@ fn register(frames: usize, huge: bool) -> Result<Registered, XdpError> {
     let count = u32::try_from(frames).ok().and_then(NonZeroU32::new).ok_or_else(out_of_memory)?;
     let config = umem_config();
     anchor::in_private_namespace(|| {
-        let (umem, descriptors) = xsk_rs::Umem::new(config, count, huge).map_err(|error| {
+        let (umem, mut descriptors) = xsk_rs::Umem::new(config, count, huge).map_err(|error| {
             let error = io_source(&error);
             match error.raw_os_error() {
                 Some(libc::ENOMEM | libc::ENOBUFS) => out_of_memory(),
                 _ => XdpError::from_io(action, &error),
             }
         })?;
-        let anchor = Anchor::bind(&umem)?;
+        let area = Area { base: base_of(&umem, &mut descriptors[0]), bytes: descriptors.len() * FRAME_BYTES };
+        let anchor = Anchor::bind(&umem, &area)?;
         Ok((umem, descriptors, anchor))
     })
 }

@@ -7,16 +7,22 @@ use std::time::{Duration, Instant};
 use xsk_rs::config::{Interface as InterfaceName, LibxdpFlags, QueueSize, SocketConfig};
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, TxQueue};
 
+use super::chain::{Assembler, Taken, fitting};
 use super::error::{XdpError, io_source};
-use super::frame::Frame;
+use super::frame::{CONTINUED, Frame};
 use super::interface::Interface;
 use super::ledger::{Account, Way};
 use super::queue::{Kick, Statistics};
+use super::region::Region;
 use super::umem::Umem;
 use crate::limits::{BATCH_FRAMES_MAX, FRAME_BYTES, RING_SLOTS};
 
 /// `XDP_MAX_TX_SKB_BUDGET` of `linux/if_xdp.h` (Linux 6.17): most frames that one `sendto` transmits in copy mode.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
+
+/// Options of a descriptor, of `linux/if_xdp.h`: the packet goes on in the next one; there is metadata before the packet.
+const XDP_PKT_CONTD: u32 = 1 << 0;
+const XDP_TX_METADATA: u32 = 1 << 1;
 
 /// A closed socket's queue is taken until a worker of the kernel has released it (`xp_put_pool` of
 /// `net/xdp/xsk_buff_pool.c`): so long an open waits for a queue that is taken, and so often it looks.
@@ -29,6 +35,7 @@ pub(super) struct XskSocket {
     tx: TxQueue,
     fill: FillQueue,
     completion: CompQueue,
+    assembler: Assembler,
 }
 
 impl XskSocket {
@@ -63,7 +70,7 @@ impl XskSocket {
         // Without rings of its own, the socket is this UMEM's second on the queue.
         let (fill, completion) =
             shared.ok_or_else(|| XdpError::QueueTaken { interface: interface.name.clone(), queue })?;
-        let socket = XskSocket { rx, tx, fill, completion };
+        let socket = XskSocket { rx, tx, fill, completion, assembler: Assembler::new() };
         socket.raise_tx_budget();
         Ok(socket)
     }
@@ -94,7 +101,25 @@ impl XskSocket {
         let wanted = max.min(umem.scratch.len());
         // SAFETY: the ring is of this UMEM, and the scratch descriptors only receive addresses.
         let count = unsafe { self.rx.consume(&mut umem.scratch[..wanted]) };
-        take_back(umem, account, Way::Receive, count, out)
+        let mut taken = Taken::default();
+        for at in 0..count {
+            let descriptor = umem.scratch[at];
+            if (descriptor.options() & XDP_PKT_CONTD != 0) | !self.assembler.is_idle() {
+                taken += self.assembler.add(umem, account, part(&descriptor), out);
+                continue;
+            }
+            let index = descriptor.addr() / FRAME_BYTES;
+            if umem.ledger.take_back(index, account, Way::Receive) {
+                // Struck out of the ledger, which had it because its token was given up: this is the only one.
+                let mut frame = Frame::new(umem.region.id(), index as u32);
+                frame.place(descriptor.addr() % FRAME_BYTES, descriptor.lengths().data());
+                out.push(frame);
+                (taken.packets, taken.frames) = (taken.packets + 1, taken.frames + 1);
+            } else {
+                taken.refused += 1;
+            }
+        }
+        taken
     }
 
     pub(super) fn complete(
@@ -107,7 +132,7 @@ impl XskSocket {
         let wanted = max.min(umem.scratch.len());
         // SAFETY: the ring is of this UMEM, and the scratch descriptors only receive addresses.
         let count = unsafe { self.completion.consume(&mut umem.scratch[..wanted]) };
-        take_back(umem, account, Way::Transmit, count, out)
+        take_back(umem, account, count, out)
     }
 
     /// Lends up to `max` frames, from the end of `free`, to the fill ring.
@@ -133,25 +158,35 @@ impl XskSocket {
         count
     }
 
-    /// Lends up to `max` frames, from the front of `frames`, to the tx ring.
+    /// Lends packets, from the front of `frames`, to the tx ring, whose descriptors together are at most `max`.
     pub(super) fn transmit(
         &mut self,
         umem: &mut Umem,
         account: Account,
         frames: &mut Vec<Frame>,
         max: usize,
-    ) -> usize {
-        let wanted = max.min(frames.len()).min(umem.scratch.len());
-        let count = wanted.min(self.tx.nb_free(wanted as u32) as usize);
-        for (mut frame, slot) in frames.drain(..count).zip(&mut umem.scratch) {
+    ) -> Taken {
+        let (_, wanted) = fitting(frames, max.min(umem.scratch.len()));
+        let (packets, count) = fitting(frames, wanted.min(self.tx.nb_free(wanted as u32) as usize));
+        let mut at = 0;
+        for mut frame in frames.drain(..packets) {
             umem.region.settle(&mut frame);
-            *slot = with_length(umem.region.kernel(), umem.templates[frame.index()], &frame);
+            let mut options = if frame.is_chain() { XDP_PKT_CONTD } else { 0 };
+            if let Some((start, field)) = frame.checksum_left() {
+                umem.region.write_checksum_request(&frame, start, field);
+                options |= XDP_TX_METADATA;
+            }
+            umem.scratch[at] = described(&umem.region, &umem.templates, &frame, options);
             umem.ledger.lend(frame.index(), account, Way::Transmit);
+            at += 1;
+            if frame.is_chain() {
+                at = describe_rest(umem, account, &frame, at);
+            }
         }
         // SAFETY: as in `refill`; the completion ring brings them back.
         let produced = unsafe { self.tx.produce(&umem.scratch[..count]) };
-        assert!(produced == count, "the tx ring has fewer slots than it said");
-        count
+        assert!(produced == count && at == count, "the tx ring has fewer slots than it said");
+        Taken { packets, frames: count, refused: 0 }
     }
 
     /// Frames in the tx ring that the kernel has not taken yet.
@@ -189,37 +224,51 @@ impl XskSocket {
     }
 }
 
-/// What came out of a ring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Taken {
-    /// Frames.
-    pub(super) frames: usize,
-    /// Descriptors that name no frame lent by this way: nothing came of them.
-    pub(super) refused: usize,
-}
-
-fn take_back(umem: &mut Umem, account: Account, way: Way, count: usize, out: &mut Vec<Frame>) -> Taken {
+fn take_back(umem: &mut Umem, account: Account, count: usize, out: &mut Vec<Frame>) -> Taken {
     let before = out.len();
     for descriptor in &umem.scratch[..count] {
         let index = descriptor.addr() / FRAME_BYTES;
-        if umem.ledger.take_back(index, account, way) {
+        if umem.ledger.take_back(index, account, Way::Transmit) {
             // Struck out of the ledger, which had it because its token was given up: this is the only one.
-            let mut frame = Frame::new(umem.region.id(), index as u32);
-            frame.place(descriptor.addr() % FRAME_BYTES, descriptor.lengths().data());
-            out.push(frame);
+            out.push(Frame::new(umem.region.id(), index as u32));
         }
     }
     let frames = out.len() - before;
-    Taken { frames, refused: count - frames }
+    Taken { packets: frames, frames, refused: count - frames }
 }
 
-/// The frame's descriptor, with the length of its packet.
+/// The frames behind the head of a chain, from place `at` of the scratch descriptors on; the place behind.
+#[cold]
+#[inline(never)]
+fn describe_rest(umem: &mut Umem, account: Account, head: &Frame, mut at: usize) -> usize {
+    let Umem { region, ledger, templates, scratch, .. } = umem;
+    let last = at + head.frames() - 2;
+    for mut frame in region.followers(head) {
+        region.settle(&mut frame);
+        scratch[at] = described(region, templates, &frame, if at < last { XDP_PKT_CONTD } else { 0 });
+        ledger.lend(frame.index(), account, Way::Transmit);
+        at += 1;
+    }
+    at
+}
+
+/// The frame's descriptor, with the length of what it holds.
 #[inline]
-fn with_length(umem: Option<&xsk_rs::Umem>, mut descriptor: FrameDesc, frame: &Frame) -> FrameDesc {
-    let umem = umem.expect("a socket exists only on a UMEM that is registered");
+fn described(region: &Region, templates: &[FrameDesc], frame: &Frame, options: u32) -> FrameDesc {
+    let kernel = region.kernel().expect("a socket exists only on a UMEM that is registered");
+    let mut descriptor = templates[frame.index()];
     // SAFETY: the descriptor is of this UMEM, and the caller owns its frame.
-    unsafe { umem.data_mut(&mut descriptor) }.cursor().set_pos(frame.len());
+    unsafe { kernel.data_mut(&mut descriptor) }.cursor().set_pos(frame.head_len());
+    descriptor.set_options(options);
     descriptor
+}
+
+/// What a received descriptor says, in one word.
+fn part(descriptor: &FrameDesc) -> u64 {
+    let index = (descriptor.addr() / FRAME_BYTES).min(u32::MAX as usize);
+    let len = descriptor.lengths().data().min(usize::from(u16::MAX));
+    let goes_on = if descriptor.options() & XDP_PKT_CONTD == 0 { 0 } else { CONTINUED };
+    index as u64 | ((descriptor.addr() % FRAME_BYTES) as u64) << 32 | (len as u64) << 48 | goes_on
 }
 
 fn refusal(error: &std::io::Error, interface: &Interface, queue: u16) -> XdpError {

@@ -9,7 +9,7 @@ use super::frame::{DoesNotFit, Frame};
 use super::ledger::{Account, Accounts, Ledger};
 use super::queue::ClosedQueue;
 use super::region::Region;
-use crate::limits::{BATCH_FRAMES_MAX, XDP_HEADROOM_BYTES};
+use crate::limits::{BATCH_FRAMES_MAX, MTU_MAX, MTU_OF_ONE_FRAME_MAX, XDP_HEADROOM_BYTES};
 
 /// Packet memory of one worker, shared by its queues of all ports: a frame received on one is transmitted on another
 /// without a copy.
@@ -86,6 +86,12 @@ impl Umem {
         write(&self.region, frame, bytes.len(), |packet| packet.copy_from_slice(bytes))
     }
 
+    /// Whether the kernel computes checksums that are left to it ([`Frame::leave_checksum`]). Never in memory.
+    #[inline]
+    pub fn leaves_checksums(&self) -> bool {
+        self.region.leaves_checksums()
+    }
+
     /// Frames that it has.
     pub fn frames_total(&self) -> usize {
         self.region.frames()
@@ -118,6 +124,16 @@ impl Umem {
 }
 
 impl Binder {
+    /// Largest MTU of an interface whose queues can be opened on the UMEM.
+    pub fn mtu_max(&self) -> usize {
+        if self.region.takes_chains() { MTU_MAX } else { MTU_OF_ONE_FRAME_MAX }
+    }
+
+    /// [`Umem::leaves_checksums`].
+    pub fn leaves_checksums(&self) -> bool {
+        self.region.leaves_checksums()
+    }
+
     pub(super) fn open_account(&self) -> Result<Account, XdpError> {
         lock(&self.accounts).open().ok_or(XdpError::TooManyQueues)
     }

@@ -6,6 +6,7 @@ mod support;
 mod crowd;
 mod demo;
 mod fragments;
+mod jumbo;
 mod lifecycle;
 mod policy;
 mod refusals;

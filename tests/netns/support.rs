@@ -41,7 +41,12 @@ impl Rig {
 
     /// With more of the switch's configuration.
     pub(crate) fn with(pods: &[&str], workers: u16, config: &str) -> Rig {
-        let mut lab = Lab::up(&LabSpec { workers, ..LabSpec::of(pods).unwrap() }).unwrap();
+        Rig::of(&LabSpec { workers, ..LabSpec::of(pods).unwrap() }, config)
+    }
+
+    /// Of a lab.
+    pub(crate) fn of(spec: &LabSpec, config: &str) -> Rig {
+        let mut lab = Lab::up(spec).unwrap();
         let switch = Rig::start(&mut lab, config);
         Rig { switch, lab }
     }

@@ -352,7 +352,7 @@ fn what_cannot_work_is_refused_in_a_sentence() {
 
         run(&format!("ip link set sw0 mtu {}", MTU_MAX + 1));
         let error = Program::attach(&Interface::find("sw0").unwrap(), 1).err().expect("refused");
-        assert!(matches!(&error, XdpError::Mtu { .. }), "{error}");
+        assert!(matches!(&error, XdpError::Mtu { max: MTU_MAX, .. }), "{error}");
 
         run("ip link delete sw0");
         let error = Program::attach(program.interface(), 1).err().expect("refused");

@@ -179,6 +179,11 @@ impl Rig {
     }
 
     pub(crate) fn with_settings(settings: &Settings, setting: &Setting) -> Rig {
+        Rig::with_mtus(settings, setting, MTU)
+    }
+
+    /// A switch with this MTU at all ports but that of the last pod.
+    pub(crate) fn with_mtus(settings: &Settings, setting: &Setting, mtu: u16) -> Rig {
         let workers = settings.cores.len();
         let mut sim = Simulation::new(settings).unwrap();
         let mut ports = Vec::new();
@@ -188,7 +193,7 @@ impl Rig {
                 UPLINK => (PortKind::Uplink, Some(UPLINK_VLAN)),
                 _ => (PortKind::Pod, None),
             };
-            let mtu = if port == PODS - 1 { SMALL_MTU } else { MTU };
+            let mtu = if port == PODS - 1 { SMALL_MTU } else { mtu };
             let port = if kind == PortKind::Uplink {
                 sim.open_uplink(palisade::net::mac::Mac(switch_mac(UPLINK)), vlan, mtu)
             } else {

@@ -54,7 +54,7 @@ impl Bench {
         let mut frame = frames.pop().unwrap();
         umem.write(&mut frame, bytes).unwrap();
         let mut packet = Packet::default();
-        assert_eq!(packet::parse(bytes, &mut packet), None);
+        assert_eq!(packet::parse(bytes, bytes.len(), &mut packet), None);
         Bench { umem, frame, packet, view }
     }
 

@@ -98,7 +98,9 @@ impl HashSeed {
         let [a, b, c, d] = self.secrets;
         let (low, high) = ((key.low >> 64) as u64, (key.high >> 64) as u64);
         let upper = if low | high == 0 { self.of_v4 } else { fold(low ^ c, high ^ d) };
-        fold(fold(key.low as u64 ^ a, key.high as u64 ^ b) ^ c, key.word ^ upper)
+        // Ports count up: they are spread over all bits before they meet the addresses, or they would stay in step.
+        let word = key.word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        fold(fold(key.low as u64 ^ a, key.high as u64 ^ b) ^ c, word ^ upper)
     }
 }
 

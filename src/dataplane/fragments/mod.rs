@@ -60,15 +60,20 @@ impl Fragments {
         self.waiting.len()
     }
 
+    /// Number of frames that they lie in.
+    pub(crate) fn frames(&self) -> usize {
+        self.waiting.frames()
+    }
+
     /// Takes in a frame that the stages have left held; in the order in which they did.
     pub(crate) fn hold(&mut self, frame: Frame) {
         self.waiting.fill(frame);
     }
 
     /// Gives back the frames of a port that is closed.
-    pub(crate) fn forget(&mut self, port: PortId, free: &mut Vec<Frame>) {
+    pub(crate) fn forget(&mut self, port: PortId, mut free: impl FnMut(Frame)) {
         let is_of_port = |waiter: &waiting::Waiter| (waiter.port == port).then_some(());
-        self.waiting.take(usize::MAX, is_of_port, |frame, _, ()| free.push(frame));
+        self.waiting.take(usize::MAX, is_of_port, |frame, _, ()| free(frame));
     }
 
     /// Adds to a batch the fragments that need wait no longer: their first has come, or will not.
@@ -227,6 +232,7 @@ fn says_of_all(reason: DropReason) -> bool {
     !matches!(
         reason,
         R::Truncated
+            | R::Oversized
             | R::Malformed
             | R::BadIpChecksum
             | R::UnknownEthertype

@@ -25,10 +25,10 @@ pub(super) struct Piece {
 const END: usize = 8192;
 
 impl Piece {
-    /// The fragment in a frame; `None` where no datagram can have it: it ends behind 65,535 bytes, or its length is not a
+    /// The fragment that begins with these bytes of a frame; `None` where no datagram can have it: it ends behind 65,535 bytes, or its length is not a
     /// multiple of eight though more follows, or it has none.
-    pub(super) fn of(frame: &[u8], packet: &Packet, port: PortId) -> Option<Piece> {
-        let bytes = &frame[usize::from(packet.l3)..usize::from(packet.end)];
+    pub(super) fn of(head: &[u8], packet: &Packet, port: PortId) -> Option<Piece> {
+        let bytes = head.get(usize::from(packet.l3)..)?;
         let (offset, more, identification, start) = if is_v4(packet.src) {
             let ip = ipv4::Ipv4::new(bytes)?;
             let identification = u32::from(ip.identification());
@@ -39,7 +39,7 @@ impl Piece {
             let fragment = upper.fragment?;
             (fragment.offset, fragment.more, fragment.identification, fragment.start)
         };
-        let len = bytes.len().checked_sub(start)?;
+        let len = packet.ip_bytes().checked_sub(start)?;
         let fits = u16::try_from(offset + len).is_ok() && len > 0 && (!more || len % 8 == 0);
         let protocol = if is_v4(packet.src) { packet.protocol.0 } else { 0 };
         let word = u64::from(identification) | u64::from(protocol) << 32 | (port.index() as u64) << 40;

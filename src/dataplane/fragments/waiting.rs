@@ -37,6 +37,11 @@ impl Waiting {
         self.waiters.len()
     }
 
+    /// Frames that those that wait lie in.
+    pub(super) fn frames(&self) -> usize {
+        self.waiters.iter().filter_map(|waiter| waiter.frame.as_ref()).map(Frame::frames).sum()
+    }
+
     /// Reserves a place; false where there is none, or the port has its share.
     pub(super) fn reserve(&mut self, port: PortId, key: &Key, hash: u64, until_ms: u32) -> bool {
         let own = self.waiters.iter().filter(|waiter| waiter.port == port).count();

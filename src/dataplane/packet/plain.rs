@@ -20,13 +20,13 @@ const V6: u32 = 0x8_6dd6;
 /// The bits of an address in [`crate::net::mac::Mac::to_bits`].
 const MAC: u64 = (1 << 48) - 1;
 
-/// Parses the frame, if it is such a packet.
+/// Parses the frame, if it is such a packet. `frame` are its first bytes, which have all headers, and `len` is its length.
 #[inline(always)]
-pub(crate) fn parse(frame: &[u8], packet: &mut Packet) -> bool {
+pub(crate) fn parse(frame: &[u8], len: usize, packet: &mut Packet) -> bool {
     let Some(head) = frame.first_chunk::<{ L4_OF_V4 + udp::HEADER_BYTES }>() else { return false };
     match be32(head, 12) >> 8 {
-        V4 => parse_ipv4(frame, packet),
-        start if start >> 4 == V6 => parse_ipv6(frame, packet),
+        V4 => parse_ipv4(frame, len, packet),
+        start if start >> 4 == V6 => parse_ipv6(frame, len, packet),
         _ => false,
     }
 }
@@ -45,12 +45,12 @@ struct Outer {
 }
 
 #[inline(always)]
-fn parse_ipv4(frame: &[u8], packet: &mut Packet) -> bool {
+fn parse_ipv4(frame: &[u8], len: usize, packet: &mut Packet) -> bool {
     let Some(head) = frame.first_chunk::<L4_OF_V4>() else { return false };
     let Some(ip) = head.last_chunk::<{ ipv4::HEADER_BYTES }>() else { return false };
     let view = ipv4::Ipv4::of(ip);
     let end = L3 + view.total_bytes();
-    let fits = (end >= L4_OF_V4) & (end <= frame.len());
+    let fits = (end >= L4_OF_V4) & (end <= len);
     if !(fits & !view.is_fragment() & ipv4::plain_checksum_holds(ip)) {
         return false;
     }
@@ -71,13 +71,13 @@ fn parse_ipv4(frame: &[u8], packet: &mut Packet) -> bool {
 }
 
 #[inline(always)]
-fn parse_ipv6(frame: &[u8], packet: &mut Packet) -> bool {
+fn parse_ipv6(frame: &[u8], len: usize, packet: &mut Packet) -> bool {
     let Some(head) = frame.first_chunk::<L4_OF_V6>() else { return false };
     let Some(ip) = head.last_chunk::<{ ipv6::HEADER_BYTES }>() else { return false };
     let view = ipv6::Ipv6::of(ip);
     let end = L4_OF_V6 + view.payload_bytes();
     let (src, dst) = (view.src(), view.dst());
-    if (end > frame.len()) | is_v4(src) | is_v4(dst) {
+    if (end > len) | is_v4(src) | is_v4(dst) {
         return false;
     }
     let protocol = Protocol(view.next_header());

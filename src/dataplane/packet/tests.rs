@@ -31,7 +31,7 @@ fn specs() -> Vec<Spec> {
 
 fn parsed(frame: &[u8]) -> Result<Packet, DropReason> {
     let mut packet = Packet::default();
-    parse(frame, &mut packet).map_or(Ok(packet), Err)
+    parse(frame, frame.len(), &mut packet).map_or(Ok(packet), Err)
 }
 
 /// A frame with this IP packet.
@@ -281,7 +281,8 @@ fn check_offsets(frame: &[u8], packet: &Packet) {
 /// Puts the sum over the pseudo-header where the checksum should be.
 fn leave_unfinished(frame: &mut [u8]) {
     let mut packet = Packet::default();
-    if parse(frame, &mut packet).is_some() || !packet.whole || packet.protocol == Protocol::ICMP {
+    if parse(frame, frame.len(), &mut packet).is_some() || !packet.whole || packet.protocol == Protocol::ICMP
+    {
         return;
     }
     let (l4, end) = (usize::from(packet.l4), usize::from(packet.end));
@@ -299,10 +300,10 @@ fn the_short_cut_takes_what_it_is_for() {
         let is_plain =
             spec.vlan.is_none() && matches!(spec.transport, Transport::Tcp { .. } | Transport::Udp { .. });
         let mut frame = spec.bytes();
-        assert_eq!(parse_plain(&frame, &mut Packet::default()), is_plain, "{spec:?}");
+        assert_eq!(parse_plain(&frame, frame.len(), &mut Packet::default()), is_plain, "{spec:?}");
         leave_unfinished(&mut frame);
         let mut packet = Packet::default();
-        assert_eq!(parse_plain(&frame, &mut packet), is_plain, "{spec:?}");
+        assert_eq!(parse_plain(&frame, frame.len(), &mut packet), is_plain, "{spec:?}");
         assert_eq!(packet.unfinished, is_plain, "{spec:?}");
     }
 }
@@ -311,7 +312,7 @@ proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let mut packet = Packet::default();
-        if parse(&bytes, &mut packet).is_none() {
+        if parse(&bytes, bytes.len(), &mut packet).is_none() {
             check_offsets(&bytes, &packet);
         }
         parse_quoted(&bytes, &mut packet);
@@ -334,8 +335,8 @@ proptest! {
         }
         frame.extend(vec![0; padding]);
         let (mut short, mut long) = (Packet::default(), Packet::default());
-        if parse_plain(&frame, &mut short) {
-            prop_assert_eq!(parse(&frame, &mut long), None);
+        if parse_plain(&frame, frame.len(), &mut short) {
+            prop_assert_eq!(parse(&frame, frame.len(), &mut long), None);
             prop_assert_eq!(short, long);
         }
     }
@@ -356,7 +357,7 @@ proptest! {
             frame.truncate(cut.index(frame.len()));
         }
         let mut packet = Packet::default();
-        if parse(&frame, &mut packet).is_none() {
+        if parse(&frame, frame.len(), &mut packet).is_none() {
             check_offsets(&frame, &packet);
         }
         if let Some(quote) = frame.get(14..) {

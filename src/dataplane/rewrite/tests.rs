@@ -5,6 +5,7 @@ use crate::dataplane::frames::{self, Spec, Transport};
 use crate::dataplane::packet;
 use crate::ids::PortId;
 use crate::net::mac::Mac;
+use crate::xdp::PortQueue;
 
 const NEXT: Mac = Mac([2, 0, 0, 0, 0, 77]);
 const SWITCH: Mac = Mac([2, 0, 0, 0, 0, 78]);
@@ -30,12 +31,18 @@ fn way(vlan: u16) -> Way {
 
 /// The frame as it leaves with the tag `vlan`.
 fn rewritten(frame: &[u8], vlan: u16) -> Vec<u8> {
-    let (umem, mut frames) = Umem::in_memory(1);
-    umem.write(&mut frames[0], frame).unwrap();
+    // Through a port, so that what is longer than a frame of memory comes in several.
+    let (mut umem, mut free) = Umem::in_memory(20);
+    let (mut queue, peer) = PortQueue::memory(&umem.binder(), PortId(0)).unwrap();
+    queue.refill(&mut umem, &mut free, 20);
+    assert!(peer.inject(frame));
+    let mut frames = Vec::with_capacity(20);
+    queue.receive(&mut umem, &mut frames, 20);
     let mut packet = Packet::default();
-    assert_eq!(packet::parse(frame, &mut packet), None);
+    assert_eq!(packet::parse(umem.data(&frames[0]), frame.len(), &mut packet), None);
     assert!(rewrite(&umem, &mut frames[0], &packet, way(vlan), SWITCH.to_bits()));
-    umem.data(&frames[0]).to_vec()
+    umem.trim(&mut frames[0], &mut free);
+    std::iter::once(umem.data(&frames[0])).chain(umem.rest(&frames[0])).collect::<Vec<_>>().concat()
 }
 
 /// The frame that should leave.
@@ -67,6 +74,23 @@ fn tags_are_pushed_popped_and_replaced() {
 }
 
 #[test]
+fn packets_of_several_frames_are_rewritten_as_others_are() {
+    for spec in specs() {
+        for payload_bytes in [3800, 9001, 60_000] {
+            let spec = Spec { payload: (0..payload_bytes).map(|i| i as u8).collect(), ..spec.clone() };
+            for (before, after) in [(None, 0), (None, 5), (Some(5), 0), (Some(5), 6)] {
+                let spec = Spec { vlan: before, ..spec.clone() };
+                let padded = [spec.bytes(), vec![0xee; 4000]].concat();
+                for frame in [&spec.bytes(), &padded] {
+                    let is_right = rewritten(frame, after) == expected(&spec, after);
+                    assert!(is_right, "{payload_bytes} bytes, {before:?} to {after}: {:?}", spec.transport);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_priority_tag_is_popped() {
     for spec in specs() {
         let tagged = Spec { vlan: Some(0), ..spec.clone() };
@@ -86,7 +110,7 @@ fn padding_does_not_travel_on() {
 #[test]
 fn an_unfinished_checksum_is_completed() {
     for spec in specs() {
-        for payload_bytes in [0, 1, 7, 1400] {
+        for payload_bytes in [0, 1, 7, 1400, 3806, 3807, 9001, 60_000] {
             let payload = (0..payload_bytes).map(|i| i as u8).collect();
             let spec = Spec { payload, ..spec.clone() };
             let mut frame = spec.bytes();

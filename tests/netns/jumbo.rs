@@ -1,0 +1,110 @@
+//! MTUs beyond a frame of memory: packets of several buffers between the kernel's stacks.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::process::Command;
+
+use palisade::lab::traffic::{Server, Services, transfer};
+use palisade::lab::{LabSpec, Pod};
+use palisade::limits::MTU_MAX;
+
+use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, assert_pings, assert_udp};
+
+const MEGABYTES: u64 = 8 << 20;
+
+fn rig(pods: &[&str], mtu: u32) -> Rig {
+    Rig::of(&LabSpec { mtu, ..LabSpec::of(pods).unwrap() }, "")
+}
+
+/// What a command in a pod prints.
+fn output(pod: &Pod, command: &str) -> String {
+    let mut words = command.split(' ');
+    let output = pod.output(Command::new(words.next().unwrap()).args(words)).unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Pings with this many bytes of payload, which may not be cut on the way.
+fn ping_uncut(from: &Pod, to: IpAddr, bytes: usize) -> String {
+    output(from, &format!("ping -M do -c 2 -i 0.2 -W 2 -s {bytes} {to}"))
+}
+
+fn bulk_crosses_intact(mtu: u32) {
+    let Some(_alone) = alone() else { return };
+    let rig = rig(&["client", "server"], mtu);
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
+    for address in server.addresses() {
+        transfer(&client, address, PORT, MEGABYTES, PATIENCE).unwrap();
+        assert_udp(&client, address);
+        assert_pings(&client, address);
+        let headers = if address.is_ipv4() { 28 } else { 48 };
+        let answer = ping_uncut(&client, address, mtu as usize - headers);
+        assert!(answer.contains(" 0% packet loss"), "{answer}");
+    }
+    let counters = rig.counters();
+    assert_accounted(&counters);
+    for (name, port) in &counters.ports {
+        assert!(port.received_bytes > 2 * MEGABYTES, "{name}: {port:?}");
+        // Segments are as long as the MTU lets them be, and acknowledged.
+        assert!(port.received_bytes / port.received > u64::from(mtu) / 8, "{name}: {port:?}");
+    }
+    let drops = rig.drops();
+    assert!(drops.is_empty(), "{drops:?}");
+    for worker in counters.workers.values() {
+        assert!(worker.frames_free > 0, "{worker:?}");
+    }
+}
+
+#[test]
+fn tcp_udp_and_ping_cross_intact_at_an_mtu_of_9000() {
+    bulk_crosses_intact(9000);
+}
+
+#[test]
+fn tcp_udp_and_ping_cross_intact_at_the_largest_mtu() {
+    bulk_crosses_intact(MTU_MAX as u32);
+}
+
+#[test]
+fn a_pod_with_a_large_mtu_learns_that_the_way_to_another_is_narrower() {
+    let Some(_alone) = alone() else { return };
+    let rig = rig(&["large", "small"], 9000);
+    let (large, small) = (rig.pod("large"), rig.pod("small"));
+    // Both ends of the small pod's pair, and the switch sees the pair as it is when it is attached.
+    let small_host = small.plan().host_interface.clone();
+    rig.switch.detach(&small).unwrap();
+    let narrower = Command::new("ip").args(["link", "set", &small_host, "mtu", "1500"]).status();
+    assert!(narrower.unwrap().success());
+    output(&small, "ip link set eth0 mtu 1500");
+    rig.switch.attach(&small).unwrap();
+    for address in small.addresses() {
+        let headers = if address.is_ipv4() { 28 } else { 48 };
+        let refused = ping_uncut(&large, address, 9000 - headers);
+        assert!(refused.contains("1500"), "{refused}");
+        let answer = ping_uncut(&large, address, 1500 - headers);
+        assert!(answer.contains(" 0% packet loss"), "{answer}");
+        let route = output(&large, &format!("ip route get {address}"));
+        assert!(route.contains("mtu 1500"), "{route}");
+    }
+    assert!(rig.drops().contains_key("too-big"), "{:?}", rig.drops());
+    // TCP finds the way by itself.
+    let _server = Server::start(&small, &[PORT], Services::Both).unwrap();
+    for address in small.addresses() {
+        transfer(&large, address, PORT, MEGABYTES, PATIENCE).unwrap();
+    }
+    assert_accounted(&rig.counters());
+}
+
+#[test]
+fn routes_let_pods_send_large_packets_to_each_other_and_small_ones_elsewhere() {
+    let Some(_alone) = alone() else { return };
+    let rig = rig(&["one", "two"], 9000);
+    let one = rig.pod("one");
+    let mtu = |to: IpAddr| output(&one, &format!("ip route get {to}")).contains("mtu 1500");
+    let elsewhere: BTreeMap<IpAddr, bool> =
+        ["198.51.100.1", "2001:db8::1"].map(|to| (to.parse().unwrap(), true)).into();
+    let pods = rig.pod("two").addresses().into_iter().map(|to| (to, false));
+    for (to, is_small) in elsewhere.into_iter().chain(pods) {
+        assert_eq!(mtu(to), is_small, "{to}");
+    }
+}

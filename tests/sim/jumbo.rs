@@ -1,0 +1,232 @@
+//! Packets longer than a frame of memory: one packet each, with one verdict, whatever becomes of them.
+
+use std::net::IpAddr;
+
+use palisade::dataplane::Settings;
+use palisade::ids::PortId;
+use palisade::limits::{MTU_MAX, RING_SLOTS};
+use proptest::prelude::*;
+
+use crate::frames::{self, Spec, Transport};
+use crate::rig::{
+    PORTS, Rig, SMALL_MTU, Setting, UPLINK, addressed, forwarded, gateway_address, mac, pod_address,
+    world_address,
+};
+
+const A: PortId = PortId(0);
+const B: PortId = PortId(1);
+const SMALL: PortId = PortId(2);
+
+fn rig() -> Rig {
+    let settings = Settings { frames_per_worker: 16384, huge_pages: false, ..Settings::default() };
+    let mut rig = Rig::with_mtus(&settings, &Setting::open(), MTU_MAX as u16);
+    // Ports are given more frames to receive into when they have shown that they need them.
+    for port in [A, B, UPLINK] {
+        for _ in 0..40 {
+            let frames = vec![vec![0; 60]; 32];
+            rig.send_on(0, port, &frames);
+        }
+    }
+    rig
+}
+
+fn transports() -> [Transport; 4] {
+    [
+        Transport::Tcp { ports: [1000, 80], flags: 2, sequence: 7, acknowledgement: 0, window: 9 },
+        Transport::Udp { ports: [1000, 53] },
+        Transport::Sctp { ports: [1000, 9], chunk: 1 },
+        Transport::Echo { request: true, identifier: 5 },
+    ]
+}
+
+/// A packet of this many bytes, with the IP header.
+fn sized(src: IpAddr, dst: IpAddr, transport: Transport, ip_bytes: usize) -> Spec {
+    let spec = Spec::new(src, dst, transport);
+    let headers = spec.ip().len() - spec.payload.len();
+    let payload = (0..ip_bytes - headers).map(|at| (at % 251) as u8).collect();
+    Spec { payload, ..spec }
+}
+
+#[test]
+fn packets_up_to_the_largest_mtu_cross_intact_and_longer_ones_do_not() {
+    let mut rig = rig();
+    for family in 0..2 {
+        for transport in transports() {
+            for ip_bytes in [3826, 3827, 9000, 30_001, MTU_MAX - 1, MTU_MAX] {
+                let spec = sized(pod_address(0)[family], pod_address(1)[family], transport, ip_bytes);
+                assert_eq!(rig.send(A, &spec), [(B, forwarded(B, &spec))], "{ip_bytes} bytes");
+            }
+            let before = rig.counters(A);
+            let spec = sized(pod_address(0)[family], pod_address(1)[family], transport, MTU_MAX + 1);
+            // IPv4 sets no Don't Fragment here, and the switch cuts nothing: the sender is told.
+            let told = rig.send(A, &spec);
+            assert!(matches!(told.as_slice(), [(A, _)]), "{}", told.len());
+            assert_eq!(rig.drops_since(A, &before), [("too-big".to_owned(), 1)].into());
+        }
+    }
+    let (received, sent) = (rig.counters(A), rig.counters(B));
+    assert!(received.received_bytes > 900_000 && sent.transmitted_bytes > 900_000, "{received:?} {sent:?}");
+}
+
+#[test]
+fn checksums_that_the_sender_has_left_unfinished_are_finished() {
+    let mut rig = rig();
+    for (family, transport) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        for ip_bytes in [1500, 9001, 65_000] {
+            let transport = transports()[transport];
+            let spec = sized(pod_address(0)[family], pod_address(1)[family], transport, ip_bytes);
+            let mut frame = addressed(A, &spec).bytes();
+            frames::unfinish(&mut frame);
+            assert_eq!(rig.send_on(0, A, &[frame]), [(B, forwarded(B, &spec))], "{ip_bytes} bytes");
+        }
+    }
+}
+
+#[test]
+fn tags_are_pushed_and_popped() {
+    let mut rig = rig();
+    for family in 0..2 {
+        let (pod, world) = (pod_address(0)[family], world_address(1)[family]);
+        for ip_bytes in [4000, 9000, 65_000] {
+            let out = sized(pod, world, transports()[1], ip_bytes);
+            // Where the uplink routes to there is a next hop, which the rig has heard as its own address.
+            assert_eq!(rig.send(A, &out), [(UPLINK, forwarded(UPLINK, &out))], "{ip_bytes} bytes");
+            let back = sized(world, pod, Transport::Udp { ports: [53, 1000] }, ip_bytes);
+            assert_eq!(rig.send(UPLINK, &back), [(A, forwarded(A, &back))], "{ip_bytes} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_packet_too_big_for_where_it_goes_is_answered_with_the_mtu_that_works() {
+    let mut rig = rig();
+    for family in 0..2 {
+        let spec = sized(pod_address(0)[family], pod_address(2)[family], transports()[1], 9000);
+        let before = rig.counters(A);
+        let out = rig.send(A, &spec);
+        let [(A, answer)] = out.as_slice() else { panic!("{} frames", out.len()) };
+        frames::check(answer).unwrap();
+        let (l4, most) = if family == 0 { (34, 576) } else { (54, 1280) };
+        assert!(answer.len() <= 14 + most);
+        assert_eq!(answer[l4], if family == 0 { 3 } else { 2 });
+        assert_eq!(answer[l4 + 6..l4 + 8], SMALL_MTU.to_be_bytes());
+        assert_eq!(rig.drops_since(A, &before), [("too-big".to_owned(), 1)].into());
+    }
+    assert_eq!(rig.counters(SMALL).transmitted, 0);
+}
+
+#[test]
+fn the_gateway_answers_a_large_echo_with_all_that_it_carries() {
+    let mut rig = rig();
+    for family in 0..2 {
+        let (pod, gateway) = (pod_address(0)[family], gateway_address()[family]);
+        let request = sized(pod, gateway, transports()[3], 9000);
+        let reply = Transport::Echo { request: false, identifier: 5 };
+        let reply = Spec { src: gateway, dst: pod, transport: reply, ttl: 65, ..request.clone() };
+        assert_eq!(rig.send(A, &request), [(A, forwarded(A, &reply))]);
+    }
+}
+
+#[test]
+fn what_is_longer_than_any_packet_is_dropped_by_name() {
+    let mut rig = rig();
+    let spec = sized(pod_address(0)[0], pod_address(1)[0], transports()[1], 60_000);
+    let before = rig.counters(A);
+    for len in [65_536, 70_000, 76_800] {
+        let mut frame = addressed(A, &spec).bytes();
+        frame.resize(len, 0);
+        assert!(rig.send_on(0, A, &[frame]).is_empty());
+    }
+    // One whose packet ends behind what has come.
+    let mut frame = addressed(A, &spec).bytes();
+    frame.truncate(50_000);
+    assert!(rig.send_on(0, A, &[frame]).is_empty());
+    let drops = [("oversized".to_owned(), 3), ("truncated".to_owned(), 1)];
+    assert_eq!(rig.drops_since(A, &before), drops.into());
+}
+
+#[test]
+fn a_full_ring_drops_packets_as_a_whole_and_a_closed_port_gives_their_frames_back() {
+    let mut rig = rig();
+    let spec = sized(pod_address(0)[0], pod_address(1)[0], transports()[1], 9000);
+    let frame = addressed(A, &spec).bytes();
+    let before = rig.counters(A);
+    let sent = RING_SLOTS / 3 + 50;
+    for _ in 0..sent {
+        assert!(rig.ports[A.index()].peers[0].inject(&frame));
+        rig.sim.step();
+        rig.check();
+    }
+    let fit = RING_SLOTS / 3;
+    assert_eq!(rig.drops_since(A, &before), [("tx-full".to_owned(), (sent - fit) as u64)].into());
+    rig.sim.close_port(B).unwrap();
+    rig.check();
+    let (total, lent, held) = rig.sim.frames(0);
+    assert_eq!(lent + held, total);
+}
+
+#[test]
+fn a_fragment_longer_than_a_frame_waits_for_the_first_and_goes_with_it() {
+    let mut rig = rig();
+    let spec = sized(pod_address(0)[0], pod_address(1)[0], transports()[1], 60_000);
+    let whole = spec.ip();
+    let cut = 20 + 40_000;
+    let fragment = |bytes: &[u8], offset: usize, more: bool, ttl: u8| {
+        let mut ip = whole[..20].to_vec();
+        ip[2..4].copy_from_slice(&(20 + bytes.len() as u16).to_be_bytes());
+        ip[4..6].copy_from_slice(&[0, 7]);
+        ip[6..8].copy_from_slice(&(offset as u16 / 8 | u16::from(more) << 13).to_be_bytes());
+        ip[8] = ttl;
+        ip[10..12].fill(0);
+        let words = ip.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+        let sum = words.fold(0, |sum, word| (sum + word) % 0xffff);
+        ip[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+        ip.extend_from_slice(bytes);
+        ip
+    };
+    let framed = |ip: &[u8], src: [u8; 6], dst: [u8; 6]| {
+        frames::ethernet(src, dst, None, frames::ether_type(spec.src), ip)
+    };
+    let (first, later) = ((&whole[20..cut], 0, true), (&whole[cut..], 40_000, false));
+    let come =
+        |(bytes, offset, more)| framed(&fragment(bytes, offset, more, 64), mac(A), crate::rig::gateway_mac());
+    let gone =
+        |(bytes, offset, more)| framed(&fragment(bytes, offset, more, 63), crate::rig::gateway_mac(), mac(B));
+    assert!(rig.send_on(0, A, &[come(later)]).is_empty());
+    assert_eq!(rig.sim.counters().workers.values().next().unwrap().fragments_waiting, 1);
+    let mut out = rig.send_on(0, A, &[come(first)]);
+    rig.sim.step();
+    rig.check();
+    out.extend(rig.collect());
+    assert!(out == [(B, gone(first)), (B, gone(later))], "both, intact, in order");
+    // And one that waits in vain when its port closes.
+    assert!(rig.send_on(0, A, &[come(later)]).is_empty());
+    rig.sim.close_port(A).unwrap();
+    rig.check();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn no_frame_is_lost_and_every_packet_has_one_verdict_whatever_the_sizes(
+        packets in prop::collection::vec((0usize..PORTS, 0usize..3, 0usize..70_000, any::<bool>()), 1..60),
+    ) {
+        let mut rig = rig();
+        for (port, to, bytes, take) in packets {
+            let port = PortId(port as u16);
+            let src = if port.index() < 3 { pod_address(port.index())[0] } else { world_address(1)[0] };
+            let spec = Spec::new(src, pod_address(to)[0], transports()[1]);
+            let spec = Spec { payload: vec![7; bytes.min(65_400)], ..spec };
+            let mut frame = addressed(port, &spec).bytes();
+            frame.resize(bytes.max(14), 0);
+            rig.ports[port.index()].peers[0].inject(&frame);
+            rig.sim.step();
+            rig.check();
+            if take {
+                for (_, frame) in rig.collect() {
+                    prop_assert!(frame.len() <= MTU_MAX + 18);
+                }
+            }
+        }
+    }
+}
