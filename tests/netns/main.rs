@@ -2,11 +2,15 @@
 //! AF_XDP.
 
 mod support;
+mod talk;
 
 mod crowd;
 mod demo;
+mod echo;
+mod flood;
 mod fragments;
 mod lifecycle;
+mod path_mtu;
 mod policy;
 mod refusals;
 mod traffic;
