@@ -2,12 +2,16 @@
 //! AF_XDP.
 
 mod support;
+mod talk;
 
 mod crowd;
 mod demo;
+mod echo;
+mod flood;
 mod fragments;
 mod jumbo;
 mod lifecycle;
+mod path_mtu;
 mod policy;
 mod refusals;
 mod traffic;

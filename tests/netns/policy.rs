@@ -1,47 +1,17 @@
 //! What policy denies does not pass, what it allows does, and a change speaks at once.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::Read;
 use std::time::Duration;
 
 use palisade::control::protocol::PortRequest;
 use palisade::dataplane::PortKind;
-use palisade::lab::Pod;
 use palisade::lab::traffic::{Outcome, Server, Services, tcp_connect};
 
 use crate::support::{
     PATIENCE, PORT, Rig, SILENCE, alone, assert_accounted, assert_connects, assert_cut_off, eventually,
     only_from,
 };
-
-/// A connection between two pods over which both ends talk when they are told to.
-struct Talk {
-    client: TcpStream,
-    server: TcpStream,
-}
-
-impl Talk {
-    fn open(from: &Pod, to: &Pod) -> Talk {
-        let address = SocketAddr::new(to.v4().into(), PORT);
-        let listener = to.run(|| TcpListener::bind(address)).unwrap().unwrap();
-        let client = from.run(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap().unwrap();
-        let (server, _) = listener.accept().unwrap();
-        for end in [&client, &server] {
-            end.set_nodelay(true).unwrap();
-        }
-        Talk { client, server }
-    }
-
-    /// Whether a word of the client reaches the server, and one of the server the client.
-    fn goes_on(&mut self, patience: Duration) -> bool {
-        let word = |from: &mut TcpStream, to: &mut TcpStream| {
-            let mut heard = [0; 5];
-            to.set_read_timeout(Some(patience)).unwrap();
-            from.write_all(b"hello").is_ok() && to.read_exact(&mut heard).is_ok() && heard == *b"hello"
-        };
-        word(&mut self.client, &mut self.server) && word(&mut self.server, &mut self.client)
-    }
-}
+use crate::talk::Talk;
 
 #[test]
 fn a_denied_connection_times_out_and_is_counted_under_its_policy() {

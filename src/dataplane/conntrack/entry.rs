@@ -1,14 +1,15 @@
 //! One flow: 128 bytes, two cache lines, the first of which is all that a look-up reads.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
+use super::parts::{AtomicU32, AtomicU64};
 use super::tcp::{TcpFlow, TcpSide};
 use super::{FlowState, Key};
 use crate::dataplane::packet::Address;
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::mem::{prefetch_read, prefetch_write};
 
-use Ordering::{Acquire, Relaxed, Release};
+use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// In [`Entry::head`]: the entry is a flow. The other bits are the key's word.
 const READY: u64 = 1 << 63;
@@ -60,8 +61,6 @@ pub(crate) struct Entry {
     hops: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Entry>() == 128);
-
 /// The two sides of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
@@ -110,6 +109,11 @@ impl Entry {
         let head = self.head.load(Acquire);
         let key = Key { low: load_address(&self.low), high: load_address(&self.high), word: head & !READY };
         (head & READY != 0).then_some(key)
+    }
+
+    /// Whether the entry is a flow.
+    pub(super) fn is_flow(&self) -> bool {
+        self.head.load(Acquire) & READY != 0
     }
 
     /// Makes the entry a flow. The caller has claimed the slot and nobody else writes to it.
@@ -200,9 +204,10 @@ impl Entry {
         self.charged.load(Relaxed).checked_sub(1).map(|port| PortId(port as u16))
     }
 
-    /// Lets it count against the quota of `port`, or of none; the port that it counted against before.
+    /// Lets it count against the quota of `port`, or of none; the port that it counted against before. Who takes it from a worker
+    /// that has ended the flow sees that it has ended.
     pub(super) fn charge(&self, port: Option<PortId>) -> Option<PortId> {
-        let before = self.charged.swap(port.map_or(0, charge_of), Relaxed);
+        let before = self.charged.swap(port.map_or(0, charge_of), AcqRel);
         before.checked_sub(1).map(|port| PortId(port as u16))
     }
 

@@ -17,3 +17,17 @@ pub(crate) use entry::{Entry, NewFlow, Side};
 pub(crate) use key::Key;
 pub(crate) use state::FlowState;
 pub(crate) use table::{Admission, Conntrack, Slot, Tracker};
+
+/// What entries and table are made of. Their model makes them of loom's atomics, and for fewer ports and workers.
+mod parts {
+    pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+
+    pub(super) use crate::limits::{PORTS_MAX, WORKERS_MAX};
+}
+
+const _: () = assert!(size_of::<entry::Entry>() == 128);
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;

@@ -20,31 +20,32 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::Ordering;
 
 use super::entry::{Entry, NewFlow};
 use super::key::HashSeed;
+use super::parts::{AtomicU32, AtomicU64, PORTS_MAX, WORKERS_MAX, fence};
 use super::state::timeouts_ms;
 use super::{FlowState, Key};
 use crate::dataplane::ConntrackSettings;
 use crate::ids::{PortId, WorkerId};
-use crate::limits::{PORTS_MAX, RETIRED_FLOWS_MAX, WORKERS_MAX};
+use crate::limits::RETIRED_FLOWS_MAX;
 use crate::mem::{HugeArray, bytes_equal, prefetch_read};
 
 use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
 /// Tags in a group.
-const GROUP: usize = 16;
+pub(super) const GROUP: usize = 16;
 /// A group with so few free slots leaves them to keys whose second group is as full.
 const CROWDED_FREE_SLOTS: u32 = 4;
 const TAG_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
-const FREE: u8 = 0;
-const TOMBSTONE: u8 = 1;
+pub(super) const FREE: u8 = 0;
+pub(super) const TOMBSTONE: u8 = 1;
 
 /// A slot's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slot(u32);
+pub(crate) struct Slot(pub(super) u32);
 
 impl Slot {
     /// No slot.
@@ -77,7 +78,7 @@ pub(crate) struct Conntrack {
     seed: HashSeed,
     timeouts_ms: Vec<u32>,
     /// Flows by the port that they count against.
-    charged: Box<[AtomicU32]>,
+    pub(super) charged: Box<[AtomicU32]>,
     quota: u32,
     /// Grows when every worker has seen the last value.
     epoch: AtomicU64,
@@ -233,6 +234,9 @@ impl Conntrack {
         let entry = self.entry(slot);
         self.charge(entry, Some(flow.charged));
         entry.restart(flow, now_ms);
+        if !entry.is_flow() {
+            self.charge(entry, None); // Another worker has ended it, and perhaps before it was charged again.
+        }
     }
 
     /// Lets an entry count against the quota of `port`, or of none, and no longer against another's. Who takes a port out
@@ -422,10 +426,11 @@ impl Conntrack {
         })
     }
 
-    /// Slots of a group that hold a flow.
+    /// Slots of a group that hold a flow. One that is claimed holds none yet, and what its entry says is another flow's.
     fn slots(&self, group: usize) -> impl Iterator<Item = Slot> + '_ {
         let base = (group * GROUP) as u32;
-        (base..base + GROUP as u32).map(Slot).filter(|slot| self.tag(*slot) > TOMBSTONE)
+        let slots = (base..base + GROUP as u32).map(Slot);
+        slots.filter(|slot| self.tag(*slot) > TOMBSTONE && self.entry(*slot).is_flow())
     }
 
     #[inline]
@@ -433,7 +438,7 @@ impl Conntrack {
         self.matches(group, tag_of(hash)).find(|slot| self.entry(*slot).is(key))
     }
 
-    fn tag(&self, slot: Slot) -> u8 {
+    pub(super) fn tag(&self, slot: Slot) -> u8 {
         let (word, shift) = self.word_of(slot);
         (word.load(Acquire) >> shift) as u8 & 0x7f
     }
@@ -476,7 +481,7 @@ impl Conntrack {
     /// Keys that went on from this group to their second: eight bits, the top ones of the first word's tags. At 255 it
     /// stays: then a look-up always reads both groups.
     #[inline]
-    fn displaced(&self, group: usize) -> u64 {
+    pub(super) fn displaced(&self, group: usize) -> u64 {
         self.groups[group].0[0].load(Acquire) & !TAG_BITS
     }
 
@@ -536,6 +541,3 @@ fn scatter_top_bits(bits: u8) -> u64 {
 
 /// States are numbered as their time-outs are listed.
 const _: () = assert!(FlowState::SynSent as u8 == 0);
-
-#[cfg(test)]
-mod tests;

@@ -1,14 +1,18 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::*;
-use crate::dataplane::Timeouts;
-use crate::dataplane::conntrack::Side;
-use crate::dataplane::conntrack::tcp::{Segment, TcpFlow};
+use super::entry::Entry;
+use super::state::timeouts_ms;
+use super::table::{FREE, GROUP, TOMBSTONE};
+use super::tcp::{Segment, TcpFlow};
+use super::{Admission, Conntrack, FlowState, Key, NewFlow, Side, Slot, Tracker};
 use crate::dataplane::packet::from_v4;
-use crate::ids::{AttachmentId, Generation};
+use crate::dataplane::{ConntrackSettings, Timeouts};
+use crate::ids::{AttachmentId, Generation, PortId, WorkerId};
+use crate::limits::RETIRED_FLOWS_MAX;
 use crate::net::flow::Protocol;
 use crate::net::tcp::Flags;
 

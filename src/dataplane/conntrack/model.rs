@@ -1,0 +1,194 @@
+//! The table under [`loom`], which runs two workers in every order that matters and lets each read every value that the memory model
+//! allows: entries and table compiled once more, of its atomics. Hashes are chosen, so that keys meet.
+
+#![allow(dead_code)] // A model does not ask everything that workers do.
+
+#[path = "entry.rs"]
+mod entry;
+#[path = "table.rs"]
+mod table;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use loom::sync::Arc;
+use loom::thread;
+
+use self::entry::NewFlow;
+use self::table::{Admission, Conntrack, Slot, Tracker};
+use super::{FlowState, Key, state, tcp};
+use crate::dataplane::ConntrackSettings;
+use crate::dataplane::packet::from_v4;
+use crate::ids::{AttachmentId, Generation, PortId, WorkerId};
+
+/// As `super::parts`.
+mod parts {
+    pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
+
+    pub(super) const PORTS_MAX: usize = 3;
+    pub(super) const WORKERS_MAX: usize = 2;
+}
+
+/// As `super::key`, but for chance.
+mod key {
+    use super::Key;
+
+    pub(super) struct HashSeed;
+
+    impl HashSeed {
+        pub(super) fn random() -> HashSeed {
+            HashSeed
+        }
+
+        /// All keys have the same two groups. (Loom wants each run to do the same.)
+        pub(super) fn hash(&self, key: &Key) -> u64 {
+            (key.word & 1) << 57
+        }
+    }
+}
+
+/// Runs a model in all its orders. Loom looks at the last access to an atomic only: of two threads, the one that reads what the other
+/// writes must be the spawned one, or the order in which it reads in between is not found.
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.max_branches = 100_000;
+    builder.check(model);
+}
+
+fn key(number: u64) -> Key {
+    Key { low: from_v4(1), high: from_v4(2), word: number }
+}
+
+fn flow(charged: u16) -> NewFlow {
+    NewFlow {
+        opened_by_low: true,
+        attachments: [AttachmentId(1), AttachmentId::NONE],
+        charged: PortId(charged),
+        judged: Generation(1),
+        state: FlowState::UdpOneWay,
+        tcp: None,
+    }
+}
+
+/// A table, and both workers, in a batch each.
+fn bench() -> (Arc<Conntrack>, Tracker, Tracker) {
+    let settings = ConntrackSettings { flows_max: 32, ..ConntrackSettings::default() };
+    let table = Arc::new(Conntrack::new(&settings, false).unwrap());
+    let [mut one, mut other] = [0, 1].map(|worker| Tracker::new(WorkerId(worker), 2));
+    table.start_batch(&mut one);
+    table.start_batch(&mut other);
+    (table, one, other)
+}
+
+fn enter(table: &Conntrack, key: &Key, flow: &NewFlow, now_ms: u32, by: &mut Tracker) -> Slot {
+    match table.enter(key, table.hash(key), flow, now_ms, by) {
+        Admission::Entered(slot) | Admission::Exists(slot) => slot,
+        refused => panic!("{refused:?}"),
+    }
+}
+
+fn charged(table: &Conntrack) -> [u32; 2] {
+    [1, 2].map(|port: usize| table.charged[port].load(Relaxed))
+}
+
+fn look_up(table: &Conntrack, key: &Key) -> Option<Slot> {
+    table.look_up(key, table.hash(key))
+}
+
+#[test]
+fn of_a_flow_that_two_workers_enter_at_once_one_entry_stays() {
+    explore(|| {
+        let (table, mut one, mut other) = bench();
+        let theirs = table.clone();
+        let beside = thread::spawn(move || {
+            enter(&theirs, &key(0), &flow(1), 0, &mut other);
+            other
+        });
+        enter(&table, &key(0), &flow(1), 0, &mut one);
+        let other = beside.join().unwrap();
+        assert_eq!(table.len(), 1);
+        assert!(look_up(&table, &key(0)).is_some());
+        assert_eq!((one.entered + other.entered, one.ended + other.ended), (2, 1));
+        assert_eq!(charged(&table), [1, 0]);
+    });
+}
+
+#[test]
+fn a_flow_that_two_workers_remove_at_once_ends_once() {
+    explore(|| {
+        let (table, mut one, mut other) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || {
+            theirs.remove(slot, &mut other);
+            other
+        });
+        table.remove(slot, &mut one);
+        let other = beside.join().unwrap();
+        assert_eq!((table.len(), look_up(&table, &key(0))), (0, None));
+        assert_eq!(one.ended + other.ended, 1);
+        assert_eq!(charged(&table), [0, 0]);
+    });
+}
+
+#[test]
+fn a_slot_in_a_workers_hands_is_no_other_flow_until_its_batch_ends() {
+    static REUSED_BESIDE_A_FINDER: AtomicBool = AtomicBool::new(false);
+    static REUSED: AtomicBool = AtomicBool::new(false);
+    explore(|| {
+        let (table, mut one, mut other) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        // As a worker that sleeps: that its batch begins must be seen in time as well.
+        table.rest(&other);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || {
+            theirs.start_batch(&mut other);
+            let found = look_up(&theirs, &key(0));
+            if let Some(slot) = found {
+                let key_there = theirs.entry(slot).key();
+                assert!(key_there.is_none_or(|there| there == key(0)), "{key_there:?}");
+            }
+            theirs.start_batch(&mut other);
+            found.is_some()
+        });
+        table.remove(slot, &mut one);
+        (0..3).for_each(|_| table.start_batch(&mut one));
+        let reused = enter(&table, &key(1), &flow(1), 0, &mut one) == slot;
+        let found = beside.join().unwrap();
+        REUSED.fetch_or(reused, Relaxed);
+        REUSED_BESIDE_A_FINDER.fetch_or(reused && found, Relaxed);
+    });
+    assert!(REUSED.load(Relaxed) && REUSED_BESIDE_A_FINDER.load(Relaxed), "nothing was put to the test");
+}
+
+#[test]
+fn a_restarted_flow_counts_against_its_new_pod_unless_it_ends_at_the_same_time() {
+    explore(|| {
+        let (table, mut one, mut other) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || theirs.remove(slot, &mut other));
+        table.restart(slot, &flow(2), 5);
+        beside.join().unwrap();
+        assert_eq!((table.len(), charged(&table)), (0, [0, 0]));
+    });
+}
+
+#[test]
+fn a_sweep_ends_no_flow_that_is_only_just_there() {
+    explore(|| {
+        let (table, mut one, mut other) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        table.remove(slot, &mut one);
+        for _ in 0..3 {
+            table.start_batch(&mut one);
+            table.start_batch(&mut other);
+        }
+        let late_ms = 1_000_000;
+        let theirs = table.clone();
+        let beside = thread::spawn(move || theirs.sweep(1, late_ms, &mut one, |_| false));
+        assert_eq!(enter(&table, &key(0), &flow(1), late_ms, &mut other), slot, "where an idle one was");
+        beside.join().unwrap();
+        assert_eq!((table.len(), charged(&table)), (1, [1, 0]));
+    });
+}

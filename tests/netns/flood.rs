@@ -1,0 +1,142 @@
+//! One pod opens connections to everything. The others do not notice.
+
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::Duration;
+
+use palisade::control::protocol::CountersReport;
+use palisade::dataplane::Gateway;
+use palisade::lab::traffic::{Outcome, Server, Services, tcp_connect};
+use palisade::lab::{POD_INTERFACE, Pod};
+use palisade::net::tcp::Flags;
+use palisade::pktgen::{
+    Content, Distribution, FlowSpace, FrameSize, Kind, Place, Rate, Receive, Session, Setup, Traffic,
+};
+
+use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, eventually};
+use crate::talk::Talk;
+
+/// Flows that the table holds.
+const FLOWS: u64 = 4096;
+const SYNS_PER_S: f64 = 15_000.0;
+const FLOOD: Duration = Duration::from_secs(4);
+
+/// Sends SYNs, each from a port that it has not used before, to the server's port of `to`: frames that were sent.
+fn flood(from: &Pod, to: &Pod) -> u64 {
+    let traffic = Traffic {
+        kind: Kind::Tcp(Flags::SYN),
+        src_mac: from.plan().mac,
+        dst_mac: Gateway::default().mac,
+        vlan: None,
+        space: FlowSpace {
+            src: from.addresses()[0].into(),
+            dst: to.addresses()[0].into(),
+            src_ports: 1024..=u16::MAX,
+            dst_ports: PORT..=PORT,
+        },
+        flows: u32::from(u16::MAX) - 1023,
+        distribution: Distribution::Sequence,
+        new_flows_per_s: 0.0,
+        size: FrameSize::Fixed(64),
+        seed: 1,
+    };
+    let namespace = Some(from.namespace().path().to_str().unwrap().to_owned());
+    let setup = Setup {
+        tx: Place { interface: POD_INTERFACE.to_owned(), namespace },
+        rx: None,
+        receive: Receive::Nothing,
+        content: Content::Generated(traffic),
+        queues: 1,
+        cores: vec![],
+    };
+    let mut session = Session::open(&setup).unwrap();
+    let trial = session.trial(Rate::PerSecond(SYNS_PER_S), FLOOD, &AtomicBool::new(false)).unwrap();
+    trial.sent.frames
+}
+
+/// `flooder` cannot hear the answers of the others, so none of its connections is ever more than a SYN, and none is reset.
+fn deaf_rig(config: &str) -> Rig {
+    let rig = Rig::with(&["db", "client", "other", "flooder"], 1, config);
+    let flooder = rig.pod("flooder").v4();
+    let db = rig.pod("db");
+    let deaf = ["route", "add", "blackhole", &format!("{flooder}/32")].map(str::to_owned);
+    assert!(db.status(Command::new("ip").args(deaf)).unwrap().success());
+    rig
+}
+
+fn port<'a>(rig: &Rig, counters: &'a CountersReport, pod: &str) -> &'a palisade::dataplane::PortCounters {
+    &counters.ports[&rig.pod(pod).plan().host_interface]
+}
+
+#[test]
+fn a_flood_of_syns_uses_up_its_pods_quota_and_nobody_elses() {
+    let Some(_alone) = alone() else { return };
+    let rig = deaf_rig(&format!("[conntrack]\nflows = {FLOWS}\npod_quota_percent = 25\n"));
+    let pods = ["db", "client", "other", "flooder"].map(|name| rig.pod(name));
+    let [db, client, other, flooder] = &pods;
+    let mut talk = Talk::open(client, db);
+    let _servers = [client, other].map(|pod| Server::start(pod, &[PORT], Services::Tcp).unwrap());
+    let (sent, words, connections) = thread::scope(|scope| {
+        let flood = scope.spawn(|| flood(flooder, db));
+        let (mut words, mut connections) = (0, 0);
+        while !flood.is_finished() {
+            assert!(talk.goes_on(PATIENCE), "the established connection lives, {words} words");
+            words += 1;
+            if words % 16 == 0 {
+                assert_connects(other, client.v4().into());
+                assert_connects(db, other.v6().into());
+                connections += 2;
+            }
+        }
+        (flood.join().unwrap(), words, connections)
+    });
+    eprintln!("beside {sent} SYNs: {words} words on one connection, {connections} new connections");
+    assert!(sent >= 10_000 && words > 16 && connections > 0, "{sent} {words} {connections}");
+    let counters = rig.counters();
+    assert_accounted(&counters);
+    let flooded = port(&rig, &counters, "flooder");
+    // What the veth's ring has no place for is lost before the switch.
+    assert!(flooded.received >= sent / 2, "{sent} SYNs, {flooded:?}");
+    assert_eq!(flooded.drops.keys().collect::<Vec<_>>(), ["pod-quota"], "{flooded:?}");
+    assert!(flooded.drops["pod-quota"] >= flooded.received / 4, "{flooded:?}");
+    for innocent in ["db", "client", "other"] {
+        let port = port(&rig, &counters, innocent);
+        assert!(port.drops.is_empty(), "{innocent}: {port:?}");
+    }
+    let flows = rig.switch.client().flows(FLOWS as usize, None).unwrap();
+    let of_flooder = flows.iter().filter(|flow| flow.key.src == flooder.v4()).count() as u64;
+    assert!(of_flooder <= FLOWS / 4 && of_flooder >= FLOWS / 8, "{of_flooder} of the flooder");
+}
+
+#[test]
+fn where_no_quota_holds_a_flood_fills_the_table_and_established_flows_stay() {
+    let Some(_alone) = alone() else { return };
+    let rig = deaf_rig("[conntrack]\nflows = 1024\npod_quota_percent = 100\n");
+    let pods = ["db", "client", "other", "flooder"].map(|name| rig.pod(name));
+    let [db, client, other, flooder] = &pods;
+    let mut talk = Talk::open(client, db);
+    let _server = Server::start(client, &[PORT], Services::Tcp).unwrap();
+    let sent = thread::scope(|scope| {
+        let flood = scope.spawn(|| flood(flooder, db));
+        eventually("the table is full", || rig.drops().contains_key("table-full"));
+        let mut words = 0;
+        while !flood.is_finished() {
+            assert!(talk.goes_on(PATIENCE), "the established connection lives, {words} words");
+            words += 1;
+        }
+        assert!(words > 16, "{words}");
+        flood.join().unwrap()
+    });
+    // The table is as full when the flood is over; of those who wait, one that nobody has answered makes place.
+    let full = rig.switch.client().flows(2048, None).unwrap().len();
+    assert!(full > 1024 / 2, "{full} flows");
+    let connects = || tcp_connect(other, client.v4().into(), PORT, PATIENCE).unwrap() == Outcome::Allowed;
+    assert!((0..32).all(|_| connects()), "{:?}", rig.drops());
+    let counters = rig.counters();
+    assert_accounted(&counters);
+    assert!(port(&rig, &counters, "flooder").drops["table-full"] > 0 && sent >= 10_000);
+    assert!(port(&rig, &counters, "client").drops.is_empty(), "{counters:?}");
+    assert!(port(&rig, &counters, "db").drops.is_empty(), "{counters:?}");
+    assert!(talk.goes_on(PATIENCE), "it outlives the flood");
+}
