@@ -8,12 +8,14 @@
 //! `e2e --list` shows systems and scenarios; a scenario is one `Scenario` in `scenarios/`, a system one `System` in `systems/`.
 
 mod bed;
+mod bpf;
 #[path = "../common/mod.rs"]
 mod common;
 mod cpu;
 mod machine;
 mod policy;
 mod probe;
+mod receiver;
 mod results;
 mod scenarios;
 mod systems;
@@ -28,7 +30,7 @@ use bed::Bed;
 use clap::Parser;
 use palisade::lab::require_root;
 use results::Results;
-use scenarios::{Measures, Scenario, Trial};
+use scenarios::{Measures, NO_DROP, Scenario, Trial};
 use systems::{Running, System};
 use tool::Trouble;
 
@@ -128,11 +130,11 @@ fn take_turns(
     let mut out = BTreeSet::new();
     for run in 0..if scenario.once { 1 } else { runs } {
         for system in systems {
-            if out.contains(system.name()) {
+            if out.contains(system.name()) || !(scenario.is_for)(system.kind()) {
                 continue;
             }
             eprintln!("{} run {run}: {}", scenario.name, system.name());
-            match trial(scenario, &**system, seconds) {
+            match trial(scenario, &**system, seconds, results) {
                 Ok(measures) => results.add(scenario, &**system, run, Ok(&measures))?,
                 Err(trouble) => {
                     out.insert(system.name());
@@ -145,10 +147,16 @@ fn take_turns(
 }
 
 /// One trial, from nothing to nothing.
-fn trial(scenario: &Scenario, system: &dyn System, seconds: u64) -> Result<Measures, Trouble> {
+fn trial(
+    scenario: &Scenario,
+    system: &dyn System,
+    seconds: u64,
+    results: &Results,
+) -> Result<Measures, Trouble> {
     let mut bed = Bed::up(scenario.shape.pods, scenario.mtu.for_system(system))?;
     let started = system.start(&mut bed, &scenario.shape);
-    let measured = started.and_then(|running| measure_one(scenario, system, &bed, &*running, seconds));
+    let measured =
+        started.and_then(|running| measure_one(scenario, system, &bed, &*running, seconds, results));
     let left = bed.down();
     if !left.is_empty() {
         eprintln!("{}: left behind: {}", system.name(), left.join("; "));
@@ -162,10 +170,18 @@ fn measure_one(
     bed: &Bed,
     running: &dyn Running,
     seconds: u64,
+    results: &Results,
 ) -> Result<Measures, Trouble> {
     probe::prove(bed, system.kind())?;
-    let mut measures =
-        (scenario.measure)(&Trial { bed, running, mtu: scenario.mtu.for_system(system), seconds })?;
+    let mut measures = (scenario.measure)(&Trial {
+        bed,
+        running,
+        shape: &scenario.shape,
+        mtu: scenario.mtu.for_system(system),
+        seconds,
+        no_drop_mpps: results.median(NO_DROP, system.name(), "mpps"),
+        peers_no_drop_mpps: results.least_of_peers(NO_DROP, "mpps"),
+    })?;
     if let Some(note) = running.note() {
         measures.insert("note".to_owned(), note.into());
     }
