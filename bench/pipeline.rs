@@ -14,10 +14,10 @@ mod pipeline_parts;
 use std::collections::BTreeMap;
 
 use common::tsc_ghz;
-use pipeline_parts::conntrack;
 use pipeline_parts::report::{Report, median};
 use pipeline_parts::rig::{Rig, Tables};
 use pipeline_parts::traffic::{Case, Order, Traffic};
+use pipeline_parts::{conntrack, pair};
 
 /// What one of the cases needs to run.
 struct Measured {
@@ -51,6 +51,9 @@ fn main() {
     for group in groups() {
         run.group(&group);
     }
+    if run.wanted("workers") {
+        run.pairs();
+    }
     if run.wanted("conntrack") {
         for flows in [10_000, 1_000_000].into_iter().filter(|&flows| flows <= run.flows_max) {
             conntrack::compare(flows, run.rounds, &run.report);
@@ -63,7 +66,14 @@ fn main() {
 fn groups() -> Vec<Vec<Case>> {
     const RULES: [usize; 5] = [1, 50, 1_000, 10_000, 100_000];
     let orders = |case: Case| [Order::Sequence, Order::Random].map(|order| Case { order, ..case });
-    let case = Case { name: "established", family: 4, rules: 10_000, flows: 10_000, order: Order::Random };
+    let case = Case {
+        name: "established",
+        family: 4,
+        rules: 10_000,
+        flows: 10_000,
+        order: Order::Random,
+        workers: 1,
+    };
     let established = |family| [100, 10_000, 100_000, 1_000_000].map(|flows| Case { family, flows, ..case });
     let by_rules = |name, flows| RULES.map(|rules| Case { name, rules, flows, ..case });
     let families = |name, flows| [4, 6].map(|family| Case { name, family, flows, ..case });
@@ -75,12 +85,24 @@ fn groups() -> Vec<Vec<Case>> {
         families("new-flow", 10_000).into_iter().chain(families("new-flow", 1_000_000)).collect(),
         by_rules("denied", 10_000).into_iter().chain([Case { name: "denied", family: 6, ..case }]).collect(),
         families("mixed", 100_000).into(),
+        families("fragments", 10_000).into(),
     ]
 }
 
 impl Run {
     fn wanted(&self, name: &str) -> bool {
         self.only.as_deref().is_none_or(|only| name.contains(only))
+    }
+
+    /// Measures one worker and two.
+    fn pairs(&mut self) {
+        let rules = self.rules_max.min(10_000);
+        let tables = self.tables.entry(rules).or_insert_with(|| Tables::new(rules));
+        for flows in [10_000, 1_000_000].into_iter().filter(|&flows| flows <= self.flows_max) {
+            let case =
+                Case { name: "established", family: 4, rules, flows, order: Order::Random, workers: 1 };
+            pair::compare(case, tables, self.rounds, &self.report);
+        }
     }
 
     /// Measures the cases of a group in turn.

@@ -100,8 +100,6 @@ pub(crate) struct Batch {
     pub has_fragments: bool,
     /// Whether there is something else than packets of flows.
     pub has_others: bool,
-    /// Whether there are packets of new flows, to be judged.
-    pub has_new: bool,
 }
 
 impl Batch {
@@ -119,7 +117,6 @@ impl Batch {
             waited: [false; BATCH_FRAMES_MAX],
             has_fragments: false,
             has_others: false,
-            has_new: false,
         }
     }
 

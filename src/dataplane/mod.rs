@@ -8,6 +8,7 @@ mod stages;
 
 mod answer;
 mod batch;
+mod classify;
 mod conntrack;
 mod fragments;
 mod hits;
@@ -43,7 +44,7 @@ pub use counters::{Counters, DecisionCount, DropReason, PortCounters, WorkerCoun
 pub use engine::{Dataplane, Parting};
 pub use flow_table::FlowTable;
 pub use settings::{ConntrackSettings, Polling, Settings, Timeouts};
-pub use simulation::{SimulatedPort, Simulation};
+pub use simulation::{Publisher, SimulatedPort, Simulation};
 pub use world::{Gateway, Mac, NodeAttachment, PodAttachment, Route, World};
 
 use serde::{Deserialize, Serialize};

@@ -100,9 +100,20 @@ impl Rules {
     ) -> Decision {
         let decision = self.look_up(acl, peer, flow);
         if let Some(worker) = counted_by {
-            self.hits.count(worker, decision);
+            self.count(worker, decision);
         }
         decision
+    }
+
+    /// What decides, for who asks about many flows at once.
+    pub(crate) fn classifier(&self) -> &Classifier {
+        &self.classifier
+    }
+
+    /// Counts a decision.
+    #[inline]
+    pub(crate) fn count(&self, worker: usize, decision: Decision) {
+        self.hits.count(worker, decision);
     }
 
     /// What decides on a flow.

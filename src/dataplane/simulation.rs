@@ -1,8 +1,10 @@
 //! A dataplane on memory ports that its caller drives: for tests, simulation and micro-benchmarks. The stages, the worker
 //! and conntrack are those of the real one; threads, interfaces and the clock are the caller's.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::bounded;
@@ -31,6 +33,26 @@ pub struct SimulatedPort {
     pub id: PortId,
     /// The other side of each worker's queue.
     pub peers: Vec<MemoryPeer>,
+}
+
+/// The control side of a simulation, for a thread beside those of its workers.
+pub struct Publisher<'a> {
+    core: &'a Core,
+}
+
+impl Publisher<'_> {
+    /// Publishes a world, and waits until every worker judges by it; `None` where that takes longer than `patience`.
+    pub fn publish(&self, world: World, patience: Duration) -> Option<Generation> {
+        let in_time = Cell::new(true);
+        let generation =
+            self.core.publish(world, &|core, generation| in_time.set(core.wait_for(generation, patience)));
+        in_time.get().then_some(generation)
+    }
+
+    /// The generation that a worker judges by.
+    pub fn judged_by(&self, worker: WorkerId) -> Generation {
+        Generation(self.core.shared.mailboxes[worker.index()].generation.load(Ordering::Acquire))
+    }
 }
 
 impl Simulation {
@@ -134,6 +156,16 @@ impl Simulation {
     pub fn workers(&mut self) -> impl Iterator<Item = impl FnMut() -> bool + Send + '_> + '_ {
         let now = self.start + self.now;
         self.workers.iter_mut().map(move |worker| move || worker.work(now, |_| ()))
+    }
+
+    /// Hands the workers out to one thread, with the clock as an argument, and the control side to another.
+    pub fn apart(
+        &mut self,
+    ) -> (Publisher<'_>, impl Iterator<Item = impl FnMut(Duration) -> bool + Send + '_> + '_) {
+        let start = self.start;
+        let step = move |worker: &mut Worker, now| worker.work(start + now, |_| ());
+        let workers = self.workers.iter_mut().map(move |worker| move |now| step(worker, now));
+        (Publisher { core: &self.core }, workers)
     }
 
     /// Frames that a worker's UMEM has, and where they are: lent to rings, held outside of them.

@@ -1,27 +1,30 @@
 //! The packet path: one function that reads as the table of stages, and the stages, each a pass over the batch.
 //!
 //! ```text
-//! receive -> parse -> guard -> serve -> track -> route -> classify -> admit -> fragments -> rewrite -> count -> transmit
+//! receive -> parse -> guard -> serve -> track -> follow -> classify -> fragments -> rewrite -> count -> transmit
 //! ```
 //!
 //! `receive` and `transmit` are the worker's: they know rings. Here nothing allocates, locks, logs, reads a clock or calls the
 //! kernel, and every frame leaves with one verdict.
 //!
-//! `route` stands before `classify` because the ingress table belongs to the pod that the packet is routed to, and
-//! because a packet that leads nowhere must not take a place in conntrack.
+//! `follow` finds the way of every packet before `classify` judges those of new flows: because the ingress table belongs to
+//! the pod that the packet is routed to, and because a packet that leads nowhere must not take a place in conntrack.
+//!
+//! Each stage is written for the packet that nearly all are; what is anything else goes through a function out of line.
 
 use std::ops::Range;
 
 use super::answer::{self, Problem};
 use super::batch::{Batch, Fate, Verdict, Way};
-use super::conntrack::tcp::{Outcome, Segment, TcpFlow};
-use super::conntrack::{Admission, Conntrack, FlowState, Key, NewFlow, Side, Tracker};
+use super::classify::{Inquiry, classify_and_admit, judge_again, reopen};
+use super::conntrack::tcp::{Outcome, Segment};
+use super::conntrack::{Conntrack, Entry, Key, Side, Tracker};
 use super::fragments::{self, Board, Fragments};
 use super::neighbors::Neighbors;
 use super::packet::{self, Address, Kind, Packet};
 use super::rewrite::rewrite;
 use super::stats::WorkerStats;
-use super::view::{Exit, Flow, Hop, PortView, View};
+use super::view::{Exit, Hop, PortView, View};
 use super::{DropReason, PortKind};
 use crate::ids::PortId;
 use crate::limits::{ANSWERS_PER_SECOND_MAX, PORTS_MAX};
@@ -54,6 +57,8 @@ pub(crate) struct Context<'a> {
     pub fragments: &'a mut Fragments,
     /// What workers tell each other of them.
     pub firsts: &'a Board,
+    /// What is asked about new flows.
+    pub inquiry: &'a mut Inquiry,
     /// Frames that each port's transmit ring still takes.
     pub room: &'a mut [u32],
 }
@@ -145,7 +150,7 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
     done("track");
     route_and_follow(batch, context);
     done("follow");
-    if batch.has_new {
+    if !context.inquiry.is_empty() {
         classify_and_admit(batch, context);
     }
     done("classify");
@@ -329,7 +334,7 @@ fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bo
 
 /// Finds each packet's flow and its way. Packets of known flows go on; those of new ones are judged by the next stage.
 fn route_and_follow(batch: &mut Batch, context: &mut Context<'_>) {
-    batch.has_new = false;
+    context.inquiry.clear();
     for i in 0..batch.len() {
         if batch.is_pending(i) {
             let track = &mut batch.tracks[i];
@@ -366,7 +371,7 @@ fn follow_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         }
     }
     if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
-        follow(batch, i, context);
+        follow(batch, i, context, entry);
     }
 }
 
@@ -375,7 +380,9 @@ fn follow_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
 fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     batch.tracks[i].fate = Fate::New;
     route_one(batch, i, context);
-    batch.has_new |= batch.is_pending(i);
+    if batch.is_pending(i) {
+        context.inquiry.add(i);
+    }
 }
 
 /// Looks up the way of a known flow's packet, and lets the flow remember it.
@@ -409,10 +416,6 @@ pub(super) fn route_one(batch: &mut Batch, i: usize, context: &mut Context<'_>) 
                 if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
         }
         Some((_, (Hop::Port(..), exit))) if exit.mtu == 0 => batch.drop(i, DropReason::PortDown),
-        // The switch is no router for others: what an uplink brings is for this node.
-        Some((_, (Hop::Port(..), exit))) if exit.is_uplink && came_by_uplink(batch, i, context) => {
-            batch.drop(i, DropReason::NoRoute);
-        }
         Some((number, (Hop::Port(..), exit))) => leave_by(batch, i, context, number, exit),
     }
     number
@@ -426,6 +429,10 @@ fn came_by_uplink(batch: &Batch, i: usize, context: &Context<'_>) -> bool {
 #[inline(always)]
 fn leave_by(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: u32, exit: Exit) {
     let Exit { mac, out, vlan, is_uplink, .. } = exit;
+    // The switch is no router for others: what an uplink brings is for this node.
+    if is_uplink && came_by_uplink(batch, i, context) {
+        return batch.drop(i, DropReason::NoRoute);
+    }
     let mac = if mac == 0 { learned(batch, i, context, number, exit) } else { mac };
     let packet = &batch.packets[i];
     if (packet.ttl <= 1) | (packet.ip_bytes() > usize::from(exit.mtu)) {
@@ -479,64 +486,14 @@ fn report(batch: &mut Batch, i: usize, context: &mut Context<'_>, problem: Probl
     }
 }
 
-/// Judges the first packets of new flows, and enters these.
-fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
-    for i in 0..batch.len() {
-        if batch.is_pending(i) && batch.tracks[i].fate == Fate::New {
-            // Earlier packets of this batch may have opened the flow: then it is known, and not judged twice.
-            let known = context.conntrack.look_up(&batch.tracks[i].key, batch.tracks[i].hash);
-            match known {
-                Some(slot) => {
-                    batch.tracks[i].slot = slot;
-                    follow(batch, i, context);
-                }
-                None => open(batch, i, context),
-            }
-        }
-    }
-}
-
-/// Judges a flow that an earlier generation has judged, from its original direction.
-#[inline(never)]
-fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    let track = &mut batch.tracks[i];
-    let entry = context.conntrack.entry(track.slot);
-    let opened_by_low = entry.sender(true) == Side::Initiator;
-    let flow = flow_of(&track.key, opened_by_low);
-    let view = context.view;
-    let ends = [view.attachment(flow.src), view.attachment(flow.dst)];
-    if ends != entry.attachments() {
-        // One of its ends is somebody else by now, who inherits nothing.
-        context.conntrack.remove(track.slot, context.tracker);
-        track.fate = Fate::New;
-        batch.has_new = true;
-        return;
-    }
-    // What stays allowed has been counted when it was entered.
-    let judge = |counted_by| match (view.port_towards(flow.src), view.port_towards(flow.dst)) {
-        (Some((_, from)), Some((_, to))) => view.judge(&flow, from, to, counted_by),
-        _ => Some(DropReason::NoRoute),
-    };
-    let reason = judge(None).and_then(|_| judge(Some(context.worker)));
-    match reason {
-        None => entry.set_judged(view.generation),
-        Some(reason) => {
-            context.conntrack.remove(track.slot, context.tracker);
-            batch.drop(i, reason);
-        }
-    }
-}
-
 /// Lets a packet of a known flow move the flow's state.
 #[inline(always)]
-fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+pub(super) fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>, entry: &Entry) {
     let packet = &batch.packets[i];
     if packet.kind == Kind::IcmpError {
         return; // It passes, and its flow is none the livelier for it.
     }
-    let track = &mut batch.tracks[i];
-    let entry = context.conntrack.entry(track.slot);
-    let sender = entry.sender(track.from_low);
+    let sender = entry.sender(batch.tracks[i].from_low);
     let outcome = if packet.protocol == Protocol::TCP {
         let before = entry.load_tcp();
         let mut flow = before;
@@ -557,121 +514,14 @@ fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     match outcome {
         Outcome::Pass => {}
         Outcome::Reopen => {
-            track.fate = Fate::Reopen;
-            return open(batch, i, context);
+            return reopen(batch, i, context);
         }
         Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
     }
     entry.count(sender, packet.ip_bytes(), context.now_ms);
 }
 
-/// Judges the first packet of a flow, and enters the flow.
-#[inline(never)]
-fn open(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    let packet = &batch.packets[i];
-    let track = &batch.tracks[i];
-    let sender = likely_sender(packet);
-    let opened_by_low = track.from_low == (sender == Side::Initiator);
-    let Some((state, tcp)) = first_state(batch, i, context, sender) else {
-        return batch.drop(i, DropReason::InvalidState);
-    };
-    let flow = flow_of(&track.key, opened_by_low);
-    let view = context.view;
-    let (Some((from_id, from)), Some((to_id, to))) =
-        (port_of(batch, i, context, Side::Initiator), port_of(batch, i, context, Side::Responder))
-    else {
-        return batch.drop(i, DropReason::NoRoute);
-    };
-    if let Some(reason) = view.judge(&flow, from, to, Some(context.worker)) {
-        return batch.drop(i, reason);
-    }
-    let new = NewFlow {
-        opened_by_low,
-        attachments: [from.attachment_of(flow.src), to.attachment_of(flow.dst)],
-        charged: if from.kind == PortKind::Pod { from_id } else { to_id },
-        judged: view.generation,
-        state,
-        tcp,
-    };
-    admit(batch, i, context, &new, sender);
-}
-
-fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow, sender: Side) {
-    let track = &mut batch.tracks[i];
-    let bytes = batch.packets[i].ip_bytes();
-    if track.fate == Fate::Reopen {
-        context.conntrack.restart(track.slot, new, context.now_ms);
-        return context.conntrack.entry(track.slot).count(sender, bytes, context.now_ms);
-    }
-    match context.conntrack.enter(&track.key, track.hash, new, context.now_ms, context.tracker) {
-        Admission::Entered(slot) => {
-            track.slot = slot;
-            context.conntrack.entry(slot).count(sender, bytes, context.now_ms);
-        }
-        Admission::Exists(slot) => {
-            track.slot = slot;
-            track.fate = Fate::Known;
-            follow(batch, i, context);
-        }
-        Admission::Full => batch.drop(i, DropReason::TableFull),
-        Admission::Quota => batch.drop(i, DropReason::PodQuota),
-    }
-}
-
-/// Which side the sender of an unknown flow's packet is: who opens is the initiator. Of a TCP connection picked up in its
-/// middle the side with the lower port is taken for the server.
-fn likely_sender(packet: &Packet) -> Side {
-    let opens = packet.protocol != Protocol::TCP || packet.tcp_flags().has(Flags::SYN);
-    if opens || packet.src_port >= packet.dst_port { Side::Initiator } else { Side::Responder }
-}
-
-/// First state of the flow that a packet opens; `None` where it opens none: a reply to nothing, a segment outside
-/// any connection, an error about no flow.
-fn first_state(
-    batch: &Batch,
-    i: usize,
-    context: &Context<'_>,
-    sender: Side,
-) -> Option<(FlowState, Option<TcpFlow>)> {
-    let packet = &batch.packets[i];
-    if packet.kind == Kind::IcmpError {
-        return None;
-    }
-    match packet.protocol {
-        Protocol::TCP => {
-            let frame = context.umem.data(&batch.frames[i]);
-            let flow = TcpFlow::open(&segment(packet, frame), sender, context.conntrack.tcp_pickup())?;
-            Some((flow.state, Some(flow)))
-        }
-        protocol if packet::is_echo_reply(protocol, packet.flags) => None,
-        protocol => Some((FlowState::first(protocol), None)),
-    }
-}
-
-/// The port behind which the `wanted` side of a flow is, given that this packet was sent by its other side or itself.
-fn port_of<'a>(
-    batch: &Batch,
-    i: usize,
-    context: &Context<'a>,
-    wanted: Side,
-) -> Option<(PortId, &'a PortView)> {
-    let is_source = likely_sender(&batch.packets[i]) == wanted;
-    let port = if is_source { batch.in_ports[i] } else { batch.ways[i].out };
-    let view = context.view;
-    view.port(port).map(|found| (port, found))
-}
-
-/// What is judged of the flow with this key.
-pub(super) fn flow_of(key: &Key, opened_by_low: bool) -> Flow {
-    let protocol = key.protocol();
-    if opened_by_low {
-        Flow { src: key.low, dst: key.high, protocol, dst_port: key.high_port() }
-    } else {
-        Flow { src: key.high, dst: key.low, protocol, dst_port: key.low_port() }
-    }
-}
-
-fn segment(packet: &Packet, frame: &[u8]) -> Segment {
+pub(super) fn segment(packet: &Packet, frame: &[u8]) -> Segment {
     let flags = packet.tcp_flags();
     let l4 = usize::from(packet.l4);
     let scale = if flags.has(Flags::SYN) {

@@ -365,49 +365,40 @@ impl View {
         to: &PortView,
         counted_by: Option<usize>,
     ) -> Option<DropReason> {
+        self.questions(flow, from, to).into_iter().find_map(|question| match question {
+            Question::Passes => None,
+            Question::Denies(reason) => Some(reason),
+            Question::Table { acl, peer, deny } => {
+                let Some(rules) = &self.rules else { return Some(DropReason::UnknownPod) };
+                (!rules.decide(acl, peer, flow, counted_by).is_allow()).then_some(deny)
+            }
+        })
+    }
+
+    /// What is to be asked about a flow: of the egress table of its source, then of the ingress table of its destination. The
+    /// first that denies has decided.
+    #[inline]
+    pub(crate) fn questions(&self, flow: &Flow, from: &PortView, to: &PortView) -> [Question; 2] {
         if from.is_pod() && from.attachment == to.attachment && to.owns(flow.dst) {
-            return None; // A pod cannot be kept from itself.
+            return [Question::Passes; 2]; // A pod cannot be kept from itself.
         }
-        self.judge_egress(flow, from, counted_by).or_else(|| self.judge_ingress(flow, from, to, counted_by))
-    }
-
-    fn judge_egress(&self, flow: &Flow, from: &PortView, counted_by: Option<usize>) -> Option<DropReason> {
-        let acl = match from.policing {
-            Policing::None | Policing::Open => return None,
-            Policing::Closed => return Some(DropReason::UnknownPod),
-            Policing::Tables { egress, .. } => egress,
+        let egress = match from.policing {
+            Policing::None | Policing::Open => Question::Passes,
+            Policing::Closed => Question::Denies(DropReason::UnknownPod),
+            Policing::Tables { egress, .. } => {
+                Question::Table { acl: egress, peer: flow.dst, deny: DropReason::PolicyEgress }
+            }
         };
-        self.decide(acl, flow.dst, flow, counted_by, DropReason::PolicyEgress)
-    }
-
-    fn judge_ingress(
-        &self,
-        flow: &Flow,
-        from: &PortView,
-        to: &PortView,
-        counted_by: Option<usize>,
-    ) -> Option<DropReason> {
-        let acl = match to.policing {
-            Policing::None | Policing::Open => return None,
-            Policing::Closed => return Some(DropReason::UnknownPod),
-            Policing::Tables { ingress, .. } => ingress,
+        let ingress = match to.policing {
+            Policing::None | Policing::Open => Question::Passes,
+            Policing::Closed => Question::Denies(DropReason::UnknownPod),
+            // The pod's own node is always let in (`networking/v1` types.go, ingress).
+            Policing::Tables { .. } if from.is_own_node(flow.src) => Question::Passes,
+            Policing::Tables { ingress, .. } => {
+                Question::Table { acl: ingress, peer: flow.src, deny: DropReason::PolicyIngress }
+            }
         };
-        if from.is_own_node(flow.src) {
-            return None; // The pod's own node is always let in (`networking/v1` types.go, ingress).
-        }
-        self.decide(acl, flow.src, flow, counted_by, DropReason::PolicyIngress)
-    }
-
-    fn decide(
-        &self,
-        acl: AclId,
-        peer: Address,
-        flow: &Flow,
-        counted_by: Option<usize>,
-        deny: DropReason,
-    ) -> Option<DropReason> {
-        let Some(rules) = &self.rules else { return Some(DropReason::UnknownPod) };
-        (!rules.decide(acl, peer, flow, counted_by).is_allow()).then_some(deny)
+        [egress, ingress]
     }
 
     /// What decides on a flow, for people: egress and ingress.
@@ -428,6 +419,24 @@ impl View {
         };
         [egress, ingress]
     }
+}
+
+/// What is to be asked about one side of a flow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Question {
+    /// Nothing: it passes.
+    Passes,
+    /// Nothing: it is dropped.
+    Denies(DropReason),
+    /// What an ACL table decides on an address at the other end; a denial has this reason.
+    Table {
+        /// The table.
+        acl: AclId,
+        /// The address.
+        peer: Address,
+        /// The reason.
+        deny: DropReason,
+    },
 }
 
 /// What of a flow is judged.
