@@ -78,7 +78,7 @@ pub(super) fn measure(trial: &Trial<'_>, at: At) -> Result<Measures, Trouble> {
     let mut measures = cost.fields();
     measures.extend(results::fields(json!({
         "flows": SHAPE.flows,
-        "rate_mpps": rate,
+        "load_mpps": rate,
         "behind": window.sent.behind,
         "loss": window.loss(),
         "p50_us": latency(0.5),

@@ -55,7 +55,8 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
     let mut measures = cost.fields();
     measures.extend(results::fields(json!({
         "flows": LOAD.flows,
-        "rate_mpps": LOAD_PER_S / 1e6,
+        "load_mpps": LOAD_PER_S / 1e6,
+        "probes": probes,
         "changes": changes.len() - 1,
         // Those that were not seen before the next one.
         "late": changes.len() - 1 - judged,
