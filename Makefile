@@ -12,7 +12,7 @@ AS_ROOT   := $(if $(SUDO),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LI
 BINARY    := target/release/palisade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-peers cargo build demo test lint bench bench-pipeline bench-e2e bench-smoke bench-report clean
+.PHONY: help setup setup-peers cargo build demo test lint bench bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ setup-peers: ## Install what the end-to-end benchmark compares with
 
 bench-e2e: setup-peers ## Measure the switch beside its peers with real packets, as root; tables, and bench/results/e2e.jsonl
 	$(AS_ROOT) $(CARGO) bench --locked --bench e2e -- $(E2E)
+
+bench-update: setup-peers ## Measure policy changes under load: a table, and bench/results/update.jsonl
+	$(AS_ROOT) $(CARGO) bench --locked --bench e2e -- --scenarios update --seconds 20 --out bench/results/update.jsonl $(E2E)
 
 bench-smoke: setup ## A second of each benchmark; peers that are not installed are reported as such
 	$(CARGO) bench --locked --bench pipeline -- --smoke > /dev/null

@@ -8,12 +8,14 @@
 //! `e2e --list` shows systems and scenarios; a scenario is one `Scenario` in `scenarios/`, a system one `System` in `systems/`.
 
 mod bed;
+mod bpf;
 #[path = "../common/mod.rs"]
 mod common;
 mod cpu;
 mod machine;
 mod policy;
 mod probe;
+mod receiver;
 mod results;
 mod scenarios;
 mod systems;
@@ -22,18 +24,20 @@ mod tool;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bed::Bed;
 use clap::Parser;
 use palisade::lab::require_root;
 use results::Results;
-use scenarios::{Measures, Scenario, Trial};
+use scenarios::{Measures, NO_DROP, Scenario, Trial};
 use systems::{Running, System};
 use tool::Trouble;
 
 /// Where results go, from the root of the repository.
 const RESULTS: &str = "bench/results/e2e.jsonl";
+/// Systems that a smoke run leaves out unless they are named: limits beside the one that others are compared with.
+const LONG_ONLY: [&str; 2] = ["bridge", "dpdk"];
 /// Where those of smoke size go.
 const SMOKE_RESULTS: &str = "bench/results/e2e-smoke.jsonl";
 
@@ -45,11 +49,14 @@ struct Options {
     #[arg(long)]
     smoke: bool,
     /// How long to measure each trial, in seconds
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 2)]
     seconds: u64,
     /// How often each system takes its turn
     #[arg(long, default_value_t = 3)]
     runs: usize,
+    /// Begin no further run of a scenario when its share of so many minutes is over; each has one
+    #[arg(long, default_value_t = 28)]
+    minutes: u32,
     /// Only these systems, separated by commas
     #[arg(long, value_delimiter = ',')]
     systems: Vec<String>,
@@ -109,8 +116,9 @@ fn measure(options: &Options) -> Result<(), Trouble> {
         .unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/")).join(default));
     let mut results = Results::create(&path)?;
     results.provenance(&machine::provenance(&systems))?;
-    for scenario in &scenarios {
-        take_turns(options, scenario, &systems, &mut results)?;
+    let share = Duration::from_secs(60) * options.minutes / scenarios.len() as u32;
+    for (number, scenario) in (1..).zip(&scenarios) {
+        take_turns(options, scenario, &systems, &mut results, start + share * number)?;
         results.print(scenario, &systems);
     }
     println!("\n{:.0} s; lines in {}", start.elapsed().as_secs_f64(), path.display());
@@ -123,16 +131,21 @@ fn take_turns(
     scenario: &Scenario,
     systems: &[Box<dyn System>],
     results: &mut Results,
+    deadline: Instant,
 ) -> Result<(), Trouble> {
     let (runs, seconds) = if options.smoke { (1, 1) } else { (options.runs, options.seconds) };
     let mut out = BTreeSet::new();
     for run in 0..if scenario.once { 1 } else { runs } {
+        if run > 0 && Instant::now() > deadline {
+            eprintln!("{}: its time is over after {run} of {runs} runs", scenario.name);
+            break;
+        }
         for system in systems {
-            if out.contains(system.name()) {
+            if out.contains(system.name()) || !(scenario.is_for)(system.kind()) {
                 continue;
             }
             eprintln!("{} run {run}: {}", scenario.name, system.name());
-            match trial(scenario, &**system, seconds) {
+            match trial(scenario, &**system, seconds, results) {
                 Ok(measures) => results.add(scenario, &**system, run, Ok(&measures))?,
                 Err(trouble) => {
                     out.insert(system.name());
@@ -145,10 +158,16 @@ fn take_turns(
 }
 
 /// One trial, from nothing to nothing.
-fn trial(scenario: &Scenario, system: &dyn System, seconds: u64) -> Result<Measures, Trouble> {
+fn trial(
+    scenario: &Scenario,
+    system: &dyn System,
+    seconds: u64,
+    results: &Results,
+) -> Result<Measures, Trouble> {
     let mut bed = Bed::up(scenario.shape.pods, scenario.mtu.for_system(system))?;
     let started = system.start(&mut bed, &scenario.shape);
-    let measured = started.and_then(|running| measure_one(scenario, system, &bed, &*running, seconds));
+    let measured =
+        started.and_then(|running| measure_one(scenario, system, &bed, &*running, seconds, results));
     let left = bed.down();
     if !left.is_empty() {
         eprintln!("{}: left behind: {}", system.name(), left.join("; "));
@@ -162,10 +181,18 @@ fn measure_one(
     bed: &Bed,
     running: &dyn Running,
     seconds: u64,
+    results: &Results,
 ) -> Result<Measures, Trouble> {
     probe::prove(bed, system.kind())?;
-    let mut measures =
-        (scenario.measure)(&Trial { bed, running, mtu: scenario.mtu.for_system(system), seconds })?;
+    let mut measures = (scenario.measure)(&Trial {
+        bed,
+        running,
+        shape: &scenario.shape,
+        mtu: scenario.mtu.for_system(system),
+        seconds,
+        no_drop_mpps: results.median(NO_DROP, system.name(), "mpps"),
+        peers_no_drop_mpps: results.least_of_peers(NO_DROP, "mpps"),
+    })?;
     if let Some(note) = running.note() {
         measures.insert("note".to_owned(), note.into());
     }
@@ -180,8 +207,11 @@ impl Options {
         {
             return Err(Trouble::Other(format!("there is no system {unknown}: --list shows them")));
         }
-        let is_chosen = |name: &str| self.systems.is_empty() || self.systems.iter().any(|of| of == name);
-        Ok(all.into_iter().filter(|system| is_chosen(system.name())).collect())
+        let is_chosen = |system: &dyn System| {
+            let named = self.systems.iter().any(|name| name == system.name());
+            named || self.systems.is_empty() && !(self.smoke && LONG_ONLY.contains(&system.name()))
+        };
+        Ok(all.into_iter().filter(|system| is_chosen(&**system)).collect())
     }
 
     fn chosen_scenarios(&self) -> Result<Vec<Scenario>, Trouble> {

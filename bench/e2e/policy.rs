@@ -18,6 +18,8 @@ use crate::common::Random;
 pub(crate) const OPEN_PORTS: RangeInclusive<u16> = 5000..=5999;
 /// A port on which nobody is let in.
 pub(crate) const CLOSED_PORT: u16 = 7000;
+/// A port that the client is let in on, and not, while a system runs.
+pub(crate) const CHANGED_PORT: u16 = 6500;
 /// Most clauses besides those of the client.
 const CLAUSES_MAX: usize = 62;
 /// Blocks are parts of distinct /24 of this prefix, where no pod is.
@@ -75,21 +77,36 @@ impl PolicyShape {
         clauses.chain(client).collect()
     }
 
+    /// The clause that lets the client in on the port that is changed.
+    pub(crate) fn change(client: Ipv4Addr) -> Clause {
+        let ports = Ports { protocol: Protocol::UDP, first: CHANGED_PORT, last: CHANGED_PORT };
+        Clause { ports, blocks: vec![client.into()] }
+    }
+
     /// The same as a Kubernetes `NetworkPolicy` for pods with the label `role: receiver`.
     pub(crate) fn network_policy(&self, client: Ipv4Addr) -> String {
-        let ingress: Vec<Value> = self.clauses(client).iter().map(Clause::as_ingress_rule).collect();
-        let policy = json!({
-            "apiVersion": "networking.k8s.io/v1",
-            "kind": "NetworkPolicy",
-            "metadata": {"name": "receivers", "namespace": "default"},
-            "spec": {
-                "podSelector": {"matchLabels": {"role": "receiver"}},
-                "policyTypes": ["Ingress"],
-                "ingress": ingress,
-            },
-        });
-        format!("{policy}\n")
+        policy("receivers", &self.clauses(client))
     }
+
+    /// Another such policy, of the one clause that is changed.
+    pub(crate) fn changed_policy(client: Ipv4Addr) -> String {
+        policy("changed", &[PolicyShape::change(client)])
+    }
+}
+
+fn policy(name: &str, clauses: &[Clause]) -> String {
+    let ingress: Vec<Value> = clauses.iter().map(Clause::as_ingress_rule).collect();
+    let policy = json!({
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "podSelector": {"matchLabels": {"role": "receiver"}},
+            "policyTypes": ["Ingress"],
+            "ingress": ingress,
+        },
+    });
+    format!("{policy}\n")
 }
 
 impl Ports {

@@ -51,7 +51,8 @@ impl Results {
         let mut line = fields(json!({
             "bench": "e2e",
             "system": system.name(),
-            "scenario": scenario.name,
+            "scenario": scenario.group,
+            "case": scenario.name,
             "metric": scenario.metric,
             "better": if scenario.more_is_better { "more" } else { "less" },
             "rules": scenario.shape.rules,
@@ -103,9 +104,20 @@ impl Results {
         );
     }
 
+    /// The median of a field in a scenario's lines of one system.
+    pub(crate) fn median(&self, scenario: &str, system: &str, field: &str) -> Option<f64> {
+        let is_of = |line: &&Map<String, Value>| line["case"] == scenario && line["system"] == system;
+        let values = self.lines.iter().filter(is_of).filter_map(|line| line.get(field)?.as_f64()).collect();
+        spread(values).map(|(median, ..)| median)
+    }
+
+    /// The least of the peers' medians.
+    pub(crate) fn least_of_peers(&self, scenario: &str, field: &str) -> Option<f64> {
+        PEERS.iter().filter_map(|peer| self.median(scenario, peer, field)).reduce(f64::min)
+    }
+
     fn row(&self, scenario: &Scenario, system: &str) -> Option<Row> {
-        let is_of =
-            |line: &&Map<String, Value>| line["scenario"] == scenario.name && line["system"] == system;
+        let is_of = |line: &&Map<String, Value>| line["case"] == scenario.name && line["system"] == system;
         let lines: Vec<_> = self.lines.iter().filter(is_of).collect();
         let values =
             |field: &str| -> Vec<f64> { lines.iter().filter_map(|line| line.get(field)?.as_f64()).collect() };

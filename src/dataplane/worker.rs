@@ -106,6 +106,10 @@ struct Port {
     is_active: bool,
     /// Batches in a row without a frame from it.
     quiet: u32,
+    /// Whether the kernel is to say when it has frames. That costs whoever brings or takes one, each time.
+    is_listened_to: bool,
+    /// Frames that it has brought or taken since.
+    moved: usize,
 }
 
 impl Port {
@@ -115,6 +119,27 @@ impl Port {
         // Without frames to receive into, none would come that could wake anyone.
         let is_ready = self.queue.lent() >= self.level;
         self.is_announced && self.quiet >= QUIET_BATCHES && sent && is_ready
+    }
+
+    /// Has the kernel say when it has frames, those that it has already counted. Whether the kernel does.
+    fn listen(&mut self, epoll: &OwnedFd) -> bool {
+        if !self.is_listened_to
+            && let Some(fd) = self.queue.fd()
+        {
+            let name = epoll::EventData::new_u64(self.id.index() as u64);
+            self.is_listened_to = epoll::add(epoll, fd, name, epoll::EventFlags::IN).is_ok();
+            self.moved = 0;
+        }
+        self.is_listened_to
+    }
+
+    /// Tells the kernel that it need not say: a port that is busy is looked at anyway.
+    fn stop_listening(&mut self, epoll: &OwnedFd) {
+        if let Some(fd) = self.queue.fd() {
+            // Fails only where the kernel does not say anyway.
+            let _ = epoll::delete(epoll, fd);
+        }
+        self.is_listened_to = false;
     }
 }
 
@@ -169,6 +194,9 @@ const STUCK_AFTER: Duration = Duration::from_millis(10);
 const KICK_AGAIN_MS: i64 = 1;
 /// Batches in a row without a frame after which a port is no longer looked at in each.
 const QUIET_BATCHES: u32 = 64;
+/// Frames after which a port that the kernel speaks of is busy enough to be looked at without. In a trial the kernel's word was an
+/// eighth of what a frame cost whoever brought it.
+const BUSY_FRAMES: usize = 64;
 /// Longest time that a worker which has frames to work on does not ask for those of ports that are not active.
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 /// Ports that the kernel names at a time. It starts with another one each time.
@@ -296,11 +324,7 @@ impl Worker {
     /// Serves a queue from the next batch on.
     pub(crate) fn serve(&mut self, queue: PortQueue) {
         let id = queue.port();
-        let announce = |fd| {
-            let name = epoll::EventData::new_u64(id.index() as u64);
-            epoll::add(&self.epoll, fd, name, epoll::EventFlags::IN).is_ok()
-        };
-        let is_announced = queue.fd().is_some_and(announce);
+        let is_announced = queue.fd().is_some();
         self.places[id.index()] = Some(self.ports.len() as u16);
         self.room[id.index()] = RING_SLOTS as u32;
         let level = self.first_level();
@@ -315,6 +339,8 @@ impl Worker {
             is_announced,
             is_active: false,
             quiet: 0,
+            is_listened_to: false,
+            moved: 0,
         });
         self.activate(id);
     }
@@ -356,9 +382,7 @@ impl Worker {
         if let Some(moved) = self.ports.get(usize::from(place)) {
             self.places[moved.id.index()] = Some(place);
         }
-        if let Some(fd) = closed.queue.fd() {
-            let _ = epoll::delete(&self.epoll, fd);
-        }
+        closed.stop_listening(&self.epoll);
         self.active.retain(|active| *active != port);
         let (umem, free) = (&self.umem, &mut self.free);
         closed.waiting.drain(..).for_each(|frame| umem.release(frame, free));
@@ -428,6 +452,7 @@ impl Worker {
             let count = port.queue.receive(&mut self.umem, &mut self.batch.frames, PORT_BURST_FRAMES_MAX);
             port.quiet = if count > 0 { 0 } else { port.quiet.saturating_add(1) };
             if count > 0 {
+                port.moved += count;
                 self.batch.note_received(start, port.id);
                 if port.queue.missing(port.level) >= (port.level / 2).clamp(1, PORT_BURST_FRAMES_MAX) {
                     port.is_busy = true;
@@ -542,6 +567,7 @@ impl Worker {
                 let sent = port.queue.transmit(&mut self.umem, &mut port.waiting);
                 let left: usize = port.waiting.iter().map(Frame::len).sum();
                 let counters = stats.port(port.id);
+                port.moved += sent;
                 counters.transmitted.add(sent as u64);
                 counters.transmitted_bytes.add((bytes - left) as u64);
             }
@@ -551,7 +577,10 @@ impl Worker {
                 port.queue.complete(&mut self.umem, &mut self.free);
             }
             port.queue.refill(&mut self.umem, &mut self.free, port.level);
-            if port.may_rest() {
+            if port.is_listened_to && port.moved >= BUSY_FRAMES {
+                port.stop_listening(&self.epoll);
+            }
+            if port.may_rest() && port.listen(&self.epoll) {
                 port.is_active = false;
                 self.room[id.index()] = RING_SLOTS as u32;
                 self.active.swap_remove(at);
@@ -627,6 +656,11 @@ impl Worker {
         let mailbox = &self.shared.mailboxes[self.id.index()];
         mailbox.stats.sleeps.add(1);
         self.shared.conntrack.rest(&self.tracker);
+        for id in &self.active {
+            // A port that cannot be listened to is still served by every waking, SLEEP_MAX_MS apart at the most.
+            let Some(place) = self.places[id.index()] else { continue };
+            self.ports[usize::from(place)].listen(&self.epoll);
+        }
         // What a waiting fragment waits for may come to another worker, which wakes nobody.
         self.wait(if self.fragments.waiting() > 0 { 1 } else { longest_ms });
         let mailbox = &self.shared.mailboxes[self.id.index()];

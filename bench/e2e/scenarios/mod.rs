@@ -2,15 +2,23 @@
 
 mod bulk;
 mod connections;
+mod generated;
 mod idle;
+mod latency;
 mod memory;
+mod stream;
+mod throughput;
+mod update;
 
+use palisade::pktgen::FrameSize;
 use serde_json::{Map, Value};
 
+use self::latency::At;
+use self::stream::Shape;
 use crate::bed::{Bed, PODS_MIN};
 use crate::cpu::{Cost, Moment};
 use crate::policy::PolicyShape;
-use crate::systems::{Running, System};
+use crate::systems::{Kind, Running, System};
 use crate::tool::Trouble;
 
 /// Rules where a scenario is not about their number.
@@ -20,8 +28,10 @@ const SEED: u64 = 5;
 
 /// A scenario with its size.
 pub(crate) struct Scenario {
-    /// Its name in results.
+    /// Its name.
     pub(crate) name: String,
+    /// What it is called in results together with others that differ from it in size.
+    pub(crate) group: String,
     /// The field that systems are compared by.
     pub(crate) metric: &'static str,
     /// Whether more of it is better.
@@ -33,8 +43,13 @@ pub(crate) struct Scenario {
     /// Whether one run is enough: what does not vary from run to run.
     pub(crate) once: bool,
     /// What is measured.
-    pub(crate) measure: fn(&Trial<'_>) -> Result<Measures, Trouble>,
+    pub(crate) measure: Measure,
+    /// The systems that it says something of.
+    pub(crate) is_for: fn(Kind) -> bool,
 }
+
+/// Measures one trial.
+pub(crate) type Measure = Box<dyn Fn(&Trial<'_>) -> Result<Measures, Trouble>>;
 
 /// An MTU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,10 +64,15 @@ pub(crate) enum Mtu {
 pub(crate) struct Trial<'a> {
     pub(crate) bed: &'a Bed,
     pub(crate) running: &'a dyn Running,
+    /// Size of the policy.
+    pub(crate) shape: &'a PolicyShape,
     /// MTU of all links.
     pub(crate) mtu: u32,
     /// How long to measure.
     pub(crate) seconds: u64,
+    /// The system's own no-drop rate, and the least of its peers', where this run has found them.
+    pub(crate) no_drop_mpps: Option<f64>,
+    pub(crate) peers_no_drop_mpps: Option<f64>,
 }
 
 /// Fields of a result.
@@ -78,31 +98,111 @@ impl Trial<'_> {
     }
 }
 
+/// The scenario that finds no-drop rates.
+pub(crate) const NO_DROP: &str = "latency-no-drop";
+
 /// All scenarios, in the order in which they run; in smoke size or in full.
 pub(crate) fn all(smoke: bool) -> Vec<Scenario> {
-    let shape = PolicyShape { rules: if smoke { 100 } else { RULES }, pods: PODS_MIN, seed: SEED };
-    let plain = |name: &str, metric, measure| Scenario {
+    let mut scenarios = throughput(smoke);
+    scenarios.extend(connections_and_bulk(smoke));
+    scenarios.extend(latencies(smoke));
+    scenarios.push(Scenario {
+        more_is_better: false,
+        is_for: Kind::enforces,
+        ..plain("update", "effective_p99_ms", smoke, update::measure)
+    });
+    scenarios.extend(standing_still(smoke));
+    scenarios
+}
+
+/// A scenario with the usual policy.
+fn plain(
+    name: &str,
+    metric: &'static str,
+    smoke: bool,
+    measure: impl Fn(&Trial<'_>) -> Result<Measures, Trouble> + 'static,
+) -> Scenario {
+    Scenario {
         name: name.to_owned(),
+        group: name.to_owned(),
         metric,
         more_is_better: true,
-        shape,
+        shape: PolicyShape { rules: if smoke { 100 } else { RULES }, pods: PODS_MIN, seed: SEED },
         mtu: Mtu::Of(1500),
         once: false,
-        measure,
+        measure: Box::new(measure),
+        is_for: |_| true,
+    }
+}
+
+/// Without policy the number of rules makes no difference; the wires are there to compare with.
+fn where_rules_count(kind: Kind) -> bool {
+    kind != Kind::Open
+}
+
+fn throughput(smoke: bool) -> Vec<Scenario> {
+    let small = FrameSize::Fixed(64);
+    let scenario = |name: &str, flows, size| {
+        let shape = Shape { flows, size };
+        let plain = plain(name, "mpps", smoke, move |trial| throughput::measure(trial, shape));
+        let group = if size == small { "udp64" } else { name };
+        Scenario { group: group.to_owned(), ..plain }
     };
-    let bulk = |name: &str, mtu| Scenario { mtu, ..plain(name, "gbps", bulk::measure) };
+    let mut scenarios = vec![scenario("udp64-10k", 10_000, small)];
+    if smoke {
+        return scenarios;
+    }
+    scenarios.extend([
+        scenario("udp64-1", 1, small),
+        scenario("udp64-1M", 1_000_000, small),
+        scenario("imix", 10_000, FrameSize::Imix),
+    ]);
+    for (name, rules) in [("rules-10", 10), ("rules-10k", 10_000), ("rules-100k", 100_000)] {
+        let plain = scenario(name, 10_000, small);
+        let shape = PolicyShape { rules, ..plain.shape };
+        scenarios.push(Scenario { shape, is_for: where_rules_count, ..plain });
+    }
+    for (name, pods) in [("pods-50", 50), ("pods-200", 200)] {
+        let plain = scenario(name, 10_000, small);
+        let shape = PolicyShape { pods, ..plain.shape };
+        scenarios.push(Scenario { shape, ..plain });
+    }
+    scenarios
+}
+
+fn connections_and_bulk(smoke: bool) -> Vec<Scenario> {
+    let bulk = |name: &str, mtu| Scenario { mtu, ..plain(name, "gbps", smoke, bulk::measure) };
     let mut scenarios = vec![
-        plain("tcp-connect", "connections_per_s", connections::measure),
+        plain("tcp-connect", "connections_per_s", smoke, connections::measure),
+        plain("tcp-connect-generated", "connections_per_s", smoke, generated::measure),
         bulk("tcp-bulk-mtu1500", Mtu::Of(1500)),
     ];
     if !smoke {
         scenarios.extend([bulk("tcp-bulk-mtu9000", Mtu::Of(9000)), bulk("tcp-bulk-largest", Mtu::Largest)]);
-        let memory = plain("flow-memory", "bytes_per_flow", memory::measure);
+    }
+    scenarios
+}
+
+fn latencies(smoke: bool) -> Vec<Scenario> {
+    let at = |name: &str, at: At| {
+        let plain = plain(name, "p99_us", smoke, move |trial| latency::measure(trial, at));
+        Scenario { more_is_better: false, ..plain }
+    };
+    let mut scenarios = vec![plain(NO_DROP, "mpps", smoke, latency::no_drop), at("latency-50", At::Own(0.5))];
+    if !smoke {
+        scenarios.extend([at("latency-90", At::Own(0.9)), at("latency-common", At::Common)]);
+    }
+    scenarios
+}
+
+fn standing_still(smoke: bool) -> Vec<Scenario> {
+    let mut scenarios = vec![];
+    if !smoke {
+        let memory = plain("flow-memory", "bytes_per_flow", smoke, memory::measure);
         scenarios.push(Scenario { more_is_better: false, once: true, ..memory });
     }
-    let idle = plain("idle", "cpu_percent", idle::measure);
-    let pods = if smoke { 10 } else { 100 };
-    let shape = PolicyShape { pods, ..shape };
+    let idle = plain("idle", "cpu_percent", smoke, idle::measure);
+    let shape = PolicyShape { pods: if smoke { 10 } else { 100 }, ..idle.shape };
     scenarios.push(Scenario { more_is_better: false, once: true, shape, ..idle });
     scenarios
 }

@@ -1,6 +1,7 @@
 //! The kernel's bridge, without policy: the pods share a link, and nothing is routed.
 
-use palisade::lab::POD_INTERFACE;
+use palisade::dataplane::Mac;
+use palisade::lab::{POD_INTERFACE, Pod};
 
 use super::{Kind, Running, System};
 use crate::bed::{Bed, POD_PREFIX};
@@ -44,5 +45,13 @@ impl System for Bridge {
 impl Running for Bridged {
     fn pids(&self) -> Vec<u32> {
         vec![]
+    }
+
+    fn next_hop(&self, to: &Pod) -> Mac {
+        to.plan().mac
+    }
+
+    fn routes(&self) -> bool {
+        false
     }
 }

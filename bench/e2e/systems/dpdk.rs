@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use palisade::dataplane::Mac;
+use palisade::lab::Pod;
+
 use super::noop::join_in_pairs;
 use super::{Kind, Running, System};
 use crate::bed::{Bed, SYSTEM_CORE, TRAFFIC_CORE};
@@ -61,6 +64,14 @@ impl System for Dpdk {
 impl Running for Testpmd {
     fn pids(&self) -> Vec<u32> {
         vec![self.testpmd.pid()]
+    }
+
+    fn next_hop(&self, to: &Pod) -> Mac {
+        to.plan().mac
+    }
+
+    fn routes(&self) -> bool {
+        false
     }
 
     fn note(&self) -> Option<String> {

@@ -40,11 +40,24 @@ impl System for Iptables {
     fn start(&self, bed: &mut Bed, shape: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
         bed.route_in_kernel()?;
         bed.check_sources()?;
-        let clauses = shape.clauses(bed.client_v4()?);
+        let client = bed.client_v4()?;
+        let mut clauses = shape.clauses(client);
+        // Closed at first: nobody is in its set. What changes is the set, as with Felix.
+        clauses.push(Clause { blocks: vec![], ..PolicyShape::change(client) });
         bed.in_node("ipset", &["restore"], &sets(&clauses))?;
         bed.in_node("iptables-legacy-restore", &["--wait"], &rules(bed, &clauses))?;
-        Ok(Box::new(KernelConntrack::with_room()?))
+        let changed = set_name(clauses.len() - 1);
+        Ok(Box::new(KernelConntrack::with_room(move |bed, open| {
+            let verb = if open { "add" } else { "del" };
+            bed.in_node("ipset", &[verb, &changed, &client.to_string()], "")?;
+            Ok(())
+        })?))
     }
+}
+
+/// The set of a clause's blocks.
+fn set_name(clause: usize) -> String {
+    format!("cali40s{clause}")
 }
 
 fn sets(clauses: &[Clause]) -> String {
@@ -52,9 +65,10 @@ fn sets(clauses: &[Clause]) -> String {
     for (number, clause) in clauses.iter().enumerate() {
         let size = clause.blocks.len().next_power_of_two().max(64);
         // Writing to a string cannot fail.
-        let _ = writeln!(text, "create cali40s{number} hash:net family inet hashsize {size} maxelem 1048576");
+        let name = set_name(number);
+        let _ = writeln!(text, "create {name} hash:net family inet hashsize {size} maxelem 1048576");
         for block in &clause.blocks {
-            let _ = writeln!(text, "add cali40s{number} {block}");
+            let _ = writeln!(text, "add {name} {block}");
         }
     }
     text
@@ -159,10 +173,11 @@ fn workload(policy: Option<&str>) -> Vec<String> {
 
 fn policy_rules((number, clause): (usize, &Clause)) -> [String; 2] {
     let (protocol, first, last) = (clause.ports.protocol_name(), clause.ports.first, clause.ports.last);
+    let set = set_name(number);
     let ports = if first == last { first.to_string() } else { format!("{first}:{last}") };
     [
         format!(
-            "-p {protocol} -m set --match-set cali40s{number} src -m multiport --destination-ports {ports} \
+            "-p {protocol} -m set --match-set {set} src -m multiport --destination-ports {ports} \
              -j MARK --set-xmark {ACCEPT}"
         ),
         format!("-m mark --mark {ACCEPT} -j RETURN"),

@@ -10,7 +10,10 @@ mod ovs;
 mod palisade;
 mod tc_identity;
 
-use crate::bed::Bed;
+use ::palisade::dataplane::Mac;
+use ::palisade::lab::Pod;
+
+use crate::bed::{Bed, GATEWAY_MAC};
 use crate::policy::PolicyShape;
 use crate::tool::Trouble;
 
@@ -67,11 +70,31 @@ pub(crate) trait Running {
         Ok(None)
     }
 
+    /// The Ethernet address that a pod sends frames for the other one to.
+    fn next_hop(&self, to: &Pod) -> Mac {
+        let _ = to;
+        GATEWAY_MAC
+    }
+
+    /// Whether it brings each pod what is for it. What does not brings everything to one.
+    fn routes(&self) -> bool {
+        true
+    }
+
+    /// What lets the client in on [`CHANGED_PORT`](crate::policy::CHANGED_PORT), or no longer.
+    fn changer<'a>(&'a self, bed: &'a Bed, shape: &PolicyShape) -> Result<Changer<'a>, Trouble> {
+        let _ = (bed, shape);
+        Err(Trouble::Other("it enforces no policy that could change".to_owned()))
+    }
+
     /// Anything that a reader of its results should know.
     fn note(&self) -> Option<String> {
         None
     }
 }
+
+/// Opens the port that is changed, or closes it; back when the system's own tool says that it is done.
+pub(crate) type Changer<'a> = Box<dyn FnMut(bool) -> Result<(), Trouble> + 'a>;
 
 /// How a system's memory for flows is told.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -118,6 +141,8 @@ impl Running for InKernel {
 /// The kernel with its own connection tracking.
 pub(crate) struct KernelConntrack {
     _room: ConntrackRoom,
+    /// Opens the port that is changed, or closes it.
+    change: Box<dyn Fn(&Bed, bool) -> Result<(), Trouble>>,
 }
 
 /// Room for a million connections. The limit is the machine's, not a namespace's: dropped, it is what it was.
@@ -132,10 +157,12 @@ const CONNECTIONS: &str = "1250000";
 
 impl KernelConntrack {
     /// Makes room.
-    pub(crate) fn with_room() -> Result<KernelConntrack, Trouble> {
+    pub(crate) fn with_room(
+        change: impl Fn(&Bed, bool) -> Result<(), Trouble> + 'static,
+    ) -> Result<KernelConntrack, Trouble> {
         let before = std::fs::read_to_string(CONNTRACK_MAX)?;
         std::fs::write(CONNTRACK_MAX, CONNECTIONS)?;
-        Ok(KernelConntrack { _room: ConntrackRoom { before } })
+        Ok(KernelConntrack { _room: ConntrackRoom { before }, change: Box::new(change) })
     }
 }
 
@@ -150,6 +177,10 @@ impl Drop for ConntrackRoom {
 impl Running for KernelConntrack {
     fn pids(&self) -> Vec<u32> {
         vec![]
+    }
+
+    fn changer<'a>(&'a self, bed: &'a Bed, _: &PolicyShape) -> Result<Changer<'a>, Trouble> {
+        Ok(Box::new(|open| (self.change)(bed, open)))
     }
 
     fn flow_memory(&self, _: &Bed) -> Result<FlowMemory, Trouble> {

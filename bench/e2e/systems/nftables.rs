@@ -5,8 +5,11 @@ use std::fmt::Write;
 
 use super::{KernelConntrack, Kind, Running, System};
 use crate::bed::Bed;
-use crate::policy::PolicyShape;
+use crate::policy::{CHANGED_PORT, PolicyShape};
 use crate::tool::{Trouble, version};
+
+/// Its table.
+const TABLE: &str = "palisade_e2e";
 
 pub(super) struct Nftables;
 
@@ -27,7 +30,12 @@ impl System for Nftables {
         bed.route_in_kernel()?;
         bed.check_sources()?;
         bed.in_node("nft", &["-f", "-"], &ruleset(bed, shape)?)?;
-        Ok(Box::new(KernelConntrack::with_room()?))
+        let element = format!("{{ {} . udp . {CHANGED_PORT}-{CHANGED_PORT} }}", bed.client_v4()?);
+        Ok(Box::new(KernelConntrack::with_room(move |bed, open| {
+            let verb = if open { "add" } else { "delete" };
+            bed.in_node("nft", &[verb, "element", "ip", TABLE, "allowed", &element], "")?;
+            Ok(())
+        })?))
     }
 }
 
@@ -47,7 +55,7 @@ fn ruleset(bed: &Bed, shape: &PolicyShape) -> Result<String, Trouble> {
         .collect::<Vec<_>>()
         .join(", ");
     Ok(format!(
-        "table ip palisade_e2e {{
+        "table ip {TABLE} {{
     set allowed {{
         type ipv4_addr . inet_proto . inet_service
         flags interval

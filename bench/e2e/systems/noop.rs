@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use palisade::dataplane::Mac;
 use palisade::ids::PortId;
+use palisade::lab::Pod;
 use palisade::limits::{MTU_MAX, PORT_BURST_FRAMES_MAX, RING_SLOTS};
 use palisade::xdp::{Frame, Interface, PortQueue, Program, Umem, XdpError};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -67,6 +68,14 @@ impl System for Noop {
 impl Running for Wire {
     fn pids(&self) -> Vec<u32> {
         vec![self.forwarder.pid()]
+    }
+
+    fn next_hop(&self, to: &Pod) -> Mac {
+        to.plan().mac
+    }
+
+    fn routes(&self) -> bool {
+        false
     }
 
     fn note(&self) -> Option<String> {

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{FlowMemory, Kind, Running, System};
+use super::{Changer, FlowMemory, Kind, Running, System};
 use crate::bed::{Bed, GATEWAY_MAC, SYSTEM_CORE};
-use crate::policy::PolicyShape;
+use crate::policy::{CHANGED_PORT, PolicyShape};
 use crate::tool::{Daemon, Trouble, run, version};
 
 /// Longest wait for a daemon.
@@ -76,6 +76,22 @@ impl Running for Daemons {
 
     fn flow_memory(&self, _: &Bed) -> Result<FlowMemory, Trouble> {
         self.switch.resident_bytes().map(FlowMemory::Grows)
+    }
+
+    fn changer<'a>(&'a self, bed: &'a Bed, _: &PolicyShape) -> Result<Changer<'a>, Trouble> {
+        let place = Place { directory: bed.lab().directory() };
+        let matches = format!("table=2,priority=20,udp,nw_src={},tp_dst={CHANGED_PORT}", bed.client_v4()?);
+        let flow = format!("{matches},actions=ct(commit),resubmit(,3)");
+        Ok(Box::new(move |open| {
+            let words = if open {
+                ["add-flow", "br0", &flow].to_vec()
+            } else {
+                ["--strict", "del-flows", "br0", &matches].to_vec()
+            };
+            let mut command = bed.node_command("ovs-ofctl");
+            run(place.env(command.args(["-O", "OpenFlow15"]).args(words)), "")?;
+            Ok(())
+        }))
     }
 
     fn note(&self) -> Option<String> {

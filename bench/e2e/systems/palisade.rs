@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use palisade::control::Client;
+use palisade::control::protocol::TablesPatch;
+use palisade::control::{Client, ClientError};
 use palisade::lab::{Switch, SwitchSpec, manifests};
 use palisade::limits::MTU_MAX;
+use palisade::policy::objects::Object;
+use palisade::policy::read::{Source, read_all};
+use palisade::policy::{Change, Compiler, ObjectName, Options};
 
-use super::{FlowMemory, Kind, Running, System};
+use super::{Changer, FlowMemory, Kind, Running, System};
 use crate::bed::Bed;
 use crate::policy::PolicyShape;
 use crate::tool::{Daemon, Trouble, resident_bytes};
@@ -24,6 +28,8 @@ pub(super) struct Palisade;
 
 struct Started {
     switch: Switch,
+    /// Pods and policy, as the switch was told.
+    manifests: String,
 }
 
 impl System for Palisade {
@@ -58,14 +64,35 @@ impl System for Palisade {
             let role = if receivers.contains(&pod.pod.name) { "receiver" } else { "other" };
             vec![("role".to_owned(), role.to_owned())]
         });
-        switch.apply(&format!("{pods}---\n{policy}"))?;
-        Ok(Box::new(Started { switch }))
+        let manifests = format!("{pods}---\n{policy}");
+        switch.apply(&manifests)?;
+        Ok(Box::new(Started { switch, manifests }))
     }
 }
 
 impl Running for Started {
     fn pids(&self) -> Vec<u32> {
         vec![self.switch.pid()]
+    }
+
+    /// A policy more or less: compiled as a change, and sent as the difference that it makes.
+    fn changer<'a>(&'a self, bed: &'a Bed, _: &PolicyShape) -> Result<Changer<'a>, Trouble> {
+        let mut compiler = Compiler::from_objects(objects(&self.manifests)?, Options::default());
+        let changed = objects(&PolicyShape::changed_policy(bed.client_v4()?))?;
+        let client = self.switch.client();
+        let mut base = client.put_tables(compiler.tables()).map_err(refused)?.generation;
+        Ok(Box::new(move |open| {
+            for object in &changed {
+                let change = if open {
+                    Change::Upsert(object.clone())
+                } else {
+                    Change::Remove(ObjectName::of(object))
+                };
+                let patch = TablesPatch { base, diff: compiler.apply(change) };
+                base = client.patch_tables(&patch).map_err(refused)?.generation;
+            }
+            Ok(())
+        }))
     }
 
     /// The table is reserved at the start: what a second switch with a smaller one needs less.
@@ -83,4 +110,15 @@ impl Running for Started {
         let more = resident_bytes(self.switch.pid())?.saturating_sub(small.resident_bytes()?);
         Ok(FlowMemory::Reserved(more as f64 / (FLOWS - FEWER_FLOWS) as f64))
     }
+}
+
+fn objects(manifests: &str) -> Result<Vec<Object>, Trouble> {
+    let parsed = read_all(&[Source::new("manifests", manifests)]);
+    let refused = |errors: Vec<_>| Trouble::Other(format!("{} errors in the rig's manifests", errors.len()));
+    Ok(parsed.map_err(refused)?.objects.into_iter().map(|(object, _)| object).collect())
+}
+
+#[allow(clippy::needless_pass_by_value)] // As `map_err` has it.
+fn refused(error: ClientError) -> Trouble {
+    Trouble::Other(error.to_string())
 }

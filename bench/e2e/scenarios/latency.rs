@@ -1,0 +1,89 @@
+//! The no-drop rate, and latency below it.
+//!
+//! Latency is one way, from when a burst was made to when the packet enters the other pod: both are readings of one clock, the
+//! latter in the kernel, so that it tells nothing of how fast a receiving program is woken.
+
+use std::time::Duration;
+
+use palisade::pktgen::ndr::{Outcome, Search, search};
+use palisade::pktgen::{FrameSize, Rate};
+use serde_json::json;
+
+use super::stream::{Shape, Stream};
+use super::{Measures, Trial};
+use crate::receiver::Task;
+use crate::results;
+use crate::tool::Trouble;
+
+/// What is sent.
+const SHAPE: Shape = Shape { flows: 10_000, size: FrameSize::Fixed(64) };
+/// Share of the packets that may be lost: these machines are noisy.
+const LOSS_MAX: f64 = 0.001;
+/// How close the search comes.
+const PRECISION: f64 = 0.05;
+/// A step of the search, of each second that a trial has.
+const STEP: Duration = Duration::from_millis(100);
+
+/// Which rate latency is measured at.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum At {
+    /// This share of the system's own no-drop rate.
+    Own(f64),
+    /// Half of the no-drop rate of the slowest peer: one rate for all.
+    Common,
+}
+
+pub(super) fn no_drop(trial: &Trial<'_>) -> Result<Measures, Trouble> {
+    let mut stream = Stream::open(trial, SHAPE, Task::Count)?;
+    let time = STEP * u32::try_from(trial.seconds).unwrap_or(u32::MAX);
+    // What gets through at most is a little more than what gets through without loss.
+    let most = stream.send(Rate::Max, time)?;
+    let how = Search {
+        max_per_s: most.per_s(most.received.packets) * 1.1,
+        loss_max: LOSS_MAX,
+        precision: PRECISION,
+        trials: 1,
+    };
+    let found = search(&how, |rate| {
+        let window = stream.send(Rate::PerSecond(rate), time)?;
+        Ok::<_, Trouble>(Outcome { sent_per_s: window.per_s(window.sent.frames), loss: window.loss() })
+    })?;
+    Ok(results::fields(json!({
+        "flows": SHAPE.flows,
+        "mpps": found.rate_per_s / 1e6,
+        "loss": found.loss,
+        "limited_by_sender": found.limited_by_sender,
+        "steps": found.steps.len(),
+    })))
+}
+
+pub(super) fn measure(trial: &Trial<'_>, at: At) -> Result<Measures, Trouble> {
+    let unknown =
+        || Trouble::Other("no rate is known: `latency-no-drop` finds it, in the same run".to_owned());
+    let rate = match at {
+        At::Own(share) => share * trial.no_drop_mpps.ok_or_else(unknown)?,
+        At::Common => 0.5 * trial.peers_no_drop_mpps.ok_or_else(unknown)?,
+    };
+    if rate <= 0.0 {
+        return Err(Trouble::Other("at no rate tried did all packets come".to_owned()));
+    }
+    let mut stream = Stream::open(trial, SHAPE, Task::Measure)?;
+    let time = Duration::from_secs(trial.seconds);
+    let (window, mut cost) = trial.cost_of(|| stream.send(Rate::PerSecond(rate * 1e6), time))?;
+    cost.packets = window.received.packets;
+    let latency = |share| window.received.latency_us(share);
+    if latency(0.5).is_none() {
+        return Err(Trouble::Other("nothing arrives".to_owned()));
+    }
+    let mut measures = cost.fields();
+    measures.extend(results::fields(json!({
+        "flows": SHAPE.flows,
+        "load_mpps": rate,
+        "behind": window.sent.behind,
+        "loss": window.loss(),
+        "p50_us": latency(0.5),
+        "p99_us": latency(0.99),
+        "p999_us": latency(0.999),
+    })));
+    Ok(measures)
+}

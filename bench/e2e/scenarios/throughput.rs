@@ -1,0 +1,34 @@
+//! How many packets get through when more are sent than can.
+
+use std::time::Duration;
+
+use palisade::pktgen::Rate;
+use serde_json::json;
+
+use super::stream::{Shape, Stream};
+use super::{Measures, Trial};
+use crate::receiver::Task;
+use crate::results;
+use crate::tool::Trouble;
+
+pub(super) fn measure(trial: &Trial<'_>, shape: Shape) -> Result<Measures, Trouble> {
+    let mut stream = Stream::open(trial, shape, Task::Count)?;
+    let time = Duration::from_secs(trial.seconds);
+    let (window, mut cost) = trial.cost_of(|| stream.send(Rate::Max, time))?;
+    cost.packets = window.received.packets;
+    if window.received.packets == 0 {
+        return Err(Trouble::Other("nothing arrives".to_owned()));
+    }
+    let mut measures = cost.fields();
+    let bits = 8.0 * window.received.bytes as f64;
+    let fields = json!({
+        "flows": shape.flows,
+        "destinations": stream.destinations,
+        "mpps": window.per_s(window.received.packets) / 1e6,
+        "gbps": bits / window.sent.elapsed_ns as f64,
+        "tx_mpps": window.per_s(window.sent.frames) / 1e6,
+        "loss": window.loss(),
+    });
+    measures.extend(results::fields(fields));
+    Ok(measures)
+}

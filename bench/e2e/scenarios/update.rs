@@ -1,0 +1,209 @@
+//! One policy change in every 100 ms under load: what is lost, and when the change is seen.
+//!
+//! A port is opened to the client and closed again, by the system's own tool. Probes go to that port all the time, each from another
+//! port of the client, so that none belongs to a connection that is known. A change is effective with the first probe
+//! that arrives after the request, or with the last one; the time until then has the tool's own in it.
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+use palisade::lab::Pod;
+use palisade::pktgen::{FrameSize, Rate};
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SendFlags, SocketAddrV4, SocketType, ipproto, sendto, socket};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
+
+use super::stream::{Shape, Stream, Window};
+use super::{Measures, Trial};
+use crate::bed::{TRAFFIC_CORE, stay_on};
+use crate::receiver::{PROBE_PORT, PROBES_MAX, Receiver, Task};
+use crate::results;
+use crate::tool::Trouble;
+
+/// Time from one change to the next.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Time from one probe to the next: as exact are the results.
+const PROBE_EVERY: Duration = Duration::from_micros(50);
+/// The load: what every system carries without loss.
+const LOAD: Shape = Shape { flows: 10_000, size: FrameSize::Fixed(64) };
+const LOAD_PER_S: f64 = 100e3;
+/// Ports that probes come from, one after the other.
+const FIRST_PORT: u16 = 1024;
+/// Bytes of a probe: headers of IPv4 and UDP, and as much as the generator's own frames of 64 bytes carry.
+const PROBE_BYTES: usize = 20 + 8 + 18;
+
+pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
+    let mut change = trial.running.changer(trial.bed, trial.shape)?;
+    let mut stream = Stream::open(trial, LOAD, Task::Measure)?;
+    let time = Duration::from_secs(trial.seconds);
+    let quiet = stream.send(Rate::PerSecond(LOAD_PER_S), time / 2)?;
+    let (done, cost) = trial.cost_of(|| under_load(trial, &mut stream, time, &mut change))?;
+    let (changes, probes, loaded) = done;
+    let arrivals = arrivals(stream.receiver(), probes)?;
+    let mut opened: Vec<f64> = changes.windows(2).filter_map(|pair| opened_after(pair, &arrivals)).collect();
+    let mut closed: Vec<f64> = changes.windows(2).filter_map(|pair| closed_after(pair, &arrivals)).collect();
+    let mut requests: Vec<f64> =
+        changes.iter().map(|change| ms(change.returned_ns - change.asked_ns)).collect();
+    let judged = opened.len() + closed.len();
+    if judged == 0 {
+        return Err(Trouble::Other("no change was seen by a probe".to_owned()));
+    }
+    let mut all = [&opened[..], &closed].concat();
+    let mut measures = cost.fields();
+    measures.extend(results::fields(json!({
+        "flows": LOAD.flows,
+        "load_mpps": LOAD_PER_S / 1e6,
+        "probes": probes,
+        "changes": changes.len() - 1,
+        // Those that were not seen before the next one.
+        "late": changes.len() - 1 - judged,
+        "effective_p50_ms": quantile(&mut all, 0.5),
+        "effective_p99_ms": quantile(&mut all, 0.99),
+        "open_p50_ms": quantile(&mut opened, 0.5),
+        "open_p99_ms": quantile(&mut opened, 0.99),
+        "close_p50_ms": quantile(&mut closed, 0.5),
+        "close_p99_ms": quantile(&mut closed, 0.99),
+        "request_p50_ms": quantile(&mut requests, 0.5),
+        "request_p99_ms": quantile(&mut requests, 0.99),
+        "loss": loaded.loss(),
+        "lost": loaded.sent.frames.saturating_sub(loaded.received.packets),
+        "loss_without_changes": quiet.loss(),
+        "p99_us": loaded.received.latency_us(0.99),
+    })));
+    Ok(measures)
+}
+
+/// One change.
+#[derive(Debug, Clone, Copy)]
+struct Change {
+    opens: bool,
+    asked_ns: u64,
+    returned_ns: u64,
+}
+
+/// Load, probes and changes at the same time: the changes, the number of probes, what became of the load.
+fn under_load(
+    trial: &Trial<'_>,
+    stream: &mut Stream,
+    time: Duration,
+    change: &mut dyn FnMut(bool) -> Result<(), Trouble>,
+) -> Result<(Vec<Change>, usize, Window), Trouble> {
+    let (client, server) = (trial.bed.pod("client")?, trial.bed.pod("server")?);
+    let end = AtomicBool::new(false);
+    scope(|scope| {
+        let load = scope.spawn(|| stream.send(Rate::PerSecond(LOAD_PER_S), time));
+        let probing = scope.spawn(|| probe(&client, server.v4(), &end));
+        let changes = make_changes(time, change);
+        end.store(true, Ordering::Relaxed);
+        let loaded = load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let probes = probing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok((changes?, probes?, loaded?))
+    })
+}
+
+fn make_changes(
+    time: Duration,
+    change: &mut dyn FnMut(bool) -> Result<(), Trouble>,
+) -> Result<Vec<Change>, Trouble> {
+    let start = Instant::now();
+    let mut changes = vec![];
+    // An even number: closed at the end, as at the beginning.
+    for number in 1.. {
+        sleep((start + INTERVAL * number).saturating_duration_since(Instant::now()));
+        if start.elapsed() + INTERVAL > time && changes.len() % 2 == 0 {
+            break;
+        }
+        let (opens, asked_ns) = (changes.len() % 2 == 0, now_ns());
+        change(opens)?;
+        changes.push(Change { opens, asked_ns, returned_ns: now_ns() });
+    }
+    // The last one has until here.
+    let end = now_ns();
+    changes.push(Change { opens: true, asked_ns: end, returned_ns: end });
+    Ok(changes)
+}
+
+/// Sends probes until told to end; how many.
+fn probe(client: &Pod, server: Ipv4Addr, end: &AtomicBool) -> Result<usize, Trouble> {
+    let from = client.v4();
+    let socket = client.run(raw_socket)??;
+    stay_on(TRAFFIC_CORE);
+    let to = SocketAddrV4::new(server, 0);
+    let start = Instant::now();
+    let mut number = 0;
+    while !end.load(Ordering::Relaxed) && number < PROBES_MAX {
+        // One that finds no room in a queue is one probe fewer.
+        let _ = sendto(&socket, &packet(from, server, number as u32), SendFlags::DONTWAIT, &to);
+        number += 1;
+        sleep((start + PROBE_EVERY * number as u32).saturating_duration_since(Instant::now()));
+    }
+    Ok(number)
+}
+
+fn raw_socket() -> std::io::Result<OwnedFd> {
+    // Sleeps are as exact as the probes shall be.
+    rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1000))?;
+    // With this protocol, packets bring their headers (raw(7)).
+    Ok(socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::RAW))?)
+}
+
+/// A datagram with its number. The kernel fills in the header's checksum, length and identification; UDP does without a checksum.
+fn packet(from: Ipv4Addr, to: Ipv4Addr, number: u32) -> [u8; PROBE_BYTES] {
+    let mut packet = [0; PROBE_BYTES];
+    packet[0] = 0x45;
+    packet[8] = 64;
+    packet[9] = 17;
+    packet[12..16].copy_from_slice(&from.octets());
+    packet[16..20].copy_from_slice(&to.octets());
+    let port = FIRST_PORT + (number % u32::from(u16::MAX - FIRST_PORT)) as u16;
+    packet[20..22].copy_from_slice(&port.to_be_bytes());
+    packet[22..24].copy_from_slice(&PROBE_PORT.to_be_bytes());
+    packet[24..26].copy_from_slice(&(PROBE_BYTES as u16 - 20).to_be_bytes());
+    packet[28..32].copy_from_slice(&number.to_be_bytes());
+    packet
+}
+
+/// When probes came, in order.
+fn arrivals(receiver: &Receiver, probes: usize) -> Result<Vec<u64>, Trouble> {
+    let mut arrivals = vec![];
+    for number in 0..probes as u32 {
+        arrivals.extend(receiver.arrival(number)?);
+    }
+    arrivals.sort_unstable();
+    Ok(arrivals)
+}
+
+/// Milliseconds from the request to the first probe that came; `None` where it came only after the next one, or never.
+fn opened_after(changes: &[Change], arrivals: &[u64]) -> Option<f64> {
+    let [this, next] = changes else { return None };
+    let first = *arrivals.get(arrivals.partition_point(|ns| *ns < this.asked_ns))?;
+    (this.opens && first < next.asked_ns).then(|| ms(first - this.asked_ns))
+}
+
+/// Milliseconds from the request to the last probe that came before the next one; 0 where none did, and `None` where they
+/// came until then.
+fn closed_after(changes: &[Change], arrivals: &[u64]) -> Option<f64> {
+    let [this, next] = changes else { return None };
+    let before = arrivals.partition_point(|ns| *ns < next.asked_ns);
+    let last = before.checked_sub(1).map_or(0, |at| arrivals[at]).max(this.asked_ns);
+    let still_open = next.asked_ns - last < 2 * INTERVAL.as_nanos() as u64 / 10;
+    (!this.opens && !still_open).then(|| ms(last - this.asked_ns))
+}
+
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn ms(ns: u64) -> f64 {
+    ns as f64 / 1e6
+}
+
+fn quantile(values: &mut [f64], share: f64) -> Option<f64> {
+    values.sort_unstable_by(f64::total_cmp);
+    let at = (values.len() as f64 * share).ceil() as usize;
+    values.get(at.saturating_sub(1)).copied()
+}
