@@ -10,10 +10,12 @@ use crossbeam::channel::bounded;
 use ipnet::IpNet;
 
 use super::core::Core;
+use super::handover::{self, Access};
+use super::mailbox::{Command, Mailbox};
 use super::resolver::Resolver;
 use super::uplink::{self, Place};
 use super::view::PortFacts;
-use super::worker::{Command, Worker};
+use super::worker::Worker;
 use super::{Counters, FlowInfo, PortError, PortKind, PortReport, PortSpec, Settings, StartError, World};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::xdp::{Binder, ClosedQueue, Interface, PortQueue, Program, Umem, XdpError};
@@ -91,19 +93,19 @@ impl Dataplane {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a port on every worker. Frames of pods that the published world does not place there are dropped.
+    /// Opens a port. The first workers get a queue of it each; where it has fewer, the others hand over to these. Frames of pods that the published world does not place there are dropped.
     pub fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         let mut ports = self.ports();
         if ports.values().any(|port| port.interface == spec.interface) {
             return Err(PortError::Taken { interface: spec.interface.clone() });
         }
-        let workers = self.core.workers() as u16;
         let interface = Interface::find(&spec.interface)?;
-        if interface.queues() < workers {
-            return Err(PortError::TooFewQueues {
+        let count = interface.queues().min(self.core.workers() as u16);
+        if count == 0 {
+            return Err(PortError::NoQueue {
                 interface: spec.interface.clone(),
-                queues: u32::from(interface.queues()),
-                workers: u32::from(workers),
+                rx: interface.rx_queues,
+                tx: interface.tx_queues,
             });
         }
         let id = self.core.free_port()?;
@@ -111,8 +113,8 @@ impl Dataplane {
             PortKind::Uplink => Some(self.prepare_uplink(&interface, spec.vlan)?),
             PortKind::Pod | PortKind::Host => None,
         };
-        let (program, mode) = self.attach(spec, &interface, workers)?;
-        let opened: Result<Vec<PortQueue>, XdpError> = (0..workers)
+        let (program, mode) = self.attach(spec, &interface, count)?;
+        let opened: Result<Vec<PortQueue>, XdpError> = (0..count)
             .zip(&self.binders)
             .map(|(queue, binder)| PortQueue::open(binder, id, &interface, queue, &program))
             .collect();
@@ -132,11 +134,13 @@ impl Dataplane {
             mac: place.as_ref().map(|place| place.mac),
         };
         self.core.add_port(id, facts, &Core::settle);
-        for (mailbox, queue) in self.core.shared.mailboxes.iter().zip(queues) {
-            Self::deliver(mailbox, Command::Open(queue))?;
+        // Those that have a queue come first: what others hand over finds who sends it.
+        let accesses = handover::accesses(self.core.workers(), queues, interface.mtu as usize);
+        for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
+            Self::deliver(mailbox, Command::Open(id, access))?;
         }
         ports.insert(id, OpenPort { interface: spec.interface.clone(), program });
-        let mut warnings = warnings(&spec.interface, &interface, workers, &mode);
+        let mut warnings = warnings(&interface, count, self.core.workers() as u16, &mode);
         if let Some(Place { link, warning, .. }) = place {
             if let Some(resolver) = &*self.resolver() {
                 resolver.follow(id, link);
@@ -145,7 +149,7 @@ impl Dataplane {
             warnings.extend((!zero_copy).then(|| uplink::why_copied(&spec.interface)));
             warnings.extend(warning);
         }
-        Ok(PortReport { id, mtu: interface.mtu, queues: workers, native: mode.native, zero_copy, warnings })
+        Ok(PortReport { id, mtu: interface.mtu, queues: count, native: mode.native, zero_copy, warnings })
     }
 
     /// What a port on a NIC needs before it can be opened.
@@ -176,7 +180,7 @@ impl Dataplane {
         Ok(Program::attach_uplink(interface, queues, spec.vlan.unwrap_or(0), &prefixes)?)
     }
 
-    fn deliver(mailbox: &super::worker::Mailbox, mut command: Command) -> Result<(), PortError> {
+    fn deliver(mailbox: &Mailbox, mut command: Command) -> Result<(), PortError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match mailbox.send(command) {
@@ -193,10 +197,13 @@ impl Dataplane {
     pub fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
         let mut ports = self.ports();
         let open = ports.remove(&port).ok_or(PortError::Unknown(port))?;
-        for mailbox in &self.core.shared.mailboxes {
-            let (reply, queue) = bounded(1);
+        // Those that hand over come first, so that none does to a worker that has closed the port.
+        for mailbox in self.core.shared.mailboxes.iter().rev() {
+            let (reply, access) = bounded(1);
             Self::deliver(mailbox, Command::Close(port, reply))?;
-            let queue = queue.recv_timeout(PATIENCE).map_err(|_| stuck())?;
+            let Access::Queue(queue, _) = access.recv_timeout(PATIENCE).map_err(|_| stuck())? else {
+                continue;
+            };
             let closed: ClosedQueue = queue.close();
             let (reply, done) = bounded(1);
             Self::deliver(mailbox, Command::Reclaim(closed, reply))?;
@@ -308,16 +315,24 @@ fn spawn(worker: Worker, core: usize) -> Result<JoinHandle<Vec<PortQueue>>, Star
         .map_err(|error| StartError::Setup(format!("the kernel gives no thread for a worker: {error}")))
 }
 
-fn warnings(name: &str, interface: &Interface, workers: u16, mode: &crate::xdp::Mode) -> Vec<String> {
+fn warnings(interface: &Interface, queues: u16, workers: u16, mode: &crate::xdp::Mode) -> Vec<String> {
+    let Interface { name, rx_queues, tx_queues, .. } = interface;
     let mut warnings = Vec::new();
     if let Some(reason) = &mode.fallback {
         warnings.push(format!("interface {name}: XDP runs in the generic hook, which is slower: {reason}"));
     }
-    if interface.queues() > workers {
+    if queues < workers {
         warnings.push(format!(
-            "interface {name} has {} queues for {workers} workers: frames of the other queues are dropped; \
-             give the switch as many workers, or the interface as many queues",
-            interface.queues()
+            "interface {name} has {rx_queues} receive and {tx_queues} transmit queues for {workers} workers: what it receives is \
+             the work of the first {queues} alone, and the others hand what leaves by it over to these, at the price of a \
+             copy; create a veth with `numrxqueues {workers} numtxqueues {workers}` at both ends, set a NIC's with \
+             `ethtool -L {name} combined {workers}`, or run fewer workers"
+        ));
+    }
+    if *rx_queues > queues {
+        warnings.push(format!(
+            "interface {name} has {rx_queues} receive queues, of which the switch serves {queues}: frames of the others are \
+             dropped; give the interface as many receive as transmit queues, and the switch as many workers"
         ));
     }
     warnings

@@ -2,7 +2,8 @@
 //! the real switch, driven a batch at a time.
 //!
 //! `random` runs random packets, policies, pods and waits through the switch and through a naive model, and compares
-//! everything that comes out; `claims` says the rules one by one; `tight` is about frames and bounds.
+//! everything that comes out; `claims` says the rules one by one; `tight` is about frames and bounds,
+//! `handover` about ports with fewer queues than workers.
 
 #[path = "../frames/mod.rs"]
 mod frames;
@@ -12,5 +13,6 @@ mod policy;
 mod rig;
 
 mod claims;
+mod handover;
 mod random;
 mod tight;
