@@ -27,6 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Dataplane {
     core: Core,
     binders: Vec<Binder>,
+    prefer_busy_poll: bool,
     threads: Vec<JoinHandle<Vec<PortQueue>>>,
     ports: Mutex<BTreeMap<PortId, OpenPort>>,
     /// Runs from the first uplink on.
@@ -78,7 +79,9 @@ impl Dataplane {
             })?);
         }
         let (ports, resolver) = (Mutex::default(), Mutex::default());
-        let mut dataplane = Dataplane { core, binders, threads: Vec::new(), ports, resolver };
+        let prefer_busy_poll = settings.prefer_busy_poll;
+        let mut dataplane =
+            Dataplane { core, binders, prefer_busy_poll, threads: Vec::new(), ports, resolver };
         for (worker, core) in workers.into_iter().zip(&settings.cores) {
             dataplane.threads.push(spawn(worker, *core)?);
         }
@@ -118,7 +121,7 @@ impl Dataplane {
             .zip(&self.binders)
             .map(|(queue, binder)| PortQueue::open(binder, id, &interface, queue, &program))
             .collect();
-        let queues = match opened {
+        let mut queues = match opened {
             Ok(queues) => queues,
             Err(error) => {
                 // The first error is what the operator can mend; this one would follow from it.
@@ -126,6 +129,7 @@ impl Dataplane {
                 return Err(error.into());
             }
         };
+        let busy_poll = if self.prefer_busy_poll { poll_busily(&interface, &mut queues) } else { None };
         let zero_copy = queues.iter().all(PortQueue::zero_copy);
         let facts = PortFacts {
             kind: spec.kind,
@@ -141,6 +145,7 @@ impl Dataplane {
         }
         ports.insert(id, OpenPort { interface: spec.interface.clone(), program });
         let mut warnings = warnings(&interface, count, self.core.workers() as u16, &mode);
+        warnings.extend(busy_poll);
         if let Some(Place { link, warning, .. }) = place {
             if let Some(resolver) = &*self.resolver() {
                 resolver.follow(id, link);
@@ -313,6 +318,20 @@ fn spawn(worker: Worker, core: usize) -> Result<JoinHandle<Vec<PortQueue>>, Star
         .name(name)
         .spawn(run)
         .map_err(|error| StartError::Setup(format!("the kernel gives no thread for a worker: {error}")))
+}
+
+/// Lets workers poll the driver; or why they do not. Of veth the kernel names no NAPI instance that they could poll
+/// (`SO_INCOMING_NAPI_ID` of its sockets is 0, Linux 6.18): there each call would be for nothing.
+fn poll_busily(interface: &Interface, queues: &mut [PortQueue]) -> Option<String> {
+    if interface.driver.as_deref() == Some("veth") {
+        return None;
+    }
+    let refused = queues.iter_mut().find_map(|queue| queue.prefer_busy_poll().err())?;
+    Some(format!(
+        "interface {}: workers do not poll its driver, though `prefer_busy_poll` is set: the kernel refuses it: {refused} \
+         (it takes Linux 5.11 and CAP_NET_ADMIN)",
+        interface.name
+    ))
 }
 
 fn warnings(interface: &Interface, queues: u16, workers: u16, mode: &crate::xdp::Mode) -> Vec<String> {

@@ -20,6 +20,7 @@ const HEADER_BYTES: usize = ethernet::HEADER_BYTES + ethernet::TAG_BYTES;
 const MTU_MIN: usize = 1280;
 
 /// How a worker reaches a port.
+#[allow(clippy::large_enum_variant)] // There are few, and the large one is the common one.
 pub(crate) enum Access {
     /// By a queue of its own, by which it also sends what comes out of these lanes.
     Queue(PortQueue, Inlets),
@@ -134,6 +135,8 @@ mod tests {
     use super::*;
     use crate::ids::PortId;
 
+    const PACKETS: u32 = 20_000;
+
     fn access(workers: usize, queues: usize) -> Vec<Access> {
         let (umem, _) = Umem::in_memory(1);
         let queue = |_| PortQueue::memory(&umem.binder(), PortId(0)).unwrap().0;
@@ -223,7 +226,6 @@ mod tests {
     fn one_thread_gives_and_another_takes_and_every_packet_arrives_once() {
         let (outlet, inlets) = lane();
         let (umem, mut free) = Umem::in_memory(64);
-        const PACKETS: u32 = 20_000;
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for number in 0..PACKETS {

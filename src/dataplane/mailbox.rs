@@ -24,6 +24,7 @@ pub(crate) struct Mailbox {
 }
 
 /// What the control side asks of a worker, between two batches.
+#[allow(clippy::large_enum_variant)] // There are few, and the large one is the common one.
 pub(crate) enum Command {
     /// To serve a port.
     Open(PortId, Access),
