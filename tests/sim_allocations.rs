@@ -92,6 +92,11 @@ struct Bench {
 
 impl Bench {
     fn new(workers: usize) -> Bench {
+        Bench::with_queues(workers, workers)
+    }
+
+    /// With so many queues of the second port.
+    fn with_queues(workers: usize, queues: usize) -> Bench {
         let conntrack = ConntrackSettings { flows_max: 4096, ..ConntrackSettings::default() };
         let settings = Settings {
             cores: vec![0; workers],
@@ -101,7 +106,9 @@ impl Bench {
             ..Settings::default()
         };
         let mut sim = Simulation::new(&settings).unwrap();
-        let ports = (0..PODS).map(|_| sim.open_port(PortKind::Pod, None, 1500).unwrap()).collect();
+        let queues = [workers, queues].into_iter();
+        let ports =
+            queues.map(|queues| sim.open_port_with(PortKind::Pod, None, 1500, queues).unwrap()).collect();
         let pods = (0..PODS).map(|pod| PodAttachment {
             id: AttachmentId(u32::from(pod) + 1),
             pod: PodName::new("default", pod.to_string()),
@@ -177,6 +184,14 @@ fn established_flows_allocate_nothing() {
         assert_eq!(bench.counter(|port| port.forwarded), 20 * 32);
         assert_eq!(bench.sim.flows_len(), 1);
     }
+}
+
+#[test]
+fn frames_handed_over_to_another_worker_allocate_nothing() {
+    let mut bench = Bench::with_queues(3, 1);
+    assert_eq!(bench.run(20, |_| packet(false, tcp(16, 80))), 0);
+    assert_eq!(bench.counter(|port| port.forwarded), 20 * 32);
+    assert_eq!(bench.sim.counters().ports[&PortId(1)].transmitted, 20 * 32);
 }
 
 #[test]

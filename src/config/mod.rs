@@ -68,6 +68,8 @@ pub struct Workers {
     /// Microseconds without a frame after which an adaptive worker sleeps.
     #[serde(deserialize_with = "values::within::<_, _, 0, 1_000_000>")]
     pub spin_us: u32,
+    /// Whether workers poll the drivers of their ports themselves.
+    pub prefer_busy_poll: bool,
     /// UMEM frames of each worker.
     #[serde(deserialize_with = "values::within::<_, _, 4096, 1_048_576>")]
     pub frames: usize,
@@ -246,6 +248,7 @@ impl Default for Workers {
             cores: Cores::Auto,
             polling,
             spin_us,
+            prefer_busy_poll: settings.prefer_busy_poll,
             frames: settings.frames_per_worker,
             huge_pages: settings.huge_pages,
         }

@@ -20,6 +20,7 @@ impl Config {
                 PollingMode::Adaptive => Polling::Adaptive { spin_us: workers.spin_us },
                 PollingMode::Busy => Polling::Busy,
             },
+            prefer_busy_poll: workers.prefer_busy_poll,
             conntrack: ConntrackSettings {
                 flows_max: self.conntrack.flows,
                 pod_quota_percent: self.conntrack.pod_quota_percent,

@@ -121,7 +121,7 @@ impl Refusal {
             | Refusal::WrongKind { .. }
             | Refusal::Tables(_)
             | Refusal::Port(
-                PortError::NoInterface { .. } | PortError::TooFewQueues { .. } | PortError::Mtu { .. },
+                PortError::NoInterface { .. } | PortError::NoQueue { .. } | PortError::Mtu { .. },
             ) => 422,
             Refusal::AttachmentsUsedUp | Refusal::Port(PortError::Unknown(_) | PortError::Kernel(_)) => 500,
         }

@@ -10,13 +10,15 @@ use crossbeam::channel::bounded;
 use ipnet::IpNet;
 
 use super::core::Core;
+use super::handover::{self, Access};
+use super::mailbox::{Command, Mailbox};
 use super::resolver::Resolver;
 use super::uplink::{self, Place};
 use super::view::PortFacts;
-use super::worker::{Command, Worker};
+use super::worker::Worker;
 use super::{Counters, FlowInfo, PortError, PortKind, PortReport, PortSpec, Settings, StartError, World};
 use crate::ids::{Generation, PortId, WorkerId};
-use crate::limits::MTU_MAX;
+use crate::limits::{MTU_MAX, MTU_OF_ONE_FRAME_MAX};
 use crate::xdp::{Binder, ClosedQueue, Interface, PortQueue, Program, Umem, XdpError, one_frame};
 
 /// Longest wait for a worker to come to the end of a batch. A worker that takes longer is stuck, and everything with it.
@@ -26,6 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Dataplane {
     core: Core,
     binders: Vec<Binder>,
+    prefer_busy_poll: bool,
     threads: Vec<JoinHandle<Vec<PortQueue>>>,
     ports: Mutex<BTreeMap<PortId, OpenPort>>,
     /// Runs from the first uplink on.
@@ -77,7 +80,9 @@ impl Dataplane {
             })?);
         }
         let (ports, resolver) = (Mutex::default(), Mutex::default());
-        let mut dataplane = Dataplane { core, binders, threads: Vec::new(), ports, resolver };
+        let prefer_busy_poll = settings.prefer_busy_poll;
+        let mut dataplane =
+            Dataplane { core, binders, prefer_busy_poll, threads: Vec::new(), ports, resolver };
         for (worker, core) in workers.into_iter().zip(&settings.cores) {
             dataplane.threads.push(spawn(worker, *core)?);
         }
@@ -92,19 +97,19 @@ impl Dataplane {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a port on every worker. Frames of pods that the published world does not place there are dropped.
+    /// Opens a port. The first workers get a queue of it each; where it has fewer, the others hand over to these. Frames of pods that the published world does not place there are dropped.
     pub fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         let mut ports = self.ports();
         if ports.values().any(|port| port.interface == spec.interface) {
             return Err(PortError::Taken { interface: spec.interface.clone() });
         }
-        let workers = self.core.workers() as u16;
         let interface = Interface::find(&spec.interface)?;
-        if interface.queues() < workers {
-            return Err(PortError::TooFewQueues {
+        let count = interface.queues().min(self.core.workers() as u16);
+        if count == 0 {
+            return Err(PortError::NoQueue {
                 interface: spec.interface.clone(),
-                queues: u32::from(interface.queues()),
-                workers: u32::from(workers),
+                rx: interface.rx_queues,
+                tx: interface.tx_queues,
             });
         }
         for binder in &self.binders {
@@ -115,12 +120,12 @@ impl Dataplane {
             PortKind::Uplink => Some(self.prepare_uplink(&interface, spec.vlan)?),
             PortKind::Pod | PortKind::Host => None,
         };
-        let (program, mode) = self.attach(spec, &interface, workers)?;
-        let opened: Result<Vec<PortQueue>, XdpError> = (0..workers)
+        let (program, mode) = self.attach(spec, &interface, count)?;
+        let opened: Result<Vec<PortQueue>, XdpError> = (0..count)
             .zip(&self.binders)
             .map(|(queue, binder)| PortQueue::open(binder, id, &interface, queue, &program))
             .collect();
-        let queues = match opened {
+        let mut queues = match opened {
             Ok(queues) => queues,
             Err(error) => {
                 // The first error is what the operator can mend; this one would follow from it.
@@ -128,19 +133,23 @@ impl Dataplane {
                 return Err(error.into());
             }
         };
+        let busy_poll = if self.prefer_busy_poll { poll_busily(&interface, &mut queues) } else { None };
         let zero_copy = queues.iter().all(PortQueue::zero_copy);
         let facts = PortFacts {
             kind: spec.kind,
             vlan: spec.vlan.unwrap_or(0),
-            mtu: interface.mtu.min(65_535) as u16,
+            mtu: handover::mtu(interface.mtu.min(65_535) as usize, count.into(), self.core.workers()) as u16,
             mac: place.as_ref().map(|place| place.mac),
         };
         self.core.add_port(id, facts, &Core::settle);
-        for (mailbox, queue) in self.core.shared.mailboxes.iter().zip(queues) {
-            Self::deliver(mailbox, Command::Open(queue))?;
+        // Those that have a queue come first: what others hand over finds who sends it.
+        let accesses = handover::accesses(self.core.workers(), queues, facts.mtu.into());
+        for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
+            Self::deliver(mailbox, Command::Open(id, access))?;
         }
         ports.insert(id, OpenPort { interface: spec.interface.clone(), program });
-        let mut warnings = warnings(&spec.interface, &interface, workers, &mode);
+        let mut warnings = warnings(&interface, count, self.core.workers() as u16, &mode);
+        warnings.extend(busy_poll);
         if let Some(Place { link, warning, .. }) = place {
             if let Some(resolver) = &*self.resolver() {
                 resolver.follow(id, link);
@@ -150,7 +159,7 @@ impl Dataplane {
             warnings.extend(warning);
         }
         warnings.extend(self.binders.first().and_then(|binder| lacks(&spec.interface, binder)));
-        Ok(PortReport { id, mtu: interface.mtu, queues: workers, native: mode.native, zero_copy, warnings })
+        Ok(PortReport { id, mtu: interface.mtu, queues: count, native: mode.native, zero_copy, warnings })
     }
 
     /// What a port on a NIC needs before it can be opened.
@@ -181,7 +190,7 @@ impl Dataplane {
         Ok(Program::attach_uplink(interface, queues, spec.vlan.unwrap_or(0), &prefixes)?)
     }
 
-    fn deliver(mailbox: &super::worker::Mailbox, mut command: Command) -> Result<(), PortError> {
+    fn deliver(mailbox: &Mailbox, mut command: Command) -> Result<(), PortError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match mailbox.send(command) {
@@ -198,10 +207,13 @@ impl Dataplane {
     pub fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
         let mut ports = self.ports();
         let open = ports.remove(&port).ok_or(PortError::Unknown(port))?;
-        for mailbox in &self.core.shared.mailboxes {
-            let (reply, queue) = bounded(1);
+        // Those that hand over come first, so that none does to a worker that has closed the port.
+        for mailbox in self.core.shared.mailboxes.iter().rev() {
+            let (reply, access) = bounded(1);
             Self::deliver(mailbox, Command::Close(port, reply))?;
-            let queue = queue.recv_timeout(PATIENCE).map_err(|_| stuck())?;
+            let Access::Queue(queue, _) = access.recv_timeout(PATIENCE).map_err(|_| stuck())? else {
+                continue;
+            };
             let closed: ClosedQueue = queue.close();
             let (reply, done) = bounded(1);
             Self::deliver(mailbox, Command::Reclaim(closed, reply))?;
@@ -313,16 +325,44 @@ fn spawn(worker: Worker, core: usize) -> Result<JoinHandle<Vec<PortQueue>>, Star
         .map_err(|error| StartError::Setup(format!("the kernel gives no thread for a worker: {error}")))
 }
 
-fn warnings(name: &str, interface: &Interface, workers: u16, mode: &crate::xdp::Mode) -> Vec<String> {
+/// Lets workers poll the driver; or why they do not. Of veth the kernel names no NAPI instance that they could poll
+/// (`SO_INCOMING_NAPI_ID` of its sockets is 0, Linux 6.18): there each call would be for nothing.
+fn poll_busily(interface: &Interface, queues: &mut [PortQueue]) -> Option<String> {
+    if interface.driver.as_deref() == Some("veth") {
+        return None;
+    }
+    let refused = queues.iter_mut().find_map(|queue| queue.prefer_busy_poll().err())?;
+    Some(format!(
+        "interface {}: workers do not poll its driver, though `prefer_busy_poll` is set: the kernel refuses it: {refused} \
+         (it takes Linux 5.11 and CAP_NET_ADMIN)",
+        interface.name
+    ))
+}
+
+fn warnings(interface: &Interface, queues: u16, workers: u16, mode: &crate::xdp::Mode) -> Vec<String> {
+    let Interface { name, rx_queues, tx_queues, .. } = interface;
     let mut warnings = Vec::new();
     if let Some(reason) = &mode.fallback {
         warnings.push(format!("interface {name}: XDP runs in the generic hook, which is slower: {reason}"));
     }
-    if interface.queues() > workers {
+    if queues < workers {
         warnings.push(format!(
-            "interface {name} has {} queues for {workers} workers: frames of the other queues are dropped; \
-             give the switch as many workers, or the interface as many queues",
-            interface.queues()
+            "interface {name} has {rx_queues} receive and {tx_queues} transmit queues for {workers} workers: what it receives is \
+             the work of the first {queues} alone, and the others hand what leaves by it over to these, at the price of a \
+             copy; create a veth with `numrxqueues {workers} numtxqueues {workers}` at both ends, set a NIC's with \
+             `ethtool -L {name} combined {workers}`, or run fewer workers"
+        ));
+    }
+    if queues < workers && interface.mtu as usize > MTU_OF_ONE_FRAME_MAX {
+        warnings.push(format!(
+            "interface {name} has MTU {}, and is sent IP packets of {MTU_OF_ONE_FRAME_MAX} bytes at most, because some are handed over",
+            interface.mtu
+        ));
+    }
+    if *rx_queues > queues {
+        warnings.push(format!(
+            "interface {name} has {rx_queues} receive queues, of which the switch serves {queues}: frames of the others are \
+             dropped; give the interface as many receive as transmit queues, and the switch as many workers"
         ));
     }
     warnings

@@ -19,6 +19,10 @@ mod rules;
 mod view;
 
 mod stats;
+
+mod handover;
+mod mailbox;
+mod port_list;
 mod worker;
 
 mod core;
@@ -83,7 +87,7 @@ pub struct PortReport {
     pub id: PortId,
     /// MTU of the interface, bytes.
     pub mtu: u32,
-    /// Receive queues in use, one a worker.
+    /// Queues in use: one for each of the first workers. Where there are more workers, they hand frames over to these.
     pub queues: u16,
     /// Whether the XDP program runs in the driver (native) rather than in the generic hook.
     pub native: bool,
@@ -116,18 +120,18 @@ pub enum PortError {
         /// The interface.
         interface: String,
     },
-    /// Fewer queues than workers.
+    /// No queue that works in both directions.
     #[error(
-        "interface {interface} has {queues} receive and transmit queues, and the switch has {workers} workers: \
-         create the veth with `numrxqueues {workers} numtxqueues {workers}` at both ends, or run fewer workers"
+        "interface {interface} has {rx} receive and {tx} transmit queues, and needs one of each at least: \
+         create a veth with `numrxqueues` and `numtxqueues` at both ends, set a NIC's with `ethtool -L {interface} combined`"
     )]
-    TooFewQueues {
+    NoQueue {
         /// The interface.
         interface: String,
-        /// Its queues.
-        queues: u32,
-        /// Workers of the switch.
-        workers: u32,
+        /// Its receive queues.
+        rx: u16,
+        /// Its transmit queues.
+        tx: u16,
     },
     /// An MTU above what a packet of the switch can have.
     #[error(

@@ -13,6 +13,8 @@ pub struct Settings {
     pub huge_pages: bool,
     /// What a worker does when there is nothing to do.
     pub polling: Polling,
+    /// Whether workers poll the drivers of their ports themselves.
+    pub prefer_busy_poll: bool,
     /// Connection tracking.
     pub conntrack: ConntrackSettings,
 }
@@ -110,6 +112,7 @@ impl Default for Settings {
             frames_per_worker: 1 << 15,
             huge_pages: true,
             polling: Polling::Adaptive { spin_us: 50 },
+            prefer_busy_poll: false,
             conntrack: ConntrackSettings::default(),
         }
     }

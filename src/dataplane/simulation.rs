@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::bounded;
 
 use super::core::Core;
+use super::handover::{self, Access};
+use super::mailbox::Command;
 use super::packet::{pack, unpack};
 use super::view::PortFacts;
-use super::worker::{Command, Worker};
+use super::worker::Worker;
 use super::{Counters, FlowInfo, Mac, PortError, PortKind, Settings, StartError, World};
 use crate::ids::{Generation, PortId, WorkerId};
-use crate::xdp::{MemoryPeer, Umem};
+use crate::xdp::{MemoryPeer, PortQueue, Umem};
 
 /// The dataplane.
 pub struct Simulation {
@@ -31,7 +33,7 @@ pub struct Simulation {
 pub struct SimulatedPort {
     /// Its number.
     pub id: PortId,
-    /// The other side of each worker's queue.
+    /// The other side of each worker's queue, of those that have one.
     pub peers: Vec<MemoryPeer>,
 }
 
@@ -76,23 +78,43 @@ impl Simulation {
         vlan: Option<u16>,
         mtu: u16,
     ) -> Result<SimulatedPort, PortError> {
-        self.open(PortFacts { kind, vlan: vlan.unwrap_or(0), mtu, mac: None })
+        self.open(PortFacts { kind, vlan: vlan.unwrap_or(0), mtu, mac: None }, self.workers.len())
+    }
+
+    /// Opens a port in memory that only the first `queues` workers have a queue of. Panics where they are none, or more than
+    /// there are workers.
+    pub fn open_port_with(
+        &mut self,
+        kind: PortKind,
+        vlan: Option<u16>,
+        mtu: u16,
+        queues: usize,
+    ) -> Result<SimulatedPort, PortError> {
+        assert!(
+            (1..=self.workers.len()).contains(&queues),
+            "{queues} queues for {} workers",
+            self.workers.len()
+        );
+        self.open(PortFacts { kind, vlan: vlan.unwrap_or(0), mtu, mac: None }, queues)
     }
 
     /// Opens an uplink in memory whose NIC has this Ethernet address.
     pub fn open_uplink(&mut self, mac: Mac, vlan: Option<u16>, mtu: u16) -> Result<SimulatedPort, PortError> {
-        self.open(PortFacts { kind: PortKind::Uplink, vlan: vlan.unwrap_or(0), mtu, mac: Some(mac) })
+        let facts = PortFacts { kind: PortKind::Uplink, vlan: vlan.unwrap_or(0), mtu, mac: Some(mac) };
+        self.open(facts, self.workers.len())
     }
 
-    fn open(&mut self, facts: PortFacts) -> Result<SimulatedPort, PortError> {
-        let id = self.core.free_port()?;
+    fn open(&mut self, facts: PortFacts, queues: usize) -> Result<SimulatedPort, PortError> {
+        let (id, workers) = (self.core.free_port()?, self.workers.len());
+        let mtu = handover::mtu(facts.mtu.into(), queues, workers);
+        let facts = PortFacts { mtu: mtu as u16, ..facts };
         self.core.add_port(id, facts, &|_, _| {});
-        let mut peers = Vec::new();
-        for worker in &mut self.workers {
-            let binder = worker.umem().binder();
-            let (queue, peer) = crate::xdp::PortQueue::memory(&binder, id)?;
-            worker.serve(queue);
-            peers.push(peer);
+        let memory = |worker: &Worker| PortQueue::memory(&worker.umem().binder(), id);
+        let pairs: Result<Vec<_>, _> = self.workers[..queues].iter().map(memory).collect();
+        let (queues, peers) = pairs?.into_iter().unzip();
+        let accesses = handover::accesses(workers, queues, mtu);
+        for (worker, access) in self.workers.iter_mut().zip(accesses) {
+            worker.serve(id, access);
         }
         self.ports.insert(id);
         self.step();
@@ -102,13 +124,15 @@ impl Simulation {
     /// Closes a port; its frames are back when this returns.
     pub fn close_port(&mut self, port: PortId) -> Result<(), PortError> {
         self.ports.take(&port).ok_or(PortError::Unknown(port))?;
-        for (number, worker) in self.workers.iter_mut().enumerate() {
+        for (number, worker) in self.workers.iter_mut().enumerate().rev() {
             let mailbox = &self.core.shared.mailboxes[number];
-            let (reply, queue) = bounded(1);
+            let (reply, access) = bounded(1);
             // The mailbox is empty between two calls: every call obeys what it has sent.
             let _ = mailbox.send(Command::Close(port, reply));
             worker.obey();
-            let queue = queue.try_recv().map_err(|_| PortError::Unknown(port))?;
+            let Access::Queue(queue, _) = access.try_recv().map_err(|_| PortError::Unknown(port))? else {
+                continue;
+            };
             let (reply, _done) = bounded(1);
             let _ = mailbox.send(Command::Reclaim(queue.close(), reply));
             worker.obey();

@@ -64,7 +64,8 @@ pub(super) fn check_prefixes(interface: &str, prefixes: &BTreeSet<IpNet>) -> Res
 /// Why frames are copied between the NIC and the switch.
 pub(super) fn why_copied(interface: &str) -> String {
     format!(
-        "interface {interface}: frames are copied between the driver and the switch (no zero-copy): a worker's packet          memory is shared by all its ports, and veth has none"
+        "interface {interface}: frames are copied between the driver and the switch (no zero-copy): a worker's packet \
+         memory is shared by all its ports, and veth has none"
     )
 }
 

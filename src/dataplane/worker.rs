@@ -1,14 +1,12 @@
 //! A worker: one thread on one core, with its queue of every port, its frames, its batch.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use crossbeam::channel::Sender;
-use crossbeam::queue::ArrayQueue;
 use rustix::event::epoll;
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::time::Timespec;
 
 use super::answer;
@@ -16,14 +14,16 @@ use super::batch::{Batch, Verdict};
 use super::classify::Inquiry;
 use super::conntrack::{Conntrack, Tracker};
 use super::fragments::{Board, Fragments};
+use super::handover::{Access, Outlet};
+use super::mailbox::{Command, Mailbox};
 use super::neighbors::{Neighbors, Questions};
+use super::port_list::{Port, PortList};
 use super::stages::{self, Context, Speech};
-use super::stats::WorkerStats;
 use super::view::View;
 use super::{Polling, PortKind};
 use crate::ids::{PortId, WorkerId};
-use crate::limits::{BATCH_FRAMES_MAX, COMMANDS_MAX, PORT_BURST_FRAMES_MAX, PORTS_MAX, RING_SLOTS};
-use crate::xdp::{ClosedQueue, Frame, Kick, PortQueue, Umem};
+use crate::limits::{BATCH_FRAMES_MAX, PORT_BURST_FRAMES_MAX, PORTS_MAX, RING_SLOTS};
+use crate::xdp::{Frame, Kick, PortQueue, Umem};
 
 /// What all workers and the control side share.
 pub(crate) struct Shared {
@@ -45,104 +45,6 @@ pub(crate) struct Shared {
     pub mailboxes: Vec<Mailbox>,
 }
 
-/// How the control side reaches a worker.
-pub(crate) struct Mailbox {
-    commands: ArrayQueue<Command>,
-    wake: OwnedFd,
-    /// Generation that the worker judges by.
-    pub generation: AtomicU32,
-    /// Its counters.
-    pub stats: WorkerStats,
-}
-
-/// What the control side asks of a worker, between two batches.
-pub(crate) enum Command {
-    /// To serve a queue.
-    Open(PortQueue),
-    /// To hand a port's queue back, with what still waits to be sent by it dropped.
-    Close(PortId, Sender<PortQueue>),
-    /// To take back the frames of a closed queue; an answer says that it has.
-    Reclaim(ClosedQueue, Sender<()>),
-}
-
-impl Mailbox {
-    pub(crate) fn new() -> std::io::Result<Mailbox> {
-        use rustix::event::{EventfdFlags, eventfd};
-        Ok(Mailbox {
-            commands: ArrayQueue::new(COMMANDS_MAX),
-            wake: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
-            generation: AtomicU32::new(0),
-            stats: WorkerStats::new(),
-        })
-    }
-
-    /// Leaves a command and wakes the worker; the command back where too many wait.
-    #[allow(clippy::result_large_err)] // The command itself comes back, and nobody copies it in a hurry.
-    pub(crate) fn send(&self, command: Command) -> Result<(), Command> {
-        self.commands.push(command)?;
-        self.wake();
-        Ok(())
-    }
-
-    /// Wakes the worker.
-    pub(crate) fn wake(&self) {
-        // The counter of an eventfd can only overflow when the worker has been told often enough already.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-    }
-}
-
-/// A port's queue, and the frames that wait for its transmit ring.
-struct Port {
-    id: PortId,
-    queue: PortQueue,
-    waiting: Vec<Frame>,
-    /// Frames that it is given to receive into.
-    level: usize,
-    /// Whether it has used half of them at once, of late.
-    is_busy: bool,
-    /// Whether the kernel says when it has frames. A memory port cannot: every batch looks at it.
-    is_announced: bool,
-    /// Whether it is in the worker's list of active ports.
-    is_active: bool,
-    /// Batches in a row without a frame from it.
-    quiet: u32,
-    /// Whether the kernel is to say when it has frames. That costs whoever brings or takes one, each time.
-    is_listened_to: bool,
-    /// Frames that it has brought or taken since.
-    moved: usize,
-}
-
-impl Port {
-    /// Whether the worker need not look at it until the kernel says that a frame has come, or there is one to send.
-    fn may_rest(&self) -> bool {
-        let sent = self.queue.outstanding() == 0 && self.waiting.is_empty();
-        // Without frames to receive into, none would come that could wake anyone.
-        let is_ready = self.queue.lent() >= self.level;
-        self.is_announced && self.quiet >= QUIET_BATCHES && sent && is_ready
-    }
-
-    /// Has the kernel say when it has frames, those that it has already counted. Whether the kernel does.
-    fn listen(&mut self, epoll: &OwnedFd) -> bool {
-        if !self.is_listened_to
-            && let Some(fd) = self.queue.fd()
-        {
-            let name = epoll::EventData::new_u64(self.id.index() as u64);
-            self.is_listened_to = epoll::add(epoll, fd, name, epoll::EventFlags::IN).is_ok();
-            self.moved = 0;
-        }
-        self.is_listened_to
-    }
-
-    /// Tells the kernel that it need not say: a port that is busy is looked at anyway.
-    fn stop_listening(&mut self, epoll: &OwnedFd) {
-        if let Some(fd) = self.queue.fd() {
-            // Fails only where the kernel does not say anyway.
-            let _ = epoll::delete(epoll, fd);
-        }
-        self.is_listened_to = false;
-    }
-}
-
 /// The worker.
 pub(crate) struct Worker {
     id: WorkerId,
@@ -150,19 +52,12 @@ pub(crate) struct Worker {
     polling: Polling,
     umem: Umem,
     free: Vec<Frame>,
-    /// Open ports, in the order in which they were opened.
-    ports: Vec<Port>,
-    /// Place of a port in `ports`, by its number.
-    places: Box<[Option<u16>]>,
-    /// Frames that each port's transmit ring takes, by its number.
+    /// Open ports.
+    ports: PortList,
+    /// Frames that each port takes to send, by its number.
     room: Box<[u32]>,
     /// Frames that all ports together are given to receive into.
     levels: usize,
-    /// Ports that every batch looks at. Of the others the kernel says when there is something to look at, so that an idle
-    /// port costs nothing, however many there are.
-    active: Vec<PortId>,
-    /// Place in `active` that the next batch starts with, so that none is last for ever.
-    turn: usize,
     /// When the kernel was last asked for frames of ports that are not active.
     looked: Instant,
     batch_was_empty: bool,
@@ -192,11 +87,6 @@ const SLEEP_MAX_MS: i64 = 100;
 const STUCK_AFTER: Duration = Duration::from_millis(10);
 /// Time between two kicks of ports that do not take their frames.
 const KICK_AGAIN_MS: i64 = 1;
-/// Batches in a row without a frame after which a port is no longer looked at in each.
-const QUIET_BATCHES: u32 = 64;
-/// Frames after which a port that the kernel speaks of is busy enough to be looked at without. In a trial the kernel's word was an
-/// eighth of what a frame cost whoever brought it.
-const BUSY_FRAMES: usize = 64;
 /// Longest time that a worker which has frames to work on does not ask for those of ports that are not active.
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 /// Ports that the kernel names at a time. It starts with another one each time.
@@ -215,7 +105,7 @@ impl Worker {
     ) -> std::io::Result<Worker> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mailbox = &shared.mailboxes[id.index()];
-        epoll::add(&epoll, &mailbox.wake, epoll::EventData::new_u64(MAILBOX), epoll::EventFlags::IN)?;
+        epoll::add(&epoll, mailbox.wake_fd(), epoll::EventData::new_u64(MAILBOX), epoll::EventFlags::IN)?;
         let mut free = Vec::with_capacity(frames.len());
         free.extend(frames);
         let fragments = Fragments::new(umem.frames_total());
@@ -227,12 +117,9 @@ impl Worker {
             polling,
             umem,
             free,
-            ports: Vec::with_capacity(PORTS_MAX),
-            places: vec![None; PORTS_MAX].into(),
+            ports: PortList::new(),
             room: vec![0; PORTS_MAX].into(),
             levels: 0,
-            active: Vec::with_capacity(PORTS_MAX),
-            turn: 0,
             looked: Instant::now(),
             batch_was_empty: true,
             batch: Batch::new(),
@@ -259,7 +146,7 @@ impl Worker {
             }
         }
         self.shared.conntrack.rest(&self.tracker);
-        self.ports.into_iter().map(|port| port.queue).collect()
+        self.ports.into_queues()
     }
 
     /// One batch. Whether there was anything to do. Says `done` of each part, for who measures.
@@ -268,20 +155,24 @@ impl Worker {
         let now_ms = now.duration_since(self.shared.start).as_millis() as u32;
         self.shared.conntrack.start_batch(&mut self.tracker);
         self.take_view(now_ms);
+        let mailbox = &self.shared.mailboxes[self.id.index()];
+        let handed = self.ports.take_handed_over(mailbox, &self.umem, &mut self.free);
         let received = self.receive(now_ms);
         done("receive");
         if received > 0 {
             self.process(now_ms, &mut done);
         }
         self.ask();
+        self.ports.call_owners(&self.shared.mailboxes);
         self.transmit();
         done("transmit");
         let aged = self.age(now_ms);
         done("age");
-        if received > 0 || aged {
+        let had_work = received + handed > 0;
+        if had_work || aged {
             self.publish_counters();
         }
-        received > 0
+        had_work
     }
 
     /// Frames that this worker holds outside of rings, for the books.
@@ -299,13 +190,13 @@ impl Worker {
     /// Carries out what the control side has asked.
     pub(crate) fn obey(&mut self) {
         let shared = self.shared.clone();
-        while let Some(command) = shared.mailboxes[self.id.index()].commands.pop() {
+        while let Some(command) = shared.mailboxes[self.id.index()].next_command() {
             match command {
-                Command::Open(queue) => self.serve(queue),
+                Command::Open(port, access) => self.serve(port, access),
                 Command::Close(port, reply) => {
-                    if let Some(queue) = self.close(port) {
-                        // The control side waits for it; were it gone, the queue's frames would stay lent.
-                        let _ = reply.send(queue);
+                    if let Some(access) = self.close(port) {
+                        // The control side waits for it; were it gone, a queue's frames would stay lent.
+                        let _ = reply.send(access);
                     }
                 }
                 Command::Reclaim(closed, reply) => {
@@ -321,41 +212,27 @@ impl Worker {
         self.id
     }
 
-    /// Serves a queue from the next batch on.
-    pub(crate) fn serve(&mut self, queue: PortQueue) {
-        let id = queue.port();
-        let is_announced = queue.fd().is_some();
-        self.places[id.index()] = Some(self.ports.len() as u16);
+    /// Serves a port from the next batch on.
+    pub(crate) fn serve(&mut self, id: PortId, access: Access) {
+        let (queue, inlets) = match access {
+            Access::Queue(queue, inlets) => (queue, inlets),
+            Access::Outlet(outlet) => return self.reach(id, outlet),
+        };
         self.room[id.index()] = RING_SLOTS as u32;
         let level = self.first_level();
         self.levels += level;
-        let waiting = Vec::with_capacity(RING_SLOTS);
-        self.ports.push(Port {
-            id,
-            queue,
-            waiting,
-            level,
-            is_busy: false,
-            is_announced,
-            is_active: false,
-            quiet: 0,
-            is_listened_to: false,
-            moved: 0,
-        });
-        self.activate(id);
+        self.ports.add(Port::new(queue, inlets, level));
     }
 
-    /// Lets every batch look at a port.
-    fn activate(&mut self, id: PortId) {
-        if let Some(place) = self.places[id.index()] {
-            activate(&mut self.ports[usize::from(place)], &mut self.active);
-        }
+    /// Reaches a port by another worker from the next batch on.
+    fn reach(&mut self, id: PortId, outlet: Outlet) {
+        self.room[id.index()] = self.ports.add_remote(id, outlet) as u32;
     }
 
     /// Asks the kernel which ports that are not active have frames; not each time while there is other work.
     fn look(&mut self, now: Instant) {
-        let all_active = self.active.len() == self.ports.len();
-        if !all_active && (self.batch_was_empty || now.duration_since(self.looked) >= LOOK_EVERY) {
+        if !self.ports.all_active() && (self.batch_was_empty || now.duration_since(self.looked) >= LOOK_EVERY)
+        {
             self.looked = now;
             self.wait(0);
         }
@@ -371,25 +248,22 @@ impl Worker {
         for event in events {
             let name = event.data.u64();
             if name != MAILBOX {
-                self.activate(PortId(name as u16));
+                self.ports.activate(PortId(name as u16));
             }
         }
     }
 
-    fn close(&mut self, port: PortId) -> Option<PortQueue> {
-        let place = self.places[port.index()].take()?;
-        let mut closed = self.ports.swap_remove(usize::from(place));
-        if let Some(moved) = self.ports.get(usize::from(place)) {
-            self.places[moved.id.index()] = Some(place);
+    fn close(&mut self, id: PortId) -> Option<Access> {
+        self.room[id.index()] = 0;
+        if let Some(outlet) = self.ports.remove_remote(id) {
+            return Some(Access::Outlet(outlet));
         }
-        closed.stop_listening(&self.epoll);
-        self.active.retain(|active| *active != port);
+        let mut port = self.ports.remove(id)?;
+        port.stop_listening(&self.epoll);
         let (umem, free) = (&self.umem, &mut self.free);
-        closed.waiting.drain(..).for_each(|frame| umem.release(frame, free));
-        self.fragments.forget(port, |frame| umem.release(frame, free));
-        self.room[port.index()] = 0;
-        self.levels -= closed.level;
-        Some(closed.queue)
+        self.fragments.forget(id, |frame| umem.release(frame, free));
+        self.levels -= port.level;
+        Some(port.close(umem, free))
     }
 
     /// Frames that the ports may together be given to receive into: half of all, the rest is for what is on its way out.
@@ -420,7 +294,7 @@ impl Worker {
         if self.id.index() != 0 {
             return;
         }
-        for port in &self.ports {
+        for port in self.ports.iter() {
             let Some(view) = self.view.port(port.id) else { continue };
             if view.mac.is_none()
                 && self.shared.neighbors.get(port.id).is_none()
@@ -433,18 +307,10 @@ impl Worker {
 
     fn receive(&mut self, now_ms: u32) -> usize {
         self.fragments.resume(&mut self.batch, &self.shared.firsts, now_ms);
-        let active = self.active.len();
-        if self.turn >= active {
-            self.turn = 0;
-        }
         let levels_max = self.levels_max();
-        for step in 0..active {
-            let mut turn = self.turn + step;
-            if turn >= active {
-                turn -= active;
-            }
-            let Some(place) = self.places[self.active[turn].index()] else { continue };
-            let port = &mut self.ports[usize::from(place)];
+        self.ports.take_turn();
+        for step in 0..self.ports.active_len() {
+            let Some(port) = self.ports.active_after(step) else { continue };
             let start = self.batch.len();
             if start == BATCH_FRAMES_MAX {
                 break;
@@ -464,7 +330,6 @@ impl Worker {
                 port.queue.refill(&mut self.umem, &mut self.free, port.level);
             }
         }
-        self.turn += 1;
         self.batch.len()
     }
 
@@ -472,13 +337,10 @@ impl Worker {
         // As many as nobody holds: ports that take nothing leave each other, and those that do, an ever smaller but equal share
         // (dynamic thresholds, Choudhury and Hahne 1998). Ports that are not active hold none.
         let share = (self.free.len() + self.batch.len()).clamp(PORT_BURST_FRAMES_MAX, RING_SLOTS);
-        for id in &self.active {
-            let Some(place) = self.places[id.index()] else { continue };
-            let port = &self.ports[usize::from(place)];
-            let waiting: usize = port.waiting.iter().map(Frame::frames).sum();
-            let taken = port.queue.outstanding() + waiting;
-            self.room[id.index()] = share.saturating_sub(taken) as u32;
+        for port in self.ports.iter_active() {
+            self.room[port.id.index()] = share.saturating_sub(port.leaving()) as u32;
         }
+        self.ports.note_remote_room(&mut self.room);
         let stats = &self.shared.mailboxes[self.id.index()].stats;
         let mut context = Context {
             worker: self.id.index(),
@@ -521,14 +383,7 @@ impl Worker {
                     continue;
                 }
             };
-            match self.places[out.index()] {
-                Some(place) => {
-                    let port = &mut self.ports[usize::from(place)];
-                    port.waiting.push(frame);
-                    activate(port, &mut self.active);
-                }
-                None => self.umem.release(frame, &mut self.free),
-            }
+            self.ports.send(out, frame, &self.umem, &mut self.free);
         }
     }
 
@@ -540,14 +395,12 @@ impl Worker {
                 self.shared.questions.put(port, address);
                 continue;
             }
-            let Some(place) = self.places[port.index()] else { continue };
+            if !self.ports.takes_one(port) {
+                continue;
+            }
             let Some(mut frame) = self.free.pop() else { return };
-            let port = &mut self.ports[usize::from(place)];
-            if answer::ask(&self.umem, &mut frame, address, view.vlan, &self.view)
-                && port.waiting.len() < RING_SLOTS
-            {
-                port.waiting.push(frame);
-                activate(port, &mut self.active);
+            if answer::ask(&self.umem, &mut frame, address, view.vlan, &self.view) {
+                self.ports.send(port, frame, &self.umem, &mut self.free);
             } else {
                 self.free.push(frame);
             }
@@ -558,10 +411,8 @@ impl Worker {
     /// kick, and a kick sends a limited number: ports are kicked until they are empty.
     fn transmit(&mut self) {
         let stats = &self.shared.mailboxes[self.id.index()].stats;
-        for at in (0..self.active.len()).rev() {
-            let id = self.active[at];
-            let Some(place) = self.places[id.index()] else { continue };
-            let port = &mut self.ports[usize::from(place)];
+        for at in (0..self.ports.active_len()).rev() {
+            let Some(port) = self.ports.active_at(at) else { continue };
             if !port.waiting.is_empty() {
                 let bytes: usize = port.waiting.iter().map(Frame::len).sum();
                 let sent = port.queue.transmit(&mut self.umem, &mut port.waiting);
@@ -577,20 +428,18 @@ impl Worker {
                 port.queue.complete(&mut self.umem, &mut self.free);
             }
             port.queue.refill(&mut self.umem, &mut self.free, port.level);
-            if port.is_listened_to && port.moved >= BUSY_FRAMES {
+            if port.is_told_too_often() {
                 port.stop_listening(&self.epoll);
             }
-            if port.may_rest() && port.listen(&self.epoll) {
-                port.is_active = false;
+            if let Some(id) = self.ports.rest(at, &self.epoll) {
                 self.room[id.index()] = RING_SLOTS as u32;
-                self.active.swap_remove(at);
             }
         }
     }
 
     /// Takes half of their frames from ports that have not been busy of late, for others that are.
     fn lower_levels(&mut self) {
-        for port in &mut self.ports {
+        for port in self.ports.iter_mut() {
             if !port.is_busy && port.level > FIRST_LEVEL {
                 let less = port.level - (port.level / 2).max(FIRST_LEVEL);
                 port.level -= less;
@@ -642,9 +491,7 @@ impl Worker {
             return None; // Flows age first: the sleep has put it off.
         }
         let idle = now.duration_since(self.last_frame);
-        let port = |id: &PortId| Some(&self.ports[usize::from(self.places[id.index()]?)]);
-        let mut active = self.active.iter().filter_map(port);
-        if active.all(|port| port.queue.outstanding() == 0 && port.waiting.is_empty()) {
+        if self.ports.iter_active().all(Port::has_sent_all) {
             return (idle.as_micros() >= u128::from(spin_us)).then_some(SLEEP_MAX_MS);
         }
         // An interface that is down takes nothing, however often it is kicked: now and then will do.
@@ -656,25 +503,12 @@ impl Worker {
         let mailbox = &self.shared.mailboxes[self.id.index()];
         mailbox.stats.sleeps.add(1);
         self.shared.conntrack.rest(&self.tracker);
-        for id in &self.active {
-            // A port that cannot be listened to is still served by every waking, SLEEP_MAX_MS apart at the most.
-            let Some(place) = self.places[id.index()] else { continue };
-            self.ports[usize::from(place)].listen(&self.epoll);
+        // A port that cannot be listened to is still served by every waking, SLEEP_MAX_MS apart at the most.
+        self.ports.listen(&self.epoll);
+        if mailbox.may_sleep() {
+            // What a waiting fragment waits for may come to another worker, which wakes nobody.
+            self.wait(if self.fragments.waiting() > 0 { 1 } else { longest_ms });
         }
-        // What a waiting fragment waits for may come to another worker, which wakes nobody.
-        self.wait(if self.fragments.waiting() > 0 { 1 } else { longest_ms });
-        let mailbox = &self.shared.mailboxes[self.id.index()];
-        let mut count = [0; 8];
-        let _ = rustix::io::read(mailbox.wake.as_fd(), &mut count);
-    }
-}
-
-/// Lets every batch look at a port, from the next on.
-#[inline]
-fn activate(port: &mut Port, active: &mut Vec<PortId>) {
-    port.quiet = 0;
-    if !port.is_active {
-        port.is_active = true;
-        active.push(port.id);
+        self.shared.mailboxes[self.id.index()].awake();
     }
 }

@@ -144,7 +144,7 @@ impl Frame {
 
     /// Where a checksum has been left to be computed: start of the sum, and field from there.
     #[inline]
-    pub(super) fn checksum_left(&self) -> Option<(u16, u16)> {
+    pub(crate) fn checksum_left(&self) -> Option<(u16, u16)> {
         let field = if self.unfinished & 1 == 0 { UDP_FIELD } else { TCP_FIELD };
         (self.unfinished != 0).then_some((u16::from(self.unfinished & !1), field as u16))
     }

@@ -132,8 +132,9 @@ fn channels(socket: &OwnedFd, name: &str) -> Option<(u16, u16)> {
     // SAFETY: the array is the structure that the command fills: nine numbers of 32 bits.
     unsafe { ethtool(socket, name, words.as_mut_ptr().cast())? };
     let [.., rx, tx, _other, combined] = words;
-    let queues = |alone: u32| u16::try_from(alone + combined).unwrap_or(u16::MAX).max(1);
-    Some((queues(rx), queues(tx)))
+    let queues = |alone: u32| u16::try_from(alone.saturating_add(combined)).unwrap_or(u16::MAX);
+    // A driver that counts none of either does not count.
+    Some((queues(rx), queues(tx))).filter(|counts| *counts != (0, 0))
 }
 
 /// The driver's name by `ETHTOOL_GDRVINFO`.

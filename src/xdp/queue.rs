@@ -26,6 +26,8 @@ pub struct PortQueue {
     receiving: usize,
     outstanding: usize,
     refused: u64,
+    /// Whether it polls the driver before it looks at the rx ring.
+    polls: bool,
 }
 
 enum Rings {
@@ -118,7 +120,27 @@ impl PortQueue {
     }
 
     fn with(binder: &Binder, port: PortId, account: Account, rings: Rings) -> PortQueue {
-        PortQueue { port, umem: binder.region.id(), account, rings, receiving: 0, outstanding: 0, refused: 0 }
+        PortQueue {
+            port,
+            umem: binder.region.id(),
+            account,
+            rings,
+            receiving: 0,
+            outstanding: 0,
+            refused: 0,
+            polls: false,
+        }
+    }
+
+    /// Lets the worker poll the driver itself whenever it looks at the rx ring: a system call each time, but no interrupt, where the
+    /// driver's NAPI instance is put off (`napi_defer_hard_irqs`, `gro_flush_timeout`). On an error nothing is polled. A queue
+    /// in memory has no driver.
+    pub fn prefer_busy_poll(&mut self) -> std::io::Result<()> {
+        if let Rings::Socket(socket) = &self.rings {
+            socket.prefer_busy_poll()?;
+            self.polls = true;
+        }
+        Ok(())
     }
 
     /// The port that it is a queue of.
@@ -133,7 +155,12 @@ impl PortQueue {
         self.check(umem);
         let max = max.min(out.capacity() - out.len());
         let taken = match &mut self.rings {
-            Rings::Socket(socket) => socket.receive(umem, self.account, out, max),
+            Rings::Socket(socket) => {
+                if self.polls {
+                    socket.poll_driver();
+                }
+                socket.receive(umem, self.account, out, max)
+            }
             Rings::Memory(rings) => rings.receive(umem, self.account, out, max),
         };
         self.receiving -= taken.frames;

@@ -1,6 +1,8 @@
 //! One AF_XDP socket: the four rings of one queue of one interface.
 
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,7 +17,7 @@ use super::ledger::{Account, Way};
 use super::queue::{Kick, Statistics};
 use super::region::Region;
 use super::umem::Umem;
-use crate::limits::{BATCH_FRAMES_MAX, FRAME_BYTES, RING_SLOTS};
+use crate::limits::{BATCH_FRAMES_MAX, FRAME_BYTES, PORT_BURST_FRAMES_MAX, RING_SLOTS};
 
 /// `XDP_MAX_TX_SKB_BUDGET` of `linux/if_xdp.h` (Linux 6.17): most frames that one `sendto` transmits in copy mode.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
@@ -23,6 +25,9 @@ const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
 /// Options of a descriptor, of `linux/if_xdp.h`: the packet goes on in the next one; there is metadata before the packet.
 const XDP_PKT_CONTD: u32 = 1 << 0;
 const XDP_TX_METADATA: u32 = 1 << 1;
+/// Microseconds that a blocking call would poll the driver for (`SO_BUSY_POLL`). Ours never block, and poll once: any value but zero
+/// allows it. That of the kernel's example (`Documentation/networking/napi.rst`).
+const BUSY_POLL_US: libc::c_int = 20;
 
 /// A closed socket's queue is taken until a worker of the kernel has released it (`xp_put_pool` of
 /// `net/xdp/xsk_buff_pool.c`): so long an open waits for a queue that is taken, and so often it looks.
@@ -91,6 +96,46 @@ impl XskSocket {
         }
     }
 
+    /// Asks the kernel to let the worker poll the driver, and to leave the interrupts to that (`xsk_recvmsg` of
+    /// `net/xdp/xsk.c`, `busy_poll_stop` of `net/core/dev.c`; Linux 5.11). Needs the capability to administer the network.
+    pub(super) fn prefer_busy_poll(&self) -> io::Result<()> {
+        let options = [
+            (libc::SO_PREFER_BUSY_POLL, 1),
+            (libc::SO_BUSY_POLL, BUSY_POLL_US),
+            (libc::SO_BUSY_POLL_BUDGET, PORT_BURST_FRAMES_MAX as libc::c_int),
+        ];
+        options.into_iter().try_for_each(|(option, value)| {
+            // SAFETY: the descriptor is open, and each option's value is one `int`, which outlives the call.
+            let done = unsafe {
+                libc::setsockopt(
+                    self.fd().as_raw_fd(),
+                    libc::SOL_SOCKET,
+                    option,
+                    (&raw const value).cast(),
+                    size_of_val(&value) as libc::socklen_t,
+                )
+            };
+            if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        })
+    }
+
+    /// Lets the driver look at the rings: it receives, where busy polling is allowed, and takes note of the fill ring, where it
+    /// waits for that.
+    pub(super) fn poll_driver(&self) {
+        // SAFETY: the descriptor is open, and nothing is written where there is no buffer. Whatever the answer is, what has come
+        // stands in the rx ring.
+        unsafe {
+            libc::recvfrom(
+                self.fd().as_raw_fd(),
+                ptr::null_mut(),
+                0,
+                libc::MSG_DONTWAIT,
+                ptr::null_mut(),
+                ptr::null_mut(),
+            )
+        };
+    }
+
     pub(super) fn receive(
         &mut self,
         umem: &mut Umem,
@@ -155,6 +200,10 @@ impl XskSocket {
         // frames until the rx ring brings them back.
         let produced = unsafe { self.fill.produce(&umem.scratch[..count]) };
         assert!(produced == count, "the fill ring has fewer slots than it said");
+        // A driver that found the ring empty waits for a word, also when nothing is to be sent. In copy mode none does.
+        if self.fill.needs_wakeup() {
+            self.poll_driver();
+        }
         count
     }
 
@@ -195,10 +244,9 @@ impl XskSocket {
     }
 
     pub(super) fn kick(&mut self) -> Kick {
-        let fill = if self.fill.needs_wakeup() { self.fill.wakeup(self.rx.fd_mut(), 0) } else { Ok(()) };
         let sending = self.unsent() > 0 && self.tx.needs_wakeup();
         let sent = if sending { self.tx.wakeup() } else { Ok(()) };
-        match fill.and(sent) {
+        match sent {
             Err(error) => Kick::Refused(error.raw_os_error().unwrap_or(0)),
             Ok(()) if self.unsent() > 0 => Kick::Again,
             Ok(()) => Kick::Done,

@@ -1,7 +1,9 @@
 //! What the kernel's stacks exchange arrives, and is counted.
 
+use std::process::Command;
+
 use palisade::lab::traffic::{Server, Services, transfer};
-use palisade::lab::{GATEWAY_V4, GATEWAY_V6};
+use palisade::lab::{GATEWAY_V4, GATEWAY_V6, Lab, LabSpec, Pod};
 
 use crate::support::{
     PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_pings, assert_udp, eventually,
@@ -68,6 +70,68 @@ fn with_two_workers_flows_cross_between_queues_and_none_is_lost() {
     let flows = rig.switch.client().flows(1000, None).unwrap();
     let answered = flows.iter().filter(|flow| flow.packets > 0 && flow.reply_packets > 0).count();
     assert!(answered >= 64, "each flow is one entry, with both directions: {answered}");
+}
+
+/// Gives a pod's interface so many queues, at both ends; the pod's first, which must not send by more than the other receives by.
+fn set_queues(pod: &Pod, queues: u16) {
+    let command = |interface: &str| {
+        let mut command = Command::new("ethtool");
+        command.args(["-L", interface, "rx", &queues.to_string(), "tx", &queues.to_string()]);
+        command
+    };
+    assert!(pod.output(&mut command("eth0")).unwrap().status.success());
+    assert!(command(&pod.plan().host_interface).status().unwrap().success());
+}
+
+#[test]
+fn a_port_with_one_queue_serves_two_workers_and_says_what_that_costs() {
+    let Some(_alone) = alone() else { return };
+    let mut lab = Lab::up(&LabSpec { workers: 2, ..LabSpec::of(&["client", "server"]).unwrap() }).unwrap();
+    set_queues(&lab.pod("server").unwrap(), 1);
+    let switch = Rig::start(&mut lab, "");
+    let rig = Rig { switch, lab };
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let ports = rig.switch.client().ports().unwrap();
+    let report = |pod: &Pod| {
+        let port = ports.iter().find(|port| port.name == pod.plan().host_interface);
+        port.expect("a port of the lab").report.clone()
+    };
+    assert_eq!((report(&client).queues, report(&server).queues), (2, 1));
+    assert!(report(&client).warnings.is_empty(), "{:?}", report(&client).warnings);
+    let warnings = report(&server).warnings;
+    assert!(
+        warnings.len() == 1 && warnings[0].contains("2 workers") && warnings[0].contains("numrxqueues 2")
+    );
+
+    let _server = Server::start(&server, &[PORT], Services::Both).unwrap();
+    let _client = Server::start(&client, &[PORT], Services::Both).unwrap();
+    std::thread::scope(|scope| {
+        for (from, to) in [(&client, &server), (&server, &client)].repeat(4) {
+            scope.spawn(move || {
+                for address in to.addresses() {
+                    for _ in 0..4 {
+                        transfer(from, address, PORT, MEGABYTE / 2, PATIENCE).unwrap();
+                        assert_udp(from, address);
+                    }
+                }
+            });
+        }
+    });
+    let counters = rig.counters();
+    assert_accounted(&counters);
+    for (number, worker) in &counters.workers {
+        assert!(worker.received > 100, "worker {number} had nothing to do: {worker:?}");
+    }
+    let [from, to] = [&client, &server].map(|pod| &counters.ports[&pod.plan().host_interface]);
+    // The switch's own questions and answers leave by the ports as well.
+    assert!(to.transmitted >= from.forwarded && from.transmitted >= to.forwarded, "{from:?} {to:?}");
+    assert!(from.drops.keys().chain(to.drops.keys()).all(|reason| reason == "tx-full"), "{:?}", rig.drops());
+    for pod in [&client, &server] {
+        rig.switch.detach(pod).unwrap();
+    }
+    eventually("every frame is free when every port is closed", || {
+        rig.counters().workers.values().all(|worker| worker.frames == worker.frames_free)
+    });
 }
 
 #[test]

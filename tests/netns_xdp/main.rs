@@ -7,7 +7,7 @@ mod uplink;
 mod wire;
 
 use std::io::{BufRead, BufReader};
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{Xdp, XdpFlags};
 use palisade::ids::PortId;
-use palisade::limits::MTU_MAX;
+use palisade::limits::{BATCH_FRAMES_MAX, MTU_MAX};
 use palisade::xdp::{Interface, PortQueue, Program, Umem, XdpError};
 
 use namespace::{Pod, in_namespace, output, run};
 use packets::{RawSocket, datagram, frame};
-use wire::{Wire, attach, open};
+use wire::{End, Wire, attach, open};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_millis(300);
@@ -70,6 +70,72 @@ fn frames_cross_two_ports_that_share_one_umem_in_both_directions_and_intact() {
         assert!(wire.ends.iter().all(|end| !end.queue.zero_copy()));
         assert!(wire.ends.iter().all(|end| end.queue.statistics().refused == 0));
         assert_eq!(wire.accounted(), wire.umem.frames_total());
+    });
+}
+
+#[test]
+fn busy_polling_is_set_and_frames_cross_with_it() {
+    in_namespace(|| {
+        let (a, b) = (Pod::new("sw0", 1, 1), Pod::new("sw1", 2, 1));
+        let ((left, _), (right, _)) = (attach(a.host, 1), attach(b.host, 1));
+        let mut wire = Wire::between([&left, &right], 0, 4096);
+        wire.poll_busily();
+        let option = |end: &End, option| {
+            let (mut value, mut bytes) = (0i32, size_of::<i32>() as u32);
+            let fd = end.queue.fd().unwrap().as_raw_fd();
+            let value_at = (&raw mut value).cast();
+            // SAFETY: the descriptor is open, and the value is one `int`, as its size says.
+            let done = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, value_at, &raw mut bytes) };
+            assert_eq!(done, 0);
+            value
+        };
+        for end in &wire.ends {
+            assert_eq!(option(end, libc::SO_PREFER_BUSY_POLL), 1);
+            assert!(option(end, libc::SO_BUSY_POLL) > 0);
+        }
+        let frames: Vec<_> = (0..200).map(|number| frame(number, 60 + 7 * number as usize)).collect();
+        expect_across(&mut wire, &a, &b, &frames);
+        expect_across(&mut wire, &b, &a, &frames);
+        assert_eq!(wire.accounted(), wire.umem.frames_total());
+    });
+}
+
+#[test]
+fn a_port_that_only_receives_goes_on_after_its_fill_ring_was_empty() {
+    in_namespace(|| {
+        let a = Pod::new("sw0", 1, 1);
+        let (program, _) = attach(a.host, 1);
+        let (mut umem, mut free) = Umem::new(512, false).unwrap();
+        let mut queue = open(&umem, &program, 0, 0);
+        let send = |numbers: std::ops::Range<u32>| {
+            let sender = a.enter(move || {
+                let socket = RawSocket::open("eth0", PATIENCE);
+                numbers.for_each(|number| assert!(socket.send(&frame(number, 60))));
+            });
+            sender.join().unwrap();
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while queue.statistics().fill_ring_empty + queue.statistics().rx_dropped < 3 {
+            assert!(
+                Instant::now() < deadline,
+                "frames without a place are not counted: {:?}",
+                queue.statistics()
+            );
+            send(0..3);
+        }
+        // Nothing is ever sent by it, so nothing kicks it.
+        let mut batch = Vec::with_capacity(BATCH_FRAMES_MAX);
+        for _ in 0..3 {
+            queue.refill(&mut umem, &mut free, 8);
+            send(0..8);
+            let deadline = Instant::now() + PATIENCE;
+            while batch.len() < 8 {
+                assert!(Instant::now() < deadline, "{} frames have come", batch.len());
+                queue.receive(&mut umem, &mut batch, BATCH_FRAMES_MAX);
+            }
+            free.append(&mut batch);
+            send(0..2);
+        }
     });
 }
 

@@ -41,6 +41,11 @@ impl Wire {
         Wire { umem, free, ends, forwarded: 0 }
     }
 
+    /// Polls the drivers before each look at the rx rings.
+    pub(crate) fn poll_busily(&mut self) {
+        self.ends.iter_mut().for_each(|end| end.queue.prefer_busy_poll().unwrap());
+    }
+
     /// One turn: completions, fill rings, received frames to the other end, kicks. Returns how many frames it moved.
     pub(crate) fn turn(&mut self) -> usize {
         let level = (self.umem.frames_total() / 4).min(RING_SLOTS);

@@ -3,7 +3,7 @@
 //!
 //! `random` runs random packets, policies, pods and waits through the switch and through a naive model, and compares
 //! everything that comes out; `claims` says the rules one by one; `tight` is about frames and bounds, `jumbo` about packets
-//! longer than a frame of memory.
+//! longer than a frame of memory, `handover` about ports with fewer queues than workers.
 
 #[path = "../frames/mod.rs"]
 mod frames;
@@ -13,6 +13,7 @@ mod policy;
 mod rig;
 
 mod claims;
+mod handover;
 mod jumbo;
 mod random;
 mod tight;

@@ -208,9 +208,13 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(workers: usize) -> Pair {
+    fn new(workers: usize, queues: [usize; PODS]) -> Pair {
         let setting = Setting::open();
-        Pair { rig: Rig::new(workers, &setting), model: Model::new(setting), attached: PODS as u32 }
+        Pair {
+            rig: Rig::new_with_queues(workers, &setting, queues),
+            model: Model::new(setting),
+            attached: PODS as u32,
+        }
     }
 
     fn step(&mut self, step: &Step) {
@@ -376,10 +380,11 @@ proptest! {
 
     #[test]
     fn the_switch_does_what_the_model_says(
-        workers in 1..3usize,
+        workers in 1..4usize,
+        queues in prop::array::uniform3(1..4usize),
         steps in prop::collection::vec(step(), 1..80),
     ) {
-        let mut pair = Pair::new(workers);
+        let mut pair = Pair::new(workers, queues);
         for step in &steps {
             pair.step(step);
         }

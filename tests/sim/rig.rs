@@ -159,6 +159,18 @@ pub(crate) struct Rig {
     pub(crate) sim: Simulation,
     pub(crate) ports: Vec<SimulatedPort>,
     pub(crate) workers: usize,
+    /// Whether a port has fewer queues than there are workers.
+    hands_over: bool,
+}
+
+fn settings(workers: usize, conntrack: ConntrackSettings) -> Settings {
+    Settings {
+        cores: vec![0; workers],
+        frames_per_worker: 1024,
+        huge_pages: false,
+        conntrack,
+        ..Settings::default()
+    }
 }
 
 impl Rig {
@@ -167,23 +179,31 @@ impl Rig {
         Rig::with(workers, ConntrackSettings { flows_max: 1024, ..ConntrackSettings::default() }, setting)
     }
 
+    /// The same, with so many queues of the pods' ports.
+    pub(crate) fn new_with_queues(workers: usize, setting: &Setting, queues: [usize; PODS]) -> Rig {
+        let conntrack = ConntrackSettings { flows_max: 1024, ..ConntrackSettings::default() };
+        Rig::with_queues(&settings(workers, conntrack), setting, queues)
+    }
+
     pub(crate) fn with(workers: usize, conntrack: ConntrackSettings, setting: &Setting) -> Rig {
-        let settings = Settings {
-            cores: vec![0; workers],
-            frames_per_worker: 1024,
-            huge_pages: false,
-            conntrack,
-            ..Settings::default()
-        };
-        Rig::with_settings(&settings, setting)
+        Rig::with_settings(&settings(workers, conntrack), setting)
     }
 
     pub(crate) fn with_settings(settings: &Settings, setting: &Setting) -> Rig {
-        Rig::with_mtus(settings, setting, MTU)
+        Rig::with_queues(settings, setting, [settings.cores.len(); PODS])
     }
 
     /// A switch with this MTU at all ports but that of the last pod.
     pub(crate) fn with_mtus(settings: &Settings, setting: &Setting, mtu: u16) -> Rig {
+        Rig::open(settings, setting, mtu, [settings.cores.len(); PODS])
+    }
+
+    /// With so many queues of the pods' ports, or as many as there are workers; the other ports have those.
+    pub(crate) fn with_queues(settings: &Settings, setting: &Setting, queues: [usize; PODS]) -> Rig {
+        Rig::open(settings, setting, MTU, queues)
+    }
+
+    fn open(settings: &Settings, setting: &Setting, mtu: u16, queues: [usize; PODS]) -> Rig {
         let workers = settings.cores.len();
         let mut sim = Simulation::new(settings).unwrap();
         let mut ports = Vec::new();
@@ -197,12 +217,14 @@ impl Rig {
             let port = if kind == PortKind::Uplink {
                 sim.open_uplink(palisade::net::mac::Mac(switch_mac(UPLINK)), vlan, mtu)
             } else {
-                sim.open_port(kind, vlan, mtu)
+                let queues = queues.get(port).map_or(workers, |queues| workers.min(*queues));
+                sim.open_port_with(kind, vlan, mtu, queues)
             };
             ports.push(port.unwrap());
         }
         sim.publish(setting.world());
-        let mut rig = Rig { sim, ports, workers };
+        let hands_over = queues.iter().any(|queues| *queues < workers);
+        let mut rig = Rig { sim, ports, workers, hands_over };
         rig.sim.step();
         rig.collect();
         rig.know_router(true);
@@ -226,21 +248,24 @@ impl Rig {
         self.send_on(0, port, &[addressed(port, spec).bytes()])
     }
 
-    /// Lets frames come in on a worker's queue of a port, in one batch.
+    /// Lets frames come in on a worker's queue of a port, in one batch; if it has none, on that of another one.
     pub(crate) fn send_on(
         &mut self,
         worker: usize,
         port: PortId,
         frames: &[Vec<u8>],
     ) -> Vec<(PortId, Vec<u8>)> {
+        let peers = &self.ports[port.index()].peers;
+        let worker = worker % peers.len();
         for frame in frames {
-            assert!(
-                self.ports[port.index()].peers[worker].inject(frame),
-                "a frame is lost before the switch"
-            );
+            assert!(peers[worker].inject(frame), "a frame is lost before the switch");
         }
         self.sim.step_worker(worker);
         self.check();
+        if self.hands_over {
+            self.sim.step();
+            self.check();
+        }
         self.collect()
     }
 

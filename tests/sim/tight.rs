@@ -147,17 +147,19 @@ proptest! {
     /// Whatever bytes come in, at whatever pace they are taken away: one verdict each, and every frame is somewhere.
     #[test]
     fn any_bytes_at_any_pace_keep_the_books_in_order(
-        workers in 1..3usize,
+        workers in 1..4usize,
+        queues in prop::array::uniform3(1..4usize),
         batches in prop::collection::vec(
             (0..PORTS, 0..2usize, prop::collection::vec(any_frame(), 1..30), any::<bool>()),
             1..30,
         ),
         closes in prop::option::of(0..PORTS),
     ) {
-        let mut rig = Rig::new(workers, &Setting::open());
+        let mut rig = Rig::new_with_queues(workers, &Setting::open(), queues);
         for (port, worker, frames, is_taken_away) in batches {
             for frame in frames {
-                rig.ports[port].peers[worker % workers].inject(&frame);
+                let peers = &rig.ports[port].peers;
+                peers[worker % peers.len()].inject(&frame);
             }
             rig.sim.step();
             rig.check();
