@@ -100,7 +100,7 @@ fn requests_are_obeyed_or_refused() {
     let taken = [(); 4].map(|()| Taken::default());
     let obeyed = |request: usize, is_ok: bool| {
         if is_ok {
-            taken[request].one()
+            taken[request].one();
         }
     };
     bolero::check!().with_iterations(1_000).with_type::<Vec<Edit>>().for_each(|edits| {

@@ -41,7 +41,9 @@ fn every_frame_has_one_verdict_and_none_is_lost_whatever_is_in_it() {
                     let frames: Vec<_> = edits.iter().map(|edit| edit.of(&frames)).collect();
                     send(&mut rig, *worker, *port, &frames);
                 }
-                Step::Noise { worker, port, bytes } => send(&mut rig, *worker, *port, &[bytes.clone()]),
+                Step::Noise { worker, port, bytes } => {
+                    send(&mut rig, *worker, *port, std::slice::from_ref(bytes))
+                }
                 Step::Wait(seconds) => rig.wait(Duration::from_secs(2 + u64::from(*seconds))),
             }
         }
