@@ -42,7 +42,7 @@ fn every_frame_has_one_verdict_and_none_is_lost_whatever_is_in_it() {
                     send(&mut rig, *worker, *port, &frames);
                 }
                 Step::Noise { worker, port, bytes } => {
-                    send(&mut rig, *worker, *port, std::slice::from_ref(bytes))
+                    send(&mut rig, *worker, *port, std::slice::from_ref(bytes));
                 }
                 Step::Wait(seconds) => rig.wait(Duration::from_secs(2 + u64::from(*seconds))),
             }
