@@ -47,8 +47,8 @@ impl Recording {
         Recording::read(&file).map_err(wrong)
     }
 
-    /// Reads a file's bytes.
-    fn read(file: &[u8]) -> Result<Recording, String> {
+    /// Reads a file's bytes; or says what is wrong with them.
+    pub fn read(file: &[u8]) -> Result<Recording, String> {
         let header: &[u8; HEADER_BYTES] =
             file.first_chunk().ok_or("the file is shorter than the header of a recording")?;
         let format = Format::of(header)?;
