@@ -4,16 +4,18 @@ CARGO     ?= cargo
 PACKAGES  := libelf-dev clang m4 make gcc pkg-config zlib1g-dev iproute2
 # What the tests run besides: they listen with tcpdump where the host's stack would hear a leaked frame, and ping without fragments.
 TESTERS   := tcpdump iputils-ping
+# What the end-to-end benchmark compares with. The rig runs what it needs of them in namespaces of its own.
+PEERS     := nftables iptables ipset openvswitch-switch dpdk dpdk-dev librte-net-af-xdp23 iperf3 ethtool
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Runs test programs as root while cargo runs as the user.
 AS_ROOT   := $(if $(SUDO),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="sudo -E")
 BINARY    := target/release/palisade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup cargo build demo test lint bench bench-pipeline clean
+.PHONY: help setup setup-peers cargo build demo test lint bench bench-pipeline bench-e2e bench-smoke bench-report clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: cargo ## Install what apt must provide (as root, or with sudo)
 	@missing=$$(for p in $(PACKAGES); do \
@@ -44,7 +46,22 @@ lint: setup ## Formatting, clippy, and the licences and sources of dependencies
 	else echo "cargo-deny is not installed: dependencies' licences were not checked (cargo install cargo-deny)"; fi
 
 bench: setup ## Run the benchmarks (in memory, no privilege); JSON lines on standard output
-	$(CARGO) bench --locked
+	$(CARGO) bench --locked --bench compile --bench pipeline --bench tables
+
+setup-peers: ## Install what the end-to-end benchmark compares with
+	@had=$$(dpkg-query -W -f='$${db:Status-Status}' openvswitch-switch 2>/dev/null); \
+	$(MAKE) --no-print-directory setup PACKAGES="$(PACKAGES) $(PEERS)"; \
+	[ "$$had" = installed ] || $(SUDO) service openvswitch-switch stop >/dev/null 2>&1 || true
+
+bench-e2e: setup-peers ## Measure the switch beside its peers with real packets, as root; tables, and bench/results/e2e.jsonl
+	$(AS_ROOT) $(CARGO) bench --locked --bench e2e -- $(E2E)
+
+bench-smoke: setup ## A second of each benchmark; peers that are not installed are reported as such
+	$(CARGO) bench --locked --bench pipeline -- --smoke > /dev/null
+	$(AS_ROOT) $(CARGO) bench --locked --bench e2e -- --smoke
+
+bench-report: ## Draw bench/results/*.jsonl: docs/performance/*.svg, and one page, bench/results/report.html
+	$(CARGO) bench --locked --profile dev --bench report
 
 bench-pipeline: setup ## Measure the packet path (in memory, no privilege): a table, and bench/results/pipeline.jsonl
 	@mkdir -p bench/results

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, process};
 
-const SOURCES: &[&str] = &["port"];
+const SOURCES: &[&str] = &["count", "port", "uplink"];
 const HOW_TO_INSTALL: &str = "sudo apt-get install clang linux-libc-dev   (or `make setup`)";
 
 fn main() {

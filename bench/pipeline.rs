@@ -5,7 +5,8 @@
 //! in turn, again and again; the median over these rounds of their median batch is given, in the tables the least besides.
 //! What a worker does once a millisecond (ageing) is not in the median batch: the table of stages has its mean.
 //! `tsc_cycles_per_packet` is time in ticks of the time-stamp counter, which runs at a constant rate, not at that of the
-//! core. `--smoke` takes about a second; a word runs only the cases that contain it.
+//! core. `--smoke` takes about a second; `--flows-max=N`, `--rules-max=N` and `--rounds=N` choose; a word runs only the cases
+//! that contain it.
 
 mod common;
 mod pipeline_parts;
@@ -13,10 +14,10 @@ mod pipeline_parts;
 use std::collections::BTreeMap;
 
 use common::tsc_ghz;
-use pipeline_parts::conntrack;
 use pipeline_parts::report::{Report, median};
 use pipeline_parts::rig::{Rig, Tables};
 use pipeline_parts::traffic::{Case, Order, Traffic};
+use pipeline_parts::{conntrack, pair};
 
 /// What one of the cases needs to run.
 struct Measured {
@@ -37,14 +38,21 @@ struct Run {
 }
 
 fn main() {
-    let smoke = std::env::args().any(|argument| argument == "--smoke");
-    let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
-    let (rounds, flows_max, rules_max) =
-        if smoke { (3, 10_000, 1_000) } else { (31, usize::MAX, usize::MAX) };
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let smoke = arguments.iter().any(|argument| argument == "--smoke");
+    let only = arguments.iter().find(|argument| !argument.starts_with('-')).cloned();
+    let option = |name: &str| arguments.iter().find_map(|argument| argument.strip_prefix(name)?.parse().ok());
+    let (rounds, most) = if smoke { (3, [10_000, 1_000]) } else { (31, [usize::MAX; 2]) };
+    let rounds = option("--rounds=").unwrap_or(rounds);
+    let flows_max = option("--flows-max=").unwrap_or(most[0]);
+    let rules_max = option("--rules-max=").unwrap_or(most[1]);
     let report = Report::new(tsc_ghz());
     let mut run = Run { rounds, flows_max, rules_max, only, report, tables: BTreeMap::new() };
     for group in groups() {
         run.group(&group);
+    }
+    if run.wanted("workers") {
+        run.pairs();
     }
     if run.wanted("conntrack") {
         for flows in [10_000, 1_000_000].into_iter().filter(|&flows| flows <= run.flows_max) {
@@ -58,7 +66,14 @@ fn main() {
 fn groups() -> Vec<Vec<Case>> {
     const RULES: [usize; 5] = [1, 50, 1_000, 10_000, 100_000];
     let orders = |case: Case| [Order::Sequence, Order::Random].map(|order| Case { order, ..case });
-    let case = Case { name: "established", family: 4, rules: 10_000, flows: 10_000, order: Order::Random };
+    let case = Case {
+        name: "established",
+        family: 4,
+        rules: 10_000,
+        flows: 10_000,
+        order: Order::Random,
+        workers: 1,
+    };
     let established = |family| [100, 10_000, 100_000, 1_000_000].map(|flows| Case { family, flows, ..case });
     let by_rules = |name, flows| RULES.map(|rules| Case { name, rules, flows, ..case });
     let families = |name, flows| [4, 6].map(|family| Case { name, family, flows, ..case });
@@ -70,12 +85,24 @@ fn groups() -> Vec<Vec<Case>> {
         families("new-flow", 10_000).into_iter().chain(families("new-flow", 1_000_000)).collect(),
         by_rules("denied", 10_000).into_iter().chain([Case { name: "denied", family: 6, ..case }]).collect(),
         families("mixed", 100_000).into(),
+        families("fragments", 10_000).into(),
     ]
 }
 
 impl Run {
     fn wanted(&self, name: &str) -> bool {
         self.only.as_deref().is_none_or(|only| name.contains(only))
+    }
+
+    /// Measures one worker and two.
+    fn pairs(&mut self) {
+        let rules = self.rules_max.min(10_000);
+        let tables = self.tables.entry(rules).or_insert_with(|| Tables::new(rules));
+        for flows in [10_000, 1_000_000].into_iter().filter(|&flows| flows <= self.flows_max) {
+            let case =
+                Case { name: "established", family: 4, rules, flows, order: Order::Random, workers: 1 };
+            pair::compare(case, tables, self.rounds, &self.report);
+        }
     }
 
     /// Measures the cases of a group in turn.

@@ -9,7 +9,7 @@
 //! `receive -> parse -> guard -> track -> translate -> classify -> admit -> route -> rewrite -> count -> transmit`
 //!
 //! Modules in reading order: the vocabulary ([`ids`], [`limits`], [`net`]), the contract ([`tables`]), the two stories,
-//! then what drives them: [`control`], [`agent`], [`config`], [`lab`], [`cli`].
+//! then what drives them: [`control`], [`agent`], [`config`], [`lab`], [`cli`]. [`pktgen`] measures it all.
 
 #![deny(unsafe_code)]
 
@@ -25,6 +25,8 @@ pub mod mem;
 pub mod xdp;
 
 pub mod dataplane;
+
+pub mod pktgen;
 
 pub mod agent;
 pub mod cli;

@@ -21,13 +21,25 @@ pub const PACKET_BYTES_MAX: usize = u16::MAX as usize;
 pub const CHAIN_FRAMES_MAX: usize = 18;
 /// Largest MTU of a port: the largest frame less an Ethernet header with one 802.1Q tag.
 pub const MTU_MAX: usize = PACKET_BYTES_MAX - 18;
-/// Largest MTU of a port where each packet must lie in one UMEM frame: what is left of that, less what the kernel's driver
-/// of veth needs behind the packet (`struct skb_shared_info`, 320 bytes), and the same headers.
-pub const MTU_OF_ONE_FRAME_MAX: usize = FRAME_BYTES - XDP_HEADROOM_BYTES - 320 - 18;
+/// Largest Ethernet frame in one UMEM frame: what is left of that, less what the kernel's driver of veth needs behind the
+/// packet (`struct skb_shared_info`, 320 bytes).
+pub const ONE_FRAME_BYTES_MAX: usize = FRAME_BYTES - XDP_HEADROOM_BYTES - 320;
+/// Largest MTU of a port where each packet must lie in one UMEM frame: less the same headers.
+pub const MTU_OF_ONE_FRAME_MAX: usize = ONE_FRAME_BYTES_MAX - 18;
 /// Slots of each ring (rx, tx, fill, completion) of a port's queue.
 pub const RING_SLOTS: usize = 2048;
 /// Addresses of one pod.
 pub const POD_ADDRESSES_MAX: usize = 8;
+/// Prefixes of one address family that an uplink takes from the kernel: those of all pods, the configured ones, and
+/// addresses of an earlier run whose pods have not come back, which take half of the places at most.
+pub const UPLINK_PREFIXES_MAX: usize = 1 << 15;
+/// Prefixes that are configured as the node's pods' own.
+pub const POD_PREFIXES_MAX: usize = 64;
+/// Neighbours on uplinks whose Ethernet addresses workers can look up: more than Linux keeps by default
+/// (`net.ipv4.neigh.default.gc_thresh3`, 1,024 for each family).
+pub const NEIGHBORS_MAX: usize = 1 << 13;
+/// Neighbours that workers want resolved, waiting for the kernel to be asked.
+pub const NEIGHBOR_QUESTIONS_MAX: usize = 256;
 /// Rules (origins of decisions) in one set of tables.
 pub const RULES_MAX: usize = 1 << 24;
 /// Ended flows that one worker keeps until no other worker can hold their slots. When there are more, the flows that
@@ -74,6 +86,8 @@ const _: () = assert!(RING_SLOTS.is_power_of_two() && RING_SLOTS >= 2 * BATCH_FR
 const _: () = assert!(FRAGMENTS_WAITING_MAX <= BATCH_FRAMES_MAX, "a batch takes all that waits");
 const _: () =
     assert!((DATAGRAMS_MAX / FRAGMENT_WAYS).is_power_of_two() && FIRSTS_SHARED_MAX.is_power_of_two());
+const _: () = assert!(PORTS_MAX * POD_ADDRESSES_MAX + POD_PREFIXES_MAX <= UPLINK_PREFIXES_MAX / 2);
+const _: () = assert!(NEIGHBORS_MAX.is_power_of_two());
 const _: () = assert!(PORTS_MAX <= u16::MAX as usize);
 const _: () = assert!(WORKERS_MAX <= u16::MAX as usize);
 const _: () = assert!(RULES_MAX <= 1 << 31, "a decision keeps its verdict in the top bit of a rule id");

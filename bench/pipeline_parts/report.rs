@@ -41,23 +41,28 @@ impl Report {
         bytes: f64,
         stages: Vec<(&'static str, f64)>,
     ) {
-        let Case { name, family, rules, flows, order } = case;
+        let Case { name, family, rules, flows, order, workers } = case;
         let order = if *order == Order::Sequence { "sequence" } else { "random" };
         let (cycles, mpps) = (ns * self.tsc_ghz, 1e3 / ns);
         let facts = format!(
-            r#""case":"{name}","family":{family},"rules":{rules},"flows":{flows},"order":"{order}","workers":1,"frame_bytes":{}"#,
+            r#""case":"{name}","family":{family},"rules":{rules},"flows":{flows},"order":"{order}","workers":{workers},"frame_bytes":{}"#,
             case.frame_bytes()
         );
         println!(
             r#"{{"bench":"pipeline",{facts},"tsc_cycles_per_packet":{cycles:.1},"ns_per_packet":{ns:.2},"mpps":{mpps:.2},"bytes_per_flow":{bytes:.1}}}"#
         );
         let of_stages: Vec<String> =
-            stages.iter().map(|(stage, ns)| format!(r#""{stage}":{:.1}"#, ns * self.tsc_ghz)).collect();
-        println!(r#"{{"bench":"pipeline-stages",{facts},{}}}"#, of_stages.join(","));
-        let head =
-            [(*name).into(), family.to_string(), rules.to_string(), flows.to_string(), order.to_owned()];
+            stages.iter().map(|(stage, ns)| format!(r#","{stage}":{:.1}"#, ns * self.tsc_ghz)).collect();
+        if !stages.is_empty() {
+            println!(r#"{{"bench":"pipeline-stages",{facts}{}}}"#, of_stages.concat());
+        }
+        let name = if *workers == 1 { (*name).into() } else { format!("{name}, {workers} workers") };
+        let head = [name, family.to_string(), rules.to_string(), flows.to_string(), order.to_owned()];
         let numbers = [cycles, least * self.tsc_ghz, ns, mpps].map(|number| format!("{number:.1}"));
         self.cases.borrow_mut().push(head.iter().cloned().chain(numbers).collect());
+        if stages.is_empty() {
+            return;
+        }
         let of_stages = stages.iter().map(|(_, ns)| format!("{:.1}", ns * self.tsc_ghz));
         self.stages.borrow_mut().push(head.into_iter().chain(of_stages).collect());
         *self.names.borrow_mut() = stages.into_iter().map(|(stage, _)| stage).collect();
@@ -78,7 +83,7 @@ impl Report {
         eprintln!("\nTime-stamp counter: {:.3} GHz. Cycles are its ticks per packet.", self.tsc_ghz);
         let head = ["case", "IP", "rules", "flows", "order"];
         let columns = head.into_iter().chain(["cycles", "least", "ns", "Mpps"]).collect();
-        print("Whole path, one worker", columns, &self.cases.borrow());
+        print("Whole path", columns, &self.cases.borrow());
         let columns = head.into_iter().chain(self.names.borrow().iter().copied()).collect();
         print("Cycles by stage", columns, &self.stages.borrow());
         print("Look-ups alone", vec!["case", "flows", "system", "cycles", "ns"], &self.others.borrow());

@@ -28,7 +28,7 @@ const SEED: u64 = 0x9a11_5ade;
 
 /// Rules, as a document and compiled.
 pub(crate) struct Tables {
-    document: Arc<RuleTables>,
+    pub(crate) document: Arc<RuleTables>,
     /// What the traffic's flows are asked of beforehand.
     pub(crate) classifier: Classifier,
 }
@@ -43,18 +43,26 @@ impl Tables {
 
 /// The switch, and the other ends of its ports.
 pub(crate) struct Rig {
-    simulation: Simulation,
-    ports: Vec<SimulatedPort>,
+    pub(crate) simulation: Simulation,
+    pub(crate) ports: Vec<SimulatedPort>,
+    /// What was published.
+    pub(crate) world: World,
     slots: usize,
 }
 
 impl Rig {
     /// A switch with room for half as many flows again as there are at first, and for those that a case opens.
     pub(crate) fn new(tables: &Tables, flows: usize) -> Rig {
+        Rig::with_workers(tables, flows, 1)
+    }
+
+    /// [`Rig::new`] with this many workers.
+    pub(crate) fn with_workers(tables: &Tables, flows: usize, workers: usize) -> Rig {
         let slots = flows * 3 / 2 + OPENED_MAX;
         let conntrack =
             ConntrackSettings { flows_max: slots, pod_quota_percent: 100, ..ConntrackSettings::default() };
-        let settings = Settings { frames_per_worker: 4096, conntrack, ..Settings::default() };
+        let cores = (0..workers).collect();
+        let settings = Settings { cores, frames_per_worker: 4096, conntrack, ..Settings::default() };
         let mut simulation = Simulation::new(&settings).expect("memory for the switch");
         let open = |_| simulation.open_port(PortKind::Pod, None, 1500).expect("a port");
         let ports: Vec<SimulatedPort> = (0..PODS).map(open).collect();
@@ -65,13 +73,14 @@ impl Rig {
             addresses: vec![address(pod, 4), address(pod, 6)],
             mac: Some(mac(pod)),
         };
-        simulation.publish(World {
+        let world = World {
             tables: Some(tables.document.clone()),
             gateway: Gateway { mac: GATEWAY, ..Gateway::default() },
             pods: (0..PODS).map(attach).collect(),
             ..World::default()
-        });
-        let mut rig = Rig { simulation, ports, slots };
+        };
+        simulation.publish(world.clone());
+        let mut rig = Rig { simulation, ports, world, slots };
         rig.spread_frames();
         rig
     }
@@ -79,8 +88,8 @@ impl Rig {
     /// The first ports got more frames to receive into than the later ones: lets them use the surplus up.
     fn spread_frames(&mut self) {
         for _ in 0..RING_SLOTS / SPREAD {
-            for port in &self.ports {
-                (0..SPREAD).for_each(|_| _ = port.peers[0].inject(&[0; 64]));
+            for peer in self.ports.iter().flat_map(|port| &port.peers) {
+                (0..SPREAD).for_each(|_| _ = peer.inject(&[0; 64]));
             }
             while self.simulation.step() {}
         }

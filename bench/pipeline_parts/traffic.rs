@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use palisade::net::checksum::Sum;
 use palisade::net::flow::{FlowKey, Protocol};
 use palisade::net::mac::Mac;
 use palisade::net::{ethernet, ipv4, ipv6, tcp};
@@ -29,12 +30,13 @@ pub(crate) struct Case {
     pub(crate) rules: usize,
     pub(crate) flows: usize,
     pub(crate) order: Order,
+    pub(crate) workers: usize,
 }
 
 impl Case {
     /// Bytes of every frame: as few as hold the headers, and at least what Ethernet asks for.
     pub(crate) fn frame_bytes(&self) -> usize {
-        if self.name == "mixed" { 80 } else { 64 }
+        if matches!(self.name, "mixed" | "fragments") { 80 } else { 64 }
     }
 }
 
@@ -54,7 +56,18 @@ pub(crate) struct Packet {
     flow: Flow,
     reply: bool,
     flags: u8,
+    part: Option<Part>,
 }
+
+/// A fragment of a datagram of two.
+#[derive(Clone, Copy)]
+struct Part {
+    identification: u32,
+    is_first: bool,
+}
+
+/// Bytes of the first fragment behind its IP headers: a multiple of eight. The second has as many.
+const PART_BYTES: usize = 16;
 
 /// An endless sequence of packets.
 pub(crate) struct Traffic {
@@ -67,6 +80,7 @@ pub(crate) struct Traffic {
     /// Number of the next flow that nobody has opened.
     fresh: usize,
     kind: Kind,
+    answers: bool,
     at: usize,
 }
 
@@ -76,6 +90,7 @@ enum Kind {
     NewFlow,
     Denied,
     Mixed,
+    Fragments,
 }
 
 /// The address of a pod.
@@ -139,6 +154,7 @@ impl Traffic {
             "established" => Kind::Established,
             "new-flow" => Kind::NewFlow,
             "denied" => Kind::Denied,
+            "fragments" => Kind::Fragments,
             _ => Kind::Mixed,
         };
         let mut random = Random(SEED ^ 1);
@@ -147,7 +163,7 @@ impl Traffic {
             || (0..case.flows).map(|i| Flow::denied(i, case.family, tables, &mut random)).collect();
         let mut denied: Vec<Flow> = match kind {
             Kind::Denied | Kind::Mixed => denied(),
-            Kind::Established | Kind::NewFlow => Vec::new(),
+            Kind::Established | Kind::NewFlow | Kind::Fragments => Vec::new(),
         };
         if case.order == Order::Random {
             shuffle(&mut established);
@@ -179,8 +195,14 @@ impl Traffic {
             denied: Vec::new(),
             fresh: 0,
             kind: Kind::Established,
+            answers: false,
             at: 0,
         }
+    }
+
+    /// The packets of the other direction.
+    pub(crate) fn answering(self) -> Traffic {
+        Traffic { answers: true, ..self }
     }
 
     /// Batches of one round: new flows take a place in the table each, so there are fewer of them.
@@ -193,7 +215,7 @@ impl Traffic {
     pub(crate) fn opening(&self) -> [Vec<Packet>; 3] {
         let step = |reply, flags| {
             let of = self.established.iter().filter(move |flow| flags == 0 || flow.protocol == Protocol::TCP);
-            of.map(move |&flow| Packet { flow, reply, flags })
+            of.map(move |&flow| Packet { flow, reply, flags, part: None })
         };
         let udp = |reply| step(reply, 0).filter(|packet| packet.flow.protocol == Protocol::UDP);
         let (syn, syn_ack, ack) = (tcp::Flags::SYN, SYN_ACK, tcp::Flags::ACK);
@@ -218,15 +240,21 @@ impl Traffic {
             Kind::NewFlow => {
                 let flow = Flow::allowed(self.fresh, Protocol::UDP, &mut Random(SEED ^ at as u64));
                 self.fresh += 1;
-                (Packet { flow, reply: false, flags: 0 }, true)
+                (Packet { flow, reply: false, flags: 0, part: None }, true)
             }
             Kind::Denied => {
-                (Packet { flow: self.denied[at % self.denied.len()], reply: false, flags: 0 }, false)
+                let flow = self.denied[at % self.denied.len()];
+                (Packet { flow, reply: false, flags: 0, part: None }, false)
+            }
+            Kind::Fragments => {
+                let flow = self.established[at / 2 % self.established.len()];
+                let part = Part { identification: (at / 2) as u32, is_first: at.is_multiple_of(2) };
+                (Packet { flow, reply: false, flags: 0, part: Some(part) }, true)
             }
             Kind::Established | Kind::Mixed => {
                 let flow = self.established[at % self.established.len()];
-                let reply = self.kind == Kind::Mixed && at / 16 % 2 == 1;
-                (Packet { flow, reply, flags: tcp::Flags::ACK }, true)
+                let reply = self.answers || self.kind == Kind::Mixed && at / 16 % 2 == 1;
+                (Packet { flow, reply, flags: tcp::Flags::ACK, part: None }, true)
             }
         }
     }
@@ -281,6 +309,38 @@ impl Packet {
             segment[6..8].copy_from_slice(&[0x5a, 0x5a]);
         }
         frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
+        if let Some(part) = self.part {
+            part.write(family, &mut frame[ethernet::HEADER_BYTES..]);
+        }
+    }
+}
+
+impl Part {
+    /// Makes a fragment of a whole packet.
+    fn write(self, family: u8, packet: &mut [u8]) {
+        let datagram = ((2 * PART_BYTES) as u16).to_be_bytes();
+        if family == 4 {
+            let udp = ipv4::HEADER_BYTES;
+            packet[udp + 4..udp + 6].copy_from_slice(&datagram);
+            packet[2..4].copy_from_slice(&((ipv4::HEADER_BYTES + PART_BYTES) as u16).to_be_bytes());
+            packet[4..6].copy_from_slice(&(self.identification as u16).to_be_bytes());
+            let place: u16 = if self.is_first { 1 << 13 } else { PART_BYTES as u16 / 8 };
+            packet[6..8].copy_from_slice(&place.to_be_bytes());
+            packet[10..12].fill(0);
+            let checksum = Sum::default().add_bytes(&packet[..ipv4::HEADER_BYTES]).finish();
+            packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+        } else {
+            const FRAGMENT: u8 = 44;
+            let header = ipv6::HEADER_BYTES;
+            packet[header + 4..header + 6].copy_from_slice(&datagram);
+            packet.copy_within(header..header + PART_BYTES, header + 8);
+            packet[4..6].copy_from_slice(&((8 + PART_BYTES) as u16).to_be_bytes());
+            let next = std::mem::replace(&mut packet[6], FRAGMENT);
+            let place: u16 = if self.is_first { 1 } else { PART_BYTES as u16 };
+            packet[header..header + 2].copy_from_slice(&[next, 0]);
+            packet[header + 2..header + 4].copy_from_slice(&place.to_be_bytes());
+            packet[header + 4..header + 8].copy_from_slice(&self.identification.to_be_bytes());
+        }
     }
 }
 

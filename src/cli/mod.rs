@@ -16,6 +16,7 @@ mod lint;
 mod matrix;
 mod offline;
 mod output;
+mod pktgen;
 mod run;
 mod show;
 mod test;
@@ -67,6 +68,7 @@ enum Command {
     Lint(lint::LintArguments),
     Demo(demo::DemoArguments),
     Lab(lab::LabArguments),
+    Pktgen(Box<pktgen::PktgenArguments>),
 }
 
 /// Where the running switch is.
@@ -108,6 +110,7 @@ pub fn main() -> ExitCode {
         Command::Lint(arguments) => lint::lint(&arguments),
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Lab(arguments) => lab::lab(&arguments),
+        Command::Pktgen(arguments) => pktgen::pktgen(&arguments),
     };
     done.unwrap_or_else(|failure| failure.report())
 }

@@ -28,6 +28,8 @@ pub use values::Cores;
 pub struct Config {
     /// What becomes of the pods' interfaces after a clean stop.
     pub on_stop: OnStop,
+    /// Prefixes that only pods of this node have addresses of.
+    pub pod_prefixes: Vec<IpNet>,
     /// `[workers]`.
     pub workers: Workers,
     /// `[control]`.

@@ -9,6 +9,7 @@ use toml::Spanned;
 
 use super::{Config, PortConfig};
 use crate::control::{Refusal, check_pod, port_spec};
+use crate::limits::POD_PREFIXES_MAX;
 
 /// Why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
@@ -65,6 +66,10 @@ impl Config {
 
     /// What the types do not say. An error is the list, the index in it, and the rest of the sentence.
     fn check(&self) -> Result<(), (&'static str, usize, String)> {
+        if self.pod_prefixes.len() > POD_PREFIXES_MAX {
+            let what = format!(": there are at most {POD_PREFIXES_MAX} prefixes of pods");
+            return Err(("pod_prefixes", POD_PREFIXES_MAX, what));
+        }
         for (i, port) in self.ports.iter().enumerate() {
             if self.ports[..i].iter().any(|other| other.name == port.name) {
                 return Err(("ports", i, format!(".name: another port is named {:?} too", port.name)));
@@ -152,12 +157,18 @@ fn line_of_entry(text: &str, list: &str, index: usize) -> usize {
     #[derive(Deserialize)]
     struct Entries {
         #[serde(default)]
+        pod_prefixes: Vec<Spanned<IgnoredAny>>,
+        #[serde(default)]
         ports: Vec<Spanned<IgnoredAny>>,
         #[serde(default)]
         routes: Vec<Spanned<IgnoredAny>>,
     }
     let entries = toml::from_str::<Entries>(text).ok();
-    let entries = entries.map(|all| if list == "ports" { all.ports } else { all.routes });
+    let entries = entries.map(|all| match list {
+        "ports" => all.ports,
+        "routes" => all.routes,
+        _ => all.pod_prefixes,
+    });
     entries.and_then(|entries| Some(line_at(text, entries.get(index)?.span().start))).unwrap_or(1)
 }
 
@@ -288,6 +299,10 @@ mod tests {
                 format!("{port}addresses = [\"10.0.0.1\"]"),
                 ":1: ports[0].addresses: only a host port".to_owned(),
             ),
+            (
+                format!("\npod_prefixes = [{}]", vec!["\"10.0.0.0/24\""; 65].join(",")),
+                ":2: pod_prefixes[64]: there are at most 64".to_owned(),
+            ),
             (format!("{port}vlan = 4095"), ":1: ports[0].vlan: is 4095".to_owned()),
             (
                 format!("{port}{route}port = \"b\""),
@@ -302,7 +317,7 @@ mod tests {
 
     #[test]
     fn settings_follow_the_file() {
-        let text = "on_stop = \"detach\"\n[workers]\ncores = [0]\npolling = \"busy\"\n[policy]\nfail = \"open\"\n\
+        let text = "on_stop = \"detach\"\npod_prefixes = [\"10.244.1.7/24\"]\n[workers]\ncores = [0]\npolling = \"busy\"\n[policy]\nfail = \"open\"\n\
                     [conntrack.timeouts]\nother_s = 7";
         let config = Config::parse(text, Path::new("palisade.toml")).unwrap();
         let settings = config.dataplane_settings().unwrap();
@@ -310,6 +325,7 @@ mod tests {
         assert_eq!(settings.conntrack.timeouts.other, std::time::Duration::from_secs(7));
         let switch = config.switch_settings(settings.cores);
         assert!(switch.fail_open && switch.detach);
+        assert_eq!(switch.pod_prefixes, ["10.244.1.0/24".parse().unwrap()]);
         assert_eq!(Config::default().dataplane_settings().unwrap().conntrack, ConntrackSettings::default());
     }
 }

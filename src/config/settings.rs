@@ -36,6 +36,7 @@ impl Config {
             gateway: Gateway { mac: self.gateway.mac, addresses: self.gateway.addresses.clone() },
             fail_open: self.policy.fail == Fail::Open,
             detach: self.on_stop == OnStop::Detach,
+            pod_prefixes: self.pod_prefixes.iter().map(ipnet::IpNet::trunc).collect(),
             routes: self
                 .routes
                 .iter()

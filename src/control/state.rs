@@ -71,6 +71,7 @@ impl State {
             gateway: settings.gateway.clone(),
             pods: self.pods.iter().filter_map(attachment).collect(),
             node,
+            pod_prefixes: settings.pod_prefixes.clone(),
             routes: routes.collect(),
         }
     }

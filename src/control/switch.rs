@@ -14,7 +14,7 @@ use super::state::{Pod, Port, State};
 use super::{Engine, Refusal, requests};
 use crate::dataplane::{FlowInfo, Gateway, PortKind};
 use crate::ids::{AttachmentId, Generation};
-use crate::tables::{PodName, RuleTables, TablesError};
+use crate::tables::{PodName, References, RuleTables, TablesError};
 
 /// What holds for the life of a switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct SwitchSettings {
     pub fail_open: bool,
     /// Whether the interface of a removed port gets its traffic back. Off: its XDP program stays and drops everything.
     pub detach: bool,
+    /// Prefixes that only pods of this node have addresses of.
+    pub pod_prefixes: Vec<IpNet>,
     /// Routes.
     pub routes: Vec<PortRoute>,
 }
@@ -48,8 +50,16 @@ pub struct Switch {
     settings: SwitchSettings,
     started: Instant,
     state: ArcSwap<State>,
-    /// Held during a change: the last attachment number given.
-    change: Mutex<AttachmentId>,
+    change: Mutex<Change>,
+}
+
+/// What only changes need. Held during each.
+#[derive(Default)]
+struct Change {
+    /// The last attachment number given.
+    attachment: AttachmentId,
+    /// How often the entries of the loaded tables are named.
+    references: References,
 }
 
 impl Switch {
@@ -60,7 +70,7 @@ impl Switch {
             settings,
             started: Instant::now(),
             state: ArcSwap::default(),
-            change: Mutex::new(AttachmentId::NONE),
+            change: Mutex::default(),
         };
         switch.publish(State::default());
         switch
@@ -92,13 +102,16 @@ impl Switch {
     /// Loads full tables.
     pub fn put_tables(&self, tables: RuleTables) -> Result<Loaded, Refusal> {
         tables.check()?;
-        let _change = self.change();
+        let references = References::of(&tables);
+        let mut change = self.change();
+        change.references = references;
         Ok(self.load_tables(Some(tables)))
     }
 
-    /// Changes the loaded tables. The patch's base may be any generation since these tables were loaded.
+    /// Changes the loaded tables, at the cost of the change. The patch's base may be any generation since these tables were
+    /// loaded.
     pub fn patch_tables(&self, patch: &TablesPatch) -> Result<Loaded, Refusal> {
-        let _change = self.change();
+        let mut change = self.change();
         let state = self.state.load_full();
         let loaded = state.tables.as_ref().ok_or(Refusal::NoBase)?;
         if !(state.tables_since..=state.generation).contains(&patch.base) {
@@ -106,13 +119,14 @@ impl Switch {
         }
         let mut tables = RuleTables::clone(loaded);
         tables.apply(&patch.diff);
-        tables.check()?;
+        change.references.follow(loaded, &patch.diff, &tables)?;
         Ok(self.load_tables(Some(tables)))
     }
 
     /// Unloads the tables.
     pub fn delete_tables(&self) -> Loaded {
-        let _change = self.change();
+        let mut change = self.change();
+        change.references = References::default();
         self.load_tables(None)
     }
 
@@ -193,8 +207,8 @@ impl Switch {
             return Err(Refusal::PortHasPod { port: request.port.clone(), pod: pod.clone() });
         }
         next.check_addresses_free(&request.addresses, &self.settings)?;
-        let attachment = AttachmentId(change.0.checked_add(1).ok_or(Refusal::AttachmentsUsedUp)?);
-        *change = attachment;
+        let attachment = AttachmentId(change.attachment.0.checked_add(1).ok_or(Refusal::AttachmentsUsedUp)?);
+        change.attachment = attachment;
         let pod = Pod {
             attachment,
             port: request.port.clone(),
@@ -240,7 +254,7 @@ impl Switch {
         Ok(self.engine.flows(max, &mut { of_pod }))
     }
 
-    fn change(&self) -> MutexGuard<'_, AttachmentId> {
+    fn change(&self) -> MutexGuard<'_, Change> {
         // States are whole values: a panic during a change leaves the one before it.
         self.change.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -108,7 +108,7 @@ pub(crate) fn link_local(
 }
 
 /// Answers a packet to an address of the switch: an echo request. Whether the frame is an answer.
-pub(crate) fn echo(frame: &mut [u8], packet: &Packet, view: &View) -> bool {
+pub(crate) fn echo(frame: &mut [u8], packet: &Packet) -> bool {
     let (l3, l4, end) = (usize::from(packet.l3), usize::from(packet.l4), usize::from(packet.end));
     if !packet.whole {
         return false;
@@ -120,7 +120,7 @@ pub(crate) fn echo(frame: &mut [u8], packet: &Packet, view: &View) -> bool {
     };
     // The sum over a pseudo-header is the same with source and destination exchanged.
     icmp::change_kind(&mut frame[l4..], reply);
-    ethernet::set_addresses(frame, packet.src_mac(), view.mac);
+    ethernet::set_addresses(frame, packet.src_mac(), packet.dst_mac());
     if is_v4(packet.src) {
         // Options of the request (record route and the like) would speak of a way that the reply does not go.
         let payload_bytes = end - l3 - ipv4::HEADER_BYTES;
@@ -171,7 +171,7 @@ fn problem_v4(umem: &Umem, frame: &mut Frame, packet: &Packet, view: &View, prob
     let Some(gateway) = view.gateway_v4 else { return false };
     let header_bytes = ipv4::HEADER_BYTES + icmp::HEADER_BYTES;
     let quote_bytes = packet.ip_bytes().min(ERROR_BYTES_MAX_V4 - header_bytes);
-    let Some(l3) = wrap(umem, frame, packet, view, header_bytes, quote_bytes) else { return false };
+    let Some(l3) = wrap(umem, frame, packet, header_bytes, quote_bytes) else { return false };
     let (kind, code, mtu) = match problem {
         Problem::TimeExceeded => (icmp::v4::TIME_EXCEEDED, 0, 0),
         Problem::TooBig(mtu) => (icmp::v4::UNREACHABLE, icmp::v4::FRAGMENTATION_NEEDED, mtu),
@@ -189,7 +189,7 @@ fn problem_v4(umem: &Umem, frame: &mut Frame, packet: &Packet, view: &View, prob
 fn problem_v6(umem: &Umem, frame: &mut Frame, packet: &Packet, view: &View, problem: Problem) -> bool {
     let header_bytes = ipv6::HEADER_BYTES + icmp::HEADER_BYTES;
     let quote_bytes = packet.ip_bytes().min(ERROR_BYTES_MAX_V6 - header_bytes);
-    let Some(l3) = wrap(umem, frame, packet, view, header_bytes, quote_bytes) else { return false };
+    let Some(l3) = wrap(umem, frame, packet, header_bytes, quote_bytes) else { return false };
     let (kind, mtu) = match problem {
         Problem::TimeExceeded => (icmp::v6::TIME_EXCEEDED, 0),
         Problem::TooBig(mtu) => (icmp::v6::PACKET_TOO_BIG, mtu),
@@ -211,7 +211,6 @@ fn wrap(
     umem: &Umem,
     frame: &mut Frame,
     packet: &Packet,
-    view: &View,
     header_bytes: usize,
     quote_bytes: usize,
 ) -> Option<usize> {
@@ -221,7 +220,7 @@ fn wrap(
     frame.truncate(l3 + quote_bytes);
     frame.grow_head(l2_bytes + header_bytes - l3).ok()?;
     let ethertype = if is_v4(packet.src) { ethernet::IPV4 } else { ethernet::IPV6 };
-    write_ethernet(umem.data_mut(frame), packet.src_mac(), view.mac, packet.vlan, ethertype);
+    write_ethernet(umem.data_mut(frame), packet.src_mac(), packet.dst_mac(), packet.vlan, ethertype);
     Some(l2_bytes)
 }
 

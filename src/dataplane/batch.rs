@@ -29,8 +29,6 @@ pub(crate) enum Verdict {
 pub(crate) enum Fate {
     /// Of a flow that this generation, or a later one, has judged.
     Known,
-    /// Of a flow that an earlier generation has judged: to be judged again.
-    Stale,
     /// Of an ended connection, opening the next one on the same ports.
     Reopen,
     /// Of no flow yet.
@@ -72,7 +70,9 @@ pub(crate) struct Way {
     pub out: PortId,
     /// 802.1Q identifier of that port's frames, 0 without.
     pub vlan: u16,
-    /// Ethernet address of what is there, as [`Mac::to_bits`] has it.
+    /// Whether that port is an uplink.
+    pub is_uplink: bool,
+    /// Ethernet address of what is there, as [`crate::net::mac::Mac::to_bits`] has it.
     pub mac: u64,
 }
 
@@ -100,13 +100,11 @@ pub(crate) struct Batch {
     pub has_fragments: bool,
     /// Whether there is something else than packets of flows.
     pub has_others: bool,
-    /// Whether there are packets of new flows, to be judged.
-    pub has_new: bool,
 }
 
 impl Batch {
     pub(crate) fn new() -> Batch {
-        let way = Way { out: PortId(0), vlan: 0, mac: 0 };
+        let way = Way { out: PortId(0), vlan: 0, is_uplink: false, mac: 0 };
         Batch {
             frames: Vec::with_capacity(BATCH_FRAMES_MAX),
             in_ports: [PortId(0); BATCH_FRAMES_MAX],
@@ -119,7 +117,6 @@ impl Batch {
             waited: [false; BATCH_FRAMES_MAX],
             has_fragments: false,
             has_others: false,
-            has_new: false,
         }
     }
 

@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use super::conntrack::{Conntrack, Side};
 use super::counters::{Counters, DecisionCount, PortCounters, WorkerCounters};
 use super::fragments::Board;
-use super::neighbors::Neighbors;
+use super::neighbors::{Neighbors, Questions};
 use super::view::{Flow, PortFacts, View};
 use super::worker::{Mailbox, Shared};
 use super::{FlowInfo, PortError, Settings, StartError, World, packet};
@@ -28,7 +28,6 @@ pub(super) struct Core {
 
 struct State {
     world: Arc<World>,
-    generation: Generation,
     ports: BTreeMap<PortId, PortFacts>,
     /// Decisions taken under generations that nobody judges by any more.
     decisions: BTreeMap<(RuleOrigin, Verdict), u64>,
@@ -46,6 +45,11 @@ impl Core {
         let mailboxes = mailboxes.map_err(|error| {
             StartError::Setup(format!("the kernel gives no event counter to wake workers with: {error}"))
         })?;
+        let questions = Questions::new().map_err(|error| {
+            StartError::Setup(format!(
+                "the kernel gives no event counter to ask for neighbours with: {error}"
+            ))
+        })?;
         let conntrack = Conntrack::new(&settings.conntrack, settings.huge_pages).map_err(|error| {
             let flows = settings.conntrack.flows_max;
             StartError::Setup(format!(
@@ -58,13 +62,13 @@ impl Core {
             view: ArcSwap::from_pointee(view),
             conntrack,
             neighbors: Neighbors::new(),
+            questions,
             firsts: Board::new(workers),
             start: Instant::now(),
             stopping: false.into(),
             mailboxes,
         };
-        let state =
-            State { world, generation: Generation(0), ports: BTreeMap::new(), decisions: BTreeMap::new() };
+        let state = State { world, ports: BTreeMap::new(), decisions: BTreeMap::new() };
         Ok(Core { shared: Arc::new(shared), cores: settings.cores.clone(), state: Mutex::new(state) })
     }
 
@@ -104,27 +108,30 @@ impl Core {
 
     fn publish_changed(&self, state: &mut State, wait: &dyn Fn(&Core, Generation)) {
         let world = state.world.clone();
-        self.publish_in(state, world, wait);
+        self.publish_in(state, world, false, wait);
     }
 
     pub(super) fn publish(&self, world: World, wait: &dyn Fn(&Core, Generation)) -> Generation {
-        self.publish_in(&mut self.state(), Arc::new(world), wait)
+        self.publish_in(&mut self.state(), Arc::new(world), true, wait)
     }
 
     fn publish_in(
         &self,
         state: &mut State,
         world: Arc<World>,
+        same_ports: bool,
         wait: &dyn Fn(&Core, Generation),
     ) -> Generation {
-        let generation = Generation(state.generation.0 + 1);
-        let view = View::new(&world, generation, &state.ports, self.workers());
+        let before = self.shared.view.load();
+        let view = before.next(&state.world, &world, &state.ports, same_ports, self.workers());
+        let (generation, rules) = (view.generation, view.rules().cloned());
         let old = self.shared.view.swap(Arc::new(view));
         state.world = world;
-        state.generation = generation;
         wait(self, generation);
-        for count in old.decisions() {
-            *state.decisions.entry((count.origin, count.verdict)).or_default() += count.packets;
+        if let Some(left) = old.rules() {
+            left.for_each_count_left(rules.as_deref(), |origin, verdict, packets| {
+                *state.decisions.entry((origin.clone(), verdict)).or_default() += packets;
+            });
         }
         generation
     }
@@ -175,8 +182,10 @@ impl Core {
             counters.workers.insert(WorkerId(worker as u16), worker_counters);
         }
         let mut decisions = state.decisions.clone();
-        for count in self.shared.view.load().decisions() {
-            *decisions.entry((count.origin, count.verdict)).or_default() += count.packets;
+        if let Some(rules) = self.shared.view.load().rules() {
+            rules.for_each_count(|origin, verdict, packets| {
+                *decisions.entry((origin.clone(), verdict)).or_default() += packets;
+            });
         }
         counters.decisions = decisions
             .into_iter()

@@ -1,14 +1,17 @@
 //! The handle of a running dataplane: its threads, its interfaces.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::bounded;
+use ipnet::IpNet;
 
 use super::core::Core;
+use super::resolver::Resolver;
+use super::uplink::{self, Place};
 use super::view::PortFacts;
 use super::worker::{Command, Worker};
 use super::{Counters, FlowInfo, PortError, PortKind, PortReport, PortSpec, Settings, StartError, World};
@@ -25,6 +28,8 @@ pub struct Dataplane {
     binders: Vec<Binder>,
     threads: Vec<JoinHandle<Vec<PortQueue>>>,
     ports: Mutex<BTreeMap<PortId, OpenPort>>,
+    /// Runs from the first uplink on.
+    resolver: Mutex<Option<Resolver>>,
 }
 
 /// What becomes of the ports' interfaces when the dataplane stops.
@@ -43,6 +48,18 @@ struct OpenPort {
     program: Program,
 }
 
+impl OpenPort {
+    /// Takes these prefixes, and no others, from the kernel.
+    fn take(&mut self, prefixes: &BTreeSet<IpNet>) {
+        if let Err(error) = self.program.set_prefixes(prefixes) {
+            tracing::error!(
+                interface = self.interface,
+                "an uplink does not take all that is for its pods: {error}"
+            );
+        }
+    }
+}
+
 impl Dataplane {
     /// Starts the workers. They forward nothing until ports are opened and a world is published.
     pub fn start(settings: &Settings) -> Result<Dataplane, StartError> {
@@ -59,11 +76,16 @@ impl Dataplane {
                 StartError::Setup(format!("the kernel gives no epoll instance to a worker: {error}"))
             })?);
         }
-        let mut dataplane = Dataplane { core, binders, threads: Vec::new(), ports: Mutex::default() };
+        let (ports, resolver) = (Mutex::default(), Mutex::default());
+        let mut dataplane = Dataplane { core, binders, threads: Vec::new(), ports, resolver };
         for (worker, core) in workers.into_iter().zip(&settings.cores) {
             dataplane.threads.push(spawn(worker, *core)?);
         }
         Ok(dataplane)
+    }
+
+    fn resolver(&self) -> MutexGuard<'_, Option<Resolver>> {
+        self.resolver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn ports(&self) -> MutexGuard<'_, BTreeMap<PortId, OpenPort>> {
@@ -72,12 +94,6 @@ impl Dataplane {
 
     /// Opens a port on every worker. Frames of pods that the published world does not place there are dropped.
     pub fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
-        if spec.kind == PortKind::Uplink {
-            return Err(PortError::Kernel(format!(
-                "interface {}: ports of kind uplink are not supported yet: use kind `pod` or `host`",
-                spec.interface
-            )));
-        }
         let mut ports = self.ports();
         if ports.values().any(|port| port.interface == spec.interface) {
             return Err(PortError::Taken { interface: spec.interface.clone() });
@@ -95,7 +111,11 @@ impl Dataplane {
             interface.check_mtu(binder.mtu_max())?;
         }
         let id = self.core.free_port()?;
-        let (program, mode) = Program::attach(&interface, workers)?;
+        let place = match spec.kind {
+            PortKind::Uplink => Some(self.prepare_uplink(&interface, spec.vlan)?),
+            PortKind::Pod | PortKind::Host => None,
+        };
+        let (program, mode) = self.attach(spec, &interface, workers)?;
         let opened: Result<Vec<PortQueue>, XdpError> = (0..workers)
             .zip(&self.binders)
             .map(|(queue, binder)| PortQueue::open(binder, id, &interface, queue, &program))
@@ -113,6 +133,7 @@ impl Dataplane {
             kind: spec.kind,
             vlan: spec.vlan.unwrap_or(0),
             mtu: interface.mtu.min(65_535) as u16,
+            mac: place.as_ref().map(|place| place.mac),
         };
         self.core.add_port(id, facts, &Core::settle);
         for (mailbox, queue) in self.core.shared.mailboxes.iter().zip(queues) {
@@ -121,7 +142,43 @@ impl Dataplane {
         ports.insert(id, OpenPort { interface: spec.interface.clone(), program });
         let mut warnings = warnings(&spec.interface, &interface, workers, &mode);
         warnings.extend(self.binders.first().and_then(|binder| lacks(&spec.interface, binder)));
+        if let Some(Place { link, warning, .. }) = place {
+            if let Some(resolver) = &*self.resolver() {
+                resolver.follow(id, link);
+                resolver.keep(&self.core.world().routes);
+            }
+            warnings.extend((!zero_copy).then(|| uplink::why_copied(&spec.interface)));
+            warnings.extend(warning);
+        }
         Ok(PortReport { id, mtu: interface.mtu, queues: workers, native: mode.native, zero_copy, warnings })
+    }
+
+    /// What a port on a NIC needs before it can be opened.
+    fn prepare_uplink(&self, interface: &Interface, vlan: Option<u16>) -> Result<Place, PortError> {
+        let place = uplink::place(interface, vlan)?;
+        let mut resolver = self.resolver();
+        if resolver.is_none() {
+            let started = Resolver::start(&self.core.shared).map_err(|error| {
+                PortError::Kernel(format!("the kernel's neighbour table cannot be followed: {error}"))
+            })?;
+            *resolver = Some(started);
+        }
+        Ok(place)
+    }
+
+    /// Attaches the XDP program. That of an uplink knows its prefixes before the first frame comes.
+    fn attach(
+        &self,
+        spec: &PortSpec,
+        interface: &Interface,
+        queues: u16,
+    ) -> Result<(Program, crate::xdp::Mode), PortError> {
+        if spec.kind != PortKind::Uplink {
+            return Ok(Program::attach(interface, queues)?);
+        }
+        let prefixes = self.core.world().uplink_prefixes();
+        uplink::check_prefixes(&spec.interface, &prefixes)?;
+        Ok(Program::attach_uplink(interface, queues, spec.vlan.unwrap_or(0), &prefixes)?)
     }
 
     fn deliver(mailbox: &super::worker::Mailbox, mut command: Command) -> Result<(), PortError> {
@@ -151,6 +208,9 @@ impl Dataplane {
             done.recv_timeout(PATIENCE).map_err(|_| stuck())?;
         }
         self.core.remove_port(port, &Core::settle);
+        if let Some(resolver) = &*self.resolver() {
+            resolver.forget(port);
+        }
         if detach {
             open.program.detach()?;
         }
@@ -160,8 +220,25 @@ impl Dataplane {
     /// Makes `world` what every worker sees from its next batch on; returns when the last one has passed to it.
     ///
     /// Panics on tables that [`RuleTables::check`](crate::tables::RuleTables::check) refuses.
+    ///
+    /// Uplinks take what is for a pod from the kernel before the workers know the pod, and until they have forgotten it.
     pub fn publish(&self, world: World) -> Generation {
-        self.core.publish(world, &Core::settle)
+        let mut ports = self.ports();
+        let before = self.core.world();
+        let uplinks = ports.values_mut().filter(|port| port.program.has_prefixes());
+        let mut uplinks: Vec<&mut OpenPort> = uplinks.collect();
+        if uplinks.is_empty() {
+            return self.core.publish(world, &Core::settle);
+        }
+        let wanted = world.uplink_prefixes();
+        let both: BTreeSet<IpNet> = wanted.union(&before.uplink_prefixes()).copied().collect();
+        if let Some(resolver) = &*self.resolver() {
+            resolver.keep(&world.routes);
+        }
+        uplinks.iter_mut().for_each(|port| port.take(&both));
+        let generation = self.core.publish(world, &Core::settle);
+        uplinks.iter_mut().for_each(|port| port.take(&wanted));
+        generation
     }
 
     /// The world published last.

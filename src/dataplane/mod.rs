@@ -8,11 +8,14 @@ mod stages;
 
 mod answer;
 mod batch;
+mod classify;
 mod conntrack;
 mod fragments;
+mod hits;
 mod neighbors;
 mod packet;
 mod rewrite;
+mod rules;
 mod view;
 
 mod stats;
@@ -21,6 +24,11 @@ mod worker;
 mod core;
 mod engine;
 mod flow_table;
+mod uplink;
+
+mod resolver;
+
+mod netlink;
 mod simulation;
 
 mod counters;
@@ -36,7 +44,7 @@ pub use counters::{Counters, DecisionCount, DropReason, PortCounters, WorkerCoun
 pub use engine::{Dataplane, Parting};
 pub use flow_table::FlowTable;
 pub use settings::{ConntrackSettings, Polling, Settings, Timeouts};
-pub use simulation::{SimulatedPort, Simulation};
+pub use simulation::{Publisher, SimulatedPort, Simulation};
 pub use world::{Gateway, Mac, NodeAttachment, PodAttachment, Route, World};
 
 use serde::{Deserialize, Serialize};

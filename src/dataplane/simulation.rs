@@ -1,15 +1,19 @@
 //! A dataplane on memory ports that its caller drives: for tests, simulation and micro-benchmarks. The stages, the worker
 //! and conntrack are those of the real one; threads, interfaces and the clock are the caller's.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::bounded;
 
 use super::core::Core;
+use super::packet::{pack, unpack};
 use super::view::PortFacts;
 use super::worker::{Command, Worker};
-use super::{Counters, FlowInfo, PortError, PortKind, Settings, StartError, World};
+use super::{Counters, FlowInfo, Mac, PortError, PortKind, Settings, StartError, World};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::xdp::{MemoryPeer, Umem};
 
@@ -29,6 +33,26 @@ pub struct SimulatedPort {
     pub id: PortId,
     /// The other side of each worker's queue.
     pub peers: Vec<MemoryPeer>,
+}
+
+/// The control side of a simulation, for a thread beside those of its workers.
+pub struct Publisher<'a> {
+    core: &'a Core,
+}
+
+impl Publisher<'_> {
+    /// Publishes a world, and waits until every worker judges by it; `None` where that takes longer than `patience`.
+    pub fn publish(&self, world: World, patience: Duration) -> Option<Generation> {
+        let in_time = Cell::new(true);
+        let generation =
+            self.core.publish(world, &|core, generation| in_time.set(core.wait_for(generation, patience)));
+        in_time.get().then_some(generation)
+    }
+
+    /// The generation that a worker judges by.
+    pub fn judged_by(&self, worker: WorkerId) -> Generation {
+        Generation(self.core.shared.mailboxes[worker.index()].generation.load(Ordering::Acquire))
+    }
 }
 
 impl Simulation {
@@ -52,8 +76,17 @@ impl Simulation {
         vlan: Option<u16>,
         mtu: u16,
     ) -> Result<SimulatedPort, PortError> {
+        self.open(PortFacts { kind, vlan: vlan.unwrap_or(0), mtu, mac: None })
+    }
+
+    /// Opens an uplink in memory whose NIC has this Ethernet address.
+    pub fn open_uplink(&mut self, mac: Mac, vlan: Option<u16>, mtu: u16) -> Result<SimulatedPort, PortError> {
+        self.open(PortFacts { kind: PortKind::Uplink, vlan: vlan.unwrap_or(0), mtu, mac: Some(mac) })
+    }
+
+    fn open(&mut self, facts: PortFacts) -> Result<SimulatedPort, PortError> {
         let id = self.core.free_port()?;
-        self.core.add_port(id, PortFacts { kind, vlan: vlan.unwrap_or(0), mtu }, &|_, _| {});
+        self.core.add_port(id, facts, &|_, _| {});
         let mut peers = Vec::new();
         for worker in &mut self.workers {
             let binder = worker.umem().binder();
@@ -81,8 +114,20 @@ impl Simulation {
             worker.obey();
         }
         self.core.remove_port(port, &|_, _| {});
+        self.core.shared.neighbors.forget_link(port);
         self.step();
         Ok(())
+    }
+
+    /// Says what the kernel of a real dataplane would: the Ethernet address of a neighbour on an uplink, or that it has none.
+    pub fn resolve(&mut self, port: PortId, neighbor: IpAddr, mac: Option<Mac>) {
+        self.core.shared.neighbors.resolve(port, pack(neighbor), mac);
+    }
+
+    /// Neighbours on uplinks that workers want resolved, since this was asked last.
+    pub fn questions(&mut self) -> Vec<(PortId, IpAddr)> {
+        let questions = std::iter::from_fn(|| self.core.shared.questions.take());
+        questions.map(|(port, address)| (port, unpack(address))).collect()
     }
 
     /// Publishes a world; each worker sees it from its next step on.
@@ -111,6 +156,16 @@ impl Simulation {
     pub fn workers(&mut self) -> impl Iterator<Item = impl FnMut() -> bool + Send + '_> + '_ {
         let now = self.start + self.now;
         self.workers.iter_mut().map(move |worker| move || worker.work(now, |_| ()))
+    }
+
+    /// Hands the workers out to one thread, with the clock as an argument, and the control side to another.
+    pub fn apart(
+        &mut self,
+    ) -> (Publisher<'_>, impl Iterator<Item = impl FnMut(Duration) -> bool + Send + '_> + '_) {
+        let start = self.start;
+        let step = move |worker: &mut Worker, now| worker.work(start + now, |_| ());
+        let workers = self.workers.iter_mut().map(move |worker| move |now| step(worker, now));
+        (Publisher { core: &self.core }, workers)
     }
 
     /// Frames that a worker's UMEM has, and where they are: lent to rings, held outside of them.

@@ -1,31 +1,35 @@
 //! The packet path: one function that reads as the table of stages, and the stages, each a pass over the batch.
 //!
 //! ```text
-//! receive -> parse -> guard -> serve -> track -> route -> classify -> admit -> fragments -> rewrite -> count -> transmit
+//! receive -> parse -> guard -> serve -> track -> follow -> classify -> fragments -> rewrite -> count -> transmit
 //! ```
 //!
 //! `receive` and `transmit` are the worker's: they know rings. Here nothing allocates, locks, logs, reads a clock or calls the
 //! kernel, and every frame leaves with one verdict.
 //!
-//! `route` stands before `classify` because the ingress table belongs to the pod that the packet is routed to, and
-//! because a packet that leads nowhere must not take a place in conntrack.
+//! `follow` finds the way of every packet before `classify` judges those of new flows: because the ingress table belongs to
+//! the pod that the packet is routed to, and because a packet that leads nowhere must not take a place in conntrack.
+//!
+//! Each stage is written for the packet that nearly all are; what is anything else goes through a function out of line.
 
 use std::ops::Range;
 
 use super::answer::{self, Problem};
 use super::batch::{Batch, Fate, Verdict, Way};
-use super::conntrack::tcp::{Outcome, Segment, TcpFlow};
-use super::conntrack::{Admission, Conntrack, FlowState, Key, NewFlow, Side, Tracker};
+use super::classify::{Inquiry, classify_and_admit, judge_again, reopen};
+use super::conntrack::tcp::{Outcome, Segment};
+use super::conntrack::{Conntrack, Entry, Key, Side, Tracker};
 use super::fragments::{self, Board, Fragments};
 use super::neighbors::Neighbors;
 use super::packet::{self, Address, Kind, Packet};
 use super::rewrite::rewrite;
 use super::stats::WorkerStats;
-use super::view::{Exit, Flow, Hop, PortView, View};
+use super::view::{Exit, Hop, PortView, View};
 use super::{DropReason, PortKind};
 use crate::ids::PortId;
 use crate::limits::{ANSWERS_PER_SECOND_MAX, PORTS_MAX};
 use crate::net::flow::Protocol;
+use crate::net::mac::Mac;
 use crate::net::tcp::{self, Flags};
 use crate::xdp::Umem;
 
@@ -53,6 +57,8 @@ pub(crate) struct Context<'a> {
     pub fragments: &'a mut Fragments,
     /// What workers tell each other of them.
     pub firsts: &'a Board,
+    /// What is asked about new flows.
+    pub inquiry: &'a mut Inquiry,
     /// Frames of UMEM that each port's transmit ring still takes.
     pub room: &'a mut [u32],
 }
@@ -63,19 +69,31 @@ pub(crate) struct Speech {
     pub questions: Vec<(PortId, Address)>,
     /// When a question was last asked, by port.
     asked_ms: Box<[Option<u32>]>,
+    /// Neighbours on uplinks that were asked for last, by a hash of the address.
+    asked_on_links: Box<[Option<Asked>]>,
     /// Errors that may still be sent in this second.
     errors_left: u32,
     second: u32,
 }
 
+/// A neighbour on an uplink, and when it was asked for.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    who: (PortId, Address),
+    at_ms: u32,
+}
+
 /// Time between two questions for what is behind a port.
 const ASK_INTERVAL_MS: u32 = 100;
+/// Neighbours on uplinks of which a worker knows when it asked.
+const ON_LINKS_REMEMBERED: usize = 64;
 
 impl Speech {
     pub(crate) fn new() -> Speech {
         Speech {
             questions: Vec::with_capacity(PORTS_MAX),
             asked_ms: vec![None; PORTS_MAX].into(),
+            asked_on_links: vec![None; ON_LINKS_REMEMBERED].into(),
             errors_left: 0,
             second: u32::MAX,
         }
@@ -88,6 +106,20 @@ impl Speech {
         if !waits && self.questions.len() < self.questions.capacity() {
             *asked = Some(now_ms);
             self.questions.push((port, address));
+        }
+    }
+
+    /// Notes that the Ethernet address of a neighbour on an uplink is wanted. Many may be wanted at once: each has its
+    /// own pause, but for those that share a place.
+    pub(crate) fn ask_on_link(&mut self, port: PortId, address: Address, now_ms: u32) {
+        let mixed = (address as u64 ^ (address >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let asked = &mut self.asked_on_links[mixed as usize % ON_LINKS_REMEMBERED];
+        let who = (port, address);
+        let waits =
+            asked.is_some_and(|asked| asked.who == who && now_ms.wrapping_sub(asked.at_ms) < ASK_INTERVAL_MS);
+        if !waits && self.questions.len() < self.questions.capacity() {
+            *asked = Some(Asked { who, at_ms: now_ms });
+            self.questions.push(who);
         }
     }
 
@@ -118,7 +150,7 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
     done("track");
     route_and_follow(batch, context);
     done("follow");
-    if batch.has_new {
+    if !context.inquiry.is_empty() {
         classify_and_admit(batch, context);
     }
     done("classify");
@@ -206,7 +238,7 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
     if packet.vlan != port.vlan {
         return Some(DropReason::Vlan);
     }
-    let is_to_us = packet.dst_bits == view.mac.to_bits();
+    let is_to_us = packet.dst_bits == port.own_mac.to_bits();
     if !is_to_us && !packet.dst_mac().is_group() {
         return Some(DropReason::NotForUs);
     }
@@ -241,6 +273,8 @@ fn serve(batch: &mut Batch, context: &Context<'_>) {
         let packet = &batch.packets[i];
         let Some(port) = context.view.port(batch.in_ports[i]) else { continue };
         let answer = match packet.kind {
+            // The kernel speaks for the NIC, and hears these itself.
+            Kind::Arp | Kind::LinkLocal if port.kind == PortKind::Uplink => Some(false),
             Kind::Arp => answer::arp(context.umem.data_mut(&mut batch.frames[i]), packet, port, context.view),
             Kind::LinkLocal => {
                 answer::link_local(context.umem, &mut batch.frames[i], packet, port, context.view)
@@ -302,43 +336,54 @@ fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bo
 
 /// Finds each packet's flow and its way. Packets of known flows go on; those of new ones are judged by the next stage.
 fn route_and_follow(batch: &mut Batch, context: &mut Context<'_>) {
-    batch.has_new = false;
+    context.inquiry.clear();
     for i in 0..batch.len() {
         if batch.is_pending(i) {
-            find(batch, i, context);
-            match batch.tracks[i].fate {
-                Fate::Known => follow_known(batch, i, context),
-                _ => follow_other(batch, i, context),
+            let track = &mut batch.tracks[i];
+            match context.conntrack.find(&track.key, track.hash, track.candidate) {
+                Some(slot) => {
+                    track.slot = slot;
+                    follow_known(batch, i, context);
+                }
+                None => route_new(batch, i, context),
             }
         }
-    }
-}
-
-#[inline(always)]
-fn find(batch: &mut Batch, i: usize, context: &Context<'_>) {
-    let track = &mut batch.tracks[i];
-    track.fate = Fate::New;
-    if let Some(slot) = context.conntrack.find(&track.key, track.hash, track.candidate) {
-        let entry = context.conntrack.entry(slot);
-        track.slot = slot;
-        // Another worker may be a generation ahead: what it has judged is not judged by the earlier one again.
-        track.fate = if entry.judged() >= context.view.generation { Fate::Known } else { Fate::Stale };
     }
 }
 
 /// A packet of a flow that has been judged: its flow remembers the way.
 #[inline(always)]
 fn follow_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    let (packet, track) = (&batch.packets[i], &batch.tracks[i]);
+    let (view, packet, track) = (context.view, &batch.packets[i], &mut batch.tracks[i]);
+    track.fate = Fate::Known;
     let entry = context.conntrack.entry(track.slot);
-    let hop = entry.hop(entry.sender(track.from_low), context.view.generation);
-    match hop.and_then(|hop| context.view.exit(hop)) {
+    let hop = entry.hop(entry.sender(track.from_low), view.laid_out);
+    match hop.and_then(|hop| Some((u32::from(hop), view.exit(hop)?))) {
         // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
-        Some(exit) if packet.kind == Kind::Flow => leave_by(batch, i, context, exit),
+        Some((number, exit)) if packet.kind == Kind::Flow => leave_by(batch, i, context, number, exit),
         _ => route_known(batch, i, context),
     }
+    // Another worker may be a generation ahead: what it has judged is not judged by the earlier one again.
+    if entry.judged() < view.generation && batch.is_pending(i) {
+        // The flow's ends lie behind the ports that the packet came from and goes to.
+        if entry.judged() >= view.judged_since(batch.in_ports[i], batch.ways[i].out) {
+            entry.set_judged(view.generation);
+        } else {
+            judge_again(batch, i, context);
+        }
+    }
+    if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
+        follow(batch, i, context, entry);
+    }
+}
+
+/// A packet of a new flow waits for the next stage.
+#[inline(never)]
+fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    batch.tracks[i].fate = Fate::New;
+    route_one(batch, i, context);
     if batch.is_pending(i) {
-        follow(batch, i, context);
+        context.inquiry.add(i);
     }
 }
 
@@ -352,24 +397,7 @@ fn route_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         && batch.is_pending(i)
     {
         let entry = context.conntrack.entry(track.slot);
-        entry.remember_hop(entry.sender(track.from_low), hop, context.view.generation);
-    }
-}
-
-/// A packet of a new flow waits for the next stage; one of a flow that an earlier generation has judged is judged again.
-#[inline(never)]
-fn follow_other(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    route_one(batch, i, context);
-    if !batch.is_pending(i) {
-        return;
-    }
-    if batch.tracks[i].fate == Fate::Stale {
-        judge_again(batch, i, context);
-    }
-    match batch.tracks[i].fate {
-        Fate::Known if batch.is_pending(i) => follow(batch, i, context),
-        Fate::New => batch.has_new = true,
-        _ => {}
+        entry.remember_hop(entry.sender(track.from_low), hop, context.view.laid_out);
     }
 }
 
@@ -379,34 +407,52 @@ pub(super) fn route_one(batch: &mut Batch, i: usize, context: &mut Context<'_>) 
     // What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
     let stays = !packet.is_v4 && (packet::is_link_local(packet.src) || packet::is_link_local(packet.dst));
     let number = context.view.hop_number(packet.dst);
-    match number.map(|number| context.view.hop_and_exit(number)) {
-        None => batch.drop(i, DropReason::NoRoute),
-        Some((Hop::Port(..), _)) if stays => batch.drop(i, DropReason::NoRoute),
-        Some((Hop::Gateway, _)) => {
+    match number.map(|number| (number, context.view.hop_and_exit(number))) {
+        None | Some((_, (Hop::Nowhere, _))) => batch.drop(i, DropReason::NoRoute),
+        Some((_, (Hop::Port(..), _))) if stays => batch.drop(i, DropReason::NoRoute),
+        Some((_, (Hop::Gateway, _))) => {
             let frame = context.umem.data_mut(&mut batch.frames[i]);
-            let is_answer = answer::echo(frame, &batch.packets[i], context.view);
+            let is_answer = answer::echo(frame, &batch.packets[i]);
             batch.answers[i] = is_answer;
             batch.verdicts[i] =
                 if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
         }
-        Some((Hop::Port(..), exit)) if exit.mtu == 0 => batch.drop(i, DropReason::PortDown),
-        Some((Hop::Port(..), exit)) => leave_by(batch, i, context, exit),
+        Some((_, (Hop::Port(..), exit))) if exit.mtu == 0 => batch.drop(i, DropReason::PortDown),
+        Some((number, (Hop::Port(..), exit))) => leave_by(batch, i, context, number, exit),
     }
     number
 }
 
+fn came_by_uplink(batch: &Batch, i: usize, context: &Context<'_>) -> bool {
+    context.view.port(batch.in_ports[i]).is_some_and(|port| port.kind == PortKind::Uplink)
+}
+
 /// Notes the way of a packet, if it can go it.
 #[inline(always)]
-fn leave_by(batch: &mut Batch, i: usize, context: &mut Context<'_>, exit: Exit) {
+fn leave_by(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: u32, exit: Exit) {
+    let Exit { mac, out, vlan, is_uplink, .. } = exit;
+    // The switch is no router for others: what an uplink brings is for this node.
+    if is_uplink && came_by_uplink(batch, i, context) {
+        return batch.drop(i, DropReason::NoRoute);
+    }
+    let mac = if mac == 0 { learned(batch, i, context, number, exit) } else { mac };
     let packet = &batch.packets[i];
     if (packet.ttl <= 1) | (packet.ip_bytes() > usize::from(exit.mtu)) {
-        return refuse(batch, i, context, exit);
+        refuse(batch, i, context, exit);
+    } else if mac == 0 {
+        resolve(batch, i, context, number);
     }
-    let mac = if exit.mac == 0 { context.neighbors.bits(exit.out) } else { exit.mac };
-    batch.ways[i] = Way { out: exit.out, vlan: exit.vlan, mac };
-    if mac == 0 {
-        resolve(batch, i, context, exit);
+    batch.ways[i] = Way { out, vlan, is_uplink, mac };
+}
+
+/// The Ethernet address that a packet is to leave to where no pod's is given; zero where it is not known.
+#[inline(never)]
+fn learned(batch: &mut Batch, i: usize, context: &Context<'_>, number: u32, exit: Exit) -> u64 {
+    if !exit.is_uplink {
+        return context.neighbors.bits(exit.out);
     }
+    let neighbor = context.view.neighbor(number, batch.packets[i].dst);
+    neighbor.and_then(|(out, address)| context.neighbors.on_link(out, address)).map_or(0, Mac::to_bits)
 }
 
 /// Tells the sender of a packet that cannot go its way why.
@@ -423,12 +469,15 @@ fn refuse(batch: &mut Batch, i: usize, context: &mut Context<'_>, exit: Exit) {
 
 /// Asks for the Ethernet address that a packet is to leave to.
 #[cold]
-fn resolve(batch: &mut Batch, i: usize, context: &mut Context<'_>, exit: Exit) {
-    let dst = batch.packets[i].dst;
-    let Some(Hop::Port(_, next_hop)) = context.view.hop(dst) else {
+fn resolve(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: u32) {
+    let Some((out, neighbor)) = context.view.neighbor(number, batch.packets[i].dst) else {
         return batch.drop(i, DropReason::NoRoute);
     };
-    context.speech.ask(exit.out, next_hop.unwrap_or(dst), context.now_ms);
+    if context.view.hop_and_exit(number).1.is_uplink {
+        context.speech.ask_on_link(out, neighbor, context.now_ms);
+    } else {
+        context.speech.ask(out, neighbor, context.now_ms);
+    }
     batch.drop(i, DropReason::Unresolved);
 }
 
@@ -439,72 +488,14 @@ fn report(batch: &mut Batch, i: usize, context: &mut Context<'_>, problem: Probl
     }
 }
 
-/// Judges the first packets of new flows, and enters these.
-fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
-    for i in 0..batch.len() {
-        if batch.is_pending(i) && batch.tracks[i].fate == Fate::New {
-            // Earlier packets of this batch may have opened the flow: then it is known, and not judged twice.
-            let known = context.conntrack.look_up(&batch.tracks[i].key, batch.tracks[i].hash);
-            match known {
-                Some(slot) => {
-                    batch.tracks[i].slot = slot;
-                    follow(batch, i, context);
-                }
-                None => open(batch, i, context),
-            }
-        }
-    }
-}
-
-/// Judges a flow that an earlier generation has judged, from its original direction.
-fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    let track = &mut batch.tracks[i];
-    let entry = context.conntrack.entry(track.slot);
-    // Earlier packets of this batch may have asked: then it is known, or gone.
-    if !entry.is(&track.key) {
-        track.fate = Fate::New;
-        return;
-    }
-    if entry.judged() >= context.view.generation {
-        track.fate = Fate::Known;
-        return;
-    }
-    let opened_by_low = entry.sender(true) == Side::Initiator;
-    let flow = flow_of(&track.key, opened_by_low);
-    let view = context.view;
-    let ends = [view.attachment(flow.src), view.attachment(flow.dst)];
-    if ends != entry.attachments() {
-        // One of its ends is somebody else by now, who inherits nothing.
-        context.conntrack.remove(track.slot, context.tracker);
-        track.fate = Fate::New;
-        return;
-    }
-    let reason = match (view.port_towards(flow.src), view.port_towards(flow.dst)) {
-        (Some((_, from)), Some((_, to))) => view.judge(&flow, from, to, context.worker),
-        _ => Some(DropReason::NoRoute),
-    };
-    match reason {
-        None => {
-            entry.set_judged(view.generation);
-            track.fate = Fate::Known;
-        }
-        Some(reason) => {
-            context.conntrack.remove(track.slot, context.tracker);
-            batch.drop(i, reason);
-        }
-    }
-}
-
 /// Lets a packet of a known flow move the flow's state.
 #[inline(always)]
-fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+pub(super) fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>, entry: &Entry) {
     let packet = &batch.packets[i];
     if packet.kind == Kind::IcmpError {
         return; // It passes, and its flow is none the livelier for it.
     }
-    let track = &mut batch.tracks[i];
-    let entry = context.conntrack.entry(track.slot);
-    let sender = entry.sender(track.from_low);
+    let sender = entry.sender(batch.tracks[i].from_low);
     let outcome = if packet.protocol == Protocol::TCP {
         let before = entry.load_tcp();
         let mut flow = before;
@@ -525,121 +516,14 @@ fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     match outcome {
         Outcome::Pass => {}
         Outcome::Reopen => {
-            track.fate = Fate::Reopen;
-            return open(batch, i, context);
+            return reopen(batch, i, context);
         }
         Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
     }
     entry.count(sender, packet.ip_bytes(), context.now_ms);
 }
 
-/// Judges the first packet of a flow, and enters the flow.
-#[inline(never)]
-fn open(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    let packet = &batch.packets[i];
-    let track = &batch.tracks[i];
-    let sender = likely_sender(packet);
-    let opened_by_low = track.from_low == (sender == Side::Initiator);
-    let Some((state, tcp)) = first_state(batch, i, context, sender) else {
-        return batch.drop(i, DropReason::InvalidState);
-    };
-    let flow = flow_of(&track.key, opened_by_low);
-    let view = context.view;
-    let (Some((from_id, from)), Some((to_id, to))) =
-        (port_of(batch, i, context, Side::Initiator), port_of(batch, i, context, Side::Responder))
-    else {
-        return batch.drop(i, DropReason::NoRoute);
-    };
-    if let Some(reason) = view.judge(&flow, from, to, context.worker) {
-        return batch.drop(i, reason);
-    }
-    let new = NewFlow {
-        opened_by_low,
-        attachments: [from.attachment_of(flow.src), to.attachment_of(flow.dst)],
-        charged: if from.kind == PortKind::Pod { from_id } else { to_id },
-        judged: view.generation,
-        state,
-        tcp,
-    };
-    admit(batch, i, context, &new, sender);
-}
-
-fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow, sender: Side) {
-    let track = &mut batch.tracks[i];
-    let bytes = batch.packets[i].ip_bytes();
-    if track.fate == Fate::Reopen {
-        context.conntrack.restart(track.slot, new, context.now_ms);
-        return context.conntrack.entry(track.slot).count(sender, bytes, context.now_ms);
-    }
-    match context.conntrack.enter(&track.key, track.hash, new, context.now_ms, context.tracker) {
-        Admission::Entered(slot) => {
-            track.slot = slot;
-            context.conntrack.entry(slot).count(sender, bytes, context.now_ms);
-        }
-        Admission::Exists(slot) => {
-            track.slot = slot;
-            track.fate = Fate::Known;
-            follow(batch, i, context);
-        }
-        Admission::Full => batch.drop(i, DropReason::TableFull),
-        Admission::Quota => batch.drop(i, DropReason::PodQuota),
-    }
-}
-
-/// Which side the sender of an unknown flow's packet is: who opens is the initiator. Of a TCP connection picked up in its
-/// middle the side with the lower port is taken for the server.
-fn likely_sender(packet: &Packet) -> Side {
-    let opens = packet.protocol != Protocol::TCP || packet.tcp_flags().has(Flags::SYN);
-    if opens || packet.src_port >= packet.dst_port { Side::Initiator } else { Side::Responder }
-}
-
-/// First state of the flow that a packet opens; `None` where it opens none: a reply to nothing, a segment outside
-/// any connection, an error about no flow.
-fn first_state(
-    batch: &Batch,
-    i: usize,
-    context: &Context<'_>,
-    sender: Side,
-) -> Option<(FlowState, Option<TcpFlow>)> {
-    let packet = &batch.packets[i];
-    if packet.kind == Kind::IcmpError {
-        return None;
-    }
-    match packet.protocol {
-        Protocol::TCP => {
-            let frame = context.umem.data(&batch.frames[i]);
-            let flow = TcpFlow::open(&segment(packet, frame), sender, context.conntrack.tcp_pickup())?;
-            Some((flow.state, Some(flow)))
-        }
-        protocol if packet::is_echo_reply(protocol, packet.flags) => None,
-        protocol => Some((FlowState::first(protocol), None)),
-    }
-}
-
-/// The port behind which the `wanted` side of a flow is, given that this packet was sent by its other side or itself.
-fn port_of<'a>(
-    batch: &Batch,
-    i: usize,
-    context: &Context<'a>,
-    wanted: Side,
-) -> Option<(PortId, &'a PortView)> {
-    let is_source = likely_sender(&batch.packets[i]) == wanted;
-    let port = if is_source { batch.in_ports[i] } else { batch.ways[i].out };
-    let view = context.view;
-    view.port(port).map(|found| (port, found))
-}
-
-/// What is judged of the flow with this key.
-pub(super) fn flow_of(key: &Key, opened_by_low: bool) -> Flow {
-    let protocol = key.protocol();
-    if opened_by_low {
-        Flow { src: key.low, dst: key.high, protocol, dst_port: key.high_port() }
-    } else {
-        Flow { src: key.high, dst: key.low, protocol, dst_port: key.low_port() }
-    }
-}
-
-fn segment(packet: &Packet, frame: &[u8]) -> Segment {
+pub(super) fn segment(packet: &Packet, frame: &[u8]) -> Segment {
     let flags = packet.tcp_flags();
     let scale = if flags.has(Flags::SYN) {
         let header = packet.transport(frame);
@@ -675,6 +559,11 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
             continue;
         }
         *room -= taken;
+        let src = if way.is_uplink {
+            context.view.port(out).map_or(src, |port| port.own_mac.to_bits())
+        } else {
+            src
+        };
         let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], way, src);
         batch.verdicts[i] = if fits { Verdict::Forward(out) } else { Verdict::Dropped(DropReason::TooBig) };
     }

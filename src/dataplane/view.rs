@@ -2,18 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::packet::{Address, from_v4, is_v4, pack, unpack};
-use super::{DecisionCount, DropReason, PortKind, World};
+use super::packet::{Address, from_v4, is_v4, pack};
+use super::rules::{Change, Rules};
+use super::{DropReason, PortKind, World};
 use crate::ids::{AclId, AttachmentId, Generation, PortId};
-use crate::limits::{POD_ADDRESSES_MAX, PORTS_MAX};
+use crate::limits::POD_ADDRESSES_MAX;
 use crate::net::flow::Protocol;
 use crate::net::icmp::link_local;
 use crate::net::mac::Mac;
-use crate::tables::{Classifier, Decision, PodName, RouteTable, RuleOrigin, RuleTables};
+use crate::tables::{PodName, RouteTable, RuleOrigin, RuleTables};
 
 /// What the pod behind a port may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub(crate) struct PortView {
     pub policing: Policing,
     /// Ethernet address behind it, if given.
     pub mac: Option<Mac>,
+    /// Ethernet address that frames come to and leave from: the switch's, on an uplink the NIC's.
+    pub own_mac: Mac,
     /// First addresses of the pod: IPv6, IPv4. Where it has none, one that no packet of that family has.
     pod_addresses: [Address; 2],
     addresses: [Address; POD_ADDRESSES_MAX],
@@ -62,6 +65,8 @@ const NO_ADDRESSES: [Address; 2] = [from_v4(0), 0];
 pub(crate) enum Hop {
     /// To the switch itself.
     Gateway,
+    /// Among the addresses of this node's pods, and no pod has it.
+    Nowhere,
     /// Out of a port, to a next hop or, with `None`, to the destination itself.
     Port(PortId, Option<Address>),
 }
@@ -77,9 +82,12 @@ pub(crate) struct Exit {
     pub vlan: u16,
     /// Largest IP packet that the port takes; zero where there is no such port.
     pub mtu: u16,
+    /// Whether the port is an uplink.
+    pub is_uplink: bool,
 }
 
 /// One generation.
+#[derive(Clone)]
 pub(crate) struct View {
     /// Its number.
     pub generation: Generation,
@@ -89,17 +97,19 @@ pub(crate) struct View {
     pub gateway_v4: Option<Address>,
     /// IPv6 address that errors and questions of the switch come from.
     pub gateway_v6: Address,
-    classifier: Option<Classifier>,
+    rules: Option<Arc<Rules>>,
     routes: RouteTable,
     hops: Vec<Hop>,
     /// By number of the hop.
     exits: Vec<Exit>,
     ports: Vec<Option<PortView>>,
+    /// By port, the last generation that changed what the pod behind it may do: a flow between two ports that was judged since
+    /// then on both sides need not be judged again.
+    since: Vec<Generation>,
     /// Sorted.
     attachments: Vec<AttachmentId>,
-    origins: Vec<Option<RuleOrigin>>,
-    /// Decisions taken, by worker, then by rule, allowed and denied.
-    hits: Vec<Box<[[AtomicU64; 2]]>>,
+    /// The last generation that changed anything but rule tables.
+    pub laid_out: Generation,
 }
 
 /// What the control side knows of an open port.
@@ -108,10 +118,12 @@ pub(crate) struct PortFacts {
     pub kind: PortKind,
     pub vlan: u16,
     pub mtu: u16,
+    /// Of an uplink, the NIC's Ethernet address.
+    pub mac: Option<Mac>,
 }
 
 impl PortView {
-    fn new(facts: PortFacts) -> PortView {
+    fn new(facts: PortFacts, gateway: Mac) -> PortView {
         PortView {
             kind: facts.kind,
             vlan: facts.vlan,
@@ -119,6 +131,7 @@ impl PortView {
             attachment: AttachmentId::NONE,
             policing: if facts.kind == PortKind::Pod { Policing::Closed } else { Policing::None },
             mac: None,
+            own_mac: facts.mac.unwrap_or(gateway),
             pod_addresses: NO_ADDRESSES,
             addresses: [0; POD_ADDRESSES_MAX],
             addresses_len: 0,
@@ -187,31 +200,88 @@ impl View {
         open: &BTreeMap<PortId, PortFacts>,
         workers: usize,
     ) -> View {
-        let tables = world.tables.as_deref();
-        let (routes, hops) = layout_routes(world);
-        let rules =
-            tables.and_then(|tables| tables.rules.last_key_value()).map_or(0, |(id, _)| id.index() + 1);
-        let mut origins = vec![None; rules];
-        for (id, origin) in tables.iter().flat_map(|tables| &tables.rules) {
-            origins[id.index()] = Some(origin.clone());
+        let rules = world.tables.as_ref().map(|tables| Arc::new(Rules::new(tables, workers)));
+        View::lay_out(world, generation, open, rules)
+    }
+
+    /// The view of a further world, at the cost of what changes. This one's was `before`; `same_ports` says that it had the
+    /// same open ports.
+    pub(crate) fn next(
+        &self,
+        before: &World,
+        world: &World,
+        open: &BTreeMap<PortId, PortFacts>,
+        same_ports: bool,
+        workers: usize,
+    ) -> View {
+        let generation = Generation(self.generation.0 + 1);
+        let (rules, change) = Rules::follow(self.rules.as_ref(), world.tables.as_ref(), workers);
+        if !(same_ports && world.is_laid_out_as(before)) {
+            return View::lay_out(world, generation, open, rules);
         }
-        let ports = layout_ports(world, open);
+        let mut next = View { generation, rules, ..self.clone() };
+        next.follow(world, &change);
+        next
+    }
+
+    /// Lets pods be judged by changed tables.
+    fn follow(&mut self, world: &World, change: &Change) {
+        let tables = world.tables.as_deref();
+        for pod in &world.pods {
+            let Some(Some(port)) = self.ports.get_mut(pod.port.index()) else { continue };
+            let before = port.policing;
+            if change.is_about(&pod.pod) {
+                port.policing = policing(tables, &pod.pod, world.fail_open);
+            }
+            let touched = match (port.policing, tables) {
+                (Policing::Tables { ingress, egress }, Some(tables)) => {
+                    change.touches(ingress, tables) || change.touches(egress, tables)
+                }
+                _ => false,
+            };
+            if touched || port.policing != before {
+                self.since[pod.port.index()] = self.generation;
+            }
+        }
+    }
+
+    fn lay_out(
+        world: &World,
+        generation: Generation,
+        open: &BTreeMap<PortId, PortFacts>,
+        rules: Option<Arc<Rules>>,
+    ) -> View {
+        let (routes, hops) = layout_routes(world);
         let gateway = |v4: bool| world.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
+        let ports = layout_ports(world, open);
         View {
             generation,
             mac: world.gateway.mac,
             gateway_v4: gateway(true),
             gateway_v6: gateway(false).unwrap_or_else(|| link_local(world.gateway.mac).into()),
-            classifier: tables
-                .map(|tables| Classifier::new(tables).expect("tables of a world have been checked")),
+            rules,
             routes,
             exits: hops.iter().map(|hop| layout_exit(hop, &ports)).collect(),
             hops,
+            since: vec![generation; ports.len()],
             ports,
             attachments: world.pods.iter().map(|pod| pod.id).collect::<BTreeSet<_>>().into_iter().collect(),
-            hits: (0..workers).map(|_| (0..rules).map(|_| Default::default()).collect()).collect(),
-            origins,
+            laid_out: generation,
         }
+    }
+
+    /// What a flow between two ports must have been judged by, or by what came later, not to be judged again.
+    #[inline]
+    pub(crate) fn judged_since(&self, one: PortId, other: PortId) -> Generation {
+        match (self.since.get(one.index()), self.since.get(other.index())) {
+            (Some(one), Some(other)) => *one.max(other),
+            _ => self.generation,
+        }
+    }
+
+    /// The tables that it judges by, with their counters.
+    pub(crate) fn rules(&self) -> Option<&Arc<Rules>> {
+        self.rules.as_ref()
     }
 
     /// A port, if it is open.
@@ -241,6 +311,14 @@ impl View {
         (self.hops[number as usize], self.exits[number as usize])
     }
 
+    /// Who is to be given packets to `destination` that leave by the hop with this number, and behind which port that is.
+    pub(crate) fn neighbor(&self, number: u32, destination: Address) -> Option<(PortId, Address)> {
+        match self.hops[number as usize] {
+            Hop::Port(out, next_hop) => Some((out, next_hop.unwrap_or(destination))),
+            Hop::Gateway | Hop::Nowhere => None,
+        }
+    }
+
     /// How to leave by the hop with this number.
     #[inline]
     pub(crate) fn exit(&self, number: u16) -> Option<Exit> {
@@ -250,15 +328,16 @@ impl View {
     /// The port that an address lies behind.
     pub(crate) fn port_towards(&self, address: Address) -> Option<(PortId, &PortView)> {
         match self.hop(address)? {
-            Hop::Gateway => None,
+            Hop::Gateway | Hop::Nowhere => None,
             Hop::Port(port, _) => self.port(port).map(|view| (port, view)),
         }
     }
 
-    /// Whether an address is the switch's own, or that of a pod or the node behind another port than this.
+    /// Whether an address is the switch's own, one that only a pod of this node may have, or that of a pod or the node
+    /// behind another port than this.
     pub(crate) fn is_elsewhere(&self, address: Address, port: PortId) -> bool {
         match self.hop(address) {
-            Some(Hop::Gateway) => true,
+            Some(Hop::Gateway | Hop::Nowhere) => true,
             Some(Hop::Port(home, _)) if home != port => {
                 self.port(home).is_some_and(|home| home.owns(address))
             }
@@ -277,77 +356,54 @@ impl View {
     }
 
     /// Judges a flow by the egress table of its source and the ingress table of its destination: why it is dropped, or
-    /// `None` where it may pass. `from` and `to` are the ports that its two ends lie behind.
+    /// `None` where it may pass. `from` and `to` are the ports that its two ends lie behind; what decides is counted by the
+    /// worker `counted_by`, if there is one.
     pub(crate) fn judge(
         &self,
         flow: &Flow,
         from: &PortView,
         to: &PortView,
-        worker: usize,
+        counted_by: Option<usize>,
     ) -> Option<DropReason> {
+        self.questions(flow, from, to).into_iter().find_map(|question| match question {
+            Question::Passes => None,
+            Question::Denies(reason) => Some(reason),
+            Question::Table { acl, peer, deny } => {
+                let Some(rules) = &self.rules else { return Some(DropReason::UnknownPod) };
+                (!rules.decide(acl, peer, flow, counted_by).is_allow()).then_some(deny)
+            }
+        })
+    }
+
+    /// What is to be asked about a flow: of the egress table of its source, then of the ingress table of its destination. The
+    /// first that denies has decided.
+    #[inline]
+    pub(crate) fn questions(&self, flow: &Flow, from: &PortView, to: &PortView) -> [Question; 2] {
         if from.is_pod() && from.attachment == to.attachment && to.owns(flow.dst) {
-            return None; // A pod cannot be kept from itself.
+            return [Question::Passes; 2]; // A pod cannot be kept from itself.
         }
-        self.judge_egress(flow, from, worker).or_else(|| self.judge_ingress(flow, from, to, worker))
-    }
-
-    fn judge_egress(&self, flow: &Flow, from: &PortView, worker: usize) -> Option<DropReason> {
-        let acl = match from.policing {
-            Policing::None | Policing::Open => return None,
-            Policing::Closed => return Some(DropReason::UnknownPod),
-            Policing::Tables { egress, .. } => egress,
+        let egress = match from.policing {
+            Policing::None | Policing::Open => Question::Passes,
+            Policing::Closed => Question::Denies(DropReason::UnknownPod),
+            Policing::Tables { egress, .. } => {
+                Question::Table { acl: egress, peer: flow.dst, deny: DropReason::PolicyEgress }
+            }
         };
-        self.decide(acl, flow.dst, flow, worker, DropReason::PolicyEgress)
-    }
-
-    fn judge_ingress(
-        &self,
-        flow: &Flow,
-        from: &PortView,
-        to: &PortView,
-        worker: usize,
-    ) -> Option<DropReason> {
-        let acl = match to.policing {
-            Policing::None | Policing::Open => return None,
-            Policing::Closed => return Some(DropReason::UnknownPod),
-            Policing::Tables { ingress, .. } => ingress,
+        let ingress = match to.policing {
+            Policing::None | Policing::Open => Question::Passes,
+            Policing::Closed => Question::Denies(DropReason::UnknownPod),
+            // The pod's own node is always let in (`networking/v1` types.go, ingress).
+            Policing::Tables { .. } if from.is_own_node(flow.src) => Question::Passes,
+            Policing::Tables { ingress, .. } => {
+                Question::Table { acl: ingress, peer: flow.src, deny: DropReason::PolicyIngress }
+            }
         };
-        if from.is_own_node(flow.src) {
-            return None; // The pod's own node is always let in (`networking/v1` types.go, ingress).
-        }
-        self.decide(acl, flow.src, flow, worker, DropReason::PolicyIngress)
-    }
-
-    fn decide(
-        &self,
-        acl: AclId,
-        peer: Address,
-        flow: &Flow,
-        worker: usize,
-        deny: DropReason,
-    ) -> Option<DropReason> {
-        let Some(classifier) = &self.classifier else { return Some(DropReason::UnknownPod) };
-        let class = if is_v4(peer) { classifier.class_v4(peer as u32) } else { classifier.class_v6(peer) };
-        let decision = classifier.decide(acl, class, flow.protocol, flow.dst_port);
-        self.hit(decision, worker);
-        (!decision.is_allow()).then_some(deny)
-    }
-
-    fn hit(&self, decision: Decision, worker: usize) {
-        if let Some(counters) = self.hits[worker].get(decision.rule().index()) {
-            let counter = &counters[usize::from(!decision.is_allow())];
-            counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        }
+        [egress, ingress]
     }
 
     /// What decides on a flow, for people: egress and ingress.
     pub(crate) fn origins(&self, flow: &Flow) -> [Option<RuleOrigin>; 2] {
-        let decide = |acl: AclId, peer: Address| {
-            let classifier = self.classifier.as_ref()?;
-            let class = classifier.class(unpack(peer));
-            let rule = classifier.decide(acl, class, flow.protocol, flow.dst_port).rule();
-            self.origins.get(rule.index()).cloned().flatten()
-        };
+        let decide = |acl: AclId, peer: Address| self.rules.as_ref()?.origin(acl, peer, flow);
         let from = self.port_towards(flow.src).map(|(_, port)| port);
         let to = self.port_towards(flow.dst).map(|(_, port)| port);
         let egress = match from.map(|port| port.policing) {
@@ -363,27 +419,24 @@ impl View {
         };
         [egress, ingress]
     }
+}
 
-    /// Decisions taken under this generation, all workers together.
-    pub(crate) fn decisions(&self) -> Vec<DecisionCount> {
-        let mut counts = Vec::new();
-        for (rule, origin) in self.origins.iter().enumerate() {
-            let Some(origin) = origin else { continue };
-            for decision in [Decision::allow, Decision::deny] {
-                let decision = decision(crate::ids::RuleId(rule as u32));
-                let column = usize::from(!decision.is_allow());
-                let packets = self.hits.iter().map(|hits| hits[rule][column].load(Ordering::Relaxed)).sum();
-                if packets != 0 {
-                    counts.push(DecisionCount {
-                        verdict: decision.verdict(),
-                        origin: origin.clone(),
-                        packets,
-                    });
-                }
-            }
-        }
-        counts
-    }
+/// What is to be asked about one side of a flow.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Question {
+    /// Nothing: it passes.
+    Passes,
+    /// Nothing: it is dropped.
+    Denies(DropReason),
+    /// What an ACL table decides on an address at the other end; a denial has this reason.
+    Table {
+        /// The table.
+        acl: AclId,
+        /// The address.
+        peer: Address,
+        /// The reason.
+        deny: DropReason,
+    },
 }
 
 /// What of a flow is judged.
@@ -404,6 +457,8 @@ fn layout_routes(world: &World) -> (RouteTable, Vec<Hop>) {
     for route in &world.routes {
         prefixes.insert(route.prefix.trunc(), Hop::Port(route.port, route.next_hop.map(pack)));
     }
+    // Over a route to the same prefix: what is for our pods does not leave again by where it came from.
+    prefixes.extend(world.pod_prefixes.iter().map(|prefix| (prefix.trunc(), Hop::Nowhere)));
     for address in &world.gateway.addresses {
         prefixes.insert(IpNet::from(*address), Hop::Gateway);
     }
@@ -424,13 +479,15 @@ fn layout_routes(world: &World) -> (RouteTable, Vec<Hop>) {
 fn layout_exit(hop: &Hop, ports: &[Option<PortView>]) -> Exit {
     let Hop::Port(out, _) = *hop else { return Exit::default() };
     let Some(Some(port)) = ports.get(out.index()) else { return Exit { out, ..Exit::default() } };
-    Exit { mac: port.mac.map_or(0, Mac::to_bits), out, vlan: port.vlan, mtu: port.mtu }
+    let is_uplink = port.kind == PortKind::Uplink;
+    Exit { mac: port.mac.map_or(0, Mac::to_bits), out, vlan: port.vlan, mtu: port.mtu, is_uplink }
 }
 
 fn layout_ports(world: &World, open: &BTreeMap<PortId, PortFacts>) -> Vec<Option<PortView>> {
-    let mut ports: Vec<Option<PortView>> = vec![None; PORTS_MAX];
+    let ports = open.last_key_value().map_or(0, |(last, _)| last.index() + 1);
+    let mut ports: Vec<Option<PortView>> = vec![None; ports];
     for (port, facts) in open {
-        ports[port.index()] = Some(PortView::new(*facts));
+        ports[port.index()] = Some(PortView::new(*facts, world.gateway.mac));
     }
     let tables = world.tables.as_deref();
     for pod in &world.pods {
@@ -455,5 +512,127 @@ fn policing(tables: Option<&RuleTables>, pod: &PodName, fail_open: bool) -> Poli
         Some(policy) => Policing::Tables { ingress: policy.ingress, egress: policy.egress },
         None if fail_open => Policing::Open,
         None => Policing::Closed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::dataplane::{Gateway, PodAttachment};
+    use crate::tables::generate;
+
+    const PORTS: u16 = 4;
+
+    fn open() -> BTreeMap<PortId, PortFacts> {
+        let facts = PortFacts { kind: PortKind::Pod, vlan: 0, mtu: 1500, mac: None };
+        (0..PORTS).map(|port| (PortId(port), facts)).collect()
+    }
+
+    /// Worlds that follow one another: mostly with tables that came from the last ones, of which only a part has changed.
+    fn worlds() -> impl Strategy<Value = Vec<World>> {
+        let step =
+            (prop::option::weighted(0.9, generate::rule_tables()), any::<[bool; 4]>(), 0..12_u32, 0..9_u8);
+        vec(step, 2..8).prop_map(|steps| {
+            let mut world = World { gateway: Gateway::default(), ..World::default() };
+            world.pods = (0..u32::from(PORTS)).map(pod).collect();
+            let mut worlds = Vec::new();
+            for (tables, parts, one, other) in steps {
+                let last = world.tables.take();
+                world.tables = tables.map(|tables| match last {
+                    Some(last) if other < 8 => Arc::new(part_of(&last, &tables, parts)),
+                    _ => Arc::new(tables),
+                });
+                if one == 0 {
+                    world.pods[0].id.0 += 10;
+                }
+                world.fail_open = one == 1;
+                worlds.push(world.clone());
+            }
+            worlds
+        })
+    }
+
+    fn pod(number: u32) -> PodAttachment {
+        PodAttachment {
+            id: AttachmentId(1 + number),
+            pod: PodName::new("default", format!("pod{number}")),
+            port: PortId(number as u16),
+            addresses: vec![
+                format!("10.0.{number}.1").parse().unwrap(),
+                format!("fd00::{number}:1").parse().unwrap(),
+            ],
+            mac: None,
+        }
+    }
+
+    fn part_of(last: &RuleTables, next: &RuleTables, [rows, acls, prefixes, pods]: [bool; 4]) -> RuleTables {
+        let mut diff = last.difference(next);
+        let keep = |kept: bool, id: u32| kept || id == 1;
+        diff.rows.retain(|id, _| keep(rows, id.0));
+        diff.acls.retain(|id, _| keep(acls, id.0));
+        diff.acl_rows.retain(|id, _| keep(acls, id.0));
+        let mut count = 0;
+        diff.prefixes.retain(|_, _| {
+            count += 1;
+            keep(prefixes, count)
+        });
+        diff.pods.retain(|_, _| pods);
+        let mut tables = last.clone();
+        tables.apply(&diff);
+        tables
+    }
+
+    /// What the view says of a flow between pods, apart from how it counts.
+    fn verdict(view: &View, from: u16, to: u16, protocol: Protocol, dst_port: u16) -> Option<DropReason> {
+        let [from, to] = [from, to].map(|port| view.port(PortId(port)).unwrap());
+        let flow = Flow { src: from.addresses()[0], dst: to.addresses()[0], protocol, dst_port };
+        view.judge(&flow, from, to, None)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+
+        #[test]
+        fn a_view_that_follows_says_what_one_made_from_nothing_says_and_judgements_hold_as_long_as_it_tells(
+            worlds in worlds(),
+            flows in vec((0..PORTS, 0..PORTS, generate::flow()), 30),
+        ) {
+            let mut followed = View::new(&worlds[0], Generation(1), &open(), 1);
+            let mut before = &worlds[0];
+            let mut judged: Vec<Option<(Generation, Option<DropReason>)>> = vec![None; flows.len()];
+            for world in &worlds {
+                followed = followed.next(before, world, &open(), true, 1);
+                before = world;
+                let fresh = View::new(world, followed.generation, &open(), 1);
+                prop_assert_eq!(&followed.attachments, &fresh.attachments);
+                for ((from, to, flow), judged) in flows.iter().zip(&mut judged) {
+                    let says = verdict(&fresh, *from, *to, flow.protocol, flow.dst_port);
+                    prop_assert_eq!(verdict(&followed, *from, *to, flow.protocol, flow.dst_port), says);
+                    if let Some((since, said)) = *judged
+                        && since >= followed.judged_since(PortId(*from), PortId(*to))
+                    {
+                        prop_assert_eq!(said, says, "judged under {} and not again under {}", since, followed.generation);
+                    } else {
+                        *judged = Some((followed.generation, says));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_same_tables_are_laid_out_once_and_what_they_judged_stands() {
+        let tables = Some(Arc::new(RuleTables::default()));
+        let world = World { tables, pods: vec![pod(0)], ..World::default() };
+        let first = View::new(&world, Generation(1), &open(), 1);
+        let same = first.next(&world, &world, &open(), true, 1);
+        assert!(Arc::ptr_eq(first.rules().unwrap(), same.rules().unwrap()));
+        assert_eq!(same.judged_since(PortId(0), PortId(1)), Generation(1));
+        let other_ports = same.next(&world, &world, &open(), false, 1);
+        assert!(Arc::ptr_eq(first.rules().unwrap(), other_ports.rules().unwrap()));
+        assert_eq!(other_ports.judged_since(PortId(0), PortId(1)), Generation(3));
     }
 }

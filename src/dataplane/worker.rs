@@ -11,15 +11,16 @@ use rustix::event::epoll;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::time::Timespec;
 
-use super::Polling;
 use super::answer;
 use super::batch::{Batch, Verdict};
+use super::classify::Inquiry;
 use super::conntrack::{Conntrack, Tracker};
 use super::fragments::{Board, Fragments};
-use super::neighbors::Neighbors;
+use super::neighbors::{Neighbors, Questions};
 use super::stages::{self, Context, Speech};
 use super::stats::WorkerStats;
 use super::view::View;
+use super::{Polling, PortKind};
 use crate::ids::{PortId, WorkerId};
 use crate::limits::{BATCH_FRAMES_MAX, COMMANDS_MAX, PORT_BURST_FRAMES_MAX, PORTS_MAX, RING_SLOTS};
 use crate::xdp::{ClosedQueue, Frame, Kick, PortQueue, Umem};
@@ -32,6 +33,8 @@ pub(crate) struct Shared {
     pub conntrack: Conntrack,
     /// Ethernet addresses behind the ports.
     pub neighbors: Neighbors,
+    /// Neighbours on uplinks that workers want resolved.
+    pub questions: Questions,
     /// What became of first fragments, for workers that have the later ones.
     pub firsts: Board,
     /// The moment that milliseconds are counted from.
@@ -97,6 +100,22 @@ struct Port {
     level: usize,
     /// Whether it has used half of them at once, of late.
     is_busy: bool,
+    /// Whether the kernel says when it has frames. A memory port cannot: every batch looks at it.
+    is_announced: bool,
+    /// Whether it is in the worker's list of active ports.
+    is_active: bool,
+    /// Batches in a row without a frame from it.
+    quiet: u32,
+}
+
+impl Port {
+    /// Whether the worker need not look at it until the kernel says that a frame has come, or there is one to send.
+    fn may_rest(&self) -> bool {
+        let sent = self.queue.outstanding() == 0 && self.waiting.is_empty();
+        // Without frames to receive into, none would come that could wake anyone.
+        let is_ready = self.queue.lent() >= self.level;
+        self.is_announced && self.quiet >= QUIET_BATCHES && sent && is_ready
+    }
 }
 
 /// The worker.
@@ -114,11 +133,18 @@ pub(crate) struct Worker {
     room: Box<[u32]>,
     /// Frames that all ports together are given to receive into.
     levels: usize,
-    /// Port that the next batch starts with, so that none is last for ever.
+    /// Ports that every batch looks at. Of the others the kernel says when there is something to look at, so that an idle
+    /// port costs nothing, however many there are.
+    active: Vec<PortId>,
+    /// Place in `active` that the next batch starts with, so that none is last for ever.
     turn: usize,
+    /// When the kernel was last asked for frames of ports that are not active.
+    looked: Instant,
+    batch_was_empty: bool,
     batch: Batch,
     view: Arc<View>,
     tracker: Tracker,
+    inquiry: Inquiry,
     speech: Speech,
     fragments: Fragments,
     epoll: OwnedFd,
@@ -130,12 +156,23 @@ pub(crate) struct Worker {
 const FIRST_LEVEL: usize = 64;
 /// Time in which a worker looks once at each of its flows for idle ones.
 const SWEEP_MS: u32 = 2000;
+/// Groups of flows that a worker looks at in one batch at most, but for tables that would take longer: after a sleep as well no
+/// batch waits long for the ageing of others' flows.
+const SWEEP_GROUPS_MAX: u64 = 64;
+/// Milliseconds that the ageing of flows may be behind when a worker goes to sleep.
+const SWEEP_LATE_MS: u32 = 1;
 /// Longest sleep: flows age also while nothing comes.
 const SLEEP_MAX_MS: i64 = 100;
 /// Time without a frame after which frames that the kernel does not take are no reason to stay awake.
 const STUCK_AFTER: Duration = Duration::from_millis(10);
 /// Time between two kicks of ports that do not take their frames.
 const KICK_AGAIN_MS: i64 = 1;
+/// Batches in a row without a frame after which a port is no longer looked at in each.
+const QUIET_BATCHES: u32 = 64;
+/// Longest time that a worker which has frames to work on does not ask for those of ports that are not active.
+const LOOK_EVERY: Duration = Duration::from_micros(50);
+/// Ports that the kernel names at a time. It starts with another one each time.
+const EVENTS: usize = 64;
 /// Epoll's name for the mailbox; ports have their numbers.
 const MAILBOX: u64 = u64::MAX;
 
@@ -166,10 +203,14 @@ impl Worker {
             places: vec![None; PORTS_MAX].into(),
             room: vec![0; PORTS_MAX].into(),
             levels: 0,
+            active: Vec::with_capacity(PORTS_MAX),
             turn: 0,
+            looked: Instant::now(),
+            batch_was_empty: true,
             batch: Batch::new(),
             fragments,
             speech: Speech::new(),
+            inquiry: Inquiry::new(),
             epoll,
             last_frame: Instant::now(),
             swept_ms: 0,
@@ -181,7 +222,9 @@ impl Worker {
         while !self.shared.stopping.load(Ordering::Relaxed) {
             self.obey();
             let now = Instant::now();
-            if self.work(now, |_| ()) {
+            self.look(now);
+            self.batch_was_empty = !self.work(now, |_| ());
+            if !self.batch_was_empty {
                 self.last_frame = now;
             } else if let Some(longest_ms) = self.may_sleep(now) {
                 self.sleep(longest_ms);
@@ -253,19 +296,58 @@ impl Worker {
     /// Serves a queue from the next batch on.
     pub(crate) fn serve(&mut self, queue: PortQueue) {
         let id = queue.port();
-        if let Some(fd) = queue.fd() {
-            // A port that cannot be slept on is still served by every waking, SLEEP_MAX_MS apart at the most.
-            let _ = epoll::add(
-                &self.epoll,
-                fd,
-                epoll::EventData::new_u64(id.index() as u64),
-                epoll::EventFlags::IN,
-            );
-        }
+        let announce = |fd| {
+            let name = epoll::EventData::new_u64(id.index() as u64);
+            epoll::add(&self.epoll, fd, name, epoll::EventFlags::IN).is_ok()
+        };
+        let is_announced = queue.fd().is_some_and(announce);
         self.places[id.index()] = Some(self.ports.len() as u16);
+        self.room[id.index()] = RING_SLOTS as u32;
         let level = self.first_level();
         self.levels += level;
-        self.ports.push(Port { id, queue, waiting: Vec::with_capacity(RING_SLOTS), level, is_busy: false });
+        let waiting = Vec::with_capacity(RING_SLOTS);
+        self.ports.push(Port {
+            id,
+            queue,
+            waiting,
+            level,
+            is_busy: false,
+            is_announced,
+            is_active: false,
+            quiet: 0,
+        });
+        self.activate(id);
+    }
+
+    /// Lets every batch look at a port.
+    fn activate(&mut self, id: PortId) {
+        if let Some(place) = self.places[id.index()] {
+            activate(&mut self.ports[usize::from(place)], &mut self.active);
+        }
+    }
+
+    /// Asks the kernel which ports that are not active have frames; not each time while there is other work.
+    fn look(&mut self, now: Instant) {
+        let all_active = self.active.len() == self.ports.len();
+        if !all_active && (self.batch_was_empty || now.duration_since(self.looked) >= LOOK_EVERY) {
+            self.looked = now;
+            self.wait(0);
+        }
+    }
+
+    /// Waits until a port that can be waited for has frames, or the control side has something, or so long; and lets batches look
+    /// at those ports.
+    fn wait(&mut self, longest_ms: i64) {
+        let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; EVENTS];
+        let timeout = Timespec { tv_sec: 0, tv_nsec: longest_ms * 1_000_000 };
+        // An interrupted wait is a short one.
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, Some(&timeout)) else { return };
+        for event in events {
+            let name = event.data.u64();
+            if name != MAILBOX {
+                self.activate(PortId(name as u16));
+            }
+        }
     }
 
     fn close(&mut self, port: PortId) -> Option<PortQueue> {
@@ -277,6 +359,7 @@ impl Worker {
         if let Some(fd) = closed.queue.fd() {
             let _ = epoll::delete(&self.epoll, fd);
         }
+        self.active.retain(|active| *active != port);
         let (umem, free) = (&self.umem, &mut self.free);
         closed.waiting.drain(..).for_each(|frame| umem.release(frame, free));
         self.fragments.forget(port, |frame| umem.release(frame, free));
@@ -326,19 +409,24 @@ impl Worker {
 
     fn receive(&mut self, now_ms: u32) -> usize {
         self.fragments.resume(&mut self.batch, &self.shared.firsts, now_ms);
-        let ports = self.ports.len();
+        let active = self.active.len();
+        if self.turn >= active {
+            self.turn = 0;
+        }
         let levels_max = self.levels_max();
-        for step in 0..ports {
-            let mut place = self.turn + step;
-            if place >= ports {
-                place -= ports;
+        for step in 0..active {
+            let mut turn = self.turn + step;
+            if turn >= active {
+                turn -= active;
             }
-            let port = &mut self.ports[place];
+            let Some(place) = self.places[self.active[turn].index()] else { continue };
+            let port = &mut self.ports[usize::from(place)];
             let start = self.batch.len();
             if start == BATCH_FRAMES_MAX {
                 break;
             }
             let count = port.queue.receive(&mut self.umem, &mut self.batch.frames, PORT_BURST_FRAMES_MAX);
+            port.quiet = if count > 0 { 0 } else { port.quiet.saturating_add(1) };
             if count > 0 {
                 self.batch.note_received(start, port.id);
                 if port.queue.missing(port.level) >= (port.level / 2).clamp(1, PORT_BURST_FRAMES_MAX) {
@@ -351,15 +439,20 @@ impl Worker {
                 port.queue.refill(&mut self.umem, &mut self.free, port.level);
             }
         }
-        self.turn = if self.turn + 1 >= ports { 0 } else { self.turn + 1 };
+        self.turn += 1;
         self.batch.len()
     }
 
     fn process(&mut self, now_ms: u32, done: impl FnMut(&'static str)) {
-        for port in &self.ports {
+        // As many as nobody holds: ports that take nothing leave each other, and those that do, an ever smaller but equal share
+        // (dynamic thresholds, Choudhury and Hahne 1998). Ports that are not active hold none.
+        let share = (self.free.len() + self.batch.len()).clamp(PORT_BURST_FRAMES_MAX, RING_SLOTS);
+        for id in &self.active {
+            let Some(place) = self.places[id.index()] else { continue };
+            let port = &self.ports[usize::from(place)];
             let waiting: usize = port.waiting.iter().map(Frame::frames).sum();
             let taken = port.queue.outstanding() + waiting;
-            self.room[port.id.index()] = RING_SLOTS.saturating_sub(taken) as u32;
+            self.room[id.index()] = share.saturating_sub(taken) as u32;
         }
         let stats = &self.shared.mailboxes[self.id.index()].stats;
         let mut context = Context {
@@ -373,6 +466,7 @@ impl Worker {
             stats,
             speech: &mut self.speech,
             fragments: &mut self.fragments,
+            inquiry: &mut self.inquiry,
             firsts: &self.shared.firsts,
             room: &mut self.room,
         };
@@ -403,7 +497,11 @@ impl Worker {
                 }
             };
             match self.places[out.index()] {
-                Some(place) => self.ports[usize::from(place)].waiting.push(frame),
+                Some(place) => {
+                    let port = &mut self.ports[usize::from(place)];
+                    port.waiting.push(frame);
+                    activate(port, &mut self.active);
+                }
                 None => self.umem.release(frame, &mut self.free),
             }
         }
@@ -413,6 +511,10 @@ impl Worker {
     fn ask(&mut self) {
         while let Some((port, address)) = self.speech.questions.pop() {
             let Some(view) = self.view.port(port) else { continue };
+            if view.kind == PortKind::Uplink {
+                self.shared.questions.put(port, address);
+                continue;
+            }
             let Some(place) = self.places[port.index()] else { continue };
             let Some(mut frame) = self.free.pop() else { return };
             let port = &mut self.ports[usize::from(place)];
@@ -420,6 +522,7 @@ impl Worker {
                 && port.waiting.len() < RING_SLOTS
             {
                 port.waiting.push(frame);
+                activate(port, &mut self.active);
             } else {
                 self.free.push(frame);
             }
@@ -430,7 +533,10 @@ impl Worker {
     /// kick, and a kick sends a limited number: ports are kicked until they are empty.
     fn transmit(&mut self) {
         let stats = &self.shared.mailboxes[self.id.index()].stats;
-        for port in &mut self.ports {
+        for at in (0..self.active.len()).rev() {
+            let id = self.active[at];
+            let Some(place) = self.places[id.index()] else { continue };
+            let port = &mut self.ports[usize::from(place)];
             if !port.waiting.is_empty() {
                 let bytes: usize = port.waiting.iter().map(Frame::len).sum();
                 let sent = port.queue.transmit(&mut self.umem, &mut port.waiting);
@@ -445,6 +551,11 @@ impl Worker {
                 port.queue.complete(&mut self.umem, &mut self.free);
             }
             port.queue.refill(&mut self.umem, &mut self.free, port.level);
+            if port.may_rest() {
+                port.is_active = false;
+                self.room[id.index()] = RING_SLOTS as u32;
+                self.active.swap_remove(at);
+            }
         }
     }
 
@@ -466,16 +577,20 @@ impl Worker {
         if elapsed == 0 {
             return false;
         }
-        if now_ms / SWEEP_MS != self.swept_ms / SWEEP_MS {
+        let groups = self.shared.conntrack.groups_per_worker(&self.tracker) as u64;
+        let due = groups * u64::from(elapsed.min(SWEEP_MS)) / u64::from(SWEEP_MS) + 1;
+        let share = due.min(SWEEP_GROUPS_MAX.max(groups / u64::from(SWEEP_MS) + 1));
+        // What is due and not done now is due at the next batch.
+        let left = ((due - share) * u64::from(SWEEP_MS) / groups) as u32;
+        let swept_ms = now_ms.wrapping_sub(left.min(elapsed - 1));
+        if swept_ms / SWEEP_MS != self.swept_ms / SWEEP_MS {
             self.lower_levels();
         }
-        self.swept_ms = now_ms;
-        let groups = self.shared.conntrack.groups_per_worker(&self.tracker) as u64;
-        let share = groups * u64::from(elapsed.min(SWEEP_MS)) / u64::from(SWEEP_MS) + 1;
+        self.swept_ms = swept_ms;
         let view = &self.view;
         // What a worker that is a generation ahead has judged may be of a pod that this one does not know yet.
         self.shared.conntrack.sweep(share as usize, now_ms, &mut self.tracker, |entry| {
-            entry.judged() < view.generation
+            entry.judged() < view.laid_out
                 && !entry.attachments().into_iter().all(|pod| view.is_attached(pod))
         });
         true
@@ -493,9 +608,14 @@ impl Worker {
     /// How long the worker may sleep; `None` while it may not.
     fn may_sleep(&self, now: Instant) -> Option<i64> {
         let Polling::Adaptive { spin_us } = self.polling else { return None };
+        let now_ms = now.duration_since(self.shared.start).as_millis() as u32;
+        if now_ms.wrapping_sub(self.swept_ms) > SWEEP_LATE_MS {
+            return None; // Flows age first: the sleep has put it off.
+        }
         let idle = now.duration_since(self.last_frame);
-        let sent = self.ports.iter().all(|port| port.queue.outstanding() == 0 && port.waiting.is_empty());
-        if sent {
+        let port = |id: &PortId| Some(&self.ports[usize::from(self.places[id.index()]?)]);
+        let mut active = self.active.iter().filter_map(port);
+        if active.all(|port| port.queue.outstanding() == 0 && port.waiting.is_empty()) {
             return (idle.as_micros() >= u128::from(spin_us)).then_some(SLEEP_MAX_MS);
         }
         // An interface that is down takes nothing, however often it is kicked: now and then will do.
@@ -507,13 +627,20 @@ impl Worker {
         let mailbox = &self.shared.mailboxes[self.id.index()];
         mailbox.stats.sleeps.add(1);
         self.shared.conntrack.rest(&self.tracker);
-        let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 16];
         // What a waiting fragment waits for may come to another worker, which wakes nobody.
-        let longest_ms = if self.fragments.waiting() > 0 { 1 } else { longest_ms };
-        let timeout = Timespec { tv_sec: 0, tv_nsec: longest_ms * 1_000_000 };
-        // An interrupted sleep is a short one.
-        let _ = epoll::wait(&self.epoll, &mut events, Some(&timeout));
+        self.wait(if self.fragments.waiting() > 0 { 1 } else { longest_ms });
+        let mailbox = &self.shared.mailboxes[self.id.index()];
         let mut count = [0; 8];
         let _ = rustix::io::read(mailbox.wake.as_fd(), &mut count);
+    }
+}
+
+/// Lets every batch look at a port, from the next on.
+#[inline]
+fn activate(port: &mut Port, active: &mut Vec<PortId>) {
+    port.quiet = 0;
+    if !port.is_active {
+        port.is_active = true;
+        active.push(port.id);
     }
 }

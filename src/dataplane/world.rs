@@ -1,5 +1,6 @@
 //! The world: who is behind which port, where addresses lead, and what may pass. Published whole.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -21,8 +22,30 @@ pub struct World {
     pub pods: Vec<PodAttachment>,
     /// The node's own stack, behind a host port.
     pub node: Option<NodeAttachment>,
+    /// Prefixes that only pods of this node have addresses of: what is for them never leaves the node, whether a pod has
+    /// the address or not.
+    pub pod_prefixes: Vec<IpNet>,
     /// Routes to everything else.
     pub routes: Vec<Route>,
+}
+
+impl World {
+    /// What an uplink takes from the kernel: the prefixes of this node's pods, and each pod's addresses.
+    pub fn uplink_prefixes(&self) -> BTreeSet<IpNet> {
+        let addresses = self.pods.iter().flat_map(|pod| &pod.addresses).map(|address| IpNet::from(*address));
+        self.pod_prefixes.iter().map(IpNet::trunc).chain(addresses).collect()
+    }
+
+    /// Whether the two differ in nothing but rule tables.
+    pub(crate) fn is_laid_out_as(&self, other: &World) -> bool {
+        let World { tables: _, fail_open, gateway, pods, node, routes, pod_prefixes } = self;
+        *fail_open == other.fail_open
+            && *gateway == other.gateway
+            && *pods == other.pods
+            && *node == other.node
+            && *routes == other.routes
+            && *pod_prefixes == other.pod_prefixes
+    }
 }
 
 /// The switch as its pods' gateway.
@@ -76,4 +99,26 @@ pub struct Route {
     pub port: PortId,
     /// Router to send to; the destination itself where absent.
     pub next_hop: Option<IpAddr>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::AttachmentId;
+
+    #[test]
+    fn an_uplink_takes_the_pods_prefixes_and_the_addresses_of_pods_elsewhere() {
+        let addresses = ["10.244.1.7", "192.0.2.9", "fd00::7"].map(|text| text.parse().unwrap());
+        let pod = PodAttachment {
+            id: AttachmentId(1),
+            pod: PodName::new("default", "pod"),
+            port: PortId(0),
+            addresses: addresses.to_vec(),
+            mac: None,
+        };
+        let pod_prefixes = vec!["10.244.1.3/24".parse().unwrap()];
+        let world = World { pods: vec![pod], pod_prefixes, ..World::default() };
+        let expected = ["10.244.1.0/24", "10.244.1.7/32", "192.0.2.9/32", "fd00::7/128"];
+        assert_eq!(world.uplink_prefixes(), expected.map(|text| text.parse().unwrap()).into());
+    }
 }

@@ -3,7 +3,7 @@
 //! A [`Lab`] is a guard: it makes what a [`LabSpec`] asks for, and removes it when it is dropped. What it makes is written
 //! down before and marked, so that [`clean`] removes it also when nobody dropped anything, and nothing else. The
 //! host ends of the pods' veth pairs are left to whoever connects them: the switch as a child process ([`Switch`]), or
-//! the kernel's bridge ([`Bridge`]) to compare with. [`traffic`] has real connections between pods; [`demo`] plays
+//! the kernel's bridge ([`Bridge`]) to compare with, or a node of the lab's own ([`Node`]). [`traffic`] has real connections between pods; [`demo`] plays
 //! the classic scenario with them, [`live`] the cases of policy tests.
 
 mod error;
@@ -14,6 +14,7 @@ mod process;
 mod record;
 
 mod bridge;
+mod node;
 mod pod;
 mod removal;
 mod topology;
@@ -30,6 +31,7 @@ pub use bridge::Bridge;
 pub use error::LabError;
 pub use manifests::manifests;
 pub use namespace::Namespace;
+pub use node::Node;
 pub use plan::{GATEWAY_V4, GATEWAY_V6, LabSpec, POD_INTERFACE, PodPlan};
 pub use pod::{Pod, PodChild};
 pub use process::Process;

@@ -16,6 +16,7 @@ use rtnetlink::{
 use super::error::Doing;
 use super::namespace::on_a_thread;
 use super::{LabError, PodPlan};
+use crate::dataplane::Mac;
 use crate::lab::plan::POD_INTERFACE;
 
 /// A netlink socket.
@@ -91,6 +92,11 @@ impl Links {
     pub(super) async fn enslave(&self, name: &str, bridge: &str) -> Result<(), LabError> {
         let bridge = self.index(bridge).await?;
         self.change(name, "put on the bridge", |link| link.controller(bridge).up()).await
+    }
+
+    /// Gives an interface an Ethernet address.
+    pub(super) async fn set_mac(&self, name: &str, mac: Mac) -> Result<(), LabError> {
+        self.change(name, "give an Ethernet address to", |link| link.address(mac.0.to_vec())).await
     }
 
     /// Removes an interface, and with one end of a veth pair the other.

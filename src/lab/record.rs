@@ -125,6 +125,11 @@ impl Record {
         netns_name(&self.id, "_bridge")
     }
 
+    /// The name of the namespace that is the lab's node, while it has one.
+    pub(super) fn node_netns(&self) -> String {
+        netns_name(&self.id, "_node")
+    }
+
     /// The directory of the lab's files.
     pub fn directory(&self) -> PathBuf {
         Path::new(DIRECTORY).join(&self.id)

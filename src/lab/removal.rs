@@ -60,7 +60,8 @@ pub(super) fn remove(record: &Record, removal: &mut Removal) {
                 .map_err(|source| LabError::Kernel { what: format!("end process {}", process.pid), source }),
         );
     }
-    let names = record.pods.iter().map(|pod| pod.netns.clone()).chain([record.bridge_netns()]);
+    let names =
+        record.pods.iter().map(|pod| pod.netns.clone()).chain([record.bridge_netns(), record.node_netns()]);
     let namespaces: Vec<Namespace> = names.map(|name| Namespace::named(&name)).collect();
     // Interfaces first: with a host end goes the pod's end, at once, whatever still runs in the pod.
     for pod in &record.pods {

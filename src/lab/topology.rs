@@ -12,7 +12,7 @@ use super::plan::{GATEWAY_V4, GATEWAY_V6, POD_INTERFACE};
 use super::process::Process;
 use super::record::Record;
 use super::removal::{Removal, remove, require_root};
-use super::{Bridge, LabError, LabSpec, Pod, PodPlan, netlink};
+use super::{Bridge, LabError, LabSpec, Node, Pod, PodPlan, netlink};
 
 /// A lab that stands until it is dropped.
 #[derive(Debug)]
@@ -68,6 +68,11 @@ impl Lab {
     /// Connects the pods by the kernel's bridge until the answer is dropped.
     pub fn bridge(&self) -> Result<Bridge, LabError> {
         Bridge::up(&self.record)
+    }
+
+    /// Moves the host ends of the pods to a node of the lab's own, where they are until the answer is dropped.
+    pub fn node(&self) -> Result<Node, LabError> {
+        Node::up(&self.record)
     }
 
     /// Notes a process that works for the lab from outside its namespaces, so that it ends with the lab.

@@ -1,8 +1,6 @@
 //! One numbering for equal tables.
 
-use std::collections::BTreeMap;
-
-use super::{Acl, Decision, PodPolicy, PortSpan, Row, RuleTables};
+use super::{Acl, Decision, PodPolicy, PortSpan, Row, RuleTables, SharedMap};
 use crate::ids::{AclId, ClassId, RowId, RuleId};
 
 impl RuleTables {
@@ -141,7 +139,10 @@ fn used<'a, T>(entries: &'a [T], numbers: &'a [u32]) -> impl Iterator<Item = &'a
     entries.iter().zip(numbers).filter(|&(_, &number)| number != UNUSED).map(|(entry, _)| entry)
 }
 
-fn table<K: Ord, V>(id: impl Fn(u32) -> K, entries: impl Iterator<Item = V>) -> BTreeMap<K, V> {
+fn table<K: Ord, V, const CHUNK: usize>(
+    id: impl Fn(u32) -> K,
+    entries: impl Iterator<Item = V>,
+) -> SharedMap<K, V, CHUNK> {
     (0..).map(id).zip(entries).collect()
 }
 
@@ -201,8 +202,9 @@ mod tests {
                 let rows = acl.rows.iter().map(|(&class, row)| (class, RowId(second(row.0)))).collect();
                 (AclId(second(id.0)), Acl { rows, default: acl.default })
             }));
-            for pod in doubled.pods.values_mut().step_by(2) {
-                pod.ingress = AclId(second(pod.ingress.0));
+            for (name, pod) in tables.pods.iter().step_by(2) {
+                let ingress = AclId(second(pod.ingress.0));
+                doubled.pods.insert(name.clone(), PodPolicy { ingress, ..pod.clone() });
             }
             prop_assert_eq!(doubled.check(), Ok(()));
             prop_assert_eq!(doubled.canonical(), tables.canonical());

@@ -1,7 +1,8 @@
 //! Rule tables laid out for look-up: what the workers ask.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+
+use ipnet::IpNet;
 
 use super::acl_matrix::{AclMatrix, NOWHERE};
 use super::pod_index::PodIndex;
@@ -19,7 +20,7 @@ pub struct Classifier {
     classes: PrefixTable,
     acls: AclMatrix,
     rows: RowStore,
-    pods: Arc<PodIndex>,
+    pods: PodIndex,
 }
 
 /// The tables that judge flows of one pod.
@@ -69,7 +70,7 @@ impl Classifier {
         tables.rows.iter().for_each(|(&id, row)| rows.set(id, Some(row)));
         let mut acls = AclMatrix::default();
         tables.acls.iter().for_each(|(&id, acl)| acls.set(id, Some(acl)));
-        Ok(Classifier { classes: compile_classes(tables), acls, rows, pods: Arc::new(PodIndex::new(tables)) })
+        Ok(Classifier { classes: compile_classes(tables), acls, rows, pods: PodIndex::new(tables) })
     }
 
     /// The classifier of `next`, which `change` made of the tables of this one; `next` has passed its check.
@@ -92,9 +93,7 @@ impl Classifier {
         let rows = change.acl_rows.keys().map(|id| (id, next.acls.get(id)));
         let whole = change.acls.iter().map(|(id, acl)| (id, acl.as_ref()));
         whole.chain(rows).for_each(|(&id, acl)| updated.acls.set(id, acl));
-        if !change.pods.is_empty() {
-            Arc::make_mut(&mut updated.pods).update(&change.pods);
-        }
+        updated.pods.update(&change.pods);
         updated
     }
 }
@@ -122,6 +121,11 @@ impl Classifier {
     #[inline]
     pub fn class_v6(&self, address: u128) -> ClassId {
         self.classes.lookup_v6(address).map_or(ClassId::WORLD, ClassId)
+    }
+
+    /// The class of those addresses of `prefix` that no longer prefix covers.
+    pub(super) fn class_covering(&self, prefix: IpNet) -> ClassId {
+        self.classes.covering(prefix).map_or(ClassId::WORLD, ClassId)
     }
 
     /// What table `acl` decides on a flow whose other end has `class`.

@@ -18,14 +18,14 @@ const ACLS: u32 = 4;
 const CLASSES: u32 = 6;
 
 /// Tables that pass their check.
-pub(super) fn rule_tables() -> impl Strategy<Value = RuleTables> {
+pub(crate) fn rule_tables() -> impl Strategy<Value = RuleTables> {
     let rows = vec(row(12), ROWS as usize);
     let acls = vec(acl(), ACLS as usize);
     let prefixes = btree_map(prefix(), (0..CLASSES).prop_map(class), 0..40);
     let pods = vec((vec(address(), 0..3), 0..ACLS, 0..ACLS), 0..8);
     (rows, acls, prefixes, pods).prop_map(|(rows, acls, prefixes, pods)| RuleTables {
         rules: (0..RULES).map(|i| (RuleId(i), origin(i))).collect(),
-        prefixes,
+        prefixes: prefixes.into(),
         rows: (0..).map(RowId).zip(rows).collect(),
         acls: (0..).map(AclId).zip(acls).collect(),
         pods: (0..)
@@ -37,7 +37,7 @@ pub(super) fn rule_tables() -> impl Strategy<Value = RuleTables> {
 }
 
 /// A flow between addresses that the tables may name.
-pub(super) fn flow() -> impl Strategy<Value = FlowKey> {
+pub(crate) fn flow() -> impl Strategy<Value = FlowKey> {
     (address(), address(), protocol(), port(), port()).prop_map(
         |(src, other, protocol, src_port, dst_port)| {
             let dst = match (src, other) {

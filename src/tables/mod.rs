@@ -11,11 +11,16 @@
 mod decision;
 mod row;
 mod rule_tables;
+mod shared_map;
+
+mod references;
 
 mod canonical;
 
 // The document laid out for look-up, from the whole to its parts.
 mod classifier;
+
+mod impact;
 
 mod pod_index;
 
@@ -34,11 +39,14 @@ mod prefix_set;
 mod arena;
 
 #[cfg(test)]
-mod generate;
+pub(crate) mod generate;
 
 pub use classifier::{Classifier, Judgement, PodAcls, Question};
 pub use decision::{Decision, Direction, PolicyKind, PolicyRef, RuleOrigin, Verdict};
+pub use impact::Impact;
 pub use prefix_table::PrefixTable;
+pub use references::References;
 pub use route::RouteTable;
 pub use row::{PortSpan, Row};
 pub use rule_tables::{Acl, FORMAT_VERSION, PodName, PodPolicy, RuleTables, TablesDiff, TablesError};
+pub use shared_map::SharedMap;

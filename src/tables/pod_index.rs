@@ -1,16 +1,16 @@
 //! The pods of the tables, by name and by address.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::{PodAcls, PodName, PodPolicy, RuleTables};
+use super::{PodAcls, PodName, PodPolicy, RuleTables, SharedMap};
 
-/// Pods by name and by address.
+/// Pods by name and by address. A clone is cheap and shares what does not change.
 #[derive(Clone, Default)]
 pub(super) struct PodIndex {
-    by_name: BTreeMap<PodName, PodPolicy>,
+    by_name: SharedMap<PodName, PodPolicy>,
     /// Should two pods claim an address, the first by name has it, in whatever order they came.
-    by_address: BTreeSet<(IpAddr, PodName)>,
+    by_address: SharedMap<(IpAddr, PodName), ()>,
 }
 
 impl PodIndex {
@@ -18,7 +18,7 @@ impl PodIndex {
     pub(super) fn new(tables: &RuleTables) -> PodIndex {
         let claims = |(name, pod): (&PodName, &PodPolicy)| {
             let name = name.clone();
-            pod.addresses.clone().into_iter().map(move |address| (address, name.clone()))
+            pod.addresses.clone().into_iter().map(move |address| ((address, name.clone()), ()))
         };
         PodIndex { by_name: tables.pods.clone(), by_address: tables.pods.iter().flat_map(claims).collect() }
     }
@@ -31,8 +31,7 @@ impl PodIndex {
 
     /// The pod that has an address.
     pub(super) fn at(&self, address: IpAddr) -> Option<&PodName> {
-        let from = (address, PodName::new("", ""));
-        let (claimed, name) = self.by_address.range(from..).next()?;
+        let ((claimed, name), ()) = self.by_address.first_from(&(address, PodName::new("", "")))?;
         (*claimed == address).then_some(name)
     }
 
@@ -43,7 +42,8 @@ impl PodIndex {
                 self.by_address.remove(&(address, name.clone()));
             }
             if let Some(pod) = pod {
-                self.by_address.extend(pod.addresses.iter().map(|&address| (address, name.clone())));
+                let claims = pod.addresses.iter().map(|&address| ((address, name.clone()), ()));
+                self.by_address.extend(claims);
                 self.by_name.insert(name.clone(), pod.clone());
             }
         }

@@ -93,6 +93,17 @@ impl PrefixTable {
         }
     }
 
+    /// What the longest prefix leads to that covers all of `prefix`, itself included.
+    pub fn covering(&self, prefix: IpNet) -> Option<u32> {
+        let Entry { bits, len, .. } = Entry::new(prefix, 0);
+        let exact = || Some(self.v6_exact.find(bits)).filter(|&found| found != NO_MATCH);
+        match prefix {
+            IpNet::V4(_) => self.v4.covering(bits, len),
+            IpNet::V6(_) if len == EXACT => exact().or_else(|| self.v6.covering(bits, len)),
+            IpNet::V6(_) => self.v6.covering(bits, len),
+        }
+    }
+
     /// [`PrefixTable::lookup`] of an IPv4 address in host byte order.
     #[inline]
     pub fn lookup_v4(&self, address: u32) -> Option<u32> {

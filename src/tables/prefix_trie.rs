@@ -120,6 +120,11 @@ impl PrefixTrie {
         self.prefixes.get(bits, len)
     }
 
+    /// What this prefix leads to, or else the longest that covers it.
+    pub(super) fn covering(&self, bits: u128, len: u8) -> Option<u32> {
+        self.get(bits, len).or_else(|| self.prefixes.cover(bits, len))
+    }
+
     /// Adds or replaces a prefix; gives what it led to before.
     pub(super) fn insert(&mut self, entry: Entry) -> Option<u32> {
         let before = self.prefixes.insert(entry);

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{Decision, Row, RuleOrigin};
+use super::{Decision, Row, RuleOrigin, SharedMap};
 use crate::ids::{AclId, ClassId, Generation, RowId, RuleId};
 use crate::limits::{ACLS_MAX, CLASSES_MAX, PREFIXES_MAX, ROWS_MAX, RULES_MAX};
 
@@ -99,32 +99,34 @@ pub struct PodPolicy {
 /// Ids number slots. A full compile numbers them without gaps in an order that follows from the content
 /// alone; a compiler that follows changes re-uses the slots that became free, so that a difference stays small.
 /// [`RuleTables::canonical`] renumbers, for comparing the two.
+///
+/// A clone shares all content, and costs little; see [`SharedMap`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleTables {
     /// [`FORMAT_VERSION`].
     pub format: u32,
     /// What decisions name.
-    pub rules: BTreeMap<RuleId, RuleOrigin>,
+    pub rules: SharedMap<RuleId, RuleOrigin>,
     /// Address to class by longest match; addresses without a match are [`ClassId::WORLD`].
-    pub prefixes: BTreeMap<IpNet, ClassId>,
+    pub prefixes: SharedMap<IpNet, ClassId>,
     /// Rows, shared by ACL tables.
-    pub rows: BTreeMap<RowId, Row>,
-    /// ACL tables, shared by pods.
-    pub acls: BTreeMap<AclId, Acl>,
+    pub rows: SharedMap<RowId, Row>,
+    /// ACL tables, shared by pods. Each may be large: few stand together.
+    pub acls: SharedMap<AclId, Acl, 4>,
     /// The pods that these tables judge. Every other pod is unknown.
-    pub pods: BTreeMap<PodName, PodPolicy>,
+    pub pods: SharedMap<PodName, PodPolicy>,
 }
 
 impl Default for RuleTables {
     fn default() -> RuleTables {
         RuleTables {
             format: FORMAT_VERSION,
-            rules: BTreeMap::new(),
-            prefixes: BTreeMap::new(),
-            rows: BTreeMap::new(),
-            acls: BTreeMap::new(),
-            pods: BTreeMap::new(),
+            rules: SharedMap::new(),
+            prefixes: SharedMap::new(),
+            rows: SharedMap::new(),
+            acls: SharedMap::new(),
+            pods: SharedMap::new(),
         }
     }
 }
@@ -262,22 +264,21 @@ impl RuleTables {
         change(&mut self.acls, &diff.acls);
         for (id, rows) in &diff.acl_rows {
             if let Some(acl) = self.acls.get_mut(id) {
-                change(&mut acl.rows, rows);
+                change_rows(&mut acl.rows, rows);
             }
         }
         change(&mut self.pods, &diff.pods);
     }
 
-    /// The change that makes `next` of these tables.
+    /// The change that makes `next` of these tables. Costs little where one came from the other by small changes.
     pub fn difference(&self, next: &RuleTables) -> TablesDiff {
+        let (acls, acl_rows) = acl_changes(&self.acls, &next.acls);
         TablesDiff {
             rules: changes(&self.rules, &next.rules),
             prefixes: changes(&self.prefixes, &next.prefixes),
             rows: changes(&self.rows, &next.rows),
-            acls: changes_where(&self.acls, &next.acls, |old, new| {
-                old.is_none_or(|old| old.default != new.default)
-            }),
-            acl_rows: row_changes(&self.acls, &next.acls),
+            acls,
+            acl_rows,
             pods: changes(&self.pods, &next.pods),
         }
     }
@@ -311,7 +312,10 @@ fn refer<T: fmt::Display>(
     }
 }
 
-fn change<K: Ord + Clone, V: Clone>(table: &mut BTreeMap<K, V>, changes: &BTreeMap<K, Option<V>>) {
+fn change<K: Ord + Clone, V: Clone, const CHUNK: usize>(
+    table: &mut SharedMap<K, V, CHUNK>,
+    changes: &BTreeMap<K, Option<V>>,
+) {
     for (key, value) in changes {
         match value {
             Some(value) => table.insert(key.clone(), value.clone()),
@@ -320,32 +324,48 @@ fn change<K: Ord + Clone, V: Clone>(table: &mut BTreeMap<K, V>, changes: &BTreeM
     }
 }
 
+fn change_rows(rows: &mut BTreeMap<ClassId, RowId>, changes: &BTreeMap<ClassId, Option<RowId>>) {
+    for (&class, row) in changes {
+        match row {
+            Some(row) => rows.insert(class, *row),
+            None => rows.remove(&class),
+        };
+    }
+}
+
 fn changes<K: Ord + Clone, V: Clone + PartialEq>(
-    old: &BTreeMap<K, V>,
-    new: &BTreeMap<K, V>,
+    old: &SharedMap<K, V>,
+    new: &SharedMap<K, V>,
 ) -> BTreeMap<K, Option<V>> {
-    changes_where(old, new, |old, new| old != Some(new))
+    let mut changes = BTreeMap::new();
+    old.for_each_difference(new, |key, _, value| _ = changes.insert(key.clone(), value.cloned()));
+    changes
 }
 
-fn changes_where<K: Ord + Clone, V: Clone>(
-    old: &BTreeMap<K, V>,
-    new: &BTreeMap<K, V>,
-    replaced: impl Fn(Option<&V>, &V) -> bool,
-) -> BTreeMap<K, Option<V>> {
-    let gone = old.keys().filter(|key| !new.contains_key(key)).map(|key| (key.clone(), None));
-    let set = new.iter().filter(|(key, value)| replaced(old.get(key), value));
-    gone.chain(set.map(|(key, value)| (key.clone(), Some(value.clone())))).collect()
+/// Changes of whole ACL tables, and of rows in those that stay with the default that they have.
+type AclChanges = (BTreeMap<AclId, Option<Acl>>, BTreeMap<AclId, BTreeMap<ClassId, Option<RowId>>>);
+
+fn acl_changes<const CHUNK: usize>(
+    old: &SharedMap<AclId, Acl, CHUNK>,
+    new: &SharedMap<AclId, Acl, CHUNK>,
+) -> AclChanges {
+    let (mut acls, mut acl_rows) = (BTreeMap::new(), BTreeMap::new());
+    old.for_each_difference(new, |&id, old, new| match (old, new) {
+        (Some(old), Some(new)) if old.default == new.default => {
+            acl_rows.insert(id, row_changes(&old.rows, &new.rows));
+        }
+        _ => _ = acls.insert(id, new.cloned()),
+    });
+    (acls, acl_rows)
 }
 
-/// What changes in ACL tables that stay, with the default that they have.
 fn row_changes(
-    old: &BTreeMap<AclId, Acl>,
-    new: &BTreeMap<AclId, Acl>,
-) -> BTreeMap<AclId, BTreeMap<ClassId, Option<RowId>>> {
-    let stay = new.iter().filter_map(|(id, new)| Some((id, old.get(id)?, new)));
-    stay.filter(|(_, old, new)| old.default == new.default && old.rows != new.rows)
-        .map(|(&id, old, new)| (id, changes(&old.rows, &new.rows)))
-        .collect()
+    old: &BTreeMap<ClassId, RowId>,
+    new: &BTreeMap<ClassId, RowId>,
+) -> BTreeMap<ClassId, Option<RowId>> {
+    let gone = old.keys().filter(|class| !new.contains_key(class)).map(|&class| (class, None));
+    let set = new.iter().filter(|(class, row)| old.get(class) != Some(row));
+    gone.chain(set.map(|(&class, &row)| (class, Some(row)))).collect()
 }
 
 #[cfg(test)]
@@ -353,7 +373,7 @@ mod tests {
     use super::*;
 
     fn tables(prefix: &str, class: u32) -> RuleTables {
-        let prefixes = BTreeMap::from([(prefix.parse().unwrap(), ClassId(class))]);
+        let prefixes = SharedMap::from([(prefix.parse().unwrap(), ClassId(class))]);
         RuleTables { prefixes, ..RuleTables::default() }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Asked by ioctl rather than read from /sys: /sys shows the network namespace of whoever mounted it.
 
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -78,6 +79,51 @@ impl Interface {
     }
 }
 
+/// Addresses that the node itself has on the interface `name`; none where the kernel does not tell.
+pub fn node_addresses(name: &str) -> Vec<IpAddr> {
+    let mut first = std::ptr::null_mut();
+    // SAFETY: the pointer is where the call leaves the head of a list that it allocates.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Vec::new();
+    }
+    let mut addresses = Vec::new();
+    let mut next = first;
+    // SAFETY: the list is null-terminated and nobody changes it until it is freed; its pointers are null or valid.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        // SAFETY: the name is a string that ends in zero and belongs to the list.
+        let entry_name = unsafe { std::ffi::CStr::from_ptr(entry.ifa_name) };
+        if entry_name.to_bytes() == name.as_bytes() {
+            // SAFETY: null, or a socket address of the family that it names.
+            addresses.extend(unsafe { address_of(entry.ifa_addr) });
+        }
+        next = entry.ifa_next;
+    }
+    // SAFETY: the list came from getifaddrs and is not used any more.
+    unsafe { libc::freeifaddrs(first) };
+    addresses
+}
+
+/// The IP address in a socket address.
+///
+/// # Safety
+/// The pointer is null, or a socket address as long as its family says.
+unsafe fn address_of(socket_address: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: null or valid, as the caller promises.
+    match i32::from(unsafe { socket_address.as_ref() }?.sa_family) {
+        libc::AF_INET => {
+            // SAFETY: of this family, so of this size; read without claiming its alignment.
+            let v4 = unsafe { socket_address.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes()))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: of this family, so of this size; read without claiming its alignment.
+            let v6 = unsafe { socket_address.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(IpAddr::from(v6.sin6_addr.s6_addr))
+        }
+        _ => None,
+    }
+}
+
 /// Receive and transmit queues by `ETHTOOL_GCHANNELS`; none where the driver does not tell.
 fn channels(socket: &OwnedFd, name: &str) -> Option<(u16, u16)> {
     // struct ethtool_channels: cmd, max_{rx,tx,other,combined}, {rx,tx,other,combined}_count.
@@ -142,6 +188,14 @@ mod tests {
         assert_eq!((loopback.name.as_str(), loopback.index, loopback.mac), ("lo", 1, [0; 6]));
         assert_eq!(loopback.queues(), 1);
         assert!(loopback.mtu > 0);
+    }
+
+    #[test]
+    fn the_nodes_addresses_on_an_interface_are_those_of_this_interface() {
+        // Where loopback is up it has this address; nothing else has it.
+        let addresses = node_addresses("lo");
+        assert!(addresses.iter().all(IpAddr::is_loopback), "{addresses:?}");
+        assert_eq!(node_addresses("nowhere0"), Vec::<IpAddr>::new());
     }
 
     #[test]

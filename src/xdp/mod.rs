@@ -2,7 +2,7 @@
 //!
 //! One file per concept of `Documentation/networking/af_xdp.rst`. A worker has one [`Umem`], whose frames it holds as
 //! [`Frame`] tokens, and one [`PortQueue`] for each port. A [`Program`] in the kernel sends what a port receives to
-//! the queue's socket, and drops it while there is none.
+//! the queue's socket, and drops it while there is none; on an uplink only what is for the node's pods.
 //!
 //! ```text
 //!            refill            the kernel writes a packet           receive
@@ -22,6 +22,7 @@
 
 mod anchor;
 mod chain;
+mod drop_counter;
 mod error;
 mod frame;
 mod interface;
@@ -29,16 +30,18 @@ mod kernel_log;
 mod ledger;
 mod memory;
 mod memory_ring;
+mod prefixes;
 mod program;
 mod queue;
 mod region;
 mod socket;
 mod umem;
 
+pub use drop_counter::{DropCounter, Dropped};
 pub use error::XdpError;
 pub(crate) use error::one_frame;
 pub use frame::{DoesNotFit, Frame};
-pub use interface::Interface;
+pub use interface::{Interface, node_addresses};
 pub use memory::MemoryPeer;
 pub use program::{Mode, Program};
 pub use queue::{ClosedQueue, Kick, PortQueue, Statistics};

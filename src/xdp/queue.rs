@@ -81,6 +81,24 @@ impl PortQueue {
         queue: u16,
         program: &Program,
     ) -> Result<PortQueue, XdpError> {
+        let (socket, account) = PortQueue::bind(binder, interface, queue)?;
+        program.register(queue, socket.fd())?;
+        Ok(PortQueue::with(binder, port, account, Rings::Socket(socket)))
+    }
+
+    /// Opens queue `queue` of an interface to send by it only: no program sends it frames, and what the interface
+    /// receives stays with the kernel's stack.
+    pub fn open_to_send(
+        binder: &Binder,
+        port: PortId,
+        interface: &Interface,
+        queue: u16,
+    ) -> Result<PortQueue, XdpError> {
+        let (socket, account) = PortQueue::bind(binder, interface, queue)?;
+        Ok(PortQueue::with(binder, port, account, Rings::Socket(socket)))
+    }
+
+    fn bind(binder: &Binder, interface: &Interface, queue: u16) -> Result<(XskSocket, Account), XdpError> {
         let queues = interface.queues();
         if queue >= queues {
             return Err(XdpError::NoQueue { interface: interface.name.clone(), queue, queues });
@@ -89,9 +107,7 @@ impl PortQueue {
         let Some(umem) = binder.region.kernel() else {
             return Err(XdpError::MemoryOnly { interface: interface.name.clone() });
         };
-        let socket = XskSocket::open(umem, interface, queue)?;
-        program.register(queue, socket.fd())?;
-        Ok(PortQueue::with(binder, port, binder.open_account()?, Rings::Socket(socket)))
+        Ok((XskSocket::open(umem, interface, queue)?, binder.open_account()?))
     }
 
     /// A queue in memory, and its other side.

@@ -8,7 +8,7 @@ use palisade::control::protocol::{PodRequest, PortRequest, TablesPatch};
 use palisade::control::{PortRoute, Refusal, Switch, SwitchSettings};
 use palisade::dataplane::{Gateway, Mac, PortKind};
 use palisade::ids::{AttachmentId, Generation, PortId, RowId};
-use palisade::tables::{RuleTables, TablesDiff, TablesError};
+use palisade::tables::{RuleTables, SharedMap, TablesDiff, TablesError};
 
 use crate::fixture::{FakeEngine, Scratch, on_port, pod, pod_port, switch, tables};
 
@@ -174,8 +174,11 @@ fn a_port_that_does_not_close_stays_in_the_world() {
 fn a_route_holds_while_its_port_is_open() {
     let routes =
         vec![PortRoute { prefix: "0.0.0.0/0".parse().unwrap(), port: "up".to_owned(), next_hop: None }];
-    let (engine, switch) = switch(SwitchSettings { routes, ..SwitchSettings::default() });
+    let pod_prefixes = vec!["10.244.1.0/24".parse().unwrap()];
+    let settings = SwitchSettings { routes, pod_prefixes: pod_prefixes.clone(), ..SwitchSettings::default() };
+    let (engine, switch) = switch(settings);
     assert!(engine.world().routes.is_empty());
+    assert_eq!(engine.world().pod_prefixes, pod_prefixes, "known before the first port opens");
     switch.put_port("first", &pod_port()).unwrap();
     switch.put_port("up", &PortRequest { kind: PortKind::Uplink, ..pod_port() }).unwrap();
     assert_eq!(engine.world().routes[0].port, PortId(1));
@@ -188,7 +191,7 @@ fn tables_that_do_not_check_leave_the_running_ones() {
     let (engine, switch) = switch(SwitchSettings::default());
     switch.put_tables(tables("10.1.0.2")).unwrap();
     let mut dangling = tables("10.1.0.2");
-    dangling.rows.clear();
+    dangling.rows = SharedMap::new();
     let said = refused(&engine, 422, || switch.put_tables(dangling));
     assert!(said.contains("acls[0] names rows[0]"), "{said}");
     refused(&engine, 422, || switch.put_tables(RuleTables { format: 2, ..RuleTables::default() }));

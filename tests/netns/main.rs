@@ -3,6 +3,7 @@
 
 mod support;
 
+mod crowd;
 mod demo;
 mod fragments;
 mod jumbo;

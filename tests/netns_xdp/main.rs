@@ -3,6 +3,7 @@
 mod namespace;
 mod packets;
 mod throughput;
+mod uplink;
 mod wire;
 
 use std::io::{BufRead, BufReader};

@@ -1,9 +1,10 @@
 //! The rules of the packet path, one by one. Each test says what passes and which counters move.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use palisade::dataplane::{ConntrackSettings, DropReason, FlowInfo};
+use palisade::dataplane::{ConntrackSettings, DropReason, FlowInfo, PortKind};
 use palisade::ids::{AttachmentId, PortId};
 use palisade::net::flow::Protocol;
 use palisade::tables::{Direction, RuleOrigin, Verdict};
@@ -13,7 +14,7 @@ use crate::model::{ACK, FIN, RST, SYN};
 use crate::policy::{PodRules, Rule};
 use crate::rig::{
     HOST, Rig, Setting, UPLINK, addressed, forwarded, gateway_address, gateway_mac, ip, mac, node_address,
-    pod_address, world_address,
+    pod_address, router_address, switch_mac, world_address,
 };
 
 const A: PortId = PortId(0);
@@ -498,22 +499,28 @@ fn the_switch_is_the_gateway_of_every_pod() {
 #[test]
 fn a_way_that_is_not_known_is_asked_for_and_the_next_packet_goes_it() {
     let mut rig = Rig::new(1, &Setting::open());
-    rig.sim.close_port(UPLINK).unwrap();
-    let question = Spec::new(pod_address(0)[0], world_address(1)[0], Transport::Udp { ports: [1, 2] });
+    rig.sim.close_port(HOST).unwrap();
+    let question = Spec::new(pod_address(0)[0], node_address()[0], Transport::Udp { ports: [1, 2] });
     is_dropped(&mut rig, A, &question, DropReason::PortDown);
-    let port = rig.sim.open_port(palisade::dataplane::PortKind::Uplink, Some(7), 1500).unwrap();
-    assert_eq!(port.id, UPLINK, "numbers are used again");
-    rig.ports[UPLINK.index()] = port;
-    let before = rig.counters(A);
-    let asked = rig.send(A, &question);
-    assert_eq!(rig.drops_since(A, &before), BTreeMap::from([("unresolved".to_owned(), 1)]));
-    let request = arp(1, (gateway_mac(), [10, 0, 0, 1]), ([0; 6], [192, 0, 2, 1]), [0xff; 6]);
+    let port = rig.sim.open_port(PortKind::Host, Some(7), 1500).unwrap();
+    assert_eq!(port.id, HOST, "numbers are used again");
+    rig.ports[HOST.index()] = port;
+    let mut world = Setting::open().world();
+    world.node.as_mut().unwrap().mac = None;
+    rig.sim.publish(world);
+    rig.sim.step();
+    // Asked for before anybody sends there.
+    let request = arp(1, (gateway_mac(), [10, 0, 0, 1]), ([0; 6], [10, 0, 0, 254]), [0xff; 6]);
     let tagged = |frame: &[u8]| [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
-    assert_eq!(asked, [(UPLINK, tagged(&request))]);
+    assert_eq!(rig.collect(), [(HOST, tagged(&request))]);
+    let before = rig.counters(A);
     is_asked_once_in_a_while(&mut rig, &question);
-    let reply = arp(2, (mac(UPLINK), [192, 0, 2, 1]), (gateway_mac(), [10, 0, 0, 1]), gateway_mac());
-    assert_eq!(rig.send_on(0, UPLINK, &[tagged(&reply)]), []);
-    passes(&mut rig, A, UPLINK, &question);
+    assert_eq!(rig.drops_since(A, &before), BTreeMap::from([("unresolved".to_owned(), 11)]));
+    let reply = arp(2, (mac(HOST), [10, 0, 0, 254]), (gateway_mac(), [10, 0, 0, 1]), gateway_mac());
+    assert_eq!(rig.send_on(0, HOST, &[tagged(&reply)]), []);
+    let out = Spec { vlan: Some(7), ..addressed(A, &question) };
+    let out = Spec { src_mac: gateway_mac(), dst_mac: mac(HOST), ttl: out.ttl - 1, ..out };
+    assert_eq!(rig.send(A, &question), [(HOST, out.bytes())]);
 }
 
 fn is_asked_once_in_a_while(rig: &mut Rig, question: &Spec) {
@@ -561,4 +568,92 @@ fn a_fragment_waits_for_the_first_of_its_datagram_and_then_is_dropped_by_name() 
     assert_eq!(rig.drops_since(A, &before), BTreeMap::new());
     rig.wait(Duration::from_mins(1));
     assert_eq!(rig.drops_since(A, &before), BTreeMap::from([("fragment-timeout".to_owned(), 1)]));
+}
+
+#[test]
+fn a_next_hop_that_is_not_known_is_the_kernels_to_resolve_and_nothing_is_learned_from_frames() {
+    let mut rig = Rig::new(1, &Setting::open());
+    rig.know_router(false);
+    let question =
+        |port| Spec::new(pod_address(0)[0], world_address(1)[0], Transport::Udp { ports: [port, 2] });
+    // The router speaks, to the switch and by ARP: neither makes it known.
+    let hello = Transport::Echo { request: true, identifier: 1 };
+    assert_eq!(rig.send(UPLINK, &Spec::new(world_address(1)[0], gateway_address()[0], hello)).len(), 1);
+    let request = arp(1, (mac(UPLINK), [192, 0, 2, 1]), ([0; 6], [10, 0, 0, 1]), [0xff; 6]);
+    let tagged = [&request[..12], &[0x81, 0, 0, 7], &request[12..]].concat();
+    assert_eq!(rig.send_on(0, UPLINK, &[tagged]), [], "the kernel answers ARP there");
+    let before = rig.counters(A);
+    for port in 1..=3 {
+        assert_eq!(rig.send(A, &question(port)), []);
+    }
+    assert_eq!(rig.drops_since(A, &before), BTreeMap::from([("unresolved".to_owned(), 3)]));
+    let router = (UPLINK, router_address()[0]);
+    assert_eq!(rig.sim.questions(), [router], "once in a while");
+    rig.sim.now += Duration::from_millis(100);
+    rig.send(A, &question(1));
+    assert_eq!(rig.sim.questions(), [router]);
+    rig.know_router(true);
+    passes(&mut rig, A, UPLINK, &question(1));
+}
+
+#[test]
+fn each_neighbour_on_the_uplinks_own_link_has_its_own_address() {
+    let mut rig = Rig::new(1, &Setting::open());
+    let to = |last: u8| {
+        Spec::new(pod_address(0)[0], [192, 0, 2, last].into(), Transport::Udp { ports: [1, last.into()] })
+    };
+    let neighbor = |last: u8| palisade::net::mac::Mac([2, 0, 0, 0, 0xcc, last]);
+    for last in [5, 6] {
+        assert_eq!(rig.send(A, &to(last)), []);
+        rig.sim.resolve(UPLINK, [192, 0, 2, last].into(), Some(neighbor(last)));
+    }
+    let asked: Vec<_> = [5, 6].map(|last| (UPLINK, IpAddr::from([192, 0, 2, last]))).into();
+    let mut questions = rig.sim.questions();
+    questions.sort();
+    assert_eq!(questions, asked, "a second neighbour does not wait for the first");
+    for last in [5, 6] {
+        let [(UPLINK, frame)] = &rig.send(A, &to(last))[..] else {
+            panic!("it does not leave by the uplink")
+        };
+        assert_eq!((&frame[..6], &frame[6..12]), (&neighbor(last).0[..], &switch_mac(UPLINK)[..]));
+    }
+}
+
+#[test]
+fn an_uplink_serves_its_own_ethernet_address_and_the_other_ports_theirs() {
+    let mut rig = Rig::new(1, &Setting::open());
+    let from_world = Spec::new(world_address(1)[0], pod_address(0)[0], Transport::Udp { ports: [1, 2] });
+    passes(&mut rig, UPLINK, A, &from_world);
+    for (port, spec, wrong) in
+        [(UPLINK, from_world, gateway_mac()), (A, udp(0, 1, [1, 2]), switch_mac(UPLINK))]
+    {
+        let before = rig.counters(port);
+        let frame = Spec { dst_mac: wrong, ..addressed(port, &spec) }.bytes();
+        assert_eq!(rig.send_on(0, port, &[frame]), []);
+        assert_eq!(rig.drops_since(port, &before), BTreeMap::from([("not-for-us".to_owned(), 1)]));
+    }
+}
+
+#[test]
+fn what_is_for_an_address_among_the_pods_that_no_pod_has_goes_nowhere() {
+    let mut setting = Setting::open();
+    setting.attachments[2] = None;
+    let mut rig = Rig::new(1, &setting);
+    let transport = Transport::Udp { ports: [1, 2] };
+    for family in [0, 1] {
+        let nobody = pod_address(2)[family];
+        is_dropped(&mut rig, A, &Spec::new(pod_address(0)[family], nobody, transport), DropReason::NoRoute);
+        let from_world = Spec::new(world_address(1)[family], nobody, transport);
+        is_dropped(&mut rig, UPLINK, &from_world, DropReason::NoRoute);
+        // And nobody outside speaks for it.
+        let as_nobody = Spec::new(nobody, pod_address(0)[family], transport);
+        is_dropped(&mut rig, UPLINK, &as_nobody, DropReason::Spoofed);
+    }
+}
+
+#[test]
+fn the_switch_is_no_router_between_what_is_behind_the_uplink() {
+    let mut rig = Rig::new(1, &Setting::open());
+    let through = Spec::new(world_address(1)[0], world_address(2)[0], Transport::Udp { ports: [1, 2] });
+    is_dropped(&mut rig, UPLINK, &through, DropReason::NoRoute);
 }

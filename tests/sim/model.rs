@@ -68,6 +68,7 @@ pub(crate) struct Model {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     Gateway,
+    Nowhere,
     Port(PortId),
 }
 
@@ -141,6 +142,9 @@ impl Model {
             Way::Port(_) if is_link_local(spec.src) || is_link_local(spec.dst) => {
                 return Fate::Drop("no-route", None);
             }
+            Way::Nowhere => return Fate::Drop("no-route", None),
+            // The switch is no router for others.
+            Way::Port(UPLINK) if port == UPLINK => return Fate::Drop("no-route", None),
             Way::Port(out) => out,
         };
         let mtu = if out.index() == PODS - 1 { rig::SMALL_MTU } else { rig::MTU };
@@ -168,7 +172,7 @@ impl Model {
             return Some("vlan");
         }
         let is_group = spec.dst_mac[0] & 1 != 0;
-        if spec.dst_mac != rig::gateway_mac() && !is_group {
+        if spec.dst_mac != rig::switch_mac(port) && !is_group {
             return Some("not-for-us");
         }
         let spoofed = if port.index() < PODS {
@@ -177,7 +181,7 @@ impl Model {
         } else {
             is_no_host(spec.src)
                 || rig::gateway_address().contains(&spec.src)
-                || self.pod_at(spec.src).is_some()
+                || rig::is_among_pods(spec.src)
                 || (port != HOST && rig::node_address().contains(&spec.src))
         };
         let on_link = is_link_local(spec.src) && is_link_local(spec.dst);
@@ -198,6 +202,9 @@ impl Model {
         }
         if rig::node_address().contains(&address) {
             return Way::Port(HOST);
+        }
+        if rig::is_among_pods(address) {
+            return Way::Nowhere;
         }
         Way::Port(UPLINK)
     }
@@ -260,10 +267,13 @@ impl Model {
             let (Way::Port(from), Way::Port(to)) = (self.way(key.src), self.way(key.dst)) else {
                 unreachable!("no flow is with the gateway");
             };
+            let counted = self.decisions.clone();
             if let Some(reason) = self.judge(&key, from, to) {
                 self.flows.remove(number);
                 return Some(reason);
             }
+            // What stays allowed is not counted again.
+            self.decisions = counted;
             self.flows[number].generation = self.generation;
         }
         if is_error {
@@ -500,7 +510,7 @@ fn is_link_local(address: IpAddr) -> bool {
 /// A frame of the switch's own to who is behind a port.
 fn answered(port: PortId, spec: Spec) -> Vec<u8> {
     let vlan = (port == UPLINK).then_some(rig::UPLINK_VLAN);
-    Spec { src_mac: rig::gateway_mac(), dst_mac: spec.src_mac, vlan, ..spec }.bytes()
+    Spec { src_mac: rig::switch_mac(port), dst_mac: spec.src_mac, vlan, ..spec }.bytes()
 }
 
 /// The error about a packet: time exceeded, or too big for an MTU.

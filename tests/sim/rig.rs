@@ -12,7 +12,7 @@ use palisade::dataplane::{
 use palisade::ids::{AttachmentId, PortId};
 use palisade::tables::PodName;
 
-use crate::frames::{Spec, Transport};
+use crate::frames::Spec;
 use crate::policy::{self, PodRules};
 
 /// Ports in the order in which they are opened; the first three are the pods'.
@@ -43,9 +43,29 @@ pub(crate) fn node_address() -> [IpAddr; 2] {
     [ip("10.0.0.254"), ip("fd00::fe")]
 }
 
+/// Whether only a pod may have the address.
+pub(crate) fn is_among_pods(address: IpAddr) -> bool {
+    pod_prefixes().iter().any(|prefix| prefix.contains(&address))
+}
+
+/// The node's pods' prefixes. The gateway's addresses stand in them too.
+pub(crate) fn pod_prefixes() -> [ipnet::IpNet; 2] {
+    ["10.0.0.0/29", "fd00::/125"].map(|prefix| prefix.parse().unwrap())
+}
+
 /// Somebody behind the uplink.
 pub(crate) fn world_address(number: usize) -> [IpAddr; 2] {
     [ip(&format!("198.51.100.{number}")), ip(&format!("2001:db8::{number}"))]
+}
+
+/// Ethernet address of the switch on a port: on the uplink, the NIC's.
+pub(crate) fn switch_mac(port: PortId) -> [u8; 6] {
+    if port == UPLINK { [2, 0, 0, 0, 0xbb, 4] } else { gateway_mac() }
+}
+
+/// The router on the uplink, IPv4 and IPv6.
+pub(crate) fn router_address() -> [IpAddr; 2] {
+    [ip("192.0.2.1"), ip("fe80::99")]
 }
 
 pub(crate) fn gateway_mac() -> [u8; 6] {
@@ -125,7 +145,12 @@ impl Setting {
                 addresses: node_address().to_vec(),
                 mac: Some(palisade::net::mac::Mac(mac(HOST))),
             }),
-            routes: vec![route("0.0.0.0/0", Some(ip("192.0.2.1"))), route("::/0", None)],
+            pod_prefixes: pod_prefixes().to_vec(),
+            routes: vec![
+                route("0.0.0.0/0", Some(router_address()[0])),
+                route("::/0", Some(router_address()[1])),
+                route("192.0.2.0/24", None),
+            ],
         }
     }
 }
@@ -137,7 +162,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// A switch whose uplink has been heard, so that the way out is known.
+    /// A switch whose uplink's router is known.
     pub(crate) fn new(workers: usize, setting: &Setting) -> Rig {
         Rig::with(workers, ConntrackSettings { flows_max: 1024, ..ConntrackSettings::default() }, setting)
     }
@@ -169,19 +194,25 @@ impl Rig {
                 _ => (PortKind::Pod, None),
             };
             let mtu = if port == PODS - 1 { SMALL_MTU } else { mtu };
-            ports.push(sim.open_port(kind, vlan, mtu).unwrap());
+            let port = if kind == PortKind::Uplink {
+                sim.open_uplink(palisade::net::mac::Mac(switch_mac(UPLINK)), vlan, mtu)
+            } else {
+                sim.open_port(kind, vlan, mtu)
+            };
+            ports.push(port.unwrap());
         }
         sim.publish(setting.world());
         let mut rig = Rig { sim, ports, workers };
         rig.sim.step();
         rig.collect();
-        let hello = Spec::new(
-            world_address(1)[0],
-            gateway_address()[0],
-            Transport::Echo { request: true, identifier: 1 },
-        );
-        assert_eq!(rig.send(UPLINK, &hello).len(), 1, "the gateway answers");
+        rig.know_router(true);
         rig
+    }
+
+    /// Says that the router on the uplink has its Ethernet address, or none.
+    pub(crate) fn know_router(&mut self, known: bool) {
+        let mac = known.then(|| palisade::net::mac::Mac(mac(UPLINK)));
+        router_address().into_iter().for_each(|router| self.sim.resolve(UPLINK, router, mac));
     }
 
     /// Publishes, and lets every worker see it.
@@ -263,11 +294,11 @@ impl Rig {
 /// The frame with the Ethernet addresses and the tag of frames that come in at a port.
 pub(crate) fn addressed(port: PortId, spec: &Spec) -> Spec {
     let vlan = (port == UPLINK).then_some(UPLINK_VLAN);
-    Spec { src_mac: mac(port), dst_mac: gateway_mac(), vlan, ..spec.clone() }
+    Spec { src_mac: mac(port), dst_mac: switch_mac(port), vlan, ..spec.clone() }
 }
 
 /// The frame that a packet leaves by a port as.
 pub(crate) fn forwarded(port: PortId, spec: &Spec) -> Vec<u8> {
     let vlan = (port == UPLINK).then_some(UPLINK_VLAN);
-    Spec { src_mac: gateway_mac(), dst_mac: mac(port), vlan, ttl: spec.ttl - 1, ..spec.clone() }.bytes()
+    Spec { src_mac: switch_mac(port), dst_mac: mac(port), vlan, ttl: spec.ttl - 1, ..spec.clone() }.bytes()
 }

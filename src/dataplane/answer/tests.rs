@@ -31,7 +31,7 @@ fn view(gateway: &[&str]) -> View {
     };
     let gateway = Gateway { addresses: gateway.iter().map(|text| ip(text)).collect(), ..Gateway::default() };
     let world = World { gateway, pods: vec![pod], ..World::default() };
-    let facts = |kind| PortFacts { kind, vlan: 0, mtu: 1500 };
+    let facts = |kind| PortFacts { kind, vlan: 0, mtu: 1500, mac: None };
     let open = BTreeMap::from([(POD, facts(PortKind::Pod)), (HOST, facts(PortKind::Host))]);
     View::new(&world, Generation(1), &open, 1)
 }
@@ -69,7 +69,7 @@ impl Bench {
     }
 
     fn echo(&mut self) -> bool {
-        echo(self.umem.data_mut(&mut self.frame), &self.packet, &self.view)
+        echo(self.umem.data_mut(&mut self.frame), &self.packet)
     }
 
     fn problem(&mut self, what: Problem) -> bool {
@@ -229,6 +229,7 @@ fn echoes_are_answered_with_what_they_carry() {
             let payload: Vec<u8> = (0..payload_bytes).map(|i| i as u8).collect();
             let question = Spec {
                 src_mac: POD_MAC,
+                dst_mac: Gateway::default().mac.0,
                 payload,
                 ..Spec::new(ip(src), ip(dst), Transport::Echo { request: true, identifier: 77 })
             };
@@ -304,7 +305,9 @@ fn errors_quote_the_packet_that_they_are_about_as_far_as_they_may() {
         for (payload_bytes, vlan) in [(0, None), (11, Some(5)), (1452, None), (3000, Some(4094))] {
             let transport = Transport::Udp { ports: [1, 2] };
             let payload = vec![0x5a; payload_bytes];
-            let spec = Spec { src_mac: POD_MAC, vlan, payload, ..Spec::new(ip(src), ip(dst), transport) };
+            let dst_mac = Gateway::default().mac.0;
+            let spec =
+                Spec { src_mac: POD_MAC, dst_mac, vlan, payload, ..Spec::new(ip(src), ip(dst), transport) };
             let quote = check_problem(&spec, what, kind, code, rest);
             let packet = spec.ip();
             assert_eq!(quote, packet[..packet.len().min(quote_bytes_max)]);

@@ -36,7 +36,6 @@ impl Key {
 
     /// Endpoints in order. Which one is the lower is as good as random: a branch on it nobody could predict.
     #[inline(always)]
-    #[allow(clippy::needless_bitwise_bool)] // Lazy operators are branches.
     fn ordered(packet: &Packet) -> (Key, bool) {
         let Packet { src, dst, src_port, dst_port, .. } = *packet;
         let from_low = (src < dst) | ((src == dst) & (src_port <= dst_port));

@@ -49,6 +49,8 @@ pub(crate) struct Slot(u32);
 impl Slot {
     /// No slot.
     pub(crate) const NONE: Slot = Slot(u32::MAX);
+    /// No slot, and none to be found by looking further.
+    const ABSENT: Slot = Slot(u32::MAX - 1);
 }
 
 /// What became of a wish to enter a flow.
@@ -136,20 +138,31 @@ impl Conntrack {
     #[inline]
     pub(crate) fn candidate(&self, hash: u64) -> Slot {
         let group = self.first_group(hash);
-        let fits = self.matches(group, tag_of(hash)).next();
-        if let Some(slot) = fits.or_else(|| self.matches(group, FREE).next()) {
-            self.entry(slot).prefetch();
+        let [low, high] = self.words(group);
+        let tags = [low & TAG_BITS, high & TAG_BITS];
+        let slot = |hits: u16| Slot((group * GROUP) as u32 + hits.trailing_zeros());
+        let fits = bytes_equal(tags, tag_of(hash));
+        if fits != 0 {
+            self.entry(slot(fits)).prefetch();
+            return slot(fits);
         }
-        fits.unwrap_or(Slot::NONE)
+        let free = bytes_equal(tags, FREE);
+        if free != 0 {
+            self.entry(slot(free)).prefetch();
+        }
+        // Nothing has gone on from here to another group.
+        if low & !TAG_BITS == 0 { Slot::ABSENT } else { Slot::NONE }
     }
 
     /// The slot of a key; `candidate` is what [`Conntrack::candidate`] said of its hash in this batch.
     #[inline]
     pub(crate) fn find(&self, key: &Key, hash: u64, candidate: Slot) -> Option<Slot> {
-        if candidate != Slot::NONE && self.entries[candidate.0 as usize].is(key) {
+        if let Some(entry) = self.entries.get(candidate.0 as usize)
+            && entry.is(key)
+        {
             return Some(candidate);
         }
-        self.look_up(key, hash)
+        if candidate == Slot::ABSENT { None } else { self.look_up(key, hash) }
     }
 
     /// The slot of a key.
@@ -390,12 +403,17 @@ impl Conntrack {
         if group >= self.groups.len() { group - self.groups.len() } else { group }
     }
 
+    #[inline]
+    fn words(&self, group: usize) -> [u64; 2] {
+        let [low, high] = &self.groups[group].0;
+        [low.load(Acquire), high.load(Acquire)]
+    }
+
     /// Slots of a group whose tag is `tag`.
     #[inline]
     fn matches(&self, group: usize, tag: u8) -> impl Iterator<Item = Slot> + use<> {
         // One bit a slot: which half of the group a slot is in must not be a branch, for nobody can predict it.
-        let [low, high] = &self.groups[group].0;
-        let mut hits = bytes_equal([low.load(Acquire) & TAG_BITS, high.load(Acquire) & TAG_BITS], tag);
+        let mut hits = bytes_equal(self.words(group).map(|word| word & TAG_BITS), tag);
         let base = (group * GROUP) as u32;
         std::iter::from_fn(move || {
             let slot = (hits != 0).then(|| Slot(base + hits.trailing_zeros()));
@@ -432,7 +450,7 @@ impl Conntrack {
     }
 
     fn free_slots(&self, group: usize) -> u32 {
-        self.groups[group].0.iter().map(|word| zero_bytes(word.load(Acquire) & TAG_BITS).count_ones()).sum()
+        bytes_equal(self.words(group).map(|word| word & TAG_BITS), FREE).count_ones()
     }
 
     /// Writes `tag` into a free slot of a group.

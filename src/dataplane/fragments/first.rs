@@ -25,7 +25,7 @@ impl First {
             return;
         }
         let reason = match (view.port_towards(flow.src), view.port_towards(flow.dst)) {
-            (Some((_, from)), Some((_, to))) => view.judge(flow, from, to, worker),
+            (Some((_, from)), Some((_, to))) => view.judge(flow, from, to, Some(worker)),
             _ => Some(DropReason::NoRoute),
         };
         match reason {

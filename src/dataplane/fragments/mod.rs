@@ -28,8 +28,9 @@ use waiting::Waiting;
 
 use super::DropReason;
 use super::batch::{Batch, Verdict};
+use super::classify::flow_of;
 use super::conntrack::Side;
-use super::stages::{Context, flow_of, route_one};
+use super::stages::{Context, route_one};
 use crate::ids::PortId;
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::flow::Protocol;

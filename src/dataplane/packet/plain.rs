@@ -17,6 +17,9 @@ const V4: u32 = 0x08_0045;
 /// Ethertype and version.
 const V6: u32 = 0x8_6dd6;
 
+/// The bits of an address in [`crate::net::mac::Mac::to_bits`].
+const MAC: u64 = (1 << 48) - 1;
+
 /// Parses the frame, if it is such a packet. `frame` are its first bytes, which have all headers, and `len` is its length.
 #[inline(always)]
 pub(crate) fn parse(frame: &[u8], len: usize, packet: &mut Packet) -> bool {
@@ -135,7 +138,6 @@ fn parse_transport<const L4: usize, const UDP: usize, const TCP: usize>(
 fn write<const L4: usize>(outer: &Outer, head: &[u8], (src_port, dst_port): (u16, u16), packet: &mut Packet) {
     let Some(link) = head.first_chunk::<L3>() else { return };
     let word = |at: usize| link[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
-    const MAC: u64 = (1 << 48) - 1;
     *packet = Packet {
         l3: L3 as u16,
         l4: L4 as u16,

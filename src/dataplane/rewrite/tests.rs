@@ -26,7 +26,7 @@ fn specs() -> Vec<Spec> {
 }
 
 fn way(vlan: u16) -> Way {
-    Way { out: PortId(0), vlan, mac: NEXT.to_bits() }
+    Way { out: PortId(0), vlan, is_uplink: false, mac: NEXT.to_bits() }
 }
 
 /// The frame as it leaves with the tag `vlan`.

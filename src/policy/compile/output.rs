@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnet::IpNet;
 
 use crate::ids::{AclId, ClassId, RowId, RuleId};
-use crate::tables::{Acl, PodName, PodPolicy, Row, RuleOrigin, RuleTables, TablesDiff};
+use crate::tables::{Acl, PodName, PodPolicy, Row, RuleOrigin, RuleTables, SharedMap, TablesDiff};
 
 /// Changes of the rows of one ACL table.
 pub(crate) type RowChanges = BTreeMap<ClassId, Option<RowId>>;
@@ -65,7 +65,11 @@ impl Output {
     pub(crate) fn change_acl(&mut self, id: AclId, changes: &RowChanges) {
         let Some(acl) = self.tables.acls.get_mut(&id) else { return };
         for (&class, &row) in changes {
-            if set(&mut acl.rows, class, row) {
+            let before = match row {
+                None => acl.rows.remove(&class),
+                Some(row) => acl.rows.insert(class, row),
+            };
+            if before != row {
                 self.acl_rows.entry(id).or_default().insert(class);
             }
         }
@@ -105,24 +109,25 @@ impl Output {
 }
 
 /// Sets or clears an entry. Whether that changes anything.
-fn set<K: Ord, V: PartialEq>(table: &mut BTreeMap<K, V>, key: K, value: Option<V>) -> bool {
-    match value {
-        None => table.remove(&key).is_some(),
-        Some(value) => match table.entry(key) {
-            std::collections::btree_map::Entry::Vacant(entry) => {
-                entry.insert(value);
-                true
-            }
-            std::collections::btree_map::Entry::Occupied(mut entry) => {
-                let changed = *entry.get() != value;
-                entry.insert(value);
-                changed
-            }
-        },
+fn set<K: Ord + Clone, V: Clone + PartialEq, const CHUNK: usize>(
+    table: &mut SharedMap<K, V, CHUNK>,
+    key: K,
+    value: Option<V>,
+) -> bool {
+    let changes = table.get(&key) != value.as_ref();
+    if changes {
+        match value {
+            None => table.remove(&key),
+            Some(value) => table.insert(key, value),
+        };
     }
+    changes
 }
 
-fn entries<K: Ord + Clone, V: Clone>(table: &BTreeMap<K, V>, keys: BTreeSet<K>) -> BTreeMap<K, Option<V>> {
+fn entries<K: Ord + Clone, V: Clone, const CHUNK: usize>(
+    table: &SharedMap<K, V, CHUNK>,
+    keys: BTreeSet<K>,
+) -> BTreeMap<K, Option<V>> {
     keys.into_iter()
         .map(|key| {
             let value = table.get(&key).cloned();

@@ -1,0 +1,175 @@
+//! What every trial stands on: pods as namespaces, and a node of their own that holds the other ends of their links.
+//!
+//! Core plan: what makes traffic is on core 0, the system under test on core 1. The kernel's own receive work goes
+//! where receive packet steering sends it.
+
+use std::net::Ipv4Addr;
+use std::process::Command;
+
+use palisade::dataplane::Mac;
+use palisade::lab::{Lab, LabError, LabSpec, Node, POD_INTERFACE, Pod};
+use palisade::limits::MTU_MAX;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::tool::{Trouble, run};
+
+/// Core of the traffic.
+pub(crate) const TRAFFIC_CORE: usize = 0;
+/// Core of the system under test.
+pub(crate) const SYSTEM_CORE: usize = 1;
+/// Ethernet address of every pod's gateway, where the system has one.
+pub(crate) const GATEWAY_MAC: Mac = Mac([0x02, 0x50, 0x41, 0x4c, 0x00, 0x01]);
+/// The least number of pods: client, server, stranger.
+pub(crate) const PODS_MIN: usize = 3;
+/// All pods' addresses.
+pub(crate) const POD_PREFIX: &str = "10.77.0.0/16";
+
+/// Pods, and their node.
+pub(crate) struct Bed {
+    // Dropped in this order: with the node's namespace go the links.
+    node: Node,
+    lab: Lab,
+}
+
+impl Bed {
+    /// Makes it, with this MTU on all links.
+    pub(crate) fn up(pods: usize, mtu: u32) -> Result<Bed, Trouble> {
+        let named = ["client", "server", "stranger"].map(str::to_owned);
+        let names: Vec<String> =
+            named.into_iter().chain((PODS_MIN..pods).map(|pod| format!("receiver{pod}"))).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        // The plan refuses what no AF_XDP frame holds; systems in the kernel take more.
+        let lab = Lab::up(&LabSpec { mtu: mtu.min(MTU_MAX as u32), ..LabSpec::of(&names)? })?;
+        let node = lab.node()?;
+        let bed = Bed { node, lab };
+        if mtu > MTU_MAX as u32 {
+            bed.set_mtu(mtu)?;
+        }
+        Ok(bed)
+    }
+
+    pub(crate) fn lab(&self) -> &Lab {
+        &self.lab
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    pub(crate) fn lab_and_node(&mut self) -> (&mut Lab, &Node) {
+        (&mut self.lab, &self.node)
+    }
+
+    pub(crate) fn pod(&self, name: &str) -> Result<Pod, LabError> {
+        self.lab.pod(name)
+    }
+
+    /// The pods that policy isolates.
+    pub(crate) fn receivers(&self) -> Vec<Pod> {
+        let others = ["client", "stranger"];
+        self.lab.pods().filter(|pod| !others.contains(&pod.plan().pod.name.as_str())).collect()
+    }
+
+    /// The address that the policy lets in.
+    pub(crate) fn client_v4(&self) -> Result<Ipv4Addr, LabError> {
+        Ok(self.pod("client")?.v4())
+    }
+
+    /// The host ends of the pods' links, in the node.
+    pub(crate) fn host_ends(&self) -> Vec<String> {
+        self.lab.pods().map(|pod| pod.plan().host_interface.clone()).collect()
+    }
+
+    /// A program that shall run inside the node, with the node's view of `/sys`.
+    pub(crate) fn node_command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", self.node.namespace().name(), program]);
+        command
+    }
+
+    /// Runs a program inside the node.
+    pub(crate) fn in_node(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, Trouble> {
+        self.node.run(|| run(Command::new(program).args(arguments), input))?
+    }
+
+    /// Runs lines of a shell inside the node, with its view of `/sys`.
+    pub(crate) fn shell_in_node(&self, script: &str) -> Result<String, Trouble> {
+        run(self.node_command("sh").args(["-eu"]), script)
+    }
+
+    /// Runs a program inside every pod, with arguments that may depend on it.
+    pub(crate) fn in_pods(
+        &self,
+        program: &str,
+        arguments: impl Fn(&Pod) -> Vec<String>,
+    ) -> Result<(), Trouble> {
+        for pod in self.lab.pods() {
+            let arguments = arguments(&pod);
+            pod.run(|| run(Command::new(program).args(&arguments), ""))??;
+        }
+        Ok(())
+    }
+
+    /// Makes the node's kernel the pods' router, with the pods' traffic steered to the system's core.
+    pub(crate) fn route_in_kernel(&self) -> Result<(), Trouble> {
+        self.node.route(GATEWAY_MAC)?;
+        self.steer()
+    }
+
+    /// Receive packet steering: whatever comes from a pod is worked on by the system's core.
+    pub(crate) fn steer(&self) -> Result<(), Trouble> {
+        let mask = format!("{:x}", 1 << SYSTEM_CORE);
+        let write = |end: &String| format!("echo {mask} > /sys/class/net/{end}/queues/rx-0/rps_cpus\n");
+        self.shell_in_node(&self.host_ends().iter().map(write).collect::<String>())?;
+        Ok(())
+    }
+
+    /// Drops packets whose source is not the pod's that they come from.
+    pub(crate) fn check_sources(&self) -> Result<(), Trouble> {
+        let write = |end: &String| format!("echo 1 > /proc/sys/net/ipv4/conf/{end}/rp_filter\n");
+        self.shell_in_node(&self.host_ends().iter().map(write).collect::<String>())?;
+        Ok(())
+    }
+
+    /// Tells the pods the Ethernet address of their gateway, for systems that do not answer for it.
+    pub(crate) fn tell_gateway(&self, mac: impl Fn(&Pod) -> Mac) -> Result<(), Trouble> {
+        self.in_pods("ip", |pod| {
+            let mac = mac(pod).to_string();
+            let words = ["neigh", "replace", "169.254.1.1", "lladdr", &mac, "dev", POD_INTERFACE];
+            words.map(str::to_owned).into_iter().chain(["nud".to_owned(), "permanent".to_owned()]).collect()
+        })
+    }
+
+    /// Has the pods' stacks finish their checksums, for systems that pass them on as they are.
+    pub(crate) fn finish_checksums_in_pods(&self) -> Result<(), Trouble> {
+        let words = ["-K", POD_INTERFACE, "tx", "off"];
+        self.in_pods("ethtool", |_| words.map(str::to_owned).into())
+    }
+
+    /// Removes everything, and says what could not be removed.
+    pub(crate) fn down(self) -> Vec<String> {
+        let Bed { node, lab } = self;
+        drop(node);
+        let removal = lab.remove();
+        removal.errors.into_iter().chain(removal.spared).collect()
+    }
+
+    fn set_mtu(&self, mtu: u32) -> Result<(), Trouble> {
+        let mtu = mtu.to_string();
+        self.in_pods("ip", |_| ["link", "set", POD_INTERFACE, "mtu", &mtu].map(str::to_owned).into())?;
+        for end in self.host_ends() {
+            self.in_node("ip", &["link", "set", &end, "mtu", &mtu], "")?;
+        }
+        Ok(())
+    }
+}
+
+/// Keeps the calling thread on one core, where the machine has it.
+pub(crate) fn stay_on(core: usize) {
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    if sched_getaffinity(None).is_ok_and(|allowed| allowed.is_set(core)) {
+        // A thread that may run elsewhere makes a noisier measurement, not a wrong one.
+        let _ = sched_setaffinity(None, &cores);
+    }
+}

@@ -1,0 +1,133 @@
+//! Processor time: what a window cost, on each core and in each process that works for a system.
+//!
+//! The kernel's own work shows under no process, only under the core (as softirq, and as system time of whoever was there):
+//! hence both. `/proc` counts in ticks, a hundred a second (`USER_HZ`, proc(5)).
+
+use std::fs;
+use std::time::Instant;
+
+use palisade::lab::{POD_INTERFACE, Pod};
+use serde_json::{Map, Value, json};
+
+use crate::bed::{Bed, SYSTEM_CORE, TRAFFIC_CORE};
+use crate::results;
+use crate::tool::Trouble;
+
+/// Ticks a second.
+const USER_HZ: f64 = 100.0;
+
+/// The counters at one moment.
+pub(crate) struct Moment {
+    at: Instant,
+    cores: Vec<Core>,
+    processes: u64,
+    packets: u64,
+}
+
+/// Seconds of processor time between two moments.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Cost {
+    pub(crate) window_s: f64,
+    /// Of the core that traffic comes from.
+    pub(crate) traffic_core_s: f64,
+    /// Of the core of the system under test.
+    pub(crate) system_core_s: f64,
+    /// Of all cores, in softirq.
+    pub(crate) softirq_s: f64,
+    /// Of all cores.
+    pub(crate) all_cores_s: f64,
+    /// Of the system's processes.
+    pub(crate) processes_s: f64,
+    /// Taken by the machine's other guests.
+    pub(crate) stolen_s: f64,
+    /// Packets that client and server sent meanwhile; a segment that their stacks left for later to cut is one.
+    pub(crate) packets: u64,
+}
+
+/// Ticks of one core: line `cpuN` of `/proc/stat`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Core {
+    busy: u64,
+    softirq: u64,
+    stolen: u64,
+}
+
+impl Moment {
+    /// Takes the counters of the machine, of processes, and of the two pods that talk.
+    pub(crate) fn now(bed: &Bed, pids: &[u32]) -> Result<Moment, Trouble> {
+        let packets = sent_packets(&bed.pod("client")?)? + sent_packets(&bed.pod("server")?)?;
+        let stat = fs::read_to_string("/proc/stat")?;
+        let processes = pids.iter().map(|&pid| process_ticks(pid)).sum::<Result<u64, Trouble>>()?;
+        Ok(Moment { at: Instant::now(), cores: cores(&stat), processes, packets })
+    }
+
+    pub(crate) fn until(&self, end: &Moment) -> Cost {
+        let core = |number: usize, of: fn(&Core) -> u64| {
+            let at = |moment: &Moment| moment.cores.get(number).map_or(0, of);
+            at(end).saturating_sub(at(self)) as f64 / USER_HZ
+        };
+        let all = |of: fn(&Core) -> u64| (0..end.cores.len()).map(|number| core(number, of)).sum();
+        Cost {
+            window_s: end.at.duration_since(self.at).as_secs_f64(),
+            traffic_core_s: core(TRAFFIC_CORE, |core| core.busy),
+            system_core_s: core(SYSTEM_CORE, |core| core.busy),
+            softirq_s: all(|core| core.softirq),
+            all_cores_s: all(|core| core.busy),
+            processes_s: end.processes.saturating_sub(self.processes) as f64 / USER_HZ,
+            stolen_s: all(|core| core.stolen),
+            packets: end.packets.saturating_sub(self.packets),
+        }
+    }
+}
+
+impl Cost {
+    fn per_million_packets(&self, seconds: f64) -> Option<f64> {
+        (self.packets > 0).then(|| seconds * 1e6 / self.packets as f64)
+    }
+
+    /// As fields of a result.
+    pub(crate) fn fields(&self) -> Map<String, Value> {
+        let rounded = |seconds: f64| (seconds * 1e3).round() / 1e3;
+        let fields = json!({
+            "window_s": rounded(self.window_s),
+            "cpu_traffic_core_s": rounded(self.traffic_core_s),
+            "cpu_system_core_s": rounded(self.system_core_s),
+            "cpu_softirq_s": rounded(self.softirq_s),
+            "cpu_all_cores_s": rounded(self.all_cores_s),
+            "cpu_processes_s": rounded(self.processes_s),
+            "cpu_stolen_s": rounded(self.stolen_s),
+            "packets": self.packets,
+            "cpu_s_per_mpkt": self.per_million_packets(self.system_core_s),
+            "cpu_all_s_per_mpkt": self.per_million_packets(self.all_cores_s),
+        });
+        results::fields(fields)
+    }
+}
+
+/// Packets that a pod's interface has sent: `/proc/net/dev`, the tenth number.
+fn sent_packets(pod: &Pod) -> Result<u64, Trouble> {
+    let text = pod.run(|| fs::read_to_string("/proc/thread-self/net/dev"))??;
+    let line = text.lines().find_map(|line| line.trim().strip_prefix(POD_INTERFACE)?.strip_prefix(':'));
+    Ok(line.and_then(|line| line.split_ascii_whitespace().nth(9)?.parse().ok()).unwrap_or(0))
+}
+
+fn cores(stat: &str) -> Vec<Core> {
+    let lines = stat.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu "));
+    lines.map(core).collect()
+}
+
+/// user nice system idle iowait irq softirq steal …: guest time is in user time already.
+fn core(line: &str) -> Core {
+    let ticks: Vec<u64> =
+        line.split_ascii_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let at = |place: usize| ticks.get(place).copied().unwrap_or(0);
+    Core { busy: at(0) + at(1) + at(2) + at(5) + at(6), softirq: at(6), stolen: at(7) }
+}
+
+/// User and system time of a process with all its threads: fields 14 and 15 of `/proc/PID/stat`.
+fn process_ticks(pid: u32) -> Result<u64, Trouble> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The name, in parentheses, may hold anything; what follows it is field 3.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    Ok(fields.split_ascii_whitespace().skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum())
+}

@@ -1,0 +1,202 @@
+//! The end-to-end rig: this switch, its limit, and what a user would pick instead, on one machine, under one policy and
+//! with the same traffic, in one run. Needs root.
+//!
+//! Each trial makes its pods and their node anew, starts one system, has it prove that it enforces the policy, measures,
+//! and removes everything. The systems take turns (A B C A B C …), because these machines are noisy. A system that does
+//! not run is reported with the reason. Results go to a file of JSON lines, and tables to standard output.
+//!
+//! `e2e --list` shows systems and scenarios; a scenario is one `Scenario` in `scenarios/`, a system one `System` in `systems/`.
+
+mod bed;
+#[path = "../common/mod.rs"]
+mod common;
+mod cpu;
+mod machine;
+mod policy;
+mod probe;
+mod results;
+mod scenarios;
+mod systems;
+mod tool;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use bed::Bed;
+use clap::Parser;
+use palisade::lab::require_root;
+use results::Results;
+use scenarios::{Measures, Scenario, Trial};
+use systems::{Running, System};
+use tool::Trouble;
+
+/// Where results go, from the root of the repository.
+const RESULTS: &str = "bench/results/e2e.jsonl";
+/// Where those of smoke size go.
+const SMOKE_RESULTS: &str = "bench/results/e2e-smoke.jsonl";
+
+/// Measures systems under one policy, side by side.
+#[derive(Parser)]
+#[command(name = "e2e")]
+struct Options {
+    /// One short trial of each, in small sizes
+    #[arg(long)]
+    smoke: bool,
+    /// How long to measure each trial, in seconds
+    #[arg(long, default_value_t = 3)]
+    seconds: u64,
+    /// How often each system takes its turn
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// Only these systems, separated by commas
+    #[arg(long, value_delimiter = ',')]
+    systems: Vec<String>,
+    /// Only scenarios whose names contain one of these words
+    #[arg(long, value_delimiter = ',')]
+    scenarios: Vec<String>,
+    /// So many rules, whatever the scenario has
+    #[arg(long)]
+    rules: Option<usize>,
+    /// So many pods, whatever the scenario has
+    #[arg(long)]
+    pods: Option<usize>,
+    /// The file for results
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Show systems and scenarios, and measure nothing
+    #[arg(long)]
+    list: bool,
+    /// Forward between these interfaces, as the system `noop`
+    #[arg(long, hide = true, num_args = 1..)]
+    forward: Vec<String>,
+    /// What cargo adds
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let done = if options.forward.is_empty() { measure(&options) } else { forward(&options.forward) };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(trouble) => {
+            eprintln!("e2e: {trouble}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn forward(interfaces: &[String]) -> Result<(), Trouble> {
+    systems::forward(interfaces).map_err(|error| Trouble::Other(error.to_string()))
+}
+
+fn measure(options: &Options) -> Result<(), Trouble> {
+    let systems = options.chosen_systems()?;
+    let scenarios = options.chosen_scenarios()?;
+    if options.list {
+        systems.iter().for_each(|system| println!("system    {}", system.name()));
+        scenarios.iter().for_each(|scenario| println!("scenario  {}", scenario.name));
+        return Ok(());
+    }
+    require_root()?;
+    let start = Instant::now();
+    let default = if options.smoke { SMOKE_RESULTS } else { RESULTS };
+    let path = options
+        .out
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/")).join(default));
+    let mut results = Results::create(&path)?;
+    results.provenance(&machine::provenance(&systems))?;
+    for scenario in &scenarios {
+        take_turns(options, scenario, &systems, &mut results)?;
+        results.print(scenario, &systems);
+    }
+    println!("\n{:.0} s; lines in {}", start.elapsed().as_secs_f64(), path.display());
+    Ok(())
+}
+
+/// All runs of a scenario. What has not run once is not tried again.
+fn take_turns(
+    options: &Options,
+    scenario: &Scenario,
+    systems: &[Box<dyn System>],
+    results: &mut Results,
+) -> Result<(), Trouble> {
+    let (runs, seconds) = if options.smoke { (1, 1) } else { (options.runs, options.seconds) };
+    let mut out = BTreeSet::new();
+    for run in 0..if scenario.once { 1 } else { runs } {
+        for system in systems {
+            if out.contains(system.name()) {
+                continue;
+            }
+            eprintln!("{} run {run}: {}", scenario.name, system.name());
+            match trial(scenario, &**system, seconds) {
+                Ok(measures) => results.add(scenario, &**system, run, Ok(&measures))?,
+                Err(trouble) => {
+                    out.insert(system.name());
+                    results.add(scenario, &**system, run, Err(&trouble.to_string()))?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One trial, from nothing to nothing.
+fn trial(scenario: &Scenario, system: &dyn System, seconds: u64) -> Result<Measures, Trouble> {
+    let mut bed = Bed::up(scenario.shape.pods, scenario.mtu.for_system(system))?;
+    let started = system.start(&mut bed, &scenario.shape);
+    let measured = started.and_then(|running| measure_one(scenario, system, &bed, &*running, seconds));
+    let left = bed.down();
+    if !left.is_empty() {
+        eprintln!("{}: left behind: {}", system.name(), left.join("; "));
+    }
+    measured
+}
+
+fn measure_one(
+    scenario: &Scenario,
+    system: &dyn System,
+    bed: &Bed,
+    running: &dyn Running,
+    seconds: u64,
+) -> Result<Measures, Trouble> {
+    probe::prove(bed, system.kind())?;
+    let mut measures =
+        (scenario.measure)(&Trial { bed, running, mtu: scenario.mtu.for_system(system), seconds })?;
+    if let Some(note) = running.note() {
+        measures.insert("note".to_owned(), note.into());
+    }
+    Ok(measures)
+}
+
+impl Options {
+    fn chosen_systems(&self) -> Result<Vec<Box<dyn System>>, Trouble> {
+        let all = systems::all();
+        if let Some(unknown) =
+            self.systems.iter().find(|name| all.iter().all(|system| system.name() != name.as_str()))
+        {
+            return Err(Trouble::Other(format!("there is no system {unknown}: --list shows them")));
+        }
+        let is_chosen = |name: &str| self.systems.is_empty() || self.systems.iter().any(|of| of == name);
+        Ok(all.into_iter().filter(|system| is_chosen(system.name())).collect())
+    }
+
+    fn chosen_scenarios(&self) -> Result<Vec<Scenario>, Trouble> {
+        let is_chosen = |name: &str| {
+            self.scenarios.is_empty() || self.scenarios.iter().any(|word| name.contains(word.as_str()))
+        };
+        let mut chosen: Vec<Scenario> =
+            scenarios::all(self.smoke).into_iter().filter(|scenario| is_chosen(&scenario.name)).collect();
+        for scenario in &mut chosen {
+            scenario.shape.rules = self.rules.unwrap_or(scenario.shape.rules);
+            scenario.shape.pods = self.pods.unwrap_or(scenario.shape.pods).max(bed::PODS_MIN);
+        }
+        if chosen.is_empty() {
+            return Err(Trouble::Other("no scenario is called so: --list shows them".to_owned()));
+        }
+        Ok(chosen)
+    }
+}

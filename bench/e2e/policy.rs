@@ -1,0 +1,137 @@
+//! The policy that all systems enforce, in one description: what each renders in its own terms.
+//!
+//! Receiving pods are isolated for ingress. A rule lets one block of addresses in on one port or range of ports; the
+//! last two let the client in, on UDP and on TCP, and they are what the measured traffic needs. Rules that
+//! share their ports stand together in a [`Clause`], as a policy's `from` has many peers: systems may use that, as an expert would.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
+
+use ipnet::Ipv4Net;
+use palisade::net::flow::Protocol;
+use serde_json::{Value, json};
+
+use crate::common::Random;
+
+/// Ports on which the client is let in.
+pub(crate) const OPEN_PORTS: RangeInclusive<u16> = 5000..=5999;
+/// A port on which nobody is let in.
+pub(crate) const CLOSED_PORT: u16 = 7000;
+/// Most clauses besides those of the client.
+const CLAUSES_MAX: usize = 62;
+/// Blocks are parts of distinct /24 of this prefix, where no pod is.
+const BLOCKS: u32 = 0x1400_0000;
+/// Number of these /24, a power of two.
+const SLOTS: u32 = 1 << 17;
+
+/// How large the policy is, and the seed that it comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct PolicyShape {
+    /// Rules for each receiving pod.
+    pub(crate) rules: usize,
+    /// Pods, the client and the stranger among them.
+    pub(crate) pods: usize,
+    /// Where blocks and ports come from.
+    pub(crate) seed: u64,
+}
+
+/// Ports of one protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ports {
+    pub(crate) protocol: Protocol,
+    pub(crate) first: u16,
+    pub(crate) last: u16,
+}
+
+/// Blocks that are let in on the same ports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Clause {
+    pub(crate) ports: Ports,
+    pub(crate) blocks: Vec<Ipv4Net>,
+}
+
+impl PolicyShape {
+    /// The clauses; those of the client are the last two.
+    pub(crate) fn clauses(&self, client: Ipv4Addr) -> Vec<Clause> {
+        let mut random = Random(self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let strangers = self.rules.saturating_sub(2);
+        assert!(strangers <= SLOTS as usize, "a policy has at most {} rules, not {}", SLOTS + 2, self.rules);
+        let mut by_ports: BTreeMap<Ports, Vec<Ipv4Net>> = BTreeMap::new();
+        let ports: Vec<Ports> = (0..strangers.min(CLAUSES_MAX)).map(|_| Ports::any(&mut random)).collect();
+        for rule in 0..strangers {
+            // An odd factor: distinct numbers stay distinct.
+            let slot = (rule as u32).wrapping_mul(0x9e37_79b1) % SLOTS;
+            let length = 24 + random.below(9) as u8;
+            let address = BLOCKS | slot << 8 | random.below(256) as u32;
+            let block = Ipv4Net::new_assert(Ipv4Addr::from_bits(address), length).trunc();
+            by_ports.entry(ports[rule % ports.len()]).or_default().push(block);
+        }
+        let clauses = by_ports.into_iter().map(|(ports, blocks)| Clause { ports, blocks });
+        let client = [Protocol::UDP, Protocol::TCP].map(|protocol| Clause {
+            ports: Ports { protocol, first: *OPEN_PORTS.start(), last: *OPEN_PORTS.end() },
+            blocks: vec![client.into()],
+        });
+        clauses.chain(client).collect()
+    }
+
+    /// The same as a Kubernetes `NetworkPolicy` for pods with the label `role: receiver`.
+    pub(crate) fn network_policy(&self, client: Ipv4Addr) -> String {
+        let ingress: Vec<Value> = self.clauses(client).iter().map(Clause::as_ingress_rule).collect();
+        let policy = json!({
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"name": "receivers", "namespace": "default"},
+            "spec": {
+                "podSelector": {"matchLabels": {"role": "receiver"}},
+                "policyTypes": ["Ingress"],
+                "ingress": ingress,
+            },
+        });
+        format!("{policy}\n")
+    }
+}
+
+impl Ports {
+    /// One port, or a range of up to a thousand.
+    fn any(random: &mut Random) -> Ports {
+        let protocol = [Protocol::TCP, Protocol::TCP, Protocol::UDP][random.below(3) as usize];
+        let first = random.below(65_536) as u16;
+        let more = if random.below(3) == 0 { random.below(1000) as u16 } else { 0 };
+        Ports { protocol, first, last: first.saturating_add(more) }
+    }
+
+    /// `tcp` or `udp`.
+    pub(crate) fn protocol_name(self) -> &'static str {
+        if self.protocol == Protocol::TCP { "tcp" } else { "udp" }
+    }
+
+    /// The fewest prefixes that make up the range: value and length.
+    pub(crate) fn prefixes(self) -> Vec<(u16, u8)> {
+        let (mut next, end) = (u32::from(self.first), u32::from(self.last) + 1);
+        let mut prefixes = vec![];
+        while next < end {
+            let aligned = next.trailing_zeros().min(16);
+            let fits = (end - next).ilog2();
+            let bits = aligned.min(fits);
+            prefixes.push((next as u16, 16 - bits as u8));
+            next += 1 << bits;
+        }
+        prefixes
+    }
+}
+
+impl Clause {
+    fn as_ingress_rule(&self) -> Value {
+        let from: Vec<Value> =
+            self.blocks.iter().map(|block| json!({"ipBlock": {"cidr": block.to_string()}})).collect();
+        let mut port = json!({
+            "protocol": self.ports.protocol_name().to_uppercase(),
+            "port": self.ports.first,
+        });
+        if self.ports.last > self.ports.first {
+            port["endPort"] = self.ports.last.into();
+        }
+        json!({"from": from, "ports": [port]})
+    }
+}

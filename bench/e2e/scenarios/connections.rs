@@ -1,0 +1,131 @@
+//! TCP connections opened and closed per second, by the kernel's stacks in the pods.
+//!
+//! The server closes first, so that it keeps the waiting ends and the client's ports are free again at once. Client and server
+//! run on the core of the traffic.
+
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{JoinHandle, scope, spawn};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use palisade::lab::Pod;
+use rustix::net::Shutdown;
+use serde_json::json;
+
+use super::{Measures, Trial};
+use crate::bed::{TRAFFIC_CORE, stay_on};
+use crate::policy::OPEN_PORTS;
+use crate::results;
+use crate::tool::Trouble;
+
+/// Ports that the server listens on: so many times the client's own ports are there.
+const LISTENERS: u16 = 8;
+/// Clients at once.
+const CLIENTS: usize = 4;
+/// After this long a connection has failed. The first repetition of a SYN comes after one second (RFC 6298).
+const PATIENCE: Duration = Duration::from_millis(1500);
+
+pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
+    let (client, server) = (trial.bed.pod("client")?, trial.bed.pod("server")?);
+    let listeners = Listeners::start(&server)?;
+    let to = server.v4();
+    let failed = AtomicU64::new(0);
+    let latencies = Mutex::new(Histogram::<u64>::new_with_max(10_000_000, 3).expect("bounds that hold"));
+    let (spent, cost) = trial.cost_of(|| {
+        let start = Instant::now();
+        let end = start + Duration::from_secs(trial.seconds);
+        scope(|scope| {
+            for number in 0..CLIENTS {
+                let (client, latencies, failed) = (&client, &latencies, &failed);
+                scope.spawn(move || client.run(|| connect_until(end, number as u16, to, latencies, failed)));
+            }
+        });
+        Ok(start.elapsed())
+    })?;
+    drop(listeners);
+    let latencies = latencies.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut measures = cost.fields();
+    let fields = json!({
+        "connections_per_s": latencies.len() as f64 / spent.as_secs_f64(),
+        "connections": latencies.len(),
+        "failed": failed.into_inner(),
+        "p50_us": latencies.value_at_quantile(0.5),
+        "p99_us": latencies.value_at_quantile(0.99),
+    });
+    measures.extend(results::fields(fields));
+    Ok(measures)
+}
+
+/// Threads that accept connections and close them.
+struct Listeners {
+    listeners: Vec<TcpListener>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Listeners {
+    fn start(server: &Pod) -> Result<Listeners, Trouble> {
+        let mut listeners = Listeners { listeners: vec![], threads: vec![] };
+        for port in ports() {
+            let listener = server.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))??;
+            listeners.listeners.push(listener.try_clone()?);
+            listeners.threads.push(spawn(move || {
+                stay_on(TRAFFIC_CORE);
+                // Dropped, a connection is closed.
+                while listener.accept().is_ok() {}
+            }));
+        }
+        Ok(listeners)
+    }
+}
+
+impl Drop for Listeners {
+    fn drop(&mut self) {
+        for listener in &self.listeners {
+            // Linux wakes whoever waits in accept(2).
+            let _ = rustix::net::shutdown(listener, Shutdown::Both);
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn ports() -> impl Iterator<Item = u16> {
+    OPEN_PORTS.take(usize::from(LISTENERS))
+}
+
+fn connect_until(
+    end: Instant,
+    first: u16,
+    to: Ipv4Addr,
+    latencies: &Mutex<Histogram<u64>>,
+    failed: &AtomicU64,
+) {
+    stay_on(TRAFFIC_CORE);
+    let mut own = Histogram::<u64>::new_with_max(10_000_000, 3).expect("bounds that hold");
+    let mut port = first;
+    let mut start = Instant::now();
+    while start < end {
+        port = (port + 1) % LISTENERS;
+        let address = SocketAddr::new(to.into(), OPEN_PORTS.start() + port);
+        let done = connect(address);
+        let now = Instant::now();
+        if done {
+            own.saturating_record(now.duration_since(start).as_micros() as u64);
+        } else {
+            failed.fetch_add(1, Ordering::Relaxed);
+        }
+        start = now;
+    }
+    let mut all = latencies.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    all.add(own).expect("histograms of one shape");
+}
+
+/// Opens a connection and waits for its end.
+fn connect(to: SocketAddr) -> bool {
+    let Ok(mut connection) = TcpStream::connect_timeout(&to, PATIENCE) else { return false };
+    connection.set_read_timeout(Some(PATIENCE)).is_ok() && matches!(connection.read(&mut [0]), Ok(0))
+}

@@ -1,0 +1,89 @@
+//! Memory for a million flows: UDP flows from the client to the server, all at once.
+
+use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::thread::sleep;
+use std::time::Duration;
+
+use palisade::lab::Pod;
+use rustix::net::sockopt::set_socket_recv_buffer_size;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::json;
+
+use super::{Measures, Trial};
+use crate::policy::OPEN_PORTS;
+use crate::results;
+use crate::systems::FlowMemory;
+use crate::tool::Trouble;
+
+/// Sockets of the client, each of which sends to every open port.
+const SOURCES: usize = 1000;
+/// Files that the rig may have open: the sockets of both pods, and some.
+const FILES: u64 = 4096;
+/// Datagrams sent without a pause, fewer than a ring has slots.
+const BURST: usize = 500;
+/// The pause: a system that takes a million packets a second keeps up.
+const PAUSE: Duration = Duration::from_micros(500);
+
+pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
+    let before = match trial.running.flow_memory(trial.bed)? {
+        FlowMemory::Unknown(why) => return Err(Trouble::Other(why.to_owned())),
+        FlowMemory::Reserved(bytes) => {
+            let fields = json!({"bytes_per_flow": bytes, "mb_per_million_flows": bytes, "reserved": true});
+            return Ok(results::fields(fields));
+        }
+        FlowMemory::Grows(bytes) => bytes,
+    };
+    raise_file_limit()?;
+    let (client, server) = (trial.bed.pod("client")?, trial.bed.pod("server")?);
+    let known_before = trial.running.flows(trial.bed)?;
+    let sinks = server.run(|| OPEN_PORTS.map(sink).collect::<io::Result<Vec<_>>>())??;
+    client.run(|| open_flows(&server))??;
+    sleep(Duration::from_millis(200));
+    let FlowMemory::Grows(after) = trial.running.flow_memory(trial.bed)? else {
+        return Err(Trouble::Other("its memory cannot be told any more".to_owned()));
+    };
+    let sent = (SOURCES * sinks.len()) as u64;
+    let flows = match (known_before, trial.running.flows(trial.bed)?) {
+        (Some(before), Some(after)) => after.saturating_sub(before),
+        _ => sent,
+    };
+    let bytes = after.saturating_sub(before) as f64 / flows.max(1) as f64;
+    let fields = json!({
+        "bytes_per_flow": bytes, "mb_per_million_flows": bytes, "flows": flows, "flows_sent": sent,
+    });
+    Ok(results::fields(fields))
+}
+
+/// A socket that is never read, and so keeps next to nothing.
+fn sink(port: u16) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
+    // The kernel makes it the least that it allows (socket(7)).
+    set_socket_recv_buffer_size(&socket, 1)?;
+    Ok(socket)
+}
+
+/// One datagram for each flow.
+fn open_flows(server: &Pod) -> io::Result<()> {
+    let sources = (0..SOURCES).map(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)));
+    let sources = sources.collect::<io::Result<Vec<_>>>()?;
+    let mut sent = 0;
+    for source in &sources {
+        for port in OPEN_PORTS {
+            source.send_to(b"flow", (server.v4(), port))?;
+            sent += 1;
+            if sent % BURST == 0 {
+                sleep(PAUSE);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn raise_file_limit() -> io::Result<()> {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < FILES) {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(FILES), maximum: limit.maximum })?;
+    }
+    Ok(())
+}

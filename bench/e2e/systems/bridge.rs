@@ -1,0 +1,48 @@
+//! The kernel's bridge, without policy: the pods share a link, and nothing is routed.
+
+use palisade::lab::POD_INTERFACE;
+
+use super::{Kind, Running, System};
+use crate::bed::{Bed, POD_PREFIX};
+use crate::policy::PolicyShape;
+use crate::tool::{Trouble, version};
+
+pub(super) struct Bridge;
+
+struct Bridged;
+
+impl System for Bridge {
+    fn name(&self) -> &'static str {
+        "bridge"
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Open
+    }
+
+    fn versions(&self) -> Vec<String> {
+        version("uname", &["-sr"]).into_iter().collect()
+    }
+
+    fn start(&self, bed: &mut Bed, _: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
+        let ports: String = bed
+            .host_ends()
+            .iter()
+            .map(|end| format!("link set {end} master br0"))
+            .collect::<Vec<_>>()
+            .join("\n");
+        let script = format!("link add br0 type bridge\nlink set br0 up\n{ports}");
+        bed.in_node("ip", &["-batch", "-"], &script)?;
+        bed.in_pods("ip", |_| {
+            ["route", "add", POD_PREFIX, "dev", POD_INTERFACE, "scope", "link"].map(str::to_owned).into()
+        })?;
+        bed.steer()?;
+        Ok(Box::new(Bridged))
+    }
+}
+
+impl Running for Bridged {
+    fn pids(&self) -> Vec<u32> {
+        vec![]
+    }
+}

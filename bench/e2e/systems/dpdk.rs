@@ -1,0 +1,69 @@
+//! DPDK's `testpmd` between two AF_XDP ports: another limit. It forwards without looking at the frames.
+
+use std::time::Duration;
+
+use super::noop::join_in_pairs;
+use super::{Kind, Running, System};
+use crate::bed::{Bed, SYSTEM_CORE, TRAFFIC_CORE};
+use crate::policy::PolicyShape;
+use crate::tool::{Daemon, Trouble, version};
+
+/// Longest wait for its start.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Megabytes of its memory; ordinary pages, since huge ones are the host's to give.
+const MEMORY_MB: &str = "256";
+
+pub(super) struct Dpdk;
+
+struct Testpmd {
+    testpmd: Daemon,
+}
+
+impl System for Dpdk {
+    fn name(&self) -> &'static str {
+        "dpdk"
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Wire
+    }
+
+    fn versions(&self) -> Vec<String> {
+        version("dpdk-testpmd", &["--version", "--no-huge", "--no-pci"]).into_iter().collect()
+    }
+
+    fn mtu_max(&self) -> u32 {
+        1500
+    }
+
+    fn start(&self, bed: &mut Bed, _: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
+        join_in_pairs(bed)?;
+        let directory = bed.lab().directory();
+        let mut command = bed.node_command("dpdk-testpmd");
+        command.env("XDG_RUNTIME_DIR", &directory).env("RUNTIME_DIRECTORY", &directory);
+        command.args(["-l", &format!("{TRAFFIC_CORE},{SYSTEM_CORE}"), "--main-lcore"]);
+        command.arg(TRAFFIC_CORE.to_string());
+        command.args(["--no-huge", "-m", MEMORY_MB, "--no-pci", "--no-telemetry"]);
+        // testpmd joins ports 0 and 1, 2 and 3, …; one without a partner would be its own.
+        let ends = bed.host_ends();
+        for (number, end) in ends[..ends.len() & !1].iter().enumerate() {
+            command.arg(format!("--vdev=net_af_xdp{number},iface={end},start_queue=0,queue_count=1"));
+        }
+        command.args(["--", "--forward-mode=io", "--auto-start", "--nb-cores=1", "--total-num-mbufs=32768"]);
+        let mut testpmd = Daemon::start(&mut command, "dpdk-testpmd", directory.join("testpmd.log"))?;
+        bed.lab_and_node().0.note_process(testpmd.pid())?;
+        // What it prints last stays in its buffer: the ports are up when it looks at their links.
+        testpmd.wait_for(PATIENCE, |said| said.contains("Checking link statuses"))?;
+        Ok(Box::new(Testpmd { testpmd }))
+    }
+}
+
+impl Running for Testpmd {
+    fn pids(&self) -> Vec<u32> {
+        vec![self.testpmd.pid()]
+    }
+
+    fn note(&self) -> Option<String> {
+        Some("no policy, no addresses; checksums are finished in the pods".to_owned())
+    }
+}

@@ -1,0 +1,27 @@
+//! Routing by the node's kernel, without policy.
+
+use super::{InKernel, Kind, Running, System};
+use crate::bed::Bed;
+use crate::policy::PolicyShape;
+use crate::tool::{Trouble, version};
+
+pub(super) struct Kernel;
+
+impl System for Kernel {
+    fn name(&self) -> &'static str {
+        "kernel"
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Open
+    }
+
+    fn versions(&self) -> Vec<String> {
+        version("uname", &["-sr"]).into_iter().collect()
+    }
+
+    fn start(&self, bed: &mut Bed, _: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
+        bed.route_in_kernel()?;
+        Ok(Box::new(InKernel))
+    }
+}

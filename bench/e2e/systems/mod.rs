@@ -1,0 +1,174 @@
+//! The systems: what connects the pods, and how each is started, tuned and told the policy.
+
+mod bridge;
+mod dpdk;
+mod iptables;
+mod kernel;
+mod nftables;
+mod noop;
+mod ovs;
+mod palisade;
+mod tc_identity;
+
+use crate::bed::Bed;
+use crate::policy::PolicyShape;
+use crate::tool::Trouble;
+
+pub(crate) use noop::forward;
+
+/// A system, not yet started.
+pub(crate) trait System {
+    /// Its name in results.
+    fn name(&self) -> &'static str;
+
+    /// What a system is compared as.
+    fn kind(&self) -> Kind;
+
+    /// What it is made of, with versions; empty where that is not installed.
+    fn versions(&self) -> Vec<String>;
+
+    /// Largest MTU that it can be expected to carry.
+    fn mtu_max(&self) -> u32 {
+        // IP's own limit, and what a veth takes.
+        65_535
+    }
+
+    /// Connects the pods and enforces the policy. Whatever it makes goes when the answer is dropped, or with the bed.
+    fn start(&self, bed: &mut Bed, shape: &PolicyShape) -> Result<Box<dyn Running>, Trouble>;
+}
+
+/// What a system is compared as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// This switch.
+    Ours,
+    /// Enforces the policy.
+    Peer,
+    /// Enforces nothing, between any pods.
+    Open,
+    /// Enforces nothing, and knows no addresses: joins pods in pairs.
+    Wire,
+}
+
+/// A system that runs.
+pub(crate) trait Running {
+    /// Processes that do its work; none where the kernel does.
+    fn pids(&self) -> Vec<u32>;
+
+    /// Memory that flows take, where that can be told.
+    fn flow_memory(&self, bed: &Bed) -> Result<FlowMemory, Trouble> {
+        let _ = bed;
+        Ok(FlowMemory::Unknown("it tracks no flows"))
+    }
+
+    /// Flows that it tracks, where that can be told.
+    fn flows(&self, bed: &Bed) -> Result<Option<u64>, Trouble> {
+        let _ = bed;
+        Ok(None)
+    }
+
+    /// Anything that a reader of its results should know.
+    fn note(&self) -> Option<String> {
+        None
+    }
+}
+
+/// How a system's memory for flows is told.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum FlowMemory {
+    /// Taken as flows come: bytes at this moment.
+    Grows(u64),
+    /// Taken at the start: bytes for each flow that there is room for.
+    Reserved(f64),
+    /// Not to be told, and why.
+    Unknown(&'static str),
+}
+
+impl Kind {
+    /// Whether it enforces the policy.
+    pub(crate) fn enforces(self) -> bool {
+        matches!(self, Kind::Ours | Kind::Peer)
+    }
+}
+
+/// All systems, in the order in which they take turns.
+pub(crate) fn all() -> Vec<Box<dyn System>> {
+    vec![
+        Box::new(palisade::Palisade),
+        Box::new(noop::Noop),
+        Box::new(kernel::Kernel),
+        Box::new(bridge::Bridge),
+        Box::new(nftables::Nftables),
+        Box::new(iptables::Iptables),
+        Box::new(tc_identity::TcIdentity),
+        Box::new(ovs::Ovs),
+        Box::new(dpdk::Dpdk),
+    ]
+}
+
+/// Nothing but the node's kernel, whose work shows under no process.
+pub(crate) struct InKernel;
+
+impl Running for InKernel {
+    fn pids(&self) -> Vec<u32> {
+        vec![]
+    }
+}
+
+/// The kernel with its own connection tracking.
+pub(crate) struct KernelConntrack {
+    _room: ConntrackRoom,
+}
+
+/// Room for a million connections. The limit is the machine's, not a namespace's: dropped, it is what it was.
+struct ConntrackRoom {
+    before: String,
+}
+
+/// The limit.
+const CONNTRACK_MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
+/// Connections that there shall be room for, as users with many would set it.
+const CONNECTIONS: &str = "1250000";
+
+impl KernelConntrack {
+    /// Makes room.
+    pub(crate) fn with_room() -> Result<KernelConntrack, Trouble> {
+        let before = std::fs::read_to_string(CONNTRACK_MAX)?;
+        std::fs::write(CONNTRACK_MAX, CONNECTIONS)?;
+        Ok(KernelConntrack { _room: ConntrackRoom { before } })
+    }
+}
+
+impl Drop for ConntrackRoom {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::write(CONNTRACK_MAX, &self.before) {
+            eprintln!("{CONNTRACK_MAX} was {} and stays raised: {error}", self.before.trim());
+        }
+    }
+}
+
+impl Running for KernelConntrack {
+    fn pids(&self) -> Vec<u32> {
+        vec![]
+    }
+
+    fn flow_memory(&self, _: &Bed) -> Result<FlowMemory, Trouble> {
+        let unknown = FlowMemory::Unknown("/proc/slabinfo does not show nf_conntrack");
+        Ok(slab_bytes("nf_conntrack").map_or(unknown, FlowMemory::Grows))
+    }
+
+    fn flows(&self, bed: &Bed) -> Result<Option<u64>, Trouble> {
+        let count =
+            bed.node().run(|| std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count"))??;
+        Ok(count.trim().parse().ok())
+    }
+}
+
+/// Bytes of the slabs of one kind of kernel object: `slabinfo(5)`.
+fn slab_bytes(kind: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/slabinfo").ok()?;
+    let line = text.lines().find(|line| line.split_ascii_whitespace().next() == Some(kind))?;
+    let number = |at: usize| line.split_ascii_whitespace().nth(at)?.parse::<u64>().ok();
+    // Columns 2 and 4: objects that there are, bytes of one.
+    Some(number(1)? * number(3)?)
+}

@@ -1,0 +1,72 @@
+//! nftables as an expert would have it: known connections are accepted first, a map leads from a pod's address to its
+//! chain, and one set of concatenations holds all rules.
+
+use std::fmt::Write;
+
+use super::{KernelConntrack, Kind, Running, System};
+use crate::bed::Bed;
+use crate::policy::PolicyShape;
+use crate::tool::{Trouble, version};
+
+pub(super) struct Nftables;
+
+impl System for Nftables {
+    fn name(&self) -> &'static str {
+        "nftables"
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Peer
+    }
+
+    fn versions(&self) -> Vec<String> {
+        version("nft", &["--version"]).into_iter().collect()
+    }
+
+    fn start(&self, bed: &mut Bed, shape: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
+        bed.route_in_kernel()?;
+        bed.check_sources()?;
+        bed.in_node("nft", &["-f", "-"], &ruleset(bed, shape)?)?;
+        Ok(Box::new(KernelConntrack::with_room()?))
+    }
+}
+
+fn ruleset(bed: &Bed, shape: &PolicyShape) -> Result<String, Trouble> {
+    let mut elements = String::new();
+    for clause in shape.clauses(bed.client_v4()?) {
+        let (protocol, first, last) = (clause.ports.protocol_name(), clause.ports.first, clause.ports.last);
+        for block in &clause.blocks {
+            // Writing to a string cannot fail.
+            let _ = writeln!(elements, "{block} . {protocol} . {first}-{last},");
+        }
+    }
+    let pods: String = bed
+        .receivers()
+        .iter()
+        .map(|pod| format!("{} : goto receiver", pod.v4()))
+        .collect::<Vec<_>>()
+        .join(", ");
+    Ok(format!(
+        "table ip palisade_e2e {{
+    set allowed {{
+        type ipv4_addr . inet_proto . inet_service
+        flags interval
+        elements = {{ {elements} }}
+    }}
+    chain receiver {{
+        ip saddr . ip protocol . th dport @allowed accept
+        drop
+    }}
+    map isolated {{
+        type ipv4_addr : verdict
+        elements = {{ {pods} }}
+    }}
+    chain forward {{
+        type filter hook forward priority filter; policy accept;
+        ct state vmap {{ established : accept, related : accept, invalid : drop }}
+        ip daddr vmap @isolated
+    }}
+}}
+"
+    ))
+}

@@ -1,0 +1,338 @@
+//! New flows: judged by the tables of both ends, all of a batch step by step so that no look-up waits alone for memory,
+//! and entered into conntrack. And flows that an earlier generation has judged: judged again.
+
+use super::batch::{Batch, Fate};
+use super::conntrack::tcp::TcpFlow;
+use super::conntrack::{Admission, FlowState, Key, NewFlow, Side};
+use super::packet::{self, Kind, Packet};
+use super::rules::Rules;
+use super::stages::{Context, follow, segment};
+use super::view::{Flow, PortView, Question as Asked, View};
+use super::{DropReason, PortKind};
+use crate::ids::{ClassId, PortId, RuleId};
+use crate::limits::BATCH_FRAMES_MAX;
+use crate::net::flow::Protocol;
+use crate::net::tcp::Flags;
+use crate::tables::{Decision, Question};
+
+/// Packets of a batch that open flows, and what is asked about them: memory that every batch uses again.
+pub(crate) struct Inquiry {
+    /// Their places in the batch.
+    packets: Vec<u16>,
+    /// What to ask of the source's and the destination's tables.
+    sides: Vec<[Ask; 2]>,
+    peers_v4: Peers<u32>,
+    peers_v6: Peers<u128>,
+    questions: Vec<Question>,
+    decisions: Vec<Decision>,
+}
+
+/// Addresses whose classes are asked for, and the questions that they belong to.
+struct Peers<A> {
+    addresses: Vec<A>,
+    questions: Vec<u16>,
+    classes: Vec<u32>,
+}
+
+/// What one side of a flow says without being asked, or the number of the question.
+#[derive(Debug, Clone, Copy)]
+enum Ask {
+    Passes,
+    Denies(DropReason),
+    Question(u16, DropReason),
+}
+
+/// Each packet asks two sides at most.
+const QUESTIONS_MAX: usize = 2 * BATCH_FRAMES_MAX;
+
+impl<A: Copy> Peers<A> {
+    fn new() -> Peers<A> {
+        Peers {
+            addresses: Vec::with_capacity(QUESTIONS_MAX),
+            questions: Vec::with_capacity(QUESTIONS_MAX),
+            classes: Vec::with_capacity(QUESTIONS_MAX),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.addresses.clear();
+        self.questions.clear();
+    }
+
+    fn add(&mut self, address: A, question: usize) {
+        self.addresses.push(address);
+        self.questions.push(question as u16);
+    }
+
+    /// Lets `look_up` write the class of every address, and puts each into its question.
+    fn classify(&mut self, questions: &mut [Question], look_up: impl Fn(&[A], &mut [u32])) {
+        self.classes.clear();
+        self.classes.resize(self.addresses.len(), 0);
+        look_up(&self.addresses, &mut self.classes);
+        for (&question, &class) in self.questions.iter().zip(&self.classes) {
+            questions[usize::from(question)].class = ClassId(class);
+        }
+    }
+}
+
+impl Inquiry {
+    pub(crate) fn new() -> Inquiry {
+        Inquiry {
+            packets: Vec::with_capacity(BATCH_FRAMES_MAX),
+            sides: Vec::with_capacity(BATCH_FRAMES_MAX),
+            peers_v4: Peers::new(),
+            peers_v6: Peers::new(),
+            questions: Vec::with_capacity(QUESTIONS_MAX),
+            decisions: Vec::with_capacity(QUESTIONS_MAX),
+        }
+    }
+
+    /// Forgets the last batch.
+    pub(super) fn clear(&mut self) {
+        self.packets.clear();
+    }
+
+    /// Whether no packet opens a flow.
+    pub(super) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+
+    /// Adds packet `i` of the batch.
+    pub(super) fn add(&mut self, i: usize) {
+        self.packets.push(i as u16);
+    }
+
+    /// Asks what the tables say of every packet.
+    fn ask(&mut self, batch: &Batch, view: &View) {
+        self.sides.clear();
+        self.questions.clear();
+        self.peers_v4.clear();
+        self.peers_v6.clear();
+        for n in 0..self.packets.len() {
+            let opening = Opening::of(batch, usize::from(self.packets[n]), view);
+            let sides = opening.map(|opening| {
+                let Opening { flow, from: (_, from), to: (_, to), .. } = opening;
+                view.questions(&flow, from, to).map(|asked| self.side(asked, &flow))
+            });
+            self.sides.push(sides.unwrap_or([Ask::Denies(DropReason::NoRoute); 2]));
+        }
+        let Some(rules) = view.rules() else { return };
+        let classifier = rules.classifier();
+        self.peers_v4
+            .classify(&mut self.questions, |addresses, classes| classifier.classes_v4(addresses, classes));
+        self.peers_v6
+            .classify(&mut self.questions, |addresses, classes| classifier.classes_v6(addresses, classes));
+        self.decisions.clear();
+        self.decisions.resize(self.questions.len(), Decision::deny(RuleId(0)));
+        classifier.decide_batch(&self.questions, &mut self.decisions);
+    }
+
+    fn side(&mut self, asked: Asked, flow: &Flow) -> Ask {
+        match asked {
+            Asked::Passes => Ask::Passes,
+            Asked::Denies(reason) => Ask::Denies(reason),
+            Asked::Table { acl, peer, deny } => {
+                let number = self.questions.len();
+                if packet::is_v4(peer) {
+                    self.peers_v4.add(peer as u32, number);
+                } else {
+                    self.peers_v6.add(peer, number);
+                }
+                let (protocol, dst_port) = (flow.protocol, flow.dst_port);
+                self.questions.push(Question { acl, class: ClassId::WORLD, dst_port, protocol });
+                Ask::Question(number as u16, deny)
+            }
+        }
+    }
+
+    /// Why the tables drop packet number `n` of the inquiry, if they do. Counts what decides.
+    fn denied(&self, n: usize, rules: Option<&Rules>, worker: usize) -> Option<DropReason> {
+        self.sides[n].iter().find_map(|side| match *side {
+            Ask::Passes => None,
+            Ask::Denies(reason) => Some(reason),
+            Ask::Question(number, deny) => {
+                let Some(rules) = rules else { return Some(DropReason::UnknownPod) };
+                let decision = self.decisions[usize::from(number)];
+                rules.count(worker, decision);
+                (!decision.is_allow()).then_some(deny)
+            }
+        })
+    }
+}
+
+/// Judges the first packets of new flows, and enters these.
+pub(super) fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
+    context.inquiry.ask(batch, context.view);
+    for n in 0..context.inquiry.packets.len() {
+        let i = usize::from(context.inquiry.packets[n]);
+        // Earlier packets of this batch may have opened the flow: then it is known.
+        match context.conntrack.look_up(&batch.tracks[i].key, batch.tracks[i].hash) {
+            Some(slot) => {
+                batch.tracks[i].slot = slot;
+                follow(batch, i, context, context.conntrack.entry(slot));
+            }
+            None => {
+                let rules = context.view.rules().map(|rules| &**rules);
+                open(batch, i, context, |context| context.inquiry.denied(n, rules, context.worker));
+            }
+        }
+    }
+}
+
+/// Judges a flow that an earlier generation has judged, from its original direction.
+#[inline(never)]
+pub(super) fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    let track = &mut batch.tracks[i];
+    let entry = context.conntrack.entry(track.slot);
+    let opened_by_low = entry.sender(true) == Side::Initiator;
+    let flow = flow_of(&track.key, opened_by_low);
+    let view = context.view;
+    let ends = [view.attachment(flow.src), view.attachment(flow.dst)];
+    if ends != entry.attachments() {
+        // One of its ends is somebody else by now, who inherits nothing.
+        context.conntrack.remove(track.slot, context.tracker);
+        track.fate = Fate::New;
+        context.inquiry.add(i);
+        return;
+    }
+    // What stays allowed has been counted when it was entered.
+    let judge = |counted_by| match (view.port_towards(flow.src), view.port_towards(flow.dst)) {
+        (Some((_, from)), Some((_, to))) => view.judge(&flow, from, to, counted_by),
+        _ => Some(DropReason::NoRoute),
+    };
+    let reason = judge(None).and_then(|_| judge(Some(context.worker)));
+    match reason {
+        None => entry.set_judged(view.generation),
+        Some(reason) => {
+            context.conntrack.remove(track.slot, context.tracker);
+            batch.drop(i, reason);
+        }
+    }
+}
+
+/// Opens a connection anew that has ended, on the same ports.
+#[inline(never)]
+pub(super) fn reopen(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    batch.tracks[i].fate = Fate::Reopen;
+    let Some(Opening { flow, from: (_, from), to: (_, to), .. }) = Opening::of(batch, i, context.view) else {
+        return batch.drop(i, DropReason::NoRoute);
+    };
+    open(batch, i, context, |context| context.view.judge(&flow, from, to, Some(context.worker)));
+}
+
+/// Enters the flow that a packet opens, if it is one that may and the tables say nothing against it.
+#[inline(always)]
+fn open(
+    batch: &mut Batch,
+    i: usize,
+    context: &mut Context<'_>,
+    denied: impl FnOnce(&Context<'_>) -> Option<DropReason>,
+) {
+    let sender = likely_sender(&batch.packets[i]);
+    let Some((state, tcp)) = first_state(batch, i, context, sender) else {
+        return batch.drop(i, DropReason::InvalidState);
+    };
+    if let Some(reason) = denied(context) {
+        return batch.drop(i, reason);
+    }
+    let Some(opening) = Opening::of(batch, i, context.view) else {
+        return batch.drop(i, DropReason::NoRoute);
+    };
+    let Opening { flow, opened_by_low, from: (from_id, from), to: (to_id, to) } = opening;
+    let new = NewFlow {
+        opened_by_low,
+        attachments: [from.attachment_of(flow.src), to.attachment_of(flow.dst)],
+        charged: if from.kind == PortKind::Pod { from_id } else { to_id },
+        judged: context.view.generation,
+        state,
+        tcp,
+    };
+    admit(batch, i, context, &new, sender);
+}
+
+/// A flow that a packet opens, and the ports that its ends lie behind.
+struct Opening<'a> {
+    flow: Flow,
+    opened_by_low: bool,
+    from: (PortId, &'a PortView),
+    to: (PortId, &'a PortView),
+}
+
+impl<'a> Opening<'a> {
+    #[inline]
+    fn of(batch: &Batch, i: usize, view: &'a View) -> Option<Opening<'a>> {
+        let track = &batch.tracks[i];
+        let by_initiator = likely_sender(&batch.packets[i]) == Side::Initiator;
+        let (near, far) = (batch.in_ports[i], batch.ways[i].out);
+        let (from, to) = if by_initiator { (near, far) } else { (far, near) };
+        let opened_by_low = track.from_low == by_initiator;
+        Some(Opening {
+            flow: flow_of(&track.key, opened_by_low),
+            opened_by_low,
+            from: (from, view.port(from)?),
+            to: (to, view.port(to)?),
+        })
+    }
+}
+
+fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow, sender: Side) {
+    let track = &mut batch.tracks[i];
+    let bytes = batch.packets[i].ip_bytes();
+    if track.fate == Fate::Reopen {
+        context.conntrack.restart(track.slot, new, context.now_ms);
+        return context.conntrack.entry(track.slot).count(sender, bytes, context.now_ms);
+    }
+    match context.conntrack.enter(&track.key, track.hash, new, context.now_ms, context.tracker) {
+        Admission::Entered(slot) => {
+            track.slot = slot;
+            context.conntrack.entry(slot).count(sender, bytes, context.now_ms);
+        }
+        Admission::Exists(slot) => {
+            track.slot = slot;
+            track.fate = Fate::Known;
+            follow(batch, i, context, context.conntrack.entry(slot));
+        }
+        Admission::Full => batch.drop(i, DropReason::TableFull),
+        Admission::Quota => batch.drop(i, DropReason::PodQuota),
+    }
+}
+
+/// Which side the sender of an unknown flow's packet is: who opens is the initiator. Of a TCP connection picked up in its
+/// middle the side with the lower port is taken for the server.
+fn likely_sender(packet: &Packet) -> Side {
+    let opens = packet.protocol != Protocol::TCP || packet.tcp_flags().has(Flags::SYN);
+    if opens || packet.src_port >= packet.dst_port { Side::Initiator } else { Side::Responder }
+}
+
+/// First state of the flow that a packet opens; `None` where it opens none: a reply to nothing, a segment outside
+/// any connection, an error about no flow.
+fn first_state(
+    batch: &Batch,
+    i: usize,
+    context: &Context<'_>,
+    sender: Side,
+) -> Option<(FlowState, Option<TcpFlow>)> {
+    let packet = &batch.packets[i];
+    if packet.kind == Kind::IcmpError {
+        return None;
+    }
+    match packet.protocol {
+        Protocol::TCP => {
+            let frame = context.umem.data(&batch.frames[i]);
+            let flow = TcpFlow::open(&segment(packet, frame), sender, context.conntrack.tcp_pickup())?;
+            Some((flow.state, Some(flow)))
+        }
+        protocol if packet::is_echo_reply(protocol, packet.flags) => None,
+        protocol => Some((FlowState::first(protocol), None)),
+    }
+}
+
+/// What is judged of the flow with this key.
+pub(super) fn flow_of(key: &Key, opened_by_low: bool) -> Flow {
+    let protocol = key.protocol();
+    if opened_by_low {
+        Flow { src: key.low, dst: key.high, protocol, dst_port: key.high_port() }
+    } else {
+        Flow { src: key.high, dst: key.low, protocol, dst_port: key.low_port() }
+    }
+}

@@ -1,0 +1,96 @@
+//! A node of its own for a lab: a namespace that the pods' host ends go to, with whatever shall connect them.
+//!
+//! Packet filters, sysctls, traffic control and routing tables are the namespace's, so that nothing of the host's has a part in
+//! what is tried there, and everything goes with it.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::process::{Command, Output};
+
+use super::error::{Doing, write_setting};
+use super::namespace::Namespace;
+use super::plan::GATEWAY_V4;
+use super::record::Record;
+use super::{LabError, netlink};
+use crate::dataplane::Mac;
+
+/// A namespace with the pods' host ends. Dropped, it goes, and the pods are connected by nothing any more.
+#[derive(Debug)]
+pub struct Node {
+    record: Record,
+    namespace: Namespace,
+}
+
+impl Node {
+    pub(super) fn up(record: &Record) -> Result<Node, LabError> {
+        let namespace = Namespace::create(&record.node_netns(), &record.mark())?;
+        let node = Node { record: record.clone(), namespace };
+        node.take_host_ends()?;
+        Ok(node)
+    }
+
+    /// Its network namespace.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// Runs `f` on a thread of its own inside the node, and waits for it.
+    pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+        self.namespace.run(f)
+    }
+
+    /// Runs a program inside the node, and collects what it prints.
+    pub fn output(&self, command: &mut Command) -> Result<Output, LabError> {
+        let ran: io::Result<Output> = self.run(|| command.output())?;
+        ran.doing(|| format!("start {}", command.get_program().display()))
+    }
+
+    /// Lets the node's kernel route between the pods: it is their IPv4 gateway, with this Ethernet address on every host end.
+    pub fn route(&self, gateway: Mac) -> Result<(), LabError> {
+        self.run(|| {
+            write_setting("/proc/sys/net/ipv4/ip_forward", "1")?;
+            netlink::here(async |links| {
+                for pod in &self.record.pods {
+                    let name = &pod.host_interface;
+                    links.set_mac(name, gateway).await?;
+                    links.add_address(name, GATEWAY_V4.into()).await?;
+                    for address in pod.addresses.iter().filter(|address| address.is_ipv4()) {
+                        links.add_link_route(name, (*address).into()).await?;
+                    }
+                }
+                Ok(())
+            })
+        })?
+    }
+
+    fn take_host_ends(&self) -> Result<(), LabError> {
+        let inside = self.namespace.open()?;
+        let names: Vec<&str> = self.record.pods.iter().map(|pod| pod.host_interface.as_str()).collect();
+        netlink::beside(async |links| {
+            for name in &names {
+                links.give(name, inside.as_fd()).await?;
+            }
+            Ok(())
+        })?;
+        self.run(|| {
+            for name in &names {
+                write_setting(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1")?;
+            }
+            netlink::here(async |links| {
+                for name in &names {
+                    links.raise(name).await?;
+                }
+                Ok(())
+            })
+        })?
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Err(error) = self.namespace.remove() {
+            // What is left behind is in the record, and goes with the lab.
+            eprintln!("lab {}: {error}", self.record.id);
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! What is open for a measurement, and single trials on it.
+
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::clock::pin;
+use super::flows::Share;
+use super::pace::{Pace, Rate};
+use super::pcap::Recording;
+use super::place::{Attached, Place, open_receivers, open_senders};
+use super::receiver::{self, Measured};
+use super::replay::{Replay, Replayed};
+use super::sender::{self, Sent, Until};
+use super::size::FCS_BYTES;
+use super::source::{Generated, Source};
+use super::wire::Wire;
+use super::{PktgenError, Traffic};
+use crate::net::ethernet;
+use crate::xdp::{DropCounter, Dropped, MemoryPeer};
+
+/// After the last frame was sent, so long nothing may come until all has come that will.
+const QUIET: Duration = Duration::from_millis(100);
+/// And so long at most is waited.
+const SETTLE_MAX: Duration = Duration::from_secs(3);
+const POLL: Duration = Duration::from_millis(5);
+
+/// What receives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Receive {
+    /// Nobody here.
+    Nothing,
+    /// An XDP program that counts and drops: costs next to nothing, and knows only how many came.
+    Count,
+    /// A thread that reads every frame: loss, order and latency.
+    Measure,
+}
+
+/// What is sent.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// Frames made up.
+    Generated(Traffic),
+    /// Frames recorded, sent again.
+    Replay(Replay),
+}
+
+/// What a session is to open.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// The interface that sends.
+    pub tx: Place,
+    /// The interface that receives; not used with [`Receive::Nothing`].
+    pub rx: Option<Place>,
+    /// What receives.
+    pub receive: Receive,
+    /// What is sent.
+    pub content: Content,
+    /// Queues to send by, from 0, with a thread each.
+    pub queues: u16,
+    /// Cores for the sending threads and then the receiving one, in order. Threads beyond these are not pinned.
+    pub cores: Vec<usize>,
+}
+
+/// Open sockets, and what they send. What was attached to interfaces is taken off when it is dropped.
+pub struct Session {
+    lanes: Vec<Lane>,
+    receiver: Receiver,
+    flows: u32,
+    /// Frames of a trial at most.
+    frames: u64,
+    recorded: Option<Arc<Recording>>,
+    cores: Vec<usize>,
+}
+
+/// One sending thread's.
+struct Lane {
+    wire: Wire,
+    source: AnySource,
+}
+
+enum AnySource {
+    Generated(Box<Generated>),
+    Replayed(Replayed),
+}
+
+enum Receiver {
+    Nothing,
+    Count(Attached),
+    /// With the program that brings the frames: it is taken off with the session.
+    Measure {
+        wires: Vec<Wire>,
+        _attached: Option<Attached>,
+    },
+}
+
+/// What one trial came to.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    /// Rate asked for, frames a second; `None` for as fast as it goes, and as recorded.
+    pub rate: Option<f64>,
+    /// What was sent.
+    pub sent: Sent,
+    /// Fresh flows among it.
+    pub new_flows: u64,
+    /// What arrived; `None` where nobody received.
+    pub received: Option<Received>,
+}
+
+/// What arrived.
+#[derive(Debug, Clone)]
+pub struct Received {
+    /// Frames, duplicates with them.
+    pub frames: u64,
+    /// Their bytes in memory.
+    pub bytes: u64,
+    /// What the frames themselves told, where they were read.
+    pub measured: Option<Measured>,
+}
+
+/// How far a receiver is, for those who wait.
+#[derive(Debug, Default)]
+pub(super) struct Progress(AtomicU64);
+
+impl Progress {
+    pub(super) fn add(&self, frames: u64) {
+        self.0.fetch_add(frames, Ordering::Relaxed);
+    }
+}
+
+impl Session {
+    /// Opens what a setup asks for. Needs the privileges that AF_XDP needs.
+    pub fn open(setup: &Setup) -> Result<Session, PktgenError> {
+        check_mtu(setup)?;
+        let receiver = match (setup.receive, &setup.rx) {
+            (Receive::Nothing, _) => Receiver::Nothing,
+            (_, None) => {
+                return Err(PktgenError::Traffic("no interface to receive by: give --rx".to_owned()));
+            }
+            (Receive::Count, Some(rx)) => Receiver::Count(Attached::counter(rx)?),
+            (Receive::Measure, Some(rx)) => {
+                let (wires, attached) = open_receivers(rx)?;
+                Receiver::Measure { wires, _attached: Some(attached) }
+            }
+        };
+        let wires = open_senders(&setup.tx, setup.queues)?;
+        Session::with(wires, receiver, &setup.content, setup.cores.clone())
+    }
+
+    /// A session on memory ports: what it sends arrives at the ports of `tx`, one thread each, and what the ports of `rx`
+    /// transmit it receives. With none of these, nobody receives.
+    pub fn in_memory(
+        tx: Vec<MemoryPeer>,
+        rx: Vec<MemoryPeer>,
+        content: &Content,
+    ) -> Result<Session, PktgenError> {
+        let wires = |peers: Vec<MemoryPeer>| peers.into_iter().map(Wire::Memory).collect::<Vec<_>>();
+        let receiver = if rx.is_empty() {
+            Receiver::Nothing
+        } else {
+            Receiver::Measure { wires: wires(rx), _attached: None }
+        };
+        Session::with(wires(tx), receiver, content, Vec::new())
+    }
+
+    fn with(
+        wires: Vec<Wire>,
+        receiver: Receiver,
+        content: &Content,
+        cores: Vec<usize>,
+    ) -> Result<Session, PktgenError> {
+        let stamped = matches!(receiver, Receiver::Measure { .. });
+        let of = wires.len() as u32;
+        let lane = |(wire, number)| Lane::new(wire, content, stamped, Share { number, of });
+        let lanes = wires.into_iter().zip(0..).map(lane).collect::<Result<_, _>>()?;
+        let (flows, frames, recorded) = match content {
+            Content::Generated(traffic) => (traffic.flows, u64::MAX, None),
+            Content::Replay(replay) => (1, replay.frames(), Some(replay.recording.clone())),
+        };
+        Ok(Session { lanes, receiver, flows, frames, recorded, cores })
+    }
+
+    /// Sends at one rate for one time, waits for what is still under way, and counts. Ends early when `stop` is set.
+    pub fn trial(&mut self, rate: Rate, time: Duration, stop: &AtomicBool) -> Result<Trial, PktgenError> {
+        let Session { lanes, receiver, flows, frames, recorded, cores } = self;
+        let until = Until { elapsed_ns: time.as_nanos() as u64, frames: *frames };
+        let pace = match (rate, recorded) {
+            (Rate::Recorded, Some(recording)) => Pace::Recorded(recording.times().into()),
+            (Rate::Recorded, None) => {
+                let sentence = "generated frames have no recorded speed: give --rate";
+                return Err(PktgenError::Traffic(sentence.to_owned()));
+            }
+            (Rate::Max, _) => Pace::Max,
+            (Rate::PerSecond(rate), _) => Pace::of(rate, lanes.len()),
+        };
+        let receiving_core = cores.get(lanes.len()).copied();
+        let mut send = || send_all(lanes, &pace, until, cores, stop);
+        let (sent, received) = match receiver {
+            Receiver::Nothing => (send()?, None),
+            Receiver::Count(counter) => {
+                let before = dropped(counter)?;
+                let sent = send()?;
+                settle(sent.frames, || Ok(dropped(counter)?.frames - before.frames))?;
+                let after = dropped(counter)?;
+                let (frames, bytes) = (after.frames - before.frames, after.bytes - before.bytes);
+                (sent, Some(Received { frames, bytes, measured: None }))
+            }
+            Receiver::Measure { wires, .. } => {
+                let (sent, measured) = measure(wires, *flows, receiving_core, send)?;
+                let (frames, bytes) = (measured.frames, measured.bytes);
+                (sent, Some(Received { frames, bytes, measured: Some(measured) }))
+            }
+        };
+        let new_flows = lanes.iter().map(|lane| lane.source.opened()).sum();
+        let rate = match rate {
+            Rate::Max | Rate::Recorded => None,
+            Rate::PerSecond(rate) => Some(rate),
+        };
+        Ok(Trial { rate, sent, new_flows, received })
+    }
+}
+
+impl Trial {
+    /// Frames that were sent and did not arrive; `None` where nobody received.
+    pub fn lost(&self) -> Option<u64> {
+        let received = self.received.as_ref()?;
+        let duplicates = received.measured.as_ref().map_or(0, |measured| measured.duplicates);
+        Some(self.sent.frames.saturating_sub(received.frames - duplicates))
+    }
+
+    /// Lost frames of those sent; 0 where none was sent, `None` where nobody received.
+    pub fn loss(&self) -> Option<f64> {
+        Some(self.lost()? as f64 / self.sent.frames.max(1) as f64)
+    }
+
+    /// Frames sent in a second.
+    pub fn sent_per_s(&self) -> f64 {
+        self.sent.frames as f64 * 1e9 / self.sent.elapsed_ns.max(1) as f64
+    }
+}
+
+impl Lane {
+    fn new(wire: Wire, content: &Content, stamped: bool, share: Share) -> Result<Lane, PktgenError> {
+        let source = match content {
+            Content::Generated(traffic) => {
+                AnySource::Generated(Box::new(Generated::new(traffic, stamped, share)?))
+            }
+            Content::Replay(_) if share.of > 1 => {
+                let sentence = "a recording is sent in its order, by one queue: leave --queues out";
+                return Err(PktgenError::Traffic(sentence.to_owned()));
+            }
+            Content::Replay(_) if stamped => {
+                let sentence = "recorded frames do not tell when they were sent: --receive count counts them";
+                return Err(PktgenError::Traffic(sentence.to_owned()));
+            }
+            Content::Replay(replay) => AnySource::Replayed(Replayed::new(replay)),
+        };
+        Ok(Lane { wire, source })
+    }
+}
+
+impl Source for AnySource {
+    #[inline]
+    fn next(&mut self, now_ns: u64) -> &[u8] {
+        match self {
+            AnySource::Generated(generated) => generated.next(now_ns),
+            AnySource::Replayed(replayed) => replayed.next(now_ns),
+        }
+    }
+
+    fn start(&mut self, now_ns: u64) {
+        match self {
+            AnySource::Generated(generated) => generated.start(now_ns),
+            AnySource::Replayed(replayed) => replayed.start(now_ns),
+        }
+    }
+}
+
+impl AnySource {
+    fn opened(&self) -> u64 {
+        match self {
+            AnySource::Generated(generated) => generated.opened(),
+            AnySource::Replayed(_) => 0,
+        }
+    }
+}
+
+/// Fails where a frame is larger than the sending interface lets pass.
+fn check_mtu(setup: &Setup) -> Result<(), PktgenError> {
+    let (largest, vlan) = match &setup.content {
+        Content::Generated(traffic) => {
+            let sizes = traffic.sizes(setup.receive == Receive::Measure);
+            (sizes.into_iter().max().unwrap_or(0), traffic.vlan)
+        }
+        Content::Replay(replay) => (replay.recording.largest() + FCS_BYTES, Some(1)),
+    };
+    let mtu = setup.tx.find()?.mtu as usize;
+    let most = mtu + ethernet::bytes_with(vlan.unwrap_or(0)) + FCS_BYTES;
+    if largest > most {
+        return Err(PktgenError::Traffic(format!(
+            "frames of {largest} bytes do not pass {}, whose MTU is {mtu}: {most} are the most",
+            setup.tx
+        )));
+    }
+    Ok(())
+}
+
+/// Lets every lane send on a thread of its own.
+fn send_all(
+    lanes: &mut [Lane],
+    pace: &Pace,
+    until: Until,
+    cores: &[usize],
+    stop: &AtomicBool,
+) -> Result<Sent, PktgenError> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = lanes
+            .iter_mut()
+            .enumerate()
+            .map(|(number, lane)| {
+                let core = cores.get(number).copied();
+                scope.spawn(move || {
+                    pin(core)?;
+                    sender::send(&mut lane.wire, &mut lane.source, pace, until, stop)
+                })
+            })
+            .collect();
+        threads.into_iter().try_fold(Sent::default(), |sum, thread| {
+            Ok(sum.with(thread.join().unwrap_or_else(|panic| resume_unwind(panic))?))
+        })
+    })
+}
+
+/// Sends while a thread receives and reads.
+fn measure(
+    wires: &mut [Wire],
+    flows: u32,
+    core: Option<usize>,
+    send: impl FnOnce() -> Result<Sent, PktgenError>,
+) -> Result<(Sent, Measured), PktgenError> {
+    let (end, progress) = (AtomicBool::new(false), Progress::default());
+    receiver::forget(wires);
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| {
+            pin(core)?;
+            Ok(receiver::receive(wires, flows, &end, &progress))
+        });
+        let sent = send().and_then(|sent| {
+            settle(sent.frames, || Ok(progress.0.load(Ordering::Relaxed)))?;
+            Ok(sent)
+        });
+        end.store(true, Ordering::Relaxed);
+        let measured: Result<Measured, PktgenError> =
+            receiver.join().unwrap_or_else(|panic| resume_unwind(panic));
+        Ok((sent?, measured?))
+    })
+}
+
+/// Waits until all that was sent has come, or nothing comes any more.
+fn settle(sent: u64, mut come: impl FnMut() -> Result<u64, PktgenError>) -> Result<(), PktgenError> {
+    let start = Instant::now();
+    let (mut last, mut since) = (come()?, start);
+    while last < sent && since.elapsed() < QUIET && start.elapsed() < SETTLE_MAX {
+        thread::sleep(POLL);
+        let now = come()?;
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    Ok(())
+}
+
+fn dropped(counter: &Attached) -> Result<Dropped, PktgenError> {
+    Ok(counter.as_counter().map_or(Ok(Dropped::default()), DropCounter::dropped)?)
+}

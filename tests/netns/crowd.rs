@@ -1,0 +1,26 @@
+//! As many pods as a node has.
+
+use palisade::lab::Pod;
+
+use crate::support::{Rig, alone, assert_accounted, assert_pings};
+
+#[test]
+fn of_250_pods_each_finds_another_also_after_its_port_has_been_idle() {
+    let Some(_alone) = alone() else { return };
+    let names: Vec<String> = (0..250).map(|pod| format!("pod{pod}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let rig = Rig::up(&names, 1);
+    let pods: Vec<Pod> = names.iter().map(|name| rig.pod(name)).collect();
+    // The second round finds ports that nobody has looked at since the first.
+    for round in [1, 125] {
+        for (number, pod) in pods.iter().enumerate() {
+            let other = &pods[(number + round) % pods.len()];
+            assert_pings(pod, other.v4().into());
+        }
+    }
+    let counters = rig.counters();
+    assert_accounted(&counters);
+    assert_eq!(counters.ports.len(), pods.len());
+    assert!(counters.ports.values().all(|port| port.forwarded >= 4), "each asks twice and answers twice");
+    assert!(rig.drops().is_empty(), "{:?}", rig.drops());
+}
