@@ -21,9 +21,11 @@ pub const PACKET_BYTES_MAX: usize = u16::MAX as usize;
 pub const CHAIN_FRAMES_MAX: usize = 18;
 /// Largest MTU of a port: the largest frame less an Ethernet header with one 802.1Q tag.
 pub const MTU_MAX: usize = PACKET_BYTES_MAX - 18;
-/// Largest MTU of a port where each packet must lie in one UMEM frame: what is left of that, less what the kernel's driver
-/// of veth needs behind the packet (`struct skb_shared_info`, 320 bytes), and the same headers.
-pub const MTU_OF_ONE_FRAME_MAX: usize = FRAME_BYTES - XDP_HEADROOM_BYTES - 320 - 18;
+/// Largest Ethernet frame in one UMEM frame: what is left of that, less what the kernel's driver of veth needs behind the
+/// packet (`struct skb_shared_info`, 320 bytes).
+pub const ONE_FRAME_BYTES_MAX: usize = FRAME_BYTES - XDP_HEADROOM_BYTES - 320;
+/// Largest MTU of a port where each packet must lie in one UMEM frame: less the same headers.
+pub const MTU_OF_ONE_FRAME_MAX: usize = ONE_FRAME_BYTES_MAX - 18;
 /// Slots of each ring (rx, tx, fill, completion) of a port's queue.
 pub const RING_SLOTS: usize = 2048;
 /// Frames that wait to be handed over to one port with fewer queues than workers: shared out among the workers that have none,

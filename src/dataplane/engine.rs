@@ -150,6 +150,7 @@ impl Dataplane {
         ports.insert(id, OpenPort { interface: spec.interface.clone(), program });
         let mut warnings = warnings(&interface, count, self.core.workers() as u16, &mode);
         warnings.extend(busy_poll);
+        warnings.extend(self.binders.first().and_then(|binder| lacks(&spec.interface, binder)));
         if let Some(Place { link, warning, .. }) = place {
             if let Some(resolver) = &*self.resolver() {
                 resolver.follow(id, link);
@@ -158,7 +159,6 @@ impl Dataplane {
             warnings.extend((!zero_copy).then(|| uplink::why_copied(&spec.interface)));
             warnings.extend(warning);
         }
-        warnings.extend(self.binders.first().and_then(|binder| lacks(&spec.interface, binder)));
         Ok(PortReport { id, mtu: interface.mtu, queues: count, native: mode.native, zero_copy, warnings })
     }
 

@@ -37,7 +37,7 @@ impl Sum {
     #[inline]
     #[must_use]
     pub fn add_bytes_at(self, at: usize, bytes: &[u8]) -> Sum {
-        if at % 2 == 0 {
+        if at.is_multiple_of(2) {
             return self.add_bytes(bytes);
         }
         // Their sum, with high and low bytes exchanged (RFC 1071 section 2 (B)).

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use super::PktgenError;
-use crate::limits::PACKET_BYTES_MAX;
+use crate::limits::ONE_FRAME_BYTES_MAX;
 
 /// Largest file that is read: its frames are kept in memory.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -130,8 +130,8 @@ impl Format {
         if kept < was {
             return Err(format!("only {kept} of its {was} bytes were recorded (`tcpdump -s0` keeps all)"));
         }
-        if kept > PACKET_BYTES_MAX {
-            return Err(format!("its {kept} bytes are more than the {PACKET_BYTES_MAX} that can be sent"));
+        if kept > ONE_FRAME_BYTES_MAX {
+            return Err(format!("its {kept} bytes are more than the {ONE_FRAME_BYTES_MAX} that can be sent"));
         }
         if kept < crate::net::ethernet::HEADER_BYTES {
             return Err(format!("its {kept} bytes are no Ethernet header"));
@@ -199,7 +199,7 @@ pub(super) mod tests {
         let refusal =
             |frame: Vec<u8>| Recording::read(&file(true, true, &[(0, vec![0; 60]), (1, frame)])).unwrap_err();
         assert!(refusal(vec![0; 13]).starts_with("frame 2: "));
-        assert!(refusal(vec![0; PACKET_BYTES_MAX + 1]).starts_with("frame 2: "));
+        assert!(refusal(vec![0; ONE_FRAME_BYTES_MAX + 1]).starts_with("frame 2: "));
         let mut cut = file(true, true, &[(0, vec![0; 60])]);
         cut[24 + 15] += 1;
         assert!(Recording::read(&cut).unwrap_err().contains("only 60 of its 61 bytes"));

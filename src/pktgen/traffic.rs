@@ -7,7 +7,7 @@ use super::PktgenError;
 use super::flows::{Distribution, FlowSpace, Tuples};
 use super::payload::STAMP_BYTES;
 use super::size::{FCS_BYTES, FrameSize};
-use crate::limits::PACKET_BYTES_MAX;
+use crate::limits::ONE_FRAME_BYTES_MAX;
 use crate::net::mac::Mac;
 use crate::net::{ethernet, icmp, ipv4, ipv6, sctp, tcp, udp};
 
@@ -122,7 +122,7 @@ impl Traffic {
 
     fn check_size(&self, stamped: bool) -> Result<(), PktgenError> {
         let FrameSize::Fixed(size) = self.size else { return Ok(()) };
-        let (min, max) = (self.size_min(stamped), PACKET_BYTES_MAX + FCS_BYTES);
+        let (min, max) = (self.size_min(stamped), ONE_FRAME_BYTES_MAX + FCS_BYTES);
         if size < min && size >= self.size_min(false) {
             return Err(PktgenError::Traffic(format!(
                 "frames of {size} bytes have no room for what a measuring receiver reads: --size {min} is the least for \

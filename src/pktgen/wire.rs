@@ -92,7 +92,7 @@ impl Socket {
         let received = self.queue.receive(&mut self.umem, &mut self.received, BATCH_FRAMES_MAX);
         for frame in self.received.drain(..) {
             see(self.umem.data(&frame));
-            self.free.push(frame);
+            self.umem.release(frame, &mut self.free);
         }
         received
     }

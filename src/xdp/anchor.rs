@@ -21,7 +21,7 @@ use rustix::net::sockopt::{
     set_xdp_rx_ring_size, set_xdp_umem_completion_ring_size, set_xdp_umem_fill_ring_size, set_xdp_umem_reg,
 };
 use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpUmemReg, XdpUmemRegFlags};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, netdevice, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use xsk_rs::config::{BindFlags, LibxdpFlags, QueueSize, SocketConfig};
 use xsk_rs::{CompQueue, FillQueue, RxQueue, Socket, TxQueue};
@@ -32,6 +32,8 @@ use crate::limits::FRAME_BYTES;
 
 /// Slots of the anchor's rings: the least that the kernel takes serves.
 const SLOTS: u32 = 2;
+/// The loopback interface of every network namespace (`include/net/flow.h`).
+const LOOPBACK_IFINDEX: u32 = 1;
 /// `XDP_UMEM_TX_METADATA_LEN` of `linux/if_xdp.h` (Linux 6.8).
 const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
 
@@ -111,7 +113,7 @@ fn register_again(area: &Area) -> Result<OwnedFd, XdpError> {
         let flags = SocketAddrXdpFlags::XDP_COPY
             | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP
             | SocketAddrXdpFlags::XDP_USE_SG;
-        bind(&socket, &SocketAddrXdp::new(flags, netdevice::name_to_index(&socket, "lo")?, 0))?;
+        bind(&socket, &SocketAddrXdp::new(flags, LOOPBACK_IFINDEX, 0))?;
         Ok(socket)
     };
     in_private_namespace(|| {

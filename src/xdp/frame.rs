@@ -134,8 +134,9 @@ impl Frame {
     /// holds the sum over the pseudo-header. Whether it can be left: not where the header is too far in.
     #[inline]
     pub fn leave_checksum(&mut self, start: usize, field: usize) -> bool {
-        let fits =
-            start <= usize::from(u8::MAX - 1) && start % 2 == 0 && matches!(field, UDP_FIELD | TCP_FIELD);
+        let fits = start <= usize::from(u8::MAX - 1)
+            && start.is_multiple_of(2)
+            && matches!(field, UDP_FIELD | TCP_FIELD);
         if fits {
             self.unfinished = start as u8 | u8::from(field == TCP_FIELD);
         }

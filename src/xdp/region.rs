@@ -52,7 +52,7 @@ enum Backing {
     /// For memory ports; the kernel knows nothing of it.
     Memory { _pages: Pages },
     /// Registered with the kernel. The anchor is never used, only kept: the lock makes that shareable.
-    Kernel { umem: xsk_rs::Umem, takes_chains: bool, leaves_checksums: bool, _anchor: Mutex<Anchor> },
+    Kernel { umem: xsk_rs::Umem, takes_chains: bool, leaves_checksums: bool, _anchor: Mutex<Box<Anchor>> },
 }
 
 // SAFETY: the area belongs to the process, not to a thread. Its bytes are reached only by `bytes` and `bytes_mut`,
@@ -86,7 +86,8 @@ impl Region {
         let base = base_of(&umem, &mut descriptors[0]);
         let frames = descriptors.len();
         let (takes_chains, leaves_checksums) = (anchor.takes_chains(), anchor.leaves_checksums());
-        let backing = Backing::Kernel { umem, takes_chains, leaves_checksums, _anchor: Mutex::new(anchor) };
+        let backing =
+            Backing::Kernel { umem, takes_chains, leaves_checksums, _anchor: Mutex::new(Box::new(anchor)) };
         let links = Links::new(frames);
         Ok((Region { id: next_id(), base, frames, links, huge, backing }, descriptors))
     }
@@ -194,10 +195,10 @@ impl Region {
         );
         let (flags, csum_start, csum_offset) = (XDP_TXMD_FLAGS_CHECKSUM, start, field);
         // SAFETY: the metadata ends where the packet begins, behind the beginning of the frame, whose only token is
-        // the caller's to give to a ring; the frame is aligned to its size, and so the metadata to eight bytes.
+        // the caller's to give to a ring.
         unsafe {
             let metadata = self.start(frame).add(XDP_HEADROOM_BYTES - TX_METADATA_BYTES);
-            metadata.cast::<TxMetadata>().write(TxMetadata {
+            metadata.cast::<TxMetadata>().write_unaligned(TxMetadata {
                 flags,
                 csum_start,
                 csum_offset,

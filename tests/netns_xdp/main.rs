@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{Xdp, XdpFlags};
 use palisade::ids::PortId;
-use palisade::limits::{BATCH_FRAMES_MAX, MTU_MAX};
+use palisade::limits::{BATCH_FRAMES_MAX, MTU_MAX, MTU_OF_ONE_FRAME_MAX};
 use palisade::xdp::{Interface, PortQueue, Program, Umem, XdpError};
 
 use namespace::{Pod, in_namespace, output, run};
@@ -453,5 +453,43 @@ fn a_umem_that_finds_no_huge_pages_makes_do_with_ordinary_ones() {
         assert!(frames.len() >= 1000);
         assert_eq!(umem.frames_total(), frames.len());
         assert!(umem.uses_huge_pages() || frames.len() == 1000);
+    });
+}
+
+/// Version of the running kernel.
+fn kernel() -> (u32, u32) {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_str().unwrap().to_owned();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
+    (numbers.next().unwrap(), numbers.next().unwrap())
+}
+
+#[test]
+fn kernels_that_know_packets_of_several_buffers_and_transmit_metadata_are_asked_for_them() {
+    in_namespace(|| {
+        let (umem, _frames) = Umem::new(64, false).unwrap();
+        let mtu_max = if kernel() >= (6, 6) { MTU_MAX } else { MTU_OF_ONE_FRAME_MAX };
+        assert_eq!(umem.binder().mtu_max(), mtu_max);
+        assert_eq!(umem.leaves_checksums(), kernel() >= (6, 8));
+    });
+}
+
+#[test]
+fn packets_of_several_buffers_cross_intact_and_no_frame_is_lost() {
+    in_namespace(|| {
+        let (a, b) = (Pod::new("sw0", 1, 1), Pod::new("sw1", 2, 1));
+        for (pod, host) in [(&a, "sw0"), (&b, "sw1")] {
+            run(&format!("ip link set {host} mtu {MTU_MAX}"));
+            pod.enter(|| run(&format!("ip link set eth0 mtu {MTU_MAX}"))).join().unwrap();
+        }
+        let ((left, _), (right, _)) = (attach(a.host, 1), attach(b.host, 1));
+        let mut wire = Wire::between([&left, &right], 0, 8192);
+        let lengths = [3840, 3841, 9014, 7680, 60_000, 14 + MTU_MAX];
+        let frames: Vec<_> = (0..24).map(|number| frame(number, lengths[number as usize % 6])).collect();
+        expect_across(&mut wire, &a, &b, &frames);
+        expect_across(&mut wire, &b, &a, &frames);
+        assert!(wire.ends.iter().all(|end| end.queue.statistics().refused == 0));
+        assert!(wire.ends.iter().all(|end| end.queue.statistics().tx_invalid == 0));
+        assert_eq!(wire.accounted(), wire.umem.frames_total());
     });
 }

@@ -54,7 +54,7 @@ impl RawSocket {
 
     /// The next frame of the test's own ethertype; none when there is none in time.
     pub(crate) fn receive(&self) -> Option<Vec<u8>> {
-        let mut buffer = vec![0; 9000];
+        let mut buffer = vec![0; 1 << 17];
         loop {
             // SAFETY: the buffer outlives the call and is as long as said.
             let got = unsafe { libc::recv(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };

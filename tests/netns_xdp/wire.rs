@@ -69,7 +69,7 @@ impl Wire {
 
     /// Frames in rings, held and free: what must always be all of them.
     pub(crate) fn accounted(&self) -> usize {
-        let waiting: usize = self.ends.iter().map(|end| end.waiting.len()).sum();
+        let waiting: usize = self.ends.iter().flat_map(|end| &end.waiting).map(Frame::frames).sum();
         let lent: usize = self.ends.iter().map(|end| end.queue.lent()).sum();
         assert_eq!(lent, self.umem.frames_lent());
         lent + waiting + self.free.len()
@@ -78,7 +78,7 @@ impl Wire {
     /// Closes one end and takes its frames back.
     pub(crate) fn close(&mut self, end: usize) {
         let End { queue, mut waiting } = self.ends.remove(end);
-        self.free.append(&mut waiting);
+        waiting.drain(..).for_each(|frame| self.umem.release(frame, &mut self.free));
         self.umem.reclaim(queue.close(), &mut self.free);
     }
 }
