@@ -116,7 +116,7 @@ fn measure(options: &Options) -> Result<(), Trouble> {
         .unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/")).join(default));
     let mut results = Results::create(&path)?;
     results.provenance(&machine::provenance(&systems))?;
-    let share = Duration::from_secs(60) * options.minutes / scenarios.len() as u32;
+    let share = Duration::from_mins(1) * options.minutes / scenarios.len() as u32;
     for (number, scenario) in (1..).zip(&scenarios) {
         take_turns(options, scenario, &systems, &mut results, start + share * number)?;
         results.print(scenario, &systems);

@@ -16,8 +16,7 @@ const SOURCE: &str = include_str!("bpf/receiver.bpf.c");
 /// Latencies: so many classes for each power of two, as a power of two, and so many in all.
 const CLASS_BITS: u32 = 5;
 const CLASSES: usize = 1024;
-/// The port of probes, and how many there may be.
-pub(crate) const PROBE_PORT: u16 = 6500;
+/// Most probes. They go to the port that is changed.
 pub(crate) const PROBES_MAX: usize = 1 << 20;
 /// Nothing has come for so long: all has come that will.
 const QUIET: Duration = Duration::from_millis(30);

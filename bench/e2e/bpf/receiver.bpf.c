@@ -38,7 +38,7 @@ struct stamp {
 	__be32 sent_low;
 } __attribute__((packed));
 
-// A port whose packets are probes: the payload is their number.
+// A port whose packets are probes (CHANGED_PORT of policy.rs): the payload is their number.
 #define PROBE_PORT 6500
 #define PROBES (1 << 20)
 

@@ -19,7 +19,8 @@ use serde_json::json;
 use super::stream::{Shape, Stream, Window};
 use super::{Measures, Trial};
 use crate::bed::{TRAFFIC_CORE, stay_on};
-use crate::receiver::{PROBE_PORT, PROBES_MAX, Receiver, Task};
+use crate::policy::CHANGED_PORT;
+use crate::receiver::{PROBES_MAX, Receiver, Task};
 use crate::results;
 use crate::tool::Trouble;
 
@@ -160,7 +161,7 @@ fn packet(from: Ipv4Addr, to: Ipv4Addr, number: u32) -> [u8; PROBE_BYTES] {
     packet[16..20].copy_from_slice(&to.octets());
     let port = FIRST_PORT + (number % u32::from(u16::MAX - FIRST_PORT)) as u16;
     packet[20..22].copy_from_slice(&port.to_be_bytes());
-    packet[22..24].copy_from_slice(&PROBE_PORT.to_be_bytes());
+    packet[22..24].copy_from_slice(&CHANGED_PORT.to_be_bytes());
     packet[24..26].copy_from_slice(&(PROBE_BYTES as u16 - 20).to_be_bytes());
     packet[28..32].copy_from_slice(&number.to_be_bytes());
     packet

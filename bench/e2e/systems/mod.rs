@@ -138,11 +138,14 @@ impl Running for InKernel {
     }
 }
 
+/// Opens the port that is changed, or closes it.
+type Change = Box<dyn Fn(&Bed, bool) -> Result<(), Trouble>>;
+
 /// The kernel with its own connection tracking.
 pub(crate) struct KernelConntrack {
     _room: ConntrackRoom,
     /// Opens the port that is changed, or closes it.
-    change: Box<dyn Fn(&Bed, bool) -> Result<(), Trouble>>,
+    change: Change,
 }
 
 /// Room for a million connections. The limit is the machine's, not a namespace's: dropped, it is what it was.
