@@ -7,7 +7,7 @@ use super::conntrack::{Admission, FlowState, Key, NewFlow, Side};
 use super::packet::{self, Kind, Packet};
 use super::rules::Rules;
 use super::stages::{Context, follow, segment};
-use super::view::{Flow, PortView, Question as Asked, View};
+use super::view::{Flow, PortView, Question as Asked, View, questions};
 use super::{DropReason, PortKind};
 use crate::ids::{ClassId, PortId, RuleId};
 use crate::limits::BATCH_FRAMES_MAX;
@@ -112,7 +112,7 @@ impl Inquiry {
             let opening = Opening::of(batch, usize::from(self.packets[n]), view);
             let sides = opening.map(|opening| {
                 let Opening { flow, from: (_, from), to: (_, to), .. } = opening;
-                view.questions(&flow, from, to).map(|asked| self.side(asked, &flow))
+                questions(&flow, from, to).map(|asked| self.side(asked, &flow))
             });
             self.sides.push(sides.unwrap_or([Ask::Denies(DropReason::NoRoute); 2]));
         }
@@ -166,15 +166,12 @@ pub(super) fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
     for n in 0..context.inquiry.packets.len() {
         let i = usize::from(context.inquiry.packets[n]);
         // Earlier packets of this batch may have opened the flow: then it is known.
-        match context.conntrack.look_up(&batch.tracks[i].key, batch.tracks[i].hash) {
-            Some(slot) => {
-                batch.tracks[i].slot = slot;
-                follow(batch, i, context, context.conntrack.entry(slot));
-            }
-            None => {
-                let rules = context.view.rules().map(|rules| &**rules);
-                open(batch, i, context, |context| context.inquiry.denied(n, rules, context.worker));
-            }
+        if let Some(slot) = context.conntrack.look_up(&batch.tracks[i].key, batch.tracks[i].hash) {
+            batch.tracks[i].slot = slot;
+            follow(batch, i, context, context.conntrack.entry(slot));
+        } else {
+            let rules = context.view.rules().map(|rules| &**rules);
+            open(batch, i, context, |context| context.inquiry.denied(n, rules, context.worker));
         }
     }
 }

@@ -365,7 +365,7 @@ impl View {
         to: &PortView,
         counted_by: Option<usize>,
     ) -> Option<DropReason> {
-        self.questions(flow, from, to).into_iter().find_map(|question| match question {
+        questions(flow, from, to).into_iter().find_map(|question| match question {
             Question::Passes => None,
             Question::Denies(reason) => Some(reason),
             Question::Table { acl, peer, deny } => {
@@ -373,32 +373,6 @@ impl View {
                 (!rules.decide(acl, peer, flow, counted_by).is_allow()).then_some(deny)
             }
         })
-    }
-
-    /// What is to be asked about a flow: of the egress table of its source, then of the ingress table of its destination. The
-    /// first that denies has decided.
-    #[inline]
-    pub(crate) fn questions(&self, flow: &Flow, from: &PortView, to: &PortView) -> [Question; 2] {
-        if from.is_pod() && from.attachment == to.attachment && to.owns(flow.dst) {
-            return [Question::Passes; 2]; // A pod cannot be kept from itself.
-        }
-        let egress = match from.policing {
-            Policing::None | Policing::Open => Question::Passes,
-            Policing::Closed => Question::Denies(DropReason::UnknownPod),
-            Policing::Tables { egress, .. } => {
-                Question::Table { acl: egress, peer: flow.dst, deny: DropReason::PolicyEgress }
-            }
-        };
-        let ingress = match to.policing {
-            Policing::None | Policing::Open => Question::Passes,
-            Policing::Closed => Question::Denies(DropReason::UnknownPod),
-            // The pod's own node is always let in (`networking/v1` types.go, ingress).
-            Policing::Tables { .. } if from.is_own_node(flow.src) => Question::Passes,
-            Policing::Tables { ingress, .. } => {
-                Question::Table { acl: ingress, peer: flow.src, deny: DropReason::PolicyIngress }
-            }
-        };
-        [egress, ingress]
     }
 
     /// What decides on a flow, for people: egress and ingress.
@@ -437,6 +411,32 @@ pub(crate) enum Question {
         /// The reason.
         deny: DropReason,
     },
+}
+
+/// What is to be asked about a flow: of the egress table of its source, then of the ingress table of its destination. The
+/// first that denies has decided.
+#[inline]
+pub(crate) fn questions(flow: &Flow, from: &PortView, to: &PortView) -> [Question; 2] {
+    if from.is_pod() && from.attachment == to.attachment && to.owns(flow.dst) {
+        return [Question::Passes; 2]; // A pod cannot be kept from itself.
+    }
+    let egress = match from.policing {
+        Policing::None | Policing::Open => Question::Passes,
+        Policing::Closed => Question::Denies(DropReason::UnknownPod),
+        Policing::Tables { egress, .. } => {
+            Question::Table { acl: egress, peer: flow.dst, deny: DropReason::PolicyEgress }
+        }
+    };
+    let ingress = match to.policing {
+        Policing::None | Policing::Open => Question::Passes,
+        Policing::Closed => Question::Denies(DropReason::UnknownPod),
+        // The pod's own node is always let in (`networking/v1` types.go, ingress).
+        Policing::Tables { .. } if from.is_own_node(flow.src) => Question::Passes,
+        Policing::Tables { ingress, .. } => {
+            Question::Table { acl: ingress, peer: flow.src, deny: DropReason::PolicyIngress }
+        }
+    };
+    [egress, ingress]
 }
 
 /// What of a flow is judged.

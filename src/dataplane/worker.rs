@@ -74,6 +74,8 @@ pub(crate) struct Worker {
 
 /// Frames that a port is given to receive into before it has shown that it needs more.
 const FIRST_LEVEL: usize = 64;
+/// The same while there are few ports: a burst from a pod that was quiet finds room.
+const FIRST_LEVEL_OF_FEW: usize = 256;
 /// Time in which a worker looks once at each of its flows for idle ones.
 const SWEEP_MS: u32 = 2000;
 /// Groups of flows that a worker looks at in one batch at most, but for tables that would take longer: after a sleep as well no
@@ -275,7 +277,9 @@ impl Worker {
     /// it needs more: were they shared out evenly, the first ports would have most of them and the last ones none.
     fn first_level(&self) -> usize {
         let least = (self.umem.frames_total() / (4 * PORTS_MAX)).max(1);
-        self.levels_max().saturating_sub(self.levels).clamp(least, FIRST_LEVEL.max(least))
+        let left = self.levels_max().saturating_sub(self.levels);
+        let are_few = left > self.levels_max() / 2 && left >= 32 * FIRST_LEVEL_OF_FEW;
+        left.clamp(least, if are_few { FIRST_LEVEL_OF_FEW } else { FIRST_LEVEL.max(least) })
     }
 
     fn take_view(&mut self, now_ms: u32) {
