@@ -83,7 +83,8 @@ fn a_flood_of_syns_uses_up_its_pods_quota_and_nobody_elses() {
         while !flood.is_finished() {
             assert!(talk.goes_on(PATIENCE), "the established connection lives, {words} words");
             words += 1;
-            if words % 16 == 0 {
+            // Ended connections count against the quota as long as they linger: fewer than that, however fast the machine is.
+            if words % 16 == 0 && connections < FLOWS / 8 {
                 assert_connects(other, client.v4().into());
                 assert_connects(db, other.v6().into());
                 connections += 2;

@@ -49,10 +49,10 @@ fn a_start_that_fails_says_why_and_leaves_nothing() {
     assert_refused(&output, &["nosuch0", "does not exist"]);
     assert!(!has_program(&good), "the port that could be opened is open still");
 
-    let status = Command::new("ip").args(["link", "set", "dev", &bad, "mtu", "9000"]).status().unwrap();
+    let status = Command::new("ip").args(["link", "set", "dev", &bad, "mtu", "65535"]).status().unwrap();
     assert!(status.success());
     let output = start(&directory, &format!("{}{}", cores("[0]"), ports(&bad)));
-    assert_refused(&output, &[&bad, "MTU 9000", "at most"]);
+    assert_refused(&output, &[&bad, "MTU 65535", "at most"]);
     assert!(!has_program(&good) && !has_program(&bad));
 
     let output = start(&directory, "[worker]\ncores = [0]\n");
