@@ -59,9 +59,11 @@ bench-e2e: setup-peers ## Measure the switch beside its peers with real packets,
 bench-update: setup-peers ## Measure policy changes under load: a table, and bench/results/update.jsonl
 	$(AS_ROOT) $(CARGO) bench --locked --bench e2e -- --scenarios update --seconds 20 --out bench/results/update.jsonl $(E2E)
 
+# As the tests are built: it shows that everything runs, and its numbers say nothing.
 bench-smoke: setup ## A second of each benchmark; peers that are not installed are reported as such
-	$(CARGO) bench --locked --bench pipeline -- --smoke > /dev/null
-	$(AS_ROOT) $(CARGO) bench --locked --bench e2e -- --smoke
+	$(CARGO) bench --locked --profile dev --bench pipeline -- --smoke > /dev/null
+	$(CARGO) bench --locked --profile dev --bench update -- --smoke > /dev/null
+	$(AS_ROOT) $(CARGO) bench --locked --profile dev --bench e2e -- --smoke
 
 bench-report: ## Draw bench/results/*.jsonl: docs/performance/*.svg, and one page, bench/results/report.html
 	$(CARGO) bench --locked --profile dev --bench report
