@@ -12,7 +12,7 @@ AS_ROOT   := $(if $(SUDO),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LI
 BINARY    := target/release/palisade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-peers cargo build demo test lint bench bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
+.PHONY: help setup setup-peers cargo build demo test lint bench bench-compile bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,7 +46,11 @@ lint: setup ## Formatting, clippy, and the licences and sources of dependencies
 	else echo "cargo-deny is not installed: dependencies' licences were not checked (cargo install cargo-deny)"; fi
 
 bench: setup ## Run the benchmarks (in memory, no privilege); JSON lines on standard output
-	$(CARGO) bench --locked --bench compile --bench pipeline --bench tables
+	$(CARGO) bench --locked --bench compile --bench pipeline --bench tables --bench update
+
+bench-compile: setup ## Measure the policy compiler (in memory, no privilege): bench/results/compile.jsonl
+	@mkdir -p bench/results
+	$(CARGO) bench --locked --bench compile > bench/results/compile.jsonl
 
 setup-peers: ## Install what the end-to-end benchmark compares with
 	@had=$$(dpkg-query -W -f='$${db:Status-Status}' openvswitch-switch 2>/dev/null); \
