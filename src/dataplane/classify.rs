@@ -103,7 +103,7 @@ impl Inquiry {
     }
 
     /// Asks what the tables say of every packet.
-    fn ask(&mut self, batch: &Batch, view: &View) {
+    fn ask(&mut self, batch: &Batch, view: &View, worker: usize) {
         self.sides.clear();
         self.questions.clear();
         self.peers_v4.clear();
@@ -125,6 +125,7 @@ impl Inquiry {
         self.decisions.clear();
         self.decisions.resize(self.questions.len(), Decision::deny(RuleId(0)));
         classifier.decide_batch(&self.questions, &mut self.decisions);
+        self.decisions.iter().for_each(|decision| rules.prefetch_count(worker, *decision));
     }
 
     fn side(&mut self, asked: Asked, flow: &Flow) -> Ask {
@@ -162,7 +163,7 @@ impl Inquiry {
 
 /// Judges the first packets of new flows, and enters these.
 pub(super) fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
-    context.inquiry.ask(batch, context.view);
+    context.inquiry.ask(batch, context.view, context.worker);
     for n in 0..context.inquiry.packets.len() {
         let i = usize::from(context.inquiry.packets[n]);
         // Earlier packets of this batch may have opened the flow: then it is known.

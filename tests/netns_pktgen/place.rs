@@ -5,39 +5,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use palisade::pktgen::Place;
-use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Runs a test on a thread of its own in a network namespace of its own, unless the run is told to go without.
-pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
-    if std::env::var("PALISADE_SKIP_NETNS").is_ok_and(|value| value == "1") {
-        eprintln!("skipped: PALISADE_SKIP_NETNS=1");
-        return;
-    }
-    let outcome = thread::spawn(|| {
-        // SAFETY: the file descriptor table stays shared; only this thread changes its namespace.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
-            .expect("this test needs root (a network namespace); PALISADE_SKIP_NETNS=1 leaves it out");
-        test();
-    })
-    .join();
-    if let Err(panic) = outcome {
-        std::panic::resume_unwind(panic);
-    }
-}
+#[path = "../namespace/mod.rs"]
+mod own;
 
-/// Runs a command of the system in the calling thread's namespace.
-pub(crate) fn run(line: &str) {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let status = Command::new(words[0]).args(&words[1..]).status();
-    assert!(status.as_ref().is_ok_and(std::process::ExitStatus::success), "{line}: {status:?}");
-}
-
-/// What a command of the system prints.
-fn output(line: &str) -> String {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let output = Command::new(words[0]).args(&words[1..]).output().expect("the command starts");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
+use own::output;
+pub(crate) use own::{in_namespace, run};
 
 /// `tx0`, in a namespace that a sleeping process keeps, with 10.0.0.1 and `fd00::1`; `rx0`, in the calling thread's, with
 /// 10.0.0.2 and `fd00::2`.

@@ -6,39 +6,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Runs a test on a thread of its own in a network namespace of its own, unless the run is told to go without.
-pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
-    if std::env::var("PALISADE_SKIP_NETNS").is_ok_and(|value| value == "1") {
-        eprintln!("skipped: PALISADE_SKIP_NETNS=1");
-        return;
-    }
-    let outcome = thread::spawn(|| {
-        // SAFETY: the file descriptor table stays shared; only this thread changes its namespace.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
-            .expect("this test needs root (a network namespace); PALISADE_SKIP_NETNS=1 leaves it out");
-        test();
-    })
-    .join();
-    if let Err(panic) = outcome {
-        std::panic::resume_unwind(panic);
-    }
-}
+#[path = "../namespace/mod.rs"]
+mod own;
 
-/// Runs a command of the system in the calling thread's namespace.
-pub(crate) fn run(line: &str) {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let status = Command::new(words[0]).args(&words[1..]).status();
-    assert!(status.as_ref().is_ok_and(std::process::ExitStatus::success), "{line}: {status:?}");
-}
-
-/// What a command of the system prints.
-pub(crate) fn output(line: &str) -> String {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let output = Command::new(words[0]).args(&words[1..]).output().expect("the command starts");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
+pub(crate) use own::{in_namespace, output, run};
 
 /// A pod: a network namespace that a sleeping process keeps, with `eth0`, whose other end is `host` on our side.
 pub(crate) struct Pod {
