@@ -1,4 +1,4 @@
-//! The table under [`loom`], which runs two workers in every order that matters and lets each read every value that the memory model
+//! The table under [`loom`], which runs two workers in the orders that it tells to matter, and lets each read every value that the memory model
 //! allows: entries and table compiled once more, of its atomics. Hashes are chosen, so that keys meet.
 
 #![allow(dead_code)] // A model does not ask everything that workers do.
