@@ -19,6 +19,10 @@ const OPENED_BY_HIGH: u32 = 1 << 8;
 /// In [`Entry::state`]: shift of the window scale of the initiator, four bits; the responder's stands above.
 const SCALE_SHIFT: u32 = 12;
 
+/// How exact the time of a flow's last packet is. The key stands in the same cache line, which workers of both directions read:
+/// it stays with both of them as long as neither writes.
+const SEEN_EVERY_MS: u32 = 16;
+
 /// In `max_window`: the side has sent its FIN. Windows end at 2^30 (RFC 7323 section 2.3), so the bit is free.
 const FINISHED: u32 = 1 << 31;
 
@@ -234,7 +238,9 @@ impl Entry {
         let counts = &self.counts[sender as usize];
         counts.packets.store(counts.packets.load(Relaxed) + 1, Relaxed);
         counts.bytes.store(counts.bytes.load(Relaxed) + bytes as u64, Relaxed);
-        self.seen_ms.store(now_ms, Relaxed);
+        if now_ms.wrapping_sub(self.seen_ms.load(Relaxed)) >= SEEN_EVERY_MS {
+            self.seen_ms.store(now_ms, Relaxed);
+        }
     }
 
     /// Packets and bytes that a side sent.
