@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
+use palisade::dataplane::Mac;
 use palisade::lab::{POD_INTERFACE, Pod};
 use palisade::pktgen::{
     Content, Distribution, FlowSpace, FrameSize, Kind, PktgenError, Place, Rate, Receive, Sent, Session,
@@ -39,7 +40,6 @@ pub(crate) struct Shape {
 pub(super) struct Stream {
     session: Session,
     receiver: Receiver,
-    shape: Shape,
     /// Pods that traffic goes to.
     pub(super) destinations: usize,
 }
@@ -51,49 +51,36 @@ pub(super) struct Window {
 }
 
 impl Stream {
-    /// Opens it, and sends one round of all flows, so that they are known.
+    /// Opens it, sends one round of all flows, and has each answered once, so that they are established: a system that tracks
+    /// connections asks its policy of every packet of a flow that nobody has answered.
     pub(super) fn open(trial: &Trial<'_>, shape: Shape, task: Task) -> Result<Stream, Trouble> {
         let client = trial.bed.pod("client")?;
         let destinations = destinations(trial)?;
         let pods: Vec<Pod> =
             trial.bed.receivers().into_iter().filter(|pod| destinations.contains(&pod.v4())).collect();
         let receiver = Receiver::attach(trial.bed, &pods, task)?;
-        let traffic = Traffic {
-            kind: Kind::Udp,
-            src_mac: client.plan().mac,
-            dst_mac: next_hop(trial)?,
-            vlan: None,
-            space: FlowSpace {
-                src: Ipv4Net::from(client.v4()).into(),
-                dst: destinations.into(),
-                src_ports: SRC_PORTS,
-                dst_ports: OPEN_PORTS,
-            },
-            flows: shape.flows,
-            distribution: Distribution::Sequence,
-            new_flows_per_s: 0.0,
-            size: shape.size,
-            seed: SEED,
+        let (src_ports, dst_ports) = ports(shape.flows, destinations.hosts().count() as u32);
+        let space = FlowSpace {
+            src: Ipv4Net::from(client.v4()).into(),
+            dst: destinations.into(),
+            src_ports: src_ports.clone(),
+            dst_ports: dst_ports.clone(),
         };
-        let setup = Setup {
-            tx: place(&client),
-            rx: None,
-            receive: Receive::Nothing,
-            content: Content::Generated(traffic),
-            queues: 1,
-            cores: vec![TRAFFIC_CORE],
-        };
-        let session = Session::open(&setup).map_err(refused)?;
-        let mut stream = Stream { session, receiver, shape, destinations: pods.len() };
-        stream.warm_up()?;
-        Ok(stream)
-    }
-
-    /// Long enough for a round of all flows at a rate that every system keeps up with.
-    fn warm_up(&mut self) -> Result<(), Trouble> {
-        let time = Duration::from_millis(200) + Duration::from_micros(4) * self.shape.flows;
-        let rate = Rate::PerSecond(250e3);
-        self.send(rate, time).map(drop)
+        let to = next_hop(trial)?;
+        let mut session = generator(&client, to, space, shape.flows, shape.size)?;
+        round(&mut session, shape.flows)?;
+        for pod in &pods {
+            let space = FlowSpace {
+                src: Ipv4Net::from(pod.v4()).into(),
+                dst: Ipv4Net::from(client.v4()).into(),
+                src_ports: dst_ports.clone(),
+                dst_ports: src_ports.clone(),
+            };
+            let flows = (src_ports.len() * dst_ports.len()) as u32;
+            let to = trial.running.next_hop(&client);
+            round(&mut generator(pod, to, space, flows, FrameSize::Fixed(64))?, flows)?;
+        }
+        Ok(Stream { session, receiver, destinations: pods.len() })
     }
 
     /// Sends for a time, and counts what comes.
@@ -107,6 +94,47 @@ impl Stream {
     pub(super) fn receiver(&self) -> &Receiver {
         &self.receiver
     }
+}
+
+/// A generator at a pod's interface, on the core of the traffic.
+fn generator(pod: &Pod, to: Mac, space: FlowSpace, flows: u32, size: FrameSize) -> Result<Session, Trouble> {
+    let traffic = Traffic {
+        kind: Kind::Udp,
+        src_mac: pod.plan().mac,
+        dst_mac: to,
+        vlan: None,
+        space,
+        flows,
+        distribution: Distribution::Sequence,
+        new_flows_per_s: 0.0,
+        size,
+        seed: SEED,
+    };
+    let setup = Setup {
+        tx: place(pod),
+        rx: None,
+        receive: Receive::Nothing,
+        content: Content::Generated(traffic),
+        queues: 1,
+        cores: vec![TRAFFIC_CORE],
+    };
+    Session::open(&setup).map_err(refused)
+}
+
+/// Sends long enough for a round of all flows, at a rate that every system keeps up with.
+fn round(session: &mut Session, flows: u32) -> Result<(), Trouble> {
+    let per_s = if flows > 100_000 { 250e3 } else { 100e3 };
+    let time = Duration::from_millis(50) + Duration::from_secs_f64(f64::from(flows) / per_s);
+    session.trial(Rate::PerSecond(per_s), time, &AtomicBool::new(false)).map_err(refused)?;
+    Ok(())
+}
+
+/// Ports of the client and of each destination, such that there are so many flows, as many to each.
+fn ports(flows: u32, destinations: u32) -> (RangeInclusive<u16>, RangeInclusive<u16>) {
+    let each = flows.div_ceil(destinations).max(1);
+    let sources = each.min(SRC_PORTS.len() as u32);
+    let first = |all: RangeInclusive<u16>, count: u32| *all.start()..=all.start() + (count - 1) as u16;
+    (first(SRC_PORTS, sources), first(OPEN_PORTS, each.div_ceil(sources)))
 }
 
 impl Window {
@@ -128,7 +156,7 @@ pub(super) fn place(pod: &Pod) -> Place {
 }
 
 /// The Ethernet address that frames go to.
-pub(super) fn next_hop(trial: &Trial<'_>) -> Result<palisade::dataplane::Mac, Trouble> {
+pub(super) fn next_hop(trial: &Trial<'_>) -> Result<Mac, Trouble> {
     Ok(trial.running.next_hop(&trial.bed.pod("server")?))
 }
 

@@ -35,7 +35,7 @@ impl System for Bridge {
         let script = format!("link add br0 type bridge\nlink set br0 up\n{ports}");
         bed.in_node("ip", &["-batch", "-"], &script)?;
         bed.in_pods("ip", |_| {
-            ["route", "add", POD_PREFIX, "dev", POD_INTERFACE, "scope", "link"].map(str::to_owned).into()
+            ["route", "replace", POD_PREFIX, "dev", POD_INTERFACE, "scope", "link"].map(str::to_owned).into()
         })?;
         bed.steer()?;
         Ok(Box::new(Bridged))
