@@ -2,6 +2,8 @@
 //!
 //! Laid out by use: a stage runs over the whole batch and touches only its own columns.
 
+use std::ops::Range;
+
 use super::DropReason;
 use super::conntrack::{Key, Slot};
 use super::packet::Packet;
@@ -145,6 +147,14 @@ impl Batch {
     pub(crate) fn len(&self) -> usize {
         // The minimum lets the compiler see that every column is long enough.
         self.frames.len().min(BATCH_FRAMES_MAX)
+    }
+
+    /// The frames from `start` on that came by the same port, one after another.
+    #[inline]
+    pub(crate) fn run_of_port(&self, start: usize) -> Range<usize> {
+        let port = self.in_ports[start];
+        let same = self.in_ports[start..self.len()].iter().take_while(|other| **other == port);
+        start..start + same.count()
     }
 
     /// Whether the stages are not done with frame `i`.

@@ -199,12 +199,9 @@ pub(super) fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>
         _ => Some(DropReason::NoRoute),
     };
     let reason = judge(None).and_then(|_| judge(Some(context.worker)));
-    match reason {
-        None => entry.set_judged(view.generation),
-        Some(reason) => {
-            context.conntrack.remove(track.slot, context.tracker);
-            batch.drop(i, reason);
-        }
+    if let Some(reason) = reason {
+        context.conntrack.remove(track.slot, context.tracker);
+        batch.drop(i, reason);
     }
 }
 
@@ -245,7 +242,7 @@ fn open(
         state,
         tcp,
     };
-    admit(batch, i, context, &new, sender);
+    admit(batch, i, context, &new);
 }
 
 /// A flow that a packet opens, and the ports that its ends lie behind.
@@ -273,17 +270,17 @@ impl<'a> Opening<'a> {
     }
 }
 
-fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow, sender: Side) {
+fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow) {
     let track = &mut batch.tracks[i];
-    let bytes = batch.packets[i].ip_bytes();
+    let (from_low, bytes) = (track.from_low, batch.packets[i].ip_bytes());
     if track.fate == Fate::Reopen {
         context.conntrack.restart(track.slot, new, context.now_ms);
-        return context.conntrack.entry(track.slot).count(sender, bytes, context.now_ms);
+        return context.conntrack.entry(track.slot).count(from_low, bytes, context.now_ms);
     }
     match context.conntrack.enter(&track.key, track.hash, new, context.now_ms, context.tracker) {
         Admission::Entered(slot) => {
             track.slot = slot;
-            context.conntrack.entry(slot).count(sender, bytes, context.now_ms);
+            context.conntrack.entry(slot).count(from_low, bytes, context.now_ms);
         }
         Admission::Exists(slot) => {
             track.slot = slot;

@@ -210,8 +210,7 @@ impl Core {
             let (src, dst) = if opened_by_low { (low, high) } else { (high, low) };
             let protocol = key.protocol();
             let flow = Flow { src: packet::pack(src.0), dst: packet::pack(dst.0), protocol, dst_port: dst.1 };
-            let (packets, bytes) = entry.counts(Side::Initiator);
-            let (reply_packets, reply_bytes) = entry.counts(Side::Responder);
+            let [(packets, bytes), (reply_packets, reply_bytes)] = entry.counts();
             let [egress, ingress] = view.origins(&flow);
             let info = FlowInfo {
                 key: FlowKey { src: src.0, dst: dst.0, protocol, src_port: src.1, dst_port: dst.1 },

@@ -2,7 +2,7 @@
 
 use super::ConntrackSettings;
 use super::conntrack::{Admission, Conntrack, FlowState, Key, NewFlow, Slot, Tracker};
-use super::packet::{Packet, pack};
+use super::packet::{Packet, is_v4, pack};
 use crate::ids::{AttachmentId, Generation, PortId, WorkerId};
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::flow::FlowKey;
@@ -54,14 +54,13 @@ impl FlowTable {
             self.table.prefetch(hash);
             *place = (key, from_low, hash, Slot::NONE);
         }
-        for (_, _, hash, candidate) in &mut *keys {
-            *candidate = self.table.candidate(*hash);
+        for (key, from_low, hash, candidate) in &mut *keys {
+            *candidate = self.table.candidate(*hash, *from_low, !is_v4(key.low));
         }
         let mut found = 0;
         for (key, from_low, hash, candidate) in &*keys {
-            if let Some(slot) = self.table.find(key, *hash, *candidate) {
-                let entry = self.table.entry(slot);
-                entry.count(entry.sender(*from_low), bytes, 0);
+            if let Some(slot) = self.table.find(key, *from_low, *hash, *candidate) {
+                self.table.entry(slot).count(*from_low, bytes, 0);
                 found += 1;
             }
         }
@@ -71,6 +70,7 @@ impl FlowTable {
 
 fn packet(flow: &FlowKey) -> Packet {
     Packet {
+        is_v4: flow.src.is_ipv4(),
         protocol: flow.protocol,
         src: pack(flow.src),
         dst: pack(flow.dst),

@@ -149,13 +149,13 @@ impl Neighbors {
         self.behind[port.index()].load(Ordering::Relaxed)
     }
 
-    /// Notes the source of a frame that the port received, as [`Mac::to_bits`] has it.
-    #[inline]
-    pub(crate) fn learn(&self, port: PortId, bits: u64) {
-        let slot = &self.behind[port.index()];
-        if slot.load(Ordering::Relaxed) != bits && Mac::from_bits(bits).is_unicast() {
-            slot.store(bits, Ordering::Relaxed);
+    /// Notes the source of a frame that the port received, as [`Mac::to_bits`] has it; what is known now.
+    #[cold]
+    pub(crate) fn learn(&self, port: PortId, bits: u64) -> u64 {
+        if Mac::from_bits(bits).is_unicast() {
+            self.behind[port.index()].store(bits, Ordering::Relaxed);
         }
+        self.bits(port)
     }
 
     /// Forgets what was behind a port.

@@ -18,7 +18,7 @@ use super::answer::{self, Problem};
 use super::batch::{Batch, Fate, Verdict, Way};
 use super::classify::{Inquiry, classify_and_admit, judge_again, reopen};
 use super::conntrack::tcp::{Outcome, Segment};
-use super::conntrack::{Conntrack, Entry, Key, Side, Tracker};
+use super::conntrack::{Conntrack, Entry, Facts, Key, Side, Tracker};
 use super::fragments::{self, Board, Fragments};
 use super::neighbors::Neighbors;
 use super::packet::{self, Address, Kind, Packet};
@@ -199,38 +199,58 @@ fn parse_any(batch: &mut Batch, i: usize, context: &Context<'_>) {
 
 /// The frame must be for the switch, in the port's VLAN, and from who is behind the port.
 fn guard(batch: &mut Batch, context: &Context<'_>) {
-    let mac = context.view.mac.to_bits();
-    for i in 0..batch.len() {
+    let mut start = 0;
+    while start < batch.len() {
+        let run = batch.run_of_port(start);
+        start = run.end;
+        guard_run(batch, run, context);
+    }
+}
+
+/// [`guard`] of frames that came by one port.
+fn guard_run(batch: &mut Batch, run: Range<usize>, context: &Context<'_>) {
+    let port_id = batch.in_ports[run.start];
+    let port = context.view.port(port_id);
+    let mut behind = context.neighbors.bits(port_id);
+    for i in run {
         if !batch.is_pending(i) {
             continue;
         }
-        let port_id = batch.in_ports[i];
-        let Some(port) = context.view.port(port_id) else {
+        let packet = &batch.packets[i];
+        let Some(port) = port else {
             // The port was opened a moment ago, and no generation says who is behind it.
             batch.drop(i, DropReason::Spoofed);
             continue;
         };
-        let packet = &batch.packets[i];
-        if !is_in_order(packet, port, mac)
+        if !is_in_order(packet, port)
             && let Some(reason) = guard_packet(packet, port_id, port, context.view)
         {
             batch.drop(i, reason);
             continue;
         }
-        context.neighbors.learn(port_id, packet.src_bits);
+        if packet.src_bits != behind {
+            behind = context.neighbors.learn(port_id, packet.src_bits);
+        }
     }
 }
 
-/// Whether a packet is in order beyond doubt, as nearly all are: from a pod by its first address, through the switch, to
-/// somebody else.
+/// Whether a packet is in order beyond doubt, as nearly all are: from a pod by its first address, to the switch. What else
+/// no flow may be ([`is_no_flow`]) is asked when it is to be opened.
 #[inline]
-fn is_in_order(packet: &Packet, port: &PortView, mac: u64) -> bool {
-    (packet.dst_bits == mac)
+fn is_in_order(packet: &Packet, port: &PortView) -> bool {
+    (packet.dst_bits == port.own_mac.to_bits())
         & (packet.kind == Kind::Flow)
         & (packet.vlan == port.vlan)
         & (packet.src == port.pod_address(packet.is_v4))
-        & (packet.src != packet.dst)
-        & !packet::is_group(packet.dst)
+}
+
+/// Why no flow begins with this packet, whoever it is from.
+fn is_no_flow(packet: &Packet) -> Option<DropReason> {
+    // A packet from an endpoint to itself has no direction (the "land" attack, CVE-1999-0016).
+    if packet.src == packet.dst && packet.src_port == packet.dst_port {
+        return Some(DropReason::Spoofed);
+    }
+    packet::is_group(packet.dst).then_some(DropReason::Multicast)
 }
 
 #[inline(never)]
@@ -257,11 +277,7 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
     if !is_from_here && !is_from_link() {
         return Some(DropReason::Spoofed);
     }
-    // A packet from an endpoint to itself has no direction (the "land" attack, CVE-1999-0016).
-    if packet.src == packet.dst && packet.src_port == packet.dst_port {
-        return Some(DropReason::Spoofed);
-    }
-    (packet::is_group(packet.dst) || !is_to_us).then_some(DropReason::Multicast)
+    is_no_flow(packet).or((!is_to_us).then_some(DropReason::Multicast))
 }
 
 /// ARP and neighbour discovery are answered, or heard and done with.
@@ -304,15 +320,20 @@ fn track(batch: &mut Batch, context: &Context<'_>) {
     }
     for i in 0..batch.len() {
         if batch.is_pending(i) {
-            batch.tracks[i].candidate = context.conntrack.candidate(batch.tracks[i].hash);
+            let (packet, track) = (&batch.packets[i], &mut batch.tracks[i]);
+            // What they need to know of the other end: its address, or its windows.
+            let both = !packet.is_v4 | matches!(packet.protocol, Protocol::TCP | Protocol::SCTP);
+            track.candidate = context.conntrack.candidate(track.hash, track.from_low, both);
         }
     }
 }
 
 fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
     let packet = &batch.packets[i];
-    let keyed =
-        if packet.kind == Kind::IcmpError { quoted_key(batch, i, context) } else { Some(Key::of(packet)) };
+    let keyed = match packet.kind {
+        Kind::IcmpError => quoted_key(batch, i, context),
+        _ => Some(Key::of(packet)),
+    };
     let Some((key, from_low)) = keyed else { return batch.drop(i, DropReason::InvalidState) };
     let hash = context.conntrack.hash(&key);
     context.conntrack.prefetch(hash);
@@ -340,7 +361,7 @@ fn route_and_follow(batch: &mut Batch, context: &mut Context<'_>) {
     for i in 0..batch.len() {
         if batch.is_pending(i) {
             let track = &mut batch.tracks[i];
-            match context.conntrack.find(&track.key, track.hash, track.candidate) {
+            match context.conntrack.find(&track.key, track.from_low, track.hash, track.candidate) {
                 Some(slot) => {
                     track.slot = slot;
                     follow_known(batch, i, context);
@@ -351,29 +372,50 @@ fn route_and_follow(batch: &mut Batch, context: &mut Context<'_>) {
     }
 }
 
-/// A packet of a flow that has been judged: its flow remembers the way.
+/// A packet of a known flow: nearly always one that this generation has judged, and whose hop it knows.
 #[inline(always)]
 fn follow_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let (view, packet, track) = (context.view, &batch.packets[i], &mut batch.tracks[i]);
     track.fate = Fate::Known;
     let entry = context.conntrack.entry(track.slot);
-    let hop = entry.hop(entry.sender(track.from_low), view.laid_out);
-    match hop.and_then(|hop| Some((u32::from(hop), view.exit(hop)?))) {
-        // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
-        Some((number, exit)) if packet.kind == Kind::Flow => leave_by(batch, i, context, number, exit),
-        _ => route_known(batch, i, context),
-    }
-    // Another worker may be a generation ahead: what it has judged is not judged by the earlier one again.
-    if entry.judged() < view.generation && batch.is_pending(i) {
-        // The flow's ends lie behind the ports that the packet came from and goes to.
-        if entry.judged() >= view.judged_since(batch.in_ports[i], batch.ways[i].out) {
-            entry.set_judged(view.generation);
-        } else {
-            judge_again(batch, i, context);
-        }
+    let facts = entry.facts(track.from_low);
+    // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
+    let is_confirmed = (facts.judged() == view.generation) & (packet.kind == Kind::Flow);
+    match facts.hop().and_then(|hop| Some((u32::from(hop), view.exit(hop)?))) {
+        Some((number, exit)) if is_confirmed => leave_by(batch, i, context, number, exit),
+        _ => catch_up(batch, i, context, entry, facts),
     }
     if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
         follow(batch, i, context, entry);
+    }
+}
+
+/// Lets a packet's flow be judged again if what decides on it has changed, and finds its way.
+#[inline(never)]
+fn catch_up(batch: &mut Batch, i: usize, context: &mut Context<'_>, entry: &Entry, facts: Facts) {
+    let (view, judged) = (context.view, facts.judged());
+    let is_error = batch.packets[i].kind == Kind::IcmpError;
+    // Hops are numbered anew when anything but rules changes; another worker may be a generation ahead.
+    let known = facts.hop().filter(|_| (view.laid_out..=view.generation).contains(&judged));
+    let exit = if is_error { None } else { known.and_then(|hop| Some((u32::from(hop), view.exit(hop)?))) };
+    let number = match exit {
+        Some((number, exit)) => {
+            leave_by(batch, i, context, number, exit);
+            Some(number)
+        }
+        None => route_one(batch, i, context),
+    };
+    // What a later generation has judged is not judged by the earlier one again.
+    if judged > view.generation || !batch.is_pending(i) {
+        return;
+    }
+    // The flow's ends lie behind the ports that the packet came from and goes to.
+    if judged < view.judged_since(batch.in_ports[i], batch.ways[i].out) {
+        judge_again(batch, i, context);
+    }
+    if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
+        let hop = if is_error { known } else { number.and_then(|number| u16::try_from(number).ok()) };
+        entry.confirm(batch.tracks[i].from_low, view.generation, hop);
     }
 }
 
@@ -381,23 +423,12 @@ fn follow_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
 #[inline(never)]
 fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     batch.tracks[i].fate = Fate::New;
+    if let Some(reason) = is_no_flow(&batch.packets[i]) {
+        return batch.drop(i, reason);
+    }
     route_one(batch, i, context);
     if batch.is_pending(i) {
         context.inquiry.add(i);
-    }
-}
-
-/// Looks up the way of a known flow's packet, and lets the flow remember it.
-#[inline(never)]
-fn route_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    let hop = route_one(batch, i, context);
-    let (packet, track) = (&batch.packets[i], &batch.tracks[i]);
-    if let Some(hop) = hop.and_then(|hop| u16::try_from(hop).ok())
-        && packet.kind == Kind::Flow
-        && batch.is_pending(i)
-    {
-        let entry = context.conntrack.entry(track.slot);
-        entry.remember_hop(entry.sender(track.from_low), hop, context.view.laid_out);
     }
 }
 
@@ -495,32 +526,31 @@ pub(super) fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>, ent
     if packet.kind == Kind::IcmpError {
         return; // It passes, and its flow is none the livelier for it.
     }
-    let sender = entry.sender(batch.tracks[i].from_low);
+    let from_low = batch.tracks[i].from_low;
+    let facts = entry.facts(from_low);
     let outcome = if packet.protocol == Protocol::TCP {
         let before = entry.load_tcp();
         let mut flow = before;
         let frame = context.umem.data(&batch.frames[i]);
-        let outcome = flow.follow(&segment(packet, frame), sender);
+        let outcome = flow.follow(&segment(packet, frame), facts.side(from_low));
         if outcome == Outcome::Pass {
             entry.store_tcp(&before, &flow);
         }
         outcome
     } else {
-        let state = entry.state();
-        let (outcome, next) = state.after(packet, sender == Side::Initiator);
+        let state = if packet.protocol == Protocol::SCTP { entry.state() } else { facts.state() };
+        let (outcome, next) = state.after(packet, facts.side(from_low) == Side::Initiator);
         if next != state {
-            entry.set_state(next);
+            entry.set_state(state, next);
         }
         outcome
     };
     match outcome {
         Outcome::Pass => {}
-        Outcome::Reopen => {
-            return reopen(batch, i, context);
-        }
+        Outcome::Reopen => return reopen(batch, i, context),
         Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
     }
-    entry.count(sender, packet.ip_bytes(), context.now_ms);
+    entry.count(from_low, packet.ip_bytes(), context.now_ms);
 }
 
 pub(super) fn segment(packet: &Packet, frame: &[u8]) -> Segment {
@@ -574,15 +604,14 @@ fn count(batch: &Batch, context: &Context<'_>) {
     context.stats.batches.add(1);
     let mut start = 0;
     while start < batch.len() {
-        let port = batch.in_ports[start];
-        let same = batch.in_ports[start..batch.len()].iter().take_while(|other| **other == port).count();
-        count_run(batch, start..start + same, port, context);
-        start += same;
+        let run = batch.run_of_port(start);
+        start = run.end;
+        count_run(batch, run, context);
     }
 }
 
-fn count_run(batch: &Batch, run: Range<usize>, port: PortId, context: &Context<'_>) {
-    let port = context.stats.port(port);
+fn count_run(batch: &Batch, run: Range<usize>, context: &Context<'_>) {
+    let port = context.stats.port(batch.in_ports[run.start]);
     let (mut received, mut bytes, mut forwarded) = (0, 0, 0);
     for (verdict, frame_bytes) in batch.verdicts[run.clone()].iter().zip(&batch.bytes[run]) {
         match *verdict {

@@ -472,7 +472,7 @@ impl Worker {
         let view = &self.view;
         // What a worker that is a generation ahead has judged may be of a pod that this one does not know yet.
         self.shared.conntrack.sweep(share as usize, now_ms, &mut self.tracker, |entry| {
-            entry.judged() < view.laid_out
+            entry.is_judged_before(view.laid_out)
                 && !entry.attachments().into_iter().all(|pod| view.is_attached(pod))
         });
         true

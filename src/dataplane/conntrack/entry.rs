@@ -1,68 +1,76 @@
-//! One flow: 128 bytes, two cache lines, the first of which is all that a look-up reads.
+//! One flow: 128 bytes, a cache line for the packets of each end.
+//!
+//! ```text
+//!   line of the lower end     head  addresses  facts  seen  attachment  packets, bytes  TCP: what this end may send
+//!   line of the higher end    head  addresses  facts  seen  attachment  packets, bytes  TCP: what this end may send
+//! ```
+//!
+//! A UDP packet over IPv4 reads and writes the line of its own end, and no other: so the workers of the two directions share
+//! nothing. Over IPv6 each line has its own end's address only, and TCP looks at both ends' windows: these take both lines.
 
 use std::sync::atomic::Ordering;
 
 use super::parts::{AtomicU32, AtomicU64};
 use super::tcp::{TcpFlow, TcpSide};
 use super::{FlowState, Key};
-use crate::dataplane::packet::Address;
+use crate::dataplane::packet::{Address, from_v4, is_v4};
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::mem::{prefetch_read, prefetch_write};
 
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// In [`Entry::head`]: the entry is a flow. The other bits are the key's word.
+/// In [`Line::head`]: the entry is a flow. The other bits are the key's word, whether its addresses are IPv6, and in the line
+/// of the lower end the number of the port whose quota the flow counts against, plus one; zero is none.
 const READY: u64 = 1 << 63;
+const IPV6: u64 = 1 << 47;
+const CHARGE_SHIFT: u32 = 48;
+const CHARGE: u64 = 0xfff << CHARGE_SHIFT;
+const KEY_WORD: u64 = IPV6 - 1;
 
-/// In [`Entry::state`]: the flow was opened by the higher endpoint of its key.
-const OPENED_BY_HIGH: u32 = 1 << 8;
-/// In [`Entry::state`]: shift of the window scale of the initiator, four bits; the responder's stands above.
+/// In [`Facts`]: the flow was opened by the higher end of its key.
+const OPENED_BY_HIGH: u64 = 1 << 8;
+/// In [`Facts`]: the window scale of the line's end, four bits.
 const SCALE_SHIFT: u32 = 12;
+/// In [`Facts`]: state, who opened, scale.
+const CONDITION: u64 = 0xffff;
 
-/// How exact the time of a flow's last packet is. The key stands in the same cache line, which workers of both directions read:
-/// it stays with both of them as long as neither writes.
-const SEEN_EVERY_MS: u32 = 16;
-
-/// In `max_window`: the side has sent its FIN. Windows end at 2^30 (RFC 7323 section 2.3), so the bit is free.
+/// In `max_window`: the end has sent its FIN. Windows end at 2^30 (RFC 7323 section 2.3), so the bit is free.
 const FINISHED: u32 = 1 << 31;
 
-/// What is known of a flow's packets in one direction.
-#[derive(Debug, Default)]
-#[repr(C)]
-struct Counts {
-    packets: AtomicU64,
-    bytes: AtomicU64,
-}
+/// In [`Line::bytes`]: bits of the number of bytes. Above stands the upper part of the number of packets.
+const BYTES_BITS: u32 = 52;
 
-/// [`TcpSide`] in atomics.
+/// What a packet of a known flow needs to know, in one word: generation that judged packets of this end, and under which
+/// their hop was noted; the hop, plus one, zero for none; the flow's state, who opened it, the end's window scale.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts(u64);
+
+/// What there is of a flow for the packets of one end.
+///
+/// An end's packets are one worker's in the normal case, so that its counters have one writer; where two workers write,
+/// either value is right.
 #[derive(Debug, Default)]
-#[repr(C)]
-struct AtomicTcpSide {
+#[repr(C, align(64))]
+struct Line {
+    head: AtomicU64,
+    /// IPv4: lower and higher end's, in the first word. IPv6: this end's.
+    address: [AtomicU64; 2],
+    facts: AtomicU64,
+    seen_ms: AtomicU32,
+    attachment: AtomicU32,
+    /// The lower part of their number.
+    packets: AtomicU32,
     end: AtomicU32,
     max_end: AtomicU32,
     max_window: AtomicU32,
+    bytes: AtomicU64,
 }
 
-/// A slot of the table.
-///
-/// Each direction of a flow is one worker's in the normal case, so that its counters have one writer; where both
-/// directions' workers write (state, time), either value is right.
+/// A slot of the table: a line for the packets of the lower end of the key, one for those of the higher.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub(crate) struct Entry {
-    head: AtomicU64,
-    low: [AtomicU64; 2],
-    high: [AtomicU64; 2],
-    judged: AtomicU32,
-    seen_ms: AtomicU32,
-    state: AtomicU32,
-    /// Number of the port whose quota it counts against, plus one; zero is none.
-    charged: AtomicU32,
-    attachments: [AtomicU32; 2],
-    counts: [Counts; 2],
-    tcp: [AtomicTcpSide; 2],
-    /// Where each side's packets go: generation, then hops of initiator and responder, each plus one, zero for none.
-    hops: AtomicU64,
+    lines: [Line; 2],
 }
 
 /// The two sides of a flow.
@@ -92,202 +100,302 @@ pub(crate) struct NewFlow {
     pub tcp: Option<TcpFlow>,
 }
 
-impl Entry {
-    /// Starts to load both cache lines: a look-up reads the first one, and a packet is counted in the second.
+impl Facts {
+    fn new(judged: Generation, condition: u64) -> Facts {
+        Facts(u64::from(judged.0) << 32 | condition)
+    }
+
+    /// Generation that judged packets of this end last.
     #[inline]
-    pub(super) fn prefetch(&self) {
-        prefetch_read(self);
-        prefetch_write(&self.counts);
+    pub(crate) fn judged(self) -> Generation {
+        Generation((self.0 >> 32) as u32)
     }
 
-    /// Whether the entry is the flow with this key.
+    /// The hop that they take, if it was noted under that generation.
     #[inline]
-    pub(crate) fn is(&self, key: &Key) -> bool {
-        self.head.load(Acquire) == key.word | READY
-            && load_address(&self.low) == key.low
-            && load_address(&self.high) == key.high
+    pub(crate) fn hop(self) -> Option<u16> {
+        ((self.0 >> 16) as u16).checked_sub(1)
     }
 
-    /// The key, if the entry is a flow.
-    pub(crate) fn key(&self) -> Option<Key> {
-        let head = self.head.load(Acquire);
-        let key = Key { low: load_address(&self.low), high: load_address(&self.high), word: head & !READY };
-        (head & READY != 0).then_some(key)
-    }
-
-    /// Whether the entry is a flow.
-    pub(super) fn is_flow(&self) -> bool {
-        self.head.load(Acquire) & READY != 0
-    }
-
-    /// Makes the entry a flow. The caller has claimed the slot and nobody else writes to it.
-    pub(super) fn publish(&self, key: &Key, flow: &NewFlow, now_ms: u32) {
-        store_address(&self.low, key.low);
-        store_address(&self.high, key.high);
-        self.restart(flow, now_ms);
-        self.charged.store(charge_of(flow.charged), Relaxed);
-        self.head.store(key.word | READY, Release);
-    }
-
-    /// Starts the flow anew under the same key: a port pair is used again.
-    pub(super) fn restart(&self, flow: &NewFlow, now_ms: u32) {
-        for counts in &self.counts {
-            counts.packets.store(0, Relaxed);
-            counts.bytes.store(0, Relaxed);
-        }
-        self.judged.store(flow.judged.0, Relaxed);
-        self.seen_ms.store(now_ms, Relaxed);
-        for (ours, given) in self.attachments.iter().zip(flow.attachments) {
-            ours.store(given.0, Relaxed);
-        }
-        let opened = if flow.opened_by_low { 0 } else { OPENED_BY_HIGH };
-        let tcp = flow.tcp.unwrap_or(TcpFlow { state: flow.state, sides: [TcpSide::default(); 2] });
-        for (ours, given) in self.tcp.iter().zip(&tcp.sides) {
-            ours.end.store(given.end, Relaxed);
-            ours.max_end.store(given.max_end, Relaxed);
-            ours.max_window.store(window_word(given), Relaxed);
-        }
-        self.state.store(opened | state_word(&tcp), Relaxed);
-        self.hops.store(0, Relaxed);
-    }
-
-    /// Makes the entry no flow; whether it was this call that did.
-    pub(super) fn kill(&self) -> bool {
-        let head = self.head.load(Acquire);
-        head & READY != 0 && self.head.compare_exchange(head, 0, Release, Relaxed).is_ok()
-    }
-
-    /// Generation that judged it last.
+    /// The state of a flow that is neither TCP nor SCTP: see [`Entry::set_state`].
     #[inline]
-    pub(crate) fn judged(&self) -> Generation {
-        Generation(self.judged.load(Relaxed))
+    pub(crate) fn state(self) -> FlowState {
+        FlowState::from_number(self.0 as u8)
     }
 
-    /// Notes the generation that judged it.
+    /// Which side the end is; `is_low` says which end.
     #[inline]
-    pub(crate) fn set_judged(&self, generation: Generation) {
-        self.judged.store(generation.0, Relaxed);
+    pub(crate) fn side(self, is_low: bool) -> Side {
+        if is_low == (self.0 & OPENED_BY_HIGH != 0) { Side::Responder } else { Side::Initiator }
     }
 
-    /// The side that a packet comes from, given whether it comes from the lower endpoint.
+    fn with_state(self, state: FlowState) -> Facts {
+        Facts(self.0 & !0xff | u64::from(state as u8))
+    }
+
+    fn scale(self) -> u8 {
+        (self.0 >> SCALE_SHIFT) as u8 & 0x0f
+    }
+}
+
+impl Line {
     #[inline]
-    pub(crate) fn sender(&self, from_low: bool) -> Side {
-        let opened_by_high = self.state.load(Relaxed) & OPENED_BY_HIGH != 0;
-        if from_low == opened_by_high { Side::Responder } else { Side::Initiator }
+    fn facts(&self) -> Facts {
+        Facts(self.facts.load(Relaxed))
     }
 
-    /// The hop that packets of `sender` take, if this generation has told.
+    /// Changes the facts, unless `change` says no.
+    fn change_facts(&self, change: impl Fn(Facts) -> Option<Facts>) {
+        let _ = self.facts.fetch_update(Relaxed, Relaxed, |facts| Some(change(Facts(facts))?.0));
+    }
+
     #[inline]
-    pub(crate) fn hop(&self, sender: Side, generation: Generation) -> Option<u16> {
-        let word = self.hops.load(Relaxed);
-        let hop = (word >> (32 + 16 * sender as u32)) as u16;
-        if word as u32 == generation.0 { hop.checked_sub(1) } else { None }
+    fn own_address(&self) -> Address {
+        u128::from(self.address[0].load(Relaxed)) << 64 | u128::from(self.address[1].load(Relaxed))
     }
 
-    /// Notes the hop that packets of `sender` take. It is a hint: of two workers that write at once one may be forgotten, but
-    /// the generation stands in the same word, so that no hop of one counts for another.
+    fn counts(&self) -> (u64, u64) {
+        let (packets, bytes) = (self.packets.load(Relaxed), self.bytes.load(Relaxed));
+        (bytes >> BYTES_BITS << 32 | u64::from(packets), bytes & ((1 << BYTES_BITS) - 1))
+    }
+
+    /// Milliseconds since the last packet of this end.
     #[inline]
-    pub(crate) fn remember_hop(&self, sender: Side, hop: u16, generation: Generation) {
-        let shift = 32 + 16 * sender as u32;
-        let word = self.hops.load(Relaxed);
-        let others =
-            if word as u32 == generation.0 { word & !(0xffff << shift) } else { u64::from(generation.0) };
-        if let Some(hop) = hop.checked_add(1) {
-            self.hops.store(others | u64::from(hop) << shift, Relaxed);
-        }
-    }
-
-    /// Attachments of initiator and responder.
-    #[inline]
-    pub(crate) fn attachments(&self) -> [AttachmentId; 2] {
-        [0, 1].map(|side: usize| AttachmentId(self.attachments[side].load(Relaxed)))
-    }
-
-    /// Port whose quota it counts against.
-    pub(super) fn charged(&self) -> Option<PortId> {
-        self.charged.load(Relaxed).checked_sub(1).map(|port| PortId(port as u16))
-    }
-
-    /// Lets it count against the quota of `port`, or of none; the port that it counted against before. Who takes it from a worker
-    /// that has ended the flow sees that it has ended.
-    pub(super) fn charge(&self, port: Option<PortId>) -> Option<PortId> {
-        let before = self.charged.swap(port.map_or(0, charge_of), AcqRel);
-        before.checked_sub(1).map(|port| PortId(port as u16))
-    }
-
-    /// Its state.
-    #[inline]
-    pub(crate) fn state(&self) -> FlowState {
-        FlowState::from_number(self.state.load(Relaxed) as u8)
-    }
-
-    /// Sets the state.
-    #[inline]
-    pub(crate) fn set_state(&self, state: FlowState) {
-        let old = self.state.load(Relaxed);
-        let new = old & !0xff | u32::from(state as u8);
-        if new != old {
-            // Two workers may both have moved on; the loser's next packet says it again.
-            let _ = self.state.compare_exchange(old, new, Relaxed, Relaxed);
-        }
-    }
-
-    /// Counts a packet and notes the time.
-    #[inline]
-    pub(crate) fn count(&self, sender: Side, bytes: usize, now_ms: u32) {
-        let counts = &self.counts[sender as usize];
-        counts.packets.store(counts.packets.load(Relaxed) + 1, Relaxed);
-        counts.bytes.store(counts.bytes.load(Relaxed) + bytes as u64, Relaxed);
-        if now_ms.wrapping_sub(self.seen_ms.load(Relaxed)) >= SEEN_EVERY_MS {
-            self.seen_ms.store(now_ms, Relaxed);
-        }
-    }
-
-    /// Packets and bytes that a side sent.
-    pub(crate) fn counts(&self, sender: Side) -> (u64, u64) {
-        let counts = &self.counts[sender as usize];
-        (counts.packets.load(Relaxed), counts.bytes.load(Relaxed))
-    }
-
-    /// Milliseconds since its last packet.
-    #[inline]
-    pub(crate) fn idle_ms(&self, now_ms: u32) -> u32 {
+    fn idle_ms(&self, now_ms: u32) -> u32 {
         // The other worker may have noted a time that this one's clock has not reached: that is no idleness at all.
         let idle = now_ms.wrapping_sub(self.seen_ms.load(Relaxed));
         if idle > u32::MAX / 2 { 0 } else { idle }
     }
 
+    fn tcp(&self) -> TcpSide {
+        let max_window = self.max_window.load(Relaxed);
+        TcpSide {
+            end: self.end.load(Relaxed),
+            max_end: self.max_end.load(Relaxed),
+            max_window: max_window & !FINISHED,
+            finished: max_window & FINISHED != 0,
+            scale: self.facts().scale(),
+        }
+    }
+}
+
+impl Entry {
+    #[inline]
+    fn line(&self, is_low: bool) -> &Line {
+        &self.lines[usize::from(!is_low)]
+    }
+
+    /// Lines of initiator and responder.
+    #[inline]
+    fn sides(&self) -> [&Line; 2] {
+        let [low, high] = &self.lines;
+        if self.sender(true) == Side::Initiator { [low, high] } else { [high, low] }
+    }
+
+    /// Starts to load the line for packets of one end, and the other one where they need it too.
+    #[inline]
+    pub(super) fn prefetch(&self, from_low: bool, both: bool) {
+        prefetch_write(self.line(from_low));
+        if both {
+            prefetch_read(self.line(!from_low));
+        }
+    }
+
+    /// Whether the entry is the flow with this key, asked for a packet of one of its ends.
+    #[inline]
+    pub(crate) fn is(&self, key: &Key, from_low: bool) -> bool {
+        let line = self.line(from_low);
+        let head = line.head.load(Acquire) & !CHARGE;
+        if is_v4(key.low) {
+            head == key.word | READY && line.address[0].load(Relaxed) == both_v4(key)
+        } else {
+            head == key.word | READY | IPV6
+                && self.lines[0].own_address() == key.low
+                && self.lines[1].own_address() == key.high
+        }
+    }
+
+    /// The key, if the entry is a flow.
+    pub(crate) fn key(&self) -> Option<Key> {
+        let head = self.lines[0].head.load(Acquire);
+        let word = head & KEY_WORD;
+        let key = if head & IPV6 == 0 {
+            let both = self.lines[0].address[0].load(Relaxed);
+            Key { low: from_v4((both >> 32) as u32), high: from_v4(both as u32), word }
+        } else {
+            Key { low: self.lines[0].own_address(), high: self.lines[1].own_address(), word }
+        };
+        (head & READY != 0).then_some(key)
+    }
+
+    /// Whether the entry is a flow.
+    pub(super) fn is_flow(&self) -> bool {
+        self.lines[0].head.load(Acquire) & READY != 0
+    }
+
+    /// Makes the entry a flow. The caller has claimed the slot and nobody else writes to it.
+    pub(super) fn publish(&self, key: &Key, flow: &NewFlow, now_ms: u32) {
+        let is_v4 = is_v4(key.low);
+        for (line, own) in self.lines.iter().zip([key.low, key.high]) {
+            let address = if is_v4 { [both_v4(key), 0] } else { [(own >> 64) as u64, own as u64] };
+            line.address[0].store(address[0], Relaxed);
+            line.address[1].store(address[1], Relaxed);
+        }
+        self.restart(flow, now_ms);
+        let head = key.word | READY | if is_v4 { 0 } else { IPV6 };
+        self.lines[1].head.store(head, Release);
+        // This one says whether the entry is a flow.
+        self.lines[0].head.store(head | charge_of(flow.charged), Release);
+    }
+
+    /// Starts the flow anew under the same key: a port pair is used again.
+    pub(super) fn restart(&self, flow: &NewFlow, now_ms: u32) {
+        let tcp = flow.tcp.unwrap_or(TcpFlow { state: flow.state, sides: [TcpSide::default(); 2] });
+        let opened = if flow.opened_by_low { 0 } else { OPENED_BY_HIGH };
+        let sides = if flow.opened_by_low { [0, 1] } else { [1, 0] };
+        for (line, side) in self.lines.iter().zip(sides) {
+            let given = &tcp.sides[side];
+            line.packets.store(0, Relaxed);
+            line.bytes.store(0, Relaxed);
+            line.seen_ms.store(now_ms, Relaxed);
+            line.attachment.store(flow.attachments[side].0, Relaxed);
+            line.end.store(given.end, Relaxed);
+            line.max_end.store(given.max_end, Relaxed);
+            line.max_window.store(window_word(given), Relaxed);
+            let condition = u64::from(tcp.state as u8) | opened | u64::from(given.scale) << SCALE_SHIFT;
+            line.facts.store(Facts::new(flow.judged, condition).0, Relaxed);
+        }
+    }
+
+    /// Makes the entry no flow. If it was this call that did, the port whose quota it counted against.
+    pub(super) fn kill(&self) -> Option<Option<PortId>> {
+        let [low, high] = &self.lines;
+        let end = |head: u64| (head & READY != 0).then_some(0);
+        let head = low.head.fetch_update(AcqRel, Acquire, end).ok()?;
+        high.head.store(0, Release);
+        Some(charged_by(head))
+    }
+
+    /// Lets the flow count against the quota of `port`; the port that it counted against before. `None` where it has ended.
+    pub(super) fn recharge(&self, port: PortId) -> Option<Option<PortId>> {
+        let change = |head: u64| (head & READY != 0).then_some(head & !CHARGE | charge_of(port));
+        self.lines[0].head.fetch_update(AcqRel, Acquire, change).ok().map(charged_by)
+    }
+
+    /// Port whose quota it counts against.
+    pub(super) fn charged(&self) -> Option<PortId> {
+        charged_by(self.lines[0].head.load(Relaxed))
+    }
+
+    /// What packets of one end need to know.
+    #[inline]
+    pub(crate) fn facts(&self, from_low: bool) -> Facts {
+        self.line(from_low).facts()
+    }
+
+    /// Notes that this generation has judged packets of one end, and by which hop it lets them go: a hop that is not given
+    /// is looked up again.
+    pub(crate) fn confirm(&self, from_low: bool, judged: Generation, hop: Option<u16>) {
+        let hop = hop.and_then(|hop| hop.checked_add(1)).unwrap_or(0);
+        let confirmed = |facts: Facts| {
+            let condition = facts.0 & CONDITION | u64::from(hop) << 16;
+            Some(Facts::new(judged, condition))
+        };
+        self.line(from_low).change_facts(confirmed);
+    }
+
+    /// Generation that judged it last.
+    pub(crate) fn judged(&self) -> Generation {
+        let [low, high] = &self.lines;
+        low.facts().judged().max(high.facts().judged())
+    }
+
+    /// Whether it was judged by earlier generations only.
+    #[inline]
+    pub(crate) fn is_judged_before(&self, generation: Generation) -> bool {
+        self.lines.iter().all(|line| line.facts().judged() < generation)
+    }
+
+    /// The side that a packet comes from, given whether it comes from the lower endpoint.
+    #[inline]
+    pub(crate) fn sender(&self, from_low: bool) -> Side {
+        self.facts(from_low).side(from_low)
+    }
+
+    /// Attachments of initiator and responder.
+    #[inline]
+    pub(crate) fn attachments(&self) -> [AttachmentId; 2] {
+        self.sides().map(|line| AttachmentId(line.attachment.load(Relaxed)))
+    }
+
+    /// Its state.
+    #[inline]
+    pub(crate) fn state(&self) -> FlowState {
+        self.lines[0].facts().state()
+    }
+
+    /// Sets the state, where it is still `old`.
+    ///
+    /// Both lines have it, so that a packet of a flow without windows need not look at the other end's: of these flows only UDP's
+    /// change, once, and a line that does not say so yet only has it said again. For the others the line of the lower end speaks.
+    pub(crate) fn set_state(&self, old: FlowState, new: FlowState) {
+        for line in &self.lines {
+            // Two workers may both have moved on; the loser's next packet says it again.
+            line.change_facts(|facts| (facts.state() == old).then(|| facts.with_state(new)));
+        }
+    }
+
+    /// Counts a packet of one end and notes the time.
+    #[inline]
+    pub(crate) fn count(&self, from_low: bool, bytes: usize, now_ms: u32) {
+        let line = self.line(from_low);
+        let packets = line.packets.load(Relaxed).wrapping_add(1);
+        let carry = u64::from(packets == 0) << BYTES_BITS;
+        line.packets.store(packets, Relaxed);
+        line.bytes.store(line.bytes.load(Relaxed).wrapping_add(bytes as u64 + carry), Relaxed);
+        line.seen_ms.store(now_ms, Relaxed);
+    }
+
+    /// Packets and bytes that initiator and responder sent.
+    pub(crate) fn counts(&self) -> [(u64, u64); 2] {
+        self.sides().map(Line::counts)
+    }
+
+    /// Milliseconds since its last packet.
+    #[inline]
+    pub(crate) fn idle_ms(&self, now_ms: u32) -> u32 {
+        let [low, high] = &self.lines;
+        low.idle_ms(now_ms).min(high.idle_ms(now_ms))
+    }
+
+    /// Whether its last packet is longer ago than this.
+    #[inline]
+    pub(crate) fn is_idle_for(&self, ms: u32, now_ms: u32) -> bool {
+        self.lines.iter().all(|line| line.idle_ms(now_ms) > ms)
+    }
+
     /// State and windows of a TCP connection.
     #[inline]
     pub(crate) fn load_tcp(&self) -> TcpFlow {
-        let word = self.state.load(Relaxed);
-        TcpFlow {
-            state: FlowState::from_number(word as u8),
-            sides: [0, 1].map(|side: usize| TcpSide {
-                end: self.tcp[side].end.load(Relaxed),
-                max_end: self.tcp[side].max_end.load(Relaxed),
-                max_window: self.tcp[side].max_window.load(Relaxed) & !FINISHED,
-                finished: self.tcp[side].max_window.load(Relaxed) & FINISHED != 0,
-                scale: (word >> (SCALE_SHIFT + 4 * side as u32)) as u8 & 0x0f,
-            }),
-        }
+        TcpFlow { state: self.state(), sides: self.sides().map(Line::tcp) }
     }
 
     /// Stores what of a TCP connection differs from `before`, which was loaded: the workers of the two directions move
     /// different parts, and neither undoes what the other has moved since.
     #[inline]
     pub(crate) fn store_tcp(&self, before: &TcpFlow, flow: &TcpFlow) {
-        for (side, ours) in self.tcp.iter().enumerate() {
+        for (side, line) in self.sides().into_iter().enumerate() {
             let (old, new) = (&before.sides[side], &flow.sides[side]);
-            store_changed(&ours.end, old.end, new.end);
-            store_changed(&ours.max_end, old.max_end, new.max_end);
-            store_changed(&ours.max_window, window_word(old), window_word(new));
+            store_changed(&line.end, old.end, new.end);
+            store_changed(&line.max_end, old.max_end, new.max_end);
+            store_changed(&line.max_window, window_word(old), window_word(new));
+            if old.scale != new.scale {
+                let scale = u64::from(new.scale) << SCALE_SHIFT;
+                line.change_facts(|facts| Some(Facts(facts.0 & !(0x0f << SCALE_SHIFT) | scale)));
+            }
         }
-        let (old, new) = (state_word(before), state_word(flow));
-        if old != new {
-            let opened = self.state.load(Relaxed) & OPENED_BY_HIGH;
-            // The other worker may have moved on in the meantime: its state stands, and the next packet says it again.
-            let _ = self.state.compare_exchange(opened | old, opened | new, Relaxed, Relaxed);
+        if before.state != flow.state {
+            self.set_state(before.state, flow.state);
         }
     }
 }
@@ -299,30 +407,24 @@ fn store_changed(word: &AtomicU32, old: u32, new: u32) {
     }
 }
 
-/// The window of a side, and whether it has finished, as [`AtomicTcpSide`] has them.
+/// The window of a side, and whether it has finished, as [`Line::max_window`] has them.
 #[inline]
 fn window_word(side: &TcpSide) -> u32 {
     side.max_window | if side.finished { FINISHED } else { 0 }
 }
 
-/// State and scales of a connection, as [`Entry::state`] has them.
+/// Both IPv4 addresses of a key, as [`Line::address`] has them.
 #[inline]
-fn state_word(flow: &TcpFlow) -> u32 {
-    let scale = |side: usize| u32::from(flow.sides[side].scale & 0x0f) << (SCALE_SHIFT + 4 * side as u32);
-    u32::from(flow.state as u8) | scale(0) | scale(1)
+fn both_v4(key: &Key) -> u64 {
+    u64::from(key.low as u32) << 32 | u64::from(key.high as u32)
 }
 
-/// In `charged`: a port; zero is none.
-fn charge_of(port: PortId) -> u32 {
-    u32::from(port.0) + 1
+/// A port, as [`Line::head`] has it.
+fn charge_of(port: PortId) -> u64 {
+    u64::from(port.0 + 1) << CHARGE_SHIFT
 }
 
-#[inline]
-fn load_address(words: &[AtomicU64; 2]) -> Address {
-    u128::from(words[0].load(Relaxed)) << 64 | u128::from(words[1].load(Relaxed))
-}
-
-fn store_address(words: &[AtomicU64; 2], address: Address) {
-    words[0].store((address >> 64) as u64, Relaxed);
-    words[1].store(address as u64, Relaxed);
+fn charged_by(head: u64) -> Option<PortId> {
+    let number = (head & CHARGE) >> CHARGE_SHIFT;
+    number.checked_sub(1).map(|port| PortId(port as u16))
 }

@@ -13,7 +13,7 @@ mod state;
 mod table;
 pub(crate) mod tcp;
 
-pub(crate) use entry::{Entry, NewFlow, Side};
+pub(crate) use entry::{Entry, Facts, NewFlow, Side};
 pub(crate) use key::Key;
 pub(crate) use state::FlowState;
 pub(crate) use table::{Admission, Conntrack, Slot, Tracker};

@@ -134,32 +134,38 @@ impl Conntrack {
         prefetch_read(&self.groups[self.first_group(hash)]);
     }
 
-    /// The first slot whose tag fits, with its entry on the way to the cache; where none fits, the entry that a new flow
-    /// would take is on the way.
+    /// The first slot whose tag fits, with what a packet of that end needs of its entry on the way to the cache, and of the next
+    /// one's that fits; where none does, the entry that a new flow would take is on the way. `both` says that the packet needs
+    /// to know of the other end, too.
     #[inline]
-    pub(crate) fn candidate(&self, hash: u64) -> Slot {
+    pub(crate) fn candidate(&self, hash: u64, from_low: bool, both: bool) -> Slot {
         let group = self.first_group(hash);
         let [low, high] = self.words(group);
         let tags = [low & TAG_BITS, high & TAG_BITS];
         let slot = |hits: u16| Slot((group * GROUP) as u32 + hits.trailing_zeros());
         let fits = bytes_equal(tags, tag_of(hash));
         if fits != 0 {
-            self.entry(slot(fits)).prefetch();
+            self.entry(slot(fits)).prefetch(from_low, both);
+            let others = fits & (fits - 1);
+            if others != 0 {
+                self.entry(slot(others)).prefetch(from_low, both);
+            }
             return slot(fits);
         }
         let free = bytes_equal(tags, FREE);
         if free != 0 {
-            self.entry(slot(free)).prefetch();
+            self.entry(slot(free)).prefetch(from_low, true);
         }
         // Nothing has gone on from here to another group.
         if low & !TAG_BITS == 0 { Slot::ABSENT } else { Slot::NONE }
     }
 
-    /// The slot of a key; `candidate` is what [`Conntrack::candidate`] said of its hash in this batch.
+    /// The slot of a key, asked for a packet of one of its ends; `candidate` is what [`Conntrack::candidate`] said of its hash in
+    /// this batch.
     #[inline]
-    pub(crate) fn find(&self, key: &Key, hash: u64, candidate: Slot) -> Option<Slot> {
+    pub(crate) fn find(&self, key: &Key, from_low: bool, hash: u64, candidate: Slot) -> Option<Slot> {
         if let Some(entry) = self.entries.get(candidate.0 as usize)
-            && entry.is(key)
+            && entry.is(key, from_low)
         {
             return Some(candidate);
         }
@@ -232,21 +238,17 @@ impl Conntrack {
     /// Starts the flow in a slot anew, judged anew: its port pair is used again, perhaps by its other side.
     pub(crate) fn restart(&self, slot: Slot, flow: &NewFlow, now_ms: u32) {
         let entry = self.entry(slot);
-        self.charge(entry, Some(flow.charged));
+        self.charged[flow.charged.index()].fetch_add(1, Relaxed);
+        // Where another worker has ended it meanwhile, it counts against nobody.
+        self.discharge(entry.recharge(flow.charged).unwrap_or(Some(flow.charged)));
         entry.restart(flow, now_ms);
-        if !entry.is_flow() {
-            self.charge(entry, None); // Another worker has ended it, and perhaps before it was charged again.
-        }
     }
 
-    /// Lets an entry count against the quota of `port`, or of none, and no longer against another's. Who takes a port out
-    /// of the entry takes one off its count, so that the counts are right whatever two workers do at once.
-    fn charge(&self, entry: &Entry, port: Option<PortId>) {
+    /// A flow counts no longer against the quota of this port. Who takes the port out of the entry says so, so that the counts
+    /// are right whatever two workers do at once.
+    fn discharge(&self, port: Option<PortId>) {
         if let Some(port) = port {
-            self.charged[port.index()].fetch_add(1, Relaxed);
-        }
-        if let Some(before) = entry.charge(port) {
-            self.charged[before.index()].fetch_sub(1, Relaxed);
+            self.charged[port.index()].fetch_sub(1, Relaxed);
         }
     }
 
@@ -260,7 +262,7 @@ impl Conntrack {
             for slot in self.matches(group, tag_of(hash)) {
                 if slot == ours {
                     passed_ours = true;
-                } else if self.entry(slot).is(key) {
+                } else if self.entry(slot).is(key, true) {
                     if passed_ours {
                         self.remove(slot, by);
                     } else {
@@ -285,10 +287,8 @@ impl Conntrack {
             return; // Ended by the sweep a little later: its time has run out by then, or its policy speaks again.
         }
         let Some(key) = entry.key() else { return };
-        if !entry.kill() {
-            return;
-        }
-        self.charge(entry, None);
+        let Some(charged) = entry.kill() else { return };
+        self.discharge(charged);
         let first = self.first_group(self.hash(&key));
         if group_of(slot) != first {
             self.add_displaced(first, -1);
@@ -379,7 +379,7 @@ impl Conntrack {
 
     fn is_idle(&self, slot: Slot, now_ms: u32) -> bool {
         let entry = self.entry(slot);
-        entry.idle_ms(now_ms) > self.timeouts_ms[entry.state() as usize]
+        entry.is_idle_for(self.timeouts_ms[entry.state() as usize], now_ms)
     }
 
     /// Of the flows in a group that `may_go`, ends the one that is missed least: an idle one, else the longest waiting of
@@ -435,7 +435,7 @@ impl Conntrack {
 
     #[inline]
     fn find_in(&self, group: usize, key: &Key, hash: u64) -> Option<Slot> {
-        self.matches(group, tag_of(hash)).find(|slot| self.entry(*slot).is(key))
+        self.matches(group, tag_of(hash)).find(|slot| self.entry(*slot).is(key, true))
     }
 
     pub(super) fn tag(&self, slot: Slot) -> u8 {

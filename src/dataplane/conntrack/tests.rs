@@ -71,7 +71,7 @@ impl Bench {
 
     fn find(&self, key: &Key) -> Option<Slot> {
         let hash = self.table.hash(key);
-        let found = self.table.find(key, hash, self.table.candidate(hash));
+        let found = self.table.find(key, true, hash, self.table.candidate(hash, true, true));
         assert_eq!(found, self.table.look_up(key, hash));
         found
     }
@@ -297,12 +297,12 @@ fn each_state_is_forgotten_after_its_own_time_and_not_before() {
 fn a_packet_keeps_a_flow_alive_even_when_another_worker_is_a_little_ahead() {
     let mut bench = Bench::new(&settings(64, 100), 1);
     let Admission::Entered(slot) = bench.enter(&key(1), &flow(0, FlowState::UdpOneWay), 0) else { panic!() };
-    bench.table.entry(slot).count(Side::Initiator, 100, 29_000);
+    bench.table.entry(slot).count(true, 100, 29_000);
     for now_ms in [28_000, 31_000, 58_000] {
         bench.table.sweep(64, now_ms, &mut bench.trackers[0], |_| false);
         assert!(bench.find(&key(1)).is_some(), "{now_ms}");
     }
-    assert_eq!(bench.table.entry(slot).counts(Side::Initiator), (1, 100));
+    assert_eq!(bench.table.entry(slot).counts()[0], (1, 100));
 }
 
 #[test]
@@ -439,7 +439,7 @@ proptest! {
                 Step::Touch { port } => {
                     let found = bench.find(&key(port));
                     prop_assert_eq!(found.is_some(), model.contains_key(&port));
-                    found.into_iter().for_each(|slot| bench.table.entry(slot).count(Side::Responder, 1, now_ms));
+                    found.into_iter().for_each(|slot| bench.table.entry(slot).count(false, 1, now_ms));
                     model.entry(port).and_modify(|(_, seen_ms)| *seen_ms = now_ms);
                 }
                 Step::Wait { ms } => now_ms = now_ms.wrapping_add(ms),
