@@ -7,6 +7,7 @@ use std::ops::Range;
 use super::DropReason;
 use super::conntrack::{Key, Slot};
 use super::packet::Packet;
+use super::view::Exit;
 use crate::ids::PortId;
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::xdp::Frame;
@@ -65,19 +66,6 @@ impl Track {
     };
 }
 
-/// Where a packet goes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Way {
-    /// Port that it leaves by.
-    pub out: PortId,
-    /// 802.1Q identifier of that port's frames, 0 without.
-    pub vlan: u16,
-    /// Whether that port is an uplink.
-    pub is_uplink: bool,
-    /// Ethernet address of what is there, as [`crate::net::mac::Mac::to_bits`] has it.
-    pub mac: u64,
-}
-
 /// The batch.
 pub(crate) struct Batch {
     /// The frames, in the order in which they came.
@@ -90,8 +78,8 @@ pub(crate) struct Batch {
     pub packets: Box<[Packet; BATCH_FRAMES_MAX]>,
     /// Its flow.
     pub tracks: Box<[Track; BATCH_FRAMES_MAX]>,
-    /// Its way.
-    pub ways: Box<[Way; BATCH_FRAMES_MAX]>,
+    /// How it leaves.
+    pub exits: Box<[Exit; BATCH_FRAMES_MAX]>,
     /// What becomes of it.
     pub verdicts: [Verdict; BATCH_FRAMES_MAX],
     /// The frame is an answer now, to leave by the port that it came from.
@@ -106,14 +94,13 @@ pub(crate) struct Batch {
 
 impl Batch {
     pub(crate) fn new() -> Batch {
-        let way = Way { out: PortId(0), vlan: 0, is_uplink: false, mac: 0 };
         Batch {
             frames: Vec::with_capacity(BATCH_FRAMES_MAX),
             in_ports: [PortId(0); BATCH_FRAMES_MAX],
             bytes: [0; BATCH_FRAMES_MAX],
             packets: Box::new([Packet::default(); BATCH_FRAMES_MAX]),
             tracks: Box::new([Track::NONE; BATCH_FRAMES_MAX]),
-            ways: Box::new([way; BATCH_FRAMES_MAX]),
+            exits: Box::new([Exit::default(); BATCH_FRAMES_MAX]),
             verdicts: [Verdict::Pending; BATCH_FRAMES_MAX],
             answers: [false; BATCH_FRAMES_MAX],
             waited: [false; BATCH_FRAMES_MAX],

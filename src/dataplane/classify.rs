@@ -258,7 +258,7 @@ impl<'a> Opening<'a> {
     fn of(batch: &Batch, i: usize, view: &'a View) -> Option<Opening<'a>> {
         let track = &batch.tracks[i];
         let by_initiator = likely_sender(&batch.packets[i]) == Side::Initiator;
-        let (near, far) = (batch.in_ports[i], batch.ways[i].out);
+        let (near, far) = (batch.in_ports[i], batch.exits[i].out);
         let (from, to) = if by_initiator { (near, far) } else { (far, near) };
         let opened_by_low = track.from_low == by_initiator;
         Some(Opening {

@@ -1,43 +1,45 @@
 //! What forwarding changes in a packet: Ethernet addresses, tag, TTL, and a transport checksum that its sender left
 //! unfinished.
 
-use super::batch::Way;
 use super::packet::Packet;
+use super::view::Exit;
 use crate::net::checksum::pseudo_header;
 use crate::net::flow::Protocol;
 use crate::net::{ethernet, ipv4, ipv6, sctp, tcp, udp};
 use crate::xdp::{Frame, Umem};
 
-/// Makes a packet ready to leave by `way`, from the Ethernet address `src` ([`Mac::to_bits`]); false where the tag does not
+/// Makes a packet ready to leave by `exit`, from the Ethernet address `src` ([`Mac::to_bits`]); false where the tag does not
 /// fit into the frame.
+///
+/// [`Mac::to_bits`]: crate::net::mac::Mac::to_bits
 #[inline(always)]
-pub(crate) fn rewrite(umem: &Umem, frame: &mut Frame, packet: &Packet, way: Way, src: u64) -> bool {
-    const UNTAGGED: usize = ethernet::HEADER_BYTES;
+pub(crate) fn rewrite(umem: &Umem, frame: &mut Frame, packet: &Packet, exit: Exit, src: u64) -> bool {
+    // What every packet has: an IPv6 header is longer.
+    const HEADERS: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
     // Padding is the link's: the next one adds its own, and nothing travels behind a packet unseen.
     frame.truncate(usize::from(packet.end));
-    if usize::from(packet.l3) != UNTAGGED || way.vlan != 0 {
-        return rewrite_tagged(umem, frame, packet, way, src);
+    if (usize::from(packet.l3) != ethernet::HEADER_BYTES) | (exit.vlan != 0) {
+        return rewrite_tagged(umem, frame, packet, exit, src);
     }
-    let bytes = umem.data_mut(frame);
-    ethernet::set_address_bits(bytes, way.mac, src);
-    let Some(ip) = bytes.get_mut(UNTAGGED..) else { return false };
-    rewrite_ip(ip, packet);
+    let Some(headers) = umem.data_mut(frame).first_chunk_mut::<HEADERS>() else { return false };
+    ethernet::set_address_bits(headers, exit.mac, src);
+    rewrite_ip(&mut headers[ethernet::HEADER_BYTES..], packet);
     if packet.unfinished {
-        finish_checksum(umem, frame, packet, UNTAGGED);
+        finish_checksum(umem, frame, packet, ethernet::HEADER_BYTES);
     }
     true
 }
 
 /// [`rewrite`] where there is a tag, or is to be one.
 #[inline(never)]
-fn rewrite_tagged(umem: &Umem, frame: &mut Frame, packet: &Packet, way: Way, src: u64) -> bool {
-    let stays = packet.vlan == way.vlan && way.vlan != 0;
-    if !stays && !retag(umem, frame, packet, way.vlan) {
+fn rewrite_tagged(umem: &Umem, frame: &mut Frame, packet: &Packet, exit: Exit, src: u64) -> bool {
+    let stays = packet.vlan == exit.vlan && exit.vlan != 0;
+    if !stays && !retag(umem, frame, packet, exit.vlan) {
         return false;
     }
     let bytes = umem.data_mut(frame);
-    ethernet::set_address_bits(bytes, way.mac, src);
-    let l3 = if stays { usize::from(packet.l3) } else { ethernet::bytes_with(way.vlan) };
+    ethernet::set_address_bits(bytes, exit.mac, src);
+    let l3 = if stays { usize::from(packet.l3) } else { ethernet::bytes_with(exit.vlan) };
     let Some(ip) = bytes.get_mut(l3..) else { return false };
     rewrite_ip(ip, packet);
     if packet.unfinished {

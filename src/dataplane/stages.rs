@@ -15,7 +15,7 @@
 use std::ops::Range;
 
 use super::answer::{self, Problem};
-use super::batch::{Batch, Fate, Verdict, Way};
+use super::batch::{Batch, Fate, Verdict};
 use super::classify::{Inquiry, classify_and_admit, judge_again, reopen};
 use super::conntrack::tcp::{Outcome, Segment};
 use super::conntrack::{Conntrack, Entry, Facts, Key, Side, Tracker};
@@ -359,21 +359,49 @@ fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bo
 fn route_and_follow(batch: &mut Batch, context: &mut Context<'_>) {
     context.inquiry.clear();
     for i in 0..batch.len() {
-        if batch.is_pending(i) {
-            let track = &mut batch.tracks[i];
-            match context.conntrack.find(&track.key, track.from_low, track.hash, track.candidate) {
-                Some(slot) => {
-                    track.slot = slot;
-                    follow_known(batch, i, context);
-                }
-                None => route_new(batch, i, context),
-            }
+        if batch.is_pending(i) && !follow_plain(batch, i, context) {
+            follow_any(batch, i, context);
         }
     }
 }
 
-/// A packet of a known flow: nearly always one that this generation has judged, and whose hop it knows.
+/// Takes what nearly every packet is: of a known flow, which it does not change, and on a way that the flow remembers.
 #[inline(always)]
+fn follow_plain(batch: &mut Batch, i: usize, context: &Context<'_>) -> bool {
+    let (view, packet, track) = (context.view, &batch.packets[i], &batch.tracks[i]);
+    let Some(entry) = context.conntrack.expected(&track.key, track.from_low, track.candidate) else {
+        return false;
+    };
+    let Some(exit) = entry.facts(track.from_low).plain_hop(view.generation).and_then(|hop| view.exit(hop)) else {
+        return false;
+    };
+    let bytes = packet.ip_bytes();
+    // Of a fragmented datagram the others will want to know which flow the first was of.
+    let is_plain = (packet.kind == Kind::Flow)
+        & !packet.first_fragment
+        & (packet.ttl > 1)
+        & (bytes <= usize::from(exit.mtu))
+        & (exit.mac != 0);
+    if is_plain {
+        batch.exits[i] = exit;
+        entry.count(track.from_low, bytes, context.now_ms);
+    }
+    is_plain
+}
+
+#[inline(never)]
+fn follow_any(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    let track = &mut batch.tracks[i];
+    match context.conntrack.find(&track.key, track.from_low, track.hash, track.candidate) {
+        Some(slot) => {
+            track.slot = slot;
+            follow_known(batch, i, context);
+        }
+        None => route_new(batch, i, context),
+    }
+}
+
+/// A packet of a known flow: nearly always one that this generation has judged, and whose hop it knows.
 fn follow_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let (view, packet, track) = (context.view, &batch.packets[i], &mut batch.tracks[i]);
     track.fate = Fate::Known;
@@ -410,7 +438,7 @@ fn catch_up(batch: &mut Batch, i: usize, context: &mut Context<'_>, entry: &Entr
         return;
     }
     // The flow's ends lie behind the ports that the packet came from and goes to.
-    if judged < view.judged_since(batch.in_ports[i], batch.ways[i].out) {
+    if judged < view.judged_since(batch.in_ports[i], batch.exits[i].out) {
         judge_again(batch, i, context);
     }
     if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
@@ -420,7 +448,6 @@ fn catch_up(batch: &mut Batch, i: usize, context: &mut Context<'_>, entry: &Entr
 }
 
 /// A packet of a new flow waits for the next stage.
-#[inline(never)]
 fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     batch.tracks[i].fate = Fate::New;
     if let Some(reason) = is_no_flow(&batch.packets[i]) {
@@ -461,19 +488,18 @@ fn came_by_uplink(batch: &Batch, i: usize, context: &Context<'_>) -> bool {
 /// Notes the way of a packet, if it can go it.
 #[inline(always)]
 fn leave_by(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: u32, exit: Exit) {
-    let Exit { mac, out, vlan, is_uplink, .. } = exit;
     // The switch is no router for others: what an uplink brings is for this node.
-    if is_uplink && came_by_uplink(batch, i, context) {
+    if exit.is_uplink && came_by_uplink(batch, i, context) {
         return batch.drop(i, DropReason::NoRoute);
     }
-    let mac = if mac == 0 { learned(batch, i, context, number, exit) } else { mac };
+    let mac = if exit.mac == 0 { learned(batch, i, context, number, exit) } else { exit.mac };
     let packet = &batch.packets[i];
     if (packet.ttl <= 1) | (packet.ip_bytes() > usize::from(exit.mtu)) {
         refuse(batch, i, context, exit);
     } else if mac == 0 {
         resolve(batch, i, context, number);
     }
-    batch.ways[i] = Way { out, vlan, is_uplink, mac };
+    batch.exits[i] = Exit { mac, ..exit };
 }
 
 /// The Ethernet address that a packet is to leave to where no pod's is given; zero where it is not known.
@@ -580,8 +606,8 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
             continue;
         }
         prefetch_frame(batch, i, context);
-        let way = batch.ways[i];
-        let out = way.out;
+        let exit = batch.exits[i];
+        let out = exit.out;
         let room = &mut context.room[out.index()];
         let taken = batch.frames[i].frames() as u32;
         if *room < taken {
@@ -589,12 +615,12 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
             continue;
         }
         *room -= taken;
-        let src = if way.is_uplink {
+        let src = if exit.is_uplink {
             context.view.port(out).map_or(src, |port| port.own_mac.to_bits())
         } else {
             src
         };
-        let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], way, src);
+        let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], exit, src);
         batch.verdicts[i] = if fits { Verdict::Forward(out) } else { Verdict::Dropped(DropReason::TooBig) };
     }
 }

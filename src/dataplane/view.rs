@@ -74,7 +74,8 @@ pub(crate) enum Hop {
 /// What a packet needs to leave by a hop: all in sixteen bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Exit {
-    /// Ethernet address of what is there, as [`Mac::to_bits`] has it; zero where it is to be learned.
+    /// Ethernet address of what is there, as [`Mac::to_bits`] has it; of a hop zero where it is to be learned, and always on
+    /// uplinks.
     pub mac: u64,
     /// Port that it leaves by.
     pub out: PortId,

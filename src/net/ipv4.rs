@@ -129,7 +129,7 @@ pub fn decrement_ttl(packet: &mut [u8]) {
         // TTL, protocol and checksum, changed in a register: a byte written and read again as part of a word would have
         // to wait for the cache. Ones' complement does not care for the order of bytes: what is taken off the first byte of
         // one word of the header is added to the first byte of another.
-        let word = u32::from_le_bytes([header[8], header[9], header[10], header[11]]);
+        let word = header[8..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
         let checksum = (word >> 16) + 1;
         let checksum = checksum + u32::from(checksum >= 0xffff);
         let word = (word.wrapping_sub(1) & 0xffff) | checksum << 16;

@@ -136,8 +136,8 @@ pub fn upper_layer(packet: &[u8]) -> Option<UpperLayer> {
 /// Takes one off the hop limit.
 #[inline]
 pub fn decrement_hop_limit(packet: &mut [u8]) {
-    if let Some(header) = packet.first_chunk_mut::<HEADER_BYTES>() {
-        header[7] = header[7].wrapping_sub(1);
+    if let Some(hop_limit) = packet.get_mut(7) {
+        *hop_limit = hop_limit.wrapping_sub(1);
     }
 }
 

@@ -101,6 +101,7 @@ pub(crate) struct NewFlow {
 }
 
 impl Facts {
+    #[inline]
     fn new(judged: Generation, condition: u64) -> Facts {
         Facts(u64::from(judged.0) << 32 | condition)
     }
@@ -115,6 +116,14 @@ impl Facts {
     #[inline]
     pub(crate) fn hop(self) -> Option<u16> {
         ((self.0 >> 16) as u16).checked_sub(1)
+    }
+
+    /// The hop that packets of this end take, if the flow is one whose packets change nothing and which this generation has
+    /// judged: UDP in both directions.
+    #[inline]
+    pub(crate) fn plain_hop(self, generation: Generation) -> Option<u16> {
+        let plain = Facts::new(generation, FlowState::UdpTwoWay as u64).0;
+        if (self.0 ^ plain) & (0xffff_ffff << 32 | 0xff) == 0 { self.hop() } else { None }
     }
 
     /// The state of a flow that is neither TCP nor SCTP: see [`Entry::set_state`].

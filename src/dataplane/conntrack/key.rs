@@ -1,5 +1,7 @@
 //! The key of a flow: the same from both directions.
 
+use std::hint::select_unpredictable;
+
 use crate::dataplane::packet::{Address, Packet, from_v4, is_echo, is_echo_reply};
 use crate::net::flow::Protocol;
 
@@ -39,11 +41,10 @@ impl Key {
     fn ordered(packet: &Packet) -> (Key, bool) {
         let Packet { src, dst, src_port, dst_port, .. } = *packet;
         let from_low = (src < dst) | ((src == dst) & (src_port <= dst_port));
-        let swapped = u128::from(from_low).wrapping_sub(1);
-        let (addresses, ports) = ((src ^ dst) & swapped, (src_port ^ dst_port) & swapped as u16);
-        let (low_port, high_port) = (src_port ^ ports, dst_port ^ ports);
-        let word = u64::from(low_port) | u64::from(high_port) << 16;
-        (Key { low: src ^ addresses, high: dst ^ addresses, word }, from_low)
+        let ports = u32::from(src_port) | u32::from(dst_port) << 16;
+        let word = u64::from(select_unpredictable(from_low, ports, ports.rotate_left(16)));
+        let low = select_unpredictable(from_low, src, dst);
+        (Key { low, high: src ^ dst ^ low, word }, from_low)
     }
 
     /// [`Key::ordered`] of IPv4, whose endpoints fit into a register each.

@@ -137,7 +137,7 @@ impl Conntrack {
     /// The first slot whose tag fits, with what a packet of that end needs of its entry on the way to the cache, and of the next
     /// one's that fits; where none does, the entry that a new flow would take is on the way. `both` says that the packet needs
     /// to know of the other end, too.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn candidate(&self, hash: u64, from_low: bool, both: bool) -> Slot {
         let group = self.first_group(hash);
         let [low, high] = self.words(group);
@@ -162,14 +162,17 @@ impl Conntrack {
 
     /// The slot of a key, asked for a packet of one of its ends; `candidate` is what [`Conntrack::candidate`] said of its hash in
     /// this batch.
-    #[inline]
     pub(crate) fn find(&self, key: &Key, from_low: bool, hash: u64, candidate: Slot) -> Option<Slot> {
-        if let Some(entry) = self.entries.get(candidate.0 as usize)
-            && entry.is(key, from_low)
-        {
+        if self.expected(key, from_low, candidate).is_some() {
             return Some(candidate);
         }
         if candidate == Slot::ABSENT { None } else { self.look_up(key, hash) }
+    }
+
+    /// The entry of a key, if it is in the slot that [`Conntrack::candidate`] said.
+    #[inline(always)]
+    pub(crate) fn expected(&self, key: &Key, from_low: bool, candidate: Slot) -> Option<&Entry> {
+        self.entries.get(candidate.0 as usize).filter(|entry| entry.is(key, from_low))
     }
 
     /// The slot of a key.

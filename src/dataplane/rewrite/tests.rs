@@ -25,8 +25,8 @@ fn specs() -> Vec<Spec> {
     all.collect()
 }
 
-fn way(vlan: u16) -> Way {
-    Way { out: PortId(0), vlan, is_uplink: false, mac: NEXT.to_bits() }
+fn exit(vlan: u16) -> Exit {
+    Exit { vlan, mac: NEXT.to_bits(), ..Exit::default() }
 }
 
 /// The frame as it leaves with the tag `vlan`.
@@ -40,7 +40,7 @@ fn rewritten(frame: &[u8], vlan: u16) -> Vec<u8> {
     queue.receive(&mut umem, &mut frames, 20);
     let mut packet = Packet::default();
     assert_eq!(packet::parse(umem.data(&frames[0]), frame.len(), &mut packet), None);
-    assert!(rewrite(&umem, &mut frames[0], &packet, way(vlan), SWITCH.to_bits()));
+    assert!(rewrite(&umem, &mut frames[0], &packet, exit(vlan), SWITCH.to_bits()));
     umem.trim(&mut frames[0], &mut free);
     std::iter::once(umem.data(&frames[0])).chain(umem.rest(&frames[0])).collect::<Vec<_>>().concat()
 }
