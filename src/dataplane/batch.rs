@@ -45,7 +45,7 @@ pub(crate) struct Track {
     pub key: Key,
     /// Hash of the key.
     pub hash: u64,
-    /// Slot whose tag fits the hash.
+    /// Slot whose tag fits the hash, of a flow that is not where its hash says.
     pub candidate: Slot,
     /// Slot of the flow.
     pub slot: Slot,
@@ -86,6 +86,8 @@ pub(crate) struct Batch {
     pub answers: [bool; BATCH_FRAMES_MAX],
     /// The frame is a fragment that has waited for the first of its datagram.
     pub waited: [bool; BATCH_FRAMES_MAX],
+    /// Packets whose flow is not where its hash says: new ones, and a few others.
+    pub strays: Vec<u16>,
     /// Whether there is a fragment among the frames.
     pub has_fragments: bool,
     /// Whether there is something else than packets of flows.
@@ -104,6 +106,7 @@ impl Batch {
             verdicts: [Verdict::Pending; BATCH_FRAMES_MAX],
             answers: [false; BATCH_FRAMES_MAX],
             waited: [false; BATCH_FRAMES_MAX],
+            strays: Vec::with_capacity(BATCH_FRAMES_MAX),
             has_fragments: false,
             has_others: false,
         }

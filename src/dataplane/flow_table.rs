@@ -46,22 +46,37 @@ impl FlowTable {
     /// Panics on more keys than a batch has frames.
     pub fn count(&self, batch: &[FlowKey], bytes: usize) -> usize {
         assert!(batch.len() <= BATCH_FRAMES_MAX, "{} keys are more than a batch", batch.len());
-        let mut keys = [(Key::default(), false, 0, Slot::NONE); BATCH_FRAMES_MAX];
+        let mut keys = [(Key::default(), false, 0); BATCH_FRAMES_MAX];
         let keys = &mut keys[..batch.len()];
         for (place, flow) in keys.iter_mut().zip(batch) {
             let (key, from_low) = Key::of(&packet(flow));
             let hash = self.table.hash(&key);
-            self.table.prefetch(hash);
-            *place = (key, from_low, hash, Slot::NONE);
+            self.table.prefetch_home(hash, from_low, !is_v4(key.low));
+            *place = (key, from_low, hash);
         }
-        for (key, from_low, hash, candidate) in &mut *keys {
-            *candidate = self.table.candidate(*hash, *from_low, !is_v4(key.low));
+        let mut strays = [0u8; BATCH_FRAMES_MAX];
+        let (mut found, mut strays_len) = (0, 0);
+        let mut count = |slot: Slot, from_low| {
+            self.table.entry(slot).count(from_low, bytes, 0);
+            found += 1;
+        };
+        for (i, (key, from_low, hash)) in keys.iter().enumerate() {
+            if let Some(slot) = self.table.at_home(key, *from_low, *hash) {
+                count(slot, *from_low);
+            } else {
+                self.table.prefetch_tags(*hash);
+                strays[strays_len] = i as u8;
+                strays_len += 1;
+            }
         }
-        let mut found = 0;
-        for (key, from_low, hash, candidate) in &*keys {
-            if let Some(slot) = self.table.find(key, *from_low, *hash, *candidate) {
-                self.table.entry(slot).count(*from_low, bytes, 0);
-                found += 1;
+        let strays = strays[..strays_len].iter().map(|i| keys[usize::from(*i)]);
+        let mut candidates = [Slot::NONE; BATCH_FRAMES_MAX];
+        for ((key, from_low, hash), candidate) in strays.clone().zip(&mut candidates) {
+            *candidate = self.table.candidate(hash, from_low, !is_v4(key.low));
+        }
+        for ((key, from_low, hash), candidate) in strays.zip(candidates) {
+            if let Some(slot) = self.table.find(&key, from_low, hash, candidate) {
+                count(slot, from_low);
             }
         }
         found

@@ -311,23 +311,16 @@ fn serve(batch: &mut Batch, context: &Context<'_>) {
     }
 }
 
-/// Starts to look flows up, in two passes so that no look-up waits alone for memory.
+/// Starts to look flows up: the entries that their hashes name are on the way to the cache.
 fn track(batch: &mut Batch, context: &Context<'_>) {
     for i in 0..batch.len() {
         if batch.is_pending(i) {
             key(batch, i, context);
         }
     }
-    for i in 0..batch.len() {
-        if batch.is_pending(i) {
-            let (packet, track) = (&batch.packets[i], &mut batch.tracks[i]);
-            // What they need to know of the other end: its address, or its windows.
-            let both = !packet.is_v4 | matches!(packet.protocol, Protocol::TCP | Protocol::SCTP);
-            track.candidate = context.conntrack.candidate(track.hash, track.from_low, both);
-        }
-    }
 }
 
+#[inline(always)]
 fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
     let packet = &batch.packets[i];
     let keyed = match packet.kind {
@@ -336,9 +329,15 @@ fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
     };
     let Some((key, from_low)) = keyed else { return batch.drop(i, DropReason::InvalidState) };
     let hash = context.conntrack.hash(&key);
-    context.conntrack.prefetch(hash);
+    context.conntrack.prefetch_home(hash, from_low, needs_both_ends(packet));
     let track = &mut batch.tracks[i];
     (track.key, track.hash, track.from_low) = (key, hash, from_low);
+}
+
+/// Whether a packet needs to know of the other end of its flow: its address, or its windows.
+#[inline]
+fn needs_both_ends(packet: &Packet) -> bool {
+    !packet.is_v4 | matches!(packet.protocol, Protocol::TCP | Protocol::SCTP)
 }
 
 /// The key of the flow that an ICMP error reports about, as of the packet that it quotes.
@@ -356,27 +355,66 @@ fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bo
 }
 
 /// Finds each packet's flow and its way. Packets of known flows go on; those of new ones are judged by the next stage.
+///
+/// Packets whose flow is not where its hash says come last, in passes of their own, so that none waits alone for memory. All
+/// packets of a flow are among them, or none.
 fn route_and_follow(batch: &mut Batch, context: &mut Context<'_>) {
     context.inquiry.clear();
+    batch.strays.clear();
     for i in 0..batch.len() {
-        if batch.is_pending(i) && !follow_plain(batch, i, context) {
-            follow_any(batch, i, context);
+        if batch.is_pending(i) {
+            let track = &mut batch.tracks[i];
+            match context.conntrack.at_home(&track.key, track.from_low, track.hash) {
+                Some(slot) => {
+                    track.slot = slot;
+                    if !follow_plain(batch, i, context) {
+                        follow_known(batch, i, context);
+                    }
+                }
+                None => {
+                    context.conntrack.prefetch_tags(track.hash);
+                    batch.strays.push(i as u16);
+                }
+            }
+        }
+    }
+    if !batch.strays.is_empty() {
+        follow_strays(batch, context);
+    }
+}
+
+#[inline(never)]
+fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) {
+    for i in batch.strays.iter().map(|i| usize::from(*i)) {
+        let track = &mut batch.tracks[i];
+        let both = needs_both_ends(&batch.packets[i]);
+        track.candidate = context.conntrack.candidate(track.hash, track.from_low, both);
+    }
+    for n in 0..batch.strays.len() {
+        let i = usize::from(batch.strays[n]);
+        let track = &mut batch.tracks[i];
+        match context.conntrack.find(&track.key, track.from_low, track.hash, track.candidate) {
+            Some(slot) => {
+                track.slot = slot;
+                if !follow_plain(batch, i, context) {
+                    follow_known(batch, i, context);
+                }
+            }
+            None => route_new(batch, i, context),
         }
     }
 }
 
-/// Takes what nearly every packet is: of a known flow, which it does not change, and on a way that the flow remembers.
+/// Takes what nearly every packet of a known flow is: one that does not change it, and whose way the flow remembers.
 #[inline(always)]
 fn follow_plain(batch: &mut Batch, i: usize, context: &Context<'_>) -> bool {
     let (view, packet, track) = (context.view, &batch.packets[i], &batch.tracks[i]);
-    let Some(entry) = context.conntrack.expected(&track.key, track.from_low, track.candidate) else {
-        return false;
-    };
+    let entry = context.conntrack.entry(track.slot);
     let Some(exit) = entry.facts(track.from_low).plain_hop(view.generation).and_then(|hop| view.exit(hop)) else {
         return false;
     };
     let bytes = packet.ip_bytes();
-    // Of a fragmented datagram the others will want to know which flow the first was of.
+    // Of a fragmented datagram the others will want to know what became of the first.
     let is_plain = (packet.kind == Kind::Flow)
         & !packet.first_fragment
         & (packet.ttl > 1)
@@ -389,19 +427,8 @@ fn follow_plain(batch: &mut Batch, i: usize, context: &Context<'_>) -> bool {
     is_plain
 }
 
+/// Any packet of a known flow.
 #[inline(never)]
-fn follow_any(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    let track = &mut batch.tracks[i];
-    match context.conntrack.find(&track.key, track.from_low, track.hash, track.candidate) {
-        Some(slot) => {
-            track.slot = slot;
-            follow_known(batch, i, context);
-        }
-        None => route_new(batch, i, context),
-    }
-}
-
-/// A packet of a known flow: nearly always one that this generation has judged, and whose hop it knows.
 fn follow_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let (view, packet, track) = (context.view, &batch.packets[i], &mut batch.tracks[i]);
     track.fate = Fate::Known;

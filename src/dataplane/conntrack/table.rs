@@ -6,9 +6,13 @@
 //!   entries   [16 x 128 bytes   ] [       ] [       ] ...      the slot of a tag has its entry
 //! ```
 //!
-//! A key has two groups. It goes to the first unless that is crowded and the second is less so; a count of the keys that
-//! went on to their second group stands in the top bits of the first one's tags, so that a look-up reads the second group only where it
-//! must. A look-up compares the tags of a group in a few instructions and touches entries whose tag fits.
+//! A key has a home: the slot that its hash names. Nearly every flow of a table that is not nearly full lives there, and is found with
+//! no look at the tags.
+//!
+//! Where another has the slot, the key takes another one of its group, or of its second group where the first is crowded and the
+//! second is less so. A look-up compares the tags of a group in a few instructions and touches entries whose tag fits; a count
+//! of the keys that went on to their second group stands in the top bits of the first one's tags, so that the second group is
+//! read only where it must.
 //!
 //! **Claiming and publishing.** A worker claims a slot by writing its tag with compare-and-swap, fills the
 //! entry, and makes it visible by storing its head. Two workers may publish the same key at once: each then looks for
@@ -128,16 +132,35 @@ impl Conntrack {
         self.seed.hash(key)
     }
 
-    /// Starts to load the tags that a look-up needs.
+    /// The slot that a hash names.
     #[inline]
-    pub(crate) fn prefetch(&self, hash: u64) {
+    fn home(&self, hash: u64) -> Slot {
+        Slot((((hash & 0xffff_ffff) * self.entries.len() as u64) >> 32) as u32)
+    }
+
+    /// Starts to load what a packet of one end needs of the entry that the hash names; `both` says that it needs to know of
+    /// the other end, too.
+    #[inline]
+    pub(crate) fn prefetch_home(&self, hash: u64, from_low: bool, both: bool) {
+        self.entry(self.home(hash)).prefetch(from_low, both);
+    }
+
+    /// The slot of a key, if it is the one that its hash names.
+    #[inline(always)]
+    pub(crate) fn at_home(&self, key: &Key, from_low: bool, hash: u64) -> Option<Slot> {
+        let home = self.home(hash);
+        self.entry(home).is(key, from_low).then_some(home)
+    }
+
+    /// Starts to load the tags that the look-up of a key needs that is not at home.
+    #[inline]
+    pub(crate) fn prefetch_tags(&self, hash: u64) {
         prefetch_read(&self.groups[self.first_group(hash)]);
     }
 
-    /// The first slot whose tag fits, with what a packet of that end needs of its entry on the way to the cache, and of the next
-    /// one's that fits; where none does, the entry that a new flow would take is on the way. `both` says that the packet needs
-    /// to know of the other end, too.
-    #[inline(always)]
+    /// Of a key that is not at home the first slot whose tag fits, with what a packet of that end needs of its entry on the way
+    /// to the cache, and of the next one's that fits; where none does, the entry that a new flow would take is on the way.
+    /// `both` as in [`Conntrack::prefetch_home`].
     pub(crate) fn candidate(&self, hash: u64, from_low: bool, both: bool) -> Slot {
         let group = self.first_group(hash);
         let [low, high] = self.words(group);
@@ -154,7 +177,9 @@ impl Conntrack {
         }
         let free = bytes_equal(tags, FREE);
         if free != 0 {
-            self.entry(slot(free)).prefetch(from_low, true);
+            let home = self.home(hash);
+            let is_home_free = free >> position_of(home) & 1 != 0;
+            self.entry(if is_home_free { home } else { slot(free) }).prefetch(from_low, true);
         }
         // Nothing has gone on from here to another group.
         if low & !TAG_BITS == 0 { Slot::ABSENT } else { Slot::NONE }
@@ -163,16 +188,10 @@ impl Conntrack {
     /// The slot of a key, asked for a packet of one of its ends; `candidate` is what [`Conntrack::candidate`] said of its hash in
     /// this batch.
     pub(crate) fn find(&self, key: &Key, from_low: bool, hash: u64, candidate: Slot) -> Option<Slot> {
-        if self.expected(key, from_low, candidate).is_some() {
+        if self.entries.get(candidate.0 as usize).is_some_and(|entry| entry.is(key, from_low)) {
             return Some(candidate);
         }
         if candidate == Slot::ABSENT { None } else { self.look_up(key, hash) }
-    }
-
-    /// The entry of a key, if it is in the slot that [`Conntrack::candidate`] said.
-    #[inline(always)]
-    pub(crate) fn expected(&self, key: &Key, from_low: bool, candidate: Slot) -> Option<&Entry> {
-        self.entries.get(candidate.0 as usize).filter(|entry| entry.is(key, from_low))
     }
 
     /// The slot of a key.
@@ -211,7 +230,9 @@ impl Conntrack {
         }
         let (preferred, other) =
             if self.is_crowded_beside(first, second) { (second, first) } else { (first, second) };
-        let claimed = self.claim(preferred, tag_of(hash)).or_else(|| self.claim(other, tag_of(hash)));
+        let at = position_of(self.home(hash));
+        let claimed =
+            self.claim(preferred, at, tag_of(hash)).or_else(|| self.claim(other, at, tag_of(hash)));
         let Some(slot) = claimed else {
             self.make_room(first, now_ms, by, |_| true);
             self.make_room(second, now_ms, by, |_| true);
@@ -447,7 +468,7 @@ impl Conntrack {
     }
 
     fn word_of(&self, slot: Slot) -> (&AtomicU64, u32) {
-        let position = slot.0 as usize % GROUP;
+        let position = position_of(slot);
         (&self.groups[group_of(slot)].0[position / 8], position as u32 % 8 * 8)
     }
 
@@ -461,16 +482,20 @@ impl Conntrack {
         bytes_equal(self.words(group).map(|word| word & TAG_BITS), FREE).count_ones()
     }
 
-    /// Writes `tag` into a free slot of a group.
-    fn claim(&self, group: usize, tag: u8) -> Option<Slot> {
-        for (half, word) in self.groups[group].0.iter().enumerate() {
+    /// Writes `tag` into a free slot of a group: the one at this position, if it can be had.
+    fn claim(&self, group: usize, at: usize, tag: u8) -> Option<Slot> {
+        let first = at / 8;
+        for half in [first, 1 - first] {
+            let word = &self.groups[group].0[half];
             let mut old = word.load(Acquire);
             loop {
                 let free = zero_bytes(old & TAG_BITS);
                 if free == 0 {
                     break;
                 }
-                let position = free.trailing_zeros() / 8;
+                let wanted = 0x80 << (at % 8 * 8);
+                let takes = if half == first && free & wanted != 0 { wanted } else { free };
+                let position = takes.trailing_zeros() / 8;
                 let new = old | u64::from(tag) << (8 * position);
                 match word.compare_exchange_weak(old, new, AcqRel, Acquire) {
                     Ok(_) => return Some(Slot((group * GROUP + half * 8) as u32 + position)),
@@ -510,6 +535,12 @@ impl Tracker {
             ended: 0,
         }
     }
+}
+
+/// The place of a slot in its group.
+#[inline]
+fn position_of(slot: Slot) -> usize {
+    slot.0 as usize % GROUP
 }
 
 /// The group that a slot is in.

@@ -73,6 +73,8 @@ impl Bench {
         let hash = self.table.hash(key);
         let found = self.table.find(key, true, hash, self.table.candidate(hash, true, true));
         assert_eq!(found, self.table.look_up(key, hash));
+        let at_home = self.table.at_home(key, false, hash);
+        assert!(at_home.is_none() || at_home == found);
         found
     }
 
