@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use super::DropReason;
-use super::conntrack::{Key, Slot};
+use super::conntrack::{Key, LineId, Slot};
 use super::packet::Packet;
 use super::view::Exit;
 use crate::ids::PortId;
@@ -66,6 +66,37 @@ impl Track {
     };
 }
 
+/// Lines of conntrack entries: at most two a packet.
+pub(crate) struct Lines {
+    lines: [LineId; 2 * BATCH_FRAMES_MAX],
+    len: usize,
+}
+
+impl Lines {
+    pub(crate) fn new() -> Lines {
+        Lines { lines: [LineId::FIRST; 2 * BATCH_FRAMES_MAX], len: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Adds a line, and the other one of its entry with `both`.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, line: LineId, both: bool) {
+        if let Some([first, second]) = self.lines.get_mut(self.len..self.len + 2) {
+            (*first, *second) = (line, line.other());
+            self.len += 1 + usize::from(both);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[LineId] {
+        &self.lines[..self.len]
+    }
+}
+
 /// The batch.
 pub(crate) struct Batch {
     /// The frames, in the order in which they came.
@@ -86,6 +117,8 @@ pub(crate) struct Batch {
     pub answers: [bool; BATCH_FRAMES_MAX],
     /// The frame is a fragment that has waited for the first of its datagram.
     pub waited: [bool; BATCH_FRAMES_MAX],
+    /// Lines of conntrack entries that are to be loaded into the cache.
+    pub lines: Lines,
     /// Packets whose flow is not where its hash says: new ones, and a few others.
     pub strays: Vec<u16>,
     /// Whether there is a fragment among the frames.
@@ -106,6 +139,7 @@ impl Batch {
             verdicts: [Verdict::Pending; BATCH_FRAMES_MAX],
             answers: [false; BATCH_FRAMES_MAX],
             waited: [false; BATCH_FRAMES_MAX],
+            lines: Lines::new(),
             strays: Vec::with_capacity(BATCH_FRAMES_MAX),
             has_fragments: false,
             has_others: false,

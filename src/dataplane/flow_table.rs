@@ -1,7 +1,8 @@
 //! The conntrack table without a dataplane around it: to be measured and compared.
 
 use super::ConntrackSettings;
-use super::conntrack::{Admission, Conntrack, FlowState, Key, NewFlow, Slot, Tracker};
+use super::batch::Lines;
+use super::conntrack::{Admission, Conntrack, FlowState, Key, LineId, NewFlow, Slot, Tracker};
 use super::packet::{Packet, is_v4, pack};
 use crate::ids::{AttachmentId, Generation, PortId, WorkerId};
 use crate::limits::BATCH_FRAMES_MAX;
@@ -48,34 +49,36 @@ impl FlowTable {
         assert!(batch.len() <= BATCH_FRAMES_MAX, "{} keys are more than a batch", batch.len());
         let mut keys = [(Key::default(), false, 0); BATCH_FRAMES_MAX];
         let keys = &mut keys[..batch.len()];
+        let mut lines = Lines::new();
         for (place, flow) in keys.iter_mut().zip(batch) {
             let (key, from_low) = Key::of(&packet(flow));
             let hash = self.table.hash(&key);
-            self.table.prefetch_home(hash, from_low, !is_v4(key.low));
+            lines.add(self.table.home_line(hash, from_low), !is_v4(key.low));
             *place = (key, from_low, hash);
         }
-        let mut strays = [0u8; BATCH_FRAMES_MAX];
-        let (mut found, mut strays_len) = (0, 0);
+        self.table.load_lines(lines.as_slice());
+        let mut strays = Vec::new();
+        let mut found = 0;
         let mut count = |slot: Slot, from_low| {
             self.table.entry(slot).count(from_low, bytes, 0);
             found += 1;
         };
-        for (i, (key, from_low, hash)) in keys.iter().enumerate() {
-            if let Some(slot) = self.table.at_home(key, *from_low, *hash) {
-                count(slot, *from_low);
-            } else {
-                self.table.prefetch_tags(*hash);
-                strays[strays_len] = i as u8;
-                strays_len += 1;
+        for (key, from_low, hash) in &*keys {
+            match self.table.at_home(key, *from_low, *hash) {
+                Some(slot) => count(slot, *from_low),
+                None => strays.push((key, *from_low, *hash, Slot::NONE)),
             }
         }
-        let strays = strays[..strays_len].iter().map(|i| keys[usize::from(*i)]);
-        let mut candidates = [Slot::NONE; BATCH_FRAMES_MAX];
-        for ((key, from_low, hash), candidate) in strays.clone().zip(&mut candidates) {
-            *candidate = self.table.candidate(hash, from_low, !is_v4(key.low));
+        self.table.load_tags(strays.iter().map(|(.., hash, _)| *hash));
+        lines.clear();
+        for (key, from_low, hash, candidate) in &mut strays {
+            let loaded;
+            (*candidate, loaded) = self.table.candidate(*hash);
+            lines.add(LineId::new(loaded, *from_low), !is_v4(key.low));
         }
-        for ((key, from_low, hash), candidate) in strays.zip(candidates) {
-            if let Some(slot) = self.table.find(&key, from_low, hash, candidate) {
+        self.table.load_lines(lines.as_slice());
+        for (key, from_low, hash, candidate) in strays {
+            if let Some(slot) = self.table.find(key, from_low, hash, candidate) {
                 count(slot, from_low);
             }
         }

@@ -18,7 +18,7 @@ use super::answer::{self, Problem};
 use super::batch::{Batch, Fate, Verdict};
 use super::classify::{Inquiry, classify_and_admit, judge_again, reopen};
 use super::conntrack::tcp::{Outcome, Segment};
-use super::conntrack::{Conntrack, Entry, Facts, Key, Side, Tracker};
+use super::conntrack::{Conntrack, Entry, Facts, Key, LineId, Side, Tracker};
 use super::fragments::{self, Board, Fragments};
 use super::neighbors::Neighbors;
 use super::packet::{self, Address, Kind, Packet};
@@ -311,13 +311,15 @@ fn serve(batch: &mut Batch, context: &Context<'_>) {
     }
 }
 
-/// Starts to look flows up: the entries that their hashes name are on the way to the cache.
+/// Starts to look flows up: loads the entries that their hashes name.
 fn track(batch: &mut Batch, context: &Context<'_>) {
+    batch.lines.clear();
     for i in 0..batch.len() {
         if batch.is_pending(i) {
             key(batch, i, context);
         }
     }
+    context.conntrack.load_lines(batch.lines.as_slice());
 }
 
 #[inline(always)]
@@ -329,7 +331,7 @@ fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
     };
     let Some((key, from_low)) = keyed else { return batch.drop(i, DropReason::InvalidState) };
     let hash = context.conntrack.hash(&key);
-    context.conntrack.prefetch_home(hash, from_low, needs_both_ends(packet));
+    batch.lines.add(context.conntrack.home_line(hash, from_low), needs_both_ends(packet));
     let track = &mut batch.tracks[i];
     (track.key, track.hash, track.from_low) = (key, hash, from_low);
 }
@@ -371,10 +373,7 @@ fn route_and_follow(batch: &mut Batch, context: &mut Context<'_>) {
                         follow_known(batch, i, context);
                     }
                 }
-                None => {
-                    context.conntrack.prefetch_tags(track.hash);
-                    batch.strays.push(i as u16);
-                }
+                None => batch.strays.push(i as u16),
             }
         }
     }
@@ -385,11 +384,18 @@ fn route_and_follow(batch: &mut Batch, context: &mut Context<'_>) {
 
 #[inline(never)]
 fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) {
-    for i in batch.strays.iter().map(|i| usize::from(*i)) {
+    let strays = batch.strays.iter().map(|i| usize::from(*i));
+    context.conntrack.load_tags(strays.clone().map(|i| batch.tracks[i].hash));
+    batch.lines.clear();
+    for i in strays {
         let track = &mut batch.tracks[i];
-        let both = needs_both_ends(&batch.packets[i]);
-        track.candidate = context.conntrack.candidate(track.hash, track.from_low, both);
+        let loaded;
+        (track.candidate, loaded) = context.conntrack.candidate(track.hash);
+        // A new flow is written to both lines.
+        let both = loaded != track.candidate || needs_both_ends(&batch.packets[i]);
+        batch.lines.add(LineId::new(loaded, track.from_low), both);
     }
+    context.conntrack.load_lines(batch.lines.as_slice());
     for n in 0..batch.strays.len() {
         let i = usize::from(batch.strays[n]);
         let track = &mut batch.tracks[i];

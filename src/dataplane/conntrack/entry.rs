@@ -15,7 +15,6 @@ use super::tcp::{TcpFlow, TcpSide};
 use super::{FlowState, Key};
 use crate::dataplane::packet::{Address, from_v4, is_v4};
 use crate::ids::{AttachmentId, Generation, PortId};
-use crate::mem::{prefetch_read, prefetch_write};
 
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -201,13 +200,10 @@ impl Entry {
         if self.sender(true) == Side::Initiator { [low, high] } else { [high, low] }
     }
 
-    /// Starts to load the line for packets of one end, and the other one where they need it too.
+    /// Reads something of a line.
     #[inline]
-    pub(super) fn prefetch(&self, from_low: bool, both: bool) {
-        prefetch_write(self.line(from_low));
-        if both {
-            prefetch_read(self.line(!from_low));
-        }
+    pub(super) fn read_line(&self, is_low: bool) -> u64 {
+        self.line(is_low).head.load(Relaxed)
     }
 
     /// Whether the entry is the flow with this key, asked for a packet of one of its ends.

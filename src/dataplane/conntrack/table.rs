@@ -23,6 +23,7 @@
 //! (quiescent-state reclamation). Within a batch a slot number therefore always means the same flow.
 
 use std::collections::VecDeque;
+use std::hint::black_box;
 use std::io;
 use std::sync::atomic::Ordering;
 
@@ -34,7 +35,7 @@ use super::{FlowState, Key};
 use crate::dataplane::ConntrackSettings;
 use crate::ids::{PortId, WorkerId};
 use crate::limits::RETIRED_FLOWS_MAX;
-use crate::mem::{HugeArray, bytes_equal, prefetch_read};
+use crate::mem::{HugeArray, bytes_equal};
 
 use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -56,6 +57,36 @@ impl Slot {
     pub(crate) const NONE: Slot = Slot(u32::MAX);
     /// No slot, and none to be found by looking further.
     const ABSENT: Slot = Slot(u32::MAX - 1);
+}
+
+/// A line of an entry: twice its slot, and one more for the line of the higher end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LineId(u32);
+
+impl LineId {
+    /// Line 0.
+    pub(crate) const FIRST: LineId = LineId(0);
+
+    #[inline]
+    pub(crate) fn new(slot: Slot, is_low: bool) -> LineId {
+        LineId(slot.0 << 1 | u32::from(!is_low))
+    }
+
+    /// The other line of the entry.
+    #[inline]
+    pub(crate) fn other(self) -> LineId {
+        LineId(self.0 ^ 1)
+    }
+
+    #[inline]
+    fn slot(self) -> Slot {
+        Slot(self.0 >> 1)
+    }
+
+    #[inline]
+    fn is_low(self) -> bool {
+        self.0 & 1 == 0
+    }
 }
 
 /// What became of a wish to enter a flow.
@@ -138,11 +169,19 @@ impl Conntrack {
         Slot((((hash & 0xffff_ffff) * self.entries.len() as u64) >> 32) as u32)
     }
 
-    /// Starts to load what a packet of one end needs of the entry that the hash names; `both` says that it needs to know of
-    /// the other end, too.
+    /// The line of the entry that the hash names which a packet of one end needs.
     #[inline]
-    pub(crate) fn prefetch_home(&self, hash: u64, from_low: bool, both: bool) {
-        self.entry(self.home(hash)).prefetch(from_low, both);
+    pub(crate) fn home_line(&self, hash: u64, from_low: bool) -> LineId {
+        LineId::new(self.home(hash), from_low)
+    }
+
+    /// Loads lines into the cache.
+    ///
+    /// By reading them, one right after the other, so that the processor waits for all at once: prefetches are hints, and of many
+    /// at once the processors that this was measured on drop most (docs/decisions/loads-not-prefetches.md).
+    #[inline]
+    pub(crate) fn load_lines(&self, lines: &[LineId]) {
+        black_box(lines.iter().fold(0, |read, line| read | self.entry(line.slot()).read_line(line.is_low())));
     }
 
     /// The slot of a key, if it is the one that its hash names.
@@ -152,37 +191,27 @@ impl Conntrack {
         self.entry(home).is(key, from_low).then_some(home)
     }
 
-    /// Starts to load the tags that the look-up of a key needs that is not at home.
+    /// Loads the tags into the cache that the look-up of keys needs that are not at home, as [`Conntrack::load_lines`] does.
     #[inline]
-    pub(crate) fn prefetch_tags(&self, hash: u64) {
-        prefetch_read(&self.groups[self.first_group(hash)]);
+    pub(crate) fn load_tags(&self, hashes: impl Iterator<Item = u64>) {
+        black_box(hashes.fold(0, |read, hash| read | self.groups[self.first_group(hash)].0[0].load(Relaxed)));
     }
 
-    /// Of a key that is not at home the first slot whose tag fits, with what a packet of that end needs of its entry on the way
-    /// to the cache, and of the next one's that fits; where none does, the entry that a new flow would take is on the way.
-    /// `both` as in [`Conntrack::prefetch_home`].
-    pub(crate) fn candidate(&self, hash: u64, from_low: bool, both: bool) -> Slot {
+    /// Of a key that is not at home the first slot whose tag fits, and the slot whose lines are to be loaded: that one, or where
+    /// none fits the one that a new flow would take.
+    pub(crate) fn candidate(&self, hash: u64) -> (Slot, Slot) {
         let group = self.first_group(hash);
         let [low, high] = self.words(group);
         let tags = [low & TAG_BITS, high & TAG_BITS];
         let slot = |hits: u16| Slot((group * GROUP) as u32 + hits.trailing_zeros());
         let fits = bytes_equal(tags, tag_of(hash));
         if fits != 0 {
-            self.entry(slot(fits)).prefetch(from_low, both);
-            let others = fits & (fits - 1);
-            if others != 0 {
-                self.entry(slot(others)).prefetch(from_low, both);
-            }
-            return slot(fits);
+            return (slot(fits), slot(fits));
         }
-        let free = bytes_equal(tags, FREE);
-        if free != 0 {
-            let home = self.home(hash);
-            let is_home_free = free >> position_of(home) & 1 != 0;
-            self.entry(if is_home_free { home } else { slot(free) }).prefetch(from_low, true);
-        }
+        let (home, free) = (self.home(hash), bytes_equal(tags, FREE));
+        let takes = if free == 0 || free >> position_of(home) & 1 != 0 { home } else { slot(free) };
         // Nothing has gone on from here to another group.
-        if low & !TAG_BITS == 0 { Slot::ABSENT } else { Slot::NONE }
+        (if low & !TAG_BITS == 0 { Slot::ABSENT } else { Slot::NONE }, takes)
     }
 
     /// The slot of a key, asked for a packet of one of its ends; `candidate` is what [`Conntrack::candidate`] said of its hash in
