@@ -291,7 +291,7 @@ impl PortList {
         if self.with_inlets == 0 {
             return 0;
         }
-        from.take_calls(|id| self.activate(id));
+        from.calls.take(|id| self.activate(id));
         let (mut taken, turn) = (0, self.turn);
         for at in 0..self.active.len() {
             if let Some(port) = self.active_at(at) {
@@ -342,7 +342,7 @@ impl PortList {
     pub(super) fn call_owners(&mut self, mailboxes: &[Mailbox]) {
         for id in self.given.drain(..) {
             if let Some(remote) = &mut self.remotes[id.index()] {
-                mailboxes[remote.outlet.owner.index()].call(id);
+                mailboxes[remote.outlet.owner.index()].calls.call(id);
                 remote.is_given = false;
                 if !remote.is_short {
                     remote.is_short = true;

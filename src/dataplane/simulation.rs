@@ -4,7 +4,6 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::bounded;
@@ -53,7 +52,7 @@ impl Publisher<'_> {
 
     /// The generation that a worker judges by.
     pub fn judged_by(&self, worker: WorkerId) -> Generation {
-        Generation(self.core.shared.mailboxes[worker.index()].generation.load(Ordering::Acquire))
+        self.core.shared.view.passed(worker)
     }
 }
 
