@@ -6,6 +6,8 @@
 
 #[path = "entry.rs"]
 mod entry;
+#[path = "../publication.rs"]
+mod publication;
 #[path = "table.rs"]
 mod table;
 
@@ -16,15 +18,17 @@ use loom::sync::Arc;
 use loom::thread;
 
 use self::entry::NewFlow;
+use self::publication::{Numbered, Publication};
 use self::table::{Admission, Conntrack, Slot, Tracker};
 use super::{FlowState, Key, state, tcp};
 use crate::dataplane::ConntrackSettings;
 use crate::dataplane::packet::from_v4;
 use crate::ids::{AttachmentId, Generation, PortId, WorkerId};
 
-/// As `super::parts`.
+/// As `super::parts`, and what publication is made of.
 mod parts {
-    pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
+    pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+    pub(super) use loom::sync::{Arc, RwLock};
 
     pub(super) const PORTS_MAX: usize = 3;
     pub(super) const WORKERS_MAX: usize = 2;
@@ -192,5 +196,62 @@ fn a_sweep_ends_no_flow_that_is_only_just_there() {
         assert_eq!(enter(&table, &key(0), &flow(1), late_ms, &mut other), slot, "where an idle one was");
         beside.join().unwrap();
         assert_eq!((table.len(), charged(&table)), (1, [1, 0]));
+    });
+}
+
+/// A view that has a number, and says the same of every flow.
+struct View {
+    generation: Generation,
+    allows: bool,
+}
+
+impl Numbered for View {
+    fn generation(&self) -> Generation {
+        self.generation
+    }
+}
+
+/// A packet, at a worker that judges by `view`: a known flow's is judged again where an earlier generation has judged it.
+fn packet(table: &Conntrack, view: &View, by: &mut Tracker) {
+    match look_up(table, &key(0)) {
+        Some(slot) if table.entry(slot).facts(true).judged() < view.generation => {
+            if view.allows {
+                table.entry(slot).confirm(true, view.generation, None);
+            } else {
+                table.remove(slot, by);
+            }
+        }
+        Some(_) => assert!(view.allows, "it passes by a judgement that holds no longer"),
+        None if view.allows => {
+            enter(table, &key(0), &NewFlow { judged: view.generation, ..flow(1) }, 0, by);
+        }
+        None => (),
+    }
+}
+
+#[test]
+fn a_flow_that_an_earlier_generation_let_in_is_judged_again_by_each_worker_that_has_passed_to_the_next() {
+    explore(|| {
+        let (table, mut one, mut other) = bench();
+        let view = |number, allows| View { generation: Generation(number), allows };
+        let views = Arc::new(Publication::new(view(1, true), 2));
+        let (theirs, published) = (table.clone(), views.clone());
+        let mut own = views.enter(WorkerId(1));
+        let beside = thread::spawn(move || {
+            while own.generation < Generation(2) {
+                packet(&theirs, &own, &mut other);
+                if !published.observe(WorkerId(1), &mut own) {
+                    thread::yield_now();
+                }
+            }
+            packet(&theirs, &own, &mut other);
+            other
+        });
+        drop(views.publish(view(2, false)));
+        let own = views.enter(WorkerId(0));
+        packet(&table, &own, &mut one);
+        let other = beside.join().unwrap();
+        assert_eq!((table.len(), charged(&table)), (0, [0, 0]), "what is denied has ended");
+        assert_eq!(one.entered + other.entered, one.ended + other.ended);
     });
 }
