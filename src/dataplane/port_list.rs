@@ -309,7 +309,7 @@ impl PortList {
             port.waiting.push(frame);
             activate(port, &mut self.active);
         } else {
-            self.hand_over(out, &frame, umem.data(&frame));
+            self.hand_over(out, &frame, umem);
             umem.release(frame, free);
         }
     }
@@ -324,11 +324,9 @@ impl PortList {
     }
 
     #[inline(never)]
-    fn hand_over(&mut self, out: PortId, frame: &Frame, packet: &[u8]) {
+    fn hand_over(&mut self, out: PortId, packet: &Frame, umem: &Umem) {
         if let Some(remote) = &mut self.remotes[out.index()] {
-            // Such a port has an MTU that fits into one frame.
-            debug_assert!(!frame.is_chain());
-            let given = remote.outlet.give(packet, frame.checksum_left());
+            let given = remote.outlet.give(umem, packet);
             debug_assert!(given, "the room was counted before");
             if !remote.is_given {
                 remote.is_given = true;

@@ -12,6 +12,7 @@ use super::frame::{CONTINUED, DoesNotFit, Frame, PACKET_ROOM};
 use super::ledger::{Account, Way};
 use super::region::Region;
 use super::umem::Umem;
+use crate::limits::{CHAIN_FRAMES_MAX, PACKET_BYTES_MAX};
 
 /// Most descriptors that are looked at as one packet; of more, each so many are dropped as one. A bound for a kernel that is at fault.
 const PARTS_MAX: usize = 64;
@@ -178,6 +179,22 @@ impl Umem {
         }
     }
 
+    /// Lets a packet go on in one more frame; gives that back where the packet would have too many frames or bytes.
+    pub fn append(&self, packet: &mut Frame, last: Frame) -> Result<(), Frame> {
+        let mut followers = [0; CHAIN_FRAMES_MAX - 1];
+        let before = packet.frames() - 1;
+        let is_too_much = packet.len() + last.len() > PACKET_BYTES_MAX;
+        if is_too_much || last.is_chain() || before >= followers.len() {
+            return Err(last);
+        }
+        for (place, frame) in followers.iter_mut().zip(self.region.followers(packet)) {
+            *place = frame.descriptor();
+        }
+        followers[before] = last.descriptor();
+        self.region.link(packet, &followers[..=before], true);
+        Ok(())
+    }
+
     /// The packet's bytes that [`data`](Umem::data) does not show, in the frames behind the head, in order.
     pub fn rest<'a>(&'a self, frame: &'a Frame) -> impl Iterator<Item = &'a [u8]> {
         self.region.rest(frame)
@@ -302,7 +319,7 @@ mod tests {
     use super::super::{MemoryPeer, PortQueue};
     use super::*;
     use crate::ids::PortId;
-    use crate::limits::{PACKET_BYTES_MAX, RING_SLOTS};
+    use crate::limits::RING_SLOTS;
 
     struct Bench {
         umem: Umem,
@@ -367,6 +384,27 @@ mod tests {
             assert_eq!(bench.queue.outstanding(), frames);
             bench.check(vec![]);
         }
+    }
+
+    #[test]
+    fn a_packet_goes_on_in_frames_appended_to_it_while_it_is_one() {
+        let mut bench = Bench::new(60);
+        let (mut packet_bytes, mut packet_token) = (packet(1000), bench.receive(&packet(1000)));
+        for number in 1..CHAIN_FRAMES_MAX {
+            let part = bench.receive(&packet(1000 + number));
+            bench.umem.append(&mut packet_token, part).unwrap();
+            packet_bytes.extend(packet(1000 + number));
+            assert_eq!((packet_token.len(), packet_token.frames()), (packet_bytes.len(), number + 1));
+            assert_eq!(bench.bytes(&packet_token), packet_bytes);
+        }
+        let one_more = bench.receive(&packet(1));
+        let one_more = bench.umem.append(&mut packet_token, one_more).unwrap_err();
+        let (mut longest, chain) = (bench.receive(&packet(PACKET_BYTES_MAX)), bench.receive(&packet(9000)));
+        let one_more = bench.umem.append(&mut longest, one_more).unwrap_err();
+        let mut short = bench.receive(&packet(1));
+        let chain = bench.umem.append(&mut short, chain).unwrap_err();
+        assert_eq!(bench.bytes(&packet_token), packet_bytes);
+        bench.check(vec![packet_token, one_more, longest, chain, short]);
     }
 
     #[test]
