@@ -360,6 +360,7 @@ impl Worker {
             inquiry: &mut self.inquiry,
             firsts: &self.shared.firsts,
             room: &mut self.room,
+            free: &mut self.free,
         };
         stages::run(&mut self.batch, &mut context, done);
         self.sort_out();

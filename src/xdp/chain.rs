@@ -200,13 +200,52 @@ impl Umem {
         self.region.rest(frame)
     }
 
-    /// Lets the packet begin `bytes` earlier: room for a header. Where the head of a chain is full, its packet moves on.
+    /// Lets the packet begin `bytes` earlier: room for a header. Where its first frame is full, the packet moves on; where all
+    /// are, into one of `free`.
     #[inline]
-    pub fn grow_head(&self, frame: &mut Frame, bytes: usize) -> Result<(), DoesNotFit> {
+    pub fn grow_head(
+        &self,
+        frame: &mut Frame,
+        bytes: usize,
+        free: &mut Vec<Frame>,
+    ) -> Result<(), DoesNotFit> {
         match frame.grow_head(bytes) {
-            Err(DoesNotFit { .. }) if frame.is_chain() => self.region.push_back(frame, bytes),
+            Err(DoesNotFit { .. }) => self.grow_full_head(frame, bytes, free),
             result => result,
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow_full_head(
+        &self,
+        packet: &mut Frame,
+        bytes: usize,
+        free: &mut Vec<Frame>,
+    ) -> Result<(), DoesNotFit> {
+        if packet.is_chain() && self.region.push_back(packet, bytes).is_ok() {
+            return Ok(());
+        }
+        let was_chain = packet.is_chain();
+        self.move_end(packet, bytes, free)?;
+        if was_chain { self.region.push_back(packet, bytes) } else { packet.grow_head(bytes) }
+    }
+
+    /// Moves the last bytes of a packet to a free frame, behind the others.
+    fn move_end(&self, packet: &mut Frame, bytes: usize, free: &mut Vec<Frame>) -> Result<(), DoesNotFit> {
+        self.trim(packet, free);
+        let last = self.rest(packet).last().unwrap_or_else(|| self.data(packet));
+        let is_movable = bytes <= PUSH_MAX.min(packet.head_len()) && bytes < last.len();
+        let (true, true, Some(mut end)) = (is_movable, packet.frames() < CHAIN_FRAMES_MAX, free.pop()) else {
+            return Err(DoesNotFit { needed: bytes, room: 0 });
+        };
+        self.write(&mut end, &last[last.len() - bytes..])?;
+        packet.truncate(packet.len() - bytes);
+        self.trim(packet, free);
+        self.append(packet, end).map_err(|end| {
+            free.push(end);
+            DoesNotFit { needed: bytes, room: 0 }
+        })
     }
 }
 
@@ -331,7 +370,12 @@ mod tests {
 
     impl Bench {
         fn new(frames: usize) -> Bench {
-            let (umem, free) = Umem::in_memory(frames);
+            Bench::with_free(frames, 0)
+        }
+
+        /// With so many frames that are not the queue's.
+        fn with_free(frames: usize, free_frames: usize) -> Bench {
+            let (umem, free) = Umem::in_memory(frames + free_frames);
             let (queue, peer) = PortQueue::memory(&umem.binder(), PortId(3)).unwrap();
             let mut bench = Bench { umem, free, queue, peer, batch: Vec::with_capacity(64) };
             bench.queue.refill(&mut bench.umem, &mut bench.free, frames);
@@ -445,21 +489,28 @@ mod tests {
 
     #[test]
     fn a_header_is_pushed_before_a_packet_whose_head_is_full() {
-        for len in [PACKET_ROOM + 1, 9014, 2 * PACKET_ROOM - 4, 60_000] {
-            let mut bench = Bench::new(40);
+        let full = [PACKET_ROOM - 3, PACKET_ROOM, 2 * PACKET_ROOM - 3, 2 * PACKET_ROOM, 17 * PACKET_ROOM];
+        let others = [PACKET_ROOM + 1, 9014, 2 * PACKET_ROOM - 4, 60_000];
+        for len in full.into_iter().chain(others) {
+            let mut bench = Bench::with_free(40, 1);
             let mut frame = bench.receive(&packet(len));
-            bench.umem.grow_head(&mut frame, 4).unwrap();
+            bench.umem.grow_head(&mut frame, 4, &mut bench.free).unwrap();
             bench.umem.data_mut(&mut frame)[..4].copy_from_slice(b"tag ");
             let longer = [b"tag ".to_vec(), packet(len)].concat();
             assert_eq!((frame.len(), bench.bytes(&frame)), (len + 4, longer.clone()));
             assert_eq!(bench.transmit(frame), [longer]);
             bench.check(vec![]);
         }
-        let mut bench = Bench::new(40);
-        let mut full = bench.receive(&packet(2 * PACKET_ROOM));
-        assert_eq!(bench.umem.grow_head(&mut full, 4), Err(DoesNotFit { needed: 4, room: 0 }));
-        assert_eq!(bench.bytes(&full), packet(2 * PACKET_ROOM), "it is as it was");
-        bench.check(vec![full]);
+        for len in [PACKET_ROOM, 2 * PACKET_ROOM] {
+            let mut bench = Bench::new(40);
+            let mut full = bench.receive(&packet(len));
+            assert_eq!(
+                bench.umem.grow_head(&mut full, 4, &mut Vec::new()),
+                Err(DoesNotFit { needed: 4, room: 0 })
+            );
+            assert_eq!(bench.bytes(&full), packet(len), "it is as it was");
+            bench.check(vec![full]);
+        }
     }
 
     #[test]

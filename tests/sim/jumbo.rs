@@ -97,7 +97,8 @@ fn tags_are_pushed_and_popped() {
     let mut rig = rig();
     for family in 0..2 {
         let (pod, world) = (pod_address(0)[family], world_address(1)[family]);
-        for ip_bytes in [4000, 9000, 65_000] {
+        // Where a frame ends in the middle of the tag, or before it, the packet goes on in one more.
+        for ip_bytes in [4000, 9000, 65_000, 3823, 3826, 7663, 7666] {
             let out = sized(pod, world, transports()[1], ip_bytes);
             // Where the uplink routes to there is a next hop, which the rig has heard as its own address.
             assert_eq!(rig.send(A, &out), [(UPLINK, forwarded(UPLINK, &out))], "{ip_bytes} bytes");
