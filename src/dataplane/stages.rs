@@ -469,11 +469,11 @@ fn catch_up(batch: &mut Batch, i: usize, context: &mut Context<'_>, entry: &Entr
     }
     // The flow's ends lie behind the ports that the packet came from and goes to.
     if judged < view.judged_since(batch.in_ports[i], batch.exits[i].out) {
-        judge_again(batch, i, context);
+        judge_again(batch, i, context, facts);
     }
     if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
         let hop = if is_error { known } else { number.and_then(|number| u16::try_from(number).ok()) };
-        entry.confirm(batch.tracks[i].from_low, view.generation, hop);
+        entry.confirm(batch.tracks[i].from_low, facts, view.generation, hop);
     }
 }
 

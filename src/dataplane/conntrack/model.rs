@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use loom::sync::Arc;
 use loom::thread;
 
-use self::entry::NewFlow;
+use self::entry::{NewFlow, Side};
 use self::publication::{Numbered, Publication};
 use self::table::{Admission, Conntrack, Slot, Tracker};
 use super::{FlowState, Key, state, tcp};
@@ -216,7 +216,8 @@ fn packet(table: &Conntrack, view: &View, by: &mut Tracker) {
     match look_up(table, &key(0)) {
         Some(slot) if table.entry(slot).facts(true).judged() < view.generation => {
             if view.allows {
-                table.entry(slot).confirm(true, view.generation, None);
+                let entry = table.entry(slot);
+                entry.confirm(true, entry.facts(true), view.generation, None);
             } else {
                 table.remove(slot, by);
             }
@@ -253,5 +254,34 @@ fn a_flow_that_an_earlier_generation_let_in_is_judged_again_by_each_worker_that_
         let other = beside.join().unwrap();
         assert_eq!((table.len(), charged(&table)), (0, [0, 0]), "what is denied has ended");
         assert_eq!(one.entered + other.entered, one.ended + other.ended);
+    });
+}
+
+#[test]
+fn a_generation_vouches_for_no_direction_that_it_has_not_judged_though_the_flow_restarts_meanwhile() {
+    explore(|| {
+        let (table, mut one, _) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || {
+            // The second generation allows the direction that the lower end has opened alone.
+            let entry = theirs.entry(slot);
+            for from_low in [true, false] {
+                let seen = entry.facts(from_low);
+                if (seen.side(from_low) == Side::Initiator) == from_low {
+                    entry.confirm(from_low, seen, Generation(2), None);
+                }
+            }
+        });
+        // A worker at the first one, which allows both, has the higher end open the connection anew.
+        table.restart(slot, &NewFlow { opened_by_low: false, ..flow(1) }, 5);
+        beside.join().unwrap();
+        let entry = table.entry(slot);
+        for from_low in [true, false] {
+            assert_eq!(
+                (entry.sender(true), entry.facts(from_low).judged()),
+                (Side::Responder, Generation(1))
+            );
+        }
     });
 }
