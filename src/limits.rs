@@ -87,6 +87,7 @@ pub const ACLS_MAX: usize = 1 << 16;
 const _: () = assert!(PACKET_BYTES_MAX <= CHAIN_FRAMES_MAX * (FRAME_BYTES - XDP_HEADROOM_BYTES));
 const _: () = assert!(CHAIN_FRAMES_MAX <= BATCH_FRAMES_MAX, "a packet goes to a ring at once");
 const _: () = assert!(PORT_BURST_FRAMES_MAX <= BATCH_FRAMES_MAX);
+const _: () = assert!(CHAIN_FRAMES_MAX <= PORT_BURST_FRAMES_MAX, "a packet is taken over at once");
 const _: () = assert!(RING_SLOTS.is_power_of_two() && RING_SLOTS >= 2 * BATCH_FRAMES_MAX);
 const _: () =
     assert!(HANDOVER_PARCELS_MIN >= PORT_BURST_FRAMES_MAX && HANDOVER_PARCELS_MAX >= HANDOVER_PARCELS_MIN);

@@ -35,22 +35,18 @@ fn switch() -> (Simulation, [SimulatedPort; 2]) {
 }
 
 fn traffic() -> Traffic {
+    let space = FlowSpace {
+        src: "10.0.0.1/32".parse().unwrap(),
+        dst: "10.0.0.2/32".parse().unwrap(),
+        src_ports: 1024..=65535,
+        dst_ports: 9000..=9000,
+    };
     Traffic {
-        kind: Kind::Udp,
-        src_mac: mac(1),
-        dst_mac: Gateway::default().mac,
-        vlan: None,
-        space: FlowSpace {
-            src: "10.0.0.1/32".parse().unwrap(),
-            dst: "10.0.0.2/32".parse().unwrap(),
-            src_ports: 1024..=65535,
-            dst_ports: 9000..=9000,
-        },
         flows: 50,
         distribution: Distribution::Zipf(1.0),
         new_flows_per_s: 100.0,
         size: FrameSize::Imix,
-        seed: 1,
+        ..Traffic::new(Kind::Udp, mac(1), Gateway::default().mac, space)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::batch::{Batch, Fate};
 use super::conntrack::tcp::TcpFlow;
-use super::conntrack::{Admission, FlowState, Key, NewFlow, Side};
+use super::conntrack::{Admission, Facts, FlowState, Key, NewFlow, Side};
 use super::packet::{self, Kind, Packet};
 use super::rules::Rules;
 use super::stages::{Context, follow, segment};
@@ -177,12 +177,12 @@ pub(super) fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
     }
 }
 
-/// Judges a flow that an earlier generation has judged, from its original direction.
+/// Judges a flow that an earlier generation has judged, from its original direction, which is as the facts for its packet say.
 #[inline(never)]
-pub(super) fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+pub(super) fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>, facts: Facts) {
     let track = &mut batch.tracks[i];
     let entry = context.conntrack.entry(track.slot);
-    let opened_by_low = entry.sender(true) == Side::Initiator;
+    let opened_by_low = (facts.side(track.from_low) == Side::Initiator) == track.from_low;
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
     let ends = [view.attachment(flow.src), view.attachment(flow.dst)];

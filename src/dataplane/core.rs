@@ -1,17 +1,15 @@
 //! What a dataplane is, apart from threads and interfaces: the published view, the open ports, the books.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-use arc_swap::ArcSwap;
 
 use super::conntrack::{Conntrack, Side};
 use super::counters::{Counters, DecisionCount, PortCounters, WorkerCounters};
 use super::fragments::Board;
 use super::mailbox::Mailbox;
 use super::neighbors::{Neighbors, Questions};
+use super::publication::Publication;
 use super::view::{Flow, PortFacts, View};
 use super::worker::Shared;
 use super::{FlowInfo, PortError, Settings, StartError, World, packet};
@@ -60,7 +58,7 @@ impl Core {
         let world = Arc::new(World::default());
         let view = View::new(&world, Generation(0), &BTreeMap::new(), workers);
         let shared = Shared {
-            view: ArcSwap::from_pointee(view),
+            view: Publication::new(view, workers),
             conntrack,
             neighbors: Neighbors::new(),
             questions,
@@ -123,10 +121,11 @@ impl Core {
         same_ports: bool,
         wait: &dyn Fn(&Core, Generation),
     ) -> Generation {
-        let before = self.shared.view.load();
-        let view = before.next(&state.world, &world, &state.ports, same_ports, self.workers());
+        let current = self.shared.view.current();
+        let view = current.next(&state.world, &world, &state.ports, same_ports, self.workers());
+        drop(current);
         let (generation, rules) = (view.generation, view.rules().cloned());
-        let old = self.shared.view.swap(Arc::new(view));
+        let old = self.shared.view.publish(view);
         state.world = world;
         wait(self, generation);
         if let Some(left) = old.rules() {
@@ -147,16 +146,10 @@ impl Core {
         for mailbox in &self.shared.mailboxes {
             mailbox.wake();
         }
-        loop {
-            let seen = |mailbox: &Mailbox| mailbox.generation.load(Ordering::Acquire) >= generation.0;
-            if self.shared.mailboxes.iter().all(seen) {
-                return true;
-            }
-            if Instant::now() > deadline {
-                return false;
-            }
+        self.shared.view.wait(generation, || {
             std::thread::sleep(Duration::from_micros(50));
-        }
+            Instant::now() <= deadline
+        })
     }
 
     pub(super) fn counters(&self) -> Counters {
@@ -183,7 +176,7 @@ impl Core {
             counters.workers.insert(WorkerId(worker as u16), worker_counters);
         }
         let mut decisions = state.decisions.clone();
-        if let Some(rules) = self.shared.view.load().rules() {
+        if let Some(rules) = self.shared.view.current().rules() {
             rules.for_each_count(|origin, verdict, packets| {
                 *decisions.entry((origin.clone(), verdict)).or_default() += packets;
             });
@@ -201,7 +194,7 @@ impl Core {
         max: usize,
         wanted: &mut dyn FnMut(&FlowInfo) -> bool,
     ) -> Vec<FlowInfo> {
-        let view = self.shared.view.load();
+        let view = self.shared.view.current();
         let mut flows = Vec::new();
         self.shared.conntrack.for_each(|key, entry| {
             let opened_by_low = entry.sender(true) == Side::Initiator;

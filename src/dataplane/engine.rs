@@ -18,7 +18,7 @@ use super::view::PortFacts;
 use super::worker::Worker;
 use super::{Counters, FlowInfo, PortError, PortKind, PortReport, PortSpec, Settings, StartError, World};
 use crate::ids::{Generation, PortId, WorkerId};
-use crate::limits::{MTU_MAX, MTU_OF_ONE_FRAME_MAX};
+use crate::limits::MTU_MAX;
 use crate::xdp::{Binder, ClosedQueue, Interface, PortQueue, Program, Umem, XdpError, one_frame};
 
 /// Longest wait for a worker to come to the end of a batch. A worker that takes longer is stuck, and everything with it.
@@ -138,7 +138,7 @@ impl Dataplane {
         let facts = PortFacts {
             kind: spec.kind,
             vlan: spec.vlan.unwrap_or(0),
-            mtu: handover::mtu(interface.mtu.min(65_535) as usize, count.into(), self.core.workers()) as u16,
+            mtu: interface.mtu.min(65_535) as u16,
             mac: place.as_ref().map(|place| place.mac),
         };
         self.core.add_port(id, facts, &Core::settle);
@@ -351,12 +351,6 @@ fn warnings(interface: &Interface, queues: u16, workers: u16, mode: &crate::xdp:
              the work of the first {queues} alone, and the others hand what leaves by it over to these, at the price of a \
              copy; create a veth with `numrxqueues {workers} numtxqueues {workers}` at both ends, set a NIC's with \
              `ethtool -L {name} combined {workers}`, or run fewer workers"
-        ));
-    }
-    if queues < workers && interface.mtu as usize > MTU_OF_ONE_FRAME_MAX {
-        warnings.push(format!(
-            "interface {name} has MTU {}, and is sent IP packets of {MTU_OF_ONE_FRAME_MAX} bytes at most, because some are handed over",
-            interface.mtu
         ));
     }
     if *rx_queues > queues {

@@ -3,14 +3,18 @@
 //! A worker without a queue of the port hands what it forwards there to one that has: worker `w` to worker `w` modulo the number
 //! of queues. UMEMs are a worker's own, so the bytes are copied: into a parcel of the lane between the two, and from there into
 //! a frame of the other UMEM. The parcels are made with the lane and go round in it. A lane has one giver: what it finds empty
-//! stays its own to fill, so that a frame is counted as forwarded only when it has a place.
+//! stays its own to fill, so that a frame is counted as forwarded only when it has a place. A packet of several frames takes as many
+//! parcels, which go together.
 
 use std::sync::Arc;
 
 use crossbeam::queue::ArrayQueue;
 
 use crate::ids::WorkerId;
-use crate::limits::{HANDOVER_PARCELS_MAX, HANDOVER_PARCELS_MIN, MTU_OF_ONE_FRAME_MAX};
+use crate::limits::{
+    CHAIN_FRAMES_MAX, FRAME_BYTES, HANDOVER_PARCELS_MAX, HANDOVER_PARCELS_MIN, MTU_OF_ONE_FRAME_MAX,
+    XDP_HEADROOM_BYTES,
+};
 use crate::net::ethernet;
 use crate::xdp::{Frame, PortQueue, Umem};
 
@@ -40,21 +44,20 @@ pub(crate) struct Outlet {
 
 /// Frames on their way from one worker to a port of another's.
 pub(crate) struct Lane {
-    full: ArrayQueue<Parcel>,
-    empty: ArrayQueue<Parcel>,
+    full: ArrayQueue<Box<Parcel>>,
+    empty: ArrayQueue<Box<Parcel>>,
+    /// Most frames of a packet.
+    frames_max: usize,
 }
 
 /// A copy of one frame.
 struct Parcel {
     bytes: Box<[u8]>,
     len: usize,
+    /// The rest of a packet of several frames.
+    rest: Option<Box<Parcel>>,
     /// Where a checksum is left to who sends it ([`Frame::leave_checksum`]).
     checksum_left: Option<(u16, u16)>,
-}
-
-/// The MTU of a port whose interface has this one: what is handed over must lie in one frame.
-pub(crate) fn mtu(mtu: usize, queues: usize, workers: usize) -> usize {
-    if queues < workers { mtu.min(MTU_OF_ONE_FRAME_MAX) } else { mtu }
 }
 
 /// How each of so many workers reaches a port with this MTU, of which the first ones have these queues.
@@ -66,7 +69,7 @@ pub(crate) fn accesses(workers: usize, queues: Vec<PortQueue>, mtu: usize) -> Ve
         queues.into_iter().map(|queue| Access::Queue(queue, Vec::new())).collect();
     for giver in owners..workers {
         let parcels = (HANDOVER_PARCELS_MAX / (workers - owners)).max(HANDOVER_PARCELS_MIN);
-        let lane = Arc::new(Lane::new(parcels, mtu.max(MTU_MIN) + HEADER_BYTES));
+        let lane = Arc::new(Lane::new(parcels, mtu));
         let owner = giver % owners;
         if let Access::Queue(_, inlets) = &mut accesses[owner] {
             inlets.push(lane.clone());
@@ -88,28 +91,62 @@ impl Outlet {
         self.lane.empty.capacity()
     }
 
-    /// Gives a copy of the packet to the owner; false where there is no room for it.
+    /// Gives a copy of the packet, which lies in these frames of `umem`, to the owner; false where there is no room for it.
     #[inline]
-    pub(crate) fn give(&self, packet: &[u8], checksum_left: Option<(u16, u16)>) -> bool {
-        let Some(mut parcel) = self.lane.empty.pop() else { return false };
-        let fits = packet.len() <= parcel.bytes.len();
-        if fits {
-            parcel.bytes[..packet.len()].copy_from_slice(packet);
-            (parcel.len, parcel.checksum_left) = (packet.len(), checksum_left);
+    pub(crate) fn give(&self, umem: &Umem, packet: &Frame) -> bool {
+        let lane = &*self.lane;
+        // The giver alone takes empty ones.
+        if packet.frames() > lane.frames_max.min(self.room()) {
+            return false;
+        }
+        let Some(mut first) = lane.fill(umem.data(packet)) else { return false };
+        first.checksum_left = packet.checksum_left();
+        let mut last = &mut first.rest;
+        for part in umem.rest(packet) {
+            match lane.fill(part) {
+                Some(parcel) => last = &mut last.insert(parcel).rest,
+                None => return lane.put_back(first),
+            }
         }
         // A lane has as many places in each queue as it has parcels.
-        let _ = if fits { self.lane.full.push(parcel) } else { self.lane.empty.push(parcel) };
-        fits
+        lane.full.push(first).is_ok()
     }
 }
 
 impl Lane {
-    fn new(parcels: usize, bytes: usize) -> Lane {
-        let lane = Lane { full: ArrayQueue::new(parcels), empty: ArrayQueue::new(parcels) };
+    fn new(parcels: usize, mtu: usize) -> Lane {
+        let bytes = (mtu.max(MTU_MIN) + HEADER_BYTES).min(FRAME_BYTES - XDP_HEADROOM_BYTES);
+        let frames_max = if mtu > MTU_OF_ONE_FRAME_MAX { CHAIN_FRAMES_MAX } else { 1 };
+        let lane = Lane { full: ArrayQueue::new(parcels), empty: ArrayQueue::new(parcels), frames_max };
         for _ in 0..parcels {
-            let _ = lane.empty.push(Parcel { bytes: vec![0; bytes].into(), len: 0, checksum_left: None });
+            let parcel = Parcel { bytes: vec![0; bytes].into(), len: 0, rest: None, checksum_left: None };
+            let _ = lane.empty.push(Box::new(parcel));
         }
         lane
+    }
+
+    /// An empty parcel with these bytes; `None` where there is none, or they are too many.
+    #[inline]
+    fn fill(&self, bytes: &[u8]) -> Option<Box<Parcel>> {
+        let mut parcel = self.empty.pop()?;
+        if bytes.len() > parcel.bytes.len() {
+            let _ = self.empty.push(parcel);
+            return None;
+        }
+        parcel.bytes[..bytes.len()].copy_from_slice(bytes);
+        parcel.len = bytes.len();
+        Some(parcel)
+    }
+
+    /// Puts the parcels of a packet back to the empty ones. False: it was not given.
+    #[cold]
+    fn put_back(&self, first: Box<Parcel>) -> bool {
+        let mut next = Some(first);
+        while let Some(mut parcel) = next {
+            next = parcel.rest.take();
+            let _ = self.empty.push(parcel);
+        }
+        false
     }
 
     /// Whether nothing is on its way.
@@ -118,25 +155,48 @@ impl Lane {
         self.full.is_empty()
     }
 
-    /// Moves up to `max` packets into frames from the end of `free`, and these to `out`. Returns their number.
+    /// Moves packets into frames from the end of `free`, up to `max` frames, and these to `out`. Returns the number of frames.
     #[inline]
     pub(crate) fn take(&self, umem: &Umem, free: &mut Vec<Frame>, out: &mut Vec<Frame>, max: usize) -> usize {
         let mut taken = 0;
-        while taken < max && !free.is_empty() {
-            let Some(parcel) = self.full.pop() else { break };
-            let frame = free.pop().map(|mut frame| {
-                let written = umem.write(&mut frame, &parcel.bytes[..parcel.len]);
-                debug_assert!(written.is_ok(), "an MTU's worth fits into a frame");
-                if let Some((start, field)) = parcel.checksum_left {
-                    frame.leave_checksum(start.into(), field.into());
-                }
-                frame
-            });
+        // How many the next packet takes is not known before it is taken.
+        while taken + self.frames_max <= max && free.len() >= self.frames_max {
+            let Some(first) = self.full.pop() else { break };
+            let frame = self.unpack(first, umem, free);
+            taken += frame.as_ref().map_or(0, Frame::frames);
             out.extend(frame);
-            let _ = self.empty.push(parcel);
-            taken += 1;
         }
         taken
+    }
+
+    /// Moves a packet into free frames, and its parcels to the empty ones.
+    #[inline]
+    fn unpack(&self, mut first: Box<Parcel>, umem: &Umem, free: &mut Vec<Frame>) -> Option<Frame> {
+        let mut packet = first.to_frame(umem, free)?;
+        if let Some((start, field)) = first.checksum_left {
+            packet.leave_checksum(start.into(), field.into());
+        }
+        let mut next = first.rest.take();
+        let _ = self.empty.push(first);
+        while let Some(mut parcel) = next {
+            let appended = umem.append(&mut packet, parcel.to_frame(umem, free)?);
+            debug_assert!(appended.is_ok(), "it was a packet in the other UMEM");
+            free.extend(appended.err());
+            next = parcel.rest.take();
+            let _ = self.empty.push(parcel);
+        }
+        Some(packet)
+    }
+}
+
+impl Parcel {
+    /// A free frame with its bytes.
+    #[inline]
+    fn to_frame(&self, umem: &Umem, free: &mut Vec<Frame>) -> Option<Frame> {
+        let mut frame = free.pop()?;
+        let written = umem.write(&mut frame, &self.bytes[..self.len]);
+        debug_assert!(written.is_ok(), "a parcel fits into a frame");
+        Some(frame)
     }
 }
 
@@ -144,28 +204,48 @@ impl Lane {
 mod tests {
     use super::*;
     use crate::ids::PortId;
+    use crate::limits::MTU_MAX;
 
     const PACKETS: u32 = 20_000;
 
-    fn access(workers: usize, queues: usize) -> Vec<Access> {
+    fn access(workers: usize, queues: usize, mtu: usize) -> Vec<Access> {
         let (umem, _) = Umem::in_memory(1);
         let queue = |_| PortQueue::memory(&umem.binder(), PortId(0)).unwrap().0;
-        accesses(workers, (0..queues).map(queue).collect(), 1500)
+        accesses(workers, (0..queues).map(queue).collect(), mtu)
     }
 
-    fn lane() -> (Outlet, Inlets) {
-        let mut both = access(2, 1).into_iter();
+    /// Who gives, from frames of a UMEM of its own.
+    struct Giver {
+        outlet: Outlet,
+        umem: Umem,
+        packet: Frame,
+    }
+
+    impl Giver {
+        fn give(&mut self, packet: &[u8]) -> bool {
+            self.umem.write(&mut self.packet, packet).unwrap();
+            self.outlet.give(&self.umem, &self.packet)
+        }
+
+        fn room(&self) -> usize {
+            self.outlet.room()
+        }
+    }
+
+    fn lane() -> (Giver, Inlets) {
+        let mut both = access(2, 1, 1500).into_iter();
         let (Some(Access::Queue(_, inlets)), Some(Access::Outlet(outlet))) = (both.next(), both.next())
         else {
             panic!("the first worker has the queue")
         };
-        (outlet, inlets)
+        let (umem, mut frames) = Umem::in_memory(1);
+        (Giver { outlet, umem, packet: frames.remove(0) }, inlets)
     }
 
     #[test]
     fn every_worker_without_a_queue_has_one_owner_and_each_owner_hears_from_all_of_its_own() {
         for (workers, queues) in [(1, 1), (2, 1), (5, 2), (4, 4), (64, 7)] {
-            let accesses = access(workers, queues);
+            let accesses = access(workers, queues, 1500);
             assert_eq!(accesses.len(), workers);
             let mut given = vec![0; queues];
             for (worker, access) in accesses.iter().enumerate() {
@@ -186,33 +266,79 @@ mod tests {
 
     #[test]
     fn packets_come_out_whole_and_in_order_and_never_more_than_were_promised_places() {
-        let (outlet, inlets) = lane();
+        let (mut giver, inlets) = lane();
         let (umem, mut free) = Umem::in_memory(1024);
-        assert_eq!(outlet.room(), HANDOVER_PARCELS_MAX);
+        assert_eq!(giver.room(), HANDOVER_PARCELS_MAX);
         let packet = |number: usize| vec![number as u8; 60 + number];
         for number in 0..HANDOVER_PARCELS_MAX {
-            assert!(outlet.give(&packet(number), None));
+            assert!(giver.give(&packet(number)));
         }
-        assert!(!outlet.give(b"one too many", None));
-        assert_eq!(outlet.room(), 0);
+        assert!(!giver.give(b"one too many"));
+        assert_eq!(giver.room(), 0);
         let mut out = Vec::new();
         assert_eq!(inlets[0].take(&umem, &mut free, &mut out, 64), 64);
-        assert_eq!(outlet.room(), 64);
+        assert_eq!(giver.room(), 64);
         while inlets[0].take(&umem, &mut free, &mut out, 64) > 0 {}
         assert!(inlets[0].is_empty());
         assert_eq!((out.len(), free.len()), (HANDOVER_PARCELS_MAX, 1024 - HANDOVER_PARCELS_MAX));
         for (number, frame) in out.iter().enumerate() {
             assert_eq!(umem.data(frame), packet(number));
         }
-        assert_eq!(outlet.room(), outlet.capacity());
+        assert_eq!(giver.room(), giver.outlet.capacity());
+    }
+
+    /// The packet of a frame and those behind it.
+    fn bytes(umem: &Umem, packet: &Frame) -> Vec<u8> {
+        std::iter::once(umem.data(packet)).chain(umem.rest(packet)).collect::<Vec<_>>().concat()
+    }
+
+    #[test]
+    fn a_packet_of_several_frames_comes_out_whole_or_not_yet_or_is_not_taken() {
+        let mut both = access(2, 1, MTU_MAX).into_iter();
+        let (Some(Access::Queue(_, inlets)), Some(Access::Outlet(outlet))) = (both.next(), both.next())
+        else {
+            panic!("the first worker has the queue")
+        };
+        let (theirs, mut frames) = Umem::in_memory(40);
+        let mut packet = |parts: usize, byte: u8| {
+            let mut frames: Vec<Frame> = frames.drain(..parts).collect();
+            for (number, frame) in frames.iter_mut().enumerate() {
+                theirs.write(frame, &vec![byte + number as u8; 3000]).unwrap();
+            }
+            let mut packet = frames.remove(0);
+            frames.into_iter().for_each(|frame| theirs.append(&mut packet, frame).unwrap());
+            packet
+        };
+        let (long, short) = (packet(CHAIN_FRAMES_MAX, 1), packet(3, 100));
+        assert!(outlet.give(&theirs, &long) && outlet.give(&theirs, &short));
+        assert_eq!(outlet.capacity() - outlet.room(), CHAIN_FRAMES_MAX + 3);
+        let (umem, mut free) = Umem::in_memory(CHAIN_FRAMES_MAX + 2);
+        let (mut out, mut early) = (Vec::new(), Vec::new());
+        assert_eq!(inlets[0].take(&umem, &mut free, &mut out, CHAIN_FRAMES_MAX - 1), 0);
+        assert_eq!(inlets[0].take(&umem, &mut free, &mut out, 64), CHAIN_FRAMES_MAX);
+        assert_eq!(bytes(&umem, &out[0]), bytes(&theirs, &long));
+        assert_eq!(inlets[0].take(&umem, &mut free, &mut early, 64), 0, "it might be as long");
+        umem.release(out.remove(0), &mut free);
+        assert_eq!(inlets[0].take(&umem, &mut free, &mut out, 64), 3);
+        assert_eq!(bytes(&umem, &out[0]), bytes(&theirs, &short));
+        assert_eq!((free.len(), outlet.room()), (CHAIN_FRAMES_MAX - 1, outlet.capacity()));
+        while outlet.room() >= CHAIN_FRAMES_MAX {
+            assert!(outlet.give(&theirs, &long));
+        }
+        let room = outlet.room();
+        assert!(room > 0 && !outlet.give(&theirs, &long), "half a packet has no place");
+        assert_eq!(outlet.room(), room);
+        let (plain, _) = lane();
+        assert!(!plain.outlet.give(&theirs, &short), "that port takes one frame a packet");
+        assert_eq!(plain.room(), plain.outlet.capacity());
     }
 
     #[test]
     fn what_the_owner_has_no_frame_for_waits() {
-        let (outlet, inlets) = lane();
+        let (mut giver, inlets) = lane();
         let (umem, mut free) = Umem::in_memory(2);
         for number in 0..3 {
-            assert!(outlet.give(&[number; 60], None));
+            assert!(giver.give(&[number; 60]));
         }
         let mut out = Vec::new();
         assert_eq!(inlets[0].take(&umem, &mut free, &mut out, 64), 2);
@@ -225,21 +351,21 @@ mod tests {
 
     #[test]
     fn a_packet_longer_than_the_ports_frames_is_not_taken_and_keeps_no_place() {
-        let (outlet, inlets) = lane();
-        assert!(!outlet.give(&[0; 1519], None));
-        assert_eq!(outlet.room(), outlet.capacity());
-        assert!(outlet.give(&[0; 1518], None));
+        let (mut giver, inlets) = lane();
+        assert!(!giver.give(&[0; 1519]));
+        assert_eq!(giver.room(), giver.outlet.capacity());
+        assert!(giver.give(&[0; 1518]));
         assert!(!inlets[0].is_empty());
     }
 
     #[test]
     fn one_thread_gives_and_another_takes_and_every_packet_arrives_once() {
-        let (outlet, inlets) = lane();
+        let (mut giver, inlets) = lane();
         let (umem, mut free) = Umem::in_memory(64);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for number in 0..PACKETS {
-                    while !outlet.give(&number.to_ne_bytes(), None) {
+                    while !giver.give(&number.to_ne_bytes()) {
                         std::thread::yield_now();
                     }
                 }
@@ -256,6 +382,6 @@ mod tests {
                 }
             }
         });
-        assert_eq!((outlet.room(), free.len()), (outlet.capacity(), 64));
+        assert_eq!((giver.room(), free.len()), (giver.outlet.capacity(), 64));
     }
 }

@@ -20,6 +20,10 @@ mod view;
 
 mod stats;
 
+mod publication;
+
+mod bell;
+mod calls;
 mod handover;
 mod mailbox;
 mod port_list;
@@ -38,6 +42,18 @@ mod simulation;
 mod counters;
 mod settings;
 mod world;
+
+/// What publication and calls are made of. Their model makes them of loom's.
+mod parts {
+    pub(super) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+    pub(super) use std::sync::{Arc, RwLock};
+
+    pub(super) use super::bell::Bell;
+    pub(super) use crate::limits::PORTS_MAX;
+}
+
+#[cfg(test)]
+mod model;
 
 /// Frames as the tests of the whole packet path build and check them.
 #[cfg(test)]

@@ -9,12 +9,12 @@
 //! number stands above the Ethernet address.
 
 use std::hash::{BuildHasher, RandomState};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crossbeam::queue::ArrayQueue;
-use rustix::event::{EventfdFlags, eventfd};
 
+use super::bell::Bell;
 use super::packet::Address;
 use crate::ids::PortId;
 use crate::limits::{NEIGHBOR_QUESTIONS_MAX, NEIGHBORS_MAX, PORTS_MAX};
@@ -38,13 +38,12 @@ pub(crate) struct Neighbors {
 /// Neighbours on uplinks that workers want resolved: bounded, and whoever finds it full asks again later.
 pub(crate) struct Questions {
     queue: ArrayQueue<(PortId, Address)>,
-    wake: OwnedFd,
+    bell: Bell,
 }
 
 impl Questions {
     pub(crate) fn new() -> std::io::Result<Questions> {
-        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Questions { queue: ArrayQueue::new(NEIGHBOR_QUESTIONS_MAX), wake })
+        Ok(Questions { queue: ArrayQueue::new(NEIGHBOR_QUESTIONS_MAX), bell: Bell::new()? })
     }
 
     /// Asks, and wakes who answers.
@@ -61,19 +60,17 @@ impl Questions {
 
     /// Wakes who answers.
     pub(crate) fn wake(&self) {
-        // The counter can only overflow when whoever answers has been told often enough already.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        self.bell.ring();
     }
 
     /// Readable when there is something to do; `rest` makes it wait again.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.wake.as_fd()
+        self.bell.fd()
     }
 
     /// Takes note of all wakings until now.
     pub(crate) fn rest(&self) {
-        // Without any there is nothing to read.
-        let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
+        self.bell.silence();
     }
 }
 

@@ -291,7 +291,7 @@ impl PortList {
         if self.with_inlets == 0 {
             return 0;
         }
-        from.take_calls(|id| self.activate(id));
+        from.calls.take(|id| self.activate(id));
         let (mut taken, turn) = (0, self.turn);
         for at in 0..self.active.len() {
             if let Some(port) = self.active_at(at) {
@@ -309,7 +309,7 @@ impl PortList {
             port.waiting.push(frame);
             activate(port, &mut self.active);
         } else {
-            self.hand_over(out, &frame, umem.data(&frame));
+            self.hand_over(out, &frame, umem);
             umem.release(frame, free);
         }
     }
@@ -324,11 +324,9 @@ impl PortList {
     }
 
     #[inline(never)]
-    fn hand_over(&mut self, out: PortId, frame: &Frame, packet: &[u8]) {
+    fn hand_over(&mut self, out: PortId, packet: &Frame, umem: &Umem) {
         if let Some(remote) = &mut self.remotes[out.index()] {
-            // Such a port has an MTU that fits into one frame.
-            debug_assert!(!frame.is_chain());
-            let given = remote.outlet.give(packet, frame.checksum_left());
+            let given = remote.outlet.give(umem, packet);
             debug_assert!(given, "the room was counted before");
             if !remote.is_given {
                 remote.is_given = true;
@@ -342,7 +340,7 @@ impl PortList {
     pub(super) fn call_owners(&mut self, mailboxes: &[Mailbox]) {
         for id in self.given.drain(..) {
             if let Some(remote) = &mut self.remotes[id.index()] {
-                mailboxes[remote.outlet.owner.index()].call(id);
+                mailboxes[remote.outlet.owner.index()].calls.call(id);
                 remote.is_given = false;
                 if !remote.is_short {
                     remote.is_short = true;

@@ -8,18 +8,25 @@ use crate::net::flow::Protocol;
 use crate::net::{ethernet, ipv4, ipv6, sctp, tcp, udp};
 use crate::xdp::{Frame, Umem};
 
-/// Makes a packet ready to leave by `exit`, from the Ethernet address `src` ([`Mac::to_bits`]); false where the tag does not
-/// fit into the frame.
+/// Makes a packet ready to leave by `exit`, from the Ethernet address `src` ([`Mac::to_bits`]). A tag that its frames have no room
+/// for lets it go on in one of `free`; false where there is none.
 ///
 /// [`Mac::to_bits`]: crate::net::mac::Mac::to_bits
 #[inline(always)]
-pub(crate) fn rewrite(umem: &Umem, frame: &mut Frame, packet: &Packet, exit: Exit, src: u64) -> bool {
+pub(crate) fn rewrite(
+    umem: &Umem,
+    frame: &mut Frame,
+    packet: &Packet,
+    exit: Exit,
+    src: u64,
+    free: &mut Vec<Frame>,
+) -> bool {
     // What every packet has: an IPv6 header is longer.
     const HEADERS: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
     // Padding is the link's: the next one adds its own, and nothing travels behind a packet unseen.
     frame.truncate(usize::from(packet.end));
     if (usize::from(packet.l3) != ethernet::HEADER_BYTES) | (exit.vlan != 0) {
-        return rewrite_tagged(umem, frame, packet, exit, src);
+        return rewrite_tagged(umem, frame, packet, exit, src, free);
     }
     let Some(headers) = umem.data_mut(frame).first_chunk_mut::<HEADERS>() else { return false };
     ethernet::set_address_bits(headers, exit.mac, src);
@@ -32,9 +39,16 @@ pub(crate) fn rewrite(umem: &Umem, frame: &mut Frame, packet: &Packet, exit: Exi
 
 /// [`rewrite`] where there is a tag, or is to be one.
 #[inline(never)]
-fn rewrite_tagged(umem: &Umem, frame: &mut Frame, packet: &Packet, exit: Exit, src: u64) -> bool {
+fn rewrite_tagged(
+    umem: &Umem,
+    frame: &mut Frame,
+    packet: &Packet,
+    exit: Exit,
+    src: u64,
+    free: &mut Vec<Frame>,
+) -> bool {
     let stays = packet.vlan == exit.vlan && exit.vlan != 0;
-    if !stays && !retag(umem, frame, packet, exit.vlan) {
+    if !stays && !retag(umem, frame, packet, exit.vlan, free) {
         return false;
     }
     let bytes = umem.data_mut(frame);
@@ -59,11 +73,11 @@ fn rewrite_ip(ip: &mut [u8], packet: &Packet) {
 
 /// Gives the frame the tag `vlan`, or none with 0.
 #[cold]
-fn retag(umem: &Umem, frame: &mut Frame, packet: &Packet, vlan: u16) -> bool {
+fn retag(umem: &Umem, frame: &mut Frame, packet: &Packet, vlan: u16, free: &mut Vec<Frame>) -> bool {
     let tagged = usize::from(packet.l3) != ethernet::HEADER_BYTES;
     let fits = match (tagged, vlan != 0) {
         (true, false) => frame.shrink_head(ethernet::TAG_BYTES).is_ok(),
-        (false, true) => umem.grow_head(frame, ethernet::TAG_BYTES).is_ok(),
+        (false, true) => umem.grow_head(frame, ethernet::TAG_BYTES, free).is_ok(),
         _ => true,
     };
     if !fits {

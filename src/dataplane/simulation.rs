@@ -4,7 +4,6 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crossbeam::channel::bounded;
@@ -53,7 +52,7 @@ impl Publisher<'_> {
 
     /// The generation that a worker judges by.
     pub fn judged_by(&self, worker: WorkerId) -> Generation {
-        Generation(self.core.shared.mailboxes[worker.index()].generation.load(Ordering::Acquire))
+        self.core.shared.view.passed(worker)
     }
 }
 
@@ -106,13 +105,11 @@ impl Simulation {
 
     fn open(&mut self, facts: PortFacts, queues: usize) -> Result<SimulatedPort, PortError> {
         let (id, workers) = (self.core.free_port()?, self.workers.len());
-        let mtu = handover::mtu(facts.mtu.into(), queues, workers);
-        let facts = PortFacts { mtu: mtu as u16, ..facts };
         self.core.add_port(id, facts, &|_, _| {});
         let memory = |worker: &Worker| PortQueue::memory(&worker.umem().binder(), id);
         let pairs: Result<Vec<_>, _> = self.workers[..queues].iter().map(memory).collect();
         let (queues, peers) = pairs?.into_iter().unzip();
-        let accesses = handover::accesses(workers, queues, mtu);
+        let accesses = handover::accesses(workers, queues, facts.mtu.into());
         for (worker, access) in self.workers.iter_mut().zip(accesses) {
             worker.serve(id, access);
         }

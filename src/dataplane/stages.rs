@@ -31,7 +31,7 @@ use crate::limits::{ANSWERS_PER_SECOND_MAX, PORTS_MAX};
 use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
 use crate::net::tcp::{self, Flags};
-use crate::xdp::Umem;
+use crate::xdp::{Frame, Umem};
 
 /// What the stages work with, besides the batch.
 pub(crate) struct Context<'a> {
@@ -61,6 +61,8 @@ pub(crate) struct Context<'a> {
     pub inquiry: &'a mut Inquiry,
     /// Frames of UMEM that each port's transmit ring still takes.
     pub room: &'a mut [u32],
+    /// Frames that nobody has, for packets that a tag makes longer than theirs.
+    pub free: &'a mut Vec<Frame>,
 }
 
 /// Questions to ask and answers that may be given: bounded, whatever is received.
@@ -416,7 +418,8 @@ fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) {
 fn follow_plain(batch: &mut Batch, i: usize, context: &Context<'_>) -> bool {
     let (view, packet, track) = (context.view, &batch.packets[i], &batch.tracks[i]);
     let entry = context.conntrack.entry(track.slot);
-    let Some(exit) = entry.facts(track.from_low).plain_hop(view.generation).and_then(|hop| view.exit(hop)) else {
+    let Some(exit) = entry.facts(track.from_low).plain_hop(view.generation).and_then(|hop| view.exit(hop))
+    else {
         return false;
     };
     let bytes = packet.ip_bytes();
@@ -472,11 +475,11 @@ fn catch_up(batch: &mut Batch, i: usize, context: &mut Context<'_>, entry: &Entr
     }
     // The flow's ends lie behind the ports that the packet came from and goes to.
     if judged < view.judged_since(batch.in_ports[i], batch.exits[i].out) {
-        judge_again(batch, i, context);
+        judge_again(batch, i, context, facts);
     }
     if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
         let hop = if is_error { known } else { number.and_then(|number| u16::try_from(number).ok()) };
-        entry.confirm(batch.tracks[i].from_low, view.generation, hop);
+        entry.confirm(batch.tracks[i].from_low, facts, view.generation, hop);
     }
 }
 
@@ -641,20 +644,25 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
         prefetch_frame(batch, i, context);
         let exit = batch.exits[i];
         let out = exit.out;
-        let room = &mut context.room[out.index()];
-        let taken = batch.frames[i].frames() as u32;
-        if *room < taken {
+        if context.room[out.index()] < batch.frames[i].frames() as u32 {
             batch.drop(i, DropReason::TxFull);
             continue;
         }
-        *room -= taken;
         let src = if exit.is_uplink {
             context.view.port(out).map_or(src, |port| port.own_mac.to_bits())
         } else {
             src
         };
-        let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], exit, src);
-        batch.verdicts[i] = if fits { Verdict::Forward(out) } else { Verdict::Dropped(DropReason::TooBig) };
+        let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], exit, src, context.free);
+        // A tag may have taken one more.
+        let left = context.room[out.index()].checked_sub(batch.frames[i].frames() as u32);
+        batch.verdicts[i] = match left {
+            Some(left) if fits => {
+                context.room[out.index()] = left;
+                Verdict::Forward(out)
+            }
+            _ => Verdict::Dropped(DropReason::TxFull),
+        };
     }
 }
 

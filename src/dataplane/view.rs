@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::packet::{Address, from_v4, is_v4, pack};
+use super::publication::Numbered;
 use super::rules::{Change, Rules};
 use super::{DropReason, PortKind, World};
 use crate::ids::{AclId, AttachmentId, Generation, PortId};
@@ -190,6 +191,13 @@ impl PortView {
     #[inline]
     pub(crate) fn is_pod(&self) -> bool {
         self.policing != Policing::None
+    }
+}
+
+impl Numbered for View {
+    #[inline]
+    fn generation(&self) -> Generation {
+        self.generation
     }
 }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::time::Timespec;
@@ -18,6 +17,7 @@ use super::handover::{Access, Outlet};
 use super::mailbox::{Command, Mailbox};
 use super::neighbors::{Neighbors, Questions};
 use super::port_list::{Port, PortList};
+use super::publication::Publication;
 use super::stages::{self, Context, Speech};
 use super::view::View;
 use super::{Polling, PortKind};
@@ -28,7 +28,7 @@ use crate::xdp::{Frame, Kick, PortQueue, Umem};
 /// What all workers and the control side share.
 pub(crate) struct Shared {
     /// The generation to judge by.
-    pub view: ArcSwap<View>,
+    pub view: Publication<View>,
     /// The flows.
     pub conntrack: Conntrack,
     /// Ethernet addresses behind the ports.
@@ -107,12 +107,17 @@ impl Worker {
     ) -> std::io::Result<Worker> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let mailbox = &shared.mailboxes[id.index()];
-        epoll::add(&epoll, mailbox.wake_fd(), epoll::EventData::new_u64(MAILBOX), epoll::EventFlags::IN)?;
+        epoll::add(
+            &epoll,
+            mailbox.calls.bell().fd(),
+            epoll::EventData::new_u64(MAILBOX),
+            epoll::EventFlags::IN,
+        )?;
         let mut free = Vec::with_capacity(frames.len());
         free.extend(frames);
         let fragments = Fragments::new(umem.frames_total());
         Ok(Worker {
-            view: shared.view.load_full(),
+            view: shared.view.enter(id),
             tracker: Tracker::new(id, shared.mailboxes.len()),
             id,
             shared: shared.clone(),
@@ -283,14 +288,9 @@ impl Worker {
     }
 
     fn take_view(&mut self, now_ms: u32) {
-        let current = self.shared.view.load();
-        if Arc::ptr_eq(&current, &self.view) {
-            return;
+        if self.shared.view.observe(self.id, &mut self.view) {
+            self.ask_for_strangers(now_ms);
         }
-        // The control side keeps the old view until this worker says that it has the next: nothing is freed here.
-        self.view = Arc::clone(&current);
-        self.shared.mailboxes[self.id.index()].generation.store(self.view.generation.0, Ordering::Release);
-        self.ask_for_strangers(now_ms);
     }
 
     /// Asks for the Ethernet addresses of pods that have not spoken yet, so that the first packet to them finds its way.
@@ -360,6 +360,7 @@ impl Worker {
             inquiry: &mut self.inquiry,
             firsts: &self.shared.firsts,
             room: &mut self.room,
+            free: &mut self.free,
         };
         stages::run(&mut self.batch, &mut context, done);
         self.sort_out();
@@ -509,10 +510,10 @@ impl Worker {
         self.shared.conntrack.rest(&self.tracker);
         // A port that cannot be listened to is still served by every waking, SLEEP_MAX_MS apart at the most.
         self.ports.listen(&self.epoll);
-        if mailbox.may_sleep() {
+        if mailbox.calls.may_sleep() {
             // What a waiting fragment waits for may come to another worker, which wakes nobody.
             self.wait(if self.fragments.waiting() > 0 { 1 } else { longest_ms });
         }
-        self.shared.mailboxes[self.id.index()].awake();
+        self.shared.mailboxes[self.id.index()].calls.awake();
     }
 }

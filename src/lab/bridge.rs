@@ -10,7 +10,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use super::namespace::{Namespace, current};
 use super::plan::POD_INTERFACE;
 use super::record::Record;
-use super::topology::raise_host_end;
+use super::topology::{move_host_ends, raise_host_end};
 use super::{LabError, netlink};
 
 /// The name of the bridge in its namespace.
@@ -42,14 +42,7 @@ impl Bridge {
     }
 
     fn connect(&self) -> Result<(), LabError> {
-        let inside = self.namespace.open()?;
-        let names: Vec<&str> = self.record.pods.iter().map(|pod| pod.host_interface.as_str()).collect();
-        netlink::beside(async |links| {
-            for name in &names {
-                links.give(name, inside.as_fd()).await?;
-            }
-            Ok(())
-        })?;
+        let names = move_host_ends(&self.record, &self.namespace)?;
         self.namespace.run(|| {
             netlink::here(async |links| {
                 links.add_bridge(BRIDGE).await?;

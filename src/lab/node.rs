@@ -4,13 +4,13 @@
 //! what is tried there, and everything goes with it.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::process::{Command, Output};
 
 use super::error::{Doing, write_setting};
 use super::namespace::Namespace;
 use super::plan::GATEWAY_V4;
 use super::record::Record;
+use super::topology::move_host_ends;
 use super::{LabError, netlink};
 use crate::dataplane::Mac;
 
@@ -64,14 +64,7 @@ impl Node {
     }
 
     fn take_host_ends(&self) -> Result<(), LabError> {
-        let inside = self.namespace.open()?;
-        let names: Vec<&str> = self.record.pods.iter().map(|pod| pod.host_interface.as_str()).collect();
-        netlink::beside(async |links| {
-            for name in &names {
-                links.give(name, inside.as_fd()).await?;
-            }
-            Ok(())
-        })?;
+        let names = move_host_ends(&self.record, &self.namespace)?;
         self.run(|| {
             for name in &names {
                 write_setting(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1")?;

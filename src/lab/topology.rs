@@ -151,6 +151,19 @@ fn routes(record: &Record) -> Vec<(IpNet, IpAddr, Option<u32>)> {
     all.into_iter().chain(pods).map(|(prefix, mtu)| (prefix, gateway(prefix), mtu)).collect()
 }
 
+/// Moves the pods' host ends from the calling thread's namespace to another; their names.
+pub(super) fn move_host_ends<'a>(record: &'a Record, to: &Namespace) -> Result<Vec<&'a str>, LabError> {
+    let inside = to.open()?;
+    let names: Vec<&str> = record.pods.iter().map(|pod| pod.host_interface.as_str()).collect();
+    netlink::beside(async |links| {
+        for name in &names {
+            links.give(name, inside.as_fd()).await?;
+        }
+        Ok(())
+    })?;
+    Ok(names)
+}
+
 /// Sets the host end of a pod up in the calling thread's namespace, so that the stack there neither sends nor answers on it.
 pub(super) fn raise_host_end(interface: &str) -> Result<(), LabError> {
     let ipv4 = format!("/proc/sys/net/ipv4/conf/{interface}");

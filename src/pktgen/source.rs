@@ -100,27 +100,18 @@ mod tests {
 
     use super::*;
     use crate::net::mac::Mac;
-    use crate::pktgen::{Distribution, FlowSpace, FrameSize, Kind, locate};
+    use crate::pktgen::{FlowSpace, FrameSize, Kind, locate};
 
     fn traffic(size: FrameSize, ipv6: bool) -> Traffic {
         let network = |v4: &str, v6: &str| if ipv6 { v6.parse() } else { v4.parse() }.unwrap();
-        Traffic {
-            kind: Kind::Udp,
-            src_mac: Mac([2, 0, 0, 0, 0, 1]),
-            dst_mac: Mac([2, 0, 0, 0, 0, 2]),
-            vlan: None,
-            space: FlowSpace {
-                src: network("10.0.0.1/32", "fd00::1/128"),
-                dst: network("10.0.0.2/32", "fd00::2/128"),
-                src_ports: 1..=1000,
-                dst_ports: 1..=1,
-            },
-            flows: 10,
-            distribution: Distribution::Sequence,
-            new_flows_per_s: 0.0,
-            size,
-            seed: 1,
-        }
+        let space = FlowSpace {
+            src: network("10.0.0.1/32", "fd00::1/128"),
+            dst: network("10.0.0.2/32", "fd00::2/128"),
+            src_ports: 1..=1000,
+            dst_ports: 1..=1,
+        };
+        let [src_mac, dst_mac] = [1, 2].map(|last| Mac([2, 0, 0, 0, 0, last]));
+        Traffic { flows: 10, size, ..Traffic::new(Kind::Udp, src_mac, dst_mac, space) }
     }
 
     const ALONE: Share = Share { number: 0, of: 1 };

@@ -252,23 +252,14 @@ mod tests {
 
     fn traffic(kind: Kind, ipv6: bool, vlan: Option<u16>) -> Traffic {
         let network = |v4: &str, v6: &str| if ipv6 { v6.parse() } else { v4.parse() }.unwrap();
-        Traffic {
-            kind,
-            src_mac: Mac([2, 0, 0, 0, 0, 1]),
-            dst_mac: Mac([2, 0, 0, 0, 0, 2]),
-            vlan,
-            space: FlowSpace {
-                src: network("10.200.0.0/24", "fd00:ffff::/120"),
-                dst: network("10.201.255.0/24", "fd00:abcd::ff00/120"),
-                src_ports: 1..=65535,
-                dst_ports: 0..=65535,
-            },
-            flows: 1,
-            distribution: Distribution::Sequence,
-            new_flows_per_s: 0.0,
-            size: FrameSize::Fixed(64),
-            seed: 1,
-        }
+        let space = FlowSpace {
+            src: network("10.200.0.0/24", "fd00:ffff::/120"),
+            dst: network("10.201.255.0/24", "fd00:abcd::ff00/120"),
+            src_ports: 1..=65535,
+            dst_ports: 0..=65535,
+        };
+        let [src_mac, dst_mac] = [1, 2].map(|last| Mac([2, 0, 0, 0, 0, last]));
+        Traffic { vlan, ..Traffic::new(kind, src_mac, dst_mac, space) }
     }
 
     const KINDS: [Kind; 5] = [Kind::Udp, Kind::Tcp(0x10), Kind::IcmpEcho, Kind::SctpData, Kind::SctpInit];

@@ -73,6 +73,22 @@ impl Kind {
 }
 
 impl Traffic {
+    /// The smallest frames of one flow, from one Ethernet address to another, untagged.
+    pub fn new(kind: Kind, src_mac: Mac, dst_mac: Mac, space: FlowSpace) -> Traffic {
+        Traffic {
+            kind,
+            src_mac,
+            dst_mac,
+            vlan: None,
+            space,
+            flows: 1,
+            distribution: Distribution::Sequence,
+            new_flows_per_s: 0.0,
+            size: FrameSize::Fixed(64),
+            seed: 1,
+        }
+    }
+
     /// Bytes of a frame up to what its stamp is written to.
     pub(super) fn header_bytes(&self) -> usize {
         let ip = if self.is_ipv6() { ipv6::HEADER_BYTES } else { ipv4::HEADER_BYTES };

@@ -12,6 +12,7 @@ use super::frame::{CONTINUED, DoesNotFit, Frame, PACKET_ROOM};
 use super::ledger::{Account, Way};
 use super::region::Region;
 use super::umem::Umem;
+use crate::limits::{CHAIN_FRAMES_MAX, PACKET_BYTES_MAX};
 
 /// Most descriptors that are looked at as one packet; of more, each so many are dropped as one. A bound for a kernel that is at fault.
 const PARTS_MAX: usize = 64;
@@ -178,18 +179,73 @@ impl Umem {
         }
     }
 
+    /// Lets a packet go on in one more frame; gives that back where the packet would have too many frames or bytes.
+    pub fn append(&self, packet: &mut Frame, last: Frame) -> Result<(), Frame> {
+        let mut followers = [0; CHAIN_FRAMES_MAX - 1];
+        let before = packet.frames() - 1;
+        let is_too_much = packet.len() + last.len() > PACKET_BYTES_MAX;
+        if is_too_much || last.is_chain() || before >= followers.len() {
+            return Err(last);
+        }
+        for (place, frame) in followers.iter_mut().zip(self.region.followers(packet)) {
+            *place = frame.descriptor();
+        }
+        followers[before] = last.descriptor();
+        self.region.link(packet, &followers[..=before], true);
+        Ok(())
+    }
+
     /// The packet's bytes that [`data`](Umem::data) does not show, in the frames behind the head, in order.
     pub fn rest<'a>(&'a self, frame: &'a Frame) -> impl Iterator<Item = &'a [u8]> {
         self.region.rest(frame)
     }
 
-    /// Lets the packet begin `bytes` earlier: room for a header. Where the head of a chain is full, its packet moves on.
+    /// Lets the packet begin `bytes` earlier: room for a header. Where its first frame is full, the packet moves on; where all
+    /// are, into one of `free`.
     #[inline]
-    pub fn grow_head(&self, frame: &mut Frame, bytes: usize) -> Result<(), DoesNotFit> {
+    pub fn grow_head(
+        &self,
+        frame: &mut Frame,
+        bytes: usize,
+        free: &mut Vec<Frame>,
+    ) -> Result<(), DoesNotFit> {
         match frame.grow_head(bytes) {
-            Err(DoesNotFit { .. }) if frame.is_chain() => self.region.push_back(frame, bytes),
+            Err(DoesNotFit { .. }) => self.grow_full_head(frame, bytes, free),
             result => result,
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow_full_head(
+        &self,
+        packet: &mut Frame,
+        bytes: usize,
+        free: &mut Vec<Frame>,
+    ) -> Result<(), DoesNotFit> {
+        if packet.is_chain() && self.region.push_back(packet, bytes).is_ok() {
+            return Ok(());
+        }
+        let was_chain = packet.is_chain();
+        self.move_end(packet, bytes, free)?;
+        if was_chain { self.region.push_back(packet, bytes) } else { packet.grow_head(bytes) }
+    }
+
+    /// Moves the last bytes of a packet to a free frame, behind the others.
+    fn move_end(&self, packet: &mut Frame, bytes: usize, free: &mut Vec<Frame>) -> Result<(), DoesNotFit> {
+        self.trim(packet, free);
+        let last = self.rest(packet).last().unwrap_or_else(|| self.data(packet));
+        let is_movable = bytes <= PUSH_MAX.min(packet.head_len()) && bytes < last.len();
+        let (true, true, Some(mut end)) = (is_movable, packet.frames() < CHAIN_FRAMES_MAX, free.pop()) else {
+            return Err(DoesNotFit { needed: bytes, room: 0 });
+        };
+        self.write(&mut end, &last[last.len() - bytes..])?;
+        packet.truncate(packet.len() - bytes);
+        self.trim(packet, free);
+        self.append(packet, end).map_err(|end| {
+            free.push(end);
+            DoesNotFit { needed: bytes, room: 0 }
+        })
     }
 }
 
@@ -302,7 +358,7 @@ mod tests {
     use super::super::{MemoryPeer, PortQueue};
     use super::*;
     use crate::ids::PortId;
-    use crate::limits::{PACKET_BYTES_MAX, RING_SLOTS};
+    use crate::limits::RING_SLOTS;
 
     struct Bench {
         umem: Umem,
@@ -314,7 +370,12 @@ mod tests {
 
     impl Bench {
         fn new(frames: usize) -> Bench {
-            let (umem, free) = Umem::in_memory(frames);
+            Bench::with_free(frames, 0)
+        }
+
+        /// With so many frames that are not the queue's.
+        fn with_free(frames: usize, free_frames: usize) -> Bench {
+            let (umem, free) = Umem::in_memory(frames + free_frames);
             let (queue, peer) = PortQueue::memory(&umem.binder(), PortId(3)).unwrap();
             let mut bench = Bench { umem, free, queue, peer, batch: Vec::with_capacity(64) };
             bench.queue.refill(&mut bench.umem, &mut bench.free, frames);
@@ -370,6 +431,27 @@ mod tests {
     }
 
     #[test]
+    fn a_packet_goes_on_in_frames_appended_to_it_while_it_is_one() {
+        let mut bench = Bench::new(60);
+        let (mut packet_bytes, mut packet_token) = (packet(1000), bench.receive(&packet(1000)));
+        for number in 1..CHAIN_FRAMES_MAX {
+            let part = bench.receive(&packet(1000 + number));
+            bench.umem.append(&mut packet_token, part).unwrap();
+            packet_bytes.extend(packet(1000 + number));
+            assert_eq!((packet_token.len(), packet_token.frames()), (packet_bytes.len(), number + 1));
+            assert_eq!(bench.bytes(&packet_token), packet_bytes);
+        }
+        let one_more = bench.receive(&packet(1));
+        let one_more = bench.umem.append(&mut packet_token, one_more).unwrap_err();
+        let (mut longest, chain) = (bench.receive(&packet(PACKET_BYTES_MAX)), bench.receive(&packet(9000)));
+        let one_more = bench.umem.append(&mut longest, one_more).unwrap_err();
+        let mut short = bench.receive(&packet(1));
+        let chain = bench.umem.append(&mut short, chain).unwrap_err();
+        assert_eq!(bench.bytes(&packet_token), packet_bytes);
+        bench.check(vec![packet_token, one_more, longest, chain, short]);
+    }
+
+    #[test]
     fn a_packet_that_comes_in_parts_is_handed_out_when_it_is_whole() {
         let mut bench = Bench::new(40);
         assert!(bench.peer.inject(&packet(9000)) && bench.peer.inject(&packet(100)));
@@ -407,21 +489,28 @@ mod tests {
 
     #[test]
     fn a_header_is_pushed_before_a_packet_whose_head_is_full() {
-        for len in [PACKET_ROOM + 1, 9014, 2 * PACKET_ROOM - 4, 60_000] {
-            let mut bench = Bench::new(40);
+        let full = [PACKET_ROOM - 3, PACKET_ROOM, 2 * PACKET_ROOM - 3, 2 * PACKET_ROOM, 17 * PACKET_ROOM];
+        let others = [PACKET_ROOM + 1, 9014, 2 * PACKET_ROOM - 4, 60_000];
+        for len in full.into_iter().chain(others) {
+            let mut bench = Bench::with_free(40, 1);
             let mut frame = bench.receive(&packet(len));
-            bench.umem.grow_head(&mut frame, 4).unwrap();
+            bench.umem.grow_head(&mut frame, 4, &mut bench.free).unwrap();
             bench.umem.data_mut(&mut frame)[..4].copy_from_slice(b"tag ");
             let longer = [b"tag ".to_vec(), packet(len)].concat();
             assert_eq!((frame.len(), bench.bytes(&frame)), (len + 4, longer.clone()));
             assert_eq!(bench.transmit(frame), [longer]);
             bench.check(vec![]);
         }
-        let mut bench = Bench::new(40);
-        let mut full = bench.receive(&packet(2 * PACKET_ROOM));
-        assert_eq!(bench.umem.grow_head(&mut full, 4), Err(DoesNotFit { needed: 4, room: 0 }));
-        assert_eq!(bench.bytes(&full), packet(2 * PACKET_ROOM), "it is as it was");
-        bench.check(vec![full]);
+        for len in [PACKET_ROOM, 2 * PACKET_ROOM] {
+            let mut bench = Bench::new(40);
+            let mut full = bench.receive(&packet(len));
+            assert_eq!(
+                bench.umem.grow_head(&mut full, 4, &mut Vec::new()),
+                Err(DoesNotFit { needed: 4, room: 0 })
+            );
+            assert_eq!(bench.bytes(&full), packet(len), "it is as it was");
+            bench.check(vec![full]);
+        }
     }
 
     #[test]

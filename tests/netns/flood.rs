@@ -10,9 +10,7 @@ use palisade::dataplane::Gateway;
 use palisade::lab::traffic::{Outcome, Server, Services, tcp_connect};
 use palisade::lab::{POD_INTERFACE, Pod};
 use palisade::net::tcp::Flags;
-use palisade::pktgen::{
-    Content, Distribution, FlowSpace, FrameSize, Kind, Place, Rate, Receive, Session, Setup, Traffic,
-};
+use palisade::pktgen::{Content, FlowSpace, Kind, Place, Rate, Receive, Session, Setup, Traffic};
 
 use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, eventually};
 use crate::talk::Talk;
@@ -24,22 +22,16 @@ const FLOOD: Duration = Duration::from_secs(4);
 
 /// Sends SYNs, each from a port that it has not used before, to the server's port of `to`: frames that were sent.
 fn flood(from: &Pod, to: &Pod) -> u64 {
+    let space = FlowSpace {
+        src: from.addresses()[0].into(),
+        dst: to.addresses()[0].into(),
+        src_ports: 1024..=u16::MAX,
+        dst_ports: PORT..=PORT,
+    };
+    let kind = Kind::Tcp(Flags::SYN);
     let traffic = Traffic {
-        kind: Kind::Tcp(Flags::SYN),
-        src_mac: from.plan().mac,
-        dst_mac: Gateway::default().mac,
-        vlan: None,
-        space: FlowSpace {
-            src: from.addresses()[0].into(),
-            dst: to.addresses()[0].into(),
-            src_ports: 1024..=u16::MAX,
-            dst_ports: PORT..=PORT,
-        },
         flows: u32::from(u16::MAX) - 1023,
-        distribution: Distribution::Sequence,
-        new_flows_per_s: 0.0,
-        size: FrameSize::Fixed(64),
-        seed: 1,
+        ..Traffic::new(kind, from.plan().mac, Gateway::default().mac, space)
     };
     let namespace = Some(from.namespace().path().to_str().unwrap().to_owned());
     let setup = Setup {

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -13,6 +14,12 @@ use palisade::lab::traffic::{Server, Services, transfer};
 use crate::support::{
     PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_cut_off, eventually,
 };
+use crate::tap::Tap;
+
+/// What the host's stack hears from a pod.
+fn tap_on(pod: &Pod) -> Tap {
+    Tap::on(&pod.plan().host_interface, Command::new("tcpdump"))
+}
 
 /// Datagrams from one pod to another, until this is dropped.
 struct Flood {
@@ -81,7 +88,7 @@ fn a_killed_switch_stops_all_traffic_leaks_none_to_the_host_and_a_restart_works(
     let sink =
         server.run(|| UdpSocket::bind(SocketAddr::new(server.v4().into(), PORT + 1))).unwrap().unwrap();
     sink.set_nonblocking(true).unwrap();
-    let taps: Vec<Tap> = [&client, &server].map(|pod| Tap::on(&pod.plan().host_interface)).into();
+    let taps: Vec<Tap> = [&client, &server].map(tap_on).into();
     {
         let _flood = Flood::start(&client, &server);
         eventually("the flood arrives", || sink.recv(&mut [0; 300]).is_ok());
@@ -123,43 +130,8 @@ fn a_switch_that_stops_cleanly_stays_closed() {
     assert!(socket.exists());
     assert!(switch.stop().unwrap().success());
     assert!(!socket.exists(), "the control socket goes with the switch");
-    let tap = Tap::on(&client.plan().host_interface);
+    let tap = tap_on(&client);
     assert_cut_off(&client, server.v4().into());
     let leaked = tap.frames();
     assert!(leaked.is_empty(), "{leaked:?} reached the host's stack");
-}
-
-/// What the host's stack hears from an interface: a capture behind the XDP hook, where the stack begins.
-struct Tap(std::process::Child);
-
-impl Tap {
-    fn on(interface: &str) -> Tap {
-        let mut child = std::process::Command::new("tcpdump")
-            .args(["-Q", "in", "-n", "-l", "--immediate-mode", "-i", interface])
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::piped())
-            .spawn()
-            .expect("tcpdump, which `make setup` installs");
-        // It says so when it listens.
-        let mut said = [0; 1];
-        child.stderr.as_mut().unwrap().read_exact(&mut said).unwrap();
-        std::thread::sleep(Duration::from_millis(200));
-        Tap(child)
-    }
-
-    /// Frames heard, a line each; ends the capture.
-    fn frames(mut self) -> Vec<String> {
-        let pid = rustix::process::Pid::from_raw(self.0.id() as i32).unwrap();
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        let mut text = String::new();
-        self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
-    }
-}
-
-impl Drop for Tap {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

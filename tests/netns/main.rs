@@ -3,6 +3,8 @@
 
 mod support;
 mod talk;
+#[path = "../tap/mod.rs"]
+mod tap;
 
 mod crowd;
 mod demo;

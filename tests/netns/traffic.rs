@@ -83,10 +83,10 @@ fn set_queues(pod: &Pod, queues: u16) {
     assert!(command(&pod.plan().host_interface).status().unwrap().success());
 }
 
-#[test]
-fn a_port_with_one_queue_serves_two_workers_and_says_what_that_costs() {
+fn one_queue_serves_two_workers(mtu: u32) {
     let Some(_alone) = alone() else { return };
-    let mut lab = Lab::up(&LabSpec { workers: 2, ..LabSpec::of(&["client", "server"]).unwrap() }).unwrap();
+    let spec = LabSpec { workers: 2, mtu, ..LabSpec::of(&["client", "server"]).unwrap() };
+    let mut lab = Lab::up(&spec).unwrap();
     set_queues(&lab.pod("server").unwrap(), 1);
     let switch = Rig::start(&mut lab, "");
     let rig = Rig { switch, lab };
@@ -126,12 +126,24 @@ fn a_port_with_one_queue_serves_two_workers_and_says_what_that_costs() {
     // The switch's own questions and answers leave by the ports as well.
     assert!(to.transmitted >= from.forwarded && from.transmitted >= to.forwarded, "{from:?} {to:?}");
     assert!(from.drops.keys().chain(to.drops.keys()).all(|reason| reason == "tx-full"), "{:?}", rig.drops());
+    // Segments are as long as the MTU lets them be, and acknowledged.
+    assert!(from.received_bytes / from.received > u64::from(mtu) / 8, "{from:?}");
     for pod in [&client, &server] {
         rig.switch.detach(pod).unwrap();
     }
     eventually("every frame is free when every port is closed", || {
         rig.counters().workers.values().all(|worker| worker.frames == worker.frames_free)
     });
+}
+
+#[test]
+fn a_port_with_one_queue_serves_two_workers_and_says_what_that_costs() {
+    one_queue_serves_two_workers(1500);
+}
+
+#[test]
+fn a_port_with_one_queue_serves_two_workers_at_a_large_mtu_as_well() {
+    one_queue_serves_two_workers(9000);
 }
 
 #[test]

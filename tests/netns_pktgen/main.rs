@@ -20,22 +20,16 @@ static GO_ON: AtomicBool = AtomicBool::new(false);
 
 fn traffic(pair: &Pair, kind: Kind, ipv6: bool) -> Traffic {
     let network = |v4: &str, v6: &str| if ipv6 { v6.parse() } else { v4.parse() }.unwrap();
+    let space = FlowSpace {
+        src: network("10.0.0.1/32", "fd00::1/128"),
+        dst: network("10.0.0.2/32", "fd00::2/128"),
+        src_ports: 1024..=65535,
+        dst_ports: 9000..=9000,
+    };
     let mut traffic = Traffic {
-        kind,
-        src_mac: pair.tx.mac().unwrap(),
-        dst_mac: pair.rx.mac().unwrap(),
-        vlan: None,
-        space: FlowSpace {
-            src: network("10.0.0.1/32", "fd00::1/128"),
-            dst: network("10.0.0.2/32", "fd00::2/128"),
-            src_ports: 1024..=65535,
-            dst_ports: 9000..=9000,
-        },
         flows: 100,
         distribution: Distribution::Uniform,
-        new_flows_per_s: 0.0,
-        size: FrameSize::Fixed(64),
-        seed: 1,
+        ..Traffic::new(kind, pair.tx.mac().unwrap(), pair.rx.mac().unwrap(), space)
     };
     traffic.size = FrameSize::Fixed(traffic.size_min(true));
     traffic

@@ -1,13 +1,16 @@
 //! Two nodes as network namespaces, each with its own switch and pods, joined by their uplinks. Needs root and AF_XDP.
 
 mod node;
+#[path = "../tap/mod.rs"]
+mod tap;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use node::{Cluster, Namespace, PATIENCE, Tap, eventually, node_address, pod_address};
+use node::{Cluster, Namespace, PATIENCE, eventually, node_address, pod_address};
+use tap::Tap;
 
 const PORT: u16 = 6379;
 /// Long enough to see that no answer comes: two retransmissions of a SYN fit into it.
@@ -167,7 +170,7 @@ fn a_connection_to_the_node_lives_on_while_its_switch_dies_and_nothing_for_pods_
     });
     two.kill();
     while sink.recv(&mut [0; 16]).is_ok() {}
-    let tap = Tap::on(&two.own);
+    let tap = Tap::on("up0", two.own.command("tcpdump"));
     // ARP and neighbour discovery start anew, and are answered: they are the kernel's.
     for node in [&*one, &*two] {
         node.own.run("ip neigh flush dev up0");

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::frames::{self, Spec, Transport};
 use crate::rig::{
-    PORTS, Rig, SMALL_MTU, Setting, UPLINK, addressed, forwarded, gateway_address, mac, pod_address,
+    PODS, PORTS, Rig, SMALL_MTU, Setting, UPLINK, addressed, forwarded, gateway_address, mac, pod_address,
     world_address,
 };
 
@@ -18,13 +18,23 @@ const B: PortId = PortId(1);
 const SMALL: PortId = PortId(2);
 
 fn rig() -> Rig {
-    let settings = Settings { frames_per_worker: 16384, huge_pages: false, ..Settings::default() };
-    let mut rig = Rig::with_mtus(&settings, &Setting::open(), MTU_MAX as u16);
+    rig_of(1, [1; PODS])
+}
+
+/// A switch of so many workers, with so many queues of the pods' ports.
+fn rig_of(workers: usize, queues: [usize; PODS]) -> Rig {
+    let settings = Settings {
+        cores: vec![0; workers],
+        frames_per_worker: 16384,
+        huge_pages: false,
+        ..Settings::default()
+    };
+    let mut rig = Rig::open(&settings, &Setting::open(), MTU_MAX as u16, queues);
     // Ports are given more frames to receive into when they have shown that they need them.
     for port in [A, B, UPLINK] {
-        for _ in 0..40 {
+        for worker in (0..40).flat_map(|_| 0..workers) {
             let frames = vec![vec![0; 60]; 32];
-            rig.send_on(0, port, &frames);
+            rig.send_on(worker, port, &frames);
         }
     }
     rig
@@ -87,7 +97,8 @@ fn tags_are_pushed_and_popped() {
     let mut rig = rig();
     for family in 0..2 {
         let (pod, world) = (pod_address(0)[family], world_address(1)[family]);
-        for ip_bytes in [4000, 9000, 65_000] {
+        // Where a frame ends in the middle of the tag, or before it, the packet goes on in one more.
+        for ip_bytes in [4000, 9000, 65_000, 3823, 3826, 7663, 7666] {
             let out = sized(pod, world, transports()[1], ip_bytes);
             // Where the uplink routes to there is a next hop, which the rig has heard as its own address.
             assert_eq!(rig.send(A, &out), [(UPLINK, forwarded(UPLINK, &out))], "{ip_bytes} bytes");
@@ -205,13 +216,65 @@ fn a_fragment_longer_than_a_frame_waits_for_the_first_and_goes_with_it() {
     rig.check();
 }
 
+#[test]
+fn packets_of_several_frames_are_handed_over_to_a_port_with_fewer_queues_whole_and_in_order() {
+    let mut rig = rig_of(2, [2, 1, 1]);
+    let before = rig.counters(A);
+    for family in 0..2 {
+        let spec =
+            |ip_bytes| sized(pod_address(0)[family], pod_address(1)[family], transports()[1], ip_bytes);
+        let sizes = [3826, 100, 3827, 9000, 30_001, MTU_MAX];
+        for ip_bytes in sizes {
+            assert!(rig.ports[A.index()].peers[1].inject(&addressed(A, &spec(ip_bytes)).bytes()));
+        }
+        rig.sim.step_worker(1);
+        rig.check();
+        assert!(rig.collect().is_empty(), "only the owner touches its rings");
+        rig.sim.step();
+        rig.check();
+        let expected: Vec<_> = sizes.iter().map(|ip_bytes| (B, forwarded(B, &spec(*ip_bytes)))).collect();
+        assert!(rig.collect() == expected, "each intact, in order");
+    }
+    assert!(rig.drops_since(A, &before).is_empty());
+}
+
+#[test]
+fn of_what_the_owner_does_not_take_in_time_no_packet_of_several_frames_goes_in_part() {
+    let mut rig = rig_of(2, [2, 1, 1]);
+    let spec = sized(pod_address(0)[0], pod_address(1)[0], transports()[1], 60_000);
+    let frame = addressed(A, &spec).bytes();
+    let before = rig.counters(A);
+    let (parcels, frames) = (512, frame.len().div_ceil(3840));
+    let sent = 2 * parcels / frames;
+    for _ in 0..sent {
+        assert!(rig.ports[A.index()].peers[1].inject(&frame));
+        rig.sim.step_worker(1);
+        rig.check();
+    }
+    let dropped = rig.drops_since(A, &before)["tx-full"] as usize;
+    assert_eq!(sent - dropped, parcels / frames);
+    let mut out = Vec::new();
+    for _ in 0..sent {
+        rig.sim.step_worker(0);
+        rig.check();
+        out.extend(rig.collect());
+    }
+    assert!(out == vec![(B, forwarded(B, &spec)); sent - dropped]);
+    // What waits in a lane goes with the port.
+    assert!(rig.ports[A.index()].peers[1].inject(&frame));
+    rig.sim.step_worker(1);
+    rig.sim.close_port(B).unwrap();
+    rig.check();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn no_frame_is_lost_and_every_packet_has_one_verdict_whatever_the_sizes(
         packets in prop::collection::vec((0usize..PORTS, 0usize..3, 0usize..70_000, any::<bool>()), 1..60),
+        one_queue in any::<bool>(),
     ) {
-        let mut rig = rig();
+        let mut rig = if one_queue { rig_of(2, [2, 1, 1]) } else { rig() };
         for (port, to, bytes, take) in packets {
             let port = PortId(port as u16);
             let src = if port.index() < 3 { pod_address(port.index())[0] } else { world_address(1)[0] };
@@ -219,7 +282,8 @@ proptest! {
             let spec = Spec { payload: vec![7; bytes.min(65_400)], ..spec };
             let mut frame = addressed(port, &spec).bytes();
             frame.resize(bytes.max(14), 0);
-            rig.ports[port.index()].peers[0].inject(&frame);
+            let peers = &rig.ports[port.index()].peers;
+            peers[bytes % peers.len()].inject(&frame);
             rig.sim.step();
             rig.check();
             if take {

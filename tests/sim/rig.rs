@@ -193,17 +193,13 @@ impl Rig {
         Rig::with_queues(settings, setting, [settings.cores.len(); PODS])
     }
 
-    /// A switch with this MTU at all ports but that of the last pod.
-    pub(crate) fn with_mtus(settings: &Settings, setting: &Setting, mtu: u16) -> Rig {
-        Rig::open(settings, setting, mtu, [settings.cores.len(); PODS])
-    }
-
     /// With so many queues of the pods' ports, or as many as there are workers; the other ports have those.
     pub(crate) fn with_queues(settings: &Settings, setting: &Setting, queues: [usize; PODS]) -> Rig {
         Rig::open(settings, setting, MTU, queues)
     }
 
-    fn open(settings: &Settings, setting: &Setting, mtu: u16, queues: [usize; PODS]) -> Rig {
+    /// With this MTU at all ports but that of the last pod, and so many queues of the pods'.
+    pub(crate) fn open(settings: &Settings, setting: &Setting, mtu: u16, queues: [usize; PODS]) -> Rig {
         let workers = settings.cores.len();
         let mut sim = Simulation::new(settings).unwrap();
         let mut ports = Vec::new();

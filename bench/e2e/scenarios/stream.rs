@@ -12,8 +12,7 @@ use ipnet::Ipv4Net;
 use palisade::dataplane::Mac;
 use palisade::lab::{POD_INTERFACE, Pod};
 use palisade::pktgen::{
-    Content, Distribution, FlowSpace, FrameSize, Kind, PktgenError, Place, Rate, Receive, Sent, Session,
-    Setup, Traffic,
+    Content, FlowSpace, FrameSize, Kind, PktgenError, Place, Rate, Receive, Sent, Session, Setup, Traffic,
 };
 
 use super::Trial;
@@ -98,18 +97,7 @@ impl Stream {
 
 /// A generator at a pod's interface, on the core of the traffic.
 fn generator(pod: &Pod, to: Mac, space: FlowSpace, flows: u32, size: FrameSize) -> Result<Session, Trouble> {
-    let traffic = Traffic {
-        kind: Kind::Udp,
-        src_mac: pod.plan().mac,
-        dst_mac: to,
-        vlan: None,
-        space,
-        flows,
-        distribution: Distribution::Sequence,
-        new_flows_per_s: 0.0,
-        size,
-        seed: SEED,
-    };
+    let traffic = Traffic { flows, size, seed: SEED, ..Traffic::new(Kind::Udp, pod.plan().mac, to, space) };
     let setup = Setup {
         tx: place(pod),
         rx: None,

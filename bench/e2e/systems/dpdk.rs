@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use palisade::dataplane::Mac;
-use palisade::lab::Pod;
-
-use super::noop::join_in_pairs;
+use super::noop::{Wire, join_in_pairs};
 use super::{Kind, Running, System};
 use crate::bed::{Bed, SYSTEM_CORE, TRAFFIC_CORE};
 use crate::policy::PolicyShape;
@@ -17,10 +14,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const MEMORY_MB: &str = "256";
 
 pub(super) struct Dpdk;
-
-struct Testpmd {
-    testpmd: Daemon,
-}
 
 impl System for Dpdk {
     fn name(&self) -> &'static str {
@@ -57,24 +50,6 @@ impl System for Dpdk {
         bed.lab_and_node().0.note_process(testpmd.pid())?;
         // What it prints last stays in its buffer: the ports are up when it looks at their links.
         testpmd.wait_for(PATIENCE, |said| said.contains("Checking link statuses"))?;
-        Ok(Box::new(Testpmd { testpmd }))
-    }
-}
-
-impl Running for Testpmd {
-    fn pids(&self) -> Vec<u32> {
-        vec![self.testpmd.pid()]
-    }
-
-    fn next_hop(&self, to: &Pod) -> Mac {
-        to.plan().mac
-    }
-
-    fn routes(&self) -> bool {
-        false
-    }
-
-    fn note(&self) -> Option<String> {
-        Some("no policy, no addresses; checksums are finished in the pods".to_owned())
+        Ok(Box::new(Wire(testpmd)))
     }
 }

@@ -31,9 +31,8 @@ const SLEEP_NS: i64 = 100_000_000;
 
 pub(super) struct Noop;
 
-struct Wire {
-    forwarder: Daemon,
-}
+/// A process that joins interfaces in pairs.
+pub(super) struct Wire(pub(super) Daemon);
 
 impl System for Noop {
     fn name(&self) -> &'static str {
@@ -61,13 +60,13 @@ impl System for Noop {
         let mut forwarder = Daemon::start(&mut command, "noop", log)?;
         bed.lab_and_node().0.note_process(forwarder.pid())?;
         forwarder.wait_for(PATIENCE, |said| said.contains(READY))?;
-        Ok(Box::new(Wire { forwarder }))
+        Ok(Box::new(Wire(forwarder)))
     }
 }
 
 impl Running for Wire {
     fn pids(&self) -> Vec<u32> {
-        vec![self.forwarder.pid()]
+        vec![self.0.pid()]
     }
 
     fn next_hop(&self, to: &Pod) -> Mac {

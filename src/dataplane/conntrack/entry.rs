@@ -246,7 +246,7 @@ impl Entry {
             line.address[0].store(address[0], Relaxed);
             line.address[1].store(address[1], Relaxed);
         }
-        self.restart(flow, now_ms);
+        self.fill(flow, now_ms, |line, facts| line.facts.store(facts.0, Relaxed));
         let head = key.word | READY | if is_v4 { 0 } else { IPV6 };
         self.lines[1].head.store(head, Release);
         // This one says whether the entry is a flow.
@@ -255,6 +255,14 @@ impl Entry {
 
     /// Starts the flow anew under the same key: a port pair is used again.
     pub(super) fn restart(&self, flow: &NewFlow, now_ms: u32) {
+        // A swap: it comes after what another worker confirms of the flow before.
+        self.fill(flow, now_ms, |line, facts| {
+            line.facts.swap(facts.0, Relaxed);
+        });
+    }
+
+    #[inline]
+    fn fill(&self, flow: &NewFlow, now_ms: u32, set: impl Fn(&Line, Facts)) {
         let tcp = flow.tcp.unwrap_or(TcpFlow { state: flow.state, sides: [TcpSide::default(); 2] });
         let opened = if flow.opened_by_low { 0 } else { OPENED_BY_HIGH };
         let sides = if flow.opened_by_low { [0, 1] } else { [1, 0] };
@@ -268,7 +276,7 @@ impl Entry {
             line.max_end.store(given.max_end, Relaxed);
             line.max_window.store(window_word(given), Relaxed);
             let condition = u64::from(tcp.state as u8) | opened | u64::from(given.scale) << SCALE_SHIFT;
-            line.facts.store(Facts::new(flow.judged, condition).0, Relaxed);
+            set(line, Facts::new(flow.judged, condition));
         }
     }
 
@@ -299,12 +307,14 @@ impl Entry {
     }
 
     /// Notes that this generation has judged packets of one end, and by which hop it lets them go: a hop that is not given
-    /// is looked up again.
-    pub(crate) fn confirm(&self, from_low: bool, judged: Generation, hop: Option<u16>) {
+    /// is looked up again. Not where the flow has been opened anew from its other end since its facts were `seen`, perhaps by
+    /// a worker that judges by an earlier generation: what has been judged is the other direction.
+    pub(crate) fn confirm(&self, from_low: bool, seen: Facts, judged: Generation, hop: Option<u16>) {
         let hop = hop.and_then(|hop| hop.checked_add(1)).unwrap_or(0);
         let confirmed = |facts: Facts| {
             let condition = facts.0 & CONDITION | u64::from(hop) << 16;
-            Some(Facts::new(judged, condition))
+            let is_the_same = (facts.0 ^ seen.0) & OPENED_BY_HIGH == 0;
+            is_the_same.then_some(Facts::new(judged, condition))
         };
         self.line(from_low).change_facts(confirmed);
     }

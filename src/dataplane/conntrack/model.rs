@@ -6,6 +6,8 @@
 
 #[path = "entry.rs"]
 mod entry;
+#[path = "../publication.rs"]
+mod publication;
 #[path = "table.rs"]
 mod table;
 
@@ -15,16 +17,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use loom::sync::Arc;
 use loom::thread;
 
-use self::entry::NewFlow;
+use self::entry::{NewFlow, Side};
+use self::publication::{Numbered, Publication};
 use self::table::{Admission, Conntrack, Slot, Tracker};
 use super::{FlowState, Key, state, tcp};
 use crate::dataplane::ConntrackSettings;
 use crate::dataplane::packet::from_v4;
 use crate::ids::{AttachmentId, Generation, PortId, WorkerId};
 
-/// As `super::parts`.
+/// As `super::parts`, and what publication is made of.
 mod parts {
-    pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, fence};
+    pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+    pub(super) use loom::sync::{Arc, RwLock};
 
     pub(super) const PORTS_MAX: usize = 3;
     pub(super) const WORKERS_MAX: usize = 2;
@@ -192,5 +196,92 @@ fn a_sweep_ends_no_flow_that_is_only_just_there() {
         assert_eq!(enter(&table, &key(0), &flow(1), late_ms, &mut other), slot, "where an idle one was");
         beside.join().unwrap();
         assert_eq!((table.len(), charged(&table)), (1, [1, 0]));
+    });
+}
+
+/// A view that has a number, and says the same of every flow.
+struct View {
+    generation: Generation,
+    allows: bool,
+}
+
+impl Numbered for View {
+    fn generation(&self) -> Generation {
+        self.generation
+    }
+}
+
+/// A packet, at a worker that judges by `view`: a known flow's is judged again where an earlier generation has judged it.
+fn packet(table: &Conntrack, view: &View, by: &mut Tracker) {
+    match look_up(table, &key(0)) {
+        Some(slot) if table.entry(slot).facts(true).judged() < view.generation => {
+            if view.allows {
+                let entry = table.entry(slot);
+                entry.confirm(true, entry.facts(true), view.generation, None);
+            } else {
+                table.remove(slot, by);
+            }
+        }
+        Some(_) => assert!(view.allows, "it passes by a judgement that holds no longer"),
+        None if view.allows => {
+            enter(table, &key(0), &NewFlow { judged: view.generation, ..flow(1) }, 0, by);
+        }
+        None => (),
+    }
+}
+
+#[test]
+fn a_flow_that_an_earlier_generation_let_in_is_judged_again_by_each_worker_that_has_passed_to_the_next() {
+    explore(|| {
+        let (table, mut one, mut other) = bench();
+        let view = |number, allows| View { generation: Generation(number), allows };
+        let views = Arc::new(Publication::new(view(1, true), 2));
+        let (theirs, published) = (table.clone(), views.clone());
+        let mut own = views.enter(WorkerId(1));
+        let beside = thread::spawn(move || {
+            while own.generation < Generation(2) {
+                packet(&theirs, &own, &mut other);
+                if !published.observe(WorkerId(1), &mut own) {
+                    thread::yield_now();
+                }
+            }
+            packet(&theirs, &own, &mut other);
+            other
+        });
+        drop(views.publish(view(2, false)));
+        let own = views.enter(WorkerId(0));
+        packet(&table, &own, &mut one);
+        let other = beside.join().unwrap();
+        assert_eq!((table.len(), charged(&table)), (0, [0, 0]), "what is denied has ended");
+        assert_eq!(one.entered + other.entered, one.ended + other.ended);
+    });
+}
+
+#[test]
+fn a_generation_vouches_for_no_direction_that_it_has_not_judged_though_the_flow_restarts_meanwhile() {
+    explore(|| {
+        let (table, mut one, _) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || {
+            // The second generation allows the direction that the lower end has opened alone.
+            let entry = theirs.entry(slot);
+            for from_low in [true, false] {
+                let seen = entry.facts(from_low);
+                if (seen.side(from_low) == Side::Initiator) == from_low {
+                    entry.confirm(from_low, seen, Generation(2), None);
+                }
+            }
+        });
+        // A worker at the first one, which allows both, has the higher end open the connection anew.
+        table.restart(slot, &NewFlow { opened_by_low: false, ..flow(1) }, 5);
+        beside.join().unwrap();
+        let entry = table.entry(slot);
+        for from_low in [true, false] {
+            assert_eq!(
+                (entry.sender(true), entry.facts(from_low).judged()),
+                (Side::Responder, Generation(1))
+            );
+        }
     });
 }

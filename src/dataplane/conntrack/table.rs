@@ -260,8 +260,7 @@ impl Conntrack {
         let (preferred, other) =
             if self.is_crowded_beside(first, second) { (second, first) } else { (first, second) };
         let at = position_of(self.home(hash));
-        let claimed =
-            self.claim(preferred, at, tag_of(hash)).or_else(|| self.claim(other, at, tag_of(hash)));
+        let claimed = self.claim(preferred, at, tag_of(hash)).or_else(|| self.claim(other, at, tag_of(hash)));
         let Some(slot) = claimed else {
             self.make_room(first, now_ms, by, |_| true);
             self.make_room(second, now_ms, by, |_| true);

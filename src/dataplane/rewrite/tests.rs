@@ -40,7 +40,7 @@ fn rewritten(frame: &[u8], vlan: u16) -> Vec<u8> {
     queue.receive(&mut umem, &mut frames, 20);
     let mut packet = Packet::default();
     assert_eq!(packet::parse(umem.data(&frames[0]), frame.len(), &mut packet), None);
-    assert!(rewrite(&umem, &mut frames[0], &packet, exit(vlan), SWITCH.to_bits()));
+    assert!(rewrite(&umem, &mut frames[0], &packet, exit(vlan), SWITCH.to_bits(), &mut free));
     umem.trim(&mut frames[0], &mut free);
     std::iter::once(umem.data(&frames[0])).chain(umem.rest(&frames[0])).collect::<Vec<_>>().concat()
 }
