@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use crate::ids::{AclId, ClassId, RowId};
 use crate::policy::objects::ContainerPort;
-use crate::policy::resolve::{Group, Members, PortName, RuleSet, Subject, SubjectKey};
+use crate::policy::resolve::{Group, Members, PortName, RuleIndex, RuleSet, Subject, SubjectKey};
 use crate::policy::store::{GroupId, Interner, PodSlot, PortUseId, ProfileId, Slot, sorted};
 use crate::tables::{Acl, Row};
 
@@ -19,6 +19,7 @@ use super::rows::Rows;
 #[derive(Debug)]
 pub(crate) struct Profile {
     rules: RuleSet,
+    index: RuleIndex,
     /// Groups that the rules name, sorted.
     groups: Vec<GroupId>,
     /// Ports of peers that the rules ask for by name.
@@ -61,6 +62,7 @@ impl Profile {
             members.port_uses.hold(port_use);
         }
         Profile {
+            index: RuleIndex::of(&rules),
             rules,
             groups,
             names,
@@ -196,7 +198,7 @@ impl Profile {
     /// The row of a sight: where an address has several holders, what passes for each of them.
     fn paint(&self, sight: &[GroupId], members: &Members) -> Row {
         let holders = sight.split(|&group| group == GroupId::OR);
-        let rows = holders.map(|groups| paint(&self.rules, groups, &ports_in(groups, members)));
+        let rows = holders.map(|groups| paint(&self.rules, &self.index, groups, &ports_in(groups, members)));
         rows.reduce(|a, b| meet(&a, &b)).expect("a split has one part at least")
     }
 }
