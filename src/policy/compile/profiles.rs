@@ -13,7 +13,7 @@ use crate::tables::{Acl, Row};
 
 use super::classes::{Classes, distinct, join};
 use super::painter::{meet, paint};
-use super::rows::Rows;
+use super::rows::{Rows, RuleNames};
 
 /// The rules of one direction that some pods share.
 #[derive(Debug)]
@@ -87,7 +87,8 @@ impl Profile {
 
     /// The whole table, for all classes there are.
     pub(crate) fn compile(&mut self, classes: &Classes, members: &Members, rows: &mut Rows) -> Acl {
-        self.default = self.enter(Vec::new(), members, rows);
+        let mut names = RuleNames::default();
+        self.default = self.enter(Vec::new(), members, rows, &mut names);
         let named = self.named_flags();
         let mut seen: Vec<ClassId> =
             self.visible_groups(members).flat_map(|group| classes.in_group(group)).copied().collect();
@@ -98,7 +99,7 @@ impl Profile {
             let sight = self
                 .sight(classes.groups(class), members, |group| named.get(group.position()) == Some(&true));
             if !sight.is_empty() {
-                let row = self.enter(sight, members, rows);
+                let row = self.enter(sight, members, rows, &mut names);
                 if row != self.default {
                     found.push((class, row));
                 }
@@ -118,7 +119,7 @@ impl Profile {
         if sight.is_empty() {
             return None;
         }
-        Some(self.enter(sight, members, rows)).filter(|&row| row != self.default)
+        Some(self.enter(sight, members, rows, &mut RuleNames::default())).filter(|&row| row != self.default)
     }
 
     /// A class went: whether the table had a row for it.
@@ -185,12 +186,18 @@ impl Profile {
     }
 
     /// The row of a sight, with one class more that looks so.
-    fn enter(&mut self, sight: Vec<GroupId>, members: &Members, rows: &mut Rows) -> RowId {
+    fn enter(
+        &mut self,
+        sight: Vec<GroupId>,
+        members: &Members,
+        rows: &mut Rows,
+        names: &mut RuleNames,
+    ) -> RowId {
         if let Some(seen) = self.sights.get_mut(&*sight) {
             seen.classes += 1;
             return seen.row;
         }
-        let row = rows.hold(self.paint(&sight, members), &self.rules.origins);
+        let row = rows.hold(self.paint(&sight, members), &self.rules.origins, names);
         self.sights.insert(sight.into(), Sight { row, classes: 1 });
         row
     }
