@@ -145,6 +145,9 @@ impl Worker {
                 self.last_frame = now;
             } else if let Some(longest_ms) = self.may_sleep(now) {
                 self.sleep(longest_ms);
+            } else {
+                // Who waits for this core has it while there is nothing to do. Where nobody does, it is a short system call.
+                rustix::thread::sched_yield();
             }
         }
         self.shared.conntrack.rest(&self.tracker);
