@@ -22,6 +22,7 @@ pub mod tables;
 pub mod policy;
 
 pub mod mem;
+mod sched;
 pub mod xdp;
 
 pub mod dataplane;

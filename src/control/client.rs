@@ -7,12 +7,11 @@ use std::time::Duration;
 use axum::body::Bytes;
 use axum::http::header::{CONTENT_TYPE, HOST};
 use axum::http::{Method, Request, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper_util::rt::TokioIo;
+use http_body_util::Full;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
 
+use super::connection::{Connection, Failure, Kept};
 use super::protocol::{
     CountersReport, Loaded, PodInfo, PodRequest, PortInfo, PortRequest, Problem, Status, TablesPatch,
     TablesSummary,
@@ -25,11 +24,12 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// A switch's control socket.
 ///
-/// Each request has a connection of its own, so a client survives restarts of its switch. The methods block
-/// and must not be called inside an asynchronous runtime.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A connection is kept for the next request, and opened anew when the switch has closed it: so a client survives restarts of its
+/// switch. The methods block and must not be called inside an asynchronous runtime.
+#[derive(Debug)]
 pub struct Client {
     socket: PathBuf,
+    kept: Kept,
 }
 
 /// Why a request has no result.
@@ -99,7 +99,7 @@ impl ClientError {
 impl Client {
     /// The switch whose control socket is `socket`. Connects on each request, not here.
     pub fn new(socket: impl Into<PathBuf>) -> Client {
-        Client { socket: socket.into() }
+        Client { socket: socket.into(), kept: Kept::default() }
     }
 
     /// The socket.
@@ -199,12 +199,14 @@ impl Client {
 
     /// Sends one request and returns the body of its answer.
     fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| self.broken(&error))?;
-        let answer = runtime.block_on(async {
-            tokio::time::timeout(ANSWER_TIMEOUT, self.exchange(method, path, body)).await
-        });
-        let (status, body) = answer.map_err(|error| self.broken(&error))??;
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(HOST, "palisade")
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::new(body))
+            .map_err(|error| self.broken(error.to_string()))?;
+        let (status, body) = self.exchange(request)?;
         if status.is_success() {
             return Ok(body);
         }
@@ -213,28 +215,18 @@ impl Client {
         Err(ClientError::Refused { status: status.as_u16(), problem: problem.error })
     }
 
-    async fn exchange(
-        &self,
-        method: Method,
-        path: &str,
-        body: Bytes,
-    ) -> Result<(StatusCode, Bytes), ClientError> {
-        let stream = UnixStream::connect(&self.socket).await.map_err(|error| self.unreachable(error))?;
-        let connection = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = connection.map_err(|error| self.broken(&error))?;
-        let driver = tokio::spawn(connection);
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(HOST, "palisade")
-            .header(CONTENT_TYPE, "application/json")
-            .body(Full::new(body))
-            .map_err(|error| self.broken(&error))?;
-        let answer = sender.send_request(request).await.map_err(|error| self.broken(&error))?;
-        let status = answer.status();
-        let body = answer.into_body().collect().await.map_err(|error| self.broken(&error))?;
-        driver.abort();
-        Ok((status, body.to_bytes()))
+    fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), ClientError> {
+        let failed = |failure| match failure {
+            Failure::Unreachable(error) => self.unreachable(error),
+            Failure::Broken(reason) => self.broken(reason),
+        };
+        let mut connection = match self.kept.take() {
+            Some(connection) => connection,
+            None => Connection::open(&self.socket).map_err(failed)?,
+        };
+        let answer = connection.exchange(request, ANSWER_TIMEOUT).map_err(failed)?;
+        self.kept.put(connection);
+        Ok(answer)
     }
 
     fn unreachable(&self, source: io::Error) -> ClientError {
@@ -245,8 +237,8 @@ impl Client {
         }
     }
 
-    fn broken(&self, reason: &dyn std::error::Error) -> ClientError {
-        ClientError::Broken { socket: self.socket.clone(), reason: reason.to_string() }
+    fn broken(&self, reason: String) -> ClientError {
+        ClientError::Broken { socket: self.socket.clone(), reason }
     }
 
     fn unreadable(&self, reason: &dyn std::error::Error) -> ClientError {

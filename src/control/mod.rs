@@ -17,6 +17,7 @@ mod server;
 mod socket;
 
 mod client;
+mod connection;
 mod daemon;
 
 pub use client::{Client, ClientError};

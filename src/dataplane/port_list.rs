@@ -210,6 +210,11 @@ impl PortList {
         self.ports.iter()
     }
 
+    /// Number of ports with a queue.
+    pub(super) fn len(&self) -> usize {
+        self.ports.len()
+    }
+
     pub(super) fn iter_mut(&mut self) -> std::slice::IterMut<'_, Port> {
         self.ports.iter_mut()
     }

@@ -240,6 +240,47 @@ fn a_socket_of_a_dead_process_is_replaced() {
 }
 
 #[test]
+fn a_client_asks_many_times_by_one_connection() {
+    let scratch = Scratch::new();
+    let socket = scratch.0.join("control.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let client = Client::new(&socket);
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| [client.counters().is_err(), client.counters().is_err()]);
+        // A second connection would wait here for ever, and its request with it.
+        let (mut connection, _) = listener.accept().unwrap();
+        for _ in 0..2 {
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                connection.read_exact(&mut byte).unwrap();
+                request.push(byte[0]);
+            }
+            connection.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n").unwrap();
+        }
+        assert_eq!(asking.join().unwrap(), [true, true]);
+    });
+}
+
+#[test]
+fn a_client_survives_a_restart_of_its_switch_and_many_at_once() {
+    let scratch = Scratch::new();
+    let socket = scratch.0.join("control.sock");
+    let client = Client::new(&socket);
+    for _ in 0..3 {
+        let (_, switch) = switch(SwitchSettings::default());
+        let server = Server::start(&socket, 0o660, switch).unwrap();
+        client.status().unwrap();
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| client.status())).collect();
+            threads.into_iter().for_each(|thread| drop(thread.join().unwrap().unwrap()));
+        });
+        drop(server);
+        assert!(client.status().is_err(), "nobody is there");
+    }
+}
+
+#[test]
 fn a_live_socket_is_never_taken() {
     let served = Served::start();
     let (_, other) = switch(SwitchSettings::default());

@@ -141,6 +141,19 @@ fn a_port_that_is_busy_gets_more_frames_and_leaves_them_to_others_later() {
     assert_eq!(largest(&mut rig, B), 512 - 64 * (PORTS - 1));
 }
 
+#[test]
+fn among_few_ports_a_burst_after_a_long_quiet_while_the_worker_is_away_is_not_lost() {
+    let settings = Settings { huge_pages: false, ..Settings::default() };
+    let mut rig = Rig::with_settings(&settings, &Setting::open());
+    for _ in 0..10 {
+        rig.wait(Duration::from_secs(2));
+    }
+    for port in [A, B] {
+        let peer = &rig.ports[port.index()].peers[0];
+        assert_eq!((0..1024).filter(|_| peer.inject(&udp(1000))).count(), 1024);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 

@@ -3,18 +3,21 @@
 use crate::ids::RuleId;
 use crate::net::flow::Protocol;
 use crate::policy::objects::ContainerPort;
-use crate::policy::resolve::{Action, PortTerm, Rule, RuleSet};
+use crate::policy::resolve::{Action, PortTerm, Rule, RuleIndex, RuleSet};
 use crate::policy::store::GroupId;
 use crate::tables::{Decision, PortSpan, Row};
 
 /// The row of addresses that are in these groups and whose pod, if any, has these ports.
 ///
 /// Its decisions name rules by their place in [`RuleSet::origins`].
-pub(crate) fn paint(rules: &RuleSet, groups: &[GroupId], ports: &[ContainerPort]) -> Row {
+pub(crate) fn paint(rules: &RuleSet, index: &RuleIndex, groups: &[GroupId], ports: &[ContainerPort]) -> Row {
     let mut canvas = Canvas::default();
-    for stage in &rules.stages {
-        for rule in stage.iter().filter(|rule| rule.concerns(groups)) {
-            canvas.paint(rule, ports);
+    let concerning = index.concerning(groups);
+    let mut of_stages = concerning.chunk_by(|a, b| a.0 == b.0).peekable();
+    for (number, stage) in (0..).zip(&rules.stages) {
+        let of_stage = of_stages.next_if(|places| places[0].0 == number);
+        for &(_, at) in of_stage.into_iter().flatten() {
+            canvas.paint(&stage[at as usize], ports);
             if canvas.full {
                 break;
             }
@@ -188,7 +191,9 @@ mod tests {
                     }
                     PortTerm::Named(_) => false,
                 };
-                rule.concerns(groups) && rule.ports.as_ref().is_none_or(|ports| ports.iter().any(in_range))
+                let concerns =
+                    rule.peers.as_ref().is_none_or(|peers| peers.iter().any(|peer| groups.contains(peer)));
+                concerns && rule.ports.as_ref().is_none_or(|ports| ports.iter().any(in_range))
             });
             match matching.map(|rule| (rule.action, RuleId(rule.origin))) {
                 Some((Action::Allow, origin)) => return Decision::allow(origin),
@@ -223,7 +228,7 @@ mod tests {
         #[test]
         fn a_row_decides_as_the_rules_asked_one_by_one(rules in arbitrary_rules(), groups in prop::collection::vec(0..3_u32, 0..3)) {
             let groups: Vec<GroupId> = groups.into_iter().map(GroupId::at).collect();
-            let row = paint(&rules, &groups, &[]);
+            let row = paint(&rules, &RuleIndex::of(&rules), &groups, &[]);
             prop_assert!(row.is_canonical());
             for port in (0..20).chain(65_520..=u16::MAX) {
                 for protocol in [Protocol::TCP, Protocol::UDP, Protocol::ICMP] {
@@ -234,7 +239,8 @@ mod tests {
 
         #[test]
         fn the_meet_of_rows_allows_what_both_allow(rules in arbitrary_rules()) {
-            let [a, b] = [0, 1].map(|group| paint(&rules, &[GroupId::at(group)], &[]));
+            let index = RuleIndex::of(&rules);
+            let [a, b] = [0, 1].map(|group| paint(&rules, &index, &[GroupId::at(group)], &[]));
             let row = meet(&a, &b);
             prop_assert!(row.is_canonical());
             prop_assert_eq!(&row, &meet(&b, &a));
@@ -253,6 +259,9 @@ mod tests {
         let range = rule(0, Action::Allow, Some(vec![(1, 65_535)]), None);
         let rules = RuleSet { stages: vec![vec![range, everything()]], origins: Vec::new() };
         let decision = Decision::allow(RuleId(0));
-        assert_eq!(paint(&rules, &[], &[]).tcp, [PortSpan { first: 1, last: 65_535, decision }]);
+        assert_eq!(
+            paint(&rules, &RuleIndex::of(&rules), &[], &[]).tcp,
+            [PortSpan { first: 1, last: 65_535, decision }]
+        );
     }
 }

@@ -7,18 +7,19 @@ use std::collections::HashMap;
 
 use crate::ids::{AclId, ClassId, RowId};
 use crate::policy::objects::ContainerPort;
-use crate::policy::resolve::{Group, Members, PortName, RuleSet, Subject, SubjectKey};
+use crate::policy::resolve::{Group, Members, PortName, RuleIndex, RuleSet, Subject, SubjectKey};
 use crate::policy::store::{GroupId, Interner, PodSlot, PortUseId, ProfileId, Slot, sorted};
 use crate::tables::{Acl, Row};
 
 use super::classes::{Classes, distinct, join};
 use super::painter::{meet, paint};
-use super::rows::Rows;
+use super::rows::{Rows, RuleNames};
 
 /// The rules of one direction that some pods share.
 #[derive(Debug)]
 pub(crate) struct Profile {
     rules: RuleSet,
+    index: RuleIndex,
     /// Groups that the rules name, sorted.
     groups: Vec<GroupId>,
     /// Ports of peers that the rules ask for by name.
@@ -61,6 +62,7 @@ impl Profile {
             members.port_uses.hold(port_use);
         }
         Profile {
+            index: RuleIndex::of(&rules),
             rules,
             groups,
             names,
@@ -85,7 +87,8 @@ impl Profile {
 
     /// The whole table, for all classes there are.
     pub(crate) fn compile(&mut self, classes: &Classes, members: &Members, rows: &mut Rows) -> Acl {
-        self.default = self.enter(Vec::new(), members, rows);
+        let mut names = RuleNames::default();
+        self.default = self.enter(Vec::new(), members, rows, &mut names);
         let named = self.named_flags();
         let mut seen: Vec<ClassId> =
             self.visible_groups(members).flat_map(|group| classes.in_group(group)).copied().collect();
@@ -96,7 +99,7 @@ impl Profile {
             let sight = self
                 .sight(classes.groups(class), members, |group| named.get(group.position()) == Some(&true));
             if !sight.is_empty() {
-                let row = self.enter(sight, members, rows);
+                let row = self.enter(sight, members, rows, &mut names);
                 if row != self.default {
                     found.push((class, row));
                 }
@@ -116,7 +119,7 @@ impl Profile {
         if sight.is_empty() {
             return None;
         }
-        Some(self.enter(sight, members, rows)).filter(|&row| row != self.default)
+        Some(self.enter(sight, members, rows, &mut RuleNames::default())).filter(|&row| row != self.default)
     }
 
     /// A class went: whether the table had a row for it.
@@ -183,12 +186,18 @@ impl Profile {
     }
 
     /// The row of a sight, with one class more that looks so.
-    fn enter(&mut self, sight: Vec<GroupId>, members: &Members, rows: &mut Rows) -> RowId {
+    fn enter(
+        &mut self,
+        sight: Vec<GroupId>,
+        members: &Members,
+        rows: &mut Rows,
+        names: &mut RuleNames,
+    ) -> RowId {
         if let Some(seen) = self.sights.get_mut(&*sight) {
             seen.classes += 1;
             return seen.row;
         }
-        let row = rows.hold(self.paint(&sight, members), &self.rules.origins);
+        let row = rows.hold(self.paint(&sight, members), &self.rules.origins, names);
         self.sights.insert(sight.into(), Sight { row, classes: 1 });
         row
     }
@@ -196,7 +205,7 @@ impl Profile {
     /// The row of a sight: where an address has several holders, what passes for each of them.
     fn paint(&self, sight: &[GroupId], members: &Members) -> Row {
         let holders = sight.split(|&group| group == GroupId::OR);
-        let rows = holders.map(|groups| paint(&self.rules, groups, &ports_in(groups, members)));
+        let rows = holders.map(|groups| paint(&self.rules, &self.index, groups, &ports_in(groups, members)));
         rows.reduce(|a, b| meet(&a, &b)).expect("a split has one part at least")
     }
 }

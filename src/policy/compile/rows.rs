@@ -2,11 +2,17 @@
 
 use std::sync::Arc;
 
+use foldhash::HashMap;
+
 use crate::ids::{RowId, RuleId};
 use crate::policy::store::Interner;
 use crate::tables::{Decision, PortSpan, Row, RuleOrigin};
 
 use super::output::Output;
+
+/// Numbers of rules that one table's rows have named, by their places among its origins: while they stay, no name is
+/// looked up twice.
+pub(crate) type RuleNames = HashMap<u32, RuleId>;
 
 /// The rows in use, and the rules in use.
 #[derive(Debug, Default)]
@@ -17,8 +23,9 @@ pub(crate) struct Rows {
 
 impl Rows {
     /// The row, held once more. It comes with its rules named by their place in `origins`.
-    pub(crate) fn hold(&mut self, row: Row, origins: &[Arc<RuleOrigin>]) -> RowId {
-        let row = self.name_rules(row, origins);
+    /// `names` are of these origins, and of this change: afterwards a number may be another rule's.
+    pub(crate) fn hold(&mut self, row: Row, origins: &[Arc<RuleOrigin>], names: &mut RuleNames) -> RowId {
+        let row = self.name_rules(row, origins, names);
         let id = self.rows.intern(row);
         self.rows.hold(id);
         id
@@ -54,10 +61,12 @@ impl Rows {
         }
     }
 
-    fn name_rules(&mut self, mut row: Row, origins: &[Arc<RuleOrigin>]) -> Row {
+    fn name_rules(&mut self, mut row: Row, origins: &[Arc<RuleOrigin>], names: &mut RuleNames) -> Row {
         let mut name = |decision: &mut Decision| {
-            let rule = self.rules.intern(origins[decision.rule().index()].clone());
-            *decision = Decision::new(decision.verdict(), rule);
+            let place = decision.rule();
+            let rule =
+                names.entry(place.0).or_insert_with(|| self.rules.intern(origins[place.index()].clone()));
+            *decision = Decision::new(decision.verdict(), *rule);
         };
         name(&mut row.other);
         let spans = row.tcp.iter_mut().chain(&mut row.udp).chain(&mut row.sctp);

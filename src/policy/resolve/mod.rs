@@ -15,5 +15,5 @@ pub(crate) use blocks::Blocks;
 pub(crate) use group::PortName;
 pub use group::{Group, NamespaceScope, PodSet};
 pub(crate) use members::{Holder, Members};
-pub(crate) use rule_set::{Action, PortTerm, Rule, RuleSet};
+pub(crate) use rule_set::{Action, PortTerm, Rule, RuleIndex, RuleSet};
 pub(crate) use subject::{Subject, SubjectKey};

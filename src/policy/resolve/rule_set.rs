@@ -59,10 +59,44 @@ pub(crate) enum PortTerm {
     Named(PortName),
 }
 
-impl Rule {
-    /// Whether the rule is about addresses in these groups.
-    pub(crate) fn concerns(&self, groups: &[GroupId]) -> bool {
-        self.peers.as_ref().is_none_or(|peers| peers.iter().any(|peer| groups.contains(peer)))
+/// The rules of a set by whose flows they are about: for asking often.
+#[derive(Debug)]
+pub(crate) struct RuleIndex {
+    /// Sorted.
+    of_groups: Vec<(GroupId, Place)>,
+    of_everyone: Vec<Place>,
+}
+
+/// Where a rule stands: its stage, and its place in the stage.
+type Place = (u32, u32);
+
+impl RuleIndex {
+    /// The index of a set that stays as it is.
+    pub(crate) fn of(rules: &RuleSet) -> RuleIndex {
+        let mut index = RuleIndex { of_groups: Vec::new(), of_everyone: Vec::new() };
+        for (stage, rules) in (0..).zip(&rules.stages) {
+            for (at, rule) in (0..).zip(rules) {
+                match &rule.peers {
+                    None => index.of_everyone.push((stage, at)),
+                    Some(peers) => index.of_groups.extend(peers.iter().map(|&peer| (peer, (stage, at)))),
+                }
+            }
+        }
+        index.of_groups.sort_unstable();
+        index
+    }
+
+    /// The rules that are about addresses in these groups, in the order in which they are asked.
+    pub(crate) fn concerning(&self, groups: &[GroupId]) -> Vec<Place> {
+        let mut places = self.of_everyone.clone();
+        for &group in groups {
+            let first = self.of_groups.partition_point(|(named, _)| *named < group);
+            let named = self.of_groups[first..].iter().take_while(|(named, _)| *named == group);
+            places.extend(named.map(|&(_, place)| place));
+        }
+        places.sort_unstable();
+        places.dedup();
+        places
     }
 }
 

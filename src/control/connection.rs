@@ -1,0 +1,99 @@
+//! A client's connection: kept from one request to the next, because opening one takes as long as a small change of the tables.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::http::{Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use rustix::fd::OwnedFd;
+use rustix::net::{RecvFlags, recv};
+use tokio::net::UnixStream;
+use tokio::runtime::Runtime;
+
+/// Why there is no answer.
+pub(super) enum Failure {
+    /// No connection.
+    Unreachable(io::Error),
+    /// It broke, or took too long.
+    Broken(String),
+}
+
+/// An open connection. It moves only while a request is under way.
+pub(super) struct Connection {
+    /// Its end as the kernel has it, by which one sees whether the other end is still there.
+    end: OwnedFd,
+    sender: SendRequest<Full<Bytes>>,
+    /// Dropped last: it has what drives the connection.
+    runtime: Runtime,
+}
+
+impl Connection {
+    pub(super) fn open(socket: &Path) -> Result<Connection, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(broken)?;
+        let (end, sender) = runtime.block_on(async {
+            let stream = UnixStream::connect(socket).await.map_err(Failure::Unreachable)?;
+            let end = rustix::io::fcntl_dupfd_cloexec(&stream, 0).map_err(broken)?;
+            let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(broken)?;
+            tokio::spawn(connection);
+            Ok((end, sender))
+        })?;
+        Ok(Connection { end, sender, runtime })
+    }
+
+    /// Whether a request may go by it: the switch has not closed it, and has said nothing that nobody asked.
+    fn is_usable(&self) -> bool {
+        let said = recv(&self.end, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        !self.sender.is_closed() && said.err() == Some(rustix::io::Errno::AGAIN)
+    }
+
+    /// Sends a request and waits for the whole answer.
+    pub(super) fn exchange(
+        &mut self,
+        request: Request<Full<Bytes>>,
+        patience: Duration,
+    ) -> Result<(StatusCode, Bytes), Failure> {
+        let sender = &mut self.sender;
+        let exchange = async {
+            sender.ready().await?;
+            let answer = sender.send_request(request).await?;
+            let status = answer.status();
+            let body = answer.into_body().collect().await?;
+            Ok::<_, hyper::Error>((status, body.to_bytes()))
+        };
+        let answer = self.runtime.block_on(async { tokio::time::timeout(patience, exchange).await });
+        answer.map_err(broken)?.map_err(broken)
+    }
+}
+
+/// The connection that nobody uses at the moment, if there is one. Requests that meet each have their own.
+#[derive(Default)]
+pub(super) struct Kept(Mutex<Option<Connection>>);
+
+impl Kept {
+    pub(super) fn take(&self) -> Option<Connection> {
+        // A connection is whole or not there.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take().filter(Connection::is_usable)
+    }
+
+    pub(super) fn put(&self, connection: Connection) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(connection);
+    }
+}
+
+impl fmt::Debug for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Kept")
+    }
+}
+
+#[allow(clippy::needless_pass_by_value)] // As `map_err` has it.
+fn broken(reason: impl fmt::Display) -> Failure {
+    Failure::Broken(reason.to_string())
+}
