@@ -49,6 +49,8 @@ pub(crate) struct Track {
     pub candidate: Slot,
     /// Slot of the flow.
     pub slot: Slot,
+    /// The hop that a packet of no known flow takes.
+    pub hop: Option<u16>,
     /// What is known.
     pub fate: Fate,
     /// Whether the packet comes from the lower endpoint of the key.
@@ -61,6 +63,7 @@ impl Track {
         hash: 0,
         candidate: Slot::NONE,
         slot: Slot::NONE,
+        hop: None,
         fate: Fate::New,
         from_low: false,
     };

@@ -234,6 +234,7 @@ fn open(
         return batch.drop(i, DropReason::NoRoute);
     };
     let Opening { flow, opened_by_low, from: (from_id, from), to: (to_id, to) } = opening;
+    let track = &batch.tracks[i];
     let new = NewFlow {
         opened_by_low,
         attachments: [from.attachment_of(flow.src), to.attachment_of(flow.dst)],
@@ -241,6 +242,7 @@ fn open(
         judged: context.view.generation,
         state,
         tcp,
+        hops: if track.from_low { [track.hop, None] } else { [None, track.hop] },
     };
     admit(batch, i, context, &new);
 }

@@ -34,6 +34,7 @@ impl FlowTable {
                 judged: Generation(0),
                 state: FlowState::first(flow.protocol),
                 tcp: None,
+                hops: [None; 2],
             };
             let hash = self.table.hash(&key);
             self.table.enter(&key, hash, &new, 0, &mut self.tracker)
@@ -49,14 +50,12 @@ impl FlowTable {
         assert!(batch.len() <= BATCH_FRAMES_MAX, "{} keys are more than a batch", batch.len());
         let mut keys = [(Key::default(), false, 0); BATCH_FRAMES_MAX];
         let keys = &mut keys[..batch.len()];
-        let mut lines = Lines::new();
         for (place, flow) in keys.iter_mut().zip(batch) {
             let (key, from_low) = Key::of(&packet(flow));
             let hash = self.table.hash(&key);
-            lines.add(self.table.home_line(hash, from_low), !is_v4(key.low));
+            self.table.prefetch_home(hash, from_low, !is_v4(key.low));
             *place = (key, from_low, hash);
         }
-        self.table.load_lines(lines.as_slice());
         let mut strays = Vec::new();
         let mut found = 0;
         let mut count = |slot: Slot, from_low| {
@@ -70,7 +69,7 @@ impl FlowTable {
             }
         }
         self.table.load_tags(strays.iter().map(|(.., hash, _)| *hash));
-        lines.clear();
+        let mut lines = Lines::new();
         for (key, from_low, hash, candidate) in &mut strays {
             let loaded;
             (*candidate, loaded) = self.table.candidate(*hash);

@@ -313,15 +313,13 @@ fn serve(batch: &mut Batch, context: &Context<'_>) {
     }
 }
 
-/// Starts to look flows up: loads the entries that their hashes name.
+/// Starts to look flows up: the entries that their hashes name are on the way to the cache.
 fn track(batch: &mut Batch, context: &Context<'_>) {
-    batch.lines.clear();
     for i in 0..batch.len() {
         if batch.is_pending(i) {
             key(batch, i, context);
         }
     }
-    context.conntrack.load_lines(batch.lines.as_slice());
 }
 
 #[inline(always)]
@@ -333,7 +331,7 @@ fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
     };
     let Some((key, from_low)) = keyed else { return batch.drop(i, DropReason::InvalidState) };
     let hash = context.conntrack.hash(&key);
-    batch.lines.add(context.conntrack.home_line(hash, from_low), needs_both_ends(packet));
+    context.conntrack.prefetch_home(hash, from_low, needs_both_ends(packet));
     let track = &mut batch.tracks[i];
     (track.key, track.hash, track.from_low) = (key, hash, from_low);
 }
@@ -440,7 +438,7 @@ fn follow_plain(batch: &mut Batch, i: usize, context: &Context<'_>) -> bool {
 #[inline(never)]
 fn follow_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let (view, packet, track) = (context.view, &batch.packets[i], &mut batch.tracks[i]);
-    track.fate = Fate::Known;
+    (track.fate, track.hop) = (Fate::Known, None);
     let entry = context.conntrack.entry(track.slot);
     let facts = entry.facts(track.from_low);
     // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
@@ -489,8 +487,9 @@ fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     if let Some(reason) = is_no_flow(&batch.packets[i]) {
         return batch.drop(i, reason);
     }
-    route_one(batch, i, context);
+    let number = route_one(batch, i, context);
     if batch.is_pending(i) {
+        batch.tracks[i].hop = number.and_then(|number| u16::try_from(number).ok());
         context.inquiry.add(i);
     }
 }
@@ -644,7 +643,8 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
         prefetch_frame(batch, i, context);
         let exit = batch.exits[i];
         let out = exit.out;
-        if context.room[out.index()] < batch.frames[i].frames() as u32 {
+        let room = &mut context.room[out.index()];
+        if *room < batch.frames[i].frames() as u32 {
             batch.drop(i, DropReason::TxFull);
             continue;
         }
@@ -655,10 +655,9 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
         };
         let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], exit, src, context.free);
         // A tag may have taken one more.
-        let left = context.room[out.index()].checked_sub(batch.frames[i].frames() as u32);
-        batch.verdicts[i] = match left {
+        batch.verdicts[i] = match room.checked_sub(batch.frames[i].frames() as u32) {
             Some(left) if fits => {
-                context.room[out.index()] = left;
+                *room = left;
                 Verdict::Forward(out)
             }
             _ => Verdict::Dropped(DropReason::TxFull),

@@ -15,6 +15,7 @@ use super::tcp::{TcpFlow, TcpSide};
 use super::{FlowState, Key};
 use crate::dataplane::packet::{Address, from_v4, is_v4};
 use crate::ids::{AttachmentId, Generation, PortId};
+use crate::mem::{prefetch_read, prefetch_write};
 
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -97,12 +98,16 @@ pub(crate) struct NewFlow {
     pub state: FlowState,
     /// Windows of a TCP connection.
     pub tcp: Option<TcpFlow>,
+    /// Hops that packets of the lower and of the higher end take under that generation, where they are known.
+    pub hops: [Option<u16>; 2],
 }
 
 impl Facts {
     #[inline]
-    fn new(judged: Generation, condition: u64) -> Facts {
-        Facts(u64::from(judged.0) << 32 | condition)
+    fn new(judged: Generation, hop: Option<u16>, condition: u64) -> Facts {
+        // The last number there is counts as none.
+        let hop = hop.map_or(0, |hop| hop.wrapping_add(1));
+        Facts(u64::from(judged.0) << 32 | u64::from(hop) << 16 | condition)
     }
 
     /// Generation that judged packets of this end last.
@@ -121,7 +126,7 @@ impl Facts {
     /// judged: UDP in both directions.
     #[inline]
     pub(crate) fn plain_hop(self, generation: Generation) -> Option<u16> {
-        let plain = Facts::new(generation, FlowState::UdpTwoWay as u64).0;
+        let plain = Facts::new(generation, None, FlowState::UdpTwoWay as u64).0;
         if (self.0 ^ plain) & (0xffff_ffff << 32 | 0xff) == 0 { self.hop() } else { None }
     }
 
@@ -200,6 +205,15 @@ impl Entry {
         if self.sender(true) == Side::Initiator { [low, high] } else { [high, low] }
     }
 
+    /// Starts to load the line for packets of one end, and the other one with `both`.
+    #[inline]
+    pub(super) fn prefetch(&self, from_low: bool, both: bool) {
+        prefetch_write(self.line(from_low));
+        if both {
+            prefetch_read(self.line(!from_low));
+        }
+    }
+
     /// Reads something of a line.
     #[inline]
     pub(super) fn read_line(&self, is_low: bool) -> u64 {
@@ -266,7 +280,7 @@ impl Entry {
         let tcp = flow.tcp.unwrap_or(TcpFlow { state: flow.state, sides: [TcpSide::default(); 2] });
         let opened = if flow.opened_by_low { 0 } else { OPENED_BY_HIGH };
         let sides = if flow.opened_by_low { [0, 1] } else { [1, 0] };
-        for (line, side) in self.lines.iter().zip(sides) {
+        for ((line, side), hop) in self.lines.iter().zip(sides).zip(flow.hops) {
             let given = &tcp.sides[side];
             line.packets.store(0, Relaxed);
             line.bytes.store(0, Relaxed);
@@ -276,7 +290,7 @@ impl Entry {
             line.max_end.store(given.max_end, Relaxed);
             line.max_window.store(window_word(given), Relaxed);
             let condition = u64::from(tcp.state as u8) | opened | u64::from(given.scale) << SCALE_SHIFT;
-            set(line, Facts::new(flow.judged, condition));
+            set(line, Facts::new(flow.judged, hop, condition));
         }
     }
 
@@ -310,11 +324,9 @@ impl Entry {
     /// is looked up again. Not where the flow has been opened anew from its other end since its facts were `seen`, perhaps by
     /// a worker that judges by an earlier generation: what has been judged is the other direction.
     pub(crate) fn confirm(&self, from_low: bool, seen: Facts, judged: Generation, hop: Option<u16>) {
-        let hop = hop.and_then(|hop| hop.checked_add(1)).unwrap_or(0);
         let confirmed = |facts: Facts| {
-            let condition = facts.0 & CONDITION | u64::from(hop) << 16;
             let is_the_same = (facts.0 ^ seen.0) & OPENED_BY_HIGH == 0;
-            is_the_same.then_some(Facts::new(judged, condition))
+            is_the_same.then_some(Facts::new(judged, hop, facts.0 & CONDITION))
         };
         self.line(from_low).change_facts(confirmed);
     }

@@ -73,6 +73,7 @@ fn flow(charged: u16) -> NewFlow {
         judged: Generation(1),
         state: FlowState::UdpOneWay,
         tcp: None,
+        hops: [None; 2],
     }
 }
 

@@ -169,16 +169,17 @@ impl Conntrack {
         Slot((((hash & 0xffff_ffff) * self.entries.len() as u64) >> 32) as u32)
     }
 
-    /// The line of the entry that the hash names which a packet of one end needs.
+    /// Starts to load what a packet of one end needs of the entry that the hash names; `both` says that it needs to know of
+    /// the other end, too.
     #[inline]
-    pub(crate) fn home_line(&self, hash: u64, from_low: bool) -> LineId {
-        LineId::new(self.home(hash), from_low)
+    pub(crate) fn prefetch_home(&self, hash: u64, from_low: bool, both: bool) {
+        self.entry(self.home(hash)).prefetch(from_low, both);
     }
 
     /// Loads lines into the cache.
     ///
     /// By reading them, one right after the other, so that the processor waits for all at once: prefetches are hints, and of many
-    /// at once the processors that this was measured on drop most (docs/decisions/loads-not-prefetches.md).
+    /// with little to do in between, processors drop most (docs/decisions/a-flow-has-a-home.md).
     #[inline]
     pub(crate) fn load_lines(&self, lines: &[LineId]) {
         black_box(lines.iter().fold(0, |read, line| read | self.entry(line.slot()).read_line(line.is_low())));

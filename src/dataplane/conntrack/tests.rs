@@ -34,6 +34,7 @@ fn flow(charged: u16, state: FlowState) -> NewFlow {
         judged: Generation(1),
         state,
         tcp: None,
+        hops: [None; 2],
     }
 }
 
