@@ -4,8 +4,8 @@
 //! the list of them; the first write to a page that a reader still shares copies that page alone. Readers of the
 //! earlier generation see nothing of it.
 //!
-//! Blocks have sizes of 4 to 256 words, powers of two, and never cross a page; each is as aligned as it is large,
-//! so that a block of 16 words is one cache line.
+//! Blocks have sizes of powers of two, from 4 words on. Those no larger than a page never cross one; each is as aligned as it
+//! is large, so that a block of 16 words is one cache line. Larger ones are pages side by side.
 
 use std::sync::Arc;
 
@@ -16,14 +16,11 @@ const PAGE_SHIFT: u32 = 12;
 pub(super) const PAGE_WORDS: usize = 1 << PAGE_SHIFT;
 /// Words of the smallest block; blocks are numbered in this unit.
 pub(super) const UNIT_WORDS: u32 = 4;
-/// Words of the largest block.
-pub(super) const BLOCK_WORDS_MAX: usize = 256;
-
 /// Units of an arena: a unit's number leaves six bits of a word to others.
 const UNITS_MAX: u32 = 1 << 26;
 
-/// Sizes of blocks: 4, 8, 16, 32, 64, 128, 256 words.
-const SIZES: usize = 7;
+/// Sizes of blocks: 4, 8, 16 words and so on, up to the largest that an arena could hold.
+const SIZES: usize = 25;
 
 #[derive(Clone)]
 #[repr(align(64))]
@@ -110,12 +107,14 @@ impl Arena {
         self.pages.len() * size_of::<Page>()
     }
 
-    fn allocate(&mut self, len: usize) -> Unit {
+    /// A block of at least `len` words that hold anything.
+    pub(super) fn allocate(&mut self, len: usize) -> Unit {
         let class = size_class(len);
         if self.free[class].is_empty() {
             let units = 1 << class;
-            let first = (self.reserve_pages(PAGE_WORDS, 0) as u32) / UNIT_WORDS;
-            let end = first + (PAGE_WORDS as u32) / UNIT_WORDS;
+            let words = PAGE_WORDS.max(units * UNIT_WORDS as usize);
+            let first = (self.reserve_pages(words, 0) / UNIT_WORDS as usize) as u32;
+            let end = first + words as u32 / UNIT_WORDS;
             assert!(end <= UNITS_MAX, "a compiled table is above 1 GiB: the limits allow no such tables");
             // Popped from the end: the lowest block of the page goes out first.
             self.free[class].extend((first..end).step_by(units).rev());
@@ -131,7 +130,6 @@ pub(super) fn first_word(unit: Unit) -> usize {
 }
 
 fn size_class(len: usize) -> usize {
-    debug_assert!(len <= BLOCK_WORDS_MAX);
     (len.max(UNIT_WORDS as usize).next_power_of_two() / UNIT_WORDS as usize).trailing_zeros() as usize
 }
 

@@ -6,7 +6,7 @@
 //! found by counting the intervals that end before the service, without a branch. The first block of a row stands where
 //! its id says. Eight intervals take one block, 64 two, 512 three, 4,096 four: the usual row is one load.
 
-use super::arena::{Arena, BLOCK_WORDS_MAX, PAGE_WORDS};
+use super::arena::{Arena, PAGE_WORDS};
 use super::{Decision, PortSpan, Row};
 use crate::ids::RowId;
 use crate::limits::RULES_MAX;
@@ -23,7 +23,7 @@ const _: () = assert!(RULES_MAX <= BLOCK as usize, "a decision leaves the mark o
 const BLOCK_WORDS: usize = 16;
 const INTERVALS: usize = 8;
 
-const _: () = assert!(2 * INTERVALS == BLOCK_WORDS && BLOCK_WORDS <= BLOCK_WORDS_MAX);
+const _: () = assert!(2 * INTERVALS == BLOCK_WORDS);
 
 /// What a row that is not there decides: deny. Checked tables never get here; closed by default all the same.
 const CLOSED: Slot = 1 << 31;
