@@ -74,6 +74,35 @@ fn bytes_equal_anywhere(words: [u64; 2], byte: u8) -> u16 {
     (0..16).fold(0, |bits, i| bits | u16::from(is_equal(i)) << i)
 }
 
+/// How many of eight words in ascending order are below `bound`, all taken as signed.
+#[inline(always)]
+#[allow(clippy::inline_always)] // Ten instructions.
+pub(crate) fn count_below(words: &[u32; 8], bound: u32) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{
+            _mm_cmpgt_epi32, _mm_loadu_si128, _mm_movemask_epi8, _mm_packs_epi32, _mm_set1_epi32,
+        };
+        // SAFETY: SSE2 is part of every x86-64, and the loads are of the eight words, aligned or not.
+        let below = unsafe {
+            let bound = _mm_set1_epi32(bound.cast_signed());
+            let halves = [0, 4].map(|at| _mm_loadu_si128(words.as_ptr().add(at).cast()));
+            let [low, high] = halves.map(|half| _mm_cmpgt_epi32(bound, half));
+            _mm_movemask_epi8(_mm_packs_epi32(low, high))
+        };
+        // Two bits a word, and those of the lower words first.
+        (!below).trailing_zeros() as usize / 2
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    count_below_anywhere(words, bound)
+}
+
+/// [`count_below`] on any machine.
+#[cfg(any(test, not(target_arch = "x86_64")))]
+fn count_below_anywhere(words: &[u32; 8], bound: u32) -> usize {
+    words.iter().filter(|word| word.cast_signed() < bound.cast_signed()).count()
+}
+
 /// Zeroed memory straight from the kernel, aligned to a page.
 pub(crate) struct Pages {
     base: NonNull<u8>,
@@ -216,6 +245,19 @@ mod tests {
             let naive = bytes.iter().rev().fold(0, |bits, one| bits << 1 | u16::from(*one == byte));
             prop_assert_eq!(bytes_equal(words, byte), naive);
             prop_assert_eq!(bytes_equal_anywhere(words, byte), naive);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn words_are_counted_alike_by_vectors_and_one_by_one(
+            mut words in prop::array::uniform8(prop_oneof![0..9_u32, 0..=i32::MAX as u32, any::<u32>()]),
+            bound in prop_oneof![0..9_u32, any::<u32>()],
+        ) {
+            words.sort_unstable_by_key(|word| word.cast_signed());
+            for bound in words.into_iter().chain([bound]) {
+                prop_assert_eq!(count_below(&words, bound), count_below_anywhere(&words, bound));
+            }
         }
     }
 

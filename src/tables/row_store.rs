@@ -10,6 +10,7 @@ use super::arena::{Arena, PAGE_WORDS};
 use super::{Decision, PortSpan, Row};
 use crate::ids::RowId;
 use crate::limits::RULES_MAX;
+use crate::mem::count_below;
 use crate::net::flow::Protocol;
 
 /// A decision, or a block marked with [`BLOCK`].
@@ -113,10 +114,8 @@ fn first_block(id: RowId) -> usize {
 /// The slot of a service: that after as many intervals as end before it.
 #[inline]
 fn find(block: &[u32; BLOCK_WORDS], service: u32) -> Slot {
-    // Signed, because that is what vector instructions compare.
-    let ended = |&last: &u32| u32::from((last as i32) < service as i32);
-    let place = block[..INTERVALS].iter().map(ended).sum::<u32>() as usize;
-    block[INTERVALS + place % INTERVALS]
+    let (lasts, slots) = block.split_first_chunk().expect("a block is longer than its first half");
+    slots[count_below(lasts, service) % INTERVALS]
 }
 
 /// Building.
