@@ -139,8 +139,10 @@ impl Inquiry {
             let i = usize::from(self.packets[n]);
             let opening = Opening::of(batch, i);
             let flow = flow_of(&batch.tracks[i].key, opening.opened_by_low);
+            // Both ends of a flow are of one family.
+            let is_v4 = packet::is_v4(flow.src);
             let answers = match (view.port(opening.from), view.port(opening.to)) {
-                (Some(from), Some(to)) => gates(&flow, from, to).map(|gate| self.answer(gate, &flow)),
+                (Some(from), Some(to)) => gates(&flow, from, to).map(|gate| self.answer(gate, &flow, is_v4)),
                 _ => [Answer::Denies(DropReason::NoRoute); 2],
             };
             self.openings.push((opening, answers));
@@ -157,13 +159,13 @@ impl Inquiry {
     }
 
     #[inline(always)]
-    fn answer(&mut self, gate: Gate, flow: &Flow) -> Answer {
+    fn answer(&mut self, gate: Gate, flow: &Flow, is_v4: bool) -> Answer {
         match gate {
             Gate::Open => Answer::Passes,
             Gate::Closed(reason) => Answer::Denies(reason),
             Gate::Policed { acl, peer, deny } => {
                 let number = self.questions.len();
-                if packet::is_v4(peer) {
+                if is_v4 {
                     self.peers_v4.add(peer as u32, number);
                 } else {
                     self.peers_v6.add(peer, number);
