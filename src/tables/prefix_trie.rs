@@ -199,11 +199,6 @@ impl PrefixTrie {
                 self.arena.prefetch(first_word(unit(slot)));
             }
         }
-        // Most are leaves, and on their way for longest.
-        for &i in &lists[LEAVES][..std::mem::take(&mut waiting.leaf)] {
-            let i = i as usize;
-            found[i] = addresses[i].leaf(&self.arena, unit(found[i]));
-        }
         while waiting.dense + waiting.sparse > 0 {
             // Lists are written no faster than they are read.
             for at in 0..std::mem::take(&mut waiting.dense) {
@@ -220,7 +215,7 @@ impl PrefixTrie {
                 self.prefetch(addresses[i as usize], slot);
             }
         }
-        for &i in &lists[LEAVES][..waiting.leaf] {
+        for &i in &lists[2][..waiting.leaf] {
             let i = i as usize;
             found[i] = addresses[i].leaf(&self.arena, unit(found[i]));
         }
@@ -263,9 +258,6 @@ impl PrefixTrie {
     }
 }
 
-/// The list of those that wait at leaves.
-const LEAVES: usize = 2;
-
 /// How many addresses of a batch wait at each kind of node. Which ones stands in a list for each kind.
 #[derive(Default)]
 struct Waiting {
@@ -281,7 +273,7 @@ impl Waiting {
     fn push(&mut self, lists: &mut [[u8; BATCH_FRAMES_MAX]; 3], i: u8, slot: Slot) {
         lists[0][self.dense % BATCH_FRAMES_MAX] = i;
         lists[1][self.sparse % BATCH_FRAMES_MAX] = i;
-        lists[LEAVES][self.leaf % BATCH_FRAMES_MAX] = i;
+        lists[2][self.leaf % BATCH_FRAMES_MAX] = i;
         self.dense += usize::from(kind(slot) == DENSE);
         self.sparse += usize::from(kind(slot) == SPARSE);
         self.leaf += usize::from(kind(slot) == LEAF);
