@@ -3,11 +3,11 @@
 
 use super::batch::{Batch, Fate};
 use super::conntrack::tcp::TcpFlow;
-use super::conntrack::{Admission, Facts, FlowState, Key, NewFlow, Side};
+use super::conntrack::{Admission, Facts, FlowState, Key, NewFlow, Side, Slot};
 use super::packet::{self, Kind, Packet};
 use super::rules::Rules;
 use super::stages::{Context, follow, segment};
-use super::view::{Flow, PortView, Question as Asked, View, questions};
+use super::view::{Flow, Gate, View, gates};
 use super::{DropReason, PortKind};
 use crate::ids::{ClassId, PortId, RuleId};
 use crate::limits::BATCH_FRAMES_MAX;
@@ -19,12 +19,13 @@ use crate::tables::{Decision, Question};
 pub(crate) struct Inquiry {
     /// Their places in the batch.
     packets: Vec<u16>,
-    /// What to ask of the source's and the destination's tables.
-    sides: Vec<[Ask; 2]>,
+    /// What they open, and what the source's and the destination's sides say.
+    openings: Vec<(Opening, [Answer; 2])>,
     peers_v4: Peers<u32>,
     peers_v6: Peers<u128>,
     questions: Vec<Question>,
     decisions: Vec<Decision>,
+    entered: Entered,
 }
 
 /// Addresses whose classes are asked for, and the questions that they belong to.
@@ -34,12 +35,15 @@ struct Peers<A> {
     classes: Vec<u32>,
 }
 
-/// What one side of a flow says without being asked, or the number of the question.
+/// What one side says of a flow.
 #[derive(Debug, Clone, Copy)]
-enum Ask {
+enum Answer {
+    /// It passes.
     Passes,
+    /// It is dropped.
     Denies(DropReason),
-    Question(u16, DropReason),
+    /// What its table decides: the decision with this number. A denial has this reason.
+    Decision(u16, DropReason),
 }
 
 /// Each packet asks two sides at most.
@@ -59,6 +63,7 @@ impl<A: Copy> Peers<A> {
         self.questions.clear();
     }
 
+    #[inline]
     fn add(&mut self, address: A, question: usize) {
         self.addresses.push(address);
         self.questions.push(question as u16);
@@ -66,7 +71,9 @@ impl<A: Copy> Peers<A> {
 
     /// Lets `look_up` write the class of every address, and puts each into its question.
     fn classify(&mut self, questions: &mut [Question], look_up: impl Fn(&[A], &mut [u32])) {
-        self.classes.clear();
+        if self.addresses.is_empty() {
+            return;
+        }
         self.classes.resize(self.addresses.len(), 0);
         look_up(&self.addresses, &mut self.classes);
         for (&question, &class) in self.questions.iter().zip(&self.classes) {
@@ -75,15 +82,34 @@ impl<A: Copy> Peers<A> {
     }
 }
 
+/// Flows that this batch has entered, by bits of their hashes: whether an earlier packet of the batch may have opened the flow
+/// of a later one. Only then it is looked up again.
+struct Entered([u64; Entered::BITS / 64]);
+
+impl Entered {
+    /// Sixteen for each packet of a batch.
+    const BITS: usize = 16 * BATCH_FRAMES_MAX;
+
+    fn add(&mut self, hash: u64) {
+        self.0[hash as usize % Entered::BITS / 64] |= 1 << (hash % 64);
+    }
+
+    #[inline]
+    fn may_hold(&self, hash: u64) -> bool {
+        self.0[hash as usize % Entered::BITS / 64] >> (hash % 64) & 1 != 0
+    }
+}
+
 impl Inquiry {
     pub(crate) fn new() -> Inquiry {
         Inquiry {
             packets: Vec::with_capacity(BATCH_FRAMES_MAX),
-            sides: Vec::with_capacity(BATCH_FRAMES_MAX),
+            openings: Vec::with_capacity(BATCH_FRAMES_MAX),
             peers_v4: Peers::new(),
             peers_v6: Peers::new(),
             questions: Vec::with_capacity(QUESTIONS_MAX),
             decisions: Vec::with_capacity(QUESTIONS_MAX),
+            entered: Entered([0; Entered::BITS / 64]),
         }
     }
 
@@ -104,17 +130,22 @@ impl Inquiry {
 
     /// Asks what the tables say of every packet.
     fn ask(&mut self, batch: &Batch, view: &View, worker: usize) {
-        self.sides.clear();
+        self.openings.clear();
         self.questions.clear();
         self.peers_v4.clear();
         self.peers_v6.clear();
+        self.entered.0.fill(0);
         for n in 0..self.packets.len() {
-            let opening = Opening::of(batch, usize::from(self.packets[n]), view);
-            let sides = opening.map(|opening| {
-                let Opening { flow, from: (_, from), to: (_, to), .. } = opening;
-                questions(&flow, from, to).map(|asked| self.side(asked, &flow))
-            });
-            self.sides.push(sides.unwrap_or([Ask::Denies(DropReason::NoRoute); 2]));
+            let i = usize::from(self.packets[n]);
+            let opening = Opening::of(batch, i);
+            let flow = flow_of(&batch.tracks[i].key, opening.opened_by_low);
+            // Both ends of a flow are of one family.
+            let is_v4 = packet::is_v4(flow.src);
+            let answers = match (view.port(opening.from), view.port(opening.to)) {
+                (Some(from), Some(to)) => gates(&flow, from, to).map(|gate| self.answer(gate, &flow, is_v4)),
+                _ => [Answer::Denies(DropReason::NoRoute); 2],
+            };
+            self.openings.push((opening, answers));
         }
         let Some(rules) = view.rules() else { return };
         let classifier = rules.classifier();
@@ -122,36 +153,37 @@ impl Inquiry {
             .classify(&mut self.questions, |addresses, classes| classifier.classes_v4(addresses, classes));
         self.peers_v6
             .classify(&mut self.questions, |addresses, classes| classifier.classes_v6(addresses, classes));
-        self.decisions.clear();
         self.decisions.resize(self.questions.len(), Decision::deny(RuleId(0)));
         classifier.decide_batch(&self.questions, &mut self.decisions);
         self.decisions.iter().for_each(|decision| rules.prefetch_count(worker, *decision));
     }
 
-    fn side(&mut self, asked: Asked, flow: &Flow) -> Ask {
-        match asked {
-            Asked::Passes => Ask::Passes,
-            Asked::Denies(reason) => Ask::Denies(reason),
-            Asked::Table { acl, peer, deny } => {
+    #[inline(always)]
+    fn answer(&mut self, gate: Gate, flow: &Flow, is_v4: bool) -> Answer {
+        match gate {
+            Gate::Open => Answer::Passes,
+            Gate::Closed(reason) => Answer::Denies(reason),
+            Gate::Policed { acl, peer, deny } => {
                 let number = self.questions.len();
-                if packet::is_v4(peer) {
+                if is_v4 {
                     self.peers_v4.add(peer as u32, number);
                 } else {
                     self.peers_v6.add(peer, number);
                 }
                 let (protocol, dst_port) = (flow.protocol, flow.dst_port);
                 self.questions.push(Question { acl, class: ClassId::WORLD, dst_port, protocol });
-                Ask::Question(number as u16, deny)
+                Answer::Decision(number as u16, deny)
             }
         }
     }
 
     /// Why the tables drop packet number `n` of the inquiry, if they do. Counts what decides.
+    #[inline]
     fn denied(&self, n: usize, rules: Option<&Rules>, worker: usize) -> Option<DropReason> {
-        self.sides[n].iter().find_map(|side| match *side {
-            Ask::Passes => None,
-            Ask::Denies(reason) => Some(reason),
-            Ask::Question(number, deny) => {
+        self.openings[n].1.iter().find_map(|answer| match *answer {
+            Answer::Passes => None,
+            Answer::Denies(reason) => Some(reason),
+            Answer::Decision(number, deny) => {
                 let Some(rules) = rules else { return Some(DropReason::UnknownPod) };
                 let decision = self.decisions[usize::from(number)];
                 rules.count(worker, decision);
@@ -164,17 +196,25 @@ impl Inquiry {
 /// Judges the first packets of new flows, and enters these.
 pub(super) fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
     context.inquiry.ask(batch, context.view, context.worker);
+    let rules = context.view.rules().map(|rules| &**rules);
     for n in 0..context.inquiry.packets.len() {
         let i = usize::from(context.inquiry.packets[n]);
-        // Earlier packets of this batch may have opened the flow: then it is known.
-        if let Some(slot) = context.conntrack.look_up(&batch.tracks[i].key, batch.tracks[i].hash) {
+        if let Some(slot) = opened_before(batch, i, context) {
             batch.tracks[i].slot = slot;
             follow(batch, i, context, context.conntrack.entry(slot));
         } else {
-            let rules = context.view.rules().map(|rules| &**rules);
-            open(batch, i, context, |context| context.inquiry.denied(n, rules, context.worker));
+            let opening = context.inquiry.openings[n].0;
+            open(batch, i, context, opening, |context| context.inquiry.denied(n, rules, context.worker));
         }
     }
+}
+
+/// The slot of a packet's flow, if an earlier packet of this batch has opened it.
+#[inline]
+fn opened_before(batch: &Batch, i: usize, context: &Context<'_>) -> Option<Slot> {
+    let track = &batch.tracks[i];
+    let may_be = context.inquiry.entered.may_hold(track.hash);
+    if may_be { context.conntrack.look_up(&track.key, track.hash) } else { None }
 }
 
 /// Judges a flow that an earlier generation has judged, from its original direction, which is as the facts for its packet say.
@@ -209,10 +249,14 @@ pub(super) fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>
 #[inline(never)]
 pub(super) fn reopen(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     batch.tracks[i].fate = Fate::Reopen;
-    let Some(Opening { flow, from: (_, from), to: (_, to), .. }) = Opening::of(batch, i, context.view) else {
-        return batch.drop(i, DropReason::NoRoute);
-    };
-    open(batch, i, context, |context| context.view.judge(&flow, from, to, Some(context.worker)));
+    let opening = Opening::of(batch, i);
+    let flow = flow_of(&batch.tracks[i].key, opening.opened_by_low);
+    open(batch, i, context, opening, |context| {
+        match (context.view.port(opening.from), context.view.port(opening.to)) {
+            (Some(from), Some(to)) => context.view.judge(&flow, from, to, Some(context.worker)),
+            _ => Some(DropReason::NoRoute),
+        }
+    });
 }
 
 /// Enters the flow that a packet opens, if it is one that may and the tables say nothing against it.
@@ -221,20 +265,56 @@ fn open(
     batch: &mut Batch,
     i: usize,
     context: &mut Context<'_>,
+    opening: Opening,
     denied: impl FnOnce(&Context<'_>) -> Option<DropReason>,
 ) {
-    let sender = likely_sender(&batch.packets[i]);
-    let Some((state, tcp)) = first_state(batch, i, context, sender) else {
+    let Some((state, tcp)) = first_state(batch, i, context, opening.sender) else {
         return batch.drop(i, DropReason::InvalidState);
     };
-    if let Some(reason) = denied(context) {
-        return batch.drop(i, reason);
+    match denied(context) {
+        Some(reason) => batch.drop(i, reason),
+        None => admit(batch, i, context, opening, state, tcp),
     }
-    let Some(opening) = Opening::of(batch, i, context.view) else {
+}
+
+/// What is known of a flow by the packet that opens it.
+#[derive(Debug, Clone, Copy)]
+struct Opening {
+    /// Which side has sent the packet.
+    sender: Side,
+    opened_by_low: bool,
+    /// The port that the initiator lies behind.
+    from: PortId,
+    /// The port that the responder lies behind.
+    to: PortId,
+}
+
+impl Opening {
+    #[inline(always)]
+    fn of(batch: &Batch, i: usize) -> Opening {
+        let sender = likely_sender(&batch.packets[i]);
+        let by_initiator = sender == Side::Initiator;
+        let (near, far) = (batch.in_ports[i], batch.exits[i].out);
+        let (from, to) = if by_initiator { (near, far) } else { (far, near) };
+        Opening { sender, opened_by_low: batch.tracks[i].from_low == by_initiator, from, to }
+    }
+}
+
+/// Enters a flow, or starts it anew.
+fn admit(
+    batch: &mut Batch,
+    i: usize,
+    context: &mut Context<'_>,
+    opening: Opening,
+    state: FlowState,
+    tcp: Option<TcpFlow>,
+) {
+    let Opening { opened_by_low, from: from_id, to: to_id, .. } = opening;
+    let (Some(from), Some(to)) = (context.view.port(from_id), context.view.port(to_id)) else {
         return batch.drop(i, DropReason::NoRoute);
     };
-    let Opening { flow, opened_by_low, from: (from_id, from), to: (to_id, to) } = opening;
-    let track = &batch.tracks[i];
+    let track = &mut batch.tracks[i];
+    let flow = flow_of(&track.key, opened_by_low);
     let new = NewFlow {
         opened_by_low,
         attachments: [from.attachment_of(flow.src), to.attachment_of(flow.dst)],
@@ -244,44 +324,15 @@ fn open(
         tcp,
         hops: if track.from_low { [track.hop, None] } else { [None, track.hop] },
     };
-    admit(batch, i, context, &new);
-}
-
-/// A flow that a packet opens, and the ports that its ends lie behind.
-struct Opening<'a> {
-    flow: Flow,
-    opened_by_low: bool,
-    from: (PortId, &'a PortView),
-    to: (PortId, &'a PortView),
-}
-
-impl<'a> Opening<'a> {
-    #[inline]
-    fn of(batch: &Batch, i: usize, view: &'a View) -> Option<Opening<'a>> {
-        let track = &batch.tracks[i];
-        let by_initiator = likely_sender(&batch.packets[i]) == Side::Initiator;
-        let (near, far) = (batch.in_ports[i], batch.exits[i].out);
-        let (from, to) = if by_initiator { (near, far) } else { (far, near) };
-        let opened_by_low = track.from_low == by_initiator;
-        Some(Opening {
-            flow: flow_of(&track.key, opened_by_low),
-            opened_by_low,
-            from: (from, view.port(from)?),
-            to: (to, view.port(to)?),
-        })
-    }
-}
-
-fn admit(batch: &mut Batch, i: usize, context: &mut Context<'_>, new: &NewFlow) {
-    let track = &mut batch.tracks[i];
     let (from_low, bytes) = (track.from_low, batch.packets[i].ip_bytes());
     if track.fate == Fate::Reopen {
-        context.conntrack.restart(track.slot, new, context.now_ms);
+        context.conntrack.restart(track.slot, &new, context.now_ms);
         return context.conntrack.entry(track.slot).count(from_low, bytes, context.now_ms);
     }
-    match context.conntrack.enter(&track.key, track.hash, new, context.now_ms, context.tracker) {
+    match context.conntrack.enter(&track.key, track.hash, &new, context.now_ms, context.tracker) {
         Admission::Entered(slot) => {
             track.slot = slot;
+            context.inquiry.entered.add(track.hash);
             context.conntrack.entry(slot).count(from_low, bytes, context.now_ms);
         }
         Admission::Exists(slot) => {

@@ -17,28 +17,26 @@ pub(crate) struct Hits {
 }
 
 /// By worker, rule, and verdict: allowed, denied.
-struct Page(Box<[[[Counter; 2]; PAGE_RULES]]>);
+type Page = [[[Counter; 2]; PAGE_RULES]];
 
-impl Page {
-    fn new(workers: usize) -> Arc<Page> {
-        Arc::new(Page((0..workers).map(|_| std::array::from_fn(|_| Default::default())).collect()))
-    }
+fn new_page(workers: usize) -> Arc<Page> {
+    (0..workers).map(|_| std::array::from_fn(|_| Default::default())).collect()
 }
 
 impl Hits {
     /// Counters at zero for rules below `end`.
     pub(crate) fn new(end: usize, workers: usize) -> Hits {
-        let pages = (0..end.div_ceil(PAGE_RULES)).map(|_| Page::new(workers)).collect();
+        let pages = (0..end.div_ceil(PAGE_RULES)).map(|_| new_page(workers)).collect();
         Hits { workers, pages }
     }
 
     /// Counters for rules below `end`; those of `renamed` rules, and some beside them, begin anew.
     pub(crate) fn next(&self, end: usize, renamed: impl Iterator<Item = RuleId>) -> Hits {
         let mut pages = self.pages.clone();
-        pages.resize_with(end.div_ceil(PAGE_RULES), || Page::new(self.workers));
+        pages.resize_with(end.div_ceil(PAGE_RULES), || new_page(self.workers));
         for rule in renamed {
             if let Some(page) = pages.get_mut(rule.index() / PAGE_RULES) {
-                *page = Page::new(self.workers);
+                *page = new_page(self.workers);
             }
         }
         Hits { workers: self.workers, pages }
@@ -49,7 +47,7 @@ impl Hits {
     pub(crate) fn prefetch(&self, worker: usize, decision: Decision) {
         let rule = decision.rule().index();
         if let Some(page) = self.pages.get(rule / PAGE_RULES) {
-            prefetch_write(&page.0[worker][rule % PAGE_RULES]);
+            prefetch_write(&page[worker][rule % PAGE_RULES]);
         }
     }
 
@@ -58,7 +56,7 @@ impl Hits {
     pub(crate) fn count(&self, worker: usize, decision: Decision) {
         let rule = decision.rule().index();
         if let Some(page) = self.pages.get(rule / PAGE_RULES) {
-            page.0[worker][rule % PAGE_RULES][usize::from(!decision.is_allow())].add(1);
+            page[worker][rule % PAGE_RULES][usize::from(!decision.is_allow())].add(1);
         }
     }
 
@@ -82,7 +80,7 @@ impl Hits {
         for place in 0..PAGE_RULES {
             let rule = RuleId((page * PAGE_RULES + place) as u32);
             for (verdict, decision) in [Decision::allow(rule), Decision::deny(rule)].into_iter().enumerate() {
-                let times: u64 = self.pages[page].0.iter().map(|worker| worker[place][verdict].get()).sum();
+                let times: u64 = self.pages[page].iter().map(|worker| worker[place][verdict].get()).sum();
                 if times != 0 {
                     see(decision, times);
                 }

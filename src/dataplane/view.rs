@@ -374,10 +374,10 @@ impl View {
         to: &PortView,
         counted_by: Option<usize>,
     ) -> Option<DropReason> {
-        questions(flow, from, to).into_iter().find_map(|question| match question {
-            Question::Passes => None,
-            Question::Denies(reason) => Some(reason),
-            Question::Table { acl, peer, deny } => {
+        gates(flow, from, to).into_iter().find_map(|gate| match gate {
+            Gate::Open => None,
+            Gate::Closed(reason) => Some(reason),
+            Gate::Policed { acl, peer, deny } => {
                 let Some(rules) = &self.rules else { return Some(DropReason::UnknownPod) };
                 (!rules.decide(acl, peer, flow, counted_by).is_allow()).then_some(deny)
             }
@@ -404,15 +404,15 @@ impl View {
     }
 }
 
-/// What is to be asked about one side of a flow.
+/// What keeps one side of a flow.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Question {
-    /// Nothing: it passes.
-    Passes,
-    /// Nothing: it is dropped.
-    Denies(DropReason),
+pub(crate) enum Gate {
+    /// Nothing: the flow passes.
+    Open,
+    /// No table: the flow is dropped.
+    Closed(DropReason),
     /// What an ACL table decides on an address at the other end; a denial has this reason.
-    Table {
+    Policed {
         /// The table.
         acl: AclId,
         /// The address.
@@ -422,27 +422,27 @@ pub(crate) enum Question {
     },
 }
 
-/// What is to be asked about a flow: of the egress table of its source, then of the ingress table of its destination. The
-/// first that denies has decided.
+/// What keeps a flow: the egress table of its source, then the ingress table of its destination. The first that denies has
+/// decided.
 #[inline]
-pub(crate) fn questions(flow: &Flow, from: &PortView, to: &PortView) -> [Question; 2] {
+pub(crate) fn gates(flow: &Flow, from: &PortView, to: &PortView) -> [Gate; 2] {
     if from.is_pod() && from.attachment == to.attachment && to.owns(flow.dst) {
-        return [Question::Passes; 2]; // A pod cannot be kept from itself.
+        return [Gate::Open; 2]; // A pod cannot be kept from itself.
     }
     let egress = match from.policing {
-        Policing::None | Policing::Open => Question::Passes,
-        Policing::Closed => Question::Denies(DropReason::UnknownPod),
+        Policing::None | Policing::Open => Gate::Open,
+        Policing::Closed => Gate::Closed(DropReason::UnknownPod),
         Policing::Tables { egress, .. } => {
-            Question::Table { acl: egress, peer: flow.dst, deny: DropReason::PolicyEgress }
+            Gate::Policed { acl: egress, peer: flow.dst, deny: DropReason::PolicyEgress }
         }
     };
     let ingress = match to.policing {
-        Policing::None | Policing::Open => Question::Passes,
-        Policing::Closed => Question::Denies(DropReason::UnknownPod),
+        Policing::None | Policing::Open => Gate::Open,
+        Policing::Closed => Gate::Closed(DropReason::UnknownPod),
         // The pod's own node is always let in (`networking/v1` types.go, ingress).
-        Policing::Tables { .. } if from.is_own_node(flow.src) => Question::Passes,
+        Policing::Tables { .. } if from.is_own_node(flow.src) => Gate::Open,
         Policing::Tables { ingress, .. } => {
-            Question::Table { acl: ingress, peer: flow.src, deny: DropReason::PolicyIngress }
+            Gate::Policed { acl: ingress, peer: flow.src, deny: DropReason::PolicyIngress }
         }
     };
     [egress, ingress]

@@ -4,30 +4,23 @@
 //! the list of them; the first write to a page that a reader still shares copies that page alone. Readers of the
 //! earlier generation see nothing of it.
 //!
-//! Blocks have sizes of 4 to 256 words, powers of two, and never cross a page; each is as aligned as it is large,
-//! so that a block of 16 words is one cache line.
+//! Blocks have sizes of powers of two, from 4 words on. Those no larger than a page never cross one; each is as aligned as it
+//! is large, so that a block of 16 words is one cache line. Larger ones are pages side by side.
 
-use std::sync::Arc;
+use crate::mem::{SHARED_WORDS, SharedWords, prefetch_read};
 
-use crate::mem::prefetch_read;
-
-const PAGE_SHIFT: u32 = 12;
 /// Words of a page.
-pub(super) const PAGE_WORDS: usize = 1 << PAGE_SHIFT;
+pub(super) const PAGE_WORDS: usize = SHARED_WORDS;
+const PAGE_SHIFT: u32 = PAGE_WORDS.trailing_zeros();
+
+const _: () = assert!(PAGE_WORDS.is_power_of_two());
 /// Words of the smallest block; blocks are numbered in this unit.
 pub(super) const UNIT_WORDS: u32 = 4;
-/// Words of the largest block.
-pub(super) const BLOCK_WORDS_MAX: usize = 256;
-
 /// Units of an arena: a unit's number leaves six bits of a word to others.
 const UNITS_MAX: u32 = 1 << 26;
 
-/// Sizes of blocks: 4, 8, 16, 32, 64, 128, 256 words.
-const SIZES: usize = 7;
-
-#[derive(Clone)]
-#[repr(align(64))]
-struct Page([u32; PAGE_WORDS]);
+/// Sizes of blocks: 4, 8, 16 words and so on, up to the largest that an arena could hold.
+const SIZES: usize = 25;
 
 /// A block: where it starts, in units of four words. Below 2^26.
 pub(super) type Unit = u32;
@@ -35,7 +28,7 @@ pub(super) type Unit = u32;
 /// Words in pages that are copied when written.
 #[derive(Clone, Default)]
 pub(super) struct Arena {
-    pages: Vec<Arc<Page>>,
+    pages: Vec<SharedWords>,
     free: [Vec<Unit>; SIZES],
 }
 
@@ -43,7 +36,7 @@ impl Arena {
     /// Adds whole pages for `words` words that hold `fill`, outside the blocks; gives the first word.
     pub(super) fn reserve_pages(&mut self, words: usize, fill: u32) -> usize {
         let first = self.pages.len();
-        let page = Arc::new(Page([fill; PAGE_WORDS]));
+        let page = SharedWords::new(fill);
         self.pages.extend(std::iter::repeat_n(page, words.div_ceil(PAGE_WORDS)));
         first * PAGE_WORDS
     }
@@ -51,7 +44,7 @@ impl Arena {
     /// The word at `word`.
     #[inline]
     pub(super) fn word(&self, word: usize) -> u32 {
-        self.pages[word >> PAGE_SHIFT].0[word & (PAGE_WORDS - 1)]
+        self.pages[word >> PAGE_SHIFT][word & (PAGE_WORDS - 1)]
     }
 
     /// The `N` words of a block of at least that size.
@@ -64,7 +57,7 @@ impl Arena {
     #[inline]
     pub(super) fn block_at<const N: usize>(&self, word: usize) -> &[u32; N] {
         const { assert!(N.is_power_of_two() && N <= PAGE_WORDS) };
-        let page = &self.pages[word >> PAGE_SHIFT].0;
+        let page = &*self.pages[word >> PAGE_SHIFT];
         // What the mask takes is zero; the compiler learns that the block lies in the page.
         let offset = word & (PAGE_WORDS - N);
         page[offset..].first_chunk().expect("a page holds whole blocks")
@@ -73,19 +66,19 @@ impl Arena {
     /// Brings the cache line of a word near.
     #[inline]
     pub(super) fn prefetch(&self, word: usize) {
-        prefetch_read(&self.pages[word >> PAGE_SHIFT].0[word & (PAGE_WORDS - 1)]);
+        prefetch_read(&self.pages[word >> PAGE_SHIFT][word & (PAGE_WORDS - 1)]);
     }
 
     /// Sets one word.
     pub(super) fn set(&mut self, word: usize, value: u32) {
-        Arc::make_mut(&mut self.pages[word >> PAGE_SHIFT]).0[word & (PAGE_WORDS - 1)] = value;
+        self.pages[word >> PAGE_SHIFT].make_mut()[word & (PAGE_WORDS - 1)] = value;
     }
 
     /// Writes words that lie in one page.
     pub(super) fn write(&mut self, word: usize, values: &[u32]) {
         let offset = word & (PAGE_WORDS - 1);
-        let page = Arc::make_mut(&mut self.pages[word >> PAGE_SHIFT]);
-        page.0[offset..offset + values.len()].copy_from_slice(values);
+        let page = self.pages[word >> PAGE_SHIFT].make_mut();
+        page[offset..offset + values.len()].copy_from_slice(values);
     }
 
     /// A new block that holds `values`.
@@ -107,15 +100,17 @@ impl Arena {
 
     /// Bytes of all pages, shared or not.
     pub(super) fn bytes(&self) -> usize {
-        self.pages.len() * size_of::<Page>()
+        self.words() * size_of::<u32>()
     }
 
-    fn allocate(&mut self, len: usize) -> Unit {
+    /// A block of at least `len` words that hold anything.
+    pub(super) fn allocate(&mut self, len: usize) -> Unit {
         let class = size_class(len);
         if self.free[class].is_empty() {
             let units = 1 << class;
-            let first = (self.reserve_pages(PAGE_WORDS, 0) as u32) / UNIT_WORDS;
-            let end = first + (PAGE_WORDS as u32) / UNIT_WORDS;
+            let words = PAGE_WORDS.max(units * UNIT_WORDS as usize);
+            let first = (self.reserve_pages(words, 0) / UNIT_WORDS as usize) as u32;
+            let end = first + words as u32 / UNIT_WORDS;
             assert!(end <= UNITS_MAX, "a compiled table is above 1 GiB: the limits allow no such tables");
             // Popped from the end: the lowest block of the page goes out first.
             self.free[class].extend((first..end).step_by(units).rev());
@@ -131,7 +126,6 @@ pub(super) fn first_word(unit: Unit) -> usize {
 }
 
 fn size_class(len: usize) -> usize {
-    debug_assert!(len <= BLOCK_WORDS_MAX);
     (len.max(UNIT_WORDS as usize).next_power_of_two() / UNIT_WORDS as usize).trailing_zeros() as usize
 }
 

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::acl_matrix::{AclMatrix, NOWHERE};
+use super::acl_store::{AclStore, Cell, NOWHERE};
 use super::pod_index::PodIndex;
 use super::row_store::{self, RowStore};
 use super::{Decision, PodName, PrefixTable, RuleTables, TablesDiff, TablesError};
@@ -18,7 +18,7 @@ use crate::net::flow::{FlowKey, Protocol};
 #[derive(Clone)]
 pub struct Classifier {
     classes: PrefixTable,
-    acls: AclMatrix,
+    acls: AclStore,
     rows: RowStore,
     pods: PodIndex,
 }
@@ -68,7 +68,7 @@ impl Classifier {
         tables.check()?;
         let mut rows = RowStore::default();
         tables.rows.iter().for_each(|(&id, row)| rows.set(id, Some(row)));
-        let mut acls = AclMatrix::default();
+        let mut acls = AclStore::default();
         tables.acls.iter().for_each(|(&id, acl)| acls.set(id, Some(acl)));
         Ok(Classifier { classes: compile_classes(tables), acls, rows, pods: PodIndex::new(tables) })
     }
@@ -90,9 +90,10 @@ impl Classifier {
             }
         }
         change.rows.iter().for_each(|(&id, row)| updated.rows.set(id, row.as_ref()));
-        let rows = change.acl_rows.keys().map(|id| (id, next.acls.get(id)));
-        let whole = change.acls.iter().map(|(id, acl)| (id, acl.as_ref()));
-        whole.chain(rows).for_each(|(&id, acl)| updated.acls.set(id, acl));
+        change.acls.iter().for_each(|(&id, acl)| updated.acls.set(id, acl.as_ref()));
+        for (&id, rows) in change.acl_rows.iter().filter(|(id, _)| next.acls.contains_key(id)) {
+            rows.iter().for_each(|(&class, &row)| updated.acls.set_row(id, class, row));
+        }
         updated.pods.update(&change.pods);
         updated
     }
@@ -180,14 +181,14 @@ impl Classifier {
     }
 
     fn decide_chunk(&self, questions: &[Question], decisions: &mut [Decision]) {
-        let mut cells = [0; BATCH_FRAMES_MAX];
+        let mut cells = [Cell::default(); BATCH_FRAMES_MAX];
         for (question, cell) in questions.iter().zip(&mut cells) {
             *cell = self.acls.cell(question.acl, question.class);
             self.acls.prefetch(*cell);
         }
         let mut rows = [NOWHERE; BATCH_FRAMES_MAX];
-        for (&cell, row) in cells[..questions.len()].iter().zip(&mut rows) {
-            *row = self.acls.row_at(cell);
+        for ((question, &cell), row) in questions.iter().zip(&cells).zip(&mut rows) {
+            *row = self.acls.row_at(cell, question.class);
             self.rows.prefetch(*row);
         }
         let mut open = [0; BATCH_FRAMES_MAX];

@@ -108,7 +108,7 @@ fn pod((mut addresses, ingress, egress): (Vec<IpAddr>, u32, u32)) -> PodPolicy {
     PodPolicy { addresses, ingress: AclId(ingress), egress: AclId(egress) }
 }
 
-/// Classes in several pages of the matrix.
+/// Classes far apart.
 fn class(i: u32) -> ClassId {
     ClassId(i * 200)
 }

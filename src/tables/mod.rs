@@ -24,7 +24,7 @@ mod impact;
 
 mod pod_index;
 
-mod acl_matrix;
+mod acl_store;
 mod row_store;
 
 mod route;

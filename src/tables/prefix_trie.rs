@@ -46,9 +46,11 @@ const NODE_SLOTS: usize = 256;
 const SPARSE_WORDS: usize = 16;
 /// A node with more distinct neighbours than this is dense: it would be nearly as large as a sparse one.
 const SPARSE_RUNS_MAX: usize = 64;
-/// While a table has fewer dense nodes than this, every node that can be is dense: short tables have the short way.
-/// 256 KiB of them stay in a second-level cache.
+/// While a table has fewer dense nodes than this, every node is dense that can be and tells [`DENSE_WORTH`] things apart; and
+/// of the first quarter every node that can be. So short tables, and networks full of pods in any, have the short way.
+/// 256 KiB of dense nodes stay in a second-level cache.
 pub(super) const DENSE_NODES_MIN: usize = 256;
+const DENSE_WORTH: usize = 16;
 
 /// A slot: a value, or the kind, the byte to look at, and the place of a node.
 type Slot = u32;
@@ -188,8 +190,14 @@ impl PrefixTrie {
         let mut lists = [[0; BATCH_FRAMES_MAX]; 3];
         let mut waiting = Waiting::default();
         for &i in open {
-            waiting.push(&mut lists, i, found[i as usize]);
-            self.prefetch(addresses[i as usize], found[i as usize]);
+            let slot = found[i as usize];
+            waiting.push(&mut lists, i, slot);
+            if A::DENSE_STEPS == 0 {
+                self.prefetch(addresses[i as usize], slot);
+            } else {
+                // All dense nodes up to here are behind it.
+                self.arena.prefetch(first_word(unit(slot)));
+            }
         }
         while waiting.dense + waiting.sparse > 0 {
             // Lists are written no faster than they are read.

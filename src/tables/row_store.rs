@@ -6,10 +6,11 @@
 //! found by counting the intervals that end before the service, without a branch. The first block of a row stands where
 //! its id says. Eight intervals take one block, 64 two, 512 three, 4,096 four: the usual row is one load.
 
-use super::arena::{Arena, BLOCK_WORDS_MAX, PAGE_WORDS};
+use super::arena::{Arena, PAGE_WORDS};
 use super::{Decision, PortSpan, Row};
 use crate::ids::RowId;
 use crate::limits::RULES_MAX;
+use crate::mem::count_below;
 use crate::net::flow::Protocol;
 
 /// A decision, or a block marked with [`BLOCK`].
@@ -23,7 +24,7 @@ const _: () = assert!(RULES_MAX <= BLOCK as usize, "a decision leaves the mark o
 const BLOCK_WORDS: usize = 16;
 const INTERVALS: usize = 8;
 
-const _: () = assert!(2 * INTERVALS == BLOCK_WORDS && BLOCK_WORDS <= BLOCK_WORDS_MAX);
+const _: () = assert!(2 * INTERVALS == BLOCK_WORDS);
 
 /// What a row that is not there decides: deny. Checked tables never get here; closed by default all the same.
 const CLOSED: Slot = 1 << 31;
@@ -113,10 +114,8 @@ fn first_block(id: RowId) -> usize {
 /// The slot of a service: that after as many intervals as end before it.
 #[inline]
 fn find(block: &[u32; BLOCK_WORDS], service: u32) -> Slot {
-    // Signed, because that is what vector instructions compare.
-    let ended = |&last: &u32| u32::from((last as i32) < service as i32);
-    let place = block[..INTERVALS].iter().map(ended).sum::<u32>() as usize;
-    block[INTERVALS + place % INTERVALS]
+    let (lasts, slots) = block.split_first_chunk().expect("a block is longer than its first half");
+    slots[count_below(lasts, service) % INTERVALS]
 }
 
 /// Building.

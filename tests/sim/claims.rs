@@ -119,6 +119,24 @@ fn the_two_directions_of_a_flow_may_be_on_different_workers() {
 }
 
 #[test]
+fn packets_of_one_flow_in_one_batch_open_it_once_and_are_judged_once() {
+    const FLOWS: u16 = 60;
+    let mut rig = Rig::new(1, &Setting::open());
+    let frame = |port| addressed(A, &udp(0, 1, [port, SERVER])).bytes();
+    let batch: Vec<Vec<u8>> = (0..FLOWS).chain([7, 8, 7, 9]).map(|i| frame(CLIENT + i)).collect();
+    assert_eq!(rig.send_on(0, A, &batch).len(), batch.len());
+    let packets: Vec<u64> = flows(&rig).iter().map(|flow| flow.packets).collect();
+    let expected = |i| match i {
+        7 => 3,
+        8 | 9 => 2,
+        _ => 1,
+    };
+    assert_eq!(packets, (0..FLOWS).map(expected).collect::<Vec<u64>>());
+    let judged: Vec<u64> = decisions(&rig, Verdict::Allow).into_values().collect();
+    assert_eq!(judged, [u64::from(FLOWS); 2], "each flow on each side");
+}
+
+#[test]
 fn what_policy_denies_is_counted_by_direction_and_by_rule() {
     let mut rig = Rig::new(1, &Setting::open().with(1, serves(Protocol::TCP, 443)).with(2, mute()));
     is_dropped(&mut rig, A, &tcp(SYN, true), DropReason::PolicyIngress);

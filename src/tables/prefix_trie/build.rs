@@ -3,8 +3,8 @@
 
 use super::address::{join, split};
 use super::{
-    DENSE, LEAF, NODE_SLOTS, PrefixTrie, ROOT_BITS, SPARSE, SPARSE_RUNS_MAX, SPARSE_WORDS, Slot, VALUE,
-    depth, kind, node, unit,
+    DENSE, DENSE_WORTH, LEAF, NODE_SLOTS, PrefixTrie, ROOT_BITS, SPARSE, SPARSE_RUNS_MAX, SPARSE_WORDS, Slot,
+    VALUE, depth, kind, node, unit,
 };
 use crate::tables::arena::first_word;
 use crate::tables::prefix_set::{Entry, mask};
@@ -116,7 +116,7 @@ impl PrefixTrie {
 
     /// The slot for prefixes that have their first `depth` bytes in common and are longer.
     fn build(&mut self, entries: &[Entry], at_depth: u32, inherited: u32) -> Slot {
-        let short_way = self.is_ipv4() && self.dense_nodes < self.dense_nodes_min;
+        let short_way = self.is_ipv4() && self.is_dense_worth(entries.len());
         let (first, last) = match entries {
             [] => return inherited,
             [only] if !short_way => return self.leaf(only, at_depth, inherited),
@@ -148,7 +148,7 @@ impl PrefixTrie {
         {
             return value;
         }
-        if !skips && (self.dense_nodes < self.dense_nodes_min || runs.len() > SPARSE_RUNS_MAX) {
+        if !skips && (self.is_dense_worth(runs.len()) || runs.len() > SPARSE_RUNS_MAX) {
             self.dense_nodes += 1;
             return node(DENSE, depth, self.arena.put(slots));
         }
@@ -167,6 +167,12 @@ impl PrefixTrie {
             }
         }
         node(SPARSE, depth, self.arena.put(&words))
+    }
+
+    /// Whether a node that tells so many things apart is to be dense although a sparse one would be smaller.
+    fn is_dense_worth(&self, count: usize) -> bool {
+        let few = if count < DENSE_WORTH { self.dense_nodes_min.div_ceil(4) } else { self.dense_nodes_min };
+        self.dense_nodes < few
     }
 
     fn is_ipv4(&self) -> bool {
