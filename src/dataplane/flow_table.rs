@@ -71,9 +71,10 @@ impl FlowTable {
         self.table.load_tags(strays.iter().map(|(.., hash, _)| *hash));
         let mut lines = Lines::new();
         for (key, from_low, hash, candidate) in &mut strays {
-            let loaded;
-            (*candidate, loaded) = self.table.candidate(*hash);
-            lines.add(LineId::new(loaded, *from_low), !is_v4(key.low));
+            *candidate = self.table.candidate(*hash);
+            if candidate.is_some() {
+                lines.add(LineId::new(*candidate, *from_low), !is_v4(key.low));
+            }
         }
         self.table.load_lines(lines.as_slice());
         for (key, from_low, hash, candidate) in strays {

@@ -389,11 +389,11 @@ fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) {
     batch.lines.clear();
     for i in strays {
         let track = &mut batch.tracks[i];
-        let loaded;
-        (track.candidate, loaded) = context.conntrack.candidate(track.hash);
-        // A new flow is written to both lines.
-        let both = loaded != track.candidate || needs_both_ends(&batch.packets[i]);
-        batch.lines.add(LineId::new(loaded, track.from_low), both);
+        track.candidate = context.conntrack.candidate(track.hash);
+        if track.candidate.is_some() {
+            let line = LineId::new(track.candidate, track.from_low);
+            batch.lines.add(line, needs_both_ends(&batch.packets[i]));
+        }
     }
     context.conntrack.load_lines(batch.lines.as_slice());
     for n in 0..batch.strays.len() {

@@ -53,6 +53,12 @@ pub(super) const TOMBSTONE: u8 = 1;
 pub(crate) struct Slot(pub(super) u32);
 
 impl Slot {
+    /// Whether there is such a slot.
+    #[inline]
+    pub(crate) fn is_some(self) -> bool {
+        self.0 < Slot::ABSENT.0
+    }
+
     /// No slot.
     pub(crate) const NONE: Slot = Slot(u32::MAX);
     /// No slot, and none to be found by looking further.
@@ -198,34 +204,39 @@ impl Conntrack {
         black_box(hashes.fold(0, |read, hash| read | self.groups[self.first_group(hash)].0[0].load(Relaxed)));
     }
 
-    /// Of a key that is not at home the first slot whose tag fits, and the slot whose lines are to be loaded: that one, or where
-    /// none fits the one that a new flow would take.
-    pub(crate) fn candidate(&self, hash: u64) -> (Slot, Slot) {
+    /// Of a key that is not at home the first slot whose tag fits. Where none does, the entry that a new flow would take is on
+    /// the way to the cache.
+    #[inline(always)]
+    pub(crate) fn candidate(&self, hash: u64) -> Slot {
         let group = self.first_group(hash);
         let [low, high] = self.words(group);
         let tags = [low & TAG_BITS, high & TAG_BITS];
         let slot = |hits: u16| Slot((group * GROUP) as u32 + hits.trailing_zeros());
         let fits = bytes_equal(tags, tag_of(hash));
         if fits != 0 {
-            return (slot(fits), slot(fits));
+            return slot(fits);
         }
         let (home, free) = (self.home(hash), bytes_equal(tags, FREE));
         let takes = if free == 0 || free >> position_of(home) & 1 != 0 { home } else { slot(free) };
+        self.entry(takes).prefetch(true, true);
         // Nothing has gone on from here to another group.
-        (if low & !TAG_BITS == 0 { Slot::ABSENT } else { Slot::NONE }, takes)
+        if low & !TAG_BITS == 0 { Slot::ABSENT } else { Slot::NONE }
     }
 
     /// The slot of a key, asked for a packet of one of its ends; `candidate` is what [`Conntrack::candidate`] said of its hash in
     /// this batch.
+    #[inline(always)]
     pub(crate) fn find(&self, key: &Key, from_low: bool, hash: u64, candidate: Slot) -> Option<Slot> {
+        if candidate == Slot::ABSENT {
+            return None;
+        }
         if self.entries.get(candidate.0 as usize).is_some_and(|entry| entry.is(key, from_low)) {
             return Some(candidate);
         }
-        if candidate == Slot::ABSENT { None } else { self.look_up(key, hash) }
+        self.look_up(key, hash)
     }
 
     /// The slot of a key.
-    #[inline]
     pub(crate) fn look_up(&self, key: &Key, hash: u64) -> Option<Slot> {
         let first = self.first_group(hash);
         let found = self.find_in(first, key, hash);
