@@ -22,7 +22,6 @@ pub mod tables;
 pub mod policy;
 
 pub mod mem;
-mod sched;
 pub mod xdp;
 
 pub mod dataplane;

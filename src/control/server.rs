@@ -12,13 +12,9 @@ use tokio::sync::oneshot;
 
 use super::socket::{SocketFile, claim};
 use super::{Switch, routes};
-use crate::sched;
 
 /// How long requests under way may take to end once the server is to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
-
-/// How long the control threads want to run at a time.
-const TURN: Duration = Duration::from_micros(100);
 
 /// Why the control socket does not open.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +85,6 @@ impl Claim {
         let (stop, stopped) = oneshot::channel();
         let serve = move || {
             leave_cores(&switch.status().cores);
-            wish_short_turns();
             runtime.block_on(serve(listener, switch, stopped));
         };
         let thread = std::thread::Builder::new().name("control".into()).spawn(serve).map_err(failed)?;
@@ -125,13 +120,6 @@ async fn serve(listener: UnixListener, switch: Arc<Switch>, stopped: oneshot::Re
             tracing::error!(%error, "the control socket closed");
         },
         () = impatient => {}
-    }
-}
-
-/// Lets this thread, and those that it starts, run soon after they are woken, on cores that others keep busy.
-fn wish_short_turns() {
-    if let Err(error) = sched::wish_turn(TURN) {
-        tracing::debug!(%error, "the control thread has turns like all others");
     }
 }
 

@@ -122,8 +122,10 @@ pub(crate) struct Batch {
     pub waited: [bool; BATCH_FRAMES_MAX],
     /// Lines of conntrack entries that are to be loaded into the cache.
     pub lines: Lines,
-    /// Packets whose flow is not where its hash says: new ones, and a few others.
+    /// Packets whose flow is looked for by tags: it is not where its hash says, or of most in the last batch it was not.
     pub strays: Vec<u16>,
+    /// Whether most packets of the last batch were of flows that are not where their hashes say: of new ones.
+    pub strays_prevail: bool,
     /// Whether there is a fragment among the frames.
     pub has_fragments: bool,
     /// Whether there is something else than packets of flows.
@@ -144,6 +146,7 @@ impl Batch {
             waited: [false; BATCH_FRAMES_MAX],
             lines: Lines::new(),
             strays: Vec::with_capacity(BATCH_FRAMES_MAX),
+            strays_prevail: false,
             has_fragments: false,
             has_others: false,
         }

@@ -71,7 +71,7 @@ impl FlowTable {
         self.table.load_tags(strays.iter().map(|(.., hash, _)| *hash));
         let mut lines = Lines::new();
         for (key, from_low, hash, candidate) in &mut strays {
-            *candidate = self.table.candidate(*hash);
+            *candidate = self.table.candidate(*hash).0;
             if candidate.is_some() {
                 lines.add(LineId::new(*candidate, *from_low), !is_v4(key.low));
             }

@@ -313,8 +313,10 @@ fn serve(batch: &mut Batch, context: &Context<'_>) {
     }
 }
 
-/// Starts to look flows up: the entries that their hashes name are on the way to the cache.
+/// Starts to look flows up: the entries that their hashes name are on the way to the cache, or where these help nobody, the
+/// tags.
 fn track(batch: &mut Batch, context: &Context<'_>) {
+    batch.strays.clear();
     for i in 0..batch.len() {
         if batch.is_pending(i) {
             key(batch, i, context);
@@ -331,7 +333,12 @@ fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
     };
     let Some((key, from_low)) = keyed else { return batch.drop(i, DropReason::InvalidState) };
     let hash = context.conntrack.hash(&key);
-    context.conntrack.prefetch_home(hash, from_low, needs_both_ends(packet));
+    if batch.strays_prevail {
+        context.conntrack.prefetch_tags(hash);
+        batch.strays.push(i as u16);
+    } else {
+        context.conntrack.prefetch_home(hash, from_low, needs_both_ends(packet));
+    }
     let track = &mut batch.tracks[i];
     (track.key, track.hash, track.from_low) = (key, hash, from_low);
 }
@@ -362,8 +369,8 @@ fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bo
 /// packets of a flow are among them, or none.
 fn route_and_follow(batch: &mut Batch, context: &mut Context<'_>) {
     context.inquiry.clear();
-    batch.strays.clear();
-    for i in 0..batch.len() {
+    let last = if batch.strays_prevail { 0 } else { batch.len() };
+    for i in 0..last {
         if batch.is_pending(i) {
             let track = &mut batch.tracks[i];
             match context.conntrack.at_home(&track.key, track.from_low, track.hash) {
@@ -377,31 +384,33 @@ fn route_and_follow(batch: &mut Batch, context: &mut Context<'_>) {
             }
         }
     }
-    if !batch.strays.is_empty() {
-        follow_strays(batch, context);
-    }
+    let strays = if batch.strays.is_empty() { 0 } else { follow_strays(batch, context) };
+    batch.strays_prevail = 2 * strays > batch.len();
 }
 
+/// Finds the flows of packets by tags. How many are not where their hashes say.
 #[inline(never)]
-fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) {
+fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) -> usize {
     let strays = batch.strays.iter().map(|i| usize::from(*i));
     context.conntrack.load_tags(strays.clone().map(|i| batch.tracks[i].hash));
     batch.lines.clear();
     for i in strays {
         let track = &mut batch.tracks[i];
-        track.candidate = context.conntrack.candidate(track.hash);
+        (track.candidate, track.slot) = context.conntrack.candidate(track.hash);
         if track.candidate.is_some() {
             let line = LineId::new(track.candidate, track.from_low);
             batch.lines.add(line, needs_both_ends(&batch.packets[i]));
         }
     }
     context.conntrack.load_lines(batch.lines.as_slice());
+    let mut strays = batch.strays.len();
     for n in 0..batch.strays.len() {
         let i = usize::from(batch.strays[n]);
         let track = &mut batch.tracks[i];
         match context.conntrack.find(&track.key, track.from_low, track.hash, track.candidate) {
             Some(slot) => {
                 track.slot = slot;
+                strays -= usize::from(slot == context.conntrack.home(track.hash));
                 if !follow_plain(batch, i, context) {
                     follow_known(batch, i, context);
                 }
@@ -409,6 +418,7 @@ fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) {
             None => route_new(batch, i, context),
         }
     }
+    strays
 }
 
 /// Takes what nearly every packet of a known flow is: one that does not change it, and whose way the flow remembers.
@@ -484,6 +494,9 @@ fn catch_up(batch: &mut Batch, i: usize, context: &mut Context<'_>, entry: &Entr
 /// A packet of a new flow waits for the next stage.
 fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     batch.tracks[i].fate = Fate::New;
+    // Here, and not where its slot was found, because there is much to do between one and the next: many prefetches at once
+    // would be dropped.
+    context.conntrack.prefetch_place(batch.tracks[i].slot);
     if let Some(reason) = is_no_flow(&batch.packets[i]) {
         return batch.drop(i, reason);
     }

@@ -10,7 +10,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::parts::{AtomicU32, AtomicU64};
+use super::parts::{AtomicU32, AtomicU64, PORTS_MAX};
 use super::tcp::{TcpFlow, TcpSide};
 use super::{FlowState, Key};
 use crate::dataplane::packet::{Address, from_v4, is_v4};
@@ -20,11 +20,12 @@ use crate::mem::{prefetch_read, prefetch_write};
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// In [`Line::head`]: the entry is a flow. The other bits are the key's word, whether its addresses are IPv6, and in the line
-/// of the lower end the number of the port whose quota the flow counts against, plus one; zero is none.
+/// of the lower end the number of the port whose quota the flow counts against.
 const READY: u64 = 1 << 63;
 const IPV6: u64 = 1 << 47;
 const CHARGE_SHIFT: u32 = 48;
 const CHARGE: u64 = 0xfff << CHARGE_SHIFT;
+const _: () = assert!(PORTS_MAX <= 1 << 12, "a port's number fits into CHARGE");
 const KEY_WORD: u64 = IPV6 - 1;
 
 /// In [`Facts`]: the flow was opened by the higher end of its key.
@@ -295,7 +296,7 @@ impl Entry {
     }
 
     /// Makes the entry no flow. If it was this call that did, the port whose quota it counted against.
-    pub(super) fn kill(&self) -> Option<Option<PortId>> {
+    pub(super) fn kill(&self) -> Option<PortId> {
         let [low, high] = &self.lines;
         let end = |head: u64| (head & READY != 0).then_some(0);
         let head = low.head.fetch_update(AcqRel, Acquire, end).ok()?;
@@ -304,13 +305,13 @@ impl Entry {
     }
 
     /// Lets the flow count against the quota of `port`; the port that it counted against before. `None` where it has ended.
-    pub(super) fn recharge(&self, port: PortId) -> Option<Option<PortId>> {
+    pub(super) fn recharge(&self, port: PortId) -> Option<PortId> {
         let change = |head: u64| (head & READY != 0).then_some(head & !CHARGE | charge_of(port));
         self.lines[0].head.fetch_update(AcqRel, Acquire, change).ok().map(charged_by)
     }
 
     /// Port whose quota it counts against.
-    pub(super) fn charged(&self) -> Option<PortId> {
+    pub(super) fn charged(&self) -> PortId {
         charged_by(self.lines[0].head.load(Relaxed))
     }
 
@@ -448,10 +449,9 @@ fn both_v4(key: &Key) -> u64 {
 
 /// A port, as [`Line::head`] has it.
 fn charge_of(port: PortId) -> u64 {
-    u64::from(port.0 + 1) << CHARGE_SHIFT
+    u64::from(port.0) << CHARGE_SHIFT
 }
 
-fn charged_by(head: u64) -> Option<PortId> {
-    let number = (head & CHARGE) >> CHARGE_SHIFT;
-    number.checked_sub(1).map(|port| PortId(port as u16))
+fn charged_by(head: u64) -> PortId {
+    PortId(((head & CHARGE) >> CHARGE_SHIFT) as u16)
 }

@@ -35,7 +35,7 @@ use super::{FlowState, Key};
 use crate::dataplane::ConntrackSettings;
 use crate::ids::{PortId, WorkerId};
 use crate::limits::RETIRED_FLOWS_MAX;
-use crate::mem::{HugeArray, bytes_equal};
+use crate::mem::{HugeArray, bytes_equal, prefetch_read};
 
 use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
@@ -171,7 +171,7 @@ impl Conntrack {
 
     /// The slot that a hash names.
     #[inline]
-    fn home(&self, hash: u64) -> Slot {
+    pub(crate) fn home(&self, hash: u64) -> Slot {
         Slot((((hash & 0xffff_ffff) * self.entries.len() as u64) >> 32) as u32)
     }
 
@@ -198,29 +198,45 @@ impl Conntrack {
         self.entry(home).is(key, from_low).then_some(home)
     }
 
+    /// Starts to load the tags that the look-up of a key needs that is not at home.
+    #[inline]
+    pub(crate) fn prefetch_tags(&self, hash: u64) {
+        prefetch_read(&self.groups[self.first_group(hash)]);
+    }
+
     /// Loads the tags into the cache that the look-up of keys needs that are not at home, as [`Conntrack::load_lines`] does.
     #[inline]
     pub(crate) fn load_tags(&self, hashes: impl Iterator<Item = u64>) {
         black_box(hashes.fold(0, |read, hash| read | self.groups[self.first_group(hash)].0[0].load(Relaxed)));
     }
 
-    /// Of a key that is not at home the first slot whose tag fits. Where none does, the entry that a new flow would take is on
-    /// the way to the cache.
+    /// Of a key that is not at home the first slot whose tag fits; where none does, besides, the slot that a new flow would take.
     #[inline(always)]
-    pub(crate) fn candidate(&self, hash: u64) -> Slot {
+    pub(crate) fn candidate(&self, hash: u64) -> (Slot, Slot) {
         let group = self.first_group(hash);
         let [low, high] = self.words(group);
         let tags = [low & TAG_BITS, high & TAG_BITS];
         let slot = |hits: u16| Slot((group * GROUP) as u32 + hits.trailing_zeros());
         let fits = bytes_equal(tags, tag_of(hash));
         if fits != 0 {
-            return slot(fits);
+            return (slot(fits), slot(fits));
         }
+        // As `claim` will choose.
         let (home, free) = (self.home(hash), bytes_equal(tags, FREE));
-        let takes = if free == 0 || free >> position_of(home) & 1 != 0 { home } else { slot(free) };
-        self.entry(takes).prefetch(true, true);
+        let beside = free & 0xff << (position_of(home) & 8);
+        let place = if free == 0 || free >> position_of(home) & 1 != 0 {
+            home
+        } else {
+            slot(if beside != 0 { beside } else { free })
+        };
         // Nothing has gone on from here to another group.
-        if low & !TAG_BITS == 0 { Slot::ABSENT } else { Slot::NONE }
+        (if low & !TAG_BITS == 0 { Slot::ABSENT } else { Slot::NONE }, place)
+    }
+
+    /// Starts to load the entry that a new flow would take.
+    #[inline]
+    pub(crate) fn prefetch_place(&self, place: Slot) {
+        self.entry(place).prefetch(true, true);
     }
 
     /// The slot of a key, asked for a packet of one of its ends; `candidate` is what [`Conntrack::candidate`] said of its hash in
@@ -264,7 +280,7 @@ impl Conntrack {
         let (first, second) = (self.first_group(hash), self.second_group(hash));
         if self.charged[flow.charged.index()].load(Relaxed) >= self.quota {
             // Of the pod's own flows too the least worthy goes, so that a flood of first packets does not shut it in.
-            let is_of_pod = |entry: &Entry| entry.charged() == Some(flow.charged);
+            let is_of_pod = |entry: &Entry| entry.charged() == flow.charged;
             self.make_room(first, now_ms, by, is_of_pod);
             self.make_room(second, now_ms, by, is_of_pod);
             return Admission::Quota;
@@ -304,16 +320,14 @@ impl Conntrack {
         let entry = self.entry(slot);
         self.charged[flow.charged.index()].fetch_add(1, Relaxed);
         // Where another worker has ended it meanwhile, it counts against nobody.
-        self.discharge(entry.recharge(flow.charged).unwrap_or(Some(flow.charged)));
+        self.discharge(entry.recharge(flow.charged).unwrap_or(flow.charged));
         entry.restart(flow, now_ms);
     }
 
     /// A flow counts no longer against the quota of this port. Who takes the port out of the entry says so, so that the counts
     /// are right whatever two workers do at once.
-    fn discharge(&self, port: Option<PortId>) {
-        if let Some(port) = port {
-            self.charged[port.index()].fetch_sub(1, Relaxed);
-        }
+    fn discharge(&self, port: PortId) {
+        self.charged[port.index()].fetch_sub(1, Relaxed);
     }
 
     /// After publishing: one entry a key.

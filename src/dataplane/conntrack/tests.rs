@@ -72,7 +72,7 @@ impl Bench {
 
     fn find(&self, key: &Key) -> Option<Slot> {
         let hash = self.table.hash(key);
-        let found = self.table.find(key, true, hash, self.table.candidate(hash));
+        let found = self.table.find(key, true, hash, self.table.candidate(hash).0);
         assert_eq!(found, self.table.look_up(key, hash));
         let at_home = self.table.at_home(key, false, hash);
         assert!(at_home.is_none() || at_home == found);
