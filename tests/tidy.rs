@@ -98,7 +98,8 @@ fn no_source_file_is_a_book() {
 #[test]
 fn the_packet_path_takes_no_lock_and_writes_no_log() {
     // The control side's half of the dataplane may; these files are what a packet goes through.
-    let path = "stages answer batch calls handover neighbors packet port_list rewrite stats";
+    let path =
+        "stages answer batch calls follow handover neighbors packet port_list rewrite route speech stats";
     for file in path.split(' ').map(|file| format!("src/dataplane/{file}.rs")) {
         let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(&file)).unwrap();
         let code = text.split("#[cfg(test)]").next().unwrap();

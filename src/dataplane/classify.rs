@@ -4,9 +4,10 @@
 use super::batch::{Batch, Fate};
 use super::conntrack::tcp::TcpFlow;
 use super::conntrack::{Admission, Facts, FlowState, Key, NewFlow, Side, Slot};
+use super::follow::{follow, segment};
 use super::packet::{self, Kind, Packet};
 use super::rules::Rules;
-use super::stages::{Context, follow, segment};
+use super::stages::Context;
 use super::view::{Flow, Gate, View, gates};
 use super::{DropReason, PortKind};
 use crate::ids::{ClassId, PortId, RuleId};

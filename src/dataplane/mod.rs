@@ -10,12 +10,15 @@ mod answer;
 mod batch;
 mod classify;
 mod conntrack;
+mod follow;
 mod fragments;
 mod hits;
 mod neighbors;
 mod packet;
 mod rewrite;
+mod route;
 mod rules;
+mod speech;
 mod view;
 
 mod stats;

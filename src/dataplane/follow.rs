@@ -1,0 +1,262 @@
+//! The stages `track` and `follow`: each packet's flow is looked up, and the packets of known flows go on.
+//!
+//! Nearly every packet takes [`follow_plain`]. What it does not take, [`follow_known`] does.
+
+use super::DropReason;
+use super::batch::{Batch, Fate};
+use super::classify::{judge_again, reopen};
+use super::conntrack::tcp::{Outcome, Segment};
+use super::conntrack::{Entry, Facts, Key, LineId, Side};
+use super::packet::{self, Kind, Packet};
+use super::route::{leave_by, route_one};
+use super::stages::{Context, is_no_flow};
+use super::view::Hop;
+use crate::net::flow::Protocol;
+use crate::net::tcp::{self, Flags};
+
+/// Starts to look flows up: the entries that their hashes name are on the way to the cache, or where these help nobody, the
+/// tags.
+pub(super) fn track(batch: &mut Batch, context: &Context<'_>) {
+    batch.strays.clear();
+    for i in 0..batch.len() {
+        if batch.is_pending(i) {
+            key(batch, i, context);
+        }
+    }
+}
+
+#[inline(always)]
+fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
+    let packet = &batch.packets[i];
+    let keyed = match packet.kind {
+        Kind::IcmpError => quoted_key(batch, i, context),
+        _ => Some(Key::of(packet)),
+    };
+    let Some((key, from_low)) = keyed else { return batch.drop(i, DropReason::InvalidState) };
+    let hash = context.conntrack.hash(&key);
+    if batch.strays_prevail {
+        context.conntrack.prefetch_tags(hash);
+        batch.strays.push(i as u16);
+    } else {
+        context.conntrack.prefetch_home(hash, from_low, needs_both_ends(packet));
+    }
+    let track = &mut batch.tracks[i];
+    (track.key, track.hash, track.from_low) = (key, hash, from_low);
+}
+
+/// Whether a packet needs to know of the other end of its flow: its address, or its windows.
+#[inline]
+fn needs_both_ends(packet: &Packet) -> bool {
+    !packet.is_v4 | matches!(packet.protocol, Protocol::TCP | Protocol::SCTP)
+}
+
+/// The key of the flow that an ICMP error reports about, as of the packet that it quotes.
+#[cold]
+fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bool)> {
+    let packet = &batch.packets[i];
+    let message = packet.transport(context.umem.data(&batch.frames[i]));
+    let mut quoted = Packet::default();
+    // The error goes to who sent the packet that it quotes, and comes from where that packet went: a pod that guesses
+    // the ports of other pods' flows reports nothing about them.
+    let fits = packet::parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
+        && quoted.src == packet.dst
+        && matches!(context.view.hop(quoted.dst), Some(Hop::Port(port, _)) if port == batch.in_ports[i]);
+    fits.then(|| Key::of(&quoted))
+}
+
+/// Finds each packet's flow and its way. Packets of known flows go on; those of new ones are judged by the next stage.
+///
+/// Packets whose flow is not where its hash says come last, in passes of their own, so that none waits alone for memory. All
+/// packets of a flow are among them, or none.
+pub(super) fn route_and_follow(batch: &mut Batch, context: &mut Context<'_>) {
+    context.inquiry.clear();
+    let last = if batch.strays_prevail { 0 } else { batch.len() };
+    for i in 0..last {
+        if batch.is_pending(i) {
+            let track = &mut batch.tracks[i];
+            match context.conntrack.at_home(&track.key, track.from_low, track.hash) {
+                Some(slot) => {
+                    track.slot = slot;
+                    if !follow_plain(batch, i, context) {
+                        follow_known(batch, i, context);
+                    }
+                }
+                None => batch.strays.push(i as u16),
+            }
+        }
+    }
+    let strays = if batch.strays.is_empty() { 0 } else { follow_strays(batch, context) };
+    batch.strays_prevail = 2 * strays > batch.len();
+}
+
+/// Finds the flows of packets by tags. How many are not where their hashes say.
+#[inline(never)]
+fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) -> usize {
+    let strays = batch.strays.iter().map(|i| usize::from(*i));
+    context.conntrack.load_tags(strays.clone().map(|i| batch.tracks[i].hash));
+    batch.lines.clear();
+    for i in strays {
+        let track = &mut batch.tracks[i];
+        (track.candidate, track.slot) = context.conntrack.candidate(track.hash);
+        if track.candidate.is_some() {
+            let line = LineId::new(track.candidate, track.from_low);
+            batch.lines.add(line, needs_both_ends(&batch.packets[i]));
+        }
+    }
+    context.conntrack.load_lines(batch.lines.as_slice());
+    let mut strays = batch.strays.len();
+    for n in 0..batch.strays.len() {
+        let i = usize::from(batch.strays[n]);
+        let track = &mut batch.tracks[i];
+        match context.conntrack.find(&track.key, track.from_low, track.hash, track.candidate) {
+            Some(slot) => {
+                track.slot = slot;
+                strays -= usize::from(slot == context.conntrack.home(track.hash));
+                if !follow_plain(batch, i, context) {
+                    follow_known(batch, i, context);
+                }
+            }
+            None => route_new(batch, i, context),
+        }
+    }
+    strays
+}
+
+/// Takes what nearly every packet of a known flow is: one that does not change it, and whose way the flow remembers.
+#[inline(always)]
+fn follow_plain(batch: &mut Batch, i: usize, context: &Context<'_>) -> bool {
+    let (view, packet, track) = (context.view, &batch.packets[i], &batch.tracks[i]);
+    let entry = context.conntrack.entry(track.slot);
+    let Some(exit) = entry.facts(track.from_low).plain_hop(view.generation).and_then(|hop| view.exit(hop))
+    else {
+        return false;
+    };
+    let bytes = packet.ip_bytes();
+    // Of a fragmented datagram the others will want to know what became of the first.
+    let is_plain = (packet.kind == Kind::Flow)
+        & !packet.first_fragment
+        & (packet.ttl > 1)
+        & (bytes <= usize::from(exit.mtu))
+        & (exit.mac != 0);
+    if is_plain {
+        batch.exits[i] = exit;
+        entry.count(track.from_low, bytes, context.now_ms);
+    }
+    is_plain
+}
+
+/// Any packet of a known flow.
+#[inline(never)]
+fn follow_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    let (view, packet, track) = (context.view, &batch.packets[i], &mut batch.tracks[i]);
+    (track.fate, track.hop) = (Fate::Known, None);
+    let entry = context.conntrack.entry(track.slot);
+    let facts = entry.facts(track.from_low);
+    // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
+    let is_confirmed = (facts.judged() == view.generation) & (packet.kind == Kind::Flow);
+    match facts.hop().and_then(|hop| Some((u32::from(hop), view.exit(hop)?))) {
+        Some((number, exit)) if is_confirmed => leave_by(batch, i, context, number, exit),
+        _ => catch_up(batch, i, context, entry, facts),
+    }
+    if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
+        follow(batch, i, context, entry);
+    }
+}
+
+/// Lets a packet's flow be judged again if what decides on it has changed, and finds its way.
+#[inline(never)]
+fn catch_up(batch: &mut Batch, i: usize, context: &mut Context<'_>, entry: &Entry, facts: Facts) {
+    let (view, judged) = (context.view, facts.judged());
+    let is_error = batch.packets[i].kind == Kind::IcmpError;
+    // Hops are numbered anew when anything but rules changes; another worker may be a generation ahead.
+    let known = facts.hop().filter(|_| (view.laid_out..=view.generation).contains(&judged));
+    let exit = if is_error { None } else { known.and_then(|hop| Some((u32::from(hop), view.exit(hop)?))) };
+    let number = match exit {
+        Some((number, exit)) => {
+            leave_by(batch, i, context, number, exit);
+            Some(number)
+        }
+        None => route_one(batch, i, context),
+    };
+    // What a later generation has judged is not judged by the earlier one again.
+    if judged > view.generation || !batch.is_pending(i) {
+        return;
+    }
+    // The flow's ends lie behind the ports that the packet came from and goes to.
+    if judged < view.judged_since(batch.in_ports[i], batch.exits[i].out) {
+        judge_again(batch, i, context, facts);
+    }
+    if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
+        let hop = if is_error { known } else { number.and_then(|number| u16::try_from(number).ok()) };
+        entry.confirm(batch.tracks[i].from_low, facts, view.generation, hop);
+    }
+}
+
+/// A packet of a new flow waits for the next stage.
+fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    batch.tracks[i].fate = Fate::New;
+    // Here, and not where its slot was found, because there is much to do between one and the next: many prefetches at once
+    // would be dropped.
+    context.conntrack.prefetch_place(batch.tracks[i].slot);
+    if let Some(reason) = is_no_flow(&batch.packets[i]) {
+        return batch.drop(i, reason);
+    }
+    let number = route_one(batch, i, context);
+    if batch.is_pending(i) {
+        batch.tracks[i].hop = number.and_then(|number| u16::try_from(number).ok());
+        context.inquiry.add(i);
+    }
+}
+
+/// Lets a packet of a known flow move the flow's state.
+#[inline(always)]
+pub(super) fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>, entry: &Entry) {
+    let packet = &batch.packets[i];
+    if packet.kind == Kind::IcmpError {
+        return; // It passes, and its flow is none the livelier for it.
+    }
+    let from_low = batch.tracks[i].from_low;
+    let facts = entry.facts(from_low);
+    let outcome = if packet.protocol == Protocol::TCP {
+        let before = entry.load_tcp();
+        let mut flow = before;
+        let frame = context.umem.data(&batch.frames[i]);
+        let outcome = flow.follow(&segment(packet, frame), facts.side(from_low));
+        if outcome == Outcome::Pass {
+            entry.store_tcp(&before, &flow);
+        }
+        outcome
+    } else {
+        let state = if packet.protocol == Protocol::SCTP { entry.state() } else { facts.state() };
+        let (outcome, next) = state.after(packet, facts.side(from_low) == Side::Initiator);
+        if next != state {
+            entry.set_state(state, next);
+        }
+        outcome
+    };
+    match outcome {
+        Outcome::Pass => {}
+        Outcome::Reopen => return reopen(batch, i, context),
+        Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
+    }
+    entry.count(from_low, packet.ip_bytes(), context.now_ms);
+}
+
+pub(super) fn segment(packet: &Packet, frame: &[u8]) -> Segment {
+    let flags = packet.tcp_flags();
+    let scale = if flags.has(Flags::SYN) {
+        let header = packet.transport(frame);
+        let header_bytes = tcp::Tcp::new(header).map_or(0, tcp::Tcp::header_bytes);
+        header.get(tcp::HEADER_BYTES..header_bytes).and_then(tcp::window_scale)
+    } else {
+        None
+    };
+    Segment {
+        flags,
+        sequence: packet.sequence,
+        acknowledgement: packet.acknowledgement,
+        window: packet.window,
+        payload_bytes: packet.tcp_payload_bytes(frame),
+        scale,
+    }
+}
