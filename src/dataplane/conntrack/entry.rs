@@ -169,8 +169,7 @@ impl Line {
     }
 
     fn counts(&self) -> (u64, u64) {
-        let (packets, bytes) = (self.packets.load(Relaxed), self.bytes.load(Relaxed));
-        (bytes >> BYTES_BITS << 32 | u64::from(packets), bytes & ((1 << BYTES_BITS) - 1))
+        packets_and_bytes(self.packets.load(Relaxed), self.bytes.load(Relaxed))
     }
 
     /// Milliseconds since the last packet of this end.
@@ -377,10 +376,9 @@ impl Entry {
     #[inline]
     pub(crate) fn count(&self, from_low: bool, bytes: usize, now_ms: u32) {
         let line = self.line(from_low);
-        let packets = line.packets.load(Relaxed).wrapping_add(1);
-        let carry = u64::from(packets == 0) << BYTES_BITS;
+        let (packets, bytes) = add_packet(line.packets.load(Relaxed), line.bytes.load(Relaxed), bytes);
         line.packets.store(packets, Relaxed);
-        line.bytes.store(line.bytes.load(Relaxed).wrapping_add(bytes as u64 + carry), Relaxed);
+        line.bytes.store(bytes, Relaxed);
         line.seen_ms.store(now_ms, Relaxed);
     }
 
@@ -456,63 +454,27 @@ fn charged_by(head: u64) -> PortId {
     PortId(((head & CHARGE) >> CHARGE_SHIFT) as u16)
 }
 
+/// [`Line::packets`] and [`Line::bytes`] with one packet of so many bytes more.
+#[inline]
+fn add_packet(packets: u32, bytes: u64, more: usize) -> (u32, u64) {
+    let packets = packets.wrapping_add(1);
+    let carry = u64::from(packets == 0) << BYTES_BITS;
+    (packets, bytes.wrapping_add(more as u64 + carry))
+}
+
+/// What they say.
+fn packets_and_bytes(packets: u32, bytes: u64) -> (u64, u64) {
+    (bytes >> BYTES_BITS << 32 | u64::from(packets), bytes & ((1 << BYTES_BITS) - 1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const WORD: u64 = 0x11_0035_0400;
-
-    fn flow() -> NewFlow {
-        NewFlow {
-            opened_by_low: true,
-            attachments: [AttachmentId(1), AttachmentId(2)],
-            charged: PortId(3),
-            judged: Generation(1),
-            state: FlowState::UdpOneWay,
-            tcp: None,
-            hops: [None; 2],
-        }
-    }
-
-    fn entry(key: &Key) -> Entry {
-        let entry = Entry::default();
-        entry.publish(key, &flow(), 0);
-        entry
-    }
-
     #[test]
     fn packets_are_counted_past_32_bits_and_bytes_beside_them() {
-        let entry = entry(&Key { low: from_v4(1), high: from_v4(2), word: WORD });
-        entry.lines[1].packets.store(u32::MAX - 1, Relaxed);
-        (0..3).for_each(|_| entry.count(false, 100, 0));
-        assert_eq!(entry.counts(), [(0, 0), ((1 << 32) + 1, 300)]);
-    }
-
-    #[test]
-    fn no_ipv6_flow_passes_for_one_of_ipv4() {
-        let v4 = Key { low: from_v4(1), high: from_v4(2), word: WORD };
-        // Addresses that look in an entry as those of the IPv4 flow do.
-        let both = u128::from(both_v4(&v4)) << 64;
-        let v6 = Key { low: both, high: both | 1, word: WORD };
-        for (there, asked) in [(&v4, &v6), (&v6, &v4)] {
-            let entry = entry(there);
-            assert_eq!(entry.key().as_ref(), Some(there));
-            for from_low in [true, false] {
-                assert!(entry.is(there, from_low) && !entry.is(asked, from_low));
-            }
-        }
-    }
-
-    #[test]
-    fn an_end_of_a_flow_is_confirmed_by_itself_and_not_once_the_flow_is_open_from_the_other_end() {
-        let entry = entry(&Key { low: from_v4(1), high: from_v4(2), word: WORD });
-        let seen = entry.facts(true);
-        entry.confirm(true, seen, Generation(2), Some(7));
-        assert_eq!((entry.facts(true).judged(), entry.facts(true).hop()), (Generation(2), Some(7)));
-        assert_eq!((entry.facts(false).judged(), entry.facts(false).hop()), (Generation(1), None));
-        assert_eq!(entry.charged(), PortId(3));
-        entry.restart(&NewFlow { opened_by_low: false, ..flow() }, 5);
-        entry.confirm(true, seen, Generation(3), Some(8));
-        assert_eq!((entry.facts(true).judged(), entry.facts(true).hop()), (Generation(1), None));
+        let count = |(packets, bytes), _| add_packet(packets, bytes, 100);
+        let (packets, bytes) = (0..3).fold((u32::MAX - 1, 0), count);
+        assert_eq!(packets_and_bytes(packets, bytes), ((1 << 32) + 1, 300));
     }
 }

@@ -395,6 +395,40 @@ fn the_workers_of_two_directions_do_not_undo_each_others_steps() {
     assert_eq!(after.sides[0].end, 150);
 }
 
+fn published(key: &Key) -> Entry {
+    let entry = Entry::default();
+    entry.publish(key, &flow(3, FlowState::UdpOneWay), 0);
+    entry
+}
+
+#[test]
+fn no_ipv6_flow_passes_for_one_of_ipv4() {
+    let v4 = key(7);
+    // Addresses that look in an entry as those of the IPv4 flow do.
+    let both = u128::from(v4.low as u32) << 96 | u128::from(v4.high as u32) << 64;
+    let v6 = Key { low: both, high: both | 1, ..v4 };
+    for (there, asked) in [(&v4, &v6), (&v6, &v4)] {
+        let entry = published(there);
+        assert_eq!(entry.key().as_ref(), Some(there));
+        for from_low in [true, false] {
+            assert!(entry.is(there, from_low) && !entry.is(asked, from_low));
+        }
+    }
+}
+
+#[test]
+fn an_end_of_a_flow_is_confirmed_by_itself_and_not_once_the_flow_is_open_from_the_other_end() {
+    let entry = published(&key(7));
+    let seen = entry.facts(true);
+    entry.confirm(true, seen, Generation(2), Some(7));
+    assert_eq!((entry.facts(true).judged(), entry.facts(true).hop()), (Generation(2), Some(7)));
+    assert_eq!((entry.facts(false).judged(), entry.facts(false).hop()), (Generation(1), None));
+    assert_eq!(entry.charged(), PortId(3));
+    entry.restart(&NewFlow { opened_by_low: false, ..flow(3, FlowState::SynSent) }, 5);
+    entry.confirm(true, seen, Generation(3), Some(8));
+    assert_eq!((entry.facts(true).judged(), entry.facts(true).hop()), (Generation(1), None));
+}
+
 /// What happens to a table.
 #[derive(Debug, Clone, Copy)]
 enum Step {
