@@ -127,17 +127,16 @@ fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) -> usize {
 fn follow_plain(batch: &mut Batch, i: usize, context: &Context<'_>) -> bool {
     let (view, packet, track) = (context.view, &batch.packets[i], &batch.tracks[i]);
     let entry = context.conntrack.entry(track.slot);
-    let Some(exit) = entry.facts(track.from_low).plain_hop(view.generation).and_then(|hop| view.exit(hop))
-    else {
-        return false;
-    };
+    let facts = entry.facts(track.from_low);
+    let Some(exit) = facts.plain_hop().and_then(|hop| view.exit(hop)) else { return false };
     let bytes = packet.ip_bytes();
     // Of a fragmented datagram the others will want to know what became of the first.
     let is_plain = (packet.kind == Kind::Flow)
         & !packet.first_fragment
         & (packet.ttl > 1)
         & (bytes <= usize::from(exit.mtu))
-        & (exit.mac != 0);
+        & (exit.mac != 0)
+        && view.upholds(facts.judged(), batch.in_ports[i], exit.out);
     if is_plain {
         batch.exits[i] = exit;
         entry.count(track.from_low, bytes, context.now_ms);

@@ -288,6 +288,13 @@ impl View {
         }
     }
 
+    /// Whether what was judged of a flow between two ports by generation `judged`, and its hop, hold by this one.
+    #[inline]
+    pub(crate) fn upholds(&self, judged: Generation, one: PortId, other: PortId) -> bool {
+        judged == self.generation
+            || (self.laid_out..self.generation).contains(&judged) && judged >= self.judged_since(one, other)
+    }
+
     /// The tables that it judges by, with their counters.
     pub(crate) fn rules(&self) -> Option<&Arc<Rules>> {
         self.rules.as_ref()
