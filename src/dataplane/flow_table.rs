@@ -56,30 +56,35 @@ impl FlowTable {
             self.table.prefetch_home(hash, from_low, !is_v4(key.low));
             *place = (key, from_low, hash);
         }
-        let mut strays = Vec::new();
-        let mut found = 0;
+        let mut strays = [(0, Slot::NONE); BATCH_FRAMES_MAX];
+        let (mut strays_len, mut found) = (0, 0);
         let mut count = |slot: Slot, from_low| {
             self.table.entry(slot).count(from_low, bytes, 0);
             found += 1;
         };
-        for (key, from_low, hash) in &*keys {
-            match self.table.at_home(key, *from_low, *hash) {
-                Some(slot) => count(slot, *from_low),
-                None => strays.push((key, *from_low, *hash, Slot::NONE)),
+        for (i, (key, from_low, hash)) in keys.iter().enumerate() {
+            if let Some(slot) = self.table.at_home(key, *from_low, *hash) {
+                count(slot, *from_low);
+            } else {
+                strays[strays_len].0 = i;
+                strays_len += 1;
             }
         }
-        self.table.load_tags(strays.iter().map(|(.., hash, _)| *hash));
+        let strays = &mut strays[..strays_len];
+        self.table.load_tags(strays.iter().map(|(i, _)| keys[*i].2));
         let mut lines = Lines::new();
-        for (key, from_low, hash, candidate) in &mut strays {
+        for (i, candidate) in &mut *strays {
+            let (key, from_low, hash) = &keys[*i];
             *candidate = self.table.candidate(*hash).0;
             if candidate.is_some() {
                 lines.add(LineId::new(*candidate, *from_low), !is_v4(key.low));
             }
         }
         self.table.load_lines(lines.as_slice());
-        for (key, from_low, hash, candidate) in strays {
-            if let Some(slot) = self.table.find(key, from_low, hash, candidate) {
-                count(slot, from_low);
+        for (i, candidate) in strays {
+            let (key, from_low, hash) = &keys[*i];
+            if let Some(slot) = self.table.find(key, *from_low, *hash, *candidate) {
+                count(slot, *from_low);
             }
         }
         found

@@ -10,7 +10,7 @@ use super::conntrack::{Entry, Facts, Key, LineId, Side};
 use super::packet::{self, Kind, Packet};
 use super::route::{leave_by, route_one};
 use super::stages::{Context, is_no_flow};
-use super::view::Hop;
+use super::view::{Exit, Hop};
 use crate::net::flow::Protocol;
 use crate::net::tcp::{self, Flags};
 
@@ -152,10 +152,11 @@ fn follow_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let entry = context.conntrack.entry(track.slot);
     let facts = entry.facts(track.from_low);
     // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
-    let is_confirmed = (facts.judged() == view.generation) & (packet.kind == Kind::Flow);
-    match facts.hop().and_then(|hop| Some((u32::from(hop), view.exit(hop)?))) {
-        Some((number, exit)) if is_confirmed => leave_by(batch, i, context, number, exit),
-        _ => catch_up(batch, i, context, entry, facts),
+    let is_upheld =
+        |exit: &Exit| packet.kind == Kind::Flow && view.upholds(facts.judged(), batch.in_ports[i], exit.out);
+    match facts.hop().and_then(|hop| Some((u32::from(hop), view.exit(hop).filter(is_upheld)?))) {
+        Some((number, exit)) => leave_by(batch, i, context, number, exit),
+        None => catch_up(batch, i, context, entry, facts),
     }
     if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
         follow(batch, i, context, entry);

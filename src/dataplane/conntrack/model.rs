@@ -138,11 +138,11 @@ fn a_flow_that_two_workers_remove_at_once_ends_once() {
     });
 }
 
-#[test]
-fn a_slot_in_a_workers_hands_is_no_other_flow_until_its_batch_ends() {
-    static REUSED_BESIDE_A_FINDER: AtomicBool = AtomicBool::new(false);
-    static REUSED: AtomicBool = AtomicBool::new(false);
-    explore(|| {
+/// A slot in a worker's hands is no other flow until its batch ends, however it was found.
+fn found_slots_stay(find: fn(&Conntrack, &Key) -> Option<Slot>) {
+    let reused = std::sync::Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+    let seen = reused.clone();
+    explore(move || {
         let (table, mut one, mut other) = bench();
         let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
         // As a worker that sleeps: that its batch begins must be seen in time as well.
@@ -150,7 +150,7 @@ fn a_slot_in_a_workers_hands_is_no_other_flow_until_its_batch_ends() {
         let theirs = table.clone();
         let beside = thread::spawn(move || {
             theirs.start_batch(&mut other);
-            let found = look_up(&theirs, &key(0));
+            let found = find(&theirs, &key(0));
             if let Some(slot) = found {
                 let key_there = theirs.entry(slot).key();
                 assert!(key_there.is_none_or(|there| there == key(0)), "{key_there:?}");
@@ -162,10 +162,21 @@ fn a_slot_in_a_workers_hands_is_no_other_flow_until_its_batch_ends() {
         (0..3).for_each(|_| table.start_batch(&mut one));
         let reused = enter(&table, &key(1), &flow(1), 0, &mut one) == slot;
         let found = beside.join().unwrap();
-        REUSED.fetch_or(reused, Relaxed);
-        REUSED_BESIDE_A_FINDER.fetch_or(reused && found, Relaxed);
+        seen[0].fetch_or(reused, Relaxed);
+        seen[1].fetch_or(reused && found, Relaxed);
     });
-    assert!(REUSED.load(Relaxed) && REUSED_BESIDE_A_FINDER.load(Relaxed), "nothing was put to the test");
+    assert!(reused.iter().all(|reused| reused.load(Relaxed)), "nothing was put to the test");
+}
+
+#[test]
+fn a_slot_that_a_worker_has_found_by_its_tag_is_no_other_flow_until_its_batch_ends() {
+    found_slots_stay(look_up);
+}
+
+#[test]
+fn a_slot_that_a_worker_has_found_at_home_from_either_end_is_no_other_flow_until_its_batch_ends() {
+    found_slots_stay(|table, key| table.at_home(key, true, table.hash(key)));
+    found_slots_stay(|table, key| table.at_home(key, false, table.hash(key)));
 }
 
 #[test]
