@@ -45,9 +45,7 @@ pub(crate) struct Track {
     pub key: Key,
     /// Hash of the key.
     pub hash: u64,
-    /// Slot whose tag fits the hash, of a flow that is not where its hash says.
-    pub candidate: Slot,
-    /// Slot of the flow.
+    /// Slot of the flow, or the one whose tag fits.
     pub slot: Slot,
     /// The hop that a packet of no known flow takes.
     pub hop: Option<u16>,
@@ -61,7 +59,6 @@ impl Track {
     const NONE: Track = Track {
         key: Key { low: 0, high: 0, word: 0 },
         hash: 0,
-        candidate: Slot::NONE,
         slot: Slot::NONE,
         hop: None,
         fate: Fate::New,
@@ -124,6 +121,10 @@ pub(crate) struct Batch {
     pub lines: Lines,
     /// Packets whose flow is looked for by tags: it is not where its hash says, or of most in the last batch it was not.
     pub strays: Vec<u16>,
+    /// Of those, packets whose flow may be where a tag fits.
+    pub candidates: Vec<u16>,
+    /// Of those, packets for which a second group of tags has to be asked.
+    pub further: Vec<u16>,
     /// Whether most packets of the last batch were of flows that are not where their hashes say: of new ones.
     pub strays_prevail: bool,
     /// Whether there is a fragment among the frames.
@@ -146,6 +147,8 @@ impl Batch {
             waited: [false; BATCH_FRAMES_MAX],
             lines: Lines::new(),
             strays: Vec::with_capacity(BATCH_FRAMES_MAX),
+            candidates: Vec::with_capacity(BATCH_FRAMES_MAX),
+            further: Vec::with_capacity(BATCH_FRAMES_MAX),
             strays_prevail: false,
             has_fragments: false,
             has_others: false,
@@ -185,6 +188,11 @@ impl Batch {
         let port = self.in_ports[start];
         let same = self.in_ports[start..self.len()].iter().take_while(|other| **other == port);
         start..start + same.count()
+    }
+
+    /// The hashes of the flows of these packets.
+    pub(crate) fn hashes_of(&self, packets: &[u16]) -> impl Iterator<Item = u64> {
+        packets.iter().map(|i| self.tracks[usize::from(*i)].hash)
     }
 
     /// Whether the stages are not done with frame `i`.

@@ -5,12 +5,12 @@ use super::batch::{Batch, Fate};
 use super::conntrack::tcp::TcpFlow;
 use super::conntrack::{Admission, Facts, FlowState, Key, NewFlow, Side, Slot};
 use super::follow::{follow, segment};
-use super::packet::{self, Kind, Packet};
+use super::packet::{self, Address, Kind, Packet};
 use super::rules::Rules;
 use super::stages::Context;
-use super::view::{Flow, Gate, View, gates};
+use super::view::{Flow, Gates, PortView, View};
 use super::{DropReason, PortKind};
-use crate::ids::{ClassId, PortId, RuleId};
+use crate::ids::{AclId, ClassId, PortId, RuleId};
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::flow::Protocol;
 use crate::net::tcp::Flags;
@@ -20,31 +20,35 @@ use crate::tables::{Decision, Question};
 pub(crate) struct Inquiry {
     /// Their places in the batch.
     packets: Vec<u16>,
-    /// What they open, and what the source's and the destination's sides say.
-    openings: Vec<(Opening, [Answer; 2])>,
+    /// What they open, and what is asked about it.
+    openings: Box<[(Opening, Asked); BATCH_FRAMES_MAX]>,
+    /// One for each side that has a table.
+    questions: Box<[Question; QUESTIONS_MAX]>,
+    questions_len: usize,
+    decisions: Box<[Decision; QUESTIONS_MAX]>,
     peers_v4: Peers<u32>,
     peers_v6: Peers<u128>,
-    questions: Vec<Question>,
-    decisions: Vec<Decision>,
     entered: Entered,
+    /// Whether most of the last flows that were asked about were dropped.
+    denials_prevail: bool,
 }
 
-/// Addresses whose classes are asked for, and the questions that they belong to.
+/// Addresses that are no local pod's, whose classes are asked for, and the questions that they belong to.
 struct Peers<A> {
     addresses: Vec<A>,
     questions: Vec<u16>,
     classes: Vec<u32>,
 }
 
-/// What one side says of a flow.
+/// What was asked about a flow: no question, one, or that of its source's side and after it that of its destination's.
 #[derive(Debug, Clone, Copy)]
-enum Answer {
-    /// It passes.
-    Passes,
-    /// It is dropped.
-    Denies(DropReason),
-    /// What its table decides: the decision with this number. A denial has this reason.
-    Decision(u16, DropReason),
+struct Asked {
+    /// The number of the first question.
+    first: u16,
+    egress: bool,
+    ingress: bool,
+    /// Why it is dropped whatever the answers.
+    closed: Option<DropReason>,
 }
 
 /// Each packet asks two sides at most.
@@ -103,15 +107,23 @@ impl Entered {
 
 impl Inquiry {
     pub(crate) fn new() -> Inquiry {
+        let nothing = Question { acl: AclId(0), class: ClassId::WORLD, dst_port: 0, protocol: Protocol(0) };
         Inquiry {
             packets: Vec::with_capacity(BATCH_FRAMES_MAX),
-            openings: Vec::with_capacity(BATCH_FRAMES_MAX),
+            openings: Box::new([(Opening::NONE, Asked::NOTHING); BATCH_FRAMES_MAX]),
+            questions: Box::new([nothing; QUESTIONS_MAX]),
+            questions_len: 0,
+            decisions: Box::new([Decision::deny(RuleId(0)); QUESTIONS_MAX]),
             peers_v4: Peers::new(),
             peers_v6: Peers::new(),
-            questions: Vec::with_capacity(QUESTIONS_MAX),
-            decisions: Vec::with_capacity(QUESTIONS_MAX),
             entered: Entered([0; Entered::BITS / 64]),
+            denials_prevail: false,
         }
+    }
+
+    /// Whether most of the last flows that were asked about were dropped: then there is no use in preparing places for the next.
+    pub(super) fn denials_prevail(&self) -> bool {
+        self.denials_prevail
     }
 
     /// Forgets the last batch.
@@ -131,66 +143,86 @@ impl Inquiry {
 
     /// Asks what the tables say of every packet.
     fn ask(&mut self, batch: &Batch, view: &View, worker: usize) {
-        self.openings.clear();
-        self.questions.clear();
+        self.questions_len = 0;
         self.peers_v4.clear();
         self.peers_v6.clear();
         self.entered.0.fill(0);
-        for n in 0..self.packets.len() {
+        for n in 0..self.packets.len().min(BATCH_FRAMES_MAX) {
             let i = usize::from(self.packets[n]);
             let opening = Opening::of(batch, i);
-            let flow = flow_of(&batch.tracks[i].key, opening.opened_by_low);
-            // Both ends of a flow are of one family.
-            let is_v4 = packet::is_v4(flow.src);
-            let answers = match (view.port(opening.from), view.port(opening.to)) {
-                (Some(from), Some(to)) => gates(&flow, from, to).map(|gate| self.answer(gate, &flow, is_v4)),
-                _ => [Answer::Denies(DropReason::NoRoute); 2],
+            let asked = match (view.port(opening.from), view.port(opening.to)) {
+                (Some(from), Some(to)) => self.ask_about(&batch.packets[i], opening, from, to),
+                _ => Asked { closed: Some(DropReason::NoRoute), ..Asked::NOTHING },
             };
-            self.openings.push((opening, answers));
+            self.openings[n] = (opening, asked);
         }
         let Some(rules) = view.rules() else { return };
         let classifier = rules.classifier();
         self.peers_v4
-            .classify(&mut self.questions, |addresses, classes| classifier.classes_v4(addresses, classes));
+            .classify(&mut *self.questions, |addresses, classes| classifier.classes_v4(addresses, classes));
         self.peers_v6
-            .classify(&mut self.questions, |addresses, classes| classifier.classes_v6(addresses, classes));
-        self.decisions.resize(self.questions.len(), Decision::deny(RuleId(0)));
-        classifier.decide_batch(&self.questions, &mut self.decisions);
-        self.decisions.iter().for_each(|decision| rules.prefetch_count(worker, *decision));
+            .classify(&mut *self.questions, |addresses, classes| classifier.classes_v6(addresses, classes));
+        let decisions = &mut self.decisions[..self.questions_len];
+        classifier.decide_batch(&self.questions[..self.questions_len], decisions);
+        decisions.iter().for_each(|decision| rules.prefetch_count(worker, *decision));
+    }
+
+    /// Asks about a flow between two ports.
+    #[inline(always)]
+    fn ask_about(&mut self, packet: &Packet, opening: Opening, from: &PortView, to: &PortView) -> Asked {
+        let flow = opening.flow(packet);
+        let gates = Gates::of(&flow, from, to);
+        let first = self.questions_len;
+        // Each side is asked about the other end.
+        if let Some(acl) = gates.egress {
+            self.add_question(acl, &flow, flow.dst, to, packet.is_v4);
+        }
+        if let Some(acl) = gates.ingress {
+            self.add_question(acl, &flow, flow.src, from, packet.is_v4);
+        }
+        let (egress, ingress) = (gates.egress.is_some(), gates.ingress.is_some());
+        Asked { first: first as u16, egress, ingress, closed: gates.closed }
     }
 
     #[inline(always)]
-    fn answer(&mut self, gate: Gate, flow: &Flow, is_v4: bool) -> Answer {
-        match gate {
-            Gate::Open => Answer::Passes,
-            Gate::Closed(reason) => Answer::Denies(reason),
-            Gate::Policed { acl, peer, deny } => {
-                let number = self.questions.len();
-                if is_v4 {
-                    self.peers_v4.add(peer as u32, number);
-                } else {
-                    self.peers_v6.add(peer, number);
-                }
-                let (protocol, dst_port) = (flow.protocol, flow.dst_port);
-                self.questions.push(Question { acl, class: ClassId::WORLD, dst_port, protocol });
-                Answer::Decision(number as u16, deny)
-            }
+    fn add_question(&mut self, acl: AclId, flow: &Flow, peer: Address, behind: &PortView, is_v4: bool) {
+        let number = self.questions_len % QUESTIONS_MAX;
+        self.questions_len = number + 1;
+        let class = behind.class_of_pod(peer, is_v4).unwrap_or_else(|| {
+            self.ask_class(peer, number);
+            ClassId::WORLD
+        });
+        self.questions[number] = Question { acl, class, dst_port: flow.dst_port, protocol: flow.protocol };
+    }
+
+    #[inline(never)]
+    fn ask_class(&mut self, peer: Address, question: usize) {
+        if packet::is_v4(peer) {
+            self.peers_v4.add(peer as u32, question);
+        } else {
+            self.peers_v6.add(peer, question);
         }
     }
 
     /// Why the tables drop packet number `n` of the inquiry, if they do. Counts what decides.
-    #[inline]
+    #[inline(always)]
     fn denied(&self, n: usize, rules: Option<&Rules>, worker: usize) -> Option<DropReason> {
-        self.openings[n].1.iter().find_map(|answer| match *answer {
-            Answer::Passes => None,
-            Answer::Denies(reason) => Some(reason),
-            Answer::Decision(number, deny) => {
-                let Some(rules) = rules else { return Some(DropReason::UnknownPod) };
-                let decision = self.decisions[usize::from(number)];
+        let asked = self.openings[n].1;
+        let passes = |number: usize| {
+            let decision = self.decisions[number % QUESTIONS_MAX];
+            rules.is_some_and(|rules| {
                 rules.count(worker, decision);
-                (!decision.is_allow()).then_some(deny)
-            }
-        })
+                decision.is_allow()
+            })
+        };
+        let first = usize::from(asked.first);
+        if asked.egress && !passes(first) {
+            Some(DropReason::PolicyEgress)
+        } else if asked.ingress && !passes(first + usize::from(asked.egress)) {
+            Some(DropReason::PolicyIngress)
+        } else {
+            asked.closed
+        }
     }
 }
 
@@ -198,6 +230,7 @@ impl Inquiry {
 pub(super) fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
     context.inquiry.ask(batch, context.view, context.worker);
     let rules = context.view.rules().map(|rules| &**rules);
+    let entered = context.tracker.entered;
     for n in 0..context.inquiry.packets.len() {
         let i = usize::from(context.inquiry.packets[n]);
         if let Some(slot) = opened_before(batch, i, context) {
@@ -208,6 +241,8 @@ pub(super) fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
             open(batch, i, context, opening, |context| context.inquiry.denied(n, rules, context.worker));
         }
     }
+    let entered = context.tracker.entered - entered;
+    context.inquiry.denials_prevail = 2 * entered < context.inquiry.packets.len() as u64;
 }
 
 /// The slot of a packet's flow, if an earlier packet of this batch has opened it.
@@ -290,7 +325,14 @@ struct Opening {
     to: PortId,
 }
 
+impl Asked {
+    const NOTHING: Asked = Asked { first: 0, egress: false, ingress: false, closed: None };
+}
+
 impl Opening {
+    const NONE: Opening =
+        Opening { sender: Side::Initiator, opened_by_low: false, from: PortId(0), to: PortId(0) };
+
     #[inline(always)]
     fn of(batch: &Batch, i: usize) -> Opening {
         let sender = likely_sender(&batch.packets[i]);
@@ -298,6 +340,16 @@ impl Opening {
         let (near, far) = (batch.in_ports[i], batch.exits[i].out);
         let (from, to) = if by_initiator { (near, far) } else { (far, near) };
         Opening { sender, opened_by_low: batch.tracks[i].from_low == by_initiator, from, to }
+    }
+
+    /// What is judged of the flow that a packet opens.
+    #[inline(always)]
+    fn flow(self, packet: &Packet) -> Flow {
+        let Packet { src, dst, protocol, src_port, dst_port, .. } = *packet;
+        match self.sender {
+            Side::Initiator => Flow { src, dst, protocol, dst_port },
+            Side::Responder => Flow { src: dst, dst: src, protocol, dst_port: src_port },
+        }
     }
 }
 
@@ -355,7 +407,22 @@ fn likely_sender(packet: &Packet) -> Side {
 
 /// First state of the flow that a packet opens; `None` where it opens none: a reply to nothing, a segment outside
 /// any connection, an error about no flow.
+#[inline(always)]
 fn first_state(
+    batch: &Batch,
+    i: usize,
+    context: &Context<'_>,
+    sender: Side,
+) -> Option<(FlowState, Option<TcpFlow>)> {
+    let packet = &batch.packets[i];
+    if packet.kind == Kind::Flow && packet.protocol == Protocol::UDP {
+        return Some((FlowState::UdpOneWay, None));
+    }
+    first_state_of_other(batch, i, context, sender)
+}
+
+#[inline(never)]
+fn first_state_of_other(
     batch: &Batch,
     i: usize,
     context: &Context<'_>,

@@ -2,7 +2,7 @@
 
 use super::ConntrackSettings;
 use super::batch::Lines;
-use super::conntrack::{Admission, Conntrack, FlowState, Key, LineId, NewFlow, Slot, Tracker};
+use super::conntrack::{Admission, Candidate, Conntrack, FlowState, Key, LineId, NewFlow, Slot, Tracker};
 use super::packet::{Packet, is_v4, pack};
 use crate::ids::{AttachmentId, Generation, PortId, WorkerId};
 use crate::limits::BATCH_FRAMES_MAX;
@@ -75,9 +75,9 @@ impl FlowTable {
         let mut lines = Lines::new();
         for (i, candidate) in &mut *strays {
             let (key, from_low, hash) = &keys[*i];
-            *candidate = self.table.candidate(*hash).0;
-            if candidate.is_some() {
-                lines.add(LineId::new(*candidate, *from_low), !is_v4(key.low));
+            if let Candidate::Slot(slot) = self.table.candidate(*hash, false) {
+                lines.add(LineId::new(slot, *from_low), !is_v4(key.low));
+                *candidate = slot;
             }
         }
         self.table.load_lines(lines.as_slice());

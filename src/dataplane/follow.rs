@@ -6,7 +6,7 @@ use super::DropReason;
 use super::batch::{Batch, Fate};
 use super::classify::{judge_again, reopen};
 use super::conntrack::tcp::{Outcome, Segment};
-use super::conntrack::{Entry, Facts, Key, LineId, Side};
+use super::conntrack::{Candidate, Entry, Facts, Key, LineId, Side, Slot};
 use super::packet::{self, Kind, Packet};
 use super::route::{leave_by, route_one};
 use super::stages::{Context, is_no_flow};
@@ -92,23 +92,32 @@ pub(super) fn route_and_follow(batch: &mut Batch, context: &mut Context<'_>) {
 /// Finds the flows of packets by tags. How many are not where their hashes say.
 #[inline(never)]
 fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) -> usize {
-    let strays = batch.strays.iter().map(|i| usize::from(*i));
-    context.conntrack.load_tags(strays.clone().map(|i| batch.tracks[i].hash));
+    let mut strays = batch.strays.len();
+    if !batch.strays_prevail {
+        context.conntrack.load_tags(batch.hashes_of(&batch.strays));
+    }
     batch.lines.clear();
-    for i in strays {
-        let track = &mut batch.tracks[i];
-        (track.candidate, track.slot) = context.conntrack.candidate(track.hash);
-        if track.candidate.is_some() {
-            let line = LineId::new(track.candidate, track.from_low);
-            batch.lines.add(line, needs_both_ends(&batch.packets[i]));
+    batch.candidates.clear();
+    batch.further.clear();
+    let enters = !context.inquiry.denials_prevail();
+    for n in 0..batch.strays.len() {
+        let i = usize::from(batch.strays[n]);
+        let candidate = context.conntrack.candidate(batch.tracks[i].hash, enters);
+        note_candidate(batch, i, context, candidate);
+    }
+    if !batch.further.is_empty() {
+        context.conntrack.load_further_tags(batch.hashes_of(&batch.further));
+        for n in 0..batch.further.len() {
+            let i = usize::from(batch.further[n]);
+            let candidate = context.conntrack.candidate_further(batch.tracks[i].hash);
+            note_candidate(batch, i, context, candidate);
         }
     }
     context.conntrack.load_lines(batch.lines.as_slice());
-    let mut strays = batch.strays.len();
-    for n in 0..batch.strays.len() {
-        let i = usize::from(batch.strays[n]);
+    for n in 0..batch.candidates.len() {
+        let i = usize::from(batch.candidates[n]);
         let track = &mut batch.tracks[i];
-        match context.conntrack.find(&track.key, track.from_low, track.hash, track.candidate) {
+        match context.conntrack.find(&track.key, track.from_low, track.hash, track.slot) {
             Some(slot) => {
                 track.slot = slot;
                 strays -= usize::from(slot == context.conntrack.home(track.hash));
@@ -116,10 +125,25 @@ fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) -> usize {
                     follow_known(batch, i, context);
                 }
             }
-            None => route_new(batch, i, context),
+            None => route_new(batch, i, context, Slot::NONE),
         }
     }
     strays
+}
+
+/// Does what can be done for a packet by what tags say of its flow.
+#[inline(always)]
+fn note_candidate(batch: &mut Batch, i: usize, context: &mut Context<'_>, candidate: Candidate) {
+    match candidate {
+        Candidate::Absent(place) => route_new(batch, i, context, place),
+        Candidate::Further => batch.further.push(i as u16),
+        Candidate::Slot(slot) => {
+            let track = &mut batch.tracks[i];
+            track.slot = slot;
+            batch.lines.add(LineId::new(slot, track.from_low), needs_both_ends(&batch.packets[i]));
+            batch.candidates.push(i as u16);
+        }
+    }
 }
 
 /// Takes what nearly every packet of a known flow is: one that does not change it, and whose way the flow remembers.
@@ -128,14 +152,10 @@ fn follow_plain(batch: &mut Batch, i: usize, context: &Context<'_>) -> bool {
     let (view, packet, track) = (context.view, &batch.packets[i], &batch.tracks[i]);
     let entry = context.conntrack.entry(track.slot);
     let facts = entry.facts(track.from_low);
-    let Some(exit) = facts.plain_hop().and_then(|hop| view.exit(hop)) else { return false };
+    let Some(exit) = facts.plain_hop().and_then(|hop| view.exit(u32::from(hop))) else { return false };
     let bytes = packet.ip_bytes();
     // Of a fragmented datagram the others will want to know what became of the first.
-    let is_plain = (packet.kind == Kind::Flow)
-        & !packet.first_fragment
-        & (packet.ttl > 1)
-        & (bytes <= usize::from(exit.mtu))
-        & (exit.mac != 0)
+    let is_plain = (packet.kind == Kind::Flow) & !packet.first_fragment & exit.takes(packet)
         && view.upholds(facts.judged(), batch.in_ports[i], exit.out);
     if is_plain {
         batch.exits[i] = exit;
@@ -154,7 +174,7 @@ fn follow_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
     let is_upheld =
         |exit: &Exit| packet.kind == Kind::Flow && view.upholds(facts.judged(), batch.in_ports[i], exit.out);
-    match facts.hop().and_then(|hop| Some((u32::from(hop), view.exit(hop).filter(is_upheld)?))) {
+    match facts.hop().map(u32::from).and_then(|hop| Some((hop, view.exit(hop).filter(is_upheld)?))) {
         Some((number, exit)) => leave_by(batch, i, context, number, exit),
         None => catch_up(batch, i, context, entry, facts),
     }
@@ -170,7 +190,8 @@ fn catch_up(batch: &mut Batch, i: usize, context: &mut Context<'_>, entry: &Entr
     let is_error = batch.packets[i].kind == Kind::IcmpError;
     // Hops are numbered anew when anything but rules changes; another worker may be a generation ahead.
     let known = facts.hop().filter(|_| (view.laid_out..=view.generation).contains(&judged));
-    let exit = if is_error { None } else { known.and_then(|hop| Some((u32::from(hop), view.exit(hop)?))) };
+    let exit =
+        if is_error { None } else { known.map(u32::from).and_then(|hop| Some((hop, view.exit(hop)?))) };
     let number = match exit {
         Some((number, exit)) => {
             leave_by(batch, i, context, number, exit);
@@ -192,12 +213,13 @@ fn catch_up(batch: &mut Batch, i: usize, context: &mut Context<'_>, entry: &Entr
     }
 }
 
-/// A packet of a new flow waits for the next stage.
-fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+/// A packet of a new flow, which would take this place, waits for the next stage.
+#[inline(always)]
+fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>, place: Slot) {
     batch.tracks[i].fate = Fate::New;
     // Here, and not where its slot was found, because there is much to do between one and the next: many prefetches at once
     // would be dropped.
-    context.conntrack.prefetch_place(batch.tracks[i].slot);
+    context.conntrack.prefetch_place(place);
     if let Some(reason) = is_no_flow(&batch.packets[i]) {
         return batch.drop(i, reason);
     }

@@ -2,17 +2,34 @@
 
 use super::answer::{self, Problem};
 use super::batch::{Batch, Verdict};
+use super::packet::{self, Packet};
 use super::stages::Context;
 use super::view::{Exit, Hop};
-use super::{DropReason, PortKind, packet};
+use super::{DropReason, PortKind};
 use crate::net::mac::Mac;
 
 /// Finds the way by the destination; the number of the hop, if there is one.
+#[inline(always)]
 pub(super) fn route_one(batch: &mut Batch, i: usize, context: &mut Context<'_>) -> Option<u32> {
     let packet = &batch.packets[i];
-    // What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
-    let stays = !packet.is_v4 && (packet::is_link_local(packet.src) || packet::is_link_local(packet.dst));
     let number = context.view.hop_number(packet.dst);
+    match number.and_then(|number| context.view.exit(number)) {
+        Some(exit) if exit.takes(packet) && !stays_on_link(packet) => batch.exits[i] = exit,
+        _ => route_other(batch, i, context, number),
+    }
+    number
+}
+
+/// What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
+#[inline(always)]
+fn stays_on_link(packet: &Packet) -> bool {
+    !packet.is_v4 && (packet::is_link_local(packet.src) || packet::is_link_local(packet.dst))
+}
+
+/// [`route_one`] of a packet that is not simply passed on.
+#[inline(never)]
+fn route_other(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: Option<u32>) {
+    let stays = stays_on_link(&batch.packets[i]);
     match number.map(|number| (number, context.view.hop_and_exit(number))) {
         None | Some((_, (Hop::Nowhere, _))) => batch.drop(i, DropReason::NoRoute),
         Some((_, (Hop::Port(..), _))) if stays => batch.drop(i, DropReason::NoRoute),
@@ -26,7 +43,6 @@ pub(super) fn route_one(batch: &mut Batch, i: usize, context: &mut Context<'_>) 
         Some((_, (Hop::Port(..), exit))) if exit.mtu == 0 => batch.drop(i, DropReason::PortDown),
         Some((number, (Hop::Port(..), exit))) => leave_by(batch, i, context, number, exit),
     }
-    number
 }
 
 fn came_by_uplink(batch: &Batch, i: usize, context: &Context<'_>) -> bool {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::hits::Hits;
 use super::packet::{Address, is_v4};
 use super::view::Flow;
-use crate::ids::AclId;
+use crate::ids::{AclId, ClassId};
 use crate::tables::{Classifier, Decision, Impact, PodName, RuleOrigin, RuleTables, TablesDiff, Verdict};
 
 /// Tables laid out.
@@ -127,11 +127,19 @@ impl Rules {
         self.document.rules.get(&self.look_up(acl, peer, flow).rule()).cloned()
     }
 
+    /// The class of an address.
+    #[inline]
+    pub(crate) fn class(&self, address: Address) -> ClassId {
+        if is_v4(address) {
+            self.classifier.class_v4(address as u32)
+        } else {
+            self.classifier.class_v6(address)
+        }
+    }
+
     #[inline]
     fn look_up(&self, acl: AclId, peer: Address, flow: &Flow) -> Decision {
-        let class =
-            if is_v4(peer) { self.classifier.class_v4(peer as u32) } else { self.classifier.class_v6(peer) };
-        self.classifier.decide(acl, class, flow.protocol, flow.dst_port)
+        self.classifier.decide(acl, self.class(peer), flow.protocol, flow.dst_port)
     }
 
     /// Shows how often each rule has decided.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use super::packet::{Address, from_v4, is_v4, pack};
+use super::packet::{Address, Packet, from_v4, is_v4, pack};
 use super::publication::Numbered;
 use super::rules::{Change, Rules};
 use super::{DropReason, PortKind, World};
-use crate::ids::{AclId, AttachmentId, Generation, PortId};
+use crate::ids::{AclId, AttachmentId, ClassId, Generation, PortId};
 use crate::limits::POD_ADDRESSES_MAX;
 use crate::net::flow::Protocol;
 use crate::net::icmp::link_local;
@@ -54,6 +54,8 @@ pub(crate) struct PortView {
     pub own_mac: Mac,
     /// First addresses of the pod: IPv6, IPv4. Where it has none, one that no packet of that family has.
     pod_addresses: [Address; 2],
+    /// The classes of those by the tables.
+    pod_classes: [ClassId; 2],
     addresses: [Address; POD_ADDRESSES_MAX],
     addresses_len: usize,
 }
@@ -86,6 +88,15 @@ pub(crate) struct Exit {
     pub mtu: u16,
     /// Whether the port is an uplink.
     pub is_uplink: bool,
+}
+
+impl Exit {
+    /// Whether a packet may leave without a further look: to a pod whose Ethernet address is given, small enough, and not at
+    /// the end of its life.
+    #[inline(always)]
+    pub(crate) fn takes(&self, packet: &Packet) -> bool {
+        (packet.ttl > 1) & (packet.ip_bytes() <= usize::from(self.mtu)) & (self.mac != 0)
+    }
 }
 
 /// One generation.
@@ -135,6 +146,7 @@ impl PortView {
             mac: None,
             own_mac: facts.mac.unwrap_or(gateway),
             pod_addresses: NO_ADDRESSES,
+            pod_classes: [ClassId::WORLD; 2],
             addresses: [0; POD_ADDRESSES_MAX],
             addresses_len: 0,
         }
@@ -162,6 +174,14 @@ impl PortView {
     #[inline]
     pub(crate) fn pod_address(&self, is_v4: bool) -> Address {
         self.pod_addresses[usize::from(is_v4)]
+    }
+
+    /// The class of an address of this family, if it is the first one that the pod behind the port has: these are known
+    /// beforehand.
+    #[inline(always)]
+    pub(crate) fn class_of_pod(&self, address: Address, is_v4: bool) -> Option<ClassId> {
+        let family = usize::from(is_v4);
+        (address == self.pod_addresses[family]).then_some(self.pod_classes[family])
     }
 
     /// Addresses of the pod, or of the node, behind the port.
@@ -230,6 +250,9 @@ impl View {
         }
         let mut next = View { generation, rules, ..self.clone() };
         next.follow(world, &change);
+        if !matches!(change, Change::Nothing) {
+            next.classify_pods();
+        }
         next
     }
 
@@ -263,7 +286,7 @@ impl View {
         let (routes, hops) = layout_routes(world);
         let gateway = |v4: bool| world.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
         let ports = layout_ports(world, open);
-        View {
+        let mut view = View {
             generation,
             mac: world.gateway.mac,
             gateway_v4: gateway(true),
@@ -276,6 +299,16 @@ impl View {
             ports,
             attachments: world.pods.iter().map(|pod| pod.id).collect::<BTreeSet<_>>().into_iter().collect(),
             laid_out: generation,
+        };
+        view.classify_pods();
+        view
+    }
+
+    /// Asks the tables for the classes of the pods here, so that no packet need.
+    fn classify_pods(&mut self) {
+        let Some(rules) = &self.rules else { return };
+        for port in self.ports.iter_mut().flatten() {
+            port.pod_classes = port.pod_addresses.map(|address| rules.class(address));
         }
     }
 
@@ -337,8 +370,8 @@ impl View {
 
     /// How to leave by the hop with this number.
     #[inline]
-    pub(crate) fn exit(&self, number: u16) -> Option<Exit> {
-        self.exits.get(usize::from(number)).copied()
+    pub(crate) fn exit(&self, number: u32) -> Option<Exit> {
+        self.exits.get(number as usize).copied()
     }
 
     /// The port that an address lies behind.
@@ -381,14 +414,18 @@ impl View {
         to: &PortView,
         counted_by: Option<usize>,
     ) -> Option<DropReason> {
-        gates(flow, from, to).into_iter().find_map(|gate| match gate {
-            Gate::Open => None,
-            Gate::Closed(reason) => Some(reason),
-            Gate::Policed { acl, peer, deny } => {
-                let Some(rules) = &self.rules else { return Some(DropReason::UnknownPod) };
-                (!rules.decide(acl, peer, flow, counted_by).is_allow()).then_some(deny)
-            }
-        })
+        let gates = Gates::of(flow, from, to);
+        let passes = |acl: Option<AclId>, peer: Address| {
+            let Some(acl) = acl else { return true };
+            self.rules.as_ref().is_some_and(|rules| rules.decide(acl, peer, flow, counted_by).is_allow())
+        };
+        if !passes(gates.egress, flow.dst) {
+            Some(DropReason::PolicyEgress)
+        } else if !passes(gates.ingress, flow.src) {
+            Some(DropReason::PolicyIngress)
+        } else {
+            gates.closed
+        }
     }
 
     /// What decides on a flow, for people: egress and ingress.
@@ -411,48 +448,52 @@ impl View {
     }
 }
 
-/// What keeps one side of a flow.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Gate {
-    /// Nothing: the flow passes.
-    Open,
-    /// No table: the flow is dropped.
-    Closed(DropReason),
-    /// What an ACL table decides on an address at the other end; a denial has this reason.
-    Policed {
-        /// The table.
-        acl: AclId,
-        /// The address.
-        peer: Address,
-        /// The reason.
-        deny: DropReason,
-    },
+/// Who is asked whether a flow may pass: first the egress table of its source about the address of its destination, then the
+/// ingress table of its destination about that of its source. The first that denies has decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Gates {
+    /// The source's table.
+    pub egress: Option<AclId>,
+    /// The destination's table.
+    pub ingress: Option<AclId>,
+    /// Why it is dropped whatever those say that are asked.
+    pub closed: Option<DropReason>,
 }
 
-/// What keeps a flow: the egress table of its source, then the ingress table of its destination. The first that denies has
-/// decided.
-#[inline]
-pub(crate) fn gates(flow: &Flow, from: &PortView, to: &PortView) -> [Gate; 2] {
-    if from.is_pod() && from.attachment == to.attachment && to.owns(flow.dst) {
-        return [Gate::Open; 2]; // A pod cannot be kept from itself.
+impl Gates {
+    /// Of a flow between these ports.
+    #[inline(always)]
+    pub(crate) fn of(flow: &Flow, from: &PortView, to: &PortView) -> Gates {
+        match (from.policing, to.policing) {
+            (Policing::Tables { egress, .. }, Policing::Tables { ingress, .. })
+                if from.attachment != to.attachment =>
+            {
+                Gates { egress: Some(egress), ingress: Some(ingress), closed: None }
+            }
+            _ => Gates::of_any(flow, from, to),
+        }
     }
-    let egress = match from.policing {
-        Policing::None | Policing::Open => Gate::Open,
-        Policing::Closed => Gate::Closed(DropReason::UnknownPod),
-        Policing::Tables { egress, .. } => {
-            Gate::Policed { acl: egress, peer: flow.dst, deny: DropReason::PolicyEgress }
+
+    #[inline(never)]
+    fn of_any(flow: &Flow, from: &PortView, to: &PortView) -> Gates {
+        const OPEN: Gates = Gates { egress: None, ingress: None, closed: None };
+        const CLOSED: Gates = Gates { closed: Some(DropReason::UnknownPod), ..OPEN };
+        if from.is_pod() && from.attachment == to.attachment && to.owns(flow.dst) {
+            return OPEN; // A pod cannot be kept from itself.
         }
-    };
-    let ingress = match to.policing {
-        Policing::None | Policing::Open => Gate::Open,
-        Policing::Closed => Gate::Closed(DropReason::UnknownPod),
-        // The pod's own node is always let in (`networking/v1` types.go, ingress).
-        Policing::Tables { .. } if from.is_own_node(flow.src) => Gate::Open,
-        Policing::Tables { ingress, .. } => {
-            Gate::Policed { acl: ingress, peer: flow.src, deny: DropReason::PolicyIngress }
+        let egress = match from.policing {
+            Policing::None | Policing::Open => None,
+            Policing::Closed => return CLOSED,
+            Policing::Tables { egress, .. } => Some(egress),
+        };
+        match to.policing {
+            Policing::None | Policing::Open => Gates { egress, ..OPEN },
+            Policing::Closed => Gates { egress, ..CLOSED },
+            // The pod's own node is always let in (`networking/v1` types.go, ingress).
+            Policing::Tables { .. } if from.is_own_node(flow.src) => Gates { egress, ..OPEN },
+            Policing::Tables { ingress, .. } => Gates { egress, ingress: Some(ingress), closed: None },
         }
-    };
-    [egress, ingress]
+    }
 }
 
 /// What of a flow is judged.
@@ -624,6 +665,13 @@ mod tests {
                 before = world;
                 let fresh = View::new(world, followed.generation, &open(), 1);
                 prop_assert_eq!(&followed.attachments, &fresh.attachments);
+                if let Some(rules) = &fresh.rules {
+                    for port in followed.ports.iter().flatten() {
+                        for &address in port.addresses() {
+                            prop_assert_eq!(port.class_of_pod(address, is_v4(address)), Some(rules.class(address)));
+                        }
+                    }
+                }
                 for ((from, to, flow), judged) in flows.iter().zip(&mut judged) {
                     let says = verdict(&fresh, *from, *to, flow.protocol, flow.dst_port);
                     prop_assert_eq!(verdict(&followed, *from, *to, flow.protocol, flow.dst_port), says);

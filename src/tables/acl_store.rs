@@ -12,6 +12,7 @@ use super::Acl;
 use super::arena::{Arena, Unit, first_word};
 use crate::ids::{AclId, ClassId, RowId};
 use crate::limits::CLASSES_MAX;
+use crate::mem::prefetch_read;
 
 /// The row of every class in a table that is not there.
 pub(super) const NOWHERE: RowId = RowId(u32::MAX);
@@ -56,10 +57,21 @@ struct Header {
 const HEADER_WORDS: usize = 4;
 
 /// Where the row of a class stands, if its table names it, and the row that it has otherwise.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Cell {
-    bucket: u32,
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cell<'a> {
+    bucket: &'a Bucket,
     default: u32,
+}
+
+impl Cell<'_> {
+    /// Of no class in no table.
+    pub(super) const NONE: Cell<'static> = Cell { bucket: &EMPTY, default: NOWHERE.0 };
+
+    /// Brings it near.
+    #[inline(always)]
+    pub(super) fn prefetch(&self) {
+        prefetch_read(self.bucket);
+    }
 }
 
 /// All ACL tables, by id. A clone is cheap and shares what does not change.
@@ -133,31 +145,26 @@ impl AclStore {
 
     /// The place of a cell: known before the cell is near.
     #[inline]
-    pub(super) fn cell(&self, id: AclId, class: ClassId) -> Cell {
+    pub(super) fn cell(&self, id: AclId, class: ClassId) -> Cell<'_> {
         let header = self.header(id);
-        Cell { bucket: header.bucket(class) as u32, default: header.default.0 }
+        Cell { bucket: self.buckets.block_at(header.bucket(class)), default: header.default.0 }
     }
 
     /// The row at a place that [`AclStore::cell`] gave for `class`.
     #[inline]
-    pub(super) fn row_at(&self, cell: Cell, class: ClassId) -> RowId {
-        let bucket: &Bucket = self.buckets.block_at(cell.bucket as usize);
-        let found = find(bucket, class);
-        if (bucket[ENTRIES - 1] & FURTHER != 0) & (found == 0) {
-            return self.row_further(bucket[ENTRIES - 1], cell, class);
+    pub(super) fn row_at(&self, cell: Cell<'_>, class: ClassId) -> RowId {
+        let found = find(cell.bucket, class);
+        let last = cell.bucket[ENTRIES - 1];
+        if (last & FURTHER != 0) & (found == 0) {
+            return self.row_further(last, cell.default, class);
         }
         RowId(found ^ cell.default)
     }
 
     #[cold]
-    fn row_further(&self, further: u32, cell: Cell, class: ClassId) -> RowId {
-        self.row_at(Cell { bucket: first_word(further ^ FURTHER) as u32, ..cell }, class)
-    }
-
-    /// Brings a cell near.
-    #[inline]
-    pub(super) fn prefetch(&self, cell: Cell) {
-        self.buckets.prefetch(cell.bucket as usize);
+    fn row_further(&self, further: u32, default: u32, class: ClassId) -> RowId {
+        let bucket = self.buckets.block(further ^ FURTHER);
+        self.row_at(Cell { bucket, default }, class)
     }
 
     #[inline]

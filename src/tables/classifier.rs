@@ -4,12 +4,13 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::acl_store::{AclStore, Cell, NOWHERE};
+use super::acl_store::{AclStore, Cell};
 use super::pod_index::PodIndex;
-use super::row_store::{self, RowStore};
+use super::row_store::{self, CLOSED_BLOCK, RowStore, slot_in};
 use super::{Decision, PodName, PrefixTable, RuleTables, TablesDiff, TablesError};
 use crate::ids::{AclId, ClassId};
 use crate::limits::BATCH_FRAMES_MAX;
+use crate::mem::prefetch_read;
 use crate::net::flow::{FlowKey, Protocol};
 
 /// The same content as [`RuleTables`], compiled. Clones and updates share all memory that does not change.
@@ -181,21 +182,22 @@ impl Classifier {
     }
 
     fn decide_chunk(&self, questions: &[Question], decisions: &mut [Decision]) {
-        let mut cells = [Cell::default(); BATCH_FRAMES_MAX];
+        let mut cells = [Cell::NONE; BATCH_FRAMES_MAX];
         for (question, cell) in questions.iter().zip(&mut cells) {
             *cell = self.acls.cell(question.acl, question.class);
-            self.acls.prefetch(*cell);
+            cell.prefetch();
         }
-        let mut rows = [NOWHERE; BATCH_FRAMES_MAX];
-        for ((question, &cell), row) in questions.iter().zip(&cells).zip(&mut rows) {
-            *row = self.acls.row_at(cell, question.class);
-            self.rows.prefetch(*row);
+        let mut blocks = [&CLOSED_BLOCK; BATCH_FRAMES_MAX];
+        for ((question, &cell), block) in questions.iter().zip(&cells).zip(&mut blocks) {
+            *block = self.rows.first_block(self.acls.row_at(cell, question.class));
+            prefetch_read(*block);
         }
         let mut open = [0; BATCH_FRAMES_MAX];
         let mut count = 0;
-        for (i, ((question, &row), decision)) in questions.iter().zip(&rows).zip(&mut *decisions).enumerate()
+        for (i, ((question, &block), decision)) in
+            questions.iter().zip(&blocks).zip(&mut *decisions).enumerate()
         {
-            let slot = self.rows.first_slot(row, question.protocol, question.dst_port);
+            let slot = slot_in(block, question.protocol, question.dst_port);
             *decision = Decision::from_bits(slot);
             open[count % BATCH_FRAMES_MAX] = i as u8;
             count += usize::from(row_store::is_block(slot));

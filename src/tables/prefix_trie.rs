@@ -150,6 +150,9 @@ impl PrefixTrie {
     #[inline]
     pub(super) fn find<A: Address>(&self, address: A) -> u32 {
         let mut slot = self.arena.word(address.root());
+        for step in 0..A::DENSE_STEPS {
+            slot = self.dense_if(address, slot, u32::from(ROOT_BITS) / 8 + step);
+        }
         loop {
             slot = match kind(slot) {
                 VALUE => return slot,

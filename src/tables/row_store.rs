@@ -22,6 +22,13 @@ const UNIT_MASK: u32 = (1 << 26) - 1;
 const _: () = assert!(RULES_MAX <= BLOCK as usize, "a decision leaves the mark of a block alone");
 
 const BLOCK_WORDS: usize = 16;
+
+/// Intervals' last services, then their slots.
+pub(super) type Block = [u32; BLOCK_WORDS];
+
+/// The block of a row that is not there.
+pub(super) const CLOSED_BLOCK: Block = [CLOSED; BLOCK_WORDS];
+
 const INTERVALS: usize = 8;
 
 const _: () = assert!(2 * INTERVALS == BLOCK_WORDS);
@@ -74,30 +81,30 @@ impl RowStore {
     /// What row `id` decides on a flow.
     #[inline]
     pub(super) fn decide(&self, id: RowId, protocol: Protocol, dst_port: u16) -> Decision {
-        let mut slot = self.first_slot(id, protocol, dst_port);
+        let mut slot = slot_in(self.first_block(id), protocol, dst_port);
         while is_block(slot) {
             slot = self.next_slot(slot, protocol, dst_port);
         }
         Decision::from_bits(slot)
     }
 
-    /// The slot in a row's first block.
-    #[inline]
-    pub(super) fn first_slot(&self, id: RowId, protocol: Protocol, dst_port: u16) -> Slot {
-        find(self.first.block_at(first_block(id)), service(protocol, dst_port))
+    /// A row's first block.
+    #[inline(always)]
+    pub(super) fn first_block(&self, id: RowId) -> &Block {
+        self.first.block_at(first_block(id))
     }
 
     /// The slot in the block that a slot leads to.
     #[inline]
     pub(super) fn next_slot(&self, slot: Slot, protocol: Protocol, dst_port: u16) -> Slot {
-        find(self.further.block(slot & UNIT_MASK), service(protocol, dst_port))
+        slot_in(self.further.block(slot & UNIT_MASK), protocol, dst_port)
     }
+}
 
-    /// Brings a row's first block near.
-    #[inline]
-    pub(super) fn prefetch(&self, id: RowId) {
-        self.first.prefetch(first_block(id));
-    }
+/// The slot in a block.
+#[inline(always)]
+pub(super) fn slot_in(block: &Block, protocol: Protocol, dst_port: u16) -> Slot {
+    find(block, service(protocol, dst_port))
 }
 
 /// Whether a slot leads to a block rather than being the decision.
@@ -113,7 +120,7 @@ fn first_block(id: RowId) -> usize {
 
 /// The slot of a service: that after as many intervals as end before it.
 #[inline]
-fn find(block: &[u32; BLOCK_WORDS], service: u32) -> Slot {
+fn find(block: &Block, service: u32) -> Slot {
     let (lasts, slots) = block.split_first_chunk().expect("a block is longer than its first half");
     slots[count_below(lasts, service) % INTERVALS]
 }

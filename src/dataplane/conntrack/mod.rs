@@ -16,7 +16,7 @@ pub(crate) mod tcp;
 pub(crate) use entry::{Entry, Facts, NewFlow, Side};
 pub(crate) use key::Key;
 pub(crate) use state::FlowState;
-pub(crate) use table::{Admission, Conntrack, LineId, Slot, Tracker};
+pub(crate) use table::{Admission, Candidate, Conntrack, LineId, Slot, Tracker};
 
 /// What entries and table are made of. Their model makes them of loom's atomics, and for fewer ports and workers.
 mod parts {

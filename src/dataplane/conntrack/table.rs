@@ -42,7 +42,7 @@ use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 /// Tags in a group.
 pub(super) const GROUP: usize = 16;
 /// A group with so few free slots leaves them to keys whose second group is as full.
-const CROWDED_FREE_SLOTS: u32 = 4;
+const CROWDED_FREE_SLOTS: usize = 4;
 const TAG_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 pub(super) const FREE: u8 = 0;
@@ -53,16 +53,19 @@ pub(super) const TOMBSTONE: u8 = 1;
 pub(crate) struct Slot(pub(super) u32);
 
 impl Slot {
-    /// Whether there is such a slot.
-    #[inline]
-    pub(crate) fn is_some(self) -> bool {
-        self.0 < Slot::ABSENT.0
-    }
-
     /// No slot.
     pub(crate) const NONE: Slot = Slot(u32::MAX);
-    /// No slot, and none to be found by looking further.
-    const ABSENT: Slot = Slot(u32::MAX - 1);
+}
+
+/// What tags say of a key that is not at home.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Candidate {
+    /// The first slot whose tag fits.
+    Slot(Slot),
+    /// The second group has to be asked.
+    Further,
+    /// There is no such flow; a new one would take this slot.
+    Absent(Slot),
 }
 
 /// A line of an entry: twice its slot, and one more for the line of the higher end.
@@ -207,45 +210,73 @@ impl Conntrack {
     /// Loads the tags into the cache that the look-up of keys needs that are not at home, as [`Conntrack::load_lines`] does.
     #[inline]
     pub(crate) fn load_tags(&self, hashes: impl Iterator<Item = u64>) {
-        black_box(hashes.fold(0, |read, hash| read | self.groups[self.first_group(hash)].0[0].load(Relaxed)));
+        self.load_groups(hashes.map(|hash| self.first_group(hash)));
     }
 
-    /// Of a key that is not at home the first slot whose tag fits; where none does, besides, the slot that a new flow would take.
+    /// Loads the tags that [`Conntrack::candidate_further`] needs.
+    #[inline]
+    pub(crate) fn load_further_tags(&self, hashes: impl Iterator<Item = u64>) {
+        self.load_groups(hashes.map(|hash| self.second_group(hash)));
+    }
+
+    #[inline]
+    fn load_groups(&self, groups: impl Iterator<Item = usize>) {
+        black_box(groups.fold(0, |read, group| read | self.groups[group].0[0].load(Relaxed)));
+    }
+
+    /// What the tags of its first group say of a key that is not at home. `enters` asks for the place, too, that a new flow would
+    /// take.
     #[inline(always)]
-    pub(crate) fn candidate(&self, hash: u64) -> (Slot, Slot) {
+    pub(crate) fn candidate(&self, hash: u64, enters: bool) -> Candidate {
         let group = self.first_group(hash);
         let [low, high] = self.words(group);
         let tags = [low & TAG_BITS, high & TAG_BITS];
-        let slot = |hits: u16| Slot((group * GROUP) as u32 + hits.trailing_zeros());
         let fits = bytes_equal(tags, tag_of(hash));
         if fits != 0 {
-            return (slot(fits), slot(fits));
+            return Candidate::Slot(slot_of(group, fits.trailing_zeros() as usize));
         }
-        // As `claim` will choose.
-        let (home, free) = (self.home(hash), bytes_equal(tags, FREE));
-        let beside = free & 0xff << (position_of(home) & 8);
-        let place = if free == 0 || free >> position_of(home) & 1 != 0 {
-            home
-        } else {
-            slot(if beside != 0 { beside } else { free })
-        };
-        // Nothing has gone on from here to another group.
-        (if low & !TAG_BITS == 0 { Slot::ABSENT } else { Slot::NONE }, place)
+        if low & !TAG_BITS != 0 {
+            return Candidate::Further; // Something has gone on from here to another group.
+        }
+        if !enters {
+            return Candidate::Absent(Slot::NONE);
+        }
+        let free = bytes_equal(tags, FREE);
+        if is_crowded(free) { Candidate::Further } else { Candidate::Absent(self.place(group, hash, free)) }
     }
 
-    /// Starts to load the entry that a new flow would take.
+    /// What the tags of both groups say of a key for which [`Conntrack::candidate`] said [`Candidate::Further`].
+    #[inline(always)]
+    pub(crate) fn candidate_further(&self, hash: u64) -> Candidate {
+        let (first, second) = (self.first_group(hash), self.second_group(hash));
+        if let Some(slot) = self.matches(second, tag_of(hash)).next() {
+            return Candidate::Slot(slot);
+        }
+        let group = if self.is_crowded_beside(first, second) { second } else { first };
+        Candidate::Absent(self.place(group, hash, self.free_in(group)))
+    }
+
+    /// The slot of a group that a new flow would take, as [`Conntrack::claim`] will choose.
+    #[inline(always)]
+    fn place(&self, group: usize, hash: u64, free: u16) -> Slot {
+        let at = position_of(self.home(hash));
+        let beside = free & 0xff << (at & 8);
+        let first = if beside != 0 { beside } else { free }.trailing_zeros() as usize;
+        slot_of(group, if free == 0 || free >> at & 1 != 0 { at } else { first })
+    }
+
+    /// Starts to load the entry that a new flow would take, if its place was asked for.
     #[inline]
     pub(crate) fn prefetch_place(&self, place: Slot) {
-        self.entry(place).prefetch(true, true);
+        if let Some(entry) = self.entries.get(place.0 as usize) {
+            entry.prefetch(true, true);
+        }
     }
 
-    /// The slot of a key, asked for a packet of one of its ends; `candidate` is what [`Conntrack::candidate`] said of its hash in
-    /// this batch.
+    /// The slot of a key, asked for a packet of one of its ends; `candidate` is the one that [`Conntrack::candidate`] named for its
+    /// hash in this batch.
     #[inline(always)]
     pub(crate) fn find(&self, key: &Key, from_low: bool, hash: u64, candidate: Slot) -> Option<Slot> {
-        if candidate == Slot::ABSENT {
-            return None;
-        }
         if self.entries.get(candidate.0 as usize).is_some_and(|entry| entry.is(key, from_low)) {
             return Some(candidate);
         }
@@ -296,7 +327,7 @@ impl Conntrack {
         };
         if group_of(slot) == second {
             self.add_displaced(first, 1);
-            if self.free_slots(second) == 0 && self.free_slots(first) == 0 {
+            if self.free_in(second) | self.free_in(first) == 0 {
                 // The next one that comes here would find no place: let the least worthy go in time.
                 self.make_room(second, now_ms, by, |_| true);
             }
@@ -311,8 +342,8 @@ impl Conntrack {
     /// Whether a key goes to its second group although the first has a place: it has few, and the second has more. So
     /// groups fill up evenly, and nearly all slots of the table are taken before a key finds none.
     fn is_crowded_beside(&self, first: usize, second: usize) -> bool {
-        let free = self.free_slots(first);
-        free <= CROWDED_FREE_SLOTS && free < self.free_slots(second)
+        let free = self.free_in(first);
+        is_crowded(free) && free.count_ones() < self.free_in(second).count_ones()
     }
 
     /// Starts the flow in a slot anew, judged anew: its port pair is used again, perhaps by its other side.
@@ -532,8 +563,10 @@ impl Conntrack {
         let _ = word.fetch_update(AcqRel, Relaxed, set);
     }
 
-    fn free_slots(&self, group: usize) -> u32 {
-        bytes_equal(self.words(group).map(|word| word & TAG_BITS), FREE).count_ones()
+    /// The free slots of a group, a bit each.
+    #[inline]
+    fn free_in(&self, group: usize) -> u16 {
+        bytes_equal(self.words(group).map(|word| word & TAG_BITS), FREE)
     }
 
     /// Writes `tag` into a free slot of a group: the one at this position, if it can be had.
@@ -589,6 +622,19 @@ impl Tracker {
             ended: 0,
         }
     }
+}
+
+/// Whether there are no more than [`CROWDED_FREE_SLOTS`] among the free slots of a group.
+#[inline]
+fn is_crowded(free: u16) -> bool {
+    // Counting bits takes longer, on processors of which nothing is known.
+    (0..CROWDED_FREE_SLOTS).fold(free, |rest, _| rest & rest.wrapping_sub(1)) == 0
+}
+
+/// The slot at a place of a group.
+#[inline]
+fn slot_of(group: usize, position: usize) -> Slot {
+    Slot((group * GROUP + position) as u32)
 }
 
 /// The place of a slot in its group.

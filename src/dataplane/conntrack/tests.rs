@@ -8,7 +8,7 @@ use super::entry::Entry;
 use super::state::timeouts_ms;
 use super::table::{FREE, GROUP, TOMBSTONE};
 use super::tcp::{Segment, TcpFlow};
-use super::{Admission, Conntrack, FlowState, Key, NewFlow, Side, Slot, Tracker};
+use super::{Admission, Candidate, Conntrack, FlowState, Key, NewFlow, Side, Slot, Tracker};
 use crate::dataplane::packet::from_v4;
 use crate::dataplane::{ConntrackSettings, Timeouts};
 use crate::ids::{AttachmentId, Generation, PortId, WorkerId};
@@ -67,12 +67,30 @@ impl Bench {
     }
 
     fn enter(&mut self, key: &Key, flow: &NewFlow, now_ms: u32) -> Admission {
-        self.table.enter(key, self.table.hash(key), flow, now_ms, &mut self.trackers[0])
+        let expected = self.candidate(key);
+        let admission = self.table.enter(key, self.table.hash(key), flow, now_ms, &mut self.trackers[0]);
+        if let (Admission::Entered(slot), Candidate::Absent(place)) = (admission, expected) {
+            assert_eq!(slot, place, "the place that was made ready is another one");
+        }
+        admission
+    }
+
+    /// What tags say, as the packet path asks them.
+    fn candidate(&self, key: &Key) -> Candidate {
+        let hash = self.table.hash(key);
+        match self.table.candidate(hash, true) {
+            Candidate::Further => self.table.candidate_further(hash),
+            known => known,
+        }
     }
 
     fn find(&self, key: &Key) -> Option<Slot> {
         let hash = self.table.hash(key);
-        let found = self.table.find(key, true, hash, self.table.candidate(hash).0);
+        let found = match self.candidate(key) {
+            Candidate::Slot(slot) => self.table.find(key, true, hash, slot),
+            Candidate::Absent(_) => None,
+            Candidate::Further => unreachable!("both groups have been asked"),
+        };
         assert_eq!(found, self.table.look_up(key, hash));
         let at_home = self.table.at_home(key, false, hash);
         assert!(at_home.is_none() || at_home == found);
