@@ -257,12 +257,12 @@ fn opened_before(batch: &Batch, i: usize, context: &Context<'_>) -> Option<Slot>
 #[inline(never)]
 pub(super) fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>, facts: Facts) {
     let track = &mut batch.tracks[i];
-    let entry = context.conntrack.entry(track.slot);
     let opened_by_low = (facts.side(track.from_low) == Side::Initiator) == track.from_low;
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
-    let ends = [view.attachment(flow.src), view.attachment(flow.dst)];
-    if ends != entry.attachments() {
+    let judged = facts.judged();
+    let ends = [track.key.low, track.key.high].into_iter().zip(facts.pods());
+    if ends.into_iter().any(|(end, was_pod)| !view.is_same_end(end, was_pod, judged)) {
         // One of its ends is somebody else by now, who inherits nothing.
         context.conntrack.remove(track.slot, context.tracker);
         track.fate = Fate::New;
@@ -370,7 +370,7 @@ fn admit(
     let flow = flow_of(&track.key, opened_by_low);
     let new = NewFlow {
         opened_by_low,
-        attachments: [from.attachment_of(flow.src), to.attachment_of(flow.dst)],
+        pods: [from.is_of_pod(flow.src), to.is_of_pod(flow.dst)],
         charged: if from.kind == PortKind::Pod { from_id } else { to_id },
         judged: context.view.generation,
         state,

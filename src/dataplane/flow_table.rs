@@ -3,8 +3,9 @@
 use super::ConntrackSettings;
 use super::batch::Lines;
 use super::conntrack::{Admission, Candidate, Conntrack, FlowState, Key, LineId, NewFlow, Slot, Tracker};
-use super::packet::{Packet, is_v4, pack};
-use crate::ids::{AttachmentId, Generation, PortId, WorkerId};
+use super::follow::needs_both_ends;
+use super::packet::{Packet, pack};
+use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::flow::FlowKey;
 
@@ -29,7 +30,7 @@ impl FlowTable {
             let (key, opened_by_low) = Key::of(&packet(flow));
             let new = NewFlow {
                 opened_by_low,
-                attachments: [AttachmentId::NONE; 2],
+                pods: [false; 2],
                 charged: PortId(0),
                 judged: Generation(0),
                 state: FlowState::first(flow.protocol),
@@ -53,7 +54,7 @@ impl FlowTable {
         for (place, flow) in keys.iter_mut().zip(batch) {
             let (key, from_low) = Key::of(&packet(flow));
             let hash = self.table.hash(&key);
-            self.table.prefetch_home(hash, from_low, !is_v4(key.low));
+            self.table.prefetch_home(hash, from_low, needs_both_ends(key.protocol()));
             *place = (key, from_low, hash);
         }
         let mut strays = [(0, Slot::NONE); BATCH_FRAMES_MAX];
@@ -76,7 +77,7 @@ impl FlowTable {
         for (i, candidate) in &mut *strays {
             let (key, from_low, hash) = &keys[*i];
             if let Candidate::Slot(slot) = self.table.candidate(*hash, false) {
-                lines.add(LineId::new(slot, *from_low), !is_v4(key.low));
+                lines.add(LineId::new(slot, *from_low), needs_both_ends(key.protocol()));
                 *candidate = slot;
             }
         }

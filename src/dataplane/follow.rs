@@ -38,16 +38,16 @@ fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
         context.conntrack.prefetch_tags(hash);
         batch.strays.push(i as u16);
     } else {
-        context.conntrack.prefetch_home(hash, from_low, needs_both_ends(packet));
+        context.conntrack.prefetch_home(hash, from_low, needs_both_ends(packet.protocol));
     }
     let track = &mut batch.tracks[i];
     (track.key, track.hash, track.from_low) = (key, hash, from_low);
 }
 
-/// Whether a packet needs to know of the other end of its flow: its address, or its windows.
+/// Whether a packet of this protocol needs to know of the other end of its flow: its windows, or the state that its line has.
 #[inline]
-fn needs_both_ends(packet: &Packet) -> bool {
-    !packet.is_v4 | matches!(packet.protocol, Protocol::TCP | Protocol::SCTP)
+pub(super) fn needs_both_ends(protocol: Protocol) -> bool {
+    matches!(protocol, Protocol::TCP | Protocol::SCTP)
 }
 
 /// The key of the flow that an ICMP error reports about, as of the packet that it quotes.
@@ -140,7 +140,7 @@ fn note_candidate(batch: &mut Batch, i: usize, context: &mut Context<'_>, candid
         Candidate::Slot(slot) => {
             let track = &mut batch.tracks[i];
             track.slot = slot;
-            batch.lines.add(LineId::new(slot, track.from_low), needs_both_ends(&batch.packets[i]));
+            batch.lines.add(LineId::new(slot, track.from_low), needs_both_ends(batch.packets[i].protocol));
             batch.candidates.push(i as u16);
         }
     }

@@ -46,6 +46,9 @@ pub(crate) struct PortView {
     pub mtu: u16,
     /// The pod behind it.
     pub attachment: AttachmentId,
+    /// The generation since which that pod has been there, by the same addresses. `None` without a pod, and where another
+    /// one has one of its addresses too.
+    there_since: Option<Generation>,
     /// What that pod may do.
     pub policing: Policing,
     /// Ethernet address behind it, if given.
@@ -119,8 +122,6 @@ pub(crate) struct View {
     /// By port, the last generation that changed what the pod behind it may do: a flow between two ports that was judged since
     /// then on both sides need not be judged again.
     since: Vec<Generation>,
-    /// Sorted.
-    attachments: Vec<AttachmentId>,
     /// The last generation that changed anything but rule tables.
     pub laid_out: Generation,
 }
@@ -142,6 +143,7 @@ impl PortView {
             vlan: facts.vlan,
             mtu: facts.mtu,
             attachment: AttachmentId::NONE,
+            there_since: None,
             policing: if facts.kind == PortKind::Pod { Policing::Closed } else { Policing::None },
             mac: None,
             own_mac: facts.mac.unwrap_or(gateway),
@@ -201,10 +203,14 @@ impl PortView {
         self.kind == PortKind::Host && self.owns(address)
     }
 
-    /// The pod behind the port, if it has the address.
+    fn has_pod(&self) -> bool {
+        self.attachment != AttachmentId::NONE
+    }
+
+    /// Whether there is a pod behind the port that has the address.
     #[inline]
-    pub(crate) fn attachment_of(&self, address: Address) -> AttachmentId {
-        if self.owns(address) { self.attachment } else { AttachmentId::NONE }
+    pub(crate) fn is_of_pod(&self, address: Address) -> bool {
+        self.has_pod() && self.owns(address)
     }
 
     /// Whether a pod is behind it.
@@ -230,7 +236,7 @@ impl View {
         workers: usize,
     ) -> View {
         let rules = world.tables.as_ref().map(|tables| Arc::new(Rules::new(tables, workers)));
-        View::lay_out(world, generation, open, rules)
+        View::lay_out(world, generation, open, rules, None)
     }
 
     /// The view of a further world, at the cost of what changes. This one's was `before`; `same_ports` says that it had the
@@ -246,7 +252,7 @@ impl View {
         let generation = Generation(self.generation.0 + 1);
         let (rules, change) = Rules::follow(self.rules.as_ref(), world.tables.as_ref(), workers);
         if !(same_ports && world.is_laid_out_as(before)) {
-            return View::lay_out(world, generation, open, rules);
+            return View::lay_out(world, generation, open, rules, Some(self));
         }
         let mut next = View { generation, rules, ..self.clone() };
         next.follow(world, &change);
@@ -282,10 +288,12 @@ impl View {
         generation: Generation,
         open: &BTreeMap<PortId, PortFacts>,
         rules: Option<Arc<Rules>>,
+        before: Option<&View>,
     ) -> View {
         let (routes, hops) = layout_routes(world);
         let gateway = |v4: bool| world.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
-        let ports = layout_ports(world, open);
+        let mut ports = layout_ports(world, open);
+        note_since(&mut ports, before, generation);
         let mut view = View {
             generation,
             mac: world.gateway.mac,
@@ -297,7 +305,6 @@ impl View {
             hops,
             since: vec![generation; ports.len()],
             ports,
-            attachments: world.pods.iter().map(|pod| pod.id).collect::<BTreeSet<_>>().into_iter().collect(),
             laid_out: generation,
         };
         view.classify_pods();
@@ -394,14 +401,18 @@ impl View {
         }
     }
 
-    /// Whether a pod is attached by this id. "No pod" always is.
-    pub(crate) fn is_attached(&self, id: AttachmentId) -> bool {
-        id == AttachmentId::NONE || self.attachments.binary_search(&id).is_ok()
-    }
-
-    /// The pod that has an address.
-    pub(crate) fn attachment(&self, address: Address) -> AttachmentId {
-        self.port_towards(address).map_or(AttachmentId::NONE, |(_, port)| port.attachment_of(address))
+    /// Whether the end of a flow that has this address is who it was when generation `judged` judged the flow. `was_pod`: that was
+    /// a pod of this node.
+    ///
+    /// A pod is who it was if it has been there since that generation or longer. Who is no pod of this node is told from others by
+    /// the address alone.
+    pub(crate) fn is_same_end(&self, address: Address, was_pod: bool, judged: Generation) -> bool {
+        match self.port_towards(address) {
+            Some((_, port)) if port.is_of_pod(address) => {
+                was_pod && port.there_since.is_some_and(|since| since <= judged)
+            }
+            _ => !was_pod,
+        }
     }
 
     /// Judges a flow by the egress table of its source and the ingress table of its destination: why it is dropped, or
@@ -564,6 +575,30 @@ fn layout_ports(world: &World, open: &BTreeMap<PortId, PortFacts>) -> Vec<Option
     ports
 }
 
+/// Lets each port say since which generation its pod has been there: since that of the view `before`, if it is there unchanged.
+fn note_since(ports: &mut [Option<PortView>], before: Option<&View>, generation: Generation) {
+    let mut owners = BTreeMap::new();
+    let mut shared = BTreeSet::new();
+    for (number, port) in ports.iter().enumerate() {
+        for address in port.iter().filter(|port| port.has_pod()).flat_map(PortView::addresses) {
+            if owners.insert(*address, number).is_some_and(|other| other != number) {
+                shared.insert(*address);
+            }
+        }
+    }
+    for (number, port) in ports.iter_mut().enumerate() {
+        let Some(port) = port.as_mut().filter(|port| port.has_pod()) else { continue };
+        // Which of two pods an address leads to may change while both of them stay.
+        if port.addresses().iter().any(|address| shared.contains(address)) {
+            continue;
+        }
+        let last = before.and_then(|view| view.ports.get(number)?.as_ref());
+        let same =
+            last.filter(|last| last.attachment == port.attachment && last.addresses() == port.addresses());
+        port.there_since = same.and_then(|last| last.there_since).or(Some(generation));
+    }
+}
+
 fn policing(tables: Option<&RuleTables>, pod: &PodName, fail_open: bool) -> Policing {
     match tables.and_then(|tables| tables.pods.get(pod)) {
         Some(policy) => Policing::Tables { ingress: policy.ingress, egress: policy.egress },
@@ -573,130 +608,4 @@ fn policing(tables: Option<&RuleTables>, pod: &PodName, fail_open: bool) -> Poli
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::dataplane::{Gateway, PodAttachment};
-    use crate::tables::generate;
-
-    const PORTS: u16 = 4;
-
-    fn open() -> BTreeMap<PortId, PortFacts> {
-        let facts = PortFacts { kind: PortKind::Pod, vlan: 0, mtu: 1500, mac: None };
-        (0..PORTS).map(|port| (PortId(port), facts)).collect()
-    }
-
-    /// Worlds that follow one another: mostly with tables that came from the last ones, of which only a part has changed.
-    fn worlds() -> impl Strategy<Value = Vec<World>> {
-        let step =
-            (prop::option::weighted(0.9, generate::rule_tables()), any::<[bool; 4]>(), 0..12_u32, 0..9_u8);
-        vec(step, 2..8).prop_map(|steps| {
-            let mut world = World { gateway: Gateway::default(), ..World::default() };
-            world.pods = (0..u32::from(PORTS)).map(pod).collect();
-            let mut worlds = Vec::new();
-            for (tables, parts, one, other) in steps {
-                let last = world.tables.take();
-                world.tables = tables.map(|tables| match last {
-                    Some(last) if other < 8 => Arc::new(part_of(&last, &tables, parts)),
-                    _ => Arc::new(tables),
-                });
-                if one == 0 {
-                    world.pods[0].id.0 += 10;
-                }
-                world.fail_open = one == 1;
-                worlds.push(world.clone());
-            }
-            worlds
-        })
-    }
-
-    fn pod(number: u32) -> PodAttachment {
-        PodAttachment {
-            id: AttachmentId(1 + number),
-            pod: PodName::new("default", format!("pod{number}")),
-            port: PortId(number as u16),
-            addresses: vec![
-                format!("10.0.{number}.1").parse().unwrap(),
-                format!("fd00::{number}:1").parse().unwrap(),
-            ],
-            mac: None,
-        }
-    }
-
-    fn part_of(last: &RuleTables, next: &RuleTables, [rows, acls, prefixes, pods]: [bool; 4]) -> RuleTables {
-        let mut diff = last.difference(next);
-        let keep = |kept: bool, id: u32| kept || id == 1;
-        diff.rows.retain(|id, _| keep(rows, id.0));
-        diff.acls.retain(|id, _| keep(acls, id.0));
-        diff.acl_rows.retain(|id, _| keep(acls, id.0));
-        let mut count = 0;
-        diff.prefixes.retain(|_, _| {
-            count += 1;
-            keep(prefixes, count)
-        });
-        diff.pods.retain(|_, _| pods);
-        let mut tables = last.clone();
-        tables.apply(&diff);
-        tables
-    }
-
-    /// What the view says of a flow between pods, apart from how it counts.
-    fn verdict(view: &View, from: u16, to: u16, protocol: Protocol, dst_port: u16) -> Option<DropReason> {
-        let [from, to] = [from, to].map(|port| view.port(PortId(port)).unwrap());
-        let flow = Flow { src: from.addresses()[0], dst: to.addresses()[0], protocol, dst_port };
-        view.judge(&flow, from, to, None)
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(60))]
-
-        #[test]
-        fn a_view_that_follows_says_what_one_made_from_nothing_says_and_judgements_hold_as_long_as_it_tells(
-            worlds in worlds(),
-            flows in vec((0..PORTS, 0..PORTS, generate::flow()), 30),
-        ) {
-            let mut followed = View::new(&worlds[0], Generation(1), &open(), 1);
-            let mut before = &worlds[0];
-            let mut judged: Vec<Option<(Generation, Option<DropReason>)>> = vec![None; flows.len()];
-            for world in &worlds {
-                followed = followed.next(before, world, &open(), true, 1);
-                before = world;
-                let fresh = View::new(world, followed.generation, &open(), 1);
-                prop_assert_eq!(&followed.attachments, &fresh.attachments);
-                if let Some(rules) = &fresh.rules {
-                    for port in followed.ports.iter().flatten() {
-                        for &address in port.addresses() {
-                            prop_assert_eq!(port.class_of_pod(address, is_v4(address)), Some(rules.class(address)));
-                        }
-                    }
-                }
-                for ((from, to, flow), judged) in flows.iter().zip(&mut judged) {
-                    let says = verdict(&fresh, *from, *to, flow.protocol, flow.dst_port);
-                    prop_assert_eq!(verdict(&followed, *from, *to, flow.protocol, flow.dst_port), says);
-                    if let Some((since, said)) = *judged
-                        && since >= followed.judged_since(PortId(*from), PortId(*to))
-                    {
-                        prop_assert_eq!(said, says, "judged under {} and not again under {}", since, followed.generation);
-                    } else {
-                        *judged = Some((followed.generation, says));
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn the_same_tables_are_laid_out_once_and_what_they_judged_stands() {
-        let tables = Some(Arc::new(RuleTables::default()));
-        let world = World { tables, pods: vec![pod(0)], ..World::default() };
-        let first = View::new(&world, Generation(1), &open(), 1);
-        let same = first.next(&world, &world, &open(), true, 1);
-        assert!(Arc::ptr_eq(first.rules().unwrap(), same.rules().unwrap()));
-        assert_eq!(same.judged_since(PortId(0), PortId(1)), Generation(1));
-        let other_ports = same.next(&world, &world, &open(), false, 1);
-        assert!(Arc::ptr_eq(first.rules().unwrap(), other_ports.rules().unwrap()));
-        assert_eq!(other_ports.judged_since(PortId(0), PortId(1)), Generation(3));
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ use rustix::time::Timespec;
 use super::answer;
 use super::batch::{Batch, Verdict};
 use super::classify::Inquiry;
-use super::conntrack::{Conntrack, Tracker};
+use super::conntrack::{Conntrack, Entry, Tracker};
 use super::fragments::{Board, Fragments};
 use super::handover::{Access, Outlet};
 use super::mailbox::{Command, Mailbox};
@@ -481,8 +481,7 @@ impl Worker {
         let view = &self.view;
         // What a worker that is a generation ahead has judged may be of a pod that this one does not know yet.
         self.shared.conntrack.sweep(share as usize, now_ms, &mut self.tracker, |entry| {
-            entry.is_judged_before(view.laid_out)
-                && !entry.attachments().into_iter().all(|pod| view.is_attached(pod))
+            entry.is_judged_before(view.laid_out) && is_of_gone_pod(entry, view)
         });
         true
     }
@@ -524,4 +523,13 @@ impl Worker {
         }
         self.shared.mailboxes[self.id.index()].calls.awake();
     }
+}
+
+/// Whether an end of a flow was a pod of this node when it was judged, and is nobody or somebody else by now.
+fn is_of_gone_pod(entry: &Entry, view: &View) -> bool {
+    let facts = entry.facts(true);
+    let is_gone = |end, was_pod| was_pod && !view.is_same_end(end, was_pod, facts.judged());
+    let [low_was_pod, high_was_pod] = facts.pods();
+    (low_was_pod || high_was_pod)
+        && entry.key().is_some_and(|key| is_gone(key.low, low_was_pod) || is_gone(key.high, high_was_pod))
 }

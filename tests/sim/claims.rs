@@ -52,7 +52,12 @@ fn tcp(flags: u8, client_to_server: bool) -> Spec {
 }
 
 fn udp(from: usize, to: usize, ports: [u16; 2]) -> Spec {
-    Spec::new(pod_address(from)[0], pod_address(to)[0], Transport::Udp { ports })
+    udp_of(0, from, to, ports)
+}
+
+/// [`udp`] over IPv4 (0) or IPv6 (1).
+fn udp_of(family: usize, from: usize, to: usize, ports: [u16; 2]) -> Spec {
+    Spec::new(pod_address(from)[family], pod_address(to)[family], Transport::Udp { ports })
 }
 
 /// Opens a TCP connection from `a` to `b`.
@@ -200,17 +205,46 @@ fn a_policy_loaded_again_costs_an_allowed_flow_nothing() {
 
 #[test]
 fn a_pod_attached_with_the_address_of_another_inherits_nothing() {
-    let mut rig = Rig::new(1, &Setting::open().with(0, mute()).with(1, PodRules::default()));
-    // b speaks to a, who may answer only that.
-    passes(&mut rig, B, A, &udp(1, 0, [1000, 53]));
-    passes(&mut rig, A, B, &udp(0, 1, [53, 1000]));
-    let mut setting = Setting::open().with(0, mute());
-    setting.attachments[0] = Some(AttachmentId(77));
-    rig.publish(&setting);
-    is_dropped(&mut rig, A, &udp(0, 1, [53, 1000]), DropReason::PolicyEgress);
-    assert_eq!(rig.sim.flows_len(), 0);
-    passes(&mut rig, B, A, &udp(1, 0, [1000, 53]));
-    assert_eq!(flows(&rig)[0].packets, 1);
+    // At once, after a time without anybody, and where the last pod's policy has been loaded again in between.
+    for between in [vec![], vec![None], vec![Some(AttachmentId(1)), None, Some(AttachmentId(78))]] {
+        for family in [0, 1] {
+            let mut rig = Rig::new(1, &Setting::open().with(0, mute()).with(1, PodRules::default()));
+            // b speaks to a, who may answer only that.
+            passes(&mut rig, B, A, &udp_of(family, 1, 0, [1000, 53]));
+            passes(&mut rig, A, B, &udp_of(family, 0, 1, [53, 1000]));
+            for attachment in between.iter().copied().chain([Some(AttachmentId(77))]) {
+                let mut setting = Setting::open().with(0, mute());
+                setting.attachments[0] = attachment;
+                rig.publish(&setting);
+            }
+            is_dropped(&mut rig, A, &udp_of(family, 0, 1, [53, 1000]), DropReason::PolicyEgress);
+            assert_eq!(rig.sim.flows_len(), 0);
+            passes(&mut rig, B, A, &udp_of(family, 1, 0, [1000, 53]));
+            assert_eq!(flows(&rig)[0].packets, 1);
+        }
+    }
+}
+
+#[test]
+fn a_flow_goes_on_while_other_pods_come_and_go_and_either_end_may_have_been_silent() {
+    for family in [0, 1] {
+        let mut rig = Rig::new(1, &Setting::open().with(0, mute()));
+        passes(&mut rig, B, A, &udp_of(family, 1, 0, [1000, 53]));
+        passes(&mut rig, A, B, &udp_of(family, 0, 1, [53, 1000]));
+        for (attachment, a_speaks) in [(None, false), (Some(77), false), (None, true), (Some(78), true)] {
+            let mut setting = Setting::open().with(0, mute());
+            setting.attachments[2] = attachment.map(AttachmentId);
+            rig.publish(&setting);
+            if a_speaks {
+                passes(&mut rig, A, B, &udp_of(family, 0, 1, [53, 1000]));
+            } else {
+                passes(&mut rig, B, A, &udp_of(family, 1, 0, [1000, 53]));
+            }
+            rig.wait(Duration::from_secs(2));
+        }
+        let flow = &flows(&rig)[0];
+        assert_eq!((flow.packets, flow.reply_packets), (3, 3), "it is the flow that it was");
+    }
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! One flow: 128 bytes, a cache line for the packets of each end.
 //!
 //! ```text
-//!   line of the lower end     head  addresses  facts  seen  attachment  packets, bytes  TCP: what this end may send
-//!   line of the higher end    head  addresses  facts  seen  attachment  packets, bytes  TCP: what this end may send
+//!   line of the lower end     head  addresses  facts  seen  packets, bytes  TCP: what this end may send; else addresses
+//!   line of the higher end    head  addresses  facts  seen  packets, bytes  TCP: what this end may send; else addresses
 //! ```
 //!
-//! A UDP packet over IPv4 reads and writes the line of its own end, and no other: so the workers of the two directions share
-//! nothing. Over IPv6 each line has its own end's address only, and TCP looks at both ends' windows: these take both lines.
+//! A UDP packet reads and writes the line of its own end, and no other: so the workers of the two directions share nothing. TCP
+//! looks at both ends' windows and takes both lines; over IPv6 each of them then has its own end's address only, where those of
+//! other protocols have both.
 
 use std::sync::atomic::Ordering;
 
@@ -14,8 +15,9 @@ use super::parts::{AtomicU32, AtomicU64, PORTS_MAX};
 use super::tcp::{TcpFlow, TcpSide};
 use super::{FlowState, Key};
 use crate::dataplane::packet::{Address, from_v4, is_v4};
-use crate::ids::{AttachmentId, Generation, PortId};
+use crate::ids::{Generation, PortId};
 use crate::mem::{prefetch_read, prefetch_write};
+use crate::net::flow::Protocol;
 
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -30,19 +32,28 @@ const KEY_WORD: u64 = IPV6 - 1;
 
 /// In [`Facts`]: the flow was opened by the higher end of its key.
 const OPENED_BY_HIGH: u64 = 1 << 8;
+/// In [`Facts`]: the lower end was a pod of this node when the flow was entered.
+const LOW_IS_POD: u64 = 1 << 9;
+/// In [`Facts`]: the higher end was.
+const HIGH_IS_POD: u64 = 1 << 10;
 /// In [`Facts`]: the window scale of the line's end, four bits.
 const SCALE_SHIFT: u32 = 12;
-/// In [`Facts`]: state, who opened, scale.
+/// In [`Facts`]: state, who opened, which ends were pods, scale.
 const CONDITION: u64 = 0xffff;
 
-/// In `max_window`: the end has sent its FIN. Windows end at 2^30 (RFC 7323 section 2.3), so the bit is free.
+/// In [`Line::more`], of TCP: what [`TcpSide`] has by these names.
+const END: usize = 0;
+const MAX_END: usize = 1;
+const MAX_WINDOW: usize = 2;
+/// In the word [`MAX_WINDOW`]: the end has sent its FIN. Windows end at 2^30 (RFC 7323 section 2.3), so the bit is free.
 const FINISHED: u32 = 1 << 31;
 
 /// In [`Line::bytes`]: bits of the number of bytes. Above stands the upper part of the number of packets.
 const BYTES_BITS: u32 = 52;
 
 /// What a packet of a known flow needs to know, in one word: generation that judged packets of this end, and under which
-/// their hop was noted; the hop, plus one, zero for none; the flow's state, who opened it, the end's window scale.
+/// their hop was noted; the hop, plus one, zero for none; the flow's state, who opened it, which of its ends were pods of this
+/// node, the end's window scale.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Facts(u64);
 
@@ -54,17 +65,15 @@ pub(crate) struct Facts(u64);
 #[repr(C, align(64))]
 struct Line {
     head: AtomicU64,
-    /// IPv4: lower and higher end's, in the first word. IPv6: this end's.
+    /// IPv4: lower and higher end's, in the first word. TCP over IPv6: this end's. Else over IPv6: the lower end's.
     address: [AtomicU64; 2],
     facts: AtomicU64,
     seen_ms: AtomicU32,
-    attachment: AtomicU32,
     /// The lower part of their number.
     packets: AtomicU32,
-    end: AtomicU32,
-    max_end: AtomicU32,
-    max_window: AtomicU32,
     bytes: AtomicU64,
+    /// TCP: what the end has sent and may send. Else over IPv6: the higher end's address.
+    more: [AtomicU32; 4],
 }
 
 /// A slot of the table: a line for the packets of the lower end of the key, one for those of the higher.
@@ -89,15 +98,15 @@ pub(crate) enum Side {
 pub(crate) struct NewFlow {
     /// Whether the lower endpoint of the key opened it.
     pub opened_by_low: bool,
-    /// Attachments of initiator and responder.
-    pub attachments: [AttachmentId; 2],
+    /// Whether initiator and responder are pods of this node.
+    pub pods: [bool; 2],
     /// Port whose quota it counts against.
     pub charged: PortId,
     /// Generation that judged it.
     pub judged: Generation,
     /// Its first state.
     pub state: FlowState,
-    /// Windows of a TCP connection.
+    /// Windows of a TCP connection; of other protocols there are none.
     pub tcp: Option<TcpFlow>,
     /// Hops that packets of the lower and of the higher end take under that generation, where they are known.
     pub hops: [Option<u16>; 2],
@@ -141,6 +150,12 @@ impl Facts {
         if is_low == (self.0 & OPENED_BY_HIGH != 0) { Side::Responder } else { Side::Initiator }
     }
 
+    /// Whether the lower and the higher end was a pod of this node when the flow was entered.
+    #[inline]
+    pub(crate) fn pods(self) -> [bool; 2] {
+        [LOW_IS_POD, HIGH_IS_POD].map(|bit| self.0 & bit != 0)
+    }
+
     fn with_state(self, state: FlowState) -> Facts {
         Facts(self.0 & !0xff | u64::from(state as u8))
     }
@@ -161,9 +176,30 @@ impl Line {
         let _ = self.facts.fetch_update(Relaxed, Relaxed, |facts| Some(change(Facts(facts))?.0));
     }
 
+    /// The IPv6 address that each line has.
     #[inline]
-    fn own_address(&self) -> Address {
+    fn address(&self) -> Address {
         u128::from(self.address[0].load(Relaxed)) << 64 | u128::from(self.address[1].load(Relaxed))
+    }
+
+    fn set_address(&self, [first, second]: [u64; 2]) {
+        self.address[0].store(first, Relaxed);
+        self.address[1].store(second, Relaxed);
+    }
+
+    /// The IPv6 address that a line without windows has besides.
+    #[inline]
+    fn more_address(&self) -> Address {
+        let half = |at: usize| {
+            u64::from(self.more[at].load(Relaxed)) << 32 | u64::from(self.more[at + 1].load(Relaxed))
+        };
+        u128::from(half(0)) << 64 | u128::from(half(2))
+    }
+
+    fn set_more_address(&self, address: Address) {
+        for (word, shift) in self.more.iter().zip([96, 64, 32, 0]) {
+            word.store((address >> shift) as u32, Relaxed);
+        }
     }
 
     fn counts(&self) -> (u64, u64) {
@@ -179,14 +215,20 @@ impl Line {
     }
 
     fn tcp(&self) -> TcpSide {
-        let max_window = self.max_window.load(Relaxed);
+        let max_window = self.more[MAX_WINDOW].load(Relaxed);
         TcpSide {
-            end: self.end.load(Relaxed),
-            max_end: self.max_end.load(Relaxed),
+            end: self.more[END].load(Relaxed),
+            max_end: self.more[MAX_END].load(Relaxed),
             max_window: max_window & !FINISHED,
             finished: max_window & FINISHED != 0,
             scale: self.facts().scale(),
         }
+    }
+
+    fn set_tcp(&self, side: &TcpSide) {
+        self.more[END].store(side.end, Relaxed);
+        self.more[MAX_END].store(side.max_end, Relaxed);
+        self.more[MAX_WINDOW].store(window_word(side), Relaxed);
     }
 }
 
@@ -219,28 +261,36 @@ impl Entry {
     }
 
     /// Whether the entry is the flow with this key, asked for a packet of one of its ends.
+    ///
+    /// It is compared with all of the key that is in the entry. A head that says that the line is a flow was stored after the
+    /// addresses of that flow, those in the other line too, and from then on nothing writes to them until the slot is given to another
+    /// flow: not before the batch of who asks is over. What does change, TCP's windows, is where a flow has no address.
     #[inline]
     pub(crate) fn is(&self, key: &Key, from_low: bool) -> bool {
         let line = self.line(from_low);
         let head = line.head.load(Acquire) & !CHARGE;
         if is_v4(key.low) {
             head == key.word | READY && line.address[0].load(Relaxed) == both_v4(key)
+        } else if spans_lines(key.protocol()) {
+            let [low, high] = &self.lines;
+            head == key.word | READY | IPV6 && low.address() == key.low && high.address() == key.high
         } else {
-            head == key.word | READY | IPV6
-                && self.lines[0].own_address() == key.low
-                && self.lines[1].own_address() == key.high
+            head == key.word | READY | IPV6 && line.address() == key.low && line.more_address() == key.high
         }
     }
 
     /// The key, if the entry is a flow.
     pub(crate) fn key(&self) -> Option<Key> {
         let head = self.lines[0].head.load(Acquire);
-        let word = head & KEY_WORD;
+        let [low, high] = &self.lines;
+        let key = Key { word: head & KEY_WORD, ..Key::default() };
         let key = if head & IPV6 == 0 {
-            let both = self.lines[0].address[0].load(Relaxed);
-            Key { low: from_v4((both >> 32) as u32), high: from_v4(both as u32), word }
+            let both = low.address[0].load(Relaxed);
+            Key { low: from_v4((both >> 32) as u32), high: from_v4(both as u32), ..key }
+        } else if spans_lines(key.protocol()) {
+            Key { low: low.address(), high: high.address(), ..key }
         } else {
-            Key { low: self.lines[0].own_address(), high: self.lines[1].own_address(), word }
+            Key { low: low.address(), high: low.more_address(), ..key }
         };
         (head & READY != 0).then_some(key)
     }
@@ -252,11 +302,17 @@ impl Entry {
 
     /// Makes the entry a flow. The caller has claimed the slot and nobody else writes to it.
     pub(super) fn publish(&self, key: &Key, flow: &NewFlow, now_ms: u32) {
-        let is_v4 = is_v4(key.low);
+        let (is_v4, spans_lines) = (is_v4(key.low), spans_lines(key.protocol()));
+        debug_assert!(flow.tcp.is_none() || spans_lines, "windows would take the place of an address");
         for (line, own) in self.lines.iter().zip([key.low, key.high]) {
-            let address = if is_v4 { [both_v4(key), 0] } else { [(own >> 64) as u64, own as u64] };
-            line.address[0].store(address[0], Relaxed);
-            line.address[1].store(address[1], Relaxed);
+            if is_v4 {
+                line.set_address([both_v4(key), 0]);
+            } else if spans_lines {
+                line.set_address(halves(own));
+            } else {
+                line.set_address(halves(key.low));
+                line.set_more_address(key.high);
+            }
         }
         self.fill(flow, now_ms, |line, facts| line.facts.store(facts.0, Relaxed));
         let head = key.word | READY | if is_v4 { 0 } else { IPV6 };
@@ -275,19 +331,19 @@ impl Entry {
 
     #[inline]
     fn fill(&self, flow: &NewFlow, now_ms: u32, set: impl Fn(&Line, Facts)) {
-        let tcp = flow.tcp.unwrap_or(TcpFlow { state: flow.state, sides: [TcpSide::default(); 2] });
         let opened = if flow.opened_by_low { 0 } else { OPENED_BY_HIGH };
         let sides = if flow.opened_by_low { [0, 1] } else { [1, 0] };
+        let pods = sides.map(|side| u64::from(flow.pods[side]));
+        let common = u64::from(flow.state as u8) | opened | pods[0] * LOW_IS_POD | pods[1] * HIGH_IS_POD;
         for ((line, side), hop) in self.lines.iter().zip(sides).zip(flow.hops) {
-            let given = &tcp.sides[side];
             line.packets.store(0, Relaxed);
             line.bytes.store(0, Relaxed);
             line.seen_ms.store(now_ms, Relaxed);
-            line.attachment.store(flow.attachments[side].0, Relaxed);
-            line.end.store(given.end, Relaxed);
-            line.max_end.store(given.max_end, Relaxed);
-            line.max_window.store(window_word(given), Relaxed);
-            let condition = u64::from(tcp.state as u8) | opened | u64::from(given.scale) << SCALE_SHIFT;
+            let mut condition = common;
+            if let Some(tcp) = &flow.tcp {
+                line.set_tcp(&tcp.sides[side]);
+                condition |= u64::from(tcp.sides[side].scale) << SCALE_SHIFT;
+            }
             set(line, Facts::new(flow.judged, hop, condition));
         }
     }
@@ -319,12 +375,18 @@ impl Entry {
     }
 
     /// Notes that this generation has judged packets of one end, and by which hop it lets them go: a hop that is not given
-    /// is looked up again. Not where the flow has been opened anew from its other end since its facts were `seen`, perhaps by
-    /// a worker that judges by an earlier generation: what has been judged is the other direction.
+    /// is looked up again.
+    ///
+    /// Not where the flow has been opened anew since its facts were `seen`, by a worker that judges by an earlier generation than
+    /// has judged what was seen, or from its other end, or between other ends: what has been judged is another flow.
     pub(crate) fn confirm(&self, from_low: bool, seen: Facts, judged: Generation, hop: Option<u16>) {
         let confirmed = |facts: Facts| {
-            let is_the_same = (facts.0 ^ seen.0) & OPENED_BY_HIGH == 0;
-            is_the_same.then_some(Facts::new(judged, hop, facts.0 & CONDITION))
+            let is_the_same = (facts.0 ^ seen.0) & (OPENED_BY_HIGH | LOW_IS_POD | HIGH_IS_POD) == 0;
+            (is_the_same && facts.judged() >= seen.judged()).then_some(Facts::new(
+                judged,
+                hop,
+                facts.0 & CONDITION,
+            ))
         };
         self.line(from_low).change_facts(confirmed);
     }
@@ -345,12 +407,6 @@ impl Entry {
     #[inline]
     pub(crate) fn sender(&self, from_low: bool) -> Side {
         self.facts(from_low).side(from_low)
-    }
-
-    /// Attachments of initiator and responder.
-    #[inline]
-    pub(crate) fn attachments(&self) -> [AttachmentId; 2] {
-        self.sides().map(|line| AttachmentId(line.attachment.load(Relaxed)))
     }
 
     /// Its state.
@@ -410,9 +466,9 @@ impl Entry {
     pub(crate) fn store_tcp(&self, before: &TcpFlow, flow: &TcpFlow) {
         for (side, line) in self.sides().into_iter().enumerate() {
             let (old, new) = (&before.sides[side], &flow.sides[side]);
-            store_changed(&line.end, old.end, new.end);
-            store_changed(&line.max_end, old.max_end, new.max_end);
-            store_changed(&line.max_window, window_word(old), window_word(new));
+            store_changed(&line.more[END], old.end, new.end);
+            store_changed(&line.more[MAX_END], old.max_end, new.max_end);
+            store_changed(&line.more[MAX_WINDOW], window_word(old), window_word(new));
             if old.scale != new.scale {
                 let scale = u64::from(new.scale) << SCALE_SHIFT;
                 line.change_facts(|facts| Some(Facts(facts.0 & !(0x0f << SCALE_SHIFT) | scale)));
@@ -431,10 +487,20 @@ fn store_changed(word: &AtomicU32, old: u32, new: u32) {
     }
 }
 
-/// The window of a side, and whether it has finished, as [`Line::max_window`] has them.
+/// The window of a side, and whether it has finished, as [`Line::more`] has them.
 #[inline]
 fn window_word(side: &TcpSide) -> u32 {
     side.max_window | if side.finished { FINISHED } else { 0 }
+}
+
+/// Whether over IPv6 each line of a flow has the address of its own end alone: TCP's windows take the place of the other's.
+#[inline]
+pub(super) fn spans_lines(protocol: Protocol) -> bool {
+    protocol == Protocol::TCP
+}
+
+fn halves(address: Address) -> [u64; 2] {
+    [(address >> 64) as u64, address as u64]
 }
 
 /// Both IPv4 addresses of a key, as [`Line::address`] has them.

@@ -23,7 +23,8 @@ use self::table::{Admission, Conntrack, Slot, Tracker};
 use super::{FlowState, Key, state, tcp};
 use crate::dataplane::ConntrackSettings;
 use crate::dataplane::packet::from_v4;
-use crate::ids::{AttachmentId, Generation, PortId, WorkerId};
+use crate::ids::{Generation, PortId, WorkerId};
+use crate::net::flow::Protocol;
 
 /// As `super::parts`, and what publication is made of.
 mod parts {
@@ -45,7 +46,7 @@ mod key {
             HashSeed
         }
 
-        /// All keys have the same two groups. (Loom wants each run to do the same.)
+        /// All keys have the same two groups, and the same home. (Loom wants each run to do the same.)
         #[allow(clippy::unused_self)] // As the real one is asked.
         pub(super) fn hash(&self, key: &Key) -> u64 {
             (key.word & 1) << 57
@@ -68,7 +69,7 @@ fn key(number: u64) -> Key {
 fn flow(charged: u16) -> NewFlow {
     NewFlow {
         opened_by_low: true,
-        attachments: [AttachmentId(1), AttachmentId::NONE],
+        pods: [true, false],
         charged: PortId(charged),
         judged: Generation(1),
         state: FlowState::UdpOneWay,
@@ -177,6 +178,51 @@ fn a_slot_that_a_worker_has_found_by_its_tag_is_no_other_flow_until_its_batch_en
 fn a_slot_that_a_worker_has_found_at_home_from_either_end_is_no_other_flow_until_its_batch_ends() {
     found_slots_stay(|table, key| table.at_home(key, true, table.hash(key)));
     found_slots_stay(|table, key| table.at_home(key, false, table.hash(key)));
+}
+
+/// Keys that have nothing in common but the words, over IPv6.
+fn key_v6(number: u64, protocol: Protocol) -> Key {
+    let address = |end: u64| u128::from(1 + 2 * number + end) * (u128::MAX / 0xff);
+    Key { low: address(0), high: address(1), word: u64::from(protocol.0) << 32 }
+}
+
+/// Who looks for a flow of the lower end of one key and the higher end of another finds none, while the slot of the one becomes
+/// the other's.
+fn keys_stay_whole(protocol: Protocol, from_low: bool) {
+    explore(move || {
+        let (table, mut one, mut other) = bench();
+        let [first, second] = [0, 1].map(|number| key_v6(number, protocol));
+        let flow_of = |judged| NewFlow { judged: Generation(judged), ..flow(1) };
+        let slot = enter(&table, &first, &flow_of(1), 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || {
+            theirs.start_batch(&mut other);
+            for key in [Key { high: second.high, ..first }, Key { low: second.low, ..first }] {
+                assert_eq!(theirs.at_home(&key, from_low, theirs.hash(&key)), None, "{key:?} is nobody's");
+            }
+            // The whole of the other is there to be seen, with what was noted of it.
+            if let Some(slot) = theirs.at_home(&second, from_low, theirs.hash(&second)) {
+                assert_eq!(theirs.entry(slot).facts(from_low).judged(), Generation(2));
+            }
+            theirs.start_batch(&mut other);
+        });
+        table.remove(slot, &mut one);
+        (0..3).for_each(|_| table.start_batch(&mut one));
+        enter(&table, &second, &flow_of(2), 0, &mut one);
+        beside.join().unwrap();
+    });
+}
+
+#[test]
+fn a_reader_of_one_line_sees_whole_keys_of_ipv6_only() {
+    keys_stay_whole(Protocol::UDP, true);
+    keys_stay_whole(Protocol::UDP, false);
+}
+
+#[test]
+fn a_reader_of_both_lines_sees_whole_keys_of_ipv6_only() {
+    keys_stay_whole(Protocol::TCP, true);
+    keys_stay_whole(Protocol::TCP, false);
 }
 
 #[test]
@@ -295,5 +341,28 @@ fn a_generation_vouches_for_no_direction_that_it_has_not_judged_though_the_flow_
                 (Side::Responder, Generation(1))
             );
         }
+    });
+}
+
+#[test]
+fn a_generation_vouches_for_no_ends_that_it_has_not_seen_though_an_earlier_one_restarts_the_flow_meanwhile() {
+    explore(|| {
+        let (table, mut one, _) = bench();
+        // At the second generation another pod has the address: the flow is its own, and the third upholds that.
+        let slot = enter(&table, &key(0), &NewFlow { judged: Generation(2), ..flow(1) }, 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || {
+            let entry = theirs.entry(slot);
+            for from_low in [true, false] {
+                let seen = entry.facts(from_low);
+                if seen.judged() == Generation(2) {
+                    entry.confirm(from_low, seen, Generation(3), None);
+                }
+            }
+        });
+        // A worker at the first one lets the pod before open the connection anew.
+        table.restart(slot, &flow(1), 5);
+        beside.join().unwrap();
+        assert!([true, false].iter().all(|end| table.entry(slot).facts(*end).judged() == Generation(1)));
     });
 }

@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use super::entry::Entry;
 use super::state::timeouts_ms;
 use super::table::{FREE, GROUP, TOMBSTONE};
-use super::tcp::{Segment, TcpFlow};
+use super::tcp::{Segment, TcpFlow, TcpSide};
 use super::{Admission, Candidate, Conntrack, FlowState, Key, NewFlow, Side, Slot, Tracker};
 use crate::dataplane::packet::from_v4;
 use crate::dataplane::{ConntrackSettings, Timeouts};
-use crate::ids::{AttachmentId, Generation, PortId, WorkerId};
+use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::RETIRED_FLOWS_MAX;
 use crate::net::flow::Protocol;
 use crate::net::tcp::Flags;
@@ -22,14 +22,18 @@ fn settings(flows_max: usize, pod_quota_percent: u8) -> ConntrackSettings {
 
 /// The key of the UDP flow from 10.0.0.1 with this source port.
 fn key(port: u32) -> Key {
-    let word = u64::from(port & 0xffff) | 53 << 16 | u64::from(Protocol::UDP.0) << 32;
-    Key { low: from_v4(0x0a00_0001), high: from_v4(0x0a00_0002 + (port >> 16)), word }
+    let high = from_v4(0x0a00_0002 + (port >> 16));
+    Key { low: from_v4(0x0a00_0001), high, word: word(port as u16, Protocol::UDP) }
+}
+
+fn word(port: u16, protocol: Protocol) -> u64 {
+    u64::from(port) | 53 << 16 | u64::from(protocol.0) << 32
 }
 
 fn flow(charged: u16, state: FlowState) -> NewFlow {
     NewFlow {
         opened_by_low: true,
-        attachments: [AttachmentId(1), AttachmentId::NONE],
+        pods: [true, false],
         charged: PortId(charged),
         judged: Generation(1),
         state,
@@ -329,13 +333,12 @@ fn a_packet_keeps_a_flow_alive_even_when_another_worker_is_a_little_ahead() {
 #[test]
 fn a_sweep_ends_what_is_over_and_every_worker_sweeps_its_share() {
     let mut bench = Bench::new(&settings(1024, 100), 3);
-    let other =
-        NewFlow { attachments: [AttachmentId(2), AttachmentId(3)], ..flow(0, FlowState::Established) };
+    let other = NewFlow { pods: [true; 2], ..flow(0, FlowState::Established) };
     for port in 0..100 {
         let flow = if port % 2 == 0 { flow(0, FlowState::Established) } else { other };
         bench.enter(&key(port), &flow, 0);
     }
-    let is_over = |entry: &Entry| entry.attachments()[1] == AttachmentId(3);
+    let is_over = |entry: &Entry| entry.facts(true).pods() == [true; 2];
     let groups = bench.table.groups_per_worker(&bench.trackers[0]);
     let mut ended = Vec::new();
     for tracker in &mut bench.trackers {
@@ -396,7 +399,8 @@ fn the_workers_of_two_directions_do_not_undo_each_others_steps() {
     };
     let tcp = TcpFlow::open(&segment(Flags::ACK, 100, 200), Side::Initiator, true).unwrap();
     let new = NewFlow { tcp: Some(tcp), ..flow(0, tcp.state) };
-    let Admission::Entered(slot) = bench.enter(&key(1), &new, 0) else { panic!() };
+    let key = Key { word: word(1, Protocol::TCP), ..key(1) };
+    let Admission::Entered(slot) = bench.enter(&key, &new, 0) else { panic!() };
     let entry = bench.table.entry(slot);
     assert_eq!(entry.load_tcp(), tcp);
     // The initiator's worker has loaded the flow; before it stores, the responder's worker follows a FIN.
@@ -445,6 +449,72 @@ fn an_end_of_a_flow_is_confirmed_by_itself_and_not_once_the_flow_is_open_from_th
     entry.restart(&NewFlow { opened_by_low: false, ..flow(3, FlowState::SynSent) }, 5);
     entry.confirm(true, seen, Generation(3), Some(8));
     assert_eq!((entry.facts(true).judged(), entry.facts(true).hop()), (Generation(1), None));
+}
+
+#[test]
+fn an_end_is_not_confirmed_once_an_earlier_generation_or_another_pod_has_opened_the_flow_anew() {
+    let entry = published(&key(7));
+    let opened = |judged, pods| NewFlow { judged: Generation(judged), pods, ..flow(3, FlowState::SynSent) };
+    entry.restart(&opened(2, [true, false]), 0);
+    let seen = entry.facts(true);
+    for (judged, pods, confirmed) in
+        [(1, [true, false], 1), (2, [true; 2], 2), (2, [false; 2], 2), (2, [true, false], 3)]
+    {
+        entry.restart(&opened(judged, pods), 5);
+        entry.confirm(true, seen, Generation(3), Some(8));
+        assert_eq!((entry.facts(true).judged(), entry.facts(true).pods()), (Generation(confirmed), pods));
+    }
+}
+
+/// Keys of IPv6 flows of protocols with windows and without.
+fn keys_v6() -> impl Strategy<Value = Key> {
+    let protocol = prop::sample::select(vec![Protocol::TCP, Protocol::UDP, Protocol::SCTP, Protocol::ICMPV6]);
+    (any::<u128>(), any::<u128>(), any::<u16>(), protocol).prop_map(|(one, other, port, protocol)| {
+        let [one, other] = [one, other].map(|address| address | 1 << 127);
+        Key { low: one.min(other), high: one.max(other), word: word(port, protocol) }
+    })
+}
+
+proptest! {
+    #[test]
+    fn an_entry_over_ipv6_is_its_own_flow_alone_from_both_ends_and_whatever_becomes_of_it(
+        key in keys_v6(),
+        numbers in any::<[u32; 3]>(),
+        opened_by_low in any::<bool>(),
+    ) {
+        let side = TcpSide { end: numbers[0], max_end: numbers[1], max_window: numbers[2] >> 2, ..TcpSide::default() };
+        let is_tcp = key.protocol() == Protocol::TCP;
+        let tcp = is_tcp.then_some(TcpFlow { state: FlowState::SynSent, sides: [side; 2] });
+        let new = NewFlow { opened_by_low, tcp, ..flow(3, FlowState::SynSent) };
+        let entry = Entry::default();
+        entry.publish(&key, &new, 0);
+        let is_alone = || {
+            let of_key = |bit: u32| match bit {
+                0..128 => Key { low: key.low ^ 1 << bit, ..key },
+                128..256 => Key { high: key.high ^ 1 << (bit - 128), ..key },
+                _ => Key { word: key.word ^ 1 << (bit - 256), ..key },
+            };
+            let is_no_other = (0..256 + 42).map(of_key).all(|other| !entry.is(&other, true) && !entry.is(&other, false));
+            entry.key() == Some(key) && entry.is(&key, true) && entry.is(&key, false) && is_no_other
+        };
+        prop_assert!(is_alone());
+        if is_tcp {
+            let before = entry.load_tcp();
+            prop_assert_eq!(before.sides, [side; 2]);
+            let moved = TcpSide { end: !side.end, max_end: !side.max_end, max_window: side.max_window ^ 1, finished: true, scale: 7 };
+            entry.store_tcp(&before, &TcpFlow { state: FlowState::FinWait, sides: [moved; 2] });
+            prop_assert_eq!(entry.load_tcp().sides, [moved; 2]);
+        }
+        entry.set_state(entry.state(), FlowState::TimeWait);
+        entry.confirm(opened_by_low, entry.facts(opened_by_low), Generation(u32::MAX), Some(u16::MAX - 1));
+        [true, false].iter().for_each(|from_low| entry.count(*from_low, usize::MAX, u32::MAX));
+        prop_assert!(is_alone());
+        entry.restart(&NewFlow { opened_by_low: !opened_by_low, ..new }, 5);
+        entry.recharge(PortId(1023));
+        prop_assert!(is_alone());
+        prop_assert_eq!(entry.kill(), Some(PortId(1023)));
+        prop_assert!(entry.key().is_none() && !entry.is(&key, true) && !entry.is(&key, false));
+    }
 }
 
 /// What happens to a table.

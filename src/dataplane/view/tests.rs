@@ -1,0 +1,237 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::dataplane::{Gateway, PodAttachment};
+use crate::tables::generate;
+
+const PORTS: u16 = 4;
+
+fn open() -> BTreeMap<PortId, PortFacts> {
+    let facts = PortFacts { kind: PortKind::Pod, vlan: 0, mtu: 1500, mac: None };
+    (0..PORTS).map(|port| (PortId(port), facts)).collect()
+}
+
+/// Worlds that follow one another: mostly with tables that came from the last ones, of which only a part has changed.
+fn worlds() -> impl Strategy<Value = Vec<World>> {
+    let step = (prop::option::weighted(0.9, generate::rule_tables()), any::<[bool; 4]>(), 0..12_u32, 0..9_u8);
+    vec(step, 2..8).prop_map(|steps| {
+        let mut world = World { gateway: Gateway::default(), ..World::default() };
+        world.pods = (0..u32::from(PORTS)).map(pod).collect();
+        let mut worlds = Vec::new();
+        for (tables, parts, one, other) in steps {
+            let last = world.tables.take();
+            world.tables = tables.map(|tables| match last {
+                Some(last) if other < 8 => Arc::new(part_of(&last, &tables, parts)),
+                _ => Arc::new(tables),
+            });
+            if one == 0 {
+                world.pods[0].id.0 += 10;
+            }
+            world.fail_open = one == 1;
+            worlds.push(world.clone());
+        }
+        worlds
+    })
+}
+
+fn pod(number: u32) -> PodAttachment {
+    PodAttachment {
+        id: AttachmentId(1 + number),
+        pod: PodName::new("default", format!("pod{number}")),
+        port: PortId(number as u16),
+        addresses: vec![
+            format!("10.0.{number}.1").parse().unwrap(),
+            format!("fd00::{number}:1").parse().unwrap(),
+        ],
+        mac: None,
+    }
+}
+
+fn part_of(last: &RuleTables, next: &RuleTables, [rows, acls, prefixes, pods]: [bool; 4]) -> RuleTables {
+    let mut diff = last.difference(next);
+    let keep = |kept: bool, id: u32| kept || id == 1;
+    diff.rows.retain(|id, _| keep(rows, id.0));
+    diff.acls.retain(|id, _| keep(acls, id.0));
+    diff.acl_rows.retain(|id, _| keep(acls, id.0));
+    let mut count = 0;
+    diff.prefixes.retain(|_, _| {
+        count += 1;
+        keep(prefixes, count)
+    });
+    diff.pods.retain(|_, _| pods);
+    let mut tables = last.clone();
+    tables.apply(&diff);
+    tables
+}
+
+/// What the view says of a flow between pods, apart from how it counts.
+fn verdict(view: &View, from: u16, to: u16, protocol: Protocol, dst_port: u16) -> Option<DropReason> {
+    let [from, to] = [from, to].map(|port| view.port(PortId(port)).unwrap());
+    let flow = Flow { src: from.addresses()[0], dst: to.addresses()[0], protocol, dst_port };
+    view.judge(&flow, from, to, None)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn a_view_that_follows_says_what_one_made_from_nothing_says_and_judgements_hold_as_long_as_it_tells(
+        worlds in worlds(),
+        flows in vec((0..PORTS, 0..PORTS, generate::flow()), 30),
+    ) {
+        let mut followed = View::new(&worlds[0], Generation(1), &open(), 1);
+        let mut before = &worlds[0];
+        let mut judged: Vec<Option<(Generation, Option<DropReason>)>> = vec![None; flows.len()];
+        for world in &worlds {
+            followed = followed.next(before, world, &open(), true, 1);
+            before = world;
+            let fresh = View::new(world, followed.generation, &open(), 1);
+            if let Some(rules) = &fresh.rules {
+                for port in followed.ports.iter().flatten() {
+                    for &address in port.addresses() {
+                        prop_assert_eq!(port.class_of_pod(address, is_v4(address)), Some(rules.class(address)));
+                    }
+                }
+            }
+            for ((from, to, flow), judged) in flows.iter().zip(&mut judged) {
+                let says = verdict(&fresh, *from, *to, flow.protocol, flow.dst_port);
+                prop_assert_eq!(verdict(&followed, *from, *to, flow.protocol, flow.dst_port), says);
+                if let Some((since, said)) = *judged
+                    && since >= followed.judged_since(PortId(*from), PortId(*to))
+                {
+                    prop_assert_eq!(said, says, "judged under {} and not again under {}", since, followed.generation);
+                } else {
+                    *judged = Some((followed.generation, says));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_tables_are_laid_out_once_and_what_they_judged_stands() {
+    let tables = Some(Arc::new(RuleTables::default()));
+    let world = World { tables, pods: vec![pod(0)], ..World::default() };
+    let first = View::new(&world, Generation(1), &open(), 1);
+    let same = first.next(&world, &world, &open(), true, 1);
+    assert!(Arc::ptr_eq(first.rules().unwrap(), same.rules().unwrap()));
+    assert_eq!(same.judged_since(PortId(0), PortId(1)), Generation(1));
+    let other_ports = same.next(&world, &world, &open(), false, 1);
+    assert!(Arc::ptr_eq(first.rules().unwrap(), other_ports.rules().unwrap()));
+    assert_eq!(other_ports.judged_since(PortId(0), PortId(1)), Generation(3));
+}
+
+/// What becomes of a port and of the pod behind it.
+#[derive(Debug, Clone)]
+enum Turn {
+    Attach {
+        addresses: BTreeSet<u8>,
+        keeps_id: bool,
+    },
+    Detach,
+    Close,
+    /// Only rule tables change.
+    Load,
+}
+
+fn turns() -> impl Strategy<Value = Vec<(u16, Turn)>> {
+    let addresses = prop::collection::btree_set(0..6_u8, 1..3);
+    let turn = prop_oneof![
+        4 => (addresses, prop::bool::weighted(0.2))
+            .prop_map(|(addresses, keeps_id)| Turn::Attach { addresses, keeps_id }),
+        2 => Just(Turn::Detach),
+        1 => Just(Turn::Close),
+        2 => Just(Turn::Load),
+    ];
+    vec((0..PORTS, turn), 1..12)
+}
+
+/// Ports that are open, and the pods behind them: what a view is made of.
+#[derive(Debug, Clone, Default)]
+struct Node {
+    open: BTreeMap<PortId, PortFacts>,
+    pods: BTreeMap<u16, PodAttachment>,
+    tables: Option<Arc<RuleTables>>,
+}
+
+impl Node {
+    fn take(&mut self, port: u16, turn: &Turn, new_id: u32) {
+        match turn {
+            Turn::Attach { addresses, keeps_id } => {
+                self.open.insert(PortId(port), open()[&PortId(port)]);
+                let id = self.pods.get(&port).map_or(AttachmentId(new_id), |pod| pod.id);
+                let id = if *keeps_id { id } else { AttachmentId(new_id) };
+                let addresses = addresses.iter().copied().map(address).collect();
+                self.pods.insert(port, PodAttachment { id, addresses, ..pod(port.into()) });
+            }
+            Turn::Detach => drop(self.pods.remove(&port)),
+            Turn::Close => drop(self.open.remove(&PortId(port))),
+            Turn::Load => self.tables = Some(Arc::default()),
+        }
+    }
+
+    fn world(&self) -> World {
+        let (pods, tables) = (self.pods.values().cloned().collect(), self.tables.clone());
+        World { tables, pods, ..World::default() }
+    }
+
+    /// The pods that can be reached.
+    fn reachable(&self) -> impl Iterator<Item = &PodAttachment> {
+        self.pods.values().filter(|pod| self.open.contains_key(&pod.port))
+    }
+
+    /// The pod that an address leads to.
+    fn pod_at(&self, address: IpAddr) -> Option<&PodAttachment> {
+        let last = self.pods.values().rfind(|pod| pod.addresses.contains(&address));
+        last.filter(|pod| self.open.contains_key(&pod.port))
+    }
+
+    /// Whether the pod is there, and alone has its addresses.
+    fn has_alone(&self, pod: &PodAttachment) -> bool {
+        let is_shared =
+            |address| self.reachable().filter(|other| other.addresses.contains(address)).count() > 1;
+        self.reachable().any(|there| there == pod) && !pod.addresses.iter().any(is_shared)
+    }
+}
+
+fn address(number: u8) -> IpAddr {
+    if number.is_multiple_of(2) {
+        IpAddr::from([10, 0, 0, number])
+    } else {
+        format!("fd00::{number}").parse().unwrap()
+    }
+}
+
+proptest! {
+    #[test]
+    fn an_end_is_who_it_was_if_its_pod_has_had_its_addresses_alone_ever_since_or_if_it_was_no_pod_and_is_none(
+        turns in turns(),
+    ) {
+        let mut nodes = vec![Node::default()];
+        let mut view = View::new(&nodes[0].world(), Generation(0), &nodes[0].open, 1);
+        for (number, (port, turn)) in turns.iter().enumerate() {
+            let before = nodes[number].clone();
+            let mut node = before.clone();
+            node.take(*port, turn, 100 + number as u32);
+            let same_ports = node.open.len() == before.open.len();
+            view = view.next(&before.world(), &node.world(), &node.open, same_ports, 1);
+            nodes.push(node);
+            for (judged, then) in nodes.iter().enumerate() {
+                let generation = Generation(judged as u32);
+                for pod in then.reachable() {
+                    let stayed = nodes[judged..].iter().all(|node| node.has_alone(pod));
+                    for address in &pod.addresses {
+                        let same = stayed && nodes[number + 1].pod_at(*address) == Some(pod);
+                        let says = view.is_same_end(pack(*address), true, generation);
+                        prop_assert_eq!(says, same, "{:?} of {} at {}", pod, generation, view.generation);
+                    }
+                }
+                for address in (0..6).map(address) {
+                    let is_pod = nodes[number + 1].pod_at(address).is_some();
+                    prop_assert_eq!(view.is_same_end(pack(address), false, generation), !is_pod);
+                }
+            }
+        }
+    }
+}
