@@ -8,11 +8,31 @@ use crate::net::flow::Protocol;
 use crate::net::{ethernet, ipv4, ipv6, sctp, tcp, udp};
 use crate::xdp::{Frame, Umem};
 
-/// Makes a packet ready to leave by `exit`, from the Ethernet address `src` ([`Mac::to_bits`]). A tag that its frames have no room
-/// for lets it go on in one of `free`; false where there is none.
+/// What every packet has: an IPv6 header is longer.
+const HEADERS: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
+
+/// Makes a packet ready to leave by `exit`, from the Ethernet address `src` ([`Mac::to_bits`]), if it is what nearly every packet is:
+/// without a tag before and after, with a finished checksum, in one frame, and not for an uplink.
 ///
 /// [`Mac::to_bits`]: crate::net::mac::Mac::to_bits
 #[inline(always)]
+pub(crate) fn rewrite_plain(umem: &Umem, frame: &mut Frame, packet: &Packet, exit: &Exit, src: u64) -> bool {
+    let is_plain = (usize::from(packet.l3) == ethernet::HEADER_BYTES)
+        & (exit.vlan == 0)
+        & !exit.is_uplink
+        & !packet.unfinished
+        & !frame.is_chain();
+    if !is_plain {
+        return false;
+    }
+    frame.truncate(usize::from(packet.end));
+    let Some(headers) = umem.data_mut(frame).first_chunk_mut::<HEADERS>() else { return false };
+    ethernet::set_address_bits(headers, exit.mac, src);
+    rewrite_ip(&mut headers[ethernet::HEADER_BYTES..], packet);
+    true
+}
+
+/// [`rewrite_plain`] of any packet. A tag that its frames have no room for lets it go on in one of `free`; false where there is none.
 pub(crate) fn rewrite(
     umem: &Umem,
     frame: &mut Frame,
@@ -21,33 +41,10 @@ pub(crate) fn rewrite(
     src: u64,
     free: &mut Vec<Frame>,
 ) -> bool {
-    // What every packet has: an IPv6 header is longer.
-    const HEADERS: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
     // Padding is the link's: the next one adds its own, and nothing travels behind a packet unseen.
     frame.truncate(usize::from(packet.end));
-    if (usize::from(packet.l3) != ethernet::HEADER_BYTES) | (exit.vlan != 0) {
-        return rewrite_tagged(umem, frame, packet, exit, src, free);
-    }
-    let Some(headers) = umem.data_mut(frame).first_chunk_mut::<HEADERS>() else { return false };
-    ethernet::set_address_bits(headers, exit.mac, src);
-    rewrite_ip(&mut headers[ethernet::HEADER_BYTES..], packet);
-    if packet.unfinished {
-        finish_checksum(umem, frame, packet, ethernet::HEADER_BYTES);
-    }
-    true
-}
-
-/// [`rewrite`] where there is a tag, or is to be one.
-#[inline(never)]
-fn rewrite_tagged(
-    umem: &Umem,
-    frame: &mut Frame,
-    packet: &Packet,
-    exit: Exit,
-    src: u64,
-    free: &mut Vec<Frame>,
-) -> bool {
-    let stays = packet.vlan == exit.vlan && exit.vlan != 0;
+    let is_tagged = usize::from(packet.l3) != ethernet::HEADER_BYTES;
+    let stays = is_tagged == (exit.vlan != 0) && packet.vlan == exit.vlan;
     if !stays && !retag(umem, frame, packet, exit.vlan, free) {
         return false;
     }

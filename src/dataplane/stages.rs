@@ -22,7 +22,7 @@ use super::follow::{route_and_follow, track};
 use super::fragments::{self, Board, Fragments};
 use super::neighbors::Neighbors;
 use super::packet::{self, Kind, Packet};
-use super::rewrite::rewrite;
+use super::rewrite::{rewrite, rewrite_plain};
 use super::speech::Speech;
 use super::stats::WorkerStats;
 use super::view::{PortView, View};
@@ -246,28 +246,40 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
             continue;
         }
         prefetch_frame(batch, i, context);
-        let exit = batch.exits[i];
-        let out = exit.out;
-        let room = &mut context.room[out.index()];
-        if *room < batch.frames[i].frames() as u32 {
-            batch.drop(i, DropReason::TxFull);
-            continue;
-        }
-        let src = if exit.is_uplink {
-            context.view.port(out).map_or(src, |port| port.own_mac.to_bits())
+        let exit = &batch.exits[i];
+        let room = &mut context.room[exit.out.index()];
+        let fits = *room > 0 && rewrite_plain(context.umem, &mut batch.frames[i], &batch.packets[i], exit, src);
+        if fits {
+            *room -= 1;
+            batch.verdicts[i] = Verdict::Forward(exit.out);
         } else {
-            src
-        };
-        let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], exit, src, context.free);
-        // A tag may have taken one more.
-        batch.verdicts[i] = match room.checked_sub(batch.frames[i].frames() as u32) {
-            Some(left) if fits => {
-                *room = left;
-                Verdict::Forward(out)
-            }
-            _ => Verdict::Dropped(DropReason::TxFull),
-        };
+            rewrite_any(batch, i, context, src);
+        }
     }
+}
+
+#[inline(never)]
+fn rewrite_any(batch: &mut Batch, i: usize, context: &mut Context<'_>, src: u64) {
+    let exit = batch.exits[i];
+    let out = exit.out;
+    let room = &mut context.room[out.index()];
+    if *room < batch.frames[i].frames() as u32 {
+        return batch.drop(i, DropReason::TxFull);
+    }
+    let src = if exit.is_uplink {
+        context.view.port(out).map_or(src, |port| port.own_mac.to_bits())
+    } else {
+        src
+    };
+    let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], exit, src, context.free);
+    // A tag may have taken one more.
+    batch.verdicts[i] = match room.checked_sub(batch.frames[i].frames() as u32) {
+        Some(left) if fits => {
+            *room = left;
+            Verdict::Forward(out)
+        }
+        _ => Verdict::Dropped(DropReason::TxFull),
+    };
 }
 
 /// One verdict a frame, counted once, at the port that it came from. Frames of one port come one after another.
