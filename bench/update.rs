@@ -32,6 +32,7 @@ use palisade::tables::{Decision, References, Row, RuleTables, TablesDiff};
 use pipeline_parts::report::median;
 use pipeline_parts::rig::{Rig, Tables};
 use pipeline_parts::traffic::{Case, Order, Traffic};
+use update_parts::policy::How;
 
 /// Time of the worker between two changes: a thousand a second.
 const INTERVAL: Duration = Duration::from_millis(1);
@@ -41,7 +42,9 @@ fn main() {
     let smoke = std::env::args().any(|argument| argument == "--smoke");
     let (rules, windows, window) =
         if smoke { (1_000, 4, Duration::from_millis(10)) } else { (10_000, 40, Duration::from_millis(100)) };
-    update_parts::policy::measure(1_000, if smoke { 100 } else { 2_000 });
+    for how in [How::Policy, How::Rule] {
+        update_parts::policy::measure(how, 1_000, if smoke { 100 } else { 2_000 });
+    }
     if std::env::args().any(|argument| argument == "--policy") {
         return;
     }

@@ -23,21 +23,26 @@ const PODS: u8 = 3;
 /// What is timed, in turn.
 const STEPS: [&str; 5] = ["compile", "write", "read", "check", "publish"];
 
-/// Lets a policy come and go `changes` times beside one of `rules` rules.
-pub(crate) fn measure(rules: usize, changes: usize) {
+/// How a rule comes and goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum How {
+    /// With a policy of its own.
+    Policy,
+    /// As the last rule of the large policy.
+    Rule,
+}
+
+/// Lets a rule come and go `changes` times beside `rules` rules.
+pub(crate) fn measure(how: How, rules: usize, changes: usize) {
     let shape = PolicyShape { rules, pods: usize::from(PODS), seed: 1 };
     let manifests = format!("{}---\n{}", pods(), shape.network_policy(CLIENT));
     let mut compiler = Compiler::from_objects(objects(&manifests), Options::default());
-    let policy = objects(&PolicyShape::changed_policy(CLIENT)).remove(0);
+    let [less, more] = ways(how, &shape);
     let mut switch = Switch::new(compiler.tables());
     let mut took: [Vec<f64>; STEPS.len()] = Default::default();
     let (mut bytes, mut entries) = (0, 0);
     for number in 0..changes {
-        let change = if number % 2 == 0 {
-            Change::Upsert(policy.clone())
-        } else {
-            Change::Remove(ObjectName::of(&policy))
-        };
+        let change = if number % 2 == 0 { more.clone() } else { less.clone() };
         let mut clock = Clock::default();
         let diff = compiler.apply(change);
         clock.done();
@@ -58,9 +63,24 @@ pub(crate) fn measure(rules: usize, changes: usize) {
     });
     let steps: Vec<String> = steps.collect();
     println!(
-        r#"{{"bench":"update","case":"policy","rules":{rules},"changes":{changes},"entries":{entries},"bytes":{bytes},{}}}"#,
+        r#"{{"bench":"update","case":"policy","how":"{how:?}","rules":{rules},"changes":{changes},"entries":{entries},"bytes":{bytes},{}}}"#,
         steps.join(",")
     );
+}
+
+/// The changes that take the rule away and that bring it.
+fn ways(how: How, shape: &PolicyShape) -> [Change; 2] {
+    let small = objects(&PolicyShape::changed_policy(CLIENT)).remove(0);
+    let large = objects(&shape.network_policy(CLIENT)).remove(0);
+    match (how, &small, large) {
+        (How::Rule, Object::NetworkPolicy(small), Object::NetworkPolicy(large)) => {
+            let mut more = large.clone();
+            let rules = more.ingress.as_mut().expect("it has rules for ingress");
+            rules.extend(small.ingress.clone().expect("it has a rule for ingress"));
+            [large, more].map(|policy| Change::Upsert(Object::NetworkPolicy(policy)))
+        }
+        _ => [Change::Remove(ObjectName::of(&small)), Change::Upsert(small)],
+    }
 }
 
 /// Times of consecutive steps, in microseconds.

@@ -118,6 +118,11 @@ impl RuleIndex {
 }
 
 impl Rule {
+    /// Whether another rule says the same of the same, whatever it is called.
+    pub(crate) fn says_what(&self, other: &Rule) -> bool {
+        (&self.peers, &self.ports, self.action) == (&other.peers, &other.ports, other.action)
+    }
+
     /// Whether it is about some addresses only, and about ports by number.
     pub(crate) fn is_plain(&self) -> bool {
         let by_name = |term: &PortTerm| matches!(term, PortTerm::Named(_));

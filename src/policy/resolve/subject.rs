@@ -102,7 +102,10 @@ impl<'a> Subject<'a> {
         group: &mut dyn FnMut(Group) -> GroupId,
     ) -> (RuleSet, Vec<GroupId>) {
         let mut known = before.into_policies();
-        let mut resolver = Resolver { subject: self, group, known: &mut known, came: Vec::new() };
+        let next: HashSet<u64> = self.versions().collect();
+        let went = known.extract_if(|version, _| !next.contains(version)).flat_map(|(_, rules)| rules);
+        let went = went.map(|(rule, name)| (name, rule)).collect();
+        let mut resolver = Resolver { subject: self, group, known, went, came: Vec::new() };
         let mut rules = RuleSet::default();
         rules.begin_stage();
         resolver.cluster(&self.admin, &mut rules);
@@ -116,7 +119,7 @@ impl<'a> Subject<'a> {
         let origin = RuleOrigin::NotIsolated { direction: self.direction };
         rules.append(None, vec![everyone(Action::Allow, origin)]);
         let mut groups = resolver.came;
-        groups.extend(known.values().flatten().filter_map(|(rule, _)| rule.peers.as_ref()).flatten());
+        groups.extend(resolver.went.values().filter_map(|rule| rule.peers.as_ref()).flatten());
         groups.sort_unstable();
         groups.dedup();
         (rules, groups)
@@ -178,16 +181,22 @@ struct Resolver<'a, 'b> {
     subject: &'b Subject<'a>,
     group: &'b mut dyn FnMut(Group) -> GroupId,
     /// Rules of policies that were resolved earlier.
-    known: &'b mut HashMap<u64, Vec<NamedRule>>,
-    /// Groups in the rules of the others.
+    known: HashMap<u64, Vec<NamedRule>>,
+    /// Rules of earlier policies, by name, that have not come again.
+    went: HashMap<Arc<RuleOrigin>, Rule>,
+    /// Groups in the rules that came.
     came: Vec<GroupId>,
 }
 
 impl Resolver<'_, '_> {
     fn cluster(&mut self, policies: &[&Versioned<ClusterNetworkPolicy>], to: &mut RuleSet) {
         for entry in policies {
-            let rules =
-                self.known.remove(&entry.version).unwrap_or_else(|| self.cluster_policy(&entry.policy));
+            let known = self.known.remove(&entry.version);
+            let rules = known.unwrap_or_else(|| {
+                let rules = self.cluster_policy(&entry.policy);
+                rules.iter().for_each(|(rule, _)| self.came.extend(rule.peers.iter().flatten()));
+                rules
+            });
             to.append(Some(entry.version), rules);
         }
     }
@@ -199,12 +208,26 @@ impl Resolver<'_, '_> {
             to.append(None, vec![(rule, Arc::new(RuleOrigin::OwnNode))]);
         }
         for entry in &self.subject.network {
-            let rules =
-                self.known.remove(&entry.version).unwrap_or_else(|| self.network_policy(&entry.policy));
+            let known = self.known.remove(&entry.version);
+            let rules = known.unwrap_or_else(|| {
+                let rules = self.network_policy(&entry.policy);
+                rules.iter().for_each(|(rule, name)| self.comes(rule, name));
+                rules
+            });
             to.append(Some(entry.version), rules);
         }
         if let Some(origin) = self.subject.default_deny() {
             to.append(None, vec![everyone(Action::Deny, origin)]);
+        }
+    }
+
+    /// A rule of a policy that is new or has changed. One that the policy had in the same place stands among the others as before,
+    /// because these policies are asked in the order of their names.
+    fn comes(&mut self, rule: &Rule, name: &Arc<RuleOrigin>) {
+        if self.went.get(name).is_some_and(|before| before.says_what(rule)) {
+            self.went.remove(name);
+        } else {
+            self.came.extend(rule.peers.iter().flatten());
         }
     }
 
@@ -249,7 +272,7 @@ impl Resolver<'_, '_> {
             }
             Peer::IpBlock(block) => Group::block(block),
         });
-        Some(self.enter(groups))
+        Some(groups.map(&mut *self.group).collect())
     }
 
     fn cluster_peers(&mut self, peers: &[ClusterPeer]) -> Option<Vec<GroupId>> {
@@ -263,13 +286,7 @@ impl Resolver<'_, '_> {
             // No address of the name is known: the peer matches nothing.
             ClusterPeer::DomainName(_) | ClusterPeer::Everyone => None,
         });
-        Some(self.enter(groups))
-    }
-
-    fn enter(&mut self, groups: impl Iterator<Item = Group>) -> Vec<GroupId> {
-        let groups: Vec<GroupId> = groups.map(&mut *self.group).collect();
-        self.came.extend(&groups);
-        groups
+        Some(groups.map(&mut *self.group).collect())
     }
 
     /// Looks names up on the pod itself, where it is the destination; else leaves them to the peers.
