@@ -6,12 +6,18 @@
 //! long the generator takes between. Windows with and without changes alternate; `slowdown_percent` is of the medians of their
 //! means.
 //!
+//! **Policy.** A policy comes and goes beside one of many rules: what each step from the object to the published tables takes.
+//!
 //! **Ageing.** Flows that nobody uses any more are looked for while packets of others come: how long does a batch take?
 //!
-//! Prints one JSON object per line. `--smoke` takes about two seconds.
+//! Prints one JSON object per line. `--smoke` takes about two seconds; `--policy` measures only that.
 
 mod common;
 mod pipeline_parts;
+#[allow(dead_code)] // The end-to-end rig's, which uses all of it.
+#[path = "e2e/policy.rs"]
+mod policy;
+mod update_parts;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -26,6 +32,7 @@ use palisade::tables::{Decision, References, Row, RuleTables, TablesDiff};
 use pipeline_parts::report::median;
 use pipeline_parts::rig::{Rig, Tables};
 use pipeline_parts::traffic::{Case, Order, Traffic};
+use update_parts::policy::How;
 
 /// Time of the worker between two changes: a thousand a second.
 const INTERVAL: Duration = Duration::from_millis(1);
@@ -35,6 +42,12 @@ fn main() {
     let smoke = std::env::args().any(|argument| argument == "--smoke");
     let (rules, windows, window) =
         if smoke { (1_000, 4, Duration::from_millis(10)) } else { (10_000, 40, Duration::from_millis(100)) };
+    for how in [How::Policy, How::Rule] {
+        update_parts::policy::measure(how, 1_000, if smoke { 100 } else { 2_000 });
+    }
+    if std::env::args().any(|argument| argument == "--policy") {
+        return;
+    }
     for flows in [100, 10_000] {
         updates(rules, flows, windows, window);
     }
@@ -237,7 +250,7 @@ fn report(
 }
 
 /// Median, 99th percentile, greatest.
-fn spread(samples: &mut [f64]) -> [f64; 3] {
+pub(crate) fn spread(samples: &mut [f64]) -> [f64; 3] {
     samples.sort_unstable_by(f64::total_cmp);
     let at = |part: f64| samples[((samples.len() - 1) as f64 * part) as usize];
     [at(0.5), at(0.99), at(1.0)]

@@ -784,6 +784,22 @@ mod compiler {
     }
 
     #[test]
+    fn a_policy_beside_a_large_one_changes_what_it_is_about() {
+        let large = (1..60).map(|i| rule(&[block(&format!("192.0.2.{i}/32"), &[])], &[tcp(i, 1000)]));
+        let mut world = World::new().with([ingress("p", &large.collect::<Vec<_>>())]);
+        let small = ingress("q", &[rule(&[block("192.0.2.7/32", &[])], &[tcp(2000, 2000)])]);
+        let changes =
+            "its rule, what denies by default, the address's row, the one it had, the table's entry";
+        assert_eq!(world.put(small.clone()), 5, "{changes}");
+        assert_eq!(world.on_ingress("192.0.2.7", "x/a", TCP, 2000), "allow: NetworkPolicy x/q ingress[0]");
+        assert_eq!(world.on_ingress("192.0.2.7", "x/a", TCP, 1000), "allow: NetworkPolicy x/p ingress[6]");
+        let denied = "deny: isolated for ingress by NetworkPolicy x/p, NetworkPolicy x/q; no rule matched";
+        assert_eq!(world.on_ingress("192.0.2.8", "x/a", TCP, 2000), denied);
+        assert_eq!(world.compiler.apply(Change::Remove(ObjectName::of(&small))).len(), 5, "{changes}");
+        assert!(!world.passes("192.0.2.7", "x/a", TCP, 2000));
+    }
+
+    #[test]
     fn classes_are_called_what_rules_call_them() {
         let world = World::new()
             .with([ingress("p", &[rule(&[app("b"), block("10.0.0.0/24", &["10.0.0.9/32"])], &[])])]);

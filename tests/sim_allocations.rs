@@ -2,7 +2,6 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +10,9 @@ use palisade::dataplane::{
     ConntrackSettings, Gateway, Mac, PodAttachment, PortKind, Settings, SimulatedPort, Simulation, World,
 };
 use palisade::ids::{AclId, AttachmentId, PortId, RowId, RuleId};
-use palisade::tables::{Acl, Decision, Direction, PodName, PodPolicy, PortSpan, Row, RuleOrigin, RuleTables};
+use palisade::tables::{
+    Acl, Decision, Direction, PodName, PodPolicy, PortSpan, Row, RuleOrigin, RuleTables, SharedMap,
+};
 
 #[path = "frames/mod.rs"]
 mod frames;
@@ -76,7 +77,7 @@ fn tables() -> RuleTables {
     let span = PortSpan { first: 9, last: 9, decision: Decision::deny(RuleId(0)) };
     let row = Row { tcp: vec![span], ..Row::uniform(Decision::allow(RuleId(1))) };
     tables.rows.insert(RowId(0), row);
-    tables.acls.insert(AclId(0), Acl { rows: BTreeMap::new(), default: RowId(0) });
+    tables.acls.insert(AclId(0), Acl { rows: SharedMap::new(), default: RowId(0) });
     for pod in 0..PODS {
         let addresses = [false, true].map(|v6| address(pod, v6)).to_vec();
         let policy = PodPolicy { addresses, ingress: AclId(0), egress: AclId(0) };

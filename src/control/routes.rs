@@ -1,5 +1,6 @@
 //! The verbs: one handler each, as in the table of [`protocol`](super::protocol).
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use axum::Router;
@@ -59,21 +60,21 @@ async fn tables(State(switch): Shared) -> Json<TablesSummary> {
 async fn tables_document(State(switch): Shared) -> Result<Response, Failure> {
     let tables = switch.tables().ok_or(Refusal::NoTables)?;
     // Large tables take a while to write out: not on the thread that answers everybody.
-    blocking(move || Ok(Json(&*tables).into_response())).await
+    blocking(move || Ok(Json(&*tables).into_response()))
 }
 
 async fn put_tables(State(switch): Shared, body: Body) -> Result<Json<Loaded>, Failure> {
     let body = body?;
-    blocking(move || Ok(Json(switch.put_tables(read::<RuleTables>(&body)?)?))).await
+    blocking(move || Ok(Json(switch.put_tables(read::<RuleTables>(&body)?)?)))
 }
 
 async fn patch_tables(State(switch): Shared, body: Body) -> Result<Json<Loaded>, Failure> {
     let body = body?;
-    blocking(move || Ok(Json(switch.patch_tables(&read::<TablesPatch>(&body)?)?))).await
+    blocking(move || Ok(Json(switch.patch_tables(&read::<TablesPatch>(&body)?)?)))
 }
 
 async fn delete_tables(State(switch): Shared) -> Result<Json<Loaded>, Failure> {
-    blocking(move || Ok(Json(switch.delete_tables()))).await
+    blocking(move || Ok(Json(switch.delete_tables())))
 }
 
 async fn ports(State(switch): Shared) -> Json<Vec<PortInfo>> {
@@ -86,7 +87,7 @@ async fn put_port(
     body: Body,
 ) -> Result<Json<PortInfo>, Failure> {
     let (Path(name), body) = (name?, body?);
-    blocking(move || Ok(Json(switch.put_port(&name, &read::<PortRequest>(&body)?)?))).await
+    blocking(move || Ok(Json(switch.put_port(&name, &read::<PortRequest>(&body)?)?)))
 }
 
 #[derive(Deserialize)]
@@ -101,7 +102,7 @@ async fn delete_port(
     query: Result<Query<DeletePortQuery>, QueryRejection>,
 ) -> Result<StatusCode, Failure> {
     let (Path(name), Query(query)) = (name?, query?);
-    blocking(move || Ok(switch.delete_port(&name, query.detach)?)).await?;
+    blocking(move || Ok(switch.delete_port(&name, query.detach)?))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -116,7 +117,7 @@ async fn put_pod(
 ) -> Result<Json<PodInfo>, Failure> {
     let (Path((namespace, name)), body) = (name?, body?);
     let pod = PodName::new(namespace, name);
-    blocking(move || Ok(Json(switch.put_pod(&pod, &read::<PodRequest>(&body)?)?))).await
+    blocking(move || Ok(Json(switch.put_pod(&pod, &read::<PodRequest>(&body)?)?)))
 }
 
 async fn delete_pod(
@@ -124,12 +125,12 @@ async fn delete_pod(
     name: Result<Path<(String, String)>, PathRejection>,
 ) -> Result<StatusCode, Failure> {
     let Path((namespace, name)) = name?;
-    blocking(move || Ok(switch.delete_pod(&PodName::new(namespace, name))?)).await?;
+    blocking(move || Ok(switch.delete_pod(&PodName::new(namespace, name))?))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 async fn counters(State(switch): Shared) -> Result<Json<CountersReport>, Failure> {
-    blocking(move || Ok(Json(switch.counters()))).await
+    blocking(move || Ok(Json(switch.counters())))
 }
 
 #[derive(Deserialize)]
@@ -145,7 +146,7 @@ async fn flows(
 ) -> Result<Json<Vec<FlowInfo>>, Failure> {
     let Query(query) = query?;
     let max = query.max.unwrap_or(FLOWS_DEFAULT);
-    blocking(move || Ok(Json(switch.flows(max, query.pod.as_ref())?))).await
+    blocking(move || Ok(Json(switch.flows(max, query.pod.as_ref())?)))
 }
 
 /// Refuses a body that says itself that it is too large, rather than receiving it up to the limit first.
@@ -234,13 +235,10 @@ fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {
     }
 }
 
-/// Runs what may wait for the workers on a thread where waiting disturbs nobody.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
-) -> Result<T, Failure> {
-    let ended = tokio::task::spawn_blocking(work).await;
-    ended.unwrap_or_else(|error| {
-        tracing::error!(%error, "a request failed");
+/// Runs what may wait for the workers, at once and on this thread, which leaves the other requests to another one.
+fn blocking<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    tokio::task::block_in_place(|| catch_unwind(AssertUnwindSafe(work))).unwrap_or_else(|_| {
+        tracing::error!("a request failed");
         let error = "the switch failed at this request and goes on: its log says more".to_owned();
         Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, error))
     })

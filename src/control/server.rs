@@ -1,4 +1,7 @@
-//! The server: a thread of its own with a single-threaded runtime, away from the workers' cores.
+//! The server: a runtime of its own, away from the workers' cores, in which one thread at a time serves.
+//!
+//! A request that waits for the workers keeps the thread that has read it, and another one serves meanwhile: so a change is under way as soon
+//! as it is read, and not when a further thread has got its core.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -77,7 +80,14 @@ impl Claim {
         let path = file.path().to_owned();
         let failed = |source| ServerError::Socket { path: path.clone(), source };
         listener.set_nonblocking(true).map_err(failed)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let cores = switch.status().cores;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("control")
+            .on_thread_start(move || leave_cores(&cores))
+            .enable_all()
+            .build()
+            .map_err(failed)?;
         let listener = {
             let _entered = runtime.enter();
             UnixListener::from_std(listener).map_err(failed)?

@@ -349,7 +349,7 @@ mod tests {
 
     fn acl() -> impl Strategy<Value = Acl> {
         let rows = btree_map(class(), (0..5_u32).prop_map(RowId), 0..80);
-        (rows, 0..5_u32).prop_map(|(rows, default)| Acl { rows, default: RowId(default) })
+        (rows, 0..5_u32).prop_map(|(rows, default)| Acl { rows: rows.into(), default: RowId(default) })
     }
 
     #[derive(Debug, Clone)]
@@ -412,7 +412,7 @@ mod tests {
     fn tables_that_say_little_take_little() {
         let mut store = AclStore::default();
         for id in 0..500 {
-            let rows = BTreeMap::from([(ClassId(19_999), RowId(1))]);
+            let rows = [(ClassId(19_999), RowId(1))].into();
             store.set(AclId(id), Some(&Acl { rows, default: RowId(0) }));
         }
         let bytes = store.headers.bytes() + store.buckets.bytes();

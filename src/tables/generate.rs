@@ -99,7 +99,7 @@ fn decision() -> impl Strategy<Value = Decision> {
 
 fn acl() -> impl Strategy<Value = Acl> {
     let rows = btree_map((0..CLASSES).prop_map(class), (0..ROWS).prop_map(RowId), 0..CLASSES as usize);
-    (rows, 0..ROWS).prop_map(|(rows, default)| Acl { rows, default: RowId(default) })
+    (rows, 0..ROWS).prop_map(|(rows, default)| Acl { rows: rows.into(), default: RowId(default) })
 }
 
 fn pod((mut addresses, ingress, egress): (Vec<IpAddr>, u32, u32)) -> PodPolicy {

@@ -64,13 +64,13 @@ impl TryFrom<String> for PodName {
     }
 }
 
-/// An ACL table: the row of each class.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+/// An ACL table: the row of each class. A clone shares its content, and costs little.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Acl {
     /// Rows of the classes that differ from the default.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub rows: BTreeMap<ClassId, RowId>,
+    #[serde(default, skip_serializing_if = "SharedMap::is_empty")]
+    pub rows: SharedMap<ClassId, RowId>,
     /// The row of every other class.
     pub default: RowId,
 }
@@ -264,7 +264,7 @@ impl RuleTables {
         change(&mut self.acls, &diff.acls);
         for (id, rows) in &diff.acl_rows {
             if let Some(acl) = self.acls.get_mut(id) {
-                change_rows(&mut acl.rows, rows);
+                change(&mut acl.rows, rows);
             }
         }
         change(&mut self.pods, &diff.pods);
@@ -324,15 +324,6 @@ fn change<K: Ord + Clone, V: Clone, const CHUNK: usize>(
     }
 }
 
-fn change_rows(rows: &mut BTreeMap<ClassId, RowId>, changes: &BTreeMap<ClassId, Option<RowId>>) {
-    for (&class, row) in changes {
-        match row {
-            Some(row) => rows.insert(class, *row),
-            None => rows.remove(&class),
-        };
-    }
-}
-
 fn changes<K: Ord + Clone, V: Clone + PartialEq>(
     old: &SharedMap<K, V>,
     new: &SharedMap<K, V>,
@@ -352,20 +343,11 @@ fn acl_changes<const CHUNK: usize>(
     let (mut acls, mut acl_rows) = (BTreeMap::new(), BTreeMap::new());
     old.for_each_difference(new, |&id, old, new| match (old, new) {
         (Some(old), Some(new)) if old.default == new.default => {
-            acl_rows.insert(id, row_changes(&old.rows, &new.rows));
+            acl_rows.insert(id, changes(&old.rows, &new.rows));
         }
         _ => _ = acls.insert(id, new.cloned()),
     });
     (acls, acl_rows)
-}
-
-fn row_changes(
-    old: &BTreeMap<ClassId, RowId>,
-    new: &BTreeMap<ClassId, RowId>,
-) -> BTreeMap<ClassId, Option<RowId>> {
-    let gone = old.keys().filter(|class| !new.contains_key(class)).map(|&class| (class, None));
-    let set = new.iter().filter(|(class, row)| old.get(class) != Some(row));
-    gone.chain(set.map(|(&class, &row)| (class, Some(row)))).collect()
 }
 
 #[cfg(test)]

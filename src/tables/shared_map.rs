@@ -309,9 +309,25 @@ impl<K: Ord + Clone, V: Clone, const CHUNK: usize> Extend<(K, V)> for SharedMap<
     }
 }
 
+/// Costs as much as the chunks that the two do not share.
 impl<K: Ord, V: PartialEq, const CHUNK: usize> PartialEq for SharedMap<K, V, CHUNK> {
     fn eq(&self, other: &Self) -> bool {
-        self.len == other.len && self.iter().eq(other.iter())
+        let (mut one, mut other) = (Place::start(&self.chunks), Place::start(&other.chunks));
+        loop {
+            if one.shares_chunk_with(&other) {
+                one.pass_chunk();
+                other.pass_chunk();
+                continue;
+            }
+            match (one.entry(), other.entry()) {
+                (None, None) => return true,
+                (Some(ours), Some(theirs)) if ours == theirs => {
+                    one.pass_entry();
+                    other.pass_entry();
+                }
+                _ => return false,
+            }
+        }
     }
 }
 
@@ -427,6 +443,7 @@ mod tests {
         let mut seen = 0;
         map.for_each_difference(&next, |_, _, _| seen += 1);
         assert_eq!(seen, 1);
+        assert!(map != next && next == next.clone());
         assert!(touched.get() <= 4 * 64, "{} values were touched", touched.get());
     }
 

@@ -59,6 +59,11 @@ impl Classes {
         self.classes.key(class)
     }
 
+    /// The groups of a class, if there is one with this number.
+    pub(crate) fn get(&self, class: ClassId) -> Option<&[GroupId]> {
+        self.classes.get(class).map(|groups| &**groups)
+    }
+
     /// The classes whose addresses are in a group, sorted.
     pub(crate) fn in_group(&self, group: GroupId) -> &[ClassId] {
         self.in_group.get(group.position()).map_or(&[], Vec::as_slice)

@@ -209,6 +209,31 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
+/// A change of the rules of a policy that is there: which policy, and a rule more or the last one less.
+fn edit() -> impl Strategy<Value = (u8, Option<NetworkPolicyRule>)> {
+    (any::<u8>(), prop::option::weighted(0.6, rule()))
+}
+
+/// The edit as a change, if there is a policy.
+fn edited(
+    objects: &BTreeMap<ObjectName, Object>,
+    (which, rule): (u8, Option<NetworkPolicyRule>),
+) -> Option<Change> {
+    let policies = objects.values().filter_map(|object| match object {
+        Object::NetworkPolicy(policy) => Some(policy),
+        _ => None,
+    });
+    let policies: Vec<&NetworkPolicy> = policies.collect();
+    let mut policy = (*policies.get(usize::from(which) % policies.len().max(1))?).clone();
+    let direction = if which >= 128 { &mut policy.ingress } else { &mut policy.egress };
+    let rules = direction.get_or_insert_default();
+    match rule {
+        Some(rule) => rules.push(rule),
+        None => drop(rules.pop()),
+    }
+    Some(Change::Upsert(Object::NetworkPolicy(policy)))
+}
+
 fn options() -> impl Strategy<Value = Options> {
     prop::option::of(Just("n1".to_owned())).prop_map(|node| Options { node })
 }
@@ -235,14 +260,19 @@ proptest! {
     #[test]
     fn a_history_comes_to_what_a_compile_from_scratch_comes_to(
         options in options(),
-        history in vec(vec(change(), 1..3), 1..40),
+        history in vec((vec(change(), 0..3), vec(edit(), 0..3)), 1..40),
     ) {
         let mut compiler = Compiler::new(options.clone());
         let mut objects = BTreeMap::new();
         let mut followed = RuleTables::default();
-        for changes in history {
+        for (mut changes, edits) in history {
             for change in &changes {
                 follow(&mut objects, change);
+            }
+            for edit in edits {
+                let Some(change) = edited(&objects, edit) else { continue };
+                follow(&mut objects, &change);
+                changes.push(change);
             }
             let before = followed.clone();
             let difference = compiler.apply_all(changes);

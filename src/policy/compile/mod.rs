@@ -5,7 +5,8 @@
 //! of others; what comes and goes is worked out in order, each step from the one before:
 //!
 //! 1. membership: which groups the touched namespaces, nodes and pods are in;
-//! 2. subjects: which profiles the touched pods have, and so which groups rules name;
+//! 2. subjects: which profiles the touched pods have, and so which groups rules name. Where all pods of a profile come to have
+//!    the same other rules, the profile follows, and keeps what the rules that come and go are not about;
 //! 3. groups that came or went: who is in them;
 //! 4. classes of the addresses and prefixes so touched;
 //! 5. rows and tables: each new class as each profile sees it, each new profile for all classes.
@@ -16,6 +17,7 @@
 mod acls;
 mod address_map;
 mod classes;
+mod follow;
 mod output;
 mod painter;
 mod profiles;
@@ -28,7 +30,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::objects::{Object, Pod};
-use super::resolve::{Group, Holder, Members, Subject};
+use super::resolve::{Group, Holder, Members, Subject, SubjectKey};
 use super::store::{Change, GroupId, ObjectName, PodSlot, ProfileId, Store, Swept, Touched};
 use crate::ids::ClassId;
 use crate::tables::{Direction, PodName, PodPolicy, PolicyRef, RuleTables, TablesDiff};
@@ -152,8 +154,10 @@ impl Compiler {
 
     fn settle(&mut self, touched: &Touched) {
         self.settle_members(touched);
-        for &pod in touched.pods.union(&touched.subjects) {
-            self.judge(pod);
+        let subjects = self.subjects(touched);
+        let unseen = self.follow_subjects(&subjects);
+        for (pod, keys) in subjects {
+            self.judge(pod, keys);
         }
         let (born, gone) = self.profiles.sweep();
         for (id, profile) in gone {
@@ -162,7 +166,7 @@ impl Compiler {
         }
         self.settle_groups();
         self.addresses.settle(&self.store, &mut self.members, &mut self.classes, &mut self.output);
-        let moved = self.settle_classes();
+        let moved = self.settle_classes(unseen);
         self.compile_profiles(&born);
         for profile in moved.into_iter().chain(born) {
             for pod in self.profiles.get(profile).pods.clone() {
@@ -195,13 +199,14 @@ impl Compiler {
     }
 
     /// Step 2: gives a pod the profiles that it is to have.
-    fn judge(&mut self, slot: PodSlot) {
-        let stored = self.store.live_pod(slot).filter(|stored| self.store.is_local(&stored.pod));
-        let next = stored.map(|stored| {
-            let [ingress, egress] = [Direction::Ingress, Direction::Egress].map(|direction| {
-                let subject = Subject::new(&self.store, stored, direction);
-                self.profiles.hold(&subject, &mut self.members)
-            });
+    fn judge(&mut self, slot: PodSlot, keys: Option<[SubjectKey; 2]>) {
+        let store = &self.store;
+        let next = keys.map(|[ingress, egress]| {
+            let stored = store.live_pod(slot).expect("a judged pod is live");
+            let mut hold = |key, direction| {
+                self.profiles.hold(key, || Subject::new(store, stored, direction), &mut self.members)
+            };
+            let [ingress, egress] = [hold(ingress, Direction::Ingress), hold(egress, Direction::Egress)];
             Judged { name: stored.pod.name.clone(), ingress, egress }
         });
         if let Some(before) = self.judged.remove(&slot) {
@@ -270,11 +275,16 @@ impl Compiler {
     }
 
     /// Step 5, for the classes that came and went. Gives the profiles that have another table now.
-    fn settle_classes(&mut self) -> Vec<ProfileId> {
+    ///
+    /// A class that a profile is to see anew is one that it does not see.
+    fn settle_classes(&mut self, unseen: BTreeMap<ProfileId, Vec<ClassId>>) -> Vec<ProfileId> {
         let Swept { born, gone } = self.classes.sweep();
         let mut changes: BTreeMap<ProfileId, RowChanges> = BTreeMap::new();
         for (class, key) in gone {
             for profile in self.profiles.looking_at(&key, &self.members) {
+                if unseen.get(&profile).is_some_and(|classes| classes.binary_search(&class).is_ok()) {
+                    continue;
+                }
                 if self.profiles.get_mut(profile).class_gone(&key, &self.members, &mut self.rows) {
                     changes.entry(profile).or_default().insert(class, None);
                 }
@@ -288,6 +298,19 @@ impl Compiler {
                 let row = self.profiles.get_mut(profile).class_born(key, &self.members, &mut self.rows);
                 if row.is_some() {
                     changes.entry(profile).or_default().insert(class, row);
+                }
+            }
+        }
+        for (id, classes) in unseen {
+            let profile = self.profiles.get_mut(id);
+            let acl = &self.output.tables().acls[&profile.acl];
+            for class in classes {
+                let row = self
+                    .classes
+                    .get(class)
+                    .and_then(|key| profile.class_born(key, &self.members, &mut self.rows));
+                if row.as_ref() != acl.rows.get(&class) {
+                    changes.entry(id).or_default().insert(class, row);
                 }
             }
         }

@@ -170,6 +170,7 @@ mod tests {
 
     use super::*;
     use crate::policy::store::Slot;
+    use crate::tables::RuleOrigin;
 
     fn rule(origin: u32, action: Action, ports: Option<Vec<(u16, u16)>>, peers: Option<Vec<u32>>) -> Rule {
         let range = |(first, last)| PortTerm::Range { protocol: Protocol::TCP, first, last };
@@ -179,6 +180,16 @@ mod tests {
             action,
             origin,
         }
+    }
+
+    fn rule_set<const STAGES: usize>(stages: [Vec<Rule>; STAGES]) -> RuleSet {
+        let mut rules = RuleSet::default();
+        for stage in stages {
+            rules.begin_stage();
+            let name = |rule| (rule, RuleOrigin::OwnNode.into());
+            rules.append(None, stage.into_iter().map(name).collect());
+        }
+        rules
     }
 
     /// The naive twin: asks the rules one by one.
@@ -220,7 +231,7 @@ mod tests {
             let first = stages.0.into_iter().map(&mut next).collect();
             let second = stages.1.into_iter().map(&mut next).collect();
             let last = vec![next((Action::Deny, None, None))];
-            RuleSet { stages: vec![first, second, last], origins: Vec::new() }
+            rule_set([first, second, last])
         })
     }
 
@@ -257,7 +268,7 @@ mod tests {
     fn all_ports_of_a_protocol_are_one_span() {
         let everything = || rule(1, Action::Deny, None, None);
         let range = rule(0, Action::Allow, Some(vec![(1, 65_535)]), None);
-        let rules = RuleSet { stages: vec![vec![range, everything()]], origins: Vec::new() };
+        let rules = rule_set([vec![range, everything()]]);
         let decision = Decision::allow(RuleId(0));
         assert_eq!(
             paint(&rules, &RuleIndex::of(&rules), &[], &[]).tcp,

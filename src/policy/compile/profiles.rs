@@ -4,12 +4,13 @@
 //! alike from one profile, so rows are painted once for each sight.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::ids::{AclId, ClassId, RowId};
 use crate::policy::objects::ContainerPort;
 use crate::policy::resolve::{Group, Members, PortName, RuleIndex, RuleSet, Subject, SubjectKey};
 use crate::policy::store::{GroupId, Interner, PodSlot, PortUseId, ProfileId, Slot, sorted};
-use crate::tables::{Acl, Row};
+use crate::tables::{Acl, Row, RuleOrigin};
 
 use super::classes::{Classes, distinct, join};
 use super::painter::{meet, paint};
@@ -18,7 +19,7 @@ use super::rows::{Rows, RuleNames};
 /// The rules of one direction that some pods share.
 #[derive(Debug)]
 pub(crate) struct Profile {
-    rules: RuleSet,
+    pub(super) rules: RuleSet,
     index: RuleIndex,
     /// Groups that the rules name, sorted.
     groups: Vec<GroupId>,
@@ -44,10 +45,21 @@ struct Sight {
     classes: u32,
 }
 
+/// What a profile that has other rules names and sees otherwise.
+pub(super) struct Followed {
+    /// Groups that it names now.
+    came: Vec<GroupId>,
+    /// Groups that it named.
+    went: Vec<GroupId>,
+    /// Classes that the table may say something else of: the profile sees none of them until [`Profile::class_born`].
+    pub(super) unseen: Vec<ClassId>,
+}
+
 impl Profile {
     /// A profile of nobody yet; its groups and uses of ports are interned and held.
     pub(crate) fn new(rules: RuleSet, members: &mut Members) -> Profile {
-        let groups = rules.groups();
+        let index = RuleIndex::of(&rules);
+        let groups = index.groups();
         for &group in &groups {
             members.groups.hold(group);
         }
@@ -62,7 +74,7 @@ impl Profile {
             members.port_uses.hold(port_use);
         }
         Profile {
-            index: RuleIndex::of(&rules),
+            index,
             rules,
             groups,
             names,
@@ -136,6 +148,40 @@ impl Profile {
             rows.release(row);
         }
         row != self.default
+    }
+
+    /// The profile gets the rules of a subject, which differ plainly from those it has ([`Subject::is_plainly_after`]).
+    pub(super) fn follow(
+        &mut self,
+        subject: &Subject<'_>,
+        classes: &Classes,
+        members: &mut Members,
+        rows: &mut Rows,
+    ) -> Followed {
+        let before = std::mem::take(&mut self.rules);
+        let (rules, changed) = subject.follow(before, &mut |group| members.groups.intern(group));
+        let mut unseen: Vec<ClassId> =
+            changed.iter().flat_map(|&group| classes.in_group(group)).copied().collect();
+        unseen.sort_unstable();
+        unseen.dedup();
+        for &class in &unseen {
+            self.class_gone(classes.groups(class), members, rows);
+        }
+        self.index = RuleIndex::of(&rules);
+        self.rules = rules;
+        let groups = self.index.groups();
+        let missing = |one: &[GroupId], other: &[GroupId]| -> Vec<GroupId> {
+            changed
+                .iter()
+                .filter(|group| one.binary_search(group).is_err() && other.binary_search(group).is_ok())
+                .copied()
+                .collect()
+        };
+        let (came, went) = (missing(&self.groups, &groups), missing(&groups, &self.groups));
+        came.iter().for_each(|&group| members.groups.hold(group));
+        went.iter().for_each(|&group| members.groups.release(group));
+        self.groups = groups;
+        Followed { came, went, unseen }
     }
 
     /// The profile goes, and lets go of all it holds.
@@ -213,23 +259,33 @@ impl Profile {
 /// The profiles in use, and where they look.
 #[derive(Debug, Default)]
 pub(crate) struct Profiles {
-    keys: Interner<ProfileId, SubjectKey>,
+    pub(super) keys: Interner<ProfileId, SubjectKey>,
     by_id: Vec<Option<Profile>>,
     naming: Vec<Vec<ProfileId>>,
     asking_everyone: Vec<ProfileId>,
+    /// How many profiles deny by default under each name.
+    pub(super) denying: HashMap<Arc<RuleOrigin>, usize, foldhash::fast::RandomState>,
 }
 
 impl Profiles {
-    /// The profile of a subject, held once more. It has its rules, but is not compiled before its birth is seen by
-    /// [`Profiles::sweep`].
-    pub(crate) fn hold(&mut self, subject: &Subject<'_>, members: &mut Members) -> ProfileId {
-        let id = self.keys.intern(subject.key());
+    /// The profile of subjects with this key, held once more; `subject` makes one. It has its rules, but is not compiled before
+    /// its birth is seen by [`Profiles::sweep`].
+    pub(crate) fn hold<'a>(
+        &mut self,
+        key: SubjectKey,
+        subject: impl FnOnce() -> Subject<'a>,
+        members: &mut Members,
+    ) -> ProfileId {
+        let id = self.keys.intern(key);
         self.keys.hold(id);
         if self.by_id.len() <= id.position() {
             self.by_id.resize_with(id.position() + 1, || None);
         }
         if self.by_id[id.position()].is_none() {
-            let rules = subject.rules(&mut |group| members.groups.intern(group));
+            let rules = subject().rules(&mut |group| members.groups.intern(group));
+            if let Some(deny) = rules.default_deny() {
+                *self.denying.entry(deny.clone()).or_default() += 1;
+            }
             self.by_id[id.position()] = Some(Profile::new(rules, members));
         }
         id
@@ -250,6 +306,13 @@ impl Profiles {
                 sorted::remove(&mut self.naming[group.position()], &id);
             }
             sorted::remove(&mut self.asking_everyone, &id);
+            if let Some(deny) = profile.rules.default_deny() {
+                let denying = self.denying.get_mut(deny).expect("it was counted");
+                *denying -= 1;
+                if *denying == 0 {
+                    self.denying.remove(deny);
+                }
+            }
             gone.push((id, profile));
         }
         (swept.born, gone)
@@ -259,13 +322,20 @@ impl Profiles {
     pub(crate) fn look(&mut self, id: ProfileId) {
         let profile = self.by_id[id.position()].as_ref().expect("a profile in use is there");
         for &group in &profile.groups {
-            if self.naming.len() <= group.position() {
-                self.naming.resize_with(group.position() + 1, Vec::new);
-            }
-            sorted::insert(&mut self.naming[group.position()], id);
+            name(&mut self.naming, group, id);
         }
         if profile.asks_everyone {
             sorted::insert(&mut self.asking_everyone, id);
+        }
+    }
+
+    /// A profile looks where its other rules make it look.
+    pub(super) fn look_otherwise(&mut self, id: ProfileId, followed: &Followed) {
+        for group in &followed.went {
+            sorted::remove(&mut self.naming[group.position()], &id);
+        }
+        for &group in &followed.came {
+            name(&mut self.naming, group, id);
         }
     }
 
@@ -292,6 +362,13 @@ impl Profiles {
     pub(crate) fn get(&self, id: ProfileId) -> &Profile {
         self.by_id[id.position()].as_ref().expect("a profile in use is there")
     }
+}
+
+fn name(naming: &mut Vec<Vec<ProfileId>>, group: GroupId, id: ProfileId) {
+    if naming.len() <= group.position() {
+        naming.resize_with(group.position() + 1, Vec::new);
+    }
+    sorted::insert(&mut naming[group.position()], id);
 }
 
 /// The ports of a pod in these groups, as far as rules ask for them.

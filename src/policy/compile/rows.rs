@@ -36,6 +36,14 @@ impl Rows {
         self.rows.release(id);
     }
 
+    /// Calls a rule otherwise, as none is called yet. Rows that name it stay as they are.
+    pub(crate) fn rename_rule(&mut self, before: &RuleOrigin, next: Arc<RuleOrigin>, output: &mut Output) {
+        if let Some(id) = self.rules.find(before) {
+            output.set_rule(id, Some((*next).clone()));
+            self.rules.rename(id, next);
+        }
+    }
+
     /// Gives back rows and rules that nothing names, and puts what changed into the output.
     pub(crate) fn sweep(&mut self, output: &mut Output) {
         let rows = self.rows.sweep();

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use foldhash::HashMap;
+
 use crate::net::flow::Protocol;
 use crate::policy::store::GroupId;
 use crate::tables::RuleOrigin;
@@ -17,7 +19,15 @@ pub(crate) struct RuleSet {
     pub(crate) stages: Vec<Vec<Rule>>,
     /// What the rules are called, by [`Rule::origin`]. An earlier one was asked earlier.
     pub(crate) origins: Vec<Arc<RuleOrigin>>,
+    /// How many rules come from which policy, in the order in which they are asked.
+    parts: Vec<(Source, usize)>,
 }
+
+/// Where rules come from: a version of a policy, or, with `None`, what holds around policies.
+pub(crate) type Source = Option<u64>;
+
+/// A rule and what it is called, not yet among others.
+pub(crate) type NamedRule = (Rule, Arc<RuleOrigin>);
 
 /// One rule over groups.
 #[derive(Debug)]
@@ -86,6 +96,13 @@ impl RuleIndex {
         index
     }
 
+    /// Every group that a rule names, sorted.
+    pub(crate) fn groups(&self) -> Vec<GroupId> {
+        let mut groups: Vec<GroupId> = self.of_groups.iter().map(|&(group, _)| group).collect();
+        groups.dedup();
+        groups
+    }
+
     /// The rules that are about addresses in these groups, in the order in which they are asked.
     pub(crate) fn concerning(&self, groups: &[GroupId]) -> Vec<Place> {
         let mut places = self.of_everyone.clone();
@@ -100,14 +117,64 @@ impl RuleIndex {
     }
 }
 
+impl Rule {
+    /// Whether another rule says the same of the same, whatever it is called.
+    pub(crate) fn says_what(&self, other: &Rule) -> bool {
+        (&self.peers, &self.ports, self.action) == (&other.peers, &other.ports, other.action)
+    }
+
+    /// Whether it is about some addresses only, and about ports by number.
+    pub(crate) fn is_plain(&self) -> bool {
+        let by_name = |term: &PortTerm| matches!(term, PortTerm::Named(_));
+        self.peers.is_some() && !self.ports.iter().flatten().any(by_name)
+    }
+}
+
 impl RuleSet {
-    /// Every group that a rule names, sorted.
-    pub(crate) fn groups(&self) -> Vec<GroupId> {
-        let peers = self.rules().filter_map(|rule| rule.peers.as_ref());
-        let mut groups: Vec<GroupId> = peers.flatten().copied().collect();
-        groups.sort_unstable();
-        groups.dedup();
-        groups
+    /// Begins the next stage.
+    pub(crate) fn begin_stage(&mut self) {
+        self.stages.push(Vec::new());
+    }
+
+    /// Appends rules to the last stage.
+    pub(crate) fn append(&mut self, source: Source, rules: Vec<NamedRule>) {
+        self.parts.push((source, rules.len()));
+        let stage = self.stages.last_mut().expect("a stage has begun");
+        for (rule, name) in rules {
+            stage.push(Rule { origin: self.origins.len() as u32, ..rule });
+            self.origins.push(name);
+        }
+    }
+
+    /// The policies that rules come from, and whether all rules of each are plain.
+    pub(crate) fn policies(&self) -> Vec<(u64, bool)> {
+        let mut rules = self.rules();
+        let mut policies = Vec::new();
+        for &(source, len) in &self.parts {
+            let others = rules.by_ref().take(len).filter(|rule| !rule.is_plain()).count();
+            policies.extend(source.map(|version| (version, others == 0)));
+        }
+        policies
+    }
+
+    /// The rules of each policy, for a further set.
+    pub(crate) fn into_policies(self) -> HashMap<u64, Vec<NamedRule>> {
+        let mut rules = self.stages.into_iter().flatten().zip(self.origins);
+        let mut policies = HashMap::default();
+        for (source, len) in self.parts {
+            let part: Vec<NamedRule> = rules.by_ref().take(len).collect();
+            if let Some(version) = source {
+                policies.insert(version, part);
+            }
+        }
+        policies
+    }
+
+    /// What denies a pod that policies isolate what none of them allows.
+    pub(crate) fn default_deny(&self) -> Option<&Arc<RuleOrigin>> {
+        // The rule that comes before the last stage, which has one.
+        let at = self.origins.len().checked_sub(2)?;
+        self.origins.get(at).filter(|name| matches!(***name, RuleOrigin::DefaultDeny { .. }))
     }
 
     /// Every use of a port name, with the peers it is used for.

@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use foldhash::{HashMap, HashSet};
+
 use crate::policy::objects::{
     ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule, ContainerPort, IpBlock,
     NetworkPolicy, NetworkPolicyRule, Peer, Peers, Pod, PortMatch, Ports, Tier,
@@ -13,6 +15,7 @@ use crate::policy::objects::{
 use crate::policy::store::{GroupId, Store, StoredPod, Versioned};
 use crate::tables::{Direction, PolicyKind, PolicyRef, RuleOrigin};
 
+use super::rule_set::NamedRule;
 use super::{Action, Group, NamespaceScope, PodSet, PortName, PortTerm, Rule, RuleSet};
 
 /// One direction of a pod, and the policies that select the pod for it, in the order they are asked.
@@ -28,9 +31,23 @@ pub(crate) struct Subject<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct SubjectKey {
     direction: Direction,
+    is_isolated: bool,
     versions: Vec<u64>,
     own_node: Option<String>,
     ports: Vec<ContainerPort>,
+}
+
+impl SubjectKey {
+    /// The direction of the subject.
+    pub(crate) fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// Whether the rules differ from those of another key by those of some policies, and in what the default is called.
+    pub(crate) fn is_near(&self, other: &SubjectKey) -> bool {
+        (self.direction, self.is_isolated, &self.own_node, &self.ports)
+            == (other.direction, other.is_isolated, &other.own_node, &other.ports)
+    }
 }
 
 impl<'a> Subject<'a> {
@@ -56,25 +73,85 @@ impl<'a> Subject<'a> {
 
     /// What the rules depend on.
     pub(crate) fn key(&self) -> SubjectKey {
-        let cluster = self.admin.iter().chain(&self.baseline).map(|entry| entry.version);
-        let network = self.network.iter().map(|entry| entry.version);
         SubjectKey {
             direction: self.direction,
-            versions: cluster.chain(network).collect(),
+            is_isolated: !self.network.is_empty(),
+            versions: self.versions().collect(),
             own_node: self.own_node().cloned(),
             ports: self.own_ports(),
         }
     }
 
+    /// Versions of the policies, in the order they are asked.
+    fn versions(&self) -> impl Iterator<Item = u64> {
+        let [admin, baseline] =
+            [&self.admin, &self.baseline].map(|policies| policies.iter().map(|e| e.version));
+        admin.chain(self.network.iter().map(|entry| entry.version)).chain(baseline)
+    }
+
     /// The rules, with their peers as groups.
     pub(crate) fn rules(&self, group: &mut dyn FnMut(Group) -> GroupId) -> RuleSet {
-        let mut resolver = Resolver { subject: self, group, origins: Vec::new() };
-        let admin = resolver.cluster(&self.admin);
-        let middle =
-            if self.network.is_empty() { resolver.cluster(&self.baseline) } else { resolver.network() };
+        self.follow(RuleSet::default(), group).0
+    }
+
+    /// The rules, and the groups of those that only one of this and `before` has. What both have of policies is taken over as
+    /// it is.
+    pub(crate) fn follow(
+        &self,
+        before: RuleSet,
+        group: &mut dyn FnMut(Group) -> GroupId,
+    ) -> (RuleSet, Vec<GroupId>) {
+        let mut known = before.into_policies();
+        let next: HashSet<u64> = self.versions().collect();
+        let went = known.extract_if(|version, _| !next.contains(version)).flat_map(|(_, rules)| rules);
+        let went = went.map(|(rule, name)| (name, rule)).collect();
+        let mut resolver = Resolver { subject: self, group, known, went, came: Vec::new() };
+        let mut rules = RuleSet::default();
+        rules.begin_stage();
+        resolver.cluster(&self.admin, &mut rules);
+        rules.begin_stage();
+        if self.network.is_empty() {
+            resolver.cluster(&self.baseline, &mut rules);
+        } else {
+            resolver.network(&mut rules);
+        }
+        rules.begin_stage();
         let origin = RuleOrigin::NotIsolated { direction: self.direction };
-        let last = vec![resolver.everything(Action::Allow, origin)];
-        RuleSet { stages: vec![admin, middle, last], origins: resolver.origins }
+        rules.append(None, vec![everyone(Action::Allow, origin)]);
+        let mut groups = resolver.came;
+        groups.extend(resolver.went.values().filter_map(|rule| rule.peers.as_ref()).flatten());
+        groups.sort_unstable();
+        groups.dedup();
+        (rules, groups)
+    }
+
+    /// Whether what comes and goes between the rules of a subject with a near key and those of this one is about some
+    /// addresses only, and about ports by number.
+    pub(crate) fn is_plainly_after(&self, before: &RuleSet) -> bool {
+        let next: HashSet<u64> = self.versions().collect();
+        let before = before.policies();
+        if before.iter().any(|(version, is_plain)| !is_plain && !next.contains(version)) {
+            return false;
+        }
+        let known: HashSet<u64> = before.into_iter().map(|(version, _)| version).collect();
+        let asks_by_name = |ports: Option<Vec<PortTerm>>| {
+            let ports = if self.direction == Direction::Ingress { None } else { ports };
+            ports.into_iter().flatten().any(|term| matches!(term, PortTerm::Named(_)))
+        };
+        let cluster = self.admin.iter().chain(&self.baseline).filter(|entry| !known.contains(&entry.version));
+        let mut cluster = cluster.flat_map(|entry| cluster_rules(&entry.policy, self.direction));
+        let network = self.network.iter().filter(|entry| !known.contains(&entry.version));
+        let mut network = network.filter_map(|entry| rules(&entry.policy, self.direction)).flatten();
+        cluster.all(|rule| !rule.peers.contains(&ClusterPeer::Everyone) && !asks_by_name(cluster_ports(rule)))
+            && network
+                .all(|rule| matches!(rule.peers, Peers::Any(_)) && !asks_by_name(network_ports(&rule.ports)))
+    }
+
+    /// What denies the pod what no policy allows, if it is isolated.
+    pub(crate) fn default_deny(&self) -> Option<RuleOrigin> {
+        let mut policies: Vec<_> = self.network.iter().map(|entry| network_name(&entry.policy)).collect();
+        policies.sort_unstable();
+        (!policies.is_empty()).then_some(RuleOrigin::DefaultDeny { direction: self.direction, policies })
     }
 
     /// The node from which the pod always takes traffic.
@@ -103,56 +180,84 @@ impl<'a> Subject<'a> {
 struct Resolver<'a, 'b> {
     subject: &'b Subject<'a>,
     group: &'b mut dyn FnMut(Group) -> GroupId,
-    origins: Vec<Arc<RuleOrigin>>,
+    /// Rules of policies that were resolved earlier.
+    known: HashMap<u64, Vec<NamedRule>>,
+    /// Rules of earlier policies, by name, that have not come again.
+    went: HashMap<Arc<RuleOrigin>, Rule>,
+    /// Groups in the rules that came.
+    came: Vec<GroupId>,
 }
 
 impl Resolver<'_, '_> {
-    fn cluster(&mut self, policies: &[&Versioned<ClusterNetworkPolicy>]) -> Vec<Rule> {
-        let direction = self.subject.direction;
-        let mut found = Vec::new();
-        for Versioned { policy, .. } in policies {
-            for (index, rule) in cluster_rules(policy, direction).iter().enumerate() {
-                let peers = self.cluster_peers(&rule.peers);
-                let ports = self.own(cluster_ports(rule));
-                let action = match rule.action {
-                    ClusterAction::Accept => Action::Allow,
-                    ClusterAction::Deny => Action::Deny,
-                    ClusterAction::Pass => Action::Pass,
-                };
-                let (policy, index, name) = (cluster_name(policy), index as u32, rule.name.clone());
-                let origin = self.name(RuleOrigin::Rule { policy, direction, index, name });
-                found.push(Rule { peers, ports, action, origin });
-            }
+    fn cluster(&mut self, policies: &[&Versioned<ClusterNetworkPolicy>], to: &mut RuleSet) {
+        for entry in policies {
+            let known = self.known.remove(&entry.version);
+            let rules = known.unwrap_or_else(|| {
+                let rules = self.cluster_policy(&entry.policy);
+                rules.iter().for_each(|(rule, _)| self.came.extend(rule.peers.iter().flatten()));
+                rules
+            });
+            to.append(Some(entry.version), rules);
         }
-        found
     }
 
-    fn network(&mut self) -> Vec<Rule> {
-        let direction = self.subject.direction;
-        let mut found = Vec::new();
+    fn network(&mut self, to: &mut RuleSet) {
         if let Some(node) = self.subject.own_node() {
             let peers = Some(vec![(self.group)(Group::OwnNode(node.clone()))]);
-            let origin = self.name(RuleOrigin::OwnNode);
-            found.push(Rule { peers, ports: None, action: Action::Allow, origin });
+            let rule = Rule { peers, ports: None, action: Action::Allow, origin: 0 };
+            to.append(None, vec![(rule, Arc::new(RuleOrigin::OwnNode))]);
         }
-        for Versioned { policy, .. } in &self.subject.network {
-            for (index, rule) in rules(policy, direction).into_iter().flatten().enumerate() {
-                let peers = self.network_peers(&policy.namespace, &rule.peers);
-                let ports = self.own(network_ports(&rule.ports));
-                let (policy, index) = (network_name(policy), index as u32);
-                let origin = self.name(RuleOrigin::Rule { policy, direction, index, name: None });
-                found.push(Rule { peers, ports, action: Action::Allow, origin });
-            }
+        for entry in &self.subject.network {
+            let known = self.known.remove(&entry.version);
+            let rules = known.unwrap_or_else(|| {
+                let rules = self.network_policy(&entry.policy);
+                rules.iter().for_each(|(rule, name)| self.comes(rule, name));
+                rules
+            });
+            to.append(Some(entry.version), rules);
         }
-        let mut policies: Vec<_> =
-            self.subject.network.iter().map(|entry| network_name(&entry.policy)).collect();
-        policies.sort_unstable();
-        found.push(self.everything(Action::Deny, RuleOrigin::DefaultDeny { direction, policies }));
-        found
+        if let Some(origin) = self.subject.default_deny() {
+            to.append(None, vec![everyone(Action::Deny, origin)]);
+        }
     }
 
-    fn everything(&mut self, action: Action, origin: RuleOrigin) -> Rule {
-        Rule { peers: None, ports: None, action, origin: self.name(origin) }
+    /// A rule of a policy that is new or has changed. One that the policy had in the same place stands among the others as before,
+    /// because these policies are asked in the order of their names.
+    fn comes(&mut self, rule: &Rule, name: &Arc<RuleOrigin>) {
+        if self.went.get(name).is_some_and(|before| before.says_what(rule)) {
+            self.went.remove(name);
+        } else {
+            self.came.extend(rule.peers.iter().flatten());
+        }
+    }
+
+    fn cluster_policy(&mut self, policy: &ClusterNetworkPolicy) -> Vec<NamedRule> {
+        let direction = self.subject.direction;
+        let rules = cluster_rules(policy, direction).iter().enumerate().map(|(index, rule)| {
+            let peers = self.cluster_peers(&rule.peers);
+            let ports = self.own(cluster_ports(rule));
+            let action = match rule.action {
+                ClusterAction::Accept => Action::Allow,
+                ClusterAction::Deny => Action::Deny,
+                ClusterAction::Pass => Action::Pass,
+            };
+            let (policy, index, name) = (cluster_name(policy), index as u32, rule.name.clone());
+            let origin = RuleOrigin::Rule { policy, direction, index, name };
+            (Rule { peers, ports, action, origin: 0 }, Arc::new(origin))
+        });
+        rules.collect()
+    }
+
+    fn network_policy(&mut self, policy: &NetworkPolicy) -> Vec<NamedRule> {
+        let direction = self.subject.direction;
+        let rules = rules(policy, direction).into_iter().flatten().enumerate().map(|(index, rule)| {
+            let peers = self.network_peers(&policy.namespace, &rule.peers);
+            let ports = self.own(network_ports(&rule.ports));
+            let (policy, index) = (network_name(policy), index as u32);
+            let origin = RuleOrigin::Rule { policy, direction, index, name: None };
+            (Rule { peers, ports, action: Action::Allow, origin: 0 }, Arc::new(origin))
+        });
+        rules.collect()
     }
 
     fn network_peers(&mut self, namespace: &str, peers: &Peers) -> Option<Vec<GroupId>> {
@@ -204,11 +309,10 @@ impl Resolver<'_, '_> {
         }
         Some(found)
     }
+}
 
-    fn name(&mut self, origin: RuleOrigin) -> u32 {
-        self.origins.push(Arc::new(origin));
-        self.origins.len() as u32 - 1
-    }
+fn everyone(action: Action, origin: RuleOrigin) -> NamedRule {
+    (Rule { peers: None, ports: None, action, origin: 0 }, Arc::new(origin))
 }
 
 fn rules(policy: &NetworkPolicy, direction: Direction) -> Option<&Vec<NetworkPolicyRule>> {

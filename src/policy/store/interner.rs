@@ -60,6 +60,19 @@ impl<S: Slot, K: ?Sized + Eq + Hash> Interner<S, K> {
         id
     }
 
+    /// The number of a value, if it has one.
+    pub(crate) fn find(&self, key: &K) -> Option<S> {
+        self.ids.get(key).copied()
+    }
+
+    /// Lets a number that is in use stand for another value, which has none.
+    pub(crate) fn rename(&mut self, id: S, key: impl Into<Arc<K>>) {
+        let key: Arc<K> = key.into();
+        let before = std::mem::replace(&mut self.entry_mut(id).key, key.clone());
+        self.ids.remove(&*before);
+        self.ids.insert(key, id);
+    }
+
     /// The value of a number that is in use.
     pub(crate) fn key(&self, id: S) -> &Arc<K> {
         &self.entry(id).key

@@ -1,0 +1,3 @@
+//! What the benchmark of changes is made of.
+
+pub(crate) mod policy;
