@@ -124,6 +124,8 @@ pub(crate) struct View {
     since: Vec<Generation>,
     /// The last generation that changed anything but rule tables.
     pub laid_out: Generation,
+    /// The last one in which a pod that had been there was not there any more, or not alone with its addresses.
+    pub pod_left: Generation,
 }
 
 /// What the control side knows of an open port.
@@ -294,6 +296,7 @@ impl View {
         let gateway = |v4: bool| world.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
         let mut ports = layout_ports(world, open);
         note_since(&mut ports, before, generation);
+        let stayed = before.filter(|before| !has_lost_pod(before, &ports));
         let mut view = View {
             generation,
             mac: world.gateway.mac,
@@ -306,6 +309,7 @@ impl View {
             since: vec![generation; ports.len()],
             ports,
             laid_out: generation,
+            pod_left: stayed.map_or(generation, |before| before.pod_left),
         };
         view.classify_pods();
         view
@@ -597,6 +601,15 @@ fn note_since(ports: &mut [Option<PortView>], before: Option<&View>, generation:
             last.filter(|last| last.attachment == port.attachment && last.addresses() == port.addresses());
         port.there_since = same.and_then(|last| last.there_since).or(Some(generation));
     }
+}
+
+/// Whether a pod that was there is not behind its port any more, as it was.
+fn has_lost_pod(before: &View, ports: &[Option<PortView>]) -> bool {
+    before.ports.iter().enumerate().any(|(number, port)| {
+        let since = |port: &PortView| port.there_since;
+        let now = ports.get(number).and_then(Option::as_ref).and_then(since);
+        port.as_ref().is_some_and(|port| port.has_pod() && (since(port).is_none() || since(port) != now))
+    })
 }
 
 fn policing(tables: Option<&RuleTables>, pod: &PodName, fail_open: bool) -> Policing {

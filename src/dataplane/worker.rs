@@ -481,7 +481,7 @@ impl Worker {
         let view = &self.view;
         // What a worker that is a generation ahead has judged may be of a pod that this one does not know yet.
         self.shared.conntrack.sweep(share as usize, now_ms, &mut self.tracker, |entry| {
-            entry.is_judged_before(view.laid_out) && is_of_gone_pod(entry, view)
+            entry.is_judged_before(view.pod_left) && is_of_gone_pod(entry, view)
         });
         true
     }

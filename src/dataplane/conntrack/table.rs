@@ -450,12 +450,18 @@ impl Conntrack {
                     return;
                 }
             }
-            for slot in self.slots(by.cursor) {
-                if self.is_idle(slot, now_ms) || is_over(self.entry(slot)) {
+            let next = by.cursor + by.workers;
+            for position in 0..GROUP {
+                // The place of the next group, while there is this one to be looked at: else each entry is waited for.
+                if next < self.groups.len() && self.tag(slot_of(next, position)) > TOMBSTONE {
+                    self.entry(slot_of(next, position)).prefetch(true, true);
+                }
+                let slot = slot_of(by.cursor, position);
+                if self.holds_flow(slot) && (self.is_idle(slot, now_ms) || is_over(self.entry(slot))) {
                     self.remove(slot, by);
                 }
             }
-            by.cursor += by.workers;
+            by.cursor = next;
         }
     }
 
@@ -535,11 +541,14 @@ impl Conntrack {
         })
     }
 
-    /// Slots of a group that hold a flow. One that is claimed holds none yet, and what its entry says is another flow's.
+    /// Slots of a group that hold a flow.
     fn slots(&self, group: usize) -> impl Iterator<Item = Slot> + '_ {
-        let base = (group * GROUP) as u32;
-        let slots = (base..base + GROUP as u32).map(Slot);
-        slots.filter(|slot| self.tag(*slot) > TOMBSTONE && self.entry(*slot).is_flow())
+        (0..GROUP).map(move |position| slot_of(group, position)).filter(|slot| self.holds_flow(*slot))
+    }
+
+    /// Whether a slot holds a flow. One that is claimed holds none yet, and what its entry says is another flow's.
+    fn holds_flow(&self, slot: Slot) -> bool {
+        self.tag(slot) > TOMBSTONE && self.entry(slot).is_flow()
     }
 
     #[inline]

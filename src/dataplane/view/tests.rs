@@ -225,6 +225,8 @@ proptest! {
                         let same = stayed && nodes[number + 1].pod_at(*address) == Some(pod);
                         let says = view.is_same_end(pack(*address), true, generation);
                         prop_assert_eq!(says, same, "{:?} of {} at {}", pod, generation, view.generation);
+                        // Otherwise nobody would look for its flows.
+                        prop_assert!(says || generation >= view.laid_out || generation < view.pod_left);
                     }
                 }
                 for address in (0..6).map(address) {
