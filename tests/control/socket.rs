@@ -231,7 +231,7 @@ fn reads_are_answered_while_many_changes_wait_for_the_workers() {
             assert!(!served.client.status().unwrap().tables_loaded);
         }
         drop(workers_busy);
-        changes.into_iter().for_each(|change| drop(change.join().unwrap()));
+        changes.into_iter().for_each(|change| _ = change.join().unwrap());
     });
     assert_eq!(served.engine.publications() - before, CLIENTS, "one publication a change");
 }

@@ -304,7 +304,7 @@ fn edited(objects: &BTreeMap<ObjectName, Object>, which: u8, edit: Edit) -> Vec<
 fn edit_network_policy(policy: &mut NetworkPolicy, edit: Edit) {
     match edit {
         Edit::Insert(is_in, at, rule, _) => {
-            insert(of(is_in, &mut policy.ingress, &mut policy.egress).get_or_insert_default(), at, rule)
+            insert(of(is_in, &mut policy.ingress, &mut policy.egress).get_or_insert_default(), at, rule);
         }
         Edit::Remove(is_in, at) => drop(
             of(is_in, &mut policy.ingress, &mut policy.egress).as_mut().and_then(|rules| remove(rules, at)),
@@ -312,11 +312,11 @@ fn edit_network_policy(policy: &mut NetworkPolicy, edit: Edit) {
         Edit::Replace(is_in, at, kept, rule, _) => {
             let rules = of(is_in, &mut policy.ingress, &mut policy.egress).iter_mut();
             rules.for_each(|rules| {
-                replace(rules, at, kept, rule.clone(), |rule| (&mut rule.peers, &mut rule.ports))
+                replace(rules, at, kept, rule.clone(), |rule| (&mut rule.peers, &mut rule.ports));
             });
         }
         Edit::Reverse(is_in) => {
-            of(is_in, &mut policy.ingress, &mut policy.egress).iter_mut().for_each(|rules| rules.reverse())
+            of(is_in, &mut policy.ingress, &mut policy.egress).iter_mut().for_each(|rules| rules.reverse());
         }
         Edit::Forget(is_in) => *of(is_in, &mut policy.ingress, &mut policy.egress) = None,
         Edit::Reselect(selector) => policy.pod_selector = selector,
@@ -328,7 +328,7 @@ fn edit_network_policy(policy: &mut NetworkPolicy, edit: Edit) {
 fn edit_cluster_policy(policy: &mut ClusterNetworkPolicy, edit: Edit) {
     match edit {
         Edit::Insert(is_in, at, _, rule) => {
-            insert(of(is_in, &mut policy.ingress, &mut policy.egress), at, rule)
+            insert(of(is_in, &mut policy.ingress, &mut policy.egress), at, rule);
         }
         Edit::Remove(is_in, at) => drop(remove(of(is_in, &mut policy.ingress, &mut policy.egress), at)),
         Edit::Replace(is_in, at, kept, _, rule) => {
