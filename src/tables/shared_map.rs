@@ -404,7 +404,8 @@ mod tests {
             let map = Small::from(first.clone());
             let (one, naive_one) = changed(&map, &first, &one);
             let (other, naive_other) = changed(&one, &naive_one, &other);
-            for (map, naive) in [(&map, &first), (&one, &naive_one), (&other, &naive_other)] {
+            let maps = [(&map, &first), (&one, &naive_one), (&other, &naive_other)];
+            for (map, naive) in maps {
                 prop_assert!(map.iter().eq(naive.iter()));
                 prop_assert_eq!(map.len(), naive.len());
                 prop_assert_eq!(map.last_key_value(), naive.last_key_value());
@@ -413,6 +414,11 @@ mod tests {
                     prop_assert_eq!(map.first_from(&key), naive.range(key..).next());
                 }
                 prop_assert_eq!(map, &naive.iter().map(|(&key, &value)| (key, value)).collect());
+            }
+            for (a, naive_a) in maps {
+                for (b, naive_b) in maps {
+                    prop_assert_eq!(a == b, naive_a == naive_b);
+                }
             }
             prop_assert_eq!(differences(&map, &one), naive_differences(&first, &naive_one));
             prop_assert_eq!(differences(&one, &other), naive_differences(&naive_one, &naive_other));

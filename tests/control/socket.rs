@@ -216,6 +216,48 @@ fn reads_are_answered_while_a_change_waits_for_the_workers() {
 }
 
 #[test]
+fn reads_are_answered_while_many_changes_wait_for_the_workers() {
+    const CLIENTS: usize = 100;
+    let served = Served::start();
+    let before = served.engine.publications();
+    let workers_busy = served.engine.publishing.lock().unwrap();
+    std::thread::scope(|scope| {
+        let change = |i| {
+            let client = &served.client;
+            scope.spawn(move || client.put_tables(&tables(&format!("10.1.0.{}", i + 1))).unwrap())
+        };
+        let changes: Vec<_> = (0..CLIENTS).map(change).collect();
+        for _ in 0..CLIENTS {
+            assert!(!served.client.status().unwrap().tables_loaded);
+        }
+        drop(workers_busy);
+        changes.into_iter().for_each(|change| _ = change.join().unwrap());
+    });
+    assert_eq!(served.engine.publications() - before, CLIENTS, "one publication a change");
+}
+
+#[test]
+fn a_stop_lets_a_change_end_that_waits_for_the_workers() {
+    let scratch = Scratch::new();
+    let socket = scratch.0.join("control.sock");
+    let (engine, switch) = switch(SwitchSettings::default());
+    let server = Server::start(&socket, 0o660, switch.clone()).unwrap();
+    let client = Client::new(&socket);
+    let workers_busy = engine.publishing.lock().unwrap();
+    std::thread::scope(|scope| {
+        let change = scope.spawn(|| client.put_tables(&tables("10.1.0.2")));
+        for _ in 0..20 {
+            Client::new(&socket).status().unwrap();
+        }
+        let stopped = scope.spawn(|| drop(server));
+        drop(workers_busy);
+        stopped.join().unwrap();
+        assert_eq!(change.join().unwrap().is_ok(), switch.tables().is_some(), "done and said so, or neither");
+    });
+    assert_eq!(Arc::strong_count(&switch), 1, "the server still holds the switch");
+}
+
+#[test]
 fn the_socket_is_for_owner_and_group_and_goes_with_the_server() {
     let scratch = Scratch::new();
     let socket = scratch.0.join("deeper/control.sock");
