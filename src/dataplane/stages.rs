@@ -248,7 +248,8 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
         prefetch_frame(batch, i, context);
         let exit = &batch.exits[i];
         let room = &mut context.room[exit.out.index()];
-        let fits = *room > 0 && rewrite_plain(context.umem, &mut batch.frames[i], &batch.packets[i], exit, src);
+        let fits =
+            *room > 0 && rewrite_plain(context.umem, &mut batch.frames[i], &batch.packets[i], exit, src);
         if fits {
             *room -= 1;
             batch.verdicts[i] = Verdict::Forward(exit.out);
@@ -266,11 +267,8 @@ fn rewrite_any(batch: &mut Batch, i: usize, context: &mut Context<'_>, src: u64)
     if *room < batch.frames[i].frames() as u32 {
         return batch.drop(i, DropReason::TxFull);
     }
-    let src = if exit.is_uplink {
-        context.view.port(out).map_or(src, |port| port.own_mac.to_bits())
-    } else {
-        src
-    };
+    let src =
+        if exit.is_uplink { context.view.port(out).map_or(src, |port| port.own_mac.to_bits()) } else { src };
     let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], exit, src, context.free);
     // A tag may have taken one more.
     batch.verdicts[i] = match room.checked_sub(batch.frames[i].frames() as u32) {
