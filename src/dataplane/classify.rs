@@ -33,7 +33,7 @@ pub(crate) struct Inquiry {
     denials_prevail: bool,
 }
 
-/// Addresses that are no local pod's, whose classes are asked for, and the questions that they belong to.
+/// Addresses whose classes are asked for, because no pod of this node has them first, and the questions that they belong to.
 struct Peers<A> {
     addresses: Vec<A>,
     questions: Vec<u16>,
@@ -230,19 +230,20 @@ impl Inquiry {
 pub(super) fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
     context.inquiry.ask(batch, context.view, context.worker);
     let rules = context.view.rules().map(|rules| &**rules);
-    let entered = context.tracker.entered;
+    let (mut asked, entered) = (0, context.tracker.entered);
     for n in 0..context.inquiry.packets.len() {
         let i = usize::from(context.inquiry.packets[n]);
         if let Some(slot) = opened_before(batch, i, context) {
             batch.tracks[i].slot = slot;
             follow(batch, i, context, context.conntrack.entry(slot));
         } else {
+            asked += 1;
             let opening = context.inquiry.openings[n].0;
             open(batch, i, context, opening, |context| context.inquiry.denied(n, rules, context.worker));
         }
     }
     let entered = context.tracker.entered - entered;
-    context.inquiry.denials_prevail = 2 * entered < context.inquiry.packets.len() as u64;
+    context.inquiry.denials_prevail = 2 * entered < asked;
 }
 
 /// The slot of a packet's flow, if an earlier packet of this batch has opened it.

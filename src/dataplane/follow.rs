@@ -217,8 +217,7 @@ fn catch_up(batch: &mut Batch, i: usize, context: &mut Context<'_>, entry: &Entr
 #[inline(always)]
 fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>, place: Slot) {
     batch.tracks[i].fate = Fate::New;
-    // Here, and not where its slot was found, because there is much to do between one and the next: many prefetches at once
-    // would be dropped.
+    // Now that there is much to do before the next one's: many prefetches at once would be dropped.
     context.conntrack.prefetch_place(place);
     if let Some(reason) = is_no_flow(&batch.packets[i]) {
         return batch.drop(i, reason);

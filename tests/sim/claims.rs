@@ -204,6 +204,36 @@ fn a_policy_loaded_again_costs_an_allowed_flow_nothing() {
 }
 
 #[test]
+fn of_a_pod_with_several_addresses_rules_see_the_one_of_the_packet_also_after_other_rules_are_loaded() {
+    let first = pod_address(0);
+    let second = [ip("10.0.0.6"), ip("fd00::6")];
+    let mut rig = Rig::new(1, &Setting::open());
+    // What changes from one to the next is nothing but rule tables, and with them the classes of most addresses.
+    for (round, named) in [first, second, first].into_iter().enumerate() {
+        let with_named = Some(vec![Rule { peers: Some(named.to_vec()), ..Rule::ALL }]);
+        let setting = Setting::open()
+            .with(1, PodRules { ingress: with_named.clone(), egress: None })
+            .with(2, PodRules { ingress: None, egress: with_named });
+        let mut world = setting.world();
+        world.pods[0].addresses.extend(second);
+        rig.sim.publish(world);
+        rig.sim.step();
+        let transport = Transport::Udp { ports: [1000 + round as u16, 53] };
+        for (family, address) in [first, second].into_iter().flat_map(|pair| pair.into_iter().enumerate()) {
+            let to_b = Spec::new(address, pod_address(1)[family], transport);
+            let from_c = Spec::new(pod_address(2)[family], address, transport);
+            if named.contains(&address) {
+                passes(&mut rig, A, B, &to_b);
+                passes(&mut rig, C, A, &from_c);
+            } else {
+                is_dropped(&mut rig, A, &to_b, DropReason::PolicyIngress);
+                is_dropped(&mut rig, C, &from_c, DropReason::PolicyEgress);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_pod_attached_with_the_address_of_another_inherits_nothing() {
     // At once, after a time without anybody, and where the last pod's policy has been loaded again in between.
     for between in [vec![], vec![None], vec![Some(AttachmentId(1)), None, Some(AttachmentId(78))]] {
