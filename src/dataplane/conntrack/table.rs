@@ -64,7 +64,7 @@ pub(crate) enum Candidate {
     Slot(Slot),
     /// The second group has to be asked.
     Further,
-    /// There is no such flow; a new one would take this slot.
+    /// There is no such flow; a new one would take this slot, if that was asked for.
     Absent(Slot),
 }
 
