@@ -6,6 +6,7 @@
 //! addresses can choose their bucket.
 
 use std::hash::{BuildHasher, RandomState};
+use std::hint::select_unpredictable;
 use std::sync::LazyLock;
 
 use super::arena::Arena;
@@ -80,7 +81,7 @@ impl ExactTable {
         let words = self.buckets.block_at::<BUCKET_WORDS>(bucket);
         let value = |i: usize| {
             let [a, b, c, d] = [0, 1, 2, 3].map(|word| words[i * KEY_WORDS + word]);
-            if join([a, b, c, d]) == address { words[VALUES + i] } else { NO_MATCH }
+            select_unpredictable(join([a, b, c, d]) == address, words[VALUES + i], NO_MATCH)
         };
         // Address 0 is also the key of free places, whose value is the highest.
         value(0).min(value(1)).min(value(2))

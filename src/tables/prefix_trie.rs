@@ -4,10 +4,14 @@
 //! value itself, or a node that looks at further bytes. What covers a slot is pushed down into it, so that nothing
 //! has to be remembered on the way. Three kinds of nodes:
 //!
-//! - *dense*: 256 slots, indexed by the next byte. Two loads after the root decide any IPv4 address;
+//! - *dense*: 256 slots, indexed by the next byte. Two loads after the root decide an IPv4 address;
 //! - *sparse*: skips bytes that all prefixes below have in common (and checks them), then takes one byte; slots that
 //!   repeat their neighbour are stored once and found by counting bits. A million scattered IPv4 prefixes take 15 MiB;
 //! - *leaf*: one prefix, compared whole. An IPv6 address does not walk 16 levels to reach it.
+//!
+//! Most IPv4 addresses need the root, then a leaf or a dense node, then perhaps a dense node below: a batch takes these three
+//! steps without a branch, and each for all addresses before the next. What waits for a load is then that load alone, many at
+//! a time; one address after the other, the processor's window would be full of the few chains of loads that fit into it.
 //!
 //! | node | words |
 //! |---|---|
@@ -30,10 +34,11 @@ pub(super) use self::address::{join, split};
 /// Stands for "no prefix matches".
 pub(super) const NO_MATCH: u32 = (1 << 30) - 1;
 
+// In this order, so that one comparison tells dense nodes, and these and leaves, from all else.
 const VALUE: u32 = 0;
-const DENSE: u32 = 1;
-const SPARSE: u32 = 2;
-const LEAF: u32 = 3;
+const SPARSE: u32 = 1;
+const LEAF: u32 = 2;
+const DENSE: u32 = 3;
 
 const KIND_SHIFT: u32 = 30;
 const DEPTH_SHIFT: u32 = 26;
@@ -47,13 +52,18 @@ const SPARSE_WORDS: usize = 16;
 /// A node with more distinct neighbours than this is dense: it would be nearly as large as a sparse one.
 const SPARSE_RUNS_MAX: usize = 64;
 /// While a table has fewer dense nodes than this, every node is dense that can be and tells [`DENSE_WORTH`] things apart; and
-/// of the first quarter every node that can be. So short tables, and networks full of pods in any, have the short way.
-/// 256 KiB of dense nodes stay in a second-level cache.
-pub(super) const DENSE_NODES_MIN: usize = 256;
+/// of the first half every node that can be. So short tables, and networks full of pods in any, have the short way: one line
+/// for each look-up where a sparse node is two, but 1 KiB of memory where a sparse node is some 100 bytes.
+pub(super) const DENSE_NODES_MIN: usize = 4096;
 const DENSE_WORTH: usize = 16;
 
 /// A slot: a value, or the kind, the byte to look at, and the place of a node.
 type Slot = u32;
+
+#[inline]
+fn is_dense(slot: Slot) -> bool {
+    slot >= node(DENSE, 0, 0)
+}
 
 fn node(kind: u32, depth: u32, unit: Unit) -> Slot {
     debug_assert!(unit <= UNIT_MASK && depth < 16);
@@ -149,10 +159,9 @@ impl PrefixTrie {
     /// What the longest prefix that covers `address` leads to, or the default.
     #[inline]
     pub(super) fn find<A: Address>(&self, address: A) -> u32 {
-        let mut slot = self.arena.word(address.root());
-        for step in 0..A::DENSE_STEPS {
-            slot = self.dense_if(address, slot, u32::from(ROOT_BITS) / 8 + step);
-        }
+        let mut slot = address.root(&self.arena);
+        slot = address.below_root(&self.arena, slot);
+        slot = address.below_that(&self.arena, slot);
         loop {
             slot = match kind(slot) {
                 VALUE => return slot,
@@ -171,13 +180,16 @@ impl PrefixTrie {
     }
 
     fn find_chunk<A: Address>(&self, addresses: &[A], found: &mut [u32]) {
+        for (&address, found) in addresses.iter().zip(&mut *found) {
+            *found = address.root(&self.arena);
+        }
+        for (&address, found) in addresses.iter().zip(&mut *found) {
+            *found = address.below_root(&self.arena, *found);
+        }
         let mut open = [0; BATCH_FRAMES_MAX];
         let mut count = 0;
         for (i, (&address, found)) in addresses.iter().zip(&mut *found).enumerate() {
-            let mut slot = self.arena.word(address.root());
-            for step in 0..A::DENSE_STEPS {
-                slot = self.dense_if(address, slot, u32::from(ROOT_BITS) / 8 + step);
-            }
+            let slot = address.below_that(&self.arena, *found);
             *found = slot;
             open[count % BATCH_FRAMES_MAX] = i as u8;
             count += usize::from(kind(slot) != VALUE);
@@ -195,12 +207,7 @@ impl PrefixTrie {
         for &i in open {
             let slot = found[i as usize];
             waiting.push(&mut lists, i, slot);
-            if A::DENSE_STEPS == 0 {
-                self.prefetch(addresses[i as usize], slot);
-            } else {
-                // All dense nodes up to here are behind it.
-                self.arena.prefetch(first_word(unit(slot)));
-            }
+            self.prefetch(addresses[i as usize], slot);
         }
         while waiting.dense + waiting.sparse > 0 {
             // Lists are written no faster than they are read.
@@ -224,20 +231,10 @@ impl PrefixTrie {
         }
     }
 
-    /// [`PrefixTrie::dense`] at a depth that is known, or the slot itself where it leads to no dense node; without a
-    /// branch.
-    #[inline]
-    fn dense_if<A: Address>(&self, address: A, slot: Slot, depth: u32) -> Slot {
-        let leads = kind(slot) == DENSE;
-        let word = first_word(unit(slot)) + address.byte(depth);
-        let next = self.arena.word(select_unpredictable(leads, word, 0));
-        select_unpredictable(leads, next, slot)
-    }
-
     /// Brings near what the next step of an address reads; of a value, something.
     #[inline]
     fn prefetch<A: Address>(&self, address: A, slot: Slot) {
-        let offset = select_unpredictable(kind(slot) == DENSE, address.byte(depth(slot)), 0);
+        let offset = select_unpredictable(is_dense(slot), address.byte(depth(slot)), 0);
         let is_node = kind(slot) != VALUE;
         self.arena.prefetch(select_unpredictable(is_node, first_word(unit(slot)) + offset, 0));
     }

@@ -1,14 +1,22 @@
 //! Addresses as the trie reads them, and as its nodes keep them.
 
-use super::Slot;
-use crate::tables::arena::{Arena, Unit};
+use std::hint::select_unpredictable;
+
+use super::{LEAF, Slot, is_dense, node, unit};
+use crate::tables::arena::{Arena, Unit, first_word};
 
 /// An address as the trie reads it: host byte order, first byte on top.
 pub(in crate::tables) trait Address: Copy {
-    /// Dense nodes that a look-up passes in its first step, without asking whether it has to.
-    const DENSE_STEPS: u32;
-    /// Its first two bytes.
-    fn root(self) -> usize;
+    /// The root's slot for it.
+    fn root(self, arena: &Arena) -> Slot;
+    /// The slot in what the root's slot leads to, where that is a kind of node that most of its family reach; or the same slot.
+    fn below_root(self, _: &Arena, slot: Slot) -> Slot {
+        slot
+    }
+    /// The same one level further down.
+    fn below_that(self, _: &Arena, slot: Slot) -> Slot {
+        slot
+    }
     /// Its byte number `depth`.
     fn byte(self, depth: u32) -> usize;
     /// Whether its first `len` bits are those of a sparse node's key.
@@ -18,11 +26,25 @@ pub(in crate::tables) trait Address: Copy {
 }
 
 impl Address for u32 {
-    const DENSE_STEPS: u32 = 2;
+    #[inline(always)]
+    fn root(self, arena: &Arena) -> Slot {
+        arena.word((self >> 16) as usize)
+    }
 
-    #[inline]
-    fn root(self) -> usize {
-        (self >> 16) as usize
+    #[inline(always)]
+    fn below_root(self, arena: &Arena, slot: Slot) -> Slot {
+        let leads = slot >= node(LEAF, 0, 0);
+        let byte = select_unpredictable(is_dense(slot), self.byte(2), 0);
+        let word = select_unpredictable(leads, first_word(unit(slot)) + byte, 0);
+        let block = arena.block_at(word);
+        let below = select_unpredictable(is_dense(slot), block[word % 4], in_leaf(self, block));
+        select_unpredictable(leads, below, slot)
+    }
+
+    #[inline(always)]
+    fn below_that(self, arena: &Arena, slot: Slot) -> Slot {
+        let word = select_unpredictable(is_dense(slot), first_word(unit(slot)) + self.byte(3), 0);
+        select_unpredictable(is_dense(slot), arena.word(word), slot)
     }
 
     #[inline]
@@ -32,22 +54,25 @@ impl Address for u32 {
 
     #[inline]
     fn has_prefix(self, key: [u32; 4], len: u32) -> bool {
-        (self ^ key[3]) >> ((32 - len) & 31) == 0
+        (self ^ key[3]) >> (32_u32.wrapping_sub(len) & 31) == 0
     }
 
     #[inline]
     fn leaf(self, arena: &Arena, unit: Unit) -> Slot {
-        let &[len, value, miss, key] = arena.block(unit);
-        if self.has_prefix([0, 0, 0, key], len) { value } else { miss }
+        in_leaf(self, arena.block(unit))
     }
 }
 
-impl Address for u128 {
-    const DENSE_STEPS: u32 = 0;
+/// The slot that a leaf's words give an IPv4 address; of other words, anything.
+#[inline(always)]
+fn in_leaf(address: u32, &[len, value, miss, key]: &[u32; 4]) -> Slot {
+    select_unpredictable(address.has_prefix([0, 0, 0, key], len), value, miss)
+}
 
+impl Address for u128 {
     #[inline]
-    fn root(self) -> usize {
-        (self >> 112) as usize
+    fn root(self, arena: &Arena) -> Slot {
+        arena.word((self >> 112) as usize)
     }
 
     #[inline]

@@ -117,9 +117,11 @@ impl PrefixTrie {
     /// The slot for prefixes that have their first `depth` bytes in common and are longer.
     fn build(&mut self, entries: &[Entry], at_depth: u32, inherited: u32) -> Slot {
         let short_way = self.is_ipv4() && self.is_dense_worth(entries.len());
+        // There a leaf is as short a way as a dense node.
+        let below_root = at_depth == u32::from(ROOT_BITS) / 8;
         let (first, last) = match entries {
             [] => return inherited,
-            [only] if !short_way => return self.leaf(only, at_depth, inherited),
+            [only] if !short_way || below_root => return self.leaf(only, at_depth, inherited),
             [first, ..] => (first, &entries[entries.len() - 1]),
         };
         // A prefix that covers all the others stands first: the node must not skip past its end.
@@ -171,7 +173,7 @@ impl PrefixTrie {
 
     /// Whether a node that tells so many things apart is to be dense although a sparse one would be smaller.
     fn is_dense_worth(&self, count: usize) -> bool {
-        let few = if count < DENSE_WORTH { self.dense_nodes_min.div_ceil(4) } else { self.dense_nodes_min };
+        let few = if count < DENSE_WORTH { self.dense_nodes_min.div_ceil(2) } else { self.dense_nodes_min };
         self.dense_nodes < few
     }
 
