@@ -117,7 +117,7 @@ fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) -> usize {
     for n in 0..batch.candidates.len() {
         let i = usize::from(batch.candidates[n]);
         let track = &mut batch.tracks[i];
-        match context.conntrack.find(&track.key, track.from_low, track.hash, track.slot) {
+        match context.conntrack.find(&track.key, track.from_low, track.slot) {
             Some(slot) => {
                 track.slot = slot;
                 strays -= usize::from(slot == context.conntrack.home(track.hash));
