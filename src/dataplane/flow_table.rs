@@ -88,20 +88,29 @@ impl FlowTable {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
     use crate::net::flow::Protocol;
 
+    fn flow(family: [&str; 2], protocol: Protocol, dst_port: u16) -> FlowKey {
+        let [src, dst] = family.map(|address| address.parse().unwrap());
+        FlowKey { src, dst, protocol, src_port: 1024, dst_port }
+    }
+
     #[test]
     fn flows_that_were_entered_are_found_by_packets_of_both_directions_and_no_others_are() {
-        let flow = |dst_port| FlowKey {
-            src: "10.0.0.1".parse().unwrap(),
-            dst: "10.0.0.2".parse().unwrap(),
-            protocol: Protocol::UDP,
-            src_port: 1024,
-            dst_port,
+        let (v4, v6) = (["10.0.0.1", "10.0.0.2"], ["fd00::2", "fd00::1"]);
+        let kinds = [(v4, Protocol::UDP), (v4, Protocol::TCP), (v6, Protocol::UDP), (v6, Protocol::TCP)];
+        let flows = |ports: Range<u16>| -> Vec<FlowKey> {
+            ports.flat_map(|port| kinds.map(|(family, protocol)| flow(family, protocol, port))).collect()
         };
-        let mut table = FlowTable::new(1024);
-        assert_eq!(table.enter(&[flow(1), flow(2)]), 2);
-        assert_eq!(table.count(&[flow(1), flow(2).reversed(), flow(3)], 64), 2);
+        // Two thirds of the places are taken, and so many flows are in none that their hashes name.
+        let (known, others) = (flows(0..250), flows(250..500));
+        let mut table = FlowTable::new(1500);
+        assert_eq!(table.enter(&known), known.len());
+        let answers: Vec<FlowKey> = known.iter().map(|flow| flow.reversed()).collect();
+        assert_eq!([&known, &answers, &others].map(|flows| table.count(flows, 64)), [1000, 1000, 0]);
+        assert!(known.iter().all(|flow| table.count(&[*flow, flow.reversed()], 64) == 2));
     }
 }

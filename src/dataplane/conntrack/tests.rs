@@ -97,7 +97,13 @@ impl Bench {
         };
         assert_eq!(found, self.table.look_up(key, hash));
         let at_home = self.table.at_home(key, false, hash);
-        assert!(at_home.is_none() || at_home == found);
+        if let Some(home) = at_home {
+            assert_eq!(
+                (found, self.candidate(key)),
+                (at_home, Candidate::Slot(home)),
+                "its home is looked at first"
+            );
+        }
         found
     }
 
