@@ -57,7 +57,7 @@ pub(crate) struct Track {
 
 impl Track {
     const NONE: Track = Track {
-        key: Key { low: 0, high: 0, word: 0 },
+        key: Key::from_words([0; 5]),
         hash: 0,
         slot: Slot::NONE,
         hop: None,

@@ -262,7 +262,7 @@ pub(super) fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
     let judged = facts.judged();
-    let ends = [track.key.low, track.key.high].into_iter().zip(facts.pods());
+    let ends = [track.key.low(), track.key.high()].into_iter().zip(facts.pods());
     if ends.into_iter().any(|(end, was_pod)| !view.is_same_end(end, was_pod, judged)) {
         // One of its ends is somebody else by now, who inherits nothing.
         context.conntrack.remove(track.slot, context.tracker);
@@ -448,8 +448,8 @@ fn first_state_of_other(
 pub(super) fn flow_of(key: &Key, opened_by_low: bool) -> Flow {
     let protocol = key.protocol();
     if opened_by_low {
-        Flow { src: key.low, dst: key.high, protocol, dst_port: key.high_port() }
+        Flow { src: key.low(), dst: key.high(), protocol, dst_port: key.high_port() }
     } else {
-        Flow { src: key.high, dst: key.low, protocol, dst_port: key.low_port() }
+        Flow { src: key.high(), dst: key.low(), protocol, dst_port: key.low_port() }
     }
 }

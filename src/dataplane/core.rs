@@ -198,8 +198,8 @@ impl Core {
         let mut flows = Vec::new();
         self.shared.conntrack.for_each(|key, entry| {
             let opened_by_low = entry.sender(true) == Side::Initiator;
-            let low = (packet::unpack(key.low), key.low_port());
-            let high = (packet::unpack(key.high), key.high_port());
+            let low = (packet::unpack(key.low()), key.low_port());
+            let high = (packet::unpack(key.high()), key.high_port());
             let (src, dst) = if opened_by_low { (low, high) } else { (high, low) };
             let protocol = key.protocol();
             let flow = Flow { src: packet::pack(src.0), dst: packet::pack(dst.0), protocol, dst_port: dst.1 };

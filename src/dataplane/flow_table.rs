@@ -1,13 +1,23 @@
 //! The conntrack table without a dataplane around it: to be measured and compared.
 
 use super::ConntrackSettings;
-use super::batch::Lines;
-use super::conntrack::{Admission, Candidate, Conntrack, FlowState, Key, LineId, NewFlow, Slot, Tracker};
+use super::conntrack::{Admission, Conntrack, Entry, FlowState, Key, NewFlow, Tracker};
 use super::follow::needs_both_ends;
-use super::packet::{Packet, pack};
 use crate::ids::{Generation, PortId, WorkerId};
-use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::flow::FlowKey;
+
+/// Look-ups that wait for memory together.
+const AT_ONCE: usize = 64;
+
+/// A look-up.
+#[derive(Clone, Copy)]
+struct Sought<'a> {
+    key: Key,
+    from_low: bool,
+    hash: u64,
+    /// Where the flow is likely to be.
+    entry: &'a Entry,
+}
 
 /// The table, with one worker.
 pub struct FlowTable {
@@ -27,7 +37,7 @@ impl FlowTable {
     /// Enters flows, and returns how many found a place.
     pub fn enter(&mut self, flows: &[FlowKey]) -> usize {
         let enter = |flow: &FlowKey| {
-            let (key, opened_by_low) = Key::of(&packet(flow));
+            let (key, opened_by_low) = Key::of_flow(flow);
             let new = NewFlow {
                 opened_by_low,
                 pods: [false; 2],
@@ -44,82 +54,63 @@ impl FlowTable {
         admissions.filter(|admission| matches!(admission, Admission::Entered(_))).count()
     }
 
-    /// Counts one packet of `bytes` for each key, as the packet path does for a batch; returns how many are of known flows.
-    ///
-    /// Panics on more keys than a batch has frames.
+    /// Counts one packet of `bytes` for each key, by tags first, as the packet path does where flows are often not at home; returns
+    /// how many are of known flows.
     pub fn count(&self, batch: &[FlowKey], bytes: usize) -> usize {
-        assert!(batch.len() <= BATCH_FRAMES_MAX, "{} keys are more than a batch", batch.len());
-        let mut keys = [(Key::default(), false, 0); BATCH_FRAMES_MAX];
-        let keys = &mut keys[..batch.len()];
-        for (place, flow) in keys.iter_mut().zip(batch) {
-            let (key, from_low) = Key::of(&packet(flow));
-            let hash = self.table.hash(&key);
-            self.table.prefetch_home(hash, from_low, needs_both_ends(key.protocol()));
-            *place = (key, from_low, hash);
+        let nothing = Sought { key: Key::default(), from_low: false, hash: 0, entry: self.table.likely(0) };
+        let mut sought = [nothing; AT_ONCE];
+        batch.chunks(AT_ONCE).map(|flows| self.count_some(flows, &mut sought[..flows.len()], bytes)).sum()
+    }
+
+    #[inline(always)]
+    fn count_some<'a>(&'a self, flows: &[FlowKey], sought: &mut [Sought<'a>], bytes: usize) -> usize {
+        for (sought, flow) in sought.iter_mut().zip(flows) {
+            (sought.key, sought.from_low) = Key::of_flow(flow);
+            sought.hash = self.table.hash(&sought.key);
+            self.table.prefetch_tags(sought.hash);
         }
-        let mut strays = [(0, Slot::NONE); BATCH_FRAMES_MAX];
-        let (mut strays_len, mut found) = (0, 0);
-        let mut count = |slot: Slot, from_low| {
-            self.table.entry(slot).count(from_low, bytes, 0);
+        for sought in &mut *sought {
+            sought.entry = self.table.likely(sought.hash);
+            sought.entry.prefetch(sought.from_low, needs_both_ends(sought.key.protocol()));
+        }
+        let mut found = 0;
+        for Sought { key, from_low, hash, entry } in sought {
+            if !entry.is(key, *from_low) {
+                let Some(slot) = self.table.look_up(key, *hash) else { continue };
+                *entry = self.table.entry(slot);
+            }
+            entry.count(*from_low, bytes, 0);
             found += 1;
-        };
-        for (i, (key, from_low, hash)) in keys.iter().enumerate() {
-            if let Some(slot) = self.table.at_home(key, *from_low, *hash) {
-                count(slot, *from_low);
-            } else {
-                strays[strays_len].0 = i;
-                strays_len += 1;
-            }
-        }
-        let strays = &mut strays[..strays_len];
-        self.table.load_tags(strays.iter().map(|(i, _)| keys[*i].2));
-        let mut lines = Lines::new();
-        for (i, candidate) in &mut *strays {
-            let (key, from_low, hash) = &keys[*i];
-            if let Candidate::Slot(slot) = self.table.candidate(*hash, false) {
-                lines.add(LineId::new(slot, *from_low), needs_both_ends(key.protocol()));
-                *candidate = slot;
-            }
-        }
-        self.table.load_lines(lines.as_slice());
-        for (i, candidate) in strays {
-            let (key, from_low, hash) = &keys[*i];
-            if let Some(slot) = self.table.find(key, *from_low, *hash, *candidate) {
-                count(slot, *from_low);
-            }
         }
         found
     }
 }
 
-fn packet(flow: &FlowKey) -> Packet {
-    Packet {
-        is_v4: flow.src.is_ipv4(),
-        protocol: flow.protocol,
-        src: pack(flow.src),
-        dst: pack(flow.dst),
-        src_port: flow.src_port,
-        dst_port: flow.dst_port,
-        ..Packet::default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
     use crate::net::flow::Protocol;
 
+    fn flow(family: [&str; 2], protocol: Protocol, dst_port: u16) -> FlowKey {
+        let [src, dst] = family.map(|address| address.parse().unwrap());
+        FlowKey { src, dst, protocol, src_port: 1024, dst_port }
+    }
+
     #[test]
     fn flows_that_were_entered_are_found_by_packets_of_both_directions_and_no_others_are() {
-        let flow = |dst_port| FlowKey {
-            src: "10.0.0.1".parse().unwrap(),
-            dst: "10.0.0.2".parse().unwrap(),
-            protocol: Protocol::UDP,
-            src_port: 1024,
-            dst_port,
+        let (v4, v6) = (["10.0.0.1", "10.0.0.2"], ["fd00::2", "fd00::1"]);
+        let kinds = [(v4, Protocol::UDP), (v4, Protocol::TCP), (v6, Protocol::UDP), (v6, Protocol::TCP)];
+        let flows = |ports: Range<u16>| -> Vec<FlowKey> {
+            ports.flat_map(|port| kinds.map(|(family, protocol)| flow(family, protocol, port))).collect()
         };
-        let mut table = FlowTable::new(1024);
-        assert_eq!(table.enter(&[flow(1), flow(2)]), 2);
-        assert_eq!(table.count(&[flow(1), flow(2).reversed(), flow(3)], 64), 2);
+        // Two thirds of the places are taken, and so many flows are in none that their hashes name.
+        let (known, others) = (flows(0..250), flows(250..500));
+        let mut table = FlowTable::new(1500);
+        assert_eq!(table.enter(&known), known.len());
+        let answers: Vec<FlowKey> = known.iter().map(|flow| flow.reversed()).collect();
+        assert_eq!([&known, &answers, &others].map(|flows| table.count(flows, 64)), [1000, 1000, 0]);
+        assert!(known.iter().all(|flow| table.count(&[*flow, flow.reversed()], 64) == 2));
     }
 }

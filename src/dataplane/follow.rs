@@ -28,17 +28,32 @@ pub(super) fn track(batch: &mut Batch, context: &Context<'_>) {
 #[inline(always)]
 fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
     let packet = &batch.packets[i];
-    let keyed = match packet.kind {
-        Kind::IcmpError => quoted_key(batch, i, context),
-        _ => Some(Key::of(packet)),
-    };
-    let Some((key, from_low)) = keyed else { return batch.drop(i, DropReason::InvalidState) };
+    if packet.kind == Kind::IcmpError {
+        return track_quoted(batch, i, context);
+    }
+    let keyed = Key::of(packet);
+    note_key(batch, i, context, keyed);
+}
+
+/// Tracks an ICMP error by the flow that it reports about.
+#[cold]
+#[inline(never)]
+fn track_quoted(batch: &mut Batch, i: usize, context: &Context<'_>) {
+    match quoted_key(batch, i, context) {
+        Some(keyed) => note_key(batch, i, context, keyed),
+        None => batch.drop(i, DropReason::InvalidState),
+    }
+}
+
+#[inline(always)]
+fn note_key(batch: &mut Batch, i: usize, context: &Context<'_>, (key, from_low): (Key, bool)) {
     let hash = context.conntrack.hash(&key);
     if batch.strays_prevail {
         context.conntrack.prefetch_tags(hash);
         batch.strays.push(i as u16);
     } else {
-        context.conntrack.prefetch_home(hash, from_low, needs_both_ends(packet.protocol));
+        let both = needs_both_ends(batch.packets[i].protocol);
+        context.conntrack.prefetch_home(hash, from_low, both);
     }
     let track = &mut batch.tracks[i];
     (track.key, track.hash, track.from_low) = (key, hash, from_low);
@@ -51,7 +66,6 @@ pub(super) fn needs_both_ends(protocol: Protocol) -> bool {
 }
 
 /// The key of the flow that an ICMP error reports about, as of the packet that it quotes.
-#[cold]
 fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bool)> {
     let packet = &batch.packets[i];
     let message = packet.transport(context.umem.data(&batch.frames[i]));
@@ -117,7 +131,7 @@ fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) -> usize {
     for n in 0..batch.candidates.len() {
         let i = usize::from(batch.candidates[n]);
         let track = &mut batch.tracks[i];
-        match context.conntrack.find(&track.key, track.from_low, track.hash, track.slot) {
+        match context.conntrack.find(&track.key, track.from_low, track.slot) {
             Some(slot) => {
                 track.slot = slot;
                 strays -= usize::from(slot == context.conntrack.home(track.hash));

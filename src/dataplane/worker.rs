@@ -531,5 +531,5 @@ fn is_of_gone_pod(entry: &Entry, view: &View) -> bool {
     let is_gone = |end, was_pod| was_pod && !view.is_same_end(end, was_pod, facts.judged());
     let [low_was_pod, high_was_pod] = facts.pods();
     (low_was_pod || high_was_pod)
-        && entry.key().is_some_and(|key| is_gone(key.low, low_was_pod) || is_gone(key.high, high_was_pod))
+        && entry.key().is_some_and(|key| is_gone(key.low(), low_was_pod) || is_gone(key.high(), high_was_pod))
 }

@@ -14,21 +14,20 @@ use std::sync::atomic::Ordering;
 use super::parts::{AtomicU32, AtomicU64, PORTS_MAX};
 use super::tcp::{TcpFlow, TcpSide};
 use super::{FlowState, Key};
-use crate::dataplane::packet::{Address, from_v4, is_v4};
+use crate::dataplane::packet::Address;
 use crate::ids::{Generation, PortId};
 use crate::mem::{prefetch_read, prefetch_write};
 use crate::net::flow::Protocol;
 
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// In [`Line::head`]: the entry is a flow. The other bits are the key's word, whether its addresses are IPv6, and in the line
-/// of the lower end the number of the port whose quota the flow counts against.
+/// In [`Line::head`]: the entry is a flow. The other bits are the key's word, and in the line of the lower end the number of the
+/// port whose quota the flow counts against.
 const READY: u64 = 1 << 63;
-const IPV6: u64 = 1 << 47;
 const CHARGE_SHIFT: u32 = 48;
 const CHARGE: u64 = 0xfff << CHARGE_SHIFT;
 const _: () = assert!(PORTS_MAX <= 1 << 12, "a port's number fits into CHARGE");
-const KEY_WORD: u64 = IPV6 - 1;
+const KEY_WORD: u64 = !(READY | CHARGE);
 
 /// In [`Facts`]: the flow was opened by the higher end of its key.
 const OPENED_BY_HIGH: u64 = 1 << 8;
@@ -247,7 +246,7 @@ impl Entry {
 
     /// Starts to load the line for packets of one end, and the other one with `both`.
     #[inline]
-    pub(super) fn prefetch(&self, from_low: bool, both: bool) {
+    pub(crate) fn prefetch(&self, from_low: bool, both: bool) {
         prefetch_write(self.line(from_low));
         if both {
             prefetch_read(self.line(!from_low));
@@ -268,14 +267,15 @@ impl Entry {
     #[inline]
     pub(crate) fn is(&self, key: &Key, from_low: bool) -> bool {
         let line = self.line(from_low);
-        let head = line.head.load(Acquire) & !CHARGE;
-        if is_v4(key.low) {
-            head == key.word | READY && line.address[0].load(Relaxed) == both_v4(key)
+        if line.head.load(Acquire) & !CHARGE != key.word | READY {
+            false
+        } else if key.is_v4() {
+            line.address[0].load(Relaxed) == key.addresses[0]
         } else if spans_lines(key.protocol()) {
             let [low, high] = &self.lines;
-            head == key.word | READY | IPV6 && low.address() == key.low && high.address() == key.high
+            low.address() == key.low() && high.address() == key.high()
         } else {
-            head == key.word | READY | IPV6 && line.address() == key.low && line.more_address() == key.high
+            line.address() == key.low() && line.more_address() == key.high()
         }
     }
 
@@ -283,16 +283,14 @@ impl Entry {
     pub(crate) fn key(&self) -> Option<Key> {
         let head = self.lines[0].head.load(Acquire);
         let [low, high] = &self.lines;
-        let key = Key { word: head & KEY_WORD, ..Key::default() };
-        let key = if head & IPV6 == 0 {
-            let both = low.address[0].load(Relaxed);
-            Key { low: from_v4((both >> 32) as u32), high: from_v4(both as u32), ..key }
-        } else if spans_lines(key.protocol()) {
-            Key { low: low.address(), high: high.address(), ..key }
-        } else {
-            Key { low: low.address(), high: low.more_address(), ..key }
+        let [first, second] = halves(low.address());
+        let key = Key { addresses: [first, second, 0, 0], word: head & KEY_WORD };
+        let [third, fourth] = match spans_lines(key.protocol()) {
+            _ if key.is_v4() => [0; 2],
+            true => halves(high.address()),
+            false => halves(low.more_address()),
         };
-        (head & READY != 0).then_some(key)
+        (head & READY != 0).then_some(Key { addresses: [first, second, third, fourth], ..key })
     }
 
     /// Whether the entry is a flow.
@@ -302,20 +300,21 @@ impl Entry {
 
     /// Makes the entry a flow. The caller has claimed the slot and nobody else writes to it.
     pub(super) fn publish(&self, key: &Key, flow: &NewFlow, now_ms: u32) {
-        let (is_v4, spans_lines) = (is_v4(key.low), spans_lines(key.protocol()));
+        let (is_v4, spans_lines) = (key.is_v4(), spans_lines(key.protocol()));
         debug_assert!(flow.tcp.is_none() || spans_lines, "windows would take the place of an address");
-        for (line, own) in self.lines.iter().zip([key.low, key.high]) {
-            if is_v4 {
-                line.set_address([both_v4(key), 0]);
-            } else if spans_lines {
-                line.set_address(halves(own));
+        let [first, second, third, fourth] = key.addresses;
+        for (line, own) in self.lines.iter().zip([[first, second], [third, fourth]]) {
+            if is_v4 || !spans_lines {
+                line.set_address([first, second]);
             } else {
-                line.set_address(halves(key.low));
-                line.set_more_address(key.high);
+                line.set_address(own);
+            }
+            if !is_v4 && !spans_lines {
+                line.set_more_address(key.high());
             }
         }
         self.fill(flow, now_ms, |line, facts| line.facts.store(facts.0, Relaxed));
-        let head = key.word | READY | if is_v4 { 0 } else { IPV6 };
+        let head = key.word | READY;
         self.lines[1].head.store(head, Release);
         // This one says whether the entry is a flow.
         self.lines[0].head.store(head | charge_of(flow.charged), Release);
@@ -501,12 +500,6 @@ pub(super) fn spans_lines(protocol: Protocol) -> bool {
 
 fn halves(address: Address) -> [u64; 2] {
     [(address >> 64) as u64, address as u64]
-}
-
-/// Both IPv4 addresses of a key, as [`Line::address`] has them.
-#[inline]
-fn both_v4(key: &Key) -> u64 {
-    u64::from(key.low as u32) << 32 | u64::from(key.high as u32)
 }
 
 /// A port, as [`Line::head`] has it.

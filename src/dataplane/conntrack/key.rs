@@ -1,9 +1,10 @@
 //! The key of a flow: the same from both directions.
 
 use std::hint::select_unpredictable;
+use std::net::IpAddr;
 
-use crate::dataplane::packet::{Address, Packet, from_v4, is_echo, is_echo_reply};
-use crate::net::flow::Protocol;
+use crate::dataplane::packet::{Address, Packet, from_v4, is_echo, is_echo_reply, is_v4, pack};
+use crate::net::flow::{FlowKey, Protocol};
 
 /// Two endpoints in order, protocol, and for an echo who asked.
 ///
@@ -12,50 +13,113 @@ use crate::net::flow::Protocol;
 /// echo with identifier zero is not the flow of the ICMP messages that have no identifier either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Key {
-    /// The lower endpoint's address.
-    pub low: Address,
-    /// The higher endpoint's address.
-    pub high: Address,
-    /// Port of the lower endpoint, port of the higher one, protocol, who asks in an echo: from the low bits up.
-    pub word: u64,
+    /// IPv4: lower and higher endpoint's, in the first word. IPv6: two words each, from the high bits down.
+    pub(super) addresses: [u64; 4],
+    /// Port of the lower endpoint, port of the higher one, protocol, who asks in an echo: from the low bits up. At the top, whether
+    /// the addresses are IPv6.
+    pub(super) word: u64,
 }
 
 const ASKED_BY_LOW: u64 = 1 << 40;
 const ASKED_BY_HIGH: u64 = 1 << 41;
+/// In [`Key::word`].
+const IPV6: u64 = 1 << 62;
 
 impl Key {
+    /// A key of these parts.
+    pub(crate) fn new(low: Address, high: Address, word: u64) -> Key {
+        if is_v4(low) && is_v4(high) {
+            Key { addresses: [pair(low as u32, high as u32), 0, 0, 0], word }
+        } else {
+            Key::new_v6(low, high, word)
+        }
+    }
+
+    #[inline(always)]
+    fn new_v6(low: Address, high: Address, word: u64) -> Key {
+        let addresses = [(low >> 64) as u64, low as u64, (high >> 64) as u64, high as u64];
+        Key { addresses, word: word | IPV6 }
+    }
+
     /// The key of a packet's flow, and whether the packet comes from the lower endpoint.
     #[inline(always)]
     pub(crate) fn of(packet: &Packet) -> (Key, bool) {
-        let (mut key, from_low) = if packet.is_v4 { Key::ordered_v4(packet) } else { Key::ordered(packet) };
-        key.word |= u64::from(packet.protocol.0) << 32;
-        if is_echo(packet.protocol, packet.flags) {
-            let by_low = from_low != is_echo_reply(packet.protocol, packet.flags);
+        let Packet { is_v4, protocol, flags, src, dst, .. } = *packet;
+        let ports = [packet.src_port, packet.dst_port];
+        let (mut key, from_low) = if is_v4 {
+            Key::ordered_v4([src as u32, dst as u32], ports, protocol)
+        } else {
+            Key::ordered([src, dst], ports, protocol)
+        };
+        if is_echo(protocol, flags) {
+            let by_low = from_low != is_echo_reply(protocol, flags);
             key.word |= if by_low { ASKED_BY_LOW } else { ASKED_BY_HIGH };
         }
         (key, from_low)
     }
 
-    /// Endpoints in order. Which one is the lower is as good as random: a branch on it nobody could predict.
+    /// The key of a flow that is no echo, and whether the packets of this direction come from the lower endpoint.
     #[inline(always)]
-    fn ordered(packet: &Packet) -> (Key, bool) {
-        let Packet { src, dst, src_port, dst_port, .. } = *packet;
-        let from_low = (src < dst) | ((src == dst) & (src_port <= dst_port));
-        let ports = u32::from(src_port) | u32::from(dst_port) << 16;
-        let word = u64::from(select_unpredictable(from_low, ports, ports.rotate_left(16)));
-        let low = select_unpredictable(from_low, src, dst);
-        (Key { low, high: src ^ dst ^ low, word }, from_low)
+    pub(crate) fn of_flow(flow: &FlowKey) -> (Key, bool) {
+        let ports = [flow.src_port, flow.dst_port];
+        match (&flow.src, &flow.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                Key::ordered_v4([src.to_bits(), dst.to_bits()], ports, flow.protocol)
+            }
+            (src, dst) => Key::ordered([pack(*src), pack(*dst)], ports, flow.protocol),
+        }
     }
 
-    /// [`Key::ordered`] of IPv4, whose endpoints fit into a register each.
+    /// Endpoints in order. Which one is the lower is as good as random: a branch on it nobody could predict.
     #[inline(always)]
-    fn ordered_v4(packet: &Packet) -> (Key, bool) {
-        let endpoint = |address: Address, port: u16| u64::from(address as u32) << 16 | u64::from(port);
-        let (src, dst) = (endpoint(packet.src, packet.src_port), endpoint(packet.dst, packet.dst_port));
-        let (low, high) = (src.min(dst), src.max(dst));
-        let address = |endpoint: u64| from_v4((endpoint >> 16) as u32);
-        let word = low & 0xffff | (high & 0xffff) << 16;
-        (Key { low: address(low), high: address(high), word }, src <= dst)
+    fn ordered([src, dst]: [Address; 2], ports: [u16; 2], protocol: Protocol) -> (Key, bool) {
+        let from_low = (src < dst) | ((src == dst) & (ports[0] <= ports[1]));
+        let low = select_unpredictable(from_low, src, dst);
+        let word = word(pair_of_ports(ports), from_low, protocol);
+        (Key::new_v6(low, src ^ dst ^ low, word), from_low)
+    }
+
+    /// [`Key::ordered`] of IPv4, whose addresses fit into a register together.
+    #[inline(always)]
+    fn ordered_v4([src, dst]: [u32; 2], ports: [u16; 2], protocol: Protocol) -> (Key, bool) {
+        let (there, back) = (pair(src, dst), pair(dst, src));
+        let ports = pair_of_ports(ports);
+        // The ports' first is in the low bits: it is the other way round that they compare as the addresses do.
+        let wide = |addresses: u64, ports: u32| u128::from(addresses) << 64 | u128::from(ports);
+        let from_low = wide(there, ports.rotate_left(16)) <= wide(back, ports);
+        let word = word(ports, from_low, protocol);
+        (Key { addresses: [there.min(back), 0, 0, 0], word }, from_low)
+    }
+
+    /// Whether the addresses are IPv4.
+    #[inline]
+    pub(crate) fn is_v4(&self) -> bool {
+        self.word & IPV6 == 0
+    }
+
+    /// The lower endpoint's address.
+    #[inline]
+    pub(crate) fn low(&self) -> Address {
+        let [first, second, ..] = self.addresses;
+        if self.is_v4() { from_v4((first >> 32) as u32) } else { wide(first, second) }
+    }
+
+    /// The higher endpoint's address.
+    #[inline]
+    pub(crate) fn high(&self) -> Address {
+        let [first, _, third, fourth] = self.addresses;
+        if self.is_v4() { from_v4(first as u32) } else { wide(third, fourth) }
+    }
+
+    /// All of it.
+    pub(crate) fn words(&self) -> [u64; 5] {
+        let [first, second, third, fourth] = self.addresses;
+        [first, second, third, fourth, self.word]
+    }
+
+    /// The key of these [`Key::words`].
+    pub(crate) const fn from_words([first, second, third, fourth, word]: [u64; 5]) -> Key {
+        Key { addresses: [first, second, third, fourth], word }
     }
 
     /// Its protocol.
@@ -77,11 +141,36 @@ impl Key {
     }
 }
 
+/// Two IPv4 addresses in a word, the first above.
+#[inline]
+fn pair(first: u32, second: u32) -> u64 {
+    u64::from(first) << 32 | u64::from(second)
+}
+
+/// Two ports in a word, the first below.
+#[inline]
+fn pair_of_ports([first, second]: [u16; 2]) -> u32 {
+    u32::from(first) | u32::from(second) << 16
+}
+
+/// [`Key::word`] of source and destination port.
+#[inline(always)]
+fn word(ports: u32, from_low: bool, protocol: Protocol) -> u64 {
+    let ports = select_unpredictable(from_low, ports, ports.rotate_left(16));
+    u64::from(ports) | u64::from(protocol.0) << 32
+}
+
+/// An address of its halves.
+#[inline]
+fn wide(high: u64, low: u64) -> Address {
+    u128::from(high) << 64 | u128::from(low)
+}
+
 /// Secrets of a key hash, drawn at start: who does not know them cannot choose keys that collide.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HashSeed {
     secrets: [u64; 4],
-    /// What the upper halves of two IPv4 addresses come to.
+    /// What the words come to in which IPv4 has no addresses.
     of_v4: u64,
 }
 
@@ -97,11 +186,11 @@ impl HashSeed {
     #[inline(always)]
     pub(crate) fn hash(&self, key: &Key) -> u64 {
         let [a, b, c, d] = self.secrets;
-        let (low, high) = ((key.low >> 64) as u64, (key.high >> 64) as u64);
-        let upper = if low | high == 0 { self.of_v4 } else { fold(low ^ c, high ^ d) };
+        let [first, second, third, fourth] = key.addresses;
+        let rest = if key.is_v4() { self.of_v4 } else { fold(third ^ c, fourth ^ d) };
         // Ports count up: they are spread over all bits before they meet the addresses, or they would stay in step.
         let word = key.word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        fold(fold(key.low as u64 ^ a, key.high as u64 ^ b) ^ c, word ^ upper)
+        fold(fold(first ^ a, second ^ b) ^ c, word ^ rest)
     }
 }
 
@@ -119,6 +208,7 @@ mod tests {
 
     fn echo(src: u32, dst: u32, flags: u8) -> Packet {
         Packet {
+            is_v4: true,
             protocol: Protocol::ICMP,
             flags,
             src: from_v4(src),
@@ -157,21 +247,20 @@ mod tests {
         for (src, dst, src_port, dst_port) in
             [(1, 2, 9, 8), (2, 1, 9, 8), (1, 1, 9, 8), (1, 1, 8, 9), (u32::MAX, 0, 1, 1)]
         {
-            let packet = Packet { is_v4: true, src_port, dst_port, ..echo(src, dst, ECHO_REQUEST) };
-            assert_eq!(Key::ordered_v4(&packet), Key::ordered(&packet));
+            let (ports, protocol) = ([src_port, dst_port], Protocol::UDP);
+            let (in_full, from_low) = Key::ordered([from_v4(src), from_v4(dst)], ports, protocol);
+            let of_parts = Key::new(in_full.low(), in_full.high(), in_full.word & !IPV6);
+            assert_eq!(Key::ordered_v4([src, dst], ports, protocol), (of_parts, from_low));
         }
     }
 
     #[test]
     fn hash_depends_on_every_field() {
         let seed = HashSeed::random();
-        let key = Key { low: from_v4(1), high: from_v4(2), word: 3 };
-        let others = [
-            Key { low: from_v4(3), ..key },
-            Key { high: from_v4(3), ..key },
-            Key { word: 4, ..key },
-            Key { low: key.high, high: key.low, ..key },
-        ];
-        assert!(others.iter().all(|other| seed.hash(other) != seed.hash(&key)));
+        for address in [from_v4, |bits| u128::from(bits) << 64, u128::from] {
+            let key = |low, high, word| seed.hash(&Key::new(address(low), address(high), word));
+            let others = [key(3, 2, 3), key(1, 3, 3), key(1, 2, 4), key(2, 1, 3)];
+            assert!(others.iter().all(|other| *other != key(1, 2, 3)));
+        }
     }
 }

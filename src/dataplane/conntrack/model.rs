@@ -63,7 +63,7 @@ fn explore(model: impl Fn() + Send + Sync + 'static) {
 }
 
 fn key(number: u64) -> Key {
-    Key { low: from_v4(1), high: from_v4(2), word: number }
+    Key::new(from_v4(1), from_v4(2), number)
 }
 
 fn flow(charged: u16) -> NewFlow {
@@ -183,7 +183,7 @@ fn a_slot_that_a_worker_has_found_at_home_from_either_end_is_no_other_flow_until
 /// Keys that have nothing in common but the words, over IPv6.
 fn key_v6(number: u64, protocol: Protocol) -> Key {
     let address = |end: u64| u128::from(1 + 2 * number + end) * (u128::MAX / 0xff);
-    Key { low: address(0), high: address(1), word: u64::from(protocol.0) << 32 }
+    Key::new(address(0), address(1), u64::from(protocol.0) << 32)
 }
 
 /// Who looks for a flow of the lower end of one key and the higher end of another finds none, while the slot of the one becomes
@@ -197,7 +197,10 @@ fn keys_stay_whole(protocol: Protocol, from_low: bool) {
         let theirs = table.clone();
         let beside = thread::spawn(move || {
             theirs.start_batch(&mut other);
-            for key in [Key { high: second.high, ..first }, Key { low: second.low, ..first }] {
+            for key in [
+                Key::new(first.low(), second.high(), first.word),
+                Key::new(second.low(), first.high(), first.word),
+            ] {
                 assert_eq!(theirs.at_home(&key, from_low, theirs.hash(&key)), None, "{key:?} is nobody's");
             }
             // The whole of the other is there to be seen, with what was noted of it.

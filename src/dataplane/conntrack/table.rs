@@ -57,7 +57,7 @@ impl Slot {
     pub(crate) const NONE: Slot = Slot(u32::MAX);
 }
 
-/// What tags say of a key that is not at home.
+/// What tags say of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Candidate {
     /// The first slot whose tag fits.
@@ -224,8 +224,8 @@ impl Conntrack {
         black_box(groups.fold(0, |read, group| read | self.groups[group].0[0].load(Relaxed)));
     }
 
-    /// What the tags of its first group say of a key that is not at home. `enters` asks for the place, too, that a new flow would
-    /// take.
+    /// What the tags of its first group say of a key, and of its home before others. `enters` asks for the place, too, that a new
+    /// flow would take.
     #[inline(always)]
     pub(crate) fn candidate(&self, hash: u64, enters: bool) -> Candidate {
         let group = self.first_group(hash);
@@ -233,7 +233,9 @@ impl Conntrack {
         let tags = [low & TAG_BITS, high & TAG_BITS];
         let fits = bytes_equal(tags, tag_of(hash));
         if fits != 0 {
-            return Candidate::Slot(slot_of(group, fits.trailing_zeros() as usize));
+            let at = position_of(self.home(hash));
+            let behind = fits.rotate_right(at as u32).trailing_zeros() as usize;
+            return Candidate::Slot(slot_of(group, (at + behind) % GROUP));
         }
         if low & !TAG_BITS != 0 {
             return Candidate::Further; // Something has gone on from here to another group.
@@ -256,6 +258,17 @@ impl Conntrack {
         Candidate::Absent(self.place(group, hash, self.free_in(group)))
     }
 
+    /// Where a key is, as far as tags know; some entry, where they know of no such key.
+    #[inline(always)]
+    pub(crate) fn likely(&self, hash: u64) -> &Entry {
+        let candidate = match self.candidate(hash, false) {
+            Candidate::Further => self.candidate_further(hash),
+            candidate => candidate,
+        };
+        let slot = if let Candidate::Slot(slot) = candidate { slot } else { self.home(hash) };
+        self.entry(slot)
+    }
+
     /// The slot of a group that a new flow would take, as [`Conntrack::claim`] will choose.
     #[inline(always)]
     fn place(&self, group: usize, hash: u64, free: u16) -> Slot {
@@ -273,14 +286,13 @@ impl Conntrack {
         }
     }
 
-    /// The slot of a key, asked for a packet of one of its ends; `candidate` is the one that [`Conntrack::candidate`] named for its
-    /// hash in this batch.
+    /// The slot of a key, asked for a packet of one of its ends; `candidate` is the one that tags named in this batch.
     #[inline(always)]
-    pub(crate) fn find(&self, key: &Key, from_low: bool, hash: u64, candidate: Slot) -> Option<Slot> {
+    pub(crate) fn find(&self, key: &Key, from_low: bool, candidate: Slot) -> Option<Slot> {
         if self.entries.get(candidate.0 as usize).is_some_and(|entry| entry.is(key, from_low)) {
             return Some(candidate);
         }
-        self.look_up(key, hash)
+        self.look_up(key, self.hash(key))
     }
 
     /// The slot of a key.
@@ -661,8 +673,7 @@ fn group_of(slot: Slot) -> usize {
 /// The tag of a hash: seven bits that choose no group, neither free nor tombstone.
 #[inline]
 fn tag_of(hash: u64) -> u8 {
-    let tag = (hash >> 57) as u8;
-    if tag <= TOMBSTONE { tag + 2 } else { tag }
+    ((hash >> 57) as u8).max(TOMBSTONE + 1)
 }
 
 /// A set top bit for each byte of `word` that is zero; all bytes are below 0x80.

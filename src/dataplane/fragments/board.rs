@@ -84,10 +84,10 @@ impl Slot {
         if before != after || before & 1 != 0 {
             return None;
         }
-        let wide = |low: u64, high: u64| u128::from(low) | u128::from(high) << 64;
-        let key = Key { low: wide(words[0], words[1]), high: wide(words[2], words[3]), word: words[4] };
-        let told = Told::unpack(&key, words[5], (words[6] >> 32) as u32);
-        Some((key, told, words[6] as u32))
+        let [key @ .., verdict, last] = words;
+        let key = Key::from_words(key);
+        let told = Told::unpack(&key, verdict, (last >> 32) as u32);
+        Some((key, told, last as u32))
     }
 
     /// Writes unless somebody else does.
@@ -101,15 +101,9 @@ impl Slot {
         }
         fence(Ordering::Release);
         let (verdict, generation) = told.pack(key);
-        let words = [
-            key.low as u64,
-            (key.low >> 64) as u64,
-            key.high as u64,
-            (key.high >> 64) as u64,
-            key.word,
-            verdict,
-            u64::from(generation) << 32 | u64::from(now_ms),
-        ];
+        let [first, second, third, fourth, word] = key.words();
+        let words =
+            [first, second, third, fourth, word, verdict, u64::from(generation) << 32 | u64::from(now_ms)];
         for (slot, word) in self.words.iter().zip(words) {
             slot.store(word, Ordering::Relaxed);
         }
@@ -124,7 +118,7 @@ mod tests {
     use crate::dataplane::DropReason;
 
     fn key(n: u64) -> Key {
-        Key { low: 1, high: 2, word: n }
+        Key::new(1, 2, n)
     }
 
     const TOLD: Told = Told { first: First::Denied(DropReason::PolicyIngress), to: 185 };
@@ -170,7 +164,8 @@ mod tests {
             });
             while board.told() < 10_000 {
                 for (key, found, _) in board.slots.iter().filter_map(Slot::read) {
-                    let expected = if key.word == 0 { 0 } else { (key.word % 8000) as usize };
+                    let number = key.words()[4] as u32;
+                    let expected = (number % 8000) as usize;
                     assert_eq!(found.to, expected);
                 }
             }

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     fn key(n: u64) -> Key {
-        Key { low: 1, high: 2, word: n }
+        Key::new(1, 2, n)
     }
 
     #[test]

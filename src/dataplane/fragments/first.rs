@@ -56,7 +56,7 @@ impl Told {
             First::Unknown => (to, 0),
             First::Denied(reason) => (to | DENIED << 24 | (reason as u64) << 32, 0),
             First::Allowed(generation, flow) => {
-                let by_sender = u64::from(flow.src == key.low) << 26;
+                let by_sender = u64::from(flow.src == key.low()) << 26;
                 let flow = u64::from(flow.dst_port) | u64::from(flow.protocol.0) << 16;
                 (to | ALLOWED << 24 | by_sender | flow, generation.0)
             }
@@ -65,7 +65,7 @@ impl Told {
 
     pub(super) fn unpack(key: &Key, word: u64, generation: u32) -> Told {
         let by_sender = word >> 26 & 1 != 0;
-        let (src, dst) = if by_sender { (key.low, key.high) } else { (key.high, key.low) };
+        let (src, dst) = if by_sender { (key.low(), key.high()) } else { (key.high(), key.low()) };
         let reason = DropReason::ALL.get((word >> 32 & 0xff) as usize);
         let first = match (word >> 24 & 3, reason) {
             (ALLOWED, _) => {
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn what_is_told_survives_packing() {
-        let key = Key { low: 10, high: 20, word: 3 };
+        let key = Key::new(10, 20, 3);
         let protocol = Protocol::UDP;
         let flow = |src, dst| Flow { src, dst, protocol, dst_port: 65_535 };
         let firsts = [

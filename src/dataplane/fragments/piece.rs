@@ -44,7 +44,7 @@ impl Piece {
         let protocol = if is_v4(packet.src) { packet.protocol.0 } else { 0 };
         let word = u64::from(identification) | u64::from(protocol) << 32 | (port.index() as u64) << 40;
         fits.then(|| Piece {
-            key: Key { low: packet.src, high: packet.dst, word },
+            key: Key::new(packet.src, packet.dst, word),
             from: offset / 8,
             to: if more { (offset + len) / 8 } else { END },
             protocol: packet.protocol,
