@@ -262,7 +262,7 @@ mod tests {
                 named.borrow_mut().push(worker);
                 core.shared.view.enter(worker);
             };
-            assert!(core.wait_for(generation, Duration::from_secs(60), late));
+            assert!(core.wait_for(generation, Duration::from_mins(1), late));
         });
         assert_eq!(named.into_inner(), [WorkerId(0), WorkerId(2)]);
     }
