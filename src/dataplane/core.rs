@@ -140,16 +140,33 @@ impl Core {
         self.state().world.clone()
     }
 
-    /// Waits until every worker judges by `generation`; false where one does not come to it in time.
-    pub(super) fn wait_for(&self, generation: Generation, patience: Duration) -> bool {
+    /// Waits until every worker judges by `generation`; false where one does not come to it in time. Names those that are `late` from
+    /// the second look on: at the first, a worker that is awake and has its core has come.
+    pub(super) fn wait_for(
+        &self,
+        generation: Generation,
+        patience: Duration,
+        late: impl Fn(WorkerId),
+    ) -> bool {
         let deadline = Instant::now() + patience;
         for mailbox in &self.shared.mailboxes {
             mailbox.wake();
         }
+        let mut looks = 0;
         self.shared.view.wait(generation, || {
+            looks += 1;
+            if looks > 1 {
+                self.workers_before(generation).for_each(&late);
+            }
             std::thread::sleep(Duration::from_micros(50));
             Instant::now() <= deadline
         })
+    }
+
+    /// Those that judge by an earlier generation.
+    fn workers_before(&self, generation: Generation) -> impl Iterator<Item = WorkerId> {
+        let all = (0..self.workers()).map(|worker| WorkerId(worker as u16));
+        all.filter(move |worker| self.shared.view.passed(*worker) < generation)
     }
 
     pub(super) fn counters(&self) -> Counters {
@@ -223,5 +240,30 @@ impl Core {
             flows.len() < max
         });
         flows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+    use crate::dataplane::ConntrackSettings;
+
+    #[test]
+    fn who_waits_names_those_that_are_late_and_nobody_who_has_come() {
+        let conntrack = ConntrackSettings { flows_max: 1024, ..Default::default() };
+        let settings = Settings { cores: vec![0, 0, 0], huge_pages: false, conntrack, ..Default::default() };
+        let core = Core::new(&settings).unwrap();
+        let named = RefCell::new(vec![]);
+        core.publish(World::default(), &|core, generation| {
+            core.shared.view.enter(WorkerId(1));
+            let late = |worker| {
+                named.borrow_mut().push(worker);
+                core.shared.view.enter(worker);
+            };
+            assert!(core.wait_for(generation, Duration::from_mins(1), late));
+        });
+        assert_eq!(named.into_inner(), [WorkerId(0), WorkerId(2)]);
     }
 }

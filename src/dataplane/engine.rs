@@ -11,6 +11,7 @@ use ipnet::IpNet;
 
 use super::core::Core;
 use super::handover::{self, Access};
+use super::knock::Knocker;
 use super::mailbox::{Command, Mailbox};
 use super::resolver::Resolver;
 use super::uplink::{self, Place};
@@ -30,6 +31,8 @@ pub struct Dataplane {
     binders: Vec<Binder>,
     prefer_busy_poll: bool,
     threads: Vec<JoinHandle<Vec<PortQueue>>>,
+    /// One for each worker.
+    knockers: Vec<Knocker>,
     ports: Mutex<BTreeMap<PortId, OpenPort>>,
     /// Runs from the first uplink on.
     resolver: Mutex<Option<Resolver>>,
@@ -81,12 +84,22 @@ impl Dataplane {
         }
         let (ports, resolver) = (Mutex::default(), Mutex::default());
         let prefer_busy_poll = settings.prefer_busy_poll;
+        let knockers = knockers(&settings.cores)?;
         let mut dataplane =
-            Dataplane { core, binders, prefer_busy_poll, threads: Vec::new(), ports, resolver };
+            Dataplane { core, binders, prefer_busy_poll, threads: Vec::new(), knockers, ports, resolver };
         for (worker, core) in workers.into_iter().zip(&settings.cores) {
             dataplane.threads.push(spawn(worker, *core)?);
         }
         Ok(dataplane)
+    }
+
+    /// Waits for the workers; one that is stuck has stopped the switch already, and waiting longer mends nothing.
+    fn settle(&self) -> impl Fn(&Core, Generation) {
+        |core, generation| {
+            if !core.wait_for(generation, PATIENCE, |late| self.knockers[late.index()].knock()) {
+                tracing::error!(%generation, "a worker has not come to the end of a batch for {PATIENCE:?}");
+            }
+        }
     }
 
     fn resolver(&self) -> MutexGuard<'_, Option<Resolver>> {
@@ -141,7 +154,7 @@ impl Dataplane {
             mtu: interface.mtu.min(65_535) as u16,
             mac: place.as_ref().map(|place| place.mac),
         };
-        self.core.add_port(id, facts, &Core::settle);
+        self.core.add_port(id, facts, &self.settle());
         // Those that have a queue come first: what others hand over finds who sends it.
         let accesses = handover::accesses(self.core.workers(), queues, facts.mtu.into());
         for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
@@ -219,7 +232,7 @@ impl Dataplane {
             Self::deliver(mailbox, Command::Reclaim(closed, reply))?;
             done.recv_timeout(PATIENCE).map_err(|_| stuck())?;
         }
-        self.core.remove_port(port, &Core::settle);
+        self.core.remove_port(port, &self.settle());
         if let Some(resolver) = &*self.resolver() {
             resolver.forget(port);
         }
@@ -240,7 +253,7 @@ impl Dataplane {
         let uplinks = ports.values_mut().filter(|port| port.program.has_prefixes());
         let mut uplinks: Vec<&mut OpenPort> = uplinks.collect();
         if uplinks.is_empty() {
-            return self.core.publish(world, &Core::settle);
+            return self.core.publish(world, &self.settle());
         }
         let wanted = world.uplink_prefixes();
         let both: BTreeSet<IpNet> = wanted.union(&before.uplink_prefixes()).copied().collect();
@@ -248,7 +261,7 @@ impl Dataplane {
             resolver.keep(&world.routes);
         }
         uplinks.iter_mut().for_each(|port| port.take(&both));
-        let generation = self.core.publish(world, &Core::settle);
+        let generation = self.core.publish(world, &self.settle());
         uplinks.iter_mut().for_each(|port| port.take(&wanted));
         generation
     }
@@ -304,13 +317,11 @@ impl Dataplane {
     }
 }
 
-impl Core {
-    /// Waits for the workers; one that is stuck has stopped the switch already, and waiting longer mends nothing.
-    fn settle(&self, generation: Generation) {
-        if !self.wait_for(generation, PATIENCE) {
-            tracing::error!(%generation, "a worker has not come to the end of a batch for {PATIENCE:?}");
-        }
-    }
+fn knockers(cores: &[usize]) -> Result<Vec<Knocker>, StartError> {
+    let knockers: std::io::Result<_> =
+        cores.iter().enumerate().map(|(worker, core)| Knocker::new(worker, *core)).collect();
+    knockers
+        .map_err(|error| StartError::Setup(format!("the kernel gives no thread beside a worker: {error}")))
 }
 
 fn spawn(worker: Worker, core: usize) -> Result<JoinHandle<Vec<PortQueue>>, StartError> {

@@ -35,6 +35,7 @@ mod worker;
 mod core;
 mod engine;
 mod flow_table;
+mod knock;
 mod uplink;
 
 mod resolver;

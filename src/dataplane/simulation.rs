@@ -45,8 +45,9 @@ impl Publisher<'_> {
     /// Publishes a world, and waits until every worker judges by it; `None` where that takes longer than `patience`.
     pub fn publish(&self, world: World, patience: Duration) -> Option<Generation> {
         let in_time = Cell::new(true);
-        let generation =
-            self.core.publish(world, &|core, generation| in_time.set(core.wait_for(generation, patience)));
+        let generation = self.core.publish(world, &|core, generation| {
+            in_time.set(core.wait_for(generation, patience, |_| ()));
+        });
         in_time.get().then_some(generation)
     }
 
