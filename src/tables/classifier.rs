@@ -9,6 +9,7 @@ use super::pod_index::PodIndex;
 use super::row_store::{self, CLOSED_BLOCK, RowStore, slot_in};
 use super::{Decision, PodName, PrefixTable, RuleTables, TablesDiff, TablesError};
 use crate::ids::{AclId, ClassId};
+use crate::limits::BATCH_FRAMES_MAX;
 use crate::mem::prefetch_read;
 use crate::net::flow::{FlowKey, Protocol};
 
@@ -44,10 +45,6 @@ pub struct Question {
     /// Protocol of the flow.
     pub protocol: Protocol,
 }
-
-/// Questions that are answered side by side. Their loads are all the processor takes at once; what they bring in is still in the
-/// nearest cache when it is used, where that of a whole batch was seen to push itself out.
-const RUN: usize = 16;
 
 /// What the tables say of a whole flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,41 +174,41 @@ impl Classifier {
         self.classes.lookup_batch_v6(addresses, classes);
     }
 
-    /// Answers every question: those of a run take one step before any takes the next, so that loads overlap.
+    /// Answers every question: all take one step before any takes the next, so that loads overlap.
     pub fn decide_batch(&self, questions: &[Question], decisions: &mut [Decision]) {
         assert_eq!(questions.len(), decisions.len(), "one decision for each question");
-        let runs = questions.chunks(RUN).zip(decisions.chunks_mut(RUN));
-        runs.for_each(|(questions, decisions)| self.decide_run(questions, decisions));
+        let chunks = questions.chunks(BATCH_FRAMES_MAX).zip(decisions.chunks_mut(BATCH_FRAMES_MAX));
+        chunks.for_each(|(questions, decisions)| self.decide_chunk(questions, decisions));
     }
 
-    fn decide_run(&self, questions: &[Question], decisions: &mut [Decision]) {
-        let mut cells = [Cell::NONE; RUN];
+    fn decide_chunk(&self, questions: &[Question], decisions: &mut [Decision]) {
+        let mut cells = [Cell::NONE; BATCH_FRAMES_MAX];
         for (question, cell) in questions.iter().zip(&mut cells) {
             *cell = self.acls.cell(question.acl, question.class);
             cell.prefetch();
         }
-        let mut blocks = [&CLOSED_BLOCK; RUN];
+        let mut blocks = [&CLOSED_BLOCK; BATCH_FRAMES_MAX];
         for ((question, &cell), block) in questions.iter().zip(&cells).zip(&mut blocks) {
             *block = self.rows.first_block(self.acls.row_at(cell, question.class));
             prefetch_read(*block);
         }
-        let mut open = [0; RUN];
+        let mut open = [0; BATCH_FRAMES_MAX];
         let mut count = 0;
         for (i, ((question, &block), decision)) in
             questions.iter().zip(&blocks).zip(&mut *decisions).enumerate()
         {
             let slot = slot_in(block, question.protocol, question.dst_port);
             *decision = Decision::from_bits(slot);
-            open[count % RUN] = i as u8;
+            open[count % BATCH_FRAMES_MAX] = i as u8;
             count += usize::from(row_store::is_block(slot));
         }
         while count > 0 {
             for at in 0..std::mem::take(&mut count) {
-                let i = open[at % RUN];
+                let i = open[at % BATCH_FRAMES_MAX];
                 let Question { protocol, dst_port, .. } = questions[i as usize];
                 let slot = self.rows.next_slot(decisions[i as usize].to_bits(), protocol, dst_port);
                 decisions[i as usize] = Decision::from_bits(slot);
-                open[count % RUN] = i;
+                open[count % BATCH_FRAMES_MAX] = i;
                 count += usize::from(row_store::is_block(slot));
             }
         }
