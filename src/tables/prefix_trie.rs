@@ -160,8 +160,6 @@ impl PrefixTrie {
     #[inline]
     pub(super) fn find<A: Address>(&self, address: A) -> u32 {
         let mut slot = address.root(&self.arena);
-        slot = address.below_root(&self.arena, slot);
-        slot = address.below_that(&self.arena, slot);
         loop {
             slot = match kind(slot) {
                 VALUE => return slot,
