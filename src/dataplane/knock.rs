@@ -19,13 +19,13 @@ impl Knocker {
     pub(super) fn new(number: usize, core: usize) -> std::io::Result<Knocker> {
         let stopping = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&stopping);
-        let wake_often = move || {
+        let stand_by = move || {
             core_affinity::set_for_current(core_affinity::CoreId { id: core });
             while !until.load(Ordering::Relaxed) {
                 park();
             }
         };
-        let thread = Builder::new().name(format!("palisade-k{number}")).spawn(wake_often)?;
+        let thread = Builder::new().name(format!("palisade-k{number}")).spawn(stand_by)?;
         Ok(Knocker { thread, stopping })
     }
 

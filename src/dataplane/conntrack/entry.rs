@@ -284,13 +284,12 @@ impl Entry {
         let head = self.lines[0].head.load(Acquire);
         let [low, high] = &self.lines;
         let [first, second] = halves(low.address());
-        let key = Key { addresses: [first, second, 0, 0], word: head & KEY_WORD };
-        let [third, fourth] = match spans_lines(key.protocol()) {
-            _ if key.is_v4() => [0; 2],
-            true => halves(high.address()),
-            false => halves(low.more_address()),
-        };
-        (head & READY != 0).then_some(Key { addresses: [first, second, third, fourth], ..key })
+        let mut key = Key { addresses: [first, second, 0, 0], word: head & KEY_WORD };
+        if !key.is_v4() {
+            let higher = if spans_lines(key.protocol()) { high.address() } else { low.more_address() };
+            [key.addresses[2], key.addresses[3]] = halves(higher);
+        }
+        (head & READY != 0).then_some(key)
     }
 
     /// Whether the entry is a flow.
