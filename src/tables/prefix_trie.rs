@@ -60,11 +60,6 @@ const DENSE_WORTH: usize = 16;
 /// A slot: a value, or the kind, the byte to look at, and the place of a node.
 type Slot = u32;
 
-#[inline]
-fn is_dense(slot: Slot) -> bool {
-    slot >= node(DENSE, 0, 0)
-}
-
 fn node(kind: u32, depth: u32, unit: Unit) -> Slot {
     debug_assert!(unit <= UNIT_MASK && depth < 16);
     kind << KIND_SHIFT | depth << DEPTH_SHIFT | unit
@@ -232,7 +227,7 @@ impl PrefixTrie {
     /// Brings near what the next step of an address reads; of a value, something.
     #[inline]
     fn prefetch<A: Address>(&self, address: A, slot: Slot) {
-        let offset = select_unpredictable(is_dense(slot), address.byte(depth(slot)), 0);
+        let offset = select_unpredictable(kind(slot) == DENSE, address.byte(depth(slot)), 0);
         let is_node = kind(slot) != VALUE;
         self.arena.prefetch(select_unpredictable(is_node, first_word(unit(slot)) + offset, 0));
     }

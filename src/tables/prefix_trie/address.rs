@@ -2,7 +2,7 @@
 
 use std::hint::select_unpredictable;
 
-use super::{LEAF, Slot, is_dense, node, unit};
+use super::{DENSE, LEAF, Slot, kind, unit};
 use crate::tables::arena::{Arena, Unit, first_word};
 
 /// An address as the trie reads it: host byte order, first byte on top.
@@ -33,18 +33,19 @@ impl Address for u32 {
 
     #[inline(always)]
     fn below_root(self, arena: &Arena, slot: Slot) -> Slot {
-        let leads = slot >= node(LEAF, 0, 0);
-        let byte = select_unpredictable(is_dense(slot), self.byte(2), 0);
+        let (leads, is_dense) = (kind(slot) >= LEAF, kind(slot) == DENSE);
+        let byte = select_unpredictable(is_dense, self.byte(2), 0);
         let word = select_unpredictable(leads, first_word(unit(slot)) + byte, 0);
         let block = arena.block_at(word);
-        let below = select_unpredictable(is_dense(slot), block[word % 4], in_leaf(self, block));
+        let below = select_unpredictable(is_dense, block[word % 4], in_leaf(self, block));
         select_unpredictable(leads, below, slot)
     }
 
     #[inline(always)]
     fn below_that(self, arena: &Arena, slot: Slot) -> Slot {
-        let word = select_unpredictable(is_dense(slot), first_word(unit(slot)) + self.byte(3), 0);
-        select_unpredictable(is_dense(slot), arena.word(word), slot)
+        let is_dense = kind(slot) == DENSE;
+        let word = select_unpredictable(is_dense, first_word(unit(slot)) + self.byte(3), 0);
+        select_unpredictable(is_dense, arena.word(word), slot)
     }
 
     #[inline]
