@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use palisade::ids::{AclId, ClassId, RuleId};
 use palisade::net::flow::Protocol;
 use palisade::tables::{Acl, Classifier, Decision, PrefixTable};
-use palisade::tables::{Question, RuleTables, TablesDiff};
+use palisade::tables::{RuleTables, Service, TablesDiff};
 use poptrie::Poptrie;
 use prefix_trie::PrefixMap;
 
@@ -180,32 +180,47 @@ impl Run {
         // Random order, so that there is no pattern for a branch predictor to learn.
         let order: Vec<usize> = (0..self.queries).map(|_| random.below(count as u64) as usize).collect();
         let (sources, destinations) = (of(&order, &sources), of(&order, &destinations));
-        let flows = of(&order, &distinct);
+        let columns = Columns {
+            egress: order.iter().map(|&i| distinct[i].egress).collect(),
+            ingress: order.iter().map(|&i| distinct[i].ingress).collect(),
+            ports: order.iter().map(|&i| (distinct[i].protocol, distinct[i].dst_port)).collect(),
+        };
         let facts = format!(r#""family":{},"order":"random","flows":{count},{facts}"#, A::NUMBER);
-        let addresses =
-            |part: Range<usize>| sources[part.clone()].chunks(BATCH).zip(destinations[part].chunks(BATCH));
+        let batches = |part: Range<usize>| {
+            part.clone().step_by(BATCH).map(move |first| first..part.end.min(first + BATCH))
+        };
         let mut scratch = Scratch::default();
         let whole = |part: Range<usize>| {
-            let batches = addresses(part.clone()).zip(flows[part].chunks(BATCH));
-            batches.map(|((from, to), flows)| scratch.classify(classifier, from, to, flows)).sum()
+            batches(part)
+                .map(|batch| {
+                    scratch.classes(classifier, &sources[batch.clone()], &destinations[batch.clone()])
+                        + scratch.decide(classifier, &columns, batch)
+                })
+                .sum()
         };
         self.report(&format!(r#""case":"classify",{facts}"#), vec![("palisade", Box::new(whole))]);
         // The two parts of it.
         let mut scratch = Scratch::default();
-        let classes = |part| addresses(part).map(|(from, to)| scratch.classes(classifier, from, to)).sum();
+        let classes = |part| {
+            batches(part)
+                .map(|batch| scratch.classes(classifier, &sources[batch.clone()], &destinations[batch]))
+                .sum()
+        };
         self.report(&format!(r#""case":"classes",{facts}"#), vec![("palisade", Box::new(classes))]);
         let mut scratch = Scratch::default();
-        let questions: Vec<Vec<Question>> = addresses(0..self.queries)
-            .zip(flows.chunks(BATCH))
-            .map(|((from, to), flows)| {
-                scratch.classes(classifier, from, to);
-                scratch.ask(flows);
-                scratch.questions.clone()
+        let known: Vec<([u32; BATCH], [u32; BATCH])> = batches(0..self.queries)
+            .map(|batch| {
+                scratch.classes(classifier, &sources[batch.clone()], &destinations[batch]);
+                (scratch.from, scratch.to)
             })
             .collect();
         let decide = |part: Range<usize>| {
-            let batches = &questions[part.start / BATCH..part.end / BATCH];
-            batches.iter().map(|questions| scratch.decide(classifier, questions)).sum()
+            batches(part)
+                .map(|batch| {
+                    (scratch.from, scratch.to) = known[batch.start / BATCH];
+                    scratch.decide(classifier, &columns, batch)
+                })
+                .sum()
         };
         self.report(&format!(r#""case":"decide",{facts}"#), vec![("palisade", Box::new(decide))]);
     }
@@ -258,10 +273,13 @@ impl Flow {
             [Protocol::TCP, Protocol::TCP, Protocol::UDP, Protocol::ICMP][random.below(4) as usize];
         Flow { egress: acl(random), ingress: acl(random), protocol, dst_port: random.bits() as u16 }
     }
+}
 
-    fn question(self, acl: AclId, class: u32) -> Question {
-        Question { acl, class: ClassId(class), dst_port: self.dst_port, protocol: self.protocol }
-    }
+/// What flows in the order of their packets bring besides their addresses.
+struct Columns {
+    egress: Vec<AclId>,
+    ingress: Vec<AclId>,
+    ports: Vec<(Protocol, u16)>,
 }
 
 /// Addresses at the other end of flows.
@@ -296,45 +314,44 @@ impl<A: Family> Peers<A> {
 struct Scratch {
     from: [u32; BATCH],
     to: [u32; BATCH],
-    questions: Vec<Question>,
-    decisions: [Decision; 2 * BATCH],
+    services: [Service; BATCH],
+    decisions: [Decision; BATCH],
 }
 
 impl Default for Scratch {
     fn default() -> Scratch {
-        let decisions = [Decision::deny(RuleId(0)); 2 * BATCH];
-        Scratch { from: [0; BATCH], to: [0; BATCH], questions: Vec::with_capacity(2 * BATCH), decisions }
+        Scratch {
+            from: [0; BATCH],
+            to: [0; BATCH],
+            services: [Service::OTHER; BATCH],
+            decisions: [Decision::deny(RuleId(0)); BATCH],
+        }
     }
 }
 
 impl Scratch {
-    fn classify<A: Family>(&mut self, classifier: &Classifier, from: &[A], to: &[A], flows: &[Flow]) -> u64 {
-        self.classes(classifier, from, to);
-        self.ask(flows);
-        let questions = std::mem::take(&mut self.questions);
-        let sum = self.decide(classifier, &questions);
-        self.questions = questions;
-        sum
-    }
-
     fn classes<A: Family>(&mut self, classifier: &Classifier, from: &[A], to: &[A]) -> u64 {
         A::classes(classifier, from, &mut self.from[..from.len()]);
         A::classes(classifier, to, &mut self.to[..to.len()]);
-        self.from[..from.len()].iter().chain(&self.to[..to.len()]).map(|&class| u64::from(class)).sum()
+        let sum = |sum: u32, &class: &u32| sum.wrapping_add(class);
+        let from = self.from[..from.len()].iter().fold(0, sum);
+        u64::from(self.to[..to.len()].iter().fold(from, sum))
     }
 
-    fn ask(&mut self, flows: &[Flow]) {
-        self.questions.clear();
-        self.questions
-            .extend(flows.iter().zip(&self.to).map(|(flow, &peer)| flow.question(flow.egress, peer)));
-        self.questions
-            .extend(flows.iter().zip(&self.from).map(|(flow, &peer)| flow.question(flow.ingress, peer)));
-    }
-
-    fn decide(&mut self, classifier: &Classifier, questions: &[Question]) -> u64 {
-        let decisions = &mut self.decisions[..questions.len()];
-        classifier.decide_batch(questions, decisions);
-        decisions.iter().map(|decision| u64::from(decision.to_bits())).sum()
+    /// Decides on a batch whose classes are known.
+    fn decide(&mut self, classifier: &Classifier, flows: &Columns, batch: Range<usize>) -> u64 {
+        let len = batch.len();
+        for (&(protocol, port), service) in flows.ports[batch.clone()].iter().zip(&mut self.services) {
+            *service = Service::new(protocol, port);
+        }
+        let sides = [(&flows.egress, &self.to), (&flows.ingress, &self.from)];
+        let (services, decisions) = (&self.services[..len], &mut self.decisions[..len]);
+        let mut sum: u32 = 0;
+        for (acls, classes) in sides {
+            classifier.decide_batch(&acls[batch.clone()], &classes[..len], services, decisions);
+            sum = decisions.iter().fold(sum, |sum, decision| sum.wrapping_add(decision.to_bits()));
+        }
+        u64::from(sum)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::ids::{AclId, ClassId, PortId, RuleId};
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::flow::Protocol;
 use crate::net::tcp::Flags;
-use crate::tables::{Decision, Question};
+use crate::tables::{Decision, Service};
 
 /// Packets of a batch that open flows, and what is asked about them: memory that every batch uses again.
 pub(crate) struct Inquiry {
@@ -22,15 +22,23 @@ pub(crate) struct Inquiry {
     packets: Vec<u16>,
     /// What they open, and what is asked about it.
     openings: Box<[(Opening, Asked); BATCH_FRAMES_MAX]>,
-    /// One for each side that has a table.
-    questions: Box<[Question; QUESTIONS_MAX]>,
+    questions: Box<Questions>,
     questions_len: usize,
-    decisions: Box<[Decision; QUESTIONS_MAX]>,
     peers_v4: Peers<u32>,
     peers_v6: Peers<u128>,
     entered: Entered,
     /// Whether most of the last flows that were asked about were dropped.
     denials_prevail: bool,
+}
+
+/// One for each side that has a table.
+struct Questions {
+    acls: [AclId; QUESTIONS_MAX],
+    /// Of the address at the other end.
+    classes: [u32; QUESTIONS_MAX],
+    services: [Service; QUESTIONS_MAX],
+    /// The answers.
+    decisions: [Decision; QUESTIONS_MAX],
 }
 
 /// Addresses whose classes are asked for, because no pod of this node has them first, and the questions that they belong to.
@@ -75,14 +83,14 @@ impl<A: Copy> Peers<A> {
     }
 
     /// Lets `look_up` write the class of every address, and puts each into its question.
-    fn classify(&mut self, questions: &mut [Question], look_up: impl Fn(&[A], &mut [u32])) {
+    fn classify(&mut self, classes: &mut [u32], look_up: impl Fn(&[A], &mut [u32])) {
         if self.addresses.is_empty() {
             return;
         }
         self.classes.resize(self.addresses.len(), 0);
         look_up(&self.addresses, &mut self.classes);
         for (&question, &class) in self.questions.iter().zip(&self.classes) {
-            questions[usize::from(question)].class = ClassId(class);
+            classes[usize::from(question)] = class;
         }
     }
 }
@@ -107,13 +115,17 @@ impl Entered {
 
 impl Inquiry {
     pub(crate) fn new() -> Inquiry {
-        let nothing = Question { acl: AclId(0), class: ClassId::WORLD, dst_port: 0, protocol: Protocol(0) };
+        let questions = Questions {
+            acls: [AclId(0); QUESTIONS_MAX],
+            classes: [ClassId::WORLD.0; QUESTIONS_MAX],
+            services: [Service::OTHER; QUESTIONS_MAX],
+            decisions: [Decision::deny(RuleId(0)); QUESTIONS_MAX],
+        };
         Inquiry {
             packets: Vec::with_capacity(BATCH_FRAMES_MAX),
             openings: Box::new([(Opening::NONE, Asked::NOTHING); BATCH_FRAMES_MAX]),
-            questions: Box::new([nothing; QUESTIONS_MAX]),
+            questions: Box::new(questions),
             questions_len: 0,
-            decisions: Box::new([Decision::deny(RuleId(0)); QUESTIONS_MAX]),
             peers_v4: Peers::new(),
             peers_v6: Peers::new(),
             entered: Entered([0; Entered::BITS / 64]),
@@ -158,13 +170,12 @@ impl Inquiry {
         }
         let Some(rules) = view.rules() else { return };
         let classifier = rules.classifier();
-        self.peers_v4
-            .classify(&mut *self.questions, |addresses, classes| classifier.classes_v4(addresses, classes));
-        self.peers_v6
-            .classify(&mut *self.questions, |addresses, classes| classifier.classes_v6(addresses, classes));
-        let decisions = &mut self.decisions[..self.questions_len];
-        classifier.decide_batch(&self.questions[..self.questions_len], decisions);
-        decisions.iter().for_each(|decision| rules.prefetch_count(worker, *decision));
+        let (Questions { acls, classes, services, decisions }, len) =
+            (&mut *self.questions, self.questions_len);
+        self.peers_v4.classify(classes, |addresses, found| classifier.classes_v4(addresses, found));
+        self.peers_v6.classify(classes, |addresses, found| classifier.classes_v6(addresses, found));
+        classifier.decide_batch(&acls[..len], &classes[..len], &services[..len], &mut decisions[..len]);
+        decisions[..len].iter().for_each(|decision| rules.prefetch_count(worker, *decision));
     }
 
     /// Asks about a flow between two ports.
@@ -173,26 +184,29 @@ impl Inquiry {
         let flow = opening.flow(packet);
         let gates = Gates::of(&flow, from, to);
         let first = self.questions_len;
+        let service = Service::new(flow.protocol, flow.dst_port);
         // Each side is asked about the other end.
         if let Some(acl) = gates.egress {
-            self.add_question(acl, &flow, flow.dst, to, packet.is_v4);
+            self.add_question(acl, service, flow.dst, to, packet.is_v4);
         }
         if let Some(acl) = gates.ingress {
-            self.add_question(acl, &flow, flow.src, from, packet.is_v4);
+            self.add_question(acl, service, flow.src, from, packet.is_v4);
         }
         let (egress, ingress) = (gates.egress.is_some(), gates.ingress.is_some());
         Asked { first: first as u16, egress, ingress, closed: gates.closed }
     }
 
     #[inline(always)]
-    fn add_question(&mut self, acl: AclId, flow: &Flow, peer: Address, behind: &PortView, is_v4: bool) {
+    fn add_question(&mut self, acl: AclId, service: Service, peer: Address, behind: &PortView, is_v4: bool) {
         let number = self.questions_len % QUESTIONS_MAX;
         self.questions_len = number + 1;
         let class = behind.class_of_pod(peer, is_v4).unwrap_or_else(|| {
             self.ask_class(peer, number);
             ClassId::WORLD
         });
-        self.questions[number] = Question { acl, class, dst_port: flow.dst_port, protocol: flow.protocol };
+        self.questions.acls[number] = acl;
+        self.questions.classes[number] = class.0;
+        self.questions.services[number] = service;
     }
 
     #[inline(never)]
@@ -209,7 +223,7 @@ impl Inquiry {
     fn denied(&self, n: usize, rules: Option<&Rules>, worker: usize) -> Option<DropReason> {
         let asked = self.openings[n].1;
         let passes = |number: usize| {
-            let decision = self.decisions[number % QUESTIONS_MAX];
+            let decision = self.questions.decisions[number % QUESTIONS_MAX];
             rules.is_some_and(|rules| {
                 rules.count(worker, decision);
                 decision.is_allow()

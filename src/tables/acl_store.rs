@@ -77,22 +77,19 @@ impl Cell<'_> {
 /// All ACL tables, by id. A clone is cheap and shares what does not change.
 #[derive(Clone)]
 pub(super) struct AclStore {
-    /// First that of all tables that are not there.
+    /// By id; also those of tables that are not there, up to the end of a page.
     headers: Arena,
     /// Words of a bucket: classes; then by class its row, exclusive-or the table's default, so that what is not found is the
     /// default without a branch. First the bucket of all tables that name no class.
     buckets: Arena,
-    tables: usize,
 }
 
 impl Default for AclStore {
     fn default() -> AclStore {
-        let (mut headers, mut buckets) = (Arena::default(), Arena::default());
+        let mut buckets = Arena::default();
         let none = buckets.put(&EMPTY);
         debug_assert_eq!(none, NO_BUCKETS, "the first block of an arena is its first");
-        headers.reserve_pages(HEADER_WORDS, 0);
-        headers.write(0, &Header::empty(NOWHERE).words());
-        AclStore { headers, buckets, tables: 0 }
+        AclStore { headers: Arena::default(), buckets }
     }
 }
 
@@ -169,9 +166,7 @@ impl AclStore {
 
     #[inline]
     fn header(&self, id: AclId) -> Header {
-        let known = id.index() < self.tables;
-        let at = std::hint::select_unpredictable(known, header_word(id), 0);
-        Header::of(*self.headers.block_at(at))
+        self.headers.find_block(header_word(id)).map_or(Header::empty(NOWHERE), |&words| Header::of(words))
     }
 }
 
@@ -185,14 +180,14 @@ fn find(bucket: &Bucket, class: ClassId) -> u32 {
 
 #[inline]
 fn header_word(id: AclId) -> usize {
-    (id.index() + 1) * HEADER_WORDS
+    id.index() * HEADER_WORDS
 }
 
 /// Building.
 impl AclStore {
     /// Sets a table, or clears it.
     pub(super) fn set(&mut self, id: AclId, acl: Option<&Acl>) {
-        self.make_tables(id.index() + 1);
+        self.make_header(id);
         self.release(self.header(id));
         let named = acl.into_iter().flat_map(|acl| acl.rows.iter().map(|(&class, &row)| (class, row)));
         let header = self.lay_out(acl.map_or(NOWHERE, |acl| acl.default), named);
@@ -229,14 +224,12 @@ impl AclStore {
         }
     }
 
-    fn make_tables(&mut self, tables: usize) {
-        while self.tables < tables {
-            let at = header_word(AclId(self.tables as u32));
-            if self.headers.words() < at + HEADER_WORDS {
-                self.headers.reserve_pages(HEADER_WORDS, 0);
-            }
-            self.headers.write(at, &Header::empty(NOWHERE).words());
-            self.tables += 1;
+    /// Makes the header of a table that is not there, and of those up to it.
+    fn make_header(&mut self, id: AclId) {
+        while self.headers.words() <= header_word(id) {
+            let page = self.headers.reserve_pages(HEADER_WORDS, 0);
+            let headers = (page..self.headers.words()).step_by(HEADER_WORDS);
+            headers.for_each(|at| self.headers.write(at, &Header::empty(NOWHERE).words()));
         }
     }
 

@@ -56,11 +56,17 @@ impl Arena {
     /// `N` words, a power of two, at a multiple of `N`.
     #[inline]
     pub(super) fn block_at<const N: usize>(&self, word: usize) -> &[u32; N] {
+        self.find_block(word).expect("a table speaks of pages that it has")
+    }
+
+    /// [`Arena::block_at`], if there is a page.
+    #[inline]
+    pub(super) fn find_block<const N: usize>(&self, word: usize) -> Option<&[u32; N]> {
         const { assert!(N.is_power_of_two() && N <= PAGE_WORDS) };
-        let page = &*self.pages[word >> PAGE_SHIFT];
+        let page = self.pages.get(word >> PAGE_SHIFT)?;
         // What the mask takes is zero; the compiler learns that the block lies in the page.
         let offset = word & (PAGE_WORDS - N);
-        page[offset..].first_chunk().expect("a page holds whole blocks")
+        Some(page[offset..].first_chunk().expect("a page holds whole blocks"))
     }
 
     /// Brings the cache line of a word near.

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::acl_store::{AclStore, Cell};
 use super::pod_index::PodIndex;
-use super::row_store::{self, CLOSED_BLOCK, RowStore, slot_in};
+use super::row_store::{self, Block, CLOSED_BLOCK, RowStore, Service, Slot, slot_in};
 use super::{Decision, PodName, PrefixTable, RuleTables, TablesDiff, TablesError};
 use crate::ids::{AclId, ClassId};
 use crate::limits::BATCH_FRAMES_MAX;
@@ -33,17 +33,14 @@ pub struct PodAcls {
     pub egress: AclId,
 }
 
-/// One side of a flow, to be decided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Question {
-    /// The pod's table for the direction.
-    pub acl: AclId,
-    /// The class of the address at the other end.
-    pub class: ClassId,
-    /// Destination port of the flow, zero if there are none.
-    pub dst_port: u16,
-    /// Protocol of the flow.
-    pub protocol: Protocol,
+/// Questions that are answered side by side: so many that their loads overlap, and so few that what they bring in, and where its
+/// pages lie, is still near when it is used.
+const RUN: usize = 16;
+
+/// Where the answers to the questions of a run stand.
+struct Near<'a> {
+    cells: [Cell<'a>; RUN],
+    blocks: [&'a Block; RUN],
 }
 
 /// What the tables say of a whole flow.
@@ -133,7 +130,7 @@ impl Classifier {
     /// What table `acl` decides on a flow whose other end has `class`.
     #[inline]
     pub fn decide(&self, acl: AclId, class: ClassId, protocol: Protocol, dst_port: u16) -> Decision {
-        self.rows.decide(self.acls.row(acl, class), protocol, dst_port)
+        self.rows.decide(self.acls.row(acl, class), Service::new(protocol, dst_port))
     }
 
     /// The tables of `pod`, if it is known.
@@ -174,45 +171,100 @@ impl Classifier {
         self.classes.lookup_batch_v6(addresses, classes);
     }
 
-    /// Answers every question: all take one step before any takes the next, so that loads overlap.
-    pub fn decide_batch(&self, questions: &[Question], decisions: &mut [Decision]) {
-        assert_eq!(questions.len(), decisions.len(), "one decision for each question");
-        let chunks = questions.chunks(BATCH_FRAMES_MAX).zip(decisions.chunks_mut(BATCH_FRAMES_MAX));
-        chunks.for_each(|(questions, decisions)| self.decide_chunk(questions, decisions));
+    /// Answers questions, each of which has the same place in every slice: what a table decides on a flow of a service whose
+    /// other end has a class.
+    pub fn decide_batch(
+        &self,
+        acls: &[AclId],
+        classes: &[u32],
+        services: &[Service],
+        decisions: &mut [Decision],
+    ) {
+        let lens = [acls.len(), classes.len(), services.len()];
+        assert_eq!(lens, [decisions.len(); 3], "one of each for a question");
+        let (acl_runs, acls_left) = acls.as_chunks();
+        let (class_runs, classes_left) = classes.as_chunks();
+        let (service_runs, services_left) = services.as_chunks();
+        let (decision_runs, decisions_left) = decisions.as_chunks_mut();
+        let runs = acl_runs.iter().zip(class_runs).zip(service_runs).zip(decision_runs);
+        let mut near = Near { cells: [Cell::NONE; RUN], blocks: [&CLOSED_BLOCK; RUN] };
+        let mut slots = 0;
+        for (((acls, classes), services), decisions) in runs {
+            slots |= self.decide_run(&mut near, acls, classes, services, decisions);
+        }
+        if !acls_left.is_empty() {
+            let mut run = [Decision::from_bits(0); RUN];
+            slots |= self.decide_run(&mut near, 
+                &filled(acls_left, AclId(0)),
+                &filled(classes_left, 0),
+                &filled(services_left, Service::OTHER),
+                &mut run,
+            );
+            decisions_left.copy_from_slice(&run[..decisions_left.len()]);
+        }
+        if row_store::is_block(slots) {
+            self.finish(services, decisions);
+        }
     }
 
-    fn decide_chunk(&self, questions: &[Question], decisions: &mut [Decision]) {
-        let mut cells = [Cell::NONE; BATCH_FRAMES_MAX];
-        for (question, cell) in questions.iter().zip(&mut cells) {
-            *cell = self.acls.cell(question.acl, question.class);
-            cell.prefetch();
+    /// Answers the questions of a run by the first blocks of their rows; all take one step before any takes the next. Gives
+    /// all their slots' bits.
+    #[inline(always)]
+    fn decide_run<'a>(
+        &'a self,
+        near: &mut Near<'a>,
+        acls: &[AclId; RUN],
+        classes: &[u32; RUN],
+        services: &[Service; RUN],
+        decisions: &mut [Decision; RUN],
+    ) -> Slot {
+        for i in 0..RUN {
+            near.cells[i] = self.acls.cell(acls[i], ClassId(classes[i]));
+            near.cells[i].prefetch();
         }
-        let mut blocks = [&CLOSED_BLOCK; BATCH_FRAMES_MAX];
-        for ((question, &cell), block) in questions.iter().zip(&cells).zip(&mut blocks) {
-            *block = self.rows.first_block(self.acls.row_at(cell, question.class));
-            prefetch_read(*block);
+        for i in 0..RUN {
+            near.blocks[i] = self.rows.first_block(self.acls.row_at(near.cells[i], ClassId(classes[i])));
+            prefetch_read(near.blocks[i]);
         }
+        let mut slots = 0;
+        for i in 0..RUN {
+            let slot = slot_in(near.blocks[i], services[i]);
+            decisions[i] = Decision::from_bits(slot);
+            slots |= slot;
+        }
+        slots
+    }
+
+    /// Goes on where a slot is not the decision but leads to a further block.
+    #[inline(never)]
+    fn finish(&self, services: &[Service], decisions: &mut [Decision]) {
         let mut open = [0; BATCH_FRAMES_MAX];
-        let mut count = 0;
-        for (i, ((question, &block), decision)) in
-            questions.iter().zip(&blocks).zip(&mut *decisions).enumerate()
+        for (services, decisions) in
+            services.chunks(BATCH_FRAMES_MAX).zip(decisions.chunks_mut(BATCH_FRAMES_MAX))
         {
-            let slot = slot_in(block, question.protocol, question.dst_port);
-            *decision = Decision::from_bits(slot);
-            open[count % BATCH_FRAMES_MAX] = i as u8;
-            count += usize::from(row_store::is_block(slot));
-        }
-        while count > 0 {
-            for at in 0..std::mem::take(&mut count) {
-                let i = open[at % BATCH_FRAMES_MAX];
-                let Question { protocol, dst_port, .. } = questions[i as usize];
-                let slot = self.rows.next_slot(decisions[i as usize].to_bits(), protocol, dst_port);
-                decisions[i as usize] = Decision::from_bits(slot);
-                open[count % BATCH_FRAMES_MAX] = i;
-                count += usize::from(row_store::is_block(slot));
+            let mut count = 0;
+            for (i, decision) in decisions.iter().enumerate() {
+                open[count % BATCH_FRAMES_MAX] = i as u8;
+                count += usize::from(row_store::is_block(decision.to_bits()));
+            }
+            while count > 0 {
+                for at in 0..std::mem::take(&mut count) {
+                    let i = open[at % BATCH_FRAMES_MAX];
+                    let slot = self.rows.next_slot(decisions[i as usize].to_bits(), services[i as usize]);
+                    decisions[i as usize] = Decision::from_bits(slot);
+                    open[count % BATCH_FRAMES_MAX] = i;
+                    count += usize::from(row_store::is_block(slot));
+                }
             }
         }
     }
+}
+
+/// The elements of a slice shorter than a run, and `nothing` for the others.
+fn filled<T: Copy>(left: &[T], nothing: T) -> [T; RUN] {
+    let mut run = [nothing; RUN];
+    run[..left.len()].copy_from_slice(left);
+    run
 }
 
 #[cfg(test)]
@@ -252,19 +304,16 @@ mod tests {
             assert_eq!(classifier.judge(flow), naive_judge(tables, flow), "{flow} in {tables:?}");
         }
         let acls = (0..5).map(AclId);
-        let questions: Vec<Question> = acls
-            .flat_map(|acl| flows.iter().map(move |flow| (acl, flow)))
-            .map(|(acl, flow)| Question {
-                acl,
-                class: naive_class(tables, flow.dst),
-                dst_port: flow.dst_port,
-                protocol: flow.protocol,
-            })
-            .collect();
+        let questions: Vec<(AclId, &FlowKey)> =
+            acls.flat_map(|acl| flows.iter().map(move |flow| (acl, flow))).collect();
+        let asked: Vec<AclId> = questions.iter().map(|&(acl, _)| acl).collect();
+        let classes: Vec<u32> = questions.iter().map(|(_, flow)| naive_class(tables, flow.dst).0).collect();
+        let services: Vec<Service> =
+            questions.iter().map(|(_, flow)| Service::new(flow.protocol, flow.dst_port)).collect();
         let mut decisions = vec![Decision::allow(crate::ids::RuleId(0)); questions.len()];
-        classifier.decide_batch(&questions, &mut decisions);
-        for (question, decision) in questions.into_iter().zip(decisions) {
-            let Question { acl, class, dst_port, protocol } = question;
+        classifier.decide_batch(&asked, &classes, &services, &mut decisions);
+        for (((acl, flow), class), decision) in questions.into_iter().zip(classes).zip(decisions) {
+            let (class, protocol, dst_port) = (ClassId(class), flow.protocol, flow.dst_port);
             assert_eq!(decision, classifier.decide(acl, class, protocol, dst_port));
             let row = tables.acls.get(&acl).map(|acl| &tables.rows[&acl.row(class)]);
             let closed = Decision::deny(crate::ids::RuleId(0));

@@ -41,12 +41,13 @@ mod arena;
 #[cfg(test)]
 pub(crate) mod generate;
 
-pub use classifier::{Classifier, Judgement, PodAcls, Question};
+pub use classifier::{Classifier, Judgement, PodAcls};
 pub use decision::{Decision, Direction, PolicyKind, PolicyRef, RuleOrigin, Verdict};
 pub use impact::Impact;
 pub use prefix_table::PrefixTable;
 pub use references::References;
 pub use route::RouteTable;
 pub use row::{PortSpan, Row};
+pub use row_store::Service;
 pub use rule_tables::{Acl, FORMAT_VERSION, PodName, PodPolicy, RuleTables, TablesDiff, TablesError};
 pub use shared_map::SharedMap;

@@ -42,7 +42,7 @@ const PORTS: u32 = 1 << 16;
 const OTHER: u32 = 3 * PORTS;
 
 /// First service of each protocol.
-const FIRST_SERVICE: [u32; 256] = {
+static FIRST_SERVICE: [u32; 256] = {
     let mut first = [OTHER; 256];
     first[Protocol::TCP.0 as usize] = 0;
     first[Protocol::UDP.0 as usize] = PORTS;
@@ -50,10 +50,20 @@ const FIRST_SERVICE: [u32; 256] = {
     first
 };
 
-/// Protocol and port as one number. Above [`OTHER`] all are alike.
-#[inline]
-fn service(protocol: Protocol, dst_port: u16) -> u32 {
-    FIRST_SERVICE[protocol.0 as usize] + u32::from(dst_port)
+/// Protocol and destination port of a flow as one number: what rows are asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Service(u32);
+
+impl Service {
+    /// That of protocols without ports.
+    pub const OTHER: Service = Service(OTHER);
+
+    /// The service of a flow; `dst_port` is zero where its protocol has no ports.
+    #[inline]
+    pub fn new(protocol: Protocol, dst_port: u16) -> Service {
+        // Above `OTHER` all are alike.
+        Service(FIRST_SERVICE[protocol.0 as usize] + u32::from(dst_port))
+    }
 }
 
 /// The last service of an interval, and what is decided in it.
@@ -80,10 +90,10 @@ impl Default for RowStore {
 impl RowStore {
     /// What row `id` decides on a flow.
     #[inline]
-    pub(super) fn decide(&self, id: RowId, protocol: Protocol, dst_port: u16) -> Decision {
-        let mut slot = slot_in(self.first_block(id), protocol, dst_port);
+    pub(super) fn decide(&self, id: RowId, service: Service) -> Decision {
+        let mut slot = slot_in(self.first_block(id), service);
         while is_block(slot) {
-            slot = self.next_slot(slot, protocol, dst_port);
+            slot = self.next_slot(slot, service);
         }
         Decision::from_bits(slot)
     }
@@ -96,15 +106,16 @@ impl RowStore {
 
     /// The slot in the block that a slot leads to.
     #[inline]
-    pub(super) fn next_slot(&self, slot: Slot, protocol: Protocol, dst_port: u16) -> Slot {
-        slot_in(self.further.block(slot & UNIT_MASK), protocol, dst_port)
+    pub(super) fn next_slot(&self, slot: Slot, service: Service) -> Slot {
+        slot_in(self.further.block(slot & UNIT_MASK), service)
     }
 }
 
-/// The slot in a block.
+/// The slot of a service in a block: that after as many intervals as end before it.
 #[inline(always)]
-pub(super) fn slot_in(block: &Block, protocol: Protocol, dst_port: u16) -> Slot {
-    find(block, service(protocol, dst_port))
+pub(super) fn slot_in(block: &Block, service: Service) -> Slot {
+    let (lasts, slots) = block.split_first_chunk().expect("a block is longer than its first half");
+    slots[count_below(lasts, service.0) % INTERVALS]
 }
 
 /// Whether a slot leads to a block rather than being the decision.
@@ -116,13 +127,6 @@ pub(super) fn is_block(slot: Slot) -> bool {
 #[inline]
 fn first_block(id: RowId) -> usize {
     id.0.wrapping_add(1) as usize * BLOCK_WORDS
-}
-
-/// The slot of a service: that after as many intervals as end before it.
-#[inline]
-fn find(block: &Block, service: u32) -> Slot {
-    let (lasts, slots) = block.split_first_chunk().expect("a block is longer than its first half");
-    slots[count_below(lasts, service) % INTERVALS]
 }
 
 /// Building.
@@ -207,7 +211,7 @@ mod tests {
         for port in ports {
             for protocol in [Protocol::TCP, Protocol::UDP, Protocol::SCTP, Protocol::ICMP] {
                 assert_eq!(
-                    store.decide(id, protocol, port),
+                    store.decide(id, Service::new(protocol, port)),
                     row.decide(protocol, port),
                     "{protocol} {port} {row:?}"
                 );
