@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use palisade::ids::{AclId, ClassId, RuleId};
 use palisade::net::flow::Protocol;
-use palisade::tables::{Acl, Classifier, Decision, PrefixTable};
-use palisade::tables::{RuleTables, Service, TablesDiff};
+use palisade::tables::{Acl, Classifier, Decision, PrefixTable, Row, RuleTables, Service, TablesDiff};
 use poptrie::Poptrie;
 use prefix_trie::PrefixMap;
 
@@ -130,27 +129,26 @@ impl Run {
             tables.rows.len(),
             tables.acls.len(),
         );
-        self.update(&facts, &classifier, &tables);
+        self.update(&format!(r#""case":"update",{facts}"#), &classifier, &tables, change_pod);
+        self.update(&format!(r#""case":"update-row",{facts}"#), &classifier, &tables, change_row);
         for flows in [self.queries / 16, self.queries] {
             self.classify::<u32>(&facts, &classifier, &tables, flows, &mut random);
             self.classify::<u128>(&facts, &classifier, &tables, flows, &mut random);
         }
     }
 
-    /// The next classifier when one pod changes: its class in both families, and its ACL table.
-    fn update(&self, facts: &str, classifier: &Classifier, tables: &RuleTables) {
+    /// The next classifier of a change.
+    fn update(
+        &self,
+        facts: &str,
+        classifier: &Classifier,
+        tables: &RuleTables,
+        change: impl Fn(&RuleTables, u32) -> TablesDiff,
+    ) {
         let mut samples = Vec::new();
         let mut current = classifier.clone();
-        for change in 0..100 * self.rounds as u32 {
-            let class = ClassId(1 + change % 4);
-            let pod = change * 7 % 10_000;
-            let addresses = [u32::from_top(u32::pod(pod)).ip(), u128::from_top(u128::pod(pod)).ip()];
-            let acl = AclId(change % tables.acls.len() as u32);
-            let change = TablesDiff {
-                prefixes: addresses.map(|address| (IpNet::from(address), Some(class))).into(),
-                acls: [(acl, Some(tables.acls[&acl].clone()))].into(),
-                ..TablesDiff::default()
-            };
+        for number in 0..100 * self.rounds as u32 {
+            let change = change(tables, number);
             let start = Instant::now();
             let next = current.update(&change, tables);
             samples.push(start.elapsed());
@@ -159,9 +157,7 @@ impl Run {
         samples.sort_unstable();
         let us = |per_cent: usize| samples[samples.len() * per_cent / 100].as_secs_f64() * 1e6;
         let (p50, p99) = (us(50), us(99));
-        println!(
-            r#"{{"bench":"tables","case":"update",{facts},"system":"palisade","us_p50":{p50:.1},"us_p99":{p99:.1}}}"#
-        );
+        println!(r#"{{"bench":"tables",{facts},"system":"palisade","us_p50":{p50:.1},"us_p99":{p99:.1}}}"#);
     }
 
     fn classify<A: Family>(
@@ -255,6 +251,26 @@ impl Run {
             );
         }
     }
+}
+
+/// A pod changes: its class in both families, and its ACL table.
+fn change_pod(tables: &RuleTables, number: u32) -> TablesDiff {
+    let class = ClassId(1 + number % 4);
+    let pod = number * 7 % 10_000;
+    let addresses = [u32::from_top(u32::pod(pod)).ip(), u128::from_top(u128::pod(pod)).ip()];
+    let acl = AclId(number % tables.acls.len() as u32);
+    TablesDiff {
+        prefixes: addresses.map(|address| (IpNet::from(address), Some(class))).into(),
+        acls: [(acl, Some(tables.acls[&acl].clone()))].into(),
+        ..TablesDiff::default()
+    }
+}
+
+/// The default row of a table denies by another rule.
+fn change_row(tables: &RuleTables, number: u32) -> TablesDiff {
+    let acl = AclId(number % tables.acls.len() as u32);
+    let row = Row::uniform(Decision::deny(RuleId(number % tables.rules.len() as u32)));
+    TablesDiff { rows: [(tables.acls[&acl].default, Some(row))].into(), ..TablesDiff::default() }
 }
 
 /// What a flow brings besides its addresses.

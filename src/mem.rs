@@ -106,6 +106,32 @@ fn count_below_anywhere(words: &[u32; 8], bound: u32) -> usize {
     words.iter().filter(|word| word.cast_signed() < bound.cast_signed()).count()
 }
 
+/// The first place of a word among four, 4 if it is none of them.
+#[inline(always)]
+#[allow(clippy::inline_always)] // Six instructions.
+pub(crate) fn place_of(words: &[u32; 4], word: u32) -> usize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{
+            _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_loadu_si128, _mm_movemask_ps, _mm_set1_epi32,
+        };
+        // SAFETY: SSE2 is part of every x86-64, and the load is of the four words, aligned or not.
+        let equal = unsafe {
+            let words = _mm_loadu_si128(words.as_ptr().cast());
+            _mm_movemask_ps(_mm_castsi128_ps(_mm_cmpeq_epi32(words, _mm_set1_epi32(word.cast_signed()))))
+        };
+        (equal | 1 << words.len()).trailing_zeros() as usize
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    place_of_anywhere(words, word)
+}
+
+/// [`place_of`] on any machine.
+#[cfg(any(test, not(target_arch = "x86_64")))]
+fn place_of_anywhere(words: &[u32; 4], word: u32) -> usize {
+    words.iter().position(|&at| at == word).unwrap_or(words.len())
+}
+
 /// Zeroed memory straight from the kernel, aligned to a page.
 pub(crate) struct Pages {
     base: NonNull<u8>,
@@ -418,6 +444,16 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn a_word_is_found_alike_by_vectors_and_one_by_one(
+            words in prop::array::uniform4(prop_oneof![0..5_u32, any::<u32>()]),
+            word in 0..5_u32,
+        ) {
+            for word in words.into_iter().chain([word]) {
+                prop_assert_eq!(place_of(&words, word), place_of_anywhere(&words, word));
+            }
+        }
+
         #[test]
         fn words_are_counted_alike_by_vectors_and_one_by_one(
             mut words in prop::array::uniform8(prop_oneof![0..9_u32, 0..=i32::MAX as u32, any::<u32>()]),

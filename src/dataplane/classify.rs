@@ -154,7 +154,7 @@ impl Inquiry {
     }
 
     /// Asks what the tables say of every packet.
-    fn ask(&mut self, batch: &Batch, view: &View, worker: usize) {
+    fn ask(&mut self, batch: &Batch, view: &View) {
         self.questions_len = 0;
         self.peers_v4.clear();
         self.peers_v6.clear();
@@ -175,7 +175,6 @@ impl Inquiry {
         self.peers_v4.classify(classes, |addresses, found| classifier.classes_v4(addresses, found));
         self.peers_v6.classify(classes, |addresses, found| classifier.classes_v6(addresses, found));
         classifier.decide_batch(&acls[..len], &classes[..len], &services[..len], &mut decisions[..len]);
-        decisions[..len].iter().for_each(|decision| rules.prefetch_count(worker, *decision));
     }
 
     /// Asks about a flow between two ports.
@@ -242,7 +241,7 @@ impl Inquiry {
 
 /// Judges the first packets of new flows, and enters these.
 pub(super) fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
-    context.inquiry.ask(batch, context.view, context.worker);
+    context.inquiry.ask(batch, context.view);
     let rules = context.view.rules().map(|rules| &**rules);
     let (mut asked, entered) = (0, context.tracker.entered);
     for n in 0..context.inquiry.packets.len() {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use super::stats::Counter;
 use crate::ids::RuleId;
-use crate::mem::prefetch_write;
 use crate::tables::Decision;
 
 /// Rules whose counters are shared, or begin anew, together.
@@ -40,15 +39,6 @@ impl Hits {
             }
         }
         Hits { workers: self.workers, pages }
-    }
-
-    /// Starts to load the counter of a decision.
-    #[inline]
-    pub(crate) fn prefetch(&self, worker: usize, decision: Decision) {
-        let rule = decision.rule().index();
-        if let Some(page) = self.pages.get(rule / PAGE_RULES) {
-            prefetch_write(&page[worker][rule % PAGE_RULES]);
-        }
     }
 
     /// Counts a decision. Only this worker calls it with its number.

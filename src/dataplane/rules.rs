@@ -110,12 +110,6 @@ impl Rules {
         &self.classifier
     }
 
-    /// Starts to load the counter of a decision.
-    #[inline]
-    pub(crate) fn prefetch_count(&self, worker: usize, decision: Decision) {
-        self.hits.prefetch(worker, decision);
-    }
-
     /// Counts a decision.
     #[inline]
     pub(crate) fn count(&self, worker: usize, decision: Decision) {

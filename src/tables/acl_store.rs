@@ -1,26 +1,32 @@
-//! Compiled ACL tables: the row of a class in a table, by one cache line.
+//! Compiled ACL tables: what a table decides on a service of a class, by one cache line where its row is short.
 //!
 //! A table names few of the classes; every other one has its default row. So each is a hash table of the classes that it
-//! names, cut into buckets of one cache line: eight classes, then their rows. The line that holds the answer is known from
+//! names, cut into buckets of one cache line. The line that holds the answer is known from
 //! the table's header (sixteen bytes, nearly always near), and says by itself whether the class is named. Memory follows
 //! what tables say, not tables times classes.
 //!
-//! A bucket with more than eight classes goes on in a further one, whose place stands where its last class would. Buckets
-//! hold two to four classes on average, so that one in fifty does.
+//! Most rows say little: on one port, or some side by side, of one protocol is decided, and on all else as for any class; or on
+//! everything alike. What such a row decides stands in the bucket, and the row is not looked at: of the lines that a
+//! decision touches, each is the whole cost once tables are large. Of other rows the bucket has the id. The same goes for
+//! the default row, in the header.
+//!
+//! A bucket with more than four classes goes on in a further one, whose place stands where its last class would. Buckets
+//! hold one or two classes on average, so that one in thirty does.
+
+use std::collections::BTreeMap;
+use std::hint::select_unpredictable;
 
 use super::Acl;
 use super::arena::{Arena, Unit, first_word};
+use super::row_store::{CLOSED, Form, ROW, RowStore, Service, Slot};
 use crate::ids::{AclId, ClassId, RowId};
 use crate::limits::CLASSES_MAX;
-use crate::mem::prefetch_read;
-
-/// The row of every class in a table that is not there.
-pub(super) const NOWHERE: RowId = RowId(u32::MAX);
+use crate::mem::{place_of, prefetch_read};
 
 const BUCKET_WORDS: usize = 16;
-const ENTRIES: usize = 8;
+const ENTRIES: usize = 4;
 /// Most classes for each bucket of a table with more than one.
-const LOAD_MAX: usize = 4;
+const LOAD_MAX: usize = 2;
 
 /// Stands where no class is.
 const FREE: u32 = 1 << 30;
@@ -28,44 +34,78 @@ const FREE: u32 = 1 << 30;
 const FURTHER: u32 = 1 << 31;
 
 const _: () = assert!(CLASSES_MAX < FREE as usize, "a class is neither free nor further");
-const _: () = assert!(2 * ENTRIES == BUCKET_WORDS);
+const _: () = assert!(size_of::<Entry>() * ENTRIES == size_of::<u32>() * BUCKET_WORDS);
 
+/// A word of each entry side by side: classes, first services, and so on.
 type Bucket = [u32; BUCKET_WORDS];
+
+/// A class, and what is decided on its flows: on services from the first on, so many behind it, what the slot says; on all others
+/// as for classes that the table does not name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    class: u32,
+    first: u32,
+    behind: u32,
+    slot: Slot,
+}
+
+const NOTHING: Entry = Entry { class: FREE, first: 0, behind: 0, slot: CLOSED };
 
 const EMPTY: Bucket = {
     let mut bucket = [0; BUCKET_WORDS];
     let mut i = 0;
     while i < ENTRIES {
-        bucket[i] = FREE;
+        bucket[i] = NOTHING.class;
+        bucket[3 * ENTRIES + i] = NOTHING.slot;
         i += 1;
     }
     bucket
 };
 
+impl Entry {
+    /// What `row` decides on flows of `class`, in a table that decides `other` on those of classes that it does not name.
+    fn new(class: ClassId, row: RowId, other: Slot, rows: &RowStore) -> Entry {
+        let on_all = |slot| Entry { class: class.0, first: 0, behind: u32::MAX, slot };
+        match rows.form(row) {
+            Form::Uniform(decision) => on_all(decision.to_bits()),
+            Form::Span { first, behind, decision, other: of_row } if of_row.to_bits() == other => {
+                Entry { class: class.0, first, behind, slot: decision.to_bits() }
+            }
+            Form::Span { .. } | Form::Long => on_all(ROW | row.0),
+        }
+    }
+}
+
 /// What is to be known of a table before its buckets.
 #[derive(Debug, Clone, Copy)]
 struct Header {
-    default: RowId,
+    /// What is decided on classes that it does not name: a decision, or a row.
+    other: Slot,
     /// The first of its buckets, which lie side by side.
     buckets: Unit,
     /// Bits of a class's hash that do not number its bucket.
     shift: u32,
     /// Number of classes that it names.
     named: u32,
+    /// The row of classes that it does not name.
+    default: RowId,
 }
 
 const HEADER_WORDS: usize = 4;
 
-/// Where the row of a class stands, if its table names it, and the row that it has otherwise.
+/// Bits of a header's word that has shift and number.
+const SHIFT_BITS: u32 = 6;
+
+/// Where what is decided on a class stands, if its table names it, and what is decided otherwise.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cell<'a> {
     bucket: &'a Bucket,
-    default: u32,
+    other: Slot,
 }
 
 impl Cell<'_> {
     /// Of no class in no table.
-    pub(super) const NONE: Cell<'static> = Cell { bucket: &EMPTY, default: NOWHERE.0 };
+    pub(super) const NONE: Cell<'static> = Cell { bucket: &EMPTY, other: CLOSED };
 
     /// Brings it near.
     #[inline(always)]
@@ -79,8 +119,7 @@ impl Cell<'_> {
 pub(super) struct AclStore {
     /// By id; also those of tables that are not there, up to the end of a page.
     headers: Arena,
-    /// Words of a bucket: classes; then by class its row, exclusive-or the table's default, so that what is not found is the
-    /// default without a branch. First the bucket of all tables that name no class.
+    /// First the bucket of all tables that name no class.
     buckets: Arena,
 }
 
@@ -97,17 +136,21 @@ impl Default for AclStore {
 const NO_BUCKETS: Unit = 0;
 
 impl Header {
-    fn empty(default: RowId) -> Header {
-        Header { default, buckets: NO_BUCKETS, shift: 32, named: 0 }
+    /// Of a table that is not there.
+    const NOWHERE: Header = Header::empty(CLOSED, RowId(u32::MAX));
+
+    const fn empty(other: Slot, default: RowId) -> Header {
+        Header { other, buckets: NO_BUCKETS, shift: 32, named: 0, default }
     }
 
     #[inline]
-    fn of([default, buckets, shift, named]: [u32; HEADER_WORDS]) -> Header {
-        Header { default: RowId(default), buckets, shift, named }
+    fn of([other, buckets, sizes, default]: [u32; HEADER_WORDS]) -> Header {
+        let (shift, named) = (sizes % (1 << SHIFT_BITS), sizes >> SHIFT_BITS);
+        Header { other, buckets, shift, named, default: RowId(default) }
     }
 
     fn words(self) -> [u32; HEADER_WORDS] {
-        [self.default.0, self.buckets, self.shift, self.named]
+        [self.other, self.buckets, self.shift | self.named << SHIFT_BITS, self.default.0]
     }
 
     /// The first word of the bucket of a class.
@@ -134,48 +177,49 @@ fn buckets_for(named: usize) -> usize {
 
 /// Look-up.
 impl AclStore {
-    /// The row of `class` in table `id`; [`NOWHERE`] if there is no such table.
+    /// What table `id` decides on a service of `class`: a decision, or a row with [`ROW`]. A table that is not there is closed.
     #[inline]
-    pub(super) fn row(&self, id: AclId, class: ClassId) -> RowId {
-        self.row_at(self.cell(id, class), class)
+    pub(super) fn slot(&self, id: AclId, class: ClassId, service: Service) -> Slot {
+        self.slot_at(self.cell(id, class), class, service)
     }
 
     /// The place of a cell: known before the cell is near.
     #[inline]
     pub(super) fn cell(&self, id: AclId, class: ClassId) -> Cell<'_> {
         let header = self.header(id);
-        Cell { bucket: self.buckets.block_at(header.bucket(class)), default: header.default.0 }
+        Cell { bucket: self.buckets.block_at(header.bucket(class)), other: header.other }
     }
 
-    /// The row at a place that [`AclStore::cell`] gave for `class`.
+    /// [`AclStore::slot`] by the place that [`AclStore::cell`] gave.
     #[inline]
-    pub(super) fn row_at(&self, cell: Cell<'_>, class: ClassId) -> RowId {
-        let found = find(cell.bucket, class);
-        let last = cell.bucket[ENTRIES - 1];
-        if (last & FURTHER != 0) & (found == 0) {
-            return self.row_further(last, cell.default, class);
+    pub(super) fn slot_at(&self, cell: Cell<'_>, class: ClassId, service: Service) -> Slot {
+        let [classes, firsts, behinds, slots] = columns(cell.bucket);
+        let place = place_of(classes, class.0);
+        let is_named = place < ENTRIES;
+        if !is_named & (classes[ENTRIES - 1] & FURTHER != 0) {
+            return self.slot_further(cell, class, service);
         }
-        RowId(found ^ cell.default)
+        let place = place % ENTRIES;
+        let is_about = service.number().wrapping_sub(firsts[place]) <= behinds[place];
+        select_unpredictable(is_named & is_about, slots[place], cell.other)
     }
 
     #[cold]
-    fn row_further(&self, further: u32, default: u32, class: ClassId) -> RowId {
-        let bucket = self.buckets.block(further ^ FURTHER);
-        self.row_at(Cell { bucket, default }, class)
+    fn slot_further(&self, cell: Cell<'_>, class: ClassId, service: Service) -> Slot {
+        let further = further(cell.bucket).map(|further| self.buckets.block(further));
+        further.map_or(cell.other, |bucket| self.slot_at(Cell { bucket, ..cell }, class, service))
     }
 
     #[inline]
     fn header(&self, id: AclId) -> Header {
-        self.headers.find_block(header_word(id)).map_or(Header::empty(NOWHERE), |&words| Header::of(words))
+        self.headers.find_block(header_word(id)).map_or(Header::NOWHERE, |&words| Header::of(words))
     }
 }
 
-/// What stands for a class in a bucket; zero if nothing does. No branch: every place is compared.
-#[inline]
-fn find(bucket: &Bucket, class: ClassId) -> u32 {
-    let (classes, rows) = bucket.split_at(ENTRIES);
-    let row = |(&at, &row): (&u32, &u32)| if at == class.0 { row } else { 0 };
-    classes.iter().zip(rows).map(row).fold(0, |found, row| found | row)
+#[inline(always)]
+fn columns(bucket: &Bucket) -> [&[u32; ENTRIES]; 4] {
+    let [classes, firsts, behinds, slots] = bucket.as_chunks().0 else { unreachable!("sixteen words") };
+    [classes, firsts, behinds, slots]
 }
 
 #[inline]
@@ -185,42 +229,47 @@ fn header_word(id: AclId) -> usize {
 
 /// Building.
 impl AclStore {
-    /// Sets a table, or clears it.
-    pub(super) fn set(&mut self, id: AclId, acl: Option<&Acl>) {
+    /// Sets a table, or clears it. Its rows are those of `rows`.
+    pub(super) fn set(&mut self, id: AclId, acl: Option<&Acl>, rows: &RowStore) {
         self.make_header(id);
         self.release(self.header(id));
-        let named = acl.into_iter().flat_map(|acl| acl.rows.iter().map(|(&class, &row)| (class, row)));
-        let header = self.lay_out(acl.map_or(NOWHERE, |acl| acl.default), named);
+        let header = acl.map_or(Header::NOWHERE, |acl| self.lay_out(acl, rows));
         self.headers.write(header_word(id), &header.words());
     }
 
-    /// Sets the row of one class in a table that is there; `None` is the table's default.
-    pub(super) fn set_row(&mut self, id: AclId, class: ClassId, row: Option<RowId>) {
+    /// Sets the rows of some classes in a table that is there, with which it becomes `acl`; `None` is the table's default.
+    pub(super) fn set_rows(
+        &mut self,
+        id: AclId,
+        changes: &BTreeMap<ClassId, Option<RowId>>,
+        acl: &Acl,
+        rows: &RowStore,
+    ) {
         let mut header = self.header(id);
-        let value = row.map_or(0, |row| row.0 ^ header.default.0);
-        let (bucket, place) = match self.place(header.bucket(class), class) {
+        for (&class, &row) in changes {
             // A class that has the default is not named.
-            None if value == 0 => return,
-            None if buckets_for(header.named as usize + 1) > header.len() => {
-                let mut named = self.named(header);
-                named.push((class, RowId(value ^ header.default.0)));
-                return self.lay_out_again(id, header, &named);
-            }
-            None => {
-                header.named += 1;
-                self.free_place(header.bucket(class))
-            }
-            Some(at) => {
-                header.named -= u32::from(value == 0);
-                at
-            }
-        };
-        self.buckets.set(bucket + place, if value == 0 { FREE } else { class.0 });
-        self.buckets.set(bucket + ENTRIES + place, value);
+            let row = row.filter(|&row| row != header.default);
+            let (bucket, place) = match (self.place(header.bucket(class), class), row) {
+                (None, None) => continue,
+                (None, Some(_)) if buckets_for(header.named as usize + 1) > header.len() => {
+                    return self.set(id, Some(acl), rows);
+                }
+                (None, Some(_)) => {
+                    header.named += 1;
+                    self.free_place(header.bucket(class))
+                }
+                (Some(at), row) => {
+                    header.named -= u32::from(row.is_none());
+                    at
+                }
+            };
+            let entry = row.map_or(NOTHING, |row| Entry::new(class, row, header.other, rows));
+            self.write_entry(bucket, place, entry);
+        }
         self.headers.write(header_word(id), &header.words());
         // Tables that lose most of their classes give memory back.
         if 4 * buckets_for(header.named as usize) < header.len() {
-            self.lay_out_again(id, header, &self.named(header));
+            self.set(id, Some(acl), rows);
         }
     }
 
@@ -229,56 +278,56 @@ impl AclStore {
         while self.headers.words() <= header_word(id) {
             let page = self.headers.reserve_pages(HEADER_WORDS, 0);
             let headers = (page..self.headers.words()).step_by(HEADER_WORDS);
-            headers.for_each(|at| self.headers.write(at, &Header::empty(NOWHERE).words()));
+            headers.for_each(|at| self.headers.write(at, &Header::NOWHERE.words()));
         }
-    }
-
-    fn lay_out_again(&mut self, id: AclId, header: Header, named: &[(ClassId, RowId)]) {
-        self.release(header);
-        let header = self.lay_out(header.default, named.iter().copied());
-        self.headers.write(header_word(id), &header.words());
     }
 
     /// Makes the buckets of a table.
-    fn lay_out(&mut self, default: RowId, named: impl Iterator<Item = (ClassId, RowId)>) -> Header {
-        let named: Vec<_> = named.filter(|&(_, row)| row != default).collect();
-        let count = buckets_for(named.len());
+    fn lay_out(&mut self, acl: &Acl, rows: &RowStore) -> Header {
+        let other = match rows.form(acl.default) {
+            Form::Uniform(decision) => decision.to_bits(),
+            Form::Span { .. } | Form::Long => ROW | acl.default.0,
+        };
+        let named = || acl.rows.iter().filter(|&(_, &row)| row != acl.default);
+        let named_len = named().count();
+        let count = buckets_for(named_len);
         if count == 0 {
-            return Header::empty(default);
+            return Header::empty(other, acl.default);
         }
         let buckets = self.buckets.allocate(count * BUCKET_WORDS);
-        let header =
-            Header { default, buckets, shift: 32 - count.trailing_zeros(), named: named.len() as u32 };
+        let shift = 32 - count.trailing_zeros();
+        let header = Header { other, buckets, shift, named: named_len as u32, default: acl.default };
         (0..count).for_each(|i| self.buckets.write(first_word(buckets) + i * BUCKET_WORDS, &EMPTY));
-        for (class, row) in named {
+        for (&class, &row) in named() {
             let (bucket, place) = self.free_place(header.bucket(class));
-            self.buckets.set(bucket + place, class.0);
-            self.buckets.set(bucket + ENTRIES + place, row.0 ^ default.0);
+            self.write_entry(bucket, place, Entry::new(class, row, other, rows));
         }
         header
     }
 
+    fn write_entry(&mut self, bucket: usize, place: usize, entry: Entry) {
+        let words = [entry.class, entry.first, entry.behind, entry.slot];
+        let at = (bucket + place..).step_by(ENTRIES);
+        at.zip(words).for_each(|(at, word)| self.buckets.set(at, word));
+    }
+
     /// The bucket, of those that a first one goes on in, and the place in there that a class has.
     fn place(&self, first: usize, class: ClassId) -> Option<(usize, usize)> {
-        self.chain(first)
-            .into_iter()
-            .find_map(|(at, bucket)| Some((at, bucket[..ENTRIES].iter().position(|&at| at == class.0)?)))
+        let mut chain = self.chain(first).into_iter();
+        chain.find_map(|(at, bucket)| Some((at, bucket[..ENTRIES].iter().position(|&at| at == class.0)?)))
     }
 
     /// A free place for a class, made if there is none.
     fn free_place(&mut self, first: usize) -> (usize, usize) {
         let chain = self.chain(first);
-        let free = chain
-            .iter()
-            .find_map(|(at, bucket)| Some((*at, bucket[..ENTRIES].iter().position(|&class| class == FREE)?)));
+        let place = |bucket: &Bucket| bucket[..ENTRIES].iter().position(|&class| class == FREE);
+        let free = chain.iter().find_map(|(at, bucket)| Some((*at, place(bucket)?)));
         free.unwrap_or_else(|| {
             let (at, bucket) = chain[chain.len() - 1];
-            let (class, row) = (bucket[ENTRIES - 1], bucket[2 * ENTRIES - 1]);
-            let mut further = EMPTY;
-            (further[0], further[ENTRIES]) = (class, row);
-            let further = self.buckets.put(&further);
-            self.buckets.set(at + ENTRIES - 1, FURTHER | further);
-            self.buckets.set(at + 2 * ENTRIES - 1, 0);
+            let [class, first, behind, slot] = columns(&bucket).map(|column| column[ENTRIES - 1]);
+            let further = self.buckets.put(&EMPTY);
+            self.write_entry(first_word(further), 0, Entry { class, first, behind, slot });
+            self.write_entry(at, ENTRIES - 1, Entry { class: FURTHER | further, ..NOTHING });
             (first_word(further), 1)
         })
     }
@@ -293,16 +342,6 @@ impl AclStore {
             next = further(&bucket).map(first_word);
         }
         chain
-    }
-
-    /// The classes that a table names.
-    fn named(&self, header: Header) -> Vec<(ClassId, RowId)> {
-        let firsts = (0..header.len()).map(|i| first_word(header.buckets) + i * BUCKET_WORDS);
-        let buckets = firsts.flat_map(|first| self.chain(first));
-        let entries =
-            buckets.flat_map(|(_, bucket)| (0..ENTRIES).map(move |i| (bucket[i], bucket[ENTRIES + i])));
-        let named = entries.filter(|(class, _)| class & (FREE | FURTHER) == 0);
-        named.map(|(class, row)| (ClassId(class), RowId(row ^ header.default.0))).collect()
     }
 
     /// Gives back the buckets of a table.
@@ -327,12 +366,43 @@ fn further(bucket: &Bucket) -> Option<Unit> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use proptest::collection::{btree_map, vec};
     use proptest::prelude::*;
 
     use super::*;
+    use crate::ids::RuleId;
+    use crate::net::flow::Protocol;
+    use crate::tables::{Decision, PortSpan, Row};
+
+    /// Rows of every form; of some, all but a few services are as in the first.
+    fn rows() -> Vec<Row> {
+        let [closed, open, of_port] =
+            [Decision::deny(RuleId(0)), Decision::allow(RuleId(1)), Decision::allow(RuleId(2))];
+        let span = |first, last| vec![PortSpan { first, last, decision: of_port }];
+        let none = Row::uniform(closed);
+        vec![
+            none.clone(),
+            Row::uniform(open),
+            Row { tcp: span(80, 80), ..none.clone() },
+            Row { udp: span(53, 60), ..none.clone() },
+            Row { tcp: span(0, 0), ..none.clone() },
+            Row { sctp: span(0, 65_535), ..none.clone() },
+            // One interval of services.
+            Row { tcp: span(65_535, 65_535), udp: span(0, 0), ..none.clone() },
+            Row { tcp: span(80, 80), udp: span(53, 53), ..none },
+            Row { tcp: span(80, 80), ..Row::uniform(open) },
+        ]
+    }
+
+    fn row_store() -> RowStore {
+        let mut store = RowStore::default();
+        (0..).zip(rows()).for_each(|(id, row)| store.set(RowId(id), Some(&row)));
+        store
+    }
+
+    fn row_id() -> impl Strategy<Value = RowId> {
+        (0..rows().len() as u32).prop_map(RowId)
+    }
 
     /// Many classes side by side, and some whose hash begins alike.
     fn class() -> impl Strategy<Value = ClassId> {
@@ -341,36 +411,58 @@ mod tests {
     }
 
     fn acl() -> impl Strategy<Value = Acl> {
-        let rows = btree_map(class(), (0..5_u32).prop_map(RowId), 0..80);
-        (rows, 0..5_u32).prop_map(|(rows, default)| Acl { rows: rows.into(), default: RowId(default) })
+        (btree_map(class(), row_id(), 0..80), row_id())
+            .prop_map(|(rows, default)| Acl { rows: rows.into(), default })
     }
 
     #[derive(Debug, Clone)]
     enum Change {
         Table(Option<Acl>),
-        Rows(Vec<(ClassId, Option<RowId>)>),
+        Rows(BTreeMap<ClassId, Option<RowId>>),
     }
 
     fn change() -> impl Strategy<Value = Change> {
         prop_oneof![
             prop::option::of(acl()).prop_map(Change::Table),
-            vec((class(), prop::option::of((0..5_u32).prop_map(RowId))), 1..60).prop_map(Change::Rows),
+            btree_map(class(), prop::option::of(row_id()), 1..60).prop_map(Change::Rows),
         ]
     }
 
+    fn change_rows(acl: &mut Acl, changes: &BTreeMap<ClassId, Option<RowId>>) {
+        for (&class, &row) in changes {
+            match row {
+                Some(row) => acl.rows.insert(class, row),
+                None => acl.rows.remove(&class),
+            };
+        }
+    }
+
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
         #[test]
-        fn gives_the_rows_that_the_tables_give_and_leaves_clones_alone(
-            changes in vec((0..6_u32, change()), 1..30),
+        fn decides_what_the_rows_of_the_tables_decide_and_leaves_clones_alone(
+            changes in vec((0..6_u32, change()), 1..20),
             classes in vec(0..30_000_u32, 30),
+            ports in vec(prop_oneof![Just(0), Just(53), Just(61), Just(79), Just(80), Just(65_535), any::<u16>()], 3),
         ) {
+            let (rows, compiled) = (rows(), row_store());
             let (mut store, mut naive) = (AclStore::default(), BTreeMap::<AclId, Option<Acl>>::new());
+            let services: Vec<(Protocol, u16)> = [Protocol::TCP, Protocol::UDP, Protocol::SCTP, Protocol::ICMP]
+                .into_iter()
+                .flat_map(|protocol| ports.iter().map(move |&port| (protocol, port)))
+                .collect();
             let agree = |store: &AclStore, naive: &BTreeMap<AclId, Option<Acl>>| {
                 let named = naive.values().flatten().flat_map(|acl| acl.rows.keys().copied());
                 let classes: Vec<ClassId> = named.chain(classes.iter().copied().map(ClassId)).collect();
                 for (id, class) in (0..8).flat_map(|id| classes.iter().map(move |&class| (AclId(id), class))) {
-                    let expected = naive.get(&id).and_then(Option::as_ref).map_or(NOWHERE, |acl| acl.row(class));
-                    prop_assert_eq!(store.row(id, class), expected);
+                    let row = naive.get(&id).and_then(Option::as_ref).map(|acl| &rows[acl.row(class).index()]);
+                    for &(protocol, port) in &services {
+                        let service = Service::new(protocol, port);
+                        let slot = store.slot(id, class, service);
+                        let expected = row.map_or(Decision::deny(RuleId(0)), |row| row.decide(protocol, port));
+                        prop_assert_eq!(compiled.decide(slot, service), expected);
+                    }
                 }
                 Ok(())
             };
@@ -379,18 +471,13 @@ mod tests {
                 let id = AclId(id);
                 match change {
                     Change::Table(acl) => {
-                        store.set(id, acl.as_ref());
+                        store.set(id, acl.as_ref(), &compiled);
                         naive.insert(id, acl);
                     }
-                    Change::Rows(rows) => {
+                    Change::Rows(changes) => {
                         let Some(Some(acl)) = naive.get_mut(&id) else { continue };
-                        for (class, row) in rows {
-                            store.set_row(id, class, row);
-                            match row {
-                                Some(row) => acl.rows.insert(class, row),
-                                None => acl.rows.remove(&class),
-                            };
-                        }
+                        change_rows(acl, &changes);
+                        store.set_rows(id, &changes, acl, &compiled);
                     }
                 }
                 earlier.get_or_insert_with(|| (store.clone(), naive.clone()));
@@ -402,11 +489,25 @@ mod tests {
     }
 
     #[test]
+    fn a_short_row_is_not_looked_at() {
+        let (mut store, rows) = (AclStore::default(), row_store());
+        let named = (0..9).map(|i| (ClassId(i), RowId(i))).collect();
+        store.set(AclId(0), Some(&Acl { rows: named, default: RowId(0) }), &rows);
+        let asks_row = |class| {
+            let service = Service::new(Protocol::TCP, 80);
+            store.slot(AclId(0), ClassId(class), service) & ROW != 0
+        };
+        // The long one, and that whose other services are not as those of classes without a name.
+        let asked: Vec<u32> = (0..10).filter(|&class| asks_row(class)).collect();
+        assert_eq!(asked, [7, 8]);
+    }
+
+    #[test]
     fn tables_that_say_little_take_little() {
-        let mut store = AclStore::default();
+        let (mut store, row_store) = (AclStore::default(), row_store());
         for id in 0..500 {
             let rows = [(ClassId(19_999), RowId(1))].into();
-            store.set(AclId(id), Some(&Acl { rows, default: RowId(0) }));
+            store.set(AclId(id), Some(&Acl { rows, default: RowId(0) }), &row_store);
         }
         let bytes = store.headers.bytes() + store.buckets.bytes();
         assert!(bytes < 64 << 10, "{bytes} bytes");
@@ -414,18 +515,21 @@ mod tests {
 
     #[test]
     fn memory_of_classes_that_come_and_go_is_used_again() {
-        let mut store = AclStore::default();
+        let (mut store, rows) = (AclStore::default(), row_store());
         let acl = |named: u32| Acl {
             rows: (0..named).map(|i| (ClassId(3 * i), RowId(1))).collect(),
             default: RowId(0),
         };
-        store.set(AclId(0), Some(&acl(50_000)));
+        let mut first = acl(50_000);
+        store.set(AclId(0), Some(&first), &rows);
         let bytes = store.buckets.bytes();
         for _ in 0..3 {
-            (0..49_000).for_each(|i| store.set_row(AclId(0), ClassId(3 * i), None));
-            store.set(AclId(1), Some(&acl(2_000)));
-            (0..49_000).for_each(|i| store.set_row(AclId(0), ClassId(3 * i), Some(RowId(2))));
-            store.set(AclId(1), None);
+            for row in [None, Some(RowId(2))] {
+                let changes = (0..49_000).map(|i| (ClassId(3 * i), row)).collect();
+                change_rows(&mut first, &changes);
+                store.set_rows(AclId(0), &changes, &first, &rows);
+                store.set(AclId(1), row.is_none().then(|| acl(2_000)).as_ref(), &rows);
+            }
         }
         assert!(store.buckets.bytes() <= 2 * bytes, "{bytes} bytes grew to {}", store.buckets.bytes());
     }

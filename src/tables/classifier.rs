@@ -1,16 +1,16 @@
 //! Rule tables laid out for look-up: what the workers ask.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use super::acl_store::{AclStore, Cell};
 use super::pod_index::PodIndex;
-use super::row_store::{self, Block, CLOSED_BLOCK, RowStore, Service, Slot, slot_in};
+use super::row_store::{self, RowStore, Service};
 use super::{Decision, PodName, PrefixTable, RuleTables, TablesDiff, TablesError};
-use crate::ids::{AclId, ClassId};
+use crate::ids::{AclId, ClassId, RowId};
 use crate::limits::BATCH_FRAMES_MAX;
-use crate::mem::prefetch_read;
 use crate::net::flow::{FlowKey, Protocol};
 
 /// The same content as [`RuleTables`], compiled. Clones and updates share all memory that does not change.
@@ -37,12 +37,6 @@ pub struct PodAcls {
 /// pages lie, is still near when it is used.
 const RUN: usize = 16;
 
-/// Where the answers to the questions of a run stand.
-struct Near<'a> {
-    cells: [Cell<'a>; RUN],
-    blocks: [&'a Block; RUN],
-}
-
 /// What the tables say of a whole flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Judgement {
@@ -67,7 +61,7 @@ impl Classifier {
         let mut rows = RowStore::default();
         tables.rows.iter().for_each(|(&id, row)| rows.set(id, Some(row)));
         let mut acls = AclStore::default();
-        tables.acls.iter().for_each(|(&id, acl)| acls.set(id, Some(acl)));
+        tables.acls.iter().for_each(|(&id, acl)| acls.set(id, Some(acl), &rows));
         Ok(Classifier { classes: compile_classes(tables), acls, rows, pods: PodIndex::new(tables) })
     }
 
@@ -88,12 +82,32 @@ impl Classifier {
             }
         }
         change.rows.iter().for_each(|(&id, row)| updated.rows.set(id, row.as_ref()));
-        change.acls.iter().for_each(|(&id, acl)| updated.acls.set(id, acl.as_ref()));
-        for (&id, rows) in change.acl_rows.iter().filter(|(id, _)| next.acls.contains_key(id)) {
-            rows.iter().for_each(|(&class, &row)| updated.acls.set_row(id, class, row));
+        change.acls.iter().for_each(|(&id, acl)| updated.acls.set(id, acl.as_ref(), &updated.rows));
+        for (&id, rows) in &change.acl_rows {
+            let acl = next.acls.get(&id);
+            acl.into_iter().for_each(|acl| updated.acls.set_rows(id, rows, acl, &updated.rows));
         }
+        self.follow_forms(change, next, &mut updated);
         updated.pods.update(&change.pods);
         updated
+    }
+}
+
+/// Where ACL tables themselves say what a row decides, they have to follow when it changes under its id.
+impl Classifier {
+    /// Lays out anew the tables that use rows whose form is another in `updated`. Looks at all tables if there is one.
+    fn follow_forms(&self, change: &TablesDiff, next: &RuleTables, updated: &mut Classifier) {
+        let is_other = |&&id: &&RowId| self.rows.form(id) != updated.rows.form(id);
+        let others: BTreeSet<RowId> =
+            change.rows.keys().filter(|&&id| self.rows.is_set(id)).filter(is_other).copied().collect();
+        if others.is_empty() {
+            return;
+        }
+        for (&id, acl) in &next.acls {
+            if others.contains(&acl.default) || acl.rows.values().any(|row| others.contains(row)) {
+                updated.acls.set(id, Some(acl), &updated.rows);
+            }
+        }
     }
 }
 
@@ -130,7 +144,8 @@ impl Classifier {
     /// What table `acl` decides on a flow whose other end has `class`.
     #[inline]
     pub fn decide(&self, acl: AclId, class: ClassId, protocol: Protocol, dst_port: u16) -> Decision {
-        self.rows.decide(self.acls.row(acl, class), Service::new(protocol, dst_port))
+        let service = Service::new(protocol, dst_port);
+        self.rows.decide(self.acls.slot(acl, class, service), service)
     }
 
     /// The tables of `pod`, if it is known.
@@ -182,89 +197,100 @@ impl Classifier {
     ) {
         let lens = [acls.len(), classes.len(), services.len()];
         assert_eq!(lens, [decisions.len(); 3], "one of each for a question");
-        let (acl_runs, acls_left) = acls.as_chunks();
-        let (class_runs, classes_left) = classes.as_chunks();
-        let (service_runs, services_left) = services.as_chunks();
-        let (decision_runs, decisions_left) = decisions.as_chunks_mut();
-        let runs = acl_runs.iter().zip(class_runs).zip(service_runs).zip(decision_runs);
-        let mut near = Near { cells: [Cell::NONE; RUN], blocks: [&CLOSED_BLOCK; RUN] };
-        let mut slots = 0;
-        for (((acls, classes), services), decisions) in runs {
-            slots |= self.decide_run(&mut near, acls, classes, services, decisions);
-        }
-        if !acls_left.is_empty() {
-            let mut run = [Decision::from_bits(0); RUN];
-            slots |= self.decide_run(&mut near, 
-                &filled(acls_left, AclId(0)),
-                &filled(classes_left, 0),
-                &filled(services_left, Service::OTHER),
-                &mut run,
-            );
-            decisions_left.copy_from_slice(&run[..decisions_left.len()]);
-        }
-        if row_store::is_block(slots) {
-            self.finish(services, decisions);
+        let mut acls = acls.chunks(BATCH_FRAMES_MAX);
+        let mut classes = classes.chunks(BATCH_FRAMES_MAX);
+        let mut services = services.chunks(BATCH_FRAMES_MAX);
+        for decisions in decisions.chunks_mut(BATCH_FRAMES_MAX) {
+            if let (Some(acls), Some(classes), Some(services)) =
+                (acls.next(), classes.next(), services.next())
+            {
+                self.decide_chunk(acls, classes, services, decisions);
+            }
         }
     }
 
-    /// Answers the questions of a run by the first blocks of their rows; all take one step before any takes the next. Gives
-    /// all their slots' bits.
-    #[inline(always)]
-    fn decide_run<'a>(
-        &'a self,
-        near: &mut Near<'a>,
-        acls: &[AclId; RUN],
-        classes: &[u32; RUN],
-        services: &[Service; RUN],
-        decisions: &mut [Decision; RUN],
-    ) -> Slot {
-        for i in 0..RUN {
-            near.cells[i] = self.acls.cell(acls[i], ClassId(classes[i]));
-            near.cells[i].prefetch();
+    fn decide_chunk(
+        &self,
+        acls: &[AclId],
+        classes: &[u32],
+        services: &[Service],
+        decisions: &mut [Decision],
+    ) {
+        let (acl_runs, acls_left) = acls.as_chunks::<RUN>();
+        let (class_runs, classes_left) = classes.as_chunks::<RUN>();
+        let (service_runs, services_left) = services.as_chunks::<RUN>();
+        let (decision_runs, decisions_left) = decisions.as_chunks_mut::<RUN>();
+        let (mut cells, mut of_rows) = ([Cell::NONE; RUN], Open::default());
+        let runs = acl_runs.iter().zip(class_runs).zip(service_runs).zip(decision_runs);
+        for (n, (((acls, classes), services), decisions)) in runs.enumerate() {
+            for i in 0..RUN {
+                cells[i] = self.acls.cell(acls[i], ClassId(classes[i]));
+                cells[i].prefetch();
+            }
+            for i in 0..RUN {
+                let slot = self.acls.slot_at(cells[i], ClassId(classes[i]), services[i]);
+                decisions[i] = Decision::from_bits(slot);
+                of_rows.add(n * RUN + i, row_store::is_block(slot));
+            }
         }
-        for i in 0..RUN {
-            near.blocks[i] = self.rows.first_block(self.acls.row_at(near.cells[i], ClassId(classes[i])));
-            prefetch_read(near.blocks[i]);
+        let left = acls_left.iter().zip(classes_left).zip(services_left).zip(decisions_left);
+        for (i, (((&acl, &class), &service), decision)) in (acl_runs.len() * RUN..).zip(left) {
+            let slot = self.acls.slot(acl, ClassId(class), service);
+            *decision = Decision::from_bits(slot);
+            of_rows.add(i, row_store::is_block(slot));
         }
         let mut slots = 0;
-        for i in 0..RUN {
-            let slot = slot_in(near.blocks[i], services[i]);
-            decisions[i] = Decision::from_bits(slot);
+        for &i in of_rows.questions() {
+            let slot = self.rows.slot_of_row(decisions[i as usize].to_bits(), services[i as usize]);
+            decisions[i as usize] = Decision::from_bits(slot);
             slots |= slot;
         }
-        slots
+        if row_store::is_block(slots) {
+            self.finish(of_rows, services, decisions);
+        }
     }
 
-    /// Goes on where a slot is not the decision but leads to a further block.
+    /// Goes on with those of the questions whose rows led to further blocks.
     #[inline(never)]
-    fn finish(&self, services: &[Service], decisions: &mut [Decision]) {
-        let mut open = [0; BATCH_FRAMES_MAX];
-        for (services, decisions) in
-            services.chunks(BATCH_FRAMES_MAX).zip(decisions.chunks_mut(BATCH_FRAMES_MAX))
-        {
-            let mut count = 0;
-            for (i, decision) in decisions.iter().enumerate() {
-                open[count % BATCH_FRAMES_MAX] = i as u8;
-                count += usize::from(row_store::is_block(decision.to_bits()));
+    fn finish(&self, mut asked: Open, services: &[Service], decisions: &mut [Decision]) {
+        while !asked.questions().is_empty() {
+            let mut open = Open::default();
+            for &i in asked.questions() {
+                open.add(usize::from(i), row_store::is_block(decisions[i as usize].to_bits()));
             }
-            while count > 0 {
-                for at in 0..std::mem::take(&mut count) {
-                    let i = open[at % BATCH_FRAMES_MAX];
-                    let slot = self.rows.next_slot(decisions[i as usize].to_bits(), services[i as usize]);
-                    decisions[i as usize] = Decision::from_bits(slot);
-                    open[count % BATCH_FRAMES_MAX] = i;
-                    count += usize::from(row_store::is_block(slot));
-                }
+            for &i in open.questions() {
+                let slot = self.rows.next_slot(decisions[i as usize].to_bits(), services[i as usize]);
+                decisions[i as usize] = Decision::from_bits(slot);
             }
+            asked = open;
         }
     }
 }
 
-/// The elements of a slice shorter than a run, and `nothing` for the others.
-fn filled<T: Copy>(left: &[T], nothing: T) -> [T; RUN] {
-    let mut run = [nothing; RUN];
-    run[..left.len()].copy_from_slice(left);
-    run
+/// Questions of a chunk that are not decided yet. They are kept apart without a branch: which they are nobody can foresee, and the
+/// processor is to begin the next run before it knows.
+struct Open {
+    questions: [u8; BATCH_FRAMES_MAX],
+    len: usize,
+}
+
+impl Default for Open {
+    fn default() -> Open {
+        Open { questions: [0; BATCH_FRAMES_MAX], len: 0 }
+    }
+}
+
+impl Open {
+    /// Adds question `i` if it is open.
+    #[inline(always)]
+    fn add(&mut self, i: usize, is_open: bool) {
+        self.questions[self.len % BATCH_FRAMES_MAX] = i as u8;
+        self.len += usize::from(is_open);
+    }
+
+    fn questions(&self) -> &[u8] {
+        &self.questions[..self.len]
+    }
 }
 
 #[cfg(test)]

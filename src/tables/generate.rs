@@ -68,9 +68,30 @@ pub(super) fn port() -> impl Strategy<Value = u16> {
 /// A row of fewer than `spans_max` spans for each protocol.
 pub(super) fn row(spans_max: usize) -> impl Strategy<Value = Row> {
     let spans = || prop_oneof![vec((port(), decision()), 0..4), vec((port(), decision()), 0..spans_max)];
-    (spans(), spans(), spans(), decision()).prop_map(|(tcp, udp, sctp, other)| {
+    let long = (spans(), spans(), spans(), decision()).prop_map(|(tcp, udp, sctp, other)| {
         let [tcp, udp, sctp] = [tcp, udp, sctp].map(|cuts| spans_of(cuts, other));
         Row { tcp, udp, sctp, other }
+    });
+    prop_oneof![long, short_row()]
+}
+
+/// A row of one span at most, of few decisions.
+fn short_row() -> impl Strategy<Value = Row> {
+    let decision = || {
+        (0..2_u32)
+            .prop_map(|rule| Decision::new([Verdict::Allow, Verdict::Deny][rule as usize], RuleId(rule)))
+    };
+    (protocol(), port(), port(), decision(), decision()).prop_map(|(protocol, a, b, decision, other)| {
+        let mut row = Row::uniform(other);
+        let spans = match protocol {
+            Protocol::TCP => &mut row.tcp,
+            Protocol::UDP => &mut row.udp,
+            _ => &mut row.sctp,
+        };
+        if decision != other {
+            spans.push(PortSpan { first: a.min(b), last: a.max(b), decision });
+        }
+        row
     })
 }
 

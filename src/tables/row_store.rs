@@ -13,10 +13,12 @@ use crate::limits::RULES_MAX;
 use crate::mem::count_below;
 use crate::net::flow::Protocol;
 
-/// A decision, or a block marked with [`BLOCK`].
+/// A decision; or a block, marked with [`BLOCK`]; or, in an ACL table, a row marked with [`ROW`].
 pub(super) type Slot = u32;
 
 const BLOCK: Slot = 1 << 30;
+/// See [`Slot`].
+pub(super) const ROW: Slot = BLOCK;
 const UNIT_MASK: u32 = (1 << 26) - 1;
 
 const _: () = assert!(RULES_MAX <= BLOCK as usize, "a decision leaves the mark of a block alone");
@@ -24,22 +26,22 @@ const _: () = assert!(RULES_MAX <= BLOCK as usize, "a decision leaves the mark o
 const BLOCK_WORDS: usize = 16;
 
 /// Intervals' last services, then their slots.
-pub(super) type Block = [u32; BLOCK_WORDS];
-
-/// The block of a row that is not there.
-pub(super) const CLOSED_BLOCK: Block = [CLOSED; BLOCK_WORDS];
+type Block = [u32; BLOCK_WORDS];
 
 const INTERVALS: usize = 8;
 
 const _: () = assert!(2 * INTERVALS == BLOCK_WORDS);
 
 /// What a row that is not there decides: deny. Checked tables never get here; closed by default all the same.
-const CLOSED: Slot = 1 << 31;
+pub(super) const CLOSED: Slot = 1 << 31;
 
 /// Ports of a protocol.
 const PORTS: u32 = 1 << 16;
 /// The service of every protocol without ports.
 const OTHER: u32 = 3 * PORTS;
+
+/// Ends the last interval.
+const LAST: u32 = u32::MAX >> 1;
 
 /// First service of each protocol.
 static FIRST_SERVICE: [u32; 256] = {
@@ -64,6 +66,23 @@ impl Service {
         // Above `OTHER` all are alike.
         Service(FIRST_SERVICE[protocol.0 as usize] + u32::from(dst_port))
     }
+
+    /// Those of a protocol follow each other in the order of their ports.
+    #[inline(always)]
+    pub(super) fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// What a row comes to, where it says little.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Everything is decided alike.
+    Uniform(Decision),
+    /// On a service and so many behind it one thing is decided, and on all else `other`.
+    Span { first: u32, behind: u32, decision: Decision, other: Decision },
+    /// It says more.
+    Long,
 }
 
 /// The last service of an interval, and what is decided in it.
@@ -88,19 +107,27 @@ impl Default for RowStore {
 
 /// Look-up.
 impl RowStore {
-    /// What row `id` decides on a flow.
+    /// What an ACL table's slot comes to on a service.
     #[inline]
-    pub(super) fn decide(&self, id: RowId, service: Service) -> Decision {
-        let mut slot = slot_in(self.first_block(id), service);
+    pub(super) fn decide(&self, mut slot: Slot, service: Service) -> Decision {
+        if is_block(slot) {
+            slot = self.slot_of_row(slot, service);
+        }
         while is_block(slot) {
             slot = self.next_slot(slot, service);
         }
         Decision::from_bits(slot)
     }
 
+    /// The slot in the first block of a row that is marked with [`ROW`].
+    #[inline(always)]
+    pub(super) fn slot_of_row(&self, row: Slot, service: Service) -> Slot {
+        slot_in(self.first_block(RowId(row - ROW)), service)
+    }
+
     /// A row's first block.
     #[inline(always)]
-    pub(super) fn first_block(&self, id: RowId) -> &Block {
+    fn first_block(&self, id: RowId) -> &Block {
         self.first.block_at(first_block(id))
     }
 
@@ -113,7 +140,7 @@ impl RowStore {
 
 /// The slot of a service in a block: that after as many intervals as end before it.
 #[inline(always)]
-pub(super) fn slot_in(block: &Block, service: Service) -> Slot {
+fn slot_in(block: &Block, service: Service) -> Slot {
     let (lasts, slots) = block.split_first_chunk().expect("a block is longer than its first half");
     slots[count_below(lasts, service.0) % INTERVALS]
 }
@@ -131,6 +158,32 @@ fn first_block(id: RowId) -> usize {
 
 /// Building.
 impl RowStore {
+    /// Whether there is a row `id`.
+    pub(super) fn is_set(&self, id: RowId) -> bool {
+        let block: Option<&Block> = self.first.find_block(first_block(id));
+        block.is_some_and(|block| *block != [CLOSED; BLOCK_WORDS])
+    }
+
+    /// What row `id`, which is there, comes to.
+    pub(super) fn form(&self, id: RowId) -> Form {
+        let (lasts, slots) = self.first_block(id).split_at(INTERVALS);
+        let decide = |i: usize| Decision::from_bits(slots[i]);
+        let span = |first: u32, i: usize, other: usize| Form::Span {
+            first,
+            behind: lasts[i] - first,
+            decision: decide(i),
+            other: decide(other),
+        };
+        match lasts.iter().position(|&last| last == LAST) {
+            _ if slots.iter().any(|&slot| is_block(slot)) => Form::Long,
+            Some(0) => Form::Uniform(decide(0)),
+            // Of two intervals the second has what is decided on all services without ports.
+            Some(1) => span(0, 0, 1),
+            Some(2) if slots[0] == slots[2] => span(lasts[0] + 1, 1, 0),
+            _ => Form::Long,
+        }
+    }
+
     /// Sets a row, or clears it.
     pub(super) fn set(&mut self, id: RowId, row: Option<&Row>) {
         let at = first_block(id);
@@ -194,7 +247,7 @@ fn intervals(row: &Row) -> Vec<Interval> {
             push(base + PORTS - 1, row.other);
         }
     }
-    push(u32::MAX >> 1, row.other);
+    push(LAST, row.other);
     intervals
 }
 
@@ -211,7 +264,7 @@ mod tests {
         for port in ports {
             for protocol in [Protocol::TCP, Protocol::UDP, Protocol::SCTP, Protocol::ICMP] {
                 assert_eq!(
-                    store.decide(id, Service::new(protocol, port)),
+                    store.decide(ROW | id.0, Service::new(protocol, port)),
                     row.decide(protocol, port),
                     "{protocol} {port} {row:?}"
                 );
