@@ -112,7 +112,7 @@ impl Run {
         self.report(&facts, systems);
     }
 
-    /// Both addresses to classes, both rows to decisions: all that classification does for a new flow.
+    /// Both addresses to classes, both tables to decisions: all that classification does for a new flow.
     fn classification(&self, rules: usize) {
         let mut random = Random(SEED);
         let tables = rule_tables(rules, None, &mut random);

@@ -81,6 +81,8 @@ pub const PREFIXES_MAX: usize = 1 << 20;
 pub const CLASSES_MAX: usize = 1 << 20;
 /// Rows in one set of tables.
 pub const ROWS_MAX: usize = 1 << 22;
+/// Rows that ACL tables give to classes, of all tables in one set. At worst, each takes 51 bytes of the GiB that they may have.
+pub const ACL_ENTRIES_MAX: usize = 1 << 23;
 /// ACL tables in one set of tables.
 pub const ACLS_MAX: usize = 1 << 16;
 

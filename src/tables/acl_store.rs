@@ -5,7 +5,7 @@
 //! the table's header (sixteen bytes, nearly always near), and says by itself whether the class is named. Memory follows
 //! what tables say, not tables times classes.
 //!
-//! Most rows say little: on one port, or some side by side, of one protocol is decided, and on all else as for any class; or on
+//! Most rows say little: on one port, or some side by side, one thing is decided, and on all else what is for any class; or on
 //! everything alike. What such a row decides stands in the bucket, and the row is not looked at: of the lines that a
 //! decision touches, each is the whole cost once tables are large. Of other rows the bucket has the id. The same goes for
 //! the default row, in the header.
@@ -372,6 +372,7 @@ mod tests {
     use super::*;
     use crate::ids::RuleId;
     use crate::net::flow::Protocol;
+    use crate::tables::row_store::is_block;
     use crate::tables::{Decision, PortSpan, Row};
 
     /// Rows of every form; of some, all but a few services are as in the first.
@@ -495,7 +496,7 @@ mod tests {
         store.set(AclId(0), Some(&Acl { rows: named, default: RowId(0) }), &rows);
         let asks_row = |class| {
             let service = Service::new(Protocol::TCP, 80);
-            store.slot(AclId(0), ClassId(class), service) & ROW != 0
+            is_block(store.slot(AclId(0), ClassId(class), service))
         };
         // The long one, and that whose other services are not as those of classes without a name.
         let asked: Vec<u32> = (0..10).filter(|&class| asks_row(class)).collect();

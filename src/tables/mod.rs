@@ -5,7 +5,7 @@
 //!
 //! To judge a new flow: the destination's class in the egress table of the source pod gives a row, the
 //! protocol and destination port in the row give a decision; then the same with the source's class in the
-//! ingress table of the destination pod. Two prefix look-ups and two row look-ups, however many rules.
+//! ingress table of the destination pod. Two prefix look-ups and two questions to tables, however many rules.
 
 // The document.
 mod decision;

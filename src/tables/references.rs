@@ -6,7 +6,7 @@ use foldhash::HashMap;
 
 use super::{Acl, Decision, PodPolicy, Row, RuleTables, TablesDiff, TablesError};
 use crate::ids::{AclId, RowId, RuleId};
-use crate::limits::{ACLS_MAX, CLASSES_MAX, PREFIXES_MAX, ROWS_MAX, RULES_MAX};
+use crate::limits::{ACL_ENTRIES_MAX, ACLS_MAX, CLASSES_MAX, PREFIXES_MAX, ROWS_MAX, RULES_MAX};
 
 /// For tables that have passed their check: how often rows name each rule, ACL tables each row, and pods each ACL table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -146,6 +146,7 @@ fn is_within_bounds(diff: &TablesDiff, next: &RuleTables) -> bool {
         && diff.acls.keys().all(|id| id.index() <= ACLS_MAX)
         && diff.acls.values().flatten().all(classes)
         && diff.acl_rows.values().flat_map(BTreeMap::keys).all(|class| class.index() <= CLASSES_MAX)
+        && (diff.acls.is_empty() && diff.acl_rows.is_empty() || next.acl_entries() <= ACL_ENTRIES_MAX)
 }
 
 #[cfg(test)]

@@ -1,27 +1,31 @@
-//! Compiled rows: a decision by protocol and port in few loads, whatever the number of spans.
+//! Compiled rows: a decision by protocol and port in few loads, whatever the number of spans. Of the rows that say little the ACL
+//! tables know what they decide ([`RowStore::form`]); the others are asked.
 //!
 //! Protocol and port together are one number, the service: TCP's ports, then UDP's, then SCTP's, then one for
 //! all else. A row cuts that line into intervals. It is kept as a tree of blocks, each one cache line: the last
 //! services of up to eight intervals, then a slot for each, which is the decision there or a further block. The slot is
 //! found by counting the intervals that end before the service, without a branch. The first block of a row stands where
-//! its id says. Eight intervals take one block, 64 two, 512 three, 4,096 four: the usual row is one load.
+//! its id says. Eight intervals take one block, 64 two, 512 three, 4,096 four.
 
 use super::arena::{Arena, PAGE_WORDS};
 use super::{Decision, PortSpan, Row};
 use crate::ids::RowId;
-use crate::limits::RULES_MAX;
+use crate::limits::{ROWS_MAX, RULES_MAX};
 use crate::mem::count_below;
 use crate::net::flow::Protocol;
 
 /// A decision; or a block, marked with [`BLOCK`]; or, in an ACL table, a row marked with [`ROW`].
 pub(super) type Slot = u32;
 
-const BLOCK: Slot = 1 << 30;
+const MARK: Slot = 1 << 30;
+/// Read as a decision, it would deny.
+const BLOCK: Slot = CLOSED | MARK;
 /// See [`Slot`].
 pub(super) const ROW: Slot = BLOCK;
 const UNIT_MASK: u32 = (1 << 26) - 1;
 
-const _: () = assert!(RULES_MAX <= BLOCK as usize, "a decision leaves the mark of a block alone");
+const _: () = assert!(RULES_MAX <= MARK as usize, "a decision leaves the mark alone");
+const _: () = assert!(ROWS_MAX < MARK as usize, "and so does the id of a row");
 
 const BLOCK_WORDS: usize = 16;
 
@@ -89,20 +93,11 @@ pub(super) enum Form {
 type Interval = (u32, Decision);
 
 /// All rows, by id. A clone is cheap and shares what does not change.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct RowStore {
-    /// The first block of each row. Row 0 has the second: the first is for the highest id, which wraps around, and
-    /// which stands for "no row".
+    /// The first block of each row, by id.
     first: Arena,
     further: Arena,
-}
-
-impl Default for RowStore {
-    fn default() -> RowStore {
-        let mut first = Arena::default();
-        first.reserve_pages(PAGE_WORDS, CLOSED);
-        RowStore { first, further: Arena::default() }
-    }
 }
 
 /// Look-up.
@@ -128,7 +123,7 @@ impl RowStore {
     /// A row's first block.
     #[inline(always)]
     fn first_block(&self, id: RowId) -> &Block {
-        self.first.block_at(first_block(id))
+        self.first.block_at(first_word_of(id))
     }
 
     /// The slot in the block that a slot leads to.
@@ -148,19 +143,19 @@ fn slot_in(block: &Block, service: Service) -> Slot {
 /// Whether a slot leads to a block rather than being the decision.
 #[inline]
 pub(super) fn is_block(slot: Slot) -> bool {
-    slot & BLOCK != 0
+    slot & MARK != 0
 }
 
 #[inline]
-fn first_block(id: RowId) -> usize {
-    id.0.wrapping_add(1) as usize * BLOCK_WORDS
+fn first_word_of(id: RowId) -> usize {
+    id.index() * BLOCK_WORDS
 }
 
 /// Building.
 impl RowStore {
     /// Whether there is a row `id`.
     pub(super) fn is_set(&self, id: RowId) -> bool {
-        let block: Option<&Block> = self.first.find_block(first_block(id));
+        let block: Option<&Block> = self.first.find_block(first_word_of(id));
         block.is_some_and(|block| *block != [CLOSED; BLOCK_WORDS])
     }
 
@@ -186,7 +181,7 @@ impl RowStore {
 
     /// Sets a row, or clears it.
     pub(super) fn set(&mut self, id: RowId, row: Option<&Row>) {
-        let at = first_block(id);
+        let at = first_word_of(id);
         while self.first.words() < at + BLOCK_WORDS {
             self.first.reserve_pages(PAGE_WORDS, CLOSED);
         }

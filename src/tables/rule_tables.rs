@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Decision, Row, RuleOrigin, SharedMap};
 use crate::ids::{AclId, ClassId, Generation, RowId, RuleId};
-use crate::limits::{ACLS_MAX, CLASSES_MAX, PREFIXES_MAX, ROWS_MAX, RULES_MAX};
+use crate::limits::{ACL_ENTRIES_MAX, ACLS_MAX, CLASSES_MAX, PREFIXES_MAX, ROWS_MAX, RULES_MAX};
 
 /// The version of the format that this program writes and reads.
 pub const FORMAT_VERSION: u32 = 1;
@@ -249,11 +249,17 @@ impl RuleTables {
             ("classes", class.map_or(0, |class| class.index()), CLASSES_MAX),
             ("rows", self.rows.last_key_value().map_or(0, |(row, _)| row.index()), ROWS_MAX),
             ("acls", self.acls.last_key_value().map_or(0, |(acl, _)| acl.index()), ACLS_MAX),
+            ("rows of acls", self.acl_entries(), ACL_ENTRIES_MAX),
         ];
         match bounds.into_iter().find(|(_, found, max)| found > max) {
             Some((table, found, max)) => Err(TablesError::TooMany { table, found, max }),
             None => Ok(()),
         }
+    }
+
+    /// Rows that ACL tables give to classes.
+    pub(super) fn acl_entries(&self) -> usize {
+        self.acls.values().map(|acl| acl.rows.len()).sum()
     }
 
     /// Makes the change. The result is not checked.
@@ -376,6 +382,13 @@ mod tests {
         let row = Row::uniform(Decision::allow(crate::ids::RuleId(0)));
         let mut tables = RuleTables::default();
         tables.rules.insert(RuleId(0), RuleOrigin::OwnNode);
+        tables.rows.insert(RowId(0), row.clone());
+        let rows = (0..1 << 13).map(|class| (ClassId(class), RowId(0))).collect();
+        let acl = Acl { rows, default: RowId(0) };
+        tables.acls = (0..=ACL_ENTRIES_MAX as u32 >> 13).map(|id| (AclId(id), acl.clone())).collect();
+        assert!(matches!(tables.check(), Err(TablesError::TooMany { table: "rows of acls", .. })));
+        tables.acls.remove(&AclId(0));
+        assert_eq!(tables.check(), Ok(()));
         tables.rows.insert(RowId(ROWS_MAX as u32 + 1), row);
         assert!(matches!(tables.check(), Err(TablesError::TooMany { table: "rows", .. })));
     }
