@@ -14,7 +14,7 @@ use crate::ids::{AclId, ClassId, PortId, RuleId};
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::flow::Protocol;
 use crate::net::tcp::Flags;
-use crate::tables::{Decision, Service};
+use crate::tables::{Classifier, Decision, Service};
 
 /// Packets of a batch that open flows, and what is asked about them: memory that every batch uses again.
 pub(crate) struct Inquiry {
@@ -23,22 +23,22 @@ pub(crate) struct Inquiry {
     /// What they open, and what is asked about it.
     openings: Box<[(Opening, Asked); BATCH_FRAMES_MAX]>,
     questions: Box<Questions>,
-    questions_len: usize,
-    peers_v4: Peers<u32>,
-    peers_v6: Peers<u128>,
     entered: Entered,
     /// Whether most of the last flows that were asked about were dropped.
     denials_prevail: bool,
 }
 
-/// One for each side that has a table.
+/// What the tables are asked: one question for each side that has a table.
 struct Questions {
+    len: usize,
     acls: [AclId; QUESTIONS_MAX],
     /// Of the address at the other end.
     classes: [u32; QUESTIONS_MAX],
     services: [Service; QUESTIONS_MAX],
     /// The answers.
     decisions: [Decision; QUESTIONS_MAX],
+    peers_v4: Peers<u32>,
+    peers_v6: Peers<u128>,
 }
 
 /// Addresses whose classes are asked for, because no pod of this node has them first, and the questions that they belong to.
@@ -95,6 +95,62 @@ impl<A: Copy> Peers<A> {
     }
 }
 
+impl Questions {
+    fn clear(&mut self) {
+        self.len = 0;
+        self.peers_v4.clear();
+        self.peers_v6.clear();
+    }
+
+    fn answer(&mut self, classifier: &Classifier) {
+        let Questions { len, acls, classes, services, decisions, peers_v4, peers_v6 } = self;
+        peers_v4.classify(classes, |addresses, found| classifier.classes_v4(addresses, found));
+        peers_v6.classify(classes, |addresses, found| classifier.classes_v6(addresses, found));
+        let all = ..*len;
+        classifier.decide_batch(&acls[all], &classes[all], &services[all], &mut decisions[all]);
+    }
+
+    /// Asks about a flow between two ports.
+    #[inline(always)]
+    fn ask_about(&mut self, packet: &Packet, opening: Opening, from: &PortView, to: &PortView) -> Asked {
+        let flow = opening.flow(packet);
+        let gates = Gates::of(&flow, from, to);
+        let first = self.len;
+        let service = Service::new(flow.protocol, flow.dst_port);
+        // Each side is asked about the other end.
+        if let Some(acl) = gates.egress {
+            self.add(acl, service, flow.dst, to, packet.is_v4);
+        }
+        if let Some(acl) = gates.ingress {
+            self.add(acl, service, flow.src, from, packet.is_v4);
+        }
+        let (egress, ingress) = (gates.egress.is_some(), gates.ingress.is_some());
+        Asked { first: first as u16, egress, ingress, closed: gates.closed }
+    }
+
+    #[inline(always)]
+    fn add(&mut self, acl: AclId, service: Service, peer: Address, behind: &PortView, is_v4: bool) {
+        let number = self.len % QUESTIONS_MAX;
+        self.len = number + 1;
+        let class = behind.class_of_pod(peer, is_v4).unwrap_or_else(|| {
+            self.ask_class(peer, number);
+            ClassId::WORLD
+        });
+        self.acls[number] = acl;
+        self.classes[number] = class.0;
+        self.services[number] = service;
+    }
+
+    #[inline(never)]
+    fn ask_class(&mut self, peer: Address, question: usize) {
+        if packet::is_v4(peer) {
+            self.peers_v4.add(peer as u32, question);
+        } else {
+            self.peers_v6.add(peer, question);
+        }
+    }
+}
+
 /// Flows that this batch has entered, by bits of their hashes: whether an earlier packet of the batch may have opened the flow
 /// of a later one. Only then it is looked up again.
 struct Entered([u64; Entered::BITS / 64]);
@@ -116,18 +172,18 @@ impl Entered {
 impl Inquiry {
     pub(crate) fn new() -> Inquiry {
         let questions = Questions {
+            len: 0,
             acls: [AclId(0); QUESTIONS_MAX],
             classes: [ClassId::WORLD.0; QUESTIONS_MAX],
             services: [Service::OTHER; QUESTIONS_MAX],
             decisions: [Decision::deny(RuleId(0)); QUESTIONS_MAX],
+            peers_v4: Peers::new(),
+            peers_v6: Peers::new(),
         };
         Inquiry {
             packets: Vec::with_capacity(BATCH_FRAMES_MAX),
             openings: Box::new([(Opening::NONE, Asked::NOTHING); BATCH_FRAMES_MAX]),
             questions: Box::new(questions),
-            questions_len: 0,
-            peers_v4: Peers::new(),
-            peers_v6: Peers::new(),
             entered: Entered([0; Entered::BITS / 64]),
             denials_prevail: false,
         }
@@ -155,65 +211,20 @@ impl Inquiry {
 
     /// Asks what the tables say of every packet.
     fn ask(&mut self, batch: &Batch, view: &View) {
-        self.questions_len = 0;
-        self.peers_v4.clear();
-        self.peers_v6.clear();
         self.entered.0.fill(0);
+        let questions = &mut *self.questions;
+        questions.clear();
         for n in 0..self.packets.len().min(BATCH_FRAMES_MAX) {
             let i = usize::from(self.packets[n]);
             let opening = Opening::of(batch, i);
             let asked = match (view.port(opening.from), view.port(opening.to)) {
-                (Some(from), Some(to)) => self.ask_about(&batch.packets[i], opening, from, to),
+                (Some(from), Some(to)) => questions.ask_about(&batch.packets[i], opening, from, to),
                 _ => Asked { closed: Some(DropReason::NoRoute), ..Asked::NOTHING },
             };
             self.openings[n] = (opening, asked);
         }
-        let Some(rules) = view.rules() else { return };
-        let classifier = rules.classifier();
-        let (Questions { acls, classes, services, decisions }, len) =
-            (&mut *self.questions, self.questions_len);
-        self.peers_v4.classify(classes, |addresses, found| classifier.classes_v4(addresses, found));
-        self.peers_v6.classify(classes, |addresses, found| classifier.classes_v6(addresses, found));
-        classifier.decide_batch(&acls[..len], &classes[..len], &services[..len], &mut decisions[..len]);
-    }
-
-    /// Asks about a flow between two ports.
-    #[inline(always)]
-    fn ask_about(&mut self, packet: &Packet, opening: Opening, from: &PortView, to: &PortView) -> Asked {
-        let flow = opening.flow(packet);
-        let gates = Gates::of(&flow, from, to);
-        let first = self.questions_len;
-        let service = Service::new(flow.protocol, flow.dst_port);
-        // Each side is asked about the other end.
-        if let Some(acl) = gates.egress {
-            self.add_question(acl, service, flow.dst, to, packet.is_v4);
-        }
-        if let Some(acl) = gates.ingress {
-            self.add_question(acl, service, flow.src, from, packet.is_v4);
-        }
-        let (egress, ingress) = (gates.egress.is_some(), gates.ingress.is_some());
-        Asked { first: first as u16, egress, ingress, closed: gates.closed }
-    }
-
-    #[inline(always)]
-    fn add_question(&mut self, acl: AclId, service: Service, peer: Address, behind: &PortView, is_v4: bool) {
-        let number = self.questions_len % QUESTIONS_MAX;
-        self.questions_len = number + 1;
-        let class = behind.class_of_pod(peer, is_v4).unwrap_or_else(|| {
-            self.ask_class(peer, number);
-            ClassId::WORLD
-        });
-        self.questions.acls[number] = acl;
-        self.questions.classes[number] = class.0;
-        self.questions.services[number] = service;
-    }
-
-    #[inline(never)]
-    fn ask_class(&mut self, peer: Address, question: usize) {
-        if packet::is_v4(peer) {
-            self.peers_v4.add(peer as u32, question);
-        } else {
-            self.peers_v6.add(peer, question);
+        if let Some(rules) = view.rules() {
+            questions.answer(rules.classifier());
         }
     }
 
