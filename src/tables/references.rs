@@ -155,6 +155,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::ids::ClassId;
     use crate::limits::ROWS_MAX;
     use crate::tables::{PodName, generate};
 
@@ -213,5 +214,17 @@ mod tests {
             next.apply(&diff);
             prop_assert_eq!(References::of(&tables).follow(&tables, &diff, &next), next.check());
         }
+    }
+
+    #[test]
+    fn a_change_does_not_bring_more_rows_of_acl_tables_than_fit() {
+        let rows = (0..1 << 13).map(|class| (ClassId(class), RowId(0))).collect();
+        let acl = Acl { rows, default: RowId(0) };
+        let acls = (0..ACL_ENTRIES_MAX as u32 >> 13).map(|id| (AclId(id), acl.clone())).collect();
+        let mut next = RuleTables { acls, ..RuleTables::default() };
+        let diff = TablesDiff { acls: [(AclId(0), Some(acl.clone()))].into(), ..TablesDiff::default() };
+        assert!(is_within_bounds(&diff, &next));
+        next.acls.insert(AclId(ACLS_MAX as u32), acl);
+        assert!(!is_within_bounds(&diff, &next));
     }
 }
