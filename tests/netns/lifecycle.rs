@@ -21,7 +21,9 @@ fn tap_on(pod: &Pod) -> Tap {
     Tap::on(&pod.plan().host_interface, Command::new("tcpdump"))
 }
 
-/// Datagrams from one pod to another, until this is dropped.
+/// Datagrams from one pod to another, until this is dropped: there are always some on their way, and there is room beside them.
+/// As many as a core can send would fill the queue of the pod's interface, which its connections share, and these would be
+/// waiting for retransmissions.
 struct Flood {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -35,8 +37,11 @@ impl Flood {
         let told = stop.clone();
         let thread = std::thread::spawn(move || {
             while !told.load(Ordering::Relaxed) {
-                // The port may be closed at the other end, and the way may be cut: that is what the test is about.
-                let _ = socket.send_to(&[7; 200], to);
+                for _ in 0..32 {
+                    // The port may be closed at the other end, and the way may be cut: that is what the test is about.
+                    let _ = socket.send_to(&[7; 200], to);
+                }
+                std::thread::sleep(Duration::from_millis(1));
             }
         });
         Flood { stop, thread: Some(thread) }

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use palisade::lab::traffic::{Server, Services, transfer};
 use palisade::lab::{GATEWAY_V4, GATEWAY_V6, Lab, LabSpec, Pod};
+use palisade::net::flow::Protocol;
 
 use crate::support::{
     PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_pings, assert_udp, eventually,
@@ -68,8 +69,15 @@ fn with_two_workers_flows_cross_between_queues_and_none_is_lost() {
     }
     assert!(rig.drops().is_empty(), "{:?}", rig.drops());
     let flows = rig.switch.client().flows(1000, None).unwrap();
-    let answered = flows.iter().filter(|flow| flow.packets > 0 && flow.reply_packets > 0).count();
-    assert!(answered >= 64, "each flow is one entry, with both directions: {answered}");
+    assert!(
+        flows.iter().all(|flow| flow.packets > 0 && flow.reply_packets > 0),
+        "each has both directions: {flows:?}"
+    );
+    let of = |protocol| flows.iter().filter(move |flow| flow.key.protocol == protocol);
+    assert_eq!(of(Protocol::TCP).count(), 32, "each connection is one entry: {flows:?}");
+    // Two of the exchanges may have got the same port from the kernel, and are one flow then.
+    assert_eq!(of(Protocol::UDP).map(|flow| flow.packets).sum::<u64>(), 32, "{flows:?}");
+    assert_eq!(of(Protocol::UDP).map(|flow| flow.reply_packets).sum::<u64>(), 32, "{flows:?}");
 }
 
 /// Gives a pod's interface so many queues, at both ends; the pod's first, which must not send by more than the other receives by.
