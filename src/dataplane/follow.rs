@@ -31,8 +31,14 @@ fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
     if packet.kind == Kind::IcmpError {
         return track_quoted(batch, i, context);
     }
-    let keyed = Key::of(packet);
-    note_key(batch, i, context, keyed);
+    // Each family has its own way to the end: half of a key of IPv4 is zeros, and nothing is to be computed of them.
+    if packet.is_v4 {
+        let keyed = Key::of_v4(packet);
+        note_key(batch, i, context, keyed);
+    } else {
+        let keyed = Key::of_v6(packet);
+        note_key(batch, i, context, keyed);
+    }
 }
 
 /// Tracks an ICMP error by the flow that it reports about.
@@ -48,15 +54,16 @@ fn track_quoted(batch: &mut Batch, i: usize, context: &Context<'_>) {
 #[inline(always)]
 fn note_key(batch: &mut Batch, i: usize, context: &Context<'_>, (key, from_low): (Key, bool)) {
     let hash = context.conntrack.hash(&key);
+    let track = &mut batch.tracks[i];
+    (track.key, track.hash, track.from_low) = (key, hash, from_low);
     if batch.strays_prevail {
         context.conntrack.prefetch_tags(hash);
         batch.strays.push(i as u16);
     } else {
+        track.slot = context.conntrack.home(hash);
         let both = needs_both_ends(batch.packets[i].protocol);
-        context.conntrack.prefetch_home(hash, from_low, both);
+        context.conntrack.entry(track.slot).prefetch(from_low, both);
     }
-    let track = &mut batch.tracks[i];
-    (track.key, track.hash, track.from_low) = (key, hash, from_low);
 }
 
 /// Whether a packet of this protocol needs to know of the other end of its flow: its windows, or the state that its line has.
@@ -87,15 +94,12 @@ pub(super) fn route_and_follow(batch: &mut Batch, context: &mut Context<'_>) {
     let last = if batch.strays_prevail { 0 } else { batch.len() };
     for i in 0..last {
         if batch.is_pending(i) {
-            let track = &mut batch.tracks[i];
-            match context.conntrack.at_home(&track.key, track.from_low, track.hash) {
-                Some(slot) => {
-                    track.slot = slot;
-                    if !follow_plain(batch, i, context) {
-                        follow_known(batch, i, context);
-                    }
-                }
-                None => batch.strays.push(i as u16),
+            let track = &batch.tracks[i];
+            let entry = context.conntrack.entry(track.slot);
+            if !entry.is(&track.key, track.from_low) {
+                batch.strays.push(i as u16);
+            } else if !follow_plain(batch, i, context, entry) {
+                follow_known(batch, i, context);
             }
         }
     }
@@ -135,7 +139,7 @@ fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) -> usize {
             Some(slot) => {
                 track.slot = slot;
                 strays -= usize::from(slot == context.conntrack.home(track.hash));
-                if !follow_plain(batch, i, context) {
+                if !follow_plain(batch, i, context, context.conntrack.entry(slot)) {
                     follow_known(batch, i, context);
                 }
             }
@@ -162,9 +166,8 @@ fn note_candidate(batch: &mut Batch, i: usize, context: &mut Context<'_>, candid
 
 /// Takes what nearly every packet of a known flow is: one that does not change it, and whose way the flow remembers.
 #[inline(always)]
-fn follow_plain(batch: &mut Batch, i: usize, context: &Context<'_>) -> bool {
+fn follow_plain(batch: &mut Batch, i: usize, context: &Context<'_>, entry: &Entry) -> bool {
     let (view, packet, track) = (context.view, &batch.packets[i], &batch.tracks[i]);
-    let entry = context.conntrack.entry(track.slot);
     let facts = entry.facts(track.from_low);
     let Some(exit) = facts.plain_hop().and_then(|hop| view.exit(u32::from(hop))) else { return false };
     let bytes = packet.ip_bytes();

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::DropReason;
 use crate::limits::PACKET_BYTES_MAX;
+use crate::net::checksum::is_zero;
 use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
 use crate::net::tcp::Flags;
@@ -327,25 +328,31 @@ fn is_unfinished(packet: &Packet, segment: &[u8]) -> bool {
     }
 }
 
-/// Sum over the pseudo-header of IPv4.
+/// Sum over the pseudo-header of IPv4, in native byte order ([`checksum`](crate::net::checksum)).
 #[inline]
 fn pseudo_v4(src: u32, dst: u32, protocol: Protocol, transport_bytes: usize) -> u64 {
-    u64::from(src) + u64::from(dst) + u64::from(protocol.0) + transport_bytes as u64
+    u64::from(src.to_be()) + u64::from(dst.to_be()) + pseudo_rest(protocol, transport_bytes)
 }
 
-/// Sum over the pseudo-header of IPv6.
+/// Sum over the pseudo-header of IPv6, in native byte order.
 #[inline]
 fn pseudo_v6(src: Address, dst: Address, protocol: Protocol, transport_bytes: usize) -> u64 {
     let halves = |word: u64| (word & 0xffff_ffff) + (word >> 32);
-    let words = |address: u128| halves(address as u64) + halves((address >> 64) as u64);
-    words(src) + words(dst) + u64::from(protocol.0) + transport_bytes as u64
+    let words = |address: u128| halves((address as u64).to_be()) + halves(((address >> 64) as u64).to_be());
+    words(src) + words(dst) + pseudo_rest(protocol, transport_bytes)
 }
 
-/// Whether a checksum is what is left of a sum when it is folded to 16 bits, ones' complement (RFC 1071). That is never zero.
+/// Sum over what both have behind the addresses.
+#[inline]
+fn pseudo_rest(protocol: Protocol, transport_bytes: usize) -> u64 {
+    u64::from(u16::from(protocol.0).to_be()) + u64::from((transport_bytes as u16).to_be())
+}
+
+/// Whether a checksum is what is left of a sum in native byte order when it is folded to 16 bits, ones' complement (RFC 1071).
+/// That is never zero.
 #[inline]
 fn is_folded(checksum: u16, sum: u64) -> bool {
-    // 2^16 is 1 modulo 0xffff, so folding leaves the remainder.
-    (checksum != 0) & (sum + 0xffff - u64::from(checksum)).is_multiple_of(0xffff)
+    (checksum != 0) & is_zero(sum + 0xffff - u64::from(checksum.to_be()))
 }
 
 #[inline]

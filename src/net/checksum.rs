@@ -6,6 +6,15 @@ use std::net::IpAddr;
 
 use super::flow::Protocol;
 
+/// Whether a sum of 16-bit words, in any byte order, is zero in ones' complement: a multiple of 0xffff, as 2^16 is 1 modulo that.
+#[inline(always)]
+pub fn is_zero(sum: u64) -> bool {
+    // 0xffff is odd, so it has an inverse modulo 2^64, which takes multiples of it, and only these, to the small numbers.
+    const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
+    const _: () = assert!(INVERSE.wrapping_mul(0xffff) == 1);
+    sum.wrapping_mul(INVERSE) <= u64::MAX / 0xffff
+}
+
 /// A sum that is not folded yet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sum(u64);
@@ -115,7 +124,22 @@ mod tests {
         );
     }
 
+    #[test]
+    fn zero_is_every_multiple_of_all_ones_and_no_other_sum() {
+        for multiple in [0, 0xffff, 2 * 0xffff, 0xffff << 40, u64::MAX] {
+            assert!(is_zero(multiple), "{multiple:#x}");
+            assert!(!is_zero(multiple.wrapping_add(1)) || multiple == u64::MAX, "{multiple:#x} + 1");
+        }
+        assert!((1..0xffff).all(|sum| !is_zero(sum)));
+    }
+
     proptest! {
+        #[test]
+        fn zero_is_what_the_remainder_says(sum: u64, multiple in 0..=u64::MAX / 0xffff) {
+            prop_assert_eq!(is_zero(sum), sum % 0xffff == 0);
+            prop_assert!(is_zero(multiple * 0xffff));
+        }
+
         #[test]
         fn the_sum_of_parts_is_the_sum_of_all(
             bytes in prop::collection::vec(any::<u8>(), 0..200),

@@ -1,6 +1,6 @@
 //! IPv4 (RFC 791).
 
-use super::checksum::Sum;
+use super::checksum::{Sum, is_zero};
 use super::flow::Protocol;
 use super::{be16, be32};
 
@@ -112,14 +112,9 @@ pub fn checksum_holds(header: &[u8]) -> bool {
 /// Whether the checksum over a header without options is right.
 #[inline]
 pub fn plain_checksum_holds(header: &[u8; HEADER_BYTES]) -> bool {
-    let ([a, b], rest) = header.as_chunks::<8>() else { return false };
-    let ([c], _) = rest.as_chunks::<4>() else { return false };
-    // Ones' complement in 64 bits, each carry added back in (RFC 1071 section 2 (C)), then folded.
-    let (sum, carry) = u64::from_ne_bytes(*a).overflowing_add(u64::from_ne_bytes(*b));
-    let (sum, last) = sum.overflowing_add(u64::from(u32::from_ne_bytes(*c)) + u64::from(carry));
-    let (sum, carry) = ((sum >> 32) as u32).overflowing_add(sum as u32);
-    // 2^32 is 1 modulo 0xffff, as 2^16 is; a header is never all zero.
-    (u64::from(sum) + u64::from(carry) + u64::from(last)).is_multiple_of(0xffff)
+    // A header is never all zero, so that its sum is zero in ones' complement only as 0xffff.
+    let words = header.as_chunks::<4>().0;
+    is_zero(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
 }
 
 /// Takes one off a TTL above zero and updates the checksum (RFC 1812 section 5.3.1, RFC 1624).

@@ -264,7 +264,7 @@ impl Entry {
     /// It is compared with all of the key that is in the entry. A head that says that the line is a flow was stored after the
     /// addresses of that flow, those in the other line too, and from then on nothing writes to them until the slot is given to another
     /// flow: not before the batch of who asks is over. What does change, TCP's windows, is where a flow has no address.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn is(&self, key: &Key, from_low: bool) -> bool {
         let line = self.line(from_low);
         if line.head.load(Acquire) & !CHARGE != key.word | READY {

@@ -44,13 +44,28 @@ impl Key {
     /// The key of a packet's flow, and whether the packet comes from the lower endpoint.
     #[inline(always)]
     pub(crate) fn of(packet: &Packet) -> (Key, bool) {
-        let Packet { is_v4, protocol, flags, src, dst, .. } = *packet;
-        let ports = [packet.src_port, packet.dst_port];
-        let (mut key, from_low) = if is_v4 {
-            Key::ordered_v4([src as u32, dst as u32], ports, protocol)
-        } else {
-            Key::ordered([src, dst], ports, protocol)
-        };
+        if packet.is_v4 { Key::of_v4(packet) } else { Key::of_v6(packet) }
+    }
+
+    /// [`Key::of`] an IPv4 packet.
+    #[inline(always)]
+    pub(crate) fn of_v4(packet: &Packet) -> (Key, bool) {
+        let Packet { src, dst, src_port, dst_port, .. } = *packet;
+        let ordered = Key::ordered_v4([src as u32, dst as u32], [src_port, dst_port], packet.protocol);
+        Key::asked(ordered, packet)
+    }
+
+    /// [`Key::of`] an IPv6 packet.
+    #[inline(always)]
+    pub(crate) fn of_v6(packet: &Packet) -> (Key, bool) {
+        let Packet { src, dst, src_port, dst_port, .. } = *packet;
+        Key::asked(Key::ordered([src, dst], [src_port, dst_port], packet.protocol), packet)
+    }
+
+    /// With who asks, where the packet is an echo.
+    #[inline(always)]
+    fn asked((mut key, from_low): (Key, bool), packet: &Packet) -> (Key, bool) {
+        let Packet { protocol, flags, .. } = *packet;
         if is_echo(protocol, flags) {
             let by_low = from_low != is_echo_reply(protocol, flags);
             key.word |= if by_low { ASKED_BY_LOW } else { ASKED_BY_HIGH };

@@ -176,8 +176,8 @@ fn a_slot_that_a_worker_has_found_by_its_tag_is_no_other_flow_until_its_batch_en
 
 #[test]
 fn a_slot_that_a_worker_has_found_at_home_from_either_end_is_no_other_flow_until_its_batch_ends() {
-    found_slots_stay(|table, key| table.at_home(key, true, table.hash(key)));
-    found_slots_stay(|table, key| table.at_home(key, false, table.hash(key)));
+    found_slots_stay(|table, key| table.at_home(key, true));
+    found_slots_stay(|table, key| table.at_home(key, false));
 }
 
 /// Keys that have nothing in common but the words, over IPv6.
@@ -201,10 +201,10 @@ fn keys_stay_whole(protocol: Protocol, from_low: bool) {
                 Key::new(first.low(), second.high(), first.word),
                 Key::new(second.low(), first.high(), first.word),
             ] {
-                assert_eq!(theirs.at_home(&key, from_low, theirs.hash(&key)), None, "{key:?} is nobody's");
+                assert_eq!(theirs.at_home(&key, from_low), None, "{key:?} is nobody's");
             }
             // The whole of the other is there to be seen, with what was noted of it.
-            if let Some(slot) = theirs.at_home(&second, from_low, theirs.hash(&second)) {
+            if let Some(slot) = theirs.at_home(&second, from_low) {
                 assert_eq!(theirs.entry(slot).facts(from_low).judged(), Generation(2));
             }
             theirs.start_batch(&mut other);

@@ -178,13 +178,6 @@ impl Conntrack {
         Slot((((hash & 0xffff_ffff) * self.entries.len() as u64) >> 32) as u32)
     }
 
-    /// Starts to load what a packet of one end needs of the entry that the hash names; `both` says that it needs to know of
-    /// the other end, too.
-    #[inline]
-    pub(crate) fn prefetch_home(&self, hash: u64, from_low: bool, both: bool) {
-        self.entry(self.home(hash)).prefetch(from_low, both);
-    }
-
     /// Loads lines into the cache.
     ///
     /// By reading them, one right after the other, so that the processor waits for all at once: prefetches are hints, and of many
@@ -194,10 +187,10 @@ impl Conntrack {
         black_box(lines.iter().fold(0, |read, line| read | self.entry(line.slot()).read_line(line.is_low())));
     }
 
-    /// The slot of a key, if it is the one that its hash names.
-    #[inline(always)]
-    pub(crate) fn at_home(&self, key: &Key, from_low: bool, hash: u64) -> Option<Slot> {
-        let home = self.home(hash);
+    /// The slot of a key, if it is the one that its hash names: as the packet path looks for it first.
+    #[cfg(test)]
+    pub(super) fn at_home(&self, key: &Key, from_low: bool) -> Option<Slot> {
+        let home = self.home(self.hash(key));
         self.entry(home).is(key, from_low).then_some(home)
     }
 

@@ -96,7 +96,7 @@ impl Bench {
             Candidate::Further => unreachable!("both groups have been asked"),
         };
         assert_eq!(found, self.table.look_up(key, hash));
-        let at_home = self.table.at_home(key, false, hash);
+        let at_home = self.table.at_home(key, false);
         if let Some(home) = at_home {
             assert_eq!(
                 (found, self.candidate(key)),
