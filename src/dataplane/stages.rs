@@ -91,37 +91,38 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
     done("count");
 }
 
-/// Starts to load a frame that comes a few places later.
-#[inline]
-fn prefetch_frame(batch: &Batch, i: usize, context: &Context<'_>) {
+/// Starts to load a frame that comes a few places after the one with this number.
+#[inline(always)]
+fn prefetch_frame(frames: &[Frame], i: usize, umem: &Umem) {
     const AHEAD: usize = 2;
-    if let Some(next) = batch.frames.get(i + AHEAD) {
-        context.umem.prefetch(next);
+    if let Some(next) = frames.get(i + AHEAD) {
+        umem.prefetch(next);
     }
 }
 
 /// Headers to keys.
 fn parse(batch: &mut Batch, context: &Context<'_>) {
-    (batch.has_fragments, batch.has_others) = (false, false);
-    for i in 0..batch.len() {
-        prefetch_frame(batch, i, context);
-        let frame = &batch.frames[i];
-        if !packet::parse_plain(context.umem.data(frame), frame.len(), &mut batch.packets[i]) {
-            parse_any(batch, i, context);
+    let umem = context.umem;
+    let Batch { frames, packets, verdicts, has_fragments, has_others, .. } = batch;
+    (*has_fragments, *has_others) = (false, false);
+    for (i, ((frame, packet), verdict)) in
+        frames.iter().zip(packets.iter_mut()).zip(verdicts.iter_mut()).enumerate()
+    {
+        prefetch_frame(frames, i, umem);
+        if !packet::parse_plain(umem.data(frame), frame.len(), packet) {
+            if let Some(reason) = parse_any(umem, frame, packet) {
+                *verdict = Verdict::Dropped(reason);
+            }
+            *has_fragments |= !packet.whole;
+            *has_others |= packet.kind != Kind::Flow;
         }
     }
 }
 
 #[inline(never)]
-fn parse_any(batch: &mut Batch, i: usize, context: &Context<'_>) {
-    let frame = &batch.frames[i];
-    let failure = packet::parse(context.umem.data(frame), frame.len(), &mut batch.packets[i]);
-    let failure = if frame.is_oversized() { Some(DropReason::Oversized) } else { failure };
-    if let Some(reason) = failure {
-        batch.drop(i, reason);
-    }
-    batch.has_fragments |= !batch.packets[i].whole;
-    batch.has_others |= batch.packets[i].kind != Kind::Flow;
+fn parse_any(umem: &Umem, frame: &Frame, packet: &mut Packet) -> Option<DropReason> {
+    let failure = packet::parse(umem.data(frame), frame.len(), packet);
+    if frame.is_oversized() { Some(DropReason::Oversized) } else { failure }
 }
 
 /// The frame must be for the switch, in the port's VLAN, and from who is behind the port.
@@ -245,7 +246,7 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
         if !batch.is_pending(i) {
             continue;
         }
-        prefetch_frame(batch, i, context);
+        prefetch_frame(&batch.frames, i, context.umem);
         let exit = &batch.exits[i];
         let room = &mut context.room[exit.out.index()];
         let fits =
