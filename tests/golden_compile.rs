@@ -721,6 +721,41 @@ mod tiers {
     }
 
     #[test]
+    fn ports_that_rules_ask_of_some_pods_concern_no_others_when_a_policy_comes_beside_them_and_goes() {
+        let nobody = ClusterPeer::Pods(scope(all(), is("app", "nobody")));
+        let dns = [ClusterPort::Named { protocol: None, name: "dns".into() }];
+        let every = cluster(
+            "every",
+            Tier::Admin,
+            2,
+            vec![],
+            vec![cluster_rule(Deny, &[every_pod()], &cluster_tcp(80))],
+        );
+        // Somebody else's rule has the port of y/a known by its name.
+        let of_others = Object::NetworkPolicy(NetworkPolicy {
+            namespace: "y".into(),
+            name: "others".into(),
+            pod_selector: all(),
+            ingress: None,
+            egress: Some(vec![rule(
+                &[Peer::Pods { namespaces: Some(all()), pods: all() }],
+                &[named(TCP, "dns")],
+            )]),
+        });
+        let mut world = World::new().with([
+            Object::Pod(Pod { ports: vec![port("dns", TCP, 53)], ..pod("y", "a", "10.0.1.1") }),
+            of_others,
+            cluster("some", Tier::Admin, 1, vec![], vec![cluster_rule(Deny, &[nobody], &dns)]),
+        ]);
+        for _ in 0..2 {
+            assert!([53, 80].iter().all(|&port| world.passes("x/a", "y/a", TCP, port)));
+            world.put(every.clone());
+            assert!(world.passes("x/a", "y/a", TCP, 53) && !world.passes("x/a", "y/a", TCP, 80));
+            world.compiler.apply(Change::Remove(ObjectName::of(&every)));
+        }
+    }
+
+    #[test]
     fn c3_a_named_port_has_the_protocol_of_the_container_port() {
         let ports = vec![port("dns", UDP, 53), port("dns", TCP, 54)];
         let of = |protocol| [ClusterPort::Named { protocol, name: "dns".into() }];

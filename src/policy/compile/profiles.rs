@@ -220,8 +220,13 @@ impl Profile {
         }
     }
 
-    /// What the profile sees of a class. Nothing is what it sees of the rest of the world.
+    /// What the profile sees of a class. Nothing is what it sees of the rest of the world, and of a class in none of the groups that
+    /// its rules name: ports that such a class has concern it only where rules ask for those of any peer. Of other classes it is not
+    /// told when they come and go ([`Profiles::looking_at`]).
     fn sight(&self, key: &[GroupId], members: &Members, named: impl Fn(GroupId) -> bool) -> Vec<GroupId> {
+        if !self.asks_everyone && !distinct(key).any(&named) {
+            return Vec::new();
+        }
         let visible =
             |&group: &GroupId| named(group) || (!self.names.is_empty() && self.asks_for(group, members));
         if key.contains(&GroupId::OR) {
