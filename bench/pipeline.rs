@@ -1,5 +1,5 @@
-//! The whole packet path, measured in memory: receive, parse, guard, track, route, classify, admit, rewrite, count,
-//! transmit, by one worker. The generator and what collects the frames are not in the measured time.
+//! The whole packet path, measured in memory: from `receive` to `transmit`, by one worker, or by two. The generator and what
+//! collects the frames are not in the measured time.
 //!
 //! Prints one JSON object per line on standard output, and tables for people on standard error. The cases of a group run
 //! in turn, again and again; the median over these rounds of their median batch is given, in the tables the least besides.

@@ -6,7 +6,7 @@
 //! `objects -> store -> resolve -> compile -> rule tables -> (control socket) -> publish to the workers`
 //!
 //! **The story of a packet** ([`dataplane`]): workers take frames from AF_XDP rings ([`xdp`]) and decide on each one.
-//! `receive -> parse -> guard -> track -> translate -> classify -> admit -> route -> rewrite -> count -> transmit`
+//! `receive -> parse -> guard -> serve -> track -> follow -> classify -> fragments -> rewrite -> count -> transmit`
 //!
 //! Modules in reading order: the vocabulary ([`ids`], [`limits`], [`net`]), the contract ([`tables`]), the two stories,
 //! then what drives them: [`control`], [`agent`], [`config`], [`lab`], [`cli`]. [`pktgen`] measures it all.

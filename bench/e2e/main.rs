@@ -55,7 +55,7 @@ struct Options {
     #[arg(long, default_value_t = 3)]
     runs: usize,
     /// Begin no further run of a scenario when its share of so many minutes is over; each has one
-    #[arg(long, default_value_t = 28)]
+    #[arg(long, default_value_t = 25)]
     minutes: u32,
     /// Only these systems, separated by commas
     #[arg(long, value_delimiter = ',')]

@@ -217,16 +217,17 @@ fn search(
         }
         Ok(ndr::Outcome { sent_per_s: trial.sent_per_s(), loss: trial.loss().unwrap_or(1.0) })
     })?;
-    if found.rate_per_s == 0.0 {
-        output::text(&print::search(&found))?;
-        return Ok(ExitCode::FAILURE);
-    }
-    let report = Report::from(&session.trial(Rate::PerSecond(found.rate_per_s), time, stop)?);
+    let passes = found.rate_per_s > 0.0;
+    let last = passes.then(|| session.trial(Rate::PerSecond(found.rate_per_s), time, stop)).transpose()?;
+    let report = last.map(|trial| Report::from(&trial));
     match arguments.output {
         Output::Json => output::json(&print::NdrReport::new(&found, report))?,
-        Output::Table => output::text(&(print::search(&found) + &print::report(&report)))?,
+        Output::Table => {
+            let report = report.as_ref().map(print::report).unwrap_or_default();
+            output::text(&(print::search(&found) + &report))?;
+        }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 impl PktgenArguments {

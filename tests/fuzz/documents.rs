@@ -27,7 +27,7 @@ impl Taken {
     }
 
     fn check(&self) {
-        assert!(self.0.load(Relaxed) >= 10, "{} inputs were taken", self.0.load(Relaxed));
+        assert!(self.0.load(Relaxed) > 0, "no input was taken");
     }
 }
 

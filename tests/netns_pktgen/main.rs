@@ -2,6 +2,7 @@
 
 mod place;
 
+use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
@@ -129,6 +130,29 @@ fn two_queues_send_disjoint_flows_and_all_arrive() {
         assert_all_measured(&trial, "two queues");
         let error = Session::open(&Setup { queues: 3, ..setup }).err().unwrap().to_string();
         assert!(error.contains("queue 2"), "{error}");
+    });
+}
+
+#[test]
+fn the_command_prints_one_object_whether_a_rate_passes_or_none_does() {
+    in_namespace(|| {
+        let pair = Pair::new(1);
+        run("ip link add deaf type veth peer name mute");
+        run("ip link set deaf up");
+        let search = |rx: &str| {
+            let options =
+                "--ndr --loss 0.5 --precision 0.5 --trials 1 --rate 2000 --seconds 0.2 --output json";
+            let line = format!("pktgen --tx {} --rx {rx} --src 10.0.0.1 --dst 10.0.0.2 {options}", pair.tx);
+            let done = Command::new(env!("CARGO_BIN_EXE_palisade")).args(line.split(' ')).output().unwrap();
+            let said: serde_json::Value = serde_json::from_slice(&done.stdout).expect("one object");
+            (done.status.code(), said)
+        };
+        let (code, said) = search("rx0");
+        assert!(code == Some(0) && said["ndr_mpps"].as_f64() > Some(0.0), "{said}");
+        assert!(said["received"].as_u64() > Some(0), "{said}");
+        let (code, said) = search("deaf");
+        assert!(code == Some(1) && said["ndr_mpps"] == 0.0 && said["ndr_steps"].as_u64() > Some(0), "{said}");
+        assert!(said.get("sent").is_none(), "no trial at no rate: {said}");
     });
 }
 

@@ -23,12 +23,11 @@ use crate::tool::Trouble;
 
 /// Ports that the server listens on: so many times the client's own ports are there.
 const LISTENERS: u16 = 8;
-/// Clients at once.
-const CLIENTS: usize = 4;
 /// After this long a connection has failed. The first repetition of a SYN comes after one second (RFC 6298).
 const PATIENCE: Duration = Duration::from_millis(1500);
 
-pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
+/// With so many clients, each of which has one connection at a time.
+pub(super) fn measure(trial: &Trial<'_>, clients: u16) -> Result<Measures, Trouble> {
     let (client, server) = (trial.bed.pod("client")?, trial.bed.pod("server")?);
     let listeners = Listeners::start(&server)?;
     let to = server.v4();
@@ -38,9 +37,9 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
         let start = Instant::now();
         let end = start + Duration::from_secs(trial.seconds);
         scope(|scope| {
-            for number in 0..CLIENTS {
+            for number in 0..clients {
                 let (client, latencies, failed) = (&client, &latencies, &failed);
-                scope.spawn(move || client.run(|| connect_until(end, number as u16, to, latencies, failed)));
+                scope.spawn(move || client.run(|| connect_until(end, number, to, latencies, failed)));
             }
         });
         Ok(start.elapsed())
@@ -49,6 +48,7 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
     let latencies = latencies.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut measures = cost.fields();
     let fields = json!({
+        "clients": clients,
         "connections_per_s": latencies.len() as f64 / spent.as_secs_f64(),
         "connections": latencies.len(),
         "failed": failed.into_inner(),

@@ -25,6 +25,8 @@ use crate::tool::Trouble;
 const RULES: usize = 1000;
 /// The seed of policies.
 const SEED: u64 = 5;
+/// The least that Ethernet has.
+const SMALL: FrameSize = FrameSize::Fixed(64);
 
 /// A scenario with its size.
 pub(crate) struct Scenario {
@@ -112,6 +114,9 @@ pub(crate) fn all(smoke: bool) -> Vec<Scenario> {
         ..plain("update", "effective_p99_ms", smoke, update::measure)
     });
     scenarios.extend(standing_still(smoke));
+    if !smoke {
+        scenarios.extend(many_pods());
+    }
     scenarios
 }
 
@@ -140,44 +145,45 @@ fn where_rules_count(kind: Kind) -> bool {
     kind != Kind::Open
 }
 
+/// How many packets get through.
+fn packets(name: &str, flows: u32, size: FrameSize, smoke: bool) -> Scenario {
+    let shape = Shape { flows, size };
+    let plain = plain(name, "mpps", smoke, move |trial| throughput::measure(trial, shape));
+    let group = if size == SMALL { "udp64" } else { name };
+    Scenario { group: group.to_owned(), ..plain }
+}
+
 fn throughput(smoke: bool) -> Vec<Scenario> {
-    let small = FrameSize::Fixed(64);
-    let scenario = |name: &str, flows, size| {
-        let shape = Shape { flows, size };
-        let plain = plain(name, "mpps", smoke, move |trial| throughput::measure(trial, shape));
-        let group = if size == small { "udp64" } else { name };
-        Scenario { group: group.to_owned(), ..plain }
-    };
-    let mut scenarios = vec![scenario("udp64-10k", 10_000, small)];
+    let mut scenarios = vec![packets("udp64-10k", 10_000, SMALL, smoke)];
     if smoke {
         return scenarios;
     }
     scenarios.extend([
-        scenario("udp64-1", 1, small),
-        scenario("udp64-1M", 1_000_000, small),
-        scenario("imix", 10_000, FrameSize::Imix),
+        packets("udp64-1", 1, SMALL, smoke),
+        packets("udp64-1M", 1_000_000, SMALL, smoke),
+        packets("imix", 10_000, FrameSize::Imix, smoke),
     ]);
     for (name, rules) in [("rules-10", 10), ("rules-10k", 10_000), ("rules-100k", 100_000)] {
-        let plain = scenario(name, 10_000, small);
+        let plain = packets(name, 10_000, SMALL, smoke);
         let shape = PolicyShape { rules, ..plain.shape };
         scenarios.push(Scenario { shape, is_for: where_rules_count, ..plain });
-    }
-    for (name, pods) in [("pods-50", 50), ("pods-200", 200)] {
-        let plain = scenario(name, 10_000, small);
-        let shape = PolicyShape { pods, ..plain.shape };
-        scenarios.push(Scenario { shape, ..plain });
     }
     scenarios
 }
 
 fn connections_and_bulk(smoke: bool) -> Vec<Scenario> {
     let bulk = |name: &str, mtu| Scenario { mtu, ..plain(name, "gbps", smoke, bulk::measure) };
+    // A few clients mostly wait, for each hop of their connection; many keep all cores busy.
+    let connect = |name: &str, clients| {
+        plain(name, "connections_per_s", smoke, move |trial| connections::measure(trial, clients))
+    };
     let mut scenarios = vec![
-        plain("tcp-connect", "connections_per_s", smoke, connections::measure),
+        connect("tcp-connect", 4),
         plain("tcp-connect-generated", "connections_per_s", smoke, generated::measure),
         bulk("tcp-bulk-mtu1500", Mtu::Of(1500)),
     ];
     if !smoke {
+        scenarios.insert(1, connect("tcp-connect-64", 64));
         scenarios.extend([bulk("tcp-bulk-mtu9000", Mtu::Of(9000)), bulk("tcp-bulk-largest", Mtu::Largest)]);
     }
     scenarios
@@ -193,6 +199,14 @@ fn latencies(smoke: bool) -> Vec<Scenario> {
         scenarios.extend([at("latency-90", At::Own(0.9)), at("latency-common", At::Common)]);
     }
     scenarios
+}
+
+/// Last, because to make so many pods takes most of a trial.
+fn many_pods() -> [Scenario; 2] {
+    [("pods-50", 50), ("pods-200", 200)].map(|(name, pods)| {
+        let plain = packets(name, 10_000, SMALL, false);
+        Scenario { shape: PolicyShape { pods, ..plain.shape }, ..plain }
+    })
 }
 
 fn standing_still(smoke: bool) -> Vec<Scenario> {

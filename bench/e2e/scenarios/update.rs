@@ -24,8 +24,12 @@ use crate::receiver::{PROBES_MAX, Receiver, Task};
 use crate::results;
 use crate::tool::Trouble;
 
-/// Time from one change to the next.
+/// Time from one change to the next, but for a part of a tick.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// The kernel's tick at its longest (100 Hz), in microseconds; and what a change is further in it than the one before, by the golden
+/// ratio. At even distances all changes would meet the same moment of each tick, and of what else is done ten times a second.
+const TICK_US: u32 = 10_000;
+const STEP_US: u32 = 3_819;
 /// Time from one probe to the next: as exact are the results.
 const PROBE_EVERY: Duration = Duration::from_micros(50);
 /// The load: what every system carries without loss.
@@ -113,7 +117,8 @@ fn make_changes(
     let mut changes = vec![];
     // An even number: closed at the end, as at the beginning.
     for number in 1.. {
-        sleep((start + INTERVAL * number).saturating_duration_since(Instant::now()));
+        let phase = Duration::from_micros(u64::from(number * STEP_US % TICK_US));
+        sleep((start + INTERVAL * number + phase).saturating_duration_since(Instant::now()));
         if start.elapsed() + INTERVAL > time && changes.len() % 2 == 0 {
             break;
         }

@@ -16,12 +16,13 @@ pub(super) struct NdrReport {
     ndr_limited_by_sender: bool,
     /// Rates tried.
     ndr_steps: usize,
+    /// Of one more trial at the rate; none where no rate passes.
     #[serde(flatten)]
-    report: Report,
+    report: Option<Report>,
 }
 
 impl NdrReport {
-    pub(super) fn new(found: &ndr::Found, report: Report) -> NdrReport {
+    pub(super) fn new(found: &ndr::Found, report: Option<Report>) -> NdrReport {
         NdrReport {
             ndr_mpps: found.rate_per_s / 1e6,
             ndr_loss: found.loss,

@@ -19,6 +19,7 @@ use crate::policy::objects::{
     PortMatch, Ports, Requirement, Tier,
 };
 use crate::policy::oracle::Oracle;
+use crate::policy::store::NAMESPACE_NAME_LABEL;
 use crate::tables::{Classifier, PolicyKind};
 
 fn cases() -> ProptestConfig {
@@ -60,6 +61,15 @@ fn selector() -> impl Strategy<Value = LabelSelector> {
         requirements.dedup();
         LabelSelector { requirements }
     })
+}
+
+/// Of namespaces: also by their names, which namespaces that are only mentioned have as a label too.
+fn namespace_selector() -> impl Strategy<Value = LabelSelector> {
+    let named = namespace_name().prop_map(|name| {
+        let key = NAMESPACE_NAME_LABEL.to_owned();
+        LabelSelector { requirements: vec![Requirement::In { key, values: vec![name] }] }
+    });
+    prop_oneof![4 => selector(), 1 => named]
 }
 
 fn prefix() -> impl Strategy<Value = IpNet> {
@@ -118,7 +128,7 @@ fn pod() -> impl Strategy<Value = Pod> {
 
 fn peer() -> impl Strategy<Value = Peer> {
     prop_oneof![
-        2 => (prop::option::of(selector()), selector()).prop_map(|(namespaces, pods)| Peer::Pods { namespaces, pods }),
+        2 => (prop::option::of(namespace_selector()), selector()).prop_map(|(namespaces, pods)| Peer::Pods { namespaces, pods }),
         1 => block().prop_map(Peer::IpBlock),
     ]
 }
@@ -150,7 +160,7 @@ fn network_policy() -> impl Strategy<Value = NetworkPolicy> {
 }
 
 fn scope() -> impl Strategy<Value = PodScope> {
-    (selector(), selector()).prop_map(|(namespaces, pods)| PodScope { namespaces, pods })
+    (namespace_selector(), selector()).prop_map(|(namespaces, pods)| PodScope { namespaces, pods })
 }
 
 fn cluster_rule() -> impl Strategy<Value = ClusterRule> {
@@ -190,8 +200,10 @@ fn cluster_policy() -> impl Strategy<Value = ClusterNetworkPolicy> {
 }
 
 fn object() -> impl Strategy<Value = Object> {
-    let namespace =
-        (namespace_name(), labels()).prop_map(|(name, labels)| Object::Namespace(Namespace { name, labels }));
+    let namespace = (namespace_name(), labels()).prop_map(|(name, mut labels)| {
+        labels.insert(NAMESPACE_NAME_LABEL.to_owned(), name.clone());
+        Object::Namespace(Namespace { name, labels })
+    });
     let node = (name(&["n1", "n2"]), labels(), vec(address(), 0..3))
         .prop_map(|(name, labels, addresses)| Object::Node(Node { name, labels, addresses }));
     prop_oneof![
@@ -223,8 +235,8 @@ enum Edit {
     Reverse(bool),
     /// It no longer speaks of a direction.
     Forget(bool),
-    /// It is about other pods.
-    Reselect(LabelSelector),
+    /// It is about other pods, or about pods of other namespaces.
+    Reselect(LabelSelector, bool),
     /// It is asked earlier or later, or in another tier.
     Rank(Tier, u32),
     /// Another one, of this name, says the same.
@@ -233,6 +245,27 @@ enum Edit {
     Recreate,
     /// It goes.
     Drop,
+}
+
+/// What becomes of a pod that is there; all else of it stays.
+#[derive(Debug, Clone)]
+enum PodEdit {
+    /// It has other labels.
+    Relabel(Labels),
+    /// It has other addresses.
+    Readdress(Vec<IpAddr>),
+    /// It has other ports.
+    Expose(Vec<ContainerPort>),
+    /// It is on another node.
+    Move(Option<String>),
+    /// It ends, or runs again.
+    Finish,
+    /// It is on the host's network, or no longer.
+    Unnet,
+    /// It goes and comes back.
+    Recreate,
+    /// It ends, and another one, old or new, gets its addresses.
+    HandOver(Box<Pod>),
 }
 
 /// What remains of a rule that is replaced.
@@ -252,11 +285,24 @@ fn edit() -> impl Strategy<Value = Edit> {
             .prop_map(|((is_in, at), kept, (rule, cluster))| Edit::Replace(is_in, at, kept, rule, cluster)),
         1 => any::<bool>().prop_map(Edit::Reverse),
         1 => any::<bool>().prop_map(Edit::Forget),
-        1 => selector().prop_map(Edit::Reselect),
+        1 => (selector(), any::<bool>()).prop_map(|(selector, of_pods)| Edit::Reselect(selector, of_pods)),
         1 => (select(&[Tier::Admin, Tier::Baseline][..]), 0..2_u32).prop_map(|(tier, at)| Edit::Rank(tier, at)),
         2 => name(&["a", "b", "c"]).prop_map(Edit::Copy),
         1 => Just(Edit::Recreate),
         1 => Just(Edit::Drop),
+    ]
+}
+
+fn pod_edit() -> impl Strategy<Value = PodEdit> {
+    prop_oneof![
+        2 => labels().prop_map(PodEdit::Relabel),
+        2 => vec(address(), 0..3).prop_map(PodEdit::Readdress),
+        2 => vec(container_port(), 0..3).prop_map(PodEdit::Expose),
+        1 => prop::option::of(name(&["n1", "n2"])).prop_map(PodEdit::Move),
+        1 => Just(PodEdit::Finish),
+        1 => Just(PodEdit::Unnet),
+        2 => Just(PodEdit::Recreate),
+        1 => pod().prop_map(|pod| PodEdit::HandOver(Box::new(pod))),
     ]
 }
 
@@ -301,6 +347,35 @@ fn edited(objects: &BTreeMap<ObjectName, Object>, which: u8, edit: Edit) -> Vec<
     vec![Change::Upsert(object)]
 }
 
+/// The edit as changes, if there is a pod.
+fn edited_pod(objects: &BTreeMap<ObjectName, Object>, which: u8, edit: PodEdit) -> Vec<Change> {
+    let pods = objects.values().filter_map(|object| match object {
+        Object::Pod(pod) => Some(pod),
+        _ => None,
+    });
+    let pods: Vec<&Pod> = pods.collect();
+    let Some(&pod) = pods.get(usize::from(which) % pods.len().max(1)) else { return Vec::new() };
+    let mut pod = pod.clone();
+    let mut changes = Vec::new();
+    match edit {
+        PodEdit::Relabel(labels) => pod.labels = labels,
+        PodEdit::Readdress(addresses) => pod.addresses = addresses,
+        PodEdit::Expose(ports) => pod.ports = ports,
+        PodEdit::Move(node) => pod.node = node,
+        PodEdit::Finish => pod.finished = !pod.finished,
+        PodEdit::Unnet => pod.host_network = !pod.host_network,
+        PodEdit::Recreate => {
+            changes.push(Change::Remove(ObjectName::Pod(pod.name.clone())));
+        }
+        PodEdit::HandOver(heir) => {
+            changes.push(Change::Upsert(Object::Pod(Pod { addresses: pod.addresses.clone(), ..*heir })));
+            pod.finished = true;
+        }
+    }
+    changes.push(Change::Upsert(Object::Pod(pod)));
+    changes
+}
+
 fn edit_network_policy(policy: &mut NetworkPolicy, edit: Edit) {
     match edit {
         Edit::Insert(is_in, at, rule, _) => {
@@ -319,7 +394,7 @@ fn edit_network_policy(policy: &mut NetworkPolicy, edit: Edit) {
             of(is_in, &mut policy.ingress, &mut policy.egress).iter_mut().for_each(|rules| rules.reverse());
         }
         Edit::Forget(is_in) => *of(is_in, &mut policy.ingress, &mut policy.egress) = None,
-        Edit::Reselect(selector) => policy.pod_selector = selector,
+        Edit::Reselect(selector, _) => policy.pod_selector = selector,
         Edit::Copy(name) => policy.name = name,
         Edit::Rank(..) | Edit::Recreate | Edit::Drop => {}
     }
@@ -337,7 +412,8 @@ fn edit_cluster_policy(policy: &mut ClusterNetworkPolicy, edit: Edit) {
         }
         Edit::Reverse(is_in) => of(is_in, &mut policy.ingress, &mut policy.egress).reverse(),
         Edit::Forget(is_in) => of(is_in, &mut policy.ingress, &mut policy.egress).clear(),
-        Edit::Reselect(selector) => policy.subject.pods = selector,
+        Edit::Reselect(selector, true) => policy.subject.pods = selector,
+        Edit::Reselect(selector, false) => policy.subject.namespaces = selector,
         Edit::Rank(tier, priority) => (policy.tier, policy.priority) = (tier, priority),
         Edit::Copy(name) => policy.name = name,
         Edit::Recreate | Edit::Drop => {}
@@ -382,6 +458,20 @@ fn follow(objects: &mut BTreeMap<ObjectName, Object>, change: &Change) {
         Change::Upsert(object) => objects.insert(ObjectName::of(object), object.clone()),
         Change::Remove(name) => objects.remove(name),
     };
+}
+
+/// How much the compiler keeps of the objects: a number that history raises is of something that is never given back.
+fn kept(compiler: &Compiler) -> [usize; 4] {
+    let members = &compiler.members;
+    [compiler.classes.len(), members.groups.len(), members.port_uses.len(), compiler.profiles.keys.len()]
+}
+
+/// Whether nothing is left, of objects that have all gone.
+fn has_nothing(compiler: &Compiler) -> Result<(), TestCaseError> {
+    prop_assert_eq!(compiler.tables(), &RuleTables::default());
+    prop_assert_eq!(kept(compiler), kept(&Compiler::new(Options::default())));
+    prop_assert!(compiler.store.is_empty());
+    Ok(())
 }
 
 /// The tables without the numbers that their history gave them; nothing in them is there twice or for nobody.
@@ -444,21 +534,25 @@ proptest! {
     fn a_history_comes_to_what_a_compile_from_scratch_comes_to(
         options in options(),
         start in vec(object(), 0..40),
-        history in vec((vec(change(), 0..3), vec((any::<u8>(), edit()), 0..4)), 1..30),
+        history in vec((vec(change(), 0..3), vec((any::<u8>(), edit()), 0..4), vec((any::<u8>(), pod_edit()), 0..3)), 1..30),
     ) {
         let mut objects: BTreeMap<_, _> =
             start.into_iter().map(|object| (ObjectName::of(&object), object)).collect();
         let mut compiler = Compiler::from_objects(objects.values().cloned(), options.clone());
         let mut followed = compiler.tables().clone();
-        for (mut changes, edits) in history {
+        for (mut changes, edits, pod_edits) in history {
             for change in &changes {
                 follow(&mut objects, change);
             }
+            let mut more = |made: Vec<Change>, objects: &mut BTreeMap<_, _>| {
+                made.iter().for_each(|change| follow(objects, change));
+                changes.extend(made);
+            };
             for (which, edit) in edits {
-                for change in edited(&objects, which, edit) {
-                    follow(&mut objects, &change);
-                    changes.push(change);
-                }
+                more(edited(&objects, which, edit), &mut objects);
+            }
+            for (which, edit) in pod_edits {
+                more(edited_pod(&objects, which, edit), &mut objects);
             }
             let before = followed.clone();
             let difference = compiler.apply_all(changes);
@@ -468,8 +562,11 @@ proptest! {
             prop_assert_eq!(followed.check(), Ok(()));
             let scratch = Compiler::from_objects(objects.values().cloned(), options.clone());
             prop_assert_eq!(content(&followed), content(scratch.tables()));
+            prop_assert_eq!(kept(&compiler), kept(&scratch), "classes, groups, ports by name, profiles");
         }
         judges_as_the_oracle(&followed, &objects)?;
+        compiler.apply_all(objects.into_keys().map(Change::Remove));
+        has_nothing(&compiler)?;
     }
 
     #[test]
@@ -511,10 +608,6 @@ proptest! {
         for name in names {
             compiler.apply(Change::Remove(name));
         }
-        prop_assert_eq!(compiler.tables(), &RuleTables::default());
-        prop_assert_eq!(compiler.classes.len(), 1, "the rest of the world");
-        prop_assert_eq!(compiler.members.groups.len(), 0);
-        prop_assert_eq!(compiler.members.port_uses.len(), 0);
-        prop_assert!(compiler.store.is_empty());
+        has_nothing(&compiler)?;
     }
 }

@@ -214,7 +214,8 @@ impl Compiler {
                 self.profiles.get_mut(profile).remove_pod(slot);
                 self.profiles.release(profile);
             }
-            if next.as_ref().is_none_or(|next| next.name != before.name) {
+            // A pod that has gone and come back in one step may be in another slot by now, which publishes it.
+            if !store.judges(&before.name) {
                 self.output.set_pod(before.name, None);
             }
         }

@@ -178,6 +178,13 @@ impl Store {
         self.pod_slots.get(name).copied()
     }
 
+    /// Whether the tables judge a pod of this name.
+    pub(crate) fn judges(&self, name: &PodName) -> bool {
+        self.pod_slot(name)
+            .and_then(|slot| self.pods.get(slot))
+            .is_some_and(|stored| self.is_local(&stored.pod))
+    }
+
     /// Every pod, by name.
     pub(crate) fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.pod_slots.values().filter_map(|&slot| Some(&self.pods.get(slot)?.pod))
