@@ -2,10 +2,11 @@
 
 CARGO     ?= cargo
 PACKAGES  := libelf-dev clang m4 make gcc pkg-config zlib1g-dev iproute2
-# What the tests run besides: they listen with tcpdump where the host's stack would hear a leaked frame, and ping without fragments.
-TESTERS   := tcpdump iputils-ping
+# What the tests run besides: they listen with tcpdump where the host's stack would hear a leaked frame, ping without fragments,
+# and take queues and offloads from interfaces.
+TESTERS   := tcpdump iputils-ping ethtool
 # What the end-to-end benchmark compares with. The rig runs what it needs of them in namespaces of its own.
-PEERS     := nftables iptables ipset openvswitch-switch dpdk dpdk-dev librte-net-af-xdp23 iperf3 ethtool
+PEERS     := nftables iptables ipset openvswitch-switch dpdk dpdk-dev librte-net-af-xdp23 iperf3
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Runs test programs as root while cargo runs as the user.
 AS_ROOT   := $(if $(SUDO),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="sudo -E")
@@ -54,7 +55,7 @@ bench-compile: setup ## Measure the policy compiler (in memory, no privilege): b
 
 setup-peers: ## Install what the end-to-end benchmark compares with
 	@had=$$(dpkg-query -W -f='$${db:Status-Status}' openvswitch-switch 2>/dev/null); \
-	$(MAKE) --no-print-directory setup PACKAGES="$(PACKAGES) $(PEERS)"; \
+	$(MAKE) --no-print-directory setup PACKAGES="$(PACKAGES) $(TESTERS) $(PEERS)"; \
 	[ "$$had" = installed ] || $(SUDO) service openvswitch-switch stop >/dev/null 2>&1 || true
 
 bench-e2e: setup-peers ## Measure the switch beside its peers with real packets, as root; tables, and bench/results/e2e.jsonl

@@ -28,6 +28,7 @@ use xsk_rs::{CompQueue, FillQueue, RxQueue, Socket, TxQueue};
 
 use super::error::{XdpError, io_source};
 use super::region::TX_METADATA_BYTES;
+use super::socket::close_on_exec;
 use crate::limits::FRAME_BYTES;
 
 /// Slots of the anchor's rings: the least that the kernel takes serves.
@@ -63,6 +64,7 @@ impl Anchor {
             // A kernel before 6.6 does not know the flag.
             Err(_) => (bind_first(umem, BindFlags::empty())?, false),
         };
+        close_on_exec(queues.1.fd())?;
         let registered = takes_chains.then(|| register_again(area)).transpose().ok().flatten();
         let leaves_checksums = registered.as_ref().is_some_and(|again| put_in_place(again, &queues));
         Ok(Anchor { _queues: queues, takes_chains, leaves_checksums })

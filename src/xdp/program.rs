@@ -6,10 +6,12 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use ipnet::IpNet;
+use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::query::ProgInfoIter;
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder, OpenObject, Xdp, XdpFlags};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject, Xdp, XdpFlags};
 
 use super::error::XdpError;
 use super::interface::Interface;
@@ -32,7 +34,7 @@ pub struct Program {
     mode: Mode,
     code: OwnedFd,
     id: u32,
-    sockets: MapHandle,
+    sockets: Arc<MapHandle>,
     /// Of an uplink's program.
     prefixes: Option<Prefixes>,
     replaced: bool,
@@ -84,7 +86,7 @@ impl Program {
         }
         let mode = slot.attach_best(&earlier)?;
         let replaced = earlier != Attached::default();
-        let interface = interface.clone();
+        let (interface, sockets) = (interface.clone(), Arc::new(sockets));
         Ok((Program { interface, mode: mode.clone(), code, id, sockets, prefixes, replaced }, mode))
     }
 
@@ -121,15 +123,53 @@ impl Program {
         if self.replaced { Ok(()) } else { self.detach() }
     }
 
-    /// Sends the frames of receive queue `queue` to the socket, until that is closed.
-    pub(super) fn register(&self, queue: u16, socket: BorrowedFd<'_>) -> Result<(), XdpError> {
-        let key = u32::from(queue).to_ne_bytes();
+    /// Sends the frames of receive queue `queue` to the socket, until that is closed or the registration ended.
+    pub(super) fn register(&self, queue: u16, socket: BorrowedFd<'_>) -> Result<Registration, XdpError> {
+        let registration = Registration { sockets: self.sockets.clone(), queue };
         let value = socket.as_raw_fd().to_ne_bytes();
-        self.sockets.update(&key, &value, MapFlags::ANY).map_err(|error| {
+        self.sockets.update(&registration.key(), &value, MapFlags::ANY).map_err(|error| {
             let action = format!("send queue {queue} of {} to its AF_XDP socket", self.interface.name);
             XdpError::from_bpf(action, &error, &[])
-        })
+        })?;
+        Ok(registration)
     }
+}
+
+/// That a program sends the frames of a receive queue to a socket.
+pub(super) struct Registration {
+    sockets: Arc<MapHandle>,
+    queue: u16,
+}
+
+impl Registration {
+    fn key(&self) -> [u8; 4] {
+        u32::from(self.queue).to_ne_bytes()
+    }
+
+    /// Ends it. When this returns, nothing is received by the socket any more, whoever else has a descriptor of it.
+    pub(super) fn end(self) -> libbpf_rs::Result<()> {
+        self.sockets.delete(&self.key())?;
+        wait_for_programs()
+    }
+}
+
+/// Returns when every BPF program that was running has come to its end, and with it the driver's turn, in which a frame is
+/// delivered where its program has sent it (`XDP_REDIRECT`, a "three-step process", in `net/core/filter.c`).
+///
+/// The kernel waits so for whoever changes a map of maps (`maybe_wait_bpf_programs` of `kernel/bpf/syscall.c`, Linux 4.19).
+fn wait_for_programs() -> libbpf_rs::Result<()> {
+    const WORD_BYTES: u32 = size_of::<u32>() as u32;
+    let create = |kind, options: &bpf_map_create_opts| {
+        MapHandle::create(kind, Some("palisade_wait"), WORD_BYTES, WORD_BYTES, 1, options)
+    };
+    let options = bpf_map_create_opts { sz: size_of::<bpf_map_create_opts>() as u64, ..Default::default() };
+    let inner = create(MapType::Array, &options)?;
+    let inner_fd = inner.as_fd().as_raw_fd();
+    let outer = create(
+        MapType::ArrayOfMaps,
+        &bpf_map_create_opts { inner_map_fd: inner_fd.cast_unsigned(), ..options },
+    )?;
+    outer.update(&0_u32.to_ne_bytes(), &inner_fd.to_ne_bytes(), MapFlags::ANY)
 }
 
 /// A program in the kernel, attached nowhere yet, and its maps.

@@ -7,7 +7,7 @@ use super::frame::Frame;
 use super::interface::Interface;
 use super::ledger::Account;
 use super::memory::{self, MemoryPeer, MemoryRings};
-use super::program::Program;
+use super::program::{Program, Registration};
 use super::socket::XskSocket;
 use super::umem::{Binder, Umem};
 use crate::ids::PortId;
@@ -22,6 +22,8 @@ pub struct PortQueue {
     port: PortId,
     umem: u32,
     account: Account,
+    /// Where a program sends it frames.
+    registration: Option<Registration>,
     rings: Rings,
     receiving: usize,
     outstanding: usize,
@@ -40,7 +42,8 @@ enum Rings {
 #[derive(Debug)]
 pub struct ClosedQueue {
     pub(super) umem: u32,
-    pub(super) account: Account,
+    /// None where the kernel may still receive into its frames.
+    pub(super) account: Option<Account>,
 }
 
 /// What came of a [`kick`](PortQueue::kick).
@@ -83,9 +86,10 @@ impl PortQueue {
         queue: u16,
         program: &Program,
     ) -> Result<PortQueue, XdpError> {
-        let (socket, account) = PortQueue::bind(binder, interface, queue)?;
-        program.register(queue, socket.fd())?;
-        Ok(PortQueue::with(binder, port, account, Rings::Socket(socket)))
+        let socket = PortQueue::bind(binder, interface, queue)?;
+        let registration = program.register(queue, socket.fd())?;
+        let opened = PortQueue::with(binder, port, Rings::Socket(socket))?;
+        Ok(PortQueue { registration: Some(registration), ..opened })
     }
 
     /// Opens queue `queue` of an interface to send by it only: no program sends it frames, and what the interface
@@ -96,11 +100,11 @@ impl PortQueue {
         interface: &Interface,
         queue: u16,
     ) -> Result<PortQueue, XdpError> {
-        let (socket, account) = PortQueue::bind(binder, interface, queue)?;
-        Ok(PortQueue::with(binder, port, account, Rings::Socket(socket)))
+        let socket = PortQueue::bind(binder, interface, queue)?;
+        PortQueue::with(binder, port, Rings::Socket(socket))
     }
 
-    fn bind(binder: &Binder, interface: &Interface, queue: u16) -> Result<(XskSocket, Account), XdpError> {
+    fn bind(binder: &Binder, interface: &Interface, queue: u16) -> Result<XskSocket, XdpError> {
         let queues = interface.queues();
         if queue >= queues {
             return Err(XdpError::NoQueue { interface: interface.name.clone(), queue, queues });
@@ -109,27 +113,27 @@ impl PortQueue {
         let Some(umem) = binder.region.kernel() else {
             return Err(XdpError::MemoryOnly { interface: interface.name.clone() });
         };
-        Ok((XskSocket::open(umem, interface, queue)?, binder.open_account()?))
+        XskSocket::open(umem, interface, queue)
     }
 
     /// A queue in memory, and its other side.
     pub fn memory(binder: &Binder, port: PortId) -> Result<(PortQueue, MemoryPeer), XdpError> {
-        let account = binder.open_account()?;
         let (rings, peer) = memory::pair(binder.region.clone());
-        Ok((PortQueue::with(binder, port, account, Rings::Memory(rings)), peer))
+        Ok((PortQueue::with(binder, port, Rings::Memory(rings))?, peer))
     }
 
-    fn with(binder: &Binder, port: PortId, account: Account, rings: Rings) -> PortQueue {
-        PortQueue {
+    fn with(binder: &Binder, port: PortId, rings: Rings) -> Result<PortQueue, XdpError> {
+        Ok(PortQueue {
             port,
             umem: binder.region.id(),
-            account,
+            account: binder.open_account()?,
+            registration: None,
             rings,
             receiving: 0,
             outstanding: 0,
             refused: 0,
             polls: false,
-        }
+        })
     }
 
     /// Lets the worker poll the driver itself whenever it looks at the rx ring: a system call each time, but no interrupt, where the
@@ -295,14 +299,18 @@ impl PortQueue {
         Statistics { refused: self.refused, ..statistics }
     }
 
-    /// Closes the socket: when this returns, the kernel neither receives into a frame of its rings nor sends one. Takes
-    /// system calls that may last milliseconds; any thread may do it.
+    /// Closes the socket: when this returns, the kernel neither receives into a frame of its rings nor sends one, not
+    /// even where another process has a descriptor of it (a child, from its `fork` to its `exec`). Takes system calls
+    /// that may last tens of milliseconds; any thread may do it.
+    ///
+    /// Should the kernel refuse to say that it no longer receives, the frames stay lent for the life of the UMEM.
     pub fn close(self) -> ClosedQueue {
+        let is_quiet = self.registration.is_none_or(|registration| registration.end().is_ok());
         match self.rings {
             Rings::Socket(socket) => drop(socket),
             Rings::Memory(rings) => rings.close(),
         }
-        ClosedQueue { umem: self.umem, account: self.account }
+        ClosedQueue { umem: self.umem, account: is_quiet.then_some(self.account) }
     }
 
     #[inline]

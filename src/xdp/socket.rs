@@ -6,7 +6,9 @@ use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::io::{FdFlags, fcntl_setfd};
 use xsk_rs::config::{Interface as InterfaceName, LibxdpFlags, QueueSize, SocketConfig};
+use xsk_rs::socket::Fd;
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, TxQueue};
 
 use super::chain::{Assembler, Taken, fitting};
@@ -75,6 +77,7 @@ impl XskSocket {
         // Without rings of its own, the socket is this UMEM's second on the queue.
         let (fill, completion) =
             shared.ok_or_else(|| XdpError::QueueTaken { interface: interface.name.clone(), queue })?;
+        close_on_exec(rx.fd())?;
         let socket = XskSocket { rx, tx, fill, completion, assembler: Assembler::new() };
         socket.raise_tx_budget();
         Ok(socket)
@@ -270,6 +273,14 @@ impl XskSocket {
             refused: 0,
         }
     }
+}
+
+/// Lets no program that this process starts have the socket: libxdp opens sockets without `SOCK_CLOEXEC`.
+pub(super) fn close_on_exec(socket: &Fd) -> Result<(), XdpError> {
+    // SAFETY: the descriptor is open as long as the ring that it was borrowed from.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) };
+    fcntl_setfd(socket, FdFlags::CLOEXEC)
+        .map_err(|error| XdpError::from_io("keep an AF_XDP socket from other programs", &error.into()))
 }
 
 fn take_back(umem: &mut Umem, account: Account, count: usize, out: &mut Vec<Frame>) -> Taken {

@@ -112,14 +112,15 @@ impl Umem {
         Binder { region: self.region.clone(), accounts: self.accounts.clone() }
     }
 
-    /// Takes back every frame that was lent to a queue which has been closed. Panics on a queue of another UMEM.
+    /// Takes back every frame that was lent to a queue which has been closed ([`close`](super::PortQueue::close)). Panics on a queue of another UMEM.
     #[allow(clippy::needless_pass_by_value)] // A closed queue gives its frames back once.
     pub fn reclaim(&mut self, queue: ClosedQueue, out: &mut Vec<Frame>) {
         let id = self.region.id();
         assert!(queue.umem == id, "a queue of UMEM {} is given back to UMEM {id}", queue.umem);
+        let Some(account) = queue.account else { return };
         // Struck out of the ledger, and the queue's own tokens are gone with its rings: these are the only ones.
-        self.ledger.take_back_all(queue.account, |index| out.push(Frame::new(id, index as u32)));
-        lock(&self.accounts).close(queue.account);
+        self.ledger.take_back_all(account, |index| out.push(Frame::new(id, index as u32)));
+        lock(&self.accounts).close(account);
     }
 }
 

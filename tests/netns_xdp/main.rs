@@ -7,7 +7,7 @@ mod uplink;
 mod wire;
 
 use std::io::{BufRead, BufReader};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -182,6 +182,18 @@ fn flood(pod: &Pod, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     })
 }
 
+/// Writes into every free frame, and expects to find it there after a while; pods send meanwhile.
+fn expect_left_alone(wire: &mut Wire, pods_send: impl FnOnce()) {
+    for (number, frame) in wire.free.iter_mut().enumerate() {
+        wire.umem.write(frame, &packets::frame(number as u32, 1500)).unwrap();
+    }
+    pods_send();
+    std::thread::sleep(SILENCE);
+    for (number, frame) in wire.free.iter().enumerate() {
+        assert!(wire.umem.data(frame) == packets::frame(number as u32, 1500), "frame {number} is written to");
+    }
+}
+
 #[test]
 fn a_port_closed_under_load_gives_back_every_frame_and_the_kernel_leaves_them_alone() {
     in_namespace(|| {
@@ -198,16 +210,7 @@ fn a_port_closed_under_load_gives_back_every_frame_and_the_kernel_leaves_them_al
         assert_eq!(wire.accounted(), wire.umem.frames_total());
         let other = wire.ends[0].queue.lent();
         assert_eq!(wire.free.len() + other, wire.umem.frames_total());
-        for (number, frame) in wire.free.iter_mut().enumerate() {
-            wire.umem.write(frame, &packets::frame(number as u32, 1500)).unwrap();
-        }
-        std::thread::sleep(SILENCE);
-        for (number, frame) in wire.free.iter().enumerate() {
-            assert!(
-                wire.umem.data(frame) == packets::frame(number as u32, 1500),
-                "frame {number} is written to"
-            );
-        }
+        expect_left_alone(&mut wire, || {}); // The floods go on.
 
         wire.close(0);
         assert_eq!((wire.free.len(), wire.umem.frames_lent()), (wire.umem.frames_total(), 0));
@@ -227,6 +230,37 @@ fn a_port_closed_under_load_gives_back_every_frame_and_the_kernel_leaves_them_al
         expect_across(&mut wire, &b, &a, &[frame(7, 100)]);
         assert_eq!(wire.accounted(), wire.umem.frames_total());
     });
+}
+
+#[test]
+fn a_closed_port_leaves_its_frames_alone_while_somebody_else_has_its_socket() {
+    in_namespace(|| {
+        let (a, b) = (Pod::new("sw0", 1, 1), Pod::new("sw1", 2, 1));
+        let ((left, _), (right, _)) = (attach(a.host, 1), attach(b.host, 1));
+        let mut wire = Wire::between([&left, &right], 0, 256);
+        assert!(wire.ends.iter().all(|end| closes_on_exec(end.queue.fd().unwrap())));
+        // As a child has it that has not come to its `exec`.
+        let held = wire.ends[0].queue.fd().unwrap().try_clone_to_owned().unwrap();
+        wire.turn();
+        assert!(wire.ends[0].queue.lent() > 32, "it has frames to receive into");
+        wire.close(0);
+        expect_left_alone(&mut wire, || {
+            let sender = a.enter(|| {
+                let socket = RawSocket::open("eth0", PATIENCE);
+                (0..32).for_each(|number| assert!(socket.send(&frame(number, 60))));
+            });
+            sender.join().unwrap();
+        });
+        drop(held);
+        let again = open(&wire.umem, &left, 0, 0);
+        wire.ends.insert(0, End { queue: again, waiting: Vec::with_capacity(256) });
+        wire.turn();
+        expect_across(&mut wire, &a, &b, &[frame(7, 100)]);
+    });
+}
+
+fn closes_on_exec(fd: BorrowedFd<'_>) -> bool {
+    rustix::io::fcntl_getfd(fd).unwrap().contains(rustix::io::FdFlags::CLOEXEC)
 }
 
 #[test]
