@@ -209,15 +209,23 @@ fn findings_are_bounded_and_the_rest_is_counted() {
 }
 
 #[test]
-fn a_misspelt_policy_kind_is_an_error_and_another_systems_kind_is_skipped() {
+fn a_misspelt_policy_kind_is_an_error_and_another_systems_is_skipped_with_a_warning() {
     let object = |kind: &str| format!("apiVersion: x.io/v1\nkind: {kind}\nmetadata: {{name: a}}\n");
     for kind in ["networkPolicy", "NetworkPolcy", "NetworkPolicys", "pod"] {
         let errors = read(&Source::new("a.yaml", object(kind))).unwrap_err();
         assert!(errors[0].help.as_ref().unwrap().starts_with("did you mean"), "{kind}");
     }
-    for kind in
-        ["CiliumNetworkPolicy", "MultiNetworkPolicy", "GlobalNetworkPolicy", "Service", "PodDisruptionBudget"]
+    let systems = ["CiliumNetworkPolicy", "MultiNetworkPolicy", "GlobalNetworkPolicy"];
+    for (kind, warnings) in
+        systems.map(|kind| (kind, 1)).into_iter().chain([("Service", 0), ("PodDisruptionBudget", 0)])
     {
-        assert_eq!(read(&Source::new("a.yaml", object(kind))).unwrap().skipped.len(), 1, "{kind}");
+        let parsed = read(&Source::new("a.yaml", object(kind))).unwrap();
+        assert_eq!((parsed.skipped.len(), parsed.warnings.len()), (1, warnings), "{kind}");
     }
+    let warning = &read(&Source::new("a.yaml", object(systems[0]))).unwrap().warnings[0];
+    assert_eq!(
+        warning.to_string(),
+        "a.yaml:2:7: warning: default/a kind: a CiliumNetworkPolicy is another system's: nothing here enforces it \
+         (say the same with a NetworkPolicy or a ClusterNetworkPolicy)"
+    );
 }

@@ -103,10 +103,16 @@ impl Reader {
                 }
             }
             (Some(kind), Some(_), None) => {
+                let kind_at = at.child("kind").unwrap_or_else(|| at.clone());
                 if let Some(meant) = misspelt(kind) {
-                    let at = at.child("kind").unwrap_or(at);
-                    at.error_help(format!("unknown kind {kind:?}"), format!("did you mean {meant:?}?"));
+                    kind_at.error_help(format!("unknown kind {kind:?}"), format!("did you mean {meant:?}?"));
                 } else {
+                    if kind.ends_with("NetworkPolicy") {
+                        kind_at.warn(
+                            format!("a {kind} is another system's: nothing here enforces it"),
+                            "say the same with a NetworkPolicy or a ClusterNetworkPolicy",
+                        );
+                    }
                     let location = Location::new(source, node.span);
                     self.parsed.skipped.push(Skipped { kind: kind.to_owned(), name, location });
                 }
