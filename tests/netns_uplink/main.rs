@@ -171,9 +171,10 @@ fn a_connection_to_the_node_lives_on_while_its_switch_dies_and_nothing_for_pods_
     two.kill();
     while sink.recv(&mut [0; 16]).is_ok() {}
     let tap = Tap::on("up0", two.own.command("tcpdump"));
-    // ARP and neighbour discovery start anew, and are answered: they are the kernel's.
+    // ARP and neighbour discovery start anew, and are answered: they are the kernel's. (Where neighbours are back at once, the
+    // command says after ten rounds that it has not come to an end.)
     for node in [&*one, &*two] {
-        node.own.run("ip neigh flush dev up0");
+        node.own.output("ip neigh flush dev up0");
     }
     let forwarded = |node: &node::Node| node.client().counters().unwrap().ports["pod0"].forwarded;
     let before = forwarded(one);
