@@ -30,7 +30,9 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// ratio. At even distances all changes would meet the same moment of each tick, and of what else is done ten times a second.
 const TICK_US: u32 = 10_000;
 const STEP_US: u32 = 3_819;
-/// Time from one probe to the next: as exact are the results.
+/// Time from one probe to the next in the mean. No result is more exact than the time that it really was, which is measured too:
+/// probes wait for their turn on the core that also sends the load. With a better one they would be what is measured: `nice`
+/// -20 for this thread, and the switch took twice as long for a change.
 const PROBE_EVERY: Duration = Duration::from_micros(50);
 /// The load: what every system carries without loss.
 const LOAD: Shape = Shape { flows: 10_000, size: FrameSize::Fixed(64) };
@@ -46,7 +48,8 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
     let time = Duration::from_secs(trial.seconds);
     let quiet = stream.send(Rate::PerSecond(LOAD_PER_S), time / 2)?;
     let (done, cost) = trial.cost_of(|| under_load(trial, &mut stream, time, &mut change))?;
-    let (changes, probes, loaded) = done;
+    let (changes, mut gaps, loaded) = done;
+    let probes = gaps.len();
     let arrivals = arrivals(stream.receiver(), probes)?;
     let mut opened: Vec<f64> = changes.windows(2).filter_map(|pair| opened_after(pair, &arrivals)).collect();
     let mut closed: Vec<f64> = changes.windows(2).filter_map(|pair| closed_after(pair, &arrivals)).collect();
@@ -62,6 +65,7 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
         "flows": LOAD.flows,
         "load_mpps": LOAD_PER_S / 1e6,
         "probes": probes,
+        "probe_gap_p99_ms": quantile(&mut gaps, 0.99),
         "changes": changes.len() - 1,
         // Those that were not seen before the next one.
         "late": changes.len() - 1 - judged,
@@ -89,13 +93,13 @@ struct Change {
     returned_ns: u64,
 }
 
-/// Load, probes and changes at the same time: the changes, the number of probes, what became of the load.
+/// Load, probes and changes at the same time: the changes, the times between probes, what became of the load.
 fn under_load(
     trial: &Trial<'_>,
     stream: &mut Stream,
     time: Duration,
     change: &mut dyn FnMut(bool) -> Result<(), Trouble>,
-) -> Result<(Vec<Change>, usize, Window), Trouble> {
+) -> Result<(Vec<Change>, Vec<f64>, Window), Trouble> {
     let (client, server) = (trial.bed.pod("client")?, trial.bed.pod("server")?);
     let end = AtomicBool::new(false);
     scope(|scope| {
@@ -104,8 +108,8 @@ fn under_load(
         let changes = make_changes(time, change);
         end.store(true, Ordering::Relaxed);
         let loaded = load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        let probes = probing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        Ok((changes?, probes?, loaded?))
+        let gaps = probing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok((changes?, gaps?, loaded?))
     })
 }
 
@@ -132,26 +136,26 @@ fn make_changes(
     Ok(changes)
 }
 
-/// Sends probes until told to end; how many.
-fn probe(client: &Pod, server: Ipv4Addr, end: &AtomicBool) -> Result<usize, Trouble> {
+/// Sends probes until told to end; for each, milliseconds since the one before.
+fn probe(client: &Pod, server: Ipv4Addr, end: &AtomicBool) -> Result<Vec<f64>, Trouble> {
     let from = client.v4();
     let socket = client.run(raw_socket)??;
     stay_on(TRAFFIC_CORE);
     let to = SocketAddrV4::new(server, 0);
     let start = Instant::now();
-    let mut number = 0;
-    while !end.load(Ordering::Relaxed) && number < PROBES_MAX {
+    let (mut gaps, mut last) = (Vec::new(), start);
+    while !end.load(Ordering::Relaxed) && gaps.len() < PROBES_MAX {
+        let (number, now) = (gaps.len() as u32, Instant::now());
+        gaps.push((now - last).as_secs_f64() * 1e3);
+        last = now;
         // One that finds no room in a queue is one probe fewer.
-        let _ = sendto(&socket, &packet(from, server, number as u32), SendFlags::DONTWAIT, &to);
-        number += 1;
-        sleep((start + PROBE_EVERY * number as u32).saturating_duration_since(Instant::now()));
+        let _ = sendto(&socket, &packet(from, server, number), SendFlags::DONTWAIT, &to);
+        sleep((start + PROBE_EVERY * (number + 1)).saturating_duration_since(Instant::now()));
     }
-    Ok(number)
+    Ok(gaps)
 }
 
 fn raw_socket() -> std::io::Result<OwnedFd> {
-    // Sleeps are as exact as the probes shall be.
-    rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1000))?;
     // With this protocol, packets bring their headers (raw(7)).
     Ok(socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::RAW))?)
 }
