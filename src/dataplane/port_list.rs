@@ -19,6 +19,8 @@ pub(super) struct Port {
     inlets: Inlets,
     /// Frames that it is given to receive into.
     pub(super) level: usize,
+    /// As many of them it has even where frames are short.
+    least: usize,
     /// Whether it has used half of them at once, of late.
     pub(super) is_busy: bool,
     /// Whether it is in the list of active ports.
@@ -68,13 +70,14 @@ const BUSY_FRAMES: usize = 64;
 
 impl Port {
     /// A port at rest.
-    pub(super) fn new(queue: PortQueue, inlets: Inlets, level: usize) -> Port {
+    pub(super) fn new(queue: PortQueue, inlets: Inlets, level: usize, least: usize) -> Port {
         Port {
             id: queue.port(),
             queue,
             waiting: Vec::with_capacity(RING_SLOTS),
             inlets,
             level,
+            least,
             is_busy: false,
             is_active: false,
             quiet: 0,
@@ -110,6 +113,14 @@ impl Port {
         self.is_listened_to = false;
     }
 
+    /// Gives it frames to receive into, so that `reserve` free ones are left, but for its least.
+    #[inline]
+    pub(super) fn refill(&mut self, umem: &mut Umem, free: &mut Vec<Frame>, reserve: usize) {
+        let affordable = self.queue.receiving() + free.len().saturating_sub(reserve);
+        let level = self.level.min(affordable.max(self.least));
+        self.queue.refill(umem, free, level);
+    }
+
     /// Frames of UMEM that are on their way out of it.
     #[inline]
     pub(super) fn leaving(&self) -> usize {
@@ -124,7 +135,7 @@ impl Port {
     /// Whether the worker need not look at it until the kernel says that a frame has come, or there is one to send.
     fn may_rest(&self) -> bool {
         // Without frames to receive into, none would come that could wake anyone.
-        let is_ready = self.queue.lent() >= self.level;
+        let is_ready = self.queue.lent() >= self.level.min(self.least);
         self.quiet >= QUIET_BATCHES && is_ready && self.has_sent_all()
     }
 

@@ -59,6 +59,8 @@ pub(crate) struct Worker {
     room: Box<[u32]>,
     /// Frames that all ports together are given to receive into.
     levels: usize,
+    /// Free frames that are kept ([`Worker::reserve`]).
+    reserve: usize,
     /// When the kernel was last asked for frames of ports that are not active.
     looked: Instant,
     batch_was_empty: bool,
@@ -129,6 +131,7 @@ impl Worker {
             ports: PortList::new(),
             room: vec![0; PORTS_MAX].into(),
             levels: 0,
+            reserve: 0,
             looked: Instant::now(),
             batch_was_empty: true,
             batch: Batch::new(),
@@ -233,7 +236,8 @@ impl Worker {
         self.room[id.index()] = RING_SLOTS as u32;
         let level = self.first_level();
         self.levels += level;
-        self.ports.add(Port::new(queue, inlets, level));
+        self.ports.add(Port::new(queue, inlets, level, self.least_level()));
+        self.reserve = self.reserve();
     }
 
     /// Reaches a port by another worker from the next batch on.
@@ -275,7 +279,9 @@ impl Worker {
         let (umem, free) = (&self.umem, &mut self.free);
         self.fragments.forget(id, |frame| umem.release(frame, free));
         self.levels -= port.level;
-        Some(port.close(umem, free))
+        let closed = port.close(umem, free);
+        self.reserve = self.reserve();
+        Some(closed)
     }
 
     /// Frames that the ports may together be given to receive into: half of all, the rest is for what is on its way out.
@@ -286,10 +292,23 @@ impl Worker {
     /// What a port is given at first. A frame in a fill ring comes back only with a packet in it, so a port gets more when
     /// it needs more: were they shared out evenly, the first ports would have most of them and the last ones none.
     fn first_level(&self) -> usize {
-        let least = (self.umem.frames_total() / (4 * PORTS_MAX)).max(1);
+        let least = self.least_level();
         let left = self.levels_max().saturating_sub(self.levels);
-        let are_few = left > self.levels_max() / 2 && left >= 8 * FIRST_LEVEL_OF_FEW;
+        // Counted, not by what is left: those before have what they were given first, whatever their levels are now.
+        let are_few = self.ports.len() < self.levels_max() / 2 / FIRST_LEVEL_OF_FEW;
         left.clamp(least, if are_few { FIRST_LEVEL_OF_FEW } else { FIRST_LEVEL.max(least) })
+    }
+
+    /// What every port has in any case: all that there may be, together a quarter of all frames.
+    fn least_level(&self) -> usize {
+        (self.umem.frames_total() / (4 * PORTS_MAX)).max(1)
+    }
+
+    /// Free frames that no port gets more of than its least: those are for the least of ports that are still to come, and for what
+    /// is on its way out. Levels alone do not keep them: a port whose level is lowered has its frames until packets come in them.
+    fn reserve(&self) -> usize {
+        let total = self.umem.frames_total();
+        total / 16 + (total / 4).saturating_sub(self.least_level() * self.ports.len())
     }
 
     fn take_view(&mut self, now_ms: u32) {
@@ -317,6 +336,7 @@ impl Worker {
     fn receive(&mut self, now_ms: u32) -> usize {
         self.fragments.resume(&mut self.batch, &self.shared.firsts, now_ms);
         let levels_max = self.levels_max();
+        let level_max = (4 * levels_max / self.ports.len().max(1)).clamp(FIRST_LEVEL, RING_SLOTS);
         self.ports.take_turn();
         for step in 0..self.ports.active_len() {
             let Some(port) = self.ports.active_after(step) else { continue };
@@ -324,19 +344,21 @@ impl Worker {
             if start == BATCH_FRAMES_MAX {
                 break;
             }
+            let had = port.queue.receiving();
             let count = port.queue.receive(&mut self.umem, &mut self.batch.frames, PORT_BURST_FRAMES_MAX);
             port.quiet = if count > 0 { 0 } else { port.quiet.saturating_add(1) };
             if count > 0 {
                 port.moved += count;
                 self.batch.note_received(start, port.id);
-                if port.queue.missing(port.level) >= (port.level / 2).clamp(1, PORT_BURST_FRAMES_MAX) {
+                if had - port.queue.receiving() >= (had / 2).clamp(1, PORT_BURST_FRAMES_MAX) {
                     port.is_busy = true;
-                    let more =
-                        port.level.min(RING_SLOTS - port.level).min(levels_max.saturating_sub(self.levels));
+                    // Of those that go quiet then and keep what they have, one in four leaves the others theirs.
+                    let room = level_max.saturating_sub(port.level);
+                    let more = port.level.min(room).min(levels_max.saturating_sub(self.levels));
                     port.level += more;
                     self.levels += more;
                 }
-                port.queue.refill(&mut self.umem, &mut self.free, port.level);
+                port.refill(&mut self.umem, &mut self.free, self.reserve);
             }
         }
         self.batch.len()
@@ -437,7 +459,7 @@ impl Worker {
                 let _: Kick = port.queue.kick();
                 port.queue.complete(&mut self.umem, &mut self.free);
             }
-            port.queue.refill(&mut self.umem, &mut self.free, port.level);
+            port.refill(&mut self.umem, &mut self.free, self.reserve);
             if port.is_told_too_often() {
                 port.stop_listening(&self.epoll);
             }

@@ -254,11 +254,10 @@ impl PortQueue {
         }
     }
 
-    /// Frames that are missing of `level` to receive into: those that came with packets since the last
-    /// [`refill`](PortQueue::refill), and those that it lacked.
+    /// Frames in the fill ring and in the rx ring.
     #[inline]
-    pub fn missing(&self, level: usize) -> usize {
-        level.saturating_sub(self.receiving)
+    pub fn receiving(&self) -> usize {
+        self.receiving
     }
 
     /// Frames given to the tx ring that have not come back.

@@ -209,3 +209,53 @@ fn large() -> impl Strategy<Value = Vec<u8>> {
         addressed(A, &spec).bytes()
     })
 }
+
+/// Steps for as long as it takes until ports that are idle are to give back what they have been given.
+fn let_time_pass(sim: &mut Simulation) {
+    for _ in 0..6 {
+        sim.now += Duration::from_secs(2);
+        sim.step();
+    }
+}
+
+#[test]
+fn ports_that_come_one_by_one_or_are_busy_in_turn_leave_each_other_frames_to_receive_into() {
+    let settings = Settings { huge_pages: false, ..Settings::default() };
+    let mut sim = Simulation::new(&settings).unwrap();
+    let mut ports = Vec::new();
+    let takes_eight = |sim: &mut Simulation, port: &SimulatedPort| {
+        let taken = (0..8).filter(|_| port.peers[0].inject(&udp(1))).count();
+        sim.step();
+        taken == 8
+    };
+    let has_reserve = |sim: &Simulation| {
+        let (total, lent, held) = sim.frames(0);
+        assert_eq!(lent + held, total);
+        held >= total / 16
+    };
+    for _ in 0..300 {
+        ports.push(sim.open_port(PortKind::Pod, None, 1500).unwrap());
+        let_time_pass(&mut sim);
+    }
+    assert!(has_reserve(&sim), "{:?}", sim.frames(0));
+    assert!(ports.iter().all(|port| takes_eight(&mut sim, port)), "each port has its least");
+    for port in ports.iter().step_by(6) {
+        for _ in 0..60 {
+            for _ in 0..64 {
+                port.peers[0].inject(&udp(1));
+            }
+            sim.step();
+        }
+        let_time_pass(&mut sim);
+        assert!(has_reserve(&sim), "{:?}", sim.frames(0));
+    }
+    assert!(ports.iter().all(|port| takes_eight(&mut sim, port)), "each port has its least still");
+    // One that is busy takes what the others leave.
+    let taken = (0..64).map(|_| {
+        let taken = (0..64).filter(|_| ports[0].peers[0].inject(&udp(1))).count();
+        sim.step();
+        taken
+    });
+    let taken: Vec<usize> = taken.collect();
+    assert!(taken.iter().sum::<usize>() > 64 * 32, "half of a burst or more: {taken:?} {:?}", sim.frames(0));
+}
