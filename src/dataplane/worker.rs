@@ -59,8 +59,6 @@ pub(crate) struct Worker {
     room: Box<[u32]>,
     /// Frames that all ports together are given to receive into.
     levels: usize,
-    /// Free frames that are kept ([`Worker::reserve`]).
-    reserve: usize,
     /// When the kernel was last asked for frames of ports that are not active.
     looked: Instant,
     batch_was_empty: bool,
@@ -131,7 +129,6 @@ impl Worker {
             ports: PortList::new(),
             room: vec![0; PORTS_MAX].into(),
             levels: 0,
-            reserve: 0,
             looked: Instant::now(),
             batch_was_empty: true,
             batch: Batch::new(),
@@ -237,7 +234,6 @@ impl Worker {
         let level = self.first_level();
         self.levels += level;
         self.ports.add(Port::new(queue, inlets, level, self.least_level()));
-        self.reserve = self.reserve();
     }
 
     /// Reaches a port by another worker from the next batch on.
@@ -279,9 +275,7 @@ impl Worker {
         let (umem, free) = (&self.umem, &mut self.free);
         self.fragments.forget(id, |frame| umem.release(frame, free));
         self.levels -= port.level;
-        let closed = port.close(umem, free);
-        self.reserve = self.reserve();
-        Some(closed)
+        Some(port.close(umem, free))
     }
 
     /// Frames that the ports may together be given to receive into: half of all, the rest is for what is on its way out.
@@ -335,7 +329,8 @@ impl Worker {
 
     fn receive(&mut self, now_ms: u32) -> usize {
         self.fragments.resume(&mut self.batch, &self.shared.firsts, now_ms);
-        let levels_max = self.levels_max();
+        let (levels_max, reserve) = (self.levels_max(), self.reserve());
+        // One port in four may be busy, go quiet and keep what it has: the others still have theirs.
         let level_max = (4 * levels_max / self.ports.len().max(1)).clamp(FIRST_LEVEL, RING_SLOTS);
         self.ports.take_turn();
         for step in 0..self.ports.active_len() {
@@ -352,13 +347,12 @@ impl Worker {
                 self.batch.note_received(start, port.id);
                 if had - port.queue.receiving() >= (had / 2).clamp(1, PORT_BURST_FRAMES_MAX) {
                     port.is_busy = true;
-                    // Of those that go quiet then and keep what they have, one in four leaves the others theirs.
                     let room = level_max.saturating_sub(port.level);
                     let more = port.level.min(room).min(levels_max.saturating_sub(self.levels));
                     port.level += more;
                     self.levels += more;
                 }
-                port.refill(&mut self.umem, &mut self.free, self.reserve);
+                port.refill(&mut self.umem, &mut self.free, reserve);
             }
         }
         self.batch.len()
@@ -442,6 +436,7 @@ impl Worker {
     /// Moves frames to the transmit rings, kicks the kernel, and takes back what it has sent. In copy mode nothing is sent without a
     /// kick, and a kick sends a limited number: ports are kicked until they are empty.
     fn transmit(&mut self) {
+        let reserve = self.reserve();
         let stats = &self.shared.mailboxes[self.id.index()].stats;
         for at in (0..self.ports.active_len()).rev() {
             let Some(port) = self.ports.active_at(at) else { continue };
@@ -459,7 +454,7 @@ impl Worker {
                 let _: Kick = port.queue.kick();
                 port.queue.complete(&mut self.umem, &mut self.free);
             }
-            port.refill(&mut self.umem, &mut self.free, self.reserve);
+            port.refill(&mut self.umem, &mut self.free, reserve);
             if port.is_told_too_often() {
                 port.stop_listening(&self.epoll);
             }

@@ -444,6 +444,15 @@ mod tests {
     }
 
     #[test]
+    fn frames_that_the_kernel_may_still_write_to_stay_lent() {
+        let (mut umem, mut free, mut queue, _peer) = port(8);
+        queue.refill(&mut umem, &mut free, 5);
+        let closed = ClosedQueue { account: None, ..queue.close() };
+        umem.reclaim(closed, &mut free);
+        assert_eq!((free.len(), umem.frames_lent()), (3, 5));
+    }
+
+    #[test]
     fn frames_are_conserved_while_the_other_side_is_busy_on_another_thread() {
         let (mut umem, mut free, mut queue, peer) = port(64);
         let stop = AtomicBool::new(false);

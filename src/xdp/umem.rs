@@ -112,7 +112,8 @@ impl Umem {
         Binder { region: self.region.clone(), accounts: self.accounts.clone() }
     }
 
-    /// Takes back every frame that was lent to a queue which has been closed ([`close`](super::PortQueue::close)). Panics on a queue of another UMEM.
+    /// Takes back every frame that was lent to a queue which has been closed
+    /// ([`PortQueue::close`](super::PortQueue::close)). Panics on a queue of another UMEM.
     #[allow(clippy::needless_pass_by_value)] // A closed queue gives its frames back once.
     pub fn reclaim(&mut self, queue: ClosedQueue, out: &mut Vec<Frame>) {
         let id = self.region.id();

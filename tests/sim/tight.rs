@@ -251,11 +251,10 @@ fn ports_that_come_one_by_one_or_are_busy_in_turn_leave_each_other_frames_to_rec
     }
     assert!(ports.iter().all(|port| takes_eight(&mut sim, port)), "each port has its least still");
     // One that is busy takes what the others leave.
-    let taken = (0..64).map(|_| {
-        let taken = (0..64).filter(|_| ports[0].peers[0].inject(&udp(1))).count();
+    let mut taken = Vec::new();
+    for _ in 0..64 {
+        taken.push((0..64).filter(|_| ports[0].peers[0].inject(&udp(1))).count());
         sim.step();
-        taken
-    });
-    let taken: Vec<usize> = taken.collect();
+    }
     assert!(taken.iter().sum::<usize>() > 64 * 32, "half of a burst or more: {taken:?} {:?}", sim.frames(0));
 }
