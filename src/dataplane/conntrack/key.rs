@@ -137,6 +137,17 @@ impl Key {
         Key { addresses: [first, second, third, fourth], word }
     }
 
+    /// Whether a packet can have this key: ends in order, nothing where there is nothing to say.
+    pub(super) fn is_canonical(&self) -> bool {
+        let ends = [(self.low(), self.low_port()), (self.high(), self.high_port())];
+        let asked = self.word & (ASKED_BY_LOW | ASKED_BY_HIGH);
+        let is_icmp = matches!(self.protocol(), Protocol::ICMP | Protocol::ICMPV6);
+        ends[0] <= ends[1]
+            && (!self.is_v4() || self.addresses[1..] == [0; 3])
+            && (asked == 0 || is_icmp && asked.is_power_of_two())
+            && self.word & !(0xff_ffff_ffff | ASKED_BY_LOW | ASKED_BY_HIGH | IPV6) == 0
+    }
+
     /// Its protocol.
     #[inline]
     pub(crate) fn protocol(&self) -> Protocol {
@@ -193,8 +204,17 @@ impl HashSeed {
     /// Draws a seed from the system's source of randomness, by way of the standard library's hash maps.
     pub(crate) fn random() -> HashSeed {
         use std::hash::{BuildHasher, RandomState};
-        let secrets = [0u64, 1, 2, 3].map(|i| RandomState::new().hash_one(i));
+        HashSeed::of([0u64, 1, 2, 3].map(|i| RandomState::new().hash_one(i)))
+    }
+
+    /// The seed of these secrets.
+    pub(super) fn of(secrets: [u64; 4]) -> HashSeed {
         HashSeed { secrets, of_v4: fold(secrets[2], secrets[3]) }
+    }
+
+    /// What it was made of.
+    pub(super) fn secrets(&self) -> [u64; 4] {
+        self.secrets
     }
 
     /// 64 bits that depend on every bit of the key.
