@@ -328,3 +328,6 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
 fn to_bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
+
+#[cfg(test)]
+mod tests;
