@@ -55,7 +55,9 @@ pub const RETIRED_FLOWS_MAX: usize = 8192;
 pub const AWAITED_PODS_MS: u32 = 120_000;
 /// Bytes of the file that says which pods there were, at most: [`PORTS_MAX`] pods take a tenth.
 pub const ENDPOINTS_BYTES_MAX: u64 = 16 << 20;
-/// ICMP errors that one worker sends in a second (RFC 1812 section 4.3.2.8).
+/// ICMP errors that one worker sends to each port in a second, whatever the others provoke (RFC 1812 section 4.3.2.8).
+pub const PORT_ANSWERS_PER_SECOND: u32 = 100;
+/// ICMP errors beyond these that one worker sends in a second to all ports together.
 pub const ANSWERS_PER_SECOND_MAX: u32 = 1000;
 /// Fragmented datagrams that one worker knows at once, in sets of [`FRAGMENT_WAYS`]. The oldest of a set makes place.
 pub const DATAGRAMS_MAX: usize = 512;

@@ -44,6 +44,7 @@ const CONDITION: u64 = 0xffff;
 const END: usize = 0;
 const MAX_END: usize = 1;
 const MAX_WINDOW: usize = 2;
+const ACKNOWLEDGED: usize = 3;
 /// In the word [`MAX_WINDOW`]: the end has sent its FIN. Windows end at 2^30 (RFC 7323 section 2.3), so the bit is free.
 const FINISHED: u32 = 1 << 31;
 
@@ -225,6 +226,7 @@ impl Line {
             end: self.more[END].load(Relaxed),
             max_end: self.more[MAX_END].load(Relaxed),
             max_window: max_window & !FINISHED,
+            acknowledged: self.more[ACKNOWLEDGED].load(Relaxed),
             finished: max_window & FINISHED != 0,
             scale: self.facts().scale(),
         }
@@ -234,6 +236,7 @@ impl Line {
         self.more[END].store(side.end, Relaxed);
         self.more[MAX_END].store(side.max_end, Relaxed);
         self.more[MAX_WINDOW].store(window_word(side), Relaxed);
+        self.more[ACKNOWLEDGED].store(side.acknowledged, Relaxed);
     }
 }
 
@@ -536,6 +539,7 @@ impl Entry {
             store_changed(&line.more[END], old.end, new.end);
             store_changed(&line.more[MAX_END], old.max_end, new.max_end);
             store_changed(&line.more[MAX_WINDOW], window_word(old), window_word(new));
+            store_changed(&line.more[ACKNOWLEDGED], old.acknowledged, new.acknowledged);
             if old.scale != new.scale {
                 let scale = u64::from(new.scale) << SCALE_SHIFT;
                 line.change_facts(|facts| Some(Facts(facts.0 & !(0x0f << SCALE_SHIFT) | scale)));

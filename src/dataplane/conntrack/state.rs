@@ -52,7 +52,7 @@ flow_states! {
     UdpOneWay => "udp-one-way", udp_one_way;
     /// UDP: both directions seen.
     UdpTwoWay => "udp-two-way", udp_two_way;
-    /// ICMP echo.
+    /// ICMP query: an echo, or another request that its own reply answers.
     Echo => "echo", icmp_echo;
     /// SCTP: association not yet up.
     SctpSetup => "sctp-setup", sctp_setup;
