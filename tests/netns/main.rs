@@ -16,4 +16,5 @@ mod lifecycle;
 mod path_mtu;
 mod policy;
 mod refusals;
+mod restart;
 mod traffic;

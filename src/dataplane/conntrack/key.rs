@@ -142,11 +142,12 @@ impl Key {
     pub(super) fn is_canonical(&self) -> bool {
         let ends = [(self.low(), self.low_port()), (self.high(), self.high_port())];
         let asked = self.word & (ASKED_BY_LOW | ASKED_BY_HIGH);
+        let requests = u64::from(REQUEST) << REQUEST_SHIFT;
         let is_icmp = matches!(self.protocol(), Protocol::ICMP | Protocol::ICMPV6);
         ends[0] <= ends[1]
             && (!self.is_v4() || self.addresses[1..] == [0; 3])
-            && (asked == 0 || is_icmp && asked.is_power_of_two())
-            && self.word & !(0xff_ffff_ffff | ASKED_BY_LOW | ASKED_BY_HIGH | IPV6) == 0
+            && (if is_icmp { asked.is_power_of_two() } else { asked | self.word & requests == 0 })
+            && self.word & !(0xff_ffff_ffff | asked | requests | IPV6) == 0
     }
 
     /// Its protocol.
@@ -307,10 +308,8 @@ mod tests {
         queries_share_keys_with_their_own_replies_alone(&pairs, |src, dst, kind| {
             echo(src.into(), dst.into(), kind)
         });
-        let pairs = [
-            (v6::ECHO_REQUEST, v6::ECHO_REPLY),
-            (v6::NODE_INFORMATION_QUERY, v6::NODE_INFORMATION_REPLY),
-        ];
+        let pairs =
+            [(v6::ECHO_REQUEST, v6::ECHO_REPLY), (v6::NODE_INFORMATION_QUERY, v6::NODE_INFORMATION_REPLY)];
         queries_share_keys_with_their_own_replies_alone(&pairs, |src, dst, kind| Packet {
             is_v4: false,
             protocol: Protocol::ICMPV6,

@@ -67,7 +67,8 @@ fn v6(number: u64) -> u128 {
 }
 
 fn keys_of(number: u64, protocol: Protocol) -> [Key; 2] {
-    let word = (1000 + number) | 53 << 16 | u64::from(protocol.0) << 32;
+    let asked = if matches!(protocol, Protocol::ICMP) { 1 << 40 | 8 << 42 } else { 0 };
+    let word = (1000 + number) | 53 << 16 | u64::from(protocol.0) << 32 | asked;
     [Key::new(from_v4(0x0a00_0001), from_v4(0x0a00_0002), word), Key::new(v6(1), v6(2), word)]
 }
 
@@ -82,7 +83,14 @@ fn flows(numbers: std::ops::Range<u64>) -> Vec<(Key, NewFlow)> {
             (Protocol(47), FlowState::Other),
         ];
         states.into_iter().flat_map(move |(protocol, state)| {
-            let side = |end| TcpSide { end, max_end: end + 9, max_window: 9, scale: 3, finished: false };
+            let side = |end| TcpSide {
+                end,
+                max_end: end + 9,
+                max_window: 9,
+                acknowledged: end - 1,
+                scale: 3,
+                finished: false,
+            };
             let tcp = (protocol == Protocol::TCP).then_some(TcpFlow { state, sides: [side(100), side(200)] });
             keys_of(number, protocol).map(|key| (key, flow(number, state, tcp)))
         })
@@ -215,8 +223,8 @@ fn an_entry_that_is_torn_in_any_way_is_no_flow_and_takes_no_place() {
         ("a generation to come", vec![(facts, |word| word | 1 << 63)]),
         ("charged to a port that there cannot be", vec![(0, |word| word | 0xfff << 48)]),
         (
-            "lower and higher end in the other order",
-            vec![(0, |word| word | 1 << 42), (HIGH, |word| word | 1 << 42)],
+            "another ICMP request, or one where there is none",
+            vec![(0, |word| word ^ 1 << 42), (HIGH, |word| word ^ 1 << 42)],
         ),
     ];
     for (what, changes) in cases {
