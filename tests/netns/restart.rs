@@ -136,7 +136,7 @@ fn settled(connections: &[Connection]) -> Vec<[u64; 2]> {
     }
 }
 
-fn wait_until_all_go_on(connections: &[Connection], before: &[[u64; 2]], what: &str) {
+fn wait_until_all_go_on(switch: &Switch, connections: &[Connection], before: &[[u64; 2]], what: &str) {
     let start = Instant::now();
     loop {
         let dead: Vec<_> = (connections.iter().zip(before))
@@ -146,7 +146,16 @@ fn wait_until_all_go_on(connections: &[Connection], before: &[[u64; 2]], what: &
         if dead.is_empty() {
             return;
         }
-        assert!(start.elapsed() < RECOVERY, "{what}: {} connections are dead: {dead:?}", dead.len());
+        if start.elapsed() > RECOVERY {
+            let ports = switch.client().counters().unwrap().ports;
+            let drops: Vec<_> = ports.into_iter().map(|(name, port)| (name, port.drops)).collect();
+            let mut flows = switch.client().flows(1000, None).unwrap();
+            flows.retain(|flow| dead.iter().any(|(ports, _)| ports[0] == flow.key.src_port));
+            panic!(
+                "{what}: {} connections are dead: {dead:?}; drops {drops:?}; flows {flows:#?}",
+                dead.len()
+            );
+        }
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -198,8 +207,8 @@ fn running_connections_outlive_twenty_switches_half_of_them_killed_and_denied_on
     // Open while there is no policy: from the first restart on they are denied.
     let denied: Vec<Connection> = (0..4).map(|number| open(&intruder, number, 100, Speaker::Both)).collect();
     let nobody_yet = vec![[0; 2]; CONNECTIONS];
-    wait_until_all_go_on(&allowed, &nobody_yet, "before any restart");
-    wait_until_all_go_on(&denied, &nobody_yet, "before any restart");
+    wait_until_all_go_on(&switch, &allowed, &nobody_yet, "before any restart");
+    wait_until_all_go_on(&switch, &denied, &nobody_yet, "before any restart");
     let mut denied_heard = None;
     for restart in 0..RESTARTS {
         if restart % 2 == 0 {
@@ -212,7 +221,7 @@ fn running_connections_outlive_twenty_switches_half_of_them_killed_and_denied_on
         switch = start(&mut lab, STRICT, FROM_CLIENT_ONLY, restart % 4 < 2);
         let report = flow_table(&switch);
         assert!(report.restored >= CONNECTIONS as u64, "restart {restart}: {report}");
-        wait_until_all_go_on(&allowed, &before, &format!("restart {restart}: {report}"));
+        wait_until_all_go_on(&switch, &allowed, &before, &format!("restart {restart}: {report}"));
         assert_eq!(settled_or_not(&denied), denied_before, "restart {restart}: what is denied has gone on");
     }
     assert_cut_off(&intruder, server.v4().into());
@@ -245,7 +254,7 @@ fn another_pod_at_the_address_of_a_connection_inherits_nothing() {
     let connections: Vec<Connection> = (0..4)
         .map(|number| Connection::open(&client, &server, ports_of(number, 0), Speaker::Both, &stop))
         .collect();
-    wait_until_all_go_on(&connections, &[[0; 2]; 4], "before the restart");
+    wait_until_all_go_on(&switch, &connections, &[[0; 2]; 4], "before the restart");
     switch.kill().unwrap();
     let before = settled(&connections);
     // The same interface and address, and everything allowed; but another pod.
