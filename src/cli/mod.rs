@@ -27,7 +27,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::agent::load::{LoadOptions, load};
+use crate::source::load::{LoadOptions, load};
 use crate::control::{Client, DEFAULT_SOCKET};
 use crate::tables::RuleTables;
 

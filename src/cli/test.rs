@@ -13,8 +13,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use regex::Regex;
 
 use super::{Failure, offline, output};
-use crate::agent::files;
-use crate::agent::load::Rejected;
+use crate::source::files;
+use crate::source::load::Rejected;
 use crate::lab::require_root;
 use crate::net::flow::FlowKey;
 use crate::policy::cases::{Case, Probe, read_cases};

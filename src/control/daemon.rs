@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::server::Claim;
-use super::{Server, ServerError, Switch};
+use super::protocol::{PolicyOrigin, PolicySource};
+use super::{Closing, Server, ServerError, Switch};
 use crate::config::{Config, OnStop, PortConfig};
 use crate::dataplane::{Dataplane, Parting, PortKind, StartError};
 use crate::tables::RuleTables;
@@ -107,7 +108,15 @@ impl Switch {
             reason: reason.to_string(),
         };
         if let Some(tables) = tables {
-            self.put_tables(tables).map_err(|refusal| refused("policy tables".to_owned(), refusal))?;
+            let origin = match &config.policy.directory {
+                Some(path) => PolicyOrigin {
+                    source: PolicySource::Directory { path: path.clone() },
+                    ..PolicyOrigin::control_socket(None, None)
+                },
+                None => PolicyOrigin::control_socket(None, None),
+            };
+            let loaded = self.replace_tables(tables, origin, Closing::RefusedIfKnown);
+            loaded.map_err(|refusal| refused("policy tables".to_owned(), refusal))?;
         }
         let is_pod = |port: &&PortConfig| port.kind == PortKind::Pod;
         let (pods, others): (Vec<_>, Vec<_>) = config.ports.iter().partition(is_pod);

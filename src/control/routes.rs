@@ -16,10 +16,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::protocol::{
-    CountersReport, Loaded, PodInfo, PodRequest, PortInfo, PortRequest, Problem, Status, TablesPatch,
-    TablesSummary,
+    CountersReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo, PortRequest, Problem, Status,
+    TablesPatch, TablesSummary,
 };
-use super::{Refusal, Switch};
+use super::{Closing, Refusal, Switch};
 use crate::dataplane::FlowInfo;
 use crate::limits::CONTROL_BODY_BYTES_MAX;
 use crate::tables::{PodName, RuleTables};
@@ -63,14 +63,41 @@ async fn tables_document(State(switch): Shared) -> Result<Response, Failure> {
     blocking(move || Ok(Json(&*tables).into_response()))
 }
 
-async fn put_tables(State(switch): Shared, body: Body) -> Result<Json<Loaded>, Failure> {
-    let body = body?;
-    blocking(move || Ok(Json(switch.put_tables(read::<RuleTables>(&body)?)?)))
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TablesQuery {
+    #[serde(default)]
+    allow_empty: bool,
 }
 
-async fn patch_tables(State(switch): Shared, body: Body) -> Result<Json<Loaded>, Failure> {
-    let body = body?;
-    blocking(move || Ok(Json(switch.patch_tables(&read::<TablesPatch>(&body)?)?)))
+impl TablesQuery {
+    fn closing(&self, otherwise: Closing) -> Closing {
+        if self.allow_empty { Closing::Allowed } else { otherwise }
+    }
+}
+
+async fn put_tables(
+    State(switch): Shared,
+    query: Result<Query<TablesQuery>, QueryRejection>,
+    body: Body,
+) -> Result<Json<Loaded>, Failure> {
+    let (Query(query), body) = (query?, body?);
+    let (origin, closing) = (PolicyOrigin::control_socket(None, None), query.closing(Closing::Refused));
+    blocking(move || Ok(Json(switch.replace_tables(read::<RuleTables>(&body)?, origin, closing)?)))
+}
+
+async fn patch_tables(
+    State(switch): Shared,
+    query: Result<Query<TablesQuery>, QueryRejection>,
+    body: Body,
+) -> Result<Json<Loaded>, Failure> {
+    let (Query(query), body) = (query?, body?);
+    let (origin, closing) =
+        (PolicyOrigin::control_socket(None, None), query.closing(Closing::RefusedIfKnown));
+    blocking(move || {
+        let TablesPatch { base, diff } = read(&body)?;
+        Ok(Json(switch.change_tables(base, &diff, origin, closing)?))
+    })
 }
 
 async fn delete_tables(State(switch): Shared) -> Result<Json<Loaded>, Failure> {

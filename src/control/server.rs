@@ -134,7 +134,7 @@ async fn serve(listener: UnixListener, switch: Arc<Switch>, stopped: oneshot::Re
 }
 
 /// Keeps this thread, and those that it starts, off the workers' cores where there are others.
-fn leave_cores(workers: &[usize]) {
+pub(crate) fn leave_cores(workers: &[usize]) {
     let Ok(mut cores) = sched_getaffinity(None) else { return };
     for &core in workers.iter().filter(|&&core| core < CpuSet::MAX_CPU) {
         cores.unset(core);

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use palisade::agent::load::{LoadOptions, load_sources};
+use palisade::source::load::{LoadOptions, load_sources};
 use palisade::control::SwitchSettings;
 use palisade::control::protocol::{PodRequest, PortRequest, TablesPatch};
 use palisade::dataplane::{Settings, Simulation, World};
