@@ -60,8 +60,7 @@ pub(super) fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
 /// Says how many of the attached pods the tables do not know: they are loaded where they know one.
 fn warn_of_unknown_pods(client: &Client) -> Result<(), Failure> {
     let pods = client.pods()?;
-    let unknown: Vec<String> =
-        pods.iter().filter(|pod| !pod.known).map(|pod| pod.pod.to_string()).collect();
+    let unknown: Vec<String> = pods.iter().filter(|pod| !pod.known).map(|pod| pod.pod.to_string()).collect();
     if let [first, ..] = unknown.as_slice() {
         let (count, all) = (unknown.len(), pods.len());
         eprintln!("warning: the tables do not know {count} of {all} attached pods, such as {first}");

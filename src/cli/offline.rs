@@ -5,14 +5,14 @@ use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use crate::source::files;
-use crate::source::load::{Rejected, read_objects};
 use crate::cli::Failure;
 use crate::policy::explain::Places;
 use crate::policy::finding::Judge;
 use crate::policy::objects::Object;
 use crate::policy::read::{Diagnostic, Location};
 use crate::policy::{Compiler, ObjectName, Options, stand_in};
+use crate::source::files;
+use crate::source::load::{Rejected, read_objects};
 use crate::tables::{PodName, PolicyKind, PolicyRef};
 
 /// Objects of manifests, and where they stand.

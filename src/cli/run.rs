@@ -11,9 +11,9 @@ use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
 use super::{Failure, output};
-use crate::source::{PolicyDirectory, Requests};
 use crate::config::{Config, Fail};
 use crate::control::Daemon;
+use crate::source::{PolicyDirectory, Requests};
 
 /// Start the switch, in the foreground
 ///

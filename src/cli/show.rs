@@ -90,7 +90,8 @@ fn status(client: &Client, output: Output) -> Result<(), Failure> {
     }
     if let Some(rejected) = &status.rejected_reload {
         let (path, ago) = (rejected.path.display(), ago(rejected.at_unix_s));
-        let _ = writeln!(out, "rejected: the reload of directory {path}, {ago} ago; what was in force stays:");
+        let _ =
+            writeln!(out, "rejected: the reload of directory {path}, {ago} ago; what was in force stays:");
         rejected.errors.iter().for_each(|error| _ = writeln!(out, "  {error}"));
         if rejected.left_out > 0 {
             let _ = writeln!(out, "  {} more errors are not shown", rejected.left_out);
@@ -113,7 +114,9 @@ fn policy_line(policy: &PolicyStatus) -> String {
         _ => String::new(),
     };
     let ago = ago(policy.since_unix_s);
-    format!("policy: from {source}, in force since {ago} ago as generation {generation}: {counts}{rules} rules, {pods} pods")
+    format!(
+        "policy: from {source}, in force since {ago} ago as generation {generation}: {counts}{rules} rules, {pods} pods"
+    )
 }
 
 /// Time since then, by this machine's clock, which is the switch's.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::protocol::PolicyOrigin;
 use super::server::Claim;
-use super::protocol::{PolicyOrigin, PolicySource};
 use super::{Closing, Server, ServerError, Switch};
 use crate::config::{Config, OnStop, PortConfig};
 use crate::dataplane::{Dataplane, Parting, PortKind, StartError};
@@ -109,10 +109,7 @@ impl Switch {
         };
         if let Some(tables) = tables {
             let origin = match &config.policy.directory {
-                Some(path) => PolicyOrigin {
-                    source: PolicySource::Directory { path: path.clone() },
-                    ..PolicyOrigin::control_socket(None, None)
-                },
+                Some(path) => PolicyOrigin::directory(path),
                 None => PolicyOrigin::control_socket(None, None),
             };
             let loaded = self.replace_tables(tables, origin, Closing::RefusedIfKnown);

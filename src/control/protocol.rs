@@ -91,6 +91,11 @@ pub struct PolicyOrigin {
 }
 
 impl PolicyOrigin {
+    /// A directory whose objects have not been counted.
+    pub fn directory(path: impl Into<PathBuf>) -> PolicyOrigin {
+        PolicyOrigin { source: PolicySource::Directory { path: path.into() }, objects: None, policies: None }
+    }
+
     /// A request on the control socket, by a process that may be known.
     pub fn control_socket(uid: Option<u32>, pid: Option<i32>) -> PolicyOrigin {
         PolicyOrigin { source: PolicySource::ControlSocket { uid, pid }, objects: None, policies: None }

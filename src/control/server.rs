@@ -116,7 +116,8 @@ impl Drop for Server {
 /// Serves until the sender of `stopped` is dropped, and a little longer for requests under way.
 async fn serve(listener: UnixListener, switch: Arc<Switch>, stopped: oneshot::Receiver<()>) {
     let (begin_stop, mut stopping) = tokio::sync::watch::channel(());
-    let server = axum::serve(listener, routes::router(switch)).with_graceful_shutdown(async move {
+    let service = routes::router(switch).into_make_service_with_connect_info::<routes::Peer>();
+    let server = axum::serve(listener, service).with_graceful_shutdown(async move {
         let _ = stopped.await;
         let _ = begin_stop.send(());
     });

@@ -137,7 +137,11 @@ impl State {
             Closing::RefusedIfKnown => self.tables.as_deref().is_some_and(is_known),
         };
         if is_refused && !self.pods.is_empty() && !is_known(tables) {
-            return Err(Refusal::ClosesAll { attached: self.pods.len(), known: tables.pods.len(), fail_open });
+            return Err(Refusal::ClosesAll {
+                attached: self.pods.len(),
+                known: tables.pods.len(),
+                fail_open,
+            });
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use super::load::{LoadOptions, Rejected, compiled_tables, is_tables};
 use super::manifests::{self, Content, Manifests};
 use super::watch::Watch;
 use crate::config::Policy;
-use crate::control::protocol::{PolicyOrigin, PolicySource};
+use crate::control::protocol::PolicyOrigin;
 use crate::control::{Closing, Refusal, Switch};
 use crate::ids::Generation;
 use crate::policy::read;
@@ -401,7 +401,8 @@ impl PolicyDirectory {
         let mut wrong: Vec<Arc<Rejected>> = Vec::new();
         let errors = std::mem::take(&mut listing.errors);
         wrong.extend(errors.into_iter().map(|error| Arc::new(error.into())));
-        let beside = |path: &Path| Arc::new(Rejected::TablesBesideOthers { name: path.display().to_string() });
+        let beside =
+            |path: &Path| Arc::new(Rejected::TablesBesideOthers { name: path.display().to_string() });
         let is_alone = listing.files.len() == 1;
         for (path, read) in &self.read {
             match &read.result {
@@ -474,9 +475,9 @@ impl PolicyDirectory {
     fn origin(&self) -> PolicyOrigin {
         let is_compiled = matches!(self.tables, Tables::Compiled(_));
         PolicyOrigin {
-            source: PolicySource::Directory { path: self.root.clone() },
             objects: is_compiled.then(|| self.manifests.len()),
             policies: is_compiled.then(|| self.manifests.policies()),
+            ..PolicyOrigin::directory(&self.root)
         }
     }
 }

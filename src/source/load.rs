@@ -180,8 +180,7 @@ pub(super) mod scratch {
         pub(crate) fn new() -> Scratch {
             static NEXT: AtomicU32 = AtomicU32::new(0);
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let path =
-                std::env::temp_dir().join(format!("palisade-source-{}-{number}", std::process::id()));
+            let path = std::env::temp_dir().join(format!("palisade-source-{}-{number}", std::process::id()));
             fs::create_dir_all(&path).unwrap();
             Scratch(path)
         }

@@ -127,9 +127,9 @@ impl Manifests {
 /// As the reader of several files says it, see [`Diagnostic`].
 fn replaces(name: &ObjectName, earlier: &Definition, last: &Definition) -> String {
     let name = match name {
-        ObjectName::Namespace(name) | ObjectName::Node(name) | ObjectName::ClusterNetworkPolicy { name, .. } => {
-            name.clone()
-        }
+        ObjectName::Namespace(name)
+        | ObjectName::Node(name)
+        | ObjectName::ClusterNetworkPolicy { name, .. } => name.clone(),
         ObjectName::NetworkPolicy { namespace, name } => format!("{namespace}/{name}"),
         ObjectName::Pod(name) => name.to_string(),
     };

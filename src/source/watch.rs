@@ -31,16 +31,8 @@ const POLL: Duration = Duration::from_secs(1);
 const LINKS_MAX: usize = 40;
 
 /// File systems whose changes come from elsewhere, by `f_type` of statfs(2): NFS, SMB, CIFS, SMB2, FUSE, 9P, Ceph, AFS.
-const REMOTE: [u32; 8] = [
-    0x6969,
-    0x517b,
-    0xff53_4d42,
-    0xfe53_4d42,
-    0x6573_5546,
-    0x0102_1997,
-    0x00c3_6400,
-    0x5346_414f,
-];
+const REMOTE: [u32; 8] =
+    [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x6573_5546, 0x0102_1997, 0x00c3_6400, 0x5346_414f];
 
 /// Events of a directory.
 fn wanted() -> WatchFlags {
@@ -144,7 +136,11 @@ impl Watch {
 
     /// When to look next, if no event comes first.
     pub(super) fn next_look(&self) -> Option<Instant> {
-        let due = if self.is_due { Some(self.looked) } else { self.interval.map(|interval| self.looked + interval) };
+        let due = if self.is_due {
+            Some(self.looked)
+        } else {
+            self.interval.map(|interval| self.looked + interval)
+        };
         let written = self.writing.iter().filter(|(path, _)| is_manifest(path));
         written.map(|(_, writing)| writing.last + writing.patience).chain(due).min()
     }
@@ -285,7 +281,8 @@ impl Watch {
             self.complete.remove(&path);
             self.writing.insert(path, Writing { last: now, patience: OPEN_QUIET });
         } else if kind.contains(ReadFlags::CREATE) {
-            let is_file = !is_directory && std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
+            let is_file =
+                !is_directory && std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
             if is_file {
                 // Somebody opens it to write, and closes it; or this is a further name of a file, and stays as it is.
                 self.complete.remove(&path);
@@ -418,9 +415,13 @@ mod tests {
         let mut watch = Watch::off(&scratch.0);
         let now = Instant::now();
         let stamp = |path: &Path| super::super::files::list(path).files[path];
-        assert!(watch.complete_at(&path, &stamp(&path), now).is_some(), "written just now, by whom is not known");
+        assert!(
+            watch.complete_at(&path, &stamp(&path), now).is_some(),
+            "written just now, by whom is not known"
+        );
         let file = std::fs::File::options().append(true).open(&path).unwrap();
-        for time in [SystemTime::now() - Duration::from_mins(1), SystemTime::now() + Duration::from_hours(1)] {
+        for time in [SystemTime::now() - Duration::from_mins(1), SystemTime::now() + Duration::from_hours(1)]
+        {
             file.set_modified(time).unwrap();
             assert_eq!(watch.complete_at(&path, &stamp(&path), now), None);
         }

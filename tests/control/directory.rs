@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use palisade::config::Policy;
-use palisade::control::protocol::PolicySource;
-use palisade::control::{Switch, SwitchSettings};
+use palisade::control::protocol::{PolicyOrigin, PolicySource};
+use palisade::control::{Closing, Switch, SwitchSettings};
 use palisade::ids::Generation;
 use palisade::source::load::{LoadOptions, load};
 use palisade::source::{PolicyDirectory, Reload};
@@ -43,7 +43,8 @@ impl Rig {
         let config = Policy { directory: Some(root.to_owned()), ..Policy::default() };
         let mut directory = PolicyDirectory::of(&config).unwrap();
         let (engine, switch) = switch(SwitchSettings::default());
-        switch.put_tables(directory.load().unwrap().tables).unwrap();
+        let tables = directory.load().unwrap().tables;
+        switch.replace_tables(tables, PolicyOrigin::directory(root), Closing::Refused).unwrap();
         directory.started(&switch);
         Rig { scratch, directory, engine, switch }
     }
@@ -211,8 +212,11 @@ fn directories_come_go_and_are_renamed() {
     fs::rename(&beside, rig.path("sub")).unwrap();
     rig.loaded();
     assert_eq!(rig.pods(), ["a", "b"]);
-    fs::write(rig.path("sub/deep/c.json"), r#"{"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "c"}, "status": {"podIP": "10.1.0.3"}}"#)
-        .unwrap();
+    fs::write(
+        rig.path("sub/deep/c.json"),
+        r#"{"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "c"}, "status": {"podIP": "10.1.0.3"}}"#,
+    )
+    .unwrap();
     rig.loaded();
     assert_eq!(rig.pods(), ["a", "b", "c"]);
     fs::rename(rig.path("sub"), rig.path("other")).unwrap();
@@ -325,8 +329,9 @@ fn a_reload_that_would_close_every_pod_waits_until_it_closes_none() {
 #[test]
 fn tables_of_somebody_else_stay_until_a_file_changes_and_the_status_says_whose_they_are() {
     let mut rig = Rig::start(&[("a.yaml", &(a_pod("db") + &closes("db")))]);
-    let status = rig.switch.status().policy.unwrap();
-    assert_eq!(status.origin.objects, None, "a test has loaded what the daemon loads from the directory");
+    let status = rig.switch.status();
+    let policy = status.policy.unwrap();
+    assert_eq!((policy.origin.objects, policy.origin.policies, policy.pods), (Some(2), Some(1), 1));
     rig.write("b.yaml", &a_pod("web"));
     rig.loaded();
     let status = rig.switch.status();

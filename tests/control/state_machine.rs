@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use palisade::source::{PolicyDirectory, Reload};
 use palisade::config::{Config, Policy};
-use palisade::control::protocol::{PodRequest, PortRequest, TablesPatch};
-use palisade::control::{PortRoute, Refusal, Switch, SwitchSettings};
+use palisade::control::protocol::{PodRequest, PolicyOrigin, PortRequest, TablesPatch};
+use palisade::control::{Closing, PortRoute, Refusal, Switch, SwitchSettings};
 use palisade::dataplane::{Gateway, Mac, PortKind};
 use palisade::ids::{AttachmentId, Generation, PortId, RowId};
+use palisade::source::{PolicyDirectory, Reload};
 use palisade::tables::{RuleTables, SharedMap, TablesDiff, TablesError};
 
 use crate::fixture::{FakeEngine, Scratch, on_port, pod, pod_port, switch, tables};
