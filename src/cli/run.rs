@@ -16,6 +16,7 @@ use crate::agent::directory::{PolicyDirectory, Reload};
 use crate::config::{Config, Fail};
 use crate::control::{Daemon, Switch};
 use crate::policy::read::Diagnostic;
+use crate::threads;
 
 /// How often the policy directory is looked at.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -38,6 +39,7 @@ pub(super) struct RunArguments {
 
 pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     start_log();
+    threads::count_panics();
     let config = arguments.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
     if config.policy.fail == Fail::Open {
         tracing::warn!("policy.fail is \"open\": traffic of pods that no table knows passes unchecked");
@@ -114,13 +116,15 @@ fn watch_signals() -> Result<mpsc::Receiver<i32>, Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| Failure::Sentence(format!("signals cannot be watched: {error}")))?;
     let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
+    let forward = move || {
         for signal in signals.forever() {
             if sender.send(signal).is_err() {
                 return;
             }
         }
-    });
+    };
+    threads::spawn("palisade-signals", forward)
+        .map_err(|error| Failure::Sentence(format!("the kernel gives no thread for signals: {error}")))?;
     Ok(receiver)
 }
 

@@ -74,7 +74,7 @@ async fn patch_tables(State(switch): Shared, body: Body) -> Result<Json<Loaded>,
 }
 
 async fn delete_tables(State(switch): Shared) -> Result<Json<Loaded>, Failure> {
-    blocking(move || Ok(Json(switch.delete_tables())))
+    blocking(move || Ok(Json(switch.delete_tables()?)))
 }
 
 async fn ports(State(switch): Shared) -> Json<Vec<PortInfo>> {

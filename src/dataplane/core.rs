@@ -75,6 +75,11 @@ impl Core {
         self.cores.len()
     }
 
+    /// The core of the worker with this number.
+    pub(super) fn core_of(&self, worker: usize) -> usize {
+        self.cores[worker]
+    }
+
     /// Nothing that holds this lock leaves the state half changed when it panics, so a poisoned one is as good.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -93,6 +98,13 @@ impl Core {
             mailbox.stats.port(port).clear();
         }
         self.shared.neighbors.forget(port);
+        let mut state = self.state();
+        state.ports.insert(port, facts);
+        self.publish_changed(&mut state, wait);
+    }
+
+    /// Lets the workers know of a port's other facts; whoever is behind it stays there.
+    pub(super) fn change_port(&self, port: PortId, facts: PortFacts, wait: &dyn Fn(&Core, Generation)) {
         let mut state = self.state();
         state.ports.insert(port, facts);
         self.publish_changed(&mut state, wait);
@@ -164,7 +176,7 @@ impl Core {
     }
 
     /// Those that judge by an earlier generation.
-    fn workers_before(&self, generation: Generation) -> impl Iterator<Item = WorkerId> {
+    pub(super) fn workers_before(&self, generation: Generation) -> impl Iterator<Item = WorkerId> {
         let all = (0..self.workers()).map(|worker| WorkerId(worker as u16));
         all.filter(move |worker| self.shared.view.passed(*worker) < generation)
     }

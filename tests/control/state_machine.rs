@@ -217,7 +217,7 @@ fn a_difference_holds_against_any_generation_with_the_same_tables() {
     assert_eq!(*switch.tables().unwrap(), tables("10.1.0.3"));
     assert_eq!(**engine.world().tables.as_ref().unwrap(), tables("10.1.0.3"));
     refused(&engine, 409, || switch.patch_tables(&patch(loaded)));
-    assert!(switch.delete_tables().generation > patched);
+    assert!(switch.delete_tables().unwrap().generation > patched);
     assert!(engine.world().tables.is_none() && switch.tables().is_none());
 }
 
