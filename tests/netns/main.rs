@@ -3,6 +3,7 @@
 
 mod support;
 mod talk;
+mod wiring;
 #[path = "../tap/mod.rs"]
 mod tap;
 
@@ -11,9 +12,12 @@ mod demo;
 mod echo;
 mod flood;
 mod fragments;
+mod interfaces;
 mod jumbo;
 mod lifecycle;
+mod ownership;
 mod path_mtu;
 mod policy;
 mod refusals;
 mod traffic;
+mod workers;
