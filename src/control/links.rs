@@ -27,6 +27,9 @@ use crate::xdp::Interface;
 /// an interface has.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// Time between two tries to open a port on an interface of which the kernel says nothing new.
+const TRY_AGAIN: Duration = Duration::from_secs(10);
+
 /// The threads, until dropped.
 pub(super) struct LinkMonitor {
     /// Closed to stop them.
@@ -82,7 +85,7 @@ fn listen(table: &LinkTable, switch: &Switch, stopped: &UnixStream, wake: &SyncS
 /// Looks at all ports when woken, and every second, until the sender is gone.
 fn follow(switch: &Switch, woken: &Receiver<()>) {
     let mut stuck = Vec::new();
-    let mut looked = Instant::now();
+    let (mut looked, mut retried) = (Instant::now(), Instant::now());
     loop {
         let is_due = match woken.recv_timeout(LOOK_AGAIN.saturating_sub(looked.elapsed())) {
             Ok(()) => false,
@@ -100,7 +103,11 @@ fn follow(switch: &Switch, woken: &Receiver<()>) {
             }
             stuck = now;
         }
-        switch.follow_ports();
+        let retries = !is_due || retried.elapsed() >= TRY_AGAIN;
+        if retries {
+            retried = Instant::now();
+        }
+        switch.follow_ports(retries);
     }
 }
 
@@ -139,20 +146,21 @@ impl Switch {
         self.state.load().ports.values().any(|port| port.spec.interface == interface)
     }
 
-    /// Compares all ports with what the kernel has, and closes and opens them accordingly.
-    pub(super) fn follow_ports(&self) {
+    /// Compares all ports with what the kernel has, and closes and opens them accordingly; those that could not be opened only where
+    /// it `retries`.
+    fn follow_ports(&self, retries: bool) {
         let names: Vec<String> = self.state.load().ports.keys().cloned().collect();
         for name in names {
-            if let Err(refusal) = self.follow_port(&name) {
+            if let Err(refusal) = self.follow_port(&name, retries) {
                 tracing::error!(port = name, "the port does not follow its interface: {refusal}");
             }
         }
     }
 
-    fn follow_port(&self, name: &str) -> Result<(), Refusal> {
+    fn follow_port(&self, name: &str, retries: bool) -> Result<(), Refusal> {
         let state = self.state.load_full();
         let Some(port) = state.ports.get(name) else { return Ok(()) };
-        if !port.is_open && Interface::find(&port.spec.interface).is_err() {
+        if !port.is_open && !retries {
             return Ok(());
         }
         let mut change = self.change();
@@ -222,12 +230,7 @@ impl Switch {
         change: &mut Change,
     ) -> Result<(), Refusal> {
         let state = self.state.load_full();
-        match state.ports.get(name) {
-            Some(port) if Interface::find(&port.spec.interface).is_ok() => {
-                self.open_again(name, port, change)
-            }
-            _ => Ok(()),
-        }
+        state.ports.get(name).map_or(Ok(()), |port| self.open_again(name, port, change))
     }
 
     /// Opens a port whose interface is there. Where that fails the interface stays closed, and the port is down; where even that
@@ -258,7 +261,10 @@ impl Switch {
                 tracing::info!(port = name, interface, "the port is attached to its interface again");
                 return Ok(());
             }
-            Err(PortError::NoInterface { .. }) => return Ok(()),
+            Err(PortError::NoInterface { .. }) => {
+                let reason = format!("interface {interface} is gone");
+                return self.set(name, port, PortState::Down, Some(reason), |_| ());
+            }
             Err(failed) => failed,
         };
         self.fail(name, port, &failed)

@@ -215,13 +215,14 @@ impl Switch {
         let detach = detach.unwrap_or(self.settings.detach);
         // The world loses the port before the workers do, so that none routes to a port that is closing.
         let closed = self.publish(next).map_err(Refusal::from).and_then(|_| {
-            let closed = match (port.is_open, detach) {
-                (true, _) => self.engine.close_port(port.report.id, detach),
-                // What guards an interface that could not be attached to goes, too.
-                (false, true) => self.engine.release(&port.spec.interface),
-                (false, false) => Ok(()),
-            };
-            closed.map_err(Refusal::from)
+            if port.is_open {
+                self.engine.close_port(port.report.id, detach)?;
+            }
+            if detach {
+                // What closes an interface of its name that could not be attached to goes, too.
+                self.engine.release(&port.spec.interface)?;
+            }
+            Ok(())
         });
         closed.or_else(|refusal| self.publish(before).map_err(Refusal::from).and(Err(refusal)))
     }

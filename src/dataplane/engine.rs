@@ -1,7 +1,7 @@
 //! The handle of a running dataplane: its threads, its interfaces.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::MTU_MAX;
 use crate::threads;
 use crate::xdp::{
-    Binder, ClosedQueue, Guard, Interface, Pins, PortQueue, Program, Umem, XdpError, one_frame, release,
+    Binder, ClosedQueue, Guard, Interface, Pins, PortQueue, Program, Umem, XdpError, one_frame,
 };
 
 /// Longest wait for a worker to come to the end of a batch. A worker that takes longer is stuck, and everything with it.
@@ -44,8 +44,10 @@ pub struct Dataplane {
     resolver: Mutex<Option<Resolver>>,
     /// The files that keep the links of XDP programs; or why there are none.
     pins: Result<Pins, String>,
-    /// Closes interfaces that have just come; loaded when the first one does.
-    guard: Mutex<Option<Arc<Guard>>>,
+    /// Closes interfaces that no port has yet; loaded when the first one comes.
+    guards: Mutex<Option<Guards>>,
+    /// Whether the start has succeeded: from then on programs of earlier runs are not brought back.
+    is_started: AtomicBool,
     /// Turns of each worker's loop, and since when they have been so many.
     turns: Mutex<Vec<(u64, Instant)>>,
 }
@@ -59,6 +61,12 @@ pub enum Parting {
     Detached,
     /// As before the start: interfaces that an earlier run had left closed stay closed, the others are the kernel's.
     AsFound,
+}
+
+/// The program that closes interfaces, and the kernel's numbers of those that it was put on.
+struct Guards {
+    guard: Guard,
+    on: BTreeSet<u32>,
 }
 
 struct OpenPort {
@@ -100,9 +108,18 @@ impl Dataplane {
         let knockers = knockers(&settings.cores)?;
         let pins = Pins::open(&settings.pin_directory);
         let turns = Mutex::new(vec![(0, Instant::now()); core.workers()]);
-        let (threads, guard) = (Vec::new(), Mutex::default());
         let mut dataplane = Dataplane {
-            core, binders, prefer_busy_poll, threads, knockers, ports, resolver, pins, guard, turns,
+            core,
+            binders,
+            prefer_busy_poll,
+            threads: Vec::new(),
+            knockers,
+            ports,
+            resolver,
+            pins,
+            guards: Mutex::default(),
+            is_started: AtomicBool::new(false),
+            turns,
         };
         for (worker, core) in workers.into_iter().zip(&settings.cores) {
             dataplane.threads.push(spawn(worker, *core)?);
@@ -146,6 +163,10 @@ impl Dataplane {
         });
         if reopened.is_err() {
             self.forget(port);
+            // From here on as any interface that no port has; where that fails its own program stays, which drops as well.
+            if let Ok(interface) = Interface::with_index(open.interface.index) {
+                let _ = self.close_interface(&interface, open.program.id());
+            }
         }
         reopened
     }
@@ -191,6 +212,9 @@ impl Dataplane {
             return Err(XdpError::Changed { interface: spec.interface.clone() }.into());
         }
         let mode = program.take(self.pins.as_ref().ok())?;
+        if self.is_started.load(Ordering::Relaxed) {
+            program.keep();
+        }
         let busy_poll = if self.prefer_busy_poll { poll_busily(&interface, &mut queues) } else { None };
         let zero_copy = queues.iter().all(PortQueue::zero_copy);
         let facts = PortFacts {
@@ -205,10 +229,18 @@ impl Dataplane {
         for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
             Self::deliver(mailbox, Command::Open(id, access))?;
         }
+        let is_linked = program.is_linked();
         let (interface_index, attached) = (interface.index, program.id().unwrap_or(0));
         ports.insert(id, OpenPort { interface: interface.clone(), program });
         let mut warnings = warnings(&interface, count, self.core.workers() as u16, &mode);
         warnings.extend(busy_poll);
+        if self.pins.is_ok() && !is_linked {
+            warnings.push(format!(
+                "interface {0}: an earlier start has attached its XDP program without a BPF link, and it is not moved while pods are \
+                 closed by it: `ip link set dev {0} xdp off` takes it off; to have a link, stop the switch, run that, and start again",
+                interface.name
+            ));
+        }
         warnings.extend(self.binders.first().and_then(|binder| lacks(&spec.interface, binder)));
         if let Some(Place { link, warning, .. }) = place {
             if let Some(resolver) = &*self.resolver() {
@@ -258,23 +290,34 @@ impl Dataplane {
     /// Closes an interface that no port has yet, by a program that drops all that it receives. Does nothing where a program of ours
     /// is on it already.
     pub fn guard(&self, interface: &str) -> Result<(), PortError> {
-        let interface = Interface::find(interface)?;
-        let guard = {
-            let mut loaded = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
-            match &*loaded {
-                Some(guard) => guard.clone(),
-                None => loaded.insert(Arc::new(Guard::load()?)).clone(),
-            }
-        };
-        Ok(guard.close(&interface, self.pins.as_ref().ok())?)
+        Ok(self.close_interface(&Interface::find(interface)?, None)?)
     }
 
-    /// Takes a program of ours off an interface that no port has.
-    pub fn release(&self, interface: &str) -> Result<(), PortError> {
-        match Interface::find(interface) {
-            Ok(interface) => Ok(release(&interface, self.pins.as_ref().ok())?),
-            Err(_) => Ok(()),
+    /// Closes an interface that has no program, or the one with the id `own`.
+    fn close_interface(&self, interface: &Interface, own: Option<u32>) -> Result<(), XdpError> {
+        let mut guards = self.guards();
+        let Guards { guard, on } = match &mut *guards {
+            Some(guards) => guards,
+            none => none.insert(Guards { guard: Guard::load()?, on: BTreeSet::new() }),
+        };
+        if guard.close(interface, own, self.pins.as_ref().ok())? {
+            on.insert(interface.index);
         }
+        Ok(())
+    }
+
+    /// Takes what [`Dataplane::guard`] has put on an interface off again.
+    pub fn release(&self, interface: &str) -> Result<(), PortError> {
+        match (Interface::find(interface), &mut *self.guards()) {
+            (Ok(interface), Some(Guards { guard, on })) if on.remove(&interface.index) => {
+                Ok(guard.open(&interface, self.pins.as_ref().ok())?)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn guards(&self) -> MutexGuard<'_, Option<Guards>> {
+        self.guards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why XDP programs are not held by links, where they are not.
@@ -301,6 +344,7 @@ impl Dataplane {
 
     /// Keeps what [`Parting::AsFound`] would undo: the start has succeeded.
     pub fn keep(&self) {
+        self.is_started.store(true, Ordering::Relaxed);
         self.ports().values_mut().for_each(|port| port.program.keep());
     }
 
@@ -441,6 +485,13 @@ impl Dataplane {
             })?;
             // Not closed: the workers' memory goes with them, and nobody is left to take the frames back.
             drop(queues);
+        }
+        if let Some(Guards { guard, on }) = self.guards().take().filter(|_| parting != Parting::Closed) {
+            for interface in on.into_iter().filter_map(|index| Interface::with_index(index).ok()) {
+                guard
+                    .open(&interface, self.pins.as_ref().ok())
+                    .map_err(|error| StartError::Setup(error.to_string()))?;
+            }
         }
         let ports = std::mem::take(&mut *self.ports());
         let part = |program: Program| match parting {

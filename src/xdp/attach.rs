@@ -186,6 +186,11 @@ impl Attachment {
         self.id
     }
 
+    /// Whether a link holds the program.
+    pub(super) fn is_linked(&self) -> bool {
+        self.link.is_some()
+    }
+
     /// Whether the program is on its interface still. Lets a file keep the link again, where somebody has removed that.
     pub(super) fn holds(&self) -> bool {
         match &self.link {

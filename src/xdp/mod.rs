@@ -46,6 +46,6 @@ pub use frame::{DoesNotFit, Frame};
 pub use interface::{Interface, node_addresses};
 pub use link::{Pins, sweep};
 pub use memory::MemoryPeer;
-pub use program::{Guard, Mode, Program, release};
+pub use program::{Guard, Mode, Program};
 pub use queue::{ClosedQueue, Kick, PortQueue, Statistics};
 pub use umem::{Binder, Umem};

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject};
 
-use super::attach::{Attachment, earlier_on};
+use super::attach::{Attachment, Earlier, earlier_on};
 use super::error::XdpError;
 use super::interface::Interface;
 use super::kernel_log;
@@ -118,6 +118,11 @@ impl Program {
     /// Whether it is on its interface still.
     pub fn holds(&self) -> bool {
         self.attachment.as_ref().is_some_and(Attachment::holds)
+    }
+
+    /// Whether a link holds it, once it is attached.
+    pub fn is_linked(&self) -> bool {
+        self.attachment.as_ref().is_some_and(Attachment::is_linked)
     }
 
     /// The kernel's id of it, once it is attached.
@@ -260,31 +265,44 @@ fn map_of(object: &Object, name: &str) -> libbpf_rs::Result<Option<MapHandle>> {
 }
 
 /// A program that drops all that an interface receives: loaded once, to be attached in no time to interfaces that have just come.
-pub struct Guard(OwnedFd);
+pub struct Guard {
+    code: OwnedFd,
+    id: u32,
+}
 
 impl Guard {
     /// Loads it.
     pub fn load() -> Result<Guard, XdpError> {
-        Ok(Guard(load(PORT_OBJECT, 1, 0)?.code))
+        let code = load(PORT_OBJECT, 1, 0)?.code;
+        let id = libbpf_rs::Program::id_from_fd(code.as_fd())
+            .map_err(|error| XdpError::from_bpf("tell the id of an XDP program", &error, &[]))?;
+        Ok(Guard { code, id })
     }
 
-    /// Closes an interface that has no program. One of ours, whatever it does, is left alone; somebody else's is an error.
-    pub fn close(&self, interface: &Interface, pins: Option<&Pins>) -> Result<(), XdpError> {
-        match earlier_on(interface)? {
-            Some(_) => Ok(()),
-            None => Attachment::take(interface, self.0.as_fd(), None, pins).map(drop),
+    /// Closes an interface that has no program, or the one with the id `own`. Another one of ours, whatever it does, is left alone;
+    /// somebody else's is an error. Whether this one is there now.
+    pub fn close(
+        &self,
+        interface: &Interface,
+        own: Option<u32>,
+        pins: Option<&Pins>,
+    ) -> Result<bool, XdpError> {
+        let earlier = earlier_on(interface)?;
+        match earlier.as_ref().map(Earlier::id) {
+            Some(id) if id == self.id => return Ok(true),
+            Some(id) if Some(id) != own => return Ok(false),
+            _ => {}
         }
+        Attachment::take(interface, self.code.as_fd(), earlier.as_ref(), pins).map(|_| true)
     }
-}
 
-/// Takes a program of ours off an interface that no port has any more. Does nothing where there is none.
-pub fn release(interface: &Interface, pins: Option<&Pins>) -> Result<(), XdpError> {
-    let Some(earlier) = earlier_on(interface)? else { return Ok(()) };
-    let refused = |error: std::io::Error| {
-        XdpError::from_io(format!("take the XDP program off interface {}", interface.name), &error)
-    };
-    let code = program_with(earlier.id()).map_err(refused)?;
-    // In its own place: from here on it is held by this attachment.
-    let (attachment, _) = Attachment::take(interface, code.as_fd(), Some(&earlier), pins)?;
-    attachment.detach(code.as_fd())
+    /// Takes it off an interface where it is.
+    pub fn open(&self, interface: &Interface, pins: Option<&Pins>) -> Result<(), XdpError> {
+        let Some(mine) = earlier_on(interface)?.filter(|earlier| earlier.id() == self.id) else {
+            return Ok(());
+        };
+        // In its own place: from here on this attachment holds it.
+        let (attachment, _) = Attachment::take(interface, self.code.as_fd(), Some(&mine), pins)?;
+        attachment.detach(self.code.as_fd())
+    }
 }

@@ -328,3 +328,14 @@ fn a_configuration_is_opened_in_order_and_stops_at_what_is_refused() {
     drop(worlds);
     assert!(switch.pods()[0].known);
 }
+
+#[test]
+fn a_change_that_a_worker_does_not_take_is_made_and_said_to_have_failed() {
+    let (engine, switch) = switch(SwitchSettings::default());
+    engine.is_late.store(true, std::sync::atomic::Ordering::Relaxed);
+    let refusal = switch.put_tables(tables("10.1.0.2")).unwrap_err();
+    assert_eq!(refusal.status(), 503);
+    assert!(refusal.to_string().contains("worker 1 has not taken it"), "{refusal}");
+    assert!(switch.status().tables_loaded, "the worker takes them as soon as it goes on");
+    assert_eq!(switch.status().generation, Generation(engine.publications() as u32));
+}

@@ -16,8 +16,8 @@ use crate::wiring::{host_end, ip, make_again, port_of, program_on, try_ip, wait_
 struct BpfFileSystem(PathBuf);
 
 impl BpfFileSystem {
-    fn mount(lab: &Lab) -> BpfFileSystem {
-        let path = lab.directory().join("bpf");
+    fn mount() -> BpfFileSystem {
+        let path = std::env::temp_dir().join(format!("palisade-bpf-{}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
         assert!(Command::new("mount").args(["-t", "bpf", "bpf"]).arg(&path).status().unwrap().success());
         BpfFileSystem(path)
@@ -37,6 +37,7 @@ impl BpfFileSystem {
 impl Drop for BpfFileSystem {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg(&self.0).status();
+        let _ = std::fs::remove_dir(&self.0);
     }
 }
 
@@ -103,7 +104,7 @@ fn a_second_switch_fails_before_it_touches_the_first_ones_ports() {
 fn with_links_nobody_takes_a_program_off_and_the_next_start_takes_them_over() {
     let Some(_alone) = alone() else { return };
     let lab = Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["client", "server"]).unwrap() }).unwrap();
-    let file_system = BpfFileSystem::mount(&lab);
+    let file_system = BpfFileSystem::mount();
     let (mut lab, hosts) = one_owner(&file_system.config(), lab);
     assert_eq!(file_system.pins().len(), 2, "the dead switch's links are kept");
     for host in &hosts {
