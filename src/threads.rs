@@ -5,7 +5,7 @@
 
 use std::any::Any;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind, take_hook, set_hook};
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::process::exit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
@@ -21,16 +21,18 @@ pub fn spawn<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
     let name = name.into();
-    Builder::new().name(name.clone()).spawn(move || match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(result) => result,
-        Err(panic) => {
-            tracing::error!(
-                "thread {name} has panicked ({}): the switch ends with exit code {EXIT_PANICKED}, and its pods stay closed until \
-                 the next start; report this with the lines above",
-                message(&*panic)
-            );
-            exit(EXIT_PANICKED)
-        }
+    Builder::new().name(name.clone()).spawn(move || vital(&name, work))
+}
+
+/// Does work of a thread with this name, whose panic ends the process in the same way.
+pub fn vital<T>(name: &str, work: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        tracing::error!(
+            "thread {name} has panicked ({}): the switch ends with exit code {EXIT_PANICKED}, and its pods stay closed until the \
+             next start; report this with the lines above",
+            message(&*panic)
+        );
+        exit(EXIT_PANICKED)
     })
 }
 

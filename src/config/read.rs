@@ -43,6 +43,11 @@ impl Config {
         let base = path.parent().unwrap_or(Path::new(""));
         config.xdp.pin_directory = base.join(&config.xdp.pin_directory);
         config.control.socket = base.join(&config.control.socket);
+        config.conntrack.directory =
+            config.conntrack.directory.map(|directory| match directory.as_os_str() {
+                none if none.is_empty() => directory,
+                _ => base.join(directory),
+            });
         config.policy.directory = config.policy.directory.map(|directory| base.join(directory));
         Ok(config)
     }

@@ -1,7 +1,8 @@
 //! What the control side asks of a dataplane: the seam that lets the switch be tested without privilege.
 
 use crate::dataplane::{
-    Counters, Dataplane, FlowInfo, NotTaken, PortError, PortHealth, PortReport, PortSpec, StuckWorker, World,
+    Counters, Dataplane, FlowInfo, FlowTableReport, NotTaken, PortError, PortHealth, PortReport, PortSpec,
+    StuckWorker, World,
 };
 use crate::ids::{Generation, PortId};
 
@@ -39,6 +40,9 @@ pub trait Engine: Send + Sync {
 
     /// See [`Dataplane::flows`].
     fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo>;
+
+    /// See [`Dataplane::flow_table`].
+    fn flow_table(&self) -> FlowTableReport;
 }
 
 impl Engine for Dataplane {
@@ -84,5 +88,9 @@ impl Engine for Dataplane {
 
     fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
         Dataplane::flows(self, max, wanted)
+    }
+
+    fn flow_table(&self) -> FlowTableReport {
+        Dataplane::flow_table(self)
     }
 }

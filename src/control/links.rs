@@ -65,8 +65,7 @@ impl Drop for LinkMonitor {
 
 /// Reads what the kernel says until the other end of `stopped` is closed.
 fn listen(table: &LinkTable, switch: &Switch, stopped: &UnixStream, wake: &SyncSender<()>) {
-    let mut fds =
-        [table.fd(), stopped.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let mut fds = [table.fd(), stopped.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     loop {
         // Interrupted, it looks early.
         let _ = poll(&mut fds, None);
@@ -224,23 +223,14 @@ impl Switch {
         Ok(self.engine.close_port(port.report.id, is_gone)?)
     }
 
-    fn open_after(
-        &self,
-        name: &str,
-        change: &mut Change,
-    ) -> Result<(), Refusal> {
+    fn open_after(&self, name: &str, change: &mut Change) -> Result<(), Refusal> {
         let state = self.state.load_full();
         state.ports.get(name).map_or(Ok(()), |port| self.open_again(name, port, change))
     }
 
     /// Opens a port whose interface is there. Where that fails the interface stays closed, and the port is down; where even that
     /// fails, it is unguarded.
-    fn open_again(
-        &self,
-        name: &str,
-        port: &Port,
-        change: &mut Change,
-    ) -> Result<(), Refusal> {
+    fn open_again(&self, name: &str, port: &Port, change: &mut Change) -> Result<(), Refusal> {
         let interface = &port.spec.interface;
         self.guard(port, interface);
         let failed = match self.engine.open_port(&port.spec) {

@@ -1,6 +1,7 @@
 //! The handle of a running dataplane: its threads, its interfaces.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -10,6 +11,7 @@ use crossbeam::channel::bounded;
 use ipnet::IpNet;
 
 use super::core::Core;
+use super::endpoints::Link;
 use super::handover::{self, Access};
 use super::knock::Knocker;
 use super::mailbox::{Command, Mailbox};
@@ -18,11 +20,12 @@ use super::uplink::{self, Place};
 use super::view::PortFacts;
 use super::worker::Worker;
 use super::{
-    Counters, FlowInfo, NotTaken, PortError, PortHealth, PortKind, PortReport, PortSpec, Settings, StartError,
-    StuckWorker, World,
+    Counters, FlowInfo, FlowTableReport, NotTaken, PortError, PortHealth, PortKind, PortReport, PortSpec,
+    Settings, StartError, StuckWorker, World,
 };
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::MTU_MAX;
+use crate::net::mac::Mac;
 use crate::threads;
 use crate::xdp::{
     Binder, ClosedQueue, Guard, Interface, Pins, PortQueue, Program, Umem, XdpError, one_frame,
@@ -90,7 +93,8 @@ impl OpenPort {
 impl Dataplane {
     /// Starts the workers. They forward nothing until ports are opened and a world is published.
     pub fn start(settings: &Settings) -> Result<Dataplane, StartError> {
-        let core = Core::new(settings)?;
+        let core = Core::new(settings, boot())?;
+        tracing::info!("{}", core.flow_table());
         let mut binders = Vec::new();
         let mut workers = Vec::new();
         for worker in 0..core.workers() {
@@ -147,8 +151,11 @@ impl Dataplane {
     /// Opens a port. The first workers get a queue of it each; where it has fewer, the others hand over to these. Frames of pods that the published world does not place there are dropped.
     pub fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         let mut ports = self.ports();
-        let id = self.core.free_port()?;
-        self.open_as(&mut ports, id, spec, |facts| self.core.add_port(id, facts, &self.settle()))
+        let link = link_of(&Interface::find(&spec.interface)?);
+        let id = self.core.free_port(link.as_ref())?;
+        self.open_as(&mut ports, id, spec, |facts, interface| {
+            self.core.add_port(id, facts, link_of(interface), &self.settle());
+        })
     }
 
     /// Opens a port anew whose interface has changed, by whatever name it has now. Whoever is behind it stays there, and keeps
@@ -159,7 +166,9 @@ impl Dataplane {
         let reopened = self.take_from_workers(port).and_then(|()| {
             let interface = Interface::with_index(open.interface.index)?.name;
             let spec = PortSpec { interface, ..spec.clone() };
-            self.open_as(&mut ports, port, &spec, |facts| self.core.change_port(port, facts, &self.settle()))
+            self.open_as(&mut ports, port, &spec, |facts, _| {
+                self.core.change_port(port, facts, &self.settle());
+            })
         });
         if reopened.is_err() {
             self.forget(port);
@@ -176,7 +185,7 @@ impl Dataplane {
         ports: &mut BTreeMap<PortId, OpenPort>,
         id: PortId,
         spec: &PortSpec,
-        make_known: impl FnOnce(PortFacts),
+        make_known: impl FnOnce(PortFacts, &Interface),
     ) -> Result<PortReport, PortError> {
         let interface = Interface::find(&spec.interface)?;
         if ports.values().any(|port| port.interface.index == interface.index) {
@@ -223,7 +232,7 @@ impl Dataplane {
             mtu: interface.mtu.min(65_535) as u16,
             mac: place.as_ref().map(|place| place.mac),
         };
-        make_known(facts);
+        make_known(facts, &interface);
         // Those that have a queue come first: what others hand over finds who sends it.
         let accesses = handover::accesses(self.core.workers(), queues, facts.mtu.into());
         for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
@@ -271,17 +280,19 @@ impl Dataplane {
             return changed("its MTU is", &was.mtu, &is.mtu);
         }
         if is.queues() != was.queues() || is.rx_queues != was.rx_queues {
-            let count = |of: &Interface| format!("{} receive and {} transmit queues", of.rx_queues, of.tx_queues);
+            let count =
+                |of: &Interface| format!("{} receive and {} transmit queues", of.rx_queues, of.tx_queues);
             return changed("it has", &count(was), &count(&is));
         }
         if is.mac != was.mac && open.program.has_prefixes() {
-            return changed("its Ethernet address is", &super::Mac(was.mac), &super::Mac(is.mac));
+            return changed("its Ethernet address is", &Mac(was.mac), &Mac(is.mac));
         }
         let obstacle = match (is.is_up, is.has_carrier) {
             (false, _) => Some(format!("interface {0} is set down: `ip link set {0} up`", is.name)),
-            (true, false) => {
-                Some(format!("interface {} has no carrier: its other end is down, or no cable is in it", is.name))
-            }
+            (true, false) => Some(format!(
+                "interface {} has no carrier: its other end is down, or no cable is in it",
+                is.name
+            )),
             (true, true) => None,
         };
         Ok(PortHealth::Good { interface: is.name, obstacle })
@@ -308,12 +319,14 @@ impl Dataplane {
 
     /// Takes what [`Dataplane::guard`] has put on an interface off again.
     pub fn release(&self, interface: &str) -> Result<(), PortError> {
-        match (Interface::find(interface), &mut *self.guards()) {
-            (Ok(interface), Some(Guards { guard, on })) if on.remove(&interface.index) => {
-                Ok(guard.open(&interface, self.pins.as_ref().ok())?)
-            }
-            _ => Ok(()),
+        let mut guards = self.guards();
+        let (Ok(interface), Some(Guards { guard, on })) = (Interface::find(interface), &mut *guards) else {
+            return Ok(());
+        };
+        if on.remove(&interface.index) {
+            guard.open(&interface, self.pins.as_ref().ok())?;
         }
+        Ok(())
     }
 
     fn guards(&self) -> MutexGuard<'_, Option<Guards>> {
@@ -460,6 +473,11 @@ impl Dataplane {
         self.core.counters()
     }
 
+    /// Where the flow table lies, and what of it is from the process before.
+    pub fn flow_table(&self) -> FlowTableReport {
+        self.core.flow_table().clone()
+    }
+
     /// Up to `max` flows for which `wanted` is true, in no order.
     pub fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
         let now_ms = self.core.shared.start.elapsed().as_millis() as u32;
@@ -504,6 +522,21 @@ impl Dataplane {
             .try_for_each(|port| part(port.program))
             .map_err(|error| StartError::Setup(error.to_string()))
     }
+}
+
+/// The moment of the boot by the clock that `Instant` reads: that is the same for the next process.
+fn boot() -> Instant {
+    let since = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let since = Duration::new(since.tv_sec as u64, since.tv_nsec as u32);
+    let now = Instant::now();
+    now.checked_sub(since).unwrap_or(now)
+}
+
+/// What tells the interface from one that is made later; `None` where that cannot be told: then its pod is nobody's heir.
+fn link_of(interface: &Interface) -> Option<Link> {
+    let namespace = std::fs::metadata("/proc/thread-self/ns/net").ok()?.ino();
+    let Interface { name, index, mac, .. } = interface;
+    Some(Link { interface: name.clone(), index: *index, mac: Mac(*mac), namespace })
 }
 
 fn knockers(cores: &[usize]) -> Result<Vec<Knocker>, StartError> {

@@ -33,6 +33,7 @@ mod port_list;
 mod worker;
 
 mod core;
+mod endpoints;
 mod engine;
 mod flow_table;
 mod knock;
@@ -63,10 +64,11 @@ mod model;
 #[path = "../../tests/frames/mod.rs"]
 mod frames;
 
+pub use self::core::FlowTableReport;
 pub use counters::{Counters, DecisionCount, DropReason, PortCounters, WorkerCounters};
 pub use engine::{Dataplane, Parting};
 pub use flow_table::FlowTable;
-pub use settings::{ConntrackSettings, Polling, Settings, Timeouts};
+pub use settings::{ConntrackSettings, FlowMemory, Polling, Settings, Timeouts};
 pub use simulation::{Publisher, SimulatedPort, Simulation};
 pub use world::{Gateway, Mac, NodeAttachment, PodAttachment, Route, World};
 
@@ -144,7 +146,8 @@ pub enum PortHealth {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "generation {generation} is published, and {} not taken it: `palisade show status` says for how long; until then the earlier \
-     one holds there, and if that does not end, restart the switch", late(workers)
+     one holds there, and if that does not end, restart the switch",
+    late(workers)
 )]
 pub struct NotTaken {
     /// The generation.

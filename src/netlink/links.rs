@@ -122,8 +122,9 @@ mod tests {
 
     #[test]
     fn an_interface_that_leaves_a_bridge_is_not_gone() {
-        let gone =
-            |family| said(NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(message(family, vec![]))));
+        let gone = |family| {
+            said(NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(message(family, vec![]))))
+        };
         assert_eq!(gone(AddressFamily::Bridge), None);
         assert_eq!(gone(AddressFamily::Unspec), Some(LinkNews::Gone { index: 7 }));
     }
@@ -135,8 +136,7 @@ mod tests {
             let message = message(AddressFamily::Unspec, attributes);
             said(NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(message)))
         };
-        let expected =
-            |has_program| Some(LinkNews::Is { index: 7, name: "veth0".to_owned(), has_program });
+        let expected = |has_program| Some(LinkNews::Is { index: 7, name: "veth0".to_owned(), has_program });
         assert_eq!(is(vec![]), expected(false));
         assert_eq!(is(vec![LinkXdp::ProgId(9)]), expected(true));
         assert_eq!(is(vec![LinkXdp::ProgId(0)]), expected(false));

@@ -219,8 +219,9 @@ impl Attachment {
             let ours = link.info().is_ok_and(|info| info == (self.index, self.id));
             let is_gone = link.info().is_ok_and(|info| info.0 == 0);
             if ours {
-                link.detach()
-                    .map_err(|error| refused(&self.interface(), "detach the XDP program from", &error, &[]))?;
+                link.detach().map_err(|error| {
+                    refused(&self.interface(), "detach the XDP program from", &error, &[])
+                })?;
             }
             if ours || is_gone {
                 // A file without a program behind it is swept by the next start.
@@ -233,9 +234,9 @@ impl Attachment {
             return Ok(());
         }
         let taken = by_netlink(self.index, -1, self.mode_flag() | XDP_FLAGS_REPLACE, code.as_raw_fd());
-        match taken.map_err(|(error, said)| {
-            refused(&self.interface(), "detach the XDP program from", &error, &said)
-        }) {
+        match taken
+            .map_err(|(error, said)| refused(&self.interface(), "detach the XDP program from", &error, &said))
+        {
             Err(XdpError::NoInterface { .. }) => Ok(()),
             taken => taken,
         }

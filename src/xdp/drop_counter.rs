@@ -4,10 +4,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder};
 
+use super::attach::{Attachment, earlier_on};
 use super::error::XdpError;
 use super::interface::Interface;
 use super::kernel_log;
-use super::attach::{Attachment, earlier_on};
 use super::program::Mode;
 
 /// `bpf/count.bpf.c`, compiled by build.rs.

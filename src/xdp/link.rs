@@ -127,9 +127,7 @@ impl Link {
             ..Default::default()
         };
         // SAFETY: the descriptors are open and the options outlive the call.
-        done(unsafe {
-            libbpf_sys::bpf_link_update(self.0.as_raw_fd(), code.as_raw_fd(), &raw const options)
-        })
+        done(unsafe { libbpf_sys::bpf_link_update(self.0.as_raw_fd(), code.as_raw_fd(), &raw const options) })
     }
 
     /// Takes the program off the interface, whoever else refers to the link.
@@ -144,11 +142,7 @@ impl Link {
         let (mut info, mut length) = (bpf_link_info::default(), size_of::<bpf_link_info>() as u32);
         // SAFETY: the descriptor is open, and the kernel writes no more bytes than the length says.
         done(unsafe {
-            libbpf_sys::bpf_obj_get_info_by_fd(
-                self.0.as_raw_fd(),
-                (&raw mut info).cast(),
-                &raw mut length,
-            )
+            libbpf_sys::bpf_obj_get_info_by_fd(self.0.as_raw_fd(), (&raw mut info).cast(), &raw mut length)
         })?;
         if info.type_ != libbpf_sys::BPF_LINK_TYPE_XDP {
             return Err(io::ErrorKind::InvalidData.into());

@@ -29,7 +29,8 @@ struct Chatter {
 
 impl Chatter {
     fn of(pod: &Pod) -> Chatter {
-        let script = format!("while :; do echo x > /dev/udp/{}/9 ; sleep 0.001; done 2>/dev/null", "10.77.0.200");
+        let script =
+            format!("while :; do echo x > /dev/udp/{}/9 ; sleep 0.001; done 2>/dev/null", "10.77.0.200");
         Chatter { _child: pod.spawn(Command::new("bash").args(["-c", &script])).unwrap() }
     }
 }
@@ -38,7 +39,8 @@ impl Chatter {
 fn a_veth_that_is_made_again_is_closed_while_it_is_down_and_attached_again_without_its_connections() {
     let Some(_alone) = alone() else { return };
     // Another pod, which no switch knows, shows that the detector detects.
-    let mut lab = Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["client", "server", "stranger"]).unwrap() }).unwrap();
+    let mut lab =
+        Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["client", "server", "stranger"]).unwrap() }).unwrap();
     let mut spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
     (spec.stay_closed, spec.config) = (true, STRICT.to_owned());
     let switch = Switch::start(&mut lab, &spec).unwrap();
@@ -82,12 +84,22 @@ fn a_veth_that_is_made_again_is_closed_while_it_is_down_and_attached_again_witho
     assert_eq!(Some(after.report.program), program_on(&host));
     assert_ne!(attachment(&client), first_attachment, "another attachment");
     eventually("the pod connects", || {
-        let outcome = palisade::lab::traffic::tcp_connect(&client, server.v4().into(), PORT + 1, Duration::from_secs(2));
+        let outcome = palisade::lab::traffic::tcp_connect(
+            &client,
+            server.v4().into(),
+            PORT + 1,
+            Duration::from_secs(2),
+        );
         outcome.unwrap() == palisade::lab::traffic::Outcome::Allowed
     });
     assert!(!talk.goes_on(Duration::from_secs(1)), "a connection of the earlier attachment is inherited");
     let leaked = detector.frames();
-    assert!(leaked.is_empty(), "{} frames reached the node's stack: {:?}", leaked.len(), &leaked[..leaked.len().min(3)]);
+    assert!(
+        leaked.is_empty(),
+        "{} frames reached the node's stack: {:?}",
+        leaked.len(),
+        &leaked[..leaked.len().min(3)]
+    );
     for pod in [&client, &server] {
         switch.detach(pod).unwrap();
     }
@@ -188,7 +200,9 @@ fn a_program_that_is_taken_off_is_put_back() {
     ip(&format!("link set dev {host} xdp off"));
     eventually("a program of the port is back", || {
         let port = port_of(&rig.switch, &client);
-        port.state == PortState::Up && port.report.program != before && Some(port.report.program) == program_on(&host)
+        port.state == PortState::Up
+            && port.report.program != before
+            && Some(port.report.program) == program_on(&host)
     });
     assert_connects_to(&client, &server);
 }
@@ -244,7 +258,8 @@ fn a_runtime_that_remakes_and_swaps_all_interfaces_in_a_loop_ends_with_every_por
     for pod in &pods {
         eventually("the port is up", || {
             let port = port_of(&rig.switch, pod);
-            (port.state, port.reason) == (PortState::Up, None) && Some(port.report.program) == program_on(&host_end(pod))
+            (port.state, port.reason) == (PortState::Up, None)
+                && Some(port.report.program) == program_on(&host_end(pod))
         });
     }
     for pair in pods.chunks(2) {

@@ -3,12 +3,13 @@
 
 mod support;
 mod talk;
-mod wiring;
 #[path = "../tap/mod.rs"]
 mod tap;
+mod wiring;
 
 mod crowd;
 mod demo;
+mod directory;
 mod echo;
 mod flood;
 mod fragments;

@@ -29,7 +29,8 @@ impl BpfFileSystem {
 
     /// The files that keep links.
     fn pins(&self) -> Vec<PathBuf> {
-        let list = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+        let list =
+            |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
         list(&self.0.join("palisade")).flat_map(|directory| list(&directory).collect::<Vec<_>>()).collect()
     }
 }

@@ -37,7 +37,9 @@ pub(crate) fn make_again(lab: &Lab, pod: &Pod, queues: u16) {
     let (mac, netns) = (plan.mac, &plan.netns);
     ip(&format!("link add {host} {q} type veth peer name eth0 address {mac} {q} netns {netns}"));
     let mark = lab.record().mark();
-    assert!(Command::new("ip").args(["link", "set", "dev", &host, "alias", &mark]).status().unwrap().success());
+    assert!(
+        Command::new("ip").args(["link", "set", "dev", &host, "alias", &mark]).status().unwrap().success()
+    );
     for address in &plan.addresses {
         let nodad = if address.is_ipv6() { "nodad" } else { "" };
         ip(&format!("-n {netns} address add {address} dev eth0 {nodad}"));

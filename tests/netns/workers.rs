@@ -11,9 +11,9 @@ use crate::wiring::{host_end, program_on};
 /// The number of a thread of a process, by its name.
 fn thread_of(process: u32, name: &str) -> i32 {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
-    let named = threads.map(|thread| thread.path()).find(|thread| {
-        std::fs::read_to_string(thread.join("comm")).is_ok_and(|comm| comm.trim() == name)
-    });
+    let named = threads
+        .map(|thread| thread.path())
+        .find(|thread| std::fs::read_to_string(thread.join("comm")).is_ok_and(|comm| comm.trim() == name));
     named.expect("the thread runs").file_name().unwrap().to_str().unwrap().parse().unwrap()
 }
 
@@ -24,7 +24,12 @@ impl Stopped {
     fn stop(thread: i32) -> Stopped {
         // SAFETY: neither request reads or writes memory of this process.
         unsafe {
-            assert_eq!(libc::ptrace(libc::PTRACE_SEIZE, thread, 0, 0), 0, "{}", std::io::Error::last_os_error());
+            assert_eq!(
+                libc::ptrace(libc::PTRACE_SEIZE, thread, 0, 0),
+                0,
+                "{}",
+                std::io::Error::last_os_error()
+            );
             assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0), 0);
             let mut status = 0;
             assert_eq!(libc::waitpid(thread, &raw mut status, libc::__WALL), thread);
@@ -103,5 +108,7 @@ fn a_worker_that_panics_ends_the_switch_with_a_sentence_and_its_pods_stay_closed
     // The next start is as any other.
     let switch = Rig::start(&mut lab, "");
     let rig = Rig { switch, lab };
-    assert!(crate::talk::Talk::open(&rig.pod("client"), &rig.pod("server")).goes_on(crate::support::PATIENCE));
+    assert!(
+        crate::talk::Talk::open(&rig.pod("client"), &rig.pod("server")).goes_on(crate::support::PATIENCE)
+    );
 }
