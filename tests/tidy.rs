@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders of `src` and which of them each may import. `control`, `agent`, `config`, `lab` and `cli` build on all.
+/// Folders of `src` and which of them each may import. `control`, `source`, `config`, `lab` and `cli` build on all.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("net", &["limits", "ids"]),
     ("tables", &["net", "mem", "limits", "ids"]),

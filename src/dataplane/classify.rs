@@ -287,8 +287,12 @@ pub(super) fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
     let judged = facts.judged();
-    let ends = [track.key.low(), track.key.high()].into_iter().zip(facts.pods());
+    let [low_was_pod, high_was_pod] = facts.pods();
+    let ends = [(track.key.low(), low_was_pod), (track.key.high(), high_was_pod)];
     if ends.into_iter().any(|(end, was_pod)| !view.is_same_end(end, was_pod, judged)) {
+        if view.awaits_ends(ends, judged, context.now_ms) {
+            return batch.drop(i, DropReason::UnknownPod);
+        }
         // One of its ends is somebody else by now, who inherits nothing.
         context.conntrack.remove(track.slot, context.tracker);
         track.fate = Fate::New;
@@ -302,7 +306,10 @@ pub(super) fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>
     };
     let reason = judge(None).and_then(|_| judge(Some(context.worker)));
     if let Some(reason) = reason {
-        context.conntrack.remove(track.slot, context.tracker);
+        // While no tables are loaded nothing passes, and nothing has been decided on either.
+        if view.rules().is_some() || reason != DropReason::UnknownPod {
+            context.conntrack.remove(track.slot, context.tracker);
+        }
         batch.drop(i, reason);
     }
 }

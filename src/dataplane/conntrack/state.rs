@@ -78,6 +78,18 @@ impl FlowState {
         matches!(self, SynSent | SynReceived | UdpOneWay | Echo | SctpSetup | SctpShutdown | Reset | TimeWait)
     }
 
+    /// Whether a flow of this protocol may be in this state.
+    pub(super) fn fits(self, protocol: Protocol) -> bool {
+        use FlowState::{Echo, Other, SctpEstablished, SctpSetup, SctpShutdown, UdpOneWay, UdpTwoWay};
+        match self {
+            UdpOneWay | UdpTwoWay => protocol == Protocol::UDP,
+            Echo => matches!(protocol, Protocol::ICMP | Protocol::ICMPV6),
+            SctpSetup | SctpEstablished | SctpShutdown => protocol == Protocol::SCTP,
+            Other => !matches!(protocol, Protocol::TCP | Protocol::UDP | Protocol::SCTP),
+            _ => protocol == Protocol::TCP,
+        }
+    }
+
     /// The first state of a flow that is not TCP.
     #[inline]
     pub(crate) fn first(protocol: Protocol) -> FlowState {
