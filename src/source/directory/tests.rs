@@ -30,6 +30,10 @@ impl Engine for NoWorkers {
         Counters::default()
     }
 
+    fn flow_table(&self) -> FlowTableReport {
+        FlowTableReport::default()
+    }
+
     fn flows(&self, _max: usize, _wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
         Vec::new()
     }
