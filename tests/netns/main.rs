@@ -5,16 +5,21 @@ mod support;
 mod talk;
 #[path = "../tap/mod.rs"]
 mod tap;
+mod wiring;
 
 mod crowd;
 mod demo;
+mod directory;
 mod echo;
 mod flood;
 mod fragments;
+mod interfaces;
 mod jumbo;
 mod lifecycle;
+mod ownership;
 mod path_mtu;
 mod policy;
 mod refusals;
 mod restart;
 mod traffic;
+mod workers;
