@@ -20,5 +20,6 @@ mod ownership;
 mod path_mtu;
 mod policy;
 mod refusals;
+mod restart;
 mod traffic;
 mod workers;
