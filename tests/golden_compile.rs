@@ -98,6 +98,7 @@ fn pod(namespace: &str, app: &str, address: &str) -> Pod {
         labels: labels(&[("app", app)]),
         addresses: vec![address.parse().unwrap()],
         node: Some("n".to_owned()),
+        host_ips: Vec::new(),
         host_network: false,
         finished: false,
         ports: Vec::new(),

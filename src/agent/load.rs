@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::files::{self, LoadError};
 use crate::policy::read::{self, Diagnostic, Parsed, Source};
 use crate::policy::{Compiler, Options};
+use crate::printable;
 use crate::tables::{RuleTables, TablesError};
 
 /// What to compile of the objects.
@@ -56,7 +57,7 @@ impl Rejected {
     pub fn report(&self, color: bool) -> String {
         match self {
             Rejected::Manifests(found) => found.iter().map(|diagnostic| diagnostic.report(color)).collect(),
-            other => format!("palisade: {other}\n"),
+            other => format!("palisade: {}\n", printable::line(&other.to_string())),
         }
     }
 }

@@ -78,6 +78,7 @@ mod tests {
             labels: BTreeMap::new(),
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
             node: None,
+            host_ips: Vec::new(),
             host_network: false,
             finished: false,
             ports: Vec::new(),

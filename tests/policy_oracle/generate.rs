@@ -85,12 +85,14 @@ fn pod() -> impl Strategy<Value = Pod> {
         list.dedup();
         list
     });
-    (name, labels(), addresses, option::weighted(0.8, text(NODES)), state, ports).prop_map(
-        |((namespace, name), labels, addresses, node, (host_network, finished), ports)| Pod {
+    let node = (option::weighted(0.8, text(NODES)), vec(address(), 0..=1));
+    (name, labels(), addresses, node, state, ports).prop_map(
+        |((namespace, name), labels, addresses, (node, host_ips), (host_network, finished), ports)| Pod {
             name: PodName::new(namespace, name),
             labels,
             addresses,
             node,
+            host_ips,
             host_network,
             finished,
             ports,
