@@ -4,7 +4,7 @@ use std::io;
 use std::process::ExitCode;
 
 use super::terminal;
-use crate::agent::load::Rejected;
+use crate::source::load::Rejected;
 
 /// Why a command fails.
 #[derive(Debug)]

@@ -27,9 +27,9 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::agent::load::{LoadOptions, load};
 use crate::control::{Client, DEFAULT_SOCKET};
 use crate::printable;
+use crate::source::load::{LoadOptions, load};
 use crate::tables::RuleTables;
 
 pub use failure::Failure;

@@ -86,11 +86,13 @@ fn pod() -> impl Strategy<Value = Pod> {
         list
     });
     let node = (option::weighted(0.8, text(NODES)), vec(address(), 0..=1));
+    let addresses = (addresses, prop::bool::weighted(0.1));
     (name, labels(), addresses, node, state, ports).prop_map(
-        |((namespace, name), labels, addresses, (node, host_ips), (host_network, finished), ports)| Pod {
+        |((namespace, name), labels, (addresses, placeholder), (node, host_ips), (host_network, finished), ports)| Pod {
             name: PodName::new(namespace, name),
             labels,
             addresses,
+            placeholder,
             node,
             host_ips,
             host_network,
@@ -192,6 +194,7 @@ fn network_policy() -> impl Strategy<Value = NetworkPolicy> {
             pod_selector,
             ingress,
             egress,
+            ignored: Vec::new(),
         },
     )
 }

@@ -3,7 +3,7 @@
 //!
 //! `random` runs random packets, policies, pods and waits through the switch and through a naive model, and compares
 //! everything that comes out; `claims` says the rules one by one; `tight` is about frames and bounds, `jumbo` about packets
-//! longer than a frame of memory, `handover` about ports with fewer queues than workers.
+//! longer than a frame of memory, `handover` about ports with fewer queues than workers, `restart` about flows that outlive a switch.
 
 #[path = "../frames/mod.rs"]
 mod frames;
@@ -16,4 +16,5 @@ mod claims;
 mod handover;
 mod jumbo;
 mod random;
+mod restart;
 mod tight;

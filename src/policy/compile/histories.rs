@@ -121,6 +121,7 @@ fn pod() -> impl Strategy<Value = Pod> {
             name: PodName::new(namespace, name),
             labels,
             addresses,
+            placeholder: fate == 2,
             node,
             host_ips,
             host_network: fate == 0,
@@ -159,6 +160,7 @@ fn network_policy() -> impl Strategy<Value = NetworkPolicy> {
             pod_selector,
             ingress,
             egress,
+            ignored: Vec::new(),
         },
     )
 }

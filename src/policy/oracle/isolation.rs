@@ -1,5 +1,6 @@
 //! Clauses E2 to E4 and N1: what the `NetworkPolicies` of a pod say.
 
+use super::peers::is_known;
 use super::ports::network_ports_match;
 use super::selectors::selects;
 use super::{Finding, Holder, Oracle, Question};
@@ -60,7 +61,8 @@ fn is_own_node(question: &Question<'_>) -> bool {
     if question.direction == Direction::Egress {
         return false;
     }
-    let is_host = question.subject.host_ips.contains(&question.peer.address);
+    let is_host =
+        is_known(question.peer.holder) && question.subject.host_ips.contains(&question.peer.address);
     match question.peer.holder {
         Holder::Node(node) => is_host || question.subject.node.as_ref() == Some(&node.name),
         Holder::Pod(_) | Holder::Nobody => is_host,
