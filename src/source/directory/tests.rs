@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 use crate::control::{Engine, SwitchSettings};
-use crate::dataplane::{Counters, FlowInfo, PortError, PortReport, PortSpec, World};
+use crate::dataplane::{Counters, FlowInfo, FlowTableReport, PortError, PortReport, PortSpec, World};
 use crate::ids::PortId;
 use crate::source::load::scratch::Scratch;
 
@@ -30,8 +30,16 @@ impl Engine for NoWorkers {
         Counters::default()
     }
 
+    fn flow_table(&self) -> FlowTableReport {
+        FlowTableReport::default()
+    }
+
     fn flows(&self, _max: usize, _wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
         Vec::new()
+    }
+
+    fn flow_table(&self) -> FlowTableReport {
+        FlowTableReport::default()
     }
 }
 
