@@ -16,6 +16,7 @@
 pub mod ids;
 pub mod limits;
 pub mod net;
+pub mod printable;
 
 pub mod tables;
 
