@@ -82,7 +82,14 @@ fn flows(numbers: std::ops::Range<u64>) -> Vec<(Key, NewFlow)> {
             (Protocol(47), FlowState::Other),
         ];
         states.into_iter().flat_map(move |(protocol, state)| {
-            let side = |end| TcpSide { end, max_end: end + 9, max_window: 9, scale: 3, finished: false };
+            let side = |end| TcpSide {
+                end,
+                max_end: end + 9,
+                max_window: 9,
+                scale: 3,
+                finished: false,
+                acknowledged: end,
+            };
             let tcp = (protocol == Protocol::TCP).then_some(TcpFlow { state, sides: [side(100), side(200)] });
             keys_of(number, protocol).map(|key| (key, flow(number, state, tcp)))
         })
