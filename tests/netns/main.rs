@@ -17,4 +17,5 @@ mod lifecycle;
 mod path_mtu;
 mod policy;
 mod refusals;
+mod resets;
 mod traffic;
