@@ -5,6 +5,7 @@ mod support;
 mod talk;
 #[path = "../tap/mod.rs"]
 mod tap;
+mod wiring;
 
 mod crowd;
 mod demo;
@@ -12,10 +13,13 @@ mod directory;
 mod echo;
 mod flood;
 mod fragments;
+mod interfaces;
 mod jumbo;
 mod lifecycle;
+mod ownership;
 mod path_mtu;
 mod policy;
 mod refusals;
 mod resets;
 mod traffic;
+mod workers;

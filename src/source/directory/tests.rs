@@ -37,6 +37,10 @@ impl Engine for NoWorkers {
     fn flows(&self, _max: usize, _wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
         Vec::new()
     }
+
+    fn flow_table(&self) -> FlowTableReport {
+        FlowTableReport::default()
+    }
 }
 
 fn pod(name: &str, address: &str) -> String {
