@@ -1,6 +1,7 @@
 //! New flows: judged by the tables of both ends, all of a batch step by step so that no look-up waits alone for memory,
 //! and entered into conntrack. And flows that an earlier generation has judged: judged again.
 
+use super::DropReason;
 use super::batch::{Batch, Fate};
 use super::conntrack::tcp::TcpFlow;
 use super::conntrack::{Admission, Facts, FlowState, Key, NewFlow, Side, Slot};
@@ -9,11 +10,9 @@ use super::packet::{self, Address, Kind, Packet};
 use super::rules::Rules;
 use super::stages::Context;
 use super::view::{Flow, Gates, PortView, View};
-use super::{DropReason, PortKind};
 use crate::ids::{AclId, ClassId, PortId, RuleId};
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::flow::Protocol;
-use crate::net::tcp::Flags;
 use crate::tables::{Classifier, Decision, Service};
 
 /// Packets of a batch that open flows, and what is asked about them: memory that every batch uses again.
@@ -112,8 +111,9 @@ impl Questions {
 
     /// Asks about a flow between two ports.
     #[inline(always)]
-    fn ask_about(&mut self, packet: &Packet, opening: Opening, from: &PortView, to: &PortView) -> Asked {
-        let flow = opening.flow(packet);
+    fn ask_about(&mut self, packet: &Packet, from: &PortView, to: &PortView) -> Asked {
+        let Packet { src, dst, protocol, dst_port, .. } = *packet;
+        let flow = Flow { src, dst, protocol, dst_port };
         let gates = Gates::of(&flow, from, to);
         let first = self.len;
         let service = Service::new(flow.protocol, flow.dst_port);
@@ -218,7 +218,7 @@ impl Inquiry {
             let i = usize::from(self.packets[n]);
             let opening = Opening::of(batch, i);
             let asked = match (view.port(opening.from), view.port(opening.to)) {
-                (Some(from), Some(to)) => questions.ask_about(&batch.packets[i], opening, from, to),
+                (Some(from), Some(to)) => questions.ask_about(&batch.packets[i], from, to),
                 _ => Asked { closed: Some(DropReason::NoRoute), ..Asked::NOTHING },
             };
             self.openings[n] = (opening, asked);
@@ -329,7 +329,7 @@ fn open(
     opening: Opening,
     denied: impl FnOnce(&Context<'_>) -> Option<DropReason>,
 ) {
-    let Some((state, tcp)) = first_state(batch, i, context, opening.sender) else {
+    let Some((state, tcp)) = first_state(batch, i, context) else {
         return batch.drop(i, DropReason::InvalidState);
     };
     match denied(context) {
@@ -338,11 +338,10 @@ fn open(
     }
 }
 
-/// What is known of a flow by the packet that opens it.
+/// What is known of a flow by the packet that opens it, whose sender is the initiator: always, for nothing else in a packet says who
+/// opened a connection.
 #[derive(Debug, Clone, Copy)]
 struct Opening {
-    /// Which side has sent the packet.
-    sender: Side,
     opened_by_low: bool,
     /// The port that the initiator lies behind.
     from: PortId,
@@ -355,26 +354,12 @@ impl Asked {
 }
 
 impl Opening {
-    const NONE: Opening =
-        Opening { sender: Side::Initiator, opened_by_low: false, from: PortId(0), to: PortId(0) };
+    const NONE: Opening = Opening { opened_by_low: false, from: PortId(0), to: PortId(0) };
 
     #[inline(always)]
     fn of(batch: &Batch, i: usize) -> Opening {
-        let sender = likely_sender(&batch.packets[i]);
-        let by_initiator = sender == Side::Initiator;
-        let (near, far) = (batch.in_ports[i], batch.exits[i].out);
-        let (from, to) = if by_initiator { (near, far) } else { (far, near) };
-        Opening { sender, opened_by_low: batch.tracks[i].from_low == by_initiator, from, to }
-    }
-
-    /// What is judged of the flow that a packet opens.
-    #[inline(always)]
-    fn flow(self, packet: &Packet) -> Flow {
-        let Packet { src, dst, protocol, src_port, dst_port, .. } = *packet;
-        match self.sender {
-            Side::Initiator => Flow { src, dst, protocol, dst_port },
-            Side::Responder => Flow { src: dst, dst: src, protocol, dst_port: src_port },
-        }
+        let opened_by_low = batch.tracks[i].from_low;
+        Opening { opened_by_low, from: batch.in_ports[i], to: batch.exits[i].out }
     }
 }
 
@@ -387,7 +372,7 @@ fn admit(
     state: FlowState,
     tcp: Option<TcpFlow>,
 ) {
-    let Opening { opened_by_low, from: from_id, to: to_id, .. } = opening;
+    let Opening { opened_by_low, from: from_id, to: to_id } = opening;
     let (Some(from), Some(to)) = (context.view.port(from_id), context.view.port(to_id)) else {
         return batch.drop(i, DropReason::NoRoute);
     };
@@ -396,7 +381,7 @@ fn admit(
     let new = NewFlow {
         opened_by_low,
         pods: [from.is_of_pod(flow.src), to.is_of_pod(flow.dst)],
-        charged: if from.kind == PortKind::Pod { from_id } else { to_id },
+        charged: from_id,
         judged: context.view.generation,
         state,
         tcp,
@@ -419,31 +404,18 @@ fn admit(
             follow(batch, i, context, context.conntrack.entry(slot));
         }
         Admission::Full => batch.drop(i, DropReason::TableFull),
-        Admission::Quota => batch.drop(i, DropReason::PodQuota),
     }
-}
-
-/// Which side the sender of an unknown flow's packet is: who opens is the initiator. Of a TCP connection picked up in its
-/// middle the side with the lower port is taken for the server.
-fn likely_sender(packet: &Packet) -> Side {
-    let opens = packet.protocol != Protocol::TCP || packet.tcp_flags().has(Flags::SYN);
-    if opens || packet.src_port >= packet.dst_port { Side::Initiator } else { Side::Responder }
 }
 
 /// First state of the flow that a packet opens; `None` where it opens none: a reply to nothing, a segment outside
 /// any connection, an error about no flow.
 #[inline(always)]
-fn first_state(
-    batch: &Batch,
-    i: usize,
-    context: &Context<'_>,
-    sender: Side,
-) -> Option<(FlowState, Option<TcpFlow>)> {
+fn first_state(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(FlowState, Option<TcpFlow>)> {
     let packet = &batch.packets[i];
     if packet.kind == Kind::Flow && packet.protocol == Protocol::UDP {
         return Some((FlowState::UdpOneWay, None));
     }
-    first_state_of_other(batch, i, context, sender)
+    first_state_of_other(batch, i, context)
 }
 
 #[inline(never)]
@@ -451,7 +423,6 @@ fn first_state_of_other(
     batch: &Batch,
     i: usize,
     context: &Context<'_>,
-    sender: Side,
 ) -> Option<(FlowState, Option<TcpFlow>)> {
     let packet = &batch.packets[i];
     if packet.kind == Kind::IcmpError {
@@ -460,7 +431,7 @@ fn first_state_of_other(
     match packet.protocol {
         Protocol::TCP => {
             let frame = context.umem.data(&batch.frames[i]);
-            let flow = TcpFlow::open(&segment(packet, frame), sender, context.conntrack.tcp_pickup())?;
+            let flow = TcpFlow::open(&segment(packet, frame), context.conntrack.tcp_pickup())?;
             Some((flow.state, Some(flow)))
         }
         protocol if packet::is_echo_reply(protocol, packet.flags) => None,

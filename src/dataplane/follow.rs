@@ -260,8 +260,8 @@ pub(super) fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>, ent
         let mut flow = before;
         let frame = context.umem.data(&batch.frames[i]);
         let outcome = flow.follow(&segment(packet, frame), facts.side(from_low));
-        if outcome == Outcome::Pass {
-            entry.store_tcp(&before, &flow);
+        if outcome == Outcome::Pass && entry.store_tcp(&before, &flow) {
+            context.conntrack.note_state(batch.tracks[i].slot, before.state, flow.state);
         }
         outcome
     } else {
@@ -269,6 +269,7 @@ pub(super) fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>, ent
         let (outcome, next) = state.after(packet, facts.side(from_low) == Side::Initiator);
         if next != state {
             entry.set_state(state, next);
+            context.conntrack.note_state(batch.tracks[i].slot, state, next);
         }
         outcome
     };
