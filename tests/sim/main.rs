@@ -2,7 +2,8 @@
 //! the real switch, driven a batch at a time.
 //!
 //! `random` runs random packets, policies, pods and waits through the switch and through a naive model, and compares
-//! everything that comes out; `claims` says the rules one by one; `tight` is about frames and bounds, `jumbo` about packets
+//! everything that comes out; `claims` says the rules one by one, `pickup` those about segments outside any flow; in `floods`
+//! hostile pods want the whole flow table; `tight` is about frames and bounds, `jumbo` about packets
 //! longer than a frame of memory, `handover` about ports with fewer queues than workers.
 
 #[path = "../frames/mod.rs"]
@@ -13,7 +14,9 @@ mod policy;
 mod rig;
 
 mod claims;
+mod floods;
 mod handover;
 mod jumbo;
+mod pickup;
 mod random;
 mod tight;

@@ -58,6 +58,8 @@ pub(crate) struct Counts {
 
 pub(crate) struct Model {
     pub(crate) setting: Setting,
+    /// Whether a connection is picked up in its middle.
+    tcp_pickup: bool,
     pub(crate) generation: u32,
     pub(crate) now_ms: u64,
     pub(crate) flows: Vec<Flow>,
@@ -81,9 +83,10 @@ enum Outcome {
 }
 
 impl Model {
-    pub(crate) fn new(setting: Setting) -> Model {
+    pub(crate) fn new(setting: Setting, tcp_pickup: bool) -> Model {
         Model {
             setting,
+            tcp_pickup,
             generation: 0,
             now_ms: 0,
             flows: Vec::new(),
@@ -300,19 +303,16 @@ impl Model {
         reopened: Option<usize>,
     ) -> Option<&'static str> {
         let (protocol, ports) = protocol_and_ports(spec);
-        let (mut state, mut sender) = ("other", 0);
+        let mut state = "other-one-way";
         let (mut finished, mut end) = ([false; 2], [0; 2]);
         match spec.transport {
             Transport::Tcp { flags, sequence, acknowledgement, .. } => {
                 if flags & (SYN | ACK) == SYN {
                     (state, end) = ("syn-sent", [sequence + 1, 0]);
-                } else if flags & (SYN | RST | ACK) == ACK {
-                    // Picked up in its middle: the lower port is taken for the server's.
-                    sender = usize::from(ports[0] < ports[1]);
-                    state = if flags & FIN == 0 { "established" } else { "fin-wait" };
-                    finished[sender] = flags & FIN != 0;
-                    end[sender] = sequence + spec.payload.len() as u32 + u32::from(flags & FIN);
-                    end[1 - sender] = acknowledgement;
+                } else if self.tcp_pickup && flags & (SYN | RST | ACK) == ACK {
+                    state = "unacknowledged";
+                    finished[0] = flags & FIN != 0;
+                    end = [sequence + spec.payload.len() as u32 + u32::from(flags & FIN), acknowledgement];
                 } else {
                     return Some("invalid-state");
                 }
@@ -323,10 +323,8 @@ impl Model {
             Transport::Echo { request: false, .. } => return Some("invalid-state"),
             Transport::Other(_) => {}
         }
-        let there =
-            FlowKey { src: spec.src, dst: spec.dst, protocol, src_port: ports[0], dst_port: ports[1] };
-        let (key, from, to) = if sender == 0 { (there, port, out) } else { (there.reversed(), out, port) };
-        if let Some(reason) = self.judge(&key, from, to) {
+        let key = FlowKey { src: spec.src, dst: spec.dst, protocol, src_port: ports[0], dst_port: ports[1] };
+        if let Some(reason) = self.judge(&key, port, out) {
             return Some(reason);
         }
         let mut flow = Flow {
@@ -341,7 +339,7 @@ impl Model {
             packets: [0; 2],
             bytes: [0; 2],
         };
-        flow.count(sender, spec, self.now_ms);
+        flow.count(0, spec, self.now_ms);
         match reopened {
             Some(number) => self.flows[number] = flow,
             None => self.flows.push(flow),
@@ -407,6 +405,12 @@ impl Flow {
                 Outcome::Pass
             }
             Transport::Sctp { chunk, .. } => self.step_sctp(side, chunk),
+            Transport::Other(_) => {
+                if side == 1 {
+                    self.state = "other";
+                }
+                Outcome::Pass
+            }
             _ => Outcome::Pass,
         }
     }
@@ -440,6 +444,7 @@ impl Flow {
                 self.state = "reset";
                 return Outcome::Pass;
             }
+            ("unacknowledged", _) if is(SYN) && !is(ACK) => return Outcome::Reopen,
             ("syn-sent", 0) if is(SYN) && !is(ACK) => self.end[0] = sequence + 1,
             ("syn-sent", 0) => return Outcome::Invalid,
             ("syn-sent", _) if is(SYN) => {
@@ -456,6 +461,10 @@ impl Flow {
                 self.end[side] = self.end[side].max(sequence + bytes + u32::from(is(FIN)));
                 self.finished[side] |= is(FIN);
                 self.state = match self.state {
+                    "unacknowledged" if side == 0 => "unacknowledged",
+                    "unacknowledged" if self.finished == [true; 2] => "last-ack",
+                    "unacknowledged" if self.finished != [false; 2] => "fin-wait",
+                    "unacknowledged" => "established",
                     "syn-received" | "established" if is(FIN) => "fin-wait",
                     "syn-received" if side == 0 => "established",
                     "fin-wait" if is(FIN) && self.finished[1 - side] => "last-ack",
@@ -471,7 +480,8 @@ impl Flow {
 /// Idle times, as `docs` and `Timeouts::default` have them, milliseconds.
 fn timeout_ms(state: &str) -> u64 {
     let seconds = match state {
-        "syn-sent" | "syn-received" | "udp-one-way" | "echo" | "sctp-setup" => 30,
+        "syn-sent" | "syn-received" | "udp-one-way" | "echo" | "sctp-setup" | "other-one-way" => 30,
+        "unacknowledged" => 300,
         "established" | "sctp-established" => 7440,
         "fin-wait" | "last-ack" | "udp-two-way" => 120,
         "time-wait" => 60,
