@@ -5,8 +5,8 @@
 //! | `GET /v1/status` | | [`Status`] |
 //! | `GET /v1/tables` | | [`TablesSummary`] |
 //! | `GET /v1/tables/document` | | `RuleTables`; 404 while none are loaded |
-//! | `PUT /v1/tables` | `RuleTables` | [`Loaded`] |
-//! | `PATCH /v1/tables` | [`TablesPatch`] | [`Loaded`]; 409 when the base does not match |
+//! | `PUT /v1/tables?allow_empty=BOOL` | `RuleTables` | [`Loaded`]; 422 when they know none of the attached pods |
+//! | `PATCH /v1/tables?allow_empty=BOOL` | [`TablesPatch`] | [`Loaded`]; 409 when the base does not match, 422 when the last known pod goes |
 //! | `DELETE /v1/tables` | | [`Loaded`]: pods are closed again |
 //! | `GET /v1/ports` | | list of [`PortInfo`] |
 //! | `PUT /v1/ports/{name}` | [`PortRequest`] | [`PortInfo`] |
@@ -21,10 +21,13 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dataplane::{DecisionCount, Mac, PortCounters, PortKind, PortReport, WorkerCounters};
+use crate::dataplane::{
+    DecisionCount, FlowTableReport, Mac, PortCounters, PortKind, PortReport, WorkerCounters,
+};
 use crate::ids::{AttachmentId, Generation};
 use crate::tables::{PodName, TablesDiff};
 
@@ -43,6 +46,90 @@ pub struct Status {
     pub generation: Generation,
     /// Whether rule tables are loaded.
     pub tables_loaded: bool,
+    /// Where the flow table lies, and what of it is from the process before.
+    #[serde(default)]
+    pub flow_table: FlowTableReport,
+    /// The policy in force, where tables are loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyStatus>,
+    /// The last reload of the watched directory, where it was rejected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected_reload: Option<RejectedReload>,
+}
+
+/// Where policy comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum PolicySource {
+    /// The watched directory.
+    Directory {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// A request on the control socket.
+    ControlSocket {
+        /// User id of the process that asked, as the kernel gives it (`SO_PEERCRED`).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        uid: Option<u32>,
+        /// Its process id.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<i32>,
+    },
+}
+
+/// The source of tables, and the objects that they were compiled from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyOrigin {
+    /// Where they come from.
+    pub source: PolicySource,
+    /// Objects; known of a directory only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objects: Option<usize>,
+    /// Policies among them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policies: Option<usize>,
+}
+
+impl PolicyOrigin {
+    /// A directory whose objects have not been counted.
+    pub fn directory(path: impl Into<PathBuf>) -> PolicyOrigin {
+        PolicyOrigin { source: PolicySource::Directory { path: path.into() }, objects: None, policies: None }
+    }
+
+    /// A request on the control socket, by a process that may be known.
+    pub fn control_socket(uid: Option<u32>, pid: Option<i32>) -> PolicyOrigin {
+        PolicyOrigin { source: PolicySource::ControlSocket { uid, pid }, objects: None, policies: None }
+    }
+}
+
+/// The policy in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyStatus {
+    /// Where it comes from.
+    #[serde(flatten)]
+    pub origin: PolicyOrigin,
+    /// The generation that it came with.
+    pub generation: Generation,
+    /// When it came: seconds since 1970.
+    pub since_unix_s: u64,
+    /// Decisions that have a name.
+    pub rules: usize,
+    /// Pods judged.
+    pub pods: usize,
+}
+
+/// A change of the watched directory that did not come into force. Stays until one does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RejectedReload {
+    /// The directory.
+    pub path: PathBuf,
+    /// When it was rejected: seconds since 1970.
+    pub at_unix_s: u64,
+    /// What is wrong: up to [`REJECTED_ERRORS_MAX`](crate::limits::REJECTED_ERRORS_MAX) errors.
+    pub errors: Vec<String>,
+    /// Errors that are left out.
+    #[serde(default)]
+    pub left_out: usize,
 }
 
 /// The loaded tables in numbers.

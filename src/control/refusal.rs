@@ -95,6 +95,21 @@ pub enum Refusal {
     /// A difference against nothing.
     #[error("no rule tables are loaded, so a difference has no base: put full tables first")]
     NoBase,
+    /// The tables know none of the attached pods: a mistake closes the node, or opens it.
+    #[error(
+        "these tables know {known} pods, and none of the {attached} that are attached: {fate}. Load the pods' objects with \
+         the policies; if it is meant, unload the tables (`palisade apply --delete`), or allow it (`palisade apply \
+         --allow-empty`, `?allow_empty=true`)",
+        fate = if *fail_open { "traffic of all these would pass unchecked" } else { "all these would be closed" }
+    )]
+    ClosesAll {
+        /// Attached pods.
+        attached: usize,
+        /// Pods that the tables know.
+        known: usize,
+        /// Whether pods that no tables know are open.
+        fail_open: bool,
+    },
     /// The tables do not check, or the difference has another base.
     #[error(transparent)]
     Tables(#[from] TablesError),
@@ -119,6 +134,7 @@ impl Refusal {
             | Refusal::Port(PortError::Taken { .. } | PortError::TooMany { .. }) => 409,
             Refusal::Field { .. }
             | Refusal::WrongKind { .. }
+            | Refusal::ClosesAll { .. }
             | Refusal::Tables(_)
             | Refusal::Port(
                 PortError::NoInterface { .. } | PortError::NoQueue { .. } | PortError::Mtu { .. },

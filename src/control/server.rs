@@ -116,7 +116,8 @@ impl Drop for Server {
 /// Serves until the sender of `stopped` is dropped, and a little longer for requests under way.
 async fn serve(listener: UnixListener, switch: Arc<Switch>, stopped: oneshot::Receiver<()>) {
     let (begin_stop, mut stopping) = tokio::sync::watch::channel(());
-    let server = axum::serve(listener, routes::router(switch)).with_graceful_shutdown(async move {
+    let service = routes::router(switch).into_make_service_with_connect_info::<routes::Peer>();
+    let server = axum::serve(listener, service).with_graceful_shutdown(async move {
         let _ = stopped.await;
         let _ = begin_stop.send(());
     });
@@ -134,7 +135,7 @@ async fn serve(listener: UnixListener, switch: Arc<Switch>, stopped: oneshot::Re
 }
 
 /// Keeps this thread, and those that it starts, off the workers' cores where there are others.
-fn leave_cores(workers: &[usize]) {
+pub(crate) fn leave_cores(workers: &[usize]) {
     let Ok(mut cores) = sched_getaffinity(None) else { return };
     for &core in workers.iter().filter(|&&core| core < CpuSet::MAX_CPU) {
         cores.unset(core);

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use super::protocol::{PodInfo, PortInfo, TablesSummary};
-use super::{Refusal, SwitchSettings};
+use super::protocol::{PodInfo, PolicyOrigin, PolicyStatus, PortInfo, TablesSummary};
+use super::{Closing, Refusal, SwitchSettings};
 use crate::dataplane::{Mac, NodeAttachment, PodAttachment, PortKind, PortReport, PortSpec, Route, World};
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::tables::{PodName, RuleTables};
@@ -19,6 +20,8 @@ pub(super) struct State {
     pub(super) tables: Option<Arc<RuleTables>>,
     /// The generation that the tables came with: they have been the same ever since.
     pub(super) tables_since: Generation,
+    /// Where they come from, and when they came.
+    pub(super) origin: Option<(PolicyOrigin, SystemTime)>,
     /// Ports by name.
     pub(super) ports: BTreeMap<String, Port>,
     /// Pods by name.
@@ -108,6 +111,41 @@ impl State {
         Ok(())
     }
 
+    /// The policy in force.
+    pub(super) fn policy_status(&self) -> Option<PolicyStatus> {
+        let (tables, (origin, since)) = (self.tables.as_ref()?, self.origin.as_ref()?);
+        Some(PolicyStatus {
+            origin: origin.clone(),
+            generation: self.tables_since,
+            since_unix_s: unix_seconds(*since),
+            rules: tables.rules.len(),
+            pods: tables.pods.len(),
+        })
+    }
+
+    /// Refuses tables that know none of the attached pods.
+    pub(super) fn check_closing(
+        &self,
+        tables: &RuleTables,
+        closing: Closing,
+        fail_open: bool,
+    ) -> Result<(), Refusal> {
+        let is_known = |tables: &RuleTables| self.pods.keys().any(|pod| tables.pods.contains_key(pod));
+        let is_refused = match closing {
+            Closing::Allowed => false,
+            Closing::Refused => true,
+            Closing::RefusedIfKnown => self.tables.as_deref().is_some_and(is_known),
+        };
+        if is_refused && !self.pods.is_empty() && !is_known(tables) {
+            return Err(Refusal::ClosesAll {
+                attached: self.pods.len(),
+                known: tables.pods.len(),
+                fail_open,
+            });
+        }
+        Ok(())
+    }
+
     pub(super) fn tables_summary(&self) -> TablesSummary {
         let Some(tables) = &self.tables else {
             return TablesSummary { generation: self.generation, ..TablesSummary::default() };
@@ -169,6 +207,11 @@ impl State {
             warnings: warning.into_iter().collect(),
         }
     }
+}
+
+/// Seconds since 1970.
+pub(super) fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn list(addresses: &[IpAddr]) -> String {

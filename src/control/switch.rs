@@ -1,20 +1,23 @@
 //! The switch as the control side drives it: every change is checked, made a world, and published.
 
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use ipnet::IpNet;
 
 use super::protocol::{
-    CountersReport, Loaded, PodInfo, PodRequest, PortInfo, PortRequest, Status, TablesPatch, TablesSummary,
+    CountersReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo, PortRequest, RejectedReload, Status,
+    TablesPatch, TablesSummary,
 };
-use super::state::{Pod, Port, State};
+use super::state::{Pod, Port, State, unix_seconds};
 use super::{Engine, Refusal, requests};
 use crate::dataplane::{FlowInfo, Gateway, PortKind};
 use crate::ids::{AttachmentId, Generation};
-use crate::tables::{PodName, References, RuleTables, TablesError};
+use crate::limits::{REJECTED_ERROR_BYTES_MAX, REJECTED_ERRORS_MAX};
+use crate::tables::{PodName, References, RuleTables, TablesDiff, TablesError};
 
 /// What holds for the life of a switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,12 +47,24 @@ pub struct PortRoute {
     pub next_hop: Option<IpAddr>,
 }
 
+/// Whether tables are loaded that know none of the attached pods, which closes them all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closing {
+    /// They are.
+    Allowed,
+    /// They are not: whoever replaces all tables gives those of the attached pods.
+    Refused,
+    /// They are not where the tables before know one. A pod that is attached before its objects are loaded holds nothing up.
+    RefusedIfKnown,
+}
+
 /// The control side of a switch. Reads never wait for a change; changes happen one after the other.
 pub struct Switch {
     engine: Arc<dyn Engine>,
     settings: SwitchSettings,
     started: Instant,
     state: ArcSwap<State>,
+    rejected_reload: ArcSwapOption<RejectedReload>,
     change: Mutex<Change>,
 }
 
@@ -70,6 +85,7 @@ impl Switch {
             settings,
             started: Instant::now(),
             state: ArcSwap::default(),
+            rejected_reload: ArcSwapOption::default(),
             change: Mutex::default(),
         };
         switch.publish(State::default());
@@ -86,6 +102,9 @@ impl Switch {
             cores: self.settings.cores.clone(),
             generation: state.generation,
             tables_loaded: state.tables.is_some(),
+            flow_table: self.engine.flow_table(),
+            policy: state.policy_status(),
+            rejected_reload: self.rejected_reload.load().as_deref().cloned(),
         }
     }
 
@@ -99,28 +118,78 @@ impl Switch {
         self.state.load().tables.clone()
     }
 
-    /// Loads full tables.
+    /// Loads full tables that somebody on the control socket gives.
     pub fn put_tables(&self, tables: RuleTables) -> Result<Loaded, Refusal> {
+        self.replace_tables(tables, PolicyOrigin::control_socket(None, None), Closing::Refused)
+    }
+
+    /// Loads full tables.
+    pub fn replace_tables(
+        &self,
+        tables: RuleTables,
+        origin: PolicyOrigin,
+        closing: Closing,
+    ) -> Result<Loaded, Refusal> {
+        let check_closing = || self.state.load().check_closing(&tables, closing, self.settings.fail_open);
+        // First what costs least; and again when nobody else changes anything.
+        check_closing()?;
         tables.check()?;
         let references = References::of(&tables);
         let mut change = self.change();
+        check_closing()?;
         change.references = references;
-        Ok(self.load_tables(Some(tables)))
+        Ok(self.load_tables(Some((tables, origin))))
     }
 
-    /// Changes the loaded tables, at the cost of the change. The patch's base may be any generation since these tables were
-    /// loaded.
+    /// Changes the loaded tables for somebody on the control socket.
     pub fn patch_tables(&self, patch: &TablesPatch) -> Result<Loaded, Refusal> {
+        let origin = PolicyOrigin::control_socket(None, None);
+        self.change_tables(patch.base, &patch.diff, origin, Closing::RefusedIfKnown)
+    }
+
+    /// Changes the loaded tables, at the cost of the change. The base may be any generation since these tables were loaded. No
+    /// difference is no change of the tables, only of what is said of their origin.
+    pub fn change_tables(
+        &self,
+        base: Generation,
+        difference: &TablesDiff,
+        origin: PolicyOrigin,
+        closing: Closing,
+    ) -> Result<Loaded, Refusal> {
         let mut change = self.change();
         let state = self.state.load_full();
         let loaded = state.tables.as_ref().ok_or(Refusal::NoBase)?;
-        if !(state.tables_since..=state.generation).contains(&patch.base) {
-            return Err(TablesError::Base { base: patch.base, current: state.generation }.into());
+        if !(state.tables_since..=state.generation).contains(&base) {
+            return Err(TablesError::Base { base, current: state.generation }.into());
+        }
+        if difference.is_empty() {
+            if let Some((before, since)) = &state.origin
+                && before.source == origin.source
+            {
+                let next = State { origin: Some((origin, *since)), ..State::clone(&state) };
+                self.state.store(Arc::new(next));
+            }
+            return Ok(Loaded { generation: state.generation });
         }
         let mut tables = RuleTables::clone(loaded);
-        tables.apply(&patch.diff);
-        change.references.follow(loaded, &patch.diff, &tables)?;
-        Ok(self.load_tables(Some(tables)))
+        tables.apply(difference);
+        state.check_closing(&tables, closing, self.settings.fail_open)?;
+        change.references.follow(loaded, difference, &tables)?;
+        Ok(self.load_tables(Some((tables, origin))))
+    }
+
+    /// Takes note that a change of the watched directory did not come into force, or (`None`) that one did.
+    pub fn set_rejected_reload(&self, rejected: Option<(&Path, &[String])>) {
+        let report = rejected.map(|(path, errors)| {
+            let shown = errors.iter().take(REJECTED_ERRORS_MAX).map(|error| shown(error)).collect();
+            Arc::new(RejectedReload {
+                path: path.to_owned(),
+                at_unix_s: unix_seconds(SystemTime::now()),
+                errors: shown,
+                left_out: errors.len().saturating_sub(REJECTED_ERRORS_MAX),
+            })
+        });
+        self.rejected_reload.store(report);
     }
 
     /// Unloads the tables.
@@ -130,9 +199,11 @@ impl Switch {
         self.load_tables(None)
     }
 
-    fn load_tables(&self, tables: Option<RuleTables>) -> Loaded {
+    fn load_tables(&self, tables: Option<(RuleTables, PolicyOrigin)>) -> Loaded {
         let mut next = self.next();
+        let (tables, origin) = tables.unzip();
         next.tables = tables.map(Arc::new);
+        next.origin = origin.map(|origin| (origin, SystemTime::now()));
         Loaded { generation: self.publish(next) }
     }
 
@@ -277,4 +348,15 @@ impl Switch {
         self.state.store(Arc::new(next));
         generation
     }
+}
+
+/// An error as a status shows it: bounded, and without characters that a terminal obeys.
+fn shown(error: &str) -> String {
+    let end = error.floor_char_boundary(REJECTED_ERROR_BYTES_MAX);
+    let mut text: String =
+        error[..end].chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect();
+    if end < error.len() {
+        text.push_str(" …");
+    }
+    text
 }

@@ -15,11 +15,11 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::error::Doing;
 use super::plan::{GATEWAY_V4, GATEWAY_V6};
 use super::{Lab, LabError, Pod};
-use crate::agent::load::{LoadOptions, load};
 use crate::control::protocol::{PodRequest, PortRequest};
 use crate::control::{Client, ClientError};
 use crate::dataplane::PortKind;
 use crate::ids::Generation;
+use crate::source::load::{LoadOptions, load};
 use crate::tables::RuleTables;
 
 /// Longest wait for the control socket. Most of it is memory for the UMEM and the conntrack table.

@@ -8,6 +8,7 @@ mod tap;
 
 mod crowd;
 mod demo;
+mod directory;
 mod echo;
 mod flood;
 mod fragments;

@@ -3,8 +3,8 @@
 //!
 //! `random` runs random packets, policies, pods and waits through the switch and through a naive model, and compares
 //! everything that comes out; `claims` says the rules one by one, `pickup` those about segments outside any flow; in `floods`
-//! hostile pods want the whole flow table; `tight` is about frames and bounds, `jumbo` about packets
-//! longer than a frame of memory, `handover` about ports with fewer queues than workers.
+//! hostile pods want the whole flow table; `tight` is about frames and bounds, `jumbo` about packets longer than a frame of memory,
+//! `handover` about ports with fewer queues than workers, `restart` about flows that outlive a switch.
 
 #[path = "../frames/mod.rs"]
 mod frames;
@@ -19,4 +19,5 @@ mod handover;
 mod jumbo;
 mod pickup;
 mod random;
+mod restart;
 mod tight;

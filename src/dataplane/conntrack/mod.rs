@@ -11,7 +11,9 @@
 mod entry;
 mod key;
 mod quota;
+mod recover;
 mod state;
+pub(super) mod storage;
 mod table;
 pub(crate) mod tcp;
 

@@ -54,7 +54,7 @@ flow_states! {
     UdpOneWay => "udp-one-way", udp_one_way;
     /// UDP: both directions seen.
     UdpTwoWay => "udp-two-way", udp_two_way;
-    /// ICMP echo.
+    /// ICMP query: an echo, or another request that its own reply answers.
     Echo => "echo", icmp_echo;
     /// SCTP: association not yet up.
     SctpSetup => "sctp-setup", sctp_setup;
@@ -100,6 +100,20 @@ impl FlowState {
             }
             Established | FinWait | LastAck | UdpTwoWay | SctpEstablished | Other => Class::Assured,
             TimeWait | Reset | SctpShutdown => Class::Ended,
+        }
+    }
+
+    /// Whether a flow of this protocol may be in this state.
+    pub(super) fn fits(self, protocol: Protocol) -> bool {
+        use FlowState::{
+            Echo, Other, OtherOneWay, SctpEstablished, SctpSetup, SctpShutdown, UdpOneWay, UdpTwoWay,
+        };
+        match self {
+            UdpOneWay | UdpTwoWay => protocol == Protocol::UDP,
+            Echo => matches!(protocol, Protocol::ICMP | Protocol::ICMPV6),
+            SctpSetup | SctpEstablished | SctpShutdown => protocol == Protocol::SCTP,
+            OtherOneWay | Other => !matches!(protocol, Protocol::TCP | Protocol::UDP | Protocol::SCTP),
+            _ => protocol == Protocol::TCP,
         }
     }
 
