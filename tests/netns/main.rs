@@ -21,5 +21,6 @@ mod path_mtu;
 mod policy;
 mod refusals;
 mod resets;
+mod restart;
 mod traffic;
 mod workers;
