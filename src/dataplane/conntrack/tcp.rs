@@ -160,7 +160,8 @@ impl TcpFlow {
             }
             return Outcome::Pass;
         }
-        if self.fits(segment, sender) {
+        // What comes late moves nothing: the responder may never have been heard.
+        if self.state != Reset && self.fits(segment, sender) {
             self.advance(segment, sender);
             self.state = self.after_data(flags, sender, segment.acknowledgement);
         }
@@ -187,7 +188,8 @@ impl TcpFlow {
     fn reset(&mut self, segment: &Segment, sender: Side) -> Outcome {
         let peer = &self.sides[1 - sender as usize];
         let ours = &self.sides[sender as usize];
-        if self.state == SynSent && sender == Side::Responder {
+        let is_unanswered = self.state == SynSent || self.state == Reset && !ours.heard();
+        if is_unanswered && sender == Side::Responder {
             // It refuses the SYN, and says so by acknowledging it (RFC 9293 section 3.10.7.3).
             if !(segment.flags.has(Flags::ACK) && self.acknowledges_syn(segment)) {
                 return Outcome::Invalid;

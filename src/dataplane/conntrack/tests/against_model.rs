@@ -4,6 +4,7 @@
 //! `PALISADE_HISTORIES` sets how many, `PALISADE_SEED` the first one's seed, which is printed; the others count up from there. A failure
 //! names the seed of its history, so that this one can be played alone.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -155,7 +156,7 @@ impl Flow {
             }
             return if side == 0 { Says::Invalid } else { Says::Pass };
         }
-        if !self.fits(sent, side) {
+        if self.state == "reset" || !self.fits(sent, side) {
             return Says::Pass;
         }
         self.advance(sent, side);
@@ -177,7 +178,8 @@ impl Flow {
 
     fn reset(&mut self, sent: &Sent, side: usize) -> Says {
         let [ours, peer] = [self.halves[side], self.halves[1 - side]];
-        let is_exact = if self.state == "syn-sent" && side == 1 {
+        let is_unanswered = self.state == "syn-sent" || self.state == "reset" && !ours.spoke;
+        let is_exact = if is_unanswered && side == 1 {
             let refuses = (self.halves[0].sent..=self.halves[0].allowed).contains(&sent.acknowledgement);
             if !sent.has(ACK) || !refuses {
                 return Says::Invalid;
@@ -227,12 +229,21 @@ impl Flow {
 
     fn fits(&self, sent: &Sent, side: usize) -> bool {
         let [ours, peer] = [self.halves[side], self.halves[1 - side]];
+        if !peer.spoke {
+            return true;
+        }
+        if !ours.spoke {
+            // The first word of the responder of a connection that was picked up.
+            let window = (i64::from(sent.window) << ours.scale).max(66_000);
+            return sent.has(ACK)
+                && (peer.sent - window..=peer.sent).contains(&sent.acknowledgement)
+                && sent.sequence <= ours.allowed + 1
+                && sent.end() >= ours.allowed - peer.window - 66_000;
+        }
         let acknowledged = peer.sent - ours.window.max(66_000)..=peer.sent;
-        !ours.spoke
-            || !peer.spoke
-            || sent.sequence <= ours.allowed + 1
-                && sent.end() >= ours.sent - peer.window.max(1)
-                && (!sent.has(ACK) || acknowledged.contains(&sent.acknowledgement))
+        sent.sequence <= ours.allowed + 1
+            && sent.end() >= ours.sent - peer.window.max(1)
+            && (!sent.has(ACK) || acknowledged.contains(&sent.acknowledgement))
     }
 
     fn advance(&mut self, sent: &Sent, side: usize) {
