@@ -269,7 +269,11 @@ impl Dataplane {
         let ports = self.ports();
         let open = ports.get(&port).ok_or(PortError::Unknown(port))?;
         let was = &open.interface;
-        let Ok(is) = Interface::with_index(was.index) else { return Ok(PortHealth::Gone) };
+        let is = match Interface::with_index(was.index) {
+            Ok(is) => is,
+            Err(XdpError::NoInterface { .. }) => return Ok(PortHealth::Gone),
+            Err(error) => return Err(error.into()),
+        };
         if !open.program.holds() {
             return Ok(PortHealth::Unguarded);
         }
