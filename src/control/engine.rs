@@ -24,7 +24,9 @@ pub trait Engine: Send + Sync {
     fn guard(&self, interface: &str) -> Result<(), PortError>;
 
     /// See [`Dataplane::guard_new`].
-    fn guard_new(&self, index: u32, interface: &str) -> Result<(), PortError>;
+    fn guard_new(&self, _index: u32, interface: &str) -> Result<(), PortError> {
+        self.guard(interface)
+    }
 
     /// See [`Dataplane::release`].
     fn release(&self, interface: &str) -> Result<(), PortError>;

@@ -74,10 +74,6 @@ impl Engine for FakeEngine {
         Ok(())
     }
 
-    fn guard_new(&self, _: u32, _: &str) -> Result<(), PortError> {
-        Ok(())
-    }
-
     fn release(&self, _: &str) -> Result<(), PortError> {
         Ok(())
     }
