@@ -13,9 +13,14 @@
 
 #![deny(unsafe_code)]
 
+// Fixtures that unit tests share with the tests beside the crate name it.
+#[cfg(test)]
+extern crate self as palisade;
+
 pub mod ids;
 pub mod limits;
 pub mod net;
+pub mod printable;
 
 pub mod tables;
 
@@ -23,6 +28,9 @@ pub mod policy;
 
 pub mod mem;
 pub mod xdp;
+
+mod netlink;
+pub mod threads;
 
 pub mod dataplane;
 

@@ -1,6 +1,5 @@
 //! `palisade run`: the switch in the foreground.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -10,10 +9,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
-use super::{Failure, output};
+use super::{Failure, output, terminal};
 use crate::config::{Config, Fail};
 use crate::control::Daemon;
 use crate::source::{PolicyDirectory, Requests};
+use crate::threads;
 
 /// Start the switch, in the foreground
 ///
@@ -33,6 +33,7 @@ pub(super) struct RunArguments {
 
 pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     start_log();
+    threads::count_panics();
     let config = arguments.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
     if config.policy.fail == Fail::Open {
         tracing::warn!("policy.fail is \"open\": traffic of pods that no table knows passes unchecked");
@@ -64,7 +65,7 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     std::thread::scope(|scope| {
         let _stop = StopWhenDropped(&requests);
         if let Some(policies) = &mut policies {
-            scope.spawn(|| policies.follow(daemon.switch(), &requests));
+            scope.spawn(|| threads::vital("palisade-source", || policies.follow(daemon.switch(), &requests)));
         }
         obey(&signals, has_directory.then_some(&requests));
     });
@@ -100,13 +101,15 @@ fn watch_signals() -> Result<mpsc::Receiver<i32>, Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| Failure::Sentence(format!("signals cannot be watched: {error}")))?;
     let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
+    let forward = move || {
         for signal in signals.forever() {
             if sender.send(signal).is_err() {
                 return;
             }
         }
-    });
+    };
+    threads::spawn("palisade-signals", forward)
+        .map_err(|error| Failure::Sentence(format!("the kernel gives no thread for signals: {error}")))?;
     Ok(receiver)
 }
 
@@ -115,7 +118,7 @@ fn start_log() {
     // A second subscriber is refused; the one that is there serves as well.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(terminal::LogWriter::new)
+        .with_ansi(terminal::has_colors(&std::io::stderr()))
         .try_init();
 }

@@ -92,10 +92,12 @@ impl Core {
             ))
         })?;
         let now_ms = start.elapsed().as_millis() as u32;
-        let Opened { conntrack, endpoints, first, report } =
+        let Opened { conntrack, mut endpoints, first, report } =
             open_table(&settings.conntrack, settings.huge_pages, now_ms)?;
         let world = Arc::new(World::default());
         let view = View::new(&world, first, &BTreeMap::new(), workers);
+        // The first batch comes before the first publication.
+        let view = view.recalling(endpoints.meet(&world, &world, now_ms));
         let shared = Shared {
             view: Publication::new(view, workers),
             conntrack,
@@ -113,6 +115,11 @@ impl Core {
 
     pub(super) fn workers(&self) -> usize {
         self.cores.len()
+    }
+
+    /// The core of the worker with this number.
+    pub(super) fn core_of(&self, worker: usize) -> usize {
+        self.cores[worker]
     }
 
     pub(super) fn flow_table(&self) -> &FlowTableReport {
@@ -146,6 +153,13 @@ impl Core {
         let mut state = self.state();
         state.ports.insert(port, facts);
         state.endpoints.add_port(port, link);
+        self.publish_changed(&mut state, wait);
+    }
+
+    /// Lets the workers know of a port's other facts; whoever is behind it stays there.
+    pub(super) fn change_port(&self, port: PortId, facts: PortFacts, wait: &dyn Fn(&Core, Generation)) {
+        let mut state = self.state();
+        state.ports.insert(port, facts);
         self.publish_changed(&mut state, wait);
     }
 
@@ -221,7 +235,7 @@ impl Core {
     }
 
     /// Those that judge by an earlier generation.
-    fn workers_before(&self, generation: Generation) -> impl Iterator<Item = WorkerId> {
+    pub(super) fn workers_before(&self, generation: Generation) -> impl Iterator<Item = WorkerId> {
         let all = (0..self.workers()).map(|worker| WorkerId(worker as u16));
         all.filter(move |worker| self.shared.view.passed(*worker) < generation)
     }
