@@ -1,11 +1,16 @@
 //! The whole switch with the kernel's own TCP, UDP and ICMP behind its ports: namespaces as pods, `palisade run` as a child process. Needs root and
 //! AF_XDP.
 
+#[path = "../frames/mod.rs"]
+mod frames;
+#[path = "../namespace/mod.rs"]
+mod namespace;
 mod support;
 mod talk;
 #[path = "../tap/mod.rs"]
 mod tap;
 
+mod battery;
 mod crowd;
 mod demo;
 mod echo;
