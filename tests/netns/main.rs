@@ -18,6 +18,7 @@ mod flood;
 mod fragments;
 mod jumbo;
 mod lifecycle;
+mod losses;
 mod path_mtu;
 mod policy;
 mod refusals;

@@ -16,7 +16,7 @@ use palisade::lab::{GATEWAY_V4, GATEWAY_V6, Lab, LabSpec, POD_INTERFACE, Pod};
 use palisade::xdp::Interface;
 
 use self::kinds::{DENIED, Fate, Ground, Kind, Station};
-use self::packet_socket::PacketSocket;
+pub(crate) use self::packet_socket::PacketSocket;
 use crate::namespace::{in_namespace, run};
 use crate::support::{PATIENCE, PORT, Rig, alone, only_from};
 
