@@ -50,7 +50,14 @@ pub const RULES_MAX: usize = 1 << 24;
 /// Ended flows that one worker keeps until no other worker can hold their slots. When there are more, the flows that
 /// should end stay in the table for the next sweep.
 pub const RETIRED_FLOWS_MAX: usize = 8192;
-/// ICMP errors that one worker sends in a second (RFC 1812 section 4.3.2.8).
+/// Time in which pods of the process before may be attached again, from the start on, before their flows end. Nothing passes for them
+/// meanwhile.
+pub const AWAITED_PODS_MS: u32 = 120_000;
+/// Bytes of the file that says which pods there were, at most: [`PORTS_MAX`] pods take a tenth.
+pub const ENDPOINTS_BYTES_MAX: u64 = 16 << 20;
+/// ICMP errors that one worker sends to each port in a second, whatever the others provoke (RFC 1812 section 4.3.2.8).
+pub const PORT_ANSWERS_PER_SECOND: u32 = 100;
+/// ICMP errors beyond these that one worker sends in a second to all ports together.
 pub const ANSWERS_PER_SECOND_MAX: u32 = 1000;
 /// Fragmented datagrams that one worker knows at once, in sets of [`FRAGMENT_WAYS`]. The oldest of a set makes place.
 pub const DATAGRAMS_MAX: usize = 512;

@@ -3,18 +3,20 @@
 #![allow(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::fs::{FlockOperation, flock};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// Bytes of a huge page of x86-64 and of arm64 with 4 KiB pages.
-const HUGE_PAGE_BYTES: usize = 2 << 20;
+pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Smallest page, and so the least alignment of [`Pages`].
 const PAGE_BYTES: usize = 4096;
 
@@ -132,11 +134,13 @@ fn place_of_anywhere(words: &[u32; 4], word: u32) -> usize {
     words.iter().position(|&at| at == word).unwrap_or(words.len())
 }
 
-/// Zeroed memory straight from the kernel, aligned to a page.
+/// Memory straight from the kernel, aligned to a page: zeroed, or that of a file.
 pub(crate) struct Pages {
     base: NonNull<u8>,
     bytes: usize,
     huge: bool,
+    /// Locked as long as it is mapped.
+    _file: Option<File>,
 }
 
 impl Pages {
@@ -146,7 +150,7 @@ impl Pages {
         if want_huge {
             let rounded = round_up(bytes, HUGE_PAGE_BYTES)?;
             if let Ok(base) = map(rounded, MapFlags::PRIVATE | MapFlags::HUGETLB) {
-                return Ok(Pages { base, bytes: rounded, huge: true });
+                return Ok(Pages { base, bytes: rounded, huge: true, _file: None });
             }
         }
         let rounded = round_up(bytes, PAGE_BYTES)?;
@@ -156,7 +160,42 @@ impl Pages {
             // SAFETY: the range is the mapping made on the line above, and this advice keeps its contents.
             let _ = unsafe { madvise(base.as_ptr().cast(), rounded, Advice::LinuxHugepage) };
         }
-        Ok(Pages { base, bytes: rounded, huge: false })
+        Ok(Pages { base, bytes: rounded, huge: false, _file: None })
+    }
+
+    /// Maps all `bytes` of a file, shared with who maps it later, aligned like a huge page. Takes an exclusive lock of the file, so
+    /// that nobody else maps it as long as this lives: an error of kind `WouldBlock` where somebody has it.
+    fn of_file(file: File, bytes: usize) -> io::Result<Pages> {
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) || file.metadata()?.len() != bytes as u64 {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let reserved_bytes = bytes.checked_add(HUGE_PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
+        let reserved = map(reserved_bytes, MapFlags::PRIVATE | MapFlags::NORESERVE)?;
+        let before = reserved.addr().get().wrapping_neg() & (HUGE_PAGE_BYTES - 1);
+        let (access, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+        // SAFETY: of the memory that was reserved just now, the file takes the place of what begins with the first aligned byte;
+        // what lies before it and behind it is unmapped. No reference to any of it exists.
+        let base = unsafe {
+            let base = reserved.add(before);
+            if let Err(error) = mmap(base.as_ptr().cast(), bytes, access, shared, &file, 0) {
+                let _ = munmap(reserved.as_ptr().cast(), reserved_bytes);
+                return Err(error.into());
+            }
+            if before > 0 {
+                munmap(reserved.as_ptr().cast(), before)?;
+            }
+            munmap(base.add(bytes).as_ptr().cast(), HUGE_PAGE_BYTES - before)?;
+            base
+        };
+        Ok(Pages { base, bytes, huge: false, _file: Some(file) })
+    }
+
+    /// Has the kernel put what is in the memory into huge pages (`MADV_COLLAPSE`, Linux 6.1), whatever its settings for files in
+    /// memory. Whether all of it is.
+    fn collapse(&self) -> bool {
+        // SAFETY: the range is this mapping, and the call keeps its contents.
+        unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, libc::MADV_COLLAPSE) == 0 }
     }
 
     /// The first byte. Valid for reads and writes of the mapping's length while `self` lives.
@@ -188,12 +227,19 @@ fn map(bytes: usize, flags: MapFlags) -> io::Result<NonNull<u8>> {
     NonNull::new(base.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
-/// An array of fixed length on pages of its own, aligned to a page, in huge pages when asked for and available.
+/// An array of fixed length on pages of its own, aligned to a page, in huge pages when asked for and available; or a part of a
+/// [`FileMemory`].
 pub struct HugeArray<T> {
-    pages: Pages,
+    base: NonNull<T>,
     len: usize,
+    pages: Arc<Pages>,
     elements: PhantomData<T>,
 }
+
+// SAFETY: the array owns its elements as a `Vec` does; the pages are nobody's but its own, or other parts of a file.
+unsafe impl<T: Send> Send for HugeArray<T> {}
+// SAFETY: as above; through a shared reference there are only shared references to elements.
+unsafe impl<T: Sync> Sync for HugeArray<T> {}
 
 impl<T: Default> HugeArray<T> {
     /// `len` default values. Fails when the kernel has no memory for them.
@@ -201,13 +247,13 @@ impl<T: Default> HugeArray<T> {
         const { assert!(align_of::<T>() <= PAGE_BYTES, "a mapping is aligned to a page and no further") };
         let bytes = len.checked_mul(size_of::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let pages = Pages::new(bytes, want_huge)?;
-        let base: *mut T = pages.base().as_ptr().cast();
+        let base: NonNull<T> = pages.base().cast();
         for index in 0..len {
             // SAFETY: the mapping holds `len` elements and is aligned for them; each place is written once, and no
             // reference to it exists. Should `default` panic, the elements written so far leak.
             unsafe { base.add(index).write(T::default()) };
         }
-        Ok(HugeArray { pages, len, elements: PhantomData })
+        Ok(HugeArray { base, len, pages: Arc::new(pages), elements: PhantomData })
     }
 }
 
@@ -218,13 +264,67 @@ impl<T> HugeArray<T> {
     }
 }
 
+/// A file in memory, mapped, whose parts become arrays one after the other. What is written to these is there for who maps the
+/// file next, however this process ends.
+pub(crate) struct FileMemory {
+    pages: Arc<Pages>,
+    /// Bytes of the parts that are given away.
+    taken: usize,
+}
+
+impl FileMemory {
+    /// Maps all `bytes` of the file, a multiple of a page. Fails with `WouldBlock` where another process has it mapped, with
+    /// `InvalidInput` where it has another length.
+    ///
+    /// The file must have a page for each of its bytes, or the process dies when there is none at the time that it needs one.
+    pub(crate) fn map(file: File, bytes: usize) -> io::Result<FileMemory> {
+        Ok(FileMemory { pages: Arc::new(Pages::of_file(file, bytes)?), taken: 0 })
+    }
+
+    /// Passes over the next `bytes`.
+    pub(crate) fn skip(&mut self, bytes: usize) {
+        self.taken = self.taken.saturating_add(bytes);
+    }
+
+    /// The next part, as an array of `len` elements. Each is made by `make` of the words that stand in its place, and written there. Fails
+    /// where the file is too short.
+    pub(crate) fn take<T, const WORDS: usize>(
+        &mut self,
+        len: usize,
+        make: impl Fn([u64; WORDS]) -> T,
+    ) -> io::Result<HugeArray<T>> {
+        const { assert!(size_of::<T>() == WORDS * size_of::<u64>(), "an element is so many words") };
+        const { assert!(align_of::<T>() >= align_of::<u64>() && align_of::<T>() <= PAGE_BYTES) };
+        let start = self.taken.checked_next_multiple_of(align_of::<T>()).unwrap_or(usize::MAX);
+        let end = len.checked_mul(size_of::<T>()).and_then(|bytes| start.checked_add(bytes));
+        let end = end.filter(|end| *end <= self.pages.bytes).ok_or(io::ErrorKind::UnexpectedEof)?;
+        self.taken = end;
+        // SAFETY: the part begins and ends within the mapping.
+        let base: NonNull<T> = unsafe { self.pages.base().add(start) }.cast();
+        for index in 0..len {
+            // SAFETY: the part holds `len` elements and is aligned for them, and no other array has any byte of it: parts follow each
+            // other, and the lock keeps the file from being mapped twice. Words have no invalid values.
+            unsafe {
+                let place = base.add(index);
+                place.write(make(place.cast::<[u64; WORDS]>().read()));
+            }
+        }
+        Ok(HugeArray { base, len, pages: self.pages.clone(), elements: PhantomData })
+    }
+
+    /// Asks the kernel for huge pages. Whether all of the file is in such. To be called when all has been read once.
+    pub(crate) fn collapse(&self) -> bool {
+        self.pages.collapse()
+    }
+}
+
 impl<T> Deref for HugeArray<T> {
     type Target = [T];
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `new` initialised `len` elements at `base`, and the mapping lives as long as `self`.
-        unsafe { slice::from_raw_parts(self.pages.base().as_ptr().cast(), self.len) }
+        // SAFETY: who made the array initialised `len` elements at `base`, and the mapping lives as long as `self`.
+        unsafe { slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }
 
@@ -232,7 +332,7 @@ impl<T> DerefMut for HugeArray<T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: as in `deref`; `&mut self` is the only access.
-        unsafe { slice::from_raw_parts_mut(self.pages.base().as_ptr().cast(), self.len) }
+        unsafe { slice::from_raw_parts_mut(self.base.as_ptr(), self.len) }
     }
 }
 
@@ -491,6 +591,36 @@ mod tests {
     fn a_length_that_no_memory_holds_is_an_error() {
         assert!(HugeArray::<u64>::new(usize::MAX, false).is_err());
         assert!(HugeArray::<u8>::new(usize::MAX, true).is_err());
+    }
+
+    #[test]
+    fn what_is_written_to_an_array_in_a_file_is_there_for_who_maps_it_next_and_nobody_maps_it_meanwhile() {
+        let path = std::env::temp_dir().join(format!("palisade-mem-{}", std::process::id()));
+        let open =
+            || File::options().read(true).write(true).create(true).truncate(false).open(&path).unwrap();
+        let bytes = HUGE_PAGE_BYTES;
+        open().set_len(bytes as u64).unwrap();
+        let arrays = || {
+            let mut memory = FileMemory::map(open(), bytes)?;
+            memory.skip(100);
+            let first = memory.take(3, |[word]: [u64; 1]| AtomicU64::new(word))?;
+            let second = memory.take(2, |words: [u64; 2]| words)?;
+            assert!(memory.take(bytes / 8, |[word]: [u64; 1]| word).is_err(), "the file is too short");
+            Ok::<_, io::Error>((first, second))
+        };
+        let (first, mut second) = arrays().unwrap();
+        first[2].store(7, Ordering::Relaxed);
+        second[1] = [8, 9];
+        assert_eq!(arrays().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(first);
+        assert_eq!(arrays().unwrap_err().kind(), io::ErrorKind::WouldBlock, "a part of it is still there");
+        drop(second);
+        let (first, second) = arrays().unwrap();
+        assert_eq!((first[2].load(Ordering::Relaxed), second[0], second[1]), (7, [0, 0], [8, 9]));
+        drop((first, second));
+        let wrong = FileMemory::map(open(), bytes / 2).err().unwrap();
+        assert_eq!(wrong.kind(), io::ErrorKind::InvalidInput, "another length than the file's");
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

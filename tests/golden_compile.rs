@@ -97,6 +97,7 @@ fn pod(namespace: &str, app: &str, address: &str) -> Pod {
         name: PodName::new(namespace, app),
         labels: labels(&[("app", app)]),
         addresses: vec![address.parse().unwrap()],
+        placeholder: false,
         node: Some("n".to_owned()),
         host_network: false,
         finished: false,
@@ -152,6 +153,7 @@ fn policy(
         pod_selector: is("app", "a"),
         ingress,
         egress,
+        ignored: Vec::new(),
     })
 }
 
@@ -741,6 +743,7 @@ mod tiers {
                 &[Peer::Pods { namespaces: Some(all()), pods: all() }],
                 &[named(TCP, "dns")],
             )]),
+            ignored: Vec::new(),
         });
         let mut world = World::new().with([
             Object::Pod(Pod { ports: vec![port("dns", TCP, 53)], ..pod("y", "a", "10.0.1.1") }),

@@ -15,7 +15,7 @@ use palisade::net::flow::{FlowKey, Protocol};
 use palisade::policy::objects::{ClusterPeer, IpBlock, Object, Peer, Peers};
 use palisade::policy::oracle::Oracle;
 use palisade::policy::{Change, Compiler, ObjectName, Options};
-use palisade::tables::{Classifier, Decision, RuleTables};
+use palisade::tables::{Classifier, Decision, PodName, RuleTables};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -84,7 +84,52 @@ impl World {
             }
         }
         prop_assert_eq!(judgement.is_allow(), answer.verdict() == palisade::tables::Verdict::Allow);
+        for owners in self.owners(flow) {
+            let certain = self.with_owners(flow, owners);
+            let verdict = Oracle::new(&certain).judge(flow).verdict();
+            prop_assert!(
+                verdict == palisade::tables::Verdict::Allow || !judgement.is_allow(),
+                "{} if {:?} own the ends",
+                flow,
+                owners
+            );
+        }
         Ok(())
+    }
+
+    /// Clause L4: the pods that may own the two ends, each pair once; none where nobody else claims the addresses.
+    fn owners(&self, flow: &FlowKey) -> Vec<[Option<&PodName>; 2]> {
+        let claimants = |address| -> Vec<Option<&PodName>> {
+            let claims = self.objects.values().filter_map(|object| match object {
+                Object::Pod(pod) if Oracle::counts(pod) && pod.addresses.contains(&address) => {
+                    Some(Some(&pod.name))
+                }
+                _ => None,
+            });
+            let pods: Vec<_> = claims.collect();
+            if pods.is_empty() { vec![None] } else { pods }
+        };
+        let (sources, destinations) = (claimants(flow.src), claimants(flow.dst));
+        if sources.len() < 2 && destinations.len() < 2 {
+            return Vec::new();
+        }
+        let pairs = sources
+            .iter()
+            .flat_map(|&source| destinations.iter().map(move |&destination| [source, destination]));
+        pairs.filter(|[source, destination]| flow.src != flow.dst || source == destination).collect()
+    }
+
+    /// The objects, where nobody but these pods has the ends' addresses. Nodes keep theirs.
+    fn with_owners(&self, flow: &FlowKey, owners: [Option<&PodName>; 2]) -> Vec<Object> {
+        let mut objects: Vec<Object> = self.objects.values().cloned().collect();
+        for object in &mut objects {
+            let Object::Pod(pod) = object else { continue };
+            for (address, owner) in [flow.src, flow.dst].into_iter().zip(owners) {
+                let is_owner = owner == Some(&pod.name);
+                pod.addresses.retain(|own| *own != address || is_owner);
+            }
+        }
+        objects
     }
 
     fn claims(&self, address: IpAddr) -> usize {

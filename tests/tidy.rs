@@ -98,7 +98,7 @@ fn no_source_file_is_a_book() {
 #[test]
 fn the_packet_path_takes_no_lock_and_writes_no_log() {
     // The control side's half of the dataplane may; these files are what a packet goes through.
-    let path = "stages answer batch calls classify flow_table follow handover hits neighbors packet packet/plain \
+    let path = "stages answer batch calls classify flow_table follow handover hits neighbors packet packet/checksum packet/plain \
         port_list rewrite route speech stats view worker conntrack/entry conntrack/key conntrack/state conntrack/table \
         conntrack/tcp fragments/board fragments/coverage fragments/datagrams fragments/first fragments/mod \
         fragments/piece fragments/waiting";

@@ -81,7 +81,7 @@ fn status(client: &Client, output: Output) -> Result<(), Failure> {
         status.generation.to_string(),
         if status.tables_loaded { "loaded" } else { "none" }.to_owned(),
     ]);
-    Ok(text(&render(&table, ""))?)
+    Ok(text(&format!("{}flows: {}\n", render(&table, ""), status.flow_table))?)
 }
 
 fn ports(client: &Client, output: Output) -> Result<(), Failure> {

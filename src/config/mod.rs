@@ -156,6 +156,8 @@ pub struct Conntrack {
     pub pod_quota_percent: u8,
     /// Whether a TCP connection may be entered on a packet that is not its first.
     pub tcp_pickup: bool,
+    /// Directory of the file that the flow table lies in: beside the control socket where absent, none where empty.
+    pub directory: Option<PathBuf>,
     /// `[conntrack.timeouts]`.
     pub timeouts: Timeouts,
 }
@@ -270,9 +272,15 @@ impl Default for GatewayConfig {
 
 impl Default for Conntrack {
     fn default() -> Conntrack {
-        let ConntrackSettings { flows_max, pod_quota_percent, tcp_pickup, timeouts } =
+        let ConntrackSettings { flows_max, pod_quota_percent, tcp_pickup, timeouts, memory: _ } =
             ConntrackSettings::default();
-        Conntrack { flows: flows_max, pod_quota_percent, tcp_pickup, timeouts: Timeouts::from(&timeouts) }
+        Conntrack {
+            flows: flows_max,
+            pod_quota_percent,
+            tcp_pickup,
+            directory: None,
+            timeouts: Timeouts::from(&timeouts),
+        }
     }
 }
 

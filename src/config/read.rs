@@ -42,6 +42,11 @@ impl Config {
         let mut config = Config::parse(&text, path)?;
         let base = path.parent().unwrap_or(Path::new(""));
         config.control.socket = base.join(&config.control.socket);
+        config.conntrack.directory =
+            config.conntrack.directory.map(|directory| match directory.as_os_str() {
+                none if none.is_empty() => directory,
+                _ => base.join(directory),
+            });
         config.policy.directory = config.policy.directory.map(|directory| base.join(directory));
         Ok(config)
     }

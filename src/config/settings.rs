@@ -5,7 +5,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::{Config, Cores, Fail, OnStop, PollingMode, PortConfig};
 use crate::control::protocol::{PodRequest, PortRequest};
 use crate::control::{PortRoute, SwitchSettings};
-use crate::dataplane::{ConntrackSettings, Gateway, Polling, Settings};
+use crate::dataplane::{ConntrackSettings, FlowMemory, Gateway, Polling, Settings};
 use crate::tables::PodName;
 
 impl Config {
@@ -25,9 +25,22 @@ impl Config {
                 flows_max: self.conntrack.flows,
                 pod_quota_percent: self.conntrack.pod_quota_percent,
                 tcp_pickup: self.conntrack.tcp_pickup,
+                memory: self.flow_memory(),
                 timeouts: (&self.conntrack.timeouts).into(),
             },
         })
+    }
+
+    /// Where flows lie: beside the control socket, which tells switches of one node apart, unless something else is configured.
+    fn flow_memory(&self) -> FlowMemory {
+        match &self.conntrack.directory {
+            Some(none) if none.as_os_str().is_empty() => FlowMemory::Process,
+            Some(path) => FlowMemory::Directory { path: path.clone(), required: true },
+            None => {
+                let path = self.control.socket.with_extension("flows");
+                FlowMemory::Directory { path, required: false }
+            }
+        }
     }
 
     /// What to start the control side with, whose workers are on `cores`.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::server::Claim;
 use super::{Server, ServerError, Switch};
-use crate::config::{Config, OnStop};
-use crate::dataplane::{Dataplane, Parting, StartError};
+use crate::config::{Config, OnStop, PortConfig};
+use crate::dataplane::{Dataplane, Parting, PortKind, StartError};
 use crate::tables::RuleTables;
 
 /// How long the workers may take to stop.
@@ -100,7 +100,7 @@ fn stop_workers(dataplane: Arc<Dataplane>, parting: Parting) -> Result<(), Start
 
 impl Switch {
     /// Loads `tables` and opens the ports and pods of `config`, stopping at the first that is refused. Tables come
-    /// first, so that no pod is there before what judges it.
+    /// first, so that no pod is there before what judges it; pods last, so that none is there before what its flows lead to.
     pub fn configure(&self, config: &Config, tables: Option<RuleTables>) -> Result<(), DaemonError> {
         let refused = |what: String, reason: super::Refusal| DaemonError::Configured {
             what,
@@ -109,7 +109,9 @@ impl Switch {
         if let Some(tables) = tables {
             self.put_tables(tables).map_err(|refusal| refused("policy tables".to_owned(), refusal))?;
         }
-        for port in &config.ports {
+        let is_pod = |port: &&PortConfig| port.kind == PortKind::Pod;
+        let (pods, others): (Vec<_>, Vec<_>) = config.ports.iter().partition(is_pod);
+        for port in others.into_iter().chain(pods) {
             let info = self
                 .put_port(&port.name, &port.port_request())
                 .map_err(|refusal| refused(format!("port {:?}", port.name), refusal))?;

@@ -1,6 +1,8 @@
 //! What the control side asks of a dataplane: the seam that lets the switch be tested without privilege.
 
-use crate::dataplane::{Counters, Dataplane, FlowInfo, PortError, PortReport, PortSpec, World};
+use crate::dataplane::{
+    Counters, Dataplane, FlowInfo, FlowTableReport, PortError, PortReport, PortSpec, World,
+};
 use crate::ids::{Generation, PortId};
 
 /// A dataplane as the control side sees it. Each method may be called from any thread, and may block.
@@ -19,6 +21,9 @@ pub trait Engine: Send + Sync {
 
     /// See [`Dataplane::flows`].
     fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo>;
+
+    /// See [`Dataplane::flow_table`].
+    fn flow_table(&self) -> FlowTableReport;
 }
 
 impl Engine for Dataplane {
@@ -40,5 +45,9 @@ impl Engine for Dataplane {
 
     fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
         Dataplane::flows(self, max, wanted)
+    }
+
+    fn flow_table(&self) -> FlowTableReport {
+        Dataplane::flow_table(self)
     }
 }

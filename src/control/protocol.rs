@@ -24,7 +24,9 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dataplane::{DecisionCount, Mac, PortCounters, PortKind, PortReport, WorkerCounters};
+use crate::dataplane::{
+    DecisionCount, FlowTableReport, Mac, PortCounters, PortKind, PortReport, WorkerCounters,
+};
 use crate::ids::{AttachmentId, Generation};
 use crate::tables::{PodName, TablesDiff};
 
@@ -43,6 +45,9 @@ pub struct Status {
     pub generation: Generation,
     /// Whether rule tables are loaded.
     pub tables_loaded: bool,
+    /// Where the flow table lies, and what of it is from the process before.
+    #[serde(default)]
+    pub flow_table: FlowTableReport,
 }
 
 /// The loaded tables in numbers.

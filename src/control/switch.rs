@@ -86,6 +86,7 @@ impl Switch {
             cores: self.settings.cores.clone(),
             generation: state.generation,
             tables_loaded: state.tables.is_some(),
+            flow_table: self.engine.flow_table(),
         }
     }
 

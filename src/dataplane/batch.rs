@@ -36,6 +36,8 @@ pub(crate) enum Fate {
     Reopen,
     /// Of no flow yet.
     New,
+    /// Of no flow, and opens none: judged by itself.
+    Untracked,
 }
 
 /// A packet's place in conntrack.

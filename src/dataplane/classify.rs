@@ -5,6 +5,7 @@ use super::batch::{Batch, Fate};
 use super::conntrack::tcp::TcpFlow;
 use super::conntrack::{Admission, Facts, FlowState, Key, NewFlow, Side, Slot};
 use super::follow::{follow, segment};
+use super::packet::checksum::{self, Checksum};
 use super::packet::{self, Address, Kind, Packet};
 use super::rules::Rules;
 use super::stages::Context;
@@ -286,8 +287,12 @@ pub(super) fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>
     let flow = flow_of(&track.key, opened_by_low);
     let view = context.view;
     let judged = facts.judged();
-    let ends = [track.key.low(), track.key.high()].into_iter().zip(facts.pods());
+    let [low_was_pod, high_was_pod] = facts.pods();
+    let ends = [(track.key.low(), low_was_pod), (track.key.high(), high_was_pod)];
     if ends.into_iter().any(|(end, was_pod)| !view.is_same_end(end, was_pod, judged)) {
+        if view.awaits_ends(ends, judged, context.now_ms) {
+            return batch.drop(i, DropReason::UnknownPod);
+        }
         // One of its ends is somebody else by now, who inherits nothing.
         context.conntrack.remove(track.slot, context.tracker);
         track.fate = Fate::New;
@@ -301,7 +306,10 @@ pub(super) fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>
     };
     let reason = judge(None).and_then(|_| judge(Some(context.worker)));
     if let Some(reason) = reason {
-        context.conntrack.remove(track.slot, context.tracker);
+        // While no tables are loaded nothing passes, and nothing has been decided on either.
+        if view.rules().is_some() || reason != DropReason::UnknownPod {
+            context.conntrack.remove(track.slot, context.tracker);
+        }
         batch.drop(i, reason);
     }
 }
@@ -320,7 +328,10 @@ pub(super) fn reopen(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     });
 }
 
-/// Enters the flow that a packet opens, if it is one that may and the tables say nothing against it.
+/// Enters the flow that a packet opens, if it is one that may, the tables say nothing against it, and its receiver will take it.
+///
+/// The first fragment of a datagram may open a flow though its checksum says nothing: what it opens is a flow that nobody has
+/// answered, as any packet could open it that does not arrive.
 #[inline(always)]
 fn open(
     batch: &mut Batch,
@@ -329,13 +340,32 @@ fn open(
     opening: Opening,
     denied: impl FnOnce(&Context<'_>) -> Option<DropReason>,
 ) {
-    let Some((state, tcp)) = first_state(batch, i, context, opening.sender) else {
+    let first = first_state(batch, i, context, opening.sender);
+    if matches!(first, First::Invalid) {
         return batch.drop(i, DropReason::InvalidState);
-    };
-    match denied(context) {
-        Some(reason) => batch.drop(i, reason),
-        None => admit(batch, i, context, opening, state, tcp),
     }
+    if let Some(reason) = denied(context) {
+        return batch.drop(i, reason);
+    }
+    let First::Opens(state, tcp) = first else {
+        batch.tracks[i].fate = Fate::Untracked;
+        return;
+    };
+    if checksum::verify(context.umem, &batch.frames[i], &batch.packets[i]) == Checksum::Wrong {
+        return batch.drop(i, DropReason::BadChecksum);
+    }
+    admit(batch, i, context, opening, state, tcp);
+}
+
+/// What a packet of no known flow is, as far as tables do not matter.
+#[derive(Debug, Clone, Copy)]
+enum First {
+    /// It opens a flow, with this state.
+    Opens(FlowState, Option<TcpFlow>),
+    /// Nothing answers it: it is judged by itself, and enters no flow.
+    Untracked,
+    /// It is part of a flow that there is not: a reply to nothing, a segment outside any connection, an error about no flow.
+    Invalid,
 }
 
 /// What is known of a flow by the packet that opens it.
@@ -430,41 +460,34 @@ fn likely_sender(packet: &Packet) -> Side {
     if opens || packet.src_port >= packet.dst_port { Side::Initiator } else { Side::Responder }
 }
 
-/// First state of the flow that a packet opens; `None` where it opens none: a reply to nothing, a segment outside
-/// any connection, an error about no flow.
+/// What a packet of no known flow is.
 #[inline(always)]
-fn first_state(
-    batch: &Batch,
-    i: usize,
-    context: &Context<'_>,
-    sender: Side,
-) -> Option<(FlowState, Option<TcpFlow>)> {
+fn first_state(batch: &Batch, i: usize, context: &Context<'_>, sender: Side) -> First {
     let packet = &batch.packets[i];
     if packet.kind == Kind::Flow && packet.protocol == Protocol::UDP {
-        return Some((FlowState::UdpOneWay, None));
+        return First::Opens(FlowState::UdpOneWay, None);
     }
     first_state_of_other(batch, i, context, sender)
 }
 
 #[inline(never)]
-fn first_state_of_other(
-    batch: &Batch,
-    i: usize,
-    context: &Context<'_>,
-    sender: Side,
-) -> Option<(FlowState, Option<TcpFlow>)> {
+fn first_state_of_other(batch: &Batch, i: usize, context: &Context<'_>, sender: Side) -> First {
     let packet = &batch.packets[i];
     if packet.kind == Kind::IcmpError {
-        return None;
+        return First::Invalid;
     }
     match packet.protocol {
         Protocol::TCP => {
             let frame = context.umem.data(&batch.frames[i]);
-            let flow = TcpFlow::open(&segment(packet, frame), sender, context.conntrack.tcp_pickup())?;
-            Some((flow.state, Some(flow)))
+            let flow = TcpFlow::open(&segment(packet, frame), sender, context.conntrack.tcp_pickup());
+            flow.map_or(First::Invalid, |flow| First::Opens(flow.state, Some(flow)))
         }
-        protocol if packet::is_echo_reply(protocol, packet.flags) => None,
-        protocol => Some((FlowState::first(protocol), None)),
+        protocol @ (Protocol::ICMP | Protocol::ICMPV6) => match packet::query(protocol, packet.flags) {
+            Some(query) if query.is_reply => First::Invalid,
+            Some(_) => First::Opens(FlowState::Echo, None),
+            None => First::Untracked,
+        },
+        protocol => First::Opens(FlowState::first(protocol), None),
     }
 }
 

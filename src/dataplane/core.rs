@@ -1,18 +1,24 @@
 //! What a dataplane is, apart from threads and interfaces: the published view, the open ports, the books.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
+use super::conntrack::storage::{Storage, StorageError};
 use super::conntrack::{Conntrack, Side};
 use super::counters::{Counters, DecisionCount, PortCounters, WorkerCounters};
+use super::endpoints::{Endpoints, Link};
 use super::fragments::Board;
 use super::mailbox::Mailbox;
 use super::neighbors::{Neighbors, Questions};
 use super::publication::Publication;
 use super::view::{Flow, PortFacts, View};
 use super::worker::Shared;
-use super::{FlowInfo, PortError, Settings, StartError, World, packet};
+use super::{ConntrackSettings, FlowInfo, FlowMemory, PortError, Settings, StartError, World, packet};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::{PORTS_MAX, WORKERS_MAX};
 use crate::net::flow::FlowKey;
@@ -22,7 +28,41 @@ use crate::tables::{RuleOrigin, Verdict};
 pub(super) struct Core {
     pub(super) shared: Arc<Shared>,
     cores: Vec<usize>,
+    flow_table: FlowTableReport,
     state: Mutex<State>,
+}
+
+/// Where the flow table lies, and what of it is from the process before.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowTableReport {
+    /// Directory of its file. Absent: it lies in the process's memory, and flows end with that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
+    /// Whether the file lies in huge pages.
+    pub huge_pages: bool,
+    /// Flows of the process before that were there at the start.
+    pub restored: u64,
+    /// Entries that were none whole, and are gone: the process before ended while it wrote them.
+    pub torn: u64,
+    /// What the operator should know: one sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+impl fmt::Display for FlowTableReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.directory {
+            Some(directory) => {
+                let (directory, restored, torn) = (directory.display(), self.restored, self.torn);
+                write!(
+                    f,
+                    "{restored} flows go on if policy allows, {torn} torn ones are gone (table in {directory})"
+                )
+            }
+            None => f.write_str("the flow table ends with this process"),
+        }?;
+        self.notes.iter().try_for_each(|note| write!(f, "; {note}"))
+    }
 }
 
 struct State {
@@ -30,10 +70,12 @@ struct State {
     ports: BTreeMap<PortId, PortFacts>,
     /// Decisions taken under generations that nobody judges by any more.
     decisions: BTreeMap<(RuleOrigin, Verdict), u64>,
+    endpoints: Endpoints,
 }
 
 impl Core {
-    pub(super) fn new(settings: &Settings) -> Result<Core, StartError> {
+    /// `start` is the moment that milliseconds are counted from: where the table outlives the process, the boot.
+    pub(super) fn new(settings: &Settings, start: Instant) -> Result<Core, StartError> {
         let workers = settings.cores.len();
         if workers == 0 || workers > WORKERS_MAX {
             return Err(StartError::Setup(format!(
@@ -49,30 +91,32 @@ impl Core {
                 "the kernel gives no event counter to ask for neighbours with: {error}"
             ))
         })?;
-        let conntrack = Conntrack::new(&settings.conntrack, settings.huge_pages).map_err(|error| {
-            let flows = settings.conntrack.flows_max;
-            StartError::Setup(format!(
-                "no memory for a conntrack table of {flows} flows ({error}): configure fewer"
-            ))
-        })?;
+        let now_ms = start.elapsed().as_millis() as u32;
+        let Opened { conntrack, endpoints, first, report } =
+            open_table(&settings.conntrack, settings.huge_pages, now_ms)?;
         let world = Arc::new(World::default());
-        let view = View::new(&world, Generation(0), &BTreeMap::new(), workers);
+        let view = View::new(&world, first, &BTreeMap::new(), workers);
         let shared = Shared {
             view: Publication::new(view, workers),
             conntrack,
             neighbors: Neighbors::new(),
             questions,
             firsts: Board::new(workers),
-            start: Instant::now(),
+            start,
             stopping: false.into(),
             mailboxes,
         };
-        let state = State { world, ports: BTreeMap::new(), decisions: BTreeMap::new() };
-        Ok(Core { shared: Arc::new(shared), cores: settings.cores.clone(), state: Mutex::new(state) })
+        let state = State { world, ports: BTreeMap::new(), decisions: BTreeMap::new(), endpoints };
+        let (shared, cores) = (Arc::new(shared), settings.cores.clone());
+        Ok(Core { shared, cores, flow_table: report, state: Mutex::new(state) })
     }
 
     pub(super) fn workers(&self) -> usize {
         self.cores.len()
+    }
+
+    pub(super) fn flow_table(&self) -> &FlowTableReport {
+        &self.flow_table
     }
 
     /// Nothing that holds this lock leaves the state half changed when it panics, so a poisoned one is as good.
@@ -80,21 +124,28 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lowest free port number.
-    pub(super) fn free_port(&self) -> Result<PortId, PortError> {
+    /// A free port number for this interface.
+    pub(super) fn free_port(&self, link: Option<&Link>) -> Result<PortId, PortError> {
         let state = self.state();
-        let free = (0..PORTS_MAX as u16).map(PortId).find(|id| !state.ports.contains_key(id));
+        let free = state.endpoints.port_for(link, |id| state.ports.contains_key(&id));
         free.ok_or(PortError::TooMany { max: PORTS_MAX })
     }
 
     /// Makes a port known to the workers; its counters begin at zero.
-    pub(super) fn add_port(&self, port: PortId, facts: PortFacts, wait: &dyn Fn(&Core, Generation)) {
+    pub(super) fn add_port(
+        &self,
+        port: PortId,
+        facts: PortFacts,
+        link: Option<Link>,
+        wait: &dyn Fn(&Core, Generation),
+    ) {
         for mailbox in &self.shared.mailboxes {
             mailbox.stats.port(port).clear();
         }
         self.shared.neighbors.forget(port);
         let mut state = self.state();
         state.ports.insert(port, facts);
+        state.endpoints.add_port(port, link);
         self.publish_changed(&mut state, wait);
     }
 
@@ -102,6 +153,7 @@ impl Core {
     pub(super) fn remove_port(&self, port: PortId, wait: &dyn Fn(&Core, Generation)) {
         let mut state = self.state();
         state.ports.remove(&port);
+        state.endpoints.remove_port(port);
         self.publish_changed(&mut state, wait);
     }
 
@@ -122,8 +174,13 @@ impl Core {
         wait: &dyn Fn(&Core, Generation),
     ) -> Generation {
         let current = self.shared.view.current();
-        let view = current.next(&state.world, &world, &state.ports, same_ports, self.workers());
+        let now_ms = self.shared.start.elapsed().as_millis() as u32;
+        let State { world: before, ports, endpoints, .. } = &mut *state;
+        let recall = || Arc::new(endpoints.meet(before, &world, now_ms));
+        let view = current.next(before, &world, ports, same_ports, self.workers(), recall);
         drop(current);
+        // First it is written down: no flow may be of a generation, or of a pod, that the next process does not know.
+        endpoints.save(&world, &view);
         let (generation, rules) = (view.generation, view.rules().cloned());
         let old = self.shared.view.publish(view);
         state.world = world;
@@ -243,6 +300,62 @@ impl Core {
     }
 }
 
+/// A table, and what it was opened with.
+struct Opened {
+    conntrack: Conntrack,
+    endpoints: Endpoints,
+    /// The generation to begin with.
+    first: Generation,
+    report: FlowTableReport,
+}
+
+fn open_table(settings: &ConntrackSettings, huge_pages: bool, now_ms: u32) -> Result<Opened, StartError> {
+    let FlowMemory::Directory { path, required } = &settings.memory else {
+        return in_process(settings, huge_pages, Vec::new());
+    };
+    let stored = match Storage::open(path, settings, huge_pages, now_ms) {
+        Ok(stored) => stored,
+        Err(error @ StorageError::OnDisk { .. }) if !required => {
+            return in_process(settings, huge_pages, vec![error.to_string()]);
+        }
+        Err(error) => return Err(StartError::Setup(error.to_string())),
+    };
+    let mut notes = Vec::new();
+    notes.extend(stored.fresh.map(|reason| format!("the table is a new one: {reason}")));
+    if huge_pages && !stored.huge {
+        notes.push(
+            "the table lies in ordinary pages, which is slower with many flows: the kernel has no huge pages for it (Linux 6.1 \
+             has the call for that, if enough memory is free in one piece)"
+                .to_owned(),
+        );
+    }
+    let (endpoints, note) = Endpoints::of(stored.storage, stored.generation, now_ms);
+    notes.extend(note);
+    let report = FlowTableReport {
+        directory: Some(path.clone()),
+        huge_pages: stored.huge,
+        restored: stored.recovered.flows,
+        torn: stored.recovered.torn,
+        notes,
+    };
+    Ok(Opened { conntrack: stored.table, endpoints, first: stored.generation, report })
+}
+
+fn in_process(
+    settings: &ConntrackSettings,
+    huge_pages: bool,
+    notes: Vec<String>,
+) -> Result<Opened, StartError> {
+    let conntrack = Conntrack::new(settings, huge_pages).map_err(|error| {
+        let flows = settings.flows_max;
+        StartError::Setup(format!(
+            "no memory for a conntrack table of {flows} flows ({error}): configure fewer"
+        ))
+    })?;
+    let report = FlowTableReport { notes, ..FlowTableReport::default() };
+    Ok(Opened { conntrack, endpoints: Endpoints::default(), first: Generation(0), report })
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
@@ -254,7 +367,7 @@ mod tests {
     fn who_waits_names_those_that_are_late_and_nobody_who_has_come() {
         let conntrack = ConntrackSettings { flows_max: 1024, ..Default::default() };
         let settings = Settings { cores: vec![0, 0, 0], huge_pages: false, conntrack, ..Default::default() };
-        let core = Core::new(&settings).unwrap();
+        let core = Core::new(&settings, Instant::now()).unwrap();
         let named = RefCell::new(vec![]);
         core.publish(World::default(), &|core, generation| {
             core.shared.view.enter(WorkerId(1));

@@ -43,6 +43,12 @@ drop_reasons! {
     Malformed => "malformed",
     /// The IPv4 header checksum is wrong.
     BadIpChecksum => "bad-ip-checksum",
+    /// The transport checksum of a packet that would open a flow or change its state is wrong.
+    BadChecksum => "bad-checksum",
+    /// The packet says which way it wants to go: an IPv4 source route, an IPv6 routing header of type 0.
+    SourceRoute => "source-route",
+    /// An IPv4 option that asks routers to write down the way: record route, timestamp.
+    IpOption => "ip-option",
     /// Neither IPv4, IPv6 nor ARP.
     UnknownEthertype => "unknown-ethertype",
     /// The frame is not addressed to the switch, or to a group that it serves.
@@ -63,7 +69,7 @@ drop_reasons! {
     FragmentTimeout => "fragment-timeout",
     /// A fragment that came before the first of its datagram and found no place to wait, or lost it to others.
     FragmentStoreFull => "fragment-store-full",
-    /// Does not fit the state of its flow: a TCP segment outside any connection, a stray reset, a reply to nothing.
+    /// Does not fit the state of its flow: a TCP segment outside any connection, a reset outside the window, a reply to nothing.
     InvalidState => "invalid-state",
     /// Policy of the source pod forbids it.
     PolicyEgress => "policy-egress",

@@ -1,6 +1,7 @@
 //! The handle of a running dataplane: its threads, its interfaces.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -10,6 +11,7 @@ use crossbeam::channel::bounded;
 use ipnet::IpNet;
 
 use super::core::Core;
+use super::endpoints::Link;
 use super::handover::{self, Access};
 use super::knock::Knocker;
 use super::mailbox::{Command, Mailbox};
@@ -17,9 +19,13 @@ use super::resolver::Resolver;
 use super::uplink::{self, Place};
 use super::view::PortFacts;
 use super::worker::Worker;
-use super::{Counters, FlowInfo, PortError, PortKind, PortReport, PortSpec, Settings, StartError, World};
+use super::{
+    Counters, FlowInfo, FlowTableReport, PortError, PortKind, PortReport, PortSpec, Settings, StartError,
+    World,
+};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::MTU_MAX;
+use crate::net::mac::Mac;
 use crate::xdp::{Binder, ClosedQueue, Interface, PortQueue, Program, Umem, XdpError, one_frame};
 
 /// Longest wait for a worker to come to the end of a batch. A worker that takes longer is stuck, and everything with it.
@@ -69,7 +75,8 @@ impl OpenPort {
 impl Dataplane {
     /// Starts the workers. They forward nothing until ports are opened and a world is published.
     pub fn start(settings: &Settings) -> Result<Dataplane, StartError> {
-        let core = Core::new(settings)?;
+        let core = Core::new(settings, boot())?;
+        tracing::info!("{}", core.flow_table());
         let mut binders = Vec::new();
         let mut workers = Vec::new();
         for worker in 0..core.workers() {
@@ -128,7 +135,8 @@ impl Dataplane {
         for binder in &self.binders {
             interface.check_mtu(binder.mtu_max())?;
         }
-        let id = self.core.free_port()?;
+        let link = link_of(&interface);
+        let id = self.core.free_port(link.as_ref())?;
         let place = match spec.kind {
             PortKind::Uplink => Some(self.prepare_uplink(&interface, spec.vlan)?),
             PortKind::Pod | PortKind::Host => None,
@@ -154,7 +162,7 @@ impl Dataplane {
             mtu: interface.mtu.min(65_535) as u16,
             mac: place.as_ref().map(|place| place.mac),
         };
-        self.core.add_port(id, facts, &self.settle());
+        self.core.add_port(id, facts, link, &self.settle());
         // Those that have a queue come first: what others hand over finds who sends it.
         let accesses = handover::accesses(self.core.workers(), queues, facts.mtu.into());
         for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
@@ -276,6 +284,11 @@ impl Dataplane {
         self.core.counters()
     }
 
+    /// Where the flow table lies, and what of it is from the process before.
+    pub fn flow_table(&self) -> FlowTableReport {
+        self.core.flow_table().clone()
+    }
+
     /// Up to `max` flows for which `wanted` is true, in no order.
     pub fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
         let now_ms = self.core.shared.start.elapsed().as_millis() as u32;
@@ -313,6 +326,21 @@ impl Dataplane {
             .try_for_each(|port| part(port.program))
             .map_err(|error| StartError::Setup(error.to_string()))
     }
+}
+
+/// The moment of the boot by the clock that `Instant` reads: that is the same for the next process.
+fn boot() -> Instant {
+    let since = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let since = Duration::new(since.tv_sec as u64, since.tv_nsec as u32);
+    let now = Instant::now();
+    now.checked_sub(since).unwrap_or(now)
+}
+
+/// What tells the interface from one that is made later; `None` where that cannot be told: then its pod is nobody's heir.
+fn link_of(interface: &Interface) -> Option<Link> {
+    let namespace = std::fs::metadata("/proc/thread-self/ns/net").ok()?.ino();
+    let Interface { name, index, mac, .. } = interface;
+    Some(Link { interface: name.clone(), index: *index, mac: Mac(*mac), namespace })
 }
 
 fn knockers(cores: &[usize]) -> Result<Vec<Knocker>, StartError> {

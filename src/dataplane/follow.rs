@@ -7,6 +7,7 @@ use super::batch::{Batch, Fate};
 use super::classify::{judge_again, reopen};
 use super::conntrack::tcp::{Outcome, Segment};
 use super::conntrack::{Candidate, Entry, Facts, Key, LineId, Side, Slot};
+use super::packet::checksum::{self, Checksum};
 use super::packet::{self, Kind, Packet};
 use super::route::{leave_by, route_one};
 use super::stages::{Context, is_no_flow};
@@ -255,24 +256,34 @@ pub(super) fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>, ent
     }
     let from_low = batch.tracks[i].from_low;
     let facts = entry.facts(from_low);
-    let outcome = if packet.protocol == Protocol::TCP {
+    let checksum = || checksum::verify(context.umem, &batch.frames[i], packet);
+    // A packet that cannot be verified, a fragment, changes the state of no connection; its receiver takes it or does not. Of UDP,
+    // which is sent in fragments, the first answer makes the flow live a little longer.
+    let (outcome, verified) = if packet.protocol == Protocol::TCP {
         let before = entry.load_tcp();
         let mut flow = before;
-        let frame = context.umem.data(&batch.frames[i]);
-        let outcome = flow.follow(&segment(packet, frame), facts.side(from_low));
-        if outcome == Outcome::Pass {
+        let segment = segment(packet, context.umem.data(&batch.frames[i]));
+        let outcome = flow.follow(&segment, facts.side(from_low));
+        let decides = (flow.state != before.state)
+            | segment.flags.has_any(Flags::SYN | Flags::RST | Flags::FIN);
+        let verified = if decides && outcome == Outcome::Pass { checksum() } else { Checksum::Right };
+        if outcome == Outcome::Pass && verified == Checksum::Right {
             entry.store_tcp(&before, &flow);
         }
-        outcome
+        (outcome, verified)
     } else {
         let state = if packet.protocol == Protocol::SCTP { entry.state() } else { facts.state() };
         let (outcome, next) = state.after(packet, facts.side(from_low) == Side::Initiator);
-        if next != state {
+        let verified = if next == state { Checksum::Right } else { checksum() };
+        let is_enough = verified == Checksum::Right
+            || (verified == Checksum::Unknown && packet.protocol != Protocol::SCTP);
+        if next != state && is_enough {
             entry.set_state(state, next);
         }
-        outcome
+        (outcome, verified)
     };
     match outcome {
+        Outcome::Pass if verified == Checksum::Wrong => return batch.drop(i, DropReason::BadChecksum),
         Outcome::Pass => {}
         Outcome::Reopen => return reopen(batch, i, context),
         Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),

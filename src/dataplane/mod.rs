@@ -33,6 +33,7 @@ mod port_list;
 mod worker;
 
 mod core;
+mod endpoints;
 mod engine;
 mod flow_table;
 mod knock;
@@ -64,10 +65,11 @@ mod model;
 #[path = "../../tests/frames/mod.rs"]
 mod frames;
 
+pub use self::core::FlowTableReport;
 pub use counters::{Counters, DecisionCount, DropReason, PortCounters, WorkerCounters};
 pub use engine::{Dataplane, Parting};
 pub use flow_table::FlowTable;
-pub use settings::{ConntrackSettings, Polling, Settings, Timeouts};
+pub use settings::{ConntrackSettings, FlowMemory, Polling, Settings, Timeouts};
 pub use simulation::{Publisher, SimulatedPort, Simulation};
 pub use world::{Gateway, Mac, NodeAttachment, PodAttachment, Route, World};
 

@@ -6,10 +6,12 @@ use super::DropReason;
 use crate::limits::PACKET_BYTES_MAX;
 use crate::net::checksum::is_zero;
 use crate::net::flow::Protocol;
+use crate::net::icmp::Query;
 use crate::net::mac::Mac;
 use crate::net::tcp::Flags;
 use crate::net::{be16, ethernet, icmp, ipv4, ipv6, sctp, tcp, udp};
 
+pub(crate) mod checksum;
 mod plain;
 
 pub(crate) use plain::parse as parse_plain;
@@ -70,7 +72,7 @@ pub(crate) fn is_link_local(address: Address) -> bool {
 /// What a packet asks of the stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Kind {
-    /// A packet of a flow: TCP, UDP, SCTP, echo, or a protocol without ports.
+    /// A packet of a flow: TCP, UDP, SCTP, an ICMP query, or a protocol without ports. And ICMP that is none of the others.
     #[default]
     Flow,
     /// An ICMP error: belongs to the flow of the packet that it quotes.
@@ -100,7 +102,7 @@ pub(crate) struct Packet {
     pub dont_fragment: bool,
     /// A fragment, the first one.
     pub first_fragment: bool,
-    /// Whether the transport checksum can be completed: not in fragments.
+    /// Whether the packet has all that its transport checksum covers: not in fragments, nor where a routing header has segments left.
     pub whole: bool,
     /// Start of the IP header.
     pub l3: u16,
@@ -108,9 +110,9 @@ pub(crate) struct Packet {
     pub l4: u16,
     /// End of the IP packet: what is behind is Ethernet padding.
     pub end: u16,
-    /// Source port or echo identifier.
+    /// Source port or identifier of an ICMP query.
     pub src_port: u16,
-    /// Destination port or echo identifier.
+    /// Destination port or identifier of an ICMP query.
     pub dst_port: u16,
     /// TCP window, not scaled.
     pub window: u16,
@@ -220,6 +222,11 @@ fn parse_ipv4(head: &[u8], len: usize, packet: &mut Packet) -> Option<DropReason
     if !ipv4::checksum_holds(&bytes[..header_bytes]) {
         return Some(DropReason::BadIpChecksum);
     }
+    if header_bytes > ipv4::HEADER_BYTES
+        && let Some(reason) = refused_option(&bytes[ipv4::HEADER_BYTES..header_bytes])
+    {
+        return Some(reason);
+    }
     let offset = ip.fragment_offset();
     if offset + (total_bytes - header_bytes) > usize::from(u16::MAX) {
         return Some(DropReason::Malformed);
@@ -241,6 +248,19 @@ fn parse_ipv4(head: &[u8], len: usize, packet: &mut Packet) -> Option<DropReason
     parse_first(head, packet)
 }
 
+/// Why a packet with these options is dropped (RFC 7126, whose default for each of them is "drop").
+#[cold]
+fn refused_option(options: &[u8]) -> Option<DropReason> {
+    ipv4::option_types(options).find_map(|kind| match kind {
+        Some(ipv4::option::LOOSE_SOURCE_ROUTE | ipv4::option::STRICT_SOURCE_ROUTE) => {
+            Some(DropReason::SourceRoute)
+        }
+        Some(ipv4::option::RECORD_ROUTE | ipv4::option::TIMESTAMP) => Some(DropReason::IpOption),
+        Some(_) => None,
+        None => Some(DropReason::Malformed),
+    })
+}
+
 fn parse_ipv6(head: &[u8], len: usize, packet: &mut Packet) -> Option<DropReason> {
     let l3 = usize::from(packet.l3);
     let bytes = &head[l3..];
@@ -257,6 +277,11 @@ fn parse_ipv6(head: &[u8], len: usize, packet: &mut Packet) -> Option<DropReason
     let Some(upper) = ipv6::upper_layer(&bytes[..total_bytes.min(bytes.len())]) else {
         return Some(DropReason::Malformed);
     };
+    // Other types of routing headers pass: a firewall "MUST NOT simply filter all traffic with a routing header" (RFC 5095
+    // section 4.2). Policy is asked about the destination that the packet is on its way to.
+    if upper.has_routing_type_0 {
+        return Some(DropReason::SourceRoute);
+    }
     packet.l4 = (l3 + upper.offset) as u16;
     packet.end = (l3 + total_bytes) as u16;
     packet.src = ip.src();
@@ -266,7 +291,8 @@ fn parse_ipv6(head: &[u8], len: usize, packet: &mut Packet) -> Option<DropReason
     packet.dont_fragment = true;
     // An atomic fragment (RFC 6946) is a whole packet that happens to carry a fragment header.
     packet.first_fragment = upper.fragment.is_some_and(|fragment| fragment.offset == 0 && fragment.more);
-    packet.whole = upper.fragment.is_none_or(|fragment| fragment.offset == 0 && !fragment.more);
+    packet.whole = !upper.has_segments_left
+        && upper.fragment.is_none_or(|fragment| fragment.offset == 0 && !fragment.more);
     if is_v4(packet.src) || is_v4(packet.dst) {
         // IPv4-mapped addresses never go over a wire (RFC 4291 section 2.5.5.2); here they would pass for IPv4.
         return Some(DropReason::Malformed);
@@ -408,7 +434,7 @@ fn parse_icmp(message: &[u8], packet: &mut Packet) -> Option<DropReason> {
     };
     packet.flags = icmp.kind();
     match icmp.kind() {
-        icmp::v4::ECHO_REQUEST | icmp::v4::ECHO_REPLY => set_identifier(packet, icmp.identifier()),
+        kind if icmp::v4::query(kind).is_some() => set_identifier(packet, icmp.identifier()),
         kind if icmp::v4::is_error(kind) => packet.kind = Kind::IcmpError,
         icmp::v4::SOURCE_QUENCH | icmp::v4::REDIRECT => return Some(DropReason::InvalidState),
         _ => {}
@@ -423,7 +449,7 @@ fn parse_icmpv6(message: &[u8], packet: &mut Packet) -> Option<DropReason> {
     };
     packet.flags = icmp.kind();
     match icmp.kind() {
-        icmp::v6::ECHO_REQUEST | icmp::v6::ECHO_REPLY => set_identifier(packet, icmp.identifier()),
+        kind if icmp::v6::query(kind).is_some() => set_identifier(packet, icmp.identifier()),
         kind if icmp::v6::is_error(kind) => packet.kind = Kind::IcmpError,
         kind if icmp::v6::is_link_local(kind) => packet.kind = Kind::LinkLocal,
         _ => {}
@@ -457,7 +483,7 @@ pub(crate) fn parse_quoted(quote: &[u8], quoted: &mut Packet) -> bool {
         Protocol::ICMP | Protocol::ICMPV6 => {
             quoted.flags = ports[0];
             set_identifier(quoted, u16::from_be_bytes([ports[4], ports[5]]));
-            is_echo(quoted.protocol, quoted.flags)
+            query(quoted.protocol, quoted.flags).is_some()
         }
         _ => true,
     }
@@ -484,23 +510,12 @@ fn quoted_ipv6(quote: &[u8], quoted: &mut Packet) -> Option<usize> {
     upper.fragment.is_none_or(|fragment| fragment.offset == 0).then_some(upper.offset)
 }
 
-/// Whether an ICMP type of this protocol is an echo, request or reply.
-#[inline]
-pub(crate) fn is_echo(protocol: Protocol, kind: u8) -> bool {
+/// The ICMP query that a message of this protocol and type belongs to.
+pub(crate) fn query(protocol: Protocol, kind: u8) -> Option<Query> {
     match protocol {
-        Protocol::ICMP => matches!(kind, icmp::v4::ECHO_REQUEST | icmp::v4::ECHO_REPLY),
-        Protocol::ICMPV6 => matches!(kind, icmp::v6::ECHO_REQUEST | icmp::v6::ECHO_REPLY),
-        _ => false,
-    }
-}
-
-/// Whether an ICMP type of this protocol answers an echo.
-#[inline]
-pub(crate) fn is_echo_reply(protocol: Protocol, kind: u8) -> bool {
-    match protocol {
-        Protocol::ICMP => kind == icmp::v4::ECHO_REPLY,
-        Protocol::ICMPV6 => kind == icmp::v6::ECHO_REPLY,
-        _ => false,
+        Protocol::ICMP => icmp::v4::query(kind),
+        Protocol::ICMPV6 => icmp::v6::query(kind),
+        _ => None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::answer::{self, Problem};
 use super::batch::{Batch, Verdict};
-use super::packet::{self, Packet};
+use super::packet::{self, Kind, Packet};
 use super::stages::Context;
 use super::view::{Exit, Hop};
 use super::{DropReason, PortKind};
@@ -103,8 +103,9 @@ fn resolve(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: u32) 
 }
 
 fn report(batch: &mut Batch, i: usize, context: &mut Context<'_>, problem: Problem) {
-    if context.speech.may_report(context.now_ms) {
-        let packet = &batch.packets[i];
+    let packet = &batch.packets[i];
+    // Nothing is said about errors, and that costs nobody's budget.
+    if packet.kind == Kind::Flow && context.speech.may_report(batch.in_ports[i], context.now_ms) {
         batch.answers[i] = answer::problem(context.umem, &mut batch.frames[i], packet, context.view, problem);
     }
 }

@@ -1,5 +1,6 @@
 //! What a dataplane is started with.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Settings that hold for the life of a dataplane.
@@ -40,8 +41,25 @@ pub struct ConntrackSettings {
     pub pod_quota_percent: u8,
     /// Whether a TCP connection may be entered on a packet that is not its first (after a restart of the switch).
     pub tcp_pickup: bool,
+    /// Where the table lies.
+    pub memory: FlowMemory,
     /// Idle times after which a flow is forgotten.
     pub timeouts: Timeouts,
+}
+
+/// Where the flow table lies, and so how long flows live.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum FlowMemory {
+    /// In memory of the process: flows end with it.
+    #[default]
+    Process,
+    /// In a file in this directory, which is in memory and this process's alone: the next process goes on with the flows.
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Whether the start fails where the directory is on a disk; if not, the process's memory serves.
+        required: bool,
+    },
 }
 
 /// Idle times after which a flow is forgotten, by state (RFC 5382, RFC 4787, RFC 5508, and Linux's
@@ -100,6 +118,7 @@ impl Default for ConntrackSettings {
             flows_max: 1 << 18,
             pod_quota_percent: 50,
             tcp_pickup: true,
+            memory: FlowMemory::default(),
             timeouts: Timeouts::default(),
         }
     }

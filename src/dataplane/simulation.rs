@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crossbeam::channel::bounded;
 
 use super::core::Core;
+use super::endpoints::Link;
 use super::handover::{self, Access};
 use super::mailbox::Command;
 use super::packet::{pack, unpack};
@@ -60,14 +61,14 @@ impl Publisher<'_> {
 impl Simulation {
     /// A dataplane with as many workers as `settings` has cores, and no port.
     pub fn new(settings: &Settings) -> Result<Simulation, StartError> {
-        let core = Core::new(settings)?;
+        let start = Instant::now();
+        let core = Core::new(settings, start)?;
         let worker = |number: usize| {
             let (umem, frames) = Umem::in_memory(settings.frames_per_worker);
             Worker::new(WorkerId(number as u16), &core.shared, settings.polling, umem, frames)
                 .map_err(|error| StartError::Setup(format!("no epoll instance for a worker: {error}")))
         };
         let workers = (0..core.workers()).map(worker).collect::<Result<_, _>>()?;
-        let start = core.shared.start;
         Ok(Simulation { core, workers, start, now: Duration::ZERO, ports: BTreeSet::new() })
     }
 
@@ -105,8 +106,12 @@ impl Simulation {
     }
 
     fn open(&mut self, facts: PortFacts, queues: usize) -> Result<SimulatedPort, PortError> {
-        let (id, workers) = (self.core.free_port()?, self.workers.len());
-        self.core.add_port(id, facts, &|_, _| {});
+        // As if each port's interface were there for good.
+        let number = self.ports.len() as u32;
+        let mac = Mac([2, 0, 0, 0, 0, number as u8]);
+        let link = Link { interface: format!("memory{number}"), index: number, mac, namespace: 0 };
+        let (id, workers) = (self.core.free_port(Some(&link))?, self.workers.len());
+        self.core.add_port(id, facts, Some(link), &|_, _| {});
         let memory = |worker: &Worker| PortQueue::memory(&worker.umem().binder(), id);
         let pairs: Result<Vec<_>, _> = self.workers[..queues].iter().map(memory).collect();
         let (queues, peers) = pairs?.into_iter().unzip();

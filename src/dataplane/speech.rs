@@ -2,7 +2,7 @@
 
 use super::packet::Address;
 use crate::ids::PortId;
-use crate::limits::{ANSWERS_PER_SECOND_MAX, PORTS_MAX};
+use crate::limits::{ANSWERS_PER_SECOND_MAX, PORT_ANSWERS_PER_SECOND, PORTS_MAX};
 
 /// Questions to ask and answers that may be given: bounded, whatever is received.
 pub(crate) struct Speech {
@@ -12,9 +12,29 @@ pub(crate) struct Speech {
     asked_ms: Box<[Option<u32>]>,
     /// Neighbours on uplinks that were asked for last, by a hash of the address.
     asked_on_links: Box<[Option<Asked>]>,
-    /// Errors that may still be sent in this second.
-    errors_left: u32,
+    /// Errors to what is behind each port, out of its own budget.
+    port_errors: Box<[Budget]>,
+    /// Errors beyond these, out of the budget that all ports share.
+    errors: Budget,
+}
+
+/// What has been sent in a second.
+#[derive(Debug, Clone, Copy, Default)]
+struct Budget {
     second: u32,
+    sent: u32,
+}
+
+impl Budget {
+    /// Whether one more may be sent in this second, of so many.
+    fn take(&mut self, second: u32, max: u32) -> bool {
+        if self.second != second {
+            *self = Budget { second, sent: 0 };
+        }
+        let may = self.sent < max;
+        self.sent += u32::from(may);
+        may
+    }
 }
 
 /// A neighbour on an uplink, and when it was asked for.
@@ -35,8 +55,8 @@ impl Speech {
             questions: Vec::with_capacity(PORTS_MAX),
             asked_ms: vec![None; PORTS_MAX].into(),
             asked_on_links: vec![None; ON_LINKS_REMEMBERED].into(),
-            errors_left: 0,
-            second: u32::MAX,
+            port_errors: vec![Budget::default(); PORTS_MAX].into(),
+            errors: Budget::default(),
         }
     }
 
@@ -64,14 +84,11 @@ impl Speech {
         }
     }
 
-    /// Whether one more error may be sent (RFC 1812 section 4.3.2.8).
-    pub(crate) fn may_report(&mut self, now_ms: u32) -> bool {
-        if self.second != now_ms / 1000 {
-            self.second = now_ms / 1000;
-            self.errors_left = ANSWERS_PER_SECOND_MAX;
-        }
-        let may = self.errors_left > 0;
-        self.errors_left -= u32::from(may);
-        may
+    /// Whether one more error may be sent to what is behind `port` (RFC 1812 section 4.3.2.8): out of the port's own budget, which
+    /// nobody else can use up, and then out of the one that all share.
+    pub(crate) fn may_report(&mut self, port: PortId, now_ms: u32) -> bool {
+        let second = now_ms / 1000;
+        self.port_errors[port.index()].take(second, PORT_ANSWERS_PER_SECOND)
+            || self.errors.take(second, ANSWERS_PER_SECOND_MAX)
     }
 }

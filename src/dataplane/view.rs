@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::endpoints::Recalled;
 use super::packet::{Address, Packet, from_v4, is_v4, pack};
 use super::publication::Numbered;
 use super::rules::{Change, Rules};
@@ -126,6 +127,8 @@ pub(crate) struct View {
     pub laid_out: Generation,
     /// The last one in which a pod that had been there was not there any more, or not alone with its addresses.
     pub pod_left: Generation,
+    /// Pods of the process before that may still come back.
+    recalled: Arc<Recalled>,
 }
 
 /// What the control side knows of an open port.
@@ -215,6 +218,11 @@ impl PortView {
         self.has_pod() && self.owns(address)
     }
 
+    /// The generation since which the pod behind it has been there: what judged the pod's flows since then may be held to.
+    pub(crate) fn there_since(&self) -> Option<Generation> {
+        self.there_since
+    }
+
     /// Whether a pod is behind it.
     #[inline]
     pub(crate) fn is_pod(&self) -> bool {
@@ -238,11 +246,11 @@ impl View {
         workers: usize,
     ) -> View {
         let rules = world.tables.as_ref().map(|tables| Arc::new(Rules::new(tables, workers)));
-        View::lay_out(world, generation, open, rules, None)
+        View::lay_out(world, generation, open, rules, None, Arc::default())
     }
 
     /// The view of a further world, at the cost of what changes. This one's was `before`; `same_ports` says that it had the
-    /// same open ports.
+    /// same open ports. Where anything but rules changes, `recall` says which pods were there in the process before.
     pub(crate) fn next(
         &self,
         before: &World,
@@ -250,11 +258,12 @@ impl View {
         open: &BTreeMap<PortId, PortFacts>,
         same_ports: bool,
         workers: usize,
+        recall: impl FnOnce() -> Arc<Recalled>,
     ) -> View {
         let generation = Generation(self.generation.0 + 1);
         let (rules, change) = Rules::follow(self.rules.as_ref(), world.tables.as_ref(), workers);
         if !(same_ports && world.is_laid_out_as(before)) {
-            return View::lay_out(world, generation, open, rules, Some(self));
+            return View::lay_out(world, generation, open, rules, Some(self), recall());
         }
         let mut next = View { generation, rules, ..self.clone() };
         next.follow(world, &change);
@@ -291,11 +300,12 @@ impl View {
         open: &BTreeMap<PortId, PortFacts>,
         rules: Option<Arc<Rules>>,
         before: Option<&View>,
+        recalled: Arc<Recalled>,
     ) -> View {
         let (routes, hops) = layout_routes(world);
         let gateway = |v4: bool| world.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
         let mut ports = layout_ports(world, open);
-        note_since(&mut ports, before, generation);
+        note_since(&mut ports, before, generation, &recalled);
         let stayed = before.filter(|before| !has_lost_pod(before, &ports));
         let mut view = View {
             generation,
@@ -310,6 +320,7 @@ impl View {
             ports,
             laid_out: generation,
             pod_left: stayed.map_or(generation, |before| before.pod_left),
+            recalled,
         };
         view.classify_pods();
         view
@@ -417,6 +428,15 @@ impl View {
             }
             _ => !was_pod,
         }
+    }
+
+    /// Whether all ends of a flow that are not who they were were pods of the process before that may still come back: then nothing passes
+    /// and the flow waits.
+    #[cold]
+    pub(crate) fn awaits_ends(&self, ends: [(Address, bool); 2], judged: Generation, now_ms: u32) -> bool {
+        ends.into_iter().all(|(address, was_pod)| {
+            self.is_same_end(address, was_pod, judged) || was_pod && self.recalled.awaits(address, now_ms)
+        })
     }
 
     /// Judges a flow by the egress table of its source and the ingress table of its destination: why it is dropped, or
@@ -579,8 +599,14 @@ fn layout_ports(world: &World, open: &BTreeMap<PortId, PortFacts>) -> Vec<Option
     ports
 }
 
-/// Lets each port say since which generation its pod has been there: since that of the view `before`, if it is there unchanged.
-fn note_since(ports: &mut [Option<PortView>], before: Option<&View>, generation: Generation) {
+/// Lets each port say since which generation its pod has been there: since that of the view `before`, if it is there unchanged; or
+/// since one of the process before, if it has come back.
+fn note_since(
+    ports: &mut [Option<PortView>],
+    before: Option<&View>,
+    generation: Generation,
+    recalled: &Recalled,
+) {
     let mut owners = BTreeMap::new();
     let mut shared = BTreeSet::new();
     for (number, port) in ports.iter().enumerate() {
@@ -597,9 +623,11 @@ fn note_since(ports: &mut [Option<PortView>], before: Option<&View>, generation:
             continue;
         }
         let last = before.and_then(|view| view.ports.get(number)?.as_ref());
-        let same =
-            last.filter(|last| last.attachment == port.attachment && last.addresses() == port.addresses());
-        port.there_since = same.and_then(|last| last.there_since).or(Some(generation));
+        let since = match last.filter(|last| last.attachment == port.attachment) {
+            Some(last) => last.there_since.filter(|_| last.addresses() == port.addresses()),
+            None => recalled.since.get(&port.attachment).copied(),
+        };
+        port.there_since = since.or(Some(generation));
     }
 }
 

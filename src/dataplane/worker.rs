@@ -498,7 +498,7 @@ impl Worker {
         let view = &self.view;
         // What a worker that is a generation ahead has judged may be of a pod that this one does not know yet.
         self.shared.conntrack.sweep(share as usize, now_ms, &mut self.tracker, |entry| {
-            entry.is_judged_before(view.pod_left) && is_of_gone_pod(entry, view)
+            entry.is_judged_before(view.pod_left) && is_of_gone_pod(entry, view, now_ms)
         });
         true
     }
@@ -542,11 +542,16 @@ impl Worker {
     }
 }
 
-/// Whether an end of a flow was a pod of this node when it was judged, and is nobody or somebody else by now.
-fn is_of_gone_pod(entry: &Entry, view: &View) -> bool {
+/// Whether an end of a flow was a pod of this node when it was judged, and is nobody or somebody else by now. Not while that
+/// may still come back after a restart of the switch.
+fn is_of_gone_pod(entry: &Entry, view: &View, now_ms: u32) -> bool {
     let facts = entry.facts(true);
     let is_gone = |end, was_pod| was_pod && !view.is_same_end(end, was_pod, facts.judged());
     let [low_was_pod, high_was_pod] = facts.pods();
     (low_was_pod || high_was_pod)
-        && entry.key().is_some_and(|key| is_gone(key.low(), low_was_pod) || is_gone(key.high(), high_was_pod))
+        && entry.key().is_some_and(|key| {
+            let ends = [(key.low(), low_was_pod), (key.high(), high_was_pod)];
+            ends.into_iter().any(|(end, was_pod)| is_gone(end, was_pod))
+                && !view.awaits_ends(ends, facts.judged(), now_ms)
+        })
 }

@@ -10,8 +10,19 @@ use super::mac::Mac;
 /// Bytes of the header: type, code, checksum, and four that depend on the type.
 pub const HEADER_BYTES: usize = 8;
 
+/// A message that asks something of one host, or answers: both sides know it by its identifier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Query {
+    /// Type of the request.
+    pub request: u8,
+    /// Whether the message is the reply.
+    pub is_reply: bool,
+}
+
 /// Types of ICMP.
 pub mod v4 {
+    use super::Query;
+
     /// Echo reply.
     pub const ECHO_REPLY: u8 = 0;
     /// Destination unreachable.
@@ -28,6 +39,32 @@ pub mod v4 {
     pub const TIME_EXCEEDED: u8 = 11;
     /// Parameter problem.
     pub const PARAMETER_PROBLEM: u8 = 12;
+    /// Timestamp request.
+    pub const TIMESTAMP_REQUEST: u8 = 13;
+    /// Timestamp reply.
+    pub const TIMESTAMP_REPLY: u8 = 14;
+    /// Information request.
+    pub const INFORMATION_REQUEST: u8 = 15;
+    /// Information reply.
+    pub const INFORMATION_REPLY: u8 = 16;
+    /// Address mask request (RFC 950).
+    pub const ADDRESS_MASK_REQUEST: u8 = 17;
+    /// Address mask reply.
+    pub const ADDRESS_MASK_REPLY: u8 = 18;
+
+    /// The query that a message of this type belongs to.
+    pub fn query(kind: u8) -> Option<Query> {
+        match kind {
+            ECHO_REQUEST | TIMESTAMP_REQUEST | INFORMATION_REQUEST | ADDRESS_MASK_REQUEST => {
+                Some(Query { request: kind, is_reply: false })
+            }
+            ECHO_REPLY => Some(Query { request: ECHO_REQUEST, is_reply: true }),
+            TIMESTAMP_REPLY | INFORMATION_REPLY | ADDRESS_MASK_REPLY => {
+                Some(Query { request: kind - 1, is_reply: true })
+            }
+            _ => None,
+        }
+    }
 
     /// Whether a message of this type reports an error and quotes the packet that it is about.
     #[inline]
@@ -38,6 +75,8 @@ pub mod v4 {
 
 /// Types of `ICMPv6`.
 pub mod v6 {
+    use super::Query;
+
     /// Packet too big.
     pub const PACKET_TOO_BIG: u8 = 2;
     /// Time exceeded.
@@ -54,8 +93,22 @@ pub mod v6 {
     pub const NEIGHBOR_ADVERTISEMENT: u8 = 136;
     /// Redirect.
     pub const REDIRECT: u8 = 137;
+    /// Node information query (RFC 4620).
+    pub const NODE_INFORMATION_QUERY: u8 = 139;
+    /// Node information reply.
+    pub const NODE_INFORMATION_REPLY: u8 = 140;
     /// Multicast listener report, version 2 (RFC 3810).
     pub const LISTENER_REPORT_V2: u8 = 143;
+
+    /// The query that a message of this type belongs to. Node information has the type of its question (`Qtype`) where an echo has
+    /// its identifier.
+    pub fn query(kind: u8) -> Option<Query> {
+        match kind {
+            ECHO_REQUEST | NODE_INFORMATION_QUERY => Some(Query { request: kind, is_reply: false }),
+            ECHO_REPLY | NODE_INFORMATION_REPLY => Some(Query { request: kind - 1, is_reply: true }),
+            _ => None,
+        }
+    }
 
     /// Whether a message of this type reports an error and quotes the packet that it is about.
     #[inline]
@@ -93,7 +146,7 @@ impl<'a> Icmp<'a> {
         self.0[1]
     }
 
-    /// Identifier of an echo.
+    /// Identifier of a query.
     #[inline]
     pub fn identifier(self) -> u16 {
         be16(self.0, 4)

@@ -9,6 +9,42 @@ pub const HEADER_BYTES: usize = 20;
 /// Largest header.
 pub const HEADER_BYTES_MAX: usize = 60;
 
+/// Types of options (RFC 791 section 3.1).
+pub mod option {
+    /// End of the options list: one byte.
+    pub const END: u8 = 0;
+    /// No operation: one byte.
+    pub const NO_OPERATION: u8 = 1;
+    /// Record route.
+    pub const RECORD_ROUTE: u8 = 7;
+    /// Internet timestamp.
+    pub const TIMESTAMP: u8 = 68;
+    /// Loose source and record route.
+    pub const LOOSE_SOURCE_ROUTE: u8 = 131;
+    /// Strict source and record route.
+    pub const STRICT_SOURCE_ROUTE: u8 = 137;
+}
+
+/// Types of the options in the bytes behind the fixed header, in their order; a last `None` where an option does not end within
+/// them.
+pub fn option_types(mut options: &[u8]) -> impl Iterator<Item = Option<u8>> {
+    std::iter::from_fn(move || match *options {
+        [] | [option::END, ..] => None,
+        [option::NO_OPERATION, ref rest @ ..] => {
+            options = rest;
+            Some(Some(option::NO_OPERATION))
+        }
+        [kind, length, ..] if length >= 2 && usize::from(length) <= options.len() => {
+            options = &options[usize::from(length)..];
+            Some(Some(kind))
+        }
+        _ => {
+            options = &[];
+            Some(None)
+        }
+    })
+}
+
 /// A view of the fixed part of a header.
 #[derive(Debug, Clone, Copy)]
 pub struct Ipv4<'a>(&'a [u8; HEADER_BYTES]);
@@ -152,6 +188,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn options_are_walked_to_their_end_and_no_further() {
+        let types = |options: &[u8]| option_types(options).collect::<Vec<_>>();
+        assert_eq!(types(&[1, 1, 131, 3, 4, 148, 4, 0, 0, 0, 7]), [1, 1, 131, 148].map(Some));
+        assert_eq!(types(&[7, 3, 4]), [Some(7)]);
+        for broken in [&[131, 0, 0, 0][..], &[131, 1, 0, 0], &[131, 5, 0, 0], &[131]] {
+            assert_eq!(types(broken), [None], "{broken:?}");
+        }
+    }
 
     proptest! {
         #[test]

@@ -90,6 +90,11 @@ pub struct UpperLayer {
     pub offset: usize,
     /// The fragment header, if there was one.
     pub fragment: Option<Fragment>,
+    /// Whether there is a routing header of type 0, which is deprecated (RFC 5095).
+    pub has_routing_type_0: bool,
+    /// Whether a routing header has segments left: then the destination address is not the last one, nor the one in the
+    /// pseudo-header of the transport's checksum (RFC 8200 sections 4.4 and 8.1).
+    pub has_segments_left: bool,
 }
 
 /// Walks the extension headers of a packet; `None` where they run out of the packet, are too many, or in an
@@ -99,11 +104,18 @@ pub fn upper_layer(packet: &[u8]) -> Option<UpperLayer> {
     let mut next = *packet.get(6)?;
     let mut offset = HEADER_BYTES;
     let mut fragment = None;
+    let (mut has_routing_type_0, mut has_segments_left) = (false, false);
     for position in 0..=EXTENSIONS_MAX {
         let bytes = match next {
             0 if position != 0 => return None,
-            // Hop-by-hop options, routing, destination options: length in units of 8 bytes, without the first 8.
-            0 | 43 | 60 => usize::from(*packet.get(offset + 1)?) * 8 + 8,
+            43 => {
+                let header: &[u8; 4] = packet.get(offset..)?.first_chunk()?;
+                has_routing_type_0 |= header[2] == 0;
+                has_segments_left |= header[3] != 0;
+                usize::from(header[1]) * 8 + 8
+            }
+            // Hop-by-hop and destination options, as routing: length in units of 8 bytes, without the first 8.
+            0 | 60 => usize::from(*packet.get(offset + 1)?) * 8 + 8,
             44 => {
                 let header: &[u8; 8] = packet.get(offset..)?.first_chunk()?;
                 let found = Fragment {
@@ -116,13 +128,29 @@ pub fn upper_layer(packet: &[u8]) -> Option<UpperLayer> {
                     return None;
                 }
                 if found.offset != 0 {
-                    return Some(UpperLayer { protocol: Protocol(header[0]), offset: offset + 8, fragment });
+                    let (protocol, offset) = (Protocol(header[0]), offset + 8);
+                    return Some(UpperLayer {
+                        protocol,
+                        offset,
+                        fragment,
+                        has_routing_type_0,
+                        has_segments_left,
+                    });
                 }
                 8
             }
             // Authentication header (RFC 4302): length in units of 4 bytes, less 2.
             51 => usize::from(*packet.get(offset + 1)?) * 4 + 8,
-            protocol => return Some(UpperLayer { protocol: Protocol(protocol), offset, fragment }),
+            protocol => {
+                let protocol = Protocol(protocol);
+                return Some(UpperLayer {
+                    protocol,
+                    offset,
+                    fragment,
+                    has_routing_type_0,
+                    has_segments_left,
+                });
+            }
         };
         next = *packet.get(offset)?;
         offset += bytes;

@@ -27,6 +27,12 @@ impl Flags {
         self.0 & bits == bits
     }
 
+    /// Whether any of these bits is set.
+    #[inline]
+    pub fn has_any(self, bits: u8) -> bool {
+        self.0 & bits != 0
+    }
+
     /// Whether they open a connection and end it at once.
     #[inline]
     pub fn is_senseless(self) -> bool {

@@ -3,6 +3,8 @@
 pub mod objects;
 pub mod read;
 
+mod replicas;
+
 mod store;
 
 mod resolve;

@@ -2,7 +2,8 @@
 //!
 //! For questions about manifests every pod that waits for an address is taken to have one from a range that no network uses:
 //! 240.0.0.0/4 (RFC 1112 section 4), or `100::/64` (RFC 6666) where the cluster has IPv6. Selectors treat it as they will
-//! treat the real one; of blocks only those that hold such a range match it, which means those that hold everything.
+//! treat the real one; of blocks only those that hold every address match it, because the real address may lie outside any
+//! other ([`Pod::placeholder`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -51,6 +52,7 @@ pub fn give_addresses_of(range: StandIns, lists: &mut [&mut Vec<Object>]) -> BTr
             && waits(pod)
         {
             pod.addresses.clone_from(&given[&pod.name]);
+            pod.placeholder = true;
         }
     }
     waiting
@@ -77,6 +79,7 @@ mod tests {
             name: PodName::new("default", name),
             labels: BTreeMap::new(),
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            placeholder: false,
             node: None,
             host_network: false,
             finished: false,

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use super::cases::{Case, Endpoint, Probe};
 use super::objects::{Object, Pod};
+use super::replicas;
 use super::stand_in::{self, StandIns};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::tables::PodName;
@@ -88,7 +89,8 @@ impl Trial {
     }
 }
 
-/// New connections between two ends: one for each family in which both have an address, between their first ones.
+/// New connections between two ends: one for each family in which both have an address, between their first ones. From a
+/// workload with replicas to itself they are from one of its pods to another.
 pub fn flows_between(
     pods: &BTreeMap<PodName, Vec<IpAddr>>,
     from: &Endpoint,
@@ -96,7 +98,7 @@ pub fn flows_between(
     protocol: Protocol,
     port: u16,
 ) -> Result<Vec<FlowKey>, ProbeError> {
-    let (sources, destinations) = (addresses(pods, from)?, addresses(pods, to)?);
+    let (sources, destinations) = (addresses(pods, from)?, addresses(pods, &other_than(from, to, pods))?);
     let mut flows = Vec::new();
     for is_v4 in [true, false] {
         let first = |list: &[IpAddr]| list.iter().copied().find(|address| address.is_ipv4() == is_v4);
@@ -112,6 +114,17 @@ pub fn flows_between(
         return Err(ProbeError::Families { from: from.to_string(), to: to.to_string(), protocol });
     }
     Ok(flows)
+}
+
+/// The destination; where that is the workload that is the source too, the second pod of it.
+fn other_than(from: &Endpoint, to: &Endpoint, pods: &BTreeMap<PodName, Vec<IpAddr>>) -> Endpoint {
+    match to {
+        Endpoint::Pod(pod) if from == to => {
+            let second = replicas::second(pod);
+            Endpoint::Pod(if pods.contains_key(&second) { second } else { pod.clone() })
+        }
+        _ => to.clone(),
+    }
 }
 
 fn addresses(pods: &BTreeMap<PodName, Vec<IpAddr>>, end: &Endpoint) -> Result<Vec<IpAddr>, ProbeError> {

@@ -153,23 +153,48 @@ impl Classifier {
         self.pods.acls(pod)
     }
 
-    /// The pod that has `address`.
+    /// The first pod by name that claims `address`.
     pub fn pod_at(&self, address: IpAddr) -> Option<&PodName> {
+        self.pods.at(address).next()
+    }
+
+    /// The pods that claim `address`, by name.
+    pub fn pods_at(&self, address: IpAddr) -> impl Iterator<Item = &PodName> {
         self.pods.at(address)
     }
 
-    /// Judges a flow by both its ends. A pod reaches itself whatever its tables say: neither side is asked.
+    /// Judges a flow by both its ends. A pod reaches itself whatever its tables say: neither side is asked. Where several
+    /// pods claim an end's address all of them are asked: the first that denies has decided.
     pub fn judge(&self, flow: &FlowKey) -> Judgement {
-        let (source, destination) = (self.pod_at(flow.src), self.pod_at(flow.dst));
-        if source.is_some() && source == destination {
+        if self.is_to_itself(flow) {
             return Judgement { egress: None, ingress: None };
         }
         let decide = |acl, peer| self.decide(acl, self.class(peer), flow.protocol, flow.dst_port);
+        let acls = |address| self.pods_at(address).filter_map(|pod| self.pod(pod));
         Judgement {
-            egress: source.and_then(|pod| self.pod(pod)).map(|acls| decide(acls.egress, flow.dst)),
-            ingress: destination.and_then(|pod| self.pod(pod)).map(|acls| decide(acls.ingress, flow.src)),
+            egress: strictest(acls(flow.src).map(|acls| decide(acls.egress, flow.dst))),
+            ingress: strictest(acls(flow.dst).map(|acls| decide(acls.ingress, flow.src))),
         }
     }
+
+    /// Whether both ends are one pod for certain: an address to itself, or addresses that only that pod claims.
+    fn is_to_itself(&self, flow: &FlowKey) -> bool {
+        if flow.src == flow.dst {
+            return self.pod_at(flow.src).is_some();
+        }
+        let only = |address| {
+            let mut pods = self.pods_at(address);
+            pods.next().filter(|_| pods.next().is_none())
+        };
+        only(flow.src).is_some_and(|pod| only(flow.dst) == Some(pod))
+    }
+}
+
+/// The first decision that denies, else the first.
+fn strictest(mut decisions: impl Iterator<Item = Decision>) -> Option<Decision> {
+    let first = decisions.next()?;
+    let denies = |decision: &Decision| !decision.is_allow();
+    Some(std::iter::once(first).chain(decisions).find(denies).unwrap_or(first))
 }
 
 /// A batch at a time.
@@ -308,19 +333,25 @@ mod tests {
     }
 
     fn naive_judge(tables: &RuleTables, flow: &FlowKey) -> Judgement {
-        let pod = |address| tables.pods.iter().find(|(_, pod)| pod.addresses.contains(&address));
+        let pods = |address| -> Vec<_> {
+            tables.pods.iter().filter(|(_, pod)| pod.addresses.contains(&address)).collect()
+        };
         let decide = |acl: AclId, peer| {
             let row = tables.acls[&acl].row(naive_class(tables, peer));
             tables.rows[&row].decide(flow.protocol, flow.dst_port)
         };
-        match (pod(flow.src), pod(flow.dst)) {
-            (Some((source, _)), Some((destination, _))) if source == destination => {
-                Judgement { egress: None, ingress: None }
-            }
-            (source, destination) => Judgement {
-                egress: source.map(|(_, pod)| decide(pod.egress, flow.dst)),
-                ingress: destination.map(|(_, pod)| decide(pod.ingress, flow.src)),
-            },
+        let (sources, destinations) = (pods(flow.src), pods(flow.dst));
+        let is_one = sources.len() == 1 && sources == destinations;
+        if is_one || flow.src == flow.dst && !sources.is_empty() {
+            return Judgement { egress: None, ingress: None };
+        }
+        let strictest = |decisions: Vec<Decision>| {
+            let denying = decisions.iter().find(|decision| !decision.is_allow());
+            denying.or(decisions.first()).copied()
+        };
+        Judgement {
+            egress: strictest(sources.iter().map(|(_, pod)| decide(pod.egress, flow.dst)).collect()),
+            ingress: strictest(destinations.iter().map(|(_, pod)| decide(pod.ingress, flow.src)).collect()),
         }
     }
 

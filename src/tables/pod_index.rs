@@ -9,7 +9,7 @@ use super::{PodAcls, PodName, PodPolicy, RuleTables, SharedMap};
 #[derive(Clone, Default)]
 pub(super) struct PodIndex {
     by_name: SharedMap<PodName, PodPolicy>,
-    /// Should two pods claim an address, the first by name has it, in whatever order they came.
+    /// Pods that claim one address stand together, by name, in whatever order they came.
     by_address: SharedMap<(IpAddr, PodName), ()>,
 }
 
@@ -29,10 +29,11 @@ impl PodIndex {
         Some(PodAcls { ingress: pod.ingress, egress: pod.egress })
     }
 
-    /// The pod that has an address.
-    pub(super) fn at(&self, address: IpAddr) -> Option<&PodName> {
-        let ((claimed, name), ()) = self.by_address.first_from(&(address, PodName::new("", "")))?;
-        (*claimed == address).then_some(name)
+    /// The pods that claim an address, by name.
+    pub(super) fn at(&self, address: IpAddr) -> impl Iterator<Item = &PodName> {
+        let claims = self.by_address.iter_from(&(address, PodName::new("", "")));
+        let claims = claims.map(|((claimed, name), ())| (*claimed, name));
+        claims.take_while(move |(claimed, _)| *claimed == address).map(|(_, name)| name)
     }
 
     /// Makes changes: the new policy of each pod, `None` where the pod goes.

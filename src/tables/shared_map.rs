@@ -70,16 +70,19 @@ impl<K: Ord, V, const CHUNK: usize> SharedMap<K, V, CHUNK> {
         Some((key, value))
     }
 
-    /// The first entry whose key is not below `key`.
-    pub fn first_from<Q: Ord + ?Sized>(&self, key: &Q) -> Option<(&K, &V)>
+    /// The entries in order, from the first whose key is not below `key`.
+    pub fn iter_from<'a, Q: Ord + ?Sized>(
+        &'a self,
+        key: &Q,
+    ) -> impl Iterator<Item = (&'a K, &'a V)> + use<'a, K, V, Q, CHUNK>
     where
         K: Borrow<Q>,
     {
         let at = self.chunk_of(key);
-        let chunk = self.chunks.get(at)?;
-        let place = chunk.partition_point(|(other, _)| other.borrow() < key);
-        let entry = chunk.get(place).or_else(|| self.chunks.get(at + 1)?.first());
-        entry.map(|(key, value)| (key, value))
+        let place =
+            self.chunks.get(at).map_or(0, |chunk| chunk.partition_point(|(other, _)| other.borrow() < key));
+        let entries = self.chunks[at.min(self.chunks.len())..].iter().flat_map(|chunk| chunk.iter());
+        entries.skip(place).map(|(key, value)| (key, value))
     }
 
     /// The entries in order.
@@ -411,7 +414,7 @@ mod tests {
                 prop_assert_eq!(map.last_key_value(), naive.last_key_value());
                 for key in 0..62 {
                     prop_assert_eq!(map.get(&key), naive.get(&key));
-                    prop_assert_eq!(map.first_from(&key), naive.range(key..).next());
+                    prop_assert!(map.iter_from(&key).eq(naive.range(key..)));
                 }
                 prop_assert_eq!(map, &naive.iter().map(|(&key, &value)| (key, value)).collect());
             }

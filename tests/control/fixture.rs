@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use palisade::control::protocol::{PodRequest, PortRequest};
 use palisade::control::{Client, Engine, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DecisionCount, FlowInfo, PortCounters, PortError, PortKind, PortReport, PortSpec,
-    WorkerCounters, World,
+    Counters, DecisionCount, FlowInfo, FlowTableReport, PortCounters, PortError, PortKind, PortReport,
+    PortSpec, WorkerCounters, World,
 };
 use palisade::ids::{AclId, Generation, PortId, RowId, RuleId, WorkerId};
 use palisade::net::flow::{FlowKey, Protocol};
@@ -84,6 +84,10 @@ impl Engine for FakeEngine {
             workers: BTreeMap::from([(WorkerId(0), WorkerCounters { received: 10, ..Default::default() })]),
             decisions: vec![DecisionCount { verdict: Verdict::Deny, origin, packets: 3 }],
         }
+    }
+
+    fn flow_table(&self) -> FlowTableReport {
+        FlowTableReport::default()
     }
 
     fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {

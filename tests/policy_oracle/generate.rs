@@ -85,11 +85,13 @@ fn pod() -> impl Strategy<Value = Pod> {
         list.dedup();
         list
     });
+    let addresses = (addresses, prop::bool::weighted(0.1));
     (name, labels(), addresses, option::weighted(0.8, text(NODES)), state, ports).prop_map(
-        |((namespace, name), labels, addresses, node, (host_network, finished), ports)| Pod {
+        |((namespace, name), labels, (addresses, placeholder), node, (host_network, finished), ports)| Pod {
             name: PodName::new(namespace, name),
             labels,
             addresses,
+            placeholder,
             node,
             host_network,
             finished,
@@ -190,6 +192,7 @@ fn network_policy() -> impl Strategy<Value = NetworkPolicy> {
             pod_selector,
             ingress,
             egress,
+            ignored: Vec::new(),
         },
     )
 }

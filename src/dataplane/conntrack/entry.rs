@@ -22,7 +22,7 @@ use crate::net::flow::Protocol;
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// In [`Line::head`]: the entry is a flow. The other bits are the key's word, and in the line of the lower end the number of the
-/// port whose quota the flow counts against.
+/// port whose quota the flow counts against; in the line of the higher end, there, the key's check.
 const READY: u64 = 1 << 63;
 const CHARGE_SHIFT: u32 = 48;
 const CHARGE: u64 = 0xfff << CHARGE_SHIFT;
@@ -44,6 +44,7 @@ const CONDITION: u64 = 0xffff;
 const END: usize = 0;
 const MAX_END: usize = 1;
 const MAX_WINDOW: usize = 2;
+const ACKNOWLEDGED: usize = 3;
 /// In the word [`MAX_WINDOW`]: the end has sent its FIN. Windows end at 2^30 (RFC 7323 section 2.3), so the bit is free.
 const FINISHED: u32 = 1 << 31;
 
@@ -80,6 +81,12 @@ struct Line {
 #[repr(C, align(128))]
 pub(crate) struct Entry {
     lines: [Line; 2],
+}
+
+/// The two 32-bit numbers that lie in a word of memory, the first in front.
+fn halves_in_memory(word: u64) -> [u32; 2] {
+    let bytes = word.to_ne_bytes();
+    [0, 4].map(|at| u32::from_ne_bytes(std::array::from_fn(|i| bytes[at + i])))
 }
 
 /// The two sides of a flow.
@@ -219,6 +226,7 @@ impl Line {
             end: self.more[END].load(Relaxed),
             max_end: self.more[MAX_END].load(Relaxed),
             max_window: max_window & !FINISHED,
+            acknowledged: self.more[ACKNOWLEDGED].load(Relaxed),
             finished: max_window & FINISHED != 0,
             scale: self.facts().scale(),
         }
@@ -228,6 +236,70 @@ impl Line {
         self.more[END].store(side.end, Relaxed);
         self.more[MAX_END].store(side.max_end, Relaxed);
         self.more[MAX_WINDOW].store(window_word(side), Relaxed);
+        self.more[ACKNOWLEDGED].store(side.acknowledged, Relaxed);
+    }
+}
+
+impl Line {
+    fn from_words([head, first, second, facts, seen_and_packets, bytes, more @ ..]: [u64; 8]) -> Line {
+        let [[seen_ms, packets], one, other] = [seen_and_packets, more[0], more[1]].map(halves_in_memory);
+        Line {
+            head: AtomicU64::new(head),
+            address: [AtomicU64::new(first), AtomicU64::new(second)],
+            facts: AtomicU64::new(facts),
+            seen_ms: AtomicU32::new(seen_ms),
+            packets: AtomicU32::new(packets),
+            bytes: AtomicU64::new(bytes),
+            more: [one[0], one[1], other[0], other[1]].map(AtomicU32::new),
+        }
+    }
+}
+
+/// What a process that ended may have left: see [`Conntrack::recover`](super::Conntrack::recover).
+impl Entry {
+    /// The entry that these words of memory are.
+    pub(super) fn from_words(words: [u64; 16]) -> Entry {
+        let line = |at: usize| Line::from_words(std::array::from_fn(|i| words[at + i]));
+        Entry { lines: [line(0), line(8)] }
+    }
+
+    /// Makes the entry no flow, whatever it is.
+    pub(super) fn clear(&self) {
+        for line in &self.lines {
+            line.head.store(0, Release);
+        }
+    }
+
+    /// The key, if the entry is a flow that was entered whole, and judged by generation `newest` or before.
+    pub(super) fn whole(&self, newest: Generation) -> Option<Key> {
+        let key = self.key()?;
+        let [low, high] = &self.lines;
+        let says_the_same = high.head.load(Acquire) == key.word | READY | check_of(&key);
+        let lines_agree = (low.facts().0 ^ high.facts().0) & (OPENED_BY_HIGH | LOW_IS_POD | HIGH_IS_POD) == 0
+            && (spans_lines(key.protocol()) && !key.is_v4()
+                || low.address() == high.address()
+                    && (key.is_v4() || low.more_address() == high.more_address()));
+        let is_sound = |line: &Line| {
+            let facts = line.facts();
+            facts.judged() <= newest
+                && facts.0 & 0xff == facts.state() as u64
+                && facts.state().fits(key.protocol())
+        };
+        let is_whole = says_the_same
+            && lines_agree
+            && key.is_canonical()
+            && self.charged().index() < PORTS_MAX
+            && self.lines.iter().all(is_sound);
+        is_whole.then_some(key)
+    }
+
+    /// Lets no packet have come later than now.
+    pub(super) fn limit_seen(&self, now_ms: u32) {
+        for line in &self.lines {
+            if line.idle_ms(now_ms) == 0 {
+                line.seen_ms.store(now_ms, Relaxed);
+            }
+        }
     }
 }
 
@@ -314,7 +386,7 @@ impl Entry {
         }
         self.fill(flow, now_ms, |line, facts| line.facts.store(facts.0, Relaxed));
         let head = key.word | READY;
-        self.lines[1].head.store(head, Release);
+        self.lines[1].head.store(head | check_of(key), Release);
         // This one says whether the entry is a flow.
         self.lines[0].head.store(head | charge_of(flow.charged), Release);
     }
@@ -467,6 +539,7 @@ impl Entry {
             store_changed(&line.more[END], old.end, new.end);
             store_changed(&line.more[MAX_END], old.max_end, new.max_end);
             store_changed(&line.more[MAX_WINDOW], window_word(old), window_word(new));
+            store_changed(&line.more[ACKNOWLEDGED], old.acknowledged, new.acknowledged);
             if old.scale != new.scale {
                 let scale = u64::from(new.scale) << SCALE_SHIFT;
                 line.change_facts(|facts| Some(Facts(facts.0 & !(0x0f << SCALE_SHIFT) | scale)));
@@ -499,6 +572,12 @@ pub(super) fn spans_lines(protocol: Protocol) -> bool {
 
 fn halves(address: Address) -> [u64; 2] {
     [(address >> 64) as u64, address as u64]
+}
+
+/// Twelve bits of a key, where the line of the higher end has them: what tells a whole entry of a file from one that is not.
+fn check_of(key: &Key) -> u64 {
+    let mix = |mixed: u64, word: &u64| (mixed.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    key.words().iter().fold(0, mix) >> 52 << CHARGE_SHIFT
 }
 
 /// A port, as [`Line::head`] has it.

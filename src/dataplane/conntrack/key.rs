@@ -3,25 +3,28 @@
 use std::hint::select_unpredictable;
 use std::net::IpAddr;
 
-use crate::dataplane::packet::{Address, Packet, from_v4, is_echo, is_echo_reply, is_v4, pack};
+use crate::dataplane::packet::{Address, Packet, from_v4, is_v4, pack, query};
 use crate::net::flow::{FlowKey, Protocol};
 
-/// Two endpoints in order, protocol, and for an echo who asked.
+/// Two endpoints in order, protocol, and for an ICMP query its type and who asked.
 ///
 /// Echo requests of both sides may carry the same identifier. Were they one flow, an answered request of one side would
-/// let the other side's requests pass as its replies (GHSA-c66w-hq56-4q97); so the asking side is part of the key. An
-/// echo with identifier zero is not the flow of the ICMP messages that have no identifier either.
+/// let the other side's requests pass as its replies (GHSA-c66w-hq56-4q97); so the asking side is part of the key. The type of
+/// the request is, so that nothing but its own reply answers it. ICMP that is no query has a key that no flow has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Key {
     /// IPv4: lower and higher endpoint's, in the first word. IPv6: two words each, from the high bits down.
     pub(super) addresses: [u64; 4],
-    /// Port of the lower endpoint, port of the higher one, protocol, who asks in an echo: from the low bits up. At the top, whether
-    /// the addresses are IPv6.
+    /// Port of the lower endpoint, port of the higher one, protocol, who asks in a query, what for: from the low bits up. At the top,
+    /// whether the addresses are IPv6.
     pub(super) word: u64,
 }
 
 const ASKED_BY_LOW: u64 = 1 << 40;
 const ASKED_BY_HIGH: u64 = 1 << 41;
+/// Of the type of a request, the low six bits, which tell those of a family apart.
+const REQUEST_SHIFT: u32 = 42;
+const REQUEST: u8 = 0x3f;
 /// In [`Key::word`].
 const IPV6: u64 = 1 << 62;
 
@@ -62,18 +65,16 @@ impl Key {
         Key::asked(Key::ordered([src, dst], [src_port, dst_port], packet.protocol), packet)
     }
 
-    /// With who asks, where the packet is an echo.
+    /// With who asks, and what for, where the packet is an ICMP query.
     #[inline(always)]
     fn asked((mut key, from_low): (Key, bool), packet: &Packet) -> (Key, bool) {
-        let Packet { protocol, flags, .. } = *packet;
-        if is_echo(protocol, flags) {
-            let by_low = from_low != is_echo_reply(protocol, flags);
-            key.word |= if by_low { ASKED_BY_LOW } else { ASKED_BY_HIGH };
+        if matches!(packet.protocol, Protocol::ICMP | Protocol::ICMPV6) {
+            key.word |= query_bits(packet, from_low);
         }
         (key, from_low)
     }
 
-    /// The key of a flow that is no echo, and whether the packets of this direction come from the lower endpoint.
+    /// The key of a flow that is no ICMP query, and whether the packets of this direction come from the lower endpoint.
     #[inline(always)]
     pub(crate) fn of_flow(flow: &FlowKey) -> (Key, bool) {
         let ports = [flow.src_port, flow.dst_port];
@@ -137,6 +138,17 @@ impl Key {
         Key { addresses: [first, second, third, fourth], word }
     }
 
+    /// Whether a packet can have this key: ends in order, nothing where there is nothing to say.
+    pub(super) fn is_canonical(&self) -> bool {
+        let ends = [(self.low(), self.low_port()), (self.high(), self.high_port())];
+        let asked = self.word & (ASKED_BY_LOW | ASKED_BY_HIGH);
+        let is_icmp = matches!(self.protocol(), Protocol::ICMP | Protocol::ICMPV6);
+        ends[0] <= ends[1]
+            && (!self.is_v4() || self.addresses[1..] == [0; 3])
+            && (asked == 0 || is_icmp && asked.is_power_of_two())
+            && self.word & !(0xff_ffff_ffff | ASKED_BY_LOW | ASKED_BY_HIGH | IPV6) == 0
+    }
+
     /// Its protocol.
     #[inline]
     pub(crate) fn protocol(&self) -> Protocol {
@@ -175,6 +187,14 @@ fn word(ports: u32, from_low: bool, protocol: Protocol) -> u64 {
     u64::from(ports) | u64::from(protocol.0) << 32
 }
 
+/// What [`Key::word`] has of an ICMP query.
+#[inline(never)]
+fn query_bits(packet: &Packet, from_low: bool) -> u64 {
+    let Some(query) = query(packet.protocol, packet.flags) else { return 0 };
+    let asked_by = if from_low == query.is_reply { ASKED_BY_HIGH } else { ASKED_BY_LOW };
+    asked_by | u64::from(query.request & REQUEST) << REQUEST_SHIFT
+}
+
 /// An address of its halves.
 #[inline]
 fn wide(high: u64, low: u64) -> Address {
@@ -193,8 +213,17 @@ impl HashSeed {
     /// Draws a seed from the system's source of randomness, by way of the standard library's hash maps.
     pub(crate) fn random() -> HashSeed {
         use std::hash::{BuildHasher, RandomState};
-        let secrets = [0u64, 1, 2, 3].map(|i| RandomState::new().hash_one(i));
+        HashSeed::of([0u64, 1, 2, 3].map(|i| RandomState::new().hash_one(i)))
+    }
+
+    /// The seed of these secrets.
+    pub(super) fn of(secrets: [u64; 4]) -> HashSeed {
         HashSeed { secrets, of_v4: fold(secrets[2], secrets[3]) }
+    }
+
+    /// What it was made of.
+    pub(super) fn secrets(&self) -> [u64; 4] {
+        self.secrets
     }
 
     /// 64 bits that depend on every bit of the key.
@@ -220,6 +249,7 @@ fn fold(x: u64, y: u64) -> u64 {
 mod tests {
     use super::*;
     use crate::net::icmp::v4::{ECHO_REPLY, ECHO_REQUEST};
+    use crate::net::icmp::{v4, v6};
 
     fn echo(src: u32, dst: u32, flags: u8) -> Packet {
         Packet {
@@ -246,15 +276,48 @@ mod tests {
         }
     }
 
-    #[test]
-    fn an_echo_with_identifier_zero_is_not_the_flow_of_other_icmp_messages() {
-        let other = Packet { src_port: 0, dst_port: 0, ..echo(1, 2, 13) };
-        for (src, dst) in [(1, 2), (2, 1)] {
-            for kind in [ECHO_REQUEST, ECHO_REPLY] {
-                let zero = Packet { src_port: 0, dst_port: 0, ..echo(src, dst, kind) };
-                assert_ne!(Key::of(&zero).0, Key::of(&other).0);
+    /// Of all types of a family, those that share a key with the one that they ask or answer are a request and its reply.
+    fn queries_share_keys_with_their_own_replies_alone(
+        pairs: &[(u8, u8)],
+        message: impl Fn(u8, u8, u8) -> Packet,
+    ) {
+        let mut seen = Vec::new();
+        for kind in 0..=255 {
+            for other in 0..=255 {
+                let (there, back) = (Key::of(&message(1, 2, kind)).0, Key::of(&message(2, 1, other)).0);
+                if there == back && query(message(1, 2, 0).protocol, kind).is_some() {
+                    seen.push((kind, other));
+                }
             }
         }
+        let both_ways = pairs.iter().flat_map(|(request, reply)| [(*request, *reply), (*reply, *request)]);
+        let mut expected: Vec<_> = both_ways.collect();
+        expected.sort_unstable();
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn a_reply_has_the_key_of_its_own_kind_of_request_and_of_no_other_message() {
+        let pairs = [
+            (v4::ECHO_REQUEST, v4::ECHO_REPLY),
+            (v4::TIMESTAMP_REQUEST, v4::TIMESTAMP_REPLY),
+            (v4::INFORMATION_REQUEST, v4::INFORMATION_REPLY),
+            (v4::ADDRESS_MASK_REQUEST, v4::ADDRESS_MASK_REPLY),
+        ];
+        queries_share_keys_with_their_own_replies_alone(&pairs, |src, dst, kind| {
+            echo(src.into(), dst.into(), kind)
+        });
+        let pairs = [
+            (v6::ECHO_REQUEST, v6::ECHO_REPLY),
+            (v6::NODE_INFORMATION_QUERY, v6::NODE_INFORMATION_REPLY),
+        ];
+        queries_share_keys_with_their_own_replies_alone(&pairs, |src, dst, kind| Packet {
+            is_v4: false,
+            protocol: Protocol::ICMPV6,
+            src: src.into(),
+            dst: dst.into(),
+            ..echo(1, 2, kind)
+        });
     }
 
     #[test]

@@ -9,7 +9,9 @@
 
 mod entry;
 mod key;
+mod recover;
 mod state;
+pub(super) mod storage;
 mod table;
 pub(crate) mod tcp;
 

@@ -52,7 +52,7 @@ flow_states! {
     UdpOneWay => "udp-one-way", udp_one_way;
     /// UDP: both directions seen.
     UdpTwoWay => "udp-two-way", udp_two_way;
-    /// ICMP echo.
+    /// ICMP query: an echo, or another request that its own reply answers.
     Echo => "echo", icmp_echo;
     /// SCTP: association not yet up.
     SctpSetup => "sctp-setup", sctp_setup;
@@ -76,6 +76,18 @@ impl FlowState {
     pub(crate) fn is_embryonic(self) -> bool {
         use FlowState::{Echo, Reset, SctpSetup, SctpShutdown, SynReceived, SynSent, TimeWait, UdpOneWay};
         matches!(self, SynSent | SynReceived | UdpOneWay | Echo | SctpSetup | SctpShutdown | Reset | TimeWait)
+    }
+
+    /// Whether a flow of this protocol may be in this state.
+    pub(super) fn fits(self, protocol: Protocol) -> bool {
+        use FlowState::{Echo, Other, SctpEstablished, SctpSetup, SctpShutdown, UdpOneWay, UdpTwoWay};
+        match self {
+            UdpOneWay | UdpTwoWay => protocol == Protocol::UDP,
+            Echo => matches!(protocol, Protocol::ICMP | Protocol::ICMPV6),
+            SctpSetup | SctpEstablished | SctpShutdown => protocol == Protocol::SCTP,
+            Other => !matches!(protocol, Protocol::TCP | Protocol::UDP | Protocol::SCTP),
+            _ => protocol == Protocol::TCP,
+        }
     }
 
     /// The first state of a flow that is not TCP.

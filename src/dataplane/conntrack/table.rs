@@ -111,9 +111,17 @@ pub(crate) enum Admission {
     Quota,
 }
 
+/// The tags of a group.
 #[derive(Debug, Default)]
-#[repr(align(16))]
-struct Group([AtomicU64; 2]);
+#[repr(C, align(16))]
+pub(super) struct Group([AtomicU64; 2]);
+
+impl Group {
+    /// The group that these words of memory are.
+    pub(super) fn from_words(words: [u64; 2]) -> Group {
+        Group(words.map(AtomicU64::new))
+    }
+}
 
 /// The table.
 pub(crate) struct Conntrack {
@@ -146,19 +154,35 @@ pub(crate) struct Tracker {
 impl Conntrack {
     /// An empty table, on huge pages if they are wanted and there are any; fails when there is no memory for it.
     pub(crate) fn new(settings: &ConntrackSettings, huge_pages: bool) -> io::Result<Conntrack> {
-        let groups = settings.flows_max.div_ceil(GROUP).max(2);
-        let quota = (groups * GROUP) as u64 * u64::from(settings.pod_quota_percent.min(100)) / 100;
-        Ok(Conntrack {
-            groups: HugeArray::new(groups, huge_pages)?,
-            entries: HugeArray::new(groups * GROUP, huge_pages)?,
-            seed: HashSeed::random(),
+        let groups = Conntrack::groups_for(settings);
+        let entries = HugeArray::new(groups * GROUP, huge_pages)?;
+        Ok(Conntrack::of(HugeArray::new(groups, huge_pages)?, entries, HashSeed::random(), settings))
+    }
+
+    /// Groups of a table with these settings.
+    pub(super) fn groups_for(settings: &ConntrackSettings) -> usize {
+        settings.flows_max.div_ceil(GROUP).max(2)
+    }
+
+    /// A table of these groups and their entries: empty, or still to be [recovered](Conntrack::recover).
+    pub(super) fn of(
+        groups: HugeArray<Group>,
+        entries: HugeArray<Entry>,
+        seed: HashSeed,
+        settings: &ConntrackSettings,
+    ) -> Conntrack {
+        let quota = entries.len() as u64 * u64::from(settings.pod_quota_percent.min(100)) / 100;
+        Conntrack {
+            groups,
+            entries,
+            seed,
             timeouts_ms: timeouts_ms(&settings.timeouts),
             charged: (0..PORTS_MAX).map(|_| AtomicU32::new(0)).collect(),
             quota: quota as u32,
             epoch: AtomicU64::new(0),
             seen: (0..WORKERS_MAX).map(|_| AtomicU64::new(u64::MAX)).collect(),
             tcp_pickup: settings.tcp_pickup,
-        })
+        }
     }
 
     /// Whether a TCP connection may be entered on a packet in its middle.
@@ -487,6 +511,11 @@ impl Conntrack {
         }
     }
 
+    /// All slots.
+    pub(super) fn all_slots(&self) -> impl Iterator<Item = Slot> + use<> {
+        (0..self.entries.len() as u32).map(Slot)
+    }
+
     /// Flows in the table.
     pub(crate) fn len(&self) -> usize {
         self.entries.iter().filter(|entry| entry.key().is_some()).count()
@@ -514,12 +543,12 @@ impl Conntrack {
     }
 
     #[inline]
-    fn first_group(&self, hash: u64) -> usize {
+    pub(super) fn first_group(&self, hash: u64) -> usize {
         (((hash & 0xffff_ffff) * self.groups.len() as u64) >> 32) as usize
     }
 
     #[inline]
-    fn second_group(&self, hash: u64) -> usize {
+    pub(super) fn second_group(&self, hash: u64) -> usize {
         // Other bits of the hash than the first group's and the tag's decide; never the first group again.
         let others = self.groups.len() as u64 - 1;
         let step = 1 + (((hash >> 24 & 0xffff_ffff) * others) >> 32) as usize;
@@ -547,12 +576,12 @@ impl Conntrack {
     }
 
     /// Slots of a group that hold a flow.
-    fn slots(&self, group: usize) -> impl Iterator<Item = Slot> + '_ {
+    pub(super) fn slots(&self, group: usize) -> impl Iterator<Item = Slot> + '_ {
         (0..GROUP).map(move |position| slot_of(group, position)).filter(|slot| self.holds_flow(*slot))
     }
 
     /// Whether a slot holds a flow. One that is claimed holds none yet, and what its entry says is another flow's.
-    fn holds_flow(&self, slot: Slot) -> bool {
+    pub(super) fn holds_flow(&self, slot: Slot) -> bool {
         self.tag(slot) > TOMBSTONE && self.entry(slot).is_flow()
     }
 
@@ -566,12 +595,19 @@ impl Conntrack {
         (word.load(Acquire) >> shift) as u8 & 0x7f
     }
 
+    /// Lets no key have gone on from any group.
+    pub(super) fn clear_displaced(&self) {
+        for word in self.groups.iter().flat_map(|group| &group.0) {
+            word.fetch_and(TAG_BITS, AcqRel);
+        }
+    }
+
     fn word_of(&self, slot: Slot) -> (&AtomicU64, u32) {
         let position = position_of(slot);
         (&self.groups[group_of(slot)].0[position / 8], position as u32 % 8 * 8)
     }
 
-    fn set_tag(&self, slot: Slot, tag: u8) {
+    pub(super) fn set_tag(&self, slot: Slot, tag: u8) {
         let (word, shift) = self.word_of(slot);
         let set = |old: u64| Some(old & !(0x7f << shift) | u64::from(tag) << shift);
         let _ = word.fetch_update(AcqRel, Relaxed, set);
@@ -614,7 +650,7 @@ impl Conntrack {
         self.groups[group].0[0].load(Acquire) & !TAG_BITS
     }
 
-    fn add_displaced(&self, group: usize, change: i16) {
+    pub(super) fn add_displaced(&self, group: usize, change: i16) {
         let add = |old: u64| {
             let count = gather_top_bits(old);
             let new = if count == 255 { 255 } else { (i16::from(count) + change).clamp(0, 255) as u8 };
@@ -647,7 +683,7 @@ fn is_crowded(free: u16) -> bool {
 
 /// The slot at a place of a group.
 #[inline]
-fn slot_of(group: usize, position: usize) -> Slot {
+pub(super) fn slot_of(group: usize, position: usize) -> Slot {
     Slot((group * GROUP + position) as u32)
 }
 
@@ -659,13 +695,13 @@ fn position_of(slot: Slot) -> usize {
 
 /// The group that a slot is in.
 #[inline]
-fn group_of(slot: Slot) -> usize {
+pub(super) fn group_of(slot: Slot) -> usize {
     slot.0 as usize / GROUP
 }
 
 /// The tag of a hash: seven bits that choose no group, neither free nor tombstone.
 #[inline]
-fn tag_of(hash: u64) -> u8 {
+pub(super) fn tag_of(hash: u64) -> u8 {
     ((hash >> 57) as u8).max(TOMBSTONE + 1)
 }
 

@@ -7,13 +7,14 @@
 //!       ACK                       FIN (other side)                                 v
 //!   time-wait <------ last-ack <------------------------------------------- fin-wait
 //!
-//!   A reset that fits the window leads from every state to `reset`; a SYN leads from `time-wait` and `reset`
+//!   A reset with exactly the next sequence number leads from every state to `reset`; a SYN leads from `time-wait` and `reset`
 //!   to a new connection, which is judged like any other.
 //! ```
 //!
 //! Sequence numbers decide who may change the state: a segment outside the window passes (its receiver deals
-//! with it, RFC 9293 section 3.10.7) but moves nothing, and a reset outside the window is dropped: a stranger that does not see the
-//! connection cannot end it (RFC 5961). The window rules are those of van Rooij, "Real Stateful TCP Packet Filtering in
+//! with it, RFC 9293 section 3.10.7) but moves nothing, and a reset outside the window is dropped. One in the window that is not
+//! exact passes and ends nothing: its receiver answers with a challenge, and who has really given the connection up resets it
+//! again, exactly (RFC 5961 section 3.2). So a stranger that does not see the connection cannot end it. The window rules are those of van Rooij, "Real Stateful TCP Packet Filtering in
 //! IP Filter", which Linux follows too.
 
 use super::FlowState::{self, Established, FinWait, LastAck, Reset, SynReceived, SynSent, TimeWait};
@@ -29,6 +30,9 @@ pub(crate) struct TcpSide {
     pub max_end: u32,
     /// Largest window that it offered; zero while it has not been heard.
     pub max_window: u32,
+    /// Highest number that it acknowledged: the next one that it expects. Before it has acknowledged any, the first one that its
+    /// peer may send.
+    pub acknowledged: u32,
     /// Shift of its windows.
     pub scale: u8,
     /// It has sent its FIN.
@@ -118,6 +122,7 @@ impl TcpFlow {
             flow.hear(segment, sender);
         } else {
             flow.advance(segment, sender);
+            flow.sides[1 - sender as usize].acknowledged = flow.sides[sender as usize].end;
         }
         Some(flow)
     }
@@ -139,8 +144,16 @@ impl TcpFlow {
             return self.synchronize(segment, sender);
         }
         if self.state == SynSent {
-            // The initiator cannot acknowledge what it has not heard; a challenge from the other side passes.
-            return if sender == Side::Initiator { Outcome::Invalid } else { Outcome::Pass };
+            // The initiator cannot acknowledge what it has not heard.
+            if sender == Side::Initiator {
+                return Outcome::Invalid;
+            }
+            // A challenge passes (RFC 5961 section 4.2): the responder still has an earlier connection, which the initiator is
+            // about to reset with the number that is asked for here.
+            if flags.has(Flags::ACK) {
+                self.sides[Side::Responder as usize].acknowledged = segment.acknowledgement;
+            }
+            return Outcome::Pass;
         }
         if self.fits(segment, sender) {
             self.advance(segment, sender);
@@ -165,20 +178,26 @@ impl TcpFlow {
     fn reset(&mut self, segment: &Segment, sender: Side) -> Outcome {
         let peer = &self.sides[1 - sender as usize];
         let ours = &self.sides[sender as usize];
-        let fits = if self.state == SynSent && sender == Side::Responder {
+        if self.state == SynSent && sender == Side::Responder {
             // It refuses the SYN, and says so by acknowledging it (RFC 9293 section 3.10.7.3).
-            segment.flags.has(Flags::ACK) && self.acknowledges_syn(segment)
-        } else {
-            // Of a connection picked up in its middle the side that has not spoken may send what its peer allows.
-            let start = if ours.heard() { ours.end } else { ours.max_end };
-            !after(start.wrapping_sub(peer.max_window), segment.sequence)
-                && !after(segment.sequence, ours.max_end)
-        };
-        if !fits {
-            return Outcome::Invalid;
+            if !(segment.flags.has(Flags::ACK) && self.acknowledges_syn(segment)) {
+                return Outcome::Invalid;
+            }
+            self.state = Reset;
+            return Outcome::Pass;
         }
-        self.state = Reset;
-        Outcome::Pass
+        // "If the RST bit is set and the sequence number exactly matches the next expected sequence number (RCV.NXT), then TCP
+        // MUST reset the connection" (RFC 5961 section 3.2). That number is known to be what the peer has acknowledged, or, where
+        // its acknowledgement has not been seen yet, what the sender sends next.
+        if segment.sequence == peer.acknowledged || (ours.heard() && segment.sequence == ours.end) {
+            self.state = Reset;
+            return Outcome::Pass;
+        }
+        // Of a connection picked up in its middle the side that has not spoken may send what its peer allows.
+        let start = if ours.heard() { ours.end } else { ours.max_end };
+        let fits = !after(start.wrapping_sub(peer.max_window), segment.sequence)
+            && !after(segment.sequence, ours.max_end);
+        if fits { Outcome::Pass } else { Outcome::Invalid }
     }
 
     fn synchronize(&mut self, segment: &Segment, sender: Side) -> Outcome {
@@ -233,13 +252,18 @@ impl TcpFlow {
 
     /// Notes a side's SYN. Data that came with it counts when the other side takes it.
     fn hear(&mut self, segment: &Segment, sender: Side) {
-        self.sides[sender as usize] = TcpSide {
-            end: segment.sequence.wrapping_add(1),
+        let end = segment.sequence.wrapping_add(1);
+        let ours = &mut self.sides[sender as usize];
+        let acknowledges = segment.flags.has(Flags::ACK);
+        *ours = TcpSide {
+            end,
             max_end: segment.end(),
             max_window: u32::from(segment.window).max(1),
+            acknowledged: if acknowledges { segment.acknowledgement } else { ours.acknowledged },
             scale: segment.scale.unwrap_or(0),
             finished: false,
         };
+        self.sides[1 - sender as usize].acknowledged = end;
     }
 
     /// Whether a segment lies in the windows that both sides have offered.
@@ -266,6 +290,7 @@ impl TcpFlow {
         let end = segment.end();
         if !ours.heard() {
             (ours.end, ours.max_end) = (end, end.wrapping_add(window));
+            ours.acknowledged = segment.acknowledgement;
         }
         if after(end, ours.end) {
             ours.end = end;
@@ -274,6 +299,9 @@ impl TcpFlow {
         ours.max_window = ours.max_window.max(window);
         if !segment.flags.has(Flags::ACK) {
             return;
+        }
+        if after(segment.acknowledgement, ours.acknowledged) {
+            ours.acknowledged = segment.acknowledgement;
         }
         let peer = &mut self.sides[1 - sender as usize];
         let allowed = segment.acknowledgement.wrapping_add(window);
@@ -391,7 +419,7 @@ mod tests {
     #[test]
     fn golden_table_of_states_and_events() {
         type Event = fn(&Talk, Side) -> Segment;
-        let events: [(&str, Event); 11] = [
+        let events: [(&str, Event); 12] = [
             ("SYN", |talk, sender| talk.next(SYN, sender, 0)),
             ("SYN of another number", |talk, sender| Segment { sequence: 77, ..talk.next(SYN, sender, 0) }),
             ("SYN-ACK", |talk, sender| talk.next(SYN | ACK, sender, 0)),
@@ -411,6 +439,10 @@ mod tests {
                 Segment { sequence: next.sequence.wrapping_add(1 << 30), ..next }
             }),
             ("RST", |talk, sender| talk.next(RST | ACK, sender, 0)),
+            ("RST in the window", |talk, sender| {
+                let next = talk.next(RST, sender, 0);
+                Segment { sequence: next.sequence.wrapping_add(500), ..next }
+            }),
             ("RST beyond the window", |talk, sender| {
                 let next = talk.next(RST, sender, 0);
                 Segment { sequence: next.sequence.wrapping_add(1 << 30), ..next }
@@ -447,11 +479,79 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_in_the_window_closes() {
+    fn of_all_resets_in_the_window_only_the_one_with_the_next_number_closes() {
         let talk = Talk::established();
         for sender in [INITIATOR, RESPONDER] {
-            assert_eq!(talk.hears(&talk.next(RST, sender, 0), sender), (Outcome::Pass, Reset));
+            let next = talk.next[sender as usize];
+            for away in -900..900i32 {
+                let reset = segment(RST, next.wrapping_add_signed(away), 0);
+                let state = if away == 0 { Reset } else { Established };
+                assert_eq!(talk.hears(&reset, sender), (Outcome::Pass, state), "{sender:?} {away}");
+            }
         }
+    }
+
+    #[test]
+    fn a_reset_closes_by_what_its_receiver_expects_also_where_later_segments_were_lost() {
+        for sender in [INITIATOR, RESPONDER] {
+            let mut talk = Talk::established();
+            talk.say(ACK, sender, 100);
+            let expected = talk.next[sender as usize];
+            // Its receiver has taken the first hundred bytes and says so; the next three hundred it never sees.
+            let receiver = if sender == INITIATOR { RESPONDER } else { INITIATOR };
+            talk.say(ACK, receiver, 0);
+            talk.say(ACK, sender, 300);
+            let sent = talk.next[sender as usize];
+            for (sequence, state) in [
+                (expected, Reset),
+                (sent, Reset),
+                (expected.wrapping_sub(100), Established),
+                (expected.wrapping_add(1), Established),
+                (sent.wrapping_sub(1), Established),
+                (sent.wrapping_add(1), Established),
+            ] {
+                let reset = segment(RST, sequence, 0);
+                assert_eq!(talk.hears(&reset, sender), (Outcome::Pass, state), "{sender:?} {sequence}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_reset_that_is_not_exact_is_challenged_and_the_exact_one_that_answers_closes() {
+        let mut talk = Talk::established();
+        // Fifty bytes that the switch has not seen: lost before it.
+        let ahead = segment(RST, talk.next[0].wrapping_add(50), 0);
+        assert_eq!(talk.flow.follow(&ahead, INITIATOR), Outcome::Pass);
+        assert_eq!(talk.flow.state, Established);
+        talk.say(ACK, RESPONDER, 0);
+        talk.say(RST, INITIATOR, 0);
+        assert_eq!(talk.flow.state, Reset);
+    }
+
+    #[test]
+    fn a_host_that_forgot_a_connection_resets_it_by_the_challenge_to_its_syn_and_opens_the_next() {
+        // The switch still has the connection; or has forgotten it too, and sees a SYN first.
+        for mut talk in [Talk::established(), Talk::opened()] {
+            let syn = segment(SYN, 77, 0);
+            assert_eq!(talk.flow.follow(&syn, INITIATOR), Outcome::Pass);
+            let expected = if talk.flow.state == Established { talk.next[0] } else { 123_456 };
+            let challenge = segment(ACK, talk.next[1], expected);
+            assert_eq!(talk.flow.follow(&challenge, RESPONDER), Outcome::Pass);
+            assert_eq!(talk.flow.follow(&segment(RST, expected, 0), INITIATOR), Outcome::Pass);
+            assert_eq!(talk.flow.state, Reset);
+            assert_eq!(talk.flow.follow(&syn, INITIATOR), Outcome::Reopen);
+        }
+    }
+
+    #[test]
+    fn a_reset_of_an_initiator_that_nobody_has_answered_has_the_number_behind_its_syn() {
+        let talk = Talk::opened();
+        for away in [-1, 1, 100, 1 << 30] {
+            let reset = segment(RST, talk.next[0].wrapping_add_signed(away), 0);
+            assert_eq!(talk.hears(&reset, INITIATOR), (Outcome::Invalid, SynSent), "{away}");
+        }
+        assert_eq!(talk.hears(&segment(RST, 0, 0), INITIATOR), (Outcome::Invalid, SynSent));
+        assert_eq!(talk.hears(&talk.next(RST, INITIATOR, 0), INITIATOR), (Outcome::Pass, Reset));
     }
 
     #[test]

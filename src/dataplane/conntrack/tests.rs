@@ -485,10 +485,11 @@ proptest! {
     #[test]
     fn an_entry_over_ipv6_is_its_own_flow_alone_from_both_ends_and_whatever_becomes_of_it(
         key in keys_v6(),
-        numbers in any::<[u32; 3]>(),
+        numbers in any::<[u32; 4]>(),
         opened_by_low in any::<bool>(),
     ) {
-        let side = TcpSide { end: numbers[0], max_end: numbers[1], max_window: numbers[2] >> 2, ..TcpSide::default() };
+        let [end, max_end, max_window, acknowledged] = numbers;
+        let side = TcpSide { end, max_end, max_window: max_window >> 2, acknowledged, ..TcpSide::default() };
         let is_tcp = key.protocol() == Protocol::TCP;
         let tcp = is_tcp.then_some(TcpFlow { state: FlowState::SynSent, sides: [side; 2] });
         let new = NewFlow { opened_by_low, tcp, ..flow(3, FlowState::SynSent) };
@@ -500,14 +501,21 @@ proptest! {
                 words[bit / 64] ^= 1 << (bit % 64);
                 Key::from_words(words)
             };
-            let is_no_other = (0..256 + 42).map(of_key).all(|other| !entry.is(&other, true) && !entry.is(&other, false));
+            let is_no_other = (0..256 + 48).map(of_key).all(|other| !entry.is(&other, true) && !entry.is(&other, false));
             entry.key() == Some(key) && entry.is(&key, true) && entry.is(&key, false) && is_no_other
         };
         prop_assert!(is_alone());
         if is_tcp {
             let before = entry.load_tcp();
             prop_assert_eq!(before.sides, [side; 2]);
-            let moved = TcpSide { end: !side.end, max_end: !side.max_end, max_window: side.max_window ^ 1, finished: true, scale: 7 };
+            let moved = TcpSide {
+                end: !end,
+                max_end: !max_end,
+                max_window: side.max_window ^ 1,
+                acknowledged: !acknowledged,
+                finished: true,
+                scale: 7,
+            };
             entry.store_tcp(&before, &TcpFlow { state: FlowState::FinWait, sides: [moved; 2] });
             prop_assert_eq!(entry.load_tcp().sides, [moved; 2]);
         }

@@ -27,7 +27,7 @@ use piece::Piece;
 use waiting::Waiting;
 
 use super::DropReason;
-use super::batch::{Batch, Verdict};
+use super::batch::{Batch, Fate, Verdict};
 use super::classify::flow_of;
 use super::conntrack::Side;
 use super::route::route_one;
@@ -236,6 +236,8 @@ fn says_of_all(reason: DropReason) -> bool {
             | R::Oversized
             | R::Malformed
             | R::BadIpChecksum
+            | R::SourceRoute
+            | R::IpOption
             | R::UnknownEthertype
             | R::NotForUs
             | R::Vlan
@@ -256,7 +258,9 @@ fn first(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         First::Denied(reason)
     } else {
         let track = &batch.tracks[i];
-        let by_initiator = context.conntrack.entry(track.slot).sender(track.from_low) == Side::Initiator;
+        // What enters no flow was judged from its sender.
+        let by_initiator = track.fate == Fate::Untracked
+            || context.conntrack.entry(track.slot).sender(track.from_low) == Side::Initiator;
         First::Allowed(context.view.generation, flow_of(&track.key, track.from_low == by_initiator))
     };
     let overlap = context.fragments.enter_first(&piece, hash, port, first, context.firsts, context.now_ms);

@@ -84,7 +84,7 @@ proptest! {
         let mut before = &worlds[0];
         let mut judged: Vec<Option<(Generation, Option<DropReason>)>> = vec![None; flows.len()];
         for world in &worlds {
-            followed = followed.next(before, world, &open(), true, 1);
+            followed = followed.next(before, world, &open(), true, 1, Arc::default);
             before = world;
             let fresh = View::new(world, followed.generation, &open(), 1);
             if let Some(rules) = &fresh.rules {
@@ -114,10 +114,10 @@ fn the_same_tables_are_laid_out_once_and_what_they_judged_stands() {
     let tables = Some(Arc::new(RuleTables::default()));
     let world = World { tables, pods: vec![pod(0)], ..World::default() };
     let first = View::new(&world, Generation(1), &open(), 1);
-    let same = first.next(&world, &world, &open(), true, 1);
+    let same = first.next(&world, &world, &open(), true, 1, Arc::default);
     assert!(Arc::ptr_eq(first.rules().unwrap(), same.rules().unwrap()));
     assert_eq!(same.judged_since(PortId(0), PortId(1)), Generation(1));
-    let other_ports = same.next(&world, &world, &open(), false, 1);
+    let other_ports = same.next(&world, &world, &open(), false, 1, Arc::default);
     assert!(Arc::ptr_eq(first.rules().unwrap(), other_ports.rules().unwrap()));
     assert_eq!(other_ports.judged_since(PortId(0), PortId(1)), Generation(3));
 }
@@ -217,7 +217,7 @@ proptest! {
             node.take(*port, turn, 100 + number as u32);
             let same_ports = node.open.len() == before.open.len();
             let last_left = view.pod_left;
-            view = view.next(&before.world(), &node.world(), &node.open, same_ports, 1);
+            view = view.next(&before.world(), &node.world(), &node.open, same_ports, 1, Arc::default);
             if before.reachable().all(|pod| before.has_alone(pod) && node.has_alone(pod)) {
                 prop_assert_eq!(view.pod_left, last_left, "nobody left at {}", view.generation);
             }

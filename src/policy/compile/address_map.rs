@@ -161,13 +161,19 @@ fn key(store: &Store, members: &mut Members, around: &[GroupId], holders: &[Hold
 
 fn key_of(store: &Store, members: &mut Members, around: &[GroupId], holder: Holder) -> Vec<GroupId> {
     let own = members.of(holder);
+    let pod = match holder {
+        Holder::Pod(slot) => store.live_pod(slot).map(|stored| &stored.pod),
+        Holder::Node(_) => None,
+    };
     let mut groups = Vec::with_capacity(around.len() + own.len());
-    groups.extend_from_slice(around);
+    if pod.is_some_and(|pod| pod.placeholder) {
+        groups.extend(around.iter().filter(|group| members.is_whole_block(**group)));
+    } else {
+        groups.extend_from_slice(around);
+    }
     groups.extend_from_slice(own);
-    if let Holder::Pod(slot) = holder
-        && let Some(stored) = store.live_pod(slot)
-    {
-        let asked = asked_ports(members, &groups, &stored.pod.ports);
+    if let Some(pod) = pod {
+        let asked = asked_ports(members, &groups, &pod.ports);
         groups.extend(asked.into_iter().map(|port| members.groups.intern(port)));
     }
     groups.sort_unstable();

@@ -119,6 +119,7 @@ fn pod() -> impl Strategy<Value = Pod> {
         name: PodName::new(namespace, name),
         labels,
         addresses,
+        placeholder: fate == 2,
         node,
         host_network: fate == 0,
         finished: fate == 1,
@@ -155,6 +156,7 @@ fn network_policy() -> impl Strategy<Value = NetworkPolicy> {
             pod_selector,
             ingress,
             egress,
+            ignored: Vec::new(),
         },
     )
 }

@@ -63,10 +63,18 @@ pub fn explain(judge: &Judge, flow: &FlowKey) -> LoadedExplanation {
             Direction::Ingress => (flow.dst, flow.src),
         };
         let (finding, classifier) = (finding.as_ref()?, judge.classifier());
-        let pod = classifier.pod_at(own)?.clone();
-        let policy = &judge.tables().pods[&pod];
-        let acl = if direction == Direction::Egress { policy.egress } else { policy.ingress };
         let peer_class = classifier.class(peer);
+        let acl_of = |pod: &PodName| {
+            let policy = &judge.tables().pods[pod];
+            if direction == Direction::Egress { policy.egress } else { policy.ingress }
+        };
+        // Of several pods that claim the address, the first whose table says what was decided.
+        let decides = |pod: &&PodName| {
+            let decision = classifier.decide(acl_of(pod), peer_class, flow.protocol, flow.dst_port);
+            decision.verdict() == finding.verdict
+        };
+        let pod = classifier.pods_at(own).find(decides)?.clone();
+        let acl = acl_of(&pod);
         let row = &judge.tables().rows[&judge.tables().acls[&acl].row(peer_class)];
         Some(LoadedSide {
             pod,

@@ -51,7 +51,7 @@ impl Miss {
 /// Why a peer of a `NetworkPolicy` that does not match does not.
 pub(super) fn network_peer(oracle: &Oracle<'_>, namespace: &str, peer: &Peer, end: &PeerEnd<'_>) -> Miss {
     match peer {
-        Peer::IpBlock(block) => address_miss(block, end.address),
+        Peer::IpBlock(block) => address_miss(block, end),
         Peer::Pods { namespaces, pods } => match end.holder {
             Holder::Pod(pod) => match namespaces {
                 None if pod.name.namespace != namespace => Miss::new(
@@ -73,9 +73,7 @@ pub(super) fn cluster_peer(oracle: &Oracle<'_>, peer: &ClusterPeer, end: &PeerEn
             pod_miss(oracle, namespaces, pods, pod)
         }
         (ClusterPeer::Pods(_), _) => not_a_pod(oracle, end.address),
-        (ClusterPeer::Network(cidr), _) => {
-            address_miss(&IpBlock { cidr: *cidr, except: Vec::new() }, end.address)
-        }
+        (ClusterPeer::Network(cidr), _) => address_miss(&IpBlock { cidr: *cidr, except: Vec::new() }, end),
         (ClusterPeer::Nodes(selector), Holder::Node(node)) => {
             let who = format!("node {}", node.name);
             Miss::new(MissKind::NodeLabel, label_miss(&who, selector, &node.labels))
@@ -115,8 +113,17 @@ pub(super) fn cluster_port(port: &ClusterPort, question: &Question<'_>) -> Optio
     }
 }
 
-fn address_miss(block: &IpBlock, address: IpAddr) -> Miss {
-    let cidr = block.cidr;
+fn address_miss(block: &IpBlock, end: &PeerEnd<'_>) -> Miss {
+    let (cidr, address) = (block.cidr, end.address);
+    if let Holder::Pod(pod) = end.holder
+        && pod.placeholder
+    {
+        let text = format!(
+            "pod {} has no address that could be in {cidr}: only a whole block is taken to hold it",
+            pod.name
+        );
+        return Miss::new(MissKind::Address, text);
+    }
     let text = match block.except.iter().find(|except| except.contains(&address)) {
         Some(except) => format!("{address} is excepted by {except} from {cidr}"),
         None if cidr.addr().is_ipv4() != address.is_ipv4() => {

@@ -37,9 +37,9 @@ pub struct Explanation {
     /// The pod that is both ends, if one is: it always reaches itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub itself: Option<PodName>,
-    /// What the source's policies say, if that is a pod.
+    /// What the source's policies say, if that is a pod. Of several pods that claim its address, the first that denies.
     pub egress: Option<Side>,
-    /// What the destination's policies say, if that is a pod.
+    /// What the destination's policies say, if that is a pod; of several that claim its address, the first that denies.
     pub ingress: Option<Side>,
 }
 
@@ -103,19 +103,18 @@ impl RuleTrace {
 
 /// Explains the answer to a flow by the objects.
 pub fn explain(oracle: &Oracle<'_>, flow: &FlowKey, answer: &Answer, places: &Places) -> Explanation {
-    let (source, destination) = (oracle.pod_at(flow.src), oracle.pod_at(flow.dst));
-    let itself = source.filter(|source| destination.is_some_and(|other| other.name == source.name));
-    let side = |pod: Option<&Pod>, finding: &Option<Finding>, direction| {
-        Some(explain_side(oracle, pod?, direction, flow, finding.as_ref()?, places))
+    let side = |finding: &Option<Finding>, direction| {
+        let (pod, _) = oracle.ask_claimants(flow, direction)?;
+        Some(explain_side(oracle, pod, direction, flow, finding.as_ref()?, places))
     };
     Explanation {
         flow: *flow,
         from: oracle.describe(flow.src),
         to: oracle.describe(flow.dst),
         verdict: answer.verdict(),
-        itself: itself.map(|pod| pod.name.clone()),
-        egress: side(source, &answer.egress, Direction::Egress),
-        ingress: side(destination, &answer.ingress, Direction::Ingress),
+        itself: oracle.itself(flow).map(|pod| pod.name.clone()),
+        egress: side(&answer.egress, Direction::Egress),
+        ingress: side(&answer.ingress, Direction::Ingress),
     }
 }
 

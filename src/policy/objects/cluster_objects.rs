@@ -18,6 +18,9 @@ pub struct Pod {
     pub labels: Labels,
     /// `status.podIPs`, or `status.podIP`; empty while the pod waits for one.
     pub addresses: Vec<IpAddr>,
+    /// Whether `addresses` stand in for those that the pod will have: no block holds them but one that holds every address
+    /// of the family.
+    pub placeholder: bool,
     /// `spec.nodeName`.
     pub node: Option<String>,
     /// `spec.hostNetwork`: not selected by any policy, neither as subject nor as peer.

@@ -4,6 +4,7 @@ use ipnet::IpNet;
 
 use super::LabelSelector;
 use crate::net::flow::Protocol;
+use crate::tables::Direction;
 
 /// A `NetworkPolicy` with the API server's defaults filled in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct NetworkPolicy {
     pub ingress: Option<Vec<NetworkPolicyRule>>,
     /// Rules for traffic out; `None` where `policyTypes` lacks `Egress`.
     pub egress: Option<Vec<NetworkPolicyRule>>,
+    /// Directions that have rules and are not in `policyTypes`: these rules mean nothing.
+    pub ignored: Vec<Direction>,
 }
 
 /// One entry of `spec.ingress` or `spec.egress`: matches where both its halves match.
@@ -59,6 +62,13 @@ pub struct IpBlock {
     pub cidr: IpNet,
     /// `except`, host bits cleared, each a strict subset of `cidr`. Narrows this block; never denies.
     pub except: Vec<IpNet>,
+}
+
+impl IpBlock {
+    /// Whether the block holds every address of its family.
+    pub fn is_whole(&self) -> bool {
+        self.cidr.prefix_len() == 0 && self.except.is_empty()
+    }
 }
 
 /// `ports` of a rule.

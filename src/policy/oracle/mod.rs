@@ -82,20 +82,42 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// Judges a new connection by its first packet. Clause E1: it passes where neither side denies it. The pod at an address is the first by name that claims it.
+    /// Judges a new connection by its first packet. Clause E1: it passes where neither side denies it.
     pub fn judge(&self, flow: &FlowKey) -> Answer {
-        let (source, destination) = (self.pod_at(flow.src), self.pod_at(flow.dst));
-        // Clause E7: a pod always reaches itself.
-        if let (Some(source), Some(destination)) = (source, destination)
-            && source.name == destination.name
-        {
+        if self.itself(flow).is_some() {
             return Answer { egress: None, ingress: None };
         }
-        let ask = |subject, direction, peer| self.ask(subject, direction, peer, flow.protocol, flow.dst_port);
         Answer {
-            egress: source.map(|pod| ask(pod, Direction::Egress, flow.dst)),
-            ingress: destination.map(|pod| ask(pod, Direction::Ingress, flow.src)),
+            egress: self.ask_claimants(flow, Direction::Egress).map(|(_, finding)| finding),
+            ingress: self.ask_claimants(flow, Direction::Ingress).map(|(_, finding)| finding),
         }
+    }
+
+    /// Clause E7: the pod that is certainly both ends of a flow. Where several claim an address, it is only for a flow from
+    /// that address to itself.
+    pub fn itself(&self, flow: &FlowKey) -> Option<&'a Pod> {
+        match (self.pods_at(flow.src).as_slice(), self.pods_at(flow.dst).as_slice()) {
+            ([source], [destination]) if source.name == destination.name => Some(source),
+            ([source, ..], _) if flow.src == flow.dst => Some(source),
+            _ => None,
+        }
+    }
+
+    /// Clause L4: the pods that claim an end's address are all asked, in the order of their names. The first that denies
+    /// has decided; where none does, the first.
+    pub(in crate::policy) fn ask_claimants(
+        &self,
+        flow: &FlowKey,
+        direction: Direction,
+    ) -> Option<(&'a Pod, Finding)> {
+        let (own, peer) = match direction {
+            Direction::Egress => (flow.src, flow.dst),
+            Direction::Ingress => (flow.dst, flow.src),
+        };
+        let ask = |pod: &'a Pod| (pod, self.ask(pod, direction, peer, flow.protocol, flow.dst_port));
+        let asked: Vec<(&Pod, Finding)> = self.pods_at(own).into_iter().map(ask).collect();
+        let denying = asked.iter().position(|(_, finding)| finding.verdict == Verdict::Deny);
+        asked.into_iter().nth(denying.unwrap_or(0))
     }
 
     /// What the policies of one pod say of one direction. Clause L4: where several claim the peer's address, the flow passes
@@ -137,9 +159,10 @@ impl<'a> Oracle<'a> {
         !pod.addresses.is_empty() && !pod.finished && !pod.host_network
     }
 
-    /// The pod that is judged at an address.
-    pub fn pod_at(&self, address: IpAddr) -> Option<&'a Pod> {
-        self.pods.values().copied().find(|pod| Oracle::counts(pod) && pod.addresses.contains(&address))
+    /// The pods that claim an address, by name.
+    pub fn pods_at(&self, address: IpAddr) -> Vec<&'a Pod> {
+        let claims = |pod: &&Pod| Oracle::counts(pod) && pod.addresses.contains(&address);
+        self.pods.values().copied().filter(claims).collect()
     }
 
     /// Everyone who claims an address; nobody, where nobody does.

@@ -29,7 +29,9 @@ impl Oracle<'_> {
         end: &PeerEnd<'_>,
     ) -> bool {
         match (peer, end.holder) {
-            (Peer::IpBlock(block), _) => block_holds(block, end.address),
+            (Peer::IpBlock(block), holder) => {
+                block_holds(block, end.address) && (is_known(holder) || block_is_whole(block))
+            }
             // Clause M2: without a namespace selector, pods of the policy's own namespace.
             (Peer::Pods { namespaces: None, pods }, Holder::Pod(pod)) => {
                 pod.name.namespace == namespace && selects(pods, &pod.labels)
@@ -53,7 +55,9 @@ impl Oracle<'_> {
             // Clause C9.
             (ClusterPeer::Pods(scope), Holder::Pod(pod)) => self.scope_holds(scope, pod),
             // Clause C10: everything with such an address, pods included.
-            (ClusterPeer::Network(cidr), _) => prefix_holds(*cidr, end.address),
+            (ClusterPeer::Network(cidr), holder) => {
+                prefix_holds(*cidr, end.address) && (is_known(holder) || cidr.prefix_len() == 0)
+            }
             // Clause C11.
             (ClusterPeer::Nodes(selector), Holder::Node(node)) => selects(selector, &node.labels),
             // Clause C13.
@@ -71,6 +75,19 @@ impl Oracle<'_> {
     fn pod_is_in(&self, namespaces: &LabelSelector, pods: &LabelSelector, pod: &Pod) -> bool {
         selects(namespaces, &self.namespace_labels(&pod.name.namespace)) && selects(pods, &pod.labels)
     }
+}
+
+/// Clause B7: whether the holder of an address has it for certain: not a pod whose address is a placeholder, or that has none.
+fn is_known(holder: Holder<'_>) -> bool {
+    match holder {
+        Holder::Pod(pod) => !pod.placeholder && !pod.addresses.is_empty(),
+        Holder::Node(_) | Holder::Nobody => true,
+    }
+}
+
+/// Clause B7: every address of the family, without exceptions.
+fn block_is_whole(block: &IpBlock) -> bool {
+    block.cidr.prefix_len() == 0 && block.except.is_empty()
 }
 
 /// Clause B1: inside the prefix and inside none of its exceptions, which say nothing beyond this block.

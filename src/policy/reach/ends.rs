@@ -23,12 +23,12 @@ pub enum Grouping {
 }
 
 /// What one set of tables makes of an end, in one family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct View {
     /// Class of its addresses.
     pub class: ClassId,
-    /// Its egress and ingress table, if it is a pod.
-    pub acls: Option<(AclId, AclId)>,
+    /// The egress and ingress tables of the pod, and of others that claim its address; none where it is no pod's.
+    pub acls: Vec<(AclId, AclId)>,
 }
 
 /// An end, to every one of the tables: by table, then family. None where it has no address there.
@@ -106,8 +106,12 @@ fn views_of(judges: &[&Judge], name: &PodName) -> BTreeSet<Views> {
     let most = addresses.iter().flatten().map(Vec::len).max().unwrap_or(0).max(1);
     let view = |judge: &Judge, list: &[IpAddr], at: usize| {
         let address = list.get(at).or(list.last())?;
-        let acls = judge.classifier().pod(name).map(|acls| (acls.egress, acls.ingress));
-        Some(View { class: judge.classifier().class(*address), acls })
+        let classifier = judge.classifier();
+        let claimants = classifier.pods_at(*address).filter_map(|pod| classifier.pod(pod));
+        let mut acls: Vec<_> = claimants.map(|acls| (acls.egress, acls.ingress)).collect();
+        acls.sort_unstable();
+        acls.dedup();
+        Some(View { class: classifier.class(*address), acls })
     };
     let at = |at: usize| {
         let by_table = judges.iter().zip(&addresses);
@@ -130,8 +134,9 @@ fn outside(judges: &[&Judge]) -> Vec<End> {
         }
     }
     let end = |(key, texts): (Key, [Vec<String>; FAMILIES])| {
-        let view =
-            |class: ClassId, family: usize| (!texts[family].is_empty()).then_some(View { class, acls: None });
+        let view = |class: ClassId, family: usize| {
+            (!texts[family].is_empty()).then_some(View { class, acls: Vec::new() })
+        };
         let views = key.iter().map(|&class| [view(class, 0), view(class, 1)]).collect();
         End { kind: EndKind::Outside(texts.concat()), views }
     };

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use super::{End, EndKind};
 use crate::policy::objects::{Labels, Object};
 use crate::policy::oracle::Oracle;
+use crate::policy::replicas;
 use crate::tables::PodName;
 
 /// Pods and prefixes that are listed one by one.
@@ -63,18 +64,23 @@ impl Names {
     }
 
     fn outside(&self, texts: &[String]) -> String {
-        let named: BTreeSet<String> =
-            texts.iter().map(|text| self.nodes.get(text).unwrap_or(text).clone()).collect();
+        let named: BTreeSet<String> = texts
+            .iter()
+            .map(|text| self.nodes.get(text).cloned().unwrap_or_else(|| shorten_excepts(text)))
+            .collect();
         shorten(&named.into_iter().collect::<Vec<_>>())
     }
 
     fn pods(&self, pods: &BTreeSet<PodName>) -> String {
-        if pods.len() > 1
+        let is_listed = |pod: &&PodName| {
+            replicas::workload_of_second(pod).is_none_or(|workload| !pods.contains(&workload))
+        };
+        let named: Vec<String> = pods.iter().filter(is_listed).map(PodName::to_string).collect();
+        if named.len() > 1
             && let Some(name) = self.everyone(pods).or_else(|| self.by_label(pods))
         {
             return name;
         }
-        let named: Vec<String> = pods.iter().map(PodName::to_string).collect();
         shorten(&named)
     }
 
@@ -103,6 +109,13 @@ impl Names {
         let (key, value) = self.labels.get(first)?.iter().find(tells)?;
         Some(format!("pods {key}={value} in {namespace}"))
     }
+}
+
+/// A prefix with the first of its exceptions.
+fn shorten_excepts(text: &str) -> String {
+    let Some((prefix, excepts)) = text.split_once(" except ") else { return text.to_owned() };
+    let excepts: Vec<String> = excepts.split(", ").map(str::to_owned).collect();
+    format!("{prefix} except {}", shorten(&excepts))
 }
 
 /// Commas stand inside of exceptions already.

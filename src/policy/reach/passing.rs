@@ -11,7 +11,8 @@ pub struct Passing<'a> {
     judge: &'a Judge,
     /// Which of the tables of an end's views these are.
     table: usize,
-    known: HashMap<(Option<RowId>, Option<RowId>), Traffic>,
+    /// By the rows that have a say, sorted.
+    known: HashMap<Vec<RowId>, Traffic>,
 }
 
 impl<'a> Passing<'a> {
@@ -23,23 +24,26 @@ impl<'a> Passing<'a> {
     /// What passes in a family. None where the two have no address of it in common, or neither is a pod: such traffic is none
     /// of the switch's.
     pub fn between(&mut self, from: &End, to: &End, family: usize) -> Option<&Traffic> {
-        let (source, destination) = (from.views[self.table][family]?, to.views[self.table][family]?);
-        if source.acls.is_none() && destination.acls.is_none() {
+        let source = from.views[self.table][family].as_ref()?;
+        let destination = to.views[self.table][family].as_ref()?;
+        if source.acls.is_empty() && destination.acls.is_empty() {
             return None;
         }
         let rows = self.rows(source, destination);
         let tables = self.judge.tables();
-        Some(self.known.entry(rows).or_insert_with(|| {
-            let allowed = |row: RowId| Traffic::allowed(&tables.rows[&row]);
-            let sides = [rows.0, rows.1].into_iter().flatten().map(allowed);
+        Some(self.known.entry(rows).or_insert_with_key(|rows| {
+            let sides = rows.iter().map(|row| Traffic::allowed(&tables.rows[row]));
             sides.fold(Traffic::everything(), |all, side| all.and(&side))
         }))
     }
 
-    fn rows(&self, source: View, destination: View) -> (Option<RowId>, Option<RowId>) {
+    fn rows(&self, source: &View, destination: &View) -> Vec<RowId> {
         let acls = &self.judge.tables().acls;
-        let egress = source.acls.map(|(egress, _)| acls[&egress].row(destination.class));
-        let ingress = destination.acls.map(|(_, ingress)| acls[&ingress].row(source.class));
-        (egress, ingress)
+        let egress = source.acls.iter().map(|(egress, _)| acls[egress].row(destination.class));
+        let ingress = destination.acls.iter().map(|(_, ingress)| acls[ingress].row(source.class));
+        let mut rows: Vec<RowId> = egress.chain(ingress).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        rows
     }
 }

@@ -12,6 +12,7 @@ use super::{syntax, typed};
 use crate::limits::POD_ADDRESSES_MAX;
 use crate::net::flow::Protocol;
 use crate::policy::objects::{ContainerPort, Labels, Namespace, Node, Pod};
+use crate::policy::replicas;
 use crate::tables::PodName;
 
 /// The label that every namespace has: its name (`corev1.LabelMetadataName`).
@@ -31,6 +32,7 @@ pub(super) fn pod(object: &Fields<'_>, identity: Identity) -> Pod {
         name: PodName::new(identity.namespace, identity.name),
         labels: identity.labels,
         addresses: object.get("status").map(|at| pod_addresses(&at)).unwrap_or_default(),
+        placeholder: false,
         node: spec.as_ref().and_then(|spec| spec.node_name.clone()).filter(|name| !name.is_empty()),
         host_network: spec.is_some_and(|spec| spec.host_network == Some(true)),
         finished: matches!(phase.as_deref(), Some("Succeeded" | "Failed")),
@@ -68,8 +70,9 @@ pub(super) fn template_path(kind: &str) -> &'static [&'static str] {
     if kind == "CronJob" { &["jobTemplate", "spec", "template"] } else { &["template"] }
 }
 
-/// Reads the pod that a workload stands for: its template's labels and ports under the workload's name.
-pub(super) fn workload(object: &Fields<'_>, identity: Identity, kind: &str) -> Option<Pod> {
+/// Reads the pod that a workload stands for: its template's labels and ports under the workload's name. One that may have
+/// several pods at once stands for two: what holds between these holds between any two of them.
+pub(super) fn workload(object: &Fields<'_>, identity: Identity, kind: &str) -> Option<Vec<Pod>> {
     let spec = object.required("spec")?;
     check_workload_spec(&spec, kind);
     let template = template_path(kind).iter().try_fold(spec.clone(), |at, name| {
@@ -85,10 +88,11 @@ pub(super) fn workload(object: &Fields<'_>, identity: Identity, kind: &str) -> O
         check_labels(&labels);
     }
     let flag = |name| pod_spec.as_ref().and_then(|at| at.child(name));
-    Some(Pod {
+    let first = Pod {
         name: PodName::new(identity.namespace, identity.name),
         labels: metadata.as_ref().map(labels).unwrap_or_default(),
         addresses: annotated_addresses(object, metadata.as_ref()),
+        placeholder: false,
         node: flag("nodeName")
             .and_then(|at| at.node.text().map(str::to_owned))
             .filter(|name| !name.is_empty()),
@@ -96,7 +100,24 @@ pub(super) fn workload(object: &Fields<'_>, identity: Identity, kind: &str) -> O
             .is_some_and(|at| matches!(at.node.value, super::tree::Value::Bool(true))),
         finished: false,
         ports: pod_spec.as_ref().map(container_ports).unwrap_or_default(),
-    })
+    };
+    Some(if has_replicas(&spec, kind) { replicas::two_of(first).into() } else { vec![first] })
+}
+
+/// Whether a workload may have several pods at once. A `DaemonSet` has one on every node.
+fn has_replicas(spec: &At<'_>, kind: &str) -> bool {
+    let (holder, name) = match kind {
+        "DaemonSet" => return true,
+        "Job" => (Some(spec.clone()), "parallelism"),
+        "CronJob" => (spec.child("jobTemplate").and_then(|at| at.child("spec")), "parallelism"),
+        _ => (Some(spec.clone()), "replicas"),
+    };
+    // A value that is no number was reported with the rest of the spec.
+    let count = holder.as_ref().and_then(|at| at.child(name)).and_then(|at| match &at.node.value {
+        super::tree::Value::Number(text) => text.parse::<u64>().ok(),
+        _ => None,
+    });
+    count.is_some_and(|count| count > 1)
 }
 
 /// Checks the fields of a workload's `spec`, down to the last.

@@ -166,7 +166,8 @@ fn namespaces(at: &At<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
     Some(PodScope { namespaces, pods: LabelSelector::default() })
 }
 
-/// `pods`: both selectors must be there.
+/// `pods`. "NamespaceSelector follows standard label selector semantics; if empty, it selects all Namespaces. +optional"
+/// (v1alpha2, `NamespacedPod`); v1alpha1 requires it, and both require `podSelector`.
 fn pods_in(at: &At<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
     if let (Dialect::Admin(subject), Some(older)) = (dialect, at.child("namespaces")) {
         let fields = at.fields(&["namespaces", "podSelector"]);
@@ -175,7 +176,10 @@ fn pods_in(at: &At<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
         return Some(PodScope { namespaces: namespaces?, pods: pods? });
     }
     let fields = at.fields(&["namespaceSelector", "podSelector"]);
-    let namespaces = fields.required("namespaceSelector").map(|at| selector(&at));
+    let namespaces = match dialect {
+        Dialect::Cluster => Some(fields.get("namespaceSelector").map(|at| selector(&at)).unwrap_or_default()),
+        Dialect::Admin(_) => fields.required("namespaceSelector").map(|at| selector(&at)),
+    };
     let pods = fields.required("podSelector").map(|at| selector(&at));
     Some(PodScope { namespaces: namespaces?, pods: pods? })
 }

@@ -10,6 +10,7 @@ use super::tree::{self, Key, Node, Span, Value};
 use super::{Parsed, Skipped, admin_network_policy, cluster_network_policy, cluster_objects, network_policy};
 use crate::limits::DIAGNOSTICS_MAX;
 use crate::policy::objects::Object;
+use crate::policy::replicas;
 use crate::tables::PolicyKind;
 
 /// Kinds that are read, and their only version here.
@@ -95,9 +96,9 @@ impl Reader {
             }
             (Some(kind), Some(version), Some((_, wanted, scope))) => {
                 if version == *wanted {
-                    if let Some(object) = read_kind(&at, kind, *scope) {
-                        self.parsed.objects.push((object, Location::new(source, node.span)));
-                    }
+                    let objects = read_kind(&at, kind, *scope).into_iter().flatten();
+                    let placed = objects.map(|object| (object, Location::new(source, node.span)));
+                    self.parsed.objects.extend(placed);
                 } else {
                     wrong_version(&at, kind, version, wanted);
                 }
@@ -162,6 +163,9 @@ fn one_of_each(parsed: &mut Parsed) {
     let mut last = HashMap::new();
     let mut is_replaced = vec![false; parsed.objects.len()];
     for (index, (object, location)) in parsed.objects.iter().enumerate() {
+        if is_second(object) {
+            continue;
+        }
         let Some(earlier) = last.insert(identity_of(object), index) else { continue };
         is_replaced[earlier] = true;
         let (_, namespace, name) = identity_of(object);
@@ -174,8 +178,16 @@ fn one_of_each(parsed: &mut Parsed) {
             help: Some("rename one of them if both are meant".to_owned()),
         });
     }
+    // The second pod of a workload stands behind the first, and goes with it.
+    for index in 1..is_replaced.len() {
+        is_replaced[index] |= is_second(&parsed.objects[index].0) && is_replaced[index - 1];
+    }
     let mut is_replaced = is_replaced.into_iter();
     parsed.objects.retain(|_| !is_replaced.next().unwrap_or(false));
+}
+
+fn is_second(object: &Object) -> bool {
+    matches!(object, Object::Pod(pod) if replicas::workload_of_second(&pod.name).is_some())
 }
 
 /// Kind, namespace and name.
@@ -240,20 +252,21 @@ fn missing_header(at: &At<'_>) {
     }
 }
 
-fn read_kind(at: &At<'_>, kind: &str, scope: Scope) -> Option<Object> {
+/// What an object stands for: two pods where it is a workload with replicas, else one object.
+fn read_kind(at: &At<'_>, kind: &str, scope: Scope) -> Option<Vec<Object>> {
     let before = at.findings().errors();
     let fields = at.fields(&["apiVersion", "kind", "metadata", "spec", "status"]);
     let identity = metadata::read(&fields, scope);
     // Without an identity the rest is read all the same, for its errors.
     let is_anonymous = identity.is_none();
-    let object = typed_object(&fields, identity.unwrap_or_else(Identity::unknown), kind)?;
-    (!is_anonymous && at.findings().errors() == before).then_some(object)
+    let objects = typed_objects(&fields, identity.unwrap_or_else(Identity::unknown), kind)?;
+    (!is_anonymous && at.findings().errors() == before).then_some(objects)
 }
 
-fn typed_object(fields: &Fields<'_>, identity: Identity, kind: &str) -> Option<Object> {
+fn typed_objects(fields: &Fields<'_>, identity: Identity, kind: &str) -> Option<Vec<Object>> {
     let admin =
         |kind, identity| admin_network_policy::read(fields, identity, kind).map(Object::ClusterNetworkPolicy);
-    Some(match kind {
+    let object = match kind {
         "NetworkPolicy" => Object::NetworkPolicy(network_policy::read(fields, identity)),
         "ClusterNetworkPolicy" => {
             Object::ClusterNetworkPolicy(cluster_network_policy::read(fields, identity)?)
@@ -263,8 +276,12 @@ fn typed_object(fields: &Fields<'_>, identity: Identity, kind: &str) -> Option<O
         "Pod" => Object::Pod(cluster_objects::pod(fields, identity)),
         "Namespace" => Object::Namespace(cluster_objects::namespace(fields, identity)),
         "Node" => Object::Node(cluster_objects::node(fields, identity)),
-        _ => Object::Pod(cluster_objects::workload(fields, identity, kind)?),
-    })
+        _ => {
+            let pods = cluster_objects::workload(fields, identity, kind)?;
+            return Some(pods.into_iter().map(Object::Pod).collect());
+        }
+    };
+    Some(vec![object])
 }
 
 /// Reports every key that a mapping has twice, where `deep` at any depth: one of the two would silently win.

@@ -11,6 +11,7 @@ use crate::net::flow::Protocol;
 use crate::policy::objects::{
     IpBlock, LabelSelector, NetworkPolicy, NetworkPolicyRule, Peer, Peers, PortMatch, Ports,
 };
+use crate::tables::Direction;
 
 pub(super) const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
@@ -26,6 +27,10 @@ pub(super) fn read(object: &Fields<'_>, identity: Identity) -> NetworkPolicy {
     // Without policyTypes, ingress is always isolated; egress where it has rules.
     let isolates_ingress = types.is_empty() || types.contains(&"Ingress");
     let isolates_egress = if types.is_empty() { !egress.is_empty() } else { types.contains(&"Egress") };
+    let is_ignored = [
+        (Direction::Ingress, !isolates_ingress && !ingress.is_empty()),
+        (Direction::Egress, !isolates_egress && !egress.is_empty()),
+    ];
     let pod_selector = spec.as_ref().and_then(|spec| spec.get("podSelector")).map(|at| selector(&at));
     NetworkPolicy {
         namespace: identity.namespace,
@@ -33,6 +38,7 @@ pub(super) fn read(object: &Fields<'_>, identity: Identity) -> NetworkPolicy {
         pod_selector: pod_selector.unwrap_or_default(),
         ingress: isolates_ingress.then_some(ingress),
         egress: isolates_egress.then_some(egress),
+        ignored: is_ignored.into_iter().filter(|(_, is)| *is).map(|(direction, _)| direction).collect(),
     }
 }
 

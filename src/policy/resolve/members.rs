@@ -45,6 +45,11 @@ impl Members {
         asked.chain(&self.names_of_everyone)
     }
 
+    /// Whether a group is a block of every address of a family.
+    pub(crate) fn is_whole_block(&self, group: GroupId) -> bool {
+        matches!(&**self.groups.key(group), Group::Block(block) if block.is_whole())
+    }
+
     /// Whether a group is the pods with some container port.
     pub(crate) fn is_port_of_pods(&self, group: GroupId) -> bool {
         self.ports_of_pods.binary_search(&group).is_ok()

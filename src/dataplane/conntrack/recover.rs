@@ -1,0 +1,94 @@
+//! What a process that ended has left of the table: repaired before any worker sees it.
+//!
+//! A process may end at any instruction. What it leaves of a flow is then whole or not: a slot claimed and not published, a flow
+//! removed whose tag still stands, one key entered twice. Whatever is not whole goes; counts are made anew. Every word of the
+//! file is taken for what a stranger could have written: nothing here depends on it but what the table says afterwards.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::table::{Conntrack, FREE, Slot, TOMBSTONE, group_of, tag_of};
+use crate::ids::Generation;
+
+/// What became of the flows that a process has left.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Recovered {
+    /// Flows that are there.
+    pub flows: u64,
+    /// Entries that were no whole flow.
+    pub torn: u64,
+}
+
+impl Conntrack {
+    /// Lets the table have the flows alone that it was given whole, judged by generation `newest` or before. No worker may use it
+    /// yet.
+    pub(super) fn recover(&self, newest: Generation, now_ms: u32) -> Recovered {
+        let mut recovered = Recovered::default();
+        self.clear_displaced();
+        for slot in self.all_slots() {
+            if self.stands_whole(slot, newest) {
+                recovered.flows += 1;
+                self.entry(slot).limit_seen(now_ms);
+            } else {
+                recovered.torn += u64::from(self.free(slot));
+            }
+        }
+        self.count_anew();
+        recovered.torn += self.remove_duplicates();
+        recovered.flows = self.len() as u64;
+        recovered
+    }
+
+    /// Whether a slot has a whole flow, in a place where it is found.
+    fn stands_whole(&self, slot: Slot, newest: Generation) -> bool {
+        let tag = self.tag(slot);
+        if tag <= TOMBSTONE {
+            return false;
+        }
+        self.entry(slot).whole(newest).is_some_and(|key| {
+            let hash = self.hash(&key);
+            let group = group_of(slot);
+            tag == tag_of(hash) && (group == self.first_group(hash) || group == self.second_group(hash))
+        })
+    }
+
+    /// Lets a slot be free. Whether there was anything of a flow in it.
+    fn free(&self, slot: Slot) -> bool {
+        let (is_free, was_flow) = (self.tag(slot) == FREE, self.entry(slot).is_flow());
+        self.entry(slot).clear();
+        if !is_free {
+            self.set_tag(slot, FREE);
+        }
+        was_flow
+    }
+
+    /// Counts the keys that went on to their second groups, and the flows of each port.
+    fn count_anew(&self) {
+        for slot in self.all_slots() {
+            let Some(key) = self.entry(slot).key() else { continue };
+            let first = self.first_group(self.hash(&key));
+            if group_of(slot) != first {
+                self.add_displaced(first, 1);
+            }
+            self.charged[self.entry(slot).charged().index()].fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Of entries with one key, leaves the one that look-ups find.
+    fn remove_duplicates(&self) -> u64 {
+        let mut removed = 0;
+        for slot in self.all_slots() {
+            let Some(key) = self.entry(slot).key() else { continue };
+            let hash = self.hash(&key);
+            if self.look_up(&key, hash) == Some(slot) {
+                continue;
+            }
+            self.charged[self.entry(slot).charged().index()].fetch_sub(1, Relaxed);
+            if group_of(slot) != self.first_group(hash) {
+                self.add_displaced(self.first_group(hash), -1);
+            }
+            self.free(slot);
+            removed += 1;
+        }
+        removed
+    }
+}

@@ -1,0 +1,330 @@
+//! The file that the table lies in, so that flows outlive the process.
+//!
+//! ```text
+//!   DIRECTORY/table    [header: a page][groups][entries]    mapped, locked by the process that uses it
+//! ```
+//!
+//! The header says what a process must have in common with the one before to read what that has left: layout, number of
+//! groups, hash seed, and the boot, for times count from it. It is written once, when the rest of a fresh file is there. Beside it
+//! stands the last generation that workers may have judged by, so that generations go on where they ended.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, fallocate, flock, fstatfs};
+use rustix::process::geteuid;
+
+use super::entry::Entry;
+use super::key::HashSeed;
+use super::recover::Recovered;
+use super::table::{Conntrack, GROUP, Group};
+use crate::dataplane::ConntrackSettings;
+use crate::ids::Generation;
+use crate::mem::{FileMemory, HUGE_PAGE_BYTES, HugeArray};
+
+/// Grows with every change of what an entry, a group or the hash of a key is: of a file with another number nothing is read.
+const LAYOUT: u32 = 1;
+const MAGIC: u64 = u64::from_ne_bytes(*b"palisade");
+const HEADER_BYTES: usize = 4096;
+/// Where the last generation stands in the header's page, twice: as it is, and its complement.
+const GENERATION_AT: u64 = 2048;
+/// Past this generation the next process starts with a fresh file: numbers would run out in its life.
+const GENERATION_MAX: u64 = 1 << 31;
+/// `TMPFS_MAGIC` and `RAMFS_MAGIC` of `linux/magic.h`.
+const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Why flows cannot lie in a file.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StorageError {
+    #[error("{path} cannot be {what}: {source}", path = path.display())]
+    Io { what: &'static str, path: PathBuf, source: io::Error },
+    #[error(
+        "another process has the flow table in {path}: stop it, or give this switch another directory \
+         ([conntrack] directory)",
+        path = path.display()
+    )]
+    Taken { path: PathBuf },
+    #[error(
+        "{path} belongs to user {owner} and has permissions {mode:o}: whoever may write to it decides what pods may do; remove it, \
+         or make it this user's alone (chmod 700)",
+        path = path.display()
+    )]
+    Exposed { path: PathBuf, owner: u32, mode: u32 },
+    #[error(
+        "{path} is on a disk, where writing to it would hold packets up: set [conntrack] directory to one in memory \
+         (/run is), or to \"\" for flows that end with the process",
+        path = path.display()
+    )]
+    OnDisk { path: PathBuf },
+    #[error(
+        "{path} has no room for a flow table of {bytes} bytes ({source}): configure fewer flows ([conntrack] flows), make the \
+         file system larger, or set [conntrack] directory to \"\" for flows that end with the process",
+        path = path.display()
+    )]
+    Full { path: PathBuf, bytes: usize, source: io::Error },
+}
+
+/// A table in a file.
+pub(crate) struct Stored {
+    pub(crate) table: Conntrack,
+    pub(crate) storage: Storage,
+    /// The generation to begin with: workers have judged by none so late.
+    pub(crate) generation: Generation,
+    pub(crate) recovered: Recovered,
+    /// Why nothing was recovered, if the file is a fresh one.
+    pub(crate) fresh: Option<&'static str>,
+    /// Whether it lies in huge pages.
+    pub(crate) huge: bool,
+}
+
+/// What a process needs of the file beside what is mapped. Another process cannot have the directory as long as this lives.
+pub(crate) struct Storage {
+    directory: PathBuf,
+    file: File,
+    /// Tells this table from every other one.
+    id: u64,
+    _lock: File,
+}
+
+/// What has to be alike for a file to be read.
+struct Header {
+    groups: u64,
+    boot: [u64; 5],
+    secrets: [u64; 4],
+    id: u64,
+}
+
+impl Storage {
+    /// Opens the table in `directory`, which is made where there is none, and takes it for this process; a table that another layout,
+    /// size or boot has left is replaced. `now_ms` counts from the boot.
+    pub(crate) fn open(
+        directory: &Path,
+        settings: &ConntrackSettings,
+        huge_pages: bool,
+        now_ms: u32,
+    ) -> Result<Stored, StorageError> {
+        let lock = take(directory)?;
+        let path = directory.join("table");
+        let groups = Conntrack::groups_for(settings);
+        let io = |what| {
+            let path = path.clone();
+            move |source| StorageError::Io { what, path, source }
+        };
+        let left = read_left(&path, groups);
+        let (file, header, newest, fresh) = match left {
+            Ok((file, header, newest)) => (file, header, Some(newest), None),
+            Err(reason) => {
+                let (file, header) = create(&path, groups)?;
+                (file, header, None, Some(reason))
+            }
+        };
+        let shared = file.try_clone().map_err(io("used"))?;
+        let seed = HashSeed::of(header.secrets);
+        let mapped = map(file, groups).map_err(|source| match source.kind() {
+            io::ErrorKind::WouldBlock => StorageError::Taken { path: directory.to_owned() },
+            _ => io("mapped")(source),
+        });
+        let (memory, tags, entries) = mapped?;
+        let huge = huge_pages && memory.collapse();
+        let table = Conntrack::of(tags, entries, seed, settings);
+        let storage = Storage { directory: directory.to_owned(), file: shared, id: header.id, _lock: lock };
+        let mut stored = Stored {
+            table,
+            storage,
+            generation: Generation(0),
+            recovered: Recovered::default(),
+            fresh,
+            huge,
+        };
+        if let Some(newest) = newest {
+            stored.recovered = stored.table.recover(newest, now_ms);
+            stored.generation = Generation(newest.0 + 1);
+        }
+        stored.storage.note_generation(stored.generation).map_err(io("written"))?;
+        Ok(stored)
+    }
+
+    /// Notes that workers may judge by this generation from here on.
+    pub(crate) fn note_generation(&self, generation: Generation) -> io::Result<()> {
+        let number = u64::from(generation.0);
+        self.file.write_all_at(&to_bytes(&[number, !number]), GENERATION_AT)
+    }
+
+    /// The directory.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// What tells this table from every other one.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+/// Makes the directory where there is none, and locks it.
+fn take(directory: &Path) -> Result<File, StorageError> {
+    let io = |what| move |source| StorageError::Io { what, path: directory.to_owned(), source };
+    if let Some(parent) = directory.parent() {
+        fs::create_dir_all(parent).map_err(io("made"))?;
+    }
+    match DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io("made")(error)),
+        _ => {}
+    }
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let lock = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(directory);
+    let lock = lock.map_err(io("opened"))?;
+    let about = lock.metadata().map_err(io("opened"))?;
+    if !is_own(&about) {
+        let (path, owner, mode) = (directory.to_owned(), about.uid(), about.mode() & 0o7777);
+        return Err(StorageError::Exposed { path, owner, mode });
+    }
+    let kind = fstatfs(&lock).map_err(|errno| io("looked at")(errno.into()))?.f_type;
+    if !IN_MEMORY.contains(&(kind as u64)) {
+        return Err(StorageError::OnDisk { path: directory.to_owned() });
+    }
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(StorageError::Taken { path: directory.to_owned() }),
+        Err(errno) => Err(io("locked")(errno.into())),
+    }
+}
+
+/// Whether nobody but this process's user may read or write it.
+fn is_own(about: &fs::Metadata) -> bool {
+    about.uid() == geteuid().as_raw() && about.mode() & 0o077 == 0
+}
+
+/// Options to open a file that is nobody else's.
+pub(crate) fn own_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options
+        .mode(0o600)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK).bits().cast_signed());
+    options
+}
+
+/// The file that a process has left, and the last generation that it judged by; or why that is of no use.
+fn read_left(path: &Path, groups: usize) -> Result<(File, Header, Generation), &'static str> {
+    let file = own_file().read(true).write(true).open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => "there was none",
+        _ => "it cannot be opened",
+    })?;
+    let about = file.metadata().map_err(|_| "it cannot be opened")?;
+    if !about.is_file() || !is_own(&about) || about.nlink() != 1 {
+        return Err("it is not a file of this user alone");
+    }
+    let mut page = [0; HEADER_BYTES];
+    file.read_exact_at(&mut page, 0).map_err(|_| "it is shorter than its header")?;
+    let header = Header::parse(&page).ok_or("another version has written it, or it was not finished")?;
+    if header.boot != boot().ok_or("the boot cannot be told")? {
+        return Err("it is from before the node's last boot");
+    }
+    if header.groups != groups as u64 || about.len() != file_bytes(groups).ok_or("it is too large")? as u64 {
+        return Err("it has another number of flows ([conntrack] flows)");
+    }
+    let at = GENERATION_AT as usize;
+    // Were a page of it missing, the process would die when it needs one.
+    fallocate(&file, FallocateFlags::empty(), 0, about.len())
+        .map_err(|_| "its file system has no room for it")?;
+    let [generation, complement] = [at, at + 8].map(|at| word_at(&page, at));
+    if generation != !complement || generation > GENERATION_MAX {
+        return Err("its last generation cannot be told");
+    }
+    Ok((file, header, Generation(generation as u32)))
+}
+
+/// Makes a fresh file, with a page for each of its bytes: a file system without room says so here.
+fn create(path: &Path, groups: usize) -> Result<(File, Header), StorageError> {
+    let io = |what| move |source| StorageError::Io { what, path: path.to_owned(), source };
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io("replaced")(error)),
+        _ => {}
+    }
+    let file = own_file().read(true).write(true).create_new(true).open(path).map_err(io("made"))?;
+    let secrets = HashSeed::random().secrets();
+    let [id, ..] = HashSeed::random().secrets();
+    let header = Header { groups: groups as u64, boot: boot().unwrap_or_default(), secrets, id };
+    let bytes = file_bytes(groups).unwrap_or(usize::MAX);
+    let made = fallocate(&file, FallocateFlags::empty(), 0, bytes as u64).map_err(io::Error::from);
+    if let Err(source) = made.and_then(|()| file.write_all_at(&header.bytes(), 0)) {
+        let _ = fs::remove_file(path);
+        return Err(StorageError::Full { path: path.to_owned(), bytes, source });
+    }
+    Ok((file, header))
+}
+
+/// Groups and entries of a file, as they are.
+fn map(file: File, groups: usize) -> io::Result<(FileMemory, HugeArray<Group>, HugeArray<Entry>)> {
+    let bytes = file_bytes(groups).ok_or(io::ErrorKind::OutOfMemory)?;
+    let mut memory = FileMemory::map(file, bytes)?;
+    memory.skip(HEADER_BYTES);
+    let tags = memory.take(groups, Group::from_words)?;
+    let entries = memory.take(groups * GROUP, Entry::from_words)?;
+    Ok((memory, tags, entries))
+}
+
+/// Length of a file with so many groups: whole huge pages.
+fn file_bytes(groups: usize) -> Option<usize> {
+    let of_group = size_of::<Group>() + GROUP * size_of::<Entry>();
+    let bytes = groups.checked_mul(of_group)?.checked_add(HEADER_BYTES + size_of::<Entry>())?;
+    bytes.checked_next_multiple_of(HUGE_PAGE_BYTES)
+}
+
+/// What tells this boot of the kernel from every other one: the text of its identifier.
+fn boot() -> Option<[u64; 5]> {
+    let text = fs::read_to_string(BOOT_ID).ok()?;
+    let mut bytes = [0; 40];
+    bytes.get_mut(..text.trim_end().len())?.copy_from_slice(text.trim_end().as_bytes());
+    Some(std::array::from_fn(|i| word_at(&bytes, 8 * i)))
+}
+
+impl Header {
+    /// What every file of this layout begins with. In the machine's order of bytes: of another order nothing is read.
+    fn fixed() -> [u64; 3] {
+        let sizes = (size_of::<Group>() as u64) << 32 | size_of::<Entry>() as u64;
+        [MAGIC, u64::from(LAYOUT), sizes]
+    }
+
+    fn words(&self) -> Vec<u64> {
+        let mut words = Header::fixed().to_vec();
+        words.push(self.groups);
+        words.extend(self.boot);
+        words.extend(self.secrets);
+        words.push(self.id);
+        words.push(check(&words));
+        words
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        to_bytes(&self.words())
+    }
+
+    fn parse(page: &[u8]) -> Option<Header> {
+        let word = |i: usize| word_at(page, 8 * i);
+        let header = Header {
+            groups: word(3),
+            boot: std::array::from_fn(|i| word(4 + i)),
+            secrets: std::array::from_fn(|i| word(9 + i)),
+            id: word(13),
+        };
+        page.starts_with(&header.bytes()).then_some(header)
+    }
+}
+
+/// A number that depends on all words.
+fn check(words: &[u64]) -> u64 {
+    // Fowler, Noll and Vo's hash (FNV-1a, 64 bits), of words.
+    words.iter().fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3))
+}
+
+fn word_at(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u64::from_ne_bytes(*word))
+}
+
+fn to_bytes(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}

@@ -1,0 +1,229 @@
+//! Pods and their ports as the next process of the switch reads them, so that a flow goes on only between those who had it.
+//!
+//! A flow names its ends by address. In the file beside the flow table stands which pod had which address, behind which
+//! interface, and since which generation; it is written before workers see a change. The next process awaits these pods for a
+//! while. One that is attached again, by the same name, addresses and interface, has been there since that generation; everybody
+//! else has been there since now, and inherits nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read, Write};
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::World;
+use super::conntrack::storage::{Storage, own_file};
+use super::packet::{Address, pack};
+use super::view::View;
+use crate::ids::{AttachmentId, Generation, PortId};
+use crate::limits::{AWAITED_PODS_MS, ENDPOINTS_BYTES_MAX, POD_ADDRESSES_MAX, PORTS_MAX};
+use crate::net::mac::Mac;
+
+/// An interface, told from one that is made later under its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Link {
+    pub interface: String,
+    /// The kernel's number for it.
+    pub index: u32,
+    pub mac: Mac,
+    /// Inode of its network namespace.
+    pub namespace: u64,
+}
+
+/// Pods of the process before, as workers need to know them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Recalled {
+    /// Attachments that are such pods, and since when these have been there.
+    pub since: BTreeMap<AttachmentId, Generation>,
+    /// Addresses of those that may still come back, in order.
+    pub awaited: Vec<Address>,
+    /// The end of their time.
+    pub awaited_until_ms: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct PodRecord {
+    pod: crate::tables::PodName,
+    port: PortId,
+    link: Link,
+    addresses: Vec<IpAddr>,
+    since: Generation,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Record {
+    /// [`Storage::id`] of the table that it belongs to.
+    table: u64,
+    pods: Vec<PodRecord>,
+}
+
+/// The control side's knowledge of pods over processes.
+#[derive(Default)]
+pub(super) struct Endpoints {
+    storage: Option<Storage>,
+    links: BTreeMap<PortId, Link>,
+    awaited: Vec<PodRecord>,
+    awaited_until_ms: u32,
+    /// What the file says; `None` where that is not known.
+    written: Option<Vec<PodRecord>>,
+}
+
+impl Recalled {
+    /// Whether an address is that of a pod which may still come back.
+    pub(crate) fn awaits(&self, address: Address, now_ms: u32) -> bool {
+        self.awaited.binary_search(&address).is_ok() && is_before(now_ms, self.awaited_until_ms)
+    }
+}
+
+fn is_before(now_ms: u32, until_ms: u32) -> bool {
+    (until_ms.wrapping_sub(now_ms) as i32) > 0
+}
+
+impl Endpoints {
+    /// Those that the process before has left with the table of `storage`, all of whose flows were judged before generation `next`. The
+    /// second is why there are none, where that has to be said.
+    pub(super) fn of(storage: Storage, next: Generation, now_ms: u32) -> (Endpoints, Option<String>) {
+        let awaited_until_ms = now_ms.wrapping_add(AWAITED_PODS_MS);
+        let mut endpoints = Endpoints { storage: Some(storage), awaited_until_ms, ..Endpoints::default() };
+        if next == Generation(0) {
+            return (endpoints, None);
+        }
+        match endpoints.read(next) {
+            Ok(pods) => {
+                endpoints.awaited = pods;
+                (endpoints, None)
+            }
+            Err(error) => (
+                endpoints,
+                Some(format!("which pods had them cannot be told ({error}), so flows of pods end")),
+            ),
+        }
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        Some(self.storage.as_ref()?.directory().join("pods.json"))
+    }
+
+    fn read(&self, next: Generation) -> io::Result<Vec<PodRecord>> {
+        let (Some(path), Some(storage)) = (self.path(), &self.storage) else { return Ok(Vec::new()) };
+        let file = own_file().read(true).open(path)?;
+        if !file.metadata()?.is_file() || file.metadata()?.nlink() != 1 {
+            return Err(io::Error::other("it is not a file"));
+        }
+        let mut text = Vec::new();
+        file.take(ENDPOINTS_BYTES_MAX).read_to_end(&mut text)?;
+        let record: Record = serde_json::from_slice(&text)?;
+        let is_sound = |pod: &PodRecord| {
+            pod.since < next && pod.port.index() < PORTS_MAX && pod.addresses.len() <= POD_ADDRESSES_MAX
+        };
+        if record.table != storage.id() || record.pods.len() > PORTS_MAX || !record.pods.iter().all(is_sound)
+        {
+            return Err(io::Error::other("it belongs to another table"));
+        }
+        Ok(record.pods)
+    }
+
+    /// The number for a port on this interface: the one that it had in the process before, so that flows count against the pods that
+    /// they did; else the lowest that nobody has, and no awaited pod had if there is such.
+    pub(super) fn port_for(&self, link: Option<&Link>, is_open: impl Fn(PortId) -> bool) -> Option<PortId> {
+        let had = self.awaited.iter().find(|pod| Some(&pod.link) == link).map(|pod| pod.port);
+        let reserved: BTreeSet<PortId> = self.awaited.iter().map(|pod| pod.port).collect();
+        let mut free = (0..PORTS_MAX as u16).map(PortId).filter(|port| !is_open(*port));
+        let mut others = free.clone();
+        had.filter(|port| !is_open(*port))
+            .or_else(|| free.find(|port| !reserved.contains(port)))
+            .or_else(|| others.next())
+    }
+
+    pub(super) fn add_port(&mut self, port: PortId, link: Option<Link>) {
+        self.links.extend(link.map(|link| (port, link)));
+    }
+
+    pub(super) fn remove_port(&mut self, port: PortId) {
+        self.links.remove(&port);
+    }
+
+    /// Looks for awaited pods among those that a new world brings, and what has become of the others.
+    pub(super) fn meet(&mut self, before: &World, world: &World, now_ms: u32) -> Recalled {
+        if !is_before(now_ms, self.awaited_until_ms) {
+            self.awaited.clear();
+        }
+        let there: BTreeSet<AttachmentId> = before.pods.iter().map(|pod| pod.id).collect();
+        let mut since = BTreeMap::new();
+        for pod in world.pods.iter().filter(|pod| !there.contains(&pod.id)) {
+            let link = self.links.get(&pod.port);
+            let is_back = |awaited: &PodRecord| {
+                awaited.pod == pod.pod && awaited.addresses == pod.addresses && Some(&awaited.link) == link
+            };
+            since.extend(
+                self.awaited.iter().find(|awaited| is_back(awaited)).map(|pod_then| (pod.id, pod_then.since)),
+            );
+            // Whoever has something of theirs has taken their place.
+            self.awaited.retain(|awaited| {
+                awaited.pod != pod.pod
+                    && link.is_none_or(|link| awaited.link.interface != link.interface)
+                    && !awaited.addresses.iter().any(|address| pod.addresses.contains(address))
+            });
+        }
+        let mut awaited: Vec<Address> =
+            self.awaited.iter().flat_map(|pod| &pod.addresses).copied().map(pack).collect();
+        awaited.sort_unstable();
+        Recalled { since, awaited, awaited_until_ms: self.awaited_until_ms }
+    }
+
+    /// Writes down what the next process has to know of a view before workers see it.
+    pub(super) fn save(&mut self, world: &World, view: &View) {
+        let Some(storage) = &self.storage else { return };
+        if let Err(error) = storage.note_generation(view.generation) {
+            tracing::error!(
+                "the file of the flow table takes no generation ({error}): flows end with this process"
+            );
+            self.forget();
+        } else if view.laid_out == view.generation {
+            let there = |pod: &super::PodAttachment| {
+                let port = view.port(pod.port).filter(|port| port.attachment == pod.id)?;
+                Some(PodRecord {
+                    pod: pod.pod.clone(),
+                    port: pod.port,
+                    link: self.links.get(&pod.port)?.clone(),
+                    addresses: pod.addresses.clone(),
+                    since: port.there_since()?,
+                })
+            };
+            let pods = world.pods.iter().filter_map(there).chain(self.awaited.iter().cloned()).collect();
+            self.write(pods);
+        }
+    }
+
+    fn write(&mut self, pods: Vec<PodRecord>) {
+        if self.written.as_ref() == Some(&pods) {
+            return;
+        }
+        let (Some(path), Some(storage)) = (self.path(), &self.storage) else { return };
+        let record = Record { table: storage.id(), pods };
+        let beside = path.with_extension("new");
+        let written = serde_json::to_vec(&record).map_err(io::Error::from).and_then(|text| {
+            let mut file = own_file().write(true).create(true).truncate(true).open(&beside)?;
+            file.write_all(&text)?;
+            std::fs::rename(&beside, &path)
+        });
+        match written {
+            Ok(()) => self.written = Some(record.pods),
+            Err(error) => {
+                let path = path.display();
+                tracing::error!("{path} cannot be written ({error}): flows of pods end with this process");
+                self.forget();
+            }
+        }
+    }
+
+    /// Lets the next process know of no pod: rather that than a wrong one.
+    fn forget(&mut self) {
+        self.written = None;
+        if let Some(path) = self.path() {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
