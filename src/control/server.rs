@@ -13,6 +13,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 
+use super::accept::{self, Bounds};
 use super::socket::{SocketFile, claim};
 use super::{Switch, routes};
 
@@ -115,20 +116,16 @@ impl Drop for Server {
 
 /// Serves until the sender of `stopped` is dropped, and a little longer for requests under way.
 async fn serve(listener: UnixListener, switch: Arc<Switch>, stopped: oneshot::Receiver<()>) {
-    let (begin_stop, mut stopping) = tokio::sync::watch::channel(());
-    let server = axum::serve(listener, routes::router(switch)).with_graceful_shutdown(async move {
+    let (begin_stop, stopping) = tokio::sync::watch::channel(());
+    let server = accept::serve(listener, routes::router(switch), Bounds::of_process(), stopping);
+    let impatient = async {
+        // The other end goes when the server is to stop.
         let _ = stopped.await;
         let _ = begin_stop.send(());
-    });
-    let impatient = async {
-        // An error says that the server is gone with its end of the channel, which ends the other branch too.
-        let _ = stopping.changed().await;
         tokio::time::sleep(STOP_PATIENCE).await;
     };
     tokio::select! {
-        result = server => if let Err(error) = result {
-            tracing::error!(%error, "the control socket closed");
-        },
+        () = server => {}
         () = impatient => {}
     }
 }

@@ -26,7 +26,9 @@ use super::{
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::MTU_MAX;
 use crate::net::mac::Mac;
-use crate::xdp::{Binder, ClosedQueue, Interface, PortQueue, Program, Umem, XdpError, one_frame};
+use crate::xdp::{
+    Binder, ClosedQueue, Interface, LossCounters, PortQueue, Program, Umem, XdpError, one_frame,
+};
 
 /// Longest wait for a worker to come to the end of a batch. A worker that takes longer is stuck, and everything with it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -40,6 +42,8 @@ pub struct Dataplane {
     /// One for each worker.
     knockers: Vec<Knocker>,
     ports: Mutex<BTreeMap<PortId, OpenPort>>,
+    /// What the kernel counts of the open ports. Locked for moments only, unlike `ports`.
+    losses: Mutex<BTreeMap<PortId, LossCounters>>,
     /// Runs from the first uplink on.
     resolver: Mutex<Option<Resolver>>,
 }
@@ -89,11 +93,19 @@ impl Dataplane {
                 StartError::Setup(format!("the kernel gives no epoll instance to a worker: {error}"))
             })?);
         }
-        let (ports, resolver) = (Mutex::default(), Mutex::default());
+        let (ports, losses, resolver) = (Mutex::default(), Mutex::default(), Mutex::default());
         let prefer_busy_poll = settings.prefer_busy_poll;
         let knockers = knockers(&settings.cores)?;
-        let mut dataplane =
-            Dataplane { core, binders, prefer_busy_poll, threads: Vec::new(), knockers, ports, resolver };
+        let mut dataplane = Dataplane {
+            core,
+            binders,
+            prefer_busy_poll,
+            threads: Vec::new(),
+            knockers,
+            ports,
+            losses,
+            resolver,
+        };
         for (worker, core) in workers.into_iter().zip(&settings.cores) {
             dataplane.threads.push(spawn(worker, *core)?);
         }
@@ -111,6 +123,30 @@ impl Dataplane {
 
     fn resolver(&self) -> MutexGuard<'_, Option<Resolver>> {
         self.resolver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn losses(&self) -> MutexGuard<'_, BTreeMap<PortId, LossCounters>> {
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts what the kernel loses of a port by its new queues, besides what it lost by those before.
+    fn count_losses(
+        &self,
+        port: PortId,
+        interface: &Interface,
+        queues: &[PortQueue],
+    ) -> Result<(), XdpError> {
+        let mut losses = self.losses();
+        let earlier = losses.get(&port).map(LossCounters::sum).unwrap_or_default();
+        losses.insert(port, LossCounters::of(interface, queues, earlier)?);
+        Ok(())
+    }
+
+    /// Lets go of the queues of a port, which are going to be closed: the counters hold their sockets open.
+    fn release_losses(&self, port: PortId) {
+        if let Some(losses) = self.losses().get_mut(&port) {
+            losses.close();
+        }
     }
 
     fn ports(&self) -> MutexGuard<'_, BTreeMap<PortId, OpenPort>> {
@@ -146,6 +182,10 @@ impl Dataplane {
             .zip(&self.binders)
             .map(|(queue, binder)| PortQueue::open(binder, id, &interface, queue, &program))
             .collect();
+        let opened = opened.and_then(|queues| {
+            self.count_losses(id, &interface, &queues)?;
+            Ok(queues)
+        });
         let mut queues = match opened {
             Ok(queues) => queues,
             Err(error) => {
@@ -228,6 +268,7 @@ impl Dataplane {
     pub fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
         let mut ports = self.ports();
         let open = ports.remove(&port).ok_or(PortError::Unknown(port))?;
+        self.release_losses(port);
         // Those that hand over come first, so that none does to a worker that has closed the port.
         for mailbox in self.core.shared.mailboxes.iter().rev() {
             let (reply, access) = bounded(1);
@@ -240,6 +281,7 @@ impl Dataplane {
             Self::deliver(mailbox, Command::Reclaim(closed, reply))?;
             done.recv_timeout(PATIENCE).map_err(|_| stuck())?;
         }
+        self.losses().remove(&port);
         self.core.remove_port(port, &self.settle());
         if let Some(resolver) = &*self.resolver() {
             resolver.forget(port);
@@ -281,7 +323,13 @@ impl Dataplane {
 
     /// All counters, since the start.
     pub fn counters(&self) -> Counters {
-        self.core.counters()
+        let mut counters = self.core.counters();
+        for (id, losses) in &mut *self.losses() {
+            if let Some(port) = counters.ports.get_mut(id) {
+                port.lost = losses.read().by_name();
+            }
+        }
+        counters
     }
 
     /// Where the flow table lies, and what of it is from the process before.
@@ -302,6 +350,7 @@ impl Dataplane {
         for mailbox in &self.core.shared.mailboxes {
             mailbox.wake();
         }
+        self.losses().clear();
         for (number, thread) in self.threads.drain(..).enumerate() {
             while !thread.is_finished() {
                 if Instant::now() > deadline {

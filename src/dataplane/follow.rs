@@ -264,8 +264,8 @@ pub(super) fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>, ent
         let mut flow = before;
         let segment = segment(packet, context.umem.data(&batch.frames[i]));
         let outcome = flow.follow(&segment, facts.side(from_low));
-        let decides = (flow.state != before.state)
-            | segment.flags.has_any(Flags::SYN | Flags::RST | Flags::FIN);
+        let decides =
+            (flow.state != before.state) | segment.flags.has_any(Flags::SYN | Flags::RST | Flags::FIN);
         let verified = if decides && outcome == Outcome::Pass { checksum() } else { Checksum::Right };
         if outcome == Outcome::Pass && verified == Checksum::Right {
             entry.store_tcp(&before, &flow);

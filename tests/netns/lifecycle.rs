@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,9 +11,10 @@ use std::time::Duration;
 
 use palisade::lab::Pod;
 use palisade::lab::traffic::{Server, Services, transfer};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 use crate::support::{
-    PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_cut_off, eventually,
+    PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_cut_off, eventually, only_from,
 };
 use crate::tap::Tap;
 
@@ -121,6 +123,32 @@ fn a_killed_switch_stops_all_traffic_leaks_none_to_the_host_and_a_restart_works(
     accepted.read_exact(&mut heard).unwrap();
     assert_eq!(&heard, b"still here");
     assert_accounted(&rig.counters());
+}
+
+#[test]
+fn half_open_requests_use_up_no_descriptors_that_a_change_needs() {
+    const HALF_OPEN: usize = 1000;
+    let Some(_alone) = alone() else { return };
+    let limits = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }).unwrap();
+    let rig = Rig::up(&["one", "two"], 1);
+    let one = rig.pod("one");
+    let pid = Pid::from_raw(rig.switch.pid() as i32);
+    prlimit(pid, Resource::Nofile, Rlimit { current: Some(1024), maximum: Some(1024) }).unwrap();
+    let socket = rig.lab.directory().join("control.sock");
+    let open = |number: usize| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        let half = ["PUT /v1/tables HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n", "GET"][number % 2];
+        let _ = stream.write_all(half.as_bytes());
+        stream
+    };
+    let half_open: Vec<UnixStream> = (0..HALF_OPEN).map(open).collect();
+    rig.apply(&only_from("two", "one"));
+    // A new port takes descriptors of its own.
+    rig.switch.detach(&one).unwrap();
+    rig.switch.attach(&one).unwrap();
+    assert_eq!(rig.counters().ports.len(), 2);
+    drop(half_open);
 }
 
 #[test]

@@ -307,10 +307,8 @@ mod tests {
         queries_share_keys_with_their_own_replies_alone(&pairs, |src, dst, kind| {
             echo(src.into(), dst.into(), kind)
         });
-        let pairs = [
-            (v6::ECHO_REQUEST, v6::ECHO_REPLY),
-            (v6::NODE_INFORMATION_QUERY, v6::NODE_INFORMATION_REPLY),
-        ];
+        let pairs =
+            [(v6::ECHO_REQUEST, v6::ECHO_REPLY), (v6::NODE_INFORMATION_QUERY, v6::NODE_INFORMATION_REPLY)];
         queries_share_keys_with_their_own_replies_alone(&pairs, |src, dst, kind| Packet {
             is_v4: false,
             protocol: Protocol::ICMPV6,

@@ -6,7 +6,7 @@ use super::build::{
     ACK, FIN, ICMP, ICMPV6, IPV4, IPV6, PSH, RST, SCTP, SYN, Segment, TCP, UDP, V4, checksum, ethernet,
     fragment_header, icmp, ipv6, octets, packet, sctp, udp,
 };
-use super::{CLOSED_PORT, MARK};
+use super::{CLOSED_PORT, MARK, POLICY};
 use crate::support::PORT;
 
 /// A station: its Ethernet address and its addresses, IPv4 first.
@@ -38,6 +38,8 @@ pub(crate) struct Ground {
 pub(crate) enum Fate {
     /// Dropped for this reason.
     Drop(&'static str),
+    /// Policy forbids it, and where policy allows it, it is dropped for this reason.
+    Denied(&'static str),
     /// The target hears it.
     Deliver,
     /// The switch takes it for itself.
@@ -47,7 +49,8 @@ pub(crate) enum Fate {
 }
 
 /// The fate of whatever is in order but for policy.
-pub(crate) const DENIED: Fate = Fate::Drop("policy-ingress");
+pub(crate) const DENIED: Fate = Fate::Drop(POLICY);
+const SPOILED: Fate = Fate::Denied("bad-checksum");
 const INVALID_STATE: Fate = Fate::Drop("invalid-state");
 const MALFORMED: Fate = Fate::Drop("malformed");
 const MULTICAST: Fate = Fate::Drop("multicast");
@@ -90,6 +93,45 @@ pub(crate) fn all(ground: &Ground, first: u16) -> Vec<Kind> {
     kinds.ethertypes();
     kinds.arp();
     kinds.neighbor_discovery();
+    kinds.kinds
+}
+
+/// The connection that the friend has with the target: its ports, and the next byte of each side.
+const CLIENT_PORT: u16 = 61_000;
+const CLIENT_NEXT: u32 = 70_001;
+const SERVER_NEXT: u32 = 90_001;
+
+/// The frames that open the connection, as the friend sees it, each with whether the friend sends it.
+pub(crate) fn handshake(ground: &Ground, family: usize) -> [(Vec<u8>, bool); 3] {
+    let kinds = Kinds { ground: *ground, kinds: vec![], next: 0 };
+    let (client, server) = kinds.ends(family);
+    let segment = |flags, sequence, acknowledgement, to_server: bool| {
+        let (src, dst) = if to_server { (client, server) } else { (server, client) };
+        let ports = if to_server { [CLIENT_PORT, PORT] } else { [PORT, CLIENT_PORT] };
+        let segment = Segment { ports, flags, sequence, acknowledgement };
+        let mut frame = kinds.between((src, dst), TCP, &segment.bytes(src, dst, &[]));
+        if !to_server {
+            frame[6..12].copy_from_slice(&ground.target.mac);
+        }
+        (frame, to_server)
+    };
+    [
+        segment(SYN, CLIENT_NEXT - 1, 0, true),
+        segment(SYN | ACK, SERVER_NEXT - 1, CLIENT_NEXT, false),
+        segment(ACK, CLIENT_NEXT, SERVER_NEXT, true),
+    ]
+}
+
+/// Kinds about that connection, from the friend itself or from a stranger that knows all of its numbers.
+pub(crate) fn about_a_connection(ground: &Ground, first: u16) -> Vec<Kind> {
+    let mut kinds = Kinds { ground: *ground, kinds: vec![], next: first };
+    for family in [0, 1] {
+        if ground.is_friend {
+            kinds.own_connection(family);
+        } else {
+            kinds.others_connection(family);
+        }
+    }
     kinds.kinds
 }
 
@@ -200,6 +242,73 @@ impl Kinds {
         }
     }
 
+    /// Segments of somebody else's connection whose numbers are all right, and ICMP errors about it.
+    fn others_connection(&mut self, family: usize) {
+        let (own, target) = self.ends(family);
+        let friend = self.ground.other.addresses[family];
+        let exact =
+            |ports, flags| Segment { ports, flags, sequence: CLIENT_NEXT, acknowledgement: SERVER_NEXT };
+        let reverse =
+            |ports, flags| Segment { ports, flags, sequence: SERVER_NEXT, acknowledgement: CLIENT_NEXT };
+        let (mut as_friend, mut as_target, mut as_itself) = (vec![], vec![], vec![]);
+        for flags in 0..64 {
+            let senseless = flags & SYN != 0 && flags & (FIN | RST) != 0;
+            let or_malformed = |fate| if senseless { MALFORMED } else { fate };
+            let segment = exact([CLIENT_PORT, PORT], flags).bytes(friend, target, &self.mark());
+            as_friend.push((self.between((friend, target), TCP, &segment), or_malformed(SPOOFED)));
+            let segment = reverse([PORT, CLIENT_PORT], flags).bytes(target, friend, &self.mark());
+            as_target.push((self.between((target, friend), TCP, &segment), or_malformed(SPOOFED)));
+            let opens = flags & SYN != 0 && flags & ACK == 0;
+            let segment = exact([CLIENT_PORT, PORT], flags).bytes(own, target, &self.mark());
+            let fate = or_malformed(if opens { DENIED } else { INVALID_STATE });
+            as_itself.push((self.between((own, target), TCP, &segment), fate));
+        }
+        self.add(family, "exact segments of somebody else's connection, as the client", as_friend);
+        self.add(family, "exact segments of somebody else's connection, as the server", as_target);
+        self.add(family, "exact segments of somebody else's connection, from its own address", as_itself);
+        let (client_says, server_says) = (exact([CLIENT_PORT, PORT], ACK), reverse([PORT, CLIENT_PORT], ACK));
+        let protocol = [ICMP, ICMPV6][family];
+        let types: &[(u8, u8)] = if family == 0 {
+            &[(3, 0), (3, 1), (3, 2), (3, 3), (3, 4), (11, 0), (12, 0), (4, 0), (5, 1)]
+        } else {
+            &[(1, 0), (1, 4), (2, 0), (3, 0), (4, 0)]
+        };
+        for &(kind, code) in types {
+            let mut frames = vec![];
+            for (to, from, segment) in [(target, friend, server_says), (friend, target, client_says)] {
+                let quote = packet(to, from, TCP, &segment.bytes(to, from, &self.mark()));
+                let message = icmp(own, to, kind, code, [0, 0, 5, 0], &quote);
+                frames.push((self.between((own, to), protocol, &message), INVALID_STATE));
+            }
+            self.add(
+                family,
+                &format!("ICMP type {kind} code {code} about somebody else's connection"),
+                frames,
+            );
+        }
+    }
+
+    /// Segments of its own connection, of which none that does not fit ends it.
+    fn own_connection(&mut self, family: usize) {
+        let (src, dst) = self.ends(family);
+        let far = 1 << 30;
+        let rows: &[(&str, u8, u32, u32, Fate)] = &[
+            ("an acknowledgement", ACK, 0, 0, Fate::Deliver),
+            ("a reset far from the window", RST, far, 0, INVALID_STATE),
+            ("a reset behind the window", RST, u32::MAX - far, 0, INVALID_STATE),
+            ("a reset in the window that is not exact", RST, 100, 0, Fate::Deliver),
+            ("another acknowledgement", ACK | PSH, 0, 0, Fate::Deliver),
+        ];
+        for &(name, flags, sequence, acknowledgement, fate) in rows {
+            let sequence = CLIENT_NEXT.wrapping_add(sequence);
+            let acknowledgement = SERVER_NEXT.wrapping_add(acknowledgement);
+            let segment = Segment { ports: [CLIENT_PORT, PORT], flags, sequence, acknowledgement };
+            let bytes = segment.bytes(src, dst, &self.mark());
+            let frame = self.between((src, dst), TCP, &bytes);
+            self.add(family, &format!("{name} on its own connection"), vec![(frame, fate)]);
+        }
+    }
+
     fn tcp_headers(&mut self, family: usize) {
         let (src, dst) = self.ends(family);
         for (name, words, fate) in [
@@ -238,7 +347,9 @@ impl Kinds {
         let mut spoiled = Segment::of([self.port(), PORT], SYN).bytes(src, dst, &self.mark());
         spoiled[17] ^= 0x55;
         let frame = self.between((src, dst), TCP, &spoiled);
-        self.add(family, "a SYN with a wrong checksum", vec![(frame, self.opened())]);
+        // Who may not open a connection at all is told nothing about checksums.
+        let fate = if self.ground.is_friend { Fate::Drop("bad-checksum") } else { SPOILED };
+        self.add(family, "a SYN with a wrong checksum", vec![(frame, fate)]);
     }
 
     fn udp_and_sctp(&mut self, family: usize) {
@@ -247,7 +358,7 @@ impl Kinds {
             ("zero", 0, MALFORMED),
             ("seven", 7, MALFORMED),
             ("more than there is", 900, MALFORMED),
-            ("eight", 8, DENIED),
+            ("eight", 8, SPOILED),
         ];
         for (name, bytes, fate) in lies {
             let mut datagram = udp(src, dst, [self.port(), PORT], &self.mark());
@@ -266,9 +377,9 @@ impl Kinds {
         spoiled[7] ^= 0x55;
         let mut unchecked = udp(src, dst, [self.port(), PORT], &self.mark());
         unchecked[6..8].fill(0);
-        for (name, datagram) in [("a wrong", spoiled), ("no", unchecked)] {
+        for (name, datagram, fate) in [("a wrong", spoiled, SPOILED), ("no", unchecked, DENIED)] {
             let frame = self.between((src, dst), UDP, &datagram);
-            self.add(family, &format!("UDP with {name} checksum"), vec![(frame, DENIED)]);
+            self.add(family, &format!("UDP with {name} checksum"), vec![(frame, fate)]);
         }
         for chunk in [0, 1, 2, 3, 6, 7, 9, 10, 11, 14, 255] {
             let frames = [0, 7].map(|tag| {
@@ -280,7 +391,7 @@ impl Kinds {
         let mut spoiled = sctp([self.port(), PORT], 0, 1, &self.mark());
         spoiled[8] ^= 0x55;
         let frame = self.between((src, dst), SCTP, &spoiled);
-        self.add(family, "SCTP with a wrong checksum", vec![(frame, DENIED)]);
+        self.add(family, "SCTP with a wrong checksum", vec![(frame, SPOILED)]);
     }
 
     fn echoes(&mut self, family: usize) {
@@ -646,7 +757,11 @@ impl Kinds {
             ),
             (
                 "whose first fragment comes twice",
-                &[((0, 32), true, DENIED), ((0, 32), true, DENIED), ((32, 64), false, DENIED)],
+                &[
+                    ((0, 32), true, DENIED),
+                    ((0, 32), true, Fate::Denied("fragment-overlap")),
+                    ((32, 64), false, DENIED),
+                ],
             ),
             (
                 "whose middle does not end at a multiple of eight",
@@ -725,11 +840,11 @@ impl Kinds {
             (9, "router advertisement", DENIED),
             (10, "router solicitation", DENIED),
             (13, "timestamp", DENIED),
-            (14, "timestamp reply", DENIED),
+            (14, "timestamp reply", INVALID_STATE),
             (15, "information", DENIED),
-            (16, "information reply", DENIED),
+            (16, "information reply", INVALID_STATE),
             (17, "mask", DENIED),
-            (18, "mask reply", DENIED),
+            (18, "mask reply", INVALID_STATE),
             (30, "traceroute", DENIED),
             (40, "photuris", DENIED),
             (42, "extended echo", DENIED),
@@ -764,7 +879,7 @@ impl Kinds {
             (137, "redirect", Fate::Consume),
             (138, "router renumbering", DENIED),
             (139, "node information query", DENIED),
-            (140, "node information response", DENIED),
+            (140, "node information response", INVALID_STATE),
             (143, "listener report, version 2", Fate::Consume),
             (144, "home agent discovery", DENIED),
             (148, "certification path", DENIED),
@@ -818,19 +933,28 @@ impl Kinds {
         let (src, dst) = self.ends_v4();
         let own = octets(self.ground.own.addresses[0]);
         let way = |kind: u8| [vec![kind, 7, 4], own.clone(), vec![0]].concat();
+        let option = Fate::Drop("ip-option");
+        let routed = Fate::Drop("source-route");
         let options: Vec<(&str, Vec<u8>, Option<Fate>)> = vec![
             ("nothing", vec![1, 1, 1, 1], None),
             ("an end at once", vec![0, 0xff, 0xff, 0xff], None),
-            ("a record of the route", way(7), None),
-            ("a timestamp", vec![68, 8, 5, 0, 0, 0, 0, 0], None),
+            ("a record of the route", way(7), Some(option)),
+            ("a loose source route", way(131), Some(routed)),
+            ("a strict source route", way(137), Some(routed)),
+            (
+                "a loose source route behind others",
+                [vec![1, 1, 1], vec![131, 7, 4], own.clone(), vec![0, 0]].concat(),
+                Some(routed),
+            ),
+            ("a timestamp", vec![68, 8, 5, 0, 0, 0, 0, 0], Some(option)),
             ("a router alert", vec![148, 4, 0, 0], None),
             ("security", vec![130, 11, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], None),
             ("a stream", vec![136, 4, 0, 1], None),
             ("an experiment", vec![30, 4, 0, 0], None),
-            ("a length of zero", vec![7, 0, 0, 0], None),
-            ("a length of one", vec![7, 1, 0, 0], None),
-            ("a length beyond the header", vec![7, 40, 4, 0], None),
-            ("as much as there can be", [vec![7, 39, 4], vec![0; 37]].concat(), None),
+            ("a length of zero", vec![7, 0, 0, 0], Some(MALFORMED)),
+            ("a length of one", vec![7, 1, 0, 0], Some(MALFORMED)),
+            ("a length beyond the header", vec![7, 40, 4, 0], Some(MALFORMED)),
+            ("as much as there can be", [vec![7, 39, 4], vec![0; 37]].concat(), Some(option)),
         ];
         for (name, bytes, fate) in options {
             let (src_ip, dst_ip) = (src.into(), dst.into());
@@ -901,6 +1025,7 @@ impl Kinds {
             [&[next, ((rest.len() + 2) / 8 - 1) as u8][..], rest].concat()
         }
         let (src, dst) = self.ends_v6();
+        let routed = Fate::Drop("source-route");
         let padding: &[u8] = &[1, 4, 0, 0, 0, 0];
         let routing =
             |next, kind, left| header(next, &[&[kind, left, 0, 0, 0, 0][..], &dst.octets()].concat());
@@ -924,6 +1049,14 @@ impl Kinds {
                 MALFORMED,
             ),
             ("destination options twice", 60, [header(60, padding), header(UDP, padding)].concat(), DENIED),
+            ("a routing header of type 0", 43, routing(UDP, 0, 1), routed),
+            ("a routing header of type 0 with nothing left", 43, routing(UDP, 0, 0), routed),
+            (
+                "a routing header of type 0 behind options",
+                60,
+                [header(43, padding), routing(UDP, 0, 1)].concat(),
+                routed,
+            ),
             ("a routing header of type 1", 43, routing(UDP, 1, 1), DENIED),
             ("a routing header of type 2", 43, routing(UDP, 2, 1), DENIED),
             ("a routing header of type 3", 43, routing(UDP, 3, 1), DENIED),

@@ -29,8 +29,8 @@ const NODE_V4: &str = "192.0.2.77";
 const NODE_V6: &str = "2001:db8::77";
 /// The kind that the kernel drops before any detector could hear it (`skb_vlan_untag` of `net/core/skbuff.c`), program or not.
 const REFUSED_BY_THE_KERNEL: &str = "an 802.1Q tag cut short";
-/// The kind of which policy, where it drops the first fragment, drops what without it would be an overlap.
-const REPEATED: &str = "a datagram whose first fragment comes twice";
+/// The reason for what the target's policy forbids.
+const POLICY: &str = "policy-ingress";
 /// The least that a battery has.
 const KINDS_MIN: usize = 200;
 
@@ -49,11 +49,14 @@ fn no_hostile_frame_arrives_with_two_workers() {
 /// A pod that sends, and what hears its frames where they must not be.
 struct Attacker {
     name: &'static str,
+    ground: Ground,
     pod: Pod,
     socket: PacketSocket,
     /// Hears what passes the switch's program at the host end of the pod's link: where the node's stack begins.
     node_tap: PacketSocket,
     kinds: Vec<Kind>,
+    /// Kinds about a connection between the friend and the target.
+    of_a_connection: Vec<Kind>,
     /// The same kinds with other numbers.
     again: Vec<Kind>,
 }
@@ -79,42 +82,54 @@ fn battery(workers: u16) {
 
     let switch = Rig::start(&mut lab, "[conntrack]\ntcp_pickup = false\n");
     let rig = Rig { switch, lab };
-    rig.apply(
-        &[("target", "friend"), ("friend", "nobody"), ("stranger", "nobody")]
-            .map(|(to, from)| only_from(to, from))
-            .join("---\n"),
-    );
+    rig.apply(&closed_but_for("friend"));
     let tap = target.run(|| PacketSocket::open(POD_INTERFACE)).unwrap().unwrap();
+    connect(&attackers[0], &tap);
     let before = transmitted(&rig, &target);
     let mut wrong = vec![];
     for attacker in &attackers {
         wrong.extend(volley(&rig, attacker, &attacker.kinds));
     }
+    // The stranger's frames about the friend's connection, and then its own.
+    let [friend, stranger] = &attackers;
+    for attacker in [stranger, friend] {
+        wrong.extend(volley(&rig, attacker, &attacker.of_a_connection));
+    }
     let arrived = tap.hear((transmitted(&rig, &target) - before) as usize, PATIENCE);
     wrong.extend(unexpected(&arrived, &attackers));
     assert!(wrong.is_empty(), "{} of the frames' fates:\n{}", wrong.len(), wrong.join("\n"));
 
+    // A connection ends where policy no longer allows it.
+    rig.apply(&closed_but_for("nobody"));
+    for kind in friend.of_a_connection.iter().filter(|kind| kind.name.contains(": an acknowledgement")) {
+        let frames = kind.frames.iter().map(|(frame, _)| (frame.clone(), DENIED)).collect();
+        let wrong = volley(&rig, friend, &[Kind { name: kind.name.clone(), frames }]);
+        assert!(wrong.is_empty(), "after its policy: {}", wrong.join("\n"));
+    }
+
     // The detector of the target detects: what policy has denied it hears when policy lets it in.
     let mut open = vec![];
     for attacker in &attackers {
-        let kinds = attacker.again.iter().filter(|kind| {
-            !kind.name.ends_with(REPEATED) && kind.frames.iter().all(|(_, fate)| may_arrive(*fate))
-        });
-        for kind in kinds {
-            let frames = kind.frames.iter().map(|(frame, _)| (frame.clone(), Fate::Deliver)).collect();
-            open.push((attacker, Kind { name: kind.name.clone(), frames }));
+        for kind in &attacker.again {
+            let frames =
+                kind.frames.iter().map(|(frame, fate)| Some((frame.clone(), without_policy(*fate)?)));
+            let frames: Option<Vec<_>> = frames.collect();
+            open.extend(frames.map(|frames| (attacker, Kind { name: kind.name.clone(), frames })));
         }
     }
     rig.apply("");
     for (attacker, kind) in &open {
-        let sent: BTreeSet<u16> = kind.frames.iter().filter_map(|(frame, _)| number(frame)).collect();
-        let told = format!("{} from {} without a policy", kind.name, attacker.name);
-        let wrong = volley(&rig, attacker, std::slice::from_ref(kind));
-        assert!(wrong.is_empty(), "{told}: {}", wrong.join("\n"));
-        let heard = tap.hear(kind.frames.len(), PATIENCE);
-        assert_eq!(heard.len(), kind.frames.len(), "{told}: the target's detector misses some");
-        assert_eq!(heard.iter().filter_map(|frame| number(frame)).collect::<BTreeSet<_>>(), sent, "{told}");
+        let name = format!("{} from {} without a policy", kind.name, attacker.name);
+        wrong.extend(volley(&rig, attacker, std::slice::from_ref(kind)));
+        let arriving = kind.frames.iter().filter(|(_, fate)| *fate == Fate::Deliver).map(|(frame, _)| frame);
+        let arriving: Vec<Option<u16>> = arriving.map(|frame| number(frame)).collect();
+        let heard: Vec<Option<u16>> =
+            tap.hear(arriving.len(), PATIENCE).iter().map(|frame| number(frame)).collect();
+        if BTreeSet::from_iter(&heard) != BTreeSet::from_iter(&arriving) || heard.len() != arriving.len() {
+            wrong.push(format!("{name}: the target hears {heard:?} of {arriving:?}"));
+        }
     }
+    assert!(wrong.is_empty(), "{} of the frames' fates:\n{}", wrong.len(), wrong.join("\n"));
 
     for attacker in &attackers {
         let leaked = attacker.node_tap.heard();
@@ -130,9 +145,27 @@ fn battery(workers: u16) {
     assert_eq!(services.iter().map(words).sum::<usize>(), 0, "a service of the node heard something");
     let counters = rig.counters();
     assert!(counters.workers.values().all(|worker| worker.received > 100), "{:?}", counters.workers);
-    let kinds = attackers[0].kinds.len();
-    eprintln!("{kinds} kinds from each pod, {} of them let in without a policy", open.len() / 2);
+    let kinds = attackers[0].kinds.len() + attackers.iter().map(|of| of.of_a_connection.len()).sum::<usize>();
+    eprintln!("{kinds} kinds, {} of them let in without a policy", open.len() / 2);
     assert!(kinds >= KINDS_MIN);
+}
+
+/// A policy for each pod, which lets nobody in but this one at the target.
+fn closed_but_for(friend: &str) -> String {
+    let rows = [("target", friend), ("friend", "nobody"), ("stranger", "nobody")];
+    rows.map(|(to, from)| only_from(to, from)).join("---\n")
+}
+
+/// Opens the friend's connections. What the target says is sent by the socket that listens there.
+fn connect(friend: &Attacker, target: &PacketSocket) {
+    for family in [0, 1] {
+        for (frame, by_friend) in kinds::handshake(&friend.ground, family) {
+            let (from, to) = if by_friend { (&friend.socket, target) } else { (target, &friend.socket) };
+            to.heard();
+            from.send(&frame).unwrap();
+            assert_eq!(to.hear(1, PATIENCE).len(), 1, "a segment of the friend's own connection");
+        }
+    }
 }
 
 /// Takes a pod's addresses from its kernel, so that nothing but the battery speaks: neither replies to what arrives, nor resets.
@@ -173,10 +206,12 @@ fn attacker(name: &'static str, pod: &Pod, other: &Pod, target: &Pod) -> Attacke
     let first = if ground.is_friend { 0 } else { 16_000 };
     Attacker {
         name,
+        ground,
         pod: pod.clone(),
         socket: pod.run(|| PacketSocket::open(POD_INTERFACE)).unwrap().unwrap(),
         node_tap: PacketSocket::open(host_end).unwrap(),
         kinds: kinds::all(&ground, first),
+        of_a_connection: kinds::about_a_connection(&ground, first + 7000),
         again: kinds::all(&ground, first + 8000),
     }
 }
@@ -233,6 +268,7 @@ fn volley(rig: &Rig, attacker: &Attacker, kinds: &[Kind]) -> Vec<String> {
         for (_, fate) in &kind.frames {
             let name = match fate {
                 Fate::Drop(reason) => reason,
+                Fate::Denied(_) => POLICY,
                 Fate::Deliver => "delivered",
                 Fate::Consume => "consumed",
                 Fate::Wait => "waiting",
@@ -271,8 +307,13 @@ fn fates_of(
     }
 }
 
-fn may_arrive(fate: Fate) -> bool {
-    fate == DENIED || fate == Fate::Deliver
+/// The fate without a policy of what policy decides on.
+fn without_policy(fate: Fate) -> Option<Fate> {
+    match fate {
+        Fate::Denied(reason) => Some(Fate::Drop(reason)),
+        Fate::Deliver => Some(fate),
+        _ => (fate == DENIED).then_some(Fate::Deliver),
+    }
 }
 
 /// The number behind the mark of a frame.
@@ -285,7 +326,7 @@ fn number(frame: &[u8]) -> Option<u16> {
 fn unexpected(arrived: &[Vec<u8>], attackers: &[Attacker]) -> Vec<String> {
     let mut expected: BTreeMap<u16, String> = BTreeMap::new();
     for attacker in attackers {
-        for kind in &attacker.kinds {
+        for kind in attacker.kinds.iter().chain(&attacker.of_a_connection) {
             for (frame, fate) in &kind.frames {
                 if *fate == Fate::Deliver {
                     let number = number(frame).unwrap_or_else(|| panic!("{} has no mark", kind.name));
