@@ -8,9 +8,11 @@
 //!
 //! **Policy.** A policy comes and goes beside one of many rules: what each step from the object to the published tables takes.
 //!
+//! **Directory.** A file of the watched directory is replaced by a rename: how long until it is in force?
+//!
 //! **Ageing.** Flows that nobody uses any more are looked for while packets of others come: how long does a batch take?
 //!
-//! Prints one JSON object per line. `--smoke` takes about two seconds; `--policy` measures only that.
+//! Prints one JSON object per line. `--smoke` takes about two seconds; `--policy` measures only what concerns a policy.
 
 mod common;
 mod pipeline_parts;
@@ -45,6 +47,7 @@ fn main() {
     for how in [How::Policy, How::Rule] {
         update_parts::policy::measure(how, 1_000, if smoke { 100 } else { 2_000 });
     }
+    update_parts::directory::measure(1_000, if smoke { 20 } else { 500 });
     if std::env::args().any(|argument| argument == "--policy") {
         return;
     }

@@ -9,7 +9,7 @@
 //! `receive -> parse -> guard -> serve -> track -> follow -> classify -> fragments -> rewrite -> count -> transmit`
 //!
 //! Modules in reading order: the vocabulary ([`ids`], [`limits`], [`net`]), the contract ([`tables`]), the two stories,
-//! then what drives them: [`control`], [`agent`], [`config`], [`lab`], [`cli`]. [`pktgen`] measures it all.
+//! then what drives them: [`control`], [`source`], [`config`], [`lab`], [`cli`]. [`pktgen`] measures it all.
 
 #![deny(unsafe_code)]
 
@@ -24,12 +24,15 @@ pub mod policy;
 pub mod mem;
 pub mod xdp;
 
+mod netlink;
+pub mod threads;
+
 pub mod dataplane;
 
 pub mod pktgen;
 
-pub mod agent;
 pub mod cli;
 pub mod config;
 pub mod control;
 pub mod lab;
+pub mod source;

@@ -79,6 +79,12 @@ pub const CONTROL_CONNECTIONS_MAX: usize = 256;
 pub const CONTROL_BODY_BYTES_MAX: usize = 256 << 20;
 /// Bytes of one file, or of standard input, that policy objects are read from.
 pub const SOURCE_BYTES_MAX: usize = 512 << 20;
+/// Files and directories that one directory of manifests may hold, counted once for each way that links lead to them.
+pub const SOURCE_FILES_MAX: usize = 1 << 17;
+/// Errors of a rejected reload that the status names; the rest is counted.
+pub const REJECTED_ERRORS_MAX: usize = 20;
+/// Bytes of each of them.
+pub const REJECTED_ERROR_BYTES_MAX: usize = 1000;
 /// Levels that a YAML or JSON document may nest.
 pub const DOCUMENT_DEPTH_MAX: usize = 100;
 /// Values that the YAML anchors and aliases of one file may stand for, so that a short file cannot mean a huge one.

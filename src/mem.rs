@@ -611,9 +611,9 @@ mod tests {
         let (first, mut second) = arrays().unwrap();
         first[2].store(7, Ordering::Relaxed);
         second[1] = [8, 9];
-        assert_eq!(arrays().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(arrays().err().unwrap().kind(), io::ErrorKind::WouldBlock);
         drop(first);
-        assert_eq!(arrays().unwrap_err().kind(), io::ErrorKind::WouldBlock, "a part of it is still there");
+        assert_eq!(arrays().err().unwrap().kind(), io::ErrorKind::WouldBlock, "a part of it is still there");
         drop(second);
         let (first, second) = arrays().unwrap();
         assert_eq!((first[2].load(Ordering::Relaxed), second[0], second[1]), (7, [0, 0], [8, 9]));

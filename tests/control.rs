@@ -2,6 +2,8 @@
 
 #[path = "control/commands.rs"]
 mod commands;
+#[path = "control/directory.rs"]
+mod directory;
 #[path = "control/fixture.rs"]
 mod fixture;
 #[path = "control/socket.rs"]

@@ -210,6 +210,134 @@ fn matrix_has_every_form() {
     );
 }
 
+/// A policy that lets each of some addresses reach the database on a port of its own.
+fn many_addresses(count: usize, ports: usize) -> String {
+    use std::fmt::Write;
+    let mut text = String::from(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: db, namespace: shop}\nspec:\n  \
+         podSelector: {matchLabels: {app: db}}\n  ingress:\n",
+    );
+    for at in 0..count {
+        let (high, low, port) = (at / 256, at % 256, at % ports + 1);
+        writeln!(
+            text,
+            "  - {{from: [{{ipBlock: {{cidr: 198.18.{high}.{low}/32}}}}], ports: [{{port: {port}}}]}}"
+        )
+        .unwrap();
+    }
+    text
+}
+
+#[test]
+fn matrix_stays_small_where_policy_tells_many_addresses_apart() {
+    let scratch = Scratch::new("many");
+    scratch.write("policy.yaml", &many_addresses(5_000, 5_000));
+    for (form, limit) in [("table", 1_000), ("csv", 100_000), ("dot", 100_000), ("html", 40_000)] {
+        let (code, printed, errors) =
+            scratch.palisade(&format!("matrix pods.yaml policy.yaml --output {form}"));
+        assert_eq!(code, 0, "{errors}");
+        assert!(printed.len() < 300 * limit && printed.len() < 8 << 20, "{form}: {} bytes", printed.len());
+        let told = if form == "html" { &printed } else { &errors };
+        assert_eq!(
+            told.contains("lines are left out"),
+            form == "table" || form == "html",
+            "{form}: {errors}"
+        );
+    }
+    let json = scratch.json("matrix pods.yaml policy.yaml --output json --limit 100");
+    let (kept, left_out) = (json["ends"].as_array().unwrap().len(), &json["left_out"]["ends"]);
+    assert_eq!(kept as u64 + left_out.as_u64().unwrap(), 5_003);
+    assert!(json["cells"].as_array().unwrap().len() <= 100);
+    let json = scratch.json("matrix pods.yaml policy.yaml --output json --pod shop/db");
+    assert!(json.get("left_out").is_none());
+    let is_db = |cell: &serde_json::Value| [&cell["from"], &cell["to"]].iter().any(|end| **end == 0);
+    assert!(json["ends"][0]["name"] == "shop/db" && json["cells"].as_array().unwrap().iter().all(is_db));
+    let (code, _, errors) = scratch.palisade("matrix pods.yaml policy.yaml --pod shop/dbx");
+    assert!(code == 2 && errors.contains("there is no pod shop/dbx"), "{errors}");
+}
+
+#[test]
+fn matrix_puts_together_what_reaches_and_is_reached_alike() {
+    let scratch = Scratch::new("alike");
+    scratch.write("policy.yaml", &many_addresses(200, 4));
+    let json = scratch.json("matrix pods.yaml policy.yaml --output json");
+    // db; api and web; the addresses of each of four ports; all others.
+    let names: Vec<&str> =
+        json["ends"].as_array().unwrap().iter().map(|end| end["name"].as_str().unwrap()).collect();
+    assert_eq!(names.len(), 7, "{names:?}");
+    assert!(names[6].starts_with("198.18.0.") || names[2].starts_with("0.0.0.0/0 except"), "{names:?}");
+    assert!(names.iter().all(|name| name.len() < 200), "{names:?}");
+    let addresses: usize = json["ends"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|end| Some(end["addresses"].as_array()?.len()))
+        .sum();
+    assert_eq!(addresses, 202, "every address is in the JSON");
+}
+
+#[test]
+fn replicas_are_judged_as_two_pods_by_every_command() {
+    let scratch = Scratch::new("replicas");
+    let workload = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: db, namespace: shop}, spec: {replicas: 2, selector: {matchLabels: {app: db}}, \
+                    template: {metadata: {labels: {app: db}}, spec: {containers: [{name: c}]}}}}\n";
+    scratch.write("pods.yaml", workload);
+    scratch.write("policy.yaml", &policy("api", 5432, 5432));
+    let (code, printed, _) =
+        scratch.palisade("explain --from shop/db --to shop/db --port 5432 pods.yaml policy.yaml");
+    assert_eq!(code, 1, "{printed}");
+    assert!(printed.contains("isolated for ingress by NetworkPolicy shop/db"), "{printed}");
+    let json = scratch.json("matrix pods.yaml policy.yaml --output json");
+    assert_eq!(
+        (&json["ends"][0]["name"], &json["cells"][0]["traffic"]["TCP"]),
+        (&"shop/db".into(), &serde_json::json!([]))
+    );
+    scratch.write("open.yaml", "");
+    let (code, printed, _) = scratch.palisade("diff open.yaml policy.yaml --with pods.yaml");
+    assert_eq!(code, 1);
+    assert!(printed.contains("from shop/db") || printed.contains("from all pods"), "{printed}");
+    scratch.write("pods.yaml", &workload.replace("replicas: 2", "replicas: 1"));
+    let (code, printed, _) =
+        scratch.palisade("explain --from shop/db --to shop/db --port 5432 pods.yaml policy.yaml");
+    assert!(code == 0 && printed.contains("a pod always reaches itself"), "{printed}");
+    // Of two workloads with one name the last counts, with all its pods.
+    scratch.write("pods.yaml", &format!("{workload}---\n{}", workload.replace("replicas: 2", "replicas: 1")));
+    let json = scratch.json("matrix pods.yaml policy.yaml --each-pod --output json");
+    assert_eq!(json["ends"][0]["pods"], serde_json::json!(["shop/db"]));
+    assert!(json["ends"][1].get("pods").is_none(), "{json:#}");
+}
+
+#[test]
+fn a_pod_without_an_address_is_in_no_block_but_a_whole_one() {
+    let scratch = Scratch::new("placeholder");
+    let internet = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: db, namespace: shop}\nspec:\n  podSelector: {matchLabels: {app: db}}\n  \
+                    ingress: [{from: [{ipBlock: {cidr: 0.0.0.0/0, except: [10.0.0.0/8]}}]}]\n";
+    scratch.write("internet.yaml", internet);
+    let (code, printed, _) =
+        scratch.palisade("explain --from shop/web --to shop/db --port 80 pods.yaml internet.yaml");
+    assert_eq!(code, 1, "{printed}");
+    assert!(printed.contains("pod shop/web has no address that could be in 0.0.0.0/0"), "{printed}");
+    let json = scratch.json("matrix pods.yaml internet.yaml --output json");
+    let index = |name: &str| {
+        let ends = json["ends"].as_array().unwrap();
+        ends.iter().position(|end| end["name"].as_str().unwrap().contains(name)).unwrap()
+    };
+    let cell = |from: usize, to: usize| {
+        let cells = json["cells"].as_array().unwrap();
+        cells.iter().find(|cell| cell["from"] == from && cell["to"] == to).unwrap()["traffic"]["TCP"].clone()
+    };
+    assert_eq!(cell(index("shop/web"), index("shop/db")), serde_json::json!([]));
+    assert_eq!(cell(index("0.0.0.0/0 except"), index("shop/db")), serde_json::json!(["0-65535"]));
+    scratch.write("closed.yaml", &policy("nobody", 1, 1));
+    let (_, printed, _) = scratch.palisade("diff closed.yaml internet.yaml --with pods.yaml");
+    assert!(
+        printed.contains("from 0.0.0.0/0 except 10.0.0.0/8\n") && !printed.contains("shop/web"),
+        "{printed}"
+    );
+    let (code, printed, _) = scratch.palisade("lint pods.yaml internet.yaml");
+    assert_eq!(code, 0, "{printed}");
+}
+
 #[test]
 fn lint_names_the_file_and_the_line() {
     let scratch = Scratch::new("lint");

@@ -3,13 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders of `src` and which of them each may import. `control`, `agent`, `config`, `lab` and `cli` build on all.
+/// Folders of `src` and which of them each may import. `control`, `source`, `config`, `lab` and `cli` build on all.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("net", &["limits", "ids"]),
     ("tables", &["net", "mem", "limits", "ids"]),
     ("policy", &["tables", "net", "limits", "ids"]),
     ("xdp", &["net", "mem", "limits", "ids"]),
-    ("dataplane", &["net", "tables", "xdp", "mem", "limits", "ids"]),
+    ("netlink", &["net"]),
+    ("dataplane", &["net", "tables", "xdp", "netlink", "threads", "mem", "limits", "ids"]),
     ("pktgen", &["net", "xdp", "mem", "limits", "ids"]),
 ];
 

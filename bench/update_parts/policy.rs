@@ -145,7 +145,7 @@ impl Switch {
 }
 
 /// The client, a stranger and the receivers.
-fn pods() -> String {
+pub(crate) fn pods() -> String {
     let pods = (0..PODS).map(|pod| {
         let address = format!("10.0.0.{}", 1 + pod);
         let role = if pod < 2 { "other" } else { "receiver" };

@@ -6,11 +6,13 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::{Failure, SocketArguments, load_manifests, output};
+use crate::control::Client;
 
 /// Load policies into the running switch
 ///
 /// Compiles manifests as `palisade compile` does and replaces the switch's rule tables by the result, all at once and
-/// without losing a packet. Connections that are still allowed go on. What does not compile changes nothing.
+/// without losing a packet. Connections that are still allowed go on. What does not compile changes nothing, and neither do tables
+/// that know none of the attached pods, unless --allow-empty says so.
 /// A switch that watches a policy directory loads that one again when it changes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -25,6 +27,9 @@ pub(super) struct ApplyArguments {
     /// Only pods of this node (spec.nodeName) get tables; without it all pods do
     #[arg(long, value_name = "NAME", conflicts_with = "delete")]
     node: Option<String>,
+    /// Load tables though they know none of the attached pods: these are closed
+    #[arg(long, conflicts_with = "delete")]
+    allow_empty: bool,
     /// Unload the tables: traffic of pods is dropped (or passes, with fail = "open")
     #[arg(long)]
     delete: bool,
@@ -39,10 +44,26 @@ pub(super) fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
         format!("rule tables unloaded, generation {}\n", loaded.generation)
     } else {
         let tables = load_manifests(&arguments.manifests, arguments.node.as_ref())?;
-        let loaded = client.put_tables(&tables)?;
+        let loaded = if arguments.allow_empty {
+            client.put_tables_that_close(&tables)?
+        } else {
+            client.put_tables(&tables)?
+        };
+        warn_of_unknown_pods(&client)?;
         let (pods, rules) = (tables.pods.len(), tables.rules.len());
         format!("rule tables loaded: {pods} pods, {rules} rules, generation {}\n", loaded.generation)
     };
     output::text(&said)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says how many of the attached pods the tables do not know: they are loaded where they know one.
+fn warn_of_unknown_pods(client: &Client) -> Result<(), Failure> {
+    let pods = client.pods()?;
+    let unknown: Vec<String> = pods.iter().filter(|pod| !pod.known).map(|pod| pod.pod.to_string()).collect();
+    if let [first, ..] = unknown.as_slice() {
+        let (count, all) = (unknown.len(), pods.len());
+        eprintln!("warning: the tables do not know {count} of {all} attached pods, such as {first}");
+    }
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
-use crate::agent::load::Rejected;
+use crate::source::load::Rejected;
 
 /// Why a command fails.
 #[derive(Debug)]

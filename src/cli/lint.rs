@@ -12,9 +12,10 @@ use crate::policy::lint::{LintFinding, lint as check};
 
 /// Find policies that are legal but probably wrong
 ///
-/// Finds policies that select no pod, named ports that no pod has, rules that another makes superfluous, exceptions without
-/// effect, blocks that name pods by address, egress isolation that blocks DNS, and priorities that are tied. What needs
-/// pods to tell is left out where the manifests hold none.
+/// Finds policies and peers that select nothing, or only pods that policy never sees, rules of a direction that policyTypes
+/// lacks, named ports that no pod has or that are asked of addresses, rules that another makes superfluous, exceptions without
+/// effect, blocks of which nothing is left, blocks that name pods by address, egress isolation that blocks DNS, and priorities
+/// that are tied. What needs pods to tell is left out where the manifests hold none.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -3,6 +3,8 @@
 mod forms;
 mod html;
 
+use std::io::{self, Write};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -10,18 +12,20 @@ use clap::{Args, ValueEnum};
 
 use super::offline::{Manifests, judge};
 use super::{Failure, SocketArguments, output};
-use crate::policy::matrix::{Matrix, matrix as matrix_of};
+use crate::policy::matrix::{Matrix, Request, matrix as matrix_of};
 use crate::policy::reach::{Grouping, Names};
+use crate::tables::PodName;
 
 /// Show who reaches whom, on which ports
 ///
-/// Pods that no policy tells apart share a line; so do addresses outside. Reads manifests; without any, the tables of the
-/// running switch.
+/// Pods that reach and are reached alike share a line; so do addresses outside. Reads manifests; without any, the tables of
+/// the running switch. Lines that would make too many pairs are left out, and counted in a note.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   palisade matrix policies/ pods.yaml                         a table
   palisade matrix policies/ pods.yaml --output html > m.html  a heat map in one page
+  palisade matrix policies/ pods.yaml --pod shop/db           one pod's sources and destinations
   palisade matrix policies/ --output dot | dot -Tsvg > m.svg  a graph
   palisade matrix --output json                               the running switch")]
 pub(super) struct MatrixArguments {
@@ -31,6 +35,12 @@ pub(super) struct MatrixArguments {
     /// Give each pod a line of its own
     #[arg(long)]
     each_pod: bool,
+    /// Only what reaches this pod, and what it reaches; may be given several times
+    #[arg(long, value_name = "POD")]
+    pod: Vec<PodName>,
+    /// Most pairs that are shown: 1000 in a table, 40000 in a page, 100000 else
+    #[arg(long, value_name = "N")]
+    limit: Option<NonZeroUsize>,
     /// Form of the matrix
     #[arg(short, long, value_enum, default_value_t)]
     output: Form,
@@ -56,23 +66,49 @@ enum Form {
 
 pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, Failure> {
     let grouping = if arguments.each_pod { Grouping::EachPod } else { Grouping::Alike };
-    let matrix = if arguments.manifests.is_empty() {
-        let judge = judge(arguments.socket.client().tables_document()?)?;
-        matrix_of(&judge, &Names::default(), grouping)
+    let (judge, names) = if arguments.manifests.is_empty() {
+        (judge(arguments.socket.client().tables_document()?)?, Names::default())
     } else {
         let mut manifests = Manifests::read(&arguments.manifests)?;
         Manifests::give_addresses(&mut [&mut manifests]);
-        matrix_of(&manifests.judge()?, &Names::of(&manifests.objects), grouping)
+        (manifests.judge()?, Names::of(&manifests.objects))
     };
+    if let Some(pod) = arguments.pod.iter().find(|pod| !judge.tables().pods.contains_key(*pod)) {
+        return Err(Failure::Sentence(format!("there is no pod {pod} that policy judges")));
+    }
+    let pairs_max = arguments.limit.map_or(arguments.output.pairs_max(), NonZeroUsize::get);
+    // A page has a cell for every two lines, whether anything can pass between them or not.
+    let ends_max = if arguments.output == Form::Html { pairs_max.isqrt() } else { usize::MAX };
+    let request = Request { grouping, pairs_max, ends_max, pods: &arguments.pod };
+    let matrix = matrix_of(&judge, &names, &request);
     print(&matrix, arguments.output)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(matrix: &Matrix, form: Form) -> std::io::Result<()> {
+impl Form {
+    /// Most pairs, unless the user says otherwise: what a person reads, a browser shows, a program takes in at once.
+    fn pairs_max(self) -> usize {
+        match self {
+            Form::Table => 1_000,
+            Form::Html => 40_000,
+            Form::Json | Form::Csv | Form::Dot => 100_000,
+        }
+    }
+}
+
+fn print(matrix: &Matrix, form: Form) -> io::Result<()> {
+    // The other two say it in themselves.
+    if let Some(left_out) = forms::left_out(matrix).filter(|_| !matches!(form, Form::Json | Form::Html)) {
+        eprintln!("note: {left_out}");
+    }
     match form {
         Form::Table => output::text(&forms::table(matrix)),
         Form::Json => output::json(matrix),
-        Form::Csv => output::text(&forms::csv(matrix)),
+        Form::Csv => {
+            let mut out = io::BufWriter::new(io::stdout().lock());
+            forms::csv(matrix, &mut out)?;
+            out.flush()
+        }
         Form::Dot => output::text(&forms::dot(matrix)),
         Form::Html => output::text(&html::page(matrix)),
     }

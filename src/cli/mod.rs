@@ -27,8 +27,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::agent::load::{LoadOptions, load};
 use crate::control::{Client, DEFAULT_SOCKET};
+use crate::source::load::{LoadOptions, load};
 use crate::tables::RuleTables;
 
 pub use failure::Failure;

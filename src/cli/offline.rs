@@ -5,14 +5,14 @@ use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use crate::agent::files;
-use crate::agent::load::Rejected;
 use crate::cli::Failure;
 use crate::policy::explain::Places;
 use crate::policy::finding::Judge;
 use crate::policy::objects::Object;
-use crate::policy::read::{self, Diagnostic, Location};
+use crate::policy::read::{Diagnostic, Location};
 use crate::policy::{Compiler, ObjectName, Options, stand_in};
+use crate::source::files;
+use crate::source::load::{Rejected, read_objects};
 use crate::tables::{PodName, PolicyKind, PolicyRef};
 
 /// Objects of manifests, and where they stand.
@@ -26,7 +26,7 @@ impl Manifests {
     /// Reads files and directories. Warnings go to standard error.
     pub(super) fn read(paths: &[PathBuf]) -> Result<Manifests, Failure> {
         let sources = files::load(paths).map_err(Rejected::Files)?;
-        let parsed = read::read_all(&sources).map_err(Rejected::Manifests)?;
+        let parsed = read_objects(&sources)?;
         warn(&parsed.warnings);
         let (objects, locations) = parsed.objects.into_iter().unzip();
         Ok(Manifests { objects, locations })

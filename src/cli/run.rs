@@ -3,8 +3,7 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::sync::mpsc;
 
 use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -12,13 +11,10 @@ use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
 use super::{Failure, output};
-use crate::agent::directory::{PolicyDirectory, Reload};
 use crate::config::{Config, Fail};
-use crate::control::{Daemon, Switch};
-use crate::policy::read::Diagnostic;
-
-/// How often the policy directory is looked at.
-const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+use crate::control::Daemon;
+use crate::source::{PolicyDirectory, Requests};
+use crate::threads;
 
 /// Start the switch, in the foreground
 ///
@@ -38,6 +34,7 @@ pub(super) struct RunArguments {
 
 pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     start_log();
+    threads::count_panics();
     let config = arguments.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
     if config.policy.fail == Fail::Open {
         tracing::warn!("policy.fail is \"open\": traffic of pods that no table knows passes unchecked");
@@ -45,12 +42,17 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     // Signals are taken from here on, so that one that comes during the start leads to a clean stop after it.
     let signals = watch_signals()?;
     let mut policies = PolicyDirectory::of(&config.policy);
-    let compiled = policies.as_ref().map(PolicyDirectory::load).transpose()?;
-    let tables = compiled.map(|compiled| {
-        warn(&compiled.warnings);
-        compiled.tables
+    let ready = policies.as_mut().map(PolicyDirectory::load).transpose()?;
+    let tables = ready.map(|ready| {
+        ready.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+        ready.tables
     });
+    let requests = Requests::new()
+        .map_err(|error| Failure::Sentence(format!("the kernel gives no eventfd: {error}")))?;
     let daemon = Daemon::start(&config, tables)?;
+    if let Some(policies) = &mut policies {
+        policies.started(daemon.switch());
+    }
     let status = daemon.switch().status();
     output::text(&format!(
         "palisade {} is ready: {} ports, {} pods, workers on cores {:?}, control socket {}\n",
@@ -60,53 +62,39 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         status.cores,
         config.control.socket.display()
     ))?;
-    follow(&signals, policies.as_mut(), &daemon);
+    let has_directory = policies.is_some();
+    std::thread::scope(|scope| {
+        let _stop = StopWhenDropped(&requests);
+        if let Some(policies) = &mut policies {
+            scope.spawn(|| threads::vital("palisade-source", || policies.follow(daemon.switch(), &requests)));
+        }
+        obey(&signals, has_directory.then_some(&requests));
+    });
     daemon.stop()?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
 
-/// Loads policies again when they change, until a signal says stop.
-fn follow(signals: &mpsc::Receiver<i32>, mut policies: Option<&mut PolicyDirectory>, daemon: &Daemon) {
-    loop {
-        let asked = match signals.recv_timeout(WATCH_INTERVAL) {
-            Ok(SIGHUP) => true,
-            Err(RecvTimeoutError::Timeout) => false,
-            Ok(signal) => {
+/// Ends the thread that follows the policy directory, also where this one panics.
+struct StopWhenDropped<'r>(&'r Requests);
+
+impl Drop for StopWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Waits until a signal says stop. SIGHUP has the policy directory read again.
+fn obey(signals: &mpsc::Receiver<i32>, policies: Option<&Requests>) {
+    for signal in signals {
+        match (signal, policies) {
+            (SIGHUP, Some(policies)) => policies.reload(),
+            (SIGHUP, None) => tracing::warn!("SIGHUP: no policy directory is configured, nothing to load"),
+            _ => {
                 tracing::info!(signal, "stopping");
                 return;
             }
-            Err(RecvTimeoutError::Disconnected) => return,
-        };
-        match &mut policies {
-            Some(policies) => reload(policies, asked, daemon.switch()),
-            None if asked => tracing::warn!("SIGHUP: no policy directory is configured, nothing to load"),
-            None => {}
         }
-    }
-}
-
-/// Reads policies that have changed, or when asked to, and tells in the log what came of it.
-fn reload(policies: &mut PolicyDirectory, asked: bool, switch: &Switch) {
-    let outcome = policies.reload(asked, switch);
-    let directory = policies.path().display();
-    match outcome {
-        Reload::NotDue => {}
-        Reload::Same => tracing::info!(%directory, "policy read again: nothing has changed"),
-        Reload::Loaded { generation, warnings } => {
-            warn(&warnings);
-            tracing::info!(%directory, %generation, "policy loaded");
-        }
-        Reload::Rejected(rejected) => {
-            tracing::error!(%directory, "the running policy stays, this one is wrong: {rejected}");
-        }
-        Reload::Refused(refusal) => tracing::error!(%directory, "the running policy stays: {refusal}"),
-    }
-}
-
-fn warn(warnings: &[Diagnostic]) {
-    for warning in warnings {
-        tracing::warn!("{warning}");
     }
 }
 
@@ -114,13 +102,15 @@ fn watch_signals() -> Result<mpsc::Receiver<i32>, Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| Failure::Sentence(format!("signals cannot be watched: {error}")))?;
     let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
+    let forward = move || {
         for signal in signals.forever() {
             if sender.send(signal).is_err() {
                 return;
             }
         }
-    });
+    };
+    threads::spawn("palisade-signals", forward)
+        .map_err(|error| Failure::Sentence(format!("the kernel gives no thread for signals: {error}")))?;
     Ok(receiver)
 }
 

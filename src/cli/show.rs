@@ -4,12 +4,14 @@ mod counters;
 
 use std::fmt::Write;
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use clap::{Args, Subcommand};
 
 use super::output::{Output, json, list, or_dash, render, table, text};
 use super::{Failure, SocketArguments};
 use crate::control::Client;
+use crate::control::protocol::{PolicySource, PolicyStatus};
 use crate::dataplane::FlowInfo;
 use crate::tables::PodName;
 
@@ -33,7 +35,7 @@ pub(super) struct ShowArguments {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// The switch in short: version, cores, generation
+    /// The switch in short: version, cores, generation; the policy in force, and the last rejected reload
     Status,
     /// Ports: interface, kind, MTU, how frames cross, and the pod behind each
     Ports,
@@ -81,7 +83,47 @@ fn status(client: &Client, output: Output) -> Result<(), Failure> {
         status.generation.to_string(),
         if status.tables_loaded { "loaded" } else { "none" }.to_owned(),
     ]);
-    Ok(text(&format!("{}flows: {}\n", render(&table, ""), status.flow_table))?)
+    let mut out = format!("{}flows: {}\n", render(&table, ""), status.flow_table);
+    // Writing to a string cannot fail.
+    if let Some(policy) = &status.policy {
+        let _ = writeln!(out, "{}", policy_line(policy));
+    }
+    if let Some(rejected) = &status.rejected_reload {
+        let (path, ago) = (rejected.path.display(), ago(rejected.at_unix_s));
+        let _ =
+            writeln!(out, "rejected: the reload of directory {path}, {ago} ago; what was in force stays:");
+        rejected.errors.iter().for_each(|error| _ = writeln!(out, "  {error}"));
+        if rejected.left_out > 0 {
+            let _ = writeln!(out, "  {} more errors are not shown", rejected.left_out);
+        }
+    }
+    status.problems.iter().for_each(|problem| _ = writeln!(out, "problem: {problem}"));
+    Ok(text(&out)?)
+}
+
+fn policy_line(policy: &PolicyStatus) -> String {
+    let source = match &policy.origin.source {
+        PolicySource::Directory { path } => format!("directory {}", path.display()),
+        PolicySource::ControlSocket { uid: Some(uid), pid: Some(pid) } => {
+            format!("control socket (user {uid}, process {pid})")
+        }
+        PolicySource::ControlSocket { .. } => "control socket".to_owned(),
+    };
+    let PolicyStatus { generation, rules, pods, .. } = policy;
+    let counts = match (policy.origin.objects, policy.origin.policies) {
+        (Some(objects), Some(policies)) => format!("{objects} objects, {policies} policies, "),
+        _ => String::new(),
+    };
+    let ago = ago(policy.since_unix_s);
+    format!(
+        "policy: from {source}, in force since {ago} ago as generation {generation}: {counts}{rules} rules, {pods} pods"
+    )
+}
+
+/// Time since then, by this machine's clock, which is the switch's.
+fn ago(unix_s: u64) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
+    format!("{} s", now.saturating_sub(unix_s))
 }
 
 fn ports(client: &Client, output: Output) -> Result<(), Failure> {
@@ -89,7 +131,7 @@ fn ports(client: &Client, output: Output) -> Result<(), Failure> {
     if output == Output::Json {
         return Ok(json(&ports)?);
     }
-    let mut table = table(["port", "interface", "kind", "vlan", "mtu", "queues", "mode", "pod"]);
+    let mut table = table(["port", "interface", "kind", "state", "vlan", "mtu", "queues", "mode", "pod"]);
     let mut warnings = String::new();
     for port in &ports {
         let hook = if port.report.native { "native" } else { "generic" };
@@ -98,12 +140,18 @@ fn ports(client: &Client, output: Output) -> Result<(), Failure> {
             port.name.clone(),
             port.interface.clone(),
             format!("{:?}", port.kind).to_lowercase(),
+            format!("{:?}", port.state).to_lowercase(),
             or_dash(port.vlan),
             port.report.mtu.to_string(),
             port.report.queues.to_string(),
             format!("{hook}, {copy}"),
             or_dash(port.pod.as_ref()),
         ]);
+        if let Some(reason) = &port.reason {
+            // Writing to a string cannot fail.
+            let _ =
+                writeln!(warnings, "{}: {}: {reason}", format!("{:?}", port.state).to_lowercase(), port.name);
+        }
         add_warnings(&mut warnings, &port.name, &port.report.warnings);
     }
     Ok(text(&(render(&table, "The switch has no ports.") + &warnings))?)

@@ -13,8 +13,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use regex::Regex;
 
 use super::{Failure, offline, output};
-use crate::agent::files;
-use crate::agent::load::Rejected;
 use crate::lab::require_root;
 use crate::net::flow::FlowKey;
 use crate::policy::cases::{Case, Probe, read_cases};
@@ -25,6 +23,8 @@ use crate::policy::read::{Diagnostic, Location};
 use crate::policy::stand_in::StandIns;
 use crate::policy::trial::Trial;
 use crate::policy::{Compiler, Options};
+use crate::source::files;
+use crate::source::load::Rejected;
 use crate::tables::Verdict;
 use report::{CaseResult, Failed, Report};
 

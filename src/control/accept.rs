@@ -58,10 +58,10 @@ pub(super) fn raise_descriptor_limit() {
     }
 }
 
-/// Serves until `stopping` changes, and then until the requests under way have ended.
+/// Serves each connection by a router of its own until `stopping` changes, and then until the requests under way have ended.
 pub(super) async fn serve(
     listener: UnixListener,
-    router: Router,
+    router: impl Fn(&UnixStream) -> Router,
     bounds: Bounds,
     mut stopping: watch::Receiver<()>,
 ) {
@@ -96,7 +96,7 @@ pub(super) async fn serve(
                     break slot;
                 }
             };
-            let (open, router, stopping) = (open.clone(), router.clone(), stopping.clone());
+            let (open, router, stopping) = (open.clone(), router(&stream), stopping.clone());
             tokio::spawn(async move {
                 let (number, connection) = open.add();
                 converse(stream, router, &connection, bounds.idle, stopping).await;
@@ -263,6 +263,7 @@ mod tests {
                 .route("/", get(async || "here"))
                 .route("/", put(body))
                 .route("/much", get(async || "x".repeat(1 << 23)));
+            let router = move |_: &UnixStream| router.clone();
             let (stop, stopping) = watch::channel(());
             let server = tokio::spawn(serve(listener, router, bounds, stopping));
             test(&path).await;

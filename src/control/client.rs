@@ -117,6 +117,11 @@ impl Client {
         self.send(Method::PUT, "/v1/tables", tables)
     }
 
+    /// Loads full tables though they know none of the attached pods, which are closed by that.
+    pub fn put_tables_that_close(&self, tables: &RuleTables) -> Result<Loaded, ClientError> {
+        self.send(Method::PUT, "/v1/tables?allow_empty=true", tables)
+    }
+
     /// Changes the loaded tables. A refusal with status 409 means that they are not the patch's base.
     pub fn patch_tables(&self, patch: &TablesPatch) -> Result<Loaded, ClientError> {
         self.send(Method::PATCH, "/v1/tables", patch)

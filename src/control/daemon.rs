@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::accept::raise_descriptor_limit;
+use super::links::LinkMonitor;
+use super::protocol::PolicyOrigin;
 use super::server::Claim;
-use super::{Server, ServerError, Switch};
+use super::{Closing, Server, ServerError, Switch};
 use crate::config::{Config, OnStop, PortConfig};
 use crate::dataplane::{Dataplane, Parting, PortKind, StartError};
 use crate::tables::RuleTables;
@@ -34,6 +36,7 @@ pub enum DaemonError {
 
 /// A running switch.
 pub struct Daemon {
+    monitor: LinkMonitor,
     server: Server,
     switch: Arc<Switch>,
     dataplane: Arc<Dataplane>,
@@ -54,12 +57,13 @@ impl Daemon {
         let dataplane = Arc::new(Dataplane::start(&settings)?);
         let switch = Arc::new(Switch::new(dataplane.clone(), config.switch_settings(cores)));
         match open(claim, &switch, config, tables) {
-            Ok(server) => {
+            Ok((monitor, server)) => {
+                dataplane.keep();
                 let parting = match config.on_stop {
                     OnStop::Closed => Parting::Closed,
                     OnStop::Detach => Parting::Detached,
                 };
-                Ok(Daemon { server, switch, dataplane, parting })
+                Ok(Daemon { monitor, server, switch, dataplane, parting })
             }
             Err(error) => {
                 drop(switch);
@@ -76,8 +80,9 @@ impl Daemon {
 
     /// Stops serving, then the workers; removes the socket.
     pub fn stop(self) -> Result<(), DaemonError> {
-        let Daemon { server, switch, dataplane, parting } = self;
+        let Daemon { monitor, server, switch, dataplane, parting } = self;
         drop(server);
+        drop(monitor);
         drop(switch);
         Ok(stop_workers(dataplane, parting)?)
     }
@@ -89,9 +94,13 @@ fn open(
     switch: &Arc<Switch>,
     config: &Config,
     tables: Option<RuleTables>,
-) -> Result<Server, DaemonError> {
+) -> Result<(LinkMonitor, Server), DaemonError> {
+    // Before the ports are opened, so that nothing that becomes of them goes unheard.
+    let monitor = LinkMonitor::start(switch).map_err(|error| {
+        StartError::Setup(format!("the kernel does not tell of changes of interfaces: {error}"))
+    })?;
     switch.configure(config, tables)?;
-    Ok(claim.serve(switch.clone())?)
+    Ok((monitor, claim.serve(switch.clone())?))
 }
 
 fn stop_workers(dataplane: Arc<Dataplane>, parting: Parting) -> Result<(), StartError> {
@@ -109,7 +118,12 @@ impl Switch {
             reason: reason.to_string(),
         };
         if let Some(tables) = tables {
-            self.put_tables(tables).map_err(|refusal| refused("policy tables".to_owned(), refusal))?;
+            let origin = match &config.policy.directory {
+                Some(path) => PolicyOrigin::directory(path),
+                None => PolicyOrigin::control_socket(None, None),
+            };
+            let loaded = self.replace_tables(tables, origin, Closing::RefusedIfKnown);
+            loaded.map_err(|refusal| refused("policy tables".to_owned(), refusal))?;
         }
         let is_pod = |port: &&PortConfig| port.kind == PortKind::Pod;
         let (pods, others): (Vec<_>, Vec<_>) = config.ports.iter().partition(is_pod);

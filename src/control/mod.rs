@@ -20,6 +20,7 @@ mod socket;
 mod client;
 mod connection;
 mod daemon;
+mod links;
 
 pub use client::{Client, ClientError};
 pub use daemon::{Daemon, DaemonError};
@@ -27,8 +28,9 @@ pub use daemon::{Daemon, DaemonError};
 pub use engine::Engine;
 pub use refusal::Refusal;
 pub(crate) use requests::{check_pod, port_spec};
+pub(crate) use server::leave_cores;
 pub use server::{Claim, Server, ServerError};
-pub use switch::{PortRoute, Switch, SwitchSettings};
+pub use switch::{Closing, PortRoute, Switch, SwitchSettings};
 
 /// Where the control socket is unless the configuration says otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/palisade/control.sock";

@@ -5,8 +5,8 @@
 //! | `GET /v1/status` | | [`Status`] |
 //! | `GET /v1/tables` | | [`TablesSummary`] |
 //! | `GET /v1/tables/document` | | `RuleTables`; 404 while none are loaded |
-//! | `PUT /v1/tables` | `RuleTables` | [`Loaded`] |
-//! | `PATCH /v1/tables` | [`TablesPatch`] | [`Loaded`]; 409 when the base does not match |
+//! | `PUT /v1/tables?allow_empty=BOOL` | `RuleTables` | [`Loaded`]; 422 when they know none of the attached pods |
+//! | `PATCH /v1/tables?allow_empty=BOOL` | [`TablesPatch`] | [`Loaded`]; 409 when the base does not match, 422 when the last known pod goes |
 //! | `DELETE /v1/tables` | | [`Loaded`]: pods are closed again |
 //! | `GET /v1/ports` | | list of [`PortInfo`] |
 //! | `PUT /v1/ports/{name}` | [`PortRequest`] | [`PortInfo`] |
@@ -21,6 +21,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -45,9 +46,93 @@ pub struct Status {
     pub generation: Generation,
     /// Whether rule tables are loaded.
     pub tables_loaded: bool,
+    /// Ports that are not up, workers that are stuck, and what else the operator should look at: one sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
     /// Where the flow table lies, and what of it is from the process before.
     #[serde(default)]
     pub flow_table: FlowTableReport,
+    /// The policy in force, where tables are loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<PolicyStatus>,
+    /// The last reload of the watched directory, where it was rejected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rejected_reload: Option<RejectedReload>,
+}
+
+/// Where policy comes from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum PolicySource {
+    /// The watched directory.
+    Directory {
+        /// Its path.
+        path: PathBuf,
+    },
+    /// A request on the control socket.
+    ControlSocket {
+        /// User id of the process that asked, as the kernel gives it (`SO_PEERCRED`).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        uid: Option<u32>,
+        /// Its process id.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<i32>,
+    },
+}
+
+/// The source of tables, and the objects that they were compiled from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyOrigin {
+    /// Where they come from.
+    pub source: PolicySource,
+    /// Objects; known of a directory only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub objects: Option<usize>,
+    /// Policies among them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policies: Option<usize>,
+}
+
+impl PolicyOrigin {
+    /// A directory whose objects have not been counted.
+    pub fn directory(path: impl Into<PathBuf>) -> PolicyOrigin {
+        PolicyOrigin { source: PolicySource::Directory { path: path.into() }, objects: None, policies: None }
+    }
+
+    /// A request on the control socket, by a process that may be known.
+    pub fn control_socket(uid: Option<u32>, pid: Option<i32>) -> PolicyOrigin {
+        PolicyOrigin { source: PolicySource::ControlSocket { uid, pid }, objects: None, policies: None }
+    }
+}
+
+/// The policy in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyStatus {
+    /// Where it comes from.
+    #[serde(flatten)]
+    pub origin: PolicyOrigin,
+    /// The generation that it came with.
+    pub generation: Generation,
+    /// When it came: seconds since 1970.
+    pub since_unix_s: u64,
+    /// Decisions that have a name.
+    pub rules: usize,
+    /// Pods judged.
+    pub pods: usize,
+}
+
+/// A change of the watched directory that did not come into force. Stays until one does.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RejectedReload {
+    /// The directory.
+    pub path: PathBuf,
+    /// When it was rejected: seconds since 1970.
+    pub at_unix_s: u64,
+    /// What is wrong: up to [`REJECTED_ERRORS_MAX`](crate::limits::REJECTED_ERRORS_MAX) errors.
+    pub errors: Vec<String>,
+    /// Errors that are left out.
+    #[serde(default)]
+    pub left_out: usize,
 }
 
 /// The loaded tables in numbers.
@@ -105,6 +190,19 @@ pub struct PortRequest {
     pub addresses: Vec<IpAddr>,
 }
 
+/// Whether frames pass a port.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PortState {
+    /// They do.
+    #[default]
+    Up,
+    /// They do not: the interface is gone, set down or cannot be attached to. What it receives is dropped.
+    Down,
+    /// An interface of its name has no program of ours: what it receives enters the node's own stack.
+    Unguarded,
+}
+
 /// A port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortInfo {
@@ -116,7 +214,13 @@ pub struct PortInfo {
     pub kind: PortKind,
     /// 802.1Q tag.
     pub vlan: Option<u16>,
-    /// How it was opened.
+    /// Whether frames pass.
+    #[serde(default)]
+    pub state: PortState,
+    /// Why they do not, or what is amiss with the interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// How it was opened last.
     #[serde(flatten)]
     pub report: PortReport,
     /// The pod behind it.

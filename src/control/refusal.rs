@@ -1,8 +1,8 @@
-//! Why the switch refuses a request. A refused request has changed nothing.
+//! Why the switch refuses a request. A refused request has changed nothing, but for [`Refusal::NotTaken`].
 
 use std::net::IpAddr;
 
-use crate::dataplane::{PortError, PortKind};
+use crate::dataplane::{NotTaken, PortError, PortKind};
 use crate::tables::{PodName, TablesError};
 
 /// Why the switch refuses a request.
@@ -95,12 +95,30 @@ pub enum Refusal {
     /// A difference against nothing.
     #[error("no rule tables are loaded, so a difference has no base: put full tables first")]
     NoBase,
+    /// The tables know none of the attached pods: a mistake closes the node, or opens it.
+    #[error(
+        "these tables know {known} pods, and none of the {attached} that are attached: {fate}. Load the pods' objects with \
+         the policies; if it is meant, unload the tables (`palisade apply --delete`), or allow it (`palisade apply \
+         --allow-empty`, `?allow_empty=true`)",
+        fate = if *fail_open { "traffic of all these would pass unchecked" } else { "all these would be closed" }
+    )]
+    ClosesAll {
+        /// Attached pods.
+        attached: usize,
+        /// Pods that the tables know.
+        known: usize,
+        /// Whether pods that no tables know are open.
+        fail_open: bool,
+    },
     /// The tables do not check, or the difference has another base.
     #[error(transparent)]
     Tables(#[from] TablesError),
     /// The dataplane refuses.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// The change is made, and a worker has not taken it.
+    #[error(transparent)]
+    NotTaken(#[from] NotTaken),
 }
 
 impl Refusal {
@@ -116,13 +134,17 @@ impl Refusal {
             | Refusal::AddressTaken { .. }
             | Refusal::NoBase
             | Refusal::Tables(TablesError::Base { .. })
-            | Refusal::Port(PortError::Taken { .. } | PortError::TooMany { .. }) => 409,
+            | Refusal::Port(
+                PortError::Taken { .. } | PortError::Foreign { .. } | PortError::TooMany { .. },
+            ) => 409,
             Refusal::Field { .. }
             | Refusal::WrongKind { .. }
+            | Refusal::ClosesAll { .. }
             | Refusal::Tables(_)
             | Refusal::Port(
                 PortError::NoInterface { .. } | PortError::NoQueue { .. } | PortError::Mtu { .. },
             ) => 422,
+            Refusal::NotTaken(_) => 503,
             Refusal::AttachmentsUsedUp | Refusal::Port(PortError::Unknown(_) | PortError::Kernel(_)) => 500,
         }
     }

@@ -3,7 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
@@ -12,14 +11,16 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, put};
+use axum::{Extension, Router};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
 
 use super::protocol::{
-    CountersReport, Loaded, PodInfo, PodRequest, PortInfo, PortRequest, Problem, Status, TablesPatch,
-    TablesSummary,
+    CountersReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo, PortRequest, Problem, Status,
+    TablesPatch, TablesSummary,
 };
-use super::{Refusal, Switch};
+use super::{Closing, Refusal, Switch};
 use crate::dataplane::FlowInfo;
 use crate::limits::CONTROL_BODY_BYTES_MAX;
 use crate::tables::{PodName, RuleTables};
@@ -46,6 +47,28 @@ pub(super) fn router(switch: Arc<Switch>) -> Router {
         .with_state(switch)
 }
 
+/// Process at the other end of a connection, where the kernel tells (`SO_PEERCRED`).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Peer {
+    uid: Option<u32>,
+    pid: Option<i32>,
+}
+
+/// The routes for the requests of one connection, which know who sends them.
+pub(super) fn with_peer(router: &Router, stream: &UnixStream) -> Router {
+    let credentials = stream.peer_cred().ok();
+    let peer = Peer {
+        uid: credentials.map(|credentials| credentials.uid()),
+        pid: credentials.and_then(|credentials| credentials.pid()),
+    };
+    router.clone().layer(Extension(peer))
+}
+
+fn origin(peer: Option<Extension<Peer>>) -> PolicyOrigin {
+    let peer = peer.map(|Extension(peer)| peer);
+    PolicyOrigin::control_socket(peer.and_then(|peer| peer.uid), peer.and_then(|peer| peer.pid))
+}
+
 type Shared = State<Arc<Switch>>;
 type Body = Result<Bytes, BytesRejection>;
 
@@ -63,18 +86,46 @@ async fn tables_document(State(switch): Shared) -> Result<Response, Failure> {
     blocking(move || Ok(Json(&*tables).into_response()))
 }
 
-async fn put_tables(State(switch): Shared, body: Body) -> Result<Json<Loaded>, Failure> {
-    let body = body?;
-    blocking(move || Ok(Json(switch.put_tables(read::<RuleTables>(&body)?)?)))
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TablesQuery {
+    #[serde(default)]
+    allow_empty: bool,
 }
 
-async fn patch_tables(State(switch): Shared, body: Body) -> Result<Json<Loaded>, Failure> {
-    let body = body?;
-    blocking(move || Ok(Json(switch.patch_tables(&read::<TablesPatch>(&body)?)?)))
+impl TablesQuery {
+    fn closing(&self, otherwise: Closing) -> Closing {
+        if self.allow_empty { Closing::Allowed } else { otherwise }
+    }
+}
+
+async fn put_tables(
+    State(switch): Shared,
+    peer: Option<Extension<Peer>>,
+    query: Result<Query<TablesQuery>, QueryRejection>,
+    body: Body,
+) -> Result<Json<Loaded>, Failure> {
+    let (Query(query), body) = (query?, body?);
+    let (origin, closing) = (origin(peer), query.closing(Closing::Refused));
+    blocking(move || Ok(Json(switch.replace_tables(read::<RuleTables>(&body)?, origin, closing)?)))
+}
+
+async fn patch_tables(
+    State(switch): Shared,
+    peer: Option<Extension<Peer>>,
+    query: Result<Query<TablesQuery>, QueryRejection>,
+    body: Body,
+) -> Result<Json<Loaded>, Failure> {
+    let (Query(query), body) = (query?, body?);
+    let (origin, closing) = (origin(peer), query.closing(Closing::RefusedIfKnown));
+    blocking(move || {
+        let TablesPatch { base, diff } = read(&body)?;
+        Ok(Json(switch.change_tables(base, &diff, origin, closing)?))
+    })
 }
 
 async fn delete_tables(State(switch): Shared) -> Result<Json<Loaded>, Failure> {
-    blocking(move || Ok(Json(switch.delete_tables())))
+    blocking(move || Ok(Json(switch.delete_tables()?)))
 }
 
 async fn ports(State(switch): Shared) -> Json<Vec<PortInfo>> {

@@ -10,12 +10,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 
 use super::accept::{self, Bounds};
 use super::socket::{SocketFile, claim};
 use super::{Switch, routes};
+use crate::threads;
 
 /// How long requests under way may take to end once the server is to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
@@ -98,7 +99,7 @@ impl Claim {
             leave_cores(&switch.status().cores);
             runtime.block_on(serve(listener, switch, stopped));
         };
-        let thread = std::thread::Builder::new().name("control".into()).spawn(serve).map_err(failed)?;
+        let thread = threads::spawn("control", serve).map_err(failed)?;
         Ok(Server { stop: Some(stop), thread: Some(thread), _file: file })
     }
 }
@@ -106,18 +107,17 @@ impl Claim {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the control socket's thread had died");
-        }
+        // A panic there has ended the process.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
 /// Serves until the sender of `stopped` is dropped, and a little longer for requests under way.
 async fn serve(listener: UnixListener, switch: Arc<Switch>, stopped: oneshot::Receiver<()>) {
     let (begin_stop, stopping) = tokio::sync::watch::channel(());
-    let server = accept::serve(listener, routes::router(switch), Bounds::of_process(), stopping);
+    let router = routes::router(switch);
+    let router = move |stream: &UnixStream| routes::with_peer(&router, stream);
+    let server = accept::serve(listener, router, Bounds::of_process(), stopping);
     let impatient = async {
         // The other end goes when the server is to stop.
         let _ = stopped.await;
@@ -131,7 +131,7 @@ async fn serve(listener: UnixListener, switch: Arc<Switch>, stopped: oneshot::Re
 }
 
 /// Keeps this thread, and those that it starts, off the workers' cores where there are others.
-fn leave_cores(workers: &[usize]) {
+pub(crate) fn leave_cores(workers: &[usize]) {
     let Ok(mut cores) = sched_getaffinity(None) else { return };
     for &core in workers.iter().filter(|&&core| core < CpuSet::MAX_CPU) {
         cores.unset(core);

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
-use super::protocol::{PodInfo, PortInfo, TablesSummary};
-use super::{Refusal, SwitchSettings};
+use super::protocol::{PodInfo, PolicyOrigin, PolicyStatus, PortInfo, PortState, TablesSummary};
+use super::{Closing, Refusal, SwitchSettings};
 use crate::dataplane::{Mac, NodeAttachment, PodAttachment, PortKind, PortReport, PortSpec, Route, World};
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::tables::{PodName, RuleTables};
@@ -19,17 +20,25 @@ pub(super) struct State {
     pub(super) tables: Option<Arc<RuleTables>>,
     /// The generation that the tables came with: they have been the same ever since.
     pub(super) tables_since: Generation,
+    /// Where they come from, and when they came.
+    pub(super) origin: Option<(PolicyOrigin, SystemTime)>,
     /// Ports by name.
     pub(super) ports: BTreeMap<String, Port>,
     /// Pods by name.
     pub(super) pods: BTreeMap<PodName, Pod>,
 }
 
-/// An open port.
+/// A port.
 #[derive(Debug, Clone)]
 pub(super) struct Port {
     pub(super) spec: PortSpec,
+    /// How it was opened last.
     pub(super) report: PortReport,
+    /// Whether the dataplane has it. Without its interface, it has not.
+    pub(super) is_open: bool,
+    pub(super) state: PortState,
+    /// Why it is not up, or what is amiss with its interface.
+    pub(super) reason: Option<String>,
     /// The node's addresses, where the port leads to the node's own stack.
     pub(super) node_addresses: Vec<IpAddr>,
 }
@@ -47,7 +56,8 @@ pub(super) struct Pod {
 impl State {
     /// The world that the workers are to see. A configured route counts while its port is open.
     pub(super) fn world(&self, settings: &SwitchSettings) -> World {
-        let port_id = |name: &String| self.ports.get(name).map(|port| port.report.id);
+        let port_id =
+            |name: &String| self.ports.get(name).filter(|port| port.is_open).map(|port| port.report.id);
         let attachment = |(name, pod): (&PodName, &Pod)| {
             Some(PodAttachment {
                 id: pod.attachment,
@@ -60,7 +70,7 @@ impl State {
         let routes = settings.routes.iter().filter_map(|route| {
             Some(Route { prefix: route.prefix, port: port_id(&route.port)?, next_hop: route.next_hop })
         });
-        let node = self.host_port().map(|(_, port)| NodeAttachment {
+        let node = self.host_port().filter(|(_, port)| port.is_open).map(|(_, port)| NodeAttachment {
             port: port.report.id,
             addresses: port.node_addresses.clone(),
             mac: None,
@@ -88,7 +98,7 @@ impl State {
 
     /// The name of the port with this number.
     pub(super) fn port_name(&self, id: PortId) -> Option<&String> {
-        self.ports.iter().find(|(_, port)| port.report.id == id).map(|(name, _)| name)
+        self.ports.iter().find(|(_, port)| port.is_open && port.report.id == id).map(|(name, _)| name)
     }
 
     /// Refuses addresses that a pod, the node or the switch itself has.
@@ -104,6 +114,41 @@ impl State {
             if let Some(&address) = addresses.iter().find(|address| taken.contains(address)) {
                 return Err(Refusal::AddressTaken { address, owner });
             }
+        }
+        Ok(())
+    }
+
+    /// The policy in force.
+    pub(super) fn policy_status(&self) -> Option<PolicyStatus> {
+        let (tables, (origin, since)) = (self.tables.as_ref()?, self.origin.as_ref()?);
+        Some(PolicyStatus {
+            origin: origin.clone(),
+            generation: self.tables_since,
+            since_unix_s: unix_seconds(*since),
+            rules: tables.rules.len(),
+            pods: tables.pods.len(),
+        })
+    }
+
+    /// Refuses tables that know none of the attached pods.
+    pub(super) fn check_closing(
+        &self,
+        tables: &RuleTables,
+        closing: Closing,
+        fail_open: bool,
+    ) -> Result<(), Refusal> {
+        let is_known = |tables: &RuleTables| self.pods.keys().any(|pod| tables.pods.contains_key(pod));
+        let is_refused = match closing {
+            Closing::Allowed => false,
+            Closing::Refused => true,
+            Closing::RefusedIfKnown => self.tables.as_deref().is_some_and(is_known),
+        };
+        if is_refused && !self.pods.is_empty() && !is_known(tables) {
+            return Err(Refusal::ClosesAll {
+                attached: self.pods.len(),
+                known: tables.pods.len(),
+                fail_open,
+            });
         }
         Ok(())
     }
@@ -131,6 +176,8 @@ impl State {
             interface: port.spec.interface.clone(),
             kind: port.spec.kind,
             vlan: port.spec.vlan,
+            state: port.state,
+            reason: port.reason.clone(),
             report: port.report.clone(),
             pod: self.pod_behind(name).cloned(),
         }
@@ -169,6 +216,11 @@ impl State {
             warnings: warning.into_iter().collect(),
         }
     }
+}
+
+/// Seconds since 1970.
+pub(super) fn unix_seconds(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
 fn list(addresses: &[IpAddr]) -> String {

@@ -227,3 +227,125 @@ impl Endpoints {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataplane::{ConntrackSettings, PodAttachment};
+    use crate::tables::PodName;
+
+    fn link(index: u32) -> Link {
+        Link { interface: "veth-a".to_owned(), index, mac: Mac([2, 0, 0, 0, 0, 1]), namespace: 5 }
+    }
+
+    fn record(pod: &str, port: u16, link: Link, address: &str) -> PodRecord {
+        let (pod, addresses) = (PodName::new("default", pod), vec![address.parse().unwrap()]);
+        PodRecord { pod, port: PortId(port), link, addresses, since: Generation(3) }
+    }
+
+    fn awaiting(awaited: Vec<PodRecord>) -> Endpoints {
+        Endpoints { awaited, awaited_until_ms: 1000, ..Endpoints::default() }
+    }
+
+    fn attached(id: u32, pod: &str, address: &str) -> World {
+        let pod = PodAttachment {
+            id: AttachmentId(id),
+            pod: PodName::new("default", pod),
+            port: PortId(0),
+            addresses: vec![address.parse().unwrap()],
+            mac: None,
+        };
+        World { pods: vec![pod], ..World::default() }
+    }
+
+    const ADDRESS: &str = "10.0.0.2";
+
+    fn awaited_address() -> Address {
+        pack(ADDRESS.parse().unwrap())
+    }
+
+    #[test]
+    fn a_pod_comes_back_by_its_name_addresses_and_interface_and_everybody_else_has_been_there_since_now() {
+        let cases = [
+            ("a", ADDRESS, Some(link(7)), true),
+            ("other", ADDRESS, Some(link(7)), false),
+            ("a", "10.0.0.3", Some(link(7)), false),
+            ("a", ADDRESS, Some(link(8)), false),
+            ("a", ADDRESS, Some(Link { mac: Mac([2; 6]), ..link(7) }), false),
+            ("a", ADDRESS, Some(Link { namespace: 6, ..link(7) }), false),
+            ("a", ADDRESS, None, false),
+        ];
+        for (pod, address, behind, is_back) in cases {
+            let mut endpoints = awaiting(vec![record("a", 0, link(7), ADDRESS)]);
+            endpoints.add_port(PortId(0), behind.clone());
+            let before = endpoints.meet(&World::default(), &World::default(), 10);
+            assert!(before.awaits(awaited_address(), 999) && !before.awaits(awaited_address(), 1000));
+            let world = attached(1, pod, address);
+            let recalled = endpoints.meet(&World::default(), &world, 10);
+            let since = recalled.since.get(&AttachmentId(1));
+            assert_eq!(since, is_back.then_some(&Generation(3)), "{pod} {address} {behind:?}");
+            assert!(!recalled.awaits(awaited_address(), 10), "its place is taken");
+            // Whoever leaves and comes again in the life of one process is new.
+            endpoints.meet(&world, &World::default(), 10);
+            assert!(endpoints.meet(&World::default(), &attached(2, "a", ADDRESS), 10).since.is_empty());
+        }
+    }
+
+    #[test]
+    fn who_comes_too_late_is_new() {
+        let mut endpoints = awaiting(vec![record("a", 0, link(7), ADDRESS)]);
+        endpoints.add_port(PortId(0), Some(link(7)));
+        let recalled = endpoints.meet(&World::default(), &attached(1, "a", ADDRESS), 1000);
+        assert!(recalled.since.is_empty() && recalled.awaited.is_empty());
+    }
+
+    #[test]
+    fn a_port_has_the_number_again_that_its_interface_had_and_others_go_round_it() {
+        let endpoints = awaiting(vec![record("a", 1, link(7), ADDRESS), record("b", 0, link(9), "10.0.0.3")]);
+        let open = |ports: &'static [u16]| move |port: PortId| ports.contains(&port.0);
+        assert_eq!(endpoints.port_for(Some(&link(7)), open(&[])), Some(PortId(1)));
+        assert_eq!(endpoints.port_for(Some(&link(7)), open(&[1])), Some(PortId(2)));
+        assert_eq!(
+            endpoints.port_for(Some(&link(8)), open(&[])),
+            Some(PortId(2)),
+            "made anew under its name"
+        );
+        assert_eq!(endpoints.port_for(None, open(&[])), Some(PortId(2)));
+        let but_those = |port: PortId| port.0 > 1;
+        assert_eq!(endpoints.port_for(None, but_those), Some(PortId(0)), "there are no others");
+        assert_eq!(endpoints.port_for(None, |_| true), None);
+    }
+
+    #[test]
+    fn what_was_written_is_read_unless_it_is_damaged_or_of_another_table() {
+        let directory = PathBuf::from(format!("/dev/shm/palisade-endpoints-{}", std::process::id()));
+        let settings = ConntrackSettings { flows_max: 1024, ..ConntrackSettings::default() };
+        let open = || Storage::open(&directory, &settings, false, 0).unwrap().storage;
+        let pods = vec![record("a", 1, link(7), ADDRESS), record("b", 2, link(8), "fd00::7")];
+        let mut endpoints = Endpoints { storage: Some(open()), ..Endpoints::default() };
+        endpoints.write(pods.clone());
+        let path = endpoints.path().unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        drop(endpoints);
+        let read = || {
+            let (endpoints, error) = Endpoints::of(open(), Generation(4), 0);
+            assert_eq!(error.is_some(), endpoints.awaited.is_empty(), "{error:?}");
+            endpoints.awaited
+        };
+        assert_eq!(read(), pods);
+        let id = text.split([':', ',']).nth(1).unwrap();
+        for damaged in [
+            &text[..text.len() / 2],
+            "",
+            &text.replace(id, "1"),
+            &text.replace("\"since\":3", "\"since\":4"),
+            &text.replace("\"port\":1", "\"port\":1024"),
+        ] {
+            std::fs::write(&path, damaged).unwrap();
+            assert_eq!(read(), [], "{damaged}");
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(read(), []);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}

@@ -15,11 +15,11 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::error::Doing;
 use super::plan::{GATEWAY_V4, GATEWAY_V6};
 use super::{Lab, LabError, Pod};
-use crate::agent::load::{LoadOptions, load};
 use crate::control::protocol::{PodRequest, PortRequest};
 use crate::control::{Client, ClientError};
 use crate::dataplane::PortKind;
 use crate::ids::Generation;
+use crate::source::load::{LoadOptions, load};
 use crate::tables::RuleTables;
 
 /// Longest wait for the control socket. Most of it is memory for the UMEM and the conntrack table.
@@ -121,6 +121,11 @@ impl Switch {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// How it ended, if it has.
+    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
     }
 
     /// What it logged.

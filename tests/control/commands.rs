@@ -101,6 +101,66 @@ fn no_switch_is_said_with_what_to_do() {
 }
 
 #[test]
+fn no_objects_at_all_exit_with_2_in_every_command_and_change_nothing() {
+    let served = Served::start();
+    let socket = served.socket().to_str().unwrap();
+    served.client.put_tables(&tables("10.1.0.2")).unwrap();
+    let empty = served.scratch.write("empty.yaml", "\n---\n# helm: error\n");
+    let services =
+        served.scratch.write("services.yaml", "kind: Service\napiVersion: v1\nmetadata: {name: s}\n");
+    for file in [&empty, &services] {
+        let file = file.to_str().unwrap();
+        for command in [
+            &["apply", file, "--socket", socket][..],
+            &["apply", file, "--allow-empty", "--socket", socket],
+            &["compile", file],
+            &["matrix", file],
+            &["lint", file],
+            &["diff", file, file],
+            &["explain", "--from", "a", "--to", "b", "--port", "80", file],
+        ] {
+            let (code, out, err) = palisade(command);
+            assert_eq!((code, out.as_str()), (2, ""), "{command:?}: {err}");
+            assert!(err.contains("give the NetworkPolicies with the Pods"), "{command:?}: {err}");
+        }
+    }
+    let (code, _, err) = palisade(&["test", empty.to_str().unwrap()]);
+    assert_eq!(code, 2, "{err}");
+    assert_eq!(served.client.tables_document().unwrap(), tables("10.1.0.2"));
+}
+
+#[test]
+fn policies_without_pods_close_nothing_unless_they_may() {
+    let served = Served::start();
+    let (client, socket) = (&served.client, served.socket().to_str().unwrap());
+    client.put_tables(&tables("10.1.0.2")).unwrap();
+    for name in ["db", "web"] {
+        client.put_port(name, &pod_port()).unwrap();
+        client
+            .put_pod(&pod(name), &on_port(name, if name == "db" { "10.1.0.2" } else { "10.1.0.3" }))
+            .unwrap();
+    }
+    let policy = "kind: NetworkPolicy\napiVersion: networking.k8s.io/v1\nmetadata: {name: p}\nspec: {podSelector: {}}\n";
+    let file = served.scratch.write("policy.yaml", policy);
+    let file = file.to_str().unwrap();
+    let (code, out, err) = palisade(&["apply", file, "--socket", socket]);
+    assert_eq!((code, out.as_str()), (2, ""), "{err}");
+    assert!(err.contains("none of the 2 that are attached: all these would be closed"), "{err}");
+    assert_eq!(client.tables_document().unwrap(), tables("10.1.0.2"));
+    // One of the two is known: loaded, and the other one is named.
+    let known = tables_file(&served.scratch);
+    let (code, _, err) = palisade(&["apply", &known, "--socket", socket]);
+    assert_eq!(code, 0, "{err}");
+    assert!(err.contains("do not know 1 of 2 attached pods, such as default/web"), "{err}");
+    let (code, _, err) = palisade(&["apply", file, "--allow-empty", "--socket", socket]);
+    assert_eq!(code, 0, "{err}");
+    assert!(client.pods().unwrap().iter().all(|pod| !pod.known));
+    let (code, out, _) = palisade(&["show", "status", "--socket", socket]);
+    assert_eq!(code, 0);
+    assert!(out.contains("policy: from control socket (user "), "{out}");
+}
+
+#[test]
 fn apply_loads_and_unloads_tables() {
     let served = Served::start();
     let socket = served.socket().to_str().unwrap();

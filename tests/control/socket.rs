@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use palisade::control::protocol::{Problem, TablesPatch};
+use palisade::control::protocol::{PolicySource, Problem, TablesPatch};
 use palisade::control::{Client, Server, ServerError, SwitchSettings};
 use palisade::ids::Generation;
 
@@ -42,6 +42,12 @@ fn every_verb_works_through_the_client() {
     assert_eq!(client.status().unwrap().pid, std::process::id());
     assert_eq!(client.tables_document().unwrap_err().status(), Some(404));
     let first = client.put_tables(&tables("10.1.0.2")).unwrap().generation;
+    let this_process = PolicySource::ControlSocket {
+        uid: Some(rustix::process::getuid().as_raw()),
+        pid: Some(std::process::id().cast_signed()),
+    };
+    let policy = client.status().unwrap().policy.unwrap();
+    assert_eq!((policy.origin.source, policy.generation), (this_process, first));
     assert_eq!(client.tables_document().unwrap(), tables("10.1.0.2"));
     let diff = tables("10.1.0.2").difference(&tables("10.1.0.3"));
     let second = client.patch_tables(&TablesPatch { base: first, diff: diff.clone() }).unwrap().generation;

@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use palisade::agent::directory::{PolicyDirectory, Reload};
 use palisade::config::{Config, Policy};
-use palisade::control::protocol::{PodRequest, PortRequest, TablesPatch};
-use palisade::control::{PortRoute, Refusal, Switch, SwitchSettings};
+use palisade::control::protocol::{PodRequest, PolicyOrigin, PortRequest, TablesPatch};
+use palisade::control::{Closing, PortRoute, Refusal, Switch, SwitchSettings};
 use palisade::dataplane::{Gateway, Mac, PortKind};
 use palisade::ids::{AttachmentId, Generation, PortId, RowId};
+use palisade::source::{PolicyDirectory, Reload};
 use palisade::tables::{RuleTables, SharedMap, TablesDiff, TablesError};
 
 use crate::fixture::{FakeEngine, Scratch, on_port, pod, pod_port, switch, tables};
@@ -217,7 +217,7 @@ fn a_difference_holds_against_any_generation_with_the_same_tables() {
     assert_eq!(*switch.tables().unwrap(), tables("10.1.0.3"));
     assert_eq!(**engine.world().tables.as_ref().unwrap(), tables("10.1.0.3"));
     refused(&engine, 409, || switch.patch_tables(&patch(loaded)));
-    assert!(switch.delete_tables().generation > patched);
+    assert!(switch.delete_tables().unwrap().generation > patched);
     assert!(engine.world().tables.is_none() && switch.tables().is_none());
 }
 
@@ -227,7 +227,8 @@ fn a_pod_that_the_tables_do_not_know_or_know_otherwise_carries_a_warning() {
     with_db(&switch);
     let db = || switch.pods().remove(0);
     assert!(!db().known && db().warnings[0].contains("no rule tables are loaded"));
-    switch.put_tables(RuleTables::default()).unwrap();
+    let origin = PolicyOrigin::control_socket(None, None);
+    switch.replace_tables(RuleTables::default(), origin, Closing::Allowed).unwrap();
     assert!(!db().known && db().warnings[0].contains("do not know the pod: its traffic is dropped"));
     switch.put_tables(tables("10.1.0.9")).unwrap();
     assert!(db().known && db().warnings[0].contains("[10.1.0.9], and it is attached with [10.1.0.2]"));
@@ -265,7 +266,7 @@ fn flows_of_one_pod_are_those_of_its_addresses() {
 }
 
 #[test]
-fn a_policy_directory_is_followed_and_a_broken_file_keeps_the_running_tables() {
+fn compiled_tables_in_a_directory_are_followed_and_a_broken_file_keeps_the_running_tables() {
     let scratch = Scratch::new();
     let write = |tables: &RuleTables| scratch.write("t.json", &serde_json::to_string(tables).unwrap());
     let file = write(&tables("10.1.0.2"));
@@ -273,27 +274,62 @@ fn a_policy_directory_is_followed_and_a_broken_file_keeps_the_running_tables() {
     let mut directory = PolicyDirectory::of(&config).unwrap();
     let (engine, switch) = switch(SwitchSettings::default());
     switch.put_tables(directory.load().unwrap().tables).unwrap();
+    directory.started(&switch);
     let before = engine.publications();
-    assert!(matches!(directory.reload(false, &switch), Reload::NotDue));
-    assert!(matches!(directory.reload(true, &switch), Reload::Same));
+    assert!(matches!(directory.turn(false, &switch), Reload::NotDue));
+    assert!(matches!(directory.turn(true, &switch), Reload::Same));
 
     scratch.write("t.json", r#"{"format": 1, "#);
-    let Reload::Rejected(rejected) = directory.reload(false, &switch) else { panic!("broken tables loaded") };
-    assert!(rejected.to_string().contains("t.json"), "{rejected}");
-    assert!(matches!(directory.reload(false, &switch), Reload::NotDue), "told twice");
-    assert!(matches!(directory.reload(true, &switch), Reload::Rejected(_)));
+    let Reload::Rejected(errors) = directory.turn(false, &switch) else { panic!("broken tables loaded") };
+    assert!(errors[0].contains("t.json"), "{errors:?}");
+    assert!(matches!(directory.turn(false, &switch), Reload::NotDue), "told twice");
+    assert!(matches!(directory.turn(true, &switch), Reload::Rejected(_)));
     assert_eq!(*switch.tables().unwrap(), tables("10.1.0.2"));
     assert_eq!(engine.publications(), before);
 
     write(&tables("10.1.0.100"));
-    let Reload::Loaded { generation, .. } = directory.reload(false, &switch) else { panic!("not loaded") };
+    let Reload::Loaded { generation, .. } = directory.turn(false, &switch) else { panic!("not loaded") };
     assert_eq!(generation, switch.status().generation);
     assert_eq!(*switch.tables().unwrap(), tables("10.1.0.100"));
+}
 
-    let mut unwatched = PolicyDirectory::of(&Policy { watch: false, ..config }).unwrap();
-    write(&tables("10.1.0.2"));
-    assert!(matches!(unwatched.reload(false, &switch), Reload::NotDue));
-    assert!(matches!(unwatched.reload(true, &switch), Reload::Loaded { .. }));
+#[test]
+fn an_unwatched_directory_is_read_when_asked_to() {
+    let scratch = Scratch::new();
+    let write = |address: &str| {
+        let file = scratch.write("t.json", &serde_json::to_string(&tables(address)).unwrap());
+        let minute_ago = std::time::SystemTime::now() - std::time::Duration::from_mins(1);
+        std::fs::File::options().append(true).open(&file).unwrap().set_modified(minute_ago).unwrap();
+        file
+    };
+    let config = Policy { directory: Some(write("10.1.0.2")), watch: false, ..Policy::default() };
+    let mut directory = PolicyDirectory::of(&config).unwrap();
+    let (_, switch) = switch(SwitchSettings::default());
+    switch.put_tables(directory.load().unwrap().tables).unwrap();
+    directory.started(&switch);
+    write("10.1.0.3");
+    assert!(matches!(directory.turn(false, &switch), Reload::NotDue));
+    assert!(matches!(directory.turn(true, &switch), Reload::Loaded { .. }));
+    assert_eq!(*switch.tables().unwrap(), tables("10.1.0.3"));
+}
+
+#[test]
+fn tables_that_know_none_of_the_attached_pods_are_refused_unless_allowed() {
+    let (engine, switch) = switch(SwitchSettings::default());
+    with_db(&switch);
+    let said = refused(&engine, 422, || switch.put_tables(RuleTables::default()));
+    assert!(said.contains("none of the 1 that are attached: all these would be closed"), "{said}");
+    let base = switch.put_tables(tables("10.1.0.2")).unwrap().generation;
+    refused(&engine, 422, || switch.put_tables(RuleTables::default()));
+    let none = tables("10.1.0.2").difference(&RuleTables::default());
+    refused(&engine, 422, || switch.patch_tables(&TablesPatch { base, diff: none.clone() }));
+    let origin = || PolicyOrigin::control_socket(Some(0), Some(1));
+    switch.change_tables(base, &none, origin(), Closing::Allowed).unwrap();
+    // A difference that finds every pod closed closes none.
+    let base = switch.status().generation;
+    switch.patch_tables(&TablesPatch { base, diff: TablesDiff::default() }).unwrap();
+    switch.replace_tables(RuleTables::default(), origin(), Closing::Allowed).unwrap();
+    assert_eq!(switch.status().policy.unwrap().origin, origin());
 }
 
 #[test]
@@ -327,4 +363,15 @@ fn a_configuration_is_opened_in_order_and_stops_at_what_is_refused() {
     assert_eq!(worlds.last().unwrap().routes.len(), 1);
     drop(worlds);
     assert!(switch.pods()[0].known);
+}
+
+#[test]
+fn a_change_that_a_worker_does_not_take_is_made_and_said_to_have_failed() {
+    let (engine, switch) = switch(SwitchSettings::default());
+    engine.is_late.store(true, std::sync::atomic::Ordering::Relaxed);
+    let refusal = switch.put_tables(tables("10.1.0.2")).unwrap_err();
+    assert_eq!(refusal.status(), 503);
+    assert!(refusal.to_string().contains("worker 1 has not taken it"), "{refusal}");
+    assert!(switch.status().tables_loaded, "the worker takes them as soon as it goes on");
+    assert_eq!(switch.status().generation, Generation(engine.publications() as u32));
 }

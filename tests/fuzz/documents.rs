@@ -3,12 +3,12 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use palisade::agent::load::{LoadOptions, load_sources};
 use palisade::control::SwitchSettings;
 use palisade::control::protocol::{PodRequest, PortRequest, TablesPatch};
 use palisade::dataplane::{Settings, Simulation, World};
 use palisade::pktgen::Recording;
 use palisade::policy::read::Source;
+use palisade::source::load::{LoadOptions, load_sources};
 use palisade::tables::{RuleTables, TablesDiff};
 use serde::Serialize;
 use serde_json::json;

@@ -9,17 +9,22 @@ mod support;
 mod talk;
 #[path = "../tap/mod.rs"]
 mod tap;
+mod wiring;
 
 mod battery;
 mod crowd;
 mod demo;
+mod directory;
 mod echo;
 mod flood;
 mod fragments;
+mod interfaces;
 mod jumbo;
 mod lifecycle;
 mod losses;
+mod ownership;
 mod path_mtu;
 mod policy;
 mod refusals;
 mod traffic;
+mod workers;

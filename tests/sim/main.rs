@@ -2,8 +2,9 @@
 //! the real switch, driven a batch at a time.
 //!
 //! `random` runs random packets, policies, pods and waits through the switch and through a naive model, and compares
-//! everything that comes out; `claims` says the rules one by one; `tight` is about frames and bounds, `jumbo` about packets
-//! longer than a frame of memory, `handover` about ports with fewer queues than workers.
+//! everything that comes out; `claims` says the rules one by one, `checksums` and `icmp` those of their names; `tight` is about
+//! frames and bounds, `jumbo` about packets longer than a frame of memory, `handover` about ports with fewer queues than workers,
+//! `restart` about flows that outlive a switch.
 
 #[path = "../frames/mod.rs"]
 mod frames;
@@ -12,8 +13,11 @@ mod model;
 mod policy;
 mod rig;
 
+mod checksums;
 mod claims;
 mod handover;
+mod icmp;
 mod jumbo;
 mod random;
+mod restart;
 mod tight;

@@ -1,11 +1,12 @@
 //! A matrix as a table, as CSV, and as a graph.
 
 use std::fmt::Write;
+use std::io;
 
 use comfy_table::{Cell as TableCell, ContentArrangement, Table, presets};
 
 use crate::cli::output;
-use crate::policy::matrix::{Cell, Matrix};
+use crate::policy::matrix::{Cell, LeftOut, Matrix};
 
 /// Ends beyond which a square does not fit a terminal: a list of pairs takes its place.
 const SQUARE_MAX: usize = 10;
@@ -42,15 +43,27 @@ fn list(matrix: &Matrix) -> String {
 }
 
 /// One line for each pair, with every port.
-pub(super) fn csv(matrix: &Matrix) -> String {
-    let mut text = String::from("from,to,traffic\n");
+pub(super) fn csv(matrix: &Matrix, out: &mut impl io::Write) -> io::Result<()> {
+    writeln!(out, "from,to,traffic")?;
     for cell in &matrix.cells {
         let fields = [&matrix.ends[cell.from].name, &matrix.ends[cell.to].name, &cell.to_string()]
             .map(|field| quoted(field));
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{}", fields.join(","));
+        writeln!(out, "{}", fields.join(","))?;
     }
-    text
+    Ok(())
+}
+
+/// What is left out, and how to see it; nothing where nothing is.
+pub(super) fn left_out(matrix: &Matrix) -> Option<String> {
+    let LeftOut { ends, pods } = matrix.left_out;
+    if matrix.left_out.is_nothing() {
+        return None;
+    }
+    let all = ends + matrix.ends.len();
+    let pods = if pods > 0 { format!(", with {pods} pods") } else { String::new() };
+    Some(format!(
+        "{ends} of {all} lines are left out{pods}: name pods with --pod, or allow more pairs with --limit"
+    ))
 }
 
 /// A directed graph; an edge where anything passes.
@@ -78,7 +91,7 @@ fn is_void(cell: &Cell) -> bool {
 }
 
 fn brief(cell: &Cell) -> String {
-    if is_void(cell) { "-".to_owned() } else { cell.to_string() }
+    if is_void(cell) { "-".to_owned() } else { cell.brief() }
 }
 
 /// RFC 4180 section 2.
@@ -98,14 +111,17 @@ mod tests {
 
     fn matrix() -> Matrix {
         let end = |name: &str| MatrixEnd { name: name.to_owned(), pods: Vec::new(), addresses: Vec::new() };
-        let cell = |from, to, traffic| Cell { from, to, traffic, ipv6: None };
+        let cell = |from, to, traffic: Traffic| Cell { from, to, traffic: traffic.into(), ipv6: None };
         let cells = vec![cell(0, 1, Traffic::everything()), cell(1, 0, Traffic::default())];
-        Matrix { ends: vec![end("a"), end("b \"x\", y")], cells }
+        Matrix { ends: vec![end("a"), end("b \"x\", y")], cells, left_out: LeftOut::default() }
     }
 
     #[test]
     fn names_with_quotes_and_commas_stay_one_field() {
-        assert_eq!(csv(&matrix()).lines().nth(1), Some(r#""a","b ""x"", y","everything""#));
+        let mut text = Vec::new();
+        csv(&matrix(), &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text.lines().nth(1), Some(r#""a","b ""x"", y","everything""#));
         assert!(dot(&matrix()).contains(r#"n1 [label="b \"x\", y", style=dashed];"#));
     }
 

@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use crate::policy::matrix::{Cell, Matrix, MatrixEnd};
-use crate::policy::reach::Traffic;
 
 const HEAD: &str = r#"<!doctype html>
 <html lang="en">
@@ -58,6 +57,9 @@ pub(super) fn page(matrix: &Matrix) -> String {
          <span style=\"background:hsl(var(--all)/.8)\"></span>everything</p>\n",
         matrix.ends.len()
     );
+    if let Some(left_out) = super::forms::left_out(matrix) {
+        let _ = writeln!(text, "<p>{}</p>", escape(&left_out));
+    }
     text.push_str("<table>\n<thead><tr><th>from \\ to</th>");
     for end in &matrix.ends {
         let _ = write!(text, "<th title=\"{}\">{}</th>", escape(&members(end)), escape(&end.name));
@@ -78,14 +80,14 @@ pub(super) fn page(matrix: &Matrix) -> String {
 }
 
 fn cell(text: &mut String, matrix: &Matrix, cell: &Cell) {
-    let share = cell.traffic.share().max(cell.ipv6.as_ref().map_or(0.0, Traffic::share));
+    let share = cell.traffic.share().max(cell.ipv6.as_ref().map_or(0.0, |traffic| traffic.share()));
     let class = match share {
         0.0 => "none",
         1.0 if cell.ipv6.is_none() => "all",
         _ => "some",
     };
     let names = [cell.from, cell.to].map(|end| &matrix.ends[end].name);
-    let title = escape(&format!("{} to {}: {cell}", names[0], names[1]));
+    let title = escape(&format!("{} to {}: {}", names[0], names[1], cell.brief()));
     let _ = write!(text, "<td class=\"{class}\" style=\"--share:{share:.3}\" title=\"{title}\"></td>");
 }
 
@@ -101,6 +103,8 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::matrix::LeftOut;
+    use crate::policy::reach::Traffic;
 
     #[test]
     fn the_page_refers_to_nothing_else_and_has_a_cell_for_every_pair() {
@@ -110,10 +114,12 @@ mod tests {
             addresses: vec![name.to_owned()],
         };
         let cells = vec![
-            Cell { from: 0, to: 1, traffic: Traffic::everything(), ipv6: None },
-            Cell { from: 1, to: 0, traffic: Traffic::default(), ipv6: None },
+            Cell { from: 0, to: 1, traffic: Traffic::everything().into(), ipv6: None },
+            Cell { from: 1, to: 0, traffic: Traffic::default().into(), ipv6: None },
         ];
-        let text = page(&Matrix { ends: vec![end("a<b"), end("c")], cells });
+        let left_out = LeftOut { ends: 3, pods: 1 };
+        let text = page(&Matrix { ends: vec![end("a<b"), end("c")], cells, left_out });
+        assert!(text.contains("3 of 5 lines are left out, with 1 pods"), "{text}");
         assert_eq!(text.matches("<td").count(), 4);
         assert!(
             text.contains(r#"class="all" style="--share:1.000" title="a&lt;b to c: everything""#),

@@ -88,7 +88,7 @@ pub fn difference(old: &Judge, new: &Judge, names: &Names) -> Difference {
             if old.is_none() && new.is_none() {
                 return None;
             }
-            let (old, new) = (old.unwrap_or(&none), new.unwrap_or(&none));
+            let (old, new) = (old.map_or(&none, AsRef::as_ref), new.map_or(&none, AsRef::as_ref));
             Some((new.without(old), old.without(new)))
         })
     };

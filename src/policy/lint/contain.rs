@@ -3,6 +3,7 @@
 
 use ipnet::IpNet;
 
+use super::prefixes::Prefixes;
 use crate::policy::objects::{
     ClusterPeer, ClusterPort, IpBlock, LabelSelector, NetworkPolicyRule, Peer, Peers, PodScope, PortMatch,
     Ports,
@@ -32,11 +33,6 @@ pub(super) fn cluster_ports(inner: Option<&[ClusterPort]>, outer: Option<&[Clust
 /// The same of scopes.
 pub(super) fn scope(inner: &PodScope, outer: &PodScope) -> bool {
     selector(&inner.namespaces, &outer.namespaces) && selector(&inner.pods, &outer.pods)
-}
-
-/// Whether a block holds every address of a prefix.
-pub(super) fn block_holds(prefix: IpNet, block: &IpBlock) -> bool {
-    block.cidr.contains(&prefix) && !block.except.iter().any(|except| overlap(*except, prefix))
 }
 
 fn peers(inner: &Peers, outer: &Peers) -> bool {
@@ -71,9 +67,11 @@ fn peer(inner: &Peer, outer: &Peer) -> bool {
 
 /// An address that the outer block takes out, the inner one must not have either.
 fn block(inner: &IpBlock, outer: &IpBlock) -> bool {
-    let taken_out =
-        |except: &IpNet| !overlap(*except, inner.cidr) || inner.except.iter().any(|own| own.contains(except));
-    outer.cidr.contains(&inner.cidr) && outer.except.iter().all(taken_out)
+    if !outer.cidr.contains(&inner.cidr) || outer.except.is_empty() {
+        return outer.cidr.contains(&inner.cidr);
+    }
+    let own = Prefixes::of(&inner.except);
+    outer.except.iter().all(|except| !overlap(*except, inner.cidr) || own.hold(*except))
 }
 
 /// Of two prefixes one holds the other, or they have nothing in common.
@@ -81,7 +79,8 @@ fn overlap(a: IpNet, b: IpNet) -> bool {
     a.contains(&b) || b.contains(&a)
 }
 
-fn ports(inner: &Ports, outer: &Ports) -> bool {
+/// The same of ports.
+pub(super) fn ports(inner: &Ports, outer: &Ports) -> bool {
     match (inner, outer) {
         (_, Ports::All) => true,
         (Ports::All, Ports::Any(_)) => false,

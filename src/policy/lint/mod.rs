@@ -4,15 +4,17 @@ mod blocks;
 mod contain;
 mod dns;
 mod named_ports;
+mod prefixes;
 mod priorities;
 mod selection;
 mod shadows;
+mod types;
 
 use serde::Serialize;
 
-use super::objects::{ClusterNetworkPolicy, NetworkPolicy, Object, Pod};
+use super::objects::{ClusterNetworkPolicy, NetworkPolicy, Node, Object, Pod};
 use super::oracle::Oracle;
-use crate::tables::PolicyRef;
+use crate::tables::{Direction, PolicyRef};
 
 /// What a check found.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -33,12 +35,22 @@ pub struct LintFinding {
 pub enum Check {
     /// A policy selects no pod.
     SelectsNoPod,
+    /// All pods that a policy or a peer selects are on the host's network or have finished.
+    HostNetworkOrFinished,
+    /// A peer selects no pod or no node.
+    PeerSelectsNothing,
+    /// A direction has rules, and `policyTypes` lacks it.
+    RulesWithoutType,
     /// No destination pod has a port of the name.
     NamedPortMissing,
+    /// A rule asks addresses, not pods, for a port by name.
+    NamedPortOfAddresses,
     /// Another rule says the same and more.
     ShadowedRule,
     /// What an `except` takes out is allowed all the same.
     ExceptWithoutEffect,
+    /// The exceptions of a block leave no address.
+    EmptyBlock,
     /// A block names addresses of pods, which come and go.
     BlockInPodNetwork,
     /// Pods may connect to some places, but cannot look up names.
@@ -52,9 +64,14 @@ impl Check {
     pub fn name(self) -> &'static str {
         match self {
             Check::SelectsNoPod => "selects-no-pod",
+            Check::HostNetworkOrFinished => "host-network-or-finished",
+            Check::PeerSelectsNothing => "peer-selects-nothing",
+            Check::RulesWithoutType => "rules-without-type",
             Check::NamedPortMissing => "named-port-missing",
+            Check::NamedPortOfAddresses => "named-port-of-addresses",
             Check::ShadowedRule => "shadowed-rule",
             Check::ExceptWithoutEffect => "except-without-effect",
+            Check::EmptyBlock => "empty-block",
             Check::BlockInPodNetwork => "block-in-pod-network",
             Check::BlocksDns => "blocks-dns",
             Check::TiedPriority => "tied-priority",
@@ -65,7 +82,11 @@ impl Check {
 /// The objects that the checks look at.
 struct Scene<'a> {
     oracle: Oracle<'a>,
+    /// Pods that policy sees, as soon as they have an address.
     pods: Vec<&'a Pod>,
+    /// Pods on the host's network, and pods that have finished.
+    unseen: Vec<&'a Pod>,
+    nodes: Vec<&'a Node>,
     network: Vec<&'a NetworkPolicy>,
     cluster: Vec<&'a ClusterNetworkPolicy>,
 }
@@ -73,30 +94,50 @@ struct Scene<'a> {
 /// Everything that the checks find, by policy and field. Checks that need pods are left out where there are none:
 /// manifests of policies alone select nobody.
 pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
-    let mut scene =
-        Scene { oracle: Oracle::new(objects), pods: Vec::new(), network: Vec::new(), cluster: Vec::new() };
+    let mut scene = Scene {
+        oracle: Oracle::new(objects),
+        pods: Vec::new(),
+        unseen: Vec::new(),
+        nodes: Vec::new(),
+        network: Vec::new(),
+        cluster: Vec::new(),
+    };
     for object in objects {
         match object {
-            // A pod that waits for its address is selected as soon as it has one.
-            Object::Pod(pod) if !pod.finished && !pod.host_network => scene.pods.push(pod),
+            Object::Pod(pod) if pod.finished || pod.host_network => scene.unseen.push(pod),
+            Object::Pod(pod) => scene.pods.push(pod),
+            Object::Node(node) => scene.nodes.push(node),
             Object::NetworkPolicy(policy) => scene.network.push(policy),
             Object::ClusterNetworkPolicy(policy) => scene.cluster.push(policy),
-            Object::Pod(_) | Object::Namespace(_) | Object::Node(_) => {}
+            Object::Namespace(_) => {}
         }
     }
     let mut found = Vec::new();
-    if !scene.pods.is_empty() {
+    if !scene.pods.is_empty() || !scene.unseen.is_empty() {
         selection::check(&scene, &mut found);
-        named_ports::check(&scene, &mut found);
+        selection::check_peers(&scene, &mut found);
+    }
+    if !scene.pods.is_empty() {
         blocks::check_pod_network(&scene, &mut found);
         dns::check(&scene, &mut found);
     }
+    types::check(&scene, &mut found);
+    named_ports::check(&scene, &mut found);
     shadows::check(&scene, &mut found);
+    blocks::check_empty(&scene, &mut found);
     blocks::check_excepts(&scene, &mut found);
     priorities::check(&scene, &mut found);
     found.sort();
     found.dedup();
     found
+}
+
+/// The field that lists the peers of a rule.
+fn peer_list(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Ingress => "from",
+        Direction::Egress => "to",
+    }
 }
 
 #[cfg(test)]

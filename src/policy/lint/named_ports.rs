@@ -1,8 +1,12 @@
-//! A named port that no pod has: the entry matches nothing.
+//! A named port that no pod has, or that is asked of addresses: the entry matches nothing.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Check, LintFinding, Scene};
 use crate::net::flow::Protocol;
-use crate::policy::objects::{ClusterPeer, ClusterPort, NetworkPolicyRule, Pod, PortMatch, Ports};
+use crate::policy::objects::{
+    ClusterPeer, ClusterPort, NetworkPolicyRule, Peer, Peers, Pod, PortMatch, Ports,
+};
 use crate::policy::oracle::{Holder, PeerEnd, cluster_tiers, isolation, selectors};
 use crate::tables::{Direction, PolicyRef};
 
@@ -18,12 +22,14 @@ pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
                     Direction::Ingress => selected(pod),
                     Direction::Egress => network_peers_hold(scene, &policy.namespace, rule, pod),
                 };
+                let is_of_addresses = direction == Direction::Egress && names_no_pod(&rule.peers);
                 let Ports::Any(ports) = &rule.ports else { continue };
                 for (at, port) in ports.iter().enumerate() {
                     if let PortMatch::Named { protocol, name } = port {
                         let path = format!("spec.{direction}[{index}].ports[{at}].port");
                         let asked = (Some(*protocol), name.as_str());
-                        look(scene, isolation::name(policy), path, asked, &destination, found);
+                        let named = Named { policy: isolation::name(policy), path, asked, is_of_addresses };
+                        look(scene, named, &destination, found);
                     }
                 }
             }
@@ -34,11 +40,15 @@ pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
                     Direction::Ingress => scene.oracle.scope_holds(&policy.subject, pod),
                     Direction::Egress => cluster_peers_hold(scene, &rule.peers, pod),
                 };
+                let names_a_pod =
+                    |peer: &ClusterPeer| matches!(peer, ClusterPeer::Pods(_) | ClusterPeer::Everyone);
+                let is_of_addresses = direction == Direction::Egress && !rule.peers.iter().any(names_a_pod);
                 for (at, port) in rule.ports.iter().flatten().enumerate() {
                     if let ClusterPort::Named { protocol, name } = port {
                         let path = format!("spec.{direction}[{index}].protocols[{at}]");
                         let asked = (*protocol, name.as_str());
-                        look(scene, cluster_tiers::name(policy), path, asked, &destination, found);
+                        let policy = cluster_tiers::name(policy);
+                        look(scene, Named { policy, path, asked, is_of_addresses }, &destination, found);
                     }
                 }
             }
@@ -46,16 +56,37 @@ pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
     }
 }
 
-fn look(
-    scene: &Scene<'_>,
+/// A port by name, where it stands.
+struct Named<'a> {
     policy: PolicyRef,
     path: String,
-    (protocol, name): (Option<Protocol>, &str),
+    asked: (Option<Protocol>, &'a str),
+    /// Whether no peer of the rule selects pods.
+    is_of_addresses: bool,
+}
+
+fn names_no_pod(peers: &Peers) -> bool {
+    match peers {
+        Peers::Everyone => false,
+        Peers::Any(peers) => peers.iter().all(|peer| matches!(peer, Peer::IpBlock(_))),
+    }
+}
+
+fn look(
+    scene: &Scene<'_>,
+    named: Named<'_>,
     destination: &dyn Fn(&Pod) -> bool,
     found: &mut Vec<LintFinding>,
 ) {
+    let Named { policy, path, asked: (protocol, name), is_of_addresses } = named;
     let mut destinations = scene.pods.iter().filter(|pod| destination(pod)).peekable();
     if destinations.peek().is_none() {
+        if is_of_addresses {
+            let message = format!(
+                "matches nothing: only pods have ports with names, and this rule is about addresses: write the number of {name:?}"
+            );
+            found.push(LintFinding { policy, path, check: Check::NamedPortOfAddresses, message });
+        }
         return;
     }
     let has = |pod: &Pod, protocol: Option<Protocol>| {
@@ -85,9 +116,10 @@ fn cluster_peers_hold(scene: &Scene<'_>, peers: &[ClusterPeer], pod: &Pod) -> bo
     ends(pod).any(|end| scene.oracle.cluster_peers_match(peers, &end))
 }
 
-/// A pod as a peer, by each of its addresses; one that waits has none, and only its labels count.
+/// A pod as a peer, by each of its addresses; one that waits has none, and only its labels and whole blocks count.
 fn ends(pod: &Pod) -> impl Iterator<Item = PeerEnd<'_>> {
-    let waiting = pod.addresses.is_empty().then_some(std::net::Ipv4Addr::UNSPECIFIED.into());
+    let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
+    let waiting = any.into_iter().filter(|_| pod.addresses.is_empty());
     let addresses = pod.addresses.iter().copied().chain(waiting);
     addresses.map(move |address| PeerEnd { address, holder: Holder::Pod(pod) })
 }

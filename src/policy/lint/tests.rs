@@ -1,4 +1,7 @@
+use ipnet::IpNet;
+
 use super::*;
+use crate::policy::objects::{IpBlock, LabelSelector, NetworkPolicyRule, Peer, Peers, Ports};
 use crate::policy::read::{Source, read};
 
 const PODS: &str = "
@@ -25,7 +28,12 @@ fn network(spec: &str) -> Vec<(Check, String)> {
 }
 
 fn found(policies: &str) -> Vec<(Check, String)> {
-    let parsed = read(&Source::new("lint.yaml", format!("{PODS}{policies}"))).unwrap();
+    found_in(&format!("{PODS}{policies}"))
+}
+
+/// Lints manifests that stand alone.
+fn found_in(manifests: &str) -> Vec<(Check, String)> {
+    let parsed = read(&Source::new("lint.yaml", manifests)).unwrap();
     let objects: Vec<Object> = parsed.objects.into_iter().map(|(object, _)| object).collect();
     lint(&objects).into_iter().map(|finding| (finding.check, finding.path)).collect()
 }
@@ -78,7 +86,7 @@ fn a_rule_that_another_contains_is_found_once() {
         let spec = format!("{{podSelector: {{}}, ingress: [{}]}}", rules.join(", "));
         assert_eq!(network(&spec), one(Check::ShadowedRule, &format!("spec.ingress[{at}]")), "{rules:?}");
     }
-    let apart = "{from: [{namespaceSelector: {matchLabels: {a: b}}}], ports: [{port: 80}]}";
+    let apart = "{from: [{namespaceSelector: {matchExpressions: [{key: a, operator: DoesNotExist}]}}], ports: [{port: 80}]}";
     assert_eq!(network(&format!("{{podSelector: {{}}, ingress: [{narrow}, {apart}]}}")), []);
 }
 
@@ -147,4 +155,129 @@ fn policies_with_one_priority_are_found() {
     };
     assert_eq!(found(&(policy("a", 1) + &policy("b", 1))), one(Check::TiedPriority, "spec.priority"));
     assert_eq!(found(&(policy("a", 1) + &policy("b", 2))), []);
+}
+
+#[test]
+fn rules_of_a_direction_that_the_types_lack_are_found() {
+    let rules = "{podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress], ingress: [{}], egress: [{ports: [{port: 53}]}]}";
+    assert_eq!(network(rules), one(Check::RulesWithoutType, "spec.egress"));
+    let egress =
+        "{podSelector: {matchLabels: {app: db}}, policyTypes: [Egress], ingress: [{}], egress: [{}]}";
+    assert_eq!(network(egress), one(Check::RulesWithoutType, "spec.ingress"));
+    for types in ["policyTypes: [Ingress, Egress], ", "", "policyTypes: [], "] {
+        assert_eq!(
+            network(&format!("{{podSelector: {{}}, {types}ingress: [{{}}], egress: [{{}}]}}")),
+            [],
+            "{types}"
+        );
+    }
+    assert_eq!(network("{podSelector: {}, policyTypes: [Ingress], ingress: [{}], egress: []}"), []);
+}
+
+#[test]
+fn a_block_of_which_its_exceptions_leave_nothing_is_found() {
+    let block = |cidr: &str, except: &str| {
+        network(&format!(
+            "{{podSelector: {{}}, ingress: [{{from: [{{ipBlock: {{cidr: {cidr}, except: [{except}]}}}}]}}]}}"
+        ))
+    };
+    let empty = || one(Check::EmptyBlock, "spec.ingress[0].from[0].ipBlock");
+    assert_eq!(block("192.0.2.0/24", "192.0.2.0/25, 192.0.2.128/26, 192.0.2.192/26"), empty());
+    assert_eq!(block("0.0.0.0/0", "0.0.0.0/1, 128.0.0.0/1"), empty());
+    assert_eq!(block("\"::/0\"", "\"::/1\", \"8000::/1\""), empty());
+    assert_eq!(block("192.0.2.0/24", "192.0.2.0/25, 192.0.2.128/26, 192.0.2.192/27"), []);
+}
+
+#[test]
+fn a_named_port_towards_addresses_only_is_found() {
+    let egress = |peers: &str, port: &str| {
+        network(&format!(
+            "{{podSelector: {{}}, policyTypes: [Egress], egress: [{{to: [{peers}], ports: [{{port: {port}}}, {{port: 53, protocol: UDP}}]}}]}}"
+        ))
+    };
+    let block = "{ipBlock: {cidr: 192.0.2.0/24}}";
+    assert_eq!(egress(block, "https"), one(Check::NamedPortOfAddresses, "spec.egress[0].ports[0].port"));
+    assert_eq!(egress(block, "443"), []);
+    assert_eq!(egress(&format!("{block}, {{podSelector: {{matchLabels: {{app: web}}}}}}"), "http"), []);
+    assert_eq!(egress("{ipBlock: {cidr: 10.0.0.0/8}}", "http"), [], "pods are in the block");
+    let alone = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\nspec: {podSelector: {}, policyTypes: [Egress], \
+                 egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0}}], ports: [{port: https}]}]}\n";
+    assert_eq!(found_in(alone), one(Check::NamedPortOfAddresses, "spec.egress[0].ports[0].port"));
+    let cluster = |to: &str| {
+        found(&format!(
+            "apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {{name: k}}\nspec: {{tier: Admin, priority: 1, \
+             subject: {{namespaces: {{}}}}, egress: [{{action: Accept, to: [{to}], protocols: [{{destinationNamedPort: http}}]}}]}}\n"
+        ))
+    };
+    assert_eq!(
+        cluster("{networks: [192.0.2.0/24]}"),
+        one(Check::NamedPortOfAddresses, "spec.egress[0].protocols[0]")
+    );
+    assert_eq!(cluster("{namespaces: {}}"), []);
+}
+
+#[test]
+fn a_peer_that_selects_nothing_is_found() {
+    let ingress = |peer: &str| network(&format!("{{podSelector: {{}}, ingress: [{{from: [{peer}]}}]}}"));
+    let second = || one(Check::PeerSelectsNothing, "spec.ingress[0].from[1]");
+    let web = "{podSelector: {matchLabels: {app: web}}}";
+    assert_eq!(ingress(web), []);
+    assert_eq!(ingress(&format!("{web}, {{podSelector: {{matchLabels: {{app: webb}}}}}}")), second());
+    assert_eq!(ingress(&format!("{web}, {{namespaceSelector: {{matchLabels: {{team: a}}}}}}")), second());
+    assert_eq!(ingress("{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: default}}}"), []);
+    let cluster = |peer: &str, more: &str| {
+        found(&format!(
+            "apiVersion: policy.networking.k8s.io/v1alpha2\nkind: ClusterNetworkPolicy\nmetadata: {{name: k}}\nspec: {{tier: Admin, priority: 1, \
+             subject: {{namespaces: {{}}}}, egress: [{{action: Deny, to: [{peer}]}}]}}\n{more}"
+        ))
+    };
+    let node = "---\napiVersion: v1\nkind: Node\nmetadata: {name: node-1, labels: {zone: a}}\n";
+    let to = || one(Check::PeerSelectsNothing, "spec.egress[0].to");
+    assert_eq!(cluster("{pods: {podSelector: {matchLabels: {app: x}}}}", ""), to());
+    assert_eq!(cluster("{pods: {podSelector: {matchLabels: {app: db}}}}", ""), []);
+    assert_eq!(cluster("{nodes: {matchLabels: {zone: b}}}", node), to());
+    assert_eq!(cluster("{nodes: {matchLabels: {zone: a}}}", node), []);
+    assert_eq!(cluster("{nodes: {matchLabels: {zone: b}}}", ""), [], "no nodes in the manifests");
+    assert_eq!(cluster("{newKind: {}}", ""), [], "reading it has warned");
+}
+
+#[test]
+fn what_selects_only_pods_on_the_hosts_network_or_finished_ones_is_found() {
+    let agent = "---\napiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: agent, namespace: default}\nspec: {selector: {matchLabels: {app: agent}}, \
+                 template: {metadata: {labels: {app: agent}}, spec: {hostNetwork: true, containers: [{name: c}]}}}\n";
+    let done = "---\napiVersion: v1\nkind: Pod\nmetadata: {name: job, namespace: default, labels: {app: job}}\nspec: {containers: [{name: c}]}\nstatus: {phase: Succeeded}\n";
+    let policy = |subject: &str, peer: &str| {
+        format!(
+            "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: p, namespace: default}}\n\
+             spec: {{podSelector: {{matchLabels: {{app: {subject}}}}}, ingress: [{{from: [{{podSelector: {{matchLabels: {{app: {peer}}}}}}}]}}]}}\n{agent}{done}"
+        )
+    };
+    assert_eq!(found(&policy("agent", "web")), one(Check::HostNetworkOrFinished, "spec.podSelector"));
+    assert_eq!(found(&policy("job", "web")), one(Check::HostNetworkOrFinished, "spec.podSelector"));
+    assert_eq!(found(&policy("db", "agent")), one(Check::HostNetworkOrFinished, "spec.ingress[0].from[0]"));
+    assert_eq!(found(&policy("db", "web")), []);
+    let alone = found_in(&policy("agent", "agent"));
+    assert_eq!(alone.len(), 2, "also where no other pod is there: {alone:?}");
+}
+
+#[test]
+fn a_hundred_thousand_exceptions_are_looked_at_one_by_one_only() {
+    let except = |at: u32| IpNet::new_assert(std::net::Ipv4Addr::from_bits(0x0a00_0000 + 2 * at).into(), 32);
+    let block = IpBlock { cidr: "10.0.0.0/8".parse().unwrap(), except: (0..100_000).map(except).collect() };
+    let rule = |block: IpBlock| NetworkPolicyRule {
+        peers: Peers::Any(vec![Peer::IpBlock(block)]),
+        ports: Ports::All,
+    };
+    let narrow = IpBlock { cidr: "10.0.0.0/29".parse().unwrap(), except: Vec::new() };
+    let policy = NetworkPolicy {
+        namespace: "default".to_owned(),
+        name: "p".to_owned(),
+        pod_selector: LabelSelector::default(),
+        ingress: Some(vec![rule(block), rule(narrow)]),
+        egress: None,
+        ignored: Vec::new(),
+    };
+    let found: Vec<_> = lint(&[Object::NetworkPolicy(policy)]).into_iter().map(|one| one.path).collect();
+    let paths = |at: usize| format!("spec.ingress[0].from[0].ipBlock.except[{at}]");
+    assert_eq!(found, [paths(0), paths(1), paths(2), paths(3)]);
 }

@@ -1,6 +1,7 @@
 //! What passes from one end to another, by one set of tables.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::{End, Traffic, View};
 use crate::ids::RowId;
@@ -12,7 +13,7 @@ pub struct Passing<'a> {
     /// Which of the tables of an end's views these are.
     table: usize,
     /// By the rows that have a say, sorted.
-    known: HashMap<Vec<RowId>, Traffic>,
+    known: HashMap<Vec<RowId>, Arc<Traffic>>,
 }
 
 impl<'a> Passing<'a> {
@@ -23,7 +24,7 @@ impl<'a> Passing<'a> {
 
     /// What passes in a family. None where the two have no address of it in common, or neither is a pod: such traffic is none
     /// of the switch's.
-    pub fn between(&mut self, from: &End, to: &End, family: usize) -> Option<&Traffic> {
+    pub fn between(&mut self, from: &End, to: &End, family: usize) -> Option<&Arc<Traffic>> {
         let source = from.views[self.table][family].as_ref()?;
         let destination = to.views[self.table][family].as_ref()?;
         if source.acls.is_empty() && destination.acls.is_empty() {
@@ -33,7 +34,7 @@ impl<'a> Passing<'a> {
         let tables = self.judge.tables();
         Some(self.known.entry(rows).or_insert_with_key(|rows| {
             let sides = rows.iter().map(|row| Traffic::allowed(&tables.rows[row]));
-            sides.fold(Traffic::everything(), |all, side| all.and(&side))
+            Arc::new(sides.fold(Traffic::everything(), |all, side| all.and(&side)))
         }))
     }
 

@@ -9,6 +9,9 @@ use crate::net::flow::Protocol;
 use crate::policy::describe;
 use crate::tables::Row;
 
+/// Spans of a protocol that [`Traffic::brief`] lists.
+const LISTED: usize = 8;
+
 const PROTOCOLS: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::SCTP];
 
 /// First and last port.
@@ -97,6 +100,38 @@ impl Traffic {
         (f64::from(ports) / 65_536.0 + f64::from(u8::from(self.other))) / 4.0
     }
 
+    /// The text of [`Traffic`] with the first spans only where they are many.
+    pub fn brief(&self) -> String {
+        self.text(LISTED)
+    }
+
+    /// `everything`, `nothing`, or as in `TCP 80, 443; all UDP ports; other protocols`.
+    fn text(&self, listed: usize) -> String {
+        if self.is_everything() {
+            return "everything".to_owned();
+        }
+        if self.is_empty() {
+            return "nothing".to_owned();
+        }
+        let mut parts: Vec<String> = Vec::new();
+        for (protocol, spans) in self.spans().filter(|(_, spans)| !spans.is_empty()) {
+            if let [(first, last)] = spans {
+                parts.push(describe::ports(protocol, *first, *last));
+                continue;
+            }
+            let texts: Vec<String> = spans.iter().take(listed).copied().map(text_of).collect();
+            let more = match spans.len().saturating_sub(listed) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            parts.push(format!("{protocol} {}{more}", texts.join(", ")));
+        }
+        if self.other {
+            parts.push("other protocols".to_owned());
+        }
+        parts.join("; ")
+    }
+
     fn combine(&self, with: &Traffic, keep: fn(bool, bool) -> bool) -> Traffic {
         let mut ports = <[Vec<Span>; 3]>::default();
         for (index, spans) in ports.iter_mut().enumerate() {
@@ -137,27 +172,8 @@ fn push(spans: &mut Vec<Span>, span: Span) {
 }
 
 impl fmt::Display for Traffic {
-    /// `everything`, `nothing`, or as in `TCP 80, 443; all UDP ports; other protocols`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_everything() {
-            return f.pad("everything");
-        }
-        if self.is_empty() {
-            return f.pad("nothing");
-        }
-        let mut parts: Vec<String> = Vec::new();
-        for (protocol, spans) in self.spans().filter(|(_, spans)| !spans.is_empty()) {
-            if let [(first, last)] = spans {
-                parts.push(describe::ports(protocol, *first, *last));
-            } else {
-                let spans: Vec<String> = spans.iter().copied().map(text_of).collect();
-                parts.push(format!("{protocol} {}", spans.join(", ")));
-            }
-        }
-        if self.other {
-            parts.push("other protocols".to_owned());
-        }
-        f.pad(&parts.join("; "))
+        f.pad(&self.text(usize::MAX))
     }
 }
 
@@ -225,5 +241,8 @@ mod tests {
         assert_eq!(text(&Traffic::default()), "nothing");
         let some = Traffic { ports: [vec![(80, 80), (443, 450)], vec![(0, u16::MAX)], vec![]], other: true };
         assert_eq!(text(&some), "TCP 80, 443-450; all UDP ports; other protocols");
+        let many = (0..1000).map(|port| (2 * port, 2 * port)).collect();
+        let many = Traffic { ports: [many, vec![], vec![]], other: false };
+        assert_eq!(many.brief(), "TCP 0, 2, 4, 6, 8, 10, 12, 14 and 992 more");
     }
 }

@@ -3,7 +3,7 @@
 //! `text -> tree with places -> documents and lists -> one reader per kind -> objects`
 //!
 //! Everything that the API server would refuse is refused here, with its words; so are fields that nobody knows, because a
-//! misspelt `podSelecter` would select every pod. All errors are found, not just the first. No I/O: see `agent::files`.
+//! misspelt `podSelecter` would select every pod. All errors are found, not just the first. No I/O: see `source::files`.
 
 pub(super) mod cursor;
 mod diagnostic;

@@ -1,7 +1,8 @@
 //! From files to rule tables: manifests are read and compiled, compiled tables are taken as they are.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::files::{self, LoadError};
 use crate::policy::read::{self, Diagnostic, Parsed, Source};
@@ -49,24 +50,67 @@ pub enum Rejected {
         /// How.
         error: TablesError,
     },
+    /// Compiled tables stand beside other files.
+    #[error("{name} holds compiled tables, which are loaded alone: move them away, or the other files")]
+    TablesBesideOthers {
+        /// The file.
+        name: String,
+    },
+    /// There is nothing to compile: a pipe whose first program failed, or a wrong path.
+    #[error("{}", no_objects(*.skipped))]
+    NoObjects {
+        /// Objects of other kinds.
+        skipped: usize,
+    },
+    /// A directory holds no object that policy depends on.
+    #[error(
+        "{path}: there is no object in these files that policy depends on: if all pods shall be closed, say \
+         `palisade apply --delete`",
+        path = .path.display()
+    )]
+    NoObjectsBelow {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Files of a directory are wrong.
+    #[error("{}", lines(.0))]
+    Several(Vec<Arc<Rejected>>),
 }
 
 impl Rejected {
+    /// What is wrong, a line each.
+    pub fn errors(&self) -> Vec<String> {
+        match self {
+            Rejected::Manifests(found) => found.iter().map(Diagnostic::to_string).collect(),
+            Rejected::Several(found) => found.iter().flat_map(|rejected| rejected.errors()).collect(),
+            other => vec![other.to_string()],
+        }
+    }
+
     /// What is wrong, for a terminal: manifests with the lines in question. Ends with a line break.
     pub fn report(&self, color: bool) -> String {
         match self {
             Rejected::Manifests(found) => found.iter().map(|diagnostic| diagnostic.report(color)).collect(),
+            Rejected::Several(found) => found.iter().map(|rejected| rejected.report(color)).collect(),
             other => format!("palisade: {other}\n"),
         }
     }
 }
 
-fn lines(diagnostics: &[Diagnostic]) -> String {
-    diagnostics.iter().enumerate().fold(String::new(), |mut text, (i, diagnostic)| {
+fn lines(errors: &[impl Display]) -> String {
+    errors.iter().enumerate().fold(String::new(), |mut text, (i, error)| {
         // Writing to a string cannot fail.
-        let _ = write!(text, "{}{diagnostic}", if i == 0 { "" } else { "\n" });
+        let _ = write!(text, "{}{error}", if i == 0 { "" } else { "\n" });
         text
     })
+}
+
+fn no_objects(skipped: usize) -> String {
+    let found = match skipped {
+        0 => "no objects were given".to_owned(),
+        _ => format!("none of {skipped} objects is of a kind that policy depends on"),
+    };
+    format!("{found}: give the NetworkPolicies with the Pods and Namespaces that they are about")
 }
 
 /// Reads manifests from files and directories (`-` is standard input) and compiles them.
@@ -83,8 +127,16 @@ pub fn load_sources(sources: &[Source], options: &LoadOptions) -> Result<Compile
     {
         return Ok(Compiled { tables: compiled_tables(source)?, warnings: Vec::new() });
     }
+    Ok(compile(read_objects(sources)?, options))
+}
+
+/// Reads the objects of manifests. There must be some.
+pub fn read_objects(sources: &[Source]) -> Result<Parsed, Rejected> {
     let parsed = read::read_all(sources).map_err(Rejected::Manifests)?;
-    Ok(compile(parsed, options))
+    if parsed.objects.is_empty() {
+        return Err(Rejected::NoObjects { skipped: parsed.skipped.len() });
+    }
+    Ok(parsed)
 }
 
 fn compile(parsed: Parsed, options: &LoadOptions) -> Compiled {
@@ -94,7 +146,7 @@ fn compile(parsed: Parsed, options: &LoadOptions) -> Compiled {
 }
 
 /// Whether the text is compiled tables rather than a manifest: a JSON object with a `format` and no `kind`.
-fn is_tables(text: &str) -> bool {
+pub(super) fn is_tables(text: &str) -> bool {
     #[derive(serde::Deserialize)]
     struct Marks {
         format: Option<serde::de::IgnoredAny>,
@@ -105,12 +157,47 @@ fn is_tables(text: &str) -> bool {
             .is_ok_and(|marks| marks.format.is_some() && marks.kind.is_none())
 }
 
-fn compiled_tables(source: &Source) -> Result<RuleTables, Rejected> {
+/// Reads and checks compiled tables.
+pub(super) fn compiled_tables(source: &Source) -> Result<RuleTables, Rejected> {
     let name = || source.name().to_owned();
     let tables: RuleTables =
         serde_json::from_str(source.text()).map_err(|error| Rejected::Form { name: name(), error })?;
     tables.check().map_err(|error| Rejected::Tables { name: name(), error })?;
     Ok(tables)
+}
+
+/// Directories for tests.
+#[cfg(test)]
+pub(super) mod scratch {
+    use std::fs;
+    use std::path::PathBuf;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// A directory that goes when this is dropped.
+    pub(crate) struct Scratch(pub(crate) PathBuf);
+
+    impl Scratch {
+        pub(crate) fn new() -> Scratch {
+            static NEXT: AtomicU32 = AtomicU32::new(0);
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = std::env::temp_dir().join(format!("palisade-source-{}-{number}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Scratch(path)
+        }
+
+        pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+            let path = self.0.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, text).unwrap();
+            path
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -140,5 +227,18 @@ mod tests {
         let paths: Vec<&str> = findings.iter().map(|finding| finding.path.as_str()).collect();
         assert_eq!(paths, ["spec.podSelecter", "spec.ingress[0].ports[0].endPort"]);
         assert!(failure.report(false).contains("podSelector"), "{}", failure.report(false));
+    }
+
+    #[test]
+    fn no_objects_are_an_error_that_says_so() {
+        for text in ["", "\n---\n# nothing\n", "[]"] {
+            let failure = load(text);
+            assert!(failure.is_err(), "{text:?}");
+        }
+        let said = load("").unwrap_err().to_string();
+        assert!(said.starts_with("no objects were given: give the NetworkPolicies"), "{said}");
+        let service = "kind: Service\napiVersion: v1\nmetadata: {name: s}\n";
+        let said = load(service).unwrap_err().to_string();
+        assert!(said.starts_with("none of 1 objects is of a kind"), "{said}");
     }
 }

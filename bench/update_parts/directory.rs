@@ -1,0 +1,97 @@
+//! A changed file of the watched directory, from its rename until every worker has the tables: the path that the switch itself takes, inotify,
+//! reader, compiler, check and publication, with the workers' own threads.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use palisade::config::Policy;
+use palisade::control::protocol::PolicyOrigin;
+use palisade::control::{Closing, Switch, SwitchSettings};
+use palisade::dataplane::{Dataplane, Settings};
+use palisade::source::{PolicyDirectory, Requests};
+
+use super::policy::pods;
+use crate::policy::PolicyShape;
+use crate::spread;
+
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+/// Longest wait for a change.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Time between two changes: the worker sleeps meanwhile, as it does between two edits.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Renames a policy over another one `changes` times beside `rules` rules.
+pub(crate) fn measure(rules: usize, changes: usize) {
+    let scratch = Scratch::new();
+    let shape = PolicyShape { rules, pods: 3, seed: 1 };
+    let small = PolicyShape::changed_policy(CLIENT);
+    let other = small.replace("6500", "6501");
+    assert_ne!(small, other, "the policy has a port to change");
+    let root = scratch.0.join("policies");
+    std::fs::create_dir(&root).expect("a directory");
+    write(&root.join("pods.yaml"), &pods());
+    write(&root.join("large.yaml"), &shape.network_policy(CLIENT));
+    write(&root.join("small.yaml"), &small);
+    let settings = Settings { frames_per_worker: 4096, ..Settings::default() };
+    let dataplane = match Dataplane::start(&settings) {
+        Ok(dataplane) => Arc::new(dataplane),
+        Err(error) => return eprintln!("directory: not measured, no worker starts: {error}"),
+    };
+    let switch =
+        Switch::new(dataplane, SwitchSettings { cores: settings.cores, ..SwitchSettings::default() });
+    let mut directory = PolicyDirectory::of(&Policy { directory: Some(root.clone()), ..Policy::default() })
+        .expect("the configuration names a directory");
+    let tables = directory.load().expect("the manifests are right").tables;
+    let count = tables.rules.len();
+    switch
+        .replace_tables(tables, PolicyOrigin::directory(&root), Closing::Refused)
+        .expect("the tables are right");
+    directory.started(&switch);
+    let requests = Requests::new().expect("an eventfd");
+    let mut took = Vec::new();
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| directory.follow(&switch, &requests));
+        let next = scratch.0.join("next.yaml");
+        for number in 0..changes {
+            write(&next, if number % 2 == 0 { &other } else { &small });
+            std::thread::sleep(PAUSE);
+            let before = switch.status().generation;
+            let start = Instant::now();
+            std::fs::rename(&next, root.join("small.yaml")).expect("a name to take");
+            while switch.status().generation == before {
+                assert!(start.elapsed() < PATIENCE, "change {number} does not come into force");
+                std::thread::sleep(Duration::from_micros(20));
+            }
+            took.push(start.elapsed().as_nanos() as f64 / 1e3);
+        }
+        requests.stop();
+        thread.join().expect("the thread ends");
+    });
+    let [median, most, greatest] = spread(&mut took);
+    println!(
+        r#"{{"bench":"update","case":"directory","rules":{count},"changes":{changes},"in_force_us_p50":{median:.0},"in_force_us_p99":{most:.0},"in_force_us_max":{greatest:.0}}}"#,
+    );
+}
+
+fn write(path: &Path, text: &str) {
+    std::fs::write(path, text).expect("a file to write");
+}
+
+/// A directory that goes when this is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Scratch {
+        let path = std::env::temp_dir().join(format!("palisade-bench-{}", std::process::id()));
+        std::fs::create_dir(&path).expect("a directory of its own");
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

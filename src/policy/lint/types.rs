@@ -1,0 +1,24 @@
+//! Rules of a direction that `policyTypes` lacks: they mean nothing, and the direction is not isolated.
+
+use super::{Check, LintFinding, Scene};
+use crate::policy::oracle::isolation;
+use crate::tables::Direction;
+
+pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
+    for policy in &scene.network {
+        for direction in &policy.ignored {
+            let name = match direction {
+                Direction::Ingress => "Ingress",
+                Direction::Egress => "Egress",
+            };
+            found.push(LintFinding {
+                policy: isolation::name(policy),
+                path: format!("spec.{direction}"),
+                check: Check::RulesWithoutType,
+                message: format!(
+                    "these rules mean nothing, because policyTypes lacks {name}: add it, or remove the rules"
+                ),
+            });
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The compiler fails: what nobody can bring about from outside.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::*;
+use crate::control::{Engine, SwitchSettings};
+use crate::dataplane::{Counters, FlowInfo, FlowTableReport, PortError, PortReport, PortSpec, World};
+use crate::ids::PortId;
+use crate::source::load::scratch::Scratch;
+
+/// Publishes to nobody, and has no ports.
+#[derive(Default)]
+struct NoWorkers(AtomicU32);
+
+impl Engine for NoWorkers {
+    fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
+        Err(PortError::NoInterface { interface: spec.interface.clone() })
+    }
+
+    fn close_port(&self, port: PortId, _detach: bool) -> Result<(), PortError> {
+        Err(PortError::Unknown(port))
+    }
+
+    fn publish(&self, _world: World) -> Generation {
+        Generation(1 + self.0.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+
+    fn flow_table(&self) -> FlowTableReport {
+        FlowTableReport::default()
+    }
+
+    fn flows(&self, _max: usize, _wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
+        Vec::new()
+    }
+
+    fn flow_table(&self) -> FlowTableReport {
+        FlowTableReport::default()
+    }
+}
+
+fn pod(name: &str, address: &str) -> String {
+    format!("kind: Pod\napiVersion: v1\nmetadata: {{name: {name}}}\nstatus: {{podIP: {address}}}\n")
+}
+
+/// Turns until something comes of it.
+fn outcome(directory: &mut PolicyDirectory, switch: &Switch) -> Reload {
+    let patience = Instant::now() + Duration::from_secs(30);
+    loop {
+        match directory.turn(false, switch) {
+            Reload::NotDue if Instant::now() < patience => std::thread::sleep(Duration::from_millis(5)),
+            outcome => return outcome,
+        }
+    }
+}
+
+#[test]
+fn a_panic_of_the_compiler_keeps_the_tables_is_reported_and_the_next_change_is_compiled_from_scratch() {
+    let scratch = Scratch::new();
+    scratch.write("a.yaml", &pod("a", "10.0.0.1"));
+    let config = Policy { directory: Some(scratch.0.clone()), ..Policy::default() };
+    let mut directory = PolicyDirectory::of(&config).unwrap();
+    let switch = Switch::new(Arc::new(NoWorkers::default()), SwitchSettings::default());
+    let Ready { tables, .. } = directory.load().unwrap();
+    switch.put_tables(tables.clone()).unwrap();
+    directory.started(&switch);
+
+    directory.before_compile = || panic!("a group that nobody holds");
+    scratch.write("b.yaml", &pod("b", "10.0.0.2"));
+    let Reload::Rejected(errors) = outcome(&mut directory, &switch) else { panic!("the panic was not told") };
+    let said = &errors[0];
+    assert!(said.contains("internal error of the policy compiler: a group that nobody holds"), "{said}");
+    assert!(said.contains("Please report it"), "{said}");
+    assert_eq!(*switch.tables().unwrap(), tables, "the tables stay");
+    assert_eq!(switch.status().rejected_reload.unwrap().errors, errors);
+
+    directory.before_compile = || {};
+    scratch.write("c.yaml", &pod("c", "10.0.0.3"));
+    let Reload::Loaded { .. } = outcome(&mut directory, &switch) else { panic!("it goes on") };
+    let pods: Vec<String> = switch.tables().unwrap().pods.keys().map(|pod| pod.name.clone()).collect();
+    assert_eq!(pods, ["a", "b", "c"]);
+    assert_eq!(switch.status().rejected_reload, None);
+}
+
+#[test]
+fn without_watches_a_change_is_found_by_looking_and_loaded_when_it_is_quiet() {
+    let scratch = Scratch::new();
+    scratch.write("a.yaml", &pod("a", "10.0.0.1"));
+    let config = Policy { directory: Some(scratch.0.clone()), ..Policy::default() };
+    let mut directory = PolicyDirectory::of(&config).unwrap();
+    directory.watch = Watch::polling(&scratch.0);
+    let switch = Switch::new(Arc::new(NoWorkers::default()), SwitchSettings::default());
+    switch.put_tables(directory.load().unwrap().tables).unwrap();
+    directory.started(&switch);
+    scratch.write("a.yaml", &pod("b", "10.0.0.1"));
+    let written = Instant::now();
+    let Reload::Loaded { .. } = outcome(&mut directory, &switch) else { panic!("it is found") };
+    assert!(written.elapsed() + Duration::from_millis(100) > crate::source::watch::QUIET, "it waited");
+    assert_eq!(switch.status().policy.unwrap().origin.objects, Some(1));
+}

@@ -1,0 +1,430 @@
+//! A watched directory of policies, on a fake engine: what editors, volume mounts and operators do to it.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use palisade::config::Policy;
+use palisade::control::protocol::{PolicyOrigin, PolicySource};
+use palisade::control::{Closing, Switch, SwitchSettings};
+use palisade::ids::Generation;
+use palisade::source::load::{LoadOptions, load};
+use palisade::source::{PolicyDirectory, Reload};
+use palisade::tables::RuleTables;
+
+use crate::fixture::{FakeEngine, Scratch, on_port, pod, pod_port, switch, tables};
+
+/// Long enough for anything that comes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Rig {
+    scratch: Scratch,
+    directory: PolicyDirectory,
+    engine: Arc<FakeEngine>,
+    switch: Arc<Switch>,
+}
+
+impl Rig {
+    /// A switch that has started with a directory of these files.
+    fn start(files: &[(&str, &str)]) -> Rig {
+        let scratch = Scratch::new();
+        let root = scratch.0.join("policies");
+        fs::create_dir(&root).unwrap();
+        for (name, text) in files {
+            fs::write(root.join(name), text).unwrap();
+        }
+        Rig::at(scratch, &root)
+    }
+
+    fn at(scratch: Scratch, root: &Path) -> Rig {
+        let config = Policy { directory: Some(root.to_owned()), ..Policy::default() };
+        let mut directory = PolicyDirectory::of(&config).unwrap();
+        let (engine, switch) = switch(SwitchSettings::default());
+        let tables = directory.load().unwrap().tables;
+        switch.replace_tables(tables, PolicyOrigin::directory(root), Closing::Refused).unwrap();
+        directory.started(&switch);
+        Rig { scratch, directory, engine, switch }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.scratch.0.join("policies").join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// Turns until something comes of it.
+    fn outcome(&mut self) -> Reload {
+        let patience = Instant::now() + PATIENCE;
+        loop {
+            match self.directory.turn(false, &self.switch) {
+                Reload::NotDue if Instant::now() < patience => std::thread::sleep(Duration::from_millis(2)),
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn loaded(&mut self) -> Vec<String> {
+        match self.outcome() {
+            Reload::Loaded { warnings, .. } => warnings,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The errors that are told, which are those of the status; the tables stay.
+    fn rejected(&mut self) -> String {
+        let before = self.engine.publications();
+        let Reload::Rejected(errors) = self.outcome() else { panic!("not rejected") };
+        assert_eq!(self.switch.status().rejected_reload.unwrap().errors, errors);
+        assert_eq!(self.engine.publications(), before, "the tables stay");
+        errors.join("\n")
+    }
+
+    /// Asserts that turns change nothing for a while in which a mistake would have shown.
+    fn stays(&mut self) {
+        let before = self.engine.publications();
+        for _ in 0..30 {
+            let outcome = self.directory.turn(false, &self.switch);
+            assert!(matches!(outcome, Reload::NotDue), "{outcome:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(self.engine.publications(), before);
+    }
+
+    fn pods(&self) -> Vec<String> {
+        self.switch.tables().unwrap().pods.keys().map(|pod| pod.name.clone()).collect()
+    }
+
+    fn running(&self) -> RuleTables {
+        self.switch.tables().unwrap().canonical()
+    }
+
+    /// What a compile of the directory as it is gives.
+    fn from_scratch(&self) -> RuleTables {
+        let root = self.directory.path().to_owned();
+        load(&[root], &LoadOptions::default()).unwrap().tables.canonical()
+    }
+}
+
+/// A pod with an address of its own.
+fn a_pod(name: &str) -> String {
+    let last = name.bytes().fold(7_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
+    format!(
+        "---\nkind: Pod\napiVersion: v1\nmetadata: {{name: {name}, namespace: default, labels: {{app: {name}}}}}\nstatus: \
+         {{podIP: 10.1.0.{last}}}\n"
+    )
+}
+
+fn closes(name: &str) -> String {
+    format!(
+        "---\nkind: NetworkPolicy\napiVersion: networking.k8s.io/v1\nmetadata: {{name: {name}, namespace: default}}\nspec: \
+         {{podSelector: {{matchLabels: {{app: {name}}}}}}}\n"
+    )
+}
+
+#[test]
+fn a_file_that_is_written_in_halves_is_loaded_when_it_is_closed() {
+    let mut rig = Rig::start(&[("a.yaml", &(a_pod("db") + &closes("db")))]);
+    let before = rig.running();
+    // Truncated, and held open: the half would be a pod without its policy.
+    let mut file = File::create(rig.path("a.yaml")).unwrap();
+    rig.stays();
+    file.write_all(a_pod("db").as_bytes()).unwrap();
+    file.flush().unwrap();
+    rig.stays();
+    // Other files are not held up.
+    rig.write("b.yaml", &a_pod("web"));
+    rig.loaded();
+    assert_eq!(rig.pods(), ["db", "web"]);
+    file.write_all(closes("db").as_bytes()).unwrap();
+    rig.stays();
+    drop(file);
+    assert!(matches!(rig.outcome(), Reload::Same), "it is what it was");
+    fs::remove_file(rig.path("b.yaml")).unwrap();
+    rig.loaded();
+    assert_eq!(rig.running(), before);
+    // Another editor writes beside it, renames while the file is open, and closes last.
+    let mut file = File::create(rig.path(".a.yaml.new")).unwrap();
+    file.write_all(a_pod("db").as_bytes()).unwrap();
+    fs::rename(rig.path(".a.yaml.new"), rig.path("a.yaml")).unwrap();
+    rig.stays();
+    file.write_all((closes("db") + &a_pod("web")).as_bytes()).unwrap();
+    drop(file);
+    rig.loaded();
+    assert_eq!(rig.running(), rig.from_scratch());
+}
+
+#[test]
+fn an_editor_that_moves_the_old_file_away_first_opens_nothing_meanwhile() {
+    let mut rig = Rig::start(&[("a.yaml", &(a_pod("db") + &closes("db"))), ("b.yaml", &a_pod("web"))]);
+    let policies = |rig: &Rig| rig.switch.status().policy.unwrap().origin.policies;
+    for _ in 0..20 {
+        fs::rename(rig.path("a.yaml"), rig.path("a.yaml~")).unwrap();
+        let outcome = rig.directory.turn(false, &rig.switch);
+        assert!(matches!(outcome, Reload::NotDue), "{outcome:?}");
+        assert_eq!(policies(&rig), Some(1));
+        let mut file = File::create(rig.path("a.yaml")).unwrap();
+        rig.directory.turn(false, &rig.switch);
+        assert_eq!(policies(&rig), Some(1));
+        file.write_all((a_pod("db") + &closes("db")).as_bytes()).unwrap();
+        drop(file);
+        assert!(matches!(rig.outcome(), Reload::Same));
+    }
+    fs::remove_file(rig.path("a.yaml")).unwrap();
+    rig.loaded();
+    assert_eq!((policies(&rig), rig.pods()), (Some(0), vec!["web".to_owned()]));
+}
+
+#[test]
+fn a_mounted_config_map_changes_by_the_swap_of_a_link() {
+    let scratch = Scratch::new();
+    let root = scratch.0.join("policies");
+    fs::create_dir_all(root.join("..1")).unwrap();
+    fs::write(root.join("..1/p.yaml"), a_pod("db") + &closes("db")).unwrap();
+    symlink("..1", root.join("..data")).unwrap();
+    symlink("..data/p.yaml", root.join("p.yaml")).unwrap();
+    let mut rig = Rig::at(scratch, &root);
+    assert_eq!(rig.pods(), ["db"]);
+    for (number, name) in [(2, "db"), (3, "web"), (4, "api")] {
+        let next = format!("..{number}");
+        fs::create_dir(root.join(&next)).unwrap();
+        fs::write(root.join(&next).join("p.yaml"), a_pod(name)).unwrap();
+        symlink(&next, root.join("..data_tmp")).unwrap();
+        let swapped = Instant::now();
+        fs::rename(root.join("..data_tmp"), root.join("..data")).unwrap();
+        fs::remove_dir_all(root.join(format!("..{}", number - 1))).unwrap();
+        rig.loaded();
+        assert!(swapped.elapsed() < PATIENCE);
+        assert_eq!(rig.pods(), [name]);
+    }
+}
+
+#[test]
+fn directories_come_go_and_are_renamed() {
+    let mut rig = Rig::start(&[("a.yaml", &a_pod("a"))]);
+    let beside = rig.scratch.0.join("beside");
+    fs::create_dir_all(beside.join("deep")).unwrap();
+    fs::write(beside.join("deep/b.yaml"), a_pod("b")).unwrap();
+    fs::rename(&beside, rig.path("sub")).unwrap();
+    rig.loaded();
+    assert_eq!(rig.pods(), ["a", "b"]);
+    fs::write(
+        rig.path("sub/deep/c.json"),
+        r#"{"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "c"}, "status": {"podIP": "10.1.0.3"}}"#,
+    )
+    .unwrap();
+    rig.loaded();
+    assert_eq!(rig.pods(), ["a", "b", "c"]);
+    fs::rename(rig.path("sub"), rig.path("other")).unwrap();
+    rig.stays_or_same();
+    assert_eq!(rig.pods(), ["a", "b", "c"]);
+    fs::create_dir(rig.path("new")).unwrap();
+    rig.stays();
+    rig.write("new/d.yaml", &a_pod("d"));
+    rig.loaded();
+    fs::remove_dir_all(rig.path("other")).unwrap();
+    rig.loaded();
+    assert_eq!(rig.pods(), ["a", "d"]);
+    // The whole directory is replaced.
+    let next = rig.scratch.0.join("next");
+    fs::create_dir(&next).unwrap();
+    fs::write(next.join("e.yaml"), a_pod("e")).unwrap();
+    fs::rename(rig.scratch.0.join("policies"), rig.scratch.0.join("before")).unwrap();
+    fs::rename(&next, rig.scratch.0.join("policies")).unwrap();
+    rig.loaded();
+    assert_eq!(rig.pods(), ["e"]);
+    rig.write("e.yaml", &a_pod("f"));
+    rig.loaded();
+    assert_eq!(rig.pods(), ["f"]);
+}
+
+impl Rig {
+    /// A change that means nothing.
+    fn stays_or_same(&mut self) {
+        let before = self.running();
+        let outcome = self.outcome();
+        assert!(matches!(outcome, Reload::Same | Reload::Loaded { .. }), "{outcome:?}");
+        assert_eq!(self.running(), before);
+    }
+}
+
+#[test]
+fn what_is_no_manifest_is_an_error_that_keeps_the_tables() {
+    let good = a_pod("db") + &closes("db");
+    let mut rig = Rig::start(&[("a.yaml", &good)]);
+    rig.write("a.yaml", "");
+    let said = rig.rejected();
+    assert!(said.contains("a.yaml is empty and held objects before"), "{said}");
+    rig.stays();
+    rig.write("a.yaml", &good);
+    assert!(matches!(rig.outcome(), Reload::Same));
+    assert_eq!(rig.switch.status().rejected_reload, None, "cleared by what is accepted");
+
+    let fifo = rig.path("b.yaml");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    assert!(rig.rejected().contains("b.yaml is a FIFO"));
+    fs::remove_file(&fifo).unwrap();
+    assert!(matches!(rig.outcome(), Reload::Same));
+
+    rig.write("a.yaml", "# nothing any more\n");
+    assert!(rig.rejected().contains("no object in these files"));
+    rig.write("a.yaml", &good);
+    assert!(matches!(rig.outcome(), Reload::Same));
+
+    rig.write("b.yaml", "kind: NetworkPolicy\n");
+    rig.write("c.yaml", "{");
+    let said = rig.rejected();
+    assert!(said.contains("b.yaml:1"), "{said}");
+    fs::remove_file(rig.path("b.yaml")).unwrap();
+    fs::remove_file(rig.path("c.yaml")).unwrap();
+    while !matches!(rig.outcome(), Reload::Same) {}
+
+    fs::remove_file(rig.path("a.yaml")).unwrap();
+    assert!(rig.rejected().contains("no *.yaml, *.yml or *.json file"));
+    fs::remove_dir(rig.scratch.0.join("policies")).unwrap();
+    assert!(rig.rejected().contains("No such file"));
+    fs::create_dir(rig.scratch.0.join("policies")).unwrap();
+    rig.write("a.yaml", &good);
+    while !matches!(rig.outcome(), Reload::Same) {}
+    assert_eq!(rig.pods(), ["db"]);
+}
+
+#[test]
+fn of_an_object_in_two_files_the_last_counts_and_the_first_comes_back() {
+    let relabelled = a_pod("db").replace("app: db", "app: cache");
+    let mut rig = Rig::start(&[("a.yaml", &(a_pod("db") + &closes("db")))]);
+    let alone = rig.running();
+    rig.write("b.yaml", &relabelled);
+    let warnings = rig.loaded();
+    let said = warnings.join("\n");
+    assert!(said.contains("b.yaml:2: warning: default/db metadata.name: replaces the object"), "{said}");
+    assert_eq!(rig.running(), rig.from_scratch());
+    assert_ne!(rig.running(), alone);
+    fs::remove_file(rig.path("b.yaml")).unwrap();
+    rig.loaded();
+    assert_eq!(rig.running(), alone);
+}
+
+#[test]
+fn a_reload_that_would_close_every_pod_waits_until_it_closes_none() {
+    let mut rig = Rig::start(&[("a.yaml", &a_pod("db")), ("b.yaml", &a_pod("web"))]);
+    rig.switch.put_port("veth-db", &pod_port()).unwrap();
+    let address = rig.switch.tables().unwrap().pods[&pod("db")].addresses[0].to_string();
+    rig.switch.put_pod(&pod("db"), &on_port("veth-db", &address)).unwrap();
+    fs::remove_file(rig.path("a.yaml")).unwrap();
+    let said = rig.rejected();
+    assert!(said.contains("none of the 1 that are attached: all these would be closed"), "{said}");
+    assert_eq!(rig.pods(), ["db", "web"]);
+    rig.switch.delete_pod(&pod("db")).unwrap();
+    rig.loaded();
+    assert_eq!(rig.pods(), ["web"]);
+    assert_eq!(rig.switch.status().rejected_reload, None);
+}
+
+#[test]
+fn tables_of_somebody_else_stay_until_a_file_changes_and_the_status_says_whose_they_are() {
+    let mut rig = Rig::start(&[("a.yaml", &(a_pod("db") + &closes("db")))]);
+    let status = rig.switch.status();
+    let policy = status.policy.unwrap();
+    assert_eq!((policy.origin.objects, policy.origin.policies, policy.pods), (Some(2), Some(1), 1));
+    rig.write("b.yaml", &a_pod("web"));
+    rig.loaded();
+    let status = rig.switch.status();
+    let policy = status.policy.unwrap();
+    assert_eq!(policy.origin.source, PolicySource::Directory { path: rig.directory.path().to_owned() });
+    assert_eq!((policy.origin.objects, policy.origin.policies, policy.pods), (Some(3), Some(1), 2));
+    assert_eq!(policy.generation, status.generation);
+    assert!(policy.since_unix_s > 1_700_000_000);
+
+    let other = rig.switch.put_tables(tables("10.1.0.9")).unwrap().generation;
+    rig.stays();
+    let policy = rig.switch.status().policy.unwrap();
+    assert_eq!(policy.origin.source, PolicySource::ControlSocket { uid: None, pid: None });
+    assert_eq!((policy.generation, policy.pods), (other, 1));
+    assert!(matches!(rig.directory.turn(true, &rig.switch), Reload::Loaded { .. }), "asked for");
+    assert_eq!(rig.running(), rig.from_scratch());
+    assert!(matches!(rig.directory.turn(true, &rig.switch), Reload::Same));
+
+    rig.switch.delete_tables();
+    assert_eq!(rig.switch.status().policy, None);
+    rig.write("b.yaml", &a_pod("api"));
+    rig.loaded();
+    assert_eq!(rig.running(), rig.from_scratch());
+}
+
+/// Xorshift.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    fn of<'a>(&mut self, names: &[&'a str]) -> &'a str {
+        names[self.below(names.len() as u64) as usize]
+    }
+
+    fn manifest(&mut self) -> String {
+        let names = ["a", "b", "c", "d", "e"];
+        (0..=self.below(4))
+            .map(|_| {
+                let name = self.of(&names);
+                match self.below(3) {
+                    0 => closes(name),
+                    1 => a_pod(name),
+                    _ => a_pod(name).replace(&format!("app: {name}"), &format!("app: {}", self.of(&names))),
+                }
+            })
+            .collect()
+    }
+}
+
+#[test]
+fn after_any_edits_the_tables_are_those_of_a_compile_from_scratch() {
+    let seed = 0x9e37_79b9_7f4a_7c15;
+    println!("seed {seed:#x}");
+    let mut random = Random(seed);
+    let mut rig = Rig::start(&[("keep.yaml", &a_pod("z"))]);
+    fs::create_dir(rig.path("sub")).unwrap();
+    rig.stays();
+    let files = ["1.yaml", "2.yaml", "3.yaml", "sub/1.yaml", "sub/2.yaml"];
+    let (mut loads, mut steps) = (0, 0);
+    while steps < 150 {
+        steps += 1;
+        for _ in 0..=random.below(2) {
+            let path = rig.path(random.of(&files));
+            match random.below(6) {
+                0 => _ = fs::remove_file(path),
+                1 => _ = fs::rename(&path, rig.path(random.of(&files))),
+                2 => {
+                    let beside = rig.path(".new");
+                    fs::write(&beside, random.manifest()).unwrap();
+                    fs::rename(beside, path).unwrap();
+                }
+                _ => fs::write(path, random.manifest()).unwrap(),
+            }
+        }
+        // Asked, so that an edit that means nothing has an answer; what is gone is taken a moment later.
+        let patience = Instant::now() + PATIENCE;
+        let mut is_answered = false;
+        while !(is_answered && rig.running() == rig.from_scratch()) {
+            assert!(Instant::now() < patience, "step {steps}: {:?}", rig.pods());
+            match rig.directory.turn(!is_answered, &rig.switch) {
+                Reload::NotDue => std::thread::sleep(Duration::from_millis(2)),
+                Reload::Same => is_answered = true,
+                Reload::Loaded { .. } => (is_answered, loads) = (true, loads + 1),
+                Reload::Rejected(errors) => panic!("step {steps}: {errors:?}"),
+            }
+        }
+    }
+    assert!(loads > 50, "{loads} of {steps} edits meant something");
+    assert!(rig.switch.status().generation > Generation(50));
+}

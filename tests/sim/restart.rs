@@ -1,0 +1,247 @@
+//! Flows that outlive the switch: what passes after a restart, and what does not.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use palisade::dataplane::{ConntrackSettings, DropReason, FlowMemory, World};
+use palisade::ids::PortId;
+use palisade::net::flow::Protocol;
+use palisade::tables::PodName;
+
+use crate::frames::{Spec, Transport};
+use crate::model::{ACK, SYN};
+use crate::policy::{PodRules, Rule};
+use crate::rig::{PODS, Rig, Setting, forwarded, pod_address, pod_name};
+
+const A: PortId = PortId(0);
+const B: PortId = PortId(1);
+
+/// A switch, and the directory that its flows lie in.
+struct Restarted {
+    rig: Option<Rig>,
+    directory: PathBuf,
+}
+
+impl Restarted {
+    /// A switch with a connection from `a` to `b`, on these ports, and datagrams both ways.
+    fn connected(ports: [u16; 2]) -> Restarted {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let directory = PathBuf::from(format!("/dev/shm/palisade-sim-{}-{number}", std::process::id()));
+        let mut switch = Restarted { rig: None, directory };
+        switch.restart(&Setting::open());
+        let [client, server] = ports;
+        switch.passes(A, B, &tcp(SYN, 0, [client, server], [100, 0]));
+        switch.passes(B, A, &tcp(SYN | ACK, 1, [server, client], [500, 101]));
+        switch.passes(A, B, &tcp(ACK, 0, [client, server], [101, 501]));
+        switch.passes(A, B, &udp(0, [5000, 53]));
+        switch.passes(B, A, &udp(1, [53, 5000]));
+        switch
+    }
+
+    /// Ends the switch as a kill does, for nothing is told to the file, and starts another one.
+    fn restart(&mut self, setting: &Setting) {
+        self.rig = None;
+        let memory = FlowMemory::Directory { path: self.directory.clone(), required: true };
+        let conntrack =
+            ConntrackSettings { flows_max: 1024, tcp_pickup: false, memory, ..ConntrackSettings::default() };
+        self.rig = Some(Rig::with(1, conntrack, setting));
+    }
+
+    fn rig(&mut self) -> &mut Rig {
+        self.rig.as_mut().unwrap()
+    }
+
+    fn publish(&mut self, world: World) {
+        self.rig().sim.publish(world);
+        self.rig().sim.step();
+    }
+
+    #[track_caller]
+    fn passes(&mut self, from: PortId, to: PortId, spec: &Spec) {
+        let before = self.rig().counters(from);
+        let frames = self.rig().send(from, spec);
+        let drops = self.rig().drops_since(from, &before);
+        assert_eq!(frames, [(to, forwarded(to, spec))], "drops: {drops:?}");
+    }
+
+    #[track_caller]
+    fn is_dropped(&mut self, from: PortId, spec: &Spec, reason: DropReason) {
+        let before = self.rig().counters(from);
+        assert_eq!(self.rig().send(from, spec), []);
+        let drops = self.rig().drops_since(from, &before);
+        assert_eq!(drops, [(reason.name().to_owned(), 1)].into());
+    }
+
+    fn flows(&mut self) -> usize {
+        self.rig().sim.flows_len()
+    }
+}
+
+impl Drop for Restarted {
+    fn drop(&mut self) {
+        self.rig = None;
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn tcp(flags: u8, from: usize, ports: [u16; 2], [sequence, acknowledgement]: [u32; 2]) -> Spec {
+    let transport = Transport::Tcp { ports, flags, sequence, acknowledgement, window: 1000 };
+    Spec { payload: Vec::new(), ..Spec::new(pod_address(from)[0], pod_address(1 - from)[0], transport) }
+}
+
+fn udp(from: usize, ports: [u16; 2]) -> Spec {
+    Spec::new(pod_address(from)[0], pod_address(1 - from)[0], Transport::Udp { ports })
+}
+
+/// The next segment of the connection from `a` to `b`, of one of its ends.
+fn segment(from: usize, [client, server]: [u16; 2]) -> Spec {
+    if from == 0 {
+        tcp(ACK, 0, [client, server], [101, 501])
+    } else {
+        tcp(ACK, 1, [server, client], [501, 101])
+    }
+}
+
+/// Ports of client and server in every order.
+const PATTERNS: [[u16; 2]; 4] = [[40_000, 80], [80, 40_000], [40_001, 50_051], [700, 700]];
+
+/// Nothing in.
+fn deaf() -> PodRules {
+    PodRules { ingress: Some(vec![]), egress: None }
+}
+
+/// The world without one pod, and without the prefixes that say where pods' addresses are.
+fn without(pod: usize) -> World {
+    let mut setting = Setting::open();
+    setting.attachments[pod] = None;
+    World { pod_prefixes: vec![], ..setting.world() }
+}
+
+#[test]
+fn connections_of_every_port_pattern_go_on_after_a_restart_whoever_speaks_first_and_strangers_stay_out() {
+    for ports in PATTERNS {
+        for speaker in [0, 1] {
+            let mut switch = Restarted::connected(ports);
+            let (from, to) = (PortId(speaker), PortId(1 - speaker));
+            for _ in 0..3 {
+                switch.restart(&Setting::open());
+                assert_eq!(switch.flows(), 2);
+                switch.passes(from, to, &segment(speaker.into(), ports));
+                switch.passes(from, to, &segment(speaker.into(), ports));
+                switch.passes(B, A, &udp(1, [53, 5000]));
+                let stranger = segment(speaker.into(), [ports[0] + 1, ports[1]]);
+                switch.is_dropped(from, &stranger, DropReason::InvalidState);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_policy_that_was_tightened_meanwhile_ends_connections_of_every_port_pattern_in_both_directions() {
+    for ports in PATTERNS {
+        for speaker in [0, 1] {
+            let mut switch = Restarted::connected(ports);
+            switch.restart(&Setting::open().with(1, deaf()));
+            switch.is_dropped(PortId(speaker), &segment(speaker.into(), ports), DropReason::PolicyIngress);
+            // Allowed again, it is a stranger.
+            switch.restart(&Setting::open());
+            switch.is_dropped(PortId(speaker), &segment(speaker.into(), ports), DropReason::InvalidState);
+            // The other flow waits for its own next packet.
+            switch.passes(B, A, &udp(1, [53, 5000]));
+        }
+    }
+}
+
+#[test]
+fn what_only_the_reply_direction_would_allow_is_judged_from_the_original_one() {
+    let mut switch = Restarted::connected([40_000, 80]);
+    // The server may open nothing, the client everything: replies go on.
+    let mute = PodRules { egress: Some(vec![]), ingress: None };
+    switch.restart(&Setting::open().with(1, mute.clone()));
+    switch.passes(B, A, &segment(1, [40_000, 80]));
+    let serves = PodRules { ingress: Some(vec![Rule::port(Protocol::TCP, 80)]), egress: Some(vec![]) };
+    switch.restart(&Setting::open().with(1, serves));
+    switch.passes(B, A, &segment(1, [40_000, 80]));
+    switch.is_dropped(B, &udp(1, [53, 5000]), DropReason::PolicyIngress);
+    switch.restart(&Setting::open().with(0, mute));
+    switch.is_dropped(B, &segment(1, [40_000, 80]), DropReason::PolicyEgress);
+}
+
+#[test]
+fn while_no_tables_are_loaded_nothing_passes_and_flows_wait() {
+    let mut switch = Restarted::connected([40_000, 80]);
+    switch.restart(&Setting { loaded: false, ..Setting::open() });
+    for (port, spec) in [(A, segment(0, [40_000, 80])), (B, udp(1, [53, 5000]))] {
+        switch.is_dropped(port, &spec, DropReason::UnknownPod);
+    }
+    assert_eq!(switch.flows(), 2);
+    switch.publish(Setting::open().world());
+    switch.passes(B, A, &segment(1, [40_000, 80]));
+    switch.passes(A, B, &udp(0, [5000, 53]));
+}
+
+#[test]
+fn flows_of_a_pod_that_is_not_attached_yet_wait_for_it_and_pass_to_nobody() {
+    let mut switch = Restarted::connected([40_000, 80]);
+    switch.restart(&Setting { attachments: [None; PODS], ..Setting::open() });
+    switch.rig().wait(Duration::from_secs(10));
+    // Its address leads out of the node meanwhile.
+    switch.publish(without(1));
+    switch.is_dropped(A, &segment(0, [40_000, 80]), DropReason::UnknownPod);
+    switch.rig().wait(Duration::from_secs(100));
+    assert_eq!(switch.flows(), 2);
+    switch.publish(Setting::open().world());
+    switch.passes(A, B, &segment(0, [40_000, 80]));
+}
+
+#[test]
+fn a_pod_that_does_not_come_back_takes_its_flows_with_it() {
+    let mut switch = Restarted::connected([40_000, 80]);
+    switch.restart(&Setting { attachments: [None; PODS], ..Setting::open() });
+    switch.publish(without(1));
+    switch.rig().wait(Duration::from_secs(119));
+    assert_eq!(switch.flows(), 2);
+    switch.rig().wait(Duration::from_secs(4));
+    assert_eq!(switch.flows(), 0);
+    switch.publish(Setting::open().world());
+    switch.is_dropped(A, &segment(0, [40_000, 80]), DropReason::InvalidState);
+}
+
+#[test]
+fn another_pod_at_an_address_inherits_nothing_nor_does_the_first_one_when_it_is_back() {
+    let mut switch = Restarted::connected([40_000, 80]);
+    let mut world = Setting::open().world();
+    world.pods[1].pod = PodName::new("default", "other");
+    let mut tables = (**world.tables.as_ref().unwrap()).clone();
+    let policy = tables.pods[&pod_name(1)].clone();
+    tables.pods.insert(PodName::new("default", "other"), policy);
+    world.tables = Some(tables.into());
+    switch.restart(&Setting { attachments: [None; PODS], ..Setting::open() });
+    switch.publish(world.clone());
+    switch.is_dropped(B, &segment(1, [40_000, 80]), DropReason::InvalidState);
+    // That ended the connection; the datagrams' flow goes when it is looked at.
+    switch.rig().wait(Duration::from_secs(2));
+    assert_eq!(switch.flows(), 0);
+    // Its own connection is not the first pod's either.
+    switch.passes(A, B, &tcp(SYN, 0, [40_000, 80], [100, 0]));
+    switch.passes(B, A, &tcp(SYN | ACK, 1, [80, 40_000], [500, 101]));
+    switch.passes(A, B, &segment(0, [40_000, 80]));
+    switch.restart(&Setting::open());
+    switch.is_dropped(B, &segment(1, [40_000, 80]), DropReason::InvalidState);
+}
+
+#[test]
+fn flows_of_an_earlier_pod_at_an_address_are_not_the_later_ones_though_nothing_had_swept_them_before_the_restart()
+ {
+    let mut switch = Restarted::connected([40_000, 80]);
+    let mut again = Setting::open();
+    again.attachments[1] = Some(palisade::ids::AttachmentId(77));
+    // The pod is attached anew, and the switch dies before anybody looks at its flows.
+    switch.rig().sim.publish(again.world());
+    assert_eq!(switch.flows(), 2);
+    switch.restart(&Setting::open());
+    assert_eq!(switch.flows(), 2);
+    switch.is_dropped(B, &segment(1, [40_000, 80]), DropReason::InvalidState);
+}
