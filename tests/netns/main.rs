@@ -26,5 +26,7 @@ mod ownership;
 mod path_mtu;
 mod policy;
 mod refusals;
+mod resets;
+mod restart;
 mod traffic;
 mod workers;
