@@ -24,6 +24,9 @@ pub mod policy;
 pub mod mem;
 pub mod xdp;
 
+mod netlink;
+pub mod threads;
+
 pub mod dataplane;
 
 pub mod pktgen;

@@ -9,7 +9,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("tables", &["net", "mem", "limits", "ids"]),
     ("policy", &["tables", "net", "limits", "ids"]),
     ("xdp", &["net", "mem", "limits", "ids"]),
-    ("dataplane", &["net", "tables", "xdp", "mem", "limits", "ids"]),
+    ("netlink", &["net"]),
+    ("dataplane", &["net", "tables", "xdp", "netlink", "threads", "mem", "limits", "ids"]),
     ("pktgen", &["net", "xdp", "mem", "limits", "ids"]),
 ];
 

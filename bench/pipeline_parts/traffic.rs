@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use palisade::net::checksum::Sum;
+use palisade::net::checksum::{Sum, pseudo_header_of};
 use palisade::net::flow::{FlowKey, Protocol};
 use palisade::net::mac::Mac;
 use palisade::net::{ethernet, ipv4, ipv6, tcp};
@@ -292,7 +292,7 @@ impl Packet {
             }
             _ => unreachable!("both pods are asked for the same family"),
         };
-        let segment = &mut packet[segment..];
+        let segment = &mut packet[segment..][..payload];
         segment[..2].copy_from_slice(&src_port.to_be_bytes());
         segment[2..4].copy_from_slice(&dst_port.to_be_bytes());
         if protocol == Protocol::TCP {
@@ -305,9 +305,11 @@ impl Packet {
             segment[14] = 0x20;
         } else {
             segment[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
-            // Some checksum that is finished: the switch does not verify it.
-            segment[6..8].copy_from_slice(&[0x5a, 0x5a]);
         }
+        let (src, dst) = (address(src, family), address(dst, family));
+        let checksum = pseudo_header_of(src, dst, protocol, payload).add_bytes(segment).finish();
+        let field = if protocol == Protocol::TCP { tcp::CHECKSUM_OFFSET } else { udp::CHECKSUM_OFFSET };
+        segment[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
         frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
         if let Some(part) = self.part {
             part.write(family, &mut frame[ethernet::HEADER_BYTES..]);

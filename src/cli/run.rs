@@ -14,6 +14,7 @@ use super::{Failure, output};
 use crate::config::{Config, Fail};
 use crate::control::Daemon;
 use crate::source::{PolicyDirectory, Requests};
+use crate::threads;
 
 /// Start the switch, in the foreground
 ///
@@ -33,6 +34,7 @@ pub(super) struct RunArguments {
 
 pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     start_log();
+    threads::count_panics();
     let config = arguments.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
     if config.policy.fail == Fail::Open {
         tracing::warn!("policy.fail is \"open\": traffic of pods that no table knows passes unchecked");
@@ -64,7 +66,7 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
     std::thread::scope(|scope| {
         let _stop = StopWhenDropped(&requests);
         if let Some(policies) = &mut policies {
-            scope.spawn(|| policies.follow(daemon.switch(), &requests));
+            scope.spawn(|| threads::vital("palisade-source", || policies.follow(daemon.switch(), &requests)));
         }
         obey(&signals, has_directory.then_some(&requests));
     });
@@ -100,13 +102,15 @@ fn watch_signals() -> Result<mpsc::Receiver<i32>, Failure> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| Failure::Sentence(format!("signals cannot be watched: {error}")))?;
     let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
+    let forward = move || {
         for signal in signals.forever() {
             if sender.send(signal).is_err() {
                 return;
             }
         }
-    });
+    };
+    threads::spawn("palisade-signals", forward)
+        .map_err(|error| Failure::Sentence(format!("the kernel gives no thread for signals: {error}")))?;
     Ok(receiver)
 }
 

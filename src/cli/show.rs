@@ -97,6 +97,7 @@ fn status(client: &Client, output: Output) -> Result<(), Failure> {
             let _ = writeln!(out, "  {} more errors are not shown", rejected.left_out);
         }
     }
+    status.problems.iter().for_each(|problem| _ = writeln!(out, "problem: {problem}"));
     Ok(text(&out)?)
 }
 
@@ -130,7 +131,7 @@ fn ports(client: &Client, output: Output) -> Result<(), Failure> {
     if output == Output::Json {
         return Ok(json(&ports)?);
     }
-    let mut table = table(["port", "interface", "kind", "vlan", "mtu", "queues", "mode", "pod"]);
+    let mut table = table(["port", "interface", "kind", "state", "vlan", "mtu", "queues", "mode", "pod"]);
     let mut warnings = String::new();
     for port in &ports {
         let hook = if port.report.native { "native" } else { "generic" };
@@ -139,12 +140,18 @@ fn ports(client: &Client, output: Output) -> Result<(), Failure> {
             port.name.clone(),
             port.interface.clone(),
             format!("{:?}", port.kind).to_lowercase(),
+            format!("{:?}", port.state).to_lowercase(),
             or_dash(port.vlan),
             port.report.mtu.to_string(),
             port.report.queues.to_string(),
             format!("{hook}, {copy}"),
             or_dash(port.pod.as_ref()),
         ]);
+        if let Some(reason) = &port.reason {
+            // Writing to a string cannot fail.
+            let _ =
+                writeln!(warnings, "{}: {}: {reason}", format!("{:?}", port.state).to_lowercase(), port.name);
+        }
         add_warnings(&mut warnings, &port.name, &port.report.warnings);
     }
     Ok(text(&(render(&table, "The switch has no ports.") + &warnings))?)

@@ -32,6 +32,8 @@ pub struct Config {
     pub pod_prefixes: Vec<IpNet>,
     /// `[workers]`.
     pub workers: Workers,
+    /// `[xdp]`.
+    pub xdp: Xdp,
     /// `[control]`.
     pub control: Control,
     /// `[gateway]`.
@@ -85,6 +87,20 @@ pub enum PollingMode {
     Adaptive,
     /// Never sleeps.
     Busy,
+}
+
+/// `[xdp]`: programs in the kernel.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Xdp {
+    /// Directory of a BPF file system that keeps the links of the programs.
+    pub pin_directory: PathBuf,
+}
+
+impl Default for Xdp {
+    fn default() -> Xdp {
+        Xdp { pin_directory: Settings::default().pin_directory }
+    }
 }
 
 /// `[control]`: the control socket.

@@ -41,6 +41,7 @@ impl Config {
             .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         let mut config = Config::parse(&text, path)?;
         let base = path.parent().unwrap_or(Path::new(""));
+        config.xdp.pin_directory = base.join(&config.xdp.pin_directory);
         config.control.socket = base.join(&config.control.socket);
         config.conntrack.directory =
             config.conntrack.directory.map(|directory| match directory.as_os_str() {

@@ -21,6 +21,7 @@ impl Config {
                 PollingMode::Busy => Polling::Busy,
             },
             prefer_busy_poll: workers.prefer_busy_poll,
+            pin_directory: self.xdp.pin_directory.clone(),
             conntrack: ConntrackSettings {
                 flows_max: self.conntrack.flows,
                 pod_quota_percent: self.conntrack.pod_quota_percent,

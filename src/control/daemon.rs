@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::links::LinkMonitor;
 use super::protocol::PolicyOrigin;
 use super::server::Claim;
 use super::{Closing, Server, ServerError, Switch};
@@ -34,6 +35,7 @@ pub enum DaemonError {
 
 /// A running switch.
 pub struct Daemon {
+    monitor: LinkMonitor,
     server: Server,
     switch: Arc<Switch>,
     dataplane: Arc<Dataplane>,
@@ -53,12 +55,13 @@ impl Daemon {
         let dataplane = Arc::new(Dataplane::start(&settings)?);
         let switch = Arc::new(Switch::new(dataplane.clone(), config.switch_settings(cores)));
         match open(claim, &switch, config, tables) {
-            Ok(server) => {
+            Ok((monitor, server)) => {
+                dataplane.keep();
                 let parting = match config.on_stop {
                     OnStop::Closed => Parting::Closed,
                     OnStop::Detach => Parting::Detached,
                 };
-                Ok(Daemon { server, switch, dataplane, parting })
+                Ok(Daemon { monitor, server, switch, dataplane, parting })
             }
             Err(error) => {
                 drop(switch);
@@ -75,8 +78,9 @@ impl Daemon {
 
     /// Stops serving, then the workers; removes the socket.
     pub fn stop(self) -> Result<(), DaemonError> {
-        let Daemon { server, switch, dataplane, parting } = self;
+        let Daemon { monitor, server, switch, dataplane, parting } = self;
         drop(server);
+        drop(monitor);
         drop(switch);
         Ok(stop_workers(dataplane, parting)?)
     }
@@ -88,9 +92,13 @@ fn open(
     switch: &Arc<Switch>,
     config: &Config,
     tables: Option<RuleTables>,
-) -> Result<Server, DaemonError> {
+) -> Result<(LinkMonitor, Server), DaemonError> {
+    // Before the ports are opened, so that nothing that becomes of them goes unheard.
+    let monitor = LinkMonitor::start(switch).map_err(|error| {
+        StartError::Setup(format!("the kernel does not tell of changes of interfaces: {error}"))
+    })?;
     switch.configure(config, tables)?;
-    Ok(claim.serve(switch.clone())?)
+    Ok((monitor, claim.serve(switch.clone())?))
 }
 
 fn stop_workers(dataplane: Arc<Dataplane>, parting: Parting) -> Result<(), StartError> {

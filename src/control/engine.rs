@@ -1,7 +1,8 @@
 //! What the control side asks of a dataplane: the seam that lets the switch be tested without privilege.
 
 use crate::dataplane::{
-    Counters, Dataplane, FlowInfo, FlowTableReport, PortError, PortReport, PortSpec, World,
+    Counters, Dataplane, FlowInfo, FlowTableReport, NotTaken, PortError, PortHealth, PortReport, PortSpec,
+    StuckWorker, World,
 };
 use crate::ids::{Generation, PortId};
 
@@ -13,8 +14,26 @@ pub trait Engine: Send + Sync {
     /// See [`Dataplane::close_port`].
     fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError>;
 
+    /// See [`Dataplane::reopen_port`].
+    fn reopen_port(&self, port: PortId, spec: &PortSpec) -> Result<PortReport, PortError>;
+
+    /// See [`Dataplane::check_port`].
+    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError>;
+
+    /// See [`Dataplane::guard`].
+    fn guard(&self, interface: &str) -> Result<(), PortError>;
+
+    /// See [`Dataplane::release`].
+    fn release(&self, interface: &str) -> Result<(), PortError>;
+
     /// See [`Dataplane::publish`].
-    fn publish(&self, world: World) -> Generation;
+    fn publish(&self, world: World) -> Result<Generation, NotTaken>;
+
+    /// See [`Dataplane::stuck_workers`].
+    fn stuck_workers(&self) -> Vec<StuckWorker>;
+
+    /// See [`Dataplane::without_links`].
+    fn without_links(&self) -> Option<&str>;
 
     /// See [`Dataplane::counters`].
     fn counters(&self) -> Counters;
@@ -35,8 +54,32 @@ impl Engine for Dataplane {
         Dataplane::close_port(self, port, detach)
     }
 
-    fn publish(&self, world: World) -> Generation {
+    fn reopen_port(&self, port: PortId, spec: &PortSpec) -> Result<PortReport, PortError> {
+        Dataplane::reopen_port(self, port, spec)
+    }
+
+    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
+        Dataplane::check_port(self, port)
+    }
+
+    fn guard(&self, interface: &str) -> Result<(), PortError> {
+        Dataplane::guard(self, interface)
+    }
+
+    fn release(&self, interface: &str) -> Result<(), PortError> {
+        Dataplane::release(self, interface)
+    }
+
+    fn publish(&self, world: World) -> Result<Generation, NotTaken> {
         Dataplane::publish(self, world)
+    }
+
+    fn stuck_workers(&self) -> Vec<StuckWorker> {
+        Dataplane::stuck_workers(self)
+    }
+
+    fn without_links(&self) -> Option<&str> {
+        Dataplane::without_links(self)
     }
 
     fn counters(&self) -> Counters {

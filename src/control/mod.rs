@@ -19,6 +19,7 @@ mod socket;
 mod client;
 mod connection;
 mod daemon;
+mod links;
 
 pub use client::{Client, ClientError};
 pub use daemon::{Daemon, DaemonError};

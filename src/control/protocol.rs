@@ -46,6 +46,9 @@ pub struct Status {
     pub generation: Generation,
     /// Whether rule tables are loaded.
     pub tables_loaded: bool,
+    /// Ports that are not up, workers that are stuck, and what else the operator should look at: one sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
     /// Where the flow table lies, and what of it is from the process before.
     #[serde(default)]
     pub flow_table: FlowTableReport,
@@ -187,6 +190,19 @@ pub struct PortRequest {
     pub addresses: Vec<IpAddr>,
 }
 
+/// Whether frames pass a port.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PortState {
+    /// They do.
+    #[default]
+    Up,
+    /// They do not: the interface is gone, set down or cannot be attached to. What it receives is dropped.
+    Down,
+    /// An interface of its name has no program of ours: what it receives enters the node's own stack.
+    Unguarded,
+}
+
 /// A port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortInfo {
@@ -198,7 +214,13 @@ pub struct PortInfo {
     pub kind: PortKind,
     /// 802.1Q tag.
     pub vlan: Option<u16>,
-    /// How it was opened.
+    /// Whether frames pass.
+    #[serde(default)]
+    pub state: PortState,
+    /// Why they do not, or what is amiss with the interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// How it was opened last.
     #[serde(flatten)]
     pub report: PortReport,
     /// The pod behind it.

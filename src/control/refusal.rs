@@ -1,8 +1,8 @@
-//! Why the switch refuses a request. A refused request has changed nothing.
+//! Why the switch refuses a request. A refused request has changed nothing, but for [`Refusal::NotTaken`].
 
 use std::net::IpAddr;
 
-use crate::dataplane::{PortError, PortKind};
+use crate::dataplane::{NotTaken, PortError, PortKind};
 use crate::tables::{PodName, TablesError};
 
 /// Why the switch refuses a request.
@@ -116,6 +116,9 @@ pub enum Refusal {
     /// The dataplane refuses.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// The change is made, and a worker has not taken it.
+    #[error(transparent)]
+    NotTaken(#[from] NotTaken),
 }
 
 impl Refusal {
@@ -131,7 +134,9 @@ impl Refusal {
             | Refusal::AddressTaken { .. }
             | Refusal::NoBase
             | Refusal::Tables(TablesError::Base { .. })
-            | Refusal::Port(PortError::Taken { .. } | PortError::TooMany { .. }) => 409,
+            | Refusal::Port(
+                PortError::Taken { .. } | PortError::Foreign { .. } | PortError::TooMany { .. },
+            ) => 409,
             Refusal::Field { .. }
             | Refusal::WrongKind { .. }
             | Refusal::ClosesAll { .. }
@@ -139,6 +144,7 @@ impl Refusal {
             | Refusal::Port(
                 PortError::NoInterface { .. } | PortError::NoQueue { .. } | PortError::Mtu { .. },
             ) => 422,
+            Refusal::NotTaken(_) => 503,
             Refusal::AttachmentsUsedUp | Refusal::Port(PortError::Unknown(_) | PortError::Kernel(_)) => 500,
         }
     }

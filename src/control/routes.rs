@@ -127,7 +127,7 @@ async fn patch_tables(
 }
 
 async fn delete_tables(State(switch): Shared) -> Result<Json<Loaded>, Failure> {
-    blocking(move || Ok(Json(switch.delete_tables())))
+    blocking(move || Ok(Json(switch.delete_tables()?)))
 }
 
 async fn ports(State(switch): Shared) -> Json<Vec<PortInfo>> {

@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 
 use super::socket::{SocketFile, claim};
 use super::{Switch, routes};
+use crate::threads;
 
 /// How long requests under way may take to end once the server is to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
@@ -97,7 +98,7 @@ impl Claim {
             leave_cores(&switch.status().cores);
             runtime.block_on(serve(listener, switch, stopped));
         };
-        let thread = std::thread::Builder::new().name("control".into()).spawn(serve).map_err(failed)?;
+        let thread = threads::spawn("control", serve).map_err(failed)?;
         Ok(Server { stop: Some(stop), thread: Some(thread), _file: file })
     }
 }
@@ -105,11 +106,8 @@ impl Claim {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the control socket's thread had died");
-        }
+        // A panic there has ended the process.
+        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 

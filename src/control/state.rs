@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::protocol::{PodInfo, PolicyOrigin, PolicyStatus, PortInfo, TablesSummary};
+use super::protocol::{PodInfo, PolicyOrigin, PolicyStatus, PortInfo, PortState, TablesSummary};
 use super::{Closing, Refusal, SwitchSettings};
 use crate::dataplane::{Mac, NodeAttachment, PodAttachment, PortKind, PortReport, PortSpec, Route, World};
 use crate::ids::{AttachmentId, Generation, PortId};
@@ -28,11 +28,17 @@ pub(super) struct State {
     pub(super) pods: BTreeMap<PodName, Pod>,
 }
 
-/// An open port.
+/// A port.
 #[derive(Debug, Clone)]
 pub(super) struct Port {
     pub(super) spec: PortSpec,
+    /// How it was opened last.
     pub(super) report: PortReport,
+    /// Whether the dataplane has it. Without its interface, it has not.
+    pub(super) is_open: bool,
+    pub(super) state: PortState,
+    /// Why it is not up, or what is amiss with its interface.
+    pub(super) reason: Option<String>,
     /// The node's addresses, where the port leads to the node's own stack.
     pub(super) node_addresses: Vec<IpAddr>,
 }
@@ -50,7 +56,8 @@ pub(super) struct Pod {
 impl State {
     /// The world that the workers are to see. A configured route counts while its port is open.
     pub(super) fn world(&self, settings: &SwitchSettings) -> World {
-        let port_id = |name: &String| self.ports.get(name).map(|port| port.report.id);
+        let port_id =
+            |name: &String| self.ports.get(name).filter(|port| port.is_open).map(|port| port.report.id);
         let attachment = |(name, pod): (&PodName, &Pod)| {
             Some(PodAttachment {
                 id: pod.attachment,
@@ -63,7 +70,7 @@ impl State {
         let routes = settings.routes.iter().filter_map(|route| {
             Some(Route { prefix: route.prefix, port: port_id(&route.port)?, next_hop: route.next_hop })
         });
-        let node = self.host_port().map(|(_, port)| NodeAttachment {
+        let node = self.host_port().filter(|(_, port)| port.is_open).map(|(_, port)| NodeAttachment {
             port: port.report.id,
             addresses: port.node_addresses.clone(),
             mac: None,
@@ -91,7 +98,7 @@ impl State {
 
     /// The name of the port with this number.
     pub(super) fn port_name(&self, id: PortId) -> Option<&String> {
-        self.ports.iter().find(|(_, port)| port.report.id == id).map(|(name, _)| name)
+        self.ports.iter().find(|(_, port)| port.is_open && port.report.id == id).map(|(name, _)| name)
     }
 
     /// Refuses addresses that a pod, the node or the switch itself has.
@@ -169,6 +176,8 @@ impl State {
             interface: port.spec.interface.clone(),
             kind: port.spec.kind,
             vlan: port.spec.vlan,
+            state: port.state,
+            reason: port.reason.clone(),
             report: port.report.clone(),
             pod: self.pod_behind(name).cloned(),
         }

@@ -9,15 +9,16 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use ipnet::IpNet;
 
 use super::protocol::{
-    CountersReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo, PortRequest, RejectedReload, Status,
-    TablesPatch, TablesSummary,
+    CountersReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo, PortRequest, PortState,
+    RejectedReload, Status, TablesPatch, TablesSummary,
 };
 use super::state::{Pod, Port, State, unix_seconds};
 use super::{Engine, Refusal, requests};
-use crate::dataplane::{FlowInfo, Gateway, PortKind};
+use crate::dataplane::{FlowInfo, Gateway, NotTaken, PortKind};
 use crate::ids::{AttachmentId, Generation};
 use crate::limits::{REJECTED_ERROR_BYTES_MAX, REJECTED_ERRORS_MAX};
 use crate::tables::{PodName, References, RuleTables, TablesDiff, TablesError};
+use crate::threads;
 
 /// What holds for the life of a switch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,17 +61,17 @@ pub enum Closing {
 
 /// The control side of a switch. Reads never wait for a change; changes happen one after the other.
 pub struct Switch {
-    engine: Arc<dyn Engine>,
+    pub(super) engine: Arc<dyn Engine>,
     settings: SwitchSettings,
     started: Instant,
-    state: ArcSwap<State>,
+    pub(super) state: ArcSwap<State>,
     rejected_reload: ArcSwapOption<RejectedReload>,
     change: Mutex<Change>,
 }
 
 /// What only changes need. Held during each.
 #[derive(Default)]
-struct Change {
+pub(super) struct Change {
     /// The last attachment number given.
     attachment: AttachmentId,
     /// How often the entries of the loaded tables are named.
@@ -88,7 +89,8 @@ impl Switch {
             rejected_reload: ArcSwapOption::default(),
             change: Mutex::default(),
         };
-        switch.publish(State::default());
+        // The first state: a worker that is stuck from the start is reported with the first change.
+        let _ = switch.publish(State::default());
         switch
     }
 
@@ -102,10 +104,42 @@ impl Switch {
             cores: self.settings.cores.clone(),
             generation: state.generation,
             tables_loaded: state.tables.is_some(),
+            problems: self.problems(&state),
             flow_table: self.engine.flow_table(),
             policy: state.policy_status(),
             rejected_reload: self.rejected_reload.load().as_deref().cloned(),
         }
+    }
+
+    /// What the operator should look at.
+    fn problems(&self, state: &State) -> Vec<String> {
+        let ports = state.ports.iter().filter_map(|(name, port)| {
+            let reason = port.reason.as_ref()?;
+            Some(match port.state {
+                PortState::Up => format!("port {name}: {reason}"),
+                PortState::Down => format!("port {name} is down: {reason}"),
+                PortState::Unguarded => format!("port {name} is UNGUARDED: {reason}"),
+            })
+        });
+        let stuck = self.engine.stuck_workers().into_iter().map(|stuck| {
+            format!(
+                "worker {} (core {}) has not come to the end of a batch for {} s: changes do not reach it; restart the switch",
+                stuck.worker,
+                stuck.core,
+                stuck.since.as_secs()
+            )
+        });
+        let links = self.engine.without_links().map(|why| {
+            format!(
+                "XDP programs are attached without BPF links ({why}): `ip link set dev NAME xdp off` takes them off; mount a \
+                 BPF file system there (`mount -t bpf bpf /sys/fs/bpf`) and restart the switch"
+            )
+        });
+        let panics = match threads::panics() {
+            0 => None,
+            count => Some(format!("{count} panics have been contained since the start: the log says where")),
+        };
+        ports.chain(stuck).chain(links).chain(panics).collect()
     }
 
     /// The loaded tables in numbers.
@@ -138,7 +172,7 @@ impl Switch {
         let mut change = self.change();
         check_closing()?;
         change.references = references;
-        Ok(self.load_tables(Some((tables, origin))))
+        self.load_tables(Some((tables, origin)))
     }
 
     /// Changes the loaded tables for somebody on the control socket.
@@ -175,7 +209,7 @@ impl Switch {
         tables.apply(difference);
         state.check_closing(&tables, closing, self.settings.fail_open)?;
         change.references.follow(loaded, difference, &tables)?;
-        Ok(self.load_tables(Some((tables, origin))))
+        self.load_tables(Some((tables, origin)))
     }
 
     /// Takes note that a change of the watched directory did not come into force, or (`None`) that one did.
@@ -193,18 +227,18 @@ impl Switch {
     }
 
     /// Unloads the tables.
-    pub fn delete_tables(&self) -> Loaded {
+    pub fn delete_tables(&self) -> Result<Loaded, Refusal> {
         let mut change = self.change();
         change.references = References::default();
         self.load_tables(None)
     }
 
-    fn load_tables(&self, tables: Option<(RuleTables, PolicyOrigin)>) -> Loaded {
+    fn load_tables(&self, tables: Option<(RuleTables, PolicyOrigin)>) -> Result<Loaded, Refusal> {
         let mut next = self.next();
         let (tables, origin) = tables.unzip();
         next.tables = tables.map(Arc::new);
         next.origin = origin.map(|origin| (origin, SystemTime::now()));
-        Loaded { generation: self.publish(next) }
+        Ok(Loaded { generation: self.publish(next)? })
     }
 
     /// All ports, by name.
@@ -230,10 +264,12 @@ impl Switch {
         }
         next.check_addresses_free(&request.addresses, &self.settings)?;
         let report = self.engine.open_port(&spec)?;
-        let port = Port { spec, report, node_addresses: request.addresses.clone() };
+        let (state, reason) = (PortState::Up, None);
+        let port =
+            Port { spec, report, is_open: true, state, reason, node_addresses: request.addresses.clone() };
         let info = next.port_info(name, &port);
         next.ports.insert(name.to_owned(), port);
-        self.publish(next);
+        self.publish(next)?;
         Ok(info)
     }
 
@@ -246,13 +282,19 @@ impl Switch {
         if let Some(pod) = before.pod_behind(name) {
             return Err(Refusal::PortHasPod { port: name.to_owned(), pod: pod.clone() });
         }
+        let detach = detach.unwrap_or(self.settings.detach);
         // The world loses the port before the workers do, so that none routes to a port that is closing.
-        self.publish(next);
-        if let Err(error) = self.engine.close_port(port.report.id, detach.unwrap_or(self.settings.detach)) {
-            self.publish(before);
-            return Err(error.into());
-        }
-        Ok(())
+        let closed = self.publish(next).map_err(Refusal::from).and_then(|_| {
+            if port.is_open {
+                self.engine.close_port(port.report.id, detach)?;
+            }
+            if detach {
+                // What closes an interface of its name that could not be attached to goes, too.
+                self.engine.release(&port.spec.interface)?;
+            }
+            Ok(())
+        });
+        closed.or_else(|refusal| self.publish(before).map_err(Refusal::from).and(Err(refusal)))
     }
 
     /// All pods, by name.
@@ -278,8 +320,7 @@ impl Switch {
             return Err(Refusal::PortHasPod { port: request.port.clone(), pod: pod.clone() });
         }
         next.check_addresses_free(&request.addresses, &self.settings)?;
-        let attachment = AttachmentId(change.attachment.0.checked_add(1).ok_or(Refusal::AttachmentsUsedUp)?);
-        change.attachment = attachment;
+        let attachment = change.next_attachment()?;
         let pod = Pod {
             attachment,
             port: request.port.clone(),
@@ -288,7 +329,7 @@ impl Switch {
         };
         let info = next.pod_info(name, &pod, self.settings.fail_open);
         next.pods.insert(name.clone(), pod);
-        self.publish(next);
+        self.publish(next)?;
         Ok(info)
     }
 
@@ -297,7 +338,7 @@ impl Switch {
         let _change = self.change();
         let mut next = self.next();
         next.pods.remove(name).ok_or_else(|| Refusal::NoPod { pod: name.clone() })?;
-        self.publish(next);
+        self.publish(next)?;
         Ok(())
     }
 
@@ -325,18 +366,20 @@ impl Switch {
         Ok(self.engine.flows(max, &mut { of_pod }))
     }
 
-    fn change(&self) -> MutexGuard<'_, Change> {
+    pub(super) fn change(&self) -> MutexGuard<'_, Change> {
         // States are whole values: a panic during a change leaves the one before it.
         self.change.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A copy of the state, to be changed and published.
-    fn next(&self) -> State {
+    pub(super) fn next(&self) -> State {
         State::clone(&self.state.load())
     }
 
-    fn publish(&self, mut next: State) -> Generation {
-        let generation = self.engine.publish(next.world(&self.settings));
+    pub(super) fn publish(&self, mut next: State) -> Result<Generation, NotTaken> {
+        let published = self.engine.publish(next.world(&self.settings));
+        // A worker that has not taken it will, or the switch ends: either way this is the state.
+        let (Ok(generation) | Err(NotTaken { generation, .. })) = published;
         let same_tables = match (&self.state.load().tables, &next.tables) {
             (Some(before), Some(after)) => Arc::ptr_eq(before, after),
             (before, after) => before.is_none() && after.is_none(),
@@ -346,7 +389,15 @@ impl Switch {
         }
         next.generation = generation;
         self.state.store(Arc::new(next));
-        generation
+        published
+    }
+}
+
+impl Change {
+    /// A number that no attachment has had.
+    pub(super) fn next_attachment(&mut self) -> Result<AttachmentId, Refusal> {
+        self.attachment = AttachmentId(self.attachment.0.checked_add(1).ok_or(Refusal::AttachmentsUsedUp)?);
+        Ok(self.attachment)
     }
 }
 

@@ -115,6 +115,11 @@ impl Core {
         self.cores.len()
     }
 
+    /// The core of the worker with this number.
+    pub(super) fn core_of(&self, worker: usize) -> usize {
+        self.cores[worker]
+    }
+
     pub(super) fn flow_table(&self) -> &FlowTableReport {
         &self.flow_table
     }
@@ -146,6 +151,13 @@ impl Core {
         let mut state = self.state();
         state.ports.insert(port, facts);
         state.endpoints.add_port(port, link);
+        self.publish_changed(&mut state, wait);
+    }
+
+    /// Lets the workers know of a port's other facts; whoever is behind it stays there.
+    pub(super) fn change_port(&self, port: PortId, facts: PortFacts, wait: &dyn Fn(&Core, Generation)) {
+        let mut state = self.state();
+        state.ports.insert(port, facts);
         self.publish_changed(&mut state, wait);
     }
 
@@ -221,7 +233,7 @@ impl Core {
     }
 
     /// Those that judge by an earlier generation.
-    fn workers_before(&self, generation: Generation) -> impl Iterator<Item = WorkerId> {
+    pub(super) fn workers_before(&self, generation: Generation) -> impl Iterator<Item = WorkerId> {
         let all = (0..self.workers()).map(|worker| WorkerId(worker as u16));
         all.filter(move |worker| self.shared.view.passed(*worker) < generation)
     }

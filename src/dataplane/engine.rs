@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,13 +20,16 @@ use super::uplink::{self, Place};
 use super::view::PortFacts;
 use super::worker::Worker;
 use super::{
-    Counters, FlowInfo, FlowTableReport, PortError, PortKind, PortReport, PortSpec, Settings, StartError,
-    World,
+    Counters, FlowInfo, FlowTableReport, NotTaken, PortError, PortHealth, PortKind, PortReport, PortSpec,
+    Settings, StartError, StuckWorker, World,
 };
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::MTU_MAX;
 use crate::net::mac::Mac;
-use crate::xdp::{Binder, ClosedQueue, Interface, PortQueue, Program, Umem, XdpError, one_frame};
+use crate::threads;
+use crate::xdp::{
+    Binder, ClosedQueue, Guard, Interface, Pins, PortQueue, Program, Umem, XdpError, one_frame,
+};
 
 /// Longest wait for a worker to come to the end of a batch. A worker that takes longer is stuck, and everything with it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -42,6 +45,14 @@ pub struct Dataplane {
     ports: Mutex<BTreeMap<PortId, OpenPort>>,
     /// Runs from the first uplink on.
     resolver: Mutex<Option<Resolver>>,
+    /// The files that keep the links of XDP programs; or why there are none.
+    pins: Result<Pins, String>,
+    /// Closes interfaces that no port has yet; loaded when the first one comes.
+    guards: Mutex<Option<Guards>>,
+    /// Whether the start has succeeded: from then on programs of earlier runs are not brought back.
+    is_started: AtomicBool,
+    /// Turns of each worker's loop, and since when they have been so many.
+    turns: Mutex<Vec<(u64, Instant)>>,
 }
 
 /// What becomes of the ports' interfaces when the dataplane stops.
@@ -55,8 +66,15 @@ pub enum Parting {
     AsFound,
 }
 
+/// The program that closes interfaces, and the kernel's numbers of those that it was put on.
+struct Guards {
+    guard: Guard,
+    on: BTreeSet<u32>,
+}
+
 struct OpenPort {
-    interface: String,
+    /// As it was when the port was opened.
+    interface: Interface,
     program: Program,
 }
 
@@ -65,7 +83,7 @@ impl OpenPort {
     fn take(&mut self, prefixes: &BTreeSet<IpNet>) {
         if let Err(error) = self.program.set_prefixes(prefixes) {
             tracing::error!(
-                interface = self.interface,
+                interface = self.interface.name,
                 "an uplink does not take all that is for its pods: {error}"
             );
         }
@@ -92,8 +110,21 @@ impl Dataplane {
         let (ports, resolver) = (Mutex::default(), Mutex::default());
         let prefer_busy_poll = settings.prefer_busy_poll;
         let knockers = knockers(&settings.cores)?;
-        let mut dataplane =
-            Dataplane { core, binders, prefer_busy_poll, threads: Vec::new(), knockers, ports, resolver };
+        let pins = Pins::open(&settings.pin_directory);
+        let turns = Mutex::new(vec![(0, Instant::now()); core.workers()]);
+        let mut dataplane = Dataplane {
+            core,
+            binders,
+            prefer_busy_poll,
+            threads: Vec::new(),
+            knockers,
+            ports,
+            resolver,
+            pins,
+            guards: Mutex::default(),
+            is_started: AtomicBool::new(false),
+            turns,
+        };
         for (worker, core) in workers.into_iter().zip(&settings.cores) {
             dataplane.threads.push(spawn(worker, *core)?);
         }
@@ -120,10 +151,49 @@ impl Dataplane {
     /// Opens a port. The first workers get a queue of it each; where it has fewer, the others hand over to these. Frames of pods that the published world does not place there are dropped.
     pub fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         let mut ports = self.ports();
-        if ports.values().any(|port| port.interface == spec.interface) {
+        let link = link_of(&Interface::find(&spec.interface)?);
+        let id = self.core.free_port(link.as_ref())?;
+        self.open_as(&mut ports, id, spec, |facts, interface| {
+            self.core.add_port(id, facts, link_of(interface), &self.settle());
+        })
+    }
+
+    /// Opens a port anew whose interface has changed, by whatever name it has now. Whoever is behind it stays there, and keeps
+    /// connections. Where it fails the port is closed, and its program drops everything.
+    pub fn reopen_port(&self, port: PortId, spec: &PortSpec) -> Result<PortReport, PortError> {
+        let mut ports = self.ports();
+        let open = ports.remove(&port).ok_or(PortError::Unknown(port))?;
+        let reopened = self.take_from_workers(port).and_then(|()| {
+            let interface = Interface::with_index(open.interface.index)?.name;
+            let spec = PortSpec { interface, ..spec.clone() };
+            self.open_as(&mut ports, port, &spec, |facts, _| {
+                self.core.change_port(port, facts, &self.settle());
+            })
+        });
+        if reopened.is_err() {
+            self.forget(port);
+            // From here on as any interface that no port has; where that fails its own program stays, which drops as well.
+            if let Ok(interface) = Interface::with_index(open.interface.index) {
+                let _ = self.close_interface(&interface, open.program.id());
+            }
+        }
+        reopened
+    }
+
+    fn open_as(
+        &self,
+        ports: &mut BTreeMap<PortId, OpenPort>,
+        id: PortId,
+        spec: &PortSpec,
+        make_known: impl FnOnce(PortFacts, &Interface),
+    ) -> Result<PortReport, PortError> {
+        let interface = Interface::find(&spec.interface)?;
+        if ports.values().any(|port| port.interface.index == interface.index) {
             return Err(PortError::Taken { interface: spec.interface.clone() });
         }
-        let interface = Interface::find(&spec.interface)?;
+        if !self.stuck_workers().is_empty() {
+            return Err(stuck());
+        }
         let count = interface.queues().min(self.core.workers() as u16);
         if count == 0 {
             return Err(PortError::NoQueue {
@@ -135,25 +205,25 @@ impl Dataplane {
         for binder in &self.binders {
             interface.check_mtu(binder.mtu_max())?;
         }
-        let link = link_of(&interface);
-        let id = self.core.free_port(link.as_ref())?;
         let place = match spec.kind {
             PortKind::Uplink => Some(self.prepare_uplink(&interface, spec.vlan)?),
             PortKind::Pod | PortKind::Host => None,
         };
-        let (program, mode) = self.attach(spec, &interface, count)?;
+        let mut program = self.load(spec, &interface, count)?;
+        // The queues come before the program: those of a switch that runs are taken, and its program stays.
         let opened: Result<Vec<PortQueue>, XdpError> = (0..count)
             .zip(&self.binders)
             .map(|(queue, binder)| PortQueue::open(binder, id, &interface, queue, &program))
             .collect();
-        let mut queues = match opened {
-            Ok(queues) => queues,
-            Err(error) => {
-                // The first error is what the operator can mend; this one would follow from it.
-                let _ = program.undo();
-                return Err(error.into());
-            }
-        };
+        let mut queues = opened?;
+        // The queues were opened by name, the program goes by number.
+        if Interface::find(&spec.interface)?.index != interface.index {
+            return Err(XdpError::Changed { interface: spec.interface.clone() }.into());
+        }
+        let mode = program.take(self.pins.as_ref().ok())?;
+        if self.is_started.load(Ordering::Relaxed) {
+            program.keep();
+        }
         let busy_poll = if self.prefer_busy_poll { poll_busily(&interface, &mut queues) } else { None };
         let zero_copy = queues.iter().all(PortQueue::zero_copy);
         let facts = PortFacts {
@@ -162,15 +232,24 @@ impl Dataplane {
             mtu: interface.mtu.min(65_535) as u16,
             mac: place.as_ref().map(|place| place.mac),
         };
-        self.core.add_port(id, facts, link, &self.settle());
+        make_known(facts, &interface);
         // Those that have a queue come first: what others hand over finds who sends it.
         let accesses = handover::accesses(self.core.workers(), queues, facts.mtu.into());
         for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
             Self::deliver(mailbox, Command::Open(id, access))?;
         }
-        ports.insert(id, OpenPort { interface: spec.interface.clone(), program });
+        let is_linked = program.is_linked();
+        let (interface_index, attached) = (interface.index, program.id().unwrap_or(0));
+        ports.insert(id, OpenPort { interface: interface.clone(), program });
         let mut warnings = warnings(&interface, count, self.core.workers() as u16, &mode);
         warnings.extend(busy_poll);
+        if self.pins.is_ok() && !is_linked {
+            warnings.push(format!(
+                "interface {0}: an earlier start has attached its XDP program without a BPF link, and it is not moved while pods are \
+                 closed by it: `ip link set dev {0} xdp off` takes it off; to have a link, stop the switch, run that, and start again",
+                interface.name
+            ));
+        }
         warnings.extend(self.binders.first().and_then(|binder| lacks(&spec.interface, binder)));
         if let Some(Place { link, warning, .. }) = place {
             if let Some(resolver) = &*self.resolver() {
@@ -180,7 +259,106 @@ impl Dataplane {
             warnings.extend((!zero_copy).then(|| uplink::why_copied(&spec.interface)));
             warnings.extend(warning);
         }
-        Ok(PortReport { id, mtu: interface.mtu, queues: count, native: mode.native, zero_copy, warnings })
+        let (mtu, native) = (interface.mtu, mode.native);
+        let program = attached;
+        Ok(PortReport { id, interface_index, program, mtu, queues: count, native, zero_copy, warnings })
+    }
+
+    /// Compares an open port with what the kernel has of it.
+    pub fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
+        let ports = self.ports();
+        let open = ports.get(&port).ok_or(PortError::Unknown(port))?;
+        let was = &open.interface;
+        let Ok(is) = Interface::with_index(was.index) else { return Ok(PortHealth::Gone) };
+        if !open.program.holds() {
+            return Ok(PortHealth::Unguarded);
+        }
+        let changed = |what: &str, was: &dyn std::fmt::Display, is: &dyn std::fmt::Display| {
+            Ok(PortHealth::Changed(format!("{what} {is}, and was {was}")))
+        };
+        if is.mtu != was.mtu {
+            return changed("its MTU is", &was.mtu, &is.mtu);
+        }
+        if is.queues() != was.queues() || is.rx_queues != was.rx_queues {
+            let count =
+                |of: &Interface| format!("{} receive and {} transmit queues", of.rx_queues, of.tx_queues);
+            return changed("it has", &count(was), &count(&is));
+        }
+        if is.mac != was.mac && open.program.has_prefixes() {
+            return changed("its Ethernet address is", &Mac(was.mac), &Mac(is.mac));
+        }
+        let obstacle = match (is.is_up, is.has_carrier) {
+            (false, _) => Some(format!("interface {0} is set down: `ip link set {0} up`", is.name)),
+            (true, false) => Some(format!(
+                "interface {} has no carrier: its other end is down, or no cable is in it",
+                is.name
+            )),
+            (true, true) => None,
+        };
+        Ok(PortHealth::Good { interface: is.name, obstacle })
+    }
+
+    /// Closes an interface that no port has yet, by a program that drops all that it receives. Does nothing where a program of ours
+    /// is on it already.
+    pub fn guard(&self, interface: &str) -> Result<(), PortError> {
+        Ok(self.close_interface(&Interface::find(interface)?, None)?)
+    }
+
+    /// Closes an interface that has no program, or the one with the id `own`.
+    fn close_interface(&self, interface: &Interface, own: Option<u32>) -> Result<(), XdpError> {
+        let mut guards = self.guards();
+        let Guards { guard, on } = match &mut *guards {
+            Some(guards) => guards,
+            none => none.insert(Guards { guard: Guard::load()?, on: BTreeSet::new() }),
+        };
+        if guard.close(interface, own, self.pins.as_ref().ok())? {
+            on.insert(interface.index);
+        }
+        Ok(())
+    }
+
+    /// Takes what [`Dataplane::guard`] has put on an interface off again.
+    pub fn release(&self, interface: &str) -> Result<(), PortError> {
+        let mut guards = self.guards();
+        let (Ok(interface), Some(Guards { guard, on })) = (Interface::find(interface), &mut *guards) else {
+            return Ok(());
+        };
+        if on.remove(&interface.index) {
+            guard.open(&interface, self.pins.as_ref().ok())?;
+        }
+        Ok(())
+    }
+
+    fn guards(&self) -> MutexGuard<'_, Option<Guards>> {
+        self.guards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why XDP programs are not held by links, where they are not.
+    pub fn without_links(&self) -> Option<&str> {
+        self.pins.as_ref().err().map(String::as_str)
+    }
+
+    /// Workers that have not come to the end of a batch for longer than any batch takes. Each call compares with the one before: call
+    /// it now and then.
+    pub fn stuck_workers(&self) -> Vec<StuckWorker> {
+        let mut seen = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let workers = self.core.shared.mailboxes.iter().zip(&mut *seen).enumerate();
+        let stuck = workers.filter_map(|(number, (mailbox, (turns, since)))| {
+            let now = mailbox.stats.turns.get();
+            if now != *turns {
+                (*turns, *since) = (now, Instant::now());
+                return None;
+            }
+            let (worker, core) = (WorkerId(number as u16), self.core.core_of(number));
+            Some(StuckWorker { worker, core, since: since.elapsed() }).filter(|stuck| stuck.since > PATIENCE)
+        });
+        stuck.collect()
+    }
+
+    /// Keeps what [`Parting::AsFound`] would undo: the start has succeeded.
+    pub fn keep(&self) {
+        self.is_started.store(true, Ordering::Relaxed);
+        self.ports().values_mut().for_each(|port| port.program.keep());
     }
 
     /// What a port on a NIC needs before it can be opened.
@@ -196,19 +374,14 @@ impl Dataplane {
         Ok(place)
     }
 
-    /// Attaches the XDP program. That of an uplink knows its prefixes before the first frame comes.
-    fn attach(
-        &self,
-        spec: &PortSpec,
-        interface: &Interface,
-        queues: u16,
-    ) -> Result<(Program, crate::xdp::Mode), PortError> {
+    /// Loads the XDP program. That of an uplink knows its prefixes before the first frame comes.
+    fn load(&self, spec: &PortSpec, interface: &Interface, queues: u16) -> Result<Program, PortError> {
         if spec.kind != PortKind::Uplink {
-            return Ok(Program::attach(interface, queues)?);
+            return Ok(Program::load(interface, queues)?);
         }
         let prefixes = self.core.world().uplink_prefixes();
         uplink::check_prefixes(&spec.interface, &prefixes)?;
-        Ok(Program::attach_uplink(interface, queues, spec.vlan.unwrap_or(0), &prefixes)?)
+        Ok(Program::load_uplink(interface, queues, spec.vlan.unwrap_or(0), &prefixes)?)
     }
 
     fn deliver(mailbox: &Mailbox, mut command: Command) -> Result<(), PortError> {
@@ -228,6 +401,15 @@ impl Dataplane {
     pub fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
         let mut ports = self.ports();
         let open = ports.remove(&port).ok_or(PortError::Unknown(port))?;
+        self.take_from_workers(port)?;
+        self.forget(port);
+        if detach {
+            open.program.detach()?;
+        }
+        Ok(())
+    }
+
+    fn take_from_workers(&self, port: PortId) -> Result<(), PortError> {
         // Those that hand over come first, so that none does to a worker that has closed the port.
         for mailbox in self.core.shared.mailboxes.iter().rev() {
             let (reply, access) = bounded(1);
@@ -240,14 +422,14 @@ impl Dataplane {
             Self::deliver(mailbox, Command::Reclaim(closed, reply))?;
             done.recv_timeout(PATIENCE).map_err(|_| stuck())?;
         }
+        Ok(())
+    }
+
+    fn forget(&self, port: PortId) {
         self.core.remove_port(port, &self.settle());
         if let Some(resolver) = &*self.resolver() {
             resolver.forget(port);
         }
-        if detach {
-            open.program.detach()?;
-        }
-        Ok(())
     }
 
     /// Makes `world` what every worker sees from its next batch on; returns when the last one has passed to it.
@@ -255,13 +437,15 @@ impl Dataplane {
     /// Panics on tables that [`RuleTables::check`](crate::tables::RuleTables::check) refuses.
     ///
     /// Uplinks take what is for a pod from the kernel before the workers know the pod, and until they have forgotten it.
-    pub fn publish(&self, world: World) -> Generation {
+    ///
+    /// Fails where a worker does not take it in time. It is published all the same, and holds for the others.
+    pub fn publish(&self, world: World) -> Result<Generation, NotTaken> {
         let mut ports = self.ports();
         let before = self.core.world();
         let uplinks = ports.values_mut().filter(|port| port.program.has_prefixes());
         let mut uplinks: Vec<&mut OpenPort> = uplinks.collect();
         if uplinks.is_empty() {
-            return self.core.publish(world, &self.settle());
+            return self.taken(self.core.publish(world, &self.settle()));
         }
         let wanted = world.uplink_prefixes();
         let both: BTreeSet<IpNet> = wanted.union(&before.uplink_prefixes()).copied().collect();
@@ -269,9 +453,14 @@ impl Dataplane {
             resolver.keep(&world.routes);
         }
         uplinks.iter_mut().for_each(|port| port.take(&both));
-        let generation = self.core.publish(world, &self.settle());
+        let generation = self.taken(self.core.publish(world, &self.settle()))?;
         uplinks.iter_mut().for_each(|port| port.take(&wanted));
-        generation
+        Ok(generation)
+    }
+
+    fn taken(&self, generation: Generation) -> Result<Generation, NotTaken> {
+        let workers: Vec<WorkerId> = self.core.workers_before(generation).collect();
+        if workers.is_empty() { Ok(generation) } else { Err(NotTaken { generation, workers }) }
     }
 
     /// The world published last.
@@ -315,6 +504,13 @@ impl Dataplane {
             // Not closed: the workers' memory goes with them, and nobody is left to take the frames back.
             drop(queues);
         }
+        if let Some(Guards { guard, on }) = self.guards().take().filter(|_| parting != Parting::Closed) {
+            for interface in on.into_iter().filter_map(|index| Interface::with_index(index).ok()) {
+                guard
+                    .open(&interface, self.pins.as_ref().ok())
+                    .map_err(|error| StartError::Setup(error.to_string()))?;
+            }
+        }
         let ports = std::mem::take(&mut *self.ports());
         let part = |program: Program| match parting {
             Parting::Closed => Ok(()),
@@ -356,9 +552,7 @@ fn spawn(worker: Worker, core: usize) -> Result<JoinHandle<Vec<PortQueue>>, Star
         core_affinity::set_for_current(core_affinity::CoreId { id: core });
         worker.run()
     };
-    std::thread::Builder::new()
-        .name(name)
-        .spawn(run)
+    threads::spawn(name, run)
         .map_err(|error| StartError::Setup(format!("the kernel gives no thread for a worker: {error}")))
 }
 
@@ -414,7 +608,9 @@ fn lacks(name: &str, binder: &Binder) -> Option<String> {
 }
 
 fn stuck() -> PortError {
-    PortError::Kernel("a worker does not answer: the switch has to be restarted".to_owned())
+    PortError::Kernel(
+        "a worker does not answer: `palisade show status` names it; restart the switch".to_owned(),
+    )
 }
 
 impl From<XdpError> for PortError {
@@ -422,6 +618,9 @@ impl From<XdpError> for PortError {
         match error {
             XdpError::NoInterface { interface } => PortError::NoInterface { interface },
             XdpError::Mtu { interface, mtu, max } => PortError::Mtu { interface, mtu, max: max as u32 },
+            error @ (XdpError::ForeignProgram { .. }
+            | XdpError::HeldElsewhere { .. }
+            | XdpError::QueueTaken { .. }) => PortError::Foreign { reason: error.to_string() },
             other => PortError::Kernel(other.to_string()),
         }
     }

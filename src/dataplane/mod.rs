@@ -41,7 +41,6 @@ mod uplink;
 
 mod resolver;
 
-mod netlink;
 mod simulation;
 
 mod counters;
@@ -75,7 +74,7 @@ pub use world::{Gateway, Mac, NodeAttachment, PodAttachment, Route, World};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Generation, PortId};
+use crate::ids::{Generation, PortId, WorkerId};
 use crate::net::flow::FlowKey;
 use crate::tables::RuleOrigin;
 
@@ -107,6 +106,12 @@ pub struct PortSpec {
 pub struct PortReport {
     /// Its number while it is open.
     pub id: PortId,
+    /// The kernel's number of the interface.
+    #[serde(default)]
+    pub interface_index: u32,
+    /// The kernel's id of the XDP program.
+    #[serde(default)]
+    pub program: u32,
     /// MTU of the interface, bytes.
     pub mtu: u32,
     /// Queues in use: one for each of the first workers. Where there are more workers, they hand frames over to these.
@@ -117,6 +122,57 @@ pub struct PortReport {
     pub zero_copy: bool,
     /// What is not as good as it could be, and why: one sentence each.
     pub warnings: Vec<String>,
+}
+
+/// How an open port is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PortHealth {
+    /// As it was opened.
+    Good {
+        /// The name of its interface by now.
+        interface: String,
+        /// What keeps frames from passing all the same.
+        obstacle: Option<String>,
+    },
+    /// Its interface is gone.
+    Gone,
+    /// Its program is not on the interface any more: frames may have passed it by.
+    Unguarded,
+    /// The interface is not as it was: what is different. The port is to be opened again.
+    Changed(String),
+}
+
+/// A generation that some worker has not taken in time. The others judge by it, and so does that one as soon as it goes on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "generation {generation} is published, and {} not taken it: `palisade show status` says for how long; until then the earlier \
+     one holds there, and if that does not end, restart the switch",
+    late(workers)
+)]
+pub struct NotTaken {
+    /// The generation.
+    pub generation: Generation,
+    /// Who has not taken it.
+    pub workers: Vec<WorkerId>,
+}
+
+fn late(workers: &[WorkerId]) -> String {
+    let numbers: Vec<String> = workers.iter().map(ToString::to_string).collect();
+    match numbers.as_slice() {
+        [one] => format!("worker {one} has"),
+        many => format!("workers {} have", many.join(", ")),
+    }
+}
+
+/// A worker that does not come to the end of a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StuckWorker {
+    /// Its number.
+    pub worker: WorkerId,
+    /// Its core.
+    pub core: usize,
+    /// For how long.
+    pub since: std::time::Duration,
 }
 
 /// Why the dataplane does not start.
@@ -178,6 +234,12 @@ pub enum PortError {
     /// No such port.
     #[error("there is no port {0}")]
     Unknown(PortId),
+    /// The interface has a program of somebody else, or another Palisade has the interface.
+    #[error("{reason}")]
+    Foreign {
+        /// Who, and what to do.
+        reason: String,
+    },
     /// The kernel refuses something: what, and what to do.
     #[error("{0}")]
     Kernel(String),

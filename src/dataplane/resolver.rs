@@ -16,12 +16,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use super::neighbors::Neighbors;
-use super::netlink::{Neighbor, NeighborTable, News, Standing};
 use super::packet::{pack, unpack};
 use super::worker::Shared;
 use super::{Mac, Route};
 use crate::ids::PortId;
 use crate::limits::NEIGHBOR_QUESTIONS_MAX;
+use crate::netlink::{Neighbor, NeighborTable, News, Standing};
+use crate::threads;
 
 /// Time between two looks at what is missing or not confirmed. In this time the kernel is asked for a neighbour once,
 /// and for [`NEIGHBOR_QUESTIONS_MAX`] of them that workers miss: a pod that tries all addresses of a link must not fill the
@@ -51,8 +52,7 @@ impl Resolver {
         let table = NeighborTable::open()?;
         let (book, stop) = (Arc::<Mutex<Book>>::default(), Arc::<AtomicBool>::default());
         let follower = Follower { table, shared: shared.clone(), book: book.clone(), stop: stop.clone() };
-        let thread = std::thread::Builder::new().name("palisade-neigh".to_owned());
-        let thread = thread.spawn(move || follower.run())?;
+        let thread = threads::spawn("palisade-neigh", move || follower.run())?;
         Ok(Resolver { shared: shared.clone(), book, stop, thread: Some(thread) })
     }
 

@@ -16,6 +16,8 @@ pub struct Settings {
     pub polling: Polling,
     /// Whether workers poll the drivers of their ports themselves.
     pub prefer_busy_poll: bool,
+    /// Directory of a BPF file system that keeps the links of XDP programs. Where it is none, netlink attaches them.
+    pub pin_directory: PathBuf,
     /// Connection tracking.
     pub conntrack: ConntrackSettings,
 }
@@ -139,6 +141,7 @@ impl Default for Settings {
             huge_pages: true,
             polling: Polling::Adaptive { spin_us: 50 },
             prefer_busy_poll: false,
+            pin_directory: "/sys/fs/bpf/palisade".into(),
             conntrack: ConntrackSettings::default(),
         }
     }

@@ -48,6 +48,8 @@ pub(crate) struct PortStats {
 /// One worker's counters.
 pub(crate) struct WorkerStats {
     ports: Box<[PortStats]>,
+    /// Turns of the worker's loop: while it goes on, there are more of them from one sleep to the next.
+    pub turns: Counter,
     pub received: Counter,
     pub batches: Counter,
     pub sleeps: Counter,
@@ -63,6 +65,7 @@ impl WorkerStats {
     pub(crate) fn new() -> WorkerStats {
         WorkerStats {
             ports: (0..PORTS_MAX).map(|_| PortStats::default()).collect(),
+            turns: Counter::default(),
             received: Counter::default(),
             batches: Counter::default(),
             sleeps: Counter::default(),

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::netlink::vlan_device;
 use super::resolver::Link;
 use super::{Mac, PortError};
+use crate::netlink::vlan_device;
 use crate::xdp::{Interface, node_addresses};
 
 /// How the port stands on its link.

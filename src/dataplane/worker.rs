@@ -144,6 +144,7 @@ impl Worker {
     /// Works until the dataplane stops; gives the queues back for closing.
     pub(crate) fn run(mut self) -> Vec<PortQueue> {
         while !self.shared.stopping.load(Ordering::Relaxed) {
+            self.shared.mailboxes[self.id.index()].stats.turns.add(1);
             self.obey();
             let now = Instant::now();
             self.look(now);
@@ -532,6 +533,8 @@ impl Worker {
     fn sleep(&mut self, longest_ms: i64) {
         let mailbox = &self.shared.mailboxes[self.id.index()];
         mailbox.stats.sleeps.add(1);
+        #[cfg(debug_assertions)]
+        panic_if_told();
         self.shared.conntrack.rest(&self.tracker);
         // A port that cannot be listened to is still served by every waking, SLEEP_MAX_MS apart at the most.
         self.ports.listen(&self.epoll);
@@ -540,6 +543,14 @@ impl Worker {
             self.wait(if self.fragments.waiting() > 0 { 1 } else { longest_ms });
         }
         self.shared.mailboxes[self.id.index()].calls.awake();
+    }
+}
+
+/// Panics as soon as the file is there that PALISADE_DEBUG_PANIC names: so tests see what becomes of a switch that has lost a worker.
+#[cfg(debug_assertions)]
+fn panic_if_told() {
+    if let Some(file) = std::env::var_os("PALISADE_DEBUG_PANIC") {
+        assert!(!std::path::Path::new(&file).exists(), "PALISADE_DEBUG_PANIC says so");
     }
 }
 

@@ -71,6 +71,8 @@ pub(super) fn remove(record: &Record, removal: &mut Removal) {
             Err(error) => removal.errors.push(error.to_string()),
         }
     }
+    // A switch that was killed has left the files of its programs' links.
+    crate::xdp::sweep(&crate::dataplane::Settings::default().pin_directory);
     for namespace in namespaces {
         match remove_namespace(&namespace, &record.mark()) {
             Ok(true) => (),

@@ -123,6 +123,11 @@ impl Switch {
         self.child.id()
     }
 
+    /// How it ended, if it has.
+    pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.child.try_wait()
+    }
+
     /// What it logged.
     pub fn log(&self) -> Result<String, LabError> {
         let file = self.directory.join(LOG);

@@ -115,7 +115,8 @@ impl Drop for Attached {
     fn drop(&mut self) {
         let Some(what) = self.what.take() else { return };
         let detached = self.place.enter(|| match what {
-            What::Program(program) => Ok(program.detach()?),
+            // An interface that a switch has left closed is closed again.
+            What::Program(program) => Ok(program.undo()?),
             What::Counter(counter) => Ok(counter.detach()?),
         });
         if let Err(error) = detached {
@@ -154,13 +155,11 @@ pub(super) fn open_receivers(place: &Place) -> Result<(Vec<Wire>, Attached), Pkt
     place.enter(|| {
         let interface = Interface::find(&place.interface)?;
         let queues = interface.queues();
-        let (program, _mode) = Program::attach(&interface, queues)?;
-        let attached = Attached { place: place.clone(), what: Some(What::Program(program)) };
-        let Some(What::Program(program)) = &attached.what else { unreachable!("made above") };
+        let mut program = Program::load(&interface, queues)?;
         let open = |number| {
             let (umem, frames) = Umem::new(FRAMES, false)?;
             let queue =
-                patiently(|| PortQueue::open(&umem.binder(), PortId(0), &interface, number, program))?;
+                patiently(|| PortQueue::open(&umem.binder(), PortId(0), &interface, number, &program))?;
             let mut wire =
                 Wire::Socket(Box::new(Socket::new(umem, frames, queue, &place.interface, FRAMES / 2)));
             // Lends the first frames to receive into.
@@ -168,7 +167,9 @@ pub(super) fn open_receivers(place: &Place) -> Result<(Vec<Wire>, Attached), Pkt
             Ok(wire)
         };
         let wires = (0..queues).map(open).collect::<Result<_, PktgenError>>()?;
-        Ok((wires, attached))
+        // The queues come first: those of a switch that runs are taken, and its program stays.
+        program.take(None)?;
+        Ok((wires, Attached { place: place.clone(), what: Some(What::Program(program)) }))
     })
 }
 

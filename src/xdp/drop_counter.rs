@@ -4,13 +4,16 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder};
 
+use super::attach::{Attachment, earlier_on};
 use super::error::XdpError;
 use super::interface::Interface;
 use super::kernel_log;
-use super::program::{Mode, Slot};
+use super::program::Mode;
 
 /// `bpf/count.bpf.c`, compiled by build.rs.
 static COUNT_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/count.bpf.o"));
+/// The name of its program.
+const COUNT: &str = "palisade_count";
 /// `XDP_DROP` of `linux/bpf.h`: the entry of the map that counts what was dropped.
 const XDP_DROP: u32 = 1;
 
@@ -19,7 +22,7 @@ const XDP_DROP: u32 = 1;
 #[must_use = "a drop counter that is merely dropped stays attached: detach it"]
 pub struct DropCounter {
     interface: Interface,
-    native: bool,
+    attachment: Attachment,
     code: OwnedFd,
     verdicts: MapHandle,
 }
@@ -34,17 +37,19 @@ pub struct Dropped {
 }
 
 impl DropCounter {
-    /// Attaches it: in the driver if it can, in the generic hook otherwise. Replaces a program of this project, and
-    /// refuses to replace anybody else's.
+    /// Attaches it: in the driver if it can, in the generic hook otherwise. Replaces a counter that was left there, and
+    /// refuses to replace any other program, that of a switch included.
     pub fn attach(interface: &Interface) -> Result<(DropCounter, Mode), XdpError> {
+        let earlier = earlier_on(interface)?;
+        if let Some(earlier) = earlier.as_ref().filter(|earlier| earlier.name != COUNT) {
+            let (id, name) = (earlier.id(), earlier.name.clone());
+            return Err(XdpError::ForeignProgram { interface: interface.name.clone(), id, name });
+        }
         let (loaded, said) = kernel_log::captured(load);
         let (code, verdicts) =
             loaded.map_err(|error| XdpError::from_bpf("load the XDP program that counts", &error, &said))?;
-        let slot = Slot { interface, code: code.as_fd() };
-        let earlier = slot.attached()?;
-        slot.refuse_foreign(&earlier)?;
-        let mode = slot.attach_best(&earlier)?;
-        Ok((DropCounter { interface: interface.clone(), native: mode.native, code, verdicts }, mode))
+        let (attachment, mode) = Attachment::take(interface, code.as_fd(), earlier.as_ref(), None)?;
+        Ok((DropCounter { interface: interface.clone(), attachment, code, verdicts }, mode))
     }
 
     /// What it has dropped since it was attached, on all CPUs: a system call.
@@ -62,11 +67,7 @@ impl DropCounter {
 
     /// Takes the program off the interface. Does nothing when the interface is gone.
     pub fn detach(self) -> Result<(), XdpError> {
-        let slot = Slot { interface: &self.interface, code: self.code.as_fd() };
-        match slot.clear(self.native) {
-            Err(XdpError::NoInterface { .. }) => Ok(()),
-            cleared => cleared,
-        }
+        self.attachment.detach(self.code.as_fd())
     }
 }
 

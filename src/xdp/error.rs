@@ -65,6 +65,21 @@ pub enum XdpError {
         /// Its name.
         name: String,
     },
+    /// A BPF link that this process knows no file of holds our program.
+    #[error(
+        "the XDP program of interface {interface} is held by a BPF link of another Palisade: stop that one, or give this one the \
+         same `[xdp] pin_directory` (`bpftool link show` lists links)"
+    )]
+    HeldElsewhere {
+        /// The interface.
+        interface: String,
+    },
+    /// The interface is not the one any more that it was a moment ago.
+    #[error("interface {interface} has changed while it was attached to: try again")]
+    Changed {
+        /// The interface.
+        interface: String,
+    },
     /// The process lacks a capability.
     #[error(
         "no privilege to {action}: run as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_SYS_ADMIN and CAP_IPC_LOCK"
@@ -127,6 +142,16 @@ impl XdpError {
             Some(libc::EPERM | libc::EACCES) => XdpError::Privilege { action },
             Some(libc::EAFNOSUPPORT) => XdpError::NoAfXdp,
             _ => XdpError::Refused { action, reason: error.to_string() },
+        }
+    }
+
+    /// The same, with the kernel's own words before it.
+    pub(super) fn from_kernel(action: impl Into<String>, error: &io::Error, said: &[String]) -> XdpError {
+        match XdpError::from_io(action, error) {
+            XdpError::Refused { action, reason } => {
+                XdpError::Refused { action, reason: kernel_log::reason(said, &reason) }
+            }
+            other => other,
         }
     }
 

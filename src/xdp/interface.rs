@@ -14,7 +14,7 @@ const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 /// An interface of the calling thread's network namespace, at the moment of asking.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interface {
     /// Its name.
     pub name: String,
@@ -30,6 +30,10 @@ pub struct Interface {
     pub tx_queues: u16,
     /// Its driver, where that has a name.
     pub driver: Option<String>,
+    /// Whether it is set up, and whether it has a carrier (`IFF_UP`, `IFF_RUNNING` of `linux/if.h`).
+    pub is_up: bool,
+    /// See above.
+    pub has_carrier: bool,
 }
 
 impl Interface {
@@ -50,10 +54,13 @@ impl Interface {
         let index = ask(libc::SIOCGIFINDEX, "number")?;
         let mtu = ask(libc::SIOCGIFMTU, "MTU")?;
         let mac = ask(libc::SIOCGIFHWADDR, "Ethernet address")?;
+        let flags = ask(libc::SIOCGIFFLAGS, "flags")?;
         let (rx_queues, tx_queues) = channels(&socket, name).unwrap_or((1, 1));
         // SAFETY: the kernel has filled the member of the union that each request is for; all are plain numbers.
-        let (index, mtu, mac) =
-            unsafe { (index.ifr_ifru.ifru_ifindex, mtu.ifr_ifru.ifru_mtu, mac.ifr_ifru.ifru_hwaddr.sa_data) };
+        let (index, mtu, mac, flags) = unsafe {
+            let (index, mtu) = (index.ifr_ifru.ifru_ifindex, mtu.ifr_ifru.ifru_mtu);
+            (index, mtu, mac.ifr_ifru.ifru_hwaddr.sa_data, i32::from(flags.ifr_ifru.ifru_flags))
+        };
         Ok(Interface {
             name: name.to_owned(),
             index: index.cast_unsigned(),
@@ -62,7 +69,29 @@ impl Interface {
             rx_queues,
             tx_queues,
             driver: driver(&socket, name),
+            is_up: flags & libc::IFF_UP != 0,
+            has_carrier: flags & libc::IFF_RUNNING != 0,
         })
+    }
+
+    /// The interface that the kernel has this number for, whatever it is called by now.
+    pub fn with_index(index: u32) -> Result<Interface, XdpError> {
+        let missing = || XdpError::NoInterface { interface: format!("number {index}") };
+        let mut name = [0u8; libc::IFNAMSIZ];
+        // SAFETY: the kernel writes a name that ends in zero into so many bytes.
+        let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
+        if found.is_null() {
+            return Err(missing());
+        }
+        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        let found = Interface::find(&String::from_utf8_lossy(name))?;
+        // Between the two calls the name may have become another one's.
+        if found.index == index { Ok(found) } else { Err(missing()) }
+    }
+
+    /// Whether the interface with this number is there still, by whatever name.
+    pub(super) fn is_there(&self) -> bool {
+        Interface::with_index(self.index).is_ok()
     }
 
     /// Queues that work in both directions.

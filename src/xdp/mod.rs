@@ -21,6 +21,7 @@
 #![allow(unsafe_code)]
 
 mod anchor;
+mod attach;
 mod chain;
 mod drop_counter;
 mod error;
@@ -28,6 +29,7 @@ mod frame;
 mod interface;
 mod kernel_log;
 mod ledger;
+mod link;
 mod memory;
 mod memory_ring;
 mod prefixes;
@@ -42,7 +44,8 @@ pub use error::XdpError;
 pub(crate) use error::one_frame;
 pub use frame::{DoesNotFit, Frame};
 pub use interface::{Interface, node_addresses};
+pub use link::{Pins, sweep};
 pub use memory::MemoryPeer;
-pub use program::{Mode, Program};
+pub use program::{Guard, Mode, Program};
 pub use queue::{ClosedQueue, Kick, PortQueue, Statistics};
 pub use umem::{Binder, Umem};

@@ -1,8 +1,7 @@
-//! The XDP program of a port, in the kernel: loaded, attached to the interface, told its sockets.
+//! The XDP program of a port, in the kernel: loaded, told its sockets, and attached to the interface ([`super::attach`]).
 //!
-//! It is attached by netlink and not by a BPF link, so that it outlives the process: while there is no switch, the
-//! port's frames are dropped, on an uplink those for pods. The next start finds the program by its name and puts its own
-//! in its place.
+//! The order is the owner's protection: the kernel gives each queue of an interface to one AF_XDP socket, which ends with its
+//! process. Whoever opens the queues first, and attaches then, never replaces the program of a switch that runs.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -10,12 +9,13 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
-use libbpf_rs::query::ProgInfoIter;
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject, Xdp, XdpFlags};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject};
 
+use super::attach::{Attachment, Earlier, earlier_on};
 use super::error::XdpError;
 use super::interface::Interface;
 use super::kernel_log;
+use super::link::{Pins, program_with};
 use super::prefixes::{self, Prefixes};
 use crate::limits::{MTU_MAX, UPLINK_PREFIXES_MAX};
 
@@ -23,21 +23,20 @@ use crate::limits::{MTU_MAX, UPLINK_PREFIXES_MAX};
 static PORT_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/port.bpf.o"));
 /// `bpf/uplink.bpf.c`, compiled by build.rs.
 static UPLINK_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uplink.bpf.o"));
-/// What the names of our programs begin with.
-const OURS: &str = "palisade_";
 /// The name of an uplink's program.
 const UPLINK: &str = "palisade_uplink";
 
-/// An XDP program that is attached to an interface. Dropping it leaves it attached.
+/// An XDP program of an interface. Dropping it leaves it attached.
 pub struct Program {
     interface: Interface,
-    mode: Mode,
     code: OwnedFd,
-    id: u32,
     sockets: Arc<MapHandle>,
     /// Of an uplink's program.
     prefixes: Option<Prefixes>,
-    replaced: bool,
+    /// From [`Program::take`] on.
+    attachment: Option<Attachment>,
+    /// The program of an earlier run in whose place this one is.
+    earlier: Option<OwnedFd>,
 }
 
 /// Where a program runs.
@@ -50,44 +49,90 @@ pub struct Mode {
 }
 
 impl Program {
-    /// Attaches the program of a port that belongs to the switch alone. In the driver if it can; in the generic hook
-    /// otherwise. Replaces a program of an earlier run, and refuses to replace anybody else's.
-    pub fn attach(interface: &Interface, queues: u16) -> Result<(Program, Mode), XdpError> {
-        interface.check_mtu(MTU_MAX)?;
-        Program::put(interface, load(PORT_OBJECT, queues, 0)?)
+    /// Loads the program of a port that belongs to the switch alone. Fails where the interface has somebody else's program. Nothing is
+    /// attached before [`Program::take`].
+    pub fn load(interface: &Interface, queues: u16) -> Result<Program, XdpError> {
+        Program::with(interface, PORT_OBJECT, queues, 0)
     }
 
-    /// Attaches the program of a NIC that the switch shares with the kernel, as [`Program::attach`] does. It takes what is
+    /// Loads the program of a NIC that the switch shares with the kernel, as [`Program::load`] does. It takes what is
     /// for `prefixes`, without a tag or with the 802.1Q identifier `vlan` (0 for none), and the rest is the kernel's. Single
     /// addresses that a program of an earlier run took are taken too, so that they stay closed until their pods are back.
+    pub fn load_uplink(
+        interface: &Interface,
+        queues: u16,
+        vlan: u16,
+        prefixes: &BTreeSet<IpNet>,
+    ) -> Result<Program, XdpError> {
+        let mut program = Program::with(interface, UPLINK_OBJECT, queues, vlan)?;
+        if let Some(maps) = &mut program.prefixes {
+            maps.set(prefixes)?;
+        }
+        Ok(program)
+    }
+
+    fn with(interface: &Interface, object: &[u8], queues: u16, vlan: u16) -> Result<Program, XdpError> {
+        interface.check_mtu(MTU_MAX)?;
+        earlier_on(interface)?;
+        let Loaded { code, sockets, prefixes } = load(object, queues, vlan)?;
+        let (interface, sockets) = (interface.clone(), Arc::new(sockets));
+        Ok(Program { interface, code, sockets, prefixes, attachment: None, earlier: None })
+    }
+
+    /// Attaches it: in the place of a program of an earlier run, or in the driver if it can, in the generic hook otherwise.
+    /// Refuses to replace anybody else's. With `pins`, a link holds it that only its owner takes off.
+    pub fn take(&mut self, pins: Option<&Pins>) -> Result<Mode, XdpError> {
+        let earlier = earlier_on(&self.interface)?;
+        if let (Some(earlier), Some(prefixes)) = (&earlier, &self.prefixes)
+            && earlier.name == UPLINK
+        {
+            prefixes.inherit(earlier.id());
+        }
+        // Kept while this one is in its place, for `undo`; where it is gone meanwhile, taking fails.
+        let before = earlier.as_ref().and_then(|earlier| program_with(earlier.id()).ok());
+        let (attachment, mode) =
+            Attachment::take(&self.interface, self.code.as_fd(), earlier.as_ref(), pins)?;
+        (self.attachment, self.earlier) = (Some(attachment), before);
+        Ok(mode)
+    }
+
+    /// [`Program::load`] and [`Program::take`] in one, without a link.
+    pub fn attach(interface: &Interface, queues: u16) -> Result<(Program, Mode), XdpError> {
+        let mut program = Program::load(interface, queues)?;
+        let mode = program.take(None)?;
+        Ok((program, mode))
+    }
+
+    /// [`Program::load_uplink`] and [`Program::take`] in one, without a link.
     pub fn attach_uplink(
         interface: &Interface,
         queues: u16,
         vlan: u16,
         prefixes: &BTreeSet<IpNet>,
     ) -> Result<(Program, Mode), XdpError> {
-        interface.check_mtu(MTU_MAX)?;
-        let mut loaded = load(UPLINK_OBJECT, queues, vlan)?;
-        if let Some(maps) = &mut loaded.prefixes {
-            maps.set(prefixes)?;
-        }
-        Program::put(interface, loaded)
+        let mut program = Program::load_uplink(interface, queues, vlan, prefixes)?;
+        let mode = program.take(None)?;
+        Ok((program, mode))
     }
 
-    fn put(interface: &Interface, loaded: Loaded) -> Result<(Program, Mode), XdpError> {
-        let Loaded { code, sockets, prefixes } = loaded;
-        let slot = Slot { interface, code: code.as_fd() };
-        let id = libbpf_rs::Program::id_from_fd(slot.code)
-            .map_err(|error| slot.refusal("tell the id of the XDP program for", &error, &[]))?;
-        let earlier = slot.attached()?;
-        let names = slot.refuse_foreign(&earlier)?;
-        if let Some(prefixes) = &prefixes {
-            names.iter().filter(|(_, name)| name == UPLINK).for_each(|(id, _)| prefixes.inherit(*id));
-        }
-        let mode = slot.attach_best(&earlier)?;
-        let replaced = earlier != Attached::default();
-        let (interface, sockets) = (interface.clone(), Arc::new(sockets));
-        Ok((Program { interface, mode: mode.clone(), code, id, sockets, prefixes, replaced }, mode))
+    /// Whether it is on its interface still.
+    pub fn holds(&self) -> bool {
+        self.attachment.as_ref().is_some_and(Attachment::holds)
+    }
+
+    /// Whether a link holds it, once it is attached.
+    pub fn is_linked(&self) -> bool {
+        self.attachment.as_ref().is_some_and(Attachment::is_linked)
+    }
+
+    /// The kernel's id of it, once it is attached.
+    pub fn id(&self) -> Option<u32> {
+        self.attachment.as_ref().map(Attachment::id)
+    }
+
+    /// Lets go of the program of an earlier run: [`Program::undo`] does not bring it back any more.
+    pub fn keep(&mut self) {
+        self.earlier = None;
     }
 
     /// Whether it is an uplink's, which takes only what is for some prefixes.
@@ -109,18 +154,18 @@ impl Program {
     /// Takes the program off the interface, which is the kernel's again. Does nothing when another program has taken
     /// its place, or the interface is gone.
     pub fn detach(self) -> Result<(), XdpError> {
-        let slot = Slot { interface: &self.interface, code: self.code.as_fd() };
-        match slot.attached() {
-            Ok(attached) if attached.in_mode(self.mode.native) == self.id => slot.clear(self.mode.native),
-            Ok(_) | Err(XdpError::NoInterface { .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
+        let Program { code, attachment, .. } = self;
+        attachment.map_or(Ok(()), |attachment| attachment.detach(code.as_fd()))
     }
 
     /// Leaves the interface as it was found: without a program, or, where this one has replaced one of an earlier run,
-    /// with one that drops everything.
+    /// with that one, which drops everything.
     pub fn undo(self) -> Result<(), XdpError> {
-        if self.replaced { Ok(()) } else { self.detach() }
+        match (self.attachment, self.earlier) {
+            (Some(attachment), Some(before)) => attachment.give_back(self.code.as_fd(), &before),
+            (Some(attachment), None) => attachment.detach(self.code.as_fd()),
+            (None, _) => Ok(()),
+        }
     }
 
     /// Sends the frames of receive queue `queue` to the socket, until that is closed or the registration ended.
@@ -219,90 +264,45 @@ fn map_of(object: &Object, name: &str) -> libbpf_rs::Result<Option<MapHandle>> {
     object.maps().find(|map| map.name() == name).map(|map| MapHandle::try_from(&map)).transpose()
 }
 
-/// Ids of the programs that an interface has, by hook; 0 is none.
-#[derive(Default, PartialEq, Eq)]
-pub(super) struct Attached {
-    native: u32,
-    generic: u32,
-    offloaded: u32,
+/// A program that drops all that an interface receives: loaded once, to be attached in no time to interfaces that have just come.
+pub struct Guard {
+    code: OwnedFd,
+    id: u32,
 }
 
-impl Attached {
-    fn in_mode(&self, native: bool) -> u32 {
-        if native { self.native } else { self.generic }
-    }
-}
-
-/// The place of an interface where an XDP program goes, and the one that shall go there.
-pub(super) struct Slot<'a> {
-    pub(super) interface: &'a Interface,
-    pub(super) code: BorrowedFd<'a>,
-}
-
-impl Slot<'_> {
-    fn index(&self) -> i32 {
-        self.interface.index.cast_signed()
+impl Guard {
+    /// Loads it.
+    pub fn load() -> Result<Guard, XdpError> {
+        let code = load(PORT_OBJECT, 1, 0)?.code;
+        let id = libbpf_rs::Program::id_from_fd(code.as_fd())
+            .map_err(|error| XdpError::from_bpf("tell the id of an XDP program", &error, &[]))?;
+        Ok(Guard { code, id })
     }
 
-    pub(super) fn attached(&self) -> Result<Attached, XdpError> {
-        let answer = Xdp::new(self.code).query(self.index(), XdpFlags::NONE);
-        let found = answer.map_err(|error| self.refusal("tell the XDP programs of", &error, &[]))?;
-        // With one program only, older kernels give its id and hook alone; libbpf puts it where it belongs.
-        Ok(Attached { native: found.drv_prog_id, generic: found.skb_prog_id, offloaded: found.hw_prog_id })
-    }
-
-    /// Ids and names of the programs that are there; fails where one is not ours.
-    pub(super) fn refuse_foreign(&self, attached: &Attached) -> Result<Vec<(u32, String)>, XdpError> {
-        let mut ours = Vec::new();
-        for id in [attached.native, attached.generic, attached.offloaded].into_iter().filter(|id| *id != 0) {
-            let name = ProgInfoIter::default()
-                .find(|info| info.id == id)
-                .map_or_else(|| "without a name".into(), |info| info.name.to_string_lossy().into_owned());
-            if !name.starts_with(OURS) {
-                return Err(XdpError::ForeignProgram { interface: self.interface.name.clone(), id, name });
-            }
-            ours.push((id, name));
+    /// Closes an interface that has no program, or the one with the id `own`. Another one of ours, whatever it does, is left alone;
+    /// somebody else's is an error. Whether this one is there now.
+    pub fn close(
+        &self,
+        interface: &Interface,
+        own: Option<u32>,
+        pins: Option<&Pins>,
+    ) -> Result<bool, XdpError> {
+        let earlier = earlier_on(interface)?;
+        match earlier.as_ref().map(Earlier::id) {
+            Some(id) if id == self.id => return Ok(true),
+            Some(id) if Some(id) != own => return Ok(false),
+            _ => {}
         }
-        Ok(ours)
+        Attachment::take(interface, self.code.as_fd(), earlier.as_ref(), pins).map(|_| true)
     }
 
-    /// Puts the program into the driver, or else into the generic hook.
-    pub(super) fn attach_best(&self, earlier: &Attached) -> Result<Mode, XdpError> {
-        // The kernel allows one hook at a time: between the two calls there is no program. In the same hook it
-        // replaces the earlier one at once.
-        if earlier.generic != 0 {
-            self.clear(false)?;
-        }
-        let refusal = match self.set(true) {
-            Ok(()) => return Ok(Mode { native: true, fallback: None }),
-            Err(refusal @ XdpError::Refused { .. }) if earlier.native == 0 => refusal,
-            Err(error) => return Err(error),
+    /// Takes it off an interface where it is.
+    pub fn open(&self, interface: &Interface, pins: Option<&Pins>) -> Result<(), XdpError> {
+        let Some(mine) = earlier_on(interface)?.filter(|earlier| earlier.id() == self.id) else {
+            return Ok(());
         };
-        self.set(false)?;
-        let XdpError::Refused { reason, .. } = refusal else { unreachable!("matched above") };
-        Ok(Mode { native: false, fallback: Some(reason) })
-    }
-
-    fn set(&self, native: bool) -> Result<(), XdpError> {
-        let flags = if native { XdpFlags::DRV_MODE } else { XdpFlags::SKB_MODE };
-        let (set, said) = kernel_log::captured(|| Xdp::new(self.code).attach(self.index(), flags));
-        set.map_err(|error| self.refusal("attach the XDP program to", &error, &said))
-    }
-
-    pub(super) fn clear(&self, native: bool) -> Result<(), XdpError> {
-        let flags = if native { XdpFlags::DRV_MODE } else { XdpFlags::SKB_MODE };
-        let (cleared, said) = kernel_log::captured(|| Xdp::new(self.code).detach(self.index(), flags));
-        cleared.map_err(|error| self.refusal("detach the XDP program from", &error, &said))
-    }
-
-    fn refusal(&self, verb: &str, error: &libbpf_rs::Error, said: &[String]) -> XdpError {
-        let name = &self.interface.name;
-        match Interface::find(name) {
-            Ok(there) if there.index == self.interface.index => {
-                XdpError::from_bpf(format!("{verb} interface {name}"), error, said)
-            }
-            Ok(_) => XdpError::NoInterface { interface: name.clone() },
-            Err(why) => why,
-        }
+        // In its own place: from here on this attachment holds it.
+        let (attachment, _) = Attachment::take(interface, self.code.as_fd(), Some(&mine), pins)?;
+        attachment.detach(self.code.as_fd())
     }
 }

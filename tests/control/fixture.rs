@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use palisade::control::protocol::{PodRequest, PortRequest};
 use palisade::control::{Client, Engine, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DecisionCount, FlowInfo, FlowTableReport, PortCounters, PortError, PortKind, PortReport,
-    PortSpec, WorkerCounters, World,
+    Counters, DecisionCount, FlowInfo, FlowTableReport, NotTaken, PortCounters, PortError, PortHealth,
+    PortKind, PortReport, PortSpec, StuckWorker, WorkerCounters, World,
 };
 use palisade::ids::{AclId, Generation, PortId, RowId, RuleId, WorkerId};
 use palisade::net::flow::{FlowKey, Protocol};
@@ -28,6 +28,8 @@ pub(crate) struct FakeEngine {
     pub(crate) closed: Mutex<Vec<(PortId, bool)>>,
     /// While this is locked, publications wait.
     pub(crate) publishing: Mutex<()>,
+    /// Whether a worker takes no publication.
+    pub(crate) is_late: AtomicBool,
 }
 
 impl FakeEngine {
@@ -48,7 +50,40 @@ impl Engine for FakeEngine {
         let mut ports = self.ports.lock().unwrap();
         let id = (0..u16::MAX).map(PortId).find(|id| !ports.contains_key(id)).unwrap();
         ports.insert(id, spec.clone());
-        Ok(PortReport { id, mtu: 1500, queues: 1, native: true, zero_copy: false, warnings: Vec::new() })
+        Ok(PortReport {
+            id,
+            interface_index: 0,
+            program: 0,
+            mtu: 1500,
+            queues: 1,
+            native: true,
+            zero_copy: false,
+            warnings: Vec::new(),
+        })
+    }
+
+    fn reopen_port(&self, port: PortId, _: &PortSpec) -> Result<PortReport, PortError> {
+        Err(PortError::Unknown(port))
+    }
+
+    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
+        Err(PortError::Unknown(port))
+    }
+
+    fn guard(&self, _: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn release(&self, _: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn stuck_workers(&self) -> Vec<StuckWorker> {
+        Vec::new()
+    }
+
+    fn without_links(&self) -> Option<&str> {
+        None
     }
 
     fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
@@ -62,11 +97,15 @@ impl Engine for FakeEngine {
         Ok(())
     }
 
-    fn publish(&self, world: World) -> Generation {
+    fn publish(&self, world: World) -> Result<Generation, NotTaken> {
         let _may_publish = self.publishing.lock().unwrap();
         let mut worlds = self.worlds.lock().unwrap();
         worlds.push(world);
-        Generation(worlds.len() as u32)
+        let generation = Generation(worlds.len() as u32);
+        match self.is_late.load(Ordering::Relaxed) {
+            true => Err(NotTaken { generation, workers: vec![WorkerId(1)] }),
+            false => Ok(generation),
+        }
     }
 
     fn counters(&self) -> Counters {

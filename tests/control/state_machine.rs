@@ -217,7 +217,7 @@ fn a_difference_holds_against_any_generation_with_the_same_tables() {
     assert_eq!(*switch.tables().unwrap(), tables("10.1.0.3"));
     assert_eq!(**engine.world().tables.as_ref().unwrap(), tables("10.1.0.3"));
     refused(&engine, 409, || switch.patch_tables(&patch(loaded)));
-    assert!(switch.delete_tables().generation > patched);
+    assert!(switch.delete_tables().unwrap().generation > patched);
     assert!(engine.world().tables.is_none() && switch.tables().is_none());
 }
 
@@ -363,4 +363,15 @@ fn a_configuration_is_opened_in_order_and_stops_at_what_is_refused() {
     assert_eq!(worlds.last().unwrap().routes.len(), 1);
     drop(worlds);
     assert!(switch.pods()[0].known);
+}
+
+#[test]
+fn a_change_that_a_worker_does_not_take_is_made_and_said_to_have_failed() {
+    let (engine, switch) = switch(SwitchSettings::default());
+    engine.is_late.store(true, std::sync::atomic::Ordering::Relaxed);
+    let refusal = switch.put_tables(tables("10.1.0.2")).unwrap_err();
+    assert_eq!(refusal.status(), 503);
+    assert!(refusal.to_string().contains("worker 1 has not taken it"), "{refusal}");
+    assert!(switch.status().tables_loaded, "the worker takes them as soon as it goes on");
+    assert_eq!(switch.status().generation, Generation(engine.publications() as u32));
 }

@@ -37,13 +37,16 @@ pub(crate) struct Spec {
     pub(crate) ttl: u8,
     pub(crate) transport: Transport,
     pub(crate) payload: Vec<u8>,
+    /// Its transport checksum is wrong, if it has one.
+    pub(crate) broken: bool,
 }
 
 impl Spec {
     /// A packet between these addresses, with a payload of ten bytes.
     pub(crate) fn new(src: IpAddr, dst: IpAddr, transport: Transport) -> Spec {
         let (src_mac, dst_mac) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
-        Spec { src_mac, dst_mac, vlan: None, src, dst, ttl: 64, transport, payload: b"0123456789".to_vec() }
+        let payload = b"0123456789".to_vec();
+        Spec { src_mac, dst_mac, vlan: None, src, dst, ttl: 64, transport, payload, broken: false }
     }
 
     /// The frame.
@@ -88,7 +91,29 @@ impl Spec {
             Transport::Icmp { kind, code, rest } => packet = self.icmp(kind, code, rest),
             Transport::Other(protocol) => packet = self.raw(protocol, payload),
         }
+        if self.broken {
+            self.break_checksum(&mut packet);
+        }
         packet
+    }
+
+    /// Makes the transport checksum wrong: not zero either, which may say that there is none, nor one that is left to the hardware.
+    fn break_checksum(&self, packet: &mut [u8]) {
+        let (addresses, l4) = if self.src.is_ipv4() { (12..20, 20) } else { (8..40, 40) };
+        let (protocol, field) = match self.transport {
+            Transport::Tcp { .. } => (6, 16),
+            Transport::Udp { .. } => (17, 6),
+            // The upper half of four bytes.
+            Transport::Sctp { .. } => (132, 8),
+            Transport::Echo { .. } | Transport::Icmp { .. } => (if l4 == 20 { 1 } else { 58 }, 2),
+            Transport::Other(_) => return,
+        };
+        let [high, low] = ((packet.len() - l4) as u16).to_be_bytes();
+        let pseudo = ones_sum(&[&packet[addresses], &[0, protocol, high, low]].concat());
+        let right = u16::from_be_bytes([packet[l4 + field], packet[l4 + field + 1]]);
+        let is_wrong = |wrong: &u16| *wrong != 0 && *wrong != pseudo && wrong % 0xffff != right % 0xffff;
+        let wrong = (0..16).map(|bit| right ^ 1 << bit).find(is_wrong).expect("one of sixteen");
+        packet[l4 + field..l4 + field + 2].copy_from_slice(&wrong.to_be_bytes());
     }
 
     fn builder(&self) -> PacketBuilderStep<IpHeaders> {
@@ -206,9 +231,7 @@ pub(crate) fn check(frame: &[u8]) -> Result<(), String> {
         Some(TransportSlice::Udp(udp)) => {
             udp.checksum() == 0 || pseudo_sum(&src, &dst, 17, udp.slice()) == 0xffff
         }
-        Some(TransportSlice::Icmpv4(icmp)) => {
-            icmp.header().icmp_type.calc_checksum(icmp.payload()) == icmp.checksum()
-        }
+        Some(TransportSlice::Icmpv4(icmp)) => ones_sum(icmp.slice()) == 0xffff,
         Some(TransportSlice::Icmpv6(icmp)) => {
             icmp.is_checksum_valid(src.try_into().unwrap(), dst.try_into().unwrap())
         }

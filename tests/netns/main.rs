@@ -5,6 +5,7 @@ mod support;
 mod talk;
 #[path = "../tap/mod.rs"]
 mod tap;
+mod wiring;
 
 mod crowd;
 mod demo;
@@ -12,9 +13,12 @@ mod directory;
 mod echo;
 mod flood;
 mod fragments;
+mod interfaces;
 mod jumbo;
 mod lifecycle;
+mod ownership;
 mod path_mtu;
 mod policy;
 mod refusals;
 mod traffic;
+mod workers;

@@ -344,7 +344,7 @@ fn a_killed_switch_leaves_its_port_closed_and_the_next_one_takes_over() {
 }
 
 #[test]
-fn a_driver_that_refuses_leaves_the_generic_hook_with_the_reason_and_a_restart_can_go_native() {
+fn a_driver_that_refuses_leaves_the_generic_hook_with_the_reason_until_it_is_detached() {
     in_namespace(|| {
         // The pod's end sends by more queues than the host's end receives by: veth refuses native XDP.
         let a = Pod::new("sw0", 1, 2);
@@ -362,9 +362,13 @@ fn a_driver_that_refuses_leaves_the_generic_hook_with_the_reason_and_a_restart_c
         drop(left);
 
         a.run("ethtool -L eth0 tx 1");
+        // From one hook to the other there would be a moment without a program.
+        let (left, mode) = attach(a.host, 1);
+        assert!(!mode.native && mode.fallback.is_some_and(|reason| reason.contains("an earlier start")));
+        assert!(!reaches_the_host(&a));
+        left.detach().unwrap();
         let (left, mode) = attach(a.host, 1);
         assert!(mode.native, "{mode:?}");
-        assert!(!reaches_the_host(&a));
         left.detach().unwrap();
         assert_eq!(program_id("sw0"), None);
     });

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use palisade::dataplane::{ConntrackSettings, DropReason, FlowInfo, PortKind};
+use palisade::dataplane::{DropReason, FlowInfo, PortKind};
 use palisade::ids::{AttachmentId, PortId};
 use palisade::net::flow::Protocol;
 use palisade::tables::{Direction, RuleOrigin, Verdict};
@@ -17,11 +17,11 @@ use crate::rig::{
     pod_address, router_address, switch_mac, world_address,
 };
 
-const A: PortId = PortId(0);
-const B: PortId = PortId(1);
-const C: PortId = PortId(2);
-const CLIENT: u16 = 40_000;
-const SERVER: u16 = 80;
+pub(crate) const A: PortId = PortId(0);
+pub(crate) const B: PortId = PortId(1);
+pub(crate) const C: PortId = PortId(2);
+pub(crate) const CLIENT: u16 = 40_000;
+pub(crate) const SERVER: u16 = 80;
 /// Chunks of SCTP (RFC 9260 section 3.2).
 const INIT: u8 = 1;
 const INIT_ACK: u8 = 2;
@@ -29,16 +29,16 @@ const COOKIE_ACK: u8 = 11;
 const SHUTDOWN_COMPLETE: u8 = 14;
 
 /// Nothing out, everything in.
-fn mute() -> PodRules {
+pub(crate) fn mute() -> PodRules {
     PodRules { egress: Some(Vec::new()), ingress: None }
 }
 
 /// In on this port only, everything out.
-fn serves(protocol: Protocol, port: u16) -> PodRules {
+pub(crate) fn serves(protocol: Protocol, port: u16) -> PodRules {
     PodRules { ingress: Some(vec![Rule::port(protocol, port)]), egress: None }
 }
 
-fn tcp(flags: u8, client_to_server: bool) -> Spec {
+pub(crate) fn tcp(flags: u8, client_to_server: bool) -> Spec {
     let (sequence, acknowledgement) = match (flags, client_to_server) {
         (SYN, _) => (100, 0),
         (_, true) => (101, 501),
@@ -51,17 +51,17 @@ fn tcp(flags: u8, client_to_server: bool) -> Spec {
     Spec { payload: Vec::new(), ..Spec::new(pod_address(src)[0], pod_address(dst)[0], transport) }
 }
 
-fn udp(from: usize, to: usize, ports: [u16; 2]) -> Spec {
+pub(crate) fn udp(from: usize, to: usize, ports: [u16; 2]) -> Spec {
     udp_of(0, from, to, ports)
 }
 
 /// [`udp`] over IPv4 (0) or IPv6 (1).
-fn udp_of(family: usize, from: usize, to: usize, ports: [u16; 2]) -> Spec {
+pub(crate) fn udp_of(family: usize, from: usize, to: usize, ports: [u16; 2]) -> Spec {
     Spec::new(pod_address(from)[family], pod_address(to)[family], Transport::Udp { ports })
 }
 
 /// Opens a TCP connection from `a` to `b`.
-fn connect(rig: &mut Rig) {
+pub(crate) fn connect(rig: &mut Rig) {
     passes(rig, A, B, &tcp(SYN, true));
     passes(rig, B, A, &tcp(SYN | ACK, false));
     passes(rig, A, B, &tcp(ACK, true));
@@ -88,7 +88,7 @@ pub(crate) fn flows(rig: &Rig) -> Vec<FlowInfo> {
     flows
 }
 
-fn decisions(rig: &Rig, verdict: Verdict) -> BTreeMap<RuleOrigin, u64> {
+pub(crate) fn decisions(rig: &Rig, verdict: Verdict) -> BTreeMap<RuleOrigin, u64> {
     let counts = rig.sim.counters().decisions.into_iter();
     counts.filter(|count| count.verdict == verdict).map(|count| (count.origin, count.packets)).collect()
 }
@@ -461,27 +461,6 @@ fn an_icmp_error_from_a_router_behind_the_uplink_passes() {
 }
 
 #[test]
-fn echoes_of_both_sides_with_one_identifier_do_not_meet() {
-    for family in [0, 1] {
-        let mut rig = Rig::new(1, &Setting::open().with(1, mute()));
-        for identifier in [0, 7] {
-            let echo = |request, from: usize, to: usize| {
-                let transport = Transport::Echo { request, identifier };
-                Spec::new(pod_address(from)[family], pod_address(to)[family], transport)
-            };
-            is_dropped(&mut rig, B, &echo(false, 1, 0), DropReason::InvalidState);
-            passes(&mut rig, A, B, &echo(true, 0, 1));
-            passes(&mut rig, B, A, &echo(false, 1, 0));
-            is_dropped(&mut rig, B, &echo(true, 1, 0), DropReason::PolicyEgress);
-            is_dropped(&mut rig, A, &echo(false, 0, 1), DropReason::InvalidState);
-        }
-        let timestamp = Transport::Icmp { kind: if family == 0 { 13 } else { 139 }, code: 0, rest: [0; 4] };
-        let question = Spec::new(pod_address(1)[family], pod_address(0)[family], timestamp);
-        is_dropped(&mut rig, B, &question, DropReason::PolicyEgress);
-    }
-}
-
-#[test]
 fn a_port_pair_used_again_is_judged_again_and_by_who_opens() {
     let mut rig = Rig::new(1, &Setting::open().with(1, mute()));
     connect(&mut rig);
@@ -581,20 +560,6 @@ fn is_asked_once_in_a_while(rig: &mut Rig, question: &Spec) {
 }
 
 #[test]
-fn errors_of_the_switch_are_limited_in_number_and_not_for_ever() {
-    let mut rig = Rig::new(1, &Setting::open());
-    let expiring = addressed(A, &Spec { ttl: 1, ..udp(0, 1, [1, 2]) }).bytes();
-    let mut told = 0;
-    for _ in 0..1100 {
-        told += rig.send_on(0, A, std::slice::from_ref(&expiring)).len();
-    }
-    assert_eq!(told, 1000);
-    assert_eq!(rig.counters(A).drops["ttl-exceeded"], 1100);
-    rig.sim.now += Duration::from_secs(1);
-    assert_eq!(rig.send_on(0, A, &[expiring]).len(), 1);
-}
-
-#[test]
 fn unfinished_checksums_are_finished_on_the_way() {
     let mut rig = Rig::new(1, &Setting::open());
     for spec in [tcp(SYN, true), udp(0, 1, [1, 2])] {
@@ -602,6 +567,42 @@ fn unfinished_checksums_are_finished_on_the_way() {
         crate::frames::unfinish(&mut frame);
         assert_eq!(rig.send_on(0, A, &[frame]), [(B, forwarded(B, &spec))]);
     }
+}
+
+#[test]
+fn a_packet_that_says_its_way_is_dropped_by_name_and_its_fragments_decide_nothing_for_others() {
+    let mut rig = Rig::new(1, &Setting::open());
+    let with_options = |options: [u8; 8], fragment: [u8; 2]| {
+        let mut frame = addressed(A, &udp(0, 1, [1, 2])).bytes();
+        frame.splice(34..34, options);
+        frame[14] = 0x47;
+        let total = (frame.len() - 14) as u16;
+        frame[16..18].copy_from_slice(&total.to_be_bytes());
+        frame[20..22].copy_from_slice(&fragment);
+        frame[24..26].fill(0);
+        let sum = palisade::net::checksum::Sum::default().add_bytes(&frame[14..42]).finish();
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        frame
+    };
+    let before = rig.counters(A);
+    for kind in [131, 137, 7, 68] {
+        for fragment in [[0x40, 0], [0x20, 0], [0, 1]] {
+            assert_eq!(rig.send_on(0, A, &[with_options([kind, 7, 4, 10, 0, 0, 9, 0], fragment)]), []);
+        }
+    }
+    let expected = [("ip-option".to_owned(), 6), ("source-route".to_owned(), 6)];
+    assert_eq!(rig.drops_since(A, &before), BTreeMap::from(expected));
+    // IPv6: a routing header of type 0 and one of type 2.
+    for (kind, outcome) in [(0, 0), (2, 1)] {
+        let udp = udp_of(1, 0, 1, [1, 2]);
+        let routing = [&[17, 0, kind, 0, 0, 0, 0, 0], &udp.ip()[40..]].concat();
+        let ip = udp.raw(43, &routing);
+        let frame = crate::frames::ethernet(mac(A), gateway_mac(), None, etherparse::EtherType::IPV6, &ip);
+        assert_eq!(rig.send_on(0, A, &[frame]).len(), outcome);
+    }
+    assert_eq!(rig.counters(A).drops["source-route"], 7);
+    // Router alert, which nothing here looks at.
+    assert_eq!(rig.send_on(0, A, &[with_options([148, 4, 0, 0, 1, 1, 1, 0], [0x40, 0])]).len(), 1);
 }
 
 #[test]

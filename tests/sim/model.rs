@@ -33,7 +33,8 @@ pub(crate) enum Fate {
 pub(crate) struct Flow {
     /// Its original direction.
     pub(crate) key: FlowKey,
-    is_echo: bool,
+    /// Of ICMP, the type of the request.
+    pub(crate) query: Option<u8>,
     attachments: [AttachmentId; 2],
     generation: u32,
     pub(crate) state: &'static str,
@@ -135,7 +136,9 @@ impl Model {
         if let Some(quoted) = quoted {
             // An error goes to the sender of what it quotes and comes from where that went.
             let comes_right = quoted.src == spec.dst && self.way(quoted.dst) == Way::Port(port);
-            if !comes_right {
+            // ICMP that asks nothing belongs to no flow.
+            let may_be_known = !matches!(quoted.transport, Transport::Icmp { .. }) || query(quoted).is_some();
+            if !comes_right || !may_be_known {
                 return Fate::Drop("invalid-state", None);
             }
         }
@@ -235,16 +238,13 @@ impl Model {
     fn find(&self, spec: &Spec) -> Option<(usize, usize)> {
         let (protocol, [src_port, dst_port]) = protocol_and_ports(spec);
         let key = FlowKey { src: spec.src, dst: spec.dst, protocol, src_port, dst_port };
-        let echo = match spec.transport {
-            Transport::Echo { request, .. } => Some(request),
-            _ => None,
-        };
+        let query = query(spec);
         self.flows.iter().enumerate().find_map(|(number, flow)| {
-            if flow.is_echo != echo.is_some() {
+            if flow.query != query.map(|(request, _)| request) {
                 return None;
             }
-            let is_original = flow.key == key && echo != Some(false);
-            let is_reply = flow.key == key.reversed() && echo != Some(true);
+            let is_original = flow.key == key && query.is_none_or(|(_, is_reply)| !is_reply);
+            let is_reply = flow.key == key.reversed() && query.is_none_or(|(_, is_reply)| is_reply);
             let side = is_original.then_some(0).or(is_reply.then_some(1))?;
             Some((number, side))
         })
@@ -284,8 +284,13 @@ impl Model {
         }
         let now_ms = self.now_ms;
         let flow = &mut self.flows[number];
-        match flow.step(side, spec) {
+        let mut moved = flow.clone();
+        match moved.step(side, spec) {
+            Outcome::Pass if spec.broken && (flow.state != moved.state || is_decisive(spec)) => {
+                Some("bad-checksum")
+            }
             Outcome::Pass => {
+                *flow = moved;
                 flow.count(side, spec, now_ms);
                 None
             }
@@ -305,6 +310,7 @@ impl Model {
         let (protocol, ports) = protocol_and_ports(spec);
         let mut state = "other-one-way";
         let (mut finished, mut end) = ([false; 2], [0; 2]);
+        let mut is_tracked = true;
         match spec.transport {
             Transport::Tcp { flags, sequence, acknowledgement, .. } => {
                 if flags & (SYN | ACK) == SYN {
@@ -319,17 +325,26 @@ impl Model {
             }
             Transport::Udp { .. } => state = "udp-one-way",
             Transport::Sctp { .. } => state = "sctp-setup",
-            Transport::Echo { request: true, .. } | Transport::Icmp { .. } => state = "echo",
-            Transport::Echo { request: false, .. } => return Some("invalid-state"),
+            Transport::Echo { .. } | Transport::Icmp { .. } => match query(spec) {
+                Some((_, true)) => return Some("invalid-state"),
+                Some(_) => state = "echo",
+                None => is_tracked = false,
+            },
             Transport::Other(_) => {}
         }
         let key = FlowKey { src: spec.src, dst: spec.dst, protocol, src_port: ports[0], dst_port: ports[1] };
         if let Some(reason) = self.judge(&key, port, out) {
             return Some(reason);
         }
+        if !is_tracked {
+            return None;
+        }
+        if spec.broken && !matches!(spec.transport, Transport::Other(_)) {
+            return Some("bad-checksum");
+        }
         let mut flow = Flow {
             key,
-            is_echo: matches!(spec.transport, Transport::Echo { .. }),
+            query: query(spec).map(|(request, _)| request),
             attachments: [self.attachment(key.src), self.attachment(key.dst)],
             generation: self.generation,
             state,
@@ -427,7 +442,7 @@ impl Flow {
         Outcome::Pass
     }
 
-    /// A segment that lies in the window, as all segments of the generator do.
+    /// A segment that lies in the window, as all segments of the generator do that nobody has reset.
     fn step_tcp(
         &mut self,
         side: usize,
@@ -440,11 +455,13 @@ impl Flow {
             ("time-wait" | "reset", _) if is(SYN) => {
                 return if is(ACK) { Outcome::Invalid } else { Outcome::Reopen };
             }
-            (_, _) if is(RST) => {
-                self.state = "reset";
-                return Outcome::Pass;
-            }
             ("unacknowledged", _) if is(SYN) && !is(ACK) => return Outcome::Reopen,
+            // A refusal has to acknowledge the SYN, and does.
+            ("syn-sent", 1) if is(RST) => self.state = "reset",
+            (_, _) if is(RST) && sequence == self.end[side] => self.state = "reset",
+            ("syn-sent", _) if is(RST) => return Outcome::Invalid,
+            // In the window, and not the next number: the receiver's to challenge.
+            (_, _) if is(RST) => {}
             ("syn-sent", 0) if is(SYN) && !is(ACK) => self.end[0] = sequence + 1,
             ("syn-sent", 0) => return Outcome::Invalid,
             ("syn-sent", _) if is(SYN) => {
@@ -499,9 +516,29 @@ pub(crate) fn protocol_and_ports(spec: &Spec) -> (Protocol, [u16; 2]) {
         Transport::Udp { ports } => (Protocol::UDP, ports),
         Transport::Sctp { ports, .. } => (Protocol::SCTP, ports),
         Transport::Echo { identifier, .. } => (icmp, [identifier; 2]),
+        Transport::Icmp { rest, .. } if query(spec).is_some() => {
+            (icmp, [u16::from_be_bytes([rest[0], rest[1]]); 2])
+        }
         Transport::Icmp { .. } => (icmp, [0; 2]),
         Transport::Other(protocol) => (Protocol(protocol), [0; 2]),
     }
+}
+
+/// Of ICMP that asks or answers: the type of the request, and whether it is the reply.
+fn query(spec: &Spec) -> Option<(u8, bool)> {
+    let is_v4 = spec.src.is_ipv4();
+    match spec.transport {
+        Transport::Echo { request, .. } => Some((if is_v4 { 8 } else { 128 }, !request)),
+        Transport::Icmp { kind: kind @ (13 | 15 | 17), .. } if is_v4 => Some((kind, false)),
+        Transport::Icmp { kind: kind @ (14 | 16 | 18), .. } if is_v4 => Some((kind - 1, true)),
+        Transport::Icmp { kind: kind @ (139 | 140), .. } if !is_v4 => Some((139, kind == 140)),
+        _ => None,
+    }
+}
+
+/// Whether a segment opens, resets or finishes.
+fn is_decisive(spec: &Spec) -> bool {
+    matches!(spec.transport, Transport::Tcp { flags, .. } if flags & (SYN | RST | FIN) != 0)
 }
 
 /// Multicast, broadcast, loopback, unspecified.
@@ -541,6 +578,7 @@ fn report(port: PortId, spec: &Spec, mtu: Option<u16>) -> Vec<u8> {
         ttl: 64,
         transport: Transport::Icmp { kind, code, rest: [0, 0, high, low] },
         payload,
+        broken: false,
         ..spec.clone()
     };
     answered(port, error)

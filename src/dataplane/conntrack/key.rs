@@ -25,6 +25,7 @@ const ASKED_BY_HIGH: u64 = 1 << 41;
 /// Of the type of a request, the low six bits, which tell those of a family apart.
 const REQUEST_SHIFT: u32 = 42;
 const REQUEST: u8 = 0x3f;
+const REQUESTS: u64 = (REQUEST as u64) << REQUEST_SHIFT;
 /// In [`Key::word`].
 const IPV6: u64 = 1 << 62;
 
@@ -142,11 +143,20 @@ impl Key {
     pub(super) fn is_canonical(&self) -> bool {
         let ends = [(self.low(), self.low_port()), (self.high(), self.high_port())];
         let asked = self.word & (ASKED_BY_LOW | ASKED_BY_HIGH);
-        let is_icmp = matches!(self.protocol(), Protocol::ICMP | Protocol::ICMPV6);
+        let low_bits = (self.word >> REQUEST_SHIFT) as u8 & REQUEST;
+        let is_request = |kind| query(self.protocol(), kind).is_some_and(|query| !query.is_reply);
+        let asks = match self.protocol() {
+            Protocol::ICMP | Protocol::ICMPV6 => {
+                let mut requests =
+                    (0..=u8::MAX >> REQUEST.count_ones()).map(|top| top << REQUEST.count_ones() | low_bits);
+                asked.is_power_of_two() && requests.any(is_request)
+            }
+            _ => (asked, low_bits) == (0, 0),
+        };
         ends[0] <= ends[1]
             && (!self.is_v4() || self.addresses[1..] == [0; 3])
-            && (asked == 0 || is_icmp && asked.is_power_of_two())
-            && self.word & !(0xff_ffff_ffff | ASKED_BY_LOW | ASKED_BY_HIGH | IPV6) == 0
+            && asks
+            && self.word & !(0xff_ffff_ffff | ASKED_BY_LOW | ASKED_BY_HIGH | REQUESTS | IPV6) == 0
     }
 
     /// Its protocol.

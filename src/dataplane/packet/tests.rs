@@ -63,6 +63,11 @@ fn options() -> Vec<u8> {
     vec![0, 0, 1, 4, 0, 0, 0, 0]
 }
 
+/// A routing header of a type, with so many segments left.
+fn routing(kind: u8, segments_left: u8) -> Vec<u8> {
+    vec![0, 0, kind, segments_left, 0, 0, 0, 0]
+}
+
 fn fragment(offset: u16, more: bool) -> Vec<u8> {
     let [high, low] = (offset | u16::from(more)).to_be_bytes();
     vec![0, 0, high, low, 0, 0, 0, 9]
@@ -160,8 +165,12 @@ fn a_wrong_ip_checksum_is_named() {
 
 #[test]
 fn the_transport_is_found_behind_extension_headers() {
-    let headers =
-        [(0, options()), (60, options()), (43, options()), (51, vec![0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])];
+    let headers = [
+        (0, options()),
+        (60, options()),
+        (43, routing(2, 0)),
+        (51, vec![0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+    ];
     for len in 0..=headers.len() {
         let packet = extended(&headers[..len], 6, &tcp_segment()).unwrap();
         assert_eq!((packet.protocol, packet.dst_port, packet.whole), (Protocol::TCP, 80, true));
@@ -178,6 +187,61 @@ fn extension_headers_out_of_order_too_many_or_out_of_the_packet_are_malformed() 
     assert_eq!(reason(&[(60, vec![0, 200, 0, 0, 0, 0, 0, 0])], &tcp_segment()), malformed);
     assert_eq!(reason(&[(60, options()), (44, vec![0])], &[]), malformed);
     assert_eq!(reason(&[(44, fragment(0, true)), (44, fragment(0, true))], &tcp_segment()), malformed);
+}
+
+#[test]
+fn routing_headers_of_type_0_are_refused_and_others_pass_with_an_unknown_checksum_while_they_have_segments_left()
+ {
+    for segments_left in [0, 1, 255] {
+        for behind in [vec![], vec![(60, options()), (43, routing(4, 0))]] {
+            let headers = [vec![(60, options()), (43, routing(0, segments_left))], behind].concat();
+            assert_eq!(extended(&headers, 6, &tcp_segment()), Err(DropReason::SourceRoute));
+        }
+        // In fragments, too, of which the later ones have the header before the fragment header.
+        for word in [fragment(0, true), fragment(8, true)] {
+            let headers = [(43, routing(0, segments_left)), (44, word)];
+            assert_eq!(extended(&headers, 6, &tcp_segment()), Err(DropReason::SourceRoute));
+        }
+        for kind in [1, 2, 3, 4, 253] {
+            let packet = extended(&[(43, routing(kind, segments_left))], 6, &tcp_segment()).unwrap();
+            assert_eq!(
+                (packet.whole, packet.first_fragment, packet.dst_port),
+                (segments_left == 0, false, 80)
+            );
+        }
+    }
+}
+
+#[test]
+fn ipv4_options_that_say_or_ask_for_the_way_are_refused_by_name() {
+    let [[src, dst], _] = addresses();
+    let with = |options: &[u8], word: u16| {
+        let mut ip = Spec::new(src, dst, TCP).ip();
+        ip.splice(20..20, options.iter().copied());
+        ip[0] = 0x40 | (5 + options.len() as u8 / 4);
+        let total = (ip.len() as u16).to_be_bytes();
+        ip[2..4].copy_from_slice(&total);
+        ip[6..8].copy_from_slice(&word.to_be_bytes());
+        ip[10..12].fill(0);
+        let sum = crate::net::checksum::Sum::default().add_bytes(&ip[..20 + options.len()]).finish();
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+        parsed(&framed(&ip, src)).map(|packet| packet.dst_port)
+    };
+    for (options, outcome) in [
+        (&[131, 7, 4, 10, 0, 0, 9, 0][..], Err(DropReason::SourceRoute)),
+        (&[1, 137, 7, 4, 10, 0, 0, 9], Err(DropReason::SourceRoute)),
+        (&[148, 4, 0, 0, 131, 3, 4, 0], Err(DropReason::SourceRoute)),
+        (&[7, 7, 4, 0, 0, 0, 0, 0], Err(DropReason::IpOption)),
+        (&[68, 8, 5, 0, 0, 0, 0, 0], Err(DropReason::IpOption)),
+        (&[131, 9, 4, 0, 0, 0, 0, 0], Err(DropReason::Malformed)),
+        (&[148, 4, 0, 0], Ok(80)),
+        (&[1, 1, 1, 0], Ok(80)),
+        (&[0, 131, 3, 4], Ok(80)),
+    ] {
+        assert_eq!(with(options, 0x4000), outcome, "{options:?}");
+        // A later fragment has no ports, and the same options.
+        assert_eq!(with(options, 0x0002), outcome.map(|_| 0), "{options:?} in a fragment");
+    }
 }
 
 #[test]

@@ -293,6 +293,28 @@ probes: []
     }
 
     #[test]
+    fn of_several_pods_that_claim_an_address_the_one_that_denies_is_explained() {
+        let other = "  - {apiVersion: v1, kind: Pod, metadata: {name: aa, namespace: default}, spec: {containers: [{name: c}]}, status: {podIP: 10.0.0.1}}\n\
+                     probes: []\n";
+        let text = CASE
+            .replace("probes: []\n", other)
+            .replace("podSelector: {}", "podSelector: {matchLabels: {app: db}}");
+        let case = read_cases(&Source::new("case.yaml", text)).unwrap().cases.remove(0);
+        let objects = Trial::new(&case).objects().to_vec();
+        let oracle = Oracle::new(&objects);
+        let (src, dst) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
+        let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: 80 };
+        let side = explain(&oracle, &flow, &oracle.judge(&flow), &Places::new()).ingress.unwrap();
+        assert_eq!((side.pod.to_string().as_str(), side.verdict), ("default/db", Verdict::Deny));
+        assert_eq!(side.policies.len(), 1);
+        let compiler =
+            crate::policy::Compiler::from_objects(objects.clone(), crate::policy::Options::default());
+        let judge = crate::policy::finding::Judge::new(compiler.into_tables()).unwrap();
+        let side = loaded::explain(&judge, &flow).ingress.unwrap();
+        assert_eq!((side.pod.to_string().as_str(), side.verdict), ("default/db", Verdict::Deny));
+    }
+
+    #[test]
     fn loaded_tables_tell_the_rule_and_what_else_passes_between_the_two() {
         let case = read_cases(&Source::new("case.yaml", CASE)).unwrap().cases.remove(0);
         let objects = Trial::new(&case).objects().to_vec();

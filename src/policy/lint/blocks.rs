@@ -47,26 +47,34 @@ pub(super) fn check_empty(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
 /// What an exception takes out, the same policy lets in by another block: an exception never denies.
 pub(super) fn check_excepts(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
     for direction in [Direction::Ingress, Direction::Egress] {
-        let placed = placed(scene, direction);
-        let mut rules = Rules::of(scene, direction, &placed);
-        for placed in &placed {
-            let siblings = siblings(&placed.block.except);
-            for (at, (except, sibling)) in placed.block.except.iter().zip(siblings).enumerate() {
-                let reason = match sibling {
-                    Some(sibling) => Some(format!("the exception {sibling} holds it already")),
-                    None => rules.allowing(placed, *except).map(|(policy, index)| {
-                        format!("{} {direction}[{index}] allows it", isolation::name(scene.network[policy]))
-                    }),
-                };
-                if let Some(reason) = reason {
-                    let message = format!("{except} takes nothing out: {reason}");
-                    found.push(placed.finding(
-                        Check::ExceptWithoutEffect,
-                        &format!(".except[{at}]"),
-                        message,
-                    ));
-                }
+        let blocks = Blocks::of(placed(scene, direction));
+        for of_rule in blocks.placed.chunk_by(|a, b| a.at == b.at) {
+            if of_rule.iter().any(|placed| !placed.block.except.is_empty()) {
+                let allowing = Allowing::of(scene, direction, &blocks, &of_rule[0]);
+                of_rule.iter().for_each(|placed| check_block(scene, direction, &allowing, placed, found));
             }
+        }
+    }
+}
+
+fn check_block(
+    scene: &Scene<'_>,
+    direction: Direction,
+    allowing: &Allowing<'_>,
+    placed: &Placed<'_>,
+    found: &mut Vec<LintFinding>,
+) {
+    let siblings = siblings(&placed.block.except);
+    for (at, (except, sibling)) in placed.block.except.iter().zip(siblings).enumerate() {
+        let reason = match sibling {
+            Some(sibling) => Some(format!("the exception {sibling} holds it already")),
+            None => allowing.first(*except).map(|(policy, index)| {
+                format!("{} {direction}[{index}] allows it", isolation::name(scene.network[policy]))
+            }),
+        };
+        if let Some(reason) = reason {
+            let message = format!("{except} takes nothing out: {reason}");
+            found.push(placed.finding(Check::ExceptWithoutEffect, &format!(".except[{at}]"), message));
         }
     }
 }
@@ -86,76 +94,61 @@ fn siblings(excepts: &[IpNet]) -> Vec<Option<IpNet>> {
     found
 }
 
-/// The rules of a direction, for asking which of them lets in a prefix.
-struct Rules<'a> {
-    network: &'a [&'a NetworkPolicy],
-    direction: Direction,
-    /// Rules for everyone, by namespace.
-    of_everyone: HashMap<&'a str, Vec<RuleAt>>,
-    /// Blocks by namespace and `cidr`, with what they leave out.
-    blocks: HashMap<(&'a str, IpNet), Vec<(RuleAt, Prefixes)>>,
-    /// Lengths of the `cidr`s.
-    lengths: BTreeSet<u8>,
-    /// Whether the one rule is for all pods and ports of the other.
-    covers: HashMap<(RuleAt, RuleAt), bool>,
+/// All blocks of a direction.
+struct Blocks<'a> {
+    placed: Vec<Placed<'a>>,
+    /// What each leaves out.
+    holes: Vec<Prefixes>,
 }
 
-impl<'a> Rules<'a> {
-    fn of(scene: &'a Scene<'a>, direction: Direction, placed: &[Placed<'a>]) -> Rules<'a> {
-        let mut rules = Rules {
-            network: &scene.network,
-            direction,
-            of_everyone: HashMap::new(),
-            blocks: HashMap::new(),
-            lengths: BTreeSet::new(),
-            covers: HashMap::new(),
+impl<'a> Blocks<'a> {
+    fn of(placed: Vec<Placed<'a>>) -> Blocks<'a> {
+        let holes = placed.iter().map(|placed| Prefixes::of(&placed.block.except)).collect();
+        Blocks { placed, holes }
+    }
+}
+
+/// The rules that are for all pods and ports of one rule, its own among them, for asking which of them lets in a prefix.
+struct Allowing<'a> {
+    /// The first that is for everyone.
+    everyone: Option<RuleAt>,
+    /// The others by the `cidr`s of their blocks, with what these leave out.
+    blocks: HashMap<IpNet, Vec<(RuleAt, &'a Prefixes)>>,
+    /// Lengths of the `cidr`s.
+    lengths: BTreeSet<u8>,
+}
+
+impl<'a> Allowing<'a> {
+    fn of(scene: &Scene<'_>, direction: Direction, blocks: &'a Blocks<'_>, own: &Placed<'_>) -> Allowing<'a> {
+        let covers = |policy: &NetworkPolicy, rule: &NetworkPolicyRule| {
+            policy.namespace == own.policy.namespace
+                && contain::selector(&own.policy.pod_selector, &policy.pod_selector)
+                && contain::ports(&own.rule.ports, &rule.ports)
         };
-        for (at, policy) in scene.network.iter().enumerate() {
-            for (index, rule) in isolation::rules(policy, direction).into_iter().flatten().enumerate() {
-                if rule.peers == Peers::Everyone {
-                    rules.of_everyone.entry(&policy.namespace).or_default().push((at, index));
-                }
+        let rules = scene.network.iter().enumerate().flat_map(|(at, policy)| {
+            let rules = isolation::rules(policy, direction).into_iter().flatten().enumerate();
+            rules.map(move |(index, rule)| ((at, index), *policy, rule))
+        });
+        let mut of_everyone = rules.filter(|(_, _, rule)| rule.peers == Peers::Everyone);
+        let everyone = of_everyone.find(|(_, policy, rule)| covers(policy, rule)).map(|(at, ..)| at);
+        let mut allowing = Allowing { everyone, blocks: HashMap::new(), lengths: BTreeSet::new() };
+        for (placed, holes) in blocks.placed.iter().zip(&blocks.holes) {
+            if covers(placed.policy, placed.rule) {
+                let cidr = placed.block.cidr;
+                allowing.blocks.entry(cidr).or_default().push((placed.at, holes));
+                allowing.lengths.insert(cidr.prefix_len());
             }
         }
-        for placed in placed {
-            let key = (placed.policy.namespace.as_str(), placed.block.cidr);
-            let holes = Prefixes::of(&placed.block.except);
-            rules.blocks.entry(key).or_default().push((placed.at, holes));
-            rules.lengths.insert(placed.block.cidr.prefix_len());
-        }
-        rules
+        allowing
     }
 
-    /// The first rule that matches all addresses of an exception, for the pods and on the ports of the exception's rule.
-    fn allowing(&mut self, placed: &Placed<'_>, except: IpNet) -> Option<RuleAt> {
-        let Rules { network, direction, of_everyone, blocks, lengths, covers } = self;
-        let mut covers = |at: RuleAt| {
-            let judged = covers.entry((at, placed.at));
-            *judged.or_insert_with(|| {
-                let policy = network[at.0];
-                let rule =
-                    &isolation::rules(policy, *direction).into_iter().flatten().collect::<Vec<_>>()[at.1];
-                contain::selector(&placed.policy.pod_selector, &policy.pod_selector)
-                    && contain::ports(&placed.rule.ports, &rule.ports)
-            })
-        };
-        let namespace = placed.policy.namespace.as_str();
-        let everyone = of_everyone.get(namespace).into_iter().flatten().copied();
-        let mut found: Option<RuleAt> = None;
-        for at in everyone {
-            if found.is_none_or(|found| at < found) && covers(at) {
-                found = Some(at);
-            }
-        }
-        for &length in lengths.range(..=except.prefix_len()) {
-            let around = IpNet::new_assert(except.addr(), length).trunc();
-            for (at, holes) in blocks.get(&(namespace, around)).into_iter().flatten() {
-                if found.is_none_or(|found| *at < found) && !holes.overlap(except) && covers(*at) {
-                    found = Some(*at);
-                }
-            }
-        }
-        found
+    /// The first rule that matches all addresses of a prefix.
+    fn first(&self, prefix: IpNet) -> Option<RuleAt> {
+        let around = self.lengths.range(..=prefix.prefix_len());
+        let around = around.map(|&length| IpNet::new_assert(prefix.addr(), length).trunc());
+        let blocks = around.filter_map(|cidr| self.blocks.get(&cidr)).flatten();
+        let matching = blocks.filter(|(_, holes)| !holes.overlap(prefix)).map(|(at, _)| *at);
+        matching.chain(self.everyone).min()
     }
 }
 

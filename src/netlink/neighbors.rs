@@ -1,13 +1,11 @@
-//! What the control side asks the kernel by rtnetlink: its neighbour table, and the VLAN device of an interface.
+//! The kernel's neighbour table, followed; and the VLAN device of an interface.
 
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use rtnetlink::constants::RTMGRP_NEIGH;
-use rtnetlink::packet_core::{
-    NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload,
-};
+use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_DUMP, NLM_F_REPLACE, NetlinkPayload};
 use rtnetlink::packet_route::link::{InfoData, InfoVlan, LinkAttribute, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
@@ -15,14 +13,15 @@ use rtnetlink::packet_route::neighbour::{
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-use super::Mac;
+use super::{messages, send};
+use crate::net::mac::Mac;
 
 /// A neighbour: the kernel's number of the interface, and its address.
-pub(super) type Neighbor = (u32, IpAddr);
+pub(crate) type Neighbor = (u32, IpAddr);
 
 /// What the kernel says of its neighbour table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum News {
+pub(crate) enum News {
     /// A neighbour is as follows.
     Is(Neighbor, Standing),
     /// All neighbours have been named.
@@ -33,7 +32,7 @@ pub(super) enum News {
 
 /// What the kernel knows of a neighbour (`NUD_*` of `linux/neighbour.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(crate) enum Standing {
     /// No Ethernet address, or none any more.
     Unknown,
     /// Nothing: the kernel has forgotten it, and what it was asked about it.
@@ -47,11 +46,11 @@ pub(super) enum Standing {
 }
 
 /// A netlink socket that hears of every change of the neighbour table.
-pub(super) struct NeighborTable(Socket);
+pub(crate) struct NeighborTable(Socket);
 
 impl NeighborTable {
     /// The table of the calling thread's network namespace.
-    pub(super) fn open() -> io::Result<NeighborTable> {
+    pub(crate) fn open() -> io::Result<NeighborTable> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind(&SocketAddr::new(0, RTMGRP_NEIGH))?;
         socket.set_non_blocking(true)?;
@@ -59,18 +58,18 @@ impl NeighborTable {
     }
 
     /// Readable while there is news.
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
     /// Has the kernel name all neighbours.
-    pub(super) fn ask_for_all(&self) -> io::Result<()> {
+    pub(crate) fn ask_for_all(&self) -> io::Result<()> {
         send(&self.0, RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()), NLM_F_DUMP)
     }
 
     /// Has the kernel resolve a neighbour, or confirm it, as if it had a packet for it (`neigh_event_send` of
     /// `net/core/neighbour.c`).
-    pub(super) fn resolve(&self, (interface, address): Neighbor) -> io::Result<()> {
+    pub(crate) fn resolve(&self, (interface, address): Neighbor) -> io::Result<()> {
         let mut message = NeighbourMessage::default();
         message.header.family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
         message.header.ifindex = interface;
@@ -81,7 +80,7 @@ impl NeighborTable {
     }
 
     /// The news that have come.
-    pub(super) fn news(&self) -> Vec<News> {
+    pub(crate) fn news(&self) -> Vec<News> {
         let mut news = Vec::new();
         loop {
             match self.0.recv_from_full() {
@@ -104,7 +103,7 @@ impl NeighborTable {
 }
 
 /// The VLAN device for tag `vlan` over the interface with this number, in the calling thread's network namespace.
-pub(super) fn vlan_device(interface: u32, vlan: u16) -> io::Result<Option<String>> {
+pub(crate) fn vlan_device(interface: u32, vlan: u16) -> io::Result<Option<String>> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind_auto()?;
     send(&socket, RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_DUMP)?;
@@ -132,31 +131,6 @@ fn vlan_name(link: &LinkMessage, interface: u32, vlan: u16) -> Option<String> {
     link.attributes.iter().filter(|_| fits).find_map(|attribute| match attribute {
         LinkAttribute::IfName(name) => Some(name.clone()),
         _ => None,
-    })
-}
-
-fn send(socket: &Socket, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-    let mut message = NetlinkMessage::from(message);
-    message.header.flags = NLM_F_REQUEST | flags;
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    socket.send(&bytes, 0).map(drop)
-}
-
-/// The messages in a datagram, as far as they can be read.
-fn messages(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<RouteNetlinkMessage>> {
-    std::iter::from_fn(move || {
-        loop {
-            let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
-            let message = NetlinkMessage::deserialize(bytes.get(..length).filter(|_| length >= 16)?);
-            // Each begins at a multiple of four bytes (netlink(7)).
-            bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-            // A message of a kind that the library does not know is none of ours.
-            if let Ok(message) = message {
-                return Some(message);
-            }
-        }
     })
 }
 
@@ -205,6 +179,8 @@ fn standing(message: &NeighbourMessage) -> Standing {
 
 #[cfg(test)]
 mod tests {
+    use rtnetlink::packet_core::NetlinkMessage;
+
     use super::*;
 
     fn message(state: NeighbourState, mac: &[u8]) -> NeighbourMessage {
