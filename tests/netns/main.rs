@@ -18,6 +18,7 @@ mod jumbo;
 mod lifecycle;
 mod ownership;
 mod path_mtu;
+mod pickup;
 mod policy;
 mod refusals;
 mod traffic;
