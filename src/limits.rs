@@ -88,6 +88,8 @@ pub const DOCUMENT_DEPTH_MAX: usize = 100;
 pub const ALIAS_NODES_MAX: usize = 500_000;
 /// Errors and warnings that are kept of one source; the rest is counted.
 pub const DIAGNOSTICS_MAX: usize = 1000;
+/// Characters of a message, of a field path and of a name in messages.
+pub const MESSAGE_CHARS_MAX: usize = 600;
 /// Prefixes in one set of tables.
 pub const PREFIXES_MAX: usize = 1 << 20;
 /// Classes of addresses in one set of tables.

@@ -15,7 +15,7 @@ use palisade::policy::{Compiler, Options};
 
 fn read(path: &Path) -> Vec<Case> {
     let source = Source::new(path.display().to_string(), fs::read_to_string(path).unwrap());
-    read_cases(&source).unwrap_or_else(|errors| panic!("{}", errors[0])).cases
+    read_cases(&source).whole().unwrap_or_else(|errors| panic!("{}", errors[0])).cases
 }
 
 fn corpus(name: &str) -> Option<PathBuf> {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 /// Folders of `src` and which of them each may import. `control`, `source`, `config`, `lab` and `cli` build on all.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("net", &["limits", "ids"]),
-    ("tables", &["net", "mem", "limits", "ids"]),
-    ("policy", &["tables", "net", "limits", "ids"]),
+    ("tables", &["net", "mem", "limits", "ids", "printable"]),
+    ("policy", &["tables", "net", "limits", "ids", "printable"]),
     ("xdp", &["net", "mem", "limits", "ids"]),
     ("netlink", &["net"]),
     ("dataplane", &["net", "tables", "xdp", "netlink", "threads", "mem", "limits", "ids"]),

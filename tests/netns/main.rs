@@ -21,5 +21,7 @@ mod path_mtu;
 mod pickup;
 mod policy;
 mod refusals;
+mod resets;
+mod restart;
 mod traffic;
 mod workers;

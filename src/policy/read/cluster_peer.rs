@@ -193,7 +193,17 @@ fn list(at: &At<'_>, read: impl Fn(&At<'_>) -> Option<ClusterPeer>) -> Option<Ve
         at.error_help(message, "split the list, or remove the peer");
         return None;
     }
+    items.iter().enumerate().for_each(|(index, at)| unique(at, &items[..index]));
     items.iter().map(read).collect()
+}
+
+/// Reports an entry that stands there before, letter by letter: the list is a set (`+listType=set`).
+fn unique(at: &At<'_>, before: &[At<'_>]) {
+    if let Some(text) =
+        at.node.text().filter(|text| before.iter().any(|other| other.node.text() == Some(text)))
+    {
+        at.error_help(format!("Duplicate value: {text:?}"), "remove one of them");
+    }
 }
 
 fn domain_names(at: &At<'_>, action: Option<ClusterAction>) -> Option<Vec<ClusterPeer>> {
