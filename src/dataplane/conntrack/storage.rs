@@ -25,7 +25,7 @@ use crate::ids::Generation;
 use crate::mem::{FileMemory, HUGE_PAGE_BYTES, HugeArray};
 
 /// Grows with every change of what an entry, a group or the hash of a key is: of a file with another number nothing is read.
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
 const MAGIC: u64 = u64::from_ne_bytes(*b"palisade");
 const HEADER_BYTES: usize = 4096;
 /// Where the last generation stands in the header's page, twice: as it is, and its complement.
