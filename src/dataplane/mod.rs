@@ -65,7 +65,7 @@ mod model;
 mod frames;
 
 pub use self::core::FlowTableReport;
-pub use counters::{Counters, DecisionCount, DropReason, PortCounters, WorkerCounters};
+pub use counters::{Counters, DecisionCount, DropReason, LOSSES, PortCounters, WorkerCounters};
 pub use engine::{Dataplane, Parting};
 pub use flow_table::FlowTable;
 pub use settings::{ConntrackSettings, FlowMemory, Polling, Settings, Timeouts};
