@@ -272,7 +272,10 @@ impl Model {
             };
             let counted = self.decisions.clone();
             if let Some(reason) = self.judge(&key, from, to) {
-                self.flows.remove(number);
+                // Where no tables are loaded nothing has been decided on.
+                if self.setting.loaded || reason != "unknown-pod" {
+                    self.flows.remove(number);
+                }
                 return Some(reason);
             }
             // What stays allowed is not counted again.
