@@ -28,7 +28,7 @@ use crate::limits::MTU_MAX;
 use crate::net::mac::Mac;
 use crate::threads;
 use crate::xdp::{
-    Binder, ClosedQueue, Guard, Interface, Pins, PortQueue, Program, Umem, XdpError, one_frame,
+    Binder, ClosedQueue, Guard, Interface, LossCounters, Pins, PortQueue, Program, Umem, XdpError, one_frame,
 };
 
 /// Longest wait for a worker to come to the end of a batch. A worker that takes longer is stuck, and everything with it.
@@ -43,6 +43,8 @@ pub struct Dataplane {
     /// One for each worker.
     knockers: Vec<Knocker>,
     ports: Mutex<BTreeMap<PortId, OpenPort>>,
+    /// What the kernel counts of the open ports. Locked for moments only, unlike `ports`.
+    losses: Mutex<BTreeMap<PortId, LossCounters>>,
     /// Runs from the first uplink on.
     resolver: Mutex<Option<Resolver>>,
     /// The files that keep the links of XDP programs; or why there are none.
@@ -107,7 +109,7 @@ impl Dataplane {
                 StartError::Setup(format!("the kernel gives no epoll instance to a worker: {error}"))
             })?);
         }
-        let (ports, resolver) = (Mutex::default(), Mutex::default());
+        let (ports, losses, resolver) = (Mutex::default(), Mutex::default(), Mutex::default());
         let prefer_busy_poll = settings.prefer_busy_poll;
         let knockers = knockers(&settings.cores)?;
         let pins = Pins::open(&settings.pin_directory);
@@ -119,6 +121,7 @@ impl Dataplane {
             threads: Vec::new(),
             knockers,
             ports,
+            losses,
             resolver,
             pins,
             guards: Mutex::default(),
@@ -142,6 +145,30 @@ impl Dataplane {
 
     fn resolver(&self) -> MutexGuard<'_, Option<Resolver>> {
         self.resolver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn losses(&self) -> MutexGuard<'_, BTreeMap<PortId, LossCounters>> {
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts what the kernel loses of a port by its new queues, besides what it lost by those before.
+    fn count_losses(
+        &self,
+        port: PortId,
+        interface: &Interface,
+        queues: &[PortQueue],
+    ) -> Result<(), XdpError> {
+        let mut losses = self.losses();
+        let earlier = losses.get(&port).map(LossCounters::sum).unwrap_or_default();
+        losses.insert(port, LossCounters::of(interface, queues, earlier)?);
+        Ok(())
+    }
+
+    /// Lets go of the queues of a port, which are going to be closed: the counters hold their sockets open.
+    fn release_losses(&self, port: PortId) {
+        if let Some(losses) = self.losses().get_mut(&port) {
+            losses.close();
+        }
     }
 
     fn ports(&self) -> MutexGuard<'_, BTreeMap<PortId, OpenPort>> {
@@ -221,6 +248,7 @@ impl Dataplane {
             return Err(XdpError::Changed { interface: spec.interface.clone() }.into());
         }
         let mode = program.take(self.pins.as_ref().ok())?;
+        self.count_losses(id, &interface, &queues)?;
         if self.is_started.load(Ordering::Relaxed) {
             program.keep();
         }
@@ -441,6 +469,7 @@ impl Dataplane {
     }
 
     fn take_from_workers(&self, port: PortId) -> Result<(), PortError> {
+        self.release_losses(port);
         // Those that hand over come first, so that none does to a worker that has closed the port.
         for mailbox in self.core.shared.mailboxes.iter().rev() {
             let (reply, access) = bounded(1);
@@ -457,6 +486,7 @@ impl Dataplane {
     }
 
     fn forget(&self, port: PortId) {
+        self.losses().remove(&port);
         self.core.remove_port(port, &self.settle());
         if let Some(resolver) = &*self.resolver() {
             resolver.forget(port);
@@ -501,7 +531,13 @@ impl Dataplane {
 
     /// All counters, since the start.
     pub fn counters(&self) -> Counters {
-        self.core.counters()
+        let mut counters = self.core.counters();
+        for (id, losses) in &mut *self.losses() {
+            if let Some(port) = counters.ports.get_mut(id) {
+                port.lost = losses.read().by_name();
+            }
+        }
+        counters
     }
 
     /// Where the flow table lies, and what of it is from the process before.
@@ -522,6 +558,7 @@ impl Dataplane {
         for mailbox in &self.core.shared.mailboxes {
             mailbox.wake();
         }
+        self.losses().clear();
         for (number, thread) in self.threads.drain(..).enumerate() {
             while !thread.is_finished() {
                 if Instant::now() > deadline {

@@ -197,7 +197,7 @@ fn driver(socket: &OwnedFd, name: &str) -> Option<String> {
 ///
 /// # Safety
 /// `data` points at the command's structure, whole and writable.
-unsafe fn ethtool(socket: &OwnedFd, name: &str, data: *mut libc::c_char) -> Option<()> {
+pub(super) unsafe fn ethtool(socket: &OwnedFd, name: &str, data: *mut libc::c_char) -> Option<()> {
     let mut request = named(name);
     request.ifr_ifru.ifru_data = data;
     // SAFETY: the request and, as the caller promises, the command's structure outlive the call.
