@@ -360,12 +360,11 @@ impl Dataplane {
     ) -> Result<(), XdpError> {
         let guard = {
             let mut guards = self.guards();
-            match &*guards {
-                Some(guards) => guards.guard.clone(),
-                None => {
-                    let guard = Arc::new(Guard::load()?);
-                    guards.insert(Guards { guard, on: BTreeSet::new() }).guard.clone()
-                }
+            if let Some(guards) = &*guards {
+                guards.guard.clone()
+            } else {
+                let guard = Arc::new(Guard::load()?);
+                guards.insert(Guards { guard, on: BTreeSet::new() }).guard.clone()
             }
         };
         // Not while others wait: the kernel may be busy with other interfaces.
