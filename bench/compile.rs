@@ -383,6 +383,7 @@ fn pod(namespace: &str, name: &str, labels: Labels, address: u32, on_node: usize
         labels,
         addresses: vec![IpAddr::V4(Ipv4Addr::from_bits(address))],
         node: Some(node(on_node)),
+        host_ips: Vec::new(),
         host_network: false,
         finished: false,
         ports: vec![port("http", 8080), port("metrics", 9090)],

@@ -20,6 +20,7 @@ extern crate self as palisade;
 pub mod ids;
 pub mod limits;
 pub mod net;
+pub mod printable;
 
 pub mod tables;
 

@@ -72,6 +72,9 @@ pub const FRAGMENT_TIMEOUT_MS: u32 = 30_000;
 pub const FIRSTS_SHARED_MAX: usize = 1024;
 /// Requests of the control side that wait for one worker.
 pub const COMMANDS_MAX: usize = 64;
+/// Connections to the control socket, and at most a quarter of the descriptors that the process may have. Where there are so many,
+/// a new one closes the one that has been idle for the longest time.
+pub const CONTROL_CONNECTIONS_MAX: usize = 256;
 /// Bytes of one request's body on the control socket: tables of a hundred thousand rules are some tens of megabytes.
 pub const CONTROL_BODY_BYTES_MAX: usize = 256 << 20;
 /// Bytes of one file, or of standard input, that policy objects are read from.
@@ -88,6 +91,8 @@ pub const DOCUMENT_DEPTH_MAX: usize = 100;
 pub const ALIAS_NODES_MAX: usize = 500_000;
 /// Errors and warnings that are kept of one source; the rest is counted.
 pub const DIAGNOSTICS_MAX: usize = 1000;
+/// Characters of a message, of a field path and of a name in messages.
+pub const MESSAGE_CHARS_MAX: usize = 600;
 /// Prefixes in one set of tables.
 pub const PREFIXES_MAX: usize = 1 << 20;
 /// Classes of addresses in one set of tables.

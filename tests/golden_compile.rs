@@ -99,6 +99,7 @@ fn pod(namespace: &str, app: &str, address: &str) -> Pod {
         addresses: vec![address.parse().unwrap()],
         placeholder: false,
         node: Some("n".to_owned()),
+        host_ips: Vec::new(),
         host_network: false,
         finished: false,
         ports: Vec::new(),

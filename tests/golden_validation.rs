@@ -45,6 +45,7 @@ fn every_conformance_corpus_is_read_without_error() {
     ] {
         let Some(path) = shared(name) else { continue };
         let read = read_cases(&Source::new(name, fs::read_to_string(path).unwrap()))
+            .whole()
             .unwrap_or_else(|errors| panic!("{}", errors[0]));
         assert_eq!(read.cases.len(), cases, "{name}");
         assert_eq!(read.cases.iter().map(|case| case.probes.len()).sum::<usize>(), probes, "{name}");
@@ -116,7 +117,9 @@ fn survive(text: &str) {
             Ok(parsed) => parsed.warnings,
             Err(errors) => errors,
         };
-        for finding in findings.into_iter().chain(read_cases(&source).err().into_iter().flatten()).take(20) {
+        for finding in
+            findings.into_iter().chain(read_cases(&source).whole().err().into_iter().flatten()).take(20)
+        {
             assert!(finding.to_string().starts_with(name));
             assert!(!finding.report(false).is_empty());
             serde_json::to_string(&finding).unwrap();

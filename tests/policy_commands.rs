@@ -95,7 +95,7 @@ fn test_counts_what_passed_and_explains_what_failed() {
     assert_eq!(json["probes"], serde_json::json!({"passed": 3, "failed": 1}));
     assert_eq!(json["results"][1]["failures"][0]["got"], "deny");
     let (_, junit, _) = scratch.palisade("test bad.yaml --output junit");
-    assert!(junit.contains("<testsuites tests=\"1\" failures=\"1\">"), "{junit}");
+    assert!(junit.contains("<testsuites tests=\"1\" failures=\"1\" errors=\"0\">"), "{junit}");
 }
 
 #[test]
@@ -121,12 +121,10 @@ fn the_case_in_the_documentation_passes() {
 fn test_refuses_a_pod_that_is_not_there_and_a_filter_that_matches_nothing() {
     let scratch = Scratch::new("refuse");
     scratch.write("typo.yaml", &cases("deny").replace("{pod: shop/web}", "{pod: shop/wep}"));
-    let (code, _, errors) = scratch.palisade("test typo.yaml");
+    let (code, printed, _) = scratch.palisade("test typo.yaml");
     assert_eq!(code, 2);
-    assert!(
-        errors.contains("typo.yaml:") && errors.contains("there is no pod shop/wep: is it shop/web?"),
-        "{errors}"
-    );
+    assert!(printed.contains("REFUSED the database (typo.yaml:1)\n  typo.yaml:"), "{printed}");
+    assert!(printed.contains("there is no pod shop/wep: is it shop/web?"), "{printed}");
     let (code, _, errors) = scratch.palisade("test typo.yaml --filter cache");
     assert_eq!(code, 2);
     assert!(errors.contains("none of 1 cases has a name that matches cache"), "{errors}");
@@ -362,5 +360,127 @@ fn a_file_that_is_not_there_exits_with_two() {
         let (code, _, errors) = scratch.palisade(&format!("{command} nowhere.yaml"));
         assert_eq!(code, 2, "{command}");
         assert!(errors.contains("nowhere.yaml"), "{command}: {errors}");
+    }
+}
+
+/// The case of [`cases`] with another name, whose probes are wrong, refused or absent.
+fn one_of_each() -> String {
+    let item = |text: String| format!("- {}\n", text.trim_end().replace('\n', "\n  "));
+    let good = cases("deny");
+    let typo = good.replace("name: the database", "name: typo").replace("podSelector", "podSelecter");
+    let nobody =
+        good.replace("name: the database", "name: nobody").replace("{pod: shop/web}", "{pod: shop/wep}");
+    let (no_probes, _) = good.split_once("probes:").unwrap();
+    let idle = no_probes.replace("name: the database", "name: idle");
+    [good.clone(), typo, nobody, idle].map(item).concat()
+}
+
+#[test]
+fn a_refused_case_does_not_stop_the_others_and_one_without_probes_fails() {
+    let scratch = Scratch::new("each");
+    scratch.write("cases.yaml", &one_of_each());
+    let (code, printed, errors) = scratch.palisade("test cases.yaml");
+    assert_eq!((code, errors.as_str()), (2, ""), "{printed}");
+    assert!(printed.contains("REFUSED typo (cases.yaml:"), "{printed}");
+    assert!(printed.contains("did you mean \"podSelector\"?"), "{printed}");
+    assert!(printed.contains("REFUSED nobody (cases.yaml:"), "{printed}");
+    assert!(printed.contains("FAILED idle (cases.yaml:") && printed.contains("has no probes"), "{printed}");
+    let sums = "cases: 1 passed, 1 failed, 2 refused\nprobes: 2 passed, 0 failed\n";
+    assert!(printed.ends_with(sums), "{printed}");
+
+    let (code, printed, _) = scratch.palisade("test cases.yaml --filter ^idle$");
+    assert_eq!(code, 1, "{printed}");
+    let (code, printed, _) = scratch.palisade("test cases.yaml --filter database");
+    assert_eq!(code, 0, "{printed}");
+    let json = scratch.json("test cases.yaml --output json");
+    assert_eq!(json["cases"], serde_json::json!({"passed": 1, "failed": 1, "refused": 2}));
+    let (_, junit, _) = scratch.palisade("test cases.yaml --output junit");
+    assert!(junit.contains("<testsuites tests=\"4\" failures=\"1\" errors=\"2\">"), "{junit}");
+    assert_eq!(junit.matches("<error message=").count(), 2, "{junit}");
+
+    scratch.write("broken.yaml", "name: [");
+    let (code, printed, errors) = scratch.palisade("test cases.yaml broken.yaml --filter database");
+    assert_eq!(code, 2, "{printed}");
+    assert!(printed.contains("cases: 1 passed") && errors.contains("broken.yaml:1"), "{printed}{errors}");
+}
+
+#[test]
+fn test_says_in_one_sentence_that_manifests_are_no_cases() {
+    let scratch = Scratch::new("manifests");
+    scratch.write("policy.yaml", &policy("api", 5432, 5432));
+    let (code, printed, errors) = scratch.palisade("test pods.yaml policy.yaml");
+    assert_eq!((code, printed.as_str()), (2, ""));
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(
+        errors.contains("pods.yaml:2: a Kubernetes object where a policy test should be and 3 more"),
+        "{errors}"
+    );
+    assert!(errors.contains("palisade lint, explain or matrix"), "{errors}");
+}
+
+/// Runs `palisade` on a terminal.
+fn on_a_terminal(scratch: &Scratch, variables: &[(&str, &str)], arguments: &str) -> String {
+    let program = env!("CARGO_BIN_EXE_palisade");
+    let mut command = Command::new("script");
+    command.args(["-qec", &format!("{program} {arguments}"), "/dev/null"]).env_remove("NO_COLOR");
+    let output =
+        command.env("TERM", "xterm").envs(variables.iter().copied()).current_dir(&scratch.0).output();
+    String::from_utf8(output.expect("util-linux has script").stdout).unwrap()
+}
+
+#[test]
+fn no_color_holds_for_diagnostics_and_the_log() {
+    let scratch = Scratch::new("colors");
+    scratch.write("wrong.yaml", &policy("api", 5432, 5432).replace("podSelector:", "podSelecter:"));
+    scratch.write("wrong.toml", "[policy]\nfail = \"open\"\ndirectory = \"nowhere\"\n");
+    for arguments in ["compile wrong.yaml", "run --config wrong.toml"] {
+        let colored = on_a_terminal(&scratch, &[], arguments);
+        assert!(colored.contains("\u{1b}["), "{arguments}: {colored:?}");
+        for variable in [("NO_COLOR", "1"), ("TERM", "dumb")] {
+            let plain = on_a_terminal(&scratch, &[variable], arguments);
+            assert!(!plain.is_empty() && !plain.contains('\u{1b}'), "{arguments}: {plain:?}");
+        }
+    }
+}
+
+#[test]
+fn nothing_that_manifests_say_steers_the_terminal() {
+    let scratch = Scratch::new("steer");
+    let hostile = r#"\u001b[2J\u009b31m\u202e\u007f\nb"#;
+    let named = |name: &str| {
+        format!(
+            r#"{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{name}"}}, "spec": {{"containers": [], "{name}": 1}}}}"#
+        )
+    };
+    scratch.write("pod.json", &named(hostile));
+    scratch.write("raw.json", &named("\u{9b}31m\u{202e}\u{7f}x"));
+    scratch.write("raw.yaml", "kind: \"\u{1b}[2J\u{9b}31m\"\n");
+    let case = |name: &str| format!(r#"{{"name": "{name}", "resources": [{}], "probes": []}}"#, named(name));
+    scratch.write("case.json", &case(hostile));
+    scratch.write("idle.json", &format!(r#"{{"name": "{hostile}", "probes": []}}"#));
+    let long = "x".repeat(1 << 20);
+    scratch.write("long.json", &named(&format!("{long}\\u001b")));
+    for arguments in [
+        "compile pod.json",
+        "compile raw.json",
+        "compile raw.yaml",
+        "compile long.json",
+        "test case.json",
+        "test idle.json",
+        "test case.json --output json",
+        "test idle.json --output junit",
+        "compile nowhere\u{1b}[2J\n.yaml",
+        "explain --from \u{1b}[2Jx --to b/c --port 1 pods.yaml",
+        "explain --from shop/\u{9b}x --to shop/db --port 1 pods.yaml",
+        "show \u{1b}[2J",
+    ] {
+        let (code, printed, errors) = scratch.palisade(arguments);
+        assert_ne!(code, 0, "{arguments}");
+        for text in [&printed, &errors] {
+            let steering = text.chars().find(|c| *c != '\n' && palisade::printable::is_steering(*c));
+            assert_eq!(steering, None, "{arguments:?}: {text:?}");
+            assert!(text.len() < 20_000, "{arguments:?} prints {} bytes", text.len());
+        }
+        assert!(!printed.contains("\nb") && !errors.contains("\nb"), "{arguments:?}: {printed}{errors}");
     }
 }

@@ -12,7 +12,7 @@ use comfy_table::{Cell, Color, Table, presets};
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::{Failure, Output, output};
+use super::{Failure, Output, output, terminal};
 use crate::lab::demo::{DemoSpec, Denied, Report, Step, play};
 use crate::lab::traffic::Outcome;
 use crate::lab::{LabError, Record};
@@ -52,7 +52,7 @@ pub(super) fn demo(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
     let played = played?;
     match arguments.output {
         Output::Json => output::json(&played.report)?,
-        Output::Table => output::text(&render(&played.report))?,
+        Output::Table => output::styled(&render(&played.report))?,
     }
     if let Some(record) = played.kept {
         tell_what_stays(&record);
@@ -124,6 +124,9 @@ fn matrix(step: &Step) -> Table {
     columns.dedup();
     let mut table = Table::new();
     table.load_preset(presets::UTF8_FULL_CONDENSED);
+    if !colours() {
+        table.force_no_tty();
+    }
     let header = columns.iter().map(|column| short(column));
     table.set_header(["from \\ to"].into_iter().chain(header));
     for (from, row) in &step.expected {
@@ -157,7 +160,7 @@ fn paint(color: AnsiColor, text: &str) -> String {
 }
 
 fn colours() -> bool {
-    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+    terminal::has_colors(&std::io::stdout())
 }
 
 impl From<LabError> for Failure {

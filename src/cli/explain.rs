@@ -9,7 +9,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::offline::{Manifests, judge};
-use super::{Failure, Output, SocketArguments, output};
+use super::{Failure, Output, SocketArguments, output, terminal};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::cases::Endpoint;
 use crate::policy::explain::{explain as explain_by_objects, loaded};
@@ -71,14 +71,17 @@ fn by_manifests(arguments: &ExplainArguments) -> Result<bool, Failure> {
     let judge = manifests.judge()?;
     let (oracle, places) = (Oracle::new(&manifests.objects), manifests.places());
     let flows = flows(arguments, &manifests.pods())?;
-    let explanations: Vec<_> =
-        flows.iter().map(|flow| explain_by_objects(&oracle, flow, &judge.answer(flow), &places)).collect();
+    let ends = [&arguments.from, &arguments.to];
+    let explanations: Vec<_> = flows
+        .iter()
+        .map(|flow| explain_by_objects(&oracle, flow, ends, &judge.answer(flow), &places))
+        .collect();
     print(arguments, &explanations)?;
     for end in [&arguments.from, &arguments.to] {
         if let Endpoint::Pod(pod) = end
             && stand_ins.contains(pod)
         {
-            eprintln!("note: {pod} has no address in the manifests; a stand-in is used");
+            terminal::note(&format!("note: {pod} has no address in the manifests; a stand-in is used"));
         }
     }
     Ok(explanations.iter().any(|explanation| explanation.verdict == Verdict::Deny))

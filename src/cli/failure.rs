@@ -1,8 +1,9 @@
 //! Why a command fails: one report on standard error, and exit code 2.
 
-use std::io::{self, IsTerminal};
+use std::io;
 use std::process::ExitCode;
 
+use super::terminal;
 use crate::source::load::Rejected;
 
 /// Why a command fails.
@@ -12,6 +13,8 @@ pub enum Failure {
     Sentence(String),
     /// Manifests are wrong: a report that points into the files.
     Rejected(Rejected),
+    /// It has been said already.
+    Told,
     /// Whoever reads the output has gone, as `head` does: nothing to report.
     ReaderGone,
 }
@@ -20,8 +23,11 @@ impl Failure {
     /// Prints what happened, and gives the exit code.
     pub fn report(&self) -> ExitCode {
         match self {
-            Failure::Sentence(sentence) => eprintln!("palisade: {sentence}"),
-            Failure::Rejected(rejected) => eprint!("{}", rejected.report(io::stderr().is_terminal())),
+            Failure::Sentence(sentence) => terminal::note(&format!("palisade: {sentence}")),
+            Failure::Rejected(rejected) => {
+                terminal::report(&rejected.report(terminal::has_colors(&io::stderr())))
+            }
+            Failure::Told => {}
             Failure::ReaderGone => return ExitCode::SUCCESS,
         }
         ExitCode::from(2)

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 
 use super::offline::{Manifests, judge};
-use super::{Failure, SocketArguments, output};
+use super::{Failure, SocketArguments, output, terminal};
 use crate::policy::matrix::{Matrix, Request, matrix as matrix_of};
 use crate::policy::reach::{Grouping, Names};
 use crate::tables::PodName;
@@ -99,7 +99,7 @@ impl Form {
 fn print(matrix: &Matrix, form: Form) -> io::Result<()> {
     // The other two say it in themselves.
     if let Some(left_out) = forms::left_out(matrix).filter(|_| !matches!(form, Form::Json | Form::Html)) {
-        eprintln!("note: {left_out}");
+        terminal::note(&format!("note: {left_out}"));
     }
     match form {
         Form::Table => output::text(&forms::table(matrix)),

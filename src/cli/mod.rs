@@ -19,15 +19,16 @@ mod output;
 mod pktgen;
 mod run;
 mod show;
+mod terminal;
 mod test;
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::control::{Client, DEFAULT_SOCKET};
+use crate::printable;
 use crate::source::load::{LoadOptions, load};
 use crate::tables::RuleTables;
 
@@ -89,16 +90,17 @@ impl SocketArguments {
 /// Compiles what the command line names; warnings go to standard error.
 fn load_manifests(paths: &[PathBuf], node: Option<&String>) -> Result<RuleTables, Failure> {
     let compiled = load(paths, &LoadOptions { node: node.cloned() })?;
-    let color = std::io::stderr().is_terminal();
-    for warning in &compiled.warnings {
-        eprint!("{}", warning.report(color));
-    }
+    offline::warn(&compiled.warnings);
     Ok(compiled.tables)
 }
 
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
-    let done = match Arguments::parse().command {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return refuse(&error),
+    };
+    let done = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Compile(arguments) => compile::compile(&arguments),
         Command::Apply(arguments) => apply::apply(&arguments),
@@ -113,4 +115,16 @@ pub fn main() -> ExitCode {
         Command::Pktgen(arguments) => pktgen::pktgen(&arguments),
     };
     done.unwrap_or_else(|failure| failure.report())
+}
+
+/// Prints what is wrong with the command line, or the help that it asks for.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let text = error.render().to_string();
+    let safe = printable::block(&text);
+    // Where there is nothing to spell out, the text has its colours.
+    if safe == text {
+        error.exit();
+    }
+    terminal::report(&safe);
+    ExitCode::from(2)
 }

@@ -1,11 +1,10 @@
 //! Manifests that questions are asked about, without a switch.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::IsTerminal;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use crate::cli::Failure;
+use crate::cli::{Failure, terminal};
 use crate::policy::explain::Places;
 use crate::policy::finding::Judge;
 use crate::policy::objects::Object;
@@ -68,10 +67,8 @@ pub(super) fn judge(tables: crate::tables::RuleTables) -> Result<Judge, Failure>
 
 /// Tells the authors of manifests what they should know.
 pub(super) fn warn(warnings: &[Diagnostic]) {
-    let color = std::io::stderr().is_terminal();
-    for warning in warnings {
-        eprint!("{}", warning.report(color));
-    }
+    let color = terminal::has_colors(&std::io::stderr());
+    warnings.iter().for_each(|warning| terminal::report(&warning.report(color)));
 }
 
 /// The name of a policy.

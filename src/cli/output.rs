@@ -5,6 +5,9 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use comfy_table::{Cell, ContentArrangement, Table, presets};
 use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter};
+
+use crate::printable;
 
 /// The form of what a command prints.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -19,13 +22,73 @@ pub enum Output {
 /// Prints a value as indented JSON.
 pub(super) fn json(value: &impl Serialize) -> io::Result<()> {
     let mut out = io::BufWriter::new(io::stdout().lock());
-    serde_json::to_writer_pretty(&mut out, value)?;
+    let mut serializer = serde_json::Serializer::with_formatter(&mut out, Readable::default());
+    value.serialize(&mut serializer)?;
     writeln!(out)?;
     out.flush()
 }
 
-/// Prints text as it is.
+/// Indented JSON, with an escape for every character that steers a terminal.
+#[derive(Default)]
+struct Readable(PrettyFormatter<'static>);
+
+impl Formatter for Readable {
+    fn begin_array<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_array(out)
+    }
+
+    fn end_array<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_array(out)
+    }
+
+    fn begin_array_value<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_array_value(out, first)
+    }
+
+    fn end_array_value<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_array_value(out)
+    }
+
+    fn begin_object<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_object(out)
+    }
+
+    fn end_object<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_object(out)
+    }
+
+    fn begin_object_key<W: Write + ?Sized>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
+        self.0.begin_object_key(out, first)
+    }
+
+    fn begin_object_value<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.begin_object_value(out)
+    }
+
+    fn end_object_value<W: Write + ?Sized>(&mut self, out: &mut W) -> io::Result<()> {
+        self.0.end_object_value(out)
+    }
+
+    /// A part of a string without quotes and C0, which are escaped elsewhere.
+    fn write_string_fragment<W: Write + ?Sized>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
+        for part in text.split_inclusive(printable::is_steering) {
+            match part.chars().next_back().filter(|c| printable::is_steering(*c)) {
+                // All of them are in the basic multilingual plane.
+                Some(c) => write!(out, "{}\\u{:04x}", &part[..part.len() - c.len_utf8()], u32::from(c))?,
+                None => out.write_all(part.as_bytes())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Prints text. What steers a terminal is spelt out, but for line breaks and tabs.
 pub(super) fn text(text: &str) -> io::Result<()> {
+    styled(&printable::block(text))
+}
+
+/// Prints text that has styles of its own, and nothing of strangers.
+pub(super) fn styled(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()

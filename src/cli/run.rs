@@ -1,6 +1,5 @@
 //! `palisade run`: the switch in the foreground.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -10,7 +9,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
-use super::{Failure, output};
+use super::{Failure, output, terminal};
 use crate::config::{Config, Fail};
 use crate::control::Daemon;
 use crate::source::{PolicyDirectory, Requests};
@@ -119,7 +118,7 @@ fn start_log() {
     // A second subscriber is refused; the one that is there serves as well.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(terminal::LogWriter::new)
+        .with_ansi(terminal::has_colors(&std::io::stderr()))
         .try_init();
 }

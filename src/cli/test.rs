@@ -12,10 +12,10 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use regex::Regex;
 
-use super::{Failure, offline, output};
+use super::{Failure, offline, output, terminal};
 use crate::lab::require_root;
 use crate::net::flow::FlowKey;
-use crate::policy::cases::{Case, Probe, read_cases};
+use crate::policy::cases::{Case, Cases, Probe, read_cases};
 use crate::policy::explain::{Places, explain};
 use crate::policy::finding::Judge;
 use crate::policy::oracle::Oracle;
@@ -23,13 +23,17 @@ use crate::policy::read::{Diagnostic, Location};
 use crate::policy::stand_in::StandIns;
 use crate::policy::trial::Trial;
 use crate::policy::{Compiler, Options};
+use crate::printable;
 use crate::source::files;
 use crate::source::load::Rejected;
 use crate::tables::Verdict;
-use report::{CaseResult, Failed, Report};
+use report::{CaseResult, Failed, Report, Tally};
 
 /// Warnings of test files that are shown; the rest is counted.
 const WARNINGS_SHOWN: usize = 10;
+
+/// Probes of a case that are told to be no flows.
+const WRONG_PROBES_SHOWN: usize = 20;
 
 /// Run policy tests
 ///
@@ -45,7 +49,8 @@ Examples:
   palisade test tests/ --output junit > out.xml   for a pipeline's report
   sudo palisade test --live tests/policies.yaml   with real packets
 
-Exit codes: 0 all probes got what they expect, 1 some did not, 2 a file is wrong or --live cannot be done.")]
+Exit codes: 0 all probes got what they expect, 1 some did not or a case has none, 2 a case or a file is wrong (the
+others are run all the same) or --live cannot be done.")]
 pub(super) struct TestArguments {
     /// Files or directories of cases, YAML or JSON; - is standard input
     #[arg(required = true, value_name = "FILE|DIR|-")]
@@ -80,53 +85,86 @@ pub(super) fn test(arguments: &TestArguments) -> Result<ExitCode, Failure> {
     if arguments.live {
         require_root()?;
     }
-    let cases = read(arguments)?;
-    let bar = progress(&cases, arguments.output);
+    let suite = read(arguments)?;
+    let bar = progress(&suite.cases, arguments.output);
     let results = if arguments.live {
-        live::run(&cases, arguments.workers, &bar)
+        live::run(&suite.cases, arguments.workers, &bar)
     } else {
-        cases.iter().map(|case| run(case, &bar)).collect()
+        suite.cases.iter().map(|case| run(case, &bar)).collect()
     };
     bar.finish_and_clear();
-    let report = Report::new(results?);
+    let mut results = results?;
+    results.extend(suite.refused);
+    let report = Report::new(results);
     match arguments.output {
         Form::Text => output::text(&report.to_string())?,
         Form::Json => output::json(&report)?,
         Form::Junit => output::text(&junit::xml(&report))?,
     }
-    Ok(if report.probes.failed == 0 { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    Ok(match (&report.cases, suite.is_unread) {
+        (_, true) | (Tally { refused: 1.., .. }, _) => ExitCode::from(2),
+        (Tally { failed: 1.., .. }, _) => ExitCode::from(1),
+        _ => ExitCode::SUCCESS,
+    })
 }
 
-fn read(arguments: &TestArguments) -> Result<Vec<Case>, Failure> {
+/// The cases of a run.
+struct Suite {
+    cases: Vec<Case>,
+    /// Results of those that are wrong.
+    refused: Vec<CaseResult>,
+    /// Whether a part of the files is no cases. That has been said.
+    is_unread: bool,
+}
+
+fn read(arguments: &TestArguments) -> Result<Suite, Failure> {
     let sources = files::load(&arguments.files).map_err(Rejected::Files)?;
-    let (mut cases, mut errors, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+    let mut all = Cases::default();
     for source in &sources {
-        match read_cases(source) {
-            Ok(found) => {
-                cases.extend(found.cases);
-                warnings.extend(found.warnings);
-            }
-            Err(found) => errors.extend(found),
-        }
+        let found = read_cases(source);
+        all.cases.extend(found.cases);
+        all.refused.extend(found.refused);
+        all.manifests.extend(found.manifests);
+        all.faults.extend(found.faults);
+        all.warnings.extend(found.warnings);
     }
-    if !errors.is_empty() {
-        return Err(Rejected::Manifests(errors).into());
+    tell(&all.warnings);
+    let is_unread = !(all.faults.is_empty() && all.manifests.is_empty());
+    if !all.faults.is_empty() {
+        Failure::from(Rejected::Manifests(all.faults)).report();
     }
-    tell(&warnings);
-    let total = cases.len();
-    cases.retain(|case| arguments.filter.as_ref().is_none_or(|filter| filter.is_match(&case.name)));
-    match (&arguments.filter, cases.is_empty()) {
-        (_, false) => Ok(cases),
-        (Some(filter), true) => {
+    tell_of_manifests(&all.manifests);
+    let total = all.cases.len() + all.refused.len();
+    let is_wanted = |name: &str| arguments.filter.as_ref().is_none_or(|filter| filter.is_match(name));
+    all.cases.retain(|case| is_wanted(&case.name));
+    all.refused.retain(|case| is_wanted(&case.name));
+    let refused: Vec<_> = all.refused.iter().map(CaseResult::refused).collect();
+    match (&arguments.filter, all.cases.len() + refused.len()) {
+        (_, 1..) => Ok(Suite { cases: all.cases, refused, is_unread }),
+        (_, 0) if is_unread && total == 0 => Err(Failure::Told),
+        (Some(filter), _) => {
             Err(Failure::Sentence(format!("none of {total} cases has a name that matches {filter}")))
         }
-        (None, true) => Err(Failure::Sentence("the files hold no cases".to_owned())),
+        (None, _) => Err(Failure::Sentence("the files hold no cases".to_owned())),
     }
+}
+
+fn tell_of_manifests(manifests: &[Location]) {
+    let more = match manifests {
+        [] => return,
+        [_] => String::new(),
+        [_, rest @ ..] => format!(" and {} more in the same or other files", rest.len()),
+    };
+    terminal::note(&format!(
+        "palisade: {}: a Kubernetes object where a policy test should be{more}: put objects under the resources of a case, \
+         beside its probes (docs/policy-tests.md), or ask about them with palisade lint, explain or matrix",
+        manifests[0]
+    ));
 }
 
 fn tell(warnings: &[Diagnostic]) {
     for warning in warnings.iter().take(WARNINGS_SHOWN) {
-        eprintln!("{warning}");
+        terminal::note(&warning.to_string());
     }
     if warnings.len() > WARNINGS_SHOWN {
         eprintln!("{} more warnings are not shown", warnings.len() - WARNINGS_SHOWN);
@@ -144,8 +182,11 @@ fn progress(cases: &[Case], form: Form) -> ProgressBar {
 
 /// Runs one case.
 fn run(case: &Case, bar: &ProgressBar) -> Result<CaseResult, Failure> {
-    bar.set_message(case.name.clone());
-    let subject = Subject::new(case, StandIns::UNUSED)?;
+    bar.set_message(printable::line(&case.name).into_owned());
+    let subject = match Subject::new(case, StandIns::UNUSED)? {
+        Ok(subject) => subject,
+        Err(refused) => return Ok(refused),
+    };
     let mut result = CaseResult::new(case);
     for (probe, flows) in case.probes.iter().zip(&subject.flows) {
         if let Some(flow) = flows.iter().find(|flow| subject.judge.verdict(flow) != probe.expect) {
@@ -167,24 +208,34 @@ struct Subject<'c> {
 }
 
 impl Subject<'_> {
-    /// Compiles a case. A probe that is no flow (a pod that is not there) makes the file wrong, not the policy.
-    fn new(case: &Case, stand_ins: StandIns) -> Result<Subject<'_>, Failure> {
+    /// Compiles a case. A probe that is no flow (a pod that is not there) makes the case wrong, not the policy.
+    fn new(case: &Case, stand_ins: StandIns) -> Result<Result<Subject<'_>, CaseResult>, Failure> {
         let trial = Trial::with(case, stand_ins);
         let compiler = Compiler::from_objects(trial.objects().iter().cloned(), Options::default());
         let judge = offline::judge(compiler.into_tables())?;
-        let flows = case.probes.iter().map(|probe| {
-            trial.flows(probe).map_err(|error| {
-                Failure::Sentence(format!("{}: case {:?}: {error}", probe.location, case.name))
-            })
-        });
-        let flows = flows.collect::<Result<_, _>>()?;
-        Ok(Subject { case, trial, judge, flows })
+        let (mut flows, mut errors) = (Vec::new(), Vec::new());
+        for probe in &case.probes {
+            match trial.flows(probe) {
+                Ok(of_probe) => flows.push(of_probe),
+                Err(error) => errors.push(format!("{}: {error}", probe.location)),
+            }
+            if errors.len() == WRONG_PROBES_SHOWN {
+                errors.push("the probes after this one are not looked at".to_owned());
+                break;
+            }
+        }
+        if errors.is_empty() {
+            Ok(Ok(Subject { case, trial, judge, flows }))
+        } else {
+            Ok(Err(CaseResult { errors, ..CaseResult::new(case) }))
+        }
     }
 
     /// What is to be said of a probe that got something else than it expects, on one of its flows.
     fn failed(&self, probe: &Probe, flow: &FlowKey, got: Option<Verdict>) -> Failed {
         let oracle = Oracle::new(self.trial.objects());
-        let explanation = explain(&oracle, flow, &self.judge.answer(flow), &places(self.case));
+        let explanation =
+            explain(&oracle, flow, [&probe.from, &probe.to], &self.judge.answer(flow), &places(self.case));
         Failed {
             place: probe.location.to_string(),
             from: probe.from.to_string(),

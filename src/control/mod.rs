@@ -12,6 +12,7 @@ mod requests;
 mod state;
 mod switch;
 
+mod accept;
 mod routes;
 mod server;
 mod socket;

@@ -60,21 +60,60 @@ impl std::fmt::Display for Endpoint {
     }
 }
 
+/// A case that is wrong.
+#[derive(Debug, Clone)]
+pub struct RefusedCase {
+    /// `name`, as far as it has one.
+    pub name: String,
+    /// Where it stands.
+    pub location: Location,
+    /// Everything that is wrong with it.
+    pub errors: Vec<Diagnostic>,
+}
+
 /// The cases of a text.
 #[derive(Debug, Clone, Default)]
 pub struct Cases {
     /// The cases, in the order of the text.
     pub cases: Vec<Case>,
+    /// Those that are wrong.
+    pub refused: Vec<RefusedCase>,
+    /// Kubernetes objects that stand where a case should.
+    pub manifests: Vec<Location>,
+    /// What keeps the text, or the rest of it, from being read.
+    pub faults: Vec<Diagnostic>,
     /// What the authors of the resources should know.
     pub warnings: Vec<Diagnostic>,
     /// Resources of kinds that policy does not depend on.
     pub skipped: Vec<Skipped>,
 }
 
-/// Reads the cases of a text; or every error, each with the name of its case.
-pub fn read_cases(source: &Source) -> Result<Cases, Vec<Diagnostic>> {
+impl Cases {
+    /// The cases where nothing of the text is wrong; else every error, in the order of the text.
+    pub fn whole(self) -> Result<Cases, Vec<Diagnostic>> {
+        let of_cases = self.refused.iter().flat_map(|refused| &refused.errors);
+        let mut errors: Vec<Diagnostic> = of_cases.chain(&self.faults).cloned().collect();
+        errors.extend(self.manifests.iter().map(manifest_error));
+        errors.sort_by_key(|error| error.location.offset());
+        if errors.is_empty() { Ok(self) } else { Err(errors) }
+    }
+}
+
+fn manifest_error(location: &Location) -> Diagnostic {
+    Diagnostic {
+        severity: Severity::Error,
+        location: location.clone(),
+        object: String::new(),
+        path: String::new(),
+        message: "a Kubernetes object where a case should be".to_owned(),
+        help: Some("put it under the resources of a case".to_owned()),
+    }
+}
+
+/// Reads the cases of a text, each on its own: one that is wrong does not keep the others from being read.
+pub fn read_cases(source: &Source) -> Cases {
     let (nodes, faults) = tree::parse(source.text(), source.is_json());
-    let mut reader = CaseReader { source, cases: Cases::default(), errors: Vec::new(), left_out: 0 };
+    let mut reader = CaseReader { source, cases: Cases::default(), errors: 0 };
     for node in &nodes {
         match &node.value {
             Value::Null => {}
@@ -82,28 +121,38 @@ pub fn read_cases(source: &Source) -> Result<Cases, Vec<Diagnostic>> {
             _ => reader.case(node),
         }
     }
-    let (faults, _) = faulty(source, faults).into_list();
-    reader.keep(faults);
-    reader.errors.sort_by_key(|error| error.location.offset());
-    note_left_out(&mut reader.errors, reader.left_out);
-    if reader.errors.is_empty() { Ok(reader.cases) } else { Err(reader.errors) }
+    let (faults, left_out) = faulty(source, faults).into_list();
+    reader.cases.faults = faults;
+    note_left_out(&mut reader.cases.faults, left_out);
+    reader.cases
 }
 
 struct CaseReader<'s> {
     source: &'s Source,
     cases: Cases,
-    errors: Vec<Diagnostic>,
-    left_out: usize,
+    /// Errors that are kept.
+    errors: usize,
 }
 
 impl CaseReader<'_> {
-    fn keep(&mut self, errors: Vec<Diagnostic>) {
-        let room = DIAGNOSTICS_MAX.saturating_sub(self.errors.len());
-        self.left_out += errors.len().saturating_sub(room);
-        self.errors.extend(errors.into_iter().take(room));
+    /// Keeps as many errors as there is room for, and of each case the first.
+    fn refuse(&mut self, name: &str, location: Location, mut errors: Vec<Diagnostic>) {
+        errors.sort_by_key(|error| error.location.offset());
+        let room = DIAGNOSTICS_MAX.saturating_sub(self.errors).max(1);
+        let left_out = errors.len().saturating_sub(room);
+        errors.truncate(room);
+        note_left_out(&mut errors, left_out);
+        self.errors += errors.len();
+        self.cases.refused.push(RefusedCase { name: name.to_owned(), location, errors });
     }
 
     fn case(&mut self, node: &Node<'_>) {
+        let location = Location::new(self.source, node.span);
+        let has = |field| node.get(field).is_some();
+        if has("kind") && has("apiVersion") && !has("probes") && !has("resources") {
+            self.cases.manifests.push(location);
+            return;
+        }
         let name = node.get("name").and_then(|node| node.text()).unwrap_or_default();
         let context = format!("case {name:?}");
         let findings = Findings::new(self.source, context.as_str());
@@ -121,10 +170,9 @@ impl CaseReader<'_> {
             Ok(Parsed { objects, warnings, skipped }) => {
                 self.cases.warnings.extend(warnings);
                 self.cases.skipped.extend(skipped);
-                let location = Location::new(self.source, node.span);
                 self.cases.cases.push(Case { name: name.to_owned(), location, objects, probes });
             }
-            Err(errors) => self.keep(errors),
+            Err(errors) => self.refuse(name, location, errors),
         }
     }
 }
@@ -177,10 +225,15 @@ where
 
 fn protocol(fields: &Fields<'_>) -> Option<Protocol> {
     let Some(at) = fields.get("protocol") else { return Some(Protocol::TCP) };
-    if let Value::Number(text) = &at.node.value
-        && let Ok(number) = text.parse()
-    {
-        return Some(Protocol(number));
+    if let Value::Number(_) = &at.node.value {
+        let number = u8::try_from(at.integer()?).map(Protocol).ok();
+        if number.is_none() {
+            at.invalid(
+                "must be between 0 and 255, inclusive",
+                "write a protocol number, or TCP, UDP, SCTP, ICMP, ICMPv6",
+            );
+        }
+        return number;
     }
     parsed(&at, "write TCP, UDP, SCTP, ICMP, ICMPv6 or a protocol number")
 }
@@ -219,6 +272,7 @@ mod tests {
 
     fn cases(text: &str) -> Result<Cases, Vec<String>> {
         read_cases(&Source::new("cases.yaml", text))
+            .whole()
             .map_err(|errors| errors.iter().map(|error| format!("{} {}", error.object, error.path)).collect())
     }
 
@@ -263,6 +317,31 @@ mod tests {
             "case \"\" name",
         ];
         assert_eq!(cases(text).unwrap_err(), wanted);
+    }
+
+    #[test]
+    fn a_case_that_is_wrong_leaves_the_others() {
+        let text = "- name: one\n  probes: [{from: x}]\n- name: two\n  resources: [{kind: Pod}]\n- name: three\n- {kind: Pod, \
+                    apiVersion: v1}\n---\n[";
+        let read = read_cases(&Source::new("cases.yaml", text));
+        let refused: Vec<_> =
+            read.refused.iter().map(|refused| (refused.name.as_str(), refused.location.line())).collect();
+        assert_eq!(refused, [("one", 1), ("two", 3)]);
+        assert_eq!((read.cases.len(), read.cases[0].name.as_str()), (1, "three"));
+        assert_eq!((read.manifests.len(), read.faults.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_protocol_that_is_none_is_told_the_range() {
+        for (protocol, says) in
+            [("256", "must be between 0 and 255"), ("-1", "0 and 255"), ("1.5", "a whole number")]
+        {
+            let text = format!(
+                "{{name: a, probes: [{{from: {{ip: 10.0.0.1}}, to: {{ip: 10.0.0.2}}, protocol: {protocol}, expect: allow}}]}}"
+            );
+            let errors = read_cases(&Source::new("cases.yaml", text)).whole().unwrap_err();
+            assert!(errors[0].message.contains(says), "{protocol}: {}", errors[0]);
+        }
     }
 
     #[test]

@@ -81,6 +81,7 @@ mod tests {
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
             placeholder: false,
             node: None,
+            host_ips: Vec::new(),
             host_network: false,
             finished: false,
             ports: Vec::new(),

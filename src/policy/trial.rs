@@ -13,6 +13,9 @@ use crate::tables::PodName;
 /// Source port of every flow. Policy never looks at it.
 const SOURCE_PORT: u16 = 49_152;
 
+/// Longest name that is compared with others.
+const NAME_BYTES_MAX: usize = 512;
+
 /// The objects of a case, and who has which address.
 #[derive(Debug)]
 pub struct Trial {
@@ -32,7 +35,10 @@ pub enum ProbeError {
         near: Option<PodName>,
     },
     /// The pod has no address, and will get none of its own.
-    #[error("pod {pod} has no address: give it one in status.podIPs")]
+    #[error(
+        "pod {pod} has no address, and gets none of its own because it is on the host's network or has finished: \
+         give it one in status.podIPs, or name an address"
+    )]
     NoAddress {
         /// The pod.
         pod: PodName,
@@ -140,7 +146,10 @@ fn addresses(pods: &BTreeMap<PodName, Vec<IpAddr>>, end: &Endpoint) -> Result<Ve
 
 fn near(pods: &BTreeMap<PodName, Vec<IpAddr>>, pod: &PodName) -> Option<PodName> {
     let text = pod.to_string();
-    let scored = pods.keys().map(|known| (strsim::normalized_levenshtein(&known.to_string(), &text), known));
+    // Longer names are none of Kubernetes, and comparing them costs the product of their lengths.
+    let is_short = |name: &str| name.len() <= NAME_BYTES_MAX;
+    let known = pods.keys().filter(|_| is_short(&text)).filter(|known| is_short(&known.name));
+    let scored = known.map(|known| (strsim::normalized_levenshtein(&known.to_string(), &text), known));
     let (score, best) = scored.max_by(|a, b| a.0.total_cmp(&b.0))?;
     (score > 0.6).then(|| best.clone())
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::files::{self, LoadError};
 use crate::policy::read::{self, Diagnostic, Parsed, Source};
 use crate::policy::{Compiler, Options};
+use crate::printable;
 use crate::tables::{RuleTables, TablesError};
 
 /// What to compile of the objects.
@@ -92,7 +93,7 @@ impl Rejected {
         match self {
             Rejected::Manifests(found) => found.iter().map(|diagnostic| diagnostic.report(color)).collect(),
             Rejected::Several(found) => found.iter().map(|rejected| rejected.report(color)).collect(),
-            other => format!("palisade: {other}\n"),
+            other => format!("palisade: {}\n", printable::line(&other.to_string())),
         }
     }
 }

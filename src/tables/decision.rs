@@ -5,6 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::RuleId;
+use crate::printable;
 
 /// What happens to a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -164,9 +165,10 @@ pub struct PolicyRef {
 impl fmt::Display for PolicyRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.namespace.is_empty() {
-            write!(f, "{} {}", self.kind, self.name)
+            write!(f, "{} {}", self.kind, printable::line(&self.name))
         } else {
-            write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+            let (namespace, name) = (printable::line(&self.namespace), printable::line(&self.name));
+            write!(f, "{} {namespace}/{name}", self.kind)
         }
     }
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Decision, Row, RuleOrigin, SharedMap};
 use crate::ids::{AclId, ClassId, Generation, RowId, RuleId};
 use crate::limits::{ACL_ENTRIES_MAX, ACLS_MAX, CLASSES_MAX, PREFIXES_MAX, ROWS_MAX, RULES_MAX};
+use crate::printable::is_steering;
 
 /// The version of the format that this program writes and reads.
 pub const FORMAT_VERSION: u32 = 1;
@@ -40,10 +41,10 @@ impl fmt::Display for PodName {
 impl std::str::FromStr for PodName {
     type Err = String;
 
-    /// Reads `namespace/name`; a bare `name` is in the namespace `default`.
+    /// Reads `namespace/name`; a bare `name` is in the namespace `default`. No name has control characters.
     fn from_str(text: &str) -> Result<PodName, String> {
         let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
-        if namespace.is_empty() || name.is_empty() || name.contains('/') {
+        if namespace.is_empty() || name.is_empty() || name.contains('/') || text.contains(is_steering) {
             return Err(format!("{text:?} is not a pod's name: write namespace/name"));
         }
         Ok(PodName::new(namespace, name))

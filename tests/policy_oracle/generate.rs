@@ -85,14 +85,23 @@ fn pod() -> impl Strategy<Value = Pod> {
         list.dedup();
         list
     });
+    let node = (option::weighted(0.8, text(NODES)), vec(address(), 0..=1));
     let addresses = (addresses, prop::bool::weighted(0.1));
-    (name, labels(), addresses, option::weighted(0.8, text(NODES)), state, ports).prop_map(
-        |((namespace, name), labels, (addresses, placeholder), node, (host_network, finished), ports)| Pod {
+    (name, labels(), addresses, node, state, ports).prop_map(
+        |(
+            (namespace, name),
+            labels,
+            (addresses, placeholder),
+            (node, host_ips),
+            (host_network, finished),
+            ports,
+        )| Pod {
             name: PodName::new(namespace, name),
             labels,
             addresses,
             placeholder,
             node,
+            host_ips,
             host_network,
             finished,
             ports,

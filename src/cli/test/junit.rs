@@ -3,25 +3,29 @@
 
 use std::fmt::Write;
 
-use super::report::{CaseResult, Report};
+use super::report::{CaseResult, NO_PROBES, Outcome, Report};
+use crate::printable;
 
 /// The report as one XML document.
 pub(super) fn xml(report: &Report) -> String {
-    let (total, failed) = (report.results.len(), report.cases.failed);
+    let (total, failed, refused) = (report.results.len(), report.cases.failed, report.cases.refused);
     let mut text = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     // Writing to a string cannot fail.
-    let _ = writeln!(text, "<testsuites tests=\"{total}\" failures=\"{failed}\">");
-    let _ = writeln!(text, "  <testsuite name=\"palisade test\" tests=\"{total}\" failures=\"{failed}\">");
+    let _ = writeln!(text, "<testsuites tests=\"{total}\" failures=\"{failed}\" errors=\"{refused}\">");
+    let _ = writeln!(
+        text,
+        "  <testsuite name=\"palisade test\" tests=\"{total}\" failures=\"{failed}\" errors=\"{refused}\">"
+    );
     report.results.iter().for_each(|result| case(&mut text, result));
     text + "  </testsuite>\n</testsuites>\n"
 }
 
 fn case(text: &mut String, result: &CaseResult) {
     let (file, line) = result.place.rsplit_once(':').unwrap_or((&result.place, "1"));
-    let (name, file) = (escape(&result.name), escape(file));
+    let (name, file) = (escape(&printable::line(&result.name)), escape(file));
     let _ =
         write!(text, "    <testcase name=\"{name}\" classname=\"{file}\" file=\"{file}\" line=\"{line}\"");
-    if result.failures.is_empty() {
+    if result.outcome() == Outcome::Passed {
         text.push_str("/>\n");
         return;
     }
@@ -29,6 +33,12 @@ fn case(text: &mut String, result: &CaseResult) {
     for failed in &result.failures {
         let (message, why) = (escape(&failed.to_string()), escape(&failed.text));
         let _ = writeln!(text, "      <failure message=\"{message}\">{why}</failure>");
+    }
+    if !result.errors.is_empty() {
+        let all = result.errors.iter().map(|error| escape(error)).collect::<Vec<_>>().join("\n");
+        let _ = writeln!(text, "      <error message=\"the case is wrong\">{all}</error>");
+    } else if result.failures.is_empty() {
+        let _ = writeln!(text, "      <failure message=\"{NO_PROBES}\"/>");
     }
     text.push_str("    </testcase>\n");
 }
@@ -63,6 +73,7 @@ mod tests {
             probes: 1,
             not_sent: 0,
             failures: Vec::new(),
+            errors: Vec::new(),
         };
         let text = xml(&Report::new(vec![result]));
         assert!(

@@ -11,6 +11,7 @@ use crate::lab::live::{self, LiveCase, LiveProbe, LiveResult, LiveSpec};
 use crate::lab::traffic::Outcome;
 use crate::policy::cases::Case;
 use crate::policy::stand_in::StandIns;
+use crate::printable;
 use crate::tables::Verdict;
 
 /// Runs all cases.
@@ -18,16 +19,22 @@ pub(super) fn run(cases: &[Case], workers: u16, bar: &ProgressBar) -> Result<Vec
     let interrupted = interruption()?;
     let program = std::env::current_exe()
         .map_err(|error| Failure::Sentence(format!("the program cannot find itself: {error}")))?;
-    let subjects = cases.iter().map(|case| Subject::new(case, StandIns::REAL_PACKETS));
-    let subjects: Vec<Subject<'_>> = subjects.collect::<Result<_, _>>()?;
+    let (mut subjects, mut refused) = (Vec::new(), Vec::new());
+    for case in cases {
+        match Subject::new(case, StandIns::REAL_PACKETS)? {
+            Ok(subject) => subjects.push(subject),
+            Err(result) => refused.push(result),
+        }
+    }
     let live_cases: Vec<LiveCase> = subjects.iter().map(live_case).collect();
     let mut done = 0;
     let results = live::run(&LiveSpec { program, workers }, &live_cases, &interrupted, &mut |case| {
-        bar.set_message(case.name.clone());
-        bar.inc(cases[done].probes.len() as u64);
+        bar.set_message(printable::line(&case.name).into_owned());
+        bar.inc(subjects[done].case.probes.len() as u64);
         done += 1;
     })?;
-    Ok(subjects.iter().zip(&results).map(|(subject, result)| case_result(subject, result)).collect())
+    let tried = subjects.iter().zip(&results).map(|(subject, result)| case_result(subject, result));
+    Ok(tried.chain(refused).collect())
 }
 
 fn live_case(subject: &Subject<'_>) -> LiveCase {
@@ -117,8 +124,9 @@ probes:
 
     #[test]
     fn a_probe_holds_where_it_holds_for_both_families_and_is_not_sent_where_none_can_be() {
-        let cases = read_cases(&Source::new("case.yaml", CASE)).unwrap().cases;
-        let subject = Subject::new(&cases[0], StandIns::REAL_PACKETS).unwrap_or_else(|_| panic!("a case"));
+        let cases = read_cases(&Source::new("case.yaml", CASE)).cases;
+        let subject = Subject::new(&cases[0], StandIns::REAL_PACKETS);
+        let subject = subject.ok().and_then(Result::ok).expect("a case");
         let case = live_case(&subject);
         assert_eq!((case.pods.len(), case.probes.len()), (2, 4));
         let result = |outcomes| {

@@ -5,19 +5,29 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::lab::live::Counted;
-use crate::lab::traffic::Outcome;
 use crate::net::flow::Protocol;
-use crate::policy::cases::Case;
+use crate::policy::cases::{Case, RefusedCase};
 use crate::policy::explain::Explanation;
+use crate::printable;
 use crate::tables::Verdict;
+
+/// Characters of a case's name that are shown.
+const NAME_CHARS_MAX: usize = 200;
+
+/// Why a case without a probe fails.
+pub(super) const NO_PROBES: &str =
+    "the case has no probes, so it tests nothing: add a connection under probes";
 
 /// Passed, failed, and neither.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Tally {
     /// As expected.
     pub(super) passed: usize,
-    /// Otherwise.
+    /// Otherwise; of cases also those without a probe.
     pub(super) failed: usize,
+    /// Not tried: the case is wrong.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(super) refused: usize,
     /// Not tried: no real host, or no single one, can have one of the addresses.
     #[serde(skip_serializing_if = "is_zero")]
     pub(super) not_sent: usize,
@@ -48,6 +58,17 @@ pub(super) struct CaseResult {
     pub(super) not_sent: usize,
     /// Those that failed.
     pub(super) failures: Vec<Failed>,
+    /// What is wrong with the case, which was not tried then.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) errors: Vec<String>,
+}
+
+/// What became of a case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Passed,
+    Failed,
+    Refused,
 }
 
 /// A probe that did not get what it expects.
@@ -81,7 +102,7 @@ pub(super) struct Failed {
 #[derive(Debug, Serialize)]
 pub(super) struct Seen {
     /// What became of it.
-    pub(super) outcome: Outcome,
+    pub(super) outcome: crate::lab::traffic::Outcome,
     /// What the switch counted during the case.
     pub(super) counted: Counted,
 }
@@ -101,6 +122,28 @@ impl CaseResult {
             probes: case.probes.len(),
             not_sent: 0,
             failures: Vec::new(),
+            errors: Vec::new(),
+        }
+    }
+
+    /// A case that is wrong.
+    pub(super) fn refused(case: &RefusedCase) -> CaseResult {
+        CaseResult {
+            name: case.name.clone(),
+            place: case.location.to_string(),
+            probes: 0,
+            not_sent: 0,
+            failures: Vec::new(),
+            errors: case.errors.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// What became of it.
+    pub(super) fn outcome(&self) -> Outcome {
+        match (self.errors.len(), self.failures.len(), self.probes) {
+            (1.., ..) => Outcome::Refused,
+            (0, 1.., _) | (0, 0, 0) => Outcome::Failed,
+            (0, 0, 1..) => Outcome::Passed,
         }
     }
 }
@@ -110,11 +153,20 @@ impl Report {
     pub(super) fn new(results: Vec<CaseResult>) -> Report {
         let (mut cases, mut probes) = (Tally::default(), Tally::default());
         for result in &results {
+            let count = match result.outcome() {
+                Outcome::Passed => &mut cases.passed,
+                Outcome::Failed => &mut cases.failed,
+                Outcome::Refused => {
+                    cases.refused += 1;
+                    probes.refused += result.probes;
+                    continue;
+                }
+            };
+            *count += 1;
             let failed = result.failures.len();
             probes.failed += failed;
             probes.not_sent += result.not_sent;
             probes.passed += result.probes - result.not_sent - failed;
-            if failed == 0 { cases.passed += 1 } else { cases.failed += 1 }
         }
         Report { cases, probes, results }
     }
@@ -122,15 +174,25 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for result in self.results.iter().filter(|result| !result.failures.is_empty()) {
-            writeln!(f, "FAILED {} ({})", result.name, result.place)?;
+        for result in self.results.iter().filter(|result| result.outcome() != Outcome::Passed) {
+            let name = printable::cut(&result.name, NAME_CHARS_MAX);
+            let word = if result.outcome() == Outcome::Refused { "REFUSED" } else { "FAILED" };
+            writeln!(f, "{word} {} ({})", printable::line(&name), result.place)?;
+            result.errors.iter().try_for_each(|error| writeln!(f, "  {}", printable::line(error)))?;
+            if result.outcome() == Outcome::Failed && result.failures.is_empty() {
+                writeln!(f, "  {NO_PROBES}")?;
+            }
             for failed in &result.failures {
                 writeln!(f, "  {failed}")?;
                 failed.text.lines().try_for_each(|line| writeln!(f, "    {line}"))?;
             }
             writeln!(f)?;
         }
-        writeln!(f, "cases: {} passed, {} failed", self.cases.passed, self.cases.failed)?;
+        write!(f, "cases: {} passed, {} failed", self.cases.passed, self.cases.failed)?;
+        match self.cases.refused {
+            0 => writeln!(f)?,
+            count => writeln!(f, ", {count} refused")?,
+        }
         write!(f, "probes: {} passed, {} failed", self.probes.passed, self.probes.failed)?;
         match self.probes.not_sent {
             0 => writeln!(f),

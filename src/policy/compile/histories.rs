@@ -113,18 +113,22 @@ fn container_port() -> impl Strategy<Value = ContainerPort> {
 
 fn pod() -> impl Strategy<Value = Pod> {
     let identity = (namespace_name(), name(&["p", "q", "r", "s"]));
-    let fate = (prop::option::weighted(0.8, name(&["n1", "n2"])), 0..12_u8);
+    let node = (prop::option::weighted(0.8, name(&["n1", "n2"])), vec(address(), 0..2));
+    let fate = (node, 0..12_u8);
     let what = (labels(), vec(address(), 0..3), vec(container_port(), 0..3));
-    (identity, fate, what).prop_map(|((namespace, name), (node, fate), (labels, addresses, ports))| Pod {
-        name: PodName::new(namespace, name),
-        labels,
-        addresses,
-        placeholder: fate == 2,
-        node,
-        host_network: fate == 0,
-        finished: fate == 1,
-        ports,
-    })
+    (identity, fate, what).prop_map(
+        |((namespace, name), ((node, host_ips), fate), (labels, addresses, ports))| Pod {
+            name: PodName::new(namespace, name),
+            labels,
+            addresses,
+            placeholder: fate == 2,
+            node,
+            host_ips,
+            host_network: fate == 0,
+            finished: fate == 1,
+            ports,
+        },
+    )
 }
 
 fn peer() -> impl Strategy<Value = Peer> {
@@ -260,6 +264,8 @@ enum PodEdit {
     Expose(Vec<ContainerPort>),
     /// It is on another node.
     Move(Option<String>),
+    /// Its status gives its node other addresses.
+    Rehost(Vec<IpAddr>),
     /// It ends, or runs again.
     Finish,
     /// It is on the host's network, or no longer.
@@ -301,6 +307,7 @@ fn pod_edit() -> impl Strategy<Value = PodEdit> {
         2 => vec(address(), 0..3).prop_map(PodEdit::Readdress),
         2 => vec(container_port(), 0..3).prop_map(PodEdit::Expose),
         1 => prop::option::of(name(&["n1", "n2"])).prop_map(PodEdit::Move),
+        1 => vec(address(), 0..2).prop_map(PodEdit::Rehost),
         1 => Just(PodEdit::Finish),
         1 => Just(PodEdit::Unnet),
         2 => Just(PodEdit::Recreate),
@@ -364,6 +371,7 @@ fn edited_pod(objects: &BTreeMap<ObjectName, Object>, which: u8, edit: PodEdit) 
         PodEdit::Readdress(addresses) => pod.addresses = addresses,
         PodEdit::Expose(ports) => pod.ports = ports,
         PodEdit::Move(node) => pod.node = node,
+        PodEdit::Rehost(addresses) => pod.host_ips = addresses,
         PodEdit::Finish => pod.finished = !pod.finished,
         PodEdit::Unnet => pod.host_network = !pod.host_network,
         PodEdit::Recreate => {

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::cases::Endpoint;
 use super::finding::{Answer, Finding};
 use super::objects::{ClusterNetworkPolicy, NetworkPolicy, Peers, Pod, Ports, Tier};
 use super::oracle::{Oracle, PeerEnd, Question, cluster_tiers, isolation};
@@ -19,6 +20,9 @@ use crate::net::flow::FlowKey;
 use crate::tables::{Direction, PodName, PolicyRef, RuleOrigin, Verdict};
 
 pub use miss::{Miss, MissKind};
+
+/// Pods at an address that are told to be judged by no policy.
+const UNJUDGED_SHOWN: usize = 4;
 
 /// Where policies stand: `file:line` by name.
 pub type Places = BTreeMap<PolicyRef, String>;
@@ -37,10 +41,53 @@ pub struct Explanation {
     /// The pod that is both ends, if one is: it always reaches itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub itself: Option<PodName>,
+    /// Pods at the ends that no policy is asked about.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unjudged: Vec<Unjudged>,
     /// What the source's policies say, if that is a pod. Of several pods that claim its address, the first that denies.
     pub egress: Option<Side>,
     /// What the destination's policies say, if that is a pod; of several that claim its address, the first that denies.
     pub ingress: Option<Side>,
+}
+
+/// A pod that no policy is asked about.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unjudged {
+    /// The pod.
+    pub pod: PodName,
+    /// Why.
+    pub why: UnjudgedWhy,
+}
+
+/// Why no policy is asked about a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UnjudgedWhy {
+    /// `spec.hostNetwork` (clause N3).
+    HostNetwork,
+    /// `status.phase` is `Succeeded` or `Failed` (clause L2).
+    Finished,
+}
+
+impl Unjudged {
+    fn of(pod: &Pod) -> Option<Unjudged> {
+        let why = match (pod.finished, pod.host_network) {
+            (true, _) => UnjudgedWhy::Finished,
+            (false, true) => UnjudgedWhy::HostNetwork,
+            (false, false) => return None,
+        };
+        Some(Unjudged { pod: pod.name.clone(), why })
+    }
+
+    /// Those that an end means: by name that pod, by address a few that have it.
+    fn at(oracle: &Oracle<'_>, end: &Endpoint) -> Vec<Unjudged> {
+        match end {
+            Endpoint::Pod(name) => oracle.pod(name).and_then(Unjudged::of).into_iter().collect(),
+            Endpoint::Ip(address) => {
+                oracle.unjudged_at(*address).filter_map(Unjudged::of).take(UNJUDGED_SHOWN).collect()
+            }
+        }
+    }
 }
 
 /// What one pod's policies say.
@@ -70,6 +117,9 @@ pub struct PolicyTrace {
     pub place: Option<String>,
     /// Whether it was asked: a tier before it may have decided.
     pub asked: bool,
+    /// Whether it stands in the baseline tier, which a `NetworkPolicy` that isolates the pod preempts (clause C4).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub preempted: bool,
     /// Its rules.
     pub rules: Vec<RuleTrace>,
 }
@@ -101,8 +151,14 @@ impl RuleTrace {
     }
 }
 
-/// Explains the answer to a flow by the objects.
-pub fn explain(oracle: &Oracle<'_>, flow: &FlowKey, answer: &Answer, places: &Places) -> Explanation {
+/// Explains the answer to a flow between two ends by the objects.
+pub fn explain(
+    oracle: &Oracle<'_>,
+    flow: &FlowKey,
+    ends: [&Endpoint; 2],
+    answer: &Answer,
+    places: &Places,
+) -> Explanation {
     let side = |finding: &Option<Finding>, direction| {
         let (pod, _) = oracle.ask_claimants(flow, direction)?;
         Some(explain_side(oracle, pod, direction, flow, finding.as_ref()?, places))
@@ -113,6 +169,7 @@ pub fn explain(oracle: &Oracle<'_>, flow: &FlowKey, answer: &Answer, places: &Pl
         to: oracle.describe(flow.dst),
         verdict: answer.verdict(),
         itself: oracle.itself(flow).map(|pod| pod.name.clone()),
+        unjudged: ends.iter().flat_map(|end| Unjudged::at(oracle, end)).collect(),
         egress: side(&answer.egress, Direction::Egress),
         ingress: side(&answer.ingress, Direction::Ingress),
     }
@@ -141,10 +198,11 @@ fn explain_side(
         .extend(oracle.tier(Tier::Admin, &question).map(|policy| trace_cluster(oracle, policy, &question)));
     let isolating = oracle.isolating(&question);
     policies.extend(isolating.iter().map(|policy| trace_network(oracle, policy, &question)));
-    if isolating.is_empty() {
-        let baseline = oracle.tier(Tier::Baseline, &question);
-        policies.extend(baseline.map(|policy| trace_cluster(oracle, policy, &question)));
-    }
+    let is_preempted = !isolating.is_empty();
+    policies.extend(oracle.tier(Tier::Baseline, &question).map(|policy| {
+        let trace = trace_cluster(oracle, policy, &question);
+        PolicyTrace { preempted: is_preempted, ..trace }
+    }));
     // A tier may select the pod and have nothing to say in this direction.
     policies.retain(|trace| !trace.rules.is_empty() || is_isolating(&isolating, trace));
     mark_asked(&mut policies, &finding.origin);
@@ -167,10 +225,11 @@ fn is_isolating(isolating: &[&NetworkPolicy], trace: &PolicyTrace) -> bool {
 
 /// Policies after the one whose rule decided were not asked.
 fn mark_asked(policies: &mut [PolicyTrace], origin: &RuleOrigin) {
+    policies.iter_mut().filter(|trace| trace.preempted).for_each(|trace| trace.asked = false);
     let RuleOrigin::Rule { policy: decider, .. } = origin else { return };
     let mut decided = false;
-    for trace in policies {
-        trace.asked = !decided;
+    for trace in policies.iter_mut() {
+        trace.asked &= !decided;
         decided |= trace.policy == *decider;
     }
 }
@@ -194,7 +253,13 @@ fn trace_network(oracle: &Oracle<'_>, policy: &NetworkPolicy, question: &Questio
         let matches = peers_miss.is_empty() && ports_miss.is_empty();
         RuleTrace { index, name: None, action: "allow", matches, peers_miss, ports_miss }
     });
-    PolicyTrace { policy: isolation::name(policy), place: None, asked: true, rules: rules.collect() }
+    PolicyTrace {
+        policy: isolation::name(policy),
+        place: None,
+        asked: true,
+        preempted: false,
+        rules: rules.collect(),
+    }
 }
 
 fn trace_cluster(oracle: &Oracle<'_>, policy: &ClusterNetworkPolicy, question: &Question<'_>) -> PolicyTrace {
@@ -211,7 +276,7 @@ fn trace_cluster(oracle: &Oracle<'_>, policy: &ClusterNetworkPolicy, question: &
         RuleTrace { index, name: rule.name.clone(), action, matches, peers_miss, ports_miss }
     });
     let rules = rules.collect();
-    PolicyTrace { policy: cluster_tiers::name(policy), place: None, asked: true, rules }
+    PolicyTrace { policy: cluster_tiers::name(policy), place: None, asked: true, preempted: false, rules }
 }
 
 /// Every miss; none at all where an entry does not miss.
@@ -226,6 +291,7 @@ mod tests {
     use crate::policy::cases::read_cases;
     use crate::policy::read::Source;
     use crate::policy::trial::Trial;
+    use crate::tables::PolicyKind;
 
     const CASE: &str = r"
 name: near misses
@@ -247,12 +313,67 @@ probes: []
 ";
 
     fn explanation(port: u16) -> Explanation {
-        let case = read_cases(&Source::new("case.yaml", CASE)).unwrap().cases.remove(0);
+        let case = read_cases(&Source::new("case.yaml", CASE)).cases.remove(0);
         let trial = Trial::new(&case);
         let oracle = Oracle::new(trial.objects());
         let (src, dst) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
         let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: port };
-        explain(&oracle, &flow, &oracle.judge(&flow), &Places::new())
+        let ends = [Endpoint::Ip(src), Endpoint::Ip(dst)];
+        explain(&oracle, &flow, ends.each_ref(), &oracle.judge(&flow), &Places::new())
+    }
+
+    const UNJUDGED: &str = r"
+name: hosts
+resources:
+  - {apiVersion: v1, kind: Pod, metadata: {name: proxy, namespace: sys}, spec: {hostNetwork: true, containers: [{name: c}]}, status: {podIP: 172.16.0.1}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: job, namespace: shop}, spec: {containers: [{name: c}]}, status: {podIP: 10.0.0.1, phase: Succeeded}}
+  - {apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop}, spec: {containers: [{name: c}]}, status: {podIP: 10.0.0.2}}
+  - {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db, namespace: shop}, spec: {podSelector: {}, ingress: [{}]}}
+  - apiVersion: policy.networking.k8s.io/v1alpha1
+    kind: BaselineAdminNetworkPolicy
+    metadata: {name: default}
+    spec: {subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}
+";
+
+    #[test]
+    fn an_end_that_no_policy_judges_is_named_with_the_reason() {
+        let case = read_cases(&Source::new("case.yaml", UNJUDGED)).cases.remove(0);
+        let oracle = Oracle::new(case.objects.iter().map(|(object, _)| object));
+        let told = |from: Endpoint, src: &str| {
+            let (src, dst) = (src.parse().unwrap(), "10.0.0.2".parse().unwrap());
+            let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: 80 };
+            explain(&oracle, &flow, [&from, &Endpoint::Ip(dst)], &oracle.judge(&flow), &Places::new())
+        };
+        let host = told(Endpoint::Pod(PodName::new("sys", "proxy")), "172.16.0.1");
+        assert_eq!(host.unjudged[0].why, UnjudgedWhy::HostNetwork);
+        assert!(
+            host.to_string().contains("no policy is asked about pod sys/proxy: it is on the host's network"),
+            "{host}"
+        );
+        assert_eq!(told(Endpoint::Ip("172.16.0.1".parse().unwrap()), "172.16.0.1").unjudged, host.unjudged);
+        let finished = told(Endpoint::Pod(PodName::new("shop", "job")), "10.0.0.1");
+        assert_eq!(finished.unjudged[0].why, UnjudgedWhy::Finished);
+        assert!(finished.to_string().contains("it has finished"), "{finished}");
+    }
+
+    #[test]
+    fn a_baseline_policy_that_a_network_policy_preempts_is_listed_as_such() {
+        let case = read_cases(&Source::new("case.yaml", UNJUDGED)).cases.remove(0);
+        let oracle = Oracle::new(case.objects.iter().map(|(object, _)| object));
+        let (src, dst) = ("192.0.2.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: 80 };
+        let ends = [Endpoint::Ip(src), Endpoint::Ip(dst)];
+        let explanation = explain(&oracle, &flow, ends.each_ref(), &oracle.judge(&flow), &Places::new());
+        let policies = &explanation.ingress.as_ref().unwrap().policies;
+        let told: Vec<_> =
+            policies.iter().map(|policy| (policy.policy.kind, policy.asked, policy.preempted)).collect();
+        let (network, baseline) = (PolicyKind::NetworkPolicy, PolicyKind::BaselineAdminNetworkPolicy);
+        assert_eq!(told, [(network, true, false), (baseline, false, true)]);
+        let text = explanation.to_string();
+        assert!(
+            text.contains("BaselineAdminNetworkPolicy default, not asked: a NetworkPolicy isolates the pod"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -299,12 +420,14 @@ probes: []
         let text = CASE
             .replace("probes: []\n", other)
             .replace("podSelector: {}", "podSelector: {matchLabels: {app: db}}");
-        let case = read_cases(&Source::new("case.yaml", text)).unwrap().cases.remove(0);
+        let case = read_cases(&Source::new("case.yaml", text)).cases.remove(0);
         let objects = Trial::new(&case).objects().to_vec();
         let oracle = Oracle::new(&objects);
         let (src, dst) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
         let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: 80 };
-        let side = explain(&oracle, &flow, &oracle.judge(&flow), &Places::new()).ingress.unwrap();
+        let ends = [Endpoint::Ip(src), Endpoint::Ip(dst)];
+        let explanation = explain(&oracle, &flow, ends.each_ref(), &oracle.judge(&flow), &Places::new());
+        let side = explanation.ingress.unwrap();
         assert_eq!((side.pod.to_string().as_str(), side.verdict), ("default/db", Verdict::Deny));
         assert_eq!(side.policies.len(), 1);
         let compiler =
@@ -316,7 +439,7 @@ probes: []
 
     #[test]
     fn loaded_tables_tell_the_rule_and_what_else_passes_between_the_two() {
-        let case = read_cases(&Source::new("case.yaml", CASE)).unwrap().cases.remove(0);
+        let case = read_cases(&Source::new("case.yaml", CASE)).cases.remove(0);
         let objects = Trial::new(&case).objects().to_vec();
         let compiler = crate::policy::Compiler::from_objects(objects, crate::policy::Options::default());
         let judge = crate::policy::finding::Judge::new(compiler.into_tables()).unwrap();

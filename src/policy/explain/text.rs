@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use super::{Explanation, Miss, PolicyTrace, RuleTrace, Side};
+use super::{Explanation, Miss, PolicyTrace, RuleTrace, Side, Unjudged, UnjudgedWhy};
 use crate::tables::Verdict;
 
 /// Misses of one half of a rule that are shown.
@@ -19,10 +19,23 @@ impl fmt::Display for Explanation {
         if let Some(pod) = &self.itself {
             return writeln!(f, "  {pod} is both ends: a pod always reaches itself");
         }
+        self.unjudged.iter().try_for_each(|pod| writeln!(f, "  {pod}"))?;
         if self.egress.is_none() && self.ingress.is_none() {
             writeln!(f, "  neither end is a pod that policy judges")?;
         }
         self.egress.iter().chain(&self.ingress).try_for_each(|side| side.fmt(f))
+    }
+}
+
+impl fmt::Display for Unjudged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = match self.why {
+            UnjudgedWhy::HostNetwork => {
+                "it is on the host's network (spec.hostNetwork): its traffic is its node's"
+            }
+            UnjudgedWhy::Finished => "it has finished (status.phase): its addresses may be another pod's",
+        };
+        write!(f, "no policy is asked about pod {}: {why}", self.pod)
     }
 }
 
@@ -37,7 +50,16 @@ impl fmt::Display for PolicyTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "    {}", self.policy)?;
         self.place.iter().try_for_each(|place| write!(f, " ({place})"))?;
-        writeln!(f, "{}", if self.asked { "" } else { ", not asked: decided before" })?;
+        writeln!(
+            f,
+            "{}",
+            match (self.asked, self.preempted) {
+                (true, _) => "",
+                (false, true) =>
+                    ", not asked: a NetworkPolicy isolates the pod, which preempts the baseline tier",
+                (false, false) => ", not asked: decided before",
+            }
+        )?;
         if self.rules.is_empty() {
             writeln!(f, "      isolates and has no rules")?;
         }

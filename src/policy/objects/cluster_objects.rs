@@ -23,6 +23,8 @@ pub struct Pod {
     pub placeholder: bool,
     /// `spec.nodeName`.
     pub node: Option<String>,
+    /// `status.hostIPs`, or `status.hostIP`: addresses of its node, sorted.
+    pub host_ips: Vec<IpAddr>,
     /// `spec.hostNetwork`: not selected by any policy, neither as subject nor as peer.
     pub host_network: bool,
     /// `status.phase` is `Succeeded` or `Failed`: its addresses may already be another pod's.

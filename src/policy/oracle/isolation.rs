@@ -1,5 +1,6 @@
 //! Clauses E2 to E4 and N1: what the `NetworkPolicies` of a pod say.
 
+use super::peers::is_known;
 use super::ports::network_ports_match;
 use super::selectors::selects;
 use super::{Finding, Holder, Oracle, Question};
@@ -57,9 +58,14 @@ pub(in crate::policy) fn rules(policy: &NetworkPolicy, direction: Direction) -> 
 
 /// Clauses N1 and N2: traffic into a pod from the pod's own node.
 fn is_own_node(question: &Question<'_>) -> bool {
-    match (question.direction, question.peer.holder) {
-        (Direction::Ingress, Holder::Node(node)) => question.subject.node.as_ref() == Some(&node.name),
-        _ => false,
+    if question.direction == Direction::Egress {
+        return false;
+    }
+    let is_host =
+        is_known(question.peer.holder) && question.subject.host_ips.contains(&question.peer.address);
+    match question.peer.holder {
+        Holder::Node(node) => is_host || question.subject.node.as_ref() == Some(&node.name),
+        Holder::Pod(_) | Holder::Nobody => is_host,
     }
 }
 

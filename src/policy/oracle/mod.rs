@@ -165,6 +165,17 @@ impl<'a> Oracle<'a> {
         self.pods.values().copied().filter(claims).collect()
     }
 
+    /// The pod of this name, whether or not it is judged.
+    pub fn pod(&self, name: &PodName) -> Option<&'a Pod> {
+        self.pods.get(name).copied()
+    }
+
+    /// Pods that have an address and are not judged.
+    pub fn unjudged_at(&self, address: IpAddr) -> impl Iterator<Item = &'a Pod> {
+        let at = self.pods.values().copied().filter(move |pod| pod.addresses.contains(&address));
+        at.filter(|pod| !Oracle::counts(pod))
+    }
+
     /// Everyone who claims an address; nobody, where nobody does.
     pub(in crate::policy) fn holders(&self, address: IpAddr) -> Vec<Holder<'a>> {
         let mut holders = Vec::new();

@@ -78,7 +78,7 @@ impl Oracle<'_> {
 }
 
 /// Clause B7: whether the holder of an address has it for certain: not a pod whose address is a placeholder, or that has none.
-fn is_known(holder: Holder<'_>) -> bool {
+pub(super) fn is_known(holder: Holder<'_>) -> bool {
     match holder {
         Holder::Pod(pod) => !pod.placeholder && !pod.addresses.is_empty(),
         Holder::Node(_) | Holder::Nobody => true,

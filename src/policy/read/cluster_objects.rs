@@ -34,6 +34,7 @@ pub(super) fn pod(object: &Fields<'_>, identity: Identity) -> Pod {
         addresses: object.get("status").map(|at| pod_addresses(&at)).unwrap_or_default(),
         placeholder: false,
         node: spec.as_ref().and_then(|spec| spec.node_name.clone()).filter(|name| !name.is_empty()),
+        host_ips: object.get("status").map(|at| host_addresses(&at)).unwrap_or_default(),
         host_network: spec.is_some_and(|spec| spec.host_network == Some(true)),
         finished: matches!(phase.as_deref(), Some("Succeeded" | "Failed")),
         ports,
@@ -96,6 +97,7 @@ pub(super) fn workload(object: &Fields<'_>, identity: Identity, kind: &str) -> O
         node: flag("nodeName")
             .and_then(|at| at.node.text().map(str::to_owned))
             .filter(|name| !name.is_empty()),
+        host_ips: Vec::new(),
         host_network: flag("hostNetwork")
             .is_some_and(|at| matches!(at.node.value, super::tree::Value::Bool(true))),
         finished: false,
@@ -234,11 +236,25 @@ fn protocol_of(port: &At<'_>) -> Option<Protocol> {
     }
 }
 
+/// The addresses of the list `several`, or `one` where that is empty.
+fn listed<'t>(status: &At<'t>, several: &str, one: &str) -> Vec<At<'t>> {
+    let listed: Vec<At<'_>> =
+        status.child_items(several).iter().filter_map(|item| item.child("ip")).collect();
+    if listed.is_empty() { status.child(one).into_iter().collect() } else { listed }
+}
+
+/// `hostIPs`, or `hostIP` where that is empty.
+fn host_addresses(status: &At<'_>) -> Vec<IpAddr> {
+    let mut addresses: Vec<IpAddr> =
+        listed(status, "hostIPs", "hostIP").iter().filter_map(address_of).collect();
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses
+}
+
 /// `podIPs`, or `podIP` where that is empty.
 fn pod_addresses(status: &At<'_>) -> Vec<IpAddr> {
-    let listed: Vec<At<'_>> =
-        status.child_items("podIPs").iter().filter_map(|item| item.child("ip")).collect();
-    let all = if listed.is_empty() { status.child("podIP").into_iter().collect() } else { listed };
+    let all = listed(status, "podIPs", "podIP");
     if let Some(first) = all.get(POD_ADDRESSES_MAX) {
         first.error_help(
             format!("Too many: a pod has at most {POD_ADDRESSES_MAX} addresses here"),

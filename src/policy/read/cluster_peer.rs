@@ -166,7 +166,7 @@ fn namespaces(at: &At<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
     Some(PodScope { namespaces, pods: LabelSelector::default() })
 }
 
-/// `pods`. "NamespaceSelector follows standard label selector semantics; if empty, it selects all Namespaces. +optional"
+/// `pods`: "`NamespaceSelector` follows standard label selector semantics; if empty, it selects all Namespaces. +optional"
 /// (v1alpha2, `NamespacedPod`); v1alpha1 requires it, and both require `podSelector`.
 fn pods_in(at: &At<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
     if let (Dialect::Admin(subject), Some(older)) = (dialect, at.child("namespaces")) {
@@ -193,7 +193,17 @@ fn list(at: &At<'_>, read: impl Fn(&At<'_>) -> Option<ClusterPeer>) -> Option<Ve
         at.error_help(message, "split the list, or remove the peer");
         return None;
     }
+    items.iter().enumerate().for_each(|(index, at)| unique(at, &items[..index]));
     items.iter().map(read).collect()
+}
+
+/// Reports an entry that stands there before, letter by letter: the list is a set (`+listType=set`).
+fn unique(at: &At<'_>, before: &[At<'_>]) {
+    if let Some(text) =
+        at.node.text().filter(|text| before.iter().any(|other| other.node.text() == Some(text)))
+    {
+        at.error_help(format!("Duplicate value: {text:?}"), "remove one of them");
+    }
 }
 
 fn domain_names(at: &At<'_>, action: Option<ClusterAction>) -> Option<Vec<ClusterPeer>> {

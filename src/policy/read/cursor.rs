@@ -2,6 +2,7 @@
 //!
 //! Nothing here stops at the first error: a wrong value is reported, read as absent, and the rest is read too.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
@@ -9,7 +10,8 @@ use std::rc::Rc;
 use super::diagnostic::{Diagnostic, Severity};
 use super::source::{Location, Source};
 use super::tree::{Node, Span, Value};
-use crate::limits::DIAGNOSTICS_MAX;
+use crate::limits::{DIAGNOSTICS_MAX, MESSAGE_CHARS_MAX};
+use crate::printable;
 
 /// Where findings about one object go.
 pub(crate) struct Findings {
@@ -26,7 +28,7 @@ impl Findings {
     pub(crate) fn new(source: &Source, object: impl Into<String>) -> Findings {
         Findings {
             source: source.clone(),
-            object: object.into(),
+            object: cut(object.into()),
             list: RefCell::default(),
             errors: Cell::new(0),
             warnings: Cell::new(0),
@@ -68,7 +70,17 @@ impl Findings {
         }
         let location = Location::new(&self.source, span);
         let object = self.object.clone();
+        let path = cut(path);
+        let message = cut(message);
         self.list.borrow_mut().push(Diagnostic { severity, location, object, path, message, help });
+    }
+}
+
+/// Keeps values of any length from filling messages, and memory.
+fn cut(text: String) -> String {
+    match printable::cut(&text, MESSAGE_CHARS_MAX) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(short) => short,
     }
 }
 
@@ -381,7 +393,9 @@ impl<'t> Fields<'t> {
 
 /// Whether two names are near enough for one to be the other, misspelt.
 pub(crate) fn alike(name: &str, known: &str) -> bool {
-    name.eq_ignore_ascii_case(known) || strsim::normalized_damerau_levenshtein(name, known) >= 0.7
+    name.eq_ignore_ascii_case(known)
+        // The distance is no less than the difference in length, and costs the product of the lengths.
+        || name.len() <= 2 * known.len() && strsim::normalized_damerau_levenshtein(name, known) >= 0.7
 }
 
 /// `did you mean "podSelector"?`, or the names to choose from.

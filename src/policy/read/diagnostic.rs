@@ -10,9 +10,17 @@ use serde::Serialize;
 use serde::ser::SerializeStruct;
 
 use super::source::{Location, Source};
+use super::tree::Span;
+use crate::printable;
 
 /// Longest part of a line that a report shows: a JSON file may be one line.
 const SHOWN_LINE_BYTES_MAX: usize = 2000;
+
+/// Lines that a report shows before and after the one in question.
+const LINES_AROUND: usize = 1;
+
+/// Longest part of a value that a report underlines.
+const UNDERLINED_BYTES_MAX: usize = 200;
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -47,21 +55,19 @@ impl Diagnostic {
         let theme = if color { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
         let handler = GraphicalReportHandler::new_themed(theme).with_links(false).with_width(120);
         let mut text = String::new();
-        match handler.render_report(&mut text, &Report(self)) {
+        match handler.render_report(&mut text, &Report::new(self)) {
             Ok(()) => text,
             // A report is worth less than the finding: where the text cannot be shown, the line must do.
             Err(fmt::Error) => format!("{self}\n"),
         }
     }
 
-    /// `default/allow-db spec.ingress[0]`: the object and the field.
-    fn subject(&self) -> String {
-        [self.object.as_str(), self.path.as_str()]
-            .iter()
-            .filter(|part| !part.is_empty())
-            .copied()
-            .collect::<Vec<_>>()
-            .join(" ")
+    /// `default/allow-db spec.ingress[0]: message`: the object, the field and what is wrong, in one line.
+    fn heading(&self) -> String {
+        let subject: Vec<&str> =
+            [self.object.as_str(), self.path.as_str()].into_iter().filter(|part| !part.is_empty()).collect();
+        let colon = if subject.is_empty() { "" } else { ": " };
+        printable::line(&format!("{}{colon}{}", subject.join(" "), self.message)).into_owned()
     }
 }
 
@@ -71,13 +77,9 @@ impl fmt::Display for Diagnostic {
         if self.severity == Severity::Warning {
             f.write_str("warning: ")?;
         }
-        let subject = self.subject();
-        if !subject.is_empty() {
-            write!(f, "{subject}: ")?;
-        }
-        f.write_str(&self.message)?;
+        f.write_str(&self.heading())?;
         match &self.help {
-            Some(help) => write!(f, " ({help})"),
+            Some(help) => write!(f, " ({})", printable::line(help)),
             None => Ok(()),
         }
     }
@@ -102,15 +104,41 @@ impl Serialize for Diagnostic {
 
 /// The diagnostic as miette prints it: the heading is the object, the field and the message without the place,
 /// which stands above the lines of text.
-#[derive(Debug)]
-struct Report<'d>(&'d Diagnostic);
+struct Report<'d> {
+    diagnostic: &'d Diagnostic,
+    name: String,
+    /// What is underlined, as bytes of the text.
+    label: Span,
+    /// The lines around it, and where they begin in the text.
+    lines: Vec<u8>,
+    lines_start: usize,
+}
+
+impl Report<'_> {
+    fn new(diagnostic: &Diagnostic) -> Report<'_> {
+        let source = diagnostic.location.source();
+        let mut label = diagnostic.location.underlined();
+        label.end = source.text().floor_char_boundary(label.end.min(label.start + UNDERLINED_BYTES_MAX));
+        let shown = source.lines_around(label, LINES_AROUND);
+        Report {
+            diagnostic,
+            name: printable::line(source.name()).into_owned(),
+            label,
+            lines: harmless(&source.text()[shown.start..shown.end]),
+            lines_start: shown.start,
+        }
+    }
+}
 
 impl fmt::Display for Report<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.subject().as_str() {
-            "" => f.write_str(&self.0.message),
-            subject => write!(f, "{subject}: {}", self.0.message),
-        }
+        f.write_str(&self.diagnostic.heading())
+    }
+}
+
+impl fmt::Debug for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.diagnostic, f)
     }
 }
 
@@ -118,78 +146,132 @@ impl std::error::Error for Report<'_> {}
 
 impl miette::Diagnostic for Report<'_> {
     fn severity(&self) -> Option<miette::Severity> {
-        Some(match self.0.severity {
+        Some(match self.diagnostic.severity {
             Severity::Error => miette::Severity::Error,
             Severity::Warning => miette::Severity::Warning,
         })
     }
 
     fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
-        self.0.help.as_ref().map(|help| Box::new(help) as Box<dyn fmt::Display>)
+        let help = printable::line(self.diagnostic.help.as_ref()?);
+        Some(Box::new(help))
     }
 
     fn source_code(&self) -> Option<&dyn SourceCode> {
-        let source = self.0.location.source();
-        (!source.text().is_empty()).then_some(source as &dyn SourceCode)
+        let source = self.diagnostic.location.source();
+        (!source.text().is_empty()).then_some(self as &dyn SourceCode)
     }
 
     fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
-        let span = self.0.location.underlined();
-        let label = LabeledSpan::new(None, span.start, (span.end - span.start).max(1));
+        let Span { start, end } = self.label;
+        let label = LabeledSpan::new(None, start, (end - start).max(1));
         Some(Box::new(std::iter::once(label)))
     }
 }
 
 /// Shows whole lines, found through the source's line index: a report on a large file costs no more than on a small one.
-impl SourceCode for Source {
+impl SourceCode for Report<'_> {
     fn read_span<'a>(
         &'a self,
         span: &SourceSpan,
         lines_before: usize,
         lines_after: usize,
     ) -> Result<Box<dyn SpanContents<'a> + 'a>, MietteError> {
-        let line = self.line_index(span.offset());
-        if (lines_before, lines_after) == (0, 0) {
-            return Ok(Box::new(self.exactly(span, line)));
-        }
-        let first = line.saturating_sub(lines_before);
-        let last = (line + lines_after).min(self.line_count() - 1);
-        let mut start = self.line_span(first).start;
-        let mut end = self.line_span(last).end;
-        let mut column = 0;
-        let text = self.text();
-        if end - start > SHOWN_LINE_BYTES_MAX {
-            let from = span.offset().saturating_sub(SHOWN_LINE_BYTES_MAX / 20);
-            start = text.floor_char_boundary(from.max(self.line_span(line).start));
-            end = text.ceil_char_boundary((start + SHOWN_LINE_BYTES_MAX / 10).min(self.line_span(line).end));
-            column = start - self.line_span(line).start;
-        }
-        // The label of an empty span is one byte wide, and may be the line break or lie past the last byte.
-        let end = end.max((span.offset() + span.len()).min(text.len()));
+        let source = self.diagnostic.location.source();
+        let lines_end = self.lines_start + self.lines.len();
+        // What stands above the lines in a report is read without lines around it.
+        let (start, end) = match (lines_before, lines_after) {
+            (0, 0) => (span.offset(), (span.offset() + span.len()).min(lines_end)),
+            _ => (self.lines_start, lines_end),
+        };
+        let data = self.lines.get(start.wrapping_sub(self.lines_start)..end.wrapping_sub(self.lines_start));
+        let line = source.line_index(start);
+        let last = source.line_index(end.max(start + 1) - 1);
+        let before = &source.text()[source.line_span(line).start..start];
         let contents = MietteSpanContents::new_named(
-            self.name().to_owned(),
-            &text.as_bytes()[start..end],
+            self.name.clone(),
+            data.ok_or(MietteError::OutOfBounds)?,
             (start, end - start).into(),
-            self.line_index(start),
-            column,
-            last - first + 1,
+            line,
+            before.chars().count(),
+            last - line + 1,
         );
         Ok(Box::new(contents))
     }
 }
 
 impl Source {
-    /// The bytes of a span alone, with its line and column: what stands above the lines in a report.
-    fn exactly(&self, span: &SourceSpan, line: usize) -> MietteSpanContents<'_> {
-        let end = (span.offset() + span.len()).min(self.text().len());
-        let before = &self.text()[self.line_span(line).start..span.offset()];
-        MietteSpanContents::new_named(
-            self.name().to_owned(),
-            &self.text().as_bytes()[span.offset()..end],
-            *span,
-            line,
-            before.chars().count(),
-            1,
-        )
+    /// The lines that a span begins on and `around` it; a part of the first where they are too long.
+    fn lines_around(&self, span: Span, around: usize) -> Span {
+        let text = self.text();
+        let line = self.line_index(span.start);
+        let last = (line + around).min(self.line_count() - 1);
+        let mut start = self.line_span(line.saturating_sub(around)).start;
+        let mut end = self.line_span(last).end;
+        if end - start > SHOWN_LINE_BYTES_MAX {
+            let from = span.start.saturating_sub(SHOWN_LINE_BYTES_MAX / 20);
+            start = text.floor_char_boundary(from.max(self.line_span(line).start));
+            end = text.ceil_char_boundary((start + SHOWN_LINE_BYTES_MAX / 10).min(self.line_span(line).end));
+        }
+        // The label of an empty span is one byte wide, and may be the line break or lie past the last byte.
+        let label_end = text.ceil_char_boundary(span.end.max(span.start + 1).min(text.len()));
+        Span::new(start, end.max(label_end))
+    }
+}
+
+/// The text with another character of as many bytes for each that steers a terminal: places in it stay.
+fn harmless(text: &str) -> Vec<u8> {
+    let mut safe = String::with_capacity(text.len());
+    for (at, c) in text.char_indices() {
+        let is_break = c == '\r' && text[at + 1..].starts_with('\n');
+        safe.push(match c.len_utf8() {
+            _ if !printable::is_steering(c) || is_break || matches!(c, '\n' | '\t') => c,
+            1 => '?',
+            2 => '·',
+            _ => char::REPLACEMENT_CHARACTER,
+        });
+    }
+    safe.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finding(text: &str, part: &str) -> Diagnostic {
+        let start = text.find(part).unwrap();
+        let location = Location::new(
+            &Source::new("a\u{1b}]0;x\u{7}\n.yaml", text),
+            Span::new(start, start + part.len()),
+        );
+        Diagnostic {
+            severity: Severity::Error,
+            location,
+            object: "default/\u{1b}[2J\u{202e}db".to_owned(),
+            path: "spec.a\nb".to_owned(),
+            message: "unknown \u{9b}31m".to_owned(),
+            help: Some("write\u{85}this".to_owned()),
+        }
+    }
+
+    #[test]
+    fn nothing_that_a_stranger_wrote_steers_the_terminal() {
+        let text = "kind: Pod\r\nname: \u{1b}[31mred\u{9b}5m\u{202e}x # \u{7f}\nspec: {}\n";
+        let finding = finding(text, "red");
+        for shown in [finding.to_string(), finding.report(false)] {
+            let steering = shown.chars().find(|c| printable::is_steering(*c) && *c != '\n');
+            assert_eq!(steering, None, "{shown:?}");
+        }
+        assert!(!finding.to_string().contains('\n'), "{finding}");
+        let report = finding.report(false);
+        assert!(report.contains(r"default/\u{1b}[2J\u{202e}db spec.a\nb: unknown \u{9b}31m"), "{report}");
+        assert!(report.contains("name: ?[31mred·5m\u{fffd}x # ?"), "{report}");
+    }
+
+    #[test]
+    fn a_value_of_any_length_is_shown_in_part() {
+        let text = format!("name: {}\nb: c\n", "x".repeat(1 << 20));
+        let finding = finding(&text, &"x".repeat(1 << 20));
+        assert!(finding.report(false).len() < 4000, "{}", finding.report(false).len());
     }
 }

@@ -222,7 +222,7 @@ fn is_list(kind: &str) -> bool {
 /// hand; more may be another system's kind (`MultiNetworkPolicy`).
 fn misspelt(kind: &str) -> Option<&'static str> {
     KINDS.iter().map(|(known, ..)| *known).find(|known| {
-        let is_near = || strsim::damerau_levenshtein(kind, known) <= 2;
+        let is_near = || kind.len() <= 2 * known.len() && strsim::damerau_levenshtein(kind, known) <= 2;
         kind.eq_ignore_ascii_case(known) || known.ends_with("NetworkPolicy") && is_near()
     })
 }

@@ -6,6 +6,7 @@ use super::cursor::{At, Fields};
 use super::selector::check_labels;
 use super::{syntax, typed};
 use crate::policy::objects::Labels;
+use crate::printable::is_steering;
 
 /// Namespace of an object that names none: what `kubectl` takes without configuration.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -75,8 +76,12 @@ pub(super) fn display_name(node: &super::tree::Node<'_>, scope: Scope) -> String
 
 fn check(at: &At<'_>, syntax: fn(&str) -> Result<(), syntax::Wrong>) {
     // A value that is no text was reported with the rest of the metadata.
-    if let Some(Err(wrong)) = at.node.text().map(syntax) {
-        at.invalid_but_plain(&wrong, "choose a name of this form");
+    let Some(name) = at.node.text() else { return };
+    match syntax(name) {
+        Ok(()) => {}
+        // Nothing here shows or stores a name that steers a terminal, however plain the rest.
+        Err(wrong) if name.contains(is_steering) => at.invalid(&wrong, "choose a name of this form"),
+        Err(wrong) => at.invalid_but_plain(&wrong, "choose a name of this form"),
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::tree::Span;
+use crate::printable;
 
 /// A named text. Cheap to clone.
 #[derive(Clone)]
@@ -116,6 +117,6 @@ impl Location {
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.source.name(), self.line())
+        write!(f, "{}:{}", printable::line(self.source.name()), self.line())
     }
 }

@@ -4,6 +4,7 @@
 //! the pod: what none of its rules allows is denied, and the baseline tier is not asked. Else the baseline tier by
 //! priority. Else everything passes.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use foldhash::{HashMap, HashSet};
@@ -33,8 +34,24 @@ pub(crate) struct SubjectKey {
     direction: Direction,
     is_isolated: bool,
     versions: Vec<u64>,
-    own_node: Option<String>,
+    own_node: OwnNode,
     ports: Vec<ContainerPort>,
+}
+
+/// The node from which a pod always takes traffic, as the pod names it; empty where none of its rules is about it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct OwnNode {
+    name: Option<String>,
+    addresses: Vec<IpAddr>,
+}
+
+impl OwnNode {
+    /// Addresses of the `Node` object, and those that the pod's status gives.
+    fn groups(&self) -> Vec<Group> {
+        let by_name = self.name.iter().map(|name| Group::OwnNode(name.clone()));
+        let block = |address: &IpAddr| Group::block(&IpBlock { cidr: (*address).into(), except: Vec::new() });
+        by_name.chain(self.addresses.iter().map(block)).collect()
+    }
 }
 
 impl SubjectKey {
@@ -77,7 +94,7 @@ impl<'a> Subject<'a> {
             direction: self.direction,
             is_isolated: !self.network.is_empty(),
             versions: self.versions().collect(),
-            own_node: self.own_node().cloned(),
+            own_node: self.own_node(),
             ports: self.own_ports(),
         }
     }
@@ -155,9 +172,12 @@ impl<'a> Subject<'a> {
     }
 
     /// The node from which the pod always takes traffic.
-    fn own_node(&self) -> Option<&'a String> {
+    fn own_node(&self) -> OwnNode {
         let applies = self.direction == Direction::Ingress && !self.network.is_empty();
-        if applies { self.pod.node.as_ref() } else { None }
+        if !applies {
+            return OwnNode::default();
+        }
+        OwnNode { name: self.pod.node.clone(), addresses: self.pod.host_ips.clone() }
     }
 
     /// The pod's own ports, as far as the rules ask for them by name: where the pod is the destination.
@@ -202,9 +222,12 @@ impl Resolver<'_, '_> {
     }
 
     fn network(&mut self, to: &mut RuleSet) {
-        if let Some(node) = self.subject.own_node() {
-            let peers = Some(vec![(self.group)(Group::OwnNode(node.clone()))]);
-            let rule = Rule { peers, ports: None, action: Action::Allow, origin: 0 };
+        let mut own_node: Vec<_> =
+            self.subject.own_node().groups().into_iter().map(|group| (self.group)(group)).collect();
+        if !own_node.is_empty() {
+            own_node.sort_unstable();
+            own_node.dedup();
+            let rule = Rule { peers: Some(own_node), ports: None, action: Action::Allow, origin: 0 };
             to.append(None, vec![(rule, Arc::new(RuleOrigin::OwnNode))]);
         }
         for entry in &self.subject.network {

@@ -1,13 +1,70 @@
 //! The compiler fails: what nobody can bring about from outside.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::*;
-use crate::control::SwitchSettings;
+use crate::control::{Engine, SwitchSettings};
+use crate::dataplane::{
+    Counters, FlowInfo, FlowTableReport, NotTaken, PortError, PortHealth, PortReport, PortSpec, StuckWorker,
+    World,
+};
+use crate::ids::PortId;
 use crate::source::load::scratch::Scratch;
 
-/// The engine without workers that tests of the control side have.
-#[allow(dead_code, unreachable_pub)]
-#[path = "../../../tests/control/fixture.rs"]
-mod fixture;
+/// Publishes to nobody, and has no ports.
+#[derive(Default)]
+struct NoWorkers(AtomicU32);
+
+impl Engine for NoWorkers {
+    fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
+        Err(PortError::NoInterface { interface: spec.interface.clone() })
+    }
+
+    fn close_port(&self, port: PortId, _detach: bool) -> Result<(), PortError> {
+        Err(PortError::Unknown(port))
+    }
+
+    fn reopen_port(&self, port: PortId, _: &PortSpec) -> Result<PortReport, PortError> {
+        Err(PortError::Unknown(port))
+    }
+
+    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
+        Err(PortError::Unknown(port))
+    }
+
+    fn guard(&self, _: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn release(&self, _: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    fn publish(&self, _world: World) -> Result<Generation, NotTaken> {
+        Ok(Generation(1 + self.0.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    fn stuck_workers(&self) -> Vec<StuckWorker> {
+        Vec::new()
+    }
+
+    fn without_links(&self) -> Option<&str> {
+        None
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+
+    fn flows(&self, _max: usize, _wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
+        Vec::new()
+    }
+
+    fn flow_table(&self) -> FlowTableReport {
+        FlowTableReport::default()
+    }
+}
 
 fn pod(name: &str, address: &str) -> String {
     format!("kind: Pod\napiVersion: v1\nmetadata: {{name: {name}}}\nstatus: {{podIP: {address}}}\n")
@@ -30,7 +87,7 @@ fn a_panic_of_the_compiler_keeps_the_tables_is_reported_and_the_next_change_is_c
     scratch.write("a.yaml", &pod("a", "10.0.0.1"));
     let config = Policy { directory: Some(scratch.0.clone()), ..Policy::default() };
     let mut directory = PolicyDirectory::of(&config).unwrap();
-    let (_, switch) = fixture::switch(SwitchSettings::default());
+    let switch = Switch::new(Arc::new(NoWorkers::default()), SwitchSettings::default());
     let Ready { tables, .. } = directory.load().unwrap();
     switch.put_tables(tables.clone()).unwrap();
     directory.started(&switch);
@@ -68,7 +125,7 @@ fn without_watches_a_change_is_found_by_looking_and_loaded_when_it_is_quiet() {
     let config = Policy { directory: Some(scratch.0.clone()), ..Policy::default() };
     let mut directory = PolicyDirectory::of(&config).unwrap();
     directory.watch = Watch::polling(&scratch.0);
-    let (_, switch) = fixture::switch(SwitchSettings::default());
+    let switch = Switch::new(Arc::new(NoWorkers::default()), SwitchSettings::default());
     switch.put_tables(directory.load().unwrap().tables).unwrap();
     directory.started(&switch);
     scratch.write("a.yaml", &pod("b", "10.0.0.1"));

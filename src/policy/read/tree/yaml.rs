@@ -1,104 +1,174 @@
-//! YAML into a tree, from the events of `granit-parser`: anchors, aliases, merge keys, several documents.
+//! YAML into a tree, from the events of `libyaml-safer`: anchors, aliases, merge keys, several documents.
+//!
+//! That crate is libyaml, which `kubectl` reads by a port of too: a text means here what it means there, or is refused.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
+use std::io::BufReader;
 
-use granit_parser::{Event, Parser, ScalarStyle, StrInput, Tag};
+use libyaml_safer::{Encoding, EventData as Event, Mark, Parser, ScalarStyle};
 
 use super::{Fault, Key, Node, Span, Value, scalar};
 use crate::limits::{ALIAS_NODES_MAX, DOCUMENT_DEPTH_MAX};
 
+type Events<'e> = Parser<BufReader<&'e [u8]>>;
+
+/// Bytes that the scanner decodes at a time. It keeps each character in four bytes.
+const DECODED_BYTES: usize = 16 << 10;
+
+/// Prefix of the tags of YAML itself (YAML 1.1 section 2.4), `!!str` for one.
+const CORE: &str = "tag:yaml.org,2002:";
+
 pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<Fault>) {
-    let options = granit_parser::options! {
-        emit_comments: false,
-        flow_nesting_limit: DOCUMENT_DEPTH_MAX,
-        block_nesting_limit: DOCUMENT_DEPTH_MAX,
-    };
-    let mut composer = Composer {
-        events: Parser::new_from_str_with_options(text, options),
-        text,
-        anchors: HashMap::new(),
-        copied: 0,
-        faults: Vec::new(),
-    };
+    // The scanner does not take a block scalar whose last line has no break.
+    let is_ended = text.ends_with(['\n', '\r']);
+    let ended = if is_ended { Cow::Borrowed(text) } else { Cow::Owned(format!("{text}\n")) };
+    if let Some(fault) = tag_before_comma(&ended) {
+        return (Vec::new(), vec![fault]);
+    }
+    let events = events_of(&ended);
+    let mut composer = Composer { events, text, anchors: HashMap::new(), copied: 0, faults: Vec::new() };
     let mut nodes = Vec::new();
     let fatal = composer.documents(&mut nodes).err();
     composer.faults.extend(fatal);
     (nodes, composer.faults)
 }
 
-struct Composer<'a> {
-    events: Parser<'a, StrInput<'a>>,
+fn events_of(text: &str) -> Events<'_> {
+    let mut events = Parser::new();
+    events.set_encoding(Encoding::Utf8);
+    events.set_input(BufReader::with_capacity(DECODED_BYTES, text.as_bytes()));
+    events
+}
+
+/// Finds a tag that a comma follows without a blank, which the scanner panics on.
+///
+/// Texts with a comma in a word that has a `!` are scanned once more before: with `@` for the `!`, which no token begins with. The first
+/// `!` that is not within a scalar or a comment is where that fails.
+fn tag_before_comma(text: &str) -> Option<Fault> {
+    let mut masked = text.as_bytes().to_vec();
+    let mut marks = HashSet::new();
+    for word in text.split_whitespace().filter(|word| word.contains('!')) {
+        let start = word.as_ptr().addr() - text.as_ptr().addr();
+        let before_comma = &word[..word.rfind(',').unwrap_or(0)];
+        for (at, _) in before_comma.match_indices('!') {
+            masked[start + at] = b'@';
+            marks.insert(start + at);
+        }
+    }
+    if marks.is_empty() {
+        return None;
+    }
+    let mut events = events_of(std::str::from_utf8(&masked).ok()?);
+    loop {
+        match events.parse() {
+            Ok(event) if event.data == Event::StreamEnd => return None,
+            Ok(_) => {}
+            Err(error) => {
+                let at = error.problem_mark()?.index as usize;
+                return marks.contains(&at).then(|| unknown_tag(Span::new(at, at + 1)));
+            }
+        }
+    }
+}
+
+struct Composer<'a, 'e> {
+    events: Events<'e>,
     text: &'a str,
-    anchors: HashMap<usize, Node<'a>>,
+    anchors: HashMap<String, Node<'a>>,
     /// Nodes copied because of anchors and aliases: what a bomb would make many of.
     copied: usize,
     /// What is wrong and does not keep the rest from being read.
     faults: Vec<Fault>,
 }
 
-impl<'a> Composer<'a> {
+impl<'a> Composer<'a, '_> {
     fn documents(&mut self, nodes: &mut Vec<Node<'a>>) -> Result<(), Fault> {
-        while let Some((event, span)) = self.next()? {
+        loop {
+            let (event, span) = self.next()?;
             match event {
-                Event::StreamStart | Event::DocumentStart(..) | Event::StreamEnd => {}
-                Event::DocumentEnd => self.anchors.clear(),
+                Event::StreamEnd => return Ok(()),
+                Event::StreamStart { .. } | Event::DocumentStart { .. } => {}
+                Event::DocumentEnd { .. } => self.anchors.clear(),
                 event => nodes.push(self.node(event, span, 0)?),
             }
+        }
+    }
+
+    fn next(&mut self) -> Result<(Event, Span), Fault> {
+        let event = self.events.parse().map_err(|error| self.fault(&error))?;
+        let byte = |mark: Mark| (mark.index as usize).min(self.text.len());
+        let (mut data, span) = (event.data, Span::new(byte(event.start_mark), byte(event.end_mark)));
+        if let Event::Scalar { value, style: ScalarStyle::Literal | ScalarStyle::Folded, .. } = &mut data
+            && event.end_mark.index as usize > self.text.len()
+        {
+            self.end_where_the_text_does(value, span)?;
+        }
+        Ok((data, span))
+    }
+
+    /// Takes from a block scalar the line break that the text does not have.
+    fn end_where_the_text_does(&self, value: &mut String, span: Span) -> Result<(), Fault> {
+        let last_line = self.text.rsplit(['\n', '\r']).next().unwrap_or_default();
+        if last_line.trim().is_empty() {
+            // Whether these blanks are a line of the scalar depends on how many they are.
+            let fault = Fault::new(span, "invalid YAML: a block scalar ends in blanks without a line break");
+            return Err(fault.with_help("end the file with a line break"));
+        }
+        if value.ends_with('\n') {
+            value.pop();
         }
         Ok(())
     }
 
-    fn next(&mut self) -> Result<Option<(Event<'a>, Span)>, Fault> {
-        match self.events.next_event() {
-            None => Ok(None),
-            Some(Ok((event, span))) => {
-                let byte = |marker: granit_parser::Marker| marker.byte_offset().unwrap_or(self.text.len());
-                Ok(Some((event, Span::new(byte(span.start), byte(span.end)))))
-            }
-            Some(Err(error)) => {
-                let at = error.marker().byte_offset().unwrap_or(self.text.len());
-                Err(Fault::new(Span::new(at, at + 1), format!("invalid YAML: {}", error.kind())))
-            }
+    fn fault(&self, error: &libyaml_safer::Error) -> Fault {
+        let at = match error.problem_mark() {
+            Some(mark) => (mark.index as usize).min(self.text.len()),
+            None => self.text.find(is_forbidden).unwrap_or(self.text.len()),
+        };
+        let context = error.context().map(|context| format!("{context}, ")).unwrap_or_default();
+        let fault = Fault::new(Span::new(at, at + 1), format!("invalid YAML: {context}{}", error.problem()));
+        if self.text[at..].starts_with('\t') {
+            fault.with_help("indent with spaces: a tab is none")
+        } else {
+            fault
         }
     }
 
-    fn inner(&mut self) -> Result<(Event<'a>, Span), Fault> {
-        let end = Span::new(self.text.len(), self.text.len());
-        self.next()?.ok_or_else(|| Fault::new(end, "invalid YAML: the text ends within a value"))
-    }
-
-    fn node(&mut self, event: Event<'a>, span: Span, depth: usize) -> Result<Node<'a>, Fault> {
+    fn node(&mut self, event: Event, span: Span, depth: usize) -> Result<Node<'a>, Fault> {
         if depth > DOCUMENT_DEPTH_MAX {
             return Err(Fault::new(span, format!("nested more than {DOCUMENT_DEPTH_MAX} levels deep")));
         }
         let (node, anchor) = match event {
-            Event::Alias(id) => return self.alias(id, span),
-            Event::Scalar(text, style, anchor, tag) => {
-                let value = typed(text, style, tag.as_deref(), span)?;
+            Event::Alias { anchor } => return self.alias(&anchor, span),
+            Event::Scalar { anchor, tag, value, style, .. } => {
+                let value = typed(value.into(), style, tag.as_deref(), span)?;
                 (Node { span, value }, anchor)
             }
-            Event::SequenceStart(_, anchor, tag) => {
+            Event::SequenceStart { anchor, tag, .. } => {
                 refuse_tag(tag.as_deref(), "seq", span)?;
                 (self.sequence(span, depth)?, anchor)
             }
-            Event::MappingStart(_, anchor, tag) => {
+            Event::MappingStart { anchor, tag, .. } => {
                 refuse_tag(tag.as_deref(), "map", span)?;
                 (self.mapping(span, depth)?, anchor)
             }
             other => return Err(Fault::new(span, format!("invalid YAML: unexpected {other:?}"))),
         };
-        if anchor != 0 {
+        if let Some(anchor) = anchor {
             charge(&mut self.copied, &node, span)?;
             self.anchors.insert(anchor, node.clone());
         }
         Ok(node)
     }
 
-    fn alias(&mut self, id: usize, span: Span) -> Result<Node<'a>, Fault> {
+    fn alias(&mut self, anchor: &str, span: Span) -> Result<Node<'a>, Fault> {
         // An alias inside its own anchor finds nothing: the anchor is entered when it is complete.
-        let Some(target) = self.anchors.get(&id) else {
-            return Err(Fault::new(span, "an alias may not stand inside the value that it names"));
+        let Some(target) = self.anchors.get(anchor) else {
+            let message =
+                format!("invalid YAML: the alias {anchor:?} names no value that is complete before it");
+            return Err(Fault::new(span, message)
+                .with_help(format!("write \"&{anchor}\" before the value that it means")));
         };
         charge(&mut self.copied, target, span)?;
         Ok(Node { span, value: target.value.clone() })
@@ -107,7 +177,7 @@ impl<'a> Composer<'a> {
     fn sequence(&mut self, span: Span, depth: usize) -> Result<Node<'a>, Fault> {
         let mut items: Vec<Node<'a>> = Vec::new();
         loop {
-            let (event, inner) = self.inner()?;
+            let (event, inner) = self.next()?;
             if event == Event::SequenceEnd {
                 let end = items.last().map_or(span.end, |last| last.span.end).max(closing(self.text, inner));
                 return Ok(Node { span: Span::new(span.start, end), value: Value::Sequence(items) });
@@ -120,7 +190,7 @@ impl<'a> Composer<'a> {
         let mut entries: Vec<(Key<'a>, Node<'a>)> = Vec::new();
         let mut merges = Vec::new();
         loop {
-            let (event, inner) = self.inner()?;
+            let (event, inner) = self.next()?;
             if event == Event::MappingEnd {
                 let end = entries.last().map_or(span.end, |(_, last)| last.span.end);
                 let start = entries.first().map_or(span.start, |(key, _)| key.span.start.min(span.start));
@@ -128,9 +198,9 @@ impl<'a> Composer<'a> {
                 merge(&mut entries, merges)?;
                 return Ok(Node { span: Span::new(start, end), value: Value::Mapping(entries) });
             }
-            let is_merge = matches!(&event, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
+            let is_merge = matches!(&event, Event::Scalar { value, style: ScalarStyle::Plain, tag: None, .. } if value == "<<");
             let key = self.key(event, inner)?;
-            let (event, inner) = self.inner()?;
+            let (event, inner) = self.next()?;
             let value = self.node(event, inner, depth + 1)?;
             if is_merge {
                 merges.push(value);
@@ -140,9 +210,9 @@ impl<'a> Composer<'a> {
         }
     }
 
-    fn key(&mut self, event: Event<'a>, span: Span) -> Result<Key<'a>, Fault> {
+    fn key(&mut self, event: Event, span: Span) -> Result<Key<'a>, Fault> {
         let node = match event {
-            Event::Scalar(..) | Event::Alias(_) => self.node(event, span, 0)?,
+            Event::Scalar { .. } | Event::Alias { .. } => self.node(event, span, 0)?,
             _ => return Err(Fault::new(span, "a key must be text, not a list or a mapping")),
         };
         match node.value {
@@ -161,10 +231,10 @@ impl<'a> Composer<'a> {
 fn typed<'a>(
     text: Cow<'a, str>,
     style: ScalarStyle,
-    tag: Option<&Tag>,
+    tag: Option<&str>,
     span: Span,
 ) -> Result<Value<'a>, Fault> {
-    match (tag, tag.and_then(Tag::core_suffix)) {
+    match (tag, tag.and_then(|tag| tag.strip_prefix(CORE))) {
         (None, _) if style == ScalarStyle::Plain => Ok(scalar::plain(text)),
         (None, _) | (_, Some("str")) => Ok(Value::Text(text)),
         (_, Some("int" | "float" | "bool" | "null")) => Ok(scalar::plain(text)),
@@ -230,9 +300,14 @@ fn closing(text: &str, span: Span) -> usize {
     if bracket { span.end } else { 0 }
 }
 
-fn refuse_tag(tag: Option<&Tag>, allowed: &str, span: Span) -> Result<(), Fault> {
+/// Whether a character may not stand in YAML (YAML 1.1 section 5.1, `c-printable`).
+fn is_forbidden(c: char) -> bool {
+    c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}') || matches!(c, '\u{fffe}' | '\u{ffff}')
+}
+
+fn refuse_tag(tag: Option<&str>, allowed: &str, span: Span) -> Result<(), Fault> {
     match tag {
-        Some(tag) if tag.core_suffix() != Some(allowed) => Err(unknown_tag(span)),
+        Some(tag) if tag.strip_prefix(CORE) != Some(allowed) => Err(unknown_tag(span)),
         _ => Ok(()),
     }
 }
@@ -301,7 +376,7 @@ mod tests {
     #[test]
     fn what_has_no_meaning_in_kubernetes_is_refused() {
         for (text, part) in [
-            ("a: &a [*a]", "inside the value"),
+            ("a: &a [*a]", "complete before it"),
             ("a: *b", "invalid YAML"),
             ("? [a]\n: b", "not a list or a mapping"),
             ("yes: b", "must be text"),
@@ -314,6 +389,76 @@ mod tests {
         }
         let deep = fault(&"- ".repeat(5000));
         assert!(deep.contains("invalid YAML") || deep.contains("levels deep"), "{deep}");
+    }
+
+    /// The tree in short: `{key=value}`, `[item item]`.
+    fn shape(node: &Node<'_>) -> String {
+        match &node.value {
+            Value::Sequence(items) => format!("[{}]", items.iter().map(shape).collect::<Vec<_>>().join(" ")),
+            Value::Mapping(entries) => {
+                let entry = |(key, node): &(Key<'_>, Node<'_>)| format!("{}={}", key.name, shape(node));
+                format!("{{{}}}", entries.iter().map(entry).collect::<Vec<_>>().join(" "))
+            }
+            Value::Text(text) | Value::Number(text) => text.escape_default().to_string(),
+            Value::Bool(value) => value.to_string(),
+            Value::Null => "~".to_owned(),
+        }
+    }
+
+    /// What libyaml 0.2.5 makes of these (seen by `yaml.CBaseLoader` of `PyYAML` 6.0); nothing where it refuses.
+    #[test]
+    fn a_text_is_read_as_libyaml_reads_it_or_refused() {
+        for (text, expected) in [
+            // A closing bracket may stand where the key does, and tabs within brackets wherever a blank may.
+            ("spec: {\n  a: b\n}\nc: d\n", Some("{spec={a=b} c=d}")),
+            ("a: [\n  b,\n  c\n]\n", Some("{a=[b c]}")),
+            ("- {\n  a: b\n}\n", Some("[{a=b}]")),
+            ("a: {\n\tb: c,\n\td: [\n\t\te,\n\t],\n\t}\n", Some("{a={b=c d=[e]}}")),
+            ("a: {\n\tb: c\n\t}\n", None),
+            ("a:\tb\t# c\n", Some("{a=b}")),
+            // Tabs indent nothing.
+            ("\ta: b\n", None),
+            ("a:\n\tb: c\n", None),
+            ("a: b\n\tc: d\n", None),
+            ("- a\n\t- b\n", None),
+            ("- \ta\n", None),
+            ("a: |\n\tb\n", None),
+            // A block scalar at the end of the text has no line break that is not there.
+            ("a: |\n  b", Some("{a=b}")),
+            ("a: |\n  b\n", Some("{a=b\\n}")),
+            ("a: >-\n  b\n  c", Some("{a=b c}")),
+            ("a: |\n  b\n  ", None),
+            // More than YAML 1.2 takes.
+            ("a: {b: c}#d\n", Some("{a={b=c}}")),
+            ("a:\n  - b: \"c\n   d\"\n", Some("{a=[{b=c d}]}")),
+            ("a: [b\nc]\n", Some("{a=[b c]}")),
+            // Less.
+            ("a: {b:}\n", None),
+            ("a: {b: ::1}\n", None),
+            ("{a b\n  c: d}\n", None),
+            ("a: [b,, c]\n", None),
+            ("...\n", None),
+            // Tags that a comma follows: the scanner would panic.
+            ("a: [!!str,b]\n", None),
+            ("a: !x,b\n", None),
+            ("a: 'no!, b' # c!,\n", Some("{a=no!, b}")),
+            ("a: no!,b\nc: [!!str ,b]\n", Some("{a=no!,b c=[ b]}")),
+        ] {
+            let (nodes, faults) = parse(text);
+            let read = faults.is_empty().then(|| nodes.iter().map(shape).collect::<Vec<_>>().join(" --- "));
+            assert_eq!(read.as_deref(), expected, "{text:?}: {faults:?}");
+        }
+    }
+
+    #[test]
+    fn a_fault_of_indentation_is_told_where_the_tab_is() {
+        let (_, faults) = parse("a:\n\tb: c\n");
+        assert_eq!(
+            (faults[0].span.start, faults[0].help.as_deref()),
+            (3, Some("indent with spaces: a tab is none"))
+        );
+        let (_, faults) = parse("a: b\nc: \u{1b}[2J\n");
+        assert_eq!(faults[0].span.start, 8, "{faults:?}");
     }
 
     #[test]

@@ -1,0 +1,302 @@
+//! The path of a new connection in words, with the names of ports and pods: what `GET /v1/explain` answers.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::SwitchSettings;
+use super::state::State;
+use crate::dataplane::{DropReason, FlowPath, PathHop, PathSide, PortKind};
+use crate::ids::{ClassId, Generation, PortId};
+use crate::net::flow::FlowKey;
+use crate::policy::cases::Endpoint;
+use crate::policy::describe;
+use crate::tables::{Direction, PodName, RuleOrigin, Verdict};
+
+/// What would become of a new connection, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathReport {
+    /// The connection.
+    pub flow: FlowKey,
+    /// The generation that workers see.
+    pub generation: Generation,
+    /// Whether the connection comes about.
+    pub verdict: Verdict,
+    /// Why not: the counter that its packets, or the replies, are dropped under.
+    pub dropped: Option<DropReason>,
+    /// What the switch does with it, step by step.
+    pub steps: Vec<PathStep>,
+    /// What the table of the source's pod says, where it is asked.
+    pub egress: Option<SideReport>,
+    /// What the table of the destination's pod says, where it is asked.
+    pub ingress: Option<SideReport>,
+}
+
+/// A step of the path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathStep {
+    /// The step.
+    pub step: PathStepKind,
+    /// Whether it lets the connection pass; what is not known yet does.
+    pub passes: bool,
+    /// What it does, in a sentence.
+    pub text: String,
+}
+
+/// A step of the path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PathStepKind {
+    /// The port that packets come by.
+    Port,
+    /// Whether this port may send from the source's address.
+    AntiSpoofing,
+    /// Where the destination leads.
+    Route,
+    /// The largest packet of the port that they leave by.
+    Mtu,
+    /// Whether the Ethernet address of the next station is known.
+    Neighbor,
+    /// What the tables know of the pods.
+    Tables,
+    /// Where replies go.
+    Reply,
+}
+
+/// What one table says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SideReport {
+    /// The pod.
+    pub pod: PodName,
+    /// The direction.
+    pub direction: Direction,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// What decided.
+    pub decided_by: RuleOrigin,
+    /// The same in words.
+    pub reason: String,
+    /// Class of the other end's address; none where the pod's own node is let in without asking.
+    pub peer_class: Option<ClassId>,
+    /// Everything that the table says of that class, ports by ports, and of everything else last.
+    pub row: Vec<SpanReport>,
+}
+
+/// Ports with one decision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpanReport {
+    /// `TCP 80-90`, or `everything else`.
+    pub ports: String,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// What decides.
+    pub reason: String,
+}
+
+/// Puts a path into words. `ends` are what was asked for.
+pub(super) fn report(
+    path: &FlowPath,
+    ends: [&Endpoint; 2],
+    state: &State,
+    settings: &SwitchSettings,
+) -> PathReport {
+    let words = Words { path, state, settings };
+    let dropped = path.dropped.or(path.reply_dropped);
+    let side = |side: &Option<PathSide>, pod: &Option<PodName>, direction| {
+        Some(side_report(side.as_ref()?, pod.as_ref()?, direction))
+    };
+    let mut steps = vec![words.port(), words.anti_spoofing(), words.route()];
+    steps.extend(words.mtu().into_iter().chain(words.neighbor()));
+    steps.extend(ends.into_iter().filter_map(|end| words.tables(end)));
+    steps.push(words.reply());
+    PathReport {
+        flow: path.flow,
+        generation: path.generation,
+        verdict: if dropped.is_some() { Verdict::Deny } else { Verdict::Allow },
+        dropped,
+        steps,
+        egress: side(&path.egress, &path.source_pod, Direction::Egress),
+        ingress: side(&path.ingress, &path.destination_pod, Direction::Ingress),
+    }
+}
+
+struct Words<'a> {
+    path: &'a FlowPath,
+    state: &'a State,
+    settings: &'a SwitchSettings,
+}
+
+impl Words<'_> {
+    /// `port db (veth-db) of pod default/db`.
+    fn port_name(&self, id: PortId) -> String {
+        let Some((name, port)) = self.state.ports.iter().find(|(_, port)| port.report.id == id) else {
+            return format!("port {id}");
+        };
+        let of = match (self.state.pod_behind(name), port.spec.kind) {
+            (Some(pod), _) => format!(" of pod {pod}"),
+            (None, PortKind::Pod) => ", which has no pod".to_owned(),
+            (None, PortKind::Host) => " to the node".to_owned(),
+            (None, PortKind::Uplink) => ", an uplink".to_owned(),
+        };
+        format!("port {name} ({}){of}", port.spec.interface)
+    }
+
+    fn port(&self) -> PathStep {
+        let source = self.path.flow.src;
+        let text = match (self.path.comes_by, self.path.source) {
+            (Some(port), PathHop::NoRoute) => {
+                format!("no route has {source}: it could come by {}", self.port_name(port))
+            }
+            (Some(port), _) => format!("{source} comes by {}", self.port_name(port)),
+            (None, PathHop::Gateway) => format!("{source} is the switch itself, which opens no connections"),
+            (None, PathHop::NoPod) => format!("{source} is among pod_prefixes, and no pod has it"),
+            (None, _) => format!("no port leads to {source}, and there is no uplink that could bring it"),
+        };
+        PathStep { step: PathStepKind::Port, passes: self.path.comes_by.is_some(), text }
+    }
+
+    fn anti_spoofing(&self) -> PathStep {
+        let source = self.path.flow.src;
+        let text = if self.path.may_send {
+            format!("the port may send from {source}")
+        } else {
+            format!("no port may send from {source}: packets are dropped as {}", DropReason::Spoofed.name())
+        };
+        PathStep { step: PathStepKind::AntiSpoofing, passes: self.path.may_send, text }
+    }
+
+    fn route(&self) -> PathStep {
+        let destination = self.path.flow.dst;
+        let no_route = DropReason::NoRoute.name();
+        let text = match self.path.destination {
+            PathHop::NoRoute => format!(
+                "no route has {destination}: packets are dropped as {no_route}{}",
+                self.unused_route(destination)
+            ),
+            PathHop::NoPod => format!(
+                "{destination} is among pod_prefixes, and no pod has it: packets are dropped as {no_route}"
+            ),
+            PathHop::Gateway => format!("{destination} is the switch itself, which answers an echo and no more"),
+            PathHop::Port { port, is_open, next_hop } => {
+                let by = next_hop.map(|router| format!(" by router {router}")).unwrap_or_default();
+                let closed = if is_open { "" } else { ", which is closed" };
+                format!("{destination} is behind {}{closed}{by}", self.port_name(port))
+            }
+        };
+        let stages = [DropReason::NoRoute, DropReason::PortDown];
+        let passes = self.path.dropped.is_none_or(|reason| !stages.contains(&reason))
+            && !matches!(self.path.destination, PathHop::NoRoute | PathHop::NoPod);
+        PathStep { step: PathStepKind::Route, passes, text }
+    }
+
+    /// A configured route that would have the address if its port were open.
+    fn unused_route(&self, address: IpAddr) -> String {
+        let is_unused = |port: &String| !self.state.ports.contains_key(port);
+        let mut routes = self.settings.routes.iter();
+        let unused = routes.find(|route| route.prefix.contains(&address) && is_unused(&route.port));
+        unused.map_or_else(
+            || ": a [[routes]] entry of the configuration would lead there".to_owned(),
+            |route| format!(": the route {} counts when port {} is open", route.prefix, route.port),
+        )
+    }
+
+    fn mtu(&self) -> Option<PathStep> {
+        let mtu = self.path.mtu?;
+        let text = format!("packets of up to {mtu} bytes leave; the sender of a larger one is told");
+        Some(PathStep { step: PathStepKind::Mtu, passes: true, text })
+    }
+
+    fn neighbor(&self) -> Option<PathStep> {
+        let neighbor = self.path.neighbor?;
+        let text = match neighbor.mac {
+            Some(mac) => format!("{} has the Ethernet address {mac}", neighbor.address),
+            None => format!(
+                "the Ethernet address of {} is not known: packets are dropped as {} until it has answered",
+                neighbor.address,
+                DropReason::Unresolved.name()
+            ),
+        };
+        Some(PathStep { step: PathStepKind::Neighbor, passes: true, text })
+    }
+
+    /// What is to be known of a pod beside its rules.
+    fn tables(&self, end: &Endpoint) -> Option<PathStep> {
+        let address = |pod: &super::state::Pod, address: &IpAddr| pod.addresses.contains(address);
+        let (name, pod) = match end {
+            Endpoint::Pod(name) => match self.state.pods.get_key_value(name) {
+                Some(found) => found,
+                None => {
+                    let text = format!("pod {name} is not attached to this switch: its address is one like any");
+                    return Some(PathStep { step: PathStepKind::Tables, passes: true, text });
+                }
+            },
+            Endpoint::Ip(ip) => self.state.pods.iter().find(|(_, pod)| address(pod, ip))?,
+        };
+        let info = self.state.pod_info(name, pod, self.settings.fail_open);
+        let text = format!("pod {name}: {}", info.warnings.first()?);
+        let passes = info.known || self.settings.fail_open;
+        Some(PathStep { step: PathStepKind::Tables, passes, text })
+    }
+
+    fn reply(&self) -> PathStep {
+        let source = self.path.flow.src;
+        let text = match (self.path.reply_dropped, self.path.source) {
+            (None, PathHop::Port { port, .. }) => format!("replies leave by {}", self.port_name(port)),
+            (reason, _) => format!(
+                "no way back to {source}: replies are dropped as {}",
+                reason.unwrap_or(DropReason::NoRoute).name()
+            ),
+        };
+        PathStep { step: PathStepKind::Reply, passes: self.path.reply_dropped.is_none(), text }
+    }
+}
+
+fn side_report(side: &PathSide, pod: &PodName, direction: Direction) -> SideReport {
+    let rest = if side.row.len() == 1 { "everything" } else { "everything else" };
+    let row = side.row.iter().map(|span| SpanReport {
+        ports: span.ports.map_or_else(|| rest.to_owned(), |(protocol, first, last)| {
+            describe::ports(protocol, first, last)
+        }),
+        verdict: span.verdict,
+        reason: span.decided_by.to_string(),
+    });
+    SideReport {
+        pod: pod.clone(),
+        direction,
+        verdict: side.verdict,
+        decided_by: side.decided_by.clone(),
+        reason: side.decided_by.to_string(),
+        peer_class: side.peer_class,
+        row: row.collect(),
+    }
+}
+
+impl fmt::Display for PathReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let why = self.dropped.map(|reason| format!(" ({})", reason.name())).unwrap_or_default();
+        writeln!(f, "{}{why}: {}", word(self.verdict), self.flow)?;
+        for step in &self.steps {
+            writeln!(f, "  {}{}", if step.passes { "" } else { "DROPPED: " }, step.text)?;
+        }
+        self.egress.iter().chain(&self.ingress).try_for_each(|side| side.fmt(f))
+    }
+}
+
+impl fmt::Display for SideReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "  {} of {}: {}: {}", self.direction, self.pod, word(self.verdict), self.reason)?;
+        let Some(class) = self.peer_class else { return Ok(()) };
+        writeln!(f, "    the table on addresses like the other end (class {class}):")?;
+        self.row
+            .iter()
+            .try_for_each(|span| writeln!(f, "      {}: {}: {}", span.ports, word(span.verdict), span.reason))
+    }
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Allow => "allow",
+        Verdict::Deny => "deny",
+    }
+}

@@ -1,0 +1,256 @@
+//! The path of a new connection through the published snapshot, for people: what each stage would do with its first packet.
+//!
+//! Every answer is that of the function that the stage itself asks, so that this cannot say another thing than workers do.
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::neighbors::Neighbors;
+use super::packet::{Address, is_link_local, is_v4, pack, unpack};
+use super::route::leaves_its_link;
+use super::rules::Rules;
+use super::stages::why_no_flow;
+use super::view::{Exit, Flow, Gates, Hop, Policing, PortView, View};
+use super::{DropReason, PortKind, World};
+use crate::ids::{AclId, ClassId, Generation, PortId};
+use crate::net::flow::{FlowKey, Protocol};
+use crate::net::mac::Mac;
+use crate::tables::{Decision, PodName, RuleOrigin, Verdict};
+
+/// What becomes of a new connection.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowPath {
+    /// The connection.
+    pub flow: FlowKey,
+    /// The generation that workers see.
+    pub generation: Generation,
+    /// Where replies to the source go, and so where the source is.
+    pub source: PathHop,
+    /// The port that its packets come by; none where no port could bring them.
+    pub comes_by: Option<PortId>,
+    /// The pod behind that port.
+    pub source_pod: Option<PodName>,
+    /// Whether that port may send from the source's address.
+    pub may_send: bool,
+    /// Where the destination leads.
+    pub destination: PathHop,
+    /// The pod behind the port that the packet leaves by.
+    pub destination_pod: Option<PodName>,
+    /// Largest IP packet that this port takes, bytes.
+    pub mtu: Option<u16>,
+    /// Who is to be given the packet on that port's link.
+    pub neighbor: Option<PathNeighbor>,
+    /// By the table of the source's pod, where one is asked.
+    pub egress: Option<PathSide>,
+    /// By the table of the destination's pod, where one is asked.
+    pub ingress: Option<PathSide>,
+    /// Why the first stage that drops its packets does.
+    pub dropped: Option<DropReason>,
+    /// Why replies are dropped.
+    pub reply_dropped: Option<DropReason>,
+}
+
+/// Where an address leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "to", rename_all = "kebab-case")]
+pub enum PathHop {
+    /// Nowhere: no route has it.
+    NoRoute,
+    /// Nowhere: it is among the prefixes of this node's pods, and no pod has it.
+    NoPod,
+    /// To the switch itself.
+    Gateway,
+    /// Out of a port.
+    Port {
+        /// The port.
+        port: PortId,
+        /// Whether the port is open.
+        is_open: bool,
+        /// The router to send to; the destination itself where absent.
+        next_hop: Option<IpAddr>,
+    },
+}
+
+/// The next station on the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathNeighbor {
+    /// Its address.
+    pub address: IpAddr,
+    /// Its Ethernet address, if it is known.
+    pub mac: Option<Mac>,
+}
+
+/// What the table of one pod says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathSide {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// What decides.
+    pub decided_by: RuleOrigin,
+    /// Class of the other end's address; none where the pod's own node is let in without asking.
+    pub peer_class: Option<ClassId>,
+    /// Everything that the table says of that class, ports by ports.
+    pub row: Vec<PathSpan>,
+}
+
+/// Ports with one decision.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathSpan {
+    /// Protocol, first and last port; none for all that no other span has.
+    pub ports: Option<(Protocol, u16, u16)>,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// What decides.
+    pub decided_by: RuleOrigin,
+}
+
+/// The path of a new connection through a snapshot, which the world is laid out as.
+pub(super) fn path(view: &View, world: &World, neighbors: &Neighbors, key: &FlowKey) -> FlowPath {
+    let flow = Flow { src: pack(key.src), dst: pack(key.dst), protocol: key.protocol, dst_port: key.dst_port };
+    let (source, destination) = (hop(view, flow.src), hop(view, flow.dst));
+    let comes_by = comes_by(view, flow.src);
+    let from = comes_by.and_then(|port| Some((port, view.port(port)?)));
+    let to = view.hop_number(flow.dst).map(|number| (number, view.hop_and_exit(number).1));
+    let leaves_by = match destination {
+        PathHop::Port { port, .. } => view.port(port).map(|view| (port, view)),
+        _ => None,
+    };
+    let pod = |port: PortId| world.pods.iter().find(|pod| pod.port == port).map(|pod| pod.pod.clone());
+    let [egress, ingress] = match (from, leaves_by) {
+        (Some((_, from)), Some((_, to))) => sides(view, &flow, from, to),
+        _ => [None, None],
+    };
+    let dropped = dropped(view, key, &flow, from, destination);
+    FlowPath {
+        flow: *key,
+        generation: view.generation,
+        source,
+        comes_by,
+        source_pod: comes_by.and_then(pod),
+        may_send: from.is_some_and(|(id, port)| view.may_send(port, id, flow.src)),
+        destination,
+        destination_pod: leaves_by.and_then(|(port, _)| pod(port)),
+        mtu: leaves_by.map(|(_, port)| port.mtu),
+        neighbor: to.and_then(|(number, exit)| neighbor(view, neighbors, number, exit, flow.dst)),
+        egress,
+        ingress,
+        dropped,
+        reply_dropped: reply_dropped(source),
+    }
+}
+
+fn hop(view: &View, address: Address) -> PathHop {
+    match view.hop(address) {
+        None => PathHop::NoRoute,
+        Some(Hop::Nowhere) => PathHop::NoPod,
+        Some(Hop::Gateway) => PathHop::Gateway,
+        Some(Hop::Port(port, next_hop)) => {
+            PathHop::Port { port, is_open: view.port(port).is_some(), next_hop: next_hop.map(unpack) }
+        }
+    }
+}
+
+/// The port that packets from an address come by: the one that it lies behind, or an uplink, which may bring any.
+fn comes_by(view: &View, source: Address) -> Option<PortId> {
+    match view.hop(source) {
+        Some(Hop::Port(port, _)) => Some(port),
+        None => view.ports().find(|(_, port)| port.kind == PortKind::Uplink).map(|(id, _)| id),
+        Some(Hop::Gateway | Hop::Nowhere) => None,
+    }
+}
+
+/// Why the first stage that drops the packet does, in the order of the stages.
+fn dropped(
+    view: &View,
+    key: &FlowKey,
+    flow: &Flow,
+    from: Option<(PortId, &PortView)>,
+    destination: PathHop,
+) -> Option<DropReason> {
+    let Some((id, from)) = from else {
+        // The switch's own addresses and those of no pod come from nobody.
+        return Some(if view.hop(flow.src).is_some() { DropReason::Spoofed } else { DropReason::NoRoute });
+    };
+    if !view.may_send(from, id, flow.src) && !(is_link_local(flow.src) && is_link_local(flow.dst)) {
+        return Some(DropReason::Spoofed);
+    }
+    if let Some(reason) = why_no_flow(flow.src, key.src_port, flow.dst, key.dst_port) {
+        return Some(reason);
+    }
+    match destination {
+        PathHop::NoRoute | PathHop::NoPod => Some(DropReason::NoRoute),
+        PathHop::Gateway => {
+            let echo = if is_v4(flow.dst) { Protocol::ICMP } else { Protocol::ICMPV6 };
+            (flow.protocol != echo).then_some(DropReason::NoRoute)
+        }
+        PathHop::Port { .. } if !leaves_its_link(flow.src, flow.dst) => Some(DropReason::NoRoute),
+        PathHop::Port { port, .. } => match view.port(port) {
+            None => Some(DropReason::PortDown),
+            // The switch is no router for others.
+            Some(to) if from.kind == PortKind::Uplink && to.kind == PortKind::Uplink => {
+                Some(DropReason::NoRoute)
+            }
+            Some(to) => view.judge(flow, from, to, None),
+        },
+    }
+}
+
+fn reply_dropped(source: PathHop) -> Option<DropReason> {
+    match source {
+        PathHop::NoRoute | PathHop::NoPod | PathHop::Gateway => Some(DropReason::NoRoute),
+        PathHop::Port { is_open: false, .. } => Some(DropReason::PortDown),
+        PathHop::Port { .. } => None,
+    }
+}
+
+fn neighbor(
+    view: &View,
+    neighbors: &Neighbors,
+    number: u32,
+    exit: Exit,
+    destination: Address,
+) -> Option<PathNeighbor> {
+    let (out, address) = view.neighbor(number, destination)?;
+    view.port(out)?;
+    let mac = match exit.mac {
+        0 if exit.is_uplink => neighbors.peek(out, address),
+        0 => neighbors.get(out),
+        given => Some(Mac::from_bits(given)),
+    };
+    Some(PathNeighbor { address: unpack(address), mac })
+}
+
+fn sides(view: &View, flow: &Flow, from: &PortView, to: &PortView) -> [Option<PathSide>; 2] {
+    let Some(rules) = view.rules() else { return [None, None] };
+    let gates = Gates::of(flow, from, to);
+    let is_asked = matches!(to.policing, Policing::Tables { .. }) && gates.closed.is_none();
+    let own_node = (is_asked && from.is_own_node(flow.src)).then(|| PathSide {
+        verdict: Verdict::Allow,
+        decided_by: RuleOrigin::OwnNode,
+        peer_class: None,
+        row: Vec::new(),
+    });
+    let ask = |acl: Option<AclId>, peer| side(rules, acl?, peer, flow);
+    [ask(gates.egress, flow.dst), ask(gates.ingress, flow.src).or(own_node)]
+}
+
+fn side(rules: &Rules, acl: AclId, peer: Address, flow: &Flow) -> Option<PathSide> {
+    let decision = rules.decide(acl, peer, flow, None);
+    let class = rules.class(peer);
+    let row = rules.row(acl, class)?;
+    let span = |ports, decision: Decision| {
+        Some(PathSpan { ports, verdict: decision.verdict(), decided_by: rules.name(decision)?.clone() })
+    };
+    let protocols = [Protocol::TCP, Protocol::UDP, Protocol::SCTP];
+    let listed = protocols.into_iter().flat_map(|protocol| {
+        let spans = row.spans(protocol).iter();
+        spans.filter_map(move |found| span(Some((protocol, found.first, found.last)), found.decision))
+    });
+    Some(PathSide {
+        verdict: decision.verdict(),
+        decided_by: rules.name(decision)?.clone(),
+        peer_class: Some(class),
+        row: listed.chain(span(None, row.other)).collect(),
+    })
+}
