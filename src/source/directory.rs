@@ -245,8 +245,10 @@ impl PolicyDirectory {
         if self.is_asked {
             self.read.retain(|_, read| read.result.is_ok());
         }
-        let (listing, _) = self.read_changed(now);
-        if self.wait_for_gone(&listing, now) {
+        let (listing, incomplete) = self.read_changed(now);
+        // A file that is being written counts as it was, and after a failure of the compiler nobody knows how that is.
+        let is_unknown = incomplete.is_some() && self.taken.is_empty();
+        if is_unknown || self.wait_for_gone(&listing, now) {
             return Err(Obstacle::Later);
         }
         let is_rejected = self.told.is_some();

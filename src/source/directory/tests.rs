@@ -101,8 +101,17 @@ fn a_panic_of_the_compiler_keeps_the_tables_is_reported_and_the_next_change_is_c
     assert_eq!(*switch.tables().unwrap(), tables, "the tables stay");
     assert_eq!(switch.status().rejected_reload.unwrap().errors, errors);
 
+    // What a file held that is being written now is not known any more: it is waited for.
     directory.before_compile = || {};
+    let mut file = std::fs::File::create(scratch.0.join("a.yaml")).unwrap();
     scratch.write("c.yaml", &pod("c", "10.0.0.3"));
+    for _ in 0..20 {
+        let outcome = directory.turn(false, &switch);
+        assert!(matches!(outcome, Reload::NotDue), "{outcome:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::io::Write::write_all(&mut file, pod("a", "10.0.0.1").as_bytes()).unwrap();
+    drop(file);
     let Reload::Loaded { .. } = outcome(&mut directory, &switch) else { panic!("it goes on") };
     let pods: Vec<String> = switch.tables().unwrap().pods.keys().map(|pod| pod.name.clone()).collect();
     assert_eq!(pods, ["a", "b", "c"]);
