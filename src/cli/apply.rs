@@ -63,7 +63,9 @@ fn warn_of_unknown_pods(client: &Client) -> Result<(), Failure> {
     let unknown: Vec<String> = pods.iter().filter(|pod| !pod.known).map(|pod| pod.pod.to_string()).collect();
     if let [first, ..] = unknown.as_slice() {
         let (count, all) = (unknown.len(), pods.len());
-        terminal::note(&format!("warning: the tables do not know {count} of {all} attached pods, such as {first}"));
+        terminal::note(&format!(
+            "warning: the tables do not know {count} of {all} attached pods, such as {first}"
+        ));
     }
     Ok(())
 }

@@ -88,7 +88,14 @@ fn pod() -> impl Strategy<Value = Pod> {
     let node = (option::weighted(0.8, text(NODES)), vec(address(), 0..=1));
     let addresses = (addresses, prop::bool::weighted(0.1));
     (name, labels(), addresses, node, state, ports).prop_map(
-        |((namespace, name), labels, (addresses, placeholder), (node, host_ips), (host_network, finished), ports)| Pod {
+        |(
+            (namespace, name),
+            labels,
+            (addresses, placeholder),
+            (node, host_ips),
+            (host_network, finished),
+            ports,
+        )| Pod {
             name: PodName::new(namespace, name),
             labels,
             addresses,

@@ -15,6 +15,7 @@ mod rig;
 
 mod checksums;
 mod claims;
+mod explain;
 mod handover;
 mod icmp;
 mod jumbo;

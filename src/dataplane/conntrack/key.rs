@@ -147,8 +147,8 @@ impl Key {
         let is_request = |kind| query(self.protocol(), kind).is_some_and(|query| !query.is_reply);
         let asks = match self.protocol() {
             Protocol::ICMP | Protocol::ICMPV6 => {
-                let mut requests = (0..=u8::MAX >> REQUEST.count_ones())
-                    .map(|top| top << REQUEST.count_ones() | low_bits);
+                let mut requests =
+                    (0..=u8::MAX >> REQUEST.count_ones()).map(|top| top << REQUEST.count_ones() | low_bits);
                 asked.is_power_of_two() && requests.any(is_request)
             }
             _ => (asked, low_bits) == (0, 0),

@@ -165,8 +165,12 @@ fn a_wrong_ip_checksum_is_named() {
 
 #[test]
 fn the_transport_is_found_behind_extension_headers() {
-    let headers =
-        [(0, options()), (60, options()), (43, routing(2, 0)), (51, vec![0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])];
+    let headers = [
+        (0, options()),
+        (60, options()),
+        (43, routing(2, 0)),
+        (51, vec![0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+    ];
     for len in 0..=headers.len() {
         let packet = extended(&headers[..len], 6, &tcp_segment()).unwrap();
         assert_eq!((packet.protocol, packet.dst_port, packet.whole), (Protocol::TCP, 80, true));
@@ -186,7 +190,8 @@ fn extension_headers_out_of_order_too_many_or_out_of_the_packet_are_malformed() 
 }
 
 #[test]
-fn routing_headers_of_type_0_are_refused_and_others_pass_with_an_unknown_checksum_while_they_have_segments_left() {
+fn routing_headers_of_type_0_are_refused_and_others_pass_with_an_unknown_checksum_while_they_have_segments_left()
+ {
     for segments_left in [0, 1, 255] {
         for behind in [vec![], vec![(60, options()), (43, routing(4, 0))]] {
             let headers = [vec![(60, options()), (43, routing(0, segments_left))], behind].concat();
@@ -199,7 +204,10 @@ fn routing_headers_of_type_0_are_refused_and_others_pass_with_an_unknown_checksu
         }
         for kind in [1, 2, 3, 4, 253] {
             let packet = extended(&[(43, routing(kind, segments_left))], 6, &tcp_segment()).unwrap();
-            assert_eq!((packet.whole, packet.first_fragment, packet.dst_port), (segments_left == 0, false, 80));
+            assert_eq!(
+                (packet.whole, packet.first_fragment, packet.dst_port),
+                (segments_left == 0, false, 80)
+            );
         }
     }
 }
