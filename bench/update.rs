@@ -47,7 +47,9 @@ fn main() {
     for how in [How::Policy, How::Rule] {
         update_parts::policy::measure(how, 1_000, if smoke { 100 } else { 2_000 });
     }
-    update_parts::directory::measure(1_000, if smoke { 20 } else { 500 });
+    for files in [0, if smoke { 100 } else { 5_000 }] {
+        update_parts::directory::measure(1_000, files, if smoke { 20 } else { 500 });
+    }
     if std::env::args().any(|argument| argument == "--policy") {
         return;
     }

@@ -13,6 +13,10 @@
 
 #![deny(unsafe_code)]
 
+// Fixtures that unit tests share with the tests beside the crate name it.
+#[cfg(test)]
+extern crate self as palisade;
+
 pub mod ids;
 pub mod limits;
 pub mod net;

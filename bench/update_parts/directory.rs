@@ -22,8 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Time between two changes: the worker sleeps meanwhile, as it does between two edits.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Renames a policy over another one `changes` times beside `rules` rules.
-pub(crate) fn measure(rules: usize, changes: usize) {
+/// Renames a policy over another one `changes` times beside `rules` rules and `files` files of a pod each.
+pub(crate) fn measure(rules: usize, files: u16, changes: usize) {
     let scratch = Scratch::new();
     let shape = PolicyShape { rules, pods: 3, seed: 1 };
     let small = PolicyShape::changed_policy(CLIENT);
@@ -34,6 +34,13 @@ pub(crate) fn measure(rules: usize, changes: usize) {
     write(&root.join("pods.yaml"), &pods());
     write(&root.join("large.yaml"), &shape.network_policy(CLIENT));
     write(&root.join("small.yaml"), &small);
+    for file in 0..files {
+        let [high, low] = file.to_be_bytes();
+        let pod = format!(
+            "kind: Pod\napiVersion: v1\nmetadata: {{name: of{file}}}\nstatus: {{podIP: 10.1.{high}.{low}}}\n"
+        );
+        write(&root.join(format!("of{file}.yaml")), &pod);
+    }
     let settings = Settings { frames_per_worker: 4096, ..Settings::default() };
     let dataplane = match Dataplane::start(&settings) {
         Ok(dataplane) => Arc::new(dataplane),
@@ -44,7 +51,6 @@ pub(crate) fn measure(rules: usize, changes: usize) {
     let mut directory = PolicyDirectory::of(&Policy { directory: Some(root.clone()), ..Policy::default() })
         .expect("the configuration names a directory");
     let tables = directory.load().expect("the manifests are right").tables;
-    let count = tables.rules.len();
     switch
         .replace_tables(tables, PolicyOrigin::directory(&root), Closing::Refused)
         .expect("the tables are right");
@@ -71,7 +77,7 @@ pub(crate) fn measure(rules: usize, changes: usize) {
     });
     let [median, most, greatest] = spread(&mut took);
     println!(
-        r#"{{"bench":"update","case":"directory","rules":{count},"changes":{changes},"in_force_us_p50":{median:.0},"in_force_us_p99":{most:.0},"in_force_us_max":{greatest:.0}}}"#,
+        r#"{{"bench":"update","case":"directory","rules":{rules},"files":{files},"changes":{changes},"in_force_us_p50":{median:.0},"in_force_us_p99":{most:.0},"in_force_us_max":{greatest:.0}}}"#,
     );
 }
 

@@ -94,10 +94,12 @@ impl Core {
             ))
         })?;
         let now_ms = start.elapsed().as_millis() as u32;
-        let Opened { conntrack, endpoints, first, report } =
+        let Opened { conntrack, mut endpoints, first, report } =
             open_table(&settings.conntrack, settings.huge_pages, now_ms)?;
         let world = Arc::new(World::default());
         let view = View::new(&world, first, &BTreeMap::new(), workers);
+        // The first batch comes before the first publication.
+        let view = view.recalling(endpoints.meet(&world, &world, now_ms));
         let shared = Shared {
             view: Publication::new(view, workers),
             conntrack,

@@ -249,6 +249,11 @@ impl View {
         View::lay_out(world, generation, open, rules, None, Arc::default())
     }
 
+    /// The same, with pods of the process before that may still come back.
+    pub(crate) fn recalling(self, recalled: Recalled) -> View {
+        View { recalled: Arc::new(recalled), ..self }
+    }
+
     /// The view of a further world, at the cost of what changes. This one's was `before`; `same_ports` says that it had the
     /// same open ports. Where anything but rules changes, `recall` says which pods were there in the process before.
     pub(crate) fn next(

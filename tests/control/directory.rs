@@ -350,7 +350,7 @@ fn tables_of_somebody_else_stay_until_a_file_changes_and_the_status_says_whose_t
     assert_eq!(rig.running(), rig.from_scratch());
     assert!(matches!(rig.directory.turn(true, &rig.switch), Reload::Same));
 
-    rig.switch.delete_tables();
+    rig.switch.delete_tables().unwrap();
     assert_eq!(rig.switch.status().policy, None);
     rig.write("b.yaml", &a_pod("api"));
     rig.loaded();

@@ -114,7 +114,7 @@ fn a_killed_switch_stops_all_traffic_leaks_none_to_the_host_and_a_restart_works(
         palisade::lab::traffic::Outcome::Allowed
     );
     drop(echo);
-    // A connection from before is picked up in its middle.
+    // A connection from before goes on.
     open.write_all(b"still here").unwrap();
     let mut heard = [0; 10];
     accepted.set_read_timeout(Some(PATIENCE)).unwrap();

@@ -20,5 +20,7 @@ mod ownership;
 mod path_mtu;
 mod policy;
 mod refusals;
+mod resets;
+mod restart;
 mod traffic;
 mod workers;

@@ -87,7 +87,7 @@ impl Rig {
     }
 }
 
-fn pods_manifest(lab: &Lab) -> String {
+pub(crate) fn pods_manifest(lab: &Lab) -> String {
     manifests(lab, |plan| [("app".to_owned(), plan.pod.name.clone())].into())
 }
 

@@ -81,7 +81,12 @@ fn what_opens_a_flow_or_answers_it_first_has_a_right_checksum_in_every_protocol_
         passes(&mut rig, A, B, &broken(&udp_of(family, 0, 1, [1000, 53])));
         passes(&mut rig, B, A, &broken(&udp_of(family, 1, 0, [53, 1000])));
         let to_b = |transport| Spec::new(pod_address(0)[family], pod_address(1)[family], transport);
-        counts_only_with_its_checksum(&mut rig, A, B, &to_b(Transport::Echo { request: true, identifier: 7 }));
+        counts_only_with_its_checksum(
+            &mut rig,
+            A,
+            B,
+            &to_b(Transport::Echo { request: true, identifier: 7 }),
+        );
         let sctp = |chunk| to_b(Transport::Sctp { ports: [1000, 9], chunk });
         counts_only_with_its_checksum(&mut rig, A, B, &sctp(INIT));
         passes(&mut rig, A, B, &broken(&sctp(DATA)));
@@ -109,7 +114,8 @@ fn a_datagram_without_a_checksum_or_padded_on_its_way_opens_a_flow() {
 
 /// The first fragment of a packet of IPv4 whose other fragments never come.
 fn first_fragment(from: PortId, spec: &Spec, number: u8) -> Vec<u8> {
-    let mut frame = addressed(from, &Spec { payload: vec![7; 12 + usize::from(number) * 8], ..spec.clone() }).bytes();
+    let mut frame =
+        addressed(from, &Spec { payload: vec![7; 12 + usize::from(number) * 8], ..spec.clone() }).bytes();
     let behind = if matches!(spec.transport, Transport::Tcp { .. }) { 20 } else { 8 };
     frame.truncate(34 + behind + (12 + usize::from(number) * 8) / 8 * 8 - behind % 8);
     let total = (frame.len() - 14) as u16;

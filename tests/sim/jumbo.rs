@@ -61,7 +61,8 @@ fn sized(src: IpAddr, dst: IpAddr, transport: Transport, ip_bytes: usize) -> Spe
 fn the_checksum_of_a_packet_that_opens_a_flow_is_verified_to_its_last_byte() {
     let mut rig = rig();
     for (number, ip_bytes) in [3826, 3827, 9000, 30_001, MTU_MAX].into_iter().enumerate() {
-        for (family, transport) in (0..2).flat_map(|family| transports().map(|transport| (family, transport))) {
+        for (family, transport) in (0..2).flat_map(|family| transports().map(|transport| (family, transport)))
+        {
             let spec = sized(pod_address(0)[family], pod_address(1)[family], transport, ip_bytes);
             let mut frame = addressed(A, &spec).bytes();
             *frame.last_mut().unwrap() ^= 1;

@@ -31,12 +31,27 @@ enum End {
 #[derive(Debug, Clone, Copy)]
 enum Carried {
     /// Its number is so far beyond the next one.
-    Tcp { ports: [u16; 2], flags: u8, beyond: u32 },
-    Udp { ports: [u16; 2] },
-    Sctp { ports: [u16; 2], chunk: u8 },
-    Echo { request: bool, identifier: u16 },
+    Tcp {
+        ports: [u16; 2],
+        flags: u8,
+        beyond: u32,
+    },
+    Udp {
+        ports: [u16; 2],
+    },
+    Sctp {
+        ports: [u16; 2],
+        chunk: u8,
+    },
+    Echo {
+        request: bool,
+        identifier: u16,
+    },
     /// Another message of ICMP: its type over IPv4 and over IPv6.
-    Icmp { kinds: [u8; 2], identifier: u16 },
+    Icmp {
+        kinds: [u8; 2],
+        identifier: u16,
+    },
     Other,
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use palisade::dataplane::{ConntrackSettings, DropReason, FlowMemory, World};
+use palisade::dataplane::{ConntrackSettings, DropReason, FlowMemory, Settings, Simulation, World};
 use palisade::ids::PortId;
 use palisade::net::flow::Protocol;
 use palisade::tables::PodName;
@@ -43,10 +43,14 @@ impl Restarted {
     /// Ends the switch as a kill does, for nothing is told to the file, and starts another one.
     fn restart(&mut self, setting: &Setting) {
         self.rig = None;
+        self.rig = Some(Rig::with_settings(&self.settings(), setting));
+    }
+
+    fn settings(&self) -> Settings {
         let memory = FlowMemory::Directory { path: self.directory.clone(), required: true };
         let conntrack =
             ConntrackSettings { flows_max: 1024, tcp_pickup: false, memory, ..ConntrackSettings::default() };
-        self.rig = Some(Rig::with(1, conntrack, setting));
+        Settings { frames_per_worker: 1024, huge_pages: false, conntrack, ..Settings::default() }
     }
 
     fn rig(&mut self) -> &mut Rig {
@@ -193,6 +197,21 @@ fn flows_of_a_pod_that_is_not_attached_yet_wait_for_it_and_pass_to_nobody() {
     switch.rig().wait(Duration::from_secs(100));
     assert_eq!(switch.flows(), 2);
     switch.publish(Setting::open().world());
+    switch.passes(A, B, &segment(0, [40_000, 80]));
+}
+
+#[test]
+fn flows_wait_though_workers_look_at_them_before_anything_is_published() {
+    let mut switch = Restarted::connected([40_000, 80]);
+    switch.rig = None;
+    let mut sim = Simulation::new(&switch.settings()).unwrap();
+    for _ in 0..4 {
+        sim.now += Duration::from_secs(1);
+        sim.step();
+    }
+    assert_eq!(sim.flows_len(), 2);
+    drop(sim);
+    switch.restart(&Setting::open());
     switch.passes(A, B, &segment(0, [40_000, 80]));
 }
 

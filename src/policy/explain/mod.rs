@@ -418,12 +418,14 @@ resources:
         let text = CASE
             .replace("probes: []\n", other)
             .replace("podSelector: {}", "podSelector: {matchLabels: {app: db}}");
-        let case = read_cases(&Source::new("case.yaml", text)).unwrap().cases.remove(0);
+        let case = read_cases(&Source::new("case.yaml", text)).cases.remove(0);
         let objects = Trial::new(&case).objects().to_vec();
         let oracle = Oracle::new(&objects);
         let (src, dst) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
         let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: 80 };
-        let side = explain(&oracle, &flow, &oracle.judge(&flow), &Places::new()).ingress.unwrap();
+        let ends = [Endpoint::Ip(src), Endpoint::Ip(dst)];
+        let explanation = explain(&oracle, &flow, ends.each_ref(), &oracle.judge(&flow), &Places::new());
+        let side = explanation.ingress.unwrap();
         assert_eq!((side.pod.to_string().as_str(), side.verdict), ("default/db", Verdict::Deny));
         assert_eq!(side.policies.len(), 1);
         let compiler =

@@ -1,0 +1,346 @@
+//! Connections outlive the switch, however it ends: those that policy allows, and no others.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use palisade::control::protocol::PodRequest;
+use palisade::dataplane::FlowTableReport;
+use palisade::lab::{Lab, LabSpec, Pod, Switch, SwitchSpec};
+use palisade::tables::PodName;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
+
+use crate::support::{alone, assert_connects, assert_cut_off, only_from, pods_manifest};
+
+/// A segment outside any connection opens none: what goes on after a restart has been remembered.
+const STRICT: &str = "[conntrack]\ntcp_pickup = false\n";
+const RESTARTS: usize = 20;
+const CONNECTIONS: usize = 50;
+/// TCP waits between two tries for as long as nobody has answered, and the machine may be busy.
+const RECOVERY: Duration = Duration::from_mins(1);
+
+/// Who speaks on a connection while switches come and go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Speaker {
+    Both,
+    Server,
+    Client,
+    Nobody,
+}
+
+/// A connection whose ends speak on their own.
+struct Connection {
+    speaker: Speaker,
+    ports: [u16; 2],
+    client: TcpStream,
+    server: TcpStream,
+    /// Bytes that the ends have heard.
+    heard: Arc<[AtomicU64; 2]>,
+}
+
+impl Connection {
+    fn open(
+        client: &Pod,
+        server: &Pod,
+        ports: [u16; 2],
+        speaker: Speaker,
+        stop: &Arc<AtomicBool>,
+    ) -> Connection {
+        let [from, to] = [(client, ports[0]), (server, ports[1])].map(|(pod, port)| (pod.v4(), port));
+        let listener = server.run(|| TcpListener::bind(to)).unwrap().unwrap();
+        let opened = client.run(|| connect_from(from, to)).unwrap().unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        let connection =
+            Connection { speaker, ports, client: opened, server: accepted, heard: Arc::default() };
+        let [client_speaks, server_speaks] =
+            [Speaker::Client, Speaker::Server].map(|end| speaker == end || speaker == Speaker::Both);
+        connection.speak(client_speaks, &connection.client, &connection.server, 1, stop);
+        connection.speak(server_speaks, &connection.server, &connection.client, 0, stop);
+        connection
+    }
+
+    /// Lets one end speak a little all the time, and the other one hear.
+    fn speak(&self, speaks: bool, from: &TcpStream, to: &TcpStream, heard_by: usize, stop: &Arc<AtomicBool>) {
+        let (mut from, mut to, heard) =
+            (from.try_clone().unwrap(), to.try_clone().unwrap(), self.heard.clone());
+        std::thread::spawn(move || {
+            while let Ok(count @ 1..) = to.read(&mut [0; 4096]) {
+                heard[heard_by].fetch_add(count as u64, Ordering::Relaxed);
+            }
+        });
+        let stop = stop.clone();
+        std::thread::spawn(move || {
+            while speaks && !stop.load(Ordering::Relaxed) && from.write_all(&[7; 500]).is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+    }
+
+    fn heard(&self) -> [u64; 2] {
+        [0, 1].map(|end| self.heard[end].load(Ordering::Relaxed))
+    }
+
+    /// Whether everybody who is spoken to has heard more than `before`.
+    fn has_gone_on(&self, before: [u64; 2]) -> bool {
+        let [client, server] = self.heard();
+        let (client_heard, server_heard) = (client > before[0], server > before[1]);
+        match self.speaker {
+            Speaker::Both => client_heard && server_heard,
+            Speaker::Server => client_heard,
+            Speaker::Client => server_heard,
+            Speaker::Nobody => true,
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let _ = self.client.shutdown(std::net::Shutdown::Both);
+        let _ = self.server.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+/// A connection from a port of the caller's choice.
+fn connect_from(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16)) -> std::io::Result<TcpStream> {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddr::from(from))?;
+    connect(&socket, &SocketAddr::from(to))?;
+    Ok(TcpStream::from(socket))
+}
+
+/// Ports of client and server: lower, equal, higher, and two that neither end would be taken for a server by.
+fn ports_of(number: usize, base: u16) -> [u16; 2] {
+    let n = base + number as u16;
+    match number % 4 {
+        0 => [2000 + n, 50_000 + n],
+        1 => [30_000 + n, 30_000 + n],
+        2 => [50_000 + n, 2000 + n],
+        _ => [40_000 + n, 50_050 + n],
+    }
+}
+
+/// Waits until nothing moves any more, and says how far it has come.
+fn settled(connections: &[Connection]) -> Vec<[u64; 2]> {
+    let heard = || connections.iter().map(Connection::heard).collect::<Vec<_>>();
+    loop {
+        let before = heard();
+        std::thread::sleep(Duration::from_millis(100));
+        if heard() == before {
+            return before;
+        }
+    }
+}
+
+fn wait_until_all_go_on(switch: &Switch, connections: &[Connection], before: &[[u64; 2]], what: &str) {
+    let start = Instant::now();
+    loop {
+        let dead: Vec<_> = (connections.iter().zip(before))
+            .filter(|(connection, before)| !connection.has_gone_on(**before))
+            .map(|(connection, _)| (connection.ports, connection.speaker))
+            .collect();
+        if dead.is_empty() {
+            return;
+        }
+        if start.elapsed() > RECOVERY {
+            let ports = switch.client().counters().unwrap().ports;
+            let drops: Vec<_> = ports.into_iter().map(|(name, port)| (name, port.drops)).collect();
+            let mut flows = switch.client().flows(1000, None).unwrap();
+            flows.retain(|flow| dead.iter().any(|(ports, _)| ports[0] == flow.key.src_port));
+            panic!(
+                "{what}: {} connections are dead: {dead:?}; drops {drops:?}; flows {flows:#?}",
+                dead.len()
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Starts a switch for the lab. With `policy_first` it knows policy before pods, else pods before policy.
+fn start(lab: &mut Lab, config: &str, policies: &str, policy_first: bool) -> Switch {
+    let mut spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
+    spec.stay_closed = true;
+    spec.config.push_str(config);
+    let switch = Switch::start(lab, &spec).unwrap();
+    let manifest = format!("{}---\n{policies}", pods_manifest(lab));
+    if policy_first {
+        switch.apply(&manifest).unwrap();
+    }
+    switch.attach_all(lab).unwrap();
+    if !policy_first {
+        switch.apply(&manifest).unwrap();
+    }
+    switch
+}
+
+fn flow_table(switch: &Switch) -> FlowTableReport {
+    switch.client().status().unwrap().flow_table
+}
+
+/// The server takes everything from the client and nothing from others.
+const FROM_CLIENT_ONLY: &str = "apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: to-server, namespace: default}
+spec:
+  podSelector: {matchLabels: {app: server}}
+  ingress:
+  - from: [{podSelector: {matchLabels: {app: client}}}]
+";
+
+#[test]
+fn running_connections_outlive_twenty_switches_half_of_them_killed_and_denied_ones_stay_denied() {
+    let Some(_alone) = alone() else { return };
+    let mut lab = Lab::up(&LabSpec::of(&["client", "server", "intruder"]).unwrap()).unwrap();
+    let [client, server, intruder] = ["client", "server", "intruder"].map(|name| lab.pod(name).unwrap());
+    let mut switch = start(&mut lab, STRICT, "", true);
+    let stop = Arc::new(AtomicBool::new(false));
+    let speakers = [Speaker::Both, Speaker::Server, Speaker::Client, Speaker::Nobody, Speaker::Server];
+    let open = |from: &Pod, number: usize, base, speaker| {
+        Connection::open(from, &server, ports_of(number, base), speaker, &stop)
+    };
+    let allowed: Vec<Connection> =
+        (0..CONNECTIONS).map(|number| open(&client, number, 0, speakers[number / 4 % 5])).collect();
+    // Open while there is no policy: from the first restart on they are denied.
+    let denied: Vec<Connection> = (0..4).map(|number| open(&intruder, number, 100, Speaker::Both)).collect();
+    let nobody_yet = vec![[0; 2]; CONNECTIONS];
+    wait_until_all_go_on(&switch, &allowed, &nobody_yet, "before any restart");
+    wait_until_all_go_on(&switch, &denied, &nobody_yet, "before any restart");
+    let mut denied_heard = None;
+    for restart in 0..RESTARTS {
+        if restart % 2 == 0 {
+            switch.kill().unwrap();
+        } else {
+            assert!(switch.stop().unwrap().success());
+        }
+        let before = settled(&allowed);
+        let denied_before = denied_heard.get_or_insert_with(|| settled(&denied)).clone();
+        switch = start(&mut lab, STRICT, FROM_CLIENT_ONLY, restart % 4 < 2);
+        let report = flow_table(&switch);
+        assert!(report.restored >= CONNECTIONS as u64, "restart {restart}: {report}");
+        wait_until_all_go_on(&switch, &allowed, &before, &format!("restart {restart}: {report}"));
+        assert_eq!(settled_or_not(&denied), denied_before, "restart {restart}: what is denied has gone on");
+    }
+    assert_cut_off(&intruder, server.v4().into());
+    // Those on which nobody has spoken for all this time, as well.
+    for connection in allowed.iter().filter(|connection| connection.speaker == Speaker::Nobody) {
+        let before = connection.heard();
+        (&connection.server).write_all(b"still there").unwrap();
+        (&connection.client).write_all(b"still here").unwrap();
+        let start = Instant::now();
+        while connection.heard() != [before[0] + 11, before[1] + 10] {
+            assert!(start.elapsed() < RECOVERY, "{:?} was idle and is dead", connection.ports);
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+}
+
+/// How far connections have come, without waiting.
+fn settled_or_not(connections: &[Connection]) -> Vec<[u64; 2]> {
+    connections.iter().map(Connection::heard).collect()
+}
+
+#[test]
+fn another_pod_at_the_address_of_a_connection_inherits_nothing() {
+    let Some(_alone) = alone() else { return };
+    let mut lab = Lab::up(&LabSpec::of(&["client", "server"]).unwrap()).unwrap();
+    let [client, server] = ["client", "server"].map(|name| lab.pod(name).unwrap());
+    let switch = start(&mut lab, STRICT, "", true);
+    let stop = Arc::new(AtomicBool::new(false));
+    let connections: Vec<Connection> = (0..4)
+        .map(|number| Connection::open(&client, &server, ports_of(number, 0), Speaker::Both, &stop))
+        .collect();
+    wait_until_all_go_on(&switch, &connections, &[[0; 2]; 4], "before the restart");
+    switch.kill().unwrap();
+    let before = settled(&connections);
+    // The same interface and address, and everything allowed; but another pod.
+    let mut spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
+    spec.stay_closed = true;
+    spec.config.push_str(STRICT);
+    let switch = Switch::start(&mut lab, &spec).unwrap();
+    switch.attach_all(&lab).unwrap();
+    let (other, plan) = (PodName::new("default", "other"), server.plan());
+    switch.client().delete_pod(&plan.pod).unwrap();
+    let request = PodRequest {
+        port: plan.host_interface.clone(),
+        addresses: plan.addresses.clone(),
+        mac: Some(plan.mac),
+    };
+    switch.client().put_pod(&other, &request).unwrap();
+    switch.apply(&pods_manifest(&lab).replace("\"server\"", "\"other\"")).unwrap();
+    assert_connects_anew(&client, &server);
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(settled_or_not(&connections), before);
+    stop.store(true, Ordering::Relaxed);
+}
+
+/// The way is open: a new connection goes through.
+fn assert_connects_anew(client: &Pod, server: &Pod) {
+    let _server = palisade::lab::traffic::Server::start(
+        server,
+        &[crate::support::PORT],
+        palisade::lab::traffic::Services::Tcp,
+    )
+    .unwrap();
+    assert_connects(client, server.v4().into());
+}
+
+#[test]
+fn a_second_switch_with_the_same_flows_is_refused_and_the_first_one_goes_on() {
+    let Some(_alone) = alone() else { return };
+    let mut lab = Lab::up(&LabSpec::of(&["client", "server"]).unwrap()).unwrap();
+    let [client, server] = ["client", "server"].map(|name| lab.pod(name).unwrap());
+    let switch = start(&mut lab, STRICT, &only_from("server", "client"), true);
+    let directory = lab.directory();
+    let config = directory.join("second.toml");
+    let text = "[control]\nsocket = \"second.sock\"\n[conntrack]\ndirectory = \"control.flows\"\n";
+    fs::write(&config, text).unwrap();
+    let second = Command::new(env!("CARGO_BIN_EXE_palisade"))
+        .arg("run")
+        .arg("--config")
+        .arg(&config)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(2), "{said}");
+    assert!(said.contains("another process has the flow table"), "{said}");
+    assert!(!directory.join("second.sock").exists());
+    assert_connects_anew(&client, &server);
+    assert_eq!(flow_table(&switch).directory, Some(directory.join("control.flows")));
+}
+
+#[test]
+fn the_flow_table_is_its_users_alone_and_in_huge_pages_where_the_switch_says_so() {
+    let Some(_alone) = alone() else { return };
+    let mut lab = Lab::up(&LabSpec::of(&["client", "server"]).unwrap()).unwrap();
+    let switch = start(&mut lab, STRICT, "", true);
+    let report = flow_table(&switch);
+    let directory: PathBuf = report.directory.clone().expect("a directory");
+    let mode = |path: PathBuf| std::os::unix::fs::MetadataExt::mode(&fs::metadata(path).unwrap()) & 0o777;
+    assert_eq!(mode(directory.clone()), 0o700);
+    assert!(["table", "pods.json"].iter().all(|file| mode(directory.join(file)) == 0o600));
+    let maps = fs::read_to_string(format!("/proc/{}/smaps", switch.pid())).unwrap();
+    let of_table = maps.split_once("control.flows/table").expect("it is mapped").1;
+    let pmd = of_table.lines().find_map(|line| line.strip_prefix("ShmemPmdMapped:")).unwrap();
+    let kilobytes: u64 = pmd.trim().trim_end_matches(" kB").parse().unwrap();
+    let table_kilobytes = fs::metadata(directory.join("table")).unwrap().len() / 1024;
+    if report.huge_pages {
+        assert_eq!(kilobytes, table_kilobytes, "{report}");
+    } else {
+        assert!(report.notes.iter().any(|note| note.contains("ordinary pages")), "{report}");
+    }
+}
+
+#[test]
+fn without_a_directory_flows_end_with_the_switch_and_it_says_so() {
+    let Some(_alone) = alone() else { return };
+    let mut lab = Lab::up(&LabSpec::of(&["client", "server"]).unwrap()).unwrap();
+    let config = format!("{STRICT}directory = \"\"\n");
+    let switch = start(&mut lab, &config, "", true);
+    assert_eq!(flow_table(&switch), FlowTableReport::default());
+    assert!(!lab.directory().join("control.flows").exists());
+}
