@@ -267,14 +267,14 @@ impl Words<'_> {
     fn tables(&self, end: &Endpoint) -> Option<PathStep> {
         let address = |pod: &super::state::Pod, address: &IpAddr| pod.addresses.contains(address);
         let (name, pod) = match end {
-            Endpoint::Pod(name) => match self.state.pods.get_key_value(name) {
-                Some(found) => found,
-                None => {
+            Endpoint::Pod(name) => {
+                let Some(found) = self.state.pods.get_key_value(name) else {
                     let text =
                         format!("pod {name} is not attached to this switch: its address is one like any");
                     return Some(PathStep { step: PathStepKind::Tables, passes: true, text });
-                }
-            },
+                };
+                found
+            }
             Endpoint::Ip(ip) => self.state.pods.iter().find(|(_, pod)| address(pod, ip))?,
         };
         let info = self.state.pod_info(name, pod, self.settings.fail_open);

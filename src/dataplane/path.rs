@@ -174,7 +174,8 @@ fn dropped(
         // The switch's own addresses and those of no pod come from nobody.
         return Some(if view.hop(flow.src).is_some() { DropReason::Spoofed } else { DropReason::NoRoute });
     };
-    if !view.may_send(from, id, flow.src) && !(is_link_local(flow.src) && is_link_local(flow.dst)) {
+    let is_from_link = is_link_local(flow.src) && is_link_local(flow.dst);
+    if !(is_from_link || view.may_send(from, id, flow.src)) {
         return Some(DropReason::Spoofed);
     }
     if let Some(reason) = why_no_flow((flow.src, key.src_port), (flow.dst, key.dst_port)) {
