@@ -72,6 +72,9 @@ pub const FRAGMENT_TIMEOUT_MS: u32 = 30_000;
 pub const FIRSTS_SHARED_MAX: usize = 1024;
 /// Requests of the control side that wait for one worker.
 pub const COMMANDS_MAX: usize = 64;
+/// Connections to the control socket, and at most a quarter of the descriptors that the process may have. Where there are so many,
+/// a new one closes the one that has been idle for the longest time.
+pub const CONTROL_CONNECTIONS_MAX: usize = 256;
 /// Bytes of one request's body on the control socket: tables of a hundred thousand rules are some tens of megabytes.
 pub const CONTROL_BODY_BYTES_MAX: usize = 256 << 20;
 /// Bytes of one file, or of standard input, that policy objects are read from.

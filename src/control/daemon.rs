@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::accept::raise_descriptor_limit;
 use super::links::LinkMonitor;
 use super::protocol::PolicyOrigin;
 use super::server::Claim;
@@ -46,6 +47,7 @@ impl Daemon {
     /// Starts a switch that judges by `tables`, with the ports and pods of `config`. On failure nothing is left
     /// behind: no socket, no thread, no XDP program.
     pub fn start(config: &Config, tables: Option<RuleTables>) -> Result<Daemon, DaemonError> {
+        raise_descriptor_limit();
         // The socket comes first: it tells whether another switch has the ports.
         let claim = Server::claim(&config.control.socket, config.control.mode)?;
         let settings = config

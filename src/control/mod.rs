@@ -13,6 +13,7 @@ mod requests;
 mod state;
 mod switch;
 
+mod accept;
 mod routes;
 mod server;
 mod socket;

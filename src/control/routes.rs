@@ -4,19 +4,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::connect_info::Connected;
 use axum::extract::rejection::{BytesRejection, PathRejection, QueryRejection};
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::{get, put};
-use axum::serve::IncomingStream;
 use axum::{Extension, Router};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use tokio::net::UnixListener;
+use tokio::net::UnixStream;
 
 use super::explain::PathReport;
 use super::protocol::{
@@ -60,18 +58,18 @@ pub(super) struct Peer {
     pid: Option<i32>,
 }
 
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Peer {
-        let credentials = stream.io().peer_cred().ok();
-        Peer {
-            uid: credentials.map(|credentials| credentials.uid()),
-            pid: credentials.and_then(|credentials| credentials.pid()),
-        }
-    }
+/// The routes for the requests of one connection, which know who sends them.
+pub(super) fn with_peer(router: &Router, stream: &UnixStream) -> Router {
+    let credentials = stream.peer_cred().ok();
+    let peer = Peer {
+        uid: credentials.map(|credentials| credentials.uid()),
+        pid: credentials.and_then(|credentials| credentials.pid()),
+    };
+    router.clone().layer(Extension(peer))
 }
 
-fn origin(peer: Option<Extension<ConnectInfo<Peer>>>) -> PolicyOrigin {
-    let peer = peer.map(|Extension(ConnectInfo(peer))| peer);
+fn origin(peer: Option<Extension<Peer>>) -> PolicyOrigin {
+    let peer = peer.map(|Extension(peer)| peer);
     PolicyOrigin::control_socket(peer.and_then(|peer| peer.uid), peer.and_then(|peer| peer.pid))
 }
 
@@ -107,7 +105,7 @@ impl TablesQuery {
 
 async fn put_tables(
     State(switch): Shared,
-    peer: Option<Extension<ConnectInfo<Peer>>>,
+    peer: Option<Extension<Peer>>,
     query: Result<Query<TablesQuery>, QueryRejection>,
     body: Body,
 ) -> Result<Json<Loaded>, Failure> {
@@ -118,7 +116,7 @@ async fn put_tables(
 
 async fn patch_tables(
     State(switch): Shared,
-    peer: Option<Extension<ConnectInfo<Peer>>>,
+    peer: Option<Extension<Peer>>,
     query: Result<Query<TablesQuery>, QueryRejection>,
     body: Body,
 ) -> Result<Json<Loaded>, Failure> {

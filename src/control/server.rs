@@ -10,9 +10,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 
+use super::accept::{self, Bounds};
 use super::socket::{SocketFile, claim};
 use super::{Switch, routes};
 use crate::threads;
@@ -113,21 +114,18 @@ impl Drop for Server {
 
 /// Serves until the sender of `stopped` is dropped, and a little longer for requests under way.
 async fn serve(listener: UnixListener, switch: Arc<Switch>, stopped: oneshot::Receiver<()>) {
-    let (begin_stop, mut stopping) = tokio::sync::watch::channel(());
-    let service = routes::router(switch).into_make_service_with_connect_info::<routes::Peer>();
-    let server = axum::serve(listener, service).with_graceful_shutdown(async move {
+    let (begin_stop, stopping) = tokio::sync::watch::channel(());
+    let router = routes::router(switch);
+    let router = move |stream: &UnixStream| routes::with_peer(&router, stream);
+    let server = accept::serve(listener, router, Bounds::of_process(), stopping);
+    let impatient = async {
+        // The other end goes when the server is to stop.
         let _ = stopped.await;
         let _ = begin_stop.send(());
-    });
-    let impatient = async {
-        // An error says that the server is gone with its end of the channel, which ends the other branch too.
-        let _ = stopping.changed().await;
         tokio::time::sleep(STOP_PATIENCE).await;
     };
     tokio::select! {
-        result = server => if let Err(error) = result {
-            tracing::error!(%error, "the control socket closed");
-        },
+        () = server => {}
         () = impatient => {}
     }
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{PortId, WorkerId};
 use crate::tables::{RuleOrigin, Verdict};
+use crate::xdp::LostFrames;
 
 macro_rules! drop_reasons {
     ($($(#[doc = $doc:literal])+ $name:ident => $text:literal,)+) => {
@@ -77,10 +78,8 @@ drop_reasons! {
     PolicyIngress => "policy-ingress",
     /// The tables do not know the pod, or no tables are loaded.
     UnknownPod => "unknown-pod",
-    /// The conntrack table has no place for the flow.
+    /// The conntrack table has no place for the flow, and none that may be evicted for it.
     TableFull => "table-full",
-    /// The pod has as many flows as one pod may have.
-    PodQuota => "pod-quota",
     /// No route to the destination.
     NoRoute => "no-route",
     /// The TTL or hop limit ran out on the way.
@@ -95,6 +94,27 @@ drop_reasons! {
     PortDown => "port-down",
 }
 
+/// Where the kernel loses frames before a worker has them: the operator's word for it, and what it means.
+pub const LOSSES: [(&str, &str); 5] = [
+    ("no-frame", "The worker had given the port no frame to receive into: it is slower than they come."),
+    ("ring-full", "The receive ring of the port was full: its worker is slower than they come."),
+    ("socket", "The port's socket did not take it for another reason: it was longer than a packet may be."),
+    ("no-socket", "The XDP program had no socket for the queue: the switch does not serve it."),
+    (
+        "interface",
+        "The interface's driver dropped it on its way to the XDP program or from there to the socket.",
+    ),
+];
+
+impl LostFrames {
+    /// By the names of [`LOSSES`], without zeros.
+    pub(super) fn by_name(self) -> BTreeMap<String, u64> {
+        let counts = [self.no_frame, self.ring_full, self.socket, self.no_socket, self.interface];
+        let named = LOSSES.iter().zip(counts).filter(|(_, count)| *count > 0);
+        named.map(|((name, _), count)| ((*name).to_owned(), count)).collect()
+    }
+}
+
 /// All counters at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
@@ -107,10 +127,10 @@ pub struct Counters {
 }
 
 /// Of the frames that one port received, all workers together:
-/// `received = forwarded + consumed + sum(drops)`.
+/// `received = forwarded + consumed + sum(drops)`. What the kernel lost before is in none of these.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortCounters {
-    /// Frames taken from the port.
+    /// Frames that workers took from the port and decided on. The station behind it has sent these, and the lost ones.
     pub received: u64,
     /// Bytes of those, Ethernet header included.
     pub received_bytes: u64,
@@ -120,10 +140,20 @@ pub struct PortCounters {
     pub consumed: u64,
     /// Of those, dropped, by [`DropReason::name`]; reasons that never occurred are left out.
     pub drops: BTreeMap<String, u64>,
+    /// Frames that the kernel dropped before a worker had them, as far as it tells, by the names of [`LOSSES`]; those that never
+    /// occurred are left out.
+    #[serde(default)]
+    pub lost: BTreeMap<String, u64>,
     /// Frames sent out of this port, answers of the switch itself included.
     pub transmitted: u64,
     /// Bytes of those.
     pub transmitted_bytes: u64,
+    /// Flows that count against this port at the moment and are not evicted: both sides were heard.
+    #[serde(default)]
+    pub flows_assured: u64,
+    /// Flows that count against this port at the moment and may be evicted for others.
+    #[serde(default)]
+    pub flows_unassured: u64,
 }
 
 /// What one worker did.
@@ -141,6 +171,9 @@ pub struct WorkerCounters {
     pub flows_entered: u64,
     /// Flows that ended: time-outs, closed connections, policy.
     pub flows_ended: u64,
+    /// Of those, unassured ones that were evicted before their time, for others.
+    #[serde(default)]
+    pub flows_evicted: u64,
     /// Frames of its UMEM.
     pub frames: u64,
     /// Of those, neither in a ring nor in a batch.

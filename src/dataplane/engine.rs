@@ -29,7 +29,7 @@ use crate::net::flow::FlowKey;
 use crate::net::mac::Mac;
 use crate::threads;
 use crate::xdp::{
-    Binder, ClosedQueue, Guard, Interface, Pins, PortQueue, Program, Umem, XdpError, one_frame,
+    Binder, ClosedQueue, Guard, Interface, LossCounters, Pins, PortQueue, Program, Umem, XdpError, one_frame,
 };
 
 /// Longest wait for a worker to come to the end of a batch. A worker that takes longer is stuck, and everything with it.
@@ -44,6 +44,8 @@ pub struct Dataplane {
     /// One for each worker.
     knockers: Vec<Knocker>,
     ports: Mutex<BTreeMap<PortId, OpenPort>>,
+    /// What the kernel counts of the open ports. Locked for moments only, unlike `ports`.
+    losses: Mutex<BTreeMap<PortId, LossCounters>>,
     /// Runs from the first uplink on.
     resolver: Mutex<Option<Resolver>>,
     /// The files that keep the links of XDP programs; or why there are none.
@@ -69,7 +71,7 @@ pub enum Parting {
 
 /// The program that closes interfaces, and the kernel's numbers of those that it was put on.
 struct Guards {
-    guard: Guard,
+    guard: Arc<Guard>,
     on: BTreeSet<u32>,
 }
 
@@ -108,7 +110,7 @@ impl Dataplane {
                 StartError::Setup(format!("the kernel gives no epoll instance to a worker: {error}"))
             })?);
         }
-        let (ports, resolver) = (Mutex::default(), Mutex::default());
+        let (ports, losses, resolver) = (Mutex::default(), Mutex::default(), Mutex::default());
         let prefer_busy_poll = settings.prefer_busy_poll;
         let knockers = knockers(&settings.cores)?;
         let pins = Pins::open(&settings.pin_directory);
@@ -120,6 +122,7 @@ impl Dataplane {
             threads: Vec::new(),
             knockers,
             ports,
+            losses,
             resolver,
             pins,
             guards: Mutex::default(),
@@ -143,6 +146,30 @@ impl Dataplane {
 
     fn resolver(&self) -> MutexGuard<'_, Option<Resolver>> {
         self.resolver.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn losses(&self) -> MutexGuard<'_, BTreeMap<PortId, LossCounters>> {
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts what the kernel loses of a port by its new queues, besides what it lost by those before.
+    fn count_losses(
+        &self,
+        port: PortId,
+        interface: &Interface,
+        queues: &[PortQueue],
+    ) -> Result<(), XdpError> {
+        let mut losses = self.losses();
+        let earlier = losses.get(&port).map(LossCounters::sum).unwrap_or_default();
+        losses.insert(port, LossCounters::of(interface, queues, earlier)?);
+        Ok(())
+    }
+
+    /// Lets go of the queues of a port, which are going to be closed: the counters hold their sockets open.
+    fn release_losses(&self, port: PortId) {
+        if let Some(losses) = self.losses().get_mut(&port) {
+            losses.close();
+        }
     }
 
     fn ports(&self) -> MutexGuard<'_, BTreeMap<PortId, OpenPort>> {
@@ -222,6 +249,7 @@ impl Dataplane {
             return Err(XdpError::Changed { interface: spec.interface.clone() }.into());
         }
         let mode = program.take(self.pins.as_ref().ok())?;
+        self.count_losses(id, &interface, &queues)?;
         if self.is_started.load(Ordering::Relaxed) {
             program.keep();
         }
@@ -270,8 +298,18 @@ impl Dataplane {
         let ports = self.ports();
         let open = ports.get(&port).ok_or(PortError::Unknown(port))?;
         let was = &open.interface;
-        let Ok(is) = Interface::with_index(was.index) else { return Ok(PortHealth::Gone) };
+        let is = match Interface::with_index(was.index) {
+            Ok(is) => is,
+            Err(XdpError::NoInterface { .. }) => return Ok(PortHealth::Gone),
+            Err(error) => return Err(error.into()),
+        };
         if !open.program.holds() {
+            // Closed first: opening the port again takes its time. Of an uplink the rest is the kernel's.
+            if !open.program.has_prefixes()
+                && let Err(error) = self.close_interface(&is, None)
+            {
+                tracing::error!(interface = is.name, "the interface has lost its XDP program: {error}");
+            }
             return Ok(PortHealth::Unguarded);
         }
         let changed = |what: &str, was: &dyn std::fmt::Display, is: &dyn std::fmt::Display| {
@@ -305,15 +343,37 @@ impl Dataplane {
         Ok(self.close_interface(&Interface::find(interface)?, None)?)
     }
 
+    /// The same for an interface that has only just come, by the kernel's number of it.
+    pub fn guard_new(&self, index: u32, name: &str) -> Result<(), PortError> {
+        let close = |guard: &Guard, pins: Option<&Pins>| guard.close_new(index, name, pins);
+        Ok(self.close_with(index, close)?)
+    }
+
     /// Closes an interface that has no program, or the one with the id `own`.
     fn close_interface(&self, interface: &Interface, own: Option<u32>) -> Result<(), XdpError> {
-        let mut guards = self.guards();
-        let Guards { guard, on } = match &mut *guards {
-            Some(guards) => guards,
-            none => none.insert(Guards { guard: Guard::load()?, on: BTreeSet::new() }),
+        self.close_with(interface.index, |guard, pins| guard.close(interface, own, pins))
+    }
+
+    fn close_with(
+        &self,
+        index: u32,
+        close: impl FnOnce(&Guard, Option<&Pins>) -> Result<bool, XdpError>,
+    ) -> Result<(), XdpError> {
+        let guard = {
+            let mut guards = self.guards();
+            match &*guards {
+                Some(guards) => guards.guard.clone(),
+                None => {
+                    let guard = Arc::new(Guard::load()?);
+                    guards.insert(Guards { guard, on: BTreeSet::new() }).guard.clone()
+                }
+            }
         };
-        if guard.close(interface, own, self.pins.as_ref().ok())? {
-            on.insert(interface.index);
+        // Not while others wait: the kernel may be busy with other interfaces.
+        if close(&guard, self.pins.as_ref().ok())?
+            && let Some(guards) = &mut *self.guards()
+        {
+            guards.on.insert(index);
         }
         Ok(())
     }
@@ -411,6 +471,7 @@ impl Dataplane {
     }
 
     fn take_from_workers(&self, port: PortId) -> Result<(), PortError> {
+        self.release_losses(port);
         // Those that hand over come first, so that none does to a worker that has closed the port.
         for mailbox in self.core.shared.mailboxes.iter().rev() {
             let (reply, access) = bounded(1);
@@ -427,6 +488,7 @@ impl Dataplane {
     }
 
     fn forget(&self, port: PortId) {
+        self.losses().remove(&port);
         self.core.remove_port(port, &self.settle());
         if let Some(resolver) = &*self.resolver() {
             resolver.forget(port);
@@ -471,7 +533,13 @@ impl Dataplane {
 
     /// All counters, since the start.
     pub fn counters(&self) -> Counters {
-        self.core.counters()
+        let mut counters = self.core.counters();
+        for (id, losses) in &mut *self.losses() {
+            if let Some(port) = counters.ports.get_mut(id) {
+                port.lost = losses.read().by_name();
+            }
+        }
+        counters
     }
 
     /// Where the flow table lies, and what of it is from the process before.
@@ -497,6 +565,7 @@ impl Dataplane {
         for mailbox in &self.core.shared.mailboxes {
             mailbox.wake();
         }
+        self.losses().clear();
         for (number, thread) in self.threads.drain(..).enumerate() {
             while !thread.is_finished() {
                 if Instant::now() > deadline {

@@ -66,7 +66,7 @@ mod model;
 mod frames;
 
 pub use self::core::FlowTableReport;
-pub use counters::{Counters, DecisionCount, DropReason, PortCounters, WorkerCounters};
+pub use counters::{Counters, DecisionCount, DropReason, LOSSES, PortCounters, WorkerCounters};
 pub use engine::{Dataplane, Parting};
 pub use flow_table::FlowTable;
 pub use path::{FlowPath, PathHop, PathNeighbor, PathSide, PathSpan};
@@ -252,8 +252,11 @@ pub enum PortError {
 pub struct FlowInfo {
     /// Its original direction.
     pub key: FlowKey,
-    /// Its state: `syn-sent`, `established`, `fin-wait`, `time-wait`, `one-way`, `two-way`, ….
+    /// Its state: `syn-sent`, `established`, `fin-wait`, `time-wait`, `udp-one-way`, `udp-two-way`, ….
     pub state: String,
+    /// Whether it stays when the table is full: both sides were heard, and its port's quota allowed it.
+    #[serde(default)]
+    pub assured: bool,
     /// Generation of tables that judged it last.
     pub generation: Generation,
     /// Time since its last packet.

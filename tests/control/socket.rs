@@ -165,6 +165,28 @@ fn garbage_ends_its_own_connection_only() {
 }
 
 #[test]
+fn a_thousand_half_open_requests_do_not_keep_a_change_from_the_switch() {
+    const HALF_OPEN: usize = 1000;
+    let served = Served::start();
+    let halves = ["", "GET /v1/sta", "PUT /v1/tables HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"];
+    let open = |number: usize| {
+        let mut stream = UnixStream::connect(served.socket()).unwrap();
+        // Where the server has closed it already there is nobody to write to.
+        let _ = stream.write_all(halves[number % halves.len()].as_bytes());
+        stream
+    };
+    let half_open: Vec<UnixStream> = (0..HALF_OPEN).map(open).collect();
+    served.client.put_tables(&tables("10.1.0.2")).unwrap();
+    assert!(served.client.status().unwrap().tables_loaded);
+    let closed = |mut stream: &UnixStream| {
+        stream.set_nonblocking(true).unwrap();
+        !matches!(stream.read(&mut [0; 512]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    let open = half_open.iter().filter(|stream| !closed(stream)).count();
+    assert!((1..=HALF_OPEN / 2).contains(&open), "{open} of {HALF_OPEN} connections are still open");
+}
+
+#[test]
 fn a_body_that_breaks_off_changes_nothing() {
     let served = Served::start();
     let mut stream = UnixStream::connect(served.socket()).unwrap();

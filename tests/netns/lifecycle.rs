@@ -2,23 +2,37 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use palisade::lab::Pod;
 use palisade::lab::traffic::{Server, Services, transfer};
+use palisade::lab::{GATEWAY_V4, Lab, LabSpec, Pod};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
 use crate::support::{
-    PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_cut_off, eventually,
+    PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_cut_off, eventually, only_from,
 };
 use crate::tap::Tap;
 
-/// What the host's stack hears from a pod.
+/// What the host's stack hears from a pod, which has no switch yet: so it is seen to hear.
 fn tap_on(pod: &Pod) -> Tap {
-    Tap::on(&pod.plan().host_interface, Command::new("tcpdump"))
+    let tap = Tap::on(&pod.plan().host_interface, Command::new("tcpdump"));
+    let socket = pod.run(|| UdpSocket::bind(SocketAddr::new(pod.v4().into(), 0))).unwrap().unwrap();
+    // The pod's kernel asks for its gateway, which is not there.
+    tap.assert_hears(|| drop(socket.send_to(b"control", (GATEWAY_V4, PORT))));
+    tap
+}
+
+/// A lab and its switch, and what hears of each pod where the host's stack begins.
+fn tapped(pods: &[&str]) -> (Rig, Vec<Tap>) {
+    let mut lab = Lab::up(&LabSpec::of(pods).unwrap()).unwrap();
+    let taps = lab.pods().map(|pod| tap_on(&pod)).collect();
+    let switch = Rig::start(&mut lab, "");
+    (Rig { switch, lab }, taps)
 }
 
 /// Datagrams from one pod to another, until this is dropped: there are always some on their way, and there is room beside them.
@@ -82,7 +96,7 @@ fn a_port_removed_under_traffic_gives_its_frames_back_and_others_go_on() {
 #[test]
 fn a_killed_switch_stops_all_traffic_leaks_none_to_the_host_and_a_restart_works() {
     let Some(_alone) = alone() else { return };
-    let mut rig = Rig::up(&["client", "server"], 1);
+    let (mut rig, taps) = tapped(&["client", "server"]);
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let address = SocketAddr::new(server.v4().into(), PORT);
     let listener = server.run(|| TcpListener::bind(address)).unwrap().unwrap();
@@ -93,10 +107,11 @@ fn a_killed_switch_stops_all_traffic_leaks_none_to_the_host_and_a_restart_works(
     let sink =
         server.run(|| UdpSocket::bind(SocketAddr::new(server.v4().into(), PORT + 1))).unwrap().unwrap();
     sink.set_nonblocking(true).unwrap();
-    let taps: Vec<Tap> = [&client, &server].map(tap_on).into();
     {
         let _flood = Flood::start(&client, &server);
         eventually("the flood arrives", || sink.recv(&mut [0; 300]).is_ok());
+        // From before the switch.
+        taps.iter().for_each(|tap| drop(tap.heard()));
         rig.switch.kill().unwrap();
         while sink.recv(&mut [0; 300]).is_ok() {}
         std::thread::sleep(Duration::from_millis(100));
@@ -124,19 +139,46 @@ fn a_killed_switch_stops_all_traffic_leaks_none_to_the_host_and_a_restart_works(
 }
 
 #[test]
+fn half_open_requests_use_up_no_descriptors_that_a_change_needs() {
+    const HALF_OPEN: usize = 1000;
+    let Some(_alone) = alone() else { return };
+    let limits = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }).unwrap();
+    let rig = Rig::up(&["one", "two"], 1);
+    let one = rig.pod("one");
+    let pid = Pid::from_raw(rig.switch.pid() as i32);
+    prlimit(pid, Resource::Nofile, Rlimit { current: Some(1024), maximum: Some(1024) }).unwrap();
+    let socket = rig.lab.directory().join("control.sock");
+    let open = |number: usize| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        let half = ["PUT /v1/tables HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n", "GET"][number % 2];
+        let _ = stream.write_all(half.as_bytes());
+        stream
+    };
+    let half_open: Vec<UnixStream> = (0..HALF_OPEN).map(open).collect();
+    rig.apply(&only_from("two", "one"));
+    // A new port takes descriptors of its own.
+    rig.switch.detach(&one).unwrap();
+    rig.switch.attach(&one).unwrap();
+    assert_eq!(rig.counters().ports.len(), 2);
+    drop(half_open);
+}
+
+#[test]
 fn a_switch_that_stops_cleanly_stays_closed() {
     let Some(_alone) = alone() else { return };
-    let rig = Rig::up(&["client", "server"], 1);
+    let (rig, taps) = tapped(&["client", "server"]);
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let _server = Server::start(&server, &[PORT], Services::Tcp).unwrap();
     assert_connects(&client, server.v4().into());
+    // From before the switch.
+    taps.iter().for_each(|tap| drop(tap.heard()));
     let Rig { switch, lab } = rig;
     let socket = lab.directory().join("control.sock");
     assert!(socket.exists());
     assert!(switch.stop().unwrap().success());
     assert!(!socket.exists(), "the control socket goes with the switch");
-    let tap = tap_on(&client);
     assert_cut_off(&client, server.v4().into());
-    let leaked = tap.frames();
+    let leaked: Vec<String> = taps.into_iter().flat_map(Tap::frames).collect();
     assert!(leaked.is_empty(), "{leaked:?} reached the host's stack");
 }

@@ -1,14 +1,26 @@
 //! What the stack hears from an interface: a capture behind the XDP hook, where the stack begins.
 
-use std::io::Read;
+#![allow(dead_code)] // Each test that includes this file uses what it needs of it.
+
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Longest wait for the capture to begin, and for a frame that it must hear.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A capture that runs.
-pub(crate) struct Tap(Child);
+pub(crate) struct Tap {
+    child: Child,
+    lines: Receiver<String>,
+    readers: Vec<JoinHandle<()>>,
+}
 
 impl Tap {
-    /// Listens to an interface with a command that starts tcpdump where the interface is.
+    /// Listens to an interface with a command that starts tcpdump where the interface is. When this returns, tcpdump has said that it
+    /// listens; whether it hears, [`Tap::assert_hears`] tells.
     pub(crate) fn on(interface: &str, mut tcpdump: Command) -> Tap {
         let mut child = tcpdump
             .args(["-Q", "in", "-n", "-l", "--immediate-mode", "-i", interface])
@@ -16,25 +28,54 @@ impl Tap {
             .stderr(Stdio::piped())
             .spawn()
             .expect("tcpdump, which `make setup` installs");
-        // It says so when it listens.
-        child.stderr.as_mut().unwrap().read_exact(&mut [0; 1]).unwrap();
-        std::thread::sleep(Duration::from_millis(200));
-        Tap(child)
+        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        let ((heard, lines), (said, sayings)) = (channel(), channel());
+        let readers = vec![
+            std::thread::spawn(move || {
+                BufReader::new(stdout).lines().map_while(Result::ok).for_each(|line| drop(heard.send(line)))
+            }),
+            std::thread::spawn(move || {
+                BufReader::new(stderr).lines().map_while(Result::ok).for_each(|line| drop(said.send(line)))
+            }),
+        ];
+        let tap = Tap { child, lines, readers };
+        let mut all = vec![];
+        while all.last().is_none_or(|line: &String| !line.starts_with("listening on ")) {
+            let line = sayings.recv_timeout(PATIENCE);
+            all.push(
+                line.unwrap_or_else(|_| panic!("tcpdump does not listen to {interface}: it said {all:?}")),
+            );
+        }
+        tap
     }
 
-    /// Frames heard, a line each; ends the capture.
+    /// Fails unless it hears a frame while `send` is done again and again: it must bring frames to the interface's stack.
+    pub(crate) fn assert_hears(&self, mut send: impl FnMut()) {
+        let start = Instant::now();
+        while self.heard().is_empty() {
+            assert!(start.elapsed() < PATIENCE, "the capture hears nothing of what does reach the stack");
+            send();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Frames heard since the last time, a line each.
+    pub(crate) fn heard(&self) -> Vec<String> {
+        self.lines.try_iter().filter(|line| !line.is_empty()).collect()
+    }
+
+    /// The same, all of them; ends the capture.
     pub(crate) fn frames(mut self) -> Vec<String> {
-        let pid = rustix::process::Pid::from_raw(self.0.id() as i32).unwrap();
+        let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-        let mut text = String::new();
-        self.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        text.lines().filter(|line| !line.is_empty()).map(str::to_owned).collect()
+        self.readers.drain(..).for_each(|reader| reader.join().unwrap());
+        self.heard()
     }
 }
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

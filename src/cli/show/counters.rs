@@ -4,25 +4,44 @@ use crate::cli::Failure;
 use crate::cli::output::{Output, json, render, table, text};
 use crate::control::Client;
 use crate::control::protocol::CountersReport;
-use crate::dataplane::DropReason;
+use crate::dataplane::{DropReason, LOSSES};
 use crate::tables::Verdict;
+
+const UNKNOWN: &str = "a reason that this program does not know: the switch is of another version";
 
 pub(super) fn counters(client: &Client, output: Output) -> Result<(), Failure> {
     let report = client.counters()?;
     if output == Output::Json {
         return Ok(json(&report)?);
     }
-    let parts = [ports(&report), drops(&report), decisions(&report), workers(&report)];
+    let parts = [ports(&report), losses(&report), drops(&report), decisions(&report), workers(&report)];
     Ok(text(&parts.join("\n"))?)
 }
 
 fn ports(report: &CountersReport) -> String {
-    let mut table =
-        table(["port", "received", "bytes", "forwarded", "consumed", "dropped", "transmitted", "bytes"]);
+    let mut table = table([
+        "port",
+        "lost",
+        "received",
+        "bytes",
+        "forwarded",
+        "consumed",
+        "dropped",
+        "transmitted",
+        "bytes",
+    ]);
     for (name, port) in &report.ports {
         let dropped: u64 = port.drops.values().sum();
-        let numbers =
-            [port.received, port.received_bytes, port.forwarded, port.consumed, dropped, port.transmitted];
+        let lost = port.lost.values().sum();
+        let numbers = [
+            lost,
+            port.received,
+            port.received_bytes,
+            port.forwarded,
+            port.consumed,
+            dropped,
+            port.transmitted,
+        ];
         let numbers = numbers.into_iter().chain([port.transmitted_bytes]).map(|number| number.to_string());
         table.add_row([name.clone()].into_iter().chain(numbers));
     }
@@ -39,11 +58,21 @@ fn drops(report: &CountersReport) -> String {
     render(&table, "Nothing was dropped.")
 }
 
+fn losses(report: &CountersReport) -> String {
+    let mut table = table(["port", "lost before the switch", "frames", "meaning"]);
+    for (name, port) in &report.ports {
+        for (place, frames) in &port.lost {
+            let meaning =
+                LOSSES.iter().find(|(known, _)| known == place).map_or(UNKNOWN, |(_, meaning)| *meaning);
+            table.add_row([name.as_str(), place, &frames.to_string(), meaning]);
+        }
+    }
+    render(&table, "The kernel lost nothing before the switch, as far as it tells.")
+}
+
 fn meaning(name: &str) -> &'static str {
     let reason = DropReason::ALL.iter().find(|reason| reason.name() == name);
-    reason.map_or("a reason that this program does not know: the switch is of another version", |reason| {
-        reason.meaning().trim()
-    })
+    reason.map_or(UNKNOWN, |reason| reason.meaning().trim())
 }
 
 fn decisions(report: &CountersReport) -> String {
@@ -59,8 +88,17 @@ fn decisions(report: &CountersReport) -> String {
 }
 
 fn workers(report: &CountersReport) -> String {
-    let mut table =
-        table(["worker", "core", "received", "batches", "sleeps", "flows", "frames", "frames free"]);
+    let mut table = table([
+        "worker",
+        "core",
+        "received",
+        "batches",
+        "sleeps",
+        "flows",
+        "evicted",
+        "frames",
+        "frames free",
+    ]);
     for (number, worker) in &report.workers {
         table.add_row([
             number.clone(),
@@ -69,6 +107,7 @@ fn workers(report: &CountersReport) -> String {
             worker.batches.to_string(),
             worker.sleeps.to_string(),
             worker.flows_entered.saturating_sub(worker.flows_ended).to_string(),
+            worker.flows_evicted.to_string(),
             worker.frames.to_string(),
             worker.frames_free.to_string(),
         ]);

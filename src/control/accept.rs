@@ -1,0 +1,331 @@
+//! The server's connections: no more of them than there is room for, and none that stays idle.
+//!
+//! A connection is idle while its task waits for the other end: for a request, the rest of one, or room for an answer. A handler runs
+//! within the task, so a request that waits for the workers is not idle.
+
+use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::limits::CONTROL_CONNECTIONS_MAX;
+
+/// Longest time in which a client sends nothing and takes nothing; and in which the head of a request comes.
+const IDLE: Duration = Duration::from_secs(30);
+/// Time after which a new connection looks again for an idle one, where all had requests under way.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Wait after an `accept` that failed: most likely for want of descriptors.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+/// Time between two warnings that the room is used up.
+const WARN_AGAIN: Duration = Duration::from_mins(1);
+/// Connections that there is room for in any case.
+const CONNECTIONS_MIN: u64 = 8;
+
+/// Bounds of a server's connections.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    connections: usize,
+    idle: Duration,
+}
+
+impl Bounds {
+    /// A quarter of the descriptors that the process may have, and [`CONTROL_CONNECTIONS_MAX`] at most: ports need the others.
+    pub(super) fn of_process() -> Bounds {
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let connections = (descriptors / 4).clamp(CONNECTIONS_MIN, CONTROL_CONNECTIONS_MAX as u64);
+        Bounds { connections: connections as usize, idle: IDLE }
+    }
+}
+
+/// Raises the soft limit of open files to the hard one.
+pub(super) fn raise_descriptor_limit() {
+    let limits = getrlimit(Resource::Nofile);
+    if let Err(error) =
+        setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limits.maximum, ..limits })
+    {
+        tracing::warn!("the limit of open files stays at {:?}: {error}", limits.current);
+    }
+}
+
+/// Serves each connection by a router of its own until `stopping` changes, and then until the requests under way have ended.
+pub(super) async fn serve(
+    listener: UnixListener,
+    router: impl Fn(&UnixStream) -> Router,
+    bounds: Bounds,
+    mut stopping: watch::Receiver<()>,
+) {
+    let room = Arc::new(Semaphore::new(bounds.connections));
+    let open = Arc::new(Connections::default());
+    let mut warned: Option<Instant> = None;
+    let accept = async {
+        loop {
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!("the control socket does not accept a connection: {error}");
+                    open.evict_longest_idle();
+                    sleep(ACCEPT_AGAIN).await;
+                    continue;
+                }
+            };
+            let slot = loop {
+                let now = room.clone().try_acquire_owned();
+                if let Ok(slot) = now {
+                    break slot;
+                }
+                if warned.is_none_or(|warned| warned.elapsed() > WARN_AGAIN) {
+                    warned = Some(Instant::now());
+                    tracing::warn!(
+                        "{} connections to the control socket are open: each new one closes the one that has been idle for the longest time",
+                        bounds.connections
+                    );
+                }
+                open.evict_longest_idle();
+                if let Ok(Ok(slot)) = timeout(LOOK_AGAIN, room.clone().acquire_owned()).await {
+                    break slot;
+                }
+            };
+            let (open, router, stopping) = (open.clone(), router(&stream), stopping.clone());
+            tokio::spawn(async move {
+                let (number, connection) = open.add();
+                converse(stream, router, &connection, bounds.idle, stopping).await;
+                open.remove(number);
+                drop(slot);
+            });
+        }
+    };
+    let mut stop = stopping.clone();
+    tokio::select! {
+        () = accept => {}
+        _ = stop.changed() => {}
+    }
+    drop(listener);
+    stopping.mark_unchanged();
+    // All slots are back when all connections have ended. Nobody closes the semaphore.
+    let _ = room.acquire_many(bounds.connections as u32).await;
+}
+
+/// Answers the requests of one connection, until its end, or it is idle for too long, or it is evicted.
+async fn converse(
+    stream: UnixStream,
+    router: Router,
+    connection: &Connection,
+    idle_max: Duration,
+    mut stopping: watch::Receiver<()>,
+) {
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(idle_max);
+    let mut exchange = pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    let mut idle = pin!(sleep(idle_max));
+    let mut evicted = pin!(connection.evicted.notified());
+    let mut stop = pin!(stopping.changed());
+    let mut stops = false;
+    poll_fn(|context| {
+        if evicted.as_mut().poll(context).is_ready() || idle.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        if !stops && stop.as_mut().poll(context).is_ready() {
+            stops = true;
+            exchange.as_mut().graceful_shutdown();
+        }
+        if !connection.begin_work() {
+            return Poll::Ready(());
+        }
+        let done = exchange.as_mut().poll(context);
+        connection.end_work();
+        idle.as_mut().reset(Instant::now() + idle_max);
+        if done.is_pending() {
+            // Not ready yet, but it wakes this task when it is.
+            let _ = idle.as_mut().poll(context);
+        }
+        // What a client gets wrong, or breaks off, is its own affair.
+        done.map(drop)
+    })
+    .await;
+}
+
+/// An open connection.
+#[derive(Debug)]
+struct Connection {
+    activity: Mutex<Activity>,
+    evicted: Notify,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Activity {
+    /// It waits for the other end since then.
+    Idle(Instant),
+    /// Its task runs.
+    Working,
+    /// It makes room for another one.
+    Evicted,
+}
+
+impl Connection {
+    fn activity(&self) -> MutexGuard<'_, Activity> {
+        self.activity.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it may go on. From now on it is not evicted.
+    fn begin_work(&self) -> bool {
+        let mut activity = self.activity();
+        if *activity == Activity::Evicted {
+            return false;
+        }
+        *activity = Activity::Working;
+        true
+    }
+
+    fn end_work(&self) {
+        *self.activity() = Activity::Idle(Instant::now());
+    }
+
+    fn idle_since(&self) -> Option<Instant> {
+        match *self.activity() {
+            Activity::Idle(since) => Some(since),
+            Activity::Working | Activity::Evicted => None,
+        }
+    }
+
+    /// Ends it if it is still idle.
+    fn evict(&self) {
+        let mut activity = self.activity();
+        if matches!(*activity, Activity::Idle(_)) {
+            *activity = Activity::Evicted;
+            self.evicted.notify_one();
+        }
+    }
+}
+
+/// The open connections, by number.
+#[derive(Debug, Default)]
+struct Connections(Mutex<(u64, BTreeMap<u64, Arc<Connection>>)>);
+
+impl Connections {
+    fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, Arc<Connection>>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self) -> (u64, Arc<Connection>) {
+        let activity = Mutex::new(Activity::Idle(Instant::now()));
+        let connection = Arc::new(Connection { activity, evicted: Notify::new() });
+        let (next, open) = &mut *self.lock();
+        *next += 1;
+        open.insert(*next, connection.clone());
+        (*next, connection)
+    }
+
+    fn remove(&self, number: u64) {
+        self.lock().1.remove(&number);
+    }
+
+    fn evict_longest_idle(&self) {
+        let open = self.lock();
+        let idle = open.1.values().filter_map(|connection| Some((connection.idle_since()?, connection)));
+        if let Some((_, connection)) = idle.min_by_key(|(since, _)| *since) {
+            connection.evict();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::{get, put};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_mins(1);
+
+    /// A server with these bounds, and a client's way to it.
+    fn served(bounds: Bounds, test: impl AsyncFnOnce(&std::path::Path)) {
+        let directory =
+            std::env::temp_dir().join(format!("palisade-accept-{:?}", std::thread::current().id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("socket");
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        runtime.block_on(async {
+            let listener = UnixListener::bind(&path).unwrap();
+            let body = |body: axum::body::Bytes| async move { body.len().to_string() };
+            // More than the buffers between two ends hold.
+            let router = Router::new()
+                .route("/", get(async || "here"))
+                .route("/", put(body))
+                .route("/much", get(async || "x".repeat(1 << 23)));
+            let router = move |_: &UnixStream| router.clone();
+            let (stop, stopping) = watch::channel(());
+            let server = tokio::spawn(serve(listener, router, bounds, stopping));
+            test(&path).await;
+            stop.send(()).unwrap();
+            timeout(PATIENCE, server).await.expect("the server stops").unwrap();
+        });
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    async fn connect(path: &std::path::Path, text: &str) -> UnixStream {
+        let mut stream = UnixStream::connect(path).await.unwrap();
+        stream.write_all(text.as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// What comes until the server closes.
+    async fn rest(mut stream: UnixStream) -> String {
+        let mut text = Vec::new();
+        let read = timeout(PATIENCE, stream.read_to_end(&mut text)).await;
+        // A server that closes what it has not read to the end resets.
+        drop(read.expect("the server closes the connection"));
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn what_is_idle_is_closed_wherever_its_request_is() {
+        let bounds = Bounds { connections: 64, idle: Duration::from_millis(300) };
+        served(bounds, async |path| {
+            assert_eq!(rest(connect(path, "").await).await, "", "no request");
+            let half = rest(connect(path, "GET / HT").await).await;
+            assert!(half.is_empty() || half.starts_with("HTTP/1.1 4"), "half a head: {half}");
+            let head = "PUT / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n12";
+            assert_eq!(rest(connect(path, head).await).await, "", "half a body");
+            let kept = rest(connect(path, "GET / HTTP/1.1\r\nhost: x\r\n\r\n").await).await;
+            assert!(kept.ends_with("here"), "after an answer: {kept}");
+            // Nothing is read for a while.
+            let unread = connect(path, "GET /much HTTP/1.1\r\nhost: x\r\n\r\n").await;
+            tokio::time::sleep(4 * bounds.idle).await;
+            assert!(rest(unread).await.len() < 1 << 23, "the answer was cut off");
+        });
+    }
+
+    #[test]
+    fn a_new_connection_evicts_the_one_that_has_been_idle_longest() {
+        let bounds = Bounds { connections: 4, idle: PATIENCE };
+        served(bounds, async |path| {
+            let mut idle = vec![];
+            for _ in 0..4 {
+                let mut stream = connect(path, "GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;
+                let mut answer = vec![0; 12];
+                stream.read_exact(&mut answer).await.unwrap();
+                assert_eq!(answer, b"HTTP/1.1 200");
+                idle.push(stream);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            let last = connect(path, "GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+            assert!(rest(last).await.ends_with("here"));
+            assert!(rest(idle.remove(0)).await.ends_with("here"), "the first is closed");
+            for mut stream in idle {
+                stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+                assert_eq!(rest(stream).await.matches("here").count(), 2, "the others live");
+            }
+        });
+    }
+}

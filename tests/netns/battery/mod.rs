@@ -1,0 +1,347 @@
+//! A battery of hostile frames: some hundred kinds, sent as they are by two pods into a switch that denies them, of which none may
+//! reach the target or the node's stack. Both detectors are first seen to detect: without a program every frame reaches the node's
+//! stack, and without a policy every frame that policy denied reaches the target.
+
+mod build;
+mod kinds;
+mod packet_socket;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::net::{IpAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use palisade::dataplane::Gateway;
+use palisade::lab::{GATEWAY_V4, GATEWAY_V6, Lab, LabSpec, POD_INTERFACE, Pod};
+use palisade::xdp::Interface;
+
+use self::kinds::{DENIED, Fate, Ground, Kind, Station};
+pub(crate) use self::packet_socket::PacketSocket;
+use crate::namespace::{in_namespace, run};
+use crate::support::{PATIENCE, PORT, Rig, alone, only_from};
+
+/// What a payload begins with; a number follows that no other frame has.
+const MARK: [u8; 8] = *b"hostile!";
+/// A port that policy opens to nobody.
+const CLOSED_PORT: u16 = 22;
+/// Addresses of the node.
+const NODE_V4: &str = "192.0.2.77";
+const NODE_V6: &str = "2001:db8::77";
+/// The kind that the kernel drops before any detector could hear it (`skb_vlan_untag` of `net/core/skbuff.c`), program or not.
+const REFUSED_BY_THE_KERNEL: &str = "an 802.1Q tag cut short";
+/// The reason for what the target's policy forbids.
+const POLICY: &str = "policy-ingress";
+/// The least that a battery has.
+const KINDS_MIN: usize = 200;
+
+#[test]
+fn no_hostile_frame_arrives_with_one_worker() {
+    let Some(_alone) = alone() else { return };
+    in_namespace(|| battery(1));
+}
+
+#[test]
+fn no_hostile_frame_arrives_with_two_workers() {
+    let Some(_alone) = alone() else { return };
+    in_namespace(|| battery(2));
+}
+
+/// A pod that sends, and what hears its frames where they must not be.
+struct Attacker {
+    name: &'static str,
+    ground: Ground,
+    pod: Pod,
+    socket: PacketSocket,
+    /// Hears what passes the switch's program at the host end of the pod's link: where the node's stack begins.
+    node_tap: PacketSocket,
+    kinds: Vec<Kind>,
+    /// Kinds about a connection between the friend and the target.
+    of_a_connection: Vec<Kind>,
+    /// The same kinds with other numbers.
+    again: Vec<Kind>,
+}
+
+fn battery(workers: u16) {
+    let mut lab =
+        Lab::up(&LabSpec { workers, ..LabSpec::of(&["target", "friend", "stranger"]).unwrap() }).unwrap();
+    let [target, friend, stranger] = ["target", "friend", "stranger"].map(|name| lab.pod(name).unwrap());
+    for pod in [&target, &friend, &stranger] {
+        silence(pod);
+    }
+    let attackers = [("friend", &friend, &stranger), ("stranger", &stranger, &friend)]
+        .map(|(name, pod, other)| attacker(name, pod, other, &target));
+    let services = [NODE_V4, NODE_V6].map(service);
+
+    // The detectors of the node's stack detect: without a program it hears everything.
+    for attacker in &attackers {
+        assert_node_hears_all(attacker);
+    }
+    for service in &services {
+        assert!(words(service) > 0, "a service of the node hears nothing even without a program");
+    }
+
+    let switch = Rig::start(&mut lab, "[conntrack]\ntcp_pickup = false\n");
+    let rig = Rig { switch, lab };
+    rig.apply(&closed_but_for("friend"));
+    let tap = target.run(|| PacketSocket::open(POD_INTERFACE)).unwrap().unwrap();
+    connect(&attackers[0], &tap);
+    let before = transmitted(&rig, &target);
+    let mut wrong = vec![];
+    for attacker in &attackers {
+        wrong.extend(volley(&rig, attacker, &attacker.kinds));
+    }
+    // The stranger's frames about the friend's connection, and then its own.
+    let [friend, stranger] = &attackers;
+    for attacker in [stranger, friend] {
+        wrong.extend(volley(&rig, attacker, &attacker.of_a_connection));
+    }
+    let arrived = tap.hear((transmitted(&rig, &target) - before) as usize, PATIENCE);
+    wrong.extend(unexpected(&arrived, &attackers));
+    assert!(wrong.is_empty(), "{} of the frames' fates:\n{}", wrong.len(), wrong.join("\n"));
+
+    // A connection ends where policy no longer allows it.
+    rig.apply(&closed_but_for("nobody"));
+    for kind in friend.of_a_connection.iter().filter(|kind| kind.name.contains(": an acknowledgement")) {
+        let frames = kind.frames.iter().map(|(frame, _)| (frame.clone(), DENIED)).collect();
+        let wrong = volley(&rig, friend, &[Kind { name: kind.name.clone(), frames }]);
+        assert!(wrong.is_empty(), "after its policy: {}", wrong.join("\n"));
+    }
+
+    // The detector of the target detects: what policy has denied it hears when policy lets it in.
+    let mut open = vec![];
+    for attacker in &attackers {
+        for kind in &attacker.again {
+            let frames =
+                kind.frames.iter().map(|(frame, fate)| Some((frame.clone(), without_policy(*fate)?)));
+            let frames: Option<Vec<_>> = frames.collect();
+            open.extend(frames.map(|frames| (attacker, Kind { name: kind.name.clone(), frames })));
+        }
+    }
+    rig.apply("");
+    for (attacker, kind) in &open {
+        let name = format!("{} from {} without a policy", kind.name, attacker.name);
+        wrong.extend(volley(&rig, attacker, std::slice::from_ref(kind)));
+        let arriving = kind.frames.iter().filter(|(_, fate)| *fate == Fate::Deliver).map(|(frame, _)| frame);
+        let arriving: Vec<Option<u16>> = arriving.map(|frame| number(frame)).collect();
+        let heard: Vec<Option<u16>> =
+            tap.hear(arriving.len(), PATIENCE).iter().map(|frame| number(frame)).collect();
+        if BTreeSet::from_iter(&heard) != BTreeSet::from_iter(&arriving) || heard.len() != arriving.len() {
+            wrong.push(format!("{name}: the target hears {heard:?} of {arriving:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of the frames' fates:\n{}", wrong.len(), wrong.join("\n"));
+
+    for attacker in &attackers {
+        let leaked = attacker.node_tap.heard();
+        assert!(
+            leaked.is_empty(),
+            "{} of {}'s frames reached the node's stack: {leaked:02x?}",
+            leaked.len(),
+            attacker.name
+        );
+        assert_eq!(attacker.node_tap.lost(), 0);
+    }
+    assert_eq!(tap.lost(), 0);
+    assert_eq!(services.iter().map(words).sum::<usize>(), 0, "a service of the node heard something");
+    let counters = rig.counters();
+    assert!(counters.workers.values().all(|worker| worker.received > 100), "{:?}", counters.workers);
+    let kinds = attackers[0].kinds.len() + attackers.iter().map(|of| of.of_a_connection.len()).sum::<usize>();
+    eprintln!("{kinds} kinds, {} of them let in without a policy", open.len() / 2);
+    assert!(kinds >= KINDS_MIN);
+}
+
+/// A policy for each pod, which lets nobody in but this one at the target.
+fn closed_but_for(friend: &str) -> String {
+    let rows = [("target", friend), ("friend", "nobody"), ("stranger", "nobody")];
+    rows.map(|(to, from)| only_from(to, from)).join("---\n")
+}
+
+/// Opens the friend's connections. What the target says is sent by the socket that listens there.
+fn connect(friend: &Attacker, target: &PacketSocket) {
+    for family in [0, 1] {
+        for (frame, by_friend) in kinds::handshake(&friend.ground, family) {
+            let (from, to) = if by_friend { (&friend.socket, target) } else { (target, &friend.socket) };
+            to.heard();
+            from.send(&frame).unwrap();
+            assert_eq!(to.hear(1, PATIENCE).len(), 1, "a segment of the friend's own connection");
+        }
+    }
+}
+
+/// Takes a pod's addresses from its kernel, so that nothing but the battery speaks: neither replies to what arrives, nor resets.
+fn silence(pod: &Pod) {
+    pod.run(|| {
+        fs::write(format!("/proc/sys/net/ipv6/conf/{POD_INTERFACE}/disable_ipv6"), "1").unwrap();
+        run(&format!("ip address flush dev {POD_INTERFACE}"));
+    })
+    .unwrap();
+}
+
+fn attacker(name: &'static str, pod: &Pod, other: &Pod, target: &Pod) -> Attacker {
+    let host_end = &pod.plan().host_interface;
+    // The node's stack takes what it gets, and has a service at an address that it believes to be there.
+    for (family, setting, value) in
+        [(4, "rp_filter", "0"), (6, "accept_ra", "0"), (6, "accept_dad", "0"), (6, "disable_ipv6", "0")]
+    {
+        fs::write(format!("/proc/sys/net/ipv{family}/conf/{host_end}/{setting}"), value).unwrap();
+    }
+    run(&format!("ip address add {NODE_V4}/32 dev {host_end}"));
+    run(&format!("ip address add {NODE_V6}/128 dev {host_end} nodad"));
+    for address in pod.addresses() {
+        run(&format!("ip route add {address} dev {host_end}"));
+    }
+    let station =
+        |pod: &Pod| Station { mac: pod.plan().mac.0, addresses: [pod.v4().into(), pod.v6().into()] };
+    let ground = Ground {
+        own: station(pod),
+        other: station(other),
+        target: station(target),
+        gateway: Station { mac: Gateway::default().mac.0, addresses: [GATEWAY_V4.into(), GATEWAY_V6.into()] },
+        node: Station {
+            mac: Interface::find(host_end).unwrap().mac,
+            addresses: [NODE_V4.parse().unwrap(), NODE_V6.parse().unwrap()],
+        },
+        is_friend: name == "friend",
+    };
+    let first = if ground.is_friend { 0 } else { 16_000 };
+    Attacker {
+        name,
+        ground,
+        pod: pod.clone(),
+        socket: pod.run(|| PacketSocket::open(POD_INTERFACE)).unwrap().unwrap(),
+        node_tap: PacketSocket::open(host_end).unwrap(),
+        kinds: kinds::all(&ground, first),
+        of_a_connection: kinds::about_a_connection(&ground, first + 7000),
+        again: kinds::all(&ground, first + 8000),
+    }
+}
+
+fn service(address: &str) -> UdpSocket {
+    let address: IpAddr = address.parse().unwrap();
+    let socket = UdpSocket::bind((address, PORT)).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+/// Datagrams that a service has heard since the last time.
+fn words(service: &UdpSocket) -> usize {
+    std::iter::from_fn(|| service.recv(&mut [0; 64]).ok()).count()
+}
+
+fn assert_node_hears_all(attacker: &Attacker) {
+    attacker.node_tap.heard();
+    let heard_by = |kind: &&Kind| {
+        kind.frames.iter().for_each(|(frame, _)| attacker.socket.send(frame).unwrap());
+        attacker.node_tap.hear(kind.frames.len(), PATIENCE).len() == kind.frames.len()
+    };
+    let kinds = attacker.kinds.iter().filter(|kind| !kind.name.ends_with(REFUSED_BY_THE_KERNEL));
+    let unheard: Vec<&str> = kinds.filter(|kind| !heard_by(kind)).map(|kind| kind.name.as_str()).collect();
+    assert!(
+        unheard.is_empty(),
+        "the node's detector does not hear these from {}: {unheard:#?}",
+        attacker.name
+    );
+}
+
+/// What the switch counts of a pod's port, and the fragments that wait anywhere.
+fn counted(rig: &Rig, pod: &Pod) -> BTreeMap<String, u64> {
+    let counters = rig.counters();
+    let port = &counters.ports[&pod.plan().host_interface];
+    let mut counted = port.drops.clone();
+    counted.insert("consumed".to_owned(), port.consumed);
+    counted.insert("delivered".to_owned(), port.forwarded);
+    counted
+        .insert("waiting".to_owned(), counters.workers.values().map(|worker| worker.fragments_waiting).sum());
+    counted
+}
+
+fn transmitted(rig: &Rig, pod: &Pod) -> u64 {
+    rig.counters().ports[&pod.plan().host_interface].transmitted
+}
+
+/// Sends kind after kind; what the switch counts otherwise than expected, kind by kind.
+fn volley(rig: &Rig, attacker: &Attacker, kinds: &[Kind]) -> Vec<String> {
+    let mut wrong = vec![];
+    let mut before = counted(rig, &attacker.pod);
+    for kind in kinds {
+        let mut expected: BTreeMap<String, u64> = BTreeMap::new();
+        for (_, fate) in &kind.frames {
+            let name = match fate {
+                Fate::Drop(reason) => reason,
+                Fate::Denied(_) => POLICY,
+                Fate::Deliver => "delivered",
+                Fate::Consume => "consumed",
+                Fate::Wait => "waiting",
+            };
+            *expected.entry(name.to_owned()).or_default() += 1;
+        }
+        kind.frames.iter().for_each(|(frame, _)| attacker.socket.send(frame).unwrap());
+        let (after, fates) = fates_of(rig, attacker, &before, kind.frames.len() as u64);
+        if fates != expected {
+            wrong.push(format!("{} from {}: {fates:?}, not {expected:?}", kind.name, attacker.name));
+        }
+        before = after;
+    }
+    wrong
+}
+
+/// Waits until so many frames have been accounted for: all counters, and what has been added to them.
+fn fates_of(
+    rig: &Rig,
+    attacker: &Attacker,
+    before: &BTreeMap<String, u64>,
+    frames: u64,
+) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
+    let start = Instant::now();
+    loop {
+        let after = counted(rig, &attacker.pod);
+        let added = |(name, count): (&String, &u64)| {
+            let more = count - before.get(name).unwrap_or(&0).min(count);
+            (more > 0).then(|| (name.clone(), more))
+        };
+        let fates: BTreeMap<String, u64> = after.iter().filter_map(added).collect();
+        if fates.values().sum::<u64>() >= frames || start.elapsed() > PATIENCE {
+            return (after, fates);
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// The fate without a policy of what policy decides on.
+fn without_policy(fate: Fate) -> Option<Fate> {
+    match fate {
+        Fate::Denied(reason) => Some(Fate::Drop(reason)),
+        Fate::Deliver => Some(fate),
+        _ => (fate == DENIED).then_some(Fate::Deliver),
+    }
+}
+
+/// The number behind the mark of a frame.
+fn number(frame: &[u8]) -> Option<u16> {
+    let at = frame.windows(MARK.len()).position(|bytes| bytes == MARK)? + MARK.len();
+    Some(u16::from_be_bytes(*frame.get(at..)?.first_chunk()?))
+}
+
+/// Frames at the target that should not be there, and those that should and are not.
+fn unexpected(arrived: &[Vec<u8>], attackers: &[Attacker]) -> Vec<String> {
+    let mut expected: BTreeMap<u16, String> = BTreeMap::new();
+    for attacker in attackers {
+        for kind in attacker.kinds.iter().chain(&attacker.of_a_connection) {
+            for (frame, fate) in &kind.frames {
+                if *fate == Fate::Deliver {
+                    let number = number(frame).unwrap_or_else(|| panic!("{} has no mark", kind.name));
+                    expected.insert(number, format!("{} from {}", kind.name, attacker.name));
+                }
+            }
+        }
+    }
+    assert!(!expected.is_empty(), "the friend's connections arrive");
+    let mut wrong = vec![];
+    for frame in arrived {
+        if number(frame).and_then(|number| expected.remove(&number)).is_none() {
+            wrong.push(format!("the target hears {frame:02x?}"));
+        }
+    }
+    wrong.extend(expected.into_values().map(|kind| format!("the target does not hear {kind}")));
+    wrong
+}
