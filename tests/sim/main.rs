@@ -16,6 +16,7 @@ mod rig;
 
 mod checksums;
 mod claims;
+mod explain;
 mod floods;
 mod handover;
 mod icmp;
