@@ -272,7 +272,10 @@ impl Model {
             };
             let counted = self.decisions.clone();
             if let Some(reason) = self.judge(&key, from, to) {
-                self.flows.remove(number);
+                // While no tables are loaded nothing passes, and nothing has been decided on either.
+                if self.setting.loaded || reason != "unknown-pod" {
+                    self.flows.remove(number);
+                }
                 return Some(reason);
             }
             // What stays allowed is not counted again.
@@ -286,7 +289,7 @@ impl Model {
         let flow = &mut self.flows[number];
         let mut moved = flow.clone();
         match moved.step(side, spec) {
-            Outcome::Pass if spec.broken && (flow.state != moved.state || is_decisive(spec)) => {
+            Outcome::Pass if has_wrong_checksum(spec) && (flow.state != moved.state || is_decisive(spec)) => {
                 Some("bad-checksum")
             }
             Outcome::Pass => {
@@ -339,7 +342,7 @@ impl Model {
         if !is_tracked {
             return None;
         }
-        if spec.broken && !matches!(spec.transport, Transport::Other(_)) {
+        if has_wrong_checksum(spec) {
             return Some("bad-checksum");
         }
         let mut flow = Flow {
@@ -492,6 +495,11 @@ impl Flow {
         }
         Outcome::Pass
     }
+}
+
+/// Unknown protocols have no checksum.
+fn has_wrong_checksum(spec: &Spec) -> bool {
+    spec.broken && !matches!(spec.transport, Transport::Other(_))
 }
 
 /// Idle times, as `docs` and `Timeouts::default` have them, milliseconds.
