@@ -272,7 +272,7 @@ impl Model {
             };
             let counted = self.decisions.clone();
             if let Some(reason) = self.judge(&key, from, to) {
-                // Where no tables are loaded nothing has been decided on.
+                // While no tables are loaded nothing passes, and nothing has been decided on either.
                 if self.setting.loaded || reason != "unknown-pod" {
                     self.flows.remove(number);
                 }
@@ -289,7 +289,7 @@ impl Model {
         let flow = &mut self.flows[number];
         let mut moved = flow.clone();
         match moved.step(side, spec) {
-            Outcome::Pass if is_wrong(spec) && (flow.state != moved.state || is_decisive(spec)) => {
+            Outcome::Pass if has_wrong_checksum(spec) && (flow.state != moved.state || is_decisive(spec)) => {
                 Some("bad-checksum")
             }
             Outcome::Pass => {
@@ -342,7 +342,7 @@ impl Model {
         if !is_tracked {
             return None;
         }
-        if is_wrong(spec) {
+        if has_wrong_checksum(spec) {
             return Some("bad-checksum");
         }
         let mut flow = Flow {
@@ -497,6 +497,11 @@ impl Flow {
     }
 }
 
+/// Unknown protocols have no checksum.
+fn has_wrong_checksum(spec: &Spec) -> bool {
+    spec.broken && !matches!(spec.transport, Transport::Other(_))
+}
+
 /// Idle times, as `docs` and `Timeouts::default` have them, milliseconds.
 fn timeout_ms(state: &str) -> u64 {
     let seconds = match state {
@@ -537,11 +542,6 @@ fn query(spec: &Spec) -> Option<(u8, bool)> {
         Transport::Icmp { kind: kind @ (139 | 140), .. } if !is_v4 => Some((139, kind == 140)),
         _ => None,
     }
-}
-
-/// Whether the transport checksum is wrong; protocols of which nothing is known have none.
-fn is_wrong(spec: &Spec) -> bool {
-    spec.broken && !matches!(spec.transport, Transport::Other(_))
 }
 
 /// Whether a segment opens, resets or finishes.
