@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use palisade::net::checksum::{Sum, pseudo_header_of};
 use palisade::net::flow::{FlowKey, Protocol};
 use palisade::net::mac::Mac;
-use palisade::net::{ethernet, ipv4, ipv6, tcp};
+use palisade::net::{ethernet, ipv4, ipv6, tcp, udp};
 
 use super::rig::{EVERYONE, PODS, Tables};
 use crate::common::Random;
