@@ -6,7 +6,7 @@
 //! What a worker does once a millisecond (ageing) is not in the median batch: the table of stages has its mean.
 //! `tsc_cycles_per_packet` is time in ticks of the time-stamp counter, which runs at a constant rate, not at that of the
 //! core. `--smoke` takes about a second; `--flows-max=N`, `--rules-max=N` and `--rounds=N` choose; a word runs only the cases
-//! that contain it.
+//! that contain it. `--flows-in=DIRECTORY` puts flow tables into files there, as `palisade run` does (an empty directory in memory).
 
 mod common;
 mod pipeline_parts;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use common::tsc_ghz;
 use pipeline_parts::report::{Report, median};
-use pipeline_parts::rig::{Rig, Tables};
+use pipeline_parts::rig::{FLOWS_IN, Rig, Tables};
 use pipeline_parts::traffic::{Case, Order, Traffic};
 use pipeline_parts::{conntrack, pair};
 
@@ -41,11 +41,15 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let smoke = arguments.iter().any(|argument| argument == "--smoke");
     let only = arguments.iter().find(|argument| !argument.starts_with('-')).cloned();
-    let option = |name: &str| arguments.iter().find_map(|argument| argument.strip_prefix(name)?.parse().ok());
+    let option_text = |name: &str| arguments.iter().find_map(|argument| argument.strip_prefix(name));
+    let option = |name: &str| option_text(name)?.parse().ok();
     let (rounds, most) = if smoke { (3, [10_000, 1_000]) } else { (31, [usize::MAX; 2]) };
     let rounds = option("--rounds=").unwrap_or(rounds);
     let flows_max = option("--flows-max=").unwrap_or(most[0]);
     let rules_max = option("--rules-max=").unwrap_or(most[1]);
+    if let Some(directory) = option_text("--flows-in=") {
+        FLOWS_IN.set(directory.into()).expect("set once");
+    }
     let report = Report::new(tsc_ghz());
     let mut run = Run { rounds, flows_max, rules_max, only, report, tables: BTreeMap::new() };
     for group in groups() {

@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use palisade::dataplane::{ConntrackSettings, Gateway, PodAttachment, PortKind, Settings, SimulatedPort};
+use palisade::dataplane::{
+    ConntrackSettings, FlowMemory, Gateway, PodAttachment, PortKind, Settings, SimulatedPort,
+};
 use palisade::dataplane::{Simulation, World};
 use palisade::ids::AttachmentId;
 use palisade::limits::RING_SLOTS;
@@ -41,6 +45,19 @@ impl Tables {
     }
 }
 
+/// Directory in which flow tables lie; in the process's memory where it is not set.
+pub(crate) static FLOWS_IN: OnceLock<PathBuf> = OnceLock::new();
+
+/// A directory for the flow table of one more switch.
+fn flow_memory() -> FlowMemory {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
+    FLOWS_IN.get().map_or(FlowMemory::Process, |directory| FlowMemory::Directory {
+        path: directory.join(number),
+        required: true,
+    })
+}
+
 /// The switch, and the other ends of its ports.
 pub(crate) struct Rig {
     pub(crate) simulation: Simulation,
@@ -59,8 +76,12 @@ impl Rig {
     /// [`Rig::new`] with this many workers.
     pub(crate) fn with_workers(tables: &Tables, flows: usize, workers: usize) -> Rig {
         let slots = flows * 3 / 2 + OPENED_MAX;
-        let conntrack =
-            ConntrackSettings { flows_max: slots, pod_quota_percent: 100, ..ConntrackSettings::default() };
+        let conntrack = ConntrackSettings {
+            flows_max: slots,
+            pod_quota_percent: 100,
+            memory: flow_memory(),
+            ..ConntrackSettings::default()
+        };
         let cores = (0..workers).collect();
         let settings = Settings { cores, frames_per_worker: 4096, conntrack, ..Settings::default() };
         let mut simulation = Simulation::new(&settings).expect("memory for the switch");

@@ -167,7 +167,7 @@ pub struct Conntrack {
     /// Capacity, flows.
     #[serde(deserialize_with = "values::within::<_, _, 1024, 67_108_864>")]
     pub flows: usize,
-    /// Largest share of the capacity that one pod's flows may take.
+    /// Bound of the assured flows of one port, per cent.
     #[serde(deserialize_with = "values::within::<_, _, 1, 100>")]
     pub pod_quota_percent: u8,
     /// Whether a TCP connection may be entered on a packet that is not its first.
@@ -233,6 +233,8 @@ timeouts! {
     tcp_syn_sent_s => tcp_syn_sent,
     /// TCP, SYN answered, handshake not finished.
     tcp_syn_received_s => tcp_syn_received,
+    /// TCP, picked up in its middle and not yet answered.
+    tcp_unacknowledged_s => tcp_unacknowledged,
     /// TCP, connection open.
     tcp_established_s => tcp_established,
     /// TCP, one side has finished.
@@ -251,7 +253,9 @@ timeouts! {
     sctp_setup_s => sctp_setup,
     /// SCTP, association up.
     sctp_established_s => sctp_established,
-    /// Any other protocol.
+    /// Any other protocol, one direction seen.
+    other_one_way_s => other_one_way,
+    /// Any other protocol, both directions seen.
     other_s => other,
 }
 

@@ -23,6 +23,11 @@ pub trait Engine: Send + Sync {
     /// See [`Dataplane::guard`].
     fn guard(&self, interface: &str) -> Result<(), PortError>;
 
+    /// See [`Dataplane::guard_new`].
+    fn guard_new(&self, _index: u32, interface: &str) -> Result<(), PortError> {
+        self.guard(interface)
+    }
+
     /// See [`Dataplane::release`].
     fn release(&self, interface: &str) -> Result<(), PortError>;
 
@@ -64,6 +69,10 @@ impl Engine for Dataplane {
 
     fn guard(&self, interface: &str) -> Result<(), PortError> {
         Dataplane::guard(self, interface)
+    }
+
+    fn guard_new(&self, index: u32, interface: &str) -> Result<(), PortError> {
+        Dataplane::guard_new(self, index, interface)
     }
 
     fn release(&self, interface: &str) -> Result<(), PortError> {

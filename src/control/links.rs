@@ -4,6 +4,7 @@
 //! once, by a program that drops everything. The second compares each port with what the kernel has, closes and opens ports,
 //! which takes tens of milliseconds each, and looks every second in any case: so nothing depends on a message that was lost.
 
+use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use std::{io, mem};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::protocol::PortState;
+use super::server::leave_cores;
 use super::state::{Port, State};
 use super::switch::Change;
 use super::{Refusal, Switch};
@@ -65,6 +67,11 @@ impl Drop for LinkMonitor {
 
 /// Reads what the kernel says until the other end of `stopped` is closed.
 fn listen(table: &LinkTable, switch: &Switch, stopped: &UnixStream, wake: &SyncSender<()>) {
+    leave_cores(&switch.status().cores);
+    // Until an interface is closed its pod's frames enter the node's stack: this thread comes before others. Without the capability it
+    // waits for its turn.
+    let _ = rustix::process::setpriority_process(None, -20);
+    let mut closed = BTreeSet::new();
     let mut fds = [table.fd(), stopped.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     loop {
         // Interrupted, it looks early.
@@ -72,17 +79,18 @@ fn listen(table: &LinkTable, switch: &Switch, stopped: &UnixStream, wake: &SyncS
         if !fds[1].revents().is_empty() {
             return;
         }
-        let mut concerns = false;
-        table.read(|news| concerns |= switch.hear(&news));
-        if concerns {
-            // One that waits to be taken is enough.
-            let _ = wake.try_send(());
-        }
+        table.read(|news| {
+            if switch.hear(&news, &mut closed) {
+                // One that waits to be taken is enough.
+                let _ = wake.try_send(());
+            }
+        });
     }
 }
 
 /// Looks at all ports when woken, and every second, until the sender is gone.
 fn follow(switch: &Switch, woken: &Receiver<()>) {
+    leave_cores(&switch.status().cores);
     let mut stuck = Vec::new();
     let (mut looked, mut retried) = (Instant::now(), Instant::now());
     loop {
@@ -111,33 +119,51 @@ fn follow(switch: &Switch, woken: &Receiver<()>) {
 }
 
 impl Switch {
-    /// Takes note of what the kernel says of an interface: closes one that has come under the name of a port. Whether a port
-    /// is concerned.
-    fn hear(&self, news: &LinkNews) -> bool {
+    /// Takes note of what the kernel says of an interface: closes one that has come under the name of a port, and adds its number to
+    /// those that were `closed`. Whether a port is concerned.
+    fn hear(&self, news: &LinkNews, closed: &mut BTreeSet<u32>) -> bool {
         let state = self.state.load();
         let (index, name, has_program) = match news {
-            LinkNews::Lost => return true,
-            LinkNews::Gone { index } => return is_of_port(&state, *index),
+            LinkNews::Lost => {
+                closed.clear();
+                return true;
+            }
+            LinkNews::Gone { index } => {
+                closed.remove(index);
+                return is_of_port(&state, *index);
+            }
             LinkNews::Is { index, name, has_program } => (*index, name, *has_program),
         };
         let named = state.ports.values().find(|port| port.spec.interface == *name);
-        if let Some(port) = named.filter(|_| !has_program) {
-            self.guard(port, name);
+        // Messages that were written before it was closed still say that it has no program.
+        if let Some(port) = named.filter(|_| !has_program && !closed.contains(&index)) {
+            let done = self.guard(port, || self.engine.guard_new(index, name));
+            if done {
+                closed.insert(index);
+            }
         }
         named.is_some() || is_of_port(&state, index)
     }
 
-    /// Closes the interface of a port that is not open, or whose program is gone. Of an uplink the rest is the kernel's: it is left open.
-    fn guard(&self, port: &Port, interface: &str) {
+    /// Closes an interface of this port's name by `close`. Of an uplink the rest is the kernel's: it is left open. Whether it is closed.
+    fn guard(&self, port: &Port, close: impl FnOnce() -> Result<(), PortError>) -> bool {
+        let interface = &port.spec.interface;
         if port.spec.kind == PortKind::Uplink {
-            return;
+            return false;
         }
-        match self.engine.guard(interface) {
+        match close() {
             // The port may have been removed meanwhile, and with it the promise.
-            Ok(()) if !self.names(interface) => _ = self.engine.release(interface),
-            Ok(()) | Err(PortError::NoInterface { .. }) => {}
-            // Said again, with what to do, when the port is looked at.
-            Err(error) => tracing::debug!(interface, "the interface has come and is not closed: {error}"),
+            Ok(()) if !self.names(interface) => {
+                let _ = self.engine.release(interface);
+                false
+            }
+            Ok(()) => true,
+            Err(PortError::NoInterface { .. }) => false,
+            Err(error) => {
+                // Said again, with what to do, when the port is looked at.
+                tracing::debug!(interface, "the interface has come and is not closed: {error}");
+                false
+            }
         }
     }
 
@@ -232,7 +258,7 @@ impl Switch {
     /// fails, it is unguarded.
     fn open_again(&self, name: &str, port: &Port, change: &mut Change) -> Result<(), Refusal> {
         let interface = &port.spec.interface;
-        self.guard(port, interface);
+        self.guard(port, || self.engine.guard(interface));
         let failed = match self.engine.open_port(&port.spec) {
             Ok(report) => {
                 let attachment = change.next_attachment()?;

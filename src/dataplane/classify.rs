@@ -1,6 +1,7 @@
 //! New flows: judged by the tables of both ends, all of a batch step by step so that no look-up waits alone for memory,
 //! and entered into conntrack. And flows that an earlier generation has judged: judged again.
 
+use super::DropReason;
 use super::batch::{Batch, Fate};
 use super::conntrack::tcp::TcpFlow;
 use super::conntrack::{Admission, Facts, FlowState, Key, NewFlow, Side, Slot};
@@ -10,11 +11,9 @@ use super::packet::{self, Address, Kind, Packet};
 use super::rules::Rules;
 use super::stages::Context;
 use super::view::{Flow, Gates, PortView, View};
-use super::{DropReason, PortKind};
 use crate::ids::{AclId, ClassId, PortId, RuleId};
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::flow::Protocol;
-use crate::net::tcp::Flags;
 use crate::tables::{Classifier, Decision, Service};
 
 /// Packets of a batch that open flows, and what is asked about them: memory that every batch uses again.
@@ -113,8 +112,9 @@ impl Questions {
 
     /// Asks about a flow between two ports.
     #[inline(always)]
-    fn ask_about(&mut self, packet: &Packet, opening: Opening, from: &PortView, to: &PortView) -> Asked {
-        let flow = opening.flow(packet);
+    fn ask_about(&mut self, packet: &Packet, from: &PortView, to: &PortView) -> Asked {
+        let Packet { src, dst, protocol, dst_port, .. } = *packet;
+        let flow = Flow { src, dst, protocol, dst_port };
         let gates = Gates::of(&flow, from, to);
         let first = self.len;
         let service = Service::new(flow.protocol, flow.dst_port);
@@ -219,7 +219,7 @@ impl Inquiry {
             let i = usize::from(self.packets[n]);
             let opening = Opening::of(batch, i);
             let asked = match (view.port(opening.from), view.port(opening.to)) {
-                (Some(from), Some(to)) => questions.ask_about(&batch.packets[i], opening, from, to),
+                (Some(from), Some(to)) => questions.ask_about(&batch.packets[i], from, to),
                 _ => Asked { closed: Some(DropReason::NoRoute), ..Asked::NOTHING },
             };
             self.openings[n] = (opening, asked);
@@ -300,7 +300,8 @@ pub(super) fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>
         return;
     }
     // What stays allowed has been counted when it was entered.
-    let judge = |counted_by| match (view.port_towards(flow.src), view.port_towards(flow.dst)) {
+    let origin = view.port_towards(flow.src);
+    let judge = |counted_by| match (origin, view.port_towards(flow.dst)) {
         (Some((_, from)), Some((_, to))) => view.judge(&flow, from, to, counted_by),
         _ => Some(DropReason::NoRoute),
     };
@@ -311,6 +312,8 @@ pub(super) fn judge_again(batch: &mut Batch, i: usize, context: &mut Context<'_>
             context.conntrack.remove(track.slot, context.tracker);
         }
         batch.drop(i, reason);
+    } else if let Some((port, _)) = origin {
+        context.conntrack.charge_to(track.slot, port);
     }
 }
 
@@ -340,7 +343,7 @@ fn open(
     opening: Opening,
     denied: impl FnOnce(&Context<'_>) -> Option<DropReason>,
 ) {
-    let first = first_state(batch, i, context, opening.sender);
+    let first = first_state(batch, i, context);
     if matches!(first, First::Invalid) {
         return batch.drop(i, DropReason::InvalidState);
     }
@@ -368,11 +371,10 @@ enum First {
     Invalid,
 }
 
-/// What is known of a flow by the packet that opens it.
+/// What is known of a flow by the packet that opens it, whose sender is the initiator: always, for nothing else in a packet says who
+/// opened a connection.
 #[derive(Debug, Clone, Copy)]
 struct Opening {
-    /// Which side has sent the packet.
-    sender: Side,
     opened_by_low: bool,
     /// The port that the initiator lies behind.
     from: PortId,
@@ -385,26 +387,12 @@ impl Asked {
 }
 
 impl Opening {
-    const NONE: Opening =
-        Opening { sender: Side::Initiator, opened_by_low: false, from: PortId(0), to: PortId(0) };
+    const NONE: Opening = Opening { opened_by_low: false, from: PortId(0), to: PortId(0) };
 
     #[inline(always)]
     fn of(batch: &Batch, i: usize) -> Opening {
-        let sender = likely_sender(&batch.packets[i]);
-        let by_initiator = sender == Side::Initiator;
-        let (near, far) = (batch.in_ports[i], batch.exits[i].out);
-        let (from, to) = if by_initiator { (near, far) } else { (far, near) };
-        Opening { sender, opened_by_low: batch.tracks[i].from_low == by_initiator, from, to }
-    }
-
-    /// What is judged of the flow that a packet opens.
-    #[inline(always)]
-    fn flow(self, packet: &Packet) -> Flow {
-        let Packet { src, dst, protocol, src_port, dst_port, .. } = *packet;
-        match self.sender {
-            Side::Initiator => Flow { src, dst, protocol, dst_port },
-            Side::Responder => Flow { src: dst, dst: src, protocol, dst_port: src_port },
-        }
+        let opened_by_low = batch.tracks[i].from_low;
+        Opening { opened_by_low, from: batch.in_ports[i], to: batch.exits[i].out }
     }
 }
 
@@ -417,7 +405,7 @@ fn admit(
     state: FlowState,
     tcp: Option<TcpFlow>,
 ) {
-    let Opening { opened_by_low, from: from_id, to: to_id, .. } = opening;
+    let Opening { opened_by_low, from: from_id, to: to_id } = opening;
     let (Some(from), Some(to)) = (context.view.port(from_id), context.view.port(to_id)) else {
         return batch.drop(i, DropReason::NoRoute);
     };
@@ -426,7 +414,7 @@ fn admit(
     let new = NewFlow {
         opened_by_low,
         pods: [from.is_of_pod(flow.src), to.is_of_pod(flow.dst)],
-        charged: if from.kind == PortKind::Pod { from_id } else { to_id },
+        charged: from_id,
         judged: context.view.generation,
         state,
         tcp,
@@ -449,29 +437,21 @@ fn admit(
             follow(batch, i, context, context.conntrack.entry(slot));
         }
         Admission::Full => batch.drop(i, DropReason::TableFull),
-        Admission::Quota => batch.drop(i, DropReason::PodQuota),
     }
-}
-
-/// Which side the sender of an unknown flow's packet is: who opens is the initiator. Of a TCP connection picked up in its
-/// middle the side with the lower port is taken for the server.
-fn likely_sender(packet: &Packet) -> Side {
-    let opens = packet.protocol != Protocol::TCP || packet.tcp_flags().has(Flags::SYN);
-    if opens || packet.src_port >= packet.dst_port { Side::Initiator } else { Side::Responder }
 }
 
 /// What a packet of no known flow is.
 #[inline(always)]
-fn first_state(batch: &Batch, i: usize, context: &Context<'_>, sender: Side) -> First {
+fn first_state(batch: &Batch, i: usize, context: &Context<'_>) -> First {
     let packet = &batch.packets[i];
     if packet.kind == Kind::Flow && packet.protocol == Protocol::UDP {
         return First::Opens(FlowState::UdpOneWay, None);
     }
-    first_state_of_other(batch, i, context, sender)
+    first_state_of_other(batch, i, context)
 }
 
 #[inline(never)]
-fn first_state_of_other(batch: &Batch, i: usize, context: &Context<'_>, sender: Side) -> First {
+fn first_state_of_other(batch: &Batch, i: usize, context: &Context<'_>) -> First {
     let packet = &batch.packets[i];
     if packet.kind == Kind::IcmpError {
         return First::Invalid;
@@ -479,7 +459,7 @@ fn first_state_of_other(batch: &Batch, i: usize, context: &Context<'_>, sender: 
     match packet.protocol {
         Protocol::TCP => {
             let frame = context.umem.data(&batch.frames[i]);
-            let flow = TcpFlow::open(&segment(packet, frame), sender, context.conntrack.tcp_pickup());
+            let flow = TcpFlow::open(&segment(packet, frame), context.conntrack.tcp_pickup());
             flow.map_or(First::Invalid, |flow| First::Opens(flow.state, Some(flow)))
         }
         protocol @ (Protocol::ICMP | Protocol::ICMPV6) => match packet::query(protocol, packet.flags) {

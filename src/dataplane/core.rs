@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::conntrack::storage::{Storage, StorageError};
-use super::conntrack::{Conntrack, Side};
+use super::conntrack::{Class, Conntrack, Side};
 use super::counters::{Counters, DecisionCount, PortCounters, WorkerCounters};
 use super::endpoints::{Endpoints, Link};
 use super::fragments::Board;
@@ -246,6 +246,9 @@ impl Core {
         for port in state.ports.keys() {
             let mut sum = PortCounters::default();
             self.shared.mailboxes.iter().for_each(|mailbox| mailbox.stats.port(*port).add_to(&mut sum));
+            let flows = |class| u64::from(self.shared.conntrack.flows_of(*port, class));
+            sum.flows_assured = flows(Class::Assured);
+            sum.flows_unassured = flows(Class::Unassured) + flows(Class::Ended);
             counters.ports.insert(*port, sum);
         }
         for (worker, (mailbox, core)) in self.shared.mailboxes.iter().zip(&self.cores).enumerate() {
@@ -257,6 +260,7 @@ impl Core {
                 sleeps: stats.sleeps.get(),
                 flows_entered: stats.flows_entered.get(),
                 flows_ended: stats.flows_ended.get(),
+                flows_evicted: stats.flows_evicted.get(),
                 frames: stats.frames.get(),
                 frames_free: stats.frames_free.get(),
                 fragments_waiting: stats.fragments_waiting.get(),
@@ -296,6 +300,7 @@ impl Core {
             let info = FlowInfo {
                 key: FlowKey { src: src.0, dst: dst.0, protocol, src_port: src.1, dst_port: dst.1 },
                 state: entry.state().name().to_owned(),
+                assured: entry.owner().is_some_and(|owner| owner.class == Class::Assured),
                 generation: entry.judged(),
                 idle_ms: u64::from(entry.idle_ms(now_ms)),
                 packets,

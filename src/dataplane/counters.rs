@@ -78,10 +78,8 @@ drop_reasons! {
     PolicyIngress => "policy-ingress",
     /// The tables do not know the pod, or no tables are loaded.
     UnknownPod => "unknown-pod",
-    /// The conntrack table has no place for the flow.
+    /// The conntrack table has no place for the flow, and none that may be evicted for it.
     TableFull => "table-full",
-    /// The pod has as many flows as one pod may have.
-    PodQuota => "pod-quota",
     /// No route to the destination.
     NoRoute => "no-route",
     /// The TTL or hop limit ran out on the way.
@@ -150,6 +148,12 @@ pub struct PortCounters {
     pub transmitted: u64,
     /// Bytes of those.
     pub transmitted_bytes: u64,
+    /// Flows that count against this port at the moment and are not evicted: both sides were heard.
+    #[serde(default)]
+    pub flows_assured: u64,
+    /// Flows that count against this port at the moment and may be evicted for others.
+    #[serde(default)]
+    pub flows_unassured: u64,
 }
 
 /// What one worker did.
@@ -167,6 +171,9 @@ pub struct WorkerCounters {
     pub flows_entered: u64,
     /// Flows that ended: time-outs, closed connections, policy.
     pub flows_ended: u64,
+    /// Of those, unassured ones that were evicted before their time, for others.
+    #[serde(default)]
+    pub flows_evicted: u64,
     /// Frames of its UMEM.
     pub frames: u64,
     /// Of those, neither in a ring nor in a batch.

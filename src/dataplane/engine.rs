@@ -70,7 +70,7 @@ pub enum Parting {
 
 /// The program that closes interfaces, and the kernel's numbers of those that it was put on.
 struct Guards {
-    guard: Guard,
+    guard: Arc<Guard>,
     on: BTreeSet<u32>,
 }
 
@@ -297,8 +297,18 @@ impl Dataplane {
         let ports = self.ports();
         let open = ports.get(&port).ok_or(PortError::Unknown(port))?;
         let was = &open.interface;
-        let Ok(is) = Interface::with_index(was.index) else { return Ok(PortHealth::Gone) };
+        let is = match Interface::with_index(was.index) {
+            Ok(is) => is,
+            Err(XdpError::NoInterface { .. }) => return Ok(PortHealth::Gone),
+            Err(error) => return Err(error.into()),
+        };
         if !open.program.holds() {
+            // Closed first: opening the port again takes its time. Of an uplink the rest is the kernel's.
+            if !open.program.has_prefixes()
+                && let Err(error) = self.close_interface(&is, None)
+            {
+                tracing::error!(interface = is.name, "the interface has lost its XDP program: {error}");
+            }
             return Ok(PortHealth::Unguarded);
         }
         let changed = |what: &str, was: &dyn std::fmt::Display, is: &dyn std::fmt::Display| {
@@ -332,15 +342,37 @@ impl Dataplane {
         Ok(self.close_interface(&Interface::find(interface)?, None)?)
     }
 
+    /// The same for an interface that has only just come, by the kernel's number of it.
+    pub fn guard_new(&self, index: u32, name: &str) -> Result<(), PortError> {
+        let close = |guard: &Guard, pins: Option<&Pins>| guard.close_new(index, name, pins);
+        Ok(self.close_with(index, close)?)
+    }
+
     /// Closes an interface that has no program, or the one with the id `own`.
     fn close_interface(&self, interface: &Interface, own: Option<u32>) -> Result<(), XdpError> {
-        let mut guards = self.guards();
-        let Guards { guard, on } = match &mut *guards {
-            Some(guards) => guards,
-            none => none.insert(Guards { guard: Guard::load()?, on: BTreeSet::new() }),
+        self.close_with(interface.index, |guard, pins| guard.close(interface, own, pins))
+    }
+
+    fn close_with(
+        &self,
+        index: u32,
+        close: impl FnOnce(&Guard, Option<&Pins>) -> Result<bool, XdpError>,
+    ) -> Result<(), XdpError> {
+        let guard = {
+            let mut guards = self.guards();
+            match &*guards {
+                Some(guards) => guards.guard.clone(),
+                None => {
+                    let guard = Arc::new(Guard::load()?);
+                    guards.insert(Guards { guard, on: BTreeSet::new() }).guard.clone()
+                }
+            }
         };
-        if guard.close(interface, own, self.pins.as_ref().ok())? {
-            on.insert(interface.index);
+        // Not while others wait: the kernel may be busy with other interfaces.
+        if close(&guard, self.pins.as_ref().ok())?
+            && let Some(guards) = &mut *self.guards()
+        {
+            guards.on.insert(index);
         }
         Ok(())
     }

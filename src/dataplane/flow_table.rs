@@ -43,12 +43,17 @@ impl FlowTable {
                 pods: [false; 2],
                 charged: PortId(0),
                 judged: Generation(0),
-                state: FlowState::first(flow.protocol),
+                state: FlowState::UdpTwoWay,
                 tcp: None,
                 hops: [None; 2],
             };
             let hash = self.table.hash(&key);
-            self.table.enter(&key, hash, &new, 0, &mut self.tracker)
+            let admission = self.table.enter(&key, hash, &new, 0, &mut self.tracker);
+            if let Admission::Entered(slot) = admission {
+                // The flows stay: they are assured.
+                self.table.note_state(slot, FlowState::UdpOneWay, FlowState::UdpTwoWay);
+            }
+            admission
         };
         let admissions = flows.iter().map(enter);
         admissions.filter(|admission| matches!(admission, Admission::Entered(_))).count()

@@ -267,8 +267,8 @@ pub(super) fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>, ent
         let decides =
             (flow.state != before.state) | segment.flags.has_any(Flags::SYN | Flags::RST | Flags::FIN);
         let verified = if decides && outcome == Outcome::Pass { checksum() } else { Checksum::Right };
-        if outcome == Outcome::Pass && verified == Checksum::Right {
-            entry.store_tcp(&before, &flow);
+        if outcome == Outcome::Pass && verified == Checksum::Right && entry.store_tcp(&before, &flow) {
+            context.conntrack.note_state(batch.tracks[i].slot, before.state, flow.state);
         }
         (outcome, verified)
     } else {
@@ -279,6 +279,7 @@ pub(super) fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>, ent
             || (verified == Checksum::Unknown && packet.protocol != Protocol::SCTP);
         if next != state && is_enough {
             entry.set_state(state, next);
+            context.conntrack.note_state(batch.tracks[i].slot, state, next);
         }
         (outcome, verified)
     };

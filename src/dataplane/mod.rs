@@ -250,8 +250,11 @@ pub enum PortError {
 pub struct FlowInfo {
     /// Its original direction.
     pub key: FlowKey,
-    /// Its state: `syn-sent`, `established`, `fin-wait`, `time-wait`, `one-way`, `two-way`, ….
+    /// Its state: `syn-sent`, `established`, `fin-wait`, `time-wait`, `udp-one-way`, `udp-two-way`, ….
     pub state: String,
+    /// Whether it stays when the table is full: both sides were heard, and its port's quota allowed it.
+    #[serde(default)]
+    pub assured: bool,
     /// Generation of tables that judged it last.
     pub generation: Generation,
     /// Time since its last packet.

@@ -39,9 +39,10 @@ pub enum Polling {
 pub struct ConntrackSettings {
     /// Capacity, flows; rounded up to a multiple of 16.
     pub flows_max: usize,
-    /// Largest share of the capacity that one pod's flows may take, per cent.
+    /// Bound of the assured flows of one port, per cent: with 50, as many as there are places left for assured flows of all ports, which
+    /// may take three quarters of the capacity.
     pub pod_quota_percent: u8,
-    /// Whether a TCP connection may be entered on a packet that is not its first (after a restart of the switch).
+    /// Whether a TCP connection may be entered on a packet that is not its first, as opened by who sent that.
     pub tcp_pickup: bool,
     /// Where the table lies.
     pub memory: FlowMemory,
@@ -72,6 +73,8 @@ pub struct Timeouts {
     pub tcp_syn_sent: Duration,
     /// TCP, SYN answered, handshake not finished.
     pub tcp_syn_received: Duration,
+    /// TCP, picked up in its middle and not yet answered.
+    pub tcp_unacknowledged: Duration,
     /// TCP, connection open.
     pub tcp_established: Duration,
     /// TCP, one side has finished.
@@ -90,7 +93,9 @@ pub struct Timeouts {
     pub sctp_setup: Duration,
     /// SCTP, association up.
     pub sctp_established: Duration,
-    /// Any other protocol.
+    /// Any other protocol, one direction seen.
+    pub other_one_way: Duration,
+    /// Any other protocol, both directions seen.
     pub other: Duration,
 }
 
@@ -100,6 +105,7 @@ impl Default for Timeouts {
         Timeouts {
             tcp_syn_sent: seconds(30),
             tcp_syn_received: seconds(30),
+            tcp_unacknowledged: seconds(300),
             tcp_established: seconds(7440),
             tcp_fin_wait: seconds(120),
             tcp_time_wait: seconds(60),
@@ -109,6 +115,7 @@ impl Default for Timeouts {
             icmp_echo: seconds(30),
             sctp_setup: seconds(30),
             sctp_established: seconds(7440),
+            other_one_way: seconds(30),
             other: seconds(600),
         }
     }
@@ -119,7 +126,7 @@ impl Default for ConntrackSettings {
         ConntrackSettings {
             flows_max: 1 << 18,
             pod_quota_percent: 50,
-            tcp_pickup: true,
+            tcp_pickup: false,
             memory: FlowMemory::default(),
             timeouts: Timeouts::default(),
         }

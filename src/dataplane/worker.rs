@@ -508,6 +508,7 @@ impl Worker {
         let stats = &self.shared.mailboxes[self.id.index()].stats;
         stats.flows_entered.set(self.tracker.entered);
         stats.flows_ended.set(self.tracker.ended);
+        stats.flows_evicted.set(self.tracker.evicted);
         stats.frames.set(self.umem.frames_total() as u64);
         stats.frames_free.set(self.free.len() as u64);
         stats.fragments_waiting.set(self.fragments.waiting() as u64);

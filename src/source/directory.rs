@@ -21,6 +21,7 @@ use crate::ids::Generation;
 use crate::policy::read;
 use crate::policy::{Compiler, Options};
 use crate::tables::{RuleTables, TablesDiff, TablesError};
+use crate::threads;
 
 /// A file that has gone counts as gone after this time: an editor that moves the old file away before it writes the new one leaves
 /// a gap, and so does who replaces a directory.
@@ -254,7 +255,7 @@ impl PolicyDirectory {
             Step::None if self.published.is_some() => {
                 Ok(if self.is_asked || is_rejected { self.offer(switch)? } else { Reload::NotDue })
             }
-            step => self.publish(step, switch, warnings),
+            step => self.publish(&step, switch, warnings),
         }
     }
 
@@ -431,12 +432,12 @@ impl PolicyDirectory {
 
     /// Gives the switch the tables as they are, unless it has them.
     fn offer(&mut self, switch: &Switch) -> Result<Reload, Obstacle> {
-        self.publish(Step::Difference(TablesDiff::default()), switch, Vec::new())
+        self.publish(&Step::Difference(TablesDiff::default()), switch, Vec::new())
     }
 
-    fn publish(&mut self, step: Step, switch: &Switch, warnings: Vec<String>) -> Result<Reload, Obstacle> {
+    fn publish(&mut self, step: &Step, switch: &Switch, warnings: Vec<String>) -> Result<Reload, Obstacle> {
         let origin = self.origin();
-        if let (Step::Difference(difference), Some(base)) = (&step, self.published.take()) {
+        if let (Step::Difference(difference), Some(base)) = (step, self.published.take()) {
             match switch.change_tables(base, difference, origin.clone(), Closing::RefusedIfKnown) {
                 Ok(loaded) => {
                     self.published = Some(loaded.generation);
@@ -484,11 +485,7 @@ impl PolicyDirectory {
 
 /// A panic, for an operator: the hook of panics has written the rest to the log.
 fn internal_error(root: &Path, panic: &(dyn std::any::Any + Send)) -> String {
-    let message = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message");
+    let message = threads::message(panic);
     format!(
         "{}: internal error of the policy compiler: {message}. Please report it with the manifests; the next change is \
          compiled from scratch",

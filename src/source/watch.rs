@@ -296,12 +296,11 @@ impl Watch {
             self.is_due = true;
         } else if kind.contains(ReadFlags::MOVED_TO) {
             let moved = self.moving.take_if(|(cookie, _)| *cookie == event.cookie());
-            match moved {
-                Some((_, writing)) => _ = self.writing.insert(path, writing),
-                None => {
-                    self.writing.remove(&path);
-                    self.complete.insert(path, now);
-                }
+            if let Some((_, writing)) = moved {
+                self.writing.insert(path, writing);
+            } else {
+                self.writing.remove(&path);
+                self.complete.insert(path, now);
             }
             self.is_due = true;
         } else {

@@ -13,6 +13,9 @@ use super::error::XdpError;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
+/// Times that an interface is looked for again because it was renamed meanwhile.
+const RENAMED_MAX: usize = 100;
+
 /// An interface of the calling thread's network namespace, at the moment of asking.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Interface {
@@ -61,6 +64,13 @@ impl Interface {
             let (index, mtu) = (index.ifr_ifru.ifru_ifindex, mtu.ifr_ifru.ifru_mtu);
             (index, mtu, mac.ifr_ifru.ifru_hwaddr.sa_data, i32::from(flags.ifr_ifru.ifru_flags))
         };
+        let driver = driver(&socket, name);
+        // All of these were asked by name: they are of one interface where it is the same one in the end.
+        let last = ask(libc::SIOCGIFINDEX, "number")?;
+        // SAFETY: as above.
+        if unsafe { last.ifr_ifru.ifru_ifindex } != index {
+            return Err(XdpError::Changed { interface: name.to_owned() });
+        }
         Ok(Interface {
             name: name.to_owned(),
             index: index.cast_unsigned(),
@@ -68,7 +78,7 @@ impl Interface {
             mac: std::array::from_fn(|byte| mac[byte].cast_unsigned()),
             rx_queues,
             tx_queues,
-            driver: driver(&socket, name),
+            driver,
             is_up: flags & libc::IFF_UP != 0,
             has_carrier: flags & libc::IFF_RUNNING != 0,
         })
@@ -77,21 +87,27 @@ impl Interface {
     /// The interface that the kernel has this number for, whatever it is called by now.
     pub fn with_index(index: u32) -> Result<Interface, XdpError> {
         let missing = || XdpError::NoInterface { interface: format!("number {index}") };
-        let mut name = [0u8; libc::IFNAMSIZ];
-        // SAFETY: the kernel writes a name that ends in zero into so many bytes.
-        let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
-        if found.is_null() {
-            return Err(missing());
+        for _ in 0..RENAMED_MAX {
+            let mut name = [0u8; libc::IFNAMSIZ];
+            // SAFETY: the kernel writes a name that ends in zero into so many bytes.
+            let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
+            if found.is_null() {
+                return Err(missing());
+            }
+            let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
+            match Interface::find(&String::from_utf8_lossy(name)) {
+                Ok(found) if found.index == index => return Ok(found),
+                // Between the calls the name has become another one's, or nobody's.
+                Ok(_) | Err(XdpError::NoInterface { .. } | XdpError::Changed { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
-        let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-        let found = Interface::find(&String::from_utf8_lossy(name))?;
-        // Between the two calls the name may have become another one's.
-        if found.index == index { Ok(found) } else { Err(missing()) }
+        Err(XdpError::Changed { interface: format!("number {index}") })
     }
 
     /// Whether the interface with this number is there still, by whatever name.
     pub(super) fn is_there(&self) -> bool {
-        Interface::with_index(self.index).is_ok()
+        !matches!(Interface::with_index(self.index), Err(XdpError::NoInterface { .. }))
     }
 
     /// Queues that work in both directions.

@@ -296,6 +296,16 @@ impl Guard {
         Attachment::take(interface, self.code.as_fd(), earlier.as_ref(), pins).map(|_| true)
     }
 
+    /// The same for an interface that has only just come, of which nothing but the number is known: with one request of the kernel,
+    /// where all is as expected.
+    pub fn close_new(&self, index: u32, name: &str, pins: Option<&Pins>) -> Result<bool, XdpError> {
+        let bare = Interface { name: name.to_owned(), index, ..Interface::default() };
+        match Attachment::take(&bare, self.code.as_fd(), None, pins) {
+            Ok(_) => Ok(true),
+            Err(_) => self.close(&Interface::with_index(index)?, None, pins),
+        }
+    }
+
     /// Takes it off an interface where it is.
     pub fn open(&self, interface: &Interface, pins: Option<&Pins>) -> Result<(), XdpError> {
         let Some(mine) = earlier_on(interface)?.filter(|earlier| earlier.id() == self.id) else {

@@ -139,6 +139,7 @@ impl Engine for FakeEngine {
                 dst_port: 6379,
             },
             state: "established".to_owned(),
+            assured: true,
             generation: Generation(1),
             idle_ms: 5,
             packets: 4,

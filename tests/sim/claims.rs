@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use palisade::dataplane::{ConntrackSettings, DropReason, FlowInfo, PortKind};
+use palisade::dataplane::{DropReason, FlowInfo, PortKind};
 use palisade::ids::{AttachmentId, PortId};
 use palisade::net::flow::Protocol;
 use palisade::tables::{Direction, RuleOrigin, Verdict};
@@ -491,39 +491,6 @@ fn an_association_is_not_opened_by_the_side_that_may_only_answer() {
     passes(&mut rig, A, B, &sctp(0, 1, SHUTDOWN_COMPLETE));
     is_dropped(&mut rig, B, &sctp(1, 0, INIT), DropReason::PolicyEgress);
     passes(&mut rig, A, B, &sctp(0, 1, INIT));
-}
-
-#[test]
-fn a_connection_is_picked_up_in_its_middle_only_where_that_is_wanted_and_judged_from_its_client() {
-    let conntrack = ConntrackSettings { flows_max: 1024, ..ConntrackSettings::default() };
-    let only_server = Setting::open().with(0, mute()).with(1, serves(Protocol::TCP, 443));
-    let mut rig =
-        Rig::with(1, ConntrackSettings { tcp_pickup: false, ..conntrack.clone() }, &Setting::open());
-    is_dropped(&mut rig, A, &tcp(ACK, true), DropReason::InvalidState);
-    let mut rig = Rig::with(1, conntrack, &Setting::open());
-    passes(&mut rig, B, A, &tcp(ACK, false));
-    let flow = &flows(&rig)[0];
-    assert_eq!((flow.key.src_port, flow.key.dst_port), (CLIENT, SERVER));
-    assert_eq!((flow.packets, flow.reply_packets), (0, 1));
-    passes(&mut rig, A, B, &tcp(ACK, true));
-    rig.publish(&only_server);
-    is_dropped(&mut rig, B, &tcp(ACK, false), DropReason::PolicyEgress);
-}
-
-#[test]
-fn one_pod_cannot_take_the_table_from_the_others() {
-    let conntrack =
-        ConntrackSettings { flows_max: 256, pod_quota_percent: 25, ..ConntrackSettings::default() };
-    let mut rig = Rig::with(1, conntrack, &Setting::open());
-    let before = rig.counters(A);
-    for port in 0..200 {
-        rig.send(A, &udp(0, 1, [1000 + port, 53]));
-        rig.send(B, &udp(1, 0, [53, 1000 + port]));
-    }
-    let drops = rig.drops_since(A, &before);
-    assert!(drops["pod-quota"] >= 136, "{drops:?}");
-    assert!(rig.sim.flows_len() <= 64 + 64);
-    passes(&mut rig, C, B, &udp(2, 1, [1000, 53]));
 }
 
 #[test]

@@ -59,6 +59,8 @@ pub(crate) struct Counts {
 
 pub(crate) struct Model {
     pub(crate) setting: Setting,
+    /// Whether a connection is picked up in its middle.
+    tcp_pickup: bool,
     pub(crate) generation: u32,
     pub(crate) now_ms: u64,
     pub(crate) flows: Vec<Flow>,
@@ -82,9 +84,10 @@ enum Outcome {
 }
 
 impl Model {
-    pub(crate) fn new(setting: Setting) -> Model {
+    pub(crate) fn new(setting: Setting, tcp_pickup: bool) -> Model {
         Model {
             setting,
+            tcp_pickup,
             generation: 0,
             now_ms: 0,
             flows: Vec::new(),
@@ -283,7 +286,7 @@ impl Model {
         let flow = &mut self.flows[number];
         let mut moved = flow.clone();
         match moved.step(side, spec) {
-            Outcome::Pass if spec.broken && (flow.state != moved.state || is_decisive(spec)) => {
+            Outcome::Pass if is_wrong(spec) && (flow.state != moved.state || is_decisive(spec)) => {
                 Some("bad-checksum")
             }
             Outcome::Pass => {
@@ -305,20 +308,17 @@ impl Model {
         reopened: Option<usize>,
     ) -> Option<&'static str> {
         let (protocol, ports) = protocol_and_ports(spec);
-        let (mut state, mut sender) = ("other", 0);
+        let mut state = "other-one-way";
         let (mut finished, mut end) = ([false; 2], [0; 2]);
         let mut is_tracked = true;
         match spec.transport {
             Transport::Tcp { flags, sequence, acknowledgement, .. } => {
                 if flags & (SYN | ACK) == SYN {
                     (state, end) = ("syn-sent", [sequence + 1, 0]);
-                } else if flags & (SYN | RST | ACK) == ACK {
-                    // Picked up in its middle: the lower port is taken for the server's.
-                    sender = usize::from(ports[0] < ports[1]);
-                    state = if flags & FIN == 0 { "established" } else { "fin-wait" };
-                    finished[sender] = flags & FIN != 0;
-                    end[sender] = sequence + spec.payload.len() as u32 + u32::from(flags & FIN);
-                    end[1 - sender] = acknowledgement;
+                } else if self.tcp_pickup && flags & (SYN | RST | ACK) == ACK {
+                    state = "unacknowledged";
+                    finished[0] = flags & FIN != 0;
+                    end = [sequence + spec.payload.len() as u32 + u32::from(flags & FIN), acknowledgement];
                 } else {
                     return Some("invalid-state");
                 }
@@ -332,16 +332,14 @@ impl Model {
             },
             Transport::Other(_) => {}
         }
-        let there =
-            FlowKey { src: spec.src, dst: spec.dst, protocol, src_port: ports[0], dst_port: ports[1] };
-        let (key, from, to) = if sender == 0 { (there, port, out) } else { (there.reversed(), out, port) };
-        if let Some(reason) = self.judge(&key, from, to) {
+        let key = FlowKey { src: spec.src, dst: spec.dst, protocol, src_port: ports[0], dst_port: ports[1] };
+        if let Some(reason) = self.judge(&key, port, out) {
             return Some(reason);
         }
         if !is_tracked {
             return None;
         }
-        if spec.broken && !matches!(spec.transport, Transport::Other(_)) {
+        if is_wrong(spec) {
             return Some("bad-checksum");
         }
         let mut flow = Flow {
@@ -356,7 +354,7 @@ impl Model {
             packets: [0; 2],
             bytes: [0; 2],
         };
-        flow.count(sender, spec, self.now_ms);
+        flow.count(0, spec, self.now_ms);
         match reopened {
             Some(number) => self.flows[number] = flow,
             None => self.flows.push(flow),
@@ -422,6 +420,12 @@ impl Flow {
                 Outcome::Pass
             }
             Transport::Sctp { chunk, .. } => self.step_sctp(side, chunk),
+            Transport::Other(_) => {
+                if side == 1 {
+                    self.state = "other";
+                }
+                Outcome::Pass
+            }
             _ => Outcome::Pass,
         }
     }
@@ -451,12 +455,20 @@ impl Flow {
             ("time-wait" | "reset", _) if is(SYN) => {
                 return if is(ACK) { Outcome::Invalid } else { Outcome::Reopen };
             }
+<<<<<<< HEAD
+=======
+            ("unacknowledged", _) if is(SYN) && !is(ACK) => return Outcome::Reopen,
+>>>>>>> admission
             // A refusal has to acknowledge the SYN, and does.
             ("syn-sent", 1) if is(RST) => self.state = "reset",
             (_, _) if is(RST) && sequence == self.end[side] => self.state = "reset",
             ("syn-sent", _) if is(RST) => return Outcome::Invalid,
             // In the window, and not the next number: the receiver's to challenge.
             (_, _) if is(RST) => {}
+<<<<<<< HEAD
+            ("unacknowledged", _) if is(SYN) && !is(ACK) => return Outcome::Reopen,
+=======
+>>>>>>> admission
             ("syn-sent", 0) if is(SYN) && !is(ACK) => self.end[0] = sequence + 1,
             ("syn-sent", 0) => return Outcome::Invalid,
             ("syn-sent", _) if is(SYN) => {
@@ -473,6 +485,10 @@ impl Flow {
                 self.end[side] = self.end[side].max(sequence + bytes + u32::from(is(FIN)));
                 self.finished[side] |= is(FIN);
                 self.state = match self.state {
+                    "unacknowledged" if side == 0 => "unacknowledged",
+                    "unacknowledged" if self.finished == [true; 2] => "last-ack",
+                    "unacknowledged" if self.finished != [false; 2] => "fin-wait",
+                    "unacknowledged" => "established",
                     "syn-received" | "established" if is(FIN) => "fin-wait",
                     "syn-received" if side == 0 => "established",
                     "fin-wait" if is(FIN) && self.finished[1 - side] => "last-ack",
@@ -488,7 +504,8 @@ impl Flow {
 /// Idle times, as `docs` and `Timeouts::default` have them, milliseconds.
 fn timeout_ms(state: &str) -> u64 {
     let seconds = match state {
-        "syn-sent" | "syn-received" | "udp-one-way" | "echo" | "sctp-setup" => 30,
+        "syn-sent" | "syn-received" | "udp-one-way" | "echo" | "sctp-setup" | "other-one-way" => 30,
+        "unacknowledged" => 300,
         "established" | "sctp-established" => 7440,
         "fin-wait" | "last-ack" | "udp-two-way" => 120,
         "time-wait" => 60,
@@ -524,6 +541,11 @@ fn query(spec: &Spec) -> Option<(u8, bool)> {
         Transport::Icmp { kind: kind @ (139 | 140), .. } if !is_v4 => Some((139, kind == 140)),
         _ => None,
     }
+}
+
+/// Whether the transport checksum is wrong; protocols of which nothing is known have none.
+fn is_wrong(spec: &Spec) -> bool {
+    spec.broken && !matches!(spec.transport, Transport::Other(_))
 }
 
 /// Whether a segment opens, resets or finishes.

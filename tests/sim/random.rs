@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use palisade::dataplane::ConntrackSettings;
 use palisade::ids::{AttachmentId, PortId};
 use palisade::net::flow::{FlowKey, Protocol};
 use palisade::tables::Verdict;
@@ -225,7 +226,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (prop::bool::weighted(0.9), prop::bool::weighted(0.3))
             .prop_map(|(loaded, fail_open)| Step::Load { loaded, fail_open }),
         1 => (0..PODS, prop::bool::weighted(0.8)).prop_map(|(pod, attached)| Step::Attach { pod, attached }),
-        1 => prop::sample::select(vec![2, 9, 29, 31, 61, 119, 121, 601, 7500])
+        1 => prop::sample::select(vec![2, 9, 29, 31, 61, 119, 121, 301, 601, 7500])
             .prop_map(|seconds| Step::Wait { seconds }),
     ]
 }
@@ -238,11 +239,12 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(workers: usize, queues: [usize; PODS]) -> Pair {
+    fn new(workers: usize, queues: [usize; PODS], tcp_pickup: bool) -> Pair {
         let setting = Setting::open();
+        let conntrack = ConntrackSettings { flows_max: 1024, tcp_pickup, ..ConntrackSettings::default() };
         Pair {
-            rig: Rig::new_with_queues(workers, &setting, queues),
-            model: Model::new(setting),
+            rig: Rig::with_queues(&rig::settings(workers, conntrack), &setting, queues),
+            model: Model::new(setting, tcp_pickup),
             attached: PODS as u32,
         }
     }
@@ -429,9 +431,10 @@ proptest! {
     fn the_switch_does_what_the_model_says(
         workers in 1..4usize,
         queues in prop::array::uniform3(1..4usize),
+        tcp_pickup in any::<bool>(),
         steps in prop::collection::vec(step(), 1..80),
     ) {
-        let mut pair = Pair::new(workers, queues);
+        let mut pair = Pair::new(workers, queues, tcp_pickup);
         for step in &steps {
             pair.step(step);
         }

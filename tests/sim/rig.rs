@@ -163,7 +163,7 @@ pub(crate) struct Rig {
     hands_over: bool,
 }
 
-fn settings(workers: usize, conntrack: ConntrackSettings) -> Settings {
+pub(crate) fn settings(workers: usize, conntrack: ConntrackSettings) -> Settings {
     Settings {
         cores: vec![0; workers],
         frames_per_worker: 1024,

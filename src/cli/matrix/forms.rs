@@ -60,7 +60,7 @@ pub(super) fn left_out(matrix: &Matrix) -> Option<String> {
         return None;
     }
     let all = ends + matrix.ends.len();
-    let pods = if pods > 0 { format!(", with {pods} pods") } else { String::new() };
+    let pods = if pods > 0 { format!(" (pods in them: {pods})") } else { String::new() };
     Some(format!(
         "{ends} of {all} lines are left out{pods}: name pods with --pod, or allow more pairs with --limit"
     ))

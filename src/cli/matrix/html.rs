@@ -119,7 +119,7 @@ mod tests {
         ];
         let left_out = LeftOut { ends: 3, pods: 1 };
         let text = page(&Matrix { ends: vec![end("a<b"), end("c")], cells, left_out });
-        assert!(text.contains("3 of 5 lines are left out, with 1 pods"), "{text}");
+        assert!(text.contains("3 of 5 lines are left out (pods in them: 1)"), "{text}");
         assert_eq!(text.matches("<td").count(), 4);
         assert!(
             text.contains(r#"class="all" style="--share:1.000" title="a&lt;b to c: everything""#),

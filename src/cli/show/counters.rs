@@ -88,8 +88,17 @@ fn decisions(report: &CountersReport) -> String {
 }
 
 fn workers(report: &CountersReport) -> String {
-    let mut table =
-        table(["worker", "core", "received", "batches", "sleeps", "flows", "frames", "frames free"]);
+    let mut table = table([
+        "worker",
+        "core",
+        "received",
+        "batches",
+        "sleeps",
+        "flows",
+        "evicted",
+        "frames",
+        "frames free",
+    ]);
     for (number, worker) in &report.workers {
         table.add_row([
             number.clone(),
@@ -98,6 +107,7 @@ fn workers(report: &CountersReport) -> String {
             worker.batches.to_string(),
             worker.sleeps.to_string(),
             worker.flows_entered.saturating_sub(worker.flows_ended).to_string(),
+            worker.flows_evicted.to_string(),
             worker.frames.to_string(),
             worker.frames_free.to_string(),
         ]);

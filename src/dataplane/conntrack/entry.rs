@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use super::parts::{AtomicU32, AtomicU64, PORTS_MAX};
 use super::tcp::{TcpFlow, TcpSide};
-use super::{FlowState, Key};
+use super::{Class, FlowState, Key};
 use crate::dataplane::packet::Address;
 use crate::ids::{Generation, PortId};
 use crate::mem::{prefetch_read, prefetch_write};
@@ -21,13 +21,16 @@ use crate::net::flow::Protocol;
 
 use Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// In [`Line::head`]: the entry is a flow. The other bits are the key's word, and in the line of the lower end the number of the
-/// port whose quota the flow counts against; in the line of the higher end, there, the key's check.
+/// In [`Line::head`]: the entry is a flow. The other bits are the key's word, and in the line of the lower end the quota owner,
+/// [`Owner`]; in the line of the higher end, there, the key's check.
 const READY: u64 = 1 << 63;
 const CHARGE_SHIFT: u32 = 48;
 const CHARGE: u64 = 0xfff << CHARGE_SHIFT;
 const _: () = assert!(PORTS_MAX <= 1 << 12, "a port's number fits into CHARGE");
-const KEY_WORD: u64 = !(READY | CHARGE);
+/// The class of the flow: [`Class`].
+const CLASS_SHIFT: u32 = 60;
+const OWNER: u64 = CHARGE | 0x3 << CLASS_SHIFT;
+const KEY_WORD: u64 = !(READY | OWNER);
 
 /// In [`Facts`]: the flow was opened by the higher end of its key.
 const OPENED_BY_HIGH: u64 = 1 << 8;
@@ -83,6 +86,15 @@ pub(crate) struct Entry {
     lines: [Line; 2],
 }
 
+/// The port that a flow counts against, and as which kind of flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owner {
+    /// The port that the packet came from which made the flow.
+    pub port: PortId,
+    /// Whether it may be evicted.
+    pub class: Class,
+}
+
 /// The two 32-bit numbers that lie in a word of memory, the first in front.
 fn halves_in_memory(word: u64) -> [u32; 2] {
     let bytes = word.to_ne_bytes();
@@ -106,7 +118,7 @@ pub(crate) struct NewFlow {
     pub opened_by_low: bool,
     /// Whether initiator and responder are pods of this node.
     pub pods: [bool; 2],
-    /// Port whose quota it counts against.
+    /// Port that it counts against: the one that the packet came from.
     pub charged: PortId,
     /// Generation that judged it.
     pub judged: Generation,
@@ -288,7 +300,7 @@ impl Entry {
         let is_whole = says_the_same
             && lines_agree
             && key.is_canonical()
-            && self.charged().index() < PORTS_MAX
+            && self.owner().is_some_and(|owner| owner.port.index() < PORTS_MAX)
             && self.lines.iter().all(is_sound);
         is_whole.then_some(key)
     }
@@ -339,7 +351,7 @@ impl Entry {
     #[inline(always)]
     pub(crate) fn is(&self, key: &Key, from_low: bool) -> bool {
         let line = self.line(from_low);
-        if line.head.load(Acquire) & !CHARGE != key.word | READY {
+        if line.head.load(Acquire) & !OWNER != key.word | READY {
             false
         } else if key.is_v4() {
             line.address[0].load(Relaxed) == key.addresses[0]
@@ -388,7 +400,7 @@ impl Entry {
         let head = key.word | READY;
         self.lines[1].head.store(head | check_of(key), Release);
         // This one says whether the entry is a flow.
-        self.lines[0].head.store(head | charge_of(flow.charged), Release);
+        self.lines[0].head.store(head | Owner::unassured(flow.charged).bits(), Release);
     }
 
     /// Starts the flow anew under the same key: a port pair is used again.
@@ -418,24 +430,29 @@ impl Entry {
         }
     }
 
-    /// Makes the entry no flow. If it was this call that did, the port whose quota it counted against.
-    pub(super) fn kill(&self) -> Option<PortId> {
+    /// Makes the entry no flow. If it was this call that did, its quota owner.
+    pub(super) fn kill(&self) -> Option<Owner> {
         let [low, high] = &self.lines;
         let end = |head: u64| (head & READY != 0).then_some(0);
         let head = low.head.fetch_update(AcqRel, Acquire, end).ok()?;
         high.head.store(0, Release);
-        Some(charged_by(head))
+        Some(Owner::of(head))
     }
 
-    /// Lets the flow count against the quota of `port`; the port that it counted against before. `None` where it has ended.
-    pub(super) fn recharge(&self, port: PortId) -> Option<PortId> {
-        let change = |head: u64| (head & READY != 0).then_some(head & !CHARGE | charge_of(port));
-        self.lines[0].head.fetch_update(AcqRel, Acquire, change).ok().map(charged_by)
+    /// Lets the flow count against another owner, and returns the one before. `None` where it has ended, or where `expected` is given
+    /// and is not its owner.
+    pub(super) fn change_owner(&self, expected: Option<Owner>, owner: Owner) -> Option<Owner> {
+        let change = |head: u64| {
+            let is_expected = expected.is_none_or(|expected| Owner::of(head) == expected);
+            (head & READY != 0 && is_expected).then_some(head & !OWNER | owner.bits())
+        };
+        self.lines[0].head.fetch_update(AcqRel, Acquire, change).ok().map(Owner::of)
     }
 
-    /// Port whose quota it counts against.
-    pub(super) fn charged(&self) -> PortId {
-        charged_by(self.lines[0].head.load(Relaxed))
+    /// Its quota owner, if the entry is a flow.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        let head = self.lines[0].head.load(Acquire);
+        (head & READY != 0).then_some(Owner::of(head))
     }
 
     /// What packets of one end need to know.
@@ -488,7 +505,8 @@ impl Entry {
     /// Sets the state, where it is still `old`.
     ///
     /// Both lines have it, so that a packet of a flow without windows need not look at the other end's: of these flows only UDP's
-    /// change, once, and a line that does not say so yet only has it said again. For the others the line of the lower end speaks.
+    /// and those of unknown protocols change, once, and a line that does not say so yet only has it said again. For the others the line
+    /// of the lower end speaks.
     pub(crate) fn set_state(&self, old: FlowState, new: FlowState) {
         for line in &self.lines {
             // Two workers may both have moved on; the loser's next packet says it again.
@@ -531,9 +549,9 @@ impl Entry {
     }
 
     /// Stores what of a TCP connection differs from `before`, which was loaded: the workers of the two directions move
-    /// different parts, and neither undoes what the other has moved since.
+    /// different parts, and neither undoes what the other has moved since. Whether the state differs.
     #[inline]
-    pub(crate) fn store_tcp(&self, before: &TcpFlow, flow: &TcpFlow) {
+    pub(crate) fn store_tcp(&self, before: &TcpFlow, flow: &TcpFlow) -> bool {
         for (side, line) in self.sides().into_iter().enumerate() {
             let (old, new) = (&before.sides[side], &flow.sides[side]);
             store_changed(&line.more[END], old.end, new.end);
@@ -545,9 +563,32 @@ impl Entry {
                 line.change_facts(|facts| Some(Facts(facts.0 & !(0x0f << SCALE_SHIFT) | scale)));
             }
         }
-        if before.state != flow.state {
+        let is_another = before.state != flow.state;
+        if is_another {
             self.set_state(before.state, flow.state);
         }
+        is_another
+    }
+}
+
+impl Owner {
+    /// Of a flow that nobody has answered yet.
+    pub(crate) fn unassured(port: PortId) -> Owner {
+        Owner { port, class: Class::Unassured }
+    }
+
+    /// As [`Line::head`] has it.
+    fn bits(self) -> u64 {
+        u64::from(self.port.0) << CHARGE_SHIFT | (self.class as u64) << CLASS_SHIFT
+    }
+
+    fn of(head: u64) -> Owner {
+        let class = match head >> CLASS_SHIFT & 0x3 {
+            1 => Class::Assured,
+            2 => Class::Ended,
+            _ => Class::Unassured,
+        };
+        Owner { port: PortId(((head & CHARGE) >> CHARGE_SHIFT) as u16), class }
     }
 }
 
@@ -578,15 +619,6 @@ fn halves(address: Address) -> [u64; 2] {
 fn check_of(key: &Key) -> u64 {
     let mix = |mixed: u64, word: &u64| (mixed.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     key.words().iter().fold(0, mix) >> 52 << CHARGE_SHIFT
-}
-
-/// A port, as [`Line::head`] has it.
-fn charge_of(port: PortId) -> u64 {
-    u64::from(port.0) << CHARGE_SHIFT
-}
-
-fn charged_by(head: u64) -> PortId {
-    PortId(((head & CHARGE) >> CHARGE_SHIFT) as u16)
 }
 
 /// [`Line::packets`] and [`Line::bytes`] with one packet of so many bytes more.

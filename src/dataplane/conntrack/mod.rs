@@ -5,10 +5,12 @@
 //! another one it is judged again, from its original direction, before the packet passes.
 //!
 //! One table of fixed size is shared by all workers, without locks (see [`table`]). A flow is one entry, found from
-//! either direction: its key orders the two endpoints (see [`key`]). TCP is followed by state (see [`tcp`]).
+//! either direction: its key orders the two endpoints (see [`key`]). TCP is followed by state (see [`tcp`]). A flow that both sides
+//! were heard of is assured as far as its port's quota goes (see [`quota`]); the others make room when there is none.
 
 mod entry;
 mod key;
+mod quota;
 mod recover;
 mod state;
 pub(super) mod storage;
@@ -17,7 +19,7 @@ pub(crate) mod tcp;
 
 pub(crate) use entry::{Entry, Facts, NewFlow, Side};
 pub(crate) use key::Key;
-pub(crate) use state::FlowState;
+pub(crate) use state::{Class, FlowState};
 pub(crate) use table::{Admission, Candidate, Conntrack, LineId, Slot, Tracker};
 
 /// What entries and table are made of. Their model makes them of loom's atomics, and for fewer ports and workers.

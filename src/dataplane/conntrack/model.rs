@@ -8,6 +8,8 @@
 mod entry;
 #[path = "../publication.rs"]
 mod publication;
+#[path = "quota.rs"]
+mod quota;
 #[path = "table.rs"]
 mod table;
 
@@ -20,7 +22,7 @@ use loom::thread;
 use self::entry::{NewFlow, Side};
 use self::publication::{Numbered, Publication};
 use self::table::{Admission, Conntrack, Slot, Tracker};
-use super::{FlowState, Key, state, tcp};
+use super::{Class, FlowState, Key, state, tcp};
 use crate::dataplane::ConntrackSettings;
 use crate::dataplane::packet::from_v4;
 use crate::ids::{Generation, PortId, WorkerId};
@@ -95,8 +97,9 @@ fn enter(table: &Conntrack, key: &Key, flow: &NewFlow, now_ms: u32, by: &mut Tra
     }
 }
 
-fn charged(table: &Conntrack) -> [u32; 2] {
-    [1, 2].map(|port: usize| table.charged[port].load(Relaxed))
+/// Assured and unassured flows of the two ports.
+fn charged(table: &Conntrack) -> [[u32; 2]; 2] {
+    [1, 2].map(|port| [Class::Assured, Class::Unassured].map(|class| table.flows_of(PortId(port), class)))
 }
 
 fn look_up(table: &Conntrack, key: &Key) -> Option<Slot> {
@@ -117,7 +120,7 @@ fn of_a_flow_that_two_workers_enter_at_once_one_entry_stays() {
         assert_eq!(table.len(), 1);
         assert!(look_up(&table, &key(0)).is_some());
         assert_eq!((one.entered + other.entered, one.ended + other.ended), (2, 1));
-        assert_eq!(charged(&table), [1, 0]);
+        assert_eq!(charged(&table), [[0, 1], [0, 0]]);
     });
 }
 
@@ -135,7 +138,7 @@ fn a_flow_that_two_workers_remove_at_once_ends_once() {
         let other = beside.join().unwrap();
         assert_eq!((table.len(), look_up(&table, &key(0))), (0, None));
         assert_eq!(one.ended + other.ended, 1);
-        assert_eq!(charged(&table), [0, 0]);
+        assert_eq!(charged(&table), [[0, 0]; 2]);
     });
 }
 
@@ -237,7 +240,55 @@ fn a_restarted_flow_counts_against_its_new_pod_unless_it_ends_at_the_same_time()
         let beside = thread::spawn(move || theirs.remove(slot, &mut other));
         table.restart(slot, &flow(2), 5);
         beside.join().unwrap();
-        assert_eq!((table.len(), charged(&table)), (0, [0, 0]));
+        assert_eq!((table.len(), charged(&table)), (0, [[0, 0]; 2]));
+    });
+}
+
+/// The flow was answered: what a worker does that sees it.
+fn answer(table: &Conntrack, slot: Slot) {
+    table.entry(slot).set_state(FlowState::UdpOneWay, FlowState::UdpTwoWay);
+    table.note_state(slot, FlowState::UdpOneWay, FlowState::UdpTwoWay);
+}
+
+#[test]
+fn a_flow_that_becomes_assured_by_two_workers_at_once_is_counted_once() {
+    explore(|| {
+        let (table, mut one, _) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || answer(&theirs, slot));
+        answer(&table, slot);
+        beside.join().unwrap();
+        assert_eq!(charged(&table), [[1, 0], [0, 0]]);
+    });
+}
+
+#[test]
+fn a_flow_that_becomes_assured_while_it_ends_is_counted_no_more() {
+    explore(|| {
+        let (table, mut one, mut other) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || theirs.remove(slot, &mut other));
+        answer(&table, slot);
+        beside.join().unwrap();
+        assert_eq!((table.len(), charged(&table)), (0, [[0, 0]; 2]));
+    });
+}
+
+#[test]
+fn a_flow_that_becomes_assured_while_another_port_restarts_it_counts_against_one_of_them() {
+    explore(|| {
+        let (table, mut one, _) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || answer(&theirs, slot));
+        table.restart(slot, &flow(2), 5);
+        beside.join().unwrap();
+        let owner = table.entry(slot).owner().unwrap();
+        assert_eq!(owner.port, PortId(2));
+        let expected = [Class::Assured, Class::Unassured].map(|class| u32::from(owner.class == class));
+        assert_eq!(charged(&table), [[0, 0], expected]);
     });
 }
 
@@ -256,7 +307,7 @@ fn a_sweep_ends_no_flow_that_is_only_just_there() {
         let beside = thread::spawn(move || theirs.sweep(1, late_ms, &mut one, |_| false));
         assert_eq!(enter(&table, &key(0), &flow(1), late_ms, &mut other), slot, "where an idle one was");
         beside.join().unwrap();
-        assert_eq!((table.len(), charged(&table)), (1, [1, 0]));
+        assert_eq!((table.len(), charged(&table)), (1, [[0, 1], [0, 0]]));
     });
 }
 
@@ -313,7 +364,7 @@ fn a_flow_that_an_earlier_generation_let_in_is_judged_again_by_each_worker_that_
         let own = views.enter(WorkerId(0));
         packet(&table, &own, &mut one);
         let other = beside.join().unwrap();
-        assert_eq!((table.len(), charged(&table)), (0, [0, 0]), "what is denied has ended");
+        assert_eq!((table.len(), charged(&table)), (0, [[0, 0]; 2]), "what is denied has ended");
         assert_eq!(one.entered + other.entered, one.ended + other.ended);
     });
 }

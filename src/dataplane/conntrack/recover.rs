@@ -4,8 +4,6 @@
 //! removed whose tag still stands, one key entered twice. Whatever is not whole goes; counts are made anew. Every word of the
 //! file is taken for what a stranger could have written: nothing here depends on it but what the table says afterwards.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use super::table::{Conntrack, FREE, Slot, TOMBSTONE, group_of, tag_of};
 use crate::ids::Generation;
 
@@ -69,7 +67,9 @@ impl Conntrack {
             if group_of(slot) != first {
                 self.add_displaced(first, 1);
             }
-            self.charged[self.entry(slot).charged().index()].fetch_add(1, Relaxed);
+            if let Some(owner) = self.entry(slot).owner() {
+                self.quotas.add(owner);
+            }
         }
     }
 
@@ -82,7 +82,9 @@ impl Conntrack {
             if self.look_up(&key, hash) == Some(slot) {
                 continue;
             }
-            self.charged[self.entry(slot).charged().index()].fetch_sub(1, Relaxed);
+            if let Some(owner) = self.entry(slot).owner() {
+                self.quotas.remove(owner);
+            }
             if group_of(slot) != self.first_group(hash) {
                 self.add_displaced(self.first_group(hash), -1);
             }

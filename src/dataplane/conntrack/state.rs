@@ -38,6 +38,8 @@ flow_states! {
     SynSent => "syn-sent", tcp_syn_sent;
     /// TCP: SYN answered.
     SynReceived => "syn-received", tcp_syn_received;
+    /// TCP: picked up in its middle, and the other side has not answered yet.
+    Unacknowledged => "unacknowledged", tcp_unacknowledged;
     /// TCP: open.
     Established => "established", tcp_established;
     /// TCP: one side has finished.
@@ -60,8 +62,21 @@ flow_states! {
     SctpEstablished => "sctp-established", sctp_established;
     /// SCTP: association going down, or gone.
     SctpShutdown => "sctp-shutdown", tcp_close;
-    /// Another protocol.
+    /// Another protocol: one direction seen.
+    OtherOneWay => "other-one-way", other_one_way;
+    /// Another protocol: both directions seen.
     Other => "other", other;
+}
+
+/// Flows by what they mean to the table when it is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Not answered yet, or beyond its port's quota: may be evicted.
+    Unassured = 0,
+    /// Answered, and within its port's quota: not evicted.
+    Assured = 1,
+    /// Closed, kept for packets that come late: the first to be evicted.
+    Ended = 2,
 }
 
 impl FlowState {
@@ -71,21 +86,33 @@ impl FlowState {
         FlowState::ALL.get(usize::from(number)).copied().unwrap_or(FlowState::Other)
     }
 
-    /// Whether nobody has answered yet: the first to go when there is no place left.
+    /// The class of flows in this state, as far as quotas allow.
     #[inline]
-    pub(crate) fn is_embryonic(self) -> bool {
-        use FlowState::{Echo, Reset, SctpSetup, SctpShutdown, SynReceived, SynSent, TimeWait, UdpOneWay};
-        matches!(self, SynSent | SynReceived | UdpOneWay | Echo | SctpSetup | SctpShutdown | Reset | TimeWait)
+    pub(crate) fn class(self) -> Class {
+        use FlowState::{
+            Echo, Established, FinWait, LastAck, Other, OtherOneWay, Reset, SctpEstablished, SctpSetup,
+            SctpShutdown, SynReceived, SynSent, TimeWait, UdpOneWay, UdpTwoWay, Unacknowledged,
+        };
+        match self {
+            // Nothing says when an echo is over, and it is short.
+            SynSent | SynReceived | Unacknowledged | UdpOneWay | Echo | SctpSetup | OtherOneWay => {
+                Class::Unassured
+            }
+            Established | FinWait | LastAck | UdpTwoWay | SctpEstablished | Other => Class::Assured,
+            TimeWait | Reset | SctpShutdown => Class::Ended,
+        }
     }
 
     /// Whether a flow of this protocol may be in this state.
     pub(super) fn fits(self, protocol: Protocol) -> bool {
-        use FlowState::{Echo, Other, SctpEstablished, SctpSetup, SctpShutdown, UdpOneWay, UdpTwoWay};
+        use FlowState::{
+            Echo, Other, OtherOneWay, SctpEstablished, SctpSetup, SctpShutdown, UdpOneWay, UdpTwoWay,
+        };
         match self {
             UdpOneWay | UdpTwoWay => protocol == Protocol::UDP,
             Echo => matches!(protocol, Protocol::ICMP | Protocol::ICMPV6),
             SctpSetup | SctpEstablished | SctpShutdown => protocol == Protocol::SCTP,
-            Other => !matches!(protocol, Protocol::TCP | Protocol::UDP | Protocol::SCTP),
+            OtherOneWay | Other => !matches!(protocol, Protocol::TCP | Protocol::UDP | Protocol::SCTP),
             _ => protocol == Protocol::TCP,
         }
     }
@@ -97,16 +124,17 @@ impl FlowState {
             Protocol::UDP => FlowState::UdpOneWay,
             Protocol::ICMP | Protocol::ICMPV6 => FlowState::Echo,
             Protocol::SCTP => FlowState::SctpSetup,
-            _ => FlowState::Other,
+            _ => FlowState::OtherOneWay,
         }
     }
 
     /// What becomes of a packet of a flow that is not TCP, and the state after it.
     #[inline]
     pub(crate) fn after(self, packet: &Packet, from_initiator: bool) -> (Outcome, FlowState) {
-        use FlowState::{SctpEstablished, SctpSetup, SctpShutdown, UdpOneWay, UdpTwoWay};
+        use FlowState::{Other, OtherOneWay, SctpEstablished, SctpSetup, SctpShutdown, UdpOneWay, UdpTwoWay};
         match (self, packet.flags) {
             (UdpOneWay, _) if !from_initiator => (Outcome::Pass, UdpTwoWay),
+            (OtherOneWay, _) if !from_initiator => (Outcome::Pass, Other),
             (SctpSetup, chunk::COOKIE_ACK) if !from_initiator => (Outcome::Pass, SctpEstablished),
             (SctpSetup | SctpEstablished, chunk::ABORT | chunk::SHUTDOWN_COMPLETE) => {
                 (Outcome::Pass, SctpShutdown)

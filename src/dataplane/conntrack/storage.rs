@@ -25,7 +25,7 @@ use crate::ids::Generation;
 use crate::mem::{FileMemory, HUGE_PAGE_BYTES, HugeArray};
 
 /// Grows with every change of what an entry, a group or the hash of a key is: of a file with another number nothing is read.
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
 const MAGIC: u64 = u64::from_ne_bytes(*b"palisade");
 const HEADER_BYTES: usize = 4096;
 /// Where the last generation stands in the header's page, twice: as it is, and its complement.
@@ -170,10 +170,10 @@ fn take(directory: &Path) -> Result<File, StorageError> {
     if let Some(parent) = directory.parent() {
         fs::create_dir_all(parent).map_err(io("made"))?;
     }
-    match DirBuilder::new().mode(0o700).create(directory) {
+    let made = match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io("made")(error)),
-        _ => {}
-    }
+        made => made.is_ok(),
+    };
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let lock = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(directory);
     let lock = lock.map_err(io("opened"))?;
@@ -184,6 +184,9 @@ fn take(directory: &Path) -> Result<File, StorageError> {
     }
     let kind = fstatfs(&lock).map_err(|errno| io("looked at")(errno.into()))?.f_type;
     if !IN_MEMORY.contains(&(kind as u64)) {
+        if made {
+            let _ = fs::remove_dir(directory);
+        }
         return Err(StorageError::OnDisk { path: directory.to_owned() });
     }
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {

@@ -21,17 +21,24 @@
 //! **Giving back.** A slot that one worker frees may still be in another one's hands until the end of its batch. So its
 //! tag turns into a tombstone, and only when every worker has started a batch since does the slot become free
 //! (quiescent-state reclamation). Within a batch a slot number therefore always means the same flow.
+//!
+//! **Evicting.** For the same reason a slot cannot be evicted and filled at once. So flows are evicted ahead: a flow that finds few
+//! free slots in the two groups of its key has another one evicted, whose slot is free a few batches later. The victim is one that has
+//! ended, or an unassured flow (see [`super::quota`]) of the port that has most of them: the longest idle one. It is never one of a port
+//! that has fewer than the port of the flow that comes; where all unassured flows of the two groups are of such ports, the new flow
+//! is refused. So a port keeps what it has as long as others have more, and a flood evicts or is refused, but takes nobody's place.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
 use std::io;
 use std::sync::atomic::Ordering;
 
-use super::entry::{Entry, NewFlow};
+use super::entry::{Entry, NewFlow, Owner};
 use super::key::HashSeed;
-use super::parts::{AtomicU32, AtomicU64, PORTS_MAX, WORKERS_MAX, fence};
+use super::parts::{AtomicU64, WORKERS_MAX, fence};
+use super::quota::Quotas;
 use super::state::timeouts_ms;
-use super::{FlowState, Key};
+use super::{Class, FlowState, Key};
 use crate::dataplane::ConntrackSettings;
 use crate::ids::{PortId, WorkerId};
 use crate::limits::RETIRED_FLOWS_MAX;
@@ -43,6 +50,8 @@ use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 pub(super) const GROUP: usize = 16;
 /// A group with so few free slots leaves them to keys whose second group is as full.
 const CROWDED_FREE_SLOTS: usize = 4;
+/// A flow that finds no more free slots in the two groups of its key has another one evicted.
+const SPARE_SLOTS: u32 = 4;
 const TAG_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 pub(super) const FREE: u8 = 0;
@@ -98,6 +107,17 @@ impl LineId {
     }
 }
 
+/// What eviction did for a new flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// One flow has gone.
+    Made,
+    /// No flow may go for anybody.
+    None,
+    /// Those that may go are of ports with fewer unassured flows.
+    Denied,
+}
+
 /// What became of a wish to enter a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
@@ -107,8 +127,6 @@ pub(crate) enum Admission {
     Exists(Slot),
     /// The table has no place for it.
     Full,
-    /// Its pod has as many flows as one may have.
-    Quota,
 }
 
 /// The tags of a group.
@@ -129,9 +147,7 @@ pub(crate) struct Conntrack {
     entries: HugeArray<Entry>,
     seed: HashSeed,
     timeouts_ms: Vec<u32>,
-    /// Flows by the port that they count against.
-    pub(super) charged: Box<[AtomicU32]>,
-    quota: u32,
+    pub(super) quotas: Quotas,
     /// Grows when every worker has seen the last value.
     epoch: AtomicU64,
     /// The epoch that each worker has seen; [`u64::MAX`] while it sleeps or does not exist.
@@ -149,6 +165,8 @@ pub(crate) struct Tracker {
     pub entered: u64,
     /// Flows that this worker ended.
     pub ended: u64,
+    /// Of those, evicted before their time.
+    pub evicted: u64,
 }
 
 impl Conntrack {
@@ -171,14 +189,13 @@ impl Conntrack {
         seed: HashSeed,
         settings: &ConntrackSettings,
     ) -> Conntrack {
-        let quota = entries.len() as u64 * u64::from(settings.pod_quota_percent.min(100)) / 100;
+        let quotas = Quotas::new(entries.len(), settings.pod_quota_percent);
         Conntrack {
             groups,
             entries,
             seed,
             timeouts_ms: timeouts_ms(&settings.timeouts),
-            charged: (0..PORTS_MAX).map(|_| AtomicU32::new(0)).collect(),
-            quota: quota as u32,
+            quotas,
             epoch: AtomicU64::new(0),
             seen: (0..WORKERS_MAX).map(|_| AtomicU64::new(u64::MAX)).collect(),
             tcp_pickup: settings.tcp_pickup,
@@ -338,30 +355,22 @@ impl Conntrack {
         by: &mut Tracker,
     ) -> Admission {
         let (first, second) = (self.first_group(hash), self.second_group(hash));
-        if self.charged[flow.charged.index()].load(Relaxed) >= self.quota {
-            // Of the pod's own flows too the least worthy goes, so that a flood of first packets does not shut it in.
-            let is_of_pod = |entry: &Entry| entry.charged() == flow.charged;
-            self.make_room(first, now_ms, by, is_of_pod);
-            self.make_room(second, now_ms, by, is_of_pod);
-            return Admission::Quota;
-        }
         let (preferred, other) =
             if self.is_crowded_beside(first, second) { (second, first) } else { (first, second) };
+        let free = self.free_in(first).count_ones() + self.free_in(second).count_ones();
+        if free <= SPARE_SLOTS && !self.make_room([preferred, other], flow.charged, now_ms, by) {
+            return Admission::Full;
+        }
         let at = position_of(self.home(hash));
         let claimed = self.claim(preferred, at, tag_of(hash)).or_else(|| self.claim(other, at, tag_of(hash)));
         let Some(slot) = claimed else {
-            self.make_room(first, now_ms, by, |_| true);
-            self.make_room(second, now_ms, by, |_| true);
+            self.evict(other, flow.charged, now_ms, by);
             return Admission::Full;
         };
         if group_of(slot) == second {
             self.add_displaced(first, 1);
-            if self.free_in(second) | self.free_in(first) == 0 {
-                // The next one that comes here would find no place: let the least worthy go in time.
-                self.make_room(second, now_ms, by, |_| true);
-            }
         }
-        self.charged[flow.charged.index()].fetch_add(1, Relaxed);
+        self.quotas.add(Owner::unassured(flow.charged));
         self.entry(slot).publish(key, flow, now_ms);
         by.entered += 1;
         // A worker alone has asked for the key, and nobody else has published it since.
@@ -378,16 +387,49 @@ impl Conntrack {
     /// Starts the flow in a slot anew, judged anew: its port pair is used again, perhaps by its other side.
     pub(crate) fn restart(&self, slot: Slot, flow: &NewFlow, now_ms: u32) {
         let entry = self.entry(slot);
-        self.charged[flow.charged.index()].fetch_add(1, Relaxed);
+        let owner = Owner::unassured(flow.charged);
+        self.quotas.add(owner);
         // Where another worker has ended it meanwhile, it counts against nobody.
-        self.discharge(entry.recharge(flow.charged).unwrap_or(flow.charged));
+        self.quotas.remove(entry.change_owner(None, owner).unwrap_or(owner));
         entry.restart(flow, now_ms);
     }
 
-    /// A flow counts no longer against the quota of this port. Who takes the port out of the entry says so, so that the counts
-    /// are right whatever two workers do at once.
-    fn discharge(&self, port: PortId) {
-        self.charged[port.index()].fetch_sub(1, Relaxed);
+    /// Follows a change of a flow's state: one that has been answered becomes assured, one that has ended ceases to be.
+    #[inline]
+    pub(crate) fn note_state(&self, slot: Slot, old: FlowState, new: FlowState) {
+        if old.class() != new.class() {
+            self.settle_owner(self.entry(slot));
+        }
+    }
+
+    /// Gives a flow the class that its state and its port's quota say. The worker that changes the owner in the entry counts it, so
+    /// that the counts are exact whatever two workers do at once.
+    fn settle_owner(&self, entry: &Entry) {
+        let Some(old) = entry.owner() else { return };
+        let new = Owner { class: entry.state().class(), ..old };
+        if new == old || (new.class == Class::Assured && !self.quotas.may_assure(new.port)) {
+            return;
+        }
+        self.replace_owner(entry, old, new);
+    }
+
+    /// Lets a flow count against this port: the port of its originator has another number than when the flow was entered.
+    pub(crate) fn charge_to(&self, slot: Slot, port: PortId) {
+        let entry = self.entry(slot);
+        if let Some(old) = entry.owner().filter(|owner| owner.port != port) {
+            self.replace_owner(entry, old, Owner { port, ..old });
+        }
+    }
+
+    fn replace_owner(&self, entry: &Entry, old: Owner, new: Owner) {
+        self.quotas.add(new);
+        let changed = entry.change_owner(Some(old), new);
+        self.quotas.remove(changed.unwrap_or(new));
+    }
+
+    /// Flows of a class that count against a port.
+    pub(crate) fn flows_of(&self, port: PortId, class: Class) -> u32 {
+        self.quotas.flows(port, class)
     }
 
     /// After publishing: one entry a key.
@@ -425,8 +467,8 @@ impl Conntrack {
             return; // Ended by the sweep a little later: its time has run out by then, or its policy speaks again.
         }
         let Some(key) = entry.key() else { return };
-        let Some(charged) = entry.kill() else { return };
-        self.discharge(charged);
+        let Some(owner) = entry.kill() else { return };
+        self.quotas.remove(owner);
         let first = self.first_group(self.hash(&key));
         if group_of(slot) != first {
             self.add_displaced(first, -1);
@@ -464,7 +506,8 @@ impl Conntrack {
         self.seen[by.worker].store(u64::MAX, Release);
     }
 
-    /// Ends flows that are idle, or that `is_over` says are, in the next `groups` groups of this worker's share.
+    /// Ends flows that are idle, or that `is_over` says are, in the next `groups` groups of this worker's share. Answered flows that
+    /// were beyond their port's quota become assured where it allows them by then.
     pub(crate) fn sweep(
         &self,
         groups: usize,
@@ -486,8 +529,13 @@ impl Conntrack {
                     self.entry(slot_of(next, position)).prefetch(true, true);
                 }
                 let slot = slot_of(by.cursor, position);
-                if self.holds_flow(slot) && (self.is_idle(slot, now_ms) || is_over(self.entry(slot))) {
+                if !self.holds_flow(slot) {
+                    continue;
+                }
+                if self.is_idle(slot, now_ms) || is_over(self.entry(slot)) {
                     self.remove(slot, by);
+                } else {
+                    self.settle_owner(self.entry(slot));
                 }
             }
             by.cursor = next;
@@ -531,15 +579,46 @@ impl Conntrack {
         entry.is_idle_for(self.timeouts_ms[entry.state() as usize], now_ms)
     }
 
-    /// Of the flows in a group that `may_go`, ends the one that is missed least: an idle one, else the longest waiting of
-    /// those that nobody has answered. Established flows stay.
-    fn make_room(&self, group: usize, now_ms: u32, by: &mut Tracker, may_go: impl Fn(&Entry) -> bool) {
-        let embryonic = |slot: &Slot| self.entry(*slot).state().is_embryonic() || self.is_idle(*slot, now_ms);
-        let victims = self.slots(group).filter(|slot| may_go(self.entry(*slot)));
-        let victim = victims.filter(embryonic).max_by_key(|slot| self.entry(*slot).idle_ms(now_ms));
-        if let Some(slot) = victim {
-            self.remove(slot, by);
+    /// Evicts one flow of two groups for a flow of `port`, from the first one if possible. Whether that may take a slot.
+    fn make_room(&self, groups: [usize; 2], port: PortId, now_ms: u32, by: &mut Tracker) -> bool {
+        let mut is_denied = false;
+        for group in groups {
+            match self.evict(group, port, now_ms, by) {
+                Room::Made => return true,
+                Room::Denied => is_denied = true,
+                Room::None => {}
+            }
         }
+        !is_denied
+    }
+
+    /// Ends one flow of a group for a flow of `port`: one whose time is over, else one that has ended, else an unassured one of the port
+    /// that has most of them, of these the longest idle.
+    fn evict(&self, group: usize, port: PortId, now_ms: u32, by: &mut Tracker) -> Room {
+        let candidate = |slot: Slot| {
+            let entry = self.entry(slot);
+            let owner = entry.owner()?;
+            let is_over = self.is_idle(slot, now_ms);
+            let unassured = match owner.class {
+                _ if is_over => u32::MAX,
+                Class::Ended => u32::MAX - 1,
+                Class::Unassured => self.quotas.flows(owner.port, Class::Unassured),
+                Class::Assured => return None,
+            };
+            Some((unassured, entry.idle_ms(now_ms), slot, is_over))
+        };
+        let victim = self
+            .slots(group)
+            .filter_map(candidate)
+            .max_by_key(|(unassured, idle_ms, ..)| (*unassured, *idle_ms));
+        let Some((unassured, _, slot, is_over)) = victim else { return Room::None };
+        if unassured < self.quotas.flows(port, Class::Unassured) {
+            return Room::Denied;
+        }
+        let ended = by.ended;
+        self.remove(slot, by);
+        by.evicted += if is_over { 0 } else { by.ended - ended };
+        Room::Made
     }
 
     #[inline]
@@ -670,6 +749,7 @@ impl Tracker {
             cursor: worker.index(),
             entered: 0,
             ended: 0,
+            evicted: 0,
         }
     }
 }

@@ -9,7 +9,13 @@
 //!
 //!   A reset with exactly the next sequence number leads from every state to `reset`; a SYN leads from `time-wait` and `reset`
 //!   to a new connection, which is judged like any other.
+//!
+//!   With pick-up (`tcp_loose` of nf_conntrack):
+//!            ACK, not of a known flow          answer (other side)
+//!   (none) -------------------------> unacknowledged -------------> established, or fin-wait after the initiator's FIN
 //! ```
+//!
+//! The sender of the first packet is the initiator, always.
 //!
 //! Sequence numbers decide who may change the state: a segment outside the window passes (its receiver deals
 //! with it, RFC 9293 section 3.10.7) but moves nothing, and a reset outside the window is dropped. One in the window that is not
@@ -17,7 +23,9 @@
 //! again, exactly (RFC 5961 section 3.2). So a stranger that does not see the connection cannot end it. The window rules are those of van Rooij, "Real Stateful TCP Packet Filtering in
 //! IP Filter", which Linux follows too.
 
-use super::FlowState::{self, Established, FinWait, LastAck, Reset, SynReceived, SynSent, TimeWait};
+use super::FlowState::{
+    self, Established, FinWait, LastAck, Reset, SynReceived, SynSent, TimeWait, Unacknowledged,
+};
 use super::Side;
 use crate::net::tcp::Flags;
 
@@ -104,25 +112,22 @@ fn after(a: u32, b: u32) -> bool {
 }
 
 impl TcpFlow {
-    /// The connection that a first segment opens: a SYN of the initiator, or with `pickup` any segment of a connection
+    /// The connection that a first segment opens, whose sender is the initiator: a SYN, or with `pickup` any segment of a connection
     /// that was open before the switch was; `None` where it opens none.
-    pub(crate) fn open(segment: &Segment, sender: Side, pickup: bool) -> Option<TcpFlow> {
+    pub(crate) fn open(segment: &Segment, pickup: bool) -> Option<TcpFlow> {
         let flags = segment.flags;
-        let syn = flags.has(Flags::SYN) && !flags.has(Flags::ACK) && sender == Side::Initiator;
-        let middle = flags.has(Flags::ACK) && !flags.has(Flags::SYN) && !flags.has(Flags::RST);
-        let state = match (syn, middle && pickup) {
-            (true, _) => SynSent,
-            (false, true) if flags.has(Flags::FIN) => FinWait,
-            (false, true) => Established,
-            (false, false) => return None,
-        };
+        let is_syn = flags.has(Flags::SYN) && !flags.has(Flags::ACK);
+        let is_middle = flags.has(Flags::ACK) && !flags.has(Flags::SYN) && !flags.has(Flags::RST);
         let unheard = TcpSide { scale: UNKNOWN_SCALE, ..TcpSide::default() };
-        let mut flow = TcpFlow { state, sides: [unheard; 2] };
-        if syn {
-            flow.hear(segment, sender);
+        let mut flow = TcpFlow { state: SynSent, sides: [unheard; 2] };
+        if is_syn {
+            flow.hear(segment, Side::Initiator);
+        } else if is_middle && pickup {
+            flow.state = Unacknowledged;
+            flow.advance(segment, Side::Initiator);
+            flow.sides[1].acknowledged = flow.sides[0].end;
         } else {
-            flow.advance(segment, sender);
-            flow.sides[1 - sender as usize].acknowledged = flow.sides[sender as usize].end;
+            return None;
         }
         Some(flow)
     }
@@ -155,7 +160,8 @@ impl TcpFlow {
             }
             return Outcome::Pass;
         }
-        if self.fits(segment, sender) {
+        // What comes late moves nothing: the responder may never have been heard.
+        if self.state != Reset && self.fits(segment, sender) {
             self.advance(segment, sender);
             self.state = self.after_data(flags, sender, segment.acknowledgement);
         }
@@ -166,6 +172,10 @@ impl TcpFlow {
     fn after_data(&self, flags: Flags, sender: Side, acknowledgement: u32) -> FlowState {
         let fin = flags.has(Flags::FIN);
         match self.state {
+            Unacknowledged if sender == Side::Initiator => Unacknowledged,
+            Unacknowledged if fin && self.sides[0].finished => LastAck,
+            Unacknowledged if fin || self.sides[0].finished => FinWait,
+            Unacknowledged => Established,
             SynReceived | Established if fin => FinWait,
             // Only what acknowledges the responder's SYN finishes the handshake.
             SynReceived if sender == Side::Initiator && flags.has(Flags::ACK) => Established,
@@ -178,7 +188,8 @@ impl TcpFlow {
     fn reset(&mut self, segment: &Segment, sender: Side) -> Outcome {
         let peer = &self.sides[1 - sender as usize];
         let ours = &self.sides[sender as usize];
-        if self.state == SynSent && sender == Side::Responder {
+        let is_unanswered = self.state == SynSent || self.state == Reset && !ours.heard();
+        if is_unanswered && sender == Side::Responder {
             // It refuses the SYN, and says so by acknowledging it (RFC 9293 section 3.10.7.3).
             if !(segment.flags.has(Flags::ACK) && self.acknowledges_syn(segment)) {
                 return Outcome::Invalid;
@@ -203,7 +214,8 @@ impl TcpFlow {
     fn synchronize(&mut self, segment: &Segment, sender: Side) -> Outcome {
         let answer = segment.flags.has(Flags::ACK);
         match (self.state, sender, answer) {
-            (TimeWait | Reset, _, false) => return Outcome::Reopen,
+            // Neither is what was picked up a connection yet: its ports are used for another one.
+            (TimeWait | Reset | Unacknowledged, _, false) => return Outcome::Reopen,
             (SynSent, Side::Responder, true) if !self.acknowledges_syn(segment) => return Outcome::Invalid,
             // Sent again, or anew with another sequence number: nobody has answered the first.
             (SynSent, Side::Initiator, false) => self.hear(segment, sender),
@@ -272,7 +284,8 @@ impl TcpFlow {
         let ours = &self.sides[sender as usize];
         let peer = &self.sides[1 - sender as usize];
         if !ours.heard() || !peer.heard() {
-            return true; // picked up in the middle: the first words of a side
+            // Picked up in the middle: the initiator is alone, or the other side speaks for the first time.
+            return !peer.heard() || self.answers(segment);
         }
         let peer_end_min = peer.end.wrapping_sub(ours.max_window.max(ACKNOWLEDGED_LATE));
         let not_beyond = !after(segment.sequence, ours.max_end.wrapping_add(1));
@@ -280,6 +293,19 @@ impl TcpFlow {
         let acknowledges = !segment.flags.has(Flags::ACK)
             || (!after(segment.acknowledgement, peer.end) && !after(peer_end_min, segment.acknowledgement));
         not_beyond && not_before && acknowledges
+    }
+
+    /// Whether the first segment of the responder of a picked-up connection fits what the initiator has sent. Of the responder's window
+    /// only this segment tells.
+    fn answers(&self, segment: &Segment) -> bool {
+        let [initiator, responder] = &self.sides;
+        let window = segment.scaled_window(responder.scale).max(ACKNOWLEDGED_LATE);
+        let start = responder.max_end.wrapping_sub(initiator.max_window).wrapping_sub(ACKNOWLEDGED_LATE);
+        segment.flags.has(Flags::ACK)
+            && !after(segment.acknowledgement, initiator.end)
+            && !after(initiator.end.wrapping_sub(window), segment.acknowledgement)
+            && !after(segment.sequence, responder.max_end.wrapping_add(1))
+            && !after(start, segment.end())
     }
 
     /// Moves the windows.
@@ -347,7 +373,7 @@ mod tests {
         fn opened() -> Talk {
             let next = [u32::MAX - 5, 0x8000_0000];
             let syn = Segment { scale: Some(7), ..segment(SYN, next[0], 0) };
-            let flow = TcpFlow::open(&syn, INITIATOR, false).unwrap();
+            let flow = TcpFlow::open(&syn, false).unwrap();
             Talk { flow, next: [next[0].wrapping_add(1), next[1]] }
         }
 
@@ -367,7 +393,7 @@ mod tests {
 
         fn picked_up() -> Talk {
             let next = [1000, 2000];
-            let flow = TcpFlow::open(&segment(ACK, next[0], next[1]), INITIATOR, true).unwrap();
+            let flow = TcpFlow::open(&segment(ACK, next[0], next[1]), true).unwrap();
             Talk { flow, next }
         }
 
@@ -566,7 +592,7 @@ mod tests {
 
     #[test]
     fn a_syn_of_the_responder_of_an_open_connection_is_invalid() {
-        for talk in [Talk::answered(), Talk::established(), Talk::picked_up()] {
+        for talk in [Talk::answered(), Talk::established()] {
             assert_eq!(talk.hears(&talk.next(SYN, RESPONDER, 0), RESPONDER).0, Outcome::Invalid);
         }
     }
@@ -574,7 +600,7 @@ mod tests {
     #[test]
     fn a_syn_ack_opens_nothing_and_neither_does_a_reset() {
         for flags in [SYN | ACK, RST, RST | ACK, 0, FIN] {
-            assert_eq!(TcpFlow::open(&segment(flags, 1, 1), INITIATOR, true), None, "{flags:#x}");
+            assert_eq!(TcpFlow::open(&segment(flags, 1, 1), true), None, "{flags:#x}");
         }
     }
 
@@ -615,11 +641,46 @@ mod tests {
 
     #[test]
     fn the_middle_of_a_connection_is_picked_up_only_where_that_is_wanted() {
-        let middle = segment(ACK, 1000, 2000);
-        assert_eq!(TcpFlow::open(&middle, INITIATOR, false), None);
-        assert_eq!(TcpFlow::open(&middle, INITIATOR, true).map(|flow| flow.state), Some(Established));
-        let fin = segment(FIN | ACK, 1000, 2000);
-        assert_eq!(TcpFlow::open(&fin, RESPONDER, true).map(|flow| flow.state), Some(FinWait));
+        for flags in [ACK, FIN | ACK] {
+            let middle = segment(flags, 1000, 2000);
+            assert_eq!(TcpFlow::open(&middle, false), None);
+            assert_eq!(TcpFlow::open(&middle, true).map(|flow| flow.state), Some(Unacknowledged));
+        }
+    }
+
+    #[test]
+    fn a_picked_up_connection_is_established_by_an_answer_that_fits_and_by_nothing_else() {
+        let mut talk = Talk::picked_up();
+        talk.say(ACK, INITIATOR, 100);
+        let fits = talk.next(ACK, RESPONDER, 10);
+        for wrong in [
+            Segment { acknowledgement: talk.next[0] + 1, ..fits },
+            Segment { acknowledgement: talk.next[0].wrapping_sub((1000 << 14) + 1), ..fits },
+            Segment { sequence: fits.sequence.wrapping_add((1000 << 14) + 2), ..fits },
+            Segment { sequence: fits.sequence.wrapping_sub(1 << 28), ..fits },
+            Segment { flags: Flags(FIN), ..fits },
+        ] {
+            assert_eq!(talk.hears(&wrong, RESPONDER), (Outcome::Pass, Unacknowledged), "{wrong:?}");
+        }
+        assert_eq!(talk.hears(&fits, INITIATOR).1, Unacknowledged);
+        for (finished, states) in [(false, [Established, FinWait]), (true, [FinWait, LastAck])] {
+            let mut talk = talk.clone();
+            if finished {
+                talk.say(FIN | ACK, INITIATOR, 0);
+                assert_eq!(talk.flow.state, Unacknowledged);
+            }
+            for (flags, state) in [ACK, FIN | ACK].into_iter().zip(states) {
+                assert_eq!(talk.hears(&talk.next(flags, RESPONDER, 0), RESPONDER), (Outcome::Pass, state));
+            }
+        }
+    }
+
+    #[test]
+    fn a_syn_opens_a_connection_in_place_of_one_that_was_picked_up_and_not_answered() {
+        let talk = Talk::picked_up();
+        for sender in [INITIATOR, RESPONDER] {
+            assert_eq!(talk.hears(&talk.next(SYN, sender, 0), sender).0, Outcome::Reopen);
+        }
     }
 
     #[test]
@@ -637,13 +698,13 @@ mod tests {
     fn the_side_of_a_picked_up_connection_that_has_not_spoken_may_reset_it() {
         let talk = Talk::picked_up();
         assert_eq!(talk.hears(&segment(RST, 2000, 0), RESPONDER), (Outcome::Pass, Reset));
-        assert_eq!(talk.hears(&segment(RST, 1999, 0), RESPONDER), (Outcome::Invalid, Established));
+        assert_eq!(talk.hears(&segment(RST, 1999, 0), RESPONDER), (Outcome::Invalid, Unacknowledged));
     }
 
     #[test]
     fn a_syn_with_data_may_be_acknowledged_with_and_without_it() {
         let syn = Segment { payload_bytes: 100, ..segment(SYN, 10, 0) };
-        let flow = TcpFlow::open(&syn, INITIATOR, false).unwrap();
+        let flow = TcpFlow::open(&syn, false).unwrap();
         let talk = Talk { flow, next: [11, 50] };
         for (acknowledgement, outcome) in
             [(10, Outcome::Invalid), (11, Outcome::Pass), (111, Outcome::Pass), (112, Outcome::Invalid)]

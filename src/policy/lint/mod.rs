@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use super::objects::{ClusterNetworkPolicy, NetworkPolicy, Node, Object, Pod};
 use super::oracle::Oracle;
+use super::replicas;
 use crate::tables::{Direction, PolicyRef};
 
 /// What a check found.
@@ -104,7 +105,12 @@ pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
     };
     for object in objects {
         match object {
-            Object::Pod(pod) if pod.finished || pod.host_network => scene.unseen.push(pod),
+            // The second pod of a workload says no more than the first.
+            Object::Pod(pod) if pod.finished || pod.host_network => {
+                if replicas::workload_of_second(&pod.name).is_none() {
+                    scene.unseen.push(pod);
+                }
+            }
             Object::Pod(pod) => scene.pods.push(pod),
             Object::Node(node) => scene.nodes.push(node),
             Object::NetworkPolicy(policy) => scene.network.push(policy),

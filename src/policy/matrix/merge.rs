@@ -27,6 +27,9 @@ impl<T> Default for Numbers<T> {
 /// What an end looks like in one family: to the tables of others, and by its own tables.
 type Look = (u32, Vec<(u32, u32)>);
 
+/// Ends with equal keys are alike: the place of a pod that is to be an end of its own, whether it is pods, and its looks.
+type Key = (Option<usize>, bool, [Option<Look>; 2]);
+
 /// Classes and tables by what they come to.
 #[derive(Default)]
 struct Looks {
@@ -77,7 +80,7 @@ impl Looks {
 /// where each is to be an end.
 pub(super) fn merge(judge: &Judge, ends: Vec<End>, grouping: Grouping) -> Vec<End> {
     let looks = Looks::of(judge, &ends);
-    let mut known: BTreeMap<(Option<usize>, bool, [Option<Look>; 2]), usize> = BTreeMap::new();
+    let mut known: BTreeMap<Key, usize> = BTreeMap::new();
     let mut merged: Vec<End> = Vec::new();
     for (at, end) in ends.into_iter().enumerate() {
         let is_pods = matches!(end.kind, EndKind::Pods(_));

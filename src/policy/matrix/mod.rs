@@ -6,6 +6,7 @@ mod merge;
 
 use std::sync::Arc;
 
+use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::finding::Judge;
@@ -60,26 +61,30 @@ pub struct MatrixEnd {
 }
 
 /// What passes from one end to another.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Cell {
     /// Index of the source.
     pub from: usize,
     /// Index of the destination.
     pub to: usize,
     /// What passes: over IPv4 where families differ.
-    #[serde(serialize_with = "traffic")]
     pub traffic: Arc<Traffic>,
     /// What passes over IPv6, where that is something else.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "traffic_if_any")]
     pub ipv6: Option<Arc<Traffic>>,
 }
 
-fn traffic<S: Serializer>(traffic: &Arc<Traffic>, serializer: S) -> Result<S::Ok, S::Error> {
-    traffic.as_ref().serialize(serializer)
-}
-
-fn traffic_if_any<S: Serializer>(traffic: &Option<Arc<Traffic>>, serializer: S) -> Result<S::Ok, S::Error> {
-    traffic.as_deref().serialize(serializer)
+impl Serialize for Cell {
+    /// `{"from": 0, "to": 1, "traffic": {…}, "ipv6": {…}}`, the last where families differ.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("from", &self.from)?;
+        map.serialize_entry("to", &self.to)?;
+        map.serialize_entry("traffic", self.traffic.as_ref())?;
+        if let Some(ipv6) = &self.ipv6 {
+            map.serialize_entry("ipv6", ipv6.as_ref())?;
+        }
+        map.end()
+    }
 }
 
 impl Cell {

@@ -166,7 +166,7 @@ fn namespaces(at: &At<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
     Some(PodScope { namespaces, pods: LabelSelector::default() })
 }
 
-/// `pods`. "NamespaceSelector follows standard label selector semantics; if empty, it selects all Namespaces. +optional"
+/// `pods`: "`NamespaceSelector` follows standard label selector semantics; if empty, it selects all Namespaces. +optional"
 /// (v1alpha2, `NamespacedPod`); v1alpha1 requires it, and both require `podSelector`.
 fn pods_in(at: &At<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
     if let (Dialect::Admin(subject), Some(older)) = (dialect, at.child("namespaces")) {

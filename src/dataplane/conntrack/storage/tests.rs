@@ -7,9 +7,10 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dataplane::conntrack::tcp::{TcpFlow, TcpSide};
-use crate::dataplane::conntrack::{Admission, FlowState, Key, NewFlow, Tracker};
+use crate::dataplane::conntrack::{Admission, Class, FlowState, Key, NewFlow, Tracker};
 use crate::dataplane::packet::from_v4;
 use crate::ids::{PortId, WorkerId};
+use crate::limits::PORTS_MAX;
 use crate::net::flow::Protocol;
 
 /// A directory in memory, that goes with its test.
@@ -51,7 +52,7 @@ impl Drop for Directory {
     }
 }
 
-const FLOWS: usize = 256;
+const FLOWS: usize = 512;
 /// Times that flows are entered at, and that the next process starts at.
 const ENTERED_MS: u32 = 5000;
 const NOW_MS: u32 = 9000;
@@ -116,17 +117,21 @@ fn enter_all(stored: &Stored, flows: &[(Key, NewFlow)]) {
     stored.table.start_batch(&mut tracker);
     for (key, flow) in flows {
         let admission = stored.table.enter(key, stored.table.hash(key), flow, ENTERED_MS, &mut tracker);
-        assert!(matches!(admission, Admission::Entered(_)), "{admission:?}");
+        let Admission::Entered(slot) = admission else { panic!("{admission:?}") };
+        stored.table.note_state(slot, FlowState::SynSent, flow.state);
     }
     stored.storage.note_generation(NEWEST).unwrap();
 }
 
-/// What is charged to ports, and what should be.
-fn charges(table: &Conntrack) -> [BTreeMap<usize, u32>; 2] {
-    let charged = table.charged.iter().map(|count| count.load(Relaxed)).enumerate();
+/// Flows by port and class: as they are counted, and as they are in the table.
+fn charges(table: &Conntrack) -> [BTreeMap<(u16, u8), u32>; 2] {
+    let classes = [Class::Unassured, Class::Assured, Class::Ended];
+    let of_port = |port| classes.map(|class| ((port, class as u8), table.flows_of(PortId(port), class)));
+    let charged = (0..PORTS_MAX as u16).flat_map(of_port);
     let mut counted = BTreeMap::new();
     table.for_each(|_, entry| {
-        *counted.entry(entry.charged().index()).or_default() += 1;
+        let owner = entry.owner().expect("a flow");
+        *counted.entry((owner.port.0, owner.class as u8)).or_default() += 1;
         true
     });
     [charged.filter(|(_, count)| *count > 0).collect(), counted]
@@ -147,9 +152,8 @@ fn tell(table: &Conntrack, key: &Key) -> String {
     let slot = table.look_up(key, table.hash(key)).expect("a flow that was entered");
     let entry = table.entry(slot);
     let tcp = (key.protocol() == Protocol::TCP).then(|| entry.load_tcp());
-    let (facts, counts, charged) =
-        ([true, false].map(|low| entry.facts(low)), entry.counts(), entry.charged());
-    format!("{facts:?} {counts:?} {charged} {tcp:?} idle {}", entry.idle_ms(NOW_MS))
+    let (facts, counts, owner) = ([true, false].map(|low| entry.facts(low)), entry.counts(), entry.owner());
+    format!("{facts:?} {counts:?} {owner:?} {tcp:?} idle {}", entry.idle_ms(NOW_MS))
 }
 
 #[test]
@@ -220,11 +224,11 @@ fn an_entry_that_is_torn_in_any_way_is_no_flow_and_takes_no_place() {
         ("opened by one end in one line, by the other in the other", vec![(facts, |word| word ^ 1 << 8)]),
         ("a pod in one line, none in the other", vec![(HIGH + facts, |word| word ^ 1 << 9)]),
         ("a state that there is not", of_both(|word| word | 0xff)),
-        ("a state of another protocol", of_both(|word| word & !0xff | u64::from((word & 0xff) < 7) * 7)),
+        ("a state of another protocol", of_both(|word| word & !0xff | u64::from((word & 0xff) < 8) * 8)),
         ("a generation to come", vec![(facts, |word| word | 1 << 63)]),
         ("charged to a port that there cannot be", vec![(0, |word| word | 0xfff << 48)]),
         (
-            "lower and higher end in the other order",
+            "another ICMP request, or one where there is none",
             vec![(0, |word| word | 1 << 42), (HIGH, |word| word | 1 << 42)],
         ),
     ];
@@ -373,7 +377,11 @@ fn the_layout_has_its_number() {
         all.push(slot << 8 | directory.word(tag) & 0x7f);
         all.extend((0..16).map(|word| directory.word(entry + 8 * word)));
     }
-    assert_eq!((LAYOUT, check(&all)), (2, 6_959_830_458_855_778_953));
+<<<<<<< HEAD
+    assert_eq!((LAYOUT, check(&all)), (2, 4_645_136_907_530_067_197));
+=======
+    assert_eq!((LAYOUT, check(&all)), (3, 4_645_136_907_530_067_197));
+>>>>>>> admission
 }
 
 proptest! {

@@ -1,0 +1,83 @@
+//! Flows by the port that they count against, and the share of the table that assured ones may take.
+//!
+//! A flow counts against its *quota owner*: the port that the packet came from which made it. It is *unassured* until both sides
+//! were heard (a TCP handshake is finished, a datagram answered), and may be evicted for another flow. An *assured* flow is not. One that
+//! has *ended* (reset, closed by both sides) is evicted first.
+//!
+//! Of `C` slots, assured flows take `R = 3/4 C` at most, all ports together. A port's flow becomes assured only while
+//!
+//! ```text
+//!   assured flows of the port  <  a * (R - assured flows of all ports)        a = q / (100 - q), q = pod_quota_percent
+//! ```
+//!
+//! which is the dynamic threshold of Choudhury and Hahne ("Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): with 50
+//! per cent one port alone has up to R/2, two that grow together have R/3 each, n have R/(n + 1) each. Each worker may exceed it by a flow,
+//! for it is read first and counted then.
+//!
+//! A flow beyond that stays unassured; the sweep, which sees every flow within two seconds, tries again. The quarter of the slots that is
+//! never assured is shared by eviction: see [`super::table`].
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::Class;
+use super::entry::Owner;
+use super::parts::{AtomicU32, PORTS_MAX};
+use crate::ids::PortId;
+
+/// Flows by port and class.
+pub(super) struct Quotas {
+    ports: Box<[PortFlows]>,
+    /// Assured flows of all ports.
+    assured: AtomicU32,
+    assured_max: u32,
+    percent: u8,
+}
+
+/// Flows of one port, by class. No number is ever lower than the flows that there are: they are counted before they are entered or change
+/// their class, and taken off afterwards.
+#[derive(Default)]
+struct PortFlows([AtomicU32; 3]);
+
+impl Quotas {
+    /// For a table of this many slots.
+    pub(super) fn new(slots: usize, percent: u8) -> Quotas {
+        Quotas {
+            ports: (0..PORTS_MAX).map(|_| PortFlows::default()).collect(),
+            assured: AtomicU32::new(0),
+            assured_max: (slots - slots / 4) as u32,
+            percent: percent.min(100),
+        }
+    }
+
+    /// Counts a flow.
+    pub(super) fn add(&self, owner: Owner) {
+        self.count_of(owner.port, owner.class).fetch_add(1, Relaxed);
+        if owner.class == Class::Assured {
+            self.assured.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Takes a flow off.
+    pub(super) fn remove(&self, owner: Owner) {
+        self.count_of(owner.port, owner.class).fetch_sub(1, Relaxed);
+        if owner.class == Class::Assured {
+            self.assured.fetch_sub(1, Relaxed);
+        }
+    }
+
+    /// Whether one more flow of the port may become assured.
+    pub(super) fn may_assure(&self, port: PortId) -> bool {
+        let left = u64::from(self.assured_max.saturating_sub(self.assured.load(Relaxed)));
+        let of_port = u64::from(self.flows(port, Class::Assured));
+        of_port * u64::from(100 - self.percent) < left * u64::from(self.percent)
+    }
+
+    /// Flows of a port in a class.
+    pub(super) fn flows(&self, port: PortId, class: Class) -> u32 {
+        self.count_of(port, class).load(Relaxed)
+    }
+
+    fn count_of(&self, port: PortId, class: Class) -> &AtomicU32 {
+        &self.ports[port.index()].0[class as usize]
+    }
+}
