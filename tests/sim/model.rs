@@ -455,20 +455,13 @@ impl Flow {
             ("time-wait" | "reset", _) if is(SYN) => {
                 return if is(ACK) { Outcome::Invalid } else { Outcome::Reopen };
             }
-<<<<<<< HEAD
-=======
             ("unacknowledged", _) if is(SYN) && !is(ACK) => return Outcome::Reopen,
->>>>>>> admission
             // A refusal has to acknowledge the SYN, and does.
             ("syn-sent", 1) if is(RST) => self.state = "reset",
             (_, _) if is(RST) && sequence == self.end[side] => self.state = "reset",
             ("syn-sent", _) if is(RST) => return Outcome::Invalid,
             // In the window, and not the next number: the receiver's to challenge.
             (_, _) if is(RST) => {}
-<<<<<<< HEAD
-            ("unacknowledged", _) if is(SYN) && !is(ACK) => return Outcome::Reopen,
-=======
->>>>>>> admission
             ("syn-sent", 0) if is(SYN) && !is(ACK) => self.end[0] = sequence + 1,
             ("syn-sent", 0) => return Outcome::Invalid,
             ("syn-sent", _) if is(SYN) => {

@@ -377,11 +377,7 @@ fn the_layout_has_its_number() {
         all.push(slot << 8 | directory.word(tag) & 0x7f);
         all.extend((0..16).map(|word| directory.word(entry + 8 * word)));
     }
-<<<<<<< HEAD
-    assert_eq!((LAYOUT, check(&all)), (2, 4_645_136_907_530_067_197));
-=======
     assert_eq!((LAYOUT, check(&all)), (3, 4_645_136_907_530_067_197));
->>>>>>> admission
 }
 
 proptest! {
