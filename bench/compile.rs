@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use ipnet::{IpNet, Ipv4Net};
 use palisade::net::flow::Protocol;
+use palisade::pktgen::median;
 use palisade::policy::objects::{
     ContainerPort, IpBlock, LabelSelector, Labels, Namespace, NetworkPolicy, NetworkPolicyRule, Node, Object,
     Peer, Peers, Pod, PortMatch, Ports, Requirement,
@@ -93,8 +94,8 @@ fn full(pods: usize, samples: usize, smoke: bool) -> Value {
         times.push(ms(start));
         sizes = measure(&compiler);
     }
-    times.sort_by(f64::total_cmp);
-    json!({"pods": pods, "policies": cluster.policies(), "ms": times[times.len() / 2], "max_ms": times.last(), "tables": sizes})
+    let median_ms = median(&mut times);
+    json!({"pods": pods, "policies": cluster.policies(), "ms": median_ms, "max_ms": times.last(), "tables": sizes})
 }
 
 /// The same, with tables for every pod.
@@ -398,14 +399,8 @@ fn policy(
     ingress: Option<Vec<NetworkPolicyRule>>,
     egress: Option<Vec<NetworkPolicyRule>>,
 ) -> NetworkPolicy {
-    NetworkPolicy {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-        pod_selector,
-        ingress,
-        egress,
-        ignored: Vec::new(),
-    }
+    let (namespace, name) = (namespace.to_owned(), name.to_owned());
+    NetworkPolicy { namespace, name, pod_selector, ingress, egress, ignored: Vec::new() }
 }
 
 fn rule(peers: Peers, ports: Vec<PortMatch>) -> NetworkPolicyRule {

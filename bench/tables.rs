@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use palisade::ids::{AclId, ClassId, RuleId};
 use palisade::net::flow::Protocol;
+use palisade::pktgen::median;
 use palisade::tables::{Acl, Classifier, Decision, PrefixTable, Row, RuleTables, Service, TablesDiff};
 use poptrie::Poptrie;
 use prefix_trie::PrefixMap;
@@ -240,11 +241,10 @@ impl Run {
             }
         }
         assert_eq!(sums.len(), 1, "the systems disagree");
-        for ((name, _), samples) in systems.iter().zip(&mut samples) {
-            samples.sort_unstable();
-            let per_query = |sample: Duration| sample.as_secs_f64() * 1e9 / SAMPLE as f64;
-            let (ns, ns_p10) =
-                (per_query(samples[samples.len() / 2]), per_query(samples[samples.len() / 10]));
+        for ((name, _), samples) in systems.iter().zip(&samples) {
+            let per_query = |sample: &Duration| sample.as_secs_f64() * 1e9 / SAMPLE as f64;
+            let mut samples: Vec<f64> = samples.iter().map(per_query).collect();
+            let (ns, ns_p10) = (median(&mut samples), samples[samples.len() / 10]);
             let (cycles, cycles_p10) = (ns * self.tsc_ghz, ns_p10 * self.tsc_ghz);
             println!(
                 r#"{{"bench":"tables",{facts},"system":"{name}","ns_per_lookup":{ns:.2},"tsc_cycles":{cycles:.1},"tsc_cycles_p10":{cycles_p10:.1}}}"#

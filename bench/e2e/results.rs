@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use comfy_table::{CellAlignment, Table, presets};
+use palisade::pktgen::median;
 use serde_json::{Map, Value, json};
 
 use crate::scenarios::{Measures, Scenario};
@@ -167,8 +168,8 @@ impl Row {
 
 /// Median, least, most.
 fn spread(mut values: Vec<f64>) -> Option<(f64, f64, f64)> {
-    values.sort_unstable_by(f64::total_cmp);
-    Some((*values.get(values.len() / 2)?, *values.first()?, *values.last()?))
+    let median = (!values.is_empty()).then(|| median(&mut values))?;
+    Some((median, *values.first()?, *values.last()?))
 }
 
 /// Three digits, or whole.

@@ -4,6 +4,8 @@ use std::cell::RefCell;
 
 use comfy_table::{CellAlignment, Table, presets};
 
+pub(crate) use palisade::pktgen::median;
+
 use super::traffic::{Case, Order};
 
 /// Collects what the tables show.
@@ -13,12 +15,6 @@ pub(crate) struct Report {
     stages: RefCell<Vec<Vec<String>>>,
     names: RefCell<Vec<&'static str>>,
     others: RefCell<Vec<Vec<String>>>,
-}
-
-/// The median.
-pub(crate) fn median(samples: &mut [f64]) -> f64 {
-    samples.sort_unstable_by(f64::total_cmp);
-    samples[samples.len() / 2]
 }
 
 impl Report {

@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use palisade::pktgen::median;
 use serde_json::{Map, Value};
 
-use crate::svg::{Bar, Line, Spread, bars, lines};
+use crate::svg::{Bar, Head, Line, Spread, bars, lines};
 
 /// Sizes that a scenario may vary.
 const SIZES: [&str; 5] = ["flows", "rules", "pods", "rate_mpps", "frame_bytes"];
+/// What names of the packet path's plots begin with.
+pub(crate) const PIPELINE: &str = "pipeline-";
 /// Characters of a reason that a plot shows.
 const REASON_MAX: usize = 70;
 
@@ -38,8 +41,13 @@ pub(crate) fn charts(results: &[Fields]) -> Vec<Chart> {
 fn of_scenario(name: &str, results: &[&Fields]) -> Vec<Chart> {
     let metric = results.iter().find_map(|line| metric(line)).unwrap_or_default();
     let varying: Vec<&str> = SIZES.into_iter().filter(|size| values(results, size).len() > 1).collect();
+    let head = |rest: String| Head {
+        title: format!("{}{rest}", title(name)),
+        unit: unit(&metric),
+        better: better(results, &metric),
+    };
     if varying.is_empty() {
-        let svg = bars(name, unit(&metric), &by_system(results, &metric));
+        let svg = bars(&head(String::new()), &by_system(results, &metric));
         return vec![Chart { name: name.to_owned(), svg }];
     }
     let by_size = varying.iter().map(|&size| {
@@ -50,7 +58,7 @@ fn of_scenario(name: &str, results: &[&Fields]) -> Vec<Chart> {
         let fits = |line: &&&Fields| fixed.iter().all(|(size, value)| number(line, size) == Some(*value));
         let lines_of: Vec<&Fields> = results.iter().filter(fits).copied().collect();
         let svg =
-            lines(&format!("{name} by {size}"), size, unit(&metric), &by_value(&lines_of, size, &metric));
+            lines(&head(format!(", by {}", axis(size))), axis(size), &by_value(&lines_of, size, &metric));
         Chart { name: format!("{name}-by-{size}"), svg }
     });
     by_size.collect()
@@ -83,7 +91,7 @@ fn by_value(results: &[&Fields], size: &str, metric: &str) -> Vec<Line> {
         found.entry(system(line)).or_default().entry(place).or_default().push(value);
     }
     let points = |of: BTreeMap<u64, Vec<f64>>| {
-        let point = |(place, values)| Some((place as f64 / 1e3, spread(values)?.median));
+        let point = |(place, values)| Some((place as f64 / 1e3, spread(values)?));
         of.into_iter().filter_map(point).collect()
     };
     found.into_iter().map(|(label, of)| Line { label, points: points(of) }).collect()
@@ -94,7 +102,7 @@ fn scenario(line: &Fields) -> Option<String> {
     let text = |field: &str| line.get(field)?.as_str();
     match text("bench")? {
         "e2e" => Some(text("scenario")?.to_owned()),
-        "pipeline" => Some(format!("pipeline-{}", text("case")?)),
+        "pipeline" => Some(format!("{PIPELINE}{}", text("case")?)),
         _ => None,
     }
 }
@@ -118,15 +126,57 @@ fn system(line: &Fields) -> String {
     }
 }
 
+/// A scenario in words.
+fn title(scenario: &str) -> &str {
+    match scenario {
+        "udp64" => "UDP frames of 64 bytes received",
+        "imix" => "UDP frames of mixed sizes (IMIX) received",
+        "tcp-connect" => "TCP connections opened and closed, four clients",
+        "tcp-connect-64" => "TCP connections opened and closed, 64 clients",
+        "tcp-connect-generated" => "TCP connections opened and closed, both ends generated",
+        "tcp-bulk-mtu1500" => "One TCP connection, MTU 1,500",
+        "tcp-bulk-mtu9000" => "One TCP connection, MTU 9,000",
+        "tcp-bulk-largest" => "One TCP connection, the largest MTU that the system carries",
+        "latency-no-drop" => "Highest rate with at most one frame in a thousand lost",
+        "latency-50" => "Latency at half of the system's own no-drop rate, 99th percentile",
+        "latency-90" => "Latency at nine tenths of the system's own no-drop rate, 99th percentile",
+        "latency-common" => "Latency at one rate for all, 99th percentile",
+        "update" => "From a policy change to its effect, under load, 99th percentile",
+        "flow-memory" => "Memory of a UDP flow",
+        "idle" => "Processor time with 100 pods and no traffic",
+        other => other,
+    }
+}
+
+/// What a size counts.
+fn axis(size: &str) -> &str {
+    match size {
+        "rate_mpps" => "rate (Mpps)",
+        "frame_bytes" => "frame size (bytes)",
+        other => other,
+    }
+}
+
 fn unit(metric: &str) -> &str {
     match metric {
         "gbps" => "Gbit/s",
-        "mpps" => "Mpps",
-        "connections_per_s" => "a second",
-        "bytes_per_flow" => "bytes a flow",
+        "mpps" => "million packets/s",
+        "connections_per_s" => "connections/s",
+        "bytes_per_flow" => "bytes",
         "cpu_percent" => "% of a core",
         "ns_per_packet" => "ns a packet",
+        "p99_us" => "µs",
+        "effective_p99_ms" => "ms",
         other => other,
+    }
+}
+
+/// Which values are the better ones: as the results say, or by the metric.
+fn better(results: &[&Fields], metric: &str) -> &'static str {
+    let said = results.iter().find_map(|line| line.get("better")?.as_str());
+    match said.unwrap_or(if metric == "ns_per_packet" { "less" } else { "more" }) {
+        "less" => "lower is better",
+        _ => "higher is better",
     }
 }
 
@@ -151,7 +201,6 @@ fn most_common(results: &[&Fields], size: &str) -> Option<f64> {
 }
 
 fn spread(mut values: Vec<f64>) -> Option<Spread> {
-    values.sort_by(f64::total_cmp);
-    let median = *values.get(values.len() / 2)?;
-    Some(Spread { median, least: *values.first()?, most: *values.last()? })
+    let median = (!values.is_empty()).then(|| median(&mut values))?;
+    Some(Spread { median, least: *values.first()?, most: *values.last()?, trials: values.len() })
 }

@@ -4,14 +4,20 @@ use std::fmt::Write;
 
 const WIDTH: f64 = 720.0;
 const LABELS: f64 = 110.0;
-const VALUES: f64 = 150.0;
+const VALUES: f64 = 240.0;
 const ROW: f64 = 26.0;
-const HEAD: f64 = 34.0;
+const HEAD: f64 = 52.0;
 const PLOT: f64 = 260.0;
 const LEGEND: f64 = 140.0;
-/// Told apart also by who sees few colours (Okabe and Ito).
-const COLOURS: [&str; 8] =
-    ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a7f00", "#777777"];
+/// Told apart also by who sees few colours (Okabe and Ito); the switch's own first, and the last two for whatever else there is.
+const COLOURS: [&str; 11] = [
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a7f00", "#777777", "#6a3d9a",
+    "#b15928", "#1b1b1b",
+];
+/// Systems, each with the colour at its place, in every plot.
+const SYSTEMS: [&str; 9] =
+    ["palisade", "nftables", "iptables", "tc-identity", "ovs", "noop", "dpdk", "kernel", "bridge"];
+const GREY: &str = "#777777";
 const STYLE: &str = "text{font:13px sans-serif;fill:#555}.t{font-weight:bold;font-size:14px}@media \
                      (prefers-color-scheme:dark){text{fill:#bbb}}";
 
@@ -21,9 +27,19 @@ pub(crate) struct Bar {
     pub(crate) value: Result<Spread, String>,
 }
 
-/// Median, least, most.
+/// What stands above a plot.
+pub(crate) struct Head<'a> {
+    /// What it shows, in words.
+    pub(crate) title: String,
+    pub(crate) unit: &'a str,
+    /// Which values are the better ones.
+    pub(crate) better: &'static str,
+}
+
+/// Median, least, most, of so many trials.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Spread {
+    pub(crate) trials: usize,
     pub(crate) median: f64,
     pub(crate) least: f64,
     pub(crate) most: f64,
@@ -32,11 +48,12 @@ pub(crate) struct Spread {
 /// One line: its name, and its points in the order of their first coordinate.
 pub(crate) struct Line {
     pub(crate) label: String,
-    pub(crate) points: Vec<(f64, f64)>,
+    pub(crate) points: Vec<(f64, Spread)>,
 }
 
-/// Horizontal bars, with a whisker from the least to the most. What has no value says why.
-pub(crate) fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
+/// Horizontal bars, with a whisker from the least to the most, and of how many trials. What has no value says why.
+pub(crate) fn bars(head: &Head<'_>, bars: &[Bar]) -> String {
+    let unit = head.unit;
     let most = bars.iter().filter_map(|bar| bar.value.as_ref().ok()).map(|of| of.most).fold(0.0, f64::max);
     let scale = if most > 0.0 { (WIDTH - LABELS - VALUES) / most } else { 0.0 };
     let mut body = String::new();
@@ -44,9 +61,9 @@ pub(crate) fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
         let y = HEAD + ROW * row as f64;
         text(&mut body, LABELS - 8.0, y + 16.0, "end", &bar.label);
         match &bar.value {
-            Ok(Spread { median, least, most }) => {
+            Ok(Spread { median, least, most, trials }) => {
                 let x = |value: &f64| LABELS + value * scale;
-                let colour = if bar.label == "palisade" { COLOURS[0] } else { COLOURS[5] };
+                let colour = if bar.label == SYSTEMS[0] { COLOURS[0] } else { COLOURS[5] };
                 // Writing to a string cannot fail, here and below.
                 let _ = write!(
                     body,
@@ -56,19 +73,26 @@ pub(crate) fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
                     x(least),
                     y + 12.0,
                     x(most),
-                    COLOURS[7]
+                    GREY
                 );
-                text(&mut body, x(most) + 8.0, y + 16.0, "start", &format!("{} {unit}", number(*median)));
+                let told = format!("{} {unit} ({})", number(*median), of_trials(*trials, *trials));
+                text(&mut body, x(most) + 8.0, y + 16.0, "start", &told);
             }
             Err(why) => text(&mut body, LABELS, y + 16.0, "start", why),
         }
     }
-    document(title, HEAD + ROW * bars.len() as f64 + 8.0, &body)
+    document(
+        head,
+        "medians; the line goes from the least to the most",
+        HEAD + ROW * bars.len() as f64 + 8.0,
+        &body,
+    )
 }
 
 /// Lines over a logarithmic first axis; the second begins at zero.
-pub(crate) fn lines(title: &str, axis: &str, unit: &str, lines: &[Line]) -> String {
-    let points = || lines.iter().flat_map(|line| &line.points);
+pub(crate) fn lines(head: &Head<'_>, axis: &str, lines: &[Line]) -> String {
+    let trials: Vec<usize> = lines.iter().flat_map(|line| &line.points).map(|(_, of)| of.trials).collect();
+    let points = || lines.iter().flat_map(|line| line.points.iter().map(|(at, of)| (*at, of.median)));
     let most = points().map(|point| point.1).fold(0.0, f64::max).max(f64::MIN_POSITIVE);
     let low = points().map(|point| point.0.max(1.0)).fold(f64::INFINITY, f64::min).ln();
     let high = points().map(|point| point.0.max(1.0)).fold(1.0, f64::max).ln();
@@ -88,10 +112,11 @@ pub(crate) fn lines(title: &str, axis: &str, unit: &str, lines: &[Line]) -> Stri
     for mark in marks {
         text(&mut body, x(mark), HEAD + PLOT + 18.0, "middle", &number(mark));
     }
-    text(&mut body, left, HEAD + PLOT + 38.0, "start", &format!("{unit}, by {axis}"));
-    for (line, (place, colour)) in lines.iter().zip(COLOURS.iter().cycle().enumerate()) {
+    text(&mut body, left, HEAD + PLOT + 38.0, "start", &format!("{}, by {axis}", head.unit));
+    for (place, line) in lines.iter().enumerate() {
+        let colour = colour(&line.label, place);
         let path: Vec<String> =
-            line.points.iter().map(|point| format!("{:.1} {:.1}", x(point.0), y(point.1))).collect();
+            line.points.iter().map(|point| format!("{:.1} {:.1}", x(point.0), y(point.1.median))).collect();
         let _ =
             write!(body, r#"<path d="M{}" fill="none" stroke="{colour}" stroke-width="2"/>"#, path.join("L"));
         for point in &line.points {
@@ -99,7 +124,7 @@ pub(crate) fn lines(title: &str, axis: &str, unit: &str, lines: &[Line]) -> Stri
                 body,
                 r#"<circle cx="{:.1}" cy="{:.1}" r="3" fill="{colour}"/>"#,
                 x(point.0),
-                y(point.1)
+                y(point.1.median)
             );
         }
         let key = HEAD + 18.0 * place as f64;
@@ -110,7 +135,24 @@ pub(crate) fn lines(title: &str, axis: &str, unit: &str, lines: &[Line]) -> Stri
         );
         text(&mut body, right + 30.0, key + 11.0, "start", &line.label);
     }
-    document(title, HEAD + PLOT.max(18.0 * lines.len() as f64) + 48.0, &body)
+    let least_and_most = trials.iter().min().zip(trials.iter().max());
+    let told = least_and_most
+        .map_or_else(String::new, |(least, most)| format!("medians, {} a point", of_trials(*least, *most)));
+    document(head, &told, HEAD + PLOT.max(18.0 * lines.len() as f64) + 48.0, &body)
+}
+
+/// The colour of a line: a system's own in every plot, any other's by its place.
+fn colour(label: &str, place: usize) -> &'static str {
+    let known = SYSTEMS.iter().position(|system| *system == label);
+    COLOURS[known.unwrap_or(place) % COLOURS.len()]
+}
+
+fn of_trials(least: usize, most: usize) -> String {
+    match (least, most) {
+        (1, 1) => "1 trial".to_owned(),
+        _ if least == most => format!("{most} trials"),
+        _ => format!("{least} to {most} trials"),
+    }
 }
 
 /// A number for people: three digits, thousands apart.
@@ -137,10 +179,11 @@ fn text(body: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
     let _ = write!(body, r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{words}</text>"#);
 }
 
-fn document(title: &str, height: f64, body: &str) -> String {
-    let title = escaped(title);
+fn document(head: &Head<'_>, note: &str, height: f64, body: &str) -> String {
+    let title = escaped(&head.title);
+    let note = escaped(&format!("{}, {}; {note}", head.unit, head.better));
     format!(
-        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0}" width="{WIDTH}" role="img"><title>{title}</title><style>{STYLE}</style><text x="8" y="20" class="t">{title}</text>{body}</svg>
+        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0}" width="{WIDTH}" role="img"><title>{title}</title><style>{STYLE}</style><text x="8" y="20" class="t">{title}</text><text x="8" y="38">{note}</text>{body}</svg>
 "#
     )
 }

@@ -183,7 +183,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::dataplane::ConntrackSettings;
+    use crate::dataplane::{ConntrackSettings, FlowMemory};
 
     const DOCUMENTED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/config/palisade.toml"));
 
@@ -332,6 +332,8 @@ mod tests {
         let switch = config.switch_settings(settings.cores);
         assert!(switch.fail_open && switch.detach);
         assert_eq!(switch.pod_prefixes, ["10.244.1.0/24".parse().unwrap()]);
-        assert_eq!(Config::default().dataplane_settings().unwrap().conntrack, ConntrackSettings::default());
+        let memory = FlowMemory::Directory { path: "/run/palisade/control.flows".into(), required: false };
+        let conntrack = Config::default().dataplane_settings().unwrap().conntrack;
+        assert_eq!(conntrack, ConntrackSettings { memory, ..ConntrackSettings::default() });
     }
 }

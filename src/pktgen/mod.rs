@@ -52,6 +52,7 @@ pub use connect::{CONCURRENT_MAX, Connected};
 pub use connections::{Connections, Dialogue};
 pub use error::PktgenError;
 pub use flows::{Distribution, FlowSpace};
+pub use ndr::median;
 pub use pace::Rate;
 pub use pcap::Recording;
 pub use place::Place;

@@ -91,15 +91,17 @@ fn try_rate<E>(
     let outcomes = (0..search.trials.max(1)).map(|_| trial(rate)).collect::<Result<Vec<_>, E>>()?;
     let passes = |outcome: &&Outcome| outcome.loss <= search.loss_max && outcome.sent_per_s >= OFFERED * rate;
     let passed = outcomes.iter().filter(passes).count() * 2 > outcomes.len();
-    let loss = median(outcomes.iter().map(|outcome| outcome.loss));
-    let sent_per_s = median(outcomes.iter().map(|outcome| outcome.sent_per_s));
+    let of = |field: fn(&Outcome) -> f64| median(&mut outcomes.iter().map(field).collect::<Vec<_>>());
+    let loss = of(|outcome| outcome.loss);
+    let sent_per_s = of(|outcome| outcome.sent_per_s);
     Ok(Step { rate_per_s: rate, sent_per_s, loss, passed })
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+/// The median of samples, of which there is one at least: of an even number the mean of the two in the middle. Sorts them.
+pub fn median(samples: &mut [f64]) -> f64 {
+    samples.sort_unstable_by(f64::total_cmp);
+    let (low, high) = (samples[(samples.len() - 1) / 2], samples[samples.len() / 2]);
+    low + (high - low) / 2.0
 }
 
 #[cfg(test)]
@@ -107,6 +109,14 @@ mod tests {
     use std::convert::Infallible;
 
     use super::*;
+
+    #[test]
+    fn the_median_of_two_lies_between_them() {
+        assert!((median(&mut [3.0, 1.0]) - 2.0).abs() < 1e-9);
+        assert!((median(&mut [9.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
+        assert!((median(&mut [4.0, 1.0, 9.0, 2.0]) - 3.0).abs() < 1e-9);
+        assert!((median(&mut [7.0]) - 7.0).abs() < 1e-9);
+    }
 
     const SEARCH: Search = Search { max_per_s: 1e6, loss_max: 0.001, precision: 0.01, trials: 3 };
 

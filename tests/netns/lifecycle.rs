@@ -10,9 +10,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use palisade::lab::traffic::{Server, Services, transfer};
-use palisade::lab::{GATEWAY_V4, Lab, LabSpec, Pod};
+use palisade::lab::{Lab, LabSpec, POD_INTERFACE, Pod};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
 
+use crate::battery::PacketSocket;
 use crate::support::{
     PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_cut_off, eventually, only_from,
 };
@@ -21,9 +22,10 @@ use crate::tap::Tap;
 /// What the host's stack hears from a pod, which has no switch yet: so it is seen to hear.
 fn tap_on(pod: &Pod) -> Tap {
     let tap = Tap::on(&pod.plan().host_interface, Command::new("tcpdump"));
-    let socket = pod.run(|| UdpSocket::bind(SocketAddr::new(pod.v4().into(), 0))).unwrap().unwrap();
-    // The pod's kernel asks for its gateway, which is not there.
-    tap.assert_hears(|| drop(socket.send_to(b"control", (GATEWAY_V4, PORT))));
+    let socket = pod.run(|| PacketSocket::open(POD_INTERFACE)).unwrap().unwrap();
+    // To everyone, of an ethertype for experiments (IEEE 802): nobody answers, and nobody waits for an answer.
+    let frame = [&[0xff; 6], &pod.plan().mac.0[..], &[0x88, 0xb5], b"control"].concat();
+    tap.assert_hears(|| socket.send(&frame).unwrap());
     tap
 }
 

@@ -2,9 +2,9 @@
 
 #![allow(dead_code)] // Each test that includes this file uses what it needs of it.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,14 +30,7 @@ impl Tap {
             .expect("tcpdump, which `make setup` installs");
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         let ((heard, lines), (said, sayings)) = (channel(), channel());
-        let readers = vec![
-            std::thread::spawn(move || {
-                BufReader::new(stdout).lines().map_while(Result::ok).for_each(|line| drop(heard.send(line)))
-            }),
-            std::thread::spawn(move || {
-                BufReader::new(stderr).lines().map_while(Result::ok).for_each(|line| drop(said.send(line)))
-            }),
-        ];
+        let readers = vec![forward(stdout, heard), forward(stderr, said)];
         let tap = Tap { child, lines, readers };
         let mut all = vec![];
         while all.last().is_none_or(|line: &String| !line.starts_with("listening on ")) {
@@ -71,6 +64,16 @@ impl Tap {
         self.readers.drain(..).for_each(|reader| reader.join().unwrap());
         self.heard()
     }
+}
+
+/// Forwards lines until there are no more, on a thread of its own.
+fn forward(from: impl Read + Send + 'static, to: Sender<String>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            // Nobody listens any more: read on all the same, so that the capture does not stop.
+            let _ = to.send(line);
+        }
+    })
 }
 
 impl Drop for Tap {

@@ -14,6 +14,7 @@ use crate::tool::Trouble;
 pub(super) fn measure(trial: &Trial<'_>, shape: Shape) -> Result<Measures, Trouble> {
     let mut stream = Stream::open(trial, shape, Task::Count)?;
     let time = Duration::from_secs(trial.seconds);
+    let lost_before = trial.running.lost_before()?;
     let (window, mut cost) = trial.cost_of(|| stream.send(Rate::Max, time))?;
     cost.packets = window.received.packets;
     if window.received.packets == 0 {
@@ -28,6 +29,9 @@ pub(super) fn measure(trial: &Trial<'_>, shape: Shape) -> Result<Measures, Troub
         "gbps": bits / window.sent.elapsed_ns as f64,
         "tx_mpps": window.per_s(window.sent.frames) / 1e6,
         "loss": window.loss(),
+        // Of the lost ones, those that never reached the system.
+        "lost_before_system": trial.running.lost_before()?.zip(lost_before).map(|(after, before)| after - before),
+        "lost": window.sent.frames.saturating_sub(window.received.packets),
     });
     measures.extend(results::fields(fields));
     Ok(measures)

@@ -87,6 +87,11 @@ pub(crate) trait Running {
         Err(Trouble::Other("it enforces no policy that could change".to_owned()))
     }
 
+    /// Frames that the kernel has dropped before the system had them, where the system tells.
+    fn lost_before(&self) -> Result<Option<u64>, Trouble> {
+        Ok(None)
+    }
+
     /// Anything that a reader of its results should know.
     fn note(&self) -> Option<String> {
         None

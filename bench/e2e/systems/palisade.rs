@@ -75,6 +75,11 @@ impl Running for Started {
         vec![self.switch.pid()]
     }
 
+    fn lost_before(&self) -> Result<Option<u64>, Trouble> {
+        let counters = self.switch.client().counters().map_err(refused)?;
+        Ok(Some(counters.ports.values().flat_map(|port| port.lost.values()).sum()))
+    }
+
     /// A policy more or less: compiled as a change, and sent as the difference that it makes.
     fn changer<'a>(&'a self, bed: &'a Bed, _: &PolicyShape) -> Result<Changer<'a>, Trouble> {
         let mut compiler = Compiler::from_objects(objects(&self.manifests)?, Options::default());

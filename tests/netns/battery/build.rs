@@ -94,7 +94,7 @@ pub(super) fn sctp(ports: [u16; 2], tag: u32, chunk: u8, payload: &[u8]) -> Vec<
     bytes
 }
 
-/// A message of ICMP, or of ICMPv6 where the addresses are IPv6: type, code, the four bytes behind the checksum, and the rest.
+/// A message of ICMP, or of `ICMPv6` where the addresses are IPv6: type, code, the four bytes behind the checksum, and the rest.
 pub(super) fn icmp(src: IpAddr, dst: IpAddr, kind: u8, code: u8, rest: [u8; 4], payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind, code, 0, 0];
     bytes.extend(rest);

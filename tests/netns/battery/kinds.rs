@@ -1,5 +1,7 @@
 //! The kinds of hostile frames, and the fate of each.
 
+#![allow(clippy::too_many_lines, clippy::type_complexity)] // Tables have as many rows and columns as there are kinds and fields.
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::build::{
@@ -68,7 +70,7 @@ pub(crate) struct Kind {
 
 /// All kinds from one pod, with numbers from this one on.
 pub(crate) fn all(ground: &Ground, first: u16) -> Vec<Kind> {
-    let mut kinds = Kinds { ground: *ground, kinds: vec![], next: first };
+    let mut kinds = Kinds { ground: *ground, all: vec![], next: first };
     for family in [0, 1] {
         kinds.tcp_flags(family);
         kinds.tcp_headers(family);
@@ -80,7 +82,7 @@ pub(crate) fn all(ground: &Ground, first: u16) -> Vec<Kind> {
         kinds.truncations(family);
         kinds.links(family);
         kinds.fragments(family);
-        kinds.to_the_node(family);
+        kinds.traffic_for_the_node(family);
     }
     kinds.messages_of_icmp();
     kinds.messages_of_icmpv6();
@@ -93,7 +95,7 @@ pub(crate) fn all(ground: &Ground, first: u16) -> Vec<Kind> {
     kinds.ethertypes();
     kinds.arp();
     kinds.neighbor_discovery();
-    kinds.kinds
+    kinds.all
 }
 
 /// The connection that the friend has with the target: its ports, and the next byte of each side.
@@ -103,7 +105,7 @@ const SERVER_NEXT: u32 = 90_001;
 
 /// The frames that open the connection, as the friend sees it, each with whether the friend sends it.
 pub(crate) fn handshake(ground: &Ground, family: usize) -> [(Vec<u8>, bool); 3] {
-    let kinds = Kinds { ground: *ground, kinds: vec![], next: 0 };
+    let kinds = Kinds { ground: *ground, all: vec![], next: 0 };
     let (client, server) = kinds.ends(family);
     let segment = |flags, sequence, acknowledgement, to_server: bool| {
         let (src, dst) = if to_server { (client, server) } else { (server, client) };
@@ -124,7 +126,7 @@ pub(crate) fn handshake(ground: &Ground, family: usize) -> [(Vec<u8>, bool); 3] 
 
 /// Kinds about that connection, from the friend itself or from a stranger that knows all of its numbers.
 pub(crate) fn about_a_connection(ground: &Ground, first: u16) -> Vec<Kind> {
-    let mut kinds = Kinds { ground: *ground, kinds: vec![], next: first };
+    let mut kinds = Kinds { ground: *ground, all: vec![], next: first };
     for family in [0, 1] {
         if ground.is_friend {
             kinds.own_connection(family);
@@ -132,19 +134,22 @@ pub(crate) fn about_a_connection(ground: &Ground, first: u16) -> Vec<Kind> {
             kinds.others_connection(family);
         }
     }
-    kinds.kinds
+    kinds.all
 }
+
+/// A fragment: from which byte to which, whether more follow, and its fate.
+type Part = ((usize, usize), bool, Fate);
 
 struct Kinds {
     ground: Ground,
-    kinds: Vec<Kind>,
+    all: Vec<Kind>,
     next: u16,
 }
 
 impl Kinds {
     fn add(&mut self, family: usize, name: &str, frames: Vec<(Vec<u8>, Fate)>) {
         let name = format!("IPv{}: {name}", [4, 6][family]);
-        self.kinds.push(Kind { name, frames });
+        self.all.push(Kind { name, frames });
     }
 
     /// A number that no other frame has.
@@ -728,7 +733,6 @@ impl Kinds {
         let (src, dst) = self.ends(family);
         let overlap = Fate::Drop("fragment-overlap");
         let tiny = Fate::Drop("fragment-tiny");
-        type Part = ((usize, usize), bool, Fate);
         // Of a datagram of 64 bytes.
         let datagrams: &[(&str, &[Part])] = &[
             ("in two fragments", &[((0, 32), true, DENIED), ((32, 64), false, DENIED)]),
@@ -812,7 +816,7 @@ impl Kinds {
     }
 
     /// Frames for the node's stack: a service there would answer, were they to get so far.
-    fn to_the_node(&mut self, family: usize) {
+    fn traffic_for_the_node(&mut self, family: usize) {
         let own = self.ground.own.addresses[family];
         let node = self.ground.node;
         for (name, mac, fate) in [

@@ -74,17 +74,12 @@ impl PacketSocket {
             // SAFETY: the buffer is as long as it says.
             let bytes =
                 unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
-            match usize::try_from(bytes) {
-                Ok(bytes) => frames.push(buffer[..bytes].to_vec()),
-                Err(_) => {
-                    let error = io::Error::last_os_error();
-                    assert_eq!(
-                        error.kind(),
-                        io::ErrorKind::WouldBlock,
-                        "a packet socket does not hear: {error}"
-                    );
-                    return frames;
-                }
+            if let Ok(bytes) = usize::try_from(bytes) {
+                frames.push(buffer[..bytes].to_vec());
+            } else {
+                let error = io::Error::last_os_error();
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock, "a packet socket does not hear: {error}");
+                return frames;
             }
         }
     }
