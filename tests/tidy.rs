@@ -9,7 +9,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("net", &["limits", "ids"]),
     ("tables", &["net", "mem", "limits", "ids", "printable"]),
     ("policy", &["tables", "net", "limits", "ids", "printable"]),
-    ("xdp", &["net", "mem", "limits", "ids"]),
+    ("xdp", &["net", "netlink", "mem", "limits", "ids"]),
     ("netlink", &["net"]),
     ("dataplane", &["net", "tables", "xdp", "netlink", "threads", "mem", "limits", "ids"]),
     ("pktgen", &["net", "xdp", "mem", "limits", "ids"]),

@@ -9,7 +9,7 @@ use rtnetlink::packet_route::link::{LinkAttribute, LinkMessage, LinkXdp};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
-use super::messages;
+use super::{messages, send};
 
 /// Bytes of messages that may wait to be read. A message of a veth is some 1,500 bytes: thousands of changes at once are heard of.
 const BACKLOG_BYTES: usize = 8 << 20;
@@ -93,6 +93,39 @@ fn said(payload: NetlinkPayload<RouteNetlinkMessage>) -> Option<LinkNews> {
         NetlinkPayload::Overrun(_) => Some(LinkNews::Lost),
         _ => None,
     }
+}
+
+/// Ids of the XDP programs on the interface with this number, in the driver, in the generic hook and in the hardware; 0 is none. Asks about
+/// this interface alone: a list of all takes as long as there are many.
+pub(crate) fn programs_on(index: u32) -> io::Result<[u32; 3]> {
+    let mut socket = Socket::new(NETLINK_ROUTE)?;
+    socket.bind_auto()?;
+    let mut question = LinkMessage::default();
+    question.header.index = index;
+    send(&socket, RouteNetlinkMessage::GetLink(question), 0)?;
+    let (bytes, _) = socket.recv_from_full()?;
+    let answer = messages(&bytes).next().map(|message| message.payload);
+    match answer {
+        Some(NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link))) => Ok(programs(&link)),
+        Some(NetlinkPayload::Error(error)) => Err(error.to_io()),
+        _ => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
+fn programs(message: &LinkMessage) -> [u32; 3] {
+    let mut programs = [0; 3];
+    for attribute in &message.attributes {
+        let LinkAttribute::Xdp(xdp) = attribute else { continue };
+        for part in xdp {
+            match part {
+                LinkXdp::DrvProgId(id) => programs[0] = *id,
+                LinkXdp::SkbProgId(id) => programs[1] = *id,
+                LinkXdp::HwProgId(id) => programs[2] = *id,
+                _ => {}
+            }
+        }
+    }
+    programs
 }
 
 fn has_program(message: &LinkMessage) -> bool {

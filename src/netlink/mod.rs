@@ -3,7 +3,7 @@
 mod links;
 mod neighbors;
 
-pub(crate) use links::{LinkNews, LinkTable};
+pub(crate) use links::{LinkNews, LinkTable, programs_on};
 pub(crate) use neighbors::{Neighbor, NeighborTable, News, Standing, vlan_device};
 
 use std::io;

@@ -14,13 +14,13 @@ use libbpf_rs::libbpf_sys::{
     bpf_xdp_attach_opts,
 };
 use libbpf_rs::query::ProgInfoIter;
-use libbpf_rs::{Xdp, XdpFlags};
 
 use super::error::XdpError;
 use super::interface::Interface;
 use super::kernel_log;
 use super::link::{Link, Pins, program_with};
 use super::program::Mode;
+use crate::netlink::programs_on;
 
 /// The beginning of the names of our programs.
 const OURS: &str = "palisade_";
@@ -78,12 +78,9 @@ struct Hooks {
 }
 
 fn attached(interface: &Interface) -> Result<Hooks, XdpError> {
-    // The query asks about the interface, whatever descriptor it is given.
-    let nothing = rustix::stdio::stderr();
-    let answer = Xdp::new(nothing).query(interface.index.cast_signed(), XdpFlags::NONE);
-    let found = answer.map_err(|error| refusal(interface, "tell the XDP programs of", &error, &[]))?;
-    // With one program only, older kernels give its id and hook alone; libbpf puts it where it belongs.
-    Ok(Hooks { native: found.drv_prog_id, generic: found.skb_prog_id, offloaded: found.hw_prog_id })
+    let [native, generic, offloaded] = programs_on(interface.index)
+        .map_err(|error| refused(interface, "tell the XDP programs of", &error, &[]))?;
+    Ok(Hooks { native, generic, offloaded })
 }
 
 impl Attachment {

@@ -102,10 +102,10 @@ impl Engine for FakeEngine {
         let mut worlds = self.worlds.lock().unwrap();
         worlds.push(world);
         let generation = Generation(worlds.len() as u32);
-        match self.is_late.load(Ordering::Relaxed) {
-            true => Err(NotTaken { generation, workers: vec![WorkerId(1)] }),
-            false => Ok(generation),
+        if self.is_late.load(Ordering::Relaxed) {
+            return Err(NotTaken { generation, workers: vec![WorkerId(1)] });
         }
+        Ok(generation)
     }
 
     fn counters(&self) -> Counters {

@@ -45,12 +45,11 @@ impl Drop for BpfFileSystem {
 /// Starts a further switch with a socket of its own on these interfaces; it is expected to fail.
 fn start_another(lab: &Lab, config: &str, interfaces: &[&str]) -> Output {
     let (file, socket) = (lab.directory().join("another.toml"), lab.directory().join("another.sock"));
-    let ports: String = interfaces
-        .iter()
-        .map(|name| format!("[[ports]]\nname = {name:?}\nkind = \"pod\"\ninterface = {name:?}\n"))
-        .collect();
-    let control = format!("[control]\nsocket = {socket:?}\n");
-    std::fs::write(&file, format!("{config}{control}{ports}")).unwrap();
+    let mut text = format!("{config}[control]\nsocket = \"{}\"\n", socket.display());
+    for name in interfaces {
+        text.extend(["[[ports]]\nkind = \"pod\"\nname = \"", name, "\"\n"]);
+    }
+    std::fs::write(&file, text).unwrap();
     let output = Command::new("timeout")
         .args(["60", env!("CARGO_BIN_EXE_palisade"), "run", "--config"])
         .arg(&file)
