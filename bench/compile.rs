@@ -382,6 +382,7 @@ fn pod(namespace: &str, name: &str, labels: Labels, address: u32, on_node: usize
         name: PodName::new(namespace, name),
         labels,
         addresses: vec![IpAddr::V4(Ipv4Addr::from_bits(address))],
+        placeholder: false,
         node: Some(node(on_node)),
         host_ips: Vec::new(),
         host_network: false,
@@ -397,7 +398,14 @@ fn policy(
     ingress: Option<Vec<NetworkPolicyRule>>,
     egress: Option<Vec<NetworkPolicyRule>>,
 ) -> NetworkPolicy {
-    NetworkPolicy { namespace: namespace.to_owned(), name: name.to_owned(), pod_selector, ingress, egress }
+    NetworkPolicy {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        pod_selector,
+        ingress,
+        egress,
+        ignored: Vec::new(),
+    }
 }
 
 fn rule(peers: Peers, ports: Vec<PortMatch>) -> NetworkPolicyRule {

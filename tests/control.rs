@@ -4,6 +4,8 @@
 mod commands;
 #[path = "control/directory.rs"]
 mod directory;
+#[path = "control/explain.rs"]
+mod explain;
 #[path = "control/fixture.rs"]
 mod fixture;
 #[path = "control/socket.rs"]

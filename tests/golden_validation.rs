@@ -232,3 +232,23 @@ fn a_misspelt_policy_kind_is_an_error_and_another_systems_is_skipped_with_a_warn
          (say the same with a NetworkPolicy or a ClusterNetworkPolicy)"
     );
 }
+
+#[test]
+fn entries_of_a_set_that_stand_there_twice_are_refused() {
+    let policy = |to: &str, action: &str| {
+        let text = format!(
+            "{{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {{name: a}}, spec: {{tier: Admin, \
+             priority: 1, subject: {{namespaces: {{}}}}, egress: [{{action: {action}, to: [{to}]}}]}}}}"
+        );
+        read(&Source::new("policy.yaml", text))
+    };
+    for (to, action, path) in [
+        ("{networks: [10.0.0.0/8, 'fd00::/8', 10.0.0.0/8]}", "Deny", "spec.egress[0].to[0].networks[2]"),
+        ("{domainNames: [a.example, a.example]}", "Accept", "spec.egress[0].to[0].domainNames[1]"),
+    ] {
+        let errors = policy(to, action).unwrap_err();
+        assert_eq!((errors.len(), errors[0].path.as_str()), (1, path), "{}", errors[0]);
+        assert!(errors[0].message.starts_with("Duplicate value: "), "{}", errors[0]);
+    }
+    assert!(policy("{networks: [10.0.0.0/8]}, {networks: [10.0.0.0/8]}", "Deny").is_ok(), "of two peers");
+}

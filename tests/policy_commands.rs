@@ -446,7 +446,7 @@ fn no_color_holds_for_diagnostics_and_the_log() {
 #[test]
 fn nothing_that_manifests_say_steers_the_terminal() {
     let scratch = Scratch::new("steer");
-    let hostile = r#"\u001b[2J\u009b31m\u202e\u007f\nb"#;
+    let hostile = r"\u001b[2J\u009b31m\u202e\u007f\nb";
     let named = |name: &str| {
         format!(
             r#"{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{name}"}}, "spec": {{"containers": [], "{name}": 1}}}}"#

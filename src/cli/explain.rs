@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use clap::Args;
 use serde::Serialize;
 
-use super::offline::{Manifests, judge};
+use super::offline::Manifests;
 use super::{Failure, Output, SocketArguments, output, terminal};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::cases::Endpoint;
-use crate::policy::explain::{explain as explain_by_objects, loaded};
+use crate::policy::explain::explain as explain_by_objects;
 use crate::policy::oracle::Oracle;
 use crate::policy::trial::{ProbeError, flows_between};
 use crate::tables::{PodName, Verdict};
@@ -20,21 +21,22 @@ use crate::tables::{PodName, Verdict};
 /// Explain why a connection is allowed or denied
 ///
 /// Says what both ends' policies say: which policies select the pods, which rule decided, and on what the other rules fail.
-/// Reads manifests; without any, asks the running switch, whose tables know rules but no labels.
+/// Reads manifests. Without any, asks the running switch about the whole path of the connection: port, anti-spoofing,
+/// route, MTU, neighbour and the loaded tables, which know rules but no labels.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   palisade explain --from web/frontend --to data/db --port 5432 policies/ pods.yaml
   palisade explain --from 192.0.2.7 --to data/db --port 53 --protocol udp policies/
-  palisade explain --from web/frontend --to data/db --port 5432     by the tables of the running switch
+  palisade explain --from web/frontend --to data/db --port 5432     the whole path through the running switch
 
 Exit codes: 0 allowed, 1 denied, 2 usage error or failure.")]
 pub(super) struct ExplainArguments {
     /// Source: a pod as NAMESPACE/NAME, or an address
-    #[arg(long, value_name = "POD|IP", value_parser = endpoint)]
+    #[arg(long, value_name = "POD|IP", value_parser = Endpoint::from_str)]
     from: Endpoint,
     /// Destination: a pod as NAMESPACE/NAME, or an address
-    #[arg(long, value_name = "POD|IP", value_parser = endpoint)]
+    #[arg(long, value_name = "POD|IP", value_parser = Endpoint::from_str)]
     to: Endpoint,
     /// Destination port; not for protocols without ports
     #[arg(long, value_name = "N")]
@@ -50,13 +52,6 @@ pub(super) struct ExplainArguments {
     output: Output,
     #[command(flatten)]
     socket: SocketArguments,
-}
-
-fn endpoint(text: &str) -> Result<Endpoint, String> {
-    match text.parse::<IpAddr>() {
-        Ok(address) => Ok(Endpoint::Ip(address)),
-        Err(_) => text.parse::<PodName>().map(Endpoint::Pod),
-    }
 }
 
 pub(super) fn explain(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
@@ -88,12 +83,10 @@ fn by_manifests(arguments: &ExplainArguments) -> Result<bool, Failure> {
 }
 
 fn by_switch(arguments: &ExplainArguments) -> Result<bool, Failure> {
-    let judge = judge(arguments.socket.client().tables_document()?)?;
-    let pods = judge.tables().pods.iter().map(|(name, pod)| (name.clone(), pod.addresses.clone())).collect();
-    let flows = flows(arguments, &pods)?;
-    let explanations: Vec<_> = flows.iter().map(|flow| loaded::explain(&judge, flow)).collect();
-    print(arguments, &explanations)?;
-    Ok(explanations.iter().any(|explanation| explanation.verdict == Verdict::Deny))
+    let ends = [&arguments.from, &arguments.to];
+    let reports = arguments.socket.client().explain(ends, arguments.protocol, arguments.port)?;
+    print(arguments, &reports)?;
+    Ok(reports.iter().any(|report| report.verdict == Verdict::Deny))
 }
 
 /// One for each family in which both ends have an address.

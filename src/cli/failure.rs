@@ -25,7 +25,7 @@ impl Failure {
         match self {
             Failure::Sentence(sentence) => terminal::note(&format!("palisade: {sentence}")),
             Failure::Rejected(rejected) => {
-                terminal::report(&rejected.report(terminal::has_colors(&io::stderr())))
+                terminal::report(&rejected.report(terminal::has_colors(&io::stderr())));
             }
             Failure::Told => {}
             Failure::ReaderGone => return ExitCode::SUCCESS,

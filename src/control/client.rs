@@ -12,11 +12,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::connection::{Connection, Failure, Kept};
+use super::explain::PathReport;
 use super::protocol::{
     CountersReport, Loaded, PodInfo, PodRequest, PortInfo, PortRequest, Problem, Status, TablesPatch,
     TablesSummary,
 };
 use crate::dataplane::FlowInfo;
+use crate::net::flow::Protocol;
+use crate::policy::cases::Endpoint;
 use crate::tables::{PodName, RuleTables};
 
 /// How long an answer may take. Loading large tables takes seconds; what takes longer hangs.
@@ -181,6 +184,19 @@ impl Client {
     pub fn flows(&self, max: usize, pod: Option<&PodName>) -> Result<Vec<FlowInfo>, ClientError> {
         let of_pod = pod.map(|pod| format!("&pod={}", segment(&pod.to_string()))).unwrap_or_default();
         self.get(&format!("/v1/flows?max={max}{of_pod}"))
+    }
+
+    /// What becomes of a new connection: one report for each family in which both ends have an address.
+    pub fn explain(
+        &self,
+        [from, to]: [&Endpoint; 2],
+        protocol: Protocol,
+        port: Option<u16>,
+    ) -> Result<Vec<PathReport>, ClientError> {
+        let end = |end: &Endpoint| segment(&end.to_string());
+        let port = port.map(|port| format!("&port={port}")).unwrap_or_default();
+        let query = format!("from={}&to={}&protocol={protocol}{port}", end(from), end(to));
+        self.get(&format!("/v1/explain?{query}"))
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {

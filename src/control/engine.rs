@@ -1,10 +1,11 @@
 //! What the control side asks of a dataplane: the seam that lets the switch be tested without privilege.
 
 use crate::dataplane::{
-    Counters, Dataplane, FlowInfo, FlowTableReport, NotTaken, PortError, PortHealth, PortReport, PortSpec,
-    StuckWorker, World,
+    Counters, Dataplane, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortReport,
+    PortSpec, StuckWorker, World,
 };
 use crate::ids::{Generation, PortId};
+use crate::net::flow::FlowKey;
 
 /// A dataplane as the control side sees it. Each method may be called from any thread, and may block.
 pub trait Engine: Send + Sync {
@@ -45,6 +46,9 @@ pub trait Engine: Send + Sync {
 
     /// See [`Dataplane::flows`].
     fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo>;
+
+    /// See [`Dataplane::path`].
+    fn path(&self, flow: &FlowKey) -> FlowPath;
 
     /// See [`Dataplane::flow_table`].
     fn flow_table(&self) -> FlowTableReport;
@@ -97,6 +101,10 @@ impl Engine for Dataplane {
 
     fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
         Dataplane::flows(self, max, wanted)
+    }
+
+    fn path(&self, flow: &FlowKey) -> FlowPath {
+        Dataplane::path(self, flow)
     }
 
     fn flow_table(&self) -> FlowTableReport {

@@ -1,12 +1,14 @@
 //! The path of a new connection in words, with the names of ports and pods: what `GET /v1/explain` answers.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
 use super::SwitchSettings;
-use super::state::State;
+use super::protocol::PortState;
+use super::state::{Port, State};
 use crate::dataplane::{DropReason, FlowPath, PathHop, PathSide, PortKind};
 use crate::ids::{ClassId, Generation, PortId};
 use crate::net::flow::FlowKey;
@@ -50,6 +52,8 @@ pub struct PathStep {
 pub enum PathStepKind {
     /// The port that packets come by.
     Port,
+    /// Whether a port on the path is up; only of those that are not.
+    PortState,
     /// Whether this port may send from the source's address.
     AntiSpoofing,
     /// Where the destination leads.
@@ -106,7 +110,10 @@ pub(super) fn report(
     let side = |side: &Option<PathSide>, pod: &Option<PodName>, direction| {
         Some(side_report(side.as_ref()?, pod.as_ref()?, direction))
     };
+    let states = words.states(ends);
+    let dropped = dropped.or_else(|| (!states.is_empty()).then_some(DropReason::PortDown));
     let mut steps = vec![words.port(), words.anti_spoofing(), words.route()];
+    steps.extend(states);
     steps.extend(words.mtu().into_iter().chain(words.neighbor()));
     steps.extend(ends.into_iter().filter_map(|end| words.tables(end)));
     steps.push(words.reply());
@@ -130,9 +137,7 @@ struct Words<'a> {
 impl Words<'_> {
     /// `port db (veth-db) of pod default/db`.
     fn port_name(&self, id: PortId) -> String {
-        let Some((name, port)) = self.state.ports.iter().find(|(_, port)| port.report.id == id) else {
-            return format!("port {id}");
-        };
+        let Some((name, port)) = self.port_with(id) else { return format!("port {id}") };
         let of = match (self.state.pod_behind(name), port.spec.kind) {
             (Some(pod), _) => format!(" of pod {pod}"),
             (None, PortKind::Pod) => ", which has no pod".to_owned(),
@@ -140,6 +145,42 @@ impl Words<'_> {
             (None, PortKind::Uplink) => ", an uplink".to_owned(),
         };
         format!("port {name} ({}){of}", port.spec.interface)
+    }
+
+    fn port_with(&self, id: PortId) -> Option<(&String, &Port)> {
+        self.state.ports.iter().find(|(_, port)| port.is_open && port.report.id == id)
+    }
+
+    /// Ports of the path that let nothing pass, with the reason.
+    fn states(&self, ends: [&Endpoint; 2]) -> Vec<PathStep> {
+        let by_id = [self.path.comes_by, self.leaves_by()].into_iter().flatten();
+        let by_id = by_id.filter_map(|id| Some(self.port_with(id)?.0));
+        let by_pod = ends.into_iter().filter_map(|end| match end {
+            Endpoint::Pod(name) => Some(&self.state.pods.get(name)?.port),
+            Endpoint::Ip(_) => None,
+        });
+        let names: BTreeSet<&String> = by_id.chain(by_pod).collect();
+        let ports = names.into_iter().filter_map(|name| self.state.ports.get_key_value(name));
+        let amiss = ports.filter(|(_, port)| port.state != PortState::Up);
+        let step = |(name, port): (&String, &Port)| {
+            let what = match port.state {
+                PortState::Up | PortState::Down => "is down",
+                PortState::Unguarded => {
+                    "has no program on its interface, so the switch sees none of its packets"
+                }
+            };
+            let reason = port.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+            let text = format!("port {name} ({}) {what}{reason}", port.spec.interface);
+            PathStep { step: PathStepKind::PortState, passes: false, text }
+        };
+        amiss.map(step).collect()
+    }
+
+    fn leaves_by(&self) -> Option<PortId> {
+        match self.path.destination {
+            PathHop::Port { port, .. } => Some(port),
+            _ => None,
+        }
     }
 
     fn port(&self) -> PathStep {
@@ -177,9 +218,11 @@ impl Words<'_> {
             PathHop::NoPod => format!(
                 "{destination} is among pod_prefixes, and no pod has it: packets are dropped as {no_route}"
             ),
-            PathHop::Gateway => format!("{destination} is the switch itself, which answers an echo and no more"),
+            PathHop::Gateway => {
+                format!("{destination} is the switch itself, which answers an echo and no more")
+            }
             PathHop::Port { port, is_open, next_hop } => {
-                let by = next_hop.map(|router| format!(" by router {router}")).unwrap_or_default();
+                let by = next_hop.map(|router| format!(", by router {router}")).unwrap_or_default();
                 let closed = if is_open { "" } else { ", which is closed" };
                 format!("{destination} is behind {}{closed}{by}", self.port_name(port))
             }
@@ -224,13 +267,14 @@ impl Words<'_> {
     fn tables(&self, end: &Endpoint) -> Option<PathStep> {
         let address = |pod: &super::state::Pod, address: &IpAddr| pod.addresses.contains(address);
         let (name, pod) = match end {
-            Endpoint::Pod(name) => match self.state.pods.get_key_value(name) {
-                Some(found) => found,
-                None => {
-                    let text = format!("pod {name} is not attached to this switch: its address is one like any");
+            Endpoint::Pod(name) => {
+                let Some(found) = self.state.pods.get_key_value(name) else {
+                    let text =
+                        format!("pod {name} is not attached to this switch: its address is one like any");
                     return Some(PathStep { step: PathStepKind::Tables, passes: true, text });
-                }
-            },
+                };
+                found
+            }
             Endpoint::Ip(ip) => self.state.pods.iter().find(|(_, pod)| address(pod, ip))?,
         };
         let info = self.state.pod_info(name, pod, self.settings.fail_open);
@@ -255,9 +299,10 @@ impl Words<'_> {
 fn side_report(side: &PathSide, pod: &PodName, direction: Direction) -> SideReport {
     let rest = if side.row.len() == 1 { "everything" } else { "everything else" };
     let row = side.row.iter().map(|span| SpanReport {
-        ports: span.ports.map_or_else(|| rest.to_owned(), |(protocol, first, last)| {
-            describe::ports(protocol, first, last)
-        }),
+        ports: span.ports.map_or_else(
+            || rest.to_owned(),
+            |(protocol, first, last)| describe::ports(protocol, first, last),
+        ),
         verdict: span.verdict,
         reason: span.decided_by.to_string(),
     });

@@ -7,6 +7,7 @@
 pub mod protocol;
 
 mod engine;
+pub mod explain;
 mod refusal;
 mod requests;
 mod state;

@@ -16,6 +16,7 @@
 //! | `DELETE /v1/pods/{namespace}/{name}` | | 204 |
 //! | `GET /v1/counters` | | [`CountersReport`] |
 //! | `GET /v1/flows?max=N&pod=NAMESPACE/NAME` | | list of `FlowInfo` |
+//! | `GET /v1/explain?from=END&to=END&protocol=P&port=N` | | list of [`PathReport`](super::explain::PathReport), one a family |
 //!
 //! Every error is [`Problem`] with a 4xx or 5xx status.
 

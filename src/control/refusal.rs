@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use crate::dataplane::{NotTaken, PortError, PortKind};
+use crate::policy::trial::ProbeError;
 use crate::tables::{PodName, TablesError};
 
 /// Why the switch refuses a request.
@@ -89,6 +90,9 @@ pub enum Refusal {
     /// Attachment numbers are never used twice, and all have been used.
     #[error("the switch has attached as many pods as one run can number: restart it")]
     AttachmentsUsedUp,
+    /// The ends of a connection are none.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
     /// No tables are loaded.
     #[error("no rule tables are loaded: load some with `palisade apply FILE`")]
     NoTables,
@@ -125,7 +129,10 @@ impl Refusal {
     /// The HTTP status that says it.
     pub fn status(&self) -> u16 {
         match self {
-            Refusal::NoPort { .. } | Refusal::NoPod { .. } | Refusal::NoTables => 404,
+            Refusal::NoPort { .. }
+            | Refusal::NoPod { .. }
+            | Refusal::NoTables
+            | Refusal::Probe(ProbeError::UnknownPod { .. }) => 404,
             Refusal::PortExists { .. }
             | Refusal::InterfaceTaken { .. }
             | Refusal::HostPortExists { .. }
@@ -140,6 +147,7 @@ impl Refusal {
             Refusal::Field { .. }
             | Refusal::WrongKind { .. }
             | Refusal::ClosesAll { .. }
+            | Refusal::Probe(_)
             | Refusal::Tables(_)
             | Refusal::Port(
                 PortError::NoInterface { .. } | PortError::NoQueue { .. } | PortError::Mtu { .. },

@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
+use super::explain::PathReport;
 use super::protocol::{
     CountersReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo, PortRequest, Problem, Status,
     TablesPatch, TablesSummary,
@@ -23,6 +24,8 @@ use super::protocol::{
 use super::{Closing, Refusal, Switch};
 use crate::dataplane::FlowInfo;
 use crate::limits::CONTROL_BODY_BYTES_MAX;
+use crate::net::flow::Protocol;
+use crate::policy::cases::Endpoint;
 use crate::tables::{PodName, RuleTables};
 
 /// Flows in an answer where the request does not say.
@@ -40,6 +43,7 @@ pub(super) fn router(switch: Arc<Switch>) -> Router {
         .route("/v1/pods/{namespace}/{name}", put(put_pod).delete(delete_pod))
         .route("/v1/counters", get(counters))
         .route("/v1/flows", get(flows))
+        .route("/v1/explain", get(explain))
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(CONTROL_BODY_BYTES_MAX))
@@ -198,6 +202,28 @@ async fn flows(
     let Query(query) = query?;
     let max = query.max.unwrap_or(FLOWS_DEFAULT);
     blocking(move || Ok(Json(switch.flows(max, query.pod.as_ref())?)))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExplainQuery {
+    from: Endpoint,
+    to: Endpoint,
+    #[serde(default = "tcp")]
+    protocol: Protocol,
+    port: Option<u16>,
+}
+
+fn tcp() -> Protocol {
+    Protocol::TCP
+}
+
+async fn explain(
+    State(switch): Shared,
+    query: Result<Query<ExplainQuery>, QueryRejection>,
+) -> Result<Json<Vec<PathReport>>, Failure> {
+    let Query(ExplainQuery { from, to, protocol, port }) = query?;
+    blocking(move || Ok(Json(switch.explain([&from, &to], protocol, port)?)))
 }
 
 /// Refuses a body that says itself that it is too large, rather than receiving it up to the limit first.

@@ -91,6 +91,12 @@ impl State {
         self.ports.iter().find(|(_, port)| port.spec.kind == PortKind::Host)
     }
 
+    /// The addresses of a pod: as it is attached, else as the tables know it.
+    pub(super) fn addresses_of(&self, pod: &PodName) -> Option<Vec<IpAddr>> {
+        let known = || Some(self.tables.as_ref()?.pods.get(pod)?.addresses.clone());
+        self.pods.get(pod).map(|pod| pod.addresses.clone()).or_else(known)
+    }
+
     /// The pod behind a port.
     pub(super) fn pod_behind(&self, port: &str) -> Option<&PodName> {
         self.pods.iter().find(|(_, pod)| pod.port == port).map(|(name, _)| name)

@@ -8,6 +8,7 @@ use std::time::{Instant, SystemTime};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use ipnet::IpNet;
 
+use super::explain::{self, PathReport};
 use super::protocol::{
     CountersReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo, PortRequest, PortState,
     RejectedReload, Status, TablesPatch, TablesSummary,
@@ -17,6 +18,9 @@ use super::{Engine, Refusal, requests};
 use crate::dataplane::{FlowInfo, Gateway, NotTaken, PortKind};
 use crate::ids::{AttachmentId, Generation};
 use crate::limits::{REJECTED_ERROR_BYTES_MAX, REJECTED_ERRORS_MAX};
+use crate::net::flow::Protocol;
+use crate::policy::cases::Endpoint;
+use crate::policy::trial::flows_between;
 use crate::tables::{PodName, References, RuleTables, TablesDiff, TablesError};
 use crate::threads;
 
@@ -352,6 +356,27 @@ impl Switch {
             workers: counters.workers.into_iter().map(|(id, worker)| (id.to_string(), worker)).collect(),
             decisions: counters.decisions,
         }
+    }
+
+    /// What becomes of a new connection: one report for each family in which both ends have an address.
+    pub fn explain(
+        &self,
+        ends: [&Endpoint; 2],
+        protocol: Protocol,
+        port: Option<u16>,
+    ) -> Result<Vec<PathReport>, Refusal> {
+        if protocol.has_ports() && port.is_none_or(|port| port == 0) {
+            let reason = format!("{protocol} needs a destination port, from 1 to 65535");
+            return Err(Refusal::Field { field: "port", reason });
+        }
+        let state = self.state.load_full();
+        let pods = ends.into_iter().filter_map(|end| match end {
+            Endpoint::Pod(name) => Some((name.clone(), state.addresses_of(name)?)),
+            Endpoint::Ip(_) => None,
+        });
+        let flows = flows_between(&pods.collect(), ends[0], ends[1], protocol, port.unwrap_or_default())?;
+        let report = |flow| explain::report(&self.engine.path(flow), ends, &state, &self.settings);
+        Ok(flows.iter().map(report).collect())
     }
 
     /// Up to `max` flows, of all pods or of one that is attached.

@@ -18,7 +18,9 @@ use super::neighbors::{Neighbors, Questions};
 use super::publication::Publication;
 use super::view::{Flow, PortFacts, View};
 use super::worker::Shared;
-use super::{ConntrackSettings, FlowInfo, FlowMemory, PortError, Settings, StartError, World, packet};
+use super::{
+    ConntrackSettings, FlowInfo, FlowMemory, FlowPath, PortError, Settings, StartError, World, packet, path,
+};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::{PORTS_MAX, WORKERS_MAX};
 use crate::net::flow::FlowKey;
@@ -205,6 +207,12 @@ impl Core {
             });
         }
         generation
+    }
+
+    /// What the published snapshot would do with a new connection.
+    pub(super) fn path(&self, flow: &FlowKey) -> FlowPath {
+        let state = self.state();
+        path::path(&self.shared.view.current(), &state.world, &self.shared.neighbors, flow)
     }
 
     pub(super) fn world(&self) -> Arc<World> {

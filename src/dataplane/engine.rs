@@ -20,11 +20,12 @@ use super::uplink::{self, Place};
 use super::view::PortFacts;
 use super::worker::Worker;
 use super::{
-    Counters, FlowInfo, FlowTableReport, NotTaken, PortError, PortHealth, PortKind, PortReport, PortSpec,
-    Settings, StartError, StuckWorker, World,
+    Counters, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortKind, PortReport,
+    PortSpec, Settings, StartError, StuckWorker, World,
 };
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::MTU_MAX;
+use crate::net::flow::FlowKey;
 use crate::net::mac::Mac;
 use crate::threads;
 use crate::xdp::{
@@ -360,12 +361,11 @@ impl Dataplane {
     ) -> Result<(), XdpError> {
         let guard = {
             let mut guards = self.guards();
-            match &*guards {
-                Some(guards) => guards.guard.clone(),
-                None => {
-                    let guard = Arc::new(Guard::load()?);
-                    guards.insert(Guards { guard, on: BTreeSet::new() }).guard.clone()
-                }
+            if let Some(guards) = &*guards {
+                guards.guard.clone()
+            } else {
+                let guard = Arc::new(Guard::load()?);
+                guards.insert(Guards { guard, on: BTreeSet::new() }).guard.clone()
             }
         };
         // Not while others wait: the kernel may be busy with other interfaces.
@@ -544,6 +544,11 @@ impl Dataplane {
     /// Where the flow table lies, and what of it is from the process before.
     pub fn flow_table(&self) -> FlowTableReport {
         self.core.flow_table().clone()
+    }
+
+    /// What becomes of a new connection, by the snapshot that the workers see.
+    pub fn path(&self, flow: &FlowKey) -> FlowPath {
+        self.core.path(flow)
     }
 
     /// Up to `max` flows for which `wanted` is true, in no order.

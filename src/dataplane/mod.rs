@@ -37,6 +37,7 @@ mod endpoints;
 mod engine;
 mod flow_table;
 mod knock;
+mod path;
 mod uplink;
 
 mod resolver;
@@ -68,6 +69,7 @@ pub use self::core::FlowTableReport;
 pub use counters::{Counters, DecisionCount, DropReason, LOSSES, PortCounters, WorkerCounters};
 pub use engine::{Dataplane, Parting};
 pub use flow_table::FlowTable;
+pub use path::{FlowPath, PathHop, PathNeighbor, PathSide, PathSpan};
 pub use settings::{ConntrackSettings, FlowMemory, Polling, Settings, Timeouts};
 pub use simulation::{Publisher, SimulatedPort, Simulation};
 pub use world::{Gateway, Mac, NodeAttachment, PodAttachment, Route, World};

@@ -181,6 +181,11 @@ impl Neighbors {
         })
     }
 
+    /// [`Neighbors::on_link`] for people: it does not count as use.
+    pub(crate) fn peek(&self, port: PortId, address: Address) -> Option<Mac> {
+        self.slots(port, address).find_map(|slot| slot.read(port, address))
+    }
+
     /// Notes the Ethernet address of a neighbour on an uplink, or with `None` that it has none; false where there is no
     /// place for it. For one thread at a time.
     pub(crate) fn resolve(&self, port: PortId, address: Address, mac: Option<Mac>) -> bool {

@@ -45,7 +45,8 @@ pub struct FlowPath {
     pub egress: Option<PathSide>,
     /// By the table of the destination's pod, where one is asked.
     pub ingress: Option<PathSide>,
-    /// Why the first stage that drops its packets does.
+    /// Why its packets are dropped, in the order of the stages; not for want of the neighbour's Ethernet address, which comes
+    /// with an answer from there.
     pub dropped: Option<DropReason>,
     /// Why replies are dropped.
     pub reply_dropped: Option<DropReason>,
@@ -107,7 +108,8 @@ pub struct PathSpan {
 
 /// The path of a new connection through a snapshot, which the world is laid out as.
 pub(super) fn path(view: &View, world: &World, neighbors: &Neighbors, key: &FlowKey) -> FlowPath {
-    let flow = Flow { src: pack(key.src), dst: pack(key.dst), protocol: key.protocol, dst_port: key.dst_port };
+    let flow =
+        Flow { src: pack(key.src), dst: pack(key.dst), protocol: key.protocol, dst_port: key.dst_port };
     let (source, destination) = (hop(view, flow.src), hop(view, flow.dst));
     let comes_by = comes_by(view, flow.src);
     let from = comes_by.and_then(|port| Some((port, view.port(port)?)));
@@ -172,10 +174,11 @@ fn dropped(
         // The switch's own addresses and those of no pod come from nobody.
         return Some(if view.hop(flow.src).is_some() { DropReason::Spoofed } else { DropReason::NoRoute });
     };
-    if !view.may_send(from, id, flow.src) && !(is_link_local(flow.src) && is_link_local(flow.dst)) {
+    let is_from_link = is_link_local(flow.src) && is_link_local(flow.dst);
+    if !(is_from_link || view.may_send(from, id, flow.src)) {
         return Some(DropReason::Spoofed);
     }
-    if let Some(reason) = why_no_flow(flow.src, key.src_port, flow.dst, key.dst_port) {
+    if let Some(reason) = why_no_flow((flow.src, key.src_port), (flow.dst, key.dst_port)) {
         return Some(reason);
     }
     match destination {

@@ -2,7 +2,7 @@
 
 use super::answer::{self, Problem};
 use super::batch::{Batch, Verdict};
-use super::packet::{self, Kind, Packet};
+use super::packet::{self, Address, Kind, Packet};
 use super::stages::Context;
 use super::view::{Exit, Hop};
 use super::{DropReason, PortKind};
@@ -23,7 +23,13 @@ pub(super) fn route_one(batch: &mut Batch, i: usize, context: &mut Context<'_>) 
 /// What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
 #[inline(always)]
 fn stays_on_link(packet: &Packet) -> bool {
-    !packet.is_v4 && (packet::is_link_local(packet.src) || packet::is_link_local(packet.dst))
+    !packet.is_v4 && !leaves_its_link(packet.src, packet.dst)
+}
+
+/// Whether routes are for what goes between these addresses.
+#[inline(always)]
+pub(super) fn leaves_its_link(src: Address, dst: Address) -> bool {
+    !packet::is_link_local(src) && !packet::is_link_local(dst)
 }
 
 /// [`route_one`] of a packet that is not simply passed on.

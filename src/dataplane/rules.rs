@@ -6,7 +6,9 @@ use super::hits::Hits;
 use super::packet::{Address, is_v4};
 use super::view::Flow;
 use crate::ids::{AclId, ClassId};
-use crate::tables::{Classifier, Decision, Impact, PodName, RuleOrigin, RuleTables, TablesDiff, Verdict};
+use crate::tables::{
+    Classifier, Decision, Impact, PodName, Row, RuleOrigin, RuleTables, TablesDiff, Verdict,
+};
 
 /// Tables laid out.
 pub(crate) struct Rules {
@@ -119,6 +121,16 @@ impl Rules {
     /// What decides on a flow.
     pub(crate) fn origin(&self, acl: AclId, peer: Address, flow: &Flow) -> Option<RuleOrigin> {
         self.document.rules.get(&self.look_up(acl, peer, flow).rule()).cloned()
+    }
+
+    /// The name of a decision.
+    pub(crate) fn name(&self, decision: Decision) -> Option<&RuleOrigin> {
+        self.document.rules.get(&decision.rule())
+    }
+
+    /// What a table says of a class.
+    pub(crate) fn row(&self, acl: AclId, class: ClassId) -> Option<&Row> {
+        self.document.rows.get(&self.document.acls.get(&acl)?.row(class))
     }
 
     /// The class of an address.

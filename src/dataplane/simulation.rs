@@ -15,8 +15,9 @@ use super::mailbox::Command;
 use super::packet::{pack, unpack};
 use super::view::PortFacts;
 use super::worker::Worker;
-use super::{Counters, FlowInfo, Mac, PortError, PortKind, Settings, StartError, World};
+use super::{Counters, FlowInfo, FlowPath, Mac, PortError, PortKind, Settings, StartError, World};
 use crate::ids::{Generation, PortId, WorkerId};
+use crate::net::flow::FlowKey;
 use crate::xdp::{MemoryPeer, PortQueue, Umem};
 
 /// The dataplane.
@@ -214,6 +215,11 @@ impl Simulation {
     /// Bytes of memory of the conntrack table.
     pub fn conntrack_bytes(&self) -> usize {
         self.core.shared.conntrack.bytes()
+    }
+
+    /// What becomes of a new connection, by the published snapshot.
+    pub fn path(&self, flow: &FlowKey) -> FlowPath {
+        self.core.path(flow)
     }
 
     /// Up to `max` flows.

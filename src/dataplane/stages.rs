@@ -21,7 +21,7 @@ use super::conntrack::{Conntrack, Tracker};
 use super::follow::{route_and_follow, track};
 use super::fragments::{self, Board, Fragments};
 use super::neighbors::Neighbors;
-use super::packet::{self, Kind, Packet};
+use super::packet::{self, Address, Kind, Packet};
 use super::rewrite::{rewrite, rewrite_plain};
 use super::speech::Speech;
 use super::stats::WorkerStats;
@@ -174,11 +174,16 @@ fn is_in_order(packet: &Packet, port: &PortView) -> bool {
 
 /// Why no flow begins with this packet, whoever it is from.
 pub(super) fn is_no_flow(packet: &Packet) -> Option<DropReason> {
+    why_no_flow((packet.src, packet.src_port), (packet.dst, packet.dst_port))
+}
+
+/// Why no flow is between these endpoints.
+pub(super) fn why_no_flow(from: (Address, u16), to: (Address, u16)) -> Option<DropReason> {
     // A packet from an endpoint to itself has no direction (the "land" attack, CVE-1999-0016).
-    if packet.src == packet.dst && packet.src_port == packet.dst_port {
+    if from == to {
         return Some(DropReason::Spoofed);
     }
-    packet::is_group(packet.dst).then_some(DropReason::Multicast)
+    packet::is_group(to.0).then_some(DropReason::Multicast)
 }
 
 #[inline(never)]
@@ -195,12 +200,7 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
         Kind::Arp | Kind::LinkLocal => return None,
         Kind::Flow | Kind::IcmpError | Kind::LaterFragment => {}
     }
-    let is_from_here = if port.is_pod() {
-        port.owns(packet.src)
-    } else {
-        // Others route behind these ports: any source but those that are elsewhere for sure.
-        !packet::is_group(packet.src) && !view.is_elsewhere(packet.src, port_id)
-    };
+    let is_from_here = view.may_send(port, port_id, packet.src);
     let is_from_link = || packet::is_link_local(packet.src) && packet::is_link_local(packet.dst);
     if !is_from_here && !is_from_link() {
         return Some(DropReason::Spoofed);

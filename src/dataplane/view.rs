@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::endpoints::Recalled;
-use super::packet::{Address, Packet, from_v4, is_v4, pack};
+use super::packet::{self, Address, Packet, from_v4, is_v4, pack};
 use super::publication::Numbered;
 use super::rules::{Change, Rules};
 use super::{DropReason, PortKind, World};
@@ -204,7 +204,7 @@ impl PortView {
     }
 
     /// Whether the address, behind this port, is the node's.
-    fn is_own_node(&self, address: Address) -> bool {
+    pub(crate) fn is_own_node(&self, address: Address) -> bool {
         self.kind == PortKind::Host && self.owns(address)
     }
 
@@ -406,6 +406,22 @@ impl View {
         match self.hop(address)? {
             Hop::Gateway | Hop::Nowhere => None,
             Hop::Port(port, _) => self.port(port).map(|view| (port, view)),
+        }
+    }
+
+    /// The open ports.
+    pub(crate) fn ports(&self) -> impl Iterator<Item = (PortId, &PortView)> {
+        let ports = self.ports.iter().enumerate();
+        ports.filter_map(|(number, port)| Some((PortId(number as u16), port.as_ref()?)))
+    }
+
+    /// Whether packets from this address may come by a port.
+    pub(crate) fn may_send(&self, port: &PortView, id: PortId, source: Address) -> bool {
+        if port.is_pod() {
+            port.owns(source)
+        } else {
+            // Others route behind these ports: any source but those that are elsewhere for sure.
+            !packet::is_group(source) && !self.is_elsewhere(source, id)
         }
     }
 

@@ -546,7 +546,7 @@ impl Worker {
     }
 }
 
-/// Panics as soon as the file is there that PALISADE_DEBUG_PANIC names: so tests see what becomes of a switch that has lost a worker.
+/// Panics as soon as the file is there that `PALISADE_DEBUG_PANIC` names: so tests see what becomes of a switch that has lost a worker.
 #[cfg(debug_assertions)]
 fn panic_if_told() {
     if let Some(file) = std::env::var_os("PALISADE_DEBUG_PANIC") {

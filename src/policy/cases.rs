@@ -43,12 +43,30 @@ pub struct Probe {
 }
 
 /// An end of a probe.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
+#[serde(try_from = "String")]
 pub enum Endpoint {
     /// `{pod: namespace/name}`.
     Pod(PodName),
     /// `{ip: 192.0.2.7}`.
     Ip(IpAddr),
+}
+
+impl std::str::FromStr for Endpoint {
+    type Err = String;
+
+    /// Reads an address, or the name of a pod.
+    fn from_str(text: &str) -> Result<Endpoint, String> {
+        text.parse().map(Endpoint::Ip).or_else(|_| text.parse().map(Endpoint::Pod))
+    }
+}
+
+impl TryFrom<String> for Endpoint {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Endpoint, String> {
+        text.parse()
+    }
 }
 
 impl std::fmt::Display for Endpoint {

@@ -28,7 +28,7 @@ pub(in crate::policy) fn scope(scope: &PodScope) -> String {
 }
 
 /// Ports of a protocol: `TCP 80`, `TCP 80-90`, `all TCP ports`.
-pub(in crate::policy) fn ports(protocol: Protocol, first: u16, last: u16) -> String {
+pub(crate) fn ports(protocol: Protocol, first: u16, last: u16) -> String {
     match (first, last) {
         (0 | 1, u16::MAX) => format!("all {protocol} ports"),
         _ if first == last => format!("{protocol} {first}"),

@@ -23,7 +23,7 @@ pub mod trial;
 
 pub mod oracle;
 
-mod describe;
+pub(crate) mod describe;
 pub mod explain;
 
 pub mod reach;

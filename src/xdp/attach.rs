@@ -226,7 +226,7 @@ impl Attachment {
             if ours || is_gone {
                 // A file without a program behind it is swept by the next start.
                 let _ = fs::remove_file(pin);
-                let _ = pin.parent().map(fs::remove_dir);
+                pin.ancestors().skip(1).take(2).for_each(|directory| _ = fs::remove_dir(directory));
             }
             return Ok(());
         }
@@ -281,16 +281,18 @@ fn by_netlink(
 
 fn refused(interface: &Interface, verb: &str, error: &io::Error, said: &[String]) -> XdpError {
     let name = &interface.name;
-    match interface.is_there() {
-        true => XdpError::from_kernel(format!("{verb} interface {name}"), error, said),
-        false => XdpError::NoInterface { interface: name.clone() },
+    if interface.is_there() {
+        XdpError::from_kernel(format!("{verb} interface {name}"), error, said)
+    } else {
+        XdpError::NoInterface { interface: name.clone() }
     }
 }
 
 fn refusal(interface: &Interface, verb: &str, error: &libbpf_rs::Error, said: &[String]) -> XdpError {
     let name = &interface.name;
-    match interface.is_there() {
-        true => XdpError::from_bpf(format!("{verb} interface {name}"), error, said),
-        false => XdpError::NoInterface { interface: name.clone() },
+    if interface.is_there() {
+        XdpError::from_bpf(format!("{verb} interface {name}"), error, said)
+    } else {
+        XdpError::NoInterface { interface: name.clone() }
     }
 }

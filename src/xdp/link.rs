@@ -65,6 +65,7 @@ pub fn sweep(root: &Path) {
         // Fails, as it should, where links are left.
         let _ = fs::remove_dir(&directory);
     }
+    let _ = fs::remove_dir(root);
 }
 
 /// The number of the calling thread's network namespace, which is never used again until the machine starts anew

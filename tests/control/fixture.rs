@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use palisade::control::protocol::{PodRequest, PortRequest};
 use palisade::control::{Client, Engine, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DecisionCount, FlowInfo, FlowTableReport, NotTaken, PortCounters, PortError, PortHealth,
-    PortKind, PortReport, PortSpec, StuckWorker, WorkerCounters, World,
+    Counters, DecisionCount, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortCounters, PortError,
+    PortHealth, PortKind, PortReport, PortSpec, StuckWorker, WorkerCounters, World,
 };
 use palisade::ids::{AclId, Generation, PortId, RowId, RuleId, WorkerId};
 use palisade::net::flow::{FlowKey, Protocol};
@@ -123,6 +123,10 @@ impl Engine for FakeEngine {
             workers: BTreeMap::from([(WorkerId(0), WorkerCounters { received: 10, ..Default::default() })]),
             decisions: vec![DecisionCount { verdict: Verdict::Deny, origin, packets: 3 }],
         }
+    }
+
+    fn path(&self, _: &FlowKey) -> FlowPath {
+        unreachable!("paths are those of a simulated dataplane")
     }
 
     fn flow_table(&self) -> FlowTableReport {

@@ -62,9 +62,9 @@ fn port<'a>(rig: &Rig, counters: &'a CountersReport, pod: &str) -> &'a palisade:
 }
 
 #[test]
-fn a_flood_of_syns_uses_up_its_pods_quota_and_nobody_elses() {
+fn a_flood_of_syns_makes_room_for_the_others_connections_at_its_own_cost() {
     let Some(_alone) = alone() else { return };
-    let rig = deaf_rig(&format!("[conntrack]\nflows = {FLOWS}\npod_quota_percent = 25\n"));
+    let rig = deaf_rig(&format!("[conntrack]\nflows = {FLOWS}\n"));
     let pods = ["db", "client", "other", "flooder"].map(|name| rig.pod(name));
     let [db, client, other, flooder] = &pods;
     let mut talk = Talk::open(client, db);
@@ -75,7 +75,7 @@ fn a_flood_of_syns_uses_up_its_pods_quota_and_nobody_elses() {
         while !flood.is_finished() {
             assert!(talk.goes_on(PATIENCE), "the established connection lives, {words} words");
             words += 1;
-            // Ended connections count against the quota as long as they linger: fewer than that, however fast the machine is.
+            // Ended connections linger: fewer than that, however fast the machine is.
             if words % 16 == 0 && connections < FLOWS / 8 {
                 assert_connects(other, client.v4().into());
                 assert_connects(db, other.v6().into());
@@ -91,19 +91,25 @@ fn a_flood_of_syns_uses_up_its_pods_quota_and_nobody_elses() {
     let flooded = port(&rig, &counters, "flooder");
     // What the veth's ring has no place for is lost before the switch.
     assert!(flooded.received >= sent / 2, "{sent} SYNs, {flooded:?}");
-    assert_eq!(flooded.drops.keys().collect::<Vec<_>>(), ["pod-quota"], "{flooded:?}");
-    assert!(flooded.drops["pod-quota"] >= flooded.received / 4, "{flooded:?}");
+    assert!(flooded.drops.keys().all(|reason| reason == "table-full"), "{flooded:?}");
+    let evicted: u64 = counters.workers.values().map(|worker| worker.flows_evicted).sum();
+    let refused = flooded.drops.get("table-full").copied().unwrap_or(0);
+    assert!(evicted + refused >= flooded.received - FLOWS, "{evicted} evicted, {flooded:?}");
+    // A worker that is late takes more SYNs at once than there are spare slots; who found none came again.
     for innocent in ["db", "client", "other"] {
         let port = port(&rig, &counters, innocent);
-        assert!(port.drops.is_empty(), "{innocent}: {port:?}");
+        let refused: u64 = port.drops.values().sum();
+        assert!(port.drops.keys().all(|reason| reason == "table-full"), "{innocent}: {port:?}");
+        assert!(refused <= 2 + connections / 10, "{innocent}: {port:?} of {connections}");
     }
     let flows = rig.switch.client().flows(FLOWS as usize, None).unwrap();
     let of_flooder = flows.iter().filter(|flow| flow.key.src == flooder.v4()).count() as u64;
-    assert!((FLOWS / 8..=FLOWS / 4).contains(&of_flooder), "{of_flooder} of the flooder");
+    assert!((FLOWS / 2..FLOWS).contains(&of_flooder), "{of_flooder} of the flooder");
+    assert_eq!(of_flooder, flooded.flows_unassured, "by its counters");
 }
 
 #[test]
-fn where_no_quota_holds_a_flood_fills_the_table_and_established_flows_stay() {
+fn a_flood_fills_a_small_table_and_established_flows_stay() {
     let Some(_alone) = alone() else { return };
     let rig = deaf_rig("[conntrack]\nflows = 1024\npod_quota_percent = 100\n");
     let pods = ["db", "client", "other", "flooder"].map(|name| rig.pod(name));
@@ -112,7 +118,9 @@ fn where_no_quota_holds_a_flood_fills_the_table_and_established_flows_stay() {
     let _server = Server::start(client, &[PORT], Services::Tcp).unwrap();
     let sent = thread::scope(|scope| {
         let flood = scope.spawn(|| flood(flooder, db));
-        eventually("the table is full", || rig.drops().contains_key("table-full"));
+        eventually("the table is full", || {
+            rig.counters().workers.values().any(|worker| worker.flows_evicted > 0)
+        });
         let mut words = 0;
         while !flood.is_finished() {
             assert!(talk.goes_on(PATIENCE), "the established connection lives, {words} words");
@@ -128,7 +136,7 @@ fn where_no_quota_holds_a_flood_fills_the_table_and_established_flows_stay() {
     assert!((0..32).all(|_| connects()), "{:?}", rig.drops());
     let counters = rig.counters();
     assert_accounted(&counters);
-    assert!(port(&rig, &counters, "flooder").drops["table-full"] > 0 && sent >= 10_000);
+    assert!(sent >= 10_000, "{sent}");
     assert!(port(&rig, &counters, "client").drops.is_empty(), "{counters:?}");
     assert!(port(&rig, &counters, "db").drops.is_empty(), "{counters:?}");
     assert!(talk.goes_on(PATIENCE), "it outlives the flood");

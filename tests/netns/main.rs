@@ -24,6 +24,7 @@ mod lifecycle;
 mod losses;
 mod ownership;
 mod path_mtu;
+mod pickup;
 mod policy;
 mod refusals;
 mod resets;

@@ -56,7 +56,24 @@ fn a_connection_survives_a_change_that_allows_it_and_ends_with_one_that_denies_i
     rig.apply(&only_from("db", "stranger"));
     assert!(!talk.goes_on(Duration::from_secs(1)), "denied now");
     assert!(rig.drops()["policy-ingress"] >= 1);
-    // Allowed again: what the kernel still holds is sent again, and the connection is picked up.
+    // Allowed again, it is a stranger: what the kernel sends again belongs to no connection.
+    rig.apply(&only_from("db", "friend"));
+    eventually("segments outside any flow", || rig.drops().contains_key("invalid-state"));
+    assert!(!talk.goes_on(Duration::from_secs(1)));
+    drop(Talk::open(&friend, &db));
+}
+
+#[test]
+fn where_connections_are_picked_up_one_that_was_denied_goes_on_when_it_is_allowed_again() {
+    let Some(_alone) = alone() else { return };
+    let rig = Rig::with(&["db", "friend", "stranger"], 1, "[conntrack]\ntcp_pickup = true\n");
+    let (db, friend) = (rig.pod("db"), rig.pod("friend"));
+    let mut talk = Talk::open(&friend, &db);
+    assert!(talk.goes_on(PATIENCE));
+    let to_nobody = format!("{}---\n{}", only_from("db", "stranger"), only_from("friend", "nobody"));
+    rig.apply(&to_nobody);
+    assert!(!talk.goes_on(Duration::from_secs(1)), "denied now, in both directions");
+    // What the kernel still holds is sent again.
     rig.apply(&only_from("db", "friend"));
     let mut word = [0; 5];
     talk.server.set_read_timeout(Some(PATIENCE)).unwrap();

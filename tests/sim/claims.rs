@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use palisade::dataplane::{ConntrackSettings, DropReason, FlowInfo, PortKind};
+use palisade::dataplane::{DropReason, FlowInfo, PortKind};
 use palisade::ids::{AttachmentId, PortId};
 use palisade::net::flow::Protocol;
 use palisade::tables::{Direction, RuleOrigin, Verdict};

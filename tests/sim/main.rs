@@ -2,9 +2,10 @@
 //! the real switch, driven a batch at a time.
 //!
 //! `random` runs random packets, policies, pods and waits through the switch and through a naive model, and compares
-//! everything that comes out; `claims` says the rules one by one, `checksums`, `icmp` and `pickup` (segments outside any flow) those
-//! of their names; in `floods` hostile pods want the whole flow table; `tight` is about frames and bounds, `jumbo` about packets
-//! longer than a frame of memory, `handover` about ports with fewer queues than workers, `restart` about flows that outlive a switch.
+//! everything that comes out; `claims` says the rules one by one, `checksums` and `icmp` those of their names, `pickup` those about
+//! segments outside any flow; in `floods` hostile pods want the whole flow table; `tight` is about frames and bounds, `jumbo` about
+//! packets longer than a frame of memory, `handover` about ports with fewer queues than workers, `restart` about flows that outlive a
+//! switch.
 
 #[path = "../frames/mod.rs"]
 mod frames;
@@ -15,6 +16,7 @@ mod rig;
 
 mod checksums;
 mod claims;
+mod explain;
 mod floods;
 mod handover;
 mod icmp;

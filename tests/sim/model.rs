@@ -272,7 +272,10 @@ impl Model {
             };
             let counted = self.decisions.clone();
             if let Some(reason) = self.judge(&key, from, to) {
-                self.flows.remove(number);
+                // Where no tables are loaded nothing has been decided on.
+                if self.setting.loaded || reason != "unknown-pod" {
+                    self.flows.remove(number);
+                }
                 return Some(reason);
             }
             // What stays allowed is not counted again.
@@ -455,13 +458,13 @@ impl Flow {
             ("time-wait" | "reset", _) if is(SYN) => {
                 return if is(ACK) { Outcome::Invalid } else { Outcome::Reopen };
             }
+            ("unacknowledged", _) if is(SYN) && !is(ACK) => return Outcome::Reopen,
             // A refusal has to acknowledge the SYN, and does.
             ("syn-sent", 1) if is(RST) => self.state = "reset",
             (_, _) if is(RST) && sequence == self.end[side] => self.state = "reset",
             ("syn-sent", _) if is(RST) => return Outcome::Invalid,
             // In the window, and not the next number: the receiver's to challenge.
             (_, _) if is(RST) => {}
-            ("unacknowledged", _) if is(SYN) && !is(ACK) => return Outcome::Reopen,
             ("syn-sent", 0) if is(SYN) && !is(ACK) => self.end[0] = sequence + 1,
             ("syn-sent", 0) => return Outcome::Invalid,
             ("syn-sent", _) if is(SYN) => {

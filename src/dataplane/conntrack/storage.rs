@@ -25,11 +25,13 @@ use crate::ids::Generation;
 use crate::mem::{FileMemory, HUGE_PAGE_BYTES, HugeArray};
 
 /// Grows with every change of what an entry, a group or the hash of a key is: of a file with another number nothing is read.
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
 const MAGIC: u64 = u64::from_ne_bytes(*b"palisade");
 const HEADER_BYTES: usize = 4096;
 /// Where the last generation stands in the header's page, twice: as it is, and its complement.
 const GENERATION_AT: u64 = 2048;
+/// Permissions of others than a file's owner.
+const OTHERS: u32 = 0o077;
 /// Past this generation the next process starts with a fresh file: numbers would run out in its life.
 const GENERATION_MAX: u64 = 1 << 31;
 /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of `linux/magic.h`.
@@ -198,7 +200,7 @@ fn take(directory: &Path) -> Result<File, StorageError> {
 
 /// Whether nobody but this process's user may read or write it.
 fn is_own(about: &fs::Metadata) -> bool {
-    about.uid() == geteuid().as_raw() && about.mode() & 0o077 == 0
+    about.uid() == geteuid().as_raw() && about.mode() & OTHERS == 0
 }
 
 /// Options to open a file that is nobody else's.

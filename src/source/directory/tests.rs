@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::*;
 use crate::control::{Engine, SwitchSettings};
 use crate::dataplane::{
-    Counters, FlowInfo, FlowTableReport, NotTaken, PortError, PortHealth, PortReport, PortSpec, StuckWorker,
-    World,
+    Counters, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortReport, PortSpec,
+    StuckWorker, World,
 };
 use crate::ids::PortId;
+use crate::net::flow::FlowKey;
 use crate::source::load::scratch::Scratch;
 
 /// Publishes to nobody, and has no ports.
@@ -59,6 +60,10 @@ impl Engine for NoWorkers {
 
     fn flows(&self, _max: usize, _wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
         Vec::new()
+    }
+
+    fn path(&self, _: &FlowKey) -> FlowPath {
+        unreachable!("nobody asks for a path")
     }
 
     fn flow_table(&self) -> FlowTableReport {

@@ -164,12 +164,11 @@ impl Flow {
         let others_fin = self.halves[other].finished;
         self.state = match self.state {
             "unacknowledged" if side == 0 => "unacknowledged",
-            "unacknowledged" if fin && others_fin => "last-ack",
+            "unacknowledged" | "fin-wait" if fin && others_fin => "last-ack",
             "unacknowledged" if fin || others_fin => "fin-wait",
             "unacknowledged" => "established",
             "syn-received" | "established" if fin => "fin-wait",
             "syn-received" if side == 0 && sent.has(ACK) => "established",
-            "fin-wait" if fin && others_fin => "last-ack",
             "last-ack" if !fin && sent.acknowledgement == self.halves[other].sent => "time-wait",
             state => state,
         };
@@ -342,7 +341,7 @@ fn random_key(number: usize) -> Key {
     // An echo that the lower end has sent, with the bits of its type.
     let echo = if protocol == Protocol::ICMP { 1 << 40 | 8 << 42 } else { 0 };
     let word = number as u64 | 53 << 16 | u64::from(protocol.0) << 32 | echo;
-    if number % 2 == 0 || protocol == Protocol::ICMP {
+    if number.is_multiple_of(2) || protocol == Protocol::ICMP {
         Key::new(from_v4(0x0a00_0001), from_v4(0x0a00_0002), word)
     } else {
         Key::new(0xfd << 120 | 1, 0xfd << 120 | 2, word)
