@@ -104,7 +104,7 @@ const PATH: [&str; 4] = ["dataplane", "net", "tables", "xdp"];
 const OFF_THE_PATH: &[(&str, &str)] = &[
     (
         "the control side's half of the dataplane",
-        "dataplane/core dataplane/endpoints dataplane/engine dataplane/knock dataplane/mod dataplane/resolver \
+        "dataplane/core dataplane/endpoints dataplane/engine dataplane/knock dataplane/mod dataplane/path dataplane/resolver \
          dataplane/settings dataplane/uplink",
     ),
     (
