@@ -238,7 +238,7 @@ fn set_up(flood: Flood, hostile: usize) -> f64 {
         }
         open = goes_on;
     }
-    // The tables is as full as it gets.
+    // The table is as full as it gets.
     let flows = node.sim.flows_len();
     assert!(flows > FLOWS_MAX * 3 / 4, "{flows} flows");
     let again: Vec<Packet> = kept.iter().map(|connection| connection.packet(3)).collect();

@@ -9,6 +9,7 @@
 //! were heard of is assured as far as its port's quota goes (see [`quota`]); the others make room when there is none.
 
 mod entry;
+mod evict;
 mod key;
 mod quota;
 mod recover;

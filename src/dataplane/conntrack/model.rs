@@ -6,6 +6,8 @@
 
 #[path = "entry.rs"]
 mod entry;
+#[path = "evict.rs"]
+mod evict;
 #[path = "../publication.rs"]
 mod publication;
 #[path = "quota.rs"]
