@@ -241,6 +241,15 @@ impl Client {
             Failure::Unreachable(error) => self.unreachable(error),
             Failure::Broken(reason) => self.broken(reason),
         };
+        // The switch may close a kept connection at the moment when it is used again, to make room for others. What does the same
+        // when it is done twice goes by a new one then.
+        if request.method().is_idempotent()
+            && let Some(mut connection) = self.kept.take()
+            && let Ok(answer) = connection.exchange(request.clone(), ANSWER_TIMEOUT)
+        {
+            self.kept.put(connection);
+            return Ok(answer);
+        }
         let mut connection = match self.kept.take() {
             Some(connection) => connection,
             None => Connection::open(&self.socket).map_err(failed)?,
