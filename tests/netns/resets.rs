@@ -26,6 +26,7 @@ fn state(rig: &Rig) -> String {
 /// Closes a socket with a reset, and drops what has not been sent.
 fn reset(socket: std::net::TcpStream) {
     sockopt::set_socket_linger(&socket, Some(std::time::Duration::ZERO)).unwrap();
+    drop(socket);
 }
 
 #[test]

@@ -100,11 +100,10 @@ fn what_is_said_of_a_path_is_what_becomes_of_its_packet() {
                         let is_resolved = path.neighbor.is_none_or(|neighbor| neighbor.mac.is_some());
                         let expected = match path.dropped {
                             // A packet that has no way is not asked about.
-                            None if !is_resolved => Some("unresolved"),
-                            Some(DropReason::PolicyEgress | DropReason::PolicyIngress) if !is_resolved => {
-                                Some("unresolved")
-                            }
-                            Some(DropReason::UnknownPod) if !is_resolved => Some("unresolved"),
+                            None
+                            | Some(
+                                DropReason::PolicyEgress | DropReason::PolicyIngress | DropReason::UnknownPod,
+                            ) if !is_resolved => Some("unresolved"),
                             reason => reason.map(DropReason::name),
                         };
                         let expected: BTreeMap<String, u64> =

@@ -93,7 +93,7 @@ fn an_error_about_a_timestamp_request_belongs_to_its_flow() {
 
 /// Lets a pod send packets whose TTL runs out; how often it is told.
 fn provoke(rig: &mut Rig, port: PortId, packets: usize) -> usize {
-    let to = if port == B { 0 } else { 1 };
+    let to = usize::from(port != B);
     let expiring = addressed(port, &Spec { ttl: 1, ..udp(port.index(), to, [1, 2]) }).bytes();
     let mut told = 0;
     for _ in 0..packets {

@@ -95,7 +95,7 @@ fn bench() -> (Arc<Conntrack>, Tracker, Tracker) {
 fn enter(table: &Conntrack, key: &Key, flow: &NewFlow, now_ms: u32, by: &mut Tracker) -> Slot {
     match table.enter(key, table.hash(key), flow, now_ms, by) {
         Admission::Entered(slot) | Admission::Exists(slot) => slot,
-        refused => panic!("{refused:?}"),
+        refused @ Admission::Full => panic!("{refused:?}"),
     }
 }
 

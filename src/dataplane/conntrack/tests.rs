@@ -325,7 +325,7 @@ fn part_that_gets_through(flows_max: usize, hostile: u32, collude: bool) -> f64 
         let now_ms = batch as u32;
         for _ in 0..256 - PER_BATCH {
             number += 1;
-            let is_answered = collude && number / hostile % 2 == 0;
+            let is_answered = collude && (number / hostile).is_multiple_of(2);
             let state = if is_answered { FlowState::Established } else { FlowState::SynSent };
             bench.enter(&key(number), &flow(1 + (number % hostile) as u16, state), now_ms);
         }
@@ -525,7 +525,7 @@ fn workers_that_enter_the_same_flows_at_once_leave_one_of_each() {
                     );
                     match admission {
                         Admission::Entered(slot) | Admission::Exists(slot) => slots.push(slot),
-                        other => panic!("{other:?}"),
+                        other @ Admission::Full => panic!("{other:?}"),
                     }
                 }
                 table.rest(&tracker);
