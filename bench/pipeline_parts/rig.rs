@@ -54,7 +54,7 @@ fn flow_memory() -> FlowMemory {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
     FLOWS_IN.get().map_or(FlowMemory::Process, |directory| FlowMemory::Directory {
         path: directory.join(number),
-        required: true,
+        fallback: None,
     })
 }
 

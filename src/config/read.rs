@@ -332,7 +332,7 @@ mod tests {
         let switch = config.switch_settings(settings.cores);
         assert!(switch.fail_open && switch.detach);
         assert_eq!(switch.pod_prefixes, ["10.244.1.0/24".parse().unwrap()]);
-        let memory = FlowMemory::Directory { path: "/run/palisade/control.flows".into(), required: false };
+        let memory = FlowMemory::beside(Path::new("/run/palisade/control.sock"));
         let conntrack = Config::default().dataplane_settings().unwrap().conntrack;
         assert_eq!(conntrack, ConntrackSettings { memory, ..ConntrackSettings::default() });
     }

@@ -36,11 +36,8 @@ impl Config {
     fn flow_memory(&self) -> FlowMemory {
         match &self.conntrack.directory {
             Some(none) if none.as_os_str().is_empty() => FlowMemory::Process,
-            Some(path) => FlowMemory::Directory { path: path.clone(), required: true },
-            None => {
-                let path = self.control.socket.with_extension("flows");
-                FlowMemory::Directory { path, required: false }
-            }
+            Some(path) => FlowMemory::Directory { path: path.clone(), fallback: None },
+            None => FlowMemory::beside(&self.control.socket),
         }
     }
 

@@ -337,16 +337,24 @@ struct Opened {
 }
 
 fn open_table(settings: &ConntrackSettings, huge_pages: bool, now_ms: u32) -> Result<Opened, StartError> {
-    let FlowMemory::Directory { path, required } = &settings.memory else {
+    let FlowMemory::Directory { path, fallback } = &settings.memory else {
         return in_process(settings, huge_pages, Vec::new());
     };
-    let stored = match Storage::open(path, settings, huge_pages, now_ms) {
-        Ok(stored) => stored,
-        Err(error @ StorageError::OnDisk { .. }) if !required => {
-            return in_process(settings, huge_pages, vec![error.to_string()]);
-        }
-        Err(error) => return Err(StartError::Setup(error.to_string())),
+    let open = |path| Storage::open(path, settings, huge_pages, now_ms);
+    let opened = match (open(path), fallback) {
+        (Err(StorageError::OnDisk { .. }), Some(fallback)) => match open(fallback) {
+            // Any user may have made a directory of this name, or filled the file system: that keeps no switch from starting.
+            Err(
+                error @ (StorageError::OnDisk { .. }
+                | StorageError::Exposed { .. }
+                | StorageError::Full { .. }),
+            ) => return in_process(settings, huge_pages, vec![error.to_string()]),
+            opened => opened,
+        },
+        (opened, _) => opened,
     };
+    let stored = opened.map_err(|error| StartError::Setup(error.to_string()))?;
+    let directory = Some(stored.storage.directory().to_owned());
     let mut notes = Vec::new();
     notes.extend(stored.fresh.map(|reason| format!("the table is a new one: {reason}")));
     if huge_pages && !stored.huge {
@@ -359,7 +367,7 @@ fn open_table(settings: &ConntrackSettings, huge_pages: bool, now_ms: u32) -> Re
     let (endpoints, note) = Endpoints::of(stored.storage, stored.generation, now_ms);
     notes.extend(note);
     let report = FlowTableReport {
-        directory: Some(path.clone()),
+        directory,
         huge_pages: stored.huge,
         restored: stored.recovered.flows,
         torn: stored.recovered.torn,

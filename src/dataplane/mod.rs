@@ -70,7 +70,10 @@ pub use counters::{Counters, DecisionCount, DropReason, LOSSES, PortCounters, Wo
 pub use engine::{Dataplane, Parting};
 pub use flow_table::FlowTable;
 pub use path::{FlowPath, PathHop, PathNeighbor, PathSide, PathSpan};
-pub use settings::{ConntrackSettings, FlowMemory, Polling, Settings, Timeouts};
+pub use settings::{
+    ConntrackSettings, FlowMemory, Polling, SHARED_MEMORY, Settings, Timeouts,
+    flow_directory_in_shared_memory,
+};
 pub use simulation::{Publisher, SimulatedPort, Simulation};
 pub use world::{Gateway, Mac, NodeAttachment, PodAttachment, Route, World};
 

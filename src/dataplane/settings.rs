@@ -1,6 +1,6 @@
 //! What a dataplane is started with.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Settings that hold for the life of a dataplane.
@@ -60,9 +60,29 @@ pub enum FlowMemory {
     Directory {
         /// The directory.
         path: PathBuf,
-        /// Whether the start fails where the directory is on a disk; if not, the process's memory serves.
-        required: bool,
+        /// The directory that serves where that one is on a disk; none where the start shall fail then.
+        fallback: Option<PathBuf>,
     },
+}
+
+impl FlowMemory {
+    /// The directories that a switch with this control socket uses unless one is configured: beside the socket; and where that is on a
+    /// disk, below [`SHARED_MEMORY`], under the name that [`flow_directory_in_shared_memory`] gives.
+    pub fn beside(socket: &Path) -> FlowMemory {
+        let path = socket.with_extension("flows");
+        let fallback = Path::new(SHARED_MEMORY).is_dir().then(|| flow_directory_in_shared_memory(&path));
+        FlowMemory::Directory { path, fallback }
+    }
+}
+
+/// The file system in memory that Linux has everywhere (`shm_open(3)`).
+pub const SHARED_MEMORY: &str = "/dev/shm";
+
+/// The directory in shared memory that stands for another one: its path in one name, whose slashes are written as in a URL, so that no
+/// two paths have one name.
+pub fn flow_directory_in_shared_memory(path: &Path) -> PathBuf {
+    let name = path.to_string_lossy().replace('%', "%25").replace('/', "%2F");
+    Path::new(SHARED_MEMORY).join(format!("palisade{name}"))
 }
 
 /// Idle times after which a flow is forgotten, by state (RFC 5382, RFC 4787, RFC 5508, and Linux's

@@ -14,6 +14,7 @@ use super::error::Doing;
 use super::plan::{netns_name, plan};
 use super::process::Process;
 use super::{LabError, LabSpec, PodPlan};
+use crate::dataplane::{SHARED_MEMORY, flow_directory_in_shared_memory};
 
 /// Where records are.
 const DIRECTORY: &str = "/run/palisade/lab";
@@ -139,6 +140,7 @@ impl Record {
     pub(super) fn remove(&self) -> Result<(), LabError> {
         let directory = self.directory();
         gone(fs::remove_dir_all(&directory)).doing(|| format!("remove {}", directory.display()))?;
+        remove_flow_directories(&directory);
         let file = file_of(&self.id);
         gone(fs::remove_file(&file)).doing(|| format!("remove {}", file.display()))
     }
@@ -175,6 +177,17 @@ fn read(file: &Path) -> Result<Option<Record>, LabError> {
         Ok(Some(record))
     } else {
         Err(wrong(format!("it is of lab {}", record.id)))
+    }
+}
+
+/// Removes the flow tables that switches with control sockets in this directory have in shared memory.
+fn remove_flow_directories(of: &Path) {
+    let prefix = flow_directory_in_shared_memory(&of.join(""));
+    let Some(prefix) = prefix.file_name().and_then(|name| name.to_str()) else { return };
+    for entry in fs::read_dir(SHARED_MEMORY).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix)) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
 }
 

@@ -104,7 +104,7 @@ impl Rig {
     }
 
     /// What a compile of the directory as it is gives.
-    fn from_scratch(&self) -> RuleTables {
+    fn compiled_afresh(&self) -> RuleTables {
         let root = self.directory.path().to_owned();
         load(&[root], &LoadOptions::default()).unwrap().tables.canonical()
     }
@@ -155,7 +155,7 @@ fn a_file_that_is_written_in_halves_is_loaded_when_it_is_closed() {
     file.write_all((closes("db") + &a_pod("web")).as_bytes()).unwrap();
     drop(file);
     rig.loaded();
-    assert_eq!(rig.running(), rig.from_scratch());
+    assert_eq!(rig.running(), rig.compiled_afresh());
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn of_an_object_in_two_files_the_last_counts_and_the_first_comes_back() {
     let warnings = rig.loaded();
     let said = warnings.join("\n");
     assert!(said.contains("b.yaml:2: warning: default/db metadata.name: replaces the object"), "{said}");
-    assert_eq!(rig.running(), rig.from_scratch());
+    assert_eq!(rig.running(), rig.compiled_afresh());
     assert_ne!(rig.running(), alone);
     fs::remove_file(rig.path("b.yaml")).unwrap();
     rig.loaded();
@@ -347,14 +347,14 @@ fn tables_of_somebody_else_stay_until_a_file_changes_and_the_status_says_whose_t
     assert_eq!(policy.origin.source, PolicySource::ControlSocket { uid: None, pid: None });
     assert_eq!((policy.generation, policy.pods), (other, 1));
     assert!(matches!(rig.directory.turn(true, &rig.switch), Reload::Loaded { .. }), "asked for");
-    assert_eq!(rig.running(), rig.from_scratch());
+    assert_eq!(rig.running(), rig.compiled_afresh());
     assert!(matches!(rig.directory.turn(true, &rig.switch), Reload::Same));
 
     rig.switch.delete_tables().unwrap();
     assert_eq!(rig.switch.status().policy, None);
     rig.write("b.yaml", &a_pod("api"));
     rig.loaded();
-    assert_eq!(rig.running(), rig.from_scratch());
+    assert_eq!(rig.running(), rig.compiled_afresh());
 }
 
 /// Xorshift.
@@ -415,7 +415,7 @@ fn after_any_edits_the_tables_are_those_of_a_compile_from_scratch() {
         // Asked, so that an edit that means nothing has an answer; what is gone is taken a moment later.
         let patience = Instant::now() + PATIENCE;
         let mut is_answered = false;
-        while !(is_answered && rig.running() == rig.from_scratch()) {
+        while !(is_answered && rig.running() == rig.compiled_afresh()) {
             assert!(Instant::now() < patience, "step {steps}: {:?}", rig.pods());
             match rig.directory.turn(!is_answered, &rig.switch) {
                 Reload::NotDue => std::thread::sleep(Duration::from_millis(2)),

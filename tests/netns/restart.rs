@@ -297,8 +297,9 @@ fn a_second_switch_with_the_same_flows_is_refused_and_the_first_one_goes_on() {
     let switch = start(&mut lab, STRICT, &only_from("server", "client"), true);
     let directory = lab.directory();
     let config = directory.join("second.toml");
-    let text = "[control]\nsocket = \"second.sock\"\n[conntrack]\ndirectory = \"control.flows\"\n";
-    fs::write(&config, text).unwrap();
+    let flows = flow_table(&switch).directory.expect("a directory");
+    fs::write(&config, format!("[control]\nsocket = \"second.sock\"\n[conntrack]\ndirectory = {flows:?}\n"))
+        .unwrap();
     let second = Command::new(env!("CARGO_BIN_EXE_palisade"))
         .arg("run")
         .arg("--config")
@@ -310,7 +311,7 @@ fn a_second_switch_with_the_same_flows_is_refused_and_the_first_one_goes_on() {
     assert!(said.contains("another process has the flow table"), "{said}");
     assert!(!directory.join("second.sock").exists());
     assert_connects_anew(&client, &server);
-    assert_eq!(flow_table(&switch).directory, Some(directory.join("control.flows")));
+    assert_eq!(flow_table(&switch).directory, Some(flows));
 }
 
 #[test]

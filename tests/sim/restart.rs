@@ -47,7 +47,7 @@ impl Restarted {
     }
 
     fn settings(&self) -> Settings {
-        let memory = FlowMemory::Directory { path: self.directory.clone(), required: true };
+        let memory = FlowMemory::Directory { path: self.directory.clone(), fallback: None };
         let conntrack =
             ConntrackSettings { flows_max: 1024, tcp_pickup: false, memory, ..ConntrackSettings::default() };
         Settings { frames_per_worker: 1024, huge_pages: false, conntrack, ..Settings::default() }
