@@ -52,6 +52,8 @@ pub(super) const GROUP: usize = 16;
 const CROWDED_FREE_SLOTS: usize = 4;
 /// A flow that finds no more free slots in the two groups of its key has another one evicted.
 const SPARE_SLOTS: u32 = 4;
+const _: () =
+    assert!(SPARE_SLOTS as usize <= CROWDED_FREE_SLOTS, "a group that is not crowded has slots to spare");
 const TAG_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 pub(super) const FREE: u8 = 0;
@@ -344,12 +346,18 @@ impl Conntrack {
         by: &mut Tracker,
     ) -> Admission {
         let (first, second) = (self.first_group(hash), self.second_group(hash));
-        let (preferred, other) =
-            if self.is_crowded_beside(first, second) { (second, first) } else { (first, second) };
-        let free = self.free_in(first).count_ones() + self.free_in(second).count_ones();
-        if free <= SPARE_SLOTS && !self.make_room([preferred, other], flow.charged, now_ms, by) {
-            return Admission::Full;
+        let mut groups = [first, second];
+        // Tags of the second group are another cache line: they are read only where the first one has no slots to spare.
+        if is_crowded(self.free_in(first)) {
+            if self.is_crowded_beside(first, second) {
+                groups.reverse();
+            }
+            let free = self.free_in(first).count_ones() + self.free_in(second).count_ones();
+            if free <= SPARE_SLOTS && !self.make_room(groups, flow.charged, now_ms, by) {
+                return Admission::Full;
+            }
         }
+        let [preferred, other] = groups;
         let at = position_of(self.home(hash));
         let claimed = self.claim(preferred, at, tag_of(hash)).or_else(|| self.claim(other, at, tag_of(hash)));
         let Some(slot) = claimed else {

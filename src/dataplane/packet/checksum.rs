@@ -79,6 +79,9 @@ fn add_parts(pseudo: Sum, umem: &Umem, frame: &Frame, packet: &Packet, bytes: us
     let head = packet.transport(umem.data(frame));
     let head = &head[..head.len().min(bytes)];
     let start = (pseudo.add_bytes(head), head.len());
+    if head.len() == bytes {
+        return start.0;
+    }
     let rest = clip(umem.rest(frame), bytes - head.len());
     rest.fold(start, |(sum, at), part| (sum.add_bytes_at(at, part), at + part.len())).0
 }
