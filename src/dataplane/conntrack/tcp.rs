@@ -311,6 +311,7 @@ impl TcpFlow {
     /// Moves the windows.
     #[inline]
     fn advance(&mut self, segment: &Segment, sender: Side) {
+        let alone = !self.sides[1 - sender as usize].heard();
         let ours = &mut self.sides[sender as usize];
         let window = segment.scaled_window(ours.scale).max(1);
         let end = segment.end();
@@ -320,6 +321,10 @@ impl TcpFlow {
         }
         if after(end, ours.end) {
             ours.end = end;
+            // Nothing limits a side whose peer was not heard. Its limit keeps up with it, so that the two stay comparable.
+            if alone && after(end, ours.max_end) {
+                ours.max_end = end;
+            }
         }
         ours.finished |= segment.flags.has(Flags::FIN);
         ours.max_window = ours.max_window.max(window);

@@ -255,6 +255,9 @@ impl Flow {
         }
         ours.spoke = true;
         ours.sent = ours.sent.max(sent.end());
+        if !self.halves[1 - side].spoke {
+            ours.allowed = ours.allowed.max(ours.sent);
+        }
         ours.finished |= sent.has(FIN);
         ours.window = ours.window.max(window);
         if sent.has(ACK) {
