@@ -121,7 +121,7 @@ const OFF_THE_PATH: &[(&str, &str)] = &[
     ),
 ];
 
-/// What allocates, locks, logs, reads a clock or panics. A failed `expect` says what had been proved.
+/// Words that allocate, lock, log, read a clock or panic. A failed `expect` says what had been proved.
 const FORBIDDEN: [&str; 12] = [
     "Mutex",
     "RwLock",
@@ -137,7 +137,7 @@ const FORBIDDEN: [&str; 12] = [
     ".expect(\"",
 ];
 
-/// What files of the path have all the same, and why that is no part of what a packet costs.
+/// Words that files of the path have all the same, with the reason why no packet pays for them.
 const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
     ("dataplane/batch", &["Box::new("], "columns, made with the worker"),
     ("dataplane/classify", &["Box::new("], "made with the worker"),

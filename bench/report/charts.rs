@@ -9,7 +9,7 @@ use crate::svg::{Bar, Head, Line, Spread, bars, lines};
 
 /// Sizes that a scenario may vary.
 const SIZES: [&str; 5] = ["flows", "rules", "pods", "rate_mpps", "frame_bytes"];
-/// What names of the packet path's plots begin with.
+/// Prefix of the names of the packet path's plots.
 pub(crate) const PIPELINE: &str = "pipeline-";
 /// Characters of a reason that a plot shows.
 const REASON_MAX: usize = 70;
@@ -148,7 +148,7 @@ fn title(scenario: &str) -> &str {
     }
 }
 
-/// What a size counts.
+/// Unit of a size.
 fn axis(size: &str) -> &str {
     match size {
         "rate_mpps" => "rate (Mpps)",

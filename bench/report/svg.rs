@@ -27,9 +27,9 @@ pub(crate) struct Bar {
     pub(crate) value: Result<Spread, String>,
 }
 
-/// What stands above a plot.
+/// Title of a plot.
 pub(crate) struct Head<'a> {
-    /// What it shows, in words.
+    /// Description, in words.
     pub(crate) title: String,
     pub(crate) unit: &'a str,
     /// Which values are the better ones.

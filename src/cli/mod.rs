@@ -121,7 +121,7 @@ pub fn main() -> ExitCode {
 fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     let safe = printable::block(&text);
-    // Where there is nothing to spell out, the text has its colours.
+    // A text with nothing to spell out keeps its colours.
     if safe == text {
         error.exit();
     }

@@ -32,7 +32,7 @@ impl Config {
         })
     }
 
-    /// Where flows lie: beside the control socket, which tells switches of one node apart, unless something else is configured.
+    /// Location of the flow table: beside the control socket, which differs for each switch of a node, unless something else is configured.
     fn flow_memory(&self) -> FlowMemory {
         match &self.conntrack.directory {
             Some(none) if none.as_os_str().is_empty() => FlowMemory::Process,

@@ -149,7 +149,7 @@ async fn converse(
             // Not ready yet, but it wakes this task when it is.
             let _ = idle.as_mut().poll(context);
         }
-        // What a client gets wrong, or breaks off, is its own affair.
+        // A client that errs or breaks off is told by its own connection.
         done.map(drop)
     })
     .await;
@@ -279,7 +279,7 @@ mod tests {
         stream
     }
 
-    /// What comes until the server closes.
+    /// Reads until the server closes.
     async fn rest(mut stream: UnixStream) -> String {
         let mut text = Vec::new();
         let read = timeout(PATIENCE, stream.read_to_end(&mut text)).await;

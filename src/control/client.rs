@@ -186,7 +186,7 @@ impl Client {
         self.get(&format!("/v1/flows?max={max}{of_pod}"))
     }
 
-    /// What becomes of a new connection: one report for each family in which both ends have an address.
+    /// Explains a new connection: one report for each family in which both ends have an address.
     pub fn explain(
         &self,
         [from, to]: [&Endpoint; 2],

@@ -16,7 +16,7 @@ use crate::policy::cases::Endpoint;
 use crate::policy::describe;
 use crate::tables::{Direction, PodName, RuleOrigin, Verdict};
 
-/// What would become of a new connection, and why.
+/// Explanation of a new connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathReport {
     /// The connection.
@@ -27,11 +27,11 @@ pub struct PathReport {
     pub verdict: Verdict,
     /// Why not: the counter that its packets, or the replies, are dropped under.
     pub dropped: Option<DropReason>,
-    /// What the switch does with it, step by step.
+    /// Steps of the switch, in order.
     pub steps: Vec<PathStep>,
-    /// What the table of the source's pod says, where it is asked.
+    /// Decision of the source pod's egress table, where it is asked.
     pub egress: Option<SideReport>,
-    /// What the table of the destination's pod says, where it is asked.
+    /// Decision of the destination pod's ingress table, where it is asked.
     pub ingress: Option<SideReport>,
 }
 
@@ -42,7 +42,7 @@ pub struct PathStep {
     pub step: PathStepKind,
     /// Whether it lets the connection pass; what is not known yet does.
     pub passes: bool,
-    /// What it does, in a sentence.
+    /// The step in a sentence.
     pub text: String,
 }
 
@@ -56,19 +56,19 @@ pub enum PathStepKind {
     PortState,
     /// Whether this port may send from the source's address.
     AntiSpoofing,
-    /// Where the destination leads.
+    /// Route of the destination.
     Route,
     /// The largest packet of the port that they leave by.
     Mtu,
     /// Whether the Ethernet address of the next station is known.
     Neighbor,
-    /// What the tables know of the pods.
+    /// Pods in the tables.
     Tables,
-    /// Where replies go.
+    /// Route of replies.
     Reply,
 }
 
-/// What one table says.
+/// Decision of one table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SideReport {
     /// The pod.
@@ -77,7 +77,7 @@ pub struct SideReport {
     pub direction: Direction,
     /// The verdict.
     pub verdict: Verdict,
-    /// What decided.
+    /// Origin of the decision.
     pub decided_by: RuleOrigin,
     /// The same in words.
     pub reason: String,
@@ -94,7 +94,7 @@ pub struct SpanReport {
     pub ports: String,
     /// The verdict.
     pub verdict: Verdict,
-    /// What decides.
+    /// Origin of the decision.
     pub reason: String,
 }
 
@@ -263,7 +263,7 @@ impl Words<'_> {
         Some(PathStep { step: PathStepKind::Neighbor, passes: true, text })
     }
 
-    /// What is to be known of a pod beside its rules.
+    /// Facts of a pod beside its rules.
     fn tables(&self, end: &Endpoint) -> Option<PathStep> {
         let address = |pod: &super::state::Pod, address: &IpAddr| pod.addresses.contains(address);
         let (name, pod) = match end {

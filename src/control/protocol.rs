@@ -50,7 +50,7 @@ pub struct Status {
     /// Ports that are not up, workers that are stuck, and what else the operator should look at: one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
-    /// Where the flow table lies, and what of it is from the process before.
+    /// Location of the flow table, and the flows restored from the process before.
     #[serde(default)]
     pub flow_table: FlowTableReport,
     /// The policy in force, where tables are loaded.
@@ -61,7 +61,7 @@ pub struct Status {
     pub rejected_reload: Option<RejectedReload>,
 }
 
-/// Where policy comes from.
+/// Source of policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum PolicySource {
@@ -84,7 +84,7 @@ pub enum PolicySource {
 /// The source of tables, and the objects that they were compiled from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyOrigin {
-    /// Where they come from.
+    /// Their source.
     pub source: PolicySource,
     /// Objects; known of a directory only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -109,7 +109,7 @@ impl PolicyOrigin {
 /// The policy in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyStatus {
-    /// Where it comes from.
+    /// Its source.
     #[serde(flatten)]
     pub origin: PolicyOrigin,
     /// The generation that it came with.
@@ -129,7 +129,7 @@ pub struct RejectedReload {
     pub path: PathBuf,
     /// When it was rejected: seconds since 1970.
     pub at_unix_s: u64,
-    /// What is wrong: up to [`REJECTED_ERRORS_MAX`](crate::limits::REJECTED_ERRORS_MAX) errors.
+    /// Errors: [`REJECTED_ERRORS_MAX`](crate::limits::REJECTED_ERRORS_MAX) at most.
     pub errors: Vec<String>,
     /// Errors that are left out.
     #[serde(default)]
@@ -221,7 +221,7 @@ pub struct PortInfo {
     /// Why they do not, or what is amiss with the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// How it was opened last.
+    /// Report of its last opening.
     #[serde(flatten)]
     pub report: PortReport,
     /// The pod behind it.

@@ -20,7 +20,7 @@ pub(super) struct State {
     pub(super) tables: Option<Arc<RuleTables>>,
     /// The generation that the tables came with: they have been the same ever since.
     pub(super) tables_since: Generation,
-    /// Where they come from, and when they came.
+    /// Their source, and the time of their arrival.
     pub(super) origin: Option<(PolicyOrigin, SystemTime)>,
     /// Ports by name.
     pub(super) ports: BTreeMap<String, Port>,
@@ -32,7 +32,7 @@ pub(super) struct State {
 #[derive(Debug, Clone)]
 pub(super) struct Port {
     pub(super) spec: PortSpec,
-    /// How it was opened last.
+    /// Report of its last opening.
     pub(super) report: PortReport,
     /// Whether the dataplane has it. Without its interface, it has not.
     pub(super) is_open: bool,

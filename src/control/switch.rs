@@ -115,7 +115,7 @@ impl Switch {
         }
     }
 
-    /// What the operator should look at.
+    /// Problems for the operator to look at.
     fn problems(&self, state: &State) -> Vec<String> {
         let ports = state.ports.iter().filter_map(|(name, port)| {
             let reason = port.reason.as_ref()?;
@@ -293,7 +293,7 @@ impl Switch {
                 self.engine.close_port(port.report.id, detach)?;
             }
             if detach {
-                // What closes an interface of its name that could not be attached to goes, too.
+                // The program that closes an interface of its name goes, too.
                 self.engine.release(&port.spec.interface)?;
             }
             Ok(())
@@ -358,7 +358,7 @@ impl Switch {
         }
     }
 
-    /// What becomes of a new connection: one report for each family in which both ends have an address.
+    /// Explains a new connection: one report for each family in which both ends have an address.
     pub fn explain(
         &self,
         ends: [&Endpoint; 2],

@@ -360,7 +360,7 @@ fn open(
     admit(batch, i, context, opening, state, tcp);
 }
 
-/// What a packet of no known flow is, as far as tables do not matter.
+/// Classes of packets of no known flow, before any table is asked.
 #[derive(Debug, Clone, Copy)]
 enum First {
     /// It opens a flow, with this state.
@@ -371,8 +371,8 @@ enum First {
     Invalid,
 }
 
-/// What is known of a flow by the packet that opens it, whose sender is the initiator: always, for nothing else in a packet says who
-/// opened a connection.
+/// Facts of a flow from the packet that opens it. Its sender is the initiator, always: nothing else in a packet says who opened a
+/// connection.
 #[derive(Debug, Clone, Copy)]
 struct Opening {
     opened_by_low: bool,
@@ -440,7 +440,7 @@ fn admit(
     }
 }
 
-/// What a packet of no known flow is.
+/// Class of a packet of no known flow.
 #[inline(always)]
 fn first_state(batch: &Batch, i: usize, context: &Context<'_>) -> First {
     let packet = &batch.packets[i];

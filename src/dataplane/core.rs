@@ -34,7 +34,7 @@ pub(super) struct Core {
     state: Mutex<State>,
 }
 
-/// Where the flow table lies, and what of it is from the process before.
+/// Location of the flow table, and the flows restored from the process before.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowTableReport {
     /// Directory of its file. Absent: it lies in the process's memory, and flows end with that.
@@ -46,7 +46,7 @@ pub struct FlowTableReport {
     pub restored: u64,
     /// Entries that were none whole, and are gone: the process before ended while it wrote them.
     pub torn: u64,
-    /// What the operator should know: one sentence each.
+    /// Notes for the operator: one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -209,7 +209,7 @@ impl Core {
         generation
     }
 
-    /// What the published snapshot would do with a new connection.
+    /// Path of a new connection under the published snapshot.
     pub(super) fn path(&self, flow: &FlowKey) -> FlowPath {
         let state = self.state();
         path::path(&self.shared.view.current(), &state.world, &self.shared.neighbors, flow)

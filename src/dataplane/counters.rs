@@ -94,7 +94,7 @@ drop_reasons! {
     PortDown => "port-down",
 }
 
-/// Where the kernel loses frames before a worker has them: the operator's word for it, and what it means.
+/// Places where the kernel loses frames before a worker has them: the operator's word, and its meaning.
 pub const LOSSES: [(&str, &str); 5] = [
     ("no-frame", "The worker had given the port no frame to receive into: it is slower than they come."),
     ("ring-full", "The receive ring of the port was full: its worker is slower than they come."),
@@ -188,7 +188,7 @@ pub struct WorkerCounters {
 pub struct DecisionCount {
     /// What came of it.
     pub verdict: Verdict,
-    /// What decided.
+    /// Origin of the decision.
     pub origin: RuleOrigin,
     /// Packets that it decided on: first packets of allowed flows, every packet of denied ones.
     pub packets: u64,

@@ -66,7 +66,7 @@ pub(super) struct Endpoints {
     links: BTreeMap<PortId, Link>,
     awaited: Vec<PodRecord>,
     awaited_until_ms: u32,
-    /// What the file says; `None` where that is not known.
+    /// Content of the file; `None` where it is not known.
     written: Option<Vec<PodRecord>>,
 }
 
@@ -160,7 +160,7 @@ impl Endpoints {
             since.extend(
                 self.awaited.iter().find(|awaited| is_back(awaited)).map(|pod_then| (pod.id, pod_then.since)),
             );
-            // Whoever has something of theirs has taken their place.
+            // A pod with one of their addresses or interfaces has replaced them.
             self.awaited.retain(|awaited| {
                 awaited.pod != pod.pod
                     && link.is_none_or(|link| awaited.link.interface != link.interface)
@@ -285,7 +285,7 @@ mod tests {
             let since = recalled.since.get(&AttachmentId(1));
             assert_eq!(since, is_back.then_some(&Generation(3)), "{pod} {address} {behind:?}");
             assert!(!recalled.awaits(awaited_address(), 10), "its place is taken");
-            // Whoever leaves and comes again in the life of one process is new.
+            // A pod that is removed and added again in the life of one process is new.
             endpoints.meet(&world, &World::default(), 10);
             assert!(endpoints.meet(&World::default(), &attached(2, "a", ADDRESS), 10).since.is_empty());
         }

@@ -44,7 +44,7 @@ pub struct Dataplane {
     /// One for each worker.
     knockers: Vec<Knocker>,
     ports: Mutex<BTreeMap<PortId, OpenPort>>,
-    /// What the kernel counts of the open ports. Locked for moments only, unlike `ports`.
+    /// Kernel counters of the open ports. Locked for moments only, unlike `ports`.
     losses: Mutex<BTreeMap<PortId, LossCounters>>,
     /// Runs from the first uplink on.
     resolver: Mutex<Option<Resolver>>,
@@ -541,12 +541,12 @@ impl Dataplane {
         counters
     }
 
-    /// Where the flow table lies, and what of it is from the process before.
+    /// Location of the flow table, and the flows restored from the process before.
     pub fn flow_table(&self) -> FlowTableReport {
         self.core.flow_table().clone()
     }
 
-    /// What becomes of a new connection, by the snapshot that the workers see.
+    /// Path of a new connection under the snapshot that the workers see.
     pub fn path(&self, flow: &FlowKey) -> FlowPath {
         self.core.path(flow)
     }
@@ -606,7 +606,7 @@ fn boot() -> Instant {
     now.checked_sub(since).unwrap_or(now)
 }
 
-/// What tells the interface from one that is made later; `None` where that cannot be told: then its pod is nobody's heir.
+/// Identity of the interface, which no later one shares; `None` where it cannot be read: then its pod inherits no flows.
 fn link_of(interface: &Interface) -> Option<Link> {
     let namespace = std::fs::metadata("/proc/thread-self/ns/net").ok()?.ino();
     let Interface { name, index, mac, .. } = interface;

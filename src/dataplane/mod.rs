@@ -129,14 +129,14 @@ pub struct PortReport {
     pub warnings: Vec<String>,
 }
 
-/// How an open port is.
+/// State of an open port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PortHealth {
     /// As it was opened.
     Good {
         /// The name of its interface by now.
         interface: String,
-        /// What keeps frames from passing all the same.
+        /// Reason why frames do not pass all the same.
         obstacle: Option<String>,
     },
     /// Its interface is gone.
@@ -157,7 +157,7 @@ pub enum PortHealth {
 pub struct NotTaken {
     /// The generation.
     pub generation: Generation,
-    /// Who has not taken it.
+    /// Workers that have not taken it.
     pub workers: Vec<WorkerId>,
 }
 

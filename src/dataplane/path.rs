@@ -18,14 +18,14 @@ use crate::net::flow::{FlowKey, Protocol};
 use crate::net::mac::Mac;
 use crate::tables::{Decision, PodName, RuleOrigin, Verdict};
 
-/// What becomes of a new connection.
+/// Path of a new connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowPath {
     /// The connection.
     pub flow: FlowKey,
     /// The generation that workers see.
     pub generation: Generation,
-    /// Where replies to the source go, and so where the source is.
+    /// Route of replies to the source.
     pub source: PathHop,
     /// The port that its packets come by; none where no port could bring them.
     pub comes_by: Option<PortId>,
@@ -33,13 +33,13 @@ pub struct FlowPath {
     pub source_pod: Option<PodName>,
     /// Whether that port may send from the source's address.
     pub may_send: bool,
-    /// Where the destination leads.
+    /// Route of the destination.
     pub destination: PathHop,
     /// The pod behind the port that the packet leaves by.
     pub destination_pod: Option<PodName>,
     /// Largest IP packet that this port takes, bytes.
     pub mtu: Option<u16>,
-    /// Who is to be given the packet on that port's link.
+    /// Neighbour that gets the packet on that port's link.
     pub neighbor: Option<PathNeighbor>,
     /// By the table of the source's pod, where one is asked.
     pub egress: Option<PathSide>,
@@ -52,7 +52,7 @@ pub struct FlowPath {
     pub reply_dropped: Option<DropReason>,
 }
 
-/// Where an address leads.
+/// Route of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "to", rename_all = "kebab-case")]
 pub enum PathHop {
@@ -82,12 +82,12 @@ pub struct PathNeighbor {
     pub mac: Option<Mac>,
 }
 
-/// What the table of one pod says.
+/// Decision of one pod's table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathSide {
     /// The verdict.
     pub verdict: Verdict,
-    /// What decides.
+    /// Origin of the decision.
     pub decided_by: RuleOrigin,
     /// Class of the other end's address; none where the pod's own node is let in without asking.
     pub peer_class: Option<ClassId>,
@@ -102,7 +102,7 @@ pub struct PathSpan {
     pub ports: Option<(Protocol, u16, u16)>,
     /// The verdict.
     pub verdict: Verdict,
-    /// What decides.
+    /// Origin of the decision.
     pub decided_by: RuleOrigin,
 }
 

@@ -128,7 +128,7 @@ impl Rules {
         self.document.rules.get(&decision.rule())
     }
 
-    /// What a table says of a class.
+    /// Decision of a table for a class.
     pub(crate) fn row(&self, acl: AclId, class: ClassId) -> Option<&Row> {
         self.document.rows.get(&self.document.acls.get(&acl)?.row(class))
     }

@@ -44,13 +44,13 @@ pub struct ConntrackSettings {
     pub pod_quota_percent: u8,
     /// Whether a TCP connection may be entered on a packet that is not its first, as opened by who sent that.
     pub tcp_pickup: bool,
-    /// Where the table lies.
+    /// Location of the table.
     pub memory: FlowMemory,
     /// Idle times after which a flow is forgotten.
     pub timeouts: Timeouts,
 }
 
-/// Where the flow table lies, and so how long flows live.
+/// Location of the flow table, which decides how long flows live.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum FlowMemory {
     /// In memory of the process: flows end with it.

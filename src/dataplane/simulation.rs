@@ -217,7 +217,7 @@ impl Simulation {
         self.core.shared.conntrack.bytes()
     }
 
-    /// What becomes of a new connection, by the published snapshot.
+    /// Path of a new connection under the published snapshot.
     pub fn path(&self, flow: &FlowKey) -> FlowPath {
         self.core.path(flow)
     }

@@ -18,7 +18,7 @@ pub(crate) struct Speech {
     errors: Budget,
 }
 
-/// What has been sent in a second.
+/// ICMP errors sent in a second.
 #[derive(Debug, Clone, Copy, Default)]
 struct Budget {
     second: u32,

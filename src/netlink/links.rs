@@ -14,7 +14,7 @@ use super::{messages, send};
 /// Bytes of messages that may wait to be read. A message of a veth is some 1,500 bytes: thousands of changes at once are heard of.
 const BACKLOG_BYTES: usize = 8 << 20;
 
-/// What the kernel says of an interface.
+/// Facts of an interface, from the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkNews {
     /// It is there, or has changed.

@@ -17,7 +17,7 @@ use crate::tables::{PodName, Verdict};
 pub struct Case {
     /// `name`.
     pub name: String,
-    /// Where it stands.
+    /// Its location.
     pub location: Location,
     /// `resources`, read as any manifest.
     pub objects: Vec<(Object, Location)>,
@@ -38,7 +38,7 @@ pub struct Probe {
     pub port: u16,
     /// `expect`.
     pub expect: Verdict,
-    /// Where it stands.
+    /// Its location.
     pub location: Location,
 }
 
@@ -83,7 +83,7 @@ impl std::fmt::Display for Endpoint {
 pub struct RefusedCase {
     /// `name`, as far as it has one.
     pub name: String,
-    /// Where it stands.
+    /// Its location.
     pub location: Location,
     /// Everything that is wrong with it.
     pub errors: Vec<Diagnostic>,
@@ -98,7 +98,7 @@ pub struct Cases {
     pub refused: Vec<RefusedCase>,
     /// Kubernetes objects that stand where a case should.
     pub manifests: Vec<Location>,
-    /// What keeps the text, or the rest of it, from being read.
+    /// Faults that keep the text, or the rest of it, from being read.
     pub faults: Vec<Diagnostic>,
     /// What the authors of the resources should know.
     pub warnings: Vec<Diagnostic>,

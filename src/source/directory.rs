@@ -56,7 +56,7 @@ pub struct PolicyDirectory {
     before_compile: fn(),
 }
 
-/// What the files come to.
+/// Objects and errors of the files.
 #[derive(Debug, Default)]
 enum Tables {
     /// Not known: nothing has been read, or the compiler has failed.
@@ -86,11 +86,11 @@ enum FileContent {
 pub struct Ready {
     /// The tables, checked.
     pub tables: RuleTables,
-    /// What the authors of the manifests should know.
+    /// Warnings for the authors of the manifests.
     pub warnings: Vec<String>,
 }
 
-/// What came of a turn.
+/// Outcome of a turn.
 #[derive(Debug)]
 pub enum Reload {
     /// Nothing to do, or nothing that was not told before.
@@ -101,7 +101,7 @@ pub enum Reload {
     Loaded {
         /// Since this generation.
         generation: Generation,
-        /// What the authors of the manifests should know.
+        /// Warnings for the authors of the manifests.
         warnings: Vec<String>,
     },
     /// The manifests are wrong, or the switch refuses what they mean: it goes on with the tables that it has.
@@ -123,7 +123,7 @@ impl From<Rejected> for Obstacle {
     }
 }
 
-/// How the tables differ from those before.
+/// Difference to the tables before.
 enum Step {
     /// Not at all, as far as is known: no file has changed.
     None,
@@ -266,7 +266,7 @@ impl PolicyDirectory {
     fn read_changed(&mut self, now: Instant) -> (Listing, Option<PathBuf>) {
         self.look_at = None;
         let mut listing = files::list(&self.root);
-        // What happens between listing and watching is found by the next listing. Someone who makes directories all the time gets no more.
+        // The next listing finds changes between listing and watching. The number of listings is bounded.
         for _ in 0..4 {
             if !self.watch.cover(&listing, now) {
                 break;
@@ -474,7 +474,7 @@ impl PolicyDirectory {
         }
     }
 
-    /// What the status says of the tables.
+    /// Origin of the tables, for the status.
     fn origin(&self) -> PolicyOrigin {
         let is_compiled = matches!(self.tables, Tables::Compiled(_));
         PolicyOrigin {

@@ -22,7 +22,7 @@ pub enum LoadError {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What it says.
+        /// Its content.
         error: io::Error,
     },
     /// A file is too large.
@@ -59,7 +59,7 @@ pub enum LoadError {
     NotRegular {
         /// The name.
         path: PathBuf,
-        /// What has the name.
+        /// Kind of the thing that has the name.
         kind: &'static str,
     },
     /// A file that held objects is empty: somebody has truncated it and not written it yet, or a pipe into it has failed.

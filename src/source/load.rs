@@ -79,7 +79,7 @@ pub enum Rejected {
 }
 
 impl Rejected {
-    /// What is wrong, a line each.
+    /// Errors, a line each.
     pub fn errors(&self) -> Vec<String> {
         match self {
             Rejected::Manifests(found) => found.iter().map(Diagnostic::to_string).collect(),

@@ -25,7 +25,7 @@ struct Definition {
     object: Arc<Object>,
 }
 
-/// What changed files come to.
+/// Object differences of changed files.
 #[derive(Debug, Default)]
 pub(super) struct Update {
     /// Objects that differ, one change each.

@@ -4,7 +4,7 @@
 //! is held open is complete after [`OPEN_QUIET`] without a write. A file about which there are no events (it was written
 //! before the watch was there, or there is no inotify) is complete [`QUIET`] after its last write.
 //!
-//! Where the kernel gives no watches, and on network file systems, whose servers tell nothing, the path is polled.
+//! The path is polled if the kernel gives no watches, and on network file systems, whose servers tell nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};

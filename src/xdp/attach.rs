@@ -259,7 +259,7 @@ impl Attachment {
 }
 
 /// Attaches a program, or with -1 detaches the one that is there, by netlink. With `XDP_FLAGS_REPLACE` only in the place of `expected`.
-/// Where it fails: the error, and the lines that libbpf printed.
+/// Fails with the error and the lines that libbpf printed.
 fn by_netlink(
     index: u32,
     code: libc::c_int,

@@ -58,7 +58,7 @@ pub fn sweep(root: &Path) {
         for pin in fs::read_dir(&directory).into_iter().flatten().flatten().map(|entry| entry.path()) {
             let is_dead = Link::open(&pin).is_ok_and(|link| link.info().is_ok_and(|info| info.0 == 0));
             if is_dead {
-                // What stays is swept the next time.
+                // A file that stays is swept the next time.
                 let _ = fs::remove_file(&pin);
             }
         }

@@ -145,7 +145,7 @@ impl LossCounters {
 }
 
 impl DriverCounters {
-    /// What the driver says now; `None` where it, or the interface, does not tell.
+    /// Counters of the driver; `None` where it, or the interface, has none.
     fn read(&mut self, index: u32) -> Option<Dropped> {
         let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
         let name = index_to_name(&socket, index).ok()?;
@@ -162,7 +162,7 @@ impl DriverCounters {
         Some(Dropped { received: sum(&self.received), by_program: sum(&self.by_program) })
     }
 
-    /// Where the counters that matter stand among so many: `rx_queue_N_drops` and `rx_queue_N_xdp_drops` of
+    /// Finds the counters that matter among so many: `rx_queue_N_drops` and `rx_queue_N_xdp_drops` of
     /// `drivers/net/veth.c`. Other drivers have other names, and none of these.
     fn find(socket: &OwnedFd, name: &str, count: usize) -> Option<DriverCounters> {
         // struct ethtool_gstrings: cmd, string_set and len, then the names.

@@ -103,7 +103,7 @@ impl Rig {
         self.switch.tables().unwrap().canonical()
     }
 
-    /// What a compile of the directory as it is gives.
+    /// Tables of a compile of the directory from scratch.
     fn compiled_afresh(&self) -> RuleTables {
         let root = self.directory.path().to_owned();
         load(&[root], &LoadOptions::default()).unwrap().tables.canonical()

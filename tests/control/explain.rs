@@ -1,4 +1,4 @@
-//! What the switch says of a connection's path, on a simulated dataplane: by the socket and by the command.
+//! Explanations of a connection's path, on a simulated dataplane: by the socket and by the command.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};

@@ -171,7 +171,7 @@ fn a_thousand_half_open_requests_do_not_keep_a_change_from_the_switch() {
     let halves = ["", "GET /v1/sta", "PUT /v1/tables HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{"];
     let open = |number: usize| {
         let mut stream = UnixStream::connect(served.socket()).unwrap();
-        // Where the server has closed it already there is nobody to write to.
+        // A connection that the server has closed already cannot be written to.
         let _ = stream.write_all(halves[number % halves.len()].as_bytes());
         stream
     };

@@ -15,7 +15,7 @@ use crate::wiring::{host_end, ip, make_again, port_of, program_on, try_ip, wait_
 /// No segment that is not the first of its connection opens one: so what goes on, goes on by its flow.
 const STRICT: &str = "[conntrack]\ntcp_pickup = false\n";
 
-/// What the node's stack hears from any interface of the node.
+/// Capture of the node's stack, on any interface of the node.
 fn tap_on_all() -> Tap {
     let mut tcpdump = Command::new("tcpdump");
     tcpdump.arg("net 10.77.0.0/16");

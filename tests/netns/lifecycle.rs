@@ -19,7 +19,7 @@ use crate::support::{
 };
 use crate::tap::Tap;
 
-/// What the host's stack hears from a pod, which has no switch yet: so it is seen to hear.
+/// Frames that the host's stack receives from a pod without a switch: the positive control.
 fn tap_on(pod: &Pod) -> Tap {
     let tap = Tap::on(&pod.plan().host_interface, Command::new("tcpdump"));
     let socket = pod.run(|| PacketSocket::open(POD_INTERFACE)).unwrap().unwrap();

@@ -132,7 +132,7 @@ fn with_links_nobody_takes_a_program_off_and_the_next_start_takes_them_over() {
     ip(&format!("link set {} up", hosts[0]));
     wait_for(&rig.switch, &client, PortState::Up, "");
     assert!(!try_ip(&format!("link set dev {} xdp off", hosts[0])).status.success());
-    // Whoever removes a file while the switch runs does not open the pod after it.
+    // Removing a file while the switch runs does not open the pod after it.
     let pins = file_system.pins();
     std::fs::remove_file(&pins[0]).unwrap();
     eventually("the file is back", || file_system.pins().len() == 2);

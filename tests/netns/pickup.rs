@@ -108,7 +108,7 @@ fn segments_of_no_connection_never_arrive_and_tell_open_ports_from_closed_ones_b
     rig.apply(&only_from("db", "friend"));
     let ends =
         [&db, &stranger].map(|pod| pod.run(|| Tap::on(POD_INTERFACE, Command::new("tcpdump"))).unwrap());
-    // What the captures are there to hear: a connection that is allowed.
+    // The positive control of the captures: a connection that is allowed.
     assert_connects(&friend, db.v4().into());
     let mut sent = 0;
     for flags in [Flags::ACK, Flags::ACK | Flags::FIN, Flags::ACK | 0x08, Flags::FIN, 0] {

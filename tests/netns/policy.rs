@@ -73,7 +73,7 @@ fn where_connections_are_picked_up_one_that_was_denied_goes_on_when_it_is_allowe
     let to_nobody = format!("{}---\n{}", only_from("db", "stranger"), only_from("friend", "nobody"));
     rig.apply(&to_nobody);
     assert!(!talk.goes_on(Duration::from_secs(1)), "denied now, in both directions");
-    // What the kernel still holds is sent again.
+    // The kernel sends again data that it still holds.
     rig.apply(&only_from("db", "friend"));
     let mut word = [0; 5];
     talk.server.set_read_timeout(Some(PATIENCE)).unwrap();

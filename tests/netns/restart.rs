@@ -24,7 +24,7 @@ const CONNECTIONS: usize = 50;
 /// TCP waits between two tries for as long as nobody has answered, and the machine may be busy.
 const RECOVERY: Duration = Duration::from_mins(1);
 
-/// Who speaks on a connection while switches come and go.
+/// Sides that send on a connection while switches come and go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Speaker {
     Both,
@@ -239,7 +239,7 @@ fn running_connections_outlive_twenty_switches_half_of_them_killed_and_denied_on
     stop.store(true, Ordering::Relaxed);
 }
 
-/// How far connections have come, without waiting.
+/// Bytes received on connections so far, without waiting.
 fn settled_or_not(connections: &[Connection]) -> Vec<[u64; 2]> {
     connections.iter().map(Connection::heard).collect()
 }

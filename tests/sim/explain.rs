@@ -1,4 +1,4 @@
-//! What is said of a new connection's path, compared with what becomes of its first packet.
+//! Explanations of a new connection's path, compared with the fate of its first packet.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -25,7 +25,7 @@ const HOSTILE: usize = 2;
 /// Connections that stay open to the end.
 const KEPT: usize = 4;
 
-/// What hostile pods do.
+/// Kinds of floods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flood {
     /// SYNs to the client, which answers none.

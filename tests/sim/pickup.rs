@@ -121,7 +121,7 @@ fn a_picked_up_connection_counts_against_its_sender_and_is_assured_once_it_is_an
         (flow.state.clone(), flow.assured, counters.map(|port| [port.flows_assured, port.flows_unassured]))
     };
     assert_eq!(state(&rig), ("unacknowledged".to_owned(), false, [[0, 0], [0, 1]]));
-    // What cannot be an answer passes, and is none.
+    // A segment that cannot be an answer passes, and is none.
     passes(&mut rig, A, B, &segment(0, 0, ports, ACK, [1000, 3000], b""));
     assert_eq!(state(&rig).0, "unacknowledged");
     passes(&mut rig, A, B, &segment(0, 0, ports, ACK, [1000, 2000], b""));

@@ -321,7 +321,7 @@ impl Pair {
             let error = Spec { ttl: draft.ttl, payload, ..Spec::new(spec.dst, spec.src, message) };
             quoted = Some(std::mem::replace(&mut spec, error));
         } else {
-            // What the gateway answers is as right as what it was asked, and wrong in another way than the model's.
+            // The gateway's answer is as right as the question, and wrong in another way than the model's.
             spec.broken = draft.broken && !rig::gateway_address().contains(&spec.dst);
         }
         let port = draft.stray.map_or(port, PortId);

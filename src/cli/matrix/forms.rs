@@ -53,7 +53,7 @@ pub(super) fn csv(matrix: &Matrix, out: &mut impl io::Write) -> io::Result<()> {
     Ok(())
 }
 
-/// What is left out, and how to see it; nothing where nothing is.
+/// Note on the ends that are left out, and the option that shows them; empty where none are.
 pub(super) fn left_out(matrix: &Matrix) -> Option<String> {
     let LeftOut { ends, pods } = matrix.left_out;
     if matrix.left_out.is_nothing() {

@@ -58,12 +58,12 @@ pub(super) struct CaseResult {
     pub(super) not_sent: usize,
     /// Those that failed.
     pub(super) failures: Vec<Failed>,
-    /// What is wrong with the case, which was not tried then.
+    /// Error in the case, which was not tried then.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) errors: Vec<String>,
 }
 
-/// What became of a case.
+/// Outcome of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Outcome {
     Passed,
@@ -101,7 +101,7 @@ pub(super) struct Failed {
 /// A real connection.
 #[derive(Debug, Serialize)]
 pub(super) struct Seen {
-    /// What became of it.
+    /// Its outcome.
     pub(super) outcome: crate::lab::traffic::Outcome,
     /// What the switch counted during the case.
     pub(super) counted: Counted,
@@ -138,7 +138,7 @@ impl CaseResult {
         }
     }
 
-    /// What became of it.
+    /// Its outcome.
     pub(super) fn outcome(&self) -> Outcome {
         match (self.errors.len(), self.failures.len(), self.probes) {
             (1.., ..) => Outcome::Refused,

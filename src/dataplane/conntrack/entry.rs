@@ -267,7 +267,7 @@ impl Line {
     }
 }
 
-/// What a process that ended may have left: see [`Conntrack::recover`](super::Conntrack::recover).
+/// Checks of entries that a process has left: see [`Conntrack::recover`](super::Conntrack::recover).
 impl Entry {
     /// The entry that these words of memory are.
     pub(super) fn from_words(words: [u64; 16]) -> Entry {

@@ -4,7 +4,7 @@ use super::Class;
 use super::table::{Conntrack, Slot, Tracker};
 use crate::ids::PortId;
 
-/// What eviction did for a new flow.
+/// Outcome of an eviction for a new flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Room {
     /// One flow has gone.

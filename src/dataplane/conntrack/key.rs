@@ -197,7 +197,7 @@ fn word(ports: u32, from_low: bool, protocol: Protocol) -> u64 {
     u64::from(ports) | u64::from(protocol.0) << 32
 }
 
-/// What [`Key::word`] has of an ICMP query.
+/// Fields of an ICMP query in [`Key::word`].
 #[inline(never)]
 fn query_bits(packet: &Packet, from_low: bool) -> u64 {
     let Some(query) = query(packet.protocol, packet.flags) else { return 0 };
@@ -231,7 +231,7 @@ impl HashSeed {
         HashSeed { secrets, of_v4: fold(secrets[2], secrets[3]) }
     }
 
-    /// What it was made of.
+    /// Fields that it was made of.
     pub(super) fn secrets(&self) -> [u64; 4] {
         self.secrets
     }

@@ -1,4 +1,4 @@
-//! What a process that ended has left of the table: repaired before any worker sees it.
+//! Recovery of the table that a process has left: it is repaired before any worker sees it.
 //!
 //! A process may end at any instruction. What it leaves of a flow is then whole or not: a slot claimed and not published, a flow
 //! removed whose tag still stands, one key entered twice. Whatever is not whole goes; counts are made anew. Every word of the
@@ -7,7 +7,7 @@
 use super::table::{Conntrack, FREE, Slot, TOMBSTONE, group_of, tag_of};
 use crate::ids::Generation;
 
-/// What became of the flows that a process has left.
+/// Result of a recovery.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Recovered {
     /// Flows that are there.

@@ -28,7 +28,7 @@ use crate::mem::{FileMemory, HUGE_PAGE_BYTES, HugeArray};
 const LAYOUT: u32 = 3;
 const MAGIC: u64 = u64::from_ne_bytes(*b"palisade");
 const HEADER_BYTES: usize = 4096;
-/// Where the last generation stands in the header's page, twice: as it is, and its complement.
+/// Offset of the last generation in the header's page. It stands there twice: as it is, and as its complement.
 const GENERATION_AT: u64 = 2048;
 /// Permissions of others than a file's owner.
 const OTHERS: u32 = 0o077;
@@ -82,7 +82,7 @@ pub(crate) struct Stored {
     pub(crate) huge: bool,
 }
 
-/// What a process needs of the file beside what is mapped. Another process cannot have the directory as long as this lives.
+/// The file and its directory, which is locked for this process as long as this lives.
 pub(crate) struct Storage {
     directory: PathBuf,
     file: File,
@@ -91,7 +91,7 @@ pub(crate) struct Storage {
     _lock: File,
 }
 
-/// What has to be alike for a file to be read.
+/// Fields that must agree for a file to be read.
 struct Header {
     groups: u64,
     boot: [u64; 5],
@@ -160,7 +160,7 @@ impl Storage {
         &self.directory
     }
 
-    /// What tells this table from every other one.
+    /// Random identifier of this table.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
@@ -279,7 +279,7 @@ fn file_bytes(groups: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(HUGE_PAGE_BYTES)
 }
 
-/// What tells this boot of the kernel from every other one: the text of its identifier.
+/// Identifier of this boot of the kernel, as text.
 fn boot() -> Option<[u64; 5]> {
     let text = fs::read_to_string(BOOT_ID).ok()?;
     let mut bytes = [0; 40];
@@ -288,7 +288,7 @@ fn boot() -> Option<[u64; 5]> {
 }
 
 impl Header {
-    /// What every file of this layout begins with. In the machine's order of bytes: of another order nothing is read.
+    /// First words of every file of this layout, in the machine's byte order: a file of another order is not read.
     fn fixed() -> [u64; 3] {
         let sizes = (size_of::<Group>() as u64) << 32 | size_of::<Entry>() as u64;
         [MAGIC, u64::from(LAYOUT), sizes]

@@ -160,7 +160,7 @@ impl TcpFlow {
             }
             return Outcome::Pass;
         }
-        // What comes late moves nothing: the responder may never have been heard.
+        // A late segment moves nothing: the responder may never have been heard.
         if self.state != Reset && self.fits(segment, sender) {
             self.advance(segment, sender);
             self.state = self.after_data(flags, sender, segment.acknowledgement);

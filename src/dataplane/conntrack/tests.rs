@@ -173,7 +173,7 @@ fn of_a_full_table_assured_flows_stay_and_unassured_ones_go() {
         assert!(matches!(bench.enter(key, &flow(0, FlowState::Established), 0), Admission::Entered(_)));
     }
     for port in 1000..5000 {
-        // Who comes again finds the place that was made.
+        // A second try finds the free slot.
         let flow = flow(1, FlowState::SynSent);
         let mut tries = 0;
         while !matches!(bench.enter(&key(port), &flow, port), Admission::Entered(_)) {

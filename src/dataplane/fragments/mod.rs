@@ -258,7 +258,7 @@ fn first(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         First::Denied(reason)
     } else {
         let track = &batch.tracks[i];
-        // What enters no flow was judged from its sender.
+        // An untracked packet was evaluated from its sender.
         let by_initiator = track.fate == Fate::Untracked
             || context.conntrack.entry(track.slot).sender(track.from_low) == Side::Initiator;
         First::Allowed(context.view.generation, flow_of(&track.key, track.from_low == by_initiator))

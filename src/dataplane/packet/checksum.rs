@@ -9,7 +9,7 @@ use crate::net::flow::Protocol;
 use crate::net::{be16, ipv4, sctp, udp};
 use crate::xdp::{Frame, Umem};
 
-/// What a packet's checksum says of it.
+/// Result of the verification of a checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Checksum {
     /// It is right, there is none, or the sender has left it to the hardware, and the switch finishes it.

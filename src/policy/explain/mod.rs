@@ -42,9 +42,9 @@ pub struct Explanation {
     /// Pods at the ends that no policy is asked about.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unjudged: Vec<Unjudged>,
-    /// What the source's policies say, if that is a pod. Of several pods that claim its address, the first that denies.
+    /// Egress side, if the source is a pod. Of several pods that claim its address, the first that denies.
     pub egress: Option<Side>,
-    /// What the destination's policies say, if that is a pod; of several that claim its address, the first that denies.
+    /// Ingress side, if the destination is a pod; of several that claim its address, the first that denies.
     pub ingress: Option<Side>,
 }
 
@@ -97,7 +97,7 @@ pub struct Side {
     pub direction: Direction,
     /// The verdict.
     pub verdict: Verdict,
-    /// What decided.
+    /// Origin of the decision.
     pub decided_by: RuleOrigin,
     /// The same in words.
     pub reason: String,

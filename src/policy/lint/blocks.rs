@@ -97,7 +97,7 @@ fn siblings(excepts: &[IpNet]) -> Vec<Option<IpNet>> {
 /// All blocks of a direction.
 struct Blocks<'a> {
     placed: Vec<Placed<'a>>,
-    /// What each leaves out.
+    /// The exceptions of each.
     holes: Vec<Prefixes>,
 }
 

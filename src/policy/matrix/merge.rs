@@ -24,7 +24,7 @@ impl<T> Default for Numbers<T> {
     }
 }
 
-/// What an end looks like in one family: to the tables of others, and by its own tables.
+/// Appearance of an end in one family: to the tables of others, and by its own tables.
 type Look = (u32, Vec<(u32, u32)>);
 
 /// Ends with equal keys are alike: the place of a pod that is to be an end of its own, whether it is pods, and its looks.
@@ -33,7 +33,7 @@ type Key = (Option<usize>, bool, [Option<Look>; 2]);
 /// Classes and tables by what they come to.
 #[derive(Default)]
 struct Looks {
-    /// How the tables of pods treat a class; 0, where all treat it as they do any address.
+    /// Number of a class's treatment by the tables of pods; 0, where all treat it as they do any address.
     classes: HashMap<ClassId, u32>,
     /// Tables that let pass the same from the same classes have the same number.
     acls: HashMap<AclId, u32>,

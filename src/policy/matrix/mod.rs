@@ -13,7 +13,7 @@ use super::finding::Judge;
 use super::reach::{End, EndKind, Ends, Grouping, Names, Passing, Traffic};
 use crate::tables::PodName;
 
-/// What to show.
+/// Selection and bounds of a matrix.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     /// Whether pods that are alike share a line.
@@ -26,14 +26,14 @@ pub struct Request<'a> {
     pub pods: &'a [PodName],
 }
 
-/// Who reaches whom.
+/// The matrix: allowed traffic between endpoint groups.
 #[derive(Debug, Clone, Serialize)]
 pub struct Matrix {
     /// The ends; pods first.
     pub ends: Vec<MatrixEnd>,
-    /// What passes between each two of them, at least one of which is a pod: by source, then destination.
+    /// Allowed traffic between each two of them, at least one of which is a pod: by source, then destination.
     pub cells: Vec<Cell>,
-    /// What is not among them, because there would be too many pairs.
+    /// Ends that are not among them, because there would be too many pairs.
     #[serde(skip_serializing_if = "LeftOut::is_nothing")]
     pub left_out: LeftOut,
 }
@@ -41,9 +41,9 @@ pub struct Matrix {
 /// Ends that are left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
-    /// How many.
+    /// Their number.
     pub ends: usize,
-    /// How many pods are at them.
+    /// Number of pods at them.
     pub pods: usize,
 }
 
@@ -60,16 +60,16 @@ pub struct MatrixEnd {
     pub addresses: Vec<String>,
 }
 
-/// What passes from one end to another.
+/// Allowed traffic from one end to another.
 #[derive(Debug, Clone)]
 pub struct Cell {
     /// Index of the source.
     pub from: usize,
     /// Index of the destination.
     pub to: usize,
-    /// What passes: over IPv4 where families differ.
+    /// Allowed traffic: over IPv4 where families differ.
     pub traffic: Arc<Traffic>,
-    /// What passes over IPv6, where that is something else.
+    /// Allowed traffic over IPv6, where it differs.
     pub ipv6: Option<Arc<Traffic>>,
 }
 
@@ -88,7 +88,7 @@ impl Serialize for Cell {
 }
 
 impl Cell {
-    /// What passes, with the first ports only where they are many.
+    /// Allowed traffic, with the first ports only where they are many.
     pub fn brief(&self) -> String {
         match &self.ipv6 {
             Some(ipv6) => format!("IPv4: {}, IPv6: {}", self.traffic.brief(), ipv6.brief()),

@@ -107,7 +107,7 @@ impl Serialize for Diagnostic {
 struct Report<'d> {
     diagnostic: &'d Diagnostic,
     name: String,
-    /// What is underlined, as bytes of the text.
+    /// Underlined range, as bytes of the text.
     label: Span,
     /// The lines around it, and where they begin in the text.
     lines: Vec<u8>,
@@ -179,7 +179,7 @@ impl SourceCode for Report<'_> {
     ) -> Result<Box<dyn SpanContents<'a> + 'a>, MietteError> {
         let source = self.diagnostic.location.source();
         let lines_end = self.lines_start + self.lines.len();
-        // What stands above the lines in a report is read without lines around it.
+        // The heading of a report is read without lines around it.
         let (start, end) = match (lines_before, lines_after) {
             (0, 0) => (span.offset(), (span.offset() + span.len()).min(lines_end)),
             _ => (self.lines_start, lines_end),

@@ -252,7 +252,7 @@ fn missing_header(at: &At<'_>) {
     }
 }
 
-/// What an object stands for: two pods where it is a workload with replicas, else one object.
+/// Objects that a document stands for: two pods where it is a workload with replicas, else one object.
 fn read_kind(at: &At<'_>, kind: &str, scope: Scope) -> Option<Vec<Object>> {
     let before = at.findings().errors();
     let fields = at.fields(&["apiVersion", "kind", "metadata", "spec", "status"]);

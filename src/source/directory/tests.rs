@@ -106,7 +106,7 @@ fn a_panic_of_the_compiler_keeps_the_tables_is_reported_and_the_next_change_is_c
     assert_eq!(*switch.tables().unwrap(), tables, "the tables stay");
     assert_eq!(switch.status().rejected_reload.unwrap().errors, errors);
 
-    // What a file held that is being written now is not known any more: it is waited for.
+    // The former content of a file that is being written is not known any more: the reload waits for the file.
     directory.before_compile = || {};
     let mut file = std::fs::File::create(scratch.0.join("a.yaml")).unwrap();
     scratch.write("c.yaml", &pod("c", "10.0.0.3"));

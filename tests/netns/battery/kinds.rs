@@ -352,7 +352,7 @@ impl Kinds {
         let mut spoiled = Segment::of([self.port(), PORT], SYN).bytes(src, dst, &self.mark());
         spoiled[17] ^= 0x55;
         let frame = self.between((src, dst), TCP, &spoiled);
-        // Who may not open a connection at all is told nothing about checksums.
+        // Policy drops the frame before its checksum is verified.
         let fate = if self.ground.is_friend { Fate::Drop("bad-checksum") } else { SPOILED };
         self.add(family, "a SYN with a wrong checksum", vec![(frame, fate)]);
     }
@@ -1103,7 +1103,7 @@ impl Kinds {
         ];
         for (name, first, before, fate) in chains {
             let datagram = udp(src.into(), dst.into(), [self.port(), PORT], &self.mark());
-            // Where the last header repeats itself, the packet ends within a datagram that is read as headers.
+            // A last header that repeats itself: the packet ends within a datagram that is read as headers.
             let frame = self.ip(&ipv6(src, dst, first, 64, &[before, datagram].concat()));
             self.add(1, &format!("an IPv6 packet with {name}"), vec![(frame, fate)]);
         }

@@ -20,7 +20,7 @@ pub(crate) use self::packet_socket::PacketSocket;
 use crate::namespace::{in_namespace, run};
 use crate::support::{PATIENCE, PORT, Rig, alone, only_from};
 
-/// What a payload begins with; a number follows that no other frame has.
+/// Start of a payload; a number follows that no other frame has.
 const MARK: [u8; 8] = *b"hostile!";
 /// A port that policy opens to nobody.
 const CLOSED_PORT: u16 = 22;
@@ -243,7 +243,7 @@ fn assert_node_hears_all(attacker: &Attacker) {
     );
 }
 
-/// What the switch counts of a pod's port, and the fragments that wait anywhere.
+/// Counters of a pod's port, and the fragments that wait anywhere.
 fn counted(rig: &Rig, pod: &Pod) -> BTreeMap<String, u64> {
     let counters = rig.counters();
     let port = &counters.ports[&pod.plan().host_interface];

@@ -147,7 +147,7 @@ fn keys(table: &Conntrack) -> Vec<Key> {
     keys
 }
 
-/// What a packet learns of a flow.
+/// Look-up result of a packet.
 fn tell(table: &Conntrack, key: &Key) -> String {
     let slot = table.look_up(key, table.hash(key)).expect("a flow that was entered");
     let entry = table.entry(slot);
@@ -195,10 +195,10 @@ fn the_time_that_nobody_ran_counts_as_idle_and_a_time_to_come_as_none() {
     assert_eq!(idle_at(ENTERED_MS - 1000), 1);
 }
 
-/// Where a word of an entry begins, and what becomes of it.
+/// Offset of a word of an entry, and its damage.
 type Change = (u64, fn(u64) -> u64);
 
-/// Where a slot's tag and its entry begin in the file.
+/// Offsets of a slot's tag and entry in the file.
 fn places(slot: u64) -> (u64, u64) {
     let tags = HEADER_BYTES as u64;
     let entries = (tags + FLOWS as u64).next_multiple_of(128);
@@ -361,7 +361,7 @@ fn a_file_system_without_room_is_an_error_at_the_start_that_leaves_nothing() {
     assert!(directory.open().is_ok());
 }
 
-/// What is read back from a file is what this version has written: when this fails, [`LAYOUT`] has to grow.
+/// Holds [`LAYOUT`] to the bytes of known flows: when this fails, the number has to grow.
 #[test]
 fn the_layout_has_its_number() {
     let directory = Directory::new();
@@ -386,7 +386,7 @@ fn the_layout_has_its_number() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever bytes a file has, the table has no flow that was not entered, counts what it has, and can be used.
+    /// A file with any bytes gives no flow that was not entered, exact counts, and a table that can be used.
     #[test]
     fn a_file_with_random_damage_gives_whole_flows_that_were_there_and_no_others(
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 1..64_usize), 1..40),

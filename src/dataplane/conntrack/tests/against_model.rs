@@ -49,7 +49,7 @@ impl Random {
     }
 }
 
-/// What the model knows of one side of a TCP connection. Numbers count from the side's first one.
+/// Model of one side of a TCP connection. Numbers count from the side's first one.
 #[derive(Debug, Clone, Copy, Default)]
 struct Half {
     spoke: bool,
@@ -114,7 +114,7 @@ struct Flow {
     hops: [Option<u16>; 2],
 }
 
-/// What the model says of a segment.
+/// Verdict of the model on a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Says {
     Pass,
@@ -254,14 +254,15 @@ impl Flow {
             ours.expects = Some(sent.acknowledgement);
         }
         ours.spoke = true;
-        ours.sent = ours.sent.max(sent.end());
+        ours.sent = later(ours.sent, sent.end());
         if !self.halves[1 - side].spoke {
             ours.allowed = ours.allowed.max(ours.sent);
         }
         ours.finished |= sent.has(FIN);
         ours.window = ours.window.max(window);
         if sent.has(ACK) {
-            ours.expects = ours.expects.max(Some(sent.acknowledgement));
+            let before = ours.expects.unwrap_or(sent.acknowledgement);
+            ours.expects = Some(later(before, sent.acknowledgement));
             let peer = &mut self.halves[1 - side];
             let allowed = sent.acknowledgement + window;
             peer.allowed = if peer.spoke { peer.allowed.max(allowed) } else { allowed };
@@ -645,6 +646,12 @@ impl History {
             }
         }
     }
+}
+
+/// The later of two numbers, as 32 bits tell it (RFC 9293 section 3.4): a side that is alone may jump further than windows reach, and half
+/// of all jumps look like steps back.
+fn later(a: i64, b: i64) -> i64 {
+    a + i64::from((b - a) as i32).max(0)
 }
 
 fn compare(flow: &Flow, entry: &Entry, is_tcp: bool) {

@@ -405,7 +405,7 @@ mod tests {
         }
     }
 
-    /// What libyaml 0.2.5 makes of these (seen by `yaml.CBaseLoader` of `PyYAML` 6.0); nothing where it refuses.
+    /// Results of libyaml 0.2.5 (seen by `yaml.CBaseLoader` of `PyYAML` 6.0); nothing where it refuses.
     #[test]
     fn a_text_is_read_as_libyaml_reads_it_or_refused() {
         for (text, expected) in [
