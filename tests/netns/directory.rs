@@ -26,7 +26,8 @@ impl Run {
         fs::create_dir_all(scratch.join("policies")).unwrap();
         prepare(&scratch.join("policies"));
         let config = scratch.join("palisade.toml");
-        let text = "[workers]\ncores = [0]\nframes = 4096\n[control]\nsocket = \"control.sock\"\n[policy]\ndirectory = \"policies\"\n";
+        let text = "[workers]\ncores = [0]\nframes = 4096\n[conntrack]\ndirectory = \"\"\n\
+                    [control]\nsocket = \"control.sock\"\n[policy]\ndirectory = \"policies\"\n";
         fs::write(&config, text).unwrap();
         let process = Command::new(env!("CARGO_BIN_EXE_palisade"))
             .args(["run", "--config"])

@@ -187,7 +187,7 @@ impl Node {
         let [v4, v6] = node_address(other);
         let mut text = format!(
             "on_stop = \"closed\"\n{}[workers]\ncores = [0]\nframes = 4096\nhuge_pages = false\n\
-             [conntrack]\nflows = 4096\n[control]\nsocket = \"control.sock\"\n\
+             [conntrack]\nflows = 4096\ndirectory = \"\"\n[control]\nsocket = \"control.sock\"\n\
              [gateway]\naddresses = [\"169.254.1.1\", \"fe80::1\"]\n[policy]\ndirectory = \"../policy\"\n\
              [[ports]]\nname = \"uplink\"\nkind = \"uplink\"\ninterface = \"up0\"\n\
              [[routes]]\nprefix = \"10.244.{other}.0/24\"\nport = \"uplink\"\nnext_hop = \"{v4}\"\n\
