@@ -343,12 +343,11 @@ fn open_table(settings: &ConntrackSettings, huge_pages: bool, now_ms: u32) -> Re
     let open = |path| Storage::open(path, settings, huge_pages, now_ms);
     let opened = match (open(path), fallback) {
         (Err(StorageError::OnDisk { .. }), Some(fallback)) => match open(fallback) {
-            // Any user may have made a directory of this name, or filled the file system: that keeps no switch from starting.
-            Err(
-                error @ (StorageError::OnDisk { .. }
-                | StorageError::Exposed { .. }
-                | StorageError::Full { .. }),
-            ) => return in_process(settings, huge_pages, vec![error.to_string()]),
+            // Any user may have made something of this name, or filled the file system: that keeps no switch from starting. One that has
+            // the table does: it runs with the same control socket.
+            Err(error) if !matches!(error, StorageError::Taken { .. }) => {
+                return in_process(settings, huge_pages, vec![error.to_string()]);
+            }
             opened => opened,
         },
         (opened, _) => opened,
