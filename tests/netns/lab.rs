@@ -7,7 +7,9 @@ use std::time::Duration;
 use palisade::lab::traffic::{
     Outcome, Server, Services, latency, ping, tcp_connect, throughput, transfer, udp_exchange,
 };
-use palisade::lab::{Lab, LabError, LabSpec, Record, clean, require_root};
+use palisade::lab::{Lab, LabError, LabSpec, Record, clean};
+
+use crate::support::beside_others;
 
 /// Long enough for an answer on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -15,16 +17,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_millis(500);
 /// Set in the child that makes a lab and is killed.
 const HOLDS_A_LAB: &str = "PALISADE_TEST_HOLDS_A_LAB";
-
-/// Whether to go without: root is missing, and the run was told that this is fine.
-fn skipped() -> bool {
-    if std::env::var_os("PALISADE_SKIP_NETNS").is_some_and(|value| value == "1") {
-        eprintln!("skipped: PALISADE_SKIP_NETNS=1");
-        return true;
-    }
-    require_root().expect("run the netns tests as root, or go without them: PALISADE_SKIP_NETNS=1");
-    false
-}
 
 fn lab(pods: &[&str], workers: u16) -> Lab {
     Lab::up(&LabSpec { workers, ..LabSpec::of(pods).unwrap() }).unwrap()
@@ -59,9 +51,7 @@ fn traces(id: &str) -> Vec<String> {
 
 #[test]
 fn pods_have_their_queues_mtu_addresses_and_routes_and_the_host_end_has_nothing() {
-    if skipped() {
-        return;
-    }
+    let Some(_beside_others) = beside_others() else { return };
     let lab = Lab::up(&LabSpec { workers: 2, mtu: 3000, ..LabSpec::of(&["a", "team/b"]).unwrap() }).unwrap();
     let pod = lab.pod("team/b").unwrap();
     let in_pod = |words: &[&str]| run(&[&["ip", "netns", "exec", pod.namespace().name()], words].concat());
@@ -88,9 +78,7 @@ fn pods_have_their_queues_mtu_addresses_and_routes_and_the_host_end_has_nothing(
 
 #[test]
 fn pods_talk_over_the_kernels_bridge_by_tcp_udp_and_icmp_of_both_families() {
-    if skipped() {
-        return;
-    }
+    let Some(_beside_others) = beside_others() else { return };
     let lab = lab(&["client", "server"], 1);
     let bridge = lab.bridge().unwrap();
     let (client, server) = (lab.pod("client").unwrap(), lab.pod("server").unwrap());
@@ -123,9 +111,7 @@ fn pods_talk_over_the_kernels_bridge_by_tcp_udp_and_icmp_of_both_families() {
 
 #[test]
 fn the_host_neither_answers_nor_sends_on_its_ends_of_the_pods() {
-    if skipped() {
-        return;
-    }
+    let Some(_beside_others) = beside_others() else { return };
     // The pod of an outer lab is the host of an inner one, so that nothing else happens on that host.
     let outer = lab(&["host"], 1);
     let host = outer.pod("host").unwrap();
@@ -153,9 +139,7 @@ fn the_host_neither_answers_nor_sends_on_its_ends_of_the_pods() {
 
 #[test]
 fn a_dropped_lab_leaves_nothing() {
-    if skipped() {
-        return;
-    }
+    let Some(_beside_others) = beside_others() else { return };
     let outer = lab(&["host"], 1);
     outer
         .pod("host")
@@ -177,9 +161,7 @@ fn a_dropped_lab_leaves_nothing() {
 
 #[test]
 fn a_lab_that_cannot_stand_leaves_nothing() {
-    if skipped() {
-        return;
-    }
+    let Some(_beside_others) = beside_others() else { return };
     let (before, _) = Record::all().unwrap();
     let mut id = None;
     let spec = LabSpec::of(&["a", "b"]).unwrap();
@@ -222,9 +204,7 @@ fn child_that_holds_a_lab() {
 
 #[test]
 fn clean_removes_the_lab_of_a_killed_process_and_spares_the_living_and_the_foreign() {
-    if skipped() {
-        return;
-    }
+    let Some(_beside_others) = beside_others() else { return };
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "lab::child_that_holds_a_lab", "--ignored", "--nocapture"])
         .env(HOLDS_A_LAB, "1")
@@ -269,9 +249,7 @@ fn clean_removes_the_lab_of_a_killed_process_and_spares_the_living_and_the_forei
 
 #[test]
 fn a_namespace_or_interface_that_took_a_labs_name_is_spared() {
-    if skipped() {
-        return;
-    }
+    let Some(_beside_others) = beside_others() else { return };
     let record = lab(&["a"], 1).keep().unwrap();
     assert!(!record.is_owned());
     let (netns, interface) = (&record.pods[0].netns, &record.pods[0].host_interface);

@@ -4,27 +4,17 @@
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use palisade::lab::{Record, require_root};
+use palisade::lab::Record;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use crate::support::alone;
+
 /// Longest wait for something that takes a moment.
 const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Two switches at once would get in each other's way. The guard; or `None` when the run was told to go without.
-fn alone() -> Option<MutexGuard<'static, ()>> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    if std::env::var_os("PALISADE_SKIP_NETNS").is_some_and(|value| value == "1") {
-        eprintln!("skipped: PALISADE_SKIP_NETNS=1");
-        return None;
-    }
-    require_root().expect("run the netns tests as root, or go without them: PALISADE_SKIP_NETNS=1");
-    Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
-}
 
 fn live(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));

@@ -15,7 +15,7 @@ use palisade::lab::{GATEWAY_V4, GATEWAY_V6, Lab, LabSpec, POD_INTERFACE, Pod};
 use palisade::xdp::Interface;
 
 use self::kinds::{DENIED, Fate, Ground, Kind, Station};
-use crate::support::namespace::{in_namespace, run};
+use crate::support::namespace::{on_thread_in_namespace, run};
 use crate::support::packet_socket::PacketSocket;
 use crate::support::{PATIENCE, PORT, Rig, alone, only_from};
 
@@ -36,13 +36,13 @@ const KINDS_MIN: usize = 200;
 #[test]
 fn no_hostile_frame_arrives_with_one_worker() {
     let Some(_alone) = alone() else { return };
-    in_namespace(|| battery(1));
+    on_thread_in_namespace(|| battery(1));
 }
 
 #[test]
 fn no_hostile_frame_arrives_with_two_workers() {
     let Some(_alone) = alone() else { return };
-    in_namespace(|| battery(2));
+    on_thread_in_namespace(|| battery(2));
 }
 
 /// A pod that sends, and what hears its frames where they must not be.

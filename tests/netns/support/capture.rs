@@ -1,7 +1,5 @@
 //! What the stack hears from an interface: a capture behind the XDP hook, where the stack begins.
 
-#![allow(dead_code)] // Each test that includes this file uses what it needs of it.
-
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -4,16 +4,18 @@ pub(crate) mod capture;
 pub(crate) mod connection;
 pub(crate) mod namespace;
 pub(crate) mod packet_socket;
+mod privilege;
 pub(crate) mod veth;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use palisade::control::protocol::CountersReport;
 use palisade::lab::traffic::{Outcome, ping, tcp_connect, udp_exchange};
-use palisade::lab::{Lab, LabSpec, Pod, Switch, SwitchSpec, manifests, require_root};
+use palisade::lab::{Lab, LabSpec, Pod, Switch, SwitchSpec, manifests};
+
+pub(crate) use self::privilege::{alone, beside_others};
 
 /// Long enough for an answer on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -21,18 +23,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const SILENCE: Duration = Duration::from_millis(3500);
 /// Port of the servers.
 pub(crate) const PORT: u16 = 6379;
-
-/// Two switches at once on two cores would measure each other. The guard; or `None` when the run was told to go without.
-pub(crate) fn alone() -> Option<MutexGuard<'static, ()>> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    if std::env::var_os("PALISADE_SKIP_NETNS").is_some_and(|value| value == "1") {
-        eprintln!("skipped: PALISADE_SKIP_NETNS=1");
-        return None;
-    }
-    require_root().expect("run the netns tests as root, or go without them: PALISADE_SKIP_NETNS=1");
-    // A test that failed has dropped its lab all the same.
-    Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
-}
 
 /// A lab whose pods are connected by a running switch. Every pod is known, and has its own name as the label `app`.
 pub(crate) struct Rig {

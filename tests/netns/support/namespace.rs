@@ -5,16 +5,18 @@ use std::thread;
 
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Runs a test on a thread of its own in a network namespace of its own, unless the run is told to go without.
+/// Runs a test in a network namespace of its own beside other tests of this kind, unless the run leaves out tests that need root.
 pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
-    if std::env::var("PALISADE_SKIP_NETNS").is_ok_and(|value| value == "1") {
-        eprintln!("skipped: PALISADE_SKIP_NETNS=1");
-        return;
+    if let Some(_beside_others) = super::beside_others() {
+        on_thread_in_namespace(test);
     }
+}
+
+/// Runs a test on a thread of its own in a network namespace of its own. The caller holds the right to run.
+pub(crate) fn on_thread_in_namespace(test: impl FnOnce() + Send + 'static) {
     let outcome = thread::spawn(|| {
         // SAFETY: the file descriptor table stays shared; only this thread changes its namespace.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
-            .expect("this test needs root (a network namespace); PALISADE_SKIP_NETNS=1 leaves it out");
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.expect("root may make a network namespace");
         test();
     })
     .join();
@@ -31,7 +33,6 @@ pub(crate) fn run(line: &str) {
 }
 
 /// What a command of the system prints.
-#[allow(dead_code)] // Each test that includes this file uses what it needs of it.
 pub(crate) fn output(line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
     let output = Command::new(words[0]).args(&words[1..]).output().expect("the command starts");

@@ -4,27 +4,15 @@ mod node;
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use self::node::{Cluster, Namespace, PATIENCE, eventually, node_address, pod_address};
+use crate::support::alone;
 use crate::support::capture::Capture;
 
 const PORT: u16 = 6379;
 /// Long enough to see that no answer comes: two retransmissions of a SYN fit into it.
 const SILENCE: Duration = Duration::from_millis(3500);
-
-/// The guard; or `None` when the run was told to go without.
-fn alone() -> Option<MutexGuard<'static, ()>> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    if std::env::var_os("PALISADE_SKIP_NETNS").is_some_and(|value| value == "1") {
-        eprintln!("skipped: PALISADE_SKIP_NETNS=1");
-        return None;
-    }
-    palisade::lab::require_root()
-        .expect("run the netns tests as root, or go without them: PALISADE_SKIP_NETNS=1");
-    Some(ALONE.lock().unwrap_or_else(PoisonError::into_inner))
-}
 
 /// Whether a megabyte crosses a new TCP connection and comes back.
 fn tcp_crosses(from: &Namespace, to: &Namespace, address: IpAddr, patience: Duration) -> bool {
