@@ -12,7 +12,7 @@ use palisade::lab::{Lab, LabError, LabSpec, Record, clean};
 use crate::support::beside_others;
 
 /// Long enough for an answer on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Long enough to see that no answer comes.
 const SILENCE: Duration = Duration::from_millis(500);
 /// Set in the child that makes a lab and is killed.
@@ -92,9 +92,11 @@ fn pods_talk_over_the_kernels_bridge_by_tcp_udp_and_icmp_of_both_families() {
         transfer(&client, address, 6379, 1 << 20, PATIENCE).unwrap();
     }
     let moment = Duration::from_millis(100);
-    let round_trips = latency(&client, server.v4().into(), 6379, moment).unwrap();
-    assert!(round_trips.count > 0 && round_trips.p50_us <= round_trips.p99_us, "{round_trips:?}");
-    assert!(throughput(&client, server.v4().into(), 6379, moment).unwrap().bytes > 0);
+    // A measurement of a moment in which this thread never runs is empty.
+    let measured = |_| latency(&client, server.v4().into(), 6379, moment).unwrap();
+    let round_trips = (0..100).map(measured).find(|round_trips| round_trips.count > 0).expect("one of many");
+    assert!(round_trips.p50_us <= round_trips.p99_us, "{round_trips:?}");
+    assert!((0..100).any(|_| throughput(&client, server.v4().into(), 6379, moment).unwrap().bytes > 0));
 
     drop(serving);
     assert_eq!(tcp_connect(&client, server.v4().into(), 6379, PATIENCE).unwrap(), Outcome::Refused);

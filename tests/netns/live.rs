@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::support::alone;
 
 /// Longest wait for something that takes a moment.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn live(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));

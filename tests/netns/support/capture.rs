@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Longest wait for the capture to begin, and for a frame that it must hear.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A capture that runs.
 pub(crate) struct Capture {

@@ -18,7 +18,7 @@ use palisade::lab::{Lab, LabSpec, Pod, Switch, SwitchSpec, manifests};
 pub(crate) use self::privilege::{alone, beside_others};
 
 /// Long enough for an answer on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 /// Long enough to see that no answer comes: two retransmissions of a SYN fit into it.
 pub(crate) const SILENCE: Duration = Duration::from_millis(3500);
 /// Port of the servers.

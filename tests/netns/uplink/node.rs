@@ -13,7 +13,7 @@ use palisade::control::Client;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Long enough for anything that happens at all.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Waits until `done`, or fails.
 pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {

@@ -23,7 +23,7 @@ use self::packets::{RawSocket, datagram, frame};
 use self::wire::{End, Wire, attach, open};
 use crate::support::namespace::{in_namespace, output, run};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_mins(1);
 const SILENCE: Duration = Duration::from_millis(300);
 
 /// Turns the wire until `done`, and fails when that takes too long.
@@ -146,7 +146,7 @@ fn each_of_two_queues_is_one_workers() {
         let (a, b) = (Pod::new("sw0", 1, 2), Pod::new("sw1", 2, 2));
         assert_eq!(Interface::find("sw0").unwrap().queues(), 2);
         let ((left, _), (right, _)) = (attach(a.host, 2), attach(b.host, 2));
-        let mut workers = [0, 1].map(|queue| Wire::between([&left, &right], queue, 512));
+        let mut workers = [0, 1].map(|queue| Wire::between([&left, &right], queue, 1024));
         for worker in &mut workers {
             worker.turn();
         }

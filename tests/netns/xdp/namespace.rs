@@ -37,7 +37,7 @@ impl Pod {
     fn wait_for_namespace(&self) {
         let ours = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
         let theirs = format!("/proc/{}/ns/net", self.keeper.id());
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_mins(1);
         while std::fs::read_link(&theirs).is_ok_and(|link| link == ours) {
             assert!(Instant::now() < deadline, "unshare has made no network namespace: is this root?");
             thread::sleep(Duration::from_millis(1));
