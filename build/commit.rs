@@ -36,9 +36,10 @@ fn git_dir(root: &Path) -> Option<PathBuf> {
     Some(root.join(text.trim_end().strip_prefix("gitdir: ")?))
 }
 
-/// The directory of the references: "If this file exists, $GIT_COMMON_DIR will be set to the path specified in this
-/// file … If the specified path is relative, it is relative to $GIT_DIR."
+/// The directory of the references, which worktrees share.
 fn common_dir(git_dir: &Path) -> PathBuf {
+    // commondir: "If this file exists, $GIT_COMMON_DIR will be set to the path specified in this file … If the specified
+    // path is relative, it is relative to $GIT_DIR."
     match fs::read_to_string(git_dir.join("commondir")) {
         Ok(path) => git_dir.join(path.trim_end()),
         Err(_) => git_dir.to_owned(),
