@@ -5,6 +5,9 @@ use std::path::PathBuf;
 
 use assert_cmd::Command;
 
+#[path = "cli/version.rs"]
+mod version;
+
 const PODS: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, spec: {containers: [{name: c}]}}
 ---

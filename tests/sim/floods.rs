@@ -1,5 +1,5 @@
 //! Pods that open flows as fast as they can, and one beside them that opens a connection now and then: its connections are set up, and
-//! live on. The rule is in `docs/decisions/assured-flows.md`.
+//! live on. The rule is in `docs/decisions/conntrack-eviction.md`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
