@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use palisade::control::protocol::{PodRequest, PortRequest};
 use palisade::control::{Client, Engine, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DecisionCount, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortCounters, PortError,
-    PortHealth, PortKind, PortReport, PortSpec, StuckWorker, WorkerCounters, World,
+    Counters, DecisionCount, DesiredState, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortCounters,
+    PortError, PortHealth, PortKind, PortReport, PortSpec, StuckWorker, WorkerCounters,
 };
 use palisade::ids::{Generation, PortId, WorkerId};
 use palisade::net::flow::{FlowKey, Protocol};
@@ -20,7 +20,7 @@ use palisade::tables::{Direction, PodName, PolicyKind, PolicyRef, RuleOrigin, Ve
 /// with `stuck` do not close.
 #[derive(Default)]
 pub(crate) struct FakeEngine {
-    pub(crate) worlds: Mutex<Vec<World>>,
+    pub(crate) worlds: Mutex<Vec<DesiredState>>,
     pub(crate) ports: Mutex<BTreeMap<PortId, PortSpec>>,
     pub(crate) closed: Mutex<Vec<(PortId, bool)>>,
     /// While this is locked, publications wait.
@@ -30,7 +30,7 @@ pub(crate) struct FakeEngine {
 }
 
 impl FakeEngine {
-    pub(crate) fn world(&self) -> World {
+    pub(crate) fn world(&self) -> DesiredState {
         self.worlds.lock().unwrap().last().cloned().unwrap()
     }
 
@@ -94,7 +94,7 @@ impl Engine for FakeEngine {
         Ok(())
     }
 
-    fn publish(&self, world: World) -> Result<Generation, NotTaken> {
+    fn publish(&self, world: DesiredState) -> Result<Generation, NotTaken> {
         let _may_publish = self.publishing.lock().unwrap();
         let mut worlds = self.worlds.lock().unwrap();
         worlds.push(world);

@@ -9,3 +9,4 @@ mod conformance;
 mod diff;
 mod random_histories;
 mod validation;
+mod version;

@@ -1,11 +1,11 @@
 //! Pods that open flows as fast as they can, and one beside them that opens a connection now and then: its connections are set up, and
-//! live on. The rule is in `docs/decisions/assured-flows.md`.
+//! live on. The rule is in `docs/decisions/conntrack-eviction.md`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use palisade::dataplane::{
-    ConntrackSettings, Gateway, PodAttachment, PortKind, Settings, SimulatedPort, Simulation, World,
+    ConntrackSettings, DesiredState, Gateway, PodAttachment, PortKind, Settings, SimulatedPort, Simulation,
 };
 use palisade::ids::AttachmentId;
 use palisade::net::mac::Mac;
@@ -140,7 +140,7 @@ impl Node {
             mac: Some(Mac(mac(pod))),
         };
         let pods = (0..pods).map(attachment).collect();
-        sim.publish(World { fail_open: true, pods, ..World::default() });
+        sim.publish(DesiredState { fail_open: true, pods, ..DesiredState::default() });
         sim.step();
         Node { sim, ports, hostile, flows: 0 }
     }

@@ -4,6 +4,7 @@
 //! the item, through re-exports. It is read as Rust reads it, as far as this repository's code needs: no macro makes a `use`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use crate::text::{files, name_of, parts, read, root};
 
@@ -29,8 +30,13 @@ pub(crate) struct Module {
 pub(crate) struct Modules(BTreeMap<Path, Module>);
 
 impl Modules {
-    /// Reads the library, beginning with `src/lib.rs`.
-    pub(crate) fn read() -> Modules {
+    /// The library, beginning with `src/lib.rs`.
+    pub(crate) fn of_library() -> &'static Modules {
+        static LIBRARY: LazyLock<Modules> = LazyLock::new(Modules::read);
+        &LIBRARY
+    }
+
+    fn read() -> Modules {
         let mut modules = Modules(BTreeMap::new());
         modules.add(Vec::new(), "src/lib.rs");
         assert!(modules.0.len() > 100, "{} modules were found", modules.0.len());
@@ -39,8 +45,8 @@ impl Modules {
 
     /// Files of production code.
     pub(crate) fn files() -> BTreeSet<String> {
-        let mut production: BTreeSet<String> =
-            Modules::read().0.into_values().map(|module| module.file).collect();
+        let modules = Modules::of_library().0.values();
+        let mut production: BTreeSet<String> = modules.map(|module| module.file.clone()).collect();
         production.insert("src/main.rs".to_owned());
         production
     }
