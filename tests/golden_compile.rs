@@ -20,14 +20,14 @@ const OPEN_OUT: &str = "allow: no policy isolates the pod for egress";
 const OPEN_IN: &str = "allow: no policy isolates the pod for ingress";
 
 /// A compiler, and short ways to tell it things and to ask.
-struct World {
+struct DesiredState {
     compiler: Compiler,
 }
 
-impl World {
+impl DesiredState {
     /// Namespaces `x` (team=red) and `y` (team=blue) with pods `a` and `b` each, labelled `app=a` and `app=b`, on node `n`.
-    fn new() -> World {
-        let mut world = World { compiler: Compiler::new(Options::default()) };
+    fn new() -> DesiredState {
+        let mut world = DesiredState { compiler: Compiler::new(Options::default()) };
         for (i, (namespace, team)) in [("x", "red"), ("y", "blue")].into_iter().enumerate() {
             world.put(Object::Namespace(Namespace {
                 name: namespace.into(),
@@ -44,7 +44,7 @@ impl World {
         self.compiler.apply(Change::Upsert(object)).len()
     }
 
-    fn with(mut self, objects: impl IntoIterator<Item = Object>) -> World {
+    fn with(mut self, objects: impl IntoIterator<Item = Object>) -> DesiredState {
         for object in objects {
             self.put(object);
         }
@@ -207,7 +207,7 @@ mod isolation {
 
     #[test]
     fn n1_1_both_sides_are_asked_and_either_denies() {
-        let world = World::new().with([ingress("in", &[]), egress("out", &[])]);
+        let world = DesiredState::new().with([ingress("in", &[]), egress("out", &[])]);
         assert_eq!(
             world.ask("x/b", "x/a", TCP, 80),
             [OPEN_OUT, "deny: isolated for ingress by NetworkPolicy x/in; no rule matched"]
@@ -221,7 +221,7 @@ mod isolation {
 
     #[test]
     fn n1_2_only_policies_of_the_own_namespace_isolate_and_only_their_direction() {
-        let world = World::new().with([ingress("in", &[])]);
+        let world = DesiredState::new().with([ingress("in", &[])]);
         assert_eq!(world.on_ingress("x/b", "y/a", TCP, 80), OPEN_IN);
         assert_eq!(world.on_egress("x/a", "y/a", TCP, 80), OPEN_OUT);
         assert_eq!(world.on_ingress("x/a", "x/b", TCP, 80), OPEN_IN);
@@ -229,7 +229,7 @@ mod isolation {
 
     #[test]
     fn n1_3_policies_add_up_and_the_first_by_name_and_rule_is_named() {
-        let world = World::new().with([
+        let world = DesiredState::new().with([
             ingress("q", &[rule(&[], &[tcp(80, 80)])]),
             ingress("p", &[rule(&[app("b")], &[tcp(443, 443)]), rule(&[], &[tcp(80, 90)])]),
             ingress("deny", &[]),
@@ -244,7 +244,7 @@ mod isolation {
 
     #[test]
     fn n3_absent_peers_are_everyone_and_absent_ports_everything() {
-        let world = World::new().with([ingress("p", &[rule(&[], &[])])]);
+        let world = DesiredState::new().with([ingress("p", &[rule(&[], &[])])]);
         for (from, protocol) in [("x/b", TCP), ("192.0.2.1", UDP), ("y/a", Protocol::ICMP)] {
             assert_eq!(world.on_ingress(from, "x/a", protocol, 0), "allow: NetworkPolicy x/p ingress[0]");
         }
@@ -254,7 +254,7 @@ mod isolation {
     fn n3_selectors_of_peers_reach_as_far_as_they_say() {
         let peers = |namespaces, pods| [rule(&[Peer::Pods { namespaces, pods }], &[])];
         let who = |rules: &[NetworkPolicyRule]| -> Vec<&str> {
-            let world = World::new().with([ingress("p", rules)]);
+            let world = DesiredState::new().with([ingress("p", rules)]);
             let candidates = ["x/b", "y/a", "y/b", "192.0.2.1"];
             candidates.into_iter().filter(|from| world.passes(from, "x/a", TCP, 1)).collect()
         };
@@ -269,8 +269,8 @@ mod isolation {
     #[test]
     fn n4_a_namespace_has_its_name_as_a_label_even_if_only_spoken_of() {
         let peer = Peer::Pods { namespaces: Some(is("kubernetes.io/metadata.name", "z")), pods: all() };
-        let world =
-            World::new().with([ingress("p", &[rule(&[peer], &[])]), Object::Pod(pod("z", "a", "10.0.9.1"))]);
+        let world = DesiredState::new()
+            .with([ingress("p", &[rule(&[peer], &[])]), Object::Pod(pod("z", "a", "10.0.9.1"))]);
         assert!(world.passes("z/a", "x/a", TCP, 1));
         assert!(!world.passes("y/a", "x/a", TCP, 1));
     }
@@ -278,7 +278,7 @@ mod isolation {
     #[test]
     fn n4_labels_of_pods_and_namespaces_are_followed() {
         let peer = Peer::Pods { namespaces: Some(is("team", "blue")), pods: is("app", "a") };
-        let mut world = World::new().with([ingress("p", &[rule(&[peer], &[])])]);
+        let mut world = DesiredState::new().with([ingress("p", &[rule(&[peer], &[])])]);
         assert!(world.passes("y/a", "x/a", TCP, 1));
         world.put(Object::Namespace(Namespace { name: "y".into(), labels: Labels::new() }));
         assert!(!world.passes("y/a", "x/a", TCP, 1));
@@ -295,7 +295,7 @@ mod blocks {
 
     #[test]
     fn n5_1_except_narrows_its_own_entry_and_denies_nothing() {
-        let world = World::new().with([ingress(
+        let world = DesiredState::new().with([ingress(
             "p",
             &[
                 rule(&[block("192.0.2.0/24", &["192.0.2.128/25"])], &[tcp(80, 80)]),
@@ -310,7 +310,7 @@ mod blocks {
 
     #[test]
     fn n5_2_blocks_match_pods_and_selectors_add_to_them() {
-        let world = World::new().with([ingress(
+        let world = DesiredState::new().with([ingress(
             "p",
             &[
                 rule(&[block("10.0.0.0/23", &["10.0.1.2/32"])], &[tcp(80, 80)]),
@@ -324,7 +324,7 @@ mod blocks {
 
     #[test]
     fn n5_5_families_never_mix() {
-        let world = World::new().with([
+        let world = DesiredState::new().with([
             Object::Pod(Pod {
                 addresses: vec!["fd00::1".parse().unwrap(), "10.0.0.1".parse().unwrap()],
                 ..pod("x", "a", "10.0.0.1")
@@ -341,7 +341,8 @@ mod blocks {
 
     #[test]
     fn n5_an_address_has_an_entry_only_where_its_prefix_does_not_say_it() {
-        let world = World::new().with([ingress("p", &[rule(&[block("10.0.0.0/8", &["10.0.1.0/24"])], &[])])]);
+        let world =
+            DesiredState::new().with([ingress("p", &[rule(&[block("10.0.0.0/8", &["10.0.1.0/24"])], &[])])]);
         let prefixes: Vec<String> =
             world.compiler.tables().prefixes.keys().map(ToString::to_string).collect();
         assert_eq!(prefixes, ["10.0.0.0/8", "10.0.1.0/24"]);
@@ -353,7 +354,7 @@ mod ports {
 
     #[test]
     fn n6_2_a_range_is_one_span_whatever_its_length() {
-        let world = World::new().with([ingress("p", &[rule(&[], &[tcp(1, 65_535)])])]);
+        let world = DesiredState::new().with([ingress("p", &[rule(&[], &[tcp(1, 65_535)])])]);
         let spans = world.compiler.tables().rows.values().map(|row| row.tcp.len()).max();
         assert_eq!(spans, Some(1));
         assert!(world.passes("x/b", "x/a", TCP, 65_535) && !world.passes("x/b", "x/a", TCP, 0));
@@ -365,7 +366,7 @@ mod ports {
         let with_port = |namespace, app, address, number| {
             Object::Pod(Pod { ports: vec![port("http", TCP, number)], ..pod(namespace, app, address) })
         };
-        let mut world = World::new().with([
+        let mut world = DesiredState::new().with([
             with_port("x", "b", "10.0.0.2", 80),
             with_port("y", "a", "10.0.1.1", 8080),
             egress(
@@ -393,14 +394,15 @@ mod ports {
                 })
             })
         };
-        let world = World::new().with(pods(80)).with([ingress("p", &[rule(&[], &[named(TCP, "http")])])]);
+        let world =
+            DesiredState::new().with(pods(80)).with([ingress("p", &[rule(&[], &[named(TCP, "http")])])]);
         assert!(world.passes("x/b", "x/a", TCP, 80) && !world.passes("x/b", "x/a", TCP, 8080));
         assert!(world.passes("x/b", "x/a2", TCP, 8080) && !world.passes("x/b", "x/a2", TCP, 80));
     }
 
     #[test]
     fn n6_4_a_name_needs_the_protocol_and_never_widens() {
-        let world = World::new().with([
+        let world = DesiredState::new().with([
             Object::Pod(Pod { ports: vec![port("dns", UDP, 53)], ..pod("x", "a", "10.0.0.1") }),
             ingress("p", &[rule(&[], &[named(TCP, "dns")]), rule(&[app("b")], &[tcp(80, 80)])]),
         ]);
@@ -411,7 +413,7 @@ mod ports {
     #[test]
     fn n6_5_every_container_port_of_the_name_counts() {
         let ports = vec![port("web", TCP, 80), port("web", TCP, 8080), port("web", UDP, 443)];
-        let world = World::new().with([
+        let world = DesiredState::new().with([
             Object::Pod(Pod { ports: ports.clone(), ..pod("x", "a", "10.0.0.1") }),
             Object::Pod(Pod { ports, ..pod("y", "a", "10.0.1.1") }),
             policy(
@@ -428,7 +430,7 @@ mod ports {
     #[test]
     fn n6_6_a_name_without_peers_or_with_a_block_finds_pods_and_nobody_else() {
         for peers in [vec![], vec![block("0.0.0.0/0", &[])]] {
-            let world = World::new().with([
+            let world = DesiredState::new().with([
                 Object::Pod(Pod { ports: vec![port("http", TCP, 80)], ..pod("y", "a", "10.0.1.1") }),
                 egress("p", &[rule(&peers, &[named(TCP, "http")])]),
             ]);
@@ -439,7 +441,7 @@ mod ports {
 
     #[test]
     fn n7_what_has_no_ports_matches_rules_without_ports_only() {
-        let world = World::new().with([ingress(
+        let world = DesiredState::new().with([ingress(
             "p",
             &[rule(&[app("b")], &[tcp(0, 65_535)]), rule(&[block("192.0.2.0/24", &[])], &[])],
         )]);
@@ -454,7 +456,7 @@ mod life {
 
     #[test]
     fn n8_pods_on_the_hosts_network_are_neither_subjects_nor_peers() {
-        let world = World::new().with([
+        let world = DesiredState::new().with([
             Object::Pod(Pod { host_network: true, ..pod("x", "b", "192.168.0.1") }),
             Object::Pod(Pod {
                 host_network: true,
@@ -480,7 +482,7 @@ mod life {
                 addresses: vec![address.parse().unwrap()],
             })
         };
-        let world = World::new().with([
+        let world = DesiredState::new().with([
             node("n", "192.168.0.1"),
             node("m", "192.168.0.2"),
             policy("p", Some(vec![]), Some(vec![])),
@@ -494,7 +496,7 @@ mod life {
     #[test]
     fn n11_a_pod_without_an_address_waits_and_a_finished_one_leaves() {
         let name = PodName::new("y", "a");
-        let mut world = World::new().with([ingress(
+        let mut world = DesiredState::new().with([ingress(
             "p",
             &[rule(&[Peer::Pods { namespaces: Some(is("team", "blue")), pods: is("app", "a") }], &[])],
         )]);
@@ -512,7 +514,7 @@ mod life {
 
     #[test]
     fn n11_an_address_used_again_inherits_nothing() {
-        let mut world = World::new().with([ingress("p", &[rule(&[app("b")], &[])])]);
+        let mut world = DesiredState::new().with([ingress("p", &[rule(&[app("b")], &[])])]);
         assert!(world.passes("10.0.0.2", "x/a", TCP, 80));
         world.compiler.apply(Change::Remove(ObjectName::Pod(PodName::new("x", "b"))));
         assert!(!world.passes("10.0.0.2", "x/a", TCP, 80));
@@ -522,7 +524,7 @@ mod life {
 
     #[test]
     fn n11_an_address_that_two_pods_claim_may_do_what_both_may() {
-        let world = World::new().with([
+        let world = DesiredState::new().with([
             ingress("p", &[rule(&[app("b")], &[tcp(80, 81)]), rule(&[app("c")], &[tcp(81, 82)])]),
             Object::Pod(pod("x", "c", "10.0.0.2")),
         ]);
@@ -536,7 +538,7 @@ mod life {
 
     #[test]
     fn n11_what_a_policy_did_goes_with_it() {
-        let mut world = World::new();
+        let mut world = DesiredState::new();
         let before = world.compiler.tables().clone();
         world.put(policy("p", Some(vec![rule(&[app("b")], &[])]), Some(vec![])));
         assert!(!world.passes("y/a", "x/a", TCP, 80));
@@ -547,7 +549,7 @@ mod life {
 
     #[test]
     fn ids_that_became_free_are_taken_again_the_smallest_first() {
-        let mut world = World::new();
+        let mut world = DesiredState::new();
         let before = world.compiler.tables().clone();
         for _ in 0..50 {
             world.put(policy("p", Some(vec![rule(&[app("b")], &[tcp(80, 80)])]), Some(vec![])));
@@ -560,7 +562,7 @@ mod life {
 
     #[test]
     fn n12_selectors_match_every_address_of_a_pod() {
-        let world = World::new().with([
+        let world = DesiredState::new().with([
             Object::Pod(Pod {
                 addresses: vec!["10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
                 ..pod("x", "b", "10.0.0.2")
@@ -582,7 +584,7 @@ mod tiers {
 
     #[test]
     fn c1_1_the_admin_tier_decides_first_by_priority_then_rule() {
-        let world = World::new().with([
+        let world = DesiredState::new().with([
             ingress("p", &[]),
             cluster("late", Tier::Admin, 2, vec![cluster_rule(Deny, &[every_pod()], &[])], vec![]),
             cluster(
@@ -622,7 +624,7 @@ mod tiers {
             ],
             vec![],
         );
-        let world = World::new().with([admin, ingress("p", &[rule(&[app("b")], &[tcp(80, 81)])])]);
+        let world = DesiredState::new().with([admin, ingress("p", &[rule(&[app("b")], &[tcp(80, 81)])])]);
         assert_eq!(world.on_ingress("x/b", "x/a", TCP, 80), "allow: NetworkPolicy x/p ingress[0]");
         assert_eq!(world.on_ingress("x/b", "x/a", TCP, 81), "deny: ClusterNetworkPolicy admin ingress[1]");
         assert_eq!(
@@ -635,13 +637,13 @@ mod tiers {
     fn c1_2_what_a_network_policy_says_is_final() {
         let baseline =
             || cluster("base", Tier::Baseline, 1, vec![cluster_rule(Deny, &[every_pod()], &[])], vec![]);
-        let world = World::new().with([baseline(), ingress("p", &[rule(&[], &[])])]);
+        let world = DesiredState::new().with([baseline(), ingress("p", &[rule(&[], &[])])]);
         assert_eq!(world.on_ingress("x/b", "x/a", TCP, 80), "allow: NetworkPolicy x/p ingress[0]");
         let accept = cluster_rule(Accept, &[every_pod()], &[]);
-        let world =
-            World::new().with([cluster("base", Tier::Baseline, 1, vec![accept], vec![]), ingress("p", &[])]);
+        let world = DesiredState::new()
+            .with([cluster("base", Tier::Baseline, 1, vec![accept], vec![]), ingress("p", &[])]);
         assert!(!world.passes("x/b", "x/a", TCP, 80));
-        let world = World::new().with([baseline()]);
+        let world = DesiredState::new().with([baseline()]);
         assert_eq!(world.on_ingress("x/b", "x/a", TCP, 80), "deny: ClusterNetworkPolicy base ingress[0]");
         assert_eq!(world.on_ingress("192.0.2.1", "x/a", TCP, 80), OPEN_IN, "external addresses are no pods");
     }
@@ -652,14 +654,14 @@ mod tiers {
             cluster_rule(Pass, &[every_pod()], &cluster_tcp(80)),
             cluster_rule(Deny, &[every_pod()], &[]),
         ];
-        let world = World::new().with([cluster("base", Tier::Baseline, 1, rules, vec![])]);
+        let world = DesiredState::new().with([cluster("base", Tier::Baseline, 1, rules, vec![])]);
         assert_eq!(world.on_ingress("x/b", "x/a", TCP, 80), OPEN_IN);
         assert!(!world.passes("x/b", "x/a", TCP, 81));
     }
 
     #[test]
     fn c1_6_a_policy_without_a_matching_rule_changes_nothing() {
-        let world = World::new().with([cluster(
+        let world = DesiredState::new().with([cluster(
             "admin",
             Tier::Admin,
             1,
@@ -676,13 +678,13 @@ mod tiers {
         let of = |name, action| {
             cluster(name, Tier::Admin, 1, vec![cluster_rule(action, &[every_pod()], &[])], vec![])
         };
-        let world = World::new().with([of("b", Deny), of("a", Accept)]);
+        let world = DesiredState::new().with([of("b", Deny), of("a", Accept)]);
         assert_eq!(world.on_ingress("x/b", "x/a", TCP, 80), "allow: ClusterNetworkPolicy a ingress[0]");
     }
 
     #[test]
     fn c2_networks_match_pods_and_nodes_match_their_addresses() {
-        let world = World::new().with([
+        let world = DesiredState::new().with([
             Object::Node(Node {
                 name: "n".into(),
                 labels: labels(&[("role", "worker")]),
@@ -715,11 +717,11 @@ mod tiers {
     #[test]
     fn c2_a_domain_name_matches_nothing_and_an_unknown_peer_that_denies_everything() {
         let accept = cluster_rule(Accept, &[ClusterPeer::DomainName("example.com".into())], &[]);
-        let world =
-            World::new().with([egress("p", &[]), cluster("admin", Tier::Admin, 1, vec![], vec![accept])]);
+        let world = DesiredState::new()
+            .with([egress("p", &[]), cluster("admin", Tier::Admin, 1, vec![], vec![accept])]);
         assert!(!world.passes("x/a", "192.0.2.1", TCP, 443));
         let deny = cluster_rule(Deny, &[ClusterPeer::Everyone], &[]);
-        let world = World::new().with([cluster("admin", Tier::Admin, 1, vec![deny], vec![])]);
+        let world = DesiredState::new().with([cluster("admin", Tier::Admin, 1, vec![deny], vec![])]);
         assert!(!world.passes("192.0.2.1", "x/a", TCP, 443) && !world.passes("y/a", "x/a", UDP, 1));
     }
 
@@ -746,7 +748,7 @@ mod tiers {
             )]),
             ignored: Vec::new(),
         });
-        let mut world = World::new().with([
+        let mut world = DesiredState::new().with([
             Object::Pod(Pod { ports: vec![port("dns", TCP, 53)], ..pod("y", "a", "10.0.1.1") }),
             of_others,
             cluster("some", Tier::Admin, 1, vec![], vec![cluster_rule(Deny, &[nobody], &dns)]),
@@ -764,7 +766,7 @@ mod tiers {
         let ports = vec![port("dns", UDP, 53), port("dns", TCP, 54)];
         let of = |protocol| [ClusterPort::Named { protocol, name: "dns".into() }];
         let rules = |protocol| vec![cluster_rule(Deny, &[every_pod()], &of(protocol))];
-        let world = World::new().with([
+        let world = DesiredState::new().with([
             Object::Pod(Pod { ports: ports.clone(), ..pod("x", "a", "10.0.0.1") }),
             Object::Pod(Pod { ports, ..pod("y", "a", "10.0.1.1") }),
             cluster("admin", Tier::Admin, 1, rules(None), rules(Some(TCP))),
@@ -781,7 +783,7 @@ mod compiler {
     #[test]
     fn only_pods_of_the_node_have_tables_and_only_their_rules_make_classes() {
         let objects = |node: &str| {
-            let world = World::new();
+            let world = DesiredState::new();
             let mut pods: Vec<Object> = world.compiler.pods().cloned().map(Object::Pod).collect();
             for object in &mut pods {
                 let Object::Pod(pod) = object else { unreachable!() };
@@ -803,7 +805,7 @@ mod compiler {
 
     #[test]
     fn pods_with_equal_rules_share_their_tables() {
-        let mut world = World::new();
+        let mut world = DesiredState::new();
         assert_eq!(world.compiler.tables().acls.len(), 2, "one for each direction");
         world.put(ingress("p", &[rule(&[app("b")], &[])]));
         world.put(Object::Pod(Pod { labels: labels(&[("app", "a")]), ..pod("x", "a2", "10.0.0.9") }));
@@ -816,7 +818,7 @@ mod compiler {
 
     #[test]
     fn a_change_costs_what_it_touches() {
-        let mut world = World::new().with([ingress("p", &[rule(&[app("b")], &[])])]);
+        let mut world = DesiredState::new().with([ingress("p", &[rule(&[app("b")], &[])])]);
         let twin = Pod { labels: labels(&[("app", "b")]), ..pod("x", "b2", "10.0.0.9") };
         assert_eq!(world.put(Object::Pod(twin.clone())), 2, "its prefix and its tables");
         assert_eq!(world.put(Object::Pod(twin)), 0, "nothing has changed");
@@ -825,7 +827,7 @@ mod compiler {
     #[test]
     fn a_policy_beside_a_large_one_changes_what_it_is_about() {
         let large = (1..60).map(|i| rule(&[block(&format!("192.0.2.{i}/32"), &[])], &[tcp(i, 1000)]));
-        let mut world = World::new().with([ingress("p", &large.collect::<Vec<_>>())]);
+        let mut world = DesiredState::new().with([ingress("p", &large.collect::<Vec<_>>())]);
         let small = ingress("q", &[rule(&[block("192.0.2.7/32", &[])], &[tcp(2000, 2000)])]);
         let changes =
             "its rule, what denies by default, the address's row, the one it had, the table's entry";
@@ -840,7 +842,7 @@ mod compiler {
 
     #[test]
     fn classes_are_called_what_rules_call_them() {
-        let world = World::new()
+        let world = DesiredState::new()
             .with([ingress("p", &[rule(&[app("b"), block("10.0.0.0/24", &["10.0.0.9/32"])], &[])])]);
         let class = world.compiler.class_of(world.address("x/b"));
         let groups = world.compiler.groups_of_class(class);
@@ -853,7 +855,7 @@ mod compiler {
 
     #[test]
     fn tables_pass_their_check_and_default_deny_is_a_deny() {
-        let world = World::new().with([policy("p", Some(vec![]), Some(vec![]))]);
+        let world = DesiredState::new().with([policy("p", Some(vec![]), Some(vec![]))]);
         assert_eq!(world.compiler.tables().check(), Ok(()));
         let pod = &world.compiler.tables().pods[&PodName::new("x", "a")];
         for acl in [pod.ingress, pod.egress] {

@@ -18,9 +18,9 @@ use palisade::tables::{PodName, Verdict};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-type World = BTreeMap<ObjectName, Object>;
+type DesiredState = BTreeMap<ObjectName, Object>;
 
-fn apply(world: &mut World, changes: Vec<Change>) {
+fn apply(world: &mut DesiredState, changes: Vec<Change>) {
     for change in changes {
         match change {
             Change::Upsert(object) => drop(world.insert(ObjectName::of(&object), object)),
@@ -30,7 +30,7 @@ fn apply(world: &mut World, changes: Vec<Change>) {
 }
 
 /// Pods get addresses of their own, the same before and after: a difference is between pods, not between addresses.
-fn settle(world: &mut World, order: &BTreeMap<PodName, u8>) {
+fn settle(world: &mut DesiredState, order: &BTreeMap<PodName, u8>) {
     for object in world.values_mut() {
         match object {
             Object::Pod(pod) => {
@@ -46,7 +46,7 @@ fn settle(world: &mut World, order: &BTreeMap<PodName, u8>) {
     }
 }
 
-fn judge(world: &World) -> Judge {
+fn judge(world: &DesiredState) -> Judge {
     Judge::new(Compiler::from_objects(world.values().cloned(), Options::default()).into_tables()).unwrap()
 }
 
@@ -98,7 +98,7 @@ proptest! {
         start in vec(generate::change(), 8..20),
         changes in vec(generate::change(), 0..5),
     ) {
-        let mut old = World::new();
+        let mut old = DesiredState::new();
         apply(&mut old, start);
         let mut new = old.clone();
         apply(&mut new, changes);
@@ -139,7 +139,7 @@ proptest! {
 
     #[test]
     fn a_cluster_does_not_differ_from_itself(objects in vec(generate::change(), 0..20)) {
-        let mut world = World::new();
+        let mut world = DesiredState::new();
         apply(&mut world, objects);
         let judge = judge(&world);
         prop_assert!(difference(&judge, &judge, &Names::default()).is_empty());

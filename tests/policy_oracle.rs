@@ -34,17 +34,17 @@ const PROTOCOLS: [Protocol; 6] =
 const PORTS: [u16; 11] = [0, 1, 2, 77, 78, 79, 80, 81, 82, 84, u16::MAX];
 
 /// A history in progress: the objects, and everything that followed their changes.
-struct World {
+struct DesiredState {
     objects: BTreeMap<ObjectName, Object>,
     compiler: Compiler,
     tables: RuleTables,
     classifier: Classifier,
 }
 
-impl World {
-    fn new() -> World {
+impl DesiredState {
+    fn new() -> DesiredState {
         let tables = RuleTables::default();
-        World {
+        DesiredState {
             objects: BTreeMap::new(),
             compiler: Compiler::new(Options::default()),
             classifier: Classifier::new(&tables).unwrap(),
@@ -200,7 +200,7 @@ fn flow(addresses: &[Vec<IpAddr>; 2], [src, dst, protocol, port]: Pick) -> FlowK
 }
 
 fn replay(history: Vec<(Vec<Change>, Vec<Pick>)>) -> Result<(), TestCaseError> {
-    let mut world = World::new();
+    let mut world = DesiredState::new();
     for (changes, picks) in history {
         world.apply(changes);
         let oracle = Oracle::new(world.objects.values());
@@ -258,7 +258,7 @@ fn the_random_histories_see_every_kind_of_reason() {
     let mut runner = TestRunner::deterministic();
     let mut seen = BTreeMap::new();
     for _ in 0..300 {
-        let mut world = World::new();
+        let mut world = DesiredState::new();
         for (changes, picks) in history().new_tree(&mut runner).unwrap().current() {
             world.apply(changes);
             let addresses = world.addresses();

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::dataplane::{
-    ConntrackSettings, Gateway, Mac, PodAttachment, PortKind, Settings, SimulatedPort, Simulation, World,
+    ConntrackSettings, DesiredState, Gateway, Mac, PodAttachment, PortKind, Settings, SimulatedPort,
+    Simulation,
 };
 use palisade::ids::{AclId, AttachmentId, PortId, RowId, RuleId};
 use palisade::tables::{
@@ -121,8 +122,12 @@ impl Bench {
             addresses: ["10.0.0.1", "fd00::1"].map(|text| text.parse().unwrap()).to_vec(),
             ..Gateway::default()
         };
-        let world =
-            World { tables: Some(Arc::new(tables())), gateway, pods: pods.collect(), ..World::default() };
+        let world = DesiredState {
+            tables: Some(Arc::new(tables())),
+            gateway,
+            pods: pods.collect(),
+            ..DesiredState::default()
+        };
         sim.publish(world);
         sim.step();
         Bench { sim, ports }

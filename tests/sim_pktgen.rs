@@ -4,7 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use palisade::dataplane::{Gateway, PodAttachment, PortKind, Settings, SimulatedPort, Simulation, World};
+use palisade::dataplane::{
+    DesiredState, Gateway, PodAttachment, PortKind, Settings, SimulatedPort, Simulation,
+};
 use palisade::ids::AttachmentId;
 use palisade::net::mac::Mac;
 use palisade::pktgen::{
@@ -30,7 +32,7 @@ fn switch() -> (Simulation, [SimulatedPort; 2]) {
         addresses: vec![format!("10.0.0.{number}").parse().unwrap()],
         mac: Some(mac(number)),
     });
-    sim.publish(World { fail_open: true, pods: pods.collect(), ..World::default() });
+    sim.publish(DesiredState { fail_open: true, pods: pods.collect(), ..DesiredState::default() });
     (sim, ports)
 }
 
@@ -98,7 +100,7 @@ fn connections_pass_the_switch_and_their_answers_come_back() {
 #[test]
 fn a_switch_that_drops_everything_loses_everything() {
     let (mut sim, [from, to]) = switch();
-    sim.publish(World::default());
+    sim.publish(DesiredState::default());
     let mut session = Session::in_memory(from.peers, to.peers, &Content::Generated(traffic())).unwrap();
     let trial = while_it_runs(&mut sim, || session.trial(Rate::PerSecond(2000.0), TIME, &GO_ON).unwrap());
     assert!(trial.sent.frames > 50);

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use palisade::control::protocol::{PodRequest, PortRequest};
 use palisade::control::{Client, Engine, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DecisionCount, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortCounters, PortError,
-    PortHealth, PortKind, PortReport, PortSpec, StuckWorker, WorkerCounters, World,
+    Counters, DecisionCount, DesiredState, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortCounters,
+    PortError, PortHealth, PortKind, PortReport, PortSpec, StuckWorker, WorkerCounters,
 };
 use palisade::ids::{AclId, Generation, PortId, RowId, RuleId, WorkerId};
 use palisade::net::flow::{FlowKey, Protocol};
@@ -23,7 +23,7 @@ use palisade::tables::{
 /// with `stuck` do not close.
 #[derive(Default)]
 pub(crate) struct FakeEngine {
-    pub(crate) worlds: Mutex<Vec<World>>,
+    pub(crate) worlds: Mutex<Vec<DesiredState>>,
     pub(crate) ports: Mutex<BTreeMap<PortId, PortSpec>>,
     pub(crate) closed: Mutex<Vec<(PortId, bool)>>,
     /// While this is locked, publications wait.
@@ -33,7 +33,7 @@ pub(crate) struct FakeEngine {
 }
 
 impl FakeEngine {
-    pub(crate) fn world(&self) -> World {
+    pub(crate) fn world(&self) -> DesiredState {
         self.worlds.lock().unwrap().last().cloned().unwrap()
     }
 
@@ -97,7 +97,7 @@ impl Engine for FakeEngine {
         Ok(())
     }
 
-    fn publish(&self, world: World) -> Result<Generation, NotTaken> {
+    fn publish(&self, world: DesiredState) -> Result<Generation, NotTaken> {
         let _may_publish = self.publishing.lock().unwrap();
         let mut worlds = self.worlds.lock().unwrap();
         worlds.push(world);

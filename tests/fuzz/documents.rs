@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use palisade::control::SwitchSettings;
 use palisade::control::protocol::{PodRequest, PortRequest, TablesPatch};
-use palisade::dataplane::{Settings, Simulation, World};
+use palisade::dataplane::{DesiredState, Settings, Simulation};
 use palisade::pktgen::Recording;
 use palisade::policy::read::Source;
 use palisade::source::load::{LoadOptions, load_sources};
@@ -77,7 +77,7 @@ fn tables_are_published_or_refused() {
     bolero::check!().with_iterations(2_000).with_type::<Edit>().for_each(|edit| {
         let Ok(tables) = serde_json::from_slice::<RuleTables>(&edit.of(&seeds)) else { return };
         if tables.check().is_ok() {
-            let world = World { tables: Some(tables.into()), ..World::default() };
+            let world = DesiredState { tables: Some(tables.into()), ..DesiredState::default() };
             simulation.lock().unwrap().publish(world);
             taken.one();
         }

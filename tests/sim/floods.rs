@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use palisade::dataplane::{
-    ConntrackSettings, Gateway, PodAttachment, PortKind, Settings, SimulatedPort, Simulation, World,
+    ConntrackSettings, DesiredState, Gateway, PodAttachment, PortKind, Settings, SimulatedPort, Simulation,
 };
 use palisade::ids::AttachmentId;
 use palisade::net::mac::Mac;
@@ -140,7 +140,7 @@ impl Node {
             mac: Some(Mac(mac(pod))),
         };
         let pods = (0..pods).map(attachment).collect();
-        sim.publish(World { fail_open: true, pods, ..World::default() });
+        sim.publish(DesiredState { fail_open: true, pods, ..DesiredState::default() });
         sim.step();
         Node { sim, ports, hostile, flows: 0 }
     }

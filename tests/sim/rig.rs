@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use palisade::dataplane::{
-    ConntrackSettings, Gateway, NodeAttachment, PodAttachment, PortCounters, PortKind, Route, Settings,
-    SimulatedPort, Simulation, World,
+    ConntrackSettings, DesiredState, Gateway, NodeAttachment, PodAttachment, PortCounters, PortKind, Route,
+    Settings, SimulatedPort, Simulation,
 };
 use palisade::ids::{AttachmentId, PortId};
 use palisade::tables::PodName;
@@ -112,7 +112,7 @@ impl Setting {
     }
 
     /// The world that the switch is told.
-    pub(crate) fn world(&self) -> World {
+    pub(crate) fn world(&self) -> DesiredState {
         let known = self.rules.iter().enumerate().filter_map(|(pod, rules)| {
             rules.clone().map(|rules| (pod_name(pod), (pod_address(pod).to_vec(), rules)))
         });
@@ -135,7 +135,7 @@ impl Setting {
             port: UPLINK,
             next_hop,
         };
-        World {
+        DesiredState {
             tables,
             fail_open: self.fail_open,
             gateway: Gateway { addresses: gateway_address().to_vec(), ..Gateway::default() },
