@@ -1,10 +1,10 @@
 //! The kernel's rtnetlink: interfaces and neighbours, as they come and go.
 
-mod links;
-mod neighbors;
+mod link_monitor;
+mod neighbor_monitor;
 
-pub(crate) use links::{LinkNews, LinkTable, programs_on};
-pub(crate) use neighbors::{Neighbor, NeighborTable, News, Standing, vlan_device};
+pub(crate) use link_monitor::{LinkNews, LinkTable, programs_on};
+pub(crate) use neighbor_monitor::{Neighbor, NeighborTable, News, Standing, vlan_device};
 
 use std::io;
 
