@@ -7,7 +7,7 @@ use std::time::Duration;
 use palisade::lab::traffic::{
     Outcome, Server, Services, latency, ping, tcp_connect, throughput, transfer, udp_exchange,
 };
-use palisade::lab::{Lab, LabError, LabSpec, Record, clean, require_root};
+use palisade::lab::{Journal, Lab, LabError, LabSpec, clean, require_root};
 
 /// Long enough for an answer on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -180,7 +180,7 @@ fn a_lab_that_cannot_stand_leaves_nothing() {
     if skipped() {
         return;
     }
-    let (before, _) = Record::all().unwrap();
+    let (before, _) = Journal::all().unwrap();
     let mut id = None;
     let spec = LabSpec::of(&["a", "b"]).unwrap();
     let foreign = std::cell::RefCell::new(None);
@@ -198,7 +198,7 @@ fn a_lab_that_cannot_stand_leaves_nothing() {
     assert!(matches!(result.unwrap_err(), LabError::Kernel { .. }));
     assert_eq!(left.len(), 1, "{left:?}");
     assert!(left[0].contains(&foreign), "what is not the lab's stays: {left:?}");
-    assert!(before.iter().all(|record| Record::of(&record.id).is_ok() || !record.is_owned()));
+    assert!(before.iter().all(|record| Journal::of(&record.id).is_ok() || !record.is_owned()));
 }
 
 /// Not a test of its own: what the next one runs as a child, and kills.

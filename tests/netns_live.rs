@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use palisade::lab::{Record, require_root};
+use palisade::lab::{Journal, require_root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -50,7 +50,7 @@ fn assert_all_pass(arguments: &[&str]) -> u64 {
 
 /// Ids of the labs that are there.
 fn labs() -> Vec<String> {
-    Record::all().unwrap().0.into_iter().map(|record| record.id).collect()
+    Journal::all().unwrap().0.into_iter().map(|record| record.id).collect()
 }
 
 #[test]

@@ -7,9 +7,9 @@ use std::os::fd::AsFd;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::journal::Journal;
 use super::namespace::{Namespace, current};
 use super::plan::POD_INTERFACE;
-use super::record::Record;
 use super::topology::{move_host_ends, raise_host_end};
 use super::{LabError, netlink};
 
@@ -19,12 +19,12 @@ const BRIDGE: &str = "br0";
 /// Pods connected by the kernel's bridge. Dropped, their host ends are back, and up.
 #[derive(Debug)]
 pub struct Bridge {
-    record: Record,
+    record: Journal,
     namespace: Namespace,
 }
 
 impl Bridge {
-    pub(super) fn up(record: &Record) -> Result<Bridge, LabError> {
+    pub(super) fn up(record: &Journal) -> Result<Bridge, LabError> {
         let namespace = Namespace::create(&record.bridge_netns(), &record.mark())?;
         let bridge = Bridge { record: record.clone(), namespace };
         bridge.connect()?;
@@ -101,7 +101,7 @@ impl Drop for Bridge {
 }
 
 /// The shortest prefixes that hold all pods: whatever the pods' plan had, at least that is on the link.
-fn prefixes(record: &Record) -> [IpNet; 2] {
+fn prefixes(record: &Journal) -> [IpNet; 2] {
     let v4 = record.pods.iter().map(|pod| pod.v4().to_bits());
     let v6 = record.pods.iter().map(|pod| pod.v6().to_bits());
     let common4 = v4.clone().fold(0, |differ, address| differ | (address ^ record.pods[0].v4().to_bits()));

@@ -22,7 +22,7 @@ pub enum LabError {
     },
     /// A record of a lab cannot be read.
     #[error("{file}: not a record of a lab ({reason}): remove what it names by hand, then the file")]
-    Record {
+    Journal {
         /// The file.
         file: String,
         /// What is wrong with it.

@@ -23,7 +23,7 @@ const TRIES: u32 = 16;
 
 /// What a lab consists of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct Journal {
     /// The lab.
     pub id: String,
     /// The process whose guard removes the lab; none where it stays until `palisade lab clean`.
@@ -50,14 +50,14 @@ pub struct Outside {
     pub pods: [IpNet; 2],
 }
 
-impl Record {
+impl Journal {
     /// Plans a lab with an id of its own, and writes it down.
-    pub(super) fn create(spec: &LabSpec) -> Result<Record, LabError> {
+    pub(super) fn create(spec: &LabSpec) -> Result<Journal, LabError> {
         fs::create_dir_all(DIRECTORY).doing(|| format!("create {DIRECTORY}"))?;
         for _ in 0..TRIES {
             let id = random_id();
             let pods = plan(&id, spec)?;
-            let record = Record {
+            let record = Journal {
                 id,
                 owner: Process::this(),
                 workers: spec.workers,
@@ -77,7 +77,7 @@ impl Record {
     }
 
     /// Every record, and what could not be read.
-    pub fn all() -> Result<(Vec<Record>, Vec<LabError>), LabError> {
+    pub fn all() -> Result<(Vec<Journal>, Vec<LabError>), LabError> {
         let entries = match fs::read_dir(DIRECTORY) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((vec![], vec![])),
             entries => entries.doing(|| format!("list {DIRECTORY}"))?,
@@ -97,7 +97,7 @@ impl Record {
     }
 
     /// The record of one lab.
-    pub fn of(id: &str) -> Result<Record, LabError> {
+    pub fn of(id: &str) -> Result<Journal, LabError> {
         let missing = || LabError::NoLab { id: id.to_owned() };
         if !id.chars().all(|c| c.is_ascii_hexdigit()) {
             return Err(missing());
@@ -166,13 +166,13 @@ impl Record {
     }
 }
 
-fn read(file: &Path) -> Result<Option<Record>, LabError> {
+fn read(file: &Path) -> Result<Option<Journal>, LabError> {
     let text = match fs::read_to_string(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         text => text.doing(|| format!("read {}", file.display()))?,
     };
-    let wrong = |reason: String| LabError::Record { file: file.display().to_string(), reason };
-    let record: Record = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let wrong = |reason: String| LabError::Journal { file: file.display().to_string(), reason };
+    let record: Journal = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     if file_of(&record.id) == file {
         Ok(Some(record))
     } else {

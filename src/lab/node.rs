@@ -7,9 +7,9 @@ use std::io;
 use std::process::{Command, Output};
 
 use super::error::{Doing, write_setting};
+use super::journal::Journal;
 use super::namespace::Namespace;
 use super::plan::GATEWAY_V4;
-use super::record::Record;
 use super::topology::move_host_ends;
 use super::{LabError, netlink};
 use crate::dataplane::Mac;
@@ -17,12 +17,12 @@ use crate::dataplane::Mac;
 /// A namespace with the pods' host ends. Dropped, it goes, and the pods are connected by nothing any more.
 #[derive(Debug)]
 pub struct Node {
-    record: Record,
+    record: Journal,
     namespace: Namespace,
 }
 
 impl Node {
-    pub(super) fn up(record: &Record) -> Result<Node, LabError> {
+    pub(super) fn up(record: &Journal) -> Result<Node, LabError> {
         let namespace = Namespace::create(&record.node_netns(), &record.mark())?;
         let node = Node { record: record.clone(), namespace };
         node.take_host_ends()?;

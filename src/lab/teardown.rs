@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
+use super::journal::Journal;
 use super::namespace::{Found, Namespace};
 use super::process::Process;
-use super::record::Record;
 use super::{LabError, netlink};
 
 /// What removing came to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Removal {
+pub struct Teardown {
     /// Labs that are gone.
     pub removed: Vec<String>,
     /// Labs that a running process answers for: left alone.
@@ -24,15 +24,15 @@ pub struct Removal {
 
 /// Removes the labs with these ids, or every lab where there are none, except those that a running process answers for.
 /// What goes are labs of processes that ended without removing them, and labs that were made to stay.
-pub fn clean(ids: &[String]) -> Result<Removal, LabError> {
+pub fn clean(ids: &[String]) -> Result<Teardown, LabError> {
     require_root()?;
     let (records, errors) = if ids.is_empty() {
-        Record::all()?
+        Journal::all()?
     } else {
-        (ids.iter().map(|id| Record::of(id)).collect::<Result<_, _>>()?, vec![])
+        (ids.iter().map(|id| Journal::of(id)).collect::<Result<_, _>>()?, vec![])
     };
     let mut removal =
-        Removal { errors: errors.iter().map(ToString::to_string).collect(), ..Removal::default() };
+        Teardown { errors: errors.iter().map(ToString::to_string).collect(), ..Teardown::default() };
     for record in records {
         if record.is_owned() {
             removal.in_use.push(record.id);
@@ -49,7 +49,7 @@ pub fn require_root() -> Result<(), LabError> {
 }
 
 /// Removes one lab.
-pub(super) fn remove(record: &Record, removal: &mut Removal) {
+pub(super) fn remove(record: &Journal, removal: &mut Teardown) {
     let failed_before = removal.errors.len();
     let mut note =
         |result: Result<(), LabError>| removal.errors.extend(result.err().map(|error| error.to_string()));

@@ -7,17 +7,17 @@ use std::path::PathBuf;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::error::write_setting;
+use super::journal::Journal;
 use super::namespace::{Namespace, current};
 use super::plan::{GATEWAY_V4, GATEWAY_V6, POD_INTERFACE};
 use super::process::Process;
-use super::record::Record;
-use super::removal::{Removal, remove, require_root};
+use super::teardown::{Teardown, remove, require_root};
 use super::{Bridge, LabError, LabSpec, Node, Pod, PodPlan, netlink};
 
 /// A lab that stands until it is dropped.
 #[derive(Debug)]
 pub struct Lab {
-    record: Record,
+    record: Journal,
 }
 
 impl Lab {
@@ -29,7 +29,7 @@ impl Lab {
     /// The same, and tells of each pod when it stands.
     pub fn up_with(spec: &LabSpec, stands: &mut dyn FnMut(&PodPlan)) -> Result<Lab, LabError> {
         require_root()?;
-        let lab = Lab { record: Record::create(spec)? };
+        let lab = Lab { record: Journal::create(spec)? };
         let directory = lab.directory();
         std::fs::create_dir_all(&directory)
             .map_err(|source| LabError::Kernel { what: format!("create {}", directory.display()), source })?;
@@ -46,7 +46,7 @@ impl Lab {
     }
 
     /// Its record.
-    pub fn record(&self) -> &Record {
+    pub fn record(&self) -> &Journal {
         &self.record
     }
 
@@ -83,7 +83,7 @@ impl Lab {
     }
 
     /// Lets the lab stand until `palisade lab clean`.
-    pub fn keep(mut self) -> Result<Record, LabError> {
+    pub fn keep(mut self) -> Result<Journal, LabError> {
         self.record.owner = None;
         self.record.update()?;
         let record = self.record.clone();
@@ -92,8 +92,8 @@ impl Lab {
     }
 
     /// Removes the lab, and says what came of it.
-    pub fn remove(self) -> Removal {
-        let mut removal = Removal::default();
+    pub fn remove(self) -> Teardown {
+        let mut removal = Teardown::default();
         remove(&self.record, &mut removal);
         std::mem::forget(self);
         removal
@@ -102,7 +102,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        let mut removal = Removal::default();
+        let mut removal = Teardown::default();
         remove(&self.record, &mut removal);
         for error in removal.errors {
             eprintln!("lab {}: {error}", self.record.id);
@@ -112,7 +112,7 @@ impl Drop for Lab {
 
 /// Makes a pod. Its veth pair is born in its namespace, and the host end is marked before it leaves: at no time is there an
 /// interface outside that does not say whose it is.
-fn make_pod(pod: &PodPlan, record: &Record) -> Result<(), LabError> {
+fn make_pod(pod: &PodPlan, record: &Journal) -> Result<(), LabError> {
     let outside = current()?;
     let mark = record.mark();
     let namespace = Namespace::create(&pod.netns, &mark)?;
@@ -140,7 +140,7 @@ fn make_pod(pod: &PodPlan, record: &Record) -> Result<(), LabError> {
 
 /// The routes of a pod, with their gateways and MTUs: everything; and where packets to the outside are to be shorter, the
 /// other pods.
-fn routes(record: &Record) -> Vec<(IpNet, IpAddr, Option<u32>)> {
+fn routes(record: &Journal) -> Vec<(IpNet, IpAddr, Option<u32>)> {
     let gateway = |prefix: IpNet| -> IpAddr {
         if matches!(prefix, IpNet::V4(_)) { GATEWAY_V4.into() } else { GATEWAY_V6.into() }
     };
@@ -152,7 +152,7 @@ fn routes(record: &Record) -> Vec<(IpNet, IpAddr, Option<u32>)> {
 }
 
 /// Moves the pods' host ends from the calling thread's namespace to another; their names.
-pub(super) fn move_host_ends<'a>(record: &'a Record, to: &Namespace) -> Result<Vec<&'a str>, LabError> {
+pub(super) fn move_host_ends<'a>(record: &'a Journal, to: &Namespace) -> Result<Vec<&'a str>, LabError> {
     let inside = to.open()?;
     let names: Vec<&str> = record.pods.iter().map(|pod| pod.host_interface.as_str()).collect();
     netlink::beside(async |links| {

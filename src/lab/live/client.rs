@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, ipproto, socket_with};
 
-use super::message::{ANSWER, QUESTION, answers_sctp_init, raw_payload, sctp_init};
+use super::message::{REQUEST, RESPONSE, is_sctp_response, raw_payload, sctp_init};
 use crate::lab::traffic::Outcome;
 use crate::lab::{LabError, Pod};
 use crate::net::flow::{FlowKey, Protocol};
@@ -26,11 +26,11 @@ pub(super) fn call(
     patience: Duration,
 ) -> Result<Outcome, LabError> {
     let called = place.run(|| match flow.protocol {
-        Protocol::TCP => call_tcp(flow, patience),
-        Protocol::UDP => call_udp(flow, patience),
-        Protocol::ICMP | Protocol::ICMPV6 => call_echo(flow, patience),
-        Protocol::SCTP => call_sctp(flow, number, patience),
-        _ => call_raw(flow, patience),
+        Protocol::TCP => probe_tcp(flow, patience),
+        Protocol::UDP => probe_udp(flow, patience),
+        Protocol::ICMP | Protocol::ICMPV6 => probe_echo(flow, patience),
+        Protocol::SCTP => probe_sctp(flow, number, patience),
+        _ => probe_raw(flow, patience),
     });
     called.map(Outcome::of)
 }
@@ -53,7 +53,7 @@ fn family(of: IpAddr) -> AddressFamily {
 }
 
 /// A connection, and the server's greeting over it. The kernel sends its SYN again after a second.
-fn call_tcp(flow: &FlowKey, patience: Duration) -> io::Result<()> {
+fn probe_tcp(flow: &FlowKey, patience: Duration) -> io::Result<()> {
     let socket = socket_with(family(flow.src), SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     // connect(2) keeps to it as well (socket(7)).
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
@@ -64,42 +64,42 @@ fn call_tcp(flow: &FlowKey, patience: Duration) -> io::Result<()> {
     }
     let mut connection = TcpStream::from(socket);
     connection.set_read_timeout(Some(patience))?;
-    let mut greeting = [0; ANSWER.len()];
+    let mut greeting = [0; RESPONSE.len()];
     connection.read_exact(&mut greeting)?;
-    if greeting == ANSWER { Ok(()) } else { Err(io::Error::other("the greeting is not the answerer's")) }
+    if greeting == RESPONSE { Ok(()) } else { Err(io::Error::other("the greeting is not the responder's")) }
 }
 
-fn call_udp(flow: &FlowKey, patience: Duration) -> io::Result<()> {
+fn probe_udp(flow: &FlowKey, patience: Duration) -> io::Result<()> {
     let socket = UdpSocket::bind((flow.src, 0))?;
     socket.connect((flow.dst, flow.dst_port))?;
-    ask(&socket, QUESTION, patience, |answer| answer == ANSWER)
+    ask(&socket, REQUEST, patience, |answer| answer == RESPONSE)
 }
 
-fn call_echo(flow: &FlowKey, patience: Duration) -> io::Result<()> {
+fn probe_echo(flow: &FlowKey, patience: Duration) -> io::Result<()> {
     // Types of RFC 792 and RFC 4443 sections 4.1 and 4.2. The kernel fills in identifier and checksum, and takes only
     // what has its identifier for the socket's (icmp(7)).
     let (protocol, request, reply) =
         if flow.src.is_ipv4() { (ipproto::ICMP, 8, 0) } else { (ipproto::ICMPV6, 128, 129) };
     let socket = socket_at(flow.src, SocketType::DGRAM, protocol)?;
     socket.connect((flow.dst, 0))?;
-    let message = [&[request, 0, 0, 0, 0, 0, 0, 1], QUESTION].concat();
-    ask(&socket, &message, patience, |answer| answer.first() == Some(&reply) && answer.ends_with(QUESTION))
+    let message = [&[request, 0, 0, 0, 0, 0, 0, 1], REQUEST].concat();
+    ask(&socket, &message, patience, |answer| answer.first() == Some(&reply) && answer.ends_with(REQUEST))
 }
 
-fn call_sctp(flow: &FlowKey, number: u32, patience: Duration) -> io::Result<()> {
+fn probe_sctp(flow: &FlowKey, number: u32, patience: Duration) -> io::Result<()> {
     let src_port = (SCTP_PORTS.start + number % (SCTP_PORTS.end - SCTP_PORTS.start)) as u16;
     let socket = raw_socket(flow.src, flow.protocol)?;
     socket.connect((flow.dst, 0))?;
     let init = sctp_init(src_port, flow.dst_port, number | 1);
     let is_answer =
-        |packet: &[u8]| answers_sctp_init(raw_payload(packet, flow.src.is_ipv4()), src_port, flow.dst_port);
+        |packet: &[u8]| is_sctp_response(raw_payload(packet, flow.src.is_ipv4()), src_port, flow.dst_port);
     ask(&socket, &init, patience, is_answer)
 }
 
-fn call_raw(flow: &FlowKey, patience: Duration) -> io::Result<()> {
+fn probe_raw(flow: &FlowKey, patience: Duration) -> io::Result<()> {
     let socket = raw_socket(flow.src, flow.protocol)?;
     socket.connect((flow.dst, 0))?;
-    ask(&socket, QUESTION, patience, |packet| raw_payload(packet, flow.src.is_ipv4()) == ANSWER)
+    ask(&socket, REQUEST, patience, |packet| raw_payload(packet, flow.src.is_ipv4()) == RESPONSE)
 }
 
 /// Asks on a connected socket, again and again, until an answer comes or time is up.

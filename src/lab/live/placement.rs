@@ -12,35 +12,35 @@ use super::LiveCase;
 use crate::lab::{GATEWAY_V4, GATEWAY_V6};
 use crate::net::flow::{FlowKey, Protocol};
 
-/// Places of pods in one lab, unless a single case has more. A port may take 2,048 frames to receive with, and a worker has
+/// Sites of pods in one lab, unless a single case has more. A port may take 2,048 frames to receive with, and a worker has
 /// 32,768 by default.
-const PLACES_MAX: usize = 12;
+const SITES_MAX: usize = 12;
 /// The node's address as the switch knows it. No case may use it (RFC 7600, "IPv4 dummy address"), so no traffic of a case
 /// is the node's own: the nodes of a case are among its objects, and the tables know them.
 pub(super) const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
 /// A place in a lab: outside is 0.
-pub(super) type Place = usize;
+pub(super) type Site = usize;
 /// Everything that is no pod's.
-pub(super) const OUTSIDE: Place = 0;
+pub(super) const OUTSIDE: Site = 0;
 
 /// What is asked for at a place: an address, a protocol, and a port where the kernel distinguishes by them.
 pub(super) type Service = (IpAddr, Protocol, u16);
 
 /// The places of some cases.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Places {
+pub(super) struct Placement {
     /// Addresses of the places of pods; place 1 is the first.
     pods: Vec<Vec<IpAddr>>,
     /// Addresses outside the cluster.
     outside: BTreeSet<IpAddr>,
     /// What is to be answered, by place.
-    services: BTreeMap<Place, BTreeSet<Service>>,
+    services: BTreeMap<Site, BTreeSet<Service>>,
 }
 
 /// Divides cases into runs that have their places in common.
-pub(super) fn plan(cases: &[LiveCase]) -> Vec<(Range<usize>, Places)> {
-    let mut runs: Vec<(Range<usize>, Places)> = vec![];
+pub(super) fn plan(cases: &[LiveCase]) -> Vec<(Range<usize>, Placement)> {
+    let mut runs: Vec<(Range<usize>, Placement)> = vec![];
     for (number, case) in cases.iter().enumerate() {
         match runs.last_mut() {
             Some((run, places)) if places.fits(case) => {
@@ -48,7 +48,7 @@ pub(super) fn plan(cases: &[LiveCase]) -> Vec<(Range<usize>, Places)> {
                 run.end = number + 1;
             }
             _ => {
-                let mut places = Places::default();
+                let mut places = Placement::default();
                 places.add(case);
                 runs.push((number..number + 1, places));
             }
@@ -76,7 +76,7 @@ fn is_host(address: IpAddr) -> bool {
     }
 }
 
-impl Places {
+impl Placement {
     /// Addresses of each place; outside has the node's first, so that it has one in any case.
     pub(super) fn addresses(&self) -> Vec<Vec<IpAddr>> {
         let outside = [NODE.into()].into_iter().chain(self.outside.iter().copied()).collect();
@@ -84,18 +84,18 @@ impl Places {
     }
 
     /// What is to be answered at a place.
-    pub(super) fn services(&self, place: Place) -> impl Iterator<Item = Service> + '_ {
+    pub(super) fn services(&self, place: Site) -> impl Iterator<Item = Service> + '_ {
         self.services.get(&place).into_iter().flatten().copied()
     }
 
     /// Where a pod with these addresses is.
-    pub(super) fn of_pod(&self, addresses: &[IpAddr]) -> Option<Place> {
+    pub(super) fn of_pod(&self, addresses: &[IpAddr]) -> Option<Site> {
         let wanted = sorted(addresses);
         self.pods.iter().position(|pod| *pod == wanted).map(|index| index + 1)
     }
 
     /// Where an address is in a case.
-    pub(super) fn of_address(&self, case: &LiveCase, address: IpAddr) -> Place {
+    pub(super) fn of_address(&self, case: &LiveCase, address: IpAddr) -> Site {
         let pod = case.pods.values().find(|addresses| addresses.contains(&address));
         pod.and_then(|addresses| self.of_pod(addresses)).unwrap_or(OUTSIDE)
     }
@@ -105,7 +105,7 @@ impl Places {
     fn fits(&self, case: &LiveCase) -> bool {
         let mut both = self.clone();
         both.add(case);
-        let few = both.pods.len() <= PLACES_MAX.max(self.pods.len());
+        let few = both.pods.len() <= SITES_MAX.max(self.pods.len());
         few && both.pods.iter().flatten().all(|address| !both.outside.contains(address))
     }
 
@@ -196,11 +196,11 @@ mod tests {
 
     #[test]
     fn a_lab_that_is_full_is_followed_by_another() {
-        let names: Vec<String> = (0..=PLACES_MAX).map(|number| format!("a/p{number}")).collect();
+        let names: Vec<String> = (0..=SITES_MAX).map(|number| format!("a/p{number}")).collect();
         let one = |number: usize| case(&[(&names[number], &format!("10.0.0.{}", number + 1))], &[]);
-        let cases: Vec<LiveCase> = (0..=PLACES_MAX).map(one).collect();
+        let cases: Vec<LiveCase> = (0..=SITES_MAX).map(one).collect();
         let runs: Vec<Range<usize>> = plan(&cases).into_iter().map(|(run, _)| run).collect();
-        assert_eq!(runs, [0..PLACES_MAX, PLACES_MAX..PLACES_MAX + 1]);
+        assert_eq!(runs, [0..SITES_MAX, SITES_MAX..SITES_MAX + 1]);
     }
 
     #[test]

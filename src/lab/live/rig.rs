@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::answerer::Answerer;
-use super::caller::call;
-use super::places::{NODE, OUTSIDE, Place, Places, can_be_sent};
+use super::client::call;
+use super::placement::{NODE, OUTSIDE, Placement, Site, can_be_sent};
+use super::responder::Responder;
 use super::{LiveCase, LiveProbe, LiveResult, LiveSpec};
 use crate::control::protocol::{CountersReport, PodRequest, PortRequest};
 use crate::dataplane::PortKind;
@@ -31,7 +31,7 @@ const OUTSIDE_PORT: &str = "outside";
 
 /// What the switch counted while a case was played.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Counted {
+pub struct CounterDelta {
     /// Packets denied, by what denied them.
     pub denied: BTreeMap<String, u64>,
     /// Packets dropped on all ports, by reason.
@@ -39,20 +39,20 @@ pub struct Counted {
 }
 
 /// A lab with a running switch. Fields are dropped in this order.
-pub(super) struct Stage {
+pub(super) struct Rig {
     // Who asks for no answers any more, then the switch, then where it ran.
-    answerer: Answerer,
+    answerer: Responder,
     switch: Switch,
     lab: Lab,
-    places: Places,
+    places: Placement,
     /// Where each place is in the lab.
     sites: Vec<Pod>,
-    attached: BTreeMap<PodName, Place>,
+    attached: BTreeMap<PodName, Site>,
     calls: AtomicU32,
 }
 
-impl Stage {
-    pub(super) fn up(spec: &LiveSpec, places: Places) -> Result<Stage, LabError> {
+impl Rig {
+    pub(super) fn up(spec: &LiveSpec, places: Placement) -> Result<Rig, LabError> {
         let addresses = places.addresses();
         let names: Vec<String> = (0..addresses.len()).map(site_name).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -63,18 +63,11 @@ impl Stage {
         let services = sites.iter().enumerate();
         let services: Vec<_> =
             services.map(|(place, site)| (site.clone(), places.services(place).collect())).collect();
-        let answerer = Answerer::start(&services)?;
+        let answerer = Responder::start(&services)?;
         let switch = SwitchSpec { config: outside_config(&sites[OUTSIDE]), ..SwitchSpec::of(&spec.program) };
         let switch = Switch::start(&mut lab, &switch)?;
-        let stage = Stage {
-            answerer,
-            switch,
-            lab,
-            places,
-            sites,
-            attached: BTreeMap::new(),
-            calls: AtomicU32::new(0),
-        };
+        let stage =
+            Rig { answerer, switch, lab, places, sites, attached: BTreeMap::new(), calls: AtomicU32::new(0) };
         stage.open_ports()?;
         Ok(stage)
     }
@@ -85,9 +78,9 @@ impl Stage {
         let before = self.switch.client().counters()?;
         let mut outcomes = vec![];
         for probes in case.probes.chunks(CALLS_MAX) {
-            outcomes.extend(self.call_all(case, probes)?);
+            outcomes.extend(self.probe_all(case, probes)?);
         }
-        let counted = Counted::between(&before, &self.switch.client().counters()?);
+        let counted = CounterDelta::between(&before, &self.switch.client().counters()?);
         Ok(LiveResult { outcomes, counted })
     }
 
@@ -121,7 +114,7 @@ impl Stage {
             // The places were planned from these very addresses.
             self.places.of_pod(addresses).map(|place| (pod.clone(), place))
         };
-        let wanted: BTreeMap<PodName, Place> = case.pods_to_make().filter_map(place).collect();
+        let wanted: BTreeMap<PodName, Site> = case.pods_to_make().filter_map(place).collect();
         for pod in self.attached.iter().filter(|(pod, place)| wanted.get(pod) != Some(place)) {
             client.delete_pod(pod.0)?;
         }
@@ -141,15 +134,15 @@ impl Stage {
     }
 
     /// Calls all at once, since those that are denied take their time.
-    fn call_all(&self, case: &LiveCase, probes: &[LiveProbe]) -> Result<Vec<Option<Outcome>>, LabError> {
+    fn probe_all(&self, case: &LiveCase, probes: &[LiveProbe]) -> Result<Vec<Option<Outcome>>, LabError> {
         thread::scope(|scope| {
             let calls: Vec<_> =
-                probes.iter().map(|probe| scope.spawn(move || self.call_one(case, probe))).collect();
+                probes.iter().map(|probe| scope.spawn(move || self.probe_one(case, probe))).collect();
             calls.into_iter().map(|call| call.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
         })
     }
 
-    fn call_one(&self, case: &LiveCase, probe: &LiveProbe) -> Result<Option<Outcome>, LabError> {
+    fn probe_one(&self, case: &LiveCase, probe: &LiveProbe) -> Result<Option<Outcome>, LabError> {
         if !can_be_sent(case, &probe.flow) {
             return Ok(None);
         }
@@ -160,7 +153,7 @@ impl Stage {
     }
 }
 
-fn site_name(place: Place) -> String {
+fn site_name(place: Site) -> String {
     if place == OUTSIDE { "outside".to_owned() } else { format!("place{place}") }
 }
 
@@ -174,9 +167,9 @@ fn outside_config(site: &Pod) -> String {
     port + &route("0.0.0.0/0") + &route("::/0")
 }
 
-impl Counted {
-    fn between(before: &CountersReport, after: &CountersReport) -> Counted {
-        Counted {
+impl CounterDelta {
+    fn between(before: &CountersReport, after: &CountersReport) -> CounterDelta {
+        CounterDelta {
             denied: grown(&denied(before), denied(after)),
             dropped: grown(&dropped(before), dropped(after)),
         }
@@ -207,7 +200,7 @@ fn grown(before: &BTreeMap<String, u64>, after: BTreeMap<String, u64>) -> BTreeM
     after.into_iter().filter_map(less).collect()
 }
 
-impl fmt::Display for Counted {
+impl fmt::Display for CounterDelta {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut lines = 0;
         for (what, packets) in &self.denied {
@@ -231,8 +224,8 @@ mod tests {
         let counts =
             |list: &[(&str, u64)]| sums(list.iter().map(|(what, count)| ((*what).to_owned(), *count)));
         let dropped = grown(&counts(&[("a", 2), ("b", 3)]), counts(&[("a", 2), ("b", 5), ("c", 1)]));
-        let counted = Counted { denied: BTreeMap::new(), dropped };
+        let counted = CounterDelta { denied: BTreeMap::new(), dropped };
         assert_eq!(counted.to_string(), "2 dropped: b\n1 dropped: c\n");
-        assert_eq!(Counted::default().to_string(), "no packet denied, none dropped\n");
+        assert_eq!(CounterDelta::default().to_string(), "no packet denied, none dropped\n");
     }
 }
