@@ -49,7 +49,7 @@ pub enum PktgenError {
     Neighbor(String),
     /// A recording cannot be read.
     #[error("{file}: {reason}")]
-    Recording {
+    Capture {
         /// The file.
         file: String,
         /// What is wrong with it, and where.

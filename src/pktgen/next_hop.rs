@@ -10,14 +10,14 @@ use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, N
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage};
 use rtnetlink::{Handle, RouteMessageBuilder, new_connection};
 
-use super::{PktgenError, Place};
+use super::{PktgenError, Target};
 use crate::net::mac::Mac;
 
 /// So long the kernel may take to find a neighbour.
 const PATIENCE: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(20);
 
-impl Place {
+impl Target {
     /// The interface's own Ethernet address.
     pub fn mac(&self) -> Result<Mac, PktgenError> {
         Ok(Mac(self.find()?.mac))

@@ -41,7 +41,7 @@ impl FromStr for Rate {
 
 /// When the frames of one run are due.
 #[derive(Debug, Clone)]
-pub(super) enum Pace {
+pub(super) enum RateLimiter {
     /// At once.
     Max,
     /// One after so many nanoseconds.
@@ -50,10 +50,10 @@ pub(super) enum Pace {
     Recorded(std::sync::Arc<[u64]>),
 }
 
-impl Pace {
+impl RateLimiter {
     /// The share of a rate, frames a second, that each of several generators has.
-    pub(super) fn of(rate: f64, generators: usize) -> Pace {
-        Pace::Every(SECOND_NS * generators as f64 / rate)
+    pub(super) fn of(rate: f64, generators: usize) -> RateLimiter {
+        RateLimiter::Every(SECOND_NS * generators as f64 / rate)
     }
 
     /// Frames that are due after `elapsed_ns`, those counted that were sent. Of a recording, at most one more round than
@@ -61,9 +61,9 @@ impl Pace {
     #[inline]
     pub(super) fn due(&self, elapsed_ns: u64, sent: u64) -> u64 {
         match self {
-            Pace::Max => u64::MAX,
-            Pace::Every(gap) => (elapsed_ns as f64 / gap) as u64 + 1,
-            Pace::Recorded(times) => {
+            RateLimiter::Max => u64::MAX,
+            RateLimiter::Every(gap) => (elapsed_ns as f64 / gap) as u64 + 1,
+            RateLimiter::Recorded(times) => {
                 let (round, at) = (sent / times.len() as u64, (sent % times.len() as u64) as usize);
                 let Some(since) = elapsed_ns.checked_sub(round * round_ns(times)) else { return sent };
                 sent + times[at..].partition_point(|time| *time <= since) as u64
@@ -74,9 +74,9 @@ impl Pace {
     /// When frame number `sent` is due, nanoseconds from the beginning.
     pub(super) fn when(&self, sent: u64) -> u64 {
         match self {
-            Pace::Max => 0,
-            Pace::Every(gap) => (sent as f64 * gap) as u64,
-            Pace::Recorded(times) => {
+            RateLimiter::Max => 0,
+            RateLimiter::Every(gap) => (sent as f64 * gap) as u64,
+            RateLimiter::Recorded(times) => {
                 let (round, at) = (sent / times.len() as u64, (sent % times.len() as u64) as usize);
                 round * round_ns(times) + times[at]
             }
@@ -96,11 +96,11 @@ mod tests {
 
     #[test]
     fn a_rate_makes_so_many_frames_due_in_a_second_and_two_generators_share_it() {
-        let pace = Pace::of(1000.0, 1);
+        let pace = RateLimiter::of(1000.0, 1);
         assert_eq!((pace.due(0, 0), pace.due(999_999_999, 0)), (1, 1000));
-        assert_eq!(Pace::of(1000.0, 2).due(999_999_999, 0), 500);
+        assert_eq!(RateLimiter::of(1000.0, 2).due(999_999_999, 0), 500);
         assert_eq!((pace.when(0), pace.when(10)), (0, 10_000_000));
-        assert_eq!(Pace::Max.due(0, 7), u64::MAX);
+        assert_eq!(RateLimiter::Max.due(0, 7), u64::MAX);
     }
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_recording_is_due_as_it_was_recorded_round_after_round() {
-        let pace = Pace::Recorded([0, 100, 100, 300].into());
+        let pace = RateLimiter::Recorded([0, 100, 100, 300].into());
         assert_eq!([pace.due(0, 0), pace.due(99, 1), pace.due(100, 1), pace.due(299, 3)], [1, 1, 3, 3]);
         assert_eq!([pace.due(300, 3), pace.due(300, 4), pace.due(375, 4)], [4, 4, 5]);
         assert_eq!([pace.when(3), pace.when(4), pace.when(5)], [300, 375, 475]);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::PktgenError;
-use super::wire::{Socket, Wire};
+use super::io::link_end::{LinkEnd, Socket};
 use crate::ids::PortId;
 use crate::xdp::{DropCounter, Interface, PortQueue, Program, Umem, XdpError};
 
@@ -26,14 +26,14 @@ const NAMED: &str = "/run/netns";
 /// An interface: `eth0`, `eth0@pod1` in a network namespace that `ip netns` knows, or `eth0@/proc/4711/ns/net` in one that
 /// a file stands for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Target {
     /// Name of the interface.
     pub interface: String,
     /// Its network namespace, where that is not the caller's.
     pub namespace: Option<String>,
 }
 
-impl Place {
+impl Target {
     /// Runs `f` on a thread of its own in the place's network namespace.
     pub(super) fn enter<T: Send>(
         &self,
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.namespace {
             None => f.write_str(&self.interface),
@@ -69,10 +69,10 @@ impl fmt::Display for Place {
     }
 }
 
-impl FromStr for Place {
+impl FromStr for Target {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Place, String> {
+    fn from_str(text: &str) -> Result<Target, String> {
         let (interface, namespace) = match text.split_once('@') {
             None => (text, None),
             Some((interface, namespace)) => (interface, Some(namespace)),
@@ -80,13 +80,13 @@ impl FromStr for Place {
         if interface.is_empty() || namespace == Some("") {
             return Err(format!("{text:?} is not a place: write INTERFACE or INTERFACE@NETNS"));
         }
-        Ok(Place { interface: interface.to_owned(), namespace: namespace.map(str::to_owned) })
+        Ok(Target { interface: interface.to_owned(), namespace: namespace.map(str::to_owned) })
     }
 }
 
 /// Something attached to an interface, taken off when it is dropped.
 pub(super) struct Attached {
-    place: Place,
+    place: Target,
     what: Option<What>,
 }
 
@@ -97,7 +97,7 @@ enum What {
 
 impl Attached {
     /// Attaches the program that counts and drops.
-    pub(super) fn counter(place: &Place) -> Result<Attached, PktgenError> {
+    pub(super) fn counter(place: &Target) -> Result<Attached, PktgenError> {
         let counter = place.enter(|| Ok(DropCounter::attach(&Interface::find(&place.interface)?)?.0))?;
         Ok(Attached { place: place.clone(), what: Some(What::Counter(counter)) })
     }
@@ -126,13 +126,13 @@ impl Drop for Attached {
 }
 
 /// Opens queues of an interface to send only: what it receives stays with the kernel's stack.
-pub(super) fn open_senders(place: &Place, queues: u16) -> Result<Vec<Wire>, PktgenError> {
+pub(super) fn open_tx(place: &Target, queues: u16) -> Result<Vec<LinkEnd>, PktgenError> {
     place.enter(|| {
         let interface = Interface::find(&place.interface)?;
         let open = |number| {
             let (umem, frames) = Umem::new(FRAMES, false)?;
             let queue = patiently(|| PortQueue::open_to_send(&umem.binder(), PortId(0), &interface, number))?;
-            Ok(Wire::Socket(Box::new(Socket::new(umem, frames, queue, &place.interface, 0))))
+            Ok(LinkEnd::Socket(Box::new(Socket::new(umem, frames, queue, &place.interface, 0))))
         };
         (0..queues).map(open).collect()
     })
@@ -151,7 +151,7 @@ fn patiently(mut open: impl FnMut() -> Result<PortQueue, XdpError>) -> Result<Po
 }
 
 /// Opens all queues of an interface to receive and to send.
-pub(super) fn open_receivers(place: &Place) -> Result<(Vec<Wire>, Attached), PktgenError> {
+pub(super) fn open_rx(place: &Target) -> Result<(Vec<LinkEnd>, Attached), PktgenError> {
     place.enter(|| {
         let interface = Interface::find(&place.interface)?;
         let queues = interface.queues();
@@ -161,7 +161,7 @@ pub(super) fn open_receivers(place: &Place) -> Result<(Vec<Wire>, Attached), Pkt
             let queue =
                 patiently(|| PortQueue::open(&umem.binder(), PortId(0), &interface, number, &program))?;
             let mut wire =
-                Wire::Socket(Box::new(Socket::new(umem, frames, queue, &place.interface, FRAMES / 2)));
+                LinkEnd::Socket(Box::new(Socket::new(umem, frames, queue, &place.interface, FRAMES / 2)));
             // Lends the first frames to receive into.
             wire.receive(|_| ());
             Ok(wire)
@@ -180,16 +180,16 @@ mod tests {
     #[test]
     fn a_place_parses_as_it_prints() {
         for text in ["eth0", "eth0@pod1", "eth0@/proc/1/ns/net"] {
-            assert_eq!(text.parse::<Place>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<Target>().unwrap().to_string(), text);
         }
         for text in ["", "@pod", "eth0@"] {
-            assert!(text.parse::<Place>().is_err());
+            assert!(text.parse::<Target>().is_err());
         }
     }
 
     #[test]
     fn a_namespace_that_does_not_exist_is_named() {
-        let place: Place = "eth0@no-such-namespace".parse().unwrap();
+        let place: Target = "eth0@no-such-namespace".parse().unwrap();
         let error = place.find().unwrap_err().to_string();
         assert!(error.contains("no-such-namespace"), "{error}");
     }

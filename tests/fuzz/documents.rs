@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use palisade::control::SwitchSettings;
 use palisade::control::protocol::{PodRequest, PortRequest, TablesPatch};
 use palisade::dataplane::{Settings, Simulation, World};
-use palisade::pktgen::Recording;
+use palisade::pktgen::Capture;
 use palisade::policy::read::Source;
 use palisade::source::load::{LoadOptions, load_sources};
 use palisade::tables::{RuleTables, TablesDiff};
@@ -39,9 +39,9 @@ fn json(value: &impl Serialize) -> Vec<u8> {
 fn recordings_are_read_or_refused() {
     let seeds = [seeds::recording()];
     let taken = Taken::default();
-    assert_eq!(Recording::read(&seeds[0]).unwrap().len(), 2, "the seed is one");
+    assert_eq!(Capture::read(&seeds[0]).unwrap().len(), 2, "the seed is one");
     bolero::check!().with_iterations(5_000).with_type::<Edit>().for_each(|edit| {
-        if let Ok(recording) = Recording::read(&edit.of(&seeds)) {
+        if let Ok(recording) = Capture::read(&edit.of(&seeds)) {
             assert!(recording.len() > 0);
             taken.one();
         }

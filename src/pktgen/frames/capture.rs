@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::PktgenError;
 use crate::limits::ONE_FRAME_BYTES_MAX;
+use crate::pktgen::PktgenError;
 
 /// Largest file that is read: its frames are kept in memory.
 const FILE_BYTES_MAX: u64 = 1 << 30;
@@ -16,7 +16,7 @@ const ETHERNET: u32 = 1;
 
 /// A recording of Ethernet frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recording {
+pub struct Capture {
     /// All frames' bytes, one after the other.
     bytes: Vec<u8>,
     /// By frame, where it ends in these.
@@ -33,10 +33,10 @@ struct Format {
     fraction_ns: u64,
 }
 
-impl Recording {
+impl Capture {
     /// Reads a file.
-    pub fn open(path: &Path) -> Result<Recording, PktgenError> {
-        let wrong = |reason: String| PktgenError::Recording { file: path.display().to_string(), reason };
+    pub fn open(path: &Path) -> Result<Capture, PktgenError> {
+        let wrong = |reason: String| PktgenError::Capture { file: path.display().to_string(), reason };
         let size = fs::metadata(path).map_err(|error| wrong(error.to_string()))?.len();
         if size > FILE_BYTES_MAX {
             return Err(wrong(format!(
@@ -44,11 +44,11 @@ impl Recording {
             )));
         }
         let file = fs::read(path).map_err(|error| wrong(error.to_string()))?;
-        Recording::read(&file).map_err(wrong)
+        Capture::read(&file).map_err(wrong)
     }
 
     /// Reads a file's bytes; or says what is wrong with them.
-    pub fn read(file: &[u8]) -> Result<Recording, String> {
+    pub fn read(file: &[u8]) -> Result<Capture, String> {
         let header: &[u8; HEADER_BYTES] =
             file.first_chunk().ok_or("the file is shorter than the header of a recording")?;
         let format = Format::of(header)?;
@@ -56,7 +56,7 @@ impl Recording {
         if link != ETHERNET {
             return Err(format!("its frames are not Ethernet frames (link type {link})"));
         }
-        let mut recording = Recording { bytes: Vec::new(), ends: Vec::new(), times: Vec::new() };
+        let mut recording = Capture { bytes: Vec::new(), ends: Vec::new(), times: Vec::new() };
         let (mut rest, mut first) = (&file[HEADER_BYTES..], None);
         while !rest.is_empty() {
             let number = recording.ends.len() + 1;
@@ -79,24 +79,24 @@ impl Recording {
 
     /// Frame `number`, counted from 0.
     #[inline]
-    pub(super) fn frame(&self, number: usize) -> &[u8] {
+    pub(crate) fn frame(&self, number: usize) -> &[u8] {
         let start = if number == 0 { 0 } else { self.ends[number - 1] };
         &self.bytes[start..self.ends[number]]
     }
 
     /// The same, to be changed.
-    pub(super) fn frame_mut(&mut self, number: usize) -> &mut [u8] {
+    pub(crate) fn frame_mut(&mut self, number: usize) -> &mut [u8] {
         let start = if number == 0 { 0 } else { self.ends[number - 1] };
         &mut self.bytes[start..self.ends[number]]
     }
 
     /// By frame, nanoseconds after the first one.
-    pub(super) fn times(&self) -> &[u64] {
+    pub(crate) fn times(&self) -> &[u64] {
         &self.times
     }
 
     /// Bytes of the largest frame.
-    pub(super) fn largest(&self) -> usize {
+    pub(crate) fn largest(&self) -> usize {
         (0..self.len()).map(|number| self.frame(number).len()).max().unwrap_or(0)
     }
 }
@@ -143,7 +143,7 @@ impl Format {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
 
     /// A file with these frames: time in nanoseconds, bytes.
@@ -172,7 +172,7 @@ pub(super) mod tests {
     #[test]
     fn all_four_forms_are_read_alike_and_time_never_falls() {
         for (big, nanoseconds) in [(true, true), (true, false), (false, true), (false, false)] {
-            let recording = Recording::read(&file(big, nanoseconds, &frames())).unwrap();
+            let recording = Capture::read(&file(big, nanoseconds, &frames())).unwrap();
             assert_eq!((recording.len(), recording.largest()), (3, 1514));
             assert_eq!(recording.times(), [0, 2000, 2000]);
             for (number, (_, bytes)) in frames().iter().enumerate() {
@@ -185,7 +185,7 @@ pub(super) mod tests {
     fn a_file_cut_anywhere_is_refused_or_ends_between_two_frames() {
         let whole = file(false, false, &frames());
         for length in 0..whole.len() {
-            match Recording::read(&whole[..length]) {
+            match Capture::read(&whole[..length]) {
                 Ok(recording) => {
                     assert!([24 + 76, 24 + 76 + 1530].contains(&length), "{length}: {recording:?}");
                 }
@@ -197,15 +197,15 @@ pub(super) mod tests {
     #[test]
     fn what_cannot_be_sent_is_named_with_its_frame() {
         let refusal =
-            |frame: Vec<u8>| Recording::read(&file(true, true, &[(0, vec![0; 60]), (1, frame)])).unwrap_err();
+            |frame: Vec<u8>| Capture::read(&file(true, true, &[(0, vec![0; 60]), (1, frame)])).unwrap_err();
         assert!(refusal(vec![0; 13]).starts_with("frame 2: "));
         assert!(refusal(vec![0; ONE_FRAME_BYTES_MAX + 1]).starts_with("frame 2: "));
         let mut cut = file(true, true, &[(0, vec![0; 60])]);
         cut[24 + 15] += 1;
-        assert!(Recording::read(&cut).unwrap_err().contains("only 60 of its 61 bytes"));
+        assert!(Capture::read(&cut).unwrap_err().contains("only 60 of its 61 bytes"));
         let mut other = file(true, true, &[(0, vec![0; 60])]);
         other[23] = 101;
-        assert!(Recording::read(&other).unwrap_err().contains("link type 101"));
-        assert!(Recording::read(&[0x0a; 24]).is_err());
+        assert!(Capture::read(&other).unwrap_err().contains("link type 101"));
+        assert!(Capture::read(&[0x0a; 24]).is_err());
     }
 }

@@ -1,13 +1,19 @@
 //! Where frames come from, one after the other.
 
-use super::PktgenError;
-use super::flows::{Flows, Share, Tuples};
-use super::payload::Stamp;
-use super::template::Template;
-use super::traffic::Traffic;
+pub(crate) mod payload_offset;
+pub(crate) mod template;
+
+pub(crate) mod capture;
+pub(crate) mod replay;
+
+use crate::pktgen::PktgenError;
+use crate::pktgen::frames::template::Template;
+use crate::pktgen::traffic::Traffic;
+use crate::pktgen::traffic::flows::{Flows, Share, Tuples};
+use crate::pktgen::traffic::stamp::Stamp;
 
 /// Gives frames to send.
-pub(super) trait Source {
+pub(crate) trait Source {
     /// The next frame; `now_ns` is `CLOCK_MONOTONIC`.
     fn next(&mut self, now_ns: u64) -> &[u8];
 
@@ -17,7 +23,7 @@ pub(super) trait Source {
 
 /// Frames of a [`Traffic`].
 #[derive(Debug)]
-pub(super) struct Generated {
+pub(crate) struct Generated {
     templates: Vec<Template>,
     order: &'static [u8],
     at: usize,
@@ -36,7 +42,7 @@ struct Fresh {
 
 impl Generated {
     /// This generator's share of the traffic. With `stamped`, every frame is large enough for a stamp.
-    pub(super) fn new(traffic: &Traffic, stamped: bool, share: Share) -> Result<Generated, PktgenError> {
+    pub(crate) fn new(traffic: &Traffic, stamped: bool, share: Share) -> Result<Generated, PktgenError> {
         traffic.check(stamped)?;
         let per_generator = traffic.flows / share.of;
         if per_generator * share.of != traffic.flows {
@@ -61,7 +67,7 @@ impl Generated {
     }
 
     /// Fresh flows since sending began.
-    pub(super) fn opened(&self) -> u64 {
+    pub(crate) fn opened(&self) -> u64 {
         self.fresh.opened
     }
 }
@@ -100,7 +106,7 @@ mod tests {
 
     use super::*;
     use crate::net::mac::Mac;
-    use crate::pktgen::{FlowSpace, FrameSize, Kind, locate};
+    use crate::pktgen::{FlowSpace, FrameSize, Kind, frames::payload_offset};
 
     fn traffic(size: FrameSize, ipv6: bool) -> Traffic {
         let network = |v4: &str, v6: &str| if ipv6 { v6.parse() } else { v4.parse() }.unwrap();
@@ -123,7 +129,7 @@ mod tests {
             let mut seen = HashMap::new();
             for _ in 0..1200 {
                 let frame = source.next(0);
-                assert!(locate::payload(frame).and_then(Stamp::read).is_some());
+                assert!(payload_offset::payload(frame).and_then(Stamp::read).is_some());
                 *seen.entry(frame.len()).or_insert(0) += 1;
             }
             assert_eq!(seen, HashMap::from([(small, 700), (590, 400), (1514, 100)]));

@@ -3,11 +3,11 @@
 use crate::net::flow::Protocol;
 use crate::net::{be16, ethernet, icmp, ipv4, ipv6, sctp, tcp, udp};
 
-use super::traffic::{SCTP_DATA_BYTES, SCTP_INIT_BYTES};
+use crate::pktgen::traffic::{SCTP_DATA_BYTES, SCTP_INIT_BYTES};
 
 /// What a received frame carries behind its headers; `None` where it is none of a kind that is generated.
 #[inline]
-pub(super) fn payload(frame: &[u8]) -> Option<&[u8]> {
+pub(crate) fn payload(frame: &[u8]) -> Option<&[u8]> {
     let (protocol, transport) = transport(frame)?;
     let segment = frame.get(transport..)?;
     let header = match protocol {
@@ -25,7 +25,7 @@ pub(super) fn payload(frame: &[u8]) -> Option<&[u8]> {
 
 /// The protocol of an unfragmented packet without extension headers, and where its header begins.
 #[inline]
-pub(super) fn transport(frame: &[u8]) -> Option<(Protocol, usize)> {
+pub(crate) fn transport(frame: &[u8]) -> Option<(Protocol, usize)> {
     let link = ethernet::parse(frame)?;
     let packet = &frame[link.header_bytes..];
     match link.ethertype {

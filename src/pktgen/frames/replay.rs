@@ -2,22 +2,22 @@
 
 use std::sync::Arc;
 
-use super::pcap::Recording;
-use super::source::Source;
 use crate::net::mac::Mac;
+use crate::pktgen::frames::Source;
+use crate::pktgen::frames::capture::Capture;
 
 /// What to send again.
 #[derive(Debug, Clone)]
 pub struct Replay {
     /// The frames.
-    pub recording: Arc<Recording>,
+    pub recording: Arc<Capture>,
     /// Rounds through the recording; 0 for as many as there is time for.
     pub rounds: u64,
 }
 
 impl Replay {
     /// The recording as it is, but for these Ethernet addresses where they are given.
-    pub fn new(mut recording: Recording, src: Option<Mac>, dst: Option<Mac>, rounds: u64) -> Replay {
+    pub fn new(mut recording: Capture, src: Option<Mac>, dst: Option<Mac>, rounds: u64) -> Replay {
         for number in 0..recording.len() {
             let frame = recording.frame_mut(number);
             if let Some(Mac(mac)) = dst {
@@ -31,20 +31,20 @@ impl Replay {
     }
 
     /// Frames of all rounds.
-    pub(super) fn frames(&self) -> u64 {
+    pub(crate) fn frames(&self) -> u64 {
         if self.rounds == 0 { u64::MAX } else { self.rounds.saturating_mul(self.recording.len() as u64) }
     }
 }
 
 /// The frames of a recording in order, again and again; each trial begins with the first.
 #[derive(Debug)]
-pub(super) struct Replayed {
-    recording: Arc<Recording>,
+pub(crate) struct Replayed {
+    recording: Arc<Capture>,
     at: usize,
 }
 
 impl Replayed {
-    pub(super) fn new(replay: &Replay) -> Replayed {
+    pub(crate) fn new(replay: &Replay) -> Replayed {
         Replayed { recording: replay.recording.clone(), at: 0 }
     }
 }

@@ -1,20 +1,20 @@
 //! Frames built beforehand: what differs from one to the next is written in place, and the checksums follow from sums
 //! over the rest (RFC 1071: the sum of the parts is the sum of the whole).
 
-use super::flows::{Addresses, Tuple};
-use super::payload::{MAGIC, STAMP_BYTES, Stamp};
-use super::size::FCS_BYTES;
-use super::traffic::{Kind, SCTP_DATA_BYTES, SCTP_INIT_BYTES, Traffic};
 use crate::net::checksum::{Sum, pseudo_header};
 use crate::net::flow::Protocol;
 use crate::net::{ethernet, icmp, ipv4, ipv6, sctp, tcp, udp};
+use crate::pktgen::traffic::flows::{Addresses, Tuple};
+use crate::pktgen::traffic::frame_size::FCS_BYTES;
+use crate::pktgen::traffic::stamp::{MAGIC, STAMP_BYTES, Stamp};
+use crate::pktgen::traffic::{Kind, SCTP_DATA_BYTES, SCTP_INIT_BYTES, Traffic};
 
 /// Hops that a frame may take.
 const TTL: u8 = 64;
 
 /// A frame, and the sums over what stays the same in it.
 #[derive(Debug, Clone)]
-pub(super) struct Template {
+pub(crate) struct Template {
     bytes: Vec<u8>,
     kind: Kind,
     ipv6: bool,
@@ -28,7 +28,7 @@ pub(super) struct Template {
 
 impl Template {
     /// A frame of `size` bytes, those of the frame check sequence counted. Frames with no room for a stamp have none.
-    pub(super) fn new(traffic: &Traffic, size: usize) -> Template {
+    pub(crate) fn new(traffic: &Traffic, size: usize) -> Template {
         let bytes = size - FCS_BYTES;
         let ip = ethernet::bytes_with(traffic.vlan.unwrap_or(0));
         let transport = ip + if traffic.is_ipv6() { ipv6::HEADER_BYTES } else { ipv4::HEADER_BYTES };
@@ -117,7 +117,7 @@ impl Template {
 
     /// The frame of a flow, with its stamp.
     #[inline]
-    pub(super) fn patch(&mut self, tuple: Tuple, stamp: Stamp) -> &[u8] {
+    pub(crate) fn patch(&mut self, tuple: Tuple, stamp: Stamp) -> &[u8] {
         let addresses = self.patch_addresses(tuple.addresses);
         let mut sum = self.transport_sum;
         if self.stamped {
@@ -248,7 +248,7 @@ mod tests {
 
     use super::*;
     use crate::net::mac::Mac;
-    use crate::pktgen::{Distribution, FlowSpace, FrameSize, locate};
+    use crate::pktgen::{Distribution, FlowSpace, FrameSize, frames::payload_offset};
 
     fn traffic(kind: Kind, ipv6: bool, vlan: Option<u16>) -> Traffic {
         let network = |v4: &str, v6: &str| if ipv6 { v6.parse() } else { v4.parse() }.unwrap();
@@ -338,7 +338,7 @@ mod tests {
                     assert_eq!((src, dst), expected);
                     check_transport(&packet, &frame[transport..]);
                     assert_eq!(
-                        locate::payload(frame).and_then(Stamp::read),
+                        payload_offset::payload(frame).and_then(Stamp::read),
                         Some(stamp),
                         "{traffic:?} {size}"
                     );

@@ -2,16 +2,16 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::PktgenError;
-use super::clock::now_ns;
 use crate::limits::{BATCH_FRAMES_MAX, RING_SLOTS};
+use crate::pktgen::PktgenError;
+use crate::pktgen::clock::now_ns;
 use crate::xdp::{Frame, Kick, MemoryPeer, PortQueue, Umem};
 
 /// So long the kernel may take no frame before the interface counts as dead.
 const STALL_NS: u64 = 1_000_000_000;
 
 /// What sends and receives frames.
-pub(super) enum Wire {
+pub(crate) enum LinkEnd {
     /// A queue of an interface.
     Socket(Box<Socket>),
     /// The far side of a memory port: what is sent here arrives there.
@@ -19,7 +19,7 @@ pub(super) enum Wire {
 }
 
 /// A queue, and all the frames of its UMEM.
-pub(super) struct Socket {
+pub(crate) struct Socket {
     umem: Umem,
     queue: PortQueue,
     interface: String,
@@ -32,7 +32,7 @@ pub(super) struct Socket {
 
 impl Socket {
     /// Takes `receiving` of the frames to receive into, and the others to send.
-    pub(super) fn new(
+    pub(crate) fn new(
         umem: Umem,
         frames: Vec<Frame>,
         queue: PortQueue,
@@ -98,25 +98,25 @@ impl Socket {
     }
 }
 
-impl Wire {
+impl LinkEnd {
     /// Frames that can be staged, at least; as many as a batch has at most.
     #[inline]
-    pub(super) fn room(&mut self) -> usize {
+    pub(crate) fn room(&mut self) -> usize {
         match self {
-            Wire::Socket(socket) => {
+            LinkEnd::Socket(socket) => {
                 socket.queue.complete(&mut socket.umem, &mut socket.free);
                 socket.free.len().min(socket.staged.capacity() - socket.staged.len()).min(BATCH_FRAMES_MAX)
             }
-            Wire::Memory(_) => BATCH_FRAMES_MAX,
+            LinkEnd::Memory(_) => BATCH_FRAMES_MAX,
         }
     }
 
     /// Makes a frame ready to be sent with the next flush; `false` where there is no room.
     #[inline]
-    pub(super) fn stage(&mut self, bytes: &[u8]) -> Result<bool, PktgenError> {
+    pub(crate) fn stage(&mut self, bytes: &[u8]) -> Result<bool, PktgenError> {
         match self {
-            Wire::Socket(socket) => socket.stage(bytes),
-            Wire::Memory(peer) => {
+            LinkEnd::Socket(socket) => socket.stage(bytes),
+            LinkEnd::Memory(peer) => {
                 // A port that has no frame to receive into loses it, as a card does.
                 peer.inject(bytes);
                 Ok(true)
@@ -125,27 +125,27 @@ impl Wire {
     }
 
     /// Sends what is staged.
-    pub(super) fn flush(&mut self) -> Result<(), PktgenError> {
+    pub(crate) fn flush(&mut self) -> Result<(), PktgenError> {
         match self {
-            Wire::Socket(socket) => socket.flush(),
-            Wire::Memory(_) => Ok(()),
+            LinkEnd::Socket(socket) => socket.flush(),
+            LinkEnd::Memory(_) => Ok(()),
         }
     }
 
     /// Shows received frames to `see`, a batch at most; how many.
     #[inline]
-    pub(super) fn receive(&mut self, see: impl FnMut(&[u8])) -> usize {
+    pub(crate) fn receive(&mut self, see: impl FnMut(&[u8])) -> usize {
         match self {
-            Wire::Socket(socket) => socket.receive(see),
-            Wire::Memory(peer) => peer.drain_with(see),
+            LinkEnd::Socket(socket) => socket.receive(see),
+            LinkEnd::Memory(peer) => peer.drain_with(see),
         }
     }
 
     /// Its socket, readable while frames wait.
-    pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
-            Wire::Socket(socket) => socket.queue.fd(),
-            Wire::Memory(_) => None,
+            LinkEnd::Socket(socket) => socket.queue.fd(),
+            LinkEnd::Memory(_) => None,
         }
     }
 }

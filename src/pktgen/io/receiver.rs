@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hdrhistogram::Histogram;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::clock::now_ns;
-use super::locate;
-use super::payload::Stamp;
-use super::session::Progress;
-use super::tracker::{Counts, Tracker};
-use super::wire::Wire;
 use crate::limits::{BATCH_FRAMES_MAX, RING_SLOTS};
+use crate::pktgen::clock::now_ns;
+use crate::pktgen::frames::payload_offset;
+use crate::pktgen::io::link_end::LinkEnd;
+use crate::pktgen::io::sequence_tracker::{Counts, Tracker};
+use crate::pktgen::session::Progress;
+use crate::pktgen::traffic::stamp::Stamp;
 
 /// So long without a frame, and the receiver sleeps in the kernel until one comes.
 const IDLE_NS: u64 = 200_000;
@@ -39,7 +39,7 @@ pub struct Measured {
 }
 
 /// Receives on all wires until told to end.
-pub(super) fn receive(wires: &mut [Wire], flows: u32, stop: &AtomicBool, seen: &Progress) -> Measured {
+pub(crate) fn receive(wires: &mut [LinkEnd], flows: u32, stop: &AtomicBool, seen: &Progress) -> Measured {
     let mut tracker = Tracker::new(flows);
     let (mut bytes, mut foreign) = (0, 0);
     let mut latency =
@@ -50,7 +50,7 @@ pub(super) fn receive(wires: &mut [Wire], flows: u32, stop: &AtomicBool, seen: &
         for wire in &mut *wires {
             // Read once for a batch, when its first frame is seen.
             let mut now = None;
-            received += wire.receive(|frame| match locate::payload(frame).and_then(Stamp::read) {
+            received += wire.receive(|frame| match payload_offset::payload(frame).and_then(Stamp::read) {
                 Some(stamp) => {
                     let now = *now.get_or_insert_with(now_ns);
                     tracker.take(stamp);
@@ -75,7 +75,7 @@ pub(super) fn receive(wires: &mut [Wire], flows: u32, stop: &AtomicBool, seen: &
 }
 
 /// Throws away what has come since the last trial: no more than rings hold, lest it never ends.
-pub(super) fn forget(wires: &mut [Wire]) {
+pub(crate) fn forget(wires: &mut [LinkEnd]) {
     for wire in wires {
         let batches = RING_SLOTS / BATCH_FRAMES_MAX + 1;
         (0..batches).take_while(|_| wire.receive(|_| ()) > 0).for_each(drop);
@@ -83,9 +83,9 @@ pub(super) fn forget(wires: &mut [Wire]) {
 }
 
 /// Sleeps until a frame comes, but not for long.
-pub(super) fn sleep(wires: &[Wire]) {
+pub(crate) fn sleep(wires: &[LinkEnd]) {
     let mut fds: Vec<PollFd<'_>> =
-        wires.iter().filter_map(Wire::fd).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        wires.iter().filter_map(LinkEnd::fd).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     // Wires in memory have nothing to wait for but time.
     let tv_nsec = if fds.len() == wires.len() { SLEEP_NS } else { MEMORY_SLEEP_NS };
     // Interrupted by a signal, it wakes early.

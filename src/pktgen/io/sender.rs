@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::PktgenError;
-use super::clock::{cpu_ns, now_ns};
-use super::pace::Pace;
-use super::source::Source;
-use super::wire::Wire;
+use crate::pktgen::PktgenError;
+use crate::pktgen::clock::{cpu_ns, now_ns};
+use crate::pktgen::frames::Source;
+use crate::pktgen::io::link_end::LinkEnd;
+use crate::pktgen::rate_limiter::RateLimiter;
 
 /// Most frames sent at once. More do not make it faster: a kick costs a fraction of one frame's way through the kernel.
 const BURST_FRAMES: usize = 64;
@@ -33,18 +33,18 @@ pub struct Sent {
 
 /// When sending ends.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Until {
+pub(crate) struct Until {
     /// After so many nanoseconds.
-    pub(super) elapsed_ns: u64,
+    pub(crate) elapsed_ns: u64,
     /// After so many frames.
-    pub(super) frames: u64,
+    pub(crate) frames: u64,
 }
 
 /// Sends frames of a source when they are due, until told to end.
-pub(super) fn send(
-    wire: &mut Wire,
+pub(crate) fn send(
+    wire: &mut LinkEnd,
     source: &mut impl Source,
-    pace: &Pace,
+    pace: &RateLimiter,
     until: Until,
     stop: &AtomicBool,
 ) -> Result<Sent, PktgenError> {
@@ -73,7 +73,7 @@ pub(super) fn send(
         sent.frames += count as u64;
     }
     sent.cpu_ns = cpu_ns() - cpu;
-    if !matches!(pace, Pace::Max) {
+    if !matches!(pace, RateLimiter::Max) {
         let wanted = pace.due(sent.elapsed_ns.min(until.elapsed_ns), sent.frames).min(until.frames);
         // What is due at the very end is not late.
         sent.behind = wanted.saturating_sub(sent.frames + BURST_FRAMES as u64);
@@ -94,7 +94,7 @@ fn wait(due_ns: u64, end_ns: u64) {
 
 impl Sent {
     /// What several generators sent at the same time.
-    pub(super) fn with(self, other: Sent) -> Sent {
+    pub(crate) fn with(self, other: Sent) -> Sent {
         Sent {
             frames: self.frames + other.frames,
             bytes: self.bytes + other.bytes,

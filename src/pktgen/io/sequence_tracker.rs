@@ -1,6 +1,6 @@
 //! What became of the frames of each flow: which came twice, which came late.
 
-use super::payload::Stamp;
+use crate::pktgen::traffic::stamp::Stamp;
 
 /// Frames of a flow that are remembered behind its newest: a duplicate that comes later than so many others of its
 /// flow is taken for a late first one.
@@ -8,25 +8,25 @@ const WINDOW: u32 = 64;
 
 /// By flow, what has come.
 #[derive(Debug)]
-pub(super) struct Tracker {
-    places: Vec<Place>,
+pub(crate) struct Tracker {
+    slots: Vec<Slot>,
     counts: Counts,
 }
 
 /// What a tracker has counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     /// Stamped frames that came, duplicates with them.
-    pub(super) frames: u64,
+    pub(crate) frames: u64,
     /// Frames that had come before.
-    pub(super) duplicates: u64,
+    pub(crate) duplicates: u64,
     /// Frames that came after one which was sent later (RFC 4737 section 3.3).
-    pub(super) reordered: u64,
+    pub(crate) reordered: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Place {
-    /// The newest flow of this place.
+struct Slot {
+    /// The newest flow of this slot.
     flow: u32,
     /// The sequence number that follows the highest one seen; 0 when none was.
     next: u32,
@@ -36,34 +36,34 @@ struct Place {
 
 impl Tracker {
     /// For so many flows at a time, as the generator has them.
-    pub(super) fn new(flows: u32) -> Tracker {
-        Tracker { places: vec![Place::default(); flows.max(1) as usize], counts: Counts::default() }
+    pub(crate) fn new(flows: u32) -> Tracker {
+        Tracker { slots: vec![Slot::default(); flows.max(1) as usize], counts: Counts::default() }
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         self.counts
     }
 
     /// Counts a frame that has come.
     #[inline]
-    pub(super) fn take(&mut self, stamp: Stamp) {
+    pub(crate) fn take(&mut self, stamp: Stamp) {
         self.counts.frames += 1;
-        let at = stamp.flow as usize % self.places.len();
-        let place = &mut self.places[at];
-        if place.flow != stamp.flow {
+        let at = stamp.flow as usize % self.slots.len();
+        let slot = &mut self.slots[at];
+        if slot.flow != stamp.flow {
             // Serial number arithmetic (RFC 1982): flow numbers may run over.
-            if place.next != 0 && stamp.flow.wrapping_sub(place.flow).cast_signed() < 0 {
+            if slot.next != 0 && stamp.flow.wrapping_sub(slot.flow).cast_signed() < 0 {
                 // Its place has a newer flow: what is known of the older one is that this comes late.
                 self.counts.reordered += 1;
                 return;
             }
-            *place = Place { flow: stamp.flow, ..Place::default() };
+            *slot = Slot { flow: stamp.flow, ..Slot::default() };
         }
-        place.take(stamp.sequence, &mut self.counts);
+        slot.take(stamp.sequence, &mut self.counts);
     }
 }
 
-impl Place {
+impl Slot {
     #[inline]
     fn take(&mut self, sequence: u32, counts: &mut Counts) {
         if sequence >= self.next {

@@ -18,15 +18,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use hdrhistogram::Histogram;
 
-use super::PktgenError;
-use super::clock::{cpu_ns, now_ns};
-use super::flows::Tuples;
-use super::pace::Pace;
-use super::receiver::sleep;
-use super::segment::{Link, SEGMENT_BYTES_MAX, Segment};
-use super::wire::Wire;
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::tcp::Flags;
+use crate::pktgen::PktgenError;
+use crate::pktgen::clock::{cpu_ns, now_ns};
+use crate::pktgen::io::link_end::LinkEnd;
+use crate::pktgen::io::receiver::sleep;
+use crate::pktgen::rate_limiter::RateLimiter;
+use crate::pktgen::tcp::segment::{Link, SEGMENT_BYTES_MAX, Segment};
+use crate::pktgen::traffic::flows::Tuples;
 
 /// A connection that has not ended by then has failed.
 const TIMEOUT_NS: u64 = 1_000_000_000;
@@ -43,7 +43,7 @@ const IDLE_NS: u64 = 200_000;
 
 /// What came of connections.
 #[derive(Debug, Clone)]
-pub struct Connected {
+pub struct TcpTrial {
     /// Begun: SYNs sent.
     pub opened: u64,
     /// Answered: a SYN, ACK came.
@@ -63,8 +63,8 @@ pub struct Connected {
 }
 
 /// The end that opens connections.
-pub(super) struct Initiator<'a> {
-    wires: &'a mut [Wire],
+pub(crate) struct Initiator<'a> {
+    wires: &'a mut [LinkEnd],
     link: Link,
     tuples: Tuples,
     slots: Vec<Slot>,
@@ -73,7 +73,7 @@ pub(super) struct Initiator<'a> {
     by_age: VecDeque<(u32, u32)>,
     answers: Vec<Segment>,
     start_ns: u64,
-    result: Connected,
+    result: TcpTrial,
 }
 
 /// One connection.
@@ -94,7 +94,12 @@ enum State {
 }
 
 impl<'a> Initiator<'a> {
-    pub(super) fn new(wires: &'a mut [Wire], link: Link, tuples: Tuples, concurrent: u32) -> Initiator<'a> {
+    pub(crate) fn new(
+        wires: &'a mut [LinkEnd],
+        link: Link,
+        tuples: Tuples,
+        concurrent: u32,
+    ) -> Initiator<'a> {
         let idle = Slot { flow: 0, state: State::Free, since_ns: 0 };
         let setup =
             Histogram::new_with_bounds(1, TIMEOUT_NS, 3).expect("bounds and digits that the crate allows");
@@ -107,7 +112,7 @@ impl<'a> Initiator<'a> {
             by_age: VecDeque::with_capacity(concurrent as usize),
             answers: Vec::with_capacity(BATCH_FRAMES_MAX),
             start_ns: 0,
-            result: Connected {
+            result: TcpTrial {
                 opened: 0,
                 established: 0,
                 completed: 0,
@@ -121,13 +126,13 @@ impl<'a> Initiator<'a> {
     }
 
     /// Opens connections when they are due, the first of them flow `first`, and waits for the last ones to end.
-    pub(super) fn run(
+    pub(crate) fn run(
         mut self,
         first: u32,
-        pace: &Pace,
+        pace: &RateLimiter,
         time_ns: u64,
         stop: &AtomicBool,
-    ) -> Result<Connected, PktgenError> {
+    ) -> Result<TcpTrial, PktgenError> {
         let (start, cpu) = (now_ns(), cpu_ns());
         self.start_ns = start;
         let mut idle_since = start;
@@ -145,7 +150,8 @@ impl<'a> Initiator<'a> {
             self.expire(now);
             if busy > 0 {
                 idle_since = now;
-            } else if now - idle_since > IDLE_NS && !matches!(pace, Pace::Every(gap) if *gap < IDLE_NS as f64)
+            } else if now - idle_since > IDLE_NS
+                && !matches!(pace, RateLimiter::Every(gap) if *gap < IDLE_NS as f64)
             {
                 sleep(self.wires);
             }
@@ -249,7 +255,11 @@ impl<'a> Initiator<'a> {
 }
 
 /// Answers connections until told to end. It keeps nothing of them.
-pub(super) fn respond(wires: &mut [Wire], vlan: Option<u16>, stop: &AtomicBool) -> Result<(), PktgenError> {
+pub(crate) fn respond(
+    wires: &mut [LinkEnd],
+    vlan: Option<u16>,
+    stop: &AtomicBool,
+) -> Result<(), PktgenError> {
     let mut asked: Vec<(Link, Segment)> = Vec::with_capacity(BATCH_FRAMES_MAX);
     let mut idle_since = now_ns();
     while !stop.load(Ordering::Relaxed) {
@@ -289,7 +299,7 @@ fn answer_to(segment: &Segment) -> Option<Segment> {
 }
 
 /// Stages a segment, and makes room for it where there is none.
-fn send(wire: &mut Wire, link: &Link, segment: &Segment) -> Result<(), PktgenError> {
+fn send(wire: &mut LinkEnd, link: &Link, segment: &Segment) -> Result<(), PktgenError> {
     let mut bytes = [0; SEGMENT_BYTES_MAX];
     let frame = segment.write(link, &mut bytes);
     while !wire.stage(frame)? {

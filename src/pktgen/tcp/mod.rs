@@ -1,24 +1,27 @@
 //! Both ends of generated TCP connections, opened on interfaces or on memory ports.
 
+pub(crate) mod endpoints;
+mod segment;
+
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::clock::pin;
-use super::connect::{self, CONCURRENT_MAX, Connected, Initiator};
-use super::flows::FlowSpace;
-use super::pace::{Pace, Rate};
-use super::place::{Attached, Place, open_receivers};
-use super::segment::Link;
-use super::wire::Wire;
-use super::{PktgenError, Traffic};
 use crate::net::mac::Mac;
+use crate::pktgen::clock::pin;
+use crate::pktgen::io::link_end::LinkEnd;
+use crate::pktgen::rate_limiter::{Rate, RateLimiter};
+use crate::pktgen::target::{Attached, Target, open_rx};
+use crate::pktgen::tcp::endpoints::{CONCURRENT_MAX, Initiator, TcpTrial};
+use crate::pktgen::tcp::segment::Link;
+use crate::pktgen::traffic::flows::FlowSpace;
+use crate::pktgen::{PktgenError, Traffic};
 use crate::xdp::MemoryPeer;
 
 /// Connections to be generated.
 #[derive(Debug, Clone)]
-pub struct Dialogue {
+pub struct TcpTraffic {
     /// Ethernet source of the initiator.
     pub src_mac: Mac,
     /// Ethernet destination of the initiator; the responder answers to where a frame came from.
@@ -32,28 +35,28 @@ pub struct Dialogue {
 }
 
 /// Open sockets at both ends. What was attached to interfaces is taken off when it is dropped.
-pub struct Connections {
-    dialogue: Dialogue,
-    initiator: Vec<Wire>,
-    responder: Vec<Wire>,
+pub struct TcpSession {
+    dialogue: TcpTraffic,
+    initiator: Vec<LinkEnd>,
+    responder: Vec<LinkEnd>,
     next: u32,
     cores: Vec<usize>,
     _attached: Vec<Attached>,
 }
 
-impl Connections {
+impl TcpSession {
     /// Opens both ends. `cores` are those of the initiating thread and the responding one. While they are open, the
     /// kernel's stack receives nothing by these interfaces.
     pub fn open(
-        tx: &Place,
-        rx: &Place,
-        dialogue: Dialogue,
+        tx: &Target,
+        rx: &Target,
+        dialogue: TcpTraffic,
         cores: &[usize],
-    ) -> Result<Connections, PktgenError> {
+    ) -> Result<TcpSession, PktgenError> {
         check(&dialogue)?;
-        let (initiator, at_tx) = open_receivers(tx)?;
-        let (responder, at_rx) = open_receivers(rx)?;
-        Ok(Connections {
+        let (initiator, at_tx) = open_rx(tx)?;
+        let (responder, at_rx) = open_rx(rx)?;
+        Ok(TcpSession {
             dialogue,
             initiator,
             responder,
@@ -67,22 +70,24 @@ impl Connections {
     pub fn in_memory(
         initiator: Vec<MemoryPeer>,
         responder: Vec<MemoryPeer>,
-        dialogue: Dialogue,
-    ) -> Result<Connections, PktgenError> {
+        dialogue: TcpTraffic,
+    ) -> Result<TcpSession, PktgenError> {
         check(&dialogue)?;
-        let wires = |peers: Vec<MemoryPeer>| peers.into_iter().map(Wire::Memory).collect();
+        let wires = |peers: Vec<MemoryPeer>| peers.into_iter().map(LinkEnd::Memory).collect();
         let (initiator, responder) = (wires(initiator), wires(responder));
-        Ok(Connections { dialogue, initiator, responder, next: 0, cores: Vec::new(), _attached: Vec::new() })
+        Ok(TcpSession { dialogue, initiator, responder, next: 0, cores: Vec::new(), _attached: Vec::new() })
     }
 
     /// Opens connections at a rate for a time, or as many as it can, and waits for them to end. Ends early when `stop` is set.
-    pub fn trial(&mut self, rate: Rate, time: Duration, stop: &AtomicBool) -> Result<Connected, PktgenError> {
-        let Dialogue { src_mac, dst_mac, vlan, space, concurrent } = &self.dialogue;
-        let (link, tuples) =
-            (Link { src: *src_mac, dst: *dst_mac, vlan: *vlan }, super::flows::Tuples::new(space));
+    pub fn trial(&mut self, rate: Rate, time: Duration, stop: &AtomicBool) -> Result<TcpTrial, PktgenError> {
+        let TcpTraffic { src_mac, dst_mac, vlan, space, concurrent } = &self.dialogue;
+        let (link, tuples) = (
+            Link { src: *src_mac, dst: *dst_mac, vlan: *vlan },
+            crate::pktgen::traffic::flows::Tuples::new(space),
+        );
         let pace = match rate {
-            Rate::Max => Pace::Max,
-            Rate::PerSecond(rate) => Pace::of(rate, 1),
+            Rate::Max => RateLimiter::Max,
+            Rate::PerSecond(rate) => RateLimiter::of(rate, 1),
             Rate::Recorded => {
                 let sentence = "connections have no recorded speed: give --rate";
                 return Err(PktgenError::Traffic(sentence.to_owned()));
@@ -94,7 +99,7 @@ impl Connections {
         let connected = thread::scope(|scope| {
             let responding = scope.spawn(|| {
                 pin(cores.get(1).copied())?;
-                connect::respond(responder, *vlan, &end)
+                endpoints::respond(responder, *vlan, &end)
             });
             let initiating = scope.spawn(|| {
                 pin(cores.first().copied())?;
@@ -110,15 +115,15 @@ impl Connections {
     }
 }
 
-impl From<&Traffic> for Dialogue {
+impl From<&Traffic> for TcpTraffic {
     /// Connections between the same addresses, a thousand at a time.
-    fn from(traffic: &Traffic) -> Dialogue {
+    fn from(traffic: &Traffic) -> TcpTraffic {
         let Traffic { src_mac, dst_mac, vlan, ref space, .. } = *traffic;
-        Dialogue { src_mac, dst_mac, vlan, space: space.clone(), concurrent: 1000 }
+        TcpTraffic { src_mac, dst_mac, vlan, space: space.clone(), concurrent: 1000 }
     }
 }
 
-fn check(dialogue: &Dialogue) -> Result<(), PktgenError> {
+fn check(dialogue: &TcpTraffic) -> Result<(), PktgenError> {
     let (concurrent, there) = (dialogue.concurrent, dialogue.space.len());
     if concurrent == 0 || concurrent > CONCURRENT_MAX {
         let sentence =

@@ -1,15 +1,15 @@
 //! Segments of generated connections: written whole, read back.
 
-use super::flows::{Addresses, Tuple};
-use super::locate;
 use crate::net::checksum::pseudo_header;
 use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
 use crate::net::tcp::{self, Tcp};
 use crate::net::{ethernet, ipv4, ipv6};
+use crate::pktgen::frames::payload_offset;
+use crate::pktgen::traffic::flows::{Addresses, Tuple};
 
 /// Room for the largest: Ethernet with a tag, IPv6, TCP without options.
-pub(super) const SEGMENT_BYTES_MAX: usize = 80;
+pub(crate) const SEGMENT_BYTES_MAX: usize = 80;
 /// Least bytes of a frame in memory.
 const FRAME_BYTES_MIN: usize = 60;
 const HOPS: u8 = 64;
@@ -17,24 +17,24 @@ const WINDOW: u16 = u16::MAX;
 
 /// Whom a frame goes to on its link.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Link {
-    pub(super) src: Mac,
-    pub(super) dst: Mac,
-    pub(super) vlan: Option<u16>,
+pub(crate) struct Link {
+    pub(crate) src: Mac,
+    pub(crate) dst: Mac,
+    pub(crate) vlan: Option<u16>,
 }
 
 /// A segment without data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Segment {
-    pub(super) tuple: Tuple,
-    pub(super) sequence: u32,
-    pub(super) acknowledgement: u32,
-    pub(super) flags: u8,
+pub(crate) struct Segment {
+    pub(crate) tuple: Tuple,
+    pub(crate) sequence: u32,
+    pub(crate) acknowledgement: u32,
+    pub(crate) flags: u8,
 }
 
 impl Link {
     /// The way back to where a frame came from.
-    pub(super) fn back(frame: &[u8], vlan: Option<u16>) -> Link {
+    pub(crate) fn back(frame: &[u8], vlan: Option<u16>) -> Link {
         let (src, dst) = ethernet::parse(frame).map(|link| (link.dst, link.src)).unwrap_or_default();
         Link { src, dst, vlan }
     }
@@ -42,7 +42,7 @@ impl Link {
 
 impl Tuple {
     /// That of the answers.
-    pub(super) fn reversed(self) -> Tuple {
+    pub(crate) fn reversed(self) -> Tuple {
         let addresses = match self.addresses {
             Addresses::V4(src, dst) => Addresses::V4(dst, src),
             Addresses::V6(src, dst) => Addresses::V6(dst, src),
@@ -53,7 +53,7 @@ impl Tuple {
 
 impl Segment {
     /// Writes it as a frame.
-    pub(super) fn write<'a>(&self, link: &Link, bytes: &'a mut [u8; SEGMENT_BYTES_MAX]) -> &'a [u8] {
+    pub(crate) fn write<'a>(&self, link: &Link, bytes: &'a mut [u8; SEGMENT_BYTES_MAX]) -> &'a [u8] {
         ethernet::set_addresses(bytes, link.dst, link.src);
         let ip = ethernet::bytes_with(link.vlan.unwrap_or(0));
         if let Some(vlan) = link.vlan {
@@ -86,8 +86,8 @@ impl Segment {
     }
 
     /// Reads a frame; `None` where it is no segment.
-    pub(super) fn read(frame: &[u8]) -> Option<Segment> {
-        let (Protocol::TCP, transport) = locate::transport(frame)? else { return None };
+    pub(crate) fn read(frame: &[u8]) -> Option<Segment> {
+        let (Protocol::TCP, transport) = payload_offset::transport(frame)? else { return None };
         let segment = Tcp::new(frame.get(transport..)?)?;
         let link = ethernet::parse(frame)?;
         let packet = &frame[link.header_bytes..];

@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 
-use super::random::{Random, Zipf};
+use crate::pktgen::traffic::random::{Random, Zipf};
 
 /// How frames fall to flows.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,22 +33,22 @@ pub struct FlowSpace {
 
 /// Addresses of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Addresses {
+pub(crate) enum Addresses {
     V4(u32, u32),
     V6(u128, u128),
 }
 
 /// What tells a flow from the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Tuple {
-    pub(super) addresses: Addresses,
-    pub(super) src_port: u16,
-    pub(super) dst_port: u16,
+pub(crate) struct Tuple {
+    pub(crate) addresses: Addresses,
+    pub(crate) src_port: u16,
+    pub(crate) dst_port: u16,
 }
 
 /// [`FlowSpace`], ready to be asked once a frame.
 #[derive(Debug, Clone)]
-pub(super) struct Tuples {
+pub(crate) struct Tuples {
     first: Addresses,
     srcs: u64,
     dsts: u64,
@@ -69,7 +69,7 @@ impl FlowSpace {
 }
 
 impl Tuples {
-    pub(super) fn new(space: &FlowSpace) -> Tuples {
+    pub(crate) fn new(space: &FlowSpace) -> Tuples {
         let ports = |range: &RangeInclusive<u16>| (*range.start(), range.len() as u32);
         let (src, srcs) = addresses(space.src);
         let (dst, dsts) = addresses(space.dst);
@@ -80,7 +80,7 @@ impl Tuples {
         Tuples { first, srcs, dsts, src_ports: ports(&space.src_ports), dst_ports: ports(&space.dst_ports) }
     }
 
-    pub(super) fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         u64::from(self.src_ports.1)
             * u64::from(self.dst_ports.1)
             * self.srcs.saturating_mul(self.dsts).min(1 << 32)
@@ -88,7 +88,7 @@ impl Tuples {
 
     /// The five-tuple of a flow. Flows count through the space and begin anew behind its end.
     #[inline]
-    pub(super) fn of(&self, flow: u32) -> Tuple {
+    pub(crate) fn of(&self, flow: u32) -> Tuple {
         let (src_port, rest) = (flow % self.src_ports.1, flow / self.src_ports.1);
         let (dst_port, rest) = (rest % self.dst_ports.1, u64::from(rest / self.dst_ports.1));
         let (src, dst) = if rest == 0 { (0, 0) } else { (rest % self.srcs, rest / self.srcs % self.dsts) };
@@ -121,7 +121,7 @@ fn addresses(network: IpNet) -> (u128, u64) {
 /// There are always as many flows as asked for; a fresh one takes the place of the oldest. Of several generators each has
 /// every so-manieth flow, so that no flow is of two.
 #[derive(Debug)]
-pub(super) struct Flows {
+pub(crate) struct Flows {
     /// By place, the flow that has it, before it is spread over generators, and its next sequence number.
     places: Vec<(u32, u32)>,
     order: Order,
@@ -133,9 +133,9 @@ pub(super) struct Flows {
 
 /// Which generator of how many.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Share {
-    pub(super) number: u32,
-    pub(super) of: u32,
+pub(crate) struct Share {
+    pub(crate) number: u32,
+    pub(crate) of: u32,
 }
 
 #[derive(Debug)]
@@ -147,7 +147,7 @@ enum Order {
 
 impl Flows {
     /// `count` flows of this generator.
-    pub(super) fn new(count: u32, distribution: Distribution, seed: u64, share: Share) -> Flows {
+    pub(crate) fn new(count: u32, distribution: Distribution, seed: u64, share: Share) -> Flows {
         let order = match distribution {
             Distribution::Sequence => Order::Sequence(0),
             Distribution::Uniform => Order::Uniform,
@@ -159,7 +159,7 @@ impl Flows {
 
     /// The next frame's flow and sequence number; with `fresh`, the first of a flow that was not there before.
     #[inline]
-    pub(super) fn next(&mut self, fresh: bool) -> (u32, u32) {
+    pub(crate) fn next(&mut self, fresh: bool) -> (u32, u32) {
         let count = self.places.len() as u32;
         let at = if fresh {
             let at = self.oldest;

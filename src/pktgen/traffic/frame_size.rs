@@ -25,7 +25,7 @@ const IMIX_SIZES: [usize; 3] = [64, 594, 1518];
 
 impl FrameSize {
     /// The sizes that there are.
-    pub(super) fn sizes(self) -> Vec<usize> {
+    pub(crate) fn sizes(self) -> Vec<usize> {
         match self {
             FrameSize::Fixed(size) => vec![size],
             FrameSize::Imix => IMIX_SIZES.to_vec(),
@@ -33,7 +33,7 @@ impl FrameSize {
     }
 
     /// By position within a cycle, which of the sizes.
-    pub(super) fn order(self) -> &'static [u8] {
+    pub(crate) fn order(self) -> &'static [u8] {
         match self {
             FrameSize::Fixed(_) => &[0],
             FrameSize::Imix => &IMIX_ORDER,

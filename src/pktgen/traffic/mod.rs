@@ -1,15 +1,21 @@
 //! What is generated: protocol, addresses, sizes, flows.
 
+pub mod stamp;
+
+pub(crate) mod flows;
+pub(crate) mod frame_size;
+mod random;
+
 use std::fmt;
 use std::str::FromStr;
 
-use super::PktgenError;
-use super::flows::{Distribution, FlowSpace, Tuples};
-use super::payload::STAMP_BYTES;
-use super::size::{FCS_BYTES, FrameSize};
 use crate::limits::ONE_FRAME_BYTES_MAX;
 use crate::net::mac::Mac;
 use crate::net::{ethernet, icmp, ipv4, ipv6, sctp, tcp, udp};
+use crate::pktgen::PktgenError;
+use crate::pktgen::traffic::flows::{Distribution, FlowSpace, Tuples};
+use crate::pktgen::traffic::frame_size::{FCS_BYTES, FrameSize};
+use crate::pktgen::traffic::stamp::STAMP_BYTES;
 
 /// Most flows at a time: generator and receiver keep a word or two for each.
 pub const FLOWS_MAX: u32 = 1 << 24;
@@ -55,12 +61,12 @@ pub struct Traffic {
 }
 
 /// Bytes of an SCTP DATA chunk before its data, and of an INIT chunk (RFC 9260 sections 3.3.1 and 3.3.2).
-pub(super) const SCTP_DATA_BYTES: usize = 16;
-pub(super) const SCTP_INIT_BYTES: usize = 20;
+pub(crate) const SCTP_DATA_BYTES: usize = 16;
+pub(crate) const SCTP_INIT_BYTES: usize = 20;
 
 impl Kind {
     /// Bytes of the headers above IP.
-    pub(super) fn header_bytes(self) -> usize {
+    pub(crate) fn header_bytes(self) -> usize {
         match self {
             Kind::Udp => udp::HEADER_BYTES,
             Kind::Tcp(_) => tcp::HEADER_BYTES,
@@ -90,12 +96,12 @@ impl Traffic {
     }
 
     /// Bytes of a frame up to what its stamp is written to.
-    pub(super) fn header_bytes(&self) -> usize {
+    pub(crate) fn header_bytes(&self) -> usize {
         let ip = if self.is_ipv6() { ipv6::HEADER_BYTES } else { ipv4::HEADER_BYTES };
         ethernet::bytes_with(self.vlan.unwrap_or(0)) + ip + self.kind.header_bytes()
     }
 
-    pub(super) fn is_ipv6(&self) -> bool {
+    pub(crate) fn is_ipv6(&self) -> bool {
         self.space.src.addr().is_ipv6()
     }
 
@@ -154,12 +160,12 @@ impl Traffic {
     }
 
     /// The sizes, each at least what the headers need.
-    pub(super) fn sizes(&self, stamped: bool) -> Vec<usize> {
+    pub(crate) fn sizes(&self, stamped: bool) -> Vec<usize> {
         let least = self.size_min(stamped);
         self.size.sizes().into_iter().map(|size| size.max(least)).collect()
     }
 
-    pub(super) fn tuples(&self) -> Tuples {
+    pub(crate) fn tuples(&self) -> Tuples {
         Tuples::new(&self.space)
     }
 }

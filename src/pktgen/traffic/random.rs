@@ -2,15 +2,15 @@
 
 /// `SplitMix64` (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
 #[derive(Debug, Clone)]
-pub(super) struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub(super) fn new(seed: u64) -> Random {
+    pub(crate) fn new(seed: u64) -> Random {
         Random(seed)
     }
 
     #[inline]
-    pub(super) fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -19,13 +19,13 @@ impl Random {
 
     /// A number below `end`.
     #[inline]
-    pub(super) fn below(&mut self, end: u32) -> u32 {
+    pub(crate) fn below(&mut self, end: u32) -> u32 {
         ((self.next() >> 32) * u64::from(end) >> 32) as u32
     }
 
     /// A number from 0 up to 1, excluded.
     #[inline]
-    pub(super) fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
@@ -34,7 +34,7 @@ impl Random {
 /// (Hörmann, Derflinger: "Rejection-inversion to generate variates from monotone discrete distributions", 1996): a few
 /// logarithms a draw, whatever `n`.
 #[derive(Debug, Clone)]
-pub(super) struct Zipf {
+pub(crate) struct Zipf {
     n: f64,
     exponent: f64,
     area_first: f64,
@@ -43,7 +43,7 @@ pub(super) struct Zipf {
 }
 
 impl Zipf {
-    pub(super) fn new(n: u32, exponent: f64) -> Zipf {
+    pub(crate) fn new(n: u32, exponent: f64) -> Zipf {
         let mut zipf = Zipf { n: f64::from(n), exponent, area_first: 0.0, area_all: 0.0, accept: 0.0 };
         zipf.area_first = zipf.area(1.5) - 1.0;
         zipf.area_all = zipf.area(zipf.n + 0.5);
@@ -52,7 +52,7 @@ impl Zipf {
     }
 
     #[inline]
-    pub(super) fn draw(&self, random: &mut Random) -> u32 {
+    pub(crate) fn draw(&self, random: &mut Random) -> u32 {
         loop {
             let area = self.area_all + random.unit() * (self.area_first - self.area_all);
             let x = self.area_inverse(area);

@@ -52,7 +52,7 @@ impl Stamp {
 
     /// Its share of an Internet checksum, magic left out, where the payload begins at an even offset.
     #[inline]
-    pub(super) fn sum(self) -> u64 {
+    pub(crate) fn sum(self) -> u64 {
         let halves = |number: u32| u64::from(number >> 16) + u64::from(number & 0xffff);
         halves(self.flow)
             + halves(self.sequence)
