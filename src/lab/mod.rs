@@ -9,7 +9,6 @@
 mod error;
 mod journal;
 mod namespace;
-mod netlink;
 mod plan;
 mod process;
 

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
+use super::LabError;
 use super::journal::Journal;
 use super::namespace::{Found, Namespace};
 use super::process::Process;
-use super::{LabError, netlink};
+use crate::netlink::RouteSocket;
 
 /// What removing came to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -90,11 +91,12 @@ pub(super) fn remove(record: &Journal, removal: &mut Teardown) {
 
 /// Whether there is no such interface afterwards; false where it lacks the mark.
 fn remove_interface(name: &str, mark: &str) -> Result<bool, LabError> {
-    netlink::beside(async |links| match links.alias(name).await? {
+    let kernel = RouteSocket::open()?;
+    match kernel.alias(name)? {
         None => Ok(true),
-        Some(alias) if alias == mark => links.remove(name).await.map(|()| true),
+        Some(alias) if alias == mark => Ok(kernel.remove_link(name).map(|()| true)?),
         Some(_) => Ok(false),
-    })
+    }
 }
 
 /// Whether there is no such namespace afterwards; false where it lacks the mark.

@@ -12,7 +12,8 @@ use super::namespace::{Namespace, current};
 use super::plan::{GATEWAY_V4, GATEWAY_V6, POD_INTERFACE};
 use super::process::Process;
 use super::teardown::{Teardown, remove, require_root};
-use super::{Bridge, LabError, LabSpec, Node, Pod, PodPlan, netlink};
+use super::{Bridge, LabError, LabSpec, Node, Pod, PodPlan};
+use crate::netlink::{RouteSocket, Veth};
 
 /// A lab that stands until it is dropped.
 #[derive(Debug)]
@@ -117,24 +118,27 @@ fn make_pod(pod: &PodPlan, record: &Journal) -> Result<(), LabError> {
     let mark = record.mark();
     let namespace = Namespace::create(&pod.netns, &mark)?;
     namespace.run(|| {
-        netlink::here(async |links| {
-            links.add_veth(pod, record.workers, record.mtu).await?;
-            links.mark(&pod.host_interface, &mark).await?;
-            links.give(&pod.host_interface, outside.as_fd()).await
-        })
+        let kernel = RouteSocket::open()?;
+        kernel.add_veth(&Veth {
+            names: [POD_INTERFACE, &pod.host_interface],
+            mac: pod.mac,
+            queues: record.workers,
+            mtu: record.mtu,
+        })?;
+        kernel.set_alias(&pod.host_interface, &mark)?;
+        kernel.set_namespace(&pod.host_interface, outside.as_fd())
     })??;
     raise_host_end(&pod.host_interface)?;
     namespace.run(|| {
-        netlink::here(async |links| {
-            links.raise(POD_INTERFACE).await?;
-            for address in &pod.addresses {
-                links.add_address(POD_INTERFACE, *address).await?;
-            }
-            for (prefix, gateway, mtu) in routes(record) {
-                links.add_gateway_route(POD_INTERFACE, prefix, gateway, mtu).await?;
-            }
-            Ok(())
-        })
+        let kernel = RouteSocket::open()?;
+        kernel.set_up(POD_INTERFACE)?;
+        for address in &pod.addresses {
+            kernel.add_address(POD_INTERFACE, *address)?;
+        }
+        for (prefix, gateway, mtu) in routes(record) {
+            kernel.add_gateway_route(POD_INTERFACE, prefix, gateway, mtu)?;
+        }
+        Ok(())
     })?
 }
 
@@ -155,12 +159,10 @@ fn routes(record: &Journal) -> Vec<(IpNet, IpAddr, Option<u32>)> {
 pub(super) fn move_host_ends<'a>(record: &'a Journal, to: &Namespace) -> Result<Vec<&'a str>, LabError> {
     let inside = to.open()?;
     let names: Vec<&str> = record.pods.iter().map(|pod| pod.host_interface.as_str()).collect();
-    netlink::beside(async |links| {
-        for name in &names {
-            links.give(name, inside.as_fd()).await?;
-        }
-        Ok(())
-    })?;
+    let kernel = RouteSocket::open()?;
+    for name in &names {
+        kernel.set_namespace(name, inside.as_fd())?;
+    }
     Ok(names)
 }
 
@@ -173,5 +175,5 @@ pub(super) fn raise_host_end(interface: &str) -> Result<(), LabError> {
         write_setting(format!("{ipv4}/{setting}"), value)?;
     }
     write_setting(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"), "1")?;
-    netlink::beside(async |links| links.raise(interface).await)
+    Ok(RouteSocket::open()?.set_up(interface)?)
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::netlink::NetlinkError;
 use crate::xdp::XdpError;
 
 /// What keeps traffic from being generated or received.
@@ -55,4 +56,10 @@ pub enum PktgenError {
         /// What is wrong with it, and where.
         reason: String,
     },
+}
+
+impl From<NetlinkError> for PktgenError {
+    fn from(error: NetlinkError) -> PktgenError {
+        XdpError::from(error).into()
+    }
 }

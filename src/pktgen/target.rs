@@ -14,7 +14,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use super::PktgenError;
 use super::io::link_end::{LinkEnd, Socket};
 use crate::ids::PortId;
-use crate::xdp::{DropCounter, Interface, PortQueue, Program, Umem, XdpError};
+use crate::netlink::Interface;
+use crate::xdp::{DropCounter, PortQueue, Program, Umem, XdpError};
 
 /// Frames of the UMEM of a sending queue, and of a receiving one.
 const FRAMES: usize = 4096;

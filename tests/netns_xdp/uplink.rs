@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput, Xdp, XdpFlags};
-use palisade::xdp::{Interface, Program};
+use palisade::netlink::Interface;
+use palisade::xdp::Program;
 
 use crate::namespace::{Pod, in_namespace};
 
