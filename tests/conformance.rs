@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use palisade::net::flow::FlowKey;
-use palisade::policy::cases::{Case, read_cases};
-use palisade::policy::finding::Judge;
+use palisade::policy::evaluate::Judge;
+use palisade::policy::evaluate::Oracle;
 use palisade::policy::objects::Object;
-use palisade::policy::oracle::Oracle;
-use palisade::policy::read::Source;
-use palisade::policy::trial::Trial;
+use palisade::policy::parse::Source;
+use palisade::policy::testcase::Trial;
+use palisade::policy::testcase::{Case, read_cases};
 use palisade::policy::{Compiler, Options};
 
 fn read(path: &Path) -> Vec<Case> {

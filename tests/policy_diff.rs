@@ -9,10 +9,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use palisade::net::flow::{FlowKey, Protocol};
-use palisade::policy::diff::{Change as FlowChange, Members, Turn, difference};
-use palisade::policy::finding::Judge;
+use palisade::policy::connectivity::Names;
+use palisade::policy::connectivity::diff::{Change as FlowChange, Members, Turn, difference};
+use palisade::policy::evaluate::Judge;
 use palisade::policy::objects::Object;
-use palisade::policy::reach::Names;
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 use palisade::tables::{PodName, Verdict};
 use proptest::collection::vec;

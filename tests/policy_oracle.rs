@@ -12,8 +12,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use palisade::net::flow::{FlowKey, Protocol};
+use palisade::policy::evaluate::Oracle;
 use palisade::policy::objects::{ClusterPeer, IpBlock, Object, Peer, Peers};
-use palisade::policy::oracle::Oracle;
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 use palisade::tables::{Classifier, Decision, PodName, RuleTables};
 use proptest::collection::vec;

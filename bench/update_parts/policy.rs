@@ -9,7 +9,7 @@ use palisade::control::protocol::TablesPatch;
 use palisade::dataplane::{PortKind, Settings, Simulation, World};
 use palisade::ids::{AttachmentId, Generation};
 use palisade::policy::objects::Object;
-use palisade::policy::read::{Source, read_all};
+use palisade::policy::parse::{Source, read_all};
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 use palisade::tables::{PodName, References, RuleTables};
 use serde_json::json;

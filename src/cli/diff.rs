@@ -7,8 +7,8 @@ use clap::Args;
 
 use super::offline::Manifests;
 use super::{Failure, Output, output};
-use crate::policy::diff::{Change, Difference, Turn, difference};
-use crate::policy::reach::Names;
+use crate::policy::connectivity::Names;
+use crate::policy::connectivity::diff::{Change, Difference, Turn, difference};
 
 /// Show exactly which connections a change of policy opens and closes
 ///

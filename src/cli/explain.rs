@@ -12,10 +12,10 @@ use serde::Serialize;
 use super::offline::Manifests;
 use super::{Failure, Output, SocketArguments, output, terminal};
 use crate::net::flow::{FlowKey, Protocol};
-use crate::policy::cases::Endpoint;
+use crate::policy::evaluate::Oracle;
 use crate::policy::explain::explain as explain_by_objects;
-use crate::policy::oracle::Oracle;
-use crate::policy::trial::{ProbeError, flows_between};
+use crate::policy::testcase::Endpoint;
+use crate::policy::testcase::{ProbeError, flows_between};
 use crate::tables::{PodName, Verdict};
 
 /// Explain why a connection is allowed or denied

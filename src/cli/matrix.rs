@@ -12,8 +12,8 @@ use clap::{Args, ValueEnum};
 
 use super::offline::{Manifests, judge};
 use super::{Failure, SocketArguments, output, terminal};
-use crate::policy::matrix::{Matrix, Request, matrix as matrix_of};
-use crate::policy::reach::{Grouping, Names};
+use crate::policy::connectivity::matrix::{Matrix, Request, matrix as matrix_of};
+use crate::policy::connectivity::{Grouping, Names};
 use crate::tables::PodName;
 
 /// Show who reaches whom, on which ports

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::cli::{Failure, terminal};
+use crate::policy::evaluate::Judge;
 use crate::policy::explain::Places;
-use crate::policy::finding::Judge;
 use crate::policy::objects::Object;
-use crate::policy::read::{Diagnostic, Location};
-use crate::policy::{Compiler, ObjectName, Options, stand_in};
+use crate::policy::parse::{Diagnostic, Location};
+use crate::policy::{Compiler, ObjectName, Options, testcase};
 use crate::source::files;
 use crate::source::load::{Rejected, read_objects};
 use crate::tables::{PodName, PolicyKind, PolicyRef};
@@ -35,7 +35,7 @@ impl Manifests {
     pub(super) fn give_addresses(several: &mut [&mut Manifests]) -> BTreeSet<PodName> {
         let mut lists: Vec<&mut Vec<Object>> =
             several.iter_mut().map(|manifests| &mut manifests.objects).collect();
-        stand_in::give_addresses(&mut lists)
+        testcase::give_addresses(&mut lists)
     }
 
     /// Compiles for all nodes.

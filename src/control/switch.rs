@@ -19,8 +19,8 @@ use crate::dataplane::{FlowInfo, Gateway, NotTaken, PortKind};
 use crate::ids::{AttachmentId, Generation};
 use crate::limits::{REJECTED_ERROR_BYTES_MAX, REJECTED_ERRORS_MAX};
 use crate::net::flow::Protocol;
-use crate::policy::cases::Endpoint;
-use crate::policy::trial::flows_between;
+use crate::policy::testcase::Endpoint;
+use crate::policy::testcase::flows_between;
 use crate::tables::{PodName, References, RuleTables, TablesDiff, TablesError};
 use crate::threads;
 

@@ -324,7 +324,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tables::{Acl, generate};
+    use crate::tables::Acl;
+    use crate::tables::tests::arbitrary;
 
     /// The naive twin: the document, read entry by entry.
     fn naive_class(tables: &RuleTables, address: IpAddr) -> ClassId {
@@ -383,16 +384,16 @@ mod tests {
 
         #[test]
         fn judges_what_the_document_says(
-            tables in generate::rule_tables(),
-            flows in vec(generate::flow(), 80),
+            tables in arbitrary::rule_tables(),
+            flows in vec(arbitrary::flow(), 80),
         ) {
             agree(&Classifier::new(&tables).unwrap(), &tables, &flows);
         }
 
         #[test]
         fn updates_make_what_a_compile_makes_and_leave_the_last_alone(
-            history in vec(generate::rule_tables(), 2..4),
-            flows in vec(generate::flow(), 30),
+            history in vec(arbitrary::rule_tables(), 2..4),
+            flows in vec(arbitrary::flow(), 30),
         ) {
             let mut classifier = Classifier::new(&history[0]).unwrap();
             for pair in history.windows(2) {
@@ -422,9 +423,9 @@ mod tests {
 
         #[test]
         fn tables_follow_their_rows(
-            tables in generate::rule_tables(),
-            rows in vec(generate::row(12), 8),
-            flows in vec(generate::flow(), 20),
+            tables in arbitrary::rule_tables(),
+            rows in vec(arbitrary::row(12), 8),
+            flows in vec(arbitrary::flow(), 20),
         ) {
             let mut others = tables.clone();
             others.rows = tables.rows.keys().copied().zip(rows).collect();

@@ -253,7 +253,7 @@ mod tests {
 
     use super::*;
     use crate::ids::RuleId;
-    use crate::tables::generate;
+    use crate::tables::tests::arbitrary;
 
     fn agree(store: &RowStore, id: RowId, row: &Row, ports: impl Iterator<Item = u16>) {
         for port in ports {
@@ -280,8 +280,8 @@ mod tests {
 
         #[test]
         fn decides_what_a_look_at_every_span_decides(
-            rows in vec((0..9_u32, prop::option::of(generate::row(100))), 1..12),
-            ports in vec(generate::port(), 60),
+            rows in vec((0..9_u32, prop::option::of(arbitrary::row(100))), 1..12),
+            ports in vec(arbitrary::port(), 60),
         ) {
             let (mut store, mut naive) = (RowStore::default(), std::collections::BTreeMap::new());
             for (id, row) in rows {

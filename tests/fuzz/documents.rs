@@ -7,7 +7,7 @@ use palisade::control::SwitchSettings;
 use palisade::control::protocol::{PodRequest, PortRequest, TablesPatch};
 use palisade::dataplane::{Settings, Simulation, World};
 use palisade::pktgen::Recording;
-use palisade::policy::read::Source;
+use palisade::policy::parse::Source;
 use palisade::source::load::{LoadOptions, load_sources};
 use palisade::tables::{RuleTables, TablesDiff};
 use serde::Serialize;

@@ -6,7 +6,7 @@ use std::io;
 use comfy_table::{Cell as TableCell, ContentArrangement, Table, presets};
 
 use crate::cli::output;
-use crate::policy::matrix::{Cell, LeftOut, Matrix};
+use crate::policy::connectivity::matrix::{Cell, LeftOut, Matrix};
 
 /// Ends beyond which a square does not fit a terminal: a list of pairs takes its place.
 const SQUARE_MAX: usize = 10;
@@ -106,8 +106,8 @@ fn quoted_dot(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::matrix::MatrixEnd;
-    use crate::policy::reach::Traffic;
+    use crate::policy::connectivity::Traffic;
+    use crate::policy::connectivity::matrix::MatrixEnd;
 
     fn matrix() -> Matrix {
         let end = |name: &str| MatrixEnd { name: name.to_owned(), pods: Vec::new(), addresses: Vec::new() };

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::policy::matrix::{Cell, Matrix, MatrixEnd};
+use crate::policy::connectivity::matrix::{Cell, Matrix, MatrixEnd};
 
 const HEAD: &str = r#"<!doctype html>
 <html lang="en">
@@ -103,8 +103,8 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::matrix::LeftOut;
-    use crate::policy::reach::Traffic;
+    use crate::policy::connectivity::Traffic;
+    use crate::policy::connectivity::matrix::LeftOut;
 
     #[test]
     fn the_page_refers_to_nothing_else_and_has_a_cell_for_every_pair() {

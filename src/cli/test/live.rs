@@ -9,8 +9,8 @@ use super::{Failure, Subject};
 use crate::cli::demo::interruption;
 use crate::lab::live::{self, LiveCase, LiveProbe, LiveResult, LiveSpec};
 use crate::lab::traffic::Outcome;
-use crate::policy::cases::Case;
-use crate::policy::stand_in::StandIns;
+use crate::policy::testcase::Case;
+use crate::policy::testcase::StandIns;
 use crate::printable;
 use crate::tables::Verdict;
 
@@ -104,8 +104,8 @@ fn words(outcome: &Outcome) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::cases::read_cases;
-    use crate::policy::read::Source;
+    use crate::policy::parse::Source;
+    use crate::policy::testcase::read_cases;
 
     const CASE: &str = "
 name: dual stack, and one address that no host can have

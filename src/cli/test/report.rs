@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::lab::live::Counted;
 use crate::net::flow::Protocol;
-use crate::policy::cases::{Case, RefusedCase};
 use crate::policy::explain::Explanation;
+use crate::policy::testcase::{Case, RefusedCase};
 use crate::printable;
 use crate::tables::Verdict;
 

@@ -16,15 +16,15 @@
 
 mod acls;
 mod address_map;
+mod carry_over;
 mod classes;
-mod follow;
+mod flatten;
 mod output;
-mod painter;
-mod profiles;
 mod rows;
+mod rule_sets;
 
 #[cfg(test)]
-mod histories;
+mod tests;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -38,8 +38,8 @@ use acls::Acls;
 use address_map::AddressMap;
 use classes::Classes;
 use output::{Output, RowChanges};
-use profiles::Profiles;
 use rows::Rows;
+use rule_sets::Profiles;
 
 /// What to compile for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -3,21 +3,21 @@
 //! The verdict and the rule that decided come from whoever judged the flow. Around them stands every policy that selects the
 //! pods, and of each rule whether it matches, or on what it fails: address, namespace, label, protocol or port.
 
-mod miss;
+mod mismatch;
 mod text;
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::cases::Endpoint;
-use super::finding::{Answer, Finding};
+use super::evaluate::{Answer, Finding};
+use super::evaluate::{Oracle, PeerEnd, Question, cluster_tiers, isolation};
 use super::objects::{ClusterNetworkPolicy, NetworkPolicy, Peers, Pod, Ports, Tier};
-use super::oracle::{Oracle, PeerEnd, Question, cluster_tiers, isolation};
+use super::testcase::Endpoint;
 use crate::net::flow::FlowKey;
 use crate::tables::{Direction, PodName, PolicyRef, RuleOrigin, Verdict};
 
-pub use miss::{Miss, MissKind};
+pub use mismatch::{Miss, MissKind};
 
 /// Pods at an address that are told to be judged by no policy.
 const UNJUDGED_SHOWN: usize = 4;
@@ -239,13 +239,13 @@ fn trace_network(oracle: &Oracle<'_>, policy: &NetworkPolicy, question: &Questio
             Peers::Everyone => Vec::new(),
             Peers::Any(peers) => unless_one_matches(peers.iter().map(|peer| {
                 let matches = oracle.network_peer_matches(&policy.namespace, peer, &question.peer);
-                (!matches).then(|| miss::network_peer(oracle, &policy.namespace, peer, &question.peer))
+                (!matches).then(|| mismatch::network_peer(oracle, &policy.namespace, peer, &question.peer))
             })),
         };
         let ports_miss = match &rule.ports {
             Ports::All => Vec::new(),
             Ports::Any(ports) => {
-                unless_one_matches(ports.iter().map(|port| miss::network_port(port, question)))
+                unless_one_matches(ports.iter().map(|port| mismatch::network_port(port, question)))
             }
         };
         let matches = peers_miss.is_empty() && ports_miss.is_empty();
@@ -265,12 +265,12 @@ fn trace_cluster(oracle: &Oracle<'_>, policy: &ClusterNetworkPolicy, question: &
     let rules = rules.map(|(index, rule)| {
         let peers_miss = unless_one_matches(rule.peers.iter().map(|peer| {
             let matches = oracle.cluster_peer_matches(peer, &question.peer);
-            (!matches).then(|| miss::cluster_peer(oracle, peer, &question.peer))
+            (!matches).then(|| mismatch::cluster_peer(oracle, peer, &question.peer))
         }));
         let ports = rule.ports.iter().flatten();
-        let ports_miss = unless_one_matches(ports.map(|port| miss::cluster_port(port, question)));
+        let ports_miss = unless_one_matches(ports.map(|port| mismatch::cluster_port(port, question)));
         let matches = peers_miss.is_empty() && ports_miss.is_empty();
-        let action = miss::action(rule.action);
+        let action = mismatch::action(rule.action);
         RuleTrace { index, name: rule.name.clone(), action, matches, peers_miss, ports_miss }
     });
     let rules = rules.collect();
@@ -286,9 +286,9 @@ fn unless_one_matches(entries: impl Iterator<Item = Option<Miss>>) -> Vec<Miss> 
 mod tests {
     use super::*;
     use crate::net::flow::Protocol;
-    use crate::policy::cases::read_cases;
-    use crate::policy::read::Source;
-    use crate::policy::trial::Trial;
+    use crate::policy::parse::Source;
+    use crate::policy::testcase::Trial;
+    use crate::policy::testcase::read_cases;
     use crate::tables::PolicyKind;
 
     const CASE: &str = r"
@@ -430,7 +430,7 @@ resources:
         assert_eq!(side.policies.len(), 1);
         let compiler =
             crate::policy::Compiler::from_objects(objects.clone(), crate::policy::Options::default());
-        let judge = crate::policy::finding::Judge::new(compiler.into_tables()).unwrap();
+        let judge = crate::policy::evaluate::Judge::new(compiler.into_tables()).unwrap();
         assert_eq!(judge.answer(&flow).ingress.unwrap().verdict, Verdict::Deny, "so say the tables");
     }
 }

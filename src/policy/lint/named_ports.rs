@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Check, LintFinding, Scene};
 use crate::net::flow::Protocol;
+use crate::policy::evaluate::{Holder, PeerEnd, cluster_tiers, isolation, selectors};
 use crate::policy::objects::{
     ClusterPeer, ClusterPort, NetworkPolicyRule, Peer, Peers, Pod, PortMatch, Ports,
 };
-use crate::policy::oracle::{Holder, PeerEnd, cluster_tiers, isolation, selectors};
 use crate::tables::{Direction, PolicyRef};
 
 pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {

@@ -5,15 +5,15 @@
 //! - [`Blocks`] knows which groups an address is in for the prefix that it has;
 //! - a [`RuleSet`] is everything that judges one direction of a pod, in order.
 
-mod blocks;
 mod group;
+mod ip_blocks;
 mod members;
-mod rule_set;
-mod subject;
+mod pod_direction;
+mod rule_list;
 
-pub(crate) use blocks::Blocks;
 pub(crate) use group::PortName;
 pub use group::{Group, NamespaceScope, PodSet};
+pub(crate) use ip_blocks::Blocks;
 pub(crate) use members::{Holder, Members};
-pub(crate) use rule_set::{Action, PortTerm, Rule, RuleIndex, RuleSet};
-pub(crate) use subject::{Subject, SubjectKey};
+pub(crate) use pod_direction::{Subject, SubjectKey};
+pub(crate) use rule_list::{Action, PortTerm, Rule, RuleIndex, RuleSet};

@@ -1,0 +1,17 @@
+//! The oracle: a second, naive evaluator that reads the objects and says whether a packet may pass.
+//!
+//! It shares no code with resolve and compile, not even the matching of labels and prefixes, and looks at every object for
+//! every packet. It is what the specification says, clause by clause (the ids are those of `docs/policy.md`), and
+//! what the compiled tables are compared with.
+
+pub(in crate::policy) mod cluster_tiers;
+mod flow_verdict;
+pub(in crate::policy) mod isolation;
+mod peers;
+pub(in crate::policy) mod ports;
+mod reference;
+pub(in crate::policy) mod selectors;
+
+pub use flow_verdict::{Answer, Finding, Judge};
+pub use reference::Oracle;
+pub(in crate::policy) use reference::{Holder, PeerEnd, Question};
