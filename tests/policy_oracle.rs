@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use palisade::net::flow::{FlowKey, Protocol};
-use palisade::policy::evaluate::Oracle;
+use palisade::policy::evaluate::ReferenceEvaluator;
 use palisade::policy::objects::{ClusterPeer, IpBlock, Object, Peer, Peers};
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 use palisade::tables::{Classifier, Decision, PodName, RuleTables};
@@ -65,7 +65,7 @@ impl World {
     }
 
     /// Compares tables and oracle on one packet.
-    fn compare(&self, oracle: &Oracle<'_>, flow: &FlowKey) -> Result<(), TestCaseError> {
+    fn compare(&self, oracle: &ReferenceEvaluator<'_>, flow: &FlowKey) -> Result<(), TestCaseError> {
         let judgement = self.classifier.judge(flow);
         let answer = oracle.judge(flow);
         for (compiled, naive, peer) in
@@ -86,7 +86,7 @@ impl World {
         prop_assert_eq!(judgement.is_allow(), answer.verdict() == palisade::tables::Verdict::Allow);
         for owners in self.owners(flow) {
             let certain = self.with_owners(flow, owners);
-            let verdict = Oracle::new(&certain).judge(flow).verdict();
+            let verdict = ReferenceEvaluator::new(&certain).judge(flow).verdict();
             prop_assert!(
                 verdict == palisade::tables::Verdict::Allow || !judgement.is_allow(),
                 "{} if {:?} own the ends",
@@ -101,7 +101,7 @@ impl World {
     fn owners(&self, flow: &FlowKey) -> Vec<[Option<&PodName>; 2]> {
         let claimants = |address| -> Vec<Option<&PodName>> {
             let claims = self.objects.values().filter_map(|object| match object {
-                Object::Pod(pod) if Oracle::counts(pod) && pod.addresses.contains(&address) => {
+                Object::Pod(pod) if ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address) => {
                     Some(Some(&pod.name))
                 }
                 _ => None,
@@ -134,7 +134,7 @@ impl World {
 
     fn claims(&self, address: IpAddr) -> usize {
         let claims = self.objects.values().filter(|object| match object {
-            Object::Pod(pod) => Oracle::counts(pod) && pod.addresses.contains(&address),
+            Object::Pod(pod) => ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address),
             Object::Node(node) => node.addresses.contains(&address),
             _ => false,
         });
@@ -171,7 +171,7 @@ impl World {
             }
         }
         let pods = self.objects.values().filter_map(|object| match object {
-            Object::Pod(pod) if Oracle::counts(pod) => Some(&pod.addresses),
+            Object::Pod(pod) if ReferenceEvaluator::counts(pod) => Some(&pod.addresses),
             _ => None,
         });
         let again = pods.flatten().copied().cycle().take(found.len());
@@ -203,7 +203,7 @@ fn replay(history: Vec<(Vec<Change>, Vec<Pick>)>) -> Result<(), TestCaseError> {
     let mut world = World::new();
     for (changes, picks) in history {
         world.apply(changes);
-        let oracle = Oracle::new(world.objects.values());
+        let oracle = ReferenceEvaluator::new(world.objects.values());
         let addresses = world.addresses();
         for pick in picks {
             world.compare(&oracle, &flow(&addresses, pick))?;

@@ -11,7 +11,7 @@ use palisade::ids::{AttachmentId, Generation};
 use palisade::policy::objects::Object;
 use palisade::policy::parse::{Source, read_all};
 use palisade::policy::{Change, Compiler, ObjectName, Options};
-use palisade::tables::{PodName, References, RuleTables};
+use palisade::tables::{PodName, ReferenceCounts, RuleTables};
 use serde_json::json;
 
 use crate::policy::PolicyShape;
@@ -107,7 +107,7 @@ struct Switch {
     simulation: Simulation,
     world: World,
     document: Arc<RuleTables>,
-    references: References,
+    references: ReferenceCounts,
 }
 
 impl Switch {
@@ -125,7 +125,7 @@ impl Switch {
         let world = World { pods: pods.collect(), tables: Some(document.clone()), ..World::default() };
         simulation.publish(world.clone());
         simulation.step();
-        Switch { simulation, world, references: References::of(&document), document }
+        Switch { simulation, world, references: ReferenceCounts::of(&document), document }
     }
 
     fn follow(&mut self, body: &[u8], clock: &mut Clock) {

@@ -12,7 +12,7 @@ mod compile;
 pub mod testcase;
 
 pub use compile::{Compiler, Options};
-pub use resolve::{Group, NamespaceScope, PodSet};
+pub use resolve::{AddressGroup, NamespaceScope, PodSet};
 pub use store::{Change, ObjectName};
 
 pub mod evaluate;

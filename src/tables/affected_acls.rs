@@ -7,7 +7,7 @@ use crate::ids::{AclId, ClassId, RowId};
 
 /// The impact of a change. A flow that was allowed by ACL tables which are not touched is still allowed by them.
 #[derive(Debug, Clone, Default)]
-pub struct Impact {
+pub struct AffectedAcls {
     /// Tables that change themselves.
     acls: BTreeSet<AclId>,
     /// Rows that stay under their id and say something else.
@@ -16,14 +16,19 @@ pub struct Impact {
     moves: BTreeSet<(ClassId, ClassId)>,
 }
 
-impl Impact {
+impl AffectedAcls {
     /// The impact of `diff`, which leads from the tables `before` to others; each with its classifier.
-    pub fn of(before: &RuleTables, compiled: &Classifier, diff: &TablesDiff, next: &Classifier) -> Impact {
+    pub fn of(
+        before: &RuleTables,
+        compiled: &Classifier,
+        diff: &TablesDiff,
+        next: &Classifier,
+    ) -> AffectedAcls {
         let moves = diff
             .prefixes
             .keys()
             .map(|&prefix| (compiled.class_covering(prefix), next.class_covering(prefix)));
-        Impact {
+        AffectedAcls {
             acls: diff.acls.keys().chain(diff.acl_rows.keys()).copied().collect(),
             rows: diff.rows.keys().filter(|id| before.rows.contains_key(id)).copied().collect(),
             moves: moves.filter(|(from, to)| from != to).collect(),
@@ -72,7 +77,7 @@ mod tests {
             next.apply(&diff);
             let compiled = Classifier::new(&before).unwrap();
             let updated = compiled.update(&diff, &next);
-            let impact = Impact::of(&before, &compiled, &diff, &updated);
+            let impact = AffectedAcls::of(&before, &compiled, &diff, &updated);
             for (&id, _) in next.acls.iter().filter(|(id, acl)| !impact.touches(**id, acl)) {
                 for flow in &flows {
                     let decide = |classifier: &Classifier| {
@@ -98,7 +103,7 @@ mod tests {
         let mut next = tables.clone();
         next.prefixes.insert("10.1.0.0/16".parse().unwrap(), ClassId(2));
         let [before, after] = [&tables, &next].map(|tables| Classifier::new(tables).unwrap());
-        let impact = Impact::of(&tables, &before, &tables.difference(&next), &after);
+        let impact = AffectedAcls::of(&tables, &before, &tables.difference(&next), &after);
         assert!(impact.touches(AclId(0), &next.acls[&AclId(0)]));
         assert!(!impact.touches(AclId(1), &next.acls[&AclId(1)]));
     }

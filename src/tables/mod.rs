@@ -33,11 +33,11 @@ mod arena;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use affected_acls::Impact;
-pub use classifier::{Classifier, Judgement, PodAcls};
+pub use affected_acls::AffectedAcls;
+pub use classifier::{Classifier, FlowDecision, PodAcls};
 pub use document::{
-    Acl, Decision, Direction, FORMAT_VERSION, PodName, PodPolicy, PolicyKind, PolicyRef, PortSpan,
-    References, Row, RuleOrigin, RuleTables, SharedMap, TablesDiff, TablesError, Verdict,
+    Acl, Decision, Direction, FORMAT_VERSION, PersistentMap, PodName, PodPolicy, PolicyKind, PolicyRef,
+    PortSpan, ReferenceCounts, Row, RuleOrigin, RuleTables, TablesDiff, TablesError, Verdict,
 };
 pub use prefix_table::PrefixTable;
 pub use route::RouteTable;

@@ -15,8 +15,8 @@ use palisade::dataplane::{
 use palisade::ids::{AclId, Generation, PortId, RowId, RuleId, WorkerId};
 use palisade::net::flow::{FlowKey, Protocol};
 use palisade::tables::{
-    Acl, Decision, Direction, PodName, PodPolicy, PolicyKind, PolicyRef, Row, RuleOrigin, RuleTables,
-    SharedMap, Verdict,
+    Acl, Decision, Direction, PersistentMap, PodName, PodPolicy, PolicyKind, PolicyRef, Row, RuleOrigin,
+    RuleTables, Verdict,
 };
 
 /// Records worlds and closed ports. Interfaces whose name begins with `absent` do not exist; those that begin
@@ -228,7 +228,7 @@ pub(crate) fn tables(address: &str) -> RuleTables {
     let mut tables = RuleTables::default();
     tables.rules.insert(RuleId(0), RuleOrigin::NotIsolated { direction: Direction::Ingress });
     tables.rows.insert(RowId(0), Row::uniform(Decision::allow(RuleId(0))));
-    tables.acls.insert(AclId(0), Acl { rows: SharedMap::new(), default: RowId(0) });
+    tables.acls.insert(AclId(0), Acl { rows: PersistentMap::new(), default: RowId(0) });
     let addresses = vec![address.parse().unwrap()];
     tables.pods.insert(pod("db"), PodPolicy { addresses, ingress: AclId(0), egress: AclId(0) });
     tables

@@ -10,7 +10,7 @@ use crate::cli::demo::interruption;
 use crate::lab::live::{self, LiveCase, LiveProbe, LiveResult, LiveSpec};
 use crate::lab::traffic::Outcome;
 use crate::policy::testcase::Case;
-use crate::policy::testcase::StandIns;
+use crate::policy::testcase::PlaceholderRange;
 use crate::printable;
 use crate::tables::Verdict;
 
@@ -21,7 +21,7 @@ pub(super) fn run(cases: &[Case], workers: u16, bar: &ProgressBar) -> Result<Vec
         .map_err(|error| Failure::Sentence(format!("the program cannot find itself: {error}")))?;
     let (mut subjects, mut refused) = (Vec::new(), Vec::new());
     for case in cases {
-        match Subject::new(case, StandIns::REAL_PACKETS)? {
+        match Subject::new(case, PlaceholderRange::BENCHMARK)? {
             Ok(subject) => subjects.push(subject),
             Err(result) => refused.push(result),
         }
@@ -125,7 +125,7 @@ probes:
     #[test]
     fn a_probe_holds_where_it_holds_for_both_families_and_is_not_sent_where_none_can_be() {
         let cases = read_cases(&Source::new("case.yaml", CASE)).cases;
-        let subject = Subject::new(&cases[0], StandIns::REAL_PACKETS);
+        let subject = Subject::new(&cases[0], PlaceholderRange::BENCHMARK);
         let subject = subject.ok().and_then(Result::ok).expect("a case");
         let case = live_case(&subject);
         assert_eq!((case.pods.len(), case.probes.len()), (2, 4));

@@ -1,4 +1,4 @@
-//! Profiles that follow: where all pods of one come to have the same other rules, it keeps its table, and only the classes that the
+//! RuleSets that follow: where all pods of one come to have the same other rules, it keeps its table, and only the classes that the
 //! rules that come and go are about are looked at again.
 //!
 //! So a policy more beside one of a thousand rules is some entries of the tables, and not all of them. What is about everyone, or
@@ -11,47 +11,47 @@ use foldhash::HashSet;
 
 use super::Compiler;
 use super::classes::Classes;
-use super::output::Output;
+use super::output::TablesOutput;
 use super::rows::Rows;
-use super::rule_sets::Profiles;
+use super::rule_sets::RuleSets;
 use crate::ids::ClassId;
-use crate::policy::resolve::{Members, Subject, SubjectKey};
-use crate::policy::store::{PodSlot, ProfileId, Store, Touched};
+use crate::policy::resolve::{Membership, PodDirection, RuleSetKey};
+use crate::policy::store::{Affected, PodSlot, RuleSetId, Store};
 use crate::tables::{Direction, RuleOrigin};
 
 /// A pod, and what its rules depend on, in and out, if it is to be judged.
-pub(super) type TouchedPod = (PodSlot, Option<[SubjectKey; 2]>);
+pub(super) type AffectedPod = (PodSlot, Option<[RuleSetKey; 2]>);
 
 /// What becomes of the pods of a profile.
 #[derive(Default)]
-struct Heirs<'a> {
+struct DirectionChange<'a> {
     /// How many are touched.
     pods: usize,
     /// What the rules of one of them depend on now.
-    next: Option<(&'a SubjectKey, PodSlot)>,
+    next: Option<(&'a RuleSetKey, PodSlot)>,
     /// Whether those of another one depend on something else.
     differ: bool,
 }
 
 /// A profile all of whose pods come to have the same other rules.
-struct Heir<'a> {
+struct CarryOver<'a> {
     /// The profile.
-    profile: ProfileId,
+    profile: RuleSetId,
     /// The rules, as one of the pods has them.
-    subject: Subject<'a>,
+    subject: PodDirection<'a>,
 }
 
 impl Compiler {
     /// Step 2: the touched pods, and what the rules of each depend on if it is to be judged.
-    pub(super) fn subjects(&self, touched: &Touched) -> Vec<TouchedPod> {
+    pub(super) fn subjects(&self, touched: &Affected) -> Vec<AffectedPod> {
         let key = |slot, direction| Some(subject(&self.store, slot, direction)?.key());
         let keys = |slot| Some([key(slot, Direction::Ingress)?, key(slot, Direction::Egress)?]);
         touched.pods.union(&touched.subjects).map(|&slot| (slot, keys(slot))).collect()
     }
 
     /// Step 2, for profiles that follow their pods. Gives the classes that they are to see anew.
-    pub(super) fn follow_subjects(&mut self, touched: &[TouchedPod]) -> BTreeMap<ProfileId, Vec<ClassId>> {
-        let mut heirs: BTreeMap<ProfileId, Heirs<'_>> = BTreeMap::new();
+    pub(super) fn follow_subjects(&mut self, touched: &[AffectedPod]) -> BTreeMap<RuleSetId, Vec<ClassId>> {
+        let mut heirs: BTreeMap<RuleSetId, DirectionChange<'_>> = BTreeMap::new();
         for (slot, keys) in touched {
             let Some(judged) = self.judged.get(slot) else { continue };
             for (place, profile) in [judged.ingress, judged.egress].into_iter().enumerate() {
@@ -64,7 +64,7 @@ impl Compiler {
                 }
             }
         }
-        let mut taken: HashSet<&SubjectKey> = HashSet::default();
+        let mut taken: HashSet<&RuleSetKey> = HashSet::default();
         let mut following = Vec::new();
         for (id, heirs) in heirs {
             let Some((key, slot)) = heirs.next else { continue };
@@ -74,7 +74,7 @@ impl Compiler {
             let subject =
                 subject(&self.store, slot, key.direction()).expect("a touched pod with a key is judged");
             if self.profiles.can_follow(id, key, &subject) && taken.insert(key) {
-                following.push(Heir { profile: id, subject });
+                following.push(CarryOver { profile: id, subject });
             }
         }
         let (members, rows, output) = (&mut self.members, &mut self.rows, &mut self.output);
@@ -82,9 +82,9 @@ impl Compiler {
     }
 }
 
-impl Profiles {
+impl RuleSets {
     /// Whether a profile can have the rules of a subject with this key rather than going: what differs is about some addresses.
-    fn can_follow(&self, id: ProfileId, key: &SubjectKey, subject: &Subject<'_>) -> bool {
+    fn can_follow(&self, id: RuleSetId, key: &RuleSetKey, subject: &PodDirection<'_>) -> bool {
         self.keys.find(key).is_none()
             && self.keys.key(id).is_near(key)
             && subject.is_plainly_after(&self.get(id).rules)
@@ -97,13 +97,13 @@ impl Profiles {
     /// name in all rows at once, or the profile does not follow.
     fn follow(
         &mut self,
-        heirs: Vec<Heir<'_>>,
+        heirs: Vec<CarryOver<'_>>,
         classes: &Classes,
-        members: &mut Members,
+        members: &mut Membership,
         rows: &mut Rows,
-        output: &mut Output,
-    ) -> BTreeMap<ProfileId, Vec<ClassId>> {
-        let mut by_deny: BTreeMap<Option<Arc<RuleOrigin>>, Vec<Heir<'_>>> = BTreeMap::new();
+        output: &mut TablesOutput,
+    ) -> BTreeMap<RuleSetId, Vec<ClassId>> {
+        let mut by_deny: BTreeMap<Option<Arc<RuleOrigin>>, Vec<CarryOver<'_>>> = BTreeMap::new();
         for heir in heirs {
             let deny = self.get(heir.profile).rules.default_deny().cloned();
             by_deny.entry(deny).or_default().push(heir);
@@ -123,9 +123,9 @@ impl Profiles {
     fn rename_deny(
         &mut self,
         before: &Arc<RuleOrigin>,
-        heirs: &[Heir<'_>],
+        heirs: &[CarryOver<'_>],
         rows: &mut Rows,
-        output: &mut Output,
+        output: &mut TablesOutput,
     ) -> bool {
         let mut names = heirs.iter().filter_map(|heir| heir.subject.default_deny());
         let Some(next) = names.next().filter(|next| names.all(|name| name == *next)) else { return false };
@@ -144,9 +144,9 @@ impl Profiles {
 
     fn follow_one(
         &mut self,
-        heir: &Heir<'_>,
+        heir: &CarryOver<'_>,
         classes: &Classes,
-        members: &mut Members,
+        members: &mut Membership,
         rows: &mut Rows,
     ) -> Vec<ClassId> {
         let followed = self.get_mut(heir.profile).follow(&heir.subject, classes, members, rows);
@@ -157,7 +157,7 @@ impl Profiles {
 }
 
 /// What judges a direction of a pod, if it is one to be judged.
-fn subject(store: &Store, slot: PodSlot, direction: Direction) -> Option<Subject<'_>> {
+fn subject(store: &Store, slot: PodSlot, direction: Direction) -> Option<PodDirection<'_>> {
     let stored = store.live_pod(slot).filter(|stored| store.is_local(&stored.pod))?;
-    Some(Subject::new(store, stored, direction))
+    Some(PodDirection::new(store, stored, direction))
 }

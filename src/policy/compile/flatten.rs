@@ -3,15 +3,15 @@
 use crate::ids::RuleId;
 use crate::net::flow::Protocol;
 use crate::policy::objects::ContainerPort;
-use crate::policy::resolve::{Action, PortTerm, Rule, RuleIndex, RuleSet};
+use crate::policy::resolve::{Action, PortTerm, Rule, RuleIndex, RuleList};
 use crate::policy::store::GroupId;
 use crate::tables::{Decision, PortSpan, Row};
 
 /// The row of addresses that are in these groups and whose pod, if any, has these ports.
 ///
-/// Its decisions name rules by their place in [`RuleSet::origins`].
-pub(crate) fn paint(rules: &RuleSet, index: &RuleIndex, groups: &[GroupId], ports: &[ContainerPort]) -> Row {
-    let mut canvas = Canvas::default();
+/// Its decisions name rules by their place in [`RuleList::origins`].
+pub(crate) fn paint(rules: &RuleList, index: &RuleIndex, groups: &[GroupId], ports: &[ContainerPort]) -> Row {
+    let mut canvas = RowBuilder::default();
     let concerning = index.concerning(groups);
     let mut of_stages = concerning.chunk_by(|a, b| a.0 == b.0).peekable();
     for (number, stage) in (0..).zip(&rules.stages) {
@@ -58,12 +58,12 @@ const PORTS: u32 = 1 << 16;
 const PROTOCOLS: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::SCTP];
 
 /// What a span has come to: `None` where a rule has passed on to the next stage.
-type Colour = Option<Decision>;
+type Outcome = Option<Decision>;
 
 #[derive(Default)]
-struct Canvas {
+struct RowBuilder {
     protocols: [Vec<Span>; 3],
-    other: Option<Colour>,
+    other: Option<Outcome>,
     /// Whether a rule without ports has been here: nothing is left to colour in this stage.
     full: bool,
 }
@@ -71,10 +71,10 @@ struct Canvas {
 struct Span {
     first: u16,
     last: u16,
-    colour: Colour,
+    colour: Outcome,
 }
 
-impl Canvas {
+impl RowBuilder {
     fn paint(&mut self, rule: &Rule, ports: &[ContainerPort]) {
         let origin = RuleId(rule.origin);
         let colour = match rule.action {
@@ -102,7 +102,7 @@ impl Canvas {
         }
     }
 
-    fn fill(&mut self, protocol: Protocol, first: u16, last: u16, colour: Colour) {
+    fn fill(&mut self, protocol: Protocol, first: u16, last: u16, colour: Outcome) {
         if let Some(at) = PROTOCOLS.iter().position(|&known| known == protocol) {
             fill(&mut self.protocols[at], first, last, colour);
         }
@@ -132,7 +132,7 @@ impl Canvas {
 }
 
 /// Colours what is free between two ports.
-fn fill(spans: &mut Vec<Span>, first: u16, last: u16, colour: Colour) {
+fn fill(spans: &mut Vec<Span>, first: u16, last: u16, colour: Outcome) {
     let (mut next, end) = (u32::from(first), u32::from(last) + 1);
     let mut at = spans.partition_point(|span| span.last < first);
     while next < end {
@@ -182,8 +182,8 @@ mod tests {
         }
     }
 
-    fn rule_set<const STAGES: usize>(stages: [Vec<Rule>; STAGES]) -> RuleSet {
-        let mut rules = RuleSet::default();
+    fn rule_set<const STAGES: usize>(stages: [Vec<Rule>; STAGES]) -> RuleList {
+        let mut rules = RuleList::default();
         for stage in stages {
             rules.begin_stage();
             let name = |rule| (rule, RuleOrigin::OwnNode.into());
@@ -193,7 +193,7 @@ mod tests {
     }
 
     /// The naive twin: asks the rules one by one.
-    fn judge(rules: &RuleSet, groups: &[GroupId], protocol: Protocol, port: u16) -> Decision {
+    fn judge(rules: &RuleList, groups: &[GroupId], protocol: Protocol, port: u16) -> Decision {
         for stage in &rules.stages {
             let matching = stage.iter().find(|rule| {
                 let in_range = |term: &PortTerm| match term {
@@ -215,7 +215,7 @@ mod tests {
         unreachable!("the last stage decides everything")
     }
 
-    fn arbitrary_rules() -> impl Strategy<Value = RuleSet> {
+    fn arbitrary_rules() -> impl Strategy<Value = RuleList> {
         let port = prop_oneof![0..12_u16, 65_530..=u16::MAX];
         let range = (port.clone(), port).prop_map(|(a, b)| (a.min(b), a.max(b)));
         let ports = prop::option::weighted(0.8, prop::collection::vec(range, 1..4));

@@ -1,4 +1,4 @@
-//! Profiles: the rules of one direction that some pods share, and what they come to for each class.
+//! RuleSets: the rules of one direction that some pods share, and what they come to for each class.
 //!
 //! A row depends only on the groups of a class that the rules name: the class as seen from the profile. Many classes look
 //! alike from one profile, so rows are painted once for each sight.
@@ -8,8 +8,10 @@ use std::sync::Arc;
 
 use crate::ids::{AclId, ClassId, RowId};
 use crate::policy::objects::ContainerPort;
-use crate::policy::resolve::{Group, Members, PortName, RuleIndex, RuleSet, Subject, SubjectKey};
-use crate::policy::store::{GroupId, Interner, PodSlot, PortUseId, ProfileId, Slot, sorted};
+use crate::policy::resolve::{
+    AddressGroup, Membership, PodDirection, PortName, RuleIndex, RuleList, RuleSetKey,
+};
+use crate::policy::store::{GroupId, Interner, PodSlot, PortUseId, RuleSetId, Slot, sorted};
 use crate::tables::{Acl, Row, RuleOrigin};
 
 use super::classes::{Classes, distinct, join};
@@ -18,8 +20,8 @@ use super::rows::{Rows, RuleNames};
 
 /// The rules of one direction that some pods share.
 #[derive(Debug)]
-pub(crate) struct Profile {
-    pub(super) rules: RuleSet,
+pub(crate) struct RuleSet {
+    pub(super) rules: RuleList,
     index: RuleIndex,
     /// Groups that the rules name, sorted.
     groups: Vec<GroupId>,
@@ -30,7 +32,7 @@ pub(crate) struct Profile {
     /// Whether rules ask for ports of any peer by name.
     asks_everyone: bool,
     /// Rows by what the profile sees of a class, and how many classes look so.
-    sights: HashMap<Box<[GroupId]>, Sight, foldhash::fast::RandomState>,
+    sights: HashMap<Box<[GroupId]>, ClassProjection, foldhash::fast::RandomState>,
     /// The row of classes that the rules do not name.
     default: RowId,
     /// Its table.
@@ -40,24 +42,24 @@ pub(crate) struct Profile {
 }
 
 #[derive(Debug)]
-struct Sight {
+struct ClassProjection {
     row: RowId,
     classes: u32,
 }
 
 /// What a profile that has other rules names and sees otherwise.
-pub(super) struct Followed {
+pub(super) struct CarriedOver {
     /// Groups that it names now.
     came: Vec<GroupId>,
     /// Groups that it named.
     went: Vec<GroupId>,
-    /// Classes that the table may say something else of: the profile sees none of them until [`Profile::class_born`].
+    /// Classes that the table may say something else of: the profile sees none of them until [`RuleSet::class_born`].
     pub(super) unseen: Vec<ClassId>,
 }
 
-impl Profile {
+impl RuleSet {
     /// A profile of nobody yet; its groups and uses of ports are interned and held.
-    pub(crate) fn new(rules: RuleSet, members: &mut Members) -> Profile {
+    pub(crate) fn new(rules: RuleList, members: &mut Membership) -> RuleSet {
         let index = RuleIndex::of(&rules);
         let groups = index.groups();
         for &group in &groups {
@@ -73,7 +75,7 @@ impl Profile {
         for &port_use in &port_uses {
             members.port_uses.hold(port_use);
         }
-        Profile {
+        RuleSet {
             index,
             rules,
             groups,
@@ -98,7 +100,7 @@ impl Profile {
     }
 
     /// The whole table, for all classes there are.
-    pub(crate) fn compile(&mut self, classes: &Classes, members: &Members, rows: &mut Rows) -> Acl {
+    pub(crate) fn compile(&mut self, classes: &Classes, members: &Membership, rows: &mut Rows) -> Acl {
         let mut names = RuleNames::default();
         self.default = self.enter(Vec::new(), members, rows, &mut names);
         let named = self.named_flags();
@@ -124,7 +126,7 @@ impl Profile {
     pub(crate) fn class_born(
         &mut self,
         key: &[GroupId],
-        members: &Members,
+        members: &Membership,
         rows: &mut Rows,
     ) -> Option<RowId> {
         let sight = self.sight(key, members, |group| self.groups.binary_search(&group).is_ok());
@@ -135,7 +137,7 @@ impl Profile {
     }
 
     /// A class went: whether the table had a row for it.
-    pub(crate) fn class_gone(&mut self, key: &[GroupId], members: &Members, rows: &mut Rows) -> bool {
+    pub(crate) fn class_gone(&mut self, key: &[GroupId], members: &Membership, rows: &mut Rows) -> bool {
         let sight = self.sight(key, members, |group| self.groups.binary_search(&group).is_ok());
         if sight.is_empty() {
             return false;
@@ -150,14 +152,14 @@ impl Profile {
         row != self.default
     }
 
-    /// The profile gets the rules of a subject, which differ plainly from those it has ([`Subject::is_plainly_after`]).
+    /// The profile gets the rules of a subject, which differ plainly from those it has ([`PodDirection::is_plainly_after`]).
     pub(super) fn follow(
         &mut self,
-        subject: &Subject<'_>,
+        subject: &PodDirection<'_>,
         classes: &Classes,
-        members: &mut Members,
+        members: &mut Membership,
         rows: &mut Rows,
-    ) -> Followed {
+    ) -> CarriedOver {
         let before = std::mem::take(&mut self.rules);
         let (rules, changed) = subject.follow(before, &mut |group| members.groups.intern(group));
         let mut unseen: Vec<ClassId> =
@@ -181,11 +183,11 @@ impl Profile {
         came.iter().for_each(|&group| members.groups.hold(group));
         went.iter().for_each(|&group| members.groups.release(group));
         self.groups = groups;
-        Followed { came, went, unseen }
+        CarriedOver { came, went, unseen }
     }
 
     /// The profile goes, and lets go of all it holds.
-    pub(crate) fn dissolve(self, members: &mut Members, rows: &mut Rows) {
+    pub(crate) fn dissolve(self, members: &mut Membership, rows: &mut Rows) {
         for &group in &self.groups {
             members.groups.release(group);
         }
@@ -207,23 +209,25 @@ impl Profile {
     }
 
     /// The groups by which a class can be seen.
-    fn visible_groups<'a>(&'a self, members: &'a Members) -> impl Iterator<Item = GroupId> {
+    fn visible_groups<'a>(&'a self, members: &'a Membership) -> impl Iterator<Item = GroupId> {
         let ports = self.asks_everyone.then(|| members.ports_of_pods());
         let asked = ports.into_iter().flatten().filter(|&group| self.asks_for(group, members));
         self.groups.iter().copied().chain(asked)
     }
 
-    fn asks_for(&self, group: GroupId, members: &Members) -> bool {
+    fn asks_for(&self, group: GroupId, members: &Membership) -> bool {
         match &**members.groups.key(group) {
-            Group::Port { name, protocol, .. } => self.names.iter().any(|asked| asked.is(name, *protocol)),
+            AddressGroup::Port { name, protocol, .. } => {
+                self.names.iter().any(|asked| asked.is(name, *protocol))
+            }
             _ => false,
         }
     }
 
     /// What the profile sees of a class. Nothing is what it sees of the rest of the world, and of a class in none of the groups that
     /// its rules name: ports that such a class has concern it only where rules ask for those of any peer. Of other classes it is not
-    /// told when they come and go ([`Profiles::looking_at`]).
-    fn sight(&self, key: &[GroupId], members: &Members, named: impl Fn(GroupId) -> bool) -> Vec<GroupId> {
+    /// told when they come and go ([`RuleSets::looking_at`]).
+    fn sight(&self, key: &[GroupId], members: &Membership, named: impl Fn(GroupId) -> bool) -> Vec<GroupId> {
         if !self.asks_everyone && !distinct(key).any(&named) {
             return Vec::new();
         }
@@ -240,7 +244,7 @@ impl Profile {
     fn enter(
         &mut self,
         sight: Vec<GroupId>,
-        members: &Members,
+        members: &Membership,
         rows: &mut Rows,
         names: &mut RuleNames,
     ) -> RowId {
@@ -249,12 +253,12 @@ impl Profile {
             return seen.row;
         }
         let row = rows.hold(self.paint(&sight, members), &self.rules.origins, names);
-        self.sights.insert(sight.into(), Sight { row, classes: 1 });
+        self.sights.insert(sight.into(), ClassProjection { row, classes: 1 });
         row
     }
 
     /// The row of a sight: where an address has several holders, what passes for each of them.
-    fn paint(&self, sight: &[GroupId], members: &Members) -> Row {
+    fn paint(&self, sight: &[GroupId], members: &Membership) -> Row {
         let holders = sight.split(|&group| group == GroupId::OR);
         let rows = holders.map(|groups| paint(&self.rules, &self.index, groups, &ports_in(groups, members)));
         rows.reduce(|a, b| meet(&a, &b)).expect("a split has one part at least")
@@ -263,24 +267,24 @@ impl Profile {
 
 /// The profiles in use, and where they look.
 #[derive(Debug, Default)]
-pub(crate) struct Profiles {
-    pub(super) keys: Interner<ProfileId, SubjectKey>,
-    by_id: Vec<Option<Profile>>,
-    naming: Vec<Vec<ProfileId>>,
-    asking_everyone: Vec<ProfileId>,
+pub(crate) struct RuleSets {
+    pub(super) keys: Interner<RuleSetId, RuleSetKey>,
+    by_id: Vec<Option<RuleSet>>,
+    naming: Vec<Vec<RuleSetId>>,
+    asking_everyone: Vec<RuleSetId>,
     /// How many profiles deny by default under each name.
     pub(super) denying: HashMap<Arc<RuleOrigin>, usize, foldhash::fast::RandomState>,
 }
 
-impl Profiles {
+impl RuleSets {
     /// The profile of subjects with this key, held once more; `subject` makes one. It has its rules, but is not compiled before
-    /// its birth is seen by [`Profiles::sweep`].
+    /// its birth is seen by [`RuleSets::sweep`].
     pub(crate) fn hold<'a>(
         &mut self,
-        key: SubjectKey,
-        subject: impl FnOnce() -> Subject<'a>,
-        members: &mut Members,
-    ) -> ProfileId {
+        key: RuleSetKey,
+        subject: impl FnOnce() -> PodDirection<'a>,
+        members: &mut Membership,
+    ) -> RuleSetId {
         let id = self.keys.intern(key);
         self.keys.hold(id);
         if self.by_id.len() <= id.position() {
@@ -291,18 +295,18 @@ impl Profiles {
             if let Some(deny) = rules.default_deny() {
                 *self.denying.entry(deny.clone()).or_default() += 1;
             }
-            self.by_id[id.position()] = Some(Profile::new(rules, members));
+            self.by_id[id.position()] = Some(RuleSet::new(rules, members));
         }
         id
     }
 
     /// A profile is held once less.
-    pub(crate) fn release(&mut self, id: ProfileId) {
+    pub(crate) fn release(&mut self, id: RuleSetId) {
         self.keys.release(id);
     }
 
     /// The profiles that came, not yet looking anywhere, and those that went, with what they were.
-    pub(crate) fn sweep(&mut self) -> (Vec<ProfileId>, Vec<(ProfileId, Profile)>) {
+    pub(crate) fn sweep(&mut self) -> (Vec<RuleSetId>, Vec<(RuleSetId, RuleSet)>) {
         let swept = self.keys.sweep();
         let mut gone = Vec::new();
         for (id, _) in swept.gone {
@@ -324,7 +328,7 @@ impl Profiles {
     }
 
     /// A profile begins to be told of classes that come and go.
-    pub(crate) fn look(&mut self, id: ProfileId) {
+    pub(crate) fn look(&mut self, id: RuleSetId) {
         let profile = self.by_id[id.position()].as_ref().expect("a profile in use is there");
         for &group in &profile.groups {
             name(&mut self.naming, group, id);
@@ -335,7 +339,7 @@ impl Profiles {
     }
 
     /// A profile looks where its other rules make it look.
-    pub(super) fn look_otherwise(&mut self, id: ProfileId, followed: &Followed) {
+    pub(super) fn look_otherwise(&mut self, id: RuleSetId, followed: &CarriedOver) {
         for group in &followed.went {
             sorted::remove(&mut self.naming[group.position()], &id);
         }
@@ -345,7 +349,7 @@ impl Profiles {
     }
 
     /// The profiles that may see a class.
-    pub(crate) fn looking_at(&self, key: &[GroupId], members: &Members) -> Vec<ProfileId> {
+    pub(crate) fn looking_at(&self, key: &[GroupId], members: &Membership) -> Vec<RuleSetId> {
         let mut looking = Vec::new();
         for group in distinct(key) {
             looking.extend(self.naming.get(group.position()).into_iter().flatten().copied());
@@ -359,17 +363,17 @@ impl Profiles {
     }
 
     /// A profile in use.
-    pub(crate) fn get_mut(&mut self, id: ProfileId) -> &mut Profile {
+    pub(crate) fn get_mut(&mut self, id: RuleSetId) -> &mut RuleSet {
         self.by_id[id.position()].as_mut().expect("a profile in use is there")
     }
 
     /// A profile in use.
-    pub(crate) fn get(&self, id: ProfileId) -> &Profile {
+    pub(crate) fn get(&self, id: RuleSetId) -> &RuleSet {
         self.by_id[id.position()].as_ref().expect("a profile in use is there")
     }
 }
 
-fn name(naming: &mut Vec<Vec<ProfileId>>, group: GroupId, id: ProfileId) {
+fn name(naming: &mut Vec<Vec<RuleSetId>>, group: GroupId, id: RuleSetId) {
     if naming.len() <= group.position() {
         naming.resize_with(group.position() + 1, Vec::new);
     }
@@ -377,9 +381,9 @@ fn name(naming: &mut Vec<Vec<ProfileId>>, group: GroupId, id: ProfileId) {
 }
 
 /// The ports of a pod in these groups, as far as rules ask for them.
-fn ports_in(groups: &[GroupId], members: &Members) -> Vec<ContainerPort> {
+fn ports_in(groups: &[GroupId], members: &Membership) -> Vec<ContainerPort> {
     let ports = groups.iter().filter_map(|&group| match &**members.groups.key(group) {
-        Group::Port { name, protocol, number } => {
+        AddressGroup::Port { name, protocol, number } => {
             Some(ContainerPort { name: Some(name.clone()), protocol: *protocol, port: *number })
         }
         _ => None,

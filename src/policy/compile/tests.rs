@@ -13,7 +13,7 @@ use proptest::sample::select;
 
 use super::*;
 use crate::net::flow::Protocol;
-use crate::policy::evaluate::Oracle;
+use crate::policy::evaluate::ReferenceEvaluator;
 use crate::policy::objects::{
     ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule, ContainerPort, IpBlock,
     LabelSelector, Labels, Namespace, NetworkPolicy, NetworkPolicyRule, Node, Peer, Peers, PodScope,
@@ -498,7 +498,7 @@ fn judges_as_the_oracle(
     tables: &RuleTables,
     objects: &BTreeMap<ObjectName, Object>,
 ) -> Result<(), TestCaseError> {
-    let oracle = Oracle::new(objects.values());
+    let oracle = ReferenceEvaluator::new(objects.values());
     let classifier = Classifier::new(tables).expect("the tables are whole");
     let v4 = (0..12_u8).map(|last| IpAddr::from([10, 0, 0, last]));
     let v6 = (0..6_u16).map(|last| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last]));

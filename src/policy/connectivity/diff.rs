@@ -1,7 +1,7 @@
-//! Difference: exactly which flows a change of policy opens and closes.
+//! ConnectivityDiff: exactly which flows a change of policy opens and closes.
 //!
 //! Worked out on classes, not by trying packets: all addresses are divided into ends that neither the old nor the new tables
-//! tell apart; what passes between two ends is a set of ports; where the sets differ, flows open or close. Ends that change in
+//! tell apart; what passes between two ends is a set of ports; where the sets differ, flows open or close. EndpointGroups that change in
 //! the same way towards everyone are one, so the list is as short as it can be written in rectangles of this kind.
 //!
 //! A pod that is only in one of the two has no flows in the other. A pod's flows to itself are never in a difference.
@@ -9,13 +9,13 @@
 use serde::Serialize;
 
 use super::matrix_blocks::rectangles;
-use super::{End, EndKind, Ends, Grouping, Names, Passing, Traffic};
-use crate::policy::evaluate::Judge;
+use super::{AllowedTraffic, EndpointGroup, EndpointGroups, GroupMembers, GroupNames, Grouping, Traffic};
+use crate::policy::evaluate::TableEvaluator;
 use crate::tables::PodName;
 
 /// What opens and what closes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Difference {
+pub struct ConnectivityDiff {
     /// Each a set of flows; no flow is in two of them.
     pub changes: Vec<Change>,
 }
@@ -23,7 +23,7 @@ pub struct Difference {
 /// Whether flows open or close.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Turn {
+pub enum ChangeKind {
     /// Denied before, allowed after.
     Opens,
     /// Allowed before, denied after.
@@ -34,15 +34,15 @@ pub enum Turn {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Change {
     /// Which of the two.
-    pub turn: Turn,
+    pub turn: ChangeKind,
     /// The sources in short.
     pub from: String,
     /// The destinations in short.
     pub to: String,
     /// The sources in full.
-    pub sources: Members,
+    pub sources: Endpoints,
     /// The destinations in full.
-    pub destinations: Members,
+    pub destinations: Endpoints,
     /// `IPv4` or `IPv6` where only one changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub family: Option<&'static str>,
@@ -52,7 +52,7 @@ pub struct Change {
 
 /// Who is at an end.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct Members {
+pub struct Endpoints {
     /// Pods.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<PodName>,
@@ -61,7 +61,7 @@ pub struct Members {
     pub addresses: Vec<String>,
 }
 
-impl Difference {
+impl ConnectivityDiff {
     /// Whether nothing opens and nothing closes.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
@@ -69,7 +69,7 @@ impl Difference {
 
     /// Whether anything opens.
     pub fn opens(&self) -> bool {
-        self.changes.iter().any(|change| change.turn == Turn::Opens)
+        self.changes.iter().any(|change| change.turn == ChangeKind::Opens)
     }
 }
 
@@ -77,10 +77,10 @@ impl Difference {
 type Delta = [Option<(Traffic, Traffic)>; 2];
 
 /// The difference that a change from `old` to `new` makes to flows.
-pub fn difference(old: &Judge, new: &Judge, names: &Names) -> Difference {
-    let ends = Ends::of(&[old, new], Grouping::Alike).ends;
-    let (mut before, mut after) = (Passing::new(old, 0), Passing::new(new, 1));
-    let delta = |from: &End, to: &End| {
+pub fn difference(old: &TableEvaluator, new: &TableEvaluator, names: &GroupNames) -> ConnectivityDiff {
+    let ends = EndpointGroups::of(&[old, new], Grouping::ByPolicy).ends;
+    let (mut before, mut after) = (AllowedTraffic::new(old, 0), AllowedTraffic::new(new, 1));
+    let delta = |from: &EndpointGroup, to: &EndpointGroup| {
         [0, 1].map(|family| {
             let none = Traffic::default();
             let (old, new) = (before.between(from, to, family), after.between(from, to, family));
@@ -93,7 +93,7 @@ pub fn difference(old: &Judge, new: &Judge, names: &Names) -> Difference {
     };
     let mut changes = Vec::new();
     for rectangle in rectangles(&ends, delta, changes_nothing) {
-        let all = |list: &[usize]| list.iter().map(|&at| &ends[at]).collect::<Vec<&End>>();
+        let all = |list: &[usize]| list.iter().map(|&at| &ends[at]).collect::<Vec<&EndpointGroup>>();
         let (all_sources, all_destinations) = (all(&rectangle.sources), all(&rectangle.destinations));
         let sources = without_itself(&all_sources, &all_destinations);
         let destinations = without_itself(&all_destinations, &all_sources);
@@ -102,7 +102,7 @@ pub fn difference(old: &Judge, new: &Judge, names: &Names) -> Difference {
         }
     }
     changes.sort_by(|a, b| (a.turn, &a.from, &a.to).cmp(&(b.turn, &b.from, &b.to)));
-    Difference { changes }
+    ConnectivityDiff { changes }
 }
 
 fn changes_nothing(delta: &Delta) -> bool {
@@ -110,28 +110,27 @@ fn changes_nothing(delta: &Delta) -> bool {
 }
 
 /// Where one pod is alone at the other side, it is none of these: it always reaches itself.
-fn without_itself<'a>(ends: &[&'a End], others: &[&End]) -> Vec<&'a End> {
+fn without_itself<'a>(ends: &[&'a EndpointGroup], others: &[&EndpointGroup]) -> Vec<&'a EndpointGroup> {
     let alone = members(others);
     let itself = match alone.pods.as_slice() {
         [pod] if alone.addresses.is_empty() => Some(pod),
         _ => None,
     };
-    let is_itself =
-        |end: &End| matches!(&end.kind, EndKind::Pods(pods) if pods.len() == 1 && pods.first() == itself);
+    let is_itself = |end: &EndpointGroup| matches!(&end.kind, GroupMembers::Pods(pods) if pods.len() == 1 && pods.first() == itself);
     ends.iter().copied().filter(|end| !is_itself(end)).collect()
 }
 
 fn describe(
-    sources: &[&End],
-    destinations: &[&End],
+    sources: &[&EndpointGroup],
+    destinations: &[&EndpointGroup],
     delta: &Delta,
-    names: &Names,
+    names: &GroupNames,
     changes: &mut Vec<Change>,
 ) {
-    for turn in [Turn::Opens, Turn::Closes] {
+    for turn in [ChangeKind::Opens, ChangeKind::Closes] {
         let of_family = |family: usize| {
             let (opened, closed) = delta[family].as_ref()?;
-            Some(if turn == Turn::Opens { opened } else { closed })
+            Some(if turn == ChangeKind::Opens { opened } else { closed })
         };
         let mut add = |traffic: &Traffic, family| {
             if !traffic.is_empty() {
@@ -157,12 +156,12 @@ fn describe(
     }
 }
 
-fn members(ends: &[&End]) -> Members {
-    let mut found = Members::default();
+fn members(ends: &[&EndpointGroup]) -> Endpoints {
+    let mut found = Endpoints::default();
     for end in ends {
         match &end.kind {
-            EndKind::Pods(pods) => found.pods.extend(pods.iter().cloned()),
-            EndKind::Outside(texts) => found.addresses.extend(texts.iter().cloned()),
+            GroupMembers::Pods(pods) => found.pods.extend(pods.iter().cloned()),
+            GroupMembers::External(texts) => found.addresses.extend(texts.iter().cloned()),
         }
     }
     found.pods.sort();

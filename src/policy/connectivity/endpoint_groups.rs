@@ -1,4 +1,4 @@
-//! Ends: all addresses, divided into those that no policy tells apart, by one set of tables or by several at once.
+//! EndpointGroups: all addresses, divided into those that no policy tells apart, by one set of tables or by several at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use super::prefix_regions::{Key, regions};
 use crate::ids::{AclId, ClassId};
-use crate::policy::evaluate::Judge;
+use crate::policy::evaluate::TableEvaluator;
 use crate::tables::PodName;
 
 /// Families: index of IPv4, then IPv6.
@@ -17,14 +17,14 @@ pub(super) const FAMILIES: usize = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grouping {
     /// They are.
-    Alike,
+    ByPolicy,
     /// Each pod is an end of its own.
-    EachPod,
+    ByPod,
 }
 
 /// What one set of tables makes of an end, in one family.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct View {
+pub struct EndpointPolicy {
     /// Class of its addresses.
     pub class: ClassId,
     /// The egress and ingress tables of the pod, and of others that claim its address; none where it is no pod's.
@@ -32,69 +32,69 @@ pub struct View {
 }
 
 /// An end, to every one of the tables: by table, then family. None where it has no address there.
-type Views = Vec<[Option<View>; FAMILIES]>;
+type EndpointPolicies = Vec<[Option<EndpointPolicy>; FAMILIES]>;
 
 /// Addresses that no policy tells apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
+pub struct EndpointGroup {
     /// Who they are.
-    pub kind: EndKind,
+    pub kind: GroupMembers,
     /// What the tables make of them: by table, then family. None where they have no address there.
-    pub views: Vec<[Option<View>; 2]>,
+    pub views: Vec<[Option<EndpointPolicy>; 2]>,
 }
 
 /// Who an end is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EndKind {
+pub enum GroupMembers {
     /// Pods, sorted.
     Pods(Vec<PodName>),
     /// Addresses that are no pod's: prefixes, as text.
-    Outside(Vec<String>),
+    External(Vec<String>),
 }
 
 /// All ends.
 #[derive(Debug, Clone)]
-pub struct Ends {
+pub struct EndpointGroups {
     /// Pods first.
-    pub ends: Vec<End>,
+    pub ends: Vec<EndpointGroup>,
 }
 
-impl Ends {
+impl EndpointGroups {
     /// The ends of some tables together.
-    pub fn of(judges: &[&Judge], grouping: Grouping) -> Ends {
+    pub fn of(judges: &[&TableEvaluator], grouping: Grouping) -> EndpointGroups {
         let mut ends = pods(judges, grouping);
         ends.extend(outside(judges));
-        Ends { ends }
+        EndpointGroups { ends }
     }
 }
 
-fn pods(judges: &[&Judge], grouping: Grouping) -> Vec<End> {
+fn pods(judges: &[&TableEvaluator], grouping: Grouping) -> Vec<EndpointGroup> {
     let names: BTreeSet<&PodName> = judges.iter().flat_map(|judge| judge.tables().pods.keys()).collect();
-    let mut groups: BTreeMap<(Option<&PodName>, Views), BTreeSet<PodName>> = BTreeMap::new();
+    let mut groups: BTreeMap<(Option<&PodName>, EndpointPolicies), BTreeSet<PodName>> = BTreeMap::new();
     for name in names {
-        let own = (grouping == Grouping::EachPod).then_some(name);
+        let own = (grouping == Grouping::ByPod).then_some(name);
         for views in views_of(judges, name) {
             groups.entry((own, views)).or_default().insert(name.clone());
         }
     }
-    let end = |((_, views), pods): ((_, Views), BTreeSet<PodName>)| End {
-        kind: EndKind::Pods(pods.into_iter().collect()),
+    let end = |((_, views), pods): ((_, EndpointPolicies), BTreeSet<PodName>)| EndpointGroup {
+        kind: GroupMembers::Pods(pods.into_iter().collect()),
         views,
     };
-    let mut ends: Vec<End> = groups.into_iter().map(end).collect();
+    let mut ends: Vec<EndpointGroup> = groups.into_iter().map(end).collect();
     ends.sort_by(|a, b| first_pod(a).cmp(&first_pod(b)));
     ends
 }
 
-fn first_pod(end: &End) -> Option<&PodName> {
+fn first_pod(end: &EndpointGroup) -> Option<&PodName> {
     match &end.kind {
-        EndKind::Pods(pods) => pods.first(),
-        EndKind::Outside(_) => None,
+        GroupMembers::Pods(pods) => pods.first(),
+        GroupMembers::External(_) => None,
     }
 }
 
 /// What the tables make of a pod: more than one answer where it has several addresses of a family that differ in class.
-fn views_of(judges: &[&Judge], name: &PodName) -> BTreeSet<Views> {
+fn views_of(judges: &[&TableEvaluator], name: &PodName) -> BTreeSet<EndpointPolicies> {
     let addresses: Vec<[Vec<IpAddr>; FAMILIES]> = judges
         .iter()
         .map(|judge| {
@@ -104,14 +104,14 @@ fn views_of(judges: &[&Judge], name: &PodName) -> BTreeSet<Views> {
         })
         .collect();
     let most = addresses.iter().flatten().map(Vec::len).max().unwrap_or(0).max(1);
-    let view = |judge: &Judge, list: &[IpAddr], at: usize| {
+    let view = |judge: &TableEvaluator, list: &[IpAddr], at: usize| {
         let address = list.get(at).or(list.last())?;
         let classifier = judge.classifier();
         let claimants = classifier.pods_at(*address).filter_map(|pod| classifier.pod(pod));
         let mut acls: Vec<_> = claimants.map(|acls| (acls.egress, acls.ingress)).collect();
         acls.sort_unstable();
         acls.dedup();
-        Some(View { class: classifier.class(*address), acls })
+        Some(EndpointPolicy { class: classifier.class(*address), acls })
     };
     let at = |at: usize| {
         let by_table = judges.iter().zip(&addresses);
@@ -120,7 +120,7 @@ fn views_of(judges: &[&Judge], name: &PodName) -> BTreeSet<Views> {
     (0..most).map(at).collect()
 }
 
-fn outside(judges: &[&Judge]) -> Vec<End> {
+fn outside(judges: &[&TableEvaluator]) -> Vec<EndpointGroup> {
     let prefixes: BTreeSet<IpNet> =
         judges.iter().flat_map(|judge| judge.tables().prefixes.keys().copied()).collect();
     let pods = judges.iter().flat_map(|judge| judge.tables().pods.values());
@@ -135,10 +135,10 @@ fn outside(judges: &[&Judge]) -> Vec<End> {
     }
     let end = |(key, texts): (Key, [Vec<String>; FAMILIES])| {
         let view = |class: ClassId, family: usize| {
-            (!texts[family].is_empty()).then_some(View { class, acls: Vec::new() })
+            (!texts[family].is_empty()).then_some(EndpointPolicy { class, acls: Vec::new() })
         };
         let views = key.iter().map(|&class| [view(class, 0), view(class, 1)]).collect();
-        End { kind: EndKind::Outside(texts.concat()), views }
+        EndpointGroup { kind: GroupMembers::External(texts.concat()), views }
     };
     found.into_iter().map(end).collect()
 }

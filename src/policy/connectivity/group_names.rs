@@ -1,12 +1,12 @@
-//! Names for ends that a person knows: pods by the label or the namespace that they share, addresses by prefix.
+//! GroupNames for ends that a person knows: pods by the label or the namespace that they share, addresses by prefix.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use ipnet::IpNet;
 
-use super::{End, EndKind};
-use crate::policy::evaluate::Oracle;
+use super::{EndpointGroup, GroupMembers};
+use crate::policy::evaluate::ReferenceEvaluator;
 use crate::policy::objects::replicas;
 use crate::policy::objects::{Labels, Object};
 use crate::tables::PodName;
@@ -16,19 +16,19 @@ const LISTED: usize = 3;
 
 /// What is known of the pods.
 #[derive(Debug, Clone, Default)]
-pub struct Names {
+pub struct GroupNames {
     labels: BTreeMap<PodName, Labels>,
-    /// Names of nodes, by the prefix of one address.
+    /// GroupNames of nodes, by the prefix of one address.
     nodes: BTreeMap<String, String>,
 }
 
-impl Names {
-    /// Names by the labels of these objects' pods.
-    pub fn of<'a>(objects: impl IntoIterator<Item = &'a Object>) -> Names {
-        let mut names = Names::default();
+impl GroupNames {
+    /// GroupNames by the labels of these objects' pods.
+    pub fn of<'a>(objects: impl IntoIterator<Item = &'a Object>) -> GroupNames {
+        let mut names = GroupNames::default();
         for object in objects {
             match object {
-                Object::Pod(pod) if Oracle::counts(pod) => {
+                Object::Pod(pod) if ReferenceEvaluator::counts(pod) => {
                     names.labels.insert(pod.name.clone(), pod.labels.clone());
                 }
                 Object::Node(node) => {
@@ -42,20 +42,20 @@ impl Names {
     }
 
     /// An end in short.
-    pub fn short(&self, end: &End) -> String {
+    pub fn short(&self, end: &EndpointGroup) -> String {
         match &end.kind {
-            EndKind::Pods(pods) => self.pods(&pods.iter().cloned().collect()),
-            EndKind::Outside(texts) => self.outside(texts),
+            GroupMembers::Pods(pods) => self.pods(&pods.iter().cloned().collect()),
+            GroupMembers::External(texts) => self.outside(texts),
         }
     }
 
     /// Several ends in short.
-    pub fn together(&self, ends: &[&End]) -> String {
+    pub fn together(&self, ends: &[&EndpointGroup]) -> String {
         let (mut pods, mut outside) = (BTreeSet::new(), Vec::new());
         for end in ends {
             match &end.kind {
-                EndKind::Pods(some) => pods.extend(some.iter().cloned()),
-                EndKind::Outside(texts) => outside.extend(texts.iter().cloned()),
+                GroupMembers::Pods(some) => pods.extend(some.iter().cloned()),
+                GroupMembers::External(texts) => outside.extend(texts.iter().cloned()),
             }
         }
         let pods = (!pods.is_empty()).then(|| self.pods(&pods));

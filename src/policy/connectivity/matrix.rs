@@ -8,13 +8,13 @@ use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
 use super::matrix_groups::merge;
-use super::{End, EndKind, Ends, Grouping, Names, Passing, Traffic};
-use crate::policy::evaluate::Judge;
+use super::{AllowedTraffic, EndpointGroup, EndpointGroups, GroupMembers, GroupNames, Grouping, Traffic};
+use crate::policy::evaluate::TableEvaluator;
 use crate::tables::PodName;
 
 /// Selection and bounds of a matrix.
 #[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
+pub struct MatrixRequest<'a> {
     /// Whether pods that are alike share a line.
     pub grouping: Grouping,
     /// Most pairs of ends.
@@ -29,17 +29,17 @@ pub struct Request<'a> {
 #[derive(Debug, Clone, Serialize)]
 pub struct Matrix {
     /// The ends; pods first.
-    pub ends: Vec<MatrixEnd>,
+    pub ends: Vec<MatrixGroup>,
     /// Allowed traffic between each two of them, at least one of which is a pod: by source, then destination.
     pub cells: Vec<Cell>,
-    /// Ends that are not among them, because there would be too many pairs.
-    #[serde(skip_serializing_if = "LeftOut::is_nothing")]
-    pub left_out: LeftOut,
+    /// EndpointGroups that are not among them, because there would be too many pairs.
+    #[serde(skip_serializing_if = "Omitted::is_nothing")]
+    pub left_out: Omitted,
 }
 
-/// Ends that are left out.
+/// EndpointGroups that are left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct LeftOut {
+pub struct Omitted {
     /// Their number.
     pub ends: usize,
     /// Number of pods at them.
@@ -48,7 +48,7 @@ pub struct LeftOut {
 
 /// Addresses that no policy tells apart.
 #[derive(Debug, Clone, Serialize)]
-pub struct MatrixEnd {
+pub struct MatrixGroup {
     /// In short.
     pub name: String,
     /// The pods, in full.
@@ -105,19 +105,19 @@ impl std::fmt::Display for Cell {
     }
 }
 
-impl LeftOut {
+impl Omitted {
     /// Whether nothing is.
     pub fn is_nothing(&self) -> bool {
-        *self == LeftOut::default()
+        *self == Omitted::default()
     }
 }
 
 /// The matrix of some tables.
-pub fn matrix(judge: &Judge, names: &Names, request: &Request<'_>) -> Matrix {
-    let ends = Ends::of(&[judge], request.grouping).ends;
+pub fn matrix(judge: &TableEvaluator, names: &GroupNames, request: &MatrixRequest<'_>) -> Matrix {
+    let ends = EndpointGroups::of(&[judge], request.grouping).ends;
     let ends = merge(judge, ends, request.grouping);
     let (ends, chosen, left_out) = bound(ends, request);
-    let mut passing = Passing::new(judge, 0);
+    let mut passing = AllowedTraffic::new(judge, 0);
     let everything = Arc::new(Traffic::everything());
     let mut cells = Vec::new();
     for (from, source) in ends.iter().enumerate() {
@@ -138,11 +138,11 @@ pub fn matrix(judge: &Judge, names: &Names, request: &Request<'_>) -> Matrix {
             cells.push(Cell { from, to, traffic, ipv6 });
         }
     }
-    let described = |end: &End| {
+    let described = |end: &EndpointGroup| {
         let name = names.short(end);
         match &end.kind {
-            EndKind::Pods(pods) => MatrixEnd { name, pods: pods.clone(), addresses: Vec::new() },
-            EndKind::Outside(texts) => MatrixEnd { name, pods: Vec::new(), addresses: texts.clone() },
+            GroupMembers::Pods(pods) => MatrixGroup { name, pods: pods.clone(), addresses: Vec::new() },
+            GroupMembers::External(texts) => MatrixGroup { name, pods: Vec::new(), addresses: texts.clone() },
         }
     };
     Matrix { ends: ends.iter().map(described).collect(), cells, left_out }
@@ -150,13 +150,13 @@ pub fn matrix(judge: &Judge, names: &Names, request: &Request<'_>) -> Matrix {
 
 /// As many ends as there may be pairs for: chosen ones first, then pods, then addresses outside. With how many of them are
 /// chosen: of each pair one end is.
-fn bound(ends: Vec<End>, request: &Request<'_>) -> (Vec<End>, usize, LeftOut) {
-    let is_chosen = |end: &End| match &end.kind {
-        EndKind::Pods(_) if request.pods.is_empty() => true,
-        EndKind::Pods(pods) => request.pods.iter().any(|pod| pods.binary_search(pod).is_ok()),
-        EndKind::Outside(_) => false,
+fn bound(ends: Vec<EndpointGroup>, request: &MatrixRequest<'_>) -> (Vec<EndpointGroup>, usize, Omitted) {
+    let is_chosen = |end: &EndpointGroup| match &end.kind {
+        GroupMembers::Pods(_) if request.pods.is_empty() => true,
+        GroupMembers::Pods(pods) => request.pods.iter().any(|pod| pods.binary_search(pod).is_ok()),
+        GroupMembers::External(_) => false,
     };
-    let (mut ends, others): (Vec<End>, Vec<End>) = ends.into_iter().partition(is_chosen);
+    let (mut ends, others): (Vec<EndpointGroup>, Vec<EndpointGroup>) = ends.into_iter().partition(is_chosen);
     let chosen_max = request.pairs_max.isqrt().min(request.ends_max).max(1);
     let mut left = ends.split_off(ends.len().min(chosen_max));
     let chosen = ends.len();
@@ -164,13 +164,13 @@ fn bound(ends: Vec<End>, request: &Request<'_>) -> (Vec<End>, usize, LeftOut) {
     let mut others = others.into_iter();
     ends.extend(others.by_ref().take(others_max.min(request.ends_max.saturating_sub(chosen))));
     left.extend(others);
-    let pods_of = |end: &End| match &end.kind {
-        EndKind::Pods(pods) => pods.len(),
-        EndKind::Outside(_) => 0,
+    let pods_of = |end: &EndpointGroup| match &end.kind {
+        GroupMembers::Pods(pods) => pods.len(),
+        GroupMembers::External(_) => 0,
     };
-    (ends, chosen, LeftOut { ends: left.len(), pods: left.iter().map(pods_of).sum() })
+    (ends, chosen, Omitted { ends: left.len(), pods: left.iter().map(pods_of).sum() })
 }
 
-fn is_one_pod(end: &End) -> bool {
-    matches!(&end.kind, EndKind::Pods(pods) if pods.len() == 1)
+fn is_one_pod(end: &EndpointGroup) -> bool {
+    matches!(&end.kind, GroupMembers::Pods(pods) if pods.len() == 1)
 }

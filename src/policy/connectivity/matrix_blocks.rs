@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// Sources times destinations, all with one value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Rectangle<T> {
+pub(super) struct MatrixBlock<T> {
     /// Indices of sources.
     pub(super) sources: Vec<usize>,
     /// Indices of destinations.
@@ -18,7 +18,7 @@ pub(super) fn rectangles<E, T: Clone + Ord>(
     items: &[E],
     mut value: impl FnMut(&E, &E) -> T,
     is_void: impl Fn(&T) -> bool,
-) -> Vec<Rectangle<T>> {
+) -> Vec<MatrixBlock<T>> {
     let mut values: BTreeMap<T, usize> = BTreeMap::new();
     let mut rows: Vec<BTreeMap<usize, usize>> = Vec::new();
     for from in items {
@@ -49,7 +49,7 @@ pub(super) fn rectangles<E, T: Clone + Ord>(
         for (value, mut sources) in by_value {
             sources.sort_unstable();
             let value = by_number[&value].clone();
-            found.push(Rectangle { sources, destinations: destinations.clone(), value });
+            found.push(MatrixBlock { sources, destinations: destinations.clone(), value });
         }
     }
     found

@@ -1,12 +1,12 @@
-//! Ends that reach and are reached alike, put together: their rows and columns of the matrix would be equal.
+//! EndpointGroups that reach and are reached alike, put together: their rows and columns of the matrix would be equal.
 //!
 //! Works on classes and tables, in one pass over the rows of the tables, and compares no two ends with each other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::{End, EndKind, Grouping, Traffic, View};
+use super::{EndpointGroup, EndpointPolicy, GroupMembers, Grouping, Traffic};
 use crate::ids::{AclId, ClassId, RowId};
-use crate::policy::evaluate::Judge;
+use crate::policy::evaluate::TableEvaluator;
 
 /// A number for each distinct thing.
 struct Numbers<T>(HashMap<T, u32>);
@@ -25,28 +25,28 @@ impl<T> Default for Numbers<T> {
 }
 
 /// Appearance of an end in one family: to the tables of others, and by its own tables.
-type Look = (u32, Vec<(u32, u32)>);
+type Signature = (u32, Vec<(u32, u32)>);
 
-/// Ends with equal keys are alike: the place of a pod that is to be an end of its own, whether it is pods, and its looks.
-type Key = (Option<usize>, bool, [Option<Look>; 2]);
+/// EndpointGroups with equal keys are alike: the place of a pod that is to be an end of its own, whether it is pods, and its looks.
+type Key = (Option<usize>, bool, [Option<Signature>; 2]);
 
 /// Classes and tables by what they come to.
 #[derive(Default)]
-struct Looks {
+struct Signatures {
     /// Number of a class's treatment by the tables of pods; 0, where all treat it as they do any address.
     classes: HashMap<ClassId, u32>,
     /// Tables that let pass the same from the same classes have the same number.
     acls: HashMap<AclId, u32>,
 }
 
-impl Looks {
-    fn of(judge: &Judge, ends: &[End]) -> Looks {
+impl Signatures {
+    fn of(judge: &TableEvaluator, ends: &[EndpointGroup]) -> Signatures {
         let tables = judge.tables();
         let (mut traffics, mut contents, mut steps) =
             (Numbers::default(), Numbers::default(), Numbers::default());
         steps.of((0, 0, 0));
         let mut of_row: HashMap<RowId, u32> = HashMap::new();
-        let mut looks = Looks::default();
+        let mut looks = Signatures::default();
         let views = ends.iter().flat_map(|end| end.views.iter().flatten().flatten());
         let acls: BTreeSet<AclId> =
             views.flat_map(|view| &view.acls).flat_map(|&(egress, ingress)| [egress, ingress]).collect();
@@ -67,7 +67,7 @@ impl Looks {
         looks
     }
 
-    fn of_view(&self, view: &View) -> Look {
+    fn of_view(&self, view: &EndpointPolicy) -> Signature {
         let mut acls: Vec<(u32, u32)> =
             view.acls.iter().map(|(egress, ingress)| (self.acls[egress], self.acls[ingress])).collect();
         acls.sort_unstable();
@@ -78,13 +78,17 @@ impl Looks {
 
 /// The ends of one set of tables, those that are alike as one. Pods and addresses outside stay apart; so do single pods,
 /// where each is to be an end.
-pub(super) fn merge(judge: &Judge, ends: Vec<End>, grouping: Grouping) -> Vec<End> {
-    let looks = Looks::of(judge, &ends);
+pub(super) fn merge(
+    judge: &TableEvaluator,
+    ends: Vec<EndpointGroup>,
+    grouping: Grouping,
+) -> Vec<EndpointGroup> {
+    let looks = Signatures::of(judge, &ends);
     let mut known: BTreeMap<Key, usize> = BTreeMap::new();
-    let mut merged: Vec<End> = Vec::new();
+    let mut merged: Vec<EndpointGroup> = Vec::new();
     for (at, end) in ends.into_iter().enumerate() {
-        let is_pods = matches!(end.kind, EndKind::Pods(_));
-        let alone = (is_pods && grouping == Grouping::EachPod).then_some(at);
+        let is_pods = matches!(end.kind, GroupMembers::Pods(_));
+        let alone = (is_pods && grouping == Grouping::ByPod).then_some(at);
         let [v4, v6] = &end.views[0];
         let look = [v4, v6].map(|view| view.as_ref().map(|view| looks.of_view(view)));
         let next = merged.len();
@@ -94,15 +98,16 @@ pub(super) fn merge(judge: &Judge, ends: Vec<End>, grouping: Grouping) -> Vec<En
             continue;
         }
         match (&mut merged[found].kind, end.kind) {
-            (EndKind::Pods(pods), EndKind::Pods(more)) => pods.extend(more),
-            (EndKind::Outside(texts), EndKind::Outside(more)) => texts.extend(more),
-            (EndKind::Pods(_), EndKind::Outside(_)) | (EndKind::Outside(_), EndKind::Pods(_)) => {
+            (GroupMembers::Pods(pods), GroupMembers::Pods(more)) => pods.extend(more),
+            (GroupMembers::External(texts), GroupMembers::External(more)) => texts.extend(more),
+            (GroupMembers::Pods(_), GroupMembers::External(_))
+            | (GroupMembers::External(_), GroupMembers::Pods(_)) => {
                 unreachable!("the two are told apart above")
             }
         }
     }
     for end in &mut merged {
-        if let EndKind::Pods(pods) = &mut end.kind {
+        if let GroupMembers::Pods(pods) = &mut end.kind {
             pods.sort();
             pods.dedup();
         }

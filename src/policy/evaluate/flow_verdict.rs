@@ -7,7 +7,7 @@ use crate::tables::{Classifier, Decision, RuleOrigin, RuleTables, TablesError, V
 
 /// What one side of a flow says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct SideVerdict {
     /// Whether it lets the flow pass.
     pub verdict: Verdict,
     /// Why.
@@ -16,32 +16,33 @@ pub struct Finding {
 
 /// What both sides of a flow say.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Answer {
+pub struct FlowVerdict {
     /// The source, if it is a pod that policy judges.
-    pub egress: Option<Finding>,
+    pub egress: Option<SideVerdict>,
     /// The destination, if it is a pod that policy judges.
-    pub ingress: Option<Finding>,
+    pub ingress: Option<SideVerdict>,
 }
 
-impl Answer {
+impl FlowVerdict {
     /// Whether the flow passes: no side denies it.
     pub fn verdict(&self) -> Verdict {
-        let denies = |side: &Option<Finding>| side.as_ref().is_some_and(|side| side.verdict == Verdict::Deny);
+        let denies =
+            |side: &Option<SideVerdict>| side.as_ref().is_some_and(|side| side.verdict == Verdict::Deny);
         if denies(&self.egress) || denies(&self.ingress) { Verdict::Deny } else { Verdict::Allow }
     }
 }
 
 /// Rule tables as the workers ask them, with names for what they decide.
-pub struct Judge {
+pub struct TableEvaluator {
     tables: RuleTables,
     classifier: Classifier,
 }
 
-impl Judge {
+impl TableEvaluator {
     /// A judge by these tables, if they are whole.
-    pub fn new(tables: RuleTables) -> Result<Judge, TablesError> {
+    pub fn new(tables: RuleTables) -> Result<TableEvaluator, TablesError> {
         let classifier = Classifier::new(&tables)?;
-        Ok(Judge { tables, classifier })
+        Ok(TableEvaluator { tables, classifier })
     }
 
     /// The tables.
@@ -60,13 +61,13 @@ impl Judge {
     }
 
     /// The verdict on a new connection, with the reasons.
-    pub fn answer(&self, flow: &FlowKey) -> Answer {
+    pub fn answer(&self, flow: &FlowKey) -> FlowVerdict {
         let judgement = self.classifier.judge(flow);
-        let name = |decision: Decision| Finding {
+        let name = |decision: Decision| SideVerdict {
             verdict: decision.verdict(),
             // The check of the tables found a name for every decision.
             origin: self.tables.rules[&decision.rule()].clone(),
         };
-        Answer { egress: judgement.egress.map(name), ingress: judgement.ingress.map(name) }
+        FlowVerdict { egress: judgement.egress.map(name), ingress: judgement.ingress.map(name) }
     }
 }

@@ -1,22 +1,22 @@
 //! Clauses E2 to E4 and N1: what the `NetworkPolicies` of a pod say.
 
-use super::flow_verdict::Finding;
+use super::flow_verdict::SideVerdict;
 use super::peers::is_known;
 use super::ports::network_ports_match;
-use super::reference::{Holder, Oracle, Question};
+use super::reference::{AddressOwner, Query, ReferenceEvaluator};
 use super::selectors::selects;
 use crate::policy::objects::{NetworkPolicy, NetworkPolicyRule};
 use crate::tables::{Direction, PolicyKind, PolicyRef, RuleOrigin, Verdict};
 
-impl<'a> Oracle<'a> {
+impl<'a> ReferenceEvaluator<'a> {
     /// Nothing where no policy isolates the pod in this direction; else a final word (clause C3).
-    pub(in crate::policy) fn ask_network_policies(&self, question: &Question<'_>) -> Option<Finding> {
+    pub(in crate::policy) fn ask_network_policies(&self, question: &Query<'_>) -> Option<SideVerdict> {
         let isolating = self.isolating(question);
         if isolating.is_empty() {
             return None;
         }
         if is_own_node(question) {
-            return Some(Finding { verdict: Verdict::Allow, origin: RuleOrigin::OwnNode });
+            return Some(SideVerdict { verdict: Verdict::Allow, origin: RuleOrigin::OwnNode });
         }
         for policy in &isolating {
             for (index, rule) in rules(policy, question.direction).into_iter().flatten().enumerate() {
@@ -29,7 +29,7 @@ impl<'a> Oracle<'a> {
     }
 
     /// Clause E2: policies of the pod's own namespace that select it and have the direction.
-    pub(in crate::policy) fn isolating(&self, question: &Question<'_>) -> Vec<&'a NetworkPolicy> {
+    pub(in crate::policy) fn isolating(&self, question: &Query<'_>) -> Vec<&'a NetworkPolicy> {
         let subject = question.subject;
         let of_namespace = self.network_policies.values().copied().filter(|policy| {
             policy.namespace == subject.name.namespace && rules(policy, question.direction).is_some()
@@ -42,7 +42,7 @@ impl<'a> Oracle<'a> {
         &self,
         policy: &NetworkPolicy,
         rule: &NetworkPolicyRule,
-        question: &Question<'_>,
+        question: &Query<'_>,
     ) -> bool {
         self.network_peers_match(&policy.namespace, &rule.peers, &question.peer)
             && network_ports_match(&rule.ports, question)
@@ -58,27 +58,27 @@ pub(in crate::policy) fn rules(policy: &NetworkPolicy, direction: Direction) -> 
 }
 
 /// Clauses N1 and N2: traffic into a pod from the pod's own node.
-fn is_own_node(question: &Question<'_>) -> bool {
+fn is_own_node(question: &Query<'_>) -> bool {
     if question.direction == Direction::Egress {
         return false;
     }
     let is_host =
         is_known(question.peer.holder) && question.subject.host_ips.contains(&question.peer.address);
     match question.peer.holder {
-        Holder::Node(node) => is_host || question.subject.node.as_ref() == Some(&node.name),
-        Holder::Pod(_) | Holder::Nobody => is_host,
+        AddressOwner::Node(node) => is_host || question.subject.node.as_ref() == Some(&node.name),
+        AddressOwner::Pod(_) | AddressOwner::External => is_host,
     }
 }
 
 /// Clause E3: one rule that matches is enough.
-fn allowed_by(policy: &NetworkPolicy, direction: Direction, index: usize) -> Finding {
+fn allowed_by(policy: &NetworkPolicy, direction: Direction, index: usize) -> SideVerdict {
     let origin = RuleOrigin::Rule { policy: name(policy), direction, index: index as u32, name: None };
-    Finding { verdict: Verdict::Allow, origin }
+    SideVerdict { verdict: Verdict::Allow, origin }
 }
 
-fn denied_by(isolating: &[&NetworkPolicy], direction: Direction) -> Finding {
+fn denied_by(isolating: &[&NetworkPolicy], direction: Direction) -> SideVerdict {
     let policies = isolating.iter().map(|policy| name(policy)).collect();
-    Finding { verdict: Verdict::Deny, origin: RuleOrigin::DefaultDeny { direction, policies } }
+    SideVerdict { verdict: Verdict::Deny, origin: RuleOrigin::DefaultDeny { direction, policies } }
 }
 
 pub(in crate::policy) fn name(policy: &NetworkPolicy) -> PolicyRef {

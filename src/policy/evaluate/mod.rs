@@ -12,6 +12,6 @@ pub(in crate::policy) mod ports;
 mod reference;
 pub(in crate::policy) mod selectors;
 
-pub use flow_verdict::{Answer, Finding, Judge};
-pub use reference::Oracle;
-pub(in crate::policy) use reference::{Holder, PeerEnd, Question};
+pub use flow_verdict::{FlowVerdict, SideVerdict, TableEvaluator};
+pub use reference::ReferenceEvaluator;
+pub(in crate::policy) use reference::{AddressOwner, PeerAddress, Query};

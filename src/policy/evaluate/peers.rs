@@ -4,17 +4,17 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::reference::{Holder, Oracle, PeerEnd};
+use super::reference::{AddressOwner, PeerAddress, ReferenceEvaluator};
 use super::selectors::selects;
 use crate::policy::objects::{ClusterPeer, IpBlock, LabelSelector, Peer, Peers, Pod, PodScope};
 
-impl Oracle<'_> {
+impl ReferenceEvaluator<'_> {
     /// Clause M1: no list is everyone. Clause M5: entries are alternatives.
     pub(in crate::policy) fn network_peers_match(
         &self,
         namespace: &str,
         peers: &Peers,
-        end: &PeerEnd<'_>,
+        end: &PeerAddress<'_>,
     ) -> bool {
         match peers {
             Peers::Everyone => true,
@@ -26,40 +26,44 @@ impl Oracle<'_> {
         &self,
         namespace: &str,
         peer: &Peer,
-        end: &PeerEnd<'_>,
+        end: &PeerAddress<'_>,
     ) -> bool {
         match (peer, end.holder) {
             (Peer::IpBlock(block), holder) => {
                 block_holds(block, end.address) && (is_known(holder) || block_is_whole(block))
             }
             // Clause M2: without a namespace selector, pods of the policy's own namespace.
-            (Peer::Pods { namespaces: None, pods }, Holder::Pod(pod)) => {
+            (Peer::Pods { namespaces: None, pods }, AddressOwner::Pod(pod)) => {
                 pod.name.namespace == namespace && selects(pods, &pod.labels)
             }
             // Clauses M3 and M4: both selectors hold.
-            (Peer::Pods { namespaces: Some(namespaces), pods }, Holder::Pod(pod)) => {
+            (Peer::Pods { namespaces: Some(namespaces), pods }, AddressOwner::Pod(pod)) => {
                 self.pod_is_in(namespaces, pods, pod)
             }
             // Clause M6: selectors mean pods only.
-            (Peer::Pods { .. }, Holder::Node(_) | Holder::Nobody) => false,
+            (Peer::Pods { .. }, AddressOwner::Node(_) | AddressOwner::External) => false,
         }
     }
 
     /// Entries are alternatives.
-    pub(in crate::policy) fn cluster_peers_match(&self, peers: &[ClusterPeer], end: &PeerEnd<'_>) -> bool {
+    pub(in crate::policy) fn cluster_peers_match(
+        &self,
+        peers: &[ClusterPeer],
+        end: &PeerAddress<'_>,
+    ) -> bool {
         peers.iter().any(|peer| self.cluster_peer_matches(peer, end))
     }
 
-    pub(in crate::policy) fn cluster_peer_matches(&self, peer: &ClusterPeer, end: &PeerEnd<'_>) -> bool {
+    pub(in crate::policy) fn cluster_peer_matches(&self, peer: &ClusterPeer, end: &PeerAddress<'_>) -> bool {
         match (peer, end.holder) {
             // Clause C9.
-            (ClusterPeer::Pods(scope), Holder::Pod(pod)) => self.scope_holds(scope, pod),
+            (ClusterPeer::Pods(scope), AddressOwner::Pod(pod)) => self.scope_holds(scope, pod),
             // Clause C10: everything with such an address, pods included.
             (ClusterPeer::Network(cidr), holder) => {
                 prefix_holds(*cidr, end.address) && (is_known(holder) || cidr.prefix_len() == 0)
             }
             // Clause C11.
-            (ClusterPeer::Nodes(selector), Holder::Node(node)) => selects(selector, &node.labels),
+            (ClusterPeer::Nodes(selector), AddressOwner::Node(node)) => selects(selector, &node.labels),
             // Clause C13.
             (ClusterPeer::Everyone, _) => true,
             // Clause C12: no address is known to belong to a name.
@@ -78,10 +82,10 @@ impl Oracle<'_> {
 }
 
 /// Clause B7: whether the holder of an address has it for certain: not a pod whose address is a placeholder, or that has none.
-pub(super) fn is_known(holder: Holder<'_>) -> bool {
+pub(super) fn is_known(holder: AddressOwner<'_>) -> bool {
     match holder {
-        Holder::Pod(pod) => !pod.placeholder && !pod.addresses.is_empty(),
-        Holder::Node(_) | Holder::Nobody => true,
+        AddressOwner::Pod(pod) => !pod.placeholder && !pod.addresses.is_empty(),
+        AddressOwner::Node(_) | AddressOwner::External => true,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::flow_verdict::{Answer, Finding};
+use super::flow_verdict::{FlowVerdict, SideVerdict};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::objects::{
     ClusterNetworkPolicy, Labels, Namespace, NetworkPolicy, Node, Object, Pod, Tier,
@@ -12,7 +12,7 @@ use crate::tables::{Direction, PodName, PolicyKind, RuleOrigin, Verdict};
 
 /// The objects as they stand, and nothing else.
 #[derive(Debug, Default)]
-pub struct Oracle<'a> {
+pub struct ReferenceEvaluator<'a> {
     pods: BTreeMap<&'a PodName, &'a Pod>,
     namespaces: BTreeMap<&'a str, &'a Namespace>,
     nodes: BTreeMap<&'a str, &'a Node>,
@@ -24,33 +24,33 @@ pub struct Oracle<'a> {
 
 /// The other end of a flow, as one pod's policies see it.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::policy) struct PeerEnd<'a> {
+pub(in crate::policy) struct PeerAddress<'a> {
     pub(in crate::policy) address: IpAddr,
-    pub(in crate::policy) holder: Holder<'a>,
+    pub(in crate::policy) holder: AddressOwner<'a>,
 }
 
 /// Who has an address.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::policy) enum Holder<'a> {
+pub(in crate::policy) enum AddressOwner<'a> {
     Pod(&'a Pod),
     Node(&'a Node),
-    Nobody,
+    External,
 }
 
 /// One direction of a pod, and a flow that it is asked about.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::policy) struct Question<'a> {
+pub(in crate::policy) struct Query<'a> {
     pub(in crate::policy) subject: &'a Pod,
     pub(in crate::policy) direction: Direction,
-    pub(in crate::policy) peer: PeerEnd<'a>,
+    pub(in crate::policy) peer: PeerAddress<'a>,
     pub(in crate::policy) protocol: Protocol,
     pub(in crate::policy) dst_port: u16,
 }
 
-impl<'a> Oracle<'a> {
+impl<'a> ReferenceEvaluator<'a> {
     /// An oracle of these objects. Of two with one name the later counts.
-    pub fn new(objects: impl IntoIterator<Item = &'a Object>) -> Oracle<'a> {
-        let mut oracle = Oracle::default();
+    pub fn new(objects: impl IntoIterator<Item = &'a Object>) -> ReferenceEvaluator<'a> {
+        let mut oracle = ReferenceEvaluator::default();
         for object in objects {
             oracle.insert(object);
         }
@@ -75,11 +75,11 @@ impl<'a> Oracle<'a> {
     }
 
     /// Judges a new connection by its first packet. Clause E1: it passes where neither side denies it.
-    pub fn judge(&self, flow: &FlowKey) -> Answer {
+    pub fn judge(&self, flow: &FlowKey) -> FlowVerdict {
         if self.itself(flow).is_some() {
-            return Answer { egress: None, ingress: None };
+            return FlowVerdict { egress: None, ingress: None };
         }
-        Answer {
+        FlowVerdict {
             egress: self.ask_claimants(flow, Direction::Egress).map(|(_, finding)| finding),
             ingress: self.ask_claimants(flow, Direction::Ingress).map(|(_, finding)| finding),
         }
@@ -101,13 +101,13 @@ impl<'a> Oracle<'a> {
         &self,
         flow: &FlowKey,
         direction: Direction,
-    ) -> Option<(&'a Pod, Finding)> {
+    ) -> Option<(&'a Pod, SideVerdict)> {
         let (own, peer) = match direction {
             Direction::Egress => (flow.src, flow.dst),
             Direction::Ingress => (flow.dst, flow.src),
         };
         let ask = |pod: &'a Pod| (pod, self.ask(pod, direction, peer, flow.protocol, flow.dst_port));
-        let asked: Vec<(&Pod, Finding)> = self.pods_at(own).into_iter().map(ask).collect();
+        let asked: Vec<(&Pod, SideVerdict)> = self.pods_at(own).into_iter().map(ask).collect();
         let denying = asked.iter().position(|(_, finding)| finding.verdict == Verdict::Deny);
         asked.into_iter().nth(denying.unwrap_or(0))
     }
@@ -121,11 +121,11 @@ impl<'a> Oracle<'a> {
         peer: IpAddr,
         protocol: Protocol,
         dst_port: u16,
-    ) -> Finding {
+    ) -> SideVerdict {
         let mut first = None;
         for holder in self.holders(peer) {
-            let peer = PeerEnd { address: peer, holder };
-            let finding = self.decide(&Question { subject, direction, peer, protocol, dst_port });
+            let peer = PeerAddress { address: peer, holder };
+            let finding = self.decide(&Query { subject, direction, peer, protocol, dst_port });
             if finding.verdict == Verdict::Deny {
                 return finding;
             }
@@ -135,11 +135,11 @@ impl<'a> Oracle<'a> {
     }
 
     /// Clauses C1 to C5: admin tier, then `NetworkPolicy`, then baseline tier, then allow.
-    fn decide(&self, question: &Question<'_>) -> Finding {
+    fn decide(&self, question: &Query<'_>) -> SideVerdict {
         self.ask_tier(Tier::Admin, question)
             .or_else(|| self.ask_network_policies(question))
             .or_else(|| self.ask_tier(Tier::Baseline, question))
-            .unwrap_or(Finding {
+            .unwrap_or(SideVerdict {
                 verdict: Verdict::Allow,
                 origin: RuleOrigin::NotIsolated { direction: question.direction },
             })
@@ -153,7 +153,7 @@ impl<'a> Oracle<'a> {
 
     /// The pods that claim an address, by name.
     pub fn pods_at(&self, address: IpAddr) -> Vec<&'a Pod> {
-        let claims = |pod: &&Pod| Oracle::counts(pod) && pod.addresses.contains(&address);
+        let claims = |pod: &&Pod| ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address);
         self.pods.values().copied().filter(claims).collect()
     }
 
@@ -165,31 +165,31 @@ impl<'a> Oracle<'a> {
     /// Pods that have an address and are not judged.
     pub fn unjudged_at(&self, address: IpAddr) -> impl Iterator<Item = &'a Pod> {
         let at = self.pods.values().copied().filter(move |pod| pod.addresses.contains(&address));
-        at.filter(|pod| !Oracle::counts(pod))
+        at.filter(|pod| !ReferenceEvaluator::counts(pod))
     }
 
     /// Everyone who claims an address; nobody, where nobody does.
-    pub(in crate::policy) fn holders(&self, address: IpAddr) -> Vec<Holder<'a>> {
+    pub(in crate::policy) fn holders(&self, address: IpAddr) -> Vec<AddressOwner<'a>> {
         let mut holders = Vec::new();
         for pod in self.pods.values() {
-            if Oracle::counts(pod) && pod.addresses.contains(&address) {
-                holders.push(Holder::Pod(pod));
+            if ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address) {
+                holders.push(AddressOwner::Pod(pod));
             }
         }
         for node in self.nodes.values() {
             if node.addresses.contains(&address) {
-                holders.push(Holder::Node(node));
+                holders.push(AddressOwner::Node(node));
             }
         }
-        if holders.is_empty() { vec![Holder::Nobody] } else { holders }
+        if holders.is_empty() { vec![AddressOwner::External] } else { holders }
     }
 
     /// Whose address it is, in words.
     pub fn describe(&self, address: IpAddr) -> String {
-        let name = |holder: &Holder<'_>| match holder {
-            Holder::Pod(pod) => format!("pod {}", pod.name),
-            Holder::Node(node) => format!("node {}", node.name),
-            Holder::Nobody => "outside".to_owned(),
+        let name = |holder: &AddressOwner<'_>| match holder {
+            AddressOwner::Pod(pod) => format!("pod {}", pod.name),
+            AddressOwner::Node(node) => format!("node {}", node.name),
+            AddressOwner::External => "outside".to_owned(),
         };
         let names: Vec<String> = self.holders(address).iter().map(name).collect();
         format!("{} ({address})", names.join(" or "))

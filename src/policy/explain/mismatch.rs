@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::net::flow::Protocol;
 use crate::policy::display;
-use crate::policy::evaluate::{Holder, Oracle, PeerEnd, Question, ports, selectors};
+use crate::policy::evaluate::{AddressOwner, PeerAddress, Query, ReferenceEvaluator, ports, selectors};
 use crate::policy::objects::{
     ClusterAction, ClusterPeer, ClusterPort, IpBlock, LabelSelector, Labels, Peer, Pod, PodScope, PortMatch,
 };
@@ -14,7 +14,7 @@ use crate::policy::objects::{
 /// What a miss is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum MissKind {
+pub enum MismatchKind {
     /// The address.
     Address,
     /// The peer is no pod.
@@ -35,54 +35,63 @@ pub enum MissKind {
 
 /// On what something fails.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Miss {
+pub struct Mismatch {
     /// What it is about.
-    pub on: MissKind,
+    pub on: MismatchKind,
     /// What is, and what was asked for.
     pub text: String,
 }
 
-impl Miss {
-    fn new(on: MissKind, text: String) -> Miss {
-        Miss { on, text }
+impl Mismatch {
+    fn new(on: MismatchKind, text: String) -> Mismatch {
+        Mismatch { on, text }
     }
 }
 
 /// Why a peer of a `NetworkPolicy` that does not match does not.
-pub(super) fn network_peer(oracle: &Oracle<'_>, namespace: &str, peer: &Peer, end: &PeerEnd<'_>) -> Miss {
+pub(super) fn network_peer(
+    oracle: &ReferenceEvaluator<'_>,
+    namespace: &str,
+    peer: &Peer,
+    end: &PeerAddress<'_>,
+) -> Mismatch {
     match peer {
         Peer::IpBlock(block) => address_miss(block, end),
         Peer::Pods { namespaces, pods } => match end.holder {
-            Holder::Pod(pod) => match namespaces {
-                None if pod.name.namespace != namespace => Miss::new(
-                    MissKind::Namespace,
+            AddressOwner::Pod(pod) => match namespaces {
+                None if pod.name.namespace != namespace => Mismatch::new(
+                    MismatchKind::Namespace,
                     format!("namespace {} is not the policy's own, {namespace}", pod.name.namespace),
                 ),
                 None => pod_label_miss(pods, pod),
                 Some(namespaces) => pod_miss(oracle, namespaces, pods, pod),
             },
-            Holder::Node(_) | Holder::Nobody => not_a_pod(oracle, end.address),
+            AddressOwner::Node(_) | AddressOwner::External => not_a_pod(oracle, end.address),
         },
     }
 }
 
 /// Why a peer of a cluster-wide policy that does not match does not.
-pub(super) fn cluster_peer(oracle: &Oracle<'_>, peer: &ClusterPeer, end: &PeerEnd<'_>) -> Miss {
+pub(super) fn cluster_peer(
+    oracle: &ReferenceEvaluator<'_>,
+    peer: &ClusterPeer,
+    end: &PeerAddress<'_>,
+) -> Mismatch {
     match (peer, end.holder) {
-        (ClusterPeer::Pods(PodScope { namespaces, pods }), Holder::Pod(pod)) => {
+        (ClusterPeer::Pods(PodScope { namespaces, pods }), AddressOwner::Pod(pod)) => {
             pod_miss(oracle, namespaces, pods, pod)
         }
         (ClusterPeer::Pods(_), _) => not_a_pod(oracle, end.address),
         (ClusterPeer::Network(cidr), _) => address_miss(&IpBlock { cidr: *cidr, except: Vec::new() }, end),
-        (ClusterPeer::Nodes(selector), Holder::Node(node)) => {
+        (ClusterPeer::Nodes(selector), AddressOwner::Node(node)) => {
             let who = format!("node {}", node.name);
-            Miss::new(MissKind::NodeLabel, label_miss(&who, selector, &node.labels))
+            Mismatch::new(MismatchKind::NodeLabel, label_miss(&who, selector, &node.labels))
         }
         (ClusterPeer::Nodes(_), _) => {
-            Miss::new(MissKind::Address, format!("{} is no node's address", end.address))
+            Mismatch::new(MismatchKind::Address, format!("{} is no node's address", end.address))
         }
         (ClusterPeer::DomainName(name), _) => {
-            Miss::new(MissKind::Address, format!("{} is not known to be {name}", end.address))
+            Mismatch::new(MismatchKind::Address, format!("{} is not known to be {name}", end.address))
         }
         (ClusterPeer::Everyone, _) => unreachable!("everyone matches"),
     }
@@ -98,7 +107,7 @@ pub(super) fn action(action: ClusterAction) -> &'static str {
 }
 
 /// Why a port of a `NetworkPolicy` does not match; nothing if it does.
-pub(super) fn network_port(port: &PortMatch, question: &Question<'_>) -> Option<Miss> {
+pub(super) fn network_port(port: &PortMatch, question: &Query<'_>) -> Option<Mismatch> {
     match port {
         PortMatch::Range { protocol, first, last } => range_miss(*protocol, *first, *last, question),
         PortMatch::Named { protocol, name } => named_miss(Some(*protocol), name, question),
@@ -106,23 +115,23 @@ pub(super) fn network_port(port: &PortMatch, question: &Question<'_>) -> Option<
 }
 
 /// Why a port of a cluster-wide policy does not match; nothing if it does.
-pub(super) fn cluster_port(port: &ClusterPort, question: &Question<'_>) -> Option<Miss> {
+pub(super) fn cluster_port(port: &ClusterPort, question: &Query<'_>) -> Option<Mismatch> {
     match port {
         ClusterPort::Range { protocol, first, last } => range_miss(*protocol, *first, *last, question),
         ClusterPort::Named { protocol, name } => named_miss(*protocol, name, question),
     }
 }
 
-fn address_miss(block: &IpBlock, end: &PeerEnd<'_>) -> Miss {
+fn address_miss(block: &IpBlock, end: &PeerAddress<'_>) -> Mismatch {
     let (cidr, address) = (block.cidr, end.address);
-    if let Holder::Pod(pod) = end.holder
+    if let AddressOwner::Pod(pod) = end.holder
         && pod.placeholder
     {
         let text = format!(
             "pod {} has no address that could be in {cidr}: only a whole block is taken to hold it",
             pod.name
         );
-        return Miss::new(MissKind::Address, text);
+        return Mismatch::new(MismatchKind::Address, text);
     }
     let text = match block.except.iter().find(|except| except.contains(&address)) {
         Some(except) => format!("{address} is excepted by {except} from {cidr}"),
@@ -131,25 +140,30 @@ fn address_miss(block: &IpBlock, end: &PeerEnd<'_>) -> Miss {
         }
         None => format!("{address} is outside {cidr}"),
     };
-    Miss::new(MissKind::Address, text)
+    Mismatch::new(MismatchKind::Address, text)
 }
 
-fn not_a_pod(oracle: &Oracle<'_>, address: IpAddr) -> Miss {
-    Miss::new(MissKind::NotAPod, format!("{} is no pod", oracle.describe(address)))
+fn not_a_pod(oracle: &ReferenceEvaluator<'_>, address: IpAddr) -> Mismatch {
+    Mismatch::new(MismatchKind::NotAPod, format!("{} is no pod", oracle.describe(address)))
 }
 
-fn pod_miss(oracle: &Oracle<'_>, namespaces: &LabelSelector, pods: &LabelSelector, pod: &Pod) -> Miss {
+fn pod_miss(
+    oracle: &ReferenceEvaluator<'_>,
+    namespaces: &LabelSelector,
+    pods: &LabelSelector,
+    pod: &Pod,
+) -> Mismatch {
     let namespace = &pod.name.namespace;
     let labels = oracle.namespace_labels(namespace);
     if selectors::selects(namespaces, &labels) {
         return pod_label_miss(pods, pod);
     }
     let who = format!("namespace {namespace}");
-    Miss::new(MissKind::NamespaceLabel, label_miss(&who, namespaces, &labels))
+    Mismatch::new(MismatchKind::NamespaceLabel, label_miss(&who, namespaces, &labels))
 }
 
-fn pod_label_miss(pods: &LabelSelector, pod: &Pod) -> Miss {
-    Miss::new(MissKind::PodLabel, label_miss(&format!("pod {}", pod.name), pods, &pod.labels))
+fn pod_label_miss(pods: &LabelSelector, pod: &Pod) -> Mismatch {
+    Mismatch::new(MismatchKind::PodLabel, label_miss(&format!("pod {}", pod.name), pods, &pod.labels))
 }
 
 /// The first requirement that is not met, and what is there instead.
@@ -164,19 +178,22 @@ fn label_miss(who: &str, selector: &LabelSelector, labels: &Labels) -> String {
     }
 }
 
-fn range_miss(protocol: Protocol, first: u16, last: u16, question: &Question<'_>) -> Option<Miss> {
+fn range_miss(protocol: Protocol, first: u16, last: u16, question: &Query<'_>) -> Option<Mismatch> {
     let wanted = display::ports(protocol, first, last);
     if question.protocol != protocol {
-        return Some(Miss::new(MissKind::Protocol, format!("{} is not {wanted}", question.protocol)));
+        return Some(Mismatch::new(MismatchKind::Protocol, format!("{} is not {wanted}", question.protocol)));
     }
     let port = question.dst_port;
     let is_inside = first <= port && port <= last;
-    (!is_inside).then(|| Miss::new(MissKind::Port, format!("{protocol} {port} is not {wanted}")))
+    (!is_inside).then(|| Mismatch::new(MismatchKind::Port, format!("{protocol} {port} is not {wanted}")))
 }
 
-fn named_miss(protocol: Option<Protocol>, name: &str, question: &Question<'_>) -> Option<Miss> {
+fn named_miss(protocol: Option<Protocol>, name: &str, question: &Query<'_>) -> Option<Mismatch> {
     let Some(pod) = ports::destination_pod(question) else {
-        return Some(Miss::new(MissKind::Port, format!("{} has no ports with names", question.peer.address)));
+        return Some(Mismatch::new(
+            MismatchKind::Port,
+            format!("{} has no ports with names", question.peer.address),
+        ));
     };
     let is_asked = |own: Protocol| protocol.is_none_or(|protocol| protocol == own);
     let named: Vec<_> = pod
@@ -186,8 +203,8 @@ fn named_miss(protocol: Option<Protocol>, name: &str, question: &Question<'_>) -
         .collect();
     if named.is_empty() {
         let protocol = protocol.map(|protocol| format!("{protocol} ")).unwrap_or_default();
-        return Some(Miss::new(
-            MissKind::Port,
+        return Some(Mismatch::new(
+            MismatchKind::Port,
             format!("pod {} has no {protocol}port named {name}", pod.name),
         ));
     }
@@ -196,14 +213,14 @@ fn named_miss(protocol: Option<Protocol>, name: &str, question: &Question<'_>) -
     }
     let numbers: Vec<String> = named.iter().map(|port| format!("{} {}", port.protocol, port.port)).collect();
     let kind = if named.iter().any(|port| port.protocol == question.protocol) {
-        MissKind::Port
+        MismatchKind::Port
     } else {
-        MissKind::Protocol
+        MismatchKind::Protocol
     };
     let numbers = numbers.join(", ");
     let text = format!(
         "{} {} is not {name} of pod {}, which is {numbers}",
         question.protocol, question.dst_port, pod.name
     );
-    Some(Miss::new(kind, text))
+    Some(Mismatch::new(kind, text))
 }

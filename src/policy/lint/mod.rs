@@ -12,7 +12,7 @@ mod types;
 
 use serde::Serialize;
 
-use super::evaluate::Oracle;
+use super::evaluate::ReferenceEvaluator;
 use super::objects::replicas;
 use super::objects::{ClusterNetworkPolicy, NetworkPolicy, Node, Object, Pod};
 use crate::tables::{Direction, PolicyRef};
@@ -82,7 +82,7 @@ impl Check {
 
 /// The objects that the checks look at.
 struct Scene<'a> {
-    oracle: Oracle<'a>,
+    oracle: ReferenceEvaluator<'a>,
     /// Pods that policy sees, as soon as they have an address.
     pods: Vec<&'a Pod>,
     /// Pods on the host's network, and pods that have finished.
@@ -96,7 +96,7 @@ struct Scene<'a> {
 /// manifests of policies alone select nobody.
 pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
     let mut scene = Scene {
-        oracle: Oracle::new(objects),
+        oracle: ReferenceEvaluator::new(objects),
         pods: Vec::new(),
         unseen: Vec::new(),
         nodes: Vec::new(),

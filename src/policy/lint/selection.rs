@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use super::{Check, LintFinding, Scene, peer_list};
 use crate::policy::display;
-use crate::policy::evaluate::{Holder, PeerEnd, cluster_tiers, isolation, selectors};
+use crate::policy::evaluate::{AddressOwner, PeerAddress, cluster_tiers, isolation, selectors};
 use crate::policy::objects::{ClusterPeer, LabelSelector, Peer, Peers, Pod, Requirement};
 use crate::tables::{Direction, PolicyRef};
 
@@ -134,8 +134,8 @@ fn look(scene: &Scene<'_>, selector: Selector, selects: impl Fn(&Pod) -> bool, f
 }
 
 /// A pod as a peer of a rule that names labels only.
-fn by_labels(pod: &Pod) -> PeerEnd<'_> {
-    PeerEnd { address: Ipv4Addr::UNSPECIFIED.into(), holder: Holder::Pod(pod) }
+fn by_labels(pod: &Pod) -> PeerAddress<'_> {
+    PeerAddress { address: Ipv4Addr::UNSPECIFIED.into(), holder: AddressOwner::Pod(pod) }
 }
 
 /// Whether a label is to be there and not there: so the reader writes a peer of an unknown kind, with a warning.

@@ -2,8 +2,8 @@
 //! [`ClusterNetworkPolicy`]: Allow becomes Accept, `ports` become protocols.
 
 use super::cluster_network_policy::{limit, named_port, port_range, priority, rule_name, rule_of};
-use super::cluster_peer::{self, Dialect, Found};
-use super::cursor::{At, Fields};
+use super::cluster_peer::{self, Dialect, Outcome};
+use super::cursor::{Cursor, Fields};
 use super::metadata::Identity;
 use super::network_policy::{port_number, protocol};
 use crate::policy::objects::{
@@ -62,7 +62,7 @@ fn check_singleton(object: &Fields<'_>) {
 }
 
 fn rule(
-    at: &At<'_>,
+    at: &Cursor<'_>,
     peers: &'static str,
     subject_namespaces: &LabelSelector,
     is_baseline: bool,
@@ -83,18 +83,18 @@ fn rule(
     limit(&fields, "ports", items.len(), ITEMS_MAX);
     let ports = match items.as_slice() {
         // An empty list reads as an absent one: all traffic.
-        [] => Found::Known(None),
-        items => Found::all(items.iter().map(port).collect()).map(Some),
+        [] => Outcome::Known(None),
+        items => Outcome::all(items.iter().map(port).collect()).map(Some),
     };
     rule_of(name, action?, peers, ports)
 }
 
-fn port(at: &At<'_>) -> Found<ClusterPort> {
+fn port(at: &Cursor<'_>) -> Outcome<ClusterPort> {
     let (name, value) = match cluster_peer::only_field(at, &["namedPort", "portNumber", "portRange"], "port")
     {
-        Found::Known(field) => field,
-        Found::Unknown => return Found::Unknown,
-        Found::Wrong => return Found::Wrong,
+        Outcome::Known(field) => field,
+        Outcome::Unknown => return Outcome::Unknown,
+        Outcome::Invalid => return Outcome::Invalid,
     };
     match name {
         "namedPort" => named_port(&value),

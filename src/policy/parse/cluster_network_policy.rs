@@ -1,8 +1,8 @@
 //! `ClusterNetworkPolicy` `policy.networking.k8s.io/v1alpha2`, validated as its CRD does it
 //! (`apis/v1alpha2/clusternetworkpolicy_types.go` of kubernetes-sigs/network-policy-api).
 
-use super::cluster_peer::{self, Dialect, Found};
-use super::cursor::{At, Fields};
+use super::cluster_peer::{self, Dialect, Outcome};
+use super::cursor::{Cursor, Fields};
 use super::metadata::Identity;
 use super::network_policy::{check_port_name, port_number};
 use crate::net::flow::Protocol;
@@ -66,7 +66,7 @@ pub(super) fn limit(fields: &Fields<'_>, name: &str, length: usize, most: usize)
     }
 }
 
-fn rule(at: &At<'_>, peers: &'static str) -> Option<ClusterRule> {
+fn rule(at: &Cursor<'_>, peers: &'static str) -> Option<ClusterRule> {
     let fields = at.fields(&["action", peers, "name", "protocols"]);
     let name = rule_name(&fields);
     let action = fields.required("action").and_then(|at| match at.text()? {
@@ -80,7 +80,7 @@ fn rule(at: &At<'_>, peers: &'static str) -> Option<ClusterRule> {
     });
     let peers = cluster_peer::peers(&fields, peers, action, Dialect::Cluster, ITEMS_MAX);
     let ports = match fields.get("protocols") {
-        None => Found::Known(None),
+        None => Outcome::Known(None),
         Some(at) => protocols(&fields, &at),
     };
     rule_of(name, action?, peers, ports)
@@ -90,13 +90,13 @@ fn rule(at: &At<'_>, peers: &'static str) -> Option<ClusterRule> {
 pub(super) fn rule_of(
     name: Option<String>,
     action: ClusterAction,
-    peers: Found<Vec<ClusterPeer>>,
-    ports: Found<Option<Vec<ClusterPort>>>,
+    peers: Outcome<Vec<ClusterPeer>>,
+    ports: Outcome<Option<Vec<ClusterPort>>>,
 ) -> Option<ClusterRule> {
     match (peers, ports) {
-        (Found::Wrong, _) | (_, Found::Wrong) => None,
-        (Found::Known(peers), Found::Known(ports)) => Some(ClusterRule { name, action, peers, ports }),
-        (Found::Unknown, _) | (_, Found::Unknown) => Some(match action {
+        (Outcome::Invalid, _) | (_, Outcome::Invalid) => None,
+        (Outcome::Known(peers), Outcome::Known(ports)) => Some(ClusterRule { name, action, peers, ports }),
+        (Outcome::Unknown, _) | (_, Outcome::Unknown) => Some(match action {
             ClusterAction::Accept => ClusterRule { name, action, peers: vec![nobody()], ports: None },
             ClusterAction::Deny | ClusterAction::Pass => ClusterRule {
                 name,
@@ -125,23 +125,23 @@ pub(super) fn rule_name(fields: &Fields<'_>) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-fn protocols(fields: &Fields<'_>, at: &At<'_>) -> Found<Option<Vec<ClusterPort>>> {
+fn protocols(fields: &Fields<'_>, at: &Cursor<'_>) -> Outcome<Option<Vec<ClusterPort>>> {
     let items = at.items();
     limit(fields, "protocols", items.len(), ITEMS_MAX);
     if items.is_empty() {
         at.error_help("Invalid value: must have at least 1 item", "leave protocols out to match all traffic");
-        return Found::Wrong;
+        return Outcome::Invalid;
     }
-    let read: Vec<Found<ClusterPort>> = items.iter().map(protocol).collect();
-    Found::all(read).map(Some)
+    let read: Vec<Outcome<ClusterPort>> = items.iter().map(protocol).collect();
+    Outcome::all(read).map(Some)
 }
 
-fn protocol(at: &At<'_>) -> Found<ClusterPort> {
+fn protocol(at: &Cursor<'_>) -> Outcome<ClusterPort> {
     const KNOWN: [&str; 4] = ["destinationNamedPort", "sctp", "tcp", "udp"];
     let (name, value) = match cluster_peer::only_field(at, &KNOWN, "protocol") {
-        Found::Known(field) => field,
-        Found::Unknown => return Found::Unknown,
-        Found::Wrong => return Found::Wrong,
+        Outcome::Known(field) => field,
+        Outcome::Unknown => return Outcome::Unknown,
+        Outcome::Invalid => return Outcome::Invalid,
     };
     let protocol = match name {
         "tcp" => Protocol::TCP,
@@ -159,13 +159,13 @@ fn protocol(at: &At<'_>) -> Found<ClusterPort> {
 }
 
 /// `destinationNamedPort`, and `namedPort` of older kinds.
-pub(super) fn named_port(at: &At<'_>) -> Option<ClusterPort> {
+pub(super) fn named_port(at: &Cursor<'_>) -> Option<ClusterPort> {
     let name = at.text()?;
     check_port_name(at, name);
     Some(ClusterPort::Named { protocol: None, name: name.to_owned() })
 }
 
-fn destination_port(at: &At<'_>) -> Option<(u16, u16)> {
+fn destination_port(at: &Cursor<'_>) -> Option<(u16, u16)> {
     let fields = at.fields(&["number", "range"]);
     match (fields.get("number"), fields.get("range")) {
         (Some(number), None) => port_number(&number).map(|port| (port, port)),
@@ -184,7 +184,7 @@ fn destination_port(at: &At<'_>) -> Option<(u16, u16)> {
 }
 
 /// `start` and `end`. Where `strict`, the end must be greater.
-pub(super) fn port_range(at: &At<'_>, fields: &Fields<'_>, strict: bool) -> Option<(u16, u16)> {
+pub(super) fn port_range(at: &Cursor<'_>, fields: &Fields<'_>, strict: bool) -> Option<(u16, u16)> {
     let start = fields.required("start").and_then(|at| port_number(&at));
     let end = fields.required("end").and_then(|at| port_number(&at));
     let (start, end) = (start?, end?);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::core::v1 as core;
 
-use super::cursor::{At, Fields};
+use super::cursor::{Cursor, Fields};
 use super::metadata::Identity;
 use super::network_policy::{PROTOCOLS, check_port_name};
 use super::selector::check_labels;
@@ -107,7 +107,7 @@ pub(super) fn workload(object: &Fields<'_>, identity: Identity, kind: &str) -> O
 }
 
 /// Whether a workload may have several pods at once. A `DaemonSet` has one on every node.
-fn has_replicas(spec: &At<'_>, kind: &str) -> bool {
+fn has_replicas(spec: &Cursor<'_>, kind: &str) -> bool {
     let (holder, name) = match kind {
         "DaemonSet" => return true,
         "Job" => (Some(spec.clone()), "parallelism"),
@@ -123,7 +123,7 @@ fn has_replicas(spec: &At<'_>, kind: &str) -> bool {
 }
 
 /// Checks the fields of a workload's `spec`, down to the last.
-fn check_workload_spec(spec: &At<'_>, kind: &str) {
+fn check_workload_spec(spec: &Cursor<'_>, kind: &str) {
     use k8s_openapi::api::{apps::v1 as apps, batch::v1 as batch};
     match kind {
         "Deployment" => drop(typed::read::<apps::DeploymentSpec>(spec)),
@@ -136,7 +136,7 @@ fn check_workload_spec(spec: &At<'_>, kind: &str) {
     }
 }
 
-fn labels(metadata: &At<'_>) -> Labels {
+fn labels(metadata: &Cursor<'_>) -> Labels {
     let entries = metadata.child("labels").map(|at| at.entries()).unwrap_or_default();
     entries
         .iter()
@@ -144,11 +144,11 @@ fn labels(metadata: &At<'_>) -> Labels {
         .collect()
 }
 
-fn address_annotation<'t>(metadata: &At<'t>) -> Option<At<'t>> {
+fn address_annotation<'t>(metadata: &Cursor<'t>) -> Option<Cursor<'t>> {
     metadata.child("annotations")?.child(ADDRESSES_ANNOTATION)
 }
 
-fn annotated_addresses(object: &Fields<'_>, template: Option<&At<'_>>) -> Vec<IpAddr> {
+fn annotated_addresses(object: &Fields<'_>, template: Option<&Cursor<'_>>) -> Vec<IpAddr> {
     let own = object.get("metadata");
     let Some(at) = template.and_then(address_annotation).or_else(|| address_annotation(own.as_ref()?)) else {
         return Vec::new();
@@ -165,8 +165,8 @@ fn annotated_addresses(object: &Fields<'_>, template: Option<&At<'_>>) -> Vec<Ip
 }
 
 /// Ports of all containers, and of init containers that stay (sidecars: `restartPolicy: Always`).
-fn container_ports(spec: &At<'_>) -> Vec<ContainerPort> {
-    let is_sidecar = |at: &At<'_>| {
+fn container_ports(spec: &Cursor<'_>) -> Vec<ContainerPort> {
+    let is_sidecar = |at: &Cursor<'_>| {
         at.node.get("restartPolicy").and_then(|node| node.text()).is_some_and(|text| text == "Always")
     };
     let mut ports = Vec::new();
@@ -182,7 +182,7 @@ fn container_ports(spec: &At<'_>) -> Vec<ContainerPort> {
     ports
 }
 
-fn ports_of(container: &At<'_>) -> Vec<ContainerPort> {
+fn ports_of(container: &Cursor<'_>) -> Vec<ContainerPort> {
     let mut names: Vec<String> = Vec::new();
     let mut ports = Vec::new();
     for at in container.child_items("ports") {
@@ -205,7 +205,7 @@ fn ports_of(container: &At<'_>) -> Vec<ContainerPort> {
     ports
 }
 
-fn number_of(port: &At<'_>) -> Option<u16> {
+fn number_of(port: &Cursor<'_>) -> Option<u16> {
     let Some(at) = port.child("containerPort") else {
         port.required("containerPort", "a port number");
         return None;
@@ -221,7 +221,7 @@ fn number_of(port: &At<'_>) -> Option<u16> {
     }
 }
 
-fn protocol_of(port: &At<'_>) -> Option<Protocol> {
+fn protocol_of(port: &Cursor<'_>) -> Option<Protocol> {
     let Some(at) = port.child("protocol").filter(|at| at.node.text() != Some("")) else {
         return Some(Protocol::TCP);
     };
@@ -237,14 +237,14 @@ fn protocol_of(port: &At<'_>) -> Option<Protocol> {
 }
 
 /// The addresses of the list `several`, or `one` where that is empty.
-fn listed<'t>(status: &At<'t>, several: &str, one: &str) -> Vec<At<'t>> {
-    let listed: Vec<At<'_>> =
+fn listed<'t>(status: &Cursor<'t>, several: &str, one: &str) -> Vec<Cursor<'t>> {
+    let listed: Vec<Cursor<'_>> =
         status.child_items(several).iter().filter_map(|item| item.child("ip")).collect();
     if listed.is_empty() { status.child(one).into_iter().collect() } else { listed }
 }
 
 /// `hostIPs`, or `hostIP` where that is empty.
-fn host_addresses(status: &At<'_>) -> Vec<IpAddr> {
+fn host_addresses(status: &Cursor<'_>) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> =
         listed(status, "hostIPs", "hostIP").iter().filter_map(address_of).collect();
     addresses.sort_unstable();
@@ -253,7 +253,7 @@ fn host_addresses(status: &At<'_>) -> Vec<IpAddr> {
 }
 
 /// `podIPs`, or `podIP` where that is empty.
-fn pod_addresses(status: &At<'_>) -> Vec<IpAddr> {
+fn pod_addresses(status: &Cursor<'_>) -> Vec<IpAddr> {
     let all = listed(status, "podIPs", "podIP");
     if let Some(first) = all.get(POD_ADDRESSES_MAX) {
         first.error_help(
@@ -266,7 +266,7 @@ fn pod_addresses(status: &At<'_>) -> Vec<IpAddr> {
     addresses
 }
 
-fn address_of(at: &At<'_>) -> Option<IpAddr> {
+fn address_of(at: &Cursor<'_>) -> Option<IpAddr> {
     // An empty address is one that is not known yet.
     let text = at.node.text().filter(|text| !text.is_empty())?;
     match syntax::ip(text) {

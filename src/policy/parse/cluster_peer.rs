@@ -3,51 +3,51 @@
 //! A peer of a kind that is not known here comes from a newer version of the API. The policy then fails closed: an Accept
 //! rule matches nothing, a Deny or Pass rule denies everything (comment of `ClusterNetworkPolicyIngressPeer`).
 
-use super::cursor::{At, Fields, alike};
+use super::cursor::{Cursor, Fields, alike};
 use super::legacy_namespaces;
 use super::network_policy::cidr;
 use super::selector::selector;
 use crate::policy::objects::{ClusterAction, ClusterPeer, LabelSelector, PodScope};
 
 /// What reading a part of a policy came to.
-pub(super) enum Found<T> {
+pub(super) enum Outcome<T> {
     /// It is read.
     Known(T),
     /// It is of a kind that is not known here; reported as a warning.
     Unknown,
     /// It is wrong; reported as an error.
-    Wrong,
+    Invalid,
 }
 
-impl<T> Found<T> {
+impl<T> Outcome<T> {
     /// All of them; unknown where one is, wrong where one is.
-    pub(super) fn all(list: Vec<Found<T>>) -> Found<Vec<T>> {
+    pub(super) fn all(list: Vec<Outcome<T>>) -> Outcome<Vec<T>> {
         let mut known = Vec::new();
         let mut is_unknown = false;
         for found in list {
             match found {
-                Found::Known(value) => known.push(value),
-                Found::Unknown => is_unknown = true,
-                Found::Wrong => return Found::Wrong,
+                Outcome::Known(value) => known.push(value),
+                Outcome::Unknown => is_unknown = true,
+                Outcome::Invalid => return Outcome::Invalid,
             }
         }
-        if is_unknown { Found::Unknown } else { Found::Known(known) }
+        if is_unknown { Outcome::Unknown } else { Outcome::Known(known) }
     }
 
     /// The same, with the value changed.
-    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Found<U> {
+    pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
         match self {
-            Found::Known(value) => Found::Known(change(value)),
-            Found::Unknown => Found::Unknown,
-            Found::Wrong => Found::Wrong,
+            Outcome::Known(value) => Outcome::Known(change(value)),
+            Outcome::Unknown => Outcome::Unknown,
+            Outcome::Invalid => Outcome::Invalid,
         }
     }
 }
 
-impl<T> From<Option<T>> for Found<T> {
+impl<T> From<Option<T>> for Outcome<T> {
     /// Nothing, after a report, is wrong.
-    fn from(value: Option<T>) -> Found<T> {
-        value.map_or(Found::Wrong, Found::Known)
+    fn from(value: Option<T>) -> Outcome<T> {
+        value.map_or(Outcome::Invalid, Outcome::Known)
     }
 }
 
@@ -61,7 +61,7 @@ pub(super) enum Dialect<'t> {
 }
 
 /// `subject`: which pods the policy is about.
-pub(super) fn subject(at: &At<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
+pub(super) fn subject(at: &Cursor<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
     let fields = at.fields(&["namespaces", "pods"]);
     match (fields.get("namespaces"), fields.get("pods")) {
         (Some(namespaces), None) => {
@@ -85,8 +85,8 @@ pub(super) fn peers(
     action: Option<ClusterAction>,
     dialect: Dialect<'_>,
     most: usize,
-) -> Found<Vec<ClusterPeer>> {
-    let Some(at) = rule.required(name) else { return Found::Wrong };
+) -> Outcome<Vec<ClusterPeer>> {
+    let Some(at) = rule.required(name) else { return Outcome::Invalid };
     let items = at.items();
     super::cluster_network_policy::limit(rule, name, items.len(), most);
     if items.is_empty() {
@@ -94,24 +94,24 @@ pub(super) fn peers(
             "Invalid value: must have at least 1 item",
             "name a peer; \"namespaces: {}\" is every pod of the cluster",
         );
-        return Found::Wrong;
+        return Outcome::Invalid;
     }
     let read = items.iter().map(|at| peer(at, name == "to", action, dialect));
-    Found::all(read.collect()).map(|lists| lists.into_iter().flatten().collect())
+    Outcome::all(read.collect()).map(|lists| lists.into_iter().flatten().collect())
 }
 
 fn peer(
-    at: &At<'_>,
+    at: &Cursor<'_>,
     is_egress: bool,
     action: Option<ClusterAction>,
     dialect: Dialect<'_>,
-) -> Found<Vec<ClusterPeer>> {
+) -> Outcome<Vec<ClusterPeer>> {
     const EGRESS: [&str; 5] = ["namespaces", "pods", "networks", "nodes", "domainNames"];
     let known = if is_egress { &EGRESS[..] } else { &EGRESS[..2] };
     let (name, value) = match only_field(at, known, "peer") {
-        Found::Known(field) => field,
-        Found::Unknown => return Found::Unknown,
-        Found::Wrong => return Found::Wrong,
+        Outcome::Known(field) => field,
+        Outcome::Unknown => return Outcome::Unknown,
+        Outcome::Invalid => return Outcome::Invalid,
     };
     let one = |peer: Option<ClusterPeer>| peer.map(|peer| vec![peer]);
     match name {
@@ -125,19 +125,19 @@ fn peer(
 }
 
 /// The one field that a mapping must have. One that is near to a known name is a misspelt name; any other is of a newer API.
-pub(super) fn only_field<'t>(at: &At<'t>, known: &[&str], what: &str) -> Found<(&'t str, At<'t>)> {
+pub(super) fn only_field<'t>(at: &Cursor<'t>, known: &[&str], what: &str) -> Outcome<(&'t str, Cursor<'t>)> {
     let mut entries = at.entries();
     if entries.is_empty()
         && !matches!(at.node.value, super::tree::Value::Mapping(_) | super::tree::Value::Null)
     {
-        return Found::Wrong;
+        return Outcome::Invalid;
     }
     entries.retain(|(_, _, value)| !value.node.is_null());
     let unknown = entries.iter().find(|(name, ..)| !known.contains(name));
     match (entries.as_slice(), unknown) {
         (_, Some((name, span, value))) if known.iter().any(|known| alike(name, known)) => {
             at.unknown_field(name, *span, &value.path, known);
-            Found::Wrong
+            Outcome::Invalid
         }
         ([], _) | (_, Some(_)) => {
             let name = unknown.map_or("none".to_owned(), |(name, ..)| format!("{name:?}"));
@@ -145,20 +145,20 @@ pub(super) fn only_field<'t>(at: &At<'t>, known: &[&str], what: &str) -> Found<(
                 format!("unknown kind of {what}: {name}: the rule fails closed: Accept matches nothing, Deny and Pass deny all"),
                 format!("known here: {}", known.join(", ")),
             );
-            Found::Unknown
+            Outcome::Unknown
         }
-        ([(name, _, value)], None) => Found::Known((name, value.clone())),
+        ([(name, _, value)], None) => Outcome::Known((name, value.clone())),
         (_, None) => {
             at.error_help(
                 format!("Invalid value: a {what} must have exactly one field"),
                 "make them several entries of the list",
             );
-            Found::Wrong
+            Outcome::Invalid
         }
     }
 }
 
-fn namespaces(at: &At<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
+fn namespaces(at: &Cursor<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
     let namespaces = match dialect {
         Dialect::Cluster => selector(at),
         Dialect::Admin(subject) => legacy_namespaces::read(at, subject)?,
@@ -168,7 +168,7 @@ fn namespaces(at: &At<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
 
 /// `pods`: "`NamespaceSelector` follows standard label selector semantics; if empty, it selects all Namespaces. +optional"
 /// (v1alpha2, `NamespacedPod`); v1alpha1 requires it, and both require `podSelector`.
-fn pods_in(at: &At<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
+fn pods_in(at: &Cursor<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
     if let (Dialect::Admin(subject), Some(older)) = (dialect, at.child("namespaces")) {
         let fields = at.fields(&["namespaces", "podSelector"]);
         let namespaces = legacy_namespaces::read(&older, subject);
@@ -184,7 +184,7 @@ fn pods_in(at: &At<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
     Some(PodScope { namespaces: namespaces?, pods: pods? })
 }
 
-fn list(at: &At<'_>, read: impl Fn(&At<'_>) -> Option<ClusterPeer>) -> Option<Vec<ClusterPeer>> {
+fn list(at: &Cursor<'_>, read: impl Fn(&Cursor<'_>) -> Option<ClusterPeer>) -> Option<Vec<ClusterPeer>> {
     /// Most networks or domain names of a peer.
     const MOST: usize = 25;
     let items = at.items();
@@ -198,7 +198,7 @@ fn list(at: &At<'_>, read: impl Fn(&At<'_>) -> Option<ClusterPeer>) -> Option<Ve
 }
 
 /// Reports an entry that stands there before, letter by letter: the list is a set (`+listType=set`).
-fn unique(at: &At<'_>, before: &[At<'_>]) {
+fn unique(at: &Cursor<'_>, before: &[Cursor<'_>]) {
     if let Some(text) =
         at.node.text().filter(|text| before.iter().any(|other| other.node.text() == Some(text)))
     {
@@ -206,7 +206,7 @@ fn unique(at: &At<'_>, before: &[At<'_>]) {
     }
 }
 
-fn domain_names(at: &At<'_>, action: Option<ClusterAction>) -> Option<Vec<ClusterPeer>> {
+fn domain_names(at: &Cursor<'_>, action: Option<ClusterAction>) -> Option<Vec<ClusterPeer>> {
     if action.is_some_and(|action| action != ClusterAction::Accept) {
         at.error_help(
             "Forbidden: domainNames may only be specified in rules that accept",

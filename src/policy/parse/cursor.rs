@@ -14,7 +14,7 @@ use crate::limits::{DIAGNOSTICS_MAX, MESSAGE_CHARS_MAX};
 use crate::printable;
 
 /// Where findings about one object go.
-pub(crate) struct Findings {
+pub(crate) struct Diagnostics {
     source: Source,
     object: String,
     list: RefCell<Vec<Diagnostic>>,
@@ -23,10 +23,10 @@ pub(crate) struct Findings {
     plain: Severity,
 }
 
-impl Findings {
+impl Diagnostics {
     /// For findings about an object of this name.
-    pub(crate) fn new(source: &Source, object: impl Into<String>) -> Findings {
-        Findings {
+    pub(crate) fn new(source: &Source, object: impl Into<String>) -> Diagnostics {
+        Diagnostics {
             source: source.clone(),
             object: cut(object.into()),
             list: RefCell::default(),
@@ -37,8 +37,8 @@ impl Findings {
     }
 
     /// How bad a value is that the API server would refuse though its meaning is plain.
-    pub(crate) fn with_plain(self, plain: Severity) -> Findings {
-        Findings { plain, ..self }
+    pub(crate) fn with_plain(self, plain: Severity) -> Diagnostics {
+        Diagnostics { plain, ..self }
     }
 
     /// What was found, up to a bound, and how many more.
@@ -129,23 +129,23 @@ impl fmt::Display for Path<'_> {
 
 /// A node, its path, and the findings.
 #[derive(Clone)]
-pub(crate) struct At<'t> {
+pub(crate) struct Cursor<'t> {
     /// The node.
     pub node: &'t Node<'t>,
     /// Its path.
     pub path: Path<'t>,
     key: Option<Span>,
-    findings: &'t Findings,
+    findings: &'t Diagnostics,
 }
 
-impl<'t> At<'t> {
+impl<'t> Cursor<'t> {
     /// The root of an object.
-    pub(crate) fn root(node: &'t Node<'t>, findings: &'t Findings) -> At<'t> {
-        At { node, path: Path::default(), key: None, findings }
+    pub(crate) fn root(node: &'t Node<'t>, findings: &'t Diagnostics) -> Cursor<'t> {
+        Cursor { node, path: Path::default(), key: None, findings }
     }
 
     /// The findings that errors about the node go to.
-    pub(crate) fn findings(&self) -> &'t Findings {
+    pub(crate) fn findings(&self) -> &'t Diagnostics {
         self.findings
     }
 
@@ -189,7 +189,7 @@ impl<'t> At<'t> {
         self.error_help(format!("Invalid value: {}: {why}", self.shown()), help);
     }
 
-    /// Like [`At::invalid`], for a value whose meaning is plain: it is read all the same where findings say so.
+    /// Like [`Cursor::invalid`], for a value whose meaning is plain: it is read all the same where findings say so.
     pub(crate) fn invalid_but_plain(&self, why: &str, help: &str) {
         let message = format!("Invalid value: {}: {why}", self.shown());
         self.findings.add(
@@ -287,12 +287,12 @@ impl<'t> At<'t> {
     }
 
     /// The items of a list; nothing for null.
-    pub(crate) fn items(&self) -> Vec<At<'t>> {
+    pub(crate) fn items(&self) -> Vec<Cursor<'t>> {
         match &self.node.value {
             Value::Null => Vec::new(),
             Value::Sequence(items) => {
                 let item =
-                    |(index, node)| At { node, path: self.path.index(index), key: None, ..self.clone() };
+                    |(index, node)| Cursor { node, path: self.path.index(index), key: None, ..self.clone() };
                 items.iter().enumerate().map(item).collect()
             }
             _ => {
@@ -303,13 +303,14 @@ impl<'t> At<'t> {
     }
 
     /// The entries of a mapping with any keys; nothing for null.
-    pub(crate) fn entries(&self) -> Vec<(&'t str, Span, At<'t>)> {
+    pub(crate) fn entries(&self) -> Vec<(&'t str, Span, Cursor<'t>)> {
         match &self.node.value {
             Value::Null => Vec::new(),
             Value::Mapping(entries) => {
                 let entry = |(key, node): &'t (super::tree::Key<'t>, Node<'t>)| {
                     let name: &'t str = &key.name;
-                    let at = At { node, path: self.path.field(name), key: Some(key.span), ..self.clone() };
+                    let at =
+                        Cursor { node, path: self.path.field(name), key: Some(key.span), ..self.clone() };
                     (name, key.span, at)
                 };
                 entries.iter().map(entry).collect()
@@ -322,14 +323,14 @@ impl<'t> At<'t> {
     }
 
     /// A field of a mapping whose fields are checked elsewhere, where it is there and not null.
-    pub(crate) fn child(&self, name: &str) -> Option<At<'t>> {
+    pub(crate) fn child(&self, name: &str) -> Option<Cursor<'t>> {
         let Value::Mapping(entries) = &self.node.value else { return None };
         let (key, node) = entries.iter().find(|(key, node)| key.name == name && !node.is_null())?;
-        Some(At { node, path: self.path.field(&key.name), key: Some(key.span), findings: self.findings })
+        Some(Cursor { node, path: self.path.field(&key.name), key: Some(key.span), findings: self.findings })
     }
 
     /// The items of a list that is checked elsewhere.
-    pub(crate) fn child_items(&self, name: &str) -> Vec<At<'t>> {
+    pub(crate) fn child_items(&self, name: &str) -> Vec<Cursor<'t>> {
         let list = self.child(name).filter(|at| matches!(at.node.value, Value::Sequence(_)));
         list.map(|at| at.items()).unwrap_or_default()
     }
@@ -354,20 +355,20 @@ impl<'t> At<'t> {
 
 /// The fields of a mapping.
 pub(crate) struct Fields<'t> {
-    entries: Vec<(&'t str, Span, At<'t>)>,
+    entries: Vec<(&'t str, Span, Cursor<'t>)>,
     /// The mapping.
-    pub at: At<'t>,
+    pub at: Cursor<'t>,
 }
 
 impl<'t> Fields<'t> {
     /// A field, where it is there and not null.
-    pub(crate) fn get(&self, name: &str) -> Option<At<'t>> {
+    pub(crate) fn get(&self, name: &str) -> Option<Cursor<'t>> {
         self.entries.iter().find(|(field, ..)| *field == name).map(|(.., at)| at.clone())
     }
 
     /// The items of a list field; nothing where it is absent. An item that is null, a dash with nothing behind it, is
     /// reported: read as `{}` it could mean everything.
-    pub(crate) fn items(&self, name: &str) -> Vec<At<'t>> {
+    pub(crate) fn items(&self, name: &str) -> Vec<Cursor<'t>> {
         let mut items = self.get(name).map(|at| at.items()).unwrap_or_default();
         items.retain(|item| {
             if item.node.is_null() {
@@ -382,7 +383,7 @@ impl<'t> Fields<'t> {
     }
 
     /// A field that must be there.
-    pub(crate) fn required(&self, name: &'t str) -> Option<At<'t>> {
+    pub(crate) fn required(&self, name: &'t str) -> Option<Cursor<'t>> {
         let found = self.get(name);
         if found.is_none() {
             self.at.required(name, &format!("{name} must be given"));

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::cursor::{At, Fields, Findings};
+use super::cursor::{Cursor, Diagnostics, Fields};
 use super::diagnostic::{Diagnostic, Severity};
 use super::metadata::{self, Identity, Scope, display_name};
 use super::source::{Location, Source};
@@ -31,18 +31,18 @@ const KINDS: [(&str, &str, Scope); 13] = [
 ];
 
 /// Collects objects and findings.
-pub(crate) struct Reader {
+pub(crate) struct ManifestParser {
     parsed: Parsed,
     errors: Vec<Diagnostic>,
     left_out: usize,
     plain: Severity,
 }
 
-impl Reader {
+impl ManifestParser {
     /// `plain` is how bad a value is that the API server would refuse though its meaning is plain: a name in capitals, a range
     /// that ends beyond the last port. It is a warning in policy tests, because other projects' test data has such values.
-    pub(crate) fn new(plain: Severity) -> Reader {
-        Reader { parsed: Parsed::default(), errors: Vec::new(), left_out: 0, plain }
+    pub(crate) fn new(plain: Severity) -> ManifestParser {
+        ManifestParser { parsed: Parsed::default(), errors: Vec::new(), left_out: 0, plain }
     }
 
     /// Reads all documents of a text.
@@ -85,8 +85,8 @@ impl Reader {
         let known = KINDS.iter().find(|(known, ..)| Some(*known) == kind);
         let scope = known.map_or(Scope::Namespaced, |(.., scope)| *scope);
         let name = format!("{context}{}", display_name(node, scope));
-        let findings = Findings::new(source, name.as_str()).with_plain(self.plain);
-        let at = At::root(node, &findings);
+        let findings = Diagnostics::new(source, name.as_str()).with_plain(self.plain);
+        let at = Cursor::root(node, &findings);
         if !kind.is_some_and(is_list) {
             check_duplicates(&at, true);
         }
@@ -123,7 +123,7 @@ impl Reader {
         self.keep(findings);
     }
 
-    fn list(&mut self, at: &At<'_>, kind: &str, version: &str, source: &Source, context: &str) {
+    fn list(&mut self, at: &Cursor<'_>, kind: &str, version: &str, source: &Source, context: &str) {
         check_duplicates(at, false);
         let fields = at.fields(&["apiVersion", "items", "kind", "metadata"]);
         let item_kind = kind.strip_suffix("List").filter(|kind| !kind.is_empty());
@@ -133,7 +133,7 @@ impl Reader {
     }
 
     /// Takes over what was found.
-    pub(crate) fn keep(&mut self, findings: Findings) {
+    pub(crate) fn keep(&mut self, findings: Diagnostics) {
         let (list, left_out) = findings.into_list();
         self.left_out += left_out;
         for finding in list {
@@ -203,9 +203,9 @@ fn identity_of(object: &Object) -> (String, &str, &str) {
     }
 }
 
-/// Findings about the text itself.
-pub(crate) fn faulty(source: &Source, faults: Vec<tree::Fault>) -> Findings {
-    let findings = Findings::new(source, "");
+/// Diagnostics about the text itself.
+pub(crate) fn faulty(source: &Source, faults: Vec<tree::SyntaxError>) -> Diagnostics {
+    let findings = Diagnostics::new(source, "");
     for fault in faults {
         findings.add(Severity::Error, fault.span, String::new(), fault.message, fault.help);
     }
@@ -227,7 +227,7 @@ fn misspelt(kind: &str) -> Option<&'static str> {
     })
 }
 
-fn wrong_version(at: &At<'_>, kind: &str, version: &str, wanted: &str) {
+fn wrong_version(at: &Cursor<'_>, kind: &str, version: &str, wanted: &str) {
     let at = at.child("apiVersion").unwrap_or_else(|| at.clone());
     at.error_help(
         format!("Unsupported value: {version:?}: a {kind} is read as {wanted}"),
@@ -235,7 +235,7 @@ fn wrong_version(at: &At<'_>, kind: &str, version: &str, wanted: &str) {
     );
 }
 
-fn missing_header(at: &At<'_>) {
+fn missing_header(at: &Cursor<'_>) {
     if !matches!(at.node.value, Value::Mapping(_)) {
         at.error_help(
             format!("Invalid value: a document must be a Kubernetes object, not {}", at.node.what()),
@@ -253,7 +253,7 @@ fn missing_header(at: &At<'_>) {
 }
 
 /// Objects that a document stands for: two pods where it is a workload with replicas, else one object.
-fn read_kind(at: &At<'_>, kind: &str, scope: Scope) -> Option<Vec<Object>> {
+fn read_kind(at: &Cursor<'_>, kind: &str, scope: Scope) -> Option<Vec<Object>> {
     let before = at.findings().errors();
     let fields = at.fields(&["apiVersion", "kind", "metadata", "spec", "status"]);
     let identity = metadata::read(&fields, scope);
@@ -285,7 +285,7 @@ fn typed_objects(fields: &Fields<'_>, identity: Identity, kind: &str) -> Option<
 }
 
 /// Reports every key that a mapping has twice, where `deep` at any depth: one of the two would silently win.
-pub(crate) fn check_duplicates(at: &At<'_>, deep: bool) {
+pub(crate) fn check_duplicates(at: &Cursor<'_>, deep: bool) {
     let Value::Mapping(entries) = &at.node.value else {
         if deep && matches!(at.node.value, Value::Sequence(_)) {
             at.items()
@@ -332,7 +332,7 @@ fn has_double_key(entries: &[(Key<'_>, Node<'_>)]) -> bool {
     (1..entries.len()).any(is_double)
 }
 
-fn duplicate(at: &At<'_>, name: &str, span: Span) {
+fn duplicate(at: &Cursor<'_>, name: &str, span: Span) {
     let message = format!("the key {name:?} stands here twice");
     let help = Some("remove one of them".to_owned());
     at.findings().add(Severity::Error, span, at.path.to_string(), message, help);

@@ -4,7 +4,7 @@
 //! "The same labels as the subject's namespace" is a selector only where the subject fixes them: one value of each label.
 //! Anything else would need a policy per namespace, and is refused.
 
-use super::cursor::At;
+use super::cursor::Cursor;
 use super::selector::selector;
 use super::tree::Value;
 use crate::policy::objects::{LabelSelector, Requirement};
@@ -12,7 +12,7 @@ use crate::policy::objects::{LabelSelector, Requirement};
 const OLDER: [&str; 3] = ["namespaceSelector", "notSameLabels", "sameLabels"];
 
 /// The namespaces that the peer selects; `None`, reported, where no selector says it.
-pub(super) fn read(at: &At<'_>, subject: &LabelSelector) -> Option<LabelSelector> {
+pub(super) fn read(at: &Cursor<'_>, subject: &LabelSelector) -> Option<LabelSelector> {
     if !OLDER.iter().any(|name| at.child(name).is_some()) {
         return Some(selector(at));
     }
@@ -48,13 +48,13 @@ pub(super) fn read(at: &At<'_>, subject: &LabelSelector) -> Option<LabelSelector
 }
 
 /// The labels and the one value that each has in the subject's namespaces.
-fn fixed(keys: &At<'_>, subject: &LabelSelector) -> Option<Vec<(String, String)>> {
+fn fixed(keys: &Cursor<'_>, subject: &LabelSelector) -> Option<Vec<(String, String)>> {
     let items = keys.items();
     if items.is_empty() && matches!(keys.node.value, Value::Sequence(_)) {
         keys.error_help("Invalid value: must have at least 1 item", "name a label");
         return None;
     }
-    let value_of = |at: &At<'_>| {
+    let value_of = |at: &Cursor<'_>| {
         let key = at.text()?;
         let value = subject.requirements.iter().find_map(|requirement| match requirement {
             Requirement::In { key: own, values } if own == key && values.len() == 1 => {

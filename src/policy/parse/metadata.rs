@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::cursor::{At, Fields};
+use super::cursor::{Cursor, Fields};
 use super::selector::check_labels;
 use super::{syntax, typed};
 use crate::policy::objects::Labels;
@@ -74,7 +74,7 @@ pub(super) fn display_name(node: &super::tree::Node<'_>, scope: Scope) -> String
     }
 }
 
-fn check(at: &At<'_>, syntax: fn(&str) -> Result<(), syntax::Wrong>) {
+fn check(at: &Cursor<'_>, syntax: fn(&str) -> Result<(), syntax::Violation>) {
     // A value that is no text was reported with the rest of the metadata.
     let Some(name) = at.node.text() else { return };
     match syntax(name) {

@@ -58,16 +58,16 @@ pub fn read(source: &Source) -> Result<Parsed, Vec<Diagnostic>> {
 
 /// Reads the objects of several texts.
 pub fn read_all(sources: &[Source]) -> Result<Parsed, Vec<Diagnostic>> {
-    let mut reader = documents::Reader::new(Severity::Error);
+    let mut reader = documents::ManifestParser::new(Severity::Error);
     for source in sources {
         reader.source(source);
     }
     reader.finish()
 }
 
-/// Reads an object, or a list of them, that is JSON already. Findings have a field path but no line.
+/// Reads an object, or a list of them, that is JSON already. Diagnostics have a field path but no line.
 pub fn read_value(name: &str, value: &serde_json::Value) -> Result<Parsed, Vec<Diagnostic>> {
-    let mut reader = documents::Reader::new(Severity::Error);
+    let mut reader = documents::ManifestParser::new(Severity::Error);
     let source = Source::new(name, "");
     reader.object(&tree::Node::from(value), &source, "");
     reader.finish()

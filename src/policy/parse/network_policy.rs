@@ -3,7 +3,7 @@
 
 use ipnet::IpNet;
 
-use super::cursor::{At, Fields};
+use super::cursor::{Cursor, Fields};
 use super::metadata::Identity;
 use super::selector::selector;
 use super::syntax;
@@ -61,7 +61,7 @@ fn policy_types<'t>(spec: &Fields<'t>) -> Vec<&'t str> {
     types
 }
 
-fn rule(at: &At<'_>, peers: &'static str) -> NetworkPolicyRule {
+fn rule(at: &Cursor<'_>, peers: &'static str) -> NetworkPolicyRule {
     let fields = at.fields(&[peers, "ports"]);
     let (peer_items, port_items) = (fields.items(peers), fields.items("ports"));
     NetworkPolicyRule {
@@ -76,7 +76,7 @@ fn rule(at: &At<'_>, peers: &'static str) -> NetworkPolicyRule {
     }
 }
 
-fn peer(at: &At<'_>) -> Option<Peer> {
+fn peer(at: &Cursor<'_>) -> Option<Peer> {
     let fields = at.fields(&["ipBlock", "namespaceSelector", "podSelector"]);
     let pods = fields.get("podSelector").map(|at| selector(&at));
     let namespaces = fields.get("namespaceSelector").map(|at| selector(&at));
@@ -103,7 +103,7 @@ fn peer(at: &At<'_>) -> Option<Peer> {
     }
 }
 
-fn ip_block(at: &At<'_>) -> Option<IpBlock> {
+fn ip_block(at: &Cursor<'_>) -> Option<IpBlock> {
     let fields = at.fields(&["cidr", "except"]);
     let block = match fields.get("cidr") {
         Some(at) if at.node.text() == Some("") => {
@@ -131,7 +131,7 @@ fn ip_block(at: &At<'_>) -> Option<IpBlock> {
 }
 
 /// A CIDR. Bits beyond the prefix are cleared, with a warning.
-pub(super) fn cidr(at: &At<'_>) -> Option<IpNet> {
+pub(super) fn cidr(at: &Cursor<'_>) -> Option<IpNet> {
     match syntax::cidr(at.text()?) {
         Ok(net) => {
             let masked = net.trunc();
@@ -150,7 +150,7 @@ pub(super) fn cidr(at: &At<'_>) -> Option<IpNet> {
     }
 }
 
-fn port(at: &At<'_>) -> Option<PortMatch> {
+fn port(at: &Cursor<'_>) -> Option<PortMatch> {
     let fields = at.fields(&["endPort", "port", "protocol"]);
     let protocol = protocol(&fields);
     let end = fields.get("endPort");
@@ -181,7 +181,7 @@ fn port(at: &At<'_>) -> Option<PortMatch> {
     Some(PortMatch::Range { protocol: protocol?, first: first?, last: last? })
 }
 
-fn end_port(end: &At<'_>, port: &At<'_>) -> Option<u16> {
+fn end_port(end: &Cursor<'_>, port: &Cursor<'_>) -> Option<u16> {
     let last = end.integer()?;
     if let Err(wrong) = syntax::port_number(last) {
         if last < 1 {
@@ -217,7 +217,7 @@ pub(super) fn protocol(fields: &Fields<'_>) -> Option<Protocol> {
 }
 
 /// A port number.
-pub(super) fn port_number(at: &At<'_>) -> Option<u16> {
+pub(super) fn port_number(at: &Cursor<'_>) -> Option<u16> {
     match syntax::port_number(at.integer()?) {
         Ok(port) => Some(port),
         Err(wrong) => {
@@ -228,7 +228,7 @@ pub(super) fn port_number(at: &At<'_>) -> Option<u16> {
 }
 
 /// Reports what is wrong with the name of a port.
-pub(super) fn check_port_name(at: &At<'_>, name: &str) {
+pub(super) fn check_port_name(at: &Cursor<'_>, name: &str) {
     let Err(wrong) = syntax::port_name(name) else { return };
     match name.parse::<u16>() {
         Ok(number) => at.invalid(&wrong, format!("write it without quotes if the number is meant: {number}")),

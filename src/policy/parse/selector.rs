@@ -1,6 +1,6 @@
 //! Label selectors and labels (`ValidateLabelSelector` of `k8s.io/apimachinery/pkg/apis/meta/v1/validation`).
 
-use super::cursor::{At, Fields};
+use super::cursor::{Cursor, Fields};
 use super::syntax;
 use crate::policy::objects::{LabelSelector, Requirement};
 
@@ -8,7 +8,7 @@ const FIELDS: [&str; 2] = ["matchExpressions", "matchLabels"];
 const OPERATORS: [&str; 4] = ["In", "NotIn", "Exists", "DoesNotExist"];
 
 /// A selector. Null, `{}` and empty parts all select everything.
-pub(super) fn selector(at: &At<'_>) -> LabelSelector {
+pub(super) fn selector(at: &Cursor<'_>) -> LabelSelector {
     let fields = at.fields(&FIELDS);
     let labels = fields.get("matchLabels").map(|at| match_labels(&at)).unwrap_or_default();
     let expressions = fields.items("matchExpressions");
@@ -19,8 +19,8 @@ pub(super) fn selector(at: &At<'_>) -> LabelSelector {
     LabelSelector { requirements }
 }
 
-fn match_labels(at: &At<'_>) -> Vec<Requirement> {
-    let requirement = |(key, _, value): (&str, _, At<'_>)| {
+fn match_labels(at: &Cursor<'_>) -> Vec<Requirement> {
+    let requirement = |(key, _, value): (&str, _, Cursor<'_>)| {
         check_key(&value, key);
         let values = vec![label_value(&value)?];
         Some(Requirement::In { key: key.to_owned(), values })
@@ -28,7 +28,7 @@ fn match_labels(at: &At<'_>) -> Vec<Requirement> {
     at.entries().into_iter().filter_map(requirement).collect()
 }
 
-fn expression(at: &At<'_>) -> Option<Requirement> {
+fn expression(at: &Cursor<'_>) -> Option<Requirement> {
     let fields = at.fields(&["key", "operator", "values"]);
     let key = fields.required("key").and_then(|at| {
         let key = at.text()?;
@@ -71,14 +71,14 @@ fn has_no_values(fields: &Fields<'_>) -> bool {
     false
 }
 
-fn check_key(at: &At<'_>, key: &str) {
+fn check_key(at: &Cursor<'_>, key: &str) {
     if let Err(wrong) = syntax::label_key(key) {
         at.error_help(format!("Invalid value: {key:?}: {wrong}"), "write a label key: name, or prefix/name");
     }
 }
 
 /// A label's value.
-pub(super) fn label_value(at: &At<'_>) -> Option<String> {
+pub(super) fn label_value(at: &Cursor<'_>) -> Option<String> {
     // Null and "" are the same to the API server: both are the empty value.
     let value = if at.node.is_null() { "" } else { at.text()? };
     if let Err(wrong) = syntax::label_value(value) {
@@ -88,7 +88,7 @@ pub(super) fn label_value(at: &At<'_>) -> Option<String> {
 }
 
 /// `metadata.labels`: checks keys and values.
-pub(super) fn check_labels(at: &At<'_>) {
+pub(super) fn check_labels(at: &Cursor<'_>) {
     for (key, _, value) in at.entries() {
         check_key(&value, key);
         // A value that is no text was reported with the rest of the metadata.

@@ -16,10 +16,10 @@ const LABEL_VALUE: &str = "a valid label must be an empty string or consist of a
 const CIDR: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
 
 /// Why a text does not have the wanted form.
-pub(super) type Wrong = String;
+pub(super) type Violation = String;
 
 /// RFC 1123 label: namespaces.
-pub(super) fn dns_label(text: &str) -> Result<(), Wrong> {
+pub(super) fn dns_label(text: &str) -> Result<(), Violation> {
     if text.len() > 63 {
         return Err("must be no more than 63 bytes".to_owned());
     }
@@ -28,7 +28,7 @@ pub(super) fn dns_label(text: &str) -> Result<(), Wrong> {
 }
 
 /// RFC 1123 subdomain: most names.
-pub(super) fn dns_subdomain(text: &str) -> Result<(), Wrong> {
+pub(super) fn dns_subdomain(text: &str) -> Result<(), Violation> {
     if text.len() > 253 {
         return Err("must be no more than 253 bytes".to_owned());
     }
@@ -40,7 +40,7 @@ pub(super) fn dns_subdomain(text: &str) -> Result<(), Wrong> {
 }
 
 /// A label key: a name, or `prefix/name`.
-pub(super) fn label_key(text: &str) -> Result<(), Wrong> {
+pub(super) fn label_key(text: &str) -> Result<(), Violation> {
     let name = match text.split_once('/') {
         None => text,
         Some((_, name)) if name.contains('/') => {
@@ -61,7 +61,7 @@ pub(super) fn label_key(text: &str) -> Result<(), Wrong> {
 }
 
 /// A label value.
-pub(super) fn label_value(text: &str) -> Result<(), Wrong> {
+pub(super) fn label_value(text: &str) -> Result<(), Violation> {
     match text {
         "" => Ok(()),
         _ if text.len() > 63 => Err("must be no more than 63 bytes".to_owned()),
@@ -71,7 +71,7 @@ pub(super) fn label_value(text: &str) -> Result<(), Wrong> {
 }
 
 /// `IANA_SVC_NAME` (RFC 6335 section 5.1, lower case): the name of a container port.
-pub(super) fn port_name(text: &str) -> Result<(), Wrong> {
+pub(super) fn port_name(text: &str) -> Result<(), Violation> {
     let wrong = if text.len() > 15 {
         "must be no more than 15 characters"
     } else if text.is_empty()
@@ -91,7 +91,7 @@ pub(super) fn port_name(text: &str) -> Result<(), Wrong> {
 }
 
 /// A port number.
-pub(super) fn port_number(number: i64) -> Result<u16, Wrong> {
+pub(super) fn port_number(number: i64) -> Result<u16, Violation> {
     match u16::try_from(number) {
         Ok(port) if port > 0 => Ok(port),
         _ => Err("must be between 1 and 65535, inclusive".to_owned()),
@@ -99,7 +99,7 @@ pub(super) fn port_number(number: i64) -> Result<u16, Wrong> {
 }
 
 /// A CIDR as written; the caller clears host bits. Leading zeros are refused: to some they mean octal.
-pub(super) fn cidr(text: &str) -> Result<IpNet, Wrong> {
+pub(super) fn cidr(text: &str) -> Result<IpNet, Violation> {
     let (address, length) = text.split_once('/').ok_or(CIDR)?;
     if length.len() > 1 && length.starts_with('0') || !length.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(CIDR.to_owned());
@@ -114,7 +114,7 @@ pub(super) fn cidr(text: &str) -> Result<IpNet, Wrong> {
 const IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 
 /// An address.
-pub(super) fn ip(text: &str) -> Result<IpAddr, Wrong> {
+pub(super) fn ip(text: &str) -> Result<IpAddr, Violation> {
     if text.split('.').count() == 4 && text.split('.').any(|part| part.len() > 1 && part.starts_with('0')) {
         return Err("must not have leading 0s".to_owned());
     }

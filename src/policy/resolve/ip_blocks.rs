@@ -1,4 +1,4 @@
-//! Blocks: which groups an address is in for the prefix that it has.
+//! IpBlockIndex: which groups an address is in for the prefix that it has.
 //!
 //! Every `cidr` and every `except` of a block is a prefix here. Between two prefixes nothing changes, so the
 //! longest one that an address has says all blocks that the address is in. `except` only ends the block it belongs
@@ -16,7 +16,7 @@ use crate::policy::store::{GroupId, sorted};
 
 /// The prefixes of all blocks.
 #[derive(Debug, Default)]
-pub(crate) struct Blocks {
+pub(crate) struct IpBlockIndex {
     prefixes: BTreeMap<IpNet, Prefix>,
     /// How many prefixes have a length, IPv4 and IPv6.
     lengths: [BTreeMap<u8, usize>; 2],
@@ -32,9 +32,9 @@ struct Prefix {
     class: ClassId,
 }
 
-/// What [`Blocks::refresh`] found changed.
+/// What [`IpBlockIndex::refresh`] found changed.
 #[derive(Debug, Default)]
-pub(crate) struct Refreshed {
+pub(crate) struct IpBlockChanges {
     /// Prefixes that are there, with other groups than before, or perhaps under another prefix.
     pub(crate) prefixes: Vec<IpNet>,
     /// Prefixes that are gone, with the class they had.
@@ -43,8 +43,8 @@ pub(crate) struct Refreshed {
     pub(crate) spans: Vec<(IpAddr, IpAddr)>,
 }
 
-impl Blocks {
-    /// Enters a block. Nothing else changes before [`Blocks::refresh`].
+impl IpBlockIndex {
+    /// Enters a block. Nothing else changes before [`IpBlockIndex::refresh`].
     pub(crate) fn insert(&mut self, id: GroupId, block: &IpBlock) {
         sorted::insert(&mut self.prefix(block.cidr).begins, id);
         for &except in &block.except {
@@ -53,7 +53,7 @@ impl Blocks {
         self.stale.push(block.cidr);
     }
 
-    /// Takes a block out. Nothing else changes before [`Blocks::refresh`].
+    /// Takes a block out. Nothing else changes before [`IpBlockIndex::refresh`].
     pub(crate) fn remove(&mut self, id: GroupId, block: &IpBlock) {
         sorted::remove(&mut self.prefix(block.cidr).begins, &id);
         for &except in &block.except {
@@ -95,11 +95,11 @@ impl Blocks {
     }
 
     /// Works out the groups of every prefix in the blocks that came or went.
-    pub(crate) fn refresh(&mut self) -> Refreshed {
+    pub(crate) fn refresh(&mut self) -> IpBlockChanges {
         let mut stale = std::mem::take(&mut self.stale);
         stale.sort_unstable();
         stale.dedup();
-        let mut refreshed = Refreshed::default();
+        let mut refreshed = IpBlockChanges::default();
         let mut done: Option<IpNet> = None;
         for range in stale {
             if done.is_none_or(|done| !done.contains(&range)) {
@@ -110,10 +110,10 @@ impl Blocks {
         refreshed
     }
 
-    fn refresh_range(&mut self, range: IpNet, refreshed: &mut Refreshed) {
+    fn refresh_range(&mut self, range: IpNet, refreshed: &mut IpBlockChanges) {
         let outside: Arc<[GroupId]> =
             self.longest(range, true).map_or_else(|| Arc::from([]), |(_, above)| above.groups.clone());
-        let mut open: Vec<Open> = Vec::new();
+        let mut open: Vec<OpenPrefix> = Vec::new();
         let mut gone = Vec::new();
         for (&net, prefix) in self.prefixes.range_mut(range..).take_while(|(net, _)| range.contains(*net)) {
             while let Some(top) = open.pop_if(|top| !top.net.contains(&net)) {
@@ -134,7 +134,12 @@ impl Blocks {
             } else {
                 refreshed.prefixes.push(net);
             }
-            open.push(Open { net, groups: prefix.groups.clone(), changed, next: Some(bits(net.network())) });
+            open.push(OpenPrefix {
+                net,
+                groups: prefix.groups.clone(),
+                changed,
+                next: Some(bits(net.network())),
+            });
         }
         for top in open.into_iter().rev() {
             top.close(refreshed);
@@ -177,7 +182,7 @@ impl Blocks {
 }
 
 /// A prefix on the way through its range.
-struct Open {
+struct OpenPrefix {
     net: IpNet,
     groups: Arc<[GroupId]>,
     changed: bool,
@@ -185,14 +190,14 @@ struct Open {
     next: Option<u128>,
 }
 
-impl Open {
+impl OpenPrefix {
     /// Leaves out the addresses of a prefix inside.
-    fn skip(&mut self, inside: IpNet, refreshed: &mut Refreshed) {
+    fn skip(&mut self, inside: IpNet, refreshed: &mut IpBlockChanges) {
         self.span_until(bits(inside.network()), refreshed);
         self.next = (inside.broadcast() != self.net.broadcast()).then(|| bits(inside.broadcast()) + 1);
     }
 
-    fn close(mut self, refreshed: &mut Refreshed) {
+    fn close(mut self, refreshed: &mut IpBlockChanges) {
         if let Some(next) = self.next.take()
             && self.changed
         {
@@ -200,7 +205,7 @@ impl Open {
         }
     }
 
-    fn span_until(&self, end: u128, refreshed: &mut Refreshed) {
+    fn span_until(&self, end: u128, refreshed: &mut IpBlockChanges) {
         if let Some(next) = self.next
             && self.changed
             && next < end

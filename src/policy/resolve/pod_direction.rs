@@ -17,10 +17,10 @@ use crate::policy::store::{GroupId, Store, StoredPod, Versioned};
 use crate::tables::{Direction, PolicyKind, PolicyRef, RuleOrigin};
 
 use super::rule_list::NamedRule;
-use super::{Action, Group, NamespaceScope, PodSet, PortName, PortTerm, Rule, RuleSet};
+use super::{Action, AddressGroup, NamespaceScope, PodSet, PortName, PortTerm, Rule, RuleList};
 
 /// One direction of a pod, and the policies that select the pod for it, in the order they are asked.
-pub(crate) struct Subject<'a> {
+pub(crate) struct PodDirection<'a> {
     direction: Direction,
     pod: &'a Pod,
     admin: Vec<&'a Versioned<ClusterNetworkPolicy>>,
@@ -30,7 +30,7 @@ pub(crate) struct Subject<'a> {
 
 /// What the rules of a subject depend on: subjects with equal keys have equal rules.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct SubjectKey {
+pub(crate) struct RuleSetKey {
     direction: Direction,
     is_isolated: bool,
     versions: Vec<u64>,
@@ -47,29 +47,30 @@ struct OwnNode {
 
 impl OwnNode {
     /// Addresses of the `Node` object, and those that the pod's status gives.
-    fn groups(&self) -> Vec<Group> {
-        let by_name = self.name.iter().map(|name| Group::OwnNode(name.clone()));
-        let block = |address: &IpAddr| Group::block(&IpBlock { cidr: (*address).into(), except: Vec::new() });
+    fn groups(&self) -> Vec<AddressGroup> {
+        let by_name = self.name.iter().map(|name| AddressGroup::OwnNode(name.clone()));
+        let block =
+            |address: &IpAddr| AddressGroup::block(&IpBlock { cidr: (*address).into(), except: Vec::new() });
         by_name.chain(self.addresses.iter().map(block)).collect()
     }
 }
 
-impl SubjectKey {
+impl RuleSetKey {
     /// The direction of the subject.
     pub(crate) fn direction(&self) -> Direction {
         self.direction
     }
 
     /// Whether the rules differ from those of another key by those of some policies, and in what the default is called.
-    pub(crate) fn is_near(&self, other: &SubjectKey) -> bool {
+    pub(crate) fn is_near(&self, other: &RuleSetKey) -> bool {
         (self.direction, self.is_isolated, &self.own_node, &self.ports)
             == (other.direction, other.is_isolated, &other.own_node, &other.ports)
     }
 }
 
-impl<'a> Subject<'a> {
+impl<'a> PodDirection<'a> {
     /// What judges one direction of a pod.
-    pub(crate) fn new(store: &'a Store, stored: &'a StoredPod, direction: Direction) -> Subject<'a> {
+    pub(crate) fn new(store: &'a Store, stored: &'a StoredPod, direction: Direction) -> PodDirection<'a> {
         let network = store.policies_of(stored).filter(|entry| rules(&entry.policy, direction).is_some());
         let network: Vec<_> = network.collect();
         let cluster = store.cluster_policies_of(stored);
@@ -77,7 +78,7 @@ impl<'a> Subject<'a> {
             .filter(|entry| !cluster_rules(&entry.policy, direction).is_empty())
             .partition(|entry| entry.policy.tier == Tier::Admin);
         let baseline = if network.is_empty() { baseline } else { Vec::new() };
-        Subject { direction, pod: &stored.pod, admin, network, baseline }
+        PodDirection { direction, pod: &stored.pod, admin, network, baseline }
     }
 
     /// The policies, in the order they are asked.
@@ -89,8 +90,8 @@ impl<'a> Subject<'a> {
     }
 
     /// What the rules depend on.
-    pub(crate) fn key(&self) -> SubjectKey {
-        SubjectKey {
+    pub(crate) fn key(&self) -> RuleSetKey {
+        RuleSetKey {
             direction: self.direction,
             is_isolated: !self.network.is_empty(),
             versions: self.versions().collect(),
@@ -107,23 +108,23 @@ impl<'a> Subject<'a> {
     }
 
     /// The rules, with their peers as groups.
-    pub(crate) fn rules(&self, group: &mut dyn FnMut(Group) -> GroupId) -> RuleSet {
-        self.follow(RuleSet::default(), group).0
+    pub(crate) fn rules(&self, group: &mut dyn FnMut(AddressGroup) -> GroupId) -> RuleList {
+        self.follow(RuleList::default(), group).0
     }
 
     /// The rules, and the groups of those that only one of this and `before` has. What both have of policies is taken over as
     /// it is.
     pub(crate) fn follow(
         &self,
-        before: RuleSet,
-        group: &mut dyn FnMut(Group) -> GroupId,
-    ) -> (RuleSet, Vec<GroupId>) {
+        before: RuleList,
+        group: &mut dyn FnMut(AddressGroup) -> GroupId,
+    ) -> (RuleList, Vec<GroupId>) {
         let mut known = before.into_policies();
         let next: HashSet<u64> = self.versions().collect();
         let went = known.extract_if(|version, _| !next.contains(version)).flat_map(|(_, rules)| rules);
         let went = went.map(|(rule, name)| (name, rule)).collect();
-        let mut resolver = Resolver { subject: self, group, known, went, came: Vec::new() };
-        let mut rules = RuleSet::default();
+        let mut resolver = RuleResolver { subject: self, group, known, went, came: Vec::new() };
+        let mut rules = RuleList::default();
         rules.begin_stage();
         resolver.cluster(&self.admin, &mut rules);
         rules.begin_stage();
@@ -144,7 +145,7 @@ impl<'a> Subject<'a> {
 
     /// Whether what comes and goes between the rules of a subject with a near key and those of this one is about some
     /// addresses only, and about ports by number.
-    pub(crate) fn is_plainly_after(&self, before: &RuleSet) -> bool {
+    pub(crate) fn is_plainly_after(&self, before: &RuleList) -> bool {
         let next: HashSet<u64> = self.versions().collect();
         let before = before.policies();
         if before.iter().any(|(version, is_plain)| !is_plain && !next.contains(version)) {
@@ -197,9 +198,9 @@ impl<'a> Subject<'a> {
 }
 
 /// Turns the policies of a subject into rules.
-struct Resolver<'a, 'b> {
-    subject: &'b Subject<'a>,
-    group: &'b mut dyn FnMut(Group) -> GroupId,
+struct RuleResolver<'a, 'b> {
+    subject: &'b PodDirection<'a>,
+    group: &'b mut dyn FnMut(AddressGroup) -> GroupId,
     /// Rules of policies that were resolved earlier.
     known: HashMap<u64, Vec<NamedRule>>,
     /// Rules of earlier policies, by name, that have not come again.
@@ -208,8 +209,8 @@ struct Resolver<'a, 'b> {
     came: Vec<GroupId>,
 }
 
-impl Resolver<'_, '_> {
-    fn cluster(&mut self, policies: &[&Versioned<ClusterNetworkPolicy>], to: &mut RuleSet) {
+impl RuleResolver<'_, '_> {
+    fn cluster(&mut self, policies: &[&Versioned<ClusterNetworkPolicy>], to: &mut RuleList) {
         for entry in policies {
             let known = self.known.remove(&entry.version);
             let rules = known.unwrap_or_else(|| {
@@ -221,7 +222,7 @@ impl Resolver<'_, '_> {
         }
     }
 
-    fn network(&mut self, to: &mut RuleSet) {
+    fn network(&mut self, to: &mut RuleList) {
         let mut own_node: Vec<_> =
             self.subject.own_node().groups().into_iter().map(|group| (self.group)(group)).collect();
         if !own_node.is_empty() {
@@ -291,9 +292,9 @@ impl Resolver<'_, '_> {
                     Some(selector) => NamespaceScope::Matching(selector.clone()),
                     None => NamespaceScope::Named(namespace.to_owned()),
                 };
-                Group::Pods(PodSet { namespaces, pods: pods.clone() })
+                AddressGroup::Pods(PodSet { namespaces, pods: pods.clone() })
             }
-            Peer::IpBlock(block) => Group::block(block),
+            Peer::IpBlock(block) => AddressGroup::block(block),
         });
         Some(groups.map(&mut *self.group).collect())
     }
@@ -303,9 +304,11 @@ impl Resolver<'_, '_> {
             return None;
         }
         let groups = peers.iter().filter_map(|peer| match peer {
-            ClusterPeer::Pods(scope) => Some(Group::Pods(scope.into())),
-            ClusterPeer::Network(cidr) => Some(Group::block(&IpBlock { cidr: *cidr, except: Vec::new() })),
-            ClusterPeer::Nodes(selector) => Some(Group::Nodes(selector.clone())),
+            ClusterPeer::Pods(scope) => Some(AddressGroup::Pods(scope.into())),
+            ClusterPeer::Network(cidr) => {
+                Some(AddressGroup::block(&IpBlock { cidr: *cidr, except: Vec::new() }))
+            }
+            ClusterPeer::Nodes(selector) => Some(AddressGroup::Nodes(selector.clone())),
             // No address of the name is known: the peer matches nothing.
             ClusterPeer::DomainName(_) | ClusterPeer::Everyone => None,
         });

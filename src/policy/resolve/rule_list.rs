@@ -13,18 +13,18 @@ use super::PortName;
 /// Stages of rules. In a stage the first rule that matches decides, or passes on to the next stage; the last
 /// stage decides everything.
 #[derive(Debug, Default)]
-pub(crate) struct RuleSet {
+pub(crate) struct RuleList {
     /// Admin tier; then `NetworkPolicy` where one isolates the pod, else the baseline tier; then what holds
     /// where nothing was said.
     pub(crate) stages: Vec<Vec<Rule>>,
     /// What the rules are called, by [`Rule::origin`]. An earlier one was asked earlier.
     pub(crate) origins: Vec<Arc<RuleOrigin>>,
     /// How many rules come from which policy, in the order in which they are asked.
-    parts: Vec<(Source, usize)>,
+    parts: Vec<(RuleSource, usize)>,
 }
 
 /// Where rules come from: a version of a policy, or, with `None`, what holds around policies.
-pub(crate) type Source = Option<u64>;
+pub(crate) type RuleSource = Option<u64>;
 
 /// A rule and what it is called, not yet among others.
 pub(crate) type NamedRule = (Rule, Arc<RuleOrigin>);
@@ -38,7 +38,7 @@ pub(crate) struct Rule {
     pub(crate) ports: Option<Vec<PortTerm>>,
     /// What happens.
     pub(crate) action: Action,
-    /// Its name, in [`RuleSet::origins`].
+    /// Its name, in [`RuleList::origins`].
     pub(crate) origin: u32,
 }
 
@@ -73,16 +73,16 @@ pub(crate) enum PortTerm {
 #[derive(Debug)]
 pub(crate) struct RuleIndex {
     /// Sorted.
-    of_groups: Vec<(GroupId, Place)>,
-    of_everyone: Vec<Place>,
+    of_groups: Vec<(GroupId, RulePosition)>,
+    of_everyone: Vec<RulePosition>,
 }
 
 /// Where a rule stands: its stage, and its place in the stage.
-type Place = (u32, u32);
+type RulePosition = (u32, u32);
 
 impl RuleIndex {
     /// The index of a set that stays as it is.
-    pub(crate) fn of(rules: &RuleSet) -> RuleIndex {
+    pub(crate) fn of(rules: &RuleList) -> RuleIndex {
         let mut index = RuleIndex { of_groups: Vec::new(), of_everyone: Vec::new() };
         for (stage, rules) in (0..).zip(&rules.stages) {
             for (at, rule) in (0..).zip(rules) {
@@ -104,7 +104,7 @@ impl RuleIndex {
     }
 
     /// The rules that are about addresses in these groups, in the order in which they are asked.
-    pub(crate) fn concerning(&self, groups: &[GroupId]) -> Vec<Place> {
+    pub(crate) fn concerning(&self, groups: &[GroupId]) -> Vec<RulePosition> {
         let mut places = self.of_everyone.clone();
         for &group in groups {
             let first = self.of_groups.partition_point(|(named, _)| *named < group);
@@ -130,14 +130,14 @@ impl Rule {
     }
 }
 
-impl RuleSet {
+impl RuleList {
     /// Begins the next stage.
     pub(crate) fn begin_stage(&mut self) {
         self.stages.push(Vec::new());
     }
 
     /// Appends rules to the last stage.
-    pub(crate) fn append(&mut self, source: Source, rules: Vec<NamedRule>) {
+    pub(crate) fn append(&mut self, source: RuleSource, rules: Vec<NamedRule>) {
         self.parts.push((source, rules.len()));
         let stage = self.stages.last_mut().expect("a stage has begun");
         for (rule, name) in rules {

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use crate::limits::DIAGNOSTICS_MAX;
 use crate::net::flow::Protocol;
 use crate::policy::objects::Object;
-use crate::policy::parse::cursor::{At, Fields, Findings};
-use crate::policy::parse::documents::{Reader, check_duplicates, faulty, note_left_out};
+use crate::policy::parse::cursor::{Cursor, Diagnostics, Fields};
+use crate::policy::parse::documents::{ManifestParser, check_duplicates, faulty, note_left_out};
 use crate::policy::parse::tree::{self, Node, Value};
 use crate::policy::parse::{Diagnostic, Location, Parsed, Severity, Skipped, Source};
 use crate::tables::{PodName, Verdict};
@@ -80,7 +80,7 @@ impl std::fmt::Display for Endpoint {
 
 /// A case that is wrong.
 #[derive(Debug, Clone)]
-pub struct RefusedCase {
+pub struct InvalidCase {
     /// `name`, as far as it has one.
     pub name: String,
     /// Its location.
@@ -95,7 +95,7 @@ pub struct Cases {
     /// The cases, in the order of the text.
     pub cases: Vec<Case>,
     /// Those that are wrong.
-    pub refused: Vec<RefusedCase>,
+    pub refused: Vec<InvalidCase>,
     /// Kubernetes objects that stand where a case should.
     pub manifests: Vec<Location>,
     /// Faults that keep the text, or the rest of it, from being read.
@@ -131,7 +131,7 @@ fn manifest_error(location: &Location) -> Diagnostic {
 /// Reads the cases of a text, each on its own: one that is wrong does not keep the others from being read.
 pub fn read_cases(source: &Source) -> Cases {
     let (nodes, faults) = tree::parse(source.text(), source.is_json());
-    let mut reader = CaseReader { source, cases: Cases::default(), errors: 0 };
+    let mut reader = CaseParser { source, cases: Cases::default(), errors: 0 };
     for node in &nodes {
         match &node.value {
             Value::Null => {}
@@ -145,14 +145,14 @@ pub fn read_cases(source: &Source) -> Cases {
     reader.cases
 }
 
-struct CaseReader<'s> {
+struct CaseParser<'s> {
     source: &'s Source,
     cases: Cases,
     /// Errors that are kept.
     errors: usize,
 }
 
-impl CaseReader<'_> {
+impl CaseParser<'_> {
     /// Keeps as many errors as there is room for, and of each case the first.
     fn refuse(&mut self, name: &str, location: Location, mut errors: Vec<Diagnostic>) {
         errors.sort_by_key(|error| error.location.offset());
@@ -161,7 +161,7 @@ impl CaseReader<'_> {
         errors.truncate(room);
         note_left_out(&mut errors, left_out);
         self.errors += errors.len();
-        self.cases.refused.push(RefusedCase { name: name.to_owned(), location, errors });
+        self.cases.refused.push(InvalidCase { name: name.to_owned(), location, errors });
     }
 
     fn case(&mut self, node: &Node<'_>) {
@@ -173,12 +173,12 @@ impl CaseReader<'_> {
         }
         let name = node.get("name").and_then(|node| node.text()).unwrap_or_default();
         let context = format!("case {name:?}");
-        let findings = Findings::new(self.source, context.as_str());
-        let at = At::root(node, &findings);
+        let findings = Diagnostics::new(self.source, context.as_str());
+        let at = Cursor::root(node, &findings);
         check_duplicates(&at, false);
         let fields = at.fields(&["name", "probes", "resources"]);
         fields.required("name").and_then(|at| at.text());
-        let mut resources = Reader::new(Severity::Warning);
+        let mut resources = ManifestParser::new(Severity::Warning);
         for item in fields.items("resources") {
             resources.object(item.node, self.source, &format!("{context}: "));
         }
@@ -195,7 +195,7 @@ impl CaseReader<'_> {
     }
 }
 
-fn probe(at: &At<'_>) -> Option<Probe> {
+fn probe(at: &Cursor<'_>) -> Option<Probe> {
     check_duplicates(at, true);
     let fields = at.fields(&["expect", "from", "port", "protocol", "to"]);
     let from = fields.required("from").and_then(|at| endpoint(&at));
@@ -213,7 +213,7 @@ fn probe(at: &At<'_>) -> Option<Probe> {
     })
 }
 
-fn endpoint(at: &At<'_>) -> Option<Endpoint> {
+fn endpoint(at: &Cursor<'_>) -> Option<Endpoint> {
     let fields = at.fields(&["ip", "pod"]);
     match (fields.get("pod"), fields.get("ip")) {
         (Some(pod), None) => parsed(&pod, "write namespace/name").map(Endpoint::Pod),
@@ -228,7 +228,7 @@ fn endpoint(at: &At<'_>) -> Option<Endpoint> {
     }
 }
 
-fn parsed<T: std::str::FromStr>(at: &At<'_>, help: &str) -> Option<T>
+fn parsed<T: std::str::FromStr>(at: &Cursor<'_>, help: &str) -> Option<T>
 where
     T::Err: std::fmt::Display,
 {
@@ -273,7 +273,7 @@ fn port(fields: &Fields<'_>, protocol: Protocol) -> Option<u16> {
     }
 }
 
-fn verdict(at: &At<'_>) -> Option<Verdict> {
+fn verdict(at: &Cursor<'_>) -> Option<Verdict> {
     match at.text()? {
         "allow" => Some(Verdict::Allow),
         "deny" => Some(Verdict::Deny),

@@ -13,27 +13,27 @@ use crate::tables::PodName;
 
 /// A range of stand-ins: its first address of each family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StandIns {
+pub struct PlaceholderRange {
     v4: Ipv4Addr,
     v6: Ipv6Addr,
 }
 
-impl StandIns {
+impl PlaceholderRange {
     /// 240.0.0.1 and `100::1`: no network uses these, and no host takes packets from them.
-    pub const UNUSED: StandIns =
-        StandIns { v4: Ipv4Addr::new(240, 0, 0, 1), v6: Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1) };
+    pub const RESERVED: PlaceholderRange =
+        PlaceholderRange { v4: Ipv4Addr::new(240, 0, 0, 1), v6: Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1) };
     /// 198.18.0.1 (RFC 2544 appendix C.2.2) and `2001:2::1` (RFC 5180 section 8): set aside for tests with real packets.
-    pub const REAL_PACKETS: StandIns =
-        StandIns { v4: Ipv4Addr::new(198, 18, 0, 1), v6: Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1) };
+    pub const BENCHMARK: PlaceholderRange =
+        PlaceholderRange { v4: Ipv4Addr::new(198, 18, 0, 1), v6: Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1) };
 }
 
 /// Gives unused addresses to the pods that wait for one, the same to a pod of one name in every list. Returns their names.
 pub fn give_addresses(lists: &mut [&mut Vec<Object>]) -> BTreeSet<PodName> {
-    give_addresses_of(StandIns::UNUSED, lists)
+    give_addresses_of(PlaceholderRange::RESERVED, lists)
 }
 
 /// [`give_addresses`] of a range.
-pub fn give_addresses_of(range: StandIns, lists: &mut [&mut Vec<Object>]) -> BTreeSet<PodName> {
+pub fn give_addresses_of(range: PlaceholderRange, lists: &mut [&mut Vec<Object>]) -> BTreeSet<PodName> {
     let pods = || lists.iter().flat_map(|list| list.iter()).filter_map(as_pod);
     let known: BTreeSet<IpAddr> = pods().flat_map(|pod| pod.addresses.iter().copied()).collect();
     let waiting: BTreeSet<PodName> = pods().filter(|pod| waits(pod)).map(|pod| pod.name.clone()).collect();
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn stand_ins_of_a_range_begin_with_its_first() {
         let mut objects = vec![pod("a", &["2001:db8::1", "192.0.2.1"]), pod("b", &[])];
-        give_addresses_of(StandIns::REAL_PACKETS, &mut [&mut objects]);
+        give_addresses_of(PlaceholderRange::BENCHMARK, &mut [&mut objects]);
         assert_eq!(addresses(&objects[1]), ["198.18.0.1", "2001:2::1"]);
     }
 

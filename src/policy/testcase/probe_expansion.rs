@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::format::{Case, Endpoint, Probe};
-use super::placeholder_addresses::{StandIns, give_addresses_of};
+use super::placeholder_addresses::{PlaceholderRange, give_addresses_of};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::objects::{Object, Pod, replicas};
 use crate::tables::PodName;
@@ -17,7 +17,7 @@ const NAME_BYTES_MAX: usize = 512;
 
 /// The objects of a case, and who has which address.
 #[derive(Debug)]
-pub struct Trial {
+pub struct ProbeExpansion {
     objects: Vec<Object>,
     pods: BTreeMap<PodName, Vec<IpAddr>>,
 }
@@ -54,21 +54,21 @@ pub enum ProbeError {
     },
 }
 
-impl Trial {
+impl ProbeExpansion {
     /// The objects of a case. Pods that wait for an address have a stand-in.
-    pub fn new(case: &Case) -> Trial {
-        Trial::with(case, StandIns::UNUSED)
+    pub fn new(case: &Case) -> ProbeExpansion {
+        ProbeExpansion::with(case, PlaceholderRange::RESERVED)
     }
 
     /// The same with stand-ins of a range.
-    pub fn with(case: &Case, stand_ins: StandIns) -> Trial {
+    pub fn with(case: &Case, stand_ins: PlaceholderRange) -> ProbeExpansion {
         let mut objects: Vec<Object> = case.objects.iter().map(|(object, _)| object.clone()).collect();
         give_addresses_of(stand_ins, &mut [&mut objects]);
         let pods = objects.iter().filter_map(|object| match object {
             Object::Pod(Pod { name, addresses, .. }) => Some((name.clone(), addresses.clone())),
             _ => None,
         });
-        Trial { pods: pods.collect(), objects }
+        ProbeExpansion { pods: pods.collect(), objects }
     }
 
     /// The objects that are on trial.

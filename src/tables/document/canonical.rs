@@ -1,6 +1,6 @@
 //! One numbering for equal tables.
 
-use super::{Acl, Decision, PodPolicy, PortSpan, Row, RuleTables, SharedMap};
+use super::{Acl, Decision, PersistentMap, PodPolicy, PortSpan, Row, RuleTables};
 use crate::ids::{AclId, ClassId, RowId, RuleId};
 
 impl RuleTables {
@@ -142,7 +142,7 @@ fn used<'a, T>(entries: &'a [T], numbers: &'a [u32]) -> impl Iterator<Item = &'a
 fn table<K: Ord, V, const CHUNK: usize>(
     id: impl Fn(u32) -> K,
     entries: impl Iterator<Item = V>,
-) -> SharedMap<K, V, CHUNK> {
+) -> PersistentMap<K, V, CHUNK> {
     (0..).map(id).zip(entries).collect()
 }
 

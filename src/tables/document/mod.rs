@@ -8,7 +8,7 @@ mod row;
 mod rule_tables;
 
 pub use decision::{Decision, Direction, PolicyKind, PolicyRef, RuleOrigin, Verdict};
-pub use persistent_map::SharedMap;
-pub use reference_counts::References;
+pub use persistent_map::PersistentMap;
+pub use reference_counts::ReferenceCounts;
 pub use row::{PortSpan, Row};
 pub use rule_tables::{Acl, FORMAT_VERSION, PodName, PodPolicy, RuleTables, TablesDiff, TablesError};

@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A sorted map. Clones share chunks of up to twice `CHUNK` entries.
 #[derive(Clone)]
-pub struct SharedMap<K, V, const CHUNK: usize = 64> {
+pub struct PersistentMap<K, V, const CHUNK: usize = 64> {
     /// None is empty.
     chunks: Vec<Arc<Chunk<K, V>>>,
     len: usize,
@@ -30,10 +30,10 @@ pub struct Iter<'a, K, V> {
 }
 
 /// Reading.
-impl<K: Ord, V, const CHUNK: usize> SharedMap<K, V, CHUNK> {
+impl<K: Ord, V, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
     /// An empty map.
     pub fn new() -> Self {
-        SharedMap { chunks: Vec::new(), len: 0 }
+        PersistentMap { chunks: Vec::new(), len: 0 }
     }
 
     /// Number of entries.
@@ -110,7 +110,7 @@ impl<K: Ord, V, const CHUNK: usize> SharedMap<K, V, CHUNK> {
 }
 
 /// Changing.
-impl<K: Ord + Clone, V: Clone, const CHUNK: usize> SharedMap<K, V, CHUNK> {
+impl<K: Ord + Clone, V: Clone, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
     /// Sets the value of a key; gives the one that it had.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         if self.chunks.is_empty() {
@@ -160,14 +160,14 @@ impl<K: Ord + Clone, V: Clone, const CHUNK: usize> SharedMap<K, V, CHUNK> {
         Some(&mut Arc::make_mut(shared)[place].1)
     }
 
-    /// [`SharedMap::chunk_of`] where the only chunk may be the empty one that the first entry goes to.
+    /// [`PersistentMap::chunk_of`] where the only chunk may be the empty one that the first entry goes to.
     fn chunk_of_maybe_empty(&self, key: &K) -> usize {
         if self.len == 0 { 0 } else { self.chunk_of(key) }
     }
 }
 
 /// Comparing.
-impl<K: Ord, V: PartialEq, const CHUNK: usize> SharedMap<K, V, CHUNK> {
+impl<K: Ord, V: PartialEq, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
     /// Shows each key that the two maps do not have in common with an equal value, in order, with its value in this one
     /// and in `next`. Costs as much as the chunks that the two do not share.
     pub fn for_each_difference<'a>(
@@ -257,7 +257,7 @@ impl<K, V> Clone for Iter<'_, K, V> {
     }
 }
 
-impl<'a, K: Ord, V, const CHUNK: usize> IntoIterator for &'a SharedMap<K, V, CHUNK> {
+impl<'a, K: Ord, V, const CHUNK: usize> IntoIterator for &'a PersistentMap<K, V, CHUNK> {
     type Item = (&'a K, &'a V);
     type IntoIter = Iter<'a, K, V>;
 
@@ -266,7 +266,7 @@ impl<'a, K: Ord, V, const CHUNK: usize> IntoIterator for &'a SharedMap<K, V, CHU
     }
 }
 
-impl<K: Ord, V, Q: Ord + ?Sized, const CHUNK: usize> Index<&Q> for SharedMap<K, V, CHUNK>
+impl<K: Ord, V, Q: Ord + ?Sized, const CHUNK: usize> Index<&Q> for PersistentMap<K, V, CHUNK>
 where
     K: Borrow<Q>,
 {
@@ -277,43 +277,43 @@ where
     }
 }
 
-impl<K: Ord, V, const CHUNK: usize> Default for SharedMap<K, V, CHUNK> {
+impl<K: Ord, V, const CHUNK: usize> Default for PersistentMap<K, V, CHUNK> {
     fn default() -> Self {
-        SharedMap::new()
+        PersistentMap::new()
     }
 }
 
-impl<K: Ord, V, const CHUNK: usize> From<BTreeMap<K, V>> for SharedMap<K, V, CHUNK> {
+impl<K: Ord, V, const CHUNK: usize> From<BTreeMap<K, V>> for PersistentMap<K, V, CHUNK> {
     fn from(map: BTreeMap<K, V>) -> Self {
         let len = map.len();
         let mut entries = map.into_iter();
         let chunk =
             || Some(entries.by_ref().take(CHUNK).collect()).filter(|chunk: &Chunk<K, V>| !chunk.is_empty());
-        SharedMap { chunks: std::iter::from_fn(chunk).map(Arc::new).collect(), len }
+        PersistentMap { chunks: std::iter::from_fn(chunk).map(Arc::new).collect(), len }
     }
 }
 
-impl<K: Ord, V, const CHUNK: usize, const N: usize> From<[(K, V); N]> for SharedMap<K, V, CHUNK> {
+impl<K: Ord, V, const CHUNK: usize, const N: usize> From<[(K, V); N]> for PersistentMap<K, V, CHUNK> {
     fn from(entries: [(K, V); N]) -> Self {
         BTreeMap::from(entries).into()
     }
 }
 
 /// Of equal keys the last one counts.
-impl<K: Ord, V, const CHUNK: usize> FromIterator<(K, V)> for SharedMap<K, V, CHUNK> {
+impl<K: Ord, V, const CHUNK: usize> FromIterator<(K, V)> for PersistentMap<K, V, CHUNK> {
     fn from_iter<T: IntoIterator<Item = (K, V)>>(entries: T) -> Self {
         entries.into_iter().collect::<BTreeMap<K, V>>().into()
     }
 }
 
-impl<K: Ord + Clone, V: Clone, const CHUNK: usize> Extend<(K, V)> for SharedMap<K, V, CHUNK> {
+impl<K: Ord + Clone, V: Clone, const CHUNK: usize> Extend<(K, V)> for PersistentMap<K, V, CHUNK> {
     fn extend<T: IntoIterator<Item = (K, V)>>(&mut self, entries: T) {
         entries.into_iter().for_each(|(key, value)| _ = self.insert(key, value));
     }
 }
 
 /// Costs as much as the chunks that the two do not share.
-impl<K: Ord, V: PartialEq, const CHUNK: usize> PartialEq for SharedMap<K, V, CHUNK> {
+impl<K: Ord, V: PartialEq, const CHUNK: usize> PartialEq for PersistentMap<K, V, CHUNK> {
     fn eq(&self, other: &Self) -> bool {
         let (mut one, mut other) = (Place::start(&self.chunks), Place::start(&other.chunks));
         loop {
@@ -334,21 +334,21 @@ impl<K: Ord, V: PartialEq, const CHUNK: usize> PartialEq for SharedMap<K, V, CHU
     }
 }
 
-impl<K: Ord, V: Eq, const CHUNK: usize> Eq for SharedMap<K, V, CHUNK> {}
+impl<K: Ord, V: Eq, const CHUNK: usize> Eq for PersistentMap<K, V, CHUNK> {}
 
-impl<K: Ord + fmt::Debug, V: fmt::Debug, const CHUNK: usize> fmt::Debug for SharedMap<K, V, CHUNK> {
+impl<K: Ord + fmt::Debug, V: fmt::Debug, const CHUNK: usize> fmt::Debug for PersistentMap<K, V, CHUNK> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self).finish()
     }
 }
 
-impl<K: Ord + Serialize, V: Serialize, const CHUNK: usize> Serialize for SharedMap<K, V, CHUNK> {
+impl<K: Ord + Serialize, V: Serialize, const CHUNK: usize> Serialize for PersistentMap<K, V, CHUNK> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self)
     }
 }
 
-impl<'de, K, V, const CHUNK: usize> Deserialize<'de> for SharedMap<K, V, CHUNK>
+impl<'de, K, V, const CHUNK: usize> Deserialize<'de> for PersistentMap<K, V, CHUNK>
 where
     K: Ord + Deserialize<'de>,
     V: Deserialize<'de>,
@@ -365,7 +365,7 @@ mod tests {
 
     use super::*;
 
-    type Small = SharedMap<u32, u8, 3>;
+    type Small = PersistentMap<u32, u8, 3>;
 
     fn differences(old: &Small, new: &Small) -> Vec<(u32, Option<u8>, Option<u8>)> {
         let mut seen = Vec::new();
@@ -445,7 +445,7 @@ mod tests {
             }
         }
         let touched = std::cell::Cell::new(0);
-        let map: SharedMap<u32, Counted<'_>> =
+        let map: PersistentMap<u32, Counted<'_>> =
             (0..100_000).map(|key| (key, Counted(key, &touched))).collect();
         let mut next = map.clone();
         next.insert(50_000, Counted(0, &touched));

@@ -10,7 +10,7 @@ use crate::limits::{ACL_ENTRIES_MAX, ACLS_MAX, CLASSES_MAX, PREFIXES_MAX, ROWS_M
 
 /// For tables that have passed their check: how often rows name each rule, ACL tables each row, and pods each ACL table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct References {
+pub struct ReferenceCounts {
     rules: Counts<RuleId>,
     rows: Counts<RowId>,
     acls: Counts<AclId>,
@@ -21,20 +21,20 @@ type Counts<Id> = HashMap<Id, i64>;
 
 /// How counts change.
 #[derive(Default)]
-struct Change {
+struct CountChanges {
     rules: BTreeMap<RuleId, i64>,
     rows: BTreeMap<RowId, i64>,
     acls: BTreeMap<AclId, i64>,
 }
 
-impl References {
+impl ReferenceCounts {
     /// The references of tables that have passed their check.
-    pub fn of(tables: &RuleTables) -> References {
-        let mut change = Change::default();
+    pub fn of(tables: &RuleTables) -> ReferenceCounts {
+        let mut change = CountChanges::default();
         tables.rows.values().for_each(|row| change.row(row, 1));
         tables.acls.values().for_each(|acl| change.acl(acl, 1));
         tables.pods.values().for_each(|pod| change.pod(pod, 1));
-        let mut references = References::default();
+        let mut references = ReferenceCounts::default();
         references.take(change);
         references
     }
@@ -49,7 +49,7 @@ impl References {
         diff: &TablesDiff,
         next: &RuleTables,
     ) -> Result<(), TablesError> {
-        let change = Change::of(before, diff, next);
+        let change = CountChanges::of(before, diff, next);
         if !(is_within_bounds(diff, next) && self.is_whole_after(&change, diff, next)) {
             next.check()?;
         }
@@ -58,23 +58,23 @@ impl References {
     }
 
     /// Whether everything that is named after the change is there.
-    fn is_whole_after(&self, change: &Change, diff: &TablesDiff, next: &RuleTables) -> bool {
+    fn is_whole_after(&self, change: &CountChanges, diff: &TablesDiff, next: &RuleTables) -> bool {
         // What neither goes nor is named by something new is there, as it was before.
         named_after(&self.rules, &change.rules, &diff.rules).all(|id| next.rules.contains_key(&id))
             && named_after(&self.rows, &change.rows, &diff.rows).all(|id| next.rows.contains_key(&id))
             && named_after(&self.acls, &change.acls, &diff.acls).all(|id| next.acls.contains_key(&id))
     }
 
-    fn take(&mut self, change: Change) {
+    fn take(&mut self, change: CountChanges) {
         add(&mut self.rules, change.rules);
         add(&mut self.rows, change.rows);
         add(&mut self.acls, change.acls);
     }
 }
 
-impl Change {
-    fn of(before: &RuleTables, diff: &TablesDiff, next: &RuleTables) -> Change {
-        let mut change = Change::default();
+impl CountChanges {
+    fn of(before: &RuleTables, diff: &TablesDiff, next: &RuleTables) -> CountChanges {
+        let mut change = CountChanges::default();
         for id in diff.rows.keys() {
             before.rows.get(id).into_iter().for_each(|row| change.row(row, -1));
             next.rows.get(id).into_iter().for_each(|row| change.row(row, 1));
@@ -190,7 +190,7 @@ mod tests {
             steps in vec((arbitrary::rule_tables(), vec(prop::bool::weighted(0.8), 16), vec(0..40_u32, 0..3)), 1..6),
         ) {
             let mut tables = first;
-            let mut references = References::of(&tables);
+            let mut references = ReferenceCounts::of(&tables);
             for (to, keep, gone) in steps {
                 let diff = careless(&tables, &to, &keep, &gone);
                 let mut next = tables.clone();
@@ -200,7 +200,7 @@ mod tests {
                 if expected.is_ok() {
                     tables = next;
                 }
-                prop_assert_eq!(&references, &References::of(&tables));
+                prop_assert_eq!(&references, &ReferenceCounts::of(&tables));
             }
         }
 
@@ -213,7 +213,7 @@ mod tests {
             let diff = TablesDiff { rows, ..TablesDiff::default() };
             let mut next = tables.clone();
             next.apply(&diff);
-            prop_assert_eq!(References::of(&tables).follow(&tables, &diff, &next), next.check());
+            prop_assert_eq!(ReferenceCounts::of(&tables).follow(&tables, &diff, &next), next.check());
         }
     }
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{Decision, Row, RuleOrigin, SharedMap};
+use super::{Decision, PersistentMap, Row, RuleOrigin};
 use crate::ids::{AclId, ClassId, Generation, RowId, RuleId};
 use crate::limits::{ACL_ENTRIES_MAX, ACLS_MAX, CLASSES_MAX, PREFIXES_MAX, ROWS_MAX, RULES_MAX};
 use crate::printable::is_steering;
@@ -70,8 +70,8 @@ impl TryFrom<String> for PodName {
 #[serde(deny_unknown_fields)]
 pub struct Acl {
     /// Rows of the classes that differ from the default.
-    #[serde(default, skip_serializing_if = "SharedMap::is_empty")]
-    pub rows: SharedMap<ClassId, RowId>,
+    #[serde(default, skip_serializing_if = "PersistentMap::is_empty")]
+    pub rows: PersistentMap<ClassId, RowId>,
     /// The row of every other class.
     pub default: RowId,
 }
@@ -101,33 +101,33 @@ pub struct PodPolicy {
 /// alone; a compiler that follows changes re-uses the slots that became free, so that a difference stays small.
 /// [`RuleTables::canonical`] renumbers, for comparing the two.
 ///
-/// A clone shares all content, and costs little; see [`SharedMap`].
+/// A clone shares all content, and costs little; see [`PersistentMap`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleTables {
     /// [`FORMAT_VERSION`].
     pub format: u32,
     /// What decisions name.
-    pub rules: SharedMap<RuleId, RuleOrigin>,
+    pub rules: PersistentMap<RuleId, RuleOrigin>,
     /// Address to class by longest match; addresses without a match are [`ClassId::WORLD`].
-    pub prefixes: SharedMap<IpNet, ClassId>,
+    pub prefixes: PersistentMap<IpNet, ClassId>,
     /// Rows, shared by ACL tables.
-    pub rows: SharedMap<RowId, Row>,
+    pub rows: PersistentMap<RowId, Row>,
     /// ACL tables, shared by pods. Each may be large: few stand together.
-    pub acls: SharedMap<AclId, Acl, 4>,
+    pub acls: PersistentMap<AclId, Acl, 4>,
     /// The pods that these tables judge. Every other pod is unknown.
-    pub pods: SharedMap<PodName, PodPolicy>,
+    pub pods: PersistentMap<PodName, PodPolicy>,
 }
 
 impl Default for RuleTables {
     fn default() -> RuleTables {
         RuleTables {
             format: FORMAT_VERSION,
-            rules: SharedMap::new(),
-            prefixes: SharedMap::new(),
-            rows: SharedMap::new(),
-            acls: SharedMap::new(),
-            pods: SharedMap::new(),
+            rules: PersistentMap::new(),
+            prefixes: PersistentMap::new(),
+            rows: PersistentMap::new(),
+            acls: PersistentMap::new(),
+            pods: PersistentMap::new(),
         }
     }
 }
@@ -320,7 +320,7 @@ fn refer<T: fmt::Display>(
 }
 
 fn change<K: Ord + Clone, V: Clone, const CHUNK: usize>(
-    table: &mut SharedMap<K, V, CHUNK>,
+    table: &mut PersistentMap<K, V, CHUNK>,
     changes: &BTreeMap<K, Option<V>>,
 ) {
     for (key, value) in changes {
@@ -332,8 +332,8 @@ fn change<K: Ord + Clone, V: Clone, const CHUNK: usize>(
 }
 
 fn changes<K: Ord + Clone, V: Clone + PartialEq>(
-    old: &SharedMap<K, V>,
-    new: &SharedMap<K, V>,
+    old: &PersistentMap<K, V>,
+    new: &PersistentMap<K, V>,
 ) -> BTreeMap<K, Option<V>> {
     let mut changes = BTreeMap::new();
     old.for_each_difference(new, |key, _, value| _ = changes.insert(key.clone(), value.cloned()));
@@ -344,8 +344,8 @@ fn changes<K: Ord + Clone, V: Clone + PartialEq>(
 type AclChanges = (BTreeMap<AclId, Option<Acl>>, BTreeMap<AclId, BTreeMap<ClassId, Option<RowId>>>);
 
 fn acl_changes<const CHUNK: usize>(
-    old: &SharedMap<AclId, Acl, CHUNK>,
-    new: &SharedMap<AclId, Acl, CHUNK>,
+    old: &PersistentMap<AclId, Acl, CHUNK>,
+    new: &PersistentMap<AclId, Acl, CHUNK>,
 ) -> AclChanges {
     let (mut acls, mut acl_rows) = (BTreeMap::new(), BTreeMap::new());
     old.for_each_difference(new, |&id, old, new| match (old, new) {
@@ -362,7 +362,7 @@ mod tests {
     use super::*;
 
     fn tables(prefix: &str, class: u32) -> RuleTables {
-        let prefixes = SharedMap::from([(prefix.parse().unwrap(), ClassId(class))]);
+        let prefixes = PersistentMap::from([(prefix.parse().unwrap(), ClassId(class))]);
         RuleTables { prefixes, ..RuleTables::default() }
     }
 

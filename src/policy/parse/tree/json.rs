@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::{Fault, Key, Node, Span, Value};
+use super::{Key, Node, Span, SyntaxError, Value};
 use crate::limits::DOCUMENT_DEPTH_MAX;
 
-pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<Fault>) {
-    let mut reader = Reader { text, at: 0 };
+pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<SyntaxError>) {
+    let mut reader = JsonParser { text, at: 0 };
     let mut nodes = Vec::new();
     loop {
         reader.skip_space();
@@ -20,18 +20,18 @@ pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<Fault>) {
     }
 }
 
-struct Reader<'a> {
+struct JsonParser<'a> {
     text: &'a str,
     at: usize,
 }
 
-impl<'a> Reader<'a> {
-    fn value(&mut self, depth: usize) -> Result<Node<'a>, Fault> {
+impl<'a> JsonParser<'a> {
+    fn value(&mut self, depth: usize) -> Result<Node<'a>, SyntaxError> {
         self.skip_space();
         let start = self.at;
         if depth > DOCUMENT_DEPTH_MAX {
             let message = format!("nested more than {DOCUMENT_DEPTH_MAX} levels deep");
-            return Err(Fault::new(Span::new(start, start + 1), message));
+            return Err(SyntaxError::new(Span::new(start, start + 1), message));
         }
         let value = match self.peek() {
             Some(b'{') => self.mapping(depth)?,
@@ -46,7 +46,7 @@ impl<'a> Reader<'a> {
         Ok(Node { span: Span::new(start, self.at), value })
     }
 
-    fn mapping(&mut self, depth: usize) -> Result<Value<'a>, Fault> {
+    fn mapping(&mut self, depth: usize) -> Result<Value<'a>, SyntaxError> {
         self.at += 1;
         let mut entries = Vec::new();
         if self.take(b'}') {
@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn sequence(&mut self, depth: usize) -> Result<Value<'a>, Fault> {
+    fn sequence(&mut self, depth: usize) -> Result<Value<'a>, SyntaxError> {
         self.at += 1;
         let mut items = Vec::new();
         if self.take(b']') {
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn string(&mut self) -> Result<Cow<'a, str>, Fault> {
+    fn string(&mut self) -> Result<Cow<'a, str>, SyntaxError> {
         let start = self.at;
         let bytes = self.text.as_bytes();
         let mut escaped = false;
@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
                 }
                 Some(0..=0x1f) | None => {
                     let message = "a string without its closing quote";
-                    return Err(Fault::new(Span::new(start, end.min(bytes.len())), message));
+                    return Err(SyntaxError::new(Span::new(start, end.min(bytes.len())), message));
                 }
                 Some(_) => end += 1,
             }
@@ -115,21 +115,23 @@ impl<'a> Reader<'a> {
         }
         serde_json::from_str(&self.text[start..=end])
             .map(Cow::Owned)
-            .map_err(|_| Fault::new(Span::new(start, end + 1), "a string with an invalid escape"))
+            .map_err(|_| SyntaxError::new(Span::new(start, end + 1), "a string with an invalid escape"))
     }
 
-    fn number(&mut self) -> Result<Value<'a>, Fault> {
+    fn number(&mut self) -> Result<Value<'a>, SyntaxError> {
         let start = self.at;
         let part = |byte: &u8| matches!(byte, b'0'..=b'9' | b'+' | b'-' | b'.' | b'e' | b'E');
         self.at += self.text.as_bytes()[start..].iter().take_while(|byte| part(byte)).count();
         let text = &self.text[start..self.at];
         match serde_json::from_str::<serde_json::Number>(text) {
             Ok(_) => Ok(Value::Number(text.into())),
-            Err(_) => Err(Fault::new(Span::new(start, self.at), format!("{text} is not a JSON number"))),
+            Err(_) => {
+                Err(SyntaxError::new(Span::new(start, self.at), format!("{text} is not a JSON number")))
+            }
         }
     }
 
-    fn word(&mut self, word: &str, value: Value<'a>) -> Result<Value<'a>, Fault> {
+    fn word(&mut self, word: &str, value: Value<'a>) -> Result<Value<'a>, SyntaxError> {
         if !self.text[self.at..].starts_with(word) {
             return Err(self.unexpected("a JSON value"));
         }
@@ -154,11 +156,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn unexpected(&self, wanted: &str) -> Fault {
+    fn unexpected(&self, wanted: &str) -> SyntaxError {
         let span = Span::new(self.at, self.at + 1);
         match self.text[self.at..].chars().next() {
-            Some(found) => Fault::new(span, format!("invalid JSON: expected {wanted}, found {found:?}")),
-            None => Fault::new(span, format!("invalid JSON: expected {wanted}, the text ends here")),
+            Some(found) => {
+                SyntaxError::new(span, format!("invalid JSON: expected {wanted}, found {found:?}"))
+            }
+            None => SyntaxError::new(span, format!("invalid JSON: expected {wanted}, the text ends here")),
         }
     }
 }

@@ -63,7 +63,7 @@ pub(crate) struct Key<'a> {
 
 /// Why a text is no tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Fault {
+pub(crate) struct SyntaxError {
     /// Where.
     pub span: Span,
     /// What is wrong.
@@ -72,12 +72,12 @@ pub(crate) struct Fault {
     pub help: Option<String>,
 }
 
-impl Fault {
-    fn new(span: Span, message: impl Into<String>) -> Fault {
-        Fault { span, message: message.into(), help: None }
+impl SyntaxError {
+    fn new(span: Span, message: impl Into<String>) -> SyntaxError {
+        SyntaxError { span, message: message.into(), help: None }
     }
 
-    fn with_help(mut self, help: impl Into<String>) -> Fault {
+    fn with_help(mut self, help: impl Into<String>) -> SyntaxError {
         self.help = Some(help.into());
         self
     }
@@ -87,7 +87,7 @@ impl Fault {
 ///
 /// `json_only` is for files whose name says JSON. Otherwise a text that starts like JSON is read as JSON where it is, and as
 /// YAML where it is not (a flow mapping starts alike).
-pub(crate) fn parse(text: &str, json_only: bool) -> (Vec<Node<'_>>, Vec<Fault>) {
+pub(crate) fn parse(text: &str, json_only: bool) -> (Vec<Node<'_>>, Vec<SyntaxError>) {
     if json_only {
         return json::parse(text);
     }

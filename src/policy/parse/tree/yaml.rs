@@ -8,7 +8,7 @@ use std::io::BufReader;
 
 use libyaml_safer::{Encoding, EventData as Event, Mark, Parser, ScalarStyle};
 
-use super::{Fault, Key, Node, Span, Value, scalar};
+use super::{Key, Node, Span, SyntaxError, Value, scalar};
 use crate::limits::{ALIAS_NODES_MAX, DOCUMENT_DEPTH_MAX};
 
 type Events<'e> = Parser<BufReader<&'e [u8]>>;
@@ -19,7 +19,7 @@ const DECODED_BYTES: usize = 16 << 10;
 /// Prefix of the tags of YAML itself (YAML 1.1 section 2.4), `!!str` for one.
 const CORE: &str = "tag:yaml.org,2002:";
 
-pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<Fault>) {
+pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<SyntaxError>) {
     // The scanner does not take a block scalar whose last line has no break.
     let is_ended = text.ends_with(['\n', '\r']);
     let ended = if is_ended { Cow::Borrowed(text) } else { Cow::Owned(format!("{text}\n")) };
@@ -45,7 +45,7 @@ fn events_of(text: &str) -> Events<'_> {
 ///
 /// Texts with a comma in a word that has a `!` are scanned once more before: with `@` for the `!`, which no token begins with. The first
 /// `!` that is not within a scalar or a comment is where that fails.
-fn tag_before_comma(text: &str) -> Option<Fault> {
+fn tag_before_comma(text: &str) -> Option<SyntaxError> {
     let mut masked = text.as_bytes().to_vec();
     let mut marks = HashSet::new();
     for word in text.split_whitespace().filter(|word| word.contains('!')) {
@@ -79,11 +79,11 @@ struct Composer<'a, 'e> {
     /// Nodes copied because of anchors and aliases: what a bomb would make many of.
     copied: usize,
     /// What is wrong and does not keep the rest from being read.
-    faults: Vec<Fault>,
+    faults: Vec<SyntaxError>,
 }
 
 impl<'a> Composer<'a, '_> {
-    fn documents(&mut self, nodes: &mut Vec<Node<'a>>) -> Result<(), Fault> {
+    fn documents(&mut self, nodes: &mut Vec<Node<'a>>) -> Result<(), SyntaxError> {
         loop {
             let (event, span) = self.next()?;
             match event {
@@ -95,7 +95,7 @@ impl<'a> Composer<'a, '_> {
         }
     }
 
-    fn next(&mut self) -> Result<(Event, Span), Fault> {
+    fn next(&mut self) -> Result<(Event, Span), SyntaxError> {
         let event = self.events.parse().map_err(|error| self.fault(&error))?;
         let byte = |mark: Mark| (mark.index as usize).min(self.text.len());
         let (mut data, span) = (event.data, Span::new(byte(event.start_mark), byte(event.end_mark)));
@@ -108,11 +108,12 @@ impl<'a> Composer<'a, '_> {
     }
 
     /// Takes from a block scalar the line break that the text does not have.
-    fn end_where_the_text_does(&self, value: &mut String, span: Span) -> Result<(), Fault> {
+    fn end_where_the_text_does(&self, value: &mut String, span: Span) -> Result<(), SyntaxError> {
         let last_line = self.text.rsplit(['\n', '\r']).next().unwrap_or_default();
         if last_line.trim().is_empty() {
             // Whether these blanks are a line of the scalar depends on how many they are.
-            let fault = Fault::new(span, "invalid YAML: a block scalar ends in blanks without a line break");
+            let fault =
+                SyntaxError::new(span, "invalid YAML: a block scalar ends in blanks without a line break");
             return Err(fault.with_help("end the file with a line break"));
         }
         if value.ends_with('\n') {
@@ -121,13 +122,14 @@ impl<'a> Composer<'a, '_> {
         Ok(())
     }
 
-    fn fault(&self, error: &libyaml_safer::Error) -> Fault {
+    fn fault(&self, error: &libyaml_safer::Error) -> SyntaxError {
         let at = match error.problem_mark() {
             Some(mark) => (mark.index as usize).min(self.text.len()),
             None => self.text.find(is_forbidden).unwrap_or(self.text.len()),
         };
         let context = error.context().map(|context| format!("{context}, ")).unwrap_or_default();
-        let fault = Fault::new(Span::new(at, at + 1), format!("invalid YAML: {context}{}", error.problem()));
+        let fault =
+            SyntaxError::new(Span::new(at, at + 1), format!("invalid YAML: {context}{}", error.problem()));
         if self.text[at..].starts_with('\t') {
             fault.with_help("indent with spaces: a tab is none")
         } else {
@@ -135,9 +137,9 @@ impl<'a> Composer<'a, '_> {
         }
     }
 
-    fn node(&mut self, event: Event, span: Span, depth: usize) -> Result<Node<'a>, Fault> {
+    fn node(&mut self, event: Event, span: Span, depth: usize) -> Result<Node<'a>, SyntaxError> {
         if depth > DOCUMENT_DEPTH_MAX {
-            return Err(Fault::new(span, format!("nested more than {DOCUMENT_DEPTH_MAX} levels deep")));
+            return Err(SyntaxError::new(span, format!("nested more than {DOCUMENT_DEPTH_MAX} levels deep")));
         }
         let (node, anchor) = match event {
             Event::Alias { anchor } => return self.alias(&anchor, span),
@@ -153,7 +155,7 @@ impl<'a> Composer<'a, '_> {
                 refuse_tag(tag.as_deref(), "map", span)?;
                 (self.mapping(span, depth)?, anchor)
             }
-            other => return Err(Fault::new(span, format!("invalid YAML: unexpected {other:?}"))),
+            other => return Err(SyntaxError::new(span, format!("invalid YAML: unexpected {other:?}"))),
         };
         if let Some(anchor) = anchor {
             charge(&mut self.copied, &node, span)?;
@@ -162,19 +164,19 @@ impl<'a> Composer<'a, '_> {
         Ok(node)
     }
 
-    fn alias(&mut self, anchor: &str, span: Span) -> Result<Node<'a>, Fault> {
+    fn alias(&mut self, anchor: &str, span: Span) -> Result<Node<'a>, SyntaxError> {
         // An alias inside its own anchor finds nothing: the anchor is entered when it is complete.
         let Some(target) = self.anchors.get(anchor) else {
             let message =
                 format!("invalid YAML: the alias {anchor:?} names no value that is complete before it");
-            return Err(Fault::new(span, message)
+            return Err(SyntaxError::new(span, message)
                 .with_help(format!("write \"&{anchor}\" before the value that it means")));
         };
         charge(&mut self.copied, target, span)?;
         Ok(Node { span, value: target.value.clone() })
     }
 
-    fn sequence(&mut self, span: Span, depth: usize) -> Result<Node<'a>, Fault> {
+    fn sequence(&mut self, span: Span, depth: usize) -> Result<Node<'a>, SyntaxError> {
         let mut items: Vec<Node<'a>> = Vec::new();
         loop {
             let (event, inner) = self.next()?;
@@ -186,7 +188,7 @@ impl<'a> Composer<'a, '_> {
         }
     }
 
-    fn mapping(&mut self, span: Span, depth: usize) -> Result<Node<'a>, Fault> {
+    fn mapping(&mut self, span: Span, depth: usize) -> Result<Node<'a>, SyntaxError> {
         let mut entries: Vec<(Key<'a>, Node<'a>)> = Vec::new();
         let mut merges = Vec::new();
         loop {
@@ -210,17 +212,17 @@ impl<'a> Composer<'a, '_> {
         }
     }
 
-    fn key(&mut self, event: Event, span: Span) -> Result<Key<'a>, Fault> {
+    fn key(&mut self, event: Event, span: Span) -> Result<Key<'a>, SyntaxError> {
         let node = match event {
             Event::Scalar { .. } | Event::Alias { .. } => self.node(event, span, 0)?,
-            _ => return Err(Fault::new(span, "a key must be text, not a list or a mapping")),
+            _ => return Err(SyntaxError::new(span, "a key must be text, not a list or a mapping")),
         };
         match node.value {
             Value::Text(name) => Ok(Key { name, span }),
             Value::Number(name) if name.bytes().all(|byte| byte.is_ascii_digit()) => Ok(Key { name, span }),
             _ => {
                 let written = self.text.get(span.start..span.end).unwrap_or_default();
-                let fault = Fault::new(span, format!("a key must be text, not {}", node.what()));
+                let fault = SyntaxError::new(span, format!("a key must be text, not {}", node.what()));
                 self.faults.push(fault.with_help(format!("quote it if it is meant as text: {written:?}")));
                 Ok(Key { name: written.into(), span })
             }
@@ -233,7 +235,7 @@ fn typed<'a>(
     style: ScalarStyle,
     tag: Option<&str>,
     span: Span,
-) -> Result<Value<'a>, Fault> {
+) -> Result<Value<'a>, SyntaxError> {
     match (tag, tag.and_then(|tag| tag.strip_prefix(CORE))) {
         (None, _) if style == ScalarStyle::Plain => Ok(scalar::plain(text)),
         (None, _) | (_, Some("str")) => Ok(Value::Text(text)),
@@ -243,7 +245,7 @@ fn typed<'a>(
 }
 
 /// Adds what `<<` brings: keys that stand in the mapping itself, or in an earlier merge, win.
-fn merge<'a>(entries: &mut Vec<(Key<'a>, Node<'a>)>, merges: Vec<Node<'a>>) -> Result<(), Fault> {
+fn merge<'a>(entries: &mut Vec<(Key<'a>, Node<'a>)>, merges: Vec<Node<'a>>) -> Result<(), SyntaxError> {
     if merges.is_empty() {
         return Ok(());
     }
@@ -257,7 +259,7 @@ fn merge<'a>(entries: &mut Vec<(Key<'a>, Node<'a>)>, merges: Vec<Node<'a>>) -> R
         for source in sources {
             let what = source.what();
             let Value::Mapping(inherited) = source.value else {
-                return Err(Fault::new(span, format!("\"<<\" merges mappings, not {what}")));
+                return Err(SyntaxError::new(span, format!("\"<<\" merges mappings, not {what}")));
             };
             entries.extend(inherited.into_iter().filter(|(key, _)| names.insert(key.name.clone())));
         }
@@ -265,11 +267,11 @@ fn merge<'a>(entries: &mut Vec<(Key<'a>, Node<'a>)>, merges: Vec<Node<'a>>) -> R
     Ok(())
 }
 
-fn charge(copied: &mut usize, node: &Node<'_>, span: Span) -> Result<(), Fault> {
+fn charge(copied: &mut usize, node: &Node<'_>, span: Span) -> Result<(), SyntaxError> {
     *copied += weight(node);
     if *copied > ALIAS_NODES_MAX {
         let message = format!("anchors and aliases stand for more than {ALIAS_NODES_MAX} values");
-        return Err(Fault::new(span, message).with_help("write the values out, or split the file"));
+        return Err(SyntaxError::new(span, message).with_help("write the values out, or split the file"));
     }
     Ok(())
 }
@@ -305,15 +307,15 @@ fn is_forbidden(c: char) -> bool {
     c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}') || matches!(c, '\u{fffe}' | '\u{ffff}')
 }
 
-fn refuse_tag(tag: Option<&str>, allowed: &str, span: Span) -> Result<(), Fault> {
+fn refuse_tag(tag: Option<&str>, allowed: &str, span: Span) -> Result<(), SyntaxError> {
     match tag {
         Some(tag) if tag.strip_prefix(CORE) != Some(allowed) => Err(unknown_tag(span)),
         _ => Ok(()),
     }
 }
 
-fn unknown_tag(span: Span) -> Fault {
-    Fault::new(span, "a tag that means nothing here").with_help("remove the \"!tag\"")
+fn unknown_tag(span: Span) -> SyntaxError {
+    SyntaxError::new(span, "a tag that means nothing here").with_help("remove the \"!tag\"")
 }
 
 #[cfg(test)]
