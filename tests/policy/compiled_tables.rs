@@ -21,32 +21,32 @@ const OPEN_OUT: &str = "allow: no policy isolates the pod for egress";
 const OPEN_IN: &str = "allow: no policy isolates the pod for ingress";
 
 /// Compiler with short methods to change objects and to evaluate flows.
-struct DesiredState {
+struct Compiled {
     compiler: Compiler,
 }
 
-impl DesiredState {
+impl Compiled {
     /// Makes namespaces `x` (team=red) and `y` (team=blue) with pods `a` and `b` each, labelled `app=a` and
     /// `app=b`, on node `n`.
-    fn new() -> DesiredState {
-        let mut world = DesiredState { compiler: Compiler::new(Options::default()) };
+    fn new() -> Compiled {
+        let mut compiled = Compiled { compiler: Compiler::new(Options::default()) };
         for (i, (namespace, team)) in [("x", "red"), ("y", "blue")].into_iter().enumerate() {
-            world.put(Object::Namespace(Namespace {
+            compiled.put(Object::Namespace(Namespace {
                 name: namespace.into(),
                 labels: labels(&[("team", team)]),
             }));
             for (j, app) in ["a", "b"].into_iter().enumerate() {
-                world.put(Object::Pod(pod(namespace, app, &format!("10.0.{i}.{}", j + 1))));
+                compiled.put(Object::Pod(pod(namespace, app, &format!("10.0.{i}.{}", j + 1))));
             }
         }
-        world
+        compiled
     }
 
     fn put(&mut self, object: Object) -> usize {
         self.compiler.apply(Change::Upsert(object)).len()
     }
 
-    fn with(mut self, objects: impl IntoIterator<Item = Object>) -> DesiredState {
+    fn with(mut self, objects: impl IntoIterator<Item = Object>) -> Compiled {
         for object in objects {
             self.put(object);
         }
@@ -209,46 +209,46 @@ mod isolation {
 
     #[test]
     fn n1_1_both_sides_are_asked_and_either_denies() {
-        let world = DesiredState::new().with([ingress("in", &[]), egress("out", &[])]);
+        let compiled = Compiled::new().with([ingress("in", &[]), egress("out", &[])]);
         assert_eq!(
-            world.ask("x/b", "x/a", TCP, 80),
+            compiled.ask("x/b", "x/a", TCP, 80),
             [OPEN_OUT, "deny: isolated for ingress by NetworkPolicy x/in; no rule matched"]
         );
         assert_eq!(
-            world.ask("x/a", "x/b", TCP, 80),
+            compiled.ask("x/a", "x/b", TCP, 80),
             ["deny: isolated for egress by NetworkPolicy x/out; no rule matched", OPEN_IN]
         );
-        assert_eq!(world.ask("192.0.2.1", "x/b", TCP, 80), ["-", OPEN_IN]);
+        assert_eq!(compiled.ask("192.0.2.1", "x/b", TCP, 80), ["-", OPEN_IN]);
     }
 
     #[test]
     fn n1_2_only_policies_of_the_own_namespace_isolate_and_only_their_direction() {
-        let world = DesiredState::new().with([ingress("in", &[])]);
-        assert_eq!(world.on_ingress("x/b", "y/a", TCP, 80), OPEN_IN);
-        assert_eq!(world.on_egress("x/a", "y/a", TCP, 80), OPEN_OUT);
-        assert_eq!(world.on_ingress("x/a", "x/b", TCP, 80), OPEN_IN);
+        let compiled = Compiled::new().with([ingress("in", &[])]);
+        assert_eq!(compiled.on_ingress("x/b", "y/a", TCP, 80), OPEN_IN);
+        assert_eq!(compiled.on_egress("x/a", "y/a", TCP, 80), OPEN_OUT);
+        assert_eq!(compiled.on_ingress("x/a", "x/b", TCP, 80), OPEN_IN);
     }
 
     #[test]
     fn n1_3_policies_add_up_and_the_first_by_name_and_rule_is_named() {
-        let world = DesiredState::new().with([
+        let compiled = Compiled::new().with([
             ingress("q", &[rule(&[], &[tcp(80, 80)])]),
             ingress("p", &[rule(&[app("b")], &[tcp(443, 443)]), rule(&[], &[tcp(80, 90)])]),
             ingress("deny", &[]),
         ]);
-        assert_eq!(world.on_ingress("x/b", "x/a", TCP, 80), "allow: NetworkPolicy x/p ingress[1]");
-        assert_eq!(world.on_ingress("x/b", "x/a", TCP, 443), "allow: NetworkPolicy x/p ingress[0]");
+        assert_eq!(compiled.on_ingress("x/b", "x/a", TCP, 80), "allow: NetworkPolicy x/p ingress[1]");
+        assert_eq!(compiled.on_ingress("x/b", "x/a", TCP, 443), "allow: NetworkPolicy x/p ingress[0]");
         assert_eq!(
-            world.on_ingress("y/b", "x/a", TCP, 443),
+            compiled.on_ingress("y/b", "x/a", TCP, 443),
             "deny: isolated for ingress by NetworkPolicy x/deny, NetworkPolicy x/p, NetworkPolicy x/q; no rule matched"
         );
     }
 
     #[test]
     fn n3_absent_peers_are_everyone_and_absent_ports_everything() {
-        let world = DesiredState::new().with([ingress("p", &[rule(&[], &[])])]);
+        let compiled = Compiled::new().with([ingress("p", &[rule(&[], &[])])]);
         for (from, protocol) in [("x/b", TCP), ("192.0.2.1", UDP), ("y/a", Protocol::ICMP)] {
-            assert_eq!(world.on_ingress(from, "x/a", protocol, 0), "allow: NetworkPolicy x/p ingress[0]");
+            assert_eq!(compiled.on_ingress(from, "x/a", protocol, 0), "allow: NetworkPolicy x/p ingress[0]");
         }
     }
 
@@ -256,9 +256,9 @@ mod isolation {
     fn n3_selectors_of_peers_reach_as_far_as_they_say() {
         let peers = |namespaces, pods| [rule(&[Peer::Pods { namespaces, pods }], &[])];
         let who = |rules: &[NetworkPolicyRule]| -> Vec<&str> {
-            let world = DesiredState::new().with([ingress("p", rules)]);
+            let compiled = Compiled::new().with([ingress("p", rules)]);
             let candidates = ["x/b", "y/a", "y/b", "192.0.2.1"];
-            candidates.into_iter().filter(|from| world.passes(from, "x/a", TCP, 1)).collect()
+            candidates.into_iter().filter(|from| compiled.passes(from, "x/a", TCP, 1)).collect()
         };
         assert_eq!(who(&peers(None, all())), ["x/b"]);
         assert_eq!(who(&peers(Some(all()), all())), ["x/b", "y/a", "y/b"]);
@@ -271,24 +271,24 @@ mod isolation {
     #[test]
     fn n4_a_namespace_has_its_name_as_a_label_even_if_only_spoken_of() {
         let peer = Peer::Pods { namespaces: Some(is("kubernetes.io/metadata.name", "z")), pods: all() };
-        let world = DesiredState::new()
+        let compiled = Compiled::new()
             .with([ingress("p", &[rule(&[peer], &[])]), Object::Pod(pod("z", "a", "10.0.9.1"))]);
-        assert!(world.passes("z/a", "x/a", TCP, 1));
-        assert!(!world.passes("y/a", "x/a", TCP, 1));
+        assert!(compiled.passes("z/a", "x/a", TCP, 1));
+        assert!(!compiled.passes("y/a", "x/a", TCP, 1));
     }
 
     #[test]
     fn n4_labels_of_pods_and_namespaces_are_followed() {
         let peer = Peer::Pods { namespaces: Some(is("team", "blue")), pods: is("app", "a") };
-        let mut world = DesiredState::new().with([ingress("p", &[rule(&[peer], &[])])]);
-        assert!(world.passes("y/a", "x/a", TCP, 1));
-        world.put(Object::Namespace(Namespace { name: "y".into(), labels: Labels::new() }));
-        assert!(!world.passes("y/a", "x/a", TCP, 1));
-        world.put(Object::Namespace(Namespace { name: "y".into(), labels: labels(&[("team", "blue")]) }));
-        world.put(Object::Pod(Pod { labels: Labels::new(), ..pod("y", "a", "10.0.1.1") }));
-        assert!(!world.passes("y/a", "x/a", TCP, 1));
-        world.put(Object::Pod(Pod { labels: Labels::new(), ..pod("x", "a", "10.0.0.1") }));
-        assert_eq!(world.on_ingress("y/a", "x/a", TCP, 1), OPEN_IN);
+        let mut compiled = Compiled::new().with([ingress("p", &[rule(&[peer], &[])])]);
+        assert!(compiled.passes("y/a", "x/a", TCP, 1));
+        compiled.put(Object::Namespace(Namespace { name: "y".into(), labels: Labels::new() }));
+        assert!(!compiled.passes("y/a", "x/a", TCP, 1));
+        compiled.put(Object::Namespace(Namespace { name: "y".into(), labels: labels(&[("team", "blue")]) }));
+        compiled.put(Object::Pod(Pod { labels: Labels::new(), ..pod("y", "a", "10.0.1.1") }));
+        assert!(!compiled.passes("y/a", "x/a", TCP, 1));
+        compiled.put(Object::Pod(Pod { labels: Labels::new(), ..pod("x", "a", "10.0.0.1") }));
+        assert_eq!(compiled.on_ingress("y/a", "x/a", TCP, 1), OPEN_IN);
     }
 }
 
@@ -297,56 +297,56 @@ mod blocks {
 
     #[test]
     fn n5_1_except_narrows_its_own_entry_and_denies_nothing() {
-        let world = DesiredState::new().with([ingress(
+        let compiled = Compiled::new().with([ingress(
             "p",
             &[
                 rule(&[block("192.0.2.0/24", &["192.0.2.128/25"])], &[tcp(80, 80)]),
                 rule(&[block("192.0.2.192/26", &[])], &[tcp(80, 80)]),
             ],
         )]);
-        assert_eq!(world.on_ingress("192.0.2.1", "x/a", TCP, 80), "allow: NetworkPolicy x/p ingress[0]");
-        assert!(!world.passes("192.0.2.129", "x/a", TCP, 80));
-        assert_eq!(world.on_ingress("192.0.2.200", "x/a", TCP, 80), "allow: NetworkPolicy x/p ingress[1]");
-        assert!(!world.passes("192.0.3.1", "x/a", TCP, 80));
+        assert_eq!(compiled.on_ingress("192.0.2.1", "x/a", TCP, 80), "allow: NetworkPolicy x/p ingress[0]");
+        assert!(!compiled.passes("192.0.2.129", "x/a", TCP, 80));
+        assert_eq!(compiled.on_ingress("192.0.2.200", "x/a", TCP, 80), "allow: NetworkPolicy x/p ingress[1]");
+        assert!(!compiled.passes("192.0.3.1", "x/a", TCP, 80));
     }
 
     #[test]
     fn n5_2_blocks_match_pods_and_selectors_add_to_them() {
-        let world = DesiredState::new().with([ingress(
+        let compiled = Compiled::new().with([ingress(
             "p",
             &[
                 rule(&[block("10.0.0.0/23", &["10.0.1.2/32"])], &[tcp(80, 80)]),
                 rule(&[app("b")], &[tcp(81, 81)]),
             ],
         )]);
-        assert!(world.passes("x/b", "x/a", TCP, 80) && world.passes("x/b", "x/a", TCP, 81));
-        assert!(world.passes("y/a", "x/a", TCP, 80) && !world.passes("y/a", "x/a", TCP, 81));
-        assert!(!world.passes("y/b", "x/a", TCP, 80));
+        assert!(compiled.passes("x/b", "x/a", TCP, 80) && compiled.passes("x/b", "x/a", TCP, 81));
+        assert!(compiled.passes("y/a", "x/a", TCP, 80) && !compiled.passes("y/a", "x/a", TCP, 81));
+        assert!(!compiled.passes("y/b", "x/a", TCP, 80));
     }
 
     #[test]
     fn n5_5_families_never_mix() {
-        let world = DesiredState::new().with([
+        let compiled = Compiled::new().with([
             Object::Pod(Pod {
                 addresses: vec!["fd00::1".parse().unwrap(), "10.0.0.1".parse().unwrap()],
                 ..pod("x", "a", "10.0.0.1")
             }),
             ingress("p", &[rule(&[block("0.0.0.0/0", &[])], &[])]),
         ]);
-        assert!(!world.passes("2001:db8::1", "fd00::1", TCP, 80));
-        assert!(world.passes("192.0.2.1", "10.0.0.1", TCP, 80));
-        let world = world.with([ingress("p", &[rule(&[block("::/0", &["fd00::/8"])], &[])])]);
-        assert!(world.passes("2001:db8::1", "fd00::1", TCP, 80));
-        assert!(!world.passes("fd00::2", "fd00::1", TCP, 80));
-        assert!(!world.passes("192.0.2.1", "10.0.0.1", TCP, 80));
+        assert!(!compiled.passes("2001:db8::1", "fd00::1", TCP, 80));
+        assert!(compiled.passes("192.0.2.1", "10.0.0.1", TCP, 80));
+        let compiled = compiled.with([ingress("p", &[rule(&[block("::/0", &["fd00::/8"])], &[])])]);
+        assert!(compiled.passes("2001:db8::1", "fd00::1", TCP, 80));
+        assert!(!compiled.passes("fd00::2", "fd00::1", TCP, 80));
+        assert!(!compiled.passes("192.0.2.1", "10.0.0.1", TCP, 80));
     }
 
     #[test]
     fn n5_an_address_has_an_entry_only_where_its_prefix_does_not_say_it() {
-        let world =
-            DesiredState::new().with([ingress("p", &[rule(&[block("10.0.0.0/8", &["10.0.1.0/24"])], &[])])]);
+        let compiled =
+            Compiled::new().with([ingress("p", &[rule(&[block("10.0.0.0/8", &["10.0.1.0/24"])], &[])])]);
         let prefixes: Vec<String> =
-            world.compiler.tables().prefixes.keys().map(ToString::to_string).collect();
+            compiled.compiler.tables().prefixes.keys().map(ToString::to_string).collect();
         assert_eq!(prefixes, ["10.0.0.0/8", "10.0.1.0/24"]);
     }
 }
@@ -356,11 +356,11 @@ mod ports {
 
     #[test]
     fn n6_2_a_range_is_one_span_whatever_its_length() {
-        let world = DesiredState::new().with([ingress("p", &[rule(&[], &[tcp(1, 65_535)])])]);
-        let spans = world.compiler.tables().rows.values().map(|row| row.tcp.len()).max();
+        let compiled = Compiled::new().with([ingress("p", &[rule(&[], &[tcp(1, 65_535)])])]);
+        let spans = compiled.compiler.tables().rows.values().map(|row| row.tcp.len()).max();
         assert_eq!(spans, Some(1));
-        assert!(world.passes("x/b", "x/a", TCP, 65_535) && !world.passes("x/b", "x/a", TCP, 0));
-        assert!(!world.passes("x/b", "x/a", UDP, 80));
+        assert!(compiled.passes("x/b", "x/a", TCP, 65_535) && !compiled.passes("x/b", "x/a", TCP, 0));
+        assert!(!compiled.passes("x/b", "x/a", UDP, 80));
     }
 
     #[test]
@@ -368,7 +368,7 @@ mod ports {
         let with_port = |namespace, app, address, number| {
             Object::Pod(Pod { ports: vec![port("http", TCP, number)], ..pod(namespace, app, address) })
         };
-        let mut world = DesiredState::new().with([
+        let mut compiled = Compiled::new().with([
             with_port("x", "b", "10.0.0.2", 80),
             with_port("y", "a", "10.0.1.1", 8080),
             egress(
@@ -376,11 +376,11 @@ mod ports {
                 &[rule(&[Peer::Pods { namespaces: Some(all()), pods: all() }], &[named(TCP, "http")])],
             ),
         ]);
-        assert!(world.passes("x/a", "x/b", TCP, 80) && !world.passes("x/a", "x/b", TCP, 8080));
-        assert!(world.passes("x/a", "y/a", TCP, 8080) && !world.passes("x/a", "y/a", TCP, 80));
-        assert!(!world.passes("x/a", "y/b", TCP, 80), "the pod has no port of that name");
-        world.put(with_port("x", "b", "10.0.0.2", 81));
-        assert!(world.passes("x/a", "x/b", TCP, 81) && !world.passes("x/a", "x/b", TCP, 80));
+        assert!(compiled.passes("x/a", "x/b", TCP, 80) && !compiled.passes("x/a", "x/b", TCP, 8080));
+        assert!(compiled.passes("x/a", "y/a", TCP, 8080) && !compiled.passes("x/a", "y/a", TCP, 80));
+        assert!(!compiled.passes("x/a", "y/b", TCP, 80), "the pod has no port of that name");
+        compiled.put(with_port("x", "b", "10.0.0.2", 81));
+        assert!(compiled.passes("x/a", "x/b", TCP, 81) && !compiled.passes("x/a", "x/b", TCP, 80));
     }
 
     #[test]
@@ -396,26 +396,26 @@ mod ports {
                 })
             })
         };
-        let world =
-            DesiredState::new().with(pods(80)).with([ingress("p", &[rule(&[], &[named(TCP, "http")])])]);
-        assert!(world.passes("x/b", "x/a", TCP, 80) && !world.passes("x/b", "x/a", TCP, 8080));
-        assert!(world.passes("x/b", "x/a2", TCP, 8080) && !world.passes("x/b", "x/a2", TCP, 80));
+        let compiled =
+            Compiled::new().with(pods(80)).with([ingress("p", &[rule(&[], &[named(TCP, "http")])])]);
+        assert!(compiled.passes("x/b", "x/a", TCP, 80) && !compiled.passes("x/b", "x/a", TCP, 8080));
+        assert!(compiled.passes("x/b", "x/a2", TCP, 8080) && !compiled.passes("x/b", "x/a2", TCP, 80));
     }
 
     #[test]
     fn n6_4_a_name_needs_the_protocol_and_never_widens() {
-        let world = DesiredState::new().with([
+        let compiled = Compiled::new().with([
             Object::Pod(Pod { ports: vec![port("dns", UDP, 53)], ..pod("x", "a", "10.0.0.1") }),
             ingress("p", &[rule(&[], &[named(TCP, "dns")]), rule(&[app("b")], &[tcp(80, 80)])]),
         ]);
-        assert!(!world.passes("x/b", "x/a", TCP, 53) && !world.passes("x/b", "x/a", UDP, 53));
-        assert!(world.passes("x/b", "x/a", TCP, 80), "other entries still count");
+        assert!(!compiled.passes("x/b", "x/a", TCP, 53) && !compiled.passes("x/b", "x/a", UDP, 53));
+        assert!(compiled.passes("x/b", "x/a", TCP, 80), "other entries still count");
     }
 
     #[test]
     fn n6_5_every_container_port_of_the_name_counts() {
         let ports = vec![port("web", TCP, 80), port("web", TCP, 8080), port("web", UDP, 443)];
-        let world = DesiredState::new().with([
+        let compiled = Compiled::new().with([
             Object::Pod(Pod { ports: ports.clone(), ..pod("x", "a", "10.0.0.1") }),
             Object::Pod(Pod { ports, ..pod("y", "a", "10.0.1.1") }),
             policy(
@@ -424,32 +424,32 @@ mod ports {
                 Some(vec![rule(&[], &[named(UDP, "web")])]),
             ),
         ]);
-        assert!(world.passes("x/b", "x/a", TCP, 80) && world.passes("x/b", "x/a", TCP, 8080));
-        assert!(!world.passes("x/b", "x/a", UDP, 443));
-        assert!(world.passes("x/a", "y/a", UDP, 443) && !world.passes("x/a", "y/a", TCP, 80));
+        assert!(compiled.passes("x/b", "x/a", TCP, 80) && compiled.passes("x/b", "x/a", TCP, 8080));
+        assert!(!compiled.passes("x/b", "x/a", UDP, 443));
+        assert!(compiled.passes("x/a", "y/a", UDP, 443) && !compiled.passes("x/a", "y/a", TCP, 80));
     }
 
     #[test]
     fn n6_6_a_name_without_peers_or_with_a_block_finds_pods_and_nobody_else() {
         for peers in [vec![], vec![block("0.0.0.0/0", &[])]] {
-            let world = DesiredState::new().with([
+            let compiled = Compiled::new().with([
                 Object::Pod(Pod { ports: vec![port("http", TCP, 80)], ..pod("y", "a", "10.0.1.1") }),
                 egress("p", &[rule(&peers, &[named(TCP, "http")])]),
             ]);
-            assert!(world.passes("x/a", "y/a", TCP, 80) && !world.passes("x/a", "y/b", TCP, 80));
-            assert!(!world.passes("x/a", "192.0.2.1", TCP, 80));
+            assert!(compiled.passes("x/a", "y/a", TCP, 80) && !compiled.passes("x/a", "y/b", TCP, 80));
+            assert!(!compiled.passes("x/a", "192.0.2.1", TCP, 80));
         }
     }
 
     #[test]
     fn n7_what_has_no_ports_matches_rules_without_ports_only() {
-        let world = DesiredState::new().with([ingress(
+        let compiled = Compiled::new().with([ingress(
             "p",
             &[rule(&[app("b")], &[tcp(0, 65_535)]), rule(&[block("192.0.2.0/24", &[])], &[])],
         )]);
-        assert!(!world.passes("x/b", "x/a", Protocol::ICMP, 0));
-        assert!(world.passes("192.0.2.1", "x/a", Protocol::ICMP, 0));
-        assert!(world.passes("192.0.2.1", "x/a", Protocol(47), 0));
+        assert!(!compiled.passes("x/b", "x/a", Protocol::ICMP, 0));
+        assert!(compiled.passes("192.0.2.1", "x/a", Protocol::ICMP, 0));
+        assert!(compiled.passes("192.0.2.1", "x/a", Protocol(47), 0));
     }
 }
 
@@ -458,7 +458,7 @@ mod life {
 
     #[test]
     fn n8_pods_on_the_hosts_network_are_neither_subjects_nor_peers() {
-        let world = DesiredState::new().with([
+        let compiled = Compiled::new().with([
             Object::Pod(Pod { host_network: true, ..pod("x", "b", "192.168.0.1") }),
             Object::Pod(Pod {
                 host_network: true,
@@ -470,9 +470,9 @@ mod life {
                 &[rule(&[app("b")], &[tcp(80, 80)]), rule(&[block("192.168.0.1/32", &[])], &[tcp(81, 81)])],
             ),
         ]);
-        assert!(!world.passes("192.168.0.1", "x/a", TCP, 80));
-        assert!(world.passes("192.168.0.1", "x/a", TCP, 81), "blocks match the node's address");
-        assert_eq!(world.ask("x/a", "192.168.0.2", TCP, 1), [OPEN_OUT, "-"]);
+        assert!(!compiled.passes("192.168.0.1", "x/a", TCP, 80));
+        assert!(compiled.passes("192.168.0.1", "x/a", TCP, 81), "blocks match the node's address");
+        assert_eq!(compiled.ask("x/a", "192.168.0.2", TCP, 1), [OPEN_OUT, "-"]);
     }
 
     #[test]
@@ -484,87 +484,90 @@ mod life {
                 addresses: vec![address.parse().unwrap()],
             })
         };
-        let world = DesiredState::new().with([
+        let compiled = Compiled::new().with([
             node("n", "192.168.0.1"),
             node("m", "192.168.0.2"),
             policy("p", Some(vec![]), Some(vec![])),
         ]);
-        assert_eq!(world.on_ingress("192.168.0.1", "x/a", UDP, 9), "allow: traffic from the pod's own node");
-        assert!(!world.passes("192.168.0.2", "x/a", TCP, 80), "another node is an ordinary address");
-        assert!(!world.passes("x/a", "192.168.0.1", TCP, 80), "the way out is judged");
-        assert_eq!(world.on_ingress("192.168.0.1", "x/b", TCP, 80), OPEN_IN);
+        assert_eq!(
+            compiled.on_ingress("192.168.0.1", "x/a", UDP, 9),
+            "allow: traffic from the pod's own node"
+        );
+        assert!(!compiled.passes("192.168.0.2", "x/a", TCP, 80), "another node is an ordinary address");
+        assert!(!compiled.passes("x/a", "192.168.0.1", TCP, 80), "the way out is judged");
+        assert_eq!(compiled.on_ingress("192.168.0.1", "x/b", TCP, 80), OPEN_IN);
     }
 
     #[test]
     fn n11_a_pod_without_an_address_waits_and_a_finished_one_leaves() {
         let name = PodName::new("y", "a");
-        let mut world = DesiredState::new().with([ingress(
+        let mut compiled = Compiled::new().with([ingress(
             "p",
             &[rule(&[Peer::Pods { namespaces: Some(is("team", "blue")), pods: is("app", "a") }], &[])],
         )]);
-        assert!(world.passes("10.0.1.1", "x/a", TCP, 80));
-        world.put(Object::Pod(Pod { addresses: Vec::new(), ..pod("y", "a", "10.0.1.1") }));
-        assert!(!world.passes("10.0.1.1", "x/a", TCP, 80));
-        assert!(!world.compiler.tables().pods.contains_key(&name));
-        world.put(Object::Pod(pod("y", "a", "10.0.1.7")));
-        assert!(world.passes("10.0.1.7", "x/a", TCP, 80));
-        assert!(world.compiler.tables().pods.contains_key(&name));
-        world.put(Object::Pod(Pod { finished: true, ..pod("y", "a", "10.0.1.7") }));
-        assert!(!world.passes("10.0.1.7", "x/a", TCP, 80));
-        assert!(!world.compiler.tables().pods.contains_key(&name));
+        assert!(compiled.passes("10.0.1.1", "x/a", TCP, 80));
+        compiled.put(Object::Pod(Pod { addresses: Vec::new(), ..pod("y", "a", "10.0.1.1") }));
+        assert!(!compiled.passes("10.0.1.1", "x/a", TCP, 80));
+        assert!(!compiled.compiler.tables().pods.contains_key(&name));
+        compiled.put(Object::Pod(pod("y", "a", "10.0.1.7")));
+        assert!(compiled.passes("10.0.1.7", "x/a", TCP, 80));
+        assert!(compiled.compiler.tables().pods.contains_key(&name));
+        compiled.put(Object::Pod(Pod { finished: true, ..pod("y", "a", "10.0.1.7") }));
+        assert!(!compiled.passes("10.0.1.7", "x/a", TCP, 80));
+        assert!(!compiled.compiler.tables().pods.contains_key(&name));
     }
 
     #[test]
     fn n11_an_address_used_again_inherits_nothing() {
-        let mut world = DesiredState::new().with([ingress("p", &[rule(&[app("b")], &[])])]);
-        assert!(world.passes("10.0.0.2", "x/a", TCP, 80));
-        world.compiler.apply(Change::Remove(ObjectName::Pod(PodName::new("x", "b"))));
-        assert!(!world.passes("10.0.0.2", "x/a", TCP, 80));
-        world.put(Object::Pod(pod("y", "c", "10.0.0.2")));
-        assert!(!world.passes("10.0.0.2", "x/a", TCP, 80));
+        let mut compiled = Compiled::new().with([ingress("p", &[rule(&[app("b")], &[])])]);
+        assert!(compiled.passes("10.0.0.2", "x/a", TCP, 80));
+        compiled.compiler.apply(Change::Remove(ObjectName::Pod(PodName::new("x", "b"))));
+        assert!(!compiled.passes("10.0.0.2", "x/a", TCP, 80));
+        compiled.put(Object::Pod(pod("y", "c", "10.0.0.2")));
+        assert!(!compiled.passes("10.0.0.2", "x/a", TCP, 80));
     }
 
     #[test]
     fn n11_an_address_that_two_pods_claim_may_do_what_both_may() {
-        let world = DesiredState::new().with([
+        let compiled = Compiled::new().with([
             ingress("p", &[rule(&[app("b")], &[tcp(80, 81)]), rule(&[app("c")], &[tcp(81, 82)])]),
             Object::Pod(pod("x", "c", "10.0.0.2")),
         ]);
-        let may = |port| world.passes("10.0.0.2", "x/a", TCP, port);
+        let may = |port| compiled.passes("10.0.0.2", "x/a", TCP, port);
         assert_eq!([80, 81, 82].map(may), [false, true, false]);
-        assert_eq!(world.on_ingress("10.0.0.2", "x/a", TCP, 81), "allow: NetworkPolicy x/p ingress[0]");
+        assert_eq!(compiled.on_ingress("10.0.0.2", "x/a", TCP, 81), "allow: NetworkPolicy x/p ingress[0]");
         let deny = cluster_rule(ClusterAction::Deny, &[ClusterPeer::Pods(scope(all(), is("app", "c")))], &[]);
-        let world = world.with([cluster("deny-c", Tier::Admin, 1, vec![deny], vec![])]);
-        assert!(!world.passes("10.0.0.2", "x/a", TCP, 81), "a deny for one of them is enough");
+        let compiled = compiled.with([cluster("deny-c", Tier::Admin, 1, vec![deny], vec![])]);
+        assert!(!compiled.passes("10.0.0.2", "x/a", TCP, 81), "a deny for one of them is enough");
     }
 
     #[test]
     fn n11_what_a_policy_did_goes_with_it() {
-        let mut world = DesiredState::new();
-        let before = world.compiler.tables().clone();
-        world.put(policy("p", Some(vec![rule(&[app("b")], &[])]), Some(vec![])));
-        assert!(!world.passes("y/a", "x/a", TCP, 80));
+        let mut compiled = Compiled::new();
+        let before = compiled.compiler.tables().clone();
+        compiled.put(policy("p", Some(vec![rule(&[app("b")], &[])]), Some(vec![])));
+        assert!(!compiled.passes("y/a", "x/a", TCP, 80));
         let name = ObjectName::NetworkPolicy { namespace: "x".into(), name: "p".into() };
-        world.compiler.apply(Change::Remove(name));
-        assert_eq!(world.compiler.tables(), &before);
+        compiled.compiler.apply(Change::Remove(name));
+        assert_eq!(compiled.compiler.tables(), &before);
     }
 
     #[test]
     fn ids_that_became_free_are_taken_again_the_smallest_first() {
-        let mut world = DesiredState::new();
-        let before = world.compiler.tables().clone();
+        let mut compiled = Compiled::new();
+        let before = compiled.compiler.tables().clone();
         for _ in 0..50 {
-            world.put(policy("p", Some(vec![rule(&[app("b")], &[tcp(80, 80)])]), Some(vec![])));
-            let last = world.compiler.tables().acls.last_key_value().unwrap().0.index();
+            compiled.put(policy("p", Some(vec![rule(&[app("b")], &[tcp(80, 80)])]), Some(vec![])));
+            let last = compiled.compiler.tables().acls.last_key_value().unwrap().0.index();
             assert_eq!(last, before.acls.len() + 1, "one table for each direction, no more");
             let name = ObjectName::NetworkPolicy { namespace: "x".into(), name: "p".into() };
-            world.compiler.apply(Change::Remove(name));
+            compiled.compiler.apply(Change::Remove(name));
         }
     }
 
     #[test]
     fn n12_selectors_match_every_address_of_a_pod() {
-        let world = DesiredState::new().with([
+        let compiled = Compiled::new().with([
             Object::Pod(Pod {
                 addresses: vec!["10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap()],
                 ..pod("x", "b", "10.0.0.2")
@@ -575,8 +578,11 @@ mod life {
             }),
             ingress("p", &[rule(&[app("b")], &[])]),
         ]);
-        assert!(world.passes("10.0.0.2", "10.0.0.1", TCP, 80) && world.passes("fd00::2", "fd00::1", TCP, 80));
-        assert!(!world.passes("fd00::3", "fd00::1", TCP, 80));
+        assert!(
+            compiled.passes("10.0.0.2", "10.0.0.1", TCP, 80)
+                && compiled.passes("fd00::2", "fd00::1", TCP, 80)
+        );
+        assert!(!compiled.passes("fd00::3", "fd00::1", TCP, 80));
     }
 }
 
@@ -586,7 +592,7 @@ mod tiers {
 
     #[test]
     fn c1_1_the_admin_tier_decides_first_by_priority_then_rule() {
-        let world = DesiredState::new().with([
+        let compiled = Compiled::new().with([
             ingress("p", &[]),
             cluster("late", Tier::Admin, 2, vec![cluster_rule(Deny, &[every_pod()], &[])], vec![]),
             cluster(
@@ -604,12 +610,12 @@ mod tiers {
             ),
         ]);
         assert_eq!(
-            world.on_ingress("x/b", "x/a", TCP, 80),
+            compiled.on_ingress("x/b", "x/a", TCP, 80),
             "allow: ClusterNetworkPolicy early ingress[0] \"web\""
         );
-        assert_eq!(world.on_ingress("x/b", "x/a", TCP, 81), "deny: ClusterNetworkPolicy late ingress[0]");
+        assert_eq!(compiled.on_ingress("x/b", "x/a", TCP, 81), "deny: ClusterNetworkPolicy late ingress[0]");
         assert_eq!(
-            world.on_ingress("192.0.2.1", "x/a", TCP, 80),
+            compiled.on_ingress("192.0.2.1", "x/a", TCP, 80),
             "deny: isolated for ingress by NetworkPolicy x/p; no rule matched"
         );
     }
@@ -626,11 +632,11 @@ mod tiers {
             ],
             vec![],
         );
-        let world = DesiredState::new().with([admin, ingress("p", &[rule(&[app("b")], &[tcp(80, 81)])])]);
-        assert_eq!(world.on_ingress("x/b", "x/a", TCP, 80), "allow: NetworkPolicy x/p ingress[0]");
-        assert_eq!(world.on_ingress("x/b", "x/a", TCP, 81), "deny: ClusterNetworkPolicy admin ingress[1]");
+        let compiled = Compiled::new().with([admin, ingress("p", &[rule(&[app("b")], &[tcp(80, 81)])])]);
+        assert_eq!(compiled.on_ingress("x/b", "x/a", TCP, 80), "allow: NetworkPolicy x/p ingress[0]");
+        assert_eq!(compiled.on_ingress("x/b", "x/a", TCP, 81), "deny: ClusterNetworkPolicy admin ingress[1]");
         assert_eq!(
-            world.on_ingress("y/b", "x/a", TCP, 80),
+            compiled.on_ingress("y/b", "x/a", TCP, 80),
             "deny: isolated for ingress by NetworkPolicy x/p; no rule matched"
         );
     }
@@ -639,15 +645,19 @@ mod tiers {
     fn c1_2_what_a_network_policy_says_is_final() {
         let baseline =
             || cluster("base", Tier::Baseline, 1, vec![cluster_rule(Deny, &[every_pod()], &[])], vec![]);
-        let world = DesiredState::new().with([baseline(), ingress("p", &[rule(&[], &[])])]);
-        assert_eq!(world.on_ingress("x/b", "x/a", TCP, 80), "allow: NetworkPolicy x/p ingress[0]");
+        let compiled = Compiled::new().with([baseline(), ingress("p", &[rule(&[], &[])])]);
+        assert_eq!(compiled.on_ingress("x/b", "x/a", TCP, 80), "allow: NetworkPolicy x/p ingress[0]");
         let accept = cluster_rule(Accept, &[every_pod()], &[]);
-        let world = DesiredState::new()
+        let compiled = Compiled::new()
             .with([cluster("base", Tier::Baseline, 1, vec![accept], vec![]), ingress("p", &[])]);
-        assert!(!world.passes("x/b", "x/a", TCP, 80));
-        let world = DesiredState::new().with([baseline()]);
-        assert_eq!(world.on_ingress("x/b", "x/a", TCP, 80), "deny: ClusterNetworkPolicy base ingress[0]");
-        assert_eq!(world.on_ingress("192.0.2.1", "x/a", TCP, 80), OPEN_IN, "external addresses are no pods");
+        assert!(!compiled.passes("x/b", "x/a", TCP, 80));
+        let compiled = Compiled::new().with([baseline()]);
+        assert_eq!(compiled.on_ingress("x/b", "x/a", TCP, 80), "deny: ClusterNetworkPolicy base ingress[0]");
+        assert_eq!(
+            compiled.on_ingress("192.0.2.1", "x/a", TCP, 80),
+            OPEN_IN,
+            "external addresses are no pods"
+        );
     }
 
     #[test]
@@ -656,23 +666,23 @@ mod tiers {
             cluster_rule(Pass, &[every_pod()], &cluster_tcp(80)),
             cluster_rule(Deny, &[every_pod()], &[]),
         ];
-        let world = DesiredState::new().with([cluster("base", Tier::Baseline, 1, rules, vec![])]);
-        assert_eq!(world.on_ingress("x/b", "x/a", TCP, 80), OPEN_IN);
-        assert!(!world.passes("x/b", "x/a", TCP, 81));
+        let compiled = Compiled::new().with([cluster("base", Tier::Baseline, 1, rules, vec![])]);
+        assert_eq!(compiled.on_ingress("x/b", "x/a", TCP, 80), OPEN_IN);
+        assert!(!compiled.passes("x/b", "x/a", TCP, 81));
     }
 
     #[test]
     fn c1_6_a_policy_without_a_matching_rule_changes_nothing() {
-        let world = DesiredState::new().with([cluster(
+        let compiled = Compiled::new().with([cluster(
             "admin",
             Tier::Admin,
             1,
             vec![],
             vec![cluster_rule(Deny, &[every_pod()], &cluster_tcp(1))],
         )]);
-        assert_eq!(world.on_ingress("x/b", "x/a", TCP, 80), OPEN_IN);
-        assert_eq!(world.on_egress("x/a", "x/b", TCP, 80), OPEN_OUT);
-        assert!(world.compiler.policies_selecting(&PodName::new("x", "a"), Direction::Ingress).is_empty());
+        assert_eq!(compiled.on_ingress("x/b", "x/a", TCP, 80), OPEN_IN);
+        assert_eq!(compiled.on_egress("x/a", "x/b", TCP, 80), OPEN_OUT);
+        assert!(compiled.compiler.policies_selecting(&PodName::new("x", "a"), Direction::Ingress).is_empty());
     }
 
     #[test]
@@ -680,13 +690,13 @@ mod tiers {
         let of = |name, action| {
             cluster(name, Tier::Admin, 1, vec![cluster_rule(action, &[every_pod()], &[])], vec![])
         };
-        let world = DesiredState::new().with([of("b", Deny), of("a", Accept)]);
-        assert_eq!(world.on_ingress("x/b", "x/a", TCP, 80), "allow: ClusterNetworkPolicy a ingress[0]");
+        let compiled = Compiled::new().with([of("b", Deny), of("a", Accept)]);
+        assert_eq!(compiled.on_ingress("x/b", "x/a", TCP, 80), "allow: ClusterNetworkPolicy a ingress[0]");
     }
 
     #[test]
     fn c2_networks_match_pods_and_nodes_match_their_addresses() {
-        let world = DesiredState::new().with([
+        let compiled = Compiled::new().with([
             Object::Node(Node {
                 name: "n".into(),
                 labels: labels(&[("role", "worker")]),
@@ -709,22 +719,24 @@ mod tiers {
             ),
         ]);
         assert_eq!(
-            world.on_egress("x/a", "192.168.0.1", TCP, 1),
+            compiled.on_egress("x/a", "192.168.0.1", TCP, 1),
             "allow: ClusterNetworkPolicy admin egress[0]"
         );
-        assert!(world.passes("x/a", "y/b", TCP, 1));
-        assert!(!world.passes("x/a", "x/b", Protocol::ICMP, 0) && !world.passes("x/a", "192.0.2.1", TCP, 1));
+        assert!(compiled.passes("x/a", "y/b", TCP, 1));
+        assert!(
+            !compiled.passes("x/a", "x/b", Protocol::ICMP, 0) && !compiled.passes("x/a", "192.0.2.1", TCP, 1)
+        );
     }
 
     #[test]
     fn c2_a_domain_name_matches_nothing_and_an_unknown_peer_that_denies_everything() {
         let accept = cluster_rule(Accept, &[ClusterPeer::DomainName("example.com".into())], &[]);
-        let world = DesiredState::new()
-            .with([egress("p", &[]), cluster("admin", Tier::Admin, 1, vec![], vec![accept])]);
-        assert!(!world.passes("x/a", "192.0.2.1", TCP, 443));
+        let compiled =
+            Compiled::new().with([egress("p", &[]), cluster("admin", Tier::Admin, 1, vec![], vec![accept])]);
+        assert!(!compiled.passes("x/a", "192.0.2.1", TCP, 443));
         let deny = cluster_rule(Deny, &[ClusterPeer::Everyone], &[]);
-        let world = DesiredState::new().with([cluster("admin", Tier::Admin, 1, vec![deny], vec![])]);
-        assert!(!world.passes("192.0.2.1", "x/a", TCP, 443) && !world.passes("y/a", "x/a", UDP, 1));
+        let compiled = Compiled::new().with([cluster("admin", Tier::Admin, 1, vec![deny], vec![])]);
+        assert!(!compiled.passes("192.0.2.1", "x/a", TCP, 443) && !compiled.passes("y/a", "x/a", UDP, 1));
     }
 
     #[test]
@@ -750,16 +762,16 @@ mod tiers {
             )]),
             ignored: Vec::new(),
         });
-        let mut world = DesiredState::new().with([
+        let mut compiled = Compiled::new().with([
             Object::Pod(Pod { ports: vec![port("dns", TCP, 53)], ..pod("y", "a", "10.0.1.1") }),
             of_others,
             cluster("some", Tier::Admin, 1, vec![], vec![cluster_rule(Deny, &[nobody], &dns)]),
         ]);
         for _ in 0..2 {
-            assert!([53, 80].iter().all(|&port| world.passes("x/a", "y/a", TCP, port)));
-            world.put(every.clone());
-            assert!(world.passes("x/a", "y/a", TCP, 53) && !world.passes("x/a", "y/a", TCP, 80));
-            world.compiler.apply(Change::Remove(ObjectName::of(&every)));
+            assert!([53, 80].iter().all(|&port| compiled.passes("x/a", "y/a", TCP, port)));
+            compiled.put(every.clone());
+            assert!(compiled.passes("x/a", "y/a", TCP, 53) && !compiled.passes("x/a", "y/a", TCP, 80));
+            compiled.compiler.apply(Change::Remove(ObjectName::of(&every)));
         }
     }
 
@@ -768,14 +780,14 @@ mod tiers {
         let ports = vec![port("dns", UDP, 53), port("dns", TCP, 54)];
         let of = |protocol| [ClusterPort::Named { protocol, name: "dns".into() }];
         let rules = |protocol| vec![cluster_rule(Deny, &[every_pod()], &of(protocol))];
-        let world = DesiredState::new().with([
+        let compiled = Compiled::new().with([
             Object::Pod(Pod { ports: ports.clone(), ..pod("x", "a", "10.0.0.1") }),
             Object::Pod(Pod { ports, ..pod("y", "a", "10.0.1.1") }),
             cluster("admin", Tier::Admin, 1, rules(None), rules(Some(TCP))),
         ]);
-        assert!(!world.passes("x/b", "x/a", UDP, 53) && !world.passes("x/b", "x/a", TCP, 54));
-        assert!(world.passes("x/b", "x/a", TCP, 53));
-        assert!(!world.passes("x/a", "y/a", TCP, 54) && world.passes("x/a", "y/a", UDP, 53));
+        assert!(!compiled.passes("x/b", "x/a", UDP, 53) && !compiled.passes("x/b", "x/a", TCP, 54));
+        assert!(compiled.passes("x/b", "x/a", TCP, 53));
+        assert!(!compiled.passes("x/a", "y/a", TCP, 54) && compiled.passes("x/a", "y/a", UDP, 53));
     }
 }
 
@@ -785,8 +797,8 @@ mod compiler {
     #[test]
     fn only_pods_of_the_node_have_tables_and_only_their_rules_make_classes() {
         let objects = |node: &str| {
-            let world = DesiredState::new();
-            let mut pods: Vec<Object> = world.compiler.pods().cloned().map(Object::Pod).collect();
+            let compiled = Compiled::new();
+            let mut pods: Vec<Object> = compiled.compiler.pods().cloned().map(Object::Pod).collect();
             for object in &mut pods {
                 let Object::Pod(pod) = object else { unreachable!() };
                 if pod.name == PodName::new("x", "a") {
@@ -807,11 +819,11 @@ mod compiler {
 
     #[test]
     fn pods_with_equal_rules_share_their_tables() {
-        let mut world = DesiredState::new();
-        assert_eq!(world.compiler.tables().acls.len(), 2, "one for each direction");
-        world.put(ingress("p", &[rule(&[app("b")], &[])]));
-        world.put(Object::Pod(Pod { labels: labels(&[("app", "a")]), ..pod("x", "a2", "10.0.0.9") }));
-        let tables = world.compiler.tables();
+        let mut compiled = Compiled::new();
+        assert_eq!(compiled.compiler.tables().acls.len(), 2, "one for each direction");
+        compiled.put(ingress("p", &[rule(&[app("b")], &[])]));
+        compiled.put(Object::Pod(Pod { labels: labels(&[("app", "a")]), ..pod("x", "a2", "10.0.0.9") }));
+        let tables = compiled.compiler.tables();
         let of = |name: &str| &tables.pods[&PodName::new("x", name)];
         assert_eq!(of("a").ingress, of("a2").ingress);
         assert_ne!(of("a").ingress, of("b").ingress);
@@ -820,48 +832,48 @@ mod compiler {
 
     #[test]
     fn a_change_costs_what_it_touches() {
-        let mut world = DesiredState::new().with([ingress("p", &[rule(&[app("b")], &[])])]);
+        let mut compiled = Compiled::new().with([ingress("p", &[rule(&[app("b")], &[])])]);
         let twin = Pod { labels: labels(&[("app", "b")]), ..pod("x", "b2", "10.0.0.9") };
-        assert_eq!(world.put(Object::Pod(twin.clone())), 2, "its prefix and its tables");
-        assert_eq!(world.put(Object::Pod(twin)), 0, "nothing has changed");
+        assert_eq!(compiled.put(Object::Pod(twin.clone())), 2, "its prefix and its tables");
+        assert_eq!(compiled.put(Object::Pod(twin)), 0, "nothing has changed");
     }
 
     #[test]
     fn a_policy_beside_a_large_one_changes_what_it_is_about() {
         let large = (1..60).map(|i| rule(&[block(&format!("192.0.2.{i}/32"), &[])], &[tcp(i, 1000)]));
-        let mut world = DesiredState::new().with([ingress("p", &large.collect::<Vec<_>>())]);
+        let mut compiled = Compiled::new().with([ingress("p", &large.collect::<Vec<_>>())]);
         let small = ingress("q", &[rule(&[block("192.0.2.7/32", &[])], &[tcp(2000, 2000)])]);
         let changes =
             "its rule, what denies by default, the address's row, the one it had, the table's entry";
-        assert_eq!(world.put(small.clone()), 5, "{changes}");
-        assert_eq!(world.on_ingress("192.0.2.7", "x/a", TCP, 2000), "allow: NetworkPolicy x/q ingress[0]");
-        assert_eq!(world.on_ingress("192.0.2.7", "x/a", TCP, 1000), "allow: NetworkPolicy x/p ingress[6]");
+        assert_eq!(compiled.put(small.clone()), 5, "{changes}");
+        assert_eq!(compiled.on_ingress("192.0.2.7", "x/a", TCP, 2000), "allow: NetworkPolicy x/q ingress[0]");
+        assert_eq!(compiled.on_ingress("192.0.2.7", "x/a", TCP, 1000), "allow: NetworkPolicy x/p ingress[6]");
         let denied = "deny: isolated for ingress by NetworkPolicy x/p, NetworkPolicy x/q; no rule matched";
-        assert_eq!(world.on_ingress("192.0.2.8", "x/a", TCP, 2000), denied);
-        assert_eq!(world.compiler.apply(Change::Remove(ObjectName::of(&small))).len(), 5, "{changes}");
-        assert!(!world.passes("192.0.2.7", "x/a", TCP, 2000));
+        assert_eq!(compiled.on_ingress("192.0.2.8", "x/a", TCP, 2000), denied);
+        assert_eq!(compiled.compiler.apply(Change::Remove(ObjectName::of(&small))).len(), 5, "{changes}");
+        assert!(!compiled.passes("192.0.2.7", "x/a", TCP, 2000));
     }
 
     #[test]
     fn classes_are_called_what_rules_call_them() {
-        let world = DesiredState::new()
+        let compiled = Compiled::new()
             .with([ingress("p", &[rule(&[app("b"), block("10.0.0.0/24", &["10.0.0.9/32"])], &[])])]);
-        let class = world.compiler.class_of(world.address("x/b"));
-        let groups = world.compiler.groups_of_class(class);
+        let class = compiled.compiler.class_of(compiled.address("x/b"));
+        let groups = compiled.compiler.groups_of_class(class);
         let mut names: Vec<String> = groups[0].iter().map(ToString::to_string).collect();
         names.sort();
         assert_eq!(names, ["10.0.0.0/24 except 10.0.0.9/32", "pods app=b in namespace x"]);
-        let selecting = world.compiler.policies_selecting(&PodName::new("x", "a"), Direction::Ingress);
+        let selecting = compiled.compiler.policies_selecting(&PodName::new("x", "a"), Direction::Ingress);
         assert_eq!(selecting.iter().map(ToString::to_string).collect::<Vec<_>>(), ["NetworkPolicy x/p"]);
     }
 
     #[test]
     fn tables_pass_their_check_and_default_deny_is_a_deny() {
-        let world = DesiredState::new().with([policy("p", Some(vec![]), Some(vec![]))]);
-        assert_eq!(world.compiler.tables().check(), Ok(()));
-        let pod = &world.compiler.tables().pods[&PodName::new("x", "a")];
+        let compiled = Compiled::new().with([policy("p", Some(vec![]), Some(vec![]))]);
+        assert_eq!(compiled.compiler.tables().check(), Ok(()));
+        let pod = &compiled.compiler.tables().pods[&PodName::new("x", "a")];
         for acl in [pod.ingress, pod.egress] {
-            let row = &world.compiler.tables().rows[&world.compiler.tables().acls[&acl].default];
+            let row = &compiled.compiler.tables().rows[&compiled.compiler.tables().acls[&acl].default];
             assert_eq!(row.other.verdict(), Verdict::Deny);
         }
     }

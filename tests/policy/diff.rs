@@ -6,30 +6,30 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use palisade::net::flow::{FlowKey, Protocol};
-use palisade::policy::diff::{Change as FlowChange, Members, Turn, difference};
-use palisade::policy::finding::Judge;
+use palisade::policy::connectivity::GroupNames;
+use palisade::policy::connectivity::diff::{Change as FlowChange, ChangeKind, Endpoints, difference};
+use palisade::policy::evaluate::TableEvaluator;
 use palisade::policy::objects::Object;
-use palisade::policy::reach::Names;
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 use palisade::tables::{PodName, Verdict};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-type DesiredState = BTreeMap<ObjectName, Object>;
+type Objects = BTreeMap<ObjectName, Object>;
 
-fn apply(world: &mut DesiredState, changes: Vec<Change>) {
+fn apply(objects: &mut Objects, changes: Vec<Change>) {
     for change in changes {
         match change {
-            Change::Upsert(object) => drop(world.insert(ObjectName::of(&object), object)),
-            Change::Remove(name) => drop(world.remove(&name)),
+            Change::Upsert(object) => drop(objects.insert(ObjectName::of(&object), object)),
+            Change::Remove(name) => drop(objects.remove(&name)),
         }
     }
 }
 
 /// Gives each pod addresses of its own, the same before and after: a difference is between pods, not between
 /// addresses.
-fn settle(world: &mut DesiredState, order: &BTreeMap<PodName, u8>) {
-    for object in world.values_mut() {
+fn settle(objects: &mut Objects, order: &BTreeMap<PodName, u8>) {
+    for object in objects.values_mut() {
         match object {
             Object::Pod(pod) => {
                 let host = order[&pod.name];
@@ -44,12 +44,13 @@ fn settle(world: &mut DesiredState, order: &BTreeMap<PodName, u8>) {
     }
 }
 
-fn judge(world: &DesiredState) -> Judge {
-    Judge::new(Compiler::from_objects(world.values().cloned(), Options::default()).into_tables()).unwrap()
+fn judge(objects: &Objects) -> TableEvaluator {
+    TableEvaluator::new(Compiler::from_objects(objects.values().cloned(), Options::default()).into_tables())
+        .unwrap()
 }
 
 /// Tells whether an address is among the members, by its pod or by a prefix.
-fn holds(members: &Members, address: IpAddr, pods: &BTreeMap<IpAddr, PodName>) -> bool {
+fn holds(members: &Endpoints, address: IpAddr, pods: &BTreeMap<IpAddr, PodName>) -> bool {
     if let Some(pod) = pods.get(&address) {
         return members.pods.contains(pod);
     }
@@ -69,12 +70,12 @@ fn is_in(change: &FlowChange, flow: &FlowKey, pods: &BTreeMap<IpAddr, PodName>) 
 }
 
 /// Verdict of a flow. A pod that does not exist has no flows; the tables decide on all others.
-fn passes(judge: &Judge, flow: &FlowKey, pods: &BTreeMap<IpAddr, PodName>) -> bool {
+fn passes(judge: &TableEvaluator, flow: &FlowKey, pods: &BTreeMap<IpAddr, PodName>) -> bool {
     let is_there = |address| judge.classifier().pod_at(address).is_some() || !pods.contains_key(&address);
     is_there(flow.src) && is_there(flow.dst) && judge.verdict(flow) == Verdict::Allow
 }
 
-fn addresses(pods: &BTreeMap<IpAddr, PodName>, judges: [&Judge; 2]) -> [Vec<IpAddr>; 2] {
+fn addresses(pods: &BTreeMap<IpAddr, PodName>, judges: [&TableEvaluator; 2]) -> [Vec<IpAddr>; 2] {
     let mut found: BTreeSet<IpAddr> = pods.keys().copied().collect();
     found.extend(["192.0.2.1", "2001:db8::1"].map(|text| text.parse::<IpAddr>().unwrap()));
     for net in judges.iter().flat_map(|judge| judge.tables().prefixes.keys()) {
@@ -96,7 +97,7 @@ proptest! {
         start in vec(crate::arbitrary::change(), 8..20),
         changes in vec(crate::arbitrary::change(), 0..5),
     ) {
-        let mut old = DesiredState::new();
+        let mut old = Objects::new();
         apply(&mut old, start);
         let mut new = old.clone();
         apply(&mut new, changes);
@@ -112,7 +113,7 @@ proptest! {
         let pods: BTreeMap<IpAddr, PodName> = tables.iter().flat_map(|tables| &tables.pods).flat_map(|(name, pod)| {
             pod.addresses.iter().map(move |address| (*address, name.clone()))
         }).collect();
-        let found = difference(&before, &after, &Names::of(old.values()));
+        let found = difference(&before, &after, &GroupNames::of(old.values()));
         let families = addresses(&pods, [&before, &after]);
         for family in &families {
             for (&src, &dst) in family.iter().flat_map(|src| family.iter().map(move |dst| (src, dst))) {
@@ -122,11 +123,11 @@ proptest! {
                 }
                 for (protocol, port) in [(Protocol::TCP, 80), (Protocol::TCP, 81), (Protocol::UDP, 79), (Protocol::SCTP, 1), (Protocol::ICMP, 0)] {
                     let flow = FlowKey { src, dst, protocol, src_port: 9, dst_port: port };
-                    let turns: Vec<Turn> =
+                    let turns: Vec<ChangeKind> =
                         found.changes.iter().filter(|change| is_in(change, &flow, &pods)).map(|change| change.turn).collect();
                     let expected = match (passes(&before, &flow, &pods), passes(&after, &flow, &pods)) {
-                        (false, true) => vec![Turn::Opens],
-                        (true, false) => vec![Turn::Closes],
+                        (false, true) => vec![ChangeKind::Opens],
+                        (true, false) => vec![ChangeKind::Closes],
                         _ => vec![],
                     };
                     prop_assert_eq!(turns, expected, "{}", flow);
@@ -136,10 +137,10 @@ proptest! {
     }
 
     #[test]
-    fn a_cluster_does_not_differ_from_itself(objects in vec(crate::arbitrary::change(), 0..20)) {
-        let mut world = DesiredState::new();
-        apply(&mut world, objects);
-        let judge = judge(&world);
-        prop_assert!(difference(&judge, &judge, &Names::default()).is_empty());
+    fn a_cluster_does_not_differ_from_itself(changes in vec(crate::arbitrary::change(), 0..20)) {
+        let mut objects = Objects::new();
+        apply(&mut objects, changes);
+        let judge = judge(&objects);
+        prop_assert!(difference(&judge, &judge, &GroupNames::default()).is_empty());
     }
 }

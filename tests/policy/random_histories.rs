@@ -11,8 +11,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use palisade::net::flow::{FlowKey, Protocol};
+use palisade::policy::evaluate::ReferenceEvaluator;
 use palisade::policy::objects::{ClusterPeer, IpBlock, Object, Peer, Peers};
-use palisade::policy::oracle::Oracle;
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 use palisade::tables::{Classifier, Decision, PodName, RuleTables};
 use proptest::collection::vec;
@@ -33,17 +33,17 @@ const PROTOCOLS: [Protocol; 6] =
 const PORTS: [u16; 11] = [0, 1, 2, 77, 78, 79, 80, 81, 82, 84, u16::MAX];
 
 /// State of a history: the objects, and everything that followed their changes.
-struct DesiredState {
+struct History {
     objects: BTreeMap<ObjectName, Object>,
     compiler: Compiler,
     tables: RuleTables,
     classifier: Classifier,
 }
 
-impl DesiredState {
-    fn new() -> DesiredState {
+impl History {
+    fn new() -> History {
         let tables = RuleTables::default();
-        DesiredState {
+        History {
             objects: BTreeMap::new(),
             compiler: Compiler::new(Options::default()),
             classifier: Classifier::new(&tables).unwrap(),
@@ -64,7 +64,7 @@ impl DesiredState {
     }
 
     /// Compares tables and reference evaluator on one packet.
-    fn compare(&self, oracle: &Oracle<'_>, flow: &FlowKey) -> Result<(), TestCaseError> {
+    fn compare(&self, oracle: &ReferenceEvaluator<'_>, flow: &FlowKey) -> Result<(), TestCaseError> {
         let judgement = self.classifier.judge(flow);
         let answer = oracle.judge(flow);
         for (compiled, naive, peer) in
@@ -85,7 +85,7 @@ impl DesiredState {
         prop_assert_eq!(judgement.is_allow(), answer.verdict() == palisade::tables::Verdict::Allow);
         for owners in self.owners(flow) {
             let certain = self.with_owners(flow, owners);
-            let verdict = Oracle::new(&certain).judge(flow).verdict();
+            let verdict = ReferenceEvaluator::new(&certain).judge(flow).verdict();
             prop_assert!(
                 verdict == palisade::tables::Verdict::Allow || !judgement.is_allow(),
                 "{} if {:?} own the ends",
@@ -101,7 +101,7 @@ impl DesiredState {
     fn owners(&self, flow: &FlowKey) -> Vec<[Option<&PodName>; 2]> {
         let claimants = |address| -> Vec<Option<&PodName>> {
             let claims = self.objects.values().filter_map(|object| match object {
-                Object::Pod(pod) if Oracle::counts(pod) && pod.addresses.contains(&address) => {
+                Object::Pod(pod) if ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address) => {
                     Some(Some(&pod.name))
                 }
                 _ => None,
@@ -134,7 +134,7 @@ impl DesiredState {
 
     fn claims(&self, address: IpAddr) -> usize {
         let claims = self.objects.values().filter(|object| match object {
-            Object::Pod(pod) => Oracle::counts(pod) && pod.addresses.contains(&address),
+            Object::Pod(pod) => ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address),
             Object::Node(node) => node.addresses.contains(&address),
             _ => false,
         });
@@ -171,7 +171,7 @@ impl DesiredState {
             }
         }
         let pods = self.objects.values().filter_map(|object| match object {
-            Object::Pod(pod) if Oracle::counts(pod) => Some(&pod.addresses),
+            Object::Pod(pod) if ReferenceEvaluator::counts(pod) => Some(&pod.addresses),
             _ => None,
         });
         let again = pods.flatten().copied().cycle().take(found.len());
@@ -199,14 +199,14 @@ fn flow(addresses: &[Vec<IpAddr>; 2], [src, dst, protocol, port]: Pick) -> FlowK
     FlowKey { src, dst, protocol, src_port: 40_000, dst_port: PORTS[port as usize % PORTS.len()] }
 }
 
-fn replay(history: Vec<(Vec<Change>, Vec<Pick>)>) -> Result<(), TestCaseError> {
-    let mut world = DesiredState::new();
-    for (changes, picks) in history {
-        world.apply(changes);
-        let oracle = Oracle::new(world.objects.values());
-        let addresses = world.addresses();
+fn replay(steps: Vec<(Vec<Change>, Vec<Pick>)>) -> Result<(), TestCaseError> {
+    let mut history = History::new();
+    for (changes, picks) in steps {
+        history.apply(changes);
+        let oracle = ReferenceEvaluator::new(history.objects.values());
+        let addresses = history.addresses();
         for pick in picks {
-            world.compare(&oracle, &flow(&addresses, pick))?;
+            history.compare(&oracle, &flow(&addresses, pick))?;
         }
     }
     Ok(())
@@ -258,15 +258,15 @@ fn the_random_histories_see_every_kind_of_reason() {
     let mut runner = TestRunner::deterministic();
     let mut seen = BTreeMap::new();
     for _ in 0..300 {
-        let mut world = DesiredState::new();
+        let mut replayed = History::new();
         for (changes, picks) in history().new_tree(&mut runner).unwrap().current() {
-            world.apply(changes);
-            let addresses = world.addresses();
+            replayed.apply(changes);
+            let addresses = replayed.addresses();
             for pick in picks {
                 let flow = flow(&addresses, pick);
-                let judgement = world.classifier.judge(&flow);
+                let judgement = replayed.classifier.judge(&flow);
                 for decision in judgement.egress.into_iter().chain(judgement.ingress) {
-                    let kind = match &world.tables.rules[&decision.rule()] {
+                    let kind = match &replayed.tables.rules[&decision.rule()] {
                         palisade::tables::RuleOrigin::NotIsolated { .. } => "not isolated".to_owned(),
                         palisade::tables::RuleOrigin::DefaultDeny { .. } => "default deny".to_owned(),
                         palisade::tables::RuleOrigin::OwnNode => "own node".to_owned(),

@@ -10,7 +10,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("xdp", &["net", "netlink", "mem", "limits", "ids"]),
     ("netlink", &["net"]),
     ("dataplane", &["net", "tables", "xdp", "netlink", "threads", "mem", "limits", "ids"]),
-    ("pktgen", &["net", "xdp", "mem", "limits", "ids"]),
+    ("pktgen", &["net", "netlink", "xdp", "mem", "limits", "ids"]),
 ];
 
 #[test]

@@ -22,18 +22,19 @@ const TOO_LONG: &[&str] = &[
     "src/dataplane/pipeline/classify.rs",
     "src/dataplane/worker/mod.rs",
     "src/mem.rs",
-    "src/policy/read/tree/yaml.rs",
+    "src/policy/explain/mod.rs",
+    "src/policy/parse/tree/yaml.rs",
     "src/policy/store/mod.rs",
     "src/source/directory.rs",
     "src/tables/acl_store.rs",
     "src/tables/classifier.rs",
-    "src/tables/shared_map.rs",
+    "src/tables/document/persistent_map.rs",
     "src/xdp/multi_buffer.rs",
     "src/xdp/queue.rs",
 ];
 
 /// Folders with more files.
-const TOO_FULL: &[&str] = &["src/cli", "src/pktgen", "src/tables"];
+const TOO_FULL: &[&str] = &["src/cli"];
 
 #[test]
 fn no_production_file_is_longer_than_450_lines() {
