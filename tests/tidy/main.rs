@@ -6,6 +6,7 @@
 
 mod circles;
 mod imports;
+mod loom;
 mod modules;
 mod packet_path;
 mod sentences;
