@@ -2,7 +2,7 @@
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::frames::capture::Capture;
 use super::frames::replay::{Replay, Replayed};
 use super::frames::{Generated, Source};
 use super::io::link_end::LinkEnd;
-use super::io::receiver::{self, Measured};
+use super::io::receiver::{self, Measured, Progress};
 use super::io::sender::{self, Sent, Until};
 use super::rate_limiter::{Rate, RateLimiter};
 use super::target::{Attached, Target, open_rx, open_tx};
@@ -118,16 +118,6 @@ pub struct Received {
     pub bytes: u64,
     /// What the frames themselves told, where they were read.
     pub measured: Option<Measured>,
-}
-
-/// How far a receiver is, for those who wait.
-#[derive(Debug, Default)]
-pub(super) struct Progress(AtomicU64);
-
-impl Progress {
-    pub(super) fn add(&self, frames: u64) {
-        self.0.fetch_add(frames, Ordering::Relaxed);
-    }
 }
 
 impl Session {
@@ -348,7 +338,7 @@ fn measure(
             Ok(receiver::receive(wires, flows, &end, &progress))
         });
         let sent = send().and_then(|sent| {
-            settle(sent.frames, || Ok(progress.0.load(Ordering::Relaxed)))?;
+            settle(sent.frames, || Ok(progress.frames()))?;
             Ok(sent)
         });
         end.store(true, Ordering::Relaxed);

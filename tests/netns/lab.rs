@@ -7,7 +7,7 @@ use std::time::Duration;
 use palisade::lab::traffic::{
     Outcome, Server, Services, latency, ping, tcp_connect, throughput, transfer, udp_exchange,
 };
-use palisade::lab::{Lab, LabError, LabSpec, Journal, clean};
+use palisade::lab::{Journal, Lab, LabError, LabSpec, clean};
 
 use crate::support::beside_others;
 

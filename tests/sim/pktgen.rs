@@ -10,7 +10,7 @@ use palisade::dataplane::{
 use palisade::ids::AttachmentId;
 use palisade::net::mac::Mac;
 use palisade::pktgen::{
-    TcpSession, Content, TcpTraffic, Distribution, FlowSpace, FrameSize, Kind, Rate, Session, Traffic,
+    Content, Distribution, FlowSpace, FrameSize, Kind, Rate, Session, TcpSession, TcpTraffic, Traffic,
 };
 use palisade::tables::PodName;
 

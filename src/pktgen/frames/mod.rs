@@ -1,5 +1,6 @@
 //! Where frames come from, one after the other.
 
+mod headers;
 pub(crate) mod payload_offset;
 pub(crate) mod template;
 

@@ -1,6 +1,6 @@
 //! The receiving thread's loop.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hdrhistogram::Histogram;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,7 +10,6 @@ use crate::pktgen::clock::now_ns;
 use crate::pktgen::frames::payload_offset;
 use crate::pktgen::io::link_end::LinkEnd;
 use crate::pktgen::io::sequence_tracker::{Counts, Tracker};
-use crate::pktgen::session::Progress;
 use crate::pktgen::traffic::stamp::Stamp;
 
 /// So long without a frame, and the receiver sleeps in the kernel until one comes.
@@ -36,6 +35,21 @@ pub struct Measured {
     pub foreign: u64,
     /// One-way latency, nanoseconds: from when a burst was made to when the receiver saw the frame.
     pub latency: Histogram<u64>,
+}
+
+/// Counter of received frames, for the thread that waits for the last one.
+#[derive(Debug, Default)]
+pub(crate) struct Progress(AtomicU64);
+
+impl Progress {
+    fn add(&self, frames: u64) {
+        self.0.fetch_add(frames, Ordering::Relaxed);
+    }
+
+    /// Frames received so far.
+    pub(crate) fn frames(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// Receives on all wires until told to end.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use palisade::net::mac::Mac;
 use palisade::pktgen::{
-    TcpSession, Content, TcpTraffic, Distribution, FlowSpace, FrameSize, Kind, Rate, Receive, Capture,
-    Replay, Session, Setup, Traffic, Trial,
+    Capture, Content, Distribution, FlowSpace, FrameSize, Kind, Rate, Receive, Replay, Session, Setup,
+    TcpSession, TcpTraffic, Traffic, Trial,
 };
 
 use self::veth_pair::{Pair, rx_link};
