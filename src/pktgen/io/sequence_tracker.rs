@@ -1,4 +1,4 @@
-//! What became of the frames of each flow: which came twice, which came late.
+//! Sequence numbers of received frames: duplicates and reordering, by flow.
 
 use crate::pktgen::traffic::stamp::Stamp;
 
