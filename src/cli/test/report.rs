@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::lab::live::CounterDelta;
 use crate::net::flow::Protocol;
-use crate::policy::cases::{Case, RefusedCase};
 use crate::policy::explain::Explanation;
+use crate::policy::testcase::{Case, InvalidCase};
 use crate::printable;
 use crate::tables::Verdict;
 
@@ -127,7 +127,7 @@ impl CaseResult {
     }
 
     /// A case that is wrong.
-    pub(super) fn refused(case: &RefusedCase) -> CaseResult {
+    pub(super) fn refused(case: &InvalidCase) -> CaseResult {
         CaseResult {
             name: case.name.clone(),
             place: case.location.to_string(),

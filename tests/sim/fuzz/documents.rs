@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use palisade::dataplane::{DesiredState, Settings, Simulation};
 use palisade::pktgen::Capture;
-use palisade::policy::read::Source;
+use palisade::policy::parse::Source;
 use palisade::source::load::{LoadOptions, load_sources};
 use palisade::tables::RuleTables;
 
