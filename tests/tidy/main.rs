@@ -1,5 +1,7 @@
 //! The repository's own text, held to its rules: who may import whom, where unsafe code may be, how long a file may get.
 
+mod documents;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
