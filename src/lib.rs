@@ -29,7 +29,7 @@ pub mod policy;
 pub mod mem;
 pub mod xdp;
 
-mod netlink;
+pub mod netlink;
 pub mod threads;
 
 pub mod dataplane;
