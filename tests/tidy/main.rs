@@ -14,6 +14,8 @@ mod sizes;
 mod text;
 mod unsafe_code;
 
+mod documents;
+
 use std::collections::BTreeSet;
 
 /// Compares the places that break a rule with the list of those that may: a message for each difference.
