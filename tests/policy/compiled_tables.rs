@@ -65,7 +65,7 @@ impl Compiled {
         let (src, dst) = (self.address(from), self.address(to));
         let tables = self.compiler.tables();
         let flow = FlowKey { src, dst, protocol, src_port: 50_000, dst_port };
-        let judgement = Classifier::new(tables).unwrap().judge(&flow);
+        let judgement = Classifier::new(tables).unwrap().decide_flow(&flow);
         [judgement.egress, judgement.ingress].map(|decision| match decision {
             None => "-".to_owned(),
             Some(decision) => {
