@@ -11,12 +11,12 @@ use palisade::policy::evaluate::TableEvaluator;
 use palisade::policy::objects::Object;
 use palisade::policy::parse::Source;
 use palisade::policy::testcase::ProbeExpansion;
-use palisade::policy::testcase::{Case, read_cases};
+use palisade::policy::testcase::{Case, parse_cases};
 use palisade::policy::{Compiler, Options};
 
 fn read(path: &Path) -> Vec<Case> {
     let source = Source::new(path.display().to_string(), fs::read_to_string(path).unwrap());
-    read_cases(&source).whole().unwrap_or_else(|errors| panic!("{}", errors[0])).cases
+    parse_cases(&source).whole().unwrap_or_else(|errors| panic!("{}", errors[0])).cases
 }
 
 /// Path of another project's cases. Without them the test is skipped, unless the run demands them
@@ -47,7 +47,7 @@ fn judge(path: &Path) -> usize {
         for probe in &case.probes {
             let flows = trial.flows(probe).unwrap_or_else(|error| panic!("{}: {error}", probe.location));
             for flow in flows {
-                let (compiled, naive) = (tables.answer(&flow), oracle.judge(&flow));
+                let (compiled, naive) = (tables.evaluate(&flow), oracle.evaluate(&flow));
                 let told = || format!("{}: case {:?}: {flow}", probe.location, case.name);
                 assert_eq!(compiled.verdict(), probe.expect, "{}: {compiled:?}", told());
                 if !is_shared(trial.objects(), &flow) {
@@ -65,7 +65,7 @@ fn judge(path: &Path) -> usize {
 fn is_shared(objects: &[Object], flow: &FlowKey) -> bool {
     let claims = |address: IpAddr| {
         let claims = objects.iter().filter(|object| match object {
-            Object::Pod(pod) => ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address),
+            Object::Pod(pod) => ReferenceEvaluator::is_live(pod) && pod.addresses.contains(&address),
             Object::Node(node) => node.addresses.contains(&address),
             _ => false,
         });

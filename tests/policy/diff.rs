@@ -124,7 +124,7 @@ proptest! {
                 for (protocol, port) in [(Protocol::TCP, 80), (Protocol::TCP, 81), (Protocol::UDP, 79), (Protocol::SCTP, 1), (Protocol::ICMP, 0)] {
                     let flow = FlowKey { src, dst, protocol, src_port: 9, dst_port: port };
                     let turns: Vec<ChangeKind> =
-                        found.changes.iter().filter(|change| is_in(change, &flow, &pods)).map(|change| change.turn).collect();
+                        found.changes.iter().filter(|change| is_in(change, &flow, &pods)).map(|change| change.kind).collect();
                     let expected = match (passes(&before, &flow, &pods), passes(&after, &flow, &pods)) {
                         (false, true) => vec![ChangeKind::Opens],
                         (true, false) => vec![ChangeKind::Closes],

@@ -65,8 +65,8 @@ impl History {
 
     /// Compares tables and reference evaluator on one packet.
     fn compare(&self, oracle: &ReferenceEvaluator<'_>, flow: &FlowKey) -> Result<(), TestCaseError> {
-        let judgement = self.classifier.judge(flow);
-        let answer = oracle.judge(flow);
+        let judgement = self.classifier.decide_flow(flow);
+        let answer = oracle.evaluate(flow);
         for (compiled, naive, peer) in
             [(judgement.egress, &answer.egress, flow.dst), (judgement.ingress, &answer.ingress, flow.src)]
         {
@@ -85,7 +85,7 @@ impl History {
         prop_assert_eq!(judgement.is_allow(), answer.verdict() == palisade::tables::Verdict::Allow);
         for owners in self.owners(flow) {
             let certain = self.with_owners(flow, owners);
-            let verdict = ReferenceEvaluator::new(&certain).judge(flow).verdict();
+            let verdict = ReferenceEvaluator::new(&certain).evaluate(flow).verdict();
             prop_assert!(
                 verdict == palisade::tables::Verdict::Allow || !judgement.is_allow(),
                 "{} if {:?} own the ends",
@@ -101,7 +101,7 @@ impl History {
     fn owners(&self, flow: &FlowKey) -> Vec<[Option<&PodName>; 2]> {
         let claimants = |address| -> Vec<Option<&PodName>> {
             let claims = self.objects.values().filter_map(|object| match object {
-                Object::Pod(pod) if ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address) => {
+                Object::Pod(pod) if ReferenceEvaluator::is_live(pod) && pod.addresses.contains(&address) => {
                     Some(Some(&pod.name))
                 }
                 _ => None,
@@ -134,7 +134,7 @@ impl History {
 
     fn claims(&self, address: IpAddr) -> usize {
         let claims = self.objects.values().filter(|object| match object {
-            Object::Pod(pod) => ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address),
+            Object::Pod(pod) => ReferenceEvaluator::is_live(pod) && pod.addresses.contains(&address),
             Object::Node(node) => node.addresses.contains(&address),
             _ => false,
         });
@@ -171,7 +171,7 @@ impl History {
             }
         }
         let pods = self.objects.values().filter_map(|object| match object {
-            Object::Pod(pod) if ReferenceEvaluator::counts(pod) => Some(&pod.addresses),
+            Object::Pod(pod) if ReferenceEvaluator::is_live(pod) => Some(&pod.addresses),
             _ => None,
         });
         let again = pods.flatten().copied().cycle().take(found.len());
@@ -264,7 +264,7 @@ fn the_random_histories_see_every_kind_of_reason() {
             let addresses = replayed.addresses();
             for pick in picks {
                 let flow = flow(&addresses, pick);
-                let judgement = replayed.classifier.judge(&flow);
+                let judgement = replayed.classifier.decide_flow(&flow);
                 for decision in judgement.egress.into_iter().chain(judgement.ingress) {
                     let kind = match &replayed.tables.rules[&decision.rule()] {
                         palisade::tables::RuleOrigin::NotIsolated { .. } => "not isolated".to_owned(),

@@ -245,8 +245,9 @@ fn assert_node_hears_all(attacker: &Attacker) {
     );
 }
 
-/// Counters of a pod's port, and the number of fragments that wait or have waited in vain. A machine under load takes longer for a
-/// battery than a fragment waits, so a timeout is no verdict on the frames of another kind.
+/// Counters of a pod's port, and the number of fragments that wait or have waited in vain. A machine under
+/// load takes longer for a battery than a fragment waits, so a timeout is no verdict on the frames of another
+/// kind.
 fn counted(rig: &Rig, pod: &Pod) -> BTreeMap<String, u64> {
     let counters = rig.counters();
     let port = &counters.ports[&pod.plan().host_interface];

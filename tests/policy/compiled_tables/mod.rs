@@ -1,8 +1,8 @@
 //! Compilation of objects to tables, clause by clause: the verdict of a flow, and the rule that each side
 //! names for it.
 //!
-//! Clause numbers are those of the semantics reference (`N` for `NetworkPolicy`, `C` for `ClusterNetworkPolicy`, then section
-//! and item).
+//! Clause numbers are those of the semantics reference (`N` for `NetworkPolicy`, `C` for
+//! `ClusterNetworkPolicy`, then section and item).
 
 mod blocks;
 mod compiler;
@@ -72,7 +72,7 @@ impl Compiled {
         let (src, dst) = (self.address(from), self.address(to));
         let tables = self.compiler.tables();
         let flow = FlowKey { src, dst, protocol, src_port: 50_000, dst_port };
-        let judgement = Classifier::new(tables).unwrap().judge(&flow);
+        let judgement = Classifier::new(tables).unwrap().decide_flow(&flow);
         [judgement.egress, judgement.ingress].map(|decision| match decision {
             None => "-".to_owned(),
             Some(decision) => {
