@@ -71,6 +71,13 @@ struct Block {
     text: String,
 }
 
+impl Block {
+    fn append(&mut self, line: &str) {
+        self.text.push(' ');
+        self.text.push_str(line);
+    }
+}
+
 /// Comments of a Rust file; lines below each other are one comment.
 fn comments(text: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
@@ -81,9 +88,7 @@ fn comments(text: &str) -> Vec<Block> {
             is_code = !is_code;
         } else if !is_code && !text.is_empty() {
             match blocks.last_mut() {
-                Some(block) if last + 1 == line && block.is_doc == is_doc => {
-                    block.text += &format!(" {text}")
-                }
+                Some(block) if last + 1 == line && block.is_doc == is_doc => block.append(&text),
                 _ => blocks.push(Block { line, is_doc, text }),
             }
             last = line;
@@ -120,7 +125,7 @@ fn paragraphs(text: &str) -> Vec<Block> {
             blocks.push(Block { line, is_doc: false, text: trimmed.to_owned() });
             is_open = true;
         } else if let Some(block) = blocks.last_mut() {
-            block.text += &format!(" {trimmed}");
+            block.append(trimmed);
         }
     }
     blocks
