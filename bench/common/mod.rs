@@ -3,7 +3,10 @@
 
 #![allow(dead_code)] // Each benchmark uses its part.
 
-pub(crate) mod rules;
+pub(crate) mod policy;
+pub(crate) mod rule_tables;
+pub(crate) mod simulated_node;
+pub(crate) mod traffic;
 
 use std::time::{Duration, Instant};
 

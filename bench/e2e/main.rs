@@ -7,32 +7,31 @@
 //!
 //! `e2e --list` shows systems and scenarios; a scenario is one `Scenario` in `scenarios/`, a system one `System` in `systems/`.
 
-mod bed;
-mod bpf;
+mod bpf_loader;
 #[path = "../common/mod.rs"]
 mod common;
-mod cpu;
-mod machine;
-mod policy;
-mod probe;
+mod cpu_time;
+mod environment;
+mod policy_check;
+mod process;
 mod receiver;
 mod results;
+mod rig;
 mod scenarios;
 mod systems;
-mod tool;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use bed::Bed;
 use clap::Parser;
 use palisade::lab::require_root;
+use process::Trouble;
 use results::Results;
+use rig::Bed;
 use scenarios::{Measures, NO_DROP, Scenario, Trial};
 use systems::{Running, System};
-use tool::Trouble;
 
 /// Where results go, from the root of the repository.
 const RESULTS: &str = "bench/results/e2e.jsonl";
@@ -115,7 +114,7 @@ fn measure(options: &Options) -> Result<(), Trouble> {
         .clone()
         .unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/")).join(default));
     let mut results = Results::create(&path)?;
-    results.provenance(&machine::provenance(&systems))?;
+    results.provenance(&environment::provenance(&systems))?;
     let share = Duration::from_mins(1) * options.minutes / scenarios.len() as u32;
     for (number, scenario) in (1..).zip(&scenarios) {
         take_turns(options, scenario, &systems, &mut results, start + share * number)?;
@@ -183,7 +182,7 @@ fn measure_one(
     seconds: u64,
     results: &Results,
 ) -> Result<Measures, Trouble> {
-    probe::prove(bed, system.kind())?;
+    policy_check::prove(bed, system.kind())?;
     let mut measures = (scenario.measure)(&Trial {
         bed,
         running,
@@ -222,7 +221,7 @@ impl Options {
             scenarios::all(self.smoke).into_iter().filter(|scenario| is_chosen(&scenario.name)).collect();
         for scenario in &mut chosen {
             scenario.shape.rules = self.rules.unwrap_or(scenario.shape.rules);
-            scenario.shape.pods = self.pods.unwrap_or(scenario.shape.pods).max(bed::PODS_MIN);
+            scenario.shape.pods = self.pods.unwrap_or(scenario.shape.pods).max(rig::PODS_MIN);
         }
         if chosen.is_empty() {
             return Err(Trouble::Other("no scenario is called so: --list shows them".to_owned()));

@@ -8,9 +8,9 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use palisade::lab::{POD_INTERFACE, Pod};
 use palisade::xdp::Interface;
 
-use crate::bed::Bed;
-use crate::bpf::{attach, load, map, refused};
-use crate::tool::Trouble;
+use crate::bpf_loader::{attach, load, map, refused};
+use crate::process::Trouble;
+use crate::rig::Bed;
 
 const SOURCE: &str = include_str!("bpf/receiver.bpf.c");
 /// Latencies: so many classes for each power of two, as a power of two, and so many in all.

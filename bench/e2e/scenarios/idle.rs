@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Measures, Trial};
-use crate::tool::Trouble;
+use crate::process::Trouble;
 
 /// Time after the start in which whatever settles may settle.
 const SETTLE: Duration = Duration::from_secs(1);

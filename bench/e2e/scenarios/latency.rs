@@ -11,9 +11,9 @@ use serde_json::json;
 
 use super::stream::{Shape, Stream};
 use super::{Measures, Trial};
+use crate::process::Trouble;
 use crate::receiver::Task;
 use crate::results;
-use crate::tool::Trouble;
 
 /// What is sent.
 const SHAPE: Shape = Shape { flows: 10_000, size: FrameSize::Fixed(64) };

@@ -1,25 +1,25 @@
 //! The scenarios: what is done with a system that runs, and what of it is compared.
 
-mod bulk;
-mod connections;
-mod generated;
+mod flow_memory;
 mod idle;
 mod latency;
-mod memory;
+mod policy_update;
 mod stream;
-mod throughput;
-mod update;
+mod tcp_bulk;
+mod tcp_connect;
+mod tcp_connect_generated;
+mod udp_throughput;
 
 use palisade::pktgen::FrameSize;
 use serde_json::{Map, Value};
 
 use self::latency::At;
 use self::stream::Shape;
-use crate::bed::{Bed, PODS_MIN};
-use crate::cpu::{Cost, Moment};
-use crate::policy::PolicyShape;
+use crate::common::policy::PolicyShape;
+use crate::cpu_time::{Cost, Moment};
+use crate::process::Trouble;
+use crate::rig::{Bed, PODS_MIN};
 use crate::systems::{Kind, Running, System};
-use crate::tool::Trouble;
 
 /// Rules where a scenario is not about their number.
 const RULES: usize = 1000;
@@ -111,7 +111,7 @@ pub(crate) fn all(smoke: bool) -> Vec<Scenario> {
     scenarios.push(Scenario {
         more_is_better: false,
         is_for: Kind::enforces,
-        ..plain("update", "effective_p99_ms", smoke, update::measure)
+        ..plain("update", "effective_p99_ms", smoke, policy_update::measure)
     });
     scenarios.extend(standing_still(smoke));
     if !smoke {
@@ -148,7 +148,7 @@ fn where_rules_count(kind: Kind) -> bool {
 /// How many packets get through.
 fn packets(name: &str, flows: u32, size: FrameSize, smoke: bool) -> Scenario {
     let shape = Shape { flows, size };
-    let plain = plain(name, "mpps", smoke, move |trial| throughput::measure(trial, shape));
+    let plain = plain(name, "mpps", smoke, move |trial| udp_throughput::measure(trial, shape));
     let group = if size == SMALL { "udp64" } else { name };
     Scenario { group: group.to_owned(), ..plain }
 }
@@ -172,14 +172,14 @@ fn throughput(smoke: bool) -> Vec<Scenario> {
 }
 
 fn connections_and_bulk(smoke: bool) -> Vec<Scenario> {
-    let bulk = |name: &str, mtu| Scenario { mtu, ..plain(name, "gbps", smoke, bulk::measure) };
+    let bulk = |name: &str, mtu| Scenario { mtu, ..plain(name, "gbps", smoke, tcp_bulk::measure) };
     // A few clients mostly wait, for each hop of their connection; many keep all cores busy.
     let connect = |name: &str, clients| {
-        plain(name, "connections_per_s", smoke, move |trial| connections::measure(trial, clients))
+        plain(name, "connections_per_s", smoke, move |trial| tcp_connect::measure(trial, clients))
     };
     let mut scenarios = vec![
         connect("tcp-connect", 4),
-        plain("tcp-connect-generated", "connections_per_s", smoke, generated::measure),
+        plain("tcp-connect-generated", "connections_per_s", smoke, tcp_connect_generated::measure),
         bulk("tcp-bulk-mtu1500", Mtu::Of(1500)),
     ];
     if !smoke {
@@ -212,7 +212,7 @@ fn many_pods() -> [Scenario; 2] {
 fn standing_still(smoke: bool) -> Vec<Scenario> {
     let mut scenarios = vec![];
     if !smoke {
-        let memory = plain("flow-memory", "bytes_per_flow", smoke, memory::measure);
+        let memory = plain("flow-memory", "bytes_per_flow", smoke, flow_memory::measure);
         scenarios.push(Scenario { more_is_better: false, once: true, ..memory });
     }
     let idle = plain("idle", "cpu_percent", smoke, idle::measure);

@@ -16,10 +16,10 @@ use palisade::pktgen::{
 };
 
 use super::Trial;
-use crate::bed::TRAFFIC_CORE;
-use crate::policy::OPEN_PORTS;
+use crate::common::policy::OPEN_PORTS;
+use crate::process::Trouble;
 use crate::receiver::{Counted, Receiver, Task};
-use crate::tool::Trouble;
+use crate::rig::TRAFFIC_CORE;
 
 /// Source ports: with as many open ports, a million flows.
 pub(super) const SRC_PORTS: RangeInclusive<u16> = 10_000..=10_999;

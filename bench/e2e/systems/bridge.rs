@@ -4,9 +4,9 @@ use palisade::dataplane::Mac;
 use palisade::lab::{POD_INTERFACE, Pod};
 
 use super::{Kind, Running, System};
-use crate::bed::{Bed, POD_PREFIX};
-use crate::policy::PolicyShape;
-use crate::tool::{Trouble, version};
+use crate::common::policy::PolicyShape;
+use crate::process::{Trouble, version};
+use crate::rig::{Bed, POD_PREFIX};
 
 pub(super) struct Bridge;
 

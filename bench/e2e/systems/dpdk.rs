@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::noop::{Wire, join_in_pairs};
 use super::{Kind, Running, System};
-use crate::bed::{Bed, SYSTEM_CORE, TRAFFIC_CORE};
-use crate::policy::PolicyShape;
-use crate::tool::{Daemon, Trouble, version};
+use crate::common::policy::PolicyShape;
+use crate::process::{Daemon, Trouble, version};
+use crate::rig::{Bed, SYSTEM_CORE, TRAFFIC_CORE};
 
 /// Longest wait for its start.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::{KernelConntrack, Kind, Running, System};
-use crate::bed::Bed;
-use crate::policy::{Clause, PolicyShape};
-use crate::tool::{Trouble, version};
+use crate::common::policy::{Clause, PolicyShape};
+use crate::process::{Trouble, version};
+use crate::rig::Bed;
 
 /// Workloads in one dispatch chain; more are split by the next character of their interface's name.
 const DISPATCH_MAX: usize = 10;

@@ -1,9 +1,9 @@
 //! Routing by the node's kernel, without policy.
 
 use super::{InKernel, Kind, Running, System};
-use crate::bed::Bed;
-use crate::policy::PolicyShape;
-use crate::tool::{Trouble, version};
+use crate::common::policy::PolicyShape;
+use crate::process::{Trouble, version};
+use crate::rig::Bed;
 
 pub(super) struct Kernel;
 

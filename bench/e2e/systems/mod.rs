@@ -13,9 +13,9 @@ mod tc_identity;
 use ::palisade::dataplane::Mac;
 use ::palisade::lab::Pod;
 
-use crate::bed::{Bed, GATEWAY_MAC};
-use crate::policy::PolicyShape;
-use crate::tool::Trouble;
+use crate::common::policy::PolicyShape;
+use crate::process::Trouble;
+use crate::rig::{Bed, GATEWAY_MAC};
 
 pub(crate) use noop::forward;
 
@@ -81,7 +81,7 @@ pub(crate) trait Running {
         true
     }
 
-    /// What lets the client in on [`CHANGED_PORT`](crate::policy::CHANGED_PORT), or no longer.
+    /// What lets the client in on [`CHANGED_PORT`](crate::common::policy::CHANGED_PORT), or no longer.
     fn changer<'a>(&'a self, bed: &'a Bed, shape: &PolicyShape) -> Result<Changer<'a>, Trouble> {
         let _ = (bed, shape);
         Err(Trouble::Other("it enforces no policy that could change".to_owned()))

@@ -4,9 +4,9 @@
 use std::fmt::Write;
 
 use super::{KernelConntrack, Kind, Running, System};
-use crate::bed::Bed;
-use crate::policy::{CHANGED_PORT, PolicyShape};
-use crate::tool::{Trouble, version};
+use crate::common::policy::{CHANGED_PORT, PolicyShape};
+use crate::process::{Trouble, version};
+use crate::rig::Bed;
 
 /// Its table.
 const TABLE: &str = "palisade_e2e";

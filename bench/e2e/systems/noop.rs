@@ -14,9 +14,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use super::{Kind, Running, System};
-use crate::bed::{Bed, SYSTEM_CORE, stay_on};
-use crate::policy::PolicyShape;
-use crate::tool::{Daemon, Trouble};
+use crate::common::policy::PolicyShape;
+use crate::process::{Daemon, Trouble};
+use crate::rig::{Bed, SYSTEM_CORE, stay_on};
 
 /// Longest wait for its start.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -7,9 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::{Changer, FlowMemory, Kind, Running, System};
-use crate::bed::{Bed, GATEWAY_MAC, SYSTEM_CORE};
-use crate::policy::{CHANGED_PORT, PolicyShape};
-use crate::tool::{Daemon, Trouble, run, version};
+use crate::common::policy::{CHANGED_PORT, PolicyShape};
+use crate::process::{Daemon, Trouble, run, version};
+use crate::rig::{Bed, GATEWAY_MAC, SYSTEM_CORE};
 
 /// Longest wait for a daemon.
 const PATIENCE: Duration = Duration::from_secs(20);

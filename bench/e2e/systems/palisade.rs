@@ -11,9 +11,9 @@ use palisade::policy::read::{Source, read_all};
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 
 use super::{Changer, FlowMemory, Kind, Running, System};
-use crate::bed::Bed;
-use crate::policy::PolicyShape;
-use crate::tool::{Daemon, Trouble, resident_bytes};
+use crate::common::policy::PolicyShape;
+use crate::process::{Daemon, Trouble, resident_bytes};
+use crate::rig::Bed;
 
 /// Flows that the switch is given room for: a million, and a quarter more.
 const FLOWS: u64 = 1_250_000;

@@ -6,10 +6,10 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use palisade::xdp::Interface;
 
 use super::{Changer, FlowMemory, Kind, Running, System};
-use crate::bed::Bed;
-use crate::bpf::{attach, load, map, refused};
-use crate::policy::{Clause, PolicyShape, Ports};
-use crate::tool::{Trouble, version};
+use crate::bpf_loader::{attach, load, map, refused};
+use crate::common::policy::{Clause, PolicyShape, Ports};
+use crate::process::{Trouble, version};
+use crate::rig::Bed;
 
 const SOURCE: &str = include_str!("../bpf/identity.bpf.c");
 /// The number of the receivers' policy.

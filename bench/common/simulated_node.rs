@@ -15,10 +15,10 @@ use palisade::ids::AttachmentId;
 use palisade::limits::RING_SLOTS;
 use palisade::tables::{Classifier, PodName, RuleTables};
 
-use super::report::median;
+use super::Random;
+use super::rule_tables::rule_tables;
 use super::traffic::{GATEWAY, Packet, Traffic, address, mac};
-use crate::common::Random;
-use crate::common::rules::rule_tables;
+use palisade::pktgen::median;
 
 /// Pods, each behind a port of its own.
 pub(crate) const PODS: u16 = 16;

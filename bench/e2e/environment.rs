@@ -4,9 +4,9 @@ use std::fs;
 
 use serde_json::{Map, Value, json};
 
+use crate::process::version;
 use crate::results::fields;
 use crate::systems::System;
-use crate::tool::version;
 
 /// As fields of one line.
 pub(crate) fn provenance(systems: &[Box<dyn System>]) -> Map<String, Value> {

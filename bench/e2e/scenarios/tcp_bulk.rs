@@ -8,9 +8,9 @@ use palisade::lab::Pod;
 use serde_json::{Value, json};
 
 use super::{Measures, Trial};
-use crate::policy::OPEN_PORTS;
+use crate::common::policy::OPEN_PORTS;
+use crate::process::{Trouble, run};
 use crate::results;
-use crate::tool::{Trouble, run};
 
 /// Longest wait for the server to listen.
 const PATIENCE: Duration = Duration::from_secs(5);

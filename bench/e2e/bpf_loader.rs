@@ -6,8 +6,8 @@ use std::process::Command;
 
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, TC_INGRESS, TcHookBuilder};
 
-use crate::bed::Bed;
-use crate::tool::{Trouble, run};
+use crate::process::{Trouble, run};
+use crate::rig::Bed;
 
 /// Compiles a program and loads it.
 pub(crate) fn load(bed: &Bed, name: &str, source: &str) -> Result<Object, Trouble> {

@@ -16,10 +16,10 @@ use rustix::net::Shutdown;
 use serde_json::json;
 
 use super::{Measures, Trial};
-use crate::bed::{TRAFFIC_CORE, stay_on};
-use crate::policy::OPEN_PORTS;
+use crate::common::policy::OPEN_PORTS;
+use crate::process::Trouble;
 use crate::results;
-use crate::tool::Trouble;
+use crate::rig::{TRAFFIC_CORE, stay_on};
 
 /// Ports that the server listens on: so many times the client's own ports are there.
 const LISTENERS: u16 = 8;

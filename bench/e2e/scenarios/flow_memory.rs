@@ -11,10 +11,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 
 use super::{Measures, Trial};
-use crate::policy::OPEN_PORTS;
+use crate::common::policy::OPEN_PORTS;
+use crate::process::Trouble;
 use crate::results;
 use crate::systems::FlowMemory;
-use crate::tool::Trouble;
 
 /// Sockets of the client, each of which sends to every open port.
 const SOURCES: usize = 1000;

@@ -7,9 +7,9 @@ use serde_json::json;
 
 use super::stream::{Shape, Stream};
 use super::{Measures, Trial};
+use crate::process::Trouble;
 use crate::receiver::Task;
 use crate::results;
-use crate::tool::Trouble;
 
 pub(super) fn measure(trial: &Trial<'_>, shape: Shape) -> Result<Measures, Trouble> {
     let mut stream = Stream::open(trial, shape, Task::Count)?;

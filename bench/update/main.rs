@@ -14,27 +14,25 @@
 //!
 //! Prints one JSON object per line. `--smoke` takes about two seconds; `--policy` measures only what concerns a policy.
 
+#[path = "../common/mod.rs"]
 mod common;
-mod pipeline_parts;
-#[allow(dead_code)] // The end-to-end rig's, which uses all of it.
-#[path = "e2e/policy.rs"]
-mod policy;
-mod update_parts;
+mod policy_change;
+mod watched_directory;
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use common::Random;
+use common::simulated_node::{Rig, Tables};
+use common::traffic::{Case, Order, Traffic};
 use ipnet::IpNet;
 use palisade::dataplane::{Publisher, SimulatedPort, World};
 use palisade::ids::{AclId, ClassId, Generation, RowId, RuleId, WorkerId};
 use palisade::limits::BATCH_FRAMES_MAX;
+use palisade::pktgen::median;
 use palisade::tables::{Decision, References, Row, RuleTables, TablesDiff};
-use pipeline_parts::report::median;
-use pipeline_parts::rig::{Rig, Tables};
-use pipeline_parts::traffic::{Case, Order, Traffic};
-use update_parts::policy::How;
+use policy_change::How;
 
 /// Time of the worker between two changes: a thousand a second.
 const INTERVAL: Duration = Duration::from_millis(1);
@@ -45,10 +43,10 @@ fn main() {
     let (rules, windows, window) =
         if smoke { (1_000, 4, Duration::from_millis(10)) } else { (10_000, 40, Duration::from_millis(100)) };
     for how in [How::Policy, How::Rule] {
-        update_parts::policy::measure(how, 1_000, if smoke { 100 } else { 2_000 });
+        policy_change::measure(how, 1_000, if smoke { 100 } else { 2_000 });
     }
     for files in [0, if smoke { 100 } else { 5_000 }] {
-        update_parts::directory::measure(1_000, files, if smoke { 20 } else { 500 });
+        watched_directory::measure(1_000, files, if smoke { 20 } else { 500 });
     }
     if std::env::args().any(|argument| argument == "--policy") {
         return;

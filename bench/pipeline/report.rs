@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 pub(crate) use palisade::pktgen::median;
 
-use super::traffic::{Case, Order};
+use crate::common::traffic::{Case, Order};
 
 /// Collects what the tables show.
 pub(crate) struct Report {

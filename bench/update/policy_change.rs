@@ -14,7 +14,7 @@ use palisade::policy::{Change, Compiler, ObjectName, Options};
 use palisade::tables::{PodName, References, RuleTables};
 use serde_json::json;
 
-use crate::policy::PolicyShape;
+use crate::common::policy::PolicyShape;
 use crate::spread;
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);

@@ -18,11 +18,11 @@ use serde_json::json;
 
 use super::stream::{Shape, Stream, Window};
 use super::{Measures, Trial};
-use crate::bed::{TRAFFIC_CORE, stay_on};
-use crate::policy::CHANGED_PORT;
+use crate::common::policy::CHANGED_PORT;
+use crate::process::Trouble;
 use crate::receiver::{PROBES_MAX, Receiver, Task};
 use crate::results;
-use crate::tool::Trouble;
+use crate::rig::{TRAFFIC_CORE, stay_on};
 
 /// Time from one change to the next, but for a part of a tick.
 const INTERVAL: Duration = Duration::from_millis(100);

@@ -4,6 +4,7 @@
 //! `tsc_cycles` is time in ticks of the time-stamp counter, which runs at a constant rate, not at that of the core.
 //! `--smoke` takes about a second; a word such as `routes` or `classify1000` runs only the cases that contain it.
 
+#[path = "../common/mod.rs"]
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +21,7 @@ use palisade::tables::{Acl, Classifier, Decision, PrefixTable, Row, RuleTables, 
 use poptrie::Poptrie;
 use prefix_trie::PrefixMap;
 
-use common::rules::{Family, mask, net, rule_tables};
+use common::rule_tables::{Family, mask, net, rule_tables};
 use common::{Random, tsc_ghz};
 
 const BATCH: usize = 256;

@@ -12,8 +12,8 @@ use palisade::control::{Closing, Switch, SwitchSettings};
 use palisade::dataplane::{Dataplane, Settings};
 use palisade::source::{PolicyDirectory, Requests};
 
-use super::policy::pods;
-use crate::policy::PolicyShape;
+use crate::common::policy::PolicyShape;
+use crate::policy_change::pods;
 use crate::spread;
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);

@@ -9,9 +9,9 @@ use std::time::Instant;
 use palisade::lab::{POD_INTERFACE, Pod};
 use serde_json::{Map, Value, json};
 
-use crate::bed::{Bed, SYSTEM_CORE, TRAFFIC_CORE};
+use crate::process::Trouble;
 use crate::results;
-use crate::tool::Trouble;
+use crate::rig::{Bed, SYSTEM_CORE, TRAFFIC_CORE};
 
 /// Ticks a second.
 const USER_HZ: f64 = 100.0;

@@ -7,10 +7,10 @@ use palisade::lab::Pod;
 use palisade::lab::traffic::{Outcome, Probe, Server, Services};
 use palisade::net::flow::Protocol;
 
-use crate::bed::Bed;
-use crate::policy::{CLOSED_PORT, OPEN_PORTS};
+use crate::common::policy::{CLOSED_PORT, OPEN_PORTS};
+use crate::process::Trouble;
+use crate::rig::Bed;
 use crate::systems::Kind;
-use crate::tool::Trouble;
 
 /// Wait for an answer that shall come.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(300);

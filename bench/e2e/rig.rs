@@ -11,7 +11,7 @@ use palisade::lab::{Lab, LabError, LabSpec, Node, POD_INTERFACE, Pod};
 use palisade::limits::MTU_MAX;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::tool::{Trouble, run};
+use crate::process::{Trouble, run};
 
 /// Core of the traffic.
 pub(crate) const TRAFFIC_CORE: usize = 0;

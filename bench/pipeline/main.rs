@@ -8,16 +8,18 @@
 //! core. `--smoke` takes about a second; `--flows-max=N`, `--rules-max=N` and `--rounds=N` choose; a word runs only the cases
 //! that contain it. `--flows-in=DIRECTORY` puts flow tables into files there, as `palisade run` does (an empty directory in memory).
 
+#[path = "../common/mod.rs"]
 mod common;
-mod pipeline_parts;
+mod conntrack;
+mod report;
+mod two_workers;
 
 use std::collections::BTreeMap;
 
+use common::simulated_node::{FLOWS_IN, Rig, Tables};
+use common::traffic::{Case, Order, Traffic};
 use common::tsc_ghz;
-use pipeline_parts::report::{Report, median};
-use pipeline_parts::rig::{FLOWS_IN, Rig, Tables};
-use pipeline_parts::traffic::{Case, Order, Traffic};
-use pipeline_parts::{conntrack, pair};
+use report::{Report, median};
 
 /// What one of the cases needs to run.
 struct Measured {
@@ -105,7 +107,7 @@ impl Run {
         for flows in [10_000, 1_000_000].into_iter().filter(|&flows| flows <= self.flows_max) {
             let case =
                 Case { name: "established", family: 4, rules, flows, order: Order::Random, workers: 1 };
-            pair::compare(case, tables, self.rounds, &self.report);
+            two_workers::compare(case, tables, self.rounds, &self.report);
         }
     }
 

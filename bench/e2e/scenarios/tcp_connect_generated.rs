@@ -9,10 +9,10 @@ use serde_json::json;
 
 use super::stream::{next_hop, place, refused};
 use super::{Measures, Trial};
-use crate::bed::TRAFFIC_CORE;
-use crate::policy::OPEN_PORTS;
+use crate::common::policy::OPEN_PORTS;
+use crate::process::Trouble;
 use crate::results;
-use crate::tool::Trouble;
+use crate::rig::TRAFFIC_CORE;
 
 /// Time before what is measured.
 const WARM_UP: Duration = Duration::from_millis(200);

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use palisade::dataplane::SimulatedPort;
 use palisade::limits::BATCH_FRAMES_MAX;
 
-use super::report::{Report, median};
-use super::rig::{Rig, Tables};
-use super::traffic::{Case, Traffic};
+use crate::common::simulated_node::{Rig, Tables};
+use crate::common::traffic::{Case, Traffic};
+use crate::report::{Report, median};
 
 const BATCHES: usize = 128;
 

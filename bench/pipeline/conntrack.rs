@@ -12,7 +12,7 @@ use dashmap::DashMap;
 use palisade::dataplane::FlowTable;
 use palisade::net::flow::{FlowKey, Protocol};
 
-use super::report::{Report, median};
+use crate::report::{Report, median};
 use crate::common::Random;
 
 const BATCH: usize = 256;

@@ -7,9 +7,9 @@ use palisade::net::flow::{FlowKey, Protocol};
 use palisade::net::mac::Mac;
 use palisade::net::{ethernet, ipv4, ipv6, tcp, udp};
 
-use super::rig::{EVERYONE, PODS, Tables};
-use crate::common::Random;
-use crate::common::rules::{Family, PODS_PER_NODE};
+use super::Random;
+use super::rule_tables::{Family, PODS_PER_NODE};
+use super::simulated_node::{EVERYONE, PODS, Tables};
 
 /// Ethernet address of the switch.
 pub(crate) const GATEWAY: Mac = Mac([2, 0, 0, 0, 0, 1]);
