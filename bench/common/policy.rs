@@ -2,7 +2,7 @@
 //!
 //! Receiving pods are isolated for ingress. A rule lets one block of addresses in on one port or range of ports; the
 //! last two let the client in, on UDP and on TCP, and they are what the measured traffic needs. Rules that
-//! share their ports stand together in a [`Clause`], as a policy's `from` has many peers: systems may use that, as an expert would.
+//! share their ports stand together in a [`RuleGroup`], as a policy's `from` has many peers: systems may use that, as an expert would.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -20,8 +20,8 @@ pub(crate) const OPEN_PORTS: RangeInclusive<u16> = 5000..=5999;
 pub(crate) const CLOSED_PORT: u16 = 7000;
 /// A port that the client is let in on, and not, while a system runs.
 pub(crate) const CHANGED_PORT: u16 = 6500;
-/// Most clauses besides those of the client.
-const CLAUSES_MAX: usize = 62;
+/// Most rule_groups besides those of the client.
+const GROUPS_MAX: usize = 62;
 /// Blocks are parts of distinct /24 of this prefix, where no pod is.
 const BLOCKS: u32 = 0x1400_0000;
 /// Number of these /24, a power of two.
@@ -29,7 +29,7 @@ const SLOTS: u32 = 1 << 17;
 
 /// How large the policy is, and the seed that it comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct PolicyShape {
+pub(crate) struct PolicySpec {
     /// Rules for each receiving pod.
     pub(crate) rules: usize,
     /// Pods, the client and the stranger among them.
@@ -48,19 +48,19 @@ pub(crate) struct Ports {
 
 /// Blocks that are let in on the same ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Clause {
+pub(crate) struct RuleGroup {
     pub(crate) ports: Ports,
     pub(crate) blocks: Vec<Ipv4Net>,
 }
 
-impl PolicyShape {
-    /// The clauses; those of the client are the last two.
-    pub(crate) fn clauses(&self, client: Ipv4Addr) -> Vec<Clause> {
+impl PolicySpec {
+    /// The rule_groups; those of the client are the last two.
+    pub(crate) fn rule_groups(&self, client: Ipv4Addr) -> Vec<RuleGroup> {
         let mut random = Random(self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let strangers = self.rules.saturating_sub(2);
         assert!(strangers <= SLOTS as usize, "a policy has at most {} rules, not {}", SLOTS + 2, self.rules);
         let mut by_ports: BTreeMap<Ports, Vec<Ipv4Net>> = BTreeMap::new();
-        let ports: Vec<Ports> = (0..strangers.min(CLAUSES_MAX)).map(|_| Ports::any(&mut random)).collect();
+        let ports: Vec<Ports> = (0..strangers.min(GROUPS_MAX)).map(|_| Ports::any(&mut random)).collect();
         for rule in 0..strangers {
             // An odd factor: distinct numbers stay distinct.
             let slot = (rule as u32).wrapping_mul(0x9e37_79b1) % SLOTS;
@@ -69,33 +69,33 @@ impl PolicyShape {
             let block = Ipv4Net::new_assert(Ipv4Addr::from_bits(address), length).trunc();
             by_ports.entry(ports[rule % ports.len()]).or_default().push(block);
         }
-        let clauses = by_ports.into_iter().map(|(ports, blocks)| Clause { ports, blocks });
-        let client = [Protocol::UDP, Protocol::TCP].map(|protocol| Clause {
+        let rule_groups = by_ports.into_iter().map(|(ports, blocks)| RuleGroup { ports, blocks });
+        let client = [Protocol::UDP, Protocol::TCP].map(|protocol| RuleGroup {
             ports: Ports { protocol, first: *OPEN_PORTS.start(), last: *OPEN_PORTS.end() },
             blocks: vec![client.into()],
         });
-        clauses.chain(client).collect()
+        rule_groups.chain(client).collect()
     }
 
-    /// The clause that lets the client in on the port that is changed.
-    pub(crate) fn change(client: Ipv4Addr) -> Clause {
+    /// The group that lets the client in on the port that is changed.
+    pub(crate) fn change(client: Ipv4Addr) -> RuleGroup {
         let ports = Ports { protocol: Protocol::UDP, first: CHANGED_PORT, last: CHANGED_PORT };
-        Clause { ports, blocks: vec![client.into()] }
+        RuleGroup { ports, blocks: vec![client.into()] }
     }
 
     /// The same as a Kubernetes `NetworkPolicy` for pods with the label `role: receiver`.
     pub(crate) fn network_policy(&self, client: Ipv4Addr) -> String {
-        policy("receivers", &self.clauses(client))
+        policy("receivers", &self.rule_groups(client))
     }
 
-    /// Another such policy, of the one clause that is changed.
+    /// Another such policy, of the one group that is changed.
     pub(crate) fn changed_policy(client: Ipv4Addr) -> String {
-        policy("changed", &[PolicyShape::change(client)])
+        policy("changed", &[PolicySpec::change(client)])
     }
 }
 
-fn policy(name: &str, clauses: &[Clause]) -> String {
-    let ingress: Vec<Value> = clauses.iter().map(Clause::as_ingress_rule).collect();
+fn policy(name: &str, rule_groups: &[RuleGroup]) -> String {
+    let ingress: Vec<Value> = rule_groups.iter().map(RuleGroup::to_ingress_rule).collect();
     let policy = json!({
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -138,8 +138,8 @@ impl Ports {
     }
 }
 
-impl Clause {
-    fn as_ingress_rule(&self) -> Value {
+impl RuleGroup {
+    fn to_ingress_rule(&self) -> Value {
         let from: Vec<Value> =
             self.blocks.iter().map(|block| json!({"ipBlock": {"cidr": block.to_string()}})).collect();
         let mut port = json!({

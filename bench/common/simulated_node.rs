@@ -27,39 +27,39 @@ pub(crate) const EVERYONE: RangeInclusive<u16> = 40_000..=49_999;
 const BATCH: usize = 256;
 const SPREAD: usize = 64;
 /// Slots for flows that are opened while a case is measured.
-const OPENED_MAX: usize = 1 << 18;
+const NEW_FLOWS_MAX: usize = 1 << 18;
 const SEED: u64 = 0x9a11_5ade;
 
 /// Rules, as a document and compiled.
-pub(crate) struct Tables {
+pub(crate) struct CompiledRules {
     pub(crate) document: Arc<RuleTables>,
     /// What the traffic's flows are asked of beforehand.
     pub(crate) classifier: Classifier,
 }
 
-impl Tables {
-    pub(crate) fn new(rules: usize) -> Tables {
+impl CompiledRules {
+    pub(crate) fn new(rules: usize) -> CompiledRules {
         let document = Arc::new(rule_tables(rules, Some(&EVERYONE), &mut Random(SEED)));
         let classifier = Classifier::new(&document).expect("the tables are whole");
-        Tables { document, classifier }
+        CompiledRules { document, classifier }
     }
 }
 
 /// Directory in which flow tables lie; in the process's memory where it is not set.
-pub(crate) static FLOWS_IN: OnceLock<PathBuf> = OnceLock::new();
+pub(crate) static FLOW_TABLE_DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 
 /// A directory for the flow table of one more switch.
 fn flow_memory() -> FlowMemory {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
-    FLOWS_IN.get().map_or(FlowMemory::Process, |directory| FlowMemory::Directory {
+    FLOW_TABLE_DIRECTORY.get().map_or(FlowMemory::Process, |directory| FlowMemory::Directory {
         path: directory.join(number),
         fallback: None,
     })
 }
 
 /// The switch, and the other ends of its ports.
-pub(crate) struct Rig {
+pub(crate) struct SimulatedNode {
     pub(crate) simulation: Simulation,
     pub(crate) ports: Vec<SimulatedPort>,
     /// What was published.
@@ -67,15 +67,15 @@ pub(crate) struct Rig {
     slots: usize,
 }
 
-impl Rig {
+impl SimulatedNode {
     /// A switch with room for half as many flows again as there are at first, and for those that a case opens.
-    pub(crate) fn new(tables: &Tables, flows: usize) -> Rig {
-        Rig::with_workers(tables, flows, 1)
+    pub(crate) fn new(tables: &CompiledRules, flows: usize) -> SimulatedNode {
+        SimulatedNode::with_workers(tables, flows, 1)
     }
 
-    /// [`Rig::new`] with this many workers.
-    pub(crate) fn with_workers(tables: &Tables, flows: usize, workers: usize) -> Rig {
-        let slots = flows * 3 / 2 + OPENED_MAX;
+    /// [`SimulatedNode::new`] with this many workers.
+    pub(crate) fn with_workers(tables: &CompiledRules, flows: usize, workers: usize) -> SimulatedNode {
+        let slots = flows * 3 / 2 + NEW_FLOWS_MAX;
         let conntrack = ConntrackSettings {
             flows_max: slots,
             pod_quota_percent: 100,
@@ -101,9 +101,9 @@ impl Rig {
             ..World::default()
         };
         simulation.publish(world.clone());
-        let mut rig = Rig { simulation, ports, world, slots };
-        rig.spread_frames();
-        rig
+        let mut node = SimulatedNode { simulation, ports, world, slots };
+        node.spread_frames();
+        node
     }
 
     /// The first ports got more frames to receive into than the later ones: lets them use the surplus up.
@@ -122,8 +122,8 @@ impl Rig {
     }
 
     /// Lets every flow of `traffic` be opened and answered.
-    pub(crate) fn enter(&mut self, traffic: &Traffic) {
-        for step in traffic.opening() {
+    pub(crate) fn establish(&mut self, traffic: &Traffic) {
+        for step in traffic.handshake() {
             for batch in step.chunks(BATCH) {
                 batch.iter().for_each(|packet| self.inject(packet, traffic));
                 self.step();
@@ -146,7 +146,7 @@ impl Rig {
         median(&mut times)
     }
 
-    /// Nanoseconds per packet of each part of the worker's loop.
+    /// Nanoseconds per packet of each fragment of the worker's loop.
     pub(crate) fn stages(&mut self, traffic: &mut Traffic, rounds: usize) -> Vec<(&'static str, f64)> {
         let mut samples: BTreeMap<usize, (&'static str, Vec<f64>)> = BTreeMap::new();
         for _ in 0..(rounds * traffic.batches()).min(256) {

@@ -9,7 +9,7 @@ use palisade::net::{ethernet, ipv4, ipv6, tcp, udp};
 
 use super::Random;
 use super::rule_tables::{Family, PODS_PER_NODE};
-use super::simulated_node::{EVERYONE, PODS, Tables};
+use super::simulated_node::{CompiledRules, EVERYONE, PODS};
 
 /// Ethernet address of the switch.
 pub(crate) const GATEWAY: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -56,18 +56,18 @@ pub(crate) struct Packet {
     flow: Flow,
     reply: bool,
     flags: u8,
-    part: Option<Part>,
+    fragment: Option<Fragment>,
 }
 
 /// A fragment of a datagram of two.
 #[derive(Clone, Copy)]
-struct Part {
+struct Fragment {
     identification: u32,
     is_first: bool,
 }
 
 /// Bytes of the first fragment behind its IP headers: a multiple of eight. The second has as many.
-const PART_BYTES: usize = 16;
+const FRAGMENT_BYTES: usize = 16;
 
 /// An endless sequence of packets.
 pub(crate) struct Traffic {
@@ -80,7 +80,7 @@ pub(crate) struct Traffic {
     /// Number of the next flow that nobody has opened.
     fresh: usize,
     kind: Kind,
-    answers: bool,
+    reversed: bool,
     at: usize,
 }
 
@@ -130,7 +130,7 @@ impl Flow {
     }
 
     /// A denied flow; every other one is denied by its destination, if the tables have such flows.
-    fn denied(i: usize, family: u8, tables: &Tables, random: &mut Random) -> Flow {
+    fn denied(i: usize, family: u8, tables: &CompiledRules, random: &mut Random) -> Flow {
         let mut found = None;
         for attempt in 0.. {
             let flow = Flow::number(i, random.below(u64::from(*EVERYONE.start())) as u16, Protocol::UDP);
@@ -149,7 +149,7 @@ impl Flow {
 
 impl Traffic {
     /// The packets of a case. The flows that it takes for known are those of [`Traffic::established`].
-    pub(crate) fn new(case: &Case, tables: &Tables) -> Traffic {
+    pub(crate) fn new(case: &Case, tables: &CompiledRules) -> Traffic {
         let kind = match case.name {
             "established" => Kind::Established,
             "new-flow" => Kind::NewFlow,
@@ -173,7 +173,7 @@ impl Traffic {
     }
 
     /// The flows that are there before the measurement.
-    pub(crate) fn established(case: &Case, tables: &Tables) -> Traffic {
+    pub(crate) fn established(case: &Case, tables: &CompiledRules) -> Traffic {
         let mut random = Random(SEED);
         let protocol = |i: usize| match case.name {
             "mixed" if i % 2 == 1 => Protocol::TCP,
@@ -195,14 +195,14 @@ impl Traffic {
             denied: Vec::new(),
             fresh: 0,
             kind: Kind::Established,
-            answers: false,
+            reversed: false,
             at: 0,
         }
     }
 
     /// The packets of the other direction.
-    pub(crate) fn answering(self) -> Traffic {
-        Traffic { answers: true, ..self }
+    pub(crate) fn reversed(self) -> Traffic {
+        Traffic { reversed: true, ..self }
     }
 
     /// Batches of one round: new flows take a place in the table each, so there are fewer of them.
@@ -212,10 +212,10 @@ impl Traffic {
 
     /// The packets that open the flows: all first ones, all second ones, all third ones. The worker takes the frames of one
     /// port after those of another, so that an answer must not be in the batch of its question.
-    pub(crate) fn opening(&self) -> [Vec<Packet>; 3] {
+    pub(crate) fn handshake(&self) -> [Vec<Packet>; 3] {
         let step = |reply, flags| {
             let of = self.established.iter().filter(move |flow| flags == 0 || flow.protocol == Protocol::TCP);
-            of.map(move |&flow| Packet { flow, reply, flags, part: None })
+            of.map(move |&flow| Packet { flow, reply, flags, fragment: None })
         };
         let udp = |reply| step(reply, 0).filter(|packet| packet.flow.protocol == Protocol::UDP);
         let (syn, syn_ack, ack) = (tcp::Flags::SYN, SYN_ACK, tcp::Flags::ACK);
@@ -240,21 +240,21 @@ impl Traffic {
             Kind::NewFlow => {
                 let flow = Flow::allowed(self.fresh, Protocol::UDP, &mut Random(SEED ^ at as u64));
                 self.fresh += 1;
-                (Packet { flow, reply: false, flags: 0, part: None }, true)
+                (Packet { flow, reply: false, flags: 0, fragment: None }, true)
             }
             Kind::Denied => {
                 let flow = self.denied[at % self.denied.len()];
-                (Packet { flow, reply: false, flags: 0, part: None }, false)
+                (Packet { flow, reply: false, flags: 0, fragment: None }, false)
             }
             Kind::Fragments => {
                 let flow = self.established[at / 2 % self.established.len()];
-                let part = Part { identification: (at / 2) as u32, is_first: at.is_multiple_of(2) };
-                (Packet { flow, reply: false, flags: 0, part: Some(part) }, true)
+                let fragment = Fragment { identification: (at / 2) as u32, is_first: at.is_multiple_of(2) };
+                (Packet { flow, reply: false, flags: 0, fragment: Some(fragment) }, true)
             }
             Kind::Established | Kind::Mixed => {
                 let flow = self.established[at % self.established.len()];
-                let reply = self.answers || self.kind == Kind::Mixed && at / 16 % 2 == 1;
-                (Packet { flow, reply, flags: tcp::Flags::ACK, part: None }, true)
+                let reply = self.reversed || self.kind == Kind::Mixed && at / 16 % 2 == 1;
+                (Packet { flow, reply, flags: tcp::Flags::ACK, fragment: None }, true)
             }
         }
     }
@@ -311,22 +311,22 @@ impl Packet {
         let field = if protocol == Protocol::TCP { tcp::CHECKSUM_OFFSET } else { udp::CHECKSUM_OFFSET };
         segment[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
         frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
-        if let Some(part) = self.part {
-            part.write(family, &mut frame[ethernet::HEADER_BYTES..]);
+        if let Some(fragment) = self.fragment {
+            fragment.write(family, &mut frame[ethernet::HEADER_BYTES..]);
         }
     }
 }
 
-impl Part {
+impl Fragment {
     /// Makes a fragment of a whole packet.
     fn write(self, family: u8, packet: &mut [u8]) {
-        let datagram = ((2 * PART_BYTES) as u16).to_be_bytes();
+        let datagram = ((2 * FRAGMENT_BYTES) as u16).to_be_bytes();
         if family == 4 {
             let udp = ipv4::HEADER_BYTES;
             packet[udp + 4..udp + 6].copy_from_slice(&datagram);
-            packet[2..4].copy_from_slice(&((ipv4::HEADER_BYTES + PART_BYTES) as u16).to_be_bytes());
+            packet[2..4].copy_from_slice(&((ipv4::HEADER_BYTES + FRAGMENT_BYTES) as u16).to_be_bytes());
             packet[4..6].copy_from_slice(&(self.identification as u16).to_be_bytes());
-            let place: u16 = if self.is_first { 1 << 13 } else { PART_BYTES as u16 / 8 };
+            let place: u16 = if self.is_first { 1 << 13 } else { FRAGMENT_BYTES as u16 / 8 };
             packet[6..8].copy_from_slice(&place.to_be_bytes());
             packet[10..12].fill(0);
             let checksum = Sum::default().add_bytes(&packet[..ipv4::HEADER_BYTES]).finish();
@@ -335,10 +335,10 @@ impl Part {
             const FRAGMENT: u8 = 44;
             let header = ipv6::HEADER_BYTES;
             packet[header + 4..header + 6].copy_from_slice(&datagram);
-            packet.copy_within(header..header + PART_BYTES, header + 8);
-            packet[4..6].copy_from_slice(&((8 + PART_BYTES) as u16).to_be_bytes());
+            packet.copy_within(header..header + FRAGMENT_BYTES, header + 8);
+            packet[4..6].copy_from_slice(&((8 + FRAGMENT_BYTES) as u16).to_be_bytes());
             let next = std::mem::replace(&mut packet[6], FRAGMENT);
-            let place: u16 = if self.is_first { 1 } else { PART_BYTES as u16 };
+            let place: u16 = if self.is_first { 1 } else { FRAGMENT_BYTES as u16 };
             packet[header..header + 2].copy_from_slice(&[next, 0]);
             packet[header + 2..header + 4].copy_from_slice(&place.to_be_bytes());
             packet[header + 4..header + 8].copy_from_slice(&self.identification.to_be_bytes());

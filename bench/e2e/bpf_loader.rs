@@ -6,17 +6,17 @@ use std::process::Command;
 
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, TC_INGRESS, TcHookBuilder};
 
-use crate::process::{Trouble, run};
-use crate::rig::Bed;
+use crate::process::{BenchError, run};
+use crate::rig::Rig;
 
 /// Compiles a program and loads it.
-pub(crate) fn load(bed: &Bed, name: &str, source: &str) -> Result<Object, Trouble> {
-    let object = compile(bed, name, source)?;
+pub(crate) fn load(rig: &Rig, name: &str, source: &str) -> Result<Object, BenchError> {
+    let object = compile(rig, name, source)?;
     ObjectBuilder::default().open_file(&object).and_then(OpenObject::load).map_err(refused)
 }
 
-fn compile(bed: &Bed, name: &str, source: &str) -> Result<PathBuf, Trouble> {
-    let object = bed.lab().directory().join(format!("{name}.bpf.o"));
+fn compile(rig: &Rig, name: &str, source: &str) -> Result<PathBuf, BenchError> {
+    let object = rig.lab().directory().join(format!("{name}.bpf.o"));
     let mut clang = Command::new("clang");
     clang.args(["-target", "bpf", "-O2", "-g", "-Wall", "-Werror"]);
     clang.arg(format!("-I/usr/include/{}-linux-gnu", std::env::consts::ARCH));
@@ -26,7 +26,7 @@ fn compile(bed: &Bed, name: &str, source: &str) -> Result<PathBuf, Trouble> {
 }
 
 /// Attaches a program at tc ingress of an interface of the calling thread's namespace. It goes with the interface.
-pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32) -> Result<(), Trouble> {
+pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32) -> Result<(), BenchError> {
     let mut builder = TcHookBuilder::new(program);
     let mut hook =
         builder.ifindex(interface.cast_signed()).replace(true).handle(1).priority(1).hook(TC_INGRESS);
@@ -35,13 +35,13 @@ pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32) -> Result<(), Trou
 }
 
 /// A map of a loaded object.
-pub(crate) fn map(object: &Object, name: &str) -> Result<MapHandle, Trouble> {
+pub(crate) fn map(object: &Object, name: &str) -> Result<MapHandle, BenchError> {
     let found = object.maps().find(|map| map.name() == name);
-    let found = found.ok_or_else(|| Trouble::Other(format!("the object has no map {name}")))?;
+    let found = found.ok_or_else(|| BenchError::Other(format!("the object has no map {name}")))?;
     MapHandle::try_from(&found).map_err(refused)
 }
 
 #[allow(clippy::needless_pass_by_value)] // As `map_err` has it.
-pub(crate) fn refused(error: libbpf_rs::Error) -> Trouble {
-    Trouble::Refused { what: "the kernel's BPF".to_owned(), said: format!("{error:#}") }
+pub(crate) fn refused(error: libbpf_rs::Error) -> BenchError {
+    BenchError::Refused { what: "the kernel's BPF".to_owned(), said: format!("{error:#}") }
 }

@@ -9,15 +9,15 @@ use std::time::Instant;
 use palisade::lab::{POD_INTERFACE, Pod};
 use serde_json::{Map, Value, json};
 
-use crate::process::Trouble;
+use crate::process::BenchError;
 use crate::results;
-use crate::rig::{Bed, SYSTEM_CORE, TRAFFIC_CORE};
+use crate::rig::{Rig, SYSTEM_CORE, TRAFFIC_CORE};
 
 /// Ticks a second.
 const USER_HZ: f64 = 100.0;
 
 /// The counters at one moment.
-pub(crate) struct Moment {
+pub(crate) struct CpuSample {
     at: Instant,
     cores: Vec<Core>,
     processes: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Moment {
 
 /// Seconds of processor time between two moments.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Cost {
+pub(crate) struct CpuUsage {
     pub(crate) window_s: f64,
     /// Of the core that traffic comes from.
     pub(crate) traffic_core_s: f64,
@@ -52,22 +52,22 @@ struct Core {
     stolen: u64,
 }
 
-impl Moment {
+impl CpuSample {
     /// Takes the counters of the machine, of processes, and of the two pods that talk.
-    pub(crate) fn now(bed: &Bed, pids: &[u32]) -> Result<Moment, Trouble> {
-        let packets = sent_packets(&bed.pod("client")?)? + sent_packets(&bed.pod("server")?)?;
+    pub(crate) fn now(rig: &Rig, pids: &[u32]) -> Result<CpuSample, BenchError> {
+        let packets = sent_packets(&rig.pod("client")?)? + sent_packets(&rig.pod("server")?)?;
         let stat = fs::read_to_string("/proc/stat")?;
-        let processes = pids.iter().map(|&pid| process_ticks(pid)).sum::<Result<u64, Trouble>>()?;
-        Ok(Moment { at: Instant::now(), cores: cores(&stat), processes, packets })
+        let processes = pids.iter().map(|&pid| process_ticks(pid)).sum::<Result<u64, BenchError>>()?;
+        Ok(CpuSample { at: Instant::now(), cores: cores(&stat), processes, packets })
     }
 
-    pub(crate) fn until(&self, end: &Moment) -> Cost {
+    pub(crate) fn until(&self, end: &CpuSample) -> CpuUsage {
         let core = |number: usize, of: fn(&Core) -> u64| {
-            let at = |moment: &Moment| moment.cores.get(number).map_or(0, of);
+            let at = |moment: &CpuSample| moment.cores.get(number).map_or(0, of);
             at(end).saturating_sub(at(self)) as f64 / USER_HZ
         };
         let all = |of: fn(&Core) -> u64| (0..end.cores.len()).map(|number| core(number, of)).sum();
-        Cost {
+        CpuUsage {
             window_s: end.at.duration_since(self.at).as_secs_f64(),
             traffic_core_s: core(TRAFFIC_CORE, |core| core.busy),
             system_core_s: core(SYSTEM_CORE, |core| core.busy),
@@ -80,7 +80,7 @@ impl Moment {
     }
 }
 
-impl Cost {
+impl CpuUsage {
     fn per_million_packets(&self, seconds: f64) -> Option<f64> {
         (self.packets > 0).then(|| seconds * 1e6 / self.packets as f64)
     }
@@ -105,7 +105,7 @@ impl Cost {
 }
 
 /// Packets that a pod's interface has sent: `/proc/net/dev`, the tenth number.
-fn sent_packets(pod: &Pod) -> Result<u64, Trouble> {
+fn sent_packets(pod: &Pod) -> Result<u64, BenchError> {
     let text = pod.run(|| fs::read_to_string("/proc/thread-self/net/dev"))??;
     let line = text.lines().find_map(|line| line.trim().strip_prefix(POD_INTERFACE)?.strip_prefix(':'));
     Ok(line.and_then(|line| line.split_ascii_whitespace().nth(9)?.parse().ok()).unwrap_or(0))
@@ -125,7 +125,7 @@ fn core(line: &str) -> Core {
 }
 
 /// User and system time of a process with all its threads: fields 14 and 15 of `/proc/PID/stat`.
-fn process_ticks(pid: u32) -> Result<u64, Trouble> {
+fn process_ticks(pid: u32) -> Result<u64, BenchError> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The name, in parentheses, may hold anything; what follows it is field 3.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);

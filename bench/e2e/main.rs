@@ -1,7 +1,7 @@
 //! The end-to-end rig: this switch, its limit, and what a user would pick instead, on one machine, under one policy and
 //! with the same traffic, in one run. Needs root.
 //!
-//! Each trial makes its pods and their node anew, starts one system, has it prove that it enforces the policy, measures,
+//! Each trial makes its pods and their node anew, starts one system, has it verify that it enforces the policy, measures,
 //! and removes everything. The systems take turns (A B C A B C …), because these machines are noisy. A system that does
 //! not run is reported with the reason. Results go to a file of JSON lines, and tables to standard output.
 //!
@@ -27,9 +27,9 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use palisade::lab::require_root;
-use process::Trouble;
+use process::BenchError;
 use results::Results;
-use rig::Bed;
+use rig::Rig;
 use scenarios::{Measures, NO_DROP, Scenario, Trial};
 use systems::{Running, System};
 
@@ -94,11 +94,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn forward(interfaces: &[String]) -> Result<(), Trouble> {
-    systems::forward(interfaces).map_err(|error| Trouble::Other(error.to_string()))
+fn forward(interfaces: &[String]) -> Result<(), BenchError> {
+    systems::forward(interfaces).map_err(|error| BenchError::Other(error.to_string()))
 }
 
-fn measure(options: &Options) -> Result<(), Trouble> {
+fn measure(options: &Options) -> Result<(), BenchError> {
     let systems = options.chosen_systems()?;
     let scenarios = options.chosen_scenarios()?;
     if options.list {
@@ -131,7 +131,7 @@ fn take_turns(
     systems: &[Box<dyn System>],
     results: &mut Results,
     deadline: Instant,
-) -> Result<(), Trouble> {
+) -> Result<(), BenchError> {
     let (runs, seconds) = if options.smoke { (1, 1) } else { (options.runs, options.seconds) };
     let mut out = BTreeSet::new();
     for run in 0..if scenario.once { 1 } else { runs } {
@@ -162,12 +162,12 @@ fn trial(
     system: &dyn System,
     seconds: u64,
     results: &Results,
-) -> Result<Measures, Trouble> {
-    let mut bed = Bed::up(scenario.shape.pods, scenario.mtu.for_system(system))?;
-    let started = system.start(&mut bed, &scenario.shape);
+) -> Result<Measures, BenchError> {
+    let mut rig = Rig::up(scenario.shape.pods, scenario.mtu.for_system(system))?;
+    let started = system.start(&mut rig, &scenario.shape);
     let measured =
-        started.and_then(|running| measure_one(scenario, system, &bed, &*running, seconds, results));
-    let left = bed.down();
+        started.and_then(|running| measure_one(scenario, system, &rig, &*running, seconds, results));
+    let left = rig.down();
     if !left.is_empty() {
         eprintln!("{}: left behind: {}", system.name(), left.join("; "));
     }
@@ -177,14 +177,14 @@ fn trial(
 fn measure_one(
     scenario: &Scenario,
     system: &dyn System,
-    bed: &Bed,
+    rig: &Rig,
     running: &dyn Running,
     seconds: u64,
     results: &Results,
-) -> Result<Measures, Trouble> {
-    policy_check::prove(bed, system.kind())?;
+) -> Result<Measures, BenchError> {
+    policy_check::verify(rig, system.kind())?;
     let mut measures = (scenario.measure)(&Trial {
-        bed,
+        rig,
         running,
         shape: &scenario.shape,
         mtu: scenario.mtu.for_system(system),
@@ -199,12 +199,12 @@ fn measure_one(
 }
 
 impl Options {
-    fn chosen_systems(&self) -> Result<Vec<Box<dyn System>>, Trouble> {
+    fn chosen_systems(&self) -> Result<Vec<Box<dyn System>>, BenchError> {
         let all = systems::all();
         if let Some(unknown) =
             self.systems.iter().find(|name| all.iter().all(|system| system.name() != name.as_str()))
         {
-            return Err(Trouble::Other(format!("there is no system {unknown}: --list shows them")));
+            return Err(BenchError::Other(format!("there is no system {unknown}: --list shows them")));
         }
         let is_chosen = |system: &dyn System| {
             let named = self.systems.iter().any(|name| name == system.name());
@@ -213,7 +213,7 @@ impl Options {
         Ok(all.into_iter().filter(|system| is_chosen(&**system)).collect())
     }
 
-    fn chosen_scenarios(&self) -> Result<Vec<Scenario>, Trouble> {
+    fn chosen_scenarios(&self) -> Result<Vec<Scenario>, BenchError> {
         let is_chosen = |name: &str| {
             self.scenarios.is_empty() || self.scenarios.iter().any(|word| name.contains(word.as_str()))
         };
@@ -224,7 +224,7 @@ impl Options {
             scenario.shape.pods = self.pods.unwrap_or(scenario.shape.pods).max(rig::PODS_MIN);
         }
         if chosen.is_empty() {
-            return Err(Trouble::Other("no scenario is called so: --list shows them".to_owned()));
+            return Err(BenchError::Other("no scenario is called so: --list shows them".to_owned()));
         }
         Ok(chosen)
     }

@@ -8,8 +8,8 @@ use palisade::lab::traffic::{Outcome, Probe, Server, Services};
 use palisade::net::flow::Protocol;
 
 use crate::common::policy::{CLOSED_PORT, OPEN_PORTS};
-use crate::process::Trouble;
-use crate::rig::Bed;
+use crate::process::BenchError;
+use crate::rig::Rig;
 use crate::systems::Kind;
 
 /// Wait for an answer that shall come.
@@ -20,9 +20,9 @@ const TRIES: usize = 10;
 const SILENCE: Duration = Duration::from_millis(200);
 
 /// Probes between the pods; fails with the first that comes out wrong.
-pub(crate) fn prove(bed: &Bed, kind: Kind) -> Result<(), Trouble> {
-    let [client, server, stranger] = ["client", "server", "stranger"].map(|name| bed.pod(name));
-    let (client, server, stranger) = (client?, server?, stranger?);
+pub(crate) fn verify(rig: &Rig, kind: Kind) -> Result<(), BenchError> {
+    let [client, server, outsider] = ["client", "server", "outsider"].map(|name| rig.pod(name));
+    let (client, server, outsider) = (client?, server?, outsider?);
     let open = *OPEN_PORTS.start();
     let _server = Server::start(&server, &[open, CLOSED_PORT], Services::Both)?;
     for protocol in [Protocol::UDP, Protocol::TCP] {
@@ -30,13 +30,13 @@ pub(crate) fn prove(bed: &Bed, kind: Kind) -> Result<(), Trouble> {
         passes(&client, probe(open))?;
         if kind.enforces() {
             is_dropped(&client, probe(CLOSED_PORT))?;
-            is_dropped(&stranger, probe(open))?;
+            is_dropped(&outsider, probe(open))?;
         }
     }
     Ok(())
 }
 
-fn passes(from: &Pod, probe: Probe) -> Result<(), Trouble> {
+fn passes(from: &Pod, probe: Probe) -> Result<(), BenchError> {
     let mut seen = Outcome::TimedOut;
     for _ in 0..TRIES {
         seen = probe.run(from, ANSWER_PATIENCE)?;
@@ -47,16 +47,16 @@ fn passes(from: &Pod, probe: Probe) -> Result<(), Trouble> {
     Err(wrong(from, probe, "allowed", &seen))
 }
 
-fn is_dropped(from: &Pod, probe: Probe) -> Result<(), Trouble> {
+fn is_dropped(from: &Pod, probe: Probe) -> Result<(), BenchError> {
     match probe.run(from, SILENCE)? {
         Outcome::TimedOut => Ok(()),
         seen => Err(wrong(from, probe, "dropped", &seen)),
     }
 }
 
-fn wrong(from: &Pod, probe: Probe, wanted: &str, seen: &Outcome) -> Trouble {
+fn wrong(from: &Pod, probe: Probe, wanted: &str, seen: &Outcome) -> BenchError {
     let (pod, Probe { protocol, to, port }) = (&from.plan().pod, probe);
-    Trouble::Other(format!(
+    BenchError::Other(format!(
         "a probe fails: {pod} to {to}, {protocol} port {port}, shall be {wanted}, is: {seen}"
     ))
 }

@@ -21,7 +21,7 @@ const LINE_MAX: usize = 120;
 
 /// Why a system does not run, or a measurement came to nothing.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Trouble {
+pub(crate) enum BenchError {
     #[error("{program} is not installed (`make setup-peers` installs it)")]
     Missing { program: String },
     #[error("{what}: {said}")]
@@ -35,7 +35,7 @@ pub(crate) enum Trouble {
 }
 
 /// Runs a program to its end, with this on its standard input; gives what it printed.
-pub(crate) fn run(command: &mut Command, input: &str) -> Result<String, Trouble> {
+pub(crate) fn run(command: &mut Command, input: &str) -> Result<String, BenchError> {
     let line = line_of(command);
     let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = spawned.map_err(|error| missing(command, error))?;
@@ -49,7 +49,7 @@ pub(crate) fn run(command: &mut Command, input: &str) -> Result<String, Trouble>
     if output.status.success() {
         return Ok(text(&output.stdout));
     }
-    Err(Trouble::Refused { what: line, said: shortened(&(text(&output.stderr) + &text(&output.stdout))) })
+    Err(BenchError::Refused { what: line, said: shortened(&(text(&output.stderr) + &text(&output.stdout))) })
 }
 
 /// Runs a program that tells its version, and gives the first line.
@@ -70,7 +70,7 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Starts it with what it says going to a file. Its standard input stays open until it ends.
-    pub(crate) fn start(command: &mut Command, name: &str, log: PathBuf) -> Result<Daemon, Trouble> {
+    pub(crate) fn start(command: &mut Command, name: &str, log: PathBuf) -> Result<Daemon, BenchError> {
         let file = File::create(&log)?;
         command.stdin(Stdio::piped()).stdout(file.try_clone()?).stderr(file);
         let child = command.spawn().map_err(|error| missing(command, error))?;
@@ -86,7 +86,7 @@ impl Daemon {
         &mut self,
         patience: Duration,
         ready: impl Fn(&str) -> bool,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), BenchError> {
         let start = Instant::now();
         loop {
             let said = fs::read_to_string(&self.log).unwrap_or_default();
@@ -96,14 +96,14 @@ impl Daemon {
             let ended = self.child.try_wait()?;
             if ended.is_some() || start.elapsed() > patience {
                 let how = ended.map_or("does not get ready".to_owned(), |status| format!("ended ({status})"));
-                return Err(Trouble::Refused { what: format!("{} {how}", self.name), said: last(&said) });
+                return Err(BenchError::Refused { what: format!("{} {how}", self.name), said: last(&said) });
             }
             sleep(LOOK_AGAIN);
         }
     }
 
     /// Resident memory, bytes.
-    pub(crate) fn resident_bytes(&self) -> Result<u64, Trouble> {
+    pub(crate) fn resident_bytes(&self) -> Result<u64, BenchError> {
         resident_bytes(self.pid())
     }
 }
@@ -128,7 +128,7 @@ impl Drop for Daemon {
 }
 
 /// Resident memory of a process, bytes.
-pub(crate) fn resident_bytes(pid: u32) -> Result<u64, Trouble> {
+pub(crate) fn resident_bytes(pid: u32) -> Result<u64, BenchError> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     // VmRSS leaves out huge pages of hugetlbfs, which stand in a line of their own (proc(5)).
     let kib = |field: &str| {
@@ -138,9 +138,9 @@ pub(crate) fn resident_bytes(pid: u32) -> Result<u64, Trouble> {
     Ok((kib("VmRSS:") + kib("HugetlbPages:")) * 1024)
 }
 
-fn missing(command: &Command, error: io::Error) -> Trouble {
+fn missing(command: &Command, error: io::Error) -> BenchError {
     let program = command.get_program().display().to_string();
-    if error.kind() == io::ErrorKind::NotFound { Trouble::Missing { program } } else { error.into() }
+    if error.kind() == io::ErrorKind::NotFound { BenchError::Missing { program } } else { error.into() }
 }
 
 fn line_of(command: &Command) -> String {

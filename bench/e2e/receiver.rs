@@ -9,8 +9,8 @@ use palisade::lab::{POD_INTERFACE, Pod};
 use palisade::xdp::Interface;
 
 use crate::bpf_loader::{attach, load, map, refused};
-use crate::process::Trouble;
-use crate::rig::Bed;
+use crate::process::BenchError;
+use crate::rig::Rig;
 
 const SOURCE: &str = include_str!("bpf/receiver.bpf.c");
 /// Latencies: so many classes for each power of two, as a power of two, and so many in all.
@@ -25,7 +25,7 @@ const SETTLE_MAX: Duration = Duration::from_secs(1);
 
 /// What a receiver does besides counting and dropping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Task {
+pub(crate) enum ReceiverMode {
     /// Nothing: the cheapest there is.
     Count,
     /// It reads the clock: latencies by the frames' stamps, and arrivals of probes.
@@ -48,16 +48,17 @@ pub(crate) struct Counted {
 
 impl Receiver {
     /// Puts it into these pods. What their own stacks should receive by IPv4, they no longer do.
-    pub(crate) fn attach(bed: &Bed, pods: &[Pod], task: Task) -> Result<Receiver, Trouble> {
-        let object = load(bed, "receiver", SOURCE)?;
-        let name = if task == Task::Count { "count" } else { "measure" };
+    pub(crate) fn attach(rig: &Rig, pods: &[Pod], task: ReceiverMode) -> Result<Receiver, BenchError> {
+        let object = load(rig, "receiver", SOURCE)?;
+        let name = if task == ReceiverMode::Count { "count" } else { "measure" };
         let program = object.progs().find(|program| program.name() == name);
-        let program = program.ok_or_else(|| Trouble::Other(format!("the object has no program {name}")))?;
+        let program =
+            program.ok_or_else(|| BenchError::Other(format!("the object has no program {name}")))?;
         let program: OwnedFd = program.as_fd().try_clone_to_owned()?;
         for pod in pods {
             pod.run(|| {
                 let interface =
-                    Interface::find(POD_INTERFACE).map_err(|error| Trouble::Other(error.to_string()))?;
+                    Interface::find(POD_INTERFACE).map_err(|error| BenchError::Other(error.to_string()))?;
                 attach(program.as_fd(), interface.index)
             })??;
         }
@@ -65,7 +66,7 @@ impl Receiver {
     }
 
     /// What has come.
-    pub(crate) fn counted(&self) -> Result<Counted, Trouble> {
+    pub(crate) fn counted(&self) -> Result<Counted, BenchError> {
         let by_cpu = self.counted.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(refused)?;
         let mut sum = Counted { packets: 0, bytes: 0, latencies: vec![0; CLASSES] };
         for value in by_cpu.iter().flatten() {
@@ -78,7 +79,7 @@ impl Receiver {
     }
 
     /// What has come since `start`, when all has come that will.
-    pub(crate) fn settled_since(&self, start: &Counted) -> Result<Counted, Trouble> {
+    pub(crate) fn drained_since(&self, start: &Counted) -> Result<Counted, BenchError> {
         let begin = Instant::now();
         let (mut last, mut since) = (self.counted()?, begin);
         while since.elapsed() < QUIET && begin.elapsed() < SETTLE_MAX {
@@ -92,7 +93,7 @@ impl Receiver {
     }
 
     /// When probe `number` came, nanoseconds of `CLOCK_MONOTONIC`; `None` where it has not.
-    pub(crate) fn arrival(&self, number: u32) -> Result<Option<u64>, Trouble> {
+    pub(crate) fn arrival(&self, number: u32) -> Result<Option<u64>, BenchError> {
         let value = self.arrivals.lookup(&number.to_ne_bytes(), MapFlags::ANY).map_err(refused)?;
         let ns = value.and_then(|value| Some(u64::from_ne_bytes(*value.first_chunk()?)));
         Ok(ns.filter(|ns| *ns > 0))

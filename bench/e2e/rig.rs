@@ -11,7 +11,7 @@ use palisade::lab::{Lab, LabError, LabSpec, Node, POD_INTERFACE, Pod};
 use palisade::limits::MTU_MAX;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::process::{Trouble, run};
+use crate::process::{BenchError, run};
 
 /// Core of the traffic.
 pub(crate) const TRAFFIC_CORE: usize = 0;
@@ -19,33 +19,33 @@ pub(crate) const TRAFFIC_CORE: usize = 0;
 pub(crate) const SYSTEM_CORE: usize = 1;
 /// Ethernet address of every pod's gateway, where the system has one.
 pub(crate) const GATEWAY_MAC: Mac = Mac([0x02, 0x50, 0x41, 0x4c, 0x00, 0x01]);
-/// The least number of pods: client, server, stranger.
+/// The least number of pods: client, server, outsider.
 pub(crate) const PODS_MIN: usize = 3;
 /// All pods' addresses.
 pub(crate) const POD_PREFIX: &str = "10.77.0.0/16";
 
 /// Pods, and their node.
-pub(crate) struct Bed {
+pub(crate) struct Rig {
     // Dropped in this order: with the node's namespace go the links.
     node: Node,
     lab: Lab,
 }
 
-impl Bed {
+impl Rig {
     /// Makes it, with this MTU on all links.
-    pub(crate) fn up(pods: usize, mtu: u32) -> Result<Bed, Trouble> {
-        let named = ["client", "server", "stranger"].map(str::to_owned);
+    pub(crate) fn up(pods: usize, mtu: u32) -> Result<Rig, BenchError> {
+        let named = ["client", "server", "outsider"].map(str::to_owned);
         let names: Vec<String> =
             named.into_iter().chain((PODS_MIN..pods).map(|pod| format!("receiver{pod}"))).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         // The plan refuses what no AF_XDP frame holds; systems in the kernel take more.
         let lab = Lab::up(&LabSpec { mtu: mtu.min(MTU_MAX as u32), ..LabSpec::of(&names)? })?;
         let node = lab.node()?;
-        let bed = Bed { node, lab };
+        let rig = Rig { node, lab };
         if mtu > MTU_MAX as u32 {
-            bed.set_mtu(mtu)?;
+            rig.set_mtu(mtu)?;
         }
-        Ok(bed)
+        Ok(rig)
     }
 
     pub(crate) fn lab(&self) -> &Lab {
@@ -66,7 +66,7 @@ impl Bed {
 
     /// The pods that policy isolates.
     pub(crate) fn receivers(&self) -> Vec<Pod> {
-        let others = ["client", "stranger"];
+        let others = ["client", "outsider"];
         self.lab.pods().filter(|pod| !others.contains(&pod.plan().pod.name.as_str())).collect()
     }
 
@@ -88,12 +88,17 @@ impl Bed {
     }
 
     /// Runs a program inside the node.
-    pub(crate) fn in_node(&self, program: &str, arguments: &[&str], input: &str) -> Result<String, Trouble> {
+    pub(crate) fn in_node(
+        &self,
+        program: &str,
+        arguments: &[&str],
+        input: &str,
+    ) -> Result<String, BenchError> {
         self.node.run(|| run(Command::new(program).args(arguments), input))?
     }
 
     /// Runs lines of a shell inside the node, with its view of `/sys`.
-    pub(crate) fn shell_in_node(&self, script: &str) -> Result<String, Trouble> {
+    pub(crate) fn shell_in_node(&self, script: &str) -> Result<String, BenchError> {
         run(self.node_command("sh").args(["-eu"]), script)
     }
 
@@ -102,7 +107,7 @@ impl Bed {
         &self,
         program: &str,
         arguments: impl Fn(&Pod) -> Vec<String>,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), BenchError> {
         for pod in self.lab.pods() {
             let arguments = arguments(&pod);
             pod.run(|| run(Command::new(program).args(&arguments), ""))??;
@@ -111,13 +116,13 @@ impl Bed {
     }
 
     /// Makes the node's kernel the pods' router, with the pods' traffic steered to the system's core.
-    pub(crate) fn route_in_kernel(&self) -> Result<(), Trouble> {
+    pub(crate) fn route_in_kernel(&self) -> Result<(), BenchError> {
         self.node.route(GATEWAY_MAC)?;
-        self.steer()
+        self.enable_rps()
     }
 
     /// Receive packet steering: whatever comes from a pod is worked on by the system's core.
-    pub(crate) fn steer(&self) -> Result<(), Trouble> {
+    pub(crate) fn enable_rps(&self) -> Result<(), BenchError> {
         let mask = format!("{:x}", 1 << SYSTEM_CORE);
         let write = |end: &String| format!("echo {mask} > /sys/class/net/{end}/queues/rx-0/rps_cpus\n");
         self.shell_in_node(&self.host_ends().iter().map(write).collect::<String>())?;
@@ -125,14 +130,14 @@ impl Bed {
     }
 
     /// Drops packets whose source is not the pod's that they come from.
-    pub(crate) fn check_sources(&self) -> Result<(), Trouble> {
+    pub(crate) fn enable_rp_filter(&self) -> Result<(), BenchError> {
         let write = |end: &String| format!("echo 1 > /proc/sys/net/ipv4/conf/{end}/rp_filter\n");
         self.shell_in_node(&self.host_ends().iter().map(write).collect::<String>())?;
         Ok(())
     }
 
     /// Tells the pods the Ethernet address of their gateway, for systems that do not answer for it.
-    pub(crate) fn tell_gateway(&self, mac: impl Fn(&Pod) -> Mac) -> Result<(), Trouble> {
+    pub(crate) fn set_gateway_neighbor(&self, mac: impl Fn(&Pod) -> Mac) -> Result<(), BenchError> {
         self.in_pods("ip", |pod| {
             let mac = mac(pod).to_string();
             let words = ["neigh", "replace", "169.254.1.1", "lladdr", &mac, "dev", POD_INTERFACE];
@@ -141,20 +146,20 @@ impl Bed {
     }
 
     /// Has the pods' stacks finish their checksums, for systems that pass them on as they are.
-    pub(crate) fn finish_checksums_in_pods(&self) -> Result<(), Trouble> {
+    pub(crate) fn disable_tx_offload_in_pods(&self) -> Result<(), BenchError> {
         let words = ["-K", POD_INTERFACE, "tx", "off"];
         self.in_pods("ethtool", |_| words.map(str::to_owned).into())
     }
 
     /// Removes everything, and says what could not be removed.
     pub(crate) fn down(self) -> Vec<String> {
-        let Bed { node, lab } = self;
+        let Rig { node, lab } = self;
         drop(node);
         let removal = lab.remove();
         removal.errors.into_iter().chain(removal.spared).collect()
     }
 
-    fn set_mtu(&self, mtu: u32) -> Result<(), Trouble> {
+    fn set_mtu(&self, mtu: u32) -> Result<(), BenchError> {
         let mtu = mtu.to_string();
         self.in_pods("ip", |_| ["link", "set", POD_INTERFACE, "mtu", &mtu].map(str::to_owned).into())?;
         for end in self.host_ends() {
@@ -165,7 +170,7 @@ impl Bed {
 }
 
 /// Keeps the calling thread on one core, where the machine has it.
-pub(crate) fn stay_on(core: usize) {
+pub(crate) fn pin_to_core(core: usize) {
     let mut cores = CpuSet::new();
     cores.set(core);
     if sched_getaffinity(None).is_ok_and(|allowed| allowed.is_set(core)) {

@@ -12,8 +12,8 @@ use dashmap::DashMap;
 use palisade::dataplane::FlowTable;
 use palisade::net::flow::{FlowKey, Protocol};
 
-use crate::report::{Report, median};
 use crate::common::Random;
+use crate::report::{Report, median};
 
 const BATCH: usize = 256;
 const QUERIES: usize = 1 << 16;

@@ -16,7 +16,7 @@ mod two_workers;
 
 use std::collections::BTreeMap;
 
-use common::simulated_node::{FLOWS_IN, Rig, Tables};
+use common::simulated_node::{CompiledRules, FLOW_TABLE_DIRECTORY, SimulatedNode};
 use common::traffic::{Case, Order, Traffic};
 use common::tsc_ghz;
 use report::{Report, median};
@@ -25,7 +25,7 @@ use report::{Report, median};
 struct Measured {
     case: Case,
     traffic: Traffic,
-    rig: usize,
+    node: usize,
     ns: Vec<f64>,
 }
 
@@ -36,7 +36,7 @@ struct Run {
     rules_max: usize,
     only: Option<String>,
     report: Report,
-    tables: BTreeMap<usize, Tables>,
+    tables: BTreeMap<usize, CompiledRules>,
 }
 
 fn main() {
@@ -50,7 +50,7 @@ fn main() {
     let flows_max = option("--flows-max=").unwrap_or(most[0]);
     let rules_max = option("--rules-max=").unwrap_or(most[1]);
     if let Some(directory) = option_text("--flows-in=") {
-        FLOWS_IN.set(directory.into()).expect("set once");
+        FLOW_TABLE_DIRECTORY.set(directory.into()).expect("set once");
     }
     let report = Report::new(tsc_ghz());
     let mut run = Run { rounds, flows_max, rules_max, only, report, tables: BTreeMap::new() };
@@ -103,7 +103,7 @@ impl Run {
     /// Measures one worker and two.
     fn pairs(&mut self) {
         let rules = self.rules_max.min(10_000);
-        let tables = self.tables.entry(rules).or_insert_with(|| Tables::new(rules));
+        let tables = self.tables.entry(rules).or_insert_with(|| CompiledRules::new(rules));
         for flows in [10_000, 1_000_000].into_iter().filter(|&flows| flows <= self.flows_max) {
             let case =
                 Case { name: "established", family: 4, rules, flows, order: Order::Random, workers: 1 };
@@ -116,32 +116,32 @@ impl Run {
         let fits = |case: &&Case| case.flows <= self.flows_max && case.rules <= self.rules_max;
         let cases: Vec<Case> =
             cases.iter().filter(|case| self.wanted(case.name)).filter(fits).copied().collect();
-        let mut rigs: Vec<(Case, Rig)> = Vec::new();
+        let mut nodes: Vec<(Case, SimulatedNode)> = Vec::new();
         let mut measured = Vec::new();
         for case in cases {
-            let tables = self.tables.entry(case.rules).or_insert_with(|| Tables::new(case.rules));
-            let known = rigs.iter().position(|(of, _)| Case { order: case.order, ..*of } == case);
-            let rig = known.unwrap_or_else(|| {
-                let mut rig = Rig::new(tables, case.flows);
-                rig.enter(&Traffic::established(&case, tables));
-                rigs.push((case, rig));
-                rigs.len() - 1
+            let tables = self.tables.entry(case.rules).or_insert_with(|| CompiledRules::new(case.rules));
+            let known = nodes.iter().position(|(of, _)| Case { order: case.order, ..*of } == case);
+            let node = known.unwrap_or_else(|| {
+                let mut node = SimulatedNode::new(tables, case.flows);
+                node.establish(&Traffic::established(&case, tables));
+                nodes.push((case, node));
+                nodes.len() - 1
             });
-            measured.push(Measured { case, traffic: Traffic::new(&case, tables), rig, ns: Vec::new() });
+            measured.push(Measured { case, traffic: Traffic::new(&case, tables), node, ns: Vec::new() });
         }
         for _ in 0..=self.rounds {
             for measured in &mut measured {
-                let ns = rigs[measured.rig].1.round(&mut measured.traffic);
+                let ns = nodes[measured.node].1.round(&mut measured.traffic);
                 measured.ns.push(ns);
             }
         }
         for mut measured in measured {
-            let rig = &mut rigs[measured.rig].1;
-            let stages = rig.stages(&mut measured.traffic, self.rounds);
+            let node = &mut nodes[measured.node].1;
+            let stages = node.stages(&mut measured.traffic, self.rounds);
             // The first round warms the caches.
             measured.ns.remove(0);
             let least = measured.ns.iter().copied().fold(f64::INFINITY, f64::min);
-            self.report.case(&measured.case, median(&mut measured.ns), least, rig.bytes_per_flow(), stages);
+            self.report.case(&measured.case, median(&mut measured.ns), least, node.bytes_per_flow(), stages);
         }
     }
 }

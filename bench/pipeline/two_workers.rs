@@ -11,57 +11,57 @@ use std::time::{Duration, Instant};
 use palisade::dataplane::SimulatedPort;
 use palisade::limits::BATCH_FRAMES_MAX;
 
-use crate::common::simulated_node::{Rig, Tables};
+use crate::common::simulated_node::{CompiledRules, SimulatedNode};
 use crate::common::traffic::{Case, Traffic};
 use crate::report::{Report, median};
 
 const BATCHES: usize = 128;
 
 /// Measures `case` with one worker and with two, in turn.
-pub(crate) fn compare(case: Case, tables: &Tables, rounds: usize, report: &Report) {
+pub(crate) fn compare(case: Case, tables: &CompiledRules, rounds: usize, report: &Report) {
     let mut measured = [1, 2].map(|workers| Measured::new(Case { workers, ..case }, tables));
     for _ in 0..=rounds {
         measured.iter_mut().for_each(Measured::round);
     }
-    for Measured { case, mut ns, rig, .. } in measured {
+    for Measured { case, mut ns, node, .. } in measured {
         // The first round warms the caches.
         ns.remove(0);
         let least = ns.iter().copied().fold(f64::INFINITY, f64::min);
-        report.case(&case, median(&mut ns), least, rig.bytes_per_flow(), Vec::new());
+        report.case(&case, median(&mut ns), least, node.bytes_per_flow(), Vec::new());
     }
 }
 
 struct Measured {
     case: Case,
-    rig: Rig,
+    node: SimulatedNode,
     /// What each worker gets in turn.
     traffic: Vec<[Traffic; 2]>,
     ns: Vec<f64>,
 }
 
 impl Measured {
-    fn new(case: Case, tables: &Tables) -> Measured {
-        let mut rig = Rig::with_workers(tables, case.flows, case.workers);
-        rig.enter(&Traffic::established(&case, tables));
+    fn new(case: Case, tables: &CompiledRules) -> Measured {
+        let mut node = SimulatedNode::with_workers(tables, case.flows, case.workers);
+        node.establish(&Traffic::established(&case, tables));
         let there = || Traffic::new(&case, tables);
-        let back = || there().answering();
+        let back = || there().reversed();
         let traffic = if case.workers == 1 {
             vec![[there(), back()]]
         } else {
             vec![[there(), there()], [back(), back()]]
         };
-        Measured { case, rig, traffic, ns: Vec::new() }
+        Measured { case, node, traffic, ns: Vec::new() }
     }
 
     fn round(&mut self) {
         let workers = self.case.workers;
-        let gate = Gate { arrived: AtomicUsize::new(0), workers };
-        let (now, ports) = (self.rig.simulation.now, &self.rig.ports);
-        let (_, steps) = self.rig.simulation.apart();
+        let barrier = SpinBarrier { arrived: AtomicUsize::new(0), workers };
+        let (now, ports) = (self.node.simulation.now, &self.node.ports);
+        let (_, steps) = self.node.simulation.apart();
         let times: Vec<Vec<Duration>> = thread::scope(|scope| {
-            let gate = &gate;
+            let barrier = &barrier;
             let run = |(worker, (step, traffic))| {
-                scope.spawn(move || work(worker, step, traffic, ports, now, gate))
+                scope.spawn(move || work(worker, step, traffic, ports, now, barrier))
             };
             let threads: Vec<_> = steps.zip(&mut self.traffic).enumerate().map(run).collect();
             threads.into_iter().map(|thread| thread.join().expect("a worker")).collect()
@@ -69,7 +69,7 @@ impl Measured {
         let slowest = |batch: usize| times.iter().map(|times| times[batch]).max().unwrap_or_default();
         let packets = (BATCH_FRAMES_MAX * workers) as f64;
         let mut ns: Vec<f64> = (0..BATCHES).map(|batch| slowest(batch).as_nanos() as f64 / packets).collect();
-        self.rig.simulation.now +=
+        self.node.simulation.now +=
             times.iter().map(|times| times.iter().sum::<Duration>()).max().unwrap_or_default();
         self.ns.push(median(&mut ns));
     }
@@ -82,7 +82,7 @@ fn work(
     traffic: &mut [Traffic; 2],
     ports: &[SimulatedPort],
     mut now: Duration,
-    gate: &Gate,
+    barrier: &SpinBarrier,
 ) -> Vec<Duration> {
     let mut times = Vec::with_capacity(BATCHES);
     for batch in 0..BATCHES {
@@ -93,7 +93,7 @@ fn work(
             let took = peer.inject_with(traffic.frame_bytes, |frame| packet.write(traffic.family, frame));
             assert!(took, "a frame to receive into");
         }
-        gate.pass(batch + 1);
+        barrier.pass(batch + 1);
         let start = Instant::now();
         step(now);
         let took = start.elapsed();
@@ -106,12 +106,12 @@ fn work(
 }
 
 /// Lets all go on when the last one has come.
-struct Gate {
+struct SpinBarrier {
     arrived: AtomicUsize,
     workers: usize,
 }
 
-impl Gate {
+impl SpinBarrier {
     fn pass(&self, turn: usize) {
         self.arrived.fetch_add(1, Ordering::AcqRel);
         while self.arrived.load(Ordering::Acquire) < turn * self.workers {

@@ -24,7 +24,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use common::Random;
-use common::simulated_node::{Rig, Tables};
+use common::simulated_node::{CompiledRules, SimulatedNode};
 use common::traffic::{Case, Order, Traffic};
 use ipnet::IpNet;
 use palisade::dataplane::{Publisher, SimulatedPort, World};
@@ -69,15 +69,15 @@ struct Seen {
 
 fn updates(rules: usize, flows: usize, windows: usize, window: Duration) {
     let case = Case { name: "established", family: 4, rules, flows, order: Order::Random, workers: 1 };
-    let tables = Tables::new(rules);
-    let mut rig = Rig::new(&tables, flows);
-    rig.enter(&Traffic::established(&case, &tables));
+    let tables = CompiledRules::new(rules);
+    let mut node = SimulatedNode::new(&tables, flows);
+    node.establish(&Traffic::established(&case, &tables));
     let mut traffic = Traffic::new(&case, &tables);
-    let mut control = Control::new(&rig.world);
+    let mut control = Control::new(&node.world);
     let control = &mut control;
-    let mut now = rig.simulation.now;
-    let ports = &rig.ports;
-    let (publisher, mut workers) = rig.simulation.apart();
+    let mut now = node.simulation.now;
+    let ports = &node.ports;
+    let (publisher, mut workers) = node.simulation.apart();
     let mut step = workers.next().expect("a worker");
     let [mut quiet, mut busy] = [Seen::default(), Seen::default()];
     let mut firsts = Vec::new();
@@ -255,7 +255,7 @@ fn report(
 /// Median, 99th percentile, greatest.
 pub(crate) fn spread(samples: &mut [f64]) -> [f64; 3] {
     samples.sort_unstable_by(f64::total_cmp);
-    let at = |part: f64| samples[((samples.len() - 1) as f64 * part) as usize];
+    let at = |fragment: f64| samples[((samples.len() - 1) as f64 * fragment) as usize];
     [at(0.5), at(0.99), at(1.0)]
 }
 
@@ -263,21 +263,21 @@ pub(crate) fn spread(samples: &mut [f64]) -> [f64; 3] {
 fn ageing(flows: usize) {
     let case = Case { name: "established", family: 4, rules: 1, flows, order: Order::Sequence, workers: 1 };
     let few = Case { flows: 16, ..case };
-    let tables = Tables::new(case.rules);
-    let mut rig = Rig::new(&tables, flows);
-    rig.enter(&Traffic::established(&case, &tables));
+    let tables = CompiledRules::new(case.rules);
+    let mut node = SimulatedNode::new(&tables, flows);
+    node.establish(&Traffic::established(&case, &tables));
     let mut traffic = Traffic::new(&few, &tables);
-    rig.simulation.now += Duration::from_mins(5);
+    node.simulation.now += Duration::from_mins(5);
     let mut took = Vec::new();
-    while rig.simulation.flows_len() > few.flows {
+    while node.simulation.flows_len() > few.flows {
         for _ in 0..4_000 {
-            load(&rig.ports[..], &mut traffic);
+            load(&node.ports[..], &mut traffic);
             let start = Instant::now();
-            rig.simulation.step_worker(0);
+            node.simulation.step_worker(0);
             let time = start.elapsed();
-            rig.simulation.now += time;
+            node.simulation.now += time;
             took.push(time.as_nanos() as f64 / 1e3);
-            rig.ports.iter().for_each(|port| _ = port.peers[0].drain_with(|_| ()));
+            node.ports.iter().for_each(|port| _ = port.peers[0].drain_with(|_| ()));
         }
     }
     let [median, most, greatest] = spread(&mut took);

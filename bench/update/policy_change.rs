@@ -1,4 +1,4 @@
-//! What one policy that comes and goes costs, step by step, on one thread and in memory: what the rig's scenario `update` pays for
+//! What one policy that comes and goes costs, step by step, on one thread and in memory: what the node's scenario `update` pays for
 //! on two cores that are busy.
 
 use std::net::Ipv4Addr;
@@ -14,7 +14,7 @@ use palisade::policy::{Change, Compiler, ObjectName, Options};
 use palisade::tables::{PodName, References, RuleTables};
 use serde_json::json;
 
-use crate::common::policy::PolicyShape;
+use crate::common::policy::PolicySpec;
 use crate::spread;
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -34,7 +34,7 @@ pub(crate) enum How {
 
 /// Lets a rule come and go `changes` times beside `rules` rules.
 pub(crate) fn measure(how: How, rules: usize, changes: usize) {
-    let shape = PolicyShape { rules, pods: usize::from(PODS), seed: 1 };
+    let shape = PolicySpec { rules, pods: usize::from(PODS), seed: 1 };
     let manifests = format!("{}---\n{}", pods(), shape.network_policy(CLIENT));
     let mut compiler = Compiler::from_objects(objects(&manifests), Options::default());
     let [less, more] = ways(how, &shape);
@@ -69,8 +69,8 @@ pub(crate) fn measure(how: How, rules: usize, changes: usize) {
 }
 
 /// The changes that take the rule away and that bring it.
-fn ways(how: How, shape: &PolicyShape) -> [Change; 2] {
-    let small = objects(&PolicyShape::changed_policy(CLIENT)).remove(0);
+fn ways(how: How, shape: &PolicySpec) -> [Change; 2] {
+    let small = objects(&PolicySpec::changed_policy(CLIENT)).remove(0);
     let large = objects(&shape.network_policy(CLIENT)).remove(0);
     match (how, &small, large) {
         (How::Rule, Object::NetworkPolicy(small), Object::NetworkPolicy(large)) => {

@@ -12,7 +12,7 @@ use palisade::control::{Closing, Switch, SwitchSettings};
 use palisade::dataplane::{Dataplane, Settings};
 use palisade::source::{PolicyDirectory, Requests};
 
-use crate::common::policy::PolicyShape;
+use crate::common::policy::PolicySpec;
 use crate::policy_change::pods;
 use crate::spread;
 
@@ -25,8 +25,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Renames a policy over another one `changes` times beside `rules` rules and `files` files of a pod each.
 pub(crate) fn measure(rules: usize, files: u16, changes: usize) {
     let scratch = Scratch::new();
-    let shape = PolicyShape { rules, pods: 3, seed: 1 };
-    let small = PolicyShape::changed_policy(CLIENT);
+    let shape = PolicySpec { rules, pods: 3, seed: 1 };
+    let small = PolicySpec::changed_policy(CLIENT);
     let other = small.replace("6500", "6501");
     assert_ne!(small, other, "the policy has a port to change");
     let root = scratch.0.join("policies");

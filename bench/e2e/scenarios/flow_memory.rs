@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::{Measures, Trial};
 use crate::common::policy::OPEN_PORTS;
-use crate::process::Trouble;
+use crate::process::BenchError;
 use crate::results;
 use crate::systems::FlowMemory;
 
@@ -25,9 +25,9 @@ const BURST: usize = 500;
 /// The pause: a system that takes a million packets a second keeps up.
 const PAUSE: Duration = Duration::from_micros(500);
 
-pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
-    let before = match trial.running.flow_memory(trial.bed)? {
-        FlowMemory::Unknown(why) => return Err(Trouble::Other(why.to_owned())),
+pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
+    let before = match trial.running.flow_memory(trial.rig)? {
+        FlowMemory::Unknown(why) => return Err(BenchError::Other(why.to_owned())),
         FlowMemory::Reserved(bytes) => {
             let fields = json!({"bytes_per_flow": bytes, "mb_per_million_flows": bytes, "reserved": true});
             return Ok(results::fields(fields));
@@ -35,16 +35,16 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
         FlowMemory::Grows(bytes) => bytes,
     };
     raise_file_limit()?;
-    let (client, server) = (trial.bed.pod("client")?, trial.bed.pod("server")?);
-    let known_before = trial.running.flows(trial.bed)?;
+    let (client, server) = (trial.rig.pod("client")?, trial.rig.pod("server")?);
+    let known_before = trial.running.flows(trial.rig)?;
     let sinks = server.run(|| OPEN_PORTS.map(sink).collect::<io::Result<Vec<_>>>())??;
     client.run(|| open_flows(&server))??;
     sleep(Duration::from_millis(200));
-    let FlowMemory::Grows(after) = trial.running.flow_memory(trial.bed)? else {
-        return Err(Trouble::Other("its memory cannot be told any more".to_owned()));
+    let FlowMemory::Grows(after) = trial.running.flow_memory(trial.rig)? else {
+        return Err(BenchError::Other("its memory cannot be told any more".to_owned()));
     };
     let sent = (SOURCES * sinks.len()) as u64;
-    let flows = match (known_before, trial.running.flows(trial.bed)?) {
+    let flows = match (known_before, trial.running.flows(trial.rig)?) {
         (Some(before), Some(after)) => after.saturating_sub(before),
         _ => sent,
     };

@@ -6,14 +6,14 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{Measures, Trial};
-use crate::process::Trouble;
+use crate::process::BenchError;
 
 /// Time after the start in which whatever settles may settle.
 const SETTLE: Duration = Duration::from_secs(1);
 
-pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
+pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
     sleep(SETTLE);
-    let ((), cost) = trial.cost_of(|| {
+    let ((), cost) = trial.measure_cpu(|| {
         sleep(Duration::from_secs(trial.seconds));
         Ok(())
     })?;

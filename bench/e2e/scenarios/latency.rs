@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::stream::{Shape, Stream};
 use super::{Measures, Trial};
-use crate::process::Trouble;
-use crate::receiver::Task;
+use crate::process::BenchError;
+use crate::receiver::ReceiverMode;
 use crate::results;
 
 /// What is sent.
@@ -33,8 +33,8 @@ pub(super) enum At {
     Common,
 }
 
-pub(super) fn no_drop(trial: &Trial<'_>) -> Result<Measures, Trouble> {
-    let mut stream = Stream::open(trial, SHAPE, Task::Count)?;
+pub(super) fn no_drop(trial: &Trial<'_>) -> Result<Measures, BenchError> {
+    let mut stream = Stream::open(trial, SHAPE, ReceiverMode::Count)?;
     let time = STEP * u32::try_from(trial.seconds).unwrap_or(u32::MAX);
     // What gets through at most is a little more than what gets through without loss.
     let most = stream.send(Rate::Max, time)?;
@@ -46,7 +46,7 @@ pub(super) fn no_drop(trial: &Trial<'_>) -> Result<Measures, Trouble> {
     };
     let found = search(&how, |rate| {
         let window = stream.send(Rate::PerSecond(rate), time)?;
-        Ok::<_, Trouble>(Outcome { sent_per_s: window.per_s(window.sent.frames), loss: window.loss() })
+        Ok::<_, BenchError>(Outcome { sent_per_s: window.per_s(window.sent.frames), loss: window.loss() })
     })?;
     Ok(results::fields(json!({
         "flows": SHAPE.flows,
@@ -57,23 +57,23 @@ pub(super) fn no_drop(trial: &Trial<'_>) -> Result<Measures, Trouble> {
     })))
 }
 
-pub(super) fn measure(trial: &Trial<'_>, at: At) -> Result<Measures, Trouble> {
+pub(super) fn measure(trial: &Trial<'_>, at: At) -> Result<Measures, BenchError> {
     let unknown =
-        || Trouble::Other("no rate is known: `latency-no-drop` finds it, in the same run".to_owned());
+        || BenchError::Other("no rate is known: `latency-no-drop` finds it, in the same run".to_owned());
     let rate = match at {
         At::Own(share) => share * trial.no_drop_mpps.ok_or_else(unknown)?,
         At::Common => 0.5 * trial.peers_no_drop_mpps.ok_or_else(unknown)?,
     };
     if rate <= 0.0 {
-        return Err(Trouble::Other("at no rate tried did all packets come".to_owned()));
+        return Err(BenchError::Other("at no rate tried did all packets come".to_owned()));
     }
-    let mut stream = Stream::open(trial, SHAPE, Task::Measure)?;
+    let mut stream = Stream::open(trial, SHAPE, ReceiverMode::Measure)?;
     let time = Duration::from_secs(trial.seconds);
-    let (window, mut cost) = trial.cost_of(|| stream.send(Rate::PerSecond(rate * 1e6), time))?;
+    let (window, mut cost) = trial.measure_cpu(|| stream.send(Rate::PerSecond(rate * 1e6), time))?;
     cost.packets = window.received.packets;
     let latency = |share| window.received.latency_us(share);
     if latency(0.5).is_none() {
-        return Err(Trouble::Other("nothing arrives".to_owned()));
+        return Err(BenchError::Other("nothing arrives".to_owned()));
     }
     let mut measures = cost.fields();
     measures.extend(results::fields(json!({

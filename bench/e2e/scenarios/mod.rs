@@ -15,10 +15,10 @@ use serde_json::{Map, Value};
 
 use self::latency::At;
 use self::stream::Shape;
-use crate::common::policy::PolicyShape;
-use crate::cpu_time::{Cost, Moment};
-use crate::process::Trouble;
-use crate::rig::{Bed, PODS_MIN};
+use crate::common::policy::PolicySpec;
+use crate::cpu_time::{CpuSample, CpuUsage};
+use crate::process::BenchError;
+use crate::rig::{PODS_MIN, Rig};
 use crate::systems::{Kind, Running, System};
 
 /// Rules where a scenario is not about their number.
@@ -39,7 +39,7 @@ pub(crate) struct Scenario {
     /// Whether more of it is better.
     pub(crate) more_is_better: bool,
     /// Size of the policy.
-    pub(crate) shape: PolicyShape,
+    pub(crate) shape: PolicySpec,
     /// MTU of all links.
     pub(crate) mtu: Mtu,
     /// Whether one run is enough: what does not vary from run to run.
@@ -51,7 +51,7 @@ pub(crate) struct Scenario {
 }
 
 /// Measures one trial.
-pub(crate) type Measure = Box<dyn Fn(&Trial<'_>) -> Result<Measures, Trouble>>;
+pub(crate) type Measure = Box<dyn Fn(&Trial<'_>) -> Result<Measures, BenchError>>;
 
 /// An MTU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,10 +64,10 @@ pub(crate) enum Mtu {
 
 /// A system that runs, and has shown that it does.
 pub(crate) struct Trial<'a> {
-    pub(crate) bed: &'a Bed,
+    pub(crate) rig: &'a Rig,
     pub(crate) running: &'a dyn Running,
     /// Size of the policy.
-    pub(crate) shape: &'a PolicyShape,
+    pub(crate) shape: &'a PolicySpec,
     /// MTU of all links.
     pub(crate) mtu: u32,
     /// How long to measure.
@@ -92,11 +92,14 @@ impl Mtu {
 
 impl Trial<'_> {
     /// Does something, and gives what it cost besides.
-    pub(crate) fn cost_of<T>(&self, f: impl FnOnce() -> Result<T, Trouble>) -> Result<(T, Cost), Trouble> {
+    pub(crate) fn measure_cpu<T>(
+        &self,
+        f: impl FnOnce() -> Result<T, BenchError>,
+    ) -> Result<(T, CpuUsage), BenchError> {
         let pids = self.running.pids();
-        let start = Moment::now(self.bed, &pids)?;
+        let start = CpuSample::now(self.rig, &pids)?;
         let done = f()?;
-        Ok((done, start.until(&Moment::now(self.bed, &pids)?)))
+        Ok((done, start.until(&CpuSample::now(self.rig, &pids)?)))
     }
 }
 
@@ -111,9 +114,9 @@ pub(crate) fn all(smoke: bool) -> Vec<Scenario> {
     scenarios.push(Scenario {
         more_is_better: false,
         is_for: Kind::enforces,
-        ..plain("update", "effective_p99_ms", smoke, policy_update::measure)
+        ..default_scenario("update", "effective_p99_ms", smoke, policy_update::measure)
     });
-    scenarios.extend(standing_still(smoke));
+    scenarios.extend(memory_and_idle(smoke));
     if !smoke {
         scenarios.extend(many_pods());
     }
@@ -121,18 +124,18 @@ pub(crate) fn all(smoke: bool) -> Vec<Scenario> {
 }
 
 /// A scenario with the usual policy.
-fn plain(
+fn default_scenario(
     name: &str,
     metric: &'static str,
     smoke: bool,
-    measure: impl Fn(&Trial<'_>) -> Result<Measures, Trouble> + 'static,
+    measure: impl Fn(&Trial<'_>) -> Result<Measures, BenchError> + 'static,
 ) -> Scenario {
     Scenario {
         name: name.to_owned(),
         group: name.to_owned(),
         metric,
         more_is_better: true,
-        shape: PolicyShape { rules: if smoke { 100 } else { RULES }, pods: PODS_MIN, seed: SEED },
+        shape: PolicySpec { rules: if smoke { 100 } else { RULES }, pods: PODS_MIN, seed: SEED },
         mtu: Mtu::Of(1500),
         once: false,
         measure: Box::new(measure),
@@ -141,16 +144,17 @@ fn plain(
 }
 
 /// Without policy the number of rules makes no difference; the wires are there to compare with.
-fn where_rules_count(kind: Kind) -> bool {
-    kind != Kind::Open
+fn has_rules(kind: Kind) -> bool {
+    kind != Kind::NoPolicy
 }
 
 /// How many packets get through.
 fn packets(name: &str, flows: u32, size: FrameSize, smoke: bool) -> Scenario {
     let shape = Shape { flows, size };
-    let plain = plain(name, "mpps", smoke, move |trial| udp_throughput::measure(trial, shape));
+    let default_scenario =
+        default_scenario(name, "mpps", smoke, move |trial| udp_throughput::measure(trial, shape));
     let group = if size == SMALL { "udp64" } else { name };
-    Scenario { group: group.to_owned(), ..plain }
+    Scenario { group: group.to_owned(), ..default_scenario }
 }
 
 fn throughput(smoke: bool) -> Vec<Scenario> {
@@ -164,22 +168,22 @@ fn throughput(smoke: bool) -> Vec<Scenario> {
         packets("imix", 10_000, FrameSize::Imix, smoke),
     ]);
     for (name, rules) in [("rules-10", 10), ("rules-10k", 10_000), ("rules-100k", 100_000)] {
-        let plain = packets(name, 10_000, SMALL, smoke);
-        let shape = PolicyShape { rules, ..plain.shape };
-        scenarios.push(Scenario { shape, is_for: where_rules_count, ..plain });
+        let default_scenario = packets(name, 10_000, SMALL, smoke);
+        let shape = PolicySpec { rules, ..default_scenario.shape };
+        scenarios.push(Scenario { shape, is_for: has_rules, ..default_scenario });
     }
     scenarios
 }
 
 fn connections_and_bulk(smoke: bool) -> Vec<Scenario> {
-    let bulk = |name: &str, mtu| Scenario { mtu, ..plain(name, "gbps", smoke, tcp_bulk::measure) };
+    let bulk = |name: &str, mtu| Scenario { mtu, ..default_scenario(name, "gbps", smoke, tcp_bulk::measure) };
     // A few clients mostly wait, for each hop of their connection; many keep all cores busy.
     let connect = |name: &str, clients| {
-        plain(name, "connections_per_s", smoke, move |trial| tcp_connect::measure(trial, clients))
+        default_scenario(name, "connections_per_s", smoke, move |trial| tcp_connect::measure(trial, clients))
     };
     let mut scenarios = vec![
         connect("tcp-connect", 4),
-        plain("tcp-connect-generated", "connections_per_s", smoke, tcp_connect_generated::measure),
+        default_scenario("tcp-connect-generated", "connections_per_s", smoke, tcp_connect_generated::measure),
         bulk("tcp-bulk-mtu1500", Mtu::Of(1500)),
     ];
     if !smoke {
@@ -191,10 +195,12 @@ fn connections_and_bulk(smoke: bool) -> Vec<Scenario> {
 
 fn latencies(smoke: bool) -> Vec<Scenario> {
     let at = |name: &str, at: At| {
-        let plain = plain(name, "p99_us", smoke, move |trial| latency::measure(trial, at));
-        Scenario { more_is_better: false, ..plain }
+        let default_scenario =
+            default_scenario(name, "p99_us", smoke, move |trial| latency::measure(trial, at));
+        Scenario { more_is_better: false, ..default_scenario }
     };
-    let mut scenarios = vec![plain(NO_DROP, "mpps", smoke, latency::no_drop), at("latency-50", At::Own(0.5))];
+    let mut scenarios =
+        vec![default_scenario(NO_DROP, "mpps", smoke, latency::no_drop), at("latency-50", At::Own(0.5))];
     if !smoke {
         scenarios.extend([at("latency-90", At::Own(0.9)), at("latency-common", At::Common)]);
     }
@@ -204,19 +210,19 @@ fn latencies(smoke: bool) -> Vec<Scenario> {
 /// Last, because to make so many pods takes most of a trial.
 fn many_pods() -> [Scenario; 2] {
     [("pods-50", 50), ("pods-200", 200)].map(|(name, pods)| {
-        let plain = packets(name, 10_000, SMALL, false);
-        Scenario { shape: PolicyShape { pods, ..plain.shape }, ..plain }
+        let default_scenario = packets(name, 10_000, SMALL, false);
+        Scenario { shape: PolicySpec { pods, ..default_scenario.shape }, ..default_scenario }
     })
 }
 
-fn standing_still(smoke: bool) -> Vec<Scenario> {
+fn memory_and_idle(smoke: bool) -> Vec<Scenario> {
     let mut scenarios = vec![];
     if !smoke {
-        let memory = plain("flow-memory", "bytes_per_flow", smoke, flow_memory::measure);
+        let memory = default_scenario("flow-memory", "bytes_per_flow", smoke, flow_memory::measure);
         scenarios.push(Scenario { more_is_better: false, once: true, ..memory });
     }
-    let idle = plain("idle", "cpu_percent", smoke, idle::measure);
-    let shape = PolicyShape { pods: if smoke { 10 } else { 100 }, ..idle.shape };
+    let idle = default_scenario("idle", "cpu_percent", smoke, idle::measure);
+    let shape = PolicySpec { pods: if smoke { 10 } else { 100 }, ..idle.shape };
     scenarios.push(Scenario { more_is_better: false, once: true, shape, ..idle });
     scenarios
 }

@@ -19,10 +19,10 @@ use serde_json::json;
 use super::stream::{Shape, Stream, Window};
 use super::{Measures, Trial};
 use crate::common::policy::CHANGED_PORT;
-use crate::process::Trouble;
-use crate::receiver::{PROBES_MAX, Receiver, Task};
+use crate::process::BenchError;
+use crate::receiver::{PROBES_MAX, Receiver, ReceiverMode};
 use crate::results;
-use crate::rig::{TRAFFIC_CORE, stay_on};
+use crate::rig::{TRAFFIC_CORE, pin_to_core};
 
 /// Time from one change to the next, but for a part of a tick.
 const INTERVAL: Duration = Duration::from_millis(100);
@@ -42,12 +42,12 @@ const FIRST_PORT: u16 = 1024;
 /// Bytes of a probe: headers of IPv4 and UDP, and as much as the generator's own frames of 64 bytes carry.
 const PROBE_BYTES: usize = 20 + 8 + 18;
 
-pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
-    let mut change = trial.running.changer(trial.bed, trial.shape)?;
-    let mut stream = Stream::open(trial, LOAD, Task::Measure)?;
+pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
+    let mut change = trial.running.policy_toggle(trial.rig, trial.shape)?;
+    let mut stream = Stream::open(trial, LOAD, ReceiverMode::Measure)?;
     let time = Duration::from_secs(trial.seconds);
     let quiet = stream.send(Rate::PerSecond(LOAD_PER_S), time / 2)?;
-    let (done, cost) = trial.cost_of(|| under_load(trial, &mut stream, time, &mut change))?;
+    let (done, cost) = trial.measure_cpu(|| under_load(trial, &mut stream, time, &mut change))?;
     let (changes, mut gaps, loaded) = done;
     let probes = gaps.len();
     let arrivals = arrivals(stream.receiver(), probes)?;
@@ -57,7 +57,7 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
         changes.iter().map(|change| ms(change.returned_ns - change.asked_ns)).collect();
     let judged = opened.len() + closed.len();
     if judged == 0 {
-        return Err(Trouble::Other("no change was seen by a probe".to_owned()));
+        return Err(BenchError::Other("no change was seen by a probe".to_owned()));
     }
     let mut all = [&opened[..], &closed].concat();
     let mut measures = cost.fields();
@@ -98,9 +98,9 @@ fn under_load(
     trial: &Trial<'_>,
     stream: &mut Stream,
     time: Duration,
-    change: &mut dyn FnMut(bool) -> Result<(), Trouble>,
-) -> Result<(Vec<Change>, Vec<f64>, Window), Trouble> {
-    let (client, server) = (trial.bed.pod("client")?, trial.bed.pod("server")?);
+    change: &mut dyn FnMut(bool) -> Result<(), BenchError>,
+) -> Result<(Vec<Change>, Vec<f64>, Window), BenchError> {
+    let (client, server) = (trial.rig.pod("client")?, trial.rig.pod("server")?);
     let end = AtomicBool::new(false);
     scope(|scope| {
         let load = scope.spawn(|| stream.send(Rate::PerSecond(LOAD_PER_S), time));
@@ -115,8 +115,8 @@ fn under_load(
 
 fn make_changes(
     time: Duration,
-    change: &mut dyn FnMut(bool) -> Result<(), Trouble>,
-) -> Result<Vec<Change>, Trouble> {
+    change: &mut dyn FnMut(bool) -> Result<(), BenchError>,
+) -> Result<Vec<Change>, BenchError> {
     let start = Instant::now();
     let mut changes = vec![];
     // An even number: closed at the end, as at the beginning.
@@ -137,10 +137,10 @@ fn make_changes(
 }
 
 /// Sends probes until told to end; for each, milliseconds since the one before.
-fn probe(client: &Pod, server: Ipv4Addr, end: &AtomicBool) -> Result<Vec<f64>, Trouble> {
+fn probe(client: &Pod, server: Ipv4Addr, end: &AtomicBool) -> Result<Vec<f64>, BenchError> {
     let from = client.v4();
     let socket = client.run(raw_socket)??;
-    stay_on(TRAFFIC_CORE);
+    pin_to_core(TRAFFIC_CORE);
     let to = SocketAddrV4::new(server, 0);
     let start = Instant::now();
     let (mut gaps, mut last) = (Vec::new(), start);
@@ -177,7 +177,7 @@ fn packet(from: Ipv4Addr, to: Ipv4Addr, number: u32) -> [u8; PROBE_BYTES] {
 }
 
 /// When probes came, in order.
-fn arrivals(receiver: &Receiver, probes: usize) -> Result<Vec<u64>, Trouble> {
+fn arrivals(receiver: &Receiver, probes: usize) -> Result<Vec<u64>, BenchError> {
     let mut arrivals = vec![];
     for number in 0..probes as u32 {
         arrivals.extend(receiver.arrival(number)?);

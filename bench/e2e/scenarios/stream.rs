@@ -17,8 +17,8 @@ use palisade::pktgen::{
 
 use super::Trial;
 use crate::common::policy::OPEN_PORTS;
-use crate::process::Trouble;
-use crate::receiver::{Counted, Receiver, Task};
+use crate::process::BenchError;
+use crate::receiver::{Counted, Receiver, ReceiverMode};
 use crate::rig::TRAFFIC_CORE;
 
 /// Source ports: with as many open ports, a million flows.
@@ -52,12 +52,12 @@ pub(super) struct Window {
 impl Stream {
     /// Opens it, sends one round of all flows, and has each answered once, so that they are established: a system that tracks
     /// connections asks its policy of every packet of a flow that nobody has answered.
-    pub(super) fn open(trial: &Trial<'_>, shape: Shape, task: Task) -> Result<Stream, Trouble> {
-        let client = trial.bed.pod("client")?;
+    pub(super) fn open(trial: &Trial<'_>, shape: Shape, task: ReceiverMode) -> Result<Stream, BenchError> {
+        let client = trial.rig.pod("client")?;
         let destinations = destinations(trial)?;
         let pods: Vec<Pod> =
-            trial.bed.receivers().into_iter().filter(|pod| destinations.contains(&pod.v4())).collect();
-        let receiver = Receiver::attach(trial.bed, &pods, task)?;
+            trial.rig.receivers().into_iter().filter(|pod| destinations.contains(&pod.v4())).collect();
+        let receiver = Receiver::attach(trial.rig, &pods, task)?;
         let (src_ports, dst_ports) = ports(shape.flows, destinations.hosts().count() as u32);
         let space = FlowSpace {
             src: Ipv4Net::from(client.v4()).into(),
@@ -83,10 +83,10 @@ impl Stream {
     }
 
     /// Sends for a time, and counts what comes.
-    pub(super) fn send(&mut self, rate: Rate, time: Duration) -> Result<Window, Trouble> {
+    pub(super) fn send(&mut self, rate: Rate, time: Duration) -> Result<Window, BenchError> {
         let before = self.receiver.counted()?;
         let sent = self.session.trial(rate, time, &AtomicBool::new(false)).map_err(refused)?.sent;
-        Ok(Window { sent, received: self.receiver.settled_since(&before)? })
+        Ok(Window { sent, received: self.receiver.drained_since(&before)? })
     }
 
     /// What receives.
@@ -96,7 +96,13 @@ impl Stream {
 }
 
 /// A generator at a pod's interface, on the core of the traffic.
-fn generator(pod: &Pod, to: Mac, space: FlowSpace, flows: u32, size: FrameSize) -> Result<Session, Trouble> {
+fn generator(
+    pod: &Pod,
+    to: Mac,
+    space: FlowSpace,
+    flows: u32,
+    size: FrameSize,
+) -> Result<Session, BenchError> {
     let traffic = Traffic { flows, size, seed: SEED, ..Traffic::new(Kind::Udp, pod.plan().mac, to, space) };
     let setup = Setup {
         tx: place(pod),
@@ -110,7 +116,7 @@ fn generator(pod: &Pod, to: Mac, space: FlowSpace, flows: u32, size: FrameSize) 
 }
 
 /// Sends long enough for a round of all flows, at a rate that every system keeps up with.
-fn round(session: &mut Session, flows: u32) -> Result<(), Trouble> {
+fn round(session: &mut Session, flows: u32) -> Result<(), BenchError> {
     let per_s = if flows > 100_000 { 250e3 } else { 100e3 };
     let time = Duration::from_millis(50) + Duration::from_secs_f64(f64::from(flows) / per_s);
     session.trial(Rate::PerSecond(per_s), time, &AtomicBool::new(false)).map_err(refused)?;
@@ -144,15 +150,15 @@ pub(super) fn place(pod: &Pod) -> Place {
 }
 
 /// The Ethernet address that frames go to.
-pub(super) fn next_hop(trial: &Trial<'_>) -> Result<Mac, Trouble> {
-    Ok(trial.running.next_hop(&trial.bed.pod("server")?))
+pub(super) fn next_hop(trial: &Trial<'_>) -> Result<Mac, BenchError> {
+    Ok(trial.running.next_hop(&trial.rig.pod("server")?))
 }
 
 /// The largest network whose addresses, the first and the last left out, are all receivers'; the server's alone where
 /// there are few, or the system brings everything to one.
-fn destinations(trial: &Trial<'_>) -> Result<Ipv4Net, Trouble> {
-    let server = trial.bed.pod("server")?.v4();
-    let receivers: Vec<Ipv4Addr> = trial.bed.receivers().iter().map(Pod::v4).collect();
+fn destinations(trial: &Trial<'_>) -> Result<Ipv4Net, BenchError> {
+    let server = trial.rig.pod("server")?.v4();
+    let receivers: Vec<Ipv4Addr> = trial.rig.receivers().iter().map(Pod::v4).collect();
     if !trial.running.routes() {
         return Ok(server.into());
     }
@@ -164,6 +170,6 @@ fn destinations(trial: &Trial<'_>) -> Result<Ipv4Net, Trouble> {
 }
 
 #[allow(clippy::needless_pass_by_value)] // As `map_err` has it.
-pub(super) fn refused(error: PktgenError) -> Trouble {
-    Trouble::Other(error.to_string())
+pub(super) fn refused(error: PktgenError) -> BenchError {
+    BenchError::Other(error.to_string())
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Measures, Trial};
 use crate::common::policy::OPEN_PORTS;
-use crate::process::{Trouble, run};
+use crate::process::{BenchError, run};
 use crate::results;
 
 /// Longest wait for the server to listen.
@@ -20,29 +20,29 @@ const WARM_UP_S: &str = "1";
 /// Less than this is a connection that only small segments get through: the MTU does not work.
 const GBPS_MIN: f64 = 0.01;
 
-pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
-    let (client, server) = (trial.bed.pod("client")?, trial.bed.pod("server")?);
+pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
+    let (client, server) = (trial.rig.pod("client")?, trial.rig.pod("server")?);
     // Not the port of the probes.
     let port = (OPEN_PORTS.start() + 1).to_string();
     let mut listen = Command::new("iperf3");
     listen.args(["--server", "--one-off", "--port", &port]).stdout(Stdio::null()).stderr(Stdio::null());
     let _server = server
         .spawn(&mut listen)
-        .map_err(|error| Trouble::Other(format!("{error}: is iperf3 installed?")))?;
+        .map_err(|error| BenchError::Other(format!("{error}: is iperf3 installed?")))?;
     wait_until_listening(&server, &port)?;
     let seconds = trial.seconds.to_string();
     let mut send = Command::new("iperf3");
     send.args(["--json", "--time", &seconds, "--omit", WARM_UP_S, "--port", &port, "--client"]);
     send.arg(server.v4().to_string());
-    let (text, cost) = trial.cost_of(|| client.run(|| run(&mut send, ""))?)?;
+    let (text, cost) = trial.measure_cpu(|| client.run(|| run(&mut send, ""))?)?;
     let report: Value = serde_json::from_str(&text).map_err(std::io::Error::from)?;
     let end = &report["end"];
     let received = end["sum_received"]["bits_per_second"].as_f64();
-    let received = received.ok_or_else(|| Trouble::Other("iperf3 reports no rate".to_owned()))?;
+    let received = received.ok_or_else(|| BenchError::Other("iperf3 reports no rate".to_owned()))?;
     let gbps = received / 1e9;
     if gbps < GBPS_MIN {
         let mtu = trial.mtu;
-        return Err(Trouble::Other(format!("next to nothing arrives with MTU {mtu}: {gbps:.4} Gbit/s")));
+        return Err(BenchError::Other(format!("next to nothing arrives with MTU {mtu}: {gbps:.4} Gbit/s")));
     }
     let mut measures = cost.fields();
     let fields = json!({
@@ -55,7 +55,7 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
 }
 
 /// Waits for a listening socket in the pod: state `0A` in `/proc/net/tcp6` (proc(5)).
-fn wait_until_listening(server: &Pod, port: &str) -> Result<(), Trouble> {
+fn wait_until_listening(server: &Pod, port: &str) -> Result<(), BenchError> {
     let suffix = format!(":{:04X}", port.parse::<u16>().unwrap_or(0));
     let start = Instant::now();
     while start.elapsed() < PATIENCE {
@@ -70,5 +70,5 @@ fn wait_until_listening(server: &Pod, port: &str) -> Result<(), Trouble> {
         }
         sleep(Duration::from_millis(10));
     }
-    Err(Trouble::Other("iperf3 does not listen".to_owned()))
+    Err(BenchError::Other("iperf3 does not listen".to_owned()))
 }

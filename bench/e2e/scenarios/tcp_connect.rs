@@ -17,9 +17,9 @@ use serde_json::json;
 
 use super::{Measures, Trial};
 use crate::common::policy::OPEN_PORTS;
-use crate::process::Trouble;
+use crate::process::BenchError;
 use crate::results;
-use crate::rig::{TRAFFIC_CORE, stay_on};
+use crate::rig::{TRAFFIC_CORE, pin_to_core};
 
 /// Ports that the server listens on: so many times the client's own ports are there.
 const LISTENERS: u16 = 8;
@@ -27,13 +27,13 @@ const LISTENERS: u16 = 8;
 const PATIENCE: Duration = Duration::from_millis(1500);
 
 /// With so many clients, each of which has one connection at a time.
-pub(super) fn measure(trial: &Trial<'_>, clients: u16) -> Result<Measures, Trouble> {
-    let (client, server) = (trial.bed.pod("client")?, trial.bed.pod("server")?);
+pub(super) fn measure(trial: &Trial<'_>, clients: u16) -> Result<Measures, BenchError> {
+    let (client, server) = (trial.rig.pod("client")?, trial.rig.pod("server")?);
     let listeners = Listeners::start(&server)?;
     let to = server.v4();
     let failed = AtomicU64::new(0);
     let latencies = Mutex::new(Histogram::<u64>::new_with_max(10_000_000, 3).expect("bounds that hold"));
-    let (spent, cost) = trial.cost_of(|| {
+    let (spent, cost) = trial.measure_cpu(|| {
         let start = Instant::now();
         let end = start + Duration::from_secs(trial.seconds);
         scope(|scope| {
@@ -66,13 +66,13 @@ struct Listeners {
 }
 
 impl Listeners {
-    fn start(server: &Pod) -> Result<Listeners, Trouble> {
+    fn start(server: &Pod) -> Result<Listeners, BenchError> {
         let mut listeners = Listeners { listeners: vec![], threads: vec![] };
         for port in ports() {
             let listener = server.run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))??;
             listeners.listeners.push(listener.try_clone()?);
             listeners.threads.push(spawn(move || {
-                stay_on(TRAFFIC_CORE);
+                pin_to_core(TRAFFIC_CORE);
                 // Dropped, a connection is closed.
                 while listener.accept().is_ok() {}
             }));
@@ -104,7 +104,7 @@ fn connect_until(
     latencies: &Mutex<Histogram<u64>>,
     failed: &AtomicU64,
 ) {
-    stay_on(TRAFFIC_CORE);
+    pin_to_core(TRAFFIC_CORE);
     let mut own = Histogram::<u64>::new_with_max(10_000_000, 3).expect("bounds that hold");
     let mut port = first;
     let mut start = Instant::now();

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::stream::{next_hop, place, refused};
 use super::{Measures, Trial};
 use crate::common::policy::OPEN_PORTS;
-use crate::process::Trouble;
+use crate::process::BenchError;
 use crate::results;
 use crate::rig::TRAFFIC_CORE;
 
@@ -19,8 +19,8 @@ const WARM_UP: Duration = Duration::from_millis(200);
 /// Connections at a time.
 const CONCURRENT: u32 = 256;
 
-pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
-    let (client, server) = (trial.bed.pod("client")?, trial.bed.pod("server")?);
+pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
+    let (client, server) = (trial.rig.pod("client")?, trial.rig.pod("server")?);
     let dialogue = Dialogue {
         src_mac: client.plan().mac,
         dst_mac: next_hop(trial)?,
@@ -41,10 +41,10 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
     let first = connections.trial(Rate::Max, WARM_UP, &AtomicBool::new(false)).map_err(refused)?;
     let time = Duration::from_secs(trial.seconds);
     let (connected, cost) =
-        trial.cost_of(|| connections.trial(Rate::Max, time, &AtomicBool::new(false)).map_err(refused))?;
+        trial.measure_cpu(|| connections.trial(Rate::Max, time, &AtomicBool::new(false)).map_err(refused))?;
     let report = ConnectionReport::from(&connected);
     if report.completed == 0 {
-        return Err(Trouble::Other(
+        return Err(BenchError::Other(
             "no connection is completed: AF_XDP at the pods' interfaces receives nothing".to_owned(),
         ));
     }

@@ -7,18 +7,18 @@ use serde_json::json;
 
 use super::stream::{Shape, Stream};
 use super::{Measures, Trial};
-use crate::process::Trouble;
-use crate::receiver::Task;
+use crate::process::BenchError;
+use crate::receiver::ReceiverMode;
 use crate::results;
 
-pub(super) fn measure(trial: &Trial<'_>, shape: Shape) -> Result<Measures, Trouble> {
-    let mut stream = Stream::open(trial, shape, Task::Count)?;
+pub(super) fn measure(trial: &Trial<'_>, shape: Shape) -> Result<Measures, BenchError> {
+    let mut stream = Stream::open(trial, shape, ReceiverMode::Count)?;
     let time = Duration::from_secs(trial.seconds);
-    let lost_before = trial.running.lost_before()?;
-    let (window, mut cost) = trial.cost_of(|| stream.send(Rate::Max, time))?;
+    let dropped_before = trial.running.dropped_before()?;
+    let (window, mut cost) = trial.measure_cpu(|| stream.send(Rate::Max, time))?;
     cost.packets = window.received.packets;
     if window.received.packets == 0 {
-        return Err(Trouble::Other("nothing arrives".to_owned()));
+        return Err(BenchError::Other("nothing arrives".to_owned()));
     }
     let mut measures = cost.fields();
     let bits = 8.0 * window.received.bytes as f64;
@@ -30,7 +30,7 @@ pub(super) fn measure(trial: &Trial<'_>, shape: Shape) -> Result<Measures, Troub
         "tx_mpps": window.per_s(window.sent.frames) / 1e6,
         "loss": window.loss(),
         // Of the lost ones, those that never reached the system.
-        "lost_before_system": trial.running.lost_before()?.zip(lost_before).map(|(after, before)| after - before),
+        "lost_before_system": trial.running.dropped_before()?.zip(dropped_before).map(|(after, before)| after - before),
         "lost": window.sent.frames.saturating_sub(window.received.packets),
     });
     measures.extend(results::fields(fields));

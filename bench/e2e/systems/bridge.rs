@@ -4,9 +4,9 @@ use palisade::dataplane::Mac;
 use palisade::lab::{POD_INTERFACE, Pod};
 
 use super::{Kind, Running, System};
-use crate::common::policy::PolicyShape;
-use crate::process::{Trouble, version};
-use crate::rig::{Bed, POD_PREFIX};
+use crate::common::policy::PolicySpec;
+use crate::process::{BenchError, version};
+use crate::rig::{POD_PREFIX, Rig};
 
 pub(super) struct Bridge;
 
@@ -18,26 +18,26 @@ impl System for Bridge {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Open
+        Kind::NoPolicy
     }
 
     fn versions(&self) -> Vec<String> {
         version("uname", &["-sr"]).into_iter().collect()
     }
 
-    fn start(&self, bed: &mut Bed, _: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
-        let ports: String = bed
+    fn start(&self, rig: &mut Rig, _: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
+        let ports: String = rig
             .host_ends()
             .iter()
             .map(|end| format!("link set {end} master br0"))
             .collect::<Vec<_>>()
             .join("\n");
         let script = format!("link add br0 type bridge\nlink set br0 up\n{ports}");
-        bed.in_node("ip", &["-batch", "-"], &script)?;
-        bed.in_pods("ip", |_| {
+        rig.in_node("ip", &["-batch", "-"], &script)?;
+        rig.in_pods("ip", |_| {
             ["route", "replace", POD_PREFIX, "dev", POD_INTERFACE, "scope", "link"].map(str::to_owned).into()
         })?;
-        bed.steer()?;
+        rig.enable_rps()?;
         Ok(Box::new(Bridged))
     }
 }

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::{KernelConntrack, Kind, Running, System};
-use crate::common::policy::{Clause, PolicyShape};
-use crate::process::{Trouble, version};
-use crate::rig::Bed;
+use crate::common::policy::{PolicySpec, RuleGroup};
+use crate::process::{BenchError, version};
+use crate::rig::Rig;
 
 /// Workloads in one dispatch chain; more are split by the next character of their interface's name.
 const DISPATCH_MAX: usize = 10;
@@ -37,46 +37,46 @@ impl System for Iptables {
             .collect()
     }
 
-    fn start(&self, bed: &mut Bed, shape: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
-        bed.route_in_kernel()?;
-        bed.check_sources()?;
-        let client = bed.client_v4()?;
-        let mut clauses = shape.clauses(client);
+    fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
+        rig.route_in_kernel()?;
+        rig.enable_rp_filter()?;
+        let client = rig.client_v4()?;
+        let mut rule_groups = shape.rule_groups(client);
         // Closed at first: nobody is in its set. What changes is the set, as with Felix.
-        clauses.push(Clause { blocks: vec![], ..PolicyShape::change(client) });
-        bed.in_node("ipset", &["restore"], &sets(&clauses))?;
-        bed.in_node("iptables-legacy-restore", &["--wait"], &rules(bed, &clauses))?;
-        let changed = set_name(clauses.len() - 1);
-        Ok(Box::new(KernelConntrack::with_room(move |bed, open| {
+        rule_groups.push(RuleGroup { blocks: vec![], ..PolicySpec::change(client) });
+        rig.in_node("ipset", &["restore"], &sets(&rule_groups))?;
+        rig.in_node("iptables-legacy-restore", &["--wait"], &rules(rig, &rule_groups))?;
+        let changed = set_name(rule_groups.len() - 1);
+        Ok(Box::new(KernelConntrack::with_capacity(move |rig, open| {
             let verb = if open { "add" } else { "del" };
-            bed.in_node("ipset", &[verb, &changed, &client.to_string()], "")?;
+            rig.in_node("ipset", &[verb, &changed, &client.to_string()], "")?;
             Ok(())
         })?))
     }
 }
 
-/// The set of a clause's blocks.
-fn set_name(clause: usize) -> String {
-    format!("cali40s{clause}")
+/// The set of a group's blocks.
+fn set_name(group: usize) -> String {
+    format!("cali40s{group}")
 }
 
-fn sets(clauses: &[Clause]) -> String {
+fn sets(rule_groups: &[RuleGroup]) -> String {
     let mut text = String::new();
-    for (number, clause) in clauses.iter().enumerate() {
-        let size = clause.blocks.len().next_power_of_two().max(64);
+    for (number, group) in rule_groups.iter().enumerate() {
+        let size = group.blocks.len().next_power_of_two().max(64);
         // Writing to a string cannot fail.
         let name = set_name(number);
         let _ = writeln!(text, "create {name} hash:net family inet hashsize {size} maxelem 1048576");
-        for block in &clause.blocks {
+        for block in &group.blocks {
             let _ = writeln!(text, "add {name} {block}");
         }
     }
     text
 }
 
-fn rules(bed: &Bed, clauses: &[Clause]) -> String {
-    let ends = bed.host_ends();
-    let isolated: Vec<String> = bed.receivers().iter().map(|pod| pod.plan().host_interface.clone()).collect();
+fn rules(rig: &Rig, rule_groups: &[RuleGroup]) -> String {
+    let ends = rig.host_ends();
+    let isolated: Vec<String> = rig.receivers().iter().map(|pod| pod.plan().host_interface.clone()).collect();
     let common = common_prefix(&ends);
     let mut chains: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut chain = |name: &str, rules: Vec<String>| chains.insert(name.to_owned(), rules);
@@ -100,7 +100,7 @@ fn rules(bed: &Bed, clauses: &[Clause]) -> String {
         chain(&format!("cali-fw-{end}"), workload(None));
         chain(&format!("cali-tw-{end}"), workload(isolated.contains(end).then_some(POLICY)));
     }
-    chain(POLICY, clauses.iter().enumerate().flat_map(policy_rules).collect());
+    chain(POLICY, rule_groups.iter().enumerate().flat_map(policy_rules).collect());
     let mut text = "*filter\n".to_owned();
     for name in chains.keys() {
         let _ = writeln!(text, ":{name} {} [0:0]", if name == "FORWARD" { "ACCEPT" } else { "-" });
@@ -171,8 +171,8 @@ fn workload(policy: Option<&str>) -> Vec<String> {
     rules
 }
 
-fn policy_rules((number, clause): (usize, &Clause)) -> [String; 2] {
-    let (protocol, first, last) = (clause.ports.protocol_name(), clause.ports.first, clause.ports.last);
+fn policy_rules((number, group): (usize, &RuleGroup)) -> [String; 2] {
+    let (protocol, first, last) = (group.ports.protocol_name(), group.ports.first, group.ports.last);
     let set = set_name(number);
     let ports = if first == last { first.to_string() } else { format!("{first}:{last}") };
     [

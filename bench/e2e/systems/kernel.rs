@@ -1,9 +1,9 @@
 //! Routing by the node's kernel, without policy.
 
 use super::{InKernel, Kind, Running, System};
-use crate::common::policy::PolicyShape;
-use crate::process::{Trouble, version};
-use crate::rig::Bed;
+use crate::common::policy::PolicySpec;
+use crate::process::{BenchError, version};
+use crate::rig::Rig;
 
 pub(super) struct Kernel;
 
@@ -13,15 +13,15 @@ impl System for Kernel {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Open
+        Kind::NoPolicy
     }
 
     fn versions(&self) -> Vec<String> {
         version("uname", &["-sr"]).into_iter().collect()
     }
 
-    fn start(&self, bed: &mut Bed, _: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
-        bed.route_in_kernel()?;
+    fn start(&self, rig: &mut Rig, _: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
+        rig.route_in_kernel()?;
         Ok(Box::new(InKernel))
     }
 }

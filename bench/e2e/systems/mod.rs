@@ -13,9 +13,9 @@ mod tc_identity;
 use ::palisade::dataplane::Mac;
 use ::palisade::lab::Pod;
 
-use crate::common::policy::PolicyShape;
-use crate::process::Trouble;
-use crate::rig::{Bed, GATEWAY_MAC};
+use crate::common::policy::PolicySpec;
+use crate::process::BenchError;
+use crate::rig::{GATEWAY_MAC, Rig};
 
 pub(crate) use noop::forward;
 
@@ -36,21 +36,21 @@ pub(crate) trait System {
         65_535
     }
 
-    /// Connects the pods and enforces the policy. Whatever it makes goes when the answer is dropped, or with the bed.
-    fn start(&self, bed: &mut Bed, shape: &PolicyShape) -> Result<Box<dyn Running>, Trouble>;
+    /// Connects the pods and enforces the policy. Whatever it makes goes when the answer is dropped, or with the rig.
+    fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError>;
 }
 
 /// What a system is compared as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// This switch.
-    Ours,
+    Palisade,
     /// Enforces the policy.
     Peer,
     /// Enforces nothing, between any pods.
-    Open,
+    NoPolicy,
     /// Enforces nothing, and knows no addresses: joins pods in pairs.
-    Wire,
+    CrossConnect,
 }
 
 /// A system that runs.
@@ -59,14 +59,14 @@ pub(crate) trait Running {
     fn pids(&self) -> Vec<u32>;
 
     /// Memory that flows take, where that can be told.
-    fn flow_memory(&self, bed: &Bed) -> Result<FlowMemory, Trouble> {
-        let _ = bed;
+    fn flow_memory(&self, rig: &Rig) -> Result<FlowMemory, BenchError> {
+        let _ = rig;
         Ok(FlowMemory::Unknown("it tracks no flows"))
     }
 
     /// Flows that it tracks, where that can be told.
-    fn flows(&self, bed: &Bed) -> Result<Option<u64>, Trouble> {
-        let _ = bed;
+    fn flows(&self, rig: &Rig) -> Result<Option<u64>, BenchError> {
+        let _ = rig;
         Ok(None)
     }
 
@@ -82,13 +82,13 @@ pub(crate) trait Running {
     }
 
     /// What lets the client in on [`CHANGED_PORT`](crate::common::policy::CHANGED_PORT), or no longer.
-    fn changer<'a>(&'a self, bed: &'a Bed, shape: &PolicyShape) -> Result<Changer<'a>, Trouble> {
-        let _ = (bed, shape);
-        Err(Trouble::Other("it enforces no policy that could change".to_owned()))
+    fn policy_toggle<'a>(&'a self, rig: &'a Rig, shape: &PolicySpec) -> Result<PolicyToggle<'a>, BenchError> {
+        let _ = (rig, shape);
+        Err(BenchError::Other("it enforces no policy that could change".to_owned()))
     }
 
     /// Frames that the kernel has dropped before the system had them, where the system tells.
-    fn lost_before(&self) -> Result<Option<u64>, Trouble> {
+    fn dropped_before(&self) -> Result<Option<u64>, BenchError> {
         Ok(None)
     }
 
@@ -99,7 +99,7 @@ pub(crate) trait Running {
 }
 
 /// Opens the port that is changed, or closes it; back when the system's own tool says that it is done.
-pub(crate) type Changer<'a> = Box<dyn FnMut(bool) -> Result<(), Trouble> + 'a>;
+pub(crate) type PolicyToggle<'a> = Box<dyn FnMut(bool) -> Result<(), BenchError> + 'a>;
 
 /// How a system's memory for flows is told.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -115,7 +115,7 @@ pub(crate) enum FlowMemory {
 impl Kind {
     /// Whether it enforces the policy.
     pub(crate) fn enforces(self) -> bool {
-        matches!(self, Kind::Ours | Kind::Peer)
+        matches!(self, Kind::Palisade | Kind::Peer)
     }
 }
 
@@ -144,17 +144,17 @@ impl Running for InKernel {
 }
 
 /// Opens the port that is changed, or closes it.
-type Change = Box<dyn Fn(&Bed, bool) -> Result<(), Trouble>>;
+type Change = Box<dyn Fn(&Rig, bool) -> Result<(), BenchError>>;
 
 /// The kernel with its own connection tracking.
 pub(crate) struct KernelConntrack {
-    _room: ConntrackRoom,
+    _limit: ConntrackLimit,
     /// Opens the port that is changed, or closes it.
     change: Change,
 }
 
 /// Room for a million connections. The limit is the machine's, not a namespace's: dropped, it is what it was.
-struct ConntrackRoom {
+struct ConntrackLimit {
     before: String,
 }
 
@@ -165,16 +165,16 @@ const CONNECTIONS: &str = "1250000";
 
 impl KernelConntrack {
     /// Makes room.
-    pub(crate) fn with_room(
-        change: impl Fn(&Bed, bool) -> Result<(), Trouble> + 'static,
-    ) -> Result<KernelConntrack, Trouble> {
+    pub(crate) fn with_capacity(
+        change: impl Fn(&Rig, bool) -> Result<(), BenchError> + 'static,
+    ) -> Result<KernelConntrack, BenchError> {
         let before = std::fs::read_to_string(CONNTRACK_MAX)?;
         std::fs::write(CONNTRACK_MAX, CONNECTIONS)?;
-        Ok(KernelConntrack { _room: ConntrackRoom { before }, change: Box::new(change) })
+        Ok(KernelConntrack { _limit: ConntrackLimit { before }, change: Box::new(change) })
     }
 }
 
-impl Drop for ConntrackRoom {
+impl Drop for ConntrackLimit {
     fn drop(&mut self) {
         if let Err(error) = std::fs::write(CONNTRACK_MAX, &self.before) {
             eprintln!("{CONNTRACK_MAX} was {} and stays raised: {error}", self.before.trim());
@@ -187,18 +187,18 @@ impl Running for KernelConntrack {
         vec![]
     }
 
-    fn changer<'a>(&'a self, bed: &'a Bed, _: &PolicyShape) -> Result<Changer<'a>, Trouble> {
-        Ok(Box::new(|open| (self.change)(bed, open)))
+    fn policy_toggle<'a>(&'a self, rig: &'a Rig, _: &PolicySpec) -> Result<PolicyToggle<'a>, BenchError> {
+        Ok(Box::new(|open| (self.change)(rig, open)))
     }
 
-    fn flow_memory(&self, _: &Bed) -> Result<FlowMemory, Trouble> {
+    fn flow_memory(&self, _: &Rig) -> Result<FlowMemory, BenchError> {
         let unknown = FlowMemory::Unknown("/proc/slabinfo does not show nf_conntrack");
         Ok(slab_bytes("nf_conntrack").map_or(unknown, FlowMemory::Grows))
     }
 
-    fn flows(&self, bed: &Bed) -> Result<Option<u64>, Trouble> {
+    fn flows(&self, rig: &Rig) -> Result<Option<u64>, BenchError> {
         let count =
-            bed.node().run(|| std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count"))??;
+            rig.node().run(|| std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count"))??;
         Ok(count.trim().parse().ok())
     }
 }

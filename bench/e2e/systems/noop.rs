@@ -14,9 +14,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use super::{Kind, Running, System};
-use crate::common::policy::PolicyShape;
-use crate::process::{Daemon, Trouble};
-use crate::rig::{Bed, SYSTEM_CORE, stay_on};
+use crate::common::policy::PolicySpec;
+use crate::process::{BenchError, Daemon};
+use crate::rig::{Rig, SYSTEM_CORE, pin_to_core};
 
 /// Longest wait for its start.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -32,7 +32,7 @@ const SLEEP_NS: i64 = 100_000_000;
 pub(super) struct Noop;
 
 /// A process that joins interfaces in pairs.
-pub(super) struct Wire(pub(super) Daemon);
+pub(super) struct CrossConnect(pub(super) Daemon);
 
 impl System for Noop {
     fn name(&self) -> &'static str {
@@ -40,7 +40,7 @@ impl System for Noop {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Wire
+        Kind::CrossConnect
     }
 
     fn versions(&self) -> Vec<String> {
@@ -51,20 +51,20 @@ impl System for Noop {
         MTU_MAX as u32
     }
 
-    fn start(&self, bed: &mut Bed, _: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
-        join_in_pairs(bed)?;
+    fn start(&self, rig: &mut Rig, _: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
+        cross_connect_pods(rig)?;
         let program = std::env::current_exe()?;
-        let mut command = bed.node_command(&program.to_string_lossy());
-        command.arg("--forward").args(bed.host_ends());
-        let log = bed.lab().directory().join("noop.log");
+        let mut command = rig.node_command(&program.to_string_lossy());
+        command.arg("--forward").args(rig.host_ends());
+        let log = rig.lab().directory().join("noop.log");
         let mut forwarder = Daemon::start(&mut command, "noop", log)?;
-        bed.lab_and_node().0.note_process(forwarder.pid())?;
+        rig.lab_and_node().0.note_process(forwarder.pid())?;
         forwarder.wait_for(PATIENCE, |said| said.contains(READY))?;
-        Ok(Box::new(Wire(forwarder)))
+        Ok(Box::new(CrossConnect(forwarder)))
     }
 }
 
-impl Running for Wire {
+impl Running for CrossConnect {
     fn pids(&self) -> Vec<u32> {
         vec![self.0.pid()]
     }
@@ -83,13 +83,13 @@ impl Running for Wire {
 }
 
 /// Makes each pod's gateway the pod that it is joined with, and has it finish its checksums: a wire does neither.
-pub(super) fn join_in_pairs(bed: &Bed) -> Result<(), Trouble> {
-    let macs: Vec<Mac> = bed.lab().pods().map(|pod| pod.plan().mac).collect();
-    bed.tell_gateway(|pod| {
+pub(super) fn cross_connect_pods(rig: &Rig) -> Result<(), BenchError> {
+    let macs: Vec<Mac> = rig.lab().pods().map(|pod| pod.plan().mac).collect();
+    rig.set_gateway_neighbor(|pod| {
         let own = macs.iter().position(|mac| *mac == pod.plan().mac).unwrap_or(0);
         macs[pair_of(own, macs.len())]
     })?;
-    bed.finish_checksums_in_pods()
+    rig.disable_tx_offload_in_pods()
 }
 
 /// The other port of a pair; the last of an odd number has itself.
@@ -105,7 +105,7 @@ struct End {
 
 /// Forwards between the interfaces, in pairs, until the process is ended.
 pub(crate) fn forward(interfaces: &[String]) -> Result<(), XdpError> {
-    stay_on(SYSTEM_CORE);
+    pin_to_core(SYSTEM_CORE);
     let (mut umem, frames) = Umem::new(FRAMES, true)?;
     let mut free = Vec::with_capacity(frames.len());
     free.extend(frames);

@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, AsRawFd};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use palisade::xdp::Interface;
 
-use super::{Changer, FlowMemory, Kind, Running, System};
+use super::{FlowMemory, Kind, PolicyToggle, Running, System};
 use crate::bpf_loader::{attach, load, map, refused};
-use crate::common::policy::{Clause, PolicyShape, Ports};
-use crate::process::{Trouble, version};
-use crate::rig::Bed;
+use crate::common::policy::{PolicySpec, Ports, RuleGroup};
+use crate::process::{BenchError, version};
+use crate::rig::Rig;
 
 const SOURCE: &str = include_str!("../bpf/identity.bpf.c");
 /// The number of the receivers' policy.
@@ -40,23 +40,23 @@ impl System for TcIdentity {
         version("clang", &["--version"]).into_iter().collect()
     }
 
-    fn start(&self, bed: &mut Bed, shape: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
+    fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
         // The node's kernel answers for the gateway; what is routed is the program's.
-        bed.route_in_kernel()?;
-        let clauses = shape.clauses(bed.client_v4()?);
+        rig.route_in_kernel()?;
+        let rule_groups = shape.rule_groups(rig.client_v4()?);
         let receivers: Vec<String> =
-            bed.receivers().iter().map(|pod| pod.plan().host_interface.clone()).collect();
-        let (lab, node) = (bed.lab(), bed.node());
-        let loaded: Result<Loaded, Trouble> = node.run(|| {
-            let object = load(bed, "identity", SOURCE)?;
+            rig.receivers().iter().map(|pod| pod.plan().host_interface.clone()).collect();
+        let (lab, node) = (rig.lab(), rig.node());
+        let loaded: Result<Loaded, BenchError> = node.run(|| {
+            let object = load(rig, "identity", SOURCE)?;
             let program =
-                object.progs().next().ok_or_else(|| Trouble::Other("the object has no program".into()))?;
-            // The client is who the last clauses are for.
-            let client = enter_policy(&object, &clauses)?;
+                object.progs().next().ok_or_else(|| BenchError::Other("the object has no program".into()))?;
+            // The client is who the last rule_groups are for.
+            let client = enter_policy(&object, &rule_groups)?;
             for pod in lab.pods() {
                 let plan = pod.plan();
                 let end = Interface::find(&plan.host_interface)
-                    .map_err(|error| Trouble::Other(error.to_string()))?;
+                    .map_err(|error| BenchError::Other(error.to_string()))?;
                 let policy = if receivers.contains(&plan.host_interface) { POLICY } else { 0 };
                 let value =
                     [&end.index.to_ne_bytes()[..], &policy.to_ne_bytes(), &plan.mac.0, &[0; 2]].concat();
@@ -75,8 +75,8 @@ impl Running for Loaded {
         vec![]
     }
 
-    fn changer<'a>(&'a self, bed: &'a Bed, _: &PolicyShape) -> Result<Changer<'a>, Trouble> {
-        let ports = PolicyShape::change(bed.client_v4()?).ports;
+    fn policy_toggle<'a>(&'a self, rig: &'a Rig, _: &PolicySpec) -> Result<PolicyToggle<'a>, BenchError> {
+        let ports = PolicySpec::change(rig.client_v4()?).ports;
         Ok(Box::new(move |open| {
             for key in policy_keys(self.client, ports) {
                 if open {
@@ -89,25 +89,25 @@ impl Running for Loaded {
         }))
     }
 
-    fn flow_memory(&self, _: &Bed) -> Result<FlowMemory, Trouble> {
+    fn flow_memory(&self, _: &Rig) -> Result<FlowMemory, BenchError> {
         let unknown = FlowMemory::Unknown("the kernel does not tell a map's memory");
         Ok(self.bytes_per_flow.map_or(unknown, FlowMemory::Reserved))
     }
 }
 
 /// One identity for each block; each port or range as the prefixes that make it up. The last block's identity.
-fn enter_policy(object: &Object, clauses: &[Clause]) -> Result<u32, Trouble> {
+fn enter_policy(object: &Object, rule_groups: &[RuleGroup]) -> Result<u32, BenchError> {
     let mut last = 0;
     let (identities, policies) = (map(object, "identities")?, map(object, "policies")?);
     let mut known = std::collections::BTreeMap::new();
-    for clause in clauses {
-        for block in &clause.blocks {
+    for group in rule_groups {
+        for block in &group.blocks {
             let next = known.len() as u32 + 1;
             let identity = *known.entry(*block).or_insert(next);
             let length = u32::from(block.prefix_len());
             let key = [&length.to_ne_bytes()[..], &block.network().octets()].concat();
             put(&identities, &key, &identity.to_ne_bytes())?;
-            for key in policy_keys(identity, clause.ports) {
+            for key in policy_keys(identity, group.ports) {
                 put(&policies, &key, &[1])?;
             }
             last = identity;
@@ -126,7 +126,7 @@ fn policy_keys(identity: u32, ports: Ports) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-fn put(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), Trouble> {
+fn put(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), BenchError> {
     map.update(key, value, MapFlags::ANY).map_err(refused)
 }
 
