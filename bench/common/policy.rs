@@ -12,7 +12,7 @@ use ipnet::Ipv4Net;
 use palisade::net::flow::Protocol;
 use serde_json::{Value, json};
 
-use super::Random;
+use super::random::Random;
 
 /// Ports on which the client is let in.
 pub(crate) const OPEN_PORTS: RangeInclusive<u16> = 5000..=5999;

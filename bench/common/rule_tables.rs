@@ -10,7 +10,7 @@ use palisade::net::flow::Protocol;
 use palisade::tables::{Acl, Classifier, Decision, Direction, PodName, PodPolicy, PolicyKind, PolicyRef};
 use palisade::tables::{PortSpan, PrefixTable, Row, RuleOrigin, RuleTables};
 
-use super::Random;
+use super::random::Random;
 
 /// Pods of one node of the cluster that the tables describe.
 pub(crate) const PODS_PER_NODE: u32 = 250;

@@ -1,10 +1,9 @@
-//! A switch in memory: sixteen pods of a node, policed by tables of some number of rules.
+//! Node in memory: the dataplane with one port for each of sixteen pods, and rule tables of any size.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use palisade::dataplane::{
@@ -12,43 +11,25 @@ use palisade::dataplane::{
 };
 use palisade::dataplane::{Simulation, World};
 use palisade::ids::AttachmentId;
-use palisade::limits::RING_SLOTS;
-use palisade::tables::{Classifier, PodName, RuleTables};
+use palisade::limits::{BATCH_FRAMES_MAX, RING_SLOTS};
+use palisade::tables::PodName;
 
-use super::Random;
-use super::rule_tables::rule_tables;
-use super::traffic::{GATEWAY, Packet, Traffic, address, mac};
-use palisade::pktgen::median;
+use super::compiled_rules::{CompiledRules, PODS};
+use super::frame::{GATEWAY, Packet, address, mac};
+use super::statistics::median;
+use super::traffic::Traffic;
 
-/// Pods, each behind a port of its own.
-pub(crate) const PODS: u16 = 16;
-/// Ports that rule 0 opens to everyone.
-pub(crate) const EVERYONE: RangeInclusive<u16> = 40_000..=49_999;
-const BATCH: usize = 256;
+/// Packets of one batch.
+const BATCH: usize = BATCH_FRAMES_MAX;
+/// Frames that a port receives at a time while the frames of the fill rings are evened out.
 const SPREAD: usize = 64;
-/// Slots for flows that are opened while a case is measured.
+/// Slots of the flow table for flows that a case opens.
 const NEW_FLOWS_MAX: usize = 1 << 18;
-const SEED: u64 = 0x9a11_5ade;
 
-/// Rules, as a document and compiled.
-pub(crate) struct CompiledRules {
-    pub(crate) document: Arc<RuleTables>,
-    /// What the traffic's flows are asked of beforehand.
-    pub(crate) classifier: Classifier,
-}
-
-impl CompiledRules {
-    pub(crate) fn new(rules: usize) -> CompiledRules {
-        let document = Arc::new(rule_tables(rules, Some(&EVERYONE), &mut Random(SEED)));
-        let classifier = Classifier::new(&document).expect("the tables are whole");
-        CompiledRules { document, classifier }
-    }
-}
-
-/// Directory in which flow tables lie; in the process's memory where it is not set.
+/// Directory of the flow tables. Unset, they are in the process's memory.
 pub(crate) static FLOW_TABLE_DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 
-/// A directory for the flow table of one more switch.
+/// Memory for the flow table of one more node.
 fn flow_memory() -> FlowMemory {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed).to_string();
@@ -58,22 +39,22 @@ fn flow_memory() -> FlowMemory {
     })
 }
 
-/// The switch, and the other ends of its ports.
+/// Dataplane, and the pods' ends of its ports.
 pub(crate) struct SimulatedNode {
     pub(crate) simulation: Simulation,
     pub(crate) ports: Vec<SimulatedPort>,
-    /// What was published.
+    /// Published configuration.
     pub(crate) world: World,
     slots: usize,
 }
 
 impl SimulatedNode {
-    /// A switch with room for half as many flows again as there are at first, and for those that a case opens.
+    /// Makes a node with one worker. Its flow table has room for half as many flows again, and for the new flows of a case.
     pub(crate) fn new(tables: &CompiledRules, flows: usize) -> SimulatedNode {
         SimulatedNode::with_workers(tables, flows, 1)
     }
 
-    /// [`SimulatedNode::new`] with this many workers.
+    /// Makes a node like [`SimulatedNode::new`], with this many workers.
     pub(crate) fn with_workers(tables: &CompiledRules, flows: usize, workers: usize) -> SimulatedNode {
         let slots = flows * 3 / 2 + NEW_FLOWS_MAX;
         let conntrack = ConntrackSettings {
@@ -106,7 +87,7 @@ impl SimulatedNode {
         node
     }
 
-    /// The first ports got more frames to receive into than the later ones: lets them use the surplus up.
+    /// Evens out the fill rings. The first ports get more frames at first, and receive until the surplus is used up.
     fn spread_frames(&mut self) {
         for _ in 0..RING_SLOTS / SPREAD {
             for peer in self.ports.iter().flat_map(|port| &port.peers) {
@@ -116,12 +97,12 @@ impl SimulatedNode {
         }
     }
 
-    /// Bytes of conntrack for each flow that it has room for.
+    /// Bytes of conntrack for each slot of the flow table.
     pub(crate) fn bytes_per_flow(&self) -> f64 {
         self.simulation.conntrack_bytes() as f64 / self.slots as f64
     }
 
-    /// Lets every flow of `traffic` be opened and answered.
+    /// Establishes every flow of `traffic`: both directions forward.
     pub(crate) fn establish(&mut self, traffic: &Traffic) {
         for step in traffic.handshake() {
             for batch in step.chunks(BATCH) {
@@ -132,8 +113,8 @@ impl SimulatedNode {
         }
     }
 
-    /// One round of batches: nanoseconds per packet of its median batch. A batch takes some microseconds, so that most
-    /// are not interrupted by whatever else the machine does.
+    /// Runs one round of batches and returns nanoseconds a packet of its median batch. A batch takes some microseconds, so
+    /// other threads of the machine interrupt few of them.
     pub(crate) fn round(&mut self, traffic: &mut Traffic) -> f64 {
         let batches = traffic.batches();
         let mut batch = || {
@@ -146,7 +127,7 @@ impl SimulatedNode {
         median(&mut times)
     }
 
-    /// Nanoseconds per packet of each fragment of the worker's loop.
+    /// Measures the stages of the worker's loop, in nanoseconds a packet.
     pub(crate) fn stages(&mut self, traffic: &mut Traffic, rounds: usize) -> Vec<(&'static str, f64)> {
         let mut samples: BTreeMap<usize, (&'static str, Vec<f64>)> = BTreeMap::new();
         for _ in 0..(rounds * traffic.batches()).min(256) {
@@ -165,14 +146,14 @@ impl SimulatedNode {
             self.check(expected);
         }
         let typical = |stage, samples: &mut [f64]| match stage {
-            // Done once a millisecond.
+            // It runs once a millisecond, so most batches have none of it.
             "age" => samples.iter().sum::<f64>() / samples.len() as f64,
             _ => median(samples),
         };
         samples.into_values().map(|(stage, mut samples)| (stage, typical(stage, &mut samples))).collect()
     }
 
-    /// Injects a batch; how many of its packets are to be forwarded.
+    /// Injects a batch and returns how many of its packets the switch must forward.
     fn load(&mut self, traffic: &mut Traffic) -> usize {
         let mut expected = 0;
         for _ in 0..BATCH {
@@ -183,13 +164,16 @@ impl SimulatedNode {
         expected
     }
 
-    fn inject(&self, packet: &Packet, traffic: &Traffic) {
-        let peer = &self.ports[usize::from(packet.sender())].peers[0];
-        let took = peer.inject_with(traffic.frame_bytes, |frame| packet.write(traffic.family, frame));
-        assert!(took, "a frame to receive into");
+    /// Injects a batch of packets, all of which the switch must forward.
+    pub(crate) fn load_forwarded(&self, traffic: &mut Traffic) {
+        load_forwarded(&self.ports, traffic);
     }
 
-    /// One step of the worker; the switch's clock goes on by as much as it took.
+    fn inject(&self, packet: &Packet, traffic: &Traffic) {
+        inject(&self.ports, packet, traffic);
+    }
+
+    /// Runs one step of the worker and returns its time, by which the clock of the dataplane advances.
     fn step(&mut self) -> Duration {
         let start = Instant::now();
         self.simulation.step_worker(0);
@@ -198,11 +182,25 @@ impl SimulatedNode {
         took
     }
 
-    /// Takes what was transmitted; panics if it is not as much as expected.
+    /// Collects the transmitted frames; panics unless their number is `expected`.
     fn check(&self, expected: usize) {
         let passed: usize = self.ports.iter().map(|port| port.peers[0].drain_with(|_| ())).sum();
         let drops =
             || self.simulation.counters().ports.into_values().map(|port| port.drops).collect::<Vec<_>>();
         assert!(passed == expected, "{passed} packets passed and {expected} should: {:?}", drops());
     }
+}
+
+/// Injects a batch of packets into the ports, all of which the switch must forward.
+pub(crate) fn load_forwarded(ports: &[SimulatedPort], traffic: &mut Traffic) {
+    for _ in 0..BATCH {
+        let (packet, _) = traffic.next();
+        inject(ports, &packet, traffic);
+    }
+}
+
+fn inject(ports: &[SimulatedPort], packet: &Packet, traffic: &Traffic) {
+    let peer = &ports[usize::from(packet.sender())].peers[0];
+    let took = peer.inject_with(traffic.frame_bytes, |frame| packet.write(traffic.family, frame));
+    assert!(took, "a frame to receive into");
 }

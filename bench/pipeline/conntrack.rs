@@ -12,8 +12,9 @@ use dashmap::DashMap;
 use palisade::dataplane::FlowTable;
 use palisade::net::flow::{FlowKey, Protocol};
 
-use crate::common::Random;
-use crate::report::{Report, median};
+use crate::common::random::Random;
+use crate::common::statistics::median;
+use crate::report::Report;
 
 const BATCH: usize = 256;
 const QUERIES: usize = 1 << 16;
@@ -50,7 +51,7 @@ pub(crate) fn compare(flows: usize, rounds: usize, report: &Report) {
     }
     for (system, times) in ["palisade", "dashmap", "dashmap+foldhash"].into_iter().zip(&mut times) {
         times.remove(0);
-        report.system("conntrack", flows, system, median(times));
+        report.comparison("conntrack", flows, system, median(times));
     }
 }
 

@@ -16,10 +16,12 @@ mod two_workers;
 
 use std::collections::BTreeMap;
 
-use common::simulated_node::{CompiledRules, FLOW_TABLE_DIRECTORY, SimulatedNode};
+use common::compiled_rules::CompiledRules;
+use common::simulated_node::{FLOW_TABLE_DIRECTORY, SimulatedNode};
+use common::statistics::median;
+use common::time_stamp_counter::tsc_ghz;
 use common::traffic::{Case, Order, Traffic};
-use common::tsc_ghz;
-use report::{Report, median};
+use report::Report;
 
 /// What one of the cases needs to run.
 struct Measured {
@@ -141,7 +143,7 @@ impl Run {
             // The first round warms the caches.
             measured.ns.remove(0);
             let least = measured.ns.iter().copied().fold(f64::INFINITY, f64::min);
-            self.report.case(&measured.case, median(&mut measured.ns), least, node.bytes_per_flow(), stages);
+            self.report.case(&measured.case, median(&mut measured.ns), least, node.bytes_per_flow(), &stages);
         }
     }
 }

@@ -1,77 +1,129 @@
-//! Results: JSON lines for programs, tables for people.
+//! Results of the packet path: JSON lines on standard output, and tables on standard error.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
 
-pub(crate) use palisade::pktgen::median;
-
+use crate::common::json_lines;
+use crate::common::statistics::rounded;
 use crate::common::traffic::{Case, Order};
 
-/// Collects what the tables show.
+/// Time of each stage, in the order of the worker's loop: name and nanoseconds a packet.
+pub(crate) type Stages = Vec<(&'static str, f64)>;
+
+/// Writer of JSON lines, and collector of the rows of the tables.
 pub(crate) struct Report {
     tsc_ghz: f64,
     cases: RefCell<Vec<Vec<String>>>,
     stages: RefCell<Vec<Vec<String>>>,
-    names: RefCell<Vec<&'static str>>,
-    others: RefCell<Vec<Vec<String>>>,
+    stage_names: RefCell<Vec<&'static str>>,
+    comparisons: RefCell<Vec<Vec<String>>>,
+}
+
+/// Parameters of a case, as they stand in its lines.
+#[derive(Serialize)]
+struct Parameters {
+    case: &'static str,
+    family: u8,
+    rules: usize,
+    flows: usize,
+    order: &'static str,
+    workers: usize,
+    frame_bytes: usize,
+}
+
+/// Line of a case: the whole path.
+#[derive(Serialize)]
+struct CaseLine<'a> {
+    bench: &'static str,
+    #[serde(flatten)]
+    parameters: &'a Parameters,
+    tsc_cycles_per_packet: f64,
+    ns_per_packet: f64,
+    mpps: f64,
+    bytes_per_flow: f64,
+}
+
+/// Line of a case: ticks of the time-stamp counter in each stage.
+#[derive(Serialize)]
+struct StagesLine<'a> {
+    bench: &'static str,
+    #[serde(flatten)]
+    parameters: &'a Parameters,
+    #[serde(flatten)]
+    tsc_cycles: BTreeMap<&'static str, f64>,
+}
+
+/// Line of one system in a comparison.
+#[derive(Serialize)]
+struct ComparisonLine<'a> {
+    bench: &'static str,
+    case: &'a str,
+    flows: usize,
+    order: &'static str,
+    system: &'a str,
+    tsc_cycles_per_packet: f64,
+    ns_per_packet: f64,
 }
 
 impl Report {
+    /// Makes an empty report, for a time-stamp counter of this rate.
     pub(crate) fn new(tsc_ghz: f64) -> Report {
         Report {
             tsc_ghz,
             cases: RefCell::default(),
             stages: RefCell::default(),
-            names: RefCell::default(),
-            others: RefCell::default(),
+            stage_names: RefCell::default(),
+            comparisons: RefCell::default(),
         }
     }
 
-    /// Reports a case of the packet path.
-    pub(crate) fn case(
-        &self,
-        case: &Case,
-        ns: f64,
-        least: f64,
-        bytes: f64,
-        stages: Vec<(&'static str, f64)>,
-    ) {
-        let Case { name, family, rules, flows, order, workers } = case;
-        let order = if *order == Order::Sequence { "sequence" } else { "random" };
+    /// Reports a case: nanoseconds a packet as the median and the least of all rounds, bytes of conntrack a flow, and the time
+    /// of each stage, which may be missing.
+    pub(crate) fn case(&self, case: &Case, ns: f64, least_ns: f64, bytes_per_flow: f64, stages: &Stages) {
+        let parameters = Parameters::of(case);
         let (cycles, mpps) = (ns * self.tsc_ghz, 1e3 / ns);
-        let facts = format!(
-            r#""case":"{name}","family":{family},"rules":{rules},"flows":{flows},"order":"{order}","workers":{workers},"frame_bytes":{}"#,
-            case.frame_bytes()
-        );
-        println!(
-            r#"{{"bench":"pipeline",{facts},"tsc_cycles_per_packet":{cycles:.1},"ns_per_packet":{ns:.2},"mpps":{mpps:.2},"bytes_per_flow":{bytes:.1}}}"#
-        );
-        let of_stages: Vec<String> =
-            stages.iter().map(|(stage, ns)| format!(r#","{stage}":{:.1}"#, ns * self.tsc_ghz)).collect();
-        if !stages.is_empty() {
-            println!(r#"{{"bench":"pipeline-stages",{facts}{}}}"#, of_stages.concat());
-        }
-        let name = if *workers == 1 { (*name).into() } else { format!("{name}, {workers} workers") };
-        let head = [name, family.to_string(), rules.to_string(), flows.to_string(), order.to_owned()];
-        let numbers = [cycles, least * self.tsc_ghz, ns, mpps].map(|number| format!("{number:.1}"));
+        json_lines::print(&CaseLine {
+            bench: "pipeline",
+            parameters: &parameters,
+            tsc_cycles_per_packet: rounded(cycles, 1),
+            ns_per_packet: rounded(ns, 2),
+            mpps: rounded(mpps, 2),
+            bytes_per_flow: rounded(bytes_per_flow, 1),
+        });
+        let head = parameters.cells();
+        let numbers = [cycles, least_ns * self.tsc_ghz, ns, mpps].map(|number| format!("{number:.1}"));
         self.cases.borrow_mut().push(head.iter().cloned().chain(numbers).collect());
         if stages.is_empty() {
             return;
         }
-        let of_stages = stages.iter().map(|(_, ns)| format!("{:.1}", ns * self.tsc_ghz));
-        self.stages.borrow_mut().push(head.into_iter().chain(of_stages).collect());
-        *self.names.borrow_mut() = stages.into_iter().map(|(stage, _)| stage).collect();
+        let cycles = || stages.iter().map(|(stage, ns)| (*stage, ns * self.tsc_ghz));
+        json_lines::print(&StagesLine {
+            bench: "pipeline-stages",
+            parameters: &parameters,
+            tsc_cycles: cycles().map(|(stage, cycles)| (stage, rounded(cycles, 1))).collect(),
+        });
+        let numbers = cycles().map(|(_, cycles)| format!("{cycles:.1}"));
+        self.stages.borrow_mut().push(head.into_iter().chain(numbers).collect());
+        *self.stage_names.borrow_mut() = stages.iter().map(|(stage, _)| *stage).collect();
     }
 
-    /// Reports how a system did in a comparison.
-    pub(crate) fn system(&self, case: &str, flows: usize, system: &str, ns: f64) {
+    /// Reports one system of a comparison: nanoseconds a look-up.
+    pub(crate) fn comparison(&self, case: &str, flows: usize, system: &str, ns: f64) {
         let cycles = ns * self.tsc_ghz;
-        println!(
-            r#"{{"bench":"pipeline","case":"{case}","flows":{flows},"order":"random","system":"{system}","tsc_cycles_per_packet":{cycles:.1},"ns_per_packet":{ns:.2}}}"#
-        );
+        json_lines::print(&ComparisonLine {
+            bench: "pipeline",
+            case,
+            flows,
+            order: "random",
+            system,
+            tsc_cycles_per_packet: rounded(cycles, 1),
+            ns_per_packet: rounded(ns, 2),
+        });
         let row = [case.into(), flows.to_string(), system.into(), format!("{cycles:.1}"), format!("{ns:.1}")];
-        self.others.borrow_mut().push(row.into());
+        self.comparisons.borrow_mut().push(row.into());
     }
 
     /// Prints the tables to standard error.
@@ -79,14 +131,42 @@ impl Report {
         eprintln!("\nTime-stamp counter: {:.3} GHz. Cycles are its ticks per packet.", self.tsc_ghz);
         let head = ["case", "IP", "rules", "flows", "order"];
         let columns = head.into_iter().chain(["cycles", "least", "ns", "Mpps"]).collect();
-        print("Whole path", columns, &self.cases.borrow());
-        let columns = head.into_iter().chain(self.names.borrow().iter().copied()).collect();
-        print("Cycles by stage", columns, &self.stages.borrow());
-        print("Look-ups alone", vec!["case", "flows", "system", "cycles", "ns"], &self.others.borrow());
+        print_table("Whole path", columns, &self.cases.borrow());
+        let columns = head.into_iter().chain(self.stage_names.borrow().iter().copied()).collect();
+        print_table("Cycles by stage", columns, &self.stages.borrow());
+        let columns = vec!["case", "flows", "system", "cycles", "ns"];
+        print_table("Look-ups alone", columns, &self.comparisons.borrow());
     }
 }
 
-fn print(title: &str, columns: Vec<&str>, rows: &[Vec<String>]) {
+impl Parameters {
+    fn of(case: &Case) -> Parameters {
+        Parameters {
+            case: case.name,
+            family: case.family,
+            rules: case.rules,
+            flows: case.flows,
+            order: if case.order == Order::Sequence { "sequence" } else { "random" },
+            workers: case.workers,
+            frame_bytes: case.frame_bytes(),
+        }
+    }
+
+    /// First cells of a table's row.
+    fn cells(&self) -> Vec<String> {
+        let Parameters { case, workers, .. } = self;
+        let name = if *workers == 1 { (*case).into() } else { format!("{case}, {workers} workers") };
+        vec![
+            name,
+            self.family.to_string(),
+            self.rules.to_string(),
+            self.flows.to_string(),
+            self.order.to_owned(),
+        ]
+    }
+}
+
+fn print_table(title: &str, columns: Vec<&str>, rows: &[Vec<String>]) {
     if rows.is_empty() {
         return;
     }

@@ -11,9 +11,11 @@ use std::time::{Duration, Instant};
 use palisade::dataplane::SimulatedPort;
 use palisade::limits::BATCH_FRAMES_MAX;
 
-use crate::common::simulated_node::{CompiledRules, SimulatedNode};
+use crate::common::compiled_rules::CompiledRules;
+use crate::common::simulated_node::SimulatedNode;
+use crate::common::statistics::median;
 use crate::common::traffic::{Case, Traffic};
-use crate::report::{Report, median};
+use crate::report::Report;
 
 const BATCHES: usize = 128;
 
@@ -27,7 +29,7 @@ pub(crate) fn compare(case: Case, tables: &CompiledRules, rounds: usize, report:
         // The first round warms the caches.
         ns.remove(0);
         let least = ns.iter().copied().fold(f64::INFINITY, f64::min);
-        report.case(&case, median(&mut ns), least, node.bytes_per_flow(), Vec::new());
+        report.case(&case, median(&mut ns), least, node.bytes_per_flow(), &Vec::new());
     }
 }
 

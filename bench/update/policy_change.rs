@@ -1,9 +1,10 @@
-//! What one policy that comes and goes costs, step by step, on one thread and in memory: what the node's scenario `update` pays for
-//! on two cores that are busy.
+//! One policy that comes and goes beside another one of many rules: the time of each step from the object to the published
+//! tables, on one thread and in memory. The end-to-end scenario `update` takes the same steps on two busy cores.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use palisade::control::protocol::TablesPatch;
 use palisade::dataplane::{PortKind, Settings, Simulation, World};
@@ -12,18 +13,21 @@ use palisade::policy::objects::Object;
 use palisade::policy::read::{Source, read_all};
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 use palisade::tables::{PodName, References, RuleTables};
+use serde::Serialize;
 use serde_json::json;
 
+use crate::common::json_lines;
+use crate::common::latency::Latencies;
 use crate::common::policy::PolicySpec;
-use crate::spread;
+use crate::common::statistics::rounded;
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 /// Pods, of which all but the first two are selected by the policies.
 const PODS: u8 = 3;
-/// What is timed, in turn.
+/// Timed steps, in their order.
 const STEPS: [&str; 5] = ["compile", "write", "read", "check", "publish"];
 
-/// How a rule comes and goes.
+/// Way in which a rule comes and goes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum How {
     /// With a policy of its own.
@@ -32,14 +36,28 @@ pub(crate) enum How {
     Rule,
 }
 
-/// Lets a rule come and go `changes` times beside `rules` rules.
+/// Line of one way. Each step adds its quantiles, `STEP_us_p50` and `STEP_us_p99`.
+#[derive(Serialize)]
+struct Line {
+    bench: &'static str,
+    case: &'static str,
+    how: String,
+    rules: usize,
+    changes: usize,
+    entries: usize,
+    bytes: usize,
+    #[serde(flatten)]
+    steps: BTreeMap<String, f64>,
+}
+
+/// Adds and removes a rule `changes` times beside `rules` rules.
 pub(crate) fn measure(how: How, rules: usize, changes: usize) {
     let shape = PolicySpec { rules, pods: usize::from(PODS), seed: 1 };
     let manifests = format!("{}---\n{}", pods(), shape.network_policy(CLIENT));
     let mut compiler = Compiler::from_objects(objects(&manifests), Options::default());
     let [less, more] = ways(how, &shape);
     let mut switch = Switch::new(compiler.tables());
-    let mut took: [Vec<f64>; STEPS.len()] = Default::default();
+    let mut took: [Latencies; STEPS.len()] = Default::default();
     let (mut bytes, mut entries) = (0, 0);
     for number in 0..changes {
         let change = if number % 2 == 0 { more.clone() } else { less.clone() };
@@ -54,21 +72,27 @@ pub(crate) fn measure(how: How, rules: usize, changes: usize) {
         bytes = bytes.max(body.len());
         drop(patch);
         switch.follow(&body, &mut clock);
-        assert_eq!(&*switch.document, compiler.tables(), "the switch has what the compiler has");
-        took.iter_mut().zip(clock.laps).for_each(|(took, lap)| took.push(lap));
+        assert_eq!(&*switch.document, compiler.tables(), "the switch has the compiler's tables");
+        took.iter_mut().zip(clock.laps).for_each(|(took, lap)| took.record(lap));
     }
-    let steps = STEPS.into_iter().zip(&mut took).map(|(step, took)| {
-        let [median, most, _] = spread(took);
-        format!(r#""{step}_us_p50":{median:.1},"{step}_us_p99":{most:.1}"#)
+    let quantile = |step, name, us| (format!("{step}_us_{name}"), rounded(us, 1));
+    let quantiles = STEPS
+        .into_iter()
+        .zip(&took)
+        .flat_map(|(step, took)| [quantile(step, "p50", took.us(0.5)), quantile(step, "p99", took.us(0.99))]);
+    json_lines::print(&Line {
+        bench: "update",
+        case: "policy",
+        how: format!("{how:?}"),
+        rules,
+        changes,
+        entries,
+        bytes,
+        steps: quantiles.collect(),
     });
-    let steps: Vec<String> = steps.collect();
-    println!(
-        r#"{{"bench":"update","case":"policy","how":"{how:?}","rules":{rules},"changes":{changes},"entries":{entries},"bytes":{bytes},{}}}"#,
-        steps.join(",")
-    );
 }
 
-/// The changes that take the rule away and that bring it.
+/// Changes that remove the rule and that add it, in this order.
 fn ways(how: How, shape: &PolicySpec) -> [Change; 2] {
     let small = objects(&PolicySpec::changed_policy(CLIENT)).remove(0);
     let large = objects(&shape.network_policy(CLIENT)).remove(0);
@@ -83,10 +107,10 @@ fn ways(how: How, shape: &PolicySpec) -> [Change; 2] {
     }
 }
 
-/// Times of consecutive steps, in microseconds.
+/// Times of consecutive steps.
 struct Clock {
     start: Instant,
-    laps: Vec<f64>,
+    laps: Vec<Duration>,
 }
 
 impl Default for Clock {
@@ -97,12 +121,12 @@ impl Default for Clock {
 
 impl Clock {
     fn done(&mut self) {
-        self.laps.push(self.start.elapsed().as_nanos() as f64 / 1e3);
+        self.laps.push(self.start.elapsed());
         self.start = Instant::now();
     }
 }
 
-/// The switch's side, as it serves a request.
+/// The switch's side of a request.
 struct Switch {
     simulation: Simulation,
     world: World,
@@ -130,7 +154,7 @@ impl Switch {
 
     fn follow(&mut self, body: &[u8], clock: &mut Clock) {
         clock.start = Instant::now();
-        let patch: TablesPatch = serde_json::from_slice(body).expect("what was written can be read");
+        let patch: TablesPatch = serde_json::from_slice(body).expect("the patch can be read again");
         clock.done();
         let mut next = RuleTables::clone(&self.document);
         next.apply(&patch.diff);
@@ -144,7 +168,7 @@ impl Switch {
     }
 }
 
-/// The client, a stranger and the receivers.
+/// Manifests of the pods: the client, an outsider and the receivers.
 pub(crate) fn pods() -> String {
     let pods = (0..PODS).map(|pod| {
         let address = format!("10.0.0.{}", 1 + pod);

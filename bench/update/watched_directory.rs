@@ -1,5 +1,5 @@
-//! A changed file of the watched directory, from its rename until every worker has the tables: the path that the switch itself takes, inotify,
-//! reader, compiler, check and publication, with the workers' own threads.
+//! A changed file of the watched directory: time from its rename until every worker has the tables. The path is the switch's own,
+//! with the threads of its workers: inotify, reader, compiler, validation and publication.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,33 @@ use palisade::control::protocol::PolicyOrigin;
 use palisade::control::{Closing, Switch, SwitchSettings};
 use palisade::dataplane::{Dataplane, Settings};
 use palisade::source::{PolicyDirectory, Requests};
+use serde::Serialize;
 
+use crate::common::json_lines;
+use crate::common::latency::Latencies;
 use crate::common::policy::PolicySpec;
+use crate::common::statistics::rounded;
 use crate::policy_change::pods;
-use crate::spread;
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 /// Longest wait for a change.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Time between two changes: the worker sleeps meanwhile, as it does between two edits.
+/// Time between two changes. The worker sleeps meanwhile, as it does between two edits.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Renames a policy over another one `changes` times beside `rules` rules and `files` files of a pod each.
+#[derive(Serialize)]
+struct Line {
+    bench: &'static str,
+    case: &'static str,
+    rules: usize,
+    files: u16,
+    changes: usize,
+    in_force_us_p50: f64,
+    in_force_us_p99: f64,
+    in_force_us_max: f64,
+}
+
+/// Renames a policy over another one `changes` times, beside `rules` rules and `files` files of a pod each.
 pub(crate) fn measure(rules: usize, files: u16, changes: usize) {
     let scratch = Scratch::new();
     let shape = PolicySpec { rules, pods: 3, seed: 1 };
@@ -56,7 +71,7 @@ pub(crate) fn measure(rules: usize, files: u16, changes: usize) {
         .expect("the tables are right");
     directory.started(&switch);
     let requests = Requests::new().expect("an eventfd");
-    let mut took = Vec::new();
+    let mut took = Latencies::default();
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| directory.follow(&switch, &requests));
         let next = scratch.0.join("next.yaml");
@@ -65,27 +80,33 @@ pub(crate) fn measure(rules: usize, files: u16, changes: usize) {
             std::thread::sleep(PAUSE);
             let before = switch.status().generation;
             let start = Instant::now();
-            std::fs::rename(&next, root.join("small.yaml")).expect("a name to take");
+            std::fs::rename(&next, root.join("small.yaml")).expect("the directory takes the name");
             while switch.status().generation == before {
-                assert!(start.elapsed() < PATIENCE, "change {number} does not come into force");
+                assert!(start.elapsed() < PATIENCE, "change {number} is not in force in time");
                 std::thread::sleep(Duration::from_micros(20));
             }
-            took.push(start.elapsed().as_nanos() as f64 / 1e3);
+            took.record(start.elapsed());
         }
         requests.stop();
         thread.join().expect("the thread ends");
     });
-    let [median, most, greatest] = spread(&mut took);
-    println!(
-        r#"{{"bench":"update","case":"directory","rules":{rules},"files":{files},"changes":{changes},"in_force_us_p50":{median:.0},"in_force_us_p99":{most:.0},"in_force_us_max":{greatest:.0}}}"#,
-    );
+    json_lines::print(&Line {
+        bench: "update",
+        case: "directory",
+        rules,
+        files,
+        changes,
+        in_force_us_p50: rounded(took.us(0.5), 0),
+        in_force_us_p99: rounded(took.us(0.99), 0),
+        in_force_us_max: rounded(took.max_us(), 0),
+    });
 }
 
 fn write(path: &Path, text: &str) {
     std::fs::write(path, text).expect("a file to write");
 }
 
-/// A directory that goes when this is dropped.
+/// Temporary directory, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
