@@ -248,3 +248,12 @@ pub(crate) fn row(rules: &[PortRule], default: Decision) -> Row {
     };
     Row { tcp: spans(Protocol::TCP), udp: spans(Protocol::UDP), sctp: Vec::new(), other }
 }
+
+/// Draws addresses in prefixes drawn at random.
+pub(crate) fn addresses_in<A: Family>(prefixes: &[(u128, u8)], count: usize, random: &mut Random) -> Vec<A> {
+    let mut hit = || {
+        let (bits, len) = prefixes[random.below(prefixes.len() as u64) as usize];
+        A::from_top(bits | random.bits() & !mask(len))
+    };
+    (0..count).map(|_| hit()).collect()
+}
