@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use palisade::tables::{Classifier, RuleTables};
 
-use super::random::Random;
+use super::random::{Random, SEED};
 use super::rule_tables::rule_tables;
 
 /// Pods of the simulated node, each behind a port of its own.
 pub(crate) const PODS: u16 = 16;
 /// Ports that rule 0 opens to all peers, so that the same flows pass under every number of rules.
 pub(crate) const OPEN_PORTS: RangeInclusive<u16> = 40_000..=49_999;
-const SEED: u64 = 0x9a11_5ade;
 
 /// Rules, as a document and compiled.
 pub(crate) struct CompiledRules {

@@ -1,5 +1,8 @@
 //! Generators of random numbers with a fixed sequence, so that all runs measure the same tables, queries and clusters.
 
+/// Seed of tables, queries, traffic and clusters.
+pub(crate) const SEED: u64 = 0x9a11_5ade;
+
 /// The generator xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", 2014).
 /// Its state must not be zero.
 pub(crate) struct Random(pub(crate) u64);

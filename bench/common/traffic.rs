@@ -5,9 +5,8 @@ use palisade::net::tcp;
 
 use super::compiled_rules::{CompiledRules, OPEN_PORTS, PODS};
 use super::frame::{Flow, Fragment, Packet};
-use super::random::Random;
+use super::random::{Random, SEED};
 
-const SEED: u64 = 0x9a11_5ade;
 const SYN_ACK: u8 = tcp::Flags::SYN | tcp::Flags::ACK;
 
 /// Order in which packets visit the flows.

@@ -10,10 +10,9 @@ use palisade::ids::{AclId, ClassId, RuleId};
 use palisade::tables::{Classifier, Decision, Row, RuleTables, TablesDiff};
 use serde::Serialize;
 
-use crate::SEED;
 use crate::common::json_lines;
 use crate::common::latency::Latencies;
-use crate::common::random::Random;
+use crate::common::random::{Random, SEED};
 use crate::common::rule_tables::{Family, rule_tables};
 use crate::common::statistics::rounded;
 use crate::comparison::{BATCH, Run};

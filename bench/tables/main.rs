@@ -15,9 +15,6 @@ use common::time_stamp_counter::tsc_ghz;
 use comparison::Run;
 use prefix_lookup::Shape;
 
-/// Seed of tables and queries.
-const SEED: u64 = 0x9a11_5ade;
-
 fn main() {
     let smoke = std::env::args().any(|argument| argument == "--smoke");
     let only = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));

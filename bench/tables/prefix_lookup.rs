@@ -7,8 +7,7 @@ use poptrie::Poptrie;
 use prefix_trie::PrefixMap;
 use serde::Serialize;
 
-use crate::SEED;
-use crate::common::random::Random;
+use crate::common::random::{Random, SEED};
 use crate::common::rule_tables::{Family, addresses_in, mask, net};
 use crate::comparison::{BATCH, Run, System};
 
