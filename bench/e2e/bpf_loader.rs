@@ -6,7 +6,8 @@ use std::process::Command;
 
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, TC_INGRESS, TcHookBuilder};
 
-use crate::process::{BenchError, run};
+use crate::error::BenchError;
+use crate::process::run;
 use crate::rig::Rig;
 
 /// Compiles a program and loads it.

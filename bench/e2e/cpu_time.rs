@@ -9,8 +9,8 @@ use std::time::Instant;
 use palisade::lab::{POD_INTERFACE, Pod};
 use serde_json::{Map, Value, json};
 
-use crate::process::BenchError;
-use crate::results;
+use crate::common::json_lines;
+use crate::error::BenchError;
 use crate::rig::{Rig, SYSTEM_CORE, TRAFFIC_CORE};
 
 /// Ticks a second.
@@ -100,7 +100,7 @@ impl CpuUsage {
             "cpu_s_per_mpkt": self.per_million_packets(self.system_core_s),
             "cpu_all_s_per_mpkt": self.per_million_packets(self.all_cores_s),
         });
-        results::fields(fields)
+        json_lines::fields(fields)
     }
 }
 

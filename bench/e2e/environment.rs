@@ -4,12 +4,12 @@ use std::fs;
 
 use serde_json::{Map, Value, json};
 
+use crate::common::json_lines::fields;
 use crate::process::version;
-use crate::results::fields;
-use crate::systems::System;
+use crate::system::System;
 
 /// As fields of one line.
-pub(crate) fn provenance(systems: &[Box<dyn System>]) -> Map<String, Value> {
+pub(crate) fn of(systems: &[Box<dyn System>]) -> Map<String, Value> {
     let versions: Map<String, Value> = systems
         .iter()
         .map(|system| (system.name().to_owned(), system.versions().join(", ").into()))

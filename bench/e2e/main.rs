@@ -10,14 +10,18 @@
 mod bpf_loader;
 #[path = "../common/mod.rs"]
 mod common;
+mod comparison_table;
 mod cpu_time;
 mod environment;
+mod error;
 mod policy_check;
 mod process;
 mod receiver;
 mod results;
 mod rig;
+mod scenario;
 mod scenarios;
+mod system;
 mod systems;
 
 use std::collections::BTreeSet;
@@ -26,12 +30,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use error::BenchError;
 use palisade::lab::require_root;
-use process::BenchError;
 use results::Results;
 use rig::Rig;
-use scenarios::{Measures, NO_DROP, Scenario, Trial};
-use systems::{Running, System};
+use scenario::{Measures, Scenario, Trial};
+use scenarios::NO_DROP;
+use system::{Running, System};
 
 /// Where results go, from the root of the repository.
 const RESULTS: &str = "bench/results/e2e.jsonl";
@@ -114,11 +119,11 @@ fn measure(options: &Options) -> Result<(), BenchError> {
         .clone()
         .unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/")).join(default));
     let mut results = Results::create(&path)?;
-    results.provenance(&environment::provenance(&systems))?;
+    results.add_environment(&environment::of(&systems))?;
     let share = Duration::from_mins(1) * options.minutes / scenarios.len() as u32;
     for (number, scenario) in (1..).zip(&scenarios) {
         take_turns(options, scenario, &systems, &mut results, start + share * number)?;
-        results.print(scenario, &systems);
+        comparison_table::print(&results, scenario, &systems);
     }
     println!("\n{:.0} s; lines in {}", start.elapsed().as_secs_f64(), path.display());
     Ok(())

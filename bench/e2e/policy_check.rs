@@ -8,9 +8,9 @@ use palisade::lab::traffic::{Outcome, Probe, Server, Services};
 use palisade::net::flow::Protocol;
 
 use crate::common::policy::{CLOSED_PORT, OPEN_PORTS};
-use crate::process::BenchError;
+use crate::error::BenchError;
 use crate::rig::Rig;
-use crate::systems::Kind;
+use crate::system::Kind;
 
 /// Wait for an answer that shall come.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(300);

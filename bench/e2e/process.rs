@@ -7,8 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
-use palisade::lab::LabError;
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::error::BenchError;
 
 /// Longest wait for a program that was asked to end.
 const END_PATIENCE: Duration = Duration::from_secs(5);
@@ -18,21 +19,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 const SAID_MAX: usize = 400;
 /// Characters of a command line that a reason repeats.
 const LINE_MAX: usize = 120;
-
-/// Why a system does not run, or a measurement came to nothing.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BenchError {
-    #[error("{program} is not installed (`make setup-peers` installs it)")]
-    Missing { program: String },
-    #[error("{what}: {said}")]
-    Refused { what: String, said: String },
-    #[error("{0}")]
-    Other(String),
-    #[error(transparent)]
-    Lab(#[from] LabError),
-    #[error(transparent)]
-    Io(#[from] io::Error),
-}
 
 /// Runs a program to its end, with this on its standard input; gives what it printed.
 pub(crate) fn run(command: &mut Command, input: &str) -> Result<String, BenchError> {

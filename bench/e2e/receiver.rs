@@ -9,7 +9,7 @@ use palisade::lab::{POD_INTERFACE, Pod};
 use palisade::xdp::Interface;
 
 use crate::bpf_loader::{attach, load, map, refused};
-use crate::process::BenchError;
+use crate::error::BenchError;
 use crate::rig::Rig;
 
 const SOURCE: &str = include_str!("bpf/receiver.bpf.c");

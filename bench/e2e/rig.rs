@@ -11,7 +11,8 @@ use palisade::lab::{Lab, LabError, LabSpec, Node, POD_INTERFACE, Pod};
 use palisade::limits::MTU_MAX;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::process::{BenchError, run};
+use crate::error::BenchError;
+use crate::process::run;
 
 /// Core of the traffic.
 pub(crate) const TRAFFIC_CORE: usize = 0;

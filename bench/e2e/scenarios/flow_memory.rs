@@ -10,11 +10,11 @@ use rustix::net::sockopt::set_socket_recv_buffer_size;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 
-use super::{Measures, Trial};
+use crate::common::json_lines;
 use crate::common::policy::OPEN_PORTS;
-use crate::process::BenchError;
-use crate::results;
-use crate::systems::FlowMemory;
+use crate::error::BenchError;
+use crate::scenario::{Measures, Trial};
+use crate::system::FlowMemory;
 
 /// Sockets of the client, each of which sends to every open port.
 const SOURCES: usize = 1000;
@@ -30,7 +30,7 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
         FlowMemory::Unknown(why) => return Err(BenchError::Other(why.to_owned())),
         FlowMemory::Reserved(bytes) => {
             let fields = json!({"bytes_per_flow": bytes, "mb_per_million_flows": bytes, "reserved": true});
-            return Ok(results::fields(fields));
+            return Ok(json_lines::fields(fields));
         }
         FlowMemory::Grows(bytes) => bytes,
     };
@@ -52,7 +52,7 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
     let fields = json!({
         "bytes_per_flow": bytes, "mb_per_million_flows": bytes, "flows": flows, "flows_sent": sent,
     });
-    Ok(results::fields(fields))
+    Ok(json_lines::fields(fields))
 }
 
 /// A socket that is never read, and so keeps next to nothing.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Measures, Trial};
-use crate::process::BenchError;
+use crate::error::BenchError;
+use crate::scenario::{Measures, Trial};
 
 /// Time after the start in which whatever settles may settle.
 const SETTLE: Duration = Duration::from_secs(1);

@@ -9,14 +9,14 @@ use palisade::pktgen::ndr::{Outcome, Search, search};
 use palisade::pktgen::{FrameSize, Rate};
 use serde_json::json;
 
-use super::stream::{Shape, Stream};
-use super::{Measures, Trial};
-use crate::process::BenchError;
+use super::stream::{Stream, StreamSpec};
+use crate::common::json_lines;
+use crate::error::BenchError;
 use crate::receiver::ReceiverMode;
-use crate::results;
+use crate::scenario::{Measures, Trial};
 
 /// What is sent.
-const SHAPE: Shape = Shape { flows: 10_000, size: FrameSize::Fixed(64) };
+const STREAM: StreamSpec = StreamSpec { flows: 10_000, size: FrameSize::Fixed(64) };
 /// Share of the packets that may be lost: these machines are noisy.
 const LOSS_MAX: f64 = 0.001;
 /// How close the search comes.
@@ -26,7 +26,7 @@ const STEP: Duration = Duration::from_millis(100);
 
 /// Which rate latency is measured at.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum At {
+pub(super) enum LoadLevel {
     /// This share of the system's own no-drop rate.
     Own(f64),
     /// Half of the no-drop rate of the slowest peer: one rate for all.
@@ -34,7 +34,7 @@ pub(super) enum At {
 }
 
 pub(super) fn no_drop(trial: &Trial<'_>) -> Result<Measures, BenchError> {
-    let mut stream = Stream::open(trial, SHAPE, ReceiverMode::Count)?;
+    let mut stream = Stream::open(trial, STREAM, ReceiverMode::Count)?;
     let time = STEP * u32::try_from(trial.seconds).unwrap_or(u32::MAX);
     // What gets through at most is a little more than what gets through without loss.
     let most = stream.send(Rate::Max, time)?;
@@ -48,8 +48,8 @@ pub(super) fn no_drop(trial: &Trial<'_>) -> Result<Measures, BenchError> {
         let window = stream.send(Rate::PerSecond(rate), time)?;
         Ok::<_, BenchError>(Outcome { sent_per_s: window.per_s(window.sent.frames), loss: window.loss() })
     })?;
-    Ok(results::fields(json!({
-        "flows": SHAPE.flows,
+    Ok(json_lines::fields(json!({
+        "flows": STREAM.flows,
         "mpps": found.rate_per_s / 1e6,
         "loss": found.loss,
         "limited_by_sender": found.limited_by_sender,
@@ -57,17 +57,17 @@ pub(super) fn no_drop(trial: &Trial<'_>) -> Result<Measures, BenchError> {
     })))
 }
 
-pub(super) fn measure(trial: &Trial<'_>, at: At) -> Result<Measures, BenchError> {
+pub(super) fn measure(trial: &Trial<'_>, at: LoadLevel) -> Result<Measures, BenchError> {
     let unknown =
         || BenchError::Other("no rate is known: `latency-no-drop` finds it, in the same run".to_owned());
     let rate = match at {
-        At::Own(share) => share * trial.no_drop_mpps.ok_or_else(unknown)?,
-        At::Common => 0.5 * trial.peers_no_drop_mpps.ok_or_else(unknown)?,
+        LoadLevel::Own(share) => share * trial.no_drop_mpps.ok_or_else(unknown)?,
+        LoadLevel::Common => 0.5 * trial.peers_no_drop_mpps.ok_or_else(unknown)?,
     };
     if rate <= 0.0 {
         return Err(BenchError::Other("at no rate tried did all packets come".to_owned()));
     }
-    let mut stream = Stream::open(trial, SHAPE, ReceiverMode::Measure)?;
+    let mut stream = Stream::open(trial, STREAM, ReceiverMode::Measure)?;
     let time = Duration::from_secs(trial.seconds);
     let (window, mut cost) = trial.measure_cpu(|| stream.send(Rate::PerSecond(rate * 1e6), time))?;
     cost.packets = window.received.packets;
@@ -76,8 +76,8 @@ pub(super) fn measure(trial: &Trial<'_>, at: At) -> Result<Measures, BenchError>
         return Err(BenchError::Other("nothing arrives".to_owned()));
     }
     let mut measures = cost.fields();
-    measures.extend(results::fields(json!({
-        "flows": SHAPE.flows,
+    measures.extend(json_lines::fields(json!({
+        "flows": STREAM.flows,
         "load_mpps": rate,
         "behind": window.sent.behind,
         "loss": window.loss(),

@@ -11,15 +11,14 @@ mod tcp_connect_generated;
 mod udp_throughput;
 
 use palisade::pktgen::FrameSize;
-use serde_json::{Map, Value};
 
-use self::latency::At;
-use self::stream::Shape;
+use self::latency::LoadLevel;
+use self::stream::StreamSpec;
 use crate::common::policy::PolicySpec;
-use crate::cpu_time::{CpuSample, CpuUsage};
-use crate::process::BenchError;
-use crate::rig::{PODS_MIN, Rig};
-use crate::systems::{Kind, Running, System};
+use crate::error::BenchError;
+use crate::rig::PODS_MIN;
+use crate::scenario::{Measures, Mtu, Scenario, Trial};
+use crate::system::Kind;
 
 /// Rules where a scenario is not about their number.
 const RULES: usize = 1000;
@@ -27,81 +26,6 @@ const RULES: usize = 1000;
 const SEED: u64 = 5;
 /// The least that Ethernet has.
 const SMALL: FrameSize = FrameSize::Fixed(64);
-
-/// A scenario with its size.
-pub(crate) struct Scenario {
-    /// Its name.
-    pub(crate) name: String,
-    /// What it is called in results together with others that differ from it in size.
-    pub(crate) group: String,
-    /// The field that systems are compared by.
-    pub(crate) metric: &'static str,
-    /// Whether more of it is better.
-    pub(crate) more_is_better: bool,
-    /// Size of the policy.
-    pub(crate) shape: PolicySpec,
-    /// MTU of all links.
-    pub(crate) mtu: Mtu,
-    /// Whether one run is enough: what does not vary from run to run.
-    pub(crate) once: bool,
-    /// What is measured.
-    pub(crate) measure: Measure,
-    /// The systems that it says something of.
-    pub(crate) is_for: fn(Kind) -> bool,
-}
-
-/// Measures one trial.
-pub(crate) type Measure = Box<dyn Fn(&Trial<'_>) -> Result<Measures, BenchError>>;
-
-/// An MTU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mtu {
-    /// This one, for all.
-    Of(u32),
-    /// The largest that a system carries.
-    Largest,
-}
-
-/// A system that runs, and has shown that it does.
-pub(crate) struct Trial<'a> {
-    pub(crate) rig: &'a Rig,
-    pub(crate) running: &'a dyn Running,
-    /// Size of the policy.
-    pub(crate) shape: &'a PolicySpec,
-    /// MTU of all links.
-    pub(crate) mtu: u32,
-    /// How long to measure.
-    pub(crate) seconds: u64,
-    /// The system's own no-drop rate, and the least of its peers', where this run has found them.
-    pub(crate) no_drop_mpps: Option<f64>,
-    pub(crate) peers_no_drop_mpps: Option<f64>,
-}
-
-/// Fields of a result.
-pub(crate) type Measures = Map<String, Value>;
-
-impl Mtu {
-    /// The number for one system.
-    pub(crate) fn for_system(self, system: &dyn System) -> u32 {
-        match self {
-            Mtu::Of(mtu) => mtu,
-            Mtu::Largest => system.mtu_max(),
-        }
-    }
-}
-
-impl Trial<'_> {
-    /// Does something, and gives what it cost besides.
-    pub(crate) fn measure_cpu<T>(
-        &self,
-        f: impl FnOnce() -> Result<T, BenchError>,
-    ) -> Result<(T, CpuUsage), BenchError> {
-        let pids = self.running.pids();
-        let start = CpuSample::now(self.rig, &pids)?;
-        let done = f()?;
-        Ok((done, start.until(&CpuSample::now(self.rig, &pids)?)))
-    }
-}
 
 /// The scenario that finds no-drop rates.
 pub(crate) const NO_DROP: &str = "latency-no-drop";
@@ -150,11 +74,10 @@ fn has_rules(kind: Kind) -> bool {
 
 /// How many packets get through.
 fn packets(name: &str, flows: u32, size: FrameSize, smoke: bool) -> Scenario {
-    let shape = Shape { flows, size };
-    let default_scenario =
-        default_scenario(name, "mpps", smoke, move |trial| udp_throughput::measure(trial, shape));
+    let shape = StreamSpec { flows, size };
+    let base = default_scenario(name, "mpps", smoke, move |trial| udp_throughput::measure(trial, shape));
     let group = if size == SMALL { "udp64" } else { name };
-    Scenario { group: group.to_owned(), ..default_scenario }
+    Scenario { group: group.to_owned(), ..base }
 }
 
 fn throughput(smoke: bool) -> Vec<Scenario> {
@@ -168,9 +91,9 @@ fn throughput(smoke: bool) -> Vec<Scenario> {
         packets("imix", 10_000, FrameSize::Imix, smoke),
     ]);
     for (name, rules) in [("rules-10", 10), ("rules-10k", 10_000), ("rules-100k", 100_000)] {
-        let default_scenario = packets(name, 10_000, SMALL, smoke);
-        let shape = PolicySpec { rules, ..default_scenario.shape };
-        scenarios.push(Scenario { shape, is_for: has_rules, ..default_scenario });
+        let base = packets(name, 10_000, SMALL, smoke);
+        let shape = PolicySpec { rules, ..base.shape };
+        scenarios.push(Scenario { shape, is_for: has_rules, ..base });
     }
     scenarios
 }
@@ -194,15 +117,16 @@ fn connections_and_bulk(smoke: bool) -> Vec<Scenario> {
 }
 
 fn latencies(smoke: bool) -> Vec<Scenario> {
-    let at = |name: &str, at: At| {
-        let default_scenario =
-            default_scenario(name, "p99_us", smoke, move |trial| latency::measure(trial, at));
-        Scenario { more_is_better: false, ..default_scenario }
+    let at = |name: &str, level: LoadLevel| {
+        let base = default_scenario(name, "p99_us", smoke, move |trial| latency::measure(trial, level));
+        Scenario { more_is_better: false, ..base }
     };
-    let mut scenarios =
-        vec![default_scenario(NO_DROP, "mpps", smoke, latency::no_drop), at("latency-50", At::Own(0.5))];
+    let mut scenarios = vec![
+        default_scenario(NO_DROP, "mpps", smoke, latency::no_drop),
+        at("latency-50", LoadLevel::Own(0.5)),
+    ];
     if !smoke {
-        scenarios.extend([at("latency-90", At::Own(0.9)), at("latency-common", At::Common)]);
+        scenarios.extend([at("latency-90", LoadLevel::Own(0.9)), at("latency-common", LoadLevel::Common)]);
     }
     scenarios
 }
@@ -210,8 +134,8 @@ fn latencies(smoke: bool) -> Vec<Scenario> {
 /// Last, because to make so many pods takes most of a trial.
 fn many_pods() -> [Scenario; 2] {
     [("pods-50", 50), ("pods-200", 200)].map(|(name, pods)| {
-        let default_scenario = packets(name, 10_000, SMALL, false);
-        Scenario { shape: PolicySpec { pods, ..default_scenario.shape }, ..default_scenario }
+        let base = packets(name, 10_000, SMALL, false);
+        Scenario { shape: PolicySpec { pods, ..base.shape }, ..base }
     })
 }
 

@@ -16,18 +16,18 @@ use rustix::net::{AddressFamily, SendFlags, SocketAddrV4, SocketType, ipproto, s
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::json;
 
-use super::stream::{Shape, Stream, Window};
-use super::{Measures, Trial};
+use super::stream::{Stream, StreamSpec, Window};
+use crate::common::json_lines;
 use crate::common::policy::CHANGED_PORT;
-use crate::process::BenchError;
+use crate::error::BenchError;
 use crate::receiver::{PROBES_MAX, Receiver, ReceiverMode};
-use crate::results;
 use crate::rig::{TRAFFIC_CORE, pin_to_core};
+use crate::scenario::{Measures, Trial};
 
 /// Time from one change to the next, but for a part of a tick.
 const INTERVAL: Duration = Duration::from_millis(100);
 /// The kernel's tick at its longest (100 Hz), in microseconds; and what a change is further in it than the one before, by the golden
-/// ratio. At even distances all changes would meet the same moment of each tick, and of what else is done ten times a second.
+/// ratio. LoadLevel even distances all changes would meet the same moment of each tick, and of what else is done ten times a second.
 const TICK_US: u32 = 10_000;
 const STEP_US: u32 = 3_819;
 /// Time from one probe to the next in the mean. No result is more exact than the time that it really was, which is measured too:
@@ -35,7 +35,7 @@ const STEP_US: u32 = 3_819;
 /// -20 for this thread, and the switch took twice as long for a change.
 const PROBE_EVERY: Duration = Duration::from_micros(50);
 /// The load: what every system carries without loss.
-const LOAD: Shape = Shape { flows: 10_000, size: FrameSize::Fixed(64) };
+const LOAD: StreamSpec = StreamSpec { flows: 10_000, size: FrameSize::Fixed(64) };
 const LOAD_PER_S: f64 = 100e3;
 /// Ports that probes come from, one after the other.
 const FIRST_PORT: u16 = 1024;
@@ -61,7 +61,7 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
     }
     let mut all = [&opened[..], &closed].concat();
     let mut measures = cost.fields();
-    measures.extend(results::fields(json!({
+    measures.extend(json_lines::fields(json!({
         "flows": LOAD.flows,
         "load_mpps": LOAD_PER_S / 1e6,
         "probes": probes,

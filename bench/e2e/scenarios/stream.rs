@@ -15,11 +15,11 @@ use palisade::pktgen::{
     Content, FlowSpace, FrameSize, Kind, PktgenError, Place, Rate, Receive, Sent, Session, Setup, Traffic,
 };
 
-use super::Trial;
 use crate::common::policy::OPEN_PORTS;
-use crate::process::BenchError;
+use crate::error::BenchError;
 use crate::receiver::{Counted, Receiver, ReceiverMode};
 use crate::rig::TRAFFIC_CORE;
+use crate::scenario::Trial;
 
 /// Source ports: with as many open ports, a million flows.
 pub(super) const SRC_PORTS: RangeInclusive<u16> = 10_000..=10_999;
@@ -28,7 +28,7 @@ const SEED: u64 = 7;
 
 /// What is sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Shape {
+pub(crate) struct StreamSpec {
     /// UDP flows from the client, spread over its ports, the open ports, and where there are many the receivers.
     pub(crate) flows: u32,
     /// Frame sizes.
@@ -52,7 +52,11 @@ pub(super) struct Window {
 impl Stream {
     /// Opens it, sends one round of all flows, and has each answered once, so that they are established: a system that tracks
     /// connections asks its policy of every packet of a flow that nobody has answered.
-    pub(super) fn open(trial: &Trial<'_>, shape: Shape, task: ReceiverMode) -> Result<Stream, BenchError> {
+    pub(super) fn open(
+        trial: &Trial<'_>,
+        shape: StreamSpec,
+        task: ReceiverMode,
+    ) -> Result<Stream, BenchError> {
         let client = trial.rig.pod("client")?;
         let destinations = destinations(trial)?;
         let pods: Vec<Pod> =

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use palisade::lab::Pod;
 use serde_json::{Value, json};
 
-use super::{Measures, Trial};
+use crate::common::json_lines;
 use crate::common::policy::OPEN_PORTS;
-use crate::process::{BenchError, run};
-use crate::results;
+use crate::error::BenchError;
+use crate::process::run;
+use crate::scenario::{Measures, Trial};
 
 /// Longest wait for the server to listen.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -50,7 +51,7 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
         "retransmits": end["sum_sent"]["retransmits"],
         "bytes": end["sum_received"]["bytes"],
     });
-    measures.extend(results::fields(fields));
+    measures.extend(json_lines::fields(fields));
     Ok(measures)
 }
 

@@ -15,11 +15,11 @@ use palisade::lab::Pod;
 use rustix::net::Shutdown;
 use serde_json::json;
 
-use super::{Measures, Trial};
+use crate::common::json_lines;
 use crate::common::policy::OPEN_PORTS;
-use crate::process::BenchError;
-use crate::results;
+use crate::error::BenchError;
 use crate::rig::{TRAFFIC_CORE, pin_to_core};
+use crate::scenario::{Measures, Trial};
 
 /// Ports that the server listens on: so many times the client's own ports are there.
 const LISTENERS: u16 = 8;
@@ -55,7 +55,7 @@ pub(super) fn measure(trial: &Trial<'_>, clients: u16) -> Result<Measures, Bench
         "p50_us": latencies.value_at_quantile(0.5),
         "p99_us": latencies.value_at_quantile(0.99),
     });
-    measures.extend(results::fields(fields));
+    measures.extend(json_lines::fields(fields));
     Ok(measures)
 }
 

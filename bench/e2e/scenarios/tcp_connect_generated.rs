@@ -8,11 +8,11 @@ use palisade::pktgen::{ConnectionReport, Connections, Dialogue, FlowSpace, Rate}
 use serde_json::json;
 
 use super::stream::{next_hop, place, refused};
-use super::{Measures, Trial};
+use crate::common::json_lines;
 use crate::common::policy::OPEN_PORTS;
-use crate::process::BenchError;
-use crate::results;
+use crate::error::BenchError;
 use crate::rig::TRAFFIC_CORE;
+use crate::scenario::{Measures, Trial};
 
 /// Time before what is measured.
 const WARM_UP: Duration = Duration::from_millis(200);
@@ -49,7 +49,7 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
         ));
     }
     let mut measures = cost.fields();
-    measures.extend(results::fields(json!({
+    measures.extend(json_lines::fields(json!({
         "connections_per_s": report.completed_per_s,
         "connections": report.completed,
         "failed": report.opened - report.completed,

@@ -5,13 +5,13 @@ use std::time::Duration;
 use palisade::pktgen::Rate;
 use serde_json::json;
 
-use super::stream::{Shape, Stream};
-use super::{Measures, Trial};
-use crate::process::BenchError;
+use super::stream::{Stream, StreamSpec};
+use crate::common::json_lines;
+use crate::error::BenchError;
 use crate::receiver::ReceiverMode;
-use crate::results;
+use crate::scenario::{Measures, Trial};
 
-pub(super) fn measure(trial: &Trial<'_>, shape: Shape) -> Result<Measures, BenchError> {
+pub(super) fn measure(trial: &Trial<'_>, shape: StreamSpec) -> Result<Measures, BenchError> {
     let mut stream = Stream::open(trial, shape, ReceiverMode::Count)?;
     let time = Duration::from_secs(trial.seconds);
     let dropped_before = trial.running.dropped_before()?;
@@ -33,6 +33,6 @@ pub(super) fn measure(trial: &Trial<'_>, shape: Shape) -> Result<Measures, Bench
         "lost_before_system": trial.running.dropped_before()?.zip(dropped_before).map(|(after, before)| after - before),
         "lost": window.sent.frames.saturating_sub(window.received.packets),
     });
-    measures.extend(results::fields(fields));
+    measures.extend(json_lines::fields(fields));
     Ok(measures)
 }

@@ -3,10 +3,11 @@
 use palisade::dataplane::Mac;
 use palisade::lab::{POD_INTERFACE, Pod};
 
-use super::{Kind, Running, System};
 use crate::common::policy::PolicySpec;
-use crate::process::{BenchError, version};
+use crate::error::BenchError;
+use crate::process::version;
 use crate::rig::{POD_PREFIX, Rig};
+use crate::system::{Kind, Running, System};
 
 pub(super) struct Bridge;
 

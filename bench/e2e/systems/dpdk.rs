@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::noop::{CrossConnect, cross_connect_pods};
-use super::{Kind, Running, System};
+use super::cross_connect::{CrossConnect, cross_connect_pods};
 use crate::common::policy::PolicySpec;
-use crate::process::{BenchError, Daemon, version};
+use crate::error::BenchError;
+use crate::process::{Daemon, version};
 use crate::rig::{Rig, SYSTEM_CORE, TRAFFIC_CORE};
+use crate::system::{Kind, Running, System};
 
 /// Longest wait for its start.
 const PATIENCE: Duration = Duration::from_secs(20);

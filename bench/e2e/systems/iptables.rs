@@ -7,10 +7,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::{KernelConntrack, Kind, Running, System};
+use super::kernel_conntrack::KernelConntrack;
 use crate::common::policy::{PolicySpec, RuleGroup};
-use crate::process::{BenchError, version};
+use crate::error::BenchError;
+use crate::process::version;
 use crate::rig::Rig;
+use crate::system::{Kind, Running, System};
 
 /// Workloads in one dispatch chain; more are split by the next character of their interface's name.
 const DISPATCH_MAX: usize = 10;

@@ -1,9 +1,11 @@
 //! Routing by the node's kernel, without policy.
 
-use super::{InKernel, Kind, Running, System};
+use super::kernel_conntrack::InKernel;
 use crate::common::policy::PolicySpec;
-use crate::process::{BenchError, version};
+use crate::error::BenchError;
+use crate::process::version;
 use crate::rig::Rig;
+use crate::system::{Kind, Running, System};
 
 pub(super) struct Kernel;
 

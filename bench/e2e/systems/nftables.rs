@@ -3,10 +3,12 @@
 
 use std::fmt::Write;
 
-use super::{KernelConntrack, Kind, Running, System};
+use super::kernel_conntrack::KernelConntrack;
 use crate::common::policy::{CHANGED_PORT, PolicySpec};
-use crate::process::{BenchError, version};
+use crate::error::BenchError;
+use crate::process::version;
 use crate::rig::Rig;
+use crate::system::{Kind, Running, System};
 
 /// Its table.
 const TABLE: &str = "palisade_e2e";

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{FlowMemory, Kind, PolicyToggle, Running, System};
 use crate::common::policy::{CHANGED_PORT, PolicySpec};
-use crate::process::{BenchError, Daemon, run, version};
+use crate::error::BenchError;
+use crate::process::{Daemon, run, version};
 use crate::rig::{GATEWAY_MAC, Rig, SYSTEM_CORE};
+use crate::system::{FlowMemory, Kind, PolicyToggle, Running, System};
 
 /// Longest wait for a daemon.
 const PATIENCE: Duration = Duration::from_secs(20);

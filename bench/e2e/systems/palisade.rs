@@ -10,10 +10,11 @@ use palisade::policy::objects::Object;
 use palisade::policy::read::{Source, read_all};
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 
-use super::{FlowMemory, Kind, PolicyToggle, Running, System};
 use crate::common::policy::PolicySpec;
-use crate::process::{BenchError, Daemon, resident_bytes};
+use crate::error::BenchError;
+use crate::process::{Daemon, resident_bytes};
 use crate::rig::Rig;
+use crate::system::{FlowMemory, Kind, PolicyToggle, Running, System};
 
 /// Flows that the switch is given room for: a million, and a quarter more.
 const FLOWS: u64 = 1_250_000;

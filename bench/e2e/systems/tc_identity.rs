@@ -5,11 +5,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
 use palisade::xdp::Interface;
 
-use super::{FlowMemory, Kind, PolicyToggle, Running, System};
 use crate::bpf_loader::{attach, load, map, refused};
 use crate::common::policy::{PolicySpec, Ports, RuleGroup};
-use crate::process::{BenchError, version};
+use crate::error::BenchError;
+use crate::process::version;
 use crate::rig::Rig;
+use crate::system::{FlowMemory, Kind, PolicyToggle, Running, System};
 
 const SOURCE: &str = include_str!("../bpf/identity.bpf.c");
 /// The number of the receivers' policy.
