@@ -9,6 +9,7 @@ use palisade::lab::{POD_INTERFACE, Pod};
 use palisade::xdp::Interface;
 
 use crate::bpf_loader::{attach, load, map, refused};
+use crate::common::latency::Latencies;
 use crate::error::BenchError;
 use crate::rig::Rig;
 
@@ -110,16 +111,13 @@ impl Counted {
         }
     }
 
-    /// The latency that this share of the frames did not exceed, microseconds; to about three in a hundred.
-    pub(crate) fn latency_us(&self, share: f64) -> Option<f64> {
-        let all: u64 = self.latencies.iter().sum();
-        let wanted = ((all as f64 * share).ceil() as u64).max(1);
-        let mut seen = 0;
-        let class = self.latencies.iter().position(|frames| {
-            seen += frames;
-            seen >= wanted
-        })?;
-        Some(highest_ns_of(class) as f64 / 1e3)
+    /// Latencies of the stamped frames. The program's classes are about three per cent wide.
+    pub(crate) fn latencies(&self) -> Latencies {
+        let mut latencies = Latencies::default();
+        for (class, frames) in self.latencies.iter().enumerate().filter(|(_, frames)| **frames > 0) {
+            latencies.record_ns(highest_ns_of(class), *frames);
+        }
+        latencies
     }
 }
 

@@ -71,8 +71,8 @@ pub(super) fn measure(trial: &Trial<'_>, at: LoadLevel) -> Result<Measures, Benc
     let time = Duration::from_secs(trial.seconds);
     let (window, mut cost) = trial.measure_cpu(|| stream.send(Rate::PerSecond(rate * 1e6), time))?;
     cost.packets = window.received.packets;
-    let latency = |share| window.received.latency_us(share);
-    if latency(0.5).is_none() {
+    let latencies = window.received.latencies();
+    if latencies.len() == 0 {
         return Err(BenchError::Other("nothing arrives".to_owned()));
     }
     let mut measures = cost.fields();
@@ -81,9 +81,9 @@ pub(super) fn measure(trial: &Trial<'_>, at: LoadLevel) -> Result<Measures, Benc
         "load_mpps": rate,
         "behind": window.sent.behind,
         "loss": window.loss(),
-        "p50_us": latency(0.5),
-        "p99_us": latency(0.99),
-        "p999_us": latency(0.999),
+        "p50_us": latencies.us(0.5),
+        "p99_us": latencies.us(0.99),
+        "p999_us": latencies.us(0.999),
     })));
     Ok(measures)
 }

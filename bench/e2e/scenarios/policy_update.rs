@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
+use etherparse::{Ipv4Header, PacketBuilder, UdpHeader};
 use palisade::lab::Pod;
 use palisade::pktgen::{FrameSize, Rate};
 use rustix::fd::OwnedFd;
@@ -18,6 +19,7 @@ use serde_json::json;
 
 use super::stream::{Stream, StreamSpec, Window};
 use crate::common::json_lines;
+use crate::common::latency::Latencies;
 use crate::common::policy::CHANGED_PORT;
 use crate::error::BenchError;
 use crate::receiver::{PROBES_MAX, Receiver, ReceiverMode};
@@ -39,8 +41,10 @@ const LOAD: StreamSpec = StreamSpec { flows: 10_000, size: FrameSize::Fixed(64) 
 const LOAD_PER_S: f64 = 100e3;
 /// Ports that probes come from, one after the other.
 const FIRST_PORT: u16 = 1024;
-/// Bytes of a probe: headers of IPv4 and UDP, and as much as the generator's own frames of 64 bytes carry.
-const PROBE_BYTES: usize = 20 + 8 + 18;
+/// Bytes of a probe's payload, as the generator's frames of 64 bytes have.
+const PAYLOAD_BYTES: usize = 18;
+/// Offset of the checksum in a UDP header (RFC 768).
+const UDP_CHECKSUM_OFFSET: usize = 6;
 
 pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
     let mut change = trial.running.policy_toggle(trial.rig, trial.shape)?;
@@ -48,39 +52,40 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
     let time = Duration::from_secs(trial.seconds);
     let quiet = stream.send(Rate::PerSecond(LOAD_PER_S), time / 2)?;
     let (done, cost) = trial.measure_cpu(|| under_load(trial, &mut stream, time, &mut change))?;
-    let (changes, mut gaps, loaded) = done;
-    let probes = gaps.len();
+    let (changes, gaps, loaded) = done;
+    let probes = gaps.len() as usize;
     let arrivals = arrivals(stream.receiver(), probes)?;
-    let mut opened: Vec<f64> = changes.windows(2).filter_map(|pair| opened_after(pair, &arrivals)).collect();
-    let mut closed: Vec<f64> = changes.windows(2).filter_map(|pair| closed_after(pair, &arrivals)).collect();
-    let mut requests: Vec<f64> =
-        changes.iter().map(|change| ms(change.returned_ns - change.asked_ns)).collect();
-    let judged = opened.len() + closed.len();
-    if judged == 0 {
+    let opened: Latencies = changes.windows(2).filter_map(|pair| opened_after(pair, &arrivals)).collect();
+    let closed: Latencies = changes.windows(2).filter_map(|pair| closed_after(pair, &arrivals)).collect();
+    let requests: Latencies =
+        changes.iter().map(|change| Duration::from_nanos(change.returned_ns - change.asked_ns)).collect();
+    let seen = (opened.len() + closed.len()) as usize;
+    if seen == 0 {
         return Err(BenchError::Other("no change was seen by a probe".to_owned()));
     }
-    let mut all = [&opened[..], &closed].concat();
+    let mut all = opened.clone();
+    all.add(&closed);
     let mut measures = cost.fields();
     measures.extend(json_lines::fields(json!({
         "flows": LOAD.flows,
         "load_mpps": LOAD_PER_S / 1e6,
         "probes": probes,
-        "probe_gap_p99_ms": quantile(&mut gaps, 0.99),
+        "probe_gap_p99_ms": gaps.ms(0.99),
         "changes": changes.len() - 1,
         // Those that were not seen before the next one.
-        "late": changes.len() - 1 - judged,
-        "effective_p50_ms": quantile(&mut all, 0.5),
-        "effective_p99_ms": quantile(&mut all, 0.99),
-        "open_p50_ms": quantile(&mut opened, 0.5),
-        "open_p99_ms": quantile(&mut opened, 0.99),
-        "close_p50_ms": quantile(&mut closed, 0.5),
-        "close_p99_ms": quantile(&mut closed, 0.99),
-        "request_p50_ms": quantile(&mut requests, 0.5),
-        "request_p99_ms": quantile(&mut requests, 0.99),
+        "late": changes.len() - 1 - seen,
+        "effective_p50_ms": all.ms(0.5),
+        "effective_p99_ms": all.ms(0.99),
+        "open_p50_ms": opened.ms(0.5),
+        "open_p99_ms": opened.ms(0.99),
+        "close_p50_ms": closed.ms(0.5),
+        "close_p99_ms": closed.ms(0.99),
+        "request_p50_ms": requests.ms(0.5),
+        "request_p99_ms": requests.ms(0.99),
         "loss": loaded.loss(),
         "lost": loaded.sent.frames.saturating_sub(loaded.received.packets),
         "loss_without_changes": quiet.loss(),
-        "p99_us": loaded.received.latency_us(0.99),
+        "p99_us": loaded.received.latencies().us(0.99),
     })));
     Ok(measures)
 }
@@ -99,7 +104,7 @@ fn under_load(
     stream: &mut Stream,
     time: Duration,
     change: &mut dyn FnMut(bool) -> Result<(), BenchError>,
-) -> Result<(Vec<Change>, Vec<f64>, Window), BenchError> {
+) -> Result<(Vec<Change>, Latencies, Window), BenchError> {
     let (client, server) = (trial.rig.pod("client")?, trial.rig.pod("server")?);
     let end = AtomicBool::new(false);
     scope(|scope| {
@@ -137,19 +142,20 @@ fn make_changes(
 }
 
 /// Sends probes until told to end; for each, milliseconds since the one before.
-fn probe(client: &Pod, server: Ipv4Addr, end: &AtomicBool) -> Result<Vec<f64>, BenchError> {
-    let from = client.v4();
+fn probe(client: &Pod, server: Ipv4Addr, end: &AtomicBool) -> Result<Latencies, BenchError> {
     let socket = client.run(raw_socket)??;
     pin_to_core(TRAFFIC_CORE);
     let to = SocketAddrV4::new(server, 0);
     let start = Instant::now();
-    let (mut gaps, mut last) = (Vec::new(), start);
-    while !end.load(Ordering::Relaxed) && gaps.len() < PROBES_MAX {
+    let (mut gaps, mut last) = (Latencies::default(), start);
+    let mut packet = probe_packet(client.v4(), server)?;
+    while !end.load(Ordering::Relaxed) && gaps.len() < PROBES_MAX as u64 {
         let (number, now) = (gaps.len() as u32, Instant::now());
-        gaps.push((now - last).as_secs_f64() * 1e3);
+        gaps.record(now - last);
         last = now;
-        // One that finds no room in a queue is one probe fewer.
-        let _ = sendto(&socket, &packet(from, server, number), SendFlags::DONTWAIT, &to);
+        set_number(&mut packet, number);
+        // A queue without room costs one probe.
+        let _ = sendto(&socket, &packet, SendFlags::DONTWAIT, &to);
         sleep((start + PROBE_EVERY * (number + 1)).saturating_duration_since(Instant::now()));
     }
     Ok(gaps)
@@ -160,20 +166,23 @@ fn raw_socket() -> std::io::Result<OwnedFd> {
     Ok(socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::RAW))?)
 }
 
-/// A datagram with its number. The kernel fills in the header's checksum, length and identification; UDP does without a checksum.
-fn packet(from: Ipv4Addr, to: Ipv4Addr, number: u32) -> [u8; PROBE_BYTES] {
-    let mut packet = [0; PROBE_BYTES];
-    packet[0] = 0x45;
-    packet[8] = 64;
-    packet[9] = 17;
-    packet[12..16].copy_from_slice(&from.octets());
-    packet[16..20].copy_from_slice(&to.octets());
+/// Builds a probe. The kernel fills in checksum, length and identification of the IPv4 header (raw(7)).
+fn probe_packet(from: Ipv4Addr, to: Ipv4Addr) -> Result<Vec<u8>, BenchError> {
+    let builder = PacketBuilder::ipv4(from.octets(), to.octets(), 64).udp(FIRST_PORT, CHANGED_PORT);
+    let mut packet = vec![];
+    let written = builder.write(&mut packet, &[0; PAYLOAD_BYTES]);
+    written.map_err(|error| BenchError::Other(format!("a probe cannot be built: {error}")))?;
+    // A checksum of zero says that there is none (RFC 768), so a probe changes without a further sum.
+    packet[Ipv4Header::MIN_LEN + UDP_CHECKSUM_OFFSET..][..2].fill(0);
+    Ok(packet)
+}
+
+/// Writes the number of a probe into its payload, and a source port of its own into its header.
+fn set_number(packet: &mut [u8], number: u32) {
     let port = FIRST_PORT + (number % u32::from(u16::MAX - FIRST_PORT)) as u16;
-    packet[20..22].copy_from_slice(&port.to_be_bytes());
-    packet[22..24].copy_from_slice(&CHANGED_PORT.to_be_bytes());
-    packet[24..26].copy_from_slice(&(PROBE_BYTES as u16 - 20).to_be_bytes());
-    packet[28..32].copy_from_slice(&number.to_be_bytes());
-    packet
+    let udp = &mut packet[Ipv4Header::MIN_LEN..];
+    udp[..2].copy_from_slice(&port.to_be_bytes());
+    udp[UdpHeader::LEN..][..4].copy_from_slice(&number.to_be_bytes());
 }
 
 /// When probes came, in order.
@@ -187,33 +196,23 @@ fn arrivals(receiver: &Receiver, probes: usize) -> Result<Vec<u64>, BenchError> 
 }
 
 /// Milliseconds from the request to the first probe that came; `None` where it came only after the next one, or never.
-fn opened_after(changes: &[Change], arrivals: &[u64]) -> Option<f64> {
+fn opened_after(changes: &[Change], arrivals: &[u64]) -> Option<Duration> {
     let [this, next] = changes else { return None };
     let first = *arrivals.get(arrivals.partition_point(|ns| *ns < this.asked_ns))?;
-    (this.opens && first < next.asked_ns).then(|| ms(first - this.asked_ns))
+    (this.opens && first < next.asked_ns).then(|| Duration::from_nanos(first - this.asked_ns))
 }
 
 /// Milliseconds from the request to the last probe that came before the next one; 0 where none did, and `None` where they
 /// came until then.
-fn closed_after(changes: &[Change], arrivals: &[u64]) -> Option<f64> {
+fn closed_after(changes: &[Change], arrivals: &[u64]) -> Option<Duration> {
     let [this, next] = changes else { return None };
     let before = arrivals.partition_point(|ns| *ns < next.asked_ns);
     let last = before.checked_sub(1).map_or(0, |at| arrivals[at]).max(this.asked_ns);
     let still_open = next.asked_ns - last < 2 * INTERVAL.as_nanos() as u64 / 10;
-    (!this.opens && !still_open).then(|| ms(last - this.asked_ns))
+    (!this.opens && !still_open).then(|| Duration::from_nanos(last - this.asked_ns))
 }
 
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
-fn ms(ns: u64) -> f64 {
-    ns as f64 / 1e6
-}
-
-fn quantile(values: &mut [f64], share: f64) -> Option<f64> {
-    values.sort_unstable_by(f64::total_cmp);
-    let at = (values.len() as f64 * share).ceil() as usize;
-    values.get(at.saturating_sub(1)).copied()
 }

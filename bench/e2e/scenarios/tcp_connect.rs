@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{JoinHandle, scope, spawn};
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use palisade::lab::Pod;
 use rustix::net::Shutdown;
 use serde_json::json;
 
 use crate::common::json_lines;
+use crate::common::latency::Latencies;
 use crate::common::policy::OPEN_PORTS;
+use crate::common::statistics::rounded;
 use crate::error::BenchError;
 use crate::rig::{TRAFFIC_CORE, pin_to_core};
 use crate::scenario::{Measures, Trial};
@@ -32,7 +33,7 @@ pub(super) fn measure(trial: &Trial<'_>, clients: u16) -> Result<Measures, Bench
     let listeners = Listeners::start(&server)?;
     let to = server.v4();
     let failed = AtomicU64::new(0);
-    let latencies = Mutex::new(Histogram::<u64>::new_with_max(10_000_000, 3).expect("bounds that hold"));
+    let latencies = Mutex::new(Latencies::default());
     let (spent, cost) = trial.measure_cpu(|| {
         let start = Instant::now();
         let end = start + Duration::from_secs(trial.seconds);
@@ -52,8 +53,8 @@ pub(super) fn measure(trial: &Trial<'_>, clients: u16) -> Result<Measures, Bench
         "connections_per_s": latencies.len() as f64 / spent.as_secs_f64(),
         "connections": latencies.len(),
         "failed": failed.into_inner(),
-        "p50_us": latencies.value_at_quantile(0.5),
-        "p99_us": latencies.value_at_quantile(0.99),
+        "p50_us": rounded(latencies.us(0.5), 0),
+        "p99_us": rounded(latencies.us(0.99), 0),
     });
     measures.extend(json_lines::fields(fields));
     Ok(measures)
@@ -97,15 +98,9 @@ fn ports() -> impl Iterator<Item = u16> {
     OPEN_PORTS.take(usize::from(LISTENERS))
 }
 
-fn connect_until(
-    end: Instant,
-    first: u16,
-    to: Ipv4Addr,
-    latencies: &Mutex<Histogram<u64>>,
-    failed: &AtomicU64,
-) {
+fn connect_until(end: Instant, first: u16, to: Ipv4Addr, latencies: &Mutex<Latencies>, failed: &AtomicU64) {
     pin_to_core(TRAFFIC_CORE);
-    let mut own = Histogram::<u64>::new_with_max(10_000_000, 3).expect("bounds that hold");
+    let mut own = Latencies::default();
     let mut port = first;
     let mut start = Instant::now();
     while start < end {
@@ -114,14 +109,14 @@ fn connect_until(
         let done = connect(address);
         let now = Instant::now();
         if done {
-            own.saturating_record(now.duration_since(start).as_micros() as u64);
+            own.record(now.duration_since(start));
         } else {
             failed.fetch_add(1, Ordering::Relaxed);
         }
         start = now;
     }
     let mut all = latencies.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    all.add(own).expect("histograms of one shape");
+    all.add(&own);
 }
 
 /// Opens a connection and waits for its end.
