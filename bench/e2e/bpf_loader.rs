@@ -1,4 +1,4 @@
-//! Small eBPF programs of the rig: compiled when they are needed, attached where packets enter an interface.
+//! Loader of the benchmark's own eBPF programs: compiles them with clang and attaches them at tc ingress.
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -26,7 +26,8 @@ fn compile(rig: &Rig, name: &str, source: &str) -> Result<PathBuf, BenchError> {
     Ok(object)
 }
 
-/// Attaches a program at tc ingress of an interface of the calling thread's namespace. It goes with the interface.
+/// Attaches a program at tc ingress of an interface of the calling thread's namespace. The kernel removes it
+/// with the interface.
 pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32) -> Result<(), BenchError> {
     let mut builder = TcHookBuilder::new(program);
     let mut hook =
@@ -35,7 +36,7 @@ pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32) -> Result<(), Benc
     Ok(())
 }
 
-/// A map of a loaded object.
+/// Finds a map of a loaded object.
 pub(crate) fn map(object: &Object, name: &str) -> Result<MapHandle, BenchError> {
     let found = object.maps().find(|map| map.name() == name);
     let found = found.ok_or_else(|| BenchError::Other(format!("the object has no map {name}")))?;

@@ -1,4 +1,4 @@
-//! The table of one scenario: a row for each system, with its ratios to the limit and to the best peer.
+//! Table of one scenario: a row for each system, with its ratios to the limit and to the best peer.
 
 use comfy_table::{CellAlignment, Table, presets};
 

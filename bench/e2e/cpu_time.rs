@@ -1,7 +1,8 @@
-//! Processor time: what a window cost, on each core and in each process that works for a system.
+//! Processor time of a window, by core and of the processes of a system.
 //!
-//! The kernel's own work shows under no process, only under the core (as softirq, and as system time of whoever was there):
-//! hence both. `/proc` counts in ticks, a hundred a second (`USER_HZ`, proc(5)).
+//! The kernel's own work counts for no process of the system. It counts for the core, as softirq or as system
+//! time of the interrupted thread, so results have both. `/proc` counts in ticks of `USER_HZ`, a hundred a
+//! second (proc(5)).
 
 use std::fs;
 use std::time::Instant;
@@ -16,7 +17,7 @@ use crate::rig::{Rig, SYSTEM_CORE, TRAFFIC_CORE};
 /// Ticks a second.
 const USER_HZ: f64 = 100.0;
 
-/// The counters at one moment.
+/// Counters at one moment.
 pub(crate) struct CpuSample {
     at: Instant,
     cores: Vec<Core>,
@@ -24,23 +25,23 @@ pub(crate) struct CpuSample {
     packets: u64,
 }
 
-/// Seconds of processor time between two moments.
+/// Processor time between two samples, in seconds.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct CpuUsage {
     pub(crate) window_s: f64,
-    /// Of the core that traffic comes from.
+    /// Time of the core that traffic comes from.
     pub(crate) traffic_core_s: f64,
-    /// Of the core of the system under test.
+    /// Time of the core of the system under test.
     pub(crate) system_core_s: f64,
-    /// Of all cores, in softirq.
+    /// Time of all cores in softirq.
     pub(crate) softirq_s: f64,
-    /// Of all cores.
+    /// Time of all cores.
     pub(crate) all_cores_s: f64,
-    /// Of the system's processes.
+    /// Time of the system's processes.
     pub(crate) processes_s: f64,
-    /// Taken by the machine's other guests.
+    /// Time that the hypervisor gave to other guests.
     pub(crate) stolen_s: f64,
-    /// Packets that client and server sent meanwhile; a segment that their stacks left for later to cut is one.
+    /// Packets that client and server sent. A segment before segmentation offload is one packet.
     pub(crate) packets: u64,
 }
 
@@ -53,7 +54,7 @@ struct Core {
 }
 
 impl CpuSample {
-    /// Takes the counters of the machine, of processes, and of the two pods that talk.
+    /// Reads the counters of the machine, of processes, and of client and server.
     pub(crate) fn now(rig: &Rig, pids: &[u32]) -> Result<CpuSample, BenchError> {
         let packets = sent_packets(&rig.pod("client")?)? + sent_packets(&rig.pod("server")?)?;
         let stat = fs::read_to_string("/proc/stat")?;
@@ -85,7 +86,7 @@ impl CpuUsage {
         (self.packets > 0).then(|| seconds * 1e6 / self.packets as f64)
     }
 
-    /// As fields of a result.
+    /// Returns the fields of a result.
     pub(crate) fn fields(&self) -> Map<String, Value> {
         let rounded = |seconds: f64| (seconds * 1e3).round() / 1e3;
         let fields = json!({
@@ -104,7 +105,7 @@ impl CpuUsage {
     }
 }
 
-/// Packets that a pod's interface has sent: `/proc/net/dev`, the tenth number.
+/// Reads the packets that a pod's interface has sent: the tenth number of `/proc/net/dev`.
 fn sent_packets(pod: &Pod) -> Result<u64, BenchError> {
     let text = pod.run(|| fs::read_to_string("/proc/thread-self/net/dev"))??;
     let line = text.lines().find_map(|line| line.trim().strip_prefix(POD_INTERFACE)?.strip_prefix(':'));
@@ -116,7 +117,8 @@ fn cores(stat: &str) -> Vec<Core> {
     lines.map(core).collect()
 }
 
-/// user nice system idle iowait irq softirq steal …: guest time is in user time already.
+/// Parses the columns user, nice, system, idle, iowait, irq, softirq and steal. User time includes guest
+/// time.
 fn core(line: &str) -> Core {
     let ticks: Vec<u64> =
         line.split_ascii_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
@@ -124,10 +126,10 @@ fn core(line: &str) -> Core {
     Core { busy: at(0) + at(1) + at(2) + at(5) + at(6), softirq: at(6), stolen: at(7) }
 }
 
-/// User and system time of a process with all its threads: fields 14 and 15 of `/proc/PID/stat`.
+/// Reads user and system time of a process with all its threads: fields 14 and 15 of `/proc/PID/stat`.
 fn process_ticks(pid: u32) -> Result<u64, BenchError> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The name, in parentheses, may hold anything; what follows it is field 3.
+    // The name, in parentheses, may contain any character. Field 3 follows it.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     Ok(fields.split_ascii_whitespace().skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum())
 }

@@ -1,4 +1,4 @@
-//! What results come from: the machine, its kernel, the versions of everything.
+//! Environment of a run: the machine, its kernel and the versions of all systems.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::common::json_lines::fields;
 use crate::process::version;
 use crate::system::System;
 
-/// As fields of one line.
+/// Returns the environment as fields of one line.
 pub(crate) fn of(systems: &[Box<dyn System>]) -> Map<String, Value> {
     let versions: Map<String, Value> = systems
         .iter()
@@ -26,7 +26,7 @@ pub(crate) fn of(systems: &[Box<dyn System>]) -> Map<String, Value> {
     }))
 }
 
-/// The value of a field of a file of `field: value` or `field=value` lines.
+/// Reads a field of a file with `field: value` or `field=value` lines.
 fn first_of(file: &str, field: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let line = text.lines().find(|line| line.starts_with(field))?;

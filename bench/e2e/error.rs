@@ -4,7 +4,7 @@ use std::io;
 
 use palisade::lab::LabError;
 
-/// Why a system does not run, or a measurement came to nothing.
+/// Reason why a system does not run, or a measurement has no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchError {
     #[error("{program} is not installed (`make setup-peers` installs it)")]

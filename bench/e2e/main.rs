@@ -1,11 +1,13 @@
-//! The end-to-end rig: this switch, its limit, and what a user would pick instead, on one machine, under one policy and
-//! with the same traffic, in one run. Needs root.
+//! End-to-end benchmark: the switch, the limit of its AF_XDP layer, and alternatives, on one machine, under
+//! one policy and the same traffic, in one run. It needs root.
 //!
-//! Each trial makes its pods and their node anew, starts one system, has it verify that it enforces the policy, measures,
-//! and removes everything. The systems take turns (A B C A B C …), because these machines are noisy. A system that does
-//! not run is reported with the reason. Results go to a file of JSON lines, and tables to standard output.
+//! Each trial sets up the pods and their node, starts one system, verifies that it enforces the policy,
+//! measures, and tears everything down. Systems take turns (A B C A B C …), because the machines are noisy. A
+//! system that does not run is reported with the reason. Results go to a file of JSON lines, and tables to
+//! standard output.
 //!
-//! `e2e --list` shows systems and scenarios; a scenario is one `Scenario` in `scenarios/`, a system one `System` in `systems/`.
+//! `e2e --list` shows systems and scenarios. A scenario is one `Scenario` in `scenarios/`, a system one
+//! `System` in `systems/`.
 
 mod bpf_loader;
 #[path = "../common/mod.rs"]
@@ -38,11 +40,11 @@ use scenario::{Measures, Scenario, Trial};
 use scenarios::NO_DROP;
 use system::{Running, System};
 
-/// Where results go, from the root of the repository.
+/// File of results, from the root of the repository.
 const RESULTS: &str = "bench/results/e2e.jsonl";
-/// Systems that a smoke run leaves out unless they are named: limits beside the one that others are compared with.
+/// Systems that a smoke run leaves out unless they are named: limits besides `noop`.
 const LONG_ONLY: [&str; 2] = ["bridge", "dpdk"];
-/// Where those of smoke size go.
+/// File of results of smoke size.
 const SMOKE_RESULTS: &str = "bench/results/e2e-smoke.jsonl";
 
 /// Measures systems under one policy, side by side.
@@ -55,10 +57,10 @@ struct Options {
     /// How long to measure each trial, in seconds
     #[arg(long, default_value_t = 2)]
     seconds: u64,
-    /// How often each system takes its turn
+    /// Number of runs of each system
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Begin no further run of a scenario when its share of so many minutes is over; each has one
+    /// Begin no further run of a scenario when its share of this many minutes is over; each has one run
     #[arg(long, default_value_t = 25)]
     minutes: u32,
     /// Only these systems, separated by commas
@@ -67,10 +69,10 @@ struct Options {
     /// Only scenarios whose names contain one of these words
     #[arg(long, value_delimiter = ',')]
     scenarios: Vec<String>,
-    /// So many rules, whatever the scenario has
+    /// Number of rules, in place of the scenario's
     #[arg(long)]
     rules: Option<usize>,
-    /// So many pods, whatever the scenario has
+    /// Number of pods, in place of the scenario's
     #[arg(long)]
     pods: Option<usize>,
     /// The file for results
@@ -79,10 +81,10 @@ struct Options {
     /// Show systems and scenarios, and measure nothing
     #[arg(long)]
     list: bool,
-    /// Forward between these interfaces, as the system `noop`
+    /// Forward between these interfaces, as the system `noop` does
     #[arg(long, hide = true, num_args = 1..)]
     forward: Vec<String>,
-    /// What cargo adds
+    /// Flag that cargo adds
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -129,7 +131,7 @@ fn measure(options: &Options) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// All runs of a scenario. What has not run once is not tried again.
+/// Runs a scenario on all systems in turn. A system that has failed once is not tried again.
 fn take_turns(
     options: &Options,
     scenario: &Scenario,
@@ -161,7 +163,7 @@ fn take_turns(
     Ok(())
 }
 
-/// One trial, from nothing to nothing.
+/// Runs one trial from set-up to tear-down.
 fn trial(
     scenario: &Scenario,
     system: &dyn System,

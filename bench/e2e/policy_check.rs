@@ -1,5 +1,5 @@
-//! The proof that a system does its work, before it is measured: what the policy lets in passes, with its replies, and
-//! what it does not is dropped.
+//! Verification that a system enforces the policy, before its measurement: allowed traffic passes with its
+//! replies, denied traffic does not.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use crate::error::BenchError;
 use crate::rig::Rig;
 use crate::system::Kind;
 
-/// Wait for an answer that shall come.
+/// Longest wait for an expected answer.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(300);
-/// Tries: the first packets may find nobody's Ethernet address known.
+/// Attempts of an allowed probe. The first packets may wait for address resolution.
 const TRIES: usize = 10;
-/// Wait for an answer that shall not come: many times what the others take.
+/// Wait that proves silence: many times the latency of an answer.
 const SILENCE: Duration = Duration::from_millis(200);
 
-/// Probes between the pods; fails with the first that comes out wrong.
+/// Sends probes between the pods. Fails with the first one that has the wrong outcome.
 pub(crate) fn verify(rig: &Rig, kind: Kind) -> Result<(), BenchError> {
     let [client, server, outsider] = ["client", "server", "outsider"].map(|name| rig.pod(name));
     let (client, server, outsider) = (client?, server?, outsider?);

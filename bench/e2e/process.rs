@@ -1,4 +1,5 @@
-//! Programs of other packages: run once, or kept running for as long as a system needs them.
+//! Processes of other packages: commands that run to their end, and daemons that run for as long as a system
+//! does.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,23 +12,23 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::error::BenchError;
 
-/// Longest wait for a program that was asked to end.
+/// Longest wait for a daemon after SIGTERM.
 const END_PATIENCE: Duration = Duration::from_secs(5);
-/// Time between looks.
+/// Interval between two polls.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Characters of what a program said that a reason repeats.
+/// Characters of a program's output that an error repeats.
 const SAID_MAX: usize = 400;
-/// Characters of a command line that a reason repeats.
+/// Characters of a command line that an error repeats.
 const LINE_MAX: usize = 120;
 
-/// Runs a program to its end, with this on its standard input; gives what it printed.
+/// Runs a program to its end with `input` on its standard input, and returns its output.
 pub(crate) fn run(command: &mut Command, input: &str) -> Result<String, BenchError> {
     let line = line_of(command);
     let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = spawned.map_err(|error| missing(command, error))?;
     let mut pipe = child.stdin.take().expect("standard input is a pipe");
     let input = input.to_owned();
-    // A program that refuses its input closes the pipe, and says why itself.
+    // A program that rejects its input closes the pipe and prints the reason itself.
     let writer = spawn(move || drop(pipe.write_all(input.as_bytes())));
     let output = child.wait_with_output()?;
     let _ = writer.join();
@@ -38,7 +39,7 @@ pub(crate) fn run(command: &mut Command, input: &str) -> Result<String, BenchErr
     Err(BenchError::Refused { what: line, said: shortened(&(text(&output.stderr) + &text(&output.stdout))) })
 }
 
-/// Runs a program that tells its version, and gives the first line.
+/// Runs a program that prints its version, and returns the first line.
 pub(crate) fn version(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
     let text =
@@ -47,7 +48,7 @@ pub(crate) fn version(program: &str, arguments: &[&str]) -> Option<String> {
     text.lines().find(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
 }
 
-/// A program in the background. Dropped, it ends.
+/// Program in the background, ended on drop.
 pub(crate) struct Daemon {
     child: Child,
     name: String,
@@ -55,7 +56,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it with what it says going to a file. Its standard input stays open until it ends.
+    /// Starts the program with its output in the file `log`. Its standard input stays open until it ends.
     pub(crate) fn start(command: &mut Command, name: &str, log: PathBuf) -> Result<Daemon, BenchError> {
         let file = File::create(&log)?;
         command.stdin(Stdio::piped()).stdout(file.try_clone()?).stderr(file);
@@ -67,7 +68,7 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Waits until it is `ready`, or fails with what it said last.
+    /// Waits until `ready` is true of the output. Fails with the last output.
     pub(crate) fn wait_for(
         &mut self,
         patience: Duration,
@@ -88,7 +89,7 @@ impl Daemon {
         }
     }
 
-    /// Resident memory, bytes.
+    /// Returns the resident memory, in bytes.
     pub(crate) fn resident_bytes(&self) -> Result<u64, BenchError> {
         resident_bytes(self.pid())
     }
@@ -107,16 +108,16 @@ impl Drop for Daemon {
                 sleep(LOOK_AGAIN);
             }
         }
-        // Fails only where it has ended already.
+        // Fails only if the program has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Resident memory of a process, bytes.
+/// Reads the resident memory of a process, in bytes.
 pub(crate) fn resident_bytes(pid: u32) -> Result<u64, BenchError> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    // VmRSS leaves out huge pages of hugetlbfs, which stand in a line of their own (proc(5)).
+    // `VmRSS` does not include huge pages of hugetlbfs, which have a line of their own (proc(5)).
     let kib = |field: &str| {
         let line = status.lines().find(|line| line.starts_with(field));
         line.and_then(|line| line.split_ascii_whitespace().nth(1)?.parse::<u64>().ok()).unwrap_or(0)
@@ -144,7 +145,7 @@ fn shortened(text: &str) -> String {
     text.chars().take(SAID_MAX).collect()
 }
 
-/// What a program said of its failure, or else the last that it said.
+/// Finds the error messages in a program's output, or else its end.
 fn last(text: &str) -> String {
     let tells = |line: &&str| {
         let line = line.to_lowercase();

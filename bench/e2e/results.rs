@@ -12,7 +12,7 @@ use crate::common::statistics::Summary;
 use crate::scenario::{Measures, Scenario};
 use crate::system::System;
 
-/// Systems of which the best is the one to compare with.
+/// Systems that enforce policy, of which the best one is the peer to compare with.
 pub(crate) const PEERS: [&str; 3] = ["nftables", "iptables", "ovs"];
 
 /// File of results, and its lines so far.

@@ -7,41 +7,41 @@ use crate::error::BenchError;
 use crate::rig::Rig;
 use crate::system::{Kind, Running, System};
 
-/// A scenario with its size.
+/// Scenario of one size.
 pub(crate) struct Scenario {
-    /// Its name.
+    /// Name, which results have as `case`.
     pub(crate) name: String,
-    /// What it is called in results together with others that differ from it in size.
+    /// Name that it shares with scenarios of other sizes; results have it as `scenario`.
     pub(crate) group: String,
-    /// The field that systems are compared by.
+    /// Field that systems are compared by.
     pub(crate) metric: &'static str,
-    /// Whether more of it is better.
+    /// Whether larger values are better.
     pub(crate) more_is_better: bool,
     /// Size of the policy.
     pub(crate) shape: PolicySpec,
     /// MTU of all links.
     pub(crate) mtu: Mtu,
-    /// Whether one run is enough: what does not vary from run to run.
+    /// Whether one run is enough, because the metric does not vary from run to run.
     pub(crate) once: bool,
-    /// What is measured.
+    /// Measurement of one trial.
     pub(crate) measure: Measure,
-    /// The systems that it says something of.
+    /// Kinds of systems that the scenario applies to.
     pub(crate) is_for: fn(Kind) -> bool,
 }
 
-/// Measures one trial.
+/// Function that measures one trial.
 pub(crate) type Measure = Box<dyn Fn(&Trial<'_>) -> Result<Measures, BenchError>>;
 
-/// An MTU.
+/// MTU of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mtu {
-    /// This one, for all.
+    /// MTU for all systems.
     Of(u32),
-    /// The largest that a system carries.
+    /// Largest MTU that a system carries.
     Largest,
 }
 
-/// A system that runs, and has shown that it does.
+/// Running system that has passed verification.
 pub(crate) struct Trial<'a> {
     pub(crate) rig: &'a Rig,
     pub(crate) running: &'a dyn Running,
@@ -49,9 +49,9 @@ pub(crate) struct Trial<'a> {
     pub(crate) shape: &'a PolicySpec,
     /// MTU of all links.
     pub(crate) mtu: u32,
-    /// How long to measure.
+    /// Length of the measurement.
     pub(crate) seconds: u64,
-    /// The system's own no-drop rate, and the least of its peers', where this run has found them.
+    /// No-drop rates of the system and of the slowest peer, where this run has found them.
     pub(crate) no_drop_mpps: Option<f64>,
     pub(crate) peers_no_drop_mpps: Option<f64>,
 }
@@ -60,7 +60,7 @@ pub(crate) struct Trial<'a> {
 pub(crate) type Measures = Fields;
 
 impl Mtu {
-    /// The number for one system.
+    /// Returns the MTU for one system.
     pub(crate) fn for_system(self, system: &dyn System) -> u32 {
         match self {
             Mtu::Of(mtu) => mtu,
@@ -70,7 +70,7 @@ impl Mtu {
 }
 
 impl Trial<'_> {
-    /// Does something, and gives what it cost besides.
+    /// Runs `f`, and returns its processor time too.
     pub(crate) fn measure_cpu<T>(
         &self,
         f: impl FnOnce() -> Result<T, BenchError>,

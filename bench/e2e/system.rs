@@ -1,4 +1,4 @@
-//! A system under test: how to start it, and a running one.
+//! System under test: how it starts, and what a running one answers.
 
 use palisade::dataplane::Mac;
 use palisade::lab::Pod;
@@ -7,101 +7,105 @@ use crate::common::policy::PolicySpec;
 use crate::error::BenchError;
 use crate::rig::{GATEWAY_MAC, Rig};
 
-/// A system, not yet started.
+/// System that is not running.
 pub(crate) trait System {
-    /// Its name in results.
+    /// Name in results.
     fn name(&self) -> &'static str;
 
-    /// What a system is compared as.
+    /// Kind, by which systems are compared.
     fn kind(&self) -> Kind;
 
-    /// What it is made of, with versions; empty where that is not installed.
+    /// Versions of its programs; empty if they are not installed.
     fn versions(&self) -> Vec<String>;
 
-    /// Largest MTU that it can be expected to carry.
+    /// Largest MTU that it can carry.
     fn mtu_max(&self) -> u32 {
-        // IP's own limit, and what a veth takes.
+        // Limit of IPv4's total length, which is also that of a veth.
         65_535
     }
 
-    /// Connects the pods and enforces the policy. Whatever it makes goes when the answer is dropped, or with the rig.
+    /// Connects the pods and enforces the policy. The system ends when the result is dropped, or with the
+    /// rig.
     fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError>;
 }
 
-/// What a system is compared as.
+/// Kind of a system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// This switch.
     Palisade,
     /// Enforces the policy.
     Peer,
-    /// Enforces nothing, between any pods.
+    /// Enforces no policy.
     NoPolicy,
-    /// Enforces nothing, and knows no addresses: joins pods in pairs.
+    /// Enforces no policy and does not route: cross-connects pods in pairs.
     CrossConnect,
 }
 
-/// A system that runs.
+/// Running system.
 pub(crate) trait Running {
-    /// Processes that do its work; none where the kernel does.
+    /// Processes of the system; none if the kernel does its work.
     fn pids(&self) -> Vec<u32>;
 
-    /// Memory that flows take, where that can be told.
+    /// Memory that flows take.
     fn flow_memory(&self, rig: &Rig) -> Result<FlowMemory, BenchError> {
         let _ = rig;
         Ok(FlowMemory::Unknown("it tracks no flows"))
     }
 
-    /// Flows that it tracks, where that can be told.
+    /// Number of tracked flows, if the system reports it.
     fn flows(&self, rig: &Rig) -> Result<Option<u64>, BenchError> {
         let _ = rig;
         Ok(None)
     }
 
-    /// The Ethernet address that a pod sends frames for the other one to.
+    /// Returns the Ethernet address that frames for a pod go to.
     fn next_hop(&self, to: &Pod) -> Mac {
         let _ = to;
         GATEWAY_MAC
     }
 
-    /// Whether it brings each pod what is for it. What does not brings everything to one.
+    /// Whether it delivers to the pod of the destination address. Other systems deliver everything to one
+    /// pod.
     fn routes(&self) -> bool {
         true
     }
 
-    /// What lets the client in on [`CHANGED_PORT`](crate::common::policy::CHANGED_PORT), or no longer.
+    /// Returns a function that allows the client on [`CHANGED_PORT`](crate::common::policy::CHANGED_PORT), or
+    /// no longer.
     fn policy_toggle<'a>(&'a self, rig: &'a Rig, shape: &PolicySpec) -> Result<PolicyToggle<'a>, BenchError> {
         let _ = (rig, shape);
         Err(BenchError::Other("it enforces no policy that could change".to_owned()))
     }
 
-    /// Frames that the kernel has dropped before the system had them, where the system tells.
+    /// Frames that the kernel has dropped before the system, if the system reports them.
     fn dropped_before(&self) -> Result<Option<u64>, BenchError> {
         Ok(None)
     }
 
-    /// Anything that a reader of its results should know.
+    /// Remark for readers of the results.
     fn note(&self) -> Option<String> {
         None
     }
 }
 
-/// Opens the port that is changed, or closes it; back when the system's own tool says that it is done.
+/// Function that opens or closes [`CHANGED_PORT`](crate::common::policy::CHANGED_PORT). It returns when the
+/// system's own tool reports success.
 pub(crate) type PolicyToggle<'a> = Box<dyn FnMut(bool) -> Result<(), BenchError> + 'a>;
 
-/// How a system's memory for flows is told.
+/// Memory of a system's flows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum FlowMemory {
-    /// Taken as flows come: bytes at this moment.
+    /// Allocated as flows come: bytes at this moment.
     Grows(u64),
-    /// Taken at the start: bytes for each flow that there is room for.
+    /// Allocated at the start: bytes for each slot.
     Reserved(f64),
-    /// Not to be told, and why.
+    /// Unknown, with the reason.
     Unknown(&'static str),
 }
 
 impl Kind {
-    /// Whether it enforces the policy.
+    /// Whether it enforces a policy.
     pub(crate) fn enforces(self) -> bool {
         matches!(self, Kind::Palisade | Kind::Peer)
     }

@@ -15,8 +15,8 @@ const AXIS: u32 = 44;
 const NAMES: u32 = 112;
 const BAR: u32 = 26;
 const LINES_HEIGHT: u32 = 360;
-const FONT: (&str, i32) = ("sans-serif", 15);
-const TITLE_FONT: (&str, i32) = ("sans-serif", 18);
+const FONT: (&str, f64) = ("sans-serif", 15.5);
+const TITLE_FONT: (&str, f64) = ("sans-serif", 18.6);
 /// Width of a value label that stands behind a bar, as a share of the longest bar.
 const LABEL_SHARE: f64 = 0.5;
 /// Colours that people with a colour vision deficiency can tell apart (Okabe and Ito), and a few more.

@@ -1,4 +1,4 @@
-//! Memory for a million flows: UDP flows from the client to the server, all at once.
+//! Memory of a million UDP flows from the client to the server.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -18,11 +18,11 @@ use crate::system::FlowMemory;
 
 /// Sockets of the client, each of which sends to every open port.
 const SOURCES: usize = 1000;
-/// Files that the rig may have open: the sockets of both pods, and some.
+/// Files that the benchmark may open: the sockets of both pods, and some more.
 const FILES: u64 = 4096;
-/// Datagrams sent without a pause, fewer than a ring has slots.
+/// Datagrams between two pauses, fewer than a ring has slots.
 const BURST: usize = 500;
-/// The pause: a system that takes a million packets a second keeps up.
+/// Pause after a burst: a system that takes a million packets a second keeps up.
 const PAUSE: Duration = Duration::from_micros(500);
 
 pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
@@ -55,15 +55,15 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
     Ok(json_lines::fields(fields))
 }
 
-/// A socket that is never read, and so keeps next to nothing.
+/// Opens a socket that nobody reads, with the smallest buffer.
 fn sink(port: u16) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port))?;
-    // The kernel makes it the least that it allows (socket(7)).
+    // The kernel raises it to its minimum (socket(7)).
     set_socket_recv_buffer_size(&socket, 1)?;
     Ok(socket)
 }
 
-/// One datagram for each flow.
+/// Sends one datagram on each flow.
 fn open_flows(server: &Pod) -> io::Result<()> {
     let sources = (0..SOURCES).map(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)));
     let sources = sources.collect::<io::Result<Vec<_>>>()?;

@@ -1,4 +1,4 @@
-//! Processor time with nothing to do: all pods attached, no traffic.
+//! Processor time of an idle system: all pods attached, no traffic.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::error::BenchError;
 use crate::scenario::{Measures, Trial};
 
-/// Time after the start in which whatever settles may settle.
+/// Time for the start-up to end.
 const SETTLE: Duration = Duration::from_secs(1);
 
 pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
@@ -18,7 +18,7 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
         Ok(())
     })?;
     let mut measures = cost.fields();
-    // The system's own processes: the rest of the machine is not idle.
+    // Time of the system's own processes: other processes of the machine are not idle.
     measures.insert("cpu_percent".to_owned(), json!(100.0 * cost.processes_s / cost.window_s));
     measures.insert("all_cores_percent".to_owned(), json!(100.0 * cost.all_cores_s / cost.window_s));
     Ok(measures)

@@ -1,7 +1,8 @@
-//! The no-drop rate, and latency below it.
+//! No-drop rate, and one-way latency at rates below it.
 //!
-//! Latency is one way, from when a burst was made to when the packet enters the other pod: both are readings of one clock, the
-//! latter in the kernel, so that it tells nothing of how fast a receiving program is woken.
+//! A latency begins when the generator makes a burst and ends when the packet reaches tc ingress of the other
+//! pod. Both readings are of one clock, and the second one is in the kernel, so the wake-up of a receiving
+//! program is not part of it.
 
 use std::time::Duration;
 
@@ -15,28 +16,28 @@ use crate::error::BenchError;
 use crate::receiver::ReceiverMode;
 use crate::scenario::{Measures, Trial};
 
-/// What is sent.
+/// Traffic of all trials.
 const STREAM: StreamSpec = StreamSpec { flows: 10_000, size: FrameSize::Fixed(64) };
-/// Share of the packets that may be lost: these machines are noisy.
+/// Share of packets that may be lost, because the machines are noisy.
 const LOSS_MAX: f64 = 0.001;
-/// How close the search comes.
+/// Relative precision of the search.
 const PRECISION: f64 = 0.05;
-/// A step of the search, of each second that a trial has.
+/// Length of one step of the search, for each second of a trial.
 const STEP: Duration = Duration::from_millis(100);
 
-/// Which rate latency is measured at.
+/// Rate at which latency is measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum LoadLevel {
-    /// This share of the system's own no-drop rate.
+    /// Share of the system's own no-drop rate.
     Own(f64),
-    /// Half of the no-drop rate of the slowest peer: one rate for all.
+    /// Half of the no-drop rate of the slowest peer, for all systems.
     Common,
 }
 
 pub(super) fn no_drop(trial: &Trial<'_>) -> Result<Measures, BenchError> {
     let mut stream = Stream::open(trial, STREAM, ReceiverMode::Count)?;
     let time = STEP * u32::try_from(trial.seconds).unwrap_or(u32::MAX);
-    // What gets through at most is a little more than what gets through without loss.
+    // The no-drop rate is at most a little higher than the rate that gets through under overload.
     let most = stream.send(Rate::Max, time)?;
     let how = Search {
         max_per_s: most.per_s(most.received.packets) * 1.1,

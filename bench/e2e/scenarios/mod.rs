@@ -1,4 +1,4 @@
-//! The scenarios: what is done with a system that runs, and what of it is compared.
+//! Catalogue of the scenarios, in full and in smoke size.
 
 mod flow_memory;
 mod idle;
@@ -20,17 +20,17 @@ use crate::rig::PODS_MIN;
 use crate::scenario::{Measures, Mtu, Scenario, Trial};
 use crate::system::Kind;
 
-/// Rules where a scenario is not about their number.
+/// Rules of scenarios that do not vary their number.
 const RULES: usize = 1000;
-/// The seed of policies.
+/// Seed of policies.
 const SEED: u64 = 5;
-/// The least that Ethernet has.
+/// Minimum frame size of Ethernet.
 const SMALL: FrameSize = FrameSize::Fixed(64);
 
-/// The scenario that finds no-drop rates.
+/// Scenario that finds no-drop rates.
 pub(crate) const NO_DROP: &str = "latency-no-drop";
 
-/// All scenarios, in the order in which they run; in smoke size or in full.
+/// Returns all scenarios in the order of a run.
 pub(crate) fn all(smoke: bool) -> Vec<Scenario> {
     let mut scenarios = throughput(smoke);
     scenarios.extend(connections_and_bulk(smoke));
@@ -47,7 +47,7 @@ pub(crate) fn all(smoke: bool) -> Vec<Scenario> {
     scenarios
 }
 
-/// A scenario with the usual policy.
+/// Makes a scenario with the default policy.
 fn default_scenario(
     name: &str,
     metric: &'static str,
@@ -67,12 +67,12 @@ fn default_scenario(
     }
 }
 
-/// Without policy the number of rules makes no difference; the wires are there to compare with.
+/// Returns whether rules affect a kind of system. A cross-connect has none, and stays as the limit.
 fn has_rules(kind: Kind) -> bool {
     kind != Kind::NoPolicy
 }
 
-/// How many packets get through.
+/// Makes a scenario of UDP throughput.
 fn packets(name: &str, flows: u32, size: FrameSize, smoke: bool) -> Scenario {
     let shape = StreamSpec { flows, size };
     let base = default_scenario(name, "mpps", smoke, move |trial| udp_throughput::measure(trial, shape));
@@ -100,7 +100,7 @@ fn throughput(smoke: bool) -> Vec<Scenario> {
 
 fn connections_and_bulk(smoke: bool) -> Vec<Scenario> {
     let bulk = |name: &str, mtu| Scenario { mtu, ..default_scenario(name, "gbps", smoke, tcp_bulk::measure) };
-    // A few clients mostly wait, for each hop of their connection; many keep all cores busy.
+    // A few clients mostly wait for the hops of their connection; many keep all cores busy.
     let connect = |name: &str, clients| {
         default_scenario(name, "connections_per_s", smoke, move |trial| tcp_connect::measure(trial, clients))
     };
@@ -131,7 +131,7 @@ fn latencies(smoke: bool) -> Vec<Scenario> {
     scenarios
 }
 
-/// Last, because to make so many pods takes most of a trial.
+/// Makes the scenarios of many pods. They run last, because their set-up takes most of a trial.
 fn many_pods() -> [Scenario; 2] {
     [("pods-50", 50), ("pods-200", 200)].map(|(name, pods)| {
         let base = packets(name, 10_000, SMALL, false);

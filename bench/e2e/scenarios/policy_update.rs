@@ -1,8 +1,9 @@
-//! One policy change in every 100 ms under load: what is lost, and when the change is seen.
+//! Policy changes under load, one in every 100 ms: lost packets, and the time until a change is effective.
 //!
-//! A port is opened to the client and closed again, by the system's own tool. Probes go to that port all the time, each from another
-//! port of the client, so that none belongs to a connection that is known. A change is effective with the first probe
-//! that arrives after the request, or with the last one; the time until then has the tool's own in it.
+//! The system's own tool opens a port to the client and closes it again. Probes go to that port all the time,
+//! each from another source port, so that none belongs to a tracked connection. A change that opens is
+//! effective with the first probe that arrives after the request, one that closes with the last probe that
+//! arrives. The time includes the tool's own.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,20 +27,21 @@ use crate::receiver::{PROBES_MAX, Receiver, ReceiverMode};
 use crate::rig::{TRAFFIC_CORE, pin_to_core};
 use crate::scenario::{Measures, Trial};
 
-/// Time from one change to the next, but for a part of a tick.
+/// Time from one change to the next, without the phase shift below.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// The kernel's tick at its longest (100 Hz), in microseconds; and what a change is further in it than the one before, by the golden
-/// ratio. LoadLevel even distances all changes would meet the same moment of each tick, and of what else is done ten times a second.
+/// Longest tick of the kernel (100 Hz) and the phase shift of each change in it, both in microseconds. The
+/// shift is the tick divided by the golden ratio squared. At even distances all changes would meet the same
+/// phase of the tick, and of other work that runs ten times a second.
 const TICK_US: u32 = 10_000;
 const STEP_US: u32 = 3_819;
-/// Time from one probe to the next in the mean. No result is more exact than the time that it really was, which is measured too:
-/// probes wait for their turn on the core that also sends the load. With a better one they would be what is measured: `nice`
-/// -20 for this thread, and the switch took twice as long for a change.
+/// Mean time from one probe to the next. A result is no more exact than the measured gaps,
+/// `probe_gap_p99_ms`: probes wait for their turn on the core that also sends the load. Exact gaps would
+/// change the result: with `nice` -20 for this thread, the switch took twice as long for a change.
 const PROBE_EVERY: Duration = Duration::from_micros(50);
-/// The load: what every system carries without loss.
+/// Load that every system carries without loss.
 const LOAD: StreamSpec = StreamSpec { flows: 10_000, size: FrameSize::Fixed(64) };
 const LOAD_PER_S: f64 = 100e3;
-/// Ports that probes come from, one after the other.
+/// First source port of the probes, which take all ports in turn.
 const FIRST_PORT: u16 = 1024;
 /// Bytes of a probe's payload, as the generator's frames of 64 bytes have.
 const PAYLOAD_BYTES: usize = 18;
@@ -72,7 +74,7 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
         "probes": probes,
         "probe_gap_p99_ms": gaps.ms(0.99),
         "changes": changes.len() - 1,
-        // Those that were not seen before the next one.
+        // Changes that no probe saw before the next one.
         "late": changes.len() - 1 - seen,
         "effective_p50_ms": all.ms(0.5),
         "effective_p99_ms": all.ms(0.99),
@@ -90,7 +92,7 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
     Ok(measures)
 }
 
-/// One change.
+/// One change of the policy.
 #[derive(Debug, Clone, Copy)]
 struct Change {
     opens: bool,
@@ -98,7 +100,8 @@ struct Change {
     returned_ns: u64,
 }
 
-/// Load, probes and changes at the same time: the changes, the times between probes, what became of the load.
+/// Runs load, probes and changes at the same time. Returns the changes, the gaps between probes, and the
+/// load's result.
 fn under_load(
     trial: &Trial<'_>,
     stream: &mut Stream,
@@ -124,7 +127,7 @@ fn make_changes(
 ) -> Result<Vec<Change>, BenchError> {
     let start = Instant::now();
     let mut changes = vec![];
-    // An even number: closed at the end, as at the beginning.
+    // The number is even, so that the port is closed at the end.
     for number in 1.. {
         let phase = Duration::from_micros(u64::from(number * STEP_US % TICK_US));
         sleep((start + INTERVAL * number + phase).saturating_duration_since(Instant::now()));
@@ -135,13 +138,13 @@ fn make_changes(
         change(opens)?;
         changes.push(Change { opens, asked_ns, returned_ns: now_ns() });
     }
-    // The last one has until here.
+    // This end marker bounds the last change.
     let end = now_ns();
     changes.push(Change { opens: true, asked_ns: end, returned_ns: end });
     Ok(changes)
 }
 
-/// Sends probes until told to end; for each, milliseconds since the one before.
+/// Sends probes until `end`. Returns the gaps between them.
 fn probe(client: &Pod, server: Ipv4Addr, end: &AtomicBool) -> Result<Latencies, BenchError> {
     let socket = client.run(raw_socket)??;
     pin_to_core(TRAFFIC_CORE);
@@ -162,7 +165,7 @@ fn probe(client: &Pod, server: Ipv4Addr, end: &AtomicBool) -> Result<Latencies, 
 }
 
 fn raw_socket() -> std::io::Result<OwnedFd> {
-    // With this protocol, packets bring their headers (raw(7)).
+    // With this protocol, packets include their IPv4 header (raw(7)).
     Ok(socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::RAW))?)
 }
 
@@ -185,7 +188,7 @@ fn set_number(packet: &mut [u8], number: u32) {
     udp[UdpHeader::LEN..][..4].copy_from_slice(&number.to_be_bytes());
 }
 
-/// When probes came, in order.
+/// Reads the arrivals of all probes, in ascending order.
 fn arrivals(receiver: &Receiver, probes: usize) -> Result<Vec<u64>, BenchError> {
     let mut arrivals = vec![];
     for number in 0..probes as u32 {
@@ -195,15 +198,16 @@ fn arrivals(receiver: &Receiver, probes: usize) -> Result<Vec<u64>, BenchError> 
     Ok(arrivals)
 }
 
-/// Milliseconds from the request to the first probe that came; `None` where it came only after the next one, or never.
+/// Returns the time from the request to the first arrival; `None` if that comes after the next change, or
+/// never.
 fn opened_after(changes: &[Change], arrivals: &[u64]) -> Option<Duration> {
     let [this, next] = changes else { return None };
     let first = *arrivals.get(arrivals.partition_point(|ns| *ns < this.asked_ns))?;
     (this.opens && first < next.asked_ns).then(|| Duration::from_nanos(first - this.asked_ns))
 }
 
-/// Milliseconds from the request to the last probe that came before the next one; 0 where none did, and `None` where they
-/// came until then.
+/// Returns the time from the request to the last arrival before the next change: 0 without any, `None` if
+/// probes arrive until the next change.
 fn closed_after(changes: &[Change], arrivals: &[u64]) -> Option<Duration> {
     let [this, next] = changes else { return None };
     let before = arrivals.partition_point(|ns| *ns < next.asked_ns);

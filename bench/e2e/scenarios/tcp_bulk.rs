@@ -1,4 +1,4 @@
-//! TCP bulk between two pods, by `iperf3` with one connection. Offloads and the scheduling of sender and receiver stay as they are.
+//! TCP bulk transfer between two pods: one connection of `iperf3`, with all offloads, and without pinning.
 
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -15,15 +15,15 @@ use crate::scenario::{Measures, Trial};
 
 /// Longest wait for the server to listen.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// What `iperf3` leaves out at the beginning, seconds: the connection gets up to speed.
+/// Seconds that `iperf3` omits at the beginning, because of slow start.
 const WARM_UP_S: &str = "1";
 
-/// Less than this is a connection that only small segments get through: the MTU does not work.
+/// Least throughput of a working MTU. With less only small segments pass.
 const GBPS_MIN: f64 = 0.01;
 
 pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
     let (client, server) = (trial.rig.pod("client")?, trial.rig.pod("server")?);
-    // Not the port of the probes.
+    // A port that the probes do not use.
     let port = (OPEN_PORTS.start() + 1).to_string();
     let mut listen = Command::new("iperf3");
     listen.args(["--server", "--one-off", "--port", &port]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -55,7 +55,7 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
     Ok(measures)
 }
 
-/// Waits for a listening socket in the pod: state `0A` in `/proc/net/tcp6` (proc(5)).
+/// Waits for a listening socket in the pod: state `0A` in `/proc/net/tcp` (proc(5)).
 fn wait_until_listening(server: &Pod, port: &str) -> Result<(), BenchError> {
     let suffix = format!(":{:04X}", port.parse::<u16>().unwrap_or(0));
     let start = Instant::now();

@@ -1,7 +1,7 @@
-//! TCP connections opened and closed per second, by the kernel's stacks in the pods.
+//! TCP connections a second, opened and closed by the kernel's stacks in the pods.
 //!
-//! The server closes first, so that it keeps the waiting ends and the client's ports are free again at once. Client and server
-//! run on the core of the traffic.
+//! The server closes first, so it keeps the sockets in TIME-WAIT, and the client's ports are free at once.
+//! Client and server run on the core of the traffic.
 
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -22,12 +22,13 @@ use crate::error::BenchError;
 use crate::rig::{TRAFFIC_CORE, pin_to_core};
 use crate::scenario::{Measures, Trial};
 
-/// Ports that the server listens on: so many times the client's own ports are there.
+/// Ports that the server listens on, each of which the client can reach from all its ports.
 const LISTENERS: u16 = 8;
-/// After this long a connection has failed. The first repetition of a SYN comes after one second (RFC 6298).
+/// Time after which a connection has failed. The first retransmission of a SYN comes after one second (RFC
+/// 6298, section 2).
 const PATIENCE: Duration = Duration::from_millis(1500);
 
-/// With so many clients, each of which has one connection at a time.
+/// Measures with this many clients, each of which has one connection at a time.
 pub(super) fn measure(trial: &Trial<'_>, clients: u16) -> Result<Measures, BenchError> {
     let (client, server) = (trial.rig.pod("client")?, trial.rig.pod("server")?);
     let listeners = Listeners::start(&server)?;
@@ -74,7 +75,7 @@ impl Listeners {
             listeners.listeners.push(listener.try_clone()?);
             listeners.threads.push(spawn(move || {
                 pin_to_core(TRAFFIC_CORE);
-                // Dropped, a connection is closed.
+                // A dropped connection is closed.
                 while listener.accept().is_ok() {}
             }));
         }
@@ -85,7 +86,7 @@ impl Listeners {
 impl Drop for Listeners {
     fn drop(&mut self) {
         for listener in &self.listeners {
-            // Linux wakes whoever waits in accept(2).
+            // On Linux shutdown(2) wakes a thread in accept(2).
             let _ = rustix::net::shutdown(listener, Shutdown::Both);
         }
         for thread in self.threads.drain(..) {

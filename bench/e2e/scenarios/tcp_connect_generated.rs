@@ -1,4 +1,4 @@
-//! TCP connections opened and closed per second, with both ends generated: no stack of a pod is in the way.
+//! TCP connections a second with both ends generated, without the stacks of the pods.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -14,9 +14,9 @@ use crate::error::BenchError;
 use crate::rig::TRAFFIC_CORE;
 use crate::scenario::{Measures, Trial};
 
-/// Time before what is measured.
+/// Warm-up before the measurement.
 const WARM_UP: Duration = Duration::from_millis(200);
-/// Connections at a time.
+/// Concurrent connections.
 const CONCURRENT: u32 = 256;
 
 pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
@@ -36,8 +36,8 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
     let cores = [TRAFFIC_CORE; 2];
     let mut connections =
         Connections::open(&place(&client), &place(&server), dialogue, &cores).map_err(refused)?;
-    // The first burst finds queues that have not shown yet what they need; a connection that it loses would keep its place
-    // for a second. What it loses is told.
+    // The first burst meets fill rings of the initial size. A connection that it loses would keep its slot
+    // for a second. The field `failed_at_first` counts them.
     let first = connections.trial(Rate::Max, WARM_UP, &AtomicBool::new(false)).map_err(refused)?;
     let time = Duration::from_secs(trial.seconds);
     let (connected, cost) =

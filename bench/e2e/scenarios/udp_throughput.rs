@@ -1,4 +1,4 @@
-//! How many packets get through when more are sent than can.
+//! UDP throughput under overload: the packets that get through.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) fn measure(trial: &Trial<'_>, shape: StreamSpec) -> Result<Measures, 
         "gbps": bits / window.sent.elapsed_ns as f64,
         "tx_mpps": window.per_s(window.sent.frames) / 1e6,
         "loss": window.loss(),
-        // Of the lost ones, those that never reached the system.
+        // Lost packets that the kernel dropped before the system.
         "lost_before_system": trial.running.dropped_before()?.zip(dropped_before).map(|(after, before)| after - before),
         "lost": window.sent.frames.saturating_sub(window.received.packets),
     });
