@@ -12,8 +12,8 @@ use super::rule_tables::{Family, PODS_PER_NODE};
 
 /// Ethernet address of the gateway, which is the switch.
 pub(crate) const GATEWAY: Mac = Mac([2, 0, 0, 0, 0, 1]);
-/// Bytes of each fragment behind its IP headers: a multiple of eight (RFC 791, section 3.1: "The fragment offset is measured
-/// in units of 8 octets"). A datagram has two such fragments.
+/// Bytes of each fragment behind its IP headers: a multiple of eight (RFC 791, section 3.1: "The fragment
+/// offset is measured in units of 8 octets"). A datagram has two such fragments.
 const FRAGMENT_BYTES: usize = 16;
 /// Offset of the length in a UDP header (RFC 768).
 const UDP_LENGTH_OFFSET: usize = 4;
@@ -34,7 +34,7 @@ pub(crate) struct Flow {
 #[derive(Clone, Copy)]
 pub(crate) struct Packet {
     pub(crate) flow: Flow,
-    /// Whether the responder sends it.
+    /// True if the responder sends it.
     pub(crate) reply: bool,
     /// TCP flags.
     pub(crate) flags: u8,

@@ -1,5 +1,5 @@
-//! Parts that several benchmarks share: statistics, JSON lines, random numbers, the time-stamp counter, policies and rule
-//! tables from a seed, and a node in memory with its traffic.
+//! Parts that several benchmarks share: statistics, JSON lines, random numbers, the time-stamp counter,
+//! policies and rule tables from a seed, and a node in memory with its traffic.
 
 #![allow(dead_code)] // Each benchmark uses some of them.
 

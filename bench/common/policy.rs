@@ -1,8 +1,8 @@
-//! The policy that all systems enforce, in one description: what each renders in its own terms.
+//! Policy of all systems, in one description that each renders in its own terms.
 //!
-//! Receiving pods are isolated for ingress. A rule lets one block of addresses in on one port or range of ports; the
-//! last two let the client in, on UDP and on TCP, and they are what the measured traffic needs. Rules that
-//! share their ports stand together in a [`RuleGroup`], as a policy's `from` has many peers: systems may use that, as an expert would.
+//! Receiving pods are isolated for ingress. A rule allows one block of addresses on one port or range of
+//! ports. The last two rules allow the client on UDP and on TCP, for the measured traffic. Rules with the
+//! same ports form a [`RuleGroup`], like the peers of one `from`.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -14,27 +14,27 @@ use serde_json::{Value, json};
 
 use super::random::Random;
 
-/// Ports on which the client is let in.
+/// Ports that the client is allowed on.
 pub(crate) const OPEN_PORTS: RangeInclusive<u16> = 5000..=5999;
-/// A port on which nobody is let in.
+/// Port that nobody is allowed on.
 pub(crate) const CLOSED_PORT: u16 = 7000;
-/// A port that the client is let in on, and not, while a system runs.
+/// Port that changes of the policy open to the client, and close again.
 pub(crate) const CHANGED_PORT: u16 = 6500;
-/// Most rule_groups besides those of the client.
+/// Largest number of groups besides those of the client.
 const GROUPS_MAX: usize = 62;
-/// Blocks are parts of distinct /24 of this prefix, where no pod is.
+/// Prefix of all blocks, which are parts of distinct /24 there. No pod is in it.
 const BLOCKS: u32 = 0x1400_0000;
-/// Number of these /24, a power of two.
+/// Number of these /24: a power of two.
 const SLOTS: u32 = 1 << 17;
 
-/// How large the policy is, and the seed that it comes from.
+/// Size and seed of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PolicySpec {
     /// Rules for each receiving pod.
     pub(crate) rules: usize,
-    /// Pods, the client and the stranger among them.
+    /// Pods, with the client and the outsider.
     pub(crate) pods: usize,
-    /// Where blocks and ports come from.
+    /// Seed of blocks and ports.
     pub(crate) seed: u64,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Ports {
     pub(crate) last: u16,
 }
 
-/// Blocks that are let in on the same ports.
+/// Blocks that are allowed on the same ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RuleGroup {
     pub(crate) ports: Ports,
@@ -54,7 +54,7 @@ pub(crate) struct RuleGroup {
 }
 
 impl PolicySpec {
-    /// The rule_groups; those of the client are the last two.
+    /// Returns the groups. The last two are those of the client.
     pub(crate) fn rule_groups(&self, client: Ipv4Addr) -> Vec<RuleGroup> {
         let mut random = Random(self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let strangers = self.rules.saturating_sub(2);
@@ -62,7 +62,7 @@ impl PolicySpec {
         let mut by_ports: BTreeMap<Ports, Vec<Ipv4Net>> = BTreeMap::new();
         let ports: Vec<Ports> = (0..strangers.min(GROUPS_MAX)).map(|_| Ports::any(&mut random)).collect();
         for rule in 0..strangers {
-            // An odd factor: distinct numbers stay distinct.
+            // The factor is odd, so distinct numbers stay distinct.
             let slot = (rule as u32).wrapping_mul(0x9e37_79b1) % SLOTS;
             let length = 24 + random.below(9) as u8;
             let address = BLOCKS | slot << 8 | random.below(256) as u32;
@@ -77,18 +77,18 @@ impl PolicySpec {
         rule_groups.chain(client).collect()
     }
 
-    /// The group that lets the client in on the port that is changed.
+    /// Returns the group that allows the client on [`CHANGED_PORT`].
     pub(crate) fn change(client: Ipv4Addr) -> RuleGroup {
         let ports = Ports { protocol: Protocol::UDP, first: CHANGED_PORT, last: CHANGED_PORT };
         RuleGroup { ports, blocks: vec![client.into()] }
     }
 
-    /// The same as a Kubernetes `NetworkPolicy` for pods with the label `role: receiver`.
+    /// Renders the policy as a Kubernetes `NetworkPolicy` for pods with the label `role: receiver`.
     pub(crate) fn network_policy(&self, client: Ipv4Addr) -> String {
         policy("receivers", &self.rule_groups(client))
     }
 
-    /// Another such policy, of the one group that is changed.
+    /// Renders the policy of [`CHANGED_PORT`] alone.
     pub(crate) fn changed_policy(client: Ipv4Addr) -> String {
         policy("changed", &[PolicySpec::change(client)])
     }
@@ -110,7 +110,7 @@ fn policy(name: &str, rule_groups: &[RuleGroup]) -> String {
 }
 
 impl Ports {
-    /// One port, or a range of up to a thousand.
+    /// Draws one port, or a range of up to a thousand.
     fn any(random: &mut Random) -> Ports {
         let protocol = [Protocol::TCP, Protocol::TCP, Protocol::UDP][random.below(3) as usize];
         let first = random.below(65_536) as u16;
@@ -118,12 +118,12 @@ impl Ports {
         Ports { protocol, first, last: first.saturating_add(more) }
     }
 
-    /// `tcp` or `udp`.
+    /// Returns `tcp` or `udp`.
     pub(crate) fn protocol_name(self) -> &'static str {
         if self.protocol == Protocol::TCP { "tcp" } else { "udp" }
     }
 
-    /// The fewest prefixes that make up the range: value and length.
+    /// Returns the fewest prefixes that cover the range: value and length.
     pub(crate) fn prefixes(self) -> Vec<(u16, u8)> {
         let (mut next, end) = (u32::from(self.first), u32::from(self.last) + 1);
         let mut prefixes = vec![];

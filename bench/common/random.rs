@@ -1,10 +1,11 @@
-//! Generators of random numbers with a fixed sequence, so that all runs measure the same tables, queries and clusters.
+//! Generators of random numbers with a fixed sequence, so that all runs measure the same tables, queries and
+//! clusters.
 
 /// Seed of tables, queries, traffic and clusters.
 pub(crate) const SEED: u64 = 0x9a11_5ade;
 
-/// The generator xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators, scrambled", 2014).
-/// Its state must not be zero.
+/// The generator xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators,
+/// scrambled", 2014). Its state must not be zero.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -27,8 +28,8 @@ impl Random {
     }
 }
 
-/// The generator `SplitMix64` (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014). The clusters
-/// of the compiler benchmark come from its sequence.
+/// The generator `SplitMix64` (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
+/// 2014). The clusters of the compiler benchmark come from its sequence.
 pub(crate) struct SplitMix64(pub(crate) u64);
 
 impl SplitMix64 {

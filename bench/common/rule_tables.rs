@@ -1,4 +1,5 @@
-//! Rule tables of many masks, ranges and classes, and the addresses that they speak of.
+//! Rule tables from a seed, with many prefix lengths, port ranges and classes, and the addresses of their
+//! pods.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,10 +13,10 @@ use palisade::tables::{PortSpan, PrefixTable, Row, RuleOrigin, RuleTables};
 
 use super::random::Random;
 
-/// Pods of one node of the cluster that the tables describe.
+/// Pods of each node of the cluster.
 pub(crate) const PODS_PER_NODE: u32 = 250;
 
-/// An address family. Addresses are drawn on top of 128 bits.
+/// Address family. Addresses are the upper bits of 128.
 pub(crate) trait Family: poptrie::Address + Eq {
     const NUMBER: u32;
     const WIDTH: u32;
@@ -91,7 +92,7 @@ impl Family for u128 {
             97..99 => 64,
             _ => 128,
         };
-        // 2000::/3, where addresses of the internet are.
+        // Global unicast addresses are in 2000::/3 (RFC 4291, section 2.4).
         (random.bits() >> 3 | 1 << 125, len as u8)
     }
 
@@ -112,8 +113,8 @@ pub(crate) fn mask(len: u8) -> u128 {
     u128::MAX.checked_shl(128 - u32::from(len)).unwrap_or(0)
 }
 
-/// Tables of a node with 250 pods of its own in a cluster of 10,000, and `count` rules of many shapes. With `everyone`,
-/// all rules but the first are those; the first lets everyone in and out on these TCP and UDP ports.
+/// Makes the tables of a node with 250 pods in a cluster of 10,000, with `count` rules of many shapes. With
+/// `everyone`, rule 0 allows all peers on these TCP and UDP ports in both directions.
 pub(crate) fn rule_tables(
     count: usize,
     everyone: Option<&RangeInclusive<u16>>,
@@ -123,7 +124,7 @@ pub(crate) fn rule_tables(
     let pod_classes = (count / 4).clamp(4, 5_000) as u64;
     let mut tables = RuleTables::default();
     for pod in 0..10_000 {
-        // Pods of one class come from all nodes.
+        // Pods of one class are on all nodes.
         let class = ClassId(1 + random.below(pod_classes) as u32);
         tables.prefixes.insert(net(u32::from_top(<u32 as Family>::pod(pod)).ip(), 32), class);
         tables.prefixes.insert(net(u128::from_top(<u128 as Family>::pod(pod)).ip(), 128), class);
@@ -145,7 +146,7 @@ pub(crate) fn rule_tables(
             continue;
         }
         let rules = PortRule::any(RuleId(rule), random);
-        // A selector stands for classes side by side and for some anywhere.
+        // A selector stands for a run of classes and one anywhere.
         let first = random.below(classes);
         let peers = (first..first + random.below(8)).map(|class| class % classes);
         let peers: Vec<u64> = peers.chain([random.below(classes)]).collect();
@@ -187,7 +188,7 @@ pub(crate) fn origin(rule: u32) -> RuleOrigin {
     RuleOrigin::Rule { policy, direction: Direction::Ingress, index: rule % 5, name: None }
 }
 
-/// One protocol and range of a rule.
+/// Protocol and port range of a rule.
 #[derive(Clone, Copy)]
 pub(crate) struct PortRule {
     protocol: Option<Protocol>,
@@ -197,7 +198,7 @@ pub(crate) struct PortRule {
 }
 
 impl PortRule {
-    /// The rule 0 for everyone.
+    /// Rule 0 for all peers.
     fn everyone(ports: &RangeInclusive<u16>) -> [PortRule; 2] {
         [Protocol::TCP, Protocol::UDP].map(|protocol| PortRule {
             protocol: Some(protocol),
@@ -207,7 +208,7 @@ impl PortRule {
         })
     }
 
-    /// One port, a range, all; one rule in five hundred lists a thousand ports.
+    /// Draws one port, a range, or all; one rule in five hundred has a thousand ports.
     fn any(rule: RuleId, random: &mut Random) -> Vec<PortRule> {
         let protocol = Some([Protocol::TCP, Protocol::TCP, Protocol::UDP][random.below(3) as usize]);
         let first = random.bits() as u16;
@@ -221,7 +222,7 @@ impl PortRule {
     }
 }
 
-/// What rules in this order make of one class.
+/// Compiles the rules of one class in their order.
 pub(crate) fn row(rules: &[PortRule], default: Decision) -> Row {
     let all = rules.iter().find(|rule| rule.protocol.is_none());
     let other = all.map_or(default, |rule| Decision::allow(rule.rule));

@@ -49,7 +49,8 @@ pub(crate) struct SimulatedNode {
 }
 
 impl SimulatedNode {
-    /// Makes a node with one worker. Its flow table has room for half as many flows again, and for the new flows of a case.
+    /// Makes a node with one worker. Its flow table has room for half as many flows again, and for the new
+    /// flows of a case.
     pub(crate) fn new(tables: &CompiledRules, flows: usize) -> SimulatedNode {
         SimulatedNode::with_workers(tables, flows, 1)
     }
@@ -87,7 +88,8 @@ impl SimulatedNode {
         node
     }
 
-    /// Evens out the fill rings. The first ports get more frames at first, and receive until the surplus is used up.
+    /// Evens out the fill rings. The first ports get more frames at first, and receive until the surplus is
+    /// used up.
     fn spread_frames(&mut self) {
         for _ in 0..RING_SLOTS / SPREAD {
             for peer in self.ports.iter().flat_map(|port| &port.peers) {
@@ -113,8 +115,8 @@ impl SimulatedNode {
         }
     }
 
-    /// Runs one round of batches and returns nanoseconds a packet of its median batch. A batch takes some microseconds, so
-    /// other threads of the machine interrupt few of them.
+    /// Runs one round of batches and returns nanoseconds a packet of its median batch. A batch takes some
+    /// microseconds, so other threads of the machine interrupt few of them.
     pub(crate) fn round(&mut self, traffic: &mut Traffic) -> f64 {
         let batches = traffic.batches();
         let mut batch = || {

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Measures the rate of the time-stamp counter against the clock, in GHz. The counter runs at a constant rate, which is not
-/// that of the core.
+/// Measures the rate of the time-stamp counter against the clock, in GHz. The counter runs at a constant
+/// rate, which is not that of the core.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn tsc_ghz() -> f64 {
     // SAFETY: every x86-64 processor has the instruction, and it has no effect.

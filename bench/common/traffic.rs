@@ -124,8 +124,8 @@ impl Traffic {
         if self.kind == Kind::NewFlow { 16 } else { 128 }
     }
 
-    /// Packets that establish the flows: all first packets, all second ones, all third ones. A worker receives port by port, so
-    /// a reply must not stand in the batch of the packet that it answers.
+    /// Packets that establish the flows: all first packets, all second ones, all third ones. A worker
+    /// receives port by port, so a reply must not stand in the batch of the packet that it answers.
     pub(crate) fn handshake(&self) -> [Vec<Packet>; 3] {
         let step = |reply, flags| {
             let of = self.established.iter().filter(move |flow| flags == 0 || flow.protocol == Protocol::TCP);

@@ -15,13 +15,14 @@ pub(crate) const APPS: usize = 8;
 /// Values of the namespaces' label `team`.
 const TEAMS: usize = 20;
 
-/// Cluster from a seed: namespaces of 50 pods in eight applications each, five policies a namespace, nodes of 250 pods.
+/// Cluster from a seed: namespaces of 50 pods in eight applications each, five policies a namespace, nodes of
+/// 250 pods.
 pub(crate) struct Cluster {
     pub(crate) random: SplitMix64,
     namespaces: usize,
     nodes: usize,
     pub(crate) pods: Vec<Pod>,
-    /// Pods that were ever made; their numbers are names.
+    /// Number of the next pod, which is part of its name.
     made: usize,
 }
 
@@ -43,7 +44,8 @@ impl Cluster {
         (0..self.namespaces).map(|i| self.policies_in(i)).sum()
     }
 
-    /// Number of policies of a namespace: five, or two or three in a cluster of more than a thousand namespaces.
+    /// Number of policies of a namespace: five, or two or three in a cluster of more than a thousand
+    /// namespaces.
     fn policies_in(&self, namespace: usize) -> usize {
         if self.namespaces > 1_000 { 2 + namespace % 2 } else { 5 }
     }
@@ -103,7 +105,8 @@ pub(crate) fn on_first_node() -> Options {
     Options { node: Some(node(0)) }
 }
 
-/// Makes the five policies of a namespace. A third of the namespaces isolate egress too, and allow DNS to every namespace.
+/// Makes the five policies of a namespace. A third of the namespaces isolate egress too, and allow DNS to
+/// every namespace.
 fn namespace_policies(i: usize) -> Vec<NetworkPolicy> {
     let namespace = format!("ns-{i}");
     let app = |app: usize| label("app", &format!("app-{}", app % APPS));

@@ -1,8 +1,8 @@
 //! Benchmarks of the policy compiler, on clusters from a seed.
 //!
-//! Prints one JSON object a line. `ms` is the time of one compile, or the median of changes where `p99_ms` stands beside it.
-//! Each case runs in a process of its own, so `peak_mib` is the memory of that case, objects included. `--smoke` takes
-//! a few seconds; a word runs only the cases that contain it.
+//! Prints one JSON object a line. `ms` is the time of one compile, or the median of changes where `p99_ms`
+//! stands beside it. Each case runs in a process of its own, so `peak_mib` is the memory of that case,
+//! objects included. `--smoke` takes a few seconds; a word runs only the cases that contain it.
 
 mod changes;
 mod cluster;
@@ -21,7 +21,7 @@ use palisade::policy::objects::{IpBlock, Labels, NetworkPolicy, Object, Peer, Pe
 use palisade::policy::{Compiler, Options};
 use serde_json::{Value, json};
 
-/// Name of a case, and its measurement, which takes whether the run is a smoke test.
+/// Name of a case, and its measurement, whose argument is true in a smoke test.
 type Case = (&'static str, fn(bool) -> Value);
 
 const CASES: [Case; 9] = [

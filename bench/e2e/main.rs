@@ -54,7 +54,7 @@ struct Options {
     /// One short trial of each, in small sizes
     #[arg(long)]
     smoke: bool,
-    /// How long to measure each trial, in seconds
+    /// Length of the measurement of each trial, in seconds
     #[arg(long, default_value_t = 2)]
     seconds: u64,
     /// Number of runs of each system

@@ -15,13 +15,13 @@ pub(crate) struct Scenario {
     pub(crate) group: String,
     /// Field that systems are compared by.
     pub(crate) metric: &'static str,
-    /// Whether larger values are better.
+    /// True if larger values are better.
     pub(crate) more_is_better: bool,
     /// Size of the policy.
     pub(crate) shape: PolicySpec,
     /// MTU of all links.
     pub(crate) mtu: Mtu,
-    /// Whether one run is enough, because the metric does not vary from run to run.
+    /// True if one run is enough, because the metric does not vary from run to run.
     pub(crate) once: bool,
     /// Measurement of one trial.
     pub(crate) measure: Measure,

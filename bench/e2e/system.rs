@@ -65,7 +65,7 @@ pub(crate) trait Running {
         GATEWAY_MAC
     }
 
-    /// Whether it delivers to the pod of the destination address. Other systems deliver everything to one
+    /// True if it delivers to the pod of the destination address. Other systems deliver everything to one
     /// pod.
     fn routes(&self) -> bool {
         true
@@ -105,7 +105,7 @@ pub(crate) enum FlowMemory {
 }
 
 impl Kind {
-    /// Whether it enforces a policy.
+    /// True if it enforces a policy.
     pub(crate) fn enforces(self) -> bool {
         matches!(self, Kind::Palisade | Kind::Peer)
     }

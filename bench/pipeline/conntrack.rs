@@ -1,7 +1,7 @@
-//! The conntrack table alone, against a `dashmap` of the same keys.
+//! Conntrack table beside a `dashmap` with the same keys.
 //!
-//! Each look-up does what a packet of a known flow does: finds the entry, adds to its counters, notes the time. Both
-//! systems get keys of the packets of both directions, in batches and in random order.
+//! Each look-up does the work for a packet of a known flow: it finds the entry, adds to its counters and
+//! notes the time. The keys are of packets of both directions, in batches and in random order.
 
 use std::hash::BuildHasher;
 use std::hint::black_box;
@@ -19,7 +19,7 @@ use crate::report::Report;
 const BATCH: usize = 256;
 const QUERIES: usize = 1 << 16;
 
-/// What a flow is to `dashmap`: as little as does the job.
+/// Value of a flow in `dashmap`: the least for the same work.
 #[derive(Default)]
 struct Counts {
     packets: [u64; 2],
@@ -27,7 +27,7 @@ struct Counts {
     seen_ms: u32,
 }
 
-/// Times the table and `dashmap`, with the standard library's hash and with a fast one, in turn.
+/// Compares the table with `dashmap`, with the standard library's hash and with a fast one, in turn.
 pub(crate) fn compare(flows: usize, rounds: usize, report: &Report) {
     let mut random = Random(7);
     let keys: Vec<FlowKey> = (0..flows as u32).map(key).collect();
@@ -66,7 +66,7 @@ fn key(i: u32) -> FlowKey {
     }
 }
 
-/// Either direction's key is the same, as in conntrack.
+/// Orders a key, so that both directions have the same one, and returns the direction.
 fn ordered(key: &FlowKey) -> (FlowKey, usize) {
     let is_lower = (key.src, key.src_port) <= (key.dst, key.dst_port);
     if is_lower { (*key, 0) } else { (key.reversed(), 1) }
@@ -92,7 +92,7 @@ fn look_up<S: BuildHasher + Clone>(map: &DashMap<FlowKey, Counts, S>, queries: &
     assert_eq!(black_box(found), QUERIES);
 }
 
-/// Nanoseconds a query.
+/// Measures nanoseconds a query.
 fn time(work: impl FnOnce()) -> f64 {
     let start = Instant::now();
     work();

@@ -1,12 +1,15 @@
-//! The whole packet path, measured in memory: from `receive` to `transmit`, by one worker, or by two. The generator and what
-//! collects the frames are not in the measured time.
+//! Benchmark of the packet path in memory, from `receive` to `transmit`, with one worker or two. Generator
+//! and collector of the frames are not in the measured time.
 //!
-//! Prints one JSON object per line on standard output, and tables for people on standard error. The cases of a group run
-//! in turn, again and again; the median over these rounds of their median batch is given, in the tables the least besides.
-//! What a worker does once a millisecond (ageing) is not in the median batch: the table of stages has its mean.
-//! `tsc_cycles_per_packet` is time in ticks of the time-stamp counter, which runs at a constant rate, not at that of the
-//! core. `--smoke` takes about a second; `--flows-max=N`, `--rules-max=N` and `--rounds=N` choose; a word runs only the cases
-//! that contain it. `--flows-in=DIRECTORY` puts flow tables into files there, as `palisade run` does (an empty directory in memory).
+//! Prints one JSON object a line on standard output, and tables on standard error. The cases of a group run
+//! in turn for many rounds. The result is the median over the rounds of their median batch; the tables have
+//! the least too. Ageing runs once a millisecond, so the median batch has none of it, and the table of stages
+//! has its mean. `tsc_cycles_per_packet` is time in ticks of the time-stamp counter, which runs at a constant
+//! rate, not at that of the core.
+//!
+//! `--smoke` takes about a second. `--flows-max=N`, `--rules-max=N` and `--rounds=N` choose; a word runs only
+//! the cases that contain it. `--flows-in=DIRECTORY` puts flow tables into files there, as `palisade run`
+//! does; the directory must be empty, and in memory.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -23,7 +26,7 @@ use common::time_stamp_counter::tsc_ghz;
 use common::traffic::{Case, Order, Traffic};
 use report::Report;
 
-/// What one of the cases needs to run.
+/// Case with its node, traffic and results.
 struct Measured {
     case: Case,
     traffic: Traffic,
@@ -31,7 +34,7 @@ struct Measured {
     ns: Vec<f64>,
 }
 
-/// How long and how often to measure.
+/// Size of the run, and tables by number of rules.
 struct Run {
     rounds: usize,
     flows_max: usize,
@@ -70,7 +73,7 @@ fn main() {
     run.report.print_tables();
 }
 
-/// The cases, by what is compared with what.
+/// Returns the cases, in groups of those that are compared.
 fn groups() -> Vec<Vec<Case>> {
     const RULES: [usize; 5] = [1, 50, 1_000, 10_000, 100_000];
     let orders = |case: Case| [Order::Sequence, Order::Random].map(|order| Case { order, ..case });
@@ -102,7 +105,7 @@ impl Run {
         self.only.as_deref().is_none_or(|only| name.contains(only))
     }
 
-    /// Measures one worker and two.
+    /// Compares two workers with one.
     fn pairs(&mut self) {
         let rules = self.rules_max.min(10_000);
         let tables = self.tables.entry(rules).or_insert_with(|| CompiledRules::new(rules));

@@ -80,8 +80,8 @@ impl Report {
         }
     }
 
-    /// Reports a case: nanoseconds a packet as the median and the least of all rounds, bytes of conntrack a flow, and the time
-    /// of each stage, which may be missing.
+    /// Reports a case: nanoseconds a packet as the median and the least of all rounds, bytes of conntrack a
+    /// flow, and the time of each stage, which may be missing.
     pub(crate) fn case(&self, case: &Case, ns: f64, least_ns: f64, bytes_per_flow: f64, stages: &Stages) {
         let parameters = Parameters::of(case);
         let (cycles, mpps) = (ns * self.tsc_ghz, 1e3 / ns);

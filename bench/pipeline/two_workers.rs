@@ -1,7 +1,7 @@
 //! Two workers, each with one direction of the same flows, beside one worker with both directions.
 //!
-//! The workers start their batches together, so that each works while the other does; a pair's batch takes as long as the
-//! slower of the two.
+//! The workers start their batches together, so that both work at the same time. The time of a batch is that
+//! of the slower worker.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ pub(crate) fn compare(case: Case, tables: &CompiledRules, rounds: usize, report:
 struct Measured {
     case: Case,
     node: SimulatedNode,
-    /// What each worker gets in turn.
+    /// Traffic of each worker, in turn by batch.
     traffic: Vec<[Traffic; 2]>,
     ns: Vec<f64>,
 }
@@ -77,7 +77,7 @@ impl Measured {
     }
 }
 
-/// One worker's batches: how long each took.
+/// Runs the batches of one worker, and returns their times.
 fn work(
     worker: usize,
     mut step: impl FnMut(Duration) -> bool,
@@ -107,7 +107,7 @@ fn work(
     times
 }
 
-/// Lets all go on when the last one has come.
+/// Barrier that spins until all workers have come.
 struct SpinBarrier {
     arrived: AtomicUsize,
     workers: usize,

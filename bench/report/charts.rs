@@ -1,4 +1,5 @@
-//! Charts of the results: one for each scenario and size that varies. Bars compare systems, lines compare them by a size.
+//! Charts of the results: one for each scenario and size that varies. Bars compare systems, lines compare
+//! them by a size.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,6 @@
-//! Report of the results: draws `bench/results/*.jsonl` as plots for `docs/performance.md` (`docs/performance/*.svg`) and writes one
-//! self-contained page (`bench/results/report.html`). It measures nothing.
+//! Report of the results: draws `bench/results/*.jsonl` as plots for `docs/performance.md`
+//! (`docs/performance/*.svg`) and writes one self-contained page (`bench/results/report.html`). It measures
+//! nothing.
 
 mod charts;
 #[path = "../common/mod.rs"]

@@ -83,7 +83,6 @@ pub(crate) fn bars(heading: &Heading<'_>, bars: &[Bar]) -> Result<String, DrawEr
             .disable_y_axis()
             .light_line_style(TRANSPARENT)
             .x_label_formatter(&|value| number(*value))
-            .x_desc(heading.unit)
             .label_style(FONT)
             .draw()?;
         for (row, bar) in bars.iter().enumerate() {
@@ -100,7 +99,7 @@ pub(crate) fn bars(heading: &Heading<'_>, bars: &[Bar]) -> Result<String, DrawEr
                     chart.draw_series([rectangle])?;
                     let range = vec![(*least, middle), (*most, middle)];
                     chart.draw_series([PathElement::new(range, GREY.stroke_width(2))])?;
-                    (*most, format!("{} ({})", number(*median), trials_text(*trials, *trials)))
+                    (*most, format!("{} ({})", value_text(*median), trials_text(*trials, *trials)))
                 }
                 Err(reason) => (0.0, reason.clone()),
             };
@@ -195,17 +194,22 @@ fn trials_text(least: usize, most: usize) -> String {
     }
 }
 
-/// Formats a number for people: three digits, with separators of thousands.
+/// Formats a number of an axis: whole numbers without decimals.
 fn number(value: f64) -> String {
-    if value == 0.0 {
-        return "0".to_owned();
+    if value.fract() == 0.0 { with_separators(value) } else { value_text(value) }
+}
+
+/// Formats a value: three digits, or all of its integer part.
+fn value_text(value: f64) -> String {
+    match value.abs() {
+        0.0..10.0 => format!("{value:.2}"),
+        10.0..100.0 => format!("{value:.1}"),
+        _ => with_separators(value),
     }
-    if value.abs() < 10.0 && value.fract() != 0.0 {
-        return format!("{value:.2}");
-    }
-    if value.abs() < 100.0 && value.fract() != 0.0 {
-        return format!("{value:.1}");
-    }
+}
+
+/// Formats the integer part with separators of thousands.
+fn with_separators(value: f64) -> String {
     let digits = format!("{value:.0}");
     let groups: Vec<&str> =
         digits.as_bytes().rchunks(3).rev().filter_map(|group| str::from_utf8(group).ok()).collect();

@@ -1,5 +1,5 @@
-//! Classification of new flows: both addresses to classes, and both ACL tables to decisions; and small updates of the
-//! compiled tables.
+//! Classification of new flows: both addresses to classes, and both ACL tables to decisions; and small
+//! updates of the compiled tables.
 
 use std::hint::black_box;
 use std::ops::Range;
@@ -41,7 +41,7 @@ struct Parameters<'a> {
     sizes: &'a TableSizes,
 }
 
-/// Line of one kind of update.
+/// Line of one kind of update: quantiles of its time.
 #[derive(Serialize)]
 struct UpdateLine<'a> {
     bench: &'static str,

@@ -1,4 +1,5 @@
-//! Comparison of systems that answer the same queries: they run in turn, and each gets the median of its samples.
+//! Comparison of systems that answer the same queries: they run in turn, and each gets the median of its
+//! samples.
 
 use std::collections::BTreeSet;
 use std::hint::black_box;
@@ -12,10 +13,12 @@ use crate::common::statistics::{quantile, rounded};
 
 /// Queries of one batch.
 pub(crate) const BATCH: usize = 256;
-/// Queries between two readings of the clock. Other threads of the machine so spoil few samples.
+/// Queries between two readings of the clock: few enough that an interruption by another thread affects few
+/// samples.
 const SAMPLE: usize = 16 * BATCH;
 
-/// System under test: its name, and a function that answers the queries of a range and returns a sum of the answers.
+/// System under test: its name, and a function that answers the queries of a range and returns a sum of the
+/// answers.
 pub(crate) type System<'a> = (&'static str, Box<dyn FnMut(Range<usize>) -> u64 + 'a>);
 
 /// Size of a comparison.

@@ -1,8 +1,10 @@
-//! Benchmarks of the compiled tables: longest-prefix match beside two crates, classification of new flows, and updates.
+//! Benchmarks of the compiled tables: longest-prefix match beside two crates, classification of new flows,
+//! and updates.
 //!
-//! Prints one JSON object a line. The systems of a case run in turn, and each line has the median of its samples.
-//! `tsc_cycles` is time in ticks of the time-stamp counter, which runs at a constant rate, not at that of the core.
-//! `--smoke` takes about a second; a word such as `routes` or `classify1000` runs only the cases that contain it.
+//! Prints one JSON object a line. The systems of a case run in turn, and each line has the median of its
+//! samples. `tsc_cycles` is time in ticks of the time-stamp counter, which runs at a constant rate, not at
+//! that of the core. `--smoke` takes about a second; a word such as `routes` or `classify1000` runs only the
+//! cases that contain it.
 
 mod classification;
 #[path = "../common/mod.rs"]

@@ -1,7 +1,8 @@
-//! Benchmarks of changes: rule tables that change a thousand times a second beside traffic, policies that come and go, files of
-//! the watched directory, and flows that age.
+//! Benchmarks of changes: rule tables that change a thousand times a second beside traffic, policies that
+//! come and go, files of the watched directory, and flows that age.
 //!
-//! Prints one JSON object a line. `--smoke` takes about two seconds; `--policy` measures only policies and files.
+//! Prints one JSON object a line. `--smoke` takes about two seconds; `--policy` measures only policies and
+//! files.
 
 mod ageing;
 #[path = "../common/mod.rs"]

@@ -1,5 +1,6 @@
-//! One policy that comes and goes beside another one of many rules: the time of each step from the object to the published
-//! tables, on one thread and in memory. The end-to-end scenario `update` takes the same steps on two busy cores.
+//! One policy that comes and goes beside another one of many rules: the time of each step from the object to
+//! the published tables, on one thread and in memory. The end-to-end scenario `update` takes the same steps
+//! on two busy cores.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -22,7 +23,7 @@ use crate::common::policy::PolicySpec;
 use crate::common::statistics::rounded;
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-/// Pods, of which all but the first two are selected by the policies.
+/// Pods. The policies select all but the first two.
 const PODS: u8 = 3;
 /// Timed steps, in their order.
 const STEPS: [&str; 5] = ["compile", "write", "read", "check", "publish"];

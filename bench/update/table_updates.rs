@@ -1,8 +1,9 @@
 //! Updates of the rule tables beside traffic: the slowdown of the worker, and the latency of a change.
 //!
-//! One thread forwards between sixteen pods. Another one makes a small change of the tables, validates it as the control socket
-//! validates a patch, and publishes it. A change is due after each millisecond of the worker's own time; the generator is not
-//! in that time. Windows with and without changes alternate; `slowdown_percent` compares the medians of their means.
+//! One thread forwards between sixteen pods. Another one makes a small change of the tables, validates it as
+//! the control socket validates a patch, and publishes it. A change is due after each millisecond of the
+//! worker's own time; the generator is not in that time. Windows with and without changes alternate;
+//! `slowdown_percent` compares the medians of their means.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -165,8 +166,8 @@ impl Control {
         Published { generation, start, check, publish: start.elapsed() }
     }
 
-    /// Makes the next change of four: adds a rule with a row of its own for one class of a table, removes the rule, adds a pod of
-    /// the cluster, removes the pod.
+    /// Makes the next change of four: adds a rule with a row of its own for one class of a table, removes the
+    /// rule, adds a pod of the cluster, removes the pod.
     fn change(&mut self) -> TablesDiff {
         let (rule, row) = self.guest;
         let mut diff = TablesDiff::default();

@@ -1,5 +1,6 @@
-//! A changed file of the watched directory: time from its rename until every worker has the tables. The path is the switch's own,
-//! with the threads of its workers: inotify, reader, compiler, validation and publication.
+//! A changed file of the watched directory: time from its rename until every worker has the tables. The path
+//! is the switch's own, with the threads of its workers: inotify, reader, compiler, validation and
+//! publication.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};

@@ -67,7 +67,7 @@ fn default_scenario(
     }
 }
 
-/// Returns whether rules affect a kind of system. A cross-connect has none, and stays as the limit.
+/// True if rules affect a kind of system. A cross-connect has none, and stays as the limit.
 fn has_rules(kind: Kind) -> bool {
     kind != Kind::NoPolicy
 }

@@ -1,4 +1,4 @@
-//! The kernel's bridge, without policy: the pods share a link, and nothing is routed.
+//! The kernel's bridge, without policy and without routing: all pods share one link.
 
 use palisade::dataplane::Mac;
 use palisade::lab::{POD_INTERFACE, Pod};

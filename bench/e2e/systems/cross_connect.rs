@@ -8,7 +8,7 @@ use crate::process::Daemon;
 use crate::rig::Rig;
 use crate::system::Running;
 
-/// A process that joins interfaces in pairs.
+/// Process that cross-connects interfaces in pairs.
 pub(super) struct CrossConnect(pub(super) Daemon);
 
 impl Running for CrossConnect {
@@ -29,7 +29,7 @@ impl Running for CrossConnect {
     }
 }
 
-/// Makes each pod's gateway the pod that it is joined with, and has it finish its checksums: a wire does neither.
+/// Sets each pod's gateway neighbour to the other pod of its pair, and has the pods finish their checksums.
 pub(super) fn cross_connect_pods(rig: &Rig) -> Result<(), BenchError> {
     let macs: Vec<Mac> = rig.lab().pods().map(|pod| pod.plan().mac).collect();
     rig.set_gateway_neighbor(|pod| {
@@ -39,7 +39,7 @@ pub(super) fn cross_connect_pods(rig: &Rig) -> Result<(), BenchError> {
     rig.disable_tx_offload_in_pods()
 }
 
-/// The other port of a pair; the last of an odd number has itself.
+/// Returns the other port of a pair; the last of an odd number is its own.
 pub(super) fn pair_of(port: usize, ports: usize) -> usize {
     if port ^ 1 < ports { port ^ 1 } else { port }
 }

@@ -1,4 +1,4 @@
-//! DPDK's `testpmd` between two AF_XDP ports: another limit. It forwards without looking at the frames.
+//! DPDK's `testpmd` between AF_XDP ports: a second limit. It forwards without reading the frames.
 
 use std::time::Duration;
 
@@ -9,9 +9,9 @@ use crate::process::{Daemon, version};
 use crate::rig::{Rig, SYSTEM_CORE, TRAFFIC_CORE};
 use crate::system::{Kind, Running, System};
 
-/// Longest wait for its start.
+/// Longest wait for the start.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Megabytes of its memory; ordinary pages, since huge ones are the host's to give.
+/// Memory in megabytes, of ordinary pages: huge ones are the host's to grant.
 const MEMORY_MB: &str = "256";
 
 pub(super) struct Dpdk;
@@ -41,7 +41,7 @@ impl System for Dpdk {
         command.args(["-l", &format!("{TRAFFIC_CORE},{SYSTEM_CORE}"), "--main-lcore"]);
         command.arg(TRAFFIC_CORE.to_string());
         command.args(["--no-huge", "-m", MEMORY_MB, "--no-pci", "--no-telemetry"]);
-        // testpmd joins ports 0 and 1, 2 and 3, …; one without a partner would be its own.
+        // testpmd pairs ports 0 and 1, 2 and 3, and so on; it would pair a last odd port with itself.
         let ends = rig.host_ends();
         for (number, end) in ends[..ends.len() & !1].iter().enumerate() {
             command.arg(format!("--vdev=net_af_xdp{number},iface={end},start_queue=0,queue_count=1"));
@@ -49,7 +49,7 @@ impl System for Dpdk {
         command.args(["--", "--forward-mode=io", "--auto-start", "--nb-cores=1", "--total-num-mbufs=32768"]);
         let mut testpmd = Daemon::start(&mut command, "dpdk-testpmd", directory.join("testpmd.log"))?;
         rig.lab_and_node().0.note_process(testpmd.pid())?;
-        // What it prints last stays in its buffer: the ports are up when it looks at their links.
+        // The last lines stay in its buffer. The ports are up when it checks their links.
         testpmd.wait_for(PATIENCE, |said| said.contains("Checking link statuses"))?;
         Ok(Box::new(CrossConnect(testpmd)))
     }

@@ -1,8 +1,9 @@
-//! iptables with ipset, in the style of Calico's Felix: chains that dispatch by the workload's interface, marks for
-//! what policy has accepted, known connections accepted in the workload's chain.
+//! iptables with ipset, in the style of Calico's Felix: chains that dispatch by the workload's interface,
+//! marks for accepted packets, and ESTABLISHED accepted in the workload's chain.
 //!
-//! Felix renders each address block as a rule of its own, which every new connection walks past; sets are what its users are
-//! told to use for many (network sets), so blocks that share their ports are in one set here.
+//! Felix renders each address block as a rule of its own, and every new connection passes all of them. For
+//! many blocks its users are told to use sets (network sets), so here the blocks that share their ports are
+//! in one set.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -14,11 +15,11 @@ use crate::process::version;
 use crate::rig::Rig;
 use crate::system::{Kind, Running, System};
 
-/// Workloads in one dispatch chain; more are split by the next character of their interface's name.
+/// Workloads in one dispatch chain. Larger numbers are split by the next character of the interface's name.
 const DISPATCH_MAX: usize = 10;
-/// Mark of a packet that policy accepts, and of one that it passes on: `IptablesMarkMask` of Felix begins there.
+/// Mark of a packet that policy accepts: the first bit of Felix's `IptablesMarkMask`.
 const ACCEPT: &str = "0x10000/0x10000";
-/// The name of the policy's chain.
+/// Name of the policy's chain.
 const POLICY: &str = "cali-pi-receivers";
 
 pub(super) struct Iptables;
@@ -44,7 +45,7 @@ impl System for Iptables {
         rig.enable_rp_filter()?;
         let client = rig.client_v4()?;
         let mut rule_groups = shape.rule_groups(client);
-        // Closed at first: nobody is in its set. What changes is the set, as with Felix.
+        // The set of the changed group is empty at first. A change adds to the set, as with Felix.
         rule_groups.push(RuleGroup { blocks: vec![], ..PolicySpec::change(client) });
         rig.in_node("ipset", &["restore"], &sets(&rule_groups))?;
         rig.in_node("iptables-legacy-restore", &["--wait"], &rules(rig, &rule_groups))?;
@@ -57,7 +58,7 @@ impl System for Iptables {
     }
 }
 
-/// The set of a group's blocks.
+/// Name of the set of a group's blocks.
 fn set_name(group: usize) -> String {
     format!("cali40s{group}")
 }
@@ -115,7 +116,7 @@ fn rules(rig: &Rig, rule_groups: &[RuleGroup]) -> String {
     text + "COMMIT\n"
 }
 
-/// From an interface to its workload's chain, by way of a tree over the characters of the name.
+/// Renders a dispatch from an interface to its workload's chain, as a tree over the characters of the name.
 fn dispatch(
     chain: &str,
     flag: &str,
@@ -137,7 +138,7 @@ fn dispatch(
             here.push(direct(only));
             continue;
         }
-        // What is called like the group itself is a prefix of the others, and goes first.
+        // The exact name of the group is a prefix of the others, so it goes first.
         let exact = format!("{prefix}{letter}");
         here.extend(group.iter().filter(|end| **end == exact).map(direct));
         let rest: Vec<String> = group.into_iter().filter(|end| *end != exact).collect();
@@ -163,7 +164,7 @@ fn workload(policy: Option<&str>) -> Vec<String> {
             format!("-m mark --mark {ACCEPT} -j RETURN"),
             "-m mark --mark 0x0/0x20000 -j DROP".to_owned(),
         ]),
-        // The profile of pods without a policy.
+        // Profile of pods without a policy.
         None => rules.extend([
             format!("-j MARK --set-xmark {ACCEPT}"),
             format!("-m mark --mark {ACCEPT} -j RETURN"),
@@ -186,7 +187,7 @@ fn policy_rules((number, group): (usize, &RuleGroup)) -> [String; 2] {
     ]
 }
 
-/// What all names begin with, less than the whole of any.
+/// Returns the longest common prefix that is shorter than every name.
 fn common_prefix(names: &[String]) -> String {
     let first = names.first().map_or("", String::as_str);
     let shared = |len: &usize| names.iter().all(|name| name.starts_with(&first[..*len]) && name.len() > *len);

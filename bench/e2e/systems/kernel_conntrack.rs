@@ -1,11 +1,11 @@
-//! Systems in the node's kernel: forwarding alone, and with the kernel's connection tracking.
+//! Systems in the node's kernel: forwarding, and forwarding with the kernel's connection tracking.
 
 use crate::common::policy::PolicySpec;
 use crate::error::BenchError;
 use crate::rig::Rig;
 use crate::system::{FlowMemory, PolicyToggle, Running};
 
-/// Nothing but the node's kernel, whose work shows under no process.
+/// Node's kernel, whose work counts for no process.
 pub(super) struct InKernel;
 
 impl Running for InKernel {
@@ -14,28 +14,28 @@ impl Running for InKernel {
     }
 }
 
-/// Opens the port that is changed, or closes it.
+/// Function that opens or closes `CHANGED_PORT`.
 type Change = Box<dyn Fn(&Rig, bool) -> Result<(), BenchError>>;
 
-/// The kernel with its own connection tracking.
+/// Node's kernel with its own connection tracking.
 pub(super) struct KernelConntrack {
     _limit: ConntrackLimit,
-    /// Opens the port that is changed, or closes it.
+    /// Opens or closes `CHANGED_PORT`.
     change: Change,
 }
 
-/// Room for a million connections. The limit is the machine's, not a namespace's: dropped, it is what it was.
+/// Raised limit of connections. It is the machine's, not a namespace's, so drop restores it.
 struct ConntrackLimit {
     before: String,
 }
 
-/// The limit.
+/// File of the limit.
 const CONNTRACK_MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
-/// Connections that there shall be room for, as users with many would set it.
+/// Limit for a million connections and some more, as users with many would set it.
 const CONNECTIONS: &str = "1250000";
 
 impl KernelConntrack {
-    /// Makes room.
+    /// Raises the limit.
     pub(super) fn with_capacity(
         change: impl Fn(&Rig, bool) -> Result<(), BenchError> + 'static,
     ) -> Result<KernelConntrack, BenchError> {
@@ -74,11 +74,11 @@ impl Running for KernelConntrack {
     }
 }
 
-/// Bytes of the slabs of one kind of kernel object: `slabinfo(5)`.
+/// Reads the bytes of one slab cache, from `/proc/slabinfo` (slabinfo(5)).
 fn slab_bytes(kind: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/slabinfo").ok()?;
     let line = text.lines().find(|line| line.split_ascii_whitespace().next() == Some(kind))?;
     let number = |at: usize| line.split_ascii_whitespace().nth(at)?.parse::<u64>().ok();
-    // Columns 2 and 4: objects that there are, bytes of one.
+    // Column 2 is the number of objects, column 4 the size of one.
     Some(number(1)? * number(3)?)
 }

@@ -1,4 +1,4 @@
-//! The systems: what connects the pods, and how each is started, tuned and told the policy.
+//! Catalogue of the systems.
 
 mod bridge;
 mod cross_connect;
@@ -16,7 +16,7 @@ use crate::system::System;
 
 pub(crate) use noop::forward;
 
-/// All systems, in the order in which they take turns.
+/// Returns all systems, in the order of their turns.
 pub(crate) fn all() -> Vec<Box<dyn System>> {
     vec![
         Box::new(palisade::Palisade),

@@ -1,5 +1,5 @@
-//! nftables as an expert would have it: known connections are accepted first, a map leads from a pod's address to its
-//! chain, and one set of concatenations holds all rules.
+//! nftables as an expert writes it: established connections first, a verdict map by the pod's address, and
+//! one set of concatenations with intervals for all rules.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use crate::process::version;
 use crate::rig::Rig;
 use crate::system::{Kind, Running, System};
 
-/// Its table.
+/// Name of the table.
 const TABLE: &str = "palisade_e2e";
 
 pub(super) struct Nftables;

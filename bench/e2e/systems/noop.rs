@@ -1,7 +1,7 @@
-//! The limit: this switch's AF_XDP layer and nothing else. What comes in by one port leaves by its pair's other port,
-//! unread. Batch sizes, rings, kicks and sleep are the worker's.
+//! Limit of AF_XDP: the switch's AF_XDP layer alone. It forwards each frame unread to the other port of its
+//! pair, with the batch sizes, rings, kicks and sleep of a worker.
 //!
-//! It is a process of its own (`e2e --forward …`), so that its processor time can be told from the rig's.
+//! It is a process of its own (`e2e --forward …`), so that its processor time is apart from the benchmark's.
 
 use std::time::{Duration, Instant};
 
@@ -18,15 +18,15 @@ use crate::process::Daemon;
 use crate::rig::{Rig, SYSTEM_CORE, pin_to_core};
 use crate::system::{Kind, Running, System};
 
-/// Longest wait for its start.
+/// Longest wait for the start.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long it looks for frames before it sleeps, as the switch's default has it.
+/// Time without a frame before it sleeps: the switch's default.
 const SPIN: Duration = Duration::from_micros(50);
-/// Frames of its UMEM, as the switch's default has it.
+/// Frames of the UMEM: the switch's default.
 const FRAMES: usize = 32_768;
-/// What it says when it forwards.
+/// Line that it prints when it forwards.
 const READY: &str = "forwarding";
-/// Longest sleep, nanoseconds.
+/// Longest sleep, in nanoseconds.
 const SLEEP_NS: i64 = 100_000_000;
 
 pub(super) struct Noop;
@@ -67,7 +67,7 @@ struct Port {
     fill_target: usize,
 }
 
-/// Forwards between the interfaces, in pairs, until the process is ended.
+/// Forwards between the interfaces in pairs, until the process ends.
 pub(crate) fn forward(interfaces: &[String]) -> Result<(), XdpError> {
     pin_to_core(SYSTEM_CORE);
     let (mut umem, frames) = Umem::new(FRAMES, true)?;
@@ -97,7 +97,7 @@ pub(crate) fn forward(interfaces: &[String]) -> Result<(), XdpError> {
     }
 }
 
-/// One batch, in the worker's order. Returns how many frames it received.
+/// Forwards one batch in the order of a worker, and returns the number of received frames.
 fn forward_batch(ports: &mut [Port], umem: &mut Umem, free: &mut Vec<Frame>) -> usize {
     let mut received = 0;
     for input in 0..ports.len() {
@@ -116,7 +116,7 @@ fn forward_batch(ports: &mut [Port], umem: &mut Umem, free: &mut Vec<Frame>) -> 
             port.queue.transmit(umem, &mut port.pending);
         }
         if port.queue.outstanding() > 0 {
-            // Whatever the kernel says, the frames are still in the ring, and the next round kicks again.
+            // On an error the frames are still in the ring, and the next round kicks again.
             let _ = port.queue.kick();
             port.queue.complete(umem, free);
         }

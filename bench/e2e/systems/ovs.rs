@@ -1,5 +1,5 @@
-//! Open vSwitch with its userspace datapath: AF_XDP ports on one polling thread, conntrack flows, conjunctive matches for
-//! the rules, the signature-match cache on.
+//! Open vSwitch with its userspace datapath: AF_XDP ports on one PMD thread, conntrack, conjunctive matches
+//! for the rules, and the signature match cache (SMC) on.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,13 +14,13 @@ use crate::system::{FlowMemory, Kind, PolicyToggle, Running, System};
 
 /// Longest wait for a daemon.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The layout of its database.
+/// Schema of its database.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 pub(super) struct Ovs;
 
 struct Daemons {
-    // Ended in this order.
+    // The fields drop in this order.
     switch: Daemon,
     _database: Daemon,
     ports: &'static str,
@@ -40,7 +40,7 @@ impl System for Ovs {
     }
 
     fn mtu_max(&self) -> u32 {
-        // `FRAME_SIZE` of its AF_XDP ports is 2,048 with headroom.
+        // `FRAME_SIZE` of its AF_XDP ports is 2,048, headroom included.
         1500
     }
 
@@ -100,7 +100,7 @@ impl Running for Daemons {
     }
 }
 
-/// Where its files are: the lab's directory.
+/// Directory of its files, which is the lab's.
 struct Place {
     directory: PathBuf,
 }
@@ -143,7 +143,7 @@ impl Place {
         run(self.env(&mut command), "")
     }
 
-    /// Adds the host ends as AF_XDP ports, or as packet sockets where this build or machine does without.
+    /// Adds the host ends as AF_XDP ports, or as packet sockets if those are refused.
     fn add_ports(&self, rig: &Rig) -> Result<&'static str, BenchError> {
         let ends = rig.host_ends();
         let add = |kind: &[&str]| {
@@ -170,7 +170,7 @@ impl Place {
     }
 }
 
-/// Tables: 0 tracks, 1 tells known connections from new ones, 2 holds the rules, 3 routes.
+/// Renders the flows. Table 0 tracks, 1 splits known connections from new ones, 2 has the rules, 3 routes.
 fn flows(rig: &Rig, shape: &PolicySpec) -> Result<String, BenchError> {
     let mut text = String::new();
     let mut add = |flow: &str| {
@@ -186,7 +186,7 @@ fn flows(rig: &Rig, shape: &PolicySpec) -> Result<String, BenchError> {
         add(&format!("table=1,priority=80,ip,nw_dst={},actions=resubmit(,2)", pod.v4()));
     }
     add("table=1,priority=10,ip,ct_state=+trk+new,actions=ct(commit),resubmit(,3)");
-    // What is part of several conjunctions is one flow.
+    // A match that is part of several conjunctions is one flow.
     let mut parts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (number, group) in (1..).zip(shape.rule_groups(rig.client_v4()?)) {
         add(&format!("table=2,priority=10,ip,conj_id={number},actions=ct(commit),resubmit(,3)"));

@@ -1,4 +1,4 @@
-//! This switch: the release binary, one worker on the system's core.
+//! The switch itself: the binary of this build, with one worker on the system's core.
 
 use std::time::Duration;
 
@@ -16,20 +16,20 @@ use crate::process::{Daemon, resident_bytes};
 use crate::rig::Rig;
 use crate::system::{FlowMemory, Kind, PolicyToggle, Running, System};
 
-/// Flows that the switch is given room for: a million, and a quarter more.
+/// Size of the flow table: a million, and a quarter more.
 const FLOWS: u64 = 1_250_000;
-/// A million fewer.
+/// Size of the smaller table, with a million slots fewer.
 const FEWER_FLOWS: u64 = FLOWS - 1_000_000;
-/// The switch.
+/// Path of the binary.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_palisade");
-/// Longest wait for a start.
+/// Longest wait for the start.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) struct Palisade;
 
 struct Started {
     switch: Switch,
-    /// Pods and policy, as the switch was told.
+    /// Manifests of pods and policy.
     manifests: String,
 }
 
@@ -58,7 +58,7 @@ impl System for Palisade {
             ..SwitchSpec::of(PROGRAM)
         };
         let (lab, node) = rig.lab_and_node();
-        // With one worker, it is on the last core: the system's.
+        // One worker runs on the last core, which is the system's.
         let switch = node.run(|| Switch::start(lab, &spec))??;
         switch.attach_all(lab)?;
         let pods = manifests(lab, |pod| {
@@ -81,7 +81,7 @@ impl Running for Started {
         Ok(Some(counters.ports.values().flat_map(|port| port.lost.values()).sum()))
     }
 
-    /// A policy more or less: compiled as a change, and sent as the difference that it makes.
+    /// Adds or removes a policy: compiles the change, and sends the difference as a patch.
     fn policy_toggle<'a>(&'a self, rig: &'a Rig, _: &PolicySpec) -> Result<PolicyToggle<'a>, BenchError> {
         let mut compiler = Compiler::from_objects(objects(&self.manifests)?, Options::default());
         let changed = objects(&PolicySpec::changed_policy(rig.client_v4()?))?;
@@ -101,7 +101,8 @@ impl Running for Started {
         }))
     }
 
-    /// The table is reserved at the start: what a second switch with a smaller one needs less.
+    /// Compares the memory with that of a second switch with a smaller table, because the table is reserved
+    /// at the start.
     fn flow_memory(&self, rig: &Rig) -> Result<FlowMemory, BenchError> {
         let directory = rig.lab().directory();
         let (config, socket) = (directory.join("small.toml"), directory.join("small.sock"));

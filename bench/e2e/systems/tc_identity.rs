@@ -1,4 +1,5 @@
-//! A small eBPF program on the host ends (`bpf/identity.bpf.c`): addresses to identities, identities and ports to verdicts.
+//! An eBPF program on the host ends (`bpf/identity.bpf.c`): addresses to identities, then identity and port
+//! to a verdict.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -13,18 +14,19 @@ use crate::rig::Rig;
 use crate::system::{FlowMemory, Kind, PolicyToggle, Running, System};
 
 const SOURCE: &str = include_str!("../bpf/identity.bpf.c");
-/// The number of the receivers' policy.
+/// Number of the receivers' policy.
 const POLICY: u32 = 1;
 /// Bits of a policy's key before the port.
 const BEFORE_PORT: u32 = 80;
 
 pub(super) struct TcIdentity;
 
-/// The maps go with the last program that uses them, and these with the node's interfaces.
+/// Loaded program. The kernel frees the maps with the last program that uses them, and the programs with the
+/// node's interfaces.
 struct Loaded {
     bytes_per_flow: Option<f64>,
     policies: MapHandle,
-    /// The client's identity.
+    /// Identity of the client.
     client: u32,
 }
 
@@ -42,7 +44,7 @@ impl System for TcIdentity {
     }
 
     fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
-        // The node's kernel answers for the gateway; what is routed is the program's.
+        // The node's kernel answers ARP for the gateway. The program forwards before the kernel routes.
         rig.route_in_kernel()?;
         let rule_groups = shape.rule_groups(rig.client_v4()?);
         let receivers: Vec<String> =
@@ -52,7 +54,7 @@ impl System for TcIdentity {
             let object = load(rig, "identity", SOURCE)?;
             let program =
                 object.progs().next().ok_or_else(|| BenchError::Other("the object has no program".into()))?;
-            // The client is who the last rule_groups are for.
+            // The last groups are the client's.
             let client = enter_policy(&object, &rule_groups)?;
             for pod in lab.pods() {
                 let plan = pod.plan();
@@ -96,7 +98,8 @@ impl Running for Loaded {
     }
 }
 
-/// One identity for each block; each port or range as the prefixes that make it up. The last block's identity.
+/// Enters an identity for each block, and each range of ports as prefixes. Returns the identity of the last
+/// block.
 fn enter_policy(object: &Object, rule_groups: &[RuleGroup]) -> Result<u32, BenchError> {
     let mut last = 0;
     let (identities, policies) = (map(object, "identities")?, map(object, "policies")?);
@@ -117,7 +120,7 @@ fn enter_policy(object: &Object, rule_groups: &[RuleGroup]) -> Result<u32, Bench
     Ok(last)
 }
 
-/// The keys under which an identity is let in on these ports.
+/// Returns the keys that allow an identity on these ports.
 fn policy_keys(identity: u32, ports: Ports) -> impl Iterator<Item = Vec<u8>> {
     ports.prefixes().into_iter().map(move |(port, length)| {
         let length = BEFORE_PORT + u32::from(length);
@@ -131,7 +134,8 @@ fn put(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), BenchError> {
     map.update(key, value, MapFlags::ANY).map_err(refused)
 }
 
-/// What the kernel says that the map takes, by entry: `fdinfo` of its descriptor.
+/// Returns the map's memory by entry, from the `fdinfo` of its descriptor; `None` if the kernel does not
+/// report it.
 fn bytes_per_entry(map: &MapHandle) -> Option<f64> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", map.as_fd().as_raw_fd())).ok()?;
     let number = |field: &str| {
