@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use palisade::dataplane::{
     ConntrackSettings, FlowMemory, Gateway, PodAttachment, PortKind, Settings, SimulatedPort,
 };
-use palisade::dataplane::{Simulation, World};
+use palisade::dataplane::{DesiredState, Simulation};
 use palisade::ids::AttachmentId;
 use palisade::limits::{BATCH_FRAMES_MAX, RING_SLOTS};
 use palisade::tables::PodName;
@@ -44,7 +44,7 @@ pub(crate) struct SimulatedNode {
     pub(crate) simulation: Simulation,
     pub(crate) ports: Vec<SimulatedPort>,
     /// Published configuration.
-    pub(crate) world: World,
+    pub(crate) world: DesiredState,
     slots: usize,
 }
 
@@ -76,11 +76,11 @@ impl SimulatedNode {
             addresses: vec![address(pod, 4), address(pod, 6)],
             mac: Some(mac(pod)),
         };
-        let world = World {
+        let world = DesiredState {
             tables: Some(tables.document.clone()),
             gateway: Gateway { mac: GATEWAY, ..Gateway::default() },
             pods: (0..PODS).map(attach).collect(),
-            ..World::default()
+            ..DesiredState::default()
         };
         simulation.publish(world.clone());
         let mut node = SimulatedNode { simulation, ports, world, slots };

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use palisade::control::protocol::TablesPatch;
-use palisade::dataplane::{PortKind, Settings, Simulation, World};
+use palisade::dataplane::{DesiredState, PortKind, Settings, Simulation};
 use palisade::ids::{AttachmentId, Generation};
 use palisade::policy::objects::Object;
 use palisade::policy::read::{Source, read_all};
@@ -130,7 +130,7 @@ impl Clock {
 /// The switch's side of a request.
 struct Switch {
     simulation: Simulation,
-    world: World,
+    world: DesiredState,
     document: Arc<RuleTables>,
     references: References,
 }
@@ -147,7 +147,8 @@ impl Switch {
             addresses: vec![[10, 0, 0, 1 + pod].into()],
             mac: None,
         });
-        let world = World { pods: pods.collect(), tables: Some(document.clone()), ..World::default() };
+        let world =
+            DesiredState { pods: pods.collect(), tables: Some(document.clone()), ..DesiredState::default() };
         simulation.publish(world.clone());
         simulation.step();
         Switch { simulation, world, references: References::of(&document), document }

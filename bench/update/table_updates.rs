@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
-use palisade::dataplane::{Publisher, World};
+use palisade::dataplane::{DesiredState, Publisher};
 use palisade::ids::{AclId, ClassId, Generation, RowId, RuleId, WorkerId};
 use palisade::limits::BATCH_FRAMES_MAX;
 use palisade::tables::{Decision, References, Row, RuleTables, TablesDiff};
@@ -129,7 +129,7 @@ struct Published {
 
 /// Control side: the tables as a document, and the reference counts that validate a change.
 struct Control {
-    world: World,
+    world: DesiredState,
     document: Arc<RuleTables>,
     references: References,
     random: Random,
@@ -139,7 +139,7 @@ struct Control {
 }
 
 impl Control {
-    fn new(world: &World) -> Control {
+    fn new(world: &DesiredState) -> Control {
         let document = world.tables.clone().expect("the published configuration has tables");
         let references = References::of(&document);
         let rule = document.rules.last_key_value().map_or(0, |(id, _)| id.0 + 1);
@@ -161,7 +161,7 @@ impl Control {
         self.references.follow(&self.document, &diff, &next).expect("the change leaves the tables whole");
         let check = start.elapsed();
         self.document = Arc::new(next);
-        let world = World { tables: Some(self.document.clone()), ..self.world.clone() };
+        let world = DesiredState { tables: Some(self.document.clone()), ..self.world.clone() };
         let generation = publisher.publish(world, PATIENCE).expect("the worker comes to the end of a batch");
         Published { generation, start, check, publish: start.elapsed() }
     }

@@ -1,8 +1,8 @@
 //! What the control side asks of a dataplane: the seam that lets the switch be tested without privilege.
 
 use crate::dataplane::{
-    Counters, Dataplane, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortReport,
-    PortSpec, StuckWorker, World,
+    Counters, Dataplane, DesiredState, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth,
+    PortReport, PortSpec, StuckWorker,
 };
 use crate::ids::{Generation, PortId};
 use crate::net::flow::FlowKey;
@@ -33,7 +33,7 @@ pub trait Engine: Send + Sync {
     fn release(&self, interface: &str) -> Result<(), PortError>;
 
     /// See [`Dataplane::publish`].
-    fn publish(&self, world: World) -> Result<Generation, NotTaken>;
+    fn publish(&self, world: DesiredState) -> Result<Generation, NotTaken>;
 
     /// See [`Dataplane::stuck_workers`].
     fn stuck_workers(&self) -> Vec<StuckWorker>;
@@ -83,7 +83,7 @@ impl Engine for Dataplane {
         Dataplane::release(self, interface)
     }
 
-    fn publish(&self, world: World) -> Result<Generation, NotTaken> {
+    fn publish(&self, world: DesiredState) -> Result<Generation, NotTaken> {
         Dataplane::publish(self, world)
     }
 

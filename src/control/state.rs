@@ -7,7 +7,9 @@ use std::time::SystemTime;
 
 use super::protocol::{PodInfo, PolicyOrigin, PolicyStatus, PortInfo, PortState, TablesSummary};
 use super::{Closing, Refusal, SwitchSettings};
-use crate::dataplane::{Mac, NodeAttachment, PodAttachment, PortKind, PortReport, PortSpec, Route, World};
+use crate::dataplane::{
+    DesiredState, Mac, NodeAttachment, PodAttachment, PortKind, PortReport, PortSpec, Route,
+};
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::tables::{PodName, RuleTables};
 
@@ -55,7 +57,7 @@ pub(super) struct Pod {
 
 impl State {
     /// The world that the workers are to see. A configured route counts while its port is open.
-    pub(super) fn world(&self, settings: &SwitchSettings) -> World {
+    pub(super) fn world(&self, settings: &SwitchSettings) -> DesiredState {
         let port_id =
             |name: &String| self.ports.get(name).filter(|port| port.is_open).map(|port| port.report.id);
         let attachment = |(name, pod): (&PodName, &Pod)| {
@@ -75,7 +77,7 @@ impl State {
             addresses: port.node_addresses.clone(),
             mac: None,
         });
-        World {
+        DesiredState {
             tables: self.tables.clone(),
             fail_open: settings.fail_open,
             gateway: settings.gateway.clone(),

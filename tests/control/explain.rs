@@ -8,8 +8,8 @@ use palisade::control::explain::{PathReport, PathStepKind};
 use palisade::control::protocol::PortRequest;
 use palisade::control::{Client, Engine, PortRoute, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DropReason, FlowInfo, FlowPath, FlowTableReport, Gateway, Mac, NotTaken, PortError, PortHealth,
-    PortKind, PortReport, PortSpec, Settings, Simulation, StuckWorker, World,
+    Counters, DesiredState, DropReason, FlowInfo, FlowPath, FlowTableReport, Gateway, Mac, NotTaken,
+    PortError, PortHealth, PortKind, PortReport, PortSpec, Settings, Simulation, StuckWorker,
 };
 use palisade::ids::{Generation, PortId};
 use palisade::net::flow::{FlowKey, Protocol};
@@ -62,7 +62,7 @@ impl Engine for SimulatedEngine {
         Ok(())
     }
 
-    fn publish(&self, world: World) -> Result<Generation, NotTaken> {
+    fn publish(&self, world: DesiredState) -> Result<Generation, NotTaken> {
         Ok(self.0.lock().unwrap().publish(world))
     }
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::*;
 use crate::control::{Engine, SwitchSettings};
 use crate::dataplane::{
-    Counters, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortReport, PortSpec,
-    StuckWorker, World,
+    Counters, DesiredState, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortReport,
+    PortSpec, StuckWorker,
 };
 use crate::ids::PortId;
 use crate::net::flow::FlowKey;
@@ -42,7 +42,7 @@ impl Engine for NoWorkers {
         Ok(())
     }
 
-    fn publish(&self, _world: World) -> Result<Generation, NotTaken> {
+    fn publish(&self, _world: DesiredState) -> Result<Generation, NotTaken> {
         Ok(Generation(1 + self.0.fetch_add(1, Ordering::Relaxed)))
     }
 
