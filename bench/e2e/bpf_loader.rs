@@ -13,7 +13,7 @@ use crate::rig::Rig;
 /// Compiles a program and loads it.
 pub(crate) fn load(rig: &Rig, name: &str, source: &str) -> Result<Object, BenchError> {
     let object = compile(rig, name, source)?;
-    ObjectBuilder::default().open_file(&object).and_then(OpenObject::load).map_err(refused)
+    ObjectBuilder::default().open_file(&object).and_then(OpenObject::load).map_err(bpf_error)
 }
 
 fn compile(rig: &Rig, name: &str, source: &str) -> Result<PathBuf, BenchError> {
@@ -32,7 +32,7 @@ pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32) -> Result<(), Benc
     let mut builder = TcHookBuilder::new(program);
     let mut hook =
         builder.ifindex(interface.cast_signed()).replace(true).handle(1).priority(1).hook(TC_INGRESS);
-    hook.create().and_then(|mut hook| hook.attach()).map_err(refused)?;
+    hook.create().and_then(|mut hook| hook.attach()).map_err(bpf_error)?;
     Ok(())
 }
 
@@ -40,10 +40,10 @@ pub(crate) fn attach(program: BorrowedFd<'_>, interface: u32) -> Result<(), Benc
 pub(crate) fn map(object: &Object, name: &str) -> Result<MapHandle, BenchError> {
     let found = object.maps().find(|map| map.name() == name);
     let found = found.ok_or_else(|| BenchError::Other(format!("the object has no map {name}")))?;
-    MapHandle::try_from(&found).map_err(refused)
+    MapHandle::try_from(&found).map_err(bpf_error)
 }
 
 #[allow(clippy::needless_pass_by_value)] // As `map_err` has it.
-pub(crate) fn refused(error: libbpf_rs::Error) -> BenchError {
+pub(crate) fn bpf_error(error: libbpf_rs::Error) -> BenchError {
     BenchError::Refused { what: "the kernel's BPF".to_owned(), said: format!("{error:#}") }
 }

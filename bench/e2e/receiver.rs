@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use palisade::lab::{POD_INTERFACE, Pod};
-use palisade::xdp::Interface;
+use palisade::netlink::Interface;
 
-use crate::bpf_loader::{attach, load, map, refused};
+use crate::bpf_loader::{attach, bpf_error, load, map};
 use crate::common::latency::Latencies;
 use crate::error::BenchError;
 use crate::rig::Rig;
@@ -68,7 +68,7 @@ impl Receiver {
 
     /// Reads the totals.
     pub(crate) fn counted(&self) -> Result<Counted, BenchError> {
-        let by_cpu = self.counted.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(refused)?;
+        let by_cpu = self.counted.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(bpf_error)?;
         let mut sum = Counted { packets: 0, bytes: 0, latencies: vec![0; CLASSES] };
         for value in by_cpu.iter().flatten() {
             let mut words = value.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
@@ -96,7 +96,7 @@ impl Receiver {
     /// Reads the arrival of probe `number`, in nanoseconds of `CLOCK_MONOTONIC`; `None` if it has not
     /// arrived.
     pub(crate) fn arrival(&self, number: u32) -> Result<Option<u64>, BenchError> {
-        let value = self.arrivals.lookup(&number.to_ne_bytes(), MapFlags::ANY).map_err(refused)?;
+        let value = self.arrivals.lookup(&number.to_ne_bytes(), MapFlags::ANY).map_err(bpf_error)?;
         let ns = value.and_then(|value| Some(u64::from_ne_bytes(*value.first_chunk()?)));
         Ok(ns.filter(|ns| *ns > 0))
     }

@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use palisade::dataplane::{DesiredState, Publisher};
 use palisade::ids::{AclId, ClassId, Generation, RowId, RuleId, WorkerId};
 use palisade::limits::BATCH_FRAMES_MAX;
-use palisade::tables::{Decision, References, Row, RuleTables, TablesDiff};
+use palisade::tables::{Decision, ReferenceCounts, Row, RuleTables, TablesDiff};
 use serde::Serialize;
 
 use crate::common::compiled_rules::CompiledRules;
@@ -131,7 +131,7 @@ struct Published {
 struct Control {
     world: DesiredState,
     document: Arc<RuleTables>,
-    references: References,
+    references: ReferenceCounts,
     random: Random,
     /// Rule that the changes add and remove, and its row.
     guest: (RuleId, RowId),
@@ -141,7 +141,7 @@ struct Control {
 impl Control {
     fn new(world: &DesiredState) -> Control {
         let document = world.tables.clone().expect("the published configuration has tables");
-        let references = References::of(&document);
+        let references = ReferenceCounts::of(&document);
         let rule = document.rules.last_key_value().map_or(0, |(id, _)| id.0 + 1);
         let row = document.rows.last_key_value().map_or(0, |(id, _)| id.0 + 1);
         let guest = (RuleId(rule), RowId(row));

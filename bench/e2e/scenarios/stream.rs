@@ -12,7 +12,7 @@ use ipnet::Ipv4Net;
 use palisade::dataplane::Mac;
 use palisade::lab::{POD_INTERFACE, Pod};
 use palisade::pktgen::{
-    Content, FlowSpace, FrameSize, Kind, PktgenError, Place, Rate, Receive, Sent, Session, Setup, Traffic,
+    Content, FlowSpace, FrameSize, Kind, PktgenError, Rate, Receive, Sent, Session, Setup, Target, Traffic,
 };
 
 use crate::common::policy::OPEN_PORTS;
@@ -89,7 +89,7 @@ impl Stream {
     /// Sends for a time, and counts the received packets.
     pub(super) fn send(&mut self, rate: Rate, time: Duration) -> Result<Window, BenchError> {
         let before = self.receiver.counted()?;
-        let sent = self.session.trial(rate, time, &AtomicBool::new(false)).map_err(refused)?.sent;
+        let sent = self.session.trial(rate, time, &AtomicBool::new(false)).map_err(pktgen_error)?.sent;
         Ok(Window { sent, received: self.receiver.drained_since(&before)? })
     }
 
@@ -109,21 +109,21 @@ fn generator(
 ) -> Result<Session, BenchError> {
     let traffic = Traffic { flows, size, seed: SEED, ..Traffic::new(Kind::Udp, pod.plan().mac, to, space) };
     let setup = Setup {
-        tx: place(pod),
+        tx: target(pod),
         rx: None,
         receive: Receive::Nothing,
         content: Content::Generated(traffic),
         queues: 1,
         cores: vec![TRAFFIC_CORE],
     };
-    Session::open(&setup).map_err(refused)
+    Session::open(&setup).map_err(pktgen_error)
 }
 
 /// Sends one round of all flows, at a rate that every system keeps up with.
 fn round(session: &mut Session, flows: u32) -> Result<(), BenchError> {
     let per_s = if flows > 100_000 { 250e3 } else { 100e3 };
     let time = Duration::from_millis(50) + Duration::from_secs_f64(f64::from(flows) / per_s);
-    session.trial(Rate::PerSecond(per_s), time, &AtomicBool::new(false)).map_err(refused)?;
+    session.trial(Rate::PerSecond(per_s), time, &AtomicBool::new(false)).map_err(pktgen_error)?;
     Ok(())
 }
 
@@ -149,9 +149,9 @@ impl Window {
 }
 
 /// Returns the interface that a pod's generator sends by.
-pub(super) fn place(pod: &Pod) -> Place {
+pub(super) fn target(pod: &Pod) -> Target {
     let namespace = pod.namespace().path().to_string_lossy().into_owned();
-    Place { interface: POD_INTERFACE.to_owned(), namespace: Some(namespace) }
+    Target { interface: POD_INTERFACE.to_owned(), namespace: Some(namespace) }
 }
 
 /// Returns the Ethernet address that frames go to.
@@ -175,6 +175,6 @@ fn destinations(trial: &Trial<'_>) -> Result<Ipv4Net, BenchError> {
 }
 
 #[allow(clippy::needless_pass_by_value)] // As `map_err` has it.
-pub(super) fn refused(error: PktgenError) -> BenchError {
+pub(super) fn pktgen_error(error: PktgenError) -> BenchError {
     BenchError::Other(error.to_string())
 }

@@ -4,10 +4,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
-use palisade::pktgen::{ConnectionReport, Connections, Dialogue, FlowSpace, Rate};
+use palisade::pktgen::{ConnectionReport, FlowSpace, Rate, TcpSession, TcpTraffic};
 use serde_json::json;
 
-use super::stream::{next_hop, place, refused};
+use super::stream::{next_hop, pktgen_error, target};
 use crate::common::json_lines;
 use crate::common::policy::OPEN_PORTS;
 use crate::error::BenchError;
@@ -21,7 +21,7 @@ const CONCURRENT: u32 = 256;
 
 pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
     let (client, server) = (trial.rig.pod("client")?, trial.rig.pod("server")?);
-    let dialogue = Dialogue {
+    let traffic = TcpTraffic {
         src_mac: client.plan().mac,
         dst_mac: next_hop(trial)?,
         vlan: None,
@@ -35,13 +35,13 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, BenchError> {
     };
     let cores = [TRAFFIC_CORE; 2];
     let mut connections =
-        Connections::open(&place(&client), &place(&server), dialogue, &cores).map_err(refused)?;
+        TcpSession::open(&target(&client), &target(&server), traffic, &cores).map_err(pktgen_error)?;
     // The first burst meets fill rings of the initial size. A connection that it loses would keep its slot
     // for a second. The field `failed_at_first` counts them.
-    let first = connections.trial(Rate::Max, WARM_UP, &AtomicBool::new(false)).map_err(refused)?;
+    let first = connections.trial(Rate::Max, WARM_UP, &AtomicBool::new(false)).map_err(pktgen_error)?;
     let time = Duration::from_secs(trial.seconds);
-    let (connected, cost) =
-        trial.measure_cpu(|| connections.trial(Rate::Max, time, &AtomicBool::new(false)).map_err(refused))?;
+    let (connected, cost) = trial
+        .measure_cpu(|| connections.trial(Rate::Max, time, &AtomicBool::new(false)).map_err(pktgen_error))?;
     let report = ConnectionReport::from(&connected);
     if report.completed == 0 {
         return Err(BenchError::Other(

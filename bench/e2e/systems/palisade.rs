@@ -7,7 +7,7 @@ use palisade::control::{Client, ClientError};
 use palisade::lab::{Switch, SwitchSpec, manifests};
 use palisade::limits::MTU_MAX;
 use palisade::policy::objects::Object;
-use palisade::policy::read::{Source, read_all};
+use palisade::policy::parse::{Source, read_all};
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 
 use crate::common::policy::PolicySpec;
@@ -77,7 +77,7 @@ impl Running for Started {
     }
 
     fn dropped_before(&self) -> Result<Option<u64>, BenchError> {
-        let counters = self.switch.client().counters().map_err(refused)?;
+        let counters = self.switch.client().counters().map_err(client_error)?;
         Ok(Some(counters.ports.values().flat_map(|port| port.lost.values()).sum()))
     }
 
@@ -86,7 +86,7 @@ impl Running for Started {
         let mut compiler = Compiler::from_objects(objects(&self.manifests)?, Options::default());
         let changed = objects(&PolicySpec::changed_policy(rig.client_v4()?))?;
         let client = self.switch.client();
-        let mut base = client.put_tables(compiler.tables()).map_err(refused)?.generation;
+        let mut base = client.put_tables(compiler.tables()).map_err(client_error)?.generation;
         Ok(Box::new(move |open| {
             for object in &changed {
                 let change = if open {
@@ -95,7 +95,7 @@ impl Running for Started {
                     Change::Remove(ObjectName::of(object))
                 };
                 let patch = TablesPatch { base, diff: compiler.apply(change) };
-                base = client.patch_tables(&patch).map_err(refused)?.generation;
+                base = client.patch_tables(&patch).map_err(client_error)?.generation;
             }
             Ok(())
         }))
@@ -121,12 +121,12 @@ impl Running for Started {
 
 fn objects(manifests: &str) -> Result<Vec<Object>, BenchError> {
     let parsed = read_all(&[Source::new("manifests", manifests)]);
-    let refused =
+    let client_error =
         |errors: Vec<_>| BenchError::Other(format!("{} errors in the rig's manifests", errors.len()));
-    Ok(parsed.map_err(refused)?.objects.into_iter().map(|(object, _)| object).collect())
+    Ok(parsed.map_err(client_error)?.objects.into_iter().map(|(object, _)| object).collect())
 }
 
 #[allow(clippy::needless_pass_by_value)] // As `map_err` has it.
-fn refused(error: ClientError) -> BenchError {
+fn client_error(error: ClientError) -> BenchError {
     BenchError::Other(error.to_string())
 }

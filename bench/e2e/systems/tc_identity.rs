@@ -4,9 +4,9 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
-use palisade::xdp::Interface;
+use palisade::netlink::Interface;
 
-use crate::bpf_loader::{attach, load, map, refused};
+use crate::bpf_loader::{attach, bpf_error, load, map};
 use crate::common::policy::{PolicySpec, Ports, RuleGroup};
 use crate::error::BenchError;
 use crate::process::version;
@@ -85,7 +85,7 @@ impl Running for Loaded {
                 if open {
                     put(&self.policies, &key, &[1])?;
                 } else {
-                    self.policies.delete(&key).map_err(refused)?;
+                    self.policies.delete(&key).map_err(bpf_error)?;
                 }
             }
             Ok(())
@@ -131,7 +131,7 @@ fn policy_keys(identity: u32, ports: Ports) -> impl Iterator<Item = Vec<u8>> {
 }
 
 fn put(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), BenchError> {
-    map.update(key, value, MapFlags::ANY).map_err(refused)
+    map.update(key, value, MapFlags::ANY).map_err(bpf_error)
 }
 
 /// Returns the map's memory by entry, from the `fdinfo` of its descriptor; `None` if the kernel does not
