@@ -45,27 +45,27 @@ impl System for Ovs {
     }
 
     fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
-        let place = Place { directory: rig.lab().directory() };
+        let files = Files { directory: rig.lab().directory() };
         rig.set_gateway_neighbor(|_| GATEWAY_MAC)?;
         rig.disable_tx_offload_in_pods()?;
-        run(Command::new("ovsdb-tool").arg("create").arg(place.file("conf.db")).arg(SCHEMA), "")?;
-        let database = place.daemon(rig, "ovsdb-server", |command| {
-            command.arg(place.file("conf.db")).arg(format!("--remote=p{}", place.database()));
+        run(Command::new("ovsdb-tool").arg("create").arg(files.file("conf.db")).arg(SCHEMA), "")?;
+        let database = files.daemon(rig, "ovsdb-server", |command| {
+            command.arg(files.file("conf.db")).arg(format!("--remote=p{}", files.database()));
         })?;
-        place.configure(rig, &["--no-wait", "init"])?;
+        files.configure(rig, &["--no-wait", "init"])?;
         let mask = format!("other_config:pmd-cpu-mask=0x{:x}", 1 << SYSTEM_CORE);
         let tuning = [&mask, "other_config:smc-enable=true"];
-        place.configure(rig, &[&["--no-wait", "set", "Open_vSwitch", "."], &tuning[..]].concat())?;
-        let switch = place.daemon(rig, "ovs-vswitchd", |command| {
-            command.arg(place.database());
+        files.configure(rig, &[&["--no-wait", "set", "Open_vSwitch", "."], &tuning[..]].concat())?;
+        let switch = files.daemon(rig, "ovs-vswitchd", |command| {
+            command.arg(files.database());
         })?;
         let bridge =
             ["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev", "fail-mode=secure"];
-        place.configure(rig, &bridge)?;
-        let ports = place.add_ports(rig)?;
+        files.configure(rig, &bridge)?;
+        let ports = files.add_ports(rig)?;
         let mut load = rig.node_command("ovs-ofctl");
         load.args(["-O", "OpenFlow15", "--bundle", "add-flows", "br0", "-"]);
-        run(place.env(&mut load), &flows(rig, shape)?)?;
+        run(files.env(&mut load), &flows(rig, shape)?)?;
         Ok(Box::new(Daemons { switch, _database: database, ports }))
     }
 }
@@ -80,7 +80,7 @@ impl Running for Daemons {
     }
 
     fn policy_toggle<'a>(&'a self, rig: &'a Rig, _: &PolicySpec) -> Result<PolicyToggle<'a>, BenchError> {
-        let place = Place { directory: rig.lab().directory() };
+        let files = Files { directory: rig.lab().directory() };
         let matches = format!("table=2,priority=20,udp,nw_src={},tp_dst={CHANGED_PORT}", rig.client_v4()?);
         let flow = format!("{matches},actions=ct(commit),resubmit(,3)");
         Ok(Box::new(move |open| {
@@ -90,7 +90,7 @@ impl Running for Daemons {
                 ["--strict", "del-flows", "br0", &matches].to_vec()
             };
             let mut command = rig.node_command("ovs-ofctl");
-            run(place.env(command.args(["-O", "OpenFlow15"]).args(words)), "")?;
+            run(files.env(command.args(["-O", "OpenFlow15"]).args(words)), "")?;
             Ok(())
         }))
     }
@@ -101,11 +101,11 @@ impl Running for Daemons {
 }
 
 /// Directory of its files, which is the lab's.
-struct Place {
+struct Files {
     directory: PathBuf,
 }
 
-impl Place {
+impl Files {
     fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }

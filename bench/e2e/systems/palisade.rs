@@ -121,9 +121,9 @@ impl Running for Started {
 
 fn objects(manifests: &str) -> Result<Vec<Object>, BenchError> {
     let parsed = read_all(&[Source::new("manifests", manifests)]);
-    let client_error =
+    let parse_error =
         |errors: Vec<_>| BenchError::Other(format!("{} errors in the rig's manifests", errors.len()));
-    Ok(parsed.map_err(client_error)?.objects.into_iter().map(|(object, _)| object).collect())
+    Ok(parsed.map_err(parse_error)?.objects.into_iter().map(|(object, _)| object).collect())
 }
 
 #[allow(clippy::needless_pass_by_value)] // As `map_err` has it.
