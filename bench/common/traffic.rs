@@ -96,7 +96,10 @@ impl Traffic {
         let established: Vec<Flow> =
             (0..case.flows).map(|i| allowed_flow(i, protocol(i), &mut random)).collect();
         for flow in established.iter().take(1000) {
-            assert!(tables.classifier.judge(&flow.key(case.family)).is_allow(), "rule 0 allows all peers");
+            assert!(
+                tables.classifier.decide_flow(&flow.key(case.family)).is_allow(),
+                "rule 0 allows all peers"
+            );
         }
         Traffic { established, ..Traffic::none(case) }
     }
@@ -194,9 +197,9 @@ fn denied_flow(i: usize, family: u8, tables: &CompiledRules, random: &mut Random
     let mut found = None;
     for attempt in 0.. {
         let flow = numbered_flow(i, random.below(u64::from(*OPEN_PORTS.start())) as u16, Protocol::UDP);
-        let judgement = tables.classifier.judge(&flow.key(family));
-        let by_source = judgement.egress.is_some_and(|decision| !decision.is_allow());
-        if !judgement.is_allow() {
+        let decisions = tables.classifier.decide_flow(&flow.key(family));
+        let by_source = decisions.egress.is_some_and(|decision| !decision.is_allow());
+        if !decisions.is_allow() {
             found = Some(flow);
         }
         if found.is_some() && (i.is_multiple_of(2) || !by_source || attempt > 64) {

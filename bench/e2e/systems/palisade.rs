@@ -7,7 +7,7 @@ use palisade::control::{Client, ClientError};
 use palisade::lab::{Switch, SwitchSpec, manifests};
 use palisade::limits::MTU_MAX;
 use palisade::policy::objects::Object;
-use palisade::policy::parse::{Source, read_all};
+use palisade::policy::parse::{Source, parse_sources};
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 
 use crate::common::policy::PolicySpec;
@@ -120,7 +120,7 @@ impl Running for Started {
 }
 
 fn objects(manifests: &str) -> Result<Vec<Object>, BenchError> {
-    let parsed = read_all(&[Source::new("manifests", manifests)]);
+    let parsed = parse_sources(&[Source::new("manifests", manifests)]);
     let parse_error =
         |errors: Vec<_>| BenchError::Other(format!("{} errors in the rig's manifests", errors.len()));
     Ok(parsed.map_err(parse_error)?.objects.into_iter().map(|(object, _)| object).collect())
