@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use super::error::{XdpError, check_mtu};
 use super::frame::Frame;
-use super::frame_ownership::Account;
+use super::frame_ownership::QueueId;
 use super::memory_port::{self, MemoryPeer, MemoryRings};
 use super::program::{Program, Registration};
 use super::socket::XskSocket;
@@ -21,7 +21,7 @@ use crate::netlink::Interface;
 pub struct PortQueue {
     port: PortId,
     umem: u32,
-    account: Account,
+    queue_id: QueueId,
     /// Where a program sends it frames.
     registration: Option<Registration>,
     rings: Rings,
@@ -43,7 +43,7 @@ enum Rings {
 pub struct ClosedQueue {
     pub(super) umem: u32,
     /// None where the kernel may still receive into its frames.
-    pub(super) account: Option<Account>,
+    pub(super) queue_id: Option<QueueId>,
 }
 
 /// What came of a [`kick`](PortQueue::kick).
@@ -110,7 +110,7 @@ impl PortQueue {
             return Err(XdpError::NoQueue { interface: interface.name.clone(), queue, queues });
         }
         check_mtu(interface, binder.mtu_max())?;
-        let Some(umem) = binder.region.kernel() else {
+        let Some(umem) = binder.area.kernel() else {
             return Err(XdpError::MemoryOnly { interface: interface.name.clone() });
         };
         XskSocket::open(umem, interface, queue)
@@ -118,15 +118,15 @@ impl PortQueue {
 
     /// A queue in memory, and its other side.
     pub fn memory(binder: &Binder, port: PortId) -> Result<(PortQueue, MemoryPeer), XdpError> {
-        let (rings, peer) = memory_port::pair(binder.region.clone());
+        let (rings, peer) = memory_port::pair(binder.area.clone());
         Ok((PortQueue::with(binder, port, Rings::Memory(rings))?, peer))
     }
 
     fn with(binder: &Binder, port: PortId, rings: Rings) -> Result<PortQueue, XdpError> {
         Ok(PortQueue {
             port,
-            umem: binder.region.id(),
-            account: binder.open_account()?,
+            umem: binder.area.id(),
+            queue_id: binder.allocate_queue_id()?,
             registration: None,
             rings,
             receiving: 0,
@@ -163,9 +163,9 @@ impl PortQueue {
                 if self.polls {
                     socket.poll_driver();
                 }
-                socket.receive(umem, self.account, out, max)
+                socket.receive(umem, self.queue_id, out, max)
             }
-            Rings::Memory(rings) => rings.receive(umem, self.account, out, max),
+            Rings::Memory(rings) => rings.receive(umem, self.queue_id, out, max),
         };
         self.receiving -= taken.frames;
         self.refused += taken.refused as u64;
@@ -181,8 +181,8 @@ impl PortQueue {
         loop {
             let missing = level.min(RING_SLOTS).saturating_sub(self.receiving);
             let count = match &mut self.rings {
-                Rings::Socket(socket) => socket.refill(umem, self.account, free, missing),
-                Rings::Memory(rings) => rings.refill(umem, self.account, free, missing),
+                Rings::Socket(socket) => socket.refill(umem, self.queue_id, free, missing),
+                Rings::Memory(rings) => rings.refill(umem, self.queue_id, free, missing),
             };
             self.receiving += count;
             lent += count;
@@ -202,8 +202,8 @@ impl PortQueue {
         loop {
             let room = RING_SLOTS - self.outstanding;
             let count = match &mut self.rings {
-                Rings::Socket(socket) => socket.transmit(umem, self.account, frames, room),
-                Rings::Memory(rings) => rings.transmit(umem, self.account, frames, room),
+                Rings::Socket(socket) => socket.transmit(umem, self.queue_id, frames, room),
+                Rings::Memory(rings) => rings.transmit(umem, self.queue_id, frames, room),
             };
             self.outstanding += count.frames;
             sent += count.packets;
@@ -221,8 +221,8 @@ impl PortQueue {
         while self.outstanding > 0 {
             let max = free.capacity() - free.len();
             let taken = match &mut self.rings {
-                Rings::Socket(socket) => socket.complete(umem, self.account, free, max),
-                Rings::Memory(rings) => rings.complete(umem, self.account, free, max),
+                Rings::Socket(socket) => socket.complete(umem, self.queue_id, free, max),
+                Rings::Memory(rings) => rings.complete(umem, self.queue_id, free, max),
             };
             self.outstanding -= taken.frames;
             self.refused += taken.refused as u64;
@@ -309,12 +309,12 @@ impl PortQueue {
             Rings::Socket(socket) => drop(socket),
             Rings::Memory(rings) => rings.close(),
         }
-        ClosedQueue { umem: self.umem, account: is_quiet.then_some(self.account) }
+        ClosedQueue { umem: self.umem, queue_id: is_quiet.then_some(self.queue_id) }
     }
 
     #[inline]
     fn check(&self, umem: &Umem) {
-        let id = umem.region.id();
+        let id = umem.area.id();
         assert!(self.umem == id, "a queue of UMEM {} is used with UMEM {id}", self.umem);
     }
 }

@@ -1,7 +1,7 @@
 //! Assembly of received descriptors into packets.
 
 use crate::xdp::frame::{CONTINUED, Frame};
-use crate::xdp::frame_ownership::{Account, Way};
+use crate::xdp::frame_ownership::{Direction, QueueId};
 use crate::xdp::umem::Umem;
 
 /// Most descriptors that are looked at as one packet; of more, each so many are dropped as one. A bound for a kernel that is at fault.
@@ -43,7 +43,7 @@ impl Assembler {
     pub(in crate::xdp) fn add(
         &mut self,
         umem: &mut Umem,
-        account: Account,
+        queue_id: QueueId,
         descriptor: u64,
         out: &mut Vec<Frame>,
     ) -> Taken {
@@ -52,7 +52,7 @@ impl Assembler {
         if !is_last && self.parts.len() < PARTS_MAX {
             return Taken::default();
         }
-        let refused = self.strike_out(umem, account);
+        let refused = self.strike_out(umem, queue_id);
         self.broken |= refused > 0 || !is_last;
         let taken = self.join(umem, refused, out);
         self.broken = !is_last;
@@ -60,16 +60,17 @@ impl Assembler {
     }
 
     /// Strikes the frames out of the ledger, and forgets the descriptors that name none; their number.
-    fn strike_out(&mut self, umem: &mut Umem, account: Account) -> usize {
+    fn strike_out(&mut self, umem: &mut Umem, queue_id: QueueId) -> usize {
         let before = self.parts.len();
-        self.parts.retain(|part| umem.ledger.take_back(*part as u32 as usize, account, Way::Receive));
+        self.parts
+            .retain(|part| umem.ownership.take_back(*part as u32 as usize, queue_id, Direction::Receive));
         before - self.parts.len()
     }
 
     fn join(&mut self, umem: &Umem, refused: usize, out: &mut Vec<Frame>) -> Taken {
         let frames = self.parts.len();
         for part in &mut self.parts {
-            let mut frame = Frame::from_descriptor(umem.region.id(), *part);
+            let mut frame = Frame::from_descriptor(umem.area.id(), *part);
             let fits = frame.place(frame.headroom(), frame.head_len()) && !frame.is_empty();
             self.broken |= !fits;
             *part = frame.descriptor();
@@ -78,8 +79,8 @@ impl Assembler {
             return Taken { refused, ..Taken::default() };
         };
         // Struck out of the ledger, which had them because their tokens were given up: these are the only ones.
-        let mut head = Frame::from_descriptor(umem.region.id(), *first);
-        umem.region.link(&mut head, followers, !self.broken);
+        let mut head = Frame::from_descriptor(umem.area.id(), *first);
+        umem.area.link(&mut head, followers, !self.broken);
         out.push(head);
         self.parts.clear();
         Taken { packets: 1, frames, refused }

@@ -14,8 +14,8 @@ pub(super) use assembler::{Assembler, Taken, fitting};
 
 use super::frame::{DoesNotFit, Frame, PACKET_ROOM};
 use super::umem::Umem;
-use super::umem_area::Region;
-use crate::limits::{CHAIN_FRAMES_MAX, PACKET_BYTES_MAX};
+use super::umem_area::UmemArea;
+use crate::limits::{MULTI_BUFFER_FRAMES_MAX, PACKET_BYTES_MAX};
 
 /// Longest header that is put before a packet whose head is full.
 const PUSH_MAX: usize = 8;
@@ -24,11 +24,11 @@ const PUSH_MAX: usize = 8;
 ///
 /// Whoever has a chain's token may read and write the words of its frames. Tokens pass from thread to thread through
 /// rings, which order the accesses.
-pub(super) struct Links(Box<[AtomicU64]>);
+pub(super) struct FrameLinks(Box<[AtomicU64]>);
 
-impl Links {
-    pub(super) fn new(frames: usize) -> Links {
-        Links(iter::repeat_with(AtomicU64::default).take(frames).collect())
+impl FrameLinks {
+    pub(super) fn new(frames: usize) -> FrameLinks {
+        FrameLinks(iter::repeat_with(AtomicU64::default).take(frames).collect())
     }
 
     fn next(&self, index: usize) -> u64 {
@@ -40,7 +40,7 @@ impl Links {
     }
 }
 
-impl Region {
+impl UmemArea {
     /// The frames behind the head of a chain, in order. The tokens are views: they are not to go anywhere unless the
     /// head's token is given up for them.
     pub(super) fn followers(&self, head: &Frame) -> impl Iterator<Item = Frame> + use<'_> {
@@ -157,17 +157,17 @@ impl Umem {
     /// Gives the frames that a token stands for to `free`, each as a token of its own.
     #[inline]
     pub fn release(&self, frame: Frame, free: &mut Vec<Frame>) {
-        if frame.is_chain() {
-            return self.release_chain(&frame, free);
+        if frame.is_multi_buffer() {
+            return self.release_multi_buffer(&frame, free);
         }
         free.push(frame);
     }
 
     #[cold]
     #[inline(never)]
-    fn release_chain(&self, head: &Frame, free: &mut Vec<Frame>) {
-        let (region, id) = (&self.region, self.region.id());
-        free.extend(region.followers(head).map(|frame| Frame::new(id, frame.index() as u32)));
+    fn release_multi_buffer(&self, head: &Frame, free: &mut Vec<Frame>) {
+        let (area, id) = (&self.area, self.area.id());
+        free.extend(area.followers(head).map(|frame| Frame::new(id, frame.index() as u32)));
         free.push(Frame::new(id, head.index() as u32));
     }
 
@@ -175,30 +175,30 @@ impl Umem {
     /// packet is transmitted.
     #[inline]
     pub fn trim(&self, frame: &mut Frame, free: &mut Vec<Frame>) {
-        if frame.is_chain() {
-            self.region.trim(frame, |surplus| free.push(surplus));
+        if frame.is_multi_buffer() {
+            self.area.trim(frame, |surplus| free.push(surplus));
         }
     }
 
     /// Lets a packet go on in one more frame; gives that back where the packet would have too many frames or bytes.
     pub fn append(&self, packet: &mut Frame, last: Frame) -> Result<(), Frame> {
-        let mut followers = [0; CHAIN_FRAMES_MAX - 1];
+        let mut followers = [0; MULTI_BUFFER_FRAMES_MAX - 1];
         let before = packet.frames() - 1;
         let is_too_much = packet.len() + last.len() > PACKET_BYTES_MAX;
-        if is_too_much || last.is_chain() || before >= followers.len() {
+        if is_too_much || last.is_multi_buffer() || before >= followers.len() {
             return Err(last);
         }
-        for (place, frame) in followers.iter_mut().zip(self.region.followers(packet)) {
+        for (place, frame) in followers.iter_mut().zip(self.area.followers(packet)) {
             *place = frame.descriptor();
         }
         followers[before] = last.descriptor();
-        self.region.link(packet, &followers[..=before], true);
+        self.area.link(packet, &followers[..=before], true);
         Ok(())
     }
 
     /// The packet's bytes that [`data`](Umem::data) does not show, in the frames behind the head, in order.
     pub fn rest<'a>(&'a self, frame: &'a Frame) -> impl Iterator<Item = &'a [u8]> {
-        self.region.rest(frame)
+        self.area.rest(frame)
     }
 
     /// Lets the packet begin `bytes` earlier: room for a header. Where its first frame is full, the packet moves on; where all
@@ -224,12 +224,12 @@ impl Umem {
         bytes: usize,
         free: &mut Vec<Frame>,
     ) -> Result<(), DoesNotFit> {
-        if packet.is_chain() && self.region.push_back(packet, bytes).is_ok() {
+        if packet.is_multi_buffer() && self.area.push_back(packet, bytes).is_ok() {
             return Ok(());
         }
-        let was_chain = packet.is_chain();
+        let was_chain = packet.is_multi_buffer();
         self.move_end(packet, bytes, free)?;
-        if was_chain { self.region.push_back(packet, bytes) } else { packet.grow_head(bytes) }
+        if was_chain { self.area.push_back(packet, bytes) } else { packet.grow_head(bytes) }
     }
 
     /// Moves the last bytes of a packet to a free frame, behind the others.
@@ -237,7 +237,8 @@ impl Umem {
         self.trim(packet, free);
         let last = self.rest(packet).last().unwrap_or_else(|| self.data(packet));
         let is_movable = bytes <= PUSH_MAX.min(packet.head_len()) && bytes < last.len();
-        let (true, true, Some(mut end)) = (is_movable, packet.frames() < CHAIN_FRAMES_MAX, free.pop()) else {
+        let (true, true, Some(mut end)) = (is_movable, packet.frames() < MULTI_BUFFER_FRAMES_MAX, free.pop())
+        else {
             return Err(DoesNotFit { needed: bytes, room: 0 });
         };
         self.write(&mut end, &last[last.len() - bytes..])?;

@@ -5,7 +5,7 @@ use super::*;
 use crate::ids::PortId;
 use crate::limits::RING_SLOTS;
 use crate::xdp::frame::CONTINUED;
-use crate::xdp::frame_ownership::Way;
+use crate::xdp::frame_ownership::Direction;
 use crate::xdp::{MemoryPeer, PortQueue};
 
 struct Bench {
@@ -54,7 +54,7 @@ impl Bench {
         self.queue.complete(&mut self.umem, &mut self.free);
         self.umem.reclaim(self.queue.close(), &mut self.free);
         assert_eq!(self.free.len(), self.umem.frames_total());
-        assert!(self.free.iter().all(|frame| !frame.is_chain()));
+        assert!(self.free.iter().all(|frame| !frame.is_multi_buffer()));
         assert_eq!(self.free.iter().map(Frame::index).collect::<HashSet<_>>().len(), self.free.len());
     }
 }
@@ -82,7 +82,7 @@ fn a_packet_of_any_length_is_one_token_and_crosses_intact() {
 fn a_packet_goes_on_in_frames_appended_to_it_while_it_is_one() {
     let mut bench = Bench::new(60);
     let (mut packet_bytes, mut packet_token) = (packet(1000), bench.receive(&packet(1000)));
-    for number in 1..CHAIN_FRAMES_MAX {
+    for number in 1..MULTI_BUFFER_FRAMES_MAX {
         let part = bench.receive(&packet(1000 + number));
         bench.umem.append(&mut packet_token, part).unwrap();
         packet_bytes.extend(packet(1000 + number));
@@ -177,17 +177,17 @@ fn a_packet_longer_than_any_may_be_is_one_token_without_bytes() {
 #[test]
 fn descriptors_that_the_kernel_should_not_send_cost_the_packet_and_no_frame() {
     let mut bench = Bench::new(8);
-    let account = bench.umem.binder().open_account().unwrap();
+    let queue_id = bench.umem.binder().allocate_queue_id().unwrap();
     let (mut assembler, mut out) = (Assembler::new(), Vec::new());
     for frame in bench.free.drain(..) {
-        bench.umem.ledger.lend(frame.index(), account, Way::Receive);
+        bench.umem.ownership.lend(frame.index(), queue_id, Direction::Receive);
     }
     bench.queue.receive(&mut bench.umem, &mut out, 8);
     let part = |index: u64, offset: u64, len: u64| index | offset << 32 | len << 48;
     // None of these frames is lent to this account: the queue's refill took them.
     let foreign = [part(0, 256, 3840) | CONTINUED, part(1, 256, 10)];
     let taken: Vec<_> =
-        foreign.map(|word| assembler.add(&mut bench.umem, account, word, &mut out)).into_iter().collect();
+        foreign.map(|word| assembler.add(&mut bench.umem, queue_id, word, &mut out)).into_iter().collect();
     assert_eq!(taken[1], Taken { packets: 0, frames: 0, refused: 2 });
     assert!(out.is_empty() && assembler.is_idle());
     bench.check(vec![]);
@@ -196,16 +196,16 @@ fn descriptors_that_the_kernel_should_not_send_cost_the_packet_and_no_frame() {
 #[test]
 fn a_chain_without_an_end_is_dropped_in_pieces_and_no_frame_is_lost() {
     let (mut umem, free) = Umem::in_memory(PARTS_MAX + 4);
-    let account = umem.binder().open_account().unwrap();
+    let queue_id = umem.binder().allocate_queue_id().unwrap();
     let descriptors: Vec<u64> = free.iter().map(Frame::descriptor).collect();
     for frame in free {
-        umem.ledger.lend(frame.index(), account, Way::Receive);
+        umem.ownership.lend(frame.index(), queue_id, Direction::Receive);
     }
     let (mut assembler, mut out, mut taken) = (Assembler::new(), Vec::new(), Taken::default());
     for (number, descriptor) in descriptors.iter().enumerate() {
         let goes_on = number + 2 < descriptors.len();
         let word = (descriptor | 10 << 48) | if goes_on { CONTINUED } else { 0 };
-        taken += assembler.add(&mut umem, account, word, &mut out);
+        taken += assembler.add(&mut umem, queue_id, word, &mut out);
     }
     assert_eq!(taken, Taken { packets: 3, frames: PARTS_MAX + 4, refused: 0 });
     assert_eq!(out.iter().map(Frame::is_oversized).collect::<Vec<_>>(), [true, true, false]);

@@ -124,7 +124,7 @@ fn a_closed_queue_gives_back_each_frame_once_from_all_four_rings() {
 fn frames_that_the_kernel_may_still_write_to_stay_lent() {
     let (mut umem, mut free, mut queue, _peer) = port(8);
     queue.refill(&mut umem, &mut free, 5);
-    let closed = ClosedQueue { account: None, ..queue.close() };
+    let closed = ClosedQueue { queue_id: None, ..queue.close() };
     umem.reclaim(closed, &mut free);
     assert_eq!((free.len(), umem.frames_lent()), (3, 5));
 }
