@@ -130,7 +130,7 @@ probes:
         let case = live_case(&subject);
         assert_eq!((case.pods.len(), case.probes.len()), (2, 4));
         let result = |outcomes| {
-            let live = LiveResult { outcomes, counted: live::Counted::default() };
+            let live = LiveResult { outcomes, counted: live::CounterDelta::default() };
             let result = case_result(&subject, &live);
             let got: Vec<_> = result.failures.iter().map(|failed| (failed.expected, failed.got)).collect();
             (result.not_sent, got)
