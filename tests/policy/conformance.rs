@@ -1,4 +1,5 @@
-//! Conformance: the cases of other projects, where their files are at hand, and our own for what those leave out.
+//! Conformance cases: those of other projects, if their files are present, and our own for the clauses that
+//! those leave out.
 
 use std::fs;
 use std::net::IpAddr;
@@ -18,7 +19,7 @@ fn read(path: &Path) -> Vec<Case> {
     parse_cases(&source).whole().unwrap_or_else(|errors| panic!("{}", errors[0])).cases
 }
 
-/// The cases of another project. Where they are not at hand the test is left out, unless the run demands them
+/// Path of another project's cases. Without them the test is skipped, unless the run demands them
 /// (`PALISADE_REQUIRE_CONFORMANCE=1`).
 fn corpus(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/conformance").join(name);
@@ -34,7 +35,8 @@ fn corpus(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Puts every probe of a file to the compiled tables and to the oracle, which agree on the reason, too.
+/// Evaluates every probe of a file by the compiled tables and by the reference evaluator, which agree on the
+/// reason, too. Returns the number of probes.
 fn judge(path: &Path) -> usize {
     let mut probes = 0;
     for case in read(path) {
@@ -59,7 +61,7 @@ fn judge(path: &Path) -> usize {
     probes
 }
 
-/// Whether several claim one of the addresses: then any of the reasons is a good one.
+/// Tells whether several objects claim one of the addresses. Then any of their reasons is correct.
 fn is_shared(objects: &[Object], flow: &FlowKey) -> bool {
     let claims = |address: IpAddr| {
         let claims = objects.iter().filter(|object| match object {

@@ -1,4 +1,4 @@
-//! The API server's verdicts on policy objects, and the texts of what is wrong with them.
+//! Verdicts of the API server on policy objects, and the texts of errors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ fn data(name: &str) -> Source {
     Source::new(name, fs::read_to_string(path).unwrap())
 }
 
-/// Compares with the file in `tests/data/snapshots`.
+/// Compares text with the file in `tests/data/snapshots`.
 fn golden(name: &str, text: &str) {
     insta::with_settings!({snapshot_path => "../data/snapshots", prepend_module_to_snapshot => false, omit_expression => true}, {
         insta::assert_snapshot!(name, text);
@@ -109,7 +109,7 @@ fn kinds_of_a_newer_api_fail_closed_with_a_warning() {
     assert!(parsed.warnings.iter().all(|warning| warning.message.contains("fails closed")));
 }
 
-/// Reads in every way there is, and prints every finding: nothing may panic.
+/// Reads a document by every reader and prints every error: none may panic.
 fn survive(text: &str) {
     for name in ["x.yaml", "x.json"] {
         let source = Source::new(name, text);
@@ -127,7 +127,7 @@ fn survive(text: &str) {
     }
 }
 
-/// A valid document with some of its bytes replaced, taken out or doubled.
+/// Strategy for a valid document with some of its bytes replaced, removed or doubled.
 fn mutated() -> impl Strategy<Value = String> {
     let documents = ["wrong.yaml", "cluster.yaml", "future.yaml"].map(|name| data(name).text().to_owned());
     let edits =
