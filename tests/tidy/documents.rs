@@ -1,4 +1,4 @@
-//! Documents, held to their rules: links that resolve, decision pages of one page, sentences that do not open with a question word.
+//! Documents, held to their rules: links that resolve, and decision pages of one page.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,9 +6,6 @@ use std::path::{Path, PathBuf};
 
 /// Documents with links that do not resolve yet.
 const BROKEN_LINKS: &[&str] = &["docs/performance.md"];
-
-/// Documents with sentences that open with a question word.
-const QUESTION_WORDS: &[&str] = &["docs/architecture.md", "docs/performance.md", "docs/testing.md"];
 
 /// Longest decision page, lines.
 const DECISION_LINES_MAX: usize = 45;
@@ -99,25 +96,6 @@ fn every_link_of_a_document_leads_to_a_file_and_a_heading() {
         broken.extend(dead.map(|link| (document.clone(), link)));
     }
     assert_known(&broken, BROKEN_LINKS);
-}
-
-#[test]
-fn no_sentence_of_a_document_opens_with_a_question_word() {
-    let mut broken = vec![];
-    for document in documents() {
-        let text = text_of(&document);
-        for (number, line) in prose(&text) {
-            let text = line.trim_start_matches(['#', '-', '*', ' ', '>']);
-            let opens = |word: &&str| {
-                let openings = [". ", ": ", "; ", "** "].map(|end| format!("{end}{word} "));
-                text.starts_with(&format!("{word} ")) || openings.iter().any(|opening| text.contains(opening))
-            };
-            if ["What", "Who", "How", "Where"].iter().any(opens) {
-                broken.push((document.clone(), format!("line {number}: {line}")));
-            }
-        }
-    }
-    assert_known(&broken, QUESTION_WORDS);
 }
 
 #[test]
