@@ -39,5 +39,6 @@ pub mod pktgen;
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod daemon;
 pub mod lab;
 pub mod source;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::offline::Manifests;
+use super::manifests::Manifests;
 use super::{Failure, Output, output};
 use crate::policy::diff::{Change, Difference, Turn, difference};
 use crate::policy::reach::Names;

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use clap::Args;
 use serde::Serialize;
 
-use super::offline::Manifests;
+use super::manifests::Manifests;
 use super::{Failure, Output, SocketArguments, output, terminal};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::cases::Endpoint;

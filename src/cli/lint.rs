@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
-use super::offline::Manifests;
+use super::manifests::Manifests;
 use super::{Failure, Output, output};
 use crate::policy::lint::{LintFinding, lint as check};
 

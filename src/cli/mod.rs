@@ -9,17 +9,16 @@ mod apply;
 mod compile;
 mod demo;
 mod diff;
+mod error;
 mod explain;
-mod failure;
 mod lab;
 mod lint;
+mod manifests;
 mod matrix;
-mod offline;
 mod output;
 mod pktgen;
 mod run;
 mod show;
-mod terminal;
 mod test;
 
 use std::path::PathBuf;
@@ -32,8 +31,9 @@ use crate::printable;
 use crate::source::load::{LoadOptions, load};
 use crate::tables::RuleTables;
 
-pub use failure::Failure;
+pub use error::Failure;
 pub use output::Output;
+use output::terminal;
 
 /// A virtual switch for one Linux node that puts a wall around every pod.
 ///
@@ -90,7 +90,7 @@ impl SocketArguments {
 /// Compiles what the command line names; warnings go to standard error.
 fn load_manifests(paths: &[PathBuf], node: Option<&String>) -> Result<RuleTables, Failure> {
     let compiled = load(paths, &LoadOptions { node: node.cloned() })?;
-    offline::warn(&compiled.warnings);
+    manifests::warn(&compiled.warnings);
     Ok(compiled.tables)
 }
 

@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::{Failure, output, terminal};
 use crate::config::{Config, Fail};
-use crate::control::Daemon;
+use crate::daemon::Daemon;
 use crate::source::{PolicyDirectory, Requests};
 use crate::threads;
 

@@ -6,32 +6,26 @@
 
 pub mod protocol;
 
-mod engine;
+mod api_error;
+mod dataplane_api;
 pub mod explain;
-mod refusal;
-mod requests;
 mod state;
 mod switch;
+mod validation;
 
-mod accept;
-mod routes;
+mod interface_monitor;
 mod server;
-mod socket;
 
 mod client;
-mod connection;
-mod daemon;
-mod links;
 
+pub use api_error::Refusal;
 pub use client::{Client, ClientError};
-pub use daemon::{Daemon, DaemonError};
-
-pub use engine::Engine;
-pub use refusal::Refusal;
-pub(crate) use requests::{check_pod, port_spec};
-pub(crate) use server::leave_cores;
+pub use dataplane_api::Engine;
+pub(crate) use interface_monitor::LinkMonitor;
 pub use server::{Claim, Server, ServerError};
+pub(crate) use server::{leave_cores, raise_descriptor_limit};
 pub use switch::{Closing, PortRoute, Switch, SwitchSettings};
+pub(crate) use validation::{check_pod, port_spec};
 
 /// Where the control socket is unless the configuration says otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/palisade/control.sock";

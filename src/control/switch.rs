@@ -14,7 +14,7 @@ use super::protocol::{
     RejectedReload, Status, TablesPatch, TablesSummary,
 };
 use super::state::{Pod, Port, State, unix_seconds};
-use super::{Engine, Refusal, requests};
+use super::{Engine, Refusal, validation};
 use crate::dataplane::{FlowInfo, Gateway, NotTaken, PortKind};
 use crate::ids::{AttachmentId, Generation};
 use crate::limits::{REJECTED_ERROR_BYTES_MAX, REJECTED_ERRORS_MAX};
@@ -253,7 +253,7 @@ impl Switch {
 
     /// Opens a port.
     pub fn put_port(&self, name: &str, request: &PortRequest) -> Result<PortInfo, Refusal> {
-        let spec = requests::port_spec(name, request)?;
+        let spec = validation::port_spec(name, request)?;
         let _change = self.change();
         let mut next = self.next();
         if let Some(port) = next.ports.get(name) {
@@ -309,7 +309,7 @@ impl Switch {
 
     /// Attaches a pod to a port.
     pub fn put_pod(&self, name: &PodName, request: &PodRequest) -> Result<PodInfo, Refusal> {
-        requests::check_pod(name, request, self.settings.gateway.mac)?;
+        validation::check_pod(name, request, self.settings.gateway.mac)?;
         let mut change = self.change();
         let mut next = self.next();
         if let Some(pod) = next.pods.get(name) {

@@ -57,7 +57,7 @@ pub(super) fn page(matrix: &Matrix) -> String {
          <span style=\"background:hsl(var(--all)/.8)\"></span>everything</p>\n",
         matrix.ends.len()
     );
-    if let Some(left_out) = super::forms::left_out(matrix) {
+    if let Some(left_out) = super::text::left_out(matrix) {
         let _ = writeln!(text, "<p>{}</p>", escape(&left_out));
     }
     text.push_str("<table>\n<thead><tr><th>from \\ to</th>");

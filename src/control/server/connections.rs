@@ -49,7 +49,7 @@ impl Bounds {
 }
 
 /// Raises the soft limit of open files to the hard one.
-pub(super) fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     let limits = getrlimit(Resource::Nofile);
     if let Err(error) =
         setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limits.maximum, ..limits })

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::accept::raise_descriptor_limit;
-use super::links::LinkMonitor;
-use super::protocol::PolicyOrigin;
-use super::server::Claim;
-use super::{Closing, Server, ServerError, Switch};
 use crate::config::{Config, OnStop, PortConfig};
+use crate::control::protocol::PolicyOrigin;
+use crate::control::{
+    Claim, Closing, LinkMonitor, Refusal, Server, ServerError, Switch, raise_descriptor_limit,
+};
 use crate::dataplane::{Dataplane, Parting, PortKind, StartError};
 use crate::tables::RuleTables;
 
@@ -113,10 +112,8 @@ impl Switch {
     /// Loads `tables` and opens the ports and pods of `config`, stopping at the first that is refused. Tables come
     /// first, so that no pod is there before what judges it; pods last, so that none is there before what its flows lead to.
     pub fn configure(&self, config: &Config, tables: Option<RuleTables>) -> Result<(), DaemonError> {
-        let refused = |what: String, reason: super::Refusal| DaemonError::Configured {
-            what,
-            reason: reason.to_string(),
-        };
+        let refused =
+            |what: String, reason: Refusal| DaemonError::Configured { what, reason: reason.to_string() };
         if let Some(tables) = tables {
             let origin = match &config.policy.directory {
                 Some(path) => PolicyOrigin::directory(path),

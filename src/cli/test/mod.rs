@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use regex::Regex;
 
-use super::{Failure, offline, output, terminal};
+use super::{Failure, manifests, output, terminal};
 use crate::lab::require_root;
 use crate::net::flow::FlowKey;
 use crate::policy::cases::{Case, Cases, Probe, read_cases};
@@ -212,7 +212,7 @@ impl Subject<'_> {
     fn new(case: &Case, stand_ins: StandIns) -> Result<Result<Subject<'_>, CaseResult>, Failure> {
         let trial = Trial::with(case, stand_ins);
         let compiler = Compiler::from_objects(trial.objects().iter().cloned(), Options::default());
-        let judge = offline::judge(compiler.into_tables())?;
+        let judge = manifests::judge(compiler.into_tables())?;
         let (mut flows, mut errors) = (Vec::new(), Vec::new());
         for probe in &case.probes {
             match trial.flows(probe) {
@@ -255,6 +255,6 @@ fn places(case: &Case) -> Places {
     let of = |location: &Location| location.to_string();
     case.objects
         .iter()
-        .filter_map(|(object, location)| Some((super::offline::policy_of(object)?, of(location))))
+        .filter_map(|(object, location)| Some((super::manifests::policy_of(object)?, of(location))))
         .collect()
 }

@@ -1,5 +1,7 @@
 //! Facts on standard output: a table for people, JSON for programs.
 
+pub(super) mod terminal;
+
 use std::io::{self, Write};
 
 use clap::ValueEnum;

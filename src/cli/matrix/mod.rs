@@ -1,7 +1,7 @@
 //! `palisade matrix`: who reaches whom, on what.
 
-mod forms;
 mod html;
+mod text;
 
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
-use super::offline::{Manifests, judge};
+use super::manifests::{Manifests, judge};
 use super::{Failure, SocketArguments, output, terminal};
 use crate::policy::matrix::{Matrix, Request, matrix as matrix_of};
 use crate::policy::reach::{Grouping, Names};
@@ -98,18 +98,18 @@ impl Form {
 
 fn print(matrix: &Matrix, form: Form) -> io::Result<()> {
     // The other two say it in themselves.
-    if let Some(left_out) = forms::left_out(matrix).filter(|_| !matches!(form, Form::Json | Form::Html)) {
+    if let Some(left_out) = text::left_out(matrix).filter(|_| !matches!(form, Form::Json | Form::Html)) {
         terminal::note(&format!("note: {left_out}"));
     }
     match form {
-        Form::Table => output::text(&forms::table(matrix)),
+        Form::Table => output::text(&text::table(matrix)),
         Form::Json => output::json(matrix),
         Form::Csv => {
             let mut out = io::BufWriter::new(io::stdout().lock());
-            forms::csv(matrix, &mut out)?;
+            text::csv(matrix, &mut out)?;
             out.flush()
         }
-        Form::Dot => output::text(&forms::dot(matrix)),
+        Form::Dot => output::text(&text::dot(matrix)),
         Form::Html => output::text(&html::page(matrix)),
     }
 }

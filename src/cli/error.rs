@@ -59,4 +59,4 @@ macro_rules! sentences {
     };
 }
 
-sentences!(crate::control::ClientError, crate::control::DaemonError, crate::config::ConfigError);
+sentences!(crate::control::ClientError, crate::daemon::DaemonError, crate::config::ConfigError);

@@ -1,4 +1,4 @@
-//! The verbs: one handler each, as in the table of [`protocol`](super::protocol).
+//! The verbs: one handler each, as in the table of [`protocol`](crate::control::protocol).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use super::explain::PathReport;
-use super::protocol::{
+use crate::control::explain::PathReport;
+use crate::control::protocol::{
     CountersReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo, PortRequest, Problem, Status,
     TablesPatch, TablesSummary,
 };
-use super::{Closing, Refusal, Switch};
+use crate::control::{Closing, Refusal, Switch};
 use crate::dataplane::FlowInfo;
 use crate::limits::CONTROL_BODY_BYTES_MAX;
 use crate::net::flow::Protocol;

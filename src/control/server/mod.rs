@@ -3,6 +3,10 @@
 //! A request that waits for the workers keeps the thread that has read it, and another one serves meanwhile: so a change is under way as soon
 //! as it is read, and not when a further thread has got its core.
 
+mod connections;
+mod handlers;
+mod socket_file;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,10 +17,12 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 
-use super::accept::{self, Bounds};
-use super::socket::{SocketFile, claim};
-use super::{Switch, routes};
+use self::connections::Bounds;
+use self::socket_file::{SocketFile, claim};
+use super::Switch;
 use crate::threads;
+
+pub(crate) use connections::raise_descriptor_limit;
 
 /// How long requests under way may take to end once the server is to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
@@ -115,9 +121,9 @@ impl Drop for Server {
 /// Serves until the sender of `stopped` is dropped, and a little longer for requests under way.
 async fn serve(listener: UnixListener, switch: Arc<Switch>, stopped: oneshot::Receiver<()>) {
     let (begin_stop, stopping) = tokio::sync::watch::channel(());
-    let router = routes::router(switch);
-    let router = move |stream: &UnixStream| routes::with_peer(&router, stream);
-    let server = accept::serve(listener, router, Bounds::of_process(), stopping);
+    let router = handlers::router(switch);
+    let router = move |stream: &UnixStream| handlers::with_peer(&router, stream);
+    let server = connections::serve(listener, router, Bounds::of_process(), stopping);
     let impatient = async {
         // The other end goes when the server is to stop.
         let _ = stopped.await;

@@ -1,5 +1,7 @@
 //! The client: one blocking method a request, for the command line, the lab and the demo.
 
+mod connection;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +13,7 @@ use http_body_util::Full;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::connection::{Connection, Failure, Kept};
+use self::connection::{Connection, Failure, Kept};
 use super::explain::PathReport;
 use super::protocol::{
     CountersReport, Loaded, PodInfo, PodRequest, PortInfo, PortRequest, Problem, Status, TablesPatch,

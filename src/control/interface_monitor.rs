@@ -33,7 +33,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 
 /// The threads, until dropped.
-pub(super) struct LinkMonitor {
+pub(crate) struct LinkMonitor {
     /// Closed to stop them.
     stop: Option<UnixStream>,
     threads: Vec<JoinHandle<()>>,
@@ -41,7 +41,7 @@ pub(super) struct LinkMonitor {
 
 impl LinkMonitor {
     /// Follows the interfaces of the calling thread's network namespace.
-    pub(super) fn start(switch: &Arc<Switch>) -> io::Result<LinkMonitor> {
+    pub(crate) fn start(switch: &Arc<Switch>) -> io::Result<LinkMonitor> {
         let table = LinkTable::open()?;
         let (stop, stopped) = UnixStream::pair()?;
         let (wake, woken) = sync_channel(1);

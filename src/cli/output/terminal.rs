@@ -5,28 +5,28 @@ use std::io::{self, IsTerminal, Stderr, Write};
 use crate::printable;
 
 /// Whether text for a terminal has colours: not where `NO_COLOR` has a value (no-color.org), nor on a terminal that has none.
-pub(super) fn has_colors(stream: &impl IsTerminal) -> bool {
+pub(in crate::cli) fn has_colors(stream: &impl IsTerminal) -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     stream.is_terminal() && !is_set("NO_COLOR") && !is_dumb
 }
 
 /// Prints a line to standard error, whatever it holds as one line.
-pub(super) fn note(text: &str) {
+pub(in crate::cli) fn note(text: &str) {
     eprintln!("{}", printable::line(text));
 }
 
 /// Prints a report that is made for a terminal: it has its colours, and its text is safe already.
-pub(super) fn report(text: &str) {
+pub(in crate::cli) fn report(text: &str) {
     eprint!("{text}");
 }
 
 /// Standard error for the log. The log's own colours pass; what else steers a terminal is spelt out.
 #[derive(Debug)]
-pub(super) struct LogWriter(Stderr);
+pub(in crate::cli) struct LogWriter(Stderr);
 
 impl LogWriter {
-    pub(super) fn new() -> LogWriter {
+    pub(in crate::cli) fn new() -> LogWriter {
         LogWriter(io::stderr())
     }
 }
