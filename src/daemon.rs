@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::config::{Config, OnStop, PortConfig};
 use crate::control::protocol::PolicyOrigin;
 use crate::control::{
-    Claim, Closing, LinkMonitor, Refusal, Server, ServerError, Switch, raise_descriptor_limit,
+    ApiError, BoundSocket, CoverageCheck, InterfaceMonitor, Server, ServerError, Switch,
+    raise_descriptor_limit,
 };
 use crate::dataplane::{Dataplane, Parting, PortKind, StartError};
 use crate::tables::RuleTables;
@@ -35,7 +36,7 @@ pub enum DaemonError {
 
 /// A running switch.
 pub struct Daemon {
-    monitor: LinkMonitor,
+    monitor: InterfaceMonitor,
     server: Server,
     switch: Arc<Switch>,
     dataplane: Arc<Dataplane>,
@@ -48,14 +49,14 @@ impl Daemon {
     pub fn start(config: &Config, tables: Option<RuleTables>) -> Result<Daemon, DaemonError> {
         raise_descriptor_limit();
         // The socket comes first: it tells whether another switch has the ports.
-        let claim = Server::claim(&config.control.socket, config.control.mode)?;
+        let socket = Server::bind(&config.control.socket, config.control.mode)?;
         let settings = config
             .dataplane_settings()
             .map_err(|reason| DaemonError::Configured { what: "workers.cores".to_owned(), reason })?;
         let cores = settings.cores.clone();
         let dataplane = Arc::new(Dataplane::start(&settings)?);
         let switch = Arc::new(Switch::new(dataplane.clone(), config.switch_settings(cores)));
-        match open(claim, &switch, config, tables) {
+        match open(socket, &switch, config, tables) {
             Ok((monitor, server)) => {
                 dataplane.keep();
                 let parting = match config.on_stop {
@@ -89,17 +90,17 @@ impl Daemon {
 
 /// Loads and opens what the configuration asks for, then answers requests.
 fn open(
-    claim: Claim,
+    socket: BoundSocket,
     switch: &Arc<Switch>,
     config: &Config,
     tables: Option<RuleTables>,
-) -> Result<(LinkMonitor, Server), DaemonError> {
+) -> Result<(InterfaceMonitor, Server), DaemonError> {
     // Before the ports are opened, so that nothing that becomes of them goes unheard.
-    let monitor = LinkMonitor::start(switch).map_err(|error| {
+    let monitor = InterfaceMonitor::start(switch).map_err(|error| {
         StartError::Setup(format!("the kernel does not tell of changes of interfaces: {error}"))
     })?;
     switch.configure(config, tables)?;
-    Ok((monitor, claim.serve(switch.clone())?))
+    Ok((monitor, socket.serve(switch.clone())?))
 }
 
 fn stop_workers(dataplane: Arc<Dataplane>, parting: Parting) -> Result<(), StartError> {
@@ -113,28 +114,28 @@ impl Switch {
     /// first, so that no pod is there before what judges it; pods last, so that none is there before what its flows lead to.
     pub fn configure(&self, config: &Config, tables: Option<RuleTables>) -> Result<(), DaemonError> {
         let refused =
-            |what: String, reason: Refusal| DaemonError::Configured { what, reason: reason.to_string() };
+            |what: String, reason: ApiError| DaemonError::Configured { what, reason: reason.to_string() };
         if let Some(tables) = tables {
             let origin = match &config.policy.directory {
                 Some(path) => PolicyOrigin::directory(path),
                 None => PolicyOrigin::control_socket(None, None),
             };
-            let loaded = self.replace_tables(tables, origin, Closing::RefusedIfKnown);
-            loaded.map_err(|refusal| refused("policy tables".to_owned(), refusal))?;
+            let loaded = self.replace_tables(tables, origin, CoverageCheck::RequireIfCovered);
+            loaded.map_err(|error| refused("policy tables".to_owned(), error))?;
         }
         let is_pod = |port: &&PortConfig| port.kind == PortKind::Pod;
         let (pods, others): (Vec<_>, Vec<_>) = config.ports.iter().partition(is_pod);
         for port in others.into_iter().chain(pods) {
             let info = self
                 .put_port(&port.name, &port.port_request())
-                .map_err(|refusal| refused(format!("port {:?}", port.name), refusal))?;
+                .map_err(|error| refused(format!("port {:?}", port.name), error))?;
             for warning in &info.report.warnings {
                 tracing::warn!(port = port.name, "{warning}");
             }
             let Some((pod, request)) = port.pod_request() else { continue };
             let info = self
                 .put_pod(&pod, &request)
-                .map_err(|refusal| refused(format!("pod {pod} on port {:?}", port.name), refusal))?;
+                .map_err(|error| refused(format!("pod {pod} on port {:?}", port.name), error))?;
             for warning in &info.warnings {
                 tracing::warn!(%pod, "{warning}");
             }

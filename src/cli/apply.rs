@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{Failure, SocketArguments, load_manifests, output, terminal};
+use super::{CliError, SocketArguments, load_manifests, output, terminal};
 use crate::control::Client;
 
 /// Load policies into the running switch
@@ -37,7 +37,7 @@ pub(super) struct ApplyArguments {
     socket: SocketArguments,
 }
 
-pub(super) fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
+pub(super) fn apply(arguments: &ApplyArguments) -> Result<ExitCode, CliError> {
     let client = arguments.socket.client();
     let said = if arguments.delete {
         let loaded = client.delete_tables()?;
@@ -45,7 +45,7 @@ pub(super) fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
     } else {
         let tables = load_manifests(&arguments.manifests, arguments.node.as_ref())?;
         let loaded = if arguments.allow_empty {
-            client.put_tables_that_close(&tables)?
+            client.put_tables_allow_empty(&tables)?
         } else {
             client.put_tables(&tables)?
         };
@@ -58,7 +58,7 @@ pub(super) fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
 }
 
 /// Says how many of the attached pods the tables do not know: they are loaded where they know one.
-fn warn_of_unknown_pods(client: &Client) -> Result<(), Failure> {
+fn warn_of_unknown_pods(client: &Client) -> Result<(), CliError> {
     let pods = client.pods()?;
     let unknown: Vec<String> = pods.iter().filter(|pod| !pod.known).map(|pod| pod.pod.to_string()).collect();
     if let [first, ..] = unknown.as_slice() {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{Failure, load_manifests, output};
+use super::{CliError, load_manifests, output};
 
 /// Compile manifests into rule tables, as JSON
 ///
@@ -30,13 +30,13 @@ pub(super) struct CompileArguments {
     output: Option<PathBuf>,
 }
 
-pub(super) fn compile(arguments: &CompileArguments) -> Result<ExitCode, Failure> {
+pub(super) fn compile(arguments: &CompileArguments) -> Result<ExitCode, CliError> {
     let tables = load_manifests(&arguments.manifests, arguments.node.as_ref())?;
     match &arguments.output {
         None => output::json(&tables)?,
         Some(path) => {
             let mut json = serde_json::to_vec_pretty(&tables)
-                .map_err(|error| Failure::Sentence(format!("the tables cannot be written: {error}")))?;
+                .map_err(|error| CliError::Message(format!("the tables cannot be written: {error}")))?;
             json.push(b'\n');
             write_whole(path, &json)?;
         }
@@ -44,7 +44,7 @@ pub(super) fn compile(arguments: &CompileArguments) -> Result<ExitCode, Failure>
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
     fs::write(path, bytes)
-        .map_err(|error| Failure::Sentence(format!("{} cannot be written: {error}", path.display())))
+        .map_err(|error| CliError::Message(format!("{} cannot be written: {error}", path.display())))
 }

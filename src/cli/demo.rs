@@ -12,7 +12,7 @@ use comfy_table::{Cell, Color, Table, presets};
 use indicatif::ProgressBar;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::{Failure, Output, output, terminal};
+use super::{CliError, Output, output, terminal};
 use crate::lab::demo::{DemoSpec, Denied, Report, Step, play};
 use crate::lab::traffic::Outcome;
 use crate::lab::{LabError, Record};
@@ -41,10 +41,10 @@ pub(super) struct DemoArguments {
     keep: bool,
 }
 
-pub(super) fn demo(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
+pub(super) fn demo(arguments: &DemoArguments) -> Result<ExitCode, CliError> {
     let interrupted = interruption()?;
     let program = std::env::current_exe()
-        .map_err(|error| Failure::Sentence(format!("the program cannot find itself: {error}")))?;
+        .map_err(|error| CliError::Message(format!("the program cannot find itself: {error}")))?;
     let spec = DemoSpec { program, workers: arguments.workers, keep: arguments.keep };
     let spinner = spinner();
     let played = play(&spec, &interrupted, &mut |what| spinner.set_message(what.to_owned()));
@@ -61,11 +61,11 @@ pub(super) fn demo(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
 }
 
 /// A flag that the usual signals set, so that what was made is removed before the process ends.
-pub(super) fn interruption() -> Result<Arc<AtomicBool>, Failure> {
+pub(super) fn interruption() -> Result<Arc<AtomicBool>, CliError> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, flag.clone())
-            .map_err(|error| Failure::Sentence(format!("signals cannot be watched: {error}")))?;
+            .map_err(|error| CliError::Message(format!("signals cannot be watched: {error}")))?;
     }
     Ok(flag)
 }
@@ -163,9 +163,9 @@ fn colours() -> bool {
     terminal::has_colors(&std::io::stdout())
 }
 
-impl From<LabError> for Failure {
-    fn from(error: LabError) -> Failure {
-        Failure::Sentence(error.to_string())
+impl From<LabError> for CliError {
+    fn from(error: LabError) -> CliError {
+        CliError::Message(error.to_string())
     }
 }
 

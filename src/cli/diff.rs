@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::manifests::Manifests;
-use super::{Failure, Output, output};
+use super::{CliError, Output, output};
 use crate::policy::diff::{Change, Difference, Turn, difference};
 use crate::policy::reach::Names;
 
@@ -39,7 +39,7 @@ pub(super) struct DiffArguments {
     output: Output,
 }
 
-pub(super) fn diff(arguments: &DiffArguments) -> Result<ExitCode, Failure> {
+pub(super) fn diff(arguments: &DiffArguments) -> Result<ExitCode, CliError> {
     let side =
         |path: &PathBuf| Manifests::read(&[arguments.with.as_slice(), std::slice::from_ref(path)].concat());
     let (mut old, mut new) = (side(&arguments.old)?, side(&arguments.new)?);

@@ -8,55 +8,55 @@ use crate::source::load::Rejected;
 
 /// Why a command fails.
 #[derive(Debug)]
-pub enum Failure {
+pub enum CliError {
     /// One sentence.
-    Sentence(String),
+    Message(String),
     /// Manifests are wrong: a report that points into the files.
     Rejected(Rejected),
     /// It has been said already.
-    Told,
+    Reported,
     /// Whoever reads the output has gone, as `head` does: nothing to report.
-    ReaderGone,
+    BrokenPipe,
 }
 
-impl Failure {
+impl CliError {
     /// Prints what happened, and gives the exit code.
     pub fn report(&self) -> ExitCode {
         match self {
-            Failure::Sentence(sentence) => terminal::note(&format!("palisade: {sentence}")),
-            Failure::Rejected(rejected) => {
+            CliError::Message(sentence) => terminal::note(&format!("palisade: {sentence}")),
+            CliError::Rejected(rejected) => {
                 terminal::report(&rejected.report(terminal::has_colors(&io::stderr())));
             }
-            Failure::Told => {}
-            Failure::ReaderGone => return ExitCode::SUCCESS,
+            CliError::Reported => {}
+            CliError::BrokenPipe => return ExitCode::SUCCESS,
         }
         ExitCode::from(2)
     }
 }
 
-impl From<Rejected> for Failure {
-    fn from(rejected: Rejected) -> Failure {
-        Failure::Rejected(rejected)
+impl From<Rejected> for CliError {
+    fn from(rejected: Rejected) -> CliError {
+        CliError::Rejected(rejected)
     }
 }
 
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Failure {
+impl From<io::Error> for CliError {
+    fn from(error: io::Error) -> CliError {
         match error.kind() {
-            io::ErrorKind::BrokenPipe => Failure::ReaderGone,
-            _ => Failure::Sentence(format!("the output cannot be written: {error}")),
+            io::ErrorKind::BrokenPipe => CliError::BrokenPipe,
+            _ => CliError::Message(format!("the output cannot be written: {error}")),
         }
     }
 }
 
-macro_rules! sentences {
+macro_rules! message_from {
     ($($error:ty),+) => {
-        $(impl From<$error> for Failure {
-            fn from(error: $error) -> Failure {
-                Failure::Sentence(error.to_string())
+        $(impl From<$error> for CliError {
+            fn from(error: $error) -> CliError {
+                CliError::Message(error.to_string())
             }
         })+
     };
 }
 
-sentences!(crate::control::ClientError, crate::daemon::DaemonError, crate::config::ConfigError);
+message_from!(crate::control::ClientError, crate::daemon::DaemonError, crate::config::ConfigError);

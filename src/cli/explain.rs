@@ -10,7 +10,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::manifests::Manifests;
-use super::{Failure, Output, SocketArguments, output, terminal};
+use super::{CliError, Output, SocketArguments, output, terminal};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::cases::Endpoint;
 use crate::policy::explain::explain as explain_by_objects;
@@ -54,13 +54,13 @@ pub(super) struct ExplainArguments {
     socket: SocketArguments,
 }
 
-pub(super) fn explain(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
+pub(super) fn explain(arguments: &ExplainArguments) -> Result<ExitCode, CliError> {
     let denied =
         if arguments.manifests.is_empty() { by_switch(arguments)? } else { by_manifests(arguments)? };
     Ok(if denied { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-fn by_manifests(arguments: &ExplainArguments) -> Result<bool, Failure> {
+fn by_manifests(arguments: &ExplainArguments) -> Result<bool, CliError> {
     let mut manifests = Manifests::read(&arguments.manifests)?;
     let stand_ins = Manifests::give_addresses(&mut [&mut manifests]);
     let judge = manifests.judge()?;
@@ -82,7 +82,7 @@ fn by_manifests(arguments: &ExplainArguments) -> Result<bool, Failure> {
     Ok(explanations.iter().any(|explanation| explanation.verdict == Verdict::Deny))
 }
 
-fn by_switch(arguments: &ExplainArguments) -> Result<bool, Failure> {
+fn by_switch(arguments: &ExplainArguments) -> Result<bool, CliError> {
     let ends = [&arguments.from, &arguments.to];
     let reports = arguments.socket.client().explain(ends, arguments.protocol, arguments.port)?;
     print(arguments, &reports)?;
@@ -93,19 +93,19 @@ fn by_switch(arguments: &ExplainArguments) -> Result<bool, Failure> {
 fn flows(
     arguments: &ExplainArguments,
     pods: &BTreeMap<PodName, Vec<IpAddr>>,
-) -> Result<Vec<FlowKey>, Failure> {
+) -> Result<Vec<FlowKey>, CliError> {
     let (protocol, port) = (arguments.protocol, arguments.port);
     if protocol.has_ports() && port.is_none() {
-        return Err(Failure::Sentence(format!("{protocol} needs a destination port: add --port N")));
+        return Err(CliError::Message(format!("{protocol} needs a destination port: add --port N")));
     }
     flows_between(pods, &arguments.from, &arguments.to, protocol, port.unwrap_or_default())
-        .map_err(|error: ProbeError| Failure::Sentence(error.to_string()))
+        .map_err(|error: ProbeError| CliError::Message(error.to_string()))
 }
 
 fn print<T: Serialize + std::fmt::Display>(
     arguments: &ExplainArguments,
     explanations: &[T],
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     match arguments.output {
         Output::Json => output::json(&explanations)?,
         Output::Table => {

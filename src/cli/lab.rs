@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 use clap::{Args, Subcommand};
 
 use super::demo::{interruption, spinner};
-use super::{Failure, Output, output};
+use super::{CliError, Output, output};
 use crate::lab::{Lab, LabError, LabSpec, Pod, Record, Switch, SwitchSpec, clean, manifests};
 
 /// Pods as network namespaces on this machine, to play and to test with
@@ -89,7 +89,7 @@ struct CleanArguments {
     output: Output,
 }
 
-pub(super) fn lab(arguments: &LabArguments) -> Result<ExitCode, Failure> {
+pub(super) fn lab(arguments: &LabArguments) -> Result<ExitCode, CliError> {
     match &arguments.command {
         LabCommand::Up(arguments) => up(arguments),
         LabCommand::List(arguments) => list(arguments),
@@ -98,7 +98,7 @@ pub(super) fn lab(arguments: &LabArguments) -> Result<ExitCode, Failure> {
     }
 }
 
-fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
+fn up(arguments: &UpArguments) -> Result<ExitCode, CliError> {
     let interrupted = interruption()?;
     let names: Vec<String> = (1..=arguments.pods).map(|number| format!("pod{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -112,7 +112,7 @@ fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
     if arguments.switch {
         spinner.set_message("starting the switch");
         let program = std::env::current_exe()
-            .map_err(|error| Failure::Sentence(format!("the program cannot find itself: {error}")))?;
+            .map_err(|error| CliError::Message(format!("the program cannot find itself: {error}")))?;
         let switch = Switch::start(&mut lab, &SwitchSpec::of(program))?;
         switch.attach_all(&lab)?;
         switch.apply(&manifests(&lab, |_| vec![]))?;
@@ -127,7 +127,7 @@ fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(arguments: &ListArguments) -> Result<ExitCode, Failure> {
+fn list(arguments: &ListArguments) -> Result<ExitCode, CliError> {
     let (records, errors) = Record::all()?;
     print(&records, arguments.output)?;
     match errors.into_iter().next() {
@@ -136,7 +136,7 @@ fn list(arguments: &ListArguments) -> Result<ExitCode, Failure> {
     }
 }
 
-fn print(records: &[Record], form: Output) -> Result<(), Failure> {
+fn print(records: &[Record], form: Output) -> Result<(), CliError> {
     if form == Output::Json {
         return Ok(output::json(&records)?);
     }
@@ -160,13 +160,13 @@ fn print(records: &[Record], form: Output) -> Result<(), Failure> {
     Ok(output::text(&output::render(&table, "no labs"))?)
 }
 
-fn exec(arguments: &ExecArguments) -> Result<ExitCode, Failure> {
+fn exec(arguments: &ExecArguments) -> Result<ExitCode, CliError> {
     let pod = find(arguments)?;
     let status = pod.status(Command::new(&arguments.command[0]).args(&arguments.command[1..]))?;
     Ok(ExitCode::from(exit_code(status)))
 }
 
-fn find(arguments: &ExecArguments) -> Result<Pod, Failure> {
+fn find(arguments: &ExecArguments) -> Result<Pod, CliError> {
     let records = match &arguments.lab {
         Some(id) => vec![Record::of(id)?],
         None => Record::all()?.0,
@@ -175,11 +175,11 @@ fn find(arguments: &ExecArguments) -> Result<Pod, Failure> {
         records.iter().filter_map(|record| Pod::of(record, &arguments.pod).ok().map(|pod| (record, pod)));
     match (found.next(), found.next()) {
         (Some((_, pod)), None) => Ok(pod),
-        (None, _) => Err(Failure::Sentence(format!(
+        (None, _) => Err(CliError::Message(format!(
             "no lab has a pod {}: `palisade lab list` shows them",
             arguments.pod
         ))),
-        (Some((a, _)), Some((b, _))) => Err(Failure::Sentence(format!(
+        (Some((a, _)), Some((b, _))) => Err(CliError::Message(format!(
             "labs {} and {} have a pod {}: say which one with --lab",
             a.id, b.id, arguments.pod
         ))),
@@ -192,7 +192,7 @@ fn exit_code(status: ExitStatus) -> u8 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).map_or(1, |code| code as u8)
 }
 
-fn remove(arguments: &CleanArguments) -> Result<ExitCode, Failure> {
+fn remove(arguments: &CleanArguments) -> Result<ExitCode, CliError> {
     let removal = clean(&arguments.labs)?;
     match arguments.output {
         Output::Json => output::json(&removal)?,

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::manifests::Manifests;
-use super::{Failure, Output, output};
+use super::{CliError, Output, output};
 use crate::policy::lint::{LintFinding, lint as check};
 
 /// Find policies that are legal but probably wrong
@@ -40,7 +40,7 @@ struct Placed {
     finding: LintFinding,
 }
 
-pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, Failure> {
+pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, CliError> {
     let manifests = Manifests::read(&arguments.manifests)?;
     let places = manifests.places();
     let placed = |finding: LintFinding| Placed {

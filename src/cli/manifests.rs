@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use crate::cli::{Failure, terminal};
+use crate::cli::{CliError, terminal};
 use crate::policy::explain::Places;
 use crate::policy::finding::Judge;
 use crate::policy::objects::Object;
@@ -23,7 +23,7 @@ pub(super) struct Manifests {
 
 impl Manifests {
     /// Reads files and directories. Warnings go to standard error.
-    pub(super) fn read(paths: &[PathBuf]) -> Result<Manifests, Failure> {
+    pub(super) fn read(paths: &[PathBuf]) -> Result<Manifests, CliError> {
         let sources = files::load(paths).map_err(Rejected::Files)?;
         let parsed = read_objects(&sources)?;
         warn(&parsed.warnings);
@@ -39,7 +39,7 @@ impl Manifests {
     }
 
     /// Compiles for all nodes.
-    pub(super) fn judge(&self) -> Result<Judge, Failure> {
+    pub(super) fn judge(&self) -> Result<Judge, CliError> {
         let compiler = Compiler::from_objects(self.objects.iter().cloned(), Options::default());
         judge(compiler.into_tables())
     }
@@ -61,8 +61,8 @@ impl Manifests {
 }
 
 /// A judge by these tables.
-pub(super) fn judge(tables: crate::tables::RuleTables) -> Result<Judge, Failure> {
-    Judge::new(tables).map_err(|error| Failure::Sentence(error.to_string()))
+pub(super) fn judge(tables: crate::tables::RuleTables) -> Result<Judge, CliError> {
+    Judge::new(tables).map_err(|error| CliError::Message(error.to_string()))
 }
 
 /// Tells the authors of manifests what they should know.

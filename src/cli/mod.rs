@@ -31,7 +31,7 @@ use crate::printable;
 use crate::source::load::{LoadOptions, load};
 use crate::tables::RuleTables;
 
-pub use error::Failure;
+pub use error::CliError;
 pub use output::Output;
 use output::terminal;
 
@@ -88,7 +88,7 @@ impl SocketArguments {
 }
 
 /// Compiles what the command line names; warnings go to standard error.
-fn load_manifests(paths: &[PathBuf], node: Option<&String>) -> Result<RuleTables, Failure> {
+fn load_manifests(paths: &[PathBuf], node: Option<&String>) -> Result<RuleTables, CliError> {
     let compiled = load(paths, &LoadOptions { node: node.cloned() })?;
     manifests::warn(&compiled.warnings);
     Ok(compiled.tables)

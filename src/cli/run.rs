@@ -9,7 +9,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
-use super::{Failure, output, terminal};
+use super::{CliError, output, terminal};
 use crate::config::{Config, Fail};
 use crate::daemon::Daemon;
 use crate::source::{PolicyDirectory, Requests};
@@ -31,7 +31,7 @@ pub(super) struct RunArguments {
     config: Option<PathBuf>,
 }
 
-pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, CliError> {
     start_log();
     threads::count_panics();
     let config = arguments.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
@@ -47,7 +47,7 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         ready.tables
     });
     let requests = Requests::new()
-        .map_err(|error| Failure::Sentence(format!("the kernel gives no eventfd: {error}")))?;
+        .map_err(|error| CliError::Message(format!("the kernel gives no eventfd: {error}")))?;
     let daemon = Daemon::start(&config, tables)?;
     if let Some(policies) = &mut policies {
         policies.started(daemon.switch());
@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         if let Some(policies) = &mut policies {
             scope.spawn(|| threads::vital("palisade-source", || policies.follow(daemon.switch(), &requests)));
         }
-        obey(&signals, has_directory.then_some(&requests));
+        handle_signals(&signals, has_directory.then_some(&requests));
     });
     daemon.stop()?;
     tracing::info!("stopped");
@@ -84,7 +84,7 @@ impl Drop for StopWhenDropped<'_> {
 }
 
 /// Waits until a signal says stop. SIGHUP has the policy directory read again.
-fn obey(signals: &mpsc::Receiver<i32>, policies: Option<&Requests>) {
+fn handle_signals(signals: &mpsc::Receiver<i32>, policies: Option<&Requests>) {
     for signal in signals {
         match (signal, policies) {
             (SIGHUP, Some(policies)) => policies.reload(),
@@ -97,9 +97,9 @@ fn obey(signals: &mpsc::Receiver<i32>, policies: Option<&Requests>) {
     }
 }
 
-fn watch_signals() -> Result<mpsc::Receiver<i32>, Failure> {
+fn watch_signals() -> Result<mpsc::Receiver<i32>, CliError> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
-        .map_err(|error| Failure::Sentence(format!("signals cannot be watched: {error}")))?;
+        .map_err(|error| CliError::Message(format!("signals cannot be watched: {error}")))?;
     let (sender, receiver) = mpsc::channel();
     let forward = move || {
         for signal in signals.forever() {
@@ -109,7 +109,7 @@ fn watch_signals() -> Result<mpsc::Receiver<i32>, Failure> {
         }
     };
     threads::spawn("palisade-signals", forward)
-        .map_err(|error| Failure::Sentence(format!("the kernel gives no thread for signals: {error}")))?;
+        .map_err(|error| CliError::Message(format!("the kernel gives no thread for signals: {error}")))?;
     Ok(receiver)
 }
 

@@ -8,7 +8,7 @@ use serde::de::IgnoredAny;
 use toml::Spanned;
 
 use super::{Config, PortConfig};
-use crate::control::{Refusal, check_pod, port_spec};
+use crate::control::{ApiError, validate_pod, validate_port};
 use crate::limits::POD_PREFIXES_MAX;
 
 /// Why a configuration is refused.
@@ -104,14 +104,14 @@ impl PortConfig {
             other => other,
         };
         let say = |field: &str, reason: &dyn std::fmt::Display| format!(".{field}: {reason}");
-        match port_spec(&self.name, &self.port_request()) {
-            Err(Refusal::Field { field, reason }) => return Err(say(field, &reason)),
+        match validate_port(&self.name, &self.port_request()) {
+            Err(ApiError::Field { field, reason }) => return Err(say(field, &reason)),
             Err(other) => return Err(format!(": {other}")),
             Ok(_) => {}
         }
         match self.pod_request() {
-            Some((pod, request)) => match check_pod(&pod, &request, config.gateway.mac) {
-                Err(Refusal::Field { field, reason }) => Err(say(key(field), &reason)),
+            Some((pod, request)) => match validate_pod(&pod, &request, config.gateway.mac) {
+                Err(ApiError::Field { field, reason }) => Err(say(key(field), &reason)),
                 Err(other) => Err(format!(": {other}")),
                 Ok(()) => Ok(()),
             },

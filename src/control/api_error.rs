@@ -1,4 +1,4 @@
-//! Why the switch refuses a request. A refused request has changed nothing, but for [`Refusal::NotTaken`].
+//! Why the switch refuses a request. A refused request has changed nothing, but for [`ApiError::NotTaken`].
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use crate::tables::{PodName, TablesError};
 
 /// Why the switch refuses a request.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum ApiError {
     /// A field of the request has a value that cannot be.
     #[error("{field}: {reason}")]
     Field {
@@ -106,7 +106,7 @@ pub enum Refusal {
          --allow-empty`, `?allow_empty=true`)",
         fate = if *fail_open { "traffic of all these would pass unchecked" } else { "all these would be closed" }
     )]
-    ClosesAll {
+    NoPodCovered {
         /// Attached pods.
         attached: usize,
         /// Pods that the tables know.
@@ -125,35 +125,35 @@ pub enum Refusal {
     NotTaken(#[from] NotTaken),
 }
 
-impl Refusal {
+impl ApiError {
     /// The HTTP status that says it.
     pub fn status(&self) -> u16 {
         match self {
-            Refusal::NoPort { .. }
-            | Refusal::NoPod { .. }
-            | Refusal::NoTables
-            | Refusal::Probe(ProbeError::UnknownPod { .. }) => 404,
-            Refusal::PortExists { .. }
-            | Refusal::InterfaceTaken { .. }
-            | Refusal::HostPortExists { .. }
-            | Refusal::PortHasPod { .. }
-            | Refusal::PodExists { .. }
-            | Refusal::AddressTaken { .. }
-            | Refusal::NoBase
-            | Refusal::Tables(TablesError::Base { .. })
-            | Refusal::Port(
+            ApiError::NoPort { .. }
+            | ApiError::NoPod { .. }
+            | ApiError::NoTables
+            | ApiError::Probe(ProbeError::UnknownPod { .. }) => 404,
+            ApiError::PortExists { .. }
+            | ApiError::InterfaceTaken { .. }
+            | ApiError::HostPortExists { .. }
+            | ApiError::PortHasPod { .. }
+            | ApiError::PodExists { .. }
+            | ApiError::AddressTaken { .. }
+            | ApiError::NoBase
+            | ApiError::Tables(TablesError::Base { .. })
+            | ApiError::Port(
                 PortError::Taken { .. } | PortError::Foreign { .. } | PortError::TooMany { .. },
             ) => 409,
-            Refusal::Field { .. }
-            | Refusal::WrongKind { .. }
-            | Refusal::ClosesAll { .. }
-            | Refusal::Probe(_)
-            | Refusal::Tables(_)
-            | Refusal::Port(
+            ApiError::Field { .. }
+            | ApiError::WrongKind { .. }
+            | ApiError::NoPodCovered { .. }
+            | ApiError::Probe(_)
+            | ApiError::Tables(_)
+            | ApiError::Port(
                 PortError::NoInterface { .. } | PortError::NoQueue { .. } | PortError::Mtu { .. },
             ) => 422,
-            Refusal::NotTaken(_) => 503,
-            Refusal::AttachmentsUsedUp | Refusal::Port(PortError::Unknown(_) | PortError::Kernel(_)) => 500,
+            ApiError::NotTaken(_) => 503,
+            ApiError::AttachmentsUsedUp | ApiError::Port(PortError::Unknown(_) | PortError::Kernel(_)) => 500,
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::ids::{Generation, PortId};
 use crate::net::flow::FlowKey;
 
 /// A dataplane as the control side sees it. Each method may be called from any thread, and may block.
-pub trait Engine: Send + Sync {
+pub trait DataplaneApi: Send + Sync {
     /// See [`Dataplane::open_port`].
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError>;
 
@@ -54,7 +54,7 @@ pub trait Engine: Send + Sync {
     fn flow_table(&self) -> FlowTableReport;
 }
 
-impl Engine for Dataplane {
+impl DataplaneApi for Dataplane {
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         Dataplane::open_port(self, spec)
     }

@@ -105,7 +105,7 @@ pub(super) fn report(
     state: &State,
     settings: &SwitchSettings,
 ) -> PathReport {
-    let words = Words { path, state, settings };
+    let words = PathWriter { path, state, settings };
     let dropped = path.dropped.or(path.reply_dropped);
     let side = |side: &Option<PathSide>, pod: &Option<PodName>, direction| {
         Some(side_report(side.as_ref()?, pod.as_ref()?, direction))
@@ -128,13 +128,13 @@ pub(super) fn report(
     }
 }
 
-struct Words<'a> {
+struct PathWriter<'a> {
     path: &'a FlowPath,
     state: &'a State,
     settings: &'a SwitchSettings,
 }
 
-impl Words<'_> {
+impl PathWriter<'_> {
     /// `port db (veth-db) of pod default/db`.
     fn port_name(&self, id: PortId) -> String {
         let Some((name, port)) = self.port_with(id) else { return format!("port {id}") };

@@ -18,14 +18,14 @@ mod server;
 
 mod client;
 
-pub use api_error::Refusal;
+pub use api_error::ApiError;
 pub use client::{Client, ClientError};
-pub use dataplane_api::Engine;
-pub(crate) use interface_monitor::LinkMonitor;
-pub use server::{Claim, Server, ServerError};
-pub(crate) use server::{leave_cores, raise_descriptor_limit};
-pub use switch::{Closing, PortRoute, Switch, SwitchSettings};
-pub(crate) use validation::{check_pod, port_spec};
+pub use dataplane_api::DataplaneApi;
+pub(crate) use interface_monitor::InterfaceMonitor;
+pub use server::{BoundSocket, Server, ServerError};
+pub(crate) use server::{avoid_worker_cores, raise_descriptor_limit};
+pub use switch::{CoverageCheck, PortRoute, Switch, SwitchSettings};
+pub(crate) use validation::{validate_pod, validate_port};
 
 /// Where the control socket is unless the configuration says otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/palisade/control.sock";

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::protocol::{PodInfo, PolicyOrigin, PolicyStatus, PortInfo, PortState, TablesSummary};
-use super::{Closing, Refusal, SwitchSettings};
+use super::{ApiError, CoverageCheck, SwitchSettings};
 use crate::dataplane::{Mac, NodeAttachment, PodAttachment, PortKind, PortReport, PortSpec, Route, World};
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::tables::{PodName, RuleTables};
@@ -112,13 +112,13 @@ impl State {
         &self,
         addresses: &[IpAddr],
         settings: &SwitchSettings,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ApiError> {
         let pods = self.pods.iter().map(|(name, pod)| (format!("pod {name}"), &pod.addresses));
         let node = self.host_port().map(|(_, port)| ("the node".to_owned(), &port.node_addresses));
         let gateway = ("the gateway, the switch itself".to_owned(), &settings.gateway.addresses);
         for (owner, taken) in pods.chain(node).chain([gateway]) {
             if let Some(&address) = addresses.iter().find(|address| taken.contains(address)) {
-                return Err(Refusal::AddressTaken { address, owner });
+                return Err(ApiError::AddressTaken { address, owner });
             }
         }
         Ok(())
@@ -137,20 +137,20 @@ impl State {
     }
 
     /// Refuses tables that know none of the attached pods.
-    pub(super) fn check_closing(
+    pub(super) fn check_coverage(
         &self,
         tables: &RuleTables,
-        closing: Closing,
+        coverage: CoverageCheck,
         fail_open: bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ApiError> {
         let is_known = |tables: &RuleTables| self.pods.keys().any(|pod| tables.pods.contains_key(pod));
-        let is_refused = match closing {
-            Closing::Allowed => false,
-            Closing::Refused => true,
-            Closing::RefusedIfKnown => self.tables.as_deref().is_some_and(is_known),
+        let is_refused = match coverage {
+            CoverageCheck::Skip => false,
+            CoverageCheck::Require => true,
+            CoverageCheck::RequireIfCovered => self.tables.as_deref().is_some_and(is_known),
         };
         if is_refused && !self.pods.is_empty() && !is_known(tables) {
-            return Err(Refusal::ClosesAll {
+            return Err(ApiError::NoPodCovered {
                 attached: self.pods.len(),
                 known: tables.pods.len(),
                 fail_open,

@@ -14,7 +14,7 @@ use super::protocol::{
     RejectedReload, Status, TablesPatch, TablesSummary,
 };
 use super::state::{Pod, Port, State, unix_seconds};
-use super::{Engine, Refusal, validation};
+use super::{ApiError, DataplaneApi, validation};
 use crate::dataplane::{FlowInfo, Gateway, NotTaken, PortKind};
 use crate::ids::{AttachmentId, Generation};
 use crate::limits::{REJECTED_ERROR_BYTES_MAX, REJECTED_ERRORS_MAX};
@@ -54,28 +54,28 @@ pub struct PortRoute {
 
 /// Whether tables are loaded that know none of the attached pods, which closes them all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Closing {
+pub enum CoverageCheck {
     /// They are.
-    Allowed,
+    Skip,
     /// They are not: whoever replaces all tables gives those of the attached pods.
-    Refused,
+    Require,
     /// They are not where the tables before know one. A pod that is attached before its objects are loaded holds nothing up.
-    RefusedIfKnown,
+    RequireIfCovered,
 }
 
 /// The control side of a switch. Reads never wait for a change; changes happen one after the other.
 pub struct Switch {
-    pub(super) engine: Arc<dyn Engine>,
+    pub(super) dataplane: Arc<dyn DataplaneApi>,
     settings: SwitchSettings,
     started: Instant,
     pub(super) state: ArcSwap<State>,
     rejected_reload: ArcSwapOption<RejectedReload>,
-    change: Mutex<Change>,
+    writer: Mutex<Writer>,
 }
 
 /// What only changes need. Held during each.
 #[derive(Default)]
-pub(super) struct Change {
+pub(super) struct Writer {
     /// The last attachment number given.
     attachment: AttachmentId,
     /// How often the entries of the loaded tables are named.
@@ -84,14 +84,14 @@ pub(super) struct Change {
 
 impl Switch {
     /// A switch without ports, pods and tables. Publishes that.
-    pub fn new(engine: Arc<dyn Engine>, settings: SwitchSettings) -> Switch {
+    pub fn new(dataplane: Arc<dyn DataplaneApi>, settings: SwitchSettings) -> Switch {
         let switch = Switch {
-            engine,
+            dataplane,
             settings,
             started: Instant::now(),
             state: ArcSwap::default(),
             rejected_reload: ArcSwapOption::default(),
-            change: Mutex::default(),
+            writer: Mutex::default(),
         };
         // The first state: a worker that is stuck from the start is reported with the first change.
         let _ = switch.publish(State::default());
@@ -109,7 +109,7 @@ impl Switch {
             generation: state.generation,
             tables_loaded: state.tables.is_some(),
             problems: self.problems(&state),
-            flow_table: self.engine.flow_table(),
+            flow_table: self.dataplane.flow_table(),
             policy: state.policy_status(),
             rejected_reload: self.rejected_reload.load().as_deref().cloned(),
         }
@@ -125,7 +125,7 @@ impl Switch {
                 PortState::Unguarded => format!("port {name} is UNGUARDED: {reason}"),
             })
         });
-        let stuck = self.engine.stuck_workers().into_iter().map(|stuck| {
+        let stuck = self.dataplane.stuck_workers().into_iter().map(|stuck| {
             format!(
                 "worker {} (core {}) has not come to the end of a batch for {} s: changes do not reach it; restart the switch",
                 stuck.worker,
@@ -133,7 +133,7 @@ impl Switch {
                 stuck.since.as_secs()
             )
         });
-        let links = self.engine.without_links().map(|why| {
+        let links = self.dataplane.without_links().map(|why| {
             format!(
                 "XDP programs are attached without BPF links ({why}): `ip link set dev NAME xdp off` takes them off; mount a \
                  BPF file system there (`mount -t bpf bpf /sys/fs/bpf`) and restart the switch"
@@ -157,8 +157,8 @@ impl Switch {
     }
 
     /// Loads full tables that somebody on the control socket gives.
-    pub fn put_tables(&self, tables: RuleTables) -> Result<Loaded, Refusal> {
-        self.replace_tables(tables, PolicyOrigin::control_socket(None, None), Closing::Refused)
+    pub fn put_tables(&self, tables: RuleTables) -> Result<Loaded, ApiError> {
+        self.replace_tables(tables, PolicyOrigin::control_socket(None, None), CoverageCheck::Require)
     }
 
     /// Loads full tables.
@@ -166,23 +166,23 @@ impl Switch {
         &self,
         tables: RuleTables,
         origin: PolicyOrigin,
-        closing: Closing,
-    ) -> Result<Loaded, Refusal> {
-        let check_closing = || self.state.load().check_closing(&tables, closing, self.settings.fail_open);
+        coverage: CoverageCheck,
+    ) -> Result<Loaded, ApiError> {
+        let check_coverage = || self.state.load().check_coverage(&tables, coverage, self.settings.fail_open);
         // First what costs least; and again when nobody else changes anything.
-        check_closing()?;
+        check_coverage()?;
         tables.check()?;
         let references = References::of(&tables);
-        let mut change = self.change();
-        check_closing()?;
-        change.references = references;
+        let mut writer = self.lock_writer();
+        check_coverage()?;
+        writer.references = references;
         self.load_tables(Some((tables, origin)))
     }
 
     /// Changes the loaded tables for somebody on the control socket.
-    pub fn patch_tables(&self, patch: &TablesPatch) -> Result<Loaded, Refusal> {
+    pub fn patch_tables(&self, patch: &TablesPatch) -> Result<Loaded, ApiError> {
         let origin = PolicyOrigin::control_socket(None, None);
-        self.change_tables(patch.base, &patch.diff, origin, Closing::RefusedIfKnown)
+        self.change_tables(patch.base, &patch.diff, origin, CoverageCheck::RequireIfCovered)
     }
 
     /// Changes the loaded tables, at the cost of the change. The base may be any generation since these tables were loaded. No
@@ -192,11 +192,11 @@ impl Switch {
         base: Generation,
         difference: &TablesDiff,
         origin: PolicyOrigin,
-        closing: Closing,
-    ) -> Result<Loaded, Refusal> {
-        let mut change = self.change();
+        coverage: CoverageCheck,
+    ) -> Result<Loaded, ApiError> {
+        let mut writer = self.lock_writer();
         let state = self.state.load_full();
-        let loaded = state.tables.as_ref().ok_or(Refusal::NoBase)?;
+        let loaded = state.tables.as_ref().ok_or(ApiError::NoBase)?;
         if !(state.tables_since..=state.generation).contains(&base) {
             return Err(TablesError::Base { base, current: state.generation }.into());
         }
@@ -211,8 +211,8 @@ impl Switch {
         }
         let mut tables = RuleTables::clone(loaded);
         tables.apply(difference);
-        state.check_closing(&tables, closing, self.settings.fail_open)?;
-        change.references.follow(loaded, difference, &tables)?;
+        state.check_coverage(&tables, coverage, self.settings.fail_open)?;
+        writer.references.follow(loaded, difference, &tables)?;
         self.load_tables(Some((tables, origin)))
     }
 
@@ -231,14 +231,14 @@ impl Switch {
     }
 
     /// Unloads the tables.
-    pub fn delete_tables(&self) -> Result<Loaded, Refusal> {
-        let mut change = self.change();
-        change.references = References::default();
+    pub fn delete_tables(&self) -> Result<Loaded, ApiError> {
+        let mut writer = self.lock_writer();
+        writer.references = References::default();
         self.load_tables(None)
     }
 
-    fn load_tables(&self, tables: Option<(RuleTables, PolicyOrigin)>) -> Result<Loaded, Refusal> {
-        let mut next = self.next();
+    fn load_tables(&self, tables: Option<(RuleTables, PolicyOrigin)>) -> Result<Loaded, ApiError> {
+        let mut next = self.draft();
         let (tables, origin) = tables.unzip();
         next.tables = tables.map(Arc::new);
         next.origin = origin.map(|origin| (origin, SystemTime::now()));
@@ -252,22 +252,22 @@ impl Switch {
     }
 
     /// Opens a port.
-    pub fn put_port(&self, name: &str, request: &PortRequest) -> Result<PortInfo, Refusal> {
-        let spec = validation::port_spec(name, request)?;
-        let _change = self.change();
-        let mut next = self.next();
+    pub fn put_port(&self, name: &str, request: &PortRequest) -> Result<PortInfo, ApiError> {
+        let spec = validation::validate_port(name, request)?;
+        let _writer = self.lock_writer();
+        let mut next = self.draft();
         if let Some(port) = next.ports.get(name) {
             let interface = port.spec.interface.clone();
-            return Err(Refusal::PortExists { name: name.to_owned(), interface });
+            return Err(ApiError::PortExists { name: name.to_owned(), interface });
         }
         if let Some((taken, _)) = next.ports.iter().find(|(_, port)| port.spec.interface == spec.interface) {
-            return Err(Refusal::InterfaceTaken { interface: spec.interface, name: taken.clone() });
+            return Err(ApiError::InterfaceTaken { interface: spec.interface, name: taken.clone() });
         }
         if let (PortKind::Host, Some((host, _))) = (spec.kind, next.host_port()) {
-            return Err(Refusal::HostPortExists { name: host.clone() });
+            return Err(ApiError::HostPortExists { name: host.clone() });
         }
         next.check_addresses_free(&request.addresses, &self.settings)?;
-        let report = self.engine.open_port(&spec)?;
+        let report = self.dataplane.open_port(&spec)?;
         let (state, reason) = (PortState::Up, None);
         let port =
             Port { spec, report, is_open: true, state, reason, node_addresses: request.addresses.clone() };
@@ -278,27 +278,27 @@ impl Switch {
     }
 
     /// Closes a port that has no pod. Its interface gets its traffic back where `detach`, or the settings, say so.
-    pub fn delete_port(&self, name: &str, detach: Option<bool>) -> Result<(), Refusal> {
-        let _change = self.change();
-        let before = self.next();
+    pub fn delete_port(&self, name: &str, detach: Option<bool>) -> Result<(), ApiError> {
+        let _writer = self.lock_writer();
+        let before = self.draft();
         let mut next = before.clone();
-        let port = next.ports.remove(name).ok_or_else(|| Refusal::NoPort { name: name.to_owned() })?;
+        let port = next.ports.remove(name).ok_or_else(|| ApiError::NoPort { name: name.to_owned() })?;
         if let Some(pod) = before.pod_behind(name) {
-            return Err(Refusal::PortHasPod { port: name.to_owned(), pod: pod.clone() });
+            return Err(ApiError::PortHasPod { port: name.to_owned(), pod: pod.clone() });
         }
         let detach = detach.unwrap_or(self.settings.detach);
         // The world loses the port before the workers do, so that none routes to a port that is closing.
-        let closed = self.publish(next).map_err(Refusal::from).and_then(|_| {
+        let closed = self.publish(next).map_err(ApiError::from).and_then(|_| {
             if port.is_open {
-                self.engine.close_port(port.report.id, detach)?;
+                self.dataplane.close_port(port.report.id, detach)?;
             }
             if detach {
                 // The program that closes an interface of its name goes, too.
-                self.engine.release(&port.spec.interface)?;
+                self.dataplane.release(&port.spec.interface)?;
             }
             Ok(())
         });
-        closed.or_else(|refusal| self.publish(before).map_err(Refusal::from).and(Err(refusal)))
+        closed.or_else(|error| self.publish(before).map_err(ApiError::from).and(Err(error)))
     }
 
     /// All pods, by name.
@@ -308,23 +308,23 @@ impl Switch {
     }
 
     /// Attaches a pod to a port.
-    pub fn put_pod(&self, name: &PodName, request: &PodRequest) -> Result<PodInfo, Refusal> {
-        validation::check_pod(name, request, self.settings.gateway.mac)?;
-        let mut change = self.change();
-        let mut next = self.next();
+    pub fn put_pod(&self, name: &PodName, request: &PodRequest) -> Result<PodInfo, ApiError> {
+        validation::validate_pod(name, request, self.settings.gateway.mac)?;
+        let mut writer = self.lock_writer();
+        let mut next = self.draft();
         if let Some(pod) = next.pods.get(name) {
-            return Err(Refusal::PodExists { pod: name.clone(), port: pod.port.clone() });
+            return Err(ApiError::PodExists { pod: name.clone(), port: pod.port.clone() });
         }
         let port =
-            next.ports.get(&request.port).ok_or_else(|| Refusal::NoPort { name: request.port.clone() })?;
+            next.ports.get(&request.port).ok_or_else(|| ApiError::NoPort { name: request.port.clone() })?;
         if port.spec.kind != PortKind::Pod {
-            return Err(Refusal::WrongKind { port: request.port.clone(), kind: port.spec.kind });
+            return Err(ApiError::WrongKind { port: request.port.clone(), kind: port.spec.kind });
         }
         if let Some(pod) = next.pod_behind(&request.port) {
-            return Err(Refusal::PortHasPod { port: request.port.clone(), pod: pod.clone() });
+            return Err(ApiError::PortHasPod { port: request.port.clone(), pod: pod.clone() });
         }
         next.check_addresses_free(&request.addresses, &self.settings)?;
-        let attachment = change.next_attachment()?;
+        let attachment = writer.next_attachment()?;
         let pod = Pod {
             attachment,
             port: request.port.clone(),
@@ -338,17 +338,17 @@ impl Switch {
     }
 
     /// Detaches a pod. Its port stays.
-    pub fn delete_pod(&self, name: &PodName) -> Result<(), Refusal> {
-        let _change = self.change();
-        let mut next = self.next();
-        next.pods.remove(name).ok_or_else(|| Refusal::NoPod { pod: name.clone() })?;
+    pub fn delete_pod(&self, name: &PodName) -> Result<(), ApiError> {
+        let _writer = self.lock_writer();
+        let mut next = self.draft();
+        next.pods.remove(name).ok_or_else(|| ApiError::NoPod { pod: name.clone() })?;
         self.publish(next)?;
         Ok(())
     }
 
     /// All counters, of the open ports by name.
     pub fn counters(&self) -> CountersReport {
-        let counters = self.engine.counters();
+        let counters = self.dataplane.counters();
         let state = self.state.load();
         let named = |(id, counters)| Some((state.port_name(id)?.clone(), counters));
         CountersReport {
@@ -364,10 +364,10 @@ impl Switch {
         ends: [&Endpoint; 2],
         protocol: Protocol,
         port: Option<u16>,
-    ) -> Result<Vec<PathReport>, Refusal> {
+    ) -> Result<Vec<PathReport>, ApiError> {
         if protocol.has_ports() && port.is_none_or(|port| port == 0) {
             let reason = format!("{protocol} needs a destination port, from 1 to 65535");
-            return Err(Refusal::Field { field: "port", reason });
+            return Err(ApiError::Field { field: "port", reason });
         }
         let state = self.state.load_full();
         let pods = ends.into_iter().filter_map(|end| match end {
@@ -375,34 +375,34 @@ impl Switch {
             Endpoint::Ip(_) => None,
         });
         let flows = flows_between(&pods.collect(), ends[0], ends[1], protocol, port.unwrap_or_default())?;
-        let report = |flow| explain::report(&self.engine.path(flow), ends, &state, &self.settings);
+        let report = |flow| explain::report(&self.dataplane.path(flow), ends, &state, &self.settings);
         Ok(flows.iter().map(report).collect())
     }
 
     /// Up to `max` flows, of all pods or of one that is attached.
-    pub fn flows(&self, max: usize, pod: Option<&PodName>) -> Result<Vec<FlowInfo>, Refusal> {
+    pub fn flows(&self, max: usize, pod: Option<&PodName>) -> Result<Vec<FlowInfo>, ApiError> {
         let Some(name) = pod else {
-            return Ok(self.engine.flows(max, &mut |_| true));
+            return Ok(self.dataplane.flows(max, &mut |_| true));
         };
         let state = self.state.load_full();
-        let pod = state.pods.get(name).ok_or_else(|| Refusal::NoPod { pod: name.clone() })?;
+        let pod = state.pods.get(name).ok_or_else(|| ApiError::NoPod { pod: name.clone() })?;
         let of_pod =
             |flow: &FlowInfo| [flow.key.src, flow.key.dst].iter().any(|end| pod.addresses.contains(end));
-        Ok(self.engine.flows(max, &mut { of_pod }))
+        Ok(self.dataplane.flows(max, &mut { of_pod }))
     }
 
-    pub(super) fn change(&self) -> MutexGuard<'_, Change> {
+    pub(super) fn lock_writer(&self) -> MutexGuard<'_, Writer> {
         // States are whole values: a panic during a change leaves the one before it.
-        self.change.lock().unwrap_or_else(PoisonError::into_inner)
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A copy of the state, to be changed and published.
-    pub(super) fn next(&self) -> State {
+    pub(super) fn draft(&self) -> State {
         State::clone(&self.state.load())
     }
 
     pub(super) fn publish(&self, mut next: State) -> Result<Generation, NotTaken> {
-        let published = self.engine.publish(next.world(&self.settings));
+        let published = self.dataplane.publish(next.world(&self.settings));
         // A worker that has not taken it will, or the switch ends: either way this is the state.
         let (Ok(generation) | Err(NotTaken { generation, .. })) = published;
         let same_tables = match (&self.state.load().tables, &next.tables) {
@@ -418,10 +418,10 @@ impl Switch {
     }
 }
 
-impl Change {
+impl Writer {
     /// A number that no attachment has had.
-    pub(super) fn next_attachment(&mut self) -> Result<AttachmentId, Refusal> {
-        self.attachment = AttachmentId(self.attachment.0.checked_add(1).ok_or(Refusal::AttachmentsUsedUp)?);
+    pub(super) fn next_attachment(&mut self) -> Result<AttachmentId, ApiError> {
+        self.attachment = AttachmentId(self.attachment.0.checked_add(1).ok_or(ApiError::AttachmentsUsedUp)?);
         Ok(self.attachment)
     }
 }

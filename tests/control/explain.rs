@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use assert_cmd::Command;
 use palisade::control::explain::{PathReport, PathStepKind};
 use palisade::control::protocol::PortRequest;
-use palisade::control::{Client, Engine, PortRoute, Server, Switch, SwitchSettings};
+use palisade::control::{Client, DataplaneApi, PortRoute, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
     Counters, DropReason, FlowInfo, FlowPath, FlowTableReport, Gateway, Mac, NotTaken, PortError, PortHealth,
     PortKind, PortReport, PortSpec, Settings, Simulation, StuckWorker, World,
@@ -21,9 +21,9 @@ use palisade::tables::Verdict;
 use crate::fixture::{Scratch, on_port, pod, pod_port};
 
 /// Memory ports under the names of interfaces.
-struct SimulatedEngine(Mutex<Simulation>);
+struct SimulatedDataplane(Mutex<Simulation>);
 
-impl Engine for SimulatedEngine {
+impl DataplaneApi for SimulatedDataplane {
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         let mut simulation = self.0.lock().unwrap();
         let port = match spec.kind {
@@ -105,10 +105,10 @@ spec: {podSelector: {matchLabels: {app: db}}, ingress: [{ports: [{port: 6379}]}]
 ";
 
 /// A switch with the pods db and web, the tables of [`OBJECTS`], and routes by an uplink that is not open yet.
-fn switch() -> (Arc<SimulatedEngine>, Arc<Switch>) {
+fn switch() -> (Arc<SimulatedDataplane>, Arc<Switch>) {
     let settings =
         Settings { cores: vec![0], frames_per_worker: 1024, huge_pages: false, ..Settings::default() };
-    let engine = Arc::new(SimulatedEngine(Mutex::new(Simulation::new(&settings).unwrap())));
+    let engine = Arc::new(SimulatedDataplane(Mutex::new(Simulation::new(&settings).unwrap())));
     let route = |prefix: &str, next_hop: Option<&str>| PortRoute {
         prefix: prefix.parse().unwrap(),
         port: "eth0".to_owned(),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use palisade::control::protocol::{PodRequest, PortRequest};
-use palisade::control::{Client, Engine, Server, Switch, SwitchSettings};
+use palisade::control::{Client, DataplaneApi, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
     Counters, DecisionCount, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortCounters, PortError,
     PortHealth, PortKind, PortReport, PortSpec, StuckWorker, WorkerCounters, World,
@@ -22,7 +22,7 @@ use palisade::tables::{
 /// Records worlds and closed ports. Interfaces whose name begins with `absent` do not exist; those that begin
 /// with `stuck` do not close.
 #[derive(Default)]
-pub(crate) struct FakeEngine {
+pub(crate) struct FakeDataplane {
     pub(crate) worlds: Mutex<Vec<World>>,
     pub(crate) ports: Mutex<BTreeMap<PortId, PortSpec>>,
     pub(crate) closed: Mutex<Vec<(PortId, bool)>>,
@@ -32,7 +32,7 @@ pub(crate) struct FakeEngine {
     pub(crate) is_late: AtomicBool,
 }
 
-impl FakeEngine {
+impl FakeDataplane {
     pub(crate) fn world(&self) -> World {
         self.worlds.lock().unwrap().last().cloned().unwrap()
     }
@@ -42,7 +42,7 @@ impl FakeEngine {
     }
 }
 
-impl Engine for FakeEngine {
+impl DataplaneApi for FakeDataplane {
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         if spec.interface.starts_with("absent") {
             return Err(PortError::NoInterface { interface: spec.interface.clone() });
@@ -158,8 +158,8 @@ impl Engine for FakeEngine {
 }
 
 /// A switch on a fake engine.
-pub(crate) fn switch(settings: SwitchSettings) -> (Arc<FakeEngine>, Arc<Switch>) {
-    let engine = Arc::new(FakeEngine::default());
+pub(crate) fn switch(settings: SwitchSettings) -> (Arc<FakeDataplane>, Arc<Switch>) {
+    let engine = Arc::new(FakeDataplane::default());
     let switch = Switch::new(engine.clone(), settings);
     (engine, Arc::new(switch))
 }
@@ -191,7 +191,7 @@ impl Drop for Scratch {
 
 /// A served switch on a fake engine.
 pub(crate) struct Served {
-    pub(crate) engine: Arc<FakeEngine>,
+    pub(crate) engine: Arc<FakeDataplane>,
     pub(crate) client: Client,
     pub(crate) scratch: Scratch,
     _server: Server,

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 
 use super::manifests::{Manifests, judge};
-use super::{Failure, SocketArguments, output, terminal};
+use super::{CliError, SocketArguments, output, terminal};
 use crate::policy::matrix::{Matrix, Request, matrix as matrix_of};
 use crate::policy::reach::{Grouping, Names};
 use crate::tables::PodName;
@@ -64,7 +64,7 @@ enum Form {
     Html,
 }
 
-pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, Failure> {
+pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, CliError> {
     let grouping = if arguments.each_pod { Grouping::EachPod } else { Grouping::Alike };
     let (judge, names) = if arguments.manifests.is_empty() {
         (judge(arguments.socket.client().tables_document()?)?, Names::default())
@@ -74,7 +74,7 @@ pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, Failure> {
         (manifests.judge()?, Names::of(&manifests.objects))
     };
     if let Some(pod) = arguments.pod.iter().find(|pod| !judge.tables().pods.contains_key(*pod)) {
-        return Err(Failure::Sentence(format!("there is no pod {pod} that policy judges")));
+        return Err(CliError::Message(format!("there is no pod {pod} that policy judges")));
     }
     let pairs_max = arguments.limit.map_or(arguments.output.pairs_max(), NonZeroUsize::get);
     // A page has a cell for every two lines, whether anything can pass between them or not.

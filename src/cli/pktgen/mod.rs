@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 
 use super::demo::interruption;
-use super::{Failure, Output, output};
+use super::{CliError, Output, output};
 use crate::net::mac::Mac;
 use crate::net::tcp::Flags;
 use crate::pktgen::{
@@ -163,9 +163,9 @@ enum Bit {
     Ack,
 }
 
-pub(super) fn pktgen(arguments: &PktgenArguments) -> Result<ExitCode, Failure> {
+pub(super) fn pktgen(arguments: &PktgenArguments) -> Result<ExitCode, CliError> {
     if !(arguments.seconds > 0.0 && arguments.seconds < 1e6) {
-        return Err(Failure::Sentence("--seconds is a number above 0".to_owned()));
+        return Err(CliError::Message("--seconds is a number above 0".to_owned()));
     }
     let stop = interruption()?;
     if let (true, Some(rx)) = (arguments.connections, &arguments.rx) {
@@ -185,7 +185,7 @@ pub(super) fn pktgen(arguments: &PktgenArguments) -> Result<ExitCode, Failure> {
 }
 
 /// Whole connections.
-fn connect(arguments: &PktgenArguments, rx: &Place, stop: &AtomicBool) -> Result<ExitCode, Failure> {
+fn connect(arguments: &PktgenArguments, rx: &Place, stop: &AtomicBool) -> Result<ExitCode, CliError> {
     let traffic = arguments.frames.traffic(&arguments.tx)?;
     let dialogue = Dialogue { concurrent: arguments.concurrent, ..Dialogue::from(&traffic) };
     let mut connections = Connections::open(&arguments.tx, rx, dialogue, &arguments.cores)?;
@@ -204,7 +204,7 @@ fn search(
     session: &mut Session,
     time: Duration,
     stop: &AtomicBool,
-) -> Result<ExitCode, Failure> {
+) -> Result<ExitCode, CliError> {
     let max_per_s = match arguments.rate {
         Rate::PerSecond(rate) => rate,
         _ => session.trial(Rate::Max, time, stop)?.sent_per_s(),
@@ -213,7 +213,7 @@ fn search(
     let found = ndr::search(&ndr::Search { max_per_s, loss_max: loss, precision, trials }, |rate| {
         let trial = session.trial(Rate::PerSecond(rate), time, stop)?;
         if stop.load(Ordering::Relaxed) {
-            return Err(Failure::Sentence("interrupted: the search has no result".to_owned()));
+            return Err(CliError::Message("interrupted: the search has no result".to_owned()));
         }
         Ok(ndr::Outcome { sent_per_s: trial.sent_per_s(), loss: trial.loss().unwrap_or(1.0) })
     })?;
@@ -231,7 +231,7 @@ fn search(
 }
 
 impl PktgenArguments {
-    fn setup(&self) -> Result<Setup, Failure> {
+    fn setup(&self) -> Result<Setup, CliError> {
         let how = self.receive.unwrap_or(if self.rx.is_some() { How::Measure } else { How::None });
         let receive = match how {
             How::None => Receive::Nothing,
@@ -257,9 +257,9 @@ impl PktgenArguments {
 }
 
 impl FrameArguments {
-    fn traffic(&self, tx: &Place) -> Result<Traffic, Failure> {
+    fn traffic(&self, tx: &Place) -> Result<Traffic, CliError> {
         let missing =
-            |what: &str| Failure::Sentence(format!("no address to send {what}: give --src and --dst"));
+            |what: &str| CliError::Message(format!("no address to send {what}: give --src and --dst"));
         let src = self.src.ok_or_else(|| missing("from"))?;
         let dst = self.dst.ok_or_else(|| missing("to"))?;
         let bits = |bits: &[Bit]| bits.iter().fold(0, |sum, bit| sum | bit.bits());
@@ -325,9 +325,9 @@ fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     }
 }
 
-impl From<PktgenError> for Failure {
-    fn from(error: PktgenError) -> Failure {
-        Failure::Sentence(error.to_string())
+impl From<PktgenError> for CliError {
+    fn from(error: PktgenError) -> CliError {
+        CliError::Message(error.to_string())
     }
 }
 

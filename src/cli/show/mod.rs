@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use clap::{Args, Subcommand};
 
 use super::output::{Output, json, list, or_dash, render, table, text};
-use super::{Failure, SocketArguments};
+use super::{CliError, SocketArguments};
 use crate::control::Client;
 use crate::control::protocol::{PolicySource, PolicyStatus};
 use crate::dataplane::FlowInfo;
@@ -56,7 +56,7 @@ enum What {
     },
 }
 
-pub(super) fn show(arguments: &ShowArguments) -> Result<ExitCode, Failure> {
+pub(super) fn show(arguments: &ShowArguments) -> Result<ExitCode, CliError> {
     let client = arguments.socket.client();
     match &arguments.what {
         What::Status => status(&client, arguments.output)?,
@@ -69,7 +69,7 @@ pub(super) fn show(arguments: &ShowArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn status(client: &Client, output: Output) -> Result<(), Failure> {
+fn status(client: &Client, output: Output) -> Result<(), CliError> {
     let status = client.status()?;
     if output == Output::Json {
         return Ok(json(&status)?);
@@ -126,7 +126,7 @@ fn ago(unix_s: u64) -> String {
     format!("{} s", now.saturating_sub(unix_s))
 }
 
-fn ports(client: &Client, output: Output) -> Result<(), Failure> {
+fn ports(client: &Client, output: Output) -> Result<(), CliError> {
     let ports = client.ports()?;
     if output == Output::Json {
         return Ok(json(&ports)?);
@@ -157,7 +157,7 @@ fn ports(client: &Client, output: Output) -> Result<(), Failure> {
     Ok(text(&(render(&table, "The switch has no ports.") + &warnings))?)
 }
 
-fn pods(client: &Client, output: Output) -> Result<(), Failure> {
+fn pods(client: &Client, output: Output) -> Result<(), CliError> {
     let pods = client.pods()?;
     if output == Output::Json {
         return Ok(json(&pods)?);
@@ -184,7 +184,7 @@ fn add_warnings(text: &mut String, of: &str, warnings: &[String]) {
     }
 }
 
-fn tables(client: &Client, output: Output) -> Result<(), Failure> {
+fn tables(client: &Client, output: Output) -> Result<(), CliError> {
     let summary = client.tables()?;
     if output == Output::Json {
         return Ok(json(&summary)?);
@@ -204,7 +204,7 @@ fn tables(client: &Client, output: Output) -> Result<(), Failure> {
     Ok(text(&render(&table, ""))?)
 }
 
-fn flows(client: &Client, max: usize, pod: Option<&PodName>, output: Output) -> Result<(), Failure> {
+fn flows(client: &Client, max: usize, pod: Option<&PodName>, output: Output) -> Result<(), CliError> {
     let mut flows = client.flows(max, pod)?;
     flows.sort_by_key(|flow| flow.key);
     if output == Output::Json {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use indicatif::ProgressBar;
 
 use super::report::{CaseResult, Failed, Seen};
-use super::{Failure, Subject};
+use super::{CliError, Subject};
 use crate::cli::demo::interruption;
 use crate::lab::live::{self, LiveCase, LiveProbe, LiveResult, LiveSpec};
 use crate::lab::traffic::Outcome;
@@ -15,10 +15,10 @@ use crate::printable;
 use crate::tables::Verdict;
 
 /// Runs all cases.
-pub(super) fn run(cases: &[Case], workers: u16, bar: &ProgressBar) -> Result<Vec<CaseResult>, Failure> {
+pub(super) fn run(cases: &[Case], workers: u16, bar: &ProgressBar) -> Result<Vec<CaseResult>, CliError> {
     let interrupted = interruption()?;
     let program = std::env::current_exe()
-        .map_err(|error| Failure::Sentence(format!("the program cannot find itself: {error}")))?;
+        .map_err(|error| CliError::Message(format!("the program cannot find itself: {error}")))?;
     let (mut subjects, mut refused) = (Vec::new(), Vec::new());
     for case in cases {
         match Subject::new(case, StandIns::REAL_PACKETS)? {

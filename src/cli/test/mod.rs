@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use regex::Regex;
 
-use super::{Failure, manifests, output, terminal};
+use super::{CliError, manifests, output, terminal};
 use crate::lab::require_root;
 use crate::net::flow::FlowKey;
 use crate::policy::cases::{Case, Cases, Probe, read_cases};
@@ -81,7 +81,7 @@ enum Form {
     Junit,
 }
 
-pub(super) fn test(arguments: &TestArguments) -> Result<ExitCode, Failure> {
+pub(super) fn test(arguments: &TestArguments) -> Result<ExitCode, CliError> {
     if arguments.live {
         require_root()?;
     }
@@ -117,7 +117,7 @@ struct Suite {
     is_unread: bool,
 }
 
-fn read(arguments: &TestArguments) -> Result<Suite, Failure> {
+fn read(arguments: &TestArguments) -> Result<Suite, CliError> {
     let sources = files::load(&arguments.files).map_err(Rejected::Files)?;
     let mut all = Cases::default();
     for source in &sources {
@@ -131,7 +131,7 @@ fn read(arguments: &TestArguments) -> Result<Suite, Failure> {
     tell(&all.warnings);
     let is_unread = !(all.faults.is_empty() && all.manifests.is_empty());
     if !all.faults.is_empty() {
-        Failure::from(Rejected::Manifests(all.faults)).report();
+        CliError::from(Rejected::Manifests(all.faults)).report();
     }
     tell_of_manifests(&all.manifests);
     let total = all.cases.len() + all.refused.len();
@@ -141,11 +141,11 @@ fn read(arguments: &TestArguments) -> Result<Suite, Failure> {
     let refused: Vec<_> = all.refused.iter().map(CaseResult::refused).collect();
     match (&arguments.filter, all.cases.len() + refused.len()) {
         (_, 1..) => Ok(Suite { cases: all.cases, refused, is_unread }),
-        (_, 0) if is_unread && total == 0 => Err(Failure::Told),
+        (_, 0) if is_unread && total == 0 => Err(CliError::Reported),
         (Some(filter), _) => {
-            Err(Failure::Sentence(format!("none of {total} cases has a name that matches {filter}")))
+            Err(CliError::Message(format!("none of {total} cases has a name that matches {filter}")))
         }
-        (None, _) => Err(Failure::Sentence("the files hold no cases".to_owned())),
+        (None, _) => Err(CliError::Message("the files hold no cases".to_owned())),
     }
 }
 
@@ -181,7 +181,7 @@ fn progress(cases: &[Case], form: Form) -> ProgressBar {
 }
 
 /// Runs one case.
-fn run(case: &Case, bar: &ProgressBar) -> Result<CaseResult, Failure> {
+fn run(case: &Case, bar: &ProgressBar) -> Result<CaseResult, CliError> {
     bar.set_message(printable::line(&case.name).into_owned());
     let subject = match Subject::new(case, StandIns::UNUSED)? {
         Ok(subject) => subject,
@@ -209,7 +209,7 @@ struct Subject<'c> {
 
 impl Subject<'_> {
     /// Compiles a case. A probe that is no flow (a pod that is not there) makes the case wrong, not the policy.
-    fn new(case: &Case, stand_ins: StandIns) -> Result<Result<Subject<'_>, CaseResult>, Failure> {
+    fn new(case: &Case, stand_ins: StandIns) -> Result<Result<Subject<'_>, CaseResult>, CliError> {
         let trial = Trial::with(case, stand_ins);
         let compiler = Compiler::from_objects(trial.objects().iter().cloned(), Options::default());
         let judge = manifests::judge(compiler.into_tables())?;

@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 
 /// Why there is no answer.
-pub(super) enum Failure {
+pub(super) enum ConnectionError {
     /// No connection.
     Unreachable(io::Error),
     /// It broke, or took too long.
@@ -34,11 +34,11 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn open(socket: &Path) -> Result<Connection, Failure> {
+    pub(super) fn open(socket: &Path) -> Result<Connection, ConnectionError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(broken)?;
         let (end, sender) = runtime.block_on(async {
-            let stream = UnixStream::connect(socket).await.map_err(Failure::Unreachable)?;
+            let stream = UnixStream::connect(socket).await.map_err(ConnectionError::Unreachable)?;
             let end = rustix::io::fcntl_dupfd_cloexec(&stream, 0).map_err(broken)?;
             let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(broken)?;
             tokio::spawn(connection);
@@ -58,7 +58,7 @@ impl Connection {
         &mut self,
         request: Request<Full<Bytes>>,
         patience: Duration,
-    ) -> Result<(StatusCode, Bytes), Failure> {
+    ) -> Result<(StatusCode, Bytes), ConnectionError> {
         let sender = &mut self.sender;
         let exchange = async {
             sender.ready().await?;
@@ -74,9 +74,9 @@ impl Connection {
 
 /// The connection that nobody uses at the moment, if there is one. Requests that meet each have their own.
 #[derive(Default)]
-pub(super) struct Kept(Mutex<Option<Connection>>);
+pub(super) struct IdleConnection(Mutex<Option<Connection>>);
 
-impl Kept {
+impl IdleConnection {
     pub(super) fn take(&self) -> Option<Connection> {
         // A connection is whole or not there.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take().filter(Connection::is_usable)
@@ -87,13 +87,13 @@ impl Kept {
     }
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for IdleConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Kept")
+        f.write_str("IdleConnection")
     }
 }
 
 #[allow(clippy::needless_pass_by_value)] // As `map_err` has it.
-fn broken(reason: impl fmt::Display) -> Failure {
-    Failure::Broken(reason.to_string())
+fn broken(reason: impl fmt::Display) -> ConnectionError {
+    ConnectionError::Broken(reason.to_string())
 }

@@ -13,7 +13,7 @@ use http_body_util::Full;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use self::connection::{Connection, Failure, Kept};
+use self::connection::{Connection, ConnectionError, IdleConnection};
 use super::explain::PathReport;
 use super::protocol::{
     CountersReport, Loaded, PodInfo, PodRequest, PortInfo, PortRequest, Problem, Status, TablesPatch,
@@ -34,7 +34,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_mins(2);
 #[derive(Debug)]
 pub struct Client {
     socket: PathBuf,
-    kept: Kept,
+    idle: IdleConnection,
 }
 
 /// Why a request has no result.
@@ -92,7 +92,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// The HTTP status of a refusal.
+    /// The HTTP status of a error.
     pub fn status(&self) -> Option<u16> {
         match self {
             ClientError::Refused { status, .. } => Some(*status),
@@ -104,7 +104,7 @@ impl ClientError {
 impl Client {
     /// The switch whose control socket is `socket`. Connects on each request, not here.
     pub fn new(socket: impl Into<PathBuf>) -> Client {
-        Client { socket: socket.into(), kept: Kept::default() }
+        Client { socket: socket.into(), idle: IdleConnection::default() }
     }
 
     /// The socket.
@@ -123,11 +123,11 @@ impl Client {
     }
 
     /// Loads full tables though they know none of the attached pods, which are closed by that.
-    pub fn put_tables_that_close(&self, tables: &RuleTables) -> Result<Loaded, ClientError> {
+    pub fn put_tables_allow_empty(&self, tables: &RuleTables) -> Result<Loaded, ClientError> {
         self.send(Method::PUT, "/v1/tables?allow_empty=true", tables)
     }
 
-    /// Changes the loaded tables. A refusal with status 409 means that they are not the patch's base.
+    /// Changes the loaded tables. A error with status 409 means that they are not the patch's base.
     pub fn patch_tables(&self, patch: &TablesPatch) -> Result<Loaded, ClientError> {
         self.send(Method::PATCH, "/v1/tables", patch)
     }
@@ -142,7 +142,7 @@ impl Client {
         self.get("/v1/tables")
     }
 
-    /// The loaded tables; a refusal with status 404 while none are.
+    /// The loaded tables; a error with status 404 while none are.
     pub fn tables_document(&self) -> Result<RuleTables, ClientError> {
         self.get("/v1/tables/document")
     }
@@ -240,24 +240,24 @@ impl Client {
 
     fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), ClientError> {
         let failed = |failure| match failure {
-            Failure::Unreachable(error) => self.unreachable(error),
-            Failure::Broken(reason) => self.broken(reason),
+            ConnectionError::Unreachable(error) => self.unreachable(error),
+            ConnectionError::Broken(reason) => self.broken(reason),
         };
         // The switch may close a kept connection at the moment when it is used again, to make room for others. What does the same
         // when it is done twice goes by a new one then.
         if request.method().is_idempotent()
-            && let Some(mut connection) = self.kept.take()
+            && let Some(mut connection) = self.idle.take()
             && let Ok(answer) = connection.exchange(request.clone(), ANSWER_TIMEOUT)
         {
-            self.kept.put(connection);
+            self.idle.put(connection);
             return Ok(answer);
         }
-        let mut connection = match self.kept.take() {
+        let mut connection = match self.idle.take() {
             Some(connection) => connection,
             None => Connection::open(&self.socket).map_err(failed)?,
         };
         let answer = connection.exchange(request, ANSWER_TIMEOUT).map_err(failed)?;
-        self.kept.put(connection);
+        self.idle.put(connection);
         Ok(answer)
     }
 

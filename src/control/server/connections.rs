@@ -24,27 +24,27 @@ use crate::limits::CONTROL_CONNECTIONS_MAX;
 /// Longest time in which a client sends nothing and takes nothing; and in which the head of a request comes.
 const IDLE: Duration = Duration::from_secs(30);
 /// Time after which a new connection looks again for an idle one, where all had requests under way.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const EVICTION_RETRY: Duration = Duration::from_millis(20);
 /// Wait after an `accept` that failed: most likely for want of descriptors.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// Time between two warnings that the room is used up.
-const WARN_AGAIN: Duration = Duration::from_mins(1);
-/// Connections that there is room for in any case.
+const WARNING_INTERVAL: Duration = Duration::from_mins(1);
+/// ConnectionTable that there is room for in any case.
 const CONNECTIONS_MIN: u64 = 8;
 
-/// Bounds of a server's connections.
+/// Limits of a server's connections.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
+pub(super) struct Limits {
     connections: usize,
     idle: Duration,
 }
 
-impl Bounds {
+impl Limits {
     /// A quarter of the descriptors that the process may have, and [`CONTROL_CONNECTIONS_MAX`] at most: ports need the others.
-    pub(super) fn of_process() -> Bounds {
+    pub(super) fn for_process() -> Limits {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let connections = (descriptors / 4).clamp(CONNECTIONS_MIN, CONTROL_CONNECTIONS_MAX as u64);
-        Bounds { connections: connections as usize, idle: IDLE }
+        Limits { connections: connections as usize, idle: IDLE }
     }
 }
 
@@ -62,11 +62,11 @@ pub(crate) fn raise_descriptor_limit() {
 pub(super) async fn serve(
     listener: UnixListener,
     router: impl Fn(&UnixStream) -> Router,
-    bounds: Bounds,
+    limits: Limits,
     mut stopping: watch::Receiver<()>,
 ) {
-    let room = Arc::new(Semaphore::new(bounds.connections));
-    let open = Arc::new(Connections::default());
+    let room = Arc::new(Semaphore::new(limits.connections));
+    let open = Arc::new(ConnectionTable::default());
     let mut warned: Option<Instant> = None;
     let accept = async {
         loop {
@@ -75,7 +75,7 @@ pub(super) async fn serve(
                 Err(error) => {
                     tracing::warn!("the control socket does not accept a connection: {error}");
                     open.evict_longest_idle();
-                    sleep(ACCEPT_AGAIN).await;
+                    sleep(ACCEPT_RETRY).await;
                     continue;
                 }
             };
@@ -84,22 +84,22 @@ pub(super) async fn serve(
                 if let Ok(slot) = now {
                     break slot;
                 }
-                if warned.is_none_or(|warned| warned.elapsed() > WARN_AGAIN) {
+                if warned.is_none_or(|warned| warned.elapsed() > WARNING_INTERVAL) {
                     warned = Some(Instant::now());
                     tracing::warn!(
                         "{} connections to the control socket are open: each new one closes the one that has been idle for the longest time",
-                        bounds.connections
+                        limits.connections
                     );
                 }
                 open.evict_longest_idle();
-                if let Ok(Ok(slot)) = timeout(LOOK_AGAIN, room.clone().acquire_owned()).await {
+                if let Ok(Ok(slot)) = timeout(EVICTION_RETRY, room.clone().acquire_owned()).await {
                     break slot;
                 }
             };
             let (open, router, stopping) = (open.clone(), router(&stream), stopping.clone());
             tokio::spawn(async move {
                 let (number, connection) = open.add();
-                converse(stream, router, &connection, bounds.idle, stopping).await;
+                serve_connection(stream, router, &connection, limits.idle, stopping).await;
                 open.remove(number);
                 drop(slot);
             });
@@ -113,11 +113,11 @@ pub(super) async fn serve(
     drop(listener);
     stopping.mark_unchanged();
     // All slots are back when all connections have ended. Nobody closes the semaphore.
-    let _ = room.acquire_many(bounds.connections as u32).await;
+    let _ = room.acquire_many(limits.connections as u32).await;
 }
 
 /// Answers the requests of one connection, until its end, or it is idle for too long, or it is evicted.
-async fn converse(
+async fn serve_connection(
     stream: UnixStream,
     router: Router,
     connection: &Connection,
@@ -210,9 +210,9 @@ impl Connection {
 
 /// The open connections, by number.
 #[derive(Debug, Default)]
-struct Connections(Mutex<(u64, BTreeMap<u64, Arc<Connection>>)>);
+struct ConnectionTable(Mutex<(u64, BTreeMap<u64, Arc<Connection>>)>);
 
-impl Connections {
+impl ConnectionTable {
     fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, Arc<Connection>>)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -248,8 +248,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_mins(1);
 
-    /// A server with these bounds, and a client's way to it.
-    fn served(bounds: Bounds, test: impl AsyncFnOnce(&std::path::Path)) {
+    /// A server with these limits, and a client's way to it.
+    fn served(limits: Limits, test: impl AsyncFnOnce(&std::path::Path)) {
         let directory =
             std::env::temp_dir().join(format!("palisade-accept-{:?}", std::thread::current().id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -265,7 +265,7 @@ mod tests {
                 .route("/much", get(async || "x".repeat(1 << 23)));
             let router = move |_: &UnixStream| router.clone();
             let (stop, stopping) = watch::channel(());
-            let server = tokio::spawn(serve(listener, router, bounds, stopping));
+            let server = tokio::spawn(serve(listener, router, limits, stopping));
             test(&path).await;
             stop.send(()).unwrap();
             timeout(PATIENCE, server).await.expect("the server stops").unwrap();
@@ -290,8 +290,8 @@ mod tests {
 
     #[test]
     fn what_is_idle_is_closed_wherever_its_request_is() {
-        let bounds = Bounds { connections: 64, idle: Duration::from_millis(300) };
-        served(bounds, async |path| {
+        let limits = Limits { connections: 64, idle: Duration::from_millis(300) };
+        served(limits, async |path| {
             assert_eq!(rest(connect(path, "").await).await, "", "no request");
             let half = rest(connect(path, "GET / HT").await).await;
             assert!(half.is_empty() || half.starts_with("HTTP/1.1 4"), "half a head: {half}");
@@ -301,15 +301,15 @@ mod tests {
             assert!(kept.ends_with("here"), "after an answer: {kept}");
             // Nothing is read for a while.
             let unread = connect(path, "GET /much HTTP/1.1\r\nhost: x\r\n\r\n").await;
-            tokio::time::sleep(4 * bounds.idle).await;
+            tokio::time::sleep(4 * limits.idle).await;
             assert!(rest(unread).await.len() < 1 << 23, "the answer was cut off");
         });
     }
 
     #[test]
     fn a_new_connection_evicts_the_one_that_has_been_idle_longest() {
-        let bounds = Bounds { connections: 4, idle: PATIENCE };
-        served(bounds, async |path| {
+        let limits = Limits { connections: 4, idle: PATIENCE };
+        served(limits, async |path| {
             let mut idle = vec![];
             for _ in 0..4 {
                 let mut stream = connect(path, "GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;

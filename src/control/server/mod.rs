@@ -17,8 +17,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 
-use self::connections::Bounds;
-use self::socket_file::{SocketFile, claim};
+use self::connections::Limits;
+use self::socket_file::SocketFile;
 use super::Switch;
 use crate::threads;
 
@@ -56,7 +56,7 @@ pub enum ServerError {
 }
 
 /// A socket that this process has and does not serve yet: requests wait. The socket goes when this is dropped.
-pub struct Claim {
+pub struct BoundSocket {
     listener: std::os::unix::net::UnixListener,
     file: SocketFile,
 }
@@ -70,21 +70,21 @@ pub struct Server {
 
 impl Server {
     /// Takes the socket `path`, whose permissions become `mode`, unless a switch that lives has it.
-    pub fn claim(path: &Path, mode: u32) -> Result<Claim, ServerError> {
-        let (listener, file) = claim(path, mode)?;
-        Ok(Claim { listener, file })
+    pub fn bind(path: &Path, mode: u32) -> Result<BoundSocket, ServerError> {
+        let (listener, file) = socket_file::bind(path, mode)?;
+        Ok(BoundSocket { listener, file })
     }
 
-    /// [`Server::claim`] and [`Claim::serve`] in one.
+    /// [`Server::bind`] and [`BoundSocket::serve`] in one.
     pub fn start(path: &Path, mode: u32, switch: Arc<Switch>) -> Result<Server, ServerError> {
-        Server::claim(path, mode)?.serve(switch)
+        Server::bind(path, mode)?.serve(switch)
     }
 }
 
-impl Claim {
+impl BoundSocket {
     /// Serves `switch` at the socket.
     pub fn serve(self, switch: Arc<Switch>) -> Result<Server, ServerError> {
-        let Claim { listener, file } = self;
+        let BoundSocket { listener, file } = self;
         let path = file.path().to_owned();
         let failed = |source| ServerError::Socket { path: path.clone(), source };
         listener.set_nonblocking(true).map_err(failed)?;
@@ -92,7 +92,7 @@ impl Claim {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("control")
-            .on_thread_start(move || leave_cores(&cores))
+            .on_thread_start(move || avoid_worker_cores(&cores))
             .enable_all()
             .build()
             .map_err(failed)?;
@@ -102,7 +102,7 @@ impl Claim {
         };
         let (stop, stopped) = oneshot::channel();
         let serve = move || {
-            leave_cores(&switch.status().cores);
+            avoid_worker_cores(&switch.status().cores);
             runtime.block_on(serve(listener, switch, stopped));
         };
         let thread = threads::spawn("control", serve).map_err(failed)?;
@@ -123,7 +123,7 @@ async fn serve(listener: UnixListener, switch: Arc<Switch>, stopped: oneshot::Re
     let (begin_stop, stopping) = tokio::sync::watch::channel(());
     let router = handlers::router(switch);
     let router = move |stream: &UnixStream| handlers::with_peer(&router, stream);
-    let server = connections::serve(listener, router, Bounds::of_process(), stopping);
+    let server = connections::serve(listener, router, Limits::for_process(), stopping);
     let impatient = async {
         // The other end goes when the server is to stop.
         let _ = stopped.await;
@@ -137,7 +137,7 @@ async fn serve(listener: UnixListener, switch: Arc<Switch>, stopped: oneshot::Re
 }
 
 /// Keeps this thread, and those that it starts, off the workers' cores where there are others.
-pub(crate) fn leave_cores(workers: &[usize]) {
+pub(crate) fn avoid_worker_cores(workers: &[usize]) {
     let Ok(mut cores) = sched_getaffinity(None) else { return };
     for &core in workers.iter().filter(|&&core| core < CpuSet::MAX_CPU) {
         cores.unset(core);

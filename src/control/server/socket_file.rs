@@ -19,7 +19,7 @@ pub(super) struct SocketFile {
 }
 
 /// Listens at `path`. A socket that a dead process left is replaced; one that answers is refused.
-pub(super) fn claim(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), ServerError> {
+pub(super) fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), ServerError> {
     let failed = |source| ServerError::Socket { path: path.to_owned(), source };
     let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));

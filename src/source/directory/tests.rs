@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
-use crate::control::{Engine, SwitchSettings};
+use crate::control::{DataplaneApi, SwitchSettings};
 use crate::dataplane::{
     Counters, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortReport, PortSpec,
     StuckWorker, World,
@@ -17,7 +17,7 @@ use crate::source::load::scratch::Scratch;
 #[derive(Default)]
 struct NoWorkers(AtomicU32);
 
-impl Engine for NoWorkers {
+impl DataplaneApi for NoWorkers {
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         Err(PortError::NoInterface { interface: spec.interface.clone() })
     }
