@@ -12,12 +12,12 @@ use super::conntrack::storage::{Storage, StorageError};
 use super::conntrack::{Class, Conntrack, Side};
 use super::counters::{Counters, DecisionCount, PortCounters, WorkerCounters};
 use super::endpoints::{Endpoints, Link};
+use super::fib::publish::Publication;
+use super::fib::snapshot::{Flow, PortFacts, View};
 use super::fragments::Board;
-use super::mailbox::Mailbox;
-use super::neighbors::{Neighbors, Questions};
-use super::publication::Publication;
-use super::view::{Flow, PortFacts, View};
+use super::neighbor::table::{Neighbors, Questions};
 use super::worker::Shared;
+use super::worker::mailbox::Mailbox;
 use super::{
     ConntrackSettings, FlowInfo, FlowMemory, FlowPath, PortError, Settings, StartError, World, packet, path,
 };

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 
 use super::World;
 use super::conntrack::storage::{Storage, own_file};
+use super::fib::snapshot::View;
 use super::packet::{Address, pack};
-use super::view::View;
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::limits::{AWAITED_PODS_MS, ENDPOINTS_BYTES_MAX, POD_ADDRESSES_MAX, PORTS_MAX};
 use crate::net::mac::Mac;

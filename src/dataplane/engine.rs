@@ -12,13 +12,13 @@ use ipnet::IpNet;
 
 use super::core::Core;
 use super::endpoints::Link;
-use super::handover::{self, Access};
-use super::knock::Knocker;
-use super::mailbox::{Command, Mailbox};
-use super::resolver::Resolver;
+use super::fib::snapshot::PortFacts;
+use super::neighbor::resolver::Resolver;
 use super::uplink::{self, Place};
-use super::view::PortFacts;
 use super::worker::Worker;
+use super::worker::handoff::{self, Access};
+use super::worker::mailbox::{Command, Mailbox};
+use super::worker::reschedule::Knocker;
 use super::{
     Counters, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortKind, PortReport,
     PortSpec, Settings, StartError, StuckWorker, World,
@@ -263,7 +263,7 @@ impl Dataplane {
         };
         make_known(facts, &interface);
         // Those that have a queue come first: what others hand over finds who sends it.
-        let accesses = handover::accesses(self.core.workers(), queues, facts.mtu.into());
+        let accesses = handoff::accesses(self.core.workers(), queues, facts.mtu.into());
         for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
             Self::deliver(mailbox, Command::Open(id, access))?;
         }

@@ -4,61 +4,40 @@
 //! other than AF_XDP: it is told ports, and a [`World`] that says who is behind them and what may pass.
 
 // In reading order: the path of a packet, then what keeps it going, then what it is told.
-mod stages;
-
-mod answer;
-mod batch;
-mod classify;
-mod conntrack;
-mod follow;
-mod fragments;
-mod hits;
-mod neighbors;
 mod packet;
-mod rewrite;
-mod route;
-mod rules;
-mod speech;
-mod view;
+mod pipeline;
 
-mod stats;
+mod conntrack;
+mod fragments;
 
-mod publication;
+mod fib;
+mod neighbor;
 
-mod bell;
-mod calls;
-mod handover;
-mod mailbox;
-mod port_list;
 mod worker;
 
 mod core;
 mod endpoints;
 mod engine;
 mod flow_table;
-mod knock;
 mod path;
 mod uplink;
-
-mod resolver;
 
 mod simulation;
 
 mod counters;
 mod settings;
-mod world;
 
 /// What publication and calls are made of. Their model makes them of loom's.
 mod parts {
     pub(super) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
     pub(super) use std::sync::{Arc, RwLock};
 
-    pub(super) use super::bell::Bell;
+    pub(super) use crate::dataplane::worker::eventfd::Bell;
     pub(super) use crate::limits::PORTS_MAX;
 }
 
 #[cfg(test)]
-mod model;
+mod loom_tests;
 
 /// Frames as the tests of the whole packet path build and check them.
 #[cfg(test)]
@@ -68,6 +47,7 @@ mod frames;
 pub use self::core::FlowTableReport;
 pub use counters::{Counters, DecisionCount, DropReason, LOSSES, PortCounters, WorkerCounters};
 pub use engine::{Dataplane, Parting};
+pub use fib::desired_state::{Gateway, Mac, NodeAttachment, PodAttachment, Route, World};
 pub use flow_table::FlowTable;
 pub use path::{FlowPath, PathHop, PathNeighbor, PathSide, PathSpan};
 pub use settings::{
@@ -75,7 +55,6 @@ pub use settings::{
     flow_directory_in_shared_memory,
 };
 pub use simulation::{Publisher, SimulatedPort, Simulation};
-pub use world::{Gateway, Mac, NodeAttachment, PodAttachment, Route, World};
 
 use serde::{Deserialize, Serialize};
 

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::neighbors::Neighbors;
+use super::fib::rules::Rules;
+use super::fib::snapshot::{Exit, Flow, Gates, Hop, Policing, PortView, View};
+use super::neighbor::table::Neighbors;
 use super::packet::{Address, is_link_local, is_v4, pack, unpack};
-use super::route::leaves_its_link;
-use super::rules::Rules;
-use super::stages::why_no_flow;
-use super::view::{Exit, Flow, Gates, Hop, Policing, PortView, View};
+use super::pipeline::route::leaves_its_link;
+use super::pipeline::why_no_flow;
 use super::{DropReason, PortKind, World};
 use crate::ids::{AclId, ClassId, Generation, PortId};
 use crate::net::flow::{FlowKey, Protocol};

@@ -10,11 +10,11 @@ use crossbeam::channel::bounded;
 
 use super::core::Core;
 use super::endpoints::Link;
-use super::handover::{self, Access};
-use super::mailbox::Command;
+use super::fib::snapshot::PortFacts;
 use super::packet::{pack, unpack};
-use super::view::PortFacts;
 use super::worker::Worker;
+use super::worker::handoff::{self, Access};
+use super::worker::mailbox::Command;
 use super::{Counters, FlowInfo, FlowPath, Mac, PortError, PortKind, Settings, StartError, World};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::net::flow::FlowKey;
@@ -116,7 +116,7 @@ impl Simulation {
         let memory = |worker: &Worker| PortQueue::memory(&worker.umem().binder(), id);
         let pairs: Result<Vec<_>, _> = self.workers[..queues].iter().map(memory).collect();
         let (queues, peers) = pairs?.into_iter().unzip();
-        let accesses = handover::accesses(workers, queues, facts.mtu.into());
+        let accesses = handoff::accesses(workers, queues, facts.mtu.into());
         for (worker, access) in self.workers.iter_mut().zip(accesses) {
             worker.serve(id, access);
         }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::resolver::Link;
+use super::neighbor::resolver::Link;
 use super::{Mac, PortError};
 use crate::netlink::vlan_device;
 use crate::xdp::{Interface, node_addresses};

@@ -9,7 +9,7 @@ use crate::limits::{CHAIN_FRAMES_MAX, FRAME_BYTES, PACKET_BYTES_MAX, XDP_HEADROO
 ///
 /// A packet longer than a frame lies in a chain of them, of which this is the head: then the token is that of all. The
 /// packet's headers lie in the head, and the bytes that [`Umem::data`](super::Umem::data) shows are the head's. The
-/// others are found by the region's links ([`chain`](super::chain)).
+/// others are found by the region's links ([`chain`](super::multi_buffer)).
 #[must_use = "a dropped frame is lost to its UMEM: put it into a ring or onto the free list"]
 #[derive(Debug)]
 pub struct Frame {

@@ -20,34 +20,29 @@
 
 #![allow(unsafe_code)]
 
-mod anchor;
-mod attach;
-mod chain;
-mod drop_counter;
 mod error;
 mod frame;
+mod frame_ownership;
 mod interface;
 mod kernel_log;
-mod ledger;
-mod link;
-mod lost;
-mod memory;
-mod memory_ring;
-mod prefixes;
+mod loss_counters;
+mod memory_port;
+mod multi_buffer;
 mod program;
 mod queue;
-mod region;
 mod socket;
 mod umem;
+mod umem_area;
+mod umem_owner;
 
-pub use drop_counter::{DropCounter, Dropped};
 pub use error::XdpError;
 pub(crate) use error::one_frame;
 pub use frame::{DoesNotFit, Frame};
 pub use interface::{Interface, node_addresses};
-pub use link::{Pins, sweep};
-pub use lost::{LossCounters, LostFrames};
-pub use memory::MemoryPeer;
+pub use loss_counters::{LossCounters, LostFrames};
+pub use memory_port::MemoryPeer;
+pub use program::drop_counter::{DropCounter, Dropped};
+pub use program::link::{Pins, sweep};
 pub use program::{Guard, Mode, Program};
 pub use queue::{ClosedQueue, Kick, PortQueue, Statistics};
 pub use umem::{Binder, Umem};

@@ -4,9 +4,9 @@ use std::os::fd::BorrowedFd;
 
 use super::error::XdpError;
 use super::frame::Frame;
+use super::frame_ownership::Account;
 use super::interface::Interface;
-use super::ledger::Account;
-use super::memory::{self, MemoryPeer, MemoryRings};
+use super::memory_port::{self, MemoryPeer, MemoryRings};
 use super::program::{Program, Registration};
 use super::socket::XskSocket;
 use super::umem::{Binder, Umem};
@@ -118,7 +118,7 @@ impl PortQueue {
 
     /// A queue in memory, and its other side.
     pub fn memory(binder: &Binder, port: PortId) -> Result<(PortQueue, MemoryPeer), XdpError> {
-        let (rings, peer) = memory::pair(binder.region.clone());
+        let (rings, peer) = memory_port::pair(binder.region.clone());
         Ok((PortQueue::with(binder, port, Rings::Memory(rings))?, peer))
     }
 

@@ -11,14 +11,14 @@ use xsk_rs::config::{Interface as InterfaceName, LibxdpFlags, QueueSize, SocketC
 use xsk_rs::socket::Fd;
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, TxQueue};
 
-use super::chain::{Assembler, Taken, fitting};
 use super::error::{XdpError, io_source};
 use super::frame::{CONTINUED, Frame};
+use super::frame_ownership::{Account, Way};
 use super::interface::Interface;
-use super::ledger::{Account, Way};
+use super::multi_buffer::{Assembler, Taken, fitting};
 use super::queue::{Kick, Statistics};
-use super::region::Region;
 use super::umem::Umem;
+use super::umem_area::Region;
 use crate::limits::{BATCH_FRAMES_MAX, FRAME_BYTES, PORT_BURST_FRAMES_MAX, RING_SLOTS};
 
 /// `XDP_MAX_TX_SKB_BUDGET` of `linux/if_xdp.h` (Linux 6.17): most frames that one `sendto` transmits in copy mode.

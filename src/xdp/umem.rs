@@ -6,9 +6,9 @@ use xsk_rs::FrameDesc;
 
 use super::error::XdpError;
 use super::frame::{DoesNotFit, Frame};
-use super::ledger::{Account, Accounts, Ledger};
+use super::frame_ownership::{Account, Accounts, Ledger};
 use super::queue::ClosedQueue;
-use super::region::Region;
+use super::umem_area::Region;
 use crate::limits::{BATCH_FRAMES_MAX, MTU_MAX, MTU_OF_ONE_FRAME_MAX, XDP_HEADROOM_BYTES};
 
 /// Packet memory of one worker, shared by its queues of all ports: a frame received on one is transmitted on another

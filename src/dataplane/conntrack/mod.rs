@@ -13,15 +13,15 @@ mod evict;
 mod key;
 mod quota;
 mod recover;
-mod state;
 pub(super) mod storage;
 mod table;
 pub(crate) mod tcp;
+mod timeouts;
 
 pub(crate) use entry::{Entry, Facts, NewFlow, Side};
 pub(crate) use key::Key;
-pub(crate) use state::{Class, FlowState};
 pub(crate) use table::{Admission, Candidate, Conntrack, LineId, Slot, Tracker};
+pub(crate) use timeouts::{Class, FlowState};
 
 /// What entries and table are made of. Their model makes them of loom's atomics, and for fewer ports and workers.
 mod parts {
@@ -33,6 +33,6 @@ mod parts {
 const _: () = assert!(size_of::<entry::Entry>() == 128);
 
 #[cfg(test)]
-mod model;
+mod loom_tests;
 #[cfg(test)]
 mod tests;

@@ -37,7 +37,7 @@ use super::entry::{Entry, NewFlow, Owner};
 use super::key::HashSeed;
 use super::parts::{AtomicU64, WORKERS_MAX, fence};
 use super::quota::Quotas;
-use super::state::timeouts_ms;
+use super::timeouts::timeouts_ms;
 use super::{Class, FlowState, Key};
 use crate::dataplane::ConntrackSettings;
 use crate::ids::{PortId, WorkerId};

@@ -4,9 +4,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::entry::{Entry, Owner};
-use super::state::timeouts_ms;
 use super::table::{FREE, GROUP, TOMBSTONE};
 use super::tcp::{Segment, TcpFlow, TcpSide};
+use super::timeouts::timeouts_ms;
 use super::{Admission, Candidate, Class, Conntrack, FlowState, Key, NewFlow, Side, Slot, Tracker};
 use crate::dataplane::packet::from_v4;
 use crate::dataplane::{ConntrackSettings, Timeouts};

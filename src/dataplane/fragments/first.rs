@@ -2,7 +2,7 @@
 
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::Key;
-use crate::dataplane::view::{Flow, View};
+use crate::dataplane::fib::snapshot::{Flow, View};
 use crate::ids::Generation;
 use crate::net::flow::Protocol;
 

@@ -27,11 +27,11 @@ use piece::Piece;
 use waiting::Waiting;
 
 use super::DropReason;
-use super::batch::{Batch, Fate, Verdict};
-use super::classify::flow_of;
 use super::conntrack::Side;
-use super::route::route_one;
-use super::stages::Context;
+use super::pipeline::Context;
+use super::pipeline::batch::{Batch, Fate, Verdict};
+use super::pipeline::classify::flow_of;
+use super::pipeline::route::route_one;
 use crate::ids::PortId;
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::flow::Protocol;
@@ -185,7 +185,7 @@ impl Fragments {
 /// What of its context the judgement of a later fragment needs.
 struct Surroundings<'a> {
     board: &'a Board,
-    view: &'a super::view::View,
+    view: &'a super::fib::snapshot::View,
     worker: usize,
     now_ms: u32,
 }

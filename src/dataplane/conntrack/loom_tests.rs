@@ -1,0 +1,424 @@
+//! The table under [`loom`], which runs two workers in the orders that it tells to matter, and lets each read every value that the memory model
+//! allows: entries and table compiled once more, of its atomics. Hashes are chosen, so that keys meet.
+
+#![allow(dead_code)] // A model does not ask everything that workers do.
+#![allow(clippy::duplicate_mod)] // That is the point: the same code, of other atomics.
+
+#[path = "entry.rs"]
+mod entry;
+#[path = "evict.rs"]
+mod evict;
+#[path = "../fib/publish.rs"]
+mod publish;
+#[path = "quota.rs"]
+mod quota;
+#[path = "table.rs"]
+mod table;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use loom::sync::Arc;
+use loom::thread;
+
+use self::entry::{NewFlow, Side};
+use self::publish::{Numbered, Publication};
+use self::table::{Admission, Conntrack, Slot, Tracker};
+use super::{Class, FlowState, Key, tcp, timeouts};
+use crate::dataplane::ConntrackSettings;
+use crate::dataplane::packet::from_v4;
+use crate::ids::{Generation, PortId, WorkerId};
+use crate::net::flow::Protocol;
+
+/// As `super::parts`, and what publication is made of.
+mod parts {
+    pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+    pub(super) use loom::sync::{Arc, RwLock};
+
+    pub(super) const PORTS_MAX: usize = 3;
+    pub(super) const WORKERS_MAX: usize = 2;
+}
+
+/// As `super::key`, but for chance.
+mod key {
+    use super::Key;
+
+    pub(super) struct HashSeed;
+
+    impl HashSeed {
+        pub(super) fn random() -> HashSeed {
+            HashSeed
+        }
+
+        /// All keys have the same two groups, and the same home. (Loom wants each run to do the same.)
+        #[allow(clippy::unused_self)] // As the real one is asked.
+        pub(super) fn hash(&self, key: &Key) -> u64 {
+            (key.word & 1) << 57
+        }
+    }
+}
+
+/// Runs a model in all its orders. Loom looks at the last access to an atomic only: of two threads, the one that reads what the other
+/// writes must be the spawned one, or the order in which it reads in between is not found.
+fn explore(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.max_branches = 100_000;
+    builder.check(model);
+}
+
+fn key(number: u64) -> Key {
+    Key::new(from_v4(1), from_v4(2), number)
+}
+
+fn flow(charged: u16) -> NewFlow {
+    NewFlow {
+        opened_by_low: true,
+        pods: [true, false],
+        charged: PortId(charged),
+        judged: Generation(1),
+        state: FlowState::UdpOneWay,
+        tcp: None,
+        hops: [None; 2],
+    }
+}
+
+/// A table, and both workers, in a batch each.
+fn bench() -> (Arc<Conntrack>, Tracker, Tracker) {
+    let settings = ConntrackSettings { flows_max: 32, ..ConntrackSettings::default() };
+    let table = Arc::new(Conntrack::new(&settings, false).unwrap());
+    let [mut one, mut other] = [0, 1].map(|worker| Tracker::new(WorkerId(worker), 2));
+    table.start_batch(&mut one);
+    table.start_batch(&mut other);
+    (table, one, other)
+}
+
+fn enter(table: &Conntrack, key: &Key, flow: &NewFlow, now_ms: u32, by: &mut Tracker) -> Slot {
+    match table.enter(key, table.hash(key), flow, now_ms, by) {
+        Admission::Entered(slot) | Admission::Exists(slot) => slot,
+        refused @ Admission::Full => panic!("{refused:?}"),
+    }
+}
+
+/// Assured and unassured flows of the two ports.
+fn charged(table: &Conntrack) -> [[u32; 2]; 2] {
+    [1, 2].map(|port| [Class::Assured, Class::Unassured].map(|class| table.flows_of(PortId(port), class)))
+}
+
+fn look_up(table: &Conntrack, key: &Key) -> Option<Slot> {
+    table.look_up(key, table.hash(key))
+}
+
+#[test]
+fn of_a_flow_that_two_workers_enter_at_once_one_entry_stays() {
+    explore(|| {
+        let (table, mut one, mut other) = bench();
+        let theirs = table.clone();
+        let beside = thread::spawn(move || {
+            enter(&theirs, &key(0), &flow(1), 0, &mut other);
+            other
+        });
+        enter(&table, &key(0), &flow(1), 0, &mut one);
+        let other = beside.join().unwrap();
+        assert_eq!(table.len(), 1);
+        assert!(look_up(&table, &key(0)).is_some());
+        assert_eq!((one.entered + other.entered, one.ended + other.ended), (2, 1));
+        assert_eq!(charged(&table), [[0, 1], [0, 0]]);
+    });
+}
+
+#[test]
+fn a_flow_that_two_workers_remove_at_once_ends_once() {
+    explore(|| {
+        let (table, mut one, mut other) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || {
+            theirs.remove(slot, &mut other);
+            other
+        });
+        table.remove(slot, &mut one);
+        let other = beside.join().unwrap();
+        assert_eq!((table.len(), look_up(&table, &key(0))), (0, None));
+        assert_eq!(one.ended + other.ended, 1);
+        assert_eq!(charged(&table), [[0, 0]; 2]);
+    });
+}
+
+/// A slot in a worker's hands is no other flow until its batch ends, however it was found.
+fn found_slots_stay(find: fn(&Conntrack, &Key) -> Option<Slot>) {
+    let reused = std::sync::Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
+    let seen = reused.clone();
+    explore(move || {
+        let (table, mut one, mut other) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        // As a worker that sleeps: that its batch begins must be seen in time as well.
+        table.rest(&other);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || {
+            theirs.start_batch(&mut other);
+            let found = find(&theirs, &key(0));
+            if let Some(slot) = found {
+                let key_there = theirs.entry(slot).key();
+                assert!(key_there.is_none_or(|there| there == key(0)), "{key_there:?}");
+            }
+            theirs.start_batch(&mut other);
+            found.is_some()
+        });
+        table.remove(slot, &mut one);
+        (0..3).for_each(|_| table.start_batch(&mut one));
+        let reused = enter(&table, &key(1), &flow(1), 0, &mut one) == slot;
+        let found = beside.join().unwrap();
+        seen[0].fetch_or(reused, Relaxed);
+        seen[1].fetch_or(reused && found, Relaxed);
+    });
+    assert!(reused.iter().all(|reused| reused.load(Relaxed)), "nothing was put to the test");
+}
+
+#[test]
+fn a_slot_that_a_worker_has_found_by_its_tag_is_no_other_flow_until_its_batch_ends() {
+    found_slots_stay(look_up);
+}
+
+#[test]
+fn a_slot_that_a_worker_has_found_at_home_from_either_end_is_no_other_flow_until_its_batch_ends() {
+    found_slots_stay(|table, key| table.at_home(key, true));
+    found_slots_stay(|table, key| table.at_home(key, false));
+}
+
+/// Keys that have nothing in common but the words, over IPv6.
+fn key_v6(number: u64, protocol: Protocol) -> Key {
+    let address = |end: u64| u128::from(1 + 2 * number + end) * (u128::MAX / 0xff);
+    Key::new(address(0), address(1), u64::from(protocol.0) << 32)
+}
+
+/// Who looks for a flow of the lower end of one key and the higher end of another finds none, while the slot of the one becomes
+/// the other's.
+fn keys_stay_whole(protocol: Protocol, from_low: bool) {
+    explore(move || {
+        let (table, mut one, mut other) = bench();
+        let [first, second] = [0, 1].map(|number| key_v6(number, protocol));
+        let flow_of = |judged| NewFlow { judged: Generation(judged), ..flow(1) };
+        let slot = enter(&table, &first, &flow_of(1), 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || {
+            theirs.start_batch(&mut other);
+            for key in [
+                Key::new(first.low(), second.high(), first.word),
+                Key::new(second.low(), first.high(), first.word),
+            ] {
+                assert_eq!(theirs.at_home(&key, from_low), None, "{key:?} is nobody's");
+            }
+            // The whole of the other is there to be seen, with what was noted of it.
+            if let Some(slot) = theirs.at_home(&second, from_low) {
+                assert_eq!(theirs.entry(slot).facts(from_low).judged(), Generation(2));
+            }
+            theirs.start_batch(&mut other);
+        });
+        table.remove(slot, &mut one);
+        (0..3).for_each(|_| table.start_batch(&mut one));
+        enter(&table, &second, &flow_of(2), 0, &mut one);
+        beside.join().unwrap();
+    });
+}
+
+#[test]
+fn a_reader_of_one_line_sees_whole_keys_of_ipv6_only() {
+    keys_stay_whole(Protocol::UDP, true);
+    keys_stay_whole(Protocol::UDP, false);
+}
+
+#[test]
+fn a_reader_of_both_lines_sees_whole_keys_of_ipv6_only() {
+    keys_stay_whole(Protocol::TCP, true);
+    keys_stay_whole(Protocol::TCP, false);
+}
+
+#[test]
+fn a_restarted_flow_counts_against_its_new_pod_unless_it_ends_at_the_same_time() {
+    explore(|| {
+        let (table, mut one, mut other) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || theirs.remove(slot, &mut other));
+        table.restart(slot, &flow(2), 5);
+        beside.join().unwrap();
+        assert_eq!((table.len(), charged(&table)), (0, [[0, 0]; 2]));
+    });
+}
+
+/// The flow was answered: what a worker does that sees it.
+fn answer(table: &Conntrack, slot: Slot) {
+    table.entry(slot).set_state(FlowState::UdpOneWay, FlowState::UdpTwoWay);
+    table.note_state(slot, FlowState::UdpOneWay, FlowState::UdpTwoWay);
+}
+
+#[test]
+fn a_flow_that_becomes_assured_by_two_workers_at_once_is_counted_once() {
+    explore(|| {
+        let (table, mut one, _) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || answer(&theirs, slot));
+        answer(&table, slot);
+        beside.join().unwrap();
+        assert_eq!(charged(&table), [[1, 0], [0, 0]]);
+    });
+}
+
+#[test]
+fn a_flow_that_becomes_assured_while_it_ends_is_counted_no_more() {
+    explore(|| {
+        let (table, mut one, mut other) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || theirs.remove(slot, &mut other));
+        answer(&table, slot);
+        beside.join().unwrap();
+        assert_eq!((table.len(), charged(&table)), (0, [[0, 0]; 2]));
+    });
+}
+
+#[test]
+fn a_flow_that_becomes_assured_while_another_port_restarts_it_counts_against_one_of_them() {
+    explore(|| {
+        let (table, mut one, _) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || answer(&theirs, slot));
+        table.restart(slot, &flow(2), 5);
+        beside.join().unwrap();
+        let owner = table.entry(slot).owner().unwrap();
+        assert_eq!(owner.port, PortId(2));
+        let expected = [Class::Assured, Class::Unassured].map(|class| u32::from(owner.class == class));
+        assert_eq!(charged(&table), [[0, 0], expected]);
+    });
+}
+
+#[test]
+fn a_sweep_ends_no_flow_that_is_only_just_there() {
+    explore(|| {
+        let (table, mut one, mut other) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        table.remove(slot, &mut one);
+        for _ in 0..3 {
+            table.start_batch(&mut one);
+            table.start_batch(&mut other);
+        }
+        let late_ms = 1_000_000;
+        let theirs = table.clone();
+        let beside = thread::spawn(move || theirs.sweep(1, late_ms, &mut one, |_| false));
+        assert_eq!(enter(&table, &key(0), &flow(1), late_ms, &mut other), slot, "where an idle one was");
+        beside.join().unwrap();
+        assert_eq!((table.len(), charged(&table)), (1, [[0, 1], [0, 0]]));
+    });
+}
+
+/// A view that has a number, and says the same of every flow.
+struct View {
+    generation: Generation,
+    allows: bool,
+}
+
+impl Numbered for View {
+    fn generation(&self) -> Generation {
+        self.generation
+    }
+}
+
+/// A packet, at a worker that judges by `view`: a known flow's is judged again where an earlier generation has judged it.
+fn packet(table: &Conntrack, view: &View, by: &mut Tracker) {
+    match look_up(table, &key(0)) {
+        Some(slot) if table.entry(slot).facts(true).judged() < view.generation => {
+            if view.allows {
+                let entry = table.entry(slot);
+                entry.confirm(true, entry.facts(true), view.generation, None);
+            } else {
+                table.remove(slot, by);
+            }
+        }
+        Some(_) => assert!(view.allows, "it passes by a judgement that holds no longer"),
+        None if view.allows => {
+            enter(table, &key(0), &NewFlow { judged: view.generation, ..flow(1) }, 0, by);
+        }
+        None => (),
+    }
+}
+
+#[test]
+fn a_flow_that_an_earlier_generation_let_in_is_judged_again_by_each_worker_that_has_passed_to_the_next() {
+    explore(|| {
+        let (table, mut one, mut other) = bench();
+        let view = |number, allows| View { generation: Generation(number), allows };
+        let views = Arc::new(Publication::new(view(1, true), 2));
+        let (theirs, published) = (table.clone(), views.clone());
+        let mut own = views.enter(WorkerId(1));
+        let beside = thread::spawn(move || {
+            while own.generation < Generation(2) {
+                packet(&theirs, &own, &mut other);
+                if !published.observe(WorkerId(1), &mut own) {
+                    thread::yield_now();
+                }
+            }
+            packet(&theirs, &own, &mut other);
+            other
+        });
+        drop(views.publish(view(2, false)));
+        let own = views.enter(WorkerId(0));
+        packet(&table, &own, &mut one);
+        let other = beside.join().unwrap();
+        assert_eq!((table.len(), charged(&table)), (0, [[0, 0]; 2]), "what is denied has ended");
+        assert_eq!(one.entered + other.entered, one.ended + other.ended);
+    });
+}
+
+#[test]
+fn a_generation_vouches_for_no_direction_that_it_has_not_judged_though_the_flow_restarts_meanwhile() {
+    explore(|| {
+        let (table, mut one, _) = bench();
+        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || {
+            // The second generation allows the direction that the lower end has opened alone.
+            let entry = theirs.entry(slot);
+            for from_low in [true, false] {
+                let seen = entry.facts(from_low);
+                if (seen.side(from_low) == Side::Initiator) == from_low {
+                    entry.confirm(from_low, seen, Generation(2), None);
+                }
+            }
+        });
+        // A worker at the first one, which allows both, has the higher end open the connection anew.
+        table.restart(slot, &NewFlow { opened_by_low: false, ..flow(1) }, 5);
+        beside.join().unwrap();
+        let entry = table.entry(slot);
+        for from_low in [true, false] {
+            assert_eq!(
+                (entry.sender(true), entry.facts(from_low).judged()),
+                (Side::Responder, Generation(1))
+            );
+        }
+    });
+}
+
+#[test]
+fn a_generation_vouches_for_no_ends_that_it_has_not_seen_though_an_earlier_one_restarts_the_flow_meanwhile() {
+    explore(|| {
+        let (table, mut one, _) = bench();
+        // At the second generation another pod has the address: the flow is its own, and the third upholds that.
+        let slot = enter(&table, &key(0), &NewFlow { judged: Generation(2), ..flow(1) }, 0, &mut one);
+        let theirs = table.clone();
+        let beside = thread::spawn(move || {
+            let entry = theirs.entry(slot);
+            for from_low in [true, false] {
+                let seen = entry.facts(from_low);
+                if seen.judged() == Generation(2) {
+                    entry.confirm(from_low, seen, Generation(3), None);
+                }
+            }
+        });
+        // A worker at the first one lets the pod before open the connection anew.
+        table.restart(slot, &flow(1), 5);
+        beside.join().unwrap();
+        assert!([true, false].iter().all(|end| table.entry(slot).facts(*end).judged() == Generation(1)));
+    });
+}

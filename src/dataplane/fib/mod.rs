@@ -1,0 +1,9 @@
+//! The forwarding information base: the desired state, the snapshot that is built from it, and its publication to workers.
+
+pub(super) mod desired_state;
+pub(super) mod publish;
+pub(super) mod rule_counters;
+pub(super) mod rules;
+pub(super) mod snapshot;
+
+use super::parts;

@@ -1,0 +1,177 @@
+//! The tables of a generation as workers ask them: laid out for look-up, with counters.
+
+use std::sync::Arc;
+
+use super::rule_counters::Hits;
+use super::snapshot::Flow;
+use crate::dataplane::packet::{Address, is_v4};
+use crate::ids::{AclId, ClassId};
+use crate::tables::{
+    Classifier, Decision, Impact, PodName, Row, RuleOrigin, RuleTables, TablesDiff, Verdict,
+};
+
+/// Tables laid out.
+pub(crate) struct Rules {
+    document: Arc<RuleTables>,
+    classifier: Classifier,
+    hits: Hits,
+}
+
+/// What a further set of tables means for flows that the last one has judged.
+pub(crate) enum Change {
+    /// Nothing.
+    Nothing,
+    /// Anything.
+    Everything,
+    /// What this difference says.
+    Part(Box<(TablesDiff, Impact)>),
+}
+
+impl Change {
+    /// Whether the tables may know the pod otherwise than before.
+    pub(crate) fn is_about(&self, pod: &PodName) -> bool {
+        match self {
+            Change::Nothing => false,
+            Change::Everything => true,
+            Change::Part(change) => change.0.pods.contains_key(pod),
+        }
+    }
+
+    /// Whether an ACL table of the further document may decide otherwise than the one that had its id before.
+    pub(crate) fn touches(&self, id: AclId, document: &RuleTables) -> bool {
+        match self {
+            Change::Nothing => false,
+            Change::Everything => true,
+            Change::Part(change) => document.acls.get(&id).is_none_or(|acl| change.1.touches(id, acl)),
+        }
+    }
+}
+
+impl Rules {
+    /// Lays tables out that have passed their check.
+    pub(crate) fn new(document: &Arc<RuleTables>, workers: usize) -> Rules {
+        Rules {
+            document: document.clone(),
+            classifier: Classifier::new(document).expect("tables of a world have been checked"),
+            hits: Hits::new(end(document), workers),
+        }
+    }
+
+    /// The rules of further tables, which have passed their check, and what they change; at the cost of the difference, where
+    /// that is small.
+    pub(crate) fn follow(
+        before: Option<&Arc<Rules>>,
+        tables: Option<&Arc<RuleTables>>,
+        workers: usize,
+    ) -> (Option<Arc<Rules>>, Change) {
+        match (before, tables) {
+            (None, None) => (None, Change::Nothing),
+            (Some(_), None) => (None, Change::Everything),
+            (None, Some(tables)) => (Some(Arc::new(Rules::new(tables, workers))), Change::Everything),
+            (Some(rules), Some(tables)) if Arc::ptr_eq(&rules.document, tables) => {
+                (Some(rules.clone()), Change::Nothing)
+            }
+            (Some(rules), Some(tables)) => {
+                let (rules, change) = rules.update(tables, workers);
+                (Some(Arc::new(rules)), change)
+            }
+        }
+    }
+
+    fn update(&self, document: &Arc<RuleTables>, workers: usize) -> (Rules, Change) {
+        let diff = self.document.difference(document);
+        let entries = document.prefixes.len() + document.rows.len() + document.acls.len();
+        if diff.len() > entries / 2 {
+            return (Rules::new(document, workers), Change::Everything);
+        }
+        let classifier = self.classifier.update(&diff, document);
+        let renamed = diff.rules.keys().copied().filter(|rule| self.document.rules.contains_key(rule));
+        let hits = self.hits.next(end(document), renamed);
+        let impact = Impact::of(&self.document, &self.classifier, &diff, &classifier);
+        (Rules { document: document.clone(), classifier, hits }, Change::Part(Box::new((diff, impact))))
+    }
+
+    /// Decides on a flow whose other end has the address `peer`; the worker `counted_by` counts it.
+    #[inline]
+    pub(crate) fn decide(
+        &self,
+        acl: AclId,
+        peer: Address,
+        flow: &Flow,
+        counted_by: Option<usize>,
+    ) -> Decision {
+        let decision = self.look_up(acl, peer, flow);
+        if let Some(worker) = counted_by {
+            self.count(worker, decision);
+        }
+        decision
+    }
+
+    /// What decides, for who asks about many flows at once.
+    pub(crate) fn classifier(&self) -> &Classifier {
+        &self.classifier
+    }
+
+    /// Counts a decision.
+    #[inline]
+    pub(crate) fn count(&self, worker: usize, decision: Decision) {
+        self.hits.count(worker, decision);
+    }
+
+    /// What decides on a flow.
+    pub(crate) fn origin(&self, acl: AclId, peer: Address, flow: &Flow) -> Option<RuleOrigin> {
+        self.document.rules.get(&self.look_up(acl, peer, flow).rule()).cloned()
+    }
+
+    /// The name of a decision.
+    pub(crate) fn name(&self, decision: Decision) -> Option<&RuleOrigin> {
+        self.document.rules.get(&decision.rule())
+    }
+
+    /// Decision of a table for a class.
+    pub(crate) fn row(&self, acl: AclId, class: ClassId) -> Option<&Row> {
+        self.document.rows.get(&self.document.acls.get(&acl)?.row(class))
+    }
+
+    /// The class of an address.
+    #[inline]
+    pub(crate) fn class(&self, address: Address) -> ClassId {
+        if is_v4(address) {
+            self.classifier.class_v4(address as u32)
+        } else {
+            self.classifier.class_v6(address)
+        }
+    }
+
+    #[inline]
+    fn look_up(&self, acl: AclId, peer: Address, flow: &Flow) -> Decision {
+        self.classifier.decide(acl, self.class(peer), flow.protocol, flow.dst_port)
+    }
+
+    /// Shows how often each rule has decided.
+    pub(crate) fn for_each_count(&self, see: impl FnMut(&RuleOrigin, Verdict, u64)) {
+        self.hits.for_each(self.named(see));
+    }
+
+    /// Shows how often each of those rules has decided whose counters `next` does not go on with.
+    pub(crate) fn for_each_count_left(
+        &self,
+        next: Option<&Rules>,
+        see: impl FnMut(&RuleOrigin, Verdict, u64),
+    ) {
+        self.hits.for_each_left(next.map(|next| &next.hits), self.named(see));
+    }
+
+    fn named(&self, mut see: impl FnMut(&RuleOrigin, Verdict, u64)) -> impl FnMut(Decision, u64) {
+        move |decision, times| {
+            if let Some(origin) = self.document.rules.get(&decision.rule()) {
+                see(origin, decision.verdict(), times);
+            }
+        }
+    }
+}
+
+/// The number after that of the last rule.
+fn end(document: &RuleTables) -> usize {
+    document.rules.last_key_value().map_or(0, |(id, _)| id.index() + 1)
+}

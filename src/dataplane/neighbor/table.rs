@@ -1,0 +1,341 @@
+//! Ethernet addresses: of what is behind each port, as learned from its frames; and of neighbours on uplinks, as the
+//! kernel has resolved them.
+//!
+//! A pod or the node is alone behind its port, so one address a port is enough. Workers write it, workers read it; whoever
+//! is late uses the old one for another packet.
+//!
+//! An uplink has many neighbours, and the kernel, whose NIC it is, resolves them. The control side alone writes what it hears
+//! from there ([`super::resolver`]); workers look an address up without a lock: each slot is a sequence lock whose
+//! number stands above the Ethernet address.
+
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use crossbeam::queue::ArrayQueue;
+
+use crate::dataplane::packet::Address;
+use crate::dataplane::worker::eventfd::Bell;
+use crate::ids::PortId;
+use crate::limits::{NEIGHBOR_QUESTIONS_MAX, NEIGHBORS_MAX, PORTS_MAX};
+use crate::net::mac::Mac;
+
+/// Slots that an address may be in, one behind the other.
+const PROBES: usize = 16;
+/// Bits of a slot's word that are the Ethernet address; the others count its changes.
+const MAC_BITS: u32 = 48;
+const MAC_MASK: u64 = (1 << MAC_BITS) - 1;
+
+/// What is known; a zero address is none.
+pub(crate) struct Neighbors {
+    /// Learned addresses by port.
+    behind: Box<[AtomicU64]>,
+    /// Neighbours on uplinks.
+    on_links: Box<[Slot]>,
+    seed: [u64; 2],
+}
+
+/// Neighbours on uplinks that workers want resolved: bounded, and whoever finds it full asks again later.
+pub(crate) struct Questions {
+    queue: ArrayQueue<(PortId, Address)>,
+    bell: Bell,
+}
+
+impl Questions {
+    pub(crate) fn new() -> std::io::Result<Questions> {
+        Ok(Questions { queue: ArrayQueue::new(NEIGHBOR_QUESTIONS_MAX), bell: Bell::new()? })
+    }
+
+    /// Asks, and wakes who answers.
+    pub(crate) fn put(&self, port: PortId, address: Address) {
+        if self.queue.push((port, address)).is_ok() {
+            self.wake();
+        }
+    }
+
+    /// A question, if there is one.
+    pub(crate) fn take(&self) -> Option<(PortId, Address)> {
+        self.queue.pop()
+    }
+
+    /// Wakes who answers.
+    pub(crate) fn wake(&self) {
+        self.bell.ring();
+    }
+
+    /// Readable when there is something to do; `rest` makes it wait again.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.fd()
+    }
+
+    /// Takes note of all wakings until now.
+    pub(crate) fn rest(&self) {
+        self.bell.silence();
+    }
+}
+
+/// One neighbour on an uplink. Aligned, so that none lies across two cache lines.
+#[derive(Default)]
+#[repr(align(32))]
+struct Slot {
+    /// Number of changes and Ethernet address; without an address the slot is free.
+    word: AtomicU64,
+    high: AtomicU64,
+    low: AtomicU64,
+    port: AtomicU32,
+    /// Whether a worker has looked it up since the control side asked.
+    used: AtomicU32,
+}
+
+impl Slot {
+    /// The Ethernet address, if this is the neighbour.
+    #[inline]
+    fn read(&self, port: PortId, address: Address) -> Option<Mac> {
+        let word = self.word.load(Ordering::Acquire);
+        let same = word & MAC_MASK != 0
+            && self.low.load(Ordering::Relaxed) == address as u64
+            && self.high.load(Ordering::Relaxed) == (address >> 64) as u64
+            && self.port.load(Ordering::Relaxed) == u32::from(port.0);
+        fence(Ordering::Acquire);
+        // Another word says that the slot has become somebody else's meanwhile.
+        (same && self.word.load(Ordering::Relaxed) == word).then(|| Mac::from_bits(word & MAC_MASK))
+    }
+
+    /// Makes the slot this neighbour's. One thread writes at a time.
+    fn write(&self, port: PortId, address: Address, mac: Mac) {
+        self.clear();
+        fence(Ordering::Release);
+        self.low.store(address as u64, Ordering::Relaxed);
+        self.high.store((address >> 64) as u64, Ordering::Relaxed);
+        self.port.store(u32::from(port.0), Ordering::Relaxed);
+        self.used.store(0, Ordering::Relaxed);
+        let number = self.word.load(Ordering::Relaxed) & !MAC_MASK;
+        self.word.store(number | mac.to_bits(), Ordering::Release);
+    }
+
+    fn clear(&self) {
+        let number = (self.word.load(Ordering::Relaxed) >> MAC_BITS).wrapping_add(1) << MAC_BITS;
+        self.word.store(number, Ordering::Relaxed);
+    }
+
+    fn is_free(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & MAC_MASK == 0
+    }
+}
+
+impl Neighbors {
+    pub(crate) fn new() -> Neighbors {
+        Neighbors {
+            behind: (0..PORTS_MAX).map(|_| AtomicU64::new(0)).collect(),
+            on_links: (0..NEIGHBORS_MAX).map(|_| Slot::default()).collect(),
+            // Whoever shares the link chooses his address, and shall not know which others it collides with.
+            seed: [0, 1].map(|i: u64| RandomState::new().hash_one(i)),
+        }
+    }
+
+    /// The address behind a port.
+    #[inline]
+    pub(crate) fn get(&self, port: PortId) -> Option<Mac> {
+        let bits = self.bits(port);
+        (bits != 0).then(|| Mac::from_bits(bits))
+    }
+
+    /// [`Neighbors::get`] as [`Mac::to_bits`] has it; zero is none.
+    #[inline]
+    pub(crate) fn bits(&self, port: PortId) -> u64 {
+        self.behind[port.index()].load(Ordering::Relaxed)
+    }
+
+    /// Notes the source of a frame that the port received, as [`Mac::to_bits`] has it; what is known now.
+    #[cold]
+    pub(crate) fn learn(&self, port: PortId, bits: u64) -> u64 {
+        if Mac::from_bits(bits).is_unicast() {
+            self.behind[port.index()].store(bits, Ordering::Relaxed);
+        }
+        self.bits(port)
+    }
+
+    /// Forgets what was behind a port.
+    pub(crate) fn forget(&self, port: PortId) {
+        self.behind[port.index()].store(0, Ordering::Relaxed);
+    }
+
+    /// Forgets all neighbours on an uplink. For one thread at a time.
+    pub(crate) fn forget_link(&self, port: PortId) {
+        for slot in &self.on_links {
+            if !slot.is_free() && slot.port.load(Ordering::Relaxed) == u32::from(port.0) {
+                slot.clear();
+            }
+        }
+    }
+
+    /// The Ethernet address that a neighbour on an uplink has.
+    #[inline]
+    pub(crate) fn on_link(&self, port: PortId, address: Address) -> Option<Mac> {
+        self.slots(port, address).find_map(|slot| {
+            let mac = slot.read(port, address)?;
+            if slot.used.load(Ordering::Relaxed) == 0 {
+                slot.used.store(1, Ordering::Relaxed);
+            }
+            Some(mac)
+        })
+    }
+
+    /// [`Neighbors::on_link`] for people: it does not count as use.
+    pub(crate) fn peek(&self, port: PortId, address: Address) -> Option<Mac> {
+        self.slots(port, address).find_map(|slot| slot.read(port, address))
+    }
+
+    /// Notes the Ethernet address of a neighbour on an uplink, or with `None` that it has none; false where there is no
+    /// place for it. For one thread at a time.
+    pub(crate) fn resolve(&self, port: PortId, address: Address, mac: Option<Mac>) -> bool {
+        let own = self.slots(port, address).find(|slot| slot.read(port, address).is_some());
+        let Some(mac) = mac.filter(|mac| mac.is_unicast()) else {
+            if let Some(slot) = own {
+                slot.clear();
+            }
+            return true;
+        };
+        match own.or_else(|| self.slots(port, address).find(|slot| slot.is_free())) {
+            Some(slot) if slot.read(port, address) == Some(mac) => true,
+            Some(slot) => {
+                slot.write(port, address, mac);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether a worker has looked the neighbour up since this was asked last.
+    pub(crate) fn was_used(&self, port: PortId, address: Address) -> bool {
+        let own = self.slots(port, address).find(|slot| slot.read(port, address).is_some());
+        own.is_some_and(|slot| slot.used.swap(0, Ordering::Relaxed) != 0)
+    }
+
+    #[inline]
+    fn slots(&self, port: PortId, address: Address) -> impl Iterator<Item = &Slot> {
+        let mixed = |word: u64, seed: u64| {
+            let product = u128::from(word ^ seed) * 0x9e37_79b9_7f4a_7c15;
+            product as u64 ^ (product >> 64) as u64
+        };
+        let high = mixed((address >> 64) as u64 ^ u64::from(port.0), self.seed[0]);
+        let start = mixed(address as u64 ^ high, self.seed[1]) as usize;
+        (0..PROBES).map(move |step| &self.on_links[start.wrapping_add(step) % NEIGHBORS_MAX])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PORT: PortId = PortId(3);
+
+    fn mac(last: u8) -> Mac {
+        Mac([2, 0, 0, 0, 0, last])
+    }
+
+    #[test]
+    fn a_neighbour_is_found_on_its_own_port_until_it_is_forgotten() {
+        let neighbors = Neighbors::new();
+        assert!(neighbors.resolve(PORT, 7, Some(mac(1))));
+        assert!(neighbors.resolve(PortId(4), 7, Some(mac(2))));
+        assert_eq!(neighbors.on_link(PORT, 7), Some(mac(1)));
+        assert_eq!(neighbors.on_link(PortId(4), 7), Some(mac(2)));
+        assert_eq!(neighbors.on_link(PORT, 8), None);
+        assert!(neighbors.resolve(PORT, 7, Some(mac(3))));
+        assert_eq!(neighbors.on_link(PORT, 7), Some(mac(3)));
+        neighbors.forget_link(PORT);
+        assert_eq!(neighbors.on_link(PORT, 7), None);
+        assert_eq!(neighbors.on_link(PortId(4), 7), Some(mac(2)));
+        assert!(neighbors.resolve(PortId(4), 7, None));
+        assert_eq!(neighbors.on_link(PortId(4), 7), None);
+    }
+
+    #[test]
+    fn an_address_of_no_station_is_none() {
+        let neighbors = Neighbors::new();
+        for wrong in [Mac::default(), Mac::BROADCAST] {
+            assert!(neighbors.resolve(PORT, 7, Some(mac(1))));
+            assert!(neighbors.resolve(PORT, 7, Some(wrong)));
+            assert_eq!(neighbors.on_link(PORT, 7), None);
+        }
+    }
+
+    #[test]
+    fn two_neighbours_fill_a_cache_line() {
+        assert_eq!((size_of::<Slot>(), align_of::<Slot>()), (32, 32));
+    }
+
+    #[test]
+    fn use_is_told_once() {
+        let neighbors = Neighbors::new();
+        neighbors.resolve(PORT, 7, Some(mac(1)));
+        assert!(!neighbors.was_used(PORT, 7));
+        neighbors.on_link(PORT, 7);
+        assert!(neighbors.was_used(PORT, 7));
+        assert!(!neighbors.was_used(PORT, 7));
+    }
+
+    #[test]
+    fn as_many_as_linux_keeps_have_a_place_and_one_without_is_told() {
+        let neighbors = Neighbors::new();
+        assert!((0..2048).all(|address| neighbors.resolve(PORT, address, Some(mac(1)))));
+        assert!((0..2048).all(|address| neighbors.on_link(PORT, address).is_some()));
+        let mut last = 2048..;
+        assert!(last.any(|address| !neighbors.resolve(PORT, address, Some(mac(1)))), "it is not endless");
+    }
+
+    #[test]
+    fn a_reader_never_sees_the_address_of_another_neighbour() {
+        // All in the same slots: each write takes the place of another neighbour.
+        let neighbors = Neighbors::new();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                let mut seen = 0u32;
+                while !stop.load(Ordering::Relaxed) || seen == 0 {
+                    for last in 1..=2u8 {
+                        let found =
+                            neighbors.on_links[0].read(PORT, Address::from(last) << 64 | u128::from(last));
+                        assert!(found.is_none_or(|found| found == mac(last)), "{found:?} for {last}");
+                        seen += u32::from(found.is_some());
+                    }
+                }
+            });
+            for round in 0..200_000u32 {
+                let last = (round % 2 + 1) as u8;
+                neighbors.on_links[0].write(PORT, Address::from(last) << 64 | u128::from(last), mac(last));
+            }
+            stop.store(true, Ordering::Relaxed);
+            reader.join().unwrap();
+        });
+    }
+
+    proptest! {
+        #[test]
+        fn it_says_what_a_map_says(steps in prop::collection::vec((0..4u16, 0..40u128, 0..5u8), 0..300)) {
+            let neighbors = Neighbors::new();
+            let mut twin = BTreeMap::new();
+            for (port, address, last) in steps {
+                let mac = (last != 0).then(|| mac(last));
+                assert!(neighbors.resolve(PortId(port), address, mac));
+                match mac {
+                    Some(mac) => twin.insert((port, address), mac),
+                    None => twin.remove(&(port, address)),
+                };
+                for port in 0..4 {
+                    for address in 0..40 {
+                        let expected = twin.get(&(port, address)).copied();
+                        prop_assert_eq!(neighbors.on_link(PortId(port), address), expected);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! What the switch itself says: it is every pod's gateway.
+//!
+//! It answers ARP and neighbour solicitations for every address that is not the asking pod's own, so that all traffic
+//! of a pod comes to it; echoes to its own addresses; and it tells senders of packets that it cannot forward why (RFC
+//! 1812 section 4.3, RFC 4443). An answer is written into the frame that asked, which then leaves by the port it came from.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::dataplane::fib::snapshot::{PortView, View};
+use crate::dataplane::packet::{Address, Packet, from_v4, is_group, is_link_local, is_v4, unpack};
+use crate::net::checksum::{Sum, pseudo_header_of};
+use crate::net::flow::Protocol;
+use crate::net::mac::Mac;
+use crate::net::{arp, ethernet, icmp, ipv4, ipv6};
+use crate::xdp::{Frame, Umem};
+
+/// Hop limit of neighbour discovery (RFC 4861 section 7.1): proves that the packet was not forwarded.
+const NEIGHBOR_HOP_LIMIT: u8 = 255;
+/// TTL of other packets of the switch (RFC 1700).
+const TTL: u8 = 64;
+/// Most bytes of an ICMP error's packet: RFC 1812 section 4.3.2.3, RFC 4443 section 3.
+const ERROR_BYTES_MAX_V4: usize = 576;
+const ERROR_BYTES_MAX_V6: usize = 1280;
+
+/// Flags of an advertisement: from a router, solicited, override (RFC 4861 section 4.4).
+const ADVERTISEMENT_FLAGS: u8 = 0xe0;
+
+/// Answers an ARP packet of the station behind `port`. Whether the frame is an answer; `None` where the station speaks
+/// for an address that is not its own.
+pub(crate) fn arp(frame: &mut [u8], packet: &Packet, port: &PortView, view: &View) -> Option<bool> {
+    let l3 = usize::from(packet.l3);
+    let Some(question) = arp::parse(&frame[l3..]) else { return Some(false) };
+    let sender = from_v4(question.sender.into());
+    let owns_sender = port.owns(sender) || !port.is_pod();
+    if !question.sender.is_unspecified() && !owns_sender {
+        return None;
+    }
+    let target = from_v4(question.target.into());
+    // A station that asks for its own address, or from none, looks for others that have the address before it takes it
+    // itself (RFC 5227); there is none.
+    let is_probe = question.sender.is_unspecified() || port.owns(target) || target == sender;
+    if question.operation != arp::Operation::Request || is_probe || is_group(target) {
+        return Some(false);
+    }
+    let answer = arp::Arp {
+        operation: arp::Operation::Reply,
+        sender_mac: view.mac,
+        sender: question.target,
+        target_mac: question.sender_mac,
+        target: question.sender,
+    };
+    ethernet::set_addresses(frame, packet.src_mac(), view.mac);
+    answer.write(&mut frame[l3..]);
+    Some(true)
+}
+
+/// Answers `ICMPv6` that stays on its link. Whether the frame is an answer; `None` where the station speaks for
+/// an address that is not its own.
+pub(crate) fn link_local(
+    umem: &Umem,
+    frame: &mut Frame,
+    packet: &Packet,
+    port: &PortView,
+    view: &View,
+) -> Option<bool> {
+    let source_fits = packet.src == 0 || is_link_local(packet.src) || port.owns(packet.src) || !port.is_pod();
+    if !source_fits {
+        return None;
+    }
+    let bytes = umem.data_mut(frame);
+    if packet.flags != icmp::v6::NEIGHBOR_SOLICITATION || packet.ttl != NEIGHBOR_HOP_LIMIT || packet.src == 0
+    {
+        return Some(false);
+    }
+    let Some(question) = icmp::parse_neighbor(packet.transport(bytes)) else {
+        return Some(false);
+    };
+    let target = Address::from(question.target);
+    let ours = view.hop(target) == Some(crate::dataplane::fib::snapshot::Hop::Gateway);
+    if port.owns(target) || is_group(target) || (is_link_local(target) && !ours) {
+        return Some(false);
+    }
+    let l3 = usize::from(packet.l3);
+    let l4 = l3 + ipv6::HEADER_BYTES;
+    ethernet::set_addresses(bytes, packet.src_mac(), view.mac);
+    ipv6::write(
+        &mut bytes[l3..],
+        target,
+        packet.src,
+        Protocol::ICMPV6,
+        icmp::NEIGHBOR_BYTES,
+        NEIGHBOR_HOP_LIMIT,
+    );
+    let (kind, flags) = (icmp::v6::NEIGHBOR_ADVERTISEMENT, ADVERTISEMENT_FLAGS);
+    if frame.set_len(l4 + icmp::NEIGHBOR_BYTES).is_err() {
+        return Some(false);
+    }
+    let message = &mut umem.data_mut(frame)[l4..];
+    icmp::write_neighbor(
+        message,
+        kind,
+        flags,
+        (question.target, view.mac),
+        question.target,
+        Ipv6Addr::from(packet.src),
+    );
+    Some(true)
+}
+
+/// Answers a packet to an address of the switch: an echo request. Whether the frame is an answer.
+pub(crate) fn echo(frame: &mut [u8], packet: &Packet) -> bool {
+    let (l3, l4, end) = (usize::from(packet.l3), usize::from(packet.l4), usize::from(packet.end));
+    if !packet.whole {
+        return false;
+    }
+    let reply = match (packet.protocol, packet.flags) {
+        (Protocol::ICMP, icmp::v4::ECHO_REQUEST) => icmp::v4::ECHO_REPLY,
+        (Protocol::ICMPV6, icmp::v6::ECHO_REQUEST) => icmp::v6::ECHO_REPLY,
+        _ => return false,
+    };
+    // The sum over a pseudo-header is the same with source and destination exchanged.
+    icmp::change_kind(&mut frame[l4..], reply);
+    ethernet::set_addresses(frame, packet.src_mac(), packet.dst_mac());
+    if is_v4(packet.src) {
+        // Options of the request (record route and the like) would speak of a way that the reply does not go.
+        let payload_bytes = end - l3 - ipv4::HEADER_BYTES;
+        if l4 - l3 != ipv4::HEADER_BYTES {
+            return false;
+        }
+        let (src, dst) = (packet.dst as u32, packet.src as u32);
+        ipv4::write(&mut frame[l3..], src, dst, Protocol::ICMP, payload_bytes, TTL);
+    } else {
+        if l4 - l3 != ipv6::HEADER_BYTES {
+            return false;
+        }
+        ipv6::write(&mut frame[l3..], packet.dst, packet.src, Protocol::ICMPV6, end - l4, TTL);
+    }
+    true
+}
+
+/// An error that the switch reports to a sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Problem {
+    /// The TTL or hop limit ran out.
+    TimeExceeded,
+    /// The packet is larger than this MTU.
+    TooBig(u16),
+}
+
+/// Turns a frame into an error about the packet in it. Whether it has become one: not about errors, fragments but
+/// the first, groups (RFC 1122 section 3.2.2), nor without an address to send from.
+pub(crate) fn problem(
+    umem: &Umem,
+    frame: &mut Frame,
+    packet: &Packet,
+    view: &View,
+    problem: Problem,
+) -> bool {
+    use crate::dataplane::packet::Kind;
+    if packet.kind != Kind::Flow {
+        return false;
+    }
+    if is_v4(packet.src) {
+        problem_v4(umem, frame, packet, view, problem)
+    } else {
+        problem_v6(umem, frame, packet, view, problem)
+    }
+}
+
+fn problem_v4(umem: &Umem, frame: &mut Frame, packet: &Packet, view: &View, problem: Problem) -> bool {
+    let Some(gateway) = view.gateway_v4 else { return false };
+    let header_bytes = ipv4::HEADER_BYTES + icmp::HEADER_BYTES;
+    let quote_bytes = packet.ip_bytes().min(ERROR_BYTES_MAX_V4 - header_bytes);
+    let Some(l3) = wrap(umem, frame, packet, header_bytes, quote_bytes) else { return false };
+    let (kind, code, mtu) = match problem {
+        Problem::TimeExceeded => (icmp::v4::TIME_EXCEEDED, 0, 0),
+        Problem::TooBig(mtu) => (icmp::v4::UNREACHABLE, icmp::v4::FRAGMENTATION_NEEDED, mtu),
+    };
+    let bytes = &mut umem.data_mut(frame)[l3..];
+    let payload_bytes = icmp::HEADER_BYTES + quote_bytes;
+    ipv4::write(bytes, gateway as u32, packet.src as u32, Protocol::ICMP, payload_bytes, TTL);
+    let message = &mut bytes[ipv4::HEADER_BYTES..];
+    let [high, low] = mtu.to_be_bytes();
+    message[..icmp::HEADER_BYTES].copy_from_slice(&[kind, code, 0, 0, 0, 0, high, low]);
+    icmp::finish(message, Sum::default());
+    true
+}
+
+fn problem_v6(umem: &Umem, frame: &mut Frame, packet: &Packet, view: &View, problem: Problem) -> bool {
+    let header_bytes = ipv6::HEADER_BYTES + icmp::HEADER_BYTES;
+    let quote_bytes = packet.ip_bytes().min(ERROR_BYTES_MAX_V6 - header_bytes);
+    let Some(l3) = wrap(umem, frame, packet, header_bytes, quote_bytes) else { return false };
+    let (kind, mtu) = match problem {
+        Problem::TimeExceeded => (icmp::v6::TIME_EXCEEDED, 0),
+        Problem::TooBig(mtu) => (icmp::v6::PACKET_TOO_BIG, mtu),
+    };
+    let bytes = &mut umem.data_mut(frame)[l3..];
+    let payload_bytes = icmp::HEADER_BYTES + quote_bytes;
+    ipv6::write(bytes, view.gateway_v6, packet.src, Protocol::ICMPV6, payload_bytes, TTL);
+    let message = &mut bytes[ipv6::HEADER_BYTES..];
+    let [high, low] = mtu.to_be_bytes();
+    message[..icmp::HEADER_BYTES].copy_from_slice(&[kind, 0, 0, 0, 0, 0, high, low]);
+    let (src, dst) = (unpack(view.gateway_v6), unpack(packet.src));
+    icmp::finish(message, pseudo_header_of(src, dst, Protocol::ICMPV6, payload_bytes));
+    true
+}
+
+/// Puts an Ethernet header and room for `header_bytes` before the first `quote_bytes` of the frame's IP packet; where the
+/// room begins. The quote stays where it is.
+fn wrap(
+    umem: &Umem,
+    frame: &mut Frame,
+    packet: &Packet,
+    header_bytes: usize,
+    quote_bytes: usize,
+) -> Option<usize> {
+    let l3 = usize::from(packet.l3);
+    let tagged = packet.vlan != 0;
+    let l2_bytes = ethernet::HEADER_BYTES + if tagged { ethernet::TAG_BYTES } else { 0 };
+    frame.truncate(l3 + quote_bytes);
+    frame.grow_head(l2_bytes + header_bytes - l3).ok()?;
+    let ethertype = if is_v4(packet.src) { ethernet::IPV4 } else { ethernet::IPV6 };
+    write_ethernet(umem.data_mut(frame), packet.src_mac(), packet.dst_mac(), packet.vlan, ethertype);
+    Some(l2_bytes)
+}
+
+fn write_ethernet(frame: &mut [u8], dst: Mac, src: Mac, vlan: u16, ethertype: u16) -> usize {
+    ethernet::set_addresses(frame, dst, src);
+    let mut at = 12;
+    if vlan != 0 {
+        frame[12..14].copy_from_slice(&ethernet::VLAN.to_be_bytes());
+        frame[14..16].copy_from_slice(&vlan.to_be_bytes());
+        at = 16;
+    }
+    frame[at..at + 2].copy_from_slice(&ethertype.to_be_bytes());
+    at + 2
+}
+
+/// Writes the question who has `address` into a frame, for the port with this 802.1Q identifier. Whether it fits.
+pub(crate) fn ask(umem: &Umem, frame: &mut Frame, address: Address, vlan: u16, view: &View) -> bool {
+    let tag_bytes = if vlan == 0 { 0 } else { ethernet::TAG_BYTES };
+    let payload_bytes = match unpack(address) {
+        IpAddr::V4(_) => arp::PACKET_BYTES,
+        IpAddr::V6(_) => ipv6::HEADER_BYTES + icmp::NEIGHBOR_BYTES,
+    };
+    if frame.set_len(ethernet::HEADER_BYTES + tag_bytes + payload_bytes).is_err() {
+        return false;
+    }
+    let bytes = umem.data_mut(frame);
+    match unpack(address) {
+        IpAddr::V4(target) => {
+            let l3 = write_ethernet(bytes, Mac::BROADCAST, view.mac, vlan, ethernet::ARP);
+            let sender =
+                view.gateway_v4.map_or(Ipv4Addr::UNSPECIFIED, |gateway| Ipv4Addr::from(gateway as u32));
+            let question = arp::Arp {
+                operation: arp::Operation::Request,
+                sender_mac: view.mac,
+                sender,
+                target_mac: Mac::default(),
+                target,
+            };
+            question.write(&mut bytes[l3..]);
+        }
+        IpAddr::V6(target) => {
+            let (group, source) = (icmp::solicited_node(target), icmp::link_local(view.mac));
+            let l3 = write_ethernet(bytes, ethernet::ipv6_multicast(group), view.mac, vlan, ethernet::IPV6);
+            let (src, dst) = (source.into(), group.into());
+            ipv6::write(
+                &mut bytes[l3..],
+                src,
+                dst,
+                Protocol::ICMPV6,
+                icmp::NEIGHBOR_BYTES,
+                NEIGHBOR_HOP_LIMIT,
+            );
+            let message = &mut bytes[l3 + ipv6::HEADER_BYTES..];
+            icmp::write_neighbor(
+                message,
+                icmp::v6::NEIGHBOR_SOLICITATION,
+                0,
+                (target, view.mac),
+                source,
+                group,
+            );
+        }
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests;

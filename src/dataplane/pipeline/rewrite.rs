@@ -1,0 +1,141 @@
+//! What forwarding changes in a packet: Ethernet addresses, tag, TTL, and a transport checksum that its sender left
+//! unfinished.
+
+use crate::dataplane::fib::snapshot::Exit;
+use crate::dataplane::packet::Packet;
+use crate::net::checksum::pseudo_header;
+use crate::net::flow::Protocol;
+use crate::net::{ethernet, ipv4, ipv6, sctp, tcp, udp};
+use crate::xdp::{Frame, Umem};
+
+/// What every packet has: an IPv6 header is longer.
+const HEADERS: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
+
+/// Makes a packet ready to leave by `exit`, from the Ethernet address `src` ([`Mac::to_bits`]), if it is what nearly every packet is:
+/// without a tag before and after, with a finished checksum, in one frame, and not for an uplink.
+///
+/// [`Mac::to_bits`]: crate::net::mac::Mac::to_bits
+#[inline(always)]
+pub(crate) fn rewrite_plain(umem: &Umem, frame: &mut Frame, packet: &Packet, exit: &Exit, src: u64) -> bool {
+    let is_plain = (usize::from(packet.l3) == ethernet::HEADER_BYTES)
+        & (exit.vlan == 0)
+        & !exit.is_uplink
+        & !packet.unfinished
+        & !frame.is_chain();
+    if !is_plain {
+        return false;
+    }
+    frame.truncate(usize::from(packet.end));
+    let Some(headers) = umem.data_mut(frame).first_chunk_mut::<HEADERS>() else { return false };
+    ethernet::set_address_bits(headers, exit.mac, src);
+    rewrite_ip(&mut headers[ethernet::HEADER_BYTES..], packet);
+    true
+}
+
+/// [`rewrite_plain`] of any packet. A tag that its frames have no room for lets it go on in one of `free`; false where there is none.
+pub(crate) fn rewrite(
+    umem: &Umem,
+    frame: &mut Frame,
+    packet: &Packet,
+    exit: Exit,
+    src: u64,
+    free: &mut Vec<Frame>,
+) -> bool {
+    // Padding is the link's: the next one adds its own, and nothing travels behind a packet unseen.
+    frame.truncate(usize::from(packet.end));
+    let is_tagged = usize::from(packet.l3) != ethernet::HEADER_BYTES;
+    let stays = is_tagged == (exit.vlan != 0) && packet.vlan == exit.vlan;
+    if !stays && !retag(umem, frame, packet, exit.vlan, free) {
+        return false;
+    }
+    let bytes = umem.data_mut(frame);
+    ethernet::set_address_bits(bytes, exit.mac, src);
+    let l3 = if stays { usize::from(packet.l3) } else { ethernet::bytes_with(exit.vlan) };
+    let Some(ip) = bytes.get_mut(l3..) else { return false };
+    rewrite_ip(ip, packet);
+    if packet.unfinished {
+        finish_checksum(umem, frame, packet, l3);
+    }
+    true
+}
+
+#[inline(always)]
+fn rewrite_ip(ip: &mut [u8], packet: &Packet) {
+    if packet.is_v4 {
+        ipv4::decrement_ttl(ip);
+    } else {
+        ipv6::decrement_hop_limit(ip);
+    }
+}
+
+/// Gives the frame the tag `vlan`, or none with 0.
+#[cold]
+fn retag(umem: &Umem, frame: &mut Frame, packet: &Packet, vlan: u16, free: &mut Vec<Frame>) -> bool {
+    let tagged = usize::from(packet.l3) != ethernet::HEADER_BYTES;
+    let fits = match (tagged, vlan != 0) {
+        (true, false) => frame.shrink_head(ethernet::TAG_BYTES).is_ok(),
+        (false, true) => umem.grow_head(frame, ethernet::TAG_BYTES, free).is_ok(),
+        _ => true,
+    };
+    if !fits {
+        return false;
+    }
+    let bytes = umem.data_mut(frame);
+    let ethertype = if packet.is_v4 { ethernet::IPV4 } else { ethernet::IPV6 };
+    let mut at = 12;
+    if vlan != 0 {
+        bytes[12..14].copy_from_slice(&ethernet::VLAN.to_be_bytes());
+        bytes[14..16].copy_from_slice(&vlan.to_be_bytes());
+        at = 16;
+    }
+    bytes[at..at + 2].copy_from_slice(&ethertype.to_be_bytes());
+    true
+}
+
+/// Computes the checksum that the sender has left to the hardware, or leaves it to the next one. The IP header begins `l3`
+/// bytes into the frame.
+#[inline(never)]
+fn finish_checksum(umem: &Umem, frame: &mut Frame, packet: &Packet, l3: usize) {
+    let l4 = l3 + usize::from(packet.l4 - packet.l3);
+    match packet.protocol {
+        Protocol::TCP => finish_or_leave(umem, frame, packet, l4, tcp::CHECKSUM_OFFSET),
+        Protocol::UDP => finish_or_leave(umem, frame, packet, l4, udp::CHECKSUM_OFFSET),
+        Protocol::SCTP => finish_crc(umem, frame, l4),
+        _ => {}
+    }
+}
+
+fn finish_or_leave(umem: &Umem, frame: &mut Frame, packet: &Packet, l4: usize, offset: usize) {
+    // The field holds the sum over the pseudo-header, which is what whoever finishes it wants to find there.
+    if !umem.leaves_checksums() || !frame.leave_checksum(l4, offset) {
+        finish_sum(umem, frame, packet, l4, offset);
+    }
+}
+
+fn finish_sum(umem: &Umem, frame: &mut Frame, packet: &Packet, l4: usize, offset: usize) {
+    let l3 = l4 - usize::from(packet.l4 - packet.l3);
+    let field = l4 + offset..l4 + offset + 2;
+    umem.data_mut(frame)[field.clone()].fill(0);
+    let head = umem.data(frame);
+    let addresses = if packet.is_v4 { &head[l3 + 12..l3 + 20] } else { &head[l3 + 8..l3 + 40] };
+    let pseudo = pseudo_header(addresses, packet.protocol, packet.transport_bytes());
+    let (mut sum, mut at) = (pseudo.add_bytes(&head[l4..]), head.len() - l4);
+    for part in umem.rest(frame) {
+        (sum, at) = (sum.add_bytes_at(at, part), at + part.len());
+    }
+    let checksum = sum.finish();
+    // Zero would say "no checksum" (RFC 768); its other representation is as good.
+    let checksum = if checksum == 0 && packet.protocol == Protocol::UDP { 0xffff } else { checksum };
+    umem.data_mut(frame)[field].copy_from_slice(&checksum.to_be_bytes());
+}
+
+#[cold]
+fn finish_crc(umem: &Umem, frame: &mut Frame, l4: usize) {
+    let field = l4 + sctp::CHECKSUM_OFFSET..l4 + sctp::CHECKSUM_OFFSET + 4;
+    umem.data_mut(frame)[field.clone()].fill(0);
+    let checksum = sctp::checksum(std::iter::once(&umem.data(frame)[l4..]).chain(umem.rest(frame)));
+    umem.data_mut(frame)[field].copy_from_slice(&checksum);
+}
+
+#[cfg(test)]
+mod tests;

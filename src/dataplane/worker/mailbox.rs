@@ -1,0 +1,101 @@
+//! How a worker is reached: by the control side between two batches, by other workers when they hand it frames.
+
+use crossbeam::channel::Sender;
+use crossbeam::queue::ArrayQueue;
+
+use super::doorbell::Calls;
+use super::eventfd::Bell;
+use super::handoff::Access;
+use super::stats::WorkerStats;
+use crate::ids::PortId;
+use crate::limits::COMMANDS_MAX;
+use crate::xdp::ClosedQueue;
+
+/// The way to one worker.
+pub(crate) struct Mailbox {
+    commands: ArrayQueue<Command>,
+    /// Handed-over frames, and what wakes the worker.
+    pub calls: Calls,
+    /// Its counters.
+    pub stats: WorkerStats,
+}
+
+/// What the control side asks of a worker, between two batches.
+#[allow(clippy::large_enum_variant)] // There are few, and the large one is the common one.
+pub(crate) enum Command {
+    /// To serve a port.
+    Open(PortId, Access),
+    /// To hand its access to a port back, with what still waits to be sent there dropped.
+    Close(PortId, Sender<Access>),
+    /// To take back the frames of a closed queue; an answer says that it has.
+    Reclaim(ClosedQueue, Sender<()>),
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> std::io::Result<Mailbox> {
+        Ok(Mailbox {
+            commands: ArrayQueue::new(COMMANDS_MAX),
+            calls: Calls::new(Bell::new()?),
+            stats: WorkerStats::new(),
+        })
+    }
+
+    /// Leaves a command and wakes the worker; the command back where too many wait.
+    #[allow(clippy::result_large_err)] // The command itself comes back, and nobody copies it in a hurry.
+    pub(crate) fn send(&self, command: Command) -> Result<(), Command> {
+        self.commands.push(command)?;
+        self.wake();
+        Ok(())
+    }
+
+    /// The command that has waited longest.
+    pub(crate) fn next_command(&self) -> Option<Command> {
+        self.commands.pop()
+    }
+
+    /// Wakes the worker.
+    pub(crate) fn wake(&self) {
+        self.calls.bell().ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_woken(mailbox: &Mailbox) -> bool {
+        mailbox.calls.bell().silence()
+    }
+
+    fn calls(mailbox: &Mailbox) -> Vec<u16> {
+        let mut ports = Vec::new();
+        mailbox.calls.take(|port| ports.push(port.0));
+        ports
+    }
+
+    #[test]
+    fn every_port_that_was_called_for_is_named_once() {
+        let mailbox = Mailbox::new().unwrap();
+        assert_eq!(calls(&mailbox), [0u16; 0]);
+        for port in [0, 1023, 64, 63, 64] {
+            mailbox.calls.call(PortId(port));
+        }
+        assert_eq!(calls(&mailbox), [0, 63, 64, 1023]);
+        assert_eq!(calls(&mailbox), [0u16; 0]);
+    }
+
+    #[test]
+    fn a_call_wakes_the_one_who_sleeps_once_and_nobody_else() {
+        let mailbox = Mailbox::new().unwrap();
+        mailbox.calls.call(PortId(3));
+        assert!(!is_woken(&mailbox), "it is awake");
+        assert!(!mailbox.calls.may_sleep(), "a call has come");
+        mailbox.calls.awake();
+        assert_eq!(calls(&mailbox), [3]);
+        assert!(mailbox.calls.may_sleep());
+        mailbox.calls.call(PortId(3));
+        assert!(is_woken(&mailbox));
+        mailbox.calls.call(PortId(4));
+        assert!(!is_woken(&mailbox), "it was woken already");
+    }
+}

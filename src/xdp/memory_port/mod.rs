@@ -1,0 +1,267 @@
+//! A port in memory: the four rings of a queue, with the test or the generator on the other side instead of the kernel.
+//!
+//! The discipline is the kernel's: a packet arrives only in a frame from the fill ring, and is lost and counted when
+//! there is none; a transmitted frame is the worker's again only by the completion ring.
+
+mod ring;
+
+use std::iter;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::frame::{CONTINUED, Frame, PACKET_ROOM};
+use super::frame_ownership::{Account, Ledger, Way};
+use super::memory_port::ring::Ring;
+use super::multi_buffer::{Assembler, Taken, fitting};
+use super::queue::Statistics;
+use super::umem::{self, Umem};
+use super::umem_area::Region;
+use crate::limits::RING_SLOTS;
+
+/// Most frames that one injected packet takes: more than any packet has, so that what is too long can be injected too.
+const INJECTED_FRAMES_MAX: usize = 32;
+
+/// The worker's side.
+pub(super) struct MemoryRings {
+    shared: Arc<Shared>,
+    assembler: Assembler,
+    /// Descriptors on their way to the tx ring.
+    sending: Vec<u64>,
+}
+
+/// The other side of a memory port: what it injects the worker receives, what the worker transmits it collects. Any
+/// thread may use it. After the queue has been closed, nothing goes in and nothing comes out.
+pub struct MemoryPeer {
+    region: Arc<Region>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    fill: Ring,
+    rx: Ring,
+    tx: Ring,
+    completion: Ring,
+    /// Whether the queue is open. The peer uses its ends of the rings only while it holds this lock, so that it has no
+    /// frame in its hands when the queue is closed. The worker takes it to close, and never else.
+    open: Mutex<bool>,
+    fill_ring_empty: AtomicU64,
+    rx_dropped: AtomicU64,
+}
+
+/// Two sides of one set of rings.
+pub(super) fn pair(region: Arc<Region>) -> (MemoryRings, MemoryPeer) {
+    let shared = Arc::new(Shared {
+        fill: Ring::new(),
+        rx: Ring::new(),
+        tx: Ring::new(),
+        completion: Ring::new(),
+        open: Mutex::new(true),
+        fill_ring_empty: AtomicU64::new(0),
+        rx_dropped: AtomicU64::new(0),
+    });
+    let sending = Vec::with_capacity(RING_SLOTS);
+    let rings = MemoryRings { shared: shared.clone(), assembler: Assembler::new(), sending };
+    (rings, MemoryPeer { region, shared })
+}
+
+impl MemoryRings {
+    pub(super) fn receive(
+        &mut self,
+        umem: &mut Umem,
+        account: Account,
+        out: &mut Vec<Frame>,
+        max: usize,
+    ) -> Taken {
+        let mut taken = Taken::default();
+        let assembler = &mut self.assembler;
+        self.shared.rx.take(max, |descriptor| {
+            if descriptor & CONTINUED == 0 && assembler.is_idle() {
+                out.push(back(umem, account, Way::Receive, descriptor));
+                (taken.packets, taken.frames) = (taken.packets + 1, taken.frames + 1);
+            } else {
+                taken += assembler.add(umem, account, descriptor, out);
+            }
+        });
+        taken
+    }
+
+    pub(super) fn complete(
+        &mut self,
+        umem: &mut Umem,
+        account: Account,
+        out: &mut Vec<Frame>,
+        max: usize,
+    ) -> Taken {
+        let frames = self
+            .shared
+            .completion
+            .take(max, |descriptor| out.push(back(umem, account, Way::Transmit, descriptor)));
+        Taken { packets: frames, frames, refused: 0 }
+    }
+
+    /// Lends up to `max` frames, from the end of `free`, to the fill ring.
+    pub(super) fn refill(
+        &mut self,
+        umem: &mut Umem,
+        account: Account,
+        free: &mut Vec<Frame>,
+        max: usize,
+    ) -> usize {
+        let rest = free.len().saturating_sub(max);
+        let count = free.len() - rest;
+        // At most RING_SLOTS frames are lent by one way at a time (queue.rs), and each of its two rings holds as many.
+        self.shared.fill.put(
+            free.drain(rest..)
+                .map(|frame| lend(&umem.region, &mut umem.ledger, account, Way::Receive, &frame)),
+        );
+        count
+    }
+
+    /// Lends packets, from the front of `frames`, to the tx ring, whose descriptors together are at most `max`.
+    pub(super) fn transmit(
+        &mut self,
+        umem: &mut Umem,
+        account: Account,
+        frames: &mut Vec<Frame>,
+        max: usize,
+    ) -> Taken {
+        let (packets, count) = fitting(frames, max);
+        for head in frames.drain(..packets) {
+            let Umem { region, ledger, .. } = umem;
+            let mut last = lend(region, ledger, account, Way::Transmit, &head);
+            for frame in region.followers(&head) {
+                self.sending.push(last | CONTINUED);
+                last = lend(region, ledger, account, Way::Transmit, &frame);
+            }
+            self.sending.push(last);
+        }
+        self.shared.tx.put(self.sending.drain(..));
+        Taken { packets, frames: count, refused: 0 }
+    }
+
+    /// Takes the rings away from the peer, and with them every token that it could have had.
+    pub(super) fn close(self) {
+        *lock(&self.shared.open) = false;
+        for ring in [&self.shared.fill, &self.shared.rx, &self.shared.tx, &self.shared.completion] {
+            // The tokens end here: the ledger knows the frames and makes them anew. The peer keeps away by now.
+            ring.clear();
+        }
+    }
+
+    pub(super) fn statistics(&self) -> Statistics {
+        Statistics {
+            fill_ring_empty: self.shared.fill_ring_empty.load(Ordering::Relaxed),
+            rx_dropped: self.shared.rx_dropped.load(Ordering::Relaxed),
+            ..Statistics::default()
+        }
+    }
+}
+
+/// Enters into the ledger that a frame is lent, whose token ends here; its descriptor.
+fn lend(region: &Region, ledger: &mut Ledger, account: Account, way: Way, frame: &Frame) -> u64 {
+    region.check(frame);
+    ledger.lend(frame.index(), account, way);
+    frame.descriptor()
+}
+
+/// The token of a frame that comes back.
+fn back(umem: &mut Umem, account: Account, way: Way, descriptor: u64) -> Frame {
+    let frame = Frame::from_descriptor(umem.region.id(), descriptor);
+    let known = umem.ledger.take_back(frame.index(), account, way);
+    assert!(known, "a memory port gives back a frame that was not lent to it");
+    frame
+}
+
+impl MemoryPeer {
+    /// Lets a packet arrive at the port: `false` when it is lost, for want of frames in the fill ring, because it is
+    /// far too long, or because the queue is closed.
+    pub fn inject(&self, packet: &[u8]) -> bool {
+        self.inject_with(packet.len(), |bytes| bytes.copy_from_slice(packet))
+    }
+
+    /// Lets a packet of `len` bytes arrive that `fill` writes; otherwise as [`inject`](MemoryPeer::inject). What does not
+    /// fit into one frame takes several, as from the kernel.
+    pub fn inject_with(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
+        let open = lock(&self.shared.open);
+        if !*open {
+            return false;
+        }
+        let frames = len.div_ceil(PACKET_ROOM).max(1);
+        if frames > INJECTED_FRAMES_MAX {
+            self.shared.rx_dropped.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        if self.shared.fill.len() < frames {
+            self.shared.fill_ring_empty.fetch_add(1, Ordering::Relaxed);
+            return false;
+        }
+        if frames == 1 {
+            let descriptor = self.receive_into(len, fill);
+            self.shared.rx.put(iter::once(descriptor));
+        } else {
+            let mut packet = vec![0; len];
+            fill(&mut packet);
+            self.receive_parts(packet.chunks(PACKET_ROOM));
+        }
+        true
+    }
+
+    /// The packets transmitted since the last call, in order; their frames go to the completion ring.
+    pub fn collect(&self) -> Vec<Vec<u8>> {
+        let mut packets = Vec::new();
+        self.drain_with(|packet| packets.push(packet.to_vec()));
+        packets
+    }
+
+    /// Shows each packet transmitted since the last call to `see`, in order, and returns their number.
+    pub fn drain_with(&self, mut see: impl FnMut(&[u8])) -> usize {
+        let open = lock(&self.shared.open);
+        if !*open {
+            return 0;
+        }
+        let (mut packets, mut parts) = (0, Vec::new());
+        self.shared.tx.take(RING_SLOTS, |descriptor| {
+            let frame = Frame::from_descriptor(self.region.id(), descriptor);
+            let (bytes, goes_on) = (self.region.bytes(&frame), descriptor & CONTINUED != 0);
+            if goes_on || !parts.is_empty() {
+                parts.extend_from_slice(bytes);
+            } else {
+                see(bytes);
+            }
+            if !goes_on && !parts.is_empty() {
+                see(&parts);
+                parts.clear();
+            }
+            packets += usize::from(!goes_on);
+            self.shared.completion.put(iter::once(descriptor));
+        });
+        packets
+    }
+
+    /// Puts `len` bytes that `fill` writes into a frame from the fill ring, which has one; its descriptor.
+    fn receive_into(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> u64 {
+        let mut taken = 0;
+        self.shared.fill.take(1, |descriptor| taken = descriptor);
+        let mut frame = Frame::from_descriptor(self.region.id(), taken);
+        umem::write(&self.region, &mut frame, len, fill).expect("a packet that has been measured");
+        frame.descriptor()
+    }
+
+    /// Lets the parts of a packet arrive, each in a frame of its own.
+    fn receive_parts<'a>(&self, parts: impl ExactSizeIterator<Item = &'a [u8]>) {
+        let last = parts.len() - 1;
+        let descriptors: Vec<u64> = parts
+            .enumerate()
+            .map(|(number, part)| {
+                let descriptor = self.receive_into(part.len(), |bytes| bytes.copy_from_slice(part));
+                if number < last { descriptor | CONTINUED } else { descriptor }
+            })
+            .collect();
+        self.shared.rx.put(descriptors.into_iter());
+    }
+}
+
+/// A panic under the lock loses tokens, which the ledger replaces when the queue closes: the rings stay in order.
+fn lock(open: &Mutex<bool>) -> MutexGuard<'_, bool> {
+    open.lock().unwrap_or_else(PoisonError::into_inner)
+}

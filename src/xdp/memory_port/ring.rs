@@ -1,0 +1,104 @@
+//! A ring of frames in memory: one side puts in, the other takes out, neither waits.
+//!
+//! As in the kernel's rings (`Documentation/networking/af_xdp.rst`), a slot holds a descriptor, the producer's and the
+//! consumer's counts run freely, and each side publishes its count once for all the frames of a call.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::limits::RING_SLOTS;
+
+const MASK: u32 = RING_SLOTS as u32 - 1;
+
+/// The ring. One thread at a time may put in, and one take out: its owners see to that.
+pub(in crate::xdp) struct Ring {
+    slots: Box<[AtomicU64]>,
+    produced: Count,
+    consumed: Count,
+}
+
+/// Apart from the other side's count, so that the two sides' writes do not meet in a cache line.
+#[derive(Default)]
+#[repr(align(128))]
+struct Count(AtomicU32);
+
+impl Ring {
+    pub(in crate::xdp) fn new() -> Ring {
+        Ring {
+            slots: (0..RING_SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            produced: Count::default(),
+            consumed: Count::default(),
+        }
+    }
+
+    /// Puts descriptors in, in order: the frames are the ring's now. Panics when there are more than free slots.
+    #[inline]
+    pub(in crate::xdp) fn put(&self, descriptors: impl ExactSizeIterator<Item = u64>) {
+        let produced = self.produced.0.load(Ordering::Relaxed);
+        let used = produced.wrapping_sub(self.consumed.0.load(Ordering::Acquire)) as usize;
+        let count = descriptors.len();
+        assert!(used + count <= RING_SLOTS, "more frames are lent than a ring has slots");
+        let mut at = produced;
+        for descriptor in descriptors {
+            self.slots[(at & MASK) as usize].store(descriptor, Ordering::Relaxed);
+            at = at.wrapping_add(1);
+        }
+        self.produced.0.store(at, Ordering::Release);
+    }
+
+    /// Descriptors that are in it. Only more until the caller, who takes out, takes some.
+    pub(in crate::xdp) fn len(&self) -> usize {
+        self.produced.0.load(Ordering::Acquire).wrapping_sub(self.consumed.0.load(Ordering::Relaxed)) as usize
+    }
+
+    /// Takes up to `max` descriptors out, in order: each comes out once, and its frame is the caller's.
+    #[inline]
+    pub(in crate::xdp) fn take(&self, max: usize, mut each: impl FnMut(u64)) -> usize {
+        let consumed = self.consumed.0.load(Ordering::Relaxed);
+        let count = self.len().min(max);
+        for at in 0..count as u32 {
+            each(self.slots[(consumed.wrapping_add(at) & MASK) as usize].load(Ordering::Relaxed));
+        }
+        self.consumed.0.store(consumed.wrapping_add(count as u32), Ordering::Release);
+        count
+    }
+
+    /// Empties it. The caller keeps both sides away.
+    pub(in crate::xdp) fn clear(&self) {
+        self.consumed.0.store(self.produced.0.load(Ordering::Acquire), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_come_out_in_order_also_where_the_counts_run_over() {
+        let ring = Ring::new();
+        ring.produced.0.store(u32::MAX - 1, Ordering::Relaxed);
+        ring.consumed.0.store(u32::MAX - 1, Ordering::Relaxed);
+        ring.put([7, 6, 5, 4, 3].into_iter());
+        assert_eq!(ring.len(), 5);
+        let mut taken = Vec::new();
+        assert_eq!(ring.take(4, |descriptor| taken.push(descriptor)), 4);
+        assert_eq!(ring.take(4, |descriptor| taken.push(descriptor)), 1);
+        assert_eq!(ring.take(4, |descriptor| taken.push(descriptor)), 0);
+        assert_eq!(taken, [7, 6, 5, 4, 3]);
+    }
+
+    #[test]
+    fn a_cleared_ring_is_empty_and_holds_as_many_as_before() {
+        let ring = Ring::new();
+        ring.put([1, 2, 3].into_iter());
+        ring.clear();
+        ring.put(vec![4; RING_SLOTS].into_iter());
+        assert_eq!(ring.take(usize::MAX, |descriptor| assert_eq!(descriptor, 4)), RING_SLOTS);
+    }
+
+    #[test]
+    #[should_panic(expected = "more frames are lent than a ring has slots")]
+    fn a_full_ring_takes_no_more() {
+        let ring = Ring::new();
+        ring.put(vec![0; RING_SLOTS + 1].into_iter());
+    }
+}

@@ -1,0 +1,113 @@
+//! The prefix maps of an uplink's program: which destinations are the switch's, and not the kernel's.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
+
+use crate::limits::UPLINK_PREFIXES_MAX;
+use crate::xdp::error::XdpError;
+
+/// Names of the maps in `bpf/uplink.bpf.c`: IPv4, IPv6.
+pub(in crate::xdp) const MAPS: [&str; 2] = ["prefixes_v4", "prefixes_v6"];
+/// The value of every entry: that there is one is all that counts.
+const HERE: [u8; 4] = [1, 0, 0, 0];
+
+/// The maps, and what this process has put into them.
+pub(in crate::xdp) struct Prefixes {
+    maps: [MapHandle; 2],
+    set: BTreeSet<IpNet>,
+}
+
+impl Prefixes {
+    /// The maps of a program that has just been loaded.
+    pub(in crate::xdp) fn of(maps: [MapHandle; 2]) -> Prefixes {
+        Prefixes { maps, set: BTreeSet::new() }
+    }
+
+    /// Makes `wanted` what is there, by difference: what is missing comes first, then goes what is no longer wanted.
+    /// Where the kernel refuses, the rest is as it was.
+    pub(in crate::xdp) fn set(&mut self, wanted: &BTreeSet<IpNet>) -> Result<(), XdpError> {
+        for prefix in wanted.difference(&self.set.clone()) {
+            self.map(prefix)
+                .update(&key(prefix), &HERE, MapFlags::ANY)
+                .map_err(|error| refused("add", prefix, &error))?;
+            self.set.insert(*prefix);
+        }
+        for prefix in self.set.clone().difference(wanted) {
+            match self.map(prefix).delete(&key(prefix)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(refused("remove", prefix, &error));
+                }
+                _ => self.set.remove(prefix),
+            };
+        }
+        Ok(())
+    }
+
+    /// Takes over the single addresses in the maps of an earlier instance of the program, up to half of what the maps
+    /// hold: its pods stay closed to the kernel until they are attached again. Prefixes are the configuration's, which
+    /// may have changed. What cannot be read is left out.
+    pub(in crate::xdp) fn inherit(&self, program: u32) {
+        let options = ProgInfoQueryOptions::default().include_map_ids(true);
+        let earlier = ProgInfoIter::with_query_opts(options).find(|info| info.id == program);
+        for id in earlier.map(|info| info.map_ids).unwrap_or_default() {
+            let Ok(map) = MapHandle::from_map_id(id) else { continue };
+            let Some(mine) = self.maps.iter().find(|mine| mine.name() == map.name()) else { continue };
+            for key in map.keys().filter(|key| is_single(key)).take(UPLINK_PREFIXES_MAX / 2) {
+                if let Err(error) = mine.update(&key, &HERE, MapFlags::ANY) {
+                    tracing::warn!("an address of an earlier run is not kept closed: {error:#}");
+                }
+            }
+        }
+    }
+
+    fn map(&self, prefix: &IpNet) -> &MapHandle {
+        &self.maps[usize::from(prefix.addr().is_ipv6())]
+    }
+}
+
+/// `struct bpf_lpm_trie_key_u8` of `linux/bpf.h`: how many bits count, and the address in network order.
+fn key(prefix: &IpNet) -> Vec<u8> {
+    let mut key = u32::from(prefix.prefix_len()).to_ne_bytes().to_vec();
+    match prefix.network() {
+        IpAddr::V4(address) => key.extend(address.octets()),
+        IpAddr::V6(address) => key.extend(address.octets()),
+    }
+    key
+}
+
+/// Whether every bit of the address counts.
+fn is_single(key: &[u8]) -> bool {
+    key.split_first_chunk().is_some_and(|(bits, address)| {
+        let bits = u32::from_ne_bytes(*bits) as usize;
+        !address.is_empty() && bits == 8 * address.len()
+    })
+}
+
+fn refused(verb: &str, prefix: &IpNet, error: &libbpf_rs::Error) -> XdpError {
+    XdpError::from_bpf(format!("{verb} {prefix} to the prefixes of the uplink's XDP program"), error, &[])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_the_number_of_bits_and_the_network() {
+        let key_of = |text: &str| key(&text.parse().unwrap());
+        assert_eq!(key_of("10.1.2.3/16"), [&16u32.to_ne_bytes()[..], &[10, 1, 0, 0]].concat());
+        let v6 = key_of("fd00::1/128");
+        assert_eq!((v6.len(), &v6[4..6], v6[19]), (20, &[0xfd, 0][..], 1));
+    }
+
+    #[test]
+    fn only_single_addresses_outlive_the_process_that_set_them() {
+        let single = |text: &str| is_single(&key(&text.parse().unwrap()));
+        assert!(single("10.1.2.3/32") && single("fd00::1/128"));
+        assert!(!single("10.1.2.0/31") && !single("fd00::/32") && !single("0.0.0.0/0"));
+        assert!(!is_single(&[]) && !is_single(&[0; 4]));
+    }
+}
