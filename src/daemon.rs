@@ -99,7 +99,7 @@ fn open(
     let monitor = InterfaceMonitor::start(switch).map_err(|error| {
         StartError::Setup(format!("the kernel does not tell of changes of interfaces: {error}"))
     })?;
-    switch.configure(config, tables)?;
+    configure(switch, config, tables)?;
     Ok((monitor, socket.serve(switch.clone())?))
 }
 
@@ -109,37 +109,35 @@ fn stop_workers(dataplane: Arc<Dataplane>, parting: Parting) -> Result<(), Start
     Arc::into_inner(dataplane).ok_or_else(busy)?.stop(parting, WORKERS_PATIENCE)
 }
 
-impl Switch {
-    /// Loads `tables` and opens the ports and pods of `config`, stopping at the first that is refused. Tables come
-    /// first, so that no pod is there before what judges it; pods last, so that none is there before what its flows lead to.
-    pub fn configure(&self, config: &Config, tables: Option<RuleTables>) -> Result<(), DaemonError> {
-        let refused =
-            |what: String, reason: ApiError| DaemonError::Configured { what, reason: reason.to_string() };
-        if let Some(tables) = tables {
-            let origin = match &config.policy.directory {
-                Some(path) => PolicyOrigin::directory(path),
-                None => PolicyOrigin::control_socket(None, None),
-            };
-            let loaded = self.replace_tables(tables, origin, CoverageCheck::RequireIfCovered);
-            loaded.map_err(|error| refused("policy tables".to_owned(), error))?;
-        }
-        let is_pod = |port: &&PortConfig| port.kind == PortKind::Pod;
-        let (pods, others): (Vec<_>, Vec<_>) = config.ports.iter().partition(is_pod);
-        for port in others.into_iter().chain(pods) {
-            let info = self
-                .put_port(&port.name, &port.port_request())
-                .map_err(|error| refused(format!("port {:?}", port.name), error))?;
-            for warning in &info.report.warnings {
-                tracing::warn!(port = port.name, "{warning}");
-            }
-            let Some((pod, request)) = port.pod_request() else { continue };
-            let info = self
-                .put_pod(&pod, &request)
-                .map_err(|error| refused(format!("pod {pod} on port {:?}", port.name), error))?;
-            for warning in &info.warnings {
-                tracing::warn!(%pod, "{warning}");
-            }
-        }
-        Ok(())
+/// Loads `tables` and opens the ports and pods of `config`, stopping at the first that is refused. Tables come
+/// first, so that no pod is there before what judges it; pods last, so that none is there before what its flows lead to.
+pub fn configure(switch: &Switch, config: &Config, tables: Option<RuleTables>) -> Result<(), DaemonError> {
+    let refused =
+        |what: String, reason: ApiError| DaemonError::Configured { what, reason: reason.to_string() };
+    if let Some(tables) = tables {
+        let origin = match &config.policy.directory {
+            Some(path) => PolicyOrigin::directory(path),
+            None => PolicyOrigin::control_socket(None, None),
+        };
+        let loaded = switch.replace_tables(tables, origin, CoverageCheck::RequireIfCovered);
+        loaded.map_err(|error| refused("policy tables".to_owned(), error))?;
     }
+    let is_pod = |port: &&PortConfig| port.kind == PortKind::Pod;
+    let (pods, others): (Vec<_>, Vec<_>) = config.ports.iter().partition(is_pod);
+    for port in others.into_iter().chain(pods) {
+        let info = switch
+            .put_port(&port.name, &port.port_request())
+            .map_err(|error| refused(format!("port {:?}", port.name), error))?;
+        for warning in &info.report.warnings {
+            tracing::warn!(port = port.name, "{warning}");
+        }
+        let Some((pod, request)) = port.pod_request() else { continue };
+        let info = switch
+            .put_pod(&pod, &request)
+            .map_err(|error| refused(format!("pod {pod} on port {:?}", port.name), error))?;
+        for warning in &info.warnings {
+            tracing::warn!(%pod, "{warning}");
+        }
+    }
+    Ok(())
 }

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use crate::control::DEFAULT_SOCKET;
+use crate::control::{DEFAULT_SOCKET, PortRoute};
 use crate::dataplane::{
     ConntrackSettings, Gateway, Mac, Polling, PortKind, Settings, Timeouts as TimeoutSettings,
 };
@@ -37,11 +37,11 @@ pub struct Config {
     /// `[control]`.
     pub control: Control,
     /// `[gateway]`.
-    pub gateway: GatewayConfig,
+    pub gateway: Gateway,
     /// `[[ports]]`.
     pub ports: Vec<PortConfig>,
     /// `[[routes]]`.
-    pub routes: Vec<RouteConfig>,
+    pub routes: Vec<PortRoute>,
     /// `[conntrack]`.
     pub conntrack: Conntrack,
     /// `[policy]`.
@@ -114,16 +114,6 @@ pub struct Control {
     pub mode: u32,
 }
 
-/// `[gateway]`: the switch as its pods see it.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct GatewayConfig {
-    /// Its Ethernet address on every port.
-    pub mac: Mac,
-    /// Addresses on which it answers an ICMP echo.
-    pub addresses: Vec<IpAddr>,
-}
-
 /// `[[ports]]`: a port to open at start.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -146,18 +136,6 @@ pub struct PortConfig {
     pub pod_addresses: Vec<IpAddr>,
     /// The pod's Ethernet address; learned where absent.
     pub pod_mac: Option<Mac>,
-}
-
-/// `[[routes]]`: where addresses lead that are neither a pod's nor the node's.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RouteConfig {
-    /// Destination prefix.
-    pub prefix: IpNet,
-    /// Name of the port that it leads to.
-    pub port: String,
-    /// Router to send to; the destination itself where absent.
-    pub next_hop: Option<IpAddr>,
 }
 
 /// `[conntrack]`: connection tracking.
@@ -280,13 +258,6 @@ impl Default for Workers {
 impl Default for Control {
     fn default() -> Control {
         Control { socket: DEFAULT_SOCKET.into(), mode: 0o660 }
-    }
-}
-
-impl Default for GatewayConfig {
-    fn default() -> GatewayConfig {
-        let Gateway { mac, addresses } = Gateway::default();
-        GatewayConfig { mac, addresses }
     }
 }
 

@@ -5,7 +5,7 @@ use rustix::thread::{CpuSet, sched_getaffinity};
 use super::{Config, Cores, Fail, OnStop, PollingMode, PortConfig};
 use crate::control::protocol::{PodRequest, PortRequest};
 use crate::control::{PortRoute, SwitchSettings};
-use crate::dataplane::{ConntrackSettings, FlowMemory, Gateway, Polling, Settings};
+use crate::dataplane::{ConntrackSettings, FlowMemory, Polling, Settings};
 use crate::tables::PodName;
 
 impl Config {
@@ -45,18 +45,14 @@ impl Config {
     pub fn switch_settings(&self, cores: Vec<usize>) -> SwitchSettings {
         SwitchSettings {
             cores,
-            gateway: Gateway { mac: self.gateway.mac, addresses: self.gateway.addresses.clone() },
+            gateway: self.gateway.clone(),
             fail_open: self.policy.fail == Fail::Open,
             detach: self.on_stop == OnStop::Detach,
             pod_prefixes: self.pod_prefixes.iter().map(ipnet::IpNet::trunc).collect(),
             routes: self
                 .routes
                 .iter()
-                .map(|route| PortRoute {
-                    prefix: route.prefix.trunc(),
-                    port: route.port.clone(),
-                    next_hop: route.next_hop,
-                })
+                .map(|route| PortRoute { prefix: route.prefix.trunc(), ..route.clone() })
                 .collect(),
         }
     }

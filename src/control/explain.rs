@@ -156,7 +156,7 @@ impl PathWriter<'_> {
         let by_id = [self.path.comes_by, self.leaves_by()].into_iter().flatten();
         let by_id = by_id.filter_map(|id| Some(self.port_with(id)?.0));
         let by_pod = ends.into_iter().filter_map(|end| match end {
-            Endpoint::Pod(name) => Some(&self.state.pods.get(name)?.port),
+            Endpoint::Pod(name) => Some(&self.state.pods.get(name)?.request.port),
             Endpoint::Ip(_) => None,
         });
         let names: BTreeSet<&String> = by_id.chain(by_pod).collect();
@@ -265,7 +265,7 @@ impl PathWriter<'_> {
 
     /// Facts of a pod beside its rules.
     fn tables(&self, end: &Endpoint) -> Option<PathStep> {
-        let address = |pod: &super::state::Pod, address: &IpAddr| pod.addresses.contains(address);
+        let address = |pod: &super::state::Pod, address: &IpAddr| pod.request.addresses.contains(address);
         let (name, pod) = match end {
             Endpoint::Pod(name) => {
                 let Some(found) = self.state.pods.get_key_value(name) else {

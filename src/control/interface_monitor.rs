@@ -274,7 +274,7 @@ impl Switch {
                     (port.report, port.is_open) = (report, true);
                     (port.state, port.reason) = (PortState::Up, None);
                 }
-                for pod in next.pods.values_mut().filter(|pod| pod.port == name) {
+                for pod in next.pods.values_mut().filter(|pod| pod.request.port == name) {
                     pod.attachment = attachment;
                 }
                 self.publish(next)?;

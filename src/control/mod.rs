@@ -9,6 +9,7 @@ pub mod protocol;
 mod api_error;
 mod dataplane_api;
 pub mod explain;
+mod settings;
 mod state;
 mod switch;
 mod validation;
@@ -24,7 +25,8 @@ pub use dataplane_api::DataplaneApi;
 pub(crate) use interface_monitor::InterfaceMonitor;
 pub use server::{BoundSocket, Server, ServerError};
 pub(crate) use server::{avoid_worker_cores, raise_descriptor_limit};
-pub use switch::{CoverageCheck, PortRoute, Switch, SwitchSettings};
+pub use settings::{CoverageCheck, PortRoute, SwitchSettings};
+pub use switch::Switch;
 pub(crate) use validation::{validate_pod, validate_port};
 
 /// Where the control socket is unless the configuration says otherwise.

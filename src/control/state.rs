@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::protocol::{PodInfo, PolicyOrigin, PolicyStatus, PortInfo, PortState, TablesSummary};
+use super::protocol::{PodInfo, PodRequest, PolicyOrigin, PolicyStatus, PortInfo, PortState, TablesSummary};
 use super::{ApiError, CoverageCheck, SwitchSettings};
-use crate::dataplane::{Mac, NodeAttachment, PodAttachment, PortKind, PortReport, PortSpec, Route, World};
+use crate::dataplane::{NodeAttachment, PodAttachment, PortKind, PortReport, PortSpec, Route, World};
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::tables::{PodName, RuleTables};
 
@@ -47,10 +47,8 @@ pub(super) struct Port {
 #[derive(Debug, Clone)]
 pub(super) struct Pod {
     pub(super) attachment: AttachmentId,
-    /// Name of its port, which is there as long as the pod is.
-    pub(super) port: String,
-    pub(super) addresses: Vec<IpAddr>,
-    pub(super) mac: Option<Mac>,
+    /// The request that attached it. Its port exists as long as the pod does.
+    pub(super) request: PodRequest,
 }
 
 impl State {
@@ -62,9 +60,9 @@ impl State {
             Some(PodAttachment {
                 id: pod.attachment,
                 pod: name.clone(),
-                port: port_id(&pod.port)?,
-                addresses: pod.addresses.clone(),
-                mac: pod.mac,
+                port: port_id(&pod.request.port)?,
+                addresses: pod.request.addresses.clone(),
+                mac: pod.request.mac,
             })
         };
         let routes = settings.routes.iter().filter_map(|route| {
@@ -86,6 +84,16 @@ impl State {
         }
     }
 
+    /// The state with other tables, or with none.
+    pub(super) fn with_tables(self, tables: Option<(RuleTables, PolicyOrigin)>) -> State {
+        let (tables, origin) = tables.unzip();
+        State {
+            tables: tables.map(Arc::new),
+            origin: origin.map(|origin| (origin, SystemTime::now())),
+            ..self
+        }
+    }
+
     /// The port to the node's own stack.
     pub(super) fn host_port(&self) -> Option<(&String, &Port)> {
         self.ports.iter().find(|(_, port)| port.spec.kind == PortKind::Host)
@@ -94,12 +102,12 @@ impl State {
     /// The addresses of a pod: as it is attached, else as the tables know it.
     pub(super) fn addresses_of(&self, pod: &PodName) -> Option<Vec<IpAddr>> {
         let known = || Some(self.tables.as_ref()?.pods.get(pod)?.addresses.clone());
-        self.pods.get(pod).map(|pod| pod.addresses.clone()).or_else(known)
+        self.pods.get(pod).map(|pod| pod.request.addresses.clone()).or_else(known)
     }
 
     /// The pod behind a port.
     pub(super) fn pod_behind(&self, port: &str) -> Option<&PodName> {
-        self.pods.iter().find(|(_, pod)| pod.port == port).map(|(name, _)| name)
+        self.pods.iter().find(|(_, pod)| pod.request.port == port).map(|(name, _)| name)
     }
 
     /// The name of the port with this number.
@@ -113,7 +121,7 @@ impl State {
         addresses: &[IpAddr],
         settings: &SwitchSettings,
     ) -> Result<(), ApiError> {
-        let pods = self.pods.iter().map(|(name, pod)| (format!("pod {name}"), &pod.addresses));
+        let pods = self.pods.iter().map(|(name, pod)| (format!("pod {name}"), &pod.request.addresses));
         let node = self.host_port().map(|(_, port)| ("the node".to_owned(), &port.node_addresses));
         let gateway = ("the gateway, the switch itself".to_owned(), &settings.gateway.addresses);
         for (owner, taken) in pods.chain(node).chain([gateway]) {
@@ -190,6 +198,7 @@ impl State {
     }
 
     pub(super) fn pod_info(&self, name: &PodName, pod: &Pod, fail_open: bool) -> PodInfo {
+        let Pod { attachment, request } = pod;
         let policy = self.tables.as_ref().and_then(|tables| tables.pods.get(name));
         let fate = if fail_open {
             "its traffic passes unchecked (fail = \"open\")"
@@ -200,24 +209,24 @@ impl State {
             (None, _) => Some(format!("no rule tables are loaded: {fate}")),
             (Some(_), None) => Some(format!("the loaded tables do not know the pod: {fate}")),
             (Some(_), Some(policy)) => {
-                let same = pod.addresses.len() == policy.addresses.len()
-                    && pod.addresses.iter().all(|address| policy.addresses.contains(address));
+                let same = request.addresses.len() == policy.addresses.len()
+                    && request.addresses.iter().all(|address| policy.addresses.contains(address));
                 (!same).then(|| {
                     format!(
                         "the loaded tables give the pod the addresses [{}], and it is attached with [{}]: rules \
                          that select it do not match its traffic until both agree",
                         list(&policy.addresses),
-                        list(&pod.addresses)
+                        list(&request.addresses)
                     )
                 })
             }
         };
         PodInfo {
             pod: name.clone(),
-            attachment: pod.attachment,
-            port: pod.port.clone(),
-            addresses: pod.addresses.clone(),
-            mac: pod.mac,
+            attachment: *attachment,
+            port: request.port.clone(),
+            addresses: request.addresses.clone(),
+            mac: request.mac,
             known: policy.is_some(),
             warnings: warning.into_iter().collect(),
         }

@@ -1,12 +1,10 @@
 //! The switch as the control side drives it: every change is checked, made a world, and published.
 
-use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use ipnet::IpNet;
 
 use super::explain::{self, PathReport};
 use super::protocol::{
@@ -14,8 +12,8 @@ use super::protocol::{
     RejectedReload, Status, TablesPatch, TablesSummary,
 };
 use super::state::{Pod, Port, State, unix_seconds};
-use super::{ApiError, DataplaneApi, validation};
-use crate::dataplane::{FlowInfo, Gateway, NotTaken, PortKind};
+use super::{ApiError, CoverageCheck, DataplaneApi, SwitchSettings, validation};
+use crate::dataplane::{FlowInfo, NotTaken, PortKind};
 use crate::ids::{AttachmentId, Generation};
 use crate::limits::{REJECTED_ERROR_BYTES_MAX, REJECTED_ERRORS_MAX};
 use crate::net::flow::Protocol;
@@ -23,45 +21,6 @@ use crate::policy::cases::Endpoint;
 use crate::policy::trial::flows_between;
 use crate::tables::{PodName, References, RuleTables, TablesDiff, TablesError};
 use crate::threads;
-
-/// What holds for the life of a switch.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SwitchSettings {
-    /// Cores of the workers, for the status.
-    pub cores: Vec<usize>,
-    /// The switch as its pods see it.
-    pub gateway: Gateway,
-    /// Let traffic of pods pass that the tables do not know.
-    pub fail_open: bool,
-    /// Whether the interface of a removed port gets its traffic back. Off: its XDP program stays and drops everything.
-    pub detach: bool,
-    /// Prefixes that only pods of this node have addresses of.
-    pub pod_prefixes: Vec<IpNet>,
-    /// Routes.
-    pub routes: Vec<PortRoute>,
-}
-
-/// A route to a port by name. It counts while the port is open.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PortRoute {
-    /// Destination prefix.
-    pub prefix: IpNet,
-    /// Name of the port.
-    pub port: String,
-    /// Router to send to; the destination itself where absent.
-    pub next_hop: Option<IpAddr>,
-}
-
-/// Whether tables are loaded that know none of the attached pods, which closes them all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CoverageCheck {
-    /// They are.
-    Skip,
-    /// They are not: whoever replaces all tables gives those of the attached pods.
-    Require,
-    /// They are not where the tables before know one. A pod that is attached before its objects are loaded holds nothing up.
-    RequireIfCovered,
-}
 
 /// The control side of a switch. Reads never wait for a change; changes happen one after the other.
 pub struct Switch {
@@ -176,7 +135,7 @@ impl Switch {
         let mut writer = self.lock_writer();
         check_coverage()?;
         writer.references = references;
-        self.load_tables(Some((tables, origin)))
+        Ok(Loaded { generation: self.publish(self.draft().with_tables(Some((tables, origin))))? })
     }
 
     /// Changes the loaded tables for somebody on the control socket.
@@ -213,7 +172,7 @@ impl Switch {
         tables.apply(difference);
         state.check_coverage(&tables, coverage, self.settings.fail_open)?;
         writer.references.follow(loaded, difference, &tables)?;
-        self.load_tables(Some((tables, origin)))
+        Ok(Loaded { generation: self.publish(self.draft().with_tables(Some((tables, origin))))? })
     }
 
     /// Takes note that a change of the watched directory did not come into force, or (`None`) that one did.
@@ -234,15 +193,7 @@ impl Switch {
     pub fn delete_tables(&self) -> Result<Loaded, ApiError> {
         let mut writer = self.lock_writer();
         writer.references = References::default();
-        self.load_tables(None)
-    }
-
-    fn load_tables(&self, tables: Option<(RuleTables, PolicyOrigin)>) -> Result<Loaded, ApiError> {
-        let mut next = self.draft();
-        let (tables, origin) = tables.unzip();
-        next.tables = tables.map(Arc::new);
-        next.origin = origin.map(|origin| (origin, SystemTime::now()));
-        Ok(Loaded { generation: self.publish(next)? })
+        Ok(Loaded { generation: self.publish(self.draft().with_tables(None))? })
     }
 
     /// All ports, by name.
@@ -313,7 +264,7 @@ impl Switch {
         let mut writer = self.lock_writer();
         let mut next = self.draft();
         if let Some(pod) = next.pods.get(name) {
-            return Err(ApiError::PodExists { pod: name.clone(), port: pod.port.clone() });
+            return Err(ApiError::PodExists { pod: name.clone(), port: pod.request.port.clone() });
         }
         let port =
             next.ports.get(&request.port).ok_or_else(|| ApiError::NoPort { name: request.port.clone() })?;
@@ -325,12 +276,7 @@ impl Switch {
         }
         next.check_addresses_free(&request.addresses, &self.settings)?;
         let attachment = writer.next_attachment()?;
-        let pod = Pod {
-            attachment,
-            port: request.port.clone(),
-            addresses: request.addresses.clone(),
-            mac: request.mac,
-        };
+        let pod = Pod { attachment, request: request.clone() };
         let info = next.pod_info(name, &pod, self.settings.fail_open);
         next.pods.insert(name.clone(), pod);
         self.publish(next)?;
@@ -386,8 +332,9 @@ impl Switch {
         };
         let state = self.state.load_full();
         let pod = state.pods.get(name).ok_or_else(|| ApiError::NoPod { pod: name.clone() })?;
-        let of_pod =
-            |flow: &FlowInfo| [flow.key.src, flow.key.dst].iter().any(|end| pod.addresses.contains(end));
+        let of_pod = |flow: &FlowInfo| {
+            [flow.key.src, flow.key.dst].iter().any(|end| pod.request.addresses.contains(end))
+        };
         Ok(self.dataplane.flows(max, &mut { of_pod }))
     }
 

@@ -8,8 +8,8 @@ use palisade::control::explain::{PathReport, PathStepKind};
 use palisade::control::protocol::PortRequest;
 use palisade::control::{Client, DataplaneApi, PortRoute, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DropReason, FlowInfo, FlowPath, FlowTableReport, Gateway, Mac, NotTaken, PortError, PortHealth,
-    PortKind, PortReport, PortSpec, Settings, Simulation, StuckWorker, World,
+    Counters, DropReason, FlowInfo, FlowPath, Gateway, Mac, NotTaken, PortError, PortKind, PortReport,
+    PortSpec, Settings, Simulation, World,
 };
 use palisade::ids::{Generation, PortId};
 use palisade::net::flow::{FlowKey, Protocol};
@@ -46,32 +46,8 @@ impl DataplaneApi for SimulatedDataplane {
         self.0.lock().unwrap().close_port(port)
     }
 
-    fn reopen_port(&self, port: PortId, _: &PortSpec) -> Result<PortReport, PortError> {
-        Err(PortError::Unknown(port))
-    }
-
-    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
-        Err(PortError::Unknown(port))
-    }
-
-    fn guard(&self, _: &str) -> Result<(), PortError> {
-        Ok(())
-    }
-
-    fn release(&self, _: &str) -> Result<(), PortError> {
-        Ok(())
-    }
-
     fn publish(&self, world: World) -> Result<Generation, NotTaken> {
         Ok(self.0.lock().unwrap().publish(world))
-    }
-
-    fn stuck_workers(&self) -> Vec<StuckWorker> {
-        Vec::new()
-    }
-
-    fn without_links(&self) -> Option<&str> {
-        None
     }
 
     fn counters(&self) -> Counters {
@@ -84,10 +60,6 @@ impl DataplaneApi for SimulatedDataplane {
 
     fn path(&self, flow: &FlowKey) -> FlowPath {
         self.0.lock().unwrap().path(flow)
-    }
-
-    fn flow_table(&self) -> FlowTableReport {
-        FlowTableReport::default()
     }
 }
 

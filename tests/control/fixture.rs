@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use palisade::control::protocol::{PodRequest, PortRequest};
 use palisade::control::{Client, DataplaneApi, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DecisionCount, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortCounters, PortError,
-    PortHealth, PortKind, PortReport, PortSpec, StuckWorker, WorkerCounters, World,
+    Counters, DecisionCount, FlowInfo, FlowPath, NotTaken, PortCounters, PortError, PortKind, PortReport,
+    PortSpec, WorkerCounters, World,
 };
 use palisade::ids::{AclId, Generation, PortId, RowId, RuleId, WorkerId};
 use palisade::net::flow::{FlowKey, Protocol};
@@ -62,30 +62,6 @@ impl DataplaneApi for FakeDataplane {
         })
     }
 
-    fn reopen_port(&self, port: PortId, _: &PortSpec) -> Result<PortReport, PortError> {
-        Err(PortError::Unknown(port))
-    }
-
-    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
-        Err(PortError::Unknown(port))
-    }
-
-    fn guard(&self, _: &str) -> Result<(), PortError> {
-        Ok(())
-    }
-
-    fn release(&self, _: &str) -> Result<(), PortError> {
-        Ok(())
-    }
-
-    fn stuck_workers(&self) -> Vec<StuckWorker> {
-        Vec::new()
-    }
-
-    fn without_links(&self) -> Option<&str> {
-        None
-    }
-
     fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
         let mut ports = self.ports.lock().unwrap();
         let spec = ports.get(&port).ok_or(PortError::Unknown(port))?;
@@ -127,10 +103,6 @@ impl DataplaneApi for FakeDataplane {
 
     fn path(&self, _: &FlowKey) -> FlowPath {
         unreachable!("paths are those of a simulated dataplane")
-    }
-
-    fn flow_table(&self) -> FlowTableReport {
-        FlowTableReport::default()
     }
 
     fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {

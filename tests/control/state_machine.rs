@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use palisade::config::{Config, Policy};
 use palisade::control::protocol::{PodRequest, PolicyOrigin, PortRequest, TablesPatch};
 use palisade::control::{ApiError, CoverageCheck, PortRoute, Switch, SwitchSettings};
+use palisade::daemon::configure;
 use palisade::dataplane::{Gateway, Mac, PortKind};
 use palisade::ids::{AttachmentId, Generation, PortId, RowId};
 use palisade::source::{PolicyDirectory, Reload};
@@ -350,7 +351,7 @@ fn a_configuration_is_opened_in_order_and_stops_at_what_is_refused() {
     "#;
     let config = Config::parse(text, "palisade.toml".as_ref()).unwrap();
     let (engine, switch) = switch(config.switch_settings(vec![0]));
-    let error = switch.configure(&config, Some(tables("10.1.0.2"))).unwrap_err().to_string();
+    let error = configure(&switch, &config, Some(tables("10.1.0.2"))).unwrap_err().to_string();
     assert_eq!(
         error,
         "port \"absent\": interface absent does not exist: create it first, or correct its name"

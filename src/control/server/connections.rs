@@ -3,14 +3,15 @@
 //! A connection is idle while its task waits for the other end: for a request, the rest of one, or room for an answer. A handler runs
 //! within the task, so a request that waits for the workers is not idle.
 
-use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
+use dashmap::DashMap;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -208,32 +209,30 @@ impl Connection {
     }
 }
 
-/// The open connections, by number.
+/// Open connections by number. The task of each connection inserts and removes its own entry, and the accepting task scans all.
 #[derive(Debug, Default)]
-struct ConnectionTable(Mutex<(u64, BTreeMap<u64, Arc<Connection>>)>);
+struct ConnectionTable {
+    last_number: AtomicU64,
+    open: DashMap<u64, Arc<Connection>>,
+}
 
 impl ConnectionTable {
-    fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, Arc<Connection>>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn add(&self) -> (u64, Arc<Connection>) {
         let activity = Mutex::new(Activity::Idle(Instant::now()));
         let connection = Arc::new(Connection { activity, evicted: Notify::new() });
-        let (next, open) = &mut *self.lock();
-        *next += 1;
-        open.insert(*next, connection.clone());
-        (*next, connection)
+        let number = 1 + self.last_number.fetch_add(1, Ordering::Relaxed);
+        self.open.insert(number, connection.clone());
+        (number, connection)
     }
 
     fn remove(&self, number: u64) {
-        self.lock().1.remove(&number);
+        self.open.remove(&number);
     }
 
     fn evict_longest_idle(&self) {
-        let open = self.lock();
-        let idle = open.1.values().filter_map(|connection| Some((connection.idle_since()?, connection)));
-        if let Some((_, connection)) = idle.min_by_key(|(since, _)| *since) {
+        let idle =
+            self.open.iter().filter_map(|entry| Some((entry.idle_since()?, *entry.key(), entry.clone())));
+        if let Some((.., connection)) = idle.min_by_key(|(since, number, _)| (*since, *number)) {
             connection.evict();
         }
     }

@@ -4,11 +4,11 @@
 //! as it is read, and not when a further thread has got its core.
 
 mod connections;
+mod error;
 mod handlers;
 mod socket_file;
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -23,37 +23,10 @@ use super::Switch;
 use crate::threads;
 
 pub(crate) use connections::raise_descriptor_limit;
+pub use error::ServerError;
 
 /// How long requests under way may take to end once the server is to stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Why the control socket does not open.
-#[derive(Debug, thiserror::Error)]
-pub enum ServerError {
-    /// Another switch has it.
-    #[error(
-        "another switch is running and answers at {path}: stop it, or give this one another [control] socket",
-        path = path.display()
-    )]
-    Alive {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// Something else has the name.
-    #[error("{path} exists and is not a socket: move it away, or set another [control] socket", path = path.display())]
-    NotASocket {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file system or the kernel refuses.
-    #[error("the control socket {path} cannot be opened: {source}", path = path.display())]
-    Socket {
-        /// The socket.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-}
 
 /// A socket that this process has and does not serve yet: requests wait. The socket goes when this is dropped.
 pub struct BoundSocket {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::ServerError;
+use super::error::ServerError;
 
 /// A bound socket; the file goes when this is dropped, unless another has taken its place.
 #[derive(Debug)]

@@ -5,10 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 use crate::control::{DataplaneApi, SwitchSettings};
-use crate::dataplane::{
-    Counters, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortReport, PortSpec,
-    StuckWorker, World,
-};
+use crate::dataplane::{FlowPath, NotTaken, PortError, PortReport, PortSpec, World};
 use crate::ids::PortId;
 use crate::net::flow::FlowKey;
 use crate::source::load::scratch::Scratch;
@@ -26,48 +23,12 @@ impl DataplaneApi for NoWorkers {
         Err(PortError::Unknown(port))
     }
 
-    fn reopen_port(&self, port: PortId, _: &PortSpec) -> Result<PortReport, PortError> {
-        Err(PortError::Unknown(port))
-    }
-
-    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
-        Err(PortError::Unknown(port))
-    }
-
-    fn guard(&self, _: &str) -> Result<(), PortError> {
-        Ok(())
-    }
-
-    fn release(&self, _: &str) -> Result<(), PortError> {
-        Ok(())
-    }
-
     fn publish(&self, _world: World) -> Result<Generation, NotTaken> {
         Ok(Generation(1 + self.0.fetch_add(1, Ordering::Relaxed)))
     }
 
-    fn stuck_workers(&self) -> Vec<StuckWorker> {
-        Vec::new()
-    }
-
-    fn without_links(&self) -> Option<&str> {
-        None
-    }
-
-    fn counters(&self) -> Counters {
-        Counters::default()
-    }
-
-    fn flows(&self, _max: usize, _wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
-        Vec::new()
-    }
-
     fn path(&self, _: &FlowKey) -> FlowPath {
         unreachable!("nobody asks for a path")
-    }
-
-    fn flow_table(&self) -> FlowTableReport {
-        FlowTableReport::default()
     }
 }
 
