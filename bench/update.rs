@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use common::Random;
 use ipnet::IpNet;
-use palisade::dataplane::{Publisher, SimulatedPort, World};
+use palisade::dataplane::{DesiredState, Publisher, SimulatedPort};
 use palisade::ids::{AclId, ClassId, Generation, RowId, RuleId, WorkerId};
 use palisade::limits::BATCH_FRAMES_MAX;
 use palisade::tables::{Decision, References, Row, RuleTables, TablesDiff};
@@ -144,7 +144,7 @@ struct Published {
 
 /// The control side: the document, and what checks its changes.
 struct Control {
-    world: World,
+    world: DesiredState,
     document: Arc<RuleTables>,
     references: References,
     random: Random,
@@ -154,7 +154,7 @@ struct Control {
 }
 
 impl Control {
-    fn new(world: &World) -> Control {
+    fn new(world: &DesiredState) -> Control {
         let document = world.tables.clone().expect("the world has tables");
         let references = References::of(&document);
         let rule = document.rules.last_key_value().map_or(0, |(id, _)| id.0 + 1);
@@ -176,7 +176,7 @@ impl Control {
         self.references.follow(&self.document, &diff, &next).expect("the change leaves the tables whole");
         let checked = asked.elapsed();
         self.document = Arc::new(next);
-        let world = World { tables: Some(self.document.clone()), ..self.world.clone() };
+        let world = DesiredState { tables: Some(self.document.clone()), ..self.world.clone() };
         let generation = publisher.publish(world, PATIENCE).expect("the worker comes to the end of a batch");
         Published { generation, asked, checked, done: asked.elapsed() }
     }

@@ -9,7 +9,7 @@ use crate::control::{
     ApiError, BoundSocket, CoverageCheck, InterfaceMonitor, Server, ServerError, Switch,
     raise_descriptor_limit,
 };
-use crate::dataplane::{Dataplane, Parting, PortKind, StartError};
+use crate::dataplane::{Dataplane, PortKind, ShutdownMode, StartError};
 use crate::tables::RuleTables;
 
 /// How long the workers may take to stop.
@@ -40,7 +40,7 @@ pub struct Daemon {
     server: Server,
     switch: Arc<Switch>,
     dataplane: Arc<Dataplane>,
-    parting: Parting,
+    shutdown_mode: ShutdownMode,
 }
 
 impl Daemon {
@@ -59,15 +59,15 @@ impl Daemon {
         match open(socket, &switch, config, tables) {
             Ok((monitor, server)) => {
                 dataplane.keep();
-                let parting = match config.on_stop {
-                    OnStop::Closed => Parting::Closed,
-                    OnStop::Detach => Parting::Detached,
+                let shutdown_mode = match config.on_stop {
+                    OnStop::Closed => ShutdownMode::Closed,
+                    OnStop::Detach => ShutdownMode::Detached,
                 };
-                Ok(Daemon { monitor, server, switch, dataplane, parting })
+                Ok(Daemon { monitor, server, switch, dataplane, shutdown_mode })
             }
             Err(error) => {
                 drop(switch);
-                stop_workers(dataplane, Parting::AsFound)?;
+                stop_workers(dataplane, ShutdownMode::AsFound)?;
                 Err(error)
             }
         }
@@ -80,11 +80,11 @@ impl Daemon {
 
     /// Stops serving, then the workers; removes the socket.
     pub fn stop(self) -> Result<(), DaemonError> {
-        let Daemon { monitor, server, switch, dataplane, parting } = self;
+        let Daemon { monitor, server, switch, dataplane, shutdown_mode } = self;
         drop(server);
         drop(monitor);
         drop(switch);
-        Ok(stop_workers(dataplane, parting)?)
+        Ok(stop_workers(dataplane, shutdown_mode)?)
     }
 }
 
@@ -103,10 +103,10 @@ fn open(
     Ok((monitor, socket.serve(switch.clone())?))
 }
 
-fn stop_workers(dataplane: Arc<Dataplane>, parting: Parting) -> Result<(), StartError> {
+fn stop_workers(dataplane: Arc<Dataplane>, shutdown_mode: ShutdownMode) -> Result<(), StartError> {
     let busy =
         || StartError::Setup("the dataplane is still in use by a request: its workers go on".to_owned());
-    Arc::into_inner(dataplane).ok_or_else(busy)?.stop(parting, WORKERS_PATIENCE)
+    Arc::into_inner(dataplane).ok_or_else(busy)?.stop(shutdown_mode, WORKERS_PATIENCE)
 }
 
 /// Loads `tables` and opens the ports and pods of `config`, stopping at the first that is refused. Tables come

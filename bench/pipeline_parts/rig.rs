@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use palisade::dataplane::{
     ConntrackSettings, FlowMemory, Gateway, PodAttachment, PortKind, Settings, SimulatedPort,
 };
-use palisade::dataplane::{Simulation, World};
+use palisade::dataplane::{DesiredState, Simulation};
 use palisade::ids::AttachmentId;
 use palisade::limits::RING_SLOTS;
 use palisade::tables::{Classifier, PodName, RuleTables};
@@ -63,7 +63,7 @@ pub(crate) struct Rig {
     pub(crate) simulation: Simulation,
     pub(crate) ports: Vec<SimulatedPort>,
     /// What was published.
-    pub(crate) world: World,
+    pub(crate) world: DesiredState,
     slots: usize,
 }
 
@@ -94,11 +94,11 @@ impl Rig {
             addresses: vec![address(pod, 4), address(pod, 6)],
             mac: Some(mac(pod)),
         };
-        let world = World {
+        let world = DesiredState {
             tables: Some(tables.document.clone()),
             gateway: Gateway { mac: GATEWAY, ..Gateway::default() },
             pods: (0..PODS).map(attach).collect(),
-            ..World::default()
+            ..DesiredState::default()
         };
         simulation.publish(world.clone());
         let mut rig = Rig { simulation, ports, world, slots };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use palisade::control::protocol::TablesPatch;
-use palisade::dataplane::{PortKind, Settings, Simulation, World};
+use palisade::dataplane::{DesiredState, PortKind, Settings, Simulation};
 use palisade::ids::{AttachmentId, Generation};
 use palisade::policy::objects::Object;
 use palisade::policy::read::{Source, read_all};
@@ -105,7 +105,7 @@ impl Clock {
 /// The switch's side, as it serves a request.
 struct Switch {
     simulation: Simulation,
-    world: World,
+    world: DesiredState,
     document: Arc<RuleTables>,
     references: References,
 }
@@ -122,7 +122,8 @@ impl Switch {
             addresses: vec![[10, 0, 0, 1 + pod].into()],
             mac: None,
         });
-        let world = World { pods: pods.collect(), tables: Some(document.clone()), ..World::default() };
+        let world =
+            DesiredState { pods: pods.collect(), tables: Some(document.clone()), ..DesiredState::default() };
         simulation.publish(world.clone());
         simulation.step();
         Switch { simulation, world, references: References::of(&document), document }

@@ -1,8 +1,8 @@
 //! The seam between control side and dataplane, by which tests drive the switch without privilege.
 
 use crate::dataplane::{
-    Counters, Dataplane, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortReport,
-    PortSpec, StuckWorker, World,
+    Counters, Dataplane, DesiredState, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth,
+    PortReport, PortSpec, StuckWorker,
 };
 use crate::ids::{Generation, PortId};
 use crate::net::flow::FlowKey;
@@ -18,7 +18,7 @@ pub trait DataplaneApi: Send + Sync {
     fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError>;
 
     /// See [`Dataplane::publish`].
-    fn publish(&self, world: World) -> Result<Generation, NotTaken>;
+    fn publish(&self, world: DesiredState) -> Result<Generation, NotTaken>;
 
     /// See [`Dataplane::path`].
     fn path(&self, flow: &FlowKey) -> FlowPath;
@@ -103,7 +103,7 @@ impl DataplaneApi for Dataplane {
         Dataplane::release(self, interface)
     }
 
-    fn publish(&self, world: World) -> Result<Generation, NotTaken> {
+    fn publish(&self, world: DesiredState) -> Result<Generation, NotTaken> {
         Dataplane::publish(self, world)
     }
 

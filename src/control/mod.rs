@@ -1,7 +1,7 @@
 //! The control socket: HTTP with JSON on a Unix socket.
 //!
 //! A [`Client`] asks, a [`Server`] hands the request to the [`Switch`], which checks it, makes a new world of it and
-//! publishes that to its [`Engine`], the dataplane. What goes over the socket is in [`protocol`]. A request that
+//! publishes that to its [`DataplaneApi`], the dataplane. What goes over the socket is in [`protocol`]. A request that
 //! does not check changes nothing.
 
 pub mod protocol;

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use super::protocol::{PodInfo, PodRequest, PolicyOrigin, PolicyStatus, PortInfo, PortState, TablesSummary};
 use super::{ApiError, CoverageCheck, SwitchSettings};
-use crate::dataplane::{NodeAttachment, PodAttachment, PortKind, PortReport, PortSpec, Route, World};
+use crate::dataplane::{DesiredState, NodeAttachment, PodAttachment, PortKind, PortReport, PortSpec, Route};
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::tables::{PodName, RuleTables};
 
@@ -53,7 +53,7 @@ pub(super) struct Pod {
 
 impl State {
     /// The world that the workers are to see. A configured route counts while its port is open.
-    pub(super) fn world(&self, settings: &SwitchSettings) -> World {
+    pub(super) fn world(&self, settings: &SwitchSettings) -> DesiredState {
         let port_id =
             |name: &String| self.ports.get(name).filter(|port| port.is_open).map(|port| port.report.id);
         let attachment = |(name, pod): (&PodName, &Pod)| {
@@ -73,7 +73,7 @@ impl State {
             addresses: port.node_addresses.clone(),
             mac: None,
         });
-        World {
+        DesiredState {
             tables: self.tables.clone(),
             fail_open: settings.fail_open,
             gateway: settings.gateway.clone(),

@@ -13,13 +13,14 @@ use super::conntrack::{Class, Conntrack, Side};
 use super::counters::{Counters, DecisionCount, PortCounters, WorkerCounters};
 use super::endpoints::{Endpoints, Link};
 use super::fib::publish::Publication;
-use super::fib::snapshot::{Flow, PortFacts, View};
-use super::fragments::Board;
-use super::neighbor::table::{Neighbors, Questions};
+use super::fib::snapshot::{Flow, PortFacts, Snapshot};
+use super::fragments::FirstFragmentTable;
+use super::neighbor::table::{Neighbors, SolicitQueue};
 use super::worker::Shared;
 use super::worker::mailbox::Mailbox;
 use super::{
-    ConntrackSettings, FlowInfo, FlowMemory, FlowPath, PortError, Settings, StartError, World, packet, path,
+    ConntrackSettings, DesiredState, FlowInfo, FlowMemory, FlowPath, PortError, Settings, StartError, packet,
+    path,
 };
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::{PORTS_MAX, WORKERS_MAX};
@@ -68,7 +69,7 @@ impl fmt::Display for FlowTableReport {
 }
 
 struct State {
-    world: Arc<World>,
+    desired: Arc<DesiredState>,
     ports: BTreeMap<PortId, PortFacts>,
     /// Decisions taken under generations that nobody judges by any more.
     decisions: BTreeMap<(RuleOrigin, Verdict), u64>,
@@ -88,7 +89,7 @@ impl Core {
         let mailboxes = mailboxes.map_err(|error| {
             StartError::Setup(format!("the kernel gives no event counter to wake workers with: {error}"))
         })?;
-        let questions = Questions::new().map_err(|error| {
+        let questions = SolicitQueue::new().map_err(|error| {
             StartError::Setup(format!(
                 "the kernel gives no event counter to ask for neighbours with: {error}"
             ))
@@ -96,21 +97,21 @@ impl Core {
         let now_ms = start.elapsed().as_millis() as u32;
         let Opened { conntrack, mut endpoints, first, report } =
             open_table(&settings.conntrack, settings.huge_pages, now_ms)?;
-        let world = Arc::new(World::default());
-        let view = View::new(&world, first, &BTreeMap::new(), workers);
+        let desired = Arc::new(DesiredState::default());
+        let snapshot = Snapshot::new(&desired, first, &BTreeMap::new(), workers);
         // The first batch comes before the first publication.
-        let view = view.recalling(endpoints.meet(&world, &world, now_ms));
+        let snapshot = snapshot.recalling(endpoints.meet(&desired, &desired, now_ms));
         let shared = Shared {
-            view: Publication::new(view, workers),
+            snapshot: Publication::new(snapshot, workers),
             conntrack,
             neighbors: Neighbors::new(),
             questions,
-            firsts: Board::new(workers),
+            first_fragments: FirstFragmentTable::new(workers),
             start,
             stopping: false.into(),
             mailboxes,
         };
-        let state = State { world, ports: BTreeMap::new(), decisions: BTreeMap::new(), endpoints };
+        let state = State { desired, ports: BTreeMap::new(), decisions: BTreeMap::new(), endpoints };
         let (shared, cores) = (Arc::new(shared), settings.cores.clone());
         Ok(Core { shared, cores, flow_table: report, state: Mutex::new(state) })
     }
@@ -174,32 +175,32 @@ impl Core {
     }
 
     fn publish_changed(&self, state: &mut State, wait: &dyn Fn(&Core, Generation)) {
-        let world = state.world.clone();
-        self.publish_in(state, world, false, wait);
+        let desired = state.desired.clone();
+        self.publish_in(state, desired, false, wait);
     }
 
-    pub(super) fn publish(&self, world: World, wait: &dyn Fn(&Core, Generation)) -> Generation {
-        self.publish_in(&mut self.state(), Arc::new(world), true, wait)
+    pub(super) fn publish(&self, desired: DesiredState, wait: &dyn Fn(&Core, Generation)) -> Generation {
+        self.publish_in(&mut self.state(), Arc::new(desired), true, wait)
     }
 
     fn publish_in(
         &self,
         state: &mut State,
-        world: Arc<World>,
+        desired: Arc<DesiredState>,
         same_ports: bool,
         wait: &dyn Fn(&Core, Generation),
     ) -> Generation {
-        let current = self.shared.view.current();
+        let current = self.shared.snapshot.current();
         let now_ms = self.shared.start.elapsed().as_millis() as u32;
-        let State { world: before, ports, endpoints, .. } = &mut *state;
-        let recall = || Arc::new(endpoints.meet(before, &world, now_ms));
-        let view = current.next(before, &world, ports, same_ports, self.workers(), recall);
+        let State { desired: before, ports, endpoints, .. } = &mut *state;
+        let recall = || Arc::new(endpoints.meet(before, &desired, now_ms));
+        let snapshot = current.next(before, &desired, ports, same_ports, self.workers(), recall);
         drop(current);
         // First it is written down: no flow may be of a generation, or of a pod, that the next process does not know.
-        endpoints.save(&world, &view);
-        let (generation, rules) = (view.generation, view.rules().cloned());
-        let old = self.shared.view.publish(view);
-        state.world = world;
+        endpoints.save(&desired, &snapshot);
+        let (generation, rules) = (snapshot.generation, snapshot.rules().cloned());
+        let old = self.shared.snapshot.publish(snapshot);
+        state.desired = desired;
         wait(self, generation);
         if let Some(left) = old.rules() {
             left.for_each_count_left(rules.as_deref(), |origin, verdict, packets| {
@@ -212,11 +213,11 @@ impl Core {
     /// Path of a new connection under the published snapshot.
     pub(super) fn path(&self, flow: &FlowKey) -> FlowPath {
         let state = self.state();
-        path::path(&self.shared.view.current(), &state.world, &self.shared.neighbors, flow)
+        path::path(&self.shared.snapshot.current(), &state.desired, &self.shared.neighbors, flow)
     }
 
-    pub(super) fn world(&self) -> Arc<World> {
-        self.state().world.clone()
+    pub(super) fn desired(&self) -> Arc<DesiredState> {
+        self.state().desired.clone()
     }
 
     /// Waits until every worker judges by `generation`; false where one does not come to it in time. Names those that are `late` from
@@ -232,7 +233,7 @@ impl Core {
             mailbox.wake();
         }
         let mut looks = 0;
-        self.shared.view.wait(generation, || {
+        self.shared.snapshot.wait(generation, || {
             looks += 1;
             if looks > 1 {
                 self.workers_before(generation).for_each(&late);
@@ -245,7 +246,7 @@ impl Core {
     /// Those that judge by an earlier generation.
     pub(super) fn workers_before(&self, generation: Generation) -> impl Iterator<Item = WorkerId> {
         let all = (0..self.workers()).map(|worker| WorkerId(worker as u16));
-        all.filter(move |worker| self.shared.view.passed(*worker) < generation)
+        all.filter(move |worker| self.shared.snapshot.passed(*worker) < generation)
     }
 
     pub(super) fn counters(&self) -> Counters {
@@ -276,7 +277,7 @@ impl Core {
             counters.workers.insert(WorkerId(worker as u16), worker_counters);
         }
         let mut decisions = state.decisions.clone();
-        if let Some(rules) = self.shared.view.current().rules() {
+        if let Some(rules) = self.shared.snapshot.current().rules() {
             rules.for_each_count(|origin, verdict, packets| {
                 *decisions.entry((origin.clone(), verdict)).or_default() += packets;
             });
@@ -294,7 +295,7 @@ impl Core {
         max: usize,
         wanted: &mut dyn FnMut(&FlowInfo) -> bool,
     ) -> Vec<FlowInfo> {
-        let view = self.shared.view.current();
+        let snapshot = self.shared.snapshot.current();
         let mut flows = Vec::new();
         self.shared.conntrack.for_each(|key, entry| {
             let opened_by_low = entry.sender(true) == Side::Initiator;
@@ -304,7 +305,7 @@ impl Core {
             let protocol = key.protocol();
             let flow = Flow { src: packet::pack(src.0), dst: packet::pack(dst.0), protocol, dst_port: dst.1 };
             let [(packets, bytes), (reply_packets, reply_bytes)] = entry.counts();
-            let [egress, ingress] = view.origins(&flow);
+            let [egress, ingress] = snapshot.origins(&flow);
             let info = FlowInfo {
                 key: FlowKey { src: src.0, dst: dst.0, protocol, src_port: src.1, dst_port: dst.1 },
                 state: entry.state().name().to_owned(),
@@ -403,11 +404,11 @@ mod tests {
         let settings = Settings { cores: vec![0, 0, 0], huge_pages: false, conntrack, ..Default::default() };
         let core = Core::new(&settings, Instant::now()).unwrap();
         let named = RefCell::new(vec![]);
-        core.publish(World::default(), &|core, generation| {
-            core.shared.view.enter(WorkerId(1));
+        core.publish(DesiredState::default(), &|core, generation| {
+            core.shared.snapshot.enter(WorkerId(1));
             let late = |worker| {
                 named.borrow_mut().push(worker);
-                core.shared.view.enter(worker);
+                core.shared.snapshot.enter(worker);
             };
             assert!(core.wait_for(generation, Duration::from_mins(1), late));
         });

@@ -13,9 +13,9 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::World;
+use super::DesiredState;
 use super::conntrack::storage::{Storage, own_file};
-use super::fib::snapshot::View;
+use super::fib::snapshot::Snapshot;
 use super::packet::{Address, pack};
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::limits::{AWAITED_PODS_MS, ENDPOINTS_BYTES_MAX, POD_ADDRESSES_MAX, PORTS_MAX};
@@ -146,13 +146,13 @@ impl Endpoints {
     }
 
     /// Looks for awaited pods among those that a new world brings, and what has become of the others.
-    pub(super) fn meet(&mut self, before: &World, world: &World, now_ms: u32) -> Recalled {
+    pub(super) fn meet(&mut self, before: &DesiredState, desired: &DesiredState, now_ms: u32) -> Recalled {
         if !is_before(now_ms, self.awaited_until_ms) {
             self.awaited.clear();
         }
         let there: BTreeSet<AttachmentId> = before.pods.iter().map(|pod| pod.id).collect();
         let mut since = BTreeMap::new();
-        for pod in world.pods.iter().filter(|pod| !there.contains(&pod.id)) {
+        for pod in desired.pods.iter().filter(|pod| !there.contains(&pod.id)) {
             let link = self.links.get(&pod.port);
             let is_back = |awaited: &PodRecord| {
                 awaited.pod == pod.pod && awaited.addresses == pod.addresses && Some(&awaited.link) == link
@@ -174,16 +174,16 @@ impl Endpoints {
     }
 
     /// Writes down what the next process has to know of a view before workers see it.
-    pub(super) fn save(&mut self, world: &World, view: &View) {
+    pub(super) fn save(&mut self, desired: &DesiredState, snapshot: &Snapshot) {
         let Some(storage) = &self.storage else { return };
-        if let Err(error) = storage.note_generation(view.generation) {
+        if let Err(error) = storage.note_generation(snapshot.generation) {
             tracing::error!(
                 "the file of the flow table takes no generation ({error}): flows end with this process"
             );
             self.forget();
-        } else if view.laid_out == view.generation {
+        } else if snapshot.layout_generation == snapshot.generation {
             let there = |pod: &super::PodAttachment| {
-                let port = view.port(pod.port).filter(|port| port.attachment == pod.id)?;
+                let port = snapshot.port(pod.port).filter(|port| port.attachment == pod.id)?;
                 Some(PodRecord {
                     pod: pod.pod.clone(),
                     port: pod.port,
@@ -192,7 +192,7 @@ impl Endpoints {
                     since: port.there_since()?,
                 })
             };
-            let pods = world.pods.iter().filter_map(there).chain(self.awaited.iter().cloned()).collect();
+            let pods = desired.pods.iter().filter_map(there).chain(self.awaited.iter().cloned()).collect();
             self.write(pods);
         }
     }
@@ -247,7 +247,7 @@ mod tests {
         Endpoints { awaited, awaited_until_ms: 1000, ..Endpoints::default() }
     }
 
-    fn attached(id: u32, pod: &str, address: &str) -> World {
+    fn attached(id: u32, pod: &str, address: &str) -> DesiredState {
         let pod = PodAttachment {
             id: AttachmentId(id),
             pod: PodName::new("default", pod),
@@ -255,7 +255,7 @@ mod tests {
             addresses: vec![address.parse().unwrap()],
             mac: None,
         };
-        World { pods: vec![pod], ..World::default() }
+        DesiredState { pods: vec![pod], ..DesiredState::default() }
     }
 
     const ADDRESS: &str = "10.0.0.2";
@@ -278,16 +278,18 @@ mod tests {
         for (pod, address, behind, is_back) in cases {
             let mut endpoints = awaiting(vec![record("a", 0, link(7), ADDRESS)]);
             endpoints.add_port(PortId(0), behind.clone());
-            let before = endpoints.meet(&World::default(), &World::default(), 10);
+            let before = endpoints.meet(&DesiredState::default(), &DesiredState::default(), 10);
             assert!(before.awaits(awaited_address(), 999) && !before.awaits(awaited_address(), 1000));
-            let world = attached(1, pod, address);
-            let recalled = endpoints.meet(&World::default(), &world, 10);
+            let desired = attached(1, pod, address);
+            let recalled = endpoints.meet(&DesiredState::default(), &desired, 10);
             let since = recalled.since.get(&AttachmentId(1));
             assert_eq!(since, is_back.then_some(&Generation(3)), "{pod} {address} {behind:?}");
             assert!(!recalled.awaits(awaited_address(), 10), "its place is taken");
             // A pod that is removed and added again in the life of one process is new.
-            endpoints.meet(&world, &World::default(), 10);
-            assert!(endpoints.meet(&World::default(), &attached(2, "a", ADDRESS), 10).since.is_empty());
+            endpoints.meet(&desired, &DesiredState::default(), 10);
+            assert!(
+                endpoints.meet(&DesiredState::default(), &attached(2, "a", ADDRESS), 10).since.is_empty()
+            );
         }
     }
 
@@ -295,7 +297,7 @@ mod tests {
     fn who_comes_too_late_is_new() {
         let mut endpoints = awaiting(vec![record("a", 0, link(7), ADDRESS)]);
         endpoints.add_port(PortId(0), Some(link(7)));
-        let recalled = endpoints.meet(&World::default(), &attached(1, "a", ADDRESS), 1000);
+        let recalled = endpoints.meet(&DesiredState::default(), &attached(1, "a", ADDRESS), 1000);
         assert!(recalled.since.is_empty() && recalled.awaited.is_empty());
     }
 

@@ -18,10 +18,10 @@ use super::uplink::{self, Place};
 use super::worker::Worker;
 use super::worker::handoff::{self, Access};
 use super::worker::mailbox::{Command, Mailbox};
-use super::worker::reschedule::Knocker;
+use super::worker::reschedule::Rescheduler;
 use super::{
-    Counters, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortKind, PortReport,
-    PortSpec, Settings, StartError, StuckWorker, World,
+    Counters, DesiredState, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortKind,
+    PortReport, PortSpec, Settings, StartError, StuckWorker,
 };
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::MTU_MAX;
@@ -42,7 +42,7 @@ pub struct Dataplane {
     prefer_busy_poll: bool,
     threads: Vec<JoinHandle<Vec<PortQueue>>>,
     /// One for each worker.
-    knockers: Vec<Knocker>,
+    reschedulers: Vec<Rescheduler>,
     ports: Mutex<BTreeMap<PortId, OpenPort>>,
     /// Kernel counters of the open ports. Locked for moments only, unlike `ports`.
     losses: Mutex<BTreeMap<PortId, LossCounters>>,
@@ -60,7 +60,7 @@ pub struct Dataplane {
 
 /// What becomes of the ports' interfaces when the dataplane stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parting {
+pub enum ShutdownMode {
     /// The XDP programs stay and drop everything.
     Closed,
     /// The XDP programs go, and the kernel has the interfaces.
@@ -112,7 +112,7 @@ impl Dataplane {
         }
         let (ports, losses, resolver) = (Mutex::default(), Mutex::default(), Mutex::default());
         let prefer_busy_poll = settings.prefer_busy_poll;
-        let knockers = knockers(&settings.cores)?;
+        let reschedulers = reschedulers(&settings.cores)?;
         let pins = Pins::open(&settings.pin_directory);
         let turns = Mutex::new(vec![(0, Instant::now()); core.workers()]);
         let mut dataplane = Dataplane {
@@ -120,7 +120,7 @@ impl Dataplane {
             binders,
             prefer_busy_poll,
             threads: Vec::new(),
-            knockers,
+            reschedulers,
             ports,
             losses,
             resolver,
@@ -138,7 +138,7 @@ impl Dataplane {
     /// Waits for the workers; one that is stuck has stopped the switch already, and waiting longer mends nothing.
     fn settle(&self) -> impl Fn(&Core, Generation) {
         |core, generation| {
-            if !core.wait_for(generation, PATIENCE, |late| self.knockers[late.index()].knock()) {
+            if !core.wait_for(generation, PATIENCE, |late| self.reschedulers[late.index()].nudge()) {
                 tracing::error!(%generation, "a worker has not come to the end of a batch for {PATIENCE:?}");
             }
         }
@@ -283,7 +283,7 @@ impl Dataplane {
         if let Some(Place { link, warning, .. }) = place {
             if let Some(resolver) = &*self.resolver() {
                 resolver.follow(id, link);
-                resolver.keep(&self.core.world().routes);
+                resolver.keep(&self.core.desired().routes);
             }
             warnings.extend((!zero_copy).then(|| uplink::why_copied(&spec.interface)));
             warnings.extend(warning);
@@ -415,7 +415,7 @@ impl Dataplane {
         stuck.collect()
     }
 
-    /// Keeps what [`Parting::AsFound`] would undo: the start has succeeded.
+    /// Keeps what [`ShutdownMode::AsFound`] would undo: the start has succeeded.
     pub fn keep(&self) {
         self.is_started.store(true, Ordering::Relaxed);
         self.ports().values_mut().for_each(|port| port.program.keep());
@@ -439,7 +439,7 @@ impl Dataplane {
         if spec.kind != PortKind::Uplink {
             return Ok(Program::load(interface, queues)?);
         }
-        let prefixes = self.core.world().uplink_prefixes();
+        let prefixes = self.core.desired().uplink_prefixes();
         uplink::check_prefixes(&spec.interface, &prefixes)?;
         Ok(Program::load_uplink(interface, queues, spec.vlan.unwrap_or(0), &prefixes)?)
     }
@@ -494,28 +494,28 @@ impl Dataplane {
         }
     }
 
-    /// Makes `world` what every worker sees from its next batch on; returns when the last one has passed to it.
+    /// Makes `desired` what every worker sees from its next batch on; returns when the last one has passed to it.
     ///
     /// Panics on tables that [`RuleTables::check`](crate::tables::RuleTables::check) refuses.
     ///
     /// Uplinks take what is for a pod from the kernel before the workers know the pod, and until they have forgotten it.
     ///
     /// Fails where a worker does not take it in time. It is published all the same, and holds for the others.
-    pub fn publish(&self, world: World) -> Result<Generation, NotTaken> {
+    pub fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken> {
         let mut ports = self.ports();
-        let before = self.core.world();
+        let before = self.core.desired();
         let uplinks = ports.values_mut().filter(|port| port.program.has_prefixes());
         let mut uplinks: Vec<&mut OpenPort> = uplinks.collect();
         if uplinks.is_empty() {
-            return self.taken(self.core.publish(world, &self.settle()));
+            return self.taken(self.core.publish(desired, &self.settle()));
         }
-        let wanted = world.uplink_prefixes();
+        let wanted = desired.uplink_prefixes();
         let both: BTreeSet<IpNet> = wanted.union(&before.uplink_prefixes()).copied().collect();
         if let Some(resolver) = &*self.resolver() {
-            resolver.keep(&world.routes);
+            resolver.keep(&desired.routes);
         }
         uplinks.iter_mut().for_each(|port| port.take(&both));
-        let generation = self.taken(self.core.publish(world, &self.settle()))?;
+        let generation = self.taken(self.core.publish(desired, &self.settle()))?;
         uplinks.iter_mut().for_each(|port| port.take(&wanted));
         Ok(generation)
     }
@@ -526,8 +526,8 @@ impl Dataplane {
     }
 
     /// The world published last.
-    pub fn world(&self) -> Arc<World> {
-        self.core.world()
+    pub fn desired(&self) -> Arc<DesiredState> {
+        self.core.desired()
     }
 
     /// All counters, since the start.
@@ -558,7 +558,7 @@ impl Dataplane {
     }
 
     /// Stops the workers and closes all ports. Fails when a worker does not stop in `patience`.
-    pub fn stop(mut self, parting: Parting, patience: Duration) -> Result<(), StartError> {
+    pub fn stop(mut self, shutdown_mode: ShutdownMode, patience: Duration) -> Result<(), StartError> {
         let deadline = Instant::now() + patience;
         self.core.shared.stopping.store(true, Ordering::Relaxed);
         for mailbox in &self.core.shared.mailboxes {
@@ -578,7 +578,9 @@ impl Dataplane {
             // Not closed: the workers' memory goes with them, and nobody is left to take the frames back.
             drop(queues);
         }
-        if let Some(Guards { guard, on }) = self.guards().take().filter(|_| parting != Parting::Closed) {
+        if let Some(Guards { guard, on }) =
+            self.guards().take().filter(|_| shutdown_mode != ShutdownMode::Closed)
+        {
             for interface in on.into_iter().filter_map(|index| Interface::with_index(index).ok()) {
                 guard
                     .open(&interface, self.pins.as_ref().ok())
@@ -586,10 +588,10 @@ impl Dataplane {
             }
         }
         let ports = std::mem::take(&mut *self.ports());
-        let part = |program: Program| match parting {
-            Parting::Closed => Ok(()),
-            Parting::Detached => program.detach(),
-            Parting::AsFound => program.undo(),
+        let part = |program: Program| match shutdown_mode {
+            ShutdownMode::Closed => Ok(()),
+            ShutdownMode::Detached => program.detach(),
+            ShutdownMode::AsFound => program.undo(),
         };
         ports
             .into_values()
@@ -613,10 +615,10 @@ fn link_of(interface: &Interface) -> Option<Link> {
     Some(Link { interface: name.clone(), index: *index, mac: Mac(*mac), namespace })
 }
 
-fn knockers(cores: &[usize]) -> Result<Vec<Knocker>, StartError> {
-    let knockers: std::io::Result<_> =
-        cores.iter().enumerate().map(|(worker, core)| Knocker::new(worker, *core)).collect();
-    knockers
+fn reschedulers(cores: &[usize]) -> Result<Vec<Rescheduler>, StartError> {
+    let reschedulers: std::io::Result<_> =
+        cores.iter().enumerate().map(|(worker, core)| Rescheduler::new(worker, *core)).collect();
+    reschedulers
         .map_err(|error| StartError::Setup(format!("the kernel gives no thread beside a worker: {error}")))
 }
 

@@ -1,7 +1,7 @@
 //! The conntrack table without a dataplane around it: to be measured and compared.
 
 use super::ConntrackSettings;
-use super::conntrack::{Admission, Conntrack, Entry, FlowState, Key, NewFlow, Tracker};
+use super::conntrack::{Admission, Conntrack, Entry, FlowState, Key, NewFlow, WorkerState};
 use super::pipeline::advance::needs_both_ends;
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::net::flow::FlowKey;
@@ -22,7 +22,7 @@ struct Sought<'a> {
 /// The table, with one worker.
 pub struct FlowTable {
     table: Conntrack,
-    tracker: Tracker,
+    worker_state: WorkerState,
 }
 
 impl FlowTable {
@@ -31,7 +31,7 @@ impl FlowTable {
         let settings =
             ConntrackSettings { flows_max, pod_quota_percent: 100, ..ConntrackSettings::default() };
         let table = Conntrack::new(&settings, true).expect("memory for the flows");
-        FlowTable { table, tracker: Tracker::new(WorkerId(0), 1) }
+        FlowTable { table, worker_state: WorkerState::new(WorkerId(0), 1) }
     }
 
     /// Enters flows, and returns how many found a place.
@@ -48,7 +48,7 @@ impl FlowTable {
                 hops: [None; 2],
             };
             let hash = self.table.hash(&key);
-            let admission = self.table.enter(&key, hash, &new, 0, &mut self.tracker);
+            let admission = self.table.enter(&key, hash, &new, 0, &mut self.worker_state);
             if let Admission::Entered(slot) = admission {
                 // The flows stay: they are assured.
                 self.table.note_state(slot, FlowState::UdpOneWay, FlowState::UdpTwoWay);

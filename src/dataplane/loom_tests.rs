@@ -16,8 +16,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::AtomicU32;
 use loom::thread;
 
-use self::doorbell::Calls;
-use self::parts::Bell;
+use self::doorbell::Doorbell;
+use self::parts::EventFd;
 use self::publish::{Numbered, Publication};
 use crate::ids::{Generation, PortId, WorkerId};
 
@@ -29,14 +29,14 @@ mod parts {
     pub(super) const PORTS_MAX: usize = 3;
 
     /// As the kernel's event counter, but that a sleep ends by a ring alone: a ring that is missed is a model that never ends.
-    pub(super) struct Bell {
+    pub(super) struct EventFd {
         rings: loom::sync::Mutex<bool>,
         waiting: loom::sync::Condvar,
     }
 
-    impl Bell {
-        pub(super) fn new() -> Bell {
-            Bell { rings: loom::sync::Mutex::new(false), waiting: loom::sync::Condvar::new() }
+    impl EventFd {
+        pub(super) fn new() -> EventFd {
+            EventFd { rings: loom::sync::Mutex::new(false), waiting: loom::sync::Condvar::new() }
         }
 
         pub(super) fn ring(&self) {
@@ -63,7 +63,7 @@ const LAST: Generation = Generation(3);
 const GENERATIONS: usize = LAST.0 as usize + 1;
 
 /// A view, and what is said of it.
-struct View {
+struct Snapshot {
     generation: Generation,
     /// Packets that were judged by it: what hit counters are.
     judged: AtomicU32,
@@ -83,19 +83,19 @@ loom::thread_local! {
     static IS_WORKER: std::cell::Cell<bool> = std::cell::Cell::new(false);
 }
 
-impl View {
-    fn new(generation: u32, books: &Arc<Books>) -> View {
-        View { generation: Generation(generation), judged: AtomicU32::new(0), books: books.clone() }
+impl Snapshot {
+    fn new(generation: u32, books: &Arc<Books>) -> Snapshot {
+        Snapshot { generation: Generation(generation), judged: AtomicU32::new(0), books: books.clone() }
     }
 }
 
-impl Numbered for View {
+impl Numbered for Snapshot {
     fn generation(&self) -> Generation {
         self.generation
     }
 }
 
-impl Drop for View {
+impl Drop for Snapshot {
     fn drop(&mut self) {
         let by = if IS_WORKER.with(std::cell::Cell::get) { 100 } else { 1 };
         self.books.freed[self.generation.0 as usize].fetch_add(by, Relaxed);
@@ -104,21 +104,21 @@ impl Drop for View {
 
 /// A switch of these workers.
 struct Switch {
-    views: Publication<View>,
-    calls: Calls,
+    views: Publication<Snapshot>,
+    calls: Doorbell,
     books: Arc<Books>,
 }
 
 impl Switch {
     fn new(workers: usize) -> Arc<Switch> {
         let books = Arc::new(Books::default());
-        let views = Publication::new(View::new(1, &books), workers);
-        Arc::new(Switch { views, calls: Calls::new(Bell::new()), books })
+        let views = Publication::new(Snapshot::new(1, &books), workers);
+        Arc::new(Switch { views, calls: Doorbell::new(EventFd::new()), books })
     }
 
     /// Publishes a view and waits for the workers; says how many packets were judged by the one before.
     fn publish(&self, generation: u32) -> u32 {
-        let before = self.views.publish(View::new(generation, &self.books));
+        let before = self.views.publish(Snapshot::new(generation, &self.books));
         self.calls.bell().ring();
         self.views.wait(Generation(generation), || {
             thread::yield_now();
@@ -209,7 +209,7 @@ fn of_two_publications_that_wait_for_nobody_a_worker_sees_the_later_and_each_vie
         let theirs = switch.clone();
         let worker = thread::spawn(move || theirs.work(WorkerId(0), 3, thread::yield_now));
         for generation in [2, 3] {
-            drop(switch.views.publish(View::new(generation, &switch.books)));
+            drop(switch.views.publish(Snapshot::new(generation, &switch.books)));
         }
         assert!(!switch.views.wait(Generation(4), || false), "nobody can have come so far");
         worker.join().unwrap();
@@ -236,7 +236,7 @@ fn a_worker_that_goes_to_sleep_is_woken_by_a_publication_and_by_the_next() {
 }
 
 /// As a worker that has had an empty batch.
-fn sleep(calls: &Calls) {
+fn sleep(calls: &Doorbell) {
     if calls.may_sleep() {
         calls.bell().sleep();
     }
@@ -246,7 +246,7 @@ fn sleep(calls: &Calls) {
 #[test]
 fn a_worker_that_goes_to_sleep_hears_of_every_port_that_others_call_it_for() {
     explore(Some(3), || {
-        let calls = Arc::new(Calls::new(Bell::new()));
+        let calls = Arc::new(Doorbell::new(EventFd::new()));
         // What the callers have put into their lanes before.
         let lanes = Arc::new([0, 1].map(|_| AtomicU32::new(0)));
         let (theirs, filled) = (calls.clone(), lanes.clone());
@@ -271,7 +271,7 @@ fn a_worker_that_goes_to_sleep_hears_of_every_port_that_others_call_it_for() {
     });
 }
 
-fn call(calls: &Calls, lanes: &[AtomicU32; 2], port: u16) {
+fn call(calls: &Doorbell, lanes: &[AtomicU32; 2], port: u16) {
     lanes[usize::from(port)].store(1, Relaxed);
     calls.call(PortId(port));
 }

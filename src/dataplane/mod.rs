@@ -1,7 +1,7 @@
 //! The story of a packet: workers that take frames from rings and decide on each one.
 //!
 //! [`Dataplane`] is the handle that the control side holds. It knows nothing of Kubernetes and nothing of sockets
-//! other than AF_XDP: it is told ports, and a [`World`] that says who is behind them and what may pass.
+//! other than AF_XDP: it is told ports, and a [`DesiredState`] that says who is behind them and what may pass.
 
 // In reading order: the path of a packet, then what keeps it going, then what it is told.
 mod packet;
@@ -32,7 +32,7 @@ mod parts {
     pub(super) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
     pub(super) use std::sync::{Arc, RwLock};
 
-    pub(super) use crate::dataplane::worker::eventfd::Bell;
+    pub(super) use crate::dataplane::worker::eventfd::EventFd;
     pub(super) use crate::limits::PORTS_MAX;
 }
 
@@ -41,13 +41,13 @@ mod loom_tests;
 
 /// Frames as the tests of the whole packet path build and check them.
 #[cfg(test)]
-#[path = "../../tests/frames/mod.rs"]
+#[path = "../../tests/common/frames/mod.rs"]
 mod frames;
 
 pub use self::core::FlowTableReport;
 pub use counters::{Counters, DecisionCount, DropReason, LOSSES, PortCounters, WorkerCounters};
-pub use engine::{Dataplane, Parting};
-pub use fib::desired_state::{Gateway, Mac, NodeAttachment, PodAttachment, Route, World};
+pub use engine::{Dataplane, ShutdownMode};
+pub use fib::desired_state::{DesiredState, Gateway, Mac, NodeAttachment, PodAttachment, Route};
 pub use flow_table::FlowTable;
 pub use path::{FlowPath, PathHop, PathNeighbor, PathSide, PathSpan};
 pub use settings::{

@@ -7,12 +7,12 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::fib::rules::Rules;
-use super::fib::snapshot::{Exit, Flow, Gates, Hop, Policing, PortView, View};
+use super::fib::snapshot::{Adjacency, EffectiveAcls, Flow, Hop, PolicyMode, PortView, Snapshot};
 use super::neighbor::table::Neighbors;
 use super::packet::{Address, is_link_local, is_v4, pack, unpack};
 use super::pipeline::route::leaves_its_link;
 use super::pipeline::why_no_flow;
-use super::{DropReason, PortKind, World};
+use super::{DesiredState, DropReason, PortKind};
 use crate::ids::{AclId, ClassId, Generation, PortId};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::net::mac::Mac;
@@ -107,34 +107,40 @@ pub struct PathSpan {
 }
 
 /// The path of a new connection through a snapshot, which the world is laid out as.
-pub(super) fn path(view: &View, world: &World, neighbors: &Neighbors, key: &FlowKey) -> FlowPath {
+pub(super) fn path(
+    snapshot: &Snapshot,
+    desired: &DesiredState,
+    neighbors: &Neighbors,
+    key: &FlowKey,
+) -> FlowPath {
     let flow =
         Flow { src: pack(key.src), dst: pack(key.dst), protocol: key.protocol, dst_port: key.dst_port };
-    let (source, destination) = (hop(view, flow.src), hop(view, flow.dst));
-    let comes_by = comes_by(view, flow.src);
-    let from = comes_by.and_then(|port| Some((port, view.port(port)?)));
-    let to = view.hop_number(flow.dst).map(|number| (number, view.hop_and_exit(number).1));
+    let (source, destination) = (hop(snapshot, flow.src), hop(snapshot, flow.dst));
+    let comes_by = comes_by(snapshot, flow.src);
+    let from = comes_by.and_then(|port| Some((port, snapshot.port(port)?)));
+    let to = snapshot.hop_number(flow.dst).map(|number| (number, snapshot.hop_and_exit(number).1));
     let leaves_by = match destination {
-        PathHop::Port { port, .. } => view.port(port).map(|view| (port, view)),
+        PathHop::Port { port, .. } => snapshot.port(port).map(|snapshot| (port, snapshot)),
         _ => None,
     };
-    let pod = |port: PortId| world.pods.iter().find(|pod| pod.port == port).map(|pod| pod.pod.clone());
+    let pod = |port: PortId| desired.pods.iter().find(|pod| pod.port == port).map(|pod| pod.pod.clone());
     let [egress, ingress] = match (from, leaves_by) {
-        (Some((_, from)), Some((_, to))) => sides(view, &flow, from, to),
+        (Some((_, from)), Some((_, to))) => sides(snapshot, &flow, from, to),
         _ => [None, None],
     };
-    let dropped = dropped(view, key, &flow, from, destination);
+    let dropped = dropped(snapshot, key, &flow, from, destination);
     FlowPath {
         flow: *key,
-        generation: view.generation,
+        generation: snapshot.generation,
         source,
         comes_by,
         source_pod: comes_by.and_then(pod),
-        may_send: from.is_some_and(|(id, port)| view.may_send(port, id, flow.src)),
+        may_send: from.is_some_and(|(id, port)| snapshot.may_send(port, id, flow.src)),
         destination,
         destination_pod: leaves_by.and_then(|(port, _)| pod(port)),
         mtu: leaves_by.map(|(_, port)| port.mtu),
-        neighbor: to.and_then(|(number, exit)| neighbor(view, neighbors, number, exit, flow.dst)),
+        neighbor: to
+            .and_then(|(number, adjacency)| neighbor(snapshot, neighbors, number, adjacency, flow.dst)),
         egress,
         ingress,
         dropped,
@@ -142,29 +148,29 @@ pub(super) fn path(view: &View, world: &World, neighbors: &Neighbors, key: &Flow
     }
 }
 
-fn hop(view: &View, address: Address) -> PathHop {
-    match view.hop(address) {
+fn hop(snapshot: &Snapshot, address: Address) -> PathHop {
+    match snapshot.hop(address) {
         None => PathHop::NoRoute,
         Some(Hop::Nowhere) => PathHop::NoPod,
         Some(Hop::Gateway) => PathHop::Gateway,
         Some(Hop::Port(port, next_hop)) => {
-            PathHop::Port { port, is_open: view.port(port).is_some(), next_hop: next_hop.map(unpack) }
+            PathHop::Port { port, is_open: snapshot.port(port).is_some(), next_hop: next_hop.map(unpack) }
         }
     }
 }
 
 /// The port that packets from an address come by: the one that it lies behind, or an uplink, which may bring any.
-fn comes_by(view: &View, source: Address) -> Option<PortId> {
-    match view.hop(source) {
+fn comes_by(snapshot: &Snapshot, source: Address) -> Option<PortId> {
+    match snapshot.hop(source) {
         Some(Hop::Port(port, _)) => Some(port),
-        None => view.ports().find(|(_, port)| port.kind == PortKind::Uplink).map(|(id, _)| id),
+        None => snapshot.ports().find(|(_, port)| port.kind == PortKind::Uplink).map(|(id, _)| id),
         Some(Hop::Gateway | Hop::Nowhere) => None,
     }
 }
 
 /// Why the first stage that drops the packet does, in the order of the stages.
 fn dropped(
-    view: &View,
+    snapshot: &Snapshot,
     key: &FlowKey,
     flow: &Flow,
     from: Option<(PortId, &PortView)>,
@@ -172,10 +178,14 @@ fn dropped(
 ) -> Option<DropReason> {
     let Some((id, from)) = from else {
         // The switch's own addresses and those of no pod come from nobody.
-        return Some(if view.hop(flow.src).is_some() { DropReason::Spoofed } else { DropReason::NoRoute });
+        return Some(if snapshot.hop(flow.src).is_some() {
+            DropReason::Spoofed
+        } else {
+            DropReason::NoRoute
+        });
     };
     let is_from_link = is_link_local(flow.src) && is_link_local(flow.dst);
-    if !(is_from_link || view.may_send(from, id, flow.src)) {
+    if !(is_from_link || snapshot.may_send(from, id, flow.src)) {
         return Some(DropReason::Spoofed);
     }
     if let Some(reason) = why_no_flow((flow.src, key.src_port), (flow.dst, key.dst_port)) {
@@ -188,13 +198,13 @@ fn dropped(
             (flow.protocol != echo).then_some(DropReason::NoRoute)
         }
         PathHop::Port { .. } if !leaves_its_link(flow.src, flow.dst) => Some(DropReason::NoRoute),
-        PathHop::Port { port, .. } => match view.port(port) {
+        PathHop::Port { port, .. } => match snapshot.port(port) {
             None => Some(DropReason::PortDown),
             // The switch is no router for others.
             Some(to) if from.kind == PortKind::Uplink && to.kind == PortKind::Uplink => {
                 Some(DropReason::NoRoute)
             }
-            Some(to) => view.judge(flow, from, to, None),
+            Some(to) => snapshot.judge(flow, from, to, None),
         },
     }
 }
@@ -208,26 +218,26 @@ fn reply_dropped(source: PathHop) -> Option<DropReason> {
 }
 
 fn neighbor(
-    view: &View,
+    snapshot: &Snapshot,
     neighbors: &Neighbors,
     number: u32,
-    exit: Exit,
+    adjacency: Adjacency,
     destination: Address,
 ) -> Option<PathNeighbor> {
-    let (out, address) = view.neighbor(number, destination)?;
-    view.port(out)?;
-    let mac = match exit.mac {
-        0 if exit.is_uplink => neighbors.peek(out, address),
+    let (out, address) = snapshot.neighbor(number, destination)?;
+    snapshot.port(out)?;
+    let mac = match adjacency.mac {
+        0 if adjacency.is_uplink => neighbors.peek(out, address),
         0 => neighbors.get(out),
         given => Some(Mac::from_bits(given)),
     };
     Some(PathNeighbor { address: unpack(address), mac })
 }
 
-fn sides(view: &View, flow: &Flow, from: &PortView, to: &PortView) -> [Option<PathSide>; 2] {
-    let Some(rules) = view.rules() else { return [None, None] };
-    let gates = Gates::of(flow, from, to);
-    let is_asked = matches!(to.policing, Policing::Tables { .. }) && gates.closed.is_none();
+fn sides(snapshot: &Snapshot, flow: &Flow, from: &PortView, to: &PortView) -> [Option<PathSide>; 2] {
+    let Some(rules) = snapshot.rules() else { return [None, None] };
+    let gates = EffectiveAcls::of(flow, from, to);
+    let is_asked = matches!(to.policing, PolicyMode::Tables { .. }) && gates.closed.is_none();
     let own_node = (is_asked && from.is_own_node(flow.src)).then(|| PathSide {
         verdict: Verdict::Allow,
         decided_by: RuleOrigin::OwnNode,

@@ -15,7 +15,7 @@ use super::packet::{pack, unpack};
 use super::worker::Worker;
 use super::worker::handoff::{self, Access};
 use super::worker::mailbox::Command;
-use super::{Counters, FlowInfo, FlowPath, Mac, PortError, PortKind, Settings, StartError, World};
+use super::{Counters, DesiredState, FlowInfo, FlowPath, Mac, PortError, PortKind, Settings, StartError};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::net::flow::FlowKey;
 use crate::xdp::{MemoryPeer, PortQueue, Umem};
@@ -45,9 +45,9 @@ pub struct Publisher<'a> {
 
 impl Publisher<'_> {
     /// Publishes a world, and waits until every worker judges by it; `None` where that takes longer than `patience`.
-    pub fn publish(&self, world: World, patience: Duration) -> Option<Generation> {
+    pub fn publish(&self, desired: DesiredState, patience: Duration) -> Option<Generation> {
         let in_time = Cell::new(true);
-        let generation = self.core.publish(world, &|core, generation| {
+        let generation = self.core.publish(desired, &|core, generation| {
             in_time.set(core.wait_for(generation, patience, |_| ()));
         });
         in_time.get().then_some(generation)
@@ -55,7 +55,7 @@ impl Publisher<'_> {
 
     /// The generation that a worker judges by.
     pub fn judged_by(&self, worker: WorkerId) -> Generation {
-        self.core.shared.view.passed(worker)
+        self.core.shared.snapshot.passed(worker)
     }
 }
 
@@ -161,8 +161,8 @@ impl Simulation {
     /// Publishes a world; each worker sees it from its next step on.
     ///
     /// Panics on tables that [`RuleTables::check`](crate::tables::RuleTables::check) refuses.
-    pub fn publish(&mut self, world: World) -> Generation {
-        self.core.publish(world, &|_, _| {})
+    pub fn publish(&mut self, desired: DesiredState) -> Generation {
+        self.core.publish(desired, &|_, _| {})
     }
 
     /// One batch of every worker. Whether any had something to do.

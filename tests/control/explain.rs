@@ -8,8 +8,8 @@ use palisade::control::explain::{PathReport, PathStepKind};
 use palisade::control::protocol::PortRequest;
 use palisade::control::{Client, DataplaneApi, PortRoute, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DropReason, FlowInfo, FlowPath, Gateway, Mac, NotTaken, PortError, PortKind, PortReport,
-    PortSpec, Settings, Simulation, World,
+    Counters, DesiredState, DropReason, FlowInfo, FlowPath, Gateway, Mac, NotTaken, PortError, PortKind,
+    PortReport, PortSpec, Settings, Simulation,
 };
 use palisade::ids::{Generation, PortId};
 use palisade::net::flow::{FlowKey, Protocol};
@@ -46,7 +46,7 @@ impl DataplaneApi for SimulatedDataplane {
         self.0.lock().unwrap().close_port(port)
     }
 
-    fn publish(&self, world: World) -> Result<Generation, NotTaken> {
+    fn publish(&self, world: DesiredState) -> Result<Generation, NotTaken> {
         Ok(self.0.lock().unwrap().publish(world))
     }
 

@@ -9,21 +9,18 @@ use std::sync::{Arc, Mutex};
 use palisade::control::protocol::{PodRequest, PortRequest};
 use palisade::control::{Client, DataplaneApi, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DecisionCount, FlowInfo, FlowPath, NotTaken, PortCounters, PortError, PortKind, PortReport,
-    PortSpec, WorkerCounters, World,
+    Counters, DecisionCount, DesiredState, FlowInfo, FlowPath, NotTaken, PortCounters, PortError, PortKind,
+    PortReport, PortSpec, WorkerCounters,
 };
-use palisade::ids::{AclId, Generation, PortId, RowId, RuleId, WorkerId};
+use palisade::ids::{Generation, PortId, WorkerId};
 use palisade::net::flow::{FlowKey, Protocol};
-use palisade::tables::{
-    Acl, Decision, Direction, PodName, PodPolicy, PolicyKind, PolicyRef, Row, RuleOrigin, RuleTables,
-    SharedMap, Verdict,
-};
+use palisade::tables::{Direction, PodName, PolicyKind, PolicyRef, RuleOrigin, Verdict};
 
 /// Records worlds and closed ports. Interfaces whose name begins with `absent` do not exist; those that begin
 /// with `stuck` do not close.
 #[derive(Default)]
 pub(crate) struct FakeDataplane {
-    pub(crate) worlds: Mutex<Vec<World>>,
+    pub(crate) worlds: Mutex<Vec<DesiredState>>,
     pub(crate) ports: Mutex<BTreeMap<PortId, PortSpec>>,
     pub(crate) closed: Mutex<Vec<(PortId, bool)>>,
     /// While this is locked, publications wait.
@@ -33,7 +30,7 @@ pub(crate) struct FakeDataplane {
 }
 
 impl FakeDataplane {
-    pub(crate) fn world(&self) -> World {
+    pub(crate) fn world(&self) -> DesiredState {
         self.worlds.lock().unwrap().last().cloned().unwrap()
     }
 
@@ -73,7 +70,7 @@ impl DataplaneApi for FakeDataplane {
         Ok(())
     }
 
-    fn publish(&self, world: World) -> Result<Generation, NotTaken> {
+    fn publish(&self, world: DesiredState) -> Result<Generation, NotTaken> {
         let _may_publish = self.publishing.lock().unwrap();
         let mut worlds = self.worlds.lock().unwrap();
         worlds.push(world);
@@ -193,15 +190,4 @@ pub(crate) fn pod_port() -> PortRequest {
 
 pub(crate) fn on_port(port: &str, address: &str) -> PodRequest {
     PodRequest { port: port.to_owned(), addresses: vec![address.parse().unwrap()], mac: None }
-}
-
-/// Tables in which `db`, with this address, may be reached by everyone.
-pub(crate) fn tables(address: &str) -> RuleTables {
-    let mut tables = RuleTables::default();
-    tables.rules.insert(RuleId(0), RuleOrigin::NotIsolated { direction: Direction::Ingress });
-    tables.rows.insert(RowId(0), Row::uniform(Decision::allow(RuleId(0))));
-    tables.acls.insert(AclId(0), Acl { rows: SharedMap::new(), default: RowId(0) });
-    let addresses = vec![address.parse().unwrap()];
-    tables.pods.insert(pod("db"), PodPolicy { addresses, ingress: AclId(0), egress: AclId(0) });
-    tables
 }

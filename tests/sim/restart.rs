@@ -4,14 +4,14 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use palisade::dataplane::{ConntrackSettings, DropReason, FlowMemory, Settings, Simulation, World};
+use palisade::dataplane::{ConntrackSettings, DesiredState, DropReason, FlowMemory, Settings, Simulation};
 use palisade::ids::PortId;
 use palisade::net::flow::Protocol;
 use palisade::tables::PodName;
 
 use crate::frames::{Spec, Transport};
-use crate::model::{ACK, SYN};
-use crate::policy::{PodRules, Rule};
+use crate::rig::model::{ACK, SYN};
+use crate::rig::rule_lists::{PodRules, Rule};
 use crate::rig::{PODS, Rig, Setting, forwarded, pod_address, pod_name};
 
 const A: PortId = PortId(0);
@@ -57,7 +57,7 @@ impl Restarted {
         self.rig.as_mut().unwrap()
     }
 
-    fn publish(&mut self, world: World) {
+    fn publish(&mut self, world: DesiredState) {
         self.rig().sim.publish(world);
         self.rig().sim.step();
     }
@@ -117,10 +117,10 @@ fn deaf() -> PodRules {
 }
 
 /// The world without one pod, and without the prefixes that say where pods' addresses are.
-fn without(pod: usize) -> World {
+fn without(pod: usize) -> DesiredState {
     let mut setting = Setting::open();
     setting.attachments[pod] = None;
-    World { pod_prefixes: vec![], ..setting.world() }
+    DesiredState { pod_prefixes: vec![], ..setting.world() }
 }
 
 #[test]

@@ -32,15 +32,15 @@ const CLASS_SHIFT: u32 = 60;
 const OWNER: u64 = CHARGE | 0x3 << CLASS_SHIFT;
 const KEY_WORD: u64 = !(READY | OWNER);
 
-/// In [`Facts`]: the flow was opened by the higher end of its key.
+/// In [`FlowWord`]: the flow was opened by the higher end of its key.
 const OPENED_BY_HIGH: u64 = 1 << 8;
-/// In [`Facts`]: the lower end was a pod of this node when the flow was entered.
+/// In [`FlowWord`]: the lower end was a pod of this node when the flow was entered.
 const LOW_IS_POD: u64 = 1 << 9;
-/// In [`Facts`]: the higher end was.
+/// In [`FlowWord`]: the higher end was.
 const HIGH_IS_POD: u64 = 1 << 10;
-/// In [`Facts`]: the window scale of the line's end, four bits.
+/// In [`FlowWord`]: the window scale of the line's end, four bits.
 const SCALE_SHIFT: u32 = 12;
-/// In [`Facts`]: state, who opened, which ends were pods, scale.
+/// In [`FlowWord`]: state, who opened, which ends were pods, scale.
 const CONDITION: u64 = 0xffff;
 
 /// In [`Line::more`], of TCP: what [`TcpSide`] has by these names.
@@ -58,7 +58,7 @@ const BYTES_BITS: u32 = 52;
 /// their hop was noted; the hop, plus one, zero for none; the flow's state, who opened it, which of its ends were pods of this
 /// node, the end's window scale.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Facts(u64);
+pub(crate) struct FlowWord(u64);
 
 /// What there is of a flow for the packets of one end.
 ///
@@ -70,7 +70,7 @@ struct Line {
     head: AtomicU64,
     /// IPv4: lower and higher end's, in the first word. TCP over IPv6: this end's. Else over IPv6: the lower end's.
     address: [AtomicU64; 2],
-    facts: AtomicU64,
+    flow_word: AtomicU64,
     seen_ms: AtomicU32,
     /// The lower part of their number.
     packets: AtomicU32,
@@ -130,12 +130,12 @@ pub(crate) struct NewFlow {
     pub hops: [Option<u16>; 2],
 }
 
-impl Facts {
+impl FlowWord {
     #[inline]
-    fn new(judged: Generation, hop: Option<u16>, condition: u64) -> Facts {
+    fn new(judged: Generation, hop: Option<u16>, condition: u64) -> FlowWord {
         // The last number there is counts as none.
         let hop = hop.map_or(0, |hop| hop.wrapping_add(1));
-        Facts(u64::from(judged.0) << 32 | u64::from(hop) << 16 | condition)
+        FlowWord(u64::from(judged.0) << 32 | u64::from(hop) << 16 | condition)
     }
 
     /// Generation that judged packets of this end last.
@@ -174,8 +174,8 @@ impl Facts {
         [LOW_IS_POD, HIGH_IS_POD].map(|bit| self.0 & bit != 0)
     }
 
-    fn with_state(self, state: FlowState) -> Facts {
-        Facts(self.0 & !0xff | u64::from(state as u8))
+    fn with_state(self, state: FlowState) -> FlowWord {
+        FlowWord(self.0 & !0xff | u64::from(state as u8))
     }
 
     fn scale(self) -> u8 {
@@ -185,13 +185,14 @@ impl Facts {
 
 impl Line {
     #[inline]
-    fn facts(&self) -> Facts {
-        Facts(self.facts.load(Relaxed))
+    fn flow_word(&self) -> FlowWord {
+        FlowWord(self.flow_word.load(Relaxed))
     }
 
     /// Changes the facts, unless `change` says no.
-    fn change_facts(&self, change: impl Fn(Facts) -> Option<Facts>) {
-        let _ = self.facts.fetch_update(Relaxed, Relaxed, |facts| Some(change(Facts(facts))?.0));
+    fn change_facts(&self, change: impl Fn(FlowWord) -> Option<FlowWord>) {
+        let _ =
+            self.flow_word.fetch_update(Relaxed, Relaxed, |flow_word| Some(change(FlowWord(flow_word))?.0));
     }
 
     /// The IPv6 address that each line has.
@@ -240,7 +241,7 @@ impl Line {
             max_window: max_window & !FINISHED,
             acknowledged: self.more[ACKNOWLEDGED].load(Relaxed),
             finished: max_window & FINISHED != 0,
-            scale: self.facts().scale(),
+            scale: self.flow_word().scale(),
         }
     }
 
@@ -253,12 +254,12 @@ impl Line {
 }
 
 impl Line {
-    fn from_words([head, first, second, facts, seen_and_packets, bytes, more @ ..]: [u64; 8]) -> Line {
+    fn from_words([head, first, second, flow_word, seen_and_packets, bytes, more @ ..]: [u64; 8]) -> Line {
         let [[seen_ms, packets], one, other] = [seen_and_packets, more[0], more[1]].map(halves_in_memory);
         Line {
             head: AtomicU64::new(head),
             address: [AtomicU64::new(first), AtomicU64::new(second)],
-            facts: AtomicU64::new(facts),
+            flow_word: AtomicU64::new(flow_word),
             seen_ms: AtomicU32::new(seen_ms),
             packets: AtomicU32::new(packets),
             bytes: AtomicU64::new(bytes),
@@ -287,15 +288,16 @@ impl Entry {
         let key = self.key()?;
         let [low, high] = &self.lines;
         let says_the_same = high.head.load(Acquire) == key.word | READY | check_of(&key);
-        let lines_agree = (low.facts().0 ^ high.facts().0) & (OPENED_BY_HIGH | LOW_IS_POD | HIGH_IS_POD) == 0
-            && (spans_lines(key.protocol()) && !key.is_v4()
-                || low.address() == high.address()
-                    && (key.is_v4() || low.more_address() == high.more_address()));
+        let lines_agree =
+            (low.flow_word().0 ^ high.flow_word().0) & (OPENED_BY_HIGH | LOW_IS_POD | HIGH_IS_POD) == 0
+                && (spans_lines(key.protocol()) && !key.is_v4()
+                    || low.address() == high.address()
+                        && (key.is_v4() || low.more_address() == high.more_address()));
         let is_sound = |line: &Line| {
-            let facts = line.facts();
-            facts.judged() <= newest
-                && facts.0 & 0xff == facts.state() as u64
-                && facts.state().fits(key.protocol())
+            let flow_word = line.flow_word();
+            flow_word.judged() <= newest
+                && flow_word.0 & 0xff == flow_word.state() as u64
+                && flow_word.state().fits(key.protocol())
         };
         let is_whole = says_the_same
             && lines_agree
@@ -396,7 +398,7 @@ impl Entry {
                 line.set_more_address(key.high());
             }
         }
-        self.fill(flow, now_ms, |line, facts| line.facts.store(facts.0, Relaxed));
+        self.fill(flow, now_ms, |line, flow_word| line.flow_word.store(flow_word.0, Relaxed));
         let head = key.word | READY;
         self.lines[1].head.store(head | check_of(key), Release);
         // This one says whether the entry is a flow.
@@ -406,13 +408,13 @@ impl Entry {
     /// Starts the flow anew under the same key: a port pair is used again.
     pub(super) fn restart(&self, flow: &NewFlow, now_ms: u32) {
         // A swap: it comes after what another worker confirms of the flow before.
-        self.fill(flow, now_ms, |line, facts| {
-            line.facts.swap(facts.0, Relaxed);
+        self.fill(flow, now_ms, |line, flow_word| {
+            line.flow_word.swap(flow_word.0, Relaxed);
         });
     }
 
     #[inline]
-    fn fill(&self, flow: &NewFlow, now_ms: u32, set: impl Fn(&Line, Facts)) {
+    fn fill(&self, flow: &NewFlow, now_ms: u32, set: impl Fn(&Line, FlowWord)) {
         let opened = if flow.opened_by_low { 0 } else { OPENED_BY_HIGH };
         let sides = if flow.opened_by_low { [0, 1] } else { [1, 0] };
         let pods = sides.map(|side| u64::from(flow.pods[side]));
@@ -426,7 +428,7 @@ impl Entry {
                 line.set_tcp(&tcp.sides[side]);
                 condition |= u64::from(tcp.sides[side].scale) << SCALE_SHIFT;
             }
-            set(line, Facts::new(flow.judged, hop, condition));
+            set(line, FlowWord::new(flow.judged, hop, condition));
         }
     }
 
@@ -457,8 +459,8 @@ impl Entry {
 
     /// What packets of one end need to know.
     #[inline]
-    pub(crate) fn facts(&self, from_low: bool) -> Facts {
-        self.line(from_low).facts()
+    pub(crate) fn flow_word(&self, from_low: bool) -> FlowWord {
+        self.line(from_low).flow_word()
     }
 
     /// Notes that this generation has judged packets of one end, and by which hop it lets them go: a hop that is not given
@@ -466,13 +468,13 @@ impl Entry {
     ///
     /// Not where the flow has been opened anew since its facts were `seen`, by a worker that judges by an earlier generation than
     /// has judged what was seen, or from its other end, or between other ends: what has been judged is another flow.
-    pub(crate) fn confirm(&self, from_low: bool, seen: Facts, judged: Generation, hop: Option<u16>) {
-        let confirmed = |facts: Facts| {
-            let is_the_same = (facts.0 ^ seen.0) & (OPENED_BY_HIGH | LOW_IS_POD | HIGH_IS_POD) == 0;
-            (is_the_same && facts.judged() >= seen.judged()).then_some(Facts::new(
+    pub(crate) fn confirm(&self, from_low: bool, seen: FlowWord, judged: Generation, hop: Option<u16>) {
+        let confirmed = |flow_word: FlowWord| {
+            let is_the_same = (flow_word.0 ^ seen.0) & (OPENED_BY_HIGH | LOW_IS_POD | HIGH_IS_POD) == 0;
+            (is_the_same && flow_word.judged() >= seen.judged()).then_some(FlowWord::new(
                 judged,
                 hop,
-                facts.0 & CONDITION,
+                flow_word.0 & CONDITION,
             ))
         };
         self.line(from_low).change_facts(confirmed);
@@ -481,25 +483,25 @@ impl Entry {
     /// Generation that judged it last.
     pub(crate) fn judged(&self) -> Generation {
         let [low, high] = &self.lines;
-        low.facts().judged().max(high.facts().judged())
+        low.flow_word().judged().max(high.flow_word().judged())
     }
 
     /// Whether it was judged by earlier generations only.
     #[inline]
     pub(crate) fn is_judged_before(&self, generation: Generation) -> bool {
-        self.lines.iter().all(|line| line.facts().judged() < generation)
+        self.lines.iter().all(|line| line.flow_word().judged() < generation)
     }
 
     /// The side that a packet comes from, given whether it comes from the lower endpoint.
     #[inline]
     pub(crate) fn sender(&self, from_low: bool) -> Side {
-        self.facts(from_low).side(from_low)
+        self.flow_word(from_low).side(from_low)
     }
 
     /// Its state.
     #[inline]
     pub(crate) fn state(&self) -> FlowState {
-        self.lines[0].facts().state()
+        self.lines[0].flow_word().state()
     }
 
     /// Sets the state, where it is still `old`.
@@ -510,7 +512,7 @@ impl Entry {
     pub(crate) fn set_state(&self, old: FlowState, new: FlowState) {
         for line in &self.lines {
             // Two workers may both have moved on; the loser's next packet says it again.
-            line.change_facts(|facts| (facts.state() == old).then(|| facts.with_state(new)));
+            line.change_facts(|flow_word| (flow_word.state() == old).then(|| flow_word.with_state(new)));
         }
     }
 
@@ -560,7 +562,7 @@ impl Entry {
             store_changed(&line.more[ACKNOWLEDGED], old.acknowledged, new.acknowledged);
             if old.scale != new.scale {
                 let scale = u64::from(new.scale) << SCALE_SHIFT;
-                line.change_facts(|facts| Some(Facts(facts.0 & !(0x0f << SCALE_SHIFT) | scale)));
+                line.change_facts(|flow_word| Some(FlowWord(flow_word.0 & !(0x0f << SCALE_SHIFT) | scale)));
             }
         }
         let is_another = before.state != flow.state;

@@ -1,7 +1,7 @@
 //! Making room for new flows: see [`super::table`] for when, [`super::quota`] for whose.
 
 use super::Class;
-use super::table::{Conntrack, Slot, Tracker};
+use super::table::{Conntrack, Slot, WorkerState};
 use crate::ids::PortId;
 
 /// Outcome of an eviction for a new flow.
@@ -17,7 +17,13 @@ pub(super) enum Room {
 
 impl Conntrack {
     /// Evicts one flow of two groups for a flow of `port`, from the first one if possible. Whether that may take a slot.
-    pub(super) fn make_room(&self, groups: [usize; 2], port: PortId, now_ms: u32, by: &mut Tracker) -> bool {
+    pub(super) fn make_room(
+        &self,
+        groups: [usize; 2],
+        port: PortId,
+        now_ms: u32,
+        by: &mut WorkerState,
+    ) -> bool {
         let mut is_denied = false;
         for group in groups {
             match self.evict(group, port, now_ms, by) {
@@ -31,7 +37,7 @@ impl Conntrack {
 
     /// Ends one flow of a group for a flow of `port`: one whose time is over, else one that has ended, else an unassured one of the port
     /// that has most of them, of these the longest idle.
-    pub(super) fn evict(&self, group: usize, port: PortId, now_ms: u32, by: &mut Tracker) -> Room {
+    pub(super) fn evict(&self, group: usize, port: PortId, now_ms: u32, by: &mut WorkerState) -> Room {
         let candidate = |slot: Slot| {
             let entry = self.entry(slot);
             let owner = entry.owner()?;

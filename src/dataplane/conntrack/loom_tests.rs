@@ -23,7 +23,7 @@ use loom::thread;
 
 use self::entry::{NewFlow, Side};
 use self::publish::{Numbered, Publication};
-use self::table::{Admission, Conntrack, Slot, Tracker};
+use self::table::{Admission, Conntrack, Slot, WorkerState};
 use super::{Class, FlowState, Key, tcp, timeouts};
 use crate::dataplane::ConntrackSettings;
 use crate::dataplane::packet::from_v4;
@@ -83,16 +83,16 @@ fn flow(charged: u16) -> NewFlow {
 }
 
 /// A table, and both workers, in a batch each.
-fn bench() -> (Arc<Conntrack>, Tracker, Tracker) {
+fn bench() -> (Arc<Conntrack>, WorkerState, WorkerState) {
     let settings = ConntrackSettings { flows_max: 32, ..ConntrackSettings::default() };
     let table = Arc::new(Conntrack::new(&settings, false).unwrap());
-    let [mut one, mut other] = [0, 1].map(|worker| Tracker::new(WorkerId(worker), 2));
+    let [mut one, mut other] = [0, 1].map(|worker| WorkerState::new(WorkerId(worker), 2));
     table.start_batch(&mut one);
     table.start_batch(&mut other);
     (table, one, other)
 }
 
-fn enter(table: &Conntrack, key: &Key, flow: &NewFlow, now_ms: u32, by: &mut Tracker) -> Slot {
+fn enter(table: &Conntrack, key: &Key, flow: &NewFlow, now_ms: u32, by: &mut WorkerState) -> Slot {
     match table.enter(key, table.hash(key), flow, now_ms, by) {
         Admission::Entered(slot) | Admission::Exists(slot) => slot,
         refused @ Admission::Full => panic!("{refused:?}"),
@@ -181,8 +181,8 @@ fn a_slot_that_a_worker_has_found_by_its_tag_is_no_other_flow_until_its_batch_en
 
 #[test]
 fn a_slot_that_a_worker_has_found_at_home_from_either_end_is_no_other_flow_until_its_batch_ends() {
-    found_slots_stay(|table, key| table.at_home(key, true));
-    found_slots_stay(|table, key| table.at_home(key, false));
+    found_slots_stay(|table, key| table.at_primary_slot(key, true));
+    found_slots_stay(|table, key| table.at_primary_slot(key, false));
 }
 
 /// Keys that have nothing in common but the words, over IPv6.
@@ -206,11 +206,11 @@ fn keys_stay_whole(protocol: Protocol, from_low: bool) {
                 Key::new(first.low(), second.high(), first.word),
                 Key::new(second.low(), first.high(), first.word),
             ] {
-                assert_eq!(theirs.at_home(&key, from_low), None, "{key:?} is nobody's");
+                assert_eq!(theirs.at_primary_slot(&key, from_low), None, "{key:?} is nobody's");
             }
             // The whole of the other is there to be seen, with what was noted of it.
-            if let Some(slot) = theirs.at_home(&second, from_low) {
-                assert_eq!(theirs.entry(slot).facts(from_low).judged(), Generation(2));
+            if let Some(slot) = theirs.at_primary_slot(&second, from_low) {
+                assert_eq!(theirs.entry(slot).flow_word(from_low).judged(), Generation(2));
             }
             theirs.start_batch(&mut other);
         });
@@ -314,31 +314,31 @@ fn a_sweep_ends_no_flow_that_is_only_just_there() {
 }
 
 /// A view that has a number, and says the same of every flow.
-struct View {
+struct Snapshot {
     generation: Generation,
     allows: bool,
 }
 
-impl Numbered for View {
+impl Numbered for Snapshot {
     fn generation(&self) -> Generation {
         self.generation
     }
 }
 
-/// A packet, at a worker that judges by `view`: a known flow's is judged again where an earlier generation has judged it.
-fn packet(table: &Conntrack, view: &View, by: &mut Tracker) {
+/// A packet, at a worker that judges by `snapshot`: a known flow's is judged again where an earlier generation has judged it.
+fn packet(table: &Conntrack, snapshot: &Snapshot, by: &mut WorkerState) {
     match look_up(table, &key(0)) {
-        Some(slot) if table.entry(slot).facts(true).judged() < view.generation => {
-            if view.allows {
+        Some(slot) if table.entry(slot).flow_word(true).judged() < snapshot.generation => {
+            if snapshot.allows {
                 let entry = table.entry(slot);
-                entry.confirm(true, entry.facts(true), view.generation, None);
+                entry.confirm(true, entry.flow_word(true), snapshot.generation, None);
             } else {
                 table.remove(slot, by);
             }
         }
-        Some(_) => assert!(view.allows, "it passes by a judgement that holds no longer"),
-        None if view.allows => {
-            enter(table, &key(0), &NewFlow { judged: view.generation, ..flow(1) }, 0, by);
+        Some(_) => assert!(snapshot.allows, "it passes by a judgement that holds no longer"),
+        None if snapshot.allows => {
+            enter(table, &key(0), &NewFlow { judged: snapshot.generation, ..flow(1) }, 0, by);
         }
         None => (),
     }
@@ -348,8 +348,8 @@ fn packet(table: &Conntrack, view: &View, by: &mut Tracker) {
 fn a_flow_that_an_earlier_generation_let_in_is_judged_again_by_each_worker_that_has_passed_to_the_next() {
     explore(|| {
         let (table, mut one, mut other) = bench();
-        let view = |number, allows| View { generation: Generation(number), allows };
-        let views = Arc::new(Publication::new(view(1, true), 2));
+        let snapshot = |number, allows| Snapshot { generation: Generation(number), allows };
+        let views = Arc::new(Publication::new(snapshot(1, true), 2));
         let (theirs, published) = (table.clone(), views.clone());
         let mut own = views.enter(WorkerId(1));
         let beside = thread::spawn(move || {
@@ -362,7 +362,7 @@ fn a_flow_that_an_earlier_generation_let_in_is_judged_again_by_each_worker_that_
             packet(&theirs, &own, &mut other);
             other
         });
-        drop(views.publish(view(2, false)));
+        drop(views.publish(snapshot(2, false)));
         let own = views.enter(WorkerId(0));
         packet(&table, &own, &mut one);
         let other = beside.join().unwrap();
@@ -381,7 +381,7 @@ fn a_generation_vouches_for_no_direction_that_it_has_not_judged_though_the_flow_
             // The second generation allows the direction that the lower end has opened alone.
             let entry = theirs.entry(slot);
             for from_low in [true, false] {
-                let seen = entry.facts(from_low);
+                let seen = entry.flow_word(from_low);
                 if (seen.side(from_low) == Side::Initiator) == from_low {
                     entry.confirm(from_low, seen, Generation(2), None);
                 }
@@ -393,7 +393,7 @@ fn a_generation_vouches_for_no_direction_that_it_has_not_judged_though_the_flow_
         let entry = table.entry(slot);
         for from_low in [true, false] {
             assert_eq!(
-                (entry.sender(true), entry.facts(from_low).judged()),
+                (entry.sender(true), entry.flow_word(from_low).judged()),
                 (Side::Responder, Generation(1))
             );
         }
@@ -410,7 +410,7 @@ fn a_generation_vouches_for_no_ends_that_it_has_not_seen_though_an_earlier_one_r
         let beside = thread::spawn(move || {
             let entry = theirs.entry(slot);
             for from_low in [true, false] {
-                let seen = entry.facts(from_low);
+                let seen = entry.flow_word(from_low);
                 if seen.judged() == Generation(2) {
                     entry.confirm(from_low, seen, Generation(3), None);
                 }
@@ -419,6 +419,6 @@ fn a_generation_vouches_for_no_ends_that_it_has_not_seen_though_an_earlier_one_r
         // A worker at the first one lets the pod before open the connection anew.
         table.restart(slot, &flow(1), 5);
         beside.join().unwrap();
-        assert!([true, false].iter().all(|end| table.entry(slot).facts(*end).judged() == Generation(1)));
+        assert!([true, false].iter().all(|end| table.entry(slot).flow_word(*end).judged() == Generation(1)));
     });
 }

@@ -18,9 +18,9 @@ mod table;
 pub(crate) mod tcp;
 mod timeouts;
 
-pub(crate) use entry::{Entry, Facts, NewFlow, Side};
+pub(crate) use entry::{Entry, FlowWord, NewFlow, Side};
 pub(crate) use key::Key;
-pub(crate) use table::{Admission, Candidate, Conntrack, LineId, Slot, Tracker};
+pub(crate) use table::{Admission, Candidate, Conntrack, HalfId, Slot, WorkerState};
 pub(crate) use timeouts::{Class, FlowState};
 
 /// What entries and table are made of. Their model makes them of loom's atomics, and for fewer ports and workers.

@@ -74,28 +74,28 @@ pub(crate) enum Candidate {
     /// The first slot whose tag fits.
     Slot(Slot),
     /// The second group has to be asked.
-    Further,
+    SecondBucket,
     /// There is no such flow; a new one would take this slot, if that was asked for.
     Absent(Slot),
 }
 
 /// A line of an entry: twice its slot, and one more for the line of the higher end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LineId(u32);
+pub(crate) struct HalfId(u32);
 
-impl LineId {
+impl HalfId {
     /// Line 0.
-    pub(crate) const FIRST: LineId = LineId(0);
+    pub(crate) const FIRST: HalfId = HalfId(0);
 
     #[inline]
-    pub(crate) fn new(slot: Slot, is_low: bool) -> LineId {
-        LineId(slot.0 << 1 | u32::from(!is_low))
+    pub(crate) fn new(slot: Slot, is_low: bool) -> HalfId {
+        HalfId(slot.0 << 1 | u32::from(!is_low))
     }
 
     /// The other line of the entry.
     #[inline]
-    pub(crate) fn other(self) -> LineId {
-        LineId(self.0 ^ 1)
+    pub(crate) fn other(self) -> HalfId {
+        HalfId(self.0 ^ 1)
     }
 
     #[inline]
@@ -147,7 +147,7 @@ pub(crate) struct Conntrack {
 }
 
 /// A worker's part in the table: what it has freed, and where it is in looking for idle flows.
-pub(crate) struct Tracker {
+pub(crate) struct WorkerState {
     worker: usize,
     workers: usize,
     retired: VecDeque<(u64, Slot)>,
@@ -206,24 +206,24 @@ impl Conntrack {
 
     /// The slot that a hash names.
     #[inline]
-    pub(crate) fn home(&self, hash: u64) -> Slot {
+    pub(crate) fn primary_slot(&self, hash: u64) -> Slot {
         Slot((((hash & 0xffff_ffff) * self.entries.len() as u64) >> 32) as u32)
     }
 
     /// Loads lines into the cache.
     ///
     /// By reading them, one right after the other, so that the processor waits for all at once: prefetches are hints, and of many
-    /// with little to do in between, processors drop most (docs/decisions/a-flow-has-a-home.md).
+    /// with little to do in between, processors drop most (docs/decisions/conntrack-primary-slot.md).
     #[inline]
-    pub(crate) fn load_lines(&self, lines: &[LineId]) {
+    pub(crate) fn load_lines(&self, lines: &[HalfId]) {
         black_box(lines.iter().fold(0, |read, line| read | self.entry(line.slot()).read_line(line.is_low())));
     }
 
     /// The slot of a key, if it is the one that its hash names: as the packet path looks for it first.
     #[cfg(test)]
-    pub(super) fn at_home(&self, key: &Key, from_low: bool) -> Option<Slot> {
-        let home = self.home(self.hash(key));
-        self.entry(home).is(key, from_low).then_some(home)
+    pub(super) fn at_primary_slot(&self, key: &Key, from_low: bool) -> Option<Slot> {
+        let primary_slot = self.primary_slot(self.hash(key));
+        self.entry(primary_slot).is(key, from_low).then_some(primary_slot)
     }
 
     /// Starts to load the tags that the look-up of a key needs that is not at home.
@@ -238,9 +238,9 @@ impl Conntrack {
         self.load_groups(hashes.map(|hash| self.first_group(hash)));
     }
 
-    /// Loads the tags that [`Conntrack::candidate_further`] needs.
+    /// Loads the tags that [`Conntrack::candidate_in_second_bucket`] needs.
     #[inline]
-    pub(crate) fn load_further_tags(&self, hashes: impl Iterator<Item = u64>) {
+    pub(crate) fn load_second_bucket_tags(&self, hashes: impl Iterator<Item = u64>) {
         self.load_groups(hashes.map(|hash| self.second_group(hash)));
     }
 
@@ -258,23 +258,27 @@ impl Conntrack {
         let tags = [low & TAG_BITS, high & TAG_BITS];
         let fits = bytes_equal(tags, tag_of(hash));
         if fits != 0 {
-            let at = position_of(self.home(hash));
+            let at = position_of(self.primary_slot(hash));
             let behind = fits.rotate_right(at as u32).trailing_zeros() as usize;
             return Candidate::Slot(slot_of(group, (at + behind) % GROUP));
         }
         if low & !TAG_BITS != 0 {
-            return Candidate::Further; // Something has gone on from here to another group.
+            return Candidate::SecondBucket; // Something has gone on from here to another group.
         }
         if !enters {
             return Candidate::Absent(Slot::NONE);
         }
         let free = bytes_equal(tags, FREE);
-        if is_crowded(free) { Candidate::Further } else { Candidate::Absent(self.place(group, hash, free)) }
+        if is_crowded(free) {
+            Candidate::SecondBucket
+        } else {
+            Candidate::Absent(self.place(group, hash, free))
+        }
     }
 
-    /// What the tags of both groups say of a key for which [`Conntrack::candidate`] said [`Candidate::Further`].
+    /// What the tags of both groups say of a key for which [`Conntrack::candidate`] said [`Candidate::SecondBucket`].
     #[inline(always)]
-    pub(crate) fn candidate_further(&self, hash: u64) -> Candidate {
+    pub(crate) fn candidate_in_second_bucket(&self, hash: u64) -> Candidate {
         let (first, second) = (self.first_group(hash), self.second_group(hash));
         if let Some(slot) = self.matches(second, tag_of(hash)).next() {
             return Candidate::Slot(slot);
@@ -287,17 +291,17 @@ impl Conntrack {
     #[inline(always)]
     pub(crate) fn likely(&self, hash: u64) -> &Entry {
         let candidate = match self.candidate(hash, false) {
-            Candidate::Further => self.candidate_further(hash),
+            Candidate::SecondBucket => self.candidate_in_second_bucket(hash),
             candidate => candidate,
         };
-        let slot = if let Candidate::Slot(slot) = candidate { slot } else { self.home(hash) };
+        let slot = if let Candidate::Slot(slot) = candidate { slot } else { self.primary_slot(hash) };
         self.entry(slot)
     }
 
     /// The slot of a group that a new flow would take, as [`Conntrack::claim`] will choose.
     #[inline(always)]
     fn place(&self, group: usize, hash: u64, free: u16) -> Slot {
-        let at = position_of(self.home(hash));
+        let at = position_of(self.primary_slot(hash));
         let beside = free & 0xff << (at & 8);
         let first = if beside != 0 { beside } else { free }.trailing_zeros() as usize;
         slot_of(group, if free == 0 || free >> at & 1 != 0 { at } else { first })
@@ -343,7 +347,7 @@ impl Conntrack {
         hash: u64,
         flow: &NewFlow,
         now_ms: u32,
-        by: &mut Tracker,
+        by: &mut WorkerState,
     ) -> Admission {
         let (first, second) = (self.first_group(hash), self.second_group(hash));
         let mut groups = [first, second];
@@ -358,7 +362,7 @@ impl Conntrack {
             }
         }
         let [preferred, other] = groups;
-        let at = position_of(self.home(hash));
+        let at = position_of(self.primary_slot(hash));
         let claimed = self.claim(preferred, at, tag_of(hash)).or_else(|| self.claim(other, at, tag_of(hash)));
         let Some(slot) = claimed else {
             self.evict(other, flow.charged, now_ms, by);
@@ -430,7 +434,7 @@ impl Conntrack {
     }
 
     /// After publishing: one entry a key.
-    fn settle(&self, key: &Key, hash: u64, ours: Slot, by: &mut Tracker) -> Admission {
+    fn settle(&self, key: &Key, hash: u64, ours: Slot, by: &mut WorkerState) -> Admission {
         // Between our publishing and our look: of two workers that publish at once, at least one sees the other's flow.
         fence(SeqCst);
         let mut before = None;
@@ -458,7 +462,7 @@ impl Conntrack {
     }
 
     /// Ends the flow in a slot.
-    pub(crate) fn remove(&self, slot: Slot, by: &mut Tracker) {
+    pub(crate) fn remove(&self, slot: Slot, by: &mut WorkerState) {
         let entry = self.entry(slot);
         if by.retired.len() == RETIRED_FLOWS_MAX {
             return; // Ended by the sweep a little later: its time has run out by then, or its policy speaks again.
@@ -479,7 +483,7 @@ impl Conntrack {
 
     /// To be called by a worker before each batch.
     #[inline]
-    pub(crate) fn start_batch(&self, by: &mut Tracker) {
+    pub(crate) fn start_batch(&self, by: &mut WorkerState) {
         let epoch = self.epoch.load(Acquire);
         self.seen[by.worker].store(epoch, SeqCst);
         // No slot number is read for this batch before the others can see that it has begun.
@@ -499,7 +503,7 @@ impl Conntrack {
     }
 
     /// To be called by a worker that goes to sleep, with no slot number in its hands.
-    pub(crate) fn rest(&self, by: &Tracker) {
+    pub(crate) fn rest(&self, by: &WorkerState) {
         self.seen[by.worker].store(u64::MAX, Release);
     }
 
@@ -509,7 +513,7 @@ impl Conntrack {
         &self,
         groups: usize,
         now_ms: u32,
-        by: &mut Tracker,
+        by: &mut WorkerState,
         is_over: impl Fn(&Entry) -> bool,
     ) {
         for _ in 0..groups {
@@ -540,7 +544,7 @@ impl Conntrack {
     }
 
     /// Number of groups that each of the workers looks after.
-    pub(crate) fn groups_per_worker(&self, by: &Tracker) -> usize {
+    pub(crate) fn groups_per_worker(&self, by: &WorkerState) -> usize {
         self.groups.len().div_ceil(by.workers)
     }
 
@@ -600,11 +604,11 @@ impl Conntrack {
     #[inline]
     fn matches(&self, group: usize, tag: u8) -> impl Iterator<Item = Slot> + use<> {
         // One bit a slot: which half of the group a slot is in must not be a branch, for nobody can predict it.
-        let mut hits = bytes_equal(self.words(group).map(|word| word & TAG_BITS), tag);
+        let mut rule_counters = bytes_equal(self.words(group).map(|word| word & TAG_BITS), tag);
         let base = (group * GROUP) as u32;
         std::iter::from_fn(move || {
-            let slot = (hits != 0).then(|| Slot(base + hits.trailing_zeros()));
-            hits &= hits.wrapping_sub(1);
+            let slot = (rule_counters != 0).then(|| Slot(base + rule_counters.trailing_zeros()));
+            rule_counters &= rule_counters.wrapping_sub(1);
             slot
         })
     }
@@ -694,10 +698,10 @@ impl Conntrack {
     }
 }
 
-impl Tracker {
+impl WorkerState {
     /// The part of worker `worker` of `workers`.
-    pub(crate) fn new(worker: WorkerId, workers: usize) -> Tracker {
-        Tracker {
+    pub(crate) fn new(worker: WorkerId, workers: usize) -> WorkerState {
+        WorkerState {
             worker: worker.index(),
             workers,
             retired: VecDeque::with_capacity(RETIRED_FLOWS_MAX),

@@ -7,7 +7,7 @@ use super::entry::{Entry, Owner};
 use super::table::{FREE, GROUP, TOMBSTONE};
 use super::tcp::{Segment, TcpFlow, TcpSide};
 use super::timeouts::timeouts_ms;
-use super::{Admission, Candidate, Class, Conntrack, FlowState, Key, NewFlow, Side, Slot, Tracker};
+use super::{Admission, Candidate, Class, Conntrack, FlowState, Key, NewFlow, Side, Slot, WorkerState};
 use crate::dataplane::packet::from_v4;
 use crate::dataplane::{ConntrackSettings, Timeouts};
 use crate::ids::{Generation, PortId, WorkerId};
@@ -46,15 +46,15 @@ fn flow(charged: u16, state: FlowState) -> NewFlow {
 /// A table and its workers.
 struct Bench {
     table: Conntrack,
-    trackers: Vec<Tracker>,
+    trackers: Vec<WorkerState>,
 }
 
 impl Bench {
     fn new(settings: &ConntrackSettings, workers: usize) -> Bench {
-        let tracker = |worker| Tracker::new(WorkerId(worker as u16), workers);
+        let worker_state = |worker| WorkerState::new(WorkerId(worker as u16), workers);
         let mut bench = Bench {
             table: Conntrack::new(settings, false).unwrap(),
-            trackers: (0..workers).map(tracker).collect(),
+            trackers: (0..workers).map(worker_state).collect(),
         };
         bench.start_batches();
         bench
@@ -93,7 +93,7 @@ impl Bench {
     fn candidate(&self, key: &Key) -> Candidate {
         let hash = self.table.hash(key);
         match self.table.candidate(hash, true) {
-            Candidate::Further => self.table.candidate_further(hash),
+            Candidate::SecondBucket => self.table.candidate_in_second_bucket(hash),
             known => known,
         }
     }
@@ -103,14 +103,14 @@ impl Bench {
         let found = match self.candidate(key) {
             Candidate::Slot(slot) => self.table.find(key, true, slot),
             Candidate::Absent(_) => None,
-            Candidate::Further => unreachable!("both groups have been asked"),
+            Candidate::SecondBucket => unreachable!("both groups have been asked"),
         };
         assert_eq!(found, self.table.look_up(key, hash));
-        let at_home = self.table.at_home(key, false);
-        if let Some(home) = at_home {
+        let at_primary_slot = self.table.at_primary_slot(key, false);
+        if let Some(primary_slot) = at_primary_slot {
             assert_eq!(
                 (found, self.candidate(key)),
-                (at_home, Candidate::Slot(home)),
+                (at_primary_slot, Candidate::Slot(primary_slot)),
                 "its home is looked at first"
             );
         }
@@ -462,8 +462,8 @@ fn each_state_is_forgotten_after_its_own_time_and_not_before() {
         for (past_ms, idle_is) in [(0, "as long as it may"), (1, "too long")] {
             let groups = bench.table.groups_per_worker(&bench.trackers[0]);
             let now_ms = start.wrapping_add(second * 1000 + past_ms);
-            for tracker in &mut bench.trackers {
-                bench.table.sweep(groups, now_ms, tracker, |_| false);
+            for worker_state in &mut bench.trackers {
+                bench.table.sweep(groups, now_ms, worker_state, |_| false);
             }
             for (port, seconds) in expected.iter().enumerate() {
                 let lives = bench.find(&key(port as u32)).is_some();
@@ -493,12 +493,12 @@ fn a_sweep_ends_what_is_over_and_every_worker_sweeps_its_share() {
         let flow = if port % 2 == 0 { flow(0, FlowState::Established) } else { other };
         bench.enter(&key(port), &flow, 0);
     }
-    let is_over = |entry: &Entry| entry.facts(true).pods() == [true; 2];
+    let is_over = |entry: &Entry| entry.flow_word(true).pods() == [true; 2];
     let groups = bench.table.groups_per_worker(&bench.trackers[0]);
     let mut ended = Vec::new();
-    for tracker in &mut bench.trackers {
-        bench.table.sweep(groups, 0, tracker, is_over);
-        ended.push(tracker.ended);
+    for worker_state in &mut bench.trackers {
+        bench.table.sweep(groups, 0, worker_state, is_over);
+        ended.push(worker_state.ended);
     }
     assert_eq!(ended.iter().sum::<u64>(), 50);
     assert!(ended.iter().all(|ended| *ended > 0), "{ended:?}");
@@ -513,14 +513,14 @@ fn workers_that_enter_the_same_flows_at_once_leave_one_of_each() {
         let worker = |worker: usize| {
             let table = &table;
             scope.spawn(move || {
-                let mut tracker = Tracker::new(WorkerId(worker as u16), WORKERS);
+                let mut worker_state = WorkerState::new(WorkerId(worker as u16), WORKERS);
                 let mut slots = Vec::new();
                 for port in 0..2000 {
-                    table.start_batch(&mut tracker);
+                    table.start_batch(&mut worker_state);
                     let key = key(port);
                     let hash = table.hash(&key);
                     let admission = table.look_up(&key, hash).map_or_else(
-                        || table.enter(&key, hash, &flow(0, FlowState::Established), 0, &mut tracker),
+                        || table.enter(&key, hash, &flow(0, FlowState::Established), 0, &mut worker_state),
                         Admission::Exists,
                     );
                     match admission {
@@ -528,7 +528,7 @@ fn workers_that_enter_the_same_flows_at_once_leave_one_of_each() {
                         other @ Admission::Full => panic!("{other:?}"),
                     }
                 }
-                table.rest(&tracker);
+                table.rest(&worker_state);
                 slots
             })
         };
@@ -596,14 +596,14 @@ fn no_ipv6_flow_passes_for_one_of_ipv4() {
 #[test]
 fn an_end_of_a_flow_is_confirmed_by_itself_and_not_once_the_flow_is_open_from_the_other_end() {
     let entry = published(&key(7));
-    let seen = entry.facts(true);
+    let seen = entry.flow_word(true);
     entry.confirm(true, seen, Generation(2), Some(7));
-    assert_eq!((entry.facts(true).judged(), entry.facts(true).hop()), (Generation(2), Some(7)));
-    assert_eq!((entry.facts(false).judged(), entry.facts(false).hop()), (Generation(1), None));
+    assert_eq!((entry.flow_word(true).judged(), entry.flow_word(true).hop()), (Generation(2), Some(7)));
+    assert_eq!((entry.flow_word(false).judged(), entry.flow_word(false).hop()), (Generation(1), None));
     assert_eq!(entry.owner(), Some(Owner::unassured(PortId(3))));
     entry.restart(&NewFlow { opened_by_low: false, ..flow(3, FlowState::SynSent) }, 5);
     entry.confirm(true, seen, Generation(3), Some(8));
-    assert_eq!((entry.facts(true).judged(), entry.facts(true).hop()), (Generation(1), None));
+    assert_eq!((entry.flow_word(true).judged(), entry.flow_word(true).hop()), (Generation(1), None));
 }
 
 #[test]
@@ -611,13 +611,16 @@ fn an_end_is_not_confirmed_once_an_earlier_generation_or_another_pod_has_opened_
     let entry = published(&key(7));
     let opened = |judged, pods| NewFlow { judged: Generation(judged), pods, ..flow(3, FlowState::SynSent) };
     entry.restart(&opened(2, [true, false]), 0);
-    let seen = entry.facts(true);
+    let seen = entry.flow_word(true);
     for (judged, pods, confirmed) in
         [(1, [true, false], 1), (2, [true; 2], 2), (2, [false; 2], 2), (2, [true, false], 3)]
     {
         entry.restart(&opened(judged, pods), 5);
         entry.confirm(true, seen, Generation(3), Some(8));
-        assert_eq!((entry.facts(true).judged(), entry.facts(true).pods()), (Generation(confirmed), pods));
+        assert_eq!(
+            (entry.flow_word(true).judged(), entry.flow_word(true).pods()),
+            (Generation(confirmed), pods)
+        );
     }
 }
 
@@ -669,7 +672,7 @@ proptest! {
             prop_assert_eq!(entry.load_tcp().sides, [moved; 2]);
         }
         entry.set_state(entry.state(), FlowState::TimeWait);
-        entry.confirm(opened_by_low, entry.facts(opened_by_low), Generation(u32::MAX), Some(u16::MAX - 1));
+        entry.confirm(opened_by_low, entry.flow_word(opened_by_low), Generation(u32::MAX), Some(u16::MAX - 1));
         [true, false].iter().for_each(|from_low| entry.count(*from_low, usize::MAX, u32::MAX));
         prop_assert!(is_alone());
         entry.restart(&NewFlow { opened_by_low: !opened_by_low, ..new }, 5);
@@ -735,8 +738,8 @@ proptest! {
                 Step::Wait { ms } => now_ms = now_ms.wrapping_add(ms),
                 Step::Sweep => {
                     let groups = bench.table.groups_per_worker(&bench.trackers[0]);
-                    for tracker in &mut bench.trackers {
-                        bench.table.sweep(groups, now_ms, tracker, |_| false);
+                    for worker_state in &mut bench.trackers {
+                        bench.table.sweep(groups, now_ms, worker_state, |_| false);
                     }
                     model.retain(|_, (state, seen_ms)| {
                         now_ms.wrapping_sub(*seen_ms) <= timeouts[*state as usize]

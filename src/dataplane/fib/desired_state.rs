@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 /// Everything that a verdict depends on, but for the flows themselves.
 #[derive(Debug, Clone, Default)]
-pub struct World {
+pub struct DesiredState {
     /// Rule tables, checked; `None` while none are loaded: then no pod may talk unless `fail_open`.
     pub tables: Option<Arc<RuleTables>>,
     /// Let traffic of pods pass that the tables do not know. Off: it is dropped.
@@ -30,7 +30,7 @@ pub struct World {
     pub routes: Vec<Route>,
 }
 
-impl World {
+impl DesiredState {
     /// What an uplink takes from the kernel: the prefixes of this node's pods, and each pod's addresses.
     pub fn uplink_prefixes(&self) -> BTreeSet<IpNet> {
         let addresses = self.pods.iter().flat_map(|pod| &pod.addresses).map(|address| IpNet::from(*address));
@@ -38,8 +38,8 @@ impl World {
     }
 
     /// Whether the two differ in nothing but rule tables.
-    pub(crate) fn is_laid_out_as(&self, other: &World) -> bool {
-        let World { tables: _, fail_open, gateway, pods, node, routes, pod_prefixes } = self;
+    pub(crate) fn has_layout_of(&self, other: &DesiredState) -> bool {
+        let DesiredState { tables: _, fail_open, gateway, pods, node, routes, pod_prefixes } = self;
         *fail_open == other.fail_open
             && *gateway == other.gateway
             && *pods == other.pods
@@ -119,8 +119,8 @@ mod tests {
             mac: None,
         };
         let pod_prefixes = vec!["10.244.1.3/24".parse().unwrap()];
-        let world = World { pods: vec![pod], pod_prefixes, ..World::default() };
+        let desired = DesiredState { pods: vec![pod], pod_prefixes, ..DesiredState::default() };
         let expected = ["10.244.1.0/24", "10.244.1.7/32", "192.0.2.9/32", "fd00::7/128"];
-        assert_eq!(world.uplink_prefixes(), expected.map(|text| text.parse().unwrap()).into());
+        assert_eq!(desired.uplink_prefixes(), expected.map(|text| text.parse().unwrap()).into());
     }
 }

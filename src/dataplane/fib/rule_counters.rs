@@ -10,7 +10,7 @@ use crate::tables::Decision;
 const PAGE_RULES: usize = 256;
 
 /// Counters of the rules of one generation. Those of rules that stay are the last generation's.
-pub(crate) struct Hits {
+pub(crate) struct RuleCounters {
     workers: usize,
     pages: Vec<Arc<Page>>,
 }
@@ -22,15 +22,15 @@ fn new_page(workers: usize) -> Arc<Page> {
     (0..workers).map(|_| std::array::from_fn(|_| Default::default())).collect()
 }
 
-impl Hits {
+impl RuleCounters {
     /// Counters at zero for rules below `end`.
-    pub(crate) fn new(end: usize, workers: usize) -> Hits {
+    pub(crate) fn new(end: usize, workers: usize) -> RuleCounters {
         let pages = (0..end.div_ceil(PAGE_RULES)).map(|_| new_page(workers)).collect();
-        Hits { workers, pages }
+        RuleCounters { workers, pages }
     }
 
     /// Counters for rules below `end`; those of `renamed` rules, and some beside them, begin anew.
-    pub(crate) fn next(&self, end: usize, renamed: impl Iterator<Item = RuleId>) -> Hits {
+    pub(crate) fn next(&self, end: usize, renamed: impl Iterator<Item = RuleId>) -> RuleCounters {
         let mut pages = self.pages.clone();
         pages.resize_with(end.div_ceil(PAGE_RULES), || new_page(self.workers));
         for rule in renamed {
@@ -38,7 +38,7 @@ impl Hits {
                 *page = new_page(self.workers);
             }
         }
-        Hits { workers: self.workers, pages }
+        RuleCounters { workers: self.workers, pages }
     }
 
     /// Counts a decision. Only this worker calls it with its number.
@@ -55,8 +55,8 @@ impl Hits {
         (0..self.pages.len()).for_each(|page| self.for_each_in(page, &mut see));
     }
 
-    /// [`Hits::for_each`] of the counters that `next` does not go on with.
-    pub(crate) fn for_each_left(&self, next: Option<&Hits>, mut see: impl FnMut(Decision, u64)) {
+    /// [`RuleCounters::for_each`] of the counters that `next` does not go on with.
+    pub(crate) fn for_each_left(&self, next: Option<&RuleCounters>, mut see: impl FnMut(Decision, u64)) {
         let goes_on = |page: usize| {
             let next = next.and_then(|next| next.pages.get(page));
             next.is_some_and(|next| Arc::ptr_eq(next, &self.pages[page]))
@@ -83,16 +83,16 @@ impl Hits {
 mod tests {
     use super::*;
 
-    fn counts(hits: &Hits) -> Vec<(Decision, u64)> {
+    fn counts(rule_counters: &RuleCounters) -> Vec<(Decision, u64)> {
         let mut counts = Vec::new();
-        hits.for_each(|decision, times| counts.push((decision, times)));
+        rule_counters.for_each(|decision, times| counts.push((decision, times)));
         counts
     }
 
     #[test]
     fn a_rule_that_stays_counts_on_and_one_that_is_renamed_begins_anew() {
         let (stays, renamed) = (Decision::deny(RuleId(3)), Decision::allow(RuleId(700)));
-        let before = Hits::new(800, 2);
+        let before = RuleCounters::new(800, 2);
         [stays, stays, renamed].into_iter().for_each(|decision| before.count(1, decision));
         let next = before.next(900, [RuleId(700)].into_iter());
         before.count(0, stays);
@@ -105,11 +105,11 @@ mod tests {
 
     #[test]
     fn without_a_next_generation_all_is_left() {
-        let hits = Hits::new(1, 1);
-        hits.count(0, Decision::allow(RuleId(0)));
-        hits.count(0, Decision::allow(RuleId(999)));
+        let rule_counters = RuleCounters::new(1, 1);
+        rule_counters.count(0, Decision::allow(RuleId(0)));
+        rule_counters.count(0, Decision::allow(RuleId(999)));
         let mut left = 0;
-        hits.for_each_left(None, |_, times| left += times);
+        rule_counters.for_each_left(None, |_, times| left += times);
         assert_eq!(left, 1, "there is no rule 999");
     }
 }

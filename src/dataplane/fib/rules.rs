@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::rule_counters::Hits;
+use super::rule_counters::RuleCounters;
 use super::snapshot::Flow;
 use crate::dataplane::packet::{Address, is_v4};
 use crate::ids::{AclId, ClassId};
@@ -14,7 +14,7 @@ use crate::tables::{
 pub(crate) struct Rules {
     document: Arc<RuleTables>,
     classifier: Classifier,
-    hits: Hits,
+    rule_counters: RuleCounters,
 }
 
 /// What a further set of tables means for flows that the last one has judged.
@@ -53,7 +53,7 @@ impl Rules {
         Rules {
             document: document.clone(),
             classifier: Classifier::new(document).expect("tables of a world have been checked"),
-            hits: Hits::new(end(document), workers),
+            rule_counters: RuleCounters::new(end(document), workers),
         }
     }
 
@@ -86,9 +86,12 @@ impl Rules {
         }
         let classifier = self.classifier.update(&diff, document);
         let renamed = diff.rules.keys().copied().filter(|rule| self.document.rules.contains_key(rule));
-        let hits = self.hits.next(end(document), renamed);
+        let rule_counters = self.rule_counters.next(end(document), renamed);
         let impact = Impact::of(&self.document, &self.classifier, &diff, &classifier);
-        (Rules { document: document.clone(), classifier, hits }, Change::Part(Box::new((diff, impact))))
+        (
+            Rules { document: document.clone(), classifier, rule_counters },
+            Change::Part(Box::new((diff, impact))),
+        )
     }
 
     /// Decides on a flow whose other end has the address `peer`; the worker `counted_by` counts it.
@@ -115,7 +118,7 @@ impl Rules {
     /// Counts a decision.
     #[inline]
     pub(crate) fn count(&self, worker: usize, decision: Decision) {
-        self.hits.count(worker, decision);
+        self.rule_counters.count(worker, decision);
     }
 
     /// What decides on a flow.
@@ -150,7 +153,7 @@ impl Rules {
 
     /// Shows how often each rule has decided.
     pub(crate) fn for_each_count(&self, see: impl FnMut(&RuleOrigin, Verdict, u64)) {
-        self.hits.for_each(self.named(see));
+        self.rule_counters.for_each(self.named(see));
     }
 
     /// Shows how often each of those rules has decided whose counters `next` does not go on with.
@@ -159,7 +162,7 @@ impl Rules {
         next: Option<&Rules>,
         see: impl FnMut(&RuleOrigin, Verdict, u64),
     ) {
-        self.hits.for_each_left(next.map(|next| &next.hits), self.named(see));
+        self.rule_counters.for_each_left(next.map(|next| &next.rule_counters), self.named(see));
     }
 
     fn named(&self, mut see: impl FnMut(&RuleOrigin, Verdict, u64)) -> impl FnMut(Decision, u64) {

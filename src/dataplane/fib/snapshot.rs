@@ -1,4 +1,4 @@
-//! The world as workers see it: a [`World`] laid out for look-up, whole and unchanging, with a generation.
+//! The world as workers see it: a [`DesiredState`] laid out for look-up, whole and unchanging, with a generation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use super::publish::Numbered;
 use super::rules::{Change, Rules};
 use crate::dataplane::endpoints::Recalled;
 use crate::dataplane::packet::{self, Address, Packet, from_v4, is_v4, pack};
-use crate::dataplane::{DropReason, PortKind, World};
+use crate::dataplane::{DesiredState, DropReason, PortKind};
 use crate::ids::{AclId, AttachmentId, ClassId, Generation, PortId};
 use crate::limits::POD_ADDRESSES_MAX;
 use crate::net::flow::Protocol;
@@ -20,7 +20,7 @@ use crate::tables::{PodName, RouteTable, RuleOrigin, RuleTables};
 
 /// What the pod behind a port may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Policing {
+pub(crate) enum PolicyMode {
     /// Nobody asks: not a pod.
     None,
     /// Nothing: the tables do not know the pod, or there are none.
@@ -51,7 +51,7 @@ pub(crate) struct PortView {
     /// one has one of its addresses too.
     there_since: Option<Generation>,
     /// What that pod may do.
-    pub policing: Policing,
+    pub policing: PolicyMode,
     /// Ethernet address behind it, if given.
     pub mac: Option<Mac>,
     /// Ethernet address that frames come to and leave from: the switch's, on an uplink the NIC's.
@@ -80,7 +80,7 @@ pub(crate) enum Hop {
 
 /// What a packet needs to leave by a hop: all in sixteen bytes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Exit {
+pub(crate) struct Adjacency {
     /// Ethernet address of what is there, as [`Mac::to_bits`] has it; of a hop zero where it is to be learned, and always on
     /// uplinks.
     pub mac: u64,
@@ -94,7 +94,7 @@ pub(crate) struct Exit {
     pub is_uplink: bool,
 }
 
-impl Exit {
+impl Adjacency {
     /// Whether a packet may leave without a further look: to a pod whose Ethernet address is given, small enough, and not at
     /// the end of its life.
     #[inline(always)]
@@ -105,7 +105,7 @@ impl Exit {
 
 /// One generation.
 #[derive(Clone)]
-pub(crate) struct View {
+pub(crate) struct Snapshot {
     /// Its number.
     pub generation: Generation,
     /// Ethernet address of the switch.
@@ -118,13 +118,13 @@ pub(crate) struct View {
     routes: RouteTable,
     hops: Vec<Hop>,
     /// By number of the hop.
-    exits: Vec<Exit>,
+    adjacencies: Vec<Adjacency>,
     ports: Vec<Option<PortView>>,
     /// By port, the last generation that changed what the pod behind it may do: a flow between two ports that was judged since
     /// then on both sides need not be judged again.
     since: Vec<Generation>,
     /// The last generation that changed anything but rule tables.
-    pub laid_out: Generation,
+    pub layout_generation: Generation,
     /// The last one in which a pod that had been there was not there any more, or not alone with its addresses.
     pub pod_left: Generation,
     /// Pods of the process before that may still come back.
@@ -149,7 +149,7 @@ impl PortView {
             mtu: facts.mtu,
             attachment: AttachmentId::NONE,
             there_since: None,
-            policing: if facts.kind == PortKind::Pod { Policing::Closed } else { Policing::None },
+            policing: if facts.kind == PortKind::Pod { PolicyMode::Closed } else { PolicyMode::None },
             mac: None,
             own_mac: facts.mac.unwrap_or(gateway),
             pod_addresses: NO_ADDRESSES,
@@ -226,52 +226,52 @@ impl PortView {
     /// Whether a pod is behind it.
     #[inline]
     pub(crate) fn is_pod(&self) -> bool {
-        self.policing != Policing::None
+        self.policing != PolicyMode::None
     }
 }
 
-impl Numbered for View {
+impl Numbered for Snapshot {
     #[inline]
     fn generation(&self) -> Generation {
         self.generation
     }
 }
 
-impl View {
-    /// Lays out a world. Its tables have been checked ([`World::tables`]).
+impl Snapshot {
+    /// Lays out a world. Its tables have been checked ([`DesiredState::tables`]).
     pub(crate) fn new(
-        world: &World,
+        desired: &DesiredState,
         generation: Generation,
         open: &BTreeMap<PortId, PortFacts>,
         workers: usize,
-    ) -> View {
-        let rules = world.tables.as_ref().map(|tables| Arc::new(Rules::new(tables, workers)));
-        View::lay_out(world, generation, open, rules, None, Arc::default())
+    ) -> Snapshot {
+        let rules = desired.tables.as_ref().map(|tables| Arc::new(Rules::new(tables, workers)));
+        Snapshot::build_layout(desired, generation, open, rules, None, Arc::default())
     }
 
     /// The same, with pods of the process before that may still come back.
-    pub(crate) fn recalling(self, recalled: Recalled) -> View {
-        View { recalled: Arc::new(recalled), ..self }
+    pub(crate) fn recalling(self, recalled: Recalled) -> Snapshot {
+        Snapshot { recalled: Arc::new(recalled), ..self }
     }
 
     /// The view of a further world, at the cost of what changes. This one's was `before`; `same_ports` says that it had the
     /// same open ports. Where anything but rules changes, `recall` says which pods were there in the process before.
     pub(crate) fn next(
         &self,
-        before: &World,
-        world: &World,
+        before: &DesiredState,
+        desired: &DesiredState,
         open: &BTreeMap<PortId, PortFacts>,
         same_ports: bool,
         workers: usize,
         recall: impl FnOnce() -> Arc<Recalled>,
-    ) -> View {
+    ) -> Snapshot {
         let generation = Generation(self.generation.0 + 1);
-        let (rules, change) = Rules::follow(self.rules.as_ref(), world.tables.as_ref(), workers);
-        if !(same_ports && world.is_laid_out_as(before)) {
-            return View::lay_out(world, generation, open, rules, Some(self), recall());
+        let (rules, change) = Rules::follow(self.rules.as_ref(), desired.tables.as_ref(), workers);
+        if !(same_ports && desired.has_layout_of(before)) {
+            return Snapshot::build_layout(desired, generation, open, rules, Some(self), recall());
         }
-        let mut next = View { generation, rules, ..self.clone() };
-        next.follow(world, &change);
+        let mut next = Snapshot { generation, rules, ..self.clone() };
+        next.follow(desired, &change);
         if !matches!(change, Change::Nothing) {
             next.classify_pods();
         }
@@ -279,16 +279,16 @@ impl View {
     }
 
     /// Lets pods be judged by changed tables.
-    fn follow(&mut self, world: &World, change: &Change) {
-        let tables = world.tables.as_deref();
-        for pod in &world.pods {
+    fn follow(&mut self, desired: &DesiredState, change: &Change) {
+        let tables = desired.tables.as_deref();
+        for pod in &desired.pods {
             let Some(Some(port)) = self.ports.get_mut(pod.port.index()) else { continue };
             let before = port.policing;
             if change.is_about(&pod.pod) {
-                port.policing = policing(tables, &pod.pod, world.fail_open);
+                port.policing = policing(tables, &pod.pod, desired.fail_open);
             }
             let touched = match (port.policing, tables) {
-                (Policing::Tables { ingress, egress }, Some(tables)) => {
+                (PolicyMode::Tables { ingress, egress }, Some(tables)) => {
                     change.touches(ingress, tables) || change.touches(egress, tables)
                 }
                 _ => false,
@@ -299,36 +299,37 @@ impl View {
         }
     }
 
-    fn lay_out(
-        world: &World,
+    fn build_layout(
+        desired: &DesiredState,
         generation: Generation,
         open: &BTreeMap<PortId, PortFacts>,
         rules: Option<Arc<Rules>>,
-        before: Option<&View>,
+        before: Option<&Snapshot>,
         recalled: Arc<Recalled>,
-    ) -> View {
-        let (routes, hops) = layout_routes(world);
-        let gateway = |v4: bool| world.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
-        let mut ports = layout_ports(world, open);
+    ) -> Snapshot {
+        let (routes, hops) = layout_routes(desired);
+        let gateway =
+            |v4: bool| desired.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
+        let mut ports = layout_ports(desired, open);
         note_since(&mut ports, before, generation, &recalled);
         let stayed = before.filter(|before| !has_lost_pod(before, &ports));
-        let mut view = View {
+        let mut snapshot = Snapshot {
             generation,
-            mac: world.gateway.mac,
+            mac: desired.gateway.mac,
             gateway_v4: gateway(true),
-            gateway_v6: gateway(false).unwrap_or_else(|| link_local(world.gateway.mac).into()),
+            gateway_v6: gateway(false).unwrap_or_else(|| link_local(desired.gateway.mac).into()),
             rules,
             routes,
-            exits: hops.iter().map(|hop| layout_exit(hop, &ports)).collect(),
+            adjacencies: hops.iter().map(|hop| layout_exit(hop, &ports)).collect(),
             hops,
             since: vec![generation; ports.len()],
             ports,
-            laid_out: generation,
+            layout_generation: generation,
             pod_left: stayed.map_or(generation, |before| before.pod_left),
             recalled,
         };
-        view.classify_pods();
-        view
+        snapshot.classify_pods();
+        snapshot
     }
 
     /// Asks the tables for the classes of the pods here, so that no packet need.
@@ -350,9 +351,10 @@ impl View {
 
     /// Whether what was judged of a flow between two ports by generation `judged`, and its hop, hold by this one.
     #[inline]
-    pub(crate) fn upholds(&self, judged: Generation, one: PortId, other: PortId) -> bool {
+    pub(crate) fn is_current(&self, judged: Generation, one: PortId, other: PortId) -> bool {
         judged == self.generation
-            || (self.laid_out..self.generation).contains(&judged) && judged >= self.judged_since(one, other)
+            || (self.layout_generation..self.generation).contains(&judged)
+                && judged >= self.judged_since(one, other)
     }
 
     /// The tables that it judges by, with their counters.
@@ -383,8 +385,8 @@ impl View {
 
     /// The hop with this number, and how to leave by it.
     #[inline]
-    pub(crate) fn hop_and_exit(&self, number: u32) -> (Hop, Exit) {
-        (self.hops[number as usize], self.exits[number as usize])
+    pub(crate) fn hop_and_exit(&self, number: u32) -> (Hop, Adjacency) {
+        (self.hops[number as usize], self.adjacencies[number as usize])
     }
 
     /// Who is to be given packets to `destination` that leave by the hop with this number, and behind which port that is.
@@ -397,15 +399,15 @@ impl View {
 
     /// How to leave by the hop with this number.
     #[inline]
-    pub(crate) fn exit(&self, number: u32) -> Option<Exit> {
-        self.exits.get(number as usize).copied()
+    pub(crate) fn adjacency(&self, number: u32) -> Option<Adjacency> {
+        self.adjacencies.get(number as usize).copied()
     }
 
     /// The port that an address lies behind.
     pub(crate) fn port_towards(&self, address: Address) -> Option<(PortId, &PortView)> {
         match self.hop(address)? {
             Hop::Gateway | Hop::Nowhere => None,
-            Hop::Port(port, _) => self.port(port).map(|view| (port, view)),
+            Hop::Port(port, _) => self.port(port).map(|snapshot| (port, snapshot)),
         }
     }
 
@@ -470,7 +472,7 @@ impl View {
         to: &PortView,
         counted_by: Option<usize>,
     ) -> Option<DropReason> {
-        let gates = Gates::of(flow, from, to);
+        let gates = EffectiveAcls::of(flow, from, to);
         let passes = |acl: Option<AclId>, peer: Address| {
             let Some(acl) = acl else { return true };
             self.rules.as_ref().is_some_and(|rules| rules.decide(acl, peer, flow, counted_by).is_allow())
@@ -490,14 +492,14 @@ impl View {
         let from = self.port_towards(flow.src).map(|(_, port)| port);
         let to = self.port_towards(flow.dst).map(|(_, port)| port);
         let egress = match from.map(|port| port.policing) {
-            Some(Policing::Tables { egress, .. }) => decide(egress, flow.dst),
+            Some(PolicyMode::Tables { egress, .. }) => decide(egress, flow.dst),
             _ => None,
         };
         let ingress = match to.map(|port| port.policing) {
-            Some(Policing::Tables { .. }) if from.is_some_and(|from| from.is_own_node(flow.src)) => {
+            Some(PolicyMode::Tables { .. }) if from.is_some_and(|from| from.is_own_node(flow.src)) => {
                 Some(RuleOrigin::OwnNode)
             }
-            Some(Policing::Tables { ingress, .. }) => decide(ingress, flow.src),
+            Some(PolicyMode::Tables { ingress, .. }) => decide(ingress, flow.src),
             _ => None,
         };
         [egress, ingress]
@@ -507,7 +509,7 @@ impl View {
 /// Who is asked whether a flow may pass: first the egress table of its source about the address of its destination, then the
 /// ingress table of its destination about that of its source. The first that denies has decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Gates {
+pub(crate) struct EffectiveAcls {
     /// The source's table.
     pub egress: Option<AclId>,
     /// The destination's table.
@@ -516,38 +518,40 @@ pub(crate) struct Gates {
     pub closed: Option<DropReason>,
 }
 
-impl Gates {
+impl EffectiveAcls {
     /// Of a flow between these ports.
     #[inline(always)]
-    pub(crate) fn of(flow: &Flow, from: &PortView, to: &PortView) -> Gates {
+    pub(crate) fn of(flow: &Flow, from: &PortView, to: &PortView) -> EffectiveAcls {
         match (from.policing, to.policing) {
-            (Policing::Tables { egress, .. }, Policing::Tables { ingress, .. })
+            (PolicyMode::Tables { egress, .. }, PolicyMode::Tables { ingress, .. })
                 if from.attachment != to.attachment =>
             {
-                Gates { egress: Some(egress), ingress: Some(ingress), closed: None }
+                EffectiveAcls { egress: Some(egress), ingress: Some(ingress), closed: None }
             }
-            _ => Gates::of_any(flow, from, to),
+            _ => EffectiveAcls::of_any(flow, from, to),
         }
     }
 
     #[inline(never)]
-    fn of_any(flow: &Flow, from: &PortView, to: &PortView) -> Gates {
-        const OPEN: Gates = Gates { egress: None, ingress: None, closed: None };
-        const CLOSED: Gates = Gates { closed: Some(DropReason::UnknownPod), ..OPEN };
+    fn of_any(flow: &Flow, from: &PortView, to: &PortView) -> EffectiveAcls {
+        const OPEN: EffectiveAcls = EffectiveAcls { egress: None, ingress: None, closed: None };
+        const CLOSED: EffectiveAcls = EffectiveAcls { closed: Some(DropReason::UnknownPod), ..OPEN };
         if from.is_pod() && from.attachment == to.attachment && to.owns(flow.dst) {
             return OPEN; // A pod cannot be kept from itself.
         }
         let egress = match from.policing {
-            Policing::None | Policing::Open => None,
-            Policing::Closed => return CLOSED,
-            Policing::Tables { egress, .. } => Some(egress),
+            PolicyMode::None | PolicyMode::Open => None,
+            PolicyMode::Closed => return CLOSED,
+            PolicyMode::Tables { egress, .. } => Some(egress),
         };
         match to.policing {
-            Policing::None | Policing::Open => Gates { egress, ..OPEN },
-            Policing::Closed => Gates { egress, ..CLOSED },
+            PolicyMode::None | PolicyMode::Open => EffectiveAcls { egress, ..OPEN },
+            PolicyMode::Closed => EffectiveAcls { egress, ..CLOSED },
             // The pod's own node is always let in (`networking/v1` types.go, ingress).
-            Policing::Tables { .. } if from.is_own_node(flow.src) => Gates { egress, ..OPEN },
-            Policing::Tables { ingress, .. } => Gates { egress, ingress: Some(ingress), closed: None },
+            PolicyMode::Tables { .. } if from.is_own_node(flow.src) => EffectiveAcls { egress, ..OPEN },
+            PolicyMode::Tables { ingress, .. } => {
+                EffectiveAcls { egress, ingress: Some(ingress), closed: None }
+            }
         }
     }
 }
@@ -565,22 +569,22 @@ pub(crate) struct Flow {
     pub dst_port: u16,
 }
 
-fn layout_routes(world: &World) -> (RouteTable, Vec<Hop>) {
+fn layout_routes(desired: &DesiredState) -> (RouteTable, Vec<Hop>) {
     let mut prefixes: BTreeMap<IpNet, Hop> = BTreeMap::new();
-    for route in &world.routes {
+    for route in &desired.routes {
         prefixes.insert(route.prefix.trunc(), Hop::Port(route.port, route.next_hop.map(pack)));
     }
     // Over a route to the same prefix: what is for our pods does not leave again by where it came from.
-    prefixes.extend(world.pod_prefixes.iter().map(|prefix| (prefix.trunc(), Hop::Nowhere)));
-    for address in &world.gateway.addresses {
+    prefixes.extend(desired.pod_prefixes.iter().map(|prefix| (prefix.trunc(), Hop::Nowhere)));
+    for address in &desired.gateway.addresses {
         prefixes.insert(IpNet::from(*address), Hop::Gateway);
     }
-    prefixes.insert(IpNet::from(IpAddr::from(link_local(world.gateway.mac))), Hop::Gateway);
-    if let Some(node) = &world.node {
+    prefixes.insert(IpNet::from(IpAddr::from(link_local(desired.gateway.mac))), Hop::Gateway);
+    if let Some(node) = &desired.node {
         prefixes
             .extend(node.addresses.iter().map(|address| (IpNet::from(*address), Hop::Port(node.port, None))));
     }
-    for pod in &world.pods {
+    for pod in &desired.pods {
         prefixes
             .extend(pod.addresses.iter().map(|address| (IpNet::from(*address), Hop::Port(pod.port, None))));
     }
@@ -589,29 +593,29 @@ fn layout_routes(world: &World) -> (RouteTable, Vec<Hop>) {
     (routes, hops)
 }
 
-fn layout_exit(hop: &Hop, ports: &[Option<PortView>]) -> Exit {
-    let Hop::Port(out, _) = *hop else { return Exit::default() };
-    let Some(Some(port)) = ports.get(out.index()) else { return Exit { out, ..Exit::default() } };
+fn layout_exit(hop: &Hop, ports: &[Option<PortView>]) -> Adjacency {
+    let Hop::Port(out, _) = *hop else { return Adjacency::default() };
+    let Some(Some(port)) = ports.get(out.index()) else { return Adjacency { out, ..Adjacency::default() } };
     let is_uplink = port.kind == PortKind::Uplink;
-    Exit { mac: port.mac.map_or(0, Mac::to_bits), out, vlan: port.vlan, mtu: port.mtu, is_uplink }
+    Adjacency { mac: port.mac.map_or(0, Mac::to_bits), out, vlan: port.vlan, mtu: port.mtu, is_uplink }
 }
 
-fn layout_ports(world: &World, open: &BTreeMap<PortId, PortFacts>) -> Vec<Option<PortView>> {
+fn layout_ports(desired: &DesiredState, open: &BTreeMap<PortId, PortFacts>) -> Vec<Option<PortView>> {
     let ports = open.last_key_value().map_or(0, |(last, _)| last.index() + 1);
     let mut ports: Vec<Option<PortView>> = vec![None; ports];
     for (port, facts) in open {
-        ports[port.index()] = Some(PortView::new(*facts, world.gateway.mac));
+        ports[port.index()] = Some(PortView::new(*facts, desired.gateway.mac));
     }
-    let tables = world.tables.as_deref();
-    for pod in &world.pods {
+    let tables = desired.tables.as_deref();
+    for pod in &desired.pods {
         if let Some(Some(port)) = ports.get_mut(pod.port.index()) {
             port.attachment = pod.id;
-            port.policing = policing(tables, &pod.pod, world.fail_open);
+            port.policing = policing(tables, &pod.pod, desired.fail_open);
             port.place(&pod.addresses, pod.mac);
             port.expect(&pod.addresses);
         }
     }
-    if let Some(node) = &world.node
+    if let Some(node) = &desired.node
         && let Some(Some(port)) = ports.get_mut(node.port.index())
     {
         port.kind = PortKind::Host;
@@ -624,7 +628,7 @@ fn layout_ports(world: &World, open: &BTreeMap<PortId, PortFacts>) -> Vec<Option
 /// since one of the process before, if it has come back.
 fn note_since(
     ports: &mut [Option<PortView>],
-    before: Option<&View>,
+    before: Option<&Snapshot>,
     generation: Generation,
     recalled: &Recalled,
 ) {
@@ -643,7 +647,7 @@ fn note_since(
         if port.addresses().iter().any(|address| shared.contains(address)) {
             continue;
         }
-        let last = before.and_then(|view| view.ports.get(number)?.as_ref());
+        let last = before.and_then(|snapshot| snapshot.ports.get(number)?.as_ref());
         let since = match last.filter(|last| last.attachment == port.attachment) {
             Some(last) => last.there_since.filter(|_| last.addresses() == port.addresses()),
             None => recalled.since.get(&port.attachment).copied(),
@@ -653,7 +657,7 @@ fn note_since(
 }
 
 /// Whether a pod that was there is not behind its port any more, as it was.
-fn has_lost_pod(before: &View, ports: &[Option<PortView>]) -> bool {
+fn has_lost_pod(before: &Snapshot, ports: &[Option<PortView>]) -> bool {
     before.ports.iter().enumerate().any(|(number, port)| {
         let since = |port: &PortView| port.there_since;
         let now = ports.get(number).and_then(Option::as_ref).and_then(since);
@@ -661,11 +665,11 @@ fn has_lost_pod(before: &View, ports: &[Option<PortView>]) -> bool {
     })
 }
 
-fn policing(tables: Option<&RuleTables>, pod: &PodName, fail_open: bool) -> Policing {
+fn policing(tables: Option<&RuleTables>, pod: &PodName, fail_open: bool) -> PolicyMode {
     match tables.and_then(|tables| tables.pods.get(pod)) {
-        Some(policy) => Policing::Tables { ingress: policy.ingress, egress: policy.egress },
-        None if fail_open => Policing::Open,
-        None => Policing::Closed,
+        Some(policy) => PolicyMode::Tables { ingress: policy.ingress, egress: policy.egress },
+        None if fail_open => PolicyMode::Open,
+        None => PolicyMode::Closed,
     }
 }
 

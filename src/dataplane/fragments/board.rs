@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use super::first::{First, Told};
+use super::first::{FirstRecord, FirstVerdict};
 use crate::dataplane::conntrack::Key;
 use crate::limits::{FIRSTS_SHARED_MAX, FRAGMENT_TIMEOUT_MS};
 
@@ -21,15 +21,15 @@ struct Slot {
 }
 
 /// The shared slots; none where one worker has nobody to tell.
-pub(crate) struct Board {
+pub(crate) struct FirstFragmentTable {
     slots: Box<[Slot]>,
     told: AtomicU32,
 }
 
-impl Board {
-    pub(crate) fn new(workers: usize) -> Board {
+impl FirstFragmentTable {
+    pub(crate) fn new(workers: usize) -> FirstFragmentTable {
         let slots = if workers > 1 { FIRSTS_SHARED_MAX } else { 0 };
-        Board { slots: (0..slots).map(|_| Slot::default()).collect(), told: AtomicU32::new(0) }
+        FirstFragmentTable { slots: (0..slots).map(|_| Slot::default()).collect(), told: AtomicU32::new(0) }
     }
 
     /// A number that changes with every verdict told.
@@ -43,7 +43,7 @@ impl Board {
     }
 
     /// Tells what became of a datagram's first fragment.
-    pub(super) fn tell(&self, key: &Key, hash: u64, told: &Told, now_ms: u32) {
+    pub(super) fn tell(&self, key: &Key, hash: u64, told: &FirstRecord, now_ms: u32) {
         let rank = |slot: &&Slot| match slot.read() {
             Some((found, _, _)) if found == *key => u32::MAX,
             Some((found, _, _)) if found == Key::default() => FRAGMENT_TIMEOUT_MS,
@@ -58,11 +58,11 @@ impl Board {
     }
 
     /// What became of the datagram's first fragment, if another worker has told.
-    pub(super) fn find(&self, key: &Key, hash: u64, now_ms: u32) -> Option<Told> {
+    pub(super) fn find(&self, key: &Key, hash: u64, now_ms: u32) -> Option<FirstRecord> {
         let (_, told, at_ms) = self.probes(hash).filter_map(Slot::read).find(|(found, _, _)| found == key)?;
         // The other worker may have read its clock later than this one.
         let age = now_ms.wrapping_sub(at_ms) as i32;
-        (told.first != First::Unknown && age < FRAGMENT_TIMEOUT_MS as i32).then_some(told)
+        (told.first != FirstVerdict::Unknown && age < FRAGMENT_TIMEOUT_MS as i32).then_some(told)
     }
 
     /// Takes back what was told: the datagram is complete, and its identification free for the next.
@@ -70,13 +70,13 @@ impl Board {
         let stands = |slot: &&Slot| slot.read().is_some_and(|(found, _, _)| found == *key);
         if let Some(slot) = self.probes(hash).find(stands) {
             // Were another worker writing there, it would be about another datagram.
-            slot.write(&Key::default(), &Told { first: First::Unknown, to: 0 }, now_ms);
+            slot.write(&Key::default(), &FirstRecord { first: FirstVerdict::Unknown, to: 0 }, now_ms);
         }
     }
 }
 
 impl Slot {
-    fn read(&self) -> Option<(Key, Told, u32)> {
+    fn read(&self) -> Option<(Key, FirstRecord, u32)> {
         let before = self.sequence.load(Ordering::Acquire);
         let words: [u64; WORDS] = std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
         fence(Ordering::Acquire);
@@ -86,12 +86,12 @@ impl Slot {
         }
         let [key @ .., verdict, last] = words;
         let key = Key::from_words(key);
-        let told = Told::unpack(&key, verdict, (last >> 32) as u32);
+        let told = FirstRecord::unpack(&key, verdict, (last >> 32) as u32);
         Some((key, told, last as u32))
     }
 
     /// Writes unless somebody else does.
-    fn write(&self, key: &Key, told: &Told, now_ms: u32) -> bool {
+    fn write(&self, key: &Key, told: &FirstRecord, now_ms: u32) -> bool {
         let sequence = self.sequence.load(Ordering::Relaxed);
         let odd = sequence.wrapping_add(1);
         if sequence & 1 != 0
@@ -121,11 +121,11 @@ mod tests {
         Key::new(1, 2, n)
     }
 
-    const TOLD: Told = Told { first: First::Denied(DropReason::PolicyIngress), to: 185 };
+    const TOLD: FirstRecord = FirstRecord { first: FirstVerdict::Denied(DropReason::PolicyIngress), to: 185 };
 
     #[test]
     fn what_one_worker_tells_the_others_find_until_it_is_forgotten_or_old() {
-        let board = Board::new(2);
+        let board = FirstFragmentTable::new(2);
         board.tell(&key(7), 7, &TOLD, 1000);
         assert_eq!(board.find(&key(7), 7, 1000), Some(TOLD));
         assert_eq!(board.find(&key(7), 7, 990), Some(TOLD), "a clock read a little earlier");
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_oldest_of_the_slots_makes_place() {
-        let board = Board::new(2);
+        let board = FirstFragmentTable::new(2);
         for n in 0..=PROBES as u64 {
             board.tell(&key(n + 1), 3, &TOLD, 1000 + n as u32);
         }
@@ -147,15 +147,15 @@ mod tests {
 
     #[test]
     fn a_worker_alone_tells_nobody() {
-        let board = Board::new(1);
+        let board = FirstFragmentTable::new(1);
         board.tell(&key(1), 1, &TOLD, 0);
         assert_eq!(board.find(&key(1), 1, 0), None);
     }
 
     #[test]
     fn readers_never_see_half_of_what_a_writer_writes() {
-        let board = Board::new(2);
-        let told = |to: usize| Told { first: First::Denied(DropReason::PolicyEgress), to };
+        let board = FirstFragmentTable::new(2);
+        let told = |to: usize| FirstRecord { first: FirstVerdict::Denied(DropReason::PolicyEgress), to };
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for n in 1..20_000_u64 {

@@ -1,7 +1,7 @@
 //! The fragmented datagrams that one worker knows: sets of a few, so that a look-up is short and the oldest makes place.
 
 use super::coverage::Coverage;
-use super::first::First;
+use super::first::FirstVerdict;
 use crate::dataplane::conntrack::Key;
 use crate::ids::PortId;
 use crate::limits::{DATAGRAMS_MAX, FRAGMENT_TIMEOUT_MS, FRAGMENT_WAYS};
@@ -15,7 +15,7 @@ pub(super) struct Datagram {
     /// When it is given up.
     pub until_ms: u32,
     /// What became of its first fragment.
-    pub first: First,
+    pub first: FirstVerdict,
     /// What of it has come.
     pub coverage: Coverage,
     /// Fragments of it that wait.
@@ -37,7 +37,7 @@ impl Datagrams {
             port: PortId(0),
             used: false,
             until_ms: 0,
-            first: First::Unknown,
+            first: FirstVerdict::Unknown,
             coverage: Coverage::NONE,
             waiting: 0,
         };
@@ -68,7 +68,7 @@ impl Datagrams {
             port,
             used: true,
             until_ms: now_ms.wrapping_add(FRAGMENT_TIMEOUT_MS),
-            first: First::Unknown,
+            first: FirstVerdict::Unknown,
             coverage: Coverage::NONE,
             waiting: 0,
         };
@@ -97,7 +97,7 @@ impl Datagram {
 
     /// Whether nothing of it can come any more.
     pub(super) fn is_done(&self) -> bool {
-        self.coverage.is_complete() && self.waiting == 0 && self.first != First::Unknown
+        self.coverage.is_complete() && self.waiting == 0 && self.first != FirstVerdict::Unknown
     }
 
     /// Makes place.

@@ -2,13 +2,13 @@
 
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::Key;
-use crate::dataplane::fib::snapshot::{Flow, View};
+use crate::dataplane::fib::snapshot::{Flow, Snapshot};
 use crate::ids::Generation;
 use crate::net::flow::Protocol;
 
 /// What became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum First {
+pub(super) enum FirstVerdict {
     /// It has not come.
     Unknown,
     /// It may pass, as of this generation, as part of this flow.
@@ -17,29 +17,29 @@ pub(super) enum First {
     Denied(DropReason),
 }
 
-impl First {
+impl FirstVerdict {
     /// Judges the flow again where another generation has judged it.
-    pub(super) fn judge_again(&mut self, view: &View, worker: usize) {
-        let First::Allowed(judged, flow) = self else { return };
-        if *judged >= view.generation {
+    pub(super) fn revalidate(&mut self, snapshot: &Snapshot, worker: usize) {
+        let FirstVerdict::Allowed(judged, flow) = self else { return };
+        if *judged >= snapshot.generation {
             return;
         }
-        let reason = match (view.port_towards(flow.src), view.port_towards(flow.dst)) {
-            (Some((_, from)), Some((_, to))) => view.judge(flow, from, to, Some(worker)),
+        let reason = match (snapshot.port_towards(flow.src), snapshot.port_towards(flow.dst)) {
+            (Some((_, from)), Some((_, to))) => snapshot.judge(flow, from, to, Some(worker)),
             _ => Some(DropReason::NoRoute),
         };
         match reason {
-            None => *judged = view.generation,
-            Some(reason) => *self = First::Denied(reason),
+            None => *judged = snapshot.generation,
+            Some(reason) => *self = FirstVerdict::Denied(reason),
         }
     }
 }
 
 /// What one worker tells the others of a first fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct FirstRecord {
     /// What became of it.
-    pub first: First,
+    pub first: FirstVerdict,
     /// Unit of eight bytes behind its last.
     pub to: usize,
 }
@@ -47,15 +47,15 @@ pub(super) struct Told {
 const ALLOWED: u64 = 1;
 const DENIED: u64 = 2;
 
-impl Told {
+impl FirstRecord {
     /// In 64 bits, from the low ones up: destination port, protocol, kind, whether the flow was opened by the
     /// datagram's sender, reason, length. And the generation.
     pub(super) fn pack(&self, key: &Key) -> (u64, u32) {
         let to = (self.to as u64) << 48;
         match self.first {
-            First::Unknown => (to, 0),
-            First::Denied(reason) => (to | DENIED << 24 | (reason as u64) << 32, 0),
-            First::Allowed(generation, flow) => {
+            FirstVerdict::Unknown => (to, 0),
+            FirstVerdict::Denied(reason) => (to | DENIED << 24 | (reason as u64) << 32, 0),
+            FirstVerdict::Allowed(generation, flow) => {
                 let by_sender = u64::from(flow.src == key.low()) << 26;
                 let flow = u64::from(flow.dst_port) | u64::from(flow.protocol.0) << 16;
                 (to | ALLOWED << 24 | by_sender | flow, generation.0)
@@ -63,19 +63,22 @@ impl Told {
         }
     }
 
-    pub(super) fn unpack(key: &Key, word: u64, generation: u32) -> Told {
+    pub(super) fn unpack(key: &Key, word: u64, generation: u32) -> FirstRecord {
         let by_sender = word >> 26 & 1 != 0;
         let (src, dst) = if by_sender { (key.low(), key.high()) } else { (key.high(), key.low()) };
         let reason = DropReason::ALL.get((word >> 32 & 0xff) as usize);
         let first = match (word >> 24 & 3, reason) {
             (ALLOWED, _) => {
                 let protocol = Protocol((word >> 16) as u8);
-                First::Allowed(Generation(generation), Flow { src, dst, protocol, dst_port: word as u16 })
+                FirstVerdict::Allowed(
+                    Generation(generation),
+                    Flow { src, dst, protocol, dst_port: word as u16 },
+                )
             }
-            (DENIED, Some(reason)) => First::Denied(*reason),
-            _ => First::Unknown,
+            (DENIED, Some(reason)) => FirstVerdict::Denied(*reason),
+            _ => FirstVerdict::Unknown,
         };
-        Told { first, to: (word >> 48) as usize }
+        FirstRecord { first, to: (word >> 48) as usize }
     }
 }
 
@@ -88,16 +91,16 @@ mod tests {
         let key = Key::new(10, 20, 3);
         let protocol = Protocol::UDP;
         let flow = |src, dst| Flow { src, dst, protocol, dst_port: 65_535 };
-        let firsts = [
-            First::Unknown,
-            First::Allowed(Generation(u32::MAX), flow(10, 20)),
-            First::Allowed(Generation(1), flow(20, 10)),
-            First::Denied(DropReason::PortDown),
+        let first_fragments = [
+            FirstVerdict::Unknown,
+            FirstVerdict::Allowed(Generation(u32::MAX), flow(10, 20)),
+            FirstVerdict::Allowed(Generation(1), flow(20, 10)),
+            FirstVerdict::Denied(DropReason::PortDown),
         ];
-        for first in firsts {
-            let told = Told { first, to: 8191 };
+        for first in first_fragments {
+            let told = FirstRecord { first, to: 8191 };
             let (word, generation) = told.pack(&key);
-            assert_eq!(Told::unpack(&key, word, generation), told);
+            assert_eq!(FirstRecord::unpack(&key, word, generation), told);
         }
     }
 }

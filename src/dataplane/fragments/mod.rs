@@ -18,12 +18,12 @@ mod first;
 mod piece;
 mod waiting;
 
-pub(crate) use board::Board;
+pub(crate) use board::FirstFragmentTable;
 
 use coverage::Seen;
 use datagrams::{Datagram, Datagrams, is_past};
-use first::{First, Told};
-use piece::Piece;
+use first::{FirstRecord, FirstVerdict};
+use piece::FragmentInfo;
 use waiting::Waiting;
 
 use super::DropReason;
@@ -42,7 +42,7 @@ pub(crate) struct Fragments {
     datagrams: Datagrams,
     waiting: Waiting,
     /// Whether something has become of a datagram of which fragments wait.
-    stirred: bool,
+    dirty: bool,
     /// What had been told on the board when the fragments that wait were last looked at.
     told: u32,
     /// When that was.
@@ -53,7 +53,7 @@ impl Fragments {
     /// For a worker with so many frames.
     pub(crate) fn new(frames_total: usize) -> Fragments {
         let (datagrams, waiting) = (Datagrams::new(), Waiting::new(frames_total));
-        Fragments { datagrams, waiting, stirred: false, told: 0, looked_ms: 0 }
+        Fragments { datagrams, waiting, dirty: false, told: 0, looked_ms: 0 }
     }
 
     /// Number of fragments that wait.
@@ -79,18 +79,18 @@ impl Fragments {
 
     /// Adds to a batch the fragments that need wait no longer: their first has come, or will not.
     #[inline]
-    pub(crate) fn resume(&mut self, batch: &mut Batch, board: &Board, now_ms: u32) {
+    pub(crate) fn resume(&mut self, batch: &mut Batch, board: &FirstFragmentTable, now_ms: u32) {
         if self.waiting.len() == 0 {
             return;
         }
         let told = board.told();
-        if self.stirred || told != self.told || now_ms != self.looked_ms {
-            (self.stirred, self.told, self.looked_ms) = (false, told, now_ms);
+        if self.dirty || told != self.told || now_ms != self.looked_ms {
+            (self.dirty, self.told, self.looked_ms) = (false, told, now_ms);
             self.resume_ready(batch, board, now_ms);
         }
     }
 
-    fn resume_ready(&mut self, batch: &mut Batch, board: &Board, now_ms: u32) {
+    fn resume_ready(&mut self, batch: &mut Batch, board: &FirstFragmentTable, now_ms: u32) {
         let datagrams = &mut self.datagrams;
         let verdict = |waiter: &waiting::Waiter| {
             if is_past(waiter.until_ms, now_ms) {
@@ -99,8 +99,8 @@ impl Fragments {
             let Some(datagram) = datagrams.find(&waiter.key, waiter.hash, now_ms) else {
                 return Some(Verdict::Dropped(DropReason::FragmentStoreFull));
             };
-            let is_known =
-                datagram.first != First::Unknown || board.find(&waiter.key, waiter.hash, now_ms).is_some();
+            let is_known = datagram.first != FirstVerdict::Unknown
+                || board.find(&waiter.key, waiter.hash, now_ms).is_some();
             is_known.then_some(Verdict::Pending)
         };
         let room = BATCH_FRAMES_MAX - batch.len();
@@ -110,23 +110,23 @@ impl Fragments {
     /// Notes what became of a first fragment; why it is dropped where others came before it that it overlaps.
     fn enter_first(
         &mut self,
-        piece: &Piece,
+        piece: &FragmentInfo,
         hash: u64,
         port: PortId,
-        first: First,
-        board: &Board,
+        first: FirstVerdict,
+        board: &FirstFragmentTable,
         now_ms: u32,
     ) -> Option<DropReason> {
         let datagram = self.datagrams.find_or_enter(&piece.key, hash, port, now_ms);
         let overlap = datagram.cover(piece);
-        if overlap && datagram.first != First::Denied(DropReason::FragmentOverlap) {
+        if overlap && datagram.first != FirstVerdict::Denied(DropReason::FragmentOverlap) {
             return Some(DropReason::FragmentOverlap); // The same once more.
         }
-        if datagram.first == First::Unknown {
+        if datagram.first == FirstVerdict::Unknown {
             datagram.first = first;
         }
-        self.stirred |= datagram.waiting > 0;
-        board.tell(&piece.key, hash, &Told { first: datagram.first, to: piece.to }, now_ms);
+        self.dirty |= datagram.waiting > 0;
+        board.tell(&piece.key, hash, &FirstRecord { first: datagram.first, to: piece.to }, now_ms);
         let denied = datagram.first != first;
         if datagram.is_done() {
             datagram.remove();
@@ -138,7 +138,7 @@ impl Fragments {
     /// What becomes of a later fragment.
     fn enter_later(
         &mut self,
-        piece: &Piece,
+        piece: &FragmentInfo,
         hash: u64,
         port: PortId,
         waited: bool,
@@ -154,25 +154,25 @@ impl Fragments {
         } else {
             let datagram = self.datagrams.find_or_enter(&piece.key, hash, port, now_ms);
             if datagram.cover(piece) {
-                self.stirred |= datagram.waiting > 0;
+                self.dirty |= datagram.waiting > 0;
                 return Verdict::Dropped(DropReason::FragmentOverlap);
             }
             datagram
         };
-        if datagram.first == First::Unknown
+        if datagram.first == FirstVerdict::Unknown
             && let Some(told) = context.board.find(&piece.key, hash, now_ms)
         {
             datagram.adopt(&told);
         }
-        datagram.first.judge_again(context.view, context.worker);
+        datagram.first.revalidate(context.snapshot, context.worker);
         let verdict = match datagram.first {
-            First::Allowed(..) => Verdict::Pending,
-            First::Denied(reason) => Verdict::Dropped(reason),
-            First::Unknown if self.waiting.reserve(port, &piece.key, hash, datagram.until_ms) => {
+            FirstVerdict::Allowed(..) => Verdict::Pending,
+            FirstVerdict::Denied(reason) => Verdict::Dropped(reason),
+            FirstVerdict::Unknown if self.waiting.reserve(port, &piece.key, hash, datagram.until_ms) => {
                 datagram.waiting += 1;
                 Verdict::Held
             }
-            First::Unknown => Verdict::Dropped(DropReason::FragmentStoreFull),
+            FirstVerdict::Unknown => Verdict::Dropped(DropReason::FragmentStoreFull),
         };
         if datagram.is_done() {
             datagram.remove();
@@ -184,8 +184,8 @@ impl Fragments {
 
 /// What of its context the judgement of a later fragment needs.
 struct Surroundings<'a> {
-    board: &'a Board,
-    view: &'a super::fib::snapshot::View,
+    board: &'a FirstFragmentTable,
+    snapshot: &'a super::fib::snapshot::Snapshot,
     worker: usize,
     now_ms: u32,
 }
@@ -193,19 +193,19 @@ struct Surroundings<'a> {
 impl Datagram {
     /// Notes that a fragment has come. Whether it repeats what came before; where it repeats only some of that, the whole
     /// datagram is discarded.
-    fn cover(&mut self, piece: &Piece) -> bool {
+    fn cover(&mut self, piece: &FragmentInfo) -> bool {
         let seen = self.coverage.cover(piece.from, piece.to);
         if seen == Seen::Some {
-            self.first = First::Denied(DropReason::FragmentOverlap);
+            self.first = FirstVerdict::Denied(DropReason::FragmentOverlap);
         }
         seen != Seen::Nothing
     }
 
     /// Takes over what another worker tells of the first fragment.
-    fn adopt(&mut self, told: &Told) {
+    fn adopt(&mut self, told: &FirstRecord) {
         self.first = told.first;
         if self.coverage.cover(0, told.to) != Seen::Nothing {
-            self.first = First::Denied(DropReason::FragmentOverlap);
+            self.first = FirstVerdict::Denied(DropReason::FragmentOverlap);
         }
     }
 }
@@ -250,20 +250,24 @@ fn says_of_all(reason: DropReason) -> bool {
 
 fn first(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let (packet, port) = (&batch.packets[i], batch.in_ports[i]);
-    let Some(piece) = Piece::of(context.umem.data(&batch.frames[i]), packet, port) else {
+    let Some(piece) = FragmentInfo::of(context.umem.data(&batch.frames[i]), packet, port) else {
         return drop_pending(batch, i, DropReason::Fragment);
     };
     let hash = context.conntrack.hash(&piece.key);
     let first = if let Verdict::Dropped(reason) = batch.verdicts[i] {
-        First::Denied(reason)
+        FirstVerdict::Denied(reason)
     } else {
         let track = &batch.tracks[i];
         // An untracked packet was evaluated from its sender.
         let by_initiator = track.fate == Fate::Untracked
             || context.conntrack.entry(track.slot).sender(track.from_low) == Side::Initiator;
-        First::Allowed(context.view.generation, flow_of(&track.key, track.from_low == by_initiator))
+        FirstVerdict::Allowed(
+            context.snapshot.generation,
+            flow_of(&track.key, track.from_low == by_initiator),
+        )
     };
-    let overlap = context.fragments.enter_first(&piece, hash, port, first, context.firsts, context.now_ms);
+    let overlap =
+        context.fragments.enter_first(&piece, hash, port, first, context.first_fragments, context.now_ms);
     if let Some(reason) = overlap {
         drop_pending(batch, i, reason);
     }
@@ -278,7 +282,7 @@ fn drop_pending(batch: &mut Batch, i: usize, reason: DropReason) {
 
 fn later(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let (packet, port) = (&batch.packets[i], batch.in_ports[i]);
-    let Some(piece) = Piece::of(context.umem.data(&batch.frames[i]), packet, port) else {
+    let Some(piece) = FragmentInfo::of(context.umem.data(&batch.frames[i]), packet, port) else {
         return batch.drop(i, DropReason::Fragment);
     };
     // It would replace the control bits, whatever the first one said of them (RFC 1858 section 4.2, RFC 3128).
@@ -293,8 +297,8 @@ fn later(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     }
     let hash = context.conntrack.hash(&piece.key);
     let surroundings = Surroundings {
-        board: context.firsts,
-        view: context.view,
+        board: context.first_fragments,
+        snapshot: context.snapshot,
         worker: context.worker,
         now_ms: context.now_ms,
     };

@@ -8,7 +8,7 @@ use crate::net::{ipv4, ipv6};
 
 /// A fragment: of which datagram, and which part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct FragmentInfo {
     /// Names the datagram: source in `low`, destination in `high`, and identification, protocol (of IPv4, RFC 791) and
     /// port that it came from in `word`. In IPv6 fragments of one packet may name different protocols (RFC 8200 section
     /// 4.5). With the port in it nobody speaks of a datagram of somebody else's.
@@ -24,10 +24,10 @@ pub(super) struct Piece {
 /// Unit behind all that a datagram can have.
 const END: usize = 8192;
 
-impl Piece {
+impl FragmentInfo {
     /// The fragment that begins with these bytes of a frame; `None` where no datagram can have it: it ends behind 65,535 bytes, or its length is not a
     /// multiple of eight though more follows, or it has none.
-    pub(super) fn of(head: &[u8], packet: &Packet, port: PortId) -> Option<Piece> {
+    pub(super) fn of(head: &[u8], packet: &Packet, port: PortId) -> Option<FragmentInfo> {
         let bytes = head.get(usize::from(packet.l3)..)?;
         let (offset, more, identification, start) = if is_v4(packet.src) {
             let ip = ipv4::Ipv4::new(bytes)?;
@@ -43,7 +43,7 @@ impl Piece {
         let fits = u16::try_from(offset + len).is_ok() && len > 0 && (!more || len % 8 == 0);
         let protocol = if is_v4(packet.src) { packet.protocol.0 } else { 0 };
         let word = u64::from(identification) | u64::from(protocol) << 32 | (port.index() as u64) << 40;
-        fits.then(|| Piece {
+        fits.then(|| FragmentInfo {
             key: Key::new(packet.src, packet.dst, word),
             from: offset / 8,
             to: if more { (offset + len) / 8 } else { END },

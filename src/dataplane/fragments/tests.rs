@@ -6,7 +6,7 @@ use etherparse::{EtherType, IpFragOffset, Ipv4Header};
 
 use crate::dataplane::frames::{Spec, Transport, ethernet};
 use crate::dataplane::{
-    Gateway, PodAttachment, PortCounters, PortKind, Settings, SimulatedPort, Simulation, World,
+    DesiredState, Gateway, PodAttachment, PortCounters, PortKind, Settings, SimulatedPort, Simulation,
 };
 use crate::ids::{AttachmentId, PortId};
 use crate::limits::FRAGMENT_TIMEOUT_MS;
@@ -24,7 +24,7 @@ struct Rig {
     ports: Vec<SimulatedPort>,
 }
 
-fn world(fail_open: bool) -> World {
+fn world(fail_open: bool) -> DesiredState {
     let pod = |n: u16| PodAttachment {
         id: AttachmentId(u32::from(n) + 1),
         pod: PodName { namespace: "default".into(), name: format!("pod-{n}") },
@@ -32,7 +32,7 @@ fn world(fail_open: bool) -> World {
         addresses: [V4, V6].map(|pair| pair[usize::from(n)].parse().unwrap()).into(),
         mac: Some(crate::net::mac::Mac([2, 0, 0, 0, 0, n as u8])),
     };
-    World { fail_open, pods: vec![pod(0), pod(1)], ..World::default() }
+    DesiredState { fail_open, pods: vec![pod(0), pod(1)], ..DesiredState::default() }
 }
 
 impl Rig {

@@ -5,7 +5,7 @@ use crate::ids::PortId;
 use crate::limits::{ANSWERS_PER_SECOND_MAX, PORT_ANSWERS_PER_SECOND, PORTS_MAX};
 
 /// Questions to ask and answers that may be given: bounded, whatever is received.
-pub(crate) struct Speech {
+pub(crate) struct RateLimits {
     /// Address to ask for, by port; at most one a port and batch.
     pub questions: Vec<(PortId, Address)>,
     /// When a question was last asked, by port.
@@ -49,9 +49,9 @@ const ASK_INTERVAL_MS: u32 = 100;
 /// Neighbours on uplinks of which a worker knows when it asked.
 const ON_LINKS_REMEMBERED: usize = 64;
 
-impl Speech {
-    pub(crate) fn new() -> Speech {
-        Speech {
+impl RateLimits {
+    pub(crate) fn new() -> RateLimits {
+        RateLimits {
             questions: Vec::with_capacity(PORTS_MAX),
             asked_ms: vec![None; PORTS_MAX].into(),
             asked_on_links: vec![None; ON_LINKS_REMEMBERED].into(),

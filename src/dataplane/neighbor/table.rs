@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use crossbeam::queue::ArrayQueue;
 
 use crate::dataplane::packet::Address;
-use crate::dataplane::worker::eventfd::Bell;
+use crate::dataplane::worker::eventfd::EventFd;
 use crate::ids::PortId;
 use crate::limits::{NEIGHBOR_QUESTIONS_MAX, NEIGHBORS_MAX, PORTS_MAX};
 use crate::net::mac::Mac;
@@ -36,14 +36,14 @@ pub(crate) struct Neighbors {
 }
 
 /// Neighbours on uplinks that workers want resolved: bounded, and whoever finds it full asks again later.
-pub(crate) struct Questions {
+pub(crate) struct SolicitQueue {
     queue: ArrayQueue<(PortId, Address)>,
-    bell: Bell,
+    bell: EventFd,
 }
 
-impl Questions {
-    pub(crate) fn new() -> std::io::Result<Questions> {
-        Ok(Questions { queue: ArrayQueue::new(NEIGHBOR_QUESTIONS_MAX), bell: Bell::new()? })
+impl SolicitQueue {
+    pub(crate) fn new() -> std::io::Result<SolicitQueue> {
+        Ok(SolicitQueue { queue: ArrayQueue::new(NEIGHBOR_QUESTIONS_MAX), bell: EventFd::new()? })
     }
 
     /// Asks, and wakes who answers.

@@ -48,22 +48,22 @@ struct Outer {
 fn parse_ipv4(frame: &[u8], len: usize, packet: &mut Packet) -> bool {
     let Some(head) = frame.first_chunk::<L4_OF_V4>() else { return false };
     let Some(ip) = head.last_chunk::<{ ipv4::HEADER_BYTES }>() else { return false };
-    let view = ipv4::Ipv4::of(ip);
-    let end = L3 + view.total_bytes();
+    let snapshot = ipv4::Ipv4::of(ip);
+    let end = L3 + snapshot.total_bytes();
     let fits = (end >= L4_OF_V4) & (end <= len);
-    if !(fits & !view.is_fragment() & ipv4::plain_checksum_holds(ip)) {
+    if !(fits & !snapshot.is_fragment() & ipv4::plain_checksum_holds(ip)) {
         return false;
     }
-    let protocol = view.protocol();
+    let protocol = snapshot.protocol();
     let outer = Outer {
         is_v4: true,
         protocol,
-        ttl: view.ttl(),
-        dont_fragment: view.dont_fragment(),
+        ttl: snapshot.ttl(),
+        dont_fragment: snapshot.dont_fragment(),
         end,
-        src: from_v4(view.src()),
-        dst: from_v4(view.dst()),
-        pseudo: pseudo_v4(view.src(), view.dst(), protocol, end.wrapping_sub(L4_OF_V4)),
+        src: from_v4(snapshot.src()),
+        dst: from_v4(snapshot.dst()),
+        pseudo: pseudo_v4(snapshot.src(), snapshot.dst(), protocol, end.wrapping_sub(L4_OF_V4)),
     };
     parse_transport::<L4_OF_V4, { L4_OF_V4 + udp::HEADER_BYTES }, { L4_OF_V4 + tcp::HEADER_BYTES }>(
         frame, &outer, packet,
@@ -74,17 +74,17 @@ fn parse_ipv4(frame: &[u8], len: usize, packet: &mut Packet) -> bool {
 fn parse_ipv6(frame: &[u8], len: usize, packet: &mut Packet) -> bool {
     let Some(head) = frame.first_chunk::<L4_OF_V6>() else { return false };
     let Some(ip) = head.last_chunk::<{ ipv6::HEADER_BYTES }>() else { return false };
-    let view = ipv6::Ipv6::of(ip);
-    let end = L4_OF_V6 + view.payload_bytes();
-    let (src, dst) = (view.src(), view.dst());
+    let snapshot = ipv6::Ipv6::of(ip);
+    let end = L4_OF_V6 + snapshot.payload_bytes();
+    let (src, dst) = (snapshot.src(), snapshot.dst());
     if (end > len) | is_v4(src) | is_v4(dst) {
         return false;
     }
-    let protocol = Protocol(view.next_header());
+    let protocol = Protocol(snapshot.next_header());
     let outer = Outer {
         is_v4: false,
         protocol,
-        ttl: view.hop_limit(),
+        ttl: snapshot.hop_limit(),
         dont_fragment: true,
         end,
         src,

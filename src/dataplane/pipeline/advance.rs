@@ -1,15 +1,15 @@
 //! The stages `track` and `follow`: each packet's flow is looked up, and the packets of known flows go on.
 //!
-//! Nearly every packet takes [`follow_plain`]. What it does not take, [`follow_known`] does.
+//! Nearly every packet takes [`advance_plain`]. What it does not take, [`advance_known`] does.
 
 use super::batch::{Batch, Fate};
-use super::classify::{judge_again, reopen};
+use super::classify::{reopen, revalidate};
 use super::route::{leave_by, route_one};
 use super::{Context, is_no_flow};
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::tcp::{Outcome, Segment};
-use crate::dataplane::conntrack::{Candidate, Entry, Facts, Key, LineId, Side, Slot};
-use crate::dataplane::fib::snapshot::{Exit, Hop};
+use crate::dataplane::conntrack::{Candidate, Entry, FlowWord, HalfId, Key, Side, Slot};
+use crate::dataplane::fib::snapshot::{Adjacency, Hop};
 use crate::dataplane::packet::checksum::{self, Checksum};
 use crate::dataplane::packet::{self, Kind, Packet};
 use crate::net::flow::Protocol;
@@ -18,7 +18,7 @@ use crate::net::tcp::{self, Flags};
 /// Starts to look flows up: the entries that their hashes name are on the way to the cache, or where these help nobody, the
 /// tags.
 pub(in crate::dataplane) fn track(batch: &mut Batch, context: &Context<'_>) {
-    batch.strays.clear();
+    batch.misses.clear();
     for i in 0..batch.len() {
         if batch.is_pending(i) {
             key(batch, i, context);
@@ -30,7 +30,7 @@ pub(in crate::dataplane) fn track(batch: &mut Batch, context: &Context<'_>) {
 fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
     let packet = &batch.packets[i];
     if packet.kind == Kind::IcmpError {
-        return track_quoted(batch, i, context);
+        return key_of_quoted(batch, i, context);
     }
     // Each family has its own way to the end: half of a key of IPv4 is zeros, and nothing is to be computed of them.
     if packet.is_v4 {
@@ -45,7 +45,7 @@ fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
 /// Tracks an ICMP error by the flow that it reports about.
 #[cold]
 #[inline(never)]
-fn track_quoted(batch: &mut Batch, i: usize, context: &Context<'_>) {
+fn key_of_quoted(batch: &mut Batch, i: usize, context: &Context<'_>) {
     match quoted_key(batch, i, context) {
         Some(keyed) => note_key(batch, i, context, keyed),
         None => batch.drop(i, DropReason::InvalidState),
@@ -57,11 +57,11 @@ fn note_key(batch: &mut Batch, i: usize, context: &Context<'_>, (key, from_low):
     let hash = context.conntrack.hash(&key);
     let track = &mut batch.tracks[i];
     (track.key, track.hash, track.from_low) = (key, hash, from_low);
-    if batch.strays_prevail {
+    if batch.miss_heavy {
         context.conntrack.prefetch_tags(hash);
-        batch.strays.push(i as u16);
+        batch.misses.push(i as u16);
     } else {
-        track.slot = context.conntrack.home(hash);
+        track.slot = context.conntrack.primary_slot(hash);
         let both = needs_both_ends(batch.packets[i].protocol);
         context.conntrack.entry(track.slot).prefetch(from_low, both);
     }
@@ -82,7 +82,7 @@ fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bo
     // the ports of other pods' flows reports nothing about them.
     let fits = packet::parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
         && quoted.src == packet.dst
-        && matches!(context.view.hop(quoted.dst), Some(Hop::Port(port, _)) if port == batch.in_ports[i]);
+        && matches!(context.snapshot.hop(quoted.dst), Some(Hop::Port(port, _)) if port == batch.in_ports[i]);
     fits.then(|| Key::of(&quoted))
 }
 
@@ -90,45 +90,45 @@ fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bo
 ///
 /// Packets whose flow is not where its hash says come last, in passes of their own, so that none waits alone for memory. All
 /// packets of a flow are among them, or none.
-pub(in crate::dataplane) fn route_and_follow(batch: &mut Batch, context: &mut Context<'_>) {
-    context.inquiry.clear();
-    let last = if batch.strays_prevail { 0 } else { batch.len() };
+pub(in crate::dataplane) fn route_and_advance(batch: &mut Batch, context: &mut Context<'_>) {
+    context.policy_batch.clear();
+    let last = if batch.miss_heavy { 0 } else { batch.len() };
     for i in 0..last {
         if batch.is_pending(i) {
             let track = &batch.tracks[i];
             let entry = context.conntrack.entry(track.slot);
             if !entry.is(&track.key, track.from_low) {
-                batch.strays.push(i as u16);
-            } else if !follow_plain(batch, i, context, entry) {
-                follow_known(batch, i, context);
+                batch.misses.push(i as u16);
+            } else if !advance_plain(batch, i, context, entry) {
+                advance_known(batch, i, context);
             }
         }
     }
-    let strays = if batch.strays.is_empty() { 0 } else { follow_strays(batch, context) };
-    batch.strays_prevail = 2 * strays > batch.len();
+    let misses = if batch.misses.is_empty() { 0 } else { advance_misses(batch, context) };
+    batch.miss_heavy = 2 * misses > batch.len();
 }
 
 /// Finds the flows of packets by tags. How many are not where their hashes say.
 #[inline(never)]
-fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) -> usize {
-    let mut strays = batch.strays.len();
-    if !batch.strays_prevail {
-        context.conntrack.load_tags(batch.hashes_of(&batch.strays));
+fn advance_misses(batch: &mut Batch, context: &mut Context<'_>) -> usize {
+    let mut misses = batch.misses.len();
+    if !batch.miss_heavy {
+        context.conntrack.load_tags(batch.hashes_of(&batch.misses));
     }
     batch.lines.clear();
     batch.candidates.clear();
-    batch.further.clear();
-    let enters = !context.inquiry.denials_prevail();
-    for n in 0..batch.strays.len() {
-        let i = usize::from(batch.strays[n]);
+    batch.second_bucket.clear();
+    let enters = !context.policy_batch.denial_heavy();
+    for n in 0..batch.misses.len() {
+        let i = usize::from(batch.misses[n]);
         let candidate = context.conntrack.candidate(batch.tracks[i].hash, enters);
         note_candidate(batch, i, context, candidate);
     }
-    if !batch.further.is_empty() {
-        context.conntrack.load_further_tags(batch.hashes_of(&batch.further));
-        for n in 0..batch.further.len() {
-            let i = usize::from(batch.further[n]);
-            let candidate = context.conntrack.candidate_further(batch.tracks[i].hash);
+    if !batch.second_bucket.is_empty() {
+        context.conntrack.load_second_bucket_tags(batch.hashes_of(&batch.second_bucket));
+        for n in 0..batch.second_bucket.len() {
+            let i = usize::from(batch.second_bucket[n]);
+            let candidate = context.conntrack.candidate_in_second_bucket(batch.tracks[i].hash);
             note_candidate(batch, i, context, candidate);
         }
     }
@@ -139,15 +139,15 @@ fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) -> usize {
         match context.conntrack.find(&track.key, track.from_low, track.slot) {
             Some(slot) => {
                 track.slot = slot;
-                strays -= usize::from(slot == context.conntrack.home(track.hash));
-                if !follow_plain(batch, i, context, context.conntrack.entry(slot)) {
-                    follow_known(batch, i, context);
+                misses -= usize::from(slot == context.conntrack.primary_slot(track.hash));
+                if !advance_plain(batch, i, context, context.conntrack.entry(slot)) {
+                    advance_known(batch, i, context);
                 }
             }
             None => route_new(batch, i, context, Slot::NONE),
         }
     }
-    strays
+    misses
 }
 
 /// Does what can be done for a packet by what tags say of its flow.
@@ -155,11 +155,11 @@ fn follow_strays(batch: &mut Batch, context: &mut Context<'_>) -> usize {
 fn note_candidate(batch: &mut Batch, i: usize, context: &mut Context<'_>, candidate: Candidate) {
     match candidate {
         Candidate::Absent(place) => route_new(batch, i, context, place),
-        Candidate::Further => batch.further.push(i as u16),
+        Candidate::SecondBucket => batch.second_bucket.push(i as u16),
         Candidate::Slot(slot) => {
             let track = &mut batch.tracks[i];
             track.slot = slot;
-            batch.lines.add(LineId::new(slot, track.from_low), needs_both_ends(batch.packets[i].protocol));
+            batch.lines.add(HalfId::new(slot, track.from_low), needs_both_ends(batch.packets[i].protocol));
             batch.candidates.push(i as u16);
         }
     }
@@ -167,16 +167,18 @@ fn note_candidate(batch: &mut Batch, i: usize, context: &mut Context<'_>, candid
 
 /// Takes what nearly every packet of a known flow is: one that does not change it, and whose way the flow remembers.
 #[inline(always)]
-fn follow_plain(batch: &mut Batch, i: usize, context: &Context<'_>, entry: &Entry) -> bool {
-    let (view, packet, track) = (context.view, &batch.packets[i], &batch.tracks[i]);
-    let facts = entry.facts(track.from_low);
-    let Some(exit) = facts.plain_hop().and_then(|hop| view.exit(u32::from(hop))) else { return false };
+fn advance_plain(batch: &mut Batch, i: usize, context: &Context<'_>, entry: &Entry) -> bool {
+    let (snapshot, packet, track) = (context.snapshot, &batch.packets[i], &batch.tracks[i]);
+    let flow_word = entry.flow_word(track.from_low);
+    let Some(adjacency) = flow_word.plain_hop().and_then(|hop| snapshot.adjacency(u32::from(hop))) else {
+        return false;
+    };
     let bytes = packet.ip_bytes();
     // Of a fragmented datagram the others will want to know what became of the first.
-    let is_plain = (packet.kind == Kind::Flow) & !packet.first_fragment & exit.takes(packet)
-        && view.upholds(facts.judged(), batch.in_ports[i], exit.out);
+    let is_plain = (packet.kind == Kind::Flow) & !packet.first_fragment & adjacency.takes(packet)
+        && snapshot.is_current(flow_word.judged(), batch.in_ports[i], adjacency.out);
     if is_plain {
-        batch.exits[i] = exit;
+        batch.adjacencies[i] = adjacency;
         entry.count(track.from_low, bytes, context.now_ms);
     }
     is_plain
@@ -184,17 +186,22 @@ fn follow_plain(batch: &mut Batch, i: usize, context: &Context<'_>, entry: &Entr
 
 /// Any packet of a known flow.
 #[inline(never)]
-fn follow_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    let (view, packet, track) = (context.view, &batch.packets[i], &mut batch.tracks[i]);
+fn advance_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    let (snapshot, packet, track) = (context.snapshot, &batch.packets[i], &mut batch.tracks[i]);
     (track.fate, track.hop) = (Fate::Known, None);
     let entry = context.conntrack.entry(track.slot);
-    let facts = entry.facts(track.from_low);
+    let flow_word = entry.flow_word(track.from_low);
     // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
-    let is_upheld =
-        |exit: &Exit| packet.kind == Kind::Flow && view.upholds(facts.judged(), batch.in_ports[i], exit.out);
-    match facts.hop().map(u32::from).and_then(|hop| Some((hop, view.exit(hop).filter(is_upheld)?))) {
-        Some((number, exit)) => leave_by(batch, i, context, number, exit),
-        None => catch_up(batch, i, context, entry, facts),
+    let is_current = |adjacency: &Adjacency| {
+        packet.kind == Kind::Flow && snapshot.is_current(flow_word.judged(), batch.in_ports[i], adjacency.out)
+    };
+    match flow_word
+        .hop()
+        .map(u32::from)
+        .and_then(|hop| Some((hop, snapshot.adjacency(hop).filter(is_current)?)))
+    {
+        Some((number, adjacency)) => leave_by(batch, i, context, number, adjacency),
+        None => revalidate_if_stale(batch, i, context, entry, flow_word),
     }
     if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
         follow(batch, i, context, entry);
@@ -203,31 +210,41 @@ fn follow_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
 
 /// Lets a packet's flow be judged again if what decides on it has changed, and finds its way.
 #[inline(never)]
-fn catch_up(batch: &mut Batch, i: usize, context: &mut Context<'_>, entry: &Entry, facts: Facts) {
-    let (view, judged) = (context.view, facts.judged());
+fn revalidate_if_stale(
+    batch: &mut Batch,
+    i: usize,
+    context: &mut Context<'_>,
+    entry: &Entry,
+    flow_word: FlowWord,
+) {
+    let (snapshot, judged) = (context.snapshot, flow_word.judged());
     let is_error = batch.packets[i].kind == Kind::IcmpError;
     // Hops are numbered anew when anything but rules changes; another worker may be a generation ahead.
-    let known = facts.hop().filter(|_| (view.laid_out..=view.generation).contains(&judged));
-    let exit =
-        if is_error { None } else { known.map(u32::from).and_then(|hop| Some((hop, view.exit(hop)?))) };
-    let number = match exit {
-        Some((number, exit)) => {
-            leave_by(batch, i, context, number, exit);
+    let known =
+        flow_word.hop().filter(|_| (snapshot.layout_generation..=snapshot.generation).contains(&judged));
+    let adjacency = if is_error {
+        None
+    } else {
+        known.map(u32::from).and_then(|hop| Some((hop, snapshot.adjacency(hop)?)))
+    };
+    let number = match adjacency {
+        Some((number, adjacency)) => {
+            leave_by(batch, i, context, number, adjacency);
             Some(number)
         }
         None => route_one(batch, i, context),
     };
     // What a later generation has judged is not judged by the earlier one again.
-    if judged > view.generation || !batch.is_pending(i) {
+    if judged > snapshot.generation || !batch.is_pending(i) {
         return;
     }
     // The flow's ends lie behind the ports that the packet came from and goes to.
-    if judged < view.judged_since(batch.in_ports[i], batch.exits[i].out) {
-        judge_again(batch, i, context, facts);
+    if judged < snapshot.judged_since(batch.in_ports[i], batch.adjacencies[i].out) {
+        revalidate(batch, i, context, flow_word);
     }
     if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
         let hop = if is_error { known } else { number.and_then(|number| u16::try_from(number).ok()) };
-        entry.confirm(batch.tracks[i].from_low, facts, view.generation, hop);
+        entry.confirm(batch.tracks[i].from_low, flow_word, snapshot.generation, hop);
     }
 }
 
@@ -243,7 +260,7 @@ fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>, place: Slot
     let number = route_one(batch, i, context);
     if batch.is_pending(i) {
         batch.tracks[i].hop = number.and_then(|number| u16::try_from(number).ok());
-        context.inquiry.add(i);
+        context.policy_batch.add(i);
     }
 }
 
@@ -255,7 +272,7 @@ pub(in crate::dataplane) fn follow(batch: &mut Batch, i: usize, context: &mut Co
         return; // It passes, and its flow is none the livelier for it.
     }
     let from_low = batch.tracks[i].from_low;
-    let facts = entry.facts(from_low);
+    let flow_word = entry.flow_word(from_low);
     let checksum = || checksum::verify(context.umem, &batch.frames[i], packet);
     // A packet that cannot be verified, a fragment, changes the state of no connection; its receiver takes it or does not. Of UDP,
     // which is sent in fragments, the first answer makes the flow live a little longer.
@@ -263,7 +280,7 @@ pub(in crate::dataplane) fn follow(batch: &mut Batch, i: usize, context: &mut Co
         let before = entry.load_tcp();
         let mut flow = before;
         let segment = segment(packet, context.umem.data(&batch.frames[i]));
-        let outcome = flow.follow(&segment, facts.side(from_low));
+        let outcome = flow.follow(&segment, flow_word.side(from_low));
         let decides =
             (flow.state != before.state) | segment.flags.has_any(Flags::SYN | Flags::RST | Flags::FIN);
         let verified = if decides && outcome == Outcome::Pass { checksum() } else { Checksum::Right };
@@ -272,8 +289,8 @@ pub(in crate::dataplane) fn follow(batch: &mut Batch, i: usize, context: &mut Co
         }
         (outcome, verified)
     } else {
-        let state = if packet.protocol == Protocol::SCTP { entry.state() } else { facts.state() };
-        let (outcome, next) = state.after(packet, facts.side(from_low) == Side::Initiator);
+        let state = if packet.protocol == Protocol::SCTP { entry.state() } else { flow_word.state() };
+        let (outcome, next) = state.after(packet, flow_word.side(from_low) == Side::Initiator);
         let verified = if next == state { Checksum::Right } else { checksum() };
         let is_enough = verified == Checksum::Right
             || (verified == Checksum::Unknown && packet.protocol != Protocol::SCTP);

@@ -5,8 +5,8 @@
 use std::ops::Range;
 
 use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::{Key, LineId, Slot};
-use crate::dataplane::fib::snapshot::Exit;
+use crate::dataplane::conntrack::{HalfId, Key, Slot};
+use crate::dataplane::fib::snapshot::Adjacency;
 use crate::dataplane::packet::Packet;
 use crate::ids::PortId;
 use crate::limits::BATCH_FRAMES_MAX;
@@ -69,14 +69,14 @@ impl Track {
 }
 
 /// Lines of conntrack entries: at most two a packet.
-pub(crate) struct Lines {
-    lines: [LineId; 2 * BATCH_FRAMES_MAX],
+pub(crate) struct HalfList {
+    lines: [HalfId; 2 * BATCH_FRAMES_MAX],
     len: usize,
 }
 
-impl Lines {
-    pub(crate) fn new() -> Lines {
-        Lines { lines: [LineId::FIRST; 2 * BATCH_FRAMES_MAX], len: 0 }
+impl HalfList {
+    pub(crate) fn new() -> HalfList {
+        HalfList { lines: [HalfId::FIRST; 2 * BATCH_FRAMES_MAX], len: 0 }
     }
 
     #[inline]
@@ -86,7 +86,7 @@ impl Lines {
 
     /// Adds a line, and the other one of its entry with `both`.
     #[inline(always)]
-    pub(crate) fn add(&mut self, line: LineId, both: bool) {
+    pub(crate) fn add(&mut self, line: HalfId, both: bool) {
         if let Some([first, second]) = self.lines.get_mut(self.len..self.len + 2) {
             (*first, *second) = (line, line.other());
             self.len += 1 + usize::from(both);
@@ -94,7 +94,7 @@ impl Lines {
     }
 
     #[inline]
-    pub(crate) fn as_slice(&self) -> &[LineId] {
+    pub(crate) fn as_slice(&self) -> &[HalfId] {
         &self.lines[..self.len]
     }
 }
@@ -112,7 +112,7 @@ pub(crate) struct Batch {
     /// Its flow.
     pub tracks: Box<[Track; BATCH_FRAMES_MAX]>,
     /// How it leaves.
-    pub exits: Box<[Exit; BATCH_FRAMES_MAX]>,
+    pub adjacencies: Box<[Adjacency; BATCH_FRAMES_MAX]>,
     /// What becomes of it.
     pub verdicts: [Verdict; BATCH_FRAMES_MAX],
     /// The frame is an answer now, to leave by the port that it came from.
@@ -120,15 +120,15 @@ pub(crate) struct Batch {
     /// The frame is a fragment that has waited for the first of its datagram.
     pub waited: [bool; BATCH_FRAMES_MAX],
     /// Lines of conntrack entries that are to be loaded into the cache.
-    pub lines: Lines,
+    pub lines: HalfList,
     /// Packets whose flow is looked for by tags: it is not where its hash says, or of most in the last batch it was not.
-    pub strays: Vec<u16>,
+    pub misses: Vec<u16>,
     /// Of those, packets whose flow may be where a tag fits.
     pub candidates: Vec<u16>,
     /// Of those, packets for which a second group of tags has to be asked.
-    pub further: Vec<u16>,
+    pub second_bucket: Vec<u16>,
     /// Whether most packets of the last batch were of flows that are not where their hashes say: of new ones.
-    pub strays_prevail: bool,
+    pub miss_heavy: bool,
     /// Whether there is a fragment among the frames.
     pub has_fragments: bool,
     /// Whether there is something else than packets of flows.
@@ -143,15 +143,15 @@ impl Batch {
             bytes: [0; BATCH_FRAMES_MAX],
             packets: Box::new([Packet::default(); BATCH_FRAMES_MAX]),
             tracks: Box::new([Track::NONE; BATCH_FRAMES_MAX]),
-            exits: Box::new([Exit::default(); BATCH_FRAMES_MAX]),
+            adjacencies: Box::new([Adjacency::default(); BATCH_FRAMES_MAX]),
             verdicts: [Verdict::Pending; BATCH_FRAMES_MAX],
             answers: [false; BATCH_FRAMES_MAX],
             waited: [false; BATCH_FRAMES_MAX],
-            lines: Lines::new(),
-            strays: Vec::with_capacity(BATCH_FRAMES_MAX),
+            lines: HalfList::new(),
+            misses: Vec::with_capacity(BATCH_FRAMES_MAX),
             candidates: Vec::with_capacity(BATCH_FRAMES_MAX),
-            further: Vec::with_capacity(BATCH_FRAMES_MAX),
-            strays_prevail: false,
+            second_bucket: Vec::with_capacity(BATCH_FRAMES_MAX),
+            miss_heavy: false,
             has_fragments: false,
             has_others: false,
         }

@@ -6,9 +6,9 @@ use super::advance::{follow, segment};
 use super::batch::{Batch, Fate};
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::tcp::TcpFlow;
-use crate::dataplane::conntrack::{Admission, Facts, FlowState, Key, NewFlow, Side, Slot};
+use crate::dataplane::conntrack::{Admission, FlowState, FlowWord, Key, NewFlow, Side, Slot};
 use crate::dataplane::fib::rules::Rules;
-use crate::dataplane::fib::snapshot::{Flow, Gates, PortView, View};
+use crate::dataplane::fib::snapshot::{EffectiveAcls, Flow, PortView, Snapshot};
 use crate::dataplane::packet::checksum::{self, Checksum};
 use crate::dataplane::packet::{self, Address, Kind, Packet};
 use crate::ids::{AclId, ClassId, PortId, RuleId};
@@ -17,7 +17,7 @@ use crate::net::flow::Protocol;
 use crate::tables::{Classifier, Decision, Service};
 
 /// Packets of a batch that open flows, and what is asked about them: memory that every batch uses again.
-pub(crate) struct Inquiry {
+pub(crate) struct PolicyBatch {
     /// Their places in the batch.
     packets: Vec<u16>,
     /// What they open, and what is asked about it.
@@ -25,7 +25,7 @@ pub(crate) struct Inquiry {
     questions: Box<Questions>,
     entered: Entered,
     /// Whether most of the last flows that were asked about were dropped.
-    denials_prevail: bool,
+    denial_heavy: bool,
 }
 
 /// What the tables are asked: one question for each side that has a table.
@@ -115,7 +115,7 @@ impl Questions {
     fn ask_about(&mut self, packet: &Packet, from: &PortView, to: &PortView) -> Asked {
         let Packet { src, dst, protocol, dst_port, .. } = *packet;
         let flow = Flow { src, dst, protocol, dst_port };
-        let gates = Gates::of(&flow, from, to);
+        let gates = EffectiveAcls::of(&flow, from, to);
         let first = self.len;
         let service = Service::new(flow.protocol, flow.dst_port);
         // Each side is asked about the other end.
@@ -170,8 +170,8 @@ impl Entered {
     }
 }
 
-impl Inquiry {
-    pub(crate) fn new() -> Inquiry {
+impl PolicyBatch {
+    pub(crate) fn new() -> PolicyBatch {
         let questions = Questions {
             len: 0,
             acls: [AclId(0); QUESTIONS_MAX],
@@ -181,18 +181,18 @@ impl Inquiry {
             peers_v4: Peers::new(),
             peers_v6: Peers::new(),
         };
-        Inquiry {
+        PolicyBatch {
             packets: Vec::with_capacity(BATCH_FRAMES_MAX),
             openings: Box::new([(Opening::NONE, Asked::NOTHING); BATCH_FRAMES_MAX]),
             questions: Box::new(questions),
             entered: Entered([0; Entered::BITS / 64]),
-            denials_prevail: false,
+            denial_heavy: false,
         }
     }
 
     /// Whether most of the last flows that were asked about were dropped: then there is no use in preparing places for the next.
-    pub(in crate::dataplane) fn denials_prevail(&self) -> bool {
-        self.denials_prevail
+    pub(in crate::dataplane) fn denial_heavy(&self) -> bool {
+        self.denial_heavy
     }
 
     /// Forgets the last batch.
@@ -211,20 +211,20 @@ impl Inquiry {
     }
 
     /// Asks what the tables say of every packet.
-    fn ask(&mut self, batch: &Batch, view: &View) {
+    fn ask(&mut self, batch: &Batch, snapshot: &Snapshot) {
         self.entered.0.fill(0);
         let questions = &mut *self.questions;
         questions.clear();
         for n in 0..self.packets.len().min(BATCH_FRAMES_MAX) {
             let i = usize::from(self.packets[n]);
             let opening = Opening::of(batch, i);
-            let asked = match (view.port(opening.from), view.port(opening.to)) {
+            let asked = match (snapshot.port(opening.from), snapshot.port(opening.to)) {
                 (Some(from), Some(to)) => questions.ask_about(&batch.packets[i], from, to),
                 _ => Asked { closed: Some(DropReason::NoRoute), ..Asked::NOTHING },
             };
             self.openings[n] = (opening, asked);
         }
-        if let Some(rules) = view.rules() {
+        if let Some(rules) = snapshot.rules() {
             questions.answer(rules.classifier());
         }
     }
@@ -253,68 +253,68 @@ impl Inquiry {
 
 /// Judges the first packets of new flows, and enters these.
 pub(in crate::dataplane) fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
-    context.inquiry.ask(batch, context.view);
-    let rules = context.view.rules().map(|rules| &**rules);
-    let (mut asked, entered) = (0, context.tracker.entered);
-    for n in 0..context.inquiry.packets.len() {
-        let i = usize::from(context.inquiry.packets[n]);
+    context.policy_batch.ask(batch, context.snapshot);
+    let rules = context.snapshot.rules().map(|rules| &**rules);
+    let (mut asked, entered) = (0, context.worker_state.entered);
+    for n in 0..context.policy_batch.packets.len() {
+        let i = usize::from(context.policy_batch.packets[n]);
         if let Some(slot) = opened_before(batch, i, context) {
             batch.tracks[i].slot = slot;
             follow(batch, i, context, context.conntrack.entry(slot));
         } else {
             asked += 1;
-            let opening = context.inquiry.openings[n].0;
-            open(batch, i, context, opening, |context| context.inquiry.denied(n, rules, context.worker));
+            let opening = context.policy_batch.openings[n].0;
+            open(batch, i, context, opening, |context| context.policy_batch.denied(n, rules, context.worker));
         }
     }
-    let entered = context.tracker.entered - entered;
-    context.inquiry.denials_prevail = 2 * entered < asked;
+    let entered = context.worker_state.entered - entered;
+    context.policy_batch.denial_heavy = 2 * entered < asked;
 }
 
 /// The slot of a packet's flow, if an earlier packet of this batch has opened it.
 #[inline]
 fn opened_before(batch: &Batch, i: usize, context: &Context<'_>) -> Option<Slot> {
     let track = &batch.tracks[i];
-    let may_be = context.inquiry.entered.may_hold(track.hash);
+    let may_be = context.policy_batch.entered.may_hold(track.hash);
     if may_be { context.conntrack.look_up(&track.key, track.hash) } else { None }
 }
 
 /// Judges a flow that an earlier generation has judged, from its original direction, which is as the facts for its packet say.
 #[inline(never)]
-pub(in crate::dataplane) fn judge_again(
+pub(in crate::dataplane) fn revalidate(
     batch: &mut Batch,
     i: usize,
     context: &mut Context<'_>,
-    facts: Facts,
+    flow_word: FlowWord,
 ) {
     let track = &mut batch.tracks[i];
-    let opened_by_low = (facts.side(track.from_low) == Side::Initiator) == track.from_low;
+    let opened_by_low = (flow_word.side(track.from_low) == Side::Initiator) == track.from_low;
     let flow = flow_of(&track.key, opened_by_low);
-    let view = context.view;
-    let judged = facts.judged();
-    let [low_was_pod, high_was_pod] = facts.pods();
+    let snapshot = context.snapshot;
+    let judged = flow_word.judged();
+    let [low_was_pod, high_was_pod] = flow_word.pods();
     let ends = [(track.key.low(), low_was_pod), (track.key.high(), high_was_pod)];
-    if ends.into_iter().any(|(end, was_pod)| !view.is_same_end(end, was_pod, judged)) {
-        if view.awaits_ends(ends, judged, context.now_ms) {
+    if ends.into_iter().any(|(end, was_pod)| !snapshot.is_same_end(end, was_pod, judged)) {
+        if snapshot.awaits_ends(ends, judged, context.now_ms) {
             return batch.drop(i, DropReason::UnknownPod);
         }
         // One of its ends is somebody else by now, who inherits nothing.
-        context.conntrack.remove(track.slot, context.tracker);
+        context.conntrack.remove(track.slot, context.worker_state);
         track.fate = Fate::New;
-        context.inquiry.add(i);
+        context.policy_batch.add(i);
         return;
     }
     // What stays allowed has been counted when it was entered.
-    let origin = view.port_towards(flow.src);
-    let judge = |counted_by| match (origin, view.port_towards(flow.dst)) {
-        (Some((_, from)), Some((_, to))) => view.judge(&flow, from, to, counted_by),
+    let origin = snapshot.port_towards(flow.src);
+    let judge = |counted_by| match (origin, snapshot.port_towards(flow.dst)) {
+        (Some((_, from)), Some((_, to))) => snapshot.judge(&flow, from, to, counted_by),
         _ => Some(DropReason::NoRoute),
     };
     let reason = judge(None).and_then(|_| judge(Some(context.worker)));
     if let Some(reason) = reason {
         // While no tables are loaded nothing passes, and nothing has been decided on either.
-        if view.rules().is_some() || reason != DropReason::UnknownPod {
-            context.conntrack.remove(track.slot, context.tracker);
+        if snapshot.rules().is_some() || reason != DropReason::UnknownPod {
+            context.conntrack.remove(track.slot, context.worker_state);
         }
         batch.drop(i, reason);
     } else if let Some((port, _)) = origin {
@@ -329,8 +329,8 @@ pub(in crate::dataplane) fn reopen(batch: &mut Batch, i: usize, context: &mut Co
     let opening = Opening::of(batch, i);
     let flow = flow_of(&batch.tracks[i].key, opening.opened_by_low);
     open(batch, i, context, opening, |context| {
-        match (context.view.port(opening.from), context.view.port(opening.to)) {
-            (Some(from), Some(to)) => context.view.judge(&flow, from, to, Some(context.worker)),
+        match (context.snapshot.port(opening.from), context.snapshot.port(opening.to)) {
+            (Some(from), Some(to)) => context.snapshot.judge(&flow, from, to, Some(context.worker)),
             _ => Some(DropReason::NoRoute),
         }
     });
@@ -349,13 +349,13 @@ fn open(
     denied: impl FnOnce(&Context<'_>) -> Option<DropReason>,
 ) {
     let first = first_state(batch, i, context);
-    if matches!(first, First::Invalid) {
+    if matches!(first, FirstVerdict::Invalid) {
         return batch.drop(i, DropReason::InvalidState);
     }
     if let Some(reason) = denied(context) {
         return batch.drop(i, reason);
     }
-    let First::Opens(state, tcp) = first else {
+    let FirstVerdict::Opens(state, tcp) = first else {
         batch.tracks[i].fate = Fate::Untracked;
         return;
     };
@@ -367,7 +367,7 @@ fn open(
 
 /// Classes of packets of no known flow, before any table is asked.
 #[derive(Debug, Clone, Copy)]
-enum First {
+enum FirstVerdict {
     /// It opens a flow, with this state.
     Opens(FlowState, Option<TcpFlow>),
     /// Nothing answers it: it is judged by itself, and enters no flow.
@@ -397,7 +397,7 @@ impl Opening {
     #[inline(always)]
     fn of(batch: &Batch, i: usize) -> Opening {
         let opened_by_low = batch.tracks[i].from_low;
-        Opening { opened_by_low, from: batch.in_ports[i], to: batch.exits[i].out }
+        Opening { opened_by_low, from: batch.in_ports[i], to: batch.adjacencies[i].out }
     }
 }
 
@@ -411,7 +411,7 @@ fn admit(
     tcp: Option<TcpFlow>,
 ) {
     let Opening { opened_by_low, from: from_id, to: to_id } = opening;
-    let (Some(from), Some(to)) = (context.view.port(from_id), context.view.port(to_id)) else {
+    let (Some(from), Some(to)) = (context.snapshot.port(from_id), context.snapshot.port(to_id)) else {
         return batch.drop(i, DropReason::NoRoute);
     };
     let track = &mut batch.tracks[i];
@@ -420,7 +420,7 @@ fn admit(
         opened_by_low,
         pods: [from.is_of_pod(flow.src), to.is_of_pod(flow.dst)],
         charged: from_id,
-        judged: context.view.generation,
+        judged: context.snapshot.generation,
         state,
         tcp,
         hops: if track.from_low { [track.hop, None] } else { [None, track.hop] },
@@ -430,10 +430,10 @@ fn admit(
         context.conntrack.restart(track.slot, &new, context.now_ms);
         return context.conntrack.entry(track.slot).count(from_low, bytes, context.now_ms);
     }
-    match context.conntrack.enter(&track.key, track.hash, &new, context.now_ms, context.tracker) {
+    match context.conntrack.enter(&track.key, track.hash, &new, context.now_ms, context.worker_state) {
         Admission::Entered(slot) => {
             track.slot = slot;
-            context.inquiry.entered.add(track.hash);
+            context.policy_batch.entered.add(track.hash);
             context.conntrack.entry(slot).count(from_low, bytes, context.now_ms);
         }
         Admission::Exists(slot) => {
@@ -447,32 +447,32 @@ fn admit(
 
 /// Class of a packet of no known flow.
 #[inline(always)]
-fn first_state(batch: &Batch, i: usize, context: &Context<'_>) -> First {
+fn first_state(batch: &Batch, i: usize, context: &Context<'_>) -> FirstVerdict {
     let packet = &batch.packets[i];
     if packet.kind == Kind::Flow && packet.protocol == Protocol::UDP {
-        return First::Opens(FlowState::UdpOneWay, None);
+        return FirstVerdict::Opens(FlowState::UdpOneWay, None);
     }
     first_state_of_other(batch, i, context)
 }
 
 #[inline(never)]
-fn first_state_of_other(batch: &Batch, i: usize, context: &Context<'_>) -> First {
+fn first_state_of_other(batch: &Batch, i: usize, context: &Context<'_>) -> FirstVerdict {
     let packet = &batch.packets[i];
     if packet.kind == Kind::IcmpError {
-        return First::Invalid;
+        return FirstVerdict::Invalid;
     }
     match packet.protocol {
         Protocol::TCP => {
             let frame = context.umem.data(&batch.frames[i]);
             let flow = TcpFlow::open(&segment(packet, frame), context.conntrack.tcp_pickup());
-            flow.map_or(First::Invalid, |flow| First::Opens(flow.state, Some(flow)))
+            flow.map_or(FirstVerdict::Invalid, |flow| FirstVerdict::Opens(flow.state, Some(flow)))
         }
         protocol @ (Protocol::ICMP | Protocol::ICMPV6) => match packet::query(protocol, packet.flags) {
-            Some(query) if query.is_reply => First::Invalid,
-            Some(_) => First::Opens(FlowState::Echo, None),
-            None => First::Untracked,
+            Some(query) if query.is_reply => FirstVerdict::Invalid,
+            Some(_) => FirstVerdict::Opens(FlowState::Echo, None),
+            None => FirstVerdict::Untracked,
         },
-        protocol => First::Opens(FlowState::first(protocol), None),
+        protocol => FirstVerdict::Opens(FlowState::first(protocol), None),
     }
 }
 

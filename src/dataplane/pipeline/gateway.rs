@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::dataplane::fib::snapshot::{PortView, View};
+use crate::dataplane::fib::snapshot::{PortView, Snapshot};
 use crate::dataplane::packet::{Address, Packet, from_v4, is_group, is_link_local, is_v4, unpack};
 use crate::net::checksum::{Sum, pseudo_header_of};
 use crate::net::flow::Protocol;
@@ -27,7 +27,7 @@ const ADVERTISEMENT_FLAGS: u8 = 0xe0;
 
 /// Answers an ARP packet of the station behind `port`. Whether the frame is an answer; `None` where the station speaks
 /// for an address that is not its own.
-pub(crate) fn arp(frame: &mut [u8], packet: &Packet, port: &PortView, view: &View) -> Option<bool> {
+pub(crate) fn arp(frame: &mut [u8], packet: &Packet, port: &PortView, snapshot: &Snapshot) -> Option<bool> {
     let l3 = usize::from(packet.l3);
     let Some(question) = arp::parse(&frame[l3..]) else { return Some(false) };
     let sender = from_v4(question.sender.into());
@@ -44,12 +44,12 @@ pub(crate) fn arp(frame: &mut [u8], packet: &Packet, port: &PortView, view: &Vie
     }
     let answer = arp::Arp {
         operation: arp::Operation::Reply,
-        sender_mac: view.mac,
+        sender_mac: snapshot.mac,
         sender: question.target,
         target_mac: question.sender_mac,
         target: question.sender,
     };
-    ethernet::set_addresses(frame, packet.src_mac(), view.mac);
+    ethernet::set_addresses(frame, packet.src_mac(), snapshot.mac);
     answer.write(&mut frame[l3..]);
     Some(true)
 }
@@ -61,7 +61,7 @@ pub(crate) fn link_local(
     frame: &mut Frame,
     packet: &Packet,
     port: &PortView,
-    view: &View,
+    snapshot: &Snapshot,
 ) -> Option<bool> {
     let source_fits = packet.src == 0 || is_link_local(packet.src) || port.owns(packet.src) || !port.is_pod();
     if !source_fits {
@@ -76,13 +76,13 @@ pub(crate) fn link_local(
         return Some(false);
     };
     let target = Address::from(question.target);
-    let ours = view.hop(target) == Some(crate::dataplane::fib::snapshot::Hop::Gateway);
+    let ours = snapshot.hop(target) == Some(crate::dataplane::fib::snapshot::Hop::Gateway);
     if port.owns(target) || is_group(target) || (is_link_local(target) && !ours) {
         return Some(false);
     }
     let l3 = usize::from(packet.l3);
     let l4 = l3 + ipv6::HEADER_BYTES;
-    ethernet::set_addresses(bytes, packet.src_mac(), view.mac);
+    ethernet::set_addresses(bytes, packet.src_mac(), snapshot.mac);
     ipv6::write(
         &mut bytes[l3..],
         target,
@@ -100,7 +100,7 @@ pub(crate) fn link_local(
         message,
         kind,
         flags,
-        (question.target, view.mac),
+        (question.target, snapshot.mac),
         question.target,
         Ipv6Addr::from(packet.src),
     );
@@ -140,7 +140,7 @@ pub(crate) fn echo(frame: &mut [u8], packet: &Packet) -> bool {
 
 /// An error that the switch reports to a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Problem {
+pub(crate) enum IcmpError {
     /// The TTL or hop limit ran out.
     TimeExceeded,
     /// The packet is larger than this MTU.
@@ -149,32 +149,38 @@ pub(crate) enum Problem {
 
 /// Turns a frame into an error about the packet in it. Whether it has become one: not about errors, fragments but
 /// the first, groups (RFC 1122 section 3.2.2), nor without an address to send from.
-pub(crate) fn problem(
+pub(crate) fn icmp_error(
     umem: &Umem,
     frame: &mut Frame,
     packet: &Packet,
-    view: &View,
-    problem: Problem,
+    snapshot: &Snapshot,
+    icmp_error: IcmpError,
 ) -> bool {
     use crate::dataplane::packet::Kind;
     if packet.kind != Kind::Flow {
         return false;
     }
     if is_v4(packet.src) {
-        problem_v4(umem, frame, packet, view, problem)
+        icmp_error_v4(umem, frame, packet, snapshot, icmp_error)
     } else {
-        problem_v6(umem, frame, packet, view, problem)
+        icmp_error_v6(umem, frame, packet, snapshot, icmp_error)
     }
 }
 
-fn problem_v4(umem: &Umem, frame: &mut Frame, packet: &Packet, view: &View, problem: Problem) -> bool {
-    let Some(gateway) = view.gateway_v4 else { return false };
+fn icmp_error_v4(
+    umem: &Umem,
+    frame: &mut Frame,
+    packet: &Packet,
+    snapshot: &Snapshot,
+    icmp_error: IcmpError,
+) -> bool {
+    let Some(gateway) = snapshot.gateway_v4 else { return false };
     let header_bytes = ipv4::HEADER_BYTES + icmp::HEADER_BYTES;
     let quote_bytes = packet.ip_bytes().min(ERROR_BYTES_MAX_V4 - header_bytes);
     let Some(l3) = wrap(umem, frame, packet, header_bytes, quote_bytes) else { return false };
-    let (kind, code, mtu) = match problem {
-        Problem::TimeExceeded => (icmp::v4::TIME_EXCEEDED, 0, 0),
-        Problem::TooBig(mtu) => (icmp::v4::UNREACHABLE, icmp::v4::FRAGMENTATION_NEEDED, mtu),
+    let (kind, code, mtu) = match icmp_error {
+        IcmpError::TimeExceeded => (icmp::v4::TIME_EXCEEDED, 0, 0),
+        IcmpError::TooBig(mtu) => (icmp::v4::UNREACHABLE, icmp::v4::FRAGMENTATION_NEEDED, mtu),
     };
     let bytes = &mut umem.data_mut(frame)[l3..];
     let payload_bytes = icmp::HEADER_BYTES + quote_bytes;
@@ -186,21 +192,27 @@ fn problem_v4(umem: &Umem, frame: &mut Frame, packet: &Packet, view: &View, prob
     true
 }
 
-fn problem_v6(umem: &Umem, frame: &mut Frame, packet: &Packet, view: &View, problem: Problem) -> bool {
+fn icmp_error_v6(
+    umem: &Umem,
+    frame: &mut Frame,
+    packet: &Packet,
+    snapshot: &Snapshot,
+    icmp_error: IcmpError,
+) -> bool {
     let header_bytes = ipv6::HEADER_BYTES + icmp::HEADER_BYTES;
     let quote_bytes = packet.ip_bytes().min(ERROR_BYTES_MAX_V6 - header_bytes);
     let Some(l3) = wrap(umem, frame, packet, header_bytes, quote_bytes) else { return false };
-    let (kind, mtu) = match problem {
-        Problem::TimeExceeded => (icmp::v6::TIME_EXCEEDED, 0),
-        Problem::TooBig(mtu) => (icmp::v6::PACKET_TOO_BIG, mtu),
+    let (kind, mtu) = match icmp_error {
+        IcmpError::TimeExceeded => (icmp::v6::TIME_EXCEEDED, 0),
+        IcmpError::TooBig(mtu) => (icmp::v6::PACKET_TOO_BIG, mtu),
     };
     let bytes = &mut umem.data_mut(frame)[l3..];
     let payload_bytes = icmp::HEADER_BYTES + quote_bytes;
-    ipv6::write(bytes, view.gateway_v6, packet.src, Protocol::ICMPV6, payload_bytes, TTL);
+    ipv6::write(bytes, snapshot.gateway_v6, packet.src, Protocol::ICMPV6, payload_bytes, TTL);
     let message = &mut bytes[ipv6::HEADER_BYTES..];
     let [high, low] = mtu.to_be_bytes();
     message[..icmp::HEADER_BYTES].copy_from_slice(&[kind, 0, 0, 0, 0, 0, high, low]);
-    let (src, dst) = (unpack(view.gateway_v6), unpack(packet.src));
+    let (src, dst) = (unpack(snapshot.gateway_v6), unpack(packet.src));
     icmp::finish(message, pseudo_header_of(src, dst, Protocol::ICMPV6, payload_bytes));
     true
 }
@@ -237,7 +249,7 @@ fn write_ethernet(frame: &mut [u8], dst: Mac, src: Mac, vlan: u16, ethertype: u1
 }
 
 /// Writes the question who has `address` into a frame, for the port with this 802.1Q identifier. Whether it fits.
-pub(crate) fn ask(umem: &Umem, frame: &mut Frame, address: Address, vlan: u16, view: &View) -> bool {
+pub(crate) fn ask(umem: &Umem, frame: &mut Frame, address: Address, vlan: u16, snapshot: &Snapshot) -> bool {
     let tag_bytes = if vlan == 0 { 0 } else { ethernet::TAG_BYTES };
     let payload_bytes = match unpack(address) {
         IpAddr::V4(_) => arp::PACKET_BYTES,
@@ -249,12 +261,12 @@ pub(crate) fn ask(umem: &Umem, frame: &mut Frame, address: Address, vlan: u16, v
     let bytes = umem.data_mut(frame);
     match unpack(address) {
         IpAddr::V4(target) => {
-            let l3 = write_ethernet(bytes, Mac::BROADCAST, view.mac, vlan, ethernet::ARP);
+            let l3 = write_ethernet(bytes, Mac::BROADCAST, snapshot.mac, vlan, ethernet::ARP);
             let sender =
-                view.gateway_v4.map_or(Ipv4Addr::UNSPECIFIED, |gateway| Ipv4Addr::from(gateway as u32));
+                snapshot.gateway_v4.map_or(Ipv4Addr::UNSPECIFIED, |gateway| Ipv4Addr::from(gateway as u32));
             let question = arp::Arp {
                 operation: arp::Operation::Request,
-                sender_mac: view.mac,
+                sender_mac: snapshot.mac,
                 sender,
                 target_mac: Mac::default(),
                 target,
@@ -262,8 +274,9 @@ pub(crate) fn ask(umem: &Umem, frame: &mut Frame, address: Address, vlan: u16, v
             question.write(&mut bytes[l3..]);
         }
         IpAddr::V6(target) => {
-            let (group, source) = (icmp::solicited_node(target), icmp::link_local(view.mac));
-            let l3 = write_ethernet(bytes, ethernet::ipv6_multicast(group), view.mac, vlan, ethernet::IPV6);
+            let (group, source) = (icmp::solicited_node(target), icmp::link_local(snapshot.mac));
+            let l3 =
+                write_ethernet(bytes, ethernet::ipv6_multicast(group), snapshot.mac, vlan, ethernet::IPV6);
             let (src, dst) = (source.into(), group.into());
             ipv6::write(
                 &mut bytes[l3..],
@@ -278,7 +291,7 @@ pub(crate) fn ask(umem: &Umem, frame: &mut Frame, address: Address, vlan: u16, v
                 message,
                 icmp::v6::NEIGHBOR_SOLICITATION,
                 0,
-                (target, view.mac),
+                (target, snapshot.mac),
                 source,
                 group,
             );

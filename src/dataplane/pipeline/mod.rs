@@ -21,15 +21,15 @@ pub(super) mod route;
 
 use std::ops::Range;
 
-use super::conntrack::{Conntrack, Tracker};
-use super::fib::snapshot::{PortView, View};
-use super::fragments::{self, Board, Fragments};
-use super::neighbor::solicit::Speech;
+use super::conntrack::{Conntrack, WorkerState};
+use super::fib::snapshot::{PortView, Snapshot};
+use super::fragments::{self, FirstFragmentTable, Fragments};
+use super::neighbor::solicit::RateLimits;
 use super::neighbor::table::Neighbors;
 use super::packet::{self, Address, Kind, Packet};
-use super::pipeline::advance::{route_and_follow, track};
+use super::pipeline::advance::{route_and_advance, track};
 use super::pipeline::batch::{Batch, Verdict};
-use super::pipeline::classify::{Inquiry, classify_and_admit};
+use super::pipeline::classify::{PolicyBatch, classify_and_admit};
 use super::pipeline::rewrite::{rewrite, rewrite_plain};
 use super::worker::stats::WorkerStats;
 use super::{DropReason, PortKind};
@@ -45,23 +45,23 @@ pub(crate) struct Context<'a> {
     /// Memory of the frames.
     pub umem: &'a Umem,
     /// The generation that this batch is judged by.
-    pub view: &'a View,
+    pub snapshot: &'a Snapshot,
     /// The flows.
     pub conntrack: &'a Conntrack,
     /// This worker's part in conntrack.
-    pub tracker: &'a mut Tracker,
+    pub worker_state: &'a mut WorkerState,
     /// Ethernet addresses behind the ports.
     pub neighbors: &'a Neighbors,
     /// This worker's counters.
     pub stats: &'a WorkerStats,
     /// What this worker wants to ask and may still answer.
-    pub speech: &'a mut Speech,
+    pub rate_limits: &'a mut RateLimits,
     /// What this worker knows of fragmented datagrams.
     pub fragments: &'a mut Fragments,
     /// What workers tell each other of them.
-    pub firsts: &'a Board,
+    pub first_fragments: &'a FirstFragmentTable,
     /// What is asked about new flows.
-    pub inquiry: &'a mut Inquiry,
+    pub policy_batch: &'a mut PolicyBatch,
     /// Frames of UMEM that each port's transmit ring still takes.
     pub room: &'a mut [u32],
     /// Frames that nobody has, for packets that a tag makes longer than theirs.
@@ -81,9 +81,9 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
     done("serve");
     track(batch, context);
     done("track");
-    route_and_follow(batch, context);
+    route_and_advance(batch, context);
     done("follow");
-    if !context.inquiry.is_empty() {
+    if !context.policy_batch.is_empty() {
         classify_and_admit(batch, context);
     }
     done("classify");
@@ -137,14 +137,14 @@ fn guard(batch: &mut Batch, context: &Context<'_>) {
     while start < batch.len() {
         let run = batch.run_of_port(start);
         start = run.end;
-        guard_run(batch, run, context);
+        anti_spoof_run(batch, run, context);
     }
 }
 
 /// [`guard`] of frames that came by one port.
-fn guard_run(batch: &mut Batch, run: Range<usize>, context: &Context<'_>) {
+fn anti_spoof_run(batch: &mut Batch, run: Range<usize>, context: &Context<'_>) {
     let port_id = batch.in_ports[run.start];
-    let port = context.view.port(port_id);
+    let port = context.snapshot.port(port_id);
     let mut behind = context.neighbors.bits(port_id);
     for i in run {
         if !batch.is_pending(i) {
@@ -157,7 +157,7 @@ fn guard_run(batch: &mut Batch, run: Range<usize>, context: &Context<'_>) {
             continue;
         };
         if !is_in_order(packet, port)
-            && let Some(reason) = guard_packet(packet, port_id, port, context.view)
+            && let Some(reason) = anti_spoof_packet(packet, port_id, port, context.snapshot)
         {
             batch.drop(i, reason);
             continue;
@@ -193,7 +193,12 @@ pub(super) fn why_no_flow(from: (Address, u16), to: (Address, u16)) -> Option<Dr
 }
 
 #[inline(never)]
-fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) -> Option<DropReason> {
+fn anti_spoof_packet(
+    packet: &Packet,
+    port_id: PortId,
+    port: &PortView,
+    snapshot: &Snapshot,
+) -> Option<DropReason> {
     if packet.vlan != port.vlan {
         return Some(DropReason::Vlan);
     }
@@ -206,7 +211,7 @@ fn guard_packet(packet: &Packet, port_id: PortId, port: &PortView, view: &View) 
         Kind::Arp | Kind::LinkLocal => return None,
         Kind::Flow | Kind::IcmpError | Kind::LaterFragment => {}
     }
-    let is_from_here = view.may_send(port, port_id, packet.src);
+    let is_from_here = snapshot.may_send(port, port_id, packet.src);
     let is_from_link = || packet::is_link_local(packet.src) && packet::is_link_local(packet.dst);
     if !is_from_here && !is_from_link() {
         return Some(DropReason::Spoofed);
@@ -221,15 +226,15 @@ fn serve(batch: &mut Batch, context: &Context<'_>) {
             continue;
         }
         let packet = &batch.packets[i];
-        let Some(port) = context.view.port(batch.in_ports[i]) else { continue };
+        let Some(port) = context.snapshot.port(batch.in_ports[i]) else { continue };
         let answer = match packet.kind {
             // The kernel speaks for the NIC, and hears these itself.
             Kind::Arp | Kind::LinkLocal if port.kind == PortKind::Uplink => Some(false),
             Kind::Arp => {
-                gateway::arp(context.umem.data_mut(&mut batch.frames[i]), packet, port, context.view)
+                gateway::arp(context.umem.data_mut(&mut batch.frames[i]), packet, port, context.snapshot)
             }
             Kind::LinkLocal => {
-                gateway::link_local(context.umem, &mut batch.frames[i], packet, port, context.view)
+                gateway::link_local(context.umem, &mut batch.frames[i], packet, port, context.snapshot)
             }
             Kind::LaterFragment => {
                 batch.verdicts[i] = Verdict::Held;
@@ -249,19 +254,19 @@ fn serve(batch: &mut Batch, context: &Context<'_>) {
 
 /// Ethernet addresses, tag, TTL, checksum.
 fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
-    let src = context.view.mac.to_bits();
+    let src = context.snapshot.mac.to_bits();
     for i in 0..batch.len() {
         if !batch.is_pending(i) {
             continue;
         }
         prefetch_frame(&batch.frames, i, context.umem);
-        let exit = &batch.exits[i];
-        let room = &mut context.room[exit.out.index()];
+        let adjacency = &batch.adjacencies[i];
+        let room = &mut context.room[adjacency.out.index()];
         let fits =
-            *room > 0 && rewrite_plain(context.umem, &mut batch.frames[i], &batch.packets[i], exit, src);
+            *room > 0 && rewrite_plain(context.umem, &mut batch.frames[i], &batch.packets[i], adjacency, src);
         if fits {
             *room -= 1;
-            batch.verdicts[i] = Verdict::Forward(exit.out);
+            batch.verdicts[i] = Verdict::Forward(adjacency.out);
         } else {
             rewrite_any(batch, i, context, src);
         }
@@ -270,15 +275,18 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
 
 #[inline(never)]
 fn rewrite_any(batch: &mut Batch, i: usize, context: &mut Context<'_>, src: u64) {
-    let exit = batch.exits[i];
-    let out = exit.out;
+    let adjacency = batch.adjacencies[i];
+    let out = adjacency.out;
     let room = &mut context.room[out.index()];
     if *room < batch.frames[i].frames() as u32 {
         return batch.drop(i, DropReason::TxFull);
     }
-    let src =
-        if exit.is_uplink { context.view.port(out).map_or(src, |port| port.own_mac.to_bits()) } else { src };
-    let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], exit, src, context.free);
+    let src = if adjacency.is_uplink {
+        context.snapshot.port(out).map_or(src, |port| port.own_mac.to_bits())
+    } else {
+        src
+    };
+    let fits = rewrite(context.umem, &mut batch.frames[i], &batch.packets[i], adjacency, src, context.free);
     // A tag may have taken one more.
     batch.verdicts[i] = match room.checked_sub(batch.frames[i].frames() as u32) {
         Some(left) if fits => {

@@ -1,7 +1,7 @@
 //! What forwarding changes in a packet: Ethernet addresses, tag, TTL, and a transport checksum that its sender left
 //! unfinished.
 
-use crate::dataplane::fib::snapshot::Exit;
+use crate::dataplane::fib::snapshot::Adjacency;
 use crate::dataplane::packet::Packet;
 use crate::net::checksum::pseudo_header;
 use crate::net::flow::Protocol;
@@ -11,15 +11,21 @@ use crate::xdp::{Frame, Umem};
 /// What every packet has: an IPv6 header is longer.
 const HEADERS: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
 
-/// Makes a packet ready to leave by `exit`, from the Ethernet address `src` ([`Mac::to_bits`]), if it is what nearly every packet is:
+/// Makes a packet ready to leave by `adjacency`, from the Ethernet address `src` ([`Mac::to_bits`]), if it is what nearly every packet is:
 /// without a tag before and after, with a finished checksum, in one frame, and not for an uplink.
 ///
 /// [`Mac::to_bits`]: crate::net::mac::Mac::to_bits
 #[inline(always)]
-pub(crate) fn rewrite_plain(umem: &Umem, frame: &mut Frame, packet: &Packet, exit: &Exit, src: u64) -> bool {
+pub(crate) fn rewrite_plain(
+    umem: &Umem,
+    frame: &mut Frame,
+    packet: &Packet,
+    adjacency: &Adjacency,
+    src: u64,
+) -> bool {
     let is_plain = (usize::from(packet.l3) == ethernet::HEADER_BYTES)
-        & (exit.vlan == 0)
-        & !exit.is_uplink
+        & (adjacency.vlan == 0)
+        & !adjacency.is_uplink
         & !packet.unfinished
         & !frame.is_chain();
     if !is_plain {
@@ -27,7 +33,7 @@ pub(crate) fn rewrite_plain(umem: &Umem, frame: &mut Frame, packet: &Packet, exi
     }
     frame.truncate(usize::from(packet.end));
     let Some(headers) = umem.data_mut(frame).first_chunk_mut::<HEADERS>() else { return false };
-    ethernet::set_address_bits(headers, exit.mac, src);
+    ethernet::set_address_bits(headers, adjacency.mac, src);
     rewrite_ip(&mut headers[ethernet::HEADER_BYTES..], packet);
     true
 }
@@ -37,20 +43,20 @@ pub(crate) fn rewrite(
     umem: &Umem,
     frame: &mut Frame,
     packet: &Packet,
-    exit: Exit,
+    adjacency: Adjacency,
     src: u64,
     free: &mut Vec<Frame>,
 ) -> bool {
     // Padding is the link's: the next one adds its own, and nothing travels behind a packet unseen.
     frame.truncate(usize::from(packet.end));
     let is_tagged = usize::from(packet.l3) != ethernet::HEADER_BYTES;
-    let stays = is_tagged == (exit.vlan != 0) && packet.vlan == exit.vlan;
-    if !stays && !retag(umem, frame, packet, exit.vlan, free) {
+    let stays = is_tagged == (adjacency.vlan != 0) && packet.vlan == adjacency.vlan;
+    if !stays && !retag(umem, frame, packet, adjacency.vlan, free) {
         return false;
     }
     let bytes = umem.data_mut(frame);
-    ethernet::set_address_bits(bytes, exit.mac, src);
-    let l3 = if stays { usize::from(packet.l3) } else { ethernet::bytes_with(exit.vlan) };
+    ethernet::set_address_bits(bytes, adjacency.mac, src);
+    let l3 = if stays { usize::from(packet.l3) } else { ethernet::bytes_with(adjacency.vlan) };
     let Some(ip) = bytes.get_mut(l3..) else { return false };
     rewrite_ip(ip, packet);
     if packet.unfinished {

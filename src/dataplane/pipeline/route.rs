@@ -2,8 +2,8 @@
 
 use super::Context;
 use super::batch::{Batch, Verdict};
-use super::gateway::{self, Problem};
-use crate::dataplane::fib::snapshot::{Exit, Hop};
+use super::gateway::{self, IcmpError};
+use crate::dataplane::fib::snapshot::{Adjacency, Hop};
 use crate::dataplane::packet::{self, Address, Kind, Packet};
 use crate::dataplane::{DropReason, PortKind};
 use crate::net::mac::Mac;
@@ -12,9 +12,11 @@ use crate::net::mac::Mac;
 #[inline(always)]
 pub(in crate::dataplane) fn route_one(batch: &mut Batch, i: usize, context: &mut Context<'_>) -> Option<u32> {
     let packet = &batch.packets[i];
-    let number = context.view.hop_number(packet.dst);
-    match number.and_then(|number| context.view.exit(number)) {
-        Some(exit) if exit.takes(packet) && !stays_on_link(packet) => batch.exits[i] = exit,
+    let number = context.snapshot.hop_number(packet.dst);
+    match number.and_then(|number| context.snapshot.adjacency(number)) {
+        Some(adjacency) if adjacency.takes(packet) && !stays_on_link(packet) => {
+            batch.adjacencies[i] = adjacency
+        }
         _ => route_other(batch, i, context, number),
     }
     number
@@ -36,7 +38,7 @@ pub(in crate::dataplane) fn leaves_its_link(src: Address, dst: Address) -> bool 
 #[inline(never)]
 fn route_other(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: Option<u32>) {
     let stays = stays_on_link(&batch.packets[i]);
-    match number.map(|number| (number, context.view.hop_and_exit(number))) {
+    match number.map(|number| (number, context.snapshot.hop_and_exit(number))) {
         None | Some((_, (Hop::Nowhere, _))) => batch.drop(i, DropReason::NoRoute),
         Some((_, (Hop::Port(..), _))) if stays => batch.drop(i, DropReason::NoRoute),
         Some((_, (Hop::Gateway, _))) => {
@@ -46,13 +48,13 @@ fn route_other(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: O
             batch.verdicts[i] =
                 if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
         }
-        Some((_, (Hop::Port(..), exit))) if exit.mtu == 0 => batch.drop(i, DropReason::PortDown),
-        Some((number, (Hop::Port(..), exit))) => leave_by(batch, i, context, number, exit),
+        Some((_, (Hop::Port(..), adjacency))) if adjacency.mtu == 0 => batch.drop(i, DropReason::PortDown),
+        Some((number, (Hop::Port(..), adjacency))) => leave_by(batch, i, context, number, adjacency),
     }
 }
 
 fn came_by_uplink(batch: &Batch, i: usize, context: &Context<'_>) -> bool {
-    context.view.port(batch.in_ports[i]).is_some_and(|port| port.kind == PortKind::Uplink)
+    context.snapshot.port(batch.in_ports[i]).is_some_and(|port| port.kind == PortKind::Uplink)
 }
 
 /// Notes the way of a packet, if it can go it.
@@ -62,63 +64,63 @@ pub(in crate::dataplane) fn leave_by(
     i: usize,
     context: &mut Context<'_>,
     number: u32,
-    exit: Exit,
+    adjacency: Adjacency,
 ) {
     // The switch is no router for others: what an uplink brings is for this node.
-    if exit.is_uplink && came_by_uplink(batch, i, context) {
+    if adjacency.is_uplink && came_by_uplink(batch, i, context) {
         return batch.drop(i, DropReason::NoRoute);
     }
-    let mac = if exit.mac == 0 { learned(batch, i, context, number, exit) } else { exit.mac };
+    let mac = if adjacency.mac == 0 { learned(batch, i, context, number, adjacency) } else { adjacency.mac };
     let packet = &batch.packets[i];
-    if (packet.ttl <= 1) | (packet.ip_bytes() > usize::from(exit.mtu)) {
-        refuse(batch, i, context, exit);
+    if (packet.ttl <= 1) | (packet.ip_bytes() > usize::from(adjacency.mtu)) {
+        refuse(batch, i, context, adjacency);
     } else if mac == 0 {
         resolve(batch, i, context, number);
     }
-    batch.exits[i] = Exit { mac, ..exit };
+    batch.adjacencies[i] = Adjacency { mac, ..adjacency };
 }
 
 /// The Ethernet address that a packet is to leave to where no pod's is given; zero where it is not known.
 #[inline(never)]
-fn learned(batch: &mut Batch, i: usize, context: &Context<'_>, number: u32, exit: Exit) -> u64 {
-    if !exit.is_uplink {
-        return context.neighbors.bits(exit.out);
+fn learned(batch: &mut Batch, i: usize, context: &Context<'_>, number: u32, adjacency: Adjacency) -> u64 {
+    if !adjacency.is_uplink {
+        return context.neighbors.bits(adjacency.out);
     }
-    let neighbor = context.view.neighbor(number, batch.packets[i].dst);
+    let neighbor = context.snapshot.neighbor(number, batch.packets[i].dst);
     neighbor.and_then(|(out, address)| context.neighbors.on_link(out, address)).map_or(0, Mac::to_bits)
 }
 
 /// Tells the sender of a packet that cannot go its way why.
 #[cold]
-fn refuse(batch: &mut Batch, i: usize, context: &mut Context<'_>, exit: Exit) {
-    let (problem, reason) = if batch.packets[i].ttl <= 1 {
-        (Problem::TimeExceeded, DropReason::TtlExceeded)
+fn refuse(batch: &mut Batch, i: usize, context: &mut Context<'_>, adjacency: Adjacency) {
+    let (icmp_error, reason) = if batch.packets[i].ttl <= 1 {
+        (IcmpError::TimeExceeded, DropReason::TtlExceeded)
     } else {
-        (Problem::TooBig(exit.mtu), DropReason::TooBig)
+        (IcmpError::TooBig(adjacency.mtu), DropReason::TooBig)
     };
-    report(batch, i, context, problem);
+    report(batch, i, context, icmp_error);
     batch.drop(i, reason);
 }
 
 /// Asks for the Ethernet address that a packet is to leave to.
 #[cold]
 fn resolve(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: u32) {
-    let Some((out, neighbor)) = context.view.neighbor(number, batch.packets[i].dst) else {
+    let Some((out, neighbor)) = context.snapshot.neighbor(number, batch.packets[i].dst) else {
         return batch.drop(i, DropReason::NoRoute);
     };
-    if context.view.hop_and_exit(number).1.is_uplink {
-        context.speech.ask_on_link(out, neighbor, context.now_ms);
+    if context.snapshot.hop_and_exit(number).1.is_uplink {
+        context.rate_limits.ask_on_link(out, neighbor, context.now_ms);
     } else {
-        context.speech.ask(out, neighbor, context.now_ms);
+        context.rate_limits.ask(out, neighbor, context.now_ms);
     }
     batch.drop(i, DropReason::Unresolved);
 }
 
-fn report(batch: &mut Batch, i: usize, context: &mut Context<'_>, problem: Problem) {
+fn report(batch: &mut Batch, i: usize, context: &mut Context<'_>, icmp_error: IcmpError) {
     let packet = &batch.packets[i];
     // Nothing is said about errors, and that costs nobody's budget.
-    if packet.kind == Kind::Flow && context.speech.may_report(batch.in_ports[i], context.now_ms) {
+    if packet.kind == Kind::Flow && context.rate_limits.may_report(batch.in_ports[i], context.now_ms) {
         batch.answers[i] =
-            gateway::problem(context.umem, &mut batch.frames[i], packet, context.view, problem);
+            gateway::icmp_error(context.umem, &mut batch.frames[i], packet, context.snapshot, icmp_error);
     }
 }

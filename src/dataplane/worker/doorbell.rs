@@ -1,26 +1,26 @@
 //! How a worker hears of frames that others hand to it, whether it works or sleeps; `model.rs` says that it misses none.
 
-use super::parts::{AtomicBool, AtomicU64, Bell, Ordering, PORTS_MAX, fence};
+use super::parts::{AtomicBool, AtomicU64, EventFd, Ordering, PORTS_MAX, fence};
 use crate::ids::PortId;
 
 /// Ports for which other workers have handed frames over to one, and its bell.
-pub(crate) struct Calls {
+pub(crate) struct Doorbell {
     /// Whether there are any. Set after the port's own bit.
     any: AtomicBool,
     ports: [AtomicU64; PORTS_MAX.div_ceil(64)],
     /// Whether the worker sleeps, or is about to and looks once more.
     asleep: AtomicBool,
-    bell: Bell,
+    bell: EventFd,
 }
 
-impl Calls {
-    pub(crate) fn new(bell: Bell) -> Calls {
+impl Doorbell {
+    pub(crate) fn new(bell: EventFd) -> Doorbell {
         let ports = std::array::from_fn(|_| AtomicU64::new(0));
-        Calls { any: AtomicBool::new(false), ports, asleep: AtomicBool::new(false), bell }
+        Doorbell { any: AtomicBool::new(false), ports, asleep: AtomicBool::new(false), bell }
     }
 
     /// What the worker is woken with.
-    pub(crate) fn bell(&self) -> &Bell {
+    pub(crate) fn bell(&self) -> &EventFd {
         &self.bell
     }
 

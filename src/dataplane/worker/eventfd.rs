@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// The bell of one thread.
-pub(crate) struct Bell(OwnedFd);
+pub(crate) struct EventFd(OwnedFd);
 
-impl Bell {
+impl EventFd {
     /// A silent one; fails where the kernel gives no event counter.
-    pub(crate) fn new() -> std::io::Result<Bell> {
-        eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(Bell).map_err(Into::into)
+    pub(crate) fn new() -> std::io::Result<EventFd> {
+        eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(EventFd).map_err(Into::into)
     }
 
     /// Wakes the thread, or keeps it from falling asleep.

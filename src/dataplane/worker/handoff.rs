@@ -27,23 +27,23 @@ const MTU_MIN: usize = 1280;
 #[allow(clippy::large_enum_variant)] // There are few, and the large one is the common one.
 pub(crate) enum Access {
     /// By a queue of its own, by which it also sends what comes out of these lanes.
-    Queue(PortQueue, Inlets),
+    Queue(PortQueue, ReceiveEnds),
     /// By another worker.
-    Outlet(Outlet),
+    TransmitEnd(TransmitEnd),
 }
 
 /// The receiving ends of the lanes to one worker and port.
-pub(crate) type Inlets = Vec<Arc<Lane>>;
+pub(crate) type ReceiveEnds = Vec<Arc<HandoffQueue>>;
 
 /// The giving end of a lane.
-pub(crate) struct Outlet {
-    lane: Arc<Lane>,
+pub(crate) struct TransmitEnd {
+    lane: Arc<HandoffQueue>,
     /// Who sends what is given.
     pub owner: WorkerId,
 }
 
 /// Frames on their way from one worker to a port of another's.
-pub(crate) struct Lane {
+pub(crate) struct HandoffQueue {
     full: ArrayQueue<Box<Parcel>>,
     empty: ArrayQueue<Box<Parcel>>,
     /// Most frames of a packet.
@@ -69,17 +69,17 @@ pub(crate) fn accesses(workers: usize, queues: Vec<PortQueue>, mtu: usize) -> Ve
         queues.into_iter().map(|queue| Access::Queue(queue, Vec::new())).collect();
     for giver in owners..workers {
         let parcels = (HANDOVER_PARCELS_MAX / (workers - owners)).max(HANDOVER_PARCELS_MIN);
-        let lane = Arc::new(Lane::new(parcels, mtu));
+        let lane = Arc::new(HandoffQueue::new(parcels, mtu));
         let owner = giver % owners;
         if let Access::Queue(_, inlets) = &mut accesses[owner] {
             inlets.push(lane.clone());
         }
-        accesses.push(Access::Outlet(Outlet { lane, owner: WorkerId(owner as u16) }));
+        accesses.push(Access::TransmitEnd(TransmitEnd { lane, owner: WorkerId(owner as u16) }));
     }
     accesses
 }
 
-impl Outlet {
+impl TransmitEnd {
     /// Frames that it certainly takes.
     #[inline]
     pub(crate) fn room(&self) -> usize {
@@ -113,11 +113,12 @@ impl Outlet {
     }
 }
 
-impl Lane {
-    fn new(parcels: usize, mtu: usize) -> Lane {
+impl HandoffQueue {
+    fn new(parcels: usize, mtu: usize) -> HandoffQueue {
         let bytes = (mtu.max(MTU_MIN) + HEADER_BYTES).min(FRAME_BYTES - XDP_HEADROOM_BYTES);
         let frames_max = if mtu > MTU_OF_ONE_FRAME_MAX { CHAIN_FRAMES_MAX } else { 1 };
-        let lane = Lane { full: ArrayQueue::new(parcels), empty: ArrayQueue::new(parcels), frames_max };
+        let lane =
+            HandoffQueue { full: ArrayQueue::new(parcels), empty: ArrayQueue::new(parcels), frames_max };
         for _ in 0..parcels {
             let parcel = Parcel { bytes: vec![0; bytes].into(), len: 0, rest: None, checksum_left: None };
             let _ = lane.empty.push(Box::new(parcel));
@@ -216,7 +217,7 @@ mod tests {
 
     /// Who gives, from frames of a UMEM of its own.
     struct Giver {
-        outlet: Outlet,
+        outlet: TransmitEnd,
         umem: Umem,
         packet: Frame,
     }
@@ -232,9 +233,9 @@ mod tests {
         }
     }
 
-    fn lane() -> (Giver, Inlets) {
+    fn lane() -> (Giver, ReceiveEnds) {
         let mut both = access(2, 1, 1500).into_iter();
-        let (Some(Access::Queue(_, inlets)), Some(Access::Outlet(outlet))) = (both.next(), both.next())
+        let (Some(Access::Queue(_, inlets)), Some(Access::TransmitEnd(outlet))) = (both.next(), both.next())
         else {
             panic!("the first worker has the queue")
         };
@@ -251,7 +252,7 @@ mod tests {
             for (worker, access) in accesses.iter().enumerate() {
                 match access {
                     Access::Queue(..) => assert!(worker < queues),
-                    Access::Outlet(outlet) => {
+                    Access::TransmitEnd(outlet) => {
                         assert_eq!(outlet.owner.index(), worker % queues);
                         given[worker % queues] += 1;
                     }
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn a_packet_of_several_frames_comes_out_whole_or_not_yet_or_is_not_taken() {
         let mut both = access(2, 1, MTU_MAX).into_iter();
-        let (Some(Access::Queue(_, inlets)), Some(Access::Outlet(outlet))) = (both.next(), both.next())
+        let (Some(Access::Queue(_, inlets)), Some(Access::TransmitEnd(outlet))) = (both.next(), both.next())
         else {
             panic!("the first worker has the queue")
         };

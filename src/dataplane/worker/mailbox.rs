@@ -3,8 +3,8 @@
 use crossbeam::channel::Sender;
 use crossbeam::queue::ArrayQueue;
 
-use super::doorbell::Calls;
-use super::eventfd::Bell;
+use super::doorbell::Doorbell;
+use super::eventfd::EventFd;
 use super::handoff::Access;
 use super::stats::WorkerStats;
 use crate::ids::PortId;
@@ -15,7 +15,7 @@ use crate::xdp::ClosedQueue;
 pub(crate) struct Mailbox {
     commands: ArrayQueue<Command>,
     /// Handed-over frames, and what wakes the worker.
-    pub calls: Calls,
+    pub calls: Doorbell,
     /// Its counters.
     pub stats: WorkerStats,
 }
@@ -35,7 +35,7 @@ impl Mailbox {
     pub(crate) fn new() -> std::io::Result<Mailbox> {
         Ok(Mailbox {
             commands: ArrayQueue::new(COMMANDS_MAX),
-            calls: Calls::new(Bell::new()?),
+            calls: Doorbell::new(EventFd::new()?),
             stats: WorkerStats::new(),
         })
     }

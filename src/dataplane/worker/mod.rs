@@ -17,17 +17,17 @@ use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::time::Timespec;
 
-use super::conntrack::{Conntrack, Entry, Tracker};
+use super::conntrack::{Conntrack, Entry, WorkerState};
 use super::fib::publish::Publication;
-use super::fib::snapshot::View;
-use super::fragments::{Board, Fragments};
-use super::neighbor::solicit::Speech;
-use super::neighbor::table::{Neighbors, Questions};
+use super::fib::snapshot::Snapshot;
+use super::fragments::{FirstFragmentTable, Fragments};
+use super::neighbor::solicit::RateLimits;
+use super::neighbor::table::{Neighbors, SolicitQueue};
 use super::pipeline::batch::{Batch, Verdict};
-use super::pipeline::classify::Inquiry;
+use super::pipeline::classify::PolicyBatch;
 use super::pipeline::gateway;
 use super::pipeline::{self, Context};
-use super::worker::handoff::{Access, Outlet};
+use super::worker::handoff::{Access, TransmitEnd};
 use super::worker::mailbox::{Command, Mailbox};
 use super::worker::ports::{Port, PortList};
 use super::{Polling, PortKind};
@@ -38,15 +38,15 @@ use crate::xdp::{Frame, Kick, PortQueue, Umem};
 /// What all workers and the control side share.
 pub(crate) struct Shared {
     /// The generation to judge by.
-    pub view: Publication<View>,
+    pub snapshot: Publication<Snapshot>,
     /// The flows.
     pub conntrack: Conntrack,
     /// Ethernet addresses behind the ports.
     pub neighbors: Neighbors,
     /// Neighbours on uplinks that workers want resolved.
-    pub questions: Questions,
+    pub questions: SolicitQueue,
     /// What became of first fragments, for workers that have the later ones.
-    pub firsts: Board,
+    pub first_fragments: FirstFragmentTable,
     /// The moment that milliseconds are counted from.
     pub start: Instant,
     /// Set once, at the end.
@@ -72,10 +72,10 @@ pub(crate) struct Worker {
     looked: Instant,
     batch_was_empty: bool,
     batch: Batch,
-    view: Arc<View>,
-    tracker: Tracker,
-    inquiry: Inquiry,
-    speech: Speech,
+    snapshot: Arc<Snapshot>,
+    worker_state: WorkerState,
+    policy_batch: PolicyBatch,
+    rate_limits: RateLimits,
     fragments: Fragments,
     epoll: OwnedFd,
     last_frame: Instant,
@@ -128,8 +128,8 @@ impl Worker {
         free.extend(frames);
         let fragments = Fragments::new(umem.frames_total());
         Ok(Worker {
-            view: shared.view.enter(id),
-            tracker: Tracker::new(id, shared.mailboxes.len()),
+            snapshot: shared.snapshot.enter(id),
+            worker_state: WorkerState::new(id, shared.mailboxes.len()),
             id,
             shared: shared.clone(),
             polling,
@@ -142,8 +142,8 @@ impl Worker {
             batch_was_empty: true,
             batch: Batch::new(),
             fragments,
-            speech: Speech::new(),
-            inquiry: Inquiry::new(),
+            rate_limits: RateLimits::new(),
+            policy_batch: PolicyBatch::new(),
             epoll,
             last_frame: Instant::now(),
             swept_ms: 0,
@@ -167,7 +167,7 @@ impl Worker {
                 rustix::thread::sched_yield();
             }
         }
-        self.shared.conntrack.rest(&self.tracker);
+        self.shared.conntrack.rest(&self.worker_state);
         self.ports.into_queues()
     }
 
@@ -175,7 +175,7 @@ impl Worker {
     #[inline]
     pub(crate) fn work(&mut self, now: Instant, mut done: impl FnMut(&'static str)) -> bool {
         let now_ms = now.duration_since(self.shared.start).as_millis() as u32;
-        self.shared.conntrack.start_batch(&mut self.tracker);
+        self.shared.conntrack.start_batch(&mut self.worker_state);
         self.take_view(now_ms);
         let mailbox = &self.shared.mailboxes[self.id.index()];
         let handed = self.ports.take_handed_over(mailbox, &self.umem, &mut self.free);
@@ -238,7 +238,7 @@ impl Worker {
     pub(crate) fn serve(&mut self, id: PortId, access: Access) {
         let (queue, inlets) = match access {
             Access::Queue(queue, inlets) => (queue, inlets),
-            Access::Outlet(outlet) => return self.reach(id, outlet),
+            Access::TransmitEnd(outlet) => return self.reach(id, outlet),
         };
         self.room[id.index()] = RING_SLOTS as u32;
         let level = self.first_level();
@@ -247,7 +247,7 @@ impl Worker {
     }
 
     /// Reaches a port by another worker from the next batch on.
-    fn reach(&mut self, id: PortId, outlet: Outlet) {
+    fn reach(&mut self, id: PortId, outlet: TransmitEnd) {
         self.room[id.index()] = self.ports.add_remote(id, outlet) as u32;
     }
 
@@ -278,7 +278,7 @@ impl Worker {
     fn close(&mut self, id: PortId) -> Option<Access> {
         self.room[id.index()] = 0;
         if let Some(outlet) = self.ports.remove_remote(id) {
-            return Some(Access::Outlet(outlet));
+            return Some(Access::TransmitEnd(outlet));
         }
         let mut port = self.ports.remove(id)?;
         port.stop_listening(&self.epoll);
@@ -316,7 +316,7 @@ impl Worker {
     }
 
     fn take_view(&mut self, now_ms: u32) {
-        if self.shared.view.observe(self.id, &mut self.view) {
+        if self.shared.snapshot.observe(self.id, &mut self.snapshot) {
             self.ask_for_strangers(now_ms);
         }
     }
@@ -327,18 +327,18 @@ impl Worker {
             return;
         }
         for port in self.ports.iter() {
-            let Some(view) = self.view.port(port.id) else { continue };
-            if view.mac.is_none()
+            let Some(snapshot) = self.snapshot.port(port.id) else { continue };
+            if snapshot.mac.is_none()
                 && self.shared.neighbors.get(port.id).is_none()
-                && let Some(address) = view.addresses().first()
+                && let Some(address) = snapshot.addresses().first()
             {
-                self.speech.ask(port.id, *address, now_ms);
+                self.rate_limits.ask(port.id, *address, now_ms);
             }
         }
     }
 
     fn receive(&mut self, now_ms: u32) -> usize {
-        self.fragments.resume(&mut self.batch, &self.shared.firsts, now_ms);
+        self.fragments.resume(&mut self.batch, &self.shared.first_fragments, now_ms);
         let (levels_max, reserve) = (self.levels_max(), self.reserve());
         // One port in four may be busy, go quiet and keep what it has: the others still have theirs.
         let level_max = (4 * levels_max / self.ports.len().max(1)).clamp(FIRST_LEVEL, RING_SLOTS);
@@ -381,15 +381,15 @@ impl Worker {
             worker: self.id.index(),
             now_ms,
             umem: &self.umem,
-            view: &self.view,
+            snapshot: &self.snapshot,
             conntrack: &self.shared.conntrack,
-            tracker: &mut self.tracker,
+            worker_state: &mut self.worker_state,
             neighbors: &self.shared.neighbors,
             stats,
-            speech: &mut self.speech,
+            rate_limits: &mut self.rate_limits,
             fragments: &mut self.fragments,
-            inquiry: &mut self.inquiry,
-            firsts: &self.shared.firsts,
+            policy_batch: &mut self.policy_batch,
+            first_fragments: &self.shared.first_fragments,
             room: &mut self.room,
             free: &mut self.free,
         };
@@ -425,9 +425,9 @@ impl Worker {
 
     /// Asks for Ethernet addresses.
     fn ask(&mut self) {
-        while let Some((port, address)) = self.speech.questions.pop() {
-            let Some(view) = self.view.port(port) else { continue };
-            if view.kind == PortKind::Uplink {
+        while let Some((port, address)) = self.rate_limits.questions.pop() {
+            let Some(snapshot) = self.snapshot.port(port) else { continue };
+            if snapshot.kind == PortKind::Uplink {
                 self.shared.questions.put(port, address);
                 continue;
             }
@@ -435,7 +435,7 @@ impl Worker {
                 continue;
             }
             let Some(mut frame) = self.free.pop() else { return };
-            if gateway::ask(&self.umem, &mut frame, address, view.vlan, &self.view) {
+            if gateway::ask(&self.umem, &mut frame, address, snapshot.vlan, &self.snapshot) {
                 self.ports.send(port, frame, &self.umem, &mut self.free);
             } else {
                 self.free.push(frame);
@@ -495,7 +495,7 @@ impl Worker {
         if elapsed == 0 {
             return false;
         }
-        let groups = self.shared.conntrack.groups_per_worker(&self.tracker) as u64;
+        let groups = self.shared.conntrack.groups_per_worker(&self.worker_state) as u64;
         let due = groups * u64::from(elapsed.min(SWEEP_MS)) / u64::from(SWEEP_MS) + 1;
         let share = due.min(SWEEP_GROUPS_MAX.max(groups / u64::from(SWEEP_MS) + 1));
         // What is due and not done now is due at the next batch.
@@ -505,19 +505,19 @@ impl Worker {
             self.lower_levels();
         }
         self.swept_ms = swept_ms;
-        let view = &self.view;
+        let snapshot = &self.snapshot;
         // What a worker that is a generation ahead has judged may be of a pod that this one does not know yet.
-        self.shared.conntrack.sweep(share as usize, now_ms, &mut self.tracker, |entry| {
-            entry.is_judged_before(view.pod_left) && is_of_gone_pod(entry, view, now_ms)
+        self.shared.conntrack.sweep(share as usize, now_ms, &mut self.worker_state, |entry| {
+            entry.is_judged_before(snapshot.pod_left) && is_of_gone_pod(entry, snapshot, now_ms)
         });
         true
     }
 
     fn publish_counters(&self) {
         let stats = &self.shared.mailboxes[self.id.index()].stats;
-        stats.flows_entered.set(self.tracker.entered);
-        stats.flows_ended.set(self.tracker.ended);
-        stats.flows_evicted.set(self.tracker.evicted);
+        stats.flows_entered.set(self.worker_state.entered);
+        stats.flows_ended.set(self.worker_state.ended);
+        stats.flows_evicted.set(self.worker_state.evicted);
         stats.frames.set(self.umem.frames_total() as u64);
         stats.frames_free.set(self.free.len() as u64);
         stats.fragments_waiting.set(self.fragments.waiting() as u64);
@@ -544,7 +544,7 @@ impl Worker {
         mailbox.stats.sleeps.add(1);
         #[cfg(debug_assertions)]
         panic_if_told();
-        self.shared.conntrack.rest(&self.tracker);
+        self.shared.conntrack.rest(&self.worker_state);
         // A port that cannot be listened to is still served by every waking, SLEEP_MAX_MS apart at the most.
         self.ports.listen(&self.epoll);
         if mailbox.calls.may_sleep() {
@@ -565,14 +565,14 @@ fn panic_if_told() {
 
 /// Whether an end of a flow was a pod of this node when it was judged, and is nobody or somebody else by now. Not while that
 /// may still come back after a restart of the switch.
-fn is_of_gone_pod(entry: &Entry, view: &View, now_ms: u32) -> bool {
-    let facts = entry.facts(true);
-    let is_gone = |end, was_pod| was_pod && !view.is_same_end(end, was_pod, facts.judged());
+fn is_of_gone_pod(entry: &Entry, snapshot: &Snapshot, now_ms: u32) -> bool {
+    let facts = entry.flow_word(true);
+    let is_gone = |end, was_pod| was_pod && !snapshot.is_same_end(end, was_pod, facts.judged());
     let [low_was_pod, high_was_pod] = facts.pods();
     (low_was_pod || high_was_pod)
         && entry.key().is_some_and(|key| {
             let ends = [(key.low(), low_was_pod), (key.high(), high_was_pod)];
             ends.into_iter().any(|(end, was_pod)| is_gone(end, was_pod))
-                && !view.awaits_ends(ends, facts.judged(), now_ms)
+                && !snapshot.awaits_ends(ends, facts.judged(), now_ms)
         })
 }

@@ -4,7 +4,7 @@
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 
-use super::handoff::{Access, Inlets, Outlet};
+use super::handoff::{Access, ReceiveEnds, TransmitEnd};
 use super::mailbox::Mailbox;
 use crate::ids::PortId;
 use crate::limits::{PORT_BURST_FRAMES_MAX, PORTS_MAX, RING_SLOTS};
@@ -16,7 +16,7 @@ pub(in crate::dataplane) struct Port {
     pub(in crate::dataplane) queue: PortQueue,
     pub(in crate::dataplane) waiting: Vec<Frame>,
     /// What other workers send by this queue.
-    inlets: Inlets,
+    inlets: ReceiveEnds,
     /// Frames that it is given to receive into.
     pub(in crate::dataplane) level: usize,
     /// As many of them it has even where frames are short.
@@ -36,7 +36,7 @@ pub(in crate::dataplane) struct Port {
 
 /// A port that another worker has the queue of.
 struct Remote {
-    outlet: Outlet,
+    outlet: TransmitEnd,
     /// Whether it has been given frames that its owner has not been told of.
     is_given: bool,
     /// Whether it is in the list of those that have given less than all their room back.
@@ -70,7 +70,12 @@ const BUSY_FRAMES: usize = 64;
 
 impl Port {
     /// A port at rest.
-    pub(in crate::dataplane) fn new(queue: PortQueue, inlets: Inlets, level: usize, least: usize) -> Port {
+    pub(in crate::dataplane) fn new(
+        queue: PortQueue,
+        inlets: ReceiveEnds,
+        level: usize,
+        least: usize,
+    ) -> Port {
         Port {
             id: queue.port(),
             queue,
@@ -185,7 +190,7 @@ impl PortList {
     }
 
     /// Adds a port that another worker has the queue of. Returns how many frames it takes.
-    pub(in crate::dataplane) fn add_remote(&mut self, id: PortId, outlet: Outlet) -> usize {
+    pub(in crate::dataplane) fn add_remote(&mut self, id: PortId, outlet: TransmitEnd) -> usize {
         let room = outlet.room();
         self.remotes[id.index()] = Some(Remote { outlet, is_given: false, is_short: false });
         room
@@ -204,7 +209,7 @@ impl PortList {
     }
 
     /// Takes a port out that another worker has the queue of.
-    pub(in crate::dataplane) fn remove_remote(&mut self, id: PortId) -> Option<Outlet> {
+    pub(in crate::dataplane) fn remove_remote(&mut self, id: PortId) -> Option<TransmitEnd> {
         let remote = self.remotes[id.index()].take()?;
         self.given.retain(|given| *given != id);
         self.short.retain(|short| *short != id);

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle, park};
 
 /// Knocks at one core. The thread there ends when this is dropped.
-pub(in crate::dataplane) struct Knocker {
+pub(in crate::dataplane) struct Rescheduler {
     thread: JoinHandle<()>,
     stopping: Arc<AtomicBool>,
 }
 
-impl Knocker {
+impl Rescheduler {
     /// At the core of worker `number`; fails where the kernel gives no thread.
-    pub(in crate::dataplane) fn new(number: usize, core: usize) -> std::io::Result<Knocker> {
+    pub(in crate::dataplane) fn new(number: usize, core: usize) -> std::io::Result<Rescheduler> {
         let stopping = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&stopping);
         let stand_by = move || {
@@ -26,20 +26,20 @@ impl Knocker {
             }
         };
         let thread = Builder::new().name(format!("palisade-k{number}")).spawn(stand_by)?;
-        Ok(Knocker { thread, stopping })
+        Ok(Rescheduler { thread, stopping })
     }
 
     /// Makes the scheduler look who shall have the core.
-    pub(in crate::dataplane) fn knock(&self) {
+    pub(in crate::dataplane) fn nudge(&self) {
         self.thread.thread().unpark();
     }
 }
 
-impl Drop for Knocker {
+impl Drop for Rescheduler {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Relaxed);
         // Not waited for: it may get its core late, and has nothing to lose.
-        self.knock();
+        self.nudge();
     }
 }
 
@@ -51,8 +51,8 @@ mod tests {
 
     #[test]
     fn the_thread_outlives_knocks_and_ends_with_its_knocker() {
-        let knocker = Knocker::new(0, 0).unwrap();
-        (0..3).for_each(|_| knocker.knock());
+        let knocker = Rescheduler::new(0, 0).unwrap();
+        (0..3).for_each(|_| knocker.nudge());
         assert!(!knocker.thread.is_finished());
         let held_by_thread = Arc::clone(&knocker.stopping);
         drop(knocker);

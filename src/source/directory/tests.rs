@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 use crate::control::{DataplaneApi, SwitchSettings};
-use crate::dataplane::{FlowPath, NotTaken, PortError, PortReport, PortSpec, World};
+use crate::dataplane::{DesiredState, FlowPath, NotTaken, PortError, PortReport, PortSpec};
 use crate::ids::PortId;
 use crate::net::flow::FlowKey;
 use crate::source::load::scratch::Scratch;
@@ -23,7 +23,7 @@ impl DataplaneApi for NoWorkers {
         Err(PortError::Unknown(port))
     }
 
-    fn publish(&self, _world: World) -> Result<Generation, NotTaken> {
+    fn publish(&self, _world: DesiredState) -> Result<Generation, NotTaken> {
         Ok(Generation(1 + self.0.fetch_add(1, Ordering::Relaxed)))
     }
 

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dataplane::conntrack::tcp::{TcpFlow, TcpSide};
-use crate::dataplane::conntrack::{Admission, Class, FlowState, Key, NewFlow, Tracker};
+use crate::dataplane::conntrack::{Admission, Class, FlowState, Key, NewFlow, WorkerState};
 use crate::dataplane::packet::from_v4;
 use crate::ids::{PortId, WorkerId};
 use crate::limits::PORTS_MAX;
@@ -113,10 +113,10 @@ fn flow(number: u64, state: FlowState, tcp: Option<TcpFlow>) -> NewFlow {
 }
 
 fn enter_all(stored: &Stored, flows: &[(Key, NewFlow)]) {
-    let mut tracker = Tracker::new(WorkerId(0), 1);
-    stored.table.start_batch(&mut tracker);
+    let mut worker_state = WorkerState::new(WorkerId(0), 1);
+    stored.table.start_batch(&mut worker_state);
     for (key, flow) in flows {
-        let admission = stored.table.enter(key, stored.table.hash(key), flow, ENTERED_MS, &mut tracker);
+        let admission = stored.table.enter(key, stored.table.hash(key), flow, ENTERED_MS, &mut worker_state);
         let Admission::Entered(slot) = admission else { panic!("{admission:?}") };
         stored.table.note_state(slot, FlowState::SynSent, flow.state);
     }
@@ -152,8 +152,9 @@ fn tell(table: &Conntrack, key: &Key) -> String {
     let slot = table.look_up(key, table.hash(key)).expect("a flow that was entered");
     let entry = table.entry(slot);
     let tcp = (key.protocol() == Protocol::TCP).then(|| entry.load_tcp());
-    let (facts, counts, owner) = ([true, false].map(|low| entry.facts(low)), entry.counts(), entry.owner());
-    format!("{facts:?} {counts:?} {owner:?} {tcp:?} idle {}", entry.idle_ms(NOW_MS))
+    let (flow_word, counts, owner) =
+        ([true, false].map(|low| entry.flow_word(low)), entry.counts(), entry.owner());
+    format!("{flow_word:?} {counts:?} {owner:?} {tcp:?} idle {}", entry.idle_ms(NOW_MS))
 }
 
 #[test]
@@ -215,8 +216,8 @@ fn taken_slots(directory: &Directory) -> Vec<u64> {
 #[test]
 fn an_entry_that_is_torn_in_any_way_is_no_flow_and_takes_no_place() {
     const HIGH: u64 = 64;
-    let facts = 24;
-    let of_both = |change: fn(u64) -> u64| vec![(facts, change), (HIGH + facts, change)];
+    let flow_word = 24;
+    let of_both = |change: fn(u64) -> u64| vec![(flow_word, change), (HIGH + flow_word, change)];
     let cases: Vec<(&str, Vec<Change>)> = vec![
         ("not published", vec![(0, |word| word & !(1 << 63))]),
         ("the higher end's line is of no flow", vec![(HIGH, |_| 0)]),
@@ -224,11 +225,11 @@ fn an_entry_that_is_torn_in_any_way_is_no_flow_and_takes_no_place() {
         ("another key at both ends", vec![(0, |word| word ^ 4), (HIGH, |word| word ^ 4)]),
         ("another address", vec![(8, |word| word ^ 1 << 33)]),
         ("another address at the higher end", vec![(HIGH + 8, |word| word ^ 1 << 33)]),
-        ("opened by one end in one line, by the other in the other", vec![(facts, |word| word ^ 1 << 8)]),
-        ("a pod in one line, none in the other", vec![(HIGH + facts, |word| word ^ 1 << 9)]),
+        ("opened by one end in one line, by the other in the other", vec![(flow_word, |word| word ^ 1 << 8)]),
+        ("a pod in one line, none in the other", vec![(HIGH + flow_word, |word| word ^ 1 << 9)]),
         ("a state that there is not", of_both(|word| word | 0xff)),
         ("a state of another protocol", of_both(|word| word & !0xff | u64::from((word & 0xff) < 8) * 8)),
-        ("a generation to come", vec![(facts, |word| word | 1 << 63)]),
+        ("a generation to come", vec![(flow_word, |word| word | 1 << 63)]),
         ("charged to a port that there cannot be", vec![(0, |word| word | 0xfff << 48)]),
         (
             "another ICMP request, or one where there is none",
@@ -409,18 +410,18 @@ proptest! {
         let [charged, counted] = charges(&stored.table);
         prop_assert_eq!(charged, counted);
         // It can be used: what is missing is entered again, and everything goes in the end.
-        let mut tracker = Tracker::new(WorkerId(0), 1);
-        stored.table.start_batch(&mut tracker);
+        let mut worker_state = WorkerState::new(WorkerId(0), 1);
+        stored.table.start_batch(&mut worker_state);
         for (key, flow) in &before {
             let hash = stored.table.hash(key);
             if stored.table.look_up(key, hash).is_none() {
-                stored.table.enter(key, hash, flow, NOW_MS, &mut tracker);
+                stored.table.enter(key, hash, flow, NOW_MS, &mut worker_state);
             }
             prop_assert!(stored.table.look_up(key, hash).is_some());
         }
         prop_assert_eq!(stored.table.len(), before.len());
         for _ in 0..2 {
-            stored.table.sweep(FLOWS / GROUP, NOW_MS, &mut tracker, |_| true);
+            stored.table.sweep(FLOWS / GROUP, NOW_MS, &mut worker_state, |_| true);
         }
         prop_assert_eq!((stored.table.len(), &charges(&stored.table)[0]), (0, &BTreeMap::new()));
     }

@@ -401,9 +401,9 @@ impl History {
         self.now_ms += self.random.of(&[1, 9_000, 11_000, 29_000, 61_000, 119_000, 301_000, 8_000_000]);
         if self.random.one_in(2) {
             let now_ms = self.clock();
-            for tracker in &mut self.bench.trackers {
-                let groups = self.bench.table.groups_per_worker(tracker);
-                self.bench.table.sweep(groups, now_ms, tracker, |_| false);
+            for worker_state in &mut self.bench.trackers {
+                let groups = self.bench.table.groups_per_worker(worker_state);
+                self.bench.table.sweep(groups, now_ms, worker_state, |_| false);
             }
             let now_ms = self.now_ms;
             for flow in &mut self.flows {
@@ -438,8 +438,8 @@ impl History {
         let flow = self.flows[number].as_mut().expect("a flow that is found");
         let end = usize::from(!from_low);
         let side = usize::from(from_low != flow.opened_by_low);
-        let facts = entry.facts(from_low);
-        assert_eq!((facts.judged(), facts.hop()), (Generation(flow.judged[end]), flow.hops[end]));
+        let flow_word = entry.flow_word(from_low);
+        assert_eq!((flow_word.judged(), flow_word.hop()), (Generation(flow.judged[end]), flow.hops[end]));
         if flow.judged[end] < self.generation {
             if self.denied[number][usize::from(flow.opened_by_low)] {
                 table.remove(slot, &mut self.bench.trackers[worker]);
@@ -447,7 +447,7 @@ impl History {
                 return;
             }
             let hop = random.of(&[None, Some(7), Some(u16::MAX - 1)]);
-            entry.confirm(from_low, facts, Generation(self.generation), hop);
+            entry.confirm(from_low, flow_word, Generation(self.generation), hop);
             (flow.judged[end], flow.hops[end]) = (self.generation, hop);
         }
         let mut sent = None;
@@ -564,9 +564,9 @@ impl History {
         }
         let before = self.classes();
         let hash = self.bench.table.hash(&key);
-        let tracker = &mut self.bench.trackers[worker];
-        let ended = tracker.ended;
-        match self.bench.table.enter(&key, hash, &new, clock, tracker) {
+        let worker_state = &mut self.bench.trackers[worker];
+        let ended = worker_state.ended;
+        match self.bench.table.enter(&key, hash, &new, clock, worker_state) {
             Admission::Entered(slot) => {
                 self.bench.table.entry(slot).count(from_low, 100, clock);
                 self.flows[number] = Some(flow);

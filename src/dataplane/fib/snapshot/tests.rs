@@ -13,23 +13,23 @@ fn open() -> BTreeMap<PortId, PortFacts> {
 }
 
 /// Worlds that follow one another: mostly with tables that came from the last ones, of which only a part has changed.
-fn worlds() -> impl Strategy<Value = Vec<World>> {
+fn worlds() -> impl Strategy<Value = Vec<DesiredState>> {
     let step = (prop::option::weighted(0.9, generate::rule_tables()), any::<[bool; 4]>(), 0..12_u32, 0..9_u8);
     vec(step, 2..8).prop_map(|steps| {
-        let mut world = World { gateway: Gateway::default(), ..World::default() };
-        world.pods = (0..u32::from(PORTS)).map(pod).collect();
+        let mut desired = DesiredState { gateway: Gateway::default(), ..DesiredState::default() };
+        desired.pods = (0..u32::from(PORTS)).map(pod).collect();
         let mut worlds = Vec::new();
         for (tables, parts, one, other) in steps {
-            let last = world.tables.take();
-            world.tables = tables.map(|tables| match last {
+            let last = desired.tables.take();
+            desired.tables = tables.map(|tables| match last {
                 Some(last) if other < 8 => Arc::new(part_of(&last, &tables, parts)),
                 _ => Arc::new(tables),
             });
             if one == 0 {
-                world.pods[0].id.0 += 10;
+                desired.pods[0].id.0 += 10;
             }
-            world.fail_open = one == 1;
-            worlds.push(world.clone());
+            desired.fail_open = one == 1;
+            worlds.push(desired.clone());
         }
         worlds
     })
@@ -66,10 +66,10 @@ fn part_of(last: &RuleTables, next: &RuleTables, [rows, acls, prefixes, pods]: [
 }
 
 /// What the view says of a flow between pods, apart from how it counts.
-fn verdict(view: &View, from: u16, to: u16, protocol: Protocol, dst_port: u16) -> Option<DropReason> {
-    let [from, to] = [from, to].map(|port| view.port(PortId(port)).unwrap());
+fn verdict(snapshot: &Snapshot, from: u16, to: u16, protocol: Protocol, dst_port: u16) -> Option<DropReason> {
+    let [from, to] = [from, to].map(|port| snapshot.port(PortId(port)).unwrap());
     let flow = Flow { src: from.addresses()[0], dst: to.addresses()[0], protocol, dst_port };
-    view.judge(&flow, from, to, None)
+    snapshot.judge(&flow, from, to, None)
 }
 
 proptest! {
@@ -80,13 +80,13 @@ proptest! {
         worlds in worlds(),
         flows in vec((0..PORTS, 0..PORTS, generate::flow()), 30),
     ) {
-        let mut followed = View::new(&worlds[0], Generation(1), &open(), 1);
+        let mut followed = Snapshot::new(&worlds[0], Generation(1), &open(), 1);
         let mut before = &worlds[0];
         let mut judged: Vec<Option<(Generation, Option<DropReason>)>> = vec![None; flows.len()];
-        for world in &worlds {
-            followed = followed.next(before, world, &open(), true, 1, Arc::default);
-            before = world;
-            let fresh = View::new(world, followed.generation, &open(), 1);
+        for desired in &worlds {
+            followed = followed.next(before, desired, &open(), true, 1, Arc::default);
+            before = desired;
+            let fresh = Snapshot::new(desired, followed.generation, &open(), 1);
             if let Some(rules) = &fresh.rules {
                 for port in followed.ports.iter().flatten() {
                     for &address in port.addresses() {
@@ -112,12 +112,12 @@ proptest! {
 #[test]
 fn the_same_tables_are_laid_out_once_and_what_they_judged_stands() {
     let tables = Some(Arc::new(RuleTables::default()));
-    let world = World { tables, pods: vec![pod(0)], ..World::default() };
-    let first = View::new(&world, Generation(1), &open(), 1);
-    let same = first.next(&world, &world, &open(), true, 1, Arc::default);
+    let desired = DesiredState { tables, pods: vec![pod(0)], ..DesiredState::default() };
+    let first = Snapshot::new(&desired, Generation(1), &open(), 1);
+    let same = first.next(&desired, &desired, &open(), true, 1, Arc::default);
     assert!(Arc::ptr_eq(first.rules().unwrap(), same.rules().unwrap()));
     assert_eq!(same.judged_since(PortId(0), PortId(1)), Generation(1));
-    let other_ports = same.next(&world, &world, &open(), false, 1, Arc::default);
+    let other_ports = same.next(&desired, &desired, &open(), false, 1, Arc::default);
     assert!(Arc::ptr_eq(first.rules().unwrap(), other_ports.rules().unwrap()));
     assert_eq!(other_ports.judged_since(PortId(0), PortId(1)), Generation(3));
 }
@@ -171,9 +171,9 @@ impl Node {
         }
     }
 
-    fn world(&self) -> World {
+    fn desired(&self) -> DesiredState {
         let (pods, tables) = (self.pods.values().cloned().collect(), self.tables.clone());
-        World { tables, pods, ..World::default() }
+        DesiredState { tables, pods, ..DesiredState::default() }
     }
 
     /// The pods that can be reached.
@@ -209,36 +209,36 @@ proptest! {
         turns in turns(),
     ) {
         let mut nodes = vec![Node::default()];
-        let mut view = View::new(&nodes[0].world(), Generation(0), &nodes[0].open, 1);
-        let mut views = vec![view.clone()];
+        let mut snapshot = Snapshot::new(&nodes[0].desired(), Generation(0), &nodes[0].open, 1);
+        let mut views = vec![snapshot.clone()];
         for (number, (port, turn)) in turns.iter().enumerate() {
             let before = nodes[number].clone();
             let mut node = before.clone();
             node.take(*port, turn, 100 + number as u32);
             let same_ports = node.open.len() == before.open.len();
-            let last_left = view.pod_left;
-            view = view.next(&before.world(), &node.world(), &node.open, same_ports, 1, Arc::default);
+            let last_left = snapshot.pod_left;
+            snapshot = snapshot.next(&before.desired(), &node.desired(), &node.open, same_ports, 1, Arc::default);
             if before.reachable().all(|pod| before.has_alone(pod) && node.has_alone(pod)) {
-                prop_assert_eq!(view.pod_left, last_left, "nobody left at {}", view.generation);
+                prop_assert_eq!(snapshot.pod_left, last_left, "nobody left at {}", snapshot.generation);
             }
             nodes.push(node);
-            views.push(view.clone());
+            views.push(snapshot.clone());
             for (judged, then) in nodes.iter().enumerate() {
                 let generation = Generation(judged as u32);
                 for pod in then.reachable() {
                     let stayed = nodes[judged..].iter().all(|node| node.has_alone(pod));
                     for address in &pod.addresses {
                         let same = stayed && nodes[number + 1].pod_at(*address) == Some(pod);
-                        let says = view.is_same_end(pack(*address), true, generation);
-                        prop_assert_eq!(says, same, "{:?} of {} at {}", pod, generation, view.generation);
+                        let says = snapshot.is_same_end(pack(*address), true, generation);
+                        prop_assert_eq!(says, same, "{:?} of {} at {}", pod, generation, snapshot.generation);
                         // Otherwise nobody would look for the flows of who is gone since.
                         let was_same = views[judged].is_same_end(pack(*address), true, generation);
-                        prop_assert!(says || !was_same || generation < view.pod_left);
+                        prop_assert!(says || !was_same || generation < snapshot.pod_left);
                     }
                 }
                 for address in (0..6).map(address) {
                     let is_pod = nodes[number + 1].pod_at(address).is_some();
-                    prop_assert_eq!(view.is_same_end(pack(address), false, generation), !is_pod);
+                    prop_assert_eq!(snapshot.is_same_end(pack(address), false, generation), !is_pod);
                 }
             }
         }

@@ -5,7 +5,7 @@ use etherparse::{EtherType, IpNumber, Ipv4Header};
 use super::*;
 use crate::dataplane::fib::snapshot::PortFacts;
 use crate::dataplane::frames::{self, Spec, Transport};
-use crate::dataplane::{Gateway, PodAttachment, PortKind, World, packet};
+use crate::dataplane::{DesiredState, Gateway, PodAttachment, PortKind, packet};
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::tables::PodName;
 
@@ -21,7 +21,7 @@ fn ip(text: &str) -> IpAddr {
 }
 
 /// A view with a pod (10.0.0.2, `fd00::2`) behind port 0 and whatever else behind port 1.
-fn view(gateway: &[&str]) -> View {
+fn snapshot(gateway: &[&str]) -> Snapshot {
     let pod = PodAttachment {
         id: AttachmentId(1),
         pod: PodName::new("default", "pod"),
@@ -30,14 +30,14 @@ fn view(gateway: &[&str]) -> View {
         mac: None,
     };
     let gateway = Gateway { addresses: gateway.iter().map(|text| ip(text)).collect(), ..Gateway::default() };
-    let world = World { gateway, pods: vec![pod], ..World::default() };
-    let facts = |kind| PortFacts { kind, vlan: 0, mtu: 1500, mac: None };
-    let open = BTreeMap::from([(POD, facts(PortKind::Pod)), (HOST, facts(PortKind::Host))]);
-    View::new(&world, Generation(1), &open, 1)
+    let world = DesiredState { gateway, pods: vec![pod], ..DesiredState::default() };
+    let flow_word = |kind| PortFacts { kind, vlan: 0, mtu: 1500, mac: None };
+    let open = BTreeMap::from([(POD, flow_word(PortKind::Pod)), (HOST, flow_word(PortKind::Host))]);
+    Snapshot::new(&world, Generation(1), &open, 1)
 }
 
-fn whole_view() -> View {
-    view(&["10.0.0.1", "fd00::1"])
+fn whole_view() -> Snapshot {
+    snapshot(&["10.0.0.1", "fd00::1"])
 }
 
 /// A frame that has come in, and what the switch makes of it.
@@ -45,35 +45,35 @@ struct Bench {
     umem: Umem,
     frame: Frame,
     packet: Packet,
-    view: View,
+    snapshot: Snapshot,
 }
 
 impl Bench {
-    fn new(bytes: &[u8], view: View) -> Bench {
+    fn new(bytes: &[u8], snapshot: Snapshot) -> Bench {
         let (umem, mut frames) = Umem::in_memory(1);
         let mut frame = frames.pop().unwrap();
         umem.write(&mut frame, bytes).unwrap();
         let mut packet = Packet::default();
         assert_eq!(packet::parse(bytes, bytes.len(), &mut packet), None);
-        Bench { umem, frame, packet, view }
+        Bench { umem, frame, packet, snapshot }
     }
 
     fn arp(&mut self, port: PortId) -> Option<bool> {
-        let port = self.view.port(port).unwrap();
-        arp(self.umem.data_mut(&mut self.frame), &self.packet, port, &self.view)
+        let port = self.snapshot.port(port).unwrap();
+        arp(self.umem.data_mut(&mut self.frame), &self.packet, port, &self.snapshot)
     }
 
     fn link_local(&mut self, port: PortId) -> Option<bool> {
-        let port = self.view.port(port).unwrap();
-        link_local(&self.umem, &mut self.frame, &self.packet, port, &self.view)
+        let port = self.snapshot.port(port).unwrap();
+        link_local(&self.umem, &mut self.frame, &self.packet, port, &self.snapshot)
     }
 
     fn echo(&mut self) -> bool {
         echo(self.umem.data_mut(&mut self.frame), &self.packet)
     }
 
-    fn problem(&mut self, what: Problem) -> bool {
-        problem(&self.umem, &mut self.frame, &self.packet, &self.view, what)
+    fn icmp_error(&mut self, what: IcmpError) -> bool {
+        icmp_error(&self.umem, &mut self.frame, &self.packet, &self.snapshot, what)
     }
 
     fn bytes(&self) -> &[u8] {
@@ -90,7 +90,7 @@ fn arp_for_the_gateway_and_for_any_other_address_is_answered() {
     for target in [GATEWAY_V4, [10, 0, 0, 3], [192, 0, 2, 1], [169, 254, 1, 1]] {
         let mut bench = Bench::new(&arp_request(POD_V4, target), whole_view());
         assert_eq!(bench.arp(POD), Some(true));
-        let gateway = bench.view.mac.0;
+        let gateway = bench.snapshot.mac.0;
         assert_eq!(bench.bytes(), frames::arp(2, (gateway, target), (POD_MAC, POD_V4), POD_MAC));
     }
 }
@@ -152,7 +152,7 @@ fn solicitations_for_the_gateway_and_for_any_other_address_are_answered() {
             let mut bench = Bench::new(&spec.bytes(), whole_view());
             assert_eq!(bench.link_local(POD), Some(true), "{target}");
             frames::check(bench.bytes()).unwrap();
-            let gateway = bench.view.mac.0;
+            let gateway = bench.snapshot.mac.0;
             let mut payload = spec.payload[..16].to_vec();
             payload.extend([2, 1]);
             payload.extend(gateway);
@@ -237,7 +237,7 @@ fn echoes_are_answered_with_what_they_carry() {
             assert!(bench.echo());
             frames::check(bench.bytes()).unwrap();
             let answer = Spec {
-                src_mac: bench.view.mac.0,
+                src_mac: bench.snapshot.mac.0,
                 dst_mac: POD_MAC,
                 src: question.dst,
                 dst: question.src,
@@ -278,13 +278,13 @@ fn nothing_but_an_echo_request_without_ip_options_is_answered() {
 }
 
 /// Checks an error about `spec` and returns what it quotes.
-fn check_problem(spec: &Spec, what: Problem, kind: u8, code: u8, rest: [u8; 4]) -> Vec<u8> {
+fn check_problem(spec: &Spec, what: IcmpError, kind: u8, code: u8, rest: [u8; 4]) -> Vec<u8> {
     let mut bench = Bench::new(&spec.bytes(), whole_view());
-    assert!(bench.problem(what), "{spec:?}");
+    assert!(bench.icmp_error(what), "{spec:?}");
     frames::check(bench.bytes()).unwrap();
     let gateway = ip(if spec.src.is_ipv4() { "10.0.0.1" } else { "fd00::1" });
     let is = Bench::new(bench.bytes(), whole_view()).packet;
-    assert_eq!((is.src_mac(), is.dst_mac()), (bench.view.mac, Mac(spec.src_mac)));
+    assert_eq!((is.src_mac(), is.dst_mac()), (bench.snapshot.mac, Mac(spec.src_mac)));
     assert_eq!((unpack(is.src), unpack(is.dst), is.ttl), (gateway, spec.src, 64));
     assert_eq!((is.kind, is.vlan), (packet::Kind::IcmpError, spec.vlan.unwrap_or(0)));
     let message = &bench.bytes()[usize::from(is.l4)..];
@@ -294,11 +294,11 @@ fn check_problem(spec: &Spec, what: Problem, kind: u8, code: u8, rest: [u8; 4]) 
 
 #[test]
 fn errors_quote_the_packet_that_they_are_about_as_far_as_they_may() {
-    let too_big = Problem::TooBig(1400);
+    let too_big = IcmpError::TooBig(1400);
     let cases = [
-        ("10.0.0.2", "10.0.0.3", Problem::TimeExceeded, 11, 0, [0; 4], 548),
+        ("10.0.0.2", "10.0.0.3", IcmpError::TimeExceeded, 11, 0, [0; 4], 548),
         ("10.0.0.2", "10.0.0.3", too_big, 3, 4, [0, 0, 5, 120], 548),
-        ("fd00::2", "fd00::3", Problem::TimeExceeded, 3, 0, [0; 4], 1232),
+        ("fd00::2", "fd00::3", IcmpError::TimeExceeded, 3, 0, [0; 4], 1232),
         ("fd00::2", "fd00::3", too_big, 2, 0, [0, 0, 5, 120], 1232),
     ];
     for (src, dst, what, kind, code, rest, quote_bytes_max) in cases {
@@ -319,28 +319,28 @@ fn errors_quote_the_packet_that_they_are_about_as_far_as_they_may() {
 fn errors_are_not_reported_about_errors_nor_without_an_address_to_report_from() {
     let (src, dst) = (ip("10.0.0.2"), ip("10.0.0.3"));
     let error = Spec::new(src, dst, Transport::Icmp { kind: 3, code: 1, rest: [0; 4] }).bytes();
-    assert!(!Bench::new(&error, whole_view()).problem(Problem::TimeExceeded));
+    assert!(!Bench::new(&error, whole_view()).icmp_error(IcmpError::TimeExceeded));
     let packet = Spec::new(src, dst, Transport::Other(47)).bytes();
-    assert!(!Bench::new(&packet, view(&[])).problem(Problem::TimeExceeded));
+    assert!(!Bench::new(&packet, snapshot(&[])).icmp_error(IcmpError::TimeExceeded));
     let packet = Spec::new(ip("fd00::2"), ip("fd00::3"), Transport::Other(47)).bytes();
     assert!(
-        Bench::new(&packet, view(&[])).problem(Problem::TimeExceeded),
+        Bench::new(&packet, snapshot(&[])).icmp_error(IcmpError::TimeExceeded),
         "every switch has a link-local address"
     );
 }
 
 #[test]
 fn questions_are_arp_and_solicitations() {
-    let view = whole_view();
-    let mac = view.mac.0;
+    let snapshot = whole_view();
+    let mac = snapshot.mac.0;
     for vlan in [0, 5] {
         let mut bench = Bench::new(&arp_request(POD_V4, GATEWAY_V4), whole_view());
-        assert!(ask(&bench.umem, &mut bench.frame, packet::pack(ip("10.0.0.2")), vlan, &view));
+        assert!(ask(&bench.umem, &mut bench.frame, packet::pack(ip("10.0.0.2")), vlan, &snapshot));
         let question = frames::arp(1, (mac, GATEWAY_V4), ([0; 6], POD_V4), [0xff; 6]);
         let tag = if vlan == 0 { &[][..] } else { &[0x81, 0, 0, 5][..] };
         assert_eq!(bench.bytes(), [&question[..12], tag, &question[12..]].concat());
 
-        assert!(ask(&bench.umem, &mut bench.frame, packet::pack(ip("fd00::2")), vlan, &view));
+        assert!(ask(&bench.umem, &mut bench.frame, packet::pack(ip("fd00::2")), vlan, &snapshot));
         frames::check(bench.bytes()).unwrap();
         let mut question = solicitation(&icmp::link_local(Mac(mac)).to_string(), "fd00::2");
         question.payload.truncate(18);

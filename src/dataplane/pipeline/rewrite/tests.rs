@@ -25,20 +25,20 @@ fn specs() -> Vec<Spec> {
     all.collect()
 }
 
-fn exit(vlan: u16) -> Exit {
-    Exit { vlan, mac: NEXT.to_bits(), ..Exit::default() }
+fn adjacency(vlan: u16) -> Adjacency {
+    Adjacency { vlan, mac: NEXT.to_bits(), ..Adjacency::default() }
 }
 
 /// The frame as it leaves with the tag `vlan`: the same by either way, where the short one takes it.
 fn rewritten(frame: &[u8], vlan: u16) -> Vec<u8> {
-    let (any, _) = rewritten_by(frame, exit(vlan), false);
-    let (plain, _) = rewritten_by(frame, exit(vlan), true);
+    let (any, _) = rewritten_by(frame, adjacency(vlan), false);
+    let (plain, _) = rewritten_by(frame, adjacency(vlan), true);
     assert!(plain == any, "the two ways differ");
     any
 }
 
 /// The frame as it leaves, and whether the short way took it, which is tried first with `plain`.
-fn rewritten_by(frame: &[u8], exit: Exit, plain: bool) -> (Vec<u8>, bool) {
+fn rewritten_by(frame: &[u8], adjacency: Adjacency, plain: bool) -> (Vec<u8>, bool) {
     // Through a port, so that what is longer than a frame of memory comes in several.
     let (mut umem, mut free) = Umem::in_memory(20);
     let (mut queue, peer) = PortQueue::memory(&umem.binder(), PortId(0)).unwrap();
@@ -49,8 +49,8 @@ fn rewritten_by(frame: &[u8], exit: Exit, plain: bool) -> (Vec<u8>, bool) {
     let mut packet = Packet::default();
     assert_eq!(packet::parse(umem.data(&frames[0]), frame.len(), &mut packet), None);
     let src = SWITCH.to_bits();
-    let is_plain = plain && rewrite_plain(&umem, &mut frames[0], &packet, &exit, src);
-    assert!(is_plain || rewrite(&umem, &mut frames[0], &packet, exit, src, &mut free));
+    let is_plain = plain && rewrite_plain(&umem, &mut frames[0], &packet, &adjacency, src);
+    assert!(is_plain || rewrite(&umem, &mut frames[0], &packet, adjacency, src, &mut free));
     umem.trim(&mut frames[0], &mut free);
     let parts = std::iter::once(umem.data(&frames[0])).chain(umem.rest(&frames[0])).collect::<Vec<_>>();
     (parts.concat(), is_plain)
@@ -77,15 +77,18 @@ fn a_forwarded_packet_differs_in_addresses_and_ttl_alone() {
 #[test]
 fn the_short_way_takes_what_needs_no_more_than_addresses_and_ttl() {
     for spec in specs() {
-        let takes = |spec: &Spec, exit| rewritten_by(&spec.bytes(), exit, true).1;
-        assert!(takes(&spec, exit(0)));
-        assert!(!takes(&spec, exit(5)));
-        assert!(!takes(&spec, Exit { is_uplink: true, ..exit(0) }), "it leaves from another address");
+        let takes = |spec: &Spec, adjacency| rewritten_by(&spec.bytes(), adjacency, true).1;
+        assert!(takes(&spec, adjacency(0)));
+        assert!(!takes(&spec, adjacency(5)));
+        assert!(
+            !takes(&spec, Adjacency { is_uplink: true, ..adjacency(0) }),
+            "it leaves from another address"
+        );
         for vlan in [0, 5] {
-            assert!(!takes(&Spec { vlan: Some(vlan), ..spec.clone() }, exit(0)));
+            assert!(!takes(&Spec { vlan: Some(vlan), ..spec.clone() }, adjacency(0)));
         }
         let long = Spec { payload: vec![1; 9000], ..spec.clone() };
-        assert!(!takes(&long, exit(0)), "it takes more room than a frame");
+        assert!(!takes(&long, adjacency(0)), "it takes more room than a frame");
     }
 }
 
