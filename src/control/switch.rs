@@ -17,9 +17,9 @@ use crate::dataplane::{FlowInfo, NotTaken, PortKind};
 use crate::ids::{AttachmentId, Generation};
 use crate::limits::{REJECTED_ERROR_BYTES_MAX, REJECTED_ERRORS_MAX};
 use crate::net::flow::Protocol;
-use crate::policy::cases::Endpoint;
-use crate::policy::trial::flows_between;
-use crate::tables::{PodName, References, RuleTables, TablesDiff, TablesError};
+use crate::policy::testcase::Endpoint;
+use crate::policy::testcase::flows_between;
+use crate::tables::{PodName, ReferenceCounts, RuleTables, TablesDiff, TablesError};
 use crate::threads;
 
 /// The control side of a switch. Reads never wait for a change; changes happen one after the other.
@@ -38,7 +38,7 @@ pub(super) struct Writer {
     /// The last attachment number given.
     attachment: AttachmentId,
     /// How often the entries of the loaded tables are named.
-    references: References,
+    references: ReferenceCounts,
 }
 
 impl Switch {
@@ -131,7 +131,7 @@ impl Switch {
         // First what costs least; and again when nobody else changes anything.
         check_coverage()?;
         tables.check()?;
-        let references = References::of(&tables);
+        let references = ReferenceCounts::of(&tables);
         let mut writer = self.lock_writer();
         check_coverage()?;
         writer.references = references;
@@ -192,7 +192,7 @@ impl Switch {
     /// Unloads the tables.
     pub fn delete_tables(&self) -> Result<Loaded, ApiError> {
         let mut writer = self.lock_writer();
-        writer.references = References::default();
+        writer.references = ReferenceCounts::default();
         Ok(Loaded { generation: self.publish(self.draft().with_tables(None))? })
     }
 

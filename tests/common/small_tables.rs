@@ -2,7 +2,7 @@
 
 use palisade::ids::{AclId, RowId, RuleId};
 use palisade::tables::{
-    Acl, Decision, Direction, PodName, PodPolicy, Row, RuleOrigin, RuleTables, SharedMap,
+    Acl, Decision, Direction, PersistentMap, PodName, PodPolicy, Row, RuleOrigin, RuleTables,
 };
 
 /// Tables in which `db`, with this address, may be reached by everyone.
@@ -10,7 +10,7 @@ pub(crate) fn small_tables(address: &str) -> RuleTables {
     let mut tables = RuleTables::default();
     tables.rules.insert(RuleId(0), RuleOrigin::NotIsolated { direction: Direction::Ingress });
     tables.rows.insert(RowId(0), Row::uniform(Decision::allow(RuleId(0))));
-    tables.acls.insert(AclId(0), Acl { rows: SharedMap::new(), default: RowId(0) });
+    tables.acls.insert(AclId(0), Acl { rows: PersistentMap::new(), default: RowId(0) });
     let addresses = vec![address.parse().unwrap()];
     tables
         .pods

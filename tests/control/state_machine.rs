@@ -9,7 +9,7 @@ use palisade::daemon::configure;
 use palisade::dataplane::{Gateway, Mac, PortKind};
 use palisade::ids::{AttachmentId, Generation, PortId, RowId};
 use palisade::source::{PolicyDirectory, Reload};
-use palisade::tables::{RuleTables, SharedMap, TablesDiff, TablesError};
+use palisade::tables::{PersistentMap, RuleTables, TablesDiff, TablesError};
 
 use crate::fixture::{FakeDataplane, Scratch, on_port, pod, pod_port, switch};
 use crate::small_tables::small_tables;
@@ -193,7 +193,7 @@ fn tables_that_do_not_check_leave_the_running_ones() {
     let (engine, switch) = switch(SwitchSettings::default());
     switch.put_tables(small_tables("10.1.0.2")).unwrap();
     let mut dangling = small_tables("10.1.0.2");
-    dangling.rows = SharedMap::new();
+    dangling.rows = PersistentMap::new();
     let said = refused(&engine, 422, || switch.put_tables(dangling));
     assert!(said.contains("acls[0] names rows[0]"), "{said}");
     refused(&engine, 422, || switch.put_tables(RuleTables { format: 2, ..RuleTables::default() }));

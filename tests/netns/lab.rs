@@ -7,7 +7,7 @@ use std::time::Duration;
 use palisade::lab::traffic::{
     Outcome, Server, Services, latency, ping, tcp_connect, throughput, transfer, udp_exchange,
 };
-use palisade::lab::{Lab, LabError, LabSpec, Record, clean};
+use palisade::lab::{Journal, Lab, LabError, LabSpec, clean};
 
 use crate::support::beside_others;
 
@@ -164,7 +164,7 @@ fn a_dropped_lab_leaves_nothing() {
 #[test]
 fn a_lab_that_cannot_stand_leaves_nothing() {
     let Some(_beside_others) = beside_others() else { return };
-    let (before, _) = Record::all().unwrap();
+    let (before, _) = Journal::all().unwrap();
     let mut id = None;
     let spec = LabSpec::of(&["a", "b"]).unwrap();
     let foreign = std::cell::RefCell::new(None);
@@ -182,7 +182,7 @@ fn a_lab_that_cannot_stand_leaves_nothing() {
     assert!(matches!(result.unwrap_err(), LabError::Kernel { .. }));
     assert_eq!(left.len(), 1, "{left:?}");
     assert!(left[0].contains(&foreign), "what is not the lab's stays: {left:?}");
-    assert!(before.iter().all(|record| Record::of(&record.id).is_ok() || !record.is_owned()));
+    assert!(before.iter().all(|record| Journal::of(&record.id).is_ok() || !record.is_owned()));
 }
 
 /// Not a test of its own: what the next one runs as a child, and kills.

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use palisade::lab::Record;
+use palisade::lab::Journal;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -40,7 +40,7 @@ fn assert_all_pass(arguments: &[&str]) -> u64 {
 
 /// Ids of the labs that are there.
 fn labs() -> Vec<String> {
-    Record::all().unwrap().0.into_iter().map(|record| record.id).collect()
+    Journal::all().unwrap().0.into_iter().map(|record| record.id).collect()
 }
 
 #[test]

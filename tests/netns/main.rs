@@ -6,6 +6,7 @@ mod support;
 
 mod battery;
 mod demo;
+mod getting_started;
 mod lab;
 mod live;
 mod pktgen;

@@ -5,12 +5,12 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use palisade::net::flow::FlowKey;
-use palisade::policy::cases::{Case, read_cases};
-use palisade::policy::finding::Judge;
+use palisade::policy::evaluate::ReferenceEvaluator;
+use palisade::policy::evaluate::TableEvaluator;
 use palisade::policy::objects::Object;
-use palisade::policy::oracle::Oracle;
-use palisade::policy::read::Source;
-use palisade::policy::trial::Trial;
+use palisade::policy::parse::Source;
+use palisade::policy::testcase::ProbeExpansion;
+use palisade::policy::testcase::{Case, read_cases};
 use palisade::policy::{Compiler, Options};
 
 fn read(path: &Path) -> Vec<Case> {
@@ -38,10 +38,10 @@ fn corpus(name: &str) -> Option<PathBuf> {
 fn judge(path: &Path) -> usize {
     let mut probes = 0;
     for case in read(path) {
-        let trial = Trial::new(&case);
-        let oracle = Oracle::new(trial.objects());
+        let trial = ProbeExpansion::new(&case);
+        let oracle = ReferenceEvaluator::new(trial.objects());
         let compiler = Compiler::from_objects(trial.objects().iter().cloned(), Options::default());
-        let tables = Judge::new(compiler.tables().clone()).unwrap();
+        let tables = TableEvaluator::new(compiler.tables().clone()).unwrap();
         for probe in &case.probes {
             let flows = trial.flows(probe).unwrap_or_else(|error| panic!("{}: {error}", probe.location));
             for flow in flows {
@@ -63,7 +63,7 @@ fn judge(path: &Path) -> usize {
 fn is_shared(objects: &[Object], flow: &FlowKey) -> bool {
     let claims = |address: IpAddr| {
         let claims = objects.iter().filter(|object| match object {
-            Object::Pod(pod) => Oracle::counts(pod) && pod.addresses.contains(&address),
+            Object::Pod(pod) => ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address),
             Object::Node(node) => node.addresses.contains(&address),
             _ => false,
         });

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use palisade::net::flow::{FlowKey, Protocol};
-use palisade::policy::diff::{Change as FlowChange, Members, Turn, difference};
-use palisade::policy::finding::Judge;
+use palisade::policy::connectivity::GroupNames;
+use palisade::policy::connectivity::diff::{Change as FlowChange, ChangeKind, Endpoints, difference};
+use palisade::policy::evaluate::TableEvaluator;
 use palisade::policy::objects::Object;
-use palisade::policy::reach::Names;
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 use palisade::tables::{PodName, Verdict};
 use proptest::collection::vec;
@@ -43,12 +43,13 @@ fn settle(objects: &mut Objects, order: &BTreeMap<PodName, u8>) {
     }
 }
 
-fn judge(objects: &Objects) -> Judge {
-    Judge::new(Compiler::from_objects(objects.values().cloned(), Options::default()).into_tables()).unwrap()
+fn judge(objects: &Objects) -> TableEvaluator {
+    TableEvaluator::new(Compiler::from_objects(objects.values().cloned(), Options::default()).into_tables())
+        .unwrap()
 }
 
 /// Whether an address is among the members: as its pod, or in one of the prefixes.
-fn holds(members: &Members, address: IpAddr, pods: &BTreeMap<IpAddr, PodName>) -> bool {
+fn holds(members: &Endpoints, address: IpAddr, pods: &BTreeMap<IpAddr, PodName>) -> bool {
     if let Some(pod) = pods.get(&address) {
         return members.pods.contains(pod);
     }
@@ -68,12 +69,12 @@ fn is_in(change: &FlowChange, flow: &FlowKey, pods: &BTreeMap<IpAddr, PodName>) 
 }
 
 /// A pod that is not there has no flows; between others the tables say.
-fn passes(judge: &Judge, flow: &FlowKey, pods: &BTreeMap<IpAddr, PodName>) -> bool {
+fn passes(judge: &TableEvaluator, flow: &FlowKey, pods: &BTreeMap<IpAddr, PodName>) -> bool {
     let is_there = |address| judge.classifier().pod_at(address).is_some() || !pods.contains_key(&address);
     is_there(flow.src) && is_there(flow.dst) && judge.verdict(flow) == Verdict::Allow
 }
 
-fn addresses(pods: &BTreeMap<IpAddr, PodName>, judges: [&Judge; 2]) -> [Vec<IpAddr>; 2] {
+fn addresses(pods: &BTreeMap<IpAddr, PodName>, judges: [&TableEvaluator; 2]) -> [Vec<IpAddr>; 2] {
     let mut found: BTreeSet<IpAddr> = pods.keys().copied().collect();
     found.extend(["192.0.2.1", "2001:db8::1"].map(|text| text.parse::<IpAddr>().unwrap()));
     for net in judges.iter().flat_map(|judge| judge.tables().prefixes.keys()) {
@@ -111,7 +112,7 @@ proptest! {
         let pods: BTreeMap<IpAddr, PodName> = tables.iter().flat_map(|tables| &tables.pods).flat_map(|(name, pod)| {
             pod.addresses.iter().map(move |address| (*address, name.clone()))
         }).collect();
-        let found = difference(&before, &after, &Names::of(old.values()));
+        let found = difference(&before, &after, &GroupNames::of(old.values()));
         let families = addresses(&pods, [&before, &after]);
         for family in &families {
             for (&src, &dst) in family.iter().flat_map(|src| family.iter().map(move |dst| (src, dst))) {
@@ -121,11 +122,11 @@ proptest! {
                 }
                 for (protocol, port) in [(Protocol::TCP, 80), (Protocol::TCP, 81), (Protocol::UDP, 79), (Protocol::SCTP, 1), (Protocol::ICMP, 0)] {
                     let flow = FlowKey { src, dst, protocol, src_port: 9, dst_port: port };
-                    let turns: Vec<Turn> =
+                    let turns: Vec<ChangeKind> =
                         found.changes.iter().filter(|change| is_in(change, &flow, &pods)).map(|change| change.turn).collect();
                     let expected = match (passes(&before, &flow, &pods), passes(&after, &flow, &pods)) {
-                        (false, true) => vec![Turn::Opens],
-                        (true, false) => vec![Turn::Closes],
+                        (false, true) => vec![ChangeKind::Opens],
+                        (true, false) => vec![ChangeKind::Closes],
                         _ => vec![],
                     };
                     prop_assert_eq!(turns, expected, "{}", flow);
@@ -139,6 +140,6 @@ proptest! {
         let mut objects = Objects::new();
         apply(&mut objects, changes);
         let judge = judge(&objects);
-        prop_assert!(difference(&judge, &judge, &Names::default()).is_empty());
+        prop_assert!(difference(&judge, &judge, &GroupNames::default()).is_empty());
     }
 }

@@ -9,8 +9,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use palisade::net::flow::{FlowKey, Protocol};
+use palisade::policy::evaluate::ReferenceEvaluator;
 use palisade::policy::objects::{ClusterPeer, IpBlock, Object, Peer, Peers};
-use palisade::policy::oracle::Oracle;
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 use palisade::tables::{Classifier, Decision, PodName, RuleTables};
 use proptest::collection::vec;
@@ -62,7 +62,7 @@ impl History {
     }
 
     /// Compares tables and oracle on one packet.
-    fn compare(&self, oracle: &Oracle<'_>, flow: &FlowKey) -> Result<(), TestCaseError> {
+    fn compare(&self, oracle: &ReferenceEvaluator<'_>, flow: &FlowKey) -> Result<(), TestCaseError> {
         let judgement = self.classifier.judge(flow);
         let answer = oracle.judge(flow);
         for (compiled, naive, peer) in
@@ -83,7 +83,7 @@ impl History {
         prop_assert_eq!(judgement.is_allow(), answer.verdict() == palisade::tables::Verdict::Allow);
         for owners in self.owners(flow) {
             let certain = self.with_owners(flow, owners);
-            let verdict = Oracle::new(&certain).judge(flow).verdict();
+            let verdict = ReferenceEvaluator::new(&certain).judge(flow).verdict();
             prop_assert!(
                 verdict == palisade::tables::Verdict::Allow || !judgement.is_allow(),
                 "{} if {:?} own the ends",
@@ -98,7 +98,7 @@ impl History {
     fn owners(&self, flow: &FlowKey) -> Vec<[Option<&PodName>; 2]> {
         let claimants = |address| -> Vec<Option<&PodName>> {
             let claims = self.objects.values().filter_map(|object| match object {
-                Object::Pod(pod) if Oracle::counts(pod) && pod.addresses.contains(&address) => {
+                Object::Pod(pod) if ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address) => {
                     Some(Some(&pod.name))
                 }
                 _ => None,
@@ -131,7 +131,7 @@ impl History {
 
     fn claims(&self, address: IpAddr) -> usize {
         let claims = self.objects.values().filter(|object| match object {
-            Object::Pod(pod) => Oracle::counts(pod) && pod.addresses.contains(&address),
+            Object::Pod(pod) => ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address),
             Object::Node(node) => node.addresses.contains(&address),
             _ => false,
         });
@@ -168,7 +168,7 @@ impl History {
             }
         }
         let pods = self.objects.values().filter_map(|object| match object {
-            Object::Pod(pod) if Oracle::counts(pod) => Some(&pod.addresses),
+            Object::Pod(pod) if ReferenceEvaluator::counts(pod) => Some(&pod.addresses),
             _ => None,
         });
         let again = pods.flatten().copied().cycle().take(found.len());
@@ -200,7 +200,7 @@ fn replay(steps: Vec<(Vec<Change>, Vec<Pick>)>) -> Result<(), TestCaseError> {
     let mut history = History::new();
     for (changes, picks) in steps {
         history.apply(changes);
-        let oracle = Oracle::new(history.objects.values());
+        let oracle = ReferenceEvaluator::new(history.objects.values());
         let addresses = history.addresses();
         for pick in picks {
             history.compare(&oracle, &flow(&addresses, pick))?;

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use palisade::policy::cases::read_cases;
 use palisade::policy::objects::Object;
-use palisade::policy::read::{Source, read, read_all, read_value};
+use palisade::policy::parse::{Source, read, read_all, read_value};
+use palisade::policy::testcase::read_cases;
 use proptest::prelude::*;
 
 fn shared(name: &str) -> Option<PathBuf> {

@@ -12,7 +12,7 @@ use palisade::dataplane::{
 };
 use palisade::ids::{AclId, AttachmentId, PortId, RowId, RuleId};
 use palisade::tables::{
-    Acl, Decision, Direction, PodName, PodPolicy, PortSpan, Row, RuleOrigin, RuleTables, SharedMap,
+    Acl, Decision, Direction, PersistentMap, PodName, PodPolicy, PortSpan, Row, RuleOrigin, RuleTables,
 };
 
 use crate::frames::{Spec, Transport, arp};
@@ -75,7 +75,7 @@ fn tables() -> RuleTables {
     let span = PortSpan { first: 9, last: 9, decision: Decision::deny(RuleId(0)) };
     let row = Row { tcp: vec![span], ..Row::uniform(Decision::allow(RuleId(1))) };
     tables.rows.insert(RowId(0), row);
-    tables.acls.insert(AclId(0), Acl { rows: SharedMap::new(), default: RowId(0) });
+    tables.acls.insert(AclId(0), Acl { rows: PersistentMap::new(), default: RowId(0) });
     for pod in 0..PODS {
         let addresses = [false, true].map(|v6| address(pod, v6)).to_vec();
         let policy = PodPolicy { addresses, ingress: AclId(0), egress: AclId(0) };

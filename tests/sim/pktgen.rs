@@ -10,7 +10,7 @@ use palisade::dataplane::{
 use palisade::ids::AttachmentId;
 use palisade::net::mac::Mac;
 use palisade::pktgen::{
-    Connections, Content, Dialogue, Distribution, FlowSpace, FrameSize, Kind, Rate, Session, Traffic,
+    Content, Distribution, FlowSpace, FrameSize, Kind, Rate, Session, TcpSession, TcpTraffic, Traffic,
 };
 use palisade::tables::PodName;
 
@@ -94,8 +94,8 @@ fn what_a_pod_sends_at_a_low_rate_another_receives_whole_and_in_order() {
 #[test]
 fn connections_pass_the_switch_and_their_answers_come_back() {
     let (mut sim, [from, to]) = switch();
-    let dialogue = Dialogue::from(&traffic());
-    let mut connections = Connections::in_memory(from.peers, to.peers, dialogue).unwrap();
+    let dialogue = TcpTraffic::from(&traffic());
+    let mut connections = TcpSession::in_memory(from.peers, to.peers, dialogue).unwrap();
     let mut opened = 0;
     while opened < 20 {
         let connected =

@@ -12,7 +12,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("xdp", &["net", "netlink", "mem", "limits", "ids"]),
     ("netlink", &["net"]),
     ("dataplane", &["net", "tables", "xdp", "netlink", "threads", "mem", "limits", "ids"]),
-    ("pktgen", &["net", "xdp", "mem", "limits", "ids"]),
+    ("pktgen", &["net", "netlink", "xdp", "mem", "limits", "ids"]),
 ];
 
 /// Longest source file, lines: an alarm, not a goal.
@@ -108,15 +108,16 @@ const OFF_THE_PATH: &[(&str, &str)] = &[
     ),
     (
         "tests and what they drive",
-        "dataplane/flow_table dataplane/simulation dataplane/model dataplane/conntrack/model tables/generate xdp/memory",
+        "dataplane/flow_table dataplane/simulation dataplane/model dataplane/conntrack/model xdp/memory",
     ),
     (
         "tables as documents: read, compared and laid out before a worker sees them",
-        "tables/canonical tables/prefix_set tables/prefix_trie/build tables/rule_tables tables/shared_map",
+        "tables/document/canonical tables/document/persistent_map tables/document/rule_tables tables/prefix_set \
+         tables/prefix_trie/build",
     ),
     (
         "opening, closing and asking the kernel about interfaces",
-        "xdp/anchor xdp/attach xdp/drop_counter xdp/error xdp/interface xdp/kernel_log xdp/link xdp/lost xdp/prefixes xdp/program",
+        "xdp/anchor xdp/attach xdp/drop_counter xdp/driver_counters xdp/error xdp/kernel_log xdp/link xdp/lost xdp/prefixes xdp/program",
     ),
 ];
 
@@ -164,7 +165,7 @@ const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
     ("tables/acl_store", &["Vec::new("], "a generation's tables, as they are made"),
     ("tables/arena", &[".expect(\""], "pages hold whole blocks; a wrong number must not read another table"),
     ("tables/prefix_table", &["Vec::new("], "a generation's tables, as they are made"),
-    ("tables/row", &["Vec::new("], "a row of the document"),
+    ("tables/document/row", &["Vec::new("], "a row of the document"),
     (
         "tables/row_store",
         &["Vec::new(", "to_vec(", ".expect(\""],

@@ -21,7 +21,7 @@ use crate::dataplane::worker::Shared;
 use crate::dataplane::{Mac, Route};
 use crate::ids::PortId;
 use crate::limits::NEIGHBOR_QUESTIONS_MAX;
-use crate::netlink::{Neighbor, NeighborTable, News, Standing};
+use crate::netlink::{Neighbor, NeighborEvent, NeighborEvents, NudState};
 use crate::threads;
 
 /// Time between two looks at what is missing or not confirmed. In this time the kernel is asked for a neighbour once,
@@ -49,7 +49,7 @@ pub(in crate::dataplane) struct Link {
 impl Resolver {
     /// Follows the neighbour table of the calling thread's network namespace.
     pub(in crate::dataplane) fn start(shared: &Arc<Shared>) -> io::Result<Resolver> {
-        let table = NeighborTable::open()?;
+        let table = NeighborEvents::open()?;
         let (book, stop) = (Arc::<Mutex<Book>>::default(), Arc::<AtomicBool>::default());
         let follower = Follower { table, shared: shared.clone(), book: book.clone(), stop: stop.clone() };
         let thread = threads::spawn("palisade-neigh", move || follower.run())?;
@@ -97,7 +97,7 @@ fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
 
 /// What the thread works with.
 struct Follower {
-    table: NeighborTable,
+    table: NeighborEvents,
     shared: Arc<Shared>,
     book: Arc<Mutex<Book>>,
     stop: Arc<AtomicBool>,
@@ -109,12 +109,12 @@ impl Follower {
         while !self.stop.load(Ordering::Relaxed) {
             self.wait(TICK.saturating_sub(ticked.elapsed()));
             let mut book = lock(&self.book);
-            for news in self.table.news() {
+            for news in self.table.events() {
                 book.hear(news, &self.shared.neighbors);
             }
             if std::mem::take(&mut book.wants_all) {
                 book.unseen = book.known.keys().copied().collect();
-                report(self.table.ask_for_all());
+                report(self.table.dump());
             }
             let mut wanted = Vec::new();
             if ticked.elapsed() >= TICK {
@@ -169,32 +169,32 @@ struct Book {
 }
 
 impl Book {
-    fn hear(&mut self, news: News, neighbors: &Neighbors) {
+    fn hear(&mut self, news: NeighborEvent, neighbors: &Neighbors) {
         match news {
-            News::Is(neighbor, standing) => {
+            NeighborEvent::State(neighbor, standing) => {
                 self.unseen.remove(&neighbor);
-                if standing == Standing::Gone && self.is_router(neighbor) {
+                if standing == NudState::Removed && self.is_router(neighbor) {
                     self.asked.remove(&neighbor);
                 }
                 self.note(neighbor, standing, neighbors);
             }
-            News::AllNamed => {
+            NeighborEvent::DumpDone => {
                 for neighbor in std::mem::take(&mut self.unseen) {
-                    self.note(neighbor, Standing::Unknown, neighbors);
+                    self.note(neighbor, NudState::Unresolved, neighbors);
                 }
             }
-            News::Lost => self.wants_all = true,
+            NeighborEvent::Overrun => self.wants_all = true,
         }
     }
 
-    fn note(&mut self, neighbor: Neighbor, standing: Standing, neighbors: &Neighbors) {
+    fn note(&mut self, neighbor: Neighbor, standing: NudState, neighbors: &Neighbors) {
         let (interface, address) = neighbor;
         let on_it = self.links.iter().filter(|(_, link)| link.interface == interface);
         for (port, link) in on_it.map(|(port, link)| (*port, *link)).collect::<Vec<_>>() {
             let (mac, is_stale): (Option<Mac>, bool) = match standing {
-                Standing::Permanent(mac) => (Some(mac), false),
-                Standing::Confirmed(mac) if link.resolves => (Some(mac), false),
-                Standing::Stale(mac) if link.resolves => (Some(mac), true),
+                NudState::Permanent(mac) => (Some(mac), false),
+                NudState::Reachable(mac) if link.resolves => (Some(mac), false),
+                NudState::Stale(mac) if link.resolves => (Some(mac), true),
                 _ => (None, false),
             };
             if !neighbors.resolve(port, pack(address), mac) {
@@ -278,17 +278,17 @@ mod tests {
         let (mut book, neighbors) = bench(LINK);
         let router = ip("fe80::1");
         let seen = |neighbors: &Neighbors| neighbors.on_link(PORT, pack(router));
-        book.hear(News::Is((8, router), Standing::Confirmed(mac(8))), &neighbors);
+        book.hear(NeighborEvent::State((8, router), NudState::Reachable(mac(8))), &neighbors);
         assert_eq!(seen(&neighbors), None);
-        for standing in [Standing::Confirmed(mac(1)), Standing::Stale(mac(2)), Standing::Permanent(mac(3))] {
-            book.hear(News::Is((7, router), standing), &neighbors);
-            let (Standing::Confirmed(mac) | Standing::Stale(mac) | Standing::Permanent(mac)) = standing
+        for standing in [NudState::Reachable(mac(1)), NudState::Stale(mac(2)), NudState::Permanent(mac(3))] {
+            book.hear(NeighborEvent::State((7, router), standing), &neighbors);
+            let (NudState::Reachable(mac) | NudState::Stale(mac) | NudState::Permanent(mac)) = standing
             else {
                 unreachable!("the list above has no other")
             };
             assert_eq!(seen(&neighbors), Some(mac));
         }
-        book.hear(News::Is((7, router), Standing::Unknown), &neighbors);
+        book.hear(NeighborEvent::State((7, router), NudState::Unresolved), &neighbors);
         assert_eq!(seen(&neighbors), None);
     }
 
@@ -297,13 +297,13 @@ mod tests {
         let (mut book, neighbors) = bench(LINK);
         for last in 1..=2 {
             let address = IpAddr::from([192, 0, 2, last]);
-            book.hear(News::Is((7, address), Standing::Confirmed(mac(last))), &neighbors);
+            book.hear(NeighborEvent::State((7, address), NudState::Reachable(mac(last))), &neighbors);
         }
-        book.hear(News::Lost, &neighbors);
+        book.hear(NeighborEvent::Overrun, &neighbors);
         assert!(book.wants_all);
         book.unseen = book.known.keys().copied().collect();
-        book.hear(News::Is((7, ip("192.0.2.2")), Standing::Confirmed(mac(2))), &neighbors);
-        book.hear(News::AllNamed, &neighbors);
+        book.hear(NeighborEvent::State((7, ip("192.0.2.2")), NudState::Reachable(mac(2))), &neighbors);
+        book.hear(NeighborEvent::DumpDone, &neighbors);
         assert_eq!(neighbors.on_link(PORT, pack(ip("192.0.2.1"))), None);
         assert_eq!(neighbors.on_link(PORT, pack(ip("192.0.2.2"))), Some(mac(2)));
     }
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(book.missing_routers(), []);
         book.asked.clear();
         assert_eq!(book.missing_routers(), [(7, ip("192.0.2.1"))]);
-        book.hear(News::Is((7, ip("192.0.2.1")), Standing::Confirmed(mac(1))), &neighbors);
+        book.hear(NeighborEvent::State((7, ip("192.0.2.1")), NudState::Reachable(mac(1))), &neighbors);
         book.asked.clear();
         assert_eq!(book.missing_routers(), []);
     }
@@ -326,11 +326,11 @@ mod tests {
         let (mut book, neighbors) = bench(LINK);
         let router = (7, ip("192.0.2.1"));
         book.routers = [(PORT, router.1)].into();
-        book.hear(News::Is(router, Standing::Confirmed(mac(1))), &neighbors);
+        book.hear(NeighborEvent::State(router, NudState::Reachable(mac(1))), &neighbors);
         // It fails, and goes while it is being asked for: the question goes with it.
-        book.hear(News::Is(router, Standing::Unknown), &neighbors);
+        book.hear(NeighborEvent::State(router, NudState::Unresolved), &neighbors);
         assert_eq!(book.missing_routers(), [router]);
-        book.hear(News::Is(router, Standing::Gone), &neighbors);
+        book.hear(NeighborEvent::State(router, NudState::Removed), &neighbors);
         assert_eq!(book.missing_routers(), [router]);
         assert_eq!(book.missing_routers(), []);
     }
@@ -338,12 +338,12 @@ mod tests {
     #[test]
     fn a_stale_neighbour_is_confirmed_when_it_is_used_and_not_before() {
         let (mut book, neighbors) = bench(LINK);
-        book.hear(News::Is((7, ip("192.0.2.1")), Standing::Stale(mac(1))), &neighbors);
+        book.hear(NeighborEvent::State((7, ip("192.0.2.1")), NudState::Stale(mac(1))), &neighbors);
         assert_eq!(book.unconfirmed(&neighbors), []);
         neighbors.on_link(PORT, pack(ip("192.0.2.1")));
         assert_eq!(book.unconfirmed(&neighbors), [(7, ip("192.0.2.1"))]);
         neighbors.on_link(PORT, pack(ip("192.0.2.1")));
-        book.hear(News::Is((7, ip("192.0.2.1")), Standing::Confirmed(mac(1))), &neighbors);
+        book.hear(NeighborEvent::State((7, ip("192.0.2.1")), NudState::Reachable(mac(1))), &neighbors);
         assert_eq!(book.unconfirmed(&neighbors), []);
     }
 
@@ -363,9 +363,9 @@ mod tests {
         book.routers = [(PORT, ip("192.0.2.1"))].into();
         assert_eq!(book.missing_routers(), []);
         assert_eq!(book.missed(PORT, ip("192.0.2.2")), None);
-        book.hear(News::Is((7, ip("192.0.2.1")), Standing::Confirmed(mac(1))), &neighbors);
+        book.hear(NeighborEvent::State((7, ip("192.0.2.1")), NudState::Reachable(mac(1))), &neighbors);
         assert_eq!(neighbors.on_link(PORT, pack(ip("192.0.2.1"))), None);
-        book.hear(News::Is((7, ip("192.0.2.1")), Standing::Permanent(mac(1))), &neighbors);
+        book.hear(NeighborEvent::State((7, ip("192.0.2.1")), NudState::Permanent(mac(1))), &neighbors);
         assert_eq!(neighbors.on_link(PORT, pack(ip("192.0.2.1"))), Some(mac(1)));
     }
 }

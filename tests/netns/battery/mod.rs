@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use palisade::dataplane::Gateway;
 use palisade::lab::{GATEWAY_V4, GATEWAY_V6, Lab, LabSpec, POD_INTERFACE, Pod};
-use palisade::xdp::Interface;
+use palisade::netlink::Interface;
 
 use self::kinds::{DENIED, Fate, Ground, Kind, Station};
 use crate::support::namespace::{on_thread_in_namespace, run};
@@ -197,7 +197,7 @@ fn attacker(name: &'static str, pod: &Pod, other: &Pod, target: &Pod) -> Attacke
         target: station(target),
         gateway: Station { mac: Gateway::default().mac.0, addresses: [GATEWAY_V4.into(), GATEWAY_V6.into()] },
         node: Station {
-            mac: Interface::find(host_end).unwrap().mac,
+            mac: Interface::find(host_end).unwrap().mac.0,
             addresses: [NODE_V4.parse().unwrap(), NODE_V6.parse().unwrap()],
         },
         is_friend: name == "friend",

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use palisade::net::mac::Mac;
 use palisade::pktgen::{
-    Connections, Content, Dialogue, Distribution, FlowSpace, FrameSize, Kind, Rate, Receive, Recording,
-    Replay, Session, Setup, Traffic, Trial,
+    Capture, Content, Distribution, FlowSpace, FrameSize, Kind, Rate, Receive, Replay, Session, Setup,
+    TcpSession, TcpTraffic, Traffic, Trial,
 };
 
 use self::veth_pair::{Pair, rx_link};
@@ -175,8 +175,8 @@ fn connections_open_and_close_over_both_versions_of_ip_and_tagged() {
     in_namespace(|| {
         let pair = Pair::new(1);
         for (ipv6, vlan) in [(false, None), (true, None), (false, Some(9))] {
-            let dialogue = Dialogue { vlan, ..Dialogue::from(&traffic(&pair, Kind::Tcp(0), ipv6)) };
-            let mut connections = Connections::open(&pair.tx, &pair.rx, dialogue, &[]).unwrap();
+            let dialogue = TcpTraffic { vlan, ..TcpTraffic::from(&traffic(&pair, Kind::Tcp(0), ipv6)) };
+            let mut connections = TcpSession::open(&pair.tx, &pair.rx, dialogue, &[]).unwrap();
             let mut opened = 0;
             while opened < 50 {
                 let connected = connections.trial(Rate::PerSecond(1000.0), TIME, &GO_ON).unwrap();
@@ -196,10 +196,10 @@ fn connections_open_and_close_over_both_versions_of_ip_and_tagged() {
 fn connections_that_nobody_answers_time_out_and_are_counted() {
     in_namespace(|| {
         let pair = Pair::new(1);
-        let mut dialogue = Dialogue::from(&traffic(&pair, Kind::Tcp(0), false));
+        let mut dialogue = TcpTraffic::from(&traffic(&pair, Kind::Tcp(0), false));
         (dialogue.dst_mac, dialogue.vlan) = (Mac([2, 9, 9, 9, 9, 9]), None);
         dialogue.concurrent = 10;
-        let mut connections = Connections::open(&pair.tx, &pair.rx, dialogue, &[]).unwrap();
+        let mut connections = TcpSession::open(&pair.tx, &pair.rx, dialogue, &[]).unwrap();
         run("ip link set rx0 down");
         let connected = connections.trial(Rate::Max, TIME, &GO_ON);
         // The sender's carrier is gone with its peer: either nothing can be sent, or nothing is answered.
@@ -227,7 +227,7 @@ fn a_recording_is_sent_as_it_is_with_other_addresses() {
         }
         let path = std::env::temp_dir().join(format!("palisade-pktgen-{}.pcap", std::process::id()));
         std::fs::write(&path, file).unwrap();
-        let recording = Recording::open(&path);
+        let recording = Capture::open(&path);
         std::fs::remove_file(&path).unwrap();
         let replay = Replay::new(recording.unwrap(), None, Some(pair.rx.mac().unwrap()), 3);
         let bytes: usize = frames.iter().map(Vec::len).sum();

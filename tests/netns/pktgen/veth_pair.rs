@@ -4,7 +4,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use palisade::pktgen::Place;
+use palisade::pktgen::Target;
 
 use crate::support::namespace::{output, run};
 
@@ -12,8 +12,8 @@ use crate::support::namespace::{output, run};
 /// 10.0.0.2 and `fd00::2`.
 pub(crate) struct Pair {
     keeper: Child,
-    pub(crate) tx: Place,
-    pub(crate) rx: Place,
+    pub(crate) tx: Target,
+    pub(crate) rx: Target,
 }
 
 impl Pair {
@@ -24,8 +24,8 @@ impl Pair {
             .spawn()
             .expect("setpriv and unshare (util-linux) are installed");
         let namespace = format!("/proc/{}/ns/net", keeper.id());
-        let tx = Place { interface: "tx0".to_owned(), namespace: Some(namespace.clone()) };
-        let pair = Pair { keeper, tx, rx: Place { interface: "rx0".to_owned(), namespace: None } };
+        let tx = Target { interface: "tx0".to_owned(), namespace: Some(namespace.clone()) };
+        let pair = Pair { keeper, tx, rx: Target { interface: "rx0".to_owned(), namespace: None } };
         wait_for_namespace(&namespace);
         let (pid, q) = (pair.keeper.id(), format!("numrxqueues {queues} numtxqueues {queues}"));
         run(&format!("ip link add rx0 {q} type veth peer name tx0 {q} netns {pid}"));

@@ -10,7 +10,7 @@ use palisade::dataplane::Gateway;
 use palisade::lab::traffic::{Outcome, Server, Services, tcp_connect};
 use palisade::lab::{POD_INTERFACE, Pod};
 use palisade::net::tcp::Flags;
-use palisade::pktgen::{Content, FlowSpace, Kind, Place, Rate, Receive, Session, Setup, Traffic};
+use palisade::pktgen::{Content, FlowSpace, Kind, Rate, Receive, Session, Setup, Target, Traffic};
 
 use crate::support::connection::Connection;
 use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects};
@@ -38,7 +38,7 @@ fn flood(from: &Pod, to: &Pod, stop: &AtomicBool) -> u64 {
     };
     let namespace = Some(from.namespace().path().to_str().unwrap().to_owned());
     let setup = Setup {
-        tx: Place { interface: POD_INTERFACE.to_owned(), namespace },
+        tx: Target { interface: POD_INTERFACE.to_owned(), namespace },
         rx: None,
         receive: Receive::Nothing,
         content: Content::Generated(traffic),

@@ -10,7 +10,7 @@ use palisade::dataplane::Gateway;
 use palisade::lab::traffic::{Server, Services};
 use palisade::lab::{POD_INTERFACE, Pod};
 use palisade::net::tcp::Flags;
-use palisade::pktgen::{Content, FlowSpace, FrameSize, Kind, Place, Rate, Receive, Session, Setup, Traffic};
+use palisade::pktgen::{Content, FlowSpace, FrameSize, Kind, Rate, Receive, Session, Setup, Target, Traffic};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use crate::support::capture::Capture;
@@ -89,7 +89,7 @@ fn probe(from: &Pod, to: &Pod, flags: u8, dst_port: u16) -> u64 {
     };
     let namespace = Some(from.namespace().path().to_str().unwrap().to_owned());
     let setup = Setup {
-        tx: Place { interface: POD_INTERFACE.to_owned(), namespace },
+        tx: Target { interface: POD_INTERFACE.to_owned(), namespace },
         rx: None,
         receive: Receive::Nothing,
         content: Content::Generated(traffic),

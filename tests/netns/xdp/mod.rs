@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use libbpf_rs::{Xdp, XdpFlags};
 use palisade::ids::PortId;
 use palisade::limits::{BATCH_FRAMES_MAX, MTU_MAX, MTU_OF_ONE_FRAME_MAX};
-use palisade::xdp::{Interface, PortQueue, Program, Umem, XdpError};
+use palisade::netlink::Interface;
+use palisade::xdp::{PortQueue, Program, Umem, XdpError};
 
 use self::namespace::Pod;
 use self::packets::{RawSocket, datagram, frame};

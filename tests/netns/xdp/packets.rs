@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use palisade::xdp::Interface;
+use palisade::netlink::Interface;
 
 /// A packet socket on one interface.
 pub(crate) struct RawSocket {

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, ProgramInput, Xdp, XdpFlags};
-use palisade::xdp::{Interface, Program};
+use palisade::netlink::Interface;
+use palisade::xdp::Program;
 
 use super::namespace::Pod;
 use crate::support::namespace::in_namespace;

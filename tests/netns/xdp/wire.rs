@@ -2,7 +2,8 @@
 
 use palisade::ids::PortId;
 use palisade::limits::{BATCH_FRAMES_MAX, PORT_BURST_FRAMES_MAX, RING_SLOTS};
-use palisade::xdp::{Frame, Interface, Kick, Mode, PortQueue, Program, Umem};
+use palisade::netlink::Interface;
+use palisade::xdp::{Frame, Kick, Mode, PortQueue, Program, Umem};
 
 /// Two ports of one worker, on one UMEM.
 pub(crate) struct Wire {

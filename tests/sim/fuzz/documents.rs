@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 
 use palisade::dataplane::{DesiredState, Settings, Simulation};
-use palisade::pktgen::Recording;
-use palisade::policy::read::Source;
+use palisade::pktgen::Capture;
+use palisade::policy::parse::Source;
 use palisade::source::load::{LoadOptions, load_sources};
 use palisade::tables::RuleTables;
 
@@ -17,9 +17,9 @@ use crate::small_tables::small_tables;
 fn recordings_are_read_or_refused() {
     let seeds = [seeds::recording()];
     let taken = Taken::default();
-    assert_eq!(Recording::read(&seeds[0]).unwrap().len(), 2, "the seed is one");
+    assert_eq!(Capture::read(&seeds[0]).unwrap().len(), 2, "the seed is one");
     bolero::check!().with_iterations(5_000).with_type::<Edit>().for_each(|edit| {
-        if let Ok(recording) = Recording::read(&edit.of(&seeds)) {
+        if let Ok(recording) = Capture::read(&edit.of(&seeds)) {
             assert!(recording.len() > 0);
             taken.one();
         }
