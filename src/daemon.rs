@@ -1,4 +1,4 @@
-//! The whole switch in one process: dataplane, control side and socket, started from a configuration.
+//! The switch as a process: dataplane, control side and control socket, started from a configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::control::{
 use crate::dataplane::{Dataplane, PortKind, ShutdownMode, StartError};
 use crate::tables::RuleTables;
 
-/// How long the workers may take to stop.
+/// Time that the workers have to stop.
 const WORKERS_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why the switch does not start, or does not stop as it should.
+/// Reason for which the switch does not start or stop.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// The control socket does not open.
@@ -24,17 +24,17 @@ pub enum DaemonError {
     /// The workers do not start or stop.
     #[error(transparent)]
     Dataplane(#[from] StartError),
-    /// Something that the configuration asks for is refused.
+    /// A part of the configuration is rejected.
     #[error("{what}: {reason}")]
     Configured {
-        /// What it asks for.
+        /// Part of the configuration.
         what: String,
-        /// Why not.
+        /// Reason.
         reason: String,
     },
 }
 
-/// A running switch.
+/// Running switch.
 pub struct Daemon {
     monitor: InterfaceMonitor,
     server: Server,
@@ -44,11 +44,11 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts a switch that judges by `tables`, with the ports and pods of `config`. On failure nothing is left
-    /// behind: no socket, no thread, no XDP program.
+    /// Starts a switch with the ports and pods of `config`, which enforces `tables`. On failure it leaves
+    /// nothing behind: no socket, no thread, no XDP program.
     pub fn start(config: &Config, tables: Option<RuleTables>) -> Result<Daemon, DaemonError> {
         raise_descriptor_limit();
-        // The socket comes first: it tells whether another switch has the ports.
+        // The socket comes first, because a bound one shows that another switch has the ports.
         let socket = Server::bind(&config.control.socket, config.control.mode)?;
         let settings = config
             .dataplane_settings()
@@ -73,12 +73,12 @@ impl Daemon {
         }
     }
 
-    /// Its control side.
+    /// Control side of the switch.
     pub fn switch(&self) -> &Switch {
         &self.switch
     }
 
-    /// Stops serving, then the workers; removes the socket.
+    /// Stops the server, then the workers, and removes the socket.
     pub fn stop(self) -> Result<(), DaemonError> {
         let Daemon { monitor, server, switch, dataplane, shutdown_mode } = self;
         drop(server);
@@ -88,14 +88,14 @@ impl Daemon {
     }
 }
 
-/// Loads and opens what the configuration asks for, then answers requests.
+/// Applies the configuration, then serves requests.
 fn open(
     socket: BoundSocket,
     switch: &Arc<Switch>,
     config: &Config,
     tables: Option<RuleTables>,
 ) -> Result<(InterfaceMonitor, Server), DaemonError> {
-    // Before the ports are opened, so that nothing that becomes of them goes unheard.
+    // The monitor starts before the ports open, so that it misses no link event of them.
     let monitor = InterfaceMonitor::start(switch).map_err(|error| {
         StartError::Setup(format!("the kernel does not tell of changes of interfaces: {error}"))
     })?;
@@ -109,8 +109,9 @@ fn stop_workers(dataplane: Arc<Dataplane>, shutdown_mode: ShutdownMode) -> Resul
     Arc::into_inner(dataplane).ok_or_else(busy)?.stop(shutdown_mode, WORKERS_PATIENCE)
 }
 
-/// Loads `tables` and opens the ports and pods of `config`, stopping at the first that is refused. Tables come
-/// first, so that no pod is there before what judges it; pods last, so that none is there before what its flows lead to.
+/// Loads `tables` and opens the ports and pods of `config`, up to the first that is rejected. Tables come
+/// first, so that no pod is attached without them. Pods come last, so that the ports and routes of their
+/// flows exist.
 pub fn configure(switch: &Switch, config: &Config, tables: Option<RuleTables>) -> Result<(), DaemonError> {
     let refused =
         |what: String, reason: ApiError| DaemonError::Configured { what, reason: reason.to_string() };

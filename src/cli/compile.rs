@@ -1,4 +1,4 @@
-//! `palisade compile`: manifests to rule tables.
+//! Command `palisade compile`: compiles manifests into rule tables.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,8 +10,9 @@ use super::{CliError, load_manifests, output};
 
 /// Compile manifests into rule tables, as JSON
 ///
-/// Reads Kubernetes objects (NetworkPolicy, Pod, Namespace) from YAML or JSON files and writes the rule tables that
-/// `palisade apply` loads into a switch. Needs no running switch and no privilege: a way to check manifests, too.
+/// Reads Kubernetes objects (NetworkPolicy, Pod, Namespace) from YAML or JSON files and writes the rule
+/// tables that `palisade apply` loads into a switch. Needs no running switch and no privilege, so it also
+/// serves to validate manifests.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -22,7 +23,7 @@ pub(super) struct CompileArguments {
     /// Files or directories of manifests; - is standard input
     #[arg(required = true, value_name = "FILE|DIR|-")]
     manifests: Vec<PathBuf>,
-    /// Only pods of this node (spec.nodeName) get tables; without it all pods do
+    /// Only pods of this node (spec.nodeName) get tables; all pods by default
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     /// Write to this file rather than to standard output

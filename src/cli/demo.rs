@@ -1,4 +1,4 @@
-//! `palisade demo`: the classic scenario, on this machine, with real connections.
+//! Command `palisade demo`: four pods and one policy on this machine, with real connections.
 
 use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;
@@ -19,10 +19,10 @@ use crate::lab::{Journal, LabError};
 
 /// Play the classic scenario on this machine: four pods, one policy, real connections
 ///
-/// Makes pods `db`, `frontend`, `backend1` and `backend2` as network namespaces, starts a switch between them, and lets
-/// everyone connect to everyone: without a policy, with one that lets only the back ends reach the database, and
-/// without it again. Prints what was expected, what was seen, and what the switch dropped and why. Exit code 1 when they
-/// differ. Needs root; removes everything that it makes.
+/// Makes pods `db`, `frontend`, `backend1` and `backend2` as network namespaces, starts a switch between
+/// them, and connects each pod to each other: without a policy, with one that lets only the back ends reach
+/// the database, and without it again. Prints expected and actual results, and the switch's drops with their
+/// reasons. Exit code 1 on a difference. Needs root; removes everything that it makes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -33,7 +33,7 @@ pub(super) struct DemoArguments {
     /// Workers of the switch, and queues of every pod
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: u16,
-    /// How to print what was seen
+    /// Form of the report
     #[arg(long, value_enum, default_value_t)]
     output: Output,
     /// Leave pods and switch running; `palisade lab clean` removes them
@@ -60,7 +60,7 @@ pub(super) fn demo(arguments: &DemoArguments) -> Result<ExitCode, CliError> {
     Ok(if played.report.mismatches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A flag that the usual signals set, so that what was made is removed before the process ends.
+/// Returns a flag that termination signals set, so that a command can clean up before it ends.
 pub(super) fn interruption() -> Result<Arc<AtomicBool>, CliError> {
     let flag = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -70,7 +70,7 @@ pub(super) fn interruption() -> Result<Arc<AtomicBool>, CliError> {
     Ok(flag)
 }
 
-/// A spinner on a terminal; nothing elsewhere.
+/// Creates a spinner on a terminal, and a hidden one elsewhere.
 pub(super) fn spinner() -> ProgressBar {
     if !stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -117,7 +117,8 @@ fn render_step(number: usize, step: &Step) -> String {
     head + &denied.concat() + "\n"
 }
 
-/// Who (rows) reaches whom (columns); a cell says what was seen, and what was expected where that differs.
+/// Table of sources (rows) and destinations (columns). A cell holds the result, and the expected one if it
+/// differs.
 fn matrix(step: &Step) -> Table {
     let mut columns: Vec<&String> = step.expected.values().flat_map(|row| row.keys()).collect();
     columns.sort();

@@ -1,4 +1,4 @@
-//! `palisade diff`: exactly which flows a change opens and closes.
+//! Command `palisade diff`: lists the connections that a change of policy opens and closes.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,8 +12,8 @@ use crate::policy::connectivity::diff::{Change, ChangeKind, ConnectivityDiff, di
 
 /// Show exactly which connections a change of policy opens and closes
 ///
-/// Compares what passes, not what is written: a policy that is rewritten to mean the same makes no difference. Complete:
-/// worked out on all addresses and ports, not on samples.
+/// Compares the effect of policies and not their text: a policy that is rewritten with the same meaning makes
+/// no difference. The result is complete, because it covers all addresses and ports and not samples.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +31,7 @@ pub(super) struct DiffArguments {
     /// Manifests that are the same before and after: pods, namespaces, nodes
     #[arg(long, value_name = "FILE|DIR")]
     with: Vec<PathBuf>,
-    /// Do not mind what closes: exit 1 only if something opens
+    /// Ignore closed connections: exit 1 only if something opens
     #[arg(long)]
     assert_no_opening: bool,
     /// Form of the difference
@@ -44,7 +44,7 @@ pub(super) fn diff(arguments: &DiffArguments) -> Result<ExitCode, CliError> {
         |path: &PathBuf| Manifests::read(&[arguments.with.as_slice(), std::slice::from_ref(path)].concat());
     let (mut old, mut new) = (side(&arguments.old)?, side(&arguments.new)?);
     Manifests::give_addresses(&mut [&mut old, &mut new]);
-    // Where a pod has other labels after the change, its name is made from those.
+    // Labels of the new side win in the name of a pod whose labels change.
     let names = GroupNames::of(old.objects.iter().chain(&new.objects));
     let difference = difference(&old.judge()?, &new.judge()?, &names);
     match arguments.output {

@@ -1,4 +1,4 @@
-//! Why a command fails: one report on standard error, and exit code 2.
+//! Errors of commands: one report on standard error, and exit code 2.
 
 use std::io;
 use std::process::ExitCode;
@@ -6,21 +6,21 @@ use std::process::ExitCode;
 use super::terminal;
 use crate::source::load::Rejected;
 
-/// Why a command fails.
+/// Reason for which a command fails.
 #[derive(Debug)]
 pub enum CliError {
-    /// One sentence.
+    /// Message of one sentence.
     Message(String),
-    /// Manifests are wrong: a report that points into the files.
+    /// Invalid manifests, with a report that points into the files.
     Rejected(Rejected),
-    /// It has been said already.
+    /// Failure that is reported already.
     Reported,
-    /// Whoever reads the output has gone, as `head` does: nothing to report.
+    /// The reader of the output has closed the pipe, as `head` does. Nothing is reported.
     BrokenPipe,
 }
 
 impl CliError {
-    /// Prints what happened, and gives the exit code.
+    /// Prints the error and returns the exit code.
     pub fn report(&self) -> ExitCode {
         match self {
             CliError::Message(sentence) => terminal::note(&format!("palisade: {sentence}")),

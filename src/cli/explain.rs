@@ -1,4 +1,4 @@
-//! `palisade explain`: why a flow is allowed or denied.
+//! Command `palisade explain`: explains the verdict on a connection.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,9 +20,10 @@ use crate::tables::{PodName, Verdict};
 
 /// Explain why a connection is allowed or denied
 ///
-/// Says what both ends' policies say: which policies select the pods, which rule decided, and on what the other rules fail.
-/// Reads manifests. Without any, asks the running switch about the whole path of the connection: port, anti-spoofing,
-/// route, MTU, neighbour and the loaded tables, which know rules but no labels.
+/// Evaluates the policies at both ends: the policies that select the pods, the rule that decides, and the
+/// reason for which each other rule does not match. Reads manifests. Without any, it asks the running switch
+/// about the whole path of the connection: port, anti-spoofing, route, MTU, neighbour and the loaded tables,
+/// which know rules but no labels.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -89,7 +90,7 @@ fn by_switch(arguments: &ExplainArguments) -> Result<bool, CliError> {
     Ok(reports.iter().any(|report| report.verdict == Verdict::Deny))
 }
 
-/// One for each family in which both ends have an address.
+/// Flows of the connection, one for each address family that both ends have.
 fn flows(
     arguments: &ExplainArguments,
     pods: &BTreeMap<PodName, Vec<IpAddr>>,

@@ -1,4 +1,4 @@
-//! `palisade lab`: pods as network namespaces, to play with.
+//! Command `palisade lab`: pods as network namespaces.
 
 use std::process::{Command, ExitCode, ExitStatus};
 
@@ -37,7 +37,7 @@ enum LabCommand {
 
 #[derive(Debug, Args)]
 struct UpArguments {
-    /// How many pods: pod1, pod2, …
+    /// Number of pods: pod1, pod2, …
     #[arg(long, value_name = "N", default_value_t = 2)]
     pods: usize,
     /// Queues of every pod: as many as the switch has workers
@@ -46,7 +46,7 @@ struct UpArguments {
     /// MTU of every pod, bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u32,
-    /// MTU of the pods' routes to anywhere but other pods, where that is smaller
+    /// MTU of the pods' routes to destinations other than pods, if smaller
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     outside_mtu: u32,
     /// Connect the pods by the kernel's bridge
@@ -55,21 +55,21 @@ struct UpArguments {
     /// Connect the pods by a switch that runs in the background; no policy isolates any of them
     #[arg(long)]
     switch: bool,
-    /// How to print the pods
+    /// Form of the list of pods
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
 #[derive(Debug, Args)]
 struct ListArguments {
-    /// How to print the labs
+    /// Form of the list of labs
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
 #[derive(Debug, Args)]
 struct ExecArguments {
-    /// The lab, where several have such a pod
+    /// The lab, if several have such a pod
     #[arg(long, value_name = "ID")]
     lab: Option<String>,
     /// The pod: its name, or namespace/name
@@ -84,7 +84,7 @@ struct CleanArguments {
     /// Only these labs
     #[arg(value_name = "ID")]
     labs: Vec<String>,
-    /// How to print what was done
+    /// Form of the report
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
@@ -186,7 +186,7 @@ fn find(arguments: &ExecArguments) -> Result<Pod, CliError> {
     }
 }
 
-/// As a shell has it: 128 and the signal where one ended the command.
+/// Exit code in the convention of shells: 128 plus the number of the signal that ended the command.
 fn exit_code(status: ExitStatus) -> u8 {
     use std::os::unix::process::ExitStatusExt;
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).map_or(1, |code| code as u8)

@@ -1,4 +1,4 @@
-//! `palisade lint`: what is legal but probably wrong.
+//! Command `palisade lint`: finds policies that are valid but probably mistaken.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,10 +12,11 @@ use crate::policy::lint::{LintFinding, lint as check};
 
 /// Find policies that are legal but probably wrong
 ///
-/// Finds policies and peers that select nothing, or only pods that policy never sees, rules of a direction that policyTypes
-/// lacks, named ports that no pod has or that are asked of addresses, rules that another makes superfluous, exceptions without
-/// effect, blocks of which nothing is left, blocks that name pods by address, egress isolation that blocks DNS, and priorities
-/// that are tied. What needs pods to tell is left out where the manifests hold none.
+/// Finds policies and peers that select nothing, or only pods that policy never sees, rules of a direction
+/// that policyTypes lacks, named ports that no pod has or that apply to addresses, rules that another makes
+/// redundant, exceptions without effect, blocks that are excepted entirely, blocks that name pods by address,
+/// egress isolation that blocks DNS, and tied priorities. Skips checks that need pods if the manifests hold
+/// none.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -32,7 +33,7 @@ pub(super) struct LintArguments {
     output: Output,
 }
 
-/// A finding, and where its policy stands.
+/// Finding with the location of its policy.
 #[derive(Debug, Serialize)]
 struct Placed {
     place: String,

@@ -1,4 +1,4 @@
-//! `palisade run`: the switch in the foreground.
+//! Command `palisade run`: runs the switch in the foreground.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
@@ -21,9 +21,9 @@ use crate::threads;
 
 /// Start the switch, in the foreground
 ///
-/// Starts workers, ports, pods and the control socket as the configuration says, loads the policies of its
-/// policy directory, and runs until SIGINT or SIGTERM. SIGHUP loads the policies again. Logs go to standard error;
-/// set PALISADE_LOG (error, warn, info, debug, trace) for more or less of them. Needs root.
+/// Starts workers, ports, pods and the control socket as configured, loads the policies of the policy
+/// directory, and runs until SIGINT or SIGTERM. SIGHUP loads the policies again. Logs go to standard error;
+/// PALISADE_LOG (error, warn, info, debug, trace) sets their level. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -42,7 +42,7 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, CliError> {
     if config.policy.fail == Fail::Open {
         tracing::warn!("policy.fail is \"open\": traffic of pods that no table knows passes unchecked");
     }
-    // Signals are taken from here on, so that one that comes during the start leads to a clean stop after it.
+    // Signals are handled from here on, so that one during the start leads to a clean stop after it.
     let signals = watch_signals()?;
     let mut policies = PolicyDirectory::of(&config.policy);
     let ready = policies.as_mut().map(PolicyDirectory::load).transpose()?;
@@ -82,7 +82,7 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends the thread that follows the policy directory, also where this one panics.
+/// Stops the thread that follows the policy directory, even if this one panics.
 struct StopWhenDropped<'r>(&'r Requests);
 
 impl Drop for StopWhenDropped<'_> {
@@ -91,7 +91,7 @@ impl Drop for StopWhenDropped<'_> {
     }
 }
 
-/// Waits until a signal says stop. SIGHUP has the policy directory read again.
+/// Waits for a termination signal. SIGHUP loads the policy directory again.
 fn handle_signals(signals: &mpsc::Receiver<i32>, policies: Option<&Requests>) {
     for signal in signals {
         match (signal, policies) {
@@ -133,7 +133,7 @@ fn notify_ready(socket: &OsStr) -> std::io::Result<()> {
 
 fn start_log() {
     let filter = EnvFilter::try_from_env("PALISADE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    // A second subscriber is refused; the one that is there serves as well.
+    // A second subscriber is rejected, and the first one stays.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(terminal::LogWriter::new)

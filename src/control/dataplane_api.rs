@@ -1,4 +1,4 @@
-//! The seam between control side and dataplane, by which tests drive the switch without privilege.
+//! Interface between control side and dataplane. Tests implement it to run the switch without privilege.
 
 use crate::dataplane::{
     Counters, Dataplane, DesiredState, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth,
@@ -7,9 +7,10 @@ use crate::dataplane::{
 use crate::ids::{Generation, PortId};
 use crate::net::flow::FlowKey;
 
-/// The operations of a dataplane that the control side uses. Each may be called from any thread, and may block.
+/// Operations of a dataplane that the control side uses. Each method may be called from any thread and may
+/// block.
 ///
-/// A dataplane without interfaces of the kernel, such as a simulated one, keeps the defaults.
+/// A dataplane without kernel interfaces, such as a simulated one, keeps the default methods.
 pub trait DataplaneApi: Send + Sync {
     /// See [`Dataplane::open_port`].
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError>;

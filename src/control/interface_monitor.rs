@@ -1,8 +1,10 @@
-//! The ports' interfaces, followed: a port whose interface goes is closed, and one whose interface comes back is opened again.
+//! Monitor of the ports' interfaces. It closes a port whose interface goes, and opens it again when the
+//! interface comes back.
 //!
-//! Two threads share the work. The first reads what the kernel says, and closes an interface that has just got a port's name at
-//! once, by a program that drops everything. The second compares each port with what the kernel has, closes and opens ports,
-//! which takes tens of milliseconds each, and looks every second in any case: so nothing depends on a message that was lost.
+//! Two threads share the work. The first reads link events of the kernel. It attaches a program that drops
+//! every frame to an interface that appears under the name of a port, at once. The second reconciles each
+//! port with the state of the kernel: it closes and opens ports, which takes tens of milliseconds each. It
+//! runs at least once a second, so that nothing depends on an event that was lost.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
@@ -24,22 +26,22 @@ use crate::dataplane::{PortError, PortHealth, PortKind};
 use crate::netlink::{Interface, LinkEvent, LinkEvents};
 use crate::threads;
 
-/// Time between two looks where the kernel says nothing: it does not say that a link was detached by force, nor how many queues
-/// an interface has.
+/// Interval of reconciliation without link events. The kernel sends none when a program is detached by force,
+/// or when the number of queues changes.
 const RECONCILE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time between two tries to open a port on an interface of which the kernel says nothing new.
+/// Interval between two attempts to open a port on an interface without new link events.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The threads, until dropped.
+/// Running monitor threads. Dropping the monitor stops them.
 pub(crate) struct InterfaceMonitor {
-    /// Closed to stop them.
+    /// Stops the threads when it is closed.
     stop: Option<UnixStream>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl InterfaceMonitor {
-    /// Follows the interfaces of the calling thread's network namespace.
+    /// Monitors the interfaces of the calling thread's network namespace.
     pub(crate) fn start(switch: &Arc<Switch>) -> io::Result<InterfaceMonitor> {
         let table = LinkEvents::open()?;
         let (stop, stopped) = UnixStream::pair()?;
@@ -60,36 +62,36 @@ impl Drop for InterfaceMonitor {
     fn drop(&mut self) {
         drop(self.stop.take());
         for thread in mem::take(&mut self.threads) {
-            // A panic there has ended the process.
+            // A panic of the thread has ended the process.
             let _ = thread.join();
         }
     }
 }
 
-/// Reads what the kernel says until the other end of `stopped` is closed.
+/// Reads link events until the other end of `stopped` is closed.
 fn read_link_events(table: &LinkEvents, switch: &Switch, stopped: &UnixStream, wake: &SyncSender<()>) {
     avoid_worker_cores(&switch.status().cores);
-    // Until an interface is closed its pod's frames enter the node's stack: this thread comes before others. Without the capability it
-    // waits for its turn.
+    // Frames of a pod enter the node's stack until its interface is blocked, so this thread gets the highest
+    // priority. Without CAP_SYS_NICE it keeps the default one.
     let _ = rustix::process::setpriority_process(None, -20);
     let mut closed = BTreeSet::new();
     let mut fds = [table.fd(), stopped.as_fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     loop {
-        // Interrupted, it looks early.
+        // An interrupted poll only reads early.
         let _ = poll(&mut fds, None);
         if !fds[1].revents().is_empty() {
             return;
         }
         table.read(|news| {
             if switch.handle_link_event(&news, &mut closed) {
-                // One that waits to be taken is enough.
+                // One pending wake-up is enough.
                 let _ = wake.try_send(());
             }
         });
     }
 }
 
-/// Looks at all ports when woken, and every second, until the sender is gone.
+/// Reconciles all ports after each wake-up, and every second, until the sender is gone.
 fn reconcile_until_stopped(switch: &Switch, woken: &Receiver<()>) {
     avoid_worker_cores(&switch.status().cores);
     let mut stuck = Vec::new();
@@ -120,8 +122,8 @@ fn reconcile_until_stopped(switch: &Switch, woken: &Receiver<()>) {
 }
 
 impl Switch {
-    /// Takes note of what the kernel says of an interface: closes one that has come under the name of a port, and adds its number to
-    /// those that were `closed`. Whether a port is concerned.
+    /// Handles a link event. Blocks an interface that appears under the name of a port, and adds its index to
+    /// `closed`. Returns whether the event concerns a port.
     fn handle_link_event(&self, news: &LinkEvent, closed: &mut BTreeSet<u32>) -> bool {
         let state = self.state.load();
         let (index, name, has_program) = match news {
@@ -136,7 +138,7 @@ impl Switch {
             LinkEvent::Present { index, name, has_program } => (*index, name, *has_program),
         };
         let named = state.ports.values().find(|port| port.spec.interface == *name);
-        // Messages that were written before it was closed still say that it has no program.
+        // Events that the kernel queued before the interface was blocked still say that it has no program.
         if let Some(port) = named.filter(|_| !has_program && !closed.contains(&index)) {
             let done = self.block_interface(port, || self.dataplane.guard_new(index, name));
             if done {
@@ -146,14 +148,15 @@ impl Switch {
         named.is_some() || is_port_index(&state, index)
     }
 
-    /// Closes an interface of this port's name by `close`. Of an uplink the rest is the kernel's: it is left open. Whether it is closed.
+    /// Blocks the interface of a port by `close`. An uplink stays open, because the kernel uses it too.
+    /// Returns whether the interface is blocked.
     fn block_interface(&self, port: &Port, close: impl FnOnce() -> Result<(), PortError>) -> bool {
         let interface = &port.spec.interface;
         if port.spec.kind == PortKind::Uplink {
             return false;
         }
         match close() {
-            // The port may have been removed meanwhile, and with it the promise.
+            // The port may have been removed meanwhile, and with it the reason to block the interface.
             Ok(()) if !self.is_port_interface(interface) => {
                 let _ = self.dataplane.release(interface);
                 false
@@ -161,7 +164,7 @@ impl Switch {
             Ok(()) => true,
             Err(PortError::NoInterface { .. }) => false,
             Err(error) => {
-                // Said again, with what to do, when the port is looked at.
+                // Reconciliation reports the error again, with the remedy.
                 tracing::debug!(interface, "the interface has come and is not closed: {error}");
                 false
             }
@@ -172,8 +175,7 @@ impl Switch {
         self.state.load().ports.values().any(|port| port.spec.interface == interface)
     }
 
-    /// Compares all ports with what the kernel has, and closes and opens them accordingly; those that could not be opened only where
-    /// it `retries`.
+    /// Reconciles all ports with the state of the kernel. `retries` includes those that could not be opened.
     fn reconcile_ports(&self, retries: bool) {
         let names: Vec<String> = self.state.load().ports.keys().cloned().collect();
         for name in names {
@@ -190,7 +192,7 @@ impl Switch {
             return Ok(());
         }
         let mut writer = self.lock_writer();
-        // Looked up again: a request may have come between.
+        // Looked up again under the lock: a request may have changed the state.
         let state = self.state.load_full();
         let Some(port) = state.ports.get(name) else { return Ok(()) };
         if !port.is_open {
@@ -211,7 +213,7 @@ impl Switch {
             PortHealth::Changed(what) => {
                 tracing::info!(port = name, "the port is opened anew: {what}");
                 match self.dataplane.reopen_port(port.report.id, &port.spec) {
-                    // The interface is the same one: whoever is behind it keeps its connections.
+                    // The interface is the same one, so the pod behind it keeps its connections.
                     Ok(report) => {
                         self.update_port(name, port, PortState::Up, None, |port| port.report = report)
                     }
@@ -221,7 +223,7 @@ impl Switch {
         }
     }
 
-    /// Takes note of how an open port's interface is called, and of what keeps frames from passing.
+    /// Records the name of an open port's interface, and the obstacle that keeps frames from passing.
     fn record_health(
         &self,
         name: &str,
@@ -246,7 +248,7 @@ impl Switch {
         self.update_port(name, port, state, reason, |_| ())
     }
 
-    /// Closes a port and takes its pod out of the world; the pod stays attached to the port.
+    /// Closes a port and removes its pod from the desired state. The pod stays attached to the port.
     fn close_port(&self, name: &str, port: &Port, is_gone: bool, reason: String) -> Result<(), ApiError> {
         self.update_port(name, port, PortState::Down, Some(reason), |port| port.is_open = false)?;
         Ok(self.dataplane.close_port(port.report.id, is_gone)?)
@@ -257,8 +259,8 @@ impl Switch {
         state.ports.get(name).map_or(Ok(()), |port| self.reopen_port(name, port, writer))
     }
 
-    /// Opens a port whose interface is there. Where that fails the interface stays closed, and the port is down; where even that
-    /// fails, it is unguarded.
+    /// Opens a port whose interface exists. On failure the interface stays blocked and the port is down.
+    /// Where blocking fails too, the port is unguarded.
     fn reopen_port(&self, name: &str, port: &Port, writer: &mut Writer) -> Result<(), ApiError> {
         let interface = &port.spec.interface;
         self.block_interface(port, || self.dataplane.guard(interface));
@@ -289,7 +291,7 @@ impl Switch {
         self.record_open_failure(name, port, &failed)
     }
 
-    /// Takes note that a port cannot be opened on its interface, which is closed all the same, if that can be done.
+    /// Records that a port cannot be opened on its interface. Blocks the interface if possible.
     fn record_open_failure(&self, name: &str, port: &Port, failed: &PortError) -> Result<(), ApiError> {
         let interface = &port.spec.interface;
         let is_guarded = port.spec.kind != PortKind::Uplink && self.dataplane.guard(interface).is_ok();
@@ -302,7 +304,8 @@ impl Switch {
         self.update_port(name, port, state, Some(reason), |port| port.is_open = false)
     }
 
-    /// Stores and tells what has become of a port, where that is news. Publishes it, where the dataplane has it no longer.
+    /// Stores and logs the state of a port if it has changed. Publishes it if the dataplane has closed the
+    /// port.
     fn update_port(
         &self,
         name: &str,
@@ -336,7 +339,7 @@ impl Switch {
     }
 }
 
-/// Whether an open port has the interface with this number.
+/// Returns whether an open port has the interface with this index.
 fn is_port_index(state: &State, index: u32) -> bool {
     state.ports.values().any(|port| port.is_open && port.report.interface_index == index)
 }

@@ -1,8 +1,8 @@
-//! The control socket: HTTP with JSON on a Unix socket.
+//! Control API: HTTP with JSON on a Unix socket.
 //!
-//! A [`Client`] asks, a [`Server`] hands the request to the [`Switch`], which checks it, makes a new world of it and
-//! publishes that to its [`DataplaneApi`], the dataplane. What goes over the socket is in [`protocol`]. A request that
-//! does not check changes nothing.
+//! A [`Client`] sends requests, and a [`Server`] passes them to the [`Switch`]. The switch validates each
+//! request, builds a new desired state and publishes it to the dataplane through [`DataplaneApi`]. The module
+//! [`protocol`] defines the messages. An invalid request changes nothing.
 
 pub mod protocol;
 
@@ -29,5 +29,5 @@ pub use settings::{CoverageCheck, PortRoute, SwitchSettings};
 pub use switch::Switch;
 pub(crate) use validation::{validate_pod, validate_port};
 
-/// Where the control socket is unless the configuration says otherwise.
+/// Default path of the control socket.
 pub const DEFAULT_SOCKET: &str = "/run/palisade/control.sock";

@@ -12,7 +12,7 @@ use crate::dataplane::Gateway;
 pub struct SwitchSettings {
     /// Cores of the workers, by worker; shown in the status.
     pub cores: Vec<usize>,
-    /// Addresses of the switch as its pods see it.
+    /// Gateway: the switch as its pods see it.
     pub gateway: Gateway,
     /// Whether traffic of pods that the tables do not know passes. Off: it is dropped.
     pub fail_open: bool,

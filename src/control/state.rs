@@ -1,4 +1,4 @@
-//! What the switch is set to: an immutable value, replaced whole with each change.
+//! State of the control side: an immutable value that each change replaces as a whole.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,16 +11,16 @@ use crate::dataplane::{DesiredState, NodeAttachment, PodAttachment, PortKind, Po
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::tables::{PodName, RuleTables};
 
-/// Ports, pods and tables at one generation.
+/// Ports, pods and tables of one generation.
 #[derive(Debug, Clone, Default)]
 pub(super) struct State {
-    /// What the workers see.
+    /// Generation that the workers use.
     pub(super) generation: Generation,
     /// The loaded tables.
     pub(super) tables: Option<Arc<RuleTables>>,
-    /// The generation that the tables came with: they have been the same ever since.
+    /// Generation in which the tables were loaded. They are unchanged since.
     pub(super) tables_since: Generation,
-    /// Their source, and the time of their arrival.
+    /// Origin of the tables, and the time of their arrival.
     pub(super) origin: Option<(PolicyOrigin, SystemTime)>,
     /// Ports by name.
     pub(super) ports: BTreeMap<String, Port>,
@@ -28,31 +28,31 @@ pub(super) struct State {
     pub(super) pods: BTreeMap<PodName, Pod>,
 }
 
-/// A port.
+/// Port of the switch.
 #[derive(Debug, Clone)]
 pub(super) struct Port {
     pub(super) spec: PortSpec,
     /// Report of its last opening.
     pub(super) report: PortReport,
-    /// Whether the dataplane has it. Without its interface, it has not.
+    /// Whether the dataplane has the port open. A port without an interface is closed.
     pub(super) is_open: bool,
     pub(super) state: PortState,
-    /// Why it is not up, or what is amiss with its interface.
+    /// Reason for a state other than up, or a remark on the interface.
     pub(super) reason: Option<String>,
-    /// The node's addresses, where the port leads to the node's own stack.
+    /// Addresses of the node, for a port to the node's own stack.
     pub(super) node_addresses: Vec<IpAddr>,
 }
 
-/// An attached pod.
+/// Attached pod.
 #[derive(Debug, Clone)]
 pub(super) struct Pod {
     pub(super) attachment: AttachmentId,
-    /// The request that attached it. Its port exists as long as the pod does.
+    /// Request that attached the pod. Its port exists as long as the pod does.
     pub(super) request: PodRequest,
 }
 
 impl State {
-    /// The world that the workers are to see. A configured route counts while its port is open.
+    /// Builds the desired state for the dataplane. A configured route is in force while its port is open.
     pub(super) fn world(&self, settings: &SwitchSettings) -> DesiredState {
         let port_id =
             |name: &String| self.ports.get(name).filter(|port| port.is_open).map(|port| port.report.id);
@@ -84,7 +84,7 @@ impl State {
         }
     }
 
-    /// The state with other tables, or with none.
+    /// Replaces the tables.
     pub(super) fn with_tables(self, tables: Option<(RuleTables, PolicyOrigin)>) -> State {
         let (tables, origin) = tables.unzip();
         State {
@@ -94,28 +94,28 @@ impl State {
         }
     }
 
-    /// The port to the node's own stack.
+    /// Finds the port to the node's own stack.
     pub(super) fn host_port(&self) -> Option<(&String, &Port)> {
         self.ports.iter().find(|(_, port)| port.spec.kind == PortKind::Host)
     }
 
-    /// The addresses of a pod: as it is attached, else as the tables know it.
+    /// Addresses of a pod: those of its attachment, or else those that the tables give it.
     pub(super) fn addresses_of(&self, pod: &PodName) -> Option<Vec<IpAddr>> {
         let known = || Some(self.tables.as_ref()?.pods.get(pod)?.addresses.clone());
         self.pods.get(pod).map(|pod| pod.request.addresses.clone()).or_else(known)
     }
 
-    /// The pod behind a port.
+    /// Finds the pod behind a port.
     pub(super) fn pod_behind(&self, port: &str) -> Option<&PodName> {
         self.pods.iter().find(|(_, pod)| pod.request.port == port).map(|(name, _)| name)
     }
 
-    /// The name of the port with this number.
+    /// Finds the name of the open port with this id.
     pub(super) fn port_name(&self, id: PortId) -> Option<&String> {
         self.ports.iter().find(|(_, port)| port.is_open && port.report.id == id).map(|(name, _)| name)
     }
 
-    /// Refuses addresses that a pod, the node or the switch itself has.
+    /// Rejects addresses that a pod, the node or the gateway has.
     pub(super) fn check_addresses_free(
         &self,
         addresses: &[IpAddr],
@@ -132,7 +132,7 @@ impl State {
         Ok(())
     }
 
-    /// The policy in force.
+    /// Describes the policy in force.
     pub(super) fn policy_status(&self) -> Option<PolicyStatus> {
         let (tables, (origin, since)) = (self.tables.as_ref()?, self.origin.as_ref()?);
         Some(PolicyStatus {
@@ -144,7 +144,7 @@ impl State {
         })
     }
 
-    /// Refuses tables that know none of the attached pods.
+    /// Rejects tables that know none of the attached pods.
     pub(super) fn check_coverage(
         &self,
         tables: &RuleTables,

@@ -1,4 +1,4 @@
-//! The switch as the control side drives it: every change is checked, made a world, and published.
+//! Control side of the switch. It validates each change, builds a desired state and publishes it.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use crate::policy::testcase::flows_between;
 use crate::tables::{PodName, ReferenceCounts, RuleTables, TablesDiff, TablesError};
 use crate::threads;
 
-/// The control side of a switch. Reads never wait for a change; changes happen one after the other.
+/// Control side of a switch. Readers never wait for a change. Changes happen one after the other.
 pub struct Switch {
     pub(super) dataplane: Arc<dyn DataplaneApi>,
     settings: SwitchSettings,
@@ -32,17 +32,17 @@ pub struct Switch {
     writer: Mutex<Writer>,
 }
 
-/// What only changes need. Held during each.
+/// Data that only changes need, locked during each of them.
 #[derive(Default)]
 pub(super) struct Writer {
-    /// The last attachment number given.
+    /// Last attachment number in use.
     attachment: AttachmentId,
-    /// How often the entries of the loaded tables are named.
+    /// Reference counts of the entries of the loaded tables.
     references: ReferenceCounts,
 }
 
 impl Switch {
-    /// A switch without ports, pods and tables. Publishes that.
+    /// Creates a switch without ports, pods and tables, and publishes that state.
     pub fn new(dataplane: Arc<dyn DataplaneApi>, settings: SwitchSettings) -> Switch {
         let switch = Switch {
             dataplane,
@@ -52,12 +52,12 @@ impl Switch {
             rejected_reload: ArcSwapOption::default(),
             writer: Mutex::default(),
         };
-        // The first state: a worker that is stuck from the start is reported with the first change.
+        // A worker that is stuck from the start is reported with the first change.
         let _ = switch.publish(State::default());
         switch
     }
 
-    /// The switch in short.
+    /// Reports the status of the switch.
     pub fn status(&self) -> Status {
         let state = self.state.load();
         Status {
@@ -74,7 +74,7 @@ impl Switch {
         }
     }
 
-    /// Problems for the operator to look at.
+    /// Lists problems for the operator.
     fn problems(&self, state: &State) -> Vec<String> {
         let ports = state.ports.iter().filter_map(|(name, port)| {
             let reason = port.reason.as_ref()?;
@@ -105,17 +105,17 @@ impl Switch {
         ports.chain(stuck).chain(links).chain(panics).collect()
     }
 
-    /// The loaded tables in numbers.
+    /// Reports the sizes of the loaded tables.
     pub fn tables_summary(&self) -> TablesSummary {
         self.state.load().tables_summary()
     }
 
-    /// The loaded tables.
+    /// Returns the loaded tables.
     pub fn tables(&self) -> Option<Arc<RuleTables>> {
         self.state.load().tables.clone()
     }
 
-    /// Loads full tables that somebody on the control socket gives.
+    /// Loads full tables on behalf of an unknown client of the control socket.
     pub fn put_tables(&self, tables: RuleTables) -> Result<Loaded, ApiError> {
         self.replace_tables(tables, PolicyOrigin::control_socket(None, None), CoverageCheck::Require)
     }
@@ -128,7 +128,7 @@ impl Switch {
         coverage: CoverageCheck,
     ) -> Result<Loaded, ApiError> {
         let check_coverage = || self.state.load().check_coverage(&tables, coverage, self.settings.fail_open);
-        // First what costs least; and again when nobody else changes anything.
+        // The cheapest check comes first, and again under the lock.
         check_coverage()?;
         tables.check()?;
         let references = ReferenceCounts::of(&tables);
@@ -138,14 +138,14 @@ impl Switch {
         Ok(Loaded { generation: self.publish(self.draft().with_tables(Some((tables, origin))))? })
     }
 
-    /// Changes the loaded tables for somebody on the control socket.
+    /// Changes the loaded tables on behalf of an unknown client of the control socket.
     pub fn patch_tables(&self, patch: &TablesPatch) -> Result<Loaded, ApiError> {
         let origin = PolicyOrigin::control_socket(None, None);
         self.change_tables(patch.base, &patch.diff, origin, CoverageCheck::RequireIfCovered)
     }
 
-    /// Changes the loaded tables, at the cost of the change. The base may be any generation since these tables were loaded. No
-    /// difference is no change of the tables, only of what is said of their origin.
+    /// Changes the loaded tables, at a cost that depends on the size of the change. `base` is any generation
+    /// since these tables were loaded. An empty difference changes only the recorded origin.
     pub fn change_tables(
         &self,
         base: Generation,
@@ -175,7 +175,7 @@ impl Switch {
         Ok(Loaded { generation: self.publish(self.draft().with_tables(Some((tables, origin))))? })
     }
 
-    /// Takes note that a change of the watched directory did not come into force, or (`None`) that one did.
+    /// Records that a change of the watched directory was rejected, or with `None` that one was accepted.
     pub fn set_rejected_reload(&self, rejected: Option<(&Path, &[String])>) {
         let report = rejected.map(|(path, errors)| {
             let shown = errors.iter().take(REJECTED_ERRORS_MAX).map(|error| shown(error)).collect();
@@ -196,7 +196,7 @@ impl Switch {
         Ok(Loaded { generation: self.publish(self.draft().with_tables(None))? })
     }
 
-    /// All ports, by name.
+    /// Lists all ports by name.
     pub fn ports(&self) -> Vec<PortInfo> {
         let state = self.state.load();
         state.ports.iter().map(|(name, port)| state.port_info(name, port)).collect()
@@ -228,7 +228,8 @@ impl Switch {
         Ok(info)
     }
 
-    /// Closes a port that has no pod. Its interface gets its traffic back where `detach`, or the settings, say so.
+    /// Closes a port that has no pod. `detach`, or else the settings, decide whether the kernel gets the
+    /// interface back.
     pub fn delete_port(&self, name: &str, detach: Option<bool>) -> Result<(), ApiError> {
         let _writer = self.lock_writer();
         let before = self.draft();
@@ -238,13 +239,14 @@ impl Switch {
             return Err(ApiError::PortHasPod { port: name.to_owned(), pod: pod.clone() });
         }
         let detach = detach.unwrap_or(self.settings.detach);
-        // The world loses the port before the workers do, so that none routes to a port that is closing.
+        // The desired state loses the port before the workers close it, so that no route leads to a closing
+        // port.
         let closed = self.publish(next).map_err(ApiError::from).and_then(|_| {
             if port.is_open {
                 self.dataplane.close_port(port.report.id, detach)?;
             }
             if detach {
-                // The program that closes an interface of its name goes, too.
+                // The program that blocks interfaces of this name is detached too.
                 self.dataplane.release(&port.spec.interface)?;
             }
             Ok(())
@@ -252,7 +254,7 @@ impl Switch {
         closed.or_else(|error| self.publish(before).map_err(ApiError::from).and(Err(error)))
     }
 
-    /// All pods, by name.
+    /// Lists all pods by name.
     pub fn pods(&self) -> Vec<PodInfo> {
         let state = self.state.load();
         state.pods.iter().map(|(name, pod)| state.pod_info(name, pod, self.settings.fail_open)).collect()
@@ -283,7 +285,7 @@ impl Switch {
         Ok(info)
     }
 
-    /// Detaches a pod. Its port stays.
+    /// Detaches a pod. Its port stays open.
     pub fn delete_pod(&self, name: &PodName) -> Result<(), ApiError> {
         let _writer = self.lock_writer();
         let mut next = self.draft();
@@ -292,7 +294,7 @@ impl Switch {
         Ok(())
     }
 
-    /// All counters, of the open ports by name.
+    /// Reports all counters, those of open ports by name.
     pub fn counters(&self) -> CountersReport {
         let counters = self.dataplane.counters();
         let state = self.state.load();
@@ -304,7 +306,7 @@ impl Switch {
         }
     }
 
-    /// Explains a new connection: one report for each family in which both ends have an address.
+    /// Explains a new connection: one report for each address family that both ends have.
     pub fn explain(
         &self,
         ends: [&Endpoint; 2],
@@ -325,7 +327,7 @@ impl Switch {
         Ok(flows.iter().map(report).collect())
     }
 
-    /// Up to `max` flows, of all pods or of one that is attached.
+    /// Lists up to `max` flows, of all pods or of one attached pod.
     pub fn flows(&self, max: usize, pod: Option<&PodName>) -> Result<Vec<FlowInfo>, ApiError> {
         let Some(name) = pod else {
             return Ok(self.dataplane.flows(max, &mut |_| true));
@@ -339,18 +341,19 @@ impl Switch {
     }
 
     pub(super) fn lock_writer(&self) -> MutexGuard<'_, Writer> {
-        // States are whole values: a panic during a change leaves the one before it.
+        // A state is replaced as a whole, so a panic during a change leaves the state before it.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A copy of the state, to be changed and published.
+    /// Copies the state for a change.
     pub(super) fn draft(&self) -> State {
         State::clone(&self.state.load())
     }
 
     pub(super) fn publish(&self, mut next: State) -> Result<Generation, NotTaken> {
         let published = self.dataplane.publish(next.world(&self.settings));
-        // A worker that has not taken it will, or the switch ends: either way this is the state.
+        // A late worker takes the generation when it goes on, or the switch ends. The state is current in
+        // either case.
         let (Ok(generation) | Err(NotTaken { generation, .. })) = published;
         let same_tables = match (&self.state.load().tables, &next.tables) {
             (Some(before), Some(after)) => Arc::ptr_eq(before, after),
@@ -366,14 +369,14 @@ impl Switch {
 }
 
 impl Writer {
-    /// A number that no attachment has had.
+    /// Allocates an attachment number that is not used before.
     pub(super) fn next_attachment(&mut self) -> Result<AttachmentId, ApiError> {
         self.attachment = AttachmentId(self.attachment.0.checked_add(1).ok_or(ApiError::AttachmentsUsedUp)?);
         Ok(self.attachment)
     }
 }
 
-/// An error as a status shows it: bounded, and without characters that a terminal obeys.
+/// Formats an error for the status: bounded, and without control characters.
 fn shown(error: &str) -> String {
     let end = error.floor_char_boundary(REJECTED_ERROR_BYTES_MAX);
     let mut text: String =

@@ -1,4 +1,4 @@
-//! Checks of what a request says by itself, before anything is compared with the running switch.
+//! Validation of requests on their own, before any comparison with the running switch.
 
 use std::net::IpAddr;
 
@@ -10,10 +10,10 @@ use crate::tables::PodName;
 
 /// Most bytes of a port's name.
 const PORT_NAME_BYTES_MAX: usize = 63;
-/// Most bytes of an interface's name: `IFNAMSIZ` of `linux/if.h` less the closing zero.
+/// Most bytes of an interface's name: `IFNAMSIZ` (16) of `linux/if.h` less the terminating zero.
 const INTERFACE_BYTES_MAX: usize = 15;
 
-/// The port that a request describes.
+/// Validates a port request.
 pub(crate) fn validate_port(name: &str, request: &PortRequest) -> Result<PortSpec, ApiError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
     if name.is_empty() || name.len() > PORT_NAME_BYTES_MAX || !name.chars().all(plain) {
@@ -53,7 +53,7 @@ pub(crate) fn validate_port(name: &str, request: &PortRequest) -> Result<PortSpe
     Ok(PortSpec { interface: interface.to_owned(), kind: request.kind, vlan: request.vlan })
 }
 
-/// Checks a pod's name, addresses and Ethernet address.
+/// Validates a pod's name, addresses and Ethernet address.
 pub(crate) fn validate_pod(pod: &PodName, request: &PodRequest, gateway: Mac) -> Result<(), ApiError> {
     if pod.to_string().parse::<PodName>().as_ref() != Ok(pod) {
         let reason = format!("{:?} is not a pod's name: the path ends in NAMESPACE/NAME", pod.to_string());

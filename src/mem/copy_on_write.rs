@@ -1,4 +1,4 @@
-//! Words that clones share until one of them writes.
+//! Blocks of words that clones share until one of them writes.
 
 #![allow(unsafe_code)]
 
@@ -14,12 +14,12 @@ use rustix::mm::{Advice, MapFlags, madvise, munmap};
 
 use super::pages::{HUGE_PAGE_BYTES, map};
 
-/// Words of a [`SharedWords`].
+/// Number of words in a [`SharedWords`].
 pub(crate) const SHARED_WORDS: usize = 4096;
 
-/// Words that clones share and that are copied when they are written while shared: an `Arc` of an array, in memory that the
-/// kernel is asked to keep in huge pages. Tables visited at random are made of these: in ordinary pages each visit would miss
-/// the processor's cache of page addresses besides.
+/// Words with copy-on-write: an `Arc` of an array, in memory that the kernel is advised to keep in huge
+/// pages. Tables with random access are made of them, because in ordinary pages each access would miss the
+/// TLB as well.
 pub(crate) struct SharedWords {
     place: NonNull<Place>,
 }
@@ -30,42 +30,42 @@ struct Place {
     words: Words,
 }
 
-/// A cache line begins with the first word.
+/// The first word starts a cache line.
 #[repr(C, align(64))]
 struct Words([u32; SHARED_WORDS]);
 
-// SAFETY: the holders count is atomic, and words are written only by the one holder that there is.
+// SAFETY: the reference count is atomic, and only a sole holder writes words.
 unsafe impl Send for SharedWords {}
-// SAFETY: as above; through a shared reference words are only read.
+// SAFETY: as above; a shared reference only reads words.
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
-    /// Words that all are `fill`.
+    /// Creates words that all are `fill`.
     pub(crate) fn new(fill: u32) -> SharedWords {
         SharedWords::with(|words| {
-            // SAFETY: `with` gives a place for as many words, which nobody else knows.
+            // SAFETY: `with` passes a block of that many words, to which no other reference exists.
             unsafe { slice::from_raw_parts_mut(words, SHARED_WORDS) }.fill(fill);
         })
     }
 
-    /// The words, to be written: a copy of their own if somebody else holds them.
+    /// Returns the words for writing, in a block that no clone shares.
     pub(crate) fn make_mut(&mut self) -> &mut [u32; SHARED_WORDS] {
-        // Acquire: what an earlier holder read it has read before it let go.
+        // Acquire: the reads of an earlier holder happen before its release of the block.
         if self.holders().load(Ordering::Acquire) != 1 {
             let from: *const u32 = (**self).as_ptr();
             *self = SharedWords::with(|words| {
-                // SAFETY: both are places of as many words, and the second is nobody's yet.
+                // SAFETY: both blocks have that many words, and the second has no other holder yet.
                 unsafe { ptr::copy_nonoverlapping(from, words, SHARED_WORDS) };
             });
         }
-        // SAFETY: this is the only holder, and it is borrowed for writing.
+        // SAFETY: this is the only holder, and it is borrowed mutably.
         unsafe { &mut (*self.place.as_ptr()).words.0 }
     }
 
     fn with(write: impl FnOnce(*mut u32)) -> SharedWords {
         let place = pool().take();
-        // SAFETY: the pool gives places that are mapped, aligned, and nobody's; the two parts are written before anybody
-        // reads them.
+        // SAFETY: the pool gives blocks that are mapped, aligned and without holders. Both parts are written
+        // before anything reads them.
         unsafe {
             (&raw mut (*place.as_ptr()).holders).write(AtomicUsize::new(1));
             write((&raw mut (*place.as_ptr()).words.0).cast());
@@ -74,7 +74,7 @@ impl SharedWords {
     }
 
     fn holders(&self) -> &AtomicUsize {
-        // SAFETY: the place is there as long as somebody holds it.
+        // SAFETY: the block exists as long as it has a holder.
         unsafe { &self.place.as_ref().holders }
     }
 }
@@ -84,7 +84,7 @@ impl Deref for SharedWords {
 
     #[inline]
     fn deref(&self) -> &[u32; SHARED_WORDS] {
-        // SAFETY: the place is there as long as somebody holds it, and is written only where one alone does.
+        // SAFETY: the block exists as long as it has a holder, and is written only by a sole holder.
         unsafe { &self.place.as_ref().words.0 }
     }
 }
@@ -99,18 +99,19 @@ impl Clone for SharedWords {
 impl Drop for SharedWords {
     fn drop(&mut self) {
         if self.holders().fetch_sub(1, Ordering::Release) == 1 {
-            // What every other holder did is over before the place is somebody else's.
+            // Acquire: all accesses of the other holders happen before the block is reused.
             fence(Ordering::Acquire);
             pool().give(self.place);
         }
     }
 }
 
-/// Places in slabs, a huge page each. A slab is unmapped when nobody holds a place in it, but for one that is kept.
+/// Pool of blocks in slabs of one huge page each. It unmaps a slab without used blocks, except for one that
+/// it keeps.
 struct Pool {
-    /// By address, the numbers of the places that are free.
+    /// Indices of the free blocks, by address of the slab.
     slabs: BTreeMap<usize, Vec<u8>>,
-    /// Those with a free place. The lowest is used first, so that others run empty.
+    /// Slabs with a free block. The lowest is used first, so that the others run empty.
     open: BTreeSet<usize>,
 }
 
@@ -118,7 +119,7 @@ const PLACES: usize = HUGE_PAGE_BYTES / size_of::<Place>();
 
 const _: () = assert!(PLACES <= u8::MAX as usize);
 
-/// Only the control side makes and drops tables, and so comes here.
+/// Returns the pool. Only the control side creates and drops tables, so workers never take this lock.
 fn pool() -> MutexGuard<'static, Pool> {
     static POOL: Mutex<Pool> = Mutex::new(Pool { slabs: BTreeMap::new(), open: BTreeSet::new() });
     POOL.lock().unwrap_or_else(PoisonError::into_inner)
@@ -134,7 +135,7 @@ impl Pool {
         }
         let slab: NonNull<Place> =
             NonNull::new(ptr::with_exposed_provenance_mut(base)).expect("no slab is at zero");
-        // SAFETY: the slab holds `PLACES` places, and this number is one of them.
+        // SAFETY: the slab holds `PLACES` blocks, and this index is one of them.
         unsafe { slab.add(usize::from(number)) }
     }
 
@@ -148,7 +149,7 @@ impl Pool {
             self.slabs.remove(&base);
             self.open.remove(&base);
             let slab = ptr::with_exposed_provenance_mut(base);
-            // SAFETY: the slab is a mapping of this length, and nobody holds a place in it.
+            // SAFETY: the slab is a mapping of this length, and no block in it has a holder.
             let unmapped = unsafe { munmap(slab, HUGE_PAGE_BYTES) };
             debug_assert!(unmapped.is_ok(), "a slab does not unmap");
         }
@@ -156,19 +157,20 @@ impl Pool {
 
     fn add_slab(&mut self) -> usize {
         let base = map_huge_page().expect("memory for compiled tables");
-        // From the end the first place is taken first.
+        // `pop` takes the last index, so the first block is used first.
         self.slabs.insert(base, (0..PLACES as u8).rev().collect());
         self.open.insert(base);
         base
     }
 }
 
-/// Maps as much as a huge page takes, aligned like one, and advises the kernel to make it one. The address is exposed.
+/// Maps a region with the size and alignment of a huge page, and advises the kernel to back it with one.
+/// Exposes its address.
 fn map_huge_page() -> io::Result<usize> {
     let mapped = map(2 * HUGE_PAGE_BYTES, MapFlags::PRIVATE)?;
     let before = mapped.addr().get().wrapping_neg() & (HUGE_PAGE_BYTES - 1);
-    // SAFETY: of the two huge pages' length that was mapped just now, what lies before the one that is aligned and behind
-    // it is unmapped; the advice may be refused, and the memory is as good without.
+    // SAFETY: the mapping above is two huge pages long. The parts before and after the aligned one are
+    // unmapped, and nothing refers to them. The kernel may ignore the advice without harm.
     unsafe {
         let base = mapped.add(before);
         if before > 0 {
@@ -193,7 +195,7 @@ mod tests {
         let place = first.as_ptr();
         first.make_mut()[9] = 2;
         assert_eq!(first.as_ptr(), place, "nobody shares them any more");
-        // Three slabs' worth, dropped by other threads in other orders, and made again.
+        // Three slabs of blocks, dropped by other threads in another order, and allocated again.
         for _ in 0..3 {
             let pages: Vec<SharedWords> = (0..3 * PLACES as u32).map(SharedWords::new).collect();
             assert!(pages.iter().all(|page| page.as_ptr().addr() % 64 == 0));

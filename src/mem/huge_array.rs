@@ -1,4 +1,4 @@
-//! An array on pages of its own.
+//! Array in page-aligned memory, in huge pages where available.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::pages::{PAGE_BYTES, Pages};
 
-/// An array of fixed length on pages of its own, aligned to a page, in huge pages when asked for and available; or a part of a
+/// Array of fixed length in a mapping of its own, in huge pages if requested and available; or a part of a
 /// [`FileMemory`](super::FileMemory).
 pub struct HugeArray<T> {
     pub(super) base: NonNull<T>,
@@ -20,21 +20,22 @@ pub struct HugeArray<T> {
     pub(super) elements: PhantomData<T>,
 }
 
-// SAFETY: the array owns its elements as a `Vec` does; the pages are nobody's but its own, or other parts of a file.
+// SAFETY: the array owns its elements as a `Vec` does. Its pages belong to it alone, or are shared with other
+// parts of a file.
 unsafe impl<T: Send> Send for HugeArray<T> {}
-// SAFETY: as above; through a shared reference there are only shared references to elements.
+// SAFETY: as above; a shared reference gives only shared references to elements.
 unsafe impl<T: Sync> Sync for HugeArray<T> {}
 
 impl<T: Default> HugeArray<T> {
-    /// `len` default values. Fails when the kernel has no memory for them.
+    /// Creates an array of `len` default values. Fails if the kernel has no memory for it.
     pub fn new(len: usize, want_huge: bool) -> io::Result<HugeArray<T>> {
         const { assert!(align_of::<T>() <= PAGE_BYTES, "a mapping is aligned to a page and no further") };
         let bytes = len.checked_mul(size_of::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let pages = Pages::new(bytes, want_huge)?;
         let base: NonNull<T> = pages.base().cast();
         for index in 0..len {
-            // SAFETY: the mapping holds `len` elements and is aligned for them; each place is written once, and no
-            // reference to it exists. Should `default` panic, the elements written so far leak.
+            // SAFETY: the mapping holds `len` elements and is aligned for them. Each is written once, and no
+            // reference to it exists. If `default` panics, the elements written so far leak.
             unsafe { base.add(index).write(T::default()) };
         }
         Ok(HugeArray { base, len, pages: Arc::new(pages), elements: PhantomData })
@@ -42,7 +43,8 @@ impl<T: Default> HugeArray<T> {
 }
 
 impl<T> HugeArray<T> {
-    /// Whether it lies in pages reserved as huge. (Ordinary ones the kernel may still join into huge ones.)
+    /// Returns whether the pages are reserved huge pages. The kernel may merge ordinary pages into huge ones
+    /// too.
     pub fn uses_huge_pages(&self) -> bool {
         self.pages.huge
     }
@@ -53,7 +55,8 @@ impl<T> Deref for HugeArray<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: who made the array initialised `len` elements at `base`, and the mapping lives as long as `self`.
+        // SAFETY: the constructor initialised `len` elements at `base`, and the mapping lives as long as
+        // `self`.
         unsafe { slice::from_raw_parts(self.base.as_ptr(), self.len) }
     }
 }
@@ -68,7 +71,7 @@ impl<T> DerefMut for HugeArray<T> {
 
 impl<T> Drop for HugeArray<T> {
     fn drop(&mut self) {
-        // SAFETY: the elements are initialised and are not touched again; their pages go after them.
+        // SAFETY: the elements are initialised and are not used again. Their pages are unmapped after them.
         unsafe { ptr::drop_in_place::<[T]>(&raw mut **self) }
     }
 }

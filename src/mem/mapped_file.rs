@@ -11,30 +11,31 @@ use std::sync::Arc;
 use super::huge_array::HugeArray;
 use super::pages::{PAGE_BYTES, Pages};
 
-/// A file in memory, mapped, whose parts become arrays one after the other. What is written to these is there for who maps the
-/// file next, however this process ends.
+/// Mapped file whose consecutive parts become arrays. Their contents persist for the next process that maps
+/// the file, however this one ends.
 pub(crate) struct FileMemory {
     pages: Arc<Pages>,
-    /// Bytes of the parts that are given away.
+    /// Bytes of the parts taken so far.
     taken: usize,
 }
 
 impl FileMemory {
-    /// Maps all `bytes` of the file, a multiple of a page. Fails with `WouldBlock` where another process has it mapped, with
-    /// `InvalidInput` where it has another length.
+    /// Maps all `bytes` of the file, a multiple of a page. Fails with `WouldBlock` while another process has
+    /// the file mapped, and with `InvalidInput` if the file has another length.
     ///
-    /// The file must have a page for each of its bytes, or the process dies when there is none at the time that it needs one.
+    /// The file must have a page allocated for each byte. Otherwise the kernel kills the process (SIGBUS)
+    /// when it has no page at the time of an access.
     pub(crate) fn map(file: File, bytes: usize) -> io::Result<FileMemory> {
         Ok(FileMemory { pages: Arc::new(Pages::of_file(file, bytes)?), taken: 0 })
     }
 
-    /// Passes over the next `bytes`.
+    /// Skips the next `bytes`.
     pub(crate) fn skip(&mut self, bytes: usize) {
         self.taken = self.taken.saturating_add(bytes);
     }
 
-    /// The next part, as an array of `len` elements. Each is made by `make` of the words that stand in its place, and written there. Fails
-    /// where the file is too short.
+    /// Takes the next part as an array of `len` elements. `make` builds each element from the words at its
+    /// position, and the element replaces them. Fails if the file is too short.
     pub(crate) fn take<T, const WORDS: usize>(
         &mut self,
         len: usize,
@@ -46,11 +47,12 @@ impl FileMemory {
         let end = len.checked_mul(size_of::<T>()).and_then(|bytes| start.checked_add(bytes));
         let end = end.filter(|end| *end <= self.pages.bytes).ok_or(io::ErrorKind::UnexpectedEof)?;
         self.taken = end;
-        // SAFETY: the part begins and ends within the mapping.
+        // SAFETY: the part starts and ends within the mapping.
         let base: NonNull<T> = unsafe { self.pages.base().add(start) }.cast();
         for index in 0..len {
-            // SAFETY: the part holds `len` elements and is aligned for them, and no other array has any byte of it: parts follow each
-            // other, and the lock keeps the file from being mapped twice. Words have no invalid values.
+            // SAFETY: the part holds `len` elements and is aligned for them. No other array has any byte of
+            // it: parts follow each other, and the lock keeps the file from being mapped twice. Every bit
+            // pattern of the words is valid.
             unsafe {
                 let place = base.add(index);
                 place.write(make(place.cast::<[u64; WORDS]>().read()));
@@ -59,7 +61,8 @@ impl FileMemory {
         Ok(HugeArray { base, len, pages: self.pages.clone(), elements: PhantomData })
     }
 
-    /// Asks the kernel for huge pages. Whether all of the file is in such. To be called when all has been read once.
+    /// Asks the kernel for huge pages, and returns whether the whole file is in such. Call it after every
+    /// page has been read once.
     pub(crate) fn collapse(&self) -> bool {
         self.pages.collapse()
     }

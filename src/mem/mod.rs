@@ -1,5 +1,5 @@
-//! Memory primitives: pages, arrays on huge pages, files in memory, words that are copied when written, and the instructions that
-//! the look-ups need. All unsafe code outside [`xdp`](crate::xdp) is here.
+//! Memory primitives: page mappings, arrays in huge pages, arrays in mapped files, copy-on-write blocks,
+//! prefetch and SIMD comparisons. It holds all unsafe code outside [`xdp`](crate::xdp).
 
 mod copy_on_write;
 mod huge_array;

@@ -1,4 +1,4 @@
-//! Pages of memory, anonymous or those of a file.
+//! Page mappings, anonymous or of a file.
 
 #![allow(unsafe_code)]
 
@@ -9,23 +9,23 @@ use std::ptr::{self, NonNull};
 use rustix::fs::{FlockOperation, flock};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-/// Bytes of a huge page of x86-64 and of arm64 with 4 KiB pages.
+/// Bytes of a huge page on x86-64, and on arm64 with 4 KiB pages.
 pub(crate) const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Smallest page, and so the least alignment of [`Pages`].
+/// Bytes of the smallest page, and so the least alignment of [`Pages`].
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// Memory straight from the kernel, aligned to a page: zeroed, or that of a file.
+/// Mapping of whole pages: zeroed memory, or the contents of a file.
 pub(crate) struct Pages {
     base: NonNull<u8>,
     pub(super) bytes: usize,
     pub(super) huge: bool,
-    /// Locked as long as it is mapped.
+    /// Mapped file, locked as long as the mapping exists.
     _file: Option<File>,
 }
 
 impl Pages {
-    /// Maps at least `bytes`. With `want_huge`, in huge pages when the system has enough of them reserved; otherwise
-    /// in ordinary ones, which the kernel is advised to join into huge ones on its own.
+    /// Maps at least `bytes`. With `want_huge`, it takes reserved huge pages if the system has enough of
+    /// them. Otherwise it takes ordinary pages, and advises the kernel to merge them into huge ones.
     pub(crate) fn new(bytes: usize, want_huge: bool) -> io::Result<Pages> {
         if want_huge {
             let rounded = round_up(bytes, HUGE_PAGE_BYTES)?;
@@ -36,15 +36,16 @@ impl Pages {
         let rounded = round_up(bytes, PAGE_BYTES)?;
         let base = map(rounded, MapFlags::PRIVATE)?;
         if want_huge {
-            // Advice may be refused (a kernel without transparent huge pages); the memory is as good without.
-            // SAFETY: the range is the mapping made on the line above, and this advice keeps its contents.
+            // The kernel may reject the advice (without transparent huge pages), which does no harm. SAFETY:
+            // the range is the mapping made above, and this advice keeps its contents.
             let _ = unsafe { madvise(base.as_ptr().cast(), rounded, Advice::LinuxHugepage) };
         }
         Ok(Pages { base, bytes: rounded, huge: false, _file: None })
     }
 
-    /// Maps all `bytes` of a file, shared with who maps it later, aligned like a huge page. Takes an exclusive lock of the file, so
-    /// that nobody else maps it as long as this lives: an error of kind `WouldBlock` where somebody has it.
+    /// Maps all `bytes` of a file, shared with later mappings and aligned like a huge page. Takes an
+    /// exclusive lock of the file for the life of the mapping. Fails with `WouldBlock` if another mapping has
+    /// the lock.
     pub(super) fn of_file(file: File, bytes: usize) -> io::Result<Pages> {
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         if bytes == 0 || !bytes.is_multiple_of(PAGE_BYTES) || file.metadata()?.len() != bytes as u64 {
@@ -54,8 +55,8 @@ impl Pages {
         let reserved = map(reserved_bytes, MapFlags::PRIVATE | MapFlags::NORESERVE)?;
         let before = reserved.addr().get().wrapping_neg() & (HUGE_PAGE_BYTES - 1);
         let (access, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-        // SAFETY: of the memory that was reserved just now, the file takes the place of what begins with the first aligned byte;
-        // what lies before it and behind it is unmapped. No reference to any of it exists.
+        // SAFETY: the file replaces the part of the reserved range that starts at the first aligned byte. The
+        // parts before and after it are unmapped. No reference to any of the range exists.
         let base = unsafe {
             let base = reserved.add(before);
             if let Err(error) = mmap(base.as_ptr().cast(), bytes, access, shared, &file, 0) {
@@ -71,14 +72,14 @@ impl Pages {
         Ok(Pages { base, bytes, huge: false, _file: Some(file) })
     }
 
-    /// Has the kernel put what is in the memory into huge pages (`MADV_COLLAPSE`, Linux 6.1), whatever its settings for files in
-    /// memory. Whether all of it is.
+    /// Has the kernel collapse the mapping into huge pages (`MADV_COLLAPSE`, Linux 6.1), regardless of its
+    /// settings for shared memory. Returns whether all of it is in huge pages.
     pub(super) fn collapse(&self) -> bool {
         // SAFETY: the range is this mapping, and the call keeps its contents.
         unsafe { libc::madvise(self.base.as_ptr().cast(), self.bytes, libc::MADV_COLLAPSE) == 0 }
     }
 
-    /// The first byte. Valid for reads and writes of the mapping's length while `self` lives.
+    /// First byte of the mapping, valid for reads and writes of its length while `self` lives.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -86,13 +87,14 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: `new` made the mapping with this length, and whoever holds a pointer into it holds `self` too.
+        // SAFETY: the constructor made the mapping with this length, and every holder of a pointer into it
+        // holds `self` too.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
         debug_assert!(unmapped.is_ok(), "a mapping of {} bytes does not unmap", self.bytes);
     }
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread; access to it is the owner's affair.
+// SAFETY: the mapping belongs to the process and not to a thread. The owner synchronises access to it.
 unsafe impl Send for Pages {}
 // SAFETY: as above; `Pages` itself never reads or writes the memory.
 unsafe impl Sync for Pages {}
@@ -102,7 +104,7 @@ fn round_up(bytes: usize, unit: usize) -> io::Result<usize> {
 }
 
 pub(super) fn map(bytes: usize, flags: MapFlags) -> io::Result<NonNull<u8>> {
-    // SAFETY: a fresh anonymous mapping at an address of the kernel's choice touches no memory in use.
+    // SAFETY: an anonymous mapping at an address that the kernel chooses touches no memory in use.
     let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)? };
     NonNull::new(base.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }

@@ -1,8 +1,9 @@
-//! Comparisons of several small integers at once, by SSE2 where the machine is an x86-64.
+//! Comparisons of several small integers at once, with SSE2 on x86-64.
 
 #![allow(unsafe_code)]
 
-/// Which of the sixteen bytes of two words, the lowest of the first word first, are `byte`: a bit each.
+/// Compares the sixteen bytes of two words with `byte`. Bit 0 of the result belongs to the lowest byte of the
+/// first word.
 #[inline(always)]
 #[allow(clippy::inline_always)] // Four instructions.
 pub(crate) fn bytes_equal(words: [u64; 2], byte: u8) -> u16 {
@@ -19,14 +20,14 @@ pub(crate) fn bytes_equal(words: [u64; 2], byte: u8) -> u16 {
     bytes_equal_anywhere(words, byte)
 }
 
-/// [`bytes_equal`] on any machine.
+/// Portable [`bytes_equal`].
 #[cfg(any(test, not(target_arch = "x86_64")))]
 fn bytes_equal_anywhere(words: [u64; 2], byte: u8) -> u16 {
     let is_equal = |i: usize| (words[i / 8] >> (8 * (i % 8))) as u8 == byte;
     (0..16).fold(0, |bits, i| bits | u16::from(is_equal(i)) << i)
 }
 
-/// How many of eight words in ascending order are below `bound`, all taken as signed.
+/// Counts which of eight ascending words are below `bound`, all taken as signed.
 #[inline(always)]
 #[allow(clippy::inline_always)] // Ten instructions.
 pub(crate) fn count_below(words: &[u32; 8], bound: u32) -> usize {
@@ -35,27 +36,27 @@ pub(crate) fn count_below(words: &[u32; 8], bound: u32) -> usize {
         use std::arch::x86_64::{
             _mm_cmpgt_epi32, _mm_loadu_si128, _mm_movemask_epi8, _mm_packs_epi32, _mm_set1_epi32,
         };
-        // SAFETY: SSE2 is part of every x86-64, and the loads are of the eight words, aligned or not.
+        // SAFETY: SSE2 is part of every x86-64. The unaligned loads stay within the eight words.
         let below = unsafe {
             let bound = _mm_set1_epi32(bound.cast_signed());
             let halves = [0, 4].map(|at| _mm_loadu_si128(words.as_ptr().add(at).cast()));
             let [low, high] = halves.map(|half| _mm_cmpgt_epi32(bound, half));
             _mm_movemask_epi8(_mm_packs_epi32(low, high))
         };
-        // Two bits a word, and those of the lower words first.
+        // Each word has two bits, and those of the lower words come first.
         (!below).trailing_zeros() as usize / 2
     }
     #[cfg(not(target_arch = "x86_64"))]
     count_below_anywhere(words, bound)
 }
 
-/// [`count_below`] on any machine.
+/// Portable [`count_below`].
 #[cfg(any(test, not(target_arch = "x86_64")))]
 fn count_below_anywhere(words: &[u32; 8], bound: u32) -> usize {
     words.iter().filter(|word| word.cast_signed() < bound.cast_signed()).count()
 }
 
-/// The first place of a word among four, 4 if it is none of them.
+/// Finds the first index of a word among four, or returns 4.
 #[inline(always)]
 #[allow(clippy::inline_always)] // Six instructions.
 pub(crate) fn place_of(words: &[u32; 4], word: u32) -> usize {
@@ -64,7 +65,7 @@ pub(crate) fn place_of(words: &[u32; 4], word: u32) -> usize {
         use std::arch::x86_64::{
             _mm_castsi128_ps, _mm_cmpeq_epi32, _mm_loadu_si128, _mm_movemask_ps, _mm_set1_epi32,
         };
-        // SAFETY: SSE2 is part of every x86-64, and the load is of the four words, aligned or not.
+        // SAFETY: SSE2 is part of every x86-64. The unaligned load stays within the four words.
         let equal = unsafe {
             let words = _mm_loadu_si128(words.as_ptr().cast());
             _mm_movemask_ps(_mm_castsi128_ps(_mm_cmpeq_epi32(words, _mm_set1_epi32(word.cast_signed()))))
@@ -75,7 +76,7 @@ pub(crate) fn place_of(words: &[u32; 4], word: u32) -> usize {
     place_of_anywhere(words, word)
 }
 
-/// [`place_of`] on any machine.
+/// Portable [`place_of`].
 #[cfg(any(test, not(target_arch = "x86_64")))]
 fn place_of_anywhere(words: &[u32; 4], word: u32) -> usize {
     words.iter().position(|&at| at == word).unwrap_or(words.len())

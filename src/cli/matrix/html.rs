@@ -1,4 +1,4 @@
-//! A matrix as one HTML page: a heat map, and what lies behind the cell that is pointed at.
+//! Matrix as one HTML page: a heat map with details of the cell under the pointer.
 
 use std::fmt::Write;
 
@@ -44,7 +44,7 @@ document.querySelector("table").addEventListener("mouseover", event => {
 </html>
 "#;
 
-/// The page.
+/// Renders the page.
 pub(super) fn page(matrix: &Matrix) -> String {
     let mut text = String::from(HEAD);
     let pods: usize = matrix.ends.iter().map(|end| end.pods.len()).sum();

@@ -1,4 +1,4 @@
-//! `palisade matrix`: who reaches whom, on what.
+//! Command `palisade matrix`: shows the connectivity between pods.
 
 mod html;
 mod text;
@@ -18,8 +18,9 @@ use crate::tables::PodName;
 
 /// Show who reaches whom, on which ports
 ///
-/// Pods that reach and are reached alike share a line; so do addresses outside. Reads manifests; without any, the tables of
-/// the running switch. Lines that would make too many pairs are left out, and counted in a note.
+/// Pods with the same connectivity share a line, and so do external addresses. Reads manifests; without any,
+/// the tables of the running switch. Lines that would make too many pairs are left out, and counted in a
+/// note.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -35,10 +36,10 @@ pub(super) struct MatrixArguments {
     /// Give each pod a line of its own
     #[arg(long)]
     each_pod: bool,
-    /// Only what reaches this pod, and what it reaches; may be given several times
+    /// Only connections from or to this pod; may be given several times
     #[arg(long, value_name = "POD")]
     pod: Vec<PodName>,
-    /// Most pairs that are shown: 1000 in a table, 40000 in a page, 100000 else
+    /// Most pairs to show: 1000 in a table, 40000 in a page, 100000 otherwise
     #[arg(long, value_name = "N")]
     limit: Option<NonZeroUsize>,
     /// Form of the matrix
@@ -48,7 +49,7 @@ pub(super) struct MatrixArguments {
     socket: SocketArguments,
 }
 
-/// The form of the matrix.
+/// Form of the matrix.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Form {
     /// For people
@@ -77,7 +78,7 @@ pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, CliError> 
         return Err(CliError::Message(format!("there is no pod {pod} that policy judges")));
     }
     let pairs_max = arguments.limit.map_or(arguments.output.pairs_max(), NonZeroUsize::get);
-    // A page has a cell for every two lines, whether anything can pass between them or not.
+    // A page has a cell for each two groups, even if no traffic between them is possible.
     let ends_max = if arguments.output == Form::Html { pairs_max.isqrt() } else { usize::MAX };
     let request = MatrixRequest { grouping, pairs_max, ends_max, pods: &arguments.pod };
     let matrix = matrix_of(&judge, &names, &request);
@@ -86,7 +87,8 @@ pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, CliError> 
 }
 
 impl Form {
-    /// Most pairs, unless the user says otherwise: what a person reads, a browser shows, a program takes in at once.
+    /// Default for the most pairs: as many as a person reads, a browser renders, or a program takes in at
+    /// once.
     fn pairs_max(self) -> usize {
         match self {
             Form::Table => 1_000,
@@ -97,7 +99,7 @@ impl Form {
 }
 
 fn print(matrix: &Matrix, form: Form) -> io::Result<()> {
-    // The other two say it in themselves.
+    // JSON and HTML contain the note.
     if let Some(left_out) = text::left_out(matrix).filter(|_| !matches!(form, Form::Json | Form::Html)) {
         terminal::note(&format!("note: {left_out}"));
     }

@@ -1,4 +1,4 @@
-//! `palisade show counters`.
+//! Command `palisade show counters`: prints counters as tables.
 
 use crate::cli::CliError;
 use crate::cli::output::{Output, json, render, table, text};

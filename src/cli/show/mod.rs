@@ -1,4 +1,4 @@
-//! `palisade show`: what the running switch is doing.
+//! Command `palisade show`: prints the state of the running switch.
 
 mod counters;
 
@@ -15,7 +15,7 @@ use crate::control::protocol::{PolicySource, PolicyStatus};
 use crate::dataplane::FlowInfo;
 use crate::tables::PodName;
 
-/// Show what the running switch is doing
+/// Show the state of the running switch
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -35,15 +35,15 @@ pub(super) struct ShowArguments {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// The switch in short: version, cores, generation; the policy in force, and the last rejected reload
+    /// Version, cores, generation, the policy in force, and the last rejected reload
     Status,
-    /// Ports: interface, kind, MTU, how frames cross, and the pod behind each
+    /// Ports: interface, kind, MTU, XDP mode, and the pod behind each
     Ports,
     /// Attached pods: port, addresses, and whether the rule tables know them
     Pods,
-    /// The loaded rule tables in numbers
+    /// Sizes of the loaded rule tables
     Tables,
-    /// Frames by port, drops by reason with what it means, decisions by policy and rule
+    /// Frames by port, drops by reason with its meaning, decisions by policy and rule
     Counters,
     /// Connections that the switch tracks
     Flows {
@@ -120,7 +120,7 @@ fn policy_line(policy: &PolicyStatus) -> String {
     )
 }
 
-/// Time since then, by this machine's clock, which is the switch's.
+/// Time since a moment, by this machine's clock, which is the switch's too.
 fn ago(unix_s: u64) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
     format!("{} s", now.saturating_sub(unix_s))

@@ -1,4 +1,4 @@
-//! `palisade test --live`: the cases with real packets.
+//! Policy tests with real packets: `palisade test --live`.
 
 use std::fmt::Write;
 
@@ -68,7 +68,7 @@ fn case_result(subject: &Subject<'_>, live: &LiveResult) -> CaseResult {
     result
 }
 
-/// What an outcome says of policy; nothing where something else went wrong.
+/// Verdict that an outcome implies; `None` for an error other than policy.
 fn verdict(outcome: &Outcome) -> Option<Verdict> {
     match outcome {
         Outcome::Allowed | Outcome::Refused => Some(Verdict::Allow),

@@ -1,4 +1,4 @@
-//! `palisade test`: policy tests as code.
+//! Command `palisade test`: runs policy tests.
 
 mod junit;
 mod live;
@@ -29,18 +29,19 @@ use crate::source::load::Rejected;
 use crate::tables::Verdict;
 use report::{CaseResult, Failed, Report, Tally};
 
-/// Warnings of test files that are shown; the rest is counted.
+/// Most warnings of test files to show. The others are counted.
 const WARNINGS_SHOWN: usize = 10;
 
-/// Probes of a case that are told to be no flows.
+/// Most invalid probes of a case to report.
 const WRONG_PROBES_SHOWN: usize = 20;
 
 /// Run policy tests
 ///
-/// A test file holds cases: Kubernetes objects, and connections that should be allowed or denied. Every connection is a
-/// synthetic packet that goes through the compiled rule tables and the classifier that the switch uses. Nothing needs to
-/// run, and no privilege. With --live every pod is a network namespace, and every connection a real one, through a
-/// switch that is started for it; that needs root. docs/policy-tests.md describes the format.
+/// A test file holds cases: Kubernetes objects, and connections that should be allowed or denied. Every
+/// connection is a synthetic packet that goes through the compiled rule tables and the classifier of the
+/// switch. It needs no running switch and no privilege. With --live every pod is a network namespace, and
+/// every connection a real one, through a switch that is started for it; that needs root.
+/// docs/policy-tests.md describes the format.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -69,7 +70,7 @@ pub(super) struct TestArguments {
     workers: u16,
 }
 
-/// The form of the results.
+/// Form of the results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Form {
     /// For people
@@ -108,12 +109,12 @@ pub(super) fn test(arguments: &TestArguments) -> Result<ExitCode, CliError> {
     })
 }
 
-/// The cases of a run.
+/// Cases of a run.
 struct Suite {
     cases: Vec<Case>,
-    /// Results of those that are wrong.
+    /// Results of invalid cases.
     refused: Vec<CaseResult>,
-    /// Whether a part of the files is no cases. That has been said.
+    /// Whether a part of the files holds something other than cases. That is reported already.
     is_unread: bool,
 }
 
@@ -198,17 +199,18 @@ fn run(case: &Case, bar: &ProgressBar) -> Result<CaseResult, CliError> {
     Ok(result)
 }
 
-/// A case, ready to be judged.
+/// Compiled case.
 struct Subject<'c> {
     case: &'c Case,
     trial: ProbeExpansion,
     judge: TableEvaluator,
-    /// The flows of each probe.
+    /// Flows of each probe.
     flows: Vec<Vec<FlowKey>>,
 }
 
 impl Subject<'_> {
-    /// Compiles a case. A probe that is no flow (a pod that is not there) makes the case wrong, not the policy.
+    /// Compiles a case. An invalid probe (of a missing pod, for example) makes the case invalid and not the
+    /// policy.
     fn new(case: &Case, stand_ins: PlaceholderRange) -> Result<Result<Subject<'_>, CaseResult>, CliError> {
         let trial = ProbeExpansion::with(case, stand_ins);
         let compiler = Compiler::from_objects(trial.objects().iter().cloned(), Options::default());
@@ -231,7 +233,7 @@ impl Subject<'_> {
         }
     }
 
-    /// What is to be said of a probe that got something else than it expects, on one of its flows.
+    /// Describes a failed probe on one of its flows.
     fn failed(&self, probe: &Probe, flow: &FlowKey, got: Option<Verdict>) -> Failed {
         let oracle = ReferenceEvaluator::new(self.trial.objects());
         let explanation =

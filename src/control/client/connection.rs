@@ -1,4 +1,5 @@
-//! A client's connection: kept from one request to the next, because opening one takes as long as a small change of the tables.
+//! Connection of a client. It is kept from one request to the next, because opening one takes as long as a
+//! small change of the tables.
 
 use std::fmt;
 use std::io;
@@ -16,20 +17,20 @@ use rustix::net::{RecvFlags, recv};
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 
-/// Why there is no answer.
+/// Reason for a missing response.
 pub(super) enum ConnectionError {
-    /// No connection.
+    /// The connection cannot be opened.
     Unreachable(io::Error),
-    /// It broke, or took too long.
+    /// The connection broke, or the response took too long.
     Broken(String),
 }
 
-/// An open connection. It moves only while a request is under way.
+/// Open connection. It makes progress only while a request is under way.
 pub(super) struct Connection {
-    /// Its end as the kernel has it, by which one sees whether the other end is still there.
+    /// Duplicate of the socket's descriptor, to test whether the server has closed the connection.
     end: OwnedFd,
     sender: SendRequest<Full<Bytes>>,
-    /// Dropped last: it has what drives the connection.
+    /// Runtime that drives the connection. It is dropped last.
     runtime: Runtime,
 }
 
@@ -47,13 +48,14 @@ impl Connection {
         Ok(Connection { end, sender, runtime })
     }
 
-    /// Whether a request may go by it: the switch has not closed it, and has said nothing that nobody asked.
+    /// Returns whether the connection can carry a request: the server has neither closed it nor sent anything
+    /// unrequested.
     fn is_usable(&self) -> bool {
         let said = recv(&self.end, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         !self.sender.is_closed() && said.err() == Some(rustix::io::Errno::AGAIN)
     }
 
-    /// Sends a request and waits for the whole answer.
+    /// Sends a request and waits for the whole response.
     pub(super) fn exchange(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -72,13 +74,13 @@ impl Connection {
     }
 }
 
-/// The connection that nobody uses at the moment, if there is one. Requests that meet each have their own.
+/// Idle connection, if there is one. Concurrent requests open connections of their own.
 #[derive(Default)]
 pub(super) struct IdleConnection(Mutex<Option<Connection>>);
 
 impl IdleConnection {
     pub(super) fn take(&self) -> Option<Connection> {
-        // A connection is whole or not there.
+        // The slot holds a whole connection or none, even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take().filter(Connection::is_usable)
     }
 

@@ -1,7 +1,7 @@
-//! The server's connections: no more of them than there is room for, and none that stays idle.
+//! Connections of the server: bounded in number, and closed after some time of idleness.
 //!
-//! A connection is idle while its task waits for the other end: for a request, the rest of one, or room for an answer. A handler runs
-//! within the task, so a request that waits for the workers is not idle.
+//! A connection is idle while its task waits for the client: for a request, the rest of one, or buffer space
+//! for a response. A handler runs within the task, so a request that waits for the workers is not idle.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -22,18 +22,18 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::limits::CONTROL_CONNECTIONS_MAX;
 
-/// Longest time in which a client sends nothing and takes nothing; and in which the head of a request comes.
+/// Longest time without any transfer on a connection, and for the head of a request.
 const IDLE: Duration = Duration::from_secs(30);
-/// Time after which a new connection looks again for an idle one, where all had requests under way.
+/// Interval at which a new connection looks for an idle one again while all others have requests under way.
 const EVICTION_RETRY: Duration = Duration::from_millis(20);
-/// Wait after an `accept` that failed: most likely for want of descriptors.
+/// Wait after a failed `accept`, whose most likely cause is a lack of file descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-/// Time between two warnings that the room is used up.
+/// Interval between two warnings that the limit is reached.
 const WARNING_INTERVAL: Duration = Duration::from_mins(1);
-/// ConnectionTable that there is room for in any case.
+/// Least number of connections that the server accepts.
 const CONNECTIONS_MIN: u64 = 8;
 
-/// Limits of a server's connections.
+/// Limits on the server's connections.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     connections: usize,
@@ -41,7 +41,8 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// A quarter of the descriptors that the process may have, and [`CONTROL_CONNECTIONS_MAX`] at most: ports need the others.
+    /// Takes a quarter of the process's descriptor limit, at most [`CONTROL_CONNECTIONS_MAX`]. Ports need the
+    /// other descriptors.
     pub(super) fn for_process() -> Limits {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let connections = (descriptors / 4).clamp(CONNECTIONS_MIN, CONTROL_CONNECTIONS_MAX as u64);
@@ -49,7 +50,7 @@ impl Limits {
     }
 }
 
-/// Raises the soft limit of open files to the hard one.
+/// Raises the soft limit of open files to the hard limit.
 pub(crate) fn raise_descriptor_limit() {
     let limits = getrlimit(Resource::Nofile);
     if let Err(error) =
@@ -59,7 +60,8 @@ pub(crate) fn raise_descriptor_limit() {
     }
 }
 
-/// Serves each connection by a router of its own until `stopping` changes, and then until the requests under way have ended.
+/// Serves each connection with its own router until `stopping` changes, and then until the requests under way
+/// have ended.
 pub(super) async fn serve(
     listener: UnixListener,
     router: impl Fn(&UnixStream) -> Router,
@@ -113,11 +115,11 @@ pub(super) async fn serve(
     }
     drop(listener);
     stopping.mark_unchanged();
-    // All slots are back when all connections have ended. Nobody closes the semaphore.
+    // All permits are back when all connections have ended. Nothing closes the semaphore.
     let _ = room.acquire_many(limits.connections as u32).await;
 }
 
-/// Answers the requests of one connection, until its end, or it is idle for too long, or it is evicted.
+/// Serves the requests of one connection until it ends, is idle for too long, or is evicted.
 async fn serve_connection(
     stream: UnixStream,
     router: Router,
@@ -147,16 +149,16 @@ async fn serve_connection(
         connection.end_work();
         idle.as_mut().reset(Instant::now() + idle_max);
         if done.is_pending() {
-            // Not ready yet, but it wakes this task when it is.
+            // The timer is not ready yet, and wakes this task when it is.
             let _ = idle.as_mut().poll(context);
         }
-        // A client that errs or breaks off is told by its own connection.
+        // An error of the client needs no report here: its own connection shows it.
         done.map(drop)
     })
     .await;
 }
 
-/// An open connection.
+/// Open connection.
 #[derive(Debug)]
 struct Connection {
     activity: Mutex<Activity>,
@@ -165,11 +167,11 @@ struct Connection {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Activity {
-    /// It waits for the other end since then.
+    /// Waits for the client since this time.
     Idle(Instant),
-    /// Its task runs.
+    /// Runs its task.
     Working,
-    /// It makes room for another one.
+    /// Closed in favour of another connection.
     Evicted,
 }
 
@@ -178,7 +180,7 @@ impl Connection {
         self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it may go on. From now on it is not evicted.
+    /// Protects the connection from eviction. Returns whether it may go on.
     fn begin_work(&self) -> bool {
         let mut activity = self.activity();
         if *activity == Activity::Evicted {
@@ -199,7 +201,7 @@ impl Connection {
         }
     }
 
-    /// Ends it if it is still idle.
+    /// Evicts the connection if it is still idle.
     fn evict(&self) {
         let mut activity = self.activity();
         if matches!(*activity, Activity::Idle(_)) {
@@ -209,7 +211,8 @@ impl Connection {
     }
 }
 
-/// Open connections by number. The task of each connection inserts and removes its own entry, and the accepting task scans all.
+/// Open connections by number. The task of each connection inserts and removes its own entry, and the
+/// accepting task scans all of them.
 #[derive(Debug, Default)]
 struct ConnectionTable {
     last_number: AtomicU64,
@@ -247,7 +250,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_mins(1);
 
-    /// A server with these limits, and a client's way to it.
+    /// Runs `test` against a server with these limits.
     fn served(limits: Limits, test: impl AsyncFnOnce(&std::path::Path)) {
         let directory =
             std::env::temp_dir().join(format!("palisade-accept-{:?}", std::thread::current().id()));
@@ -257,7 +260,7 @@ mod tests {
         runtime.block_on(async {
             let listener = UnixListener::bind(&path).unwrap();
             let body = |body: axum::body::Bytes| async move { body.len().to_string() };
-            // More than the buffers between two ends hold.
+            // Larger than the socket buffers of both ends.
             let router = Router::new()
                 .route("/", get(async || "here"))
                 .route("/", put(body))
@@ -278,11 +281,11 @@ mod tests {
         stream
     }
 
-    /// Reads until the server closes.
+    /// Reads until the server closes the connection.
     async fn rest(mut stream: UnixStream) -> String {
         let mut text = Vec::new();
         let read = timeout(PATIENCE, stream.read_to_end(&mut text)).await;
-        // A server that closes what it has not read to the end resets.
+        // A server that closes with unread data resets the connection.
         drop(read.expect("the server closes the connection"));
         String::from_utf8(text).unwrap()
     }
@@ -298,7 +301,7 @@ mod tests {
             assert_eq!(rest(connect(path, head).await).await, "", "half a body");
             let kept = rest(connect(path, "GET / HTTP/1.1\r\nhost: x\r\n\r\n").await).await;
             assert!(kept.ends_with("here"), "after an answer: {kept}");
-            // Nothing is read for a while.
+            // The client reads nothing for a while.
             let unread = connect(path, "GET /much HTTP/1.1\r\nhost: x\r\n\r\n").await;
             tokio::time::sleep(4 * limits.idle).await;
             assert!(rest(unread).await.len() < 1 << 23, "the answer was cut off");

@@ -3,30 +3,30 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Error of opening the control socket.
+/// Reason for which the control socket does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// Another switch has it.
+    /// Another switch serves the socket.
     #[error(
         "another switch is running and answers at {path}: stop it, or give this one another [control] socket",
         path = path.display()
     )]
     Alive {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
     },
-    /// Something else has the name.
+    /// Another kind of file has the path.
     #[error("{path} exists and is not a socket: move it away, or set another [control] socket", path = path.display())]
     NotASocket {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The file system or the kernel refuses.
+    /// The file system or the kernel refuses the socket.
     #[error("the control socket {path} cannot be opened: {source}", path = path.display())]
     Socket {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// Why.
+        /// Error of the kernel.
         source: io::Error,
     },
 }

@@ -1,4 +1,4 @@
-//! The verbs: one handler each, as in the table of [`protocol`](crate::control::protocol).
+//! Request handlers, one for each line of the table in [`protocol`](crate::control::protocol).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -28,10 +28,10 @@ use crate::net::flow::Protocol;
 use crate::policy::testcase::Endpoint;
 use crate::tables::{PodName, RuleTables};
 
-/// Flows in an answer where the request does not say.
+/// Number of flows in a response where the request has no `max`.
 const FLOWS_DEFAULT: usize = 1000;
 
-/// All routes of the control socket.
+/// Routes of the control API.
 pub(super) fn router(switch: Arc<Switch>) -> Router {
     Router::new()
         .route("/v1/status", get(status))
@@ -51,14 +51,14 @@ pub(super) fn router(switch: Arc<Switch>) -> Router {
         .with_state(switch)
 }
 
-/// Process at the other end of a connection, where the kernel tells (`SO_PEERCRED`).
+/// Credentials of a connection's client, where the kernel knows them (`SO_PEERCRED`).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer {
     uid: Option<u32>,
     pid: Option<i32>,
 }
 
-/// The routes for the requests of one connection, which know who sends them.
+/// Routes for one connection, with the credentials of its client.
 pub(super) fn with_peer(router: &Router, stream: &UnixStream) -> Router {
     let credentials = stream.peer_cred().ok();
     let peer = Peer {
@@ -86,7 +86,8 @@ async fn tables(State(switch): Shared) -> Json<TablesSummary> {
 
 async fn tables_document(State(switch): Shared) -> Result<Response, HttpError> {
     let tables = switch.tables().ok_or(ApiError::NoTables)?;
-    // Large tables take a while to write out: not on the thread that answers everybody.
+    // Serializing large tables takes a while, and must not block the thread that serves the other
+    // connections.
     run_blocking(move || Ok(Json(&*tables).into_response()))
 }
 
@@ -228,7 +229,7 @@ async fn explain(
     run_blocking(move || Ok(Json(switch.explain([&from, &to], protocol, port)?)))
 }
 
-/// Refuses a body that says itself that it is too large, rather than receiving it up to the limit first.
+/// Rejects a body by its announced length, before any of it is received.
 async fn refuse_announced_excess(headers: HeaderMap, request: Request, next: Next) -> Response {
     let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > CONTROL_BODY_BYTES_MAX as u64) {
@@ -250,7 +251,7 @@ async fn wrong_method(method: Method, uri: Uri) -> HttpError {
     HttpError::new(StatusCode::METHOD_NOT_ALLOWED, format!("{path} does not take {method}"))
 }
 
-/// An error as it goes over the socket.
+/// Error response.
 #[derive(Debug)]
 struct HttpError {
     status: StatusCode,
@@ -302,9 +303,10 @@ impl From<QueryRejection> for HttpError {
     }
 }
 
-/// Reads a body as JSON, whatever its content type says: the socket speaks nothing else.
+/// Parses a body as JSON, regardless of its content type.
 fn parse_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, HttpError> {
-    // Keeping the path of a mistake, as axum does, takes as long again as reading: only what is wrong is read so.
+    // Tracking the path of a mistake, as axum does, doubles the time of parsing. Only an invalid body is
+    // parsed that way.
     if let Ok(value) = serde_json::from_slice(body) {
         return Ok(value);
     }
@@ -314,7 +316,8 @@ fn parse_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, HttpError> {
     }
 }
 
-/// Runs what may wait for the workers, at once and on this thread, which leaves the other requests to another one.
+/// Runs work that may wait for the workers on this thread. The runtime moves the other connections to another
+/// thread.
 fn run_blocking<T>(work: impl FnOnce() -> Result<T, HttpError>) -> Result<T, HttpError> {
     tokio::task::block_in_place(|| catch_unwind(AssertUnwindSafe(work))).unwrap_or_else(|_| {
         tracing::error!("a request failed");

@@ -1,7 +1,7 @@
-//! The server: a runtime of its own, away from the workers' cores, in which one thread at a time serves.
+//! Server of the control API, on a runtime of its own off the workers' cores. One thread serves at a time.
 //!
-//! A request that waits for the workers keeps the thread that has read it, and another one serves meanwhile: so a change is under way as soon
-//! as it is read, and not when a further thread has got its core.
+//! A request that waits for the workers keeps the thread that has read it, and another thread serves
+//! meanwhile. A change starts as soon as it is read, without a hand-over to a second thread.
 
 mod connections;
 mod error;
@@ -25,16 +25,16 @@ use crate::threads;
 pub(crate) use connections::raise_descriptor_limit;
 pub use error::ServerError;
 
-/// How long requests under way may take to end once the server is to stop.
+/// Time that requests under way have to end after a stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
-/// A socket that this process has and does not serve yet: requests wait. The socket goes when this is dropped.
+/// Socket that is bound and not served yet: requests wait. Dropping it removes the socket.
 pub struct BoundSocket {
     listener: std::os::unix::net::UnixListener,
     file: SocketFile,
 }
 
-/// A running server. Stops when dropped.
+/// Running server. Dropping it stops the server.
 pub struct Server {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -42,20 +42,20 @@ pub struct Server {
 }
 
 impl Server {
-    /// Takes the socket `path`, whose permissions become `mode`, unless a switch that lives has it.
+    /// Binds the socket `path` with permissions `mode`. Fails if a running switch serves that path.
     pub fn bind(path: &Path, mode: u32) -> Result<BoundSocket, ServerError> {
         let (listener, file) = socket_file::bind(path, mode)?;
         Ok(BoundSocket { listener, file })
     }
 
-    /// [`Server::bind`] and [`BoundSocket::serve`] in one.
+    /// Combines [`Server::bind`] and [`BoundSocket::serve`].
     pub fn start(path: &Path, mode: u32, switch: Arc<Switch>) -> Result<Server, ServerError> {
         Server::bind(path, mode)?.serve(switch)
     }
 }
 
 impl BoundSocket {
-    /// Serves `switch` at the socket.
+    /// Serves `switch` on the socket.
     pub fn serve(self, switch: Arc<Switch>) -> Result<Server, ServerError> {
         let BoundSocket { listener, file } = self;
         let path = file.path().to_owned();
@@ -86,7 +86,7 @@ impl BoundSocket {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // A panic there has ended the process.
+        // A panic of the thread has ended the process.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
@@ -98,7 +98,7 @@ async fn serve(listener: UnixListener, switch: Arc<Switch>, stopped: oneshot::Re
     let router = move |stream: &UnixStream| handlers::with_peer(&router, stream);
     let server = connections::serve(listener, router, Limits::for_process(), stopping);
     let impatient = async {
-        // The other end goes when the server is to stop.
+        // The sender is dropped to stop the server.
         let _ = stopped.await;
         let _ = begin_stop.send(());
         tokio::time::sleep(STOP_PATIENCE).await;
@@ -109,7 +109,7 @@ async fn serve(listener: UnixListener, switch: Arc<Switch>, stopped: oneshot::Re
     }
 }
 
-/// Keeps this thread, and those that it starts, off the workers' cores where there are others.
+/// Moves this thread, and the threads that it starts, off the workers' cores where there are other cores.
 pub(crate) fn avoid_worker_cores(workers: &[usize]) {
     let Ok(mut cores) = sched_getaffinity(None) else { return };
     for &core in workers.iter().filter(|&&core| core < CpuSet::MAX_CPU) {
