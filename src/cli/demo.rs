@@ -55,7 +55,7 @@ pub(super) fn demo(arguments: &DemoArguments) -> Result<ExitCode, CliError> {
         Output::Table => output::styled(&render(&played.report))?,
     }
     if let Some(record) = played.kept {
-        tell_what_stays(&record);
+        print_kept_lab(&record);
     }
     Ok(if played.report.mismatches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -80,7 +80,7 @@ pub(super) fn spinner() -> ProgressBar {
     spinner
 }
 
-fn tell_what_stays(record: &Journal) {
+fn print_kept_lab(record: &Journal) {
     let socket = record.directory().join("control.sock");
     eprintln!("Lab {} stays. Look around, then remove it:", record.id);
     eprintln!("  palisade show counters --socket {}", socket.display());

@@ -46,7 +46,7 @@ pub(super) fn diff(arguments: &DiffArguments) -> Result<ExitCode, CliError> {
     Manifests::give_addresses(&mut [&mut old, &mut new]);
     // Labels of the new side win in the name of a pod whose labels change.
     let names = GroupNames::of(old.objects.iter().chain(&new.objects));
-    let difference = difference(&old.judge()?, &new.judge()?, &names);
+    let difference = difference(&old.evaluator()?, &new.evaluator()?, &names);
     match arguments.output {
         Output::Json => output::json(&difference)?,
         Output::Table => output::text(&text(&difference))?,

@@ -63,19 +63,19 @@ pub(super) fn explain(arguments: &ExplainArguments) -> Result<ExitCode, CliError
 
 fn by_manifests(arguments: &ExplainArguments) -> Result<bool, CliError> {
     let mut manifests = Manifests::read(&arguments.manifests)?;
-    let stand_ins = Manifests::give_addresses(&mut [&mut manifests]);
-    let judge = manifests.judge()?;
-    let (oracle, places) = (ReferenceEvaluator::new(&manifests.objects), manifests.places());
+    let placeholders = Manifests::give_addresses(&mut [&mut manifests]);
+    let evaluator = manifests.evaluator()?;
+    let (reference, locations) = (ReferenceEvaluator::new(&manifests.objects), manifests.locations());
     let flows = flows(arguments, &manifests.pods())?;
     let ends = [&arguments.from, &arguments.to];
     let explanations: Vec<_> = flows
         .iter()
-        .map(|flow| explain_by_objects(&oracle, flow, ends, &judge.answer(flow), &places))
+        .map(|flow| explain_by_objects(&reference, flow, ends, &evaluator.answer(flow), &locations))
         .collect();
     print(arguments, &explanations)?;
     for end in [&arguments.from, &arguments.to] {
         if let Endpoint::Pod(pod) = end
-            && stand_ins.contains(pod)
+            && placeholders.contains(pod)
         {
             terminal::note(&format!("note: {pod} has no address in the manifests; a stand-in is used"));
         }

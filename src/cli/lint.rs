@@ -35,7 +35,7 @@ pub(super) struct LintArguments {
 
 /// Finding with the location of its policy.
 #[derive(Debug, Serialize)]
-struct Placed {
+struct LocatedFinding {
     place: String,
     #[serde(flatten)]
     finding: LintFinding,
@@ -43,12 +43,12 @@ struct Placed {
 
 pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, CliError> {
     let manifests = Manifests::read(&arguments.manifests)?;
-    let places = manifests.places();
-    let placed = |finding: LintFinding| Placed {
-        place: places.get(&finding.policy).cloned().unwrap_or_default(),
+    let locations = manifests.locations();
+    let placed = |finding: LintFinding| LocatedFinding {
+        place: locations.get(&finding.policy).cloned().unwrap_or_default(),
         finding,
     };
-    let findings: Vec<Placed> = check(&manifests.objects).into_iter().map(placed).collect();
+    let findings: Vec<LocatedFinding> = check(&manifests.objects).into_iter().map(placed).collect();
     match arguments.output {
         Output::Json => output::json(&findings)?,
         Output::Table => output::text(&text(&findings))?,
@@ -56,11 +56,11 @@ pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, CliError> {
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn text(findings: &[Placed]) -> String {
+fn text(findings: &[LocatedFinding]) -> String {
     if findings.is_empty() {
         return "Nothing found.\n".to_owned();
     }
-    let line = |Placed { place, finding }: &Placed| {
+    let line = |LocatedFinding { place, finding }: &LocatedFinding| {
         let LintFinding { policy, path, check, message } = finding;
         format!("{place}: {policy} {path}: {message} [{}]\n", check.name())
     };

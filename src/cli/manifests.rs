@@ -40,13 +40,13 @@ impl Manifests {
     }
 
     /// Compiles the objects for all nodes.
-    pub(super) fn judge(&self) -> Result<TableEvaluator, CliError> {
+    pub(super) fn evaluator(&self) -> Result<TableEvaluator, CliError> {
         let compiler = Compiler::from_objects(self.objects.iter().cloned(), Options::default());
-        judge(compiler.into_tables())
+        evaluator(compiler.into_tables())
     }
 
     /// Maps each policy to its location.
-    pub(super) fn places(&self) -> PolicyLocations {
+    pub(super) fn locations(&self) -> PolicyLocations {
         let named = self.objects.iter().zip(&self.locations);
         named.filter_map(|(object, location)| Some((policy_of(object)?, location.to_string()))).collect()
     }
@@ -62,7 +62,7 @@ impl Manifests {
 }
 
 /// Builds an evaluator of these tables.
-pub(super) fn judge(tables: crate::tables::RuleTables) -> Result<TableEvaluator, CliError> {
+pub(super) fn evaluator(tables: crate::tables::RuleTables) -> Result<TableEvaluator, CliError> {
     TableEvaluator::new(tables).map_err(|error| CliError::Message(error.to_string()))
 }
 

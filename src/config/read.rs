@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_told_with_its_line_and_the_nearest_one() {
+    fn an_unknown_key_is_reported_with_its_line_and_the_nearest_one() {
         let said = error("[workers]\n\nspin_uss = 3\n");
         assert!(
             said.starts_with("palisade.toml:3: unknown key \"spin_uss\", the nearest is \"spin_us\";"),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_told_with_line_key_and_what_is_allowed() {
+    fn an_invalid_value_is_reported_with_line_key_and_the_allowed_values() {
         for (text, expected) in [
             (
                 "[workers]\nspin_us = \"x\"",
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_told_with_the_line_of_its_entry() {
+    fn a_contradiction_is_reported_with_the_line_of_its_entry() {
         let port = "[[ports]]\nname = \"a\"\nkind = \"pod\"\n";
         let route = "[[routes]]\nprefix = \"10.0.0.0/8\"\n";
         for (text, expected) in [

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
-use super::manifests::{Manifests, judge};
+use super::manifests::{Manifests, evaluator};
 use super::{CliError, SocketArguments, output, terminal};
 use crate::policy::connectivity::matrix::{Matrix, MatrixRequest, matrix as matrix_of};
 use crate::policy::connectivity::{GroupNames, Grouping};
@@ -67,21 +67,21 @@ enum Form {
 
 pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, CliError> {
     let grouping = if arguments.each_pod { Grouping::ByPod } else { Grouping::ByPolicy };
-    let (judge, names) = if arguments.manifests.is_empty() {
-        (judge(arguments.socket.client().tables_document()?)?, GroupNames::default())
+    let (evaluator, names) = if arguments.manifests.is_empty() {
+        (evaluator(arguments.socket.client().tables_document()?)?, GroupNames::default())
     } else {
         let mut manifests = Manifests::read(&arguments.manifests)?;
         Manifests::give_addresses(&mut [&mut manifests]);
-        (manifests.judge()?, GroupNames::of(&manifests.objects))
+        (manifests.evaluator()?, GroupNames::of(&manifests.objects))
     };
-    if let Some(pod) = arguments.pod.iter().find(|pod| !judge.tables().pods.contains_key(*pod)) {
+    if let Some(pod) = arguments.pod.iter().find(|pod| !evaluator.tables().pods.contains_key(*pod)) {
         return Err(CliError::Message(format!("there is no pod {pod} that policy judges")));
     }
     let pairs_max = arguments.limit.map_or(arguments.output.pairs_max(), NonZeroUsize::get);
     // A page has a cell for each two groups, even if no traffic between them is possible.
     let ends_max = if arguments.output == Form::Html { pairs_max.isqrt() } else { usize::MAX };
     let request = MatrixRequest { grouping, pairs_max, ends_max, pods: &arguments.pod };
-    let matrix = matrix_of(&judge, &names, &request);
+    let matrix = matrix_of(&evaluator, &names, &request);
     print(&matrix, arguments.output)?;
     Ok(ExitCode::SUCCESS)
 }

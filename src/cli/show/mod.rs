@@ -25,7 +25,7 @@ Examples:
   palisade show pods --output json           for programs")]
 pub(super) struct ShowArguments {
     #[command(subcommand)]
-    what: What,
+    command: ShowCommand,
     /// Form of the output
     #[arg(long, value_enum, default_value_t, global = true)]
     output: Output,
@@ -34,7 +34,7 @@ pub(super) struct ShowArguments {
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum ShowCommand {
     /// Version, cores, generation, the policy in force, and the last rejected reload
     Status,
     /// Ports: interface, kind, MTU, XDP mode, and the pod behind each
@@ -58,13 +58,13 @@ enum What {
 
 pub(super) fn show(arguments: &ShowArguments) -> Result<ExitCode, CliError> {
     let client = arguments.socket.client();
-    match &arguments.what {
-        What::Status => status(&client, arguments.output)?,
-        What::Ports => ports(&client, arguments.output)?,
-        What::Pods => pods(&client, arguments.output)?,
-        What::Tables => tables(&client, arguments.output)?,
-        What::Counters => counters::counters(&client, arguments.output)?,
-        What::Flows { max, pod } => flows(&client, *max, pod.as_ref(), arguments.output)?,
+    match &arguments.command {
+        ShowCommand::Status => status(&client, arguments.output)?,
+        ShowCommand::Ports => ports(&client, arguments.output)?,
+        ShowCommand::Pods => pods(&client, arguments.output)?,
+        ShowCommand::Tables => tables(&client, arguments.output)?,
+        ShowCommand::Counters => counters::counters(&client, arguments.output)?,
+        ShowCommand::Flows { max, pod } => flows(&client, *max, pod.as_ref(), arguments.output)?,
     }
     Ok(ExitCode::SUCCESS)
 }

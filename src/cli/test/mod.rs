@@ -110,7 +110,7 @@ pub(super) fn test(arguments: &TestArguments) -> Result<ExitCode, CliError> {
 }
 
 /// Cases of a run.
-struct Suite {
+struct TestSuite {
     cases: Vec<Case>,
     /// Results of invalid cases.
     refused: Vec<CaseResult>,
@@ -118,7 +118,7 @@ struct Suite {
     is_unread: bool,
 }
 
-fn read(arguments: &TestArguments) -> Result<Suite, CliError> {
+fn read(arguments: &TestArguments) -> Result<TestSuite, CliError> {
     let sources = files::load(&arguments.files).map_err(Rejected::Files)?;
     let mut all = Cases::default();
     for source in &sources {
@@ -129,19 +129,19 @@ fn read(arguments: &TestArguments) -> Result<Suite, CliError> {
         all.faults.extend(found.faults);
         all.warnings.extend(found.warnings);
     }
-    tell(&all.warnings);
+    print_warnings(&all.warnings);
     let is_unread = !(all.faults.is_empty() && all.manifests.is_empty());
     if !all.faults.is_empty() {
         CliError::from(Rejected::Manifests(all.faults)).report();
     }
-    tell_of_manifests(&all.manifests);
+    warn_of_manifests(&all.manifests);
     let total = all.cases.len() + all.refused.len();
     let is_wanted = |name: &str| arguments.filter.as_ref().is_none_or(|filter| filter.is_match(name));
     all.cases.retain(|case| is_wanted(&case.name));
     all.refused.retain(|case| is_wanted(&case.name));
     let refused: Vec<_> = all.refused.iter().map(CaseResult::refused).collect();
     match (&arguments.filter, all.cases.len() + refused.len()) {
-        (_, 1..) => Ok(Suite { cases: all.cases, refused, is_unread }),
+        (_, 1..) => Ok(TestSuite { cases: all.cases, refused, is_unread }),
         (_, 0) if is_unread && total == 0 => Err(CliError::Reported),
         (Some(filter), _) => {
             Err(CliError::Message(format!("none of {total} cases has a name that matches {filter}")))
@@ -150,7 +150,7 @@ fn read(arguments: &TestArguments) -> Result<Suite, CliError> {
     }
 }
 
-fn tell_of_manifests(manifests: &[Location]) {
+fn warn_of_manifests(manifests: &[Location]) {
     let more = match manifests {
         [] => return,
         [_] => String::new(),
@@ -163,7 +163,7 @@ fn tell_of_manifests(manifests: &[Location]) {
     ));
 }
 
-fn tell(warnings: &[Diagnostic]) {
+fn print_warnings(warnings: &[Diagnostic]) {
     for warning in warnings.iter().take(WARNINGS_SHOWN) {
         terminal::note(&warning.to_string());
     }
@@ -184,15 +184,15 @@ fn progress(cases: &[Case], form: Form) -> ProgressBar {
 /// Runs one case.
 fn run(case: &Case, bar: &ProgressBar) -> Result<CaseResult, CliError> {
     bar.set_message(printable::line(&case.name).into_owned());
-    let subject = match Subject::new(case, PlaceholderRange::RESERVED)? {
-        Ok(subject) => subject,
+    let compiled = match CompiledCase::new(case, PlaceholderRange::RESERVED)? {
+        Ok(compiled) => compiled,
         Err(refused) => return Ok(refused),
     };
     let mut result = CaseResult::new(case);
-    for (probe, flows) in case.probes.iter().zip(&subject.flows) {
-        if let Some(flow) = flows.iter().find(|flow| subject.judge.verdict(flow) != probe.expect) {
+    for (probe, flows) in case.probes.iter().zip(&compiled.flows) {
+        if let Some(flow) = flows.iter().find(|flow| compiled.evaluator.verdict(flow) != probe.expect) {
             let got = if probe.expect == Verdict::Allow { Verdict::Deny } else { Verdict::Allow };
-            result.failures.push(subject.failed(probe, flow, Some(got)));
+            result.failures.push(compiled.failed(probe, flow, Some(got)));
         }
     }
     bar.inc(case.probes.len() as u64);
@@ -200,24 +200,27 @@ fn run(case: &Case, bar: &ProgressBar) -> Result<CaseResult, CliError> {
 }
 
 /// Compiled case.
-struct Subject<'c> {
+struct CompiledCase<'c> {
     case: &'c Case,
-    trial: ProbeExpansion,
-    judge: TableEvaluator,
+    expansion: ProbeExpansion,
+    evaluator: TableEvaluator,
     /// Flows of each probe.
     flows: Vec<Vec<FlowKey>>,
 }
 
-impl Subject<'_> {
+impl CompiledCase<'_> {
     /// Compiles a case. An invalid probe (of a missing pod, for example) makes the case invalid and not the
     /// policy.
-    fn new(case: &Case, stand_ins: PlaceholderRange) -> Result<Result<Subject<'_>, CaseResult>, CliError> {
-        let trial = ProbeExpansion::with(case, stand_ins);
-        let compiler = Compiler::from_objects(trial.objects().iter().cloned(), Options::default());
-        let judge = manifests::judge(compiler.into_tables())?;
+    fn new(
+        case: &Case,
+        placeholders: PlaceholderRange,
+    ) -> Result<Result<CompiledCase<'_>, CaseResult>, CliError> {
+        let expansion = ProbeExpansion::with(case, placeholders);
+        let compiler = Compiler::from_objects(expansion.objects().iter().cloned(), Options::default());
+        let evaluator = manifests::evaluator(compiler.into_tables())?;
         let (mut flows, mut errors) = (Vec::new(), Vec::new());
         for probe in &case.probes {
-            match trial.flows(probe) {
+            match expansion.flows(probe) {
                 Ok(of_probe) => flows.push(of_probe),
                 Err(error) => errors.push(format!("{}: {error}", probe.location)),
             }
@@ -227,7 +230,7 @@ impl Subject<'_> {
             }
         }
         if errors.is_empty() {
-            Ok(Ok(Subject { case, trial, judge, flows }))
+            Ok(Ok(CompiledCase { case, expansion, evaluator, flows }))
         } else {
             Ok(Err(CaseResult { errors, ..CaseResult::new(case) }))
         }
@@ -235,9 +238,14 @@ impl Subject<'_> {
 
     /// Describes a failed probe on one of its flows.
     fn failed(&self, probe: &Probe, flow: &FlowKey, got: Option<Verdict>) -> Failed {
-        let oracle = ReferenceEvaluator::new(self.trial.objects());
-        let explanation =
-            explain(&oracle, flow, [&probe.from, &probe.to], &self.judge.answer(flow), &places(self.case));
+        let reference = ReferenceEvaluator::new(self.expansion.objects());
+        let explanation = explain(
+            &reference,
+            flow,
+            [&probe.from, &probe.to],
+            &self.evaluator.answer(flow),
+            &locations(self.case),
+        );
         Failed {
             place: probe.location.to_string(),
             from: probe.from.to_string(),
@@ -253,7 +261,7 @@ impl Subject<'_> {
     }
 }
 
-fn places(case: &Case) -> PolicyLocations {
+fn locations(case: &Case) -> PolicyLocations {
     let of = |location: &Location| location.to_string();
     case.objects
         .iter()

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_switch_is_told_with_what_to_do() {
+    fn an_absent_switch_is_reported_with_the_remedy() {
         let error = Client::new("/nonexistent/palisade.sock").status().unwrap_err();
         assert!(error.to_string().contains("is it running? Start it with `palisade run`"), "{error}");
         assert_eq!(error.status(), None);
