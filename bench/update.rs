@@ -173,7 +173,9 @@ impl Control {
         let asked = Instant::now();
         let mut next = RuleTables::clone(&self.document);
         next.apply(&diff);
-        self.references.follow(&self.document, &diff, &next).expect("the change leaves the tables whole");
+        self.references
+            .check_and_apply(&self.document, &diff, &next)
+            .expect("the change leaves the tables whole");
         let checked = asked.elapsed();
         self.document = Arc::new(next);
         let world = DesiredState { tables: Some(self.document.clone()), ..self.world.clone() };

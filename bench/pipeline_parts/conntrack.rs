@@ -31,7 +31,7 @@ pub(crate) fn compare(flows: usize, rounds: usize, report: &Report) {
     let mut random = Random(7);
     let keys: Vec<FlowKey> = (0..flows as u32).map(key).collect();
     let mut table = FlowTable::new(flows * 3 / 2);
-    table.enter(&keys);
+    table.insert(&keys);
     let std_map = map(&keys, std::hash::RandomState::new());
     let fold_map = map(&keys, foldhash::fast::RandomState::default());
     let mut any = || {

@@ -134,7 +134,7 @@ impl Flow {
         let mut found = None;
         for attempt in 0.. {
             let flow = Flow::number(i, random.below(u64::from(*EVERYONE.start())) as u16, Protocol::UDP);
-            let judgement = tables.classifier.judge(&flow.key(family));
+            let judgement = tables.classifier.decide_flow(&flow.key(family));
             let by_source = judgement.egress.is_some_and(|decision| !decision.is_allow());
             if !judgement.is_allow() {
                 found = Some(flow);
@@ -182,7 +182,10 @@ impl Traffic {
         let established: Vec<Flow> =
             (0..case.flows).map(|i| Flow::allowed(i, protocol(i), &mut random)).collect();
         for flow in established.iter().take(1000) {
-            assert!(tables.classifier.judge(&flow.key(case.family)).is_allow(), "rule 0 lets everyone in");
+            assert!(
+                tables.classifier.decide_flow(&flow.key(case.family)).is_allow(),
+                "rule 0 lets everyone in"
+            );
         }
         Traffic { established, ..Traffic::none(case) }
     }

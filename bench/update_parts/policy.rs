@@ -9,7 +9,7 @@ use palisade::control::protocol::TablesPatch;
 use palisade::dataplane::{DesiredState, PortKind, Settings, Simulation};
 use palisade::ids::{AttachmentId, Generation};
 use palisade::policy::objects::Object;
-use palisade::policy::parse::{Source, read_all};
+use palisade::policy::parse::{Source, parse_sources};
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 use palisade::tables::{PodName, ReferenceCounts, RuleTables};
 use serde_json::json;
@@ -135,7 +135,7 @@ impl Switch {
         clock.done();
         let mut next = RuleTables::clone(&self.document);
         next.apply(&patch.diff);
-        self.references.follow(&self.document, &patch.diff, &next).expect("the tables stay whole");
+        self.references.check_and_apply(&self.document, &patch.diff, &next).expect("the tables stay whole");
         clock.done();
         self.document = Arc::new(next);
         self.world.tables = Some(self.document.clone());
@@ -162,6 +162,6 @@ pub(crate) fn pods() -> String {
 }
 
 fn objects(manifests: &str) -> Vec<Object> {
-    let parsed = read_all(&[Source::new("manifests", manifests)]);
+    let parsed = parse_sources(&[Source::new("manifests", manifests)]);
     parsed.expect("the manifests are right").objects.into_iter().map(|(object, _)| object).collect()
 }

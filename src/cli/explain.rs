@@ -15,7 +15,7 @@ use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::evaluate::ReferenceEvaluator;
 use crate::policy::explain::explain as explain_by_objects;
 use crate::policy::testcase::Endpoint;
-use crate::policy::testcase::{ProbeError, flows_between};
+use crate::policy::testcase::{ProbeError, expand_probe};
 use crate::tables::{PodName, Verdict};
 
 /// Explain why a connection is allowed or denied
@@ -63,14 +63,14 @@ pub(super) fn explain(arguments: &ExplainArguments) -> Result<ExitCode, CliError
 
 fn by_manifests(arguments: &ExplainArguments) -> Result<bool, CliError> {
     let mut manifests = Manifests::read(&arguments.manifests)?;
-    let placeholders = Manifests::give_addresses(&mut [&mut manifests]);
+    let placeholders = Manifests::assign_placeholders(&mut [&mut manifests]);
     let evaluator = manifests.evaluator()?;
     let (reference, locations) = (ReferenceEvaluator::new(&manifests.objects), manifests.locations());
     let flows = flows(arguments, &manifests.pods())?;
     let ends = [&arguments.from, &arguments.to];
     let explanations: Vec<_> = flows
         .iter()
-        .map(|flow| explain_by_objects(&reference, flow, ends, &evaluator.answer(flow), &locations))
+        .map(|flow| explain_by_objects(&reference, flow, ends, &evaluator.evaluate(flow), &locations))
         .collect();
     print(arguments, &explanations)?;
     for end in [&arguments.from, &arguments.to] {
@@ -99,7 +99,7 @@ fn flows(
     if protocol.has_ports() && port.is_none() {
         return Err(CliError::Message(format!("{protocol} needs a destination port: add --port N")));
     }
-    flows_between(pods, &arguments.from, &arguments.to, protocol, port.unwrap_or_default())
+    expand_probe(pods, &arguments.from, &arguments.to, protocol, port.unwrap_or_default())
         .map_err(|error: ProbeError| CliError::Message(error.to_string()))
 }
 

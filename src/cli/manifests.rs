@@ -33,10 +33,10 @@ impl Manifests {
 
     /// Assigns placeholder addresses to pods that wait for one, the same in all of `several`. Returns the
     /// names of these pods.
-    pub(super) fn give_addresses(several: &mut [&mut Manifests]) -> BTreeSet<PodName> {
+    pub(super) fn assign_placeholders(several: &mut [&mut Manifests]) -> BTreeSet<PodName> {
         let mut lists: Vec<&mut Vec<Object>> =
             several.iter_mut().map(|manifests| &mut manifests.objects).collect();
-        testcase::give_addresses(&mut lists)
+        testcase::assign_placeholders(&mut lists)
     }
 
     /// Compiles the objects for all nodes.

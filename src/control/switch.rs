@@ -18,7 +18,7 @@ use crate::ids::{AttachmentId, Generation};
 use crate::limits::{REJECTED_ERROR_BYTES_MAX, REJECTED_ERRORS_MAX};
 use crate::net::flow::Protocol;
 use crate::policy::testcase::Endpoint;
-use crate::policy::testcase::flows_between;
+use crate::policy::testcase::expand_probe;
 use crate::tables::{PodName, ReferenceCounts, RuleTables, TablesDiff, TablesError};
 use crate::threads;
 
@@ -171,7 +171,7 @@ impl Switch {
         let mut tables = RuleTables::clone(loaded);
         tables.apply(difference);
         state.check_coverage(&tables, coverage, self.settings.fail_open)?;
-        writer.references.follow(loaded, difference, &tables)?;
+        writer.references.check_and_apply(loaded, difference, &tables)?;
         Ok(Loaded { generation: self.publish(self.draft().with_tables(Some((tables, origin))))? })
     }
 
@@ -322,7 +322,7 @@ impl Switch {
             Endpoint::Pod(name) => Some((name.clone(), state.addresses_of(name)?)),
             Endpoint::Ip(_) => None,
         });
-        let flows = flows_between(&pods.collect(), ends[0], ends[1], protocol, port.unwrap_or_default())?;
+        let flows = expand_probe(&pods.collect(), ends[0], ends[1], protocol, port.unwrap_or_default())?;
         let report = |flow| explain::report(&self.dataplane.path(flow), ends, &state, &self.settings);
         Ok(flows.iter().map(report).collect())
     }

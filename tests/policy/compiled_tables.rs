@@ -1,4 +1,5 @@
-//! Objects to tables, clause by clause: what a flow comes to, and the rule that each side names for it.
+//! Compilation of objects to tables, clause by clause: the verdict of a flow, and the rule that each side
+//! names for it.
 //!
 //! Clause numbers are those of the semantics reference (`N` for `NetworkPolicy`, `C` for `ClusterNetworkPolicy`, then section
 //! and item).
@@ -19,13 +20,14 @@ const UDP: Protocol = Protocol::UDP;
 const OPEN_OUT: &str = "allow: no policy isolates the pod for egress";
 const OPEN_IN: &str = "allow: no policy isolates the pod for ingress";
 
-/// A compiler, and short ways to tell it things and to ask.
+/// Compiler with short methods to change objects and to evaluate flows.
 struct Compiled {
     compiler: Compiler,
 }
 
 impl Compiled {
-    /// Namespaces `x` (team=red) and `y` (team=blue) with pods `a` and `b` each, labelled `app=a` and `app=b`, on node `n`.
+    /// Makes namespaces `x` (team=red) and `y` (team=blue) with pods `a` and `b` each, labelled `app=a` and
+    /// `app=b`, on node `n`.
     fn new() -> Compiled {
         let mut compiled = Compiled { compiler: Compiler::new(Options::default()) };
         for (i, (namespace, team)) in [("x", "red"), ("y", "blue")].into_iter().enumerate() {
@@ -58,12 +60,12 @@ impl Compiled {
         })
     }
 
-    /// What the source says on the way out and the destination on the way in; `-` where that is no pod.
+    /// Reasons of the source's egress and of the destination's ingress; `-` for an end that is no pod.
     fn ask(&self, from: &str, to: &str, protocol: Protocol, dst_port: u16) -> [String; 2] {
         let (src, dst) = (self.address(from), self.address(to));
         let tables = self.compiler.tables();
         let flow = FlowKey { src, dst, protocol, src_port: 50_000, dst_port };
-        let judgement = Classifier::new(tables).unwrap().judge(&flow);
+        let judgement = Classifier::new(tables).unwrap().decide_flow(&flow);
         [judgement.egress, judgement.ingress].map(|decision| match decision {
             None => "-".to_owned(),
             Some(decision) => {
@@ -142,7 +144,7 @@ fn rule(peers: &[Peer], ports: &[PortMatch]) -> NetworkPolicyRule {
     }
 }
 
-/// A policy in `x` for its pods `app=a`.
+/// Policy in `x` for its pods `app=a`.
 fn policy(
     name: &str,
     ingress: Option<Vec<NetworkPolicyRule>>,
@@ -179,7 +181,7 @@ fn cluster_tcp(port: u16) -> [ClusterPort; 1] {
     [ClusterPort::Range { protocol: TCP, first: port, last: port }]
 }
 
-/// A cluster-wide policy for the pods `app=a` of namespace `x`.
+/// Cluster-wide policy for the pods `app=a` of namespace `x`.
 fn cluster(
     name: &str,
     tier: Tier,
@@ -748,7 +750,7 @@ mod tiers {
             vec![],
             vec![cluster_rule(Deny, &[every_pod()], &cluster_tcp(80))],
         );
-        // Somebody else's rule has the port of y/a known by its name.
+        // A rule of another policy resolves the port of y/a by its name.
         let of_others = Object::NetworkPolicy(NetworkPolicy {
             namespace: "y".into(),
             name: "others".into(),

@@ -9,7 +9,7 @@ use commit::{Checkout, checkout};
 #[path = "../../build/commit.rs"]
 mod commit;
 
-/// A repository of its own with one commit, removed at the end.
+/// Git repository with one commit, removed on drop.
 struct Repository(PathBuf);
 
 impl Repository {

@@ -7,7 +7,7 @@ use palisade::control::{Client, ClientError};
 use palisade::lab::{Switch, SwitchSpec, manifests};
 use palisade::limits::MTU_MAX;
 use palisade::policy::objects::Object;
-use palisade::policy::parse::{Source, read_all};
+use palisade::policy::parse::{Source, parse_sources};
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 
 use super::{Changer, FlowMemory, Kind, Running, System};
@@ -118,7 +118,7 @@ impl Running for Started {
 }
 
 fn objects(manifests: &str) -> Result<Vec<Object>, Trouble> {
-    let parsed = read_all(&[Source::new("manifests", manifests)]);
+    let parsed = parse_sources(&[Source::new("manifests", manifests)]);
     let refused = |errors: Vec<_>| Trouble::Other(format!("{} errors in the rig's manifests", errors.len()));
     Ok(parsed.map_err(refused)?.objects.into_iter().map(|(object, _)| object).collect())
 }

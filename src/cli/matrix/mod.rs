@@ -71,7 +71,7 @@ pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, CliError> 
         (evaluator(arguments.socket.client().tables_document()?)?, GroupNames::default())
     } else {
         let mut manifests = Manifests::read(&arguments.manifests)?;
-        Manifests::give_addresses(&mut [&mut manifests]);
+        Manifests::assign_placeholders(&mut [&mut manifests]);
         (manifests.evaluator()?, GroupNames::of(&manifests.objects))
     };
     if let Some(pod) = arguments.pod.iter().find(|pod| !evaluator.tables().pods.contains_key(*pod)) {
@@ -79,8 +79,8 @@ pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, CliError> 
     }
     let pairs_max = arguments.limit.map_or(arguments.output.pairs_max(), NonZeroUsize::get);
     // A page has a cell for each two groups, even if no traffic between them is possible.
-    let ends_max = if arguments.output == Form::Html { pairs_max.isqrt() } else { usize::MAX };
-    let request = MatrixRequest { grouping, pairs_max, ends_max, pods: &arguments.pod };
+    let groups_max = if arguments.output == Form::Html { pairs_max.isqrt() } else { usize::MAX };
+    let request = MatrixRequest { grouping, pairs_max, groups_max, pods: &arguments.pod };
     let matrix = matrix_of(&evaluator, &names, &request);
     print(&matrix, arguments.output)?;
     Ok(ExitCode::SUCCESS)
@@ -100,8 +100,8 @@ impl Form {
 
 fn print(matrix: &Matrix, form: Form) -> io::Result<()> {
     // JSON and HTML contain the note.
-    if let Some(left_out) = text::left_out(matrix).filter(|_| !matches!(form, Form::Json | Form::Html)) {
-        terminal::note(&format!("note: {left_out}"));
+    if let Some(omitted) = text::omitted(matrix).filter(|_| !matches!(form, Form::Json | Form::Html)) {
+        terminal::note(&format!("note: {omitted}"));
     }
     match form {
         Form::Table => output::text(&text::table(matrix)),

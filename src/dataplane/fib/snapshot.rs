@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::publish::Numbered;
 use super::rules::{Change, Rules};
-use crate::dataplane::endpoints::Recalled;
+use crate::dataplane::endpoints::RestoredPods;
 use crate::dataplane::packet::{self, Address, Packet, from_v4, is_v4, pack};
 use crate::dataplane::{DesiredState, DropReason, PortKind};
 use crate::ids::{AclId, AttachmentId, ClassId, Generation, PortId};
@@ -128,7 +128,7 @@ pub(crate) struct Snapshot {
     /// The last one in which a pod that had been there was not there any more, or not alone with its addresses.
     pub pod_left: Generation,
     /// Pods of the process before that may still come back.
-    recalled: Arc<Recalled>,
+    recalled: Arc<RestoredPods>,
 }
 
 /// What the control side knows of an open port.
@@ -250,7 +250,7 @@ impl Snapshot {
     }
 
     /// The same, with pods of the process before that may still come back.
-    pub(crate) fn recalling(self, recalled: Recalled) -> Snapshot {
+    pub(crate) fn recalling(self, recalled: RestoredPods) -> Snapshot {
         Snapshot { recalled: Arc::new(recalled), ..self }
     }
 
@@ -263,7 +263,7 @@ impl Snapshot {
         open: &BTreeMap<PortId, PortFacts>,
         same_ports: bool,
         workers: usize,
-        recall: impl FnOnce() -> Arc<Recalled>,
+        recall: impl FnOnce() -> Arc<RestoredPods>,
     ) -> Snapshot {
         let generation = Generation(self.generation.0 + 1);
         let (rules, change) = Rules::follow(self.rules.as_ref(), desired.tables.as_ref(), workers);
@@ -305,7 +305,7 @@ impl Snapshot {
         open: &BTreeMap<PortId, PortFacts>,
         rules: Option<Arc<Rules>>,
         before: Option<&Snapshot>,
-        recalled: Arc<Recalled>,
+        recalled: Arc<RestoredPods>,
     ) -> Snapshot {
         let (routes, hops) = layout_routes(desired);
         let gateway =
@@ -630,7 +630,7 @@ fn note_since(
     ports: &mut [Option<PortView>],
     before: Option<&Snapshot>,
     generation: Generation,
-    recalled: &Recalled,
+    recalled: &RestoredPods,
 ) {
     let mut owners = BTreeMap::new();
     let mut shared = BTreeSet::new();

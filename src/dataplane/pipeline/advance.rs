@@ -97,7 +97,7 @@ pub(in crate::dataplane) fn route_and_advance(batch: &mut Batch, context: &mut C
         if batch.is_pending(i) {
             let track = &batch.tracks[i];
             let entry = context.conntrack.entry(track.slot);
-            if !entry.is(&track.key, track.from_low) {
+            if !entry.matches(&track.key, track.from_low) {
                 batch.misses.push(i as u16);
             } else if !advance_plain(batch, i, context, entry) {
                 advance_known(batch, i, context);
@@ -132,7 +132,7 @@ fn advance_misses(batch: &mut Batch, context: &mut Context<'_>) -> usize {
             note_candidate(batch, i, context, candidate);
         }
     }
-    context.conntrack.load_lines(batch.lines.as_slice());
+    context.conntrack.load_halves(batch.lines.as_slice());
     for n in 0..batch.candidates.len() {
         let i = usize::from(batch.candidates[n]);
         let track = &mut batch.tracks[i];
@@ -176,7 +176,7 @@ fn advance_plain(batch: &mut Batch, i: usize, context: &Context<'_>, entry: &Ent
     let bytes = packet.ip_bytes();
     // Of a fragmented datagram the others will want to know what became of the first.
     let is_plain = (packet.kind == Kind::Flow) & !packet.first_fragment & adjacency.takes(packet)
-        && snapshot.is_current(flow_word.judged(), batch.in_ports[i], adjacency.out);
+        && snapshot.is_current(flow_word.policy_epoch(), batch.in_ports[i], adjacency.out);
     if is_plain {
         batch.adjacencies[i] = adjacency;
         entry.count(track.from_low, bytes, context.now_ms);
@@ -193,7 +193,8 @@ fn advance_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let flow_word = entry.flow_word(track.from_low);
     // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
     let is_current = |adjacency: &Adjacency| {
-        packet.kind == Kind::Flow && snapshot.is_current(flow_word.judged(), batch.in_ports[i], adjacency.out)
+        packet.kind == Kind::Flow
+            && snapshot.is_current(flow_word.policy_epoch(), batch.in_ports[i], adjacency.out)
     };
     match flow_word
         .hop()
@@ -217,7 +218,7 @@ fn revalidate_if_stale(
     entry: &Entry,
     flow_word: FlowWord,
 ) {
-    let (snapshot, judged) = (context.snapshot, flow_word.judged());
+    let (snapshot, judged) = (context.snapshot, flow_word.policy_epoch());
     let is_error = batch.packets[i].kind == Kind::IcmpError;
     // Hops are numbered anew when anything but rules changes; another worker may be a generation ahead.
     let known =
@@ -244,7 +245,7 @@ fn revalidate_if_stale(
     }
     if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
         let hop = if is_error { known } else { number.and_then(|number| u16::try_from(number).ok()) };
-        entry.confirm(batch.tracks[i].from_low, flow_word, snapshot.generation, hop);
+        entry.mark_current(batch.tracks[i].from_low, flow_word, snapshot.generation, hop);
     }
 }
 
@@ -253,7 +254,7 @@ fn revalidate_if_stale(
 fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>, place: Slot) {
     batch.tracks[i].fate = Fate::New;
     // Now that there is much to do before the next one's: many prefetches at once would be dropped.
-    context.conntrack.prefetch_place(place);
+    context.conntrack.prefetch_insert_slot(place);
     if let Some(reason) = is_no_flow(&batch.packets[i]) {
         return batch.drop(i, reason);
     }
@@ -280,23 +281,23 @@ pub(in crate::dataplane) fn follow(batch: &mut Batch, i: usize, context: &mut Co
         let before = entry.load_tcp();
         let mut flow = before;
         let segment = segment(packet, context.umem.data(&batch.frames[i]));
-        let outcome = flow.follow(&segment, flow_word.side(from_low));
+        let outcome = flow.advance(&segment, flow_word.side(from_low));
         let decides =
             (flow.state != before.state) | segment.flags.has_any(Flags::SYN | Flags::RST | Flags::FIN);
         let verified = if decides && outcome == Outcome::Pass { checksum() } else { Checksum::Right };
         if outcome == Outcome::Pass && verified == Checksum::Right && entry.store_tcp(&before, &flow) {
-            context.conntrack.note_state(batch.tracks[i].slot, before.state, flow.state);
+            context.conntrack.on_state_change(batch.tracks[i].slot, before.state, flow.state);
         }
         (outcome, verified)
     } else {
         let state = if packet.protocol == Protocol::SCTP { entry.state() } else { flow_word.state() };
-        let (outcome, next) = state.after(packet, flow_word.side(from_low) == Side::Initiator);
+        let (outcome, next) = state.advance(packet, flow_word.side(from_low) == Side::Initiator);
         let verified = if next == state { Checksum::Right } else { checksum() };
         let is_enough = verified == Checksum::Right
             || (verified == Checksum::Unknown && packet.protocol != Protocol::SCTP);
         if next != state && is_enough {
             entry.set_state(state, next);
-            context.conntrack.note_state(batch.tracks[i].slot, state, next);
+            context.conntrack.on_state_change(batch.tracks[i].slot, state, next);
         }
         (outcome, verified)
     };

@@ -6,7 +6,7 @@ use super::advance::{follow, segment};
 use super::batch::{Batch, Fate};
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::tcp::TcpFlow;
-use crate::dataplane::conntrack::{Admission, FlowState, FlowWord, Key, NewFlow, Side, Slot};
+use crate::dataplane::conntrack::{FlowState, FlowWord, InsertOutcome, Key, NewFlow, Side, Slot};
 use crate::dataplane::fib::rules::Rules;
 use crate::dataplane::fib::snapshot::{EffectiveAcls, Flow, PortView, Snapshot};
 use crate::dataplane::packet::checksum::{self, Checksum};
@@ -255,7 +255,7 @@ impl PolicyBatch {
 pub(in crate::dataplane) fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
     context.policy_batch.ask(batch, context.snapshot);
     let rules = context.snapshot.rules().map(|rules| &**rules);
-    let (mut asked, entered) = (0, context.worker_state.entered);
+    let (mut asked, entered) = (0, context.worker_state.inserted);
     for n in 0..context.policy_batch.packets.len() {
         let i = usize::from(context.policy_batch.packets[n]);
         if let Some(slot) = opened_before(batch, i, context) {
@@ -267,7 +267,7 @@ pub(in crate::dataplane) fn classify_and_admit(batch: &mut Batch, context: &mut 
             open(batch, i, context, opening, |context| context.policy_batch.denied(n, rules, context.worker));
         }
     }
-    let entered = context.worker_state.entered - entered;
+    let entered = context.worker_state.inserted - entered;
     context.policy_batch.denial_heavy = 2 * entered < asked;
 }
 
@@ -291,7 +291,7 @@ pub(in crate::dataplane) fn revalidate(
     let opened_by_low = (flow_word.side(track.from_low) == Side::Initiator) == track.from_low;
     let flow = flow_of(&track.key, opened_by_low);
     let snapshot = context.snapshot;
-    let judged = flow_word.judged();
+    let judged = flow_word.policy_epoch();
     let [low_was_pod, high_was_pod] = flow_word.pods();
     let ends = [(track.key.low(), low_was_pod), (track.key.high(), high_was_pod)];
     if ends.into_iter().any(|(end, was_pod)| !snapshot.is_same_end(end, was_pod, judged)) {
@@ -318,7 +318,7 @@ pub(in crate::dataplane) fn revalidate(
         }
         batch.drop(i, reason);
     } else if let Some((port, _)) = origin {
-        context.conntrack.charge_to(track.slot, port);
+        context.conntrack.set_owner_port(track.slot, port);
     }
 }
 
@@ -419,8 +419,8 @@ fn admit(
     let new = NewFlow {
         opened_by_low,
         pods: [from.is_of_pod(flow.src), to.is_of_pod(flow.dst)],
-        charged: from_id,
-        judged: context.snapshot.generation,
+        owner_port: from_id,
+        policy_epoch: context.snapshot.generation,
         state,
         tcp,
         hops: if track.from_low { [track.hop, None] } else { [None, track.hop] },
@@ -430,18 +430,18 @@ fn admit(
         context.conntrack.restart(track.slot, &new, context.now_ms);
         return context.conntrack.entry(track.slot).count(from_low, bytes, context.now_ms);
     }
-    match context.conntrack.enter(&track.key, track.hash, &new, context.now_ms, context.worker_state) {
-        Admission::Entered(slot) => {
+    match context.conntrack.insert(&track.key, track.hash, &new, context.now_ms, context.worker_state) {
+        InsertOutcome::Inserted(slot) => {
             track.slot = slot;
             context.policy_batch.entered.add(track.hash);
             context.conntrack.entry(slot).count(from_low, bytes, context.now_ms);
         }
-        Admission::Exists(slot) => {
+        InsertOutcome::Exists(slot) => {
             track.slot = slot;
             track.fate = Fate::Known;
             follow(batch, i, context, context.conntrack.entry(slot));
         }
-        Admission::Full => batch.drop(i, DropReason::TableFull),
+        InsertOutcome::Full => batch.drop(i, DropReason::TableFull),
     }
 }
 
@@ -472,7 +472,7 @@ fn first_state_of_other(batch: &Batch, i: usize, context: &Context<'_>) -> First
             Some(_) => FirstVerdict::Opens(FlowState::Echo, None),
             None => FirstVerdict::Untracked,
         },
-        protocol => FirstVerdict::Opens(FlowState::first(protocol), None),
+        protocol => FirstVerdict::Opens(FlowState::initial(protocol), None),
     }
 }
 

@@ -88,7 +88,7 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
     }
     done("classify");
     if batch.has_fragments {
-        fragments::follow_first(batch, context);
+        fragments::classify_fragments(batch, context);
     }
     done("fragments");
     rewrite_all(batch, context);

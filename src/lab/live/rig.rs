@@ -1,4 +1,4 @@
-//! A lab, its switch and its answerer, on which cases are played one after the other.
+//! Test rig: a lab with its switch and responder, on which cases run one after the other.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,32 +20,32 @@ use crate::lab::traffic::{Outcome, ping};
 use crate::lab::{GATEWAY_V4, Lab, LabError, LabSpec, Pod, Switch, SwitchSpec};
 use crate::tables::{PodName, Verdict};
 
-/// How long silence is waited for: a SYN that got lost is sent again after one second.
+/// Wait for silence. A lost SYN is sent again after one second (RFC 6298 section 2), so it is longer than that.
 const SILENCE: Duration = Duration::from_millis(1300);
-/// How long an answer is waited for, on a machine that has other things to do as well.
+/// Longest wait for an answer on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Calls at once.
+/// Probes at the same time.
 const CALLS_MAX: usize = 128;
-/// The port outside.
+/// Name of the port outside.
 const OUTSIDE_PORT: &str = "outside";
 
-/// What the switch counted while a case was played.
+/// Packets that the switch counted while a case ran.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct CounterDelta {
-    /// Packets denied, by what denied them.
+    /// Denied packets by the origin of the decision.
     pub denied: BTreeMap<String, u64>,
-    /// Packets dropped on all ports, by reason.
+    /// Dropped packets on all ports by reason.
     pub dropped: BTreeMap<String, u64>,
 }
 
 /// A lab with a running switch. Fields are dropped in this order.
 pub(super) struct Rig {
-    // Who asks for no answers any more, then the switch, then where it ran.
+    // The responder stops first, then the switch, then the lab that both run in.
     answerer: Responder,
     switch: Switch,
     lab: Lab,
     places: Placement,
-    /// Where each place is in the lab.
+    /// Pod of each site.
     sites: Vec<Pod>,
     attached: BTreeMap<PodName, Site>,
     calls: AtomicU32,
@@ -72,7 +72,7 @@ impl Rig {
         Ok(stage)
     }
 
-    /// Plays a case.
+    /// Runs a case.
     pub(super) fn play(&mut self, case: &LiveCase) -> Result<LiveResult, LabError> {
         self.set(case)?;
         let before = self.switch.client().counters()?;
@@ -84,7 +84,7 @@ impl Rig {
         Ok(LiveResult { outcomes, counted })
     }
 
-    /// Takes everything down, and says so when the switch did not end well.
+    /// Removes everything. Fails when the switch does not end cleanly.
     pub(super) fn down(self) -> Result<(), LabError> {
         drop(self.answerer);
         let status = self.switch.stop()?;
@@ -100,7 +100,7 @@ impl Rig {
             let port = PortRequest { kind: PortKind::Pod, interface: None, vlan: None, addresses: vec![] };
             self.switch.client().put_port(&site.plan().host_interface, &port)?;
         }
-        // The switch learns the Ethernet address outside from the first frame that comes from there.
+        // The switch learns the Ethernet address of the host outside from its first frame.
         match ping(&self.sites[OUTSIDE], GATEWAY_V4.into(), PATIENCE)? {
             Outcome::Allowed => Ok(()),
             other => Err(LabError::Switch(format!("the switch does not answer from outside: ping {other}"))),
@@ -111,14 +111,14 @@ impl Rig {
     fn set(&mut self, case: &LiveCase) -> Result<(), LabError> {
         let client = self.switch.client();
         let place = |(pod, addresses): (&PodName, &Vec<IpAddr>)| {
-            // The places were planned from these very addresses.
+            // The sites were planned from these addresses.
             self.places.of_pod(addresses).map(|place| (pod.clone(), place))
         };
         let wanted: BTreeMap<PodName, Site> = case.pods_to_make().filter_map(place).collect();
         for pod in self.attached.iter().filter(|(pod, place)| wanted.get(pod) != Some(place)) {
             client.delete_pod(pod.0)?;
         }
-        // Of a case that takes the place of another one, tables may know none of the pods that both have.
+        // The tables may lack attached pods of the case before, which they close until this case attaches them.
         client.put_tables_allow_empty(&case.tables)?;
         for (pod, place) in wanted.iter().filter(|(pod, place)| self.attached.get(pod) != Some(place)) {
             let plan = self.sites[*place].plan();
@@ -133,7 +133,7 @@ impl Rig {
         Ok(())
     }
 
-    /// Calls all at once, since those that are denied take their time.
+    /// Sends all probes at the same time, since a denied one takes until its time-out.
     fn probe_all(&self, case: &LiveCase, probes: &[LiveProbe]) -> Result<Vec<Option<Outcome>>, LabError> {
         thread::scope(|scope| {
             let calls: Vec<_> =
@@ -157,7 +157,7 @@ fn site_name(place: Site) -> String {
     if place == OUTSIDE { "outside".to_owned() } else { format!("place{place}") }
 }
 
-/// Whatever is no pod's is outside: behind a host port, whose own address no case uses.
+/// Configures the host port outside and the routes to it. No case uses the port's own address.
 fn outside_config(site: &Pod) -> String {
     let interface = &site.plan().host_interface;
     let port = format!(

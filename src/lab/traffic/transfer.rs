@@ -1,4 +1,4 @@
-//! A transfer both ways at once, checked byte by byte.
+//! Transfer in both directions at the same time, checked byte by byte.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -34,27 +34,27 @@ impl Order {
     }
 }
 
-/// Why a transfer was not whole.
+/// Error of a transfer.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
     /// The connection failed.
     #[error("the connection failed: {0}")]
     Broken(#[from] io::Error),
-    /// Something else arrived than was sent.
+    /// A received byte differs from the sent one.
     #[error("byte {at} of what the {receiver} received differs from what was sent")]
     Changed {
-        /// Who received it.
+        /// Receiver: client or server.
         receiver: &'static str,
-        /// Where.
+        /// Position of the byte.
         at: u64,
     },
-    /// The lab.
+    /// An error of the lab.
     #[error(transparent)]
     Lab(#[from] crate::lab::LabError),
 }
 
-/// Sends `bytes` pseudo-random bytes from `pod` to a [`super::Server`] and as many back, at the same time; both are compared with
-/// what was sent. Fails when nothing moves for `patience`.
+/// Sends `bytes` pseudo-random bytes from `pod` to a [`super::Server`] and as many back, at the same time, and compares both with
+/// the pattern. Fails when no byte moves for `patience`.
 pub fn transfer(
     pod: &Pod,
     to: IpAddr,

@@ -1,6 +1,6 @@
-//! The kinds of hostile frames, and the fate of each.
+//! Kinds of hostile frames with the verdict on each frame.
 
-#![allow(clippy::too_many_lines, clippy::type_complexity)] // Tables have as many rows and columns as there are kinds and fields.
+#![allow(clippy::too_many_lines, clippy::type_complexity)] // The tables have one row for each kind and one column for each field.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -11,46 +11,47 @@ use super::build::{
 use super::{CLOSED_PORT, MARK, POLICY};
 use crate::support::PORT;
 
-/// A station: its Ethernet address and its addresses, IPv4 first.
+/// Station: Ethernet address and IP addresses, IPv4 first.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Station {
     pub(crate) mac: [u8; 6],
     pub(crate) addresses: [IpAddr; 2],
 }
 
-/// The stations of a battery, as one hostile pod sees them.
+/// Stations as one hostile pod sees them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ground {
-    /// The pod that sends.
+    /// Sending pod.
     pub(crate) own: Station,
-    /// Another pod, which has nothing to do with it.
+    /// Pod that takes no part.
     pub(crate) other: Station,
-    /// The pod that is attacked.
+    /// Target of the attack.
     pub(crate) target: Station,
-    /// The switch.
+    /// Gateway address of the switch.
     pub(crate) gateway: Station,
-    /// The node, with the Ethernet address of the host end of the sender's link.
+    /// Node, with the Ethernet address of the host end of the sender's link.
     pub(crate) node: Station,
-    /// Whether policy lets the sender open TCP connections to [`PORT`] of the target, which is all that it ever lets in.
+    /// Tells whether policy allows the sender TCP connections to [`PORT`] of the target, the only ones that
+    /// it ever allows.
     pub(crate) is_friend: bool,
 }
 
-/// A verdict of the switch.
+/// Verdict of the switch on a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// Dropped for this reason.
     Drop(&'static str),
-    /// Policy forbids it, and where policy allows it, it is dropped for this reason.
+    /// Denied by policy. Without the policy dropped for this reason.
     Denied(&'static str),
-    /// The target hears it.
+    /// Delivered to the target.
     Deliver,
-    /// The switch takes it for itself.
+    /// Consumed by the switch.
     Consume,
-    /// A fragment that waits for the first one of its datagram.
+    /// Fragment that waits for the first one of its datagram.
     Wait,
 }
 
-/// The fate of whatever is in order but for policy.
+/// Verdict on a valid frame that policy denies.
 pub(crate) const DENIED: Fate = Fate::Drop(POLICY);
 const SPOILED: Fate = Fate::Denied("bad-checksum");
 const INVALID_STATE: Fate = Fate::Drop("invalid-state");
@@ -61,14 +62,14 @@ const NO_ROUTE: Fate = Fate::Drop("no-route");
 const SPOOFED: Fate = Fate::Drop("spoofed");
 const TRUNCATED: Fate = Fate::Drop("truncated");
 
-/// A kind of frames.
+/// Kind of frames.
 pub(crate) struct Kind {
     pub(crate) name: String,
-    /// Frames in the order in which they are sent, each with its fate.
+    /// Frames in the order of sending, each with its verdict.
     pub(crate) frames: Vec<(Vec<u8>, Fate)>,
 }
 
-/// All kinds from one pod, with numbers from this one on.
+/// Builds all kinds of one pod, with frame numbers from `first` on.
 pub(crate) fn all(ground: &Ground, first: u16) -> Vec<Kind> {
     let mut kinds = Kinds { ground: *ground, all: vec![], next: first };
     for family in [0, 1] {
@@ -98,12 +99,12 @@ pub(crate) fn all(ground: &Ground, first: u16) -> Vec<Kind> {
     kinds.all
 }
 
-/// The connection that the friend has with the target: its ports, and the next byte of each side.
+/// Connection of the friend with the target: ports, and the next sequence number of each side.
 const CLIENT_PORT: u16 = 61_000;
 const CLIENT_NEXT: u32 = 70_001;
 const SERVER_NEXT: u32 = 90_001;
 
-/// The frames that open the connection, as the friend sees it, each with whether the friend sends it.
+/// Frames of the handshake; each with `true` if the friend sends it.
 pub(crate) fn handshake(ground: &Ground, family: usize) -> [(Vec<u8>, bool); 3] {
     let kinds = Kinds { ground: *ground, all: vec![], next: 0 };
     let (client, server) = kinds.ends(family);
@@ -124,7 +125,7 @@ pub(crate) fn handshake(ground: &Ground, family: usize) -> [(Vec<u8>, bool); 3] 
     ]
 }
 
-/// Kinds about that connection, from the friend itself or from a stranger that knows all of its numbers.
+/// Builds kinds on that connection, from the friend itself or from a stranger that knows all of its numbers.
 pub(crate) fn about_a_connection(ground: &Ground, first: u16) -> Vec<Kind> {
     let mut kinds = Kinds { ground: *ground, all: vec![], next: first };
     for family in [0, 1] {
@@ -137,7 +138,7 @@ pub(crate) fn about_a_connection(ground: &Ground, first: u16) -> Vec<Kind> {
     kinds.all
 }
 
-/// A fragment: from which byte to which, whether more follow, and its fate.
+/// Fragment: first byte, last byte, More Fragments, verdict.
 type Part = ((usize, usize), bool, Fate);
 
 struct Kinds {
@@ -152,19 +153,19 @@ impl Kinds {
         self.all.push(Kind { name, frames });
     }
 
-    /// A number that no other frame has.
+    /// Takes a number that no other frame has.
     fn number(&mut self) -> u16 {
         self.next += 1;
         self.next
     }
 
-    /// A payload by which a frame is known wherever it comes.
+    /// Builds a payload that identifies the frame everywhere.
     fn mark(&mut self) -> Vec<u8> {
         let number = self.number();
         [&MARK[..], &number.to_be_bytes()].concat()
     }
 
-    /// A port that no other flow has.
+    /// Takes a port that no other flow has.
     fn port(&mut self) -> u16 {
         20_000 + self.number()
     }
@@ -188,40 +189,40 @@ impl Kinds {
         }
     }
 
-    /// A frame to the switch.
+    /// Builds a frame to the switch.
     fn frame(&self, ethertype: u16, payload: &[u8]) -> Vec<u8> {
         ethernet(self.ground.own.mac, self.ground.gateway.mac, ethertype, payload)
     }
 
-    /// A frame to the switch with an IP packet.
+    /// Builds a frame to the switch with an IP packet.
     fn ip(&self, packet: &[u8]) -> Vec<u8> {
         self.frame(if packet[0] >> 4 == 4 { IPV4 } else { IPV6 }, packet)
     }
 
-    /// A frame to the switch with a packet between these addresses.
+    /// Builds a frame to the switch with a packet between these addresses.
     fn between(&self, (src, dst): (IpAddr, IpAddr), protocol: u8, payload: &[u8]) -> Vec<u8> {
         self.ip(&packet(src, dst, protocol, payload))
     }
 
-    /// A frame with a datagram that nothing is wrong with.
+    /// Builds a frame with a valid datagram.
     fn datagram(&mut self, (src, dst): (IpAddr, IpAddr)) -> Vec<u8> {
         let (port, mark) = (self.port(), self.mark());
         self.between((src, dst), UDP, &udp(src, dst, [port, PORT], &mark))
     }
 
-    /// A frame with a segment that opens a connection to [`PORT`].
+    /// Builds a frame with a segment that opens a connection to [`PORT`].
     fn opening(&mut self, (src, dst): (IpAddr, IpAddr)) -> Vec<u8> {
         let (port, mark) = (self.port(), self.mark());
         self.between((src, dst), TCP, &Segment::of([port, PORT], SYN).bytes(src, dst, &mark))
     }
 
-    /// The fate of such a segment.
+    /// Verdict on such a segment.
     fn opened(&self) -> Fate {
         if self.ground.is_friend { Fate::Deliver } else { DENIED }
     }
 
-    /// Each set of control bits, outside any connection, with the client's port below, equal to, and above the server's, to an open
-    /// port and a closed one. Every frame carries data.
+    /// Adds each set of control bits outside any connection, with the client's port below, equal to and above
+    /// the server's, to an open port and a closed one. Every frame carries data.
     fn tcp_flags(&mut self, family: usize) {
         let (src, dst) = self.ends(family);
         for flags in 0..64 {
@@ -231,7 +232,7 @@ impl Kinds {
             for (number, dst_port) in [PORT, CLOSED_PORT].into_iter().enumerate() {
                 let low = 1024 + 2 * u16::from(flags) + number as u16;
                 let mut relations = vec![low, 60_000 + 2 * u16::from(flags) + number as u16];
-                // A connection from this port would be the next frame's.
+                // A connection from this port would belong to the next frame.
                 if judged.is_some() || senseless {
                     relations.push(dst_port);
                 }
@@ -247,7 +248,7 @@ impl Kinds {
         }
     }
 
-    /// Segments of somebody else's connection whose numbers are all right, and ICMP errors about it.
+    /// Adds segments of another pod's connection with correct numbers, and ICMP errors about it.
     fn others_connection(&mut self, family: usize) {
         let (own, target) = self.ends(family);
         let friend = self.ground.other.addresses[family];
@@ -293,7 +294,7 @@ impl Kinds {
         }
     }
 
-    /// Segments of its own connection, of which none that does not fit ends it.
+    /// Adds segments of its own connection. None outside its window ends it.
     fn own_connection(&mut self, family: usize) {
         let (src, dst) = self.ends(family);
         let far = 1 << 30;
@@ -352,7 +353,7 @@ impl Kinds {
         let mut spoiled = Segment::of([self.port(), PORT], SYN).bytes(src, dst, &self.mark());
         spoiled[17] ^= 0x55;
         let frame = self.between((src, dst), TCP, &spoiled);
-        // Policy drops the frame before its checksum is verified.
+        // Policy drops the frame before the checksum is verified.
         let fate = if self.ground.is_friend { Fate::Drop("bad-checksum") } else { SPOILED };
         self.add(family, "a SYN with a wrong checksum", vec![(frame, fate)]);
     }
@@ -403,7 +404,7 @@ impl Kinds {
         let (src, dst) = self.ends(family);
         let (request, reply) = if family == 0 { (8, 0) } else { (128, 129) };
         let protocol = [ICMP, ICMPV6][family];
-        // The numbers of others' echoes are easy to guess.
+        // Echo identifiers of other pods are easy to guess.
         for identifier in [0, 1, 0xffff] {
             let mut frames = vec![];
             for (kind, fate) in [(request, DENIED), (reply, INVALID_STATE)] {
@@ -418,7 +419,8 @@ impl Kinds {
         self.add(family, "an echo with a code", vec![(frame, DENIED)]);
     }
 
-    /// ICMP errors to the target: about what it never sent, about what others said to it, about nothing at all.
+    /// Adds ICMP errors to the target: about packets that it never sent, about packets of others to it, and
+    /// without a quoted packet.
     fn errors(&mut self, family: usize) {
         let (src, dst) = self.ends(family);
         let others = self.ground.other.addresses[family];
@@ -454,7 +456,7 @@ impl Kinds {
         }
     }
 
-    /// Sources that are somebody else's, and destinations that nobody has.
+    /// Adds spoofed sources, and destinations that no station has.
     fn addresses(&mut self, family: usize) {
         let (own, target) = self.ends(family);
         let Ground { other, gateway, node, .. } = self.ground;
@@ -547,7 +549,7 @@ impl Kinds {
         }
     }
 
-    /// Protocols without ports, and those whose headers only the other family has.
+    /// Adds protocols without ports, and those with headers of the other family.
     fn protocols(&mut self, family: usize) {
         let (src, dst) = self.ends(family);
         let protocols: &[(u8, &str)] = &[
@@ -576,7 +578,7 @@ impl Kinds {
             (255, "reserved"),
         ];
         for &(protocol, name) in protocols {
-            // Of tunnels, an inner packet that policy would let in.
+            // Tunnels carry an inner packet that policy would allow.
             let inner = Segment::of([self.port(), PORT], SYN).bytes(dst, dst, &self.mark());
             let payload = match protocol {
                 4 | 41 | 94 => packet(dst, dst, TCP, &inner),
@@ -594,7 +596,7 @@ impl Kinds {
         self.add(family, "ICMP of the other family", vec![(frame, [DENIED, INVALID_STATE][family])]);
     }
 
-    /// A frame cut off at each byte of its headers.
+    /// Adds frames truncated at each byte of their headers.
     fn truncations(&mut self, family: usize) {
         let ends = self.ends(family);
         let whole = self.opening(ends);
@@ -608,7 +610,7 @@ impl Kinds {
             let frames = lengths.map(|length| (whole[..length].to_vec(), TRUNCATED)).collect();
             self.add(family, name, frames);
         }
-        // The packet says that it is as short as the frame is.
+        // The length field matches the truncated frame.
         let (src, dst) = ends;
         let segment = Segment::of([self.port(), PORT], SYN).bytes(src, dst, &[]);
         let frames = (0..20).map(|length| (self.between(ends, TCP, &segment[..length]), TRUNCATED)).collect();
@@ -626,7 +628,7 @@ impl Kinds {
         self.add(family, "an ICMP header cut short", frames);
     }
 
-    /// Ethernet addresses and tags around a packet that nothing is wrong with.
+    /// Adds Ethernet addresses and tags around a valid packet.
     fn links(&mut self, family: usize) {
         let ends = self.ends(family);
         let Ground { own, other, target, gateway, node, .. } = self.ground;
@@ -708,7 +710,7 @@ impl Kinds {
         }
     }
 
-    /// A fragment of a packet between the usual ends: bytes `from..to` of what is above IP.
+    /// Builds a fragment of a packet between the usual ends: bytes `from..to` above IP.
     fn fragment(
         &self,
         family: usize,
@@ -733,7 +735,7 @@ impl Kinds {
         let (src, dst) = self.ends(family);
         let overlap = Fate::Drop("fragment-overlap");
         let tiny = Fate::Drop("fragment-tiny");
-        // Of a datagram of 64 bytes.
+        // The datagram has 64 bytes.
         let datagrams: &[(&str, &[Part])] = &[
             ("in two fragments", &[((0, 32), true, DENIED), ((32, 64), false, DENIED)]),
             (
@@ -815,7 +817,7 @@ impl Kinds {
         self.add(family, "a SYN to a closed port in two fragments", frames.into());
     }
 
-    /// Frames for the node's stack: a service there would answer, were they to get so far.
+    /// Adds frames for services of the node, which would reply to a leaked frame.
     fn traffic_for_the_node(&mut self, family: usize) {
         let own = self.ground.own.addresses[family];
         let node = self.ground.node;
@@ -861,7 +863,7 @@ impl Kinds {
             });
             self.add(0, &format!("ICMP {name}, type {kind}"), frames.into());
         }
-        // That of a router between the target and the world.
+        // A router between the target and the outside would send these.
         let quote = packet(ends.1, ends.0, UDP, &udp(ends.1, ends.0, [PORT, 40_000], &self.mark()));
         let gateway = octets(self.ground.own.addresses[0]).try_into().unwrap();
         let message = icmp(ends.0, ends.1, 5, 1, gateway, &quote);
@@ -1024,7 +1026,7 @@ impl Kinds {
     }
 
     fn extensions_of_ipv6(&mut self) {
-        /// An extension header that names the next one, and whose own length is right.
+        /// Builds an extension header with the next header's number and a correct length.
         fn header(next: u8, rest: &[u8]) -> Vec<u8> {
             [&[next, ((rest.len() + 2) / 8 - 1) as u8][..], rest].concat()
         }
@@ -1037,7 +1039,7 @@ impl Kinds {
         long.extend([1, 252]);
         long.extend([0; 252]);
         long.extend([0; 2]);
-        // The first header, and what stands before the datagram.
+        // First header, and the bytes before the datagram.
         let chains: Vec<(&str, u8, Vec<u8>, Fate)> = vec![
             ("hop-by-hop options", 0, header(UDP, padding), DENIED),
             ("destination options", 60, header(UDP, padding), DENIED),
@@ -1103,7 +1105,7 @@ impl Kinds {
         ];
         for (name, first, before, fate) in chains {
             let datagram = udp(src.into(), dst.into(), [self.port(), PORT], &self.mark());
-            // A last header that repeats itself: the packet ends within a datagram that is read as headers.
+            // The last header repeats itself, so that the datagram is read as headers.
             let frame = self.ip(&ipv6(src, dst, first, 64, &[before, datagram].concat()));
             self.add(1, &format!("an IPv6 packet with {name}"), vec![(frame, fate)]);
         }
@@ -1135,7 +1137,7 @@ impl Kinds {
         self.add(1, "a fragment of somebody else's datagram", vec![(frame, SPOOFED)]);
     }
 
-    /// Frames that are neither IPv4 nor IPv6, from stations that would have a host or a bridge do something.
+    /// Adds frames that are neither IPv4 nor IPv6, and that a host or a bridge would act on.
     fn ethertypes(&mut self) {
         let Ground { target, .. } = self.ground;
         for (ethertype, name) in [
@@ -1376,7 +1378,7 @@ impl Kinds {
             let frame = ethernet(own.mac, group, IPV6, &packet);
             self.add(1, name, vec![(frame, fate)]);
         }
-        // Behind hop-by-hop options, as listener reports are.
+        // The message follows hop-by-hop options, as listener reports do (RFC 3810 section 5).
         let message = icmp(link_local.into(), all_nodes.into(), 143, 0, [0, 0, 0, 1], &[4, 0, 0, 0]);
         let options = [ICMPV6, 0, 5, 2, 0, 0, 1, 0];
         let packet = ipv6(link_local, all_nodes, 0, 1, &[&options[..], &message].concat());

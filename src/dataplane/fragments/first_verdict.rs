@@ -18,10 +18,10 @@ pub(super) enum FirstVerdict {
 }
 
 impl FirstVerdict {
-    /// Judges the flow again where another generation has judged it.
+    /// Judges the flow again where another generation has policy_epoch it.
     pub(super) fn revalidate(&mut self, snapshot: &Snapshot, worker: usize) {
-        let FirstVerdict::Allowed(judged, flow) = self else { return };
-        if *judged >= snapshot.generation {
+        let FirstVerdict::Allowed(policy_epoch, flow) = self else { return };
+        if *policy_epoch >= snapshot.generation {
             return;
         }
         let reason = match (snapshot.port_towards(flow.src), snapshot.port_towards(flow.dst)) {
@@ -29,7 +29,7 @@ impl FirstVerdict {
             _ => Some(DropReason::NoRoute),
         };
         match reason {
-            None => *judged = snapshot.generation,
+            None => *policy_epoch = snapshot.generation,
             Some(reason) => *self = FirstVerdict::Denied(reason),
         }
     }
@@ -41,7 +41,7 @@ pub(super) struct FirstRecord {
     /// What became of it.
     pub first: FirstVerdict,
     /// Unit of eight bytes behind its last.
-    pub to: usize,
+    pub end_unit: usize,
 }
 
 const ALLOWED: u64 = 1;
@@ -51,7 +51,7 @@ impl FirstRecord {
     /// In 64 bits, from the low ones up: destination port, protocol, kind, whether the flow was opened by the
     /// datagram's sender, reason, length. And the generation.
     pub(super) fn pack(&self, key: &Key) -> (u64, u32) {
-        let to = (self.to as u64) << 48;
+        let to = (self.end_unit as u64) << 48;
         match self.first {
             FirstVerdict::Unknown => (to, 0),
             FirstVerdict::Denied(reason) => (to | DENIED << 24 | (reason as u64) << 32, 0),
@@ -78,7 +78,7 @@ impl FirstRecord {
             (DENIED, Some(reason)) => FirstVerdict::Denied(*reason),
             _ => FirstVerdict::Unknown,
         };
-        FirstRecord { first, to: (word >> 48) as usize }
+        FirstRecord { first, end_unit: (word >> 48) as usize }
     }
 }
 
@@ -98,9 +98,9 @@ mod tests {
             FirstVerdict::Denied(DropReason::PortDown),
         ];
         for first in first_fragments {
-            let told = FirstRecord { first, to: 8191 };
-            let (word, generation) = told.pack(&key);
-            assert_eq!(FirstRecord::unpack(&key, word, generation), told);
+            let record = FirstRecord { first, end_unit: 8191 };
+            let (word, generation) = record.pack(&key);
+            assert_eq!(FirstRecord::unpack(&key, word, generation), record);
         }
     }
 }

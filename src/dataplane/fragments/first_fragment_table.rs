@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use super::first::{FirstRecord, FirstVerdict};
+use super::first_verdict::{FirstRecord, FirstVerdict};
 use crate::dataplane::conntrack::Key;
 use crate::limits::{FIRSTS_SHARED_MAX, FRAGMENT_TIMEOUT_MS};
 
@@ -23,18 +23,21 @@ struct Slot {
 /// The shared slots; none where one worker has nobody to tell.
 pub(crate) struct FirstFragmentTable {
     slots: Box<[Slot]>,
-    told: AtomicU32,
+    version: AtomicU32,
 }
 
 impl FirstFragmentTable {
     pub(crate) fn new(workers: usize) -> FirstFragmentTable {
         let slots = if workers > 1 { FIRSTS_SHARED_MAX } else { 0 };
-        FirstFragmentTable { slots: (0..slots).map(|_| Slot::default()).collect(), told: AtomicU32::new(0) }
+        FirstFragmentTable {
+            slots: (0..slots).map(|_| Slot::default()).collect(),
+            version: AtomicU32::new(0),
+        }
     }
 
-    /// A number that changes with every verdict told.
-    pub(super) fn told(&self) -> u32 {
-        self.told.load(Ordering::Acquire)
+    /// A number that changes with every verdict record.
+    pub(super) fn version(&self) -> u32 {
+        self.version.load(Ordering::Acquire)
     }
 
     fn probes(&self, hash: u64) -> impl Iterator<Item = &Slot> {
@@ -43,7 +46,7 @@ impl FirstFragmentTable {
     }
 
     /// Tells what became of a datagram's first fragment.
-    pub(super) fn tell(&self, key: &Key, hash: u64, told: &FirstRecord, now_ms: u32) {
+    pub(super) fn publish(&self, key: &Key, hash: u64, record: &FirstRecord, now_ms: u32) {
         let rank = |slot: &&Slot| match slot.read() {
             Some((found, _, _)) if found == *key => u32::MAX,
             Some((found, _, _)) if found == Key::default() => FRAGMENT_TIMEOUT_MS,
@@ -51,26 +54,27 @@ impl FirstFragmentTable {
             None => 0, // Somebody is writing there.
         };
         if let Some(slot) = self.probes(hash).max_by_key(rank)
-            && slot.write(key, told, now_ms)
+            && slot.write(key, record, now_ms)
         {
-            self.told.fetch_add(1, Ordering::Release);
+            self.version.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// What became of the datagram's first fragment, if another worker has told.
+    /// What became of the datagram's first fragment, if another worker has record.
     pub(super) fn find(&self, key: &Key, hash: u64, now_ms: u32) -> Option<FirstRecord> {
-        let (_, told, at_ms) = self.probes(hash).filter_map(Slot::read).find(|(found, _, _)| found == key)?;
+        let (_, record, at_ms) =
+            self.probes(hash).filter_map(Slot::read).find(|(found, _, _)| found == key)?;
         // The other worker may have read its clock later than this one.
         let age = now_ms.wrapping_sub(at_ms) as i32;
-        (told.first != FirstVerdict::Unknown && age < FRAGMENT_TIMEOUT_MS as i32).then_some(told)
+        (record.first != FirstVerdict::Unknown && age < FRAGMENT_TIMEOUT_MS as i32).then_some(record)
     }
 
-    /// Takes back what was told: the datagram is complete, and its identification free for the next.
-    pub(super) fn forget(&self, key: &Key, hash: u64, now_ms: u32) {
+    /// Takes back what was record: the datagram is complete, and its identification free for the next.
+    pub(super) fn remove(&self, key: &Key, hash: u64, now_ms: u32) {
         let stands = |slot: &&Slot| slot.read().is_some_and(|(found, _, _)| found == *key);
         if let Some(slot) = self.probes(hash).find(stands) {
             // Were another worker writing there, it would be about another datagram.
-            slot.write(&Key::default(), &FirstRecord { first: FirstVerdict::Unknown, to: 0 }, now_ms);
+            slot.write(&Key::default(), &FirstRecord { first: FirstVerdict::Unknown, end_unit: 0 }, now_ms);
         }
     }
 }
@@ -86,12 +90,12 @@ impl Slot {
         }
         let [key @ .., verdict, last] = words;
         let key = Key::from_words(key);
-        let told = FirstRecord::unpack(&key, verdict, (last >> 32) as u32);
-        Some((key, told, last as u32))
+        let record = FirstRecord::unpack(&key, verdict, (last >> 32) as u32);
+        Some((key, record, last as u32))
     }
 
     /// Writes unless somebody else does.
-    fn write(&self, key: &Key, told: &FirstRecord, now_ms: u32) -> bool {
+    fn write(&self, key: &Key, record: &FirstRecord, now_ms: u32) -> bool {
         let sequence = self.sequence.load(Ordering::Relaxed);
         let odd = sequence.wrapping_add(1);
         if sequence & 1 != 0
@@ -100,7 +104,7 @@ impl Slot {
             return false;
         }
         fence(Ordering::Release);
-        let (verdict, generation) = told.pack(key);
+        let (verdict, generation) = record.pack(key);
         let [first, second, third, fourth, word] = key.words();
         let words =
             [first, second, third, fourth, word, verdict, u64::from(generation) << 32 | u64::from(now_ms)];
@@ -121,52 +125,54 @@ mod tests {
         Key::new(1, 2, n)
     }
 
-    const TOLD: FirstRecord = FirstRecord { first: FirstVerdict::Denied(DropReason::PolicyIngress), to: 185 };
+    const RECORD: FirstRecord =
+        FirstRecord { first: FirstVerdict::Denied(DropReason::PolicyIngress), end_unit: 185 };
 
     #[test]
     fn what_one_worker_tells_the_others_find_until_it_is_forgotten_or_old() {
-        let board = FirstFragmentTable::new(2);
-        board.tell(&key(7), 7, &TOLD, 1000);
-        assert_eq!(board.find(&key(7), 7, 1000), Some(TOLD));
-        assert_eq!(board.find(&key(7), 7, 990), Some(TOLD), "a clock read a little earlier");
-        assert_eq!(board.find(&key(8), 7, 1000), None);
-        assert_eq!(board.find(&key(7), 7, 1000 + FRAGMENT_TIMEOUT_MS), None);
-        board.forget(&key(7), 7, 1000);
-        assert_eq!(board.find(&key(7), 7, 1000), None);
+        let shared = FirstFragmentTable::new(2);
+        shared.publish(&key(7), 7, &RECORD, 1000);
+        assert_eq!(shared.find(&key(7), 7, 1000), Some(RECORD));
+        assert_eq!(shared.find(&key(7), 7, 990), Some(RECORD), "a clock read a little earlier");
+        assert_eq!(shared.find(&key(8), 7, 1000), None);
+        assert_eq!(shared.find(&key(7), 7, 1000 + FRAGMENT_TIMEOUT_MS), None);
+        shared.remove(&key(7), 7, 1000);
+        assert_eq!(shared.find(&key(7), 7, 1000), None);
     }
 
     #[test]
     fn the_oldest_of_the_slots_makes_place() {
-        let board = FirstFragmentTable::new(2);
+        let shared = FirstFragmentTable::new(2);
         for n in 0..=PROBES as u64 {
-            board.tell(&key(n + 1), 3, &TOLD, 1000 + n as u32);
+            shared.publish(&key(n + 1), 3, &RECORD, 1000 + n as u32);
         }
-        assert_eq!(board.find(&key(1), 3, 1010), None);
-        assert!((2..=PROBES as u64 + 1).all(|n| board.find(&key(n), 3, 1010) == Some(TOLD)));
+        assert_eq!(shared.find(&key(1), 3, 1010), None);
+        assert!((2..=PROBES as u64 + 1).all(|n| shared.find(&key(n), 3, 1010) == Some(RECORD)));
     }
 
     #[test]
     fn a_worker_alone_tells_nobody() {
-        let board = FirstFragmentTable::new(1);
-        board.tell(&key(1), 1, &TOLD, 0);
-        assert_eq!(board.find(&key(1), 1, 0), None);
+        let shared = FirstFragmentTable::new(1);
+        shared.publish(&key(1), 1, &RECORD, 0);
+        assert_eq!(shared.find(&key(1), 1, 0), None);
     }
 
     #[test]
     fn readers_never_see_half_of_what_a_writer_writes() {
-        let board = FirstFragmentTable::new(2);
-        let told = |to: usize| FirstRecord { first: FirstVerdict::Denied(DropReason::PolicyEgress), to };
+        let shared = FirstFragmentTable::new(2);
+        let record =
+            |end_unit: usize| FirstRecord { first: FirstVerdict::Denied(DropReason::PolicyEgress), end_unit };
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for n in 1..20_000_u64 {
-                    board.tell(&key(n), 5, &told((n % 8000) as usize), n as u32);
+                    shared.publish(&key(n), 5, &record((n % 8000) as usize), n as u32);
                 }
             });
-            while board.told() < 10_000 {
-                for (key, found, _) in board.slots.iter().filter_map(Slot::read) {
+            while shared.version() < 10_000 {
+                for (key, found, _) in shared.slots.iter().filter_map(Slot::read) {
                     let number = key.words()[4] as u32;
                     let expected = (number % 8000) as usize;
-                    assert_eq!(found.to, expected);
+                    assert_eq!(found.end_unit, expected);
                 }
             }
         });

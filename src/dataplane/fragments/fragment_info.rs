@@ -14,9 +14,9 @@ pub(super) struct FragmentInfo {
     /// 4.5). With the port in it nobody speaks of a datagram of somebody else's.
     pub key: Key,
     /// First unit of eight bytes.
-    pub from: usize,
+    pub first_unit: usize,
     /// Unit behind the last; of the fragment that ends the datagram, behind all that there can be.
-    pub to: usize,
+    pub end_unit: usize,
     /// Protocol that the fragment names.
     pub protocol: Protocol,
 }
@@ -45,8 +45,8 @@ impl FragmentInfo {
         let word = u64::from(identification) | u64::from(protocol) << 32 | (port.index() as u64) << 40;
         fits.then(|| FragmentInfo {
             key: Key::new(packet.src, packet.dst, word),
-            from: offset / 8,
-            to: if more { (offset + len) / 8 } else { END },
+            first_unit: offset / 8,
+            end_unit: if more { (offset + len) / 8 } else { END },
             protocol: packet.protocol,
         })
     }

@@ -16,8 +16,8 @@ use crate::dataplane::packet::Packet;
 
 const HISTORIES: u64 = if cfg!(debug_assertions) { 1000 } else { 20_000 };
 const STEPS: u64 = 60;
-/// Slots: two groups, so that every key may be in every slot.
-const SLOTS: usize = 2 * GROUP;
+/// Slots: two buckets, so that every key may be in every slot.
+const SLOTS: usize = 2 * BUCKET_SLOTS;
 const PORTS: u64 = 4;
 
 const FIN: u8 = Flags::FIN;
@@ -51,7 +51,7 @@ impl Random {
 
 /// Model of one side of a TCP connection. Numbers count from the side's first one.
 #[derive(Debug, Clone, Copy, Default)]
-struct Half {
+struct ModelSide {
     spoke: bool,
     /// Number behind the last byte that it sent, and the last that it may send.
     sent: i64,
@@ -105,63 +105,63 @@ struct Flow {
     state: &'static str,
     /// First number of each side, and what is known of it.
     first: [u32; 2],
-    halves: [Half; 2],
-    seen_ms: u64,
+    sides: [ModelSide; 2],
+    last_seen_ms: u64,
     packets: [u64; 2],
     bytes: [u64; 2],
-    /// Generation that judged packets of the lower and of the higher end, and the hop that was noted for them.
-    judged: [u32; 2],
+    /// Generation that policy_epoch packets of the lower and of the higher end, and the hop that was noted for them.
+    policy_epoch: [u32; 2],
     hops: [Option<u16>; 2],
 }
 
 /// Verdict of the model on a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Says {
+enum Expected {
     Pass,
     Invalid,
     Reopen,
 }
 
 impl Flow {
-    fn tcp(&mut self, sent: &Sent, side: usize) -> Says {
+    fn tcp(&mut self, sent: &Sent, side: usize) -> Expected {
         let other = 1 - side;
         if sent.has(RST) {
             return self.reset(sent, side);
         }
-        let acknowledges_syn = (self.halves[0].sent..=self.halves[0].allowed).contains(&sent.acknowledgement);
+        let acknowledges_syn = (self.sides[0].sent..=self.sides[0].allowed).contains(&sent.acknowledgement);
         if sent.has(SYN) {
             let answers = sent.has(ACK);
             match (self.state, side) {
-                ("time-wait" | "reset" | "unacknowledged", _) if !answers => return Says::Reopen,
-                ("time-wait" | "reset", _) => return Says::Invalid,
-                ("syn-sent", 1) if answers && !acknowledges_syn => return Says::Invalid,
+                ("time-wait" | "reset" | "unacknowledged", _) if !answers => return Expected::Reopen,
+                ("time-wait" | "reset", _) => return Expected::Invalid,
+                ("syn-sent", 1) if answers && !acknowledges_syn => return Expected::Invalid,
                 ("syn-sent", 0) if !answers => self.hear(sent, 0),
                 ("syn-sent", 1) => self.answer(sent),
-                ("syn-received", 1) if answers && sent.acknowledgement == self.halves[0].sent => {
+                ("syn-received", 1) if answers && sent.acknowledgement == self.sides[0].sent => {
                     self.answer(sent);
                 }
-                ("syn-received", 0) if answers && sent.acknowledgement == self.halves[1].sent => {
+                ("syn-received", 0) if answers && sent.acknowledgement == self.sides[1].sent => {
                     self.advance(sent, 0);
                     self.state = "established";
                 }
-                (_, 0) if answers => return Says::Invalid,
-                (_, 1) if !answers => return Says::Invalid,
+                (_, 0) if answers => return Expected::Invalid,
+                (_, 1) if !answers => return Expected::Invalid,
                 _ => {}
             }
-            return Says::Pass;
+            return Expected::Pass;
         }
         if self.state == "syn-sent" {
             if side == 1 && sent.has(ACK) {
-                self.halves[1].expects = Some(sent.acknowledgement);
+                self.sides[1].expects = Some(sent.acknowledgement);
             }
-            return if side == 0 { Says::Invalid } else { Says::Pass };
+            return if side == 0 { Expected::Invalid } else { Expected::Pass };
         }
         if self.state == "reset" || !self.fits(sent, side) {
-            return Says::Pass;
+            return Expected::Pass;
         }
         self.advance(sent, side);
         let fin = sent.has(FIN);
-        let others_fin = self.halves[other].finished;
+        let others_fin = self.sides[other].finished;
         self.state = match self.state {
             "unacknowledged" if side == 0 => "unacknowledged",
             "unacknowledged" | "fin-wait" if fin && others_fin => "last-ack",
@@ -169,19 +169,19 @@ impl Flow {
             "unacknowledged" => "established",
             "syn-received" | "established" if fin => "fin-wait",
             "syn-received" if side == 0 && sent.has(ACK) => "established",
-            "last-ack" if !fin && sent.acknowledgement == self.halves[other].sent => "time-wait",
+            "last-ack" if !fin && sent.acknowledgement == self.sides[other].sent => "time-wait",
             state => state,
         };
-        Says::Pass
+        Expected::Pass
     }
 
-    fn reset(&mut self, sent: &Sent, side: usize) -> Says {
-        let [ours, peer] = [self.halves[side], self.halves[1 - side]];
+    fn reset(&mut self, sent: &Sent, side: usize) -> Expected {
+        let [ours, peer] = [self.sides[side], self.sides[1 - side]];
         let is_unanswered = self.state == "syn-sent" || self.state == "reset" && !ours.spoke;
         let is_exact = if is_unanswered && side == 1 {
-            let refuses = (self.halves[0].sent..=self.halves[0].allowed).contains(&sent.acknowledgement);
+            let refuses = (self.sides[0].sent..=self.sides[0].allowed).contains(&sent.acknowledgement);
             if !sent.has(ACK) || !refuses {
-                return Says::Invalid;
+                return Expected::Invalid;
             }
             true
         } else {
@@ -190,17 +190,17 @@ impl Flow {
         let start = if ours.spoke { ours.sent } else { ours.allowed };
         if is_exact {
             self.state = "reset";
-            Says::Pass
+            Expected::Pass
         } else if (start - peer.window..=ours.allowed).contains(&sent.sequence) {
-            Says::Pass
+            Expected::Pass
         } else {
-            Says::Invalid
+            Expected::Invalid
         }
     }
 
     fn hear(&mut self, sent: &Sent, side: usize) {
-        let expects = if sent.has(ACK) { Some(sent.acknowledgement) } else { self.halves[side].expects };
-        self.halves[side] = Half {
+        let expects = if sent.has(ACK) { Some(sent.acknowledgement) } else { self.sides[side].expects };
+        self.sides[side] = ModelSide {
             spoke: true,
             sent: sent.sequence + 1,
             allowed: sent.end(),
@@ -209,25 +209,25 @@ impl Flow {
             finished: false,
             expects,
         };
-        self.halves[1 - side].expects = Some(sent.sequence + 1);
+        self.sides[1 - side].expects = Some(sent.sequence + 1);
     }
 
     fn answer(&mut self, sent: &Sent) {
         self.hear(sent, 1);
-        self.halves[1].allowed += self.halves[0].window;
+        self.sides[1].allowed += self.sides[0].window;
         if sent.has(ACK) {
-            self.halves[0].sent = sent.acknowledgement;
-            self.halves[0].allowed = sent.acknowledgement;
+            self.sides[0].sent = sent.acknowledgement;
+            self.sides[0].allowed = sent.acknowledgement;
         }
-        self.halves[0].allowed += self.halves[1].window;
+        self.sides[0].allowed += self.sides[1].window;
         if sent.scale.is_none() {
-            self.halves[0].scale = 0;
+            self.sides[0].scale = 0;
         }
         self.state = "syn-received";
     }
 
     fn fits(&self, sent: &Sent, side: usize) -> bool {
-        let [ours, peer] = [self.halves[side], self.halves[1 - side]];
+        let [ours, peer] = [self.sides[side], self.sides[1 - side]];
         if !peer.spoke {
             return true;
         }
@@ -246,7 +246,7 @@ impl Flow {
     }
 
     fn advance(&mut self, sent: &Sent, side: usize) {
-        let mut ours = self.halves[side];
+        let mut ours = self.sides[side];
         let scale = if sent.has(SYN) { 0 } else { ours.scale };
         let window = (i64::from(sent.window) << scale).max(1);
         if !ours.spoke {
@@ -255,7 +255,7 @@ impl Flow {
         }
         ours.spoke = true;
         ours.sent = later(ours.sent, sent.end());
-        if !self.halves[1 - side].spoke {
+        if !self.sides[1 - side].spoke {
             ours.allowed = ours.allowed.max(ours.sent);
         }
         ours.finished |= sent.has(FIN);
@@ -263,29 +263,29 @@ impl Flow {
         if sent.has(ACK) {
             let before = ours.expects.unwrap_or(sent.acknowledgement);
             ours.expects = Some(later(before, sent.acknowledgement));
-            let peer = &mut self.halves[1 - side];
+            let peer = &mut self.sides[1 - side];
             let allowed = sent.acknowledgement + window;
             peer.allowed = if peer.spoke { peer.allowed.max(allowed) } else { allowed };
         }
-        self.halves[side] = ours;
+        self.sides[side] = ours;
     }
 
-    fn other(&mut self, protocol: Protocol, chunk: u8, side: usize) -> Says {
+    fn other(&mut self, protocol: Protocol, chunk: u8, side: usize) -> Expected {
         self.state = match (protocol, self.state, chunk) {
             (Protocol::UDP, "udp-one-way", _) if side == 1 => "udp-two-way",
             (Protocol::SCTP, "sctp-setup", 11) if side == 1 => "sctp-established",
             (Protocol::SCTP, "sctp-setup" | "sctp-established", 6 | 14) => "sctp-shutdown",
-            (Protocol::SCTP, "sctp-shutdown", 1) => return Says::Reopen,
-            (Protocol::SCTP, "sctp-established", 1) if side == 1 => return Says::Invalid,
+            (Protocol::SCTP, "sctp-shutdown", 1) => return Expected::Reopen,
+            (Protocol::SCTP, "sctp-established", 1) if side == 1 => return Expected::Invalid,
             (_, "other-one-way", _) if side == 1 => "other",
             (_, state, _) => state,
         };
-        Says::Pass
+        Expected::Pass
     }
 
     /// As the table has a side.
     fn side(&self, side: usize) -> TcpSide {
-        let half = self.halves[side];
+        let half = self.sides[side];
         let number = |at: i64| self.first[side].wrapping_add(at as u32);
         TcpSide {
             end: number(half.sent),
@@ -312,13 +312,13 @@ impl Flow {
     }
 
     /// The class of flows in its state, where the quota does not matter.
-    fn class(&self) -> Class {
+    fn class(&self) -> QuotaClass {
         match self.state {
             "established" | "fin-wait" | "last-ack" | "udp-two-way" | "sctp-established" | "other" => {
-                Class::Assured
+                QuotaClass::Assured
             }
-            "time-wait" | "reset" | "sctp-shutdown" => Class::Ended,
-            _ => Class::Unassured,
+            "time-wait" | "reset" | "sctp-shutdown" => QuotaClass::Ended,
+            _ => QuotaClass::Unassured,
         }
     }
 }
@@ -401,13 +401,13 @@ impl History {
         self.now_ms += self.random.of(&[1, 9_000, 11_000, 29_000, 61_000, 119_000, 301_000, 8_000_000]);
         if self.random.one_in(2) {
             let now_ms = self.clock();
-            for worker_state in &mut self.bench.trackers {
-                let groups = self.bench.table.groups_per_worker(worker_state);
-                self.bench.table.sweep(groups, now_ms, worker_state, |_| false);
+            for worker_state in &mut self.bench.workers {
+                let buckets = self.bench.table.buckets_per_worker(worker_state);
+                self.bench.table.sweep(buckets, now_ms, worker_state, |_| false);
             }
             let now_ms = self.now_ms;
             for flow in &mut self.flows {
-                flow.take_if(|flow| now_ms - flow.seen_ms > flow.timeout_ms());
+                flow.take_if(|flow| now_ms - flow.last_seen_ms > flow.timeout_ms());
             }
         }
     }
@@ -417,7 +417,7 @@ impl History {
         let key = self.keys[number];
         // An echo is asked by the lower end, and the reply is known by its type.
         let from_low = self.random.one_in(2);
-        let worker = self.random.below(self.bench.trackers.len() as u64) as usize;
+        let worker = self.random.below(self.bench.workers.len() as u64) as usize;
         let found = self.bench.find(&key);
         assert_eq!(found.is_some(), self.flows[number].is_some(), "{key:?}");
         match found {
@@ -439,55 +439,58 @@ impl History {
         let end = usize::from(!from_low);
         let side = usize::from(from_low != flow.opened_by_low);
         let flow_word = entry.flow_word(from_low);
-        assert_eq!((flow_word.judged(), flow_word.hop()), (Generation(flow.judged[end]), flow.hops[end]));
-        if flow.judged[end] < self.generation {
+        assert_eq!(
+            (flow_word.policy_epoch(), flow_word.hop()),
+            (Generation(flow.policy_epoch[end]), flow.hops[end])
+        );
+        if flow.policy_epoch[end] < self.generation {
             if self.denied[number][usize::from(flow.opened_by_low)] {
-                table.remove(slot, &mut self.bench.trackers[worker]);
+                table.remove(slot, &mut self.bench.workers[worker]);
                 self.flows[number] = None;
                 return;
             }
             let hop = random.of(&[None, Some(7), Some(u16::MAX - 1)]);
-            entry.confirm(from_low, flow_word, Generation(self.generation), hop);
-            (flow.judged[end], flow.hops[end]) = (self.generation, hop);
+            entry.mark_current(from_low, flow_word, Generation(self.generation), hop);
+            (flow.policy_epoch[end], flow.hops[end]) = (self.generation, hop);
         }
         let mut sent = None;
         let (says, outcome) = if key.protocol() == Protocol::TCP {
-            let drawn = draw(random, &flow.halves, side);
+            let drawn = draw(random, &flow.sides, side);
             sent = Some(drawn);
             let segment = drawn.segment([flow.first[side], flow.first[1 - side]]);
             let before = entry.load_tcp();
             let mut after = before;
-            let outcome = after.follow(&segment, entry.sender(from_low));
+            let outcome = after.advance(&segment, entry.sender(from_low));
             if outcome == Outcome::Pass && entry.store_tcp(&before, &after) {
-                table.note_state(slot, before.state, after.state);
+                table.on_state_change(slot, before.state, after.state);
             }
             (flow.tcp(&drawn, side), outcome)
         } else {
             let chunk = random.of(&[0, 1, 2, 6, 11, 14]);
             let packet = Packet { flags: chunk, protocol: key.protocol(), ..Packet::default() };
             let before = entry.state();
-            let (outcome, after) = before.after(&packet, entry.sender(from_low) == Side::Initiator);
+            let (outcome, after) = before.advance(&packet, entry.sender(from_low) == Side::Initiator);
             if before != after {
                 entry.set_state(before, after);
-                table.note_state(slot, before, after);
+                table.on_state_change(slot, before, after);
             }
             (flow.other(key.protocol(), chunk, side), outcome)
         };
         let expected = match says {
-            Says::Pass => Outcome::Pass,
-            Says::Invalid => Outcome::Invalid,
-            Says::Reopen => Outcome::Reopen,
+            Expected::Pass => Outcome::Pass,
+            Expected::Invalid => Outcome::Invalid,
+            Expected::Reopen => Outcome::Reopen,
         };
         assert_eq!(outcome, expected, "{sent:?} from {side} after {flow:?}");
         match says {
-            Says::Pass => {
+            Expected::Pass => {
                 entry.count(from_low, 100, clock);
                 flow.packets[side] += 1;
                 flow.bytes[side] += 100;
-                flow.seen_ms = self.now_ms;
+                flow.last_seen_ms = self.now_ms;
             }
-            Says::Invalid => {}
-            Says::Reopen => {
+            Expected::Invalid => {}
+            Expected::Reopen => {
                 let first = [flow.first[side], flow.first[1 - side]];
                 self.open(number, Some(slot), from_low, worker, sent.map(|sent| (sent, first)));
             }
@@ -506,36 +509,36 @@ impl History {
         let (key, clock) = (self.keys[number], self.clock());
         let random = &mut self.random;
         let port = random.below(PORTS) as u16;
-        let mut state = FlowState::first(key.protocol());
+        let mut state = FlowState::initial(key.protocol());
         let mut flow = Flow {
             opened_by_low: from_low,
             port,
             state: state.name(),
             first: [0; 2],
-            halves: [Half::default(); 2],
-            seen_ms: self.now_ms,
+            sides: [ModelSide::default(); 2],
+            last_seen_ms: self.now_ms,
             packets: [1, 0],
             bytes: [100, 0],
-            judged: [self.generation; 2],
+            policy_epoch: [self.generation; 2],
             hops: [None; 2],
         };
         let mut tcp = None;
         if key.protocol() == Protocol::TCP {
             let (sent, first) = segment.unwrap_or_else(|| {
                 let first = [random.next() as u32, random.next() as u32];
-                (draw(random, &flow.halves, 0), first)
+                (draw(random, &flow.sides, 0), first)
             });
             let opened = TcpFlow::open(&sent.segment(first), self.pickup);
             flow.first = first;
             if sent.has(SYN) && !sent.has(ACK) {
                 flow.state = "syn-sent";
-                flow.halves[1].scale = 14;
+                flow.sides[1].scale = 14;
                 flow.hear(&sent, 0);
             } else if self.pickup && sent.has(ACK) && !sent.has(SYN) && !sent.has(RST) {
                 flow.state = "unacknowledged";
-                flow.halves.iter_mut().for_each(|half| half.scale = 14);
+                flow.sides.iter_mut().for_each(|half| half.scale = 14);
                 flow.advance(&sent, 0);
-                flow.halves[1].expects = Some(flow.halves[0].sent);
+                flow.sides[1].expects = Some(flow.sides[0].sent);
             } else {
                 assert_eq!(opened, None, "{sent:?}");
                 return;
@@ -550,8 +553,8 @@ impl History {
         let new = NewFlow {
             opened_by_low: from_low,
             pods: [true, false],
-            charged: PortId(port),
-            judged: Generation(self.generation),
+            owner_port: PortId(port),
+            policy_epoch: Generation(self.generation),
             state,
             tcp,
             hops: flow.hops,
@@ -564,40 +567,40 @@ impl History {
         }
         let before = self.classes();
         let hash = self.bench.table.hash(&key);
-        let worker_state = &mut self.bench.trackers[worker];
+        let worker_state = &mut self.bench.workers[worker];
         let ended = worker_state.ended;
-        match self.bench.table.enter(&key, hash, &new, clock, worker_state) {
-            Admission::Entered(slot) => {
+        match self.bench.table.insert(&key, hash, &new, clock, worker_state) {
+            InsertOutcome::Inserted(slot) => {
                 self.bench.table.entry(slot).count(from_low, 100, clock);
                 self.flows[number] = Some(flow);
             }
-            Admission::Full => {}
-            Admission::Exists(slot) => panic!("{slot:?} has a flow that was not found"),
+            InsertOutcome::Full => {}
+            InsertOutcome::Exists(slot) => panic!("{slot:?} has a flow that was not found"),
         }
-        let ended = self.bench.trackers[worker].ended - ended;
+        let ended = self.bench.workers[worker].ended - ended;
         self.note_evicted(&before, port, ended, self.flows[number].is_some());
     }
 
-    /// Class of every flow, as the table has it.
-    fn classes(&self) -> Vec<Option<Class>> {
+    /// QuotaClass of every flow, as the table has it.
+    fn classes(&self) -> Vec<Option<QuotaClass>> {
         let class = |key: &Key| {
             let slot = self.bench.table.look_up(key, self.bench.table.hash(key))?;
-            Some(self.bench.table.entry(slot).owner()?.class)
+            Some(self.bench.table.entry(slot).quota_owner()?.class)
         };
         self.keys.iter().map(class).collect()
     }
 
     /// Forgets what a flow of a port has evicted: nothing that is assured, nor of a port that has less; and nothing where there is room.
-    fn note_evicted(&mut self, before: &[Option<Class>], port: u16, ended: u64, entered: bool) {
+    fn note_evicted(&mut self, before: &[Option<QuotaClass>], port: u16, ended: u64, inserted: bool) {
         let taken = before.iter().flatten().count();
-        assert!(entered || taken >= SLOTS - 4, "refused with {taken} flows in {SLOTS} slots");
+        assert!(inserted || taken >= SLOTS - 4, "refused with {taken} flows in {SLOTS} slots");
         if ended == 0 {
             return;
         }
         assert!(ended == 1 && taken >= SLOTS - 4, "{ended} of {taken} evicted");
         let unassured = |of: u16| {
-            let is_one = |(flow, class): (&Option<Flow>, &Option<Class>)| {
-                *class == Some(Class::Unassured) && flow.as_ref().is_some_and(|flow| flow.port == of)
+            let is_one = |(flow, class): (&Option<Flow>, &Option<QuotaClass>)| {
+                *class == Some(QuotaClass::Unassured) && flow.as_ref().is_some_and(|flow| flow.port == of)
             };
             self.flows.iter().zip(before).filter(|pair| is_one(*pair)).count()
         };
@@ -606,14 +609,14 @@ impl History {
         let victims: Vec<usize> = (0..self.keys.len()).filter(is_gone).collect();
         let [victim] = victims[..] else { panic!("{victims:?} are gone, of which {ended} were evicted") };
         let flow = self.flows[victim].as_ref().expect("a flow that the model has");
-        let is_idle = self.now_ms - flow.seen_ms > flow.timeout_ms();
+        let is_idle = self.now_ms - flow.last_seen_ms > flow.timeout_ms();
         let may_go = match before[victim] {
             _ if is_idle => true,
-            Some(Class::Ended) => true,
-            Some(Class::Unassured) => {
+            Some(QuotaClass::Ended) => true,
+            Some(QuotaClass::Unassured) => {
                 // The newcomer itself may be counted already.
                 unassured(flow.port)
-                    >= unassured(port) - usize::from(entered && flow.port != port).min(unassured(port))
+                    >= unassured(port) - usize::from(inserted && flow.port != port).min(unassured(port))
             }
             _ => false,
         };
@@ -630,13 +633,13 @@ impl History {
             if let (Some(slot), Some(flow)) = (found, flow) {
                 let entry = self.bench.table.entry(slot);
                 compare(flow, entry, key.protocol() == Protocol::TCP);
-                let owner = entry.owner().expect("a flow");
+                let owner = entry.quota_owner().expect("a flow");
                 *counts.entry((owner.port.0, owner.class as u8)).or_default() += 1;
             }
         }
         assert_eq!(self.bench.table.len(), self.flows.iter().flatten().count());
         for port in 0..PORTS as u16 {
-            for class in [Class::Unassured, Class::Assured, Class::Ended] {
+            for class in [QuotaClass::Unassured, QuotaClass::Assured, QuotaClass::Ended] {
                 let counted = counts.get(&(port, class as u8)).copied().unwrap_or(0);
                 assert_eq!(
                     self.bench.table.flows_of(PortId(port), class),
@@ -659,17 +662,17 @@ fn compare(flow: &Flow, entry: &Entry, is_tcp: bool) {
     assert_eq!(entry.sender(true) == Side::Initiator, flow.opened_by_low);
     let [sent, answered] = [0, 1].map(|side| (flow.packets[side], flow.bytes[side]));
     assert_eq!(entry.counts(), [sent, answered]);
-    let owner = entry.owner().expect("a flow");
-    let is_class =
-        owner.class == flow.class() || (owner.class, flow.class()) == (Class::Unassured, Class::Assured);
+    let owner = entry.quota_owner().expect("a flow");
+    let is_class = owner.class == flow.class()
+        || (owner.class, flow.class()) == (QuotaClass::Unassured, QuotaClass::Assured);
     assert!(owner.port.0 == flow.port && is_class, "{owner:?} of {flow:?}");
     if !is_tcp {
         return;
     }
     for (side, seen) in entry.load_tcp().sides.into_iter().enumerate() {
         let expected = flow.side(side);
-        if flow.halves[side].spoke {
-            let acknowledged = flow.halves[side].expects.map_or(seen.acknowledged, |_| expected.acknowledged);
+        if flow.sides[side].spoke {
+            let acknowledged = flow.sides[side].expects.map_or(seen.acknowledged, |_| expected.acknowledged);
             assert_eq!(seen, TcpSide { acknowledged, ..expected }, "side {side} of {flow:?}");
         } else {
             // Of a side that has not spoken its number is known by what it is asked for.
@@ -679,8 +682,8 @@ fn compare(flow: &Flow, entry: &Entry, is_tcp: bool) {
 }
 
 /// A segment near what a side may send: often the next one, sometimes at an edge of a window, rarely far away.
-fn draw(random: &mut Random, halves: &[Half; 2], side: usize) -> Sent {
-    let [ours, peer] = [halves[side], halves[1 - side]];
+fn draw(random: &mut Random, sides: &[ModelSide; 2], side: usize) -> Sent {
+    let [ours, peer] = [sides[side], sides[1 - side]];
     let start = if ours.spoke { ours.sent } else { peer.expects.unwrap_or(0) };
     let near = random.below(200) as i64 - 100;
     let flags =
