@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{CliError, SocketArguments, load_manifests, output, terminal};
+use super::{CliError, SocketArguments, manifests, output, terminal};
 use crate::control::Client;
 
 /// Load policies into the running switch
@@ -44,7 +44,7 @@ pub(super) fn apply(arguments: &ApplyArguments) -> Result<ExitCode, CliError> {
         let loaded = client.delete_tables()?;
         format!("rule tables unloaded, generation {}\n", loaded.generation)
     } else {
-        let tables = load_manifests(&arguments.manifests, arguments.node.as_ref())?;
+        let tables = manifests::compile(&arguments.manifests, arguments.node.as_ref())?;
         let loaded = if arguments.allow_empty {
             client.put_tables_allow_empty(&tables)?
         } else {

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{CliError, load_manifests, output};
+use super::{CliError, manifests, output};
 
 /// Compile manifests into rule tables, as JSON
 ///
@@ -32,7 +32,7 @@ pub(super) struct CompileArguments {
 }
 
 pub(super) fn compile(arguments: &CompileArguments) -> Result<ExitCode, CliError> {
-    let tables = load_manifests(&arguments.manifests, arguments.node.as_ref())?;
+    let tables = manifests::compile(&arguments.manifests, arguments.node.as_ref())?;
     match &arguments.output {
         None => output::json(&tables)?,
         Some(path) => {

@@ -1,17 +1,13 @@
 //! Command `palisade demo`: four pods and one policy on this machine, with real connections.
 
-use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use clap::Args;
 use comfy_table::{Cell, Color, Table, presets};
-use indicatif::ProgressBar;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use super::output::terminal::spinner;
+use super::signals::interruption;
 use super::{CliError, Output, output, terminal};
 use crate::lab::demo::{DemoSpec, Denied, Report, Step, play};
 use crate::lab::traffic::Outcome;
@@ -58,26 +54,6 @@ pub(super) fn demo(arguments: &DemoArguments) -> Result<ExitCode, CliError> {
         print_kept_lab(&record);
     }
     Ok(if played.report.mismatches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// Returns a flag that termination signals set, so that a command can clean up before it ends.
-pub(super) fn interruption() -> Result<Arc<AtomicBool>, CliError> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, flag.clone())
-            .map_err(|error| CliError::Message(format!("signals cannot be watched: {error}")))?;
-    }
-    Ok(flag)
-}
-
-/// Creates a spinner on a terminal, and a hidden one elsewhere.
-pub(super) fn spinner() -> ProgressBar {
-    if !stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let spinner = ProgressBar::new_spinner();
-    spinner.enable_steady_tick(Duration::from_millis(100));
-    spinner
 }
 
 fn print_kept_lab(record: &Journal) {

@@ -4,7 +4,8 @@ use std::process::{Command, ExitCode, ExitStatus};
 
 use clap::{Args, Subcommand};
 
-use super::demo::{interruption, spinner};
+use super::output::terminal::spinner;
+use super::signals::interruption;
 use super::{CliError, Output, output};
 use crate::lab::{Journal, Lab, LabError, LabSpec, Pod, Switch, SwitchSpec, clean, manifests};
 

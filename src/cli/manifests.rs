@@ -11,8 +11,8 @@ use crate::policy::objects::Object;
 use crate::policy::parse::{Diagnostic, Location};
 use crate::policy::{Compiler, ObjectName, Options, testcase};
 use crate::source::files;
-use crate::source::load::{Rejected, read_objects};
-use crate::tables::{PodName, PolicyKind, PolicyRef};
+use crate::source::load::{LoadOptions, Rejected, load, read_objects};
+use crate::tables::{PodName, PolicyKind, PolicyRef, RuleTables};
 
 /// Objects of manifests with their locations.
 #[derive(Debug, Default)]
@@ -61,8 +61,15 @@ impl Manifests {
     }
 }
 
+/// Compiles manifests, and prints warnings to standard error.
+pub(super) fn compile(paths: &[PathBuf], node: Option<&String>) -> Result<RuleTables, CliError> {
+    let compiled = load(paths, &LoadOptions { node: node.cloned() })?;
+    warn(&compiled.warnings);
+    Ok(compiled.tables)
+}
+
 /// Builds an evaluator of these tables.
-pub(super) fn evaluator(tables: crate::tables::RuleTables) -> Result<TableEvaluator, CliError> {
+pub(super) fn evaluator(tables: RuleTables) -> Result<TableEvaluator, CliError> {
     TableEvaluator::new(tables).map_err(|error| CliError::Message(error.to_string()))
 }
 

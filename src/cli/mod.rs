@@ -19,21 +19,20 @@ mod output;
 mod pktgen;
 mod run;
 mod show;
+mod signals;
+mod socket;
 mod test;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
-use crate::control::{Client, DEFAULT_SOCKET};
 use crate::printable;
-use crate::source::load::{LoadOptions, load};
-use crate::tables::RuleTables;
 
 pub use error::CliError;
 pub use output::Output;
 use output::terminal;
+pub use socket::SocketArguments;
 
 /// A virtual switch for one Linux node that enforces Kubernetes NetworkPolicy.
 ///
@@ -87,28 +86,6 @@ enum Command {
     Demo(demo::DemoArguments),
     Lab(lab::LabArguments),
     Pktgen(Box<pktgen::PktgenArguments>),
-}
-
-/// Location of the running switch.
-#[derive(Debug, Args)]
-pub struct SocketArguments {
-    /// Control socket of the switch
-    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET, global = true)]
-    socket: PathBuf,
-}
-
-impl SocketArguments {
-    /// Creates a client of the switch.
-    pub fn client(&self) -> Client {
-        Client::new(&self.socket)
-    }
-}
-
-/// Compiles manifests, and prints warnings to standard error.
-fn load_manifests(paths: &[PathBuf], node: Option<&String>) -> Result<RuleTables, CliError> {
-    let compiled = load(paths, &LoadOptions { node: node.cloned() })?;
-    manifests::warn(&compiled.warnings);
-    Ok(compiled.tables)
 }
 
 /// Runs the command of this process.

@@ -1,6 +1,9 @@
 //! Text on standard error, with colours where the terminal has them.
 
-use std::io::{self, IsTerminal, Stderr, Write};
+use std::io::{self, IsTerminal, Stderr, Write, stderr};
+use std::time::Duration;
+
+use indicatif::ProgressBar;
 
 use crate::printable;
 
@@ -19,6 +22,16 @@ pub(in crate::cli) fn note(text: &str) {
 /// Prints a report with colours, whose text is escaped already.
 pub(in crate::cli) fn report(text: &str) {
     eprint!("{text}");
+}
+
+/// Creates a spinner on a terminal, and a hidden one elsewhere.
+pub(in crate::cli) fn spinner() -> ProgressBar {
+    if !stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let spinner = ProgressBar::new_spinner();
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner
 }
 
 /// Writer of the log to standard error. It keeps the log's colours and escapes other control characters.

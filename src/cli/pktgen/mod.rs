@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 
-use super::demo::interruption;
+use super::signals::interruption;
 use super::{CliError, Output, output};
 use crate::net::mac::Mac;
 use crate::net::tcp::Flags;

@@ -4,9 +4,10 @@ use std::fmt::Write;
 
 use indicatif::ProgressBar;
 
+use super::compiled_case::CompiledCase;
 use super::report::{CaseResult, Failed, Seen};
-use super::{CliError, CompiledCase};
-use crate::cli::demo::interruption;
+use crate::cli::CliError;
+use crate::cli::signals::interruption;
 use crate::lab::live::{self, LiveCase, LiveProbe, LiveResult, LiveSpec};
 use crate::lab::traffic::Outcome;
 use crate::policy::testcase::Case;

@@ -1,5 +1,6 @@
 //! Command `palisade test`: runs policy tests.
 
+mod compiled_case;
 mod junit;
 mod live;
 mod report;
@@ -12,28 +13,19 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use regex::Regex;
 
-use super::{CliError, manifests, output, terminal};
+use super::{CliError, output, terminal};
 use crate::lab::require_root;
-use crate::net::flow::FlowKey;
-use crate::policy::evaluate::ReferenceEvaluator;
-use crate::policy::evaluate::TableEvaluator;
-use crate::policy::explain::{PolicyLocations, explain};
 use crate::policy::parse::{Diagnostic, Location};
-use crate::policy::testcase::PlaceholderRange;
-use crate::policy::testcase::ProbeExpansion;
-use crate::policy::testcase::{Case, Cases, Probe, parse_cases};
-use crate::policy::{Compiler, Options};
+use crate::policy::testcase::{Case, Cases, PlaceholderRange, parse_cases};
 use crate::printable;
 use crate::source::files;
 use crate::source::load::Rejected;
 use crate::tables::Verdict;
-use report::{CaseResult, Failed, Report, Tally};
+use compiled_case::CompiledCase;
+use report::{CaseResult, Report, Tally};
 
 /// Most warnings of test files to show. The others are counted.
 const WARNINGS_SHOWN: usize = 10;
-
-/// Most invalid probes of a case to report.
-const WRONG_PROBES_SHOWN: usize = 20;
 
 /// Run policy tests
 ///
@@ -197,74 +189,4 @@ fn run(case: &Case, bar: &ProgressBar) -> Result<CaseResult, CliError> {
     }
     bar.inc(case.probes.len() as u64);
     Ok(result)
-}
-
-/// Compiled case.
-struct CompiledCase<'c> {
-    case: &'c Case,
-    expansion: ProbeExpansion,
-    evaluator: TableEvaluator,
-    /// Flows of each probe.
-    flows: Vec<Vec<FlowKey>>,
-}
-
-impl CompiledCase<'_> {
-    /// Compiles a case. An invalid probe (of a missing pod, for example) makes the case invalid and not the
-    /// policy.
-    fn new(
-        case: &Case,
-        placeholders: PlaceholderRange,
-    ) -> Result<Result<CompiledCase<'_>, CaseResult>, CliError> {
-        let expansion = ProbeExpansion::with(case, placeholders);
-        let compiler = Compiler::from_objects(expansion.objects().iter().cloned(), Options::default());
-        let evaluator = manifests::evaluator(compiler.into_tables())?;
-        let (mut flows, mut errors) = (Vec::new(), Vec::new());
-        for probe in &case.probes {
-            match expansion.flows(probe) {
-                Ok(of_probe) => flows.push(of_probe),
-                Err(error) => errors.push(format!("{}: {error}", probe.location)),
-            }
-            if errors.len() == WRONG_PROBES_SHOWN {
-                errors.push("the probes after this one are not looked at".to_owned());
-                break;
-            }
-        }
-        if errors.is_empty() {
-            Ok(Ok(CompiledCase { case, expansion, evaluator, flows }))
-        } else {
-            Ok(Err(CaseResult { errors, ..CaseResult::new(case) }))
-        }
-    }
-
-    /// Describes a failed probe on one of its flows.
-    fn failed(&self, probe: &Probe, flow: &FlowKey, got: Option<Verdict>) -> Failed {
-        let reference = ReferenceEvaluator::new(self.expansion.objects());
-        let explanation = explain(
-            &reference,
-            flow,
-            [&probe.from, &probe.to],
-            &self.evaluator.evaluate(flow),
-            &locations(self.case),
-        );
-        Failed {
-            place: probe.location.to_string(),
-            from: probe.from.to_string(),
-            to: probe.to.to_string(),
-            protocol: probe.protocol,
-            port: probe.port,
-            expected: probe.expect,
-            got,
-            seen: None,
-            text: explanation.to_string(),
-            explanation,
-        }
-    }
-}
-
-fn locations(case: &Case) -> PolicyLocations {
-    let of = |location: &Location| location.to_string();
-    case.objects
-        .iter()
-        .filter_map(|(object, location)| Some((super::manifests::policy_of(object)?, of(location))))
-        .collect()
 }
