@@ -8,24 +8,24 @@ use indicatif::ProgressBar;
 use crate::printable;
 
 /// Returns whether a stream has colours: not with `NO_COLOR` set (no-color.org), nor on a dumb terminal.
-pub(in crate::cli) fn has_colors(stream: &impl IsTerminal) -> bool {
+pub(crate) fn has_colors(stream: &impl IsTerminal) -> bool {
     let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     stream.is_terminal() && !is_set("NO_COLOR") && !is_dumb
 }
 
 /// Prints one line to standard error, with control characters escaped.
-pub(in crate::cli) fn note(text: &str) {
+pub(crate) fn note(text: &str) {
     eprintln!("{}", printable::line(text));
 }
 
 /// Prints a report with colours, whose text is escaped already.
-pub(in crate::cli) fn report(text: &str) {
+pub(crate) fn report(text: &str) {
     eprint!("{text}");
 }
 
 /// Creates a spinner on a terminal, and a hidden one elsewhere.
-pub(in crate::cli) fn spinner() -> ProgressBar {
+pub(crate) fn spinner() -> ProgressBar {
     if !stderr().is_terminal() {
         return ProgressBar::hidden();
     }
@@ -36,10 +36,10 @@ pub(in crate::cli) fn spinner() -> ProgressBar {
 
 /// Writer of the log to standard error. It keeps the log's colours and escapes other control characters.
 #[derive(Debug)]
-pub(in crate::cli) struct LogWriter(Stderr);
+pub(crate) struct LogWriter(Stderr);
 
 impl LogWriter {
-    pub(in crate::cli) fn new() -> LogWriter {
+    pub(crate) fn new() -> LogWriter {
         LogWriter(io::stderr())
     }
 }
