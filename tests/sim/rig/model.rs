@@ -367,7 +367,7 @@ impl Model {
     }
 
     /// Drop reason of policy for a flow between two ports.
-    fn judge(&mut self, key: &FlowKey, from: PortId, to: PortId) -> Option<&'static str> {
+    fn decide_flow(&mut self, key: &FlowKey, from: PortId, to: PortId) -> Option<&'static str> {
         let (source, target) = (from.index() < PODS, to.index() < PODS);
         if source && from == to {
             return None; // Policy does not apply between a pod and itself.
