@@ -1,151 +1,44 @@
-//! The compiled trie of one address family: longest match in few loads, however many prefixes.
-//!
-//! A root of 65,536 slots is indexed by the first two bytes of an address. A slot, there and below, is one word: the
-//! value itself, or a node that looks at further bytes. What covers a slot is pushed down into it, so that nothing
-//! has to be remembered on the way. Three kinds of nodes:
-//!
-//! - *dense*: 256 slots, indexed by the next byte. Two loads after the root decide an IPv4 address;
-//! - *sparse*: skips bytes that all prefixes below have in common (and checks them), then takes one byte; slots that
-//!   repeat their neighbour are stored once and found by counting bits. A million scattered IPv4 prefixes take 15 MiB;
-//! - *leaf*: one prefix, compared whole. An IPv6 address does not walk 16 levels to reach it.
-//!
-//! Most IPv4 addresses need the root, then a leaf or a dense node, then perhaps a dense node below: a batch takes these three
-//! steps without a branch, and each for all addresses before the next. What waits for a load is then that load alone, many at
-//! a time; one address after the other, the processor's window would be full of the few chains of loads that fit into it.
-//!
-//! | node | words |
-//! |---|---|
-//! | dense | 256 slots |
-//! | sparse | key (4), slot where the key differs, first unit of the slots, ranks (2), bitmap of 256 bits (8) |
-//! | leaf | length, value, value where it differs, key (IPv4: 1, IPv6: 4) |
-
-mod address;
-mod build;
+//! Look-up in the trie.
 
 use std::hint::select_unpredictable;
 
-use self::address::Address;
-use super::arena::{Arena, Unit, first_word};
-use super::prefix_set::{Entry, PrefixSet};
+use super::address::Address;
+use super::slot::{DENSE, LEAF, SPARSE, SPARSE_WORDS, Slot, VALUE, depth, kind, unit};
 use crate::limits::BATCH_FRAMES_MAX;
-
-pub(super) use self::address::{join, split};
-
-/// Stands for "no prefix matches".
-pub(super) const NO_MATCH: u32 = (1 << 30) - 1;
-
-// In this order, so that one comparison tells dense nodes, and these and leaves, from all else.
-const VALUE: u32 = 0;
-const SPARSE: u32 = 1;
-const LEAF: u32 = 2;
-const DENSE: u32 = 3;
-
-const KIND_SHIFT: u32 = 30;
-const DEPTH_SHIFT: u32 = 26;
-const UNIT_MASK: u32 = (1 << DEPTH_SHIFT) - 1;
-
-/// Bits of an address that the root takes.
-const ROOT_BITS: u8 = 16;
-const ROOT_SLOTS: usize = 1 << ROOT_BITS;
-const NODE_SLOTS: usize = 256;
-const SPARSE_WORDS: usize = 16;
-/// A node with more distinct neighbours than this is dense: it would be nearly as large as a sparse one.
-const SPARSE_RUNS_MAX: usize = 64;
-/// While a table has fewer dense nodes than this, every node is dense that can be and tells [`DENSE_WORTH`] things apart; and
-/// of the first half every node that can be. So short tables, and networks full of pods in any, have the short way: one line
-/// for each look-up where a sparse node is two, but 1 KiB of memory where a sparse node is some 100 bytes.
-pub(super) const DENSE_NODES_MIN: usize = 4096;
-const DENSE_WORTH: usize = 16;
-
-/// A slot: a value, or the kind, the byte to look at, and the place of a node.
-type Slot = u32;
-
-fn node(kind: u32, depth: u32, unit: Unit) -> Slot {
-    debug_assert!(unit <= UNIT_MASK && depth < 16);
-    kind << KIND_SHIFT | depth << DEPTH_SHIFT | unit
-}
-
-#[inline]
-fn kind(slot: Slot) -> u32 {
-    slot >> KIND_SHIFT
-}
-
-#[inline]
-fn depth(slot: Slot) -> u32 {
-    slot >> DEPTH_SHIFT & 15
-}
-
-#[inline]
-fn unit(slot: Slot) -> Unit {
-    slot & UNIT_MASK
-}
+use crate::tables::arena::{Arena, first_word};
+use crate::tables::prefix_set::PrefixSet;
 
 /// The compiled trie, and the prefixes that it was compiled from. A clone is cheap and shares all pages.
 #[derive(Clone)]
-pub(super) struct PrefixTrie {
-    arena: Arena,
-    prefixes: PrefixSet,
+pub(in crate::tables) struct PrefixTrie {
+    pub(super) arena: Arena,
+    pub(super) prefixes: PrefixSet,
     /// Words of a leaf: the key is as long as an address.
-    leaf_words: usize,
-    dense_nodes: usize,
-    dense_nodes_min: usize,
-    default: u32,
+    pub(super) leaf_words: usize,
+    pub(super) dense_nodes: usize,
+    pub(super) dense_nodes_min: usize,
+    pub(super) default: u32,
 }
 
 impl PrefixTrie {
-    /// The trie of `prefixes`, for addresses of `address_bits`; `default` is what matches no prefix.
-    ///
-    /// Nodes are dense where they can be while there are fewer than `dense_nodes_min` ([`DENSE_NODES_MIN`]).
-    pub(super) fn new(
-        address_bits: u32,
-        prefixes: PrefixSet,
-        default: u32,
-        dense_nodes_min: usize,
-    ) -> PrefixTrie {
-        let mut arena = Arena::default();
-        arena.reserve_pages(ROOT_SLOTS, default);
-        let leaf_words = 3 + address_bits as usize / 32;
-        let mut trie = PrefixTrie { arena, prefixes, leaf_words, dense_nodes: 0, dense_nodes_min, default };
-        if trie.prefixes.len() > 0 {
-            trie.rebuild_root(0, 0);
-        }
-        trie
-    }
-
     /// Number of prefixes.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::tables) fn len(&self) -> usize {
         self.prefixes.len()
     }
 
     /// Bytes of the compiled form.
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::tables) fn bytes(&self) -> usize {
         self.arena.bytes()
     }
 
     /// What exactly this prefix leads to.
-    pub(super) fn get(&self, bits: u128, len: u8) -> Option<u32> {
+    pub(in crate::tables) fn get(&self, bits: u128, len: u8) -> Option<u32> {
         self.prefixes.get(bits, len)
     }
 
     /// What this prefix leads to, or else the longest that covers it.
-    pub(super) fn covering(&self, bits: u128, len: u8) -> Option<u32> {
+    pub(in crate::tables) fn covering(&self, bits: u128, len: u8) -> Option<u32> {
         self.get(bits, len).or_else(|| self.prefixes.cover(bits, len))
-    }
-
-    /// Adds or replaces a prefix; gives what it led to before.
-    pub(super) fn insert(&mut self, entry: Entry) -> Option<u32> {
-        let before = self.prefixes.insert(entry);
-        if before != Some(entry.value) {
-            self.refresh(entry.bits, entry.len);
-        }
-        before
-    }
-
-    /// Removes a prefix; gives what it led to.
-    pub(super) fn remove(&mut self, bits: u128, len: u8) -> Option<u32> {
-        let before = self.prefixes.remove(bits, len)?;
-        self.refresh(bits, len);
-        Some(before)
     }
 }
 
@@ -153,7 +46,7 @@ impl PrefixTrie {
 impl PrefixTrie {
     /// What the longest prefix that covers `address` leads to, or the default.
     #[inline]
-    pub(super) fn find<A: Address>(&self, address: A) -> u32 {
+    pub(in crate::tables) fn find<A: Address>(&self, address: A) -> u32 {
         let mut slot = address.root(&self.arena);
         loop {
             slot = match kind(slot) {
@@ -166,7 +59,7 @@ impl PrefixTrie {
     }
 
     /// [`PrefixTrie::find`] of each address: all take one step before any takes the next, so that loads overlap.
-    pub(super) fn find_batch<A: Address>(&self, addresses: &[A], found: &mut [u32]) {
+    pub(in crate::tables) fn find_batch<A: Address>(&self, addresses: &[A], found: &mut [u32]) {
         assert_eq!(addresses.len(), found.len(), "one result for each address");
         let chunks = addresses.chunks(BATCH_FRAMES_MAX).zip(found.chunks_mut(BATCH_FRAMES_MAX));
         chunks.for_each(|(addresses, found)| self.find_chunk(addresses, found));
