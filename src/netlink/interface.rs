@@ -1,6 +1,7 @@
 //! Facts of a network interface, as far as a port depends on them.
 //!
-//! They are asked for by netlink rather than read from /sys, which shows the network namespace of the process that mounted it.
+//! They are asked for by netlink rather than read from /sys, which shows the network namespace of the process
+//! that mounted it.
 
 use std::net::IpAddr;
 
@@ -128,7 +129,8 @@ pub fn node_addresses(name: &str) -> Vec<IpAddr> {
     on_it.collect()
 }
 
-/// `IFA_LOCAL`, or `IFA_ADDRESS` where there is none: of a point-to-point link that one is the peer's (`linux/if_addr.h`).
+/// `IFA_LOCAL`, or `IFA_ADDRESS` where there is none: of a point-to-point link that one is the peer's
+/// (`linux/if_addr.h`).
 fn local_address(message: &AddressMessage) -> Option<IpAddr> {
     let attributes = || message.attributes.iter();
     let local = attributes().find_map(|attribute| match attribute {

@@ -74,8 +74,9 @@ impl LinkEvents {
 }
 
 fn event(payload: NetlinkPayload<RouteNetlinkMessage>) -> Option<LinkEvent> {
-    // A bridge sends messages about its ports with family AF_BRIDGE. RTM_DELLINK of that family is a port that leaves the
-    // bridge, not an interface that is deleted (`br_ifinfo_notify` of `net/bridge/br_netlink.c`).
+    // A bridge sends messages about its ports with family AF_BRIDGE. RTM_DELLINK of that family is a port
+    // that leaves the bridge, not an interface that is deleted (`br_ifinfo_notify` of
+    // `net/bridge/br_netlink.c`).
     let is_link = |message: &LinkMessage| message.header.interface_family == AddressFamily::Unspec;
     match payload {
         NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(message)) if is_link(&message) => {

@@ -60,8 +60,8 @@ impl RouteSocket {
     }
 }
 
-/// The request to resolve or confirm a neighbour as if a packet waited for it: `NTF_USE`, for which `neigh_add` of
-/// `net/core/neighbour.c` calls `neigh_event_send`.
+/// The request to resolve or confirm a neighbour as if a packet waited for it: `NTF_USE`, for which
+/// `neigh_add` of `net/core/neighbour.c` calls `neigh_event_send`.
 pub(super) fn resolution_request((interface, address): Neighbor) -> (RouteNetlinkMessage, u16) {
     let mut message = NeighbourMessage::default();
     message.header.family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };

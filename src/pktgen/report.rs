@@ -6,8 +6,8 @@ use super::session::Trial;
 use super::tcp::endpoints::TcpTrial;
 use super::traffic::frame_size::FCS_BYTES;
 
-/// Result of a trial, as programs read it. Rates are over the time of sending. Latencies and counts that were not measured are
-/// null.
+/// Result of a trial, as programs read it. Rates are over the time of sending. Latencies and counts that were
+/// not measured are null.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Time of sending, seconds.

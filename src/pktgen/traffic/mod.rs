@@ -105,8 +105,8 @@ impl Traffic {
         self.space.src.addr().is_ipv6()
     }
 
-    /// Returns the least frame size for these headers, bytes with the frame check sequence; with `stamped`, for the stamp as
-    /// well.
+    /// Returns the least frame size for these headers, bytes with the frame check sequence; with `stamped`,
+    /// for the stamp as well.
     pub fn size_min(&self, stamped: bool) -> usize {
         let stamp = if stamped { STAMP_BYTES } else { 0 };
         (self.header_bytes() + stamp + FCS_BYTES).max(64)
