@@ -27,8 +27,8 @@ impl Lab {
         Lab::up_with(spec, &mut |_| ())
     }
 
-    /// Makes a lab, and calls `stands` for each pod that is made.
-    pub fn up_with(spec: &LabSpec, stands: &mut dyn FnMut(&PodPlan)) -> Result<Lab, LabError> {
+    /// Makes a lab, and calls `made` for each pod after it is made.
+    pub fn up_with(spec: &LabSpec, made: &mut dyn FnMut(&PodPlan)) -> Result<Lab, LabError> {
         require_root()?;
         let lab = Lab { record: Journal::create(spec)? };
         let directory = lab.directory();
@@ -36,7 +36,7 @@ impl Lab {
             .map_err(|source| LabError::Kernel { what: format!("create {}", directory.display()), source })?;
         for pod in &lab.record.pods {
             make_pod(pod, &lab.record)?;
-            stands(pod);
+            made(pod);
         }
         Ok(lab)
     }

@@ -18,16 +18,16 @@ const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 /// An event of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkEvent {
-    /// It has appeared or changed.
+    /// The link has appeared or changed.
     Present {
         /// Index of the interface.
         index: u32,
-        /// Its name.
+        /// Name of the interface.
         name: String,
         /// Whether it has an XDP program.
         has_program: bool,
     },
-    /// It has left this network namespace, or is deleted.
+    /// The link has left this network namespace, or is deleted.
     Removed {
         /// Index of the interface.
         index: u32,

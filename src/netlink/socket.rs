@@ -69,12 +69,12 @@ impl RouteSocket {
         RequestSocket::open(NETLINK_ROUTE).map(RouteSocket).context(|| "open a netlink socket".to_owned())
     }
 
-    /// Asks for one object. A reply that the library does not decode is an error, as none would be.
+    /// Reads one object. A reply that the library does not decode is an error.
     pub(super) fn get(&self, request: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
         self.0.request(request, 0)?.into_iter().next().ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Asks for one link.
+    /// Reads one link.
     ///
     /// # Errors
     /// `ENODEV` where there is none that fits.
@@ -85,7 +85,7 @@ impl RouteSocket {
         }
     }
 
-    /// Asks for every object of a kind.
+    /// Reads every object of a kind.
     pub(super) fn dump(&self, request: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.0.request(request, NLM_F_DUMP)
     }

@@ -42,7 +42,7 @@ impl FromStr for Rate {
 /// Times at which the frames of one trial are due.
 #[derive(Debug, Clone)]
 pub(super) enum RateLimiter {
-    /// At once.
+    /// No limit: every frame is due.
     Max,
     /// One frame in so many nanoseconds.
     Every(f64),

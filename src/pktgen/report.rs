@@ -112,9 +112,9 @@ pub struct ConnectionReport {
     pub tx_cpu_s: f64,
     /// Median time from SYN to SYN, ACK, microseconds; null without an answer.
     pub setup_p50_us: Option<f64>,
-    /// The same of the 99th percentile.
+    /// 99th percentile of that time, microseconds.
     pub setup_p99_us: Option<f64>,
-    /// The same of the slowest connection.
+    /// Longest such time, microseconds.
     pub setup_max_us: Option<f64>,
 }
 

@@ -86,7 +86,7 @@ pub enum XdpError {
         "no privilege to {action}: run as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_SYS_ADMIN and CAP_IPC_LOCK"
     )]
     Privilege {
-        /// What was tried.
+        /// Action that the kernel refused.
         action: String,
     },
     /// The kernel is built without AF_XDP.
@@ -100,7 +100,7 @@ pub enum XdpError {
          (`ulimit -l unlimited`, LimitMEMLOCK=infinity)"
     )]
     Memory {
-        /// What was tried.
+        /// Action that the kernel refused.
         action: String,
         /// Bytes wanted.
         bytes: usize,
@@ -119,7 +119,7 @@ pub enum XdpError {
     /// Any other refusal of the kernel.
     #[error("the kernel refuses to {action}: {reason}")]
     Refused {
-        /// What was tried.
+        /// Action that the kernel refused.
         action: String,
         /// The kernel's reason.
         reason: String,

@@ -14,15 +14,15 @@ use crate::netlink::Interface;
 /// Frames that did not reach a worker, by the place at which the kernel dropped them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LostFrames {
-    /// At a socket with an empty fill ring.
+    /// Dropped at a socket with an empty fill ring.
     pub no_frame: u64,
-    /// At a socket with a full rx ring.
+    /// Dropped at a socket with a full rx ring.
     pub ring_full: u64,
-    /// At a socket for another reason, such as their length.
+    /// Dropped at a socket for another reason, such as their length.
     pub socket: u64,
-    /// By the XDP program, on a queue without a socket.
+    /// Dropped by the XDP program on a queue without a socket.
     pub no_socket: u64,
-    /// By the interface's driver, before the program or between it and the socket.
+    /// Dropped by the interface's driver, before the program or between it and the socket.
     pub interface: u64,
 }
 

@@ -293,7 +293,7 @@ fn take_back(umem: &mut Umem, queue_id: QueueId, count: usize, out: &mut Vec<Fra
     for descriptor in &umem.scratch[..count] {
         let index = descriptor.addr() / FRAME_BYTES;
         if umem.ownership.take_back(index, queue_id, Direction::Transmit) {
-            // Struck out of the ledger, which had it because its token was given up: this is the only one.
+            // The ownership table had the frame because its token was given up, so this token is the only one.
             out.push(Frame::new(umem.area.id(), index as u32));
         }
     }

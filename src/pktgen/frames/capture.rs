@@ -155,7 +155,7 @@ fn read_pcapng(file: &[u8]) -> Result<Capture, String> {
     Ok(capture)
 }
 
-/// Fails unless frames are Ethernet frames. The upper four bits of the type in a pcap file tell of frame
+/// Fails unless frames are Ethernet frames. The upper four bits of the type in a pcap file describe frame
 /// check sequences.
 fn check_link_type(link_type: DataLink) -> Result<(), String> {
     match u32::from(link_type) & 0x0fff_ffff {

@@ -122,7 +122,7 @@ fn addresses(network: IpNet) -> (u128, u64) {
 /// so no two share one.
 #[derive(Debug)]
 pub(crate) struct Flows {
-    /// By slot, the number of its flow among those of this generator, and the next sequence number.
+    /// Flows by slot: the number among those of this generator, and the next sequence number.
     places: Vec<(u32, u32)>,
     order: Order,
     random: Random,

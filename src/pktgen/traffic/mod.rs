@@ -20,7 +20,7 @@ use crate::pktgen::traffic::stamp::STAMP_BYTES;
 /// Most flows at a time: generator and receiver keep one or two words for each.
 pub const FLOWS_MAX: u32 = 1 << 24;
 
-/// Protocol of the frames above IP. Each frame stands alone and belongs to no connection.
+/// Protocol of the frames above IP. Frames belong to no connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// UDP datagrams.

@@ -21,7 +21,7 @@ impl Bench {
         Bench::with_free(frames, 0)
     }
 
-    /// With so many frames that are not the queue's.
+    /// Makes a bench with `free_frames` frames that are not lent to the queue.
     fn with_free(frames: usize, free_frames: usize) -> Bench {
         let (umem, free) = Umem::in_memory(frames + free_frames);
         let (queue, peer) = PortQueue::memory(&umem.binder(), PortId(3)).unwrap();
