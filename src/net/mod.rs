@@ -3,6 +3,7 @@
 //! A view is a reference to as many bytes as its header has at least, so that reading a field cannot fail.
 //! Making a view of a short slice returns `None`. Offsets are those of the RFC named in each file.
 
+pub(crate) mod address;
 pub mod arp;
 pub mod checksum;
 pub mod ethernet;

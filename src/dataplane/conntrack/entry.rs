@@ -14,9 +14,9 @@ use std::sync::atomic::Ordering;
 use super::parts::{AtomicU32, AtomicU64, PORTS_MAX};
 use super::tcp::{TcpFlow, TcpSide};
 use super::{FlowState, Key, QuotaClass};
-use crate::dataplane::packet::Address;
 use crate::ids::{Generation, PortId};
 use crate::mem::{prefetch_read, prefetch_write};
+use crate::net::address::Address;
 use crate::net::flow::Protocol;
 
 use Ordering::{AcqRel, Acquire, Relaxed, Release};

@@ -26,8 +26,8 @@ use self::publish::{Numbered, Publication};
 use self::table::{Conntrack, InsertOutcome, Slot, WorkerState};
 use super::{FlowState, Key, QuotaClass, tcp, timeouts};
 use crate::dataplane::ConntrackSettings;
-use crate::dataplane::packet::from_v4;
 use crate::ids::{Generation, PortId, WorkerId};
+use crate::net::address::from_v4;
 use crate::net::flow::Protocol;
 
 /// As `super::parts`, and what publication is made of.
