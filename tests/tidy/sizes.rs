@@ -16,7 +16,6 @@ const TOO_LONG: &[&str] = &[
     "src/dataplane/conntrack/entry.rs",
     "src/dataplane/conntrack/table.rs",
     "src/dataplane/conntrack/tcp.rs",
-    "src/dataplane/engine.rs",
     "src/dataplane/fib/snapshot.rs",
     "src/dataplane/packet.rs",
     "src/dataplane/pipeline/classify.rs",
