@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Acl, Classifier, RuleTables, TablesDiff};
+use super::classifier::Classifier;
+use super::document::{Acl, RuleTables, TablesDiff};
 use crate::ids::{AclId, ClassId, RowId};
 
 /// The affected of a change. A flow that was allowed by ACL tables which are not touched is still allowed by them.

@@ -34,11 +34,12 @@ mod arena;
 pub(crate) mod tests;
 
 pub use affected_acls::AffectedAcls;
-pub use classifier::{Classifier, FlowDecision, PodAcls};
+pub use classifier::{Classifier, FlowDecision};
 pub use document::{
     Acl, Decision, Direction, FORMAT_VERSION, PersistentMap, PodName, PodPolicy, PolicyKind, PolicyRef,
     PortSpan, ReferenceCounts, Row, RuleOrigin, RuleTables, TablesDiff, TablesError, Verdict,
 };
+pub use pod_index::PodAcls;
 pub use prefix_table::PrefixTable;
 pub use route::RouteTable;
 pub use row_store::Service;

@@ -3,7 +3,18 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::{PersistentMap, PodAcls, PodName, PodPolicy, RuleTables};
+use crate::ids::AclId;
+
+use super::document::{PersistentMap, PodName, PodPolicy, RuleTables};
+
+/// The tables that judge flows of one pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PodAcls {
+    /// Judges flows to the pod, by the class of the source.
+    pub ingress: AclId,
+    /// Judges flows from the pod, by the class of the destination.
+    pub egress: AclId,
+}
 
 /// Pods by name and by address. A clone is cheap and shares what does not change.
 #[derive(Clone, Default)]

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::PrefixTable;
+use super::prefix_table::PrefixTable;
 
 /// Which next hop leads to an address, by index into a list that the owner of the table keeps.
 #[derive(Clone, Default)]

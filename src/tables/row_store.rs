@@ -8,7 +8,7 @@
 //! its id says. Eight intervals take one block, 64 two, 512 three, 4,096 four.
 
 use super::arena::{Arena, PAGE_WORDS};
-use super::{Decision, PortSpan, Row};
+use super::document::{Decision, PortSpan, Row};
 use crate::ids::RowId;
 use crate::limits::{ROWS_MAX, RULES_MAX};
 use crate::mem::count_below;

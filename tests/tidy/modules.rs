@@ -1,7 +1,9 @@
-//! Modules of the library and the paths between them, read from the text: `mod` declarations, `use` declarations, and paths in code.
+//! Modules of the library and the paths between them, read from the text: `mod` declarations, `use`
+//! declarations, and paths in code.
 //!
-//! Code for tests is left out: files that only `#[cfg(test)]` declares, and items under that attribute. A path leads to the module that defines
-//! the item, through re-exports. It is read as Rust reads it, as far as this repository's code needs: no macro makes a `use`.
+//! Code for tests is left out: files that only `#[cfg(test)]` declares, and items under that attribute. A
+//! path leads to the module that defines the item, through re-exports. It is read as Rust reads it, as far as
+//! this repository's code needs: no macro makes a `use`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -22,7 +24,8 @@ pub(crate) struct Module {
     globs: Vec<Path>,
     /// Items that the module defines.
     items: BTreeSet<String>,
-    /// Paths that the module mentions: `use` declarations but re-exports of its own modules, and paths in code.
+    /// Paths that the module mentions: `use` declarations but re-exports of its own modules, and paths in
+    /// code.
     mentions: BTreeSet<Path>,
 }
 

@@ -1,4 +1,5 @@
-//! The packet path: code that runs for every batch allocates nothing, takes no lock, writes no log, reads no clock and does not panic.
+//! The packet path: code that runs for every batch allocates nothing, takes no lock, writes no log, reads no
+//! clock and does not panic.
 
 use std::collections::BTreeSet;
 

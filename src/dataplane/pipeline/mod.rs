@@ -21,7 +21,7 @@ pub(super) mod route;
 
 use std::ops::Range;
 
-use super::conntrack::{Conntrack, WorkerState};
+use super::conntrack::{Conntrack, LookupBatch, WorkerState};
 use super::fib::snapshot::{PortView, Snapshot};
 use super::fragments::{self, FirstFragmentTable, Fragments};
 use super::neighbor::solicit::RateLimits;
@@ -70,7 +70,12 @@ pub(crate) struct Context<'a> {
 
 /// Takes a batch through all stages, and says `done` of each. Afterwards no verdict is pending.
 #[inline]
-pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl FnMut(&'static str)) {
+pub(crate) fn run(
+    batch: &mut Batch,
+    lookups: &mut LookupBatch,
+    context: &mut Context<'_>,
+    mut done: impl FnMut(&'static str),
+) {
     parse(batch, context);
     done("parse");
     guard(batch, context);
@@ -79,16 +84,16 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
         serve(batch, context);
     }
     done("serve");
-    track(batch, context);
+    track(batch, lookups, context);
     done("track");
-    route_and_advance(batch, context);
+    route_and_advance(batch, lookups, context);
     done("follow");
     if !context.policy_batch.is_empty() {
-        classify_and_admit(batch, context);
+        classify_and_admit(batch, lookups, context);
     }
     done("classify");
     if batch.has_fragments {
-        fragments::classify_fragments(batch, context);
+        fragments::classify_fragments(batch, lookups, context);
     }
     done("fragments");
     rewrite_all(batch, context);

@@ -19,20 +19,20 @@ const AGAIN: Duration = Duration::from_millis(300);
 const SCTP_PORTS: std::ops::Range<u32> = 32_768..61_000;
 
 /// Sends a flow from a site, and waits `patience` for the answer. `number` is unique among the probes of a lab.
-pub(super) fn call(
-    place: &Pod,
+pub(super) fn send_probe(
+    site: &Pod,
     flow: &FlowKey,
     number: u32,
     patience: Duration,
 ) -> Result<Outcome, LabError> {
-    let called = place.run(|| match flow.protocol {
+    let sent = site.run(|| match flow.protocol {
         Protocol::TCP => probe_tcp(flow, patience),
         Protocol::UDP => probe_udp(flow, patience),
         Protocol::ICMP | Protocol::ICMPV6 => probe_echo(flow, patience),
         Protocol::SCTP => probe_sctp(flow, number, patience),
         _ => probe_raw(flow, patience),
     });
-    called.map(Outcome::of)
+    sent.map(Outcome::of)
 }
 
 /// Opens a raw socket for a protocol at an address.

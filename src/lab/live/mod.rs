@@ -86,17 +86,17 @@ pub fn run(
 ) -> Result<Vec<LiveResult>, LabError> {
     super::require_root()?;
     let mut results = vec![];
-    for (run, places) in placement::plan(cases) {
+    for (run, placement) in placement::plan(cases) {
         let check = || if interrupted.load(Ordering::Relaxed) { Err(LabError::Interrupted) } else { Ok(()) };
         check()?;
-        let mut stage = Rig::up(spec, places)?;
+        let mut rig = Rig::up(spec, placement)?;
         for case in &cases[run] {
             check()?;
             let failed = |error| LabError::Switch(format!("case {:?}: {error}", case.name));
-            results.push(stage.play(case).map_err(failed)?);
+            results.push(rig.run(case).map_err(failed)?);
             tell(case);
         }
-        stage.down()?;
+        rig.down()?;
     }
     Ok(results)
 }

@@ -43,14 +43,14 @@ pub(super) fn plan(cases: &[LiveCase]) -> Vec<(Range<usize>, Placement)> {
     let mut runs: Vec<(Range<usize>, Placement)> = vec![];
     for (number, case) in cases.iter().enumerate() {
         match runs.last_mut() {
-            Some((run, places)) if places.fits(case) => {
-                places.add(case);
+            Some((run, placement)) if placement.fits(case) => {
+                placement.add(case);
                 run.end = number + 1;
             }
             _ => {
-                let mut places = Placement::default();
-                places.add(case);
-                runs.push((number..number + 1, places));
+                let mut placement = Placement::default();
+                placement.add(case);
+                runs.push((number..number + 1, placement));
             }
         }
     }
@@ -84,8 +84,8 @@ impl Placement {
     }
 
     /// Services of a site.
-    pub(super) fn services(&self, place: Site) -> impl Iterator<Item = Service> + '_ {
-        self.services.get(&place).into_iter().flatten().copied()
+    pub(super) fn services(&self, site: Site) -> impl Iterator<Item = Service> + '_ {
+        self.services.get(&site).into_iter().flatten().copied()
     }
 
     /// Site of a pod with these addresses.
@@ -158,19 +158,19 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_other_names_with_the_same_addresses_share_a_place() {
+    fn pods_of_other_names_with_the_same_addresses_share_a_site() {
         let cases = [
             case(&[("a/x", "10.0.0.1"), ("a/y", "10.0.0.2")], &[("10.0.0.1", "10.0.0.2", 80)]),
             case(&[("b/z", "10.0.0.2")], &[("192.0.2.1", "10.0.0.2", 81)]),
         ];
         let runs = plan(&cases);
-        let [(run, places)] = runs.as_slice() else { panic!("{runs:?}") };
-        assert_eq!((run.clone(), places.addresses().len()), (0..2, 3));
-        let second = places.of_pod(&["10.0.0.2".parse().unwrap()]).unwrap();
-        assert_eq!(places.services(second).map(|(_, _, port)| port).collect::<Vec<_>>(), [80, 81]);
+        let [(run, placement)] = runs.as_slice() else { panic!("{runs:?}") };
+        assert_eq!((run.clone(), placement.addresses().len()), (0..2, 3));
+        let second = placement.of_pod(&["10.0.0.2".parse().unwrap()]).unwrap();
+        assert_eq!(placement.services(second).map(|(_, _, port)| port).collect::<Vec<_>>(), [80, 81]);
         let outside = "192.0.2.1".parse().unwrap();
-        assert_eq!(places.of_address(&cases[1], outside), OUTSIDE);
-        assert_eq!(places.addresses()[OUTSIDE], [NODE.into(), outside]);
+        assert_eq!(placement.of_address(&cases[1], outside), OUTSIDE);
+        assert_eq!(placement.addresses()[OUTSIDE], [NODE.into(), outside]);
     }
 
     #[test]

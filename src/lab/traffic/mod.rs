@@ -7,6 +7,7 @@ mod measure;
 mod pattern;
 mod probe;
 mod server;
+mod service;
 mod transfer;
 
 pub use measure::{Latency, Throughput, latency, throughput};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketType, ipproto, socket};
 use serde::{Deserialize, Serialize};
 
-use super::server::Service;
+use super::service::Service;
 use crate::lab::{LabError, Pod};
 use crate::net::flow::Protocol;
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use foldhash::HashSet;
 
-use super::Compiler;
 use super::classes::Classes;
+use super::enforced_pod::EnforcedPod;
 use super::output::TablesOutput;
 use super::rows::Rows;
 use super::rule_sets::RuleSets;
@@ -34,52 +34,54 @@ struct DirectionChange<'a> {
 }
 
 /// A rule_set all of whose pods come to have the same other rules.
-struct CarryOver<'a> {
+pub(super) struct CarryOver<'a> {
     /// The rule_set.
     rule_set: RuleSetId,
     /// The rules, as one of the pods has them.
     pod_direction: PodDirection<'a>,
 }
 
-impl Compiler {
-    /// Step 2: the affected pods, and what the rules of each depend on if it is to be enforced.
-    pub(super) fn pod_directions(&self, affected: &Affected) -> Vec<AffectedPod> {
-        let key = |slot, direction| Some(pod_direction(&self.store, slot, direction)?.key());
-        let keys = |slot| Some([key(slot, Direction::Ingress)?, key(slot, Direction::Egress)?]);
-        affected.pods.union(&affected.reselected_pods).map(|&slot| (slot, keys(slot))).collect()
-    }
+/// Step 2: the affected pods, and what the rules of each depend on if it is to be enforced.
+pub(super) fn affected_pods(store: &Store, affected: &Affected) -> Vec<AffectedPod> {
+    let key = |slot, direction| Some(pod_direction(store, slot, direction)?.key());
+    let keys = |slot| Some([key(slot, Direction::Ingress)?, key(slot, Direction::Egress)?]);
+    affected.pods.union(&affected.reselected_pods).map(|&slot| (slot, keys(slot))).collect()
+}
 
-    /// Step 2, for rule_sets that follow their pods. Gives the classes that they are to see anew.
-    pub(super) fn follow_subjects(&mut self, affected: &[AffectedPod]) -> BTreeMap<RuleSetId, Vec<ClassId>> {
-        let mut changes: BTreeMap<RuleSetId, DirectionChange<'_>> = BTreeMap::new();
-        for (slot, keys) in affected {
-            let Some(enforced) = self.enforced.get(slot) else { continue };
-            for (place, rule_set) in [enforced.ingress, enforced.egress].into_iter().enumerate() {
-                let changes = changes.entry(rule_set).or_default();
-                changes.pods += 1;
-                if let Some(keys) = keys {
-                    let next = (&keys[place], *slot);
-                    changes.differ |= changes.next.is_some_and(|(key, _)| key != next.0);
-                    changes.next = Some(next);
-                }
+/// Step 2: the rule sets that can carry over.
+pub(super) fn carry_overs<'a>(
+    store: &'a Store,
+    enforced: &BTreeMap<PodSlot, EnforcedPod>,
+    rule_sets: &RuleSets,
+    affected: &[AffectedPod],
+) -> Vec<CarryOver<'a>> {
+    let mut changes: BTreeMap<RuleSetId, DirectionChange<'_>> = BTreeMap::new();
+    for (slot, keys) in affected {
+        let Some(enforced) = enforced.get(slot) else { continue };
+        for (place, rule_set) in [enforced.ingress, enforced.egress].into_iter().enumerate() {
+            let change = changes.entry(rule_set).or_default();
+            change.pods += 1;
+            if let Some(keys) = keys {
+                let next = (&keys[place], *slot);
+                change.differ |= change.next.is_some_and(|(key, _)| key != next.0);
+                change.next = Some(next);
             }
         }
-        let mut taken: HashSet<&RuleSetKey> = HashSet::default();
-        let mut carried = Vec::new();
-        for (id, changes) in changes {
-            let Some((key, slot)) = changes.next else { continue };
-            if changes.differ || changes.pods < self.rule_sets.get(id).pods.len() {
-                continue;
-            }
-            let pod_direction = pod_direction(&self.store, slot, key.direction())
-                .expect("an affected pod with a key is enforced");
-            if self.rule_sets.can_carry_over(id, key, &pod_direction) && taken.insert(key) {
-                carried.push(CarryOver { rule_set: id, pod_direction });
-            }
-        }
-        let (members, rows, output) = (&mut self.members, &mut self.rows, &mut self.output);
-        self.rule_sets.carry_over(carried, &self.classes, members, rows, output)
     }
+    let mut taken: HashSet<&RuleSetKey> = HashSet::default();
+    let mut carried = Vec::new();
+    for (id, change) in changes {
+        let Some((key, slot)) = change.next else { continue };
+        if change.differ || change.pods < rule_sets.get(id).pods.len() {
+            continue;
+        }
+        let pod_direction =
+            pod_direction(store, slot, key.direction()).expect("an affected pod with a key is enforced");
+        if rule_sets.can_carry_over(id, key, &pod_direction) && taken.insert(key) {
+            carried.push(CarryOver { rule_set: id, pod_direction });
+        }
+    }
+    carried
 }
 
 impl RuleSets {
@@ -95,7 +97,7 @@ impl RuleSets {
     ///
     /// Rows name the rule that denies by default, which is called after all policies that isolate a pod. So it gets another
     /// name in all rows at once, or the rule_set does not follow.
-    fn carry_over(
+    pub(super) fn carry_over(
         &mut self,
         changes: Vec<CarryOver<'_>>,
         classes: &Classes,

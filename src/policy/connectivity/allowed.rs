@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{EndpointGroup, EndpointPolicy, Traffic};
+use super::endpoint_groups::{EndpointGroup, EndpointPolicy};
+use super::traffic::Traffic;
 use crate::ids::RowId;
 use crate::policy::evaluate::TableEvaluator;
 

@@ -8,8 +8,11 @@
 
 use serde::Serialize;
 
+use super::allowed::AllowedTraffic;
+use super::endpoint_groups::{EndpointGroup, EndpointGroups, GroupMembers, Grouping};
+use super::group_names::GroupNames;
 use super::matrix_blocks::matrix_blocks;
-use super::{AllowedTraffic, EndpointGroup, EndpointGroups, GroupMembers, GroupNames, Grouping, Traffic};
+use super::traffic::Traffic;
 use crate::policy::evaluate::TableEvaluator;
 use crate::tables::PodName;
 

@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use ipnet::IpNet;
 
-use super::{EndpointGroup, GroupMembers};
-use crate::policy::evaluate::ReferenceEvaluator;
+use super::endpoint_groups::{EndpointGroup, GroupMembers};
+use crate::policy::evaluate::ObjectIndex;
 use crate::policy::objects::replicas;
 use crate::policy::objects::{Labels, Object};
 use crate::tables::PodName;
@@ -28,7 +28,7 @@ impl GroupNames {
         let mut names = GroupNames::default();
         for object in objects {
             match object {
-                Object::Pod(pod) if ReferenceEvaluator::is_live(pod) => {
+                Object::Pod(pod) if ObjectIndex::is_live(pod) => {
                     names.labels.insert(pod.name.clone(), pod.labels.clone());
                 }
                 Object::Node(node) => {

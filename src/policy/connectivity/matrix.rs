@@ -7,8 +7,11 @@ use std::sync::Arc;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
+use super::allowed::AllowedTraffic;
+use super::endpoint_groups::{EndpointGroup, EndpointGroups, GroupMembers, Grouping};
+use super::group_names::GroupNames;
 use super::matrix_groups::merge_groups;
-use super::{AllowedTraffic, EndpointGroup, EndpointGroups, GroupMembers, GroupNames, Grouping, Traffic};
+use super::traffic::Traffic;
 use crate::policy::evaluate::TableEvaluator;
 use crate::tables::PodName;
 

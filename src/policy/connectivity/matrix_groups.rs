@@ -4,7 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::{EndpointGroup, EndpointPolicy, GroupMembers, Grouping, Traffic};
+use super::endpoint_groups::{EndpointGroup, EndpointPolicy, GroupMembers, Grouping};
+use super::traffic::Traffic;
 use crate::ids::{AclId, ClassId, RowId};
 use crate::policy::evaluate::TableEvaluator;
 

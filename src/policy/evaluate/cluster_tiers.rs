@@ -1,12 +1,13 @@
 //! Clauses C1, C2 and C4: what the cluster-wide policies of a tier say of a pod.
 
 use super::flow_verdict::SideVerdict;
+use super::object_index::ObjectIndex;
 use super::ports::cluster_ports_match;
-use super::reference::{Query, ReferenceEvaluator};
+use super::query::Query;
 use crate::policy::objects::{ClusterAction, ClusterNetworkPolicy, ClusterRule, Tier};
 use crate::tables::{Direction, PolicyRef, RuleOrigin, Verdict};
 
-impl<'a> ReferenceEvaluator<'a> {
+impl<'a> ObjectIndex<'a> {
     /// The first rule that matches decides; nothing where that is a Pass, or none matches.
     pub(in crate::policy) fn evaluate_tier(&self, tier: Tier, query: &Query<'_>) -> Option<SideVerdict> {
         for policy in self.policies_of_tier(tier, query) {

@@ -1,14 +1,15 @@
 //! Clauses E2 to E4 and N1: what the `NetworkPolicies` of a pod say.
 
 use super::flow_verdict::SideVerdict;
+use super::object_index::ObjectIndex;
 use super::peers::is_certain;
 use super::ports::network_ports_match;
-use super::reference::{AddressOwner, Query, ReferenceEvaluator};
+use super::query::{AddressOwner, Query};
 use super::selectors::selects;
 use crate::policy::objects::{NetworkPolicy, NetworkPolicyRule};
 use crate::tables::{Direction, PolicyKind, PolicyRef, RuleOrigin, Verdict};
 
-impl<'a> ReferenceEvaluator<'a> {
+impl<'a> ObjectIndex<'a> {
     /// Nothing where no policy isolates the pod in this direction; else a final word (clause C3).
     pub(in crate::policy) fn evaluate_network_policies(&self, query: &Query<'_>) -> Option<SideVerdict> {
         let isolating = self.isolating(query);

@@ -7,11 +7,16 @@
 pub(in crate::policy) mod cluster_tiers;
 mod flow_verdict;
 pub(in crate::policy) mod isolation;
+mod object_index;
 mod peers;
 pub(in crate::policy) mod ports;
+mod query;
 mod reference;
 pub(in crate::policy) mod selectors;
+mod table_evaluator;
 
-pub use flow_verdict::{FlowVerdict, SideVerdict, TableEvaluator};
+pub use flow_verdict::{FlowVerdict, SideVerdict};
+pub use object_index::ObjectIndex;
+pub(in crate::policy) use query::{AddressOwner, PeerAddress, Query};
 pub use reference::ReferenceEvaluator;
-pub(in crate::policy) use reference::{AddressOwner, PeerAddress, Query};
+pub use table_evaluator::TableEvaluator;

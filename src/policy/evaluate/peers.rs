@@ -4,11 +4,12 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::reference::{AddressOwner, PeerAddress, ReferenceEvaluator};
+use super::object_index::ObjectIndex;
+use super::query::{AddressOwner, PeerAddress};
 use super::selectors::selects;
 use crate::policy::objects::{ClusterPeer, IpBlock, LabelSelector, Peer, Peers, Pod, PodScope};
 
-impl ReferenceEvaluator<'_> {
+impl ObjectIndex<'_> {
     /// Clause M1: no list is everyone. Clause M5: entries are alternatives.
     pub(in crate::policy) fn network_peers_match(
         &self,

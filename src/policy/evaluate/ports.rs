@@ -1,6 +1,6 @@
 //! Clauses P1 to P7: which flows the `ports` of a rule match.
 
-use super::reference::{AddressOwner, Query};
+use super::query::{AddressOwner, Query};
 use crate::net::flow::Protocol;
 use crate::policy::objects::{ClusterPort, Pod, PortMatch, Ports};
 use crate::tables::Direction;

@@ -2,7 +2,8 @@
 
 use std::fmt::{self, Write};
 
-use super::{ExemptPod, Exemption, Explanation, Mismatch, PolicyTrace, RuleTrace, SideExplanation};
+use super::explanation::{ExemptPod, Exemption, Explanation, PolicyTrace, RuleTrace, SideExplanation};
+use super::mismatch::Mismatch;
 use crate::tables::Verdict;
 
 /// Misses of one half of a rule that are shown.

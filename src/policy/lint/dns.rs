@@ -4,7 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Check, LintFinding, LintObjects};
+use super::finding::{Check, LintFinding};
+use super::objects::LintObjects;
 use crate::net::flow::Protocol;
 use crate::policy::evaluate::{isolation, selectors};
 use crate::policy::objects::{

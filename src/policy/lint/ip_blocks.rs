@@ -6,8 +6,10 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::finding::{Check, LintFinding};
+use super::objects::{LintObjects, peer_list};
 use super::prefixes::Prefixes;
-use super::{Check, LintFinding, LintObjects, subsumption};
+use super::subsumption;
 use crate::policy::evaluate::isolation;
 use crate::policy::objects::{IpBlock, NetworkPolicy, NetworkPolicyRule, Peer, Peers};
 use crate::tables::Direction;
@@ -189,7 +191,7 @@ fn common(addresses: &[IpAddr], is_v4: bool) -> Option<IpNet> {
 }
 
 fn placed<'a>(objects: &LintObjects<'a>, direction: Direction) -> Vec<Placed<'a>> {
-    let list = super::peer_list(direction);
+    let list = peer_list(direction);
     let mut found = Vec::new();
     for (number, &policy) in objects.network.iter().enumerate() {
         for (index, rule) in isolation::rules(policy, direction).into_iter().flatten().enumerate() {

@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{Check, LintFinding, LintObjects};
+use super::finding::{Check, LintFinding};
+use super::objects::LintObjects;
 use crate::net::flow::Protocol;
 use crate::policy::evaluate::{AddressOwner, PeerAddress, cluster_tiers, isolation, selectors};
 use crate::policy::objects::{

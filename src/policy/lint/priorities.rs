@@ -1,6 +1,7 @@
 //! Two cluster-wide policies of one tier with one priority: the API leaves open which is asked first.
 
-use super::{Check, LintFinding, LintObjects};
+use super::finding::{Check, LintFinding};
+use super::objects::LintObjects;
 use crate::policy::evaluate::cluster_tiers;
 use crate::policy::objects::{ClusterNetworkPolicy, Tier};
 use crate::tables::PolicyKind;

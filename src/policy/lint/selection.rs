@@ -2,7 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-use super::{Check, LintFinding, LintObjects, peer_list};
+use super::finding::{Check, LintFinding};
+use super::objects::{LintObjects, peer_list};
 use crate::policy::display;
 use crate::policy::evaluate::{AddressOwner, PeerAddress, cluster_tiers, isolation, selectors};
 use crate::policy::objects::{ClusterPeer, LabelSelector, Peer, Peers, Pod, Requirement};

@@ -1,6 +1,8 @@
 //! A rule that another makes superfluous: the same flows, and perhaps more, are decided by that one.
 
-use super::{Check, LintFinding, LintObjects, subsumption};
+use super::finding::{Check, LintFinding};
+use super::objects::LintObjects;
+use super::subsumption;
 use crate::policy::evaluate::{cluster_tiers, isolation};
 use crate::policy::objects::NetworkPolicyRule;
 use crate::tables::{Direction, PolicyRef};

@@ -1,6 +1,7 @@
 //! Rules of a direction that `policyTypes` lacks: they mean nothing, and the direction is not isolated.
 
-use super::{Check, LintFinding, LintObjects};
+use super::finding::{Check, LintFinding};
+use super::objects::LintObjects;
 use crate::policy::evaluate::isolation;
 use crate::tables::Direction;
 

@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use super::LabelSelector;
+use super::selector::LabelSelector;
 use crate::net::flow::Protocol;
 use crate::tables::Direction;
 

@@ -2,7 +2,7 @@
 //!
 //! The first has the workload's name. The second has a name that no object can have: a `#` is in no DNS subdomain.
 
-use super::Pod;
+use super::cluster_objects::Pod;
 use crate::tables::PodName;
 
 const SECOND: &str = "#2";

@@ -1,6 +1,6 @@
 //! Label selectors (apimachinery `labels/selector.go`).
 
-use super::Labels;
+use super::cluster_objects::Labels;
 
 /// All requirements must hold; none is every object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -31,7 +31,7 @@ pub(super) fn parse(object: &Fields<'_>, identity: Identity) -> Option<ClusterNe
     let subject = spec.required("subject").and_then(|at| cluster_peer::subject(&at, Dialect::Cluster));
     let rules = |direction, peers| {
         let items = spec.items(direction);
-        limit(&spec, direction, items.len(), ITEMS_MAX);
+        spec.limit_items(direction, items.len(), ITEMS_MAX);
         items.iter().filter_map(|at| rule(at, peers)).collect::<Vec<_>>()
     };
     let (ingress, egress) = (rules("ingress", "from"), rules("egress", "to"));
@@ -54,16 +54,6 @@ pub(super) fn priority(spec: &Fields<'_>) -> Option<u32> {
         at.invalid("must be between 0 and 1000, inclusive", "0 is asked first");
     }
     priority
-}
-
-/// Reports a list that is longer than the CRD allows.
-pub(super) fn limit(fields: &Fields<'_>, name: &str, length: usize, most: usize) {
-    if let Some(at) = fields.get(name).filter(|_| length > most) {
-        at.error_help(
-            format!("Too many: {length}: must have at most {most} items"),
-            "split it into several policies",
-        );
-    }
 }
 
 fn rule(at: &Cursor<'_>, peers: &'static str) -> Option<ClusterRule> {
@@ -127,7 +117,7 @@ pub(super) fn rule_name(fields: &Fields<'_>) -> Option<String> {
 
 fn protocols(fields: &Fields<'_>, at: &Cursor<'_>) -> Outcome<Option<Vec<ClusterPort>>> {
     let items = at.items();
-    limit(fields, "protocols", items.len(), ITEMS_MAX);
+    fields.limit_items("protocols", items.len(), ITEMS_MAX);
     if items.is_empty() {
         at.error_help("Invalid value: must have at least 1 item", "leave protocols out to match all traffic");
         return Outcome::Invalid;

@@ -88,7 +88,7 @@ pub(super) fn peers(
 ) -> Outcome<Vec<ClusterPeer>> {
     let Some(at) = rule.required(name) else { return Outcome::Invalid };
     let items = at.items();
-    super::cluster_network_policy::limit(rule, name, items.len(), most);
+    rule.limit_items(name, items.len(), most);
     if items.is_empty() {
         at.error_help(
             "Invalid value: must have at least 1 item",

@@ -393,6 +393,16 @@ impl<'t> Fields<'t> {
         items
     }
 
+    /// Reports a list field that has more items than the CRD allows.
+    pub(crate) fn limit_items(&self, name: &str, length: usize, most: usize) {
+        if let Some(at) = self.get(name).filter(|_| length > most) {
+            at.error_help(
+                format!("Too many: {length}: must have at most {most} items"),
+                "split it into several policies",
+            );
+        }
+    }
+
     /// A field that must be there.
     pub(crate) fn required(&self, name: &'t str) -> Option<Cursor<'t>> {
         let found = self.get(name);

@@ -17,6 +17,7 @@ mod cluster_peer;
 mod legacy_namespaces;
 mod metadata;
 mod network_policy;
+mod parsed;
 mod selector;
 mod syntax;
 mod typed;
@@ -25,31 +26,8 @@ pub(super) mod documents;
 
 pub use cluster_objects::ADDRESSES_ANNOTATION;
 pub use diagnostic::{Diagnostic, Severity};
+pub use parsed::{Parsed, Skipped};
 pub use source::{Location, Source};
-
-use super::objects::Object;
-
-/// What a text, or several, hold.
-#[derive(Debug, Clone, Default)]
-pub struct Parsed {
-    /// The objects, in the order of the text, and where each stands.
-    pub objects: Vec<(Object, Location)>,
-    /// What their authors should know.
-    pub warnings: Vec<Diagnostic>,
-    /// Objects of kinds that policy does not depend on.
-    pub skipped: Vec<Skipped>,
-}
-
-/// An object that was left out because of its kind.
-#[derive(Debug, Clone)]
-pub struct Skipped {
-    /// Its kind.
-    pub kind: String,
-    /// Its name with its namespace, as far as it has them.
-    pub name: String,
-    /// Where it is.
-    pub location: Location,
-}
 
 /// Reads the objects of a text. The errors are all that there are, in the order of the text.
 pub fn parse_source(source: &Source) -> Result<Parsed, Vec<Diagnostic>> {

@@ -4,7 +4,7 @@ use crate::policy::store::{
     GroupId, Interner, NamespaceSlot, NodeSlot, PodSlot, PortUseId, Slot, Store, sorted,
 };
 
-use super::{AddressGroup, NamespaceScope, PodSet, PortName};
+use super::group::{AddressGroup, NamespaceScope, PodSet, PortName};
 
 /// The groups, and who is in them.
 #[derive(Debug, Default)]

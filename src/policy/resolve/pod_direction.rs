@@ -16,8 +16,9 @@ use crate::policy::objects::{
 use crate::policy::store::{GroupId, Store, StoredPod, Versioned};
 use crate::tables::{Direction, PolicyKind, PolicyRef, RuleOrigin};
 
+use super::group::{AddressGroup, NamespaceScope, PodSet, PortName};
 use super::rule_list::NamedRule;
-use super::{Action, AddressGroup, NamespaceScope, PodSet, PortName, PortTerm, Rule, RuleList};
+use super::rule_list::{Action, PortTerm, Rule, RuleList};
 
 /// One direction of a pod, and the policies that select the pod for it, in the order they are asked.
 pub(crate) struct PodDirection<'a> {

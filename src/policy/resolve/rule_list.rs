@@ -8,7 +8,7 @@ use crate::net::flow::Protocol;
 use crate::policy::store::GroupId;
 use crate::tables::RuleOrigin;
 
-use super::PortName;
+use super::group::PortName;
 
 /// Stages of rules. In a tier the first rule that matches decides, or passes on to the next tier; the last
 /// tier decides everything.

@@ -1,6 +1,9 @@
 //! One numbering for equal tables.
 
-use super::{Acl, Decision, PersistentMap, PodPolicy, PortSpan, Row, RuleTables};
+use super::decision::Decision;
+use super::persistent_map::PersistentMap;
+use super::row::{PortSpan, Row};
+use super::rule_tables::{Acl, PodPolicy, RuleTables};
 use crate::ids::{AclId, ClassId, RowId, RuleId};
 
 impl RuleTables {

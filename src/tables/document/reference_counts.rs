@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use foldhash::HashMap;
 
-use super::{Acl, Decision, PodPolicy, Row, RuleTables, TablesDiff, TablesError};
+use super::decision::Decision;
+use super::row::Row;
+use super::rule_tables::{Acl, PodPolicy, RuleTables, TablesDiff, TablesError};
 use crate::ids::{AclId, RowId, RuleId};
 use crate::limits::{ACL_ENTRIES_MAX, ACLS_MAX, CLASSES_MAX, PREFIXES_MAX, ROWS_MAX, RULES_MAX};
 

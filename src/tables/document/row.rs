@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Decision;
+use super::decision::Decision;
 use crate::net::flow::Protocol;
 
 /// Ports from `first` to `last`, both included, with one decision.

@@ -7,7 +7,9 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use super::{Decision, PersistentMap, Row, RuleOrigin};
+use super::decision::{Decision, RuleOrigin};
+use super::persistent_map::PersistentMap;
+use super::row::Row;
 use crate::ids::{AclId, ClassId, Generation, RowId, RuleId};
 use crate::limits::{ACL_ENTRIES_MAX, ACLS_MAX, CLASSES_MAX, PREFIXES_MAX, ROWS_MAX, RULES_MAX};
 use crate::printable::is_steering;

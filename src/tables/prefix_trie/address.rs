@@ -2,7 +2,7 @@
 
 use std::hint::select_unpredictable;
 
-use super::{DENSE, LEAF, Slot, kind, unit};
+use super::slot::{DENSE, LEAF, Slot, kind, unit};
 use crate::tables::arena::{Arena, Unit, first_word};
 
 /// An address as the trie reads it: host byte order, first byte on top.

@@ -2,16 +2,52 @@
 //! sorted prefixes.
 
 use super::address::{join, split};
-use super::{
-    DENSE, DENSE_WORTH, LEAF, NODE_SLOTS, PrefixTrie, ROOT_BITS, SPARSE, SPARSE_RUNS_MAX, SPARSE_WORDS, Slot,
+use super::slot::{
+    DENSE, DENSE_WORTH, LEAF, NODE_SLOTS, ROOT_BITS, ROOT_SLOTS, SPARSE, SPARSE_RUNS_MAX, SPARSE_WORDS, Slot,
     VALUE, depth, kind, node, unit,
 };
-use crate::tables::arena::first_word;
-use crate::tables::prefix_set::{Entry, mask};
+use super::trie::PrefixTrie;
+use crate::tables::arena::{Arena, first_word};
+use crate::tables::prefix_set::{Entry, PrefixSet, mask};
 
 impl PrefixTrie {
+    /// The trie of `prefixes`, for addresses of `address_bits`; `default` is what matches no prefix.
+    ///
+    /// Nodes are dense where they can be while there are fewer than `dense_nodes_min` ([`DENSE_NODES_MIN`]).
+    pub(in crate::tables) fn new(
+        address_bits: u32,
+        prefixes: PrefixSet,
+        default: u32,
+        dense_nodes_min: usize,
+    ) -> PrefixTrie {
+        let mut arena = Arena::default();
+        arena.reserve_pages(ROOT_SLOTS, default);
+        let leaf_words = 3 + address_bits as usize / 32;
+        let mut trie = PrefixTrie { arena, prefixes, leaf_words, dense_nodes: 0, dense_nodes_min, default };
+        if trie.prefixes.len() > 0 {
+            trie.rebuild_root(0, 0);
+        }
+        trie
+    }
+
+    /// Adds or replaces a prefix; gives what it led to before.
+    pub(in crate::tables) fn insert(&mut self, entry: Entry) -> Option<u32> {
+        let before = self.prefixes.insert(entry);
+        if before != Some(entry.value) {
+            self.refresh(entry.bits, entry.len);
+        }
+        before
+    }
+
+    /// Removes a prefix; gives what it led to.
+    pub(in crate::tables) fn remove(&mut self, bits: u128, len: u8) -> Option<u32> {
+        let before = self.prefixes.remove(bits, len)?;
+        self.refresh(bits, len);
+        Some(before)
+    }
+
     /// Builds what lies inside `bits/len` anew, from the prefixes as they are.
-    pub(super) fn refresh(&mut self, bits: u128, len: u8) {
+    fn refresh(&mut self, bits: u128, len: u8) {
         if len <= ROOT_BITS {
             return self.rebuild_root(bits, len);
         }
@@ -24,7 +60,7 @@ impl PrefixTrie {
     }
 
     /// Builds the root's slots inside `bits/len` anew.
-    pub(super) fn rebuild_root(&mut self, bits: u128, len: u8) {
+    fn rebuild_root(&mut self, bits: u128, len: u8) {
         let first = (bits >> (128 - ROOT_BITS)) as usize;
         let count = 1 << (ROOT_BITS - len);
         let mut slots: Vec<Slot> = (first..first + count).map(|at| self.arena.word(at)).collect();

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Key, Node, Span, SyntaxError, Value};
+use super::node::{Key, Node, Span, SyntaxError, Value};
 use crate::limits::DOCUMENT_DEPTH_MAX;
 
 pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<SyntaxError>) {

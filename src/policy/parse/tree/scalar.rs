@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::Value;
+use super::node::Value;
 
 /// The value of a plain scalar. `yes`, `on`, `1.0` and `~` are not text: they must be quoted to be.
 pub(super) fn plain(text: Cow<'_, str>) -> Value<'_> {
