@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
-use crate::control::{DataplaneApi, SwitchSettings};
-use crate::dataplane::{DesiredState, FlowPath, NotTaken, PortError, PortReport, PortSpec};
+use crate::control::SwitchSettings;
+use crate::dataplane::{DataplaneApi, DesiredState, FlowPath, NotTaken, PortError, PortReport, PortSpec};
 use crate::ids::PortId;
 use crate::net::flow::FlowKey;
 use crate::source::load::scratch::Scratch;
