@@ -76,9 +76,9 @@ drop_reasons! {
     /// The packet does not fit the state of its flow: a TCP segment outside any connection, a reset outside
     /// the window, a reply to nothing.
     InvalidState => "invalid-state",
-    /// Policy of the source pod denies it.
+    /// Policy of the source pod forbids it.
     PolicyEgress => "policy-egress",
-    /// Policy of the destination pod denies it.
+    /// Policy of the destination pod forbids it.
     PolicyIngress => "policy-ingress",
     /// The tables do not contain the pod, or no tables are loaded.
     UnknownPod => "unknown-pod",
