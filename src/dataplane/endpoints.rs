@@ -189,7 +189,7 @@ impl Endpoints {
                     port: pod.port,
                     link: self.links.get(&pod.port)?.clone(),
                     addresses: pod.addresses.clone(),
-                    since: port.there_since()?,
+                    since: port.attached_since()?,
                 })
             };
             let pods = desired.pods.iter().filter_map(there).chain(self.awaited.iter().cloned()).collect();

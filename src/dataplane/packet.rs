@@ -14,7 +14,7 @@ use crate::net::{be16, ethernet, icmp, ipv4, ipv6, sctp, tcp, udp};
 pub(crate) mod checksum;
 mod plain;
 
-pub(crate) use plain::parse as parse_plain;
+pub(crate) use plain::parse as parse_fast;
 
 /// An address of either family in 128 bits: IPv4 as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2).
 pub(crate) type Address = u128;
@@ -180,7 +180,7 @@ impl Packet {
 }
 
 /// Parses any frame into `packet`; the reason where that cannot be. `head` are its first bytes, which have all headers,
-/// and `len` is its length. What [`parse_plain`] takes it takes alike.
+/// and `len` is its length. What [`parse_fast`] takes it takes alike.
 pub(crate) fn parse(head: &[u8], len: usize, packet: &mut Packet) -> Option<DropReason> {
     if len > PACKET_BYTES_MAX {
         return Some(DropReason::Oversized);

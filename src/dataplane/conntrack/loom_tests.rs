@@ -351,7 +351,7 @@ fn a_flow_that_an_earlier_generation_let_in_is_judged_again_by_each_worker_that_
         let snapshot = |number, allows| Snapshot { generation: Generation(number), allows };
         let views = Arc::new(Publication::new(snapshot(1, true), 2));
         let (theirs, published) = (table.clone(), views.clone());
-        let mut own = views.enter(WorkerId(1));
+        let mut own = views.register(WorkerId(1));
         let beside = thread::spawn(move || {
             while own.generation < Generation(2) {
                 packet(&theirs, &own, &mut other);
@@ -363,7 +363,7 @@ fn a_flow_that_an_earlier_generation_let_in_is_judged_again_by_each_worker_that_
             other
         });
         drop(views.publish(snapshot(2, false)));
-        let own = views.enter(WorkerId(0));
+        let own = views.register(WorkerId(0));
         packet(&table, &own, &mut one);
         let other = beside.join().unwrap();
         assert_eq!((table.len(), charged(&table)), (0, [[0, 0]; 2]), "what is denied has ended");

@@ -49,9 +49,9 @@ pub(crate) struct PortView {
     pub attachment: AttachmentId,
     /// The generation since which that pod has been there, by the same addresses. `None` without a pod, and where another
     /// one has one of its addresses too.
-    there_since: Option<Generation>,
+    attached_since: Option<Generation>,
     /// What that pod may do.
-    pub policing: PolicyMode,
+    pub policy_mode: PolicyMode,
     /// Ethernet address behind it, if given.
     pub mac: Option<Mac>,
     /// Ethernet address that frames come to and leave from: the switch's, on an uplink the NIC's.
@@ -120,20 +120,20 @@ pub(crate) struct Snapshot {
     /// By number of the hop.
     adjacencies: Vec<Adjacency>,
     ports: Vec<Option<PortView>>,
-    /// By port, the last generation that changed what the pod behind it may do: a flow between two ports that was judged since
-    /// then on both sides need not be judged again.
-    since: Vec<Generation>,
+    /// By port, the last generation that changed what the pod behind it may do: a flow between two ports that was evaluated since
+    /// then on both sides need not be evaluated again.
+    policy_epochs: Vec<Generation>,
     /// The last generation that changed anything but rule tables.
     pub layout_generation: Generation,
     /// The last one in which a pod that had been there was not there any more, or not alone with its addresses.
-    pub pod_left: Generation,
+    pub pod_removed: Generation,
     /// Pods of the process before that may still come back.
     recalled: Arc<Recalled>,
 }
 
 /// What the control side knows of an open port.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct PortFacts {
+pub(crate) struct PortProperties {
     pub kind: PortKind,
     pub vlan: u16,
     pub mtu: u16,
@@ -142,16 +142,16 @@ pub(crate) struct PortFacts {
 }
 
 impl PortView {
-    fn new(facts: PortFacts, gateway: Mac) -> PortView {
+    fn new(properties: PortProperties, gateway: Mac) -> PortView {
         PortView {
-            kind: facts.kind,
-            vlan: facts.vlan,
-            mtu: facts.mtu,
+            kind: properties.kind,
+            vlan: properties.vlan,
+            mtu: properties.mtu,
             attachment: AttachmentId::NONE,
-            there_since: None,
-            policing: if facts.kind == PortKind::Pod { PolicyMode::Closed } else { PolicyMode::None },
+            attached_since: None,
+            policy_mode: if properties.kind == PortKind::Pod { PolicyMode::Closed } else { PolicyMode::None },
             mac: None,
-            own_mac: facts.mac.unwrap_or(gateway),
+            own_mac: properties.mac.unwrap_or(gateway),
             pod_addresses: NO_ADDRESSES,
             pod_classes: [ClassId::WORLD; 2],
             addresses: [0; POD_ADDRESSES_MAX],
@@ -159,7 +159,7 @@ impl PortView {
         }
     }
 
-    fn place(&mut self, addresses: &[IpAddr], mac: Option<Mac>) {
+    fn set_addresses(&mut self, addresses: &[IpAddr], mac: Option<Mac>) {
         let addresses = &addresses[..addresses.len().min(POD_ADDRESSES_MAX)];
         for (slot, address) in self.addresses.iter_mut().zip(addresses) {
             *slot = pack(*address);
@@ -169,7 +169,7 @@ impl PortView {
     }
 
     /// Lets the addresses be those of a pod, which alone may speak by them here.
-    fn expect(&mut self, addresses: &[IpAddr]) {
+    fn set_pod_addresses(&mut self, addresses: &[IpAddr]) {
         for (is_v4, place) in [false, true].into_iter().zip(&mut self.pod_addresses) {
             if let Some(first) = addresses.iter().find(|address| address.is_ipv4() == is_v4) {
                 *place = pack(*first);
@@ -204,7 +204,7 @@ impl PortView {
     }
 
     /// Whether the address, behind this port, is the node's.
-    pub(crate) fn is_own_node(&self, address: Address) -> bool {
+    pub(crate) fn is_node_address(&self, address: Address) -> bool {
         self.kind == PortKind::Host && self.owns(address)
     }
 
@@ -214,19 +214,19 @@ impl PortView {
 
     /// Whether there is a pod behind the port that has the address.
     #[inline]
-    pub(crate) fn is_of_pod(&self, address: Address) -> bool {
+    pub(crate) fn has_pod_address(&self, address: Address) -> bool {
         self.has_pod() && self.owns(address)
     }
 
-    /// The generation since which the pod behind it has been there: what judged the pod's flows since then may be held to.
-    pub(crate) fn there_since(&self) -> Option<Generation> {
-        self.there_since
+    /// The generation since which the pod behind it has been there: what evaluated the pod's flows since then may be held to.
+    pub(crate) fn attached_since(&self) -> Option<Generation> {
+        self.attached_since
     }
 
     /// Whether a pod is behind it.
     #[inline]
     pub(crate) fn is_pod(&self) -> bool {
-        self.policing != PolicyMode::None
+        self.policy_mode != PolicyMode::None
     }
 }
 
@@ -242,7 +242,7 @@ impl Snapshot {
     pub(crate) fn new(
         desired: &DesiredState,
         generation: Generation,
-        open: &BTreeMap<PortId, PortFacts>,
+        open: &BTreeMap<PortId, PortProperties>,
         workers: usize,
     ) -> Snapshot {
         let rules = desired.tables.as_ref().map(|tables| Arc::new(Rules::new(tables, workers)));
@@ -250,7 +250,7 @@ impl Snapshot {
     }
 
     /// The same, with pods of the process before that may still come back.
-    pub(crate) fn recalling(self, recalled: Recalled) -> Snapshot {
+    pub(crate) fn with_recalled(self, recalled: Recalled) -> Snapshot {
         Snapshot { recalled: Arc::new(recalled), ..self }
     }
 
@@ -260,41 +260,41 @@ impl Snapshot {
         &self,
         before: &DesiredState,
         desired: &DesiredState,
-        open: &BTreeMap<PortId, PortFacts>,
+        open: &BTreeMap<PortId, PortProperties>,
         same_ports: bool,
         workers: usize,
         recall: impl FnOnce() -> Arc<Recalled>,
     ) -> Snapshot {
         let generation = Generation(self.generation.0 + 1);
-        let (rules, change) = Rules::follow(self.rules.as_ref(), desired.tables.as_ref(), workers);
+        let (rules, change) = Rules::next(self.rules.as_ref(), desired.tables.as_ref(), workers);
         if !(same_ports && desired.has_layout_of(before)) {
             return Snapshot::build_layout(desired, generation, open, rules, Some(self), recall());
         }
         let mut next = Snapshot { generation, rules, ..self.clone() };
-        next.follow(desired, &change);
+        next.apply(desired, &change);
         if !matches!(change, Change::Nothing) {
             next.classify_pods();
         }
         next
     }
 
-    /// Lets pods be judged by changed tables.
-    fn follow(&mut self, desired: &DesiredState, change: &Change) {
+    /// Lets pods be evaluated by changed tables.
+    fn apply(&mut self, desired: &DesiredState, change: &Change) {
         let tables = desired.tables.as_deref();
         for pod in &desired.pods {
             let Some(Some(port)) = self.ports.get_mut(pod.port.index()) else { continue };
-            let before = port.policing;
-            if change.is_about(&pod.pod) {
-                port.policing = policing(tables, &pod.pod, desired.fail_open);
+            let before = port.policy_mode;
+            if change.affects_pod(&pod.pod) {
+                port.policy_mode = policy_mode(tables, &pod.pod, desired.fail_open);
             }
-            let touched = match (port.policing, tables) {
+            let touched = match (port.policy_mode, tables) {
                 (PolicyMode::Tables { ingress, egress }, Some(tables)) => {
                     change.touches(ingress, tables) || change.touches(egress, tables)
                 }
                 _ => false,
             };
-            if touched || port.policing != before {
-                self.since[pod.port.index()] = self.generation;
+            if touched || port.policy_mode != before {
+                self.policy_epochs[pod.port.index()] = self.generation;
             }
         }
     }
@@ -302,7 +302,7 @@ impl Snapshot {
     fn build_layout(
         desired: &DesiredState,
         generation: Generation,
-        open: &BTreeMap<PortId, PortFacts>,
+        open: &BTreeMap<PortId, PortProperties>,
         rules: Option<Arc<Rules>>,
         before: Option<&Snapshot>,
         recalled: Arc<Recalled>,
@@ -311,8 +311,8 @@ impl Snapshot {
         let gateway =
             |v4: bool| desired.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
         let mut ports = layout_ports(desired, open);
-        note_since(&mut ports, before, generation, &recalled);
-        let stayed = before.filter(|before| !has_lost_pod(before, &ports));
+        set_attached_since(&mut ports, before, generation, &recalled);
+        let stayed = before.filter(|before| !has_removed_pod(before, &ports));
         let mut snapshot = Snapshot {
             generation,
             mac: desired.gateway.mac,
@@ -320,12 +320,12 @@ impl Snapshot {
             gateway_v6: gateway(false).unwrap_or_else(|| link_local(desired.gateway.mac).into()),
             rules,
             routes,
-            adjacencies: hops.iter().map(|hop| layout_exit(hop, &ports)).collect(),
+            adjacencies: hops.iter().map(|hop| layout_adjacency(hop, &ports)).collect(),
             hops,
-            since: vec![generation; ports.len()],
+            policy_epochs: vec![generation; ports.len()],
             ports,
             layout_generation: generation,
-            pod_left: stayed.map_or(generation, |before| before.pod_left),
+            pod_removed: stayed.map_or(generation, |before| before.pod_removed),
             recalled,
         };
         snapshot.classify_pods();
@@ -340,21 +340,21 @@ impl Snapshot {
         }
     }
 
-    /// What a flow between two ports must have been judged by, or by what came later, not to be judged again.
+    /// What a flow between two ports must have been evaluated by, or by what came later, not to be evaluated again.
     #[inline]
-    pub(crate) fn judged_since(&self, one: PortId, other: PortId) -> Generation {
-        match (self.since.get(one.index()), self.since.get(other.index())) {
+    pub(crate) fn policy_epoch(&self, one: PortId, other: PortId) -> Generation {
+        match (self.policy_epochs.get(one.index()), self.policy_epochs.get(other.index())) {
             (Some(one), Some(other)) => *one.max(other),
             _ => self.generation,
         }
     }
 
-    /// Whether what was judged of a flow between two ports by generation `judged`, and its hop, hold by this one.
+    /// Whether what was evaluated of a flow between two ports by generation `epoch`, and its hop, hold by this one.
     #[inline]
-    pub(crate) fn is_current(&self, judged: Generation, one: PortId, other: PortId) -> bool {
-        judged == self.generation
-            || (self.layout_generation..self.generation).contains(&judged)
-                && judged >= self.judged_since(one, other)
+    pub(crate) fn is_current(&self, epoch: Generation, one: PortId, other: PortId) -> bool {
+        epoch == self.generation
+            || (self.layout_generation..self.generation).contains(&epoch)
+                && epoch >= self.policy_epoch(one, other)
     }
 
     /// The tables that it judges by, with their counters.
@@ -385,7 +385,7 @@ impl Snapshot {
 
     /// The hop with this number, and how to leave by it.
     #[inline]
-    pub(crate) fn hop_and_exit(&self, number: u32) -> (Hop, Adjacency) {
+    pub(crate) fn hop_and_adjacency(&self, number: u32) -> (Hop, Adjacency) {
         (self.hops[number as usize], self.adjacencies[number as usize])
     }
 
@@ -404,7 +404,7 @@ impl Snapshot {
     }
 
     /// The port that an address lies behind.
-    pub(crate) fn port_towards(&self, address: Address) -> Option<(PortId, &PortView)> {
+    pub(crate) fn port_of_address(&self, address: Address) -> Option<(PortId, &PortView)> {
         match self.hop(address)? {
             Hop::Gateway | Hop::Nowhere => None,
             Hop::Port(port, _) => self.port(port).map(|snapshot| (port, snapshot)),
@@ -439,15 +439,15 @@ impl Snapshot {
         }
     }
 
-    /// Whether the end of a flow that has this address is who it was when generation `judged` judged the flow. `was_pod`: that was
+    /// Whether the end of a flow that has this address is who it was when generation `epoch` evaluated the flow. `was_pod`: that was
     /// a pod of this node.
     ///
     /// A pod is who it was if it has been there since that generation or longer. Who is no pod of this node is told from others by
     /// the address alone.
-    pub(crate) fn is_same_end(&self, address: Address, was_pod: bool, judged: Generation) -> bool {
-        match self.port_towards(address) {
-            Some((_, port)) if port.is_of_pod(address) => {
-                was_pod && port.there_since.is_some_and(|since| since <= judged)
+    pub(crate) fn is_same_endpoint(&self, address: Address, was_pod: bool, epoch: Generation) -> bool {
+        match self.port_of_address(address) {
+            Some((_, port)) if port.has_pod_address(address) => {
+                was_pod && port.attached_since.is_some_and(|since| since <= epoch)
             }
             _ => !was_pod,
         }
@@ -456,47 +456,52 @@ impl Snapshot {
     /// Whether all ends of a flow that are not who they were were pods of the process before that may still come back: then nothing passes
     /// and the flow waits.
     #[cold]
-    pub(crate) fn awaits_ends(&self, ends: [(Address, bool); 2], judged: Generation, now_ms: u32) -> bool {
+    pub(crate) fn awaits_endpoints(
+        &self,
+        ends: [(Address, bool); 2],
+        epoch: Generation,
+        now_ms: u32,
+    ) -> bool {
         ends.into_iter().all(|(address, was_pod)| {
-            self.is_same_end(address, was_pod, judged) || was_pod && self.recalled.awaits(address, now_ms)
+            self.is_same_endpoint(address, was_pod, epoch) || was_pod && self.recalled.awaits(address, now_ms)
         })
     }
 
     /// Judges a flow by the egress table of its source and the ingress table of its destination: why it is dropped, or
     /// `None` where it may pass. `from` and `to` are the ports that its two ends lie behind; what decides is counted by the
     /// worker `counted_by`, if there is one.
-    pub(crate) fn judge(
+    pub(crate) fn evaluate(
         &self,
         flow: &Flow,
         from: &PortView,
         to: &PortView,
         counted_by: Option<usize>,
     ) -> Option<DropReason> {
-        let gates = EffectiveAcls::of(flow, from, to);
+        let acls = EffectiveAcls::between(flow, from, to);
         let passes = |acl: Option<AclId>, peer: Address| {
             let Some(acl) = acl else { return true };
             self.rules.as_ref().is_some_and(|rules| rules.decide(acl, peer, flow, counted_by).is_allow())
         };
-        if !passes(gates.egress, flow.dst) {
+        if !passes(acls.egress, flow.dst) {
             Some(DropReason::PolicyEgress)
-        } else if !passes(gates.ingress, flow.src) {
+        } else if !passes(acls.ingress, flow.src) {
             Some(DropReason::PolicyIngress)
         } else {
-            gates.closed
+            acls.closed
         }
     }
 
     /// What decides on a flow, for people: egress and ingress.
     pub(crate) fn origins(&self, flow: &Flow) -> [Option<RuleOrigin>; 2] {
         let decide = |acl: AclId, peer: Address| self.rules.as_ref()?.origin(acl, peer, flow);
-        let from = self.port_towards(flow.src).map(|(_, port)| port);
-        let to = self.port_towards(flow.dst).map(|(_, port)| port);
-        let egress = match from.map(|port| port.policing) {
+        let from = self.port_of_address(flow.src).map(|(_, port)| port);
+        let to = self.port_of_address(flow.dst).map(|(_, port)| port);
+        let egress = match from.map(|port| port.policy_mode) {
             Some(PolicyMode::Tables { egress, .. }) => decide(egress, flow.dst),
             _ => None,
         };
-        let ingress = match to.map(|port| port.policing) {
-            Some(PolicyMode::Tables { .. }) if from.is_some_and(|from| from.is_own_node(flow.src)) => {
+        let ingress = match to.map(|port| port.policy_mode) {
+            Some(PolicyMode::Tables { .. }) if from.is_some_and(|from| from.is_node_address(flow.src)) => {
                 Some(RuleOrigin::OwnNode)
             }
             Some(PolicyMode::Tables { ingress, .. }) => decide(ingress, flow.src),
@@ -521,8 +526,8 @@ pub(crate) struct EffectiveAcls {
 impl EffectiveAcls {
     /// Of a flow between these ports.
     #[inline(always)]
-    pub(crate) fn of(flow: &Flow, from: &PortView, to: &PortView) -> EffectiveAcls {
-        match (from.policing, to.policing) {
+    pub(crate) fn between(flow: &Flow, from: &PortView, to: &PortView) -> EffectiveAcls {
+        match (from.policy_mode, to.policy_mode) {
             (PolicyMode::Tables { egress, .. }, PolicyMode::Tables { ingress, .. })
                 if from.attachment != to.attachment =>
             {
@@ -539,16 +544,16 @@ impl EffectiveAcls {
         if from.is_pod() && from.attachment == to.attachment && to.owns(flow.dst) {
             return OPEN; // A pod cannot be kept from itself.
         }
-        let egress = match from.policing {
+        let egress = match from.policy_mode {
             PolicyMode::None | PolicyMode::Open => None,
             PolicyMode::Closed => return CLOSED,
             PolicyMode::Tables { egress, .. } => Some(egress),
         };
-        match to.policing {
+        match to.policy_mode {
             PolicyMode::None | PolicyMode::Open => EffectiveAcls { egress, ..OPEN },
             PolicyMode::Closed => EffectiveAcls { egress, ..CLOSED },
             // The pod's own node is always let in (`networking/v1` types.go, ingress).
-            PolicyMode::Tables { .. } if from.is_own_node(flow.src) => EffectiveAcls { egress, ..OPEN },
+            PolicyMode::Tables { .. } if from.is_node_address(flow.src) => EffectiveAcls { egress, ..OPEN },
             PolicyMode::Tables { ingress, .. } => {
                 EffectiveAcls { egress, ingress: Some(ingress), closed: None }
             }
@@ -556,7 +561,7 @@ impl EffectiveAcls {
     }
 }
 
-/// What of a flow is judged.
+/// What of a flow is evaluated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Flow {
     /// Who opens it.
@@ -593,40 +598,40 @@ fn layout_routes(desired: &DesiredState) -> (RouteTable, Vec<Hop>) {
     (routes, hops)
 }
 
-fn layout_exit(hop: &Hop, ports: &[Option<PortView>]) -> Adjacency {
+fn layout_adjacency(hop: &Hop, ports: &[Option<PortView>]) -> Adjacency {
     let Hop::Port(out, _) = *hop else { return Adjacency::default() };
     let Some(Some(port)) = ports.get(out.index()) else { return Adjacency { out, ..Adjacency::default() } };
     let is_uplink = port.kind == PortKind::Uplink;
     Adjacency { mac: port.mac.map_or(0, Mac::to_bits), out, vlan: port.vlan, mtu: port.mtu, is_uplink }
 }
 
-fn layout_ports(desired: &DesiredState, open: &BTreeMap<PortId, PortFacts>) -> Vec<Option<PortView>> {
+fn layout_ports(desired: &DesiredState, open: &BTreeMap<PortId, PortProperties>) -> Vec<Option<PortView>> {
     let ports = open.last_key_value().map_or(0, |(last, _)| last.index() + 1);
     let mut ports: Vec<Option<PortView>> = vec![None; ports];
-    for (port, facts) in open {
-        ports[port.index()] = Some(PortView::new(*facts, desired.gateway.mac));
+    for (port, properties) in open {
+        ports[port.index()] = Some(PortView::new(*properties, desired.gateway.mac));
     }
     let tables = desired.tables.as_deref();
     for pod in &desired.pods {
         if let Some(Some(port)) = ports.get_mut(pod.port.index()) {
             port.attachment = pod.id;
-            port.policing = policing(tables, &pod.pod, desired.fail_open);
-            port.place(&pod.addresses, pod.mac);
-            port.expect(&pod.addresses);
+            port.policy_mode = policy_mode(tables, &pod.pod, desired.fail_open);
+            port.set_addresses(&pod.addresses, pod.mac);
+            port.set_pod_addresses(&pod.addresses);
         }
     }
     if let Some(node) = &desired.node
         && let Some(Some(port)) = ports.get_mut(node.port.index())
     {
         port.kind = PortKind::Host;
-        port.place(&node.addresses, node.mac);
+        port.set_addresses(&node.addresses, node.mac);
     }
     ports
 }
 
 /// Lets each port say since which generation its pod has been there: since that of the view `before`, if it is there unchanged; or
 /// since one of the process before, if it has come back.
-fn note_since(
+fn set_attached_since(
     ports: &mut [Option<PortView>],
     before: Option<&Snapshot>,
     generation: Generation,
@@ -649,23 +654,23 @@ fn note_since(
         }
         let last = before.and_then(|snapshot| snapshot.ports.get(number)?.as_ref());
         let since = match last.filter(|last| last.attachment == port.attachment) {
-            Some(last) => last.there_since.filter(|_| last.addresses() == port.addresses()),
+            Some(last) => last.attached_since.filter(|_| last.addresses() == port.addresses()),
             None => recalled.since.get(&port.attachment).copied(),
         };
-        port.there_since = since.or(Some(generation));
+        port.attached_since = since.or(Some(generation));
     }
 }
 
 /// Whether a pod that was there is not behind its port any more, as it was.
-fn has_lost_pod(before: &Snapshot, ports: &[Option<PortView>]) -> bool {
+fn has_removed_pod(before: &Snapshot, ports: &[Option<PortView>]) -> bool {
     before.ports.iter().enumerate().any(|(number, port)| {
-        let since = |port: &PortView| port.there_since;
+        let since = |port: &PortView| port.attached_since;
         let now = ports.get(number).and_then(Option::as_ref).and_then(since);
         port.as_ref().is_some_and(|port| port.has_pod() && (since(port).is_none() || since(port) != now))
     })
 }
 
-fn policing(tables: Option<&RuleTables>, pod: &PodName, fail_open: bool) -> PolicyMode {
+fn policy_mode(tables: Option<&RuleTables>, pod: &PodName, fail_open: bool) -> PolicyMode {
     match tables.and_then(|tables| tables.pods.get(pod)) {
         Some(policy) => PolicyMode::Tables { ingress: policy.ingress, egress: policy.egress },
         None if fail_open => PolicyMode::Open,

@@ -24,8 +24,8 @@ impl FirstVerdict {
         if *judged >= snapshot.generation {
             return;
         }
-        let reason = match (snapshot.port_towards(flow.src), snapshot.port_towards(flow.dst)) {
-            (Some((_, from)), Some((_, to))) => snapshot.judge(flow, from, to, Some(worker)),
+        let reason = match (snapshot.port_of_address(flow.src), snapshot.port_of_address(flow.dst)) {
+            (Some((_, from)), Some((_, to))) => snapshot.evaluate(flow, from, to, Some(worker)),
             _ => Some(DropReason::NoRoute),
         };
         match reason {

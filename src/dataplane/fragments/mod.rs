@@ -29,9 +29,9 @@ use waiting::Waiting;
 use super::DropReason;
 use super::conntrack::Side;
 use super::pipeline::Context;
-use super::pipeline::batch::{Batch, Fate, Verdict};
+use super::pipeline::batch::{Batch, FlowStatus, Verdict};
 use super::pipeline::classify::flow_of;
-use super::pipeline::route::route_one;
+use super::pipeline::route::route;
 use crate::ids::PortId;
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::flow::Protocol;
@@ -212,13 +212,13 @@ impl Datagram {
 
 /// Remembers what has become of first fragments, and decides on later ones.
 #[cold]
-pub(crate) fn follow_first(batch: &mut Batch, context: &mut Context<'_>) {
+pub(crate) fn apply_first_verdicts(batch: &mut Batch, context: &mut Context<'_>) {
     for i in 0..batch.len() {
         match batch.verdicts[i] {
             Verdict::Held => later(batch, i, context),
             Verdict::Pending if batch.packets[i].first_fragment => first(batch, i, context),
             Verdict::Dropped(reason)
-                if batch.packets[i].first_fragment && !batch.answers[i] && says_of_all(reason) =>
+                if batch.packets[i].first_fragment && !batch.answers[i] && binds_later_fragments(reason) =>
             {
                 first(batch, i, context);
             }
@@ -228,7 +228,7 @@ pub(crate) fn follow_first(batch: &mut Batch, context: &mut Context<'_>) {
 }
 
 /// Whether a first fragment that was dropped so has been read, and was from who may speak: then later ones follow it.
-fn says_of_all(reason: DropReason) -> bool {
+fn binds_later_fragments(reason: DropReason) -> bool {
     use DropReason as R;
     !matches!(
         reason,
@@ -259,7 +259,7 @@ fn first(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     } else {
         let track = &batch.tracks[i];
         // An untracked packet was evaluated from its sender.
-        let by_initiator = track.fate == Fate::Untracked
+        let by_initiator = track.status == FlowStatus::Untracked
             || context.conntrack.entry(track.slot).sender(track.from_low) == Side::Initiator;
         FirstVerdict::Allowed(
             context.snapshot.generation,
@@ -291,7 +291,7 @@ fn later(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     }
     // What leads nowhere need not wait.
     batch.verdicts[i] = Verdict::Pending;
-    route_one(batch, i, context);
+    route(batch, i, context);
     if !batch.is_pending(i) {
         return;
     }

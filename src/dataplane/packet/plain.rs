@@ -2,7 +2,7 @@
 //! TCP or UDP, and nothing wrong with it.
 //!
 //! All checks of a header fall into one branch, and all fields are read from arrays whose length the compiler knows. What
-//! is anything else is left to [`super::parse_any`], which says the same of every packet that this one takes.
+//! is anything else is left to [`super::parse_slow`], which says the same of every packet that this one takes.
 
 use super::{Address, Packet, from_v4, is_folded, is_v4, pseudo_v4, pseudo_v6};
 use crate::net::ethernet::HEADER_BYTES as L3;

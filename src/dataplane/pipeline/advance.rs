@@ -1,11 +1,11 @@
 //! The stages `track` and `follow`: each packet's flow is looked up, and the packets of known flows go on.
 //!
-//! Nearly every packet takes [`advance_plain`]. What it does not take, [`advance_known`] does.
+//! Nearly every packet takes [`advance_fast`]. What it does not take, [`advance_slow`] does.
 
-use super::batch::{Batch, Fate};
-use super::classify::{reopen, revalidate};
-use super::route::{leave_by, route_one};
-use super::{Context, is_no_flow};
+use super::batch::{Batch, FlowStatus};
+use super::classify::{reopen_flow, revalidate};
+use super::route::{forward_via, route};
+use super::{Context, check_packet_endpoints};
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::tcp::{Outcome, Segment};
 use crate::dataplane::conntrack::{Candidate, Entry, FlowWord, HalfId, Key, Side, Slot};
@@ -17,43 +17,43 @@ use crate::net::tcp::{self, Flags};
 
 /// Starts to look flows up: the entries that their hashes name are on the way to the cache, or where these help nobody, the
 /// tags.
-pub(in crate::dataplane) fn track(batch: &mut Batch, context: &Context<'_>) {
+pub(in crate::dataplane) fn lookup(batch: &mut Batch, context: &Context<'_>) {
     batch.misses.clear();
     for i in 0..batch.len() {
         if batch.is_pending(i) {
-            key(batch, i, context);
+            key_packet(batch, i, context);
         }
     }
 }
 
 #[inline(always)]
-fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
+fn key_packet(batch: &mut Batch, i: usize, context: &Context<'_>) {
     let packet = &batch.packets[i];
     if packet.kind == Kind::IcmpError {
-        return key_of_quoted(batch, i, context);
+        return key_icmp_error(batch, i, context);
     }
     // Each family has its own way to the end: half of a key of IPv4 is zeros, and nothing is to be computed of them.
     if packet.is_v4 {
         let keyed = Key::of_v4(packet);
-        note_key(batch, i, context, keyed);
+        set_key(batch, i, context, keyed);
     } else {
         let keyed = Key::of_v6(packet);
-        note_key(batch, i, context, keyed);
+        set_key(batch, i, context, keyed);
     }
 }
 
 /// Tracks an ICMP error by the flow that it reports about.
 #[cold]
 #[inline(never)]
-fn key_of_quoted(batch: &mut Batch, i: usize, context: &Context<'_>) {
+fn key_icmp_error(batch: &mut Batch, i: usize, context: &Context<'_>) {
     match quoted_key(batch, i, context) {
-        Some(keyed) => note_key(batch, i, context, keyed),
+        Some(keyed) => set_key(batch, i, context, keyed),
         None => batch.drop(i, DropReason::InvalidState),
     }
 }
 
 #[inline(always)]
-fn note_key(batch: &mut Batch, i: usize, context: &Context<'_>, (key, from_low): (Key, bool)) {
+fn set_key(batch: &mut Batch, i: usize, context: &Context<'_>, (key, from_low): (Key, bool)) {
     let hash = context.conntrack.hash(&key);
     let track = &mut batch.tracks[i];
     (track.key, track.hash, track.from_low) = (key, hash, from_low);
@@ -90,7 +90,7 @@ fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bo
 ///
 /// Packets whose flow is not where its hash says come last, in passes of their own, so that none waits alone for memory. All
 /// packets of a flow are among them, or none.
-pub(in crate::dataplane) fn route_and_advance(batch: &mut Batch, context: &mut Context<'_>) {
+pub(in crate::dataplane) fn advance(batch: &mut Batch, context: &mut Context<'_>) {
     context.policy_batch.clear();
     let last = if batch.miss_heavy { 0 } else { batch.len() };
     for i in 0..last {
@@ -99,8 +99,8 @@ pub(in crate::dataplane) fn route_and_advance(batch: &mut Batch, context: &mut C
             let entry = context.conntrack.entry(track.slot);
             if !entry.is(&track.key, track.from_low) {
                 batch.misses.push(i as u16);
-            } else if !advance_plain(batch, i, context, entry) {
-                advance_known(batch, i, context);
+            } else if !advance_fast(batch, i, context, entry) {
+                advance_slow(batch, i, context);
             }
         }
     }
@@ -140,8 +140,8 @@ fn advance_misses(batch: &mut Batch, context: &mut Context<'_>) -> usize {
             Some(slot) => {
                 track.slot = slot;
                 misses -= usize::from(slot == context.conntrack.primary_slot(track.hash));
-                if !advance_plain(batch, i, context, context.conntrack.entry(slot)) {
-                    advance_known(batch, i, context);
+                if !advance_fast(batch, i, context, context.conntrack.entry(slot)) {
+                    advance_slow(batch, i, context);
                 }
             }
             None => route_new(batch, i, context, Slot::NONE),
@@ -167,7 +167,7 @@ fn note_candidate(batch: &mut Batch, i: usize, context: &mut Context<'_>, candid
 
 /// Takes what nearly every packet of a known flow is: one that does not change it, and whose way the flow remembers.
 #[inline(always)]
-fn advance_plain(batch: &mut Batch, i: usize, context: &Context<'_>, entry: &Entry) -> bool {
+fn advance_fast(batch: &mut Batch, i: usize, context: &Context<'_>, entry: &Entry) -> bool {
     let (snapshot, packet, track) = (context.snapshot, &batch.packets[i], &batch.tracks[i]);
     let flow_word = entry.flow_word(track.from_low);
     let Some(adjacency) = flow_word.plain_hop().and_then(|hop| snapshot.adjacency(u32::from(hop))) else {
@@ -186,9 +186,9 @@ fn advance_plain(batch: &mut Batch, i: usize, context: &Context<'_>, entry: &Ent
 
 /// Any packet of a known flow.
 #[inline(never)]
-fn advance_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+fn advance_slow(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let (snapshot, packet, track) = (context.snapshot, &batch.packets[i], &mut batch.tracks[i]);
-    (track.fate, track.hop) = (Fate::Known, None);
+    (track.status, track.hop) = (FlowStatus::Known, None);
     let entry = context.conntrack.entry(track.slot);
     let flow_word = entry.flow_word(track.from_low);
     // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
@@ -200,11 +200,11 @@ fn advance_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         .map(u32::from)
         .and_then(|hop| Some((hop, snapshot.adjacency(hop).filter(is_current)?)))
     {
-        Some((number, adjacency)) => leave_by(batch, i, context, number, adjacency),
+        Some((number, adjacency)) => forward_via(batch, i, context, number, adjacency),
         None => revalidate_if_stale(batch, i, context, entry, flow_word),
     }
-    if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
-        follow(batch, i, context, entry);
+    if batch.is_pending(i) && batch.tracks[i].status == FlowStatus::Known {
+        update_state(batch, i, context, entry);
     }
 }
 
@@ -229,20 +229,20 @@ fn revalidate_if_stale(
     };
     let number = match adjacency {
         Some((number, adjacency)) => {
-            leave_by(batch, i, context, number, adjacency);
+            forward_via(batch, i, context, number, adjacency);
             Some(number)
         }
-        None => route_one(batch, i, context),
+        None => route(batch, i, context),
     };
     // What a later generation has judged is not judged by the earlier one again.
     if judged > snapshot.generation || !batch.is_pending(i) {
         return;
     }
     // The flow's ends lie behind the ports that the packet came from and goes to.
-    if judged < snapshot.judged_since(batch.in_ports[i], batch.adjacencies[i].out) {
+    if judged < snapshot.policy_epoch(batch.in_ports[i], batch.adjacencies[i].out) {
         revalidate(batch, i, context, flow_word);
     }
-    if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
+    if batch.is_pending(i) && batch.tracks[i].status == FlowStatus::Known {
         let hop = if is_error { known } else { number.and_then(|number| u16::try_from(number).ok()) };
         entry.confirm(batch.tracks[i].from_low, flow_word, snapshot.generation, hop);
     }
@@ -251,13 +251,13 @@ fn revalidate_if_stale(
 /// A packet of a new flow, which would take this place, waits for the next stage.
 #[inline(always)]
 fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>, place: Slot) {
-    batch.tracks[i].fate = Fate::New;
+    batch.tracks[i].status = FlowStatus::New;
     // Now that there is much to do before the next one's: many prefetches at once would be dropped.
     context.conntrack.prefetch_place(place);
-    if let Some(reason) = is_no_flow(&batch.packets[i]) {
+    if let Some(reason) = check_packet_endpoints(&batch.packets[i]) {
         return batch.drop(i, reason);
     }
-    let number = route_one(batch, i, context);
+    let number = route(batch, i, context);
     if batch.is_pending(i) {
         batch.tracks[i].hop = number.and_then(|number| u16::try_from(number).ok());
         context.policy_batch.add(i);
@@ -266,7 +266,12 @@ fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>, place: Slot
 
 /// Lets a packet of a known flow move the flow's state.
 #[inline(always)]
-pub(in crate::dataplane) fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>, entry: &Entry) {
+pub(in crate::dataplane) fn update_state(
+    batch: &mut Batch,
+    i: usize,
+    context: &mut Context<'_>,
+    entry: &Entry,
+) {
     let packet = &batch.packets[i];
     if packet.kind == Kind::IcmpError {
         return; // It passes, and its flow is none the livelier for it.
@@ -303,7 +308,7 @@ pub(in crate::dataplane) fn follow(batch: &mut Batch, i: usize, context: &mut Co
     match outcome {
         Outcome::Pass if verified == Checksum::Wrong => return batch.drop(i, DropReason::BadChecksum),
         Outcome::Pass => {}
-        Outcome::Reopen => return reopen(batch, i, context),
+        Outcome::Reopen => return reopen_flow(batch, i, context),
         Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
     }
     entry.count(from_low, packet.ip_bytes(), context.now_ms);

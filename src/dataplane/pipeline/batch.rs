@@ -29,7 +29,7 @@ pub(crate) enum Verdict {
 
 /// What conntrack knows of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum FlowStatus {
     /// Of a flow that this generation, or a later one, has judged.
     Known,
     /// Of an ended connection, opening the next one on the same ports.
@@ -52,7 +52,7 @@ pub(crate) struct Track {
     /// The hop that a packet of no known flow takes.
     pub hop: Option<u16>,
     /// What is known.
-    pub fate: Fate,
+    pub status: FlowStatus,
     /// Whether the packet comes from the lower endpoint of the key.
     pub from_low: bool,
 }
@@ -63,7 +63,7 @@ impl Track {
         hash: 0,
         slot: Slot::NONE,
         hop: None,
-        fate: Fate::New,
+        status: FlowStatus::New,
         from_low: false,
     };
 }

@@ -2,8 +2,8 @@
 //! and entered into conntrack. And flows that an earlier generation has judged: judged again.
 
 use super::Context;
-use super::advance::{follow, segment};
-use super::batch::{Batch, Fate};
+use super::advance::{segment, update_state};
+use super::batch::{Batch, FlowStatus};
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::tcp::TcpFlow;
 use crate::dataplane::conntrack::{Admission, FlowState, FlowWord, Key, NewFlow, Side, Slot};
@@ -16,41 +16,41 @@ use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::flow::Protocol;
 use crate::tables::{Classifier, Decision, Service};
 
-/// Packets of a batch that open flows, and what is asked about them: memory that every batch uses again.
+/// Packets of a batch that open flows, and what is queried about them: memory that every batch uses again.
 pub(crate) struct PolicyBatch {
     /// Their places in the batch.
     packets: Vec<u16>,
-    /// What they open, and what is asked about it.
-    openings: Box<[(Opening, Asked); BATCH_FRAMES_MAX]>,
-    questions: Box<Questions>,
-    entered: Entered,
-    /// Whether most of the last flows that were asked about were dropped.
+    /// What they open, and what is queried about it.
+    inits: Box<[(FlowInit, FlowQueries); BATCH_FRAMES_MAX]>,
+    queries: Box<Queries>,
+    inserted: Inserted,
+    /// Whether most of the last flows that were queried about were dropped.
     denial_heavy: bool,
 }
 
-/// What the tables are asked: one question for each side that has a table.
-struct Questions {
+/// What the tables are queried: one question for each side that has a table.
+struct Queries {
     len: usize,
-    acls: [AclId; QUESTIONS_MAX],
+    acls: [AclId; QUERIES_MAX],
     /// Of the address at the other end.
-    classes: [u32; QUESTIONS_MAX],
-    services: [Service; QUESTIONS_MAX],
+    classes: [u32; QUERIES_MAX],
+    services: [Service; QUERIES_MAX],
     /// The answers.
-    decisions: [Decision; QUESTIONS_MAX],
+    decisions: [Decision; QUERIES_MAX],
     peers_v4: Peers<u32>,
     peers_v6: Peers<u128>,
 }
 
-/// Addresses whose classes are asked for, because no pod of this node has them first, and the questions that they belong to.
+/// Addresses whose classes are queried for, because no pod of this node has them first, and the queries that they belong to.
 struct Peers<A> {
     addresses: Vec<A>,
-    questions: Vec<u16>,
+    queries: Vec<u16>,
     classes: Vec<u32>,
 }
 
-/// What was asked about a flow: no question, one, or that of its source's side and after it that of its destination's.
+/// What was queried about a flow: no question, one, or that of its source's side and after it that of its destination's.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct FlowQueries {
     /// The number of the first question.
     first: u16,
     egress: bool,
@@ -60,26 +60,26 @@ struct Asked {
 }
 
 /// Each packet asks two sides at most.
-const QUESTIONS_MAX: usize = 2 * BATCH_FRAMES_MAX;
+const QUERIES_MAX: usize = 2 * BATCH_FRAMES_MAX;
 
 impl<A: Copy> Peers<A> {
     fn new() -> Peers<A> {
         Peers {
-            addresses: Vec::with_capacity(QUESTIONS_MAX),
-            questions: Vec::with_capacity(QUESTIONS_MAX),
-            classes: Vec::with_capacity(QUESTIONS_MAX),
+            addresses: Vec::with_capacity(QUERIES_MAX),
+            queries: Vec::with_capacity(QUERIES_MAX),
+            classes: Vec::with_capacity(QUERIES_MAX),
         }
     }
 
     fn clear(&mut self) {
         self.addresses.clear();
-        self.questions.clear();
+        self.queries.clear();
     }
 
     #[inline]
     fn add(&mut self, address: A, question: usize) {
         self.addresses.push(address);
-        self.questions.push(question as u16);
+        self.queries.push(question as u16);
     }
 
     /// Lets `look_up` write the class of every address, and puts each into its question.
@@ -89,21 +89,21 @@ impl<A: Copy> Peers<A> {
         }
         self.classes.resize(self.addresses.len(), 0);
         look_up(&self.addresses, &mut self.classes);
-        for (&question, &class) in self.questions.iter().zip(&self.classes) {
+        for (&question, &class) in self.queries.iter().zip(&self.classes) {
             classes[usize::from(question)] = class;
         }
     }
 }
 
-impl Questions {
+impl Queries {
     fn clear(&mut self) {
         self.len = 0;
         self.peers_v4.clear();
         self.peers_v6.clear();
     }
 
-    fn answer(&mut self, classifier: &Classifier) {
-        let Questions { len, acls, classes, services, decisions, peers_v4, peers_v6 } = self;
+    fn evaluate(&mut self, classifier: &Classifier) {
+        let Queries { len, acls, classes, services, decisions, peers_v4, peers_v6 } = self;
         peers_v4.classify(classes, |addresses, found| classifier.classes_v4(addresses, found));
         peers_v6.classify(classes, |addresses, found| classifier.classes_v6(addresses, found));
         let all = ..*len;
@@ -112,29 +112,29 @@ impl Questions {
 
     /// Asks about a flow between two ports.
     #[inline(always)]
-    fn ask_about(&mut self, packet: &Packet, from: &PortView, to: &PortView) -> Asked {
+    fn query_flow(&mut self, packet: &Packet, from: &PortView, to: &PortView) -> FlowQueries {
         let Packet { src, dst, protocol, dst_port, .. } = *packet;
         let flow = Flow { src, dst, protocol, dst_port };
-        let gates = EffectiveAcls::of(&flow, from, to);
+        let acls = EffectiveAcls::between(&flow, from, to);
         let first = self.len;
         let service = Service::new(flow.protocol, flow.dst_port);
-        // Each side is asked about the other end.
-        if let Some(acl) = gates.egress {
+        // Each side is queried about the other end.
+        if let Some(acl) = acls.egress {
             self.add(acl, service, flow.dst, to, packet.is_v4);
         }
-        if let Some(acl) = gates.ingress {
+        if let Some(acl) = acls.ingress {
             self.add(acl, service, flow.src, from, packet.is_v4);
         }
-        let (egress, ingress) = (gates.egress.is_some(), gates.ingress.is_some());
-        Asked { first: first as u16, egress, ingress, closed: gates.closed }
+        let (egress, ingress) = (acls.egress.is_some(), acls.ingress.is_some());
+        FlowQueries { first: first as u16, egress, ingress, closed: acls.closed }
     }
 
     #[inline(always)]
     fn add(&mut self, acl: AclId, service: Service, peer: Address, behind: &PortView, is_v4: bool) {
-        let number = self.len % QUESTIONS_MAX;
+        let number = self.len % QUERIES_MAX;
         self.len = number + 1;
         let class = behind.class_of_pod(peer, is_v4).unwrap_or_else(|| {
-            self.ask_class(peer, number);
+            self.query_class(peer, number);
             ClassId::WORLD
         });
         self.acls[number] = acl;
@@ -143,7 +143,7 @@ impl Questions {
     }
 
     #[inline(never)]
-    fn ask_class(&mut self, peer: Address, question: usize) {
+    fn query_class(&mut self, peer: Address, question: usize) {
         if packet::is_v4(peer) {
             self.peers_v4.add(peer as u32, question);
         } else {
@@ -154,43 +154,43 @@ impl Questions {
 
 /// Flows that this batch has entered, by bits of their hashes: whether an earlier packet of the batch may have opened the flow
 /// of a later one. Only then it is looked up again.
-struct Entered([u64; Entered::BITS / 64]);
+struct Inserted([u64; Inserted::BITS / 64]);
 
-impl Entered {
+impl Inserted {
     /// Sixteen for each packet of a batch.
     const BITS: usize = 16 * BATCH_FRAMES_MAX;
 
     fn add(&mut self, hash: u64) {
-        self.0[hash as usize % Entered::BITS / 64] |= 1 << (hash % 64);
+        self.0[hash as usize % Inserted::BITS / 64] |= 1 << (hash % 64);
     }
 
     #[inline]
     fn may_hold(&self, hash: u64) -> bool {
-        self.0[hash as usize % Entered::BITS / 64] >> (hash % 64) & 1 != 0
+        self.0[hash as usize % Inserted::BITS / 64] >> (hash % 64) & 1 != 0
     }
 }
 
 impl PolicyBatch {
     pub(crate) fn new() -> PolicyBatch {
-        let questions = Questions {
+        let queries = Queries {
             len: 0,
-            acls: [AclId(0); QUESTIONS_MAX],
-            classes: [ClassId::WORLD.0; QUESTIONS_MAX],
-            services: [Service::OTHER; QUESTIONS_MAX],
-            decisions: [Decision::deny(RuleId(0)); QUESTIONS_MAX],
+            acls: [AclId(0); QUERIES_MAX],
+            classes: [ClassId::WORLD.0; QUERIES_MAX],
+            services: [Service::OTHER; QUERIES_MAX],
+            decisions: [Decision::deny(RuleId(0)); QUERIES_MAX],
             peers_v4: Peers::new(),
             peers_v6: Peers::new(),
         };
         PolicyBatch {
             packets: Vec::with_capacity(BATCH_FRAMES_MAX),
-            openings: Box::new([(Opening::NONE, Asked::NOTHING); BATCH_FRAMES_MAX]),
-            questions: Box::new(questions),
-            entered: Entered([0; Entered::BITS / 64]),
+            inits: Box::new([(FlowInit::NONE, FlowQueries::NOTHING); BATCH_FRAMES_MAX]),
+            queries: Box::new(queries),
+            inserted: Inserted([0; Inserted::BITS / 64]),
             denial_heavy: false,
         }
     }
 
-    /// Whether most of the last flows that were asked about were dropped: then there is no use in preparing places for the next.
+    /// Whether most of the last flows that were queried about were dropped: then there is no use in preparing places for the next.
     pub(in crate::dataplane) fn denial_heavy(&self) -> bool {
         self.denial_heavy
     }
@@ -211,71 +211,73 @@ impl PolicyBatch {
     }
 
     /// Asks what the tables say of every packet.
-    fn ask(&mut self, batch: &Batch, snapshot: &Snapshot) {
-        self.entered.0.fill(0);
-        let questions = &mut *self.questions;
-        questions.clear();
+    fn evaluate(&mut self, batch: &Batch, snapshot: &Snapshot) {
+        self.inserted.0.fill(0);
+        let queries = &mut *self.queries;
+        queries.clear();
         for n in 0..self.packets.len().min(BATCH_FRAMES_MAX) {
             let i = usize::from(self.packets[n]);
-            let opening = Opening::of(batch, i);
-            let asked = match (snapshot.port(opening.from), snapshot.port(opening.to)) {
-                (Some(from), Some(to)) => questions.ask_about(&batch.packets[i], from, to),
-                _ => Asked { closed: Some(DropReason::NoRoute), ..Asked::NOTHING },
+            let init = FlowInit::of(batch, i);
+            let queried = match (snapshot.port(init.from), snapshot.port(init.to)) {
+                (Some(from), Some(to)) => queries.query_flow(&batch.packets[i], from, to),
+                _ => FlowQueries { closed: Some(DropReason::NoRoute), ..FlowQueries::NOTHING },
             };
-            self.openings[n] = (opening, asked);
+            self.inits[n] = (init, queried);
         }
         if let Some(rules) = snapshot.rules() {
-            questions.answer(rules.classifier());
+            queries.evaluate(rules.classifier());
         }
     }
 
     /// Why the tables drop packet number `n` of the inquiry, if they do. Counts what decides.
     #[inline(always)]
-    fn denied(&self, n: usize, rules: Option<&Rules>, worker: usize) -> Option<DropReason> {
-        let asked = self.openings[n].1;
+    fn denial(&self, n: usize, rules: Option<&Rules>, worker: usize) -> Option<DropReason> {
+        let queried = self.inits[n].1;
         let passes = |number: usize| {
-            let decision = self.questions.decisions[number % QUESTIONS_MAX];
+            let decision = self.queries.decisions[number % QUERIES_MAX];
             rules.is_some_and(|rules| {
                 rules.count(worker, decision);
                 decision.is_allow()
             })
         };
-        let first = usize::from(asked.first);
-        if asked.egress && !passes(first) {
+        let first = usize::from(queried.first);
+        if queried.egress && !passes(first) {
             Some(DropReason::PolicyEgress)
-        } else if asked.ingress && !passes(first + usize::from(asked.egress)) {
+        } else if queried.ingress && !passes(first + usize::from(queried.egress)) {
             Some(DropReason::PolicyIngress)
         } else {
-            asked.closed
+            queried.closed
         }
     }
 }
 
 /// Judges the first packets of new flows, and enters these.
-pub(in crate::dataplane) fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
-    context.policy_batch.ask(batch, context.snapshot);
+pub(in crate::dataplane) fn classify_new_flows(batch: &mut Batch, context: &mut Context<'_>) {
+    context.policy_batch.evaluate(batch, context.snapshot);
     let rules = context.snapshot.rules().map(|rules| &**rules);
-    let (mut asked, entered) = (0, context.worker_state.entered);
+    let (mut queried, entered) = (0, context.worker_state.entered);
     for n in 0..context.policy_batch.packets.len() {
         let i = usize::from(context.policy_batch.packets[n]);
-        if let Some(slot) = opened_before(batch, i, context) {
+        if let Some(slot) = inserted_earlier(batch, i, context) {
             batch.tracks[i].slot = slot;
-            follow(batch, i, context, context.conntrack.entry(slot));
+            update_state(batch, i, context, context.conntrack.entry(slot));
         } else {
-            asked += 1;
-            let opening = context.policy_batch.openings[n].0;
-            open(batch, i, context, opening, |context| context.policy_batch.denied(n, rules, context.worker));
+            queried += 1;
+            let init = context.policy_batch.inits[n].0;
+            open_flow(batch, i, context, init, |context| {
+                context.policy_batch.denial(n, rules, context.worker)
+            });
         }
     }
     let entered = context.worker_state.entered - entered;
-    context.policy_batch.denial_heavy = 2 * entered < asked;
+    context.policy_batch.denial_heavy = 2 * entered < queried;
 }
 
 /// The slot of a packet's flow, if an earlier packet of this batch has opened it.
 #[inline]
-fn opened_before(batch: &Batch, i: usize, context: &Context<'_>) -> Option<Slot> {
+fn inserted_earlier(batch: &Batch, i: usize, context: &Context<'_>) -> Option<Slot> {
     let track = &batch.tracks[i];
-    let may_be = context.policy_batch.entered.may_hold(track.hash);
+    let may_be = context.policy_batch.inserted.may_hold(track.hash);
     if may_be { context.conntrack.look_up(&track.key, track.hash) } else { None }
 }
 
@@ -294,20 +296,20 @@ pub(in crate::dataplane) fn revalidate(
     let judged = flow_word.judged();
     let [low_was_pod, high_was_pod] = flow_word.pods();
     let ends = [(track.key.low(), low_was_pod), (track.key.high(), high_was_pod)];
-    if ends.into_iter().any(|(end, was_pod)| !snapshot.is_same_end(end, was_pod, judged)) {
-        if snapshot.awaits_ends(ends, judged, context.now_ms) {
+    if ends.into_iter().any(|(end, was_pod)| !snapshot.is_same_endpoint(end, was_pod, judged)) {
+        if snapshot.awaits_endpoints(ends, judged, context.now_ms) {
             return batch.drop(i, DropReason::UnknownPod);
         }
         // One of its ends is somebody else by now, who inherits nothing.
         context.conntrack.remove(track.slot, context.worker_state);
-        track.fate = Fate::New;
+        track.status = FlowStatus::New;
         context.policy_batch.add(i);
         return;
     }
     // What stays allowed has been counted when it was entered.
-    let origin = snapshot.port_towards(flow.src);
-    let judge = |counted_by| match (origin, snapshot.port_towards(flow.dst)) {
-        (Some((_, from)), Some((_, to))) => snapshot.judge(&flow, from, to, counted_by),
+    let origin = snapshot.port_of_address(flow.src);
+    let judge = |counted_by| match (origin, snapshot.port_of_address(flow.dst)) {
+        (Some((_, from)), Some((_, to))) => snapshot.evaluate(&flow, from, to, counted_by),
         _ => Some(DropReason::NoRoute),
     };
     let reason = judge(None).and_then(|_| judge(Some(context.worker)));
@@ -324,13 +326,13 @@ pub(in crate::dataplane) fn revalidate(
 
 /// Opens a connection anew that has ended, on the same ports.
 #[inline(never)]
-pub(in crate::dataplane) fn reopen(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    batch.tracks[i].fate = Fate::Reopen;
-    let opening = Opening::of(batch, i);
-    let flow = flow_of(&batch.tracks[i].key, opening.opened_by_low);
-    open(batch, i, context, opening, |context| {
-        match (context.snapshot.port(opening.from), context.snapshot.port(opening.to)) {
-            (Some(from), Some(to)) => context.snapshot.judge(&flow, from, to, Some(context.worker)),
+pub(in crate::dataplane) fn reopen_flow(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    batch.tracks[i].status = FlowStatus::Reopen;
+    let init = FlowInit::of(batch, i);
+    let flow = flow_of(&batch.tracks[i].key, init.opened_by_low);
+    open_flow(batch, i, context, init, |context| {
+        match (context.snapshot.port(init.from), context.snapshot.port(init.to)) {
+            (Some(from), Some(to)) => context.snapshot.evaluate(&flow, from, to, Some(context.worker)),
             _ => Some(DropReason::NoRoute),
         }
     });
@@ -341,33 +343,33 @@ pub(in crate::dataplane) fn reopen(batch: &mut Batch, i: usize, context: &mut Co
 /// The first fragment of a datagram may open a flow though its checksum says nothing: what it opens is a flow that nobody has
 /// answered, as any packet could open it that does not arrive.
 #[inline(always)]
-fn open(
+fn open_flow(
     batch: &mut Batch,
     i: usize,
     context: &mut Context<'_>,
-    opening: Opening,
-    denied: impl FnOnce(&Context<'_>) -> Option<DropReason>,
+    init: FlowInit,
+    denial: impl FnOnce(&Context<'_>) -> Option<DropReason>,
 ) {
-    let first = first_state(batch, i, context);
-    if matches!(first, FirstVerdict::Invalid) {
+    let first = classify_opening(batch, i, context);
+    if matches!(first, FirstPacket::Invalid) {
         return batch.drop(i, DropReason::InvalidState);
     }
-    if let Some(reason) = denied(context) {
+    if let Some(reason) = denial(context) {
         return batch.drop(i, reason);
     }
-    let FirstVerdict::Opens(state, tcp) = first else {
-        batch.tracks[i].fate = Fate::Untracked;
+    let FirstPacket::Opens(state, tcp) = first else {
+        batch.tracks[i].status = FlowStatus::Untracked;
         return;
     };
     if checksum::verify(context.umem, &batch.frames[i], &batch.packets[i]) == Checksum::Wrong {
         return batch.drop(i, DropReason::BadChecksum);
     }
-    admit(batch, i, context, opening, state, tcp);
+    insert_flow(batch, i, context, init, state, tcp);
 }
 
-/// Classes of packets of no known flow, before any table is asked.
+/// Classes of packets of no known flow, before any table is queried.
 #[derive(Debug, Clone, Copy)]
-enum FirstVerdict {
+enum FirstPacket {
     /// It opens a flow, with this state.
     Opens(FlowState, Option<TcpFlow>),
     /// Nothing answers it: it is judged by itself, and enters no flow.
@@ -379,7 +381,7 @@ enum FirstVerdict {
 /// Facts of a flow from the packet that opens it. Its sender is the initiator, always: nothing else in a packet says who opened a
 /// connection.
 #[derive(Debug, Clone, Copy)]
-struct Opening {
+struct FlowInit {
     opened_by_low: bool,
     /// The port that the initiator lies behind.
     from: PortId,
@@ -387,30 +389,30 @@ struct Opening {
     to: PortId,
 }
 
-impl Asked {
-    const NOTHING: Asked = Asked { first: 0, egress: false, ingress: false, closed: None };
+impl FlowQueries {
+    const NOTHING: FlowQueries = FlowQueries { first: 0, egress: false, ingress: false, closed: None };
 }
 
-impl Opening {
-    const NONE: Opening = Opening { opened_by_low: false, from: PortId(0), to: PortId(0) };
+impl FlowInit {
+    const NONE: FlowInit = FlowInit { opened_by_low: false, from: PortId(0), to: PortId(0) };
 
     #[inline(always)]
-    fn of(batch: &Batch, i: usize) -> Opening {
+    fn of(batch: &Batch, i: usize) -> FlowInit {
         let opened_by_low = batch.tracks[i].from_low;
-        Opening { opened_by_low, from: batch.in_ports[i], to: batch.adjacencies[i].out }
+        FlowInit { opened_by_low, from: batch.in_ports[i], to: batch.adjacencies[i].out }
     }
 }
 
 /// Enters a flow, or starts it anew.
-fn admit(
+fn insert_flow(
     batch: &mut Batch,
     i: usize,
     context: &mut Context<'_>,
-    opening: Opening,
+    init: FlowInit,
     state: FlowState,
     tcp: Option<TcpFlow>,
 ) {
-    let Opening { opened_by_low, from: from_id, to: to_id } = opening;
+    let FlowInit { opened_by_low, from: from_id, to: to_id } = init;
     let (Some(from), Some(to)) = (context.snapshot.port(from_id), context.snapshot.port(to_id)) else {
         return batch.drop(i, DropReason::NoRoute);
     };
@@ -418,7 +420,7 @@ fn admit(
     let flow = flow_of(&track.key, opened_by_low);
     let new = NewFlow {
         opened_by_low,
-        pods: [from.is_of_pod(flow.src), to.is_of_pod(flow.dst)],
+        pods: [from.has_pod_address(flow.src), to.has_pod_address(flow.dst)],
         charged: from_id,
         judged: context.snapshot.generation,
         state,
@@ -426,20 +428,20 @@ fn admit(
         hops: if track.from_low { [track.hop, None] } else { [None, track.hop] },
     };
     let (from_low, bytes) = (track.from_low, batch.packets[i].ip_bytes());
-    if track.fate == Fate::Reopen {
+    if track.status == FlowStatus::Reopen {
         context.conntrack.restart(track.slot, &new, context.now_ms);
         return context.conntrack.entry(track.slot).count(from_low, bytes, context.now_ms);
     }
     match context.conntrack.enter(&track.key, track.hash, &new, context.now_ms, context.worker_state) {
         Admission::Entered(slot) => {
             track.slot = slot;
-            context.policy_batch.entered.add(track.hash);
+            context.policy_batch.inserted.add(track.hash);
             context.conntrack.entry(slot).count(from_low, bytes, context.now_ms);
         }
         Admission::Exists(slot) => {
             track.slot = slot;
-            track.fate = Fate::Known;
-            follow(batch, i, context, context.conntrack.entry(slot));
+            track.status = FlowStatus::Known;
+            update_state(batch, i, context, context.conntrack.entry(slot));
         }
         Admission::Full => batch.drop(i, DropReason::TableFull),
     }
@@ -447,32 +449,32 @@ fn admit(
 
 /// Class of a packet of no known flow.
 #[inline(always)]
-fn first_state(batch: &Batch, i: usize, context: &Context<'_>) -> FirstVerdict {
+fn classify_opening(batch: &Batch, i: usize, context: &Context<'_>) -> FirstPacket {
     let packet = &batch.packets[i];
     if packet.kind == Kind::Flow && packet.protocol == Protocol::UDP {
-        return FirstVerdict::Opens(FlowState::UdpOneWay, None);
+        return FirstPacket::Opens(FlowState::UdpOneWay, None);
     }
-    first_state_of_other(batch, i, context)
+    classify_opening_slow(batch, i, context)
 }
 
 #[inline(never)]
-fn first_state_of_other(batch: &Batch, i: usize, context: &Context<'_>) -> FirstVerdict {
+fn classify_opening_slow(batch: &Batch, i: usize, context: &Context<'_>) -> FirstPacket {
     let packet = &batch.packets[i];
     if packet.kind == Kind::IcmpError {
-        return FirstVerdict::Invalid;
+        return FirstPacket::Invalid;
     }
     match packet.protocol {
         Protocol::TCP => {
             let frame = context.umem.data(&batch.frames[i]);
             let flow = TcpFlow::open(&segment(packet, frame), context.conntrack.tcp_pickup());
-            flow.map_or(FirstVerdict::Invalid, |flow| FirstVerdict::Opens(flow.state, Some(flow)))
+            flow.map_or(FirstPacket::Invalid, |flow| FirstPacket::Opens(flow.state, Some(flow)))
         }
         protocol @ (Protocol::ICMP | Protocol::ICMPV6) => match packet::query(protocol, packet.flags) {
-            Some(query) if query.is_reply => FirstVerdict::Invalid,
-            Some(_) => FirstVerdict::Opens(FlowState::Echo, None),
-            None => FirstVerdict::Untracked,
+            Some(query) if query.is_reply => FirstPacket::Invalid,
+            Some(_) => FirstPacket::Opens(FlowState::Echo, None),
+            None => FirstPacket::Untracked,
         },
-        protocol => FirstVerdict::Opens(FlowState::first(protocol), None),
+        protocol => FirstPacket::Opens(FlowState::first(protocol), None),
     }
 }
 

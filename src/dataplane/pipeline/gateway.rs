@@ -249,7 +249,13 @@ fn write_ethernet(frame: &mut [u8], dst: Mac, src: Mac, vlan: u16, ethertype: u1
 }
 
 /// Writes the question who has `address` into a frame, for the port with this 802.1Q identifier. Whether it fits.
-pub(crate) fn ask(umem: &Umem, frame: &mut Frame, address: Address, vlan: u16, snapshot: &Snapshot) -> bool {
+pub(crate) fn write_solicitation(
+    umem: &Umem,
+    frame: &mut Frame,
+    address: Address,
+    vlan: u16,
+    snapshot: &Snapshot,
+) -> bool {
     let tag_bytes = if vlan == 0 { 0 } else { ethernet::TAG_BYTES };
     let payload_bytes = match unpack(address) {
         IpAddr::V4(_) => arp::PACKET_BYTES,

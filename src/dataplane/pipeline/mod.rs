@@ -27,10 +27,10 @@ use super::fragments::{self, FirstFragmentTable, Fragments};
 use super::neighbor::solicit::RateLimits;
 use super::neighbor::table::Neighbors;
 use super::packet::{self, Address, Kind, Packet};
-use super::pipeline::advance::{route_and_advance, track};
+use super::pipeline::advance::{advance, lookup};
 use super::pipeline::batch::{Batch, Verdict};
-use super::pipeline::classify::{PolicyBatch, classify_and_admit};
-use super::pipeline::rewrite::{rewrite, rewrite_plain};
+use super::pipeline::classify::{PolicyBatch, classify_new_flows};
+use super::pipeline::rewrite::{rewrite, rewrite_fast};
 use super::worker::stats::WorkerStats;
 use super::{DropReason, PortKind};
 use crate::ids::PortId;
@@ -63,7 +63,7 @@ pub(crate) struct Context<'a> {
     /// What is asked about new flows.
     pub policy_batch: &'a mut PolicyBatch,
     /// Frames of UMEM that each port's transmit ring still takes.
-    pub room: &'a mut [u32],
+    pub transmit_credit: &'a mut [u32],
     /// Frames that nobody has, for packets that a tag makes longer than theirs.
     pub free: &'a mut Vec<Frame>,
 }
@@ -73,22 +73,22 @@ pub(crate) struct Context<'a> {
 pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl FnMut(&'static str)) {
     parse(batch, context);
     done("parse");
-    guard(batch, context);
-    done("guard");
+    anti_spoof(batch, context);
+    done("anti-spoof");
     if batch.has_others {
-        serve(batch, context);
+        deliver_locally(batch, context);
     }
-    done("serve");
-    track(batch, context);
-    done("track");
-    route_and_advance(batch, context);
-    done("follow");
+    done("local-delivery");
+    lookup(batch, context);
+    done("lookup");
+    advance(batch, context);
+    done("advance");
     if !context.policy_batch.is_empty() {
-        classify_and_admit(batch, context);
+        classify_new_flows(batch, context);
     }
     done("classify");
     if batch.has_fragments {
-        fragments::follow_first(batch, context);
+        fragments::apply_first_verdicts(batch, context);
     }
     done("fragments");
     rewrite_all(batch, context);
@@ -115,8 +115,8 @@ fn parse(batch: &mut Batch, context: &Context<'_>) {
         frames.iter().zip(packets.iter_mut()).zip(verdicts.iter_mut()).enumerate()
     {
         prefetch_frame(frames, i, umem);
-        if !packet::parse_plain(umem.data(frame), frame.len(), packet) {
-            if let Some(reason) = parse_any(umem, frame, packet) {
+        if !packet::parse_fast(umem.data(frame), frame.len(), packet) {
+            if let Some(reason) = parse_slow(umem, frame, packet) {
                 *verdict = Verdict::Dropped(reason);
             }
             *has_fragments |= !packet.whole;
@@ -126,13 +126,13 @@ fn parse(batch: &mut Batch, context: &Context<'_>) {
 }
 
 #[inline(never)]
-fn parse_any(umem: &Umem, frame: &Frame, packet: &mut Packet) -> Option<DropReason> {
+fn parse_slow(umem: &Umem, frame: &Frame, packet: &mut Packet) -> Option<DropReason> {
     let failure = packet::parse(umem.data(frame), frame.len(), packet);
     if frame.is_oversized() { Some(DropReason::Oversized) } else { failure }
 }
 
 /// The frame must be for the switch, in the port's VLAN, and from who is behind the port.
-fn guard(batch: &mut Batch, context: &Context<'_>) {
+fn anti_spoof(batch: &mut Batch, context: &Context<'_>) {
     let mut start = 0;
     while start < batch.len() {
         let run = batch.run_of_port(start);
@@ -141,11 +141,11 @@ fn guard(batch: &mut Batch, context: &Context<'_>) {
     }
 }
 
-/// [`guard`] of frames that came by one port.
+/// [`anti_spoof`] of frames that came by one port.
 fn anti_spoof_run(batch: &mut Batch, run: Range<usize>, context: &Context<'_>) {
     let port_id = batch.in_ports[run.start];
     let port = context.snapshot.port(port_id);
-    let mut behind = context.neighbors.bits(port_id);
+    let mut behind = context.neighbors.port_mac_bits(port_id);
     for i in run {
         if !batch.is_pending(i) {
             continue;
@@ -156,8 +156,8 @@ fn anti_spoof_run(batch: &mut Batch, run: Range<usize>, context: &Context<'_>) {
             batch.drop(i, DropReason::Spoofed);
             continue;
         };
-        if !is_in_order(packet, port)
-            && let Some(reason) = anti_spoof_packet(packet, port_id, port, context.snapshot)
+        if !anti_spoof_fast(packet, port)
+            && let Some(reason) = anti_spoof_slow(packet, port_id, port, context.snapshot)
         {
             batch.drop(i, reason);
             continue;
@@ -169,9 +169,9 @@ fn anti_spoof_run(batch: &mut Batch, run: Range<usize>, context: &Context<'_>) {
 }
 
 /// Whether a packet is in order beyond doubt, as nearly all are: from a pod by its first address, to the switch. What else
-/// no flow may be ([`is_no_flow`]) is asked when it is to be opened.
+/// no flow may be ([`check_packet_endpoints`]) is asked when it is to be opened.
 #[inline]
-fn is_in_order(packet: &Packet, port: &PortView) -> bool {
+fn anti_spoof_fast(packet: &Packet, port: &PortView) -> bool {
     (packet.dst_bits == port.own_mac.to_bits())
         & (packet.kind == Kind::Flow)
         & (packet.vlan == port.vlan)
@@ -179,12 +179,12 @@ fn is_in_order(packet: &Packet, port: &PortView) -> bool {
 }
 
 /// Why no flow begins with this packet, whoever it is from.
-pub(super) fn is_no_flow(packet: &Packet) -> Option<DropReason> {
-    why_no_flow((packet.src, packet.src_port), (packet.dst, packet.dst_port))
+pub(super) fn check_packet_endpoints(packet: &Packet) -> Option<DropReason> {
+    check_endpoints((packet.src, packet.src_port), (packet.dst, packet.dst_port))
 }
 
 /// Why no flow is between these endpoints.
-pub(super) fn why_no_flow(from: (Address, u16), to: (Address, u16)) -> Option<DropReason> {
+pub(super) fn check_endpoints(from: (Address, u16), to: (Address, u16)) -> Option<DropReason> {
     // A packet from an endpoint to itself has no direction (the "land" attack, CVE-1999-0016).
     if from == to {
         return Some(DropReason::Spoofed);
@@ -193,7 +193,7 @@ pub(super) fn why_no_flow(from: (Address, u16), to: (Address, u16)) -> Option<Dr
 }
 
 #[inline(never)]
-fn anti_spoof_packet(
+fn anti_spoof_slow(
     packet: &Packet,
     port_id: PortId,
     port: &PortView,
@@ -216,11 +216,11 @@ fn anti_spoof_packet(
     if !is_from_here && !is_from_link() {
         return Some(DropReason::Spoofed);
     }
-    is_no_flow(packet).or((!is_to_us).then_some(DropReason::Multicast))
+    check_packet_endpoints(packet).or((!is_to_us).then_some(DropReason::Multicast))
 }
 
 /// ARP and neighbour discovery are answered, or heard and done with.
-fn serve(batch: &mut Batch, context: &Context<'_>) {
+fn deliver_locally(batch: &mut Batch, context: &Context<'_>) {
     for i in 0..batch.len() {
         if !batch.is_pending(i) {
             continue;
@@ -261,23 +261,23 @@ fn rewrite_all(batch: &mut Batch, context: &mut Context<'_>) {
         }
         prefetch_frame(&batch.frames, i, context.umem);
         let adjacency = &batch.adjacencies[i];
-        let room = &mut context.room[adjacency.out.index()];
+        let room = &mut context.transmit_credit[adjacency.out.index()];
         let fits =
-            *room > 0 && rewrite_plain(context.umem, &mut batch.frames[i], &batch.packets[i], adjacency, src);
+            *room > 0 && rewrite_fast(context.umem, &mut batch.frames[i], &batch.packets[i], adjacency, src);
         if fits {
             *room -= 1;
             batch.verdicts[i] = Verdict::Forward(adjacency.out);
         } else {
-            rewrite_any(batch, i, context, src);
+            rewrite_slow(batch, i, context, src);
         }
     }
 }
 
 #[inline(never)]
-fn rewrite_any(batch: &mut Batch, i: usize, context: &mut Context<'_>, src: u64) {
+fn rewrite_slow(batch: &mut Batch, i: usize, context: &mut Context<'_>, src: u64) {
     let adjacency = batch.adjacencies[i];
     let out = adjacency.out;
-    let room = &mut context.room[out.index()];
+    let room = &mut context.transmit_credit[out.index()];
     if *room < batch.frames[i].frames() as u32 {
         return batch.drop(i, DropReason::TxFull);
     }

@@ -16,7 +16,7 @@ const HEADERS: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
 ///
 /// [`Mac::to_bits`]: crate::net::mac::Mac::to_bits
 #[inline(always)]
-pub(crate) fn rewrite_plain(
+pub(crate) fn rewrite_fast(
     umem: &Umem,
     frame: &mut Frame,
     packet: &Packet,
@@ -38,7 +38,7 @@ pub(crate) fn rewrite_plain(
     true
 }
 
-/// [`rewrite_plain`] of any packet. A tag that its frames have no room for lets it go on in one of `free`; false where there is none.
+/// [`rewrite_fast`] of any packet. A tag that its frames have no room for lets it go on in one of `free`; false where there is none.
 pub(crate) fn rewrite(
     umem: &Umem,
     frame: &mut Frame,

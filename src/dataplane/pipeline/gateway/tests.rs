@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use etherparse::{EtherType, IpNumber, Ipv4Header};
 
 use super::*;
-use crate::dataplane::fib::snapshot::PortFacts;
+use crate::dataplane::fib::snapshot::PortProperties;
 use crate::dataplane::frames::{self, Spec, Transport};
 use crate::dataplane::{DesiredState, Gateway, PodAttachment, PortKind, packet};
 use crate::ids::{AttachmentId, Generation, PortId};
@@ -31,7 +31,7 @@ fn snapshot(gateway: &[&str]) -> Snapshot {
     };
     let gateway = Gateway { addresses: gateway.iter().map(|text| ip(text)).collect(), ..Gateway::default() };
     let world = DesiredState { gateway, pods: vec![pod], ..DesiredState::default() };
-    let flow_word = |kind| PortFacts { kind, vlan: 0, mtu: 1500, mac: None };
+    let flow_word = |kind| PortProperties { kind, vlan: 0, mtu: 1500, mac: None };
     let open = BTreeMap::from([(POD, flow_word(PortKind::Pod)), (HOST, flow_word(PortKind::Host))]);
     Snapshot::new(&world, Generation(1), &open, 1)
 }
@@ -335,12 +335,24 @@ fn questions_are_arp_and_solicitations() {
     let mac = snapshot.mac.0;
     for vlan in [0, 5] {
         let mut bench = Bench::new(&arp_request(POD_V4, GATEWAY_V4), whole_view());
-        assert!(ask(&bench.umem, &mut bench.frame, packet::pack(ip("10.0.0.2")), vlan, &snapshot));
+        assert!(write_solicitation(
+            &bench.umem,
+            &mut bench.frame,
+            packet::pack(ip("10.0.0.2")),
+            vlan,
+            &snapshot
+        ));
         let question = frames::arp(1, (mac, GATEWAY_V4), ([0; 6], POD_V4), [0xff; 6]);
         let tag = if vlan == 0 { &[][..] } else { &[0x81, 0, 0, 5][..] };
         assert_eq!(bench.bytes(), [&question[..12], tag, &question[12..]].concat());
 
-        assert!(ask(&bench.umem, &mut bench.frame, packet::pack(ip("fd00::2")), vlan, &snapshot));
+        assert!(write_solicitation(
+            &bench.umem,
+            &mut bench.frame,
+            packet::pack(ip("fd00::2")),
+            vlan,
+            &snapshot
+        ));
         frames::check(bench.bytes()).unwrap();
         let mut question = solicitation(&icmp::link_local(Mac(mac)).to_string(), "fd00::2");
         question.payload.truncate(18);

@@ -49,7 +49,7 @@ fn rewritten_by(frame: &[u8], adjacency: Adjacency, plain: bool) -> (Vec<u8>, bo
     let mut packet = Packet::default();
     assert_eq!(packet::parse(umem.data(&frames[0]), frame.len(), &mut packet), None);
     let src = SWITCH.to_bits();
-    let is_plain = plain && rewrite_plain(&umem, &mut frames[0], &packet, &adjacency, src);
+    let is_plain = plain && rewrite_fast(&umem, &mut frames[0], &packet, &adjacency, src);
     assert!(is_plain || rewrite(&umem, &mut frames[0], &packet, adjacency, src, &mut free));
     umem.trim(&mut frames[0], &mut free);
     let parts = std::iter::once(umem.data(&frames[0])).chain(umem.rest(&frames[0])).collect::<Vec<_>>();
