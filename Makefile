@@ -4,7 +4,7 @@ CARGO     ?= cargo
 PACKAGES  := libelf-dev clang m4 make gcc pkg-config zlib1g-dev iproute2
 # What the tests run besides: they listen with tcpdump where the host's stack would hear a leaked frame, ping without fragments,
 # and take queues and offloads from interfaces.
-TESTERS   := tcpdump iputils-ping ethtool
+TESTERS   := tcpdump iputils-ping ethtool curl python3
 # What the end-to-end benchmark compares with. The rig runs what it needs of them in namespaces of its own.
 PEERS     := nftables iptables ipset openvswitch-switch dpdk dpdk-dev librte-net-af-xdp23 iperf3
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)

@@ -30,7 +30,7 @@ use ipnet::IpNet;
 use palisade::dataplane::{DesiredState, Publisher, SimulatedPort};
 use palisade::ids::{AclId, ClassId, Generation, RowId, RuleId, WorkerId};
 use palisade::limits::BATCH_FRAMES_MAX;
-use palisade::tables::{Decision, References, Row, RuleTables, TablesDiff};
+use palisade::tables::{Decision, ReferenceCounts, Row, RuleTables, TablesDiff};
 use pipeline_parts::report::median;
 use pipeline_parts::rig::{Rig, Tables};
 use pipeline_parts::traffic::{Case, Order, Traffic};
@@ -146,7 +146,7 @@ struct Published {
 struct Control {
     world: DesiredState,
     document: Arc<RuleTables>,
-    references: References,
+    references: ReferenceCounts,
     random: Random,
     /// The rule that comes and goes, and its row.
     guest: (RuleId, RowId),
@@ -156,7 +156,7 @@ struct Control {
 impl Control {
     fn new(world: &DesiredState) -> Control {
         let document = world.tables.clone().expect("the world has tables");
-        let references = References::of(&document);
+        let references = ReferenceCounts::of(&document);
         let rule = document.rules.last_key_value().map_or(0, |(id, _)| id.0 + 1);
         let row = document.rows.last_key_value().map_or(0, |(id, _)| id.0 + 1);
         let guest = (RuleId(rule), RowId(row));

@@ -1,4 +1,4 @@
-//! Palisade: a virtual switch for one Linux node that puts a wall around every pod.
+//! Palisade: a virtual switch for one Linux node that enforces Kubernetes `NetworkPolicy`.
 //!
 //! The crate tells two stories. They meet in one data type, the rule [`tables`].
 //!
@@ -29,7 +29,7 @@ pub mod policy;
 pub mod mem;
 pub mod xdp;
 
-mod netlink;
+pub mod netlink;
 pub mod threads;
 
 pub mod dataplane;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use palisade::lab::{POD_INTERFACE, Pod};
-use palisade::xdp::Interface;
+use palisade::netlink::Interface;
 
 use crate::bed::Bed;
 use crate::bpf::{attach, load, map, refused};

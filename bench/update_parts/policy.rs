@@ -9,9 +9,9 @@ use palisade::control::protocol::TablesPatch;
 use palisade::dataplane::{DesiredState, PortKind, Settings, Simulation};
 use palisade::ids::{AttachmentId, Generation};
 use palisade::policy::objects::Object;
-use palisade::policy::read::{Source, read_all};
+use palisade::policy::parse::{Source, read_all};
 use palisade::policy::{Change, Compiler, ObjectName, Options};
-use palisade::tables::{PodName, References, RuleTables};
+use palisade::tables::{PodName, ReferenceCounts, RuleTables};
 use serde_json::json;
 
 use crate::policy::PolicyShape;
@@ -107,7 +107,7 @@ struct Switch {
     simulation: Simulation,
     world: DesiredState,
     document: Arc<RuleTables>,
-    references: References,
+    references: ReferenceCounts,
 }
 
 impl Switch {
@@ -126,7 +126,7 @@ impl Switch {
             DesiredState { pods: pods.collect(), tables: Some(document.clone()), ..DesiredState::default() };
         simulation.publish(world.clone());
         simulation.step();
-        Switch { simulation, world, references: References::of(&document), document }
+        Switch { simulation, world, references: ReferenceCounts::of(&document), document }
     }
 
     fn follow(&mut self, body: &[u8], clock: &mut Clock) {

@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::{Failure, Output, output, terminal};
 use crate::lab::demo::{DemoSpec, Denied, Report, Step, play};
 use crate::lab::traffic::Outcome;
-use crate::lab::{LabError, Record};
+use crate::lab::{Journal, LabError};
 
 /// Play the classic scenario on this machine: four pods, one policy, real connections
 ///
@@ -80,7 +80,7 @@ pub(super) fn spinner() -> ProgressBar {
     spinner
 }
 
-fn tell_what_stays(record: &Record) {
+fn tell_what_stays(record: &Journal) {
     let socket = record.directory().join("control.sock");
     eprintln!("Lab {} stays. Look around, then remove it:", record.id);
     eprintln!("  palisade show counters --socket {}", socket.display());

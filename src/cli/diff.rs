@@ -7,8 +7,8 @@ use clap::Args;
 
 use super::offline::Manifests;
 use super::{Failure, Output, output};
-use crate::policy::diff::{Change, Difference, Turn, difference};
-use crate::policy::reach::Names;
+use crate::policy::connectivity::GroupNames;
+use crate::policy::connectivity::diff::{Change, ChangeKind, ConnectivityDiff, difference};
 
 /// Show exactly which connections a change of policy opens and closes
 ///
@@ -45,7 +45,7 @@ pub(super) fn diff(arguments: &DiffArguments) -> Result<ExitCode, Failure> {
     let (mut old, mut new) = (side(&arguments.old)?, side(&arguments.new)?);
     Manifests::give_addresses(&mut [&mut old, &mut new]);
     // Where a pod has other labels after the change, its name is made from those.
-    let names = Names::of(old.objects.iter().chain(&new.objects));
+    let names = GroupNames::of(old.objects.iter().chain(&new.objects));
     let difference = difference(&old.judge()?, &new.judge()?, &names);
     match arguments.output {
         Output::Json => output::json(&difference)?,
@@ -55,7 +55,7 @@ pub(super) fn diff(arguments: &DiffArguments) -> Result<ExitCode, Failure> {
     Ok(if no { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-fn text(difference: &Difference) -> String {
+fn text(difference: &ConnectivityDiff) -> String {
     if difference.is_empty() {
         return "No connection opens or closes.\n".to_owned();
     }
@@ -64,8 +64,8 @@ fn text(difference: &Difference) -> String {
 
 fn line(change: &Change) -> String {
     let turn = match change.turn {
-        Turn::Opens => "+ opens ",
-        Turn::Closes => "- closes",
+        ChangeKind::Opens => "+ opens ",
+        ChangeKind::Closes => "- closes",
     };
     let family = change.family.map(|family| format!(" ({family})")).unwrap_or_default();
     format!("{turn} {}{family}\n    from {}\n    to   {}\n", change.traffic, change.from, change.to)

@@ -12,10 +12,10 @@ use serde::Serialize;
 use super::offline::Manifests;
 use super::{Failure, Output, SocketArguments, output, terminal};
 use crate::net::flow::{FlowKey, Protocol};
-use crate::policy::cases::Endpoint;
+use crate::policy::evaluate::ReferenceEvaluator;
 use crate::policy::explain::explain as explain_by_objects;
-use crate::policy::oracle::Oracle;
-use crate::policy::trial::{ProbeError, flows_between};
+use crate::policy::testcase::Endpoint;
+use crate::policy::testcase::{ProbeError, flows_between};
 use crate::tables::{PodName, Verdict};
 
 /// Explain why a connection is allowed or denied
@@ -64,7 +64,7 @@ fn by_manifests(arguments: &ExplainArguments) -> Result<bool, Failure> {
     let mut manifests = Manifests::read(&arguments.manifests)?;
     let stand_ins = Manifests::give_addresses(&mut [&mut manifests]);
     let judge = manifests.judge()?;
-    let (oracle, places) = (Oracle::new(&manifests.objects), manifests.places());
+    let (oracle, places) = (ReferenceEvaluator::new(&manifests.objects), manifests.places());
     let flows = flows(arguments, &manifests.pods())?;
     let ends = [&arguments.from, &arguments.to];
     let explanations: Vec<_> = flows

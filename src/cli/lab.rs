@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use super::demo::{interruption, spinner};
 use super::{Failure, Output, output};
-use crate::lab::{Lab, LabError, LabSpec, Pod, Record, Switch, SwitchSpec, clean, manifests};
+use crate::lab::{Journal, Lab, LabError, LabSpec, Pod, Switch, SwitchSpec, clean, manifests};
 
 /// Pods as network namespaces on this machine, to play and to test with
 #[derive(Debug, Args)]
@@ -128,7 +128,7 @@ fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
 }
 
 fn list(arguments: &ListArguments) -> Result<ExitCode, Failure> {
-    let (records, errors) = Record::all()?;
+    let (records, errors) = Journal::all()?;
     print(&records, arguments.output)?;
     match errors.into_iter().next() {
         None => Ok(ExitCode::SUCCESS),
@@ -136,7 +136,7 @@ fn list(arguments: &ListArguments) -> Result<ExitCode, Failure> {
     }
 }
 
-fn print(records: &[Record], form: Output) -> Result<(), Failure> {
+fn print(records: &[Journal], form: Output) -> Result<(), Failure> {
     if form == Output::Json {
         return Ok(output::json(&records)?);
     }
@@ -168,8 +168,8 @@ fn exec(arguments: &ExecArguments) -> Result<ExitCode, Failure> {
 
 fn find(arguments: &ExecArguments) -> Result<Pod, Failure> {
     let records = match &arguments.lab {
-        Some(id) => vec![Record::of(id)?],
-        None => Record::all()?.0,
+        Some(id) => vec![Journal::of(id)?],
+        None => Journal::all()?.0,
     };
     let mut found =
         records.iter().filter_map(|record| Pod::of(record, &arguments.pod).ok().map(|pod| (record, pod)));

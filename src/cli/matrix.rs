@@ -12,8 +12,8 @@ use clap::{Args, ValueEnum};
 
 use super::offline::{Manifests, judge};
 use super::{Failure, SocketArguments, output, terminal};
-use crate::policy::matrix::{Matrix, Request, matrix as matrix_of};
-use crate::policy::reach::{Grouping, Names};
+use crate::policy::connectivity::matrix::{Matrix, MatrixRequest, matrix as matrix_of};
+use crate::policy::connectivity::{GroupNames, Grouping};
 use crate::tables::PodName;
 
 /// Show who reaches whom, on which ports
@@ -65,13 +65,13 @@ enum Form {
 }
 
 pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, Failure> {
-    let grouping = if arguments.each_pod { Grouping::EachPod } else { Grouping::Alike };
+    let grouping = if arguments.each_pod { Grouping::ByPod } else { Grouping::ByPolicy };
     let (judge, names) = if arguments.manifests.is_empty() {
-        (judge(arguments.socket.client().tables_document()?)?, Names::default())
+        (judge(arguments.socket.client().tables_document()?)?, GroupNames::default())
     } else {
         let mut manifests = Manifests::read(&arguments.manifests)?;
         Manifests::give_addresses(&mut [&mut manifests]);
-        (manifests.judge()?, Names::of(&manifests.objects))
+        (manifests.judge()?, GroupNames::of(&manifests.objects))
     };
     if let Some(pod) = arguments.pod.iter().find(|pod| !judge.tables().pods.contains_key(*pod)) {
         return Err(Failure::Sentence(format!("there is no pod {pod} that policy judges")));
@@ -79,7 +79,7 @@ pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, Failure> {
     let pairs_max = arguments.limit.map_or(arguments.output.pairs_max(), NonZeroUsize::get);
     // A page has a cell for every two lines, whether anything can pass between them or not.
     let ends_max = if arguments.output == Form::Html { pairs_max.isqrt() } else { usize::MAX };
-    let request = Request { grouping, pairs_max, ends_max, pods: &arguments.pod };
+    let request = MatrixRequest { grouping, pairs_max, ends_max, pods: &arguments.pod };
     let matrix = matrix_of(&judge, &names, &request);
     print(&matrix, arguments.output)?;
     Ok(ExitCode::SUCCESS)

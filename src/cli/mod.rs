@@ -35,16 +35,33 @@ use crate::tables::RuleTables;
 pub use failure::Failure;
 pub use output::Output;
 
-/// A virtual switch for one Linux node that puts a wall around every pod.
+/// A virtual switch for one Linux node that enforces Kubernetes NetworkPolicy.
 ///
 /// Pods are attached to the switch by ports. What may pass between them is written as Kubernetes NetworkPolicy
 /// objects in YAML files.
 #[derive(Debug, Parser)]
-#[command(name = "palisade", version, propagate_version = true, after_help = EXAMPLES)]
+#[command(
+    name = "palisade",
+    version = env!("PALISADE_VERSION"),
+    long_version = LONG_VERSION,
+    propagate_version = true,
+    after_help = EXAMPLES
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
 }
+
+/// Version and build, for a report: a line each.
+const LONG_VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\ncommit:  ",
+    env!("PALISADE_COMMIT"),
+    "\ntarget:  ",
+    env!("PALISADE_TARGET"),
+    "\nprofile: ",
+    env!("PALISADE_PROFILE")
+);
 
 const EXAMPLES: &str = "\
 Examples:

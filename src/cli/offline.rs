@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use crate::cli::{Failure, terminal};
-use crate::policy::explain::Places;
-use crate::policy::finding::Judge;
+use crate::policy::evaluate::TableEvaluator;
+use crate::policy::explain::PolicyLocations;
 use crate::policy::objects::Object;
-use crate::policy::read::{Diagnostic, Location};
-use crate::policy::{Compiler, ObjectName, Options, stand_in};
+use crate::policy::parse::{Diagnostic, Location};
+use crate::policy::{Compiler, ObjectName, Options, testcase};
 use crate::source::files;
 use crate::source::load::{Rejected, read_objects};
 use crate::tables::{PodName, PolicyKind, PolicyRef};
@@ -35,17 +35,17 @@ impl Manifests {
     pub(super) fn give_addresses(several: &mut [&mut Manifests]) -> BTreeSet<PodName> {
         let mut lists: Vec<&mut Vec<Object>> =
             several.iter_mut().map(|manifests| &mut manifests.objects).collect();
-        stand_in::give_addresses(&mut lists)
+        testcase::give_addresses(&mut lists)
     }
 
     /// Compiles for all nodes.
-    pub(super) fn judge(&self) -> Result<Judge, Failure> {
+    pub(super) fn judge(&self) -> Result<TableEvaluator, Failure> {
         let compiler = Compiler::from_objects(self.objects.iter().cloned(), Options::default());
         judge(compiler.into_tables())
     }
 
     /// Where each policy stands.
-    pub(super) fn places(&self) -> Places {
+    pub(super) fn places(&self) -> PolicyLocations {
         let named = self.objects.iter().zip(&self.locations);
         named.filter_map(|(object, location)| Some((policy_of(object)?, location.to_string()))).collect()
     }
@@ -61,8 +61,8 @@ impl Manifests {
 }
 
 /// A judge by these tables.
-pub(super) fn judge(tables: crate::tables::RuleTables) -> Result<Judge, Failure> {
-    Judge::new(tables).map_err(|error| Failure::Sentence(error.to_string()))
+pub(super) fn judge(tables: crate::tables::RuleTables) -> Result<TableEvaluator, Failure> {
+    TableEvaluator::new(tables).map_err(|error| Failure::Sentence(error.to_string()))
 }
 
 /// Tells the authors of manifests what they should know.

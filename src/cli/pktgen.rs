@@ -16,8 +16,8 @@ use super::{Failure, Output, output};
 use crate::net::mac::Mac;
 use crate::net::tcp::Flags;
 use crate::pktgen::{
-    ConnectionReport, Connections, Content, Dialogue, Distribution, FlowSpace, FrameSize, Kind, PktgenError,
-    Place, Rate, Receive, Recording, Replay, Report, Session, Setup, Traffic, ndr,
+    Capture, ConnectionReport, Content, Distribution, FlowSpace, FrameSize, Kind, PktgenError, Rate, Receive,
+    Replay, Report, Session, Setup, Target, TcpSession, TcpTraffic, Traffic, ndr,
 };
 
 mod print;
@@ -41,10 +41,10 @@ duplicates, reordering and one-way latency besides.")]
 pub(super) struct PktgenArguments {
     /// Interface to send by
     #[arg(long, value_name = "PLACE")]
-    tx: Place,
+    tx: Target,
     /// Interface to receive by
     #[arg(long, value_name = "PLACE")]
-    rx: Option<Place>,
+    rx: Option<Target>,
     /// How to receive [default: measure with --rx, none without]
     #[arg(long, value_enum)]
     receive: Option<How>,
@@ -185,10 +185,10 @@ pub(super) fn pktgen(arguments: &PktgenArguments) -> Result<ExitCode, Failure> {
 }
 
 /// Whole connections.
-fn connect(arguments: &PktgenArguments, rx: &Place, stop: &AtomicBool) -> Result<ExitCode, Failure> {
+fn connect(arguments: &PktgenArguments, rx: &Target, stop: &AtomicBool) -> Result<ExitCode, Failure> {
     let traffic = arguments.frames.traffic(&arguments.tx)?;
-    let dialogue = Dialogue { concurrent: arguments.concurrent, ..Dialogue::from(&traffic) };
-    let mut connections = Connections::open(&arguments.tx, rx, dialogue, &arguments.cores)?;
+    let dialogue = TcpTraffic { concurrent: arguments.concurrent, ..TcpTraffic::from(&traffic) };
+    let mut connections = TcpSession::open(&arguments.tx, rx, dialogue, &arguments.cores)?;
     let time = Duration::from_secs_f64(arguments.seconds);
     let report = ConnectionReport::from(&connections.trial(arguments.rate, time, stop)?);
     match arguments.output {
@@ -240,7 +240,7 @@ impl PktgenArguments {
         };
         let content = match &self.replay {
             Some(file) => {
-                let recording = Recording::open(file)?;
+                let recording = Capture::open(file)?;
                 Content::Replay(Replay::new(recording, self.frames.src_mac, self.frames.dst_mac, self.rounds))
             }
             None => Content::Generated(self.frames.traffic(&self.tx)?),
@@ -257,7 +257,7 @@ impl PktgenArguments {
 }
 
 impl FrameArguments {
-    fn traffic(&self, tx: &Place) -> Result<Traffic, Failure> {
+    fn traffic(&self, tx: &Target) -> Result<Traffic, Failure> {
         let missing =
             |what: &str| Failure::Sentence(format!("no address to send {what}: give --src and --dst"));
         let src = self.src.ok_or_else(|| missing("from"))?;

@@ -1,5 +1,9 @@
 //! `palisade run`: the switch in the foreground.
 
+use std::ffi::OsStr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc;
@@ -61,6 +65,10 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         status.cores,
         config.control.socket.display()
     ))?;
+    if let Some(socket) = std::env::var_os("NOTIFY_SOCKET") {
+        notify_ready(&socket)
+            .unwrap_or_else(|error| tracing::warn!("$NOTIFY_SOCKET takes no message: {error}"));
+    }
     let has_directory = policies.is_some();
     std::thread::scope(|scope| {
         let _stop = StopWhenDropped(&requests);
@@ -113,6 +121,16 @@ fn watch_signals() -> Result<mpsc::Receiver<i32>, Failure> {
     Ok(receiver)
 }
 
+/// Reports to systemd that the start is complete, for a unit of `Type=notify`. sd_notify(3): `$NOTIFY_SOCKET` is the path
+/// of a datagram socket, or an abstract name after "@".
+fn notify_ready(socket: &OsStr) -> std::io::Result<()> {
+    let address = match socket.as_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name)?,
+        None => SocketAddr::from_pathname(socket)?,
+    };
+    UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address).map(drop)
+}
+
 fn start_log() {
     let filter = EnvFilter::try_from_env("PALISADE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     // A second subscriber is refused; the one that is there serves as well.
@@ -121,4 +139,29 @@ fn start_log() {
         .with_writer(terminal::LogWriter::new)
         .with_ansi(terminal::has_colors(&std::io::stderr()))
         .try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn systemd_hears_that_the_switch_is_ready_on_a_path_and_on_an_abstract_name() {
+        let name = format!("palisade-notify-{}", std::process::id());
+        let path = std::env::temp_dir().join(&name);
+        let _ = std::fs::remove_file(&path);
+        let received = |address: &SocketAddr, socket: &OsStr| {
+            let systemd = UnixDatagram::bind_addr(address).unwrap();
+            notify_ready(socket).unwrap();
+            let mut message = [0; 16];
+            let length = systemd.recv(&mut message).unwrap();
+            message[..length].to_vec()
+        };
+        let pathname = SocketAddr::from_pathname(&path).unwrap();
+        assert_eq!(received(&pathname, path.as_os_str()), b"READY=1");
+        std::fs::remove_file(&path).unwrap();
+        let abstract_name = SocketAddr::from_abstract_name(&name).unwrap();
+        assert_eq!(received(&abstract_name, OsStr::new(&format!("@{name}"))), b"READY=1");
+        assert!(notify_ready(path.as_os_str()).is_err(), "nobody listens");
+    }
 }

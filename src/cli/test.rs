@@ -15,13 +15,13 @@ use regex::Regex;
 use super::{Failure, offline, output, terminal};
 use crate::lab::require_root;
 use crate::net::flow::FlowKey;
-use crate::policy::cases::{Case, Cases, Probe, read_cases};
-use crate::policy::explain::{Places, explain};
-use crate::policy::finding::Judge;
-use crate::policy::oracle::Oracle;
-use crate::policy::read::{Diagnostic, Location};
-use crate::policy::stand_in::StandIns;
-use crate::policy::trial::Trial;
+use crate::policy::evaluate::ReferenceEvaluator;
+use crate::policy::evaluate::TableEvaluator;
+use crate::policy::explain::{PolicyLocations, explain};
+use crate::policy::parse::{Diagnostic, Location};
+use crate::policy::testcase::PlaceholderRange;
+use crate::policy::testcase::ProbeExpansion;
+use crate::policy::testcase::{Case, Cases, Probe, read_cases};
 use crate::policy::{Compiler, Options};
 use crate::printable;
 use crate::source::files;
@@ -183,7 +183,7 @@ fn progress(cases: &[Case], form: Form) -> ProgressBar {
 /// Runs one case.
 fn run(case: &Case, bar: &ProgressBar) -> Result<CaseResult, Failure> {
     bar.set_message(printable::line(&case.name).into_owned());
-    let subject = match Subject::new(case, StandIns::UNUSED)? {
+    let subject = match Subject::new(case, PlaceholderRange::RESERVED)? {
         Ok(subject) => subject,
         Err(refused) => return Ok(refused),
     };
@@ -201,16 +201,16 @@ fn run(case: &Case, bar: &ProgressBar) -> Result<CaseResult, Failure> {
 /// A case, ready to be judged.
 struct Subject<'c> {
     case: &'c Case,
-    trial: Trial,
-    judge: Judge,
+    trial: ProbeExpansion,
+    judge: TableEvaluator,
     /// The flows of each probe.
     flows: Vec<Vec<FlowKey>>,
 }
 
 impl Subject<'_> {
     /// Compiles a case. A probe that is no flow (a pod that is not there) makes the case wrong, not the policy.
-    fn new(case: &Case, stand_ins: StandIns) -> Result<Result<Subject<'_>, CaseResult>, Failure> {
-        let trial = Trial::with(case, stand_ins);
+    fn new(case: &Case, stand_ins: PlaceholderRange) -> Result<Result<Subject<'_>, CaseResult>, Failure> {
+        let trial = ProbeExpansion::with(case, stand_ins);
         let compiler = Compiler::from_objects(trial.objects().iter().cloned(), Options::default());
         let judge = offline::judge(compiler.into_tables())?;
         let (mut flows, mut errors) = (Vec::new(), Vec::new());
@@ -233,7 +233,7 @@ impl Subject<'_> {
 
     /// What is to be said of a probe that got something else than it expects, on one of its flows.
     fn failed(&self, probe: &Probe, flow: &FlowKey, got: Option<Verdict>) -> Failed {
-        let oracle = Oracle::new(self.trial.objects());
+        let oracle = ReferenceEvaluator::new(self.trial.objects());
         let explanation =
             explain(&oracle, flow, [&probe.from, &probe.to], &self.judge.answer(flow), &places(self.case));
         Failed {
@@ -251,7 +251,7 @@ impl Subject<'_> {
     }
 }
 
-fn places(case: &Case) -> Places {
+fn places(case: &Case) -> PolicyLocations {
     let of = |location: &Location| location.to_string();
     case.objects
         .iter()

@@ -19,7 +19,7 @@ use super::protocol::{
 };
 use crate::dataplane::FlowInfo;
 use crate::net::flow::Protocol;
-use crate::policy::cases::Endpoint;
+use crate::policy::testcase::Endpoint;
 use crate::tables::{PodName, RuleTables};
 
 /// How long an answer may take. Loading large tables takes seconds; what takes longer hangs.

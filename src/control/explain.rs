@@ -12,8 +12,8 @@ use super::state::{Port, State};
 use crate::dataplane::{DropReason, FlowPath, PathHop, PathSide, PortKind};
 use crate::ids::{ClassId, Generation, PortId};
 use crate::net::flow::FlowKey;
-use crate::policy::cases::Endpoint;
-use crate::policy::describe;
+use crate::policy::display;
+use crate::policy::testcase::Endpoint;
 use crate::tables::{Direction, PodName, RuleOrigin, Verdict};
 
 /// Explanation of a new connection.
@@ -299,10 +299,9 @@ impl Words<'_> {
 fn side_report(side: &PathSide, pod: &PodName, direction: Direction) -> SideReport {
     let rest = if side.row.len() == 1 { "everything" } else { "everything else" };
     let row = side.row.iter().map(|span| SpanReport {
-        ports: span.ports.map_or_else(
-            || rest.to_owned(),
-            |(protocol, first, last)| describe::ports(protocol, first, last),
-        ),
+        ports: span
+            .ports
+            .map_or_else(|| rest.to_owned(), |(protocol, first, last)| display::ports(protocol, first, last)),
         verdict: span.verdict,
         reason: span.decided_by.to_string(),
     });

@@ -21,9 +21,8 @@ use super::state::{Port, State};
 use super::switch::Change;
 use super::{Refusal, Switch};
 use crate::dataplane::{PortError, PortHealth, PortKind};
-use crate::netlink::{LinkNews, LinkTable};
+use crate::netlink::{Interface, LinkEvent, LinkEvents};
 use crate::threads;
-use crate::xdp::Interface;
 
 /// Time between two looks where the kernel says nothing: it does not say that a link was detached by force, nor how many queues
 /// an interface has.
@@ -42,7 +41,7 @@ pub(super) struct LinkMonitor {
 impl LinkMonitor {
     /// Follows the interfaces of the calling thread's network namespace.
     pub(super) fn start(switch: &Arc<Switch>) -> io::Result<LinkMonitor> {
-        let table = LinkTable::open()?;
+        let table = LinkEvents::open()?;
         let (stop, stopped) = UnixStream::pair()?;
         let (wake, woken) = sync_channel(1);
         let mut monitor = LinkMonitor { stop: Some(stop), threads: Vec::new() };
@@ -66,7 +65,7 @@ impl Drop for LinkMonitor {
 }
 
 /// Reads what the kernel says until the other end of `stopped` is closed.
-fn listen(table: &LinkTable, switch: &Switch, stopped: &UnixStream, wake: &SyncSender<()>) {
+fn listen(table: &LinkEvents, switch: &Switch, stopped: &UnixStream, wake: &SyncSender<()>) {
     leave_cores(&switch.status().cores);
     // Until an interface is closed its pod's frames enter the node's stack: this thread comes before others. Without the capability it
     // waits for its turn.
@@ -121,18 +120,18 @@ fn follow(switch: &Switch, woken: &Receiver<()>) {
 impl Switch {
     /// Takes note of what the kernel says of an interface: closes one that has come under the name of a port, and adds its number to
     /// those that were `closed`. Whether a port is concerned.
-    fn hear(&self, news: &LinkNews, closed: &mut BTreeSet<u32>) -> bool {
+    fn hear(&self, news: &LinkEvent, closed: &mut BTreeSet<u32>) -> bool {
         let state = self.state.load();
         let (index, name, has_program) = match news {
-            LinkNews::Lost => {
+            LinkEvent::Overrun => {
                 closed.clear();
                 return true;
             }
-            LinkNews::Gone { index } => {
+            LinkEvent::Removed { index } => {
                 closed.remove(index);
                 return is_of_port(&state, *index);
             }
-            LinkNews::Is { index, name, has_program } => (*index, name, *has_program),
+            LinkEvent::Present { index, name, has_program } => (*index, name, *has_program),
         };
         let named = state.ports.values().find(|port| port.spec.interface == *name);
         // Messages that were written before it was closed still say that it has no program.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::dataplane::{NotTaken, PortError, PortKind};
-use crate::policy::trial::ProbeError;
+use crate::policy::testcase::ProbeError;
 use crate::tables::{PodName, TablesError};
 
 /// Why the switch refuses a request.

@@ -25,7 +25,7 @@ use super::{Closing, Refusal, Switch};
 use crate::dataplane::FlowInfo;
 use crate::limits::CONTROL_BODY_BYTES_MAX;
 use crate::net::flow::Protocol;
-use crate::policy::cases::Endpoint;
+use crate::policy::testcase::Endpoint;
 use crate::tables::{PodName, RuleTables};
 
 /// Flows in an answer where the request does not say.

@@ -19,9 +19,9 @@ use crate::dataplane::{FlowInfo, Gateway, NotTaken, PortKind};
 use crate::ids::{AttachmentId, Generation};
 use crate::limits::{REJECTED_ERROR_BYTES_MAX, REJECTED_ERRORS_MAX};
 use crate::net::flow::Protocol;
-use crate::policy::cases::Endpoint;
-use crate::policy::trial::flows_between;
-use crate::tables::{PodName, References, RuleTables, TablesDiff, TablesError};
+use crate::policy::testcase::Endpoint;
+use crate::policy::testcase::flows_between;
+use crate::tables::{PodName, ReferenceCounts, RuleTables, TablesDiff, TablesError};
 use crate::threads;
 
 /// What holds for the life of a switch.
@@ -79,7 +79,7 @@ pub(super) struct Change {
     /// The last attachment number given.
     attachment: AttachmentId,
     /// How often the entries of the loaded tables are named.
-    references: References,
+    references: ReferenceCounts,
 }
 
 impl Switch {
@@ -172,7 +172,7 @@ impl Switch {
         // First what costs least; and again when nobody else changes anything.
         check_closing()?;
         tables.check()?;
-        let references = References::of(&tables);
+        let references = ReferenceCounts::of(&tables);
         let mut change = self.change();
         check_closing()?;
         change.references = references;
@@ -233,7 +233,7 @@ impl Switch {
     /// Unloads the tables.
     pub fn delete_tables(&self) -> Result<Loaded, Refusal> {
         let mut change = self.change();
-        change.references = References::default();
+        change.references = ReferenceCounts::default();
         self.load_tables(None)
     }
 

@@ -26,10 +26,10 @@ use super::{
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::MTU_MAX;
 use crate::net::flow::FlowKey;
-use crate::net::mac::Mac;
+use crate::netlink::{Interface, NetlinkError};
 use crate::threads;
 use crate::xdp::{
-    Binder, ClosedQueue, Guard, Interface, LossCounters, Pins, PortQueue, Program, Umem, XdpError, one_frame,
+    Binder, ClosedQueue, Guard, LossCounters, Pins, PortQueue, Program, Umem, XdpError, check_mtu, one_frame,
 };
 
 /// Longest wait for a worker to come to the end of a batch. A worker that takes longer is stuck, and everything with it.
@@ -231,7 +231,7 @@ impl Dataplane {
             });
         }
         for binder in &self.binders {
-            interface.check_mtu(binder.mtu_max())?;
+            check_mtu(&interface, binder.mtu_max())?;
         }
         let uplink_port = match spec.kind {
             PortKind::Uplink => Some(self.prepare_uplink(&interface, spec.vlan)?),
@@ -300,7 +300,7 @@ impl Dataplane {
         let was = &open.interface;
         let is = match Interface::with_index(was.index) {
             Ok(is) => is,
-            Err(XdpError::NoInterface { .. }) => return Ok(PortHealth::Gone),
+            Err(NetlinkError::NoInterface { .. }) => return Ok(PortHealth::Gone),
             Err(error) => return Err(error.into()),
         };
         if !open.program.holds() {
@@ -324,7 +324,7 @@ impl Dataplane {
             return changed("it has", &count(was), &count(&is));
         }
         if is.mac != was.mac && open.program.has_prefixes() {
-            return changed("its Ethernet address is", &Mac(was.mac), &Mac(is.mac));
+            return changed("its Ethernet address is", &was.mac, &is.mac);
         }
         let obstacle = match (is.is_up, is.has_carrier) {
             (false, _) => Some(format!("interface {0} is set down: `ip link set {0} up`", is.name)),
@@ -614,7 +614,7 @@ fn boot_instant() -> Instant {
 fn link_of(interface: &Interface) -> Option<Link> {
     let namespace = std::fs::metadata("/proc/thread-self/ns/net").ok()?.ino();
     let Interface { name, index, mac, .. } = interface;
-    Some(Link { interface: name.clone(), index: *index, mac: Mac(*mac), namespace })
+    Some(Link { interface: name.clone(), index: *index, mac: *mac, namespace })
 }
 
 fn reschedulers(cores: &[usize]) -> Result<Vec<Rescheduler>, StartError> {
@@ -637,7 +637,7 @@ fn spawn(worker: Worker, core: usize) -> Result<JoinHandle<Vec<PortQueue>>, Star
 /// Lets workers poll the driver; or why they do not. Of veth the kernel names no NAPI instance that they could poll
 /// (`SO_INCOMING_NAPI_ID` of its sockets is 0, Linux 6.18): there each call would be for nothing.
 fn enable_busy_poll(interface: &Interface, queues: &mut [PortQueue]) -> Option<String> {
-    if interface.driver.as_deref() == Some("veth") {
+    if interface.kind.as_deref() == Some("veth") {
         return None;
     }
     let refused = queues.iter_mut().find_map(|queue| queue.prefer_busy_poll().err())?;
@@ -689,6 +689,12 @@ fn worker_stuck() -> PortError {
     PortError::Kernel(
         "a worker does not answer: `palisade show status` names it; restart the switch".to_owned(),
     )
+}
+
+impl From<NetlinkError> for PortError {
+    fn from(error: NetlinkError) -> PortError {
+        XdpError::from(error).into()
+    }
 }
 
 impl From<XdpError> for PortError {

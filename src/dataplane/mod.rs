@@ -41,7 +41,7 @@ mod loom_tests;
 
 /// Frames as the tests of the whole packet path build and check them.
 #[cfg(test)]
-#[path = "../../tests/frames/mod.rs"]
+#[path = "../../tests/common/frames/mod.rs"]
 mod frames;
 
 pub use self::core::FlowTableReport;

@@ -7,8 +7,7 @@ use ipnet::IpNet;
 
 use super::neighbor::resolver::Link;
 use super::{Mac, PortError};
-use crate::netlink::vlan_device;
-use crate::xdp::{Interface, node_addresses};
+use crate::netlink::{Interface, node_addresses, vlan_device};
 
 /// How the port stands on its link.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,19 +24,16 @@ pub(super) struct Uplink {
 /// Ethernet address is the one that others know, and its neighbours are the port's.
 pub(super) fn probe(interface: &Interface, vlan: Option<u16>) -> Result<Uplink, PortError> {
     let own = Uplink {
-        mac: Mac(interface.mac),
+        mac: interface.mac,
         link: Link { interface: interface.index, resolves: true },
         warning: None,
     };
     let Some(vlan) = vlan else { return Ok(own) };
     let name = &interface.name;
-    let device = vlan_device(interface.index, vlan).map_err(|error| {
-        PortError::Kernel(format!("the kernel does not list the VLAN devices of interface {name}: {error}"))
-    })?;
-    if let Some(device) = device {
+    if let Some(device) = vlan_device(interface.index, vlan)? {
         let device = Interface::find(&device)?;
         let link = Link { interface: device.index, resolves: true };
-        return Ok(Uplink { mac: Mac(device.mac), link, warning: None });
+        return Ok(Uplink { mac: device.mac, link, warning: None });
     }
     Ok(Uplink {
         link: Link { resolves: false, ..own.link },

@@ -7,11 +7,12 @@ use std::os::fd::AsFd;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+use super::LabError;
+use super::journal::Journal;
 use super::namespace::{Namespace, current};
 use super::plan::POD_INTERFACE;
-use super::record::Record;
 use super::topology::{move_host_ends, raise_host_end};
-use super::{LabError, netlink};
+use crate::netlink::{NetlinkError, RouteSocket};
 
 /// The name of the bridge in its namespace.
 const BRIDGE: &str = "br0";
@@ -19,12 +20,12 @@ const BRIDGE: &str = "br0";
 /// Pods connected by the kernel's bridge. Dropped, their host ends are back, and up.
 #[derive(Debug)]
 pub struct Bridge {
-    record: Record,
+    record: Journal,
     namespace: Namespace,
 }
 
 impl Bridge {
-    pub(super) fn up(record: &Record) -> Result<Bridge, LabError> {
+    pub(super) fn up(record: &Journal) -> Result<Bridge, LabError> {
         let namespace = Namespace::create(&record.bridge_netns(), &record.mark())?;
         let bridge = Bridge { record: record.clone(), namespace };
         bridge.connect()?;
@@ -44,28 +45,23 @@ impl Bridge {
     fn connect(&self) -> Result<(), LabError> {
         let names = move_host_ends(&self.record, &self.namespace)?;
         self.namespace.run(|| {
-            netlink::here(async |links| {
-                links.add_bridge(BRIDGE).await?;
-                for name in &names {
-                    links.enslave(name, BRIDGE).await?;
-                }
-                Ok(())
-            })
+            let kernel = RouteSocket::open()?;
+            kernel.add_bridge(BRIDGE)?;
+            names.iter().try_for_each(|name| kernel.set_bridge(name, BRIDGE))
         })??;
-        self.in_each_pod(async |links, prefix| links.add_link_route(POD_INTERFACE, prefix).await)
+        self.in_each_pod(|kernel, prefix| kernel.add_link_route(POD_INTERFACE, prefix))
     }
 
     fn disconnect(&self) -> Result<(), LabError> {
         let outside = current()?;
-        self.in_each_pod(async |links, prefix| links.remove_link_route(POD_INTERFACE, prefix).await)?;
+        self.in_each_pod(|kernel, prefix| kernel.remove_link_route(POD_INTERFACE, prefix))?;
         self.namespace.run(|| {
-            netlink::here(async |links| {
-                for pod in &self.record.pods {
-                    links.lower(&pod.host_interface).await?;
-                    links.give(&pod.host_interface, outside.as_fd()).await?;
-                }
-                Ok(())
-            })
+            let kernel = RouteSocket::open()?;
+            for pod in &self.record.pods {
+                kernel.set_down(&pod.host_interface)?;
+                kernel.set_namespace(&pod.host_interface, outside.as_fd())?;
+            }
+            Ok::<(), NetlinkError>(())
         })??;
         self.record.pods.iter().try_for_each(|pod| raise_host_end(&pod.host_interface))?;
         self.namespace.remove()
@@ -73,18 +69,14 @@ impl Bridge {
 
     fn in_each_pod(
         &self,
-        change: impl AsyncFn(&netlink::Links, IpNet) -> Result<(), LabError> + Sync,
+        change: impl Fn(&RouteSocket, IpNet) -> Result<(), NetlinkError> + Sync,
     ) -> Result<(), LabError> {
         let prefixes = prefixes(&self.record);
         for pod in &self.record.pods {
             let inside = Namespace::named(&pod.netns);
             inside.run(|| {
-                netlink::here(async |links| {
-                    for prefix in prefixes {
-                        change(&links, prefix).await?;
-                    }
-                    Ok(())
-                })
+                let kernel = RouteSocket::open()?;
+                prefixes.into_iter().try_for_each(|prefix| change(&kernel, prefix))
             })??;
         }
         Ok(())
@@ -101,7 +93,7 @@ impl Drop for Bridge {
 }
 
 /// The shortest prefixes that hold all pods: whatever the pods' plan had, at least that is on the link.
-fn prefixes(record: &Record) -> [IpNet; 2] {
+fn prefixes(record: &Journal) -> [IpNet; 2] {
     let v4 = record.pods.iter().map(|pod| pod.v4().to_bits());
     let v6 = record.pods.iter().map(|pod| pod.v6().to_bits());
     let common4 = v4.clone().fold(0, |differ, address| differ | (address ^ record.pods[0].v4().to_bits()));

@@ -3,6 +3,10 @@
 use std::io;
 use std::path::Path;
 
+use rustix::io::Errno;
+
+use crate::netlink::NetlinkError;
+
 /// Why a lab does not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
@@ -22,7 +26,7 @@ pub enum LabError {
     },
     /// A record of a lab cannot be read.
     #[error("{file}: not a record of a lab ({reason}): remove what it names by hand, then the file")]
-    Record {
+    Journal {
         /// The file.
         file: String,
         /// What is wrong with it.
@@ -50,6 +54,18 @@ pub enum LabError {
     /// The switch did not do its part: what, and what to do.
     #[error("{0}")]
     Switch(String),
+}
+
+impl From<NetlinkError> for LabError {
+    fn from(error: NetlinkError) -> LabError {
+        let (what, source) = match error {
+            NetlinkError::NoInterface { interface } => {
+                (format!("find interface {interface}"), Errno::NODEV.into())
+            }
+            NetlinkError::Refused { action, source } => (action, source),
+        };
+        LabError::Kernel { what, source }
+    }
 }
 
 /// Says what was being done when the kernel refused.

@@ -7,16 +7,15 @@
 //! the classic scenario with them, [`live`] the cases of policy tests.
 
 mod error;
+mod journal;
 mod namespace;
-mod netlink;
 mod plan;
 mod process;
-mod record;
 
 mod bridge;
 mod node;
 mod pod;
-mod removal;
+mod teardown;
 mod topology;
 
 mod manifests;
@@ -29,13 +28,13 @@ pub mod live;
 
 pub use bridge::Bridge;
 pub use error::LabError;
+pub use journal::Journal;
 pub use manifests::manifests;
 pub use namespace::Namespace;
 pub use node::Node;
 pub use plan::{GATEWAY_V4, GATEWAY_V6, LabSpec, POD_INTERFACE, PodPlan};
 pub use pod::{Pod, PodChild};
 pub use process::Process;
-pub use record::Record;
-pub use removal::{Removal, clean, require_root};
 pub use switch::{Switch, SwitchSpec};
+pub use teardown::{Teardown, clean, require_root};
 pub use topology::Lab;

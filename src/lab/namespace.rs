@@ -17,8 +17,9 @@ use rustix::mount::{
 };
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
+use super::LabError;
 use super::error::{Doing, write_setting};
-use super::{LabError, netlink};
+use crate::netlink::RouteSocket;
 
 /// Where named namespaces are.
 const DIRECTORY: &str = "/run/netns";
@@ -68,7 +69,9 @@ impl Namespace {
         on_a_thread(name, || {
             leave_namespace().doing(|| "make a network namespace".to_owned())?;
             settle()?;
-            netlink::here(async |links| links.mark_and_raise("lo", mark).await)?;
+            let kernel = RouteSocket::open()?;
+            kernel.set_alias("lo", mark)?;
+            kernel.set_up("lo")?;
             File::create_new(namespace.path()).doing(|| format!("create {}", namespace.path().display()))?;
             mount_bind(OF_THIS_THREAD, namespace.path())
                 .doing(|| format!("bind a namespace on {}", namespace.path().display()))
@@ -102,7 +105,7 @@ impl Namespace {
             // Not a namespace: `setns(2)`.
             Err(Errno::INVAL) => Ok(None),
             Err(error) => Err(error).doing(|| format!("enter network namespace {}", self.name)),
-            Ok(()) => netlink::here(async |links| links.alias("lo").await).map(Some),
+            Ok(()) => Ok(Some(RouteSocket::open()?.alias("lo")?)),
         })?;
         let size = || file.metadata().map(|metadata| metadata.is_file() && metadata.len() == 0);
         Ok(match entered {

@@ -6,23 +6,24 @@
 use std::io;
 use std::process::{Command, Output};
 
+use super::LabError;
 use super::error::{Doing, write_setting};
+use super::journal::Journal;
 use super::namespace::Namespace;
 use super::plan::GATEWAY_V4;
-use super::record::Record;
 use super::topology::move_host_ends;
-use super::{LabError, netlink};
 use crate::dataplane::Mac;
+use crate::netlink::RouteSocket;
 
 /// A namespace with the pods' host ends. Dropped, it goes, and the pods are connected by nothing any more.
 #[derive(Debug)]
 pub struct Node {
-    record: Record,
+    record: Journal,
     namespace: Namespace,
 }
 
 impl Node {
-    pub(super) fn up(record: &Record) -> Result<Node, LabError> {
+    pub(super) fn up(record: &Journal) -> Result<Node, LabError> {
         let namespace = Namespace::create(&record.node_netns(), &record.mark())?;
         let node = Node { record: record.clone(), namespace };
         node.take_host_ends()?;
@@ -49,17 +50,16 @@ impl Node {
     pub fn route(&self, gateway: Mac) -> Result<(), LabError> {
         self.run(|| {
             write_setting("/proc/sys/net/ipv4/ip_forward", "1")?;
-            netlink::here(async |links| {
-                for pod in &self.record.pods {
-                    let name = &pod.host_interface;
-                    links.set_mac(name, gateway).await?;
-                    links.add_address(name, GATEWAY_V4.into()).await?;
-                    for address in pod.addresses.iter().filter(|address| address.is_ipv4()) {
-                        links.add_link_route(name, (*address).into()).await?;
-                    }
+            let kernel = RouteSocket::open()?;
+            for pod in &self.record.pods {
+                let name = &pod.host_interface;
+                kernel.set_mac(name, gateway)?;
+                kernel.add_address(name, GATEWAY_V4.into())?;
+                for address in pod.addresses.iter().filter(|address| address.is_ipv4()) {
+                    kernel.add_link_route(name, (*address).into())?;
                 }
-                Ok(())
-            })
+            }
+            Ok(())
         })?
     }
 
@@ -69,12 +69,8 @@ impl Node {
             for name in &names {
                 write_setting(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1")?;
             }
-            netlink::here(async |links| {
-                for name in &names {
-                    links.raise(name).await?;
-                }
-                Ok(())
-            })
+            let kernel = RouteSocket::open()?;
+            names.iter().try_for_each(|name| Ok(kernel.set_up(name)?))
         })?
     }
 }

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Child, Command, ExitStatus, Output};
 
 use super::error::Doing;
+use super::journal::Journal;
 use super::namespace::Namespace;
-use super::record::Record;
 use super::{LabError, PodPlan};
 
 /// A pod of a lab.
@@ -22,7 +22,7 @@ impl Pod {
     }
 
     /// The pod `name` of namespace `default`, or `namespace/name`, of a lab.
-    pub fn of(record: &Record, name: &str) -> Result<Pod, LabError> {
+    pub fn of(record: &Journal, name: &str) -> Result<Pod, LabError> {
         let wanted = name.parse().map_err(LabError::Plan)?;
         let found = record.pods.iter().find(|plan| plan.pod == wanted).cloned().map(Pod::new);
         found.ok_or_else(|| LabError::NoPod {

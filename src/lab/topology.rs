@@ -7,17 +7,18 @@ use std::path::PathBuf;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::error::write_setting;
+use super::journal::Journal;
 use super::namespace::{Namespace, current};
 use super::plan::{GATEWAY_V4, GATEWAY_V6, POD_INTERFACE};
 use super::process::Process;
-use super::record::Record;
-use super::removal::{Removal, remove, require_root};
-use super::{Bridge, LabError, LabSpec, Node, Pod, PodPlan, netlink};
+use super::teardown::{Teardown, remove, require_root};
+use super::{Bridge, LabError, LabSpec, Node, Pod, PodPlan};
+use crate::netlink::{RouteSocket, Veth};
 
 /// A lab that stands until it is dropped.
 #[derive(Debug)]
 pub struct Lab {
-    record: Record,
+    record: Journal,
 }
 
 impl Lab {
@@ -29,7 +30,7 @@ impl Lab {
     /// The same, and tells of each pod when it stands.
     pub fn up_with(spec: &LabSpec, stands: &mut dyn FnMut(&PodPlan)) -> Result<Lab, LabError> {
         require_root()?;
-        let lab = Lab { record: Record::create(spec)? };
+        let lab = Lab { record: Journal::create(spec)? };
         let directory = lab.directory();
         std::fs::create_dir_all(&directory)
             .map_err(|source| LabError::Kernel { what: format!("create {}", directory.display()), source })?;
@@ -46,7 +47,7 @@ impl Lab {
     }
 
     /// Its record.
-    pub fn record(&self) -> &Record {
+    pub fn record(&self) -> &Journal {
         &self.record
     }
 
@@ -83,7 +84,7 @@ impl Lab {
     }
 
     /// Lets the lab stand until `palisade lab clean`.
-    pub fn keep(mut self) -> Result<Record, LabError> {
+    pub fn keep(mut self) -> Result<Journal, LabError> {
         self.record.owner = None;
         self.record.update()?;
         let record = self.record.clone();
@@ -92,8 +93,8 @@ impl Lab {
     }
 
     /// Removes the lab, and says what came of it.
-    pub fn remove(self) -> Removal {
-        let mut removal = Removal::default();
+    pub fn remove(self) -> Teardown {
+        let mut removal = Teardown::default();
         remove(&self.record, &mut removal);
         std::mem::forget(self);
         removal
@@ -102,7 +103,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        let mut removal = Removal::default();
+        let mut removal = Teardown::default();
         remove(&self.record, &mut removal);
         for error in removal.errors {
             eprintln!("lab {}: {error}", self.record.id);
@@ -112,35 +113,38 @@ impl Drop for Lab {
 
 /// Makes a pod. Its veth pair is born in its namespace, and the host end is marked before it leaves: at no time is there an
 /// interface outside that does not say whose it is.
-fn make_pod(pod: &PodPlan, record: &Record) -> Result<(), LabError> {
+fn make_pod(pod: &PodPlan, record: &Journal) -> Result<(), LabError> {
     let outside = current()?;
     let mark = record.mark();
     let namespace = Namespace::create(&pod.netns, &mark)?;
     namespace.run(|| {
-        netlink::here(async |links| {
-            links.add_veth(pod, record.workers, record.mtu).await?;
-            links.mark(&pod.host_interface, &mark).await?;
-            links.give(&pod.host_interface, outside.as_fd()).await
-        })
+        let kernel = RouteSocket::open()?;
+        kernel.add_veth(&Veth {
+            names: [POD_INTERFACE, &pod.host_interface],
+            mac: pod.mac,
+            queues: record.workers,
+            mtu: record.mtu,
+        })?;
+        kernel.set_alias(&pod.host_interface, &mark)?;
+        kernel.set_namespace(&pod.host_interface, outside.as_fd())
     })??;
     raise_host_end(&pod.host_interface)?;
     namespace.run(|| {
-        netlink::here(async |links| {
-            links.raise(POD_INTERFACE).await?;
-            for address in &pod.addresses {
-                links.add_address(POD_INTERFACE, *address).await?;
-            }
-            for (prefix, gateway, mtu) in routes(record) {
-                links.add_gateway_route(POD_INTERFACE, prefix, gateway, mtu).await?;
-            }
-            Ok(())
-        })
+        let kernel = RouteSocket::open()?;
+        kernel.set_up(POD_INTERFACE)?;
+        for address in &pod.addresses {
+            kernel.add_address(POD_INTERFACE, *address)?;
+        }
+        for (prefix, gateway, mtu) in routes(record) {
+            kernel.add_gateway_route(POD_INTERFACE, prefix, gateway, mtu)?;
+        }
+        Ok(())
     })?
 }
 
 /// The routes of a pod, with their gateways and MTUs: everything; and where packets to the outside are to be shorter, the
 /// other pods.
-fn routes(record: &Record) -> Vec<(IpNet, IpAddr, Option<u32>)> {
+fn routes(record: &Journal) -> Vec<(IpNet, IpAddr, Option<u32>)> {
     let gateway = |prefix: IpNet| -> IpAddr {
         if matches!(prefix, IpNet::V4(_)) { GATEWAY_V4.into() } else { GATEWAY_V6.into() }
     };
@@ -152,15 +156,13 @@ fn routes(record: &Record) -> Vec<(IpNet, IpAddr, Option<u32>)> {
 }
 
 /// Moves the pods' host ends from the calling thread's namespace to another; their names.
-pub(super) fn move_host_ends<'a>(record: &'a Record, to: &Namespace) -> Result<Vec<&'a str>, LabError> {
+pub(super) fn move_host_ends<'a>(record: &'a Journal, to: &Namespace) -> Result<Vec<&'a str>, LabError> {
     let inside = to.open()?;
     let names: Vec<&str> = record.pods.iter().map(|pod| pod.host_interface.as_str()).collect();
-    netlink::beside(async |links| {
-        for name in &names {
-            links.give(name, inside.as_fd()).await?;
-        }
-        Ok(())
-    })?;
+    let kernel = RouteSocket::open()?;
+    for name in &names {
+        kernel.set_namespace(name, inside.as_fd())?;
+    }
     Ok(names)
 }
 
@@ -173,5 +175,5 @@ pub(super) fn raise_host_end(interface: &str) -> Result<(), LabError> {
         write_setting(format!("{ipv4}/{setting}"), value)?;
     }
     write_setting(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"), "1")?;
-    netlink::beside(async |links| links.raise(interface).await)
+    Ok(RouteSocket::open()?.set_up(interface)?)
 }

@@ -1,38 +1,26 @@
-//! The kernel's rtnetlink: interfaces and neighbours, as they come and go.
+//! The kernel's links, addresses, routes and neighbours over netlink (netlink(7), rtnetlink(7)).
+//!
+//! [`Interface`] has the facts of one interface. A [`RouteSocket`] changes links, addresses and routes. [`LinkEvents`] and
+//! [`NeighborEvents`] receive events. Each acts in the network namespace of the thread that opens it.
+
+mod error;
+mod socket;
+
+mod ethtool;
+mod interface;
 
 mod links;
-mod neighbors;
+mod neighbor;
+mod routes;
 
-pub(crate) use links::{LinkNews, LinkTable, programs_on};
-pub(crate) use neighbors::{Neighbor, NeighborTable, News, Standing, vlan_device};
+mod link_events;
+mod neighbor_events;
 
-use std::io;
-
-use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage};
-use rtnetlink::packet_route::RouteNetlinkMessage;
-use rtnetlink::sys::Socket;
-
-pub(crate) fn send(socket: &Socket, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
-    let mut message = NetlinkMessage::from(message);
-    message.header.flags = NLM_F_REQUEST | flags;
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    socket.send(&bytes, 0).map(drop)
-}
-
-/// The messages in a datagram, as far as they can be read.
-pub(crate) fn messages(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkMessage<RouteNetlinkMessage>> {
-    std::iter::from_fn(move || {
-        loop {
-            let length = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
-            let message = NetlinkMessage::deserialize(bytes.get(..length).filter(|_| length >= 16)?);
-            // Each begins at a multiple of four bytes (netlink(7)).
-            bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
-            // A message of a kind that the library does not know is none of ours.
-            if let Ok(message) = message {
-                return Some(message);
-            }
-        }
-    })
-}
+pub use error::NetlinkError;
+pub use interface::{Interface, node_addresses};
+pub(crate) use interface::{vlan_device, xdp_programs};
+pub(crate) use link_events::{LinkEvent, LinkEvents};
+pub(crate) use links::Veth;
+pub(crate) use neighbor::{Neighbor, NudState};
+pub(crate) use neighbor_events::{NeighborEvent, NeighborEvents};
+pub(crate) use socket::RouteSocket;

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::netlink::NetlinkError;
 use crate::xdp::XdpError;
 
 /// What keeps traffic from being generated or received.
@@ -49,10 +50,16 @@ pub enum PktgenError {
     Neighbor(String),
     /// A recording cannot be read.
     #[error("{file}: {reason}")]
-    Recording {
+    Capture {
         /// The file.
         file: String,
         /// What is wrong with it, and where.
         reason: String,
     },
+}
+
+impl From<NetlinkError> for PktgenError {
+    fn from(error: NetlinkError) -> PktgenError {
+        XdpError::from(error).into()
+    }
 }

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::connect::Connected;
 use super::session::Trial;
-use super::size::FCS_BYTES;
+use super::tcp::endpoints::TcpTrial;
+use super::traffic::frame_size::FCS_BYTES;
 
 /// What a trial came to, as programs read it. Rates are over the time of sending; latencies and counts that nobody
 /// took are null.
@@ -118,8 +118,8 @@ pub struct ConnectionReport {
     pub setup_max_us: Option<f64>,
 }
 
-impl From<&Connected> for ConnectionReport {
-    fn from(connected: &Connected) -> ConnectionReport {
+impl From<&TcpTrial> for ConnectionReport {
+    fn from(connected: &TcpTrial) -> ConnectionReport {
         let seconds = connected.elapsed_ns as f64 / 1e9;
         let setup = &connected.setup;
         let quantile = |share| (!setup.is_empty()).then(|| setup.value_at_quantile(share) as f64 / 1e3);

@@ -7,16 +7,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::clock::pin;
-use super::flows::Share;
-use super::pace::{Pace, Rate};
-use super::pcap::Recording;
-use super::place::{Attached, Place, open_receivers, open_senders};
-use super::receiver::{self, Measured};
-use super::replay::{Replay, Replayed};
-use super::sender::{self, Sent, Until};
-use super::size::FCS_BYTES;
-use super::source::{Generated, Source};
-use super::wire::Wire;
+use super::frames::capture::Capture;
+use super::frames::replay::{Replay, Replayed};
+use super::frames::{Generated, Source};
+use super::io::link_end::LinkEnd;
+use super::io::receiver::{self, Measured};
+use super::io::sender::{self, Sent, Until};
+use super::rate_limiter::{Rate, RateLimiter};
+use super::target::{Attached, Target, open_rx, open_tx};
+use super::traffic::flows::Share;
+use super::traffic::frame_size::FCS_BYTES;
 use super::{PktgenError, Traffic};
 use crate::net::ethernet;
 use crate::xdp::{DropCounter, Dropped, MemoryPeer};
@@ -51,9 +51,9 @@ pub enum Content {
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// The interface that sends.
-    pub tx: Place,
+    pub tx: Target,
     /// The interface that receives; not used with [`Receive::Nothing`].
-    pub rx: Option<Place>,
+    pub rx: Option<Target>,
     /// What receives.
     pub receive: Receive,
     /// What is sent.
@@ -71,13 +71,13 @@ pub struct Session {
     flows: u32,
     /// Frames of a trial at most.
     frames: u64,
-    recorded: Option<Arc<Recording>>,
+    recorded: Option<Arc<Capture>>,
     cores: Vec<usize>,
 }
 
 /// One sending thread's.
 struct Lane {
-    wire: Wire,
+    wire: LinkEnd,
     source: AnySource,
 }
 
@@ -91,7 +91,7 @@ enum Receiver {
     Count(Attached),
     /// With the program that brings the frames: it is taken off with the session.
     Measure {
-        wires: Vec<Wire>,
+        wires: Vec<LinkEnd>,
         _attached: Option<Attached>,
     },
 }
@@ -141,11 +141,11 @@ impl Session {
             }
             (Receive::Count, Some(rx)) => Receiver::Count(Attached::counter(rx)?),
             (Receive::Measure, Some(rx)) => {
-                let (wires, attached) = open_receivers(rx)?;
+                let (wires, attached) = open_rx(rx)?;
                 Receiver::Measure { wires, _attached: Some(attached) }
             }
         };
-        let wires = open_senders(&setup.tx, setup.queues)?;
+        let wires = open_tx(&setup.tx, setup.queues)?;
         Session::with(wires, receiver, &setup.content, setup.cores.clone())
     }
 
@@ -156,7 +156,7 @@ impl Session {
         rx: Vec<MemoryPeer>,
         content: &Content,
     ) -> Result<Session, PktgenError> {
-        let wires = |peers: Vec<MemoryPeer>| peers.into_iter().map(Wire::Memory).collect::<Vec<_>>();
+        let wires = |peers: Vec<MemoryPeer>| peers.into_iter().map(LinkEnd::Memory).collect::<Vec<_>>();
         let receiver = if rx.is_empty() {
             Receiver::Nothing
         } else {
@@ -166,7 +166,7 @@ impl Session {
     }
 
     fn with(
-        wires: Vec<Wire>,
+        wires: Vec<LinkEnd>,
         receiver: Receiver,
         content: &Content,
         cores: Vec<usize>,
@@ -187,13 +187,13 @@ impl Session {
         let Session { lanes, receiver, flows, frames, recorded, cores } = self;
         let until = Until { elapsed_ns: time.as_nanos() as u64, frames: *frames };
         let pace = match (rate, recorded) {
-            (Rate::Recorded, Some(recording)) => Pace::Recorded(recording.times().into()),
+            (Rate::Recorded, Some(recording)) => RateLimiter::Recorded(recording.times().into()),
             (Rate::Recorded, None) => {
                 let sentence = "generated frames have no recorded speed: give --rate";
                 return Err(PktgenError::Traffic(sentence.to_owned()));
             }
-            (Rate::Max, _) => Pace::Max,
-            (Rate::PerSecond(rate), _) => Pace::of(rate, lanes.len()),
+            (Rate::Max, _) => RateLimiter::Max,
+            (Rate::PerSecond(rate), _) => RateLimiter::of(rate, lanes.len()),
         };
         let receiving_core = cores.get(lanes.len()).copied();
         let mut send = || send_all(lanes, &pace, until, cores, stop);
@@ -242,7 +242,7 @@ impl Trial {
 }
 
 impl Lane {
-    fn new(wire: Wire, content: &Content, stamped: bool, share: Share) -> Result<Lane, PktgenError> {
+    fn new(wire: LinkEnd, content: &Content, stamped: bool, share: Share) -> Result<Lane, PktgenError> {
         let source = match content {
             Content::Generated(traffic) => {
                 AnySource::Generated(Box::new(Generated::new(traffic, stamped, share)?))
@@ -310,7 +310,7 @@ fn check_mtu(setup: &Setup) -> Result<(), PktgenError> {
 /// Lets every lane send on a thread of its own.
 fn send_all(
     lanes: &mut [Lane],
-    pace: &Pace,
+    pace: &RateLimiter,
     until: Until,
     cores: &[usize],
     stop: &AtomicBool,
@@ -335,7 +335,7 @@ fn send_all(
 
 /// Sends while a thread receives and reads.
 fn measure(
-    wires: &mut [Wire],
+    wires: &mut [LinkEnd],
     flows: u32,
     core: Option<usize>,
     send: impl FnOnce() -> Result<Sent, PktgenError>,

@@ -1,9 +1,7 @@
 //! The story of a policy: objects -> store -> resolve -> compile -> rule tables. Pure functions, no I/O.
 
 pub mod objects;
-pub mod read;
-
-mod replicas;
+pub mod parse;
 
 mod store;
 
@@ -11,23 +9,17 @@ mod resolve;
 
 mod compile;
 
-pub mod cases;
+pub mod testcase;
 
 pub use compile::{Compiler, Options};
-pub use resolve::{Group, NamespaceScope, PodSet};
+pub use resolve::{AddressGroup, NamespaceScope, PodSet};
 pub use store::{Change, ObjectName};
 
-pub mod finding;
-pub mod stand_in;
-pub mod trial;
+pub mod evaluate;
 
-pub mod oracle;
-
-pub(crate) mod describe;
+pub(crate) mod display;
 pub mod explain;
 
-pub mod reach;
+pub mod connectivity;
 
-pub mod diff;
 pub mod lint;
-pub mod matrix;

@@ -18,7 +18,7 @@ use crate::config::Policy;
 use crate::control::protocol::PolicyOrigin;
 use crate::control::{Closing, Refusal, Switch};
 use crate::ids::Generation;
-use crate::policy::read;
+use crate::policy::parse;
 use crate::policy::{Compiler, Options};
 use crate::tables::{RuleTables, TablesDiff, TablesError};
 use crate::threads;
@@ -324,7 +324,7 @@ impl PolicyDirectory {
         } else if is_tables(source.text()) {
             compiled_tables(&source).map(|tables| FileContent::Tables(Box::new(tables)))
         } else {
-            read::read(&source).map_err(Rejected::Manifests).map(|parsed| FileContent::Objects {
+            parse::read(&source).map_err(Rejected::Manifests).map(|parsed| FileContent::Objects {
                 warnings: manifests::lines(&parsed.warnings).collect(),
                 objects: parsed.objects,
             })

@@ -9,7 +9,7 @@ use std::{fs, io};
 use rustix::fs::OFlags;
 
 use crate::limits::{SOURCE_BYTES_MAX, SOURCE_FILES_MAX};
-use crate::policy::read::Source;
+use crate::policy::parse::Source;
 
 /// Endings of the files that are read in a directory.
 const ENDINGS: [&str; 3] = ["yaml", "yml", "json"];

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::files::{self, LoadError};
-use crate::policy::read::{self, Diagnostic, Parsed, Source};
+use crate::policy::parse::{self, Diagnostic, Parsed, Source};
 use crate::policy::{Compiler, Options};
 use crate::printable;
 use crate::tables::{RuleTables, TablesError};
@@ -133,7 +133,7 @@ pub fn load_sources(sources: &[Source], options: &LoadOptions) -> Result<Compile
 
 /// Reads the objects of manifests. There must be some.
 pub fn read_objects(sources: &[Source]) -> Result<Parsed, Rejected> {
-    let parsed = read::read_all(sources).map_err(Rejected::Manifests)?;
+    let parsed = parse::read_all(sources).map_err(Rejected::Manifests)?;
     if parsed.objects.is_empty() {
         return Err(Rejected::NoObjects { skipped: parsed.skipped.len() });
     }

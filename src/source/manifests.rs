@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::policy::objects::Object;
-use crate::policy::read::{Diagnostic, Location};
+use crate::policy::parse::{Diagnostic, Location};
 use crate::policy::{Change, ObjectName};
 
 /// Objects by name. Of several with one name the one in the last file counts.

@@ -18,7 +18,7 @@ use std::hint::select_unpredictable;
 
 use super::Acl;
 use super::arena::{Arena, Unit, first_word};
-use super::row_store::{CLOSED, Form, ROW, RowStore, Service, Slot};
+use super::row_store::{DENY_ALL, ROW, RowForm, RowStore, Service, Slot};
 use crate::ids::{AclId, ClassId, RowId};
 use crate::limits::CLASSES_MAX;
 use crate::mem::{place_of, prefetch_read};
@@ -31,7 +31,7 @@ const LOAD_MAX: usize = 2;
 /// Stands where no class is.
 const FREE: u32 = 1 << 30;
 /// Marks the place of the bucket in which this one goes on.
-const FURTHER: u32 = 1 << 31;
+const OVERFLOW: u32 = 1 << 31;
 
 const _: () = assert!(CLASSES_MAX < FREE as usize, "a class is neither free nor further");
 const _: () = assert!(size_of::<Entry>() * ENTRIES == size_of::<u32>() * BUCKET_WORDS);
@@ -49,7 +49,7 @@ struct Entry {
     slot: Slot,
 }
 
-const NOTHING: Entry = Entry { class: FREE, first: 0, behind: 0, slot: CLOSED };
+const NOTHING: Entry = Entry { class: FREE, first: 0, behind: 0, slot: DENY_ALL };
 
 const EMPTY: Bucket = {
     let mut bucket = [0; BUCKET_WORDS];
@@ -67,11 +67,11 @@ impl Entry {
     fn new(class: ClassId, row: RowId, other: Slot, rows: &RowStore) -> Entry {
         let on_all = |slot| Entry { class: class.0, first: 0, behind: u32::MAX, slot };
         match rows.form(row) {
-            Form::Uniform(decision) => on_all(decision.to_bits()),
-            Form::Span { first, behind, decision, other: of_row } if of_row.to_bits() == other => {
+            RowForm::Uniform(decision) => on_all(decision.to_bits()),
+            RowForm::Span { first, behind, decision, other: of_row } if of_row.to_bits() == other => {
                 Entry { class: class.0, first, behind, slot: decision.to_bits() }
             }
-            Form::Span { .. } | Form::Long => on_all(ROW | row.0),
+            RowForm::Span { .. } | RowForm::Long => on_all(ROW | row.0),
         }
     }
 }
@@ -105,7 +105,7 @@ pub(super) struct Cell<'a> {
 
 impl Cell<'_> {
     /// Of no class in no table.
-    pub(super) const NONE: Cell<'static> = Cell { bucket: &EMPTY, other: CLOSED };
+    pub(super) const NONE: Cell<'static> = Cell { bucket: &EMPTY, other: DENY_ALL };
 
     /// Brings it near.
     #[inline(always)]
@@ -137,7 +137,7 @@ const NO_BUCKETS: Unit = 0;
 
 impl Header {
     /// Of a table that is not there.
-    const NOWHERE: Header = Header::empty(CLOSED, RowId(u32::MAX));
+    const NOWHERE: Header = Header::empty(DENY_ALL, RowId(u32::MAX));
 
     const fn empty(other: Slot, default: RowId) -> Header {
         Header { other, buckets: NO_BUCKETS, shift: 32, named: 0, default }
@@ -196,7 +196,7 @@ impl AclStore {
         let [classes, firsts, behinds, slots] = columns(cell.bucket);
         let place = place_of(classes, class.0);
         let is_named = place < ENTRIES;
-        if !is_named & (classes[ENTRIES - 1] & FURTHER != 0) {
+        if !is_named & (classes[ENTRIES - 1] & OVERFLOW != 0) {
             return self.slot_further(cell, class, service);
         }
         let place = place % ENTRIES;
@@ -285,8 +285,8 @@ impl AclStore {
     /// Makes the buckets of a table.
     fn lay_out(&mut self, acl: &Acl, rows: &RowStore) -> Header {
         let other = match rows.form(acl.default) {
-            Form::Uniform(decision) => decision.to_bits(),
-            Form::Span { .. } | Form::Long => ROW | acl.default.0,
+            RowForm::Uniform(decision) => decision.to_bits(),
+            RowForm::Span { .. } | RowForm::Long => ROW | acl.default.0,
         };
         let named = || acl.rows.iter().filter(|&(_, &row)| row != acl.default);
         let named_len = named().count();
@@ -327,7 +327,7 @@ impl AclStore {
             let [class, first, behind, slot] = columns(&bucket).map(|column| column[ENTRIES - 1]);
             let further = self.buckets.put(&EMPTY);
             self.write_entry(first_word(further), 0, Entry { class, first, behind, slot });
-            self.write_entry(at, ENTRIES - 1, Entry { class: FURTHER | further, ..NOTHING });
+            self.write_entry(at, ENTRIES - 1, Entry { class: OVERFLOW | further, ..NOTHING });
             (first_word(further), 1)
         })
     }
@@ -361,7 +361,7 @@ impl AclStore {
 /// The bucket in which this one goes on.
 fn further(bucket: &Bucket) -> Option<Unit> {
     let last = bucket[ENTRIES - 1];
-    (last & FURTHER != 0).then_some(last ^ FURTHER)
+    (last & OVERFLOW != 0).then_some(last ^ OVERFLOW)
 }
 
 #[cfg(test)]

@@ -39,14 +39,14 @@ const RUN: usize = 16;
 
 /// What the tables say of a whole flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Judgement {
+pub struct FlowDecision {
     /// By the egress table of the source, if that is a pod of the tables.
     pub egress: Option<Decision>,
     /// By the ingress table of the destination, if that is a pod of the tables.
     pub ingress: Option<Decision>,
 }
 
-impl Judgement {
+impl FlowDecision {
     /// Whether the flow passes: no side denies it.
     pub fn is_allow(self) -> bool {
         self.egress.into_iter().chain(self.ingress).all(Decision::is_allow)
@@ -165,13 +165,13 @@ impl Classifier {
 
     /// Judges a flow by both its ends. A pod reaches itself whatever its tables say: neither side is asked. Where several
     /// pods claim an end's address all of them are asked: the first that denies has decided.
-    pub fn judge(&self, flow: &FlowKey) -> Judgement {
+    pub fn judge(&self, flow: &FlowKey) -> FlowDecision {
         if self.is_to_itself(flow) {
-            return Judgement { egress: None, ingress: None };
+            return FlowDecision { egress: None, ingress: None };
         }
         let decide = |acl, peer| self.decide(acl, self.class(peer), flow.protocol, flow.dst_port);
         let acls = |address| self.pods_at(address).filter_map(|pod| self.pod(pod));
-        Judgement {
+        FlowDecision {
             egress: strictest(acls(flow.src).map(|acls| decide(acls.egress, flow.dst))),
             ingress: strictest(acls(flow.dst).map(|acls| decide(acls.ingress, flow.src))),
         }
@@ -245,7 +245,7 @@ impl Classifier {
         let (class_runs, classes_left) = classes.as_chunks::<RUN>();
         let (service_runs, services_left) = services.as_chunks::<RUN>();
         let (decision_runs, decisions_left) = decisions.as_chunks_mut::<RUN>();
-        let (mut cells, mut open) = ([Cell::NONE; RUN], Open::default());
+        let (mut cells, mut open) = ([Cell::NONE; RUN], PendingQueries::default());
         let runs = acl_runs.iter().zip(class_runs).zip(service_runs).zip(decision_runs);
         for (n, (((acls, classes), services), decisions)) in runs.enumerate() {
             for i in 0..RUN {
@@ -277,9 +277,9 @@ impl Classifier {
 
     /// Goes on with those of the questions whose rows led to further blocks.
     #[inline(never)]
-    fn finish(&self, mut asked: Open, services: &[Service], decisions: &mut [Decision]) {
+    fn finish(&self, mut asked: PendingQueries, services: &[Service], decisions: &mut [Decision]) {
         while !asked.questions().is_empty() {
-            let mut open = Open::default();
+            let mut open = PendingQueries::default();
             for &i in asked.questions() {
                 open.add(usize::from(i), row_store::is_block(decisions[i as usize].to_bits()));
             }
@@ -294,18 +294,18 @@ impl Classifier {
 
 /// Questions of a chunk that are not decided yet. They are kept apart without a branch: which they are nobody can foresee, and the
 /// processor is to begin the next run before it knows.
-struct Open {
+struct PendingQueries {
     questions: [u8; BATCH_FRAMES_MAX],
     len: usize,
 }
 
-impl Default for Open {
-    fn default() -> Open {
-        Open { questions: [0; BATCH_FRAMES_MAX], len: 0 }
+impl Default for PendingQueries {
+    fn default() -> PendingQueries {
+        PendingQueries { questions: [0; BATCH_FRAMES_MAX], len: 0 }
     }
 }
 
-impl Open {
+impl PendingQueries {
     /// Adds question `i` if it is open.
     #[inline(always)]
     fn add(&mut self, i: usize, is_open: bool) {
@@ -324,7 +324,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tables::{Acl, generate};
+    use crate::tables::Acl;
+    use crate::tables::tests::arbitrary;
 
     /// The naive twin: the document, read entry by entry.
     fn naive_class(tables: &RuleTables, address: IpAddr) -> ClassId {
@@ -332,7 +333,7 @@ mod tests {
         covering.max_by_key(|(prefix, _)| prefix.prefix_len()).map_or(ClassId::WORLD, |(_, &class)| class)
     }
 
-    fn naive_judge(tables: &RuleTables, flow: &FlowKey) -> Judgement {
+    fn naive_judge(tables: &RuleTables, flow: &FlowKey) -> FlowDecision {
         let pods = |address| -> Vec<_> {
             tables.pods.iter().filter(|(_, pod)| pod.addresses.contains(&address)).collect()
         };
@@ -343,13 +344,13 @@ mod tests {
         let (sources, destinations) = (pods(flow.src), pods(flow.dst));
         let is_one = sources.len() == 1 && sources == destinations;
         if is_one || flow.src == flow.dst && !sources.is_empty() {
-            return Judgement { egress: None, ingress: None };
+            return FlowDecision { egress: None, ingress: None };
         }
         let strictest = |decisions: Vec<Decision>| {
             let denying = decisions.iter().find(|decision| !decision.is_allow());
             denying.or(decisions.first()).copied()
         };
-        Judgement {
+        FlowDecision {
             egress: strictest(sources.iter().map(|(_, pod)| decide(pod.egress, flow.dst)).collect()),
             ingress: strictest(destinations.iter().map(|(_, pod)| decide(pod.ingress, flow.src)).collect()),
         }
@@ -383,16 +384,16 @@ mod tests {
 
         #[test]
         fn judges_what_the_document_says(
-            tables in generate::rule_tables(),
-            flows in vec(generate::flow(), 80),
+            tables in arbitrary::rule_tables(),
+            flows in vec(arbitrary::flow(), 80),
         ) {
             agree(&Classifier::new(&tables).unwrap(), &tables, &flows);
         }
 
         #[test]
         fn updates_make_what_a_compile_makes_and_leave_the_last_alone(
-            history in vec(generate::rule_tables(), 2..4),
-            flows in vec(generate::flow(), 30),
+            history in vec(arbitrary::rule_tables(), 2..4),
+            flows in vec(arbitrary::flow(), 30),
         ) {
             let mut classifier = Classifier::new(&history[0]).unwrap();
             for pair in history.windows(2) {
@@ -422,9 +423,9 @@ mod tests {
 
         #[test]
         fn tables_follow_their_rows(
-            tables in generate::rule_tables(),
-            rows in vec(generate::row(12), 8),
-            flows in vec(generate::flow(), 20),
+            tables in arbitrary::rule_tables(),
+            rows in vec(arbitrary::row(12), 8),
+            flows in vec(arbitrary::flow(), 20),
         ) {
             let mut others = tables.clone();
             others.rows = tables.rows.keys().copied().zip(rows).collect();
@@ -459,7 +460,7 @@ mod tests {
             dst_port: 80,
         };
         let hairpin = classifier.judge(&flow("10.0.0.1", "10.0.0.2"));
-        assert_eq!(hairpin, Judgement { egress: None, ingress: None });
+        assert_eq!(hairpin, FlowDecision { egress: None, ingress: None });
         assert!(hairpin.is_allow());
         assert!(!classifier.judge(&flow("10.0.0.1", "192.0.2.1")).is_allow());
         assert!(!classifier.judge(&flow("192.0.2.1", "10.0.0.1")).is_allow());

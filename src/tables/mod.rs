@@ -7,20 +7,12 @@
 //! protocol and destination port in the row give a decision; then the same with the source's class in the
 //! ingress table of the destination pod. Two prefix look-ups and two questions to tables, however many rules.
 
-// The document.
-mod decision;
-mod row;
-mod rule_tables;
-mod shared_map;
-
-mod references;
-
-mod canonical;
+mod document;
 
 // The document laid out for look-up, from the whole to its parts.
 mod classifier;
 
-mod impact;
+mod affected_acls;
 
 mod pod_index;
 
@@ -39,15 +31,14 @@ mod prefix_set;
 mod arena;
 
 #[cfg(test)]
-pub(crate) mod generate;
+pub(crate) mod tests;
 
-pub use classifier::{Classifier, Judgement, PodAcls};
-pub use decision::{Decision, Direction, PolicyKind, PolicyRef, RuleOrigin, Verdict};
-pub use impact::Impact;
+pub use affected_acls::AffectedAcls;
+pub use classifier::{Classifier, FlowDecision, PodAcls};
+pub use document::{
+    Acl, Decision, Direction, FORMAT_VERSION, PersistentMap, PodName, PodPolicy, PolicyKind, PolicyRef,
+    PortSpan, ReferenceCounts, Row, RuleOrigin, RuleTables, TablesDiff, TablesError, Verdict,
+};
 pub use prefix_table::PrefixTable;
-pub use references::References;
 pub use route::RouteTable;
-pub use row::{PortSpan, Row};
 pub use row_store::Service;
-pub use rule_tables::{Acl, FORMAT_VERSION, PodName, PodPolicy, RuleTables, TablesDiff, TablesError};
-pub use shared_map::SharedMap;

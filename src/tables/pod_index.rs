@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use super::{PodAcls, PodName, PodPolicy, RuleTables, SharedMap};
+use super::{PersistentMap, PodAcls, PodName, PodPolicy, RuleTables};
 
 /// Pods by name and by address. A clone is cheap and shares what does not change.
 #[derive(Clone, Default)]
 pub(super) struct PodIndex {
-    by_name: SharedMap<PodName, PodPolicy>,
+    by_name: PersistentMap<PodName, PodPolicy>,
     /// Pods that claim one address stand together, by name, in whatever order they came.
-    by_address: SharedMap<(IpAddr, PodName), ()>,
+    by_address: PersistentMap<(IpAddr, PodName), ()>,
 }
 
 impl PodIndex {

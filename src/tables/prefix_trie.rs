@@ -196,7 +196,7 @@ impl PrefixTrie {
     #[inline(never)]
     fn find_rest<A: Address>(&self, addresses: &[A], found: &mut [u32], open: &[u8]) {
         let mut lists = [[0; BATCH_FRAMES_MAX]; 3];
-        let mut waiting = Waiting::default();
+        let mut waiting = PendingNodes::default();
         for &i in open {
             let slot = found[i as usize];
             waiting.push(&mut lists, i, slot);
@@ -253,13 +253,13 @@ impl PrefixTrie {
 
 /// How many addresses of a batch wait at each kind of node. Which ones stands in a list for each kind.
 #[derive(Default)]
-struct Waiting {
+struct PendingNodes {
     dense: usize,
     sparse: usize,
     leaf: usize,
 }
 
-impl Waiting {
+impl PendingNodes {
     /// Enters an address where its slot leads. Written to every list and counted in one: there is no branch to
     /// mispredict where kinds are mixed.
     #[inline]

@@ -19,7 +19,7 @@ pub(super) type Slot = u32;
 
 const MARK: Slot = 1 << 30;
 /// Read as a decision, it would deny.
-const BLOCK: Slot = CLOSED | MARK;
+const BLOCK: Slot = DENY_ALL | MARK;
 /// See [`Slot`].
 pub(super) const ROW: Slot = BLOCK;
 const UNIT_MASK: u32 = (1 << 26) - 1;
@@ -37,7 +37,7 @@ const INTERVALS: usize = 8;
 const _: () = assert!(2 * INTERVALS == BLOCK_WORDS);
 
 /// What a row that is not there decides: deny. Checked tables never get here; closed by default all the same.
-pub(super) const CLOSED: Slot = 1 << 31;
+pub(super) const DENY_ALL: Slot = 1 << 31;
 
 /// Ports of a protocol.
 const PORTS: u32 = 1 << 16;
@@ -80,7 +80,7 @@ impl Service {
 
 /// What a row comes to, where it says little.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum RowForm {
     /// Everything is decided alike.
     Uniform(Decision),
     /// On a service and so many behind it one thing is decided, and on all else `other`.
@@ -156,26 +156,26 @@ impl RowStore {
     /// Whether there is a row `id`.
     pub(super) fn is_set(&self, id: RowId) -> bool {
         let block: Option<&Block> = self.first.find_block(first_word_of(id));
-        block.is_some_and(|block| *block != [CLOSED; BLOCK_WORDS])
+        block.is_some_and(|block| *block != [DENY_ALL; BLOCK_WORDS])
     }
 
     /// What row `id`, which is there, comes to.
-    pub(super) fn form(&self, id: RowId) -> Form {
+    pub(super) fn form(&self, id: RowId) -> RowForm {
         let (lasts, slots) = self.first_block(id).split_at(INTERVALS);
         let decide = |i: usize| Decision::from_bits(slots[i]);
-        let span = |first: u32, i: usize, other: usize| Form::Span {
+        let span = |first: u32, i: usize, other: usize| RowForm::Span {
             first,
             behind: lasts[i] - first,
             decision: decide(i),
             other: decide(other),
         };
         match lasts.iter().position(|&last| last == LAST) {
-            _ if slots.iter().any(|&slot| is_block(slot)) => Form::Long,
-            Some(0) => Form::Uniform(decide(0)),
+            _ if slots.iter().any(|&slot| is_block(slot)) => RowForm::Long,
+            Some(0) => RowForm::Uniform(decide(0)),
             // Of two intervals the second has what is decided on all services without ports.
             Some(1) => span(0, 0, 1),
             Some(2) if slots[0] == slots[2] => span(lasts[0] + 1, 1, 0),
-            _ => Form::Long,
+            _ => RowForm::Long,
         }
     }
 
@@ -183,10 +183,10 @@ impl RowStore {
     pub(super) fn set(&mut self, id: RowId, row: Option<&Row>) {
         let at = first_word_of(id);
         while self.first.words() < at + BLOCK_WORDS {
-            self.first.reserve_pages(PAGE_WORDS, CLOSED);
+            self.first.reserve_pages(PAGE_WORDS, DENY_ALL);
         }
         self.free_below(*self.first.block_at(at));
-        let block = row.map_or([CLOSED; BLOCK_WORDS], |row| self.block(&intervals(row)));
+        let block = row.map_or([DENY_ALL; BLOCK_WORDS], |row| self.block(&intervals(row)));
         self.first.write(at, &block);
     }
 
@@ -253,7 +253,7 @@ mod tests {
 
     use super::*;
     use crate::ids::RuleId;
-    use crate::tables::generate;
+    use crate::tables::tests::arbitrary;
 
     fn agree(store: &RowStore, id: RowId, row: &Row, ports: impl Iterator<Item = u16>) {
         for port in ports {
@@ -280,8 +280,8 @@ mod tests {
 
         #[test]
         fn decides_what_a_look_at_every_span_decides(
-            rows in vec((0..9_u32, prop::option::of(generate::row(100))), 1..12),
-            ports in vec(generate::port(), 60),
+            rows in vec((0..9_u32, prop::option::of(arbitrary::row(100))), 1..12),
+            ports in vec(arbitrary::port(), 60),
         ) {
             let (mut store, mut naive) = (RowStore::default(), std::collections::BTreeMap::new());
             for (id, row) in rows {

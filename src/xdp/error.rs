@@ -4,6 +4,7 @@ use std::io;
 
 use super::kernel_log;
 use crate::limits::MTU_MAX;
+use crate::netlink::{Interface, NetlinkError};
 
 /// Why something of AF_XDP cannot be set up. Nothing is left behind.
 #[derive(Debug, thiserror::Error)]
@@ -125,6 +126,14 @@ pub enum XdpError {
     },
 }
 
+/// Fails when the MTU is above `max`, which is [`Binder::mtu_max`](super::Binder::mtu_max) for ports of a UMEM.
+pub(crate) fn check_mtu(interface: &Interface, max: usize) -> Result<(), XdpError> {
+    if interface.mtu as usize > max {
+        return Err(XdpError::Mtu { interface: interface.name.clone(), mtu: interface.mtu, max });
+    }
+    Ok(())
+}
+
 /// Why the largest MTU is a small one, where it is.
 pub(crate) fn one_frame(max: usize) -> &'static str {
     if max < MTU_MAX {
@@ -165,6 +174,15 @@ impl XdpError {
     }
 }
 
+impl From<NetlinkError> for XdpError {
+    fn from(error: NetlinkError) -> XdpError {
+        match error {
+            NetlinkError::NoInterface { interface } => XdpError::NoInterface { interface },
+            NetlinkError::Refused { action, source } => XdpError::from_io(action, &source),
+        }
+    }
+}
+
 /// The error number inside an error of xsk-rs, which keeps it as its source.
 pub(super) fn io_source(error: &dyn std::error::Error) -> io::Error {
     match error
@@ -180,9 +198,21 @@ pub(super) fn io_source(error: &dyn std::error::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::MTU_OF_ONE_FRAME_MAX;
 
     fn sentence(number: i32) -> String {
         XdpError::from_io("open a socket", &io::Error::from_raw_os_error(number)).to_string()
+    }
+
+    #[test]
+    fn an_mtu_that_no_frame_holds_is_refused_with_the_largest_that_works() {
+        for max in [MTU_MAX, MTU_OF_ONE_FRAME_MAX] {
+            let mut interface = Interface { name: "lo".to_owned(), mtu: max as u32, ..Interface::default() };
+            check_mtu(&interface, max).unwrap();
+            interface.mtu += 1;
+            let sentence = check_mtu(&interface, max).unwrap_err().to_string();
+            assert!(sentence.contains(&format!("ip link set lo mtu {max}")), "{sentence}");
+        }
     }
 
     #[test]

@@ -3,23 +3,12 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::net::netdevice::index_to_name;
 use rustix::net::sockopt::xdp_statistics;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
+use super::driver_counters::{DriverCounters, DriverDrops};
 use super::error::XdpError;
-use super::interface::{Interface, ethtool};
 use super::queue::PortQueue;
-
-/// `ETHTOOL_GSTRINGS`, `ETHTOOL_GSTATS` and `ETH_SS_STATS` of `linux/ethtool.h`.
-const ETHTOOL_GSTRINGS: u32 = 0x1b;
-const ETHTOOL_GSTATS: u32 = 0x1d;
-const ETH_SS_STATS: u32 = 1;
-/// `ETH_GSTRING_LEN`.
-const NAME_BYTES: usize = 32;
-/// Room for the driver's counters. The kernel writes as many as the driver has at that moment, whatever the caller has room for. That
-/// of veth has nine for each of 4,096 queues at most.
-const COUNTERS_MAX: usize = 1 << 17;
+use crate::netlink::Interface;
 
 /// Frames that never reached a worker, by where the kernel dropped them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -44,27 +33,10 @@ pub struct LossCounters {
     sockets: Vec<OwnedFd>,
     driver: DriverCounters,
     /// Counters of the driver when the port was opened.
-    before: Dropped,
+    before: DriverDrops,
     /// Lost by the queues that the port had before.
     earlier: LostFrames,
     last: LostFrames,
-}
-
-/// Frames that a driver has dropped since the interface was made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Dropped {
-    /// For any reason but the program's verdict; those that a socket refused are among them.
-    received: u64,
-    /// Because the program said so.
-    by_program: u64,
-}
-
-/// Places of the driver's counters that matter.
-#[derive(Debug, Default)]
-struct DriverCounters {
-    count: usize,
-    received: Vec<usize>,
-    by_program: Vec<usize>,
 }
 
 impl LossCounters {
@@ -83,7 +55,7 @@ impl LossCounters {
             index: interface.index,
             sockets,
             driver: DriverCounters::default(),
-            before: Dropped::default(),
+            before: DriverDrops::default(),
             earlier,
             last: LostFrames::default(),
         };
@@ -142,58 +114,4 @@ impl LossCounters {
             interface: a.interface + b.interface,
         }
     }
-}
-
-impl DriverCounters {
-    /// Counters of the driver; `None` where it, or the interface, has none.
-    fn read(&mut self, index: u32) -> Option<Dropped> {
-        let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).ok()?;
-        let name = index_to_name(&socket, index).ok()?;
-        // struct ethtool_stats: cmd and n_stats, then the counters.
-        let mut words = vec![0u64; 1 + COUNTERS_MAX];
-        words[0] = command(ETHTOOL_GSTATS, COUNTERS_MAX as u32);
-        // SAFETY: there is room for more counters than any driver has (`COUNTERS_MAX`).
-        unsafe { ethtool(&socket, &name, words.as_mut_ptr().cast())? };
-        let count = second_half(words[0]).min(COUNTERS_MAX as u32) as usize;
-        if count != self.count {
-            *self = DriverCounters::find(&socket, &name, count)?;
-        }
-        let sum = |places: &[usize]| places.iter().map(|place| words[1 + place]).sum();
-        Some(Dropped { received: sum(&self.received), by_program: sum(&self.by_program) })
-    }
-
-    /// Finds the counters that matter among so many: `rx_queue_N_drops` and `rx_queue_N_xdp_drops` of
-    /// `drivers/net/veth.c`. Other drivers have other names, and none of these.
-    fn find(socket: &OwnedFd, name: &str, count: usize) -> Option<DriverCounters> {
-        // struct ethtool_gstrings: cmd, string_set and len, then the names.
-        let mut bytes = vec![0u8; 12 + NAME_BYTES * COUNTERS_MAX];
-        bytes[..4].copy_from_slice(&ETHTOOL_GSTRINGS.to_ne_bytes());
-        bytes[4..8].copy_from_slice(&ETH_SS_STATS.to_ne_bytes());
-        // SAFETY: there is room for more names than any driver has.
-        unsafe { ethtool(socket, name, bytes.as_mut_ptr().cast())? };
-        let mut found = DriverCounters { count, ..DriverCounters::default() };
-        for (place, name) in bytes[12..].chunks_exact(NAME_BYTES).take(count).enumerate() {
-            let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
-            let Some(rest) = name.strip_prefix(b"rx_queue_") else { continue };
-            match rest.iter().position(|byte| *byte == b'_').map(|at| &rest[at + 1..]) {
-                Some(b"drops") => found.received.push(place),
-                Some(b"xdp_drops") => found.by_program.push(place),
-                _ => {}
-            }
-        }
-        Some(found)
-    }
-}
-
-/// The two numbers that a command begins with, as they lie in memory.
-fn command(number: u32, len: u32) -> u64 {
-    let [a, b, c, d] = number.to_ne_bytes();
-    let [e, f, g, h] = len.to_ne_bytes();
-    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
-}
-
-/// The second of them.
-fn second_half(word: u64) -> u32 {
-    let [_, _, _, _, e, f, g, h] = word.to_ne_bytes();
-    u32::from_ne_bytes([e, f, g, h])
 }

@@ -20,10 +20,10 @@
 
 #![allow(unsafe_code)]
 
+mod driver_counters;
 mod error;
 mod frame;
 mod frame_ownership;
-mod interface;
 mod kernel_log;
 mod loss_counters;
 mod memory_port;
@@ -36,9 +36,8 @@ mod umem_area;
 mod umem_owner;
 
 pub use error::XdpError;
-pub(crate) use error::one_frame;
+pub(crate) use error::{check_mtu, one_frame};
 pub use frame::{DoesNotFit, Frame};
-pub use interface::{Interface, node_addresses};
 pub use loss_counters::{LossCounters, LostFrames};
 pub use memory_port::MemoryPeer;
 pub use program::drop_counter::{DropCounter, Dropped};

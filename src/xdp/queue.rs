@@ -2,16 +2,16 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::error::XdpError;
+use super::error::{XdpError, check_mtu};
 use super::frame::Frame;
 use super::frame_ownership::Account;
-use super::interface::Interface;
 use super::memory_port::{self, MemoryPeer, MemoryRings};
 use super::program::{Program, Registration};
 use super::socket::XskSocket;
 use super::umem::{Binder, Umem};
 use crate::ids::PortId;
 use crate::limits::RING_SLOTS;
+use crate::netlink::Interface;
 
 /// One queue of one port. All frames are of the UMEM that it was opened on: methods panic when they are given another.
 ///
@@ -109,7 +109,7 @@ impl PortQueue {
         if queue >= queues {
             return Err(XdpError::NoQueue { interface: interface.name.clone(), queue, queues });
         }
-        interface.check_mtu(binder.mtu_max())?;
+        check_mtu(interface, binder.mtu_max())?;
         let Some(umem) = binder.region.kernel() else {
             return Err(XdpError::MemoryOnly { interface: interface.name.clone() });
         };

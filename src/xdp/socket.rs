@@ -14,12 +14,12 @@ use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, TxQueue};
 use super::error::{XdpError, io_source};
 use super::frame::{CONTINUED, Frame};
 use super::frame_ownership::{Account, Way};
-use super::interface::Interface;
 use super::multi_buffer::{Assembler, Taken, fitting};
 use super::queue::{Kick, Statistics};
 use super::umem::Umem;
 use super::umem_area::Region;
 use crate::limits::{BATCH_FRAMES_MAX, FRAME_BYTES, PORT_BURST_FRAMES_MAX, RING_SLOTS};
+use crate::netlink::Interface;
 
 /// `XDP_MAX_TX_SKB_BUDGET` of `linux/if_xdp.h` (Linux 6.17): most frames that one `sendto` transmits in copy mode.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;

@@ -4,7 +4,8 @@ use assert_cmd::Command;
 use palisade::control::protocol::{CountersReport, PodInfo};
 use palisade::tables::RuleTables;
 
-use crate::fixture::{Scratch, Served, on_port, pod, pod_port, tables};
+use crate::fixture::{Scratch, Served, on_port, pod, pod_port};
+use crate::small_tables::small_tables;
 
 /// Runs the command and gives exit code, standard output and standard error.
 fn palisade(arguments: &[&str]) -> (i32, String, String) {
@@ -14,7 +15,7 @@ fn palisade(arguments: &[&str]) -> (i32, String, String) {
 }
 
 fn tables_file(scratch: &Scratch) -> String {
-    let json = serde_json::to_string(&tables("10.1.0.2")).unwrap();
+    let json = serde_json::to_string(&small_tables("10.1.0.2")).unwrap();
     scratch.write("tables.json", &json).to_str().unwrap().to_owned()
 }
 
@@ -104,7 +105,7 @@ fn no_switch_is_said_with_what_to_do() {
 fn no_objects_at_all_exit_with_2_in_every_command_and_change_nothing() {
     let served = Served::start();
     let socket = served.socket().to_str().unwrap();
-    served.client.put_tables(&tables("10.1.0.2")).unwrap();
+    served.client.put_tables(&small_tables("10.1.0.2")).unwrap();
     let empty = served.scratch.write("empty.yaml", "\n---\n# helm: error\n");
     let services =
         served.scratch.write("services.yaml", "kind: Service\napiVersion: v1\nmetadata: {name: s}\n");
@@ -126,14 +127,14 @@ fn no_objects_at_all_exit_with_2_in_every_command_and_change_nothing() {
     }
     let (code, _, err) = palisade(&["test", empty.to_str().unwrap()]);
     assert_eq!(code, 2, "{err}");
-    assert_eq!(served.client.tables_document().unwrap(), tables("10.1.0.2"));
+    assert_eq!(served.client.tables_document().unwrap(), small_tables("10.1.0.2"));
 }
 
 #[test]
 fn policies_without_pods_close_nothing_unless_they_may() {
     let served = Served::start();
     let (client, socket) = (&served.client, served.socket().to_str().unwrap());
-    client.put_tables(&tables("10.1.0.2")).unwrap();
+    client.put_tables(&small_tables("10.1.0.2")).unwrap();
     for name in ["db", "web"] {
         client.put_port(name, &pod_port()).unwrap();
         client
@@ -146,7 +147,7 @@ fn policies_without_pods_close_nothing_unless_they_may() {
     let (code, out, err) = palisade(&["apply", file, "--socket", socket]);
     assert_eq!((code, out.as_str()), (2, ""), "{err}");
     assert!(err.contains("none of the 2 that are attached: all these would be closed"), "{err}");
-    assert_eq!(client.tables_document().unwrap(), tables("10.1.0.2"));
+    assert_eq!(client.tables_document().unwrap(), small_tables("10.1.0.2"));
     // One of the two is known: loaded, and the other one is named.
     let known = tables_file(&served.scratch);
     let (code, _, err) = palisade(&["apply", &known, "--socket", socket]);
@@ -168,7 +169,7 @@ fn apply_loads_and_unloads_tables() {
     let (code, out, err) = palisade(&["apply", &file, "--socket", socket]);
     assert_eq!(code, 0, "{err}");
     assert_eq!(out, "rule tables loaded: 1 pods, 1 rules, generation 2\n");
-    assert_eq!(served.client.tables_document().unwrap(), tables("10.1.0.2"));
+    assert_eq!(served.client.tables_document().unwrap(), small_tables("10.1.0.2"));
 
     let wrong = served.scratch.write("wrong.json", r#"{"format": 1, "rules": {}}"#);
     let (code, _, err) = palisade(&["apply", wrong.to_str().unwrap(), "--socket", socket]);
@@ -176,7 +177,7 @@ fn apply_loads_and_unloads_tables() {
     assert!(err.contains("wrong.json"), "{err}");
     assert_eq!(
         served.client.tables_document().unwrap(),
-        tables("10.1.0.2"),
+        small_tables("10.1.0.2"),
         "a wrong file changed the tables"
     );
 
@@ -205,7 +206,7 @@ fn the_example_policies_compile_and_apply() {
 #[test]
 fn a_wrong_manifest_exits_with_2_names_file_line_and_field_and_leaves_the_running_tables() {
     let served = Served::start();
-    served.client.put_tables(&tables("10.1.0.2")).unwrap();
+    served.client.put_tables(&small_tables("10.1.0.2")).unwrap();
     let manifest = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p, namespace: default}\n\
                     spec:\n  podSelector: {}\n  ingress:\n    - ports:\n        - {port: 80, endPort: 79}\n";
     let file = served.scratch.write("policy.yaml", manifest);
@@ -217,7 +218,7 @@ fn a_wrong_manifest_exits_with_2_names_file_line_and_field_and_leaves_the_runnin
         assert!(err.contains("policy.yaml:8:"), "{err}");
         assert!(err.contains("spec.ingress[0].ports[0].endPort"), "{err}");
     }
-    assert_eq!(served.client.tables_document().unwrap(), tables("10.1.0.2"));
+    assert_eq!(served.client.tables_document().unwrap(), small_tables("10.1.0.2"));
 }
 
 #[test]
@@ -227,7 +228,7 @@ fn compile_writes_what_apply_reads() {
     let (code, out, err) = palisade(&["compile", &input, "-o", output.to_str().unwrap()]);
     assert_eq!((code, out.as_str()), (0, ""), "{err}");
     let written = std::fs::read_to_string(&output).unwrap();
-    assert_eq!(serde_json::from_str::<RuleTables>(&written).unwrap(), tables("10.1.0.2"));
+    assert_eq!(serde_json::from_str::<RuleTables>(&written).unwrap(), small_tables("10.1.0.2"));
     assert_eq!(palisade(&["compile", &input]).1, written);
     assert_eq!(palisade(&["compile", "/nonexistent"]).0, 2);
     assert_eq!(palisade(&["compile", &input, "-o", "/nonexistent/out.json"]).0, 2);
@@ -248,7 +249,7 @@ fn show_prints_tables_for_people_and_json_for_programs() {
 
     served.client.put_port("veth-db", &pod_port()).unwrap();
     served.client.put_pod(&pod("db"), &on_port("veth-db", "10.1.0.2")).unwrap();
-    served.client.put_tables(&tables("10.1.0.9")).unwrap();
+    served.client.put_tables(&small_tables("10.1.0.9")).unwrap();
     assert!(show(&["status"]).contains("loaded"));
     assert!(show(&["ports"]).contains("native, copy"));
     let pods = show(&["pods"]);

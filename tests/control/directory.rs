@@ -15,7 +15,8 @@ use palisade::source::load::{LoadOptions, load};
 use palisade::source::{PolicyDirectory, Reload};
 use palisade::tables::RuleTables;
 
-use crate::fixture::{FakeEngine, Scratch, on_port, pod, pod_port, switch, tables};
+use crate::fixture::{FakeEngine, Scratch, on_port, pod, pod_port, switch};
+use crate::small_tables::small_tables;
 
 /// Long enough for anything that comes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -341,7 +342,7 @@ fn tables_of_somebody_else_stay_until_a_file_changes_and_the_status_says_whose_t
     assert_eq!(policy.generation, status.generation);
     assert!(policy.since_unix_s > 1_700_000_000);
 
-    let other = rig.switch.put_tables(tables("10.1.0.9")).unwrap().generation;
+    let other = rig.switch.put_tables(small_tables("10.1.0.9")).unwrap().generation;
     rig.stays();
     let policy = rig.switch.status().policy.unwrap();
     assert_eq!(policy.origin.source, PolicySource::ControlSocket { uid: None, pid: None });

@@ -13,8 +13,8 @@ use palisade::dataplane::{
 };
 use palisade::ids::{Generation, PortId};
 use palisade::net::flow::{FlowKey, Protocol};
-use palisade::policy::cases::Endpoint;
-use palisade::policy::read::Source;
+use palisade::policy::parse::Source;
+use palisade::policy::testcase::Endpoint;
 use palisade::source::load::{LoadOptions, load_sources};
 use palisade::tables::Verdict;
 

@@ -12,12 +12,9 @@ use palisade::dataplane::{
     Counters, DecisionCount, DesiredState, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortCounters,
     PortError, PortHealth, PortKind, PortReport, PortSpec, StuckWorker, WorkerCounters,
 };
-use palisade::ids::{AclId, Generation, PortId, RowId, RuleId, WorkerId};
+use palisade::ids::{Generation, PortId, WorkerId};
 use palisade::net::flow::{FlowKey, Protocol};
-use palisade::tables::{
-    Acl, Decision, Direction, PodName, PodPolicy, PolicyKind, PolicyRef, Row, RuleOrigin, RuleTables,
-    SharedMap, Verdict,
-};
+use palisade::tables::{Direction, PodName, PolicyKind, PolicyRef, RuleOrigin, Verdict};
 
 /// Records worlds and closed ports. Interfaces whose name begins with `absent` do not exist; those that begin
 /// with `stuck` do not close.
@@ -221,15 +218,4 @@ pub(crate) fn pod_port() -> PortRequest {
 
 pub(crate) fn on_port(port: &str, address: &str) -> PodRequest {
     PodRequest { port: port.to_owned(), addresses: vec![address.parse().unwrap()], mac: None }
-}
-
-/// Tables in which `db`, with this address, may be reached by everyone.
-pub(crate) fn tables(address: &str) -> RuleTables {
-    let mut tables = RuleTables::default();
-    tables.rules.insert(RuleId(0), RuleOrigin::NotIsolated { direction: Direction::Ingress });
-    tables.rows.insert(RowId(0), Row::uniform(Decision::allow(RuleId(0))));
-    tables.acls.insert(AclId(0), Acl { rows: SharedMap::new(), default: RowId(0) });
-    let addresses = vec![address.parse().unwrap()];
-    tables.pods.insert(pod("db"), PodPolicy { addresses, ingress: AclId(0), egress: AclId(0) });
-    tables
 }

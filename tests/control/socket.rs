@@ -12,7 +12,8 @@ use palisade::control::protocol::{PolicySource, Problem, TablesPatch};
 use palisade::control::{Client, Server, ServerError, SwitchSettings};
 use palisade::ids::Generation;
 
-use crate::fixture::{Scratch, Served, on_port, pod, pod_port, switch, tables};
+use crate::fixture::{Scratch, Served, on_port, pod, pod_port, switch};
+use crate::small_tables::small_tables;
 
 /// Sends one request as text and gives the status and body of its answer.
 fn exchange(socket: &Path, method: &str, path: &str, body: &str) -> (u16, String) {
@@ -41,15 +42,15 @@ fn every_verb_works_through_the_client() {
     let client = &served.client;
     assert_eq!(client.status().unwrap().pid, std::process::id());
     assert_eq!(client.tables_document().unwrap_err().status(), Some(404));
-    let first = client.put_tables(&tables("10.1.0.2")).unwrap().generation;
+    let first = client.put_tables(&small_tables("10.1.0.2")).unwrap().generation;
     let this_process = PolicySource::ControlSocket {
         uid: Some(rustix::process::getuid().as_raw()),
         pid: Some(std::process::id().cast_signed()),
     };
     let policy = client.status().unwrap().policy.unwrap();
     assert_eq!((policy.origin.source, policy.generation), (this_process, first));
-    assert_eq!(client.tables_document().unwrap(), tables("10.1.0.2"));
-    let diff = tables("10.1.0.2").difference(&tables("10.1.0.3"));
+    assert_eq!(client.tables_document().unwrap(), small_tables("10.1.0.2"));
+    let diff = small_tables("10.1.0.2").difference(&small_tables("10.1.0.3"));
     let second = client.patch_tables(&TablesPatch { base: first, diff: diff.clone() }).unwrap().generation;
     assert!(second > first);
     let stale = client.patch_tables(&TablesPatch { base: first, diff }).unwrap_err();
@@ -105,7 +106,7 @@ fn every_error_is_a_problem_with_its_status() {
         problem(socket, 400, "PUT", "/v1/tables", body);
     }
     let other_format =
-        serde_json::to_string(&tables("10.1.0.2")).unwrap().replace("\"format\":1", "\"format\":7");
+        serde_json::to_string(&small_tables("10.1.0.2")).unwrap().replace("\"format\":1", "\"format\":7");
     assert!(problem(socket, 422, "PUT", "/v1/tables", &other_format).contains("format 7"));
     problem(socket, 409, "PATCH", "/v1/tables", r#"{"base":1,"diff":{}}"#);
     problem(socket, 422, "PUT", "/v1/ports/absent", r#"{"kind":"pod"}"#);
@@ -176,7 +177,7 @@ fn a_thousand_half_open_requests_do_not_keep_a_change_from_the_switch() {
         stream
     };
     let half_open: Vec<UnixStream> = (0..HALF_OPEN).map(open).collect();
-    served.client.put_tables(&tables("10.1.0.2")).unwrap();
+    served.client.put_tables(&small_tables("10.1.0.2")).unwrap();
     assert!(served.client.status().unwrap().tables_loaded);
     let closed = |mut stream: &UnixStream| {
         stream.set_nonblocking(true).unwrap();
@@ -190,7 +191,7 @@ fn a_thousand_half_open_requests_do_not_keep_a_change_from_the_switch() {
 fn a_body_that_breaks_off_changes_nothing() {
     let served = Served::start();
     let mut stream = UnixStream::connect(served.socket()).unwrap();
-    let body = serde_json::to_string(&tables("10.1.0.2")).unwrap();
+    let body = serde_json::to_string(&small_tables("10.1.0.2")).unwrap();
     let head = format!("PUT /v1/tables HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len());
     stream.write_all((head + &body[..body.len() - 1]).as_bytes()).unwrap();
     drop(stream);
@@ -232,7 +233,7 @@ fn reads_are_answered_while_a_change_waits_for_the_workers() {
     let served = Served::start();
     let workers_busy = served.engine.publishing.lock().unwrap();
     std::thread::scope(|scope| {
-        let change = scope.spawn(|| served.client.put_tables(&tables("10.1.0.2")).unwrap());
+        let change = scope.spawn(|| served.client.put_tables(&small_tables("10.1.0.2")).unwrap());
         for _ in 0..20 {
             assert!(!served.client.status().unwrap().tables_loaded);
             served.client.counters().unwrap();
@@ -252,7 +253,7 @@ fn reads_are_answered_while_many_changes_wait_for_the_workers() {
     std::thread::scope(|scope| {
         let change = |i| {
             let client = &served.client;
-            scope.spawn(move || client.put_tables(&tables(&format!("10.1.0.{}", i + 1))).unwrap())
+            scope.spawn(move || client.put_tables(&small_tables(&format!("10.1.0.{}", i + 1))).unwrap())
         };
         let changes: Vec<_> = (0..CLIENTS).map(change).collect();
         for _ in 0..CLIENTS {
@@ -273,7 +274,7 @@ fn a_stop_lets_a_change_end_that_waits_for_the_workers() {
     let client = Client::new(&socket);
     let workers_busy = engine.publishing.lock().unwrap();
     std::thread::scope(|scope| {
-        let change = scope.spawn(|| client.put_tables(&tables("10.1.0.2")));
+        let change = scope.spawn(|| client.put_tables(&small_tables("10.1.0.2")));
         for _ in 0..20 {
             Client::new(&socket).status().unwrap();
         }

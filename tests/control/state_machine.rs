@@ -8,9 +8,10 @@ use palisade::control::{Closing, PortRoute, Refusal, Switch, SwitchSettings};
 use palisade::dataplane::{Gateway, Mac, PortKind};
 use palisade::ids::{AttachmentId, Generation, PortId, RowId};
 use palisade::source::{PolicyDirectory, Reload};
-use palisade::tables::{RuleTables, SharedMap, TablesDiff, TablesError};
+use palisade::tables::{PersistentMap, RuleTables, TablesDiff, TablesError};
 
-use crate::fixture::{FakeEngine, Scratch, on_port, pod, pod_port, switch, tables};
+use crate::fixture::{FakeEngine, Scratch, on_port, pod, pod_port, switch};
+use crate::small_tables::small_tables;
 
 /// Asserts that a request is refused with a status, and that nothing was published.
 fn refused<T: std::fmt::Debug>(
@@ -189,33 +190,34 @@ fn a_route_holds_while_its_port_is_open() {
 #[test]
 fn tables_that_do_not_check_leave_the_running_ones() {
     let (engine, switch) = switch(SwitchSettings::default());
-    switch.put_tables(tables("10.1.0.2")).unwrap();
-    let mut dangling = tables("10.1.0.2");
-    dangling.rows = SharedMap::new();
+    switch.put_tables(small_tables("10.1.0.2")).unwrap();
+    let mut dangling = small_tables("10.1.0.2");
+    dangling.rows = PersistentMap::new();
     let said = refused(&engine, 422, || switch.put_tables(dangling));
     assert!(said.contains("acls[0] names rows[0]"), "{said}");
     refused(&engine, 422, || switch.put_tables(RuleTables { format: 2, ..RuleTables::default() }));
     let diff = TablesDiff { rows: [(RowId(0), None)].into(), ..TablesDiff::default() };
     let base = switch.status().generation;
     refused(&engine, 422, || switch.patch_tables(&TablesPatch { base, diff }));
-    assert_eq!(*switch.tables().unwrap(), tables("10.1.0.2"));
+    assert_eq!(*switch.tables().unwrap(), small_tables("10.1.0.2"));
 }
 
 #[test]
 fn a_difference_holds_against_any_generation_with_the_same_tables() {
     let (engine, switch) = switch(SwitchSettings::default());
-    let patch = |base| TablesPatch { base, diff: tables("10.1.0.2").difference(&tables("10.1.0.3")) };
+    let patch =
+        |base| TablesPatch { base, diff: small_tables("10.1.0.2").difference(&small_tables("10.1.0.3")) };
     refused(&engine, 409, || switch.patch_tables(&patch(Generation(1))));
     let before = switch.status().generation;
-    let loaded = switch.put_tables(tables("10.1.0.2")).unwrap().generation;
+    let loaded = switch.put_tables(small_tables("10.1.0.2")).unwrap().generation;
     with_db(&switch);
     refused(&engine, 409, || switch.patch_tables(&patch(before)));
     let future = Generation(switch.status().generation.0 + 1);
     let refusal = switch.patch_tables(&patch(future)).unwrap_err();
     assert!(matches!(refusal, Refusal::Tables(TablesError::Base { .. })), "{refusal}");
     let patched = switch.patch_tables(&patch(loaded)).unwrap().generation;
-    assert_eq!(*switch.tables().unwrap(), tables("10.1.0.3"));
-    assert_eq!(**engine.world().tables.as_ref().unwrap(), tables("10.1.0.3"));
+    assert_eq!(*switch.tables().unwrap(), small_tables("10.1.0.3"));
+    assert_eq!(**engine.world().tables.as_ref().unwrap(), small_tables("10.1.0.3"));
     refused(&engine, 409, || switch.patch_tables(&patch(loaded)));
     assert!(switch.delete_tables().unwrap().generation > patched);
     assert!(engine.world().tables.is_none() && switch.tables().is_none());
@@ -230,9 +232,9 @@ fn a_pod_that_the_tables_do_not_know_or_know_otherwise_carries_a_warning() {
     let origin = PolicyOrigin::control_socket(None, None);
     switch.replace_tables(RuleTables::default(), origin, Closing::Allowed).unwrap();
     assert!(!db().known && db().warnings[0].contains("do not know the pod: its traffic is dropped"));
-    switch.put_tables(tables("10.1.0.9")).unwrap();
+    switch.put_tables(small_tables("10.1.0.9")).unwrap();
     assert!(db().known && db().warnings[0].contains("[10.1.0.9], and it is attached with [10.1.0.2]"));
-    switch.put_tables(tables("10.1.0.2")).unwrap();
+    switch.put_tables(small_tables("10.1.0.2")).unwrap();
     assert!(db().known && db().warnings.is_empty());
 }
 
@@ -248,7 +250,7 @@ fn open_is_said_to_the_workers_and_in_the_warnings() {
 fn the_summary_counts_what_is_loaded() {
     let (_, switch) = switch(SwitchSettings::default());
     assert!(!switch.tables_summary().loaded);
-    switch.put_tables(tables("10.1.0.2")).unwrap();
+    switch.put_tables(small_tables("10.1.0.2")).unwrap();
     let summary = switch.tables_summary();
     assert_eq!((summary.rules, summary.rows, summary.acls, summary.pods), (1, 1, 1, 1));
     assert_eq!((summary.classes, summary.prefixes), (1, 0), "the rest of the world is a class");
@@ -269,7 +271,7 @@ fn flows_of_one_pod_are_those_of_its_addresses() {
 fn compiled_tables_in_a_directory_are_followed_and_a_broken_file_keeps_the_running_tables() {
     let scratch = Scratch::new();
     let write = |tables: &RuleTables| scratch.write("t.json", &serde_json::to_string(tables).unwrap());
-    let file = write(&tables("10.1.0.2"));
+    let file = write(&small_tables("10.1.0.2"));
     let config = Policy { directory: Some(file.clone()), ..Policy::default() };
     let mut directory = PolicyDirectory::of(&config).unwrap();
     let (engine, switch) = switch(SwitchSettings::default());
@@ -284,20 +286,20 @@ fn compiled_tables_in_a_directory_are_followed_and_a_broken_file_keeps_the_runni
     assert!(errors[0].contains("t.json"), "{errors:?}");
     assert!(matches!(directory.turn(false, &switch), Reload::NotDue), "told twice");
     assert!(matches!(directory.turn(true, &switch), Reload::Rejected(_)));
-    assert_eq!(*switch.tables().unwrap(), tables("10.1.0.2"));
+    assert_eq!(*switch.tables().unwrap(), small_tables("10.1.0.2"));
     assert_eq!(engine.publications(), before);
 
-    write(&tables("10.1.0.100"));
+    write(&small_tables("10.1.0.100"));
     let Reload::Loaded { generation, .. } = directory.turn(false, &switch) else { panic!("not loaded") };
     assert_eq!(generation, switch.status().generation);
-    assert_eq!(*switch.tables().unwrap(), tables("10.1.0.100"));
+    assert_eq!(*switch.tables().unwrap(), small_tables("10.1.0.100"));
 }
 
 #[test]
 fn an_unwatched_directory_is_read_when_asked_to() {
     let scratch = Scratch::new();
     let write = |address: &str| {
-        let file = scratch.write("t.json", &serde_json::to_string(&tables(address)).unwrap());
+        let file = scratch.write("t.json", &serde_json::to_string(&small_tables(address)).unwrap());
         let minute_ago = std::time::SystemTime::now() - std::time::Duration::from_mins(1);
         std::fs::File::options().append(true).open(&file).unwrap().set_modified(minute_ago).unwrap();
         file
@@ -310,7 +312,7 @@ fn an_unwatched_directory_is_read_when_asked_to() {
     write("10.1.0.3");
     assert!(matches!(directory.turn(false, &switch), Reload::NotDue));
     assert!(matches!(directory.turn(true, &switch), Reload::Loaded { .. }));
-    assert_eq!(*switch.tables().unwrap(), tables("10.1.0.3"));
+    assert_eq!(*switch.tables().unwrap(), small_tables("10.1.0.3"));
 }
 
 #[test]
@@ -319,9 +321,9 @@ fn tables_that_know_none_of_the_attached_pods_are_refused_unless_allowed() {
     with_db(&switch);
     let said = refused(&engine, 422, || switch.put_tables(RuleTables::default()));
     assert!(said.contains("none of the 1 that are attached: all these would be closed"), "{said}");
-    let base = switch.put_tables(tables("10.1.0.2")).unwrap().generation;
+    let base = switch.put_tables(small_tables("10.1.0.2")).unwrap().generation;
     refused(&engine, 422, || switch.put_tables(RuleTables::default()));
-    let none = tables("10.1.0.2").difference(&RuleTables::default());
+    let none = small_tables("10.1.0.2").difference(&RuleTables::default());
     refused(&engine, 422, || switch.patch_tables(&TablesPatch { base, diff: none.clone() }));
     let origin = || PolicyOrigin::control_socket(Some(0), Some(1));
     switch.change_tables(base, &none, origin(), Closing::Allowed).unwrap();
@@ -350,7 +352,7 @@ fn a_configuration_is_opened_in_order_and_stops_at_what_is_refused() {
     "#;
     let config = Config::parse(text, "palisade.toml".as_ref()).unwrap();
     let (engine, switch) = switch(config.switch_settings(vec![0]));
-    let error = switch.configure(&config, Some(tables("10.1.0.2"))).unwrap_err().to_string();
+    let error = switch.configure(&config, Some(small_tables("10.1.0.2"))).unwrap_err().to_string();
     assert_eq!(
         error,
         "port \"absent\": interface absent does not exist: create it first, or correct its name"
@@ -369,7 +371,7 @@ fn a_configuration_is_opened_in_order_and_stops_at_what_is_refused() {
 fn a_change_that_a_worker_does_not_take_is_made_and_said_to_have_failed() {
     let (engine, switch) = switch(SwitchSettings::default());
     engine.is_late.store(true, std::sync::atomic::Ordering::Relaxed);
-    let refusal = switch.put_tables(tables("10.1.0.2")).unwrap_err();
+    let refusal = switch.put_tables(small_tables("10.1.0.2")).unwrap_err();
     assert_eq!(refusal.status(), 503);
     assert!(refusal.to_string().contains("worker 1 has not taken it"), "{refusal}");
     assert!(switch.status().tables_loaded, "the worker takes them as soon as it goes on");

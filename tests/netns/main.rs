@@ -1,33 +1,16 @@
-//! The whole switch with the kernel's own TCP, UDP and ICMP behind its ports: namespaces as pods, `palisade run` as a child process. Needs root and
-//! AF_XDP.
+//! Tests between the kernel's own network stacks, in network namespaces. They need root, and AF_XDP where a switch runs.
 
-#[path = "../frames/mod.rs"]
-mod frames;
-#[path = "../namespace/mod.rs"]
-mod namespace;
+#[path = "../common/frames/checksum.rs"]
+mod checksum;
 mod support;
-mod talk;
-#[path = "../tap/mod.rs"]
-mod tap;
-mod wiring;
 
 mod battery;
-mod crowd;
 mod demo;
-mod directory;
-mod echo;
-mod flood;
-mod fragments;
-mod interfaces;
-mod jumbo;
-mod lifecycle;
-mod losses;
-mod ownership;
-mod path_mtu;
-mod pickup;
-mod policy;
-mod refusals;
-mod resets;
-mod restart;
+mod getting_started;
+mod lab;
+mod live;
+mod pktgen;
+mod process;
 mod traffic;
-mod workers;
+mod uplink;
+mod xdp;

@@ -5,7 +5,7 @@ use palisade::ids::PortId;
 
 use crate::claims::{A, B, CLIENT, SERVER, connect, flows, is_dropped, passes, tcp, udp_of};
 use crate::frames::{Spec, Transport};
-use crate::model::{ACK, FIN, RST, SYN};
+use crate::rig::model::{ACK, FIN, RST, SYN};
 use crate::rig::{Rig, Setting, addressed, forwarded, pod_address};
 
 /// Chunks of SCTP.

@@ -10,8 +10,8 @@ use palisade::net::flow::Protocol;
 use palisade::tables::{Direction, RuleOrigin, Verdict};
 
 use crate::frames::{Spec, Transport, arp, check};
-use crate::model::{ACK, FIN, RST, SYN};
-use crate::policy::{PodRules, Rule};
+use crate::rig::model::{ACK, FIN, RST, SYN};
+use crate::rig::rule_lists::{PodRules, Rule};
 use crate::rig::{
     HOST, Rig, Setting, UPLINK, addressed, forwarded, gateway_address, gateway_mac, ip, mac, node_address,
     pod_address, router_address, switch_mac, world_address,

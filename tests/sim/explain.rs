@@ -10,7 +10,7 @@ use palisade::tables::{RuleOrigin, Verdict};
 
 use crate::claims::{A, B, mute, serves};
 use crate::frames::{Spec, Transport};
-use crate::policy::{PodRules, Rule};
+use crate::rig::rule_lists::{PodRules, Rule};
 use crate::rig::{
     HOST, Rig, Setting, UPLINK, gateway_address, ip, node_address, pod_address, router_address, world_address,
 };

@@ -7,21 +7,25 @@
 //! packets longer than a frame of memory, `handover` about ports with fewer queues than workers, `restart` about flows that outlive a
 //! switch.
 
-#[path = "../frames/mod.rs"]
+#[path = "../common/frames/mod.rs"]
 mod frames;
-
-mod model;
-mod policy;
+#[path = "../common/fuzz_input.rs"]
+mod fuzz_input;
 mod rig;
+#[path = "../common/small_tables.rs"]
+mod small_tables;
 
+mod allocations;
+mod backpressure;
 mod checksums;
 mod claims;
+mod connection_floods;
 mod explain;
-mod floods;
-mod handover;
+mod fuzz;
+mod handoff;
 mod icmp;
 mod jumbo;
-mod pickup;
-mod random;
+mod pktgen;
+mod random_packets;
 mod restart;
-mod tight;
+mod tcp_pickup;

@@ -10,8 +10,8 @@ use palisade::net::flow::Protocol;
 use palisade::tables::PodName;
 
 use crate::frames::{Spec, Transport};
-use crate::model::{ACK, SYN};
-use crate::policy::{PodRules, Rule};
+use crate::rig::model::{ACK, SYN};
+use crate::rig::rule_lists::{PodRules, Rule};
 use crate::rig::{PODS, Rig, Setting, forwarded, pod_address, pod_name};
 
 const A: PortId = PortId(0);

@@ -28,7 +28,7 @@
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
 static __u64 (*bpf_ktime_get_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
 
-// The stamp of the packet generator (src/pktgen/payload.rs). Its clock, CLOCK_MONOTONIC, is `bpf_ktime_get_ns`.
+// The stamp of the packet generator (src/pktgen/traffic/stamp.rs). Its clock, CLOCK_MONOTONIC, is `bpf_ktime_get_ns`.
 #define MAGIC 0x50a1
 struct stamp {
 	__be16 magic;

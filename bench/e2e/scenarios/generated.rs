@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ipnet::Ipv4Net;
-use palisade::pktgen::{ConnectionReport, Connections, Dialogue, FlowSpace, Rate};
+use palisade::pktgen::{ConnectionReport, FlowSpace, Rate, TcpSession, TcpTraffic};
 use serde_json::json;
 
 use super::stream::{next_hop, place, refused};
@@ -21,7 +21,7 @@ const CONCURRENT: u32 = 256;
 
 pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
     let (client, server) = (trial.bed.pod("client")?, trial.bed.pod("server")?);
-    let dialogue = Dialogue {
+    let dialogue = TcpTraffic {
         src_mac: client.plan().mac,
         dst_mac: next_hop(trial)?,
         vlan: None,
@@ -35,7 +35,7 @@ pub(super) fn measure(trial: &Trial<'_>) -> Result<Measures, Trouble> {
     };
     let cores = [TRAFFIC_CORE; 2];
     let mut connections =
-        Connections::open(&place(&client), &place(&server), dialogue, &cores).map_err(refused)?;
+        TcpSession::open(&place(&client), &place(&server), dialogue, &cores).map_err(refused)?;
     // The first burst finds queues that have not shown yet what they need; a connection that it loses would keep its place
     // for a second. What it loses is told.
     let first = connections.trial(Rate::Max, WARM_UP, &AtomicBool::new(false)).map_err(refused)?;

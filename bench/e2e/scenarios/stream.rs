@@ -12,7 +12,7 @@ use ipnet::Ipv4Net;
 use palisade::dataplane::Mac;
 use palisade::lab::{POD_INTERFACE, Pod};
 use palisade::pktgen::{
-    Content, FlowSpace, FrameSize, Kind, PktgenError, Place, Rate, Receive, Sent, Session, Setup, Traffic,
+    Content, FlowSpace, FrameSize, Kind, PktgenError, Rate, Receive, Sent, Session, Setup, Target, Traffic,
 };
 
 use super::Trial;
@@ -138,9 +138,9 @@ impl Window {
 }
 
 /// Where a pod's generator sends.
-pub(super) fn place(pod: &Pod) -> Place {
+pub(super) fn place(pod: &Pod) -> Target {
     let namespace = pod.namespace().path().to_string_lossy().into_owned();
-    Place { interface: POD_INTERFACE.to_owned(), namespace: Some(namespace) }
+    Target { interface: POD_INTERFACE.to_owned(), namespace: Some(namespace) }
 }
 
 /// The Ethernet address that frames go to.

@@ -9,7 +9,8 @@ use palisade::dataplane::Mac;
 use palisade::ids::PortId;
 use palisade::lab::Pod;
 use palisade::limits::{MTU_MAX, PORT_BURST_FRAMES_MAX, RING_SLOTS};
-use palisade::xdp::{Frame, Interface, PortQueue, Program, Umem, XdpError};
+use palisade::netlink::Interface;
+use palisade::xdp::{Frame, PortQueue, Program, Umem, XdpError};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 

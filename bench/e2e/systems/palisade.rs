@@ -7,7 +7,7 @@ use palisade::control::{Client, ClientError};
 use palisade::lab::{Switch, SwitchSpec, manifests};
 use palisade::limits::MTU_MAX;
 use palisade::policy::objects::Object;
-use palisade::policy::read::{Source, read_all};
+use palisade::policy::parse::{Source, read_all};
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 
 use super::{Changer, FlowMemory, Kind, Running, System};

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object};
-use palisade::xdp::Interface;
+use palisade::netlink::Interface;
 
 use super::{Changer, FlowMemory, Kind, Running, System};
 use crate::bed::Bed;

@@ -6,7 +6,7 @@ use std::io;
 use comfy_table::{Cell as TableCell, ContentArrangement, Table, presets};
 
 use crate::cli::output;
-use crate::policy::matrix::{Cell, LeftOut, Matrix};
+use crate::policy::connectivity::matrix::{Cell, Matrix, Omitted};
 
 /// Ends beyond which a square does not fit a terminal: a list of pairs takes its place.
 const SQUARE_MAX: usize = 10;
@@ -55,7 +55,7 @@ pub(super) fn csv(matrix: &Matrix, out: &mut impl io::Write) -> io::Result<()> {
 
 /// Note on the ends that are left out, and the option that shows them; empty where none are.
 pub(super) fn left_out(matrix: &Matrix) -> Option<String> {
-    let LeftOut { ends, pods } = matrix.left_out;
+    let Omitted { ends, pods } = matrix.left_out;
     if matrix.left_out.is_nothing() {
         return None;
     }
@@ -106,14 +106,14 @@ fn quoted_dot(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::matrix::MatrixEnd;
-    use crate::policy::reach::Traffic;
+    use crate::policy::connectivity::Traffic;
+    use crate::policy::connectivity::matrix::MatrixGroup;
 
     fn matrix() -> Matrix {
-        let end = |name: &str| MatrixEnd { name: name.to_owned(), pods: Vec::new(), addresses: Vec::new() };
+        let end = |name: &str| MatrixGroup { name: name.to_owned(), pods: Vec::new(), addresses: Vec::new() };
         let cell = |from, to, traffic: Traffic| Cell { from, to, traffic: traffic.into(), ipv6: None };
         let cells = vec![cell(0, 1, Traffic::everything()), cell(1, 0, Traffic::default())];
-        Matrix { ends: vec![end("a"), end("b \"x\", y")], cells, left_out: LeftOut::default() }
+        Matrix { ends: vec![end("a"), end("b \"x\", y")], cells, left_out: Omitted::default() }
     }
 
     #[test]

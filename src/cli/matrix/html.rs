@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::policy::matrix::{Cell, Matrix, MatrixEnd};
+use crate::policy::connectivity::matrix::{Cell, Matrix, MatrixGroup};
 
 const HEAD: &str = r#"<!doctype html>
 <html lang="en">
@@ -91,7 +91,7 @@ fn cell(text: &mut String, matrix: &Matrix, cell: &Cell) {
     let _ = write!(text, "<td class=\"{class}\" style=\"--share:{share:.3}\" title=\"{title}\"></td>");
 }
 
-fn members(end: &MatrixEnd) -> String {
+fn members(end: &MatrixGroup) -> String {
     let pods = end.pods.iter().map(ToString::to_string);
     pods.chain(end.addresses.iter().cloned()).collect::<Vec<_>>().join(", ")
 }
@@ -103,12 +103,12 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::matrix::LeftOut;
-    use crate::policy::reach::Traffic;
+    use crate::policy::connectivity::Traffic;
+    use crate::policy::connectivity::matrix::Omitted;
 
     #[test]
     fn the_page_refers_to_nothing_else_and_has_a_cell_for_every_pair() {
-        let end = |name: &str| MatrixEnd {
+        let end = |name: &str| MatrixGroup {
             name: name.to_owned(),
             pods: Vec::new(),
             addresses: vec![name.to_owned()],
@@ -117,7 +117,7 @@ mod tests {
             Cell { from: 0, to: 1, traffic: Traffic::everything().into(), ipv6: None },
             Cell { from: 1, to: 0, traffic: Traffic::default().into(), ipv6: None },
         ];
-        let left_out = LeftOut { ends: 3, pods: 1 };
+        let left_out = Omitted { ends: 3, pods: 1 };
         let text = page(&Matrix { ends: vec![end("a<b"), end("c")], cells, left_out });
         assert!(text.contains("3 of 5 lines are left out (pods in them: 1)"), "{text}");
         assert_eq!(text.matches("<td").count(), 4);

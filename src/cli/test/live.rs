@@ -9,8 +9,8 @@ use super::{Failure, Subject};
 use crate::cli::demo::interruption;
 use crate::lab::live::{self, LiveCase, LiveProbe, LiveResult, LiveSpec};
 use crate::lab::traffic::Outcome;
-use crate::policy::cases::Case;
-use crate::policy::stand_in::StandIns;
+use crate::policy::testcase::Case;
+use crate::policy::testcase::PlaceholderRange;
 use crate::printable;
 use crate::tables::Verdict;
 
@@ -21,7 +21,7 @@ pub(super) fn run(cases: &[Case], workers: u16, bar: &ProgressBar) -> Result<Vec
         .map_err(|error| Failure::Sentence(format!("the program cannot find itself: {error}")))?;
     let (mut subjects, mut refused) = (Vec::new(), Vec::new());
     for case in cases {
-        match Subject::new(case, StandIns::REAL_PACKETS)? {
+        match Subject::new(case, PlaceholderRange::BENCHMARK)? {
             Ok(subject) => subjects.push(subject),
             Err(result) => refused.push(result),
         }
@@ -104,8 +104,8 @@ fn words(outcome: &Outcome) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::cases::read_cases;
-    use crate::policy::read::Source;
+    use crate::policy::parse::Source;
+    use crate::policy::testcase::read_cases;
 
     const CASE: &str = "
 name: dual stack, and one address that no host can have
@@ -125,12 +125,12 @@ probes:
     #[test]
     fn a_probe_holds_where_it_holds_for_both_families_and_is_not_sent_where_none_can_be() {
         let cases = read_cases(&Source::new("case.yaml", CASE)).cases;
-        let subject = Subject::new(&cases[0], StandIns::REAL_PACKETS);
+        let subject = Subject::new(&cases[0], PlaceholderRange::BENCHMARK);
         let subject = subject.ok().and_then(Result::ok).expect("a case");
         let case = live_case(&subject);
         assert_eq!((case.pods.len(), case.probes.len()), (2, 4));
         let result = |outcomes| {
-            let live = LiveResult { outcomes, counted: live::Counted::default() };
+            let live = LiveResult { outcomes, counted: live::CounterDelta::default() };
             let result = case_result(&subject, &live);
             let got: Vec<_> = result.failures.iter().map(|failed| (failed.expected, failed.got)).collect();
             (result.not_sent, got)

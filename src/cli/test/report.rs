@@ -4,10 +4,10 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::lab::live::Counted;
+use crate::lab::live::CounterDelta;
 use crate::net::flow::Protocol;
-use crate::policy::cases::{Case, RefusedCase};
 use crate::policy::explain::Explanation;
+use crate::policy::testcase::{Case, InvalidCase};
 use crate::printable;
 use crate::tables::Verdict;
 
@@ -104,7 +104,7 @@ pub(super) struct Seen {
     /// Its outcome.
     pub(super) outcome: crate::lab::traffic::Outcome,
     /// What the switch counted during the case.
-    pub(super) counted: Counted,
+    pub(super) counted: CounterDelta,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
@@ -127,7 +127,7 @@ impl CaseResult {
     }
 
     /// A case that is wrong.
-    pub(super) fn refused(case: &RefusedCase) -> CaseResult {
+    pub(super) fn refused(case: &InvalidCase) -> CaseResult {
         CaseResult {
             name: case.name.clone(),
             place: case.location.to_string(),

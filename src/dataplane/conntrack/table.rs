@@ -213,7 +213,7 @@ impl Conntrack {
     /// Loads lines into the cache.
     ///
     /// By reading them, one right after the other, so that the processor waits for all at once: prefetches are hints, and of many
-    /// with little to do in between, processors drop most (docs/decisions/a-flow-has-a-home.md).
+    /// with little to do in between, processors drop most (docs/decisions/conntrack-primary-slot.md).
     #[inline]
     pub(crate) fn load_lines(&self, lines: &[HalfId]) {
         black_box(lines.iter().fold(0, |read, line| read | self.entry(line.slot()).read_line(line.is_low())));

@@ -7,7 +7,7 @@ use super::snapshot::Flow;
 use crate::dataplane::packet::{Address, is_v4};
 use crate::ids::{AclId, ClassId};
 use crate::tables::{
-    Classifier, Decision, Impact, PodName, Row, RuleOrigin, RuleTables, TablesDiff, Verdict,
+    AffectedAcls, Classifier, Decision, PodName, Row, RuleOrigin, RuleTables, TablesDiff, Verdict,
 };
 
 /// Tables laid out.
@@ -24,7 +24,7 @@ pub(crate) enum Change {
     /// Anything.
     Everything,
     /// What this difference says.
-    Part(Box<(TablesDiff, Impact)>),
+    Part(Box<(TablesDiff, AffectedAcls)>),
 }
 
 impl Change {
@@ -87,7 +87,7 @@ impl Rules {
         let classifier = self.classifier.update(&diff, document);
         let renamed = diff.rules.keys().copied().filter(|rule| self.document.rules.contains_key(rule));
         let rule_counters = self.rule_counters.next(end(document), renamed);
-        let impact = Impact::of(&self.document, &self.classifier, &diff, &classifier);
+        let impact = AffectedAcls::of(&self.document, &self.classifier, &diff, &classifier);
         (
             Rules { document: document.clone(), classifier, rule_counters },
             Change::Part(Box::new((diff, impact))),

@@ -21,7 +21,7 @@ use crate::dataplane::worker::Shared;
 use crate::dataplane::{Mac, Route};
 use crate::ids::PortId;
 use crate::limits::NEIGHBOR_QUESTIONS_MAX;
-use crate::netlink::{Neighbor, NeighborTable, News, Standing};
+use crate::netlink::{Neighbor, NeighborEvent, NeighborEvents, NudState};
 use crate::threads;
 
 /// Time between two looks at what is missing or not confirmed. In this time the kernel is asked for a neighbour once,
@@ -49,7 +49,7 @@ pub(in crate::dataplane) struct Link {
 impl Resolver {
     /// Follows the neighbour table of the calling thread's network namespace.
     pub(in crate::dataplane) fn start(shared: &Arc<Shared>) -> io::Result<Resolver> {
-        let kernel = NeighborTable::open()?;
+        let kernel = NeighborEvents::open()?;
         let (table, stop) = (Arc::<Mutex<UplinkTable>>::default(), Arc::<AtomicBool>::default());
         let resolver =
             ResolverThread { kernel, shared: shared.clone(), table: table.clone(), stop: stop.clone() };
@@ -98,7 +98,7 @@ fn lock(table: &Mutex<UplinkTable>) -> MutexGuard<'_, UplinkTable> {
 
 /// What the thread works with.
 struct ResolverThread {
-    kernel: NeighborTable,
+    kernel: NeighborEvents,
     shared: Arc<Shared>,
     table: Arc<Mutex<UplinkTable>>,
     stop: Arc<AtomicBool>,
@@ -110,12 +110,12 @@ impl ResolverThread {
         while !self.stop.load(Ordering::Relaxed) {
             self.wait(TICK.saturating_sub(ticked.elapsed()));
             let mut table = lock(&self.table);
-            for news in self.kernel.news() {
+            for news in self.kernel.events() {
                 table.apply_event(news, &self.shared.neighbors);
             }
             if std::mem::take(&mut table.needs_dump) {
                 table.not_in_dump = table.known.keys().copied().collect();
-                report(self.kernel.ask_for_all());
+                report(self.kernel.dump());
             }
             let mut wanted = Vec::new();
             if ticked.elapsed() >= TICK {
@@ -170,32 +170,32 @@ struct UplinkTable {
 }
 
 impl UplinkTable {
-    fn apply_event(&mut self, news: News, neighbors: &Neighbors) {
+    fn apply_event(&mut self, news: NeighborEvent, neighbors: &Neighbors) {
         match news {
-            News::Is(neighbor, nud_state) => {
+            NeighborEvent::State(neighbor, nud_state) => {
                 self.not_in_dump.remove(&neighbor);
-                if nud_state == Standing::Gone && self.is_router(neighbor) {
+                if nud_state == NudState::Removed && self.is_router(neighbor) {
                     self.requested.remove(&neighbor);
                 }
                 self.set_state(neighbor, nud_state, neighbors);
             }
-            News::AllNamed => {
+            NeighborEvent::DumpDone => {
                 for neighbor in std::mem::take(&mut self.not_in_dump) {
-                    self.set_state(neighbor, Standing::Unknown, neighbors);
+                    self.set_state(neighbor, NudState::Unresolved, neighbors);
                 }
             }
-            News::Lost => self.needs_dump = true,
+            NeighborEvent::Overrun => self.needs_dump = true,
         }
     }
 
-    fn set_state(&mut self, neighbor: Neighbor, nud_state: Standing, neighbors: &Neighbors) {
+    fn set_state(&mut self, neighbor: Neighbor, nud_state: NudState, neighbors: &Neighbors) {
         let (interface, address) = neighbor;
         let on_it = self.links.iter().filter(|(_, link)| link.interface == interface);
         for (port, link) in on_it.map(|(port, link)| (*port, *link)).collect::<Vec<_>>() {
             let (mac, is_stale): (Option<Mac>, bool) = match nud_state {
-                Standing::Permanent(mac) => (Some(mac), false),
-                Standing::Confirmed(mac) if link.resolves => (Some(mac), false),
-                Standing::Stale(mac) if link.resolves => (Some(mac), true),
+                NudState::Permanent(mac) => (Some(mac), false),
+                NudState::Reachable(mac) if link.resolves => (Some(mac), false),
+                NudState::Stale(mac) if link.resolves => (Some(mac), true),
                 _ => (None, false),
             };
             if !neighbors.set_uplink_mac(port, pack(address), mac) {
@@ -279,17 +279,17 @@ mod tests {
         let (mut table, neighbors) = bench(LINK);
         let router = ip("fe80::1");
         let seen = |neighbors: &Neighbors| neighbors.uplink_mac(PORT, pack(router));
-        table.apply_event(News::Is((8, router), Standing::Confirmed(mac(8))), &neighbors);
+        table.apply_event(NeighborEvent::State((8, router), NudState::Reachable(mac(8))), &neighbors);
         assert_eq!(seen(&neighbors), None);
-        for nud_state in [Standing::Confirmed(mac(1)), Standing::Stale(mac(2)), Standing::Permanent(mac(3))] {
-            table.apply_event(News::Is((7, router), nud_state), &neighbors);
-            let (Standing::Confirmed(mac) | Standing::Stale(mac) | Standing::Permanent(mac)) = nud_state
+        for nud_state in [NudState::Reachable(mac(1)), NudState::Stale(mac(2)), NudState::Permanent(mac(3))] {
+            table.apply_event(NeighborEvent::State((7, router), nud_state), &neighbors);
+            let (NudState::Reachable(mac) | NudState::Stale(mac) | NudState::Permanent(mac)) = nud_state
             else {
                 unreachable!("the list above has no other")
             };
             assert_eq!(seen(&neighbors), Some(mac));
         }
-        table.apply_event(News::Is((7, router), Standing::Unknown), &neighbors);
+        table.apply_event(NeighborEvent::State((7, router), NudState::Unresolved), &neighbors);
         assert_eq!(seen(&neighbors), None);
     }
 
@@ -298,13 +298,14 @@ mod tests {
         let (mut table, neighbors) = bench(LINK);
         for last in 1..=2 {
             let address = IpAddr::from([192, 0, 2, last]);
-            table.apply_event(News::Is((7, address), Standing::Confirmed(mac(last))), &neighbors);
+            table.apply_event(NeighborEvent::State((7, address), NudState::Reachable(mac(last))), &neighbors);
         }
-        table.apply_event(News::Lost, &neighbors);
+        table.apply_event(NeighborEvent::Overrun, &neighbors);
         assert!(table.needs_dump);
         table.not_in_dump = table.known.keys().copied().collect();
-        table.apply_event(News::Is((7, ip("192.0.2.2")), Standing::Confirmed(mac(2))), &neighbors);
-        table.apply_event(News::AllNamed, &neighbors);
+        table
+            .apply_event(NeighborEvent::State((7, ip("192.0.2.2")), NudState::Reachable(mac(2))), &neighbors);
+        table.apply_event(NeighborEvent::DumpDone, &neighbors);
         assert_eq!(neighbors.uplink_mac(PORT, pack(ip("192.0.2.1"))), None);
         assert_eq!(neighbors.uplink_mac(PORT, pack(ip("192.0.2.2"))), Some(mac(2)));
     }
@@ -317,7 +318,8 @@ mod tests {
         assert_eq!(table.missing_routers(), []);
         table.requested.clear();
         assert_eq!(table.missing_routers(), [(7, ip("192.0.2.1"))]);
-        table.apply_event(News::Is((7, ip("192.0.2.1")), Standing::Confirmed(mac(1))), &neighbors);
+        table
+            .apply_event(NeighborEvent::State((7, ip("192.0.2.1")), NudState::Reachable(mac(1))), &neighbors);
         table.requested.clear();
         assert_eq!(table.missing_routers(), []);
     }
@@ -327,11 +329,11 @@ mod tests {
         let (mut table, neighbors) = bench(LINK);
         let router = (7, ip("192.0.2.1"));
         table.routers = [(PORT, router.1)].into();
-        table.apply_event(News::Is(router, Standing::Confirmed(mac(1))), &neighbors);
+        table.apply_event(NeighborEvent::State(router, NudState::Reachable(mac(1))), &neighbors);
         // It fails, and goes while it is being asked for: the question goes with it.
-        table.apply_event(News::Is(router, Standing::Unknown), &neighbors);
+        table.apply_event(NeighborEvent::State(router, NudState::Unresolved), &neighbors);
         assert_eq!(table.missing_routers(), [router]);
-        table.apply_event(News::Is(router, Standing::Gone), &neighbors);
+        table.apply_event(NeighborEvent::State(router, NudState::Removed), &neighbors);
         assert_eq!(table.missing_routers(), [router]);
         assert_eq!(table.missing_routers(), []);
     }
@@ -339,12 +341,13 @@ mod tests {
     #[test]
     fn a_stale_neighbour_is_confirmed_when_it_is_used_and_not_before() {
         let (mut table, neighbors) = bench(LINK);
-        table.apply_event(News::Is((7, ip("192.0.2.1")), Standing::Stale(mac(1))), &neighbors);
+        table.apply_event(NeighborEvent::State((7, ip("192.0.2.1")), NudState::Stale(mac(1))), &neighbors);
         assert_eq!(table.stale_in_use(&neighbors), []);
         neighbors.uplink_mac(PORT, pack(ip("192.0.2.1")));
         assert_eq!(table.stale_in_use(&neighbors), [(7, ip("192.0.2.1"))]);
         neighbors.uplink_mac(PORT, pack(ip("192.0.2.1")));
-        table.apply_event(News::Is((7, ip("192.0.2.1")), Standing::Confirmed(mac(1))), &neighbors);
+        table
+            .apply_event(NeighborEvent::State((7, ip("192.0.2.1")), NudState::Reachable(mac(1))), &neighbors);
         assert_eq!(table.stale_in_use(&neighbors), []);
     }
 
@@ -364,9 +367,11 @@ mod tests {
         table.routers = [(PORT, ip("192.0.2.1"))].into();
         assert_eq!(table.missing_routers(), []);
         assert_eq!(table.request(PORT, ip("192.0.2.2")), None);
-        table.apply_event(News::Is((7, ip("192.0.2.1")), Standing::Confirmed(mac(1))), &neighbors);
+        table
+            .apply_event(NeighborEvent::State((7, ip("192.0.2.1")), NudState::Reachable(mac(1))), &neighbors);
         assert_eq!(neighbors.uplink_mac(PORT, pack(ip("192.0.2.1"))), None);
-        table.apply_event(News::Is((7, ip("192.0.2.1")), Standing::Permanent(mac(1))), &neighbors);
+        table
+            .apply_event(NeighborEvent::State((7, ip("192.0.2.1")), NudState::Permanent(mac(1))), &neighbors);
         assert_eq!(neighbors.uplink_mac(PORT, pack(ip("192.0.2.1"))), Some(mac(1)));
     }
 }

@@ -17,7 +17,7 @@ pub use report::{Denied, Matrix, Report, Step};
 use super::manifests::manifests;
 use super::switch::{Switch, SwitchSpec};
 use super::traffic::{Outcome, Server, Services, latency, tcp_connect, throughput};
-use super::{Lab, LabError, LabSpec, Pod, PodPlan, Record};
+use super::{Journal, Lab, LabError, LabSpec, Pod, PodPlan};
 use crate::control::protocol::CountersReport;
 use crate::tables::{RuleOrigin, Verdict};
 
@@ -52,7 +52,7 @@ pub struct Played {
     /// What it came to.
     pub report: Report,
     /// The lab, where it stays.
-    pub kept: Option<Record>,
+    pub kept: Option<Journal>,
 }
 
 /// Plays the scenario. `tell` hears what is being done; once `interrupted` is set, everything is removed soon.
@@ -117,7 +117,7 @@ fn play_steps(
     steps.into_iter().map(play_one).collect()
 }
 
-fn leave(lab: Lab, switch: Switch, keep: bool) -> Result<Option<Record>, LabError> {
+fn leave(lab: Lab, switch: Switch, keep: bool) -> Result<Option<Journal>, LabError> {
     if keep {
         switch.keep();
         return lab.keep().map(Some);

@@ -3,9 +3,9 @@
 use crate::net::sctp::{self, chunk};
 
 /// What a caller sends by UDP and by protocols without ports.
-pub(super) const QUESTION: &[u8] = b"palisade?";
+pub(super) const REQUEST: &[u8] = b"palisade?";
 /// What comes back. It differs from the question, so that no answerer answers an answer.
-pub(super) const ANSWER: &[u8] = b"palisade!";
+pub(super) const RESPONSE: &[u8] = b"palisade!";
 
 /// Bytes of the fixed part of INIT and INIT ACK (RFC 9260 sections 3.3.2 and 3.3.3).
 const INIT_BYTES: u16 = 20;
@@ -19,7 +19,7 @@ pub(super) fn sctp_init(src_port: u16, dst_port: u16, tag: u32) -> Vec<u8> {
 }
 
 /// The INIT ACK for a packet, if that is an INIT.
-pub(super) fn sctp_answer(packet: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn sctp_response(packet: &[u8]) -> Option<Vec<u8>> {
     let init = sctp::Sctp::new(packet)?;
     let tag: &[u8; 4] = packet.get(sctp::HEADER_BYTES + 4..)?.first_chunk()?;
     if init.chunk_type() != chunk::INIT {
@@ -30,7 +30,7 @@ pub(super) fn sctp_answer(packet: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Whether a packet is a reaction to [`sctp_init`] with these ports: an INIT ACK, or an ABORT of a kernel's own SCTP.
-pub(super) fn answers_sctp_init(packet: &[u8], src_port: u16, dst_port: u16) -> bool {
+pub(super) fn is_sctp_response(packet: &[u8], src_port: u16, dst_port: u16) -> bool {
     sctp::Sctp::new(packet).is_some_and(|answer| {
         (answer.src_port(), answer.dst_port()) == (dst_port, src_port)
             && matches!(answer.chunk_type(), chunk::INIT_ACK | chunk::ABORT)
@@ -70,12 +70,12 @@ mod tests {
     fn an_init_is_answered_and_an_answer_is_not() {
         let init = sctp_init(40_000, 80, 0x0102_0304);
         assert_eq!((init.len(), &init[..4]), (32, &[0x9c, 0x40, 0, 80][..]));
-        let answer = sctp_answer(&init).unwrap();
+        let answer = sctp_response(&init).unwrap();
         assert_eq!(answer[4..8], [1, 2, 3, 4], "the verification tag is the initiator's");
-        assert!(answers_sctp_init(&answer, 40_000, 80));
-        assert!(!answers_sctp_init(&answer, 40_001, 80) && !answers_sctp_init(&init, 40_000, 80));
-        assert_eq!(sctp_answer(&answer), None);
-        assert_eq!(sctp_answer(&init[..15]), None);
+        assert!(is_sctp_response(&answer, 40_000, 80));
+        assert!(!is_sctp_response(&answer, 40_001, 80) && !is_sctp_response(&init, 40_000, 80));
+        assert_eq!(sctp_response(&answer), None);
+        assert_eq!(sctp_response(&init[..15]), None);
     }
 
     #[test]
@@ -90,9 +90,9 @@ mod tests {
     #[test]
     fn an_ipv4_header_with_options_is_stepped_over() {
         let mut packet = vec![0x46; 24];
-        packet.extend(QUESTION);
-        assert_eq!(raw_payload(&packet, true), QUESTION);
-        assert_eq!(raw_payload(QUESTION, false), QUESTION);
+        packet.extend(REQUEST);
+        assert_eq!(raw_payload(&packet, true), REQUEST);
+        assert_eq!(raw_payload(REQUEST, false), REQUEST);
         assert_eq!(raw_payload(&[0x4f], true), &[] as &[u8]);
     }
 }

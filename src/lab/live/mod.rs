@@ -1,29 +1,29 @@
 //! Policy tests with real packets: the pods of a case as namespaces, its tables in a running switch, and its probes as
 //! connections between real network stacks.
 //!
-//! A case is run in four steps: its pods are attached where their addresses are ([`places`]), its tables are loaded, all
-//! of its flows are tried at once ([`caller`]) while one thread answers for everyone ([`answerer`]), and what the switch
+//! A case is run in four steps: its pods are attached where their addresses are ([`placement`]), its tables are loaded, all
+//! of its flows are tried at once ([`client`]) while one thread answers for everyone ([`responder`]), and what the switch
 //! counted meanwhile is taken down. Lab and switch stay for the next case as long as it fits in.
 
 mod message;
-mod places;
+mod placement;
 
-mod answerer;
-mod caller;
-mod stage;
+mod client;
+mod responder;
+mod rig;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use stage::Counted;
+pub use rig::CounterDelta;
 
 use super::LabError;
 use super::traffic::Outcome;
 use crate::net::flow::FlowKey;
 use crate::tables::{PodName, RuleTables, Verdict};
-use stage::Stage;
+use rig::Rig;
 
 /// How to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct LiveResult {
     /// By probe; none where it was not sent, because no host, or no single one, can have one of its ends.
     pub outcomes: Vec<Option<Outcome>>,
     /// What the switch counted.
-    pub counted: Counted,
+    pub counted: CounterDelta,
 }
 
 impl LiveCase {
@@ -86,10 +86,10 @@ pub fn run(
 ) -> Result<Vec<LiveResult>, LabError> {
     super::require_root()?;
     let mut results = vec![];
-    for (run, places) in places::plan(cases) {
+    for (run, places) in placement::plan(cases) {
         let check = || if interrupted.load(Ordering::Relaxed) { Err(LabError::Interrupted) } else { Ok(()) };
         check()?;
-        let mut stage = Stage::up(spec, places)?;
+        let mut stage = Rig::up(spec, places)?;
         for case in &cases[run] {
             check()?;
             let failed = |error| LabError::Switch(format!("case {:?}: {error}", case.name));

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::ids::{AclId, ClassId, RowId};
-use crate::policy::store::{ProfileId, Slots, sorted};
+use crate::policy::store::{RuleSetId, Slots, sorted};
 use crate::tables::Acl;
 
-use super::output::{Output, RowChanges};
+use super::output::{RowChanges, TablesOutput};
 
 /// Who uses which table.
 #[derive(Debug, Default)]
-pub(crate) struct Acls {
+pub(crate) struct AclTables {
     tables: Slots<AclId, Users>,
     by_digest: HashMap<u64, AclId, foldhash::fast::RandomState>,
     idle: Vec<AclId>,
@@ -18,13 +18,13 @@ pub(crate) struct Acls {
 
 #[derive(Debug)]
 struct Users {
-    profiles: Vec<ProfileId>,
+    profiles: Vec<RuleSetId>,
     digest: u64,
 }
 
-impl Acls {
+impl AclTables {
     /// A profile without a table gets the one with this content.
-    pub(crate) fn join(&mut self, profile: ProfileId, acl: Acl, output: &mut Output) -> AclId {
+    pub(crate) fn join(&mut self, profile: RuleSetId, acl: Acl, output: &mut TablesOutput) -> AclId {
         let digest = digest(&acl);
         let known = self.by_digest.get(&digest).copied();
         if let Some(id) = known.filter(|id| output.tables().acls.get(id) == Some(&acl)) {
@@ -35,7 +35,7 @@ impl Acls {
     }
 
     /// A profile leaves its table.
-    pub(crate) fn leave(&mut self, profile: ProfileId, id: AclId) {
+    pub(crate) fn leave(&mut self, profile: RuleSetId, id: AclId) {
         let Some(users) = self.tables.get_mut(id) else { return };
         sorted::remove(&mut users.profiles, &profile);
         if users.profiles.is_empty() {
@@ -49,10 +49,10 @@ impl Acls {
     /// A table whose users all change alike stays, and changes; others part.
     pub(crate) fn change(
         &mut self,
-        changes: BTreeMap<ProfileId, (AclId, RowChanges)>,
-        output: &mut Output,
-    ) -> Vec<(ProfileId, AclId)> {
-        let mut alike: BTreeMap<(AclId, RowChanges), Vec<ProfileId>> = BTreeMap::new();
+        changes: BTreeMap<RuleSetId, (AclId, RowChanges)>,
+        output: &mut TablesOutput,
+    ) -> Vec<(RuleSetId, AclId)> {
+        let mut alike: BTreeMap<(AclId, RowChanges), Vec<RuleSetId>> = BTreeMap::new();
         for (profile, change) in changes {
             alike.entry(change).or_default().push(profile);
         }
@@ -67,7 +67,7 @@ impl Acls {
     }
 
     /// Frees tables that nobody uses.
-    pub(crate) fn sweep(&mut self, output: &mut Output) {
+    pub(crate) fn sweep(&mut self, output: &mut TablesOutput) {
         for id in std::mem::take(&mut self.idle) {
             if self.tables.get(id).is_some_and(|users| users.profiles.is_empty()) {
                 self.forget_digest(id);
@@ -81,8 +81,8 @@ impl Acls {
         &mut self,
         id: AclId,
         rows: &RowChanges,
-        profiles: &[ProfileId],
-        output: &mut Output,
+        profiles: &[RuleSetId],
+        output: &mut TablesOutput,
     ) -> AclId {
         let users = self.tables.get(id).expect("a profile's table is there");
         let all = users.profiles.len() == profiles.len();
@@ -117,14 +117,14 @@ impl Acls {
         made
     }
 
-    fn make(&mut self, profile: ProfileId, acl: Acl, digest: u64, output: &mut Output) -> AclId {
+    fn make(&mut self, profile: RuleSetId, acl: Acl, digest: u64, output: &mut TablesOutput) -> AclId {
         let id = self.tables.insert(Users { profiles: vec![profile], digest });
         self.by_digest.insert(digest, id);
         output.set_acl(id, Some(acl));
         id
     }
 
-    fn enter(&mut self, id: AclId, profile: ProfileId) {
+    fn enter(&mut self, id: AclId, profile: RuleSetId) {
         sorted::insert(&mut self.tables.get_mut(id).expect("a known table is there").profiles, profile);
     }
 

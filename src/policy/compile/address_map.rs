@@ -8,31 +8,31 @@ use ipnet::IpNet;
 
 use crate::ids::ClassId;
 use crate::policy::objects::{ContainerPort, IpBlock};
-use crate::policy::resolve::{Blocks, Group, Holder, Members};
+use crate::policy::resolve::{AddressGroup, AddressOwner, IpBlockIndex, Membership};
 use crate::policy::store::{GroupId, Store};
 
 use super::classes::{Classes, join};
-use super::output::Output;
+use super::output::TablesOutput;
 
 /// Addresses and prefixes, and their classes.
 #[derive(Debug, Default)]
 pub(crate) struct AddressMap {
-    blocks: Blocks,
+    blocks: IpBlockIndex,
     hosts: BTreeMap<IpAddr, Host>,
-    addresses_of: BTreeMap<Holder, Vec<IpAddr>>,
+    addresses_of: BTreeMap<AddressOwner, Vec<IpAddr>>,
     stale: BTreeSet<IpAddr>,
 }
 
 /// An address that somebody has.
 #[derive(Debug, Default)]
 struct Host {
-    holders: Vec<Holder>,
+    holders: Vec<AddressOwner>,
     class: ClassId,
 }
 
 impl AddressMap {
     /// Makes `addresses` all that a holder has. They are looked at again, and so are those it had.
-    pub(crate) fn hold(&mut self, holder: Holder, addresses: &[IpAddr]) {
+    pub(crate) fn hold(&mut self, holder: AddressOwner, addresses: &[IpAddr]) {
         let before = self.addresses_of.remove(&holder).unwrap_or_default();
         for &address in before.iter().filter(|address| !addresses.contains(address)) {
             if let Some(host) = self.hosts.get_mut(&address) {
@@ -52,7 +52,7 @@ impl AddressMap {
     }
 
     /// Looks at the addresses of a holder again.
-    pub(crate) fn touch(&mut self, holder: Holder) {
+    pub(crate) fn touch(&mut self, holder: AddressOwner) {
         self.stale.extend(self.addresses_of.get(&holder).into_iter().flatten());
     }
 
@@ -86,9 +86,9 @@ impl AddressMap {
     pub(crate) fn settle(
         &mut self,
         store: &Store,
-        members: &mut Members,
+        members: &mut Membership,
         classes: &mut Classes,
-        output: &mut Output,
+        output: &mut TablesOutput,
     ) {
         let refreshed = self.blocks.refresh();
         for (first, last) in refreshed.spans {
@@ -115,7 +115,13 @@ impl AddressMap {
         }
     }
 
-    fn settle_host(&mut self, store: &Store, members: &mut Members, classes: &mut Classes, address: IpAddr) {
+    fn settle_host(
+        &mut self,
+        store: &Store,
+        members: &mut Membership,
+        classes: &mut Classes,
+        address: IpAddr,
+    ) {
         if let Some(host) = self.hosts.get_mut(&address) {
             if host.holders.is_empty() {
                 classes.release(host.class);
@@ -145,25 +151,30 @@ impl AddressMap {
     }
 
     /// A prefix has an entry where its class is not that of the prefix above it.
-    fn publish(&self, prefix: IpNet, output: &mut Output) {
+    fn publish(&self, prefix: IpNet, output: &mut TablesOutput) {
         let class = self.host(prefix).map(|host| host.class).or_else(|| self.blocks.class(prefix));
         output.set_prefix(prefix, class.filter(|&class| class != self.blocks.class_above(prefix)));
     }
 }
 
 /// The groups of an address in some blocks that some have: see [`Classes`].
-fn key(store: &Store, members: &mut Members, around: &[GroupId], holders: &[Holder]) -> Vec<GroupId> {
+fn key(
+    store: &Store,
+    members: &mut Membership,
+    around: &[GroupId],
+    holders: &[AddressOwner],
+) -> Vec<GroupId> {
     match holders {
         [holder] => key_of(store, members, around, *holder),
         holders => join(holders.iter().map(|&holder| key_of(store, members, around, holder)).collect()),
     }
 }
 
-fn key_of(store: &Store, members: &mut Members, around: &[GroupId], holder: Holder) -> Vec<GroupId> {
+fn key_of(store: &Store, members: &mut Membership, around: &[GroupId], holder: AddressOwner) -> Vec<GroupId> {
     let own = members.of(holder);
     let pod = match holder {
-        Holder::Pod(slot) => store.live_pod(slot).map(|stored| &stored.pod),
-        Holder::Node(_) => None,
+        AddressOwner::Pod(slot) => store.live_pod(slot).map(|stored| &stored.pod),
+        AddressOwner::Node(_) => None,
     };
     let mut groups = Vec::with_capacity(around.len() + own.len());
     if pod.is_some_and(|pod| pod.placeholder) {
@@ -182,13 +193,13 @@ fn key_of(store: &Store, members: &mut Members, around: &[GroupId], holder: Hold
 }
 
 /// The ports of a pod in some groups that rules ask for by name.
-fn asked_ports(members: &Members, groups: &[GroupId], ports: &[ContainerPort]) -> Vec<Group> {
+fn asked_ports(members: &Membership, groups: &[GroupId], ports: &[ContainerPort]) -> Vec<AddressGroup> {
     let mut asked = Vec::new();
     for port in ports {
         if let Some(name) = &port.name
             && members.port_names(groups).any(|asked| asked.is_of(port))
         {
-            asked.push(Group::Port { name: name.clone(), protocol: port.protocol, number: port.port });
+            asked.push(AddressGroup::Port { name: name.clone(), protocol: port.protocol, number: port.port });
         }
     }
     asked

@@ -5,7 +5,7 @@
 //! belongs to. Its class lists the groups of each holder, and its rows are what all of them allow.
 
 use crate::ids::ClassId;
-use crate::policy::store::{GroupId, Interner, Slot, Swept, sorted};
+use crate::policy::store::{GroupId, Interner, Slot, Sweep, sorted};
 
 /// The classes in use.
 ///
@@ -70,7 +70,7 @@ impl Classes {
     }
 
     /// The classes that came and went.
-    pub(crate) fn sweep(&mut self) -> Swept<ClassId, [GroupId]> {
+    pub(crate) fn sweep(&mut self) -> Sweep<ClassId, [GroupId]> {
         let swept = self.classes.sweep();
         for (class, groups) in &swept.gone {
             for group in distinct(groups) {

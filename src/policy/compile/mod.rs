@@ -16,30 +16,30 @@
 
 mod acls;
 mod address_map;
+mod carry_over;
 mod classes;
-mod follow;
+mod flatten;
 mod output;
-mod painter;
-mod profiles;
 mod rows;
+mod rule_sets;
 
 #[cfg(test)]
-mod histories;
+mod tests;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::objects::{Object, Pod};
-use super::resolve::{Group, Holder, Members, Subject, SubjectKey};
-use super::store::{Change, GroupId, ObjectName, PodSlot, ProfileId, Store, Swept, Touched};
+use super::resolve::{AddressGroup, AddressOwner, Membership, PodDirection, RuleSetKey};
+use super::store::{Affected, Change, GroupId, ObjectName, PodSlot, RuleSetId, Store, Sweep};
 use crate::ids::ClassId;
 use crate::tables::{Direction, PodName, PodPolicy, PolicyRef, RuleTables, TablesDiff};
-use acls::Acls;
+use acls::AclTables;
 use address_map::AddressMap;
 use classes::Classes;
-use output::{Output, RowChanges};
-use profiles::Profiles;
+use output::{RowChanges, TablesOutput};
 use rows::Rows;
+use rule_sets::RuleSets;
 
 /// What to compile for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -52,22 +52,22 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Compiler {
     store: Store,
-    members: Members,
+    members: Membership,
     addresses: AddressMap,
     classes: Classes,
-    profiles: Profiles,
-    acls: Acls,
+    profiles: RuleSets,
+    acls: AclTables,
     rows: Rows,
-    judged: BTreeMap<PodSlot, Judged>,
-    output: Output,
+    judged: BTreeMap<PodSlot, EnforcedPod>,
+    output: TablesOutput,
 }
 
 /// A pod that the tables judge.
 #[derive(Debug)]
-struct Judged {
+struct EnforcedPod {
     name: PodName,
-    ingress: ProfileId,
-    egress: ProfileId,
+    ingress: RuleSetId,
+    egress: RuleSetId,
 }
 
 impl Compiler {
@@ -75,14 +75,14 @@ impl Compiler {
     pub fn new(options: Options) -> Compiler {
         Compiler {
             store: Store::new(options.node),
-            members: Members::default(),
+            members: Membership::default(),
             addresses: AddressMap::default(),
             classes: Classes::new(),
-            profiles: Profiles::default(),
-            acls: Acls::default(),
+            profiles: RuleSets::default(),
+            acls: AclTables::default(),
             rows: Rows::default(),
             judged: BTreeMap::new(),
-            output: Output::default(),
+            output: TablesOutput::default(),
         }
     }
 
@@ -92,7 +92,7 @@ impl Compiler {
         let by_name: BTreeMap<ObjectName, Object> =
             objects.into_iter().map(|object| (ObjectName::of(&object), object)).collect();
         let mut compiler = Compiler::new(options);
-        let mut touched = Touched::default();
+        let mut touched = Affected::default();
         for object in by_name.into_values() {
             compiler.store.apply(Change::Upsert(object), &mut touched);
         }
@@ -108,7 +108,7 @@ impl Compiler {
 
     /// Makes changes at once, and gives what they make of the tables.
     pub fn apply_all(&mut self, changes: impl IntoIterator<Item = Change>) -> TablesDiff {
-        let mut touched = Touched::default();
+        let mut touched = Affected::default();
         for change in changes {
             self.store.apply(change, &mut touched);
         }
@@ -135,7 +135,7 @@ impl Compiler {
     /// baseline tier where no `NetworkPolicy` isolates the pod. None for a pod that policy cannot see.
     pub fn policies_selecting(&self, pod: &PodName, direction: Direction) -> Vec<PolicyRef> {
         let stored = self.store.pod_slot(pod).and_then(|slot| self.store.live_pod(slot));
-        stored.map_or_else(Vec::new, |stored| Subject::new(&self.store, stored, direction).policies())
+        stored.map_or_else(Vec::new, |stored| PodDirection::new(&self.store, stored, direction).policies())
     }
 
     /// The class of an address.
@@ -145,14 +145,14 @@ impl Compiler {
 
     /// What a class is: the groups that its addresses are in, as far as rules of judged pods name them; one list for each
     /// holder where several claim an address.
-    pub fn groups_of_class(&self, class: ClassId) -> Vec<Vec<&Group>> {
+    pub fn groups_of_class(&self, class: ClassId) -> Vec<Vec<&AddressGroup>> {
         let holders = self.classes.groups(class).split(|&group| group == GroupId::OR);
         let named =
             |groups: &[GroupId]| groups.iter().map(|&group| &**self.members.groups.key(group)).collect();
         holders.map(named).collect()
     }
 
-    fn settle(&mut self, touched: &Touched) {
+    fn settle(&mut self, touched: &Affected) {
         self.settle_members(touched);
         let subjects = self.subjects(touched);
         let unseen = self.follow_subjects(&subjects);
@@ -182,32 +182,32 @@ impl Compiler {
     }
 
     /// Step 1.
-    fn settle_members(&mut self, touched: &Touched) {
+    fn settle_members(&mut self, touched: &Affected) {
         for &slot in &touched.namespaces {
             self.members.refresh_namespace(&self.store, slot);
         }
         for &slot in &touched.nodes {
             self.members.refresh_node(&self.store, slot);
             let addresses = self.store.node(slot).map_or(&[][..], |node| &node.addresses);
-            self.addresses.hold(Holder::Node(slot), addresses);
+            self.addresses.hold(AddressOwner::Node(slot), addresses);
         }
         for &slot in &touched.pods {
             self.members.refresh_pod(&self.store, slot);
             let addresses = self.store.live_pod(slot).map_or(&[][..], |stored| &stored.pod.addresses);
-            self.addresses.hold(Holder::Pod(slot), addresses);
+            self.addresses.hold(AddressOwner::Pod(slot), addresses);
         }
     }
 
     /// Step 2: gives a pod the profiles that it is to have.
-    fn judge(&mut self, slot: PodSlot, keys: Option<[SubjectKey; 2]>) {
+    fn judge(&mut self, slot: PodSlot, keys: Option<[RuleSetKey; 2]>) {
         let store = &self.store;
         let next = keys.map(|[ingress, egress]| {
             let stored = store.live_pod(slot).expect("a judged pod is live");
             let mut hold = |key, direction| {
-                self.profiles.hold(key, || Subject::new(store, stored, direction), &mut self.members)
+                self.profiles.hold(key, || PodDirection::new(store, stored, direction), &mut self.members)
             };
             let [ingress, egress] = [hold(ingress, Direction::Ingress), hold(egress, Direction::Egress)];
-            Judged { name: stored.pod.name.clone(), ingress, egress }
+            EnforcedPod { name: stored.pod.name.clone(), ingress, egress }
         });
         if let Some(before) = self.judged.remove(&slot) {
             for profile in [before.ingress, before.egress] {
@@ -229,7 +229,7 @@ impl Compiler {
 
     /// Step 3.
     fn settle_groups(&mut self) {
-        let Swept { born, gone } = self.members.port_uses.sweep();
+        let Sweep { born, gone } = self.members.port_uses.sweep();
         for (_, asked) in gone {
             self.members.stop_asking(asked.0, &asked.1);
             self.touch_group(asked.0);
@@ -240,9 +240,9 @@ impl Compiler {
             self.touch_group(asked.0);
         }
         // Classes that go below still speak of the groups that go here.
-        let Swept { born, gone } = self.members.groups.part();
+        let Sweep { born, gone } = self.members.groups.part();
         for (id, group) in gone {
-            if let Group::Block(block) = &*group {
+            if let AddressGroup::Block(block) = &*group {
                 self.addresses.remove_block(id, block);
             }
             let members = self.members.dismiss(&self.store, id, &group);
@@ -252,7 +252,7 @@ impl Compiler {
         }
         for id in born {
             let group = self.members.groups.key(id).clone();
-            if let Group::Block(block) = &*group {
+            if let AddressGroup::Block(block) = &*group {
                 self.addresses.insert_block(id, block);
             }
             let members = self.members.enrol(&self.store, id, &group);
@@ -267,10 +267,10 @@ impl Compiler {
         let Some(group) = group else { return self.addresses.touch_everything() };
         // A group that nobody holds goes in the same step, and touches its members then.
         let Some(group) = self.members.groups.get(group).cloned() else { return };
-        if let Group::Block(block) = &*group {
+        if let AddressGroup::Block(block) = &*group {
             self.addresses.touch_prefix(block.cidr);
         }
-        for holder in Members::members(&self.store, &group) {
+        for holder in Membership::members(&self.store, &group) {
             self.addresses.touch(holder);
         }
     }
@@ -278,9 +278,9 @@ impl Compiler {
     /// Step 5, for the classes that came and went. Gives the profiles that have another table now.
     ///
     /// A class that a profile is to see anew is one that it does not see.
-    fn settle_classes(&mut self, unseen: BTreeMap<ProfileId, Vec<ClassId>>) -> Vec<ProfileId> {
-        let Swept { born, gone } = self.classes.sweep();
-        let mut changes: BTreeMap<ProfileId, RowChanges> = BTreeMap::new();
+    fn settle_classes(&mut self, unseen: BTreeMap<RuleSetId, Vec<ClassId>>) -> Vec<RuleSetId> {
+        let Sweep { born, gone } = self.classes.sweep();
+        let mut changes: BTreeMap<RuleSetId, RowChanges> = BTreeMap::new();
         for (class, key) in gone {
             for profile in self.profiles.looking_at(&key, &self.members) {
                 if unseen.get(&profile).is_some_and(|classes| classes.binary_search(&class).is_ok()) {
@@ -325,7 +325,7 @@ impl Compiler {
     }
 
     /// Step 5, for the profiles that came.
-    fn compile_profiles(&mut self, born: &[ProfileId]) {
+    fn compile_profiles(&mut self, born: &[RuleSetId]) {
         for &id in born {
             let profile = self.profiles.get_mut(id);
             let acl = profile.compile(&self.classes, &self.members, &mut self.rows);

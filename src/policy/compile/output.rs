@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use ipnet::IpNet;
 
 use crate::ids::{AclId, ClassId, RowId, RuleId};
-use crate::tables::{Acl, PodName, PodPolicy, Row, RuleOrigin, RuleTables, SharedMap, TablesDiff};
+use crate::tables::{Acl, PersistentMap, PodName, PodPolicy, Row, RuleOrigin, RuleTables, TablesDiff};
 
 /// Changes of the rows of one ACL table.
 pub(crate) type RowChanges = BTreeMap<ClassId, Option<RowId>>;
 
-/// The tables, and which entries of them have changed since [`Output::take_difference`].
+/// The tables, and which entries of them have changed since [`TablesOutput::take_difference`].
 #[derive(Debug, Default)]
-pub(crate) struct Output {
+pub(crate) struct TablesOutput {
     tables: RuleTables,
     rules: BTreeSet<RuleId>,
     prefixes: BTreeSet<IpNet>,
@@ -22,7 +22,7 @@ pub(crate) struct Output {
     pods: BTreeSet<PodName>,
 }
 
-impl Output {
+impl TablesOutput {
     /// The tables.
     pub(crate) fn tables(&self) -> &RuleTables {
         &self.tables
@@ -104,13 +104,13 @@ impl Output {
 
     /// Takes the tables as they stand for what the next difference is against.
     pub(crate) fn forget_difference(&mut self) {
-        *self = Output { tables: std::mem::take(&mut self.tables), ..Output::default() };
+        *self = TablesOutput { tables: std::mem::take(&mut self.tables), ..TablesOutput::default() };
     }
 }
 
 /// Sets or clears an entry. Whether that changes anything.
 fn set<K: Ord + Clone, V: Clone + PartialEq, const CHUNK: usize>(
-    table: &mut SharedMap<K, V, CHUNK>,
+    table: &mut PersistentMap<K, V, CHUNK>,
     key: K,
     value: Option<V>,
 ) -> bool {
@@ -125,7 +125,7 @@ fn set<K: Ord + Clone, V: Clone + PartialEq, const CHUNK: usize>(
 }
 
 fn entries<K: Ord + Clone, V: Clone, const CHUNK: usize>(
-    table: &SharedMap<K, V, CHUNK>,
+    table: &PersistentMap<K, V, CHUNK>,
     keys: BTreeSet<K>,
 ) -> BTreeMap<K, Option<V>> {
     keys.into_iter()

@@ -8,7 +8,7 @@ use crate::ids::{RowId, RuleId};
 use crate::policy::store::Interner;
 use crate::tables::{Decision, PortSpan, Row, RuleOrigin};
 
-use super::output::Output;
+use super::output::TablesOutput;
 
 /// Numbers of rules that one table's rows have named, by their places among its origins: while they stay, no name is
 /// looked up twice.
@@ -37,7 +37,12 @@ impl Rows {
     }
 
     /// Calls a rule otherwise, as none is called yet. Rows that name it stay as they are.
-    pub(crate) fn rename_rule(&mut self, before: &RuleOrigin, next: Arc<RuleOrigin>, output: &mut Output) {
+    pub(crate) fn rename_rule(
+        &mut self,
+        before: &RuleOrigin,
+        next: Arc<RuleOrigin>,
+        output: &mut TablesOutput,
+    ) {
         if let Some(id) = self.rules.find(before) {
             output.set_rule(id, Some((*next).clone()));
             self.rules.rename(id, next);
@@ -45,7 +50,7 @@ impl Rows {
     }
 
     /// Gives back rows and rules that nothing names, and puts what changed into the output.
-    pub(crate) fn sweep(&mut self, output: &mut Output) {
+    pub(crate) fn sweep(&mut self, output: &mut TablesOutput) {
         let rows = self.rows.sweep();
         for (id, row) in &rows.gone {
             for rule in rules_of(row) {

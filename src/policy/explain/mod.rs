@@ -3,27 +3,27 @@
 //! The verdict and the rule that decided come from whoever judged the flow. Around them stands every policy that selects the
 //! pods, and of each rule whether it matches, or on what it fails: address, namespace, label, protocol or port.
 
-mod miss;
+mod mismatch;
 mod text;
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::cases::Endpoint;
-use super::finding::{Answer, Finding};
+use super::evaluate::{FlowVerdict, SideVerdict};
+use super::evaluate::{PeerAddress, Query, ReferenceEvaluator, cluster_tiers, isolation};
 use super::objects::{ClusterNetworkPolicy, NetworkPolicy, Peers, Pod, Ports, Tier};
-use super::oracle::{Oracle, PeerEnd, Question, cluster_tiers, isolation};
+use super::testcase::Endpoint;
 use crate::net::flow::FlowKey;
 use crate::tables::{Direction, PodName, PolicyRef, RuleOrigin, Verdict};
 
-pub use miss::{Miss, MissKind};
+pub use mismatch::{Mismatch, MismatchKind};
 
 /// Pods at an address that are told to be judged by no policy.
 const UNJUDGED_SHOWN: usize = 4;
 
 /// Where policies stand: `file:line` by name.
-pub type Places = BTreeMap<PolicyRef, String>;
+pub type PolicyLocations = BTreeMap<PolicyRef, String>;
 
 /// Why a flow is allowed or denied.
 #[derive(Debug, Clone, Serialize)]
@@ -41,48 +41,48 @@ pub struct Explanation {
     pub itself: Option<PodName>,
     /// Pods at the ends that no policy is asked about.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub unjudged: Vec<Unjudged>,
+    pub unjudged: Vec<ExemptPod>,
     /// Egress side, if the source is a pod. Of several pods that claim its address, the first that denies.
-    pub egress: Option<Side>,
+    pub egress: Option<SideExplanation>,
     /// Ingress side, if the destination is a pod; of several that claim its address, the first that denies.
-    pub ingress: Option<Side>,
+    pub ingress: Option<SideExplanation>,
 }
 
 /// A pod that no policy is asked about.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Unjudged {
+pub struct ExemptPod {
     /// The pod.
     pub pod: PodName,
     /// Why.
-    pub why: UnjudgedWhy,
+    pub why: Exemption,
 }
 
 /// Why no policy is asked about a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum UnjudgedWhy {
+pub enum Exemption {
     /// `spec.hostNetwork` (clause N3).
     HostNetwork,
     /// `status.phase` is `Succeeded` or `Failed` (clause L2).
     Finished,
 }
 
-impl Unjudged {
-    fn of(pod: &Pod) -> Option<Unjudged> {
+impl ExemptPod {
+    fn of(pod: &Pod) -> Option<ExemptPod> {
         let why = match (pod.finished, pod.host_network) {
-            (true, _) => UnjudgedWhy::Finished,
-            (false, true) => UnjudgedWhy::HostNetwork,
+            (true, _) => Exemption::Finished,
+            (false, true) => Exemption::HostNetwork,
             (false, false) => return None,
         };
-        Some(Unjudged { pod: pod.name.clone(), why })
+        Some(ExemptPod { pod: pod.name.clone(), why })
     }
 
     /// Those that an end means: by name that pod, by address a few that have it.
-    fn at(oracle: &Oracle<'_>, end: &Endpoint) -> Vec<Unjudged> {
+    fn at(oracle: &ReferenceEvaluator<'_>, end: &Endpoint) -> Vec<ExemptPod> {
         match end {
-            Endpoint::Pod(name) => oracle.pod(name).and_then(Unjudged::of).into_iter().collect(),
+            Endpoint::Pod(name) => oracle.pod(name).and_then(ExemptPod::of).into_iter().collect(),
             Endpoint::Ip(address) => {
-                oracle.unjudged_at(*address).filter_map(Unjudged::of).take(UNJUDGED_SHOWN).collect()
+                oracle.unjudged_at(*address).filter_map(ExemptPod::of).take(UNJUDGED_SHOWN).collect()
             }
         }
     }
@@ -90,7 +90,7 @@ impl Unjudged {
 
 /// What one pod's policies say.
 #[derive(Debug, Clone, Serialize)]
-pub struct Side {
+pub struct SideExplanation {
     /// The pod.
     pub pod: PodName,
     /// The direction.
@@ -136,10 +136,10 @@ pub struct RuleTrace {
     pub matches: bool,
     /// On what each peer fails; nothing where one matches.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub peers_miss: Vec<Miss>,
+    pub peers_miss: Vec<Mismatch>,
     /// On what each port fails; nothing where one matches.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ports_miss: Vec<Miss>,
+    pub ports_miss: Vec<Mismatch>,
 }
 
 impl RuleTrace {
@@ -151,13 +151,13 @@ impl RuleTrace {
 
 /// Explains the answer to a flow between two ends by the objects.
 pub fn explain(
-    oracle: &Oracle<'_>,
+    oracle: &ReferenceEvaluator<'_>,
     flow: &FlowKey,
     ends: [&Endpoint; 2],
-    answer: &Answer,
-    places: &Places,
+    answer: &FlowVerdict,
+    places: &PolicyLocations,
 ) -> Explanation {
-    let side = |finding: &Option<Finding>, direction| {
+    let side = |finding: &Option<SideVerdict>, direction| {
         let (pod, _) = oracle.ask_claimants(flow, direction)?;
         Some(explain_side(oracle, pod, direction, flow, finding.as_ref()?, places))
     };
@@ -167,27 +167,27 @@ pub fn explain(
         to: oracle.describe(flow.dst),
         verdict: answer.verdict(),
         itself: oracle.itself(flow).map(|pod| pod.name.clone()),
-        unjudged: ends.iter().flat_map(|end| Unjudged::at(oracle, end)).collect(),
+        unjudged: ends.iter().flat_map(|end| ExemptPod::at(oracle, end)).collect(),
         egress: side(&answer.egress, Direction::Egress),
         ingress: side(&answer.ingress, Direction::Ingress),
     }
 }
 
 fn explain_side(
-    oracle: &Oracle<'_>,
+    oracle: &ReferenceEvaluator<'_>,
     pod: &Pod,
     direction: Direction,
     flow: &FlowKey,
-    finding: &Finding,
-    places: &Places,
-) -> Side {
+    finding: &SideVerdict,
+    places: &PolicyLocations,
+) -> SideExplanation {
     let address = if direction == Direction::Egress { flow.dst } else { flow.src };
     // Where several claim the address, the first one stands for all.
     let holder = oracle.holders(address)[0];
-    let question = Question {
+    let question = Query {
         subject: pod,
         direction,
-        peer: PeerEnd { address, holder },
+        peer: PeerAddress { address, holder },
         protocol: flow.protocol,
         dst_port: flow.dst_port,
     };
@@ -207,7 +207,7 @@ fn explain_side(
     for trace in &mut policies {
         trace.place = places.get(&trace.policy).cloned();
     }
-    Side {
+    SideExplanation {
         pod: pod.name.clone(),
         direction,
         verdict: finding.verdict,
@@ -232,20 +232,24 @@ fn mark_asked(policies: &mut [PolicyTrace], origin: &RuleOrigin) {
     }
 }
 
-fn trace_network(oracle: &Oracle<'_>, policy: &NetworkPolicy, question: &Question<'_>) -> PolicyTrace {
+fn trace_network(
+    oracle: &ReferenceEvaluator<'_>,
+    policy: &NetworkPolicy,
+    question: &Query<'_>,
+) -> PolicyTrace {
     let rules = isolation::rules(policy, question.direction).into_iter().flatten().enumerate();
     let rules = rules.map(|(index, rule)| {
         let peers_miss = match &rule.peers {
             Peers::Everyone => Vec::new(),
             Peers::Any(peers) => unless_one_matches(peers.iter().map(|peer| {
                 let matches = oracle.network_peer_matches(&policy.namespace, peer, &question.peer);
-                (!matches).then(|| miss::network_peer(oracle, &policy.namespace, peer, &question.peer))
+                (!matches).then(|| mismatch::network_peer(oracle, &policy.namespace, peer, &question.peer))
             })),
         };
         let ports_miss = match &rule.ports {
             Ports::All => Vec::new(),
             Ports::Any(ports) => {
-                unless_one_matches(ports.iter().map(|port| miss::network_port(port, question)))
+                unless_one_matches(ports.iter().map(|port| mismatch::network_port(port, question)))
             }
         };
         let matches = peers_miss.is_empty() && ports_miss.is_empty();
@@ -260,17 +264,21 @@ fn trace_network(oracle: &Oracle<'_>, policy: &NetworkPolicy, question: &Questio
     }
 }
 
-fn trace_cluster(oracle: &Oracle<'_>, policy: &ClusterNetworkPolicy, question: &Question<'_>) -> PolicyTrace {
+fn trace_cluster(
+    oracle: &ReferenceEvaluator<'_>,
+    policy: &ClusterNetworkPolicy,
+    question: &Query<'_>,
+) -> PolicyTrace {
     let rules = cluster_tiers::rules(policy, question.direction).iter().enumerate();
     let rules = rules.map(|(index, rule)| {
         let peers_miss = unless_one_matches(rule.peers.iter().map(|peer| {
             let matches = oracle.cluster_peer_matches(peer, &question.peer);
-            (!matches).then(|| miss::cluster_peer(oracle, peer, &question.peer))
+            (!matches).then(|| mismatch::cluster_peer(oracle, peer, &question.peer))
         }));
         let ports = rule.ports.iter().flatten();
-        let ports_miss = unless_one_matches(ports.map(|port| miss::cluster_port(port, question)));
+        let ports_miss = unless_one_matches(ports.map(|port| mismatch::cluster_port(port, question)));
         let matches = peers_miss.is_empty() && ports_miss.is_empty();
-        let action = miss::action(rule.action);
+        let action = mismatch::action(rule.action);
         RuleTrace { index, name: rule.name.clone(), action, matches, peers_miss, ports_miss }
     });
     let rules = rules.collect();
@@ -278,17 +286,17 @@ fn trace_cluster(oracle: &Oracle<'_>, policy: &ClusterNetworkPolicy, question: &
 }
 
 /// Every miss; none at all where an entry does not miss.
-fn unless_one_matches(entries: impl Iterator<Item = Option<Miss>>) -> Vec<Miss> {
-    entries.collect::<Option<Vec<Miss>>>().unwrap_or_default()
+fn unless_one_matches(entries: impl Iterator<Item = Option<Mismatch>>) -> Vec<Mismatch> {
+    entries.collect::<Option<Vec<Mismatch>>>().unwrap_or_default()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::net::flow::Protocol;
-    use crate::policy::cases::read_cases;
-    use crate::policy::read::Source;
-    use crate::policy::trial::Trial;
+    use crate::policy::parse::Source;
+    use crate::policy::testcase::ProbeExpansion;
+    use crate::policy::testcase::read_cases;
     use crate::tables::PolicyKind;
 
     const CASE: &str = r"
@@ -312,12 +320,12 @@ probes: []
 
     fn explanation(port: u16) -> Explanation {
         let case = read_cases(&Source::new("case.yaml", CASE)).cases.remove(0);
-        let trial = Trial::new(&case);
-        let oracle = Oracle::new(trial.objects());
+        let trial = ProbeExpansion::new(&case);
+        let oracle = ReferenceEvaluator::new(trial.objects());
         let (src, dst) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
         let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: port };
         let ends = [Endpoint::Ip(src), Endpoint::Ip(dst)];
-        explain(&oracle, &flow, ends.each_ref(), &oracle.judge(&flow), &Places::new())
+        explain(&oracle, &flow, ends.each_ref(), &oracle.judge(&flow), &PolicyLocations::new())
     }
 
     const UNJUDGED: &str = r"
@@ -336,32 +344,39 @@ resources:
     #[test]
     fn an_end_that_no_policy_judges_is_named_with_the_reason() {
         let case = read_cases(&Source::new("case.yaml", UNJUDGED)).cases.remove(0);
-        let oracle = Oracle::new(case.objects.iter().map(|(object, _)| object));
+        let oracle = ReferenceEvaluator::new(case.objects.iter().map(|(object, _)| object));
         let told = |from: Endpoint, src: &str| {
             let (src, dst) = (src.parse().unwrap(), "10.0.0.2".parse().unwrap());
             let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: 80 };
-            explain(&oracle, &flow, [&from, &Endpoint::Ip(dst)], &oracle.judge(&flow), &Places::new())
+            explain(
+                &oracle,
+                &flow,
+                [&from, &Endpoint::Ip(dst)],
+                &oracle.judge(&flow),
+                &PolicyLocations::new(),
+            )
         };
         let host = told(Endpoint::Pod(PodName::new("sys", "proxy")), "172.16.0.1");
-        assert_eq!(host.unjudged[0].why, UnjudgedWhy::HostNetwork);
+        assert_eq!(host.unjudged[0].why, Exemption::HostNetwork);
         assert!(
             host.to_string().contains("no policy is asked about pod sys/proxy: it is on the host's network"),
             "{host}"
         );
         assert_eq!(told(Endpoint::Ip("172.16.0.1".parse().unwrap()), "172.16.0.1").unjudged, host.unjudged);
         let finished = told(Endpoint::Pod(PodName::new("shop", "job")), "10.0.0.1");
-        assert_eq!(finished.unjudged[0].why, UnjudgedWhy::Finished);
+        assert_eq!(finished.unjudged[0].why, Exemption::Finished);
         assert!(finished.to_string().contains("it has finished"), "{finished}");
     }
 
     #[test]
     fn a_baseline_policy_that_a_network_policy_preempts_is_listed_as_such() {
         let case = read_cases(&Source::new("case.yaml", UNJUDGED)).cases.remove(0);
-        let oracle = Oracle::new(case.objects.iter().map(|(object, _)| object));
+        let oracle = ReferenceEvaluator::new(case.objects.iter().map(|(object, _)| object));
         let (src, dst) = ("192.0.2.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
         let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: 80 };
         let ends = [Endpoint::Ip(src), Endpoint::Ip(dst)];
-        let explanation = explain(&oracle, &flow, ends.each_ref(), &oracle.judge(&flow), &Places::new());
+        let explanation =
+            explain(&oracle, &flow, ends.each_ref(), &oracle.judge(&flow), &PolicyLocations::new());
         let policies = &explanation.ingress.as_ref().unwrap().policies;
         let told: Vec<_> =
             policies.iter().map(|policy| (policy.policy.kind, policy.asked, policy.preempted)).collect();
@@ -386,14 +401,17 @@ resources:
                 .map(|miss| (miss.on, miss.text.as_str()))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(misses(0), [(MissKind::NamespaceLabel, r#"namespace far has team="b", not team=a"#)]);
-        assert_eq!(misses(1), [(MissKind::PodLabel, r#"pod far/api has app="api", not app=web"#)]);
-        assert_eq!(misses(2), [(MissKind::Address, "10.0.0.2 is excepted by 10.0.0.0/24 from 10.0.0.0/8")]);
+        assert_eq!(misses(0), [(MismatchKind::NamespaceLabel, r#"namespace far has team="b", not team=a"#)]);
+        assert_eq!(misses(1), [(MismatchKind::PodLabel, r#"pod far/api has app="api", not app=web"#)]);
+        assert_eq!(
+            misses(2),
+            [(MismatchKind::Address, "10.0.0.2 is excepted by 10.0.0.0/24 from 10.0.0.0/8")]
+        );
         assert_eq!(
             misses(3),
             [
-                (MissKind::Port, "TCP 5432 is not TCP 1-9"),
-                (MissKind::Port, "pod default/db has no UDP port named pg"),
+                (MismatchKind::Port, "TCP 5432 is not TCP 1-9"),
+                (MismatchKind::Port, "pod default/db has no UDP port named pg"),
             ]
         );
         assert!(rules[..3].iter().all(RuleTrace::is_near));
@@ -419,18 +437,19 @@ resources:
             .replace("probes: []\n", other)
             .replace("podSelector: {}", "podSelector: {matchLabels: {app: db}}");
         let case = read_cases(&Source::new("case.yaml", text)).cases.remove(0);
-        let objects = Trial::new(&case).objects().to_vec();
-        let oracle = Oracle::new(&objects);
+        let objects = ProbeExpansion::new(&case).objects().to_vec();
+        let oracle = ReferenceEvaluator::new(&objects);
         let (src, dst) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
         let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: 80 };
         let ends = [Endpoint::Ip(src), Endpoint::Ip(dst)];
-        let explanation = explain(&oracle, &flow, ends.each_ref(), &oracle.judge(&flow), &Places::new());
+        let explanation =
+            explain(&oracle, &flow, ends.each_ref(), &oracle.judge(&flow), &PolicyLocations::new());
         let side = explanation.ingress.unwrap();
         assert_eq!((side.pod.to_string().as_str(), side.verdict), ("default/db", Verdict::Deny));
         assert_eq!(side.policies.len(), 1);
         let compiler =
             crate::policy::Compiler::from_objects(objects.clone(), crate::policy::Options::default());
-        let judge = crate::policy::finding::Judge::new(compiler.into_tables()).unwrap();
+        let judge = crate::policy::evaluate::TableEvaluator::new(compiler.into_tables()).unwrap();
         assert_eq!(judge.answer(&flow).ingress.unwrap().verdict, Verdict::Deny, "so say the tables");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use super::{Explanation, Miss, PolicyTrace, RuleTrace, Side, Unjudged, UnjudgedWhy};
+use super::{ExemptPod, Exemption, Explanation, Mismatch, PolicyTrace, RuleTrace, SideExplanation};
 use crate::tables::Verdict;
 
 /// Misses of one half of a rule that are shown.
@@ -27,19 +27,19 @@ impl fmt::Display for Explanation {
     }
 }
 
-impl fmt::Display for Unjudged {
+impl fmt::Display for ExemptPod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let why = match self.why {
-            UnjudgedWhy::HostNetwork => {
+            Exemption::HostNetwork => {
                 "it is on the host's network (spec.hostNetwork): its traffic is its node's"
             }
-            UnjudgedWhy::Finished => "it has finished (status.phase): its addresses may be another pod's",
+            Exemption::Finished => "it has finished (status.phase): its addresses may be another pod's",
         };
         write!(f, "no policy is asked about pod {}: {why}", self.pod)
     }
 }
 
-impl fmt::Display for Side {
+impl fmt::Display for SideExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "  {} of {}: {}: {}", self.direction, self.pod, word(self.verdict), self.reason)?;
         self.policies.iter().try_for_each(|policy| policy.fmt(f))
@@ -80,12 +80,12 @@ impl fmt::Display for RuleTrace {
     }
 }
 
-fn halves(peers: &[Miss], ports: &[Miss]) -> String {
+fn halves(peers: &[Mismatch], ports: &[Mismatch]) -> String {
     let halves = [peers, ports].into_iter().filter(|half| !half.is_empty());
     halves.map(some).collect::<Vec<_>>().join("; and ")
 }
 
-fn some(misses: &[Miss]) -> String {
+fn some(misses: &[Mismatch]) -> String {
     let mut text =
         misses.iter().take(MISSES_SHOWN).map(|miss| miss.text.clone()).collect::<Vec<_>>().join("; ");
     if misses.len() > MISSES_SHOWN {

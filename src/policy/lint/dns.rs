@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 
 use super::{Check, LintFinding, Scene};
 use crate::net::flow::Protocol;
+use crate::policy::evaluate::{isolation, selectors};
 use crate::policy::objects::{
     ClusterAction, ClusterPort, NetworkPolicy, NetworkPolicyRule, Pod, PortMatch, Ports, Tier,
 };
-use crate::policy::oracle::{isolation, selectors};
 use crate::tables::{Direction, PodName, PolicyRef};
 
 const DNS: u16 = 53;

@@ -1,20 +1,20 @@
 //! Lint: what is legal, and probably not what its author meant.
 
-mod blocks;
-mod contain;
 mod dns;
+mod ip_blocks;
 mod named_ports;
 mod prefixes;
 mod priorities;
 mod selection;
-mod shadows;
+mod shadowed_rules;
+mod subsumption;
 mod types;
 
 use serde::Serialize;
 
+use super::evaluate::ReferenceEvaluator;
+use super::objects::replicas;
 use super::objects::{ClusterNetworkPolicy, NetworkPolicy, Node, Object, Pod};
-use super::oracle::Oracle;
-use super::replicas;
 use crate::tables::{Direction, PolicyRef};
 
 /// What a check found.
@@ -82,7 +82,7 @@ impl Check {
 
 /// The objects that the checks look at.
 struct Scene<'a> {
-    oracle: Oracle<'a>,
+    oracle: ReferenceEvaluator<'a>,
     /// Pods that policy sees, as soon as they have an address.
     pods: Vec<&'a Pod>,
     /// Pods on the host's network, and pods that have finished.
@@ -96,7 +96,7 @@ struct Scene<'a> {
 /// manifests of policies alone select nobody.
 pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
     let mut scene = Scene {
-        oracle: Oracle::new(objects),
+        oracle: ReferenceEvaluator::new(objects),
         pods: Vec::new(),
         unseen: Vec::new(),
         nodes: Vec::new(),
@@ -124,14 +124,14 @@ pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
         selection::check_peers(&scene, &mut found);
     }
     if !scene.pods.is_empty() {
-        blocks::check_pod_network(&scene, &mut found);
+        ip_blocks::check_pod_network(&scene, &mut found);
         dns::check(&scene, &mut found);
     }
     types::check(&scene, &mut found);
     named_ports::check(&scene, &mut found);
-    shadows::check(&scene, &mut found);
-    blocks::check_empty(&scene, &mut found);
-    blocks::check_excepts(&scene, &mut found);
+    shadowed_rules::check(&scene, &mut found);
+    ip_blocks::check_empty(&scene, &mut found);
+    ip_blocks::check_excepts(&scene, &mut found);
     priorities::check(&scene, &mut found);
     found.sort();
     found.dedup();

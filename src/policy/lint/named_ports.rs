@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Check, LintFinding, Scene};
 use crate::net::flow::Protocol;
+use crate::policy::evaluate::{AddressOwner, PeerAddress, cluster_tiers, isolation, selectors};
 use crate::policy::objects::{
     ClusterPeer, ClusterPort, NetworkPolicyRule, Peer, Peers, Pod, PortMatch, Ports,
 };
-use crate::policy::oracle::{Holder, PeerEnd, cluster_tiers, isolation, selectors};
 use crate::tables::{Direction, PolicyRef};
 
 pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
@@ -117,9 +117,9 @@ fn cluster_peers_hold(scene: &Scene<'_>, peers: &[ClusterPeer], pod: &Pod) -> bo
 }
 
 /// A pod as a peer, by each of its addresses; one that waits has none, and only its labels and whole blocks count.
-fn ends(pod: &Pod) -> impl Iterator<Item = PeerEnd<'_>> {
+fn ends(pod: &Pod) -> impl Iterator<Item = PeerAddress<'_>> {
     let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
     let waiting = any.into_iter().filter(|_| pod.addresses.is_empty());
     let addresses = pod.addresses.iter().copied().chain(waiting);
-    addresses.map(move |address| PeerEnd { address, holder: Holder::Pod(pod) })
+    addresses.map(move |address| PeerAddress { address, holder: AddressOwner::Pod(pod) })
 }

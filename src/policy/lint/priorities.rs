@@ -1,8 +1,8 @@
 //! Two cluster-wide policies of one tier with one priority: the API leaves open which is asked first.
 
 use super::{Check, LintFinding, Scene};
+use crate::policy::evaluate::cluster_tiers;
 use crate::policy::objects::{ClusterNetworkPolicy, Tier};
-use crate::policy::oracle::cluster_tiers;
 use crate::tables::PolicyKind;
 
 pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {

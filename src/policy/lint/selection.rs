@@ -3,9 +3,9 @@
 use std::net::Ipv4Addr;
 
 use super::{Check, LintFinding, Scene, peer_list};
-use crate::policy::describe;
+use crate::policy::display;
+use crate::policy::evaluate::{AddressOwner, PeerAddress, cluster_tiers, isolation, selectors};
 use crate::policy::objects::{ClusterPeer, LabelSelector, Peer, Peers, Pod, Requirement};
-use crate::policy::oracle::{Holder, PeerEnd, cluster_tiers, isolation, selectors};
 use crate::tables::{Direction, PolicyRef};
 
 /// A selector in its place.
@@ -21,7 +21,7 @@ struct Selector {
 /// Subjects of policies.
 pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
     for policy in &scene.network {
-        let labels = describe::selector(&policy.pod_selector);
+        let labels = display::selector(&policy.pod_selector);
         let selector = Selector {
             policy: isolation::name(policy),
             path: "spec.podSelector".to_owned(),
@@ -38,7 +38,7 @@ pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
             policy: cluster_tiers::name(policy),
             path: "spec.subject".to_owned(),
             check: Check::SelectsNoPod,
-            pods: format!("there are no {}", describe::scope(&policy.subject)),
+            pods: format!("there are no {}", display::scope(&policy.subject)),
         };
         look(scene, selector, |pod| scene.oracle.scope_holds(&policy.subject, pod), found);
     }
@@ -60,14 +60,14 @@ fn network_peers(scene: &Scene<'_>, direction: Direction, found: &mut Vec<LintFi
             for (at, peer) in peers.iter().enumerate() {
                 let Peer::Pods { namespaces, pods } = peer else { continue };
                 let namespaces = match namespaces {
-                    Some(namespaces) => format!("namespaces {}", describe::selector(namespaces)),
+                    Some(namespaces) => format!("namespaces {}", display::selector(namespaces)),
                     None => format!("namespace {}", policy.namespace),
                 };
                 let selector = Selector {
                     policy: isolation::name(policy),
                     path: format!("spec.{direction}[{index}].{list}[{at}]"),
                     check: Check::PeerSelectsNothing,
-                    pods: format!("there are no pods {} in {namespaces}", describe::selector(pods)),
+                    pods: format!("there are no pods {} in {namespaces}", display::selector(pods)),
                 };
                 let selects =
                     |pod: &Pod| scene.oracle.network_peer_matches(&policy.namespace, peer, &by_labels(pod));
@@ -90,7 +90,7 @@ fn cluster_peers(scene: &Scene<'_>, direction: Direction, found: &mut Vec<LintFi
                             policy: cluster_tiers::name(policy),
                             path: path.clone(),
                             check: Check::PeerSelectsNothing,
-                            pods: format!("there are no {}", describe::scope(scope)),
+                            pods: format!("there are no {}", display::scope(scope)),
                         };
                         look(scene, selector, |pod| scene.oracle.scope_holds(scope, pod), found);
                     }
@@ -102,7 +102,7 @@ fn cluster_peers(scene: &Scene<'_>, direction: Direction, found: &mut Vec<LintFi
                             policy: cluster_tiers::name(policy),
                             path: path.clone(),
                             check: Check::PeerSelectsNothing,
-                            message: format!("selects no node: none matches {}", describe::selector(nodes)),
+                            message: format!("selects no node: none matches {}", display::selector(nodes)),
                         });
                     }
                     _ => {}
@@ -134,8 +134,8 @@ fn look(scene: &Scene<'_>, selector: Selector, selects: impl Fn(&Pod) -> bool, f
 }
 
 /// A pod as a peer of a rule that names labels only.
-fn by_labels(pod: &Pod) -> PeerEnd<'_> {
-    PeerEnd { address: Ipv4Addr::UNSPECIFIED.into(), holder: Holder::Pod(pod) }
+fn by_labels(pod: &Pod) -> PeerAddress<'_> {
+    PeerAddress { address: Ipv4Addr::UNSPECIFIED.into(), holder: AddressOwner::Pod(pod) }
 }
 
 /// Whether a label is to be there and not there: so the reader writes a peer of an unknown kind, with a warning.

@@ -2,7 +2,7 @@ use ipnet::IpNet;
 
 use super::*;
 use crate::policy::objects::{IpBlock, LabelSelector, NetworkPolicyRule, Peer, Peers, Ports};
-use crate::policy::read::{Source, read};
+use crate::policy::parse::{Source, read};
 
 const PODS: &str = "
 apiVersion: v1

@@ -1,7 +1,7 @@
 //! Rules of a direction that `policyTypes` lacks: they mean nothing, and the direction is not isolated.
 
 use super::{Check, LintFinding, Scene};
-use crate::policy::oracle::isolation;
+use crate::policy::evaluate::isolation;
 use crate::tables::Direction;
 
 pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {

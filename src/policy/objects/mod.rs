@@ -6,6 +6,7 @@
 mod cluster_network_policy;
 mod cluster_objects;
 mod network_policy;
+pub(in crate::policy) mod replicas;
 mod selector;
 
 pub use cluster_network_policy::{

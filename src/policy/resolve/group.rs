@@ -9,7 +9,7 @@ use crate::policy::objects::{ContainerPort, IpBlock, LabelSelector, Labels, PodS
 
 /// A set of addresses that rules name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Group {
+pub enum AddressGroup {
     /// Addresses of pods, by label.
     Pods(PodSet),
     /// Addresses of a prefix, less some.
@@ -84,32 +84,32 @@ impl From<&PodScope> for PodSet {
     }
 }
 
-impl Group {
+impl AddressGroup {
     /// The group of a block, whatever the order in which its exceptions were written.
-    pub(crate) fn block(block: &IpBlock) -> Group {
+    pub(crate) fn block(block: &IpBlock) -> AddressGroup {
         let mut except: Vec<_> = block.except.iter().map(IpNet::trunc).collect();
         except.retain(|except| block.cidr.contains(except));
         except.sort_unstable();
         except.dedup();
-        Group::Block(IpBlock { cidr: block.cidr.trunc(), except })
+        AddressGroup::Block(IpBlock { cidr: block.cidr.trunc(), except })
     }
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for AddressGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Group::Pods(set) => set.fmt(f),
-            Group::Block(block) => {
+            AddressGroup::Pods(set) => set.fmt(f),
+            AddressGroup::Block(block) => {
                 write!(f, "{}", block.cidr)?;
                 for (i, except) in block.except.iter().enumerate() {
                     write!(f, "{}{except}", if i == 0 { " except " } else { ", " })?;
                 }
                 Ok(())
             }
-            Group::Nodes(selector) if selector.is_everything() => f.write_str("all nodes"),
-            Group::Nodes(selector) => write!(f, "nodes {}", Text(selector)),
-            Group::OwnNode(name) => write!(f, "node {name}"),
-            Group::Port { name, protocol, number } => {
+            AddressGroup::Nodes(selector) if selector.is_everything() => f.write_str("all nodes"),
+            AddressGroup::Nodes(selector) => write!(f, "nodes {}", Text(selector)),
+            AddressGroup::OwnNode(name) => write!(f, "node {name}"),
+            AddressGroup::Port { name, protocol, number } => {
                 write!(f, "pods whose port {name} is {protocol} {number}")
             }
         }

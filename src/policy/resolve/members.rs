@@ -1,16 +1,16 @@
-//! Members: which groups a pod, a node and a namespace are in by name and label.
+//! Membership: which groups a pod, a node and a namespace are in by name and label.
 
 use crate::policy::store::{
     GroupId, Interner, NamespaceSlot, NodeSlot, PodSlot, PortUseId, Slot, Store, sorted,
 };
 
-use super::{Group, NamespaceScope, PodSet, PortName};
+use super::{AddressGroup, NamespaceScope, PodSet, PortName};
 
 /// The groups, and who is in them.
 #[derive(Debug, Default)]
-pub(crate) struct Members {
+pub(crate) struct Membership {
     /// The groups that rules name, and the ports of pods that they ask for.
-    pub(crate) groups: Interner<GroupId, Group>,
+    pub(crate) groups: Interner<GroupId, AddressGroup>,
     /// Where rules ask for ports by name: of pods in a group, or of every pod.
     pub(crate) port_uses: Interner<PortUseId, (Option<GroupId>, PortName)>,
     of_namespace: Vec<Vec<GroupId>>,
@@ -23,19 +23,19 @@ pub(crate) struct Members {
 
 /// Who has an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Holder {
+pub(crate) enum AddressOwner {
     /// A pod.
     Pod(PodSlot),
     /// A node.
     Node(NodeSlot),
 }
 
-impl Members {
+impl Membership {
     /// The groups that a holder is in, but for the blocks that its address is in. Sorted.
-    pub(crate) fn of(&self, holder: Holder) -> &[GroupId] {
+    pub(crate) fn of(&self, holder: AddressOwner) -> &[GroupId] {
         match holder {
-            Holder::Pod(slot) => at(&self.of_pod, slot),
-            Holder::Node(slot) => at(&self.of_node, slot),
+            AddressOwner::Pod(slot) => at(&self.of_pod, slot),
+            AddressOwner::Node(slot) => at(&self.of_node, slot),
         }
     }
 
@@ -47,7 +47,7 @@ impl Members {
 
     /// Whether a group is a block of every address of a family.
     pub(crate) fn is_whole_block(&self, group: GroupId) -> bool {
-        matches!(&**self.groups.key(group), Group::Block(block) if block.is_whole())
+        matches!(&**self.groups.key(group), AddressGroup::Block(block) if block.is_whole())
     }
 
     /// Whether a group is the pods with some container port.
@@ -63,7 +63,7 @@ impl Members {
     /// A class came: its pods' ports are in use.
     pub(crate) fn hold_ports(&mut self, key: &[GroupId]) {
         for &group in key.iter().filter(|&&group| group != GroupId::OR) {
-            if matches!(**self.groups.key(group), Group::Port { .. }) {
+            if matches!(**self.groups.key(group), AddressGroup::Port { .. }) {
                 self.groups.hold(group);
                 sorted::insert(&mut self.ports_of_pods, group);
             }
@@ -90,7 +90,7 @@ impl Members {
     pub(crate) fn refresh_namespace(&mut self, store: &Store, slot: NamespaceSlot) {
         let groups = store.namespace(slot).map_or_else(Vec::new, |namespace| {
             let covering = self.groups.iter().filter(|(_, group)| match &***group {
-                Group::Pods(set) => set.namespaces.covers(&namespace.name, &namespace.labels),
+                AddressGroup::Pods(set) => set.namespaces.covers(&namespace.name, &namespace.labels),
                 _ => false,
             });
             covering.map(|(id, _)| id).collect()
@@ -103,7 +103,7 @@ impl Members {
         let groups = store.live_pod(slot).map_or_else(Vec::new, |stored| {
             let covering = at(&self.of_namespace, stored.namespace).iter().copied();
             let selects = |id: &GroupId| match &**self.groups.key(*id) {
-                Group::Pods(set) => set.pods.matches(&stored.pod.labels),
+                AddressGroup::Pods(set) => set.pods.matches(&stored.pod.labels),
                 _ => false,
             };
             covering.filter(selects).collect()
@@ -115,8 +115,8 @@ impl Members {
     pub(crate) fn refresh_node(&mut self, store: &Store, slot: NodeSlot) {
         let groups = store.node(slot).map_or_else(Vec::new, |node| {
             let covering = self.groups.iter().filter(|(_, group)| match &***group {
-                Group::Nodes(selector) => selector.matches(&node.labels),
-                Group::OwnNode(name) => *name == node.name,
+                AddressGroup::Nodes(selector) => selector.matches(&node.labels),
+                AddressGroup::OwnNode(name) => *name == node.name,
                 _ => false,
             });
             covering.map(|(id, _)| id).collect()
@@ -125,14 +125,14 @@ impl Members {
     }
 
     /// Enters everyone who belongs into a group without members, and tells who.
-    pub(crate) fn enrol(&mut self, store: &Store, id: GroupId, group: &Group) -> Vec<Holder> {
+    pub(crate) fn enrol(&mut self, store: &Store, id: GroupId, group: &AddressGroup) -> Vec<AddressOwner> {
         self.each_member(store, group, |groups| {
             sorted::insert(groups, id);
         })
     }
 
     /// Takes everyone who belongs out of a group, and tells who.
-    pub(crate) fn dismiss(&mut self, store: &Store, id: GroupId, group: &Group) -> Vec<Holder> {
+    pub(crate) fn dismiss(&mut self, store: &Store, id: GroupId, group: &AddressGroup) -> Vec<AddressOwner> {
         self.each_member(store, group, |groups| {
             sorted::remove(groups, &id);
         })
@@ -141,11 +141,11 @@ impl Members {
     fn each_member(
         &mut self,
         store: &Store,
-        group: &Group,
+        group: &AddressGroup,
         change: impl Fn(&mut Vec<GroupId>),
-    ) -> Vec<Holder> {
+    ) -> Vec<AddressOwner> {
         match group {
-            Group::Pods(set) => {
+            AddressGroup::Pods(set) => {
                 let namespaces = namespaces_of(store, set);
                 for &slot in &namespaces {
                     change(at_mut(&mut self.of_namespace, slot));
@@ -154,30 +154,30 @@ impl Members {
                 for &slot in &pods {
                     change(at_mut(&mut self.of_pod, slot));
                 }
-                pods.into_iter().map(Holder::Pod).collect()
+                pods.into_iter().map(AddressOwner::Pod).collect()
             }
-            Group::Nodes(_) | Group::OwnNode(_) => {
+            AddressGroup::Nodes(_) | AddressGroup::OwnNode(_) => {
                 let nodes = nodes_of(store, group);
                 for &slot in &nodes {
                     change(at_mut(&mut self.of_node, slot));
                 }
-                nodes.into_iter().map(Holder::Node).collect()
+                nodes.into_iter().map(AddressOwner::Node).collect()
             }
-            Group::Block(_) | Group::Port { .. } => Vec::new(),
+            AddressGroup::Block(_) | AddressGroup::Port { .. } => Vec::new(),
         }
     }
 
-    /// Who is in a group by name and label. Blocks have no members.
-    pub(crate) fn members(store: &Store, group: &Group) -> Vec<Holder> {
+    /// Who is in a group by name and label. IpBlockIndex have no members.
+    pub(crate) fn members(store: &Store, group: &AddressGroup) -> Vec<AddressOwner> {
         match group {
-            Group::Pods(set) => {
+            AddressGroup::Pods(set) => {
                 let pods = store.pods_matching(&namespaces_of(store, set), &set.pods);
-                pods.into_iter().map(Holder::Pod).collect()
+                pods.into_iter().map(AddressOwner::Pod).collect()
             }
-            Group::Nodes(_) | Group::OwnNode(_) => {
-                nodes_of(store, group).into_iter().map(Holder::Node).collect()
+            AddressGroup::Nodes(_) | AddressGroup::OwnNode(_) => {
+                nodes_of(store, group).into_iter().map(AddressOwner::Node).collect()
             }
-            Group::Block(_) | Group::Port { .. } => Vec::new(),
+            AddressGroup::Block(_) | AddressGroup::Port { .. } => Vec::new(),
         }
     }
 
@@ -206,10 +206,10 @@ fn namespaces_of(store: &Store, set: &PodSet) -> Vec<NamespaceSlot> {
     }
 }
 
-fn nodes_of(store: &Store, group: &Group) -> Vec<NodeSlot> {
+fn nodes_of(store: &Store, group: &AddressGroup) -> Vec<NodeSlot> {
     match group {
-        Group::OwnNode(name) => store.node_slot(name).into_iter().collect(),
-        Group::Nodes(selector) => {
+        AddressGroup::OwnNode(name) => store.node_slot(name).into_iter().collect(),
+        AddressGroup::Nodes(selector) => {
             let nodes = store.nodes().filter(|(_, node)| selector.matches(&node.labels));
             nodes.map(|(slot, _)| slot).collect()
         }

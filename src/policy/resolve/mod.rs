@@ -1,19 +1,19 @@
 //! Resolve: selectors, named ports and ip blocks become sets of addresses, and rules over them. No labels left.
 //!
-//! - a [`Group`] is a set of addresses that rules name, by what a person calls it;
-//! - [`Members`] knows which groups a pod, a node and a namespace are in;
-//! - [`Blocks`] knows which groups an address is in for the prefix that it has;
-//! - a [`RuleSet`] is everything that judges one direction of a pod, in order.
+//! - a [`AddressGroup`] is a set of addresses that rules name, by what a person calls it;
+//! - [`Membership`] knows which groups a pod, a node and a namespace are in;
+//! - [`IpBlockIndex`] knows which groups an address is in for the prefix that it has;
+//! - a [`RuleList`] is everything that judges one direction of a pod, in order.
 
-mod blocks;
 mod group;
+mod ip_blocks;
 mod members;
-mod rule_set;
-mod subject;
+mod pod_direction;
+mod rule_list;
 
-pub(crate) use blocks::Blocks;
 pub(crate) use group::PortName;
-pub use group::{Group, NamespaceScope, PodSet};
-pub(crate) use members::{Holder, Members};
-pub(crate) use rule_set::{Action, PortTerm, Rule, RuleIndex, RuleSet};
-pub(crate) use subject::{Subject, SubjectKey};
+pub use group::{AddressGroup, NamespaceScope, PodSet};
+pub(crate) use ip_blocks::IpBlockIndex;
+pub(crate) use members::{AddressOwner, Membership};
+pub(crate) use pod_direction::{PodDirection, RuleSetKey};
+pub(crate) use rule_list::{Action, PortTerm, Rule, RuleIndex, RuleList};

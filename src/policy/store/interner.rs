@@ -21,7 +21,7 @@ pub(crate) struct Interner<S, K: ?Sized> {
 }
 
 /// What [`Interner::sweep`] found. Both sorted.
-pub(crate) struct Swept<S, K: ?Sized> {
+pub(crate) struct Sweep<S, K: ?Sized> {
     /// Numbers given out.
     pub(crate) born: Vec<S>,
     /// Numbers given back, and what they meant.
@@ -98,7 +98,7 @@ impl<S: Slot, K: ?Sized + Eq + Hash> Interner<S, K> {
     }
 
     /// Gives back the numbers that nobody holds. What came and went since the last sweep is not reported.
-    pub(crate) fn sweep(&mut self) -> Swept<S, K> {
+    pub(crate) fn sweep(&mut self) -> Sweep<S, K> {
         let swept = self.part();
         for id in std::mem::take(&mut self.parted) {
             self.entries.remove(id);
@@ -108,7 +108,7 @@ impl<S: Slot, K: ?Sized + Eq + Hash> Interner<S, K> {
 
     /// Like [`Interner::sweep`], but the numbers keep their meaning, and are not given out again, until
     /// that is called.
-    pub(crate) fn part(&mut self) -> Swept<S, K> {
+    pub(crate) fn part(&mut self) -> Sweep<S, K> {
         let mut idle = std::mem::take(&mut self.idle);
         idle.sort_unstable();
         idle.dedup();
@@ -126,7 +126,7 @@ impl<S: Slot, K: ?Sized + Eq + Hash> Interner<S, K> {
             }
         }
         born.retain(|id| stillborn.binary_search(id).is_err());
-        Swept { born, gone }
+        Sweep { born, gone }
     }
 
     /// All values, by number.

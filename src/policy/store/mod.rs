@@ -10,8 +10,8 @@ mod slots;
 pub(crate) mod sorted;
 
 pub use change::{Change, ObjectName};
-pub(crate) use interner::{Interner, Swept};
-pub(crate) use slots::{GroupId, NamespaceSlot, NodeSlot, PodSlot, PortUseId, ProfileId, Slot, Slots};
+pub(crate) use interner::{Interner, Sweep};
+pub(crate) use slots::{GroupId, NamespaceSlot, NodeSlot, PodSlot, PortUseId, RuleSetId, Slot, Slots};
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -115,7 +115,7 @@ fn distinct<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
 
 /// What changes have touched.
 #[derive(Debug, Default)]
-pub(crate) struct Touched {
+pub(crate) struct Affected {
     /// Namespaces that came, went, or have other labels.
     pub(crate) namespaces: BTreeSet<NamespaceSlot>,
     /// Nodes that came, went, or changed.
@@ -139,7 +139,7 @@ impl Store {
     }
 
     /// Makes a change, and adds what it touches to `touched`.
-    pub(crate) fn apply(&mut self, change: Change, touched: &mut Touched) {
+    pub(crate) fn apply(&mut self, change: Change, touched: &mut Affected) {
         match change {
             Change::Upsert(Object::Pod(pod)) => self.put_pod(pod, touched),
             Change::Upsert(Object::Namespace(namespace)) => self.put_namespace(namespace, touched),
@@ -274,7 +274,7 @@ impl Store {
                 .is_some_and(|namespace| policy.subject.namespaces.matches(&namespace.labels))
     }
 
-    fn put_pod(&mut self, pod: Pod, touched: &mut Touched) {
+    fn put_pod(&mut self, pod: Pod, touched: &mut Affected) {
         let slot = if let Some(slot) = self.pod_slot(&pod.name) {
             if self.pods.get(slot).is_some_and(|stored| stored.pod == pod) {
                 return;
@@ -294,7 +294,7 @@ impl Store {
         touched.pods.insert(slot);
     }
 
-    fn remove_pod(&mut self, name: &PodName, touched: &mut Touched) {
+    fn remove_pod(&mut self, name: &PodName, touched: &mut Affected) {
         let Some(slot) = self.pod_slots.remove(name) else { return };
         self.unindex(slot);
         let stored = self.pods.remove(slot).expect("a named slot is taken");
@@ -321,13 +321,13 @@ impl Store {
         sorted::remove(&mut namespace.pods, &slot);
     }
 
-    fn put_namespace(&mut self, namespace: Namespace, touched: &mut Touched) {
+    fn put_namespace(&mut self, namespace: Namespace, touched: &mut Affected) {
         let slot = self.mention_namespace(&namespace.name, touched);
         self.namespaces.get_mut(slot).expect("just mentioned").declared = true;
         self.label_namespace(slot, namespace.labels, touched);
     }
 
-    fn remove_namespace(&mut self, name: &str, touched: &mut Touched) {
+    fn remove_namespace(&mut self, name: &str, touched: &mut Affected) {
         let Some(slot) = self.namespace_slot(name) else { return };
         self.namespaces.get_mut(slot).expect("a named slot is taken").declared = false;
         self.label_namespace(slot, Labels::new(), touched);
@@ -335,7 +335,7 @@ impl Store {
     }
 
     /// The slot of a namespace, which exists from now on, if only because it is spoken of.
-    fn mention_namespace(&mut self, name: &str, touched: &mut Touched) -> NamespaceSlot {
+    fn mention_namespace(&mut self, name: &str, touched: &mut Affected) -> NamespaceSlot {
         if let Some(slot) = self.namespace_slot(name) {
             return slot;
         }
@@ -349,7 +349,7 @@ impl Store {
     }
 
     /// Frees a namespace that nothing declares or speaks of any more.
-    fn forget_namespace(&mut self, slot: NamespaceSlot, touched: &mut Touched) {
+    fn forget_namespace(&mut self, slot: NamespaceSlot, touched: &mut Affected) {
         let in_use = |namespace: &StoredNamespace| {
             namespace.declared || namespace.pods_of_any_kind > 0 || !namespace.policies.is_empty()
         };
@@ -362,7 +362,7 @@ impl Store {
         touched.namespaces.insert(slot);
     }
 
-    fn label_namespace(&mut self, slot: NamespaceSlot, mut labels: Labels, touched: &mut Touched) {
+    fn label_namespace(&mut self, slot: NamespaceSlot, mut labels: Labels, touched: &mut Affected) {
         let namespace = self.namespaces.get_mut(slot).expect("the caller found it");
         labels.insert(NAMESPACE_NAME_LABEL.to_owned(), namespace.name.clone());
         if namespace.labels == labels {
@@ -375,7 +375,7 @@ impl Store {
         touched.pods.extend(namespace.pods.iter().copied());
     }
 
-    fn put_node(&mut self, node: Node, touched: &mut Touched) {
+    fn put_node(&mut self, node: Node, touched: &mut Affected) {
         let slot = if let Some(slot) = self.node_slot(&node.name) {
             *self.nodes.get_mut(slot).expect("a named slot is taken") = node;
             slot
@@ -388,14 +388,14 @@ impl Store {
         touched.nodes.insert(slot);
     }
 
-    fn remove_node(&mut self, name: &str, touched: &mut Touched) {
+    fn remove_node(&mut self, name: &str, touched: &mut Affected) {
         if let Some(slot) = self.node_slots.remove(name) {
             self.nodes.remove(slot);
             touched.nodes.insert(slot);
         }
     }
 
-    fn put_policy(&mut self, policy: NetworkPolicy, touched: &mut Touched) {
+    fn put_policy(&mut self, policy: NetworkPolicy, touched: &mut Affected) {
         let slot = self.mention_namespace(&policy.namespace, touched);
         let known = self.namespaces.get(slot).and_then(|namespace| namespace.policies.get(&policy.name));
         if known.is_some_and(|known| known.policy == policy) {
@@ -409,7 +409,7 @@ impl Store {
         self.touch_subjects(slot, &name, touched);
     }
 
-    fn remove_policy(&mut self, namespace: &str, name: &str, touched: &mut Touched) {
+    fn remove_policy(&mut self, namespace: &str, name: &str, touched: &mut Affected) {
         let Some(slot) = self.namespace_slot(namespace) else { return };
         self.touch_subjects(slot, name, touched);
         self.namespaces.get_mut(slot).expect("a named slot is taken").policies.remove(name);
@@ -417,14 +417,14 @@ impl Store {
     }
 
     /// Touches the local pods that a policy selects as it stands.
-    fn touch_subjects(&self, slot: NamespaceSlot, policy: &str, touched: &mut Touched) {
+    fn touch_subjects(&self, slot: NamespaceSlot, policy: &str, touched: &mut Affected) {
         let Some(namespace) = self.namespaces.get(slot) else { return };
         let Some(entry) = namespace.policies.get(policy) else { return };
         let subjects = self.pods_matching(&[slot], &entry.policy.pod_selector);
         touched.subjects.extend(subjects.into_iter().filter(|pod| self.local_pods.contains(pod)));
     }
 
-    fn put_cluster_policy(&mut self, policy: ClusterNetworkPolicy, touched: &mut Touched) {
+    fn put_cluster_policy(&mut self, policy: ClusterNetworkPolicy, touched: &mut Affected) {
         let id = (policy.kind, policy.name.clone());
         if let Some(rank) = self.ranks.get(&id) {
             if self.cluster_policies[rank].policy == policy {
@@ -439,14 +439,14 @@ impl Store {
         self.cluster_policies.insert(rank, Versioned::cluster(self.versions, policy));
     }
 
-    fn remove_cluster_policy(&mut self, kind: PolicyKind, name: String, touched: &mut Touched) {
+    fn remove_cluster_policy(&mut self, kind: PolicyKind, name: String, touched: &mut Affected) {
         let Some(rank) = self.ranks.remove(&(kind, name)) else { return };
         if let Some(entry) = self.cluster_policies.remove(&rank) {
             self.touch_cluster_subjects(&entry.policy, touched);
         }
     }
 
-    fn touch_cluster_subjects(&self, policy: &ClusterNetworkPolicy, touched: &mut Touched) {
+    fn touch_cluster_subjects(&self, policy: &ClusterNetworkPolicy, touched: &mut Affected) {
         let subjects = self
             .local_pods
             .iter()

@@ -49,14 +49,14 @@ pub(crate) struct PortUseId(u32);
 
 /// The rules of one direction that some pods share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ProfileId(u32);
+pub(crate) struct RuleSetId(u32);
 
 impl GroupId {
     /// Stands between the groups of one holder and those of the next, where several have one address.
     pub(crate) const OR: GroupId = GroupId(u32::MAX);
 }
 
-slot!(PodSlot, NamespaceSlot, NodeSlot, GroupId, PortUseId, ProfileId, ClassId, RowId, RuleId, AclId);
+slot!(PodSlot, NamespaceSlot, NodeSlot, GroupId, PortUseId, RuleSetId, ClassId, RowId, RuleId, AclId);
 
 /// Items in numbered slots.
 #[derive(Debug)]

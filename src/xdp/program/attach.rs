@@ -17,9 +17,8 @@ use libbpf_rs::query::ProgInfoIter;
 
 use super::Mode;
 use super::link::{Link, Pins, program_with};
-use crate::netlink::programs_on;
+use crate::netlink::{Interface, xdp_programs};
 use crate::xdp::error::XdpError;
-use crate::xdp::interface::Interface;
 use crate::xdp::kernel_log;
 
 /// The beginning of the names of our programs.
@@ -78,8 +77,7 @@ struct Hooks {
 }
 
 fn attached(interface: &Interface) -> Result<Hooks, XdpError> {
-    let [native, generic, offloaded] = programs_on(interface.index)
-        .map_err(|error| refused(interface, "tell the XDP programs of", &error, &[]))?;
+    let [native, generic, offloaded] = xdp_programs(interface)?;
     Ok(Hooks { native, generic, offloaded })
 }
 

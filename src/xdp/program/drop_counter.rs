@@ -6,8 +6,8 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, ObjectBuilder};
 
 use super::Mode;
 use super::attach::{Attachment, earlier_on};
+use crate::netlink::Interface;
 use crate::xdp::error::XdpError;
-use crate::xdp::interface::Interface;
 use crate::xdp::kernel_log;
 
 /// `bpf/count.bpf.c`, compiled by build.rs.

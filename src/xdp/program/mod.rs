@@ -19,10 +19,10 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, Op
 use self::attach::{Attachment, Earlier, earlier_on};
 use self::link::{Pins, program_with};
 use self::prefixes::Prefixes;
-use super::error::XdpError;
-use super::interface::Interface;
+use super::error::{XdpError, check_mtu};
 use super::kernel_log;
 use crate::limits::{MTU_MAX, UPLINK_PREFIXES_MAX};
+use crate::netlink::Interface;
 
 /// `bpf/port.bpf.c`, compiled by build.rs.
 static PORT_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/port.bpf.o"));
@@ -77,7 +77,7 @@ impl Program {
     }
 
     fn with(interface: &Interface, object: &[u8], queues: u16, vlan: u16) -> Result<Program, XdpError> {
-        interface.check_mtu(MTU_MAX)?;
+        check_mtu(interface, MTU_MAX)?;
         earlier_on(interface)?;
         let Loaded { code, sockets, prefixes } = load(object, queues, vlan)?;
         let (interface, sockets) = (interface.clone(), Arc::new(sockets));

@@ -2,11 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::frames::{crc32c, pseudo_sum};
+use crate::checksum::{crc32c, pseudo_sum};
 
 /// Ethertypes.
 pub(super) const IPV4: u16 = 0x0800;
 pub(super) const IPV6: u16 = 0x86dd;
+const ARP: u16 = 0x0806;
 
 /// Protocol numbers (IANA).
 pub(super) const ICMP: u8 = 1;
@@ -193,4 +194,16 @@ pub(super) fn fragment_header(next: u8, offset: u16, more: bool, identification:
 /// A frame.
 pub(super) fn ethernet(src: [u8; 6], dst: [u8; 6], ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&dst[..], &src, &ethertype.to_be_bytes(), payload].concat()
+}
+
+/// An ARP packet for IPv4 over Ethernet in a frame (RFC 826): operation, sender, target.
+pub(super) fn arp(
+    operation: u8,
+    sender: ([u8; 6], [u8; 4]),
+    target: ([u8; 6], [u8; 4]),
+    dst: [u8; 6],
+) -> Vec<u8> {
+    let header = [0, 1, 8, 0, 6, 4, 0, operation];
+    let packet = [&header[..], &sender.0, &sender.1, &target.0, &target.1].concat();
+    ethernet(sender.0, dst, ARP, &packet)
 }

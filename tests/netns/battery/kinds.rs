@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::build::{
-    ACK, FIN, ICMP, ICMPV6, IPV4, IPV6, PSH, RST, SCTP, SYN, Segment, TCP, UDP, V4, checksum, ethernet,
+    ACK, FIN, ICMP, ICMPV6, IPV4, IPV6, PSH, RST, SCTP, SYN, Segment, TCP, UDP, V4, arp, checksum, ethernet,
     fragment_header, icmp, ipv6, octets, packet, sctp, udp,
 };
 use super::{CLOSED_PORT, MARK, POLICY};
@@ -1224,11 +1224,11 @@ impl Kinds {
             ("has an operation of zero", 0, own_address, target_address, everyone, consume),
         ];
         for (name, operation, sender, looked_for, to, fate) in rows {
-            let mut frame = crate::frames::arp(*operation, (own.mac, *sender), ([0; 6], *looked_for), *to);
+            let mut frame = arp(*operation, (own.mac, *sender), ([0; 6], *looked_for), *to);
             frame.extend(self.mark());
             self.add(0, &format!("ARP that {name}"), vec![(frame, *fate)]);
         }
-        let whole = crate::frames::arp(request, (own.mac, own_address), ([0; 6], target_address), everyone);
+        let whole = arp(request, (own.mac, own_address), ([0; 6], target_address), everyone);
         let frames = (14..whole.len()).map(|bytes| (whole[..bytes].to_vec(), consume)).collect();
         self.add(0, "ARP cut short", frames);
         let frames = [(14, 9), (16, 9), (18, 7), (19, 5)].map(|(at, value)| {

@@ -4,7 +4,6 @@
 
 mod build;
 mod kinds;
-mod packet_socket;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use palisade::dataplane::Gateway;
 use palisade::lab::{GATEWAY_V4, GATEWAY_V6, Lab, LabSpec, POD_INTERFACE, Pod};
-use palisade::xdp::Interface;
+use palisade::netlink::Interface;
 
 use self::kinds::{DENIED, Fate, Ground, Kind, Station};
-pub(crate) use self::packet_socket::PacketSocket;
-use crate::namespace::{in_namespace, run};
+use crate::support::namespace::{on_thread_in_namespace, run};
+use crate::support::packet_socket::PacketSocket;
 use crate::support::{PATIENCE, PORT, Rig, alone, only_from};
 
 /// Start of a payload; a number follows that no other frame has.
@@ -37,13 +36,13 @@ const KINDS_MIN: usize = 200;
 #[test]
 fn no_hostile_frame_arrives_with_one_worker() {
     let Some(_alone) = alone() else { return };
-    in_namespace(|| battery(1));
+    on_thread_in_namespace(|| battery(1));
 }
 
 #[test]
 fn no_hostile_frame_arrives_with_two_workers() {
     let Some(_alone) = alone() else { return };
-    in_namespace(|| battery(2));
+    on_thread_in_namespace(|| battery(2));
 }
 
 /// A pod that sends, and what hears its frames where they must not be.
@@ -198,7 +197,7 @@ fn attacker(name: &'static str, pod: &Pod, other: &Pod, target: &Pod) -> Attacke
         target: station(target),
         gateway: Station { mac: Gateway::default().mac.0, addresses: [GATEWAY_V4.into(), GATEWAY_V6.into()] },
         node: Station {
-            mac: Interface::find(host_end).unwrap().mac,
+            mac: Interface::find(host_end).unwrap().mac.0,
             addresses: [NODE_V4.parse().unwrap(), NODE_V6.parse().unwrap()],
         },
         is_friend: name == "friend",

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dataplane::{Gateway, PodAttachment};
-use crate::tables::generate;
+use crate::tables::tests::arbitrary;
 
 const PORTS: u16 = 4;
 
@@ -14,7 +14,8 @@ fn open() -> BTreeMap<PortId, PortProperties> {
 
 /// Worlds that follow one another: mostly with tables that came from the last ones, of which only a part has changed.
 fn worlds() -> impl Strategy<Value = Vec<DesiredState>> {
-    let step = (prop::option::weighted(0.9, generate::rule_tables()), any::<[bool; 4]>(), 0..12_u32, 0..9_u8);
+    let step =
+        (prop::option::weighted(0.9, arbitrary::rule_tables()), any::<[bool; 4]>(), 0..12_u32, 0..9_u8);
     vec(step, 2..8).prop_map(|steps| {
         let mut desired = DesiredState { gateway: Gateway::default(), ..DesiredState::default() };
         desired.pods = (0..u32::from(PORTS)).map(pod).collect();
@@ -78,7 +79,7 @@ proptest! {
     #[test]
     fn a_view_that_follows_says_what_one_made_from_nothing_says_and_judgements_hold_as_long_as_it_tells(
         worlds in worlds(),
-        flows in vec((0..PORTS, 0..PORTS, generate::flow()), 30),
+        flows in vec((0..PORTS, 0..PORTS, arbitrary::flow()), 30),
     ) {
         let mut followed = Snapshot::new(&worlds[0], Generation(1), &open(), 1);
         let mut before = &worlds[0];

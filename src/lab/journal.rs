@@ -1,0 +1,212 @@
+//! The record of a lab: everything that it makes, written down before it is made.
+//!
+//! One file a lab, `/run/palisade/lab/ID.json`; what the lab keeps in files is in `/run/palisade/lab/ID/`.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use serde::{Deserialize, Serialize};
+
+use super::error::Doing;
+use super::plan::{netns_name, plan};
+use super::process::Process;
+use super::{LabError, LabSpec, PodPlan};
+use crate::dataplane::{SHARED_MEMORY, flow_directory_in_shared_memory};
+
+/// Where records are.
+const DIRECTORY: &str = "/run/palisade/lab";
+/// Tries to find an id that no lab has.
+const TRIES: u32 = 16;
+
+/// What a lab consists of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Journal {
+    /// The lab.
+    pub id: String,
+    /// The process whose guard removes the lab; none where it stays until `palisade lab clean`.
+    pub owner: Option<Process>,
+    /// Queues of its veth pairs.
+    pub workers: u16,
+    /// MTU of its veth pairs.
+    pub mtu: u32,
+    /// MTU of a pod's routes to the outside, where that is smaller: then the pods' prefixes have routes of their own.
+    #[serde(default)]
+    pub outside: Option<Outside>,
+    /// Its pods.
+    pub pods: Vec<PodPlan>,
+    /// Processes that it started outside its namespaces.
+    pub processes: Vec<Process>,
+}
+
+/// What a pod's routes say of the outside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outside {
+    /// Largest packet that goes there, bytes.
+    pub mtu: u32,
+    /// Prefixes that are inside: the pods'.
+    pub pods: [IpNet; 2],
+}
+
+impl Journal {
+    /// Plans a lab with an id of its own, and writes it down.
+    pub(super) fn create(spec: &LabSpec) -> Result<Journal, LabError> {
+        fs::create_dir_all(DIRECTORY).doing(|| format!("create {DIRECTORY}"))?;
+        for _ in 0..TRIES {
+            let id = random_id();
+            let pods = plan(&id, spec)?;
+            let record = Journal {
+                id,
+                owner: Process::this(),
+                workers: spec.workers,
+                mtu: spec.mtu,
+                outside: (spec.outside_mtu < spec.mtu)
+                    .then(|| Outside { mtu: spec.outside_mtu, pods: [spec.v4.into(), spec.v6.into()] }),
+                pods,
+                processes: vec![],
+            };
+            if record.write(RenameFlags::NOREPLACE)? {
+                return Ok(record);
+            }
+        }
+        Err(LabError::Plan(format!(
+            "{DIRECTORY} is full of labs: `palisade lab clean` removes those left behind"
+        )))
+    }
+
+    /// Every record, and what could not be read.
+    pub fn all() -> Result<(Vec<Journal>, Vec<LabError>), LabError> {
+        let entries = match fs::read_dir(DIRECTORY) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((vec![], vec![])),
+            entries => entries.doing(|| format!("list {DIRECTORY}"))?,
+        };
+        let files = entries.filter_map(Result::ok).map(|entry| entry.path());
+        let files = files.filter(|file| file.extension().is_some_and(|extension| extension == "json"));
+        let (mut records, mut errors) = (vec![], vec![]);
+        for file in files {
+            match read(&file) {
+                Ok(Some(record)) => records.push(record),
+                Ok(None) => (),
+                Err(error) => errors.push(error),
+            }
+        }
+        records.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok((records, errors))
+    }
+
+    /// The record of one lab.
+    pub fn of(id: &str) -> Result<Journal, LabError> {
+        let missing = || LabError::NoLab { id: id.to_owned() };
+        if !id.chars().all(|c| c.is_ascii_hexdigit()) {
+            return Err(missing());
+        }
+        read(&file_of(id))?.ok_or_else(missing)
+    }
+
+    /// Writes the record anew.
+    pub(super) fn update(&self) -> Result<(), LabError> {
+        self.write(RenameFlags::empty()).map(|_| ())
+    }
+
+    /// Whether a guard of a running process answers for the lab.
+    pub fn is_owned(&self) -> bool {
+        self.owner.is_some_and(|owner| owner.is_alive())
+    }
+
+    /// The mark of everything that this lab makes: an interface alias.
+    pub fn mark(&self) -> String {
+        format!("palisade-lab {}", self.id)
+    }
+
+    /// The name of the namespace that holds the lab's bridge, while it has one.
+    pub(super) fn bridge_netns(&self) -> String {
+        // An underscore stands in no pod's own name, and no namespace has an empty name.
+        netns_name(&self.id, "_bridge")
+    }
+
+    /// The name of the namespace that is the lab's node, while it has one.
+    pub(super) fn node_netns(&self) -> String {
+        netns_name(&self.id, "_node")
+    }
+
+    /// The directory of the lab's files.
+    pub fn directory(&self) -> PathBuf {
+        Path::new(DIRECTORY).join(&self.id)
+    }
+
+    /// Removes the lab's files, the record last.
+    pub(super) fn remove(&self) -> Result<(), LabError> {
+        let directory = self.directory();
+        gone(fs::remove_dir_all(&directory)).doing(|| format!("remove {}", directory.display()))?;
+        remove_flow_directories(&directory);
+        let file = file_of(&self.id);
+        gone(fs::remove_file(&file)).doing(|| format!("remove {}", file.display()))
+    }
+
+    /// Whether it was written: with `NOREPLACE` it is not where there is one of that name.
+    fn write(&self, how: RenameFlags) -> Result<bool, LabError> {
+        let file = file_of(&self.id);
+        let draft = file.with_extension(format!("draft-{}", std::process::id()));
+        let text = serde_json::to_string_pretty(self).map_err(io::Error::from);
+        let text = text.doing(|| "write the record of a lab".to_owned())?;
+        fs::write(&draft, text).doing(|| format!("write {}", draft.display()))?;
+        match renameat_with(CWD, &draft, CWD, &file, how) {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                gone(fs::remove_file(&draft)).doing(|| format!("remove {}", draft.display()))?;
+                if error == rustix::io::Errno::EXIST {
+                    Ok(false)
+                } else {
+                    Err(error).doing(|| format!("write {}", file.display()))
+                }
+            }
+        }
+    }
+}
+
+fn read(file: &Path) -> Result<Option<Journal>, LabError> {
+    let text = match fs::read_to_string(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text.doing(|| format!("read {}", file.display()))?,
+    };
+    let wrong = |reason: String| LabError::Journal { file: file.display().to_string(), reason };
+    let record: Journal = serde_json::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    if file_of(&record.id) == file {
+        Ok(Some(record))
+    } else {
+        Err(wrong(format!("it is of lab {}", record.id)))
+    }
+}
+
+/// Removes the flow tables that switches with control sockets in this directory have in shared memory.
+fn remove_flow_directories(of: &Path) {
+    let prefix = flow_directory_in_shared_memory(&of.join(""));
+    let Some(prefix) = prefix.file_name().and_then(|name| name.to_str()) else { return };
+    for entry in fs::read_dir(SHARED_MEMORY).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(|name| name.starts_with(prefix)) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+fn file_of(id: &str) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("{id}.json"))
+}
+
+/// Six hexadecimal digits: what an interface name has room for.
+fn random_id() -> String {
+    use std::hash::BuildHasher;
+    // Every `RandomState` has keys of its own.
+    let random = std::hash::RandomState::new().hash_one(std::process::id());
+    format!("{:06x}", random & 0xff_ffff)
+}
+
+/// Already gone is as good as removed.
+fn gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}

@@ -1,0 +1,129 @@
+//! Removing a lab: what its record names and its mark confirms, and nothing else.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use super::LabError;
+use super::journal::Journal;
+use super::namespace::{Found, Namespace};
+use super::process::Process;
+use crate::netlink::RouteSocket;
+
+/// What removing came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Teardown {
+    /// Labs that are gone.
+    pub removed: Vec<String>,
+    /// Labs that a running process answers for: left alone.
+    pub in_use: Vec<String>,
+    /// Things that have a name of a lab, and not its mark: left alone.
+    pub spared: Vec<String>,
+    /// What failed; the record stays, so that the next try finds the rest.
+    pub errors: Vec<String>,
+}
+
+/// Removes the labs with these ids, or every lab where there are none, except those that a running process answers for.
+/// What goes are labs of processes that ended without removing them, and labs that were made to stay.
+pub fn clean(ids: &[String]) -> Result<Teardown, LabError> {
+    require_root()?;
+    let (records, errors) = if ids.is_empty() {
+        Journal::all()?
+    } else {
+        (ids.iter().map(|id| Journal::of(id)).collect::<Result<_, _>>()?, vec![])
+    };
+    let mut removal =
+        Teardown { errors: errors.iter().map(ToString::to_string).collect(), ..Teardown::default() };
+    for record in records {
+        if record.is_owned() {
+            removal.in_use.push(record.id);
+        } else {
+            remove(&record, &mut removal);
+        }
+    }
+    Ok(removal)
+}
+
+/// Fails unless the caller may make and remove labs.
+pub fn require_root() -> Result<(), LabError> {
+    if rustix::process::geteuid().is_root() { Ok(()) } else { Err(LabError::NotRoot) }
+}
+
+/// Removes one lab.
+pub(super) fn remove(record: &Journal, removal: &mut Teardown) {
+    let failed_before = removal.errors.len();
+    let mut note =
+        |result: Result<(), LabError>| removal.errors.extend(result.err().map(|error| error.to_string()));
+    for process in &record.processes {
+        note(
+            process
+                .kill()
+                .map_err(|source| LabError::Kernel { what: format!("end process {}", process.pid), source }),
+        );
+    }
+    let names =
+        record.pods.iter().map(|pod| pod.netns.clone()).chain([record.bridge_netns(), record.node_netns()]);
+    let namespaces: Vec<Namespace> = names.map(|name| Namespace::named(&name)).collect();
+    // Interfaces first: with a host end goes the pod's end, at once, whatever still runs in the pod.
+    for pod in &record.pods {
+        match remove_interface(&pod.host_interface, &record.mark()) {
+            Ok(true) => (),
+            Ok(false) => removal.spared.push(format!("interface {}", pod.host_interface)),
+            Err(error) => removal.errors.push(error.to_string()),
+        }
+    }
+    // A switch that was killed has left the files of its programs' links.
+    crate::xdp::sweep(&crate::dataplane::Settings::default().pin_directory);
+    for namespace in namespaces {
+        match remove_namespace(&namespace, &record.mark()) {
+            Ok(true) => (),
+            Ok(false) => removal.spared.push(format!("network namespace {}", namespace.name())),
+            Err(error) => removal.errors.push(error.to_string()),
+        }
+    }
+    if removal.errors.len() == failed_before {
+        match record.remove() {
+            Ok(()) => removal.removed.push(record.id.clone()),
+            Err(error) => removal.errors.push(error.to_string()),
+        }
+    }
+}
+
+/// Whether there is no such interface afterwards; false where it lacks the mark.
+fn remove_interface(name: &str, mark: &str) -> Result<bool, LabError> {
+    let kernel = RouteSocket::open()?;
+    match kernel.alias(name)? {
+        None => Ok(true),
+        Some(alias) if alias == mark => Ok(kernel.remove_link(name).map(|()| true)?),
+        Some(_) => Ok(false),
+    }
+}
+
+/// Whether there is no such namespace afterwards; false where it lacks the mark.
+fn remove_namespace(namespace: &Namespace, mark: &str) -> Result<bool, LabError> {
+    match namespace.find(mark)? {
+        Found::Nothing => return Ok(true),
+        Found::Foreign => return Ok(false),
+        Found::Unbound => (),
+        Found::Marked => end_processes(namespace)?,
+    }
+    namespace.remove()?;
+    Ok(true)
+}
+
+/// Ends what runs in a pod: with its namespace it loses its place.
+fn end_processes(namespace: &Namespace) -> Result<(), LabError> {
+    use super::error::Doing;
+    let inode = namespace.open()?.metadata().doing(|| format!("look at {}", namespace.name()))?.ino();
+    let processes = fs::read_dir("/proc").doing(|| "list /proc".to_owned())?.filter_map(Result::ok);
+    let pids: BTreeSet<u32> =
+        processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for pid in pids {
+        // Noted before its namespace is looked at, so that what is ended is what was seen there.
+        let Some(process) = Process::find(pid).filter(|_| pid != std::process::id()) else { continue };
+        if fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|of| of.ino() == inode) {
+            process.kill().doing(|| format!("end process {pid} in {}", namespace.name()))?;
+        }
+    }
+    Ok(())
+}

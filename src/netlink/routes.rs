@@ -1,0 +1,113 @@
+//! Addresses and routes.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteMetric, RouteScope};
+use rtnetlink::{AddressMessageBuilder, RouteMessageBuilder};
+
+use super::NetlinkError;
+use super::error::Context;
+use super::socket::RouteSocket;
+
+impl RouteSocket {
+    /// Gives an interface an address that is alone in its prefix. It is usable at once: `IFA_F_NODAD` leaves duplicate
+    /// address detection out.
+    pub(crate) fn add_address(&self, name: &str, address: IpAddr) -> Result<(), NetlinkError> {
+        let mut message = address_message(self.index(name)?, address);
+        message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        self.change(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+            .context(|| format!("give {name} the address {address}"))
+    }
+
+    /// Routes a prefix by way of a gateway that needs no route of its own. Packets are as long as the interface takes, or at
+    /// most `mtu` bytes.
+    pub(crate) fn add_gateway_route(
+        &self,
+        name: &str,
+        prefix: IpNet,
+        gateway: IpAddr,
+        mtu: Option<u32>,
+    ) -> Result<(), NetlinkError> {
+        let index = self.index(name)?;
+        let action = || format!("route {prefix} on {name} by way of {gateway}");
+        let mut route = match (prefix, gateway) {
+            (IpNet::V4(net), IpAddr::V4(gateway)) => RouteMessageBuilder::<Ipv4Addr>::new()
+                .destination_prefix(net.network(), net.prefix_len())
+                .output_interface(index)
+                .gateway(gateway)
+                .onlink()
+                .build(),
+            (IpNet::V6(net), IpAddr::V6(gateway)) => RouteMessageBuilder::<Ipv6Addr>::new()
+                .destination_prefix(net.network(), net.prefix_len())
+                .output_interface(index)
+                .gateway(gateway)
+                .build(),
+            _ => return Err(io::ErrorKind::InvalidInput.into()).context(action),
+        };
+        route.attributes.extend(mtu.map(|mtu| RouteAttribute::Metrics(vec![RouteMetric::Mtu(mtu)])));
+        self.change(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_EXCL).context(action)
+    }
+
+    /// Adds a route to a prefix whose addresses are all on the link.
+    pub(crate) fn add_link_route(&self, name: &str, prefix: IpNet) -> Result<(), NetlinkError> {
+        let route = link_route(self.index(name)?, prefix);
+        self.change(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_EXCL)
+            .context(|| format!("route {prefix} to {name}"))
+    }
+
+    /// Removes the route that [`RouteSocket::add_link_route`] adds.
+    pub(crate) fn remove_link_route(&self, name: &str, prefix: IpNet) -> Result<(), NetlinkError> {
+        let route = link_route(self.index(name)?, prefix);
+        self.change(RouteNetlinkMessage::DelRoute(route), 0)
+            .context(|| format!("remove the route of {prefix}"))
+    }
+
+    /// Returns the gateway of the route to an address, or the address itself where it is on the link.
+    pub(crate) fn next_hop(&self, to: IpAddr) -> Result<IpAddr, NetlinkError> {
+        let request = match to {
+            IpAddr::V4(to) => RouteMessageBuilder::<Ipv4Addr>::new().destination_prefix(to, 32).build(),
+            IpAddr::V6(to) => RouteMessageBuilder::<Ipv6Addr>::new().destination_prefix(to, 128).build(),
+        };
+        let reply = self.get(RouteNetlinkMessage::GetRoute(request));
+        let attributes = match reply.context(|| format!("find the route to {to}"))? {
+            RouteNetlinkMessage::NewRoute(route) => route.attributes,
+            _ => Vec::new(),
+        };
+        let gateway = attributes.into_iter().find_map(|attribute| match attribute {
+            RouteAttribute::Gateway(RouteAddress::Inet(hop)) => Some(IpAddr::V4(hop)),
+            RouteAttribute::Gateway(RouteAddress::Inet6(hop)) => Some(IpAddr::V6(hop)),
+            _ => None,
+        });
+        Ok(gateway.unwrap_or(to))
+    }
+}
+
+fn address_message(index: u32, address: IpAddr) -> AddressMessage {
+    match address {
+        IpAddr::V4(address) => {
+            AddressMessageBuilder::<Ipv4Addr>::new().index(index).address(address, 32).build()
+        }
+        IpAddr::V6(address) => {
+            AddressMessageBuilder::<Ipv6Addr>::new().index(index).address(address, 128).build()
+        }
+    }
+}
+
+fn link_route(index: u32, prefix: IpNet) -> RouteMessage {
+    match prefix {
+        IpNet::V4(net) => RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(net.network(), net.prefix_len())
+            .scope(RouteScope::Link)
+            .output_interface(index)
+            .build(),
+        IpNet::V6(net) => RouteMessageBuilder::<Ipv6Addr>::new()
+            .destination_prefix(net.network(), net.prefix_len())
+            .output_interface(index)
+            .build(),
+    }
+}

@@ -1,0 +1,176 @@
+//! The matrix: who reaches whom, on what.
+//!
+//! It is bounded: ends that are alike share a line, and beyond a number of pairs ends are left out, and counted.
+
+use std::sync::Arc;
+
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
+
+use super::matrix_groups::merge;
+use super::{AllowedTraffic, EndpointGroup, EndpointGroups, GroupMembers, GroupNames, Grouping, Traffic};
+use crate::policy::evaluate::TableEvaluator;
+use crate::tables::PodName;
+
+/// Selection and bounds of a matrix.
+#[derive(Debug, Clone, Copy)]
+pub struct MatrixRequest<'a> {
+    /// Whether pods that are alike share a line.
+    pub grouping: Grouping,
+    /// Most pairs of ends.
+    pub pairs_max: usize,
+    /// Most ends.
+    pub ends_max: usize,
+    /// Only pairs that one of these pods is in; all pairs where there are none.
+    pub pods: &'a [PodName],
+}
+
+/// The matrix: allowed traffic between endpoint groups.
+#[derive(Debug, Clone, Serialize)]
+pub struct Matrix {
+    /// The ends; pods first.
+    pub ends: Vec<MatrixGroup>,
+    /// Allowed traffic between each two of them, at least one of which is a pod: by source, then destination.
+    pub cells: Vec<Cell>,
+    /// EndpointGroups that are not among them, because there would be too many pairs.
+    #[serde(skip_serializing_if = "Omitted::is_nothing")]
+    pub left_out: Omitted,
+}
+
+/// EndpointGroups that are left out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Omitted {
+    /// Their number.
+    pub ends: usize,
+    /// Number of pods at them.
+    pub pods: usize,
+}
+
+/// Addresses that no policy tells apart.
+#[derive(Debug, Clone, Serialize)]
+pub struct MatrixGroup {
+    /// In short.
+    pub name: String,
+    /// The pods, in full.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub pods: Vec<PodName>,
+    /// The addresses that are no pod's, in full.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<String>,
+}
+
+/// Allowed traffic from one end to another.
+#[derive(Debug, Clone)]
+pub struct Cell {
+    /// Index of the source.
+    pub from: usize,
+    /// Index of the destination.
+    pub to: usize,
+    /// Allowed traffic: over IPv4 where families differ.
+    pub traffic: Arc<Traffic>,
+    /// Allowed traffic over IPv6, where it differs.
+    pub ipv6: Option<Arc<Traffic>>,
+}
+
+impl Serialize for Cell {
+    /// `{"from": 0, "to": 1, "traffic": {…}, "ipv6": {…}}`, the last where families differ.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("from", &self.from)?;
+        map.serialize_entry("to", &self.to)?;
+        map.serialize_entry("traffic", self.traffic.as_ref())?;
+        if let Some(ipv6) = &self.ipv6 {
+            map.serialize_entry("ipv6", ipv6.as_ref())?;
+        }
+        map.end()
+    }
+}
+
+impl Cell {
+    /// Allowed traffic, with the first ports only where they are many.
+    pub fn brief(&self) -> String {
+        match &self.ipv6 {
+            Some(ipv6) => format!("IPv4: {}, IPv6: {}", self.traffic.brief(), ipv6.brief()),
+            None => self.traffic.brief(),
+        }
+    }
+}
+
+impl std::fmt::Display for Cell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.ipv6 {
+            Some(ipv6) => write!(f, "IPv4: {}, IPv6: {ipv6}", self.traffic),
+            None => self.traffic.fmt(f),
+        }
+    }
+}
+
+impl Omitted {
+    /// Whether nothing is.
+    pub fn is_nothing(&self) -> bool {
+        *self == Omitted::default()
+    }
+}
+
+/// The matrix of some tables.
+pub fn matrix(judge: &TableEvaluator, names: &GroupNames, request: &MatrixRequest<'_>) -> Matrix {
+    let ends = EndpointGroups::of(&[judge], request.grouping).ends;
+    let ends = merge(judge, ends, request.grouping);
+    let (ends, chosen, left_out) = bound(ends, request);
+    let mut passing = AllowedTraffic::new(judge, 0);
+    let everything = Arc::new(Traffic::everything());
+    let mut cells = Vec::new();
+    for (from, source) in ends.iter().enumerate() {
+        for (to, destination) in ends.iter().enumerate() {
+            if from >= chosen && to >= chosen {
+                break;
+            }
+            let itself = is_one_pod(source) && source.kind == destination.kind;
+            let mut of_family = |family: usize| {
+                let traffic = passing.between(source, destination, family)?;
+                Some(if itself { everything.clone() } else { traffic.clone() })
+            };
+            let (traffic, ipv6) = match (of_family(0), of_family(1)) {
+                (Some(v4), Some(v6)) if v4 != v6 => (v4, Some(v6)),
+                (Some(traffic), _) | (None, Some(traffic)) => (traffic, None),
+                (None, None) => continue,
+            };
+            cells.push(Cell { from, to, traffic, ipv6 });
+        }
+    }
+    let described = |end: &EndpointGroup| {
+        let name = names.short(end);
+        match &end.kind {
+            GroupMembers::Pods(pods) => MatrixGroup { name, pods: pods.clone(), addresses: Vec::new() },
+            GroupMembers::External(texts) => MatrixGroup { name, pods: Vec::new(), addresses: texts.clone() },
+        }
+    };
+    Matrix { ends: ends.iter().map(described).collect(), cells, left_out }
+}
+
+/// As many ends as there may be pairs for: chosen ones first, then pods, then addresses outside. With how many of them are
+/// chosen: of each pair one end is.
+fn bound(ends: Vec<EndpointGroup>, request: &MatrixRequest<'_>) -> (Vec<EndpointGroup>, usize, Omitted) {
+    let is_chosen = |end: &EndpointGroup| match &end.kind {
+        GroupMembers::Pods(_) if request.pods.is_empty() => true,
+        GroupMembers::Pods(pods) => request.pods.iter().any(|pod| pods.binary_search(pod).is_ok()),
+        GroupMembers::External(_) => false,
+    };
+    let (mut ends, others): (Vec<EndpointGroup>, Vec<EndpointGroup>) = ends.into_iter().partition(is_chosen);
+    let chosen_max = request.pairs_max.isqrt().min(request.ends_max).max(1);
+    let mut left = ends.split_off(ends.len().min(chosen_max));
+    let chosen = ends.len();
+    let others_max = request.pairs_max.saturating_sub(chosen * chosen) / (2 * chosen.max(1));
+    let mut others = others.into_iter();
+    ends.extend(others.by_ref().take(others_max.min(request.ends_max.saturating_sub(chosen))));
+    left.extend(others);
+    let pods_of = |end: &EndpointGroup| match &end.kind {
+        GroupMembers::Pods(pods) => pods.len(),
+        GroupMembers::External(_) => 0,
+    };
+    (ends, chosen, Omitted { ends: left.len(), pods: left.iter().map(pods_of).sum() })
+}
+
+fn is_one_pod(end: &EndpointGroup) -> bool {
+    matches!(&end.kind, GroupMembers::Pods(pods) if pods.len() == 1)
+}

@@ -1,0 +1,116 @@
+//! EndpointGroups that reach and are reached alike, put together: their rows and columns of the matrix would be equal.
+//!
+//! Works on classes and tables, in one pass over the rows of the tables, and compares no two ends with each other.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::{EndpointGroup, EndpointPolicy, GroupMembers, Grouping, Traffic};
+use crate::ids::{AclId, ClassId, RowId};
+use crate::policy::evaluate::TableEvaluator;
+
+/// A number for each distinct thing.
+struct Numbers<T>(HashMap<T, u32>);
+
+impl<T: Eq + std::hash::Hash> Numbers<T> {
+    fn of(&mut self, value: T) -> u32 {
+        let next = self.0.len() as u32;
+        *self.0.entry(value).or_insert(next)
+    }
+}
+
+impl<T> Default for Numbers<T> {
+    fn default() -> Numbers<T> {
+        Numbers(HashMap::new())
+    }
+}
+
+/// Appearance of an end in one family: to the tables of others, and by its own tables.
+type Signature = (u32, Vec<(u32, u32)>);
+
+/// EndpointGroups with equal keys are alike: the place of a pod that is to be an end of its own, whether it is pods, and its looks.
+type Key = (Option<usize>, bool, [Option<Signature>; 2]);
+
+/// Classes and tables by what they come to.
+#[derive(Default)]
+struct Signatures {
+    /// Number of a class's treatment by the tables of pods; 0, where all treat it as they do any address.
+    classes: HashMap<ClassId, u32>,
+    /// Tables that let pass the same from the same classes have the same number.
+    acls: HashMap<AclId, u32>,
+}
+
+impl Signatures {
+    fn of(judge: &TableEvaluator, ends: &[EndpointGroup]) -> Signatures {
+        let tables = judge.tables();
+        let (mut traffics, mut contents, mut steps) =
+            (Numbers::default(), Numbers::default(), Numbers::default());
+        steps.of((0, 0, 0));
+        let mut of_row: HashMap<RowId, u32> = HashMap::new();
+        let mut looks = Signatures::default();
+        let views = ends.iter().flat_map(|end| end.views.iter().flatten().flatten());
+        let acls: BTreeSet<AclId> =
+            views.flat_map(|view| &view.acls).flat_map(|&(egress, ingress)| [egress, ingress]).collect();
+        for id in acls {
+            let acl = &tables.acls[&id];
+            let mut traffic = |row: RowId| {
+                *of_row.entry(row).or_insert_with(|| traffics.of(Traffic::allowed(&tables.rows[&row])))
+            };
+            let default = traffic(acl.default);
+            let rows = acl.rows.iter().map(|(&class, &row)| (class, traffic(row)));
+            let rows: Vec<(ClassId, u32)> = rows.filter(|(_, traffic)| *traffic != default).collect();
+            for &(class, traffic) in &rows {
+                let look = looks.classes.entry(class).or_default();
+                *look = steps.of((*look, id.0 + 1, traffic));
+            }
+            looks.acls.insert(id, contents.of((default, rows)));
+        }
+        looks
+    }
+
+    fn of_view(&self, view: &EndpointPolicy) -> Signature {
+        let mut acls: Vec<(u32, u32)> =
+            view.acls.iter().map(|(egress, ingress)| (self.acls[egress], self.acls[ingress])).collect();
+        acls.sort_unstable();
+        acls.dedup();
+        (self.classes.get(&view.class).copied().unwrap_or_default(), acls)
+    }
+}
+
+/// The ends of one set of tables, those that are alike as one. Pods and addresses outside stay apart; so do single pods,
+/// where each is to be an end.
+pub(super) fn merge(
+    judge: &TableEvaluator,
+    ends: Vec<EndpointGroup>,
+    grouping: Grouping,
+) -> Vec<EndpointGroup> {
+    let looks = Signatures::of(judge, &ends);
+    let mut known: BTreeMap<Key, usize> = BTreeMap::new();
+    let mut merged: Vec<EndpointGroup> = Vec::new();
+    for (at, end) in ends.into_iter().enumerate() {
+        let is_pods = matches!(end.kind, GroupMembers::Pods(_));
+        let alone = (is_pods && grouping == Grouping::ByPod).then_some(at);
+        let [v4, v6] = &end.views[0];
+        let look = [v4, v6].map(|view| view.as_ref().map(|view| looks.of_view(view)));
+        let next = merged.len();
+        let found = *known.entry((alone, is_pods, look)).or_insert(next);
+        if found == next {
+            merged.push(end);
+            continue;
+        }
+        match (&mut merged[found].kind, end.kind) {
+            (GroupMembers::Pods(pods), GroupMembers::Pods(more)) => pods.extend(more),
+            (GroupMembers::External(texts), GroupMembers::External(more)) => texts.extend(more),
+            (GroupMembers::Pods(_), GroupMembers::External(_))
+            | (GroupMembers::External(_), GroupMembers::Pods(_)) => {
+                unreachable!("the two are told apart above")
+            }
+        }
+    }
+    for end in &mut merged {
+        if let GroupMembers::Pods(pods) = &mut end.kind {
+            pods.sort();
+            pods.dedup();
+        }
+    }
+    merged
+}

@@ -1,0 +1,64 @@
+//! Clauses C1, C2 and C4: what the cluster-wide policies of a tier say of a pod.
+
+use super::flow_verdict::SideVerdict;
+use super::ports::cluster_ports_match;
+use super::reference::{Query, ReferenceEvaluator};
+use crate::policy::objects::{ClusterAction, ClusterNetworkPolicy, ClusterRule, Tier};
+use crate::tables::{Direction, PolicyRef, RuleOrigin, Verdict};
+
+impl<'a> ReferenceEvaluator<'a> {
+    /// The first rule that matches decides; nothing where that is a Pass, or none matches.
+    pub(in crate::policy) fn ask_tier(&self, tier: Tier, question: &Query<'_>) -> Option<SideVerdict> {
+        for policy in self.tier(tier, question) {
+            for (index, rule) in rules(policy, question.direction).iter().enumerate() {
+                if self.cluster_rule_matches(rule, question) {
+                    return act(policy, rule, index, question.direction);
+                }
+            }
+        }
+        None
+    }
+
+    /// Clause C8: the policies of a tier whose subject the pod is.
+    pub(in crate::policy) fn tier(
+        &self,
+        tier: Tier,
+        question: &Query<'_>,
+    ) -> impl Iterator<Item = &'a ClusterNetworkPolicy> {
+        let of_tier = self.cluster_policies.values().copied().filter(move |policy| policy.tier == tier);
+        of_tier.filter(|policy| self.scope_holds(&policy.subject, question.subject))
+    }
+
+    fn cluster_rule_matches(&self, rule: &ClusterRule, question: &Query<'_>) -> bool {
+        self.cluster_peers_match(&rule.peers, &question.peer)
+            && cluster_ports_match(rule.ports.as_deref(), question)
+    }
+}
+
+pub(in crate::policy) fn rules(policy: &ClusterNetworkPolicy, direction: Direction) -> &[ClusterRule] {
+    match direction {
+        Direction::Ingress => &policy.ingress,
+        Direction::Egress => &policy.egress,
+    }
+}
+
+/// Clause C2: Pass leaves the tier.
+fn act(
+    policy: &ClusterNetworkPolicy,
+    rule: &ClusterRule,
+    index: usize,
+    direction: Direction,
+) -> Option<SideVerdict> {
+    let verdict = match rule.action {
+        ClusterAction::Accept => Verdict::Allow,
+        ClusterAction::Deny => Verdict::Deny,
+        ClusterAction::Pass => return None,
+    };
+    let origin =
+        RuleOrigin::Rule { policy: name(policy), direction, index: index as u32, name: rule.name.clone() };
+    Some(SideVerdict { verdict, origin })
+}
+
+pub(in crate::policy) fn name(policy: &ClusterNetworkPolicy) -> PolicyRef {
+    PolicyRef { kind: policy.kind, namespace: String::new(), name: policy.name.clone() }
+}

@@ -1,0 +1,90 @@
+//! Clauses E2 to E4 and N1: what the `NetworkPolicies` of a pod say.
+
+use super::flow_verdict::SideVerdict;
+use super::peers::is_known;
+use super::ports::network_ports_match;
+use super::reference::{AddressOwner, Query, ReferenceEvaluator};
+use super::selectors::selects;
+use crate::policy::objects::{NetworkPolicy, NetworkPolicyRule};
+use crate::tables::{Direction, PolicyKind, PolicyRef, RuleOrigin, Verdict};
+
+impl<'a> ReferenceEvaluator<'a> {
+    /// Nothing where no policy isolates the pod in this direction; else a final word (clause C3).
+    pub(in crate::policy) fn ask_network_policies(&self, question: &Query<'_>) -> Option<SideVerdict> {
+        let isolating = self.isolating(question);
+        if isolating.is_empty() {
+            return None;
+        }
+        if is_own_node(question) {
+            return Some(SideVerdict { verdict: Verdict::Allow, origin: RuleOrigin::OwnNode });
+        }
+        for policy in &isolating {
+            for (index, rule) in rules(policy, question.direction).into_iter().flatten().enumerate() {
+                if self.network_rule_matches(policy, rule, question) {
+                    return Some(allowed_by(policy, question.direction, index));
+                }
+            }
+        }
+        Some(denied_by(&isolating, question.direction))
+    }
+
+    /// Clause E2: policies of the pod's own namespace that select it and have the direction.
+    pub(in crate::policy) fn isolating(&self, question: &Query<'_>) -> Vec<&'a NetworkPolicy> {
+        let subject = question.subject;
+        let of_namespace = self.network_policies.values().copied().filter(|policy| {
+            policy.namespace == subject.name.namespace && rules(policy, question.direction).is_some()
+        });
+        of_namespace.filter(|policy| selects(&policy.pod_selector, &subject.labels)).collect()
+    }
+
+    /// Clause E4: both halves match.
+    fn network_rule_matches(
+        &self,
+        policy: &NetworkPolicy,
+        rule: &NetworkPolicyRule,
+        question: &Query<'_>,
+    ) -> bool {
+        self.network_peers_match(&policy.namespace, &rule.peers, &question.peer)
+            && network_ports_match(&rule.ports, question)
+    }
+}
+
+/// Clauses T2 and T3: a direction that is not in `policyTypes` has no rules, which is not the same as an empty list.
+pub(in crate::policy) fn rules(policy: &NetworkPolicy, direction: Direction) -> Option<&[NetworkPolicyRule]> {
+    match direction {
+        Direction::Ingress => policy.ingress.as_deref(),
+        Direction::Egress => policy.egress.as_deref(),
+    }
+}
+
+/// Clauses N1 and N2: traffic into a pod from the pod's own node.
+fn is_own_node(question: &Query<'_>) -> bool {
+    if question.direction == Direction::Egress {
+        return false;
+    }
+    let is_host =
+        is_known(question.peer.holder) && question.subject.host_ips.contains(&question.peer.address);
+    match question.peer.holder {
+        AddressOwner::Node(node) => is_host || question.subject.node.as_ref() == Some(&node.name),
+        AddressOwner::Pod(_) | AddressOwner::External => is_host,
+    }
+}
+
+/// Clause E3: one rule that matches is enough.
+fn allowed_by(policy: &NetworkPolicy, direction: Direction, index: usize) -> SideVerdict {
+    let origin = RuleOrigin::Rule { policy: name(policy), direction, index: index as u32, name: None };
+    SideVerdict { verdict: Verdict::Allow, origin }
+}
+
+fn denied_by(isolating: &[&NetworkPolicy], direction: Direction) -> SideVerdict {
+    let policies = isolating.iter().map(|policy| name(policy)).collect();
+    SideVerdict { verdict: Verdict::Deny, origin: RuleOrigin::DefaultDeny { direction, policies } }
+}
+
+pub(in crate::policy) fn name(policy: &NetworkPolicy) -> PolicyRef {
+    PolicyRef {
+        kind: PolicyKind::NetworkPolicy,
+        namespace: policy.namespace.clone(),
+        name: policy.name.clone(),
+    }
+}

@@ -1,0 +1,114 @@
+//! Clauses M1 to M7, B1 to B4 and C9 to C13: whom the peers of a rule mean.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::reference::{AddressOwner, PeerAddress, ReferenceEvaluator};
+use super::selectors::selects;
+use crate::policy::objects::{ClusterPeer, IpBlock, LabelSelector, Peer, Peers, Pod, PodScope};
+
+impl ReferenceEvaluator<'_> {
+    /// Clause M1: no list is everyone. Clause M5: entries are alternatives.
+    pub(in crate::policy) fn network_peers_match(
+        &self,
+        namespace: &str,
+        peers: &Peers,
+        end: &PeerAddress<'_>,
+    ) -> bool {
+        match peers {
+            Peers::Everyone => true,
+            Peers::Any(entries) => entries.iter().any(|peer| self.network_peer_matches(namespace, peer, end)),
+        }
+    }
+
+    pub(in crate::policy) fn network_peer_matches(
+        &self,
+        namespace: &str,
+        peer: &Peer,
+        end: &PeerAddress<'_>,
+    ) -> bool {
+        match (peer, end.holder) {
+            (Peer::IpBlock(block), holder) => {
+                block_holds(block, end.address) && (is_known(holder) || block_is_whole(block))
+            }
+            // Clause M2: without a namespace selector, pods of the policy's own namespace.
+            (Peer::Pods { namespaces: None, pods }, AddressOwner::Pod(pod)) => {
+                pod.name.namespace == namespace && selects(pods, &pod.labels)
+            }
+            // Clauses M3 and M4: both selectors hold.
+            (Peer::Pods { namespaces: Some(namespaces), pods }, AddressOwner::Pod(pod)) => {
+                self.pod_is_in(namespaces, pods, pod)
+            }
+            // Clause M6: selectors mean pods only.
+            (Peer::Pods { .. }, AddressOwner::Node(_) | AddressOwner::External) => false,
+        }
+    }
+
+    /// Entries are alternatives.
+    pub(in crate::policy) fn cluster_peers_match(
+        &self,
+        peers: &[ClusterPeer],
+        end: &PeerAddress<'_>,
+    ) -> bool {
+        peers.iter().any(|peer| self.cluster_peer_matches(peer, end))
+    }
+
+    pub(in crate::policy) fn cluster_peer_matches(&self, peer: &ClusterPeer, end: &PeerAddress<'_>) -> bool {
+        match (peer, end.holder) {
+            // Clause C9.
+            (ClusterPeer::Pods(scope), AddressOwner::Pod(pod)) => self.scope_holds(scope, pod),
+            // Clause C10: everything with such an address, pods included.
+            (ClusterPeer::Network(cidr), holder) => {
+                prefix_holds(*cidr, end.address) && (is_known(holder) || cidr.prefix_len() == 0)
+            }
+            // Clause C11.
+            (ClusterPeer::Nodes(selector), AddressOwner::Node(node)) => selects(selector, &node.labels),
+            // Clause C13.
+            (ClusterPeer::Everyone, _) => true,
+            // Clause C12: no address is known to belong to a name.
+            (ClusterPeer::DomainName(_) | ClusterPeer::Pods(_) | ClusterPeer::Nodes(_), _) => false,
+        }
+    }
+
+    /// Clause C8 for subjects, C9 for peers.
+    pub(in crate::policy) fn scope_holds(&self, scope: &PodScope, pod: &Pod) -> bool {
+        self.pod_is_in(&scope.namespaces, &scope.pods, pod)
+    }
+
+    fn pod_is_in(&self, namespaces: &LabelSelector, pods: &LabelSelector, pod: &Pod) -> bool {
+        selects(namespaces, &self.namespace_labels(&pod.name.namespace)) && selects(pods, &pod.labels)
+    }
+}
+
+/// Clause B7: whether the holder of an address has it for certain: not a pod whose address is a placeholder, or that has none.
+pub(super) fn is_known(holder: AddressOwner<'_>) -> bool {
+    match holder {
+        AddressOwner::Pod(pod) => !pod.placeholder && !pod.addresses.is_empty(),
+        AddressOwner::Node(_) | AddressOwner::External => true,
+    }
+}
+
+/// Clause B7: every address of the family, without exceptions.
+fn block_is_whole(block: &IpBlock) -> bool {
+    block.cidr.prefix_len() == 0 && block.except.is_empty()
+}
+
+/// Clause B1: inside the prefix and inside none of its exceptions, which say nothing beyond this block.
+fn block_holds(block: &IpBlock, address: IpAddr) -> bool {
+    prefix_holds(block.cidr, address) && !block.except.iter().any(|except| prefix_holds(*except, address))
+}
+
+/// Clauses B3 and B4: the same family, and the bits of the prefix agree.
+pub(in crate::policy) fn prefix_holds(prefix: IpNet, address: IpAddr) -> bool {
+    let (network, address, width) = match (prefix.addr(), address) {
+        (IpAddr::V4(network), IpAddr::V4(address)) => {
+            (u128::from(network.to_bits()), u128::from(address.to_bits()), 32)
+        }
+        (IpAddr::V6(network), IpAddr::V6(address)) => (network.to_bits(), address.to_bits(), 128),
+        _ => return false,
+    };
+    let host_bits = width - u32::from(prefix.prefix_len());
+    // A shift by all 128 bits is what `checked_shr` gives none for: the prefix of no bits holds every address.
+    network.checked_shr(host_bits) == address.checked_shr(host_bits)
+}

@@ -1,0 +1,226 @@
+//! Misses: on what a peer or a port of a rule fails.
+
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+use crate::net::flow::Protocol;
+use crate::policy::display;
+use crate::policy::evaluate::{AddressOwner, PeerAddress, Query, ReferenceEvaluator, ports, selectors};
+use crate::policy::objects::{
+    ClusterAction, ClusterPeer, ClusterPort, IpBlock, LabelSelector, Labels, Peer, Pod, PodScope, PortMatch,
+};
+
+/// What a miss is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MismatchKind {
+    /// The address.
+    Address,
+    /// The peer is no pod.
+    NotAPod,
+    /// The namespace, by name.
+    Namespace,
+    /// A label of the namespace.
+    NamespaceLabel,
+    /// A label of the pod.
+    PodLabel,
+    /// A label of the node.
+    NodeLabel,
+    /// The protocol.
+    Protocol,
+    /// The destination port.
+    Port,
+}
+
+/// On what something fails.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Mismatch {
+    /// What it is about.
+    pub on: MismatchKind,
+    /// What is, and what was asked for.
+    pub text: String,
+}
+
+impl Mismatch {
+    fn new(on: MismatchKind, text: String) -> Mismatch {
+        Mismatch { on, text }
+    }
+}
+
+/// Why a peer of a `NetworkPolicy` that does not match does not.
+pub(super) fn network_peer(
+    oracle: &ReferenceEvaluator<'_>,
+    namespace: &str,
+    peer: &Peer,
+    end: &PeerAddress<'_>,
+) -> Mismatch {
+    match peer {
+        Peer::IpBlock(block) => address_miss(block, end),
+        Peer::Pods { namespaces, pods } => match end.holder {
+            AddressOwner::Pod(pod) => match namespaces {
+                None if pod.name.namespace != namespace => Mismatch::new(
+                    MismatchKind::Namespace,
+                    format!("namespace {} is not the policy's own, {namespace}", pod.name.namespace),
+                ),
+                None => pod_label_miss(pods, pod),
+                Some(namespaces) => pod_miss(oracle, namespaces, pods, pod),
+            },
+            AddressOwner::Node(_) | AddressOwner::External => not_a_pod(oracle, end.address),
+        },
+    }
+}
+
+/// Why a peer of a cluster-wide policy that does not match does not.
+pub(super) fn cluster_peer(
+    oracle: &ReferenceEvaluator<'_>,
+    peer: &ClusterPeer,
+    end: &PeerAddress<'_>,
+) -> Mismatch {
+    match (peer, end.holder) {
+        (ClusterPeer::Pods(PodScope { namespaces, pods }), AddressOwner::Pod(pod)) => {
+            pod_miss(oracle, namespaces, pods, pod)
+        }
+        (ClusterPeer::Pods(_), _) => not_a_pod(oracle, end.address),
+        (ClusterPeer::Network(cidr), _) => address_miss(&IpBlock { cidr: *cidr, except: Vec::new() }, end),
+        (ClusterPeer::Nodes(selector), AddressOwner::Node(node)) => {
+            let who = format!("node {}", node.name);
+            Mismatch::new(MismatchKind::NodeLabel, label_miss(&who, selector, &node.labels))
+        }
+        (ClusterPeer::Nodes(_), _) => {
+            Mismatch::new(MismatchKind::Address, format!("{} is no node's address", end.address))
+        }
+        (ClusterPeer::DomainName(name), _) => {
+            Mismatch::new(MismatchKind::Address, format!("{} is not known to be {name}", end.address))
+        }
+        (ClusterPeer::Everyone, _) => unreachable!("everyone matches"),
+    }
+}
+
+/// What a rule does.
+pub(super) fn action(action: ClusterAction) -> &'static str {
+    match action {
+        ClusterAction::Accept => "accept",
+        ClusterAction::Deny => "deny",
+        ClusterAction::Pass => "pass",
+    }
+}
+
+/// Why a port of a `NetworkPolicy` does not match; nothing if it does.
+pub(super) fn network_port(port: &PortMatch, question: &Query<'_>) -> Option<Mismatch> {
+    match port {
+        PortMatch::Range { protocol, first, last } => range_miss(*protocol, *first, *last, question),
+        PortMatch::Named { protocol, name } => named_miss(Some(*protocol), name, question),
+    }
+}
+
+/// Why a port of a cluster-wide policy does not match; nothing if it does.
+pub(super) fn cluster_port(port: &ClusterPort, question: &Query<'_>) -> Option<Mismatch> {
+    match port {
+        ClusterPort::Range { protocol, first, last } => range_miss(*protocol, *first, *last, question),
+        ClusterPort::Named { protocol, name } => named_miss(*protocol, name, question),
+    }
+}
+
+fn address_miss(block: &IpBlock, end: &PeerAddress<'_>) -> Mismatch {
+    let (cidr, address) = (block.cidr, end.address);
+    if let AddressOwner::Pod(pod) = end.holder
+        && pod.placeholder
+    {
+        let text = format!(
+            "pod {} has no address that could be in {cidr}: only a whole block is taken to hold it",
+            pod.name
+        );
+        return Mismatch::new(MismatchKind::Address, text);
+    }
+    let text = match block.except.iter().find(|except| except.contains(&address)) {
+        Some(except) => format!("{address} is excepted by {except} from {cidr}"),
+        None if cidr.addr().is_ipv4() != address.is_ipv4() => {
+            format!("{address} is not of the family of {cidr}")
+        }
+        None => format!("{address} is outside {cidr}"),
+    };
+    Mismatch::new(MismatchKind::Address, text)
+}
+
+fn not_a_pod(oracle: &ReferenceEvaluator<'_>, address: IpAddr) -> Mismatch {
+    Mismatch::new(MismatchKind::NotAPod, format!("{} is no pod", oracle.describe(address)))
+}
+
+fn pod_miss(
+    oracle: &ReferenceEvaluator<'_>,
+    namespaces: &LabelSelector,
+    pods: &LabelSelector,
+    pod: &Pod,
+) -> Mismatch {
+    let namespace = &pod.name.namespace;
+    let labels = oracle.namespace_labels(namespace);
+    if selectors::selects(namespaces, &labels) {
+        return pod_label_miss(pods, pod);
+    }
+    let who = format!("namespace {namespace}");
+    Mismatch::new(MismatchKind::NamespaceLabel, label_miss(&who, namespaces, &labels))
+}
+
+fn pod_label_miss(pods: &LabelSelector, pod: &Pod) -> Mismatch {
+    Mismatch::new(MismatchKind::PodLabel, label_miss(&format!("pod {}", pod.name), pods, &pod.labels))
+}
+
+/// The first requirement that is not met, and what is there instead.
+fn label_miss(who: &str, selector: &LabelSelector, labels: &Labels) -> String {
+    let Some(unmet) = selectors::unmet(selector, labels) else {
+        return format!("{who} is selected");
+    };
+    let wanted = display::requirement(unmet);
+    match labels.get(unmet.key()) {
+        Some(value) => format!("{who} has {}={value:?}, not {wanted}", unmet.key()),
+        None => format!("{who} has no label {}, not {wanted}", unmet.key()),
+    }
+}
+
+fn range_miss(protocol: Protocol, first: u16, last: u16, question: &Query<'_>) -> Option<Mismatch> {
+    let wanted = display::ports(protocol, first, last);
+    if question.protocol != protocol {
+        return Some(Mismatch::new(MismatchKind::Protocol, format!("{} is not {wanted}", question.protocol)));
+    }
+    let port = question.dst_port;
+    let is_inside = first <= port && port <= last;
+    (!is_inside).then(|| Mismatch::new(MismatchKind::Port, format!("{protocol} {port} is not {wanted}")))
+}
+
+fn named_miss(protocol: Option<Protocol>, name: &str, question: &Query<'_>) -> Option<Mismatch> {
+    let Some(pod) = ports::destination_pod(question) else {
+        return Some(Mismatch::new(
+            MismatchKind::Port,
+            format!("{} has no ports with names", question.peer.address),
+        ));
+    };
+    let is_asked = |own: Protocol| protocol.is_none_or(|protocol| protocol == own);
+    let named: Vec<_> = pod
+        .ports
+        .iter()
+        .filter(|port| port.name.as_deref() == Some(name) && is_asked(port.protocol))
+        .collect();
+    if named.is_empty() {
+        let protocol = protocol.map(|protocol| format!("{protocol} ")).unwrap_or_default();
+        return Some(Mismatch::new(
+            MismatchKind::Port,
+            format!("pod {} has no {protocol}port named {name}", pod.name),
+        ));
+    }
+    if named.iter().any(|port| (port.protocol, port.port) == (question.protocol, question.dst_port)) {
+        return None;
+    }
+    let numbers: Vec<String> = named.iter().map(|port| format!("{} {}", port.protocol, port.port)).collect();
+    let kind = if named.iter().any(|port| port.protocol == question.protocol) {
+        MismatchKind::Port
+    } else {
+        MismatchKind::Protocol
+    };
+    let numbers = numbers.join(", ");
+    let text = format!(
+        "{} {} is not {name} of pod {}, which is {numbers}",
+        question.protocol, question.dst_port, pod.name
+    );
+    Some(Mismatch::new(kind, text))
+}

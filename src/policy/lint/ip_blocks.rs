@@ -1,0 +1,201 @@
+//! Address blocks: an `except` that takes nothing out, a block of which nothing is left, and blocks that name pods by
+//! address.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::prefixes::Prefixes;
+use super::{Check, LintFinding, Scene, subsumption};
+use crate::policy::evaluate::isolation;
+use crate::policy::objects::{IpBlock, NetworkPolicy, NetworkPolicyRule, Peer, Peers};
+use crate::tables::Direction;
+
+/// A rule of a policy, by their indices.
+type RuleAt = (usize, usize);
+
+/// A block, and where it stands.
+struct Placed<'a> {
+    policy: &'a NetworkPolicy,
+    rule: &'a NetworkPolicyRule,
+    block: &'a IpBlock,
+    at: RuleAt,
+    path: String,
+}
+
+impl Placed<'_> {
+    fn finding(&self, check: Check, field: &str, message: String) -> LintFinding {
+        let path = format!("{}{field}", self.path);
+        LintFinding { policy: isolation::name(self.policy), path, check, message }
+    }
+}
+
+/// Blocks whose exceptions leave nothing.
+pub(super) fn check_empty(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
+    for direction in [Direction::Ingress, Direction::Egress] {
+        for placed in placed(scene, direction) {
+            let cidr = placed.block.cidr;
+            if IpNet::aggregate(&placed.block.except).contains(&cidr) {
+                let message = format!("holds no address: its exceptions take out all of {cidr}");
+                found.push(placed.finding(Check::EmptyBlock, "", message));
+            }
+        }
+    }
+}
+
+/// What an exception takes out, the same policy lets in by another block: an exception never denies.
+pub(super) fn check_excepts(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
+    for direction in [Direction::Ingress, Direction::Egress] {
+        let blocks = Blocks::of(placed(scene, direction));
+        for of_rule in blocks.placed.chunk_by(|a, b| a.at == b.at) {
+            if of_rule.iter().any(|placed| !placed.block.except.is_empty()) {
+                let allowing = Allowing::of(scene, direction, &blocks, &of_rule[0]);
+                of_rule.iter().for_each(|placed| check_block(scene, direction, &allowing, placed, found));
+            }
+        }
+    }
+}
+
+fn check_block(
+    scene: &Scene<'_>,
+    direction: Direction,
+    allowing: &Allowing<'_>,
+    placed: &Placed<'_>,
+    found: &mut Vec<LintFinding>,
+) {
+    let siblings = siblings(&placed.block.except);
+    for (at, (except, sibling)) in placed.block.except.iter().zip(siblings).enumerate() {
+        let reason = match sibling {
+            Some(sibling) => Some(format!("the exception {sibling} holds it already")),
+            None => allowing.first(*except).map(|(policy, index)| {
+                format!("{} {direction}[{index}] allows it", isolation::name(scene.network[policy]))
+            }),
+        };
+        if let Some(reason) = reason {
+            let message = format!("{except} takes nothing out: {reason}");
+            found.push(placed.finding(Check::ExceptWithoutEffect, &format!(".except[{at}]"), message));
+        }
+    }
+}
+
+/// For each exception another one that holds it. Of two that are the same the later one is superfluous.
+fn siblings(excepts: &[IpNet]) -> Vec<Option<IpNet>> {
+    let mut order: Vec<usize> = (0..excepts.len()).collect();
+    // A prefix comes after those around it.
+    order.sort_unstable_by_key(|&at| (excepts[at], at));
+    let mut open: Vec<IpNet> = Vec::new();
+    let mut found = vec![None; excepts.len()];
+    for at in order {
+        while open.pop_if(|top| !top.contains(&excepts[at])).is_some() {}
+        found[at] = open.last().copied();
+        open.push(excepts[at]);
+    }
+    found
+}
+
+/// All blocks of a direction.
+struct Blocks<'a> {
+    placed: Vec<Placed<'a>>,
+    /// The exceptions of each.
+    holes: Vec<Prefixes>,
+}
+
+impl<'a> Blocks<'a> {
+    fn of(placed: Vec<Placed<'a>>) -> Blocks<'a> {
+        let holes = placed.iter().map(|placed| Prefixes::of(&placed.block.except)).collect();
+        Blocks { placed, holes }
+    }
+}
+
+/// The rules that are for all pods and ports of one rule, its own among them, for asking which of them lets in a prefix.
+struct Allowing<'a> {
+    /// The first that is for everyone.
+    everyone: Option<RuleAt>,
+    /// The others by the `cidr`s of their blocks, with what these leave out.
+    blocks: HashMap<IpNet, Vec<(RuleAt, &'a Prefixes)>>,
+    /// Lengths of the `cidr`s.
+    lengths: BTreeSet<u8>,
+}
+
+impl<'a> Allowing<'a> {
+    fn of(scene: &Scene<'_>, direction: Direction, blocks: &'a Blocks<'_>, own: &Placed<'_>) -> Allowing<'a> {
+        let covers = |policy: &NetworkPolicy, rule: &NetworkPolicyRule| {
+            policy.namespace == own.policy.namespace
+                && subsumption::selector(&own.policy.pod_selector, &policy.pod_selector)
+                && subsumption::ports(&own.rule.ports, &rule.ports)
+        };
+        let rules = scene.network.iter().enumerate().flat_map(|(at, policy)| {
+            let rules = isolation::rules(policy, direction).into_iter().flatten().enumerate();
+            rules.map(move |(index, rule)| ((at, index), *policy, rule))
+        });
+        let mut of_everyone = rules.filter(|(_, _, rule)| rule.peers == Peers::Everyone);
+        let everyone = of_everyone.find(|(_, policy, rule)| covers(policy, rule)).map(|(at, ..)| at);
+        let mut allowing = Allowing { everyone, blocks: HashMap::new(), lengths: BTreeSet::new() };
+        for (placed, holes) in blocks.placed.iter().zip(&blocks.holes) {
+            if covers(placed.policy, placed.rule) {
+                let cidr = placed.block.cidr;
+                allowing.blocks.entry(cidr).or_default().push((placed.at, holes));
+                allowing.lengths.insert(cidr.prefix_len());
+            }
+        }
+        allowing
+    }
+
+    /// The first rule that matches all addresses of a prefix.
+    fn first(&self, prefix: IpNet) -> Option<RuleAt> {
+        let around = self.lengths.range(..=prefix.prefix_len());
+        let around = around.map(|&length| IpNet::new_assert(prefix.addr(), length).trunc());
+        let blocks = around.filter_map(|cidr| self.blocks.get(&cidr)).flatten();
+        let matching = blocks.filter(|(_, holes)| !holes.overlap(prefix)).map(|(at, _)| *at);
+        matching.chain(self.everyone).min()
+    }
+}
+
+/// Pods come and go with other addresses; a selector would follow them.
+pub(super) fn check_pod_network(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
+    let addresses: Vec<IpAddr> = scene.pods.iter().flat_map(|pod| pod.addresses.iter().copied()).collect();
+    let networks: Vec<IpNet> = [true, false].iter().filter_map(|is_v4| common(&addresses, *is_v4)).collect();
+    for placed in
+        [Direction::Ingress, Direction::Egress].iter().flat_map(|direction| placed(scene, *direction))
+    {
+        let cidr = placed.block.cidr;
+        let Some(network) = networks.iter().find(|network| network.contains(&cidr)) else { continue };
+        if let Some(pod) = scene.pods.iter().find(|pod| pod.addresses.iter().any(|a| cidr.contains(a))) {
+            let message = format!(
+                "{cidr} lies in the pod network (pods have addresses in {network}) and holds pod {}: select pods by label",
+                pod.name
+            );
+            found.push(placed.finding(Check::BlockInPodNetwork, ".cidr", message));
+        }
+    }
+}
+
+/// The longest prefix that holds all addresses of a family.
+fn common(addresses: &[IpAddr], is_v4: bool) -> Option<IpNet> {
+    let mut of_family = addresses.iter().filter(|address| address.is_ipv4() == is_v4);
+    let mut common = IpNet::from(*of_family.next()?);
+    for address in of_family {
+        while !common.contains(address) {
+            common = common.supernet()?;
+        }
+    }
+    Some(common)
+}
+
+fn placed<'a>(scene: &Scene<'a>, direction: Direction) -> Vec<Placed<'a>> {
+    let list = super::peer_list(direction);
+    let mut found = Vec::new();
+    for (number, &policy) in scene.network.iter().enumerate() {
+        for (index, rule) in isolation::rules(policy, direction).into_iter().flatten().enumerate() {
+            let Peers::Any(peers) = &rule.peers else { continue };
+            for (at, peer) in peers.iter().enumerate() {
+                if let Peer::IpBlock(block) = peer {
+                    let path = format!("spec.{direction}[{index}].{list}[{at}].ipBlock");
+                    found.push(Placed { policy, rule, block, at: (number, index), path });
+                }
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,83 @@
+//! A rule that another makes superfluous: the same flows, and perhaps more, are decided by that one.
+
+use super::{Check, LintFinding, Scene, subsumption};
+use crate::policy::evaluate::{cluster_tiers, isolation};
+use crate::policy::objects::NetworkPolicyRule;
+use crate::tables::{Direction, PolicyRef};
+
+/// A rule, and which pods of which namespace it is for.
+struct Placed<'a> {
+    at: (usize, usize),
+    policy: PolicyRef,
+    rule: &'a NetworkPolicyRule,
+}
+
+pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
+    for direction in [Direction::Ingress, Direction::Egress] {
+        network(scene, direction, found);
+        cluster(scene, direction, found);
+    }
+}
+
+fn network(scene: &Scene<'_>, direction: Direction, found: &mut Vec<LintFinding>) {
+    let rules: Vec<Placed<'_>> = scene
+        .network
+        .iter()
+        .enumerate()
+        .flat_map(|(number, policy)| {
+            let rules = isolation::rules(policy, direction).into_iter().flatten().enumerate();
+            rules.map(move |(index, rule)| Placed {
+                at: (number, index),
+                policy: isolation::name(policy),
+                rule,
+            })
+        })
+        .collect();
+    for inner in &rules {
+        let shadow = rules.iter().find(|outer| shadows(scene, inner, outer));
+        if let Some(outer) = shadow {
+            let (inner_at, outer_at) = (inner.at.1, outer.at.1);
+            found.push(LintFinding {
+                policy: inner.policy.clone(),
+                path: format!("spec.{direction}[{inner_at}]"),
+                check: Check::ShadowedRule,
+                message: format!("adds nothing: {} {direction}[{outer_at}] allows all of it", outer.policy),
+            });
+        }
+    }
+}
+
+/// Of two rules that say the same the later one is superfluous.
+fn shadows(scene: &Scene<'_>, inner: &Placed<'_>, outer: &Placed<'_>) -> bool {
+    let [inside, around] = [inner, outer].map(|placed| scene.network[placed.at.0]);
+    let covers = |inner: &Placed<'_>, outer: &Placed<'_>| {
+        let [inside, around] = [inner, outer].map(|placed| scene.network[placed.at.0]);
+        subsumption::selector(&inside.pod_selector, &around.pod_selector)
+            && subsumption::network_rule(inner.rule, outer.rule)
+    };
+    inner.at != outer.at
+        && inside.namespace == around.namespace
+        && covers(inner, outer)
+        && (!covers(outer, inner) || outer.at < inner.at)
+}
+
+/// Rules of one cluster-wide policy are asked in order: what an earlier one matches never comes to a later one.
+fn cluster(scene: &Scene<'_>, direction: Direction, found: &mut Vec<LintFinding>) {
+    for policy in &scene.cluster {
+        let rules = cluster_tiers::rules(policy, direction);
+        for (index, inner) in rules.iter().enumerate() {
+            let earlier = rules[..index].iter().position(|outer| {
+                subsumption::cluster_peers(&inner.peers, &outer.peers)
+                    && subsumption::cluster_ports(inner.ports.as_deref(), outer.ports.as_deref())
+            });
+            if let Some(outer) = earlier {
+                found.push(LintFinding {
+                    policy: cluster_tiers::name(policy),
+                    path: format!("spec.{direction}[{index}]"),
+                    check: Check::ShadowedRule,
+                    message: format!("is never asked: {direction}[{outer}] before it matches all of it"),
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! Documents, lists, kinds: which reader an object goes to.
+
+use std::collections::{HashMap, HashSet};
+
+use super::cursor::{Cursor, Diagnostics, Fields};
+use super::diagnostic::{Diagnostic, Severity};
+use super::metadata::{self, Identity, Scope, display_name};
+use super::source::{Location, Source};
+use super::tree::{self, Key, Node, Span, Value};
+use super::{Parsed, Skipped, admin_network_policy, cluster_network_policy, cluster_objects, network_policy};
+use crate::limits::DIAGNOSTICS_MAX;
+use crate::policy::objects::Object;
+use crate::policy::objects::replicas;
+use crate::tables::PolicyKind;
+
+/// Kinds that are read, and their only version here.
+const KINDS: [(&str, &str, Scope); 13] = [
+    ("NetworkPolicy", "networking.k8s.io/v1", Scope::Namespaced),
+    ("ClusterNetworkPolicy", "policy.networking.k8s.io/v1alpha2", Scope::Cluster),
+    ("AdminNetworkPolicy", "policy.networking.k8s.io/v1alpha1", Scope::Cluster),
+    ("BaselineAdminNetworkPolicy", "policy.networking.k8s.io/v1alpha1", Scope::Cluster),
+    ("Pod", "v1", Scope::Namespaced),
+    ("Namespace", "v1", Scope::Cluster),
+    ("Node", "v1", Scope::Cluster),
+    ("Deployment", "apps/v1", Scope::Namespaced),
+    ("StatefulSet", "apps/v1", Scope::Namespaced),
+    ("DaemonSet", "apps/v1", Scope::Namespaced),
+    ("ReplicaSet", "apps/v1", Scope::Namespaced),
+    ("Job", "batch/v1", Scope::Namespaced),
+    ("CronJob", "batch/v1", Scope::Namespaced),
+];
+
+/// Collects objects and findings.
+pub(crate) struct ManifestParser {
+    parsed: Parsed,
+    errors: Vec<Diagnostic>,
+    left_out: usize,
+    plain: Severity,
+}
+
+impl ManifestParser {
+    /// `plain` is how bad a value is that the API server would refuse though its meaning is plain: a name in capitals, a range
+    /// that ends beyond the last port. It is a warning in policy tests, because other projects' test data has such values.
+    pub(crate) fn new(plain: Severity) -> ManifestParser {
+        ManifestParser { parsed: Parsed::default(), errors: Vec::new(), left_out: 0, plain }
+    }
+
+    /// Reads all documents of a text.
+    pub(crate) fn source(&mut self, source: &Source) {
+        let (nodes, faults) = tree::parse(source.text(), source.is_json());
+        let before = self.errors.len();
+        for node in nodes.iter().filter(|node| !node.is_null()) {
+            self.object(node, source, "");
+        }
+        self.keep(faulty(source, faults));
+        self.errors[before..].sort_by_key(|error| error.location.offset());
+    }
+
+    /// Reads an object, or the objects of a list. `context` is put before the object's name in findings.
+    pub(crate) fn object(&mut self, node: &Node<'_>, source: &Source, context: &str) {
+        self.object_or_item(node, source, context, None);
+    }
+
+    /// What was read, or every error.
+    pub(crate) fn finish(mut self) -> Result<Parsed, Vec<Diagnostic>> {
+        if self.errors.is_empty() {
+            one_of_each(&mut self.parsed);
+            return Ok(self.parsed);
+        }
+        note_left_out(&mut self.errors, self.left_out);
+        Err(self.errors)
+    }
+
+    /// `inherited` is the kind and version of the items of a typed list, which carry none themselves.
+    fn object_or_item(
+        &mut self,
+        node: &Node<'_>,
+        source: &Source,
+        context: &str,
+        inherited: Option<(&str, &str)>,
+    ) {
+        let header = |name| node.get(name).and_then(|node| node.text());
+        let kind = header("kind").or(inherited.map(|(kind, _)| kind));
+        let version = header("apiVersion").or(inherited.map(|(_, version)| version));
+        let known = KINDS.iter().find(|(known, ..)| Some(*known) == kind);
+        let scope = known.map_or(Scope::Namespaced, |(.., scope)| *scope);
+        let name = format!("{context}{}", display_name(node, scope));
+        let findings = Diagnostics::new(source, name.as_str()).with_plain(self.plain);
+        let at = Cursor::root(node, &findings);
+        if !kind.is_some_and(is_list) {
+            check_duplicates(&at, true);
+        }
+        match (kind, version, known) {
+            (Some(kind), Some(version), _) if is_list(kind) => {
+                self.list(&at, kind, version, source, context);
+            }
+            (Some(kind), Some(version), Some((_, wanted, scope))) => {
+                if version == *wanted {
+                    let objects = read_kind(&at, kind, *scope).into_iter().flatten();
+                    let placed = objects.map(|object| (object, Location::new(source, node.span)));
+                    self.parsed.objects.extend(placed);
+                } else {
+                    wrong_version(&at, kind, version, wanted);
+                }
+            }
+            (Some(kind), Some(_), None) => {
+                let kind_at = at.child("kind").unwrap_or_else(|| at.clone());
+                if let Some(meant) = misspelt(kind) {
+                    kind_at.error_help(format!("unknown kind {kind:?}"), format!("did you mean {meant:?}?"));
+                } else {
+                    if kind.ends_with("NetworkPolicy") {
+                        kind_at.warn(
+                            format!("a {kind} is another system's: nothing here enforces it"),
+                            "say the same with a NetworkPolicy or a ClusterNetworkPolicy",
+                        );
+                    }
+                    let location = Location::new(source, node.span);
+                    self.parsed.skipped.push(Skipped { kind: kind.to_owned(), name, location });
+                }
+            }
+            _ => missing_header(&at),
+        }
+        self.keep(findings);
+    }
+
+    fn list(&mut self, at: &Cursor<'_>, kind: &str, version: &str, source: &Source, context: &str) {
+        check_duplicates(at, false);
+        let fields = at.fields(&["apiVersion", "items", "kind", "metadata"]);
+        let item_kind = kind.strip_suffix("List").filter(|kind| !kind.is_empty());
+        for item in fields.items("items") {
+            self.object_or_item(item.node, source, context, item_kind.map(|kind| (kind, version)));
+        }
+    }
+
+    /// Takes over what was found.
+    pub(crate) fn keep(&mut self, findings: Diagnostics) {
+        let (list, left_out) = findings.into_list();
+        self.left_out += left_out;
+        for finding in list {
+            let list = match finding.severity {
+                Severity::Error => &mut self.errors,
+                Severity::Warning => &mut self.parsed.warnings,
+            };
+            if list.len() < DIAGNOSTICS_MAX {
+                list.push(finding);
+            } else {
+                self.left_out += 1;
+            }
+        }
+    }
+}
+
+/// Says in the last finding how many more there were.
+pub(crate) fn note_left_out(errors: &mut [Diagnostic], left_out: usize) {
+    if let Some(last) = errors.last_mut().filter(|_| left_out > 0) {
+        let more = format!("{left_out} more findings are not shown");
+        last.help = Some(last.help.take().map_or_else(|| more.clone(), |help| format!("{help}; {more}")));
+    }
+}
+
+/// Of objects with the same kind and name keeps the last, as `kubectl apply` does, with a warning.
+fn one_of_each(parsed: &mut Parsed) {
+    let mut last = HashMap::new();
+    let mut is_replaced = vec![false; parsed.objects.len()];
+    for (index, (object, location)) in parsed.objects.iter().enumerate() {
+        if is_second(object) {
+            continue;
+        }
+        let Some(earlier) = last.insert(identity_of(object), index) else { continue };
+        is_replaced[earlier] = true;
+        let (_, namespace, name) = identity_of(object);
+        parsed.warnings.push(Diagnostic {
+            severity: Severity::Warning,
+            location: location.clone(),
+            object: if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") },
+            path: "metadata.name".to_owned(),
+            message: format!("replaces the object with the same name at {}", parsed.objects[earlier].1),
+            help: Some("rename one of them if both are meant".to_owned()),
+        });
+    }
+    // The second pod of a workload stands behind the first, and goes with it.
+    for index in 1..is_replaced.len() {
+        is_replaced[index] |= is_second(&parsed.objects[index].0) && is_replaced[index - 1];
+    }
+    let mut is_replaced = is_replaced.into_iter();
+    parsed.objects.retain(|_| !is_replaced.next().unwrap_or(false));
+}
+
+fn is_second(object: &Object) -> bool {
+    matches!(object, Object::Pod(pod) if replicas::workload_of_second(&pod.name).is_some())
+}
+
+/// Kind, namespace and name.
+fn identity_of(object: &Object) -> (String, &str, &str) {
+    match object {
+        Object::Pod(pod) => ("Pod".to_owned(), &pod.name.namespace, &pod.name.name),
+        Object::Namespace(namespace) => ("Namespace".to_owned(), "", &namespace.name),
+        Object::Node(node) => ("Node".to_owned(), "", &node.name),
+        Object::NetworkPolicy(policy) => {
+            (PolicyKind::NetworkPolicy.to_string(), &policy.namespace, &policy.name)
+        }
+        Object::ClusterNetworkPolicy(policy) => (policy.kind.to_string(), "", &policy.name),
+    }
+}
+
+/// Diagnostics about the text itself.
+pub(crate) fn faulty(source: &Source, faults: Vec<tree::SyntaxError>) -> Diagnostics {
+    let findings = Diagnostics::new(source, "");
+    for fault in faults {
+        findings.add(Severity::Error, fault.span, String::new(), fault.message, fault.help);
+    }
+    findings
+}
+
+/// `List`, and the lists of the kinds that are read.
+fn is_list(kind: &str) -> bool {
+    kind.strip_suffix("List")
+        .is_some_and(|item| item.is_empty() || KINDS.iter().any(|(known, ..)| *known == item))
+}
+
+/// A policy whose kind is misspelt must not be skipped: it would allow what it forbids. Two letters off is a slip of the
+/// hand; more may be another system's kind (`MultiNetworkPolicy`).
+fn misspelt(kind: &str) -> Option<&'static str> {
+    KINDS.iter().map(|(known, ..)| *known).find(|known| {
+        let is_near = || kind.len() <= 2 * known.len() && strsim::damerau_levenshtein(kind, known) <= 2;
+        kind.eq_ignore_ascii_case(known) || known.ends_with("NetworkPolicy") && is_near()
+    })
+}
+
+fn wrong_version(at: &Cursor<'_>, kind: &str, version: &str, wanted: &str) {
+    let at = at.child("apiVersion").unwrap_or_else(|| at.clone());
+    at.error_help(
+        format!("Unsupported value: {version:?}: a {kind} is read as {wanted}"),
+        format!("write \"apiVersion: {wanted}\""),
+    );
+}
+
+fn missing_header(at: &Cursor<'_>) {
+    if !matches!(at.node.value, Value::Mapping(_)) {
+        at.error_help(
+            format!("Invalid value: a document must be a Kubernetes object, not {}", at.node.what()),
+            "write apiVersion, kind, metadata and spec",
+        );
+        return;
+    }
+    for name in ["apiVersion", "kind"] {
+        match at.child(name) {
+            None => at.required(name, "a Kubernetes object names its kind and version"),
+            Some(at) if at.node.text().is_none() => at.wrong_type("a string"),
+            Some(_) => {}
+        }
+    }
+}
+
+/// Objects that a document stands for: two pods where it is a workload with replicas, else one object.
+fn read_kind(at: &Cursor<'_>, kind: &str, scope: Scope) -> Option<Vec<Object>> {
+    let before = at.findings().errors();
+    let fields = at.fields(&["apiVersion", "kind", "metadata", "spec", "status"]);
+    let identity = metadata::read(&fields, scope);
+    // Without an identity the rest is read all the same, for its errors.
+    let is_anonymous = identity.is_none();
+    let objects = typed_objects(&fields, identity.unwrap_or_else(Identity::unknown), kind)?;
+    (!is_anonymous && at.findings().errors() == before).then_some(objects)
+}
+
+fn typed_objects(fields: &Fields<'_>, identity: Identity, kind: &str) -> Option<Vec<Object>> {
+    let admin =
+        |kind, identity| admin_network_policy::read(fields, identity, kind).map(Object::ClusterNetworkPolicy);
+    let object = match kind {
+        "NetworkPolicy" => Object::NetworkPolicy(network_policy::read(fields, identity)),
+        "ClusterNetworkPolicy" => {
+            Object::ClusterNetworkPolicy(cluster_network_policy::read(fields, identity)?)
+        }
+        "AdminNetworkPolicy" => admin(PolicyKind::AdminNetworkPolicy, identity)?,
+        "BaselineAdminNetworkPolicy" => admin(PolicyKind::BaselineAdminNetworkPolicy, identity)?,
+        "Pod" => Object::Pod(cluster_objects::pod(fields, identity)),
+        "Namespace" => Object::Namespace(cluster_objects::namespace(fields, identity)),
+        "Node" => Object::Node(cluster_objects::node(fields, identity)),
+        _ => {
+            let pods = cluster_objects::workload(fields, identity, kind)?;
+            return Some(pods.into_iter().map(Object::Pod).collect());
+        }
+    };
+    Some(vec![object])
+}
+
+/// Reports every key that a mapping has twice, where `deep` at any depth: one of the two would silently win.
+pub(crate) fn check_duplicates(at: &Cursor<'_>, deep: bool) {
+    let Value::Mapping(entries) = &at.node.value else {
+        if deep && matches!(at.node.value, Value::Sequence(_)) {
+            at.items()
+                .iter()
+                .filter(|item| has_duplicates(item.node))
+                .for_each(|item| check_duplicates(item, deep));
+        }
+        return;
+    };
+    let below = || entries.iter().any(|(_, node)| has_duplicates(node));
+    if !(has_double_key(entries) || deep && below()) {
+        return;
+    }
+    let mut seen = HashSet::new();
+    for (name, span, child) in at.entries() {
+        if !seen.insert(name) {
+            duplicate(&child, name, span);
+        }
+        if deep {
+            check_duplicates(&child, deep);
+        }
+    }
+}
+
+/// Whether a mapping somewhere below has a key twice; says so without the cost of paths.
+fn has_duplicates(node: &Node<'_>) -> bool {
+    match &node.value {
+        Value::Sequence(items) => items.iter().any(has_duplicates),
+        Value::Mapping(entries) => {
+            has_double_key(entries) || entries.iter().any(|(_, node)| has_duplicates(node))
+        }
+        _ => false,
+    }
+}
+
+fn has_double_key(entries: &[(Key<'_>, Node<'_>)]) -> bool {
+    /// Up to this many keys, comparing each with each is cheaper than hashing.
+    const FEW: usize = 12;
+    if entries.len() > FEW {
+        let mut seen = HashSet::new();
+        return !entries.iter().all(|(key, _)| seen.insert(&*key.name));
+    }
+    let is_double = |at: usize| entries[..at].iter().any(|(key, _)| key.name == entries[at].0.name);
+    (1..entries.len()).any(is_double)
+}
+
+fn duplicate(at: &Cursor<'_>, name: &str, span: Span) {
+    let message = format!("the key {name:?} stands here twice");
+    let help = Some("remove one of them".to_owned());
+    at.findings().add(Severity::Error, span, at.path.to_string(), message, help);
+}

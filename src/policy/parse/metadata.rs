@@ -1,0 +1,93 @@
+//! `metadata`: who an object is.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::cursor::{Cursor, Fields};
+use super::selector::check_labels;
+use super::{syntax, typed};
+use crate::policy::objects::Labels;
+use crate::printable::is_steering;
+
+/// Namespace of an object that names none: what `kubectl` takes without configuration.
+const DEFAULT_NAMESPACE: &str = "default";
+
+/// What metadata says of an object.
+pub(super) struct Identity {
+    /// `default` where absent; empty for objects outside namespaces.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+    /// The labels.
+    pub labels: Labels,
+}
+
+/// Where objects of a kind live.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Scope {
+    /// In a namespace.
+    Namespaced,
+    /// Beside namespaces.
+    Cluster,
+}
+
+/// Reads and checks `metadata`.
+pub(super) fn read(object: &Fields<'_>, scope: Scope) -> Option<Identity> {
+    let at = object.required("metadata")?;
+    let meta: ObjectMeta = typed::read(&at)?;
+    let fields = |name| at.child(name).filter(|at| at.node.text() != Some(""));
+    match fields("name") {
+        Some(name) => check(&name, syntax::dns_subdomain),
+        None => at.required("name", "name is required"),
+    }
+    match (fields("namespace"), scope) {
+        (Some(namespace), Scope::Namespaced) => check(&namespace, syntax::dns_label),
+        (Some(namespace), Scope::Cluster) => {
+            namespace.error_help(
+                "Forbidden: not allowed on this type",
+                "remove it: this kind lives outside namespaces",
+            );
+        }
+        (None, _) => {}
+    }
+    if let Some(labels) = fields("labels") {
+        check_labels(&labels);
+    }
+    let namespace = match scope {
+        Scope::Namespaced => {
+            meta.namespace.filter(|name| !name.is_empty()).unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned())
+        }
+        Scope::Cluster => String::new(),
+    };
+    Some(Identity { namespace, name: meta.name.unwrap_or_default(), labels: meta.labels.unwrap_or_default() })
+}
+
+/// What to call an object in findings, before anything of it is known to be right: `default/allow-db`, or its name.
+pub(super) fn display_name(node: &super::tree::Node<'_>, scope: Scope) -> String {
+    let metadata = node.get("metadata");
+    let text = |name| metadata.and_then(|node| node.get(name)).and_then(|node| node.text());
+    match (text("name"), scope) {
+        (Some(name), Scope::Namespaced) => {
+            format!("{}/{name}", text("namespace").unwrap_or(DEFAULT_NAMESPACE))
+        }
+        (Some(name), Scope::Cluster) => name.to_owned(),
+        (None, _) => String::new(),
+    }
+}
+
+fn check(at: &Cursor<'_>, syntax: fn(&str) -> Result<(), syntax::Violation>) {
+    // A value that is no text was reported with the rest of the metadata.
+    let Some(name) = at.node.text() else { return };
+    match syntax(name) {
+        Ok(()) => {}
+        // Nothing here shows or stores a name that steers a terminal, however plain the rest.
+        Err(wrong) if name.contains(is_steering) => at.invalid(&wrong, "choose a name of this form"),
+        Err(wrong) => at.invalid_but_plain(&wrong, "choose a name of this form"),
+    }
+}
+
+impl Identity {
+    /// Of an object whose metadata is missing: for reading on.
+    pub(super) fn unknown() -> Identity {
+        Identity { namespace: String::new(), name: String::new(), labels: Labels::new() }
+    }
+}

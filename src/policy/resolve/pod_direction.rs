@@ -1,0 +1,393 @@
+//! Subjects: which policies judge one direction of a pod, and their rules in order.
+//!
+//! The order is that of the specifications. Admin tier by priority. Then `NetworkPolicy`, where at least one isolates
+//! the pod: what none of its rules allows is denied, and the baseline tier is not asked. Else the baseline tier by
+//! priority. Else everything passes.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use foldhash::{HashMap, HashSet};
+
+use crate::policy::objects::{
+    ClusterAction, ClusterNetworkPolicy, ClusterPeer, ClusterPort, ClusterRule, ContainerPort, IpBlock,
+    NetworkPolicy, NetworkPolicyRule, Peer, Peers, Pod, PortMatch, Ports, Tier,
+};
+use crate::policy::store::{GroupId, Store, StoredPod, Versioned};
+use crate::tables::{Direction, PolicyKind, PolicyRef, RuleOrigin};
+
+use super::rule_list::NamedRule;
+use super::{Action, AddressGroup, NamespaceScope, PodSet, PortName, PortTerm, Rule, RuleList};
+
+/// One direction of a pod, and the policies that select the pod for it, in the order they are asked.
+pub(crate) struct PodDirection<'a> {
+    direction: Direction,
+    pod: &'a Pod,
+    admin: Vec<&'a Versioned<ClusterNetworkPolicy>>,
+    network: Vec<&'a Versioned<NetworkPolicy>>,
+    baseline: Vec<&'a Versioned<ClusterNetworkPolicy>>,
+}
+
+/// What the rules of a subject depend on: subjects with equal keys have equal rules.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct RuleSetKey {
+    direction: Direction,
+    is_isolated: bool,
+    versions: Vec<u64>,
+    own_node: OwnNode,
+    ports: Vec<ContainerPort>,
+}
+
+/// The node from which a pod always takes traffic, as the pod names it; empty where none of its rules is about it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct OwnNode {
+    name: Option<String>,
+    addresses: Vec<IpAddr>,
+}
+
+impl OwnNode {
+    /// Addresses of the `Node` object, and those that the pod's status gives.
+    fn groups(&self) -> Vec<AddressGroup> {
+        let by_name = self.name.iter().map(|name| AddressGroup::OwnNode(name.clone()));
+        let block =
+            |address: &IpAddr| AddressGroup::block(&IpBlock { cidr: (*address).into(), except: Vec::new() });
+        by_name.chain(self.addresses.iter().map(block)).collect()
+    }
+}
+
+impl RuleSetKey {
+    /// The direction of the subject.
+    pub(crate) fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// Whether the rules differ from those of another key by those of some policies, and in what the default is called.
+    pub(crate) fn is_near(&self, other: &RuleSetKey) -> bool {
+        (self.direction, self.is_isolated, &self.own_node, &self.ports)
+            == (other.direction, other.is_isolated, &other.own_node, &other.ports)
+    }
+}
+
+impl<'a> PodDirection<'a> {
+    /// What judges one direction of a pod.
+    pub(crate) fn new(store: &'a Store, stored: &'a StoredPod, direction: Direction) -> PodDirection<'a> {
+        let network = store.policies_of(stored).filter(|entry| rules(&entry.policy, direction).is_some());
+        let network: Vec<_> = network.collect();
+        let cluster = store.cluster_policies_of(stored);
+        let (admin, baseline): (Vec<_>, Vec<_>) = cluster
+            .filter(|entry| !cluster_rules(&entry.policy, direction).is_empty())
+            .partition(|entry| entry.policy.tier == Tier::Admin);
+        let baseline = if network.is_empty() { baseline } else { Vec::new() };
+        PodDirection { direction, pod: &stored.pod, admin, network, baseline }
+    }
+
+    /// The policies, in the order they are asked.
+    pub(crate) fn policies(&self) -> Vec<PolicyRef> {
+        let admin = self.admin.iter().map(|entry| cluster_name(&entry.policy));
+        let network = self.network.iter().map(|entry| network_name(&entry.policy));
+        let baseline = self.baseline.iter().map(|entry| cluster_name(&entry.policy));
+        admin.chain(network).chain(baseline).collect()
+    }
+
+    /// What the rules depend on.
+    pub(crate) fn key(&self) -> RuleSetKey {
+        RuleSetKey {
+            direction: self.direction,
+            is_isolated: !self.network.is_empty(),
+            versions: self.versions().collect(),
+            own_node: self.own_node(),
+            ports: self.own_ports(),
+        }
+    }
+
+    /// Versions of the policies, in the order they are asked.
+    fn versions(&self) -> impl Iterator<Item = u64> {
+        let [admin, baseline] =
+            [&self.admin, &self.baseline].map(|policies| policies.iter().map(|e| e.version));
+        admin.chain(self.network.iter().map(|entry| entry.version)).chain(baseline)
+    }
+
+    /// The rules, with their peers as groups.
+    pub(crate) fn rules(&self, group: &mut dyn FnMut(AddressGroup) -> GroupId) -> RuleList {
+        self.follow(RuleList::default(), group).0
+    }
+
+    /// The rules, and the groups of those that only one of this and `before` has. What both have of policies is taken over as
+    /// it is.
+    pub(crate) fn follow(
+        &self,
+        before: RuleList,
+        group: &mut dyn FnMut(AddressGroup) -> GroupId,
+    ) -> (RuleList, Vec<GroupId>) {
+        let mut known = before.into_policies();
+        let next: HashSet<u64> = self.versions().collect();
+        let went = known.extract_if(|version, _| !next.contains(version)).flat_map(|(_, rules)| rules);
+        let went = went.map(|(rule, name)| (name, rule)).collect();
+        let mut resolver = RuleResolver { subject: self, group, known, went, came: Vec::new() };
+        let mut rules = RuleList::default();
+        rules.begin_stage();
+        resolver.cluster(&self.admin, &mut rules);
+        rules.begin_stage();
+        if self.network.is_empty() {
+            resolver.cluster(&self.baseline, &mut rules);
+        } else {
+            resolver.network(&mut rules);
+        }
+        rules.begin_stage();
+        let origin = RuleOrigin::NotIsolated { direction: self.direction };
+        rules.append(None, vec![everyone(Action::Allow, origin)]);
+        let mut groups = resolver.came;
+        groups.extend(resolver.went.values().filter_map(|rule| rule.peers.as_ref()).flatten());
+        groups.sort_unstable();
+        groups.dedup();
+        (rules, groups)
+    }
+
+    /// Whether what comes and goes between the rules of a subject with a near key and those of this one is about some
+    /// addresses only, and about ports by number.
+    pub(crate) fn is_plainly_after(&self, before: &RuleList) -> bool {
+        let next: HashSet<u64> = self.versions().collect();
+        let before = before.policies();
+        if before.iter().any(|(version, is_plain)| !is_plain && !next.contains(version)) {
+            return false;
+        }
+        let known: HashSet<u64> = before.into_iter().map(|(version, _)| version).collect();
+        let asks_by_name = |ports: Option<Vec<PortTerm>>| {
+            let ports = if self.direction == Direction::Ingress { None } else { ports };
+            ports.into_iter().flatten().any(|term| matches!(term, PortTerm::Named(_)))
+        };
+        let cluster = self.admin.iter().chain(&self.baseline).filter(|entry| !known.contains(&entry.version));
+        let mut cluster = cluster.flat_map(|entry| cluster_rules(&entry.policy, self.direction));
+        let network = self.network.iter().filter(|entry| !known.contains(&entry.version));
+        let mut network = network.filter_map(|entry| rules(&entry.policy, self.direction)).flatten();
+        cluster.all(|rule| !rule.peers.contains(&ClusterPeer::Everyone) && !asks_by_name(cluster_ports(rule)))
+            && network
+                .all(|rule| matches!(rule.peers, Peers::Any(_)) && !asks_by_name(network_ports(&rule.ports)))
+    }
+
+    /// What denies the pod what no policy allows, if it is isolated.
+    pub(crate) fn default_deny(&self) -> Option<RuleOrigin> {
+        let mut policies: Vec<_> = self.network.iter().map(|entry| network_name(&entry.policy)).collect();
+        policies.sort_unstable();
+        (!policies.is_empty()).then_some(RuleOrigin::DefaultDeny { direction: self.direction, policies })
+    }
+
+    /// The node from which the pod always takes traffic.
+    fn own_node(&self) -> OwnNode {
+        let applies = self.direction == Direction::Ingress && !self.network.is_empty();
+        if !applies {
+            return OwnNode::default();
+        }
+        OwnNode { name: self.pod.node.clone(), addresses: self.pod.host_ips.clone() }
+    }
+
+    /// The pod's own ports, as far as the rules ask for them by name: where the pod is the destination.
+    fn own_ports(&self) -> Vec<ContainerPort> {
+        if self.direction == Direction::Egress || self.pod.ports.is_empty() {
+            return Vec::new();
+        }
+        let cluster = self.admin.iter().chain(&self.baseline).flat_map(|entry| &entry.own_port_names);
+        let names: Vec<&String> =
+            self.network.iter().flat_map(|entry| &entry.own_port_names).chain(cluster).collect();
+        let asked = |port: &&ContainerPort| port.name.as_ref().is_some_and(|name| names.contains(&name));
+        let mut ports: Vec<ContainerPort> = self.pod.ports.iter().filter(asked).cloned().collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+}
+
+/// Turns the policies of a subject into rules.
+struct RuleResolver<'a, 'b> {
+    subject: &'b PodDirection<'a>,
+    group: &'b mut dyn FnMut(AddressGroup) -> GroupId,
+    /// Rules of policies that were resolved earlier.
+    known: HashMap<u64, Vec<NamedRule>>,
+    /// Rules of earlier policies, by name, that have not come again.
+    went: HashMap<Arc<RuleOrigin>, Rule>,
+    /// Groups in the rules that came.
+    came: Vec<GroupId>,
+}
+
+impl RuleResolver<'_, '_> {
+    fn cluster(&mut self, policies: &[&Versioned<ClusterNetworkPolicy>], to: &mut RuleList) {
+        for entry in policies {
+            let known = self.known.remove(&entry.version);
+            let rules = known.unwrap_or_else(|| {
+                let rules = self.cluster_policy(&entry.policy);
+                rules.iter().for_each(|(rule, _)| self.came.extend(rule.peers.iter().flatten()));
+                rules
+            });
+            to.append(Some(entry.version), rules);
+        }
+    }
+
+    fn network(&mut self, to: &mut RuleList) {
+        let mut own_node: Vec<_> =
+            self.subject.own_node().groups().into_iter().map(|group| (self.group)(group)).collect();
+        if !own_node.is_empty() {
+            own_node.sort_unstable();
+            own_node.dedup();
+            let rule = Rule { peers: Some(own_node), ports: None, action: Action::Allow, origin: 0 };
+            to.append(None, vec![(rule, Arc::new(RuleOrigin::OwnNode))]);
+        }
+        for entry in &self.subject.network {
+            let known = self.known.remove(&entry.version);
+            let rules = known.unwrap_or_else(|| {
+                let rules = self.network_policy(&entry.policy);
+                rules.iter().for_each(|(rule, name)| self.comes(rule, name));
+                rules
+            });
+            to.append(Some(entry.version), rules);
+        }
+        if let Some(origin) = self.subject.default_deny() {
+            to.append(None, vec![everyone(Action::Deny, origin)]);
+        }
+    }
+
+    /// A rule of a policy that is new or has changed. One that the policy had in the same place stands among the others as before,
+    /// because these policies are asked in the order of their names.
+    fn comes(&mut self, rule: &Rule, name: &Arc<RuleOrigin>) {
+        if self.went.get(name).is_some_and(|before| before.says_what(rule)) {
+            self.went.remove(name);
+        } else {
+            self.came.extend(rule.peers.iter().flatten());
+        }
+    }
+
+    fn cluster_policy(&mut self, policy: &ClusterNetworkPolicy) -> Vec<NamedRule> {
+        let direction = self.subject.direction;
+        let rules = cluster_rules(policy, direction).iter().enumerate().map(|(index, rule)| {
+            let peers = self.cluster_peers(&rule.peers);
+            let ports = self.own(cluster_ports(rule));
+            let action = match rule.action {
+                ClusterAction::Accept => Action::Allow,
+                ClusterAction::Deny => Action::Deny,
+                ClusterAction::Pass => Action::Pass,
+            };
+            let (policy, index, name) = (cluster_name(policy), index as u32, rule.name.clone());
+            let origin = RuleOrigin::Rule { policy, direction, index, name };
+            (Rule { peers, ports, action, origin: 0 }, Arc::new(origin))
+        });
+        rules.collect()
+    }
+
+    fn network_policy(&mut self, policy: &NetworkPolicy) -> Vec<NamedRule> {
+        let direction = self.subject.direction;
+        let rules = rules(policy, direction).into_iter().flatten().enumerate().map(|(index, rule)| {
+            let peers = self.network_peers(&policy.namespace, &rule.peers);
+            let ports = self.own(network_ports(&rule.ports));
+            let (policy, index) = (network_name(policy), index as u32);
+            let origin = RuleOrigin::Rule { policy, direction, index, name: None };
+            (Rule { peers, ports, action: Action::Allow, origin: 0 }, Arc::new(origin))
+        });
+        rules.collect()
+    }
+
+    fn network_peers(&mut self, namespace: &str, peers: &Peers) -> Option<Vec<GroupId>> {
+        let Peers::Any(peers) = peers else { return None };
+        let groups = peers.iter().map(|peer| match peer {
+            Peer::Pods { namespaces, pods } => {
+                let namespaces = match namespaces {
+                    Some(selector) => NamespaceScope::Matching(selector.clone()),
+                    None => NamespaceScope::Named(namespace.to_owned()),
+                };
+                AddressGroup::Pods(PodSet { namespaces, pods: pods.clone() })
+            }
+            Peer::IpBlock(block) => AddressGroup::block(block),
+        });
+        Some(groups.map(&mut *self.group).collect())
+    }
+
+    fn cluster_peers(&mut self, peers: &[ClusterPeer]) -> Option<Vec<GroupId>> {
+        if peers.contains(&ClusterPeer::Everyone) {
+            return None;
+        }
+        let groups = peers.iter().filter_map(|peer| match peer {
+            ClusterPeer::Pods(scope) => Some(AddressGroup::Pods(scope.into())),
+            ClusterPeer::Network(cidr) => {
+                Some(AddressGroup::block(&IpBlock { cidr: *cidr, except: Vec::new() }))
+            }
+            ClusterPeer::Nodes(selector) => Some(AddressGroup::Nodes(selector.clone())),
+            // No address of the name is known: the peer matches nothing.
+            ClusterPeer::DomainName(_) | ClusterPeer::Everyone => None,
+        });
+        Some(groups.map(&mut *self.group).collect())
+    }
+
+    /// Looks names up on the pod itself, where it is the destination; else leaves them to the peers.
+    fn own(&self, ports: Option<Vec<PortTerm>>) -> Option<Vec<PortTerm>> {
+        if self.subject.direction == Direction::Egress {
+            return ports;
+        }
+        let mut found = Vec::new();
+        for term in ports? {
+            let PortTerm::Named(name) = term else {
+                found.push(term);
+                continue;
+            };
+            let ports = self.subject.pod.ports.iter().filter(|port| name.is_of(port));
+            found.extend(ports.map(|port| PortTerm::Range {
+                protocol: port.protocol,
+                first: port.port,
+                last: port.port,
+            }));
+        }
+        Some(found)
+    }
+}
+
+fn everyone(action: Action, origin: RuleOrigin) -> NamedRule {
+    (Rule { peers: None, ports: None, action, origin: 0 }, Arc::new(origin))
+}
+
+fn rules(policy: &NetworkPolicy, direction: Direction) -> Option<&Vec<NetworkPolicyRule>> {
+    match direction {
+        Direction::Ingress => policy.ingress.as_ref(),
+        Direction::Egress => policy.egress.as_ref(),
+    }
+}
+
+fn cluster_rules(policy: &ClusterNetworkPolicy, direction: Direction) -> &[ClusterRule] {
+    match direction {
+        Direction::Ingress => &policy.ingress,
+        Direction::Egress => &policy.egress,
+    }
+}
+
+fn network_name(policy: &NetworkPolicy) -> PolicyRef {
+    PolicyRef {
+        kind: PolicyKind::NetworkPolicy,
+        namespace: policy.namespace.clone(),
+        name: policy.name.clone(),
+    }
+}
+
+fn cluster_name(policy: &ClusterNetworkPolicy) -> PolicyRef {
+    PolicyRef { kind: policy.kind, namespace: String::new(), name: policy.name.clone() }
+}
+
+fn network_ports(ports: &Ports) -> Option<Vec<PortTerm>> {
+    let Ports::Any(ports) = ports else { return None };
+    let terms = ports.iter().map(|port| match port {
+        PortMatch::Range { protocol, first, last } => {
+            PortTerm::Range { protocol: *protocol, first: *first, last: *last }
+        }
+        PortMatch::Named { protocol, name } => {
+            PortTerm::Named(PortName { name: name.clone(), protocol: Some(*protocol) })
+        }
+    });
+    Some(terms.collect())
+}
+
+fn cluster_ports(rule: &ClusterRule) -> Option<Vec<PortTerm>> {
+    let terms = rule.ports.as_ref()?.iter().map(|port| match port {
+        ClusterPort::Range { protocol, first, last } => {
+            PortTerm::Range { protocol: *protocol, first: *first, last: *last }
+        }
+        ClusterPort::Named { protocol, name } => {
+            PortTerm::Named(PortName { name: name.clone(), protocol: *protocol })
+        }
+    });
+    Some(terms.collect())
+}

@@ -1,0 +1,379 @@
+//! The case format of policy tests: resources as anyone would write them, and single connections with the verdict they should
+//! get. One document is one case or a list of cases; a file may hold several documents.
+
+use std::net::IpAddr;
+
+use crate::limits::DIAGNOSTICS_MAX;
+use crate::net::flow::Protocol;
+use crate::policy::objects::Object;
+use crate::policy::parse::cursor::{Cursor, Diagnostics, Fields};
+use crate::policy::parse::documents::{ManifestParser, check_duplicates, faulty, note_left_out};
+use crate::policy::parse::tree::{self, Node, Value};
+use crate::policy::parse::{Diagnostic, Location, Parsed, Severity, Skipped, Source};
+use crate::tables::{PodName, Verdict};
+
+/// One case.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// `name`.
+    pub name: String,
+    /// Its location.
+    pub location: Location,
+    /// `resources`, read as any manifest.
+    pub objects: Vec<(Object, Location)>,
+    /// `probes`, each a new connection.
+    pub probes: Vec<Probe>,
+}
+
+/// One connection, and what should become of it.
+#[derive(Debug, Clone)]
+pub struct Probe {
+    /// `from`.
+    pub from: Endpoint,
+    /// `to`.
+    pub to: Endpoint,
+    /// `protocol`, TCP where absent.
+    pub protocol: Protocol,
+    /// `port`: the destination's; 0 for protocols without ports.
+    pub port: u16,
+    /// `expect`.
+    pub expect: Verdict,
+    /// Its location.
+    pub location: Location,
+}
+
+/// An end of a probe.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
+#[serde(try_from = "String")]
+pub enum Endpoint {
+    /// `{pod: namespace/name}`.
+    Pod(PodName),
+    /// `{ip: 192.0.2.7}`.
+    Ip(IpAddr),
+}
+
+impl std::str::FromStr for Endpoint {
+    type Err = String;
+
+    /// Reads an address, or the name of a pod.
+    fn from_str(text: &str) -> Result<Endpoint, String> {
+        text.parse().map(Endpoint::Ip).or_else(|_| text.parse().map(Endpoint::Pod))
+    }
+}
+
+impl TryFrom<String> for Endpoint {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Endpoint, String> {
+        text.parse()
+    }
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Endpoint::Pod(pod) => pod.fmt(f),
+            Endpoint::Ip(address) => address.fmt(f),
+        }
+    }
+}
+
+/// A case that is wrong.
+#[derive(Debug, Clone)]
+pub struct InvalidCase {
+    /// `name`, as far as it has one.
+    pub name: String,
+    /// Its location.
+    pub location: Location,
+    /// Everything that is wrong with it.
+    pub errors: Vec<Diagnostic>,
+}
+
+/// The cases of a text.
+#[derive(Debug, Clone, Default)]
+pub struct Cases {
+    /// The cases, in the order of the text.
+    pub cases: Vec<Case>,
+    /// Those that are wrong.
+    pub refused: Vec<InvalidCase>,
+    /// Kubernetes objects that stand where a case should.
+    pub manifests: Vec<Location>,
+    /// Faults that keep the text, or the rest of it, from being read.
+    pub faults: Vec<Diagnostic>,
+    /// What the authors of the resources should know.
+    pub warnings: Vec<Diagnostic>,
+    /// Resources of kinds that policy does not depend on.
+    pub skipped: Vec<Skipped>,
+}
+
+impl Cases {
+    /// The cases where nothing of the text is wrong; else every error, in the order of the text.
+    pub fn whole(self) -> Result<Cases, Vec<Diagnostic>> {
+        let of_cases = self.refused.iter().flat_map(|refused| &refused.errors);
+        let mut errors: Vec<Diagnostic> = of_cases.chain(&self.faults).cloned().collect();
+        errors.extend(self.manifests.iter().map(manifest_error));
+        errors.sort_by_key(|error| error.location.offset());
+        if errors.is_empty() { Ok(self) } else { Err(errors) }
+    }
+}
+
+fn manifest_error(location: &Location) -> Diagnostic {
+    Diagnostic {
+        severity: Severity::Error,
+        location: location.clone(),
+        object: String::new(),
+        path: String::new(),
+        message: "a Kubernetes object where a case should be".to_owned(),
+        help: Some("put it under the resources of a case".to_owned()),
+    }
+}
+
+/// Reads the cases of a text, each on its own: one that is wrong does not keep the others from being read.
+pub fn read_cases(source: &Source) -> Cases {
+    let (nodes, faults) = tree::parse(source.text(), source.is_json());
+    let mut reader = CaseParser { source, cases: Cases::default(), errors: 0 };
+    for node in &nodes {
+        match &node.value {
+            Value::Null => {}
+            Value::Sequence(items) => items.iter().for_each(|item| reader.case(item)),
+            _ => reader.case(node),
+        }
+    }
+    let (faults, left_out) = faulty(source, faults).into_list();
+    reader.cases.faults = faults;
+    note_left_out(&mut reader.cases.faults, left_out);
+    reader.cases
+}
+
+struct CaseParser<'s> {
+    source: &'s Source,
+    cases: Cases,
+    /// Errors that are kept.
+    errors: usize,
+}
+
+impl CaseParser<'_> {
+    /// Keeps as many errors as there is room for, and of each case the first.
+    fn refuse(&mut self, name: &str, location: Location, mut errors: Vec<Diagnostic>) {
+        errors.sort_by_key(|error| error.location.offset());
+        let room = DIAGNOSTICS_MAX.saturating_sub(self.errors).max(1);
+        let left_out = errors.len().saturating_sub(room);
+        errors.truncate(room);
+        note_left_out(&mut errors, left_out);
+        self.errors += errors.len();
+        self.cases.refused.push(InvalidCase { name: name.to_owned(), location, errors });
+    }
+
+    fn case(&mut self, node: &Node<'_>) {
+        let location = Location::new(self.source, node.span);
+        let has = |field| node.get(field).is_some();
+        if has("kind") && has("apiVersion") && !has("probes") && !has("resources") {
+            self.cases.manifests.push(location);
+            return;
+        }
+        let name = node.get("name").and_then(|node| node.text()).unwrap_or_default();
+        let context = format!("case {name:?}");
+        let findings = Diagnostics::new(self.source, context.as_str());
+        let at = Cursor::root(node, &findings);
+        check_duplicates(&at, false);
+        let fields = at.fields(&["name", "probes", "resources"]);
+        fields.required("name").and_then(|at| at.text());
+        let mut resources = ManifestParser::new(Severity::Warning);
+        for item in fields.items("resources") {
+            resources.object(item.node, self.source, &format!("{context}: "));
+        }
+        let probes: Vec<Probe> = fields.items("probes").iter().filter_map(probe).collect();
+        resources.keep(findings);
+        match resources.finish() {
+            Ok(Parsed { objects, warnings, skipped }) => {
+                self.cases.warnings.extend(warnings);
+                self.cases.skipped.extend(skipped);
+                self.cases.cases.push(Case { name: name.to_owned(), location, objects, probes });
+            }
+            Err(errors) => self.refuse(name, location, errors),
+        }
+    }
+}
+
+fn probe(at: &Cursor<'_>) -> Option<Probe> {
+    check_duplicates(at, true);
+    let fields = at.fields(&["expect", "from", "port", "protocol", "to"]);
+    let from = fields.required("from").and_then(|at| endpoint(&at));
+    let to = fields.required("to").and_then(|at| endpoint(&at));
+    let protocol = protocol(&fields);
+    let port = protocol.and_then(|protocol| port(&fields, protocol));
+    let expect = fields.required("expect").and_then(|at| verdict(&at));
+    Some(Probe {
+        from: from?,
+        to: to?,
+        protocol: protocol?,
+        port: port?,
+        expect: expect?,
+        location: at.location(),
+    })
+}
+
+fn endpoint(at: &Cursor<'_>) -> Option<Endpoint> {
+    let fields = at.fields(&["ip", "pod"]);
+    match (fields.get("pod"), fields.get("ip")) {
+        (Some(pod), None) => parsed(&pod, "write namespace/name").map(Endpoint::Pod),
+        (None, Some(ip)) => parsed(&ip, "write an address without a prefix length").map(Endpoint::Ip),
+        _ => {
+            at.error_help(
+                "Invalid value: an end of a probe is a pod or an address",
+                "write {pod: namespace/name} or {ip: 192.0.2.7}",
+            );
+            None
+        }
+    }
+}
+
+fn parsed<T: std::str::FromStr>(at: &Cursor<'_>, help: &str) -> Option<T>
+where
+    T::Err: std::fmt::Display,
+{
+    match at.text()?.parse() {
+        Ok(value) => Some(value),
+        Err(wrong) => {
+            at.invalid(&format!("{wrong}"), help);
+            None
+        }
+    }
+}
+
+fn protocol(fields: &Fields<'_>) -> Option<Protocol> {
+    let Some(at) = fields.get("protocol") else { return Some(Protocol::TCP) };
+    if let Value::Number(_) = &at.node.value {
+        let number = u8::try_from(at.integer()?).map(Protocol).ok();
+        if number.is_none() {
+            at.invalid(
+                "must be between 0 and 255, inclusive",
+                "write a protocol number, or TCP, UDP, SCTP, ICMP, ICMPv6",
+            );
+        }
+        return number;
+    }
+    parsed(&at, "write TCP, UDP, SCTP, ICMP, ICMPv6 or a protocol number")
+}
+
+fn port(fields: &Fields<'_>, protocol: Protocol) -> Option<u16> {
+    match fields.get("port") {
+        None if protocol.has_ports() => {
+            fields.at.required("port", "the destination port");
+            None
+        }
+        None => Some(0),
+        Some(at) => match u16::try_from(at.integer()?) {
+            Ok(port) if port > 0 || !protocol.has_ports() => Some(port),
+            _ => {
+                at.invalid("must be between 1 and 65535, inclusive", "write a port number");
+                None
+            }
+        },
+    }
+}
+
+fn verdict(at: &Cursor<'_>) -> Option<Verdict> {
+    match at.text()? {
+        "allow" => Some(Verdict::Allow),
+        "deny" => Some(Verdict::Deny),
+        _ => {
+            at.unsupported(&["allow", "deny"]);
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cases(text: &str) -> Result<Cases, Vec<String>> {
+        read_cases(&Source::new("cases.yaml", text))
+            .whole()
+            .map_err(|errors| errors.iter().map(|error| format!("{} {}", error.object, error.path)).collect())
+    }
+
+    #[test]
+    fn a_case_has_objects_and_probes() {
+        let text = "name: one\nresources:\n- {kind: Namespace, apiVersion: v1, metadata: {name: a}}\n- {kind: Service, apiVersion: v1, \
+                    metadata: {name: s}}\nprobes:\n- {from: {pod: a/x}, to: {ip: 192.0.2.7}, protocol: UDP, port: 53, expect: deny}\n\
+                    - {from: {ip: \"::1\"}, to: {pod: a/x}, protocol: ICMPv6, expect: allow}\n";
+        let read = cases(text).unwrap();
+        let [case] = read.cases.as_slice() else { panic!("{read:?}") };
+        assert_eq!((case.name.as_str(), case.objects.len(), read.skipped.len()), ("one", 1, 1));
+        let probe = &case.probes[0];
+        assert_eq!((probe.protocol, probe.port, probe.expect), (Protocol::UDP, 53, Verdict::Deny));
+        assert_eq!((probe.from.to_string(), probe.to.to_string()), ("a/x".into(), "192.0.2.7".into()));
+        assert_eq!((probe.location.line(), case.probes[1].port), (6, 0));
+    }
+
+    #[test]
+    fn a_case_or_a_list_of_cases_or_several_documents() {
+        for (text, count) in [
+            ("name: a", 1),
+            ("- name: a\n- name: b", 2),
+            ("name: a\n---\n[{name: b}, {name: c}]", 3),
+            ("", 0),
+        ] {
+            assert_eq!(cases(text).unwrap().cases.len(), count, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_name_their_case_and_all_of_them_are_found() {
+        let text = "- name: one\n  probes: [{from: {pod: 5}, to: {}, port: 0, expect: drop, why: x}]\n- name: two\n  resources: [{kind: Pod, \
+                    apiVersion: v1, metadata: {name: p}, spec: {hostNetwok: true}}]\n- probe: []\n";
+        let wanted = [
+            "case \"one\" probes[0].from.pod",
+            "case \"one\" probes[0].to",
+            "case \"one\" probes[0].port",
+            "case \"one\" probes[0].expect",
+            "case \"one\" probes[0].why",
+            "case \"two\": default/p spec.hostNetwok",
+            "case \"\" probe",
+            "case \"\" name",
+        ];
+        assert_eq!(cases(text).unwrap_err(), wanted);
+    }
+
+    #[test]
+    fn a_case_that_is_wrong_leaves_the_others() {
+        let text = "- name: one\n  probes: [{from: x}]\n- name: two\n  resources: [{kind: Pod}]\n- name: three\n- {kind: Pod, \
+                    apiVersion: v1}\n---\n[";
+        let read = read_cases(&Source::new("cases.yaml", text));
+        let refused: Vec<_> =
+            read.refused.iter().map(|refused| (refused.name.as_str(), refused.location.line())).collect();
+        assert_eq!(refused, [("one", 1), ("two", 3)]);
+        assert_eq!((read.cases.len(), read.cases[0].name.as_str()), (1, "three"));
+        assert_eq!((read.manifests.len(), read.faults.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_protocol_that_is_none_is_told_the_range() {
+        for (protocol, says) in
+            [("256", "must be between 0 and 255"), ("-1", "0 and 255"), ("1.5", "a whole number")]
+        {
+            let text = format!(
+                "{{name: a, probes: [{{from: {{ip: 10.0.0.1}}, to: {{ip: 10.0.0.2}}, protocol: {protocol}, expect: allow}}]}}"
+            );
+            let errors = read_cases(&Source::new("cases.yaml", text)).whole().unwrap_err();
+            assert!(errors[0].message.contains(says), "{protocol}: {}", errors[0]);
+        }
+    }
+
+    #[test]
+    fn a_probe_of_a_protocol_with_ports_needs_one() {
+        let probe = |rest: &str| {
+            cases(&format!(
+                "{{name: a, probes: [{{from: {{ip: 10.0.0.1}}, to: {{ip: 10.0.0.2}}, expect: allow{rest}}}]}}"
+            ))
+        };
+        assert!(probe("").is_err() && probe(", port: 65536").is_err() && probe(", port: 80").is_ok());
+        assert!(
+            probe(", protocol: ICMP").is_ok()
+                && probe(", protocol: 47").is_ok()
+                && probe(", protocol: x").is_err()
+        );
+    }
+}

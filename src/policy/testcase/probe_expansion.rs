@@ -1,0 +1,163 @@
+//! A trial: the probes of a case as flows, to be judged by whatever is on trial.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use super::format::{Case, Endpoint, Probe};
+use super::placeholder_addresses::{PlaceholderRange, give_addresses_of};
+use crate::net::flow::{FlowKey, Protocol};
+use crate::policy::objects::{Object, Pod, replicas};
+use crate::tables::PodName;
+
+/// Source port of every flow. Policy never looks at it.
+const SOURCE_PORT: u16 = 49_152;
+
+/// Longest name that is compared with others.
+const NAME_BYTES_MAX: usize = 512;
+
+/// The objects of a case, and who has which address.
+#[derive(Debug)]
+pub struct ProbeExpansion {
+    objects: Vec<Object>,
+    pods: BTreeMap<PodName, Vec<IpAddr>>,
+}
+
+/// Why a probe is no flow.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProbeError {
+    /// There is no such pod.
+    #[error("there is no pod {pod}{}", .near.as_ref().map(|near| format!(": is it {near}?")).unwrap_or_default())]
+    UnknownPod {
+        /// The name.
+        pod: PodName,
+        /// A pod whose name is similar.
+        near: Option<PodName>,
+    },
+    /// The pod has no address, and will get none of its own.
+    #[error(
+        "pod {pod} has no address, and gets none of its own because it is on the host's network or has finished: \
+         give it one in status.podIPs, or name an address"
+    )]
+    NoAddress {
+        /// The pod.
+        pod: PodName,
+    },
+    /// IPv4 on one side, IPv6 on the other.
+    #[error("{from} and {to} have no address of one family for {protocol}")]
+    Families {
+        /// The source.
+        from: String,
+        /// The destination.
+        to: String,
+        /// The protocol.
+        protocol: Protocol,
+    },
+}
+
+impl ProbeExpansion {
+    /// The objects of a case. Pods that wait for an address have a stand-in.
+    pub fn new(case: &Case) -> ProbeExpansion {
+        ProbeExpansion::with(case, PlaceholderRange::RESERVED)
+    }
+
+    /// The same with stand-ins of a range.
+    pub fn with(case: &Case, stand_ins: PlaceholderRange) -> ProbeExpansion {
+        let mut objects: Vec<Object> = case.objects.iter().map(|(object, _)| object.clone()).collect();
+        give_addresses_of(stand_ins, &mut [&mut objects]);
+        let pods = objects.iter().filter_map(|object| match object {
+            Object::Pod(Pod { name, addresses, .. }) => Some((name.clone(), addresses.clone())),
+            _ => None,
+        });
+        ProbeExpansion { pods: pods.collect(), objects }
+    }
+
+    /// The objects that are on trial.
+    pub fn objects(&self) -> &[Object] {
+        &self.objects
+    }
+
+    /// The pods that are there and have addresses of their own: not those on the host's network, not those that have
+    /// finished.
+    pub fn running_pods(&self) -> BTreeMap<PodName, Vec<IpAddr>> {
+        let running = self.objects.iter().filter_map(|object| match object {
+            Object::Pod(pod) if !pod.host_network && !pod.finished && !pod.addresses.is_empty() => {
+                Some((pod.name.clone(), pod.addresses.clone()))
+            }
+            _ => None,
+        });
+        running.collect()
+    }
+
+    /// The flows of a probe. It holds where it holds for all of them.
+    pub fn flows(&self, probe: &Probe) -> Result<Vec<FlowKey>, ProbeError> {
+        flows_between(&self.pods, &probe.from, &probe.to, probe.protocol, probe.port)
+    }
+}
+
+/// New connections between two ends: one for each family in which both have an address, between their first ones. From a
+/// workload with replicas to itself they are from one of its pods to another.
+pub fn flows_between(
+    pods: &BTreeMap<PodName, Vec<IpAddr>>,
+    from: &Endpoint,
+    to: &Endpoint,
+    protocol: Protocol,
+    port: u16,
+) -> Result<Vec<FlowKey>, ProbeError> {
+    let (sources, destinations) = (addresses(pods, from)?, addresses(pods, &other_than(from, to, pods))?);
+    let mut flows = Vec::new();
+    for is_v4 in [true, false] {
+        let first = |list: &[IpAddr]| list.iter().copied().find(|address| address.is_ipv4() == is_v4);
+        if !speaks(protocol, is_v4) {
+            continue;
+        }
+        if let (Some(src), Some(dst)) = (first(&sources), first(&destinations)) {
+            let src_port = if protocol.has_ports() { SOURCE_PORT } else { port };
+            flows.push(FlowKey { src, dst, protocol, src_port, dst_port: port });
+        }
+    }
+    if flows.is_empty() {
+        return Err(ProbeError::Families { from: from.to_string(), to: to.to_string(), protocol });
+    }
+    Ok(flows)
+}
+
+/// The destination; where that is the workload that is the source too, the second pod of it.
+fn other_than(from: &Endpoint, to: &Endpoint, pods: &BTreeMap<PodName, Vec<IpAddr>>) -> Endpoint {
+    match to {
+        Endpoint::Pod(pod) if from == to => {
+            let second = replicas::second(pod);
+            Endpoint::Pod(if pods.contains_key(&second) { second } else { pod.clone() })
+        }
+        _ => to.clone(),
+    }
+}
+
+fn addresses(pods: &BTreeMap<PodName, Vec<IpAddr>>, end: &Endpoint) -> Result<Vec<IpAddr>, ProbeError> {
+    match end {
+        Endpoint::Ip(address) => Ok(vec![*address]),
+        Endpoint::Pod(pod) => match pods.get(pod) {
+            None => Err(ProbeError::UnknownPod { pod: pod.clone(), near: near(pods, pod) }),
+            Some(addresses) if addresses.is_empty() => Err(ProbeError::NoAddress { pod: pod.clone() }),
+            Some(addresses) => Ok(addresses.clone()),
+        },
+    }
+}
+
+fn near(pods: &BTreeMap<PodName, Vec<IpAddr>>, pod: &PodName) -> Option<PodName> {
+    let text = pod.to_string();
+    // Longer names are none of Kubernetes, and comparing them costs the product of their lengths.
+    let is_short = |name: &str| name.len() <= NAME_BYTES_MAX;
+    let known = pods.keys().filter(|_| is_short(&text)).filter(|known| is_short(&known.name));
+    let scored = known.map(|known| (strsim::normalized_levenshtein(&known.to_string(), &text), known));
+    let (score, best) = scored.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    (score > 0.6).then(|| best.clone())
+}
+
+/// ICMP is the protocol of one family only.
+fn speaks(protocol: Protocol, is_v4: bool) -> bool {
+    match protocol {
+        Protocol::ICMP => is_v4,
+        Protocol::ICMPV6 => !is_v4,
+        _ => true,
+    }
+}

@@ -1,0 +1,466 @@
+//! A sorted map whose clones share what does not change: what the tables' document is made of.
+//!
+//! The entries lie in short sorted chunks. A clone copies the list of chunks; a change copies the one chunk that it is
+//! made in. Two maps of which one came from the other are compared by looking at the chunks that they do not share. So the
+//! next generation of a large document costs about as much as it differs.
+
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Index;
+use std::slice;
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A sorted map. Clones share chunks of up to twice `CHUNK` entries.
+#[derive(Clone)]
+pub struct PersistentMap<K, V, const CHUNK: usize = 64> {
+    /// None is empty.
+    chunks: Vec<Arc<Chunk<K, V>>>,
+    len: usize,
+}
+
+type Chunk<K, V> = Vec<(K, V)>;
+
+/// The entries of a map in order.
+pub struct Iter<'a, K, V> {
+    chunks: slice::Iter<'a, Arc<Chunk<K, V>>>,
+    entries: slice::Iter<'a, (K, V)>,
+}
+
+/// Reading.
+impl<K: Ord, V, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
+    /// An empty map.
+    pub fn new() -> Self {
+        PersistentMap { chunks: Vec::new(), len: 0 }
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The value of a key.
+    pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
+    where
+        K: Borrow<Q>,
+    {
+        let chunk = self.chunks.get(self.chunk_of(key))?;
+        let place = chunk.binary_search_by(|(other, _)| other.borrow().cmp(key)).ok()?;
+        Some(&chunk[place].1)
+    }
+
+    /// Whether the key is there.
+    pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.get(key).is_some()
+    }
+
+    /// The entry with the highest key.
+    pub fn last_key_value(&self) -> Option<(&K, &V)> {
+        let (key, value) = self.chunks.last()?.last()?;
+        Some((key, value))
+    }
+
+    /// The entries in order, from the first whose key is not below `key`.
+    pub fn iter_from<'a, Q: Ord + ?Sized>(
+        &'a self,
+        key: &Q,
+    ) -> impl Iterator<Item = (&'a K, &'a V)> + use<'a, K, V, Q, CHUNK>
+    where
+        K: Borrow<Q>,
+    {
+        let at = self.chunk_of(key);
+        let place =
+            self.chunks.get(at).map_or(0, |chunk| chunk.partition_point(|(other, _)| other.borrow() < key));
+        let entries = self.chunks[at.min(self.chunks.len())..].iter().flat_map(|chunk| chunk.iter());
+        entries.skip(place).map(|(key, value)| (key, value))
+    }
+
+    /// The entries in order.
+    pub fn iter(&self) -> Iter<'_, K, V> {
+        Iter { chunks: self.chunks.iter(), entries: [].iter() }
+    }
+
+    /// The keys in order.
+    pub fn keys(&self) -> impl Iterator<Item = &K> + Clone {
+        self.iter().map(|(key, _)| key)
+    }
+
+    /// The values in the order of their keys.
+    pub fn values(&self) -> impl Iterator<Item = &V> + Clone {
+        self.iter().map(|(_, value)| value)
+    }
+
+    /// The chunk that holds `key`, if any does.
+    fn chunk_of<Q: Ord + ?Sized>(&self, key: &Q) -> usize
+    where
+        K: Borrow<Q>,
+    {
+        self.chunks.partition_point(|chunk| chunk[0].0.borrow() <= key).saturating_sub(1)
+    }
+}
+
+/// Changing.
+impl<K: Ord + Clone, V: Clone, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
+    /// Sets the value of a key; gives the one that it had.
+    pub fn insert(&mut self, key: K, value: V) -> Option<V> {
+        if self.chunks.is_empty() {
+            self.chunks.push(Arc::default());
+        }
+        let at = self.chunk_of_maybe_empty(&key);
+        let chunk = Arc::make_mut(&mut self.chunks[at]);
+        match chunk.binary_search_by(|(other, _)| other.cmp(&key)) {
+            Ok(place) => Some(std::mem::replace(&mut chunk[place].1, value)),
+            Err(place) => {
+                chunk.insert(place, (key, value));
+                self.len += 1;
+                if chunk.len() > 2 * CHUNK {
+                    let upper = chunk.split_off(CHUNK);
+                    self.chunks.insert(at + 1, Arc::new(upper));
+                }
+                None
+            }
+        }
+    }
+
+    /// Removes a key; gives the value that it had.
+    pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
+        let at = self.chunk_of(key);
+        let shared = self.chunks.get_mut(at)?;
+        let place = shared.binary_search_by(|(other, _)| other.borrow().cmp(key)).ok()?;
+        let chunk = Arc::make_mut(shared);
+        let (_, value) = chunk.remove(place);
+        if chunk.is_empty() {
+            self.chunks.remove(at);
+        }
+        self.len -= 1;
+        Some(value)
+    }
+
+    /// The value of a key, to be changed.
+    pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
+    where
+        K: Borrow<Q>,
+    {
+        let at = self.chunk_of(key);
+        let shared = self.chunks.get_mut(at)?;
+        let place = shared.binary_search_by(|(other, _)| other.borrow().cmp(key)).ok()?;
+        Some(&mut Arc::make_mut(shared)[place].1)
+    }
+
+    /// [`PersistentMap::chunk_of`] where the only chunk may be the empty one that the first entry goes to.
+    fn chunk_of_maybe_empty(&self, key: &K) -> usize {
+        if self.len == 0 { 0 } else { self.chunk_of(key) }
+    }
+}
+
+/// Comparing.
+impl<K: Ord, V: PartialEq, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
+    /// Shows each key that the two maps do not have in common with an equal value, in order, with its value in this one
+    /// and in `next`. Costs as much as the chunks that the two do not share.
+    pub fn for_each_difference<'a>(
+        &'a self,
+        next: &'a Self,
+        mut see: impl FnMut(&'a K, Option<&'a V>, Option<&'a V>),
+    ) {
+        let (mut old, mut new) = (Place::start(&self.chunks), Place::start(&next.chunks));
+        loop {
+            while old.shares_chunk_with(&new) {
+                old.pass_chunk();
+                new.pass_chunk();
+            }
+            match (old.entry(), new.entry()) {
+                (None, None) => return,
+                (Some((key, value)), next) if next.is_none_or(|(other, _)| key < other) => {
+                    see(key, Some(value), None);
+                    old.pass_entry();
+                }
+                (before, Some((key, value))) if before.is_none_or(|(other, _)| key < other) => {
+                    see(key, None, Some(value));
+                    new.pass_entry();
+                }
+                (before, after) => {
+                    let ((key, before), (_, after)) =
+                        (before.expect("equal keys"), after.expect("equal keys"));
+                    if before != after {
+                        see(key, Some(before), Some(after));
+                    }
+                    old.pass_entry();
+                    new.pass_entry();
+                }
+            }
+        }
+    }
+}
+
+/// A place in a map.
+struct Place<'a, K, V> {
+    chunks: &'a [Arc<Chunk<K, V>>],
+    entry: usize,
+}
+
+impl<'a, K, V> Place<'a, K, V> {
+    fn start(chunks: &'a [Arc<Chunk<K, V>>]) -> Self {
+        Place { chunks, entry: 0 }
+    }
+
+    fn shares_chunk_with(&self, other: &Self) -> bool {
+        let at_start = self.entry == 0 && other.entry == 0;
+        let chunks = self.chunks.first().zip(other.chunks.first());
+        at_start && chunks.is_some_and(|(ours, theirs)| Arc::ptr_eq(ours, theirs))
+    }
+
+    fn entry(&self) -> Option<&'a (K, V)> {
+        self.chunks.first().map(|chunk| &chunk[self.entry])
+    }
+
+    fn pass_entry(&mut self) {
+        self.entry += 1;
+        if self.entry == self.chunks[0].len() {
+            self.pass_chunk();
+        }
+    }
+
+    fn pass_chunk(&mut self) {
+        (self.chunks, self.entry) = (&self.chunks[1..], 0);
+    }
+}
+
+impl<'a, K, V> Iterator for Iter<'a, K, V> {
+    type Item = (&'a K, &'a V);
+
+    fn next(&mut self) -> Option<(&'a K, &'a V)> {
+        loop {
+            if let Some((key, value)) = self.entries.next() {
+                return Some((key, value));
+            }
+            self.entries = self.chunks.next()?.iter();
+        }
+    }
+}
+
+impl<K, V> Clone for Iter<'_, K, V> {
+    fn clone(&self) -> Self {
+        Iter { chunks: self.chunks.clone(), entries: self.entries.clone() }
+    }
+}
+
+impl<'a, K: Ord, V, const CHUNK: usize> IntoIterator for &'a PersistentMap<K, V, CHUNK> {
+    type Item = (&'a K, &'a V);
+    type IntoIter = Iter<'a, K, V>;
+
+    fn into_iter(self) -> Iter<'a, K, V> {
+        self.iter()
+    }
+}
+
+impl<K: Ord, V, Q: Ord + ?Sized, const CHUNK: usize> Index<&Q> for PersistentMap<K, V, CHUNK>
+where
+    K: Borrow<Q>,
+{
+    type Output = V;
+
+    fn index(&self, key: &Q) -> &V {
+        self.get(key).expect("no entry for the key")
+    }
+}
+
+impl<K: Ord, V, const CHUNK: usize> Default for PersistentMap<K, V, CHUNK> {
+    fn default() -> Self {
+        PersistentMap::new()
+    }
+}
+
+impl<K: Ord, V, const CHUNK: usize> From<BTreeMap<K, V>> for PersistentMap<K, V, CHUNK> {
+    fn from(map: BTreeMap<K, V>) -> Self {
+        let len = map.len();
+        let mut entries = map.into_iter();
+        let chunk =
+            || Some(entries.by_ref().take(CHUNK).collect()).filter(|chunk: &Chunk<K, V>| !chunk.is_empty());
+        PersistentMap { chunks: std::iter::from_fn(chunk).map(Arc::new).collect(), len }
+    }
+}
+
+impl<K: Ord, V, const CHUNK: usize, const N: usize> From<[(K, V); N]> for PersistentMap<K, V, CHUNK> {
+    fn from(entries: [(K, V); N]) -> Self {
+        BTreeMap::from(entries).into()
+    }
+}
+
+/// Of equal keys the last one counts.
+impl<K: Ord, V, const CHUNK: usize> FromIterator<(K, V)> for PersistentMap<K, V, CHUNK> {
+    fn from_iter<T: IntoIterator<Item = (K, V)>>(entries: T) -> Self {
+        entries.into_iter().collect::<BTreeMap<K, V>>().into()
+    }
+}
+
+impl<K: Ord + Clone, V: Clone, const CHUNK: usize> Extend<(K, V)> for PersistentMap<K, V, CHUNK> {
+    fn extend<T: IntoIterator<Item = (K, V)>>(&mut self, entries: T) {
+        entries.into_iter().for_each(|(key, value)| _ = self.insert(key, value));
+    }
+}
+
+/// Costs as much as the chunks that the two do not share.
+impl<K: Ord, V: PartialEq, const CHUNK: usize> PartialEq for PersistentMap<K, V, CHUNK> {
+    fn eq(&self, other: &Self) -> bool {
+        let (mut one, mut other) = (Place::start(&self.chunks), Place::start(&other.chunks));
+        loop {
+            if one.shares_chunk_with(&other) {
+                one.pass_chunk();
+                other.pass_chunk();
+                continue;
+            }
+            match (one.entry(), other.entry()) {
+                (None, None) => return true,
+                (Some(ours), Some(theirs)) if ours == theirs => {
+                    one.pass_entry();
+                    other.pass_entry();
+                }
+                _ => return false,
+            }
+        }
+    }
+}
+
+impl<K: Ord, V: Eq, const CHUNK: usize> Eq for PersistentMap<K, V, CHUNK> {}
+
+impl<K: Ord + fmt::Debug, V: fmt::Debug, const CHUNK: usize> fmt::Debug for PersistentMap<K, V, CHUNK> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self).finish()
+    }
+}
+
+impl<K: Ord + Serialize, V: Serialize, const CHUNK: usize> Serialize for PersistentMap<K, V, CHUNK> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self)
+    }
+}
+
+impl<'de, K, V, const CHUNK: usize> Deserialize<'de> for PersistentMap<K, V, CHUNK>
+where
+    K: Ord + Deserialize<'de>,
+    V: Deserialize<'de>,
+{
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        BTreeMap::deserialize(deserializer).map(Self::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::{btree_map, vec};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Small = PersistentMap<u32, u8, 3>;
+
+    fn differences(old: &Small, new: &Small) -> Vec<(u32, Option<u8>, Option<u8>)> {
+        let mut seen = Vec::new();
+        old.for_each_difference(new, |&key, old, new| seen.push((key, old.copied(), new.copied())));
+        seen
+    }
+
+    fn naive_differences(
+        old: &BTreeMap<u32, u8>,
+        new: &BTreeMap<u32, u8>,
+    ) -> Vec<(u32, Option<u8>, Option<u8>)> {
+        let keys: std::collections::BTreeSet<u32> = old.keys().chain(new.keys()).copied().collect();
+        let both = keys.into_iter().map(|key| (key, old.get(&key).copied(), new.get(&key).copied()));
+        both.filter(|(_, old, new)| old != new).collect()
+    }
+
+    fn changed(
+        map: &Small,
+        naive: &BTreeMap<u32, u8>,
+        changes: &[(u32, Option<u8>)],
+    ) -> (Small, BTreeMap<u32, u8>) {
+        let (mut map, mut naive) = (map.clone(), naive.clone());
+        for &(key, value) in changes {
+            match value {
+                Some(value) => assert_eq!(map.insert(key, value), naive.insert(key, value)),
+                None => assert_eq!(map.remove(&key), naive.remove(&key)),
+            }
+        }
+        (map, naive)
+    }
+
+    proptest! {
+        #[test]
+        fn holds_and_tells_what_a_map_holds_and_a_clone_sees_no_later_change(
+            first in btree_map(0..60_u32, 0..4_u8, 0..40),
+            one in vec((0..60_u32, prop::option::of(0..4_u8)), 0..40),
+            other in vec((0..60_u32, prop::option::of(0..4_u8)), 0..40),
+        ) {
+            let map = Small::from(first.clone());
+            let (one, naive_one) = changed(&map, &first, &one);
+            let (other, naive_other) = changed(&one, &naive_one, &other);
+            let maps = [(&map, &first), (&one, &naive_one), (&other, &naive_other)];
+            for (map, naive) in maps {
+                prop_assert!(map.iter().eq(naive.iter()));
+                prop_assert_eq!(map.len(), naive.len());
+                prop_assert_eq!(map.last_key_value(), naive.last_key_value());
+                for key in 0..62 {
+                    prop_assert_eq!(map.get(&key), naive.get(&key));
+                    prop_assert!(map.iter_from(&key).eq(naive.range(key..)));
+                }
+                prop_assert_eq!(map, &naive.iter().map(|(&key, &value)| (key, value)).collect());
+            }
+            for (a, naive_a) in maps {
+                for (b, naive_b) in maps {
+                    prop_assert_eq!(a == b, naive_a == naive_b);
+                }
+            }
+            prop_assert_eq!(differences(&map, &one), naive_differences(&first, &naive_one));
+            prop_assert_eq!(differences(&one, &other), naive_differences(&naive_one, &naive_other));
+            prop_assert_eq!(differences(&other, &map), naive_differences(&naive_other, &first));
+        }
+    }
+
+    #[test]
+    fn a_change_of_a_large_map_copies_one_chunk_and_is_found_without_reading_the_others() {
+        struct Counted<'a>(u32, &'a std::cell::Cell<usize>);
+        impl PartialEq for Counted<'_> {
+            fn eq(&self, other: &Self) -> bool {
+                self.1.set(self.1.get() + 1);
+                self.0 == other.0
+            }
+        }
+        impl Clone for Counted<'_> {
+            fn clone(&self) -> Self {
+                self.1.set(self.1.get() + 1);
+                Counted(self.0, self.1)
+            }
+        }
+        let touched = std::cell::Cell::new(0);
+        let map: PersistentMap<u32, Counted<'_>> =
+            (0..100_000).map(|key| (key, Counted(key, &touched))).collect();
+        let mut next = map.clone();
+        next.insert(50_000, Counted(0, &touched));
+        let mut seen = 0;
+        map.for_each_difference(&next, |_, _, _| seen += 1);
+        assert_eq!(seen, 1);
+        assert!(map != next && next == next.clone());
+        assert!(touched.get() <= 4 * 64, "{} values were touched", touched.get());
+    }
+
+    #[test]
+    fn in_json_it_is_an_object() {
+        let map = Small::from([(2, 1), (1, 9)]);
+        let json = serde_json::to_string(&map).unwrap();
+        assert_eq!(json, r#"{"1":9,"2":1}"#);
+        assert_eq!(serde_json::from_str::<Small>(&json).unwrap(), map);
+    }
+}

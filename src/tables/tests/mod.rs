@@ -1,0 +1,3 @@
+//! Input of tests.
+
+pub(crate) mod arbitrary;

@@ -1,0 +1,8 @@
+//! Frames for tests, built and checked by etherparse, which shares no code with the switch.
+
+mod build;
+mod check;
+mod checksum;
+
+pub(crate) use self::build::*;
+pub(crate) use self::check::{check, unfinish};

@@ -1,0 +1,186 @@
+//! Ports come and go, switches die, and nothing leaks.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use palisade::lab::traffic::{Server, Services, transfer};
+use palisade::lab::{Lab, LabSpec, POD_INTERFACE, Pod};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit, setrlimit};
+
+use crate::support::capture::Capture;
+use crate::support::packet_socket::PacketSocket;
+use crate::support::{
+    PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_cut_off, eventually, only_from,
+};
+
+/// Frames that the host's stack receives from a pod without a switch: the positive control.
+fn tap_on(pod: &Pod) -> Capture {
+    let tap = Capture::on(&pod.plan().host_interface, Command::new("tcpdump"));
+    let socket = pod.run(|| PacketSocket::open(POD_INTERFACE)).unwrap().unwrap();
+    // To everyone, of an ethertype for experiments (IEEE 802): nobody answers, and nobody waits for an answer.
+    let frame = [&[0xff; 6], &pod.plan().mac.0[..], &[0x88, 0xb5], b"control"].concat();
+    tap.assert_hears(|| socket.send(&frame).unwrap());
+    tap
+}
+
+/// A lab and its switch, and what hears of each pod where the host's stack begins.
+fn tapped(pods: &[&str]) -> (Rig, Vec<Capture>) {
+    let mut lab = Lab::up(&LabSpec::of(pods).unwrap()).unwrap();
+    let taps = lab.pods().map(|pod| tap_on(&pod)).collect();
+    let switch = Rig::start(&mut lab, "");
+    (Rig { switch, lab }, taps)
+}
+
+/// Datagrams from one pod to another, until this is dropped: there are always some on their way, and there is room beside them.
+/// As many as a core can send would fill the queue of the pod's interface, which its connections share, and these would be
+/// waiting for retransmissions.
+struct Flood {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Flood {
+    fn start(from: &Pod, to: &Pod) -> Flood {
+        let socket = from.run(|| UdpSocket::bind(SocketAddr::new(from.v4().into(), 0))).unwrap().unwrap();
+        let to = SocketAddr::new(to.v4().into(), PORT + 1);
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = stop.clone();
+        let thread = std::thread::spawn(move || {
+            while !told.load(Ordering::Relaxed) {
+                for _ in 0..32 {
+                    // The port may be closed at the other end, and the way may be cut: that is what the test is about.
+                    let _ = socket.send_to(&[7; 200], to);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        Flood { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+#[test]
+fn a_port_removed_under_traffic_gives_its_frames_back_and_others_go_on() {
+    let Some(_alone) = alone() else { return };
+    let rig = Rig::up(&["one", "two", "noisy"], 1);
+    let (one, two, noisy) = (rig.pod("one"), rig.pod("two"), rig.pod("noisy"));
+    let _server = Server::start(&two, &[PORT], Services::Tcp).unwrap();
+    {
+        let _floods = [Flood::start(&noisy, &one), Flood::start(&one, &noisy)];
+        for _ in 0..5 {
+            transfer(&one, two.v4().into(), PORT, 1 << 16, PATIENCE).unwrap();
+            rig.switch.detach(&noisy).unwrap();
+            transfer(&one, two.v4().into(), PORT, 1 << 16, PATIENCE).unwrap();
+            rig.switch.attach(&noisy).unwrap();
+        }
+    }
+    for pod in [&one, &two, &noisy] {
+        rig.switch.detach(pod).unwrap();
+    }
+    eventually("every frame is free when every port is closed", || {
+        let counters = rig.counters();
+        counters.workers.values().all(|worker| worker.frames == worker.frames_free)
+    });
+}
+
+#[test]
+fn a_killed_switch_stops_all_traffic_leaks_none_to_the_host_and_a_restart_works() {
+    let Some(_alone) = alone() else { return };
+    let (mut rig, taps) = tapped(&["client", "server"]);
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let address = SocketAddr::new(server.v4().into(), PORT);
+    let listener = server.run(|| TcpListener::bind(address)).unwrap().unwrap();
+    let mut open = client.run(|| TcpStream::connect_timeout(&address, PATIENCE)).unwrap().unwrap();
+    let (mut accepted, _) = listener.accept().unwrap();
+    drop(listener);
+    let echo = Server::start(&server, &[PORT + 2], Services::Both).unwrap();
+    let sink =
+        server.run(|| UdpSocket::bind(SocketAddr::new(server.v4().into(), PORT + 1))).unwrap().unwrap();
+    sink.set_nonblocking(true).unwrap();
+    {
+        let _flood = Flood::start(&client, &server);
+        eventually("the flood arrives", || sink.recv(&mut [0; 300]).is_ok());
+        // From before the switch.
+        taps.iter().for_each(|tap| drop(tap.heard()));
+        rig.switch.kill().unwrap();
+        while sink.recv(&mut [0; 300]).is_ok() {}
+        std::thread::sleep(Duration::from_millis(100));
+        while sink.recv(&mut [0; 300]).is_ok() {}
+        // The flood goes on against a wall for a while.
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(sink.recv(&mut [0; 300]).is_err(), "a frame reached the other pod");
+        let leaked: Vec<String> = taps.into_iter().flat_map(Capture::frames).collect();
+        assert!(leaked.is_empty(), "{leaked:?} reached the host's stack");
+    }
+    let switch = Rig::start(&mut rig.lab, "");
+    rig = Rig { switch, lab: rig.lab };
+    assert_eq!(
+        palisade::lab::traffic::tcp_connect(&client, server.v4().into(), PORT + 2, PATIENCE).unwrap(),
+        palisade::lab::traffic::Outcome::Allowed
+    );
+    drop(echo);
+    // A connection from before goes on.
+    open.write_all(b"still here").unwrap();
+    let mut heard = [0; 10];
+    accepted.set_read_timeout(Some(PATIENCE)).unwrap();
+    accepted.read_exact(&mut heard).unwrap();
+    assert_eq!(&heard, b"still here");
+    assert_accounted(&rig.counters());
+}
+
+#[test]
+fn half_open_requests_use_up_no_descriptors_that_a_change_needs() {
+    const HALF_OPEN: usize = 1000;
+    let Some(_alone) = alone() else { return };
+    let limits = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limits.maximum, ..limits }).unwrap();
+    let rig = Rig::up(&["one", "two"], 1);
+    let one = rig.pod("one");
+    let pid = Pid::from_raw(rig.switch.pid() as i32);
+    prlimit(pid, Resource::Nofile, Rlimit { current: Some(1024), maximum: Some(1024) }).unwrap();
+    let socket = rig.lab.directory().join("control.sock");
+    let open = |number: usize| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        let half = ["PUT /v1/tables HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n", "GET"][number % 2];
+        let _ = stream.write_all(half.as_bytes());
+        stream
+    };
+    let half_open: Vec<UnixStream> = (0..HALF_OPEN).map(open).collect();
+    rig.apply(&only_from("two", "one"));
+    // A new port takes descriptors of its own.
+    rig.switch.detach(&one).unwrap();
+    rig.switch.attach(&one).unwrap();
+    assert_eq!(rig.counters().ports.len(), 2);
+    drop(half_open);
+}
+
+#[test]
+fn a_switch_that_stops_cleanly_stays_closed() {
+    let Some(_alone) = alone() else { return };
+    let (rig, taps) = tapped(&["client", "server"]);
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let _server = Server::start(&server, &[PORT], Services::Tcp).unwrap();
+    assert_connects(&client, server.v4().into());
+    // From before the switch.
+    taps.iter().for_each(|tap| drop(tap.heard()));
+    let Rig { switch, lab } = rig;
+    let socket = lab.directory().join("control.sock");
+    assert!(socket.exists());
+    assert!(switch.stop().unwrap().success());
+    assert!(!socket.exists(), "the control socket goes with the switch");
+    assert_cut_off(&client, server.v4().into());
+    let leaked: Vec<String> = taps.into_iter().flat_map(Capture::frames).collect();
+    assert!(leaked.is_empty(), "{leaked:?} reached the host's stack");
+}

@@ -1,0 +1,115 @@
+//! A worker that dies ends the switch, and one that is stuck is named; pods stay closed, and no change is said to be loaded.
+
+use std::process::Command;
+
+use palisade::lab::{Lab, LabSpec, SwitchSpec};
+
+use crate::support::capture::Capture;
+use crate::support::veth::{host_end, program_on};
+use crate::support::{Rig, alone, assert_connects, assert_cut_off, eventually, only_from};
+
+/// The number of a thread of a process, by its name.
+fn thread_of(process: u32, name: &str) -> i32 {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
+    let named = threads
+        .map(|thread| thread.path())
+        .find(|thread| std::fs::read_to_string(thread.join("comm")).is_ok_and(|comm| comm.trim() == name));
+    named.expect("the thread runs").file_name().unwrap().to_str().unwrap().parse().unwrap()
+}
+
+/// A thread that a debugger has stopped, until this is dropped. Of the same thread as its maker: only that one may let it go on.
+struct Stopped(i32);
+
+impl Stopped {
+    fn stop(thread: i32) -> Stopped {
+        // SAFETY: neither request reads or writes memory of this process.
+        unsafe {
+            assert_eq!(
+                libc::ptrace(libc::PTRACE_SEIZE, thread, 0, 0),
+                0,
+                "{}",
+                std::io::Error::last_os_error()
+            );
+            assert_eq!(libc::ptrace(libc::PTRACE_INTERRUPT, thread, 0, 0), 0);
+            let mut status = 0;
+            assert_eq!(libc::waitpid(thread, &raw mut status, libc::__WALL), thread);
+        }
+        Stopped(thread)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        // SAFETY: the request neither reads nor writes memory of this process.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, 0, 0) };
+    }
+}
+
+#[test]
+fn a_change_that_a_stuck_worker_does_not_take_fails_and_the_status_names_the_worker() {
+    let Some(_alone) = alone() else { return };
+    let rig = Rig::up(&["client", "server"], 2);
+    let problems = || rig.switch.client().status().unwrap().problems;
+    let is_named = || problems().iter().any(|problem| problem.contains("worker 1"));
+    assert!(!is_named(), "{:?}", problems());
+    let stopped = Stopped::stop(thread_of(rig.switch.pid(), "palisade-w1"));
+    let pods = palisade::lab::manifests(&rig.lab, |plan| [("app".to_owned(), plan.pod.name.clone())].into());
+    let policies = only_from("server", "client");
+    let error = rig.switch.apply(&format!("{pods}---\n{policies}")).unwrap_err().to_string();
+    assert!(error.contains("worker 1 has not taken it"), "{error}");
+    eventually("the status names the worker", is_named);
+    drop(stopped);
+    eventually("the worker goes on", || !is_named());
+    rig.apply(&policies);
+}
+
+#[test]
+fn a_worker_that_panics_ends_the_switch_with_a_sentence_and_its_pods_stay_closed() {
+    let Some(_alone) = alone() else { return };
+    let mut lab = Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["client", "server"]).unwrap() }).unwrap();
+    let (client, server) = (lab.pod("client").unwrap(), lab.pod("server").unwrap());
+    let told = lab.directory().join("panic");
+    // `env` becomes the switch: only builds for debugging know the variable.
+    let script = lab.directory().join("palisade");
+    let text = format!(
+        "#!/bin/sh\nPALISADE_DEBUG_PANIC={:?} exec {} \"$@\"\n",
+        told,
+        env!("CARGO_BIN_EXE_palisade")
+    );
+    std::fs::write(&script, text).unwrap();
+    assert!(Command::new("chmod").arg("+x").arg(&script).status().unwrap().success());
+    let spec = SwitchSpec { stay_closed: true, ..SwitchSpec::of(&script) };
+    let mut switch = palisade::lab::Switch::start(&mut lab, &spec).unwrap();
+    switch.attach_all(&lab).unwrap();
+    switch.apply(&palisade::lab::manifests(&lab, |_| [].into())).unwrap();
+    {
+        let _server = palisade::lab::traffic::Server::start(
+            &server,
+            &[crate::support::PORT],
+            palisade::lab::traffic::Services::Tcp,
+        )
+        .unwrap();
+        assert_connects(&client, server.v4().into());
+    }
+    let before = program_on(&host_end(&client));
+    std::fs::write(&told, "").unwrap();
+    let mut ended = None;
+    eventually("the switch ends", || {
+        ended = switch.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert_eq!(ended.unwrap().code(), Some(palisade::threads::EXIT_PANICKED));
+    let log = switch.log().unwrap();
+    assert!(log.contains("thread palisade-w0 has panicked"), "{log}");
+    assert!(before.is_some() && program_on(&host_end(&client)) == before);
+    let detector = Capture::on(&host_end(&client), Command::new("tcpdump"));
+    assert_cut_off(&client, server.v4().into());
+    assert_eq!(detector.frames(), [""; 0], "a frame reached the node's stack");
+    // The next start is as any other.
+    let switch = Rig::start(&mut lab, "");
+    let rig = Rig { switch, lab };
+    assert!(
+        crate::support::connection::Connection::open(&rig.pod("client"), &rig.pod("server"))
+            .goes_on(crate::support::PATIENCE)
+    );
+}

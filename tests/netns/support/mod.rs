@@ -1,0 +1,136 @@
+//! A lab, a switch, and what several tests ask of them.
+
+pub(crate) mod capture;
+pub(crate) mod connection;
+pub(crate) mod namespace;
+pub(crate) mod packet_socket;
+mod privilege;
+pub(crate) mod veth;
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use palisade::control::protocol::CountersReport;
+use palisade::lab::traffic::{Outcome, ping, tcp_connect, udp_exchange};
+use palisade::lab::{Lab, LabSpec, Pod, Switch, SwitchSpec, manifests};
+
+pub(crate) use self::privilege::{alone, beside_others};
+
+/// Long enough for an answer on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+/// Long enough to see that no answer comes: two retransmissions of a SYN fit into it.
+pub(crate) const SILENCE: Duration = Duration::from_millis(3500);
+/// Port of the servers.
+pub(crate) const PORT: u16 = 6379;
+
+/// A lab whose pods are connected by a running switch. Every pod is known, and has its own name as the label `app`.
+pub(crate) struct Rig {
+    pub(crate) switch: Switch,
+    pub(crate) lab: Lab,
+}
+
+impl Rig {
+    pub(crate) fn up(pods: &[&str], workers: u16) -> Rig {
+        Rig::with(pods, workers, "")
+    }
+
+    /// With more of the switch's configuration.
+    pub(crate) fn with(pods: &[&str], workers: u16, config: &str) -> Rig {
+        Rig::of(&LabSpec { workers, ..LabSpec::of(pods).unwrap() }, config)
+    }
+
+    /// Of a lab.
+    pub(crate) fn of(spec: &LabSpec, config: &str) -> Rig {
+        let mut lab = Lab::up(spec).unwrap();
+        let switch = Rig::start(&mut lab, config);
+        Rig { switch, lab }
+    }
+
+    /// Starts a switch for the lab, with all pods attached and no policy.
+    pub(crate) fn start(lab: &mut Lab, config: &str) -> Switch {
+        let mut spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
+        spec.stay_closed = true;
+        spec.config.push_str(config);
+        let switch = Switch::start(lab, &spec).unwrap();
+        switch.attach_all(lab).unwrap();
+        switch.apply(&pods_manifest(lab)).unwrap();
+        switch
+    }
+
+    /// Loads the pods with these policies.
+    pub(crate) fn apply(&self, policies: &str) {
+        self.switch.apply(&format!("{}---\n{policies}", pods_manifest(&self.lab))).unwrap();
+    }
+
+    pub(crate) fn pod(&self, name: &str) -> Pod {
+        self.lab.pod(name).unwrap()
+    }
+
+    pub(crate) fn counters(&self) -> CountersReport {
+        self.switch.client().counters().unwrap()
+    }
+
+    /// Drops of all ports, by reason.
+    pub(crate) fn drops(&self) -> BTreeMap<String, u64> {
+        let mut sum = BTreeMap::new();
+        for port in self.counters().ports.values() {
+            for (reason, count) in &port.drops {
+                *sum.entry(reason.clone()).or_default() += count;
+            }
+        }
+        sum
+    }
+}
+
+pub(crate) fn pods_manifest(lab: &Lab) -> String {
+    manifests(lab, |plan| [("app".to_owned(), plan.pod.name.clone())].into())
+}
+
+/// A policy that isolates `app` for ingress and lets `from` reach it on TCP [`PORT`].
+pub(crate) fn only_from(app: &str, from: &str) -> String {
+    format!(
+        "apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {{name: to-{app}, namespace: default}}
+spec:
+  podSelector: {{matchLabels: {{app: {app}}}}}
+  ingress:
+  - from: [{{podSelector: {{matchLabels: {{app: {from}}}}}}}]
+    ports: [{{protocol: TCP, port: {PORT}}}]
+"
+    )
+}
+
+/// Every frame that a port received has one verdict.
+pub(crate) fn assert_accounted(counters: &CountersReport) {
+    for (name, port) in &counters.ports {
+        let drops: u64 = port.drops.values().sum();
+        assert_eq!(port.received, port.forwarded + port.consumed + drops, "{name}: {port:?}");
+    }
+}
+
+pub(crate) fn assert_connects(from: &Pod, to: IpAddr) {
+    assert_eq!(tcp_connect(from, to, PORT, PATIENCE).unwrap(), Outcome::Allowed, "TCP to {to}");
+}
+
+pub(crate) fn assert_cut_off(from: &Pod, to: IpAddr) {
+    assert_eq!(tcp_connect(from, to, PORT, SILENCE).unwrap(), Outcome::TimedOut, "TCP to {to}");
+}
+
+pub(crate) fn assert_pings(from: &Pod, to: IpAddr) {
+    assert_eq!(ping(from, to, PATIENCE).unwrap(), Outcome::Allowed, "ping to {to}");
+}
+
+pub(crate) fn assert_udp(from: &Pod, to: IpAddr) {
+    assert_eq!(udp_exchange(from, to, PORT, PATIENCE).unwrap(), Outcome::Allowed, "UDP to {to}");
+}
+
+/// Waits until `done`, or fails.
+pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

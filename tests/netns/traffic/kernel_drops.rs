@@ -1,0 +1,67 @@
+//! Frames that the kernel drops before a worker has them are counted, each once.
+
+use std::time::Duration;
+
+use palisade::dataplane::{Gateway, PortCounters};
+use palisade::lab::{POD_INTERFACE, Pod};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::packet_socket::PacketSocket;
+use crate::support::{Rig, alone, assert_accounted, eventually};
+
+const FRAMES: u64 = 5000;
+
+fn port(rig: &Rig, pod: &Pod) -> PortCounters {
+    rig.counters().ports[&pod.plan().host_interface].clone()
+}
+
+fn lost(port: &PortCounters) -> u64 {
+    port.lost.values().sum()
+}
+
+/// Sends frames while the switch stands still, so that nobody takes any; the counters when all of them are accounted for.
+fn flood_of_a_standing_switch(rig: &Rig, from: &Pod, to: &Pod) -> PortCounters {
+    let before = port(rig, from);
+    let socket = from.run(|| PacketSocket::open(POD_INTERFACE)).unwrap().unwrap();
+    let (src_mac, dst_mac) = (from.plan().mac.0, Gateway::default().mac.0);
+    let mut frame = Vec::new();
+    etherparse::PacketBuilder::ethernet2(src_mac, dst_mac)
+        .ipv4(from.v4().octets(), to.v4().octets(), 64)
+        .udp(40_000, 40_001)
+        .write(&mut frame, b"0123456789")
+        .unwrap();
+    let switch = Pid::from_raw(rig.switch.pid() as i32).unwrap();
+    kill_process(switch, Signal::STOP).unwrap();
+    (0..FRAMES).for_each(|_| socket.send(&frame).unwrap());
+    kill_process(switch, Signal::CONT).unwrap();
+    let accounted = |port: &PortCounters| port.received + lost(port) - before.received - lost(&before);
+    eventually("every frame is received or lost", || accounted(&port(rig, from)) >= FRAMES);
+    // None is counted twice.
+    std::thread::sleep(Duration::from_millis(200));
+    let after = port(rig, from);
+    // The pod's own kernel may say something meanwhile.
+    let more = accounted(&after) - FRAMES;
+    assert!(more < 20, "{FRAMES} frames: {before:?}, then {after:?}");
+    after
+}
+
+#[test]
+fn frames_that_a_worker_is_too_slow_for_are_counted_once_and_never_less() {
+    let Some(_alone) = alone() else { return };
+    let rig = Rig::up(&["one", "two"], 1);
+    let (one, two) = (rig.pod("one"), rig.pod("two"));
+    assert_eq!(port(&rig, &one).lost, [].into());
+    let first = flood_of_a_standing_switch(&rig, &one, &two);
+    assert!(lost(&first) > FRAMES / 4, "{first:?}");
+    let second = flood_of_a_standing_switch(&rig, &one, &two);
+    assert!(
+        second.lost.iter().all(|(place, frames)| frames >= first.lost.get(place).unwrap_or(&0)),
+        "{second:?}"
+    );
+    assert_eq!(port(&rig, &two).lost, [].into(), "the other port has lost nothing");
+    assert_accounted(&rig.counters());
+    // A port that is made anew counts from zero, and its interface's past is not its own.
+    rig.switch.detach(&one).unwrap();
+    rig.switch.attach(&one).unwrap();
+    assert_eq!(port(&rig, &one).lost, [].into());
+}

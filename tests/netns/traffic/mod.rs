@@ -1,0 +1,13 @@
+//! Traffic between pods through one switch, `palisade run` as a child process: forwarding, policy, and the frames that are dropped.
+
+mod connection_flood;
+mod forwarding;
+mod fragments;
+mod jumbo;
+mod kernel_drops;
+mod many_pods;
+mod path_mtu;
+mod ping;
+mod policy;
+mod tcp_pickup;
+mod tcp_resets;

@@ -1,0 +1,144 @@
+//! Resets between the kernel's own TCPs: who gives a connection up ends its flow; who guesses does not.
+
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use palisade::lab::Pod;
+use palisade::net::checksum::pseudo_header_of;
+use palisade::net::flow::Protocol;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrV4, SocketFlags, SocketType, ipproto, recv, sendto,
+    socket_with, sockopt,
+};
+
+use crate::support::connection::Connection;
+use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, eventually};
+
+/// State of the one flow that there is.
+fn state(rig: &Rig) -> String {
+    let flows = rig.switch.client().flows(10, None).unwrap();
+    assert_eq!(flows.len(), 1, "{flows:?}");
+    flows[0].state.clone()
+}
+
+/// Closes a socket with a reset, and drops what has not been sent.
+fn reset(socket: std::net::TcpStream) {
+    sockopt::set_socket_linger(&socket, Some(std::time::Duration::ZERO)).unwrap();
+    drop(socket);
+}
+
+#[test]
+fn a_connection_that_its_owner_resets_ends_its_flow_also_with_data_in_flight() {
+    let Some(_alone) = alone() else { return };
+    for (by_client, bytes) in [(true, 0), (false, 0), (true, 4 << 20), (false, 4 << 20)] {
+        let rig = Rig::up(&["client", "server"], 1);
+        let mut talk = Connection::open(&rig.pod("client"), &rig.pod("server"));
+        assert!(talk.goes_on(PATIENCE));
+        assert_eq!(state(&rig), "established");
+        let Connection { client, server } = talk;
+        let (mut closes, _stays) = if by_client { (client, server) } else { (server, client) };
+        // The other end reads nothing: more is sent than it has acknowledged, and more is to be sent than its window takes.
+        closes.set_nonblocking(true).unwrap();
+        let _ = closes.write(&vec![7; bytes]);
+        reset(closes);
+        eventually("the flow is reset", || state(&rig) == "reset");
+        assert_accounted(&rig.counters());
+    }
+}
+
+/// A socket that receives copies of the segments that come to a pod, and sends segments of any content from its address.
+struct Forger {
+    socket: OwnedFd,
+    from: Ipv4Addr,
+    to: Ipv4Addr,
+}
+
+/// Of the last segment that came from the server: its ports, its number and what it acknowledges.
+struct Heard {
+    ports: [u16; 2],
+    acknowledgement: u32,
+}
+
+impl Forger {
+    fn of(pod: &Pod, to: &Pod) -> Forger {
+        let open = || {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            socket_with(AddressFamily::INET, SocketType::RAW, flags, Some(ipproto::TCP))
+        };
+        Forger { socket: pod.run(open).unwrap().unwrap(), from: pod.v4(), to: to.v4() }
+    }
+
+    /// The last segment that has come.
+    fn heard(&self) -> Heard {
+        let mut buffer = [0; 2048];
+        let (mut last, start) = (None, Instant::now());
+        loop {
+            match recv(&self.socket, &mut buffer[..], RecvFlags::empty()) {
+                Ok((_, bytes)) => {
+                    let segment = &buffer[usize::from(buffer[0] & 0x0f) * 4..bytes];
+                    let word = |at: usize| u16::from_be_bytes([segment[at], segment[at + 1]]);
+                    let acknowledgement = u32::from(word(8)) << 16 | u32::from(word(10));
+                    last = Some(Heard { ports: [word(2), word(0)], acknowledgement });
+                }
+                Err(_) if last.is_some() => return last.unwrap(),
+                Err(_) => {
+                    assert!(start.elapsed() < PATIENCE, "no segment has come");
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                }
+            }
+        }
+    }
+
+    /// Sends a reset with this number, in the name of the pod's own connection.
+    fn reset(&self, heard: &Heard, sequence: u32, right_checksum: bool) {
+        let mut segment = [0; 20];
+        segment[..2].copy_from_slice(&heard.ports[0].to_be_bytes());
+        segment[2..4].copy_from_slice(&heard.ports[1].to_be_bytes());
+        segment[4..8].copy_from_slice(&sequence.to_be_bytes());
+        (segment[12], segment[13]) = (5 << 4, 4);
+        let pseudo = pseudo_header_of(self.from.into(), self.to.into(), Protocol::TCP, segment.len());
+        let checksum = pseudo.add_bytes(&segment).finish() ^ if right_checksum { 0 } else { 0x0ff0 };
+        segment[16..18].copy_from_slice(&checksum.to_be_bytes());
+        let to = SocketAddrV4::new(self.to, 0);
+        assert_eq!(sendto(&self.socket, &segment, SendFlags::empty(), &to), Ok(segment.len()));
+    }
+}
+
+#[test]
+fn a_reset_that_is_not_exact_or_not_right_ends_neither_the_flow_nor_the_connection() {
+    let Some(_alone) = alone() else { return };
+    let rig = Rig::up(&["client", "server"], 1);
+    let (client, server) = (rig.pod("client"), rig.pod("server"));
+    let forger = Forger::of(&client, &server);
+    let mut talk = Connection::open(&client, &server);
+    assert!(talk.goes_on(PATIENCE));
+    let drops = |reason: &str| rig.drops().get(reason).copied().unwrap_or(0);
+    let sent = |rig: &Rig| rig.switch.client().flows(10, None).unwrap()[0].packets;
+
+    // In the window: the switch passes it, the server challenges it, and both go on.
+    let heard = forger.heard();
+    let before = sent(&rig);
+    forger.reset(&heard, heard.acknowledgement.wrapping_add(500), true);
+    eventually("the reset has passed", || sent(&rig) > before);
+    assert!(talk.goes_on(PATIENCE));
+    assert_eq!(state(&rig), "established");
+
+    let heard = forger.heard();
+    forger.reset(&heard, heard.acknowledgement.wrapping_add(1 << 30), true);
+    eventually("one outside the window is dropped", || drops("invalid-state") == 1);
+    forger.reset(&heard, heard.acknowledgement, false);
+    eventually("one with a wrong checksum is dropped", || drops("bad-checksum") == 1);
+    assert!(talk.goes_on(PATIENCE));
+    assert_eq!(state(&rig), "established");
+
+    // The exact one, by which the test is seen to forge what it means to.
+    let heard = forger.heard();
+    forger.reset(&heard, heard.acknowledgement, true);
+    eventually("the exact one ends the flow", || state(&rig) == "reset");
+    assert!(!talk.goes_on(PATIENCE));
+    assert_accounted(&rig.counters());
+    assert_eq!(rig.drops().into_keys().collect::<Vec<_>>(), ["bad-checksum", "invalid-state"]);
+    assert_eq!(rig.switch.client().flows(10, None).unwrap()[0].key.dst_port, PORT);
+}

@@ -1,0 +1,229 @@
+//! Two nodes as network namespaces, each with its own switch and pods, joined by their uplinks. Needs root and AF_XDP.
+
+mod node;
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use self::node::{Cluster, Namespace, PATIENCE, eventually, node_address, pod_address};
+use crate::support::alone;
+use crate::support::capture::Capture;
+
+const PORT: u16 = 6379;
+/// Long enough to see that no answer comes: two retransmissions of a SYN fit into it.
+const SILENCE: Duration = Duration::from_millis(3500);
+
+/// Whether a megabyte crosses a new TCP connection and comes back.
+fn tcp_crosses(from: &Namespace, to: &Namespace, address: IpAddr, patience: Duration) -> bool {
+    let at = SocketAddr::new(address, PORT);
+    let listener = to.listen(at);
+    let Ok(mut client) = from.connect(at, patience) else { return false };
+    let (mut server, _) = listener.accept().unwrap();
+    let message: Vec<u8> = (0..1 << 20).map(|i: u32| (i % 251) as u8).collect();
+    for end in [&client, &server] {
+        end.set_read_timeout(Some(PATIENCE)).unwrap();
+        end.set_write_timeout(Some(PATIENCE)).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let echo = scope.spawn(|| {
+            let mut heard = vec![0; message.len()];
+            server.read_exact(&mut heard).unwrap();
+            server.write_all(&heard).unwrap();
+        });
+        client.write_all(&message).unwrap();
+        let mut heard = vec![0; message.len()];
+        client.read_exact(&mut heard).unwrap();
+        echo.join().unwrap();
+        heard == message
+    })
+}
+
+/// Whether a datagram crosses and is answered, within `tries` tries.
+fn udp_crosses(from: &Namespace, to: &Namespace, addresses: [IpAddr; 2], tries: usize) -> bool {
+    let [client, server] = addresses;
+    let (client, at) = (from.udp(SocketAddr::new(client, 0)), SocketAddr::new(server, PORT));
+    let server = to.udp(at);
+    (0..tries).any(|_| {
+        client.send_to(b"hello", at).unwrap();
+        let mut heard = [0; 16];
+        let Ok((bytes, peer)) = server.recv_from(&mut heard) else { return false };
+        server.send_to(&heard[..bytes], peer).unwrap();
+        client.recv_from(&mut heard).is_ok_and(|(bytes, from)| &heard[..bytes] == b"hello" && from == at)
+    })
+}
+
+fn policy(name: &str, app: &str, rules: &str) -> String {
+    format!(
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {{name: {name}, namespace: default}}\n\
+         spec:\n  podSelector: {{matchLabels: {{app: {app}}}}}\n{rules}"
+    )
+}
+
+#[test]
+fn pods_of_two_nodes_talk_under_policy_on_both_sides() {
+    let Some(_alone) = alone() else { return };
+    // `web` may be reached by `front` only, and `locked` may open nothing but DNS.
+    let ingress = policy("web", "web", "  ingress: [{from: [{podSelector: {matchLabels: {app: front}}}]}]\n");
+    let egress = policy(
+        "locked",
+        "locked",
+        "  policyTypes: [Egress]\n  egress: [{ports: [{protocol: UDP, port: 53}]}]\n",
+    );
+    let mut cluster =
+        Cluster::up([&["front", "stranger", "locked"], &["web", "open"]], &format!("{ingress}---\n{egress}"));
+    cluster.start();
+    let [one, two] = &cluster.nodes;
+    let [front, stranger, locked] = &one.pods[..] else { panic!("three pods") };
+    let [web, open] = &two.pods[..] else { panic!("two pods") };
+    for family in [0, 1] {
+        let of = |node, pod| pod_address(node, pod)[family];
+        assert!(tcp_crosses(front, web, of(2, 0), PATIENCE), "front to web, family {family}");
+        assert!(tcp_crosses(open, front, of(1, 0), PATIENCE), "open to front");
+        assert!(tcp_crosses(stranger, open, of(2, 1), PATIENCE), "stranger to open");
+        assert!(udp_crosses(front, web, [of(1, 0), of(2, 0)], 10));
+        assert!(udp_crosses(open, stranger, [of(2, 1), of(1, 1)], 10));
+        // The ingress of the other node's pod is enforced there, the egress of ours here.
+        assert!(!tcp_crosses(stranger, web, of(2, 0), SILENCE), "stranger to web");
+        assert!(!udp_crosses(stranger, web, [of(1, 1), of(2, 0)], 3));
+        assert!(!tcp_crosses(locked, open, of(2, 1), SILENCE), "locked to open");
+        assert!(!udp_crosses(locked, open, [of(1, 2), of(2, 1)], 3));
+    }
+    assert!(two.drops("uplink")["policy-ingress"] >= 10, "{:?}", two.drops("uplink"));
+    assert!(one.drops("pod2")["policy-egress"] >= 10, "{:?}", one.drops("pod2"));
+    // And nothing else is dropped, but for packets to a neighbour that the kernel is just looking for.
+    let only = |drops: std::collections::BTreeMap<String, u64>, allowed: &[&str]| {
+        assert!(drops.keys().all(|reason| allowed.contains(&reason.as_str())), "{drops:?}");
+    };
+    only(two.drops("uplink"), &["policy-ingress"]);
+    only(one.drops("uplink"), &[]);
+    only(one.drops("pod0"), &["unresolved"]);
+    only(one.drops("pod1"), &["unresolved"]);
+    // The other direction of policy: what was allowed is denied from now on, on a connection that is open.
+    let at = SocketAddr::new(pod_address(2, 0)[0], PORT);
+    let listener = web.listen(at);
+    let mut client = front.connect(at, PATIENCE).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    client.write_all(b"one").unwrap();
+    server.read_exact(&mut [0; 3]).unwrap();
+    let before = two.drops("uplink")["policy-ingress"];
+    cluster.write_policy(&policy("web", "web", "  policyTypes: [Ingress]\n"));
+    eventually("the open connection is denied", || {
+        client.write_all(b"two").unwrap();
+        two.drops("uplink")["policy-ingress"] > before
+    });
+}
+
+#[test]
+fn a_connection_to_the_node_lives_on_while_its_switch_dies_and_nothing_for_pods_leaks() {
+    let Some(_alone) = alone() else { return };
+    let mut cluster = Cluster::up([&["client"], &["server"]], &policy("none", "nobody", "  ingress: []\n"));
+    cluster.start();
+    let [one, two] = &mut cluster.nodes;
+    let pod = pod_address(2, 0);
+    assert!(pod.iter().all(|address| tcp_crosses(&one.pods[0], &two.pods[0], *address, PATIENCE)));
+
+    // Between the nodes themselves, by the NICs that the switches share.
+    let talks: Vec<_> = node_address(2)
+        .into_iter()
+        .map(|address| {
+            let at = SocketAddr::new(address, 22);
+            let listener = two.own.listen(at);
+            let client = one.own.connect(at, PATIENCE).unwrap();
+            (client, listener.accept().unwrap().0)
+        })
+        .collect();
+    let talk = |when: &str| {
+        for (client, server) in &talks {
+            for (mut from, mut to) in [(client, server), (server, client)] {
+                to.set_read_timeout(Some(PATIENCE)).unwrap();
+                from.write_all(&[7; 9000]).unwrap();
+                let mut heard = [0; 9000];
+                assert!(to.read_exact(&mut heard).is_ok() && heard == [7; 9000], "{when}");
+            }
+        }
+    };
+    talk("while all is well");
+
+    let addresses = [pod_address(1, 0), pod].map(|pair| pair[0]);
+    let flood = one.pods[0].udp(SocketAddr::new(addresses[0], 0));
+    let target = SocketAddr::new(addresses[1], PORT);
+    let sink = two.pods[0].udp(target);
+    flood.send_to(b"before", target).unwrap();
+    eventually("a datagram crosses", || {
+        flood.send_to(b"before", target).unwrap();
+        sink.recv(&mut [0; 16]).is_ok()
+    });
+    two.kill();
+    while sink.recv(&mut [0; 16]).is_ok() {}
+    let tap = Capture::on("up0", two.own.command("tcpdump"));
+    // ARP and neighbour discovery start anew, and are answered: they are the kernel's. (Where neighbours are back at once, the
+    // command says after ten rounds that it has not come to an end.)
+    for node in [&*one, &*two] {
+        node.own.output("ip neigh flush dev up0");
+    }
+    let forwarded = |node: &node::Node| node.client().counters().unwrap().ports["pod0"].forwarded;
+    let before = forwarded(one);
+    eventually("the first switch goes on, with the next hop resolved anew", || {
+        flood.send_to(b"against a wall", target).unwrap();
+        forwarded(one) > before + 50
+    });
+    // An address among the pods that none has, from the other node's own stack: closed as well.
+    let stray = SocketAddr::new("10.244.2.77".parse().unwrap(), PORT);
+    one.own.udp(SocketAddr::new(node_address(1)[0], 0)).send_to(b"stray", stray).unwrap();
+    talk("while the switch is dead");
+    assert!(sink.recv(&mut [0; 16]).is_err(), "a frame reached the pod without a switch");
+    let heard = tap.frames();
+    let leaked: Vec<&String> =
+        heard.iter().filter(|line| line.contains("10.244.2.") || line.contains("fd00:244:2:")).collect();
+    // A neighbour that asks who has an address names it: that is for the node, and no packet for a pod.
+    assert!(leaked.is_empty(), "{leaked:?} reached the node's stack");
+    assert!(heard.iter().any(|line| line.contains("ARP")), "ARP is the kernel's: {heard:?}");
+    assert!(
+        heard.iter().any(|line| line.contains("192.0.2.2.22")),
+        "what is for the node arrives: {heard:?}"
+    );
+
+    two.start();
+    talk("after the restart");
+    assert!(pod.iter().all(|address| tcp_crosses(&one.pods[0], &two.pods[0], *address, PATIENCE)));
+    two.stop();
+    talk("after a clean stop");
+    // Closed as before.
+    assert!(!tcp_crosses(&one.pods[0], &two.pods[0], pod[0], SILENCE));
+}
+
+#[test]
+fn a_next_hop_that_gets_another_ethernet_address_is_followed() {
+    let Some(_alone) = alone() else { return };
+    let mut cluster = Cluster::up([&["client"], &["server"]], &policy("none", "nobody", "  ingress: []\n"));
+    cluster.start();
+    let [one, two] = &mut cluster.nodes;
+    let crosses = |one: &node::Node, two: &node::Node| {
+        (0..2).all(|family| {
+            let ends = [pod_address(1, 0)[family], pod_address(2, 0)[family]];
+            udp_crosses(&one.pods[0], &two.pods[0], ends, 20)
+        })
+    };
+    assert!(crosses(one, two));
+    // Nobody has sent a packet from the first node's stack: the switch has had the next hop resolved.
+    let neighbors = one.own.output("ip neigh show dev up0");
+    assert!(
+        neighbors.contains("192.0.2.2 lladdr") && neighbors.contains("2001:db8:2::2 lladdr"),
+        "{neighbors}"
+    );
+    // Another node takes the place: its switch starts with another NIC.
+    two.kill();
+    two.own.run("ip link set dev up0 address 02:00:00:00:00:77");
+    two.start();
+    for address in node_address(2) {
+        one.own.run(&format!("ip neigh replace {address} lladdr 02:00:00:00:00:77 dev up0 nud reachable"));
+    }
+    assert!(crosses(one, two));
+    // What is on the NIC's own link needs no router: the other node's own stack hears a pod.
+    let at = SocketAddr::new(node_address(2)[0], PORT);
+    let listener = two.own.listen(at);
+    let client = one.pods[0].connect(at, PATIENCE).unwrap();
+    assert_eq!(listener.accept().unwrap().1, client.local_addr().unwrap());
+    assert!(one.log().lines().any(|line| line.contains("no zero-copy")), "{}", one.log());
+}

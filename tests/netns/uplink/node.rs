@@ -1,0 +1,320 @@
+//! A node: a network namespace with a NIC, pods on veth pairs, and a switch of its own.
+
+use std::fs::File;
+use std::io::Read;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use palisade::control::Client;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// Long enough for anything that happens at all.
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Waits until `done`, or fails.
+pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "in vain: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A network namespace that a sleeping process keeps.
+pub(crate) struct Namespace {
+    keeper: Child,
+}
+
+impl Namespace {
+    pub(crate) fn new() -> Namespace {
+        let keeper = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "unshare", "--net", "sleep", "600"])
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("setpriv and unshare (util-linux) are installed");
+        let namespace = Namespace { keeper };
+        let ours = std::fs::read_link("/proc/thread-self/ns/net").unwrap();
+        eventually("unshare makes a network namespace", || {
+            std::fs::read_link(namespace.path()).is_ok_and(|link| link != ours)
+        });
+        namespace.enter(|| {
+            let ipv6 = "/proc/sys/net/ipv6/conf/default";
+            for setting in ["accept_dad", "dad_transmits", "accept_ra", "router_solicitations"] {
+                std::fs::write(format!("{ipv6}/{setting}"), "0").unwrap();
+            }
+        });
+        namespace.run("ip link set lo up");
+        namespace
+    }
+
+    fn path(&self) -> String {
+        format!("/proc/{}/ns/net", self.keeper.id())
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.keeper.id()
+    }
+
+    /// Runs `work` on a thread in the namespace; what it opens stays there.
+    pub(crate) fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let namespace = File::open(self.path()).unwrap();
+        thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+                work()
+            });
+            inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// A command of the system in the namespace, to be started.
+    pub(crate) fn command(&self, line: &str) -> Command {
+        let mut words = line.split_whitespace();
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.path())).arg(words.next().unwrap()).args(words);
+        command
+    }
+
+    /// Runs a command of the system in the namespace.
+    pub(crate) fn run(&self, line: &str) {
+        let output = self.command(line).output().unwrap();
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// What a command of the system prints.
+    pub(crate) fn output(&self, line: &str) -> String {
+        String::from_utf8_lossy(&self.command(line).output().unwrap().stdout).into_owned()
+    }
+
+    pub(crate) fn listen(&self, at: SocketAddr) -> TcpListener {
+        self.enter(|| TcpListener::bind(at)).unwrap()
+    }
+
+    pub(crate) fn connect(&self, to: SocketAddr, patience: Duration) -> std::io::Result<TcpStream> {
+        self.enter(|| TcpStream::connect_timeout(&to, patience))
+    }
+
+    pub(crate) fn udp(&self, at: SocketAddr) -> UdpSocket {
+        let socket = self.enter(|| UdpSocket::bind(at)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        socket
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+    }
+}
+
+/// Number of a node: in its addresses, and in those of its pods.
+pub(crate) type Number = u8;
+
+/// The node's own address on the link between the nodes.
+pub(crate) fn node_address(node: Number) -> [IpAddr; 2] {
+    [format!("192.0.2.{node}"), format!("2001:db8:2::{node}")].map(|text| text.parse().unwrap())
+}
+
+/// Address of a pod of a node.
+pub(crate) fn pod_address(node: Number, pod: usize) -> [IpAddr; 2] {
+    [format!("10.244.{node}.{}", pod + 2), format!("fd00:244:{node}::{}", pod + 2)]
+        .map(|text| text.parse().unwrap())
+}
+
+/// A node and its pods.
+pub(crate) struct Node {
+    pub(crate) number: Number,
+    pub(crate) own: Namespace,
+    pub(crate) pods: Vec<Namespace>,
+    pub(crate) names: Vec<&'static str>,
+    switch: Option<Child>,
+    directory: PathBuf,
+    /// More of the switch's configuration, before its sections.
+    pub(crate) config: String,
+}
+
+impl Node {
+    fn new(number: Number, names: &[&'static str], directory: PathBuf) -> Node {
+        let own = Namespace::new();
+        std::fs::create_dir_all(&directory).unwrap();
+        let pods = (0..names.len()).map(|pod| make_pod(&own, number, pod)).collect();
+        // What would route a leaked frame on to whoever it is for.
+        own.enter(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")).unwrap();
+        own.enter(|| std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")).unwrap();
+        let config = format!("pod_prefixes = [\"10.244.{number}.0/24\", \"fd00:244:{number}::/64\"]\n");
+        Node { number, own, pods, names: names.to_vec(), switch: None, directory, config }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(self.directory.join("control.sock"))
+    }
+
+    /// Starts the switch, with all that the node has, and waits until it answers.
+    pub(crate) fn start(&mut self) {
+        let config = self.directory.join("palisade.toml");
+        std::fs::write(&config, self.configuration()).unwrap();
+        let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
+        let program = env!("CARGO_BIN_EXE_palisade");
+        let mut command = self.own.command(&format!("setpriv --pdeathsig KILL {program} run --config"));
+        command.arg(config).stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        self.switch = Some(command.spawn().unwrap());
+        let client = self.client();
+        let start = Instant::now();
+        while client.status().is_err() {
+            let ended = self.switch.as_mut().unwrap().try_wait().unwrap();
+            assert!(ended.is_none() && start.elapsed() < PATIENCE, "no switch: {}", self.log());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.directory.join("switch.log")
+    }
+
+    pub(crate) fn log(&self) -> String {
+        let mut text = String::new();
+        File::open(self.log_file()).unwrap().read_to_string(&mut text).unwrap();
+        text
+    }
+
+    fn configuration(&self) -> String {
+        let other = 3 - self.number;
+        let [v4, v6] = node_address(other);
+        let mut text = format!(
+            "on_stop = \"closed\"\n{}[workers]\ncores = [0]\nframes = 4096\nhuge_pages = false\n\
+             [conntrack]\nflows = 4096\ndirectory = \"\"\n[control]\nsocket = \"control.sock\"\n\
+             [gateway]\naddresses = [\"169.254.1.1\", \"fe80::1\"]\n[policy]\ndirectory = \"../policy\"\n\
+             [[ports]]\nname = \"uplink\"\nkind = \"uplink\"\ninterface = \"up0\"\n\
+             [[routes]]\nprefix = \"10.244.{other}.0/24\"\nport = \"uplink\"\nnext_hop = \"{v4}\"\n\
+             [[routes]]\nprefix = \"fd00:244:{other}::/64\"\nport = \"uplink\"\nnext_hop = \"{v6}\"\n\
+             [[routes]]\nprefix = \"192.0.2.0/24\"\nport = \"uplink\"\n",
+            self.config
+        );
+        for (pod, name) in self.names.iter().enumerate() {
+            let [v4, v6] = pod_address(self.number, pod);
+            text.extend([format!(
+                "[[ports]]\nname = \"pod{pod}\"\nkind = \"pod\"\npod = \"default/{name}\"\n\
+                 pod_addresses = [\"{v4}\", \"{v6}\"]\n"
+            )]);
+        }
+        text
+    }
+
+    /// Kills the switch: no handler and no destructor runs.
+    pub(crate) fn kill(&mut self) {
+        let mut switch = self.switch.take().unwrap();
+        switch.kill().unwrap();
+        switch.wait().unwrap();
+    }
+
+    /// Stops the switch as an operator does.
+    pub(crate) fn stop(&mut self) {
+        let mut switch = self.switch.take().unwrap();
+        let pid = rustix::process::Pid::from_raw(switch.id() as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(switch.wait().unwrap().success(), "{}", self.log());
+    }
+
+    /// Drops at a port, by reason.
+    pub(crate) fn drops(&self, port: &str) -> std::collections::BTreeMap<String, u64> {
+        self.client().counters().unwrap().ports.remove(port).unwrap().drops
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(switch) = &mut self.switch {
+            let _ = switch.kill();
+            let _ = switch.wait();
+        }
+    }
+}
+
+fn make_pod(node: &Namespace, number: Number, pod: usize) -> Namespace {
+    let namespace = Namespace::new();
+    node.run(&format!("ip link add pod{pod} type veth peer name eth0 netns {}", namespace.pid()));
+    node.enter(|| std::fs::write(format!("/proc/sys/net/ipv6/conf/pod{pod}/disable_ipv6"), "1")).unwrap();
+    node.run(&format!("ip link set pod{pod} up"));
+    let [v4, v6] = pod_address(number, pod);
+    for line in [
+        "ip link set eth0 up".to_owned(),
+        format!("ip address add {v4}/32 dev eth0"),
+        format!("ip address add {v6}/128 dev eth0 nodad"),
+        "ip route add default via 169.254.1.1 dev eth0 onlink".to_owned(),
+        "ip route add default via fe80::1 dev eth0".to_owned(),
+    ] {
+        namespace.run(&line);
+    }
+    namespace
+}
+
+/// Two nodes, joined by their NICs. The kernel of each would route to the other's pods, if it got the chance.
+pub(crate) struct Cluster {
+    pub(crate) nodes: [Node; 2],
+    directory: PathBuf,
+}
+
+impl Cluster {
+    /// Without switches; pods by name.
+    pub(crate) fn up(names: [&[&'static str]; 2], policies: &str) -> Cluster {
+        let directory = std::env::temp_dir().join(format!("palisade-uplink-{}", std::process::id()));
+        let [one, two] = names;
+        let mut nodes = [(1, one), (2, two)]
+            .map(|(number, names)| Node::new(number, names, directory.join(number.to_string())));
+        nodes[0].own.run(&format!("ip link add up0 type veth peer name up0 netns {}", nodes[1].own.pid()));
+        for node in &mut nodes {
+            let [v4, v6] = node_address(node.number);
+            let [other_v4, other_v6] = node_address(3 - node.number);
+            for line in [
+                "ip link set up0 up".to_owned(),
+                format!("ip address add {v4}/24 dev up0"),
+                format!("ip address add {v6}/64 dev up0 nodad"),
+                format!("ip route add 10.244.{}.0/24 via {other_v4}", 3 - node.number),
+                format!("ip route add fd00:244:{}::/64 via {other_v6}", 3 - node.number),
+            ] {
+                node.own.run(&line);
+            }
+        }
+        let cluster = Cluster { nodes, directory };
+        cluster.write_policy(policies);
+        cluster
+    }
+
+    pub(crate) fn start(&mut self) {
+        self.nodes.iter_mut().for_each(Node::start);
+    }
+
+    /// Writes the pods of all nodes, with their names as the label `app`, and these policies.
+    pub(crate) fn write_policy(&self, policies: &str) {
+        let mut text = "apiVersion: v1\nkind: Namespace\nmetadata: {name: default}\n".to_owned();
+        for node in &self.nodes {
+            for (pod, name) in node.names.iter().enumerate() {
+                let [v4, v6] = pod_address(node.number, pod);
+                text.extend([format!(
+                    "---\napiVersion: v1\nkind: Pod\n\
+                     metadata: {{name: {name}, namespace: default, labels: {{app: {name}}}}}\n\
+                     spec: {{nodeName: node{}, containers: [{{name: c, image: c}}]}}\n\
+                     status: {{phase: Running, podIP: \"{v4}\", podIPs: [{{ip: \"{v4}\"}}, {{ip: \"{v6}\"}}]}}\n",
+                    node.number
+                )]);
+            }
+        }
+        let directory = self.directory.join("policy");
+        std::fs::create_dir_all(&directory).unwrap();
+        std::fs::write(directory.join("all.yaml"), format!("{text}---\n{policies}")).unwrap();
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.nodes.iter().for_each(|node| eprintln!("node {}:\n{}", node.number, node.log()));
+        }
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}

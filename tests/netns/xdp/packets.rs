@@ -1,0 +1,93 @@
+//! Raw Ethernet frames into and out of an interface, past the network stack.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use palisade::netlink::Interface;
+
+/// A packet socket on one interface.
+pub(crate) struct RawSocket {
+    fd: OwnedFd,
+}
+
+impl RawSocket {
+    /// Opens one on an interface of the calling thread's namespace; `receive` waits for so long.
+    pub(crate) fn open(name: &str, patience: Duration) -> RawSocket {
+        let index = Interface::find(name).unwrap().index;
+        let all = (libc::ETH_P_ALL as u16).to_be();
+        // SAFETY: plain system calls; the address and the time outlive them; the descriptor is ours alone.
+        unsafe {
+            let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, i32::from(all));
+            assert!(fd >= 0, "packet sockets need CAP_NET_RAW");
+            let socket = RawSocket { fd: OwnedFd::from_raw_fd(fd) };
+            let mut address: libc::sockaddr_ll = std::mem::zeroed();
+            address.sll_family = libc::AF_PACKET as u16;
+            address.sll_protocol = all;
+            address.sll_ifindex = index as i32;
+            let size = size_of_val(&address) as u32;
+            assert_eq!(libc::bind(fd, (&raw const address).cast(), size), 0);
+            let time = libc::timeval {
+                tv_sec: patience.as_secs() as i64,
+                tv_usec: i64::from(patience.subsec_micros()),
+            };
+            let size = size_of_val(&time) as u32;
+            let set =
+                libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const time).cast(), size);
+            assert_eq!(set, 0);
+            // Room for a burst that comes faster than the test reads.
+            let room: libc::c_int = 16 << 20;
+            let size = size_of_val(&room) as u32;
+            let set =
+                libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, (&raw const room).cast(), size);
+            assert_eq!(set, 0);
+            socket
+        }
+    }
+
+    /// Sends a frame: `false` when the interface's queue is full.
+    pub(crate) fn send(&self, frame: &[u8]) -> bool {
+        // SAFETY: the buffer outlives the call.
+        unsafe {
+            libc::send(self.fd.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) == frame.len() as isize
+        }
+    }
+
+    /// The next frame of the test's own ethertype; none when there is none in time.
+    pub(crate) fn receive(&self) -> Option<Vec<u8>> {
+        let mut buffer = vec![0; 1 << 17];
+        loop {
+            // SAFETY: the buffer outlives the call and is as long as said.
+            let got = unsafe { libc::recv(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+            let length = usize::try_from(got).ok()?;
+            if is_ours(&buffer[..length]) {
+                buffer.truncate(length);
+                return Some(buffer);
+            }
+        }
+    }
+}
+
+/// A frame of the ethertype for local experiments (IEEE 802), so that no network stack answers it.
+pub(crate) fn frame(number: u32, length: usize) -> Vec<u8> {
+    let mut bytes: Vec<u8> = (0..length).map(|place| (place as u32).wrapping_mul(number | 1) as u8).collect();
+    bytes[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+    bytes[12..14].copy_from_slice(&[0x88, 0xb5]);
+    bytes[14..18].copy_from_slice(&number.to_be_bytes());
+    bytes
+}
+
+/// Whether a frame is one of [`frame`].
+pub(crate) fn is_ours(frame: &[u8]) -> bool {
+    frame.get(12..14) == Some(&[0x88, 0xb5])
+}
+
+/// A UDP datagram over IPv4 between two pods, of one flow among many.
+pub(crate) fn datagram(source_port: u16) -> Vec<u8> {
+    let mut packet = Vec::new();
+    etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])
+        .ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64)
+        .udp(source_port, 9)
+        .write(&mut packet, b"palisade")
+        .unwrap();
+    packet
+}

@@ -1,0 +1,107 @@
+//! Conformance: the cases of other projects, where their files are at hand, and our own for what those leave out.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use palisade::net::flow::FlowKey;
+use palisade::policy::evaluate::ReferenceEvaluator;
+use palisade::policy::evaluate::TableEvaluator;
+use palisade::policy::objects::Object;
+use palisade::policy::parse::Source;
+use palisade::policy::testcase::ProbeExpansion;
+use palisade::policy::testcase::{Case, read_cases};
+use palisade::policy::{Compiler, Options};
+
+fn read(path: &Path) -> Vec<Case> {
+    let source = Source::new(path.display().to_string(), fs::read_to_string(path).unwrap());
+    read_cases(&source).whole().unwrap_or_else(|errors| panic!("{}", errors[0])).cases
+}
+
+/// The cases of another project. Where they are not at hand the test is left out, unless the run demands them
+/// (`PALISADE_REQUIRE_CONFORMANCE=1`).
+fn corpus(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/conformance").join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    let is_demanded = std::env::var_os("PALISADE_REQUIRE_CONFORMANCE").is_some_and(|value| value == "1");
+    assert!(!is_demanded, "{} is not here, and PALISADE_REQUIRE_CONFORMANCE=1 demands it", path.display());
+    eprintln!(
+        "skipped: {} is not here (PALISADE_REQUIRE_CONFORMANCE=1 makes this a failure)",
+        path.display()
+    );
+    None
+}
+
+/// Puts every probe of a file to the compiled tables and to the oracle, which agree on the reason, too.
+fn judge(path: &Path) -> usize {
+    let mut probes = 0;
+    for case in read(path) {
+        let trial = ProbeExpansion::new(&case);
+        let oracle = ReferenceEvaluator::new(trial.objects());
+        let compiler = Compiler::from_objects(trial.objects().iter().cloned(), Options::default());
+        let tables = TableEvaluator::new(compiler.tables().clone()).unwrap();
+        for probe in &case.probes {
+            let flows = trial.flows(probe).unwrap_or_else(|error| panic!("{}: {error}", probe.location));
+            for flow in flows {
+                let (compiled, naive) = (tables.answer(&flow), oracle.judge(&flow));
+                let told = || format!("{}: case {:?}: {flow}", probe.location, case.name);
+                assert_eq!(compiled.verdict(), probe.expect, "{}: {compiled:?}", told());
+                if !is_shared(trial.objects(), &flow) {
+                    assert_eq!(compiled, naive, "{}", told());
+                }
+                assert_eq!(compiled.verdict(), naive.verdict(), "{}", told());
+            }
+            probes += 1;
+        }
+    }
+    probes
+}
+
+/// Whether several claim one of the addresses: then any of the reasons is a good one.
+fn is_shared(objects: &[Object], flow: &FlowKey) -> bool {
+    let claims = |address: IpAddr| {
+        let claims = objects.iter().filter(|object| match object {
+            Object::Pod(pod) => ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address),
+            Object::Node(node) => node.addresses.contains(&address),
+            _ => false,
+        });
+        claims.count()
+    };
+    claims(flow.src) > 1 || claims(flow.dst) > 1
+}
+
+#[test]
+fn the_kubernetes_e2e_tests_pass() {
+    let Some(path) = corpus("k8s-e2e.json") else { return };
+    assert_eq!(judge(&path), 506);
+}
+
+#[test]
+fn the_cases_of_cyclonus_pass() {
+    let Some(path) = corpus("cyclonus.json") else { return };
+    assert_eq!(judge(&path), 109_956);
+}
+
+#[test]
+fn the_packet_tables_of_kube_network_policies_pass() {
+    let Some(path) = corpus("knp.json") else { return };
+    assert_eq!(judge(&path), 38);
+}
+
+#[test]
+fn the_conformance_tests_of_cluster_network_policy_pass() {
+    let Some(path) = corpus("cnp-conformance.json") else { return };
+    assert_eq!(judge(&path), 301);
+}
+
+#[test]
+fn our_own_cases_pass() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases");
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = entries.collect();
+    files.sort();
+    let probes: usize = files.iter().map(|path| judge(path)).sum();
+    assert!(files.len() >= 7 && probes >= 130, "{} files, {probes} probes", files.len());
+}

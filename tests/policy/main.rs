@@ -1,0 +1,11 @@
+//! The policy compiler from manifests to verdicts: golden texts, conformance cases, comparison with the reference evaluator, and the commands
+//! about policies. Needs no privilege.
+
+mod arbitrary;
+
+mod commands;
+mod compiled_tables;
+mod conformance;
+mod diff;
+mod random_histories;
+mod validation;

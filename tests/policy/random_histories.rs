@@ -1,0 +1,281 @@
+//! Random histories of random clusters: after every change the compiled tables, asked through the classifier that
+//! followed the differences, say of random packets what the oracle says of the objects, and for the same reason.
+//!
+//! `PALISADE_HISTORIES` sets how many, `PALISADE_SEED` which. The seed is printed, and a failure is made small.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use palisade::net::flow::{FlowKey, Protocol};
+use palisade::policy::evaluate::ReferenceEvaluator;
+use palisade::policy::objects::{ClusterPeer, IpBlock, Object, Peer, Peers};
+use palisade::policy::{Change, Compiler, ObjectName, Options};
+use palisade::tables::{Classifier, Decision, PodName, RuleTables};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+
+/// Histories, unless the environment says otherwise.
+const HISTORIES: u32 = if cfg!(debug_assertions) { 500 } else { 10_000 };
+/// Packets after each change.
+const PACKETS: usize = 24;
+
+/// Four numbers that pick a packet among the interesting ones.
+type Pick = [u16; 4];
+
+const PROTOCOLS: [Protocol; 6] =
+    [Protocol::TCP, Protocol::UDP, Protocol::SCTP, Protocol::ICMP, Protocol::ICMPV6, Protocol(47)];
+const PORTS: [u16; 11] = [0, 1, 2, 77, 78, 79, 80, 81, 82, 84, u16::MAX];
+
+/// A history in progress: the objects, and everything that followed their changes.
+struct History {
+    objects: BTreeMap<ObjectName, Object>,
+    compiler: Compiler,
+    tables: RuleTables,
+    classifier: Classifier,
+}
+
+impl History {
+    fn new() -> History {
+        let tables = RuleTables::default();
+        History {
+            objects: BTreeMap::new(),
+            compiler: Compiler::new(Options::default()),
+            classifier: Classifier::new(&tables).unwrap(),
+            tables,
+        }
+    }
+
+    fn apply(&mut self, changes: Vec<Change>) {
+        for change in &changes {
+            match change {
+                Change::Upsert(object) => drop(self.objects.insert(ObjectName::of(object), object.clone())),
+                Change::Remove(name) => drop(self.objects.remove(name)),
+            }
+        }
+        let difference = self.compiler.apply_all(changes);
+        self.tables.apply(&difference);
+        self.classifier = self.classifier.update(&difference, &self.tables);
+    }
+
+    /// Compares tables and oracle on one packet.
+    fn compare(&self, oracle: &ReferenceEvaluator<'_>, flow: &FlowKey) -> Result<(), TestCaseError> {
+        let judgement = self.classifier.judge(flow);
+        let answer = oracle.judge(flow);
+        for (compiled, naive, peer) in
+            [(judgement.egress, &answer.egress, flow.dst), (judgement.ingress, &answer.ingress, flow.src)]
+        {
+            prop_assert_eq!(
+                compiled.map(Decision::verdict),
+                naive.as_ref().map(|naive| naive.verdict),
+                "{}",
+                flow
+            );
+            // Where several claim the peer's address any of them may give the reason.
+            if self.claims(peer) <= 1 {
+                let origin = compiled.map(|decision| &self.tables.rules[&decision.rule()]);
+                prop_assert_eq!(origin, naive.as_ref().map(|naive| &naive.origin), "{}", flow);
+            }
+        }
+        prop_assert_eq!(judgement.is_allow(), answer.verdict() == palisade::tables::Verdict::Allow);
+        for owners in self.owners(flow) {
+            let certain = self.with_owners(flow, owners);
+            let verdict = ReferenceEvaluator::new(&certain).judge(flow).verdict();
+            prop_assert!(
+                verdict == palisade::tables::Verdict::Allow || !judgement.is_allow(),
+                "{} if {:?} own the ends",
+                flow,
+                owners
+            );
+        }
+        Ok(())
+    }
+
+    /// Clause L4: the pods that may own the two ends, each pair once; none where nobody else claims the addresses.
+    fn owners(&self, flow: &FlowKey) -> Vec<[Option<&PodName>; 2]> {
+        let claimants = |address| -> Vec<Option<&PodName>> {
+            let claims = self.objects.values().filter_map(|object| match object {
+                Object::Pod(pod) if ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address) => {
+                    Some(Some(&pod.name))
+                }
+                _ => None,
+            });
+            let pods: Vec<_> = claims.collect();
+            if pods.is_empty() { vec![None] } else { pods }
+        };
+        let (sources, destinations) = (claimants(flow.src), claimants(flow.dst));
+        if sources.len() < 2 && destinations.len() < 2 {
+            return Vec::new();
+        }
+        let pairs = sources
+            .iter()
+            .flat_map(|&source| destinations.iter().map(move |&destination| [source, destination]));
+        pairs.filter(|[source, destination]| flow.src != flow.dst || source == destination).collect()
+    }
+
+    /// The objects, where nobody but these pods has the ends' addresses. Nodes keep theirs.
+    fn with_owners(&self, flow: &FlowKey, owners: [Option<&PodName>; 2]) -> Vec<Object> {
+        let mut objects: Vec<Object> = self.objects.values().cloned().collect();
+        for object in &mut objects {
+            let Object::Pod(pod) = object else { continue };
+            for (address, owner) in [flow.src, flow.dst].into_iter().zip(owners) {
+                let is_owner = owner == Some(&pod.name);
+                pod.addresses.retain(|own| *own != address || is_owner);
+            }
+        }
+        objects
+    }
+
+    fn claims(&self, address: IpAddr) -> usize {
+        let claims = self.objects.values().filter(|object| match object {
+            Object::Pod(pod) => ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address),
+            Object::Node(node) => node.addresses.contains(&address),
+            _ => false,
+        });
+        claims.count()
+    }
+
+    /// Addresses of pods and nodes, and both sides of every border of a block, by family. Those of pods come again, as often
+    /// as all others together.
+    fn addresses(&self) -> [Vec<IpAddr>; 2] {
+        let mut found = BTreeSet::from(["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()]);
+        for object in self.objects.values() {
+            match object {
+                Object::Pod(pod) => found.extend(pod.addresses.iter().copied()),
+                Object::Node(node) => found.extend(node.addresses.iter().copied()),
+                Object::NetworkPolicy(policy) => {
+                    let rules = policy.ingress.iter().chain(&policy.egress).flatten();
+                    for peer in rules.flat_map(|rule| match &rule.peers {
+                        Peers::Everyone => &[][..],
+                        Peers::Any(peers) => peers,
+                    }) {
+                        if let Peer::IpBlock(IpBlock { cidr, except }) = peer {
+                            except.iter().chain([cidr]).for_each(|cidr| borders(*cidr, &mut found));
+                        }
+                    }
+                }
+                Object::ClusterNetworkPolicy(policy) => {
+                    for peer in policy.ingress.iter().chain(&policy.egress).flat_map(|rule| &rule.peers) {
+                        if let ClusterPeer::Network(cidr) = peer {
+                            borders(*cidr, &mut found);
+                        }
+                    }
+                }
+                Object::Namespace(_) => {}
+            }
+        }
+        let pods = self.objects.values().filter_map(|object| match object {
+            Object::Pod(pod) if ReferenceEvaluator::counts(pod) => Some(&pod.addresses),
+            _ => None,
+        });
+        let again = pods.flatten().copied().cycle().take(found.len());
+        let (v4, v6) = found.iter().copied().chain(again).partition(IpAddr::is_ipv4);
+        [v4, v6]
+    }
+}
+
+/// First and last address of a prefix, and their neighbours outside.
+fn borders(cidr: IpNet, found: &mut BTreeSet<IpAddr>) {
+    let step = |address: IpAddr, by: i128| match address {
+        IpAddr::V4(address) => IpAddr::from(address.to_bits().wrapping_add_signed(by as i32).to_be_bytes()),
+        IpAddr::V6(address) => IpAddr::from(address.to_bits().wrapping_add_signed(by).to_be_bytes()),
+    };
+    let (first, last) = (cidr.network(), cidr.broadcast());
+    found.extend([first, last, step(first, -1), step(last, 1)]);
+}
+
+fn flow(addresses: &[Vec<IpAddr>; 2], [src, dst, protocol, port]: Pick) -> FlowKey {
+    let pick = |list: &[IpAddr], number: u16| list[number as usize % list.len()];
+    let family = &addresses[usize::from(src % 4 == 3)];
+    let (src, dst) = (pick(family, src / 4), pick(family, dst));
+    // Mostly TCP: one rule in three is about it.
+    let protocol = PROTOCOLS[(protocol as usize % 9).saturating_sub(3)];
+    FlowKey { src, dst, protocol, src_port: 40_000, dst_port: PORTS[port as usize % PORTS.len()] }
+}
+
+fn replay(steps: Vec<(Vec<Change>, Vec<Pick>)>) -> Result<(), TestCaseError> {
+    let mut history = History::new();
+    for (changes, picks) in steps {
+        history.apply(changes);
+        let oracle = ReferenceEvaluator::new(history.objects.values());
+        let addresses = history.addresses();
+        for pick in picks {
+            history.compare(&oracle, &flow(&addresses, pick))?;
+        }
+    }
+    Ok(())
+}
+
+/// A cluster at once, then changes one or a few at a time.
+fn history() -> impl Strategy<Value = Vec<(Vec<Change>, Vec<Pick>)>> {
+    let packets = || vec(any::<Pick>(), PACKETS);
+    let start = (vec(crate::arbitrary::change(), 6..=14), packets());
+    let later = vec((vec(crate::arbitrary::change(), 1..=2), packets()), 0..=3);
+    (start, later).prop_map(|(start, later)| std::iter::once(start).chain(later).collect())
+}
+
+fn seed() -> u64 {
+    let random = || u64::from(RandomState::new().hash_one(0_u8) as u32);
+    std::env::var("PALISADE_SEED")
+        .map_or_else(|_| random(), |text| text.parse().expect("PALISADE_SEED is a number"))
+}
+
+#[test]
+fn tables_and_oracle_agree_after_every_change_of_random_histories() {
+    let histories = std::env::var("PALISADE_HISTORIES")
+        .map_or(HISTORIES, |text| text.parse().expect("PALISADE_HISTORIES is a number"));
+    let seed = seed();
+    eprintln!("{histories} histories, PALISADE_SEED={seed}");
+    let config = ProptestConfig {
+        cases: histories,
+        failure_persistence: None,
+        max_shrink_iters: 20_000,
+        ..ProptestConfig::default()
+    };
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    match TestRunner::new_with_rng(config, rng).run(&history(), replay) {
+        Ok(()) => {}
+        Err(TestError::Fail(why, history)) => {
+            panic!(
+                "PALISADE_SEED={seed}: {why}\nafter: {:#?}",
+                history.iter().map(|(changes, _)| changes).collect::<Vec<_>>()
+            )
+        }
+        Err(TestError::Abort(why)) => panic!("PALISADE_SEED={seed}: {why}"),
+    }
+}
+
+#[test]
+fn the_random_histories_see_every_kind_of_reason() {
+    let mut runner = TestRunner::deterministic();
+    let mut seen = BTreeMap::new();
+    for _ in 0..300 {
+        let mut replayed = History::new();
+        for (changes, picks) in history().new_tree(&mut runner).unwrap().current() {
+            replayed.apply(changes);
+            let addresses = replayed.addresses();
+            for pick in picks {
+                let flow = flow(&addresses, pick);
+                let judgement = replayed.classifier.judge(&flow);
+                for decision in judgement.egress.into_iter().chain(judgement.ingress) {
+                    let kind = match &replayed.tables.rules[&decision.rule()] {
+                        palisade::tables::RuleOrigin::NotIsolated { .. } => "not isolated".to_owned(),
+                        palisade::tables::RuleOrigin::DefaultDeny { .. } => "default deny".to_owned(),
+                        palisade::tables::RuleOrigin::OwnNode => "own node".to_owned(),
+                        palisade::tables::RuleOrigin::Rule { policy, .. } => {
+                            format!("{} {:?}", policy.kind, decision.verdict())
+                        }
+                    };
+                    *seen.entry(kind).or_insert(0) += 1;
+                }
+            }
+        }
+    }
+    let rare: Vec<_> = seen.iter().filter(|(_, times)| **times < 5).collect();
+    assert!(seen.len() == 10 && rare.is_empty(), "{seen:#?}");
+}

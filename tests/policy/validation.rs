@@ -1,0 +1,254 @@
+//! The API server's verdicts on policy objects, and the texts of what is wrong with them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use palisade::policy::objects::Object;
+use palisade::policy::parse::{Source, read, read_all, read_value};
+use palisade::policy::testcase::read_cases;
+use proptest::prelude::*;
+
+fn shared(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/conformance").join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    eprintln!("skipped: {} is not here", path.display());
+    None
+}
+
+#[test]
+fn every_upstream_validation_case_gets_the_api_servers_verdict() {
+    let Some(path) = shared("validation.json") else { return };
+    let cases: serde_json::Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    let mut judged = 0;
+    for case in cases.as_array().unwrap() {
+        let name = case["name"].as_str().unwrap();
+        let Some(valid) = case["valid"].as_bool() else { continue };
+        let result = read_value(name, &case["object"]);
+        assert_eq!(result.is_ok(), valid, "{name}: {:?}", result.map(|parsed| parsed.objects));
+        if let Ok(parsed) = result {
+            assert_eq!((parsed.objects.len(), parsed.skipped.len()), (1, 0), "{name}");
+        }
+        judged += 1;
+    }
+    assert!(judged > 40, "only {judged} cases");
+}
+
+#[test]
+fn every_conformance_corpus_is_read_without_error() {
+    for (name, cases, probes) in [
+        ("k8s-e2e.json", 65, 506),
+        ("cyclonus.json", 256, 109_956),
+        ("knp.json", 38, 38),
+        ("cnp-conformance.json", 96, 301),
+    ] {
+        let Some(path) = shared(name) else { continue };
+        let read = read_cases(&Source::new(name, fs::read_to_string(path).unwrap()))
+            .whole()
+            .unwrap_or_else(|errors| panic!("{}", errors[0]));
+        assert_eq!(read.cases.len(), cases, "{name}");
+        assert_eq!(read.cases.iter().map(|case| case.probes.len()).sum::<usize>(), probes, "{name}");
+        let known = |path: &str| path == "metadata.name" || path.ends_with(".endPort");
+        let unexpected = read.warnings.iter().find(|warning| !known(&warning.path));
+        assert!(unexpected.is_none(), "{name}: {}", unexpected.unwrap());
+        assert!(
+            read.skipped.iter().all(|skipped| skipped.kind == "Service"),
+            "{name}: {:?}",
+            read.skipped[0]
+        );
+    }
+}
+
+fn data(name: &str) -> Source {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+    Source::new(name, fs::read_to_string(path).unwrap())
+}
+
+/// Compares with the file in `tests/data/snapshots`.
+fn golden(name: &str, text: &str) {
+    insta::with_settings!({snapshot_path => "../data/snapshots", prepend_module_to_snapshot => false, omit_expression => true}, {
+        insta::assert_snapshot!(name, text);
+    });
+}
+
+#[test]
+fn every_mistake_is_reported_with_line_column_and_field_path() {
+    let errors = read(&data("wrong.yaml")).unwrap_err();
+    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    golden("wrong", &lines.join("\n"));
+}
+
+#[test]
+fn a_report_underlines_the_field() {
+    let errors = read(&data("wrong.yaml")).unwrap_err();
+    let path = "spec.ingress[0].ports[0].endPort";
+    let error = errors.iter().find(|error| error.path == path).unwrap();
+    golden("report", &error.report(false));
+    let json = serde_json::to_value(error).unwrap();
+    assert_eq!((&json["line"], &json["column"]), (&28.into(), &20.into()));
+    assert_eq!((&json["object"], &json["path"]), (&"default/allow-db".into(), &path.into()));
+    assert!(error.report(true).contains("\u{1b}["), "colours where they are asked for");
+}
+
+#[test]
+fn one_object_of_every_kind_is_read() {
+    let parsed = read(&data("cluster.yaml")).unwrap();
+    let lines: Vec<String> =
+        parsed.objects.iter().map(|(object, location)| format!("{location} {object:#?}")).collect();
+    golden("cluster", &lines.join("\n"));
+    assert_eq!(parsed.skipped.len(), 1);
+    assert_eq!((parsed.skipped[0].kind.as_str(), parsed.skipped[0].name.as_str()), ("Service", "shop/web"));
+}
+
+#[test]
+fn kinds_of_a_newer_api_fail_closed_with_a_warning() {
+    let parsed = read(&data("future.yaml")).unwrap();
+    golden("future", &format!("{:#?}", parsed.objects[0].0));
+    assert_eq!(parsed.warnings.len(), 4);
+    assert!(parsed.warnings.iter().all(|warning| warning.message.contains("fails closed")));
+}
+
+/// Reads in every way there is, and prints every finding: nothing may panic.
+fn survive(text: &str) {
+    for name in ["x.yaml", "x.json"] {
+        let source = Source::new(name, text);
+        let findings = match read(&source) {
+            Ok(parsed) => parsed.warnings,
+            Err(errors) => errors,
+        };
+        for finding in
+            findings.into_iter().chain(read_cases(&source).whole().err().into_iter().flatten()).take(20)
+        {
+            assert!(finding.to_string().starts_with(name));
+            assert!(!finding.report(false).is_empty());
+            serde_json::to_string(&finding).unwrap();
+        }
+    }
+}
+
+/// A valid document with some of its bytes replaced, taken out or doubled.
+fn mutated() -> impl Strategy<Value = String> {
+    let documents = ["wrong.yaml", "cluster.yaml", "future.yaml"].map(|name| data(name).text().to_owned());
+    let edits =
+        prop::collection::vec((any::<prop::sample::Index>(), 0..4_u8, any::<u8>(), 1..40_usize), 1..12);
+    (prop::sample::select(documents.to_vec()), edits).prop_map(|(document, edits)| {
+        const BYTES: &[u8] = b"{}[]:,-&*!|>\"'#%@`\n\t <~?0";
+        let mut bytes = document.into_bytes();
+        for (at, kind, byte, length) in edits {
+            let at = at.index(bytes.len().max(1)).min(bytes.len());
+            let end = (at + length).min(bytes.len());
+            match kind {
+                0 if at < bytes.len() => bytes[at] = byte,
+                1 => drop(bytes.drain(at..end)),
+                2 => bytes.insert(at, BYTES[usize::from(byte) % BYTES.len()]),
+                _ => {
+                    let part = bytes[at..end].to_vec();
+                    bytes.splice(at..at, part);
+                }
+            }
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_text_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        survive(&String::from_utf8_lossy(&bytes));
+    }
+
+    #[test]
+    fn random_punctuation_never_panics(text in "[\\[\\]{}:,&*!|>\"'#%\\-?~<\n\t a0]{0,80}") {
+        survive(&text);
+    }
+
+    #[test]
+    fn mutated_documents_never_panic(text in mutated()) {
+        survive(&text);
+    }
+}
+
+#[test]
+fn json_and_yaml_of_the_same_object_are_the_same() {
+    let yaml =
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: []}\nstatus: {podIP: 10.0.0.1}\n";
+    let json = "{\t\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {\"name\": \"\\u0061\"},\n\
+                \t\"spec\": {\"containers\": []}, \"status\": {\"podIP\": \"10.0.0.1\"}}\n";
+    let objects = |name: &str, text: &str| read(&Source::new(name, text)).unwrap().objects.remove(0).0;
+    assert_eq!(objects("a.yaml", yaml), objects("a.json", json));
+    assert_eq!(objects("<stdin>", json), objects("a.json", json));
+    let value = serde_json::from_str(json).unwrap();
+    assert_eq!(read_value("watch", &value).unwrap().objects.remove(0).0, objects("a.yaml", yaml));
+}
+
+#[test]
+fn the_last_of_two_objects_with_one_name_counts_and_the_author_is_told() {
+    let namespace = |label: &str| {
+        format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: a, labels: {{x: {label}}}}}\n")
+    };
+    let sources = [Source::new("one.yaml", namespace("b")), Source::new("two.yaml", namespace("c"))];
+    let parsed = read_all(&sources).unwrap();
+    let [(Object::Namespace(namespace), _)] = parsed.objects.as_slice() else {
+        panic!("{:?}", parsed.objects)
+    };
+    assert_eq!(namespace.labels["x"], "c");
+    assert_eq!(
+        parsed.warnings[0].to_string(),
+        "two.yaml:1:1: warning: a metadata.name: replaces the object with the same name at one.yaml:1 (rename one of them \
+         if both are meant)"
+    );
+}
+
+#[test]
+fn findings_are_bounded_and_the_rest_is_counted() {
+    let header = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: a}\nspec: {ingress: [{from: [";
+    let text = format!("{header}{}]}}]}}\n", "{}, ".repeat(3000));
+    let errors = read(&Source::new("a.yaml", text)).unwrap_err();
+    assert_eq!(errors.len(), 1000);
+    assert!(errors[999].to_string().ends_with("2000 more findings are not shown)"), "{}", errors[999]);
+}
+
+#[test]
+fn a_misspelt_policy_kind_is_an_error_and_another_systems_is_skipped_with_a_warning() {
+    let object = |kind: &str| format!("apiVersion: x.io/v1\nkind: {kind}\nmetadata: {{name: a}}\n");
+    for kind in ["networkPolicy", "NetworkPolcy", "NetworkPolicys", "pod"] {
+        let errors = read(&Source::new("a.yaml", object(kind))).unwrap_err();
+        assert!(errors[0].help.as_ref().unwrap().starts_with("did you mean"), "{kind}");
+    }
+    let systems = ["CiliumNetworkPolicy", "MultiNetworkPolicy", "GlobalNetworkPolicy"];
+    for (kind, warnings) in
+        systems.map(|kind| (kind, 1)).into_iter().chain([("Service", 0), ("PodDisruptionBudget", 0)])
+    {
+        let parsed = read(&Source::new("a.yaml", object(kind))).unwrap();
+        assert_eq!((parsed.skipped.len(), parsed.warnings.len()), (1, warnings), "{kind}");
+    }
+    let warning = &read(&Source::new("a.yaml", object(systems[0]))).unwrap().warnings[0];
+    assert_eq!(
+        warning.to_string(),
+        "a.yaml:2:7: warning: default/a kind: a CiliumNetworkPolicy is another system's: nothing here enforces it \
+         (say the same with a NetworkPolicy or a ClusterNetworkPolicy)"
+    );
+}
+
+#[test]
+fn entries_of_a_set_that_stand_there_twice_are_refused() {
+    let policy = |to: &str, action: &str| {
+        let text = format!(
+            "{{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {{name: a}}, spec: {{tier: Admin, \
+             priority: 1, subject: {{namespaces: {{}}}}, egress: [{{action: {action}, to: [{to}]}}]}}}}"
+        );
+        read(&Source::new("policy.yaml", text))
+    };
+    for (to, action, path) in [
+        ("{networks: [10.0.0.0/8, 'fd00::/8', 10.0.0.0/8]}", "Deny", "spec.egress[0].to[0].networks[2]"),
+        ("{domainNames: [a.example, a.example]}", "Accept", "spec.egress[0].to[0].domainNames[1]"),
+    ] {
+        let errors = policy(to, action).unwrap_err();
+        assert_eq!((errors.len(), errors[0].path.as_str()), (1, path), "{}", errors[0]);
+        assert!(errors[0].message.starts_with("Duplicate value: "), "{}", errors[0]);
+    }
+    assert!(policy("{networks: [10.0.0.0/8]}, {networks: [10.0.0.0/8]}", "Deny").is_ok(), "of two peers");
+}

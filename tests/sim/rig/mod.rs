@@ -1,0 +1,330 @@
+//! A switch with three pods, the node and an uplink behind memory ports.
+
+pub(crate) mod model;
+pub(crate) mod rule_lists;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use palisade::dataplane::{
+    ConntrackSettings, DesiredState, Gateway, NodeAttachment, PodAttachment, PortCounters, PortKind, Route,
+    Settings, SimulatedPort, Simulation,
+};
+use palisade::ids::{AttachmentId, PortId};
+use palisade::tables::PodName;
+
+use self::rule_lists::PodRules;
+use crate::frames::Spec;
+
+/// Ports in the order in which they are opened; the first three are the pods'.
+pub(crate) const PODS: usize = 3;
+pub(crate) const HOST: PortId = PortId(3);
+pub(crate) const UPLINK: PortId = PortId(4);
+pub(crate) const PORTS: usize = 5;
+/// 802.1Q identifier of the uplink.
+pub(crate) const UPLINK_VLAN: u16 = 7;
+/// MTU of the last pod; the others have [`MTU`].
+pub(crate) const SMALL_MTU: u16 = 600;
+pub(crate) const MTU: u16 = 1500;
+
+pub(crate) fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Addresses of a pod, IPv4 and IPv6.
+pub(crate) fn pod_address(pod: usize) -> [IpAddr; 2] {
+    [ip(&format!("10.0.0.{}", pod + 2)), ip(&format!("fd00::{}", pod + 2))]
+}
+
+pub(crate) fn gateway_address() -> [IpAddr; 2] {
+    [ip("10.0.0.1"), ip("fd00::1")]
+}
+
+pub(crate) fn node_address() -> [IpAddr; 2] {
+    [ip("10.0.0.254"), ip("fd00::fe")]
+}
+
+/// Whether only a pod may have the address.
+pub(crate) fn is_among_pods(address: IpAddr) -> bool {
+    pod_prefixes().iter().any(|prefix| prefix.contains(&address))
+}
+
+/// The node's pods' prefixes. The gateway's addresses stand in them too.
+pub(crate) fn pod_prefixes() -> [ipnet::IpNet; 2] {
+    ["10.0.0.0/29", "fd00::/125"].map(|prefix| prefix.parse().unwrap())
+}
+
+/// Somebody behind the uplink.
+pub(crate) fn world_address(number: usize) -> [IpAddr; 2] {
+    [ip(&format!("198.51.100.{number}")), ip(&format!("2001:db8::{number}"))]
+}
+
+/// Ethernet address of the switch on a port: on the uplink, the NIC's.
+pub(crate) fn switch_mac(port: PortId) -> [u8; 6] {
+    if port == UPLINK { [2, 0, 0, 0, 0xbb, 4] } else { gateway_mac() }
+}
+
+/// The router on the uplink, IPv4 and IPv6.
+pub(crate) fn router_address() -> [IpAddr; 2] {
+    [ip("192.0.2.1"), ip("fe80::99")]
+}
+
+pub(crate) fn gateway_mac() -> [u8; 6] {
+    Gateway::default().mac.0
+}
+
+/// Ethernet address behind a port.
+pub(crate) fn mac(port: PortId) -> [u8; 6] {
+    [2, 0, 0, 0, 0xaa, port.0 as u8]
+}
+
+pub(crate) fn pod_name(pod: usize) -> PodName {
+    PodName::new("default", ["a", "b", "c"][pod])
+}
+
+/// What the switch is told, in the words of the tests.
+#[derive(Debug, Clone)]
+pub(crate) struct Setting {
+    /// What the tables say of each pod; `None` where they do not know it.
+    pub(crate) rules: [Option<PodRules>; PODS],
+    /// Whether any tables are loaded.
+    pub(crate) loaded: bool,
+    pub(crate) fail_open: bool,
+    /// The attachment of each pod.
+    pub(crate) attachments: [Option<AttachmentId>; PODS],
+}
+
+impl Setting {
+    /// All pods attached and known, none isolated.
+    pub(crate) fn open() -> Setting {
+        Setting {
+            rules: std::array::from_fn(|_| Some(PodRules::default())),
+            loaded: true,
+            fail_open: false,
+            attachments: std::array::from_fn(|pod| Some(AttachmentId(pod as u32 + 1))),
+        }
+    }
+
+    /// The same with other rules of one pod.
+    pub(crate) fn with(&self, pod: usize, rules: PodRules) -> Setting {
+        let mut setting = self.clone();
+        setting.rules[pod] = Some(rules);
+        setting
+    }
+
+    /// The world that the switch is told.
+    pub(crate) fn world(&self) -> DesiredState {
+        let known = self.rules.iter().enumerate().filter_map(|(pod, rules)| {
+            rules.clone().map(|rules| (pod_name(pod), (pod_address(pod).to_vec(), rules)))
+        });
+        let sides = self.rules.iter().flatten().flat_map(|rules| [&rules.ingress, &rules.egress]);
+        let peers = sides.flatten().flatten().filter_map(|rule| rule.peers.clone()).flatten();
+        let addresses: BTreeSet<IpAddr> = (0..PODS).flat_map(pod_address).chain(peers).collect();
+        let addresses: Vec<IpAddr> = addresses.into_iter().collect();
+        let tables = self.loaded.then(|| Arc::new(rule_lists::tables(&known.collect(), &addresses)));
+        let pods = self.attachments.iter().enumerate().filter_map(|(pod, id)| {
+            id.map(|id| PodAttachment {
+                id,
+                pod: pod_name(pod),
+                port: PortId(pod as u16),
+                addresses: pod_address(pod).to_vec(),
+                mac: Some(palisade::net::mac::Mac(mac(PortId(pod as u16)))),
+            })
+        });
+        let route = |prefix: &str, next_hop: Option<IpAddr>| Route {
+            prefix: prefix.parse().unwrap(),
+            port: UPLINK,
+            next_hop,
+        };
+        DesiredState {
+            tables,
+            fail_open: self.fail_open,
+            gateway: Gateway { addresses: gateway_address().to_vec(), ..Gateway::default() },
+            pods: pods.collect(),
+            node: Some(NodeAttachment {
+                port: HOST,
+                addresses: node_address().to_vec(),
+                mac: Some(palisade::net::mac::Mac(mac(HOST))),
+            }),
+            pod_prefixes: pod_prefixes().to_vec(),
+            routes: vec![
+                route("0.0.0.0/0", Some(router_address()[0])),
+                route("::/0", Some(router_address()[1])),
+                route("192.0.2.0/24", None),
+            ],
+        }
+    }
+}
+
+pub(crate) struct Rig {
+    pub(crate) sim: Simulation,
+    pub(crate) ports: Vec<SimulatedPort>,
+    pub(crate) workers: usize,
+    /// Whether a port has fewer queues than there are workers.
+    hands_over: bool,
+}
+
+pub(crate) fn settings(workers: usize, conntrack: ConntrackSettings) -> Settings {
+    Settings {
+        cores: vec![0; workers],
+        frames_per_worker: 1024,
+        huge_pages: false,
+        conntrack,
+        ..Settings::default()
+    }
+}
+
+impl Rig {
+    /// A switch whose uplink's router is known.
+    pub(crate) fn new(workers: usize, setting: &Setting) -> Rig {
+        Rig::with(workers, ConntrackSettings { flows_max: 1024, ..ConntrackSettings::default() }, setting)
+    }
+
+    /// The same, with so many queues of the pods' ports.
+    pub(crate) fn new_with_queues(workers: usize, setting: &Setting, queues: [usize; PODS]) -> Rig {
+        let conntrack = ConntrackSettings { flows_max: 1024, ..ConntrackSettings::default() };
+        Rig::with_queues(&settings(workers, conntrack), setting, queues)
+    }
+
+    pub(crate) fn with(workers: usize, conntrack: ConntrackSettings, setting: &Setting) -> Rig {
+        Rig::with_settings(&settings(workers, conntrack), setting)
+    }
+
+    pub(crate) fn with_settings(settings: &Settings, setting: &Setting) -> Rig {
+        Rig::with_queues(settings, setting, [settings.cores.len(); PODS])
+    }
+
+    /// With so many queues of the pods' ports, or as many as there are workers; the other ports have those.
+    pub(crate) fn with_queues(settings: &Settings, setting: &Setting, queues: [usize; PODS]) -> Rig {
+        Rig::open(settings, setting, MTU, queues)
+    }
+
+    /// With this MTU at all ports but that of the last pod, and so many queues of the pods'.
+    pub(crate) fn open(settings: &Settings, setting: &Setting, mtu: u16, queues: [usize; PODS]) -> Rig {
+        let workers = settings.cores.len();
+        let mut sim = Simulation::new(settings).unwrap();
+        let mut ports = Vec::new();
+        for port in 0..PORTS {
+            let (kind, vlan) = match PortId(port as u16) {
+                HOST => (PortKind::Host, None),
+                UPLINK => (PortKind::Uplink, Some(UPLINK_VLAN)),
+                _ => (PortKind::Pod, None),
+            };
+            let mtu = if port == PODS - 1 { SMALL_MTU } else { mtu };
+            let port = if kind == PortKind::Uplink {
+                sim.open_uplink(palisade::net::mac::Mac(switch_mac(UPLINK)), vlan, mtu)
+            } else {
+                let queues = queues.get(port).map_or(workers, |queues| workers.min(*queues));
+                sim.open_port_with(kind, vlan, mtu, queues)
+            };
+            ports.push(port.unwrap());
+        }
+        sim.publish(setting.world());
+        let hands_over = queues.iter().any(|queues| *queues < workers);
+        let mut rig = Rig { sim, ports, workers, hands_over };
+        rig.sim.step();
+        rig.collect();
+        rig.know_router(true);
+        rig
+    }
+
+    /// Says that the router on the uplink has its Ethernet address, or none.
+    pub(crate) fn know_router(&mut self, known: bool) {
+        let mac = known.then(|| palisade::net::mac::Mac(mac(UPLINK)));
+        router_address().into_iter().for_each(|router| self.sim.resolve(UPLINK, router, mac));
+    }
+
+    /// Publishes, and lets every worker see it.
+    pub(crate) fn publish(&mut self, setting: &Setting) {
+        self.sim.publish(setting.world());
+        self.sim.step();
+    }
+
+    /// Lets a frame come in at a port, addressed as such frames are, and returns what goes out: port and frame.
+    pub(crate) fn send(&mut self, port: PortId, spec: &Spec) -> Vec<(PortId, Vec<u8>)> {
+        self.send_on(0, port, &[addressed(port, spec).bytes()])
+    }
+
+    /// Lets frames come in on a worker's queue of a port, in one batch; if it has none, on that of another one.
+    pub(crate) fn send_on(
+        &mut self,
+        worker: usize,
+        port: PortId,
+        frames: &[Vec<u8>],
+    ) -> Vec<(PortId, Vec<u8>)> {
+        let peers = &self.ports[port.index()].peers;
+        let worker = worker % peers.len();
+        for frame in frames {
+            assert!(peers[worker].inject(frame), "a frame is lost before the switch");
+        }
+        self.sim.step_worker(worker);
+        self.check();
+        if self.hands_over {
+            self.sim.step();
+            self.check();
+        }
+        self.collect()
+    }
+
+    /// Takes what has gone out.
+    pub(crate) fn collect(&mut self) -> Vec<(PortId, Vec<u8>)> {
+        let mut out = Vec::new();
+        for port in &self.ports {
+            for peer in &port.peers {
+                out.extend(peer.collect().into_iter().map(|frame| (port.id, frame)));
+            }
+        }
+        out
+    }
+
+    /// Lets time pass; two seconds are enough for every flow to be looked at.
+    pub(crate) fn wait(&mut self, time: Duration) {
+        assert!(time >= Duration::from_secs(2));
+        self.sim.now += time;
+        self.sim.step();
+        // A batch looks at no more than a part of the table: what the first one leaves is not to be looked at in a later step.
+        self.sim.step();
+        self.check();
+    }
+
+    pub(crate) fn counters(&self, port: PortId) -> PortCounters {
+        self.sim.counters().ports.remove(&port).unwrap_or_default()
+    }
+
+    /// Drops at a port since `before`, by reason.
+    pub(crate) fn drops_since(&self, port: PortId, before: &PortCounters) -> BTreeMap<String, u64> {
+        let mut drops = self.counters(port).drops;
+        for (reason, count) in &before.drops {
+            drops.entry(reason.clone()).and_modify(|now| *now -= count);
+        }
+        drops.retain(|_, count| *count != 0);
+        drops
+    }
+
+    /// The invariants: every frame has one verdict, no frame is lost.
+    pub(crate) fn check(&self) {
+        for (port, counters) in self.sim.counters().ports {
+            let drops: u64 = counters.drops.values().sum();
+            let verdicts = counters.forwarded + counters.consumed + drops;
+            assert_eq!(counters.received, verdicts, "port {port}: {counters:?}");
+        }
+        for worker in 0..self.workers {
+            let (total, lent, held) = self.sim.frames(worker);
+            assert_eq!(lent + held, total, "frames of worker {worker}");
+        }
+    }
+}
+
+/// The frame with the Ethernet addresses and the tag of frames that come in at a port.
+pub(crate) fn addressed(port: PortId, spec: &Spec) -> Spec {
+    let vlan = (port == UPLINK).then_some(UPLINK_VLAN);
+    Spec { src_mac: mac(port), dst_mac: switch_mac(port), vlan, ..spec.clone() }
+}
+
+/// The frame that a packet leaves by a port as.
+pub(crate) fn forwarded(port: PortId, spec: &Spec) -> Vec<u8> {
+    let vlan = (port == UPLINK).then_some(UPLINK_VLAN);
+    Spec { src_mac: switch_mac(port), dst_mac: mac(port), vlan, ttl: spec.ttl - 1, ..spec.clone() }.bytes()
+}
