@@ -12,7 +12,7 @@ use ipnet::IpNet;
 
 use super::core::Core;
 use super::endpoints::Link;
-use super::fib::snapshot::PortProperties;
+use super::fib::port::PortProperties;
 use super::neighbor::resolver::Resolver;
 use super::uplink::{self, Uplink};
 use super::worker::Worker;

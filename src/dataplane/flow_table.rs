@@ -2,7 +2,7 @@
 
 use super::ConntrackSettings;
 use super::conntrack::{Admission, Conntrack, Entry, FlowState, Key, NewFlow, WorkerState};
-use super::pipeline::advance::needs_both_ends;
+use super::pipeline::lookup::needs_both_ends;
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::net::flow::FlowKey;
 

@@ -6,14 +6,17 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::fib::effective_acls::{EffectiveAcls, Flow};
+use super::fib::next_hop::{Adjacency, Hop};
+use super::fib::port::{PolicyMode, PortView};
 use super::fib::rules::Rules;
-use super::fib::snapshot::{Adjacency, EffectiveAcls, Flow, Hop, PolicyMode, PortView, Snapshot};
+use super::fib::snapshot::Snapshot;
 use super::neighbor::table::Neighbors;
-use super::packet::{Address, is_link_local, is_v4, pack, unpack};
-use super::pipeline::check_endpoints;
+use super::pipeline::anti_spoof::check_endpoints;
 use super::pipeline::route::is_routable;
 use super::{DesiredState, DropReason, PortKind};
 use crate::ids::{AclId, ClassId, Generation, PortId};
+use crate::net::address::{Address, is_link_local, is_v4, pack, unpack};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::net::mac::Mac;
 use crate::tables::{Decision, PodName, RuleOrigin, Verdict};

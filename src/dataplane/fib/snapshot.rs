@@ -1,107 +1,22 @@
 //! The world as workers see it: a [`DesiredState`] laid out for look-up, whole and unchanging, with a generation.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ipnet::IpNet;
-
+use super::desired_state::DesiredState;
+use super::effective_acls::{EffectiveAcls, Flow};
+use super::layout;
+use super::next_hop::{Adjacency, Hop};
+use super::port::{PolicyMode, PortProperties, PortView};
 use super::publish::Numbered;
+use super::recalled::Recalled;
 use super::rules::{Change, Rules};
-use crate::dataplane::endpoints::Recalled;
-use crate::dataplane::packet::{self, Address, Packet, from_v4, is_v4, pack};
-use crate::dataplane::{DesiredState, DropReason, PortKind};
-use crate::ids::{AclId, AttachmentId, ClassId, Generation, PortId};
-use crate::limits::POD_ADDRESSES_MAX;
-use crate::net::flow::Protocol;
+use crate::dataplane::DropReason;
+use crate::ids::{AclId, Generation, PortId};
+use crate::net::address::{self, Address, is_v4, pack};
 use crate::net::icmp::link_local;
 use crate::net::mac::Mac;
-use crate::tables::{PodName, RouteTable, RuleOrigin, RuleTables};
-
-/// What the pod behind a port may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum PolicyMode {
-    /// Nobody asks: not a pod.
-    None,
-    /// Nothing: the tables do not know the pod, or there are none.
-    Closed,
-    /// Everything: unknown, and the operator wants it so.
-    Open,
-    /// What its tables say.
-    Tables {
-        /// Table for flows in.
-        ingress: AclId,
-        /// Table for flows out.
-        egress: AclId,
-    },
-}
-
-/// A port, as of one generation.
-#[derive(Debug, Clone)]
-pub(crate) struct PortView {
-    /// What it is for.
-    pub kind: PortKind,
-    /// 802.1Q identifier of its frames, 0 without.
-    pub vlan: u16,
-    /// Largest IP packet that it takes.
-    pub mtu: u16,
-    /// The pod behind it.
-    pub attachment: AttachmentId,
-    /// The generation since which that pod has been there, by the same addresses. `None` without a pod, and where another
-    /// one has one of its addresses too.
-    attached_since: Option<Generation>,
-    /// What that pod may do.
-    pub policy_mode: PolicyMode,
-    /// Ethernet address behind it, if given.
-    pub mac: Option<Mac>,
-    /// Ethernet address that frames come to and leave from: the switch's, on an uplink the NIC's.
-    pub own_mac: Mac,
-    /// First addresses of the pod: IPv6, IPv4. Where it has none, one that no packet of that family has.
-    pod_addresses: [Address; 2],
-    /// The classes of those by the tables.
-    pod_classes: [ClassId; 2],
-    addresses: [Address; POD_ADDRESSES_MAX],
-    addresses_len: usize,
-}
-
-/// No address of IPv6 packets and of IPv4 packets: each is of the other family.
-const NO_ADDRESSES: [Address; 2] = [from_v4(0), 0];
-
-/// Where a destination leads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hop {
-    /// To the switch itself.
-    Gateway,
-    /// Among the addresses of this node's pods, and no pod has it.
-    Nowhere,
-    /// Out of a port, to a next hop or, with `None`, to the destination itself.
-    Port(PortId, Option<Address>),
-}
-
-/// What a packet needs to leave by a hop: all in sixteen bytes.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Adjacency {
-    /// Ethernet address of what is there, as [`Mac::to_bits`] has it; of a hop zero where it is to be learned, and always on
-    /// uplinks.
-    pub mac: u64,
-    /// Port that it leaves by.
-    pub out: PortId,
-    /// 802.1Q identifier of that port's frames, 0 without.
-    pub vlan: u16,
-    /// Largest IP packet that the port takes; zero where there is no such port.
-    pub mtu: u16,
-    /// Whether the port is an uplink.
-    pub is_uplink: bool,
-}
-
-impl Adjacency {
-    /// Whether a packet may leave without a further look: to a pod whose Ethernet address is given, small enough, and not at
-    /// the end of its life.
-    #[inline(always)]
-    pub(crate) fn takes(&self, packet: &Packet) -> bool {
-        (packet.ttl > 1) & (packet.ip_bytes() <= usize::from(self.mtu)) & (self.mac != 0)
-    }
-}
+use crate::tables::{RouteTable, RuleOrigin};
 
 /// One generation.
 #[derive(Clone)]
@@ -129,105 +44,6 @@ pub(crate) struct Snapshot {
     pub pod_removed: Generation,
     /// Pods of the process before that may still come back.
     recalled: Arc<Recalled>,
-}
-
-/// What the control side knows of an open port.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PortProperties {
-    pub kind: PortKind,
-    pub vlan: u16,
-    pub mtu: u16,
-    /// Of an uplink, the NIC's Ethernet address.
-    pub mac: Option<Mac>,
-}
-
-impl PortView {
-    fn new(properties: PortProperties, gateway: Mac) -> PortView {
-        PortView {
-            kind: properties.kind,
-            vlan: properties.vlan,
-            mtu: properties.mtu,
-            attachment: AttachmentId::NONE,
-            attached_since: None,
-            policy_mode: if properties.kind == PortKind::Pod { PolicyMode::Closed } else { PolicyMode::None },
-            mac: None,
-            own_mac: properties.mac.unwrap_or(gateway),
-            pod_addresses: NO_ADDRESSES,
-            pod_classes: [ClassId::WORLD; 2],
-            addresses: [0; POD_ADDRESSES_MAX],
-            addresses_len: 0,
-        }
-    }
-
-    fn set_addresses(&mut self, addresses: &[IpAddr], mac: Option<Mac>) {
-        let addresses = &addresses[..addresses.len().min(POD_ADDRESSES_MAX)];
-        for (slot, address) in self.addresses.iter_mut().zip(addresses) {
-            *slot = pack(*address);
-        }
-        self.addresses_len = addresses.len();
-        self.mac = mac;
-    }
-
-    /// Lets the addresses be those of a pod, which alone may speak by them here.
-    fn set_pod_addresses(&mut self, addresses: &[IpAddr]) {
-        for (is_v4, place) in [false, true].into_iter().zip(&mut self.pod_addresses) {
-            if let Some(first) = addresses.iter().find(|address| address.is_ipv4() == is_v4) {
-                *place = pack(*first);
-            }
-        }
-    }
-
-    /// The first address of this family that the pod behind the port has.
-    #[inline]
-    pub(crate) fn pod_address(&self, is_v4: bool) -> Address {
-        self.pod_addresses[usize::from(is_v4)]
-    }
-
-    /// The class of an address of this family, if it is the first one that the pod behind the port has: these are known
-    /// beforehand.
-    #[inline(always)]
-    pub(crate) fn class_of_pod(&self, address: Address, is_v4: bool) -> Option<ClassId> {
-        let family = usize::from(is_v4);
-        (address == self.pod_addresses[family]).then_some(self.pod_classes[family])
-    }
-
-    /// Addresses of the pod, or of the node, behind the port.
-    #[inline]
-    pub(crate) fn addresses(&self) -> &[Address] {
-        &self.addresses[..self.addresses_len]
-    }
-
-    /// Whether the pod or node behind the port has the address.
-    #[inline]
-    pub(crate) fn owns(&self, address: Address) -> bool {
-        self.addresses().contains(&address)
-    }
-
-    /// Whether the address, behind this port, is the node's.
-    pub(crate) fn is_node_address(&self, address: Address) -> bool {
-        self.kind == PortKind::Host && self.owns(address)
-    }
-
-    fn has_pod(&self) -> bool {
-        self.attachment != AttachmentId::NONE
-    }
-
-    /// Whether there is a pod behind the port that has the address.
-    #[inline]
-    pub(crate) fn has_pod_address(&self, address: Address) -> bool {
-        self.has_pod() && self.owns(address)
-    }
-
-    /// The generation since which the pod behind it has been there: what evaluated the pod's flows since then may be held to.
-    pub(crate) fn attached_since(&self) -> Option<Generation> {
-        self.attached_since
-    }
-
-    /// Whether a pod is behind it.
-    #[inline]
-    pub(crate) fn is_pod(&self) -> bool {
-        self.policy_mode != PolicyMode::None
-    }
 }
 
 impl Numbered for Snapshot {
@@ -285,7 +101,7 @@ impl Snapshot {
             let Some(Some(port)) = self.ports.get_mut(pod.port.index()) else { continue };
             let before = port.policy_mode;
             if change.affects_pod(&pod.pod) {
-                port.policy_mode = policy_mode(tables, &pod.pod, desired.fail_open);
+                port.policy_mode = layout::policy_mode(tables, &pod.pod, desired.fail_open);
             }
             let touched = match (port.policy_mode, tables) {
                 (PolicyMode::Tables { ingress, egress }, Some(tables)) => {
@@ -307,12 +123,12 @@ impl Snapshot {
         before: Option<&Snapshot>,
         recalled: Arc<Recalled>,
     ) -> Snapshot {
-        let (routes, hops) = layout_routes(desired);
+        let (routes, hops) = layout::routes(desired);
         let gateway =
             |v4: bool| desired.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
-        let mut ports = layout_ports(desired, open);
-        set_attached_since(&mut ports, before, generation, &recalled);
-        let stayed = before.filter(|before| !has_removed_pod(before, &ports));
+        let mut ports = layout::ports(desired, open);
+        layout::set_attached_since(&mut ports, before.map(|before| &*before.ports), generation, &recalled);
+        let stayed = before.filter(|before| !layout::has_removed_pod(&before.ports, &ports));
         let mut snapshot = Snapshot {
             generation,
             mac: desired.gateway.mac,
@@ -320,7 +136,7 @@ impl Snapshot {
             gateway_v6: gateway(false).unwrap_or_else(|| link_local(desired.gateway.mac).into()),
             rules,
             routes,
-            adjacencies: hops.iter().map(|hop| layout_adjacency(hop, &ports)).collect(),
+            adjacencies: hops.iter().map(|hop| layout::adjacency(hop, &ports)).collect(),
             hops,
             policy_epochs: vec![generation; ports.len()],
             ports,
@@ -423,7 +239,7 @@ impl Snapshot {
             port.owns(source)
         } else {
             // Others route behind these ports: any source but those that are elsewhere for sure.
-            !packet::is_group(source) && !self.is_elsewhere(source, id)
+            !address::is_group(source) && !self.is_elsewhere(source, id)
         }
     }
 
@@ -508,173 +324,6 @@ impl Snapshot {
             _ => None,
         };
         [egress, ingress]
-    }
-}
-
-/// Who is asked whether a flow may pass: first the egress table of its source about the address of its destination, then the
-/// ingress table of its destination about that of its source. The first that denies has decided.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct EffectiveAcls {
-    /// The source's table.
-    pub egress: Option<AclId>,
-    /// The destination's table.
-    pub ingress: Option<AclId>,
-    /// Why it is dropped whatever those say that are asked.
-    pub closed: Option<DropReason>,
-}
-
-impl EffectiveAcls {
-    /// Of a flow between these ports.
-    #[inline(always)]
-    pub(crate) fn between(flow: &Flow, from: &PortView, to: &PortView) -> EffectiveAcls {
-        match (from.policy_mode, to.policy_mode) {
-            (PolicyMode::Tables { egress, .. }, PolicyMode::Tables { ingress, .. })
-                if from.attachment != to.attachment =>
-            {
-                EffectiveAcls { egress: Some(egress), ingress: Some(ingress), closed: None }
-            }
-            _ => EffectiveAcls::of_any(flow, from, to),
-        }
-    }
-
-    #[inline(never)]
-    fn of_any(flow: &Flow, from: &PortView, to: &PortView) -> EffectiveAcls {
-        const OPEN: EffectiveAcls = EffectiveAcls { egress: None, ingress: None, closed: None };
-        const CLOSED: EffectiveAcls = EffectiveAcls { closed: Some(DropReason::UnknownPod), ..OPEN };
-        if from.is_pod() && from.attachment == to.attachment && to.owns(flow.dst) {
-            return OPEN; // A pod cannot be kept from itself.
-        }
-        let egress = match from.policy_mode {
-            PolicyMode::None | PolicyMode::Open => None,
-            PolicyMode::Closed => return CLOSED,
-            PolicyMode::Tables { egress, .. } => Some(egress),
-        };
-        match to.policy_mode {
-            PolicyMode::None | PolicyMode::Open => EffectiveAcls { egress, ..OPEN },
-            PolicyMode::Closed => EffectiveAcls { egress, ..CLOSED },
-            // The pod's own node is always let in (`networking/v1` types.go, ingress).
-            PolicyMode::Tables { .. } if from.is_node_address(flow.src) => EffectiveAcls { egress, ..OPEN },
-            PolicyMode::Tables { ingress, .. } => {
-                EffectiveAcls { egress, ingress: Some(ingress), closed: None }
-            }
-        }
-    }
-}
-
-/// What of a flow is evaluated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Flow {
-    /// Who opens it.
-    pub src: Address,
-    /// To whom.
-    pub dst: Address,
-    /// By which protocol.
-    pub protocol: Protocol,
-    /// On which port.
-    pub dst_port: u16,
-}
-
-fn layout_routes(desired: &DesiredState) -> (RouteTable, Vec<Hop>) {
-    let mut prefixes: BTreeMap<IpNet, Hop> = BTreeMap::new();
-    for route in &desired.routes {
-        prefixes.insert(route.prefix.trunc(), Hop::Port(route.port, route.next_hop.map(pack)));
-    }
-    // Over a route to the same prefix: what is for our pods does not leave again by where it came from.
-    prefixes.extend(desired.pod_prefixes.iter().map(|prefix| (prefix.trunc(), Hop::Nowhere)));
-    for address in &desired.gateway.addresses {
-        prefixes.insert(IpNet::from(*address), Hop::Gateway);
-    }
-    prefixes.insert(IpNet::from(IpAddr::from(link_local(desired.gateway.mac))), Hop::Gateway);
-    if let Some(node) = &desired.node {
-        prefixes
-            .extend(node.addresses.iter().map(|address| (IpNet::from(*address), Hop::Port(node.port, None))));
-    }
-    for pod in &desired.pods {
-        prefixes
-            .extend(pod.addresses.iter().map(|address| (IpNet::from(*address), Hop::Port(pod.port, None))));
-    }
-    let hops = prefixes.values().copied().collect();
-    let routes = RouteTable::build(prefixes.into_keys().zip(0..));
-    (routes, hops)
-}
-
-fn layout_adjacency(hop: &Hop, ports: &[Option<PortView>]) -> Adjacency {
-    let Hop::Port(out, _) = *hop else { return Adjacency::default() };
-    let Some(Some(port)) = ports.get(out.index()) else { return Adjacency { out, ..Adjacency::default() } };
-    let is_uplink = port.kind == PortKind::Uplink;
-    Adjacency { mac: port.mac.map_or(0, Mac::to_bits), out, vlan: port.vlan, mtu: port.mtu, is_uplink }
-}
-
-fn layout_ports(desired: &DesiredState, open: &BTreeMap<PortId, PortProperties>) -> Vec<Option<PortView>> {
-    let ports = open.last_key_value().map_or(0, |(last, _)| last.index() + 1);
-    let mut ports: Vec<Option<PortView>> = vec![None; ports];
-    for (port, properties) in open {
-        ports[port.index()] = Some(PortView::new(*properties, desired.gateway.mac));
-    }
-    let tables = desired.tables.as_deref();
-    for pod in &desired.pods {
-        if let Some(Some(port)) = ports.get_mut(pod.port.index()) {
-            port.attachment = pod.id;
-            port.policy_mode = policy_mode(tables, &pod.pod, desired.fail_open);
-            port.set_addresses(&pod.addresses, pod.mac);
-            port.set_pod_addresses(&pod.addresses);
-        }
-    }
-    if let Some(node) = &desired.node
-        && let Some(Some(port)) = ports.get_mut(node.port.index())
-    {
-        port.kind = PortKind::Host;
-        port.set_addresses(&node.addresses, node.mac);
-    }
-    ports
-}
-
-/// Lets each port say since which generation its pod has been there: since that of the view `before`, if it is there unchanged; or
-/// since one of the process before, if it has come back.
-fn set_attached_since(
-    ports: &mut [Option<PortView>],
-    before: Option<&Snapshot>,
-    generation: Generation,
-    recalled: &Recalled,
-) {
-    let mut owners = BTreeMap::new();
-    let mut shared = BTreeSet::new();
-    for (number, port) in ports.iter().enumerate() {
-        for address in port.iter().filter(|port| port.has_pod()).flat_map(PortView::addresses) {
-            if owners.insert(*address, number).is_some_and(|other| other != number) {
-                shared.insert(*address);
-            }
-        }
-    }
-    for (number, port) in ports.iter_mut().enumerate() {
-        let Some(port) = port.as_mut().filter(|port| port.has_pod()) else { continue };
-        // Which of two pods an address leads to may change while both of them stay.
-        if port.addresses().iter().any(|address| shared.contains(address)) {
-            continue;
-        }
-        let last = before.and_then(|snapshot| snapshot.ports.get(number)?.as_ref());
-        let since = match last.filter(|last| last.attachment == port.attachment) {
-            Some(last) => last.attached_since.filter(|_| last.addresses() == port.addresses()),
-            None => recalled.since.get(&port.attachment).copied(),
-        };
-        port.attached_since = since.or(Some(generation));
-    }
-}
-
-/// Whether a pod that was there is not behind its port any more, as it was.
-fn has_removed_pod(before: &Snapshot, ports: &[Option<PortView>]) -> bool {
-    before.ports.iter().enumerate().any(|(number, port)| {
-        let since = |port: &PortView| port.attached_since;
-        let now = ports.get(number).and_then(Option::as_ref).and_then(since);
-        port.as_ref().is_some_and(|port| port.has_pod() && (since(port).is_none() || since(port) != now))
-    })
-}
-
-fn policy_mode(tables: Option<&RuleTables>, pod: &PodName, fail_open: bool) -> PolicyMode {
-    match tables.and_then(|tables| tables.pods.get(pod)) {
-        Some(policy) => PolicyMode::Tables { ingress: policy.ingress, egress: policy.egress },
-        None if fail_open => PolicyMode::Open,
-        None => PolicyMode::Closed,
     }
 }
 

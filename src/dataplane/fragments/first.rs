@@ -2,7 +2,8 @@
 
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::Key;
-use crate::dataplane::fib::snapshot::{Flow, Snapshot};
+use crate::dataplane::fib::effective_acls::Flow;
+use crate::dataplane::fib::snapshot::Snapshot;
 use crate::ids::Generation;
 use crate::net::flow::Protocol;
 

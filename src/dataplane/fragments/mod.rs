@@ -28,9 +28,9 @@ use waiting::Waiting;
 
 use super::DropReason;
 use super::conntrack::Side;
-use super::pipeline::Context;
 use super::pipeline::batch::{Batch, FlowStatus, Verdict};
 use super::pipeline::classify::flow_of;
+use super::pipeline::context::Context;
 use super::pipeline::route::route;
 use crate::ids::PortId;
 use crate::limits::BATCH_FRAMES_MAX;

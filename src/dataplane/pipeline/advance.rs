@@ -2,89 +2,15 @@
 //!
 //! Nearly every packet takes [`advance_fast`]. What it does not take, [`advance_slow`] does.
 
+use super::anti_spoof::check_packet_endpoints;
 use super::batch::{Batch, FlowStatus};
-use super::classify::{reopen_flow, revalidate};
+use super::classify::{revalidate, update_state};
+use super::context::Context;
+use super::lookup::needs_both_ends;
 use super::route::{forward_via, route};
-use super::{Context, check_packet_endpoints};
-use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::tcp::{Outcome, Segment};
-use crate::dataplane::conntrack::{Candidate, Entry, FlowWord, HalfId, Key, Side, Slot};
-use crate::dataplane::fib::snapshot::{Adjacency, Hop};
-use crate::dataplane::packet::checksum::{self, Checksum};
-use crate::dataplane::packet::{self, Kind, Packet};
-use crate::net::flow::Protocol;
-use crate::net::tcp::{self, Flags};
-
-/// Starts to look flows up: the entries that their hashes name are on the way to the cache, or where these help nobody, the
-/// tags.
-pub(in crate::dataplane) fn lookup(batch: &mut Batch, context: &Context<'_>) {
-    batch.misses.clear();
-    for i in 0..batch.len() {
-        if batch.is_pending(i) {
-            key_packet(batch, i, context);
-        }
-    }
-}
-
-#[inline(always)]
-fn key_packet(batch: &mut Batch, i: usize, context: &Context<'_>) {
-    let packet = &batch.packets[i];
-    if packet.kind == Kind::IcmpError {
-        return key_icmp_error(batch, i, context);
-    }
-    // Each family has its own way to the end: half of a key of IPv4 is zeros, and nothing is to be computed of them.
-    if packet.is_v4 {
-        let keyed = Key::of_v4(packet);
-        set_key(batch, i, context, keyed);
-    } else {
-        let keyed = Key::of_v6(packet);
-        set_key(batch, i, context, keyed);
-    }
-}
-
-/// Tracks an ICMP error by the flow that it reports about.
-#[cold]
-#[inline(never)]
-fn key_icmp_error(batch: &mut Batch, i: usize, context: &Context<'_>) {
-    match quoted_key(batch, i, context) {
-        Some(keyed) => set_key(batch, i, context, keyed),
-        None => batch.drop(i, DropReason::InvalidState),
-    }
-}
-
-#[inline(always)]
-fn set_key(batch: &mut Batch, i: usize, context: &Context<'_>, (key, from_low): (Key, bool)) {
-    let hash = context.conntrack.hash(&key);
-    let track = &mut batch.tracks[i];
-    (track.key, track.hash, track.from_low) = (key, hash, from_low);
-    if batch.miss_heavy {
-        context.conntrack.prefetch_tags(hash);
-        batch.misses.push(i as u16);
-    } else {
-        track.slot = context.conntrack.primary_slot(hash);
-        let both = needs_both_ends(batch.packets[i].protocol);
-        context.conntrack.entry(track.slot).prefetch(from_low, both);
-    }
-}
-
-/// Whether a packet of this protocol needs to know of the other end of its flow: its windows, or the state that its line has.
-#[inline]
-pub(in crate::dataplane) fn needs_both_ends(protocol: Protocol) -> bool {
-    matches!(protocol, Protocol::TCP | Protocol::SCTP)
-}
-
-/// The key of the flow that an ICMP error reports about, as of the packet that it quotes.
-fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bool)> {
-    let packet = &batch.packets[i];
-    let message = packet.transport(context.umem.data(&batch.frames[i]));
-    let mut quoted = Packet::default();
-    // The error goes to who sent the packet that it quotes, and comes from where that packet went: a pod that guesses
-    // the ports of other pods' flows reports nothing about them.
-    let fits = packet::parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
-        && quoted.src == packet.dst
-        && matches!(context.snapshot.hop(quoted.dst), Some(Hop::Port(port, _)) if port == batch.in_ports[i]);
-    fits.then(|| Key::of(&quoted))
-}
+use crate::dataplane::conntrack::{Candidate, Entry, FlowWord, HalfId, Slot};
+use crate::dataplane::fib::next_hop::Adjacency;
+use crate::dataplane::packet::Kind;
 
 /// Finds each packet's flow and its way. Packets of known flows go on; those of new ones are judged by the next stage.
 ///
@@ -261,74 +187,5 @@ fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>, place: Slot
     if batch.is_pending(i) {
         batch.tracks[i].hop = number.and_then(|number| u16::try_from(number).ok());
         context.policy_batch.add(i);
-    }
-}
-
-/// Lets a packet of a known flow move the flow's state.
-#[inline(always)]
-pub(in crate::dataplane) fn update_state(
-    batch: &mut Batch,
-    i: usize,
-    context: &mut Context<'_>,
-    entry: &Entry,
-) {
-    let packet = &batch.packets[i];
-    if packet.kind == Kind::IcmpError {
-        return; // It passes, and its flow is none the livelier for it.
-    }
-    let from_low = batch.tracks[i].from_low;
-    let flow_word = entry.flow_word(from_low);
-    let checksum = || checksum::verify(context.umem, &batch.frames[i], packet);
-    // A packet that cannot be verified, a fragment, changes the state of no connection; its receiver takes it or does not. Of UDP,
-    // which is sent in fragments, the first answer makes the flow live a little longer.
-    let (outcome, verified) = if packet.protocol == Protocol::TCP {
-        let before = entry.load_tcp();
-        let mut flow = before;
-        let segment = segment(packet, context.umem.data(&batch.frames[i]));
-        let outcome = flow.follow(&segment, flow_word.side(from_low));
-        let decides =
-            (flow.state != before.state) | segment.flags.has_any(Flags::SYN | Flags::RST | Flags::FIN);
-        let verified = if decides && outcome == Outcome::Pass { checksum() } else { Checksum::Right };
-        if outcome == Outcome::Pass && verified == Checksum::Right && entry.store_tcp(&before, &flow) {
-            context.conntrack.note_state(batch.tracks[i].slot, before.state, flow.state);
-        }
-        (outcome, verified)
-    } else {
-        let state = if packet.protocol == Protocol::SCTP { entry.state() } else { flow_word.state() };
-        let (outcome, next) = state.after(packet, flow_word.side(from_low) == Side::Initiator);
-        let verified = if next == state { Checksum::Right } else { checksum() };
-        let is_enough = verified == Checksum::Right
-            || (verified == Checksum::Unknown && packet.protocol != Protocol::SCTP);
-        if next != state && is_enough {
-            entry.set_state(state, next);
-            context.conntrack.note_state(batch.tracks[i].slot, state, next);
-        }
-        (outcome, verified)
-    };
-    match outcome {
-        Outcome::Pass if verified == Checksum::Wrong => return batch.drop(i, DropReason::BadChecksum),
-        Outcome::Pass => {}
-        Outcome::Reopen => return reopen_flow(batch, i, context),
-        Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
-    }
-    entry.count(from_low, packet.ip_bytes(), context.now_ms);
-}
-
-pub(in crate::dataplane) fn segment(packet: &Packet, frame: &[u8]) -> Segment {
-    let flags = packet.tcp_flags();
-    let scale = if flags.has(Flags::SYN) {
-        let header = packet.transport(frame);
-        let header_bytes = tcp::Tcp::new(header).map_or(0, tcp::Tcp::header_bytes);
-        header.get(tcp::HEADER_BYTES..header_bytes).and_then(tcp::window_scale)
-    } else {
-        None
-    };
-    Segment {
-        flags,
-        sequence: packet.sequence,
-        acknowledgement: packet.acknowledgement,
-        window: packet.window,
-        payload_bytes: packet.tcp_payload_bytes(frame),
-        scale,
     }
 }

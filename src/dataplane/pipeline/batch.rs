@@ -6,11 +6,20 @@ use std::ops::Range;
 
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::{HalfId, Key, Slot};
-use crate::dataplane::fib::snapshot::Adjacency;
+use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::packet::Packet;
 use crate::ids::PortId;
 use crate::limits::BATCH_FRAMES_MAX;
-use crate::xdp::Frame;
+use crate::xdp::{Frame, Umem};
+
+/// Starts to load a frame that comes a few places after the one with this number.
+#[inline(always)]
+pub(super) fn prefetch_frame(frames: &[Frame], i: usize, umem: &Umem) {
+    const AHEAD: usize = 2;
+    if let Some(next) = frames.get(i + AHEAD) {
+        umem.prefetch(next);
+    }
+}
 
 /// What becomes of a frame. Each gets exactly one final verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

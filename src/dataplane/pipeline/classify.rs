@@ -1,255 +1,19 @@
 //! New flows: judged by the tables of both ends, all of a batch step by step so that no look-up waits alone for memory,
 //! and entered into conntrack. And flows that an earlier generation has judged: judged again.
 
-use super::Context;
-use super::advance::{segment, update_state};
 use super::batch::{Batch, FlowStatus};
+use super::context::Context;
+use super::policy_batch::FlowInit;
+use super::tcp_segment::tcp_segment;
+use super::verify_checksum::{self, Checksum};
 use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::tcp::TcpFlow;
-use crate::dataplane::conntrack::{Admission, FlowState, FlowWord, Key, NewFlow, Side, Slot};
-use crate::dataplane::fib::rules::Rules;
-use crate::dataplane::fib::snapshot::{EffectiveAcls, Flow, PortView, Snapshot};
-use crate::dataplane::packet::checksum::{self, Checksum};
-use crate::dataplane::packet::{self, Address, Kind, Packet};
-use crate::ids::{AclId, ClassId, PortId, RuleId};
-use crate::limits::BATCH_FRAMES_MAX;
+use crate::dataplane::conntrack::tcp::{Outcome, TcpFlow};
+use crate::dataplane::conntrack::{Admission, Entry, FlowState, FlowWord, Key, NewFlow, Side, Slot};
+use crate::dataplane::fib::effective_acls::Flow;
+use crate::dataplane::packet::Kind;
 use crate::net::flow::Protocol;
-use crate::tables::{Classifier, Decision, Service};
-
-/// Packets of a batch that open flows, and what is queried about them: memory that every batch uses again.
-pub(crate) struct PolicyBatch {
-    /// Their places in the batch.
-    packets: Vec<u16>,
-    /// What they open, and what is queried about it.
-    inits: Box<[(FlowInit, FlowQueries); BATCH_FRAMES_MAX]>,
-    queries: Box<Queries>,
-    inserted: Inserted,
-    /// Whether most of the last flows that were queried about were dropped.
-    denial_heavy: bool,
-}
-
-/// What the tables are queried: one question for each side that has a table.
-struct Queries {
-    len: usize,
-    acls: [AclId; QUERIES_MAX],
-    /// Of the address at the other end.
-    classes: [u32; QUERIES_MAX],
-    services: [Service; QUERIES_MAX],
-    /// The answers.
-    decisions: [Decision; QUERIES_MAX],
-    peers_v4: Peers<u32>,
-    peers_v6: Peers<u128>,
-}
-
-/// Addresses whose classes are queried for, because no pod of this node has them first, and the queries that they belong to.
-struct Peers<A> {
-    addresses: Vec<A>,
-    queries: Vec<u16>,
-    classes: Vec<u32>,
-}
-
-/// What was queried about a flow: no question, one, or that of its source's side and after it that of its destination's.
-#[derive(Debug, Clone, Copy)]
-struct FlowQueries {
-    /// The number of the first question.
-    first: u16,
-    egress: bool,
-    ingress: bool,
-    /// Why it is dropped whatever the answers.
-    closed: Option<DropReason>,
-}
-
-/// Each packet asks two sides at most.
-const QUERIES_MAX: usize = 2 * BATCH_FRAMES_MAX;
-
-impl<A: Copy> Peers<A> {
-    fn new() -> Peers<A> {
-        Peers {
-            addresses: Vec::with_capacity(QUERIES_MAX),
-            queries: Vec::with_capacity(QUERIES_MAX),
-            classes: Vec::with_capacity(QUERIES_MAX),
-        }
-    }
-
-    fn clear(&mut self) {
-        self.addresses.clear();
-        self.queries.clear();
-    }
-
-    #[inline]
-    fn add(&mut self, address: A, question: usize) {
-        self.addresses.push(address);
-        self.queries.push(question as u16);
-    }
-
-    /// Lets `look_up` write the class of every address, and puts each into its question.
-    fn classify(&mut self, classes: &mut [u32], look_up: impl Fn(&[A], &mut [u32])) {
-        if self.addresses.is_empty() {
-            return;
-        }
-        self.classes.resize(self.addresses.len(), 0);
-        look_up(&self.addresses, &mut self.classes);
-        for (&question, &class) in self.queries.iter().zip(&self.classes) {
-            classes[usize::from(question)] = class;
-        }
-    }
-}
-
-impl Queries {
-    fn clear(&mut self) {
-        self.len = 0;
-        self.peers_v4.clear();
-        self.peers_v6.clear();
-    }
-
-    fn evaluate(&mut self, classifier: &Classifier) {
-        let Queries { len, acls, classes, services, decisions, peers_v4, peers_v6 } = self;
-        peers_v4.classify(classes, |addresses, found| classifier.classes_v4(addresses, found));
-        peers_v6.classify(classes, |addresses, found| classifier.classes_v6(addresses, found));
-        let all = ..*len;
-        classifier.decide_batch(&acls[all], &classes[all], &services[all], &mut decisions[all]);
-    }
-
-    /// Asks about a flow between two ports.
-    #[inline(always)]
-    fn query_flow(&mut self, packet: &Packet, from: &PortView, to: &PortView) -> FlowQueries {
-        let Packet { src, dst, protocol, dst_port, .. } = *packet;
-        let flow = Flow { src, dst, protocol, dst_port };
-        let acls = EffectiveAcls::between(&flow, from, to);
-        let first = self.len;
-        let service = Service::new(flow.protocol, flow.dst_port);
-        // Each side is queried about the other end.
-        if let Some(acl) = acls.egress {
-            self.add(acl, service, flow.dst, to, packet.is_v4);
-        }
-        if let Some(acl) = acls.ingress {
-            self.add(acl, service, flow.src, from, packet.is_v4);
-        }
-        let (egress, ingress) = (acls.egress.is_some(), acls.ingress.is_some());
-        FlowQueries { first: first as u16, egress, ingress, closed: acls.closed }
-    }
-
-    #[inline(always)]
-    fn add(&mut self, acl: AclId, service: Service, peer: Address, behind: &PortView, is_v4: bool) {
-        let number = self.len % QUERIES_MAX;
-        self.len = number + 1;
-        let class = behind.class_of_pod(peer, is_v4).unwrap_or_else(|| {
-            self.query_class(peer, number);
-            ClassId::WORLD
-        });
-        self.acls[number] = acl;
-        self.classes[number] = class.0;
-        self.services[number] = service;
-    }
-
-    #[inline(never)]
-    fn query_class(&mut self, peer: Address, question: usize) {
-        if packet::is_v4(peer) {
-            self.peers_v4.add(peer as u32, question);
-        } else {
-            self.peers_v6.add(peer, question);
-        }
-    }
-}
-
-/// Flows that this batch has entered, by bits of their hashes: whether an earlier packet of the batch may have opened the flow
-/// of a later one. Only then it is looked up again.
-struct Inserted([u64; Inserted::BITS / 64]);
-
-impl Inserted {
-    /// Sixteen for each packet of a batch.
-    const BITS: usize = 16 * BATCH_FRAMES_MAX;
-
-    fn add(&mut self, hash: u64) {
-        self.0[hash as usize % Inserted::BITS / 64] |= 1 << (hash % 64);
-    }
-
-    #[inline]
-    fn may_hold(&self, hash: u64) -> bool {
-        self.0[hash as usize % Inserted::BITS / 64] >> (hash % 64) & 1 != 0
-    }
-}
-
-impl PolicyBatch {
-    pub(crate) fn new() -> PolicyBatch {
-        let queries = Queries {
-            len: 0,
-            acls: [AclId(0); QUERIES_MAX],
-            classes: [ClassId::WORLD.0; QUERIES_MAX],
-            services: [Service::OTHER; QUERIES_MAX],
-            decisions: [Decision::deny(RuleId(0)); QUERIES_MAX],
-            peers_v4: Peers::new(),
-            peers_v6: Peers::new(),
-        };
-        PolicyBatch {
-            packets: Vec::with_capacity(BATCH_FRAMES_MAX),
-            inits: Box::new([(FlowInit::NONE, FlowQueries::NOTHING); BATCH_FRAMES_MAX]),
-            queries: Box::new(queries),
-            inserted: Inserted([0; Inserted::BITS / 64]),
-            denial_heavy: false,
-        }
-    }
-
-    /// Whether most of the last flows that were queried about were dropped: then there is no use in preparing places for the next.
-    pub(in crate::dataplane) fn denial_heavy(&self) -> bool {
-        self.denial_heavy
-    }
-
-    /// Forgets the last batch.
-    pub(in crate::dataplane) fn clear(&mut self) {
-        self.packets.clear();
-    }
-
-    /// Whether no packet opens a flow.
-    pub(in crate::dataplane) fn is_empty(&self) -> bool {
-        self.packets.is_empty()
-    }
-
-    /// Adds packet `i` of the batch.
-    pub(in crate::dataplane) fn add(&mut self, i: usize) {
-        self.packets.push(i as u16);
-    }
-
-    /// Asks what the tables say of every packet.
-    fn evaluate(&mut self, batch: &Batch, snapshot: &Snapshot) {
-        self.inserted.0.fill(0);
-        let queries = &mut *self.queries;
-        queries.clear();
-        for n in 0..self.packets.len().min(BATCH_FRAMES_MAX) {
-            let i = usize::from(self.packets[n]);
-            let init = FlowInit::of(batch, i);
-            let queried = match (snapshot.port(init.from), snapshot.port(init.to)) {
-                (Some(from), Some(to)) => queries.query_flow(&batch.packets[i], from, to),
-                _ => FlowQueries { closed: Some(DropReason::NoRoute), ..FlowQueries::NOTHING },
-            };
-            self.inits[n] = (init, queried);
-        }
-        if let Some(rules) = snapshot.rules() {
-            queries.evaluate(rules.classifier());
-        }
-    }
-
-    /// Why the tables drop packet number `n` of the inquiry, if they do. Counts what decides.
-    #[inline(always)]
-    fn denial(&self, n: usize, rules: Option<&Rules>, worker: usize) -> Option<DropReason> {
-        let queried = self.inits[n].1;
-        let passes = |number: usize| {
-            let decision = self.queries.decisions[number % QUERIES_MAX];
-            rules.is_some_and(|rules| {
-                rules.count(worker, decision);
-                decision.is_allow()
-            })
-        };
-        let first = usize::from(queried.first);
-        if queried.egress && !passes(first) {
-            Some(DropReason::PolicyEgress)
-        } else if queried.ingress && !passes(first + usize::from(queried.egress)) {
-            Some(DropReason::PolicyIngress)
-        } else {
-            queried.closed
-        }
-    }
-}
+use crate::net::icmp;
+use crate::net::tcp::Flags;
 
 /// Judges the first packets of new flows, and enters these.
 pub(in crate::dataplane) fn classify_new_flows(batch: &mut Batch, context: &mut Context<'_>) {
@@ -361,7 +125,7 @@ fn open_flow(
         batch.tracks[i].status = FlowStatus::Untracked;
         return;
     };
-    if checksum::verify(context.umem, &batch.frames[i], &batch.packets[i]) == Checksum::Wrong {
+    if verify_checksum::verify(context.umem, &batch.frames[i], &batch.packets[i]) == Checksum::Wrong {
         return batch.drop(i, DropReason::BadChecksum);
     }
     insert_flow(batch, i, context, init, state, tcp);
@@ -376,31 +140,6 @@ enum FirstPacket {
     Untracked,
     /// It is part of a flow that there is not: a reply to nothing, a segment outside any connection, an error about no flow.
     Invalid,
-}
-
-/// Facts of a flow from the packet that opens it. Its sender is the initiator, always: nothing else in a packet says who opened a
-/// connection.
-#[derive(Debug, Clone, Copy)]
-struct FlowInit {
-    opened_by_low: bool,
-    /// The port that the initiator lies behind.
-    from: PortId,
-    /// The port that the responder lies behind.
-    to: PortId,
-}
-
-impl FlowQueries {
-    const NOTHING: FlowQueries = FlowQueries { first: 0, egress: false, ingress: false, closed: None };
-}
-
-impl FlowInit {
-    const NONE: FlowInit = FlowInit { opened_by_low: false, from: PortId(0), to: PortId(0) };
-
-    #[inline(always)]
-    fn of(batch: &Batch, i: usize) -> FlowInit {
-        let opened_by_low = batch.tracks[i].from_low;
-        FlowInit { opened_by_low, from: batch.in_ports[i], to: batch.adjacencies[i].out }
-    }
 }
 
 /// Enters a flow, or starts it anew.
@@ -466,10 +205,10 @@ fn classify_opening_slow(batch: &Batch, i: usize, context: &Context<'_>) -> Firs
     match packet.protocol {
         Protocol::TCP => {
             let frame = context.umem.data(&batch.frames[i]);
-            let flow = TcpFlow::open(&segment(packet, frame), context.conntrack.tcp_pickup());
+            let flow = TcpFlow::open(&tcp_segment(packet, frame), context.conntrack.tcp_pickup());
             flow.map_or(FirstPacket::Invalid, |flow| FirstPacket::Opens(flow.state, Some(flow)))
         }
-        protocol @ (Protocol::ICMP | Protocol::ICMPV6) => match packet::query(protocol, packet.flags) {
+        protocol @ (Protocol::ICMP | Protocol::ICMPV6) => match icmp::query(protocol, packet.flags) {
             Some(query) if query.is_reply => FirstPacket::Invalid,
             Some(_) => FirstPacket::Opens(FlowState::Echo, None),
             None => FirstPacket::Untracked,
@@ -486,4 +225,54 @@ pub(in crate::dataplane) fn flow_of(key: &Key, opened_by_low: bool) -> Flow {
     } else {
         Flow { src: key.high(), dst: key.low(), protocol, dst_port: key.low_port() }
     }
+}
+
+/// Lets a packet of a known flow move the flow's state.
+#[inline(always)]
+pub(in crate::dataplane) fn update_state(
+    batch: &mut Batch,
+    i: usize,
+    context: &mut Context<'_>,
+    entry: &Entry,
+) {
+    let packet = &batch.packets[i];
+    if packet.kind == Kind::IcmpError {
+        return; // It passes, and its flow is none the livelier for it.
+    }
+    let from_low = batch.tracks[i].from_low;
+    let flow_word = entry.flow_word(from_low);
+    let checksum = || verify_checksum::verify(context.umem, &batch.frames[i], packet);
+    // A packet that cannot be verified, a fragment, changes the state of no connection; its receiver takes it or does not. Of UDP,
+    // which is sent in fragments, the first answer makes the flow live a little longer.
+    let (outcome, verified) = if packet.protocol == Protocol::TCP {
+        let before = entry.load_tcp();
+        let mut flow = before;
+        let segment = tcp_segment(packet, context.umem.data(&batch.frames[i]));
+        let outcome = flow.follow(&segment, flow_word.side(from_low));
+        let decides =
+            (flow.state != before.state) | segment.flags.has_any(Flags::SYN | Flags::RST | Flags::FIN);
+        let verified = if decides && outcome == Outcome::Pass { checksum() } else { Checksum::Right };
+        if outcome == Outcome::Pass && verified == Checksum::Right && entry.store_tcp(&before, &flow) {
+            context.conntrack.note_state(batch.tracks[i].slot, before.state, flow.state);
+        }
+        (outcome, verified)
+    } else {
+        let state = if packet.protocol == Protocol::SCTP { entry.state() } else { flow_word.state() };
+        let (outcome, next) = state.after(packet, flow_word.side(from_low) == Side::Initiator);
+        let verified = if next == state { Checksum::Right } else { checksum() };
+        let is_enough = verified == Checksum::Right
+            || (verified == Checksum::Unknown && packet.protocol != Protocol::SCTP);
+        if next != state && is_enough {
+            entry.set_state(state, next);
+            context.conntrack.note_state(batch.tracks[i].slot, state, next);
+        }
+        (outcome, verified)
+    };
+    match outcome {
+        Outcome::Pass if verified == Checksum::Wrong => return batch.drop(i, DropReason::BadChecksum),
+        Outcome::Pass => {}
+        Outcome::Reopen => return reopen_flow(batch, i, context),
+        Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
+    }
+    entry.count(from_low, packet.ip_bytes(), context.now_ms);
 }

@@ -1,11 +1,12 @@
 //! Where packets go: the hop of a destination, what is needed to leave by it, and what is said where that cannot be.
 
-use super::Context;
 use super::batch::{Batch, Verdict};
+use super::context::Context;
 use super::gateway::{self, IcmpError};
-use crate::dataplane::fib::snapshot::{Adjacency, Hop};
-use crate::dataplane::packet::{self, Address, Kind, Packet};
+use crate::dataplane::fib::next_hop::{Adjacency, Hop};
+use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::{DropReason, PortKind};
+use crate::net::address::{self, Address};
 use crate::net::mac::Mac;
 
 /// Finds the way by the destination; the number of the hop, if there is one.
@@ -31,7 +32,7 @@ fn is_link_scoped(packet: &Packet) -> bool {
 /// Whether routes are for what goes between these addresses.
 #[inline(always)]
 pub(in crate::dataplane) fn is_routable(src: Address, dst: Address) -> bool {
-    !packet::is_link_local(src) && !packet::is_link_local(dst)
+    !address::is_link_local(src) && !address::is_link_local(dst)
 }
 
 /// [`route`] of a packet that is not simply passed on.

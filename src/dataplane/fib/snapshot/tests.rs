@@ -1,9 +1,16 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use super::*;
+use crate::dataplane::PortKind;
 use crate::dataplane::{Gateway, PodAttachment};
+use crate::ids::AttachmentId;
+use crate::net::flow::Protocol;
 use crate::tables::tests::arbitrary;
+use crate::tables::{PodName, RuleTables};
 
 const PORTS: u16 = 4;
 

@@ -2,11 +2,13 @@ use std::collections::BTreeMap;
 
 use etherparse::{EtherType, IpNumber, Ipv4Header};
 
+use super::super::parse;
 use super::*;
-use crate::dataplane::fib::snapshot::PortProperties;
+use crate::dataplane::fib::port::PortProperties;
 use crate::dataplane::frames::{self, Spec, Transport};
 use crate::dataplane::{DesiredState, Gateway, PodAttachment, PortKind, packet};
 use crate::ids::{AttachmentId, Generation, PortId};
+use crate::net::address;
 use crate::tables::PodName;
 
 const POD: PortId = PortId(0);
@@ -54,7 +56,7 @@ impl Bench {
         let mut frame = frames.pop().unwrap();
         umem.write(&mut frame, bytes).unwrap();
         let mut packet = Packet::default();
-        assert_eq!(packet::parse(bytes, bytes.len(), &mut packet), None);
+        assert_eq!(parse::parse_frame(bytes, bytes.len(), &mut packet), None);
         Bench { umem, frame, packet, snapshot }
     }
 
@@ -338,7 +340,7 @@ fn questions_are_arp_and_solicitations() {
         assert!(write_solicitation(
             &bench.umem,
             &mut bench.frame,
-            packet::pack(ip("10.0.0.2")),
+            address::pack(ip("10.0.0.2")),
             vlan,
             &snapshot
         ));
@@ -349,7 +351,7 @@ fn questions_are_arp_and_solicitations() {
         assert!(write_solicitation(
             &bench.umem,
             &mut bench.frame,
-            packet::pack(ip("fd00::2")),
+            address::pack(ip("fd00::2")),
             vlan,
             &snapshot
         ));
