@@ -15,10 +15,11 @@ use serde::{Deserialize, Serialize};
 
 use super::DesiredState;
 use super::conntrack::storage::{Storage, private_file_options};
+use super::fib::restored_pods::{RestoredPods, is_before};
 use super::fib::snapshot::Snapshot;
-use super::packet::{Address, pack};
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::limits::{AWAITED_PODS_MS, ENDPOINTS_BYTES_MAX, POD_ADDRESSES_MAX, PORTS_MAX};
+use crate::net::address::{Address, pack};
 use crate::net::mac::Mac;
 
 /// An interface, told from one that is made later under its name.
@@ -30,17 +31,6 @@ pub(crate) struct Link {
     pub mac: Mac,
     /// Inode of its network namespace.
     pub namespace: u64,
-}
-
-/// Pods of the process before, as workers need to know them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct RestoredPods {
-    /// Attachments that are such pods, and since when these have been there.
-    pub since: BTreeMap<AttachmentId, Generation>,
-    /// Addresses of those that may still come back, in order.
-    pub awaited: Vec<Address>,
-    /// The end of their time.
-    pub awaited_until_ms: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,17 +58,6 @@ pub(super) struct Endpoints {
     awaited_until_ms: u32,
     /// Content of the file; `None` where it is not known.
     written: Option<Vec<PodRecord>>,
-}
-
-impl RestoredPods {
-    /// Whether an address is that of a pod which may still come back.
-    pub(crate) fn awaits(&self, address: Address, now_ms: u32) -> bool {
-        self.awaited.binary_search(&address).is_ok() && is_before(now_ms, self.awaited_until_ms)
-    }
-}
-
-fn is_before(now_ms: u32, until_ms: u32) -> bool {
-    (until_ms.wrapping_sub(now_ms) as i32) > 0
 }
 
 impl Endpoints {
@@ -194,7 +173,7 @@ impl Endpoints {
                     port: pod.port,
                     link: self.links.get(&pod.port)?.clone(),
                     addresses: pod.addresses.clone(),
-                    since: port.there_since()?,
+                    since: port.attached_since()?,
                 })
             };
             let pods = desired.pods.iter().filter_map(there).chain(self.awaited.iter().cloned()).collect();

@@ -12,9 +12,9 @@ use ipnet::IpNet;
 
 use super::core::Core;
 use super::endpoints::Link;
-use super::fib::snapshot::PortFacts;
+use super::fib::port::PortProperties;
 use super::neighbor::resolver::Resolver;
-use super::uplink::{self, Place};
+use super::uplink::{self, Uplink};
 use super::worker::Worker;
 use super::worker::handoff::{self, Access};
 use super::worker::mailbox::{Command, Mailbox};
@@ -33,7 +33,7 @@ use crate::xdp::{
 };
 
 /// Longest wait for a worker to come to the end of a batch. A worker that takes longer is stuck, and everything with it.
-const PATIENCE: Duration = Duration::from_secs(5);
+const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running dataplane: its workers, and the way to talk to them.
 pub struct Dataplane {
@@ -83,7 +83,7 @@ struct OpenPort {
 
 impl OpenPort {
     /// Takes these prefixes, and no others, from the kernel.
-    fn take(&mut self, prefixes: &BTreeSet<IpNet>) {
+    fn set_prefixes(&mut self, prefixes: &BTreeSet<IpNet>) {
         if let Err(error) = self.program.set_prefixes(prefixes) {
             tracing::error!(
                 interface = self.interface.name,
@@ -96,7 +96,7 @@ impl OpenPort {
 impl Dataplane {
     /// Starts the workers. They forward nothing until ports are opened and a world is published.
     pub fn start(settings: &Settings) -> Result<Dataplane, StartError> {
-        let core = Core::new(settings, boot())?;
+        let core = Core::new(settings, boot_instant())?;
         tracing::info!("{}", core.flow_table());
         let mut binders = Vec::new();
         let mut workers = Vec::new();
@@ -136,10 +136,10 @@ impl Dataplane {
     }
 
     /// Waits for the workers; one that is stuck has stopped the switch already, and waiting longer mends nothing.
-    fn settle(&self) -> impl Fn(&Core, Generation) {
+    fn wait_for_workers(&self) -> impl Fn(&Core, Generation) {
         |core, generation| {
-            if !core.wait_for(generation, PATIENCE, |late| self.reschedulers[late.index()].nudge()) {
-                tracing::error!(%generation, "a worker has not come to the end of a batch for {PATIENCE:?}");
+            if !core.wait_for(generation, WORKER_TIMEOUT, |late| self.reschedulers[late.index()].nudge()) {
+                tracing::error!(%generation, "a worker has not come to the end of a batch for {WORKER_TIMEOUT:?}");
             }
         }
     }
@@ -176,13 +176,13 @@ impl Dataplane {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a port. The first workers get a queue of it each; where it has fewer, the others hand over to these. Frames of pods that the published world does not place there are dropped.
+    /// Opens a port. The first workers get a queue of it each; where it has fewer, the others hand over to these. Frames of pods that the published state does not place there are dropped.
     pub fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         let mut ports = self.ports();
         let link = link_of(&Interface::find(&spec.interface)?);
         let id = self.core.free_port(link.as_ref())?;
-        self.open_as(&mut ports, id, spec, |facts, interface| {
-            self.core.add_port(id, facts, link_of(interface), &self.settle());
+        self.open_with_id(&mut ports, id, spec, |properties, interface| {
+            self.core.add_port(id, properties, link_of(interface), &self.wait_for_workers());
         })
     }
 
@@ -191,15 +191,15 @@ impl Dataplane {
     pub fn reopen_port(&self, port: PortId, spec: &PortSpec) -> Result<PortReport, PortError> {
         let mut ports = self.ports();
         let open = ports.remove(&port).ok_or(PortError::Unknown(port))?;
-        let reopened = self.take_from_workers(port).and_then(|()| {
+        let reopened = self.close_queues(port).and_then(|()| {
             let interface = Interface::with_index(open.interface.index)?.name;
             let spec = PortSpec { interface, ..spec.clone() };
-            self.open_as(&mut ports, port, &spec, |facts, _| {
-                self.core.change_port(port, facts, &self.settle());
+            self.open_with_id(&mut ports, port, &spec, |properties, _| {
+                self.core.change_port(port, properties, &self.wait_for_workers());
             })
         });
         if reopened.is_err() {
-            self.forget(port);
+            self.forget_port(port);
             // From here on as any interface that no port has; where that fails its own program stays, which drops as well.
             if let Ok(interface) = Interface::with_index(open.interface.index) {
                 let _ = self.close_interface(&interface, open.program.id());
@@ -208,19 +208,19 @@ impl Dataplane {
         reopened
     }
 
-    fn open_as(
+    fn open_with_id(
         &self,
         ports: &mut BTreeMap<PortId, OpenPort>,
         id: PortId,
         spec: &PortSpec,
-        make_known: impl FnOnce(PortFacts, &Interface),
+        announce: impl FnOnce(PortProperties, &Interface),
     ) -> Result<PortReport, PortError> {
         let interface = Interface::find(&spec.interface)?;
         if ports.values().any(|port| port.interface.index == interface.index) {
             return Err(PortError::Taken { interface: spec.interface.clone() });
         }
         if !self.stuck_workers().is_empty() {
-            return Err(stuck());
+            return Err(worker_stuck());
         }
         let count = interface.queues().min(self.core.workers() as u16);
         if count == 0 {
@@ -233,7 +233,7 @@ impl Dataplane {
         for binder in &self.binders {
             check_mtu(&interface, binder.mtu_max())?;
         }
-        let place = match spec.kind {
+        let uplink_port = match spec.kind {
             PortKind::Uplink => Some(self.prepare_uplink(&interface, spec.vlan)?),
             PortKind::Pod | PortKind::Host => None,
         };
@@ -253,19 +253,19 @@ impl Dataplane {
         if self.is_started.load(Ordering::Relaxed) {
             program.keep();
         }
-        let busy_poll = if self.prefer_busy_poll { poll_busily(&interface, &mut queues) } else { None };
+        let busy_poll = if self.prefer_busy_poll { enable_busy_poll(&interface, &mut queues) } else { None };
         let zero_copy = queues.iter().all(PortQueue::zero_copy);
-        let facts = PortFacts {
+        let properties = PortProperties {
             kind: spec.kind,
             vlan: spec.vlan.unwrap_or(0),
             mtu: interface.mtu.min(65_535) as u16,
-            mac: place.as_ref().map(|place| place.mac),
+            mac: uplink_port.as_ref().map(|uplink_port| uplink_port.mac),
         };
-        make_known(facts, &interface);
+        announce(properties, &interface);
         // Those that have a queue come first: what others hand over finds who sends it.
-        let accesses = handoff::accesses(self.core.workers(), queues, facts.mtu.into());
+        let accesses = handoff::accesses(self.core.workers(), queues, properties.mtu.into());
         for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
-            Self::deliver(mailbox, Command::Open(id, access))?;
+            Self::send_command(mailbox, Command::Open(id, access))?;
         }
         let is_linked = program.is_linked();
         let (interface_index, attached) = (interface.index, program.id().unwrap_or(0));
@@ -279,13 +279,13 @@ impl Dataplane {
                 interface.name
             ));
         }
-        warnings.extend(self.binders.first().and_then(|binder| lacks(&spec.interface, binder)));
-        if let Some(Place { link, warning, .. }) = place {
+        warnings.extend(self.binders.first().and_then(|binder| missing_features(&spec.interface, binder)));
+        if let Some(Uplink { link, warning, .. }) = uplink_port {
             if let Some(resolver) = &*self.resolver() {
-                resolver.follow(id, link);
-                resolver.keep(&self.core.desired().routes);
+                resolver.add_uplink(id, link);
+                resolver.keep_resolved(&self.core.desired().routes);
             }
-            warnings.extend((!zero_copy).then(|| uplink::why_copied(&spec.interface)));
+            warnings.extend((!zero_copy).then(|| uplink::copy_mode_warning(&spec.interface)));
             warnings.extend(warning);
         }
         let (mtu, native) = (interface.mtu, mode.native);
@@ -410,7 +410,8 @@ impl Dataplane {
                 return None;
             }
             let (worker, core) = (WorkerId(number as u16), self.core.core_of(number));
-            Some(StuckWorker { worker, core, since: since.elapsed() }).filter(|stuck| stuck.since > PATIENCE)
+            Some(StuckWorker { worker, core, since: since.elapsed() })
+                .filter(|stuck| stuck.since > WORKER_TIMEOUT)
         });
         stuck.collect()
     }
@@ -422,8 +423,8 @@ impl Dataplane {
     }
 
     /// What a port on a NIC needs before it can be opened.
-    fn prepare_uplink(&self, interface: &Interface, vlan: Option<u16>) -> Result<Place, PortError> {
-        let place = uplink::place(interface, vlan)?;
+    fn prepare_uplink(&self, interface: &Interface, vlan: Option<u16>) -> Result<Uplink, PortError> {
+        let uplink_port = uplink::probe(interface, vlan)?;
         let mut resolver = self.resolver();
         if resolver.is_none() {
             let started = Resolver::start(&self.core.shared).map_err(|error| {
@@ -431,7 +432,7 @@ impl Dataplane {
             })?;
             *resolver = Some(started);
         }
-        Ok(place)
+        Ok(uplink_port)
     }
 
     /// Loads the XDP program. That of an uplink knows its prefixes before the first frame comes.
@@ -444,13 +445,13 @@ impl Dataplane {
         Ok(Program::load_uplink(interface, queues, spec.vlan.unwrap_or(0), &prefixes)?)
     }
 
-    fn deliver(mailbox: &Mailbox, mut command: Command) -> Result<(), PortError> {
-        let deadline = Instant::now() + PATIENCE;
+    fn send_command(mailbox: &Mailbox, mut command: Command) -> Result<(), PortError> {
+        let deadline = Instant::now() + WORKER_TIMEOUT;
         loop {
             match mailbox.send(command) {
                 Ok(()) => return Ok(()),
                 Err(back) if Instant::now() < deadline => command = back,
-                Err(_) => return Err(stuck()),
+                Err(_) => return Err(worker_stuck()),
             }
             std::thread::sleep(Duration::from_micros(100));
         }
@@ -461,36 +462,37 @@ impl Dataplane {
     pub fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
         let mut ports = self.ports();
         let open = ports.remove(&port).ok_or(PortError::Unknown(port))?;
-        self.take_from_workers(port)?;
-        self.forget(port);
+        self.close_queues(port)?;
+        self.forget_port(port);
         if detach {
             open.program.detach()?;
         }
         Ok(())
     }
 
-    fn take_from_workers(&self, port: PortId) -> Result<(), PortError> {
+    fn close_queues(&self, port: PortId) -> Result<(), PortError> {
         self.release_losses(port);
         // Those that hand over come first, so that none does to a worker that has closed the port.
         for mailbox in self.core.shared.mailboxes.iter().rev() {
             let (reply, access) = bounded(1);
-            Self::deliver(mailbox, Command::Close(port, reply))?;
-            let Access::Queue(queue, _) = access.recv_timeout(PATIENCE).map_err(|_| stuck())? else {
+            Self::send_command(mailbox, Command::Close(port, reply))?;
+            let Access::Queue(queue, _) = access.recv_timeout(WORKER_TIMEOUT).map_err(|_| worker_stuck())?
+            else {
                 continue;
             };
             let closed: ClosedQueue = queue.close();
             let (reply, done) = bounded(1);
-            Self::deliver(mailbox, Command::Reclaim(closed, reply))?;
-            done.recv_timeout(PATIENCE).map_err(|_| stuck())?;
+            Self::send_command(mailbox, Command::Reclaim(closed, reply))?;
+            done.recv_timeout(WORKER_TIMEOUT).map_err(|_| worker_stuck())?;
         }
         Ok(())
     }
 
-    fn forget(&self, port: PortId) {
+    fn forget_port(&self, port: PortId) {
         self.losses().remove(&port);
-        self.core.remove_port(port, &self.settle());
+        self.core.remove_port(port, &self.wait_for_workers());
         if let Some(resolver) = &*self.resolver() {
-            resolver.forget(port);
+            resolver.remove_uplink(port);
         }
     }
 
@@ -507,20 +509,20 @@ impl Dataplane {
         let uplinks = ports.values_mut().filter(|port| port.program.has_prefixes());
         let mut uplinks: Vec<&mut OpenPort> = uplinks.collect();
         if uplinks.is_empty() {
-            return self.taken(self.core.publish(desired, &self.settle()));
+            return self.check_observed(self.core.publish(desired, &self.wait_for_workers()));
         }
         let wanted = desired.uplink_prefixes();
         let both: BTreeSet<IpNet> = wanted.union(&before.uplink_prefixes()).copied().collect();
         if let Some(resolver) = &*self.resolver() {
-            resolver.keep(&desired.routes);
+            resolver.keep_resolved(&desired.routes);
         }
-        uplinks.iter_mut().for_each(|port| port.take(&both));
-        let generation = self.taken(self.core.publish(desired, &self.settle()))?;
-        uplinks.iter_mut().for_each(|port| port.take(&wanted));
+        uplinks.iter_mut().for_each(|port| port.set_prefixes(&both));
+        let generation = self.check_observed(self.core.publish(desired, &self.wait_for_workers()))?;
+        uplinks.iter_mut().for_each(|port| port.set_prefixes(&wanted));
         Ok(generation)
     }
 
-    fn taken(&self, generation: Generation) -> Result<Generation, NotTaken> {
+    fn check_observed(&self, generation: Generation) -> Result<Generation, NotTaken> {
         let workers: Vec<WorkerId> = self.core.workers_before(generation).collect();
         if workers.is_empty() { Ok(generation) } else { Err(NotTaken { generation, workers }) }
     }
@@ -601,7 +603,7 @@ impl Dataplane {
 }
 
 /// The moment of the boot by the clock that `Instant` reads: that is the same for the next process.
-fn boot() -> Instant {
+fn boot_instant() -> Instant {
     let since = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let since = Duration::new(since.tv_sec as u64, since.tv_nsec as u32);
     let now = Instant::now();
@@ -634,7 +636,7 @@ fn spawn(worker: Worker, core: usize) -> Result<JoinHandle<Vec<PortQueue>>, Star
 
 /// Lets workers poll the driver; or why they do not. Of veth the kernel names no NAPI instance that they could poll
 /// (`SO_INCOMING_NAPI_ID` of its sockets is 0, Linux 6.18): there each call would be for nothing.
-fn poll_busily(interface: &Interface, queues: &mut [PortQueue]) -> Option<String> {
+fn enable_busy_poll(interface: &Interface, queues: &mut [PortQueue]) -> Option<String> {
     if interface.kind.as_deref() == Some("veth") {
         return None;
     }
@@ -670,7 +672,7 @@ fn warnings(interface: &Interface, queues: u16, workers: u16, mode: &crate::xdp:
 }
 
 /// What the kernel's AF_XDP cannot do for a port, in a sentence.
-fn lacks(name: &str, binder: &Binder) -> Option<String> {
+fn missing_features(name: &str, binder: &Binder) -> Option<String> {
     let max = binder.mtu_max();
     if max < MTU_MAX {
         return Some(format!("interface {name} can have an MTU of {max} at most{}", one_frame(max)));
@@ -683,7 +685,7 @@ fn lacks(name: &str, binder: &Binder) -> Option<String> {
     })
 }
 
-fn stuck() -> PortError {
+fn worker_stuck() -> PortError {
     PortError::Kernel(
         "a worker does not answer: `palisade show status` names it; restart the switch".to_owned(),
     )

@@ -3,6 +3,7 @@
 //! A view is a reference to as many bytes as its header has at least, so that reading a field cannot fail; making one
 //! from a slice can, and says so with `None`. Offsets are those of the RFC named in each file.
 
+pub mod address;
 pub mod arp;
 pub mod checksum;
 pub mod ethernet;

@@ -2,7 +2,8 @@
 
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::Key;
-use crate::dataplane::fib::snapshot::{Flow, Snapshot};
+use crate::dataplane::fib::effective_acls::Flow;
+use crate::dataplane::fib::snapshot::Snapshot;
 use crate::ids::Generation;
 use crate::net::flow::Protocol;
 
@@ -24,8 +25,8 @@ impl FirstVerdict {
         if *policy_epoch >= snapshot.generation {
             return;
         }
-        let reason = match (snapshot.port_towards(flow.src), snapshot.port_towards(flow.dst)) {
-            (Some((_, from)), Some((_, to))) => snapshot.judge(flow, from, to, Some(worker)),
+        let reason = match (snapshot.port_of_address(flow.src), snapshot.port_of_address(flow.dst)) {
+            (Some((_, from)), Some((_, to))) => snapshot.evaluate(flow, from, to, Some(worker)),
             _ => Some(DropReason::NoRoute),
         };
         match reason {

@@ -28,10 +28,10 @@ use waiting::Waiting;
 
 use super::DropReason;
 use super::conntrack::{LookupBatch, Side};
-use super::pipeline::Context;
-use super::pipeline::batch::{Batch, Fate, Verdict};
+use super::pipeline::batch::{Batch, FlowStatus, Verdict};
 use super::pipeline::classify::flow_of;
-use super::pipeline::route::route_one;
+use super::pipeline::context::Context;
+use super::pipeline::route::route;
 use crate::ids::PortId;
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::flow::Protocol;
@@ -223,7 +223,7 @@ pub(crate) fn classify_fragments(batch: &mut Batch, lookups: &LookupBatch, conte
             Verdict::Held => later(batch, i, context),
             Verdict::Pending if batch.packets[i].first_fragment => first(batch, i, lookups, context),
             Verdict::Dropped(reason)
-                if batch.packets[i].first_fragment && !batch.answers[i] && says_of_all(reason) =>
+                if batch.packets[i].first_fragment && !batch.answers[i] && binds_later_fragments(reason) =>
             {
                 first(batch, i, lookups, context);
             }
@@ -233,7 +233,7 @@ pub(crate) fn classify_fragments(batch: &mut Batch, lookups: &LookupBatch, conte
 }
 
 /// Whether a first fragment that was dropped so has been read, and was from who may speak: then later ones follow it.
-fn says_of_all(reason: DropReason) -> bool {
+fn binds_later_fragments(reason: DropReason) -> bool {
     use DropReason as R;
     !matches!(
         reason,
@@ -264,9 +264,9 @@ fn first(batch: &mut Batch, i: usize, lookups: &LookupBatch, context: &mut Conte
     } else {
         let flow = lookups.flow(i);
         // Policy has evaluated every other packet as one of its flow's initiator.
-        let by_initiator = match batch.tracks[i].fate {
-            Fate::Known(slot) => context.conntrack.entry(slot).sender(flow.from_low) == Side::Initiator,
-            Fate::Reopen(_) | Fate::New | Fate::Untracked => true,
+        let by_initiator = match batch.tracks[i].status {
+            FlowStatus::Known(slot) => context.conntrack.entry(slot).sender(flow.from_low) == Side::Initiator,
+            FlowStatus::Reopen(_) | FlowStatus::New | FlowStatus::Untracked => true,
         };
         FirstVerdict::Allowed(context.snapshot.generation, flow_of(&flow.key, flow.from_low == by_initiator))
     };
@@ -295,7 +295,7 @@ fn later(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     }
     // What leads nowhere need not wait.
     batch.verdicts[i] = Verdict::Pending;
-    route_one(batch, i, context);
+    route(batch, i, context);
     if !batch.is_pending(i) {
         return;
     }
