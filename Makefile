@@ -2,10 +2,10 @@
 
 CARGO     ?= cargo
 PACKAGES  := libelf-dev clang m4 make gcc pkg-config zlib1g-dev iproute2
-# What the tests run besides: they listen with tcpdump where the host's stack would hear a leaked frame, ping without fragments,
-# and take queues and offloads from interfaces.
+# Commands of the tests with root: tcpdump for frames that reach the host's stack, ping with Don't Fragment, and ethtool for queues and
+# offloads.
 TESTERS   := tcpdump iputils-ping ethtool curl python3
-# What the end-to-end benchmark compares with. The rig runs what it needs of them in namespaces of its own.
+# Peers of the end-to-end benchmark. The rig runs their processes in namespaces of its own.
 PEERS     := nftables iptables ipset openvswitch-switch dpdk dpdk-dev librte-net-af-xdp23 iperf3
 SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Runs test programs as root while cargo runs as the user.
@@ -13,7 +13,7 @@ AS_ROOT   := $(if $(SUDO),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LI
 BINARY    := target/release/palisade
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-peers cargo build demo test lint bench bench-compile bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
+.PHONY: help setup setup-peers cargo build demo test test-fast test-sim test-loom test-netns lint bench bench-compile bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,8 +37,22 @@ demo: build ## Play the classic scenario on this machine: pods as namespaces, a 
 	$(SUDO) $(BINARY) demo
 
 test: PACKAGES += $(TESTERS)
-test: setup ## Run all tests; those with namespaces and AF_XDP run as root
+test: setup ## Run all tests, those of the four targets below; namespaces and AF_XDP as root
 	$(AS_ROOT) $(CARGO) test --locked
+
+# The models of loom take half a minute: `make test-loom` runs them.
+test-fast: setup ## Run the tests of a minute, without root: modules, policy, rules of the repository
+	$(CARGO) test --locked --lib --bin palisade --test policy --test tidy -- --skip loom_tests
+
+test-sim: setup ## Run the simulated switch, the fuzz targets and the control socket, without root
+	$(CARGO) test --locked --test sim --test control
+
+test-loom: setup ## Run the models of lock-free code in every order of accesses, without root
+	$(CARGO) test --locked --lib loom_tests
+
+test-netns: PACKAGES += $(TESTERS)
+test-netns: setup ## Run the switch between network namespaces, as root
+	$(AS_ROOT) $(CARGO) test --locked --test netns
 
 lint: setup ## Formatting, clippy, and the licences and sources of dependencies
 	$(CARGO) fmt --check

@@ -18,7 +18,7 @@ pub const XDP_HEADROOM_BYTES: usize = 256;
 pub const PACKET_BYTES_MAX: usize = u16::MAX as usize;
 /// Most UMEM frames of one packet: a socket buffer's head and its fragments (`MAX_SKB_FRAGS` of `linux/skbuff.h`, 17
 /// unless the kernel was configured otherwise).
-pub const CHAIN_FRAMES_MAX: usize = 18;
+pub const MULTI_BUFFER_FRAMES_MAX: usize = 18;
 /// Largest MTU of a port: the largest frame less an Ethernet header with one 802.1Q tag.
 pub const MTU_MAX: usize = PACKET_BYTES_MAX - 18;
 /// Largest Ethernet frame in one UMEM frame: what is left of that, less what the kernel's driver of veth needs behind the
@@ -104,10 +104,10 @@ pub const ACL_ENTRIES_MAX: usize = 1 << 23;
 /// ACL tables in one set of tables.
 pub const ACLS_MAX: usize = 1 << 16;
 
-const _: () = assert!(PACKET_BYTES_MAX <= CHAIN_FRAMES_MAX * (FRAME_BYTES - XDP_HEADROOM_BYTES));
-const _: () = assert!(CHAIN_FRAMES_MAX <= BATCH_FRAMES_MAX, "a packet goes to a ring at once");
+const _: () = assert!(PACKET_BYTES_MAX <= MULTI_BUFFER_FRAMES_MAX * (FRAME_BYTES - XDP_HEADROOM_BYTES));
+const _: () = assert!(MULTI_BUFFER_FRAMES_MAX <= BATCH_FRAMES_MAX, "a packet goes to a ring at once");
 const _: () = assert!(PORT_BURST_FRAMES_MAX <= BATCH_FRAMES_MAX);
-const _: () = assert!(CHAIN_FRAMES_MAX <= PORT_BURST_FRAMES_MAX, "a packet is taken over at once");
+const _: () = assert!(MULTI_BUFFER_FRAMES_MAX <= PORT_BURST_FRAMES_MAX, "a packet is taken over at once");
 const _: () = assert!(RING_SLOTS.is_power_of_two() && RING_SLOTS >= 2 * BATCH_FRAMES_MAX);
 const _: () =
     assert!(HANDOFF_BUFFERS_MIN >= PORT_BURST_FRAMES_MAX && HANDOFF_BUFFERS_MAX >= HANDOFF_BUFFERS_MIN);

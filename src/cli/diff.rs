@@ -43,7 +43,7 @@ pub(super) fn diff(arguments: &DiffArguments) -> Result<ExitCode, Failure> {
     let side =
         |path: &PathBuf| Manifests::read(&[arguments.with.as_slice(), std::slice::from_ref(path)].concat());
     let (mut old, mut new) = (side(&arguments.old)?, side(&arguments.new)?);
-    Manifests::give_addresses(&mut [&mut old, &mut new]);
+    Manifests::assign_placeholders(&mut [&mut old, &mut new]);
     // Where a pod has other labels after the change, its name is made from those.
     let names = GroupNames::of(old.objects.iter().chain(&new.objects));
     let difference = difference(&old.judge()?, &new.judge()?, &names);
@@ -63,7 +63,7 @@ fn text(difference: &ConnectivityDiff) -> String {
 }
 
 fn line(change: &Change) -> String {
-    let turn = match change.turn {
+    let turn = match change.kind {
         ChangeKind::Opens => "+ opens ",
         ChangeKind::Closes => "- closes",
     };

@@ -15,7 +15,7 @@ use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::evaluate::ReferenceEvaluator;
 use crate::policy::explain::explain as explain_by_objects;
 use crate::policy::testcase::Endpoint;
-use crate::policy::testcase::{ProbeError, flows_between};
+use crate::policy::testcase::{ProbeError, expand_probe};
 use crate::tables::{PodName, Verdict};
 
 /// Explain why a connection is allowed or denied
@@ -62,14 +62,14 @@ pub(super) fn explain(arguments: &ExplainArguments) -> Result<ExitCode, Failure>
 
 fn by_manifests(arguments: &ExplainArguments) -> Result<bool, Failure> {
     let mut manifests = Manifests::read(&arguments.manifests)?;
-    let stand_ins = Manifests::give_addresses(&mut [&mut manifests]);
+    let stand_ins = Manifests::assign_placeholders(&mut [&mut manifests]);
     let judge = manifests.judge()?;
     let (oracle, places) = (ReferenceEvaluator::new(&manifests.objects), manifests.places());
     let flows = flows(arguments, &manifests.pods())?;
     let ends = [&arguments.from, &arguments.to];
     let explanations: Vec<_> = flows
         .iter()
-        .map(|flow| explain_by_objects(&oracle, flow, ends, &judge.answer(flow), &places))
+        .map(|flow| explain_by_objects(&oracle, flow, ends, &judge.evaluate(flow), &places))
         .collect();
     print(arguments, &explanations)?;
     for end in [&arguments.from, &arguments.to] {
@@ -98,7 +98,7 @@ fn flows(
     if protocol.has_ports() && port.is_none() {
         return Err(Failure::Sentence(format!("{protocol} needs a destination port: add --port N")));
     }
-    flows_between(pods, &arguments.from, &arguments.to, protocol, port.unwrap_or_default())
+    expand_probe(pods, &arguments.from, &arguments.to, protocol, port.unwrap_or_default())
         .map_err(|error: ProbeError| Failure::Sentence(error.to_string()))
 }
 

@@ -70,7 +70,7 @@ pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, Failure> {
         (judge(arguments.socket.client().tables_document()?)?, GroupNames::default())
     } else {
         let mut manifests = Manifests::read(&arguments.manifests)?;
-        Manifests::give_addresses(&mut [&mut manifests]);
+        Manifests::assign_placeholders(&mut [&mut manifests]);
         (manifests.judge()?, GroupNames::of(&manifests.objects))
     };
     if let Some(pod) = arguments.pod.iter().find(|pod| !judge.tables().pods.contains_key(*pod)) {
@@ -78,8 +78,8 @@ pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, Failure> {
     }
     let pairs_max = arguments.limit.map_or(arguments.output.pairs_max(), NonZeroUsize::get);
     // A page has a cell for every two lines, whether anything can pass between them or not.
-    let ends_max = if arguments.output == Form::Html { pairs_max.isqrt() } else { usize::MAX };
-    let request = MatrixRequest { grouping, pairs_max, ends_max, pods: &arguments.pod };
+    let groups_max = if arguments.output == Form::Html { pairs_max.isqrt() } else { usize::MAX };
+    let request = MatrixRequest { grouping, pairs_max, groups_max, pods: &arguments.pod };
     let matrix = matrix_of(&judge, &names, &request);
     print(&matrix, arguments.output)?;
     Ok(ExitCode::SUCCESS)
@@ -98,8 +98,8 @@ impl Form {
 
 fn print(matrix: &Matrix, form: Form) -> io::Result<()> {
     // The other two say it in themselves.
-    if let Some(left_out) = forms::left_out(matrix).filter(|_| !matches!(form, Form::Json | Form::Html)) {
-        terminal::note(&format!("note: {left_out}"));
+    if let Some(omitted) = forms::omitted(matrix).filter(|_| !matches!(form, Form::Json | Form::Html)) {
+        terminal::note(&format!("note: {omitted}"));
     }
     match form {
         Form::Table => output::text(&forms::table(matrix)),

@@ -32,10 +32,10 @@ impl Manifests {
     }
 
     /// Pods that wait for an address get one, the same in all of `several`. Returns their names.
-    pub(super) fn give_addresses(several: &mut [&mut Manifests]) -> BTreeSet<PodName> {
+    pub(super) fn assign_placeholders(several: &mut [&mut Manifests]) -> BTreeSet<PodName> {
         let mut lists: Vec<&mut Vec<Object>> =
             several.iter_mut().map(|manifests| &mut manifests.objects).collect();
-        testcase::give_addresses(&mut lists)
+        testcase::assign_placeholders(&mut lists)
     }
 
     /// Compiles for all nodes.

@@ -21,7 +21,7 @@ use crate::policy::explain::{PolicyLocations, explain};
 use crate::policy::parse::{Diagnostic, Location};
 use crate::policy::testcase::PlaceholderRange;
 use crate::policy::testcase::ProbeExpansion;
-use crate::policy::testcase::{Case, Cases, Probe, read_cases};
+use crate::policy::testcase::{Case, Cases, Probe, parse_cases};
 use crate::policy::{Compiler, Options};
 use crate::printable;
 use crate::source::files;
@@ -121,17 +121,17 @@ fn read(arguments: &TestArguments) -> Result<Suite, Failure> {
     let sources = files::load(&arguments.files).map_err(Rejected::Files)?;
     let mut all = Cases::default();
     for source in &sources {
-        let found = read_cases(source);
+        let found = parse_cases(source);
         all.cases.extend(found.cases);
         all.refused.extend(found.refused);
         all.manifests.extend(found.manifests);
-        all.faults.extend(found.faults);
+        all.syntax_errors.extend(found.syntax_errors);
         all.warnings.extend(found.warnings);
     }
     tell(&all.warnings);
-    let is_unread = !(all.faults.is_empty() && all.manifests.is_empty());
-    if !all.faults.is_empty() {
-        Failure::from(Rejected::Manifests(all.faults)).report();
+    let is_unread = !(all.syntax_errors.is_empty() && all.manifests.is_empty());
+    if !all.syntax_errors.is_empty() {
+        Failure::from(Rejected::Manifests(all.syntax_errors)).report();
     }
     tell_of_manifests(&all.manifests);
     let total = all.cases.len() + all.refused.len();
@@ -235,7 +235,7 @@ impl Subject<'_> {
     fn failed(&self, probe: &Probe, flow: &FlowKey, got: Option<Verdict>) -> Failed {
         let oracle = ReferenceEvaluator::new(self.trial.objects());
         let explanation =
-            explain(&oracle, flow, [&probe.from, &probe.to], &self.judge.answer(flow), &places(self.case));
+            explain(&oracle, flow, [&probe.from, &probe.to], &self.judge.evaluate(flow), &places(self.case));
         Failed {
             place: probe.location.to_string(),
             from: probe.from.to_string(),

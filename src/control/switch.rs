@@ -20,7 +20,7 @@ use crate::ids::{AttachmentId, Generation};
 use crate::limits::{REJECTED_ERROR_BYTES_MAX, REJECTED_ERRORS_MAX};
 use crate::net::flow::Protocol;
 use crate::policy::testcase::Endpoint;
-use crate::policy::testcase::flows_between;
+use crate::policy::testcase::expand_probe;
 use crate::tables::{PodName, ReferenceCounts, RuleTables, TablesDiff, TablesError};
 use crate::threads;
 
@@ -212,7 +212,7 @@ impl Switch {
         let mut tables = RuleTables::clone(loaded);
         tables.apply(difference);
         state.check_closing(&tables, closing, self.settings.fail_open)?;
-        change.references.follow(loaded, difference, &tables)?;
+        change.references.check_and_apply(loaded, difference, &tables)?;
         self.load_tables(Some((tables, origin)))
     }
 
@@ -374,7 +374,7 @@ impl Switch {
             Endpoint::Pod(name) => Some((name.clone(), state.addresses_of(name)?)),
             Endpoint::Ip(_) => None,
         });
-        let flows = flows_between(&pods.collect(), ends[0], ends[1], protocol, port.unwrap_or_default())?;
+        let flows = expand_probe(&pods.collect(), ends[0], ends[1], protocol, port.unwrap_or_default())?;
         let report = |flow| explain::report(&self.engine.path(flow), ends, &state, &self.settings);
         Ok(flows.iter().map(report).collect())
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::conntrack::storage::{Storage, StorageError};
-use super::conntrack::{Class, Conntrack, Side};
+use super::conntrack::{Conntrack, QuotaClass, Side};
 use super::counters::{Counters, DecisionCount, PortCounters, WorkerCounters};
 use super::endpoints::{Endpoints, Link};
 use super::fib::effective_acls::Flow;
@@ -102,7 +102,7 @@ impl Core {
         let desired = Arc::new(DesiredState::default());
         let snapshot = Snapshot::new(&desired, first, &BTreeMap::new(), workers);
         // The first batch comes before the first publication.
-        let snapshot = snapshot.with_recalled(endpoints.meet(&desired, &desired, now_ms));
+        let snapshot = snapshot.with_restored_pods(endpoints.match_restored(&desired, &desired, now_ms));
         let shared = Shared {
             snapshot: Publication::new(snapshot, workers),
             conntrack,
@@ -200,7 +200,7 @@ impl Core {
         let current = self.shared.snapshot.current();
         let now_ms = self.shared.start.elapsed().as_millis() as u32;
         let State { desired: before, ports, endpoints, .. } = &mut *state;
-        let recall = || Arc::new(endpoints.meet(before, &desired, now_ms));
+        let recall = || Arc::new(endpoints.match_restored(before, &desired, now_ms));
         let snapshot = current.next(before, &desired, ports, same_ports, self.workers(), recall);
         drop(current);
         // First it is written down: no flow may be of a generation, or of a pod, that the next process does not know.
@@ -263,8 +263,8 @@ impl Core {
             let mut sum = PortCounters::default();
             self.shared.mailboxes.iter().for_each(|mailbox| mailbox.stats.port(*port).add_to(&mut sum));
             let flows = |class| u64::from(self.shared.conntrack.flows_of(*port, class));
-            sum.flows_assured = flows(Class::Assured);
-            sum.flows_unassured = flows(Class::Unassured) + flows(Class::Ended);
+            sum.flows_assured = flows(QuotaClass::Assured);
+            sum.flows_unassured = flows(QuotaClass::Unassured) + flows(QuotaClass::Ended);
             counters.ports.insert(*port, sum);
         }
         for (worker, (mailbox, core)) in self.shared.mailboxes.iter().zip(&self.cores).enumerate() {
@@ -317,8 +317,8 @@ impl Core {
             let info = FlowInfo {
                 key: FlowKey { src: src.0, dst: dst.0, protocol, src_port: src.1, dst_port: dst.1 },
                 state: entry.state().name().to_owned(),
-                assured: entry.owner().is_some_and(|owner| owner.class == Class::Assured),
-                generation: entry.judged(),
+                assured: entry.quota_owner().is_some_and(|owner| owner.class == QuotaClass::Assured),
+                generation: entry.policy_epoch(),
                 idle_ms: u64::from(entry.idle_ms(now_ms)),
                 packets,
                 bytes,
@@ -372,7 +372,7 @@ fn open_table(settings: &ConntrackSettings, huge_pages: bool, now_ms: u32) -> Re
                 .to_owned(),
         );
     }
-    let (endpoints, note) = Endpoints::of(stored.storage, stored.generation, now_ms);
+    let (endpoints, note) = Endpoints::restore(stored.storage, stored.generation, now_ms);
     notes.extend(note);
     let report = FlowTableReport {
         directory,

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::DesiredState;
-use super::conntrack::storage::{Storage, own_file};
-use super::fib::recalled::{Recalled, is_before};
+use super::conntrack::storage::{Storage, private_file_options};
+use super::fib::restored_pods::{RestoredPods, is_before};
 use super::fib::snapshot::Snapshot;
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::limits::{AWAITED_PODS_MS, ENDPOINTS_BYTES_MAX, POD_ADDRESSES_MAX, PORTS_MAX};
@@ -43,7 +43,7 @@ struct PodRecord {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Record {
+struct PodsFile {
     /// [`Storage::id`] of the table that it belongs to.
     table: u64,
     pods: Vec<PodRecord>,
@@ -63,7 +63,7 @@ pub(super) struct Endpoints {
 impl Endpoints {
     /// Those that the process before has left with the table of `storage`, all of whose flows were judged before generation `next`. The
     /// second is why there are none, where that has to be said.
-    pub(super) fn of(storage: Storage, next: Generation, now_ms: u32) -> (Endpoints, Option<String>) {
+    pub(super) fn restore(storage: Storage, next: Generation, now_ms: u32) -> (Endpoints, Option<String>) {
         let awaited_until_ms = now_ms.wrapping_add(AWAITED_PODS_MS);
         let mut endpoints = Endpoints { storage: Some(storage), awaited_until_ms, ..Endpoints::default() };
         if next == Generation(0) {
@@ -87,13 +87,13 @@ impl Endpoints {
 
     fn read(&self, next: Generation) -> io::Result<Vec<PodRecord>> {
         let (Some(path), Some(storage)) = (self.path(), &self.storage) else { return Ok(Vec::new()) };
-        let file = own_file().read(true).open(path)?;
+        let file = private_file_options().read(true).open(path)?;
         if !file.metadata()?.is_file() || file.metadata()?.nlink() != 1 {
             return Err(io::Error::other("it is not a file"));
         }
         let mut text = Vec::new();
         file.take(ENDPOINTS_BYTES_MAX).read_to_end(&mut text)?;
-        let record: Record = serde_json::from_slice(&text)?;
+        let record: PodsFile = serde_json::from_slice(&text)?;
         let is_sound = |pod: &PodRecord| {
             pod.since < next && pod.port.index() < PORTS_MAX && pod.addresses.len() <= POD_ADDRESSES_MAX
         };
@@ -125,7 +125,12 @@ impl Endpoints {
     }
 
     /// Looks for awaited pods among those that a new world brings, and what has become of the others.
-    pub(super) fn meet(&mut self, before: &DesiredState, desired: &DesiredState, now_ms: u32) -> Recalled {
+    pub(super) fn match_restored(
+        &mut self,
+        before: &DesiredState,
+        desired: &DesiredState,
+        now_ms: u32,
+    ) -> RestoredPods {
         if !is_before(now_ms, self.awaited_until_ms) {
             self.awaited.clear();
         }
@@ -149,7 +154,7 @@ impl Endpoints {
         let mut awaited: Vec<Address> =
             self.awaited.iter().flat_map(|pod| &pod.addresses).copied().map(pack).collect();
         awaited.sort_unstable();
-        Recalled { since, awaited, awaited_until_ms: self.awaited_until_ms }
+        RestoredPods { since, awaited, awaited_until_ms: self.awaited_until_ms }
     }
 
     /// Writes down what the next process has to know of a view before workers see it.
@@ -181,10 +186,10 @@ impl Endpoints {
             return;
         }
         let (Some(path), Some(storage)) = (self.path(), &self.storage) else { return };
-        let record = Record { table: storage.id(), pods };
+        let record = PodsFile { table: storage.id(), pods };
         let beside = path.with_extension("new");
         let written = serde_json::to_vec(&record).map_err(io::Error::from).and_then(|text| {
-            let mut file = own_file().write(true).create(true).truncate(true).open(&beside)?;
+            let mut file = private_file_options().write(true).create(true).truncate(true).open(&beside)?;
             file.write_all(&text)?;
             std::fs::rename(&beside, &path)
         });
@@ -257,17 +262,20 @@ mod tests {
         for (pod, address, behind, is_back) in cases {
             let mut endpoints = awaiting(vec![record("a", 0, link(7), ADDRESS)]);
             endpoints.add_port(PortId(0), behind.clone());
-            let before = endpoints.meet(&DesiredState::default(), &DesiredState::default(), 10);
+            let before = endpoints.match_restored(&DesiredState::default(), &DesiredState::default(), 10);
             assert!(before.awaits(awaited_address(), 999) && !before.awaits(awaited_address(), 1000));
             let desired = attached(1, pod, address);
-            let recalled = endpoints.meet(&DesiredState::default(), &desired, 10);
-            let since = recalled.since.get(&AttachmentId(1));
+            let restored = endpoints.match_restored(&DesiredState::default(), &desired, 10);
+            let since = restored.since.get(&AttachmentId(1));
             assert_eq!(since, is_back.then_some(&Generation(3)), "{pod} {address} {behind:?}");
-            assert!(!recalled.awaits(awaited_address(), 10), "its place is taken");
+            assert!(!restored.awaits(awaited_address(), 10), "its place is taken");
             // A pod that is removed and added again in the life of one process is new.
-            endpoints.meet(&desired, &DesiredState::default(), 10);
+            endpoints.match_restored(&desired, &DesiredState::default(), 10);
             assert!(
-                endpoints.meet(&DesiredState::default(), &attached(2, "a", ADDRESS), 10).since.is_empty()
+                endpoints
+                    .match_restored(&DesiredState::default(), &attached(2, "a", ADDRESS), 10)
+                    .since
+                    .is_empty()
             );
         }
     }
@@ -276,8 +284,8 @@ mod tests {
     fn who_comes_too_late_is_new() {
         let mut endpoints = awaiting(vec![record("a", 0, link(7), ADDRESS)]);
         endpoints.add_port(PortId(0), Some(link(7)));
-        let recalled = endpoints.meet(&DesiredState::default(), &attached(1, "a", ADDRESS), 1000);
-        assert!(recalled.since.is_empty() && recalled.awaited.is_empty());
+        let restored = endpoints.match_restored(&DesiredState::default(), &attached(1, "a", ADDRESS), 1000);
+        assert!(restored.since.is_empty() && restored.awaited.is_empty());
     }
 
     #[test]
@@ -309,7 +317,7 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         drop(endpoints);
         let read = || {
-            let (endpoints, error) = Endpoints::of(open(), Generation(4), 0);
+            let (endpoints, error) = Endpoints::restore(open(), Generation(4), 0);
             assert_eq!(error.is_some(), endpoints.awaited.is_empty(), "{error:?}");
             endpoints.awaited
         };

@@ -1,7 +1,7 @@
 //! The conntrack table without a dataplane around it: to be measured and compared.
 
 use super::ConntrackSettings;
-use super::conntrack::{Admission, Conntrack, Entry, FlowState, Key, NewFlow, WorkerState};
+use super::conntrack::{Conntrack, Entry, FlowState, InsertOutcome, Key, NewFlow, WorkerState};
 use super::pipeline::lookup::needs_both_ends;
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::net::flow::FlowKey;
@@ -35,34 +35,35 @@ impl FlowTable {
     }
 
     /// Enters flows, and returns how many found a place.
-    pub fn enter(&mut self, flows: &[FlowKey]) -> usize {
-        let enter = |flow: &FlowKey| {
+    pub fn insert(&mut self, flows: &[FlowKey]) -> usize {
+        let insert = |flow: &FlowKey| {
             let (key, opened_by_low) = Key::of_flow(flow);
             let new = NewFlow {
                 opened_by_low,
                 pods: [false; 2],
-                charged: PortId(0),
-                judged: Generation(0),
+                owner_port: PortId(0),
+                policy_epoch: Generation(0),
                 state: FlowState::UdpTwoWay,
                 tcp: None,
                 hops: [None; 2],
             };
             let hash = self.table.hash(&key);
-            let admission = self.table.enter(&key, hash, &new, 0, &mut self.worker_state);
-            if let Admission::Entered(slot) = admission {
+            let outcome = self.table.insert(&key, hash, &new, 0, &mut self.worker_state);
+            if let InsertOutcome::Inserted(slot) = outcome {
                 // The flows stay: they are assured.
-                self.table.note_state(slot, FlowState::UdpOneWay, FlowState::UdpTwoWay);
+                self.table.on_state_change(slot, FlowState::UdpOneWay, FlowState::UdpTwoWay);
             }
-            admission
+            outcome
         };
-        let admissions = flows.iter().map(enter);
-        admissions.filter(|admission| matches!(admission, Admission::Entered(_))).count()
+        let outcomes = flows.iter().map(insert);
+        outcomes.filter(|outcome| matches!(outcome, InsertOutcome::Inserted(_))).count()
     }
 
     /// Counts one packet of `bytes` for each key, by tags first, as the packet path does where flows are often not at home; returns
     /// how many are of known flows.
     pub fn count(&self, batch: &[FlowKey], bytes: usize) -> usize {
-        let nothing = Sought { key: Key::default(), from_low: false, hash: 0, entry: self.table.likely(0) };
+        let nothing =
+            Sought { key: Key::default(), from_low: false, hash: 0, entry: self.table.probable_entry(0) };
         let mut sought = [nothing; AT_ONCE];
         batch.chunks(AT_ONCE).map(|flows| self.count_some(flows, &mut sought[..flows.len()], bytes)).sum()
     }
@@ -75,12 +76,12 @@ impl FlowTable {
             self.table.prefetch_tags(sought.hash);
         }
         for sought in &mut *sought {
-            sought.entry = self.table.likely(sought.hash);
+            sought.entry = self.table.probable_entry(sought.hash);
             sought.entry.prefetch(sought.from_low, needs_both_ends(sought.key.protocol()));
         }
         let mut found = 0;
         for Sought { key, from_low, hash, entry } in sought {
-            if !entry.is(key, *from_low) {
+            if !entry.matches(key, *from_low) {
                 let Some(slot) = self.table.look_up(key, *hash) else { continue };
                 *entry = self.table.entry(slot);
             }
@@ -113,7 +114,7 @@ mod tests {
         // Two thirds of the places are taken, and so many flows are in none that their hashes name.
         let (known, others) = (flows(0..250), flows(250..500));
         let mut table = FlowTable::new(1500);
-        assert_eq!(table.enter(&known), known.len());
+        assert_eq!(table.insert(&known), known.len());
         let answers: Vec<FlowKey> = known.iter().map(|flow| flow.reversed()).collect();
         assert_eq!([&known, &answers, &others].map(|flows| table.count(flows, 64)), [1000, 1000, 0]);
         assert!(known.iter().all(|flow| table.count(&[*flow, flow.reversed()], 64) == 2));

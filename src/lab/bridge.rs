@@ -1,7 +1,7 @@
-//! The kernel's own bridge between the pods of a lab: what a switch is compared with.
+//! The kernel's bridge between the pods of a lab, the baseline for the switch.
 //!
-//! The bridge is in a namespace of its own, away from the host's packet filters and addresses, and the host ends of
-//! the pods go there. The pods get routes that put the pods' prefixes on the link, since a bridge is nobody's gateway.
+//! The bridge and the pods' host ends are in a namespace of their own, away from the host's packet filters and addresses. The
+//! pods get routes that put the pods' prefixes on the link, since a bridge is no gateway.
 
 use std::os::fd::AsFd;
 
@@ -14,10 +14,10 @@ use super::plan::POD_INTERFACE;
 use super::topology::{move_host_ends, raise_host_end};
 use crate::netlink::{NetlinkError, RouteSocket};
 
-/// The name of the bridge in its namespace.
+/// Name of the bridge in its namespace.
 const BRIDGE: &str = "br0";
 
-/// Pods connected by the kernel's bridge. Dropped, their host ends are back, and up.
+/// Pods connected by the kernel's bridge. Dropped, it moves their host ends back and sets them up.
 #[derive(Debug)]
 pub struct Bridge {
     record: Journal,
@@ -32,12 +32,12 @@ impl Bridge {
         Ok(bridge)
     }
 
-    /// Its network namespace.
+    /// Network namespace of the bridge.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// Lets the bridge stand until the lab goes.
+    /// Keeps the bridge until the lab is removed.
     pub fn keep(self) {
         std::mem::forget(self);
     }
@@ -86,13 +86,13 @@ impl Bridge {
 impl Drop for Bridge {
     fn drop(&mut self) {
         if let Err(error) = self.disconnect() {
-            // What is left behind is in the record, and goes with the lab.
+            // The teardown of the lab removes the rest, which the journal names.
             eprintln!("lab {}: {error}", self.record.id);
         }
     }
 }
 
-/// The shortest prefixes that hold all pods: whatever the pods' plan had, at least that is on the link.
+/// Returns the longest prefixes that contain all pods' addresses.
 fn prefixes(record: &Journal) -> [IpNet; 2] {
     let v4 = record.pods.iter().map(|pod| pod.v4().to_bits());
     let v6 = record.pods.iter().map(|pod| pod.v6().to_bits());

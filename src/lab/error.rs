@@ -1,4 +1,4 @@
-//! What can go wrong in a lab.
+//! Errors of a lab.
 
 use std::io;
 use std::path::Path;
@@ -7,35 +7,35 @@ use rustix::io::Errno;
 
 use crate::netlink::NetlinkError;
 
-/// Why a lab does not do what it was asked.
+/// An error of a lab.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// No privilege.
+    /// The process is not root.
     #[error("a lab makes network namespaces and interfaces, which only root may: run the command with sudo")]
     NotRoot,
-    /// The plan does not work out: what, and what to do.
+    /// A plan that does not work out: the reason, and the remedy.
     #[error("{0}")]
     Plan(String),
-    /// The kernel refused something.
+    /// A refusal of the kernel.
     #[error("cannot {what}: {source}")]
     Kernel {
-        /// What was tried.
+        /// The action, in words that complete "cannot …".
         what: String,
-        /// Its answer.
+        /// The kernel's error number.
         source: io::Error,
     },
-    /// A record of a lab cannot be read.
+    /// A journal that cannot be read.
     #[error("{file}: not a record of a lab ({reason}): remove what it names by hand, then the file")]
     Journal {
         /// The file.
         file: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: String,
     },
     /// There is no such lab.
     #[error("there is no lab {id}: `palisade lab list` shows the labs")]
     NoLab {
-        /// What was asked for.
+        /// The requested id.
         id: String,
     },
     /// There is no such pod.
@@ -43,15 +43,15 @@ pub enum LabError {
     NoPod {
         /// The lab.
         lab: String,
-        /// What was asked for.
+        /// The requested pod.
         pod: String,
-        /// The pods that are there.
+        /// The pods of the lab.
         pods: String,
     },
-    /// The user has had enough.
+    /// A signal of the user.
     #[error("interrupted; what was made is removed")]
     Interrupted,
-    /// The switch did not do its part: what, and what to do.
+    /// A failure of the switch: the reason, and the remedy.
     #[error("{0}")]
     Switch(String),
 }
@@ -68,9 +68,9 @@ impl From<NetlinkError> for LabError {
     }
 }
 
-/// Says what was being done when the kernel refused.
+/// Adds the action to an error of the kernel.
 pub(super) trait Doing<T> {
-    /// `what` completes the sentence "cannot …".
+    /// Returns the error with `what`, which completes the sentence "cannot …".
     fn doing(self, what: impl FnOnce() -> String) -> Result<T, LabError>;
 }
 

@@ -1,6 +1,6 @@
-//! The record of a lab: everything that it makes, written down before it is made.
+//! Journal of a lab: the names of everything that it makes, written before it is made.
 //!
-//! One file a lab, `/run/palisade/lab/ID.json`; what the lab keeps in files is in `/run/palisade/lab/ID/`.
+//! Each lab has a file `/run/palisade/lab/ID.json`, and a directory `/run/palisade/lab/ID/` for its other files.
 
 use std::fs;
 use std::io;
@@ -16,42 +16,42 @@ use super::process::Process;
 use super::{LabError, LabSpec, PodPlan};
 use crate::dataplane::{SHARED_MEMORY, flow_directory_in_shared_memory};
 
-/// Where records are.
+/// Directory of journals.
 const DIRECTORY: &str = "/run/palisade/lab";
-/// Tries to find an id that no lab has.
+/// Attempts to find an unused id.
 const TRIES: u32 = 16;
 
-/// What a lab consists of.
+/// Contents of a lab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Journal {
-    /// The lab.
+    /// Id of the lab.
     pub id: String,
-    /// The process whose guard removes the lab; none where it stays until `palisade lab clean`.
+    /// Process whose guard removes the lab; `None` for a lab that stays until `palisade lab clean`.
     pub owner: Option<Process>,
-    /// Queues of its veth pairs.
+    /// Queues of the veth pairs.
     pub workers: u16,
-    /// MTU of its veth pairs.
+    /// MTU of the veth pairs, bytes.
     pub mtu: u32,
-    /// MTU of a pod's routes to the outside, where that is smaller: then the pods' prefixes have routes of their own.
+    /// Routes to the outside with a smaller MTU. The pods' prefixes then have routes of their own.
     #[serde(default)]
     pub outside: Option<Outside>,
-    /// Its pods.
+    /// Pods.
     pub pods: Vec<PodPlan>,
-    /// Processes that it started outside its namespaces.
+    /// Processes of the lab outside its namespaces.
     pub processes: Vec<Process>,
 }
 
-/// What a pod's routes say of the outside.
+/// Routes of a pod to the outside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outside {
-    /// Largest packet that goes there, bytes.
+    /// Largest packet to the outside, bytes.
     pub mtu: u32,
-    /// Prefixes that are inside: the pods'.
+    /// Prefixes of the pods.
     pub pods: [IpNet; 2],
 }
 
 impl Journal {
-    /// Plans a lab with an id of its own, and writes it down.
+    /// Plans a lab with an unused id, and writes its journal.
     pub(super) fn create(spec: &LabSpec) -> Result<Journal, LabError> {
         fs::create_dir_all(DIRECTORY).doing(|| format!("create {DIRECTORY}"))?;
         for _ in 0..TRIES {
@@ -76,7 +76,7 @@ impl Journal {
         )))
     }
 
-    /// Every record, and what could not be read.
+    /// Reads every journal, and returns errors for those that cannot be read.
     pub fn all() -> Result<(Vec<Journal>, Vec<LabError>), LabError> {
         let entries = match fs::read_dir(DIRECTORY) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((vec![], vec![])),
@@ -96,7 +96,7 @@ impl Journal {
         Ok((records, errors))
     }
 
-    /// The record of one lab.
+    /// Reads the journal of one lab.
     pub fn of(id: &str) -> Result<Journal, LabError> {
         let missing = || LabError::NoLab { id: id.to_owned() };
         if !id.chars().all(|c| c.is_ascii_hexdigit()) {
@@ -105,38 +105,38 @@ impl Journal {
         read(&file_of(id))?.ok_or_else(missing)
     }
 
-    /// Writes the record anew.
+    /// Writes the journal again.
     pub(super) fn update(&self) -> Result<(), LabError> {
         self.write(RenameFlags::empty()).map(|_| ())
     }
 
-    /// Whether a guard of a running process answers for the lab.
+    /// Whether the owner of the lab still runs.
     pub fn is_owned(&self) -> bool {
         self.owner.is_some_and(|owner| owner.is_alive())
     }
 
-    /// The mark of everything that this lab makes: an interface alias.
+    /// Mark of everything that this lab makes: an interface alias.
     pub fn mark(&self) -> String {
         format!("palisade-lab {}", self.id)
     }
 
-    /// The name of the namespace that holds the lab's bridge, while it has one.
+    /// Name of the namespace of the lab's bridge.
     pub(super) fn bridge_netns(&self) -> String {
-        // An underscore stands in no pod's own name, and no namespace has an empty name.
+        // No pod name has an underscore, so no pod's namespace has this name.
         netns_name(&self.id, "_bridge")
     }
 
-    /// The name of the namespace that is the lab's node, while it has one.
+    /// Name of the namespace of the lab's node.
     pub(super) fn node_netns(&self) -> String {
         netns_name(&self.id, "_node")
     }
 
-    /// The directory of the lab's files.
+    /// Directory of the lab's files.
     pub fn directory(&self) -> PathBuf {
         Path::new(DIRECTORY).join(&self.id)
     }
 
-    /// Removes the lab's files, the record last.
+    /// Removes the lab's files, the journal last.
     pub(super) fn remove(&self) -> Result<(), LabError> {
         let directory = self.directory();
         gone(fs::remove_dir_all(&directory)).doing(|| format!("remove {}", directory.display()))?;
@@ -145,7 +145,7 @@ impl Journal {
         gone(fs::remove_file(&file)).doing(|| format!("remove {}", file.display()))
     }
 
-    /// Whether it was written: with `NOREPLACE` it is not where there is one of that name.
+    /// Writes the journal. Returns whether it did: with `NOREPLACE`, not over an existing one.
     fn write(&self, how: RenameFlags) -> Result<bool, LabError> {
         let file = file_of(&self.id);
         let draft = file.with_extension(format!("draft-{}", std::process::id()));
@@ -180,7 +180,7 @@ fn read(file: &Path) -> Result<Option<Journal>, LabError> {
     }
 }
 
-/// Removes the flow tables that switches with control sockets in this directory have in shared memory.
+/// Removes the flow tables in shared memory of switches with control sockets in this directory.
 fn remove_flow_directories(of: &Path) {
     let prefix = flow_directory_in_shared_memory(&of.join(""));
     let Some(prefix) = prefix.file_name().and_then(|name| name.to_str()) else { return };
@@ -195,15 +195,15 @@ fn file_of(id: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{id}.json"))
 }
 
-/// Six hexadecimal digits: what an interface name has room for.
+/// Six hexadecimal digits, for which an interface name has room.
 fn random_id() -> String {
     use std::hash::BuildHasher;
-    // Every `RandomState` has keys of its own.
+    // Every `RandomState` has random keys.
     let random = std::hash::RandomState::new().hash_one(std::process::id());
     format!("{:06x}", random & 0xff_ffff)
 }
 
-/// Already gone is as good as removed.
+/// Treats a missing file as a removed one.
 fn gone(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,4 +1,4 @@
-//! The pods of a lab as Kubernetes objects: what a cluster would tell the compiler of them.
+//! The pods of a lab as Kubernetes objects, for the policy compiler.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Lab, PodPlan};
 
-/// The pods and their namespaces, as one YAML text. `labels` gives the labels of each pod.
+/// Returns the pods and their namespaces as one YAML text. `labels` returns the labels of each pod.
 pub fn manifests(lab: &Lab, labels: impl Fn(&PodPlan) -> Vec<(String, String)>) -> String {
     let plans: Vec<PodPlan> = lab.pods().map(|pod| pod.plan().clone()).collect();
     let namespaces: BTreeSet<&str> = plans.iter().map(|plan| plan.pod.namespace.as_str()).collect();

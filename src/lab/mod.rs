@@ -1,10 +1,10 @@
 //! The lab: network namespaces as pods, on one machine, for the demo, tests and benchmarks.
 //!
-//! A [`Lab`] is a guard: it makes what a [`LabSpec`] asks for, and removes it when it is dropped. What it makes is written
-//! down before and marked, so that [`clean`] removes it also when nobody dropped anything, and nothing else. The
-//! host ends of the pods' veth pairs are left to whoever connects them: the switch as a child process ([`Switch`]), or
-//! the kernel's bridge ([`Bridge`]) to compare with, or a node of the lab's own ([`Node`]). [`traffic`] has real connections between pods; [`demo`] plays
-//! the classic scenario with them, [`live`] the cases of policy tests.
+//! A [`Lab`] is a guard: it makes namespaces and interfaces by a [`LabSpec`], and removes them when it is dropped. A
+//! [`Journal`] names them before they are made, and each carries a mark, so that [`clean`] removes the labs of processes that
+//! were killed, and nothing else. Three things connect the host ends of the pods' veth pairs: the switch as a child process
+//! ([`Switch`]), the kernel's bridge as a baseline ([`Bridge`]), or a node of the lab's own ([`Node`]). [`traffic`] has real
+//! connections between pods. [`demo`] runs the standard scenario with them, [`live`] the cases of policy tests.
 
 mod error;
 mod journal;

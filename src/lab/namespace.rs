@@ -1,8 +1,8 @@
-//! Named network namespaces: made, entered by a thread of their own, removed.
+//! Named network namespaces: creation, entry on a thread of their own, removal.
 //!
-//! A name is a file in `/run/netns` on which the namespace is bound, the form that `ip netns` knows. Before it gets its name
-//! a namespace is marked: the alias of its loopback interface names the lab. A namespace without the mark is not
-//! this lab's, whatever it is called.
+//! A name is a file in `/run/netns` on which the namespace is bound, as ip-netns(8) has it. A namespace is marked before it gets
+//! its name: the alias of its loopback interface names the lab. A namespace without the mark is not this lab's, whatever its
+//! name.
 
 use std::fs::File;
 use std::io;
@@ -21,9 +21,9 @@ use super::LabError;
 use super::error::{Doing, write_setting};
 use crate::netlink::RouteSocket;
 
-/// Where named namespaces are.
+/// Directory of named namespaces.
 const DIRECTORY: &str = "/run/netns";
-/// The namespace of the thread that opens it.
+/// File of the network namespace of the thread that opens it.
 pub(super) const OF_THIS_THREAD: &str = "/proc/thread-self/ns/net";
 
 /// A named network namespace.
@@ -32,37 +32,37 @@ pub struct Namespace {
     name: String,
 }
 
-/// What stands behind a name.
+/// State of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
     /// Nothing.
     Nothing,
-    /// A file that no namespace is bound on: its making was cut short.
+    /// A file without a namespace bound on it: the process ended while it made the namespace.
     Unbound,
-    /// A namespace with the mark.
+    /// A namespace with the mark of the lab.
     Marked,
-    /// Something else.
+    /// Anything else.
     Foreign,
 }
 
 impl Namespace {
-    /// The namespace of this name, whether it exists or not.
+    /// Names a namespace, whether it exists or not.
     pub(super) fn named(name: &str) -> Namespace {
         Namespace { name: name.to_owned() }
     }
 
-    /// Its name, for `ip netns`.
+    /// Name, as ip-netns(8) takes it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file that it is bound on.
+    /// File that the namespace is bound on.
     pub fn path(&self) -> PathBuf {
         Path::new(DIRECTORY).join(&self.name)
     }
 
-    /// Makes the namespace, with its loopback interface up and marked, and settings under which pods have their
-    /// addresses at once and take none from the network.
+    /// Creates the namespace, with its loopback interface marked and up. Its settings let pods use their addresses at once and
+    /// take none from router advertisements.
     pub(super) fn create(name: &str, mark: &str) -> Result<Namespace, LabError> {
         let namespace = Namespace::named(name);
         share_directory().doing(|| format!("prepare {DIRECTORY}"))?;
@@ -79,9 +79,9 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Runs `f` on a thread of its own inside the namespace. The caller's thread stays where it is.
+    /// Runs `f` on a thread of its own inside the namespace. The caller's thread does not enter it.
     ///
-    /// Sockets and children that `f` makes stay in the namespace, wherever they are used afterwards.
+    /// Sockets and children that `f` makes stay in the namespace, whichever thread uses them.
     pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         let file = self.open()?;
         on_a_thread(&self.name, || {
@@ -90,19 +90,19 @@ impl Namespace {
         })
     }
 
-    /// The namespace as an open file, as `setns` and netlink take it.
+    /// Opens the namespace as a file, for setns(2) and netlink.
     pub(super) fn open(&self) -> Result<File, LabError> {
         File::open(self.path()).doing(|| format!("open network namespace {}", self.name))
     }
 
-    /// Looks what stands behind the name.
+    /// Looks up the state of the name.
     pub(super) fn find(&self, mark: &str) -> Result<Found, LabError> {
         let file = match File::open(self.path()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
             file => file.doing(|| format!("open {}", self.path().display()))?,
         };
         let entered = on_a_thread(&self.name, || match enter(&file) {
-            // Not a namespace: `setns(2)`.
+            // The file is no namespace: setns(2).
             Err(Errno::INVAL) => Ok(None),
             Err(error) => Err(error).doing(|| format!("enter network namespace {}", self.name)),
             Ok(()) => Ok(Some(RouteSocket::open()?.alias("lo")?)),
@@ -115,7 +115,7 @@ impl Namespace {
         })
     }
 
-    /// Takes the name away. The namespace itself goes with the last thread in it.
+    /// Removes the name. The kernel removes the namespace with the last thread and file that refer to it.
     pub(super) fn remove(&self) -> Result<(), LabError> {
         match unmount(self.path(), UnmountFlags::DETACH) {
             // Nothing is bound on the file.
@@ -131,7 +131,7 @@ pub(super) fn current() -> Result<File, LabError> {
     File::open(OF_THIS_THREAD).doing(|| format!("open {OF_THIS_THREAD}"))
 }
 
-/// Runs `f` on a new thread and waits: whatever `f` does to the namespaces of its thread ends with it.
+/// Runs `f` on a new thread and waits for it. Changes of the thread's namespaces end with the thread.
 pub(super) fn on_a_thread<T: Send>(
     name: &str,
     f: impl FnOnce() -> Result<T, LabError> + Send,
@@ -155,9 +155,9 @@ fn leave_namespace() -> rustix::io::Result<()> {
     rustix::thread::unshare(UnshareFlags::NEWNET)
 }
 
-/// Settings of the namespace that the calling thread is in; interfaces made later inherit them.
+/// Changes settings of the calling thread's namespace. Interfaces that are made later inherit them.
 fn settle() -> Result<(), LabError> {
-    // Pods ping without privilege.
+    // ICMP sockets without privilege, for every group (icmp(7), ping_group_range).
     write_setting("/proc/sys/net/ipv4/ping_group_range", "0 2147483647")?;
     for (setting, value) in
         [("accept_ra", "0"), ("accept_dad", "0"), ("dad_transmits", "0"), ("router_solicitations", "0")]
@@ -167,8 +167,8 @@ fn settle() -> Result<(), LabError> {
     Ok(())
 }
 
-/// Makes the directory a shared mount, as `ip netns add` does. Were it not one, then a later `ip netns add` would bind it
-/// on itself, and the names made before could no longer be removed.
+/// Makes the directory a shared mount, as `ip netns add` does. Otherwise a later `ip netns add` binds it on itself, and the names
+/// made before can no longer be removed.
 fn share_directory() -> io::Result<()> {
     std::fs::create_dir_all(DIRECTORY)?;
     let share = || mount_change(DIRECTORY, MountPropagationFlags::SHARED | MountPropagationFlags::REC);

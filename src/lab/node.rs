@@ -1,7 +1,7 @@
-//! A node of its own for a lab: a namespace that the pods' host ends go to, with whatever shall connect them.
+//! Node of a lab: a namespace of its own for the pods' host ends and the switch that connects them.
 //!
-//! Packet filters, sysctls, traffic control and routing tables are the namespace's, so that nothing of the host's has a part in
-//! what is tried there, and everything goes with it.
+//! Packet filters, sysctls, traffic control and routing tables belong to the namespace, so that the host's have no influence on
+//! a test, and the namespace removes them all.
 
 use std::io;
 use std::process::{Command, Output};
@@ -15,7 +15,7 @@ use super::topology::move_host_ends;
 use crate::dataplane::Mac;
 use crate::netlink::RouteSocket;
 
-/// A namespace with the pods' host ends. Dropped, it goes, and the pods are connected by nothing any more.
+/// A namespace with the pods' host ends. Dropped, it is removed, which disconnects the pods.
 #[derive(Debug)]
 pub struct Node {
     record: Journal,
@@ -30,23 +30,23 @@ impl Node {
         Ok(node)
     }
 
-    /// Its network namespace.
+    /// Network namespace of the node.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// Runs `f` on a thread of its own inside the node, and waits for it.
+    /// Runs `f` on a thread inside the node, and waits for it.
     pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         self.namespace.run(f)
     }
 
-    /// Runs a program inside the node, and collects what it prints.
+    /// Runs a program inside the node, and collects its output.
     pub fn output(&self, command: &mut Command) -> Result<Output, LabError> {
         let ran: io::Result<Output> = self.run(|| command.output())?;
         ran.doing(|| format!("start {}", command.get_program().display()))
     }
 
-    /// Lets the node's kernel route between the pods: it is their IPv4 gateway, with this Ethernet address on every host end.
+    /// Makes the node's kernel route between the pods, as their IPv4 gateway with this Ethernet address on every host end.
     pub fn route(&self, gateway: Mac) -> Result<(), LabError> {
         self.run(|| {
             write_setting("/proc/sys/net/ipv4/ip_forward", "1")?;
@@ -78,7 +78,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if let Err(error) = self.namespace.remove() {
-            // What is left behind is in the record, and goes with the lab.
+            // The teardown of the lab removes the rest, which the journal names.
             eprintln!("lab {}: {error}", self.record.id);
         }
     }

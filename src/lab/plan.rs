@@ -1,7 +1,8 @@
-//! The plan of a lab: which pods, on which interfaces, with which addresses. Pure.
+//! Plan of a lab: pods, interfaces and addresses. Pure.
 //!
-//! A pod has one IPv4 and one IPv6 address, or the ones that it is given, each alone in its prefix (/32, /128), and default routes by way of link-local
-//! gateways. So every packet between pods goes to the gateway, which is the switch: no two pods share a link.
+//! A pod has one IPv4 and one IPv6 address, or the addresses of the specification, each alone in its prefix (/32, /128), and
+//! default routes by way of link-local gateways. No two pods share a link, so every packet between pods goes to the gateway,
+//! which is the switch.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,38 +15,38 @@ use crate::dataplane::Mac;
 use crate::limits::{MTU_MAX, PORTS_MAX, WORKERS_MAX};
 use crate::tables::PodName;
 
-/// A pod's IPv4 gateway.
+/// IPv4 gateway of every pod.
 pub const GATEWAY_V4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
-/// A pod's IPv6 gateway.
+/// IPv6 gateway of every pod.
 pub const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-/// The name of the interface inside a pod.
+/// Name of the interface inside a pod.
 pub const POD_INTERFACE: &str = "eth0";
 /// Longest interface name: `IFNAMSIZ` of `linux/if.h`, less its closing zero.
 const INTERFACE_NAME_MAX: usize = 15;
 /// Longest file name (`NAME_MAX` of `linux/limits.h`): a named namespace is a file.
 const NAMESPACE_NAME_MAX: usize = 255;
 
-/// What a lab shall look like.
+/// Specification of a lab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabSpec {
-    /// The pods.
+    /// Pods.
     pub pods: Vec<PodName>,
-    /// Queues of both ends of each veth pair: as many as the switch has workers.
+    /// Queues of both ends of each veth pair, one per worker of the switch.
     pub workers: u16,
     /// MTU of both ends, bytes.
     pub mtu: u32,
-    /// MTU of a pod's routes to anywhere but the two prefixes below, bytes: what the networks outside carry.
+    /// MTU of a pod's routes to destinations outside the two prefixes below, bytes.
     pub outside_mtu: u32,
-    /// Pods have addresses of this prefix, from the second on.
+    /// Prefix of the pods' IPv4 addresses, of which the first host stays unused.
     pub v4: Ipv4Net,
-    /// The same for IPv6.
+    /// Prefix of the pods' IPv6 addresses.
     pub v6: Ipv6Net,
-    /// Pods that have these addresses instead.
+    /// Pods with these addresses instead.
     pub given: BTreeMap<PodName, Vec<IpAddr>>,
 }
 
 impl LabSpec {
-    /// A lab of these pods in namespace `default` or as `namespace/name`, with one worker and MTU 1500.
+    /// Specifies a lab of these pods, in namespace `default` or as `namespace/name`, with one worker and MTU 1500.
     pub fn of(pods: &[&str]) -> Result<LabSpec, LabError> {
         let pods = pods.iter().map(|pod| pod.parse()).collect::<Result<Vec<PodName>, String>>();
         Ok(LabSpec {
@@ -60,23 +61,23 @@ impl LabSpec {
     }
 }
 
-/// The plan of one pod.
+/// Plan of one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodPlan {
-    /// Its name.
+    /// Name of the pod.
     pub pod: PodName,
-    /// The name of its network namespace.
+    /// Name of the network namespace.
     pub netns: String,
-    /// The host end of its veth pair. The other end is [`POD_INTERFACE`].
+    /// Host end of the veth pair. The other end is [`POD_INTERFACE`].
     pub host_interface: String,
-    /// Ethernet address of its end.
+    /// Ethernet address of the pod's end.
     pub mac: Mac,
-    /// Its addresses, IPv4 first where the plan of the lab chose them.
+    /// Addresses, IPv4 first where the plan of the lab chose them.
     pub addresses: Vec<IpAddr>,
 }
 
 impl PodPlan {
-    /// Its first IPv4 address; the unspecified one where it has none.
+    /// First IPv4 address; the unspecified one without any.
     pub fn v4(&self) -> Ipv4Addr {
         let v4 = self.addresses.iter().find_map(|address| match address {
             IpAddr::V4(v4) => Some(*v4),
@@ -85,7 +86,7 @@ impl PodPlan {
         v4.unwrap_or(Ipv4Addr::UNSPECIFIED)
     }
 
-    /// Its first IPv6 address; the unspecified one where it has none.
+    /// First IPv6 address; the unspecified one without any.
     pub fn v6(&self) -> Ipv6Addr {
         let v6 = self.addresses.iter().find_map(|address| match address {
             IpAddr::V6(v6) => Some(*v6),
@@ -95,7 +96,7 @@ impl PodPlan {
     }
 }
 
-/// The pods of `spec` in a lab with this id.
+/// Plans the pods of `spec` in a lab with this id.
 pub(super) fn plan(id: &str, spec: &LabSpec) -> Result<Vec<PodPlan>, LabError> {
     check(spec)?;
     spec.pods.iter().enumerate().map(|(number, pod)| plan_pod(id, spec, number, pod)).collect()
@@ -130,12 +131,12 @@ fn planned_addresses(spec: &LabSpec, number: usize, pod: &PodName) -> Result<Vec
     Ok(vec![v4.into(), v6.into()])
 }
 
-/// The name of a namespace of a lab, recognisable by its first letters.
+/// Name of a namespace of a lab.
 pub(super) fn netns_name(id: &str, what: &str) -> String {
     format!("pal-{id}-{what}")
 }
 
-/// How a pod is called within its lab: `_` stands in no Kubernetes name, so no two pods are called alike.
+/// Short name of a pod within its lab. No Kubernetes name has a `_`, so no two pods share one.
 fn short_name(pod: &PodName) -> String {
     if pod.namespace == "default" { pod.name.clone() } else { format!("{}_{}", pod.namespace, pod.name) }
 }
@@ -148,7 +149,7 @@ fn check(spec: &LabSpec) -> Result<(), LabError> {
     if spec.workers == 0 || usize::from(spec.workers) > WORKERS_MAX {
         return wrong(format!("a switch has 1 to {WORKERS_MAX} workers, not {}", spec.workers));
     }
-    // 1280 is the least that IPv6 works with (RFC 8200 section 5).
+    // "IPv6 requires that every link in the Internet have an MTU of 1280 octets or greater" (RFC 8200 section 5).
     if spec.mtu < 1280 || spec.mtu as usize > MTU_MAX {
         return wrong(format!("the MTU of a lab is 1280 to {MTU_MAX}, not {}", spec.mtu));
     }

@@ -1,4 +1,4 @@
-//! A pod of a lab, and how to run things in it.
+//! Pods of a lab, and processes that run in them.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,7 +21,7 @@ impl Pod {
         Pod { namespace: Namespace::named(&plan.netns), plan }
     }
 
-    /// The pod `name` of namespace `default`, or `namespace/name`, of a lab.
+    /// Finds the pod `name` of namespace `default`, or `namespace/name`, in a lab.
     pub fn of(record: &Journal, name: &str) -> Result<Pod, LabError> {
         let wanted = name.parse().map_err(LabError::Plan)?;
         let found = record.pods.iter().find(|plan| plan.pod == wanted).cloned().map(Pod::new);
@@ -32,48 +32,48 @@ impl Pod {
         })
     }
 
-    /// Its plan: names and addresses.
+    /// Plan of the pod: names and addresses.
     pub fn plan(&self) -> &PodPlan {
         &self.plan
     }
 
-    /// Its network namespace.
+    /// Network namespace of the pod.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// Its IPv4 address, as [`PodPlan::v4`] has it.
+    /// IPv4 address, see [`PodPlan::v4`].
     pub fn v4(&self) -> Ipv4Addr {
         self.plan.v4()
     }
 
-    /// Its IPv6 address, as [`PodPlan::v6`] has it.
+    /// IPv6 address, see [`PodPlan::v6`].
     pub fn v6(&self) -> Ipv6Addr {
         self.plan.v6()
     }
 
-    /// Its addresses, IPv4 first where the plan of the lab chose them.
+    /// Addresses, IPv4 first where the plan of the lab chose them.
     pub fn addresses(&self) -> Vec<IpAddr> {
         self.plan.addresses.clone()
     }
 
-    /// Runs `f` inside the pod, on a thread of its own, and waits for it.
+    /// Runs `f` on a thread inside the pod, and waits for it.
     pub fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         self.namespace.run(f)
     }
 
-    /// Starts a program inside the pod; it ends at the latest when the answer is dropped.
+    /// Starts a program inside the pod. It is killed when the returned guard is dropped.
     pub fn spawn(&self, command: &mut Command) -> Result<PodChild, LabError> {
         let child = self.run(|| command.spawn())?.doing(|| self.start_of(command))?;
         Ok(PodChild { child })
     }
 
-    /// Runs a program inside the pod, and collects what it prints.
+    /// Runs a program inside the pod, and collects its output.
     pub fn output(&self, command: &mut Command) -> Result<Output, LabError> {
         self.run(|| command.output())?.doing(|| self.start_of(command))
     }
 
-    /// Runs a program inside the pod on the terminal of this one.
+    /// Runs a program inside the pod on the terminal of this process.
     pub fn status(&self, command: &mut Command) -> Result<ExitStatus, LabError> {
         self.run(|| command.status())?.doing(|| self.start_of(command))
     }
@@ -83,7 +83,7 @@ impl Pod {
     }
 }
 
-/// A program that runs inside a pod. Dropped, it ends.
+/// A program that runs inside a pod. Dropped, it is killed.
 #[derive(Debug)]
 pub struct PodChild {
     child: Child,
@@ -95,7 +95,7 @@ impl PodChild {
         &mut self.child
     }
 
-    /// Waits for its end.
+    /// Waits for the process to end.
     pub fn wait(mut self) -> io::Result<ExitStatus> {
         self.child.wait()
     }
@@ -103,7 +103,7 @@ impl PodChild {
 
 impl Drop for PodChild {
     fn drop(&mut self) {
-        // Fails only where it has ended already.
+        // Killing fails only for a process that has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

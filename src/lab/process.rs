@@ -1,40 +1,40 @@
-//! Processes by identity: a number alone may be another process's by the time it is used.
+//! Identity of processes. A process id alone may be another process's by the time it is used.
 
 use std::io;
 
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-/// A process that was alive when it was noted.
+/// A process, identified by id and start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its number.
+    /// Process id.
     pub pid: u32,
-    /// When it started, in clock ticks since boot: field 22 of `/proc/PID/stat` (proc(5)).
+    /// Start time in clock ticks since boot: field 22 of `/proc/PID/stat` (proc_pid_stat(5)).
     pub started: u64,
 }
 
 impl Process {
-    /// The process with this number; `None` where there is none.
+    /// Identifies the process with this id; `None` without one.
     pub fn find(pid: u32) -> Option<Process> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         Some(Process { pid, started: started(&stat)? })
     }
 
-    /// The calling process.
+    /// Identifies the calling process.
     pub fn this() -> Option<Process> {
         Process::find(std::process::id())
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub fn is_alive(&self) -> bool {
         Process::find(self.pid) == Some(*self)
     }
 
-    /// Ends it at once. Nothing happens to another process that has its number.
+    /// Sends SIGKILL. Another process that has the id by now is left alone.
     pub fn kill(&self) -> io::Result<()> {
         let Some(pid) = Pid::from_raw(self.pid as i32) else { return Ok(()) };
-        // The descriptor holds on to one process; what is checked after opening stays true.
+        // The descriptor refers to one process for good, so a check after opening it stays true.
         let process = match pidfd_open(pid, PidfdFlags::empty()) {
             Err(rustix::io::Errno::SRCH) => return Ok(()),
             process => process?,
@@ -46,9 +46,9 @@ impl Process {
     }
 }
 
-/// The start of a process that is not a zombie.
+/// Parses the start time of a process that is not a zombie.
 fn started(stat: &str) -> Option<u64> {
-    // The name, in parentheses, may hold anything; what follows it is field 3.
+    // The name, in parentheses, may contain any character. Field 3 follows the last parenthesis.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
     let state = fields.next()?;
     if matches!(state, "Z" | "X") { None } else { fields.nth(18)?.parse().ok() }

@@ -1,4 +1,4 @@
-//! The switch as a child process that connects the pods of a lab.
+//! The switch as a child process, which connects the pods of a lab.
 
 use std::fmt::Write;
 use std::fs::{self, File, OpenOptions};
@@ -22,34 +22,34 @@ use crate::ids::Generation;
 use crate::source::load::{LoadOptions, load};
 use crate::tables::RuleTables;
 
-/// Longest wait for the control socket. Most of it is memory for the UMEM and the conntrack table.
+/// Longest wait for the control socket. Most of the time goes to the allocation of the UMEM and the conntrack table.
 const START_PATIENCE: Duration = Duration::from_secs(20);
 /// Longest wait for a clean stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
-/// Time between looks.
+/// Time between two attempts.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
-/// Lines of the log that an error shows.
+/// Last lines of the log in an error.
 const LOG_LINES: usize = 5;
 
-/// How to start the switch.
+/// Parameters of the switch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwitchSpec {
     /// The `palisade` program.
     pub program: PathBuf,
-    /// Whether pods stay cut off after a clean stop; if not, the XDP programs go.
+    /// Whether pods stay disconnected after a clean stop. If not, the XDP programs are detached.
     pub stay_closed: bool,
-    /// More of the configuration, in TOML: sections other than `workers`, `control` and `gateway`.
+    /// Further configuration, in TOML: sections other than `workers`, `control` and `gateway`.
     pub config: String,
 }
 
 impl SwitchSpec {
-    /// A switch with the default configuration, which detaches when it stops.
+    /// Specifies a switch with the default configuration, which detaches its programs when it stops.
     pub fn of(program: impl Into<PathBuf>) -> SwitchSpec {
         SwitchSpec { program: program.into(), stay_closed: false, config: String::new() }
     }
 }
 
-/// A running switch. Dropped, it stops.
+/// A running switch. Dropped, it is stopped.
 #[derive(Debug)]
 pub struct Switch {
     child: Child,
@@ -58,7 +58,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Starts a switch with as many workers as the lab's veth pairs have queues, and waits until its control socket answers.
+    /// Starts a switch with one worker per queue of the lab's veth pairs, and waits until its control socket answers.
     pub fn start(lab: &mut Lab, spec: &SwitchSpec) -> Result<Switch, LabError> {
         let directory = lab.directory();
         let config = directory.join("palisade.toml");
@@ -72,7 +72,7 @@ impl Switch {
             .stdin(Stdio::null())
             .stdout(log.try_clone().doing(|| "share a log file".to_owned())?)
             .stderr(log)
-            // A group of its own: Ctrl-C is for the lab, which then stops the switch.
+            // A process group of its own keeps Ctrl-C from the switch: the lab stops it.
             .process_group(0)
             .spawn()
             .doing(|| format!("start {}", spec.program.display()))?;
@@ -83,12 +83,12 @@ impl Switch {
         Ok(switch)
     }
 
-    /// Makes a port for each pod of the lab, and attaches the pod.
+    /// Adds a port for each pod of the lab, and attaches the pod.
     pub fn attach_all(&self, lab: &Lab) -> Result<(), LabError> {
         lab.pods().try_for_each(|pod| self.attach(&pod))
     }
 
-    /// Makes a port for the pod, named like its host interface, and attaches the pod.
+    /// Adds a port for the pod, named after its host interface, and attaches the pod.
     pub fn attach(&self, pod: &Pod) -> Result<(), LabError> {
         let plan = pod.plan();
         let port = PortRequest { kind: PortKind::Pod, interface: None, vlan: None, addresses: vec![] };
@@ -108,44 +108,44 @@ impl Switch {
         Ok(self.client.delete_port(&pod.plan().host_interface)?)
     }
 
-    /// Compiles manifests and loads the tables; when this returns every worker judges by them.
+    /// Compiles manifests and loads the tables. Every worker evaluates them when this returns.
     pub fn apply(&self, manifests: &str) -> Result<Generation, LabError> {
         Ok(self.client.put_tables(&compile(&self.directory, manifests)?)?.generation)
     }
 
-    /// Its control socket.
+    /// Client of the control socket.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// Its process id.
+    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its exit status, if it has ended.
+    /// Exit status; `None` while it runs.
     pub fn try_wait(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
     }
 
-    /// What it logged.
+    /// Reads the log.
     pub fn log(&self) -> Result<String, LabError> {
         let file = self.directory.join(LOG);
         fs::read_to_string(&file).doing(|| format!("read {}", file.display()))
     }
 
-    /// Stops it cleanly, and says how it ended.
+    /// Stops the switch cleanly, and returns its exit status.
     pub fn stop(mut self) -> Result<ExitStatus, LabError> {
         self.end().doing(|| "stop the switch".to_owned())
     }
 
-    /// Kills it: no handler, no destructor runs.
+    /// Kills the switch: no handler and no destructor runs.
     pub fn kill(mut self) -> Result<(), LabError> {
         self.child.kill().and_then(|()| self.child.wait()).doing(|| "kill the switch".to_owned())?;
         Ok(())
     }
 
-    /// Lets it run on; it ends with its lab.
+    /// Keeps the switch running until the lab is removed.
     pub fn keep(self) {
         std::mem::forget(self);
     }
@@ -193,7 +193,7 @@ impl Switch {
 
 impl Drop for Switch {
     fn drop(&mut self) {
-        // Whatever fails here, the lab's record has the process.
+        // On failure the teardown of the lab ends the process, which the journal names.
         let _ = self.end();
     }
 }
@@ -204,14 +204,14 @@ impl From<ClientError> for LabError {
     }
 }
 
-/// The control socket, in the lab's directory.
+/// Control socket in the lab's directory.
 const SOCKET: &str = "control.sock";
-/// What the switch prints.
+/// Log of the switch.
 const LOG: &str = "switch.log";
-/// The manifests that were compiled last.
+/// Manifests that were compiled last.
 const MANIFESTS: &str = "manifests.yaml";
 
-/// Compiles manifests. They stay in the lab's directory, for whoever wants to see what is loaded.
+/// Compiles manifests. They stay in the lab's directory for inspection.
 fn compile(directory: &Path, manifests: &str) -> Result<RuleTables, LabError> {
     let file = directory.join(MANIFESTS);
     fs::write(&file, manifests).doing(|| format!("write {}", file.display()))?;
@@ -235,7 +235,7 @@ fn config_text(workers: usize, spec: &SwitchSpec) -> Result<String, LabError> {
     Ok(text)
 }
 
-/// One core for each worker, the last that this process may run on first; again from there where there are too few.
+/// Returns one core per worker: the last core that this process may use first, and again from there with too few of them.
 fn cores(workers: usize) -> io::Result<Vec<usize>> {
     let allowed = sched_getaffinity(None)?;
     let allowed = (0..CpuSet::MAX_CPU).rev().filter(|&core| allowed.is_set(core));

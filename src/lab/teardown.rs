@@ -1,4 +1,4 @@
-//! Removing a lab: what its record names and its mark confirms, and nothing else.
+//! Teardown of a lab: it removes everything that the journal names and the mark confirms, and nothing else.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,21 +10,21 @@ use super::namespace::{Found, Namespace};
 use super::process::Process;
 use crate::netlink::RouteSocket;
 
-/// What removing came to.
+/// Result of a teardown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Teardown {
-    /// Labs that are gone.
+    /// Labs that were removed.
     pub removed: Vec<String>,
-    /// Labs that a running process answers for: left alone.
+    /// Labs of running processes, left alone.
     pub in_use: Vec<String>,
-    /// Things that have a name of a lab, and not its mark: left alone.
+    /// Interfaces and namespaces with a name of a lab but without its mark, left alone.
     pub spared: Vec<String>,
-    /// What failed; the record stays, so that the next try finds the rest.
+    /// Failures. The journal of the lab stays, so that the next teardown finds the rest.
     pub errors: Vec<String>,
 }
 
-/// Removes the labs with these ids, or every lab where there are none, except those that a running process answers for.
-/// What goes are labs of processes that ended without removing them, and labs that were made to stay.
+/// Removes the labs with these ids, or every lab without ids. Labs of running processes stay: those removed were made to stay,
+/// or are of processes that ended without a teardown.
 pub fn clean(ids: &[String]) -> Result<Teardown, LabError> {
     require_root()?;
     let (records, errors) = if ids.is_empty() {
@@ -64,7 +64,7 @@ pub(super) fn remove(record: &Journal, removal: &mut Teardown) {
     let names =
         record.pods.iter().map(|pod| pod.netns.clone()).chain([record.bridge_netns(), record.node_netns()]);
     let namespaces: Vec<Namespace> = names.map(|name| Namespace::named(&name)).collect();
-    // Interfaces first: with a host end goes the pod's end, at once, whatever still runs in the pod.
+    // Interfaces come first: the removal of a host end removes the pod's end at once, whatever still runs in the pod.
     for pod in &record.pods {
         match remove_interface(&pod.host_interface, &record.mark()) {
             Ok(true) => (),
@@ -72,7 +72,7 @@ pub(super) fn remove(record: &Journal, removal: &mut Teardown) {
             Err(error) => removal.errors.push(error.to_string()),
         }
     }
-    // A switch that was killed has left the files of its programs' links.
+    // A switch that was killed leaves the pins of its BPF links.
     crate::xdp::sweep(&crate::dataplane::Settings::default().pin_directory);
     for namespace in namespaces {
         match remove_namespace(&namespace, &record.mark()) {
@@ -89,7 +89,7 @@ pub(super) fn remove(record: &Journal, removal: &mut Teardown) {
     }
 }
 
-/// Whether there is no such interface afterwards; false where it lacks the mark.
+/// Removes an interface. Returns false for one without the mark, which stays.
 fn remove_interface(name: &str, mark: &str) -> Result<bool, LabError> {
     let kernel = RouteSocket::open()?;
     match kernel.alias(name)? {
@@ -99,7 +99,7 @@ fn remove_interface(name: &str, mark: &str) -> Result<bool, LabError> {
     }
 }
 
-/// Whether there is no such namespace afterwards; false where it lacks the mark.
+/// Removes a namespace. Returns false for one without the mark, which stays.
 fn remove_namespace(namespace: &Namespace, mark: &str) -> Result<bool, LabError> {
     match namespace.find(mark)? {
         Found::Nothing => return Ok(true),
@@ -111,7 +111,7 @@ fn remove_namespace(namespace: &Namespace, mark: &str) -> Result<bool, LabError>
     Ok(true)
 }
 
-/// Ends what runs in a pod: with its namespace it loses its place.
+/// Ends the processes of a namespace.
 fn end_processes(namespace: &Namespace) -> Result<(), LabError> {
     use super::error::Doing;
     let inode = namespace.open()?.metadata().doing(|| format!("look at {}", namespace.name()))?.ino();
@@ -119,7 +119,7 @@ fn end_processes(namespace: &Namespace) -> Result<(), LabError> {
     let pids: BTreeSet<u32> =
         processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for pid in pids {
-        // Noted before its namespace is looked at, so that what is ended is what was seen there.
+        // The process is identified before its namespace is read, so that the process in the namespace is the one that ends.
         let Some(process) = Process::find(pid).filter(|_| pid != std::process::id()) else { continue };
         if fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|of| of.ino() == inode) {
             process.kill().doing(|| format!("end process {pid} in {}", namespace.name()))?;

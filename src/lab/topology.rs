@@ -1,4 +1,4 @@
-//! A lab: made whole, removed whole.
+//! Creation of a lab: pods, veth pairs, addresses and routes.
 
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -15,19 +15,19 @@ use super::teardown::{Teardown, remove, require_root};
 use super::{Bridge, LabError, LabSpec, Node, Pod, PodPlan};
 use crate::netlink::{RouteSocket, Veth};
 
-/// A lab that stands until it is dropped.
+/// A lab. Dropped, it is removed.
 #[derive(Debug)]
 pub struct Lab {
     record: Journal,
 }
 
 impl Lab {
-    /// Makes a lab. Where that fails in the middle, what was made is removed.
+    /// Makes a lab. A failure removes everything made until then.
     pub fn up(spec: &LabSpec) -> Result<Lab, LabError> {
         Lab::up_with(spec, &mut |_| ())
     }
 
-    /// The same, and tells of each pod when it stands.
+    /// Makes a lab, and calls `stands` for each pod that is made.
     pub fn up_with(spec: &LabSpec, stands: &mut dyn FnMut(&PodPlan)) -> Result<Lab, LabError> {
         require_root()?;
         let lab = Lab { record: Journal::create(spec)? };
@@ -41,49 +41,49 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Its id: six hexadecimal digits.
+    /// Id: six hexadecimal digits.
     pub fn id(&self) -> &str {
         &self.record.id
     }
 
-    /// Its record.
+    /// Journal.
     pub fn record(&self) -> &Journal {
         &self.record
     }
 
-    /// Its pods, in the order in which they were asked for.
+    /// Pods in the order of the specification.
     pub fn pods(&self) -> impl Iterator<Item = Pod> + '_ {
         self.record.pods.iter().map(|plan| Pod::new(plan.clone()))
     }
 
-    /// The pod `name` of namespace `default`, or `namespace/name`.
+    /// Finds the pod `name` of namespace `default`, or `namespace/name`.
     pub fn pod(&self, name: &str) -> Result<Pod, LabError> {
         Pod::of(&self.record, name)
     }
 
-    /// A directory for files that go with the lab.
+    /// Directory for files that are removed with the lab.
     pub fn directory(&self) -> PathBuf {
         self.record.directory()
     }
 
-    /// Connects the pods by the kernel's bridge until the answer is dropped.
+    /// Connects the pods by the kernel's bridge until the returned guard is dropped.
     pub fn bridge(&self) -> Result<Bridge, LabError> {
         Bridge::up(&self.record)
     }
 
-    /// Moves the host ends of the pods to a node of the lab's own, where they are until the answer is dropped.
+    /// Moves the host ends of the pods to a node of the lab's own until the returned guard is dropped.
     pub fn node(&self) -> Result<Node, LabError> {
         Node::up(&self.record)
     }
 
-    /// Notes a process that works for the lab from outside its namespaces, so that it ends with the lab.
+    /// Writes a process outside the lab's namespaces to the journal, so that the teardown ends it.
     pub fn note_process(&mut self, pid: u32) -> Result<(), LabError> {
         self.record.processes.retain(Process::is_alive);
         self.record.processes.extend(Process::find(pid));
         self.record.update()
     }
 
-    /// Lets the lab stand until `palisade lab clean`.
+    /// Keeps the lab until `palisade lab clean`.
     pub fn keep(mut self) -> Result<Journal, LabError> {
         self.record.owner = None;
         self.record.update()?;
@@ -92,7 +92,7 @@ impl Lab {
         Ok(record)
     }
 
-    /// Removes the lab, and says what came of it.
+    /// Removes the lab, and returns the result.
     pub fn remove(self) -> Teardown {
         let mut removal = Teardown::default();
         remove(&self.record, &mut removal);
@@ -111,8 +111,8 @@ impl Drop for Lab {
     }
 }
 
-/// Makes a pod. Its veth pair is born in its namespace, and the host end is marked before it leaves: at no time is there an
-/// interface outside that does not say whose it is.
+/// Makes a pod. Its veth pair is made in its namespace, and the host end is marked before it leaves. So no interface outside is
+/// ever without the mark of its lab.
 fn make_pod(pod: &PodPlan, record: &Journal) -> Result<(), LabError> {
     let outside = current()?;
     let mark = record.mark();
@@ -142,8 +142,8 @@ fn make_pod(pod: &PodPlan, record: &Journal) -> Result<(), LabError> {
     })?
 }
 
-/// The routes of a pod, with their gateways and MTUs: everything; and where packets to the outside are to be shorter, the
-/// other pods.
+/// Returns the routes of a pod, with their gateways and MTUs: default routes, and routes to the other pods where packets to the
+/// outside are to be shorter.
 fn routes(record: &Journal) -> Vec<(IpNet, IpAddr, Option<u32>)> {
     let gateway = |prefix: IpNet| -> IpAddr {
         if matches!(prefix, IpNet::V4(_)) { GATEWAY_V4.into() } else { GATEWAY_V6.into() }
@@ -155,7 +155,7 @@ fn routes(record: &Journal) -> Vec<(IpNet, IpAddr, Option<u32>)> {
     all.into_iter().chain(pods).map(|(prefix, mtu)| (prefix, gateway(prefix), mtu)).collect()
 }
 
-/// Moves the pods' host ends from the calling thread's namespace to another; their names.
+/// Moves the pods' host ends from the calling thread's namespace to another, and returns their names.
 pub(super) fn move_host_ends<'a>(record: &'a Journal, to: &Namespace) -> Result<Vec<&'a str>, LabError> {
     let inside = to.open()?;
     let names: Vec<&str> = record.pods.iter().map(|pod| pod.host_interface.as_str()).collect();
@@ -166,7 +166,7 @@ pub(super) fn move_host_ends<'a>(record: &'a Journal, to: &Namespace) -> Result<
     Ok(names)
 }
 
-/// Sets the host end of a pod up in the calling thread's namespace, so that the stack there neither sends nor answers on it.
+/// Sets the host end of a pod up in the calling thread's namespace. The stack there neither sends nor answers on it.
 pub(super) fn raise_host_end(interface: &str) -> Result<(), LabError> {
     let ipv4 = format!("/proc/sys/net/ipv4/conf/{interface}");
     // 8: answer ARP for no local address; 1: take packets only from where their source is routed to.

@@ -9,6 +9,8 @@ use super::mac::Mac;
 
 /// Bytes of the header: type, code, checksum, and four that depend on the type.
 pub const HEADER_BYTES: usize = 8;
+/// Offset of the checksum.
+pub const CHECKSUM_OFFSET: usize = 2;
 
 /// A message that asks something of one host, or answers: both sides know it by its identifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,8 +7,10 @@ pub const HEADER_BYTES: usize = 12;
 /// Offset of the checksum, four bytes.
 pub const CHECKSUM_OFFSET: usize = 8;
 
-/// Chunk types that open, answer or end an association (RFC 9260 section 3.2).
+/// Chunk types (RFC 9260 section 3.2): data, and those that open, answer or end an association.
 pub mod chunk {
+    /// DATA.
+    pub const DATA: u8 = 0;
     /// INIT.
     pub const INIT: u8 = 1;
     /// INIT ACK.

@@ -50,7 +50,7 @@ impl RequestSocket {
                 match message.payload {
                     NetlinkPayload::InnerMessage(reply) => replies.push(reply),
                     NetlinkPayload::Done(_) => return Ok(replies),
-                    // "If error is zero, this is an acknowledgement" (RFC 3549 section 2.3.2.2).
+                    // struct nlmsgerr: "Negative errno or 0 for acknowledgments" (netlink(7)).
                     NetlinkPayload::Error(error) if error.code.is_none() => return Ok(replies),
                     NetlinkPayload::Error(error) => return Err(error.to_io()),
                     NetlinkPayload::Overrun(_) => return Err(io::Error::other("a netlink reply is cut off")),

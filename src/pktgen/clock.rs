@@ -1,16 +1,16 @@
-//! The two clocks of a measurement, and threads that keep to their core.
+//! The two clocks of a measurement, and the pinning of threads to cores.
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use super::PktgenError;
 
-/// `CLOCK_MONOTONIC`, nanoseconds: the same for all processes of a host.
+/// Reads `CLOCK_MONOTONIC`, nanoseconds. It is the same for all processes of a host.
 #[inline]
 pub(super) fn now_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::Monotonic))
 }
 
-/// CPU time of the calling thread, nanoseconds.
+/// Reads the CPU time of the calling thread, nanoseconds.
 pub(super) fn cpu_ns() -> u64 {
     nanoseconds(clock_gettime(ClockId::ThreadCPUTime))
 }

@@ -1,14 +1,14 @@
-//! Why traffic is not generated: one sentence for the operator each.
+//! Errors of the packet generator: one sentence for the operator each.
 
 use std::io;
 
 use crate::netlink::NetlinkError;
 use crate::xdp::XdpError;
 
-/// What keeps traffic from being generated or received.
+/// An error that keeps traffic from being generated or received.
 #[derive(Debug, thiserror::Error)]
 pub enum PktgenError {
-    /// Such traffic cannot be: what, and what to do.
+    /// Traffic that cannot be: the reason, and the remedy.
     #[error("{0}")]
     Traffic(String),
     /// An interface cannot be opened.
@@ -17,12 +17,12 @@ pub enum PktgenError {
     /// A network namespace cannot be entered.
     #[error("network namespace {name} cannot be entered: {source} (`ip netns` lists those that have a name)")]
     Namespace {
-        /// As it was given.
+        /// Name or path, as the caller gave it.
         name: String,
         /// The kernel's reason.
         source: io::Error,
     },
-    /// The interface takes no frames.
+    /// The kernel refuses to send on the interface.
     #[error("interface {interface} cannot send: {source}")]
     Send {
         /// The interface.
@@ -36,10 +36,10 @@ pub enum PktgenError {
         /// The interface.
         interface: String,
     },
-    /// A frame does not fit.
+    /// A frame that is longer than a frame of the UMEM.
     #[error("a frame of {bytes} bytes does not fit into a frame of the UMEM")]
     TooLong {
-        /// Its bytes.
+        /// Length of the frame.
         bytes: usize,
     },
     /// A thread cannot be pinned.
@@ -48,12 +48,12 @@ pub enum PktgenError {
     /// The next hop's Ethernet address is not known.
     #[error("{0}")]
     Neighbor(String),
-    /// A recording cannot be read.
+    /// A capture cannot be read.
     #[error("{file}: {reason}")]
     Capture {
         /// The file.
         file: String,
-        /// What is wrong with it, and where.
+        /// The fault, and its position.
         reason: String,
     },
 }

@@ -1,9 +1,9 @@
 //! A traffic generator and its receivers, on AF_XDP and on memory ports.
 //!
-//! A [`Session`] holds what is open: sockets that send, and a receiver. Each [`trial`](Session::trial) sends at one rate for
-//! one time and tells what came of it; [`ndr`] asks for the highest rate with no more than a given loss. Frames are built
-//! once and patched; they are sent open loop, so that a slow receiver does not slow the sender down, and what could not be
-//! sent in time is told. [`TcpSession`] are whole TCP connections, both ends of them. [`stamp`] has what a frame carries.
+//! A [`Session`] has sending sockets and a receiver. Each [`trial`](Session::trial) sends at one rate for one time and returns
+//! counts and latencies. [`ndr`] searches for the highest rate with no more than a given loss. Frames are built once and
+//! patched. They are sent open loop: a slow receiver does not slow the sender down, and frames that could not be sent in time
+//! are counted. A [`TcpSession`] generates whole TCP connections, both ends of them. [`stamp`] is the payload of a frame.
 
 mod clock;
 mod error;

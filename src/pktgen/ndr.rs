@@ -3,12 +3,12 @@
 
 use serde::Serialize;
 
-/// How to search.
+/// Parameters of the search.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Search {
     /// Highest rate to try, frames a second.
     pub max_per_s: f64,
-    /// Lost frames of those sent that a trial may have, and pass.
+    /// Largest share of lost frames with which a trial passes.
     pub loss_max: f64,
     /// The search ends when the interval is no wider than this share of its upper end.
     pub precision: f64,
@@ -16,35 +16,35 @@ pub struct Search {
     pub trials: u32,
 }
 
-/// What one trial at a rate came to.
+/// Result of one trial at a rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Frames a second that were sent.
+    /// Frames sent per second.
     pub sent_per_s: f64,
-    /// Lost frames of those sent.
+    /// Share of the sent frames that were lost.
     pub loss: f64,
 }
 
-/// What the search came to.
+/// Result of a search.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Found {
     /// The highest rate that passed, frames a second; 0 when none did.
     pub rate_per_s: f64,
     /// The median of the losses at it.
     pub loss: f64,
-    /// Whether the sender, and not what was measured, kept it from being higher: at the next rate tried it did not send as
-    /// fast as asked, or the highest rate allowed passed.
+    /// Whether the sender and not the device limits the rate: at the next rate it sent slower than asked, or the highest rate
+    /// allowed passed.
     pub limited_by_sender: bool,
-    /// Rates that were tried, in order: each with the median of its trials.
+    /// Rates in the order of their trials, each with the median of its trials.
     pub steps: Vec<Step>,
 }
 
-/// One rate that was tried.
+/// Trials at one rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Step {
     /// Frames a second.
     pub rate_per_s: f64,
-    /// The median of what was sent, frames a second.
+    /// The median of the sent rates, frames a second.
     pub sent_per_s: f64,
     /// The median of the losses.
     pub loss: f64,
@@ -52,13 +52,13 @@ pub struct Step {
     pub passed: bool,
 }
 
-/// A sender that sends less than this share of the rate has not offered it.
+/// Least share of a rate that a sender must send to have offered it.
 const OFFERED: f64 = 0.98;
 
-/// Below this fraction of the highest rate the precision is no finer, so that the search ends where nothing passes.
+/// Fraction of the highest rate below which the precision is no finer. It ends the search for a device that forwards nothing.
 const LEAST: f64 = 100.0;
 
-/// Searches; `trial` makes one at the rate that it is given, frames a second.
+/// Searches for the no-drop rate. `trial` makes one trial at a rate, frames a second.
 pub fn search<E>(search: &Search, mut trial: impl FnMut(f64) -> Result<Outcome, E>) -> Result<Found, E> {
     let mut steps = Vec::new();
     let mut found = Found { rate_per_s: 0.0, loss: 0.0, limited_by_sender: false, steps: Vec::new() };
@@ -97,7 +97,7 @@ fn try_rate<E>(
     Ok(Step { rate_per_s: rate, sent_per_s, loss, passed })
 }
 
-/// The median of samples, of which there is one at least: of an even number the mean of the two in the middle. Sorts them.
+/// Returns the median of one or more samples, and sorts them. Of an even number it is the mean of the two in the middle.
 pub fn median(samples: &mut [f64]) -> f64 {
     samples.sort_unstable_by(f64::total_cmp);
     let (low, high) = (samples[(samples.len() - 1) / 2], samples[samples.len() / 2]);
@@ -120,7 +120,7 @@ mod tests {
 
     const SEARCH: Search = Search { max_per_s: 1e6, loss_max: 0.001, precision: 0.01, trials: 3 };
 
-    /// A device that forwards so many frames a second and drops the rest, behind a sender that sends so many.
+    /// A device that forwards `capacity` frames a second and drops the rest, behind a sender that sends `sender` at most.
     fn device(capacity: f64, sender: f64) -> impl FnMut(f64) -> Result<Outcome, Infallible> {
         move |rate| {
             let sent_per_s = rate.min(sender);

@@ -1,18 +1,18 @@
-//! When frames are due: open loop, whatever becomes of them.
+//! Rate limiter: the times at which frames are due. It is open loop, so lost frames do not slow it down.
 
 use std::str::FromStr;
 
-/// Nanoseconds of a second.
+/// Nanoseconds in a second.
 const SECOND_NS: f64 = 1e9;
 
-/// How fast to send.
+/// Rate to send at.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rate {
-    /// As fast as it goes.
+    /// No limit.
     Max,
     /// Frames a second.
     PerSecond(f64),
-    /// As a recording was recorded.
+    /// The times of a capture.
     Recorded,
 }
 
@@ -39,25 +39,25 @@ impl FromStr for Rate {
     }
 }
 
-/// When the frames of one run are due.
+/// Times at which the frames of one trial are due.
 #[derive(Debug, Clone)]
 pub(super) enum RateLimiter {
     /// At once.
     Max,
-    /// One after so many nanoseconds.
+    /// One frame in so many nanoseconds.
     Every(f64),
-    /// At these times from the beginning of a recording, nanoseconds, and again after its last.
+    /// One frame at each of these times, nanoseconds since the beginning of a capture, round after round.
     Recorded(std::sync::Arc<[u64]>),
 }
 
 impl RateLimiter {
-    /// The share of a rate, frames a second, that each of several generators has.
+    /// Divides a rate, frames a second, among several generators.
     pub(super) fn of(rate: f64, generators: usize) -> RateLimiter {
         RateLimiter::Every(SECOND_NS * generators as f64 / rate)
     }
 
-    /// Frames that are due after `elapsed_ns`, those counted that were sent. Of a recording, at most one more round than
-    /// has been sent.
+    /// Counts the frames that are due after `elapsed_ns`, the `sent` ones included. A capture adds at most the rest of the round
+    /// that is being sent.
     #[inline]
     pub(super) fn due(&self, elapsed_ns: u64, sent: u64) -> u64 {
         match self {
@@ -71,7 +71,7 @@ impl RateLimiter {
         }
     }
 
-    /// When frame number `sent` is due, nanoseconds from the beginning.
+    /// Returns the time at which frame number `sent` is due, nanoseconds since the beginning.
     pub(super) fn when(&self, sent: u64) -> u64 {
         match self {
             RateLimiter::Max => 0,
@@ -84,7 +84,7 @@ impl RateLimiter {
     }
 }
 
-/// How long one round of a recording lasts: as long as it did, and a mean gap.
+/// Duration of one round of a capture: that of the capture, and a mean gap.
 fn round_ns(times: &[u64]) -> u64 {
     let last = times.last().copied().unwrap_or(0);
     last + last / (times.len() as u64).max(1)

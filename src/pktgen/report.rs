@@ -6,51 +6,51 @@ use super::session::Trial;
 use super::tcp::endpoints::TcpTrial;
 use super::traffic::frame_size::FCS_BYTES;
 
-/// What a trial came to, as programs read it. Rates are over the time of sending; latencies and counts that nobody
-/// took are null.
+/// Result of a trial, as programs read it. Rates are over the time of sending. Latencies and counts that were not measured are
+/// null.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Time of sending, seconds.
     pub seconds: f64,
-    /// Rate asked for, million frames a second; null for as fast as it goes.
+    /// Requested rate, million frames a second; null without a limit.
     pub rate_mpps: Option<f64>,
     /// Frames sent.
     pub sent: u64,
-    /// Frames that the rate asked for in the time, and that could not be sent.
+    /// Frames that were due and could not be sent in time.
     pub behind: u64,
-    /// Fresh flows among those sent.
+    /// Flows begun after the first ones.
     pub new_flows: u64,
-    /// Million frames sent a second.
+    /// Sent rate, million frames a second.
     pub tx_mpps: f64,
-    /// Gigabits sent a second, frame check sequences counted.
+    /// Sent rate, gigabits a second, frame check sequences counted.
     pub tx_gbps: f64,
     /// CPU time of the sending threads, seconds.
     pub tx_cpu_s: f64,
-    /// Frames received, duplicates with them.
+    /// Frames received, duplicates included.
     pub received: Option<u64>,
     /// Frames that did not arrive.
     pub lost: Option<u64>,
-    /// Lost frames of those sent.
+    /// Share of the sent frames that were lost.
     pub loss: Option<f64>,
-    /// Million frames received a second.
+    /// Received rate, million frames a second.
     pub rx_mpps: Option<f64>,
-    /// Gigabits received a second, frame check sequences counted.
+    /// Received rate, gigabits a second, frame check sequences counted.
     pub rx_gbps: Option<f64>,
-    /// Frames that came twice.
+    /// Frames that arrived again.
     pub duplicates: Option<u64>,
-    /// Frames that came after a later one of their flow.
+    /// Frames that arrived after a later one of their flow (RFC 4737 section 3.3).
     pub reordered: Option<u64>,
-    /// Received frames that were not of the generator's.
+    /// Received frames without a stamp of the generator.
     pub foreign: Option<u64>,
-    /// Half of the frames took at most this, microseconds.
+    /// Median latency, microseconds.
     pub p50_us: Option<f64>,
-    /// 9 of 10.
+    /// Latency of the 90th percentile.
     pub p90_us: Option<f64>,
-    /// 99 of 100.
+    /// Latency of the 99th percentile.
     pub p99_us: Option<f64>,
-    /// 999 of 1,000.
+    /// Latency of the 99.9th percentile.
     pub p999_us: Option<f64>,
-    /// The longest.
+    /// Longest latency.
     pub max_us: Option<f64>,
 }
 
@@ -91,10 +91,10 @@ impl From<&Trial> for Report {
     }
 }
 
-/// What generated connections came to, as programs read it.
+/// Result of generated connections, as programs read it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ConnectionReport {
-    /// Until the last one was opened or completed, seconds.
+    /// Time until the last connection was opened or completed, seconds.
     pub seconds: f64,
     /// SYNs sent.
     pub opened: u64,
@@ -106,15 +106,15 @@ pub struct ConnectionReport {
     pub reset: u64,
     /// Connections that did not end within a second.
     pub timed_out: u64,
-    /// Completed ones, by this time.
+    /// Completed connections per second.
     pub completed_per_s: f64,
     /// CPU time of the initiating thread, seconds.
     pub tx_cpu_s: f64,
-    /// Half of the connections were answered within this, microseconds; null where none was.
+    /// Median time from SYN to SYN, ACK, microseconds; null without an answer.
     pub setup_p50_us: Option<f64>,
-    /// 99 of 100.
+    /// The same of the 99th percentile.
     pub setup_p99_us: Option<f64>,
-    /// All.
+    /// The same of the slowest connection.
     pub setup_max_us: Option<f64>,
 }
 

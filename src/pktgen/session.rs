@@ -1,8 +1,8 @@
-//! What is open for a measurement, and single trials on it.
+//! Measurement sessions: open sockets, and single trials on them.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::frames::capture::Capture;
 use super::frames::replay::{Replay, Replayed};
 use super::frames::{Generated, Source};
 use super::io::link_end::LinkEnd;
-use super::io::receiver::{self, Measured};
+use super::io::receiver::{self, Measured, Progress};
 use super::io::sender::{self, Sent, Until};
 use super::rate_limiter::{Rate, RateLimiter};
 use super::target::{Attached, Target, open_rx, open_tx};
@@ -21,61 +21,61 @@ use super::{PktgenError, Traffic};
 use crate::net::ethernet;
 use crate::xdp::{DropCounter, Dropped, MemoryPeer};
 
-/// After the last frame was sent, so long nothing may come until all has come that will.
+/// Silence after the last sent frame that ends a trial: frames still missing are lost.
 const QUIET: Duration = Duration::from_millis(100);
-/// And so long at most is waited.
+/// Longest wait for that silence.
 const SETTLE_MAX: Duration = Duration::from_secs(3);
 const POLL: Duration = Duration::from_millis(5);
 
-/// What receives.
+/// Receiver of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receive {
-    /// Nobody here.
+    /// None.
     Nothing,
-    /// An XDP program that counts and drops: costs next to nothing, and knows only how many came.
+    /// An XDP program that counts and drops. It costs next to nothing and knows nothing but counts.
     Count,
-    /// A thread that reads every frame: loss, order and latency.
+    /// A thread that reads every frame and measures loss, order and latency.
     Measure,
 }
 
-/// What is sent.
+/// Content of the sent frames.
 #[derive(Debug, Clone)]
 pub enum Content {
-    /// Frames made up.
+    /// Frames of templates.
     Generated(Traffic),
-    /// Frames recorded, sent again.
+    /// Frames of a capture.
     Replay(Replay),
 }
 
-/// What a session is to open.
+/// Parameters of a session.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// The interface that sends.
+    /// Sending interface.
     pub tx: Target,
-    /// The interface that receives; not used with [`Receive::Nothing`].
+    /// Receiving interface; not used with [`Receive::Nothing`].
     pub rx: Option<Target>,
-    /// What receives.
+    /// Receiver.
     pub receive: Receive,
-    /// What is sent.
+    /// Content of the frames.
     pub content: Content,
-    /// Queues to send by, from 0, with a thread each.
+    /// Number of sending queues, from queue 0 on, each with a thread.
     pub queues: u16,
-    /// Cores for the sending threads and then the receiving one, in order. Threads beyond these are not pinned.
+    /// Cores of the sending threads in order, then of the receiving one. Threads beyond these are not pinned.
     pub cores: Vec<usize>,
 }
 
-/// Open sockets, and what they send. What was attached to interfaces is taken off when it is dropped.
+/// Open sockets and their content. Dropped, it detaches its programs from the interfaces.
 pub struct Session {
     lanes: Vec<Lane>,
     receiver: Receiver,
     flows: u32,
-    /// Frames of a trial at most.
+    /// Most frames of a trial.
     frames: u64,
     recorded: Option<Arc<Capture>>,
     cores: Vec<usize>,
 }
 
-/// One sending thread's.
+/// Link end and frame source of one sending thread.
 struct Lane {
     wire: LinkEnd,
     source: AnySource,
@@ -89,49 +89,39 @@ enum AnySource {
 enum Receiver {
     Nothing,
     Count(Attached),
-    /// With the program that brings the frames: it is taken off with the session.
+    /// Link ends, and the program that redirects frames to them; it is detached with the session.
     Measure {
         wires: Vec<LinkEnd>,
         _attached: Option<Attached>,
     },
 }
 
-/// What one trial came to.
+/// Result of a trial.
 #[derive(Debug, Clone)]
 pub struct Trial {
-    /// Rate asked for, frames a second; `None` for as fast as it goes, and as recorded.
+    /// Requested rate, frames a second; `None` without a limit, and for the times of a capture.
     pub rate: Option<f64>,
-    /// What was sent.
+    /// Counts of the senders.
     pub sent: Sent,
-    /// Fresh flows among it.
+    /// Flows begun after the first ones.
     pub new_flows: u64,
-    /// What arrived; `None` where nobody received.
+    /// Counts of the receiver; `None` without one.
     pub received: Option<Received>,
 }
 
-/// What arrived.
+/// Received frames.
 #[derive(Debug, Clone)]
 pub struct Received {
-    /// Frames, duplicates with them.
+    /// Frames, duplicates included.
     pub frames: u64,
-    /// Their bytes in memory.
+    /// Bytes of the frames in memory, without frame check sequences.
     pub bytes: u64,
-    /// What the frames themselves told, where they were read.
+    /// Measurements by the stamps, where frames were read.
     pub measured: Option<Measured>,
 }
 
-/// How far a receiver is, for those who wait.
-#[derive(Debug, Default)]
-pub(super) struct Progress(AtomicU64);
-
-impl Progress {
-    pub(super) fn add(&self, frames: u64) {
-        self.0.fetch_add(frames, Ordering::Relaxed);
-    }
-}
-
 impl Session {
-    /// Opens what a setup asks for. Needs the privileges that AF_XDP needs.
+    /// Opens the sockets of a setup. Needs the privileges that AF_XDP needs.
     pub fn open(setup: &Setup) -> Result<Session, PktgenError> {
         check_mtu(setup)?;
         let receiver = match (setup.receive, &setup.rx) {
@@ -149,8 +139,8 @@ impl Session {
         Session::with(wires, receiver, &setup.content, setup.cores.clone())
     }
 
-    /// A session on memory ports: what it sends arrives at the ports of `tx`, one thread each, and what the ports of `rx`
-    /// transmit it receives. With none of these, nobody receives.
+    /// Opens a session on in-memory ports. It sends to the ports of `tx`, with one thread each, and receives from the ports of
+    /// `rx`, if there are any.
     pub fn in_memory(
         tx: Vec<MemoryPeer>,
         rx: Vec<MemoryPeer>,
@@ -223,19 +213,19 @@ impl Session {
 }
 
 impl Trial {
-    /// Frames that were sent and did not arrive; `None` where nobody received.
+    /// Counts the sent frames that did not arrive; `None` without a receiver.
     pub fn lost(&self) -> Option<u64> {
         let received = self.received.as_ref()?;
         let duplicates = received.measured.as_ref().map_or(0, |measured| measured.duplicates);
         Some(self.sent.frames.saturating_sub(received.frames - duplicates))
     }
 
-    /// Lost frames of those sent; 0 where none was sent, `None` where nobody received.
+    /// Returns the share of the sent frames that were lost: 0 where none was sent, `None` without a receiver.
     pub fn loss(&self) -> Option<f64> {
         Some(self.lost()? as f64 / self.sent.frames.max(1) as f64)
     }
 
-    /// Frames sent in a second.
+    /// Returns the sent rate, frames a second.
     pub fn sent_per_s(&self) -> f64 {
         self.sent.frames as f64 * 1e9 / self.sent.elapsed_ns.max(1) as f64
     }
@@ -287,7 +277,7 @@ impl AnySource {
     }
 }
 
-/// Fails where a frame is larger than the sending interface lets pass.
+/// Fails for a frame that is larger than the MTU of the sending interface allows.
 fn check_mtu(setup: &Setup) -> Result<(), PktgenError> {
     let (largest, vlan) = match &setup.content {
         Content::Generated(traffic) => {
@@ -307,7 +297,7 @@ fn check_mtu(setup: &Setup) -> Result<(), PktgenError> {
     Ok(())
 }
 
-/// Lets every lane send on a thread of its own.
+/// Runs every sender on a thread of its own.
 fn send_all(
     lanes: &mut [Lane],
     pace: &RateLimiter,
@@ -333,7 +323,7 @@ fn send_all(
     })
 }
 
-/// Sends while a thread receives and reads.
+/// Sends while a thread receives and measures.
 fn measure(
     wires: &mut [LinkEnd],
     flows: u32,
@@ -348,7 +338,7 @@ fn measure(
             Ok(receiver::receive(wires, flows, &end, &progress))
         });
         let sent = send().and_then(|sent| {
-            settle(sent.frames, || Ok(progress.0.load(Ordering::Relaxed)))?;
+            settle(sent.frames, || Ok(progress.frames()))?;
             Ok(sent)
         });
         end.store(true, Ordering::Relaxed);
@@ -358,7 +348,7 @@ fn measure(
     })
 }
 
-/// Waits until all that was sent has come, or nothing comes any more.
+/// Waits until every sent frame has arrived, or no more frames arrive.
 fn settle(sent: u64, mut come: impl FnMut() -> Result<u64, PktgenError>) -> Result<(), PktgenError> {
     let start = Instant::now();
     let (mut last, mut since) = (come()?, start);

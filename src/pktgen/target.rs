@@ -1,4 +1,4 @@
-//! Where an interface is, and what is opened there.
+//! Target of a generator: an interface in a network namespace, and the sockets opened on it.
 
 use std::fmt;
 use std::fs::File;
@@ -17,25 +17,25 @@ use crate::ids::PortId;
 use crate::netlink::Interface;
 use crate::xdp::{DropCounter, PortQueue, Program, Umem, XdpError};
 
-/// Frames of the UMEM of a sending queue, and of a receiving one.
+/// Frames of the UMEM of each queue.
 const FRAMES: usize = 4096;
-/// How long a queue may be taken by a session that has ended.
+/// Longest wait for a queue that a session which has ended still holds.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
-/// Where `ip netns` keeps named network namespaces.
+/// Directory of named network namespaces (ip-netns(8)).
 const NAMED: &str = "/run/netns";
 
-/// An interface: `eth0`, `eth0@pod1` in a network namespace that `ip netns` knows, or `eth0@/proc/4711/ns/net` in one that
-/// a file stands for.
+/// An interface: `eth0`, or `eth0@pod1` in a named network namespace, or `eth0@/proc/4711/ns/net` in the namespace of a
+/// file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// Name of the interface.
     pub interface: String,
-    /// Its network namespace, where that is not the caller's.
+    /// Network namespace; `None` for the caller's.
     pub namespace: Option<String>,
 }
 
 impl Target {
-    /// Runs `f` on a thread of its own in the place's network namespace.
+    /// Runs `f` on a thread of its own in the network namespace of the target.
     pub(super) fn enter<T: Send>(
         &self,
         f: impl FnOnce() -> Result<T, PktgenError> + Send,
@@ -55,7 +55,7 @@ impl Target {
         })
     }
 
-    /// The interface, as it is.
+    /// Reads the facts of the interface.
     pub(super) fn find(&self) -> Result<Interface, PktgenError> {
         self.enter(|| Ok(Interface::find(&self.interface)?))
     }
@@ -85,7 +85,7 @@ impl FromStr for Target {
     }
 }
 
-/// Something attached to an interface, taken off when it is dropped.
+/// An XDP program on an interface. Dropped, it is detached.
 pub(super) struct Attached {
     place: Target,
     what: Option<What>,
@@ -103,7 +103,7 @@ impl Attached {
         Ok(Attached { place: place.clone(), what: Some(What::Counter(counter)) })
     }
 
-    /// The counter, where it is one.
+    /// Returns the counter; `None` for a program that redirects.
     pub(super) fn as_counter(&self) -> Option<&DropCounter> {
         match &self.what {
             Some(What::Counter(counter)) => Some(counter),
@@ -116,7 +116,7 @@ impl Drop for Attached {
     fn drop(&mut self) {
         let Some(what) = self.what.take() else { return };
         let detached = self.place.enter(|| match what {
-            // An interface that a switch has left closed is closed again.
+            // Restores the program of a switch that has ended and keeps its pods closed.
             What::Program(program) => Ok(program.undo()?),
             What::Counter(counter) => Ok(counter.detach()?),
         });
@@ -126,7 +126,7 @@ impl Drop for Attached {
     }
 }
 
-/// Opens queues of an interface to send only: what it receives stays with the kernel's stack.
+/// Opens queues of an interface to send only: the kernel's stack receives as before.
 pub(super) fn open_tx(place: &Target, queues: u16) -> Result<Vec<LinkEnd>, PktgenError> {
     place.enter(|| {
         let interface = Interface::find(&place.interface)?;
@@ -139,8 +139,8 @@ pub(super) fn open_tx(place: &Target, queues: u16) -> Result<Vec<LinkEnd>, Pktge
     })
 }
 
-/// Opens a queue, and where it is taken tries again for a while: the kernel may be late to release what an earlier session
-/// closed.
+/// Opens a queue, and tries again for a while where it is taken: the kernel may be late to release the socket of an earlier
+/// session.
 fn patiently(mut open: impl FnMut() -> Result<PortQueue, XdpError>) -> Result<PortQueue, XdpError> {
     let deadline = Instant::now() + RELEASE_PATIENCE;
     loop {
@@ -168,7 +168,7 @@ pub(super) fn open_rx(place: &Target) -> Result<(Vec<LinkEnd>, Attached), Pktgen
             Ok(wire)
         };
         let wires = (0..queues).map(open).collect::<Result<_, PktgenError>>()?;
-        // The queues come first: those of a switch that runs are taken, and its program stays.
+        // The queues are opened first: the queues of a running switch are taken, so its program stays.
         program.take(None)?;
         Ok((wires, Attached { place: place.clone(), what: Some(What::Program(program)) }))
     })

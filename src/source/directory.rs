@@ -324,7 +324,7 @@ impl PolicyDirectory {
         } else if is_tables(source.text()) {
             compiled_tables(&source).map(|tables| FileContent::Tables(Box::new(tables)))
         } else {
-            parse::read(&source).map_err(Rejected::Manifests).map(|parsed| FileContent::Objects {
+            parse::parse_source(&source).map_err(Rejected::Manifests).map(|parsed| FileContent::Objects {
                 warnings: manifests::lines(&parsed.warnings).collect(),
                 objects: parsed.objects,
             })

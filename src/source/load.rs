@@ -133,7 +133,7 @@ pub fn load_sources(sources: &[Source], options: &LoadOptions) -> Result<Compile
 
 /// Reads the objects of manifests. There must be some.
 pub fn read_objects(sources: &[Source]) -> Result<Parsed, Rejected> {
-    let parsed = parse::read_all(sources).map_err(Rejected::Manifests)?;
+    let parsed = parse::parse_sources(sources).map_err(Rejected::Manifests)?;
     if parsed.objects.is_empty() {
         return Err(Rejected::NoObjects { skipped: parsed.skipped.len() });
     }

@@ -10,7 +10,7 @@
 //! decision touches, each is the whole cost once tables are large. Of other rows the bucket has the id. The same goes for
 //! the default row, in the header.
 //!
-//! A bucket with more than four classes goes on in a further one, whose place stands where its last class would. Buckets
+//! A bucket with more than four classes goes on in a overflow one, whose position stands where its last class would. Buckets
 //! hold one or two classes on average, so that one in thirty does.
 
 use std::collections::BTreeMap;
@@ -30,26 +30,26 @@ const LOAD_MAX: usize = 2;
 
 /// Stands where no class is.
 const FREE: u32 = 1 << 30;
-/// Marks the place of the bucket in which this one goes on.
+/// Marks the position of the bucket in which this one goes on.
 const OVERFLOW: u32 = 1 << 31;
 
-const _: () = assert!(CLASSES_MAX < FREE as usize, "a class is neither free nor further");
+const _: () = assert!(CLASSES_MAX < FREE as usize, "a class is neither free nor overflow");
 const _: () = assert!(size_of::<Entry>() * ENTRIES == size_of::<u32>() * BUCKET_WORDS);
 
 /// A word of each entry side by side: classes, first services, and so on.
 type Bucket = [u32; BUCKET_WORDS];
 
-/// A class, and what is decided on its flows: on services from the first on, so many behind it, what the slot says; on all others
+/// A class, and what is decided on its flows: on services from the first on, so many last_offset it, what the slot says; on all others
 /// as for classes that the table does not name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     class: u32,
     first: u32,
-    behind: u32,
+    last_offset: u32,
     slot: Slot,
 }
 
-const NOTHING: Entry = Entry { class: FREE, first: 0, behind: 0, slot: DENY_ALL };
+const NOTHING: Entry = Entry { class: FREE, first: 0, last_offset: 0, slot: DENY_ALL };
 
 const EMPTY: Bucket = {
     let mut bucket = [0; BUCKET_WORDS];
@@ -65,11 +65,11 @@ const EMPTY: Bucket = {
 impl Entry {
     /// What `row` decides on flows of `class`, in a table that decides `other` on those of classes that it does not name.
     fn new(class: ClassId, row: RowId, other: Slot, rows: &RowStore) -> Entry {
-        let on_all = |slot| Entry { class: class.0, first: 0, behind: u32::MAX, slot };
+        let on_all = |slot| Entry { class: class.0, first: 0, last_offset: u32::MAX, slot };
         match rows.form(row) {
             RowForm::Uniform(decision) => on_all(decision.to_bits()),
-            RowForm::Span { first, behind, decision, other: of_row } if of_row.to_bits() == other => {
-                Entry { class: class.0, first, behind, slot: decision.to_bits() }
+            RowForm::Span { first, last_offset, decision, other: of_row } if of_row.to_bits() == other => {
+                Entry { class: class.0, first, last_offset, slot: decision.to_bits() }
             }
             RowForm::Span { .. } | RowForm::Long => on_all(ROW | row.0),
         }
@@ -183,31 +183,31 @@ impl AclStore {
         self.slot_at(self.cell(id, class), class, service)
     }
 
-    /// The place of a cell: known before the cell is near.
+    /// The position of a cell: known before the cell is near.
     #[inline]
     pub(super) fn cell(&self, id: AclId, class: ClassId) -> Cell<'_> {
         let header = self.header(id);
         Cell { bucket: self.buckets.block_at(header.bucket(class)), other: header.other }
     }
 
-    /// [`AclStore::slot`] by the place that [`AclStore::cell`] gave.
+    /// [`AclStore::slot`] by the position that [`AclStore::cell`] gave.
     #[inline]
     pub(super) fn slot_at(&self, cell: Cell<'_>, class: ClassId, service: Service) -> Slot {
         let [classes, firsts, behinds, slots] = columns(cell.bucket);
-        let place = place_of(classes, class.0);
-        let is_named = place < ENTRIES;
+        let position = place_of(classes, class.0);
+        let is_named = position < ENTRIES;
         if !is_named & (classes[ENTRIES - 1] & OVERFLOW != 0) {
-            return self.slot_further(cell, class, service);
+            return self.slot_in_overflow(cell, class, service);
         }
-        let place = place % ENTRIES;
-        let is_about = service.number().wrapping_sub(firsts[place]) <= behinds[place];
-        select_unpredictable(is_named & is_about, slots[place], cell.other)
+        let position = position % ENTRIES;
+        let is_about = service.number().wrapping_sub(firsts[position]) <= behinds[position];
+        select_unpredictable(is_named & is_about, slots[position], cell.other)
     }
 
     #[cold]
-    fn slot_further(&self, cell: Cell<'_>, class: ClassId, service: Service) -> Slot {
-        let further = further(cell.bucket).map(|further| self.buckets.block(further));
-        further.map_or(cell.other, |bucket| self.slot_at(Cell { bucket, ..cell }, class, service))
+    fn slot_in_overflow(&self, cell: Cell<'_>, class: ClassId, service: Service) -> Slot {
+        let overflow = overflow(cell.bucket).map(|overflow| self.buckets.block(overflow));
+        overflow.map_or(cell.other, |bucket| self.slot_at(Cell { bucket, ..cell }, class, service))
     }
 
     #[inline]
@@ -232,8 +232,8 @@ impl AclStore {
     /// Sets a table, or clears it. Its rows are those of `rows`.
     pub(super) fn set(&mut self, id: AclId, acl: Option<&Acl>, rows: &RowStore) {
         self.make_header(id);
-        self.release(self.header(id));
-        let header = acl.map_or(Header::NOWHERE, |acl| self.lay_out(acl, rows));
+        self.free_buckets(self.header(id));
+        let header = acl.map_or(Header::NOWHERE, |acl| self.build(acl, rows));
         self.headers.write(header_word(id), &header.words());
     }
 
@@ -249,14 +249,14 @@ impl AclStore {
         for (&class, &row) in changes {
             // A class that has the default is not named.
             let row = row.filter(|&row| row != header.default);
-            let (bucket, place) = match (self.place(header.bucket(class), class), row) {
+            let (bucket, position) = match (self.position(header.bucket(class), class), row) {
                 (None, None) => continue,
                 (None, Some(_)) if buckets_for(header.named as usize + 1) > header.len() => {
                     return self.set(id, Some(acl), rows);
                 }
                 (None, Some(_)) => {
                     header.named += 1;
-                    self.free_place(header.bucket(class))
+                    self.free_position(header.bucket(class))
                 }
                 (Some(at), row) => {
                     header.named -= u32::from(row.is_none());
@@ -264,7 +264,7 @@ impl AclStore {
                 }
             };
             let entry = row.map_or(NOTHING, |row| Entry::new(class, row, header.other, rows));
-            self.write_entry(bucket, place, entry);
+            self.write_entry(bucket, position, entry);
         }
         self.headers.write(header_word(id), &header.words());
         // Tables that lose most of their classes give memory back.
@@ -283,7 +283,7 @@ impl AclStore {
     }
 
     /// Makes the buckets of a table.
-    fn lay_out(&mut self, acl: &Acl, rows: &RowStore) -> Header {
+    fn build(&mut self, acl: &Acl, rows: &RowStore) -> Header {
         let other = match rows.form(acl.default) {
             RowForm::Uniform(decision) => decision.to_bits(),
             RowForm::Span { .. } | RowForm::Long => ROW | acl.default.0,
@@ -299,36 +299,36 @@ impl AclStore {
         let header = Header { other, buckets, shift, named: named_len as u32, default: acl.default };
         (0..count).for_each(|i| self.buckets.write(first_word(buckets) + i * BUCKET_WORDS, &EMPTY));
         for (&class, &row) in named() {
-            let (bucket, place) = self.free_place(header.bucket(class));
-            self.write_entry(bucket, place, Entry::new(class, row, other, rows));
+            let (bucket, position) = self.free_position(header.bucket(class));
+            self.write_entry(bucket, position, Entry::new(class, row, other, rows));
         }
         header
     }
 
-    fn write_entry(&mut self, bucket: usize, place: usize, entry: Entry) {
-        let words = [entry.class, entry.first, entry.behind, entry.slot];
-        let at = (bucket + place..).step_by(ENTRIES);
+    fn write_entry(&mut self, bucket: usize, position: usize, entry: Entry) {
+        let words = [entry.class, entry.first, entry.last_offset, entry.slot];
+        let at = (bucket + position..).step_by(ENTRIES);
         at.zip(words).for_each(|(at, word)| self.buckets.set(at, word));
     }
 
-    /// The bucket, of those that a first one goes on in, and the place in there that a class has.
-    fn place(&self, first: usize, class: ClassId) -> Option<(usize, usize)> {
+    /// The bucket, of those that a first one goes on in, and the position in there that a class has.
+    fn position(&self, first: usize, class: ClassId) -> Option<(usize, usize)> {
         let mut chain = self.chain(first).into_iter();
         chain.find_map(|(at, bucket)| Some((at, bucket[..ENTRIES].iter().position(|&at| at == class.0)?)))
     }
 
-    /// A free place for a class, made if there is none.
-    fn free_place(&mut self, first: usize) -> (usize, usize) {
+    /// A free position for a class, made if there is none.
+    fn free_position(&mut self, first: usize) -> (usize, usize) {
         let chain = self.chain(first);
-        let place = |bucket: &Bucket| bucket[..ENTRIES].iter().position(|&class| class == FREE);
-        let free = chain.iter().find_map(|(at, bucket)| Some((*at, place(bucket)?)));
+        let position = |bucket: &Bucket| bucket[..ENTRIES].iter().position(|&class| class == FREE);
+        let free = chain.iter().find_map(|(at, bucket)| Some((*at, position(bucket)?)));
         free.unwrap_or_else(|| {
             let (at, bucket) = chain[chain.len() - 1];
-            let [class, first, behind, slot] = columns(&bucket).map(|column| column[ENTRIES - 1]);
-            let further = self.buckets.put(&EMPTY);
-            self.write_entry(first_word(further), 0, Entry { class, first, behind, slot });
-            self.write_entry(at, ENTRIES - 1, Entry { class: OVERFLOW | further, ..NOTHING });
-            (first_word(further), 1)
+            let [class, first, last_offset, slot] = columns(&bucket).map(|column| column[ENTRIES - 1]);
+            let overflow = self.buckets.put(&EMPTY);
+            self.write_entry(first_word(overflow), 0, Entry { class, first, last_offset, slot });
+            self.write_entry(at, ENTRIES - 1, Entry { class: OVERFLOW | overflow, ..NOTHING });
+            (first_word(overflow), 1)
         })
     }
 
@@ -339,19 +339,19 @@ impl AclStore {
         while let Some(at) = next {
             let bucket: Bucket = *self.buckets.block_at(at);
             chain.push((at, bucket));
-            next = further(&bucket).map(first_word);
+            next = overflow(&bucket).map(first_word);
         }
         chain
     }
 
     /// Gives back the buckets of a table.
-    fn release(&mut self, header: Header) {
+    fn free_buckets(&mut self, header: Header) {
         if header.len() == 0 {
             return;
         }
         for first in (0..header.len()).map(|i| first_word(header.buckets) + i * BUCKET_WORDS) {
             for (_, bucket) in self.chain(first) {
-                further(&bucket).into_iter().for_each(|unit| self.buckets.free(unit, BUCKET_WORDS));
+                overflow(&bucket).into_iter().for_each(|unit| self.buckets.free(unit, BUCKET_WORDS));
             }
         }
         self.buckets.free(header.buckets, header.len() * BUCKET_WORDS);
@@ -359,7 +359,7 @@ impl AclStore {
 }
 
 /// The bucket in which this one goes on.
-fn further(bucket: &Bucket) -> Option<Unit> {
+fn overflow(bucket: &Bucket) -> Option<Unit> {
     let last = bucket[ENTRIES - 1];
     (last & OVERFLOW != 0).then_some(last ^ OVERFLOW)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::{Acl, Classifier, RuleTables, TablesDiff};
 use crate::ids::{AclId, ClassId, RowId};
 
-/// The impact of a change. A flow that was allowed by ACL tables which are not touched is still allowed by them.
+/// The affected of a change. A flow that was allowed by ACL tables which are not touched is still allowed by them.
 #[derive(Debug, Clone, Default)]
 pub struct AffectedAcls {
     /// Tables that change themselves.
@@ -17,7 +17,7 @@ pub struct AffectedAcls {
 }
 
 impl AffectedAcls {
-    /// The impact of `diff`, which leads from the tables `before` to others; each with its classifier.
+    /// The affected of `diff`, which leads from the tables `before` to others; each with its classifier.
     pub fn of(
         before: &RuleTables,
         compiled: &Classifier,
@@ -37,7 +37,7 @@ impl AffectedAcls {
 
     /// Whether `acl`, which has the id `id` after the change, may decide otherwise on some flow than the table that had it
     /// before.
-    pub fn touches(&self, id: AclId, acl: &Acl) -> bool {
+    pub fn contains(&self, id: AclId, acl: &Acl) -> bool {
         self.acls.contains(&id)
             || self.moves.iter().any(|&(from, to)| acl.row(from) != acl.row(to))
             || !self.rows.is_empty()
@@ -77,8 +77,8 @@ mod tests {
             next.apply(&diff);
             let compiled = Classifier::new(&before).unwrap();
             let updated = compiled.update(&diff, &next);
-            let impact = AffectedAcls::of(&before, &compiled, &diff, &updated);
-            for (&id, _) in next.acls.iter().filter(|(id, acl)| !impact.touches(**id, acl)) {
+            let affected = AffectedAcls::of(&before, &compiled, &diff, &updated);
+            for (&id, _) in next.acls.iter().filter(|(id, acl)| !affected.contains(**id, acl)) {
                 for flow in &flows {
                     let decide = |classifier: &Classifier| {
                         classifier.decide(id, classifier.class(flow.src), flow.protocol, flow.dst_port)
@@ -103,8 +103,8 @@ mod tests {
         let mut next = tables.clone();
         next.prefixes.insert("10.1.0.0/16".parse().unwrap(), ClassId(2));
         let [before, after] = [&tables, &next].map(|tables| Classifier::new(tables).unwrap());
-        let impact = AffectedAcls::of(&tables, &before, &tables.difference(&next), &after);
-        assert!(impact.touches(AclId(0), &next.acls[&AclId(0)]));
-        assert!(!impact.touches(AclId(1), &next.acls[&AclId(1)]));
+        let affected = AffectedAcls::of(&tables, &before, &tables.difference(&next), &after);
+        assert!(affected.contains(AclId(0), &next.acls[&AclId(0)]));
+        assert!(!affected.contains(AclId(1), &next.acls[&AclId(1)]));
     }
 }

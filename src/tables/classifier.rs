@@ -15,7 +15,7 @@ use crate::net::flow::{FlowKey, Protocol};
 
 /// The same content as [`RuleTables`], compiled. Clones and updates share all memory that does not change.
 ///
-/// Ids of one classifier mean nothing to another. What is asked of an ACL table that is not there is denied.
+/// Ids of one classifier mean nothing to another. What is pending of an ACL table that is not there is denied.
 #[derive(Clone)]
 pub struct Classifier {
     classes: PrefixTable,
@@ -87,7 +87,7 @@ impl Classifier {
             let acl = next.acls.get(&id);
             acl.into_iter().for_each(|acl| updated.acls.set_rows(id, rows, acl, &updated.rows));
         }
-        updated.follow_forms(&self.rows, change, next);
+        updated.update_inlined_rows(&self.rows, change, next);
         updated.pods.update(&change.pods);
         updated
     }
@@ -96,7 +96,7 @@ impl Classifier {
 /// Where ACL tables themselves say what a row decides, they have to follow when it changes under its id.
 impl Classifier {
     /// Lays out anew the tables that use rows whose form was another in `before`. Looks at all tables if there is such a row.
-    fn follow_forms(&mut self, before: &RowStore, change: &TablesDiff, next: &RuleTables) {
+    fn update_inlined_rows(&mut self, before: &RowStore, change: &TablesDiff, next: &RuleTables) {
         let rows = change.rows.iter().filter(|(_, row)| row.is_some()).map(|(&id, _)| id);
         let others: BTreeSet<RowId> =
             rows.filter(|&id| before.is_set(id) && before.form(id) != self.rows.form(id)).collect();
@@ -163,9 +163,9 @@ impl Classifier {
         self.pods.at(address)
     }
 
-    /// Judges a flow by both its ends. A pod reaches itself whatever its tables say: neither side is asked. Where several
-    /// pods claim an end's address all of them are asked: the first that denies has decided.
-    pub fn judge(&self, flow: &FlowKey) -> FlowDecision {
+    /// Judges a flow by both its ends. A pod reaches itself whatever its tables say: neither side is pending. Where several
+    /// pods claim an end's address all of them are pending: the first that denies has decided.
+    pub fn decide_flow(&self, flow: &FlowKey) -> FlowDecision {
         if self.is_to_itself(flow) {
             return FlowDecision { egress: None, ingress: None };
         }
@@ -211,7 +211,7 @@ impl Classifier {
         self.classes.lookup_batch_v6(addresses, classes);
     }
 
-    /// Answers questions, each of which has the same place in every slice: what a table decides on a flow of a service whose
+    /// Answers queries, each of which has the same place in every slice: what a table decides on a flow of a service whose
     /// other end has a class.
     pub fn decide_batch(
         &self,
@@ -221,7 +221,7 @@ impl Classifier {
         decisions: &mut [Decision],
     ) {
         let lens = [acls.len(), classes.len(), services.len()];
-        assert_eq!(lens, [decisions.len(); 3], "one of each for a question");
+        assert_eq!(lens, [decisions.len(); 3], "one of each for a query");
         let mut acls = acls.chunks(BATCH_FRAMES_MAX);
         let mut classes = classes.chunks(BATCH_FRAMES_MAX);
         let mut services = services.chunks(BATCH_FRAMES_MAX);
@@ -245,7 +245,7 @@ impl Classifier {
         let (class_runs, classes_left) = classes.as_chunks::<RUN>();
         let (service_runs, services_left) = services.as_chunks::<RUN>();
         let (decision_runs, decisions_left) = decisions.as_chunks_mut::<RUN>();
-        let (mut cells, mut open) = ([Cell::NONE; RUN], PendingQueries::default());
+        let (mut cells, mut undecided) = ([Cell::NONE; RUN], PendingQueries::default());
         let runs = acl_runs.iter().zip(class_runs).zip(service_runs).zip(decision_runs);
         for (n, (((acls, classes), services), decisions)) in runs.enumerate() {
             for i in 0..RUN {
@@ -255,39 +255,39 @@ impl Classifier {
             for i in 0..RUN {
                 let slot = self.acls.slot_at(cells[i], ClassId(classes[i]), services[i]);
                 decisions[i] = Decision::from_bits(slot);
-                open.add(n * RUN + i, row_store::is_block(slot));
+                undecided.add(n * RUN + i, row_store::is_block(slot));
             }
         }
         let left = acls_left.iter().zip(classes_left).zip(services_left).zip(decisions_left);
         for (i, (((&acl, &class), &service), decision)) in (acl_runs.len() * RUN..).zip(left) {
             let slot = self.acls.slot(acl, ClassId(class), service);
             *decision = Decision::from_bits(slot);
-            open.add(i, row_store::is_block(slot));
+            undecided.add(i, row_store::is_block(slot));
         }
         let mut slots = 0;
-        for &i in open.questions() {
+        for &i in undecided.queries() {
             let slot = self.rows.slot_of_row(decisions[i as usize].to_bits(), services[i as usize]);
             decisions[i as usize] = Decision::from_bits(slot);
             slots |= slot;
         }
         if row_store::is_block(slots) {
-            self.finish(open, services, decisions);
+            self.finish(undecided, services, decisions);
         }
     }
 
-    /// Goes on with those of the questions whose rows led to further blocks.
+    /// Goes on with those of the queries whose rows led to further blocks.
     #[inline(never)]
-    fn finish(&self, mut asked: PendingQueries, services: &[Service], decisions: &mut [Decision]) {
-        while !asked.questions().is_empty() {
-            let mut open = PendingQueries::default();
-            for &i in asked.questions() {
-                open.add(usize::from(i), row_store::is_block(decisions[i as usize].to_bits()));
+    fn finish(&self, mut pending: PendingQueries, services: &[Service], decisions: &mut [Decision]) {
+        while !pending.queries().is_empty() {
+            let mut undecided = PendingQueries::default();
+            for &i in pending.queries() {
+                undecided.add(usize::from(i), row_store::is_block(decisions[i as usize].to_bits()));
             }
-            for &i in open.questions() {
+            for &i in undecided.queries() {
                 let slot = self.rows.next_slot(decisions[i as usize].to_bits(), services[i as usize]);
                 decisions[i as usize] = Decision::from_bits(slot);
             }
-            asked = open;
+            pending = undecided;
         }
     }
 }
@@ -295,26 +295,26 @@ impl Classifier {
 /// Questions of a chunk that are not decided yet. They are kept apart without a branch: which they are nobody can foresee, and the
 /// processor is to begin the next run before it knows.
 struct PendingQueries {
-    questions: [u8; BATCH_FRAMES_MAX],
+    queries: [u8; BATCH_FRAMES_MAX],
     len: usize,
 }
 
 impl Default for PendingQueries {
     fn default() -> PendingQueries {
-        PendingQueries { questions: [0; BATCH_FRAMES_MAX], len: 0 }
+        PendingQueries { queries: [0; BATCH_FRAMES_MAX], len: 0 }
     }
 }
 
 impl PendingQueries {
-    /// Adds question `i` if it is open.
+    /// Adds query `i` if it is undecided.
     #[inline(always)]
     fn add(&mut self, i: usize, is_open: bool) {
-        self.questions[self.len % BATCH_FRAMES_MAX] = i as u8;
+        self.queries[self.len % BATCH_FRAMES_MAX] = i as u8;
         self.len += usize::from(is_open);
     }
 
-    fn questions(&self) -> &[u8] {
-        &self.questions[..self.len]
+    fn queries(&self) -> &[u8] {
+        &self.queries[..self.len]
     }
 }
 
@@ -333,7 +333,7 @@ mod tests {
         covering.max_by_key(|(prefix, _)| prefix.prefix_len()).map_or(ClassId::WORLD, |(_, &class)| class)
     }
 
-    fn naive_judge(tables: &RuleTables, flow: &FlowKey) -> FlowDecision {
+    fn naive_decision(tables: &RuleTables, flow: &FlowKey) -> FlowDecision {
         let pods = |address| -> Vec<_> {
             tables.pods.iter().filter(|(_, pod)| pod.addresses.contains(&address)).collect()
         };
@@ -359,18 +359,18 @@ mod tests {
     fn agree(classifier: &Classifier, tables: &RuleTables, flows: &[FlowKey]) {
         for flow in flows {
             assert_eq!(classifier.class(flow.src), naive_class(tables, flow.src), "{flow} in {tables:?}");
-            assert_eq!(classifier.judge(flow), naive_judge(tables, flow), "{flow} in {tables:?}");
+            assert_eq!(classifier.decide_flow(flow), naive_decision(tables, flow), "{flow} in {tables:?}");
         }
         let acls = (0..5).map(AclId);
-        let questions: Vec<(AclId, &FlowKey)> =
+        let queries: Vec<(AclId, &FlowKey)> =
             acls.flat_map(|acl| flows.iter().map(move |flow| (acl, flow))).collect();
-        let asked: Vec<AclId> = questions.iter().map(|&(acl, _)| acl).collect();
-        let classes: Vec<u32> = questions.iter().map(|(_, flow)| naive_class(tables, flow.dst).0).collect();
+        let pending: Vec<AclId> = queries.iter().map(|&(acl, _)| acl).collect();
+        let classes: Vec<u32> = queries.iter().map(|(_, flow)| naive_class(tables, flow.dst).0).collect();
         let services: Vec<Service> =
-            questions.iter().map(|(_, flow)| Service::new(flow.protocol, flow.dst_port)).collect();
-        let mut decisions = vec![Decision::allow(crate::ids::RuleId(0)); questions.len()];
-        classifier.decide_batch(&asked, &classes, &services, &mut decisions);
-        for (((acl, flow), class), decision) in questions.into_iter().zip(classes).zip(decisions) {
+            queries.iter().map(|(_, flow)| Service::new(flow.protocol, flow.dst_port)).collect();
+        let mut decisions = vec![Decision::allow(crate::ids::RuleId(0)); queries.len()];
+        classifier.decide_batch(&pending, &classes, &services, &mut decisions);
+        for (((acl, flow), class), decision) in queries.into_iter().zip(classes).zip(decisions) {
             let (class, protocol, dst_port) = (ClassId(class), flow.protocol, flow.dst_port);
             assert_eq!(decision, classifier.decide(acl, class, protocol, dst_port));
             let row = tables.acls.get(&acl).map(|acl| &tables.rows[&acl.row(class)]);
@@ -383,7 +383,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(100))]
 
         #[test]
-        fn judges_what_the_document_says(
+        fn decides_what_the_document_says(
             tables in arbitrary::rule_tables(),
             flows in vec(arbitrary::flow(), 80),
         ) {
@@ -422,7 +422,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(100))]
 
         #[test]
-        fn tables_follow_their_rows(
+        fn changed_rows_reach_tables_that_inline_them(
             tables in arbitrary::rule_tables(),
             rows in vec(arbitrary::row(12), 8),
             flows in vec(arbitrary::flow(), 20),
@@ -459,13 +459,13 @@ mod tests {
             src_port: 1024,
             dst_port: 80,
         };
-        let hairpin = classifier.judge(&flow("10.0.0.1", "10.0.0.2"));
+        let hairpin = classifier.decide_flow(&flow("10.0.0.1", "10.0.0.2"));
         assert_eq!(hairpin, FlowDecision { egress: None, ingress: None });
         assert!(hairpin.is_allow());
-        assert!(!classifier.judge(&flow("10.0.0.1", "192.0.2.1")).is_allow());
-        assert!(!classifier.judge(&flow("192.0.2.1", "10.0.0.1")).is_allow());
+        assert!(!classifier.decide_flow(&flow("10.0.0.1", "192.0.2.1")).is_allow());
+        assert!(!classifier.decide_flow(&flow("192.0.2.1", "10.0.0.1")).is_allow());
         assert!(
-            classifier.judge(&flow("192.0.2.1", "192.0.2.2")).is_allow(),
+            classifier.decide_flow(&flow("192.0.2.1", "192.0.2.2")).is_allow(),
             "no pod of the tables is at an end"
         );
     }

@@ -112,7 +112,7 @@ impl ExactTable {
     }
 
     /// Whether it holds more than it was made for, and a larger one is allowed.
-    pub(super) fn is_crowded(&self) -> bool {
+    pub(super) fn is_overfull(&self) -> bool {
         let buckets = self.mask + 1;
         self.len > 3 * buckets / 2 && buckets < BUCKETS_MAX
     }

@@ -60,9 +60,9 @@ impl PrefixTable {
             };
             family.push(entry(prefix, value));
         }
-        let (v6_exact, crowded) =
+        let (v6_exact, overfull) =
             exact_table(v6_exact.into_iter().map(|entry| (entry.bits, entry.value)).collect());
-        v6.extend(crowded);
+        v6.extend(overfull);
         PrefixTable {
             v4: PrefixTrie::new(u32::BITS, PrefixSet::new(v4), default, dense_nodes_min),
             v6: PrefixTrie::new(u128::BITS, PrefixSet::new(v6), default, dense_nodes_min),
@@ -150,12 +150,12 @@ impl PrefixTable {
             count += usize::from(*found == NO_MATCH);
         }
         if count > 0 {
-            self.lookup_open_v6(addresses, found, &open[..count]);
+            self.lookup_remaining_v6(addresses, found, &open[..count]);
         }
     }
 
     #[inline(never)]
-    fn lookup_open_v6(&self, addresses: &[u128], found: &mut [u32], open: &[u8]) {
+    fn lookup_remaining_v6(&self, addresses: &[u128], found: &mut [u32], open: &[u8]) {
         let mut open_addresses = [0; BATCH_FRAMES_MAX];
         for (&i, address) in open.iter().zip(&mut open_addresses) {
             *address = addresses[i as usize];
@@ -194,10 +194,10 @@ impl PrefixTable {
         let Ok(before) = self.v6_exact.insert(entry.bits, entry.value) else {
             return self.v6.insert(entry);
         };
-        if self.v6_exact.is_crowded() {
-            let (larger, crowded) = exact_table(self.v6_exact.iter().collect());
+        if self.v6_exact.is_overfull() {
+            let (larger, overfull) = exact_table(self.v6_exact.iter().collect());
             self.v6_exact = larger;
-            for entry in crowded {
+            for entry in overfull {
                 self.v6.insert(entry);
             }
         }
@@ -208,13 +208,13 @@ impl PrefixTable {
 /// The table of these addresses, and those that find no room in it. Of equal addresses the last one counts.
 fn exact_table(addresses: Vec<(u128, u32)>) -> (ExactTable, Vec<Entry>) {
     let mut table = ExactTable::new(addresses.len());
-    let mut crowded = Vec::new();
+    let mut overfull = Vec::new();
     for (bits, value) in addresses {
         if table.insert(bits, value).is_err() {
-            crowded.push(Entry { bits, len: EXACT, value });
+            overfull.push(Entry { bits, len: EXACT, value });
         }
     }
-    (table, crowded)
+    (table, overfull)
 }
 
 fn entry(prefix: IpNet, value: u32) -> Entry {

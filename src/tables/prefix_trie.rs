@@ -107,7 +107,7 @@ impl PrefixTrie {
         let leaf_words = 3 + address_bits as usize / 32;
         let mut trie = PrefixTrie { arena, prefixes, leaf_words, dense_nodes: 0, dense_nodes_min, default };
         if trie.prefixes.len() > 0 {
-            trie.repaint_root(0, 0);
+            trie.rebuild_root(0, 0);
         }
         trie
     }
@@ -177,48 +177,48 @@ impl PrefixTrie {
             *found = address.root(&self.arena);
         }
         for (&address, found) in addresses.iter().zip(&mut *found) {
-            *found = address.below_root(&self.arena, *found);
+            *found = address.step_2(&self.arena, *found);
         }
         let mut open = [0; BATCH_FRAMES_MAX];
         let mut count = 0;
         for (i, (&address, found)) in addresses.iter().zip(&mut *found).enumerate() {
-            let slot = address.below_that(&self.arena, *found);
+            let slot = address.step_3(&self.arena, *found);
             *found = slot;
             open[count % BATCH_FRAMES_MAX] = i as u8;
             count += usize::from(kind(slot) != VALUE);
         }
         if count > 0 {
-            self.find_rest(addresses, found, &open[..count]);
+            self.find_remaining(addresses, found, &open[..count]);
         }
     }
 
     /// Takes the further steps of those addresses whose slot is not a value yet.
     #[inline(never)]
-    fn find_rest<A: Address>(&self, addresses: &[A], found: &mut [u32], open: &[u8]) {
+    fn find_remaining<A: Address>(&self, addresses: &[A], found: &mut [u32], open: &[u8]) {
         let mut lists = [[0; BATCH_FRAMES_MAX]; 3];
-        let mut waiting = PendingNodes::default();
+        let mut pending = PendingNodes::default();
         for &i in open {
             let slot = found[i as usize];
-            waiting.push(&mut lists, i, slot);
+            pending.push(&mut lists, i, slot);
             self.prefetch(addresses[i as usize], slot);
         }
-        while waiting.dense + waiting.sparse > 0 {
+        while pending.dense + pending.sparse > 0 {
             // Lists are written no faster than they are read.
-            for at in 0..std::mem::take(&mut waiting.dense) {
+            for at in 0..std::mem::take(&mut pending.dense) {
                 let i = lists[0][at % BATCH_FRAMES_MAX];
                 let slot = self.dense(addresses[i as usize], found[i as usize]);
                 found[i as usize] = slot;
-                waiting.push(&mut lists, i, slot);
+                pending.push(&mut lists, i, slot);
             }
-            for at in 0..std::mem::take(&mut waiting.sparse) {
+            for at in 0..std::mem::take(&mut pending.sparse) {
                 let i = lists[1][at % BATCH_FRAMES_MAX];
                 let slot = self.sparse(addresses[i as usize], found[i as usize]);
                 found[i as usize] = slot;
-                waiting.push(&mut lists, i, slot);
+                pending.push(&mut lists, i, slot);
                 self.prefetch(addresses[i as usize], slot);
             }
         }
-        for &i in &lists[2][..waiting.leaf] {
+        for &i in &lists[2][..pending.leaf] {
             let i = i as usize;
             found[i] = addresses[i].leaf(&self.arena, unit(found[i]));
         }

@@ -3,7 +3,7 @@
 //!
 //! Protocol and port together are one number, the service: TCP's ports, then UDP's, then SCTP's, then one for
 //! all else. A row cuts that line into intervals. It is kept as a tree of blocks, each one cache line: the last
-//! services of up to eight intervals, then a slot for each, which is the decision there or a further block. The slot is
+//! services of up to eight intervals, then a slot for each, which is the decision there or a inner_blocks block. The slot is
 //! found by counting the intervals that end before the service, without a branch. The first block of a row stands where
 //! its id says. Eight intervals take one block, 64 two, 512 three, 4,096 four.
 
@@ -83,8 +83,8 @@ impl Service {
 pub(super) enum RowForm {
     /// Everything is decided alike.
     Uniform(Decision),
-    /// On a service and so many behind it one thing is decided, and on all else `other`.
-    Span { first: u32, behind: u32, decision: Decision, other: Decision },
+    /// On a service and so many last_offset it one thing is decided, and on all else `other`.
+    Span { first: u32, last_offset: u32, decision: Decision, other: Decision },
     /// It says more.
     Long,
 }
@@ -97,7 +97,7 @@ type Interval = (u32, Decision);
 pub(super) struct RowStore {
     /// The first block of each row, by id.
     first: Arena,
-    further: Arena,
+    inner_blocks: Arena,
 }
 
 /// Look-up.
@@ -129,7 +129,7 @@ impl RowStore {
     /// The slot in the block that a slot leads to.
     #[inline]
     pub(super) fn next_slot(&self, slot: Slot, service: Service) -> Slot {
-        slot_in(self.further.block(slot & UNIT_MASK), service)
+        slot_in(self.inner_blocks.block(slot & UNIT_MASK), service)
     }
 }
 
@@ -165,7 +165,7 @@ impl RowStore {
         let decide = |i: usize| Decision::from_bits(slots[i]);
         let span = |first: u32, i: usize, other: usize| RowForm::Span {
             first,
-            behind: lasts[i] - first,
+            last_offset: lasts[i] - first,
             decision: decide(i),
             other: decide(other),
         };
@@ -203,7 +203,7 @@ impl RowStore {
                 decision.to_bits()
             } else {
                 let below = self.block(part);
-                BLOCK | self.further.put(&below)
+                BLOCK | self.inner_blocks.put(&below)
             };
             // The last slot stands in all places that are left, where it is never looked for.
             block[i] = last;
@@ -216,8 +216,8 @@ impl RowStore {
         let mut slots = block[INTERVALS..].to_vec();
         slots.dedup();
         for slot in slots.into_iter().filter(|&slot| is_block(slot)) {
-            self.free_below(*self.further.block(slot & UNIT_MASK));
-            self.further.free(slot & UNIT_MASK, BLOCK_WORDS);
+            self.free_below(*self.inner_blocks.block(slot & UNIT_MASK));
+            self.inner_blocks.free(slot & UNIT_MASK, BLOCK_WORDS);
         }
     }
 }
@@ -311,12 +311,16 @@ mod tests {
     fn memory_of_a_replaced_row_is_used_again() {
         let mut store = RowStore::default();
         store.set(RowId(3), Some(&row_of(5000)));
-        let words = store.further.words();
+        let words = store.inner_blocks.words();
         for count in (1..5000).step_by(97) {
             store.set(RowId(3), Some(&row_of(count)));
         }
         store.set(RowId(3), None);
         store.set(RowId(4), Some(&row_of(5000)));
-        assert!(store.further.words() <= words + PAGE_WORDS, "{words} grew to {}", store.further.words());
+        assert!(
+            store.inner_blocks.words() <= words + PAGE_WORDS,
+            "{words} grew to {}",
+            store.inner_blocks.words()
+        );
     }
 }

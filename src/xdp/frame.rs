@@ -1,6 +1,6 @@
 //! The owned token of one UMEM frame, or of the chain of frames that one packet lies in.
 
-use crate::limits::{CHAIN_FRAMES_MAX, FRAME_BYTES, PACKET_BYTES_MAX, XDP_HEADROOM_BYTES};
+use crate::limits::{FRAME_BYTES, MULTI_BUFFER_FRAMES_MAX, PACKET_BYTES_MAX, XDP_HEADROOM_BYTES};
 
 /// One frame of a UMEM, and where the packet lies in it. Whoever has it, and nobody else, may touch the frame.
 ///
@@ -50,7 +50,7 @@ const _: () = assert!(FRAME_BYTES <= u16::MAX as usize, "offset and length of a 
 const _: () = assert!(FRAME_BYTES < 1 << 15, "CONTINUED is the top bit of an offset");
 const _: () =
     assert!(PACKET_BYTES_MAX <= OVERSIZED as usize, "a packet with a head of one byte is not oversized");
-const _: () = assert!(CHAIN_FRAMES_MAX <= u8::MAX as usize);
+const _: () = assert!(MULTI_BUFFER_FRAMES_MAX <= u8::MAX as usize);
 
 /// Where UDP (RFC 768) and TCP (RFC 9293) have their checksums.
 const UDP_FIELD: usize = 6;
@@ -109,7 +109,7 @@ impl Frame {
 
     /// Whether the token stands for more than one frame.
     #[inline]
-    pub fn is_chain(&self) -> bool {
+    pub fn is_multi_buffer(&self) -> bool {
         self.more != 0
     }
 
@@ -121,7 +121,8 @@ impl Frame {
 
     /// Makes the token that of a chain: `more` frames follow it, with `tail` bytes; `None` where that is no packet.
     pub(super) fn lead(&mut self, more: usize, tail: Option<usize>) {
-        let fits = |tail: &usize| usize::from(self.len) + tail <= PACKET_BYTES_MAX && more < CHAIN_FRAMES_MAX;
+        let fits =
+            |tail: &usize| usize::from(self.len) + tail <= PACKET_BYTES_MAX && more < MULTI_BUFFER_FRAMES_MAX;
         self.more = more as u8;
         (self.len, self.tail) = match tail.filter(fits) {
             Some(tail) => (self.len, tail as u16),

@@ -13,11 +13,11 @@ use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, TxQueue};
 
 use super::error::{XdpError, io_source};
 use super::frame::{CONTINUED, Frame};
-use super::frame_ownership::{Account, Way};
+use super::frame_ownership::{Direction, QueueId};
 use super::multi_buffer::{Assembler, Taken, fitting};
 use super::queue::{Kick, Statistics};
 use super::umem::Umem;
-use super::umem_area::Region;
+use super::umem_area::UmemArea;
 use crate::limits::{BATCH_FRAMES_MAX, FRAME_BYTES, PORT_BURST_FRAMES_MAX, RING_SLOTS};
 use crate::netlink::Interface;
 
@@ -142,7 +142,7 @@ impl XskSocket {
     pub(super) fn receive(
         &mut self,
         umem: &mut Umem,
-        account: Account,
+        queue_id: QueueId,
         out: &mut Vec<Frame>,
         max: usize,
     ) -> Taken {
@@ -153,13 +153,13 @@ impl XskSocket {
         for at in 0..count {
             let descriptor = umem.scratch[at];
             if (descriptor.options() & XDP_PKT_CONTD != 0) | !self.assembler.is_idle() {
-                taken += self.assembler.add(umem, account, part(&descriptor), out);
+                taken += self.assembler.add(umem, queue_id, part(&descriptor), out);
                 continue;
             }
             let index = descriptor.addr() / FRAME_BYTES;
-            if umem.ledger.take_back(index, account, Way::Receive) {
+            if umem.ownership.take_back(index, queue_id, Direction::Receive) {
                 // Struck out of the ledger, which had it because its token was given up: this is the only one.
-                let mut frame = Frame::new(umem.region.id(), index as u32);
+                let mut frame = Frame::new(umem.area.id(), index as u32);
                 frame.place(descriptor.addr() % FRAME_BYTES, descriptor.lengths().data());
                 out.push(frame);
                 (taken.packets, taken.frames) = (taken.packets + 1, taken.frames + 1);
@@ -173,21 +173,21 @@ impl XskSocket {
     pub(super) fn complete(
         &mut self,
         umem: &mut Umem,
-        account: Account,
+        queue_id: QueueId,
         out: &mut Vec<Frame>,
         max: usize,
     ) -> Taken {
         let wanted = max.min(umem.scratch.len());
         // SAFETY: the ring is of this UMEM, and the scratch descriptors only receive addresses.
         let count = unsafe { self.completion.consume(&mut umem.scratch[..wanted]) };
-        take_back(umem, account, count, out)
+        take_back(umem, queue_id, count, out)
     }
 
     /// Lends up to `max` frames, from the end of `free`, to the fill ring.
     pub(super) fn refill(
         &mut self,
         umem: &mut Umem,
-        account: Account,
+        queue_id: QueueId,
         free: &mut Vec<Frame>,
         max: usize,
     ) -> usize {
@@ -195,9 +195,9 @@ impl XskSocket {
         let count = wanted.min(self.fill.nb_free(wanted as u32) as usize);
         let rest = free.len() - count;
         for (frame, slot) in free.drain(rest..).zip(&mut umem.scratch) {
-            umem.region.check(&frame);
+            umem.area.check(&frame);
             *slot = umem.templates[frame.index()];
-            umem.ledger.lend(frame.index(), account, Way::Receive);
+            umem.ownership.lend(frame.index(), queue_id, Direction::Receive);
         }
         // SAFETY: the descriptors are of this UMEM, and their tokens have just been given up: nobody here touches the
         // frames until the rx ring brings them back.
@@ -214,7 +214,7 @@ impl XskSocket {
     pub(super) fn transmit(
         &mut self,
         umem: &mut Umem,
-        account: Account,
+        queue_id: QueueId,
         frames: &mut Vec<Frame>,
         max: usize,
     ) -> Taken {
@@ -222,17 +222,17 @@ impl XskSocket {
         let (packets, count) = fitting(frames, wanted.min(self.tx.nb_free(wanted as u32) as usize));
         let mut at = 0;
         for mut frame in frames.drain(..packets) {
-            umem.region.settle(&mut frame);
-            let mut options = if frame.is_chain() { XDP_PKT_CONTD } else { 0 };
+            umem.area.settle(&mut frame);
+            let mut options = if frame.is_multi_buffer() { XDP_PKT_CONTD } else { 0 };
             if let Some((start, field)) = frame.checksum_left() {
-                umem.region.write_checksum_request(&frame, start, field);
+                umem.area.write_checksum_request(&frame, start, field);
                 options |= XDP_TX_METADATA;
             }
-            umem.scratch[at] = described(&umem.region, &umem.templates, &frame, options);
-            umem.ledger.lend(frame.index(), account, Way::Transmit);
+            umem.scratch[at] = described(&umem.area, &umem.templates, &frame, options);
+            umem.ownership.lend(frame.index(), queue_id, Direction::Transmit);
             at += 1;
-            if frame.is_chain() {
-                at = describe_rest(umem, account, &frame, at);
+            if frame.is_multi_buffer() {
+                at = describe_rest(umem, queue_id, &frame, at);
             }
         }
         // SAFETY: as in `refill`; the completion ring brings them back.
@@ -283,13 +283,13 @@ pub(super) fn close_on_exec(socket: &Fd) -> Result<(), XdpError> {
         .map_err(|error| XdpError::from_io("keep an AF_XDP socket from other programs", &error.into()))
 }
 
-fn take_back(umem: &mut Umem, account: Account, count: usize, out: &mut Vec<Frame>) -> Taken {
+fn take_back(umem: &mut Umem, queue_id: QueueId, count: usize, out: &mut Vec<Frame>) -> Taken {
     let before = out.len();
     for descriptor in &umem.scratch[..count] {
         let index = descriptor.addr() / FRAME_BYTES;
-        if umem.ledger.take_back(index, account, Way::Transmit) {
+        if umem.ownership.take_back(index, queue_id, Direction::Transmit) {
             // Struck out of the ledger, which had it because its token was given up: this is the only one.
-            out.push(Frame::new(umem.region.id(), index as u32));
+            out.push(Frame::new(umem.area.id(), index as u32));
         }
     }
     let frames = out.len() - before;
@@ -299,13 +299,13 @@ fn take_back(umem: &mut Umem, account: Account, count: usize, out: &mut Vec<Fram
 /// The frames behind the head of a chain, from place `at` of the scratch descriptors on; the place behind.
 #[cold]
 #[inline(never)]
-fn describe_rest(umem: &mut Umem, account: Account, head: &Frame, mut at: usize) -> usize {
-    let Umem { region, ledger, templates, scratch, .. } = umem;
+fn describe_rest(umem: &mut Umem, queue_id: QueueId, head: &Frame, mut at: usize) -> usize {
+    let Umem { area, ownership, templates, scratch, .. } = umem;
     let last = at + head.frames() - 2;
-    for mut frame in region.followers(head) {
-        region.settle(&mut frame);
-        scratch[at] = described(region, templates, &frame, if at < last { XDP_PKT_CONTD } else { 0 });
-        ledger.lend(frame.index(), account, Way::Transmit);
+    for mut frame in area.followers(head) {
+        area.settle(&mut frame);
+        scratch[at] = described(area, templates, &frame, if at < last { XDP_PKT_CONTD } else { 0 });
+        ownership.lend(frame.index(), queue_id, Direction::Transmit);
         at += 1;
     }
     at
@@ -313,8 +313,8 @@ fn describe_rest(umem: &mut Umem, account: Account, head: &Frame, mut at: usize)
 
 /// The frame's descriptor, with the length of what it holds.
 #[inline]
-fn described(region: &Region, templates: &[FrameDesc], frame: &Frame, options: u32) -> FrameDesc {
-    let kernel = region.kernel().expect("a socket exists only on a UMEM that is registered");
+fn described(area: &UmemArea, templates: &[FrameDesc], frame: &Frame, options: u32) -> FrameDesc {
+    let kernel = area.kernel().expect("a socket exists only on a UMEM that is registered");
     let mut descriptor = templates[frame.index()];
     // SAFETY: the descriptor is of this UMEM, and the caller owns its frame.
     unsafe { kernel.data_mut(&mut descriptor) }.cursor().set_pos(frame.head_len());

@@ -11,8 +11,8 @@ use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
 
 use super::error::{XdpError, io_source};
 use super::frame::Frame;
-use super::multi_buffer::Links;
-use super::umem_owner::{self, Anchor, Area};
+use super::multi_buffer::FrameLinks;
+use super::umem_owner::{self, Extent, OwnerSocket};
 use crate::limits::{FRAME_BYTES, RING_SLOTS, XDP_HEADROOM_BYTES};
 use crate::mem::{Pages, prefetch_address};
 
@@ -38,12 +38,12 @@ const FRAMES_PER_HUGE_PAGE: usize = (2 << 20) / FRAME_BYTES;
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 
 /// The area, and what keeps it mapped.
-pub(super) struct Region {
+pub(super) struct UmemArea {
     /// Tells the tokens of one UMEM from those of another.
     id: u32,
     base: NonNull<u8>,
     frames: usize,
-    links: Links,
+    links: FrameLinks,
     huge: bool,
     backing: Backing,
 }
@@ -52,24 +52,29 @@ enum Backing {
     /// For memory ports; the kernel knows nothing of it.
     Memory { _pages: Pages },
     /// Registered with the kernel. The anchor is never used, only kept: the lock makes that shareable.
-    Kernel { umem: xsk_rs::Umem, takes_chains: bool, leaves_checksums: bool, _anchor: Mutex<Box<Anchor>> },
+    Kernel {
+        umem: xsk_rs::Umem,
+        takes_multi_buffer: bool,
+        leaves_checksums: bool,
+        _owner: Mutex<Box<OwnerSocket>>,
+    },
 }
 
 // SAFETY: the area belongs to the process, not to a thread. Its bytes are reached only by `bytes` and `bytes_mut`,
 // with a token in hand that exists once.
-unsafe impl Send for Region {}
+unsafe impl Send for UmemArea {}
 // SAFETY: as above: two threads that share the region touch different frames, for want of two tokens of one.
-unsafe impl Sync for Region {}
+unsafe impl Sync for UmemArea {}
 
-impl Region {
+impl UmemArea {
     /// An area of memory with room for `frames`, on huge pages when there are any.
-    pub(super) fn in_memory(frames: usize) -> std::io::Result<Region> {
+    pub(super) fn in_memory(frames: usize) -> std::io::Result<UmemArea> {
         let pages = Pages::new(frames.saturating_mul(FRAME_BYTES), true)?;
-        Ok(Region {
+        Ok(UmemArea {
             id: next_id(),
             base: pages.base(),
             frames,
-            links: Links::new(frames),
+            links: FrameLinks::new(frames),
             huge: false,
             backing: Backing::Memory { _pages: pages },
         })
@@ -77,19 +82,23 @@ impl Region {
 
     /// An area registered with the kernel, and one descriptor of `xsk-rs` for each frame. With `want_huge`, in huge
     /// pages when the system has enough of them reserved, and then of a whole number of such pages.
-    pub(super) fn registered(frames: usize, want_huge: bool) -> Result<(Region, Vec<FrameDesc>), XdpError> {
+    pub(super) fn registered(frames: usize, want_huge: bool) -> Result<(UmemArea, Vec<FrameDesc>), XdpError> {
         let rounded = frames.next_multiple_of(FRAMES_PER_HUGE_PAGE);
-        let (huge, (umem, mut descriptors, anchor)) = match want_huge.then(|| register(rounded, true)) {
+        let (huge, (umem, mut descriptors, owner)) = match want_huge.then(|| register(rounded, true)) {
             Some(Ok(registered)) => (true, registered),
             Some(Err(_)) | None => (false, register(frames, false)?),
         };
         let base = base_of(&umem, &mut descriptors[0]);
         let frames = descriptors.len();
-        let (takes_chains, leaves_checksums) = (anchor.takes_chains(), anchor.leaves_checksums());
-        let backing =
-            Backing::Kernel { umem, takes_chains, leaves_checksums, _anchor: Mutex::new(Box::new(anchor)) };
-        let links = Links::new(frames);
-        Ok((Region { id: next_id(), base, frames, links, huge, backing }, descriptors))
+        let (takes_multi_buffer, leaves_checksums) = (owner.takes_multi_buffer(), owner.leaves_checksums());
+        let backing = Backing::Kernel {
+            umem,
+            takes_multi_buffer,
+            leaves_checksums,
+            _owner: Mutex::new(Box::new(owner)),
+        };
+        let links = FrameLinks::new(frames);
+        Ok((UmemArea { id: next_id(), base, frames, links, huge, backing }, descriptors))
     }
 
     #[inline]
@@ -101,7 +110,7 @@ impl Region {
         self.frames
     }
 
-    pub(super) fn links(&self) -> &Links {
+    pub(super) fn links(&self) -> &FrameLinks {
         &self.links
     }
 
@@ -117,9 +126,9 @@ impl Region {
         }
     }
 
-    pub(super) fn takes_chains(&self) -> bool {
+    pub(super) fn takes_multi_buffer(&self) -> bool {
         match self.backing {
-            Backing::Kernel { takes_chains, .. } => takes_chains,
+            Backing::Kernel { takes_multi_buffer, .. } => takes_multi_buffer,
             Backing::Memory { .. } => true,
         }
     }
@@ -220,7 +229,7 @@ fn next_id() -> u32 {
     id
 }
 
-type Registered = (xsk_rs::Umem, Vec<FrameDesc>, Anchor);
+type Registered = (xsk_rs::Umem, Vec<FrameDesc>, OwnerSocket);
 
 fn register(frames: usize, huge: bool) -> Result<Registered, XdpError> {
     let action = "register packet memory (a UMEM) with the kernel";
@@ -236,9 +245,10 @@ fn register(frames: usize, huge: bool) -> Result<Registered, XdpError> {
                 _ => XdpError::from_io(action, &error),
             }
         })?;
-        let area = Area { base: base_of(&umem, &mut descriptors[0]), bytes: descriptors.len() * FRAME_BYTES };
-        let anchor = Anchor::bind(&umem, &area)?;
-        Ok((umem, descriptors, anchor))
+        let extent =
+            Extent { base: base_of(&umem, &mut descriptors[0]), bytes: descriptors.len() * FRAME_BYTES };
+        let owner = OwnerSocket::bind(&umem, &extent)?;
+        Ok((umem, descriptors, owner))
     })
 }
 

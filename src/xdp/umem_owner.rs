@@ -39,40 +39,40 @@ const LOOPBACK_IFINDEX: u32 = 1;
 const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
 
 /// The anchor. To be kept, not used.
-pub(super) struct Anchor {
+pub(super) struct OwnerSocket {
     _queues: Queues,
-    takes_chains: bool,
+    takes_multi_buffer: bool,
     leaves_checksums: bool,
 }
 
 type Queues = (TxQueue, RxQueue, Option<(FillQueue, CompQueue)>);
 
 /// The memory of a UMEM.
-pub(super) struct Area {
+pub(super) struct Extent {
     /// Where it begins.
     pub(super) base: NonNull<u8>,
     /// Its length.
     pub(super) bytes: usize,
 }
 
-impl Anchor {
+impl OwnerSocket {
     /// Binds the first socket of `umem`, which is this area, to the loopback interface of the calling thread's network
     /// namespace.
-    pub(super) fn bind(umem: &xsk_rs::Umem, area: &Area) -> Result<Anchor, XdpError> {
-        let (queues, takes_chains) = match bind_first(umem, BindFlags::XDP_USE_SG) {
+    pub(super) fn bind(umem: &xsk_rs::Umem, extent: &Extent) -> Result<OwnerSocket, XdpError> {
+        let (queues, takes_multi_buffer) = match bind_first(umem, BindFlags::XDP_USE_SG) {
             Ok(queues) => (queues, true),
             // A kernel before 6.6 does not know the flag.
             Err(_) => (bind_first(umem, BindFlags::empty())?, false),
         };
         close_on_exec(queues.1.fd())?;
-        let registered = takes_chains.then(|| register_again(area)).transpose().ok().flatten();
+        let registered = takes_multi_buffer.then(|| register_again(extent)).transpose().ok().flatten();
         let leaves_checksums = registered.as_ref().is_some_and(|again| put_in_place(again, &queues));
-        Ok(Anchor { _queues: queues, takes_chains, leaves_checksums })
+        Ok(OwnerSocket { _queues: queues, takes_multi_buffer, leaves_checksums })
     }
 
     /// Whether the sockets of the UMEM take and give packets of several frames.
-    pub(super) fn takes_chains(&self) -> bool {
-        self.takes_chains
+    pub(super) fn takes_multi_buffer(&self) -> bool {
+        self.takes_multi_buffer
     }
 
     /// Whether they take metadata, and so leave checksums to who receives what they send.
@@ -97,10 +97,10 @@ fn bind_first(umem: &xsk_rs::Umem, more: BindFlags) -> Result<Queues, XdpError> 
 
 /// Registers the area once more, with room for metadata before each packet, and binds the socket as the first one is, in
 /// a namespace of its own. Refused by a kernel before 6.8.
-fn register_again(area: &Area) -> Result<OwnedFd, XdpError> {
+fn register_again(extent: &Extent) -> Result<OwnedFd, XdpError> {
     let registration = XdpUmemReg {
-        addr: area.base.as_ptr().expose_provenance() as u64,
-        len: area.bytes as u64,
+        addr: extent.base.as_ptr().expose_provenance() as u64,
+        len: extent.bytes as u64,
         chunk_size: FRAME_BYTES as u32,
         headroom: 0,
         flags: XdpUmemRegFlags::from_bits_retain(XDP_UMEM_TX_METADATA_LEN),

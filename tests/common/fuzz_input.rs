@@ -1,34 +1,36 @@
-//! Something that is nearly right: bytes at random come to the deeper ends of no parser.
+//! Inputs of fuzz targets: valid seeds with random edits. Random bytes alone reach only the first checks of a
+//! parser.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use bolero::TypeGenerator;
 use serde::Serialize;
 
-/// Bytes that an edit writes at most: with more, nothing gets past the first check.
+/// Most bytes that an edit writes. An input with more fails the first check of its parser.
 const BYTES_MAX: usize = 4;
 
-/// What is done to a seed.
+/// Edit of a seed.
 #[derive(Debug, Clone, TypeGenerator)]
 pub(crate) struct Edit {
     seed: u8,
-    /// Bytes written, and where. Half of the places are among the first 64, where headers are.
+    /// Bytes to write: nearness, place, value. Half of the places are among the first 64, the place of
+    /// headers.
     bytes: Vec<(u8, u16, u8)>,
     more: More,
 }
 
 #[derive(Debug, Clone, TypeGenerator)]
 enum More {
-    /// Bytes are put in.
+    /// Inserts bytes.
     Insert(u16, Vec<u8>),
-    /// It ends early.
+    /// Truncates the input.
     End(u16),
     Nothing,
     NothingEither,
 }
 
 impl Edit {
-    /// The seed that it names, edited.
+    /// Applies the edit to the seed that it names.
     pub(crate) fn of(&self, seeds: &[Vec<u8>]) -> Vec<u8> {
         let mut bytes = seeds[usize::from(self.seed) % seeds.len()].clone();
         for &(near, place, byte) in self.bytes.iter().take(BYTES_MAX) {
@@ -47,7 +49,7 @@ impl Edit {
     }
 }
 
-/// How many inputs were taken: were it none, the target would test the first check of a parser only.
+/// Counter of accepted inputs. A target that accepts none tests the first check of its parser only.
 #[derive(Default)]
 pub(crate) struct Taken(AtomicU32);
 

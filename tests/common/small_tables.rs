@@ -1,11 +1,11 @@
-//! Rule tables of one pod, to load and to edit.
+//! Rule tables of one pod, for tests that load or edit tables.
 
 use palisade::ids::{AclId, RowId, RuleId};
 use palisade::tables::{
     Acl, Decision, Direction, PersistentMap, PodName, PodPolicy, Row, RuleOrigin, RuleTables,
 };
 
-/// Tables in which `db`, with this address, may be reached by everyone.
+/// Builds tables in which everyone may reach `db`, which has this address.
 pub(crate) fn small_tables(address: &str) -> RuleTables {
     let mut tables = RuleTables::default();
     tables.rules.insert(RuleId(0), RuleOrigin::NotIsolated { direction: Direction::Ingress });

@@ -1,4 +1,4 @@
-//! The commands, run as processes: what they print, and their exit codes.
+//! Commands of the control socket, run as processes: output and exit codes.
 
 use assert_cmd::Command;
 use palisade::control::protocol::{CountersReport, PodInfo};
@@ -148,7 +148,7 @@ fn policies_without_pods_close_nothing_unless_they_may() {
     assert_eq!((code, out.as_str()), (2, ""), "{err}");
     assert!(err.contains("none of the 2 that are attached: all these would be closed"), "{err}");
     assert_eq!(client.tables_document().unwrap(), small_tables("10.1.0.2"));
-    // One of the two is known: loaded, and the other one is named.
+    // Loads the pod that is known, and names the other one.
     let known = tables_file(&served.scratch);
     let (code, _, err) = palisade(&["apply", &known, "--socket", socket]);
     assert_eq!(code, 0, "{err}");

@@ -1,4 +1,4 @@
-//! A watched directory of policies, on a fake engine: what editors, volume mounts and operators do to it.
+//! Watched policy directory on a fake engine: edits in place, renames, volume mounts, and broken files.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -18,7 +18,7 @@ use palisade::tables::RuleTables;
 use crate::fixture::{FakeEngine, Scratch, on_port, pod, pod_port, switch};
 use crate::small_tables::small_tables;
 
-/// Long enough for anything that comes.
+/// Longest wait for a reload.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Rig {
@@ -29,7 +29,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// A switch that has started with a directory of these files.
+    /// Starts a switch with a directory of these files.
     fn start(files: &[(&str, &str)]) -> Rig {
         let scratch = Scratch::new();
         let root = scratch.0.join("policies");
@@ -58,7 +58,7 @@ impl Rig {
         fs::write(self.path(name), text).unwrap();
     }
 
-    /// Turns until something comes of it.
+    /// Polls the directory until a reload succeeds or fails.
     fn outcome(&mut self) -> Reload {
         let patience = Instant::now() + PATIENCE;
         loop {
@@ -76,7 +76,7 @@ impl Rig {
         }
     }
 
-    /// The errors that are told, which are those of the status; the tables stay.
+    /// Errors of the rejected reload, equal to those of the status. The tables stay as they are.
     fn rejected(&mut self) -> String {
         let before = self.engine.publications();
         let Reload::Rejected(errors) = self.outcome() else { panic!("not rejected") };
@@ -85,7 +85,7 @@ impl Rig {
         errors.join("\n")
     }
 
-    /// Asserts that turns change nothing for a while in which a mistake would have shown.
+    /// Asserts that polls change nothing for a while in which a mistake would show.
     fn stays(&mut self) {
         let before = self.engine.publications();
         for _ in 0..30 {
@@ -104,14 +104,14 @@ impl Rig {
         self.switch.tables().unwrap().canonical()
     }
 
-    /// Tables of a compile of the directory from scratch.
+    /// Compiles the directory from scratch.
     fn compiled_afresh(&self) -> RuleTables {
         let root = self.directory.path().to_owned();
         load(&[root], &LoadOptions::default()).unwrap().tables.canonical()
     }
 }
 
-/// A pod with an address of its own.
+/// Manifest of a pod with an address of its own.
 fn a_pod(name: &str) -> String {
     let last = name.bytes().fold(7_u8, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte));
     format!(
@@ -131,13 +131,13 @@ fn closes(name: &str) -> String {
 fn a_file_that_is_written_in_halves_is_loaded_when_it_is_closed() {
     let mut rig = Rig::start(&[("a.yaml", &(a_pod("db") + &closes("db")))]);
     let before = rig.running();
-    // Truncated, and held open: the half would be a pod without its policy.
+    // The file is truncated and held open. Half of it would be a pod without its policy.
     let mut file = File::create(rig.path("a.yaml")).unwrap();
     rig.stays();
     file.write_all(a_pod("db").as_bytes()).unwrap();
     file.flush().unwrap();
     rig.stays();
-    // Other files are not held up.
+    // Other files are reloaded meanwhile.
     rig.write("b.yaml", &a_pod("web"));
     rig.loaded();
     assert_eq!(rig.pods(), ["db", "web"]);
@@ -148,7 +148,7 @@ fn a_file_that_is_written_in_halves_is_loaded_when_it_is_closed() {
     fs::remove_file(rig.path("b.yaml")).unwrap();
     rig.loaded();
     assert_eq!(rig.running(), before);
-    // Another editor writes beside it, renames while the file is open, and closes last.
+    // An editor writes a file beside it, renames it while it is open, and closes it last.
     let mut file = File::create(rig.path(".a.yaml.new")).unwrap();
     file.write_all(a_pod("db").as_bytes()).unwrap();
     fs::rename(rig.path(".a.yaml.new"), rig.path("a.yaml")).unwrap();
@@ -244,7 +244,7 @@ fn directories_come_go_and_are_renamed() {
 }
 
 impl Rig {
-    /// A change that means nothing.
+    /// Touches a file without a change of meaning.
     fn stays_or_same(&mut self) {
         let before = self.running();
         let outcome = self.outcome();
@@ -358,7 +358,7 @@ fn tables_of_somebody_else_stay_until_a_file_changes_and_the_status_says_whose_t
     assert_eq!(rig.running(), rig.compiled_afresh());
 }
 
-/// Xorshift.
+/// Pseudo-random numbers (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -413,7 +413,8 @@ fn after_any_edits_the_tables_are_those_of_a_compile_from_scratch() {
                 _ => fs::write(path, random.manifest()).unwrap(),
             }
         }
-        // Asked, so that an edit that means nothing has an answer; what is gone is taken a moment later.
+        // A forced reload answers also an edit without a change of meaning. Removed files leave a moment
+        // later.
         let patience = Instant::now() + PATIENCE;
         let mut is_answered = false;
         while !(is_answered && rig.running() == rig.compiled_afresh()) {

@@ -1,4 +1,4 @@
-//! Explanations of a connection's path, on a simulated dataplane: by the socket and by the command.
+//! Explanations of a connection's path on a simulated dataplane, by the socket and by the command.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -104,7 +104,8 @@ metadata: {name: db}
 spec: {podSelector: {matchLabels: {app: db}}, ingress: [{ports: [{port: 6379}]}]}
 ";
 
-/// A switch with the pods db and web, the tables of [`OBJECTS`], and routes by an uplink that is not open yet.
+/// Starts a switch with the pods db and web, the tables of [`OBJECTS`], and routes by an uplink that is not
+/// open yet.
 fn switch() -> (Arc<SimulatedEngine>, Arc<Switch>) {
     let settings =
         Settings { cores: vec![0], frames_per_worker: 1024, huge_pages: false, ..Settings::default() };
@@ -180,7 +181,7 @@ fn an_address_without_a_route_is_not_allowed() {
         report.to_string().contains("a [[routes]] entry of the configuration would lead there"),
         "{report}"
     );
-    // Nobody's, of the prefix of this node's pods.
+    // Address of no pod, within the prefix of this node's pods.
     assert_eq!(explain(&switch, "default/web", "10.1.0.9", 80).dropped, Some(DropReason::NoRoute));
     assert_eq!(explain(&switch, "10.1.0.9", "default/db", 6379).dropped, Some(DropReason::Spoofed));
     assert_eq!(explain(&switch, "198.51.100.1", "default/db", 6379).verdict, Verdict::Deny);
@@ -203,7 +204,7 @@ fn an_address_without_a_route_is_not_allowed() {
     let text = explain(&switch, "default/web", "default/far", 80).to_string();
     assert!(text.contains("192.0.2.2 has the Ethernet address 02:00:00:00:00:07"), "{text}");
 
-    // It could come by the uplink, and no reply would find back.
+    // The packet could come by the uplink, but no reply would have a route.
     let report = explain(&switch, "198.51.100.1", "default/db", 6379);
     assert_eq!((report.verdict, report.dropped), (Verdict::Deny, Some(DropReason::NoRoute)));
     let reply = report.steps.iter().find(|step| step.step == PathStepKind::Reply).unwrap();

@@ -1,4 +1,4 @@
-//! An engine that records what it is asked, a switch on it, and rule tables to load.
+//! Test double of the dataplane, which records requests, and a switch on it.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,16 +16,16 @@ use palisade::ids::{Generation, PortId, WorkerId};
 use palisade::net::flow::{FlowKey, Protocol};
 use palisade::tables::{Direction, PodName, PolicyKind, PolicyRef, RuleOrigin, Verdict};
 
-/// Records worlds and closed ports. Interfaces whose name begins with `absent` do not exist; those that begin
-/// with `stuck` do not close.
+/// Records desired states and closed ports. Interfaces with a name that begins with `absent` do not exist.
+/// Those that begin with `stuck` do not close.
 #[derive(Default)]
 pub(crate) struct FakeEngine {
     pub(crate) worlds: Mutex<Vec<DesiredState>>,
     pub(crate) ports: Mutex<BTreeMap<PortId, PortSpec>>,
     pub(crate) closed: Mutex<Vec<(PortId, bool)>>,
-    /// While this is locked, publications wait.
+    /// Lock that publications wait for.
     pub(crate) publishing: Mutex<()>,
-    /// Whether a worker takes no publication.
+    /// Makes publications fail as if a worker did not take them.
     pub(crate) is_late: AtomicBool,
 }
 
@@ -154,14 +154,14 @@ impl Engine for FakeEngine {
     }
 }
 
-/// A switch on a fake engine.
+/// Starts a switch on a fake engine.
 pub(crate) fn switch(settings: SwitchSettings) -> (Arc<FakeEngine>, Arc<Switch>) {
     let engine = Arc::new(FakeEngine::default());
     let switch = Switch::new(engine.clone(), settings);
     (engine, Arc::new(switch))
 }
 
-/// A directory that goes when this is dropped.
+/// Temporary directory, removed on drop.
 pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
@@ -186,7 +186,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A served switch on a fake engine.
+/// Switch on a fake engine with its control socket.
 pub(crate) struct Served {
     pub(crate) engine: Arc<FakeEngine>,
     pub(crate) client: Client,

@@ -1,4 +1,5 @@
-//! The control side on a fake engine: the state machine, the socket, and the commands. Needs no privilege.
+//! Tests of the control side on a fake dataplane: state machine, socket, commands, policy directory. They
+//! need no privilege.
 
 mod commands;
 mod directory;

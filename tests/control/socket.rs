@@ -1,4 +1,4 @@
-//! The server on a real Unix socket: each verb, each error, garbage, and several clients at once.
+//! Server on a Unix socket: each verb, each error, malformed requests, and several clients at once.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -15,7 +15,7 @@ use palisade::ids::Generation;
 use crate::fixture::{Scratch, Served, on_port, pod, pod_port, switch};
 use crate::small_tables::small_tables;
 
-/// Sends one request as text and gives the status and body of its answer.
+/// Sends one request as text and returns the status and body of its response.
 fn exchange(socket: &Path, method: &str, path: &str, body: &str) -> (u16, String) {
     let mut stream = UnixStream::connect(socket).unwrap();
     let length = body.len();
@@ -29,7 +29,7 @@ fn exchange(socket: &Path, method: &str, path: &str, body: &str) -> (u16, String
     (status, answer.split_once("\r\n\r\n").unwrap().1.to_owned())
 }
 
-/// Asserts the status of a refusal, and that its body is a [`Problem`]; gives its sentence.
+/// Asserts the status of an API error, and that its body is a [`Problem`]. Returns the problem's sentence.
 fn problem(socket: &Path, status: u16, method: &str, path: &str, body: &str) -> String {
     let (seen, answer) = exchange(socket, method, path, body);
     assert_eq!(seen, status, "{method} {path}: {answer}");
@@ -147,7 +147,7 @@ fn garbage_ends_its_own_connection_only() {
                 noise as u8
             })
             .collect();
-        // The server may close before it has read everything.
+        // The server may close the connection before it has read everything.
         let _ = stream.write_all(&bytes);
         let _ = stream.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
@@ -318,7 +318,7 @@ fn a_client_asks_many_times_by_one_connection() {
     let client = Client::new(&socket);
     std::thread::scope(|scope| {
         let asking = scope.spawn(|| [client.counters().is_err(), client.counters().is_err()]);
-        // A second connection would wait here for ever, and its request with it.
+        // A second connection would wait here without end, and its request with it.
         let (mut connection, _) = listener.accept().unwrap();
         for _ in 0..2 {
             let mut request = Vec::new();

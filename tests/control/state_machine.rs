@@ -1,4 +1,4 @@
-//! The switch's state: what changes it, and what is refused without changing it.
+//! State of the switch: accepted requests, and requests that are refused without a change.
 
 use std::net::IpAddr;
 
@@ -327,7 +327,7 @@ fn tables_that_know_none_of_the_attached_pods_are_refused_unless_allowed() {
     refused(&engine, 422, || switch.patch_tables(&TablesPatch { base, diff: none.clone() }));
     let origin = || PolicyOrigin::control_socket(Some(0), Some(1));
     switch.change_tables(base, &none, origin(), Closing::Allowed).unwrap();
-    // A difference that finds every pod closed closes none.
+    // A difference to tables that close every pod already closes none.
     let base = switch.status().generation;
     switch.patch_tables(&TablesPatch { base, diff: TablesDiff::default() }).unwrap();
     switch.replace_tables(RuleTables::default(), origin(), Closing::Allowed).unwrap();

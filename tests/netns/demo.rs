@@ -1,4 +1,4 @@
-//! `palisade demo`, as users run it.
+//! Runs of `palisade demo`.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! The lab by itself, with the kernel's bridge in place of the switch. Needs root.
+//! Tests of the lab with the kernel's bridge in place of the switch.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -11,32 +11,32 @@ use palisade::lab::{Journal, Lab, LabError, LabSpec, clean};
 
 use crate::support::beside_others;
 
-/// Long enough for an answer on a busy machine.
+/// Longest wait for a reply.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// Long enough to see that no answer comes.
+/// Time without a reply that counts as silence.
 const SILENCE: Duration = Duration::from_millis(500);
-/// Set in the child that makes a lab and is killed.
+/// Environment variable of the child process that makes a lab and is killed.
 const HOLDS_A_LAB: &str = "PALISADE_TEST_HOLDS_A_LAB";
 
 fn lab(pods: &[&str], workers: u16) -> Lab {
     Lab::up(&LabSpec { workers, ..LabSpec::of(pods).unwrap() }).unwrap()
 }
 
-/// What a command prints.
+/// Output of a command.
 fn run(command: &[&str]) -> String {
     let output = Command::new(command[0]).args(&command[1..]).output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A command that does nothing for a while, and keeps no pipe of this process open.
+/// Command that sleeps, and holds no pipe of this process open.
 fn sleep(seconds: u32) -> Command {
     let mut command = Command::new("sleep");
     command.arg(seconds.to_string()).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }
 
-/// Everything on this machine that carries the id of a lab.
+/// Interfaces, namespaces and files of this machine with the id of a lab in their names.
 fn traces(id: &str) -> Vec<String> {
     let mut lines: Vec<String> = ["ip -o link", "ip netns list", "ls /run/palisade/lab", "ls /run/netns"]
         .iter()
@@ -92,7 +92,7 @@ fn pods_talk_over_the_kernels_bridge_by_tcp_udp_and_icmp_of_both_families() {
         transfer(&client, address, 6379, 1 << 20, PATIENCE).unwrap();
     }
     let moment = Duration::from_millis(100);
-    // A measurement of a moment in which this thread never runs is empty.
+    // A measurement is empty if this thread never runs meanwhile.
     let measured = |_| latency(&client, server.v4().into(), 6379, moment).unwrap();
     let round_trips = (0..100).map(measured).find(|round_trips| round_trips.count > 0).expect("one of many");
     assert!(round_trips.p50_us <= round_trips.p99_us, "{round_trips:?}");
@@ -106,7 +106,7 @@ fn pods_talk_over_the_kernels_bridge_by_tcp_udp_and_icmp_of_both_families() {
     for probe in probes {
         assert_eq!(probe(&client, server.v4().into(), 6379, SILENCE).unwrap(), Outcome::TimedOut);
     }
-    // Connected again, the pods talk again.
+    // With the bridge back, the pods reach each other again.
     let _bridge = lab.bridge().unwrap();
     assert_eq!(ping(&client, server.v6().into(), PATIENCE).unwrap(), Outcome::Allowed);
 }
@@ -114,7 +114,7 @@ fn pods_talk_over_the_kernels_bridge_by_tcp_udp_and_icmp_of_both_families() {
 #[test]
 fn the_host_neither_answers_nor_sends_on_its_ends_of_the_pods() {
     let Some(_beside_others) = beside_others() else { return };
-    // The pod of an outer lab is the host of an inner one, so that nothing else happens on that host.
+    // The pod of an outer lab is the host of an inner one, so that no other traffic touches that host.
     let outer = lab(&["host"], 1);
     let host = outer.pod("host").unwrap();
     let address = host.v4();
@@ -169,7 +169,7 @@ fn a_lab_that_cannot_stand_leaves_nothing() {
     let spec = LabSpec::of(&["a", "b"]).unwrap();
     let foreign = std::cell::RefCell::new(None);
     let result = Lab::up_with(&spec, &mut |pod| {
-        // Somebody takes the name of the second pod's interface.
+        // Another interface takes the name of the second pod's.
         let lab = pod.host_interface.trim_end_matches("p0").to_owned();
         let name = format!("{lab}p1");
         run(&["ip", "link", "add", &name, "type", "bridge"]);
@@ -185,7 +185,7 @@ fn a_lab_that_cannot_stand_leaves_nothing() {
     assert!(before.iter().all(|record| Journal::of(&record.id).is_ok() || !record.is_owned()));
 }
 
-/// Not a test of its own: what the next one runs as a child, and kills.
+/// Child process that the next test starts and kills.
 #[test]
 #[ignore = "the child of another test"]
 fn child_that_holds_a_lab() {
@@ -195,7 +195,7 @@ fn child_that_holds_a_lab() {
     let mut lab = lab(&["a", "b"], 1);
     let _bridge = lab.bridge().unwrap();
     let guarded = lab.pod("a").unwrap().spawn(&mut sleep(30)).unwrap().child().id();
-    // A guard that is dropped above has ended its child; these two stay.
+    // Dropping the guard above has ended its child; these two processes stay.
     let inside = lab.pod("a").unwrap().run(|| sleep(31).spawn().unwrap().id()).unwrap();
     let outside = sleep(32).spawn().unwrap().id();
     lab.note_process(outside).unwrap();
@@ -256,7 +256,7 @@ fn a_namespace_or_interface_that_took_a_labs_name_is_spared() {
     assert!(!record.is_owned());
     let (netns, interface) = (&record.pods[0].netns, &record.pods[0].host_interface);
     run(&["ip", "netns", "del", netns]);
-    // The veth pair went with the namespace, if not at once.
+    // The kernel removes the veth pair with the namespace, with a delay.
     while run(&["ip", "-o", "link"]).contains(interface) {
         std::thread::sleep(Duration::from_millis(20));
     }

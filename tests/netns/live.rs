@@ -1,6 +1,7 @@
-//! `palisade test --live` as users run it: real packets between namespaces, through a switch. Needs root and AF_XDP.
+//! Runs of `palisade test --live`: real packets between namespaces, through a switch.
 //!
-//! With `PALISADE_LIVE_E2E=1` also the cases of Kubernetes' own tests, where they are at hand: they take a minute or two.
+//! With `PALISADE_LIVE_E2E=1` the cases of Kubernetes' own tests run, too, if they are present. They take a
+//! minute or two.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 use crate::support::alone;
 
-/// Longest wait for something that takes a moment.
+/// Longest wait for a lab to appear.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn live(arguments: &[&str]) -> Command {
@@ -27,7 +28,7 @@ fn report(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {problems}"))
 }
 
-/// Runs the cases; all of them pass. Returns the number of probes.
+/// Runs the cases, asserts that all pass, and returns the number of probes.
 fn assert_all_pass(arguments: &[&str]) -> u64 {
     let output = live(&[arguments, &["--output", "json"]].concat()).output().unwrap();
     let report = report(&output);
@@ -38,7 +39,7 @@ fn assert_all_pass(arguments: &[&str]) -> u64 {
     report["probes"]["passed"].as_u64().unwrap()
 }
 
-/// Ids of the labs that are there.
+/// Ids of all labs of this machine.
 fn labs() -> Vec<String> {
     Journal::all().unwrap().0.into_iter().map(|record| record.id).collect()
 }
@@ -64,7 +65,7 @@ fn an_address_that_no_host_can_have_is_not_sent() {
     assert_eq!(report["probes"], serde_json::json!({"passed": 2, "failed": 0, "not_sent": 2}));
 }
 
-/// A closed database, an open web server, and expectations of the contrary.
+/// Case with a closed database, an open web server, and expectations of the contrary.
 const CONTRARY: &str = "
 name: contrary
 resources:

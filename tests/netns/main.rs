@@ -1,4 +1,5 @@
-//! Tests between the kernel's own network stacks, in network namespaces. They need root, and AF_XDP where a switch runs.
+//! Tests with the kernel's own network stacks in network namespaces. They need root, and AF_XDP for all tests
+//! of a switch.
 
 #[path = "../common/frames/checksum.rs"]
 mod checksum;

@@ -1,4 +1,5 @@
-//! Random clusters, policies and changes: a small world, so that rules hit, and miss by little.
+//! Strategies for clusters, policies and changes, drawn from few values so that rules match often and miss by
+//! little.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -23,7 +24,7 @@ const KEYS: &[&str] = &["app", "env"];
 const VALUES: &[&str] = &["", "db", "web"];
 const PORT_NAMES: &[&str] = &["http", "admin"];
 const PROTOCOLS: &[Protocol] = &[Protocol::TCP, Protocol::UDP, Protocol::SCTP];
-/// Pods and nodes live in two /29s and one /125; blocks cut across all of them.
+/// Blocks that cut across the two /29s and the /125 of pods and nodes.
 const BLOCKS: &[&str] = &[
     "0.0.0.0/0",
     "10.0.0.0/8",
@@ -42,7 +43,7 @@ const BLOCKS: &[&str] = &[
     "fd00::2/128",
 ];
 
-/// One object comes, changes or goes.
+/// Strategy for one object that is added, changed or removed.
 pub(crate) fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
         4 => object().prop_map(Change::Upsert),
@@ -142,7 +143,7 @@ fn requirement() -> impl Strategy<Value = Requirement> {
     ]
 }
 
-/// Mostly one requirement at most, so that selectors that are joined still select somebody.
+/// Strategy for a selector, mostly of one requirement, so that joined selectors still select a pod.
 fn selector() -> impl Strategy<Value = LabelSelector> {
     let count = prop_oneof![4 => Just(0), 4 => Just(1), 1 => Just(2)];
     count.prop_flat_map(|count| vec(requirement(), count)).prop_map(|requirements| {
@@ -152,7 +153,7 @@ fn selector() -> impl Strategy<Value = LabelSelector> {
 }
 
 fn network() -> impl Strategy<Value = IpNet> {
-    // Every entry of the list is a prefix.
+    // Every entry of the list parses as a prefix.
     select(BLOCKS).prop_map(|text| text.parse().unwrap())
 }
 

@@ -1,12 +1,9 @@
-//! The commands about policies, as a user calls them: what they print, and how they exit.
+//! Commands about policies, run as processes: output and exit codes.
 
 use std::fs;
 use std::path::PathBuf;
 
 use assert_cmd::Command;
-
-#[path = "version.rs"]
-mod version;
 
 const PODS: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop, labels: {app: db}}, spec: {containers: [{name: c}]}}
@@ -16,7 +13,7 @@ const PODS: &str = "
 {apiVersion: v1, kind: Pod, metadata: {name: web, namespace: shop, labels: {app: web}}, spec: {containers: [{name: c}]}}
 ";
 
-/// A policy that lets some pods reach the database on a range of ports.
+/// Manifest of a policy that lets some pods reach the database on a range of ports.
 fn policy(app: &str, first: u16, last: u16) -> String {
     format!(
         "apiVersion: networking.k8s.io/v1
@@ -29,7 +26,7 @@ spec:
     )
 }
 
-/// A directory of its own, removed at the end.
+/// Temporary directory, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -46,7 +43,7 @@ impl Scratch {
         fs::write(self.0.join(name), text).unwrap();
     }
 
-    /// Runs `palisade` here; gives its exit code and what it printed.
+    /// Runs `palisade` here and returns exit code, standard output and standard error.
     fn palisade(&self, arguments: &str) -> (i32, String, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_palisade"));
         let output = command.current_dir(&self.0).args(arguments.split(' ')).output().unwrap();
@@ -211,7 +208,7 @@ fn matrix_has_every_form() {
     );
 }
 
-/// A policy that lets each of some addresses reach the database on a port of its own.
+/// Manifest of a policy that lets each of some addresses reach the database on a port of its own.
 fn many_addresses(count: usize, ports: usize) -> String {
     use std::fmt::Write;
     let mut text = String::from(
@@ -262,7 +259,7 @@ fn matrix_puts_together_what_reaches_and_is_reached_alike() {
     let scratch = Scratch::new("alike");
     scratch.write("policy.yaml", &many_addresses(200, 4));
     let json = scratch.json("matrix pods.yaml policy.yaml --output json");
-    // db; api and web; the addresses of each of four ports; all others.
+    // Endpoint groups: db; api and web; the addresses of each of four ports; all others.
     let names: Vec<&str> =
         json["ends"].as_array().unwrap().iter().map(|end| end["name"].as_str().unwrap()).collect();
     assert_eq!(names.len(), 7, "{names:?}");
@@ -301,7 +298,7 @@ fn replicas_are_judged_as_two_pods_by_every_command() {
     let (code, printed, _) =
         scratch.palisade("explain --from shop/db --to shop/db --port 5432 pods.yaml policy.yaml");
     assert!(code == 0 && printed.contains("a pod always reaches itself"), "{printed}");
-    // Of two workloads with one name the last counts, with all its pods.
+    // The last of two workloads with one name counts, with all its pods.
     scratch.write("pods.yaml", &format!("{workload}---\n{}", workload.replace("replicas: 2", "replicas: 1")));
     let json = scratch.json("matrix pods.yaml policy.yaml --each-pod --output json");
     assert_eq!(json["ends"][0]["pods"], serde_json::json!(["shop/db"]));
@@ -366,7 +363,7 @@ fn a_file_that_is_not_there_exits_with_two() {
     }
 }
 
-/// The case of [`cases`] with another name, whose probes are wrong, refused or absent.
+/// Cases of [`cases`] under other names, with probes that are wrong, refused or absent.
 fn one_of_each() -> String {
     let item = |text: String| format!("- {}\n", text.trim_end().replace('\n', "\n  "));
     let good = cases("deny");
@@ -421,7 +418,7 @@ fn test_says_in_one_sentence_that_manifests_are_no_cases() {
     assert!(errors.contains("palisade lint, explain or matrix"), "{errors}");
 }
 
-/// Runs `palisade` on a terminal.
+/// Runs `palisade` on a pseudo-terminal.
 fn on_a_terminal(scratch: &Scratch, variables: &[(&str, &str)], arguments: &str) -> String {
     let program = env!("CARGO_BIN_EXE_palisade");
     let mut command = Command::new("script");

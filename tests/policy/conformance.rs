@@ -1,4 +1,5 @@
-//! Conformance: the cases of other projects, where their files are at hand, and our own for what those leave out.
+//! Conformance cases: those of other projects, if their files are present, and our own for the clauses that
+//! those leave out.
 
 use std::fs;
 use std::net::IpAddr;
@@ -10,15 +11,15 @@ use palisade::policy::evaluate::TableEvaluator;
 use palisade::policy::objects::Object;
 use palisade::policy::parse::Source;
 use palisade::policy::testcase::ProbeExpansion;
-use palisade::policy::testcase::{Case, read_cases};
+use palisade::policy::testcase::{Case, parse_cases};
 use palisade::policy::{Compiler, Options};
 
 fn read(path: &Path) -> Vec<Case> {
     let source = Source::new(path.display().to_string(), fs::read_to_string(path).unwrap());
-    read_cases(&source).whole().unwrap_or_else(|errors| panic!("{}", errors[0])).cases
+    parse_cases(&source).whole().unwrap_or_else(|errors| panic!("{}", errors[0])).cases
 }
 
-/// The cases of another project. Where they are not at hand the test is left out, unless the run demands them
+/// Path of another project's cases. Without them the test is skipped, unless the run demands them
 /// (`PALISADE_REQUIRE_CONFORMANCE=1`).
 fn corpus(name: &str) -> Option<PathBuf> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/conformance").join(name);
@@ -34,7 +35,8 @@ fn corpus(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// Puts every probe of a file to the compiled tables and to the oracle, which agree on the reason, too.
+/// Evaluates every probe of a file by the compiled tables and by the reference evaluator, which agree on the
+/// reason, too. Returns the number of probes.
 fn judge(path: &Path) -> usize {
     let mut probes = 0;
     for case in read(path) {
@@ -45,7 +47,7 @@ fn judge(path: &Path) -> usize {
         for probe in &case.probes {
             let flows = trial.flows(probe).unwrap_or_else(|error| panic!("{}: {error}", probe.location));
             for flow in flows {
-                let (compiled, naive) = (tables.answer(&flow), oracle.judge(&flow));
+                let (compiled, naive) = (tables.evaluate(&flow), oracle.evaluate(&flow));
                 let told = || format!("{}: case {:?}: {flow}", probe.location, case.name);
                 assert_eq!(compiled.verdict(), probe.expect, "{}: {compiled:?}", told());
                 if !is_shared(trial.objects(), &flow) {
@@ -59,11 +61,11 @@ fn judge(path: &Path) -> usize {
     probes
 }
 
-/// Whether several claim one of the addresses: then any of the reasons is a good one.
+/// Tells whether several objects claim one of the addresses. Then any of their reasons is correct.
 fn is_shared(objects: &[Object], flow: &FlowKey) -> bool {
     let claims = |address: IpAddr| {
         let claims = objects.iter().filter(|object| match object {
-            Object::Pod(pod) => ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address),
+            Object::Pod(pod) => ReferenceEvaluator::is_live(pod) && pod.addresses.contains(&address),
             Object::Node(node) => node.addresses.contains(&address),
             _ => false,
         });

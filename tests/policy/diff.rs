@@ -1,5 +1,5 @@
-//! `palisade diff` is complete and exact: on random clusters before and after random changes of policy, a flow is in the
-//! difference, once and the right way round, exactly if the compiled tables judge it otherwise than before.
+//! Completeness of `palisade diff`. On random clusters before and after random changes, a flow is in the
+//! difference exactly once, with the right direction of change, if and only if its verdict changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -26,7 +26,8 @@ fn apply(objects: &mut Objects, changes: Vec<Change>) {
     }
 }
 
-/// Pods get addresses of their own, the same before and after: a difference is between pods, not between addresses.
+/// Gives each pod addresses of its own, the same before and after: a difference is between pods, not between
+/// addresses.
 fn settle(objects: &mut Objects, order: &BTreeMap<PodName, u8>) {
     for object in objects.values_mut() {
         match object {
@@ -48,7 +49,7 @@ fn judge(objects: &Objects) -> TableEvaluator {
         .unwrap()
 }
 
-/// Whether an address is among the members: as its pod, or in one of the prefixes.
+/// Tells whether an address is among the members, by its pod or by a prefix.
 fn holds(members: &Endpoints, address: IpAddr, pods: &BTreeMap<IpAddr, PodName>) -> bool {
     if let Some(pod) = pods.get(&address) {
         return members.pods.contains(pod);
@@ -68,7 +69,7 @@ fn is_in(change: &FlowChange, flow: &FlowKey, pods: &BTreeMap<IpAddr, PodName>) 
         && holds(&change.destinations, flow.dst, pods)
 }
 
-/// A pod that is not there has no flows; between others the tables say.
+/// Verdict of a flow. A pod that does not exist has no flows; the tables decide on all others.
 fn passes(judge: &TableEvaluator, flow: &FlowKey, pods: &BTreeMap<IpAddr, PodName>) -> bool {
     let is_there = |address| judge.classifier().pod_at(address).is_some() || !pods.contains_key(&address);
     is_there(flow.src) && is_there(flow.dst) && judge.verdict(flow) == Verdict::Allow
@@ -123,7 +124,7 @@ proptest! {
                 for (protocol, port) in [(Protocol::TCP, 80), (Protocol::TCP, 81), (Protocol::UDP, 79), (Protocol::SCTP, 1), (Protocol::ICMP, 0)] {
                     let flow = FlowKey { src, dst, protocol, src_port: 9, dst_port: port };
                     let turns: Vec<ChangeKind> =
-                        found.changes.iter().filter(|change| is_in(change, &flow, &pods)).map(|change| change.turn).collect();
+                        found.changes.iter().filter(|change| is_in(change, &flow, &pods)).map(|change| change.kind).collect();
                     let expected = match (passes(&before, &flow, &pods), passes(&after, &flow, &pods)) {
                         (false, true) => vec![ChangeKind::Opens],
                         (true, false) => vec![ChangeKind::Closes],

@@ -1,5 +1,5 @@
-//! The policy compiler from manifests to verdicts: golden texts, conformance cases, comparison with the reference evaluator, and the commands
-//! about policies. Needs no privilege.
+//! Tests of the policy compiler, from manifests to verdicts: golden texts, conformance cases, comparison with
+//! the reference evaluator, and the commands about policies. They need no privilege.
 
 mod arbitrary;
 
@@ -9,3 +9,4 @@ mod conformance;
 mod diff;
 mod random_histories;
 mod validation;
+mod version;

@@ -1,7 +1,9 @@
-//! Random histories of random clusters: after every change the compiled tables, asked through the classifier that
-//! followed the differences, say of random packets what the oracle says of the objects, and for the same reason.
+//! Random histories of random clusters. After every change, tables and reference evaluator agree on random
+//! packets, verdict and reason; the tables are evaluated through the classifier that followed the
+//! differences.
 //!
-//! `PALISADE_HISTORIES` sets how many, `PALISADE_SEED` which. The seed is printed, and a failure is made small.
+//! `PALISADE_HISTORIES` sets the number of histories, `PALISADE_SEED` the seed. The seed is printed, and a
+//! failure is shrunk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
@@ -18,19 +20,19 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
-/// Histories, unless the environment says otherwise.
+/// Number of histories, unless the environment sets it.
 const HISTORIES: u32 = if cfg!(debug_assertions) { 500 } else { 10_000 };
-/// Packets after each change.
+/// Number of packets after each change.
 const PACKETS: usize = 24;
 
-/// Four numbers that pick a packet among the interesting ones.
+/// Random numbers that select source, destination, protocol and port.
 type Pick = [u16; 4];
 
 const PROTOCOLS: [Protocol; 6] =
     [Protocol::TCP, Protocol::UDP, Protocol::SCTP, Protocol::ICMP, Protocol::ICMPV6, Protocol(47)];
 const PORTS: [u16; 11] = [0, 1, 2, 77, 78, 79, 80, 81, 82, 84, u16::MAX];
 
-/// A history in progress: the objects, and everything that followed their changes.
+/// State of a history: the objects, and everything that followed their changes.
 struct History {
     objects: BTreeMap<ObjectName, Object>,
     compiler: Compiler,
@@ -61,10 +63,10 @@ impl History {
         self.classifier = self.classifier.update(&difference, &self.tables);
     }
 
-    /// Compares tables and oracle on one packet.
+    /// Compares tables and reference evaluator on one packet.
     fn compare(&self, oracle: &ReferenceEvaluator<'_>, flow: &FlowKey) -> Result<(), TestCaseError> {
-        let judgement = self.classifier.judge(flow);
-        let answer = oracle.judge(flow);
+        let judgement = self.classifier.decide_flow(flow);
+        let answer = oracle.evaluate(flow);
         for (compiled, naive, peer) in
             [(judgement.egress, &answer.egress, flow.dst), (judgement.ingress, &answer.ingress, flow.src)]
         {
@@ -74,7 +76,7 @@ impl History {
                 "{}",
                 flow
             );
-            // Where several claim the peer's address any of them may give the reason.
+            // If several objects claim the peer's address, any of them may give the reason.
             if self.claims(peer) <= 1 {
                 let origin = compiled.map(|decision| &self.tables.rules[&decision.rule()]);
                 prop_assert_eq!(origin, naive.as_ref().map(|naive| &naive.origin), "{}", flow);
@@ -83,7 +85,7 @@ impl History {
         prop_assert_eq!(judgement.is_allow(), answer.verdict() == palisade::tables::Verdict::Allow);
         for owners in self.owners(flow) {
             let certain = self.with_owners(flow, owners);
-            let verdict = ReferenceEvaluator::new(&certain).judge(flow).verdict();
+            let verdict = ReferenceEvaluator::new(&certain).evaluate(flow).verdict();
             prop_assert!(
                 verdict == palisade::tables::Verdict::Allow || !judgement.is_allow(),
                 "{} if {:?} own the ends",
@@ -94,11 +96,12 @@ impl History {
         Ok(())
     }
 
-    /// Clause L4: the pods that may own the two ends, each pair once; none where nobody else claims the addresses.
+    /// Pairs of pods that may own the two addresses (clause L4), each once; empty if only one pod claims each
+    /// address.
     fn owners(&self, flow: &FlowKey) -> Vec<[Option<&PodName>; 2]> {
         let claimants = |address| -> Vec<Option<&PodName>> {
             let claims = self.objects.values().filter_map(|object| match object {
-                Object::Pod(pod) if ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address) => {
+                Object::Pod(pod) if ReferenceEvaluator::is_live(pod) && pod.addresses.contains(&address) => {
                     Some(Some(&pod.name))
                 }
                 _ => None,
@@ -116,7 +119,7 @@ impl History {
         pairs.filter(|[source, destination]| flow.src != flow.dst || source == destination).collect()
     }
 
-    /// The objects, where nobody but these pods has the ends' addresses. Nodes keep theirs.
+    /// Copies the objects so that only these pods have the two addresses. Nodes keep theirs.
     fn with_owners(&self, flow: &FlowKey, owners: [Option<&PodName>; 2]) -> Vec<Object> {
         let mut objects: Vec<Object> = self.objects.values().cloned().collect();
         for object in &mut objects {
@@ -131,15 +134,15 @@ impl History {
 
     fn claims(&self, address: IpAddr) -> usize {
         let claims = self.objects.values().filter(|object| match object {
-            Object::Pod(pod) => ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address),
+            Object::Pod(pod) => ReferenceEvaluator::is_live(pod) && pod.addresses.contains(&address),
             Object::Node(node) => node.addresses.contains(&address),
             _ => false,
         });
         claims.count()
     }
 
-    /// Addresses of pods and nodes, and both sides of every border of a block, by family. Those of pods come again, as often
-    /// as all others together.
+    /// Addresses of pods and nodes, and both sides of every border of a block, by family. Addresses of pods
+    /// come again, as often as all others together.
     fn addresses(&self) -> [Vec<IpAddr>; 2] {
         let mut found = BTreeSet::from(["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()]);
         for object in self.objects.values() {
@@ -168,7 +171,7 @@ impl History {
             }
         }
         let pods = self.objects.values().filter_map(|object| match object {
-            Object::Pod(pod) if ReferenceEvaluator::counts(pod) => Some(&pod.addresses),
+            Object::Pod(pod) if ReferenceEvaluator::is_live(pod) => Some(&pod.addresses),
             _ => None,
         });
         let again = pods.flatten().copied().cycle().take(found.len());
@@ -177,7 +180,7 @@ impl History {
     }
 }
 
-/// First and last address of a prefix, and their neighbours outside.
+/// Adds the first and last address of a prefix and their neighbours outside.
 fn borders(cidr: IpNet, found: &mut BTreeSet<IpAddr>) {
     let step = |address: IpAddr, by: i128| match address {
         IpAddr::V4(address) => IpAddr::from(address.to_bits().wrapping_add_signed(by as i32).to_be_bytes()),
@@ -191,7 +194,7 @@ fn flow(addresses: &[Vec<IpAddr>; 2], [src, dst, protocol, port]: Pick) -> FlowK
     let pick = |list: &[IpAddr], number: u16| list[number as usize % list.len()];
     let family = &addresses[usize::from(src % 4 == 3)];
     let (src, dst) = (pick(family, src / 4), pick(family, dst));
-    // Mostly TCP: one rule in three is about it.
+    // One draw in three is TCP, as one rule in three is.
     let protocol = PROTOCOLS[(protocol as usize % 9).saturating_sub(3)];
     FlowKey { src, dst, protocol, src_port: 40_000, dst_port: PORTS[port as usize % PORTS.len()] }
 }
@@ -209,7 +212,7 @@ fn replay(steps: Vec<(Vec<Change>, Vec<Pick>)>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A cluster at once, then changes one or a few at a time.
+/// Strategy for a history: a whole cluster, then one or two changes at a time.
 fn history() -> impl Strategy<Value = Vec<(Vec<Change>, Vec<Pick>)>> {
     let packets = || vec(any::<Pick>(), PACKETS);
     let start = (vec(crate::arbitrary::change(), 6..=14), packets());
@@ -261,7 +264,7 @@ fn the_random_histories_see_every_kind_of_reason() {
             let addresses = replayed.addresses();
             for pick in picks {
                 let flow = flow(&addresses, pick);
-                let judgement = replayed.classifier.judge(&flow);
+                let judgement = replayed.classifier.decide_flow(&flow);
                 for decision in judgement.egress.into_iter().chain(judgement.ingress) {
                     let kind = match &replayed.tables.rules[&decision.rule()] {
                         palisade::tables::RuleOrigin::NotIsolated { .. } => "not isolated".to_owned(),

@@ -1,11 +1,11 @@
-//! The API server's verdicts on policy objects, and the texts of what is wrong with them.
+//! Verdicts of the API server on policy objects, and the texts of errors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use palisade::policy::objects::Object;
-use palisade::policy::parse::{Source, read, read_all, read_value};
-use palisade::policy::testcase::read_cases;
+use palisade::policy::parse::{Source, parse_source, parse_sources, parse_value};
+use palisade::policy::testcase::parse_cases;
 use proptest::prelude::*;
 
 fn shared(name: &str) -> Option<PathBuf> {
@@ -25,7 +25,7 @@ fn every_upstream_validation_case_gets_the_api_servers_verdict() {
     for case in cases.as_array().unwrap() {
         let name = case["name"].as_str().unwrap();
         let Some(valid) = case["valid"].as_bool() else { continue };
-        let result = read_value(name, &case["object"]);
+        let result = parse_value(name, &case["object"]);
         assert_eq!(result.is_ok(), valid, "{name}: {:?}", result.map(|parsed| parsed.objects));
         if let Ok(parsed) = result {
             assert_eq!((parsed.objects.len(), parsed.skipped.len()), (1, 0), "{name}");
@@ -44,7 +44,7 @@ fn every_conformance_corpus_is_read_without_error() {
         ("cnp-conformance.json", 96, 301),
     ] {
         let Some(path) = shared(name) else { continue };
-        let read = read_cases(&Source::new(name, fs::read_to_string(path).unwrap()))
+        let read = parse_cases(&Source::new(name, fs::read_to_string(path).unwrap()))
             .whole()
             .unwrap_or_else(|errors| panic!("{}", errors[0]));
         assert_eq!(read.cases.len(), cases, "{name}");
@@ -65,7 +65,7 @@ fn data(name: &str) -> Source {
     Source::new(name, fs::read_to_string(path).unwrap())
 }
 
-/// Compares with the file in `tests/data/snapshots`.
+/// Compares text with the file in `tests/data/snapshots`.
 fn golden(name: &str, text: &str) {
     insta::with_settings!({snapshot_path => "../data/snapshots", prepend_module_to_snapshot => false, omit_expression => true}, {
         insta::assert_snapshot!(name, text);
@@ -74,14 +74,14 @@ fn golden(name: &str, text: &str) {
 
 #[test]
 fn every_mistake_is_reported_with_line_column_and_field_path() {
-    let errors = read(&data("wrong.yaml")).unwrap_err();
+    let errors = parse_source(&data("wrong.yaml")).unwrap_err();
     let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
     golden("wrong", &lines.join("\n"));
 }
 
 #[test]
 fn a_report_underlines_the_field() {
-    let errors = read(&data("wrong.yaml")).unwrap_err();
+    let errors = parse_source(&data("wrong.yaml")).unwrap_err();
     let path = "spec.ingress[0].ports[0].endPort";
     let error = errors.iter().find(|error| error.path == path).unwrap();
     golden("report", &error.report(false));
@@ -93,7 +93,7 @@ fn a_report_underlines_the_field() {
 
 #[test]
 fn one_object_of_every_kind_is_read() {
-    let parsed = read(&data("cluster.yaml")).unwrap();
+    let parsed = parse_source(&data("cluster.yaml")).unwrap();
     let lines: Vec<String> =
         parsed.objects.iter().map(|(object, location)| format!("{location} {object:#?}")).collect();
     golden("cluster", &lines.join("\n"));
@@ -103,22 +103,22 @@ fn one_object_of_every_kind_is_read() {
 
 #[test]
 fn kinds_of_a_newer_api_fail_closed_with_a_warning() {
-    let parsed = read(&data("future.yaml")).unwrap();
+    let parsed = parse_source(&data("future.yaml")).unwrap();
     golden("future", &format!("{:#?}", parsed.objects[0].0));
     assert_eq!(parsed.warnings.len(), 4);
     assert!(parsed.warnings.iter().all(|warning| warning.message.contains("fails closed")));
 }
 
-/// Reads in every way there is, and prints every finding: nothing may panic.
+/// Reads a document by every reader and prints every error: none may panic.
 fn survive(text: &str) {
     for name in ["x.yaml", "x.json"] {
         let source = Source::new(name, text);
-        let findings = match read(&source) {
+        let findings = match parse_source(&source) {
             Ok(parsed) => parsed.warnings,
             Err(errors) => errors,
         };
         for finding in
-            findings.into_iter().chain(read_cases(&source).whole().err().into_iter().flatten()).take(20)
+            findings.into_iter().chain(parse_cases(&source).whole().err().into_iter().flatten()).take(20)
         {
             assert!(finding.to_string().starts_with(name));
             assert!(!finding.report(false).is_empty());
@@ -127,7 +127,7 @@ fn survive(text: &str) {
     }
 }
 
-/// A valid document with some of its bytes replaced, taken out or doubled.
+/// Strategy for a valid document with some of its bytes replaced, removed or doubled.
 fn mutated() -> impl Strategy<Value = String> {
     let documents = ["wrong.yaml", "cluster.yaml", "future.yaml"].map(|name| data(name).text().to_owned());
     let edits =
@@ -177,11 +177,12 @@ fn json_and_yaml_of_the_same_object_are_the_same() {
         "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: []}\nstatus: {podIP: 10.0.0.1}\n";
     let json = "{\t\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {\"name\": \"\\u0061\"},\n\
                 \t\"spec\": {\"containers\": []}, \"status\": {\"podIP\": \"10.0.0.1\"}}\n";
-    let objects = |name: &str, text: &str| read(&Source::new(name, text)).unwrap().objects.remove(0).0;
+    let objects =
+        |name: &str, text: &str| parse_source(&Source::new(name, text)).unwrap().objects.remove(0).0;
     assert_eq!(objects("a.yaml", yaml), objects("a.json", json));
     assert_eq!(objects("<stdin>", json), objects("a.json", json));
     let value = serde_json::from_str(json).unwrap();
-    assert_eq!(read_value("watch", &value).unwrap().objects.remove(0).0, objects("a.yaml", yaml));
+    assert_eq!(parse_value("watch", &value).unwrap().objects.remove(0).0, objects("a.yaml", yaml));
 }
 
 #[test]
@@ -190,7 +191,7 @@ fn the_last_of_two_objects_with_one_name_counts_and_the_author_is_told() {
         format!("apiVersion: v1\nkind: Namespace\nmetadata: {{name: a, labels: {{x: {label}}}}}\n")
     };
     let sources = [Source::new("one.yaml", namespace("b")), Source::new("two.yaml", namespace("c"))];
-    let parsed = read_all(&sources).unwrap();
+    let parsed = parse_sources(&sources).unwrap();
     let [(Object::Namespace(namespace), _)] = parsed.objects.as_slice() else {
         panic!("{:?}", parsed.objects)
     };
@@ -206,7 +207,7 @@ fn the_last_of_two_objects_with_one_name_counts_and_the_author_is_told() {
 fn findings_are_bounded_and_the_rest_is_counted() {
     let header = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: a}\nspec: {ingress: [{from: [";
     let text = format!("{header}{}]}}]}}\n", "{}, ".repeat(3000));
-    let errors = read(&Source::new("a.yaml", text)).unwrap_err();
+    let errors = parse_source(&Source::new("a.yaml", text)).unwrap_err();
     assert_eq!(errors.len(), 1000);
     assert!(errors[999].to_string().ends_with("2000 more findings are not shown)"), "{}", errors[999]);
 }
@@ -215,17 +216,17 @@ fn findings_are_bounded_and_the_rest_is_counted() {
 fn a_misspelt_policy_kind_is_an_error_and_another_systems_is_skipped_with_a_warning() {
     let object = |kind: &str| format!("apiVersion: x.io/v1\nkind: {kind}\nmetadata: {{name: a}}\n");
     for kind in ["networkPolicy", "NetworkPolcy", "NetworkPolicys", "pod"] {
-        let errors = read(&Source::new("a.yaml", object(kind))).unwrap_err();
+        let errors = parse_source(&Source::new("a.yaml", object(kind))).unwrap_err();
         assert!(errors[0].help.as_ref().unwrap().starts_with("did you mean"), "{kind}");
     }
     let systems = ["CiliumNetworkPolicy", "MultiNetworkPolicy", "GlobalNetworkPolicy"];
     for (kind, warnings) in
         systems.map(|kind| (kind, 1)).into_iter().chain([("Service", 0), ("PodDisruptionBudget", 0)])
     {
-        let parsed = read(&Source::new("a.yaml", object(kind))).unwrap();
+        let parsed = parse_source(&Source::new("a.yaml", object(kind))).unwrap();
         assert_eq!((parsed.skipped.len(), parsed.warnings.len()), (1, warnings), "{kind}");
     }
-    let warning = &read(&Source::new("a.yaml", object(systems[0]))).unwrap().warnings[0];
+    let warning = &parse_source(&Source::new("a.yaml", object(systems[0]))).unwrap().warnings[0];
     assert_eq!(
         warning.to_string(),
         "a.yaml:2:7: warning: default/a kind: a CiliumNetworkPolicy is another system's: nothing here enforces it \
@@ -240,7 +241,7 @@ fn entries_of_a_set_that_stand_there_twice_are_refused() {
             "{{apiVersion: policy.networking.k8s.io/v1alpha2, kind: ClusterNetworkPolicy, metadata: {{name: a}}, spec: {{tier: Admin, \
              priority: 1, subject: {{namespaces: {{}}}}, egress: [{{action: {action}, to: [{to}]}}]}}}}"
         );
-        read(&Source::new("policy.yaml", text))
+        parse_source(&Source::new("policy.yaml", text))
     };
     for (to, action, path) in [
         ("{networks: [10.0.0.0/8, 'fd00::/8', 10.0.0.0/8]}", "Deny", "spec.egress[0].to[0].networks[2]"),

@@ -1,4 +1,5 @@
-//! Nothing on the packet path allocates: counted by the allocator itself.
+//! Allocations on the packet path: there are none. A counting allocator of this binary tells, for each thread
+//! by itself.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -17,7 +18,7 @@ use palisade::tables::{
 
 use crate::frames::{Spec, Transport, arp};
 
-/// The system's allocator, which counts what this thread asks of it.
+/// System allocator that counts the calls of each thread.
 struct Counting;
 
 thread_local! {
@@ -25,7 +26,7 @@ thread_local! {
 }
 
 fn count() {
-    // While a thread ends its counter is gone: nobody asks for it any more.
+    // The counter of a thread that ends is gone already, and nobody reads it.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
 }
 
@@ -66,7 +67,7 @@ fn address(pod: u16, v6: bool) -> IpAddr {
     if v6 { format!("fd00::{}", pod + 2) } else { format!("10.0.0.{}", pod + 2) }.parse().unwrap()
 }
 
-/// Everything may pass but to TCP port 9.
+/// Tables that allow everything but TCP port 9.
 fn tables() -> RuleTables {
     let mut tables = RuleTables::default();
     for (rule, direction) in [(0, Direction::Ingress), (1, Direction::Egress)] {
@@ -94,7 +95,7 @@ impl Bench {
         Bench::with_queues(workers, workers)
     }
 
-    /// With so many queues of the second port.
+    /// Makes a switch with this number of queues of the second port.
     fn with_queues(workers: usize, queues: usize) -> Bench {
         let conntrack = ConntrackSettings { flows_max: 4096, ..ConntrackSettings::default() };
         let settings = Settings {
@@ -130,8 +131,8 @@ impl Bench {
         Bench { sim, ports }
     }
 
-    /// Allocations of the switch while these frames, which come in at the first port, are dealt with; the frames of the
-    /// first round are there to warm up.
+    /// Allocations of the switch while it processes these frames, which arrive on the first port. The first
+    /// round warms up.
     fn run(&mut self, rounds: usize, mut frame: impl FnMut(usize) -> Vec<u8>) -> u64 {
         let mut seen = 0;
         for round in 0..rounds {
@@ -185,7 +186,7 @@ impl Bench {
     }
 }
 
-/// The frame of a packet on its way through the switch.
+/// Builds the frame of a packet to the switch.
 fn to_gateway(spec: Spec) -> Vec<u8> {
     Spec { dst_mac: Gateway::default().mac.0, ..spec }.bytes()
 }
@@ -232,10 +233,10 @@ fn new_flows_and_flows_that_end_allocate_nothing() {
         assert_eq!(bench.counter(|port| port.forwarded), 60 * 32);
         bench.sim.now += Duration::from_secs(100);
         let sim = &mut bench.sim;
-        // A batch looks at 64 groups of 16 flows at most.
+        // A batch sweeps 64 groups of 16 flows at most.
         assert_eq!(allocations(|| (0..8).for_each(|_| _ = sim.step())), 0, "the sweep");
         assert_eq!(bench.sim.flows_len(), 0);
-        // The table overflows, and flows make room for others.
+        // The table is full, and new flows evict others.
         assert_eq!(bench.run(300, udp), 0);
         let workers = bench.sim.counters().workers;
         assert!(workers.values().map(|worker| worker.flows_evicted).sum::<u64>() > 0);

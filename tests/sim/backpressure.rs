@@ -1,4 +1,4 @@
-//! Frames and bounds: nothing is lost, whatever comes in and however slowly it is taken away.
+//! Frame accounting under backpressure: no frame is lost, however slowly transmitted frames are taken.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn gateway_arp() -> Vec<u8> {
     crate::frames::arp(1, (crate::rig::mac(A), [10, 0, 0, 2]), ([0; 6], [10, 0, 0, 1]), [0xff; 6])
 }
 
-/// Lets frames come in without taking away what goes out.
+/// Injects frames and leaves transmitted frames in the rings.
 fn push(rig: &mut Rig, port: PortId, frames: impl IntoIterator<Item = Vec<u8>>) -> usize {
     let mut lost = 0;
     for (number, frame) in frames.into_iter().enumerate() {
@@ -62,7 +62,8 @@ fn every_frame_counted_as_forwarded_goes_out_however_many_answers_wait_for_the_s
     let is_datagram = |(port, frame): &(PortId, Vec<u8>)| *port == A && frame.len() == datagram.len();
     let mut gone_out = 0;
     for round in 0..12 {
-        // A asks and asks and takes no answer; then it takes all, and asks again while B sends to it.
+        // A sends ARP requests and takes no reply. Then it takes all of them, and asks again while B sends to
+        // it.
         push(&mut rig, A, (0..4000 + round * 8).map(|_| gateway_arp()));
         gone_out += rig.collect().iter().filter(|frame| is_datagram(frame)).count();
         rig.sim.step();
@@ -157,7 +158,8 @@ fn among_few_ports_a_burst_after_a_long_quiet_while_the_worker_is_away_is_not_lo
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever bytes come in, at whatever pace they are taken away: one verdict each, and every frame is somewhere.
+    /// Checks random bytes at a random pace: each frame has one verdict, and every UMEM frame is accounted
+    /// for.
     #[test]
     fn any_bytes_at_any_pace_keep_the_books_in_order(
         workers in 1..4usize,
@@ -187,7 +189,7 @@ proptest! {
     }
 }
 
-/// Frames near to good ones, and bytes that are none.
+/// Strategy for frames near to valid ones, and for random bytes.
 fn any_frame() -> impl Strategy<Value = Vec<u8>> {
     let good = prop_oneof![(0..4u16).prop_map(udp), Just(gateway_arp()), large()];
     let damage = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3);
@@ -210,7 +212,7 @@ fn large() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Steps for as long as it takes until ports that are idle are to give back what they have been given.
+/// Steps until idle ports have given back their frames.
 fn let_time_pass(sim: &mut Simulation) {
     for _ in 0..6 {
         sim.now += Duration::from_secs(2);
@@ -250,7 +252,7 @@ fn ports_that_come_one_by_one_or_are_busy_in_turn_leave_each_other_frames_to_rec
         assert!(has_reserve(&sim), "{:?}", sim.frames(0));
     }
     assert!(ports.iter().all(|port| takes_eight(&mut sim, port)), "each port has its least still");
-    // One that is busy takes what the others leave.
+    // A busy port takes the frames that the others leave.
     let mut taken = Vec::new();
     for _ in 0..64 {
         taken.push((0..64).filter(|_| ports[0].peers[0].inject(&udp(1))).count());

@@ -1,4 +1,5 @@
-//! Packets that open a flow or change its state carry a right transport checksum, and resets the exact number.
+//! Verification of transport checksums for packets that open a flow or change its state, and of exact
+//! sequence numbers for resets.
 
 use palisade::dataplane::DropReason;
 use palisade::ids::PortId;
@@ -21,7 +22,7 @@ fn state(rig: &Rig) -> String {
     flows(rig)[0].state.clone()
 }
 
-/// A packet first comes with a wrong checksum, which changes nothing, and then as it should be.
+/// Sends a packet with a wrong checksum, which changes nothing, and then with the right one.
 #[track_caller]
 fn counts_only_with_its_checksum(rig: &mut Rig, from: PortId, to: PortId, spec: &Spec) {
     let before = flows(rig);
@@ -39,7 +40,7 @@ fn a_segment_with_a_wrong_checksum_opens_answers_finishes_and_resets_nothing() {
         (A, B, ACK, "established"),
         (B, A, FIN | ACK, "fin-wait"),
         (A, B, RST, "reset"),
-        // The next connection between the same ports.
+        // Next connection between the same ports.
         (A, B, SYN, "syn-sent"),
         (B, A, RST | ACK, "reset"),
     ] {
@@ -77,7 +78,7 @@ fn what_opens_a_flow_or_answers_it_first_has_a_right_checksum_in_every_protocol_
         let mut rig = Rig::new(1, &Setting::open());
         counts_only_with_its_checksum(&mut rig, A, B, &udp_of(family, 0, 1, [1000, 53]));
         counts_only_with_its_checksum(&mut rig, B, A, &udp_of(family, 1, 0, [53, 1000]));
-        // From here on it is the receiver's.
+        // The receiver verifies later segments itself.
         passes(&mut rig, A, B, &broken(&udp_of(family, 0, 1, [1000, 53])));
         passes(&mut rig, B, A, &broken(&udp_of(family, 1, 0, [53, 1000])));
         let to_b = |transport| Spec::new(pod_address(0)[family], pod_address(1)[family], transport);
@@ -112,7 +113,7 @@ fn a_datagram_without_a_checksum_or_padded_on_its_way_opens_a_flow() {
     }
 }
 
-/// The first fragment of a packet of IPv4 whose other fragments never come.
+/// First fragment of an IPv4 packet without its other fragments.
 fn first_fragment(from: PortId, spec: &Spec, number: u8) -> Vec<u8> {
     let mut frame =
         addressed(from, &Spec { payload: vec![7; 12 + usize::from(number) * 8], ..spec.clone() }).bytes();
@@ -131,7 +132,7 @@ fn first_fragment(from: PortId, spec: &Spec, number: u8) -> Vec<u8> {
 #[test]
 fn a_first_fragment_passes_unverified_and_changes_the_state_of_no_connection() {
     let mut rig = Rig::new(1, &Setting::open());
-    // It may open a flow, as anything may that nobody answers.
+    // It may open an unassured flow, as any packet without a reply may.
     assert_eq!(rig.send_on(0, A, &[first_fragment(A, &tcp(SYN, true), 1)]).len(), 1);
     assert_eq!(state(&rig), "syn-sent");
     passes(&mut rig, B, A, &tcp(SYN | ACK, false));
@@ -145,14 +146,14 @@ fn a_first_fragment_passes_unverified_and_changes_the_state_of_no_connection() {
             assert_eq!(state(&rig), "established", "{flags}");
         }
     }
-    // Datagrams are sent in fragments as a matter of course.
+    // Fragmented datagrams are ordinary traffic.
     let mut rig = Rig::new(1, &Setting::open());
     assert_eq!(rig.send_on(0, A, &[first_fragment(A, &udp_of(0, 0, 1, [1000, 53]), 1)]).len(), 1);
     assert_eq!(rig.send_on(0, B, &[first_fragment(B, &udp_of(0, 1, 0, [53, 1000]), 1)]).len(), 1);
     assert_eq!(state(&rig), "udp-two-way");
 }
 
-/// A reset with its number so far from the next one.
+/// Reset with a sequence number this far from the next one.
 fn reset(client_to_server: bool, away: i32) -> Spec {
     let spec = tcp(RST, client_to_server);
     let Transport::Tcp { ports, flags, sequence, acknowledgement, window } = spec.transport else { panic!() };

@@ -1,4 +1,4 @@
-//! The rules of the packet path, one by one. Each test says what passes and which counters move.
+//! Rules of the packet path, one test each: the packets that pass and the counters that move.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -28,12 +28,12 @@ const INIT_ACK: u8 = 2;
 const COOKIE_ACK: u8 = 11;
 const SHUTDOWN_COMPLETE: u8 = 14;
 
-/// Nothing out, everything in.
+/// Rules of a pod that may open no connection, and that everyone may reach.
 pub(crate) fn mute() -> PodRules {
     PodRules { egress: Some(Vec::new()), ingress: None }
 }
 
-/// In on this port only, everything out.
+/// Rules of a pod that everyone may reach on this port only.
 pub(crate) fn serves(protocol: Protocol, port: u16) -> PodRules {
     PodRules { ingress: Some(vec![Rule::port(protocol, port)]), egress: None }
 }
@@ -55,7 +55,7 @@ pub(crate) fn udp(from: usize, to: usize, ports: [u16; 2]) -> Spec {
     udp_of(0, from, to, ports)
 }
 
-/// [`udp`] over IPv4 (0) or IPv6 (1).
+/// Datagram as of [`udp`], over IPv4 (0) or IPv6 (1).
 pub(crate) fn udp_of(family: usize, from: usize, to: usize, ports: [u16; 2]) -> Spec {
     Spec::new(pod_address(from)[family], pod_address(to)[family], Transport::Udp { ports })
 }
@@ -208,7 +208,7 @@ fn of_a_pod_with_several_addresses_rules_see_the_one_of_the_packet_also_after_ot
     let first = pod_address(0);
     let second = [ip("10.0.0.6"), ip("fd00::6")];
     let mut rig = Rig::new(1, &Setting::open());
-    // What changes from one to the next is nothing but rule tables, and with them the classes of most addresses.
+    // Each step changes rule tables only, and with them the classes of most addresses.
     for (round, named) in [first, second, first].into_iter().enumerate() {
         let with_named = Some(vec![Rule { peers: Some(named.to_vec()), ..Rule::ALL }]);
         let setting = Setting::open()
@@ -235,11 +235,11 @@ fn of_a_pod_with_several_addresses_rules_see_the_one_of_the_packet_also_after_ot
 
 #[test]
 fn a_pod_attached_with_the_address_of_another_inherits_nothing() {
-    // At once, after a time without anybody, and where the last pod's policy has been loaded again in between.
+    // Directly, after idle time, and with the last pod's policy loaded again in between.
     for between in [vec![], vec![None], vec![Some(AttachmentId(1)), None, Some(AttachmentId(78))]] {
         for family in [0, 1] {
             let mut rig = Rig::new(1, &Setting::open().with(0, mute()).with(1, PodRules::default()));
-            // b speaks to a, who may answer only that.
+            // b sends to a, which may only answer.
             passes(&mut rig, B, A, &udp_of(family, 1, 0, [1000, 53]));
             passes(&mut rig, A, B, &udp_of(family, 0, 1, [53, 1000]));
             for attachment in between.iter().copied().chain([Some(AttachmentId(77))]) {
@@ -421,7 +421,7 @@ fn idle_flows_are_forgotten_and_their_replies_with_them() {
     is_dropped(&mut rig, B, &udp(1, 0, [53, 1000]), DropReason::PolicyEgress);
 }
 
-/// An error about a packet, from who it was sent to.
+/// ICMP error about a packet, from the packet's destination.
 fn error_about(quoted: &Spec) -> Spec {
     let kind = if quoted.src.is_ipv4() { 3 } else { 1 };
     let transport = Transport::Icmp { kind, code: 3, rest: [0; 4] };
@@ -537,7 +537,7 @@ fn a_way_that_is_not_known_is_asked_for_and_the_next_packet_goes_it() {
     world.node.as_mut().unwrap().mac = None;
     rig.sim.publish(world);
     rig.sim.step();
-    // Asked for before anybody sends there.
+    // The router is resolved before the first packet for it.
     let request = arp(1, (gateway_mac(), [10, 0, 0, 1]), ([0; 6], [10, 0, 0, 254]), [0xff; 6]);
     let tagged = |frame: &[u8]| [&frame[..12], &[0x81, 0, 0, 7], &frame[12..]].concat();
     assert_eq!(rig.collect(), [(HOST, tagged(&request))]);
@@ -601,7 +601,7 @@ fn a_packet_that_says_its_way_is_dropped_by_name_and_its_fragments_decide_nothin
         assert_eq!(rig.send_on(0, A, &[frame]).len(), outcome);
     }
     assert_eq!(rig.counters(A).drops["source-route"], 7);
-    // Router alert, which nothing here looks at.
+    // Router Alert (RFC 2113), which the switch ignores.
     assert_eq!(rig.send_on(0, A, &[with_options([148, 4, 0, 0, 1, 1, 1, 0], [0x40, 0])]).len(), 1);
 }
 
@@ -609,7 +609,7 @@ fn a_packet_that_says_its_way_is_dropped_by_name_and_its_fragments_decide_nothin
 fn a_fragment_waits_for_the_first_of_its_datagram_and_then_is_dropped_by_name() {
     let mut rig = Rig::new(1, &Setting::open());
     let mut frame = addressed(A, &udp(0, 1, [1, 2])).bytes();
-    // Offset 8, and the checksum with it.
+    // Sets fragment offset 8 and adjusts the checksum.
     (frame[20], frame[21]) = (0, 1);
     let word = u16::from_be_bytes([frame[24], frame[25]]);
     frame[24..26].copy_from_slice(&(word + 0x4000 - 1).to_be_bytes());
@@ -626,7 +626,7 @@ fn a_next_hop_that_is_not_known_is_the_kernels_to_resolve_and_nothing_is_learned
     rig.know_router(false);
     let question =
         |port| Spec::new(pod_address(0)[0], world_address(1)[0], Transport::Udp { ports: [port, 2] });
-    // The router speaks, to the switch and by ARP: neither makes it known.
+    // The router sends packets and ARP to the switch: neither resolves it.
     let hello = Transport::Echo { request: true, identifier: 1 };
     assert_eq!(rig.send(UPLINK, &Spec::new(world_address(1)[0], gateway_address()[0], hello)).len(), 1);
     let request = arp(1, (mac(UPLINK), [192, 0, 2, 1]), ([0; 6], [10, 0, 0, 1]), [0xff; 6]);
@@ -695,7 +695,7 @@ fn what_is_for_an_address_among_the_pods_that_no_pod_has_goes_nowhere() {
         is_dropped(&mut rig, A, &Spec::new(pod_address(0)[family], nobody, transport), DropReason::NoRoute);
         let from_world = Spec::new(world_address(1)[family], nobody, transport);
         is_dropped(&mut rig, UPLINK, &from_world, DropReason::NoRoute);
-        // And nobody outside speaks for it.
+        // Packets from outside with its address are dropped, too.
         let as_nobody = Spec::new(nobody, pod_address(0)[family], transport);
         is_dropped(&mut rig, UPLINK, &as_nobody, DropReason::Spoofed);
     }

@@ -1,5 +1,5 @@
-//! Pods that open flows as fast as they can, and one beside them that opens a connection now and then: its connections are set up, and
-//! live on. The rule is in `docs/decisions/conntrack-eviction.md`.
+//! Pods that fill the flow table with new flows, beside a client that opens a connection now and then: its
+//! connections are established and survive. The rule is in `docs/decisions/conntrack-eviction.md`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::rig::model::{ACK, RST, SYN};
 const FLOWS_MAX: usize = 1 << 15;
 /// New flows of all hostile pods in one batch.
 const FLOOD_PER_ROUND: usize = 64;
-/// Half as many flows again as the table has slots.
+/// Rounds for one and a half times as many flows as the table has slots.
 const ROUNDS: usize = 3 * FLOWS_MAX / 2 / FLOOD_PER_ROUND;
 const SEED: u64 = 0x5eed_f100_d5ca_1e5e;
 const CLIENT: usize = 0;
@@ -28,23 +28,23 @@ const KEPT: usize = 4;
 /// Kinds of floods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flood {
-    /// SYNs to the client, which answers none.
+    /// SYNs to the client, which sends no reply.
     Syn,
-    /// Datagrams to the client.
+    /// UDP datagrams to the client.
     Udp,
-    /// Segments from the middle of no connection to the client.
+    /// TCP segments of no connection, to the client.
     Middle,
-    /// Connections with another hostile pod, each of them established. One pod after another begins.
+    /// Established connections with another hostile pod. One pod after another begins.
     Handshakes,
 }
 
-/// A packet between two pods.
+/// Packet between two pods.
 #[derive(Debug, Clone, Copy)]
 struct Packet {
     from: usize,
     to: usize,
     ports: [u16; 2],
-    /// TCP's control bits, sequence and acknowledgement number; UDP where there are none.
+    /// Control bits, sequence and acknowledgement number of TCP; `None` for UDP.
     tcp: Option<(u8, u32, u32)>,
 }
 
@@ -56,7 +56,7 @@ fn mac(pod: usize) -> [u8; 6] {
     [2, 0, 0, 1, (pod >> 8) as u8, pod as u8]
 }
 
-/// RFC 1071, of a whole number of words.
+/// Internet checksum of a whole number of words (RFC 1071).
 fn checksum(parts: &[&[u8]]) -> [u8; 2] {
     let words = parts.iter().flat_map(|part| part.as_chunks::<2>().0);
     let sum: u32 = words.map(|word| u32::from(u16::from_be_bytes(*word))).sum();
@@ -88,7 +88,7 @@ impl Packet {
     }
 }
 
-/// A connection from client to server, and how many of its packets are through.
+/// Connection from client to server, and the number of its packets that have passed.
 #[derive(Debug, Clone, Copy)]
 struct Connection {
     port: u16,
@@ -96,7 +96,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Handshake, and data of the server.
+    /// Packets of a handshake and of the server's data.
     const PACKETS: usize = 4;
 
     fn packet(&self, number: usize) -> Packet {
@@ -116,7 +116,7 @@ struct Node {
     sim: Simulation,
     ports: Vec<SimulatedPort>,
     hostile: usize,
-    /// Of the next hostile flow: its number.
+    /// Number of the next hostile flow.
     flows: u32,
 }
 
@@ -145,7 +145,7 @@ impl Node {
         Node { sim, ports, hostile, flows: 0 }
     }
 
-    /// Lets packets come in, in one batch; the ports of the segments between client and server that went through.
+    /// Injects packets in one batch; returns the ports of forwarded segments between client and server.
     fn send(&mut self, packets: &[Packet]) -> BTreeSet<[u16; 2]> {
         for packet in packets {
             assert!(
@@ -166,7 +166,7 @@ impl Node {
         through
     }
 
-    /// A round of a flood: its first packets, beside those of the client's connections.
+    /// Plays a round of a flood beside the packets of the client's connections.
     fn flood(&mut self, flood: Flood, round: usize, beside: &[Packet]) -> BTreeSet<[u16; 2]> {
         let active = match flood {
             Flood::Handshakes => (1 + 2 * self.hostile * round / ROUNDS).min(self.hostile),
@@ -175,7 +175,7 @@ impl Node {
         let first = |number: u32| {
             let from = HOSTILE + number as usize % active;
             let ports = [1024 + (number / active as u32 % 60_000) as u16, 443];
-            // Hostile pods are two at least, and each colludes with its neighbour.
+            // There are two hostile pods at least; each cooperates with its neighbour.
             let partner = HOSTILE + (number as usize % active + 1) % self.hostile;
             match flood {
                 Flood::Syn => Packet { from, to: CLIENT, ports, tcp: Some((SYN, 7, 0)) },
@@ -203,7 +203,8 @@ impl Node {
     }
 }
 
-/// The part of the client's connections that are set up while the table is full, and live long enough for data to pass.
+/// Share of the client's connections that are established while the table is full and live until data has
+/// passed.
 fn set_up(flood: Flood, hostile: usize) -> f64 {
     let mut node = Node::new(hostile, flood == Flood::Middle);
     let (mut kept, mut open): (Vec<Connection>, Vec<Connection>) = (Vec::new(), Vec::new());
@@ -238,7 +239,7 @@ fn set_up(flood: Flood, hostile: usize) -> f64 {
         }
         open = goes_on;
     }
-    // The table is as full as it gets.
+    // The table is full.
     let flows = node.sim.flows_len();
     assert!(flows > FLOWS_MAX * 3 / 4, "{flows} flows");
     let again: Vec<Packet> = kept.iter().map(|connection| connection.packet(3)).collect();

@@ -1,4 +1,4 @@
-//! Explanations of a new connection's path, compared with the fate of its first packet.
+//! Explanations of a new connection's path, compared with the verdict of its first packet.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ fn addresses() -> Vec<[IpAddr; 2]> {
         pod_address(0),
         pod_address(1),
         pod_address(2),
-        // Among the pods' prefixes, and nobody's.
+        // Address within the pods' prefixes that no pod has.
         [ip("10.0.0.6"), ip("fd00::6")],
         gateway_address(),
         node_address(),
@@ -62,7 +62,7 @@ fn transport(protocol: Protocol, ports: [u16; 2]) -> Transport {
     }
 }
 
-/// Sends the first packet of the flow, and tells what the switch counted: drops by reason, or none.
+/// Sends the first packet of the flow and returns the counted drops by reason.
 fn sent(rig: &mut Rig, path: &FlowPath) -> BTreeMap<String, u64> {
     let FlowKey { src, dst, protocol, src_port, dst_port } = path.flow;
     let spec = Spec::new(src, dst, transport(protocol, [src_port, dst_port]));
@@ -99,7 +99,7 @@ fn what_is_said_of_a_path_is_what_becomes_of_its_packet() {
                         let path = rig.sim.path(&flow);
                         let is_resolved = path.neighbor.is_none_or(|neighbor| neighbor.mac.is_some());
                         let expected = match path.dropped {
-                            // A packet that has no way is not asked about.
+                            // A packet without a route is not evaluated by policy.
                             None
                             | Some(
                                 DropReason::PolicyEgress | DropReason::PolicyIngress | DropReason::UnknownPod,

@@ -1,4 +1,4 @@
-//! Ports with fewer queues than the switch has workers.
+//! Handoff between workers: ports with fewer queues than the switch has workers.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use crate::rig::{Rig, Setting, addressed, forwarded, ip, pod_address};
 const A: PortId = PortId(0);
 const B: PortId = PortId(1);
 const C: PortId = PortId(2);
-/// Frames that wait in the lanes of one port at most, and from one worker at least (limits.rs).
+/// Most frames that wait in the handoff queues of one port, and fewest that one worker may leave there
+/// (limits.rs).
 const PARCELS_MAX: usize = 512;
 const PARCELS_MIN: usize = 64;
 
@@ -23,7 +24,7 @@ fn frame(from: usize, to: usize, number: u16) -> Vec<u8> {
     addressed(PortId(from as u16), &udp(from, to, number)).bytes()
 }
 
-/// A switch with so many workers, all of which have a queue of A, and so many one of B and C.
+/// Starts a switch of these workers. Each has a queue of A; B and C have this number of queues.
 fn rig(workers: usize, queues: usize) -> Rig {
     let settings = Settings {
         cores: vec![0; workers],
@@ -34,7 +35,7 @@ fn rig(workers: usize, queues: usize) -> Rig {
     Rig::with_queues(&settings, &Setting::open(), [workers, queues, queues])
 }
 
-/// Lets frames for B come in at A on the queue of a worker, which forwards them in batches; nobody else works.
+/// Injects frames for B on A's queue of one worker, which forwards them in batches. No other worker runs.
 fn forward(rig: &mut Rig, worker: usize, frames: usize) {
     for number in 0..frames {
         assert!(rig.ports[A.index()].peers[worker].inject(&frame(0, 1, 1000)), "frame {number}");
@@ -95,7 +96,7 @@ fn what_the_owner_does_not_take_in_time_is_dropped_by_name_and_what_was_forwarde
 #[test]
 fn a_port_that_takes_nothing_holds_up_no_other_port_of_its_owner() {
     let mut rig = rig(2, 1);
-    // Its ring and the frames that may wait, then its lane.
+    // Its tx ring and waiting frames fill first, then its handoff queue.
     for _ in 0..40 {
         forward(&mut rig, 1, 100);
         rig.sim.step_worker(0);
@@ -107,7 +108,7 @@ fn a_port_that_takes_nothing_holds_up_no_other_port_of_its_owner() {
     rig.sim.step_worker(0);
     rig.check();
     assert_eq!(rig.ports[C.index()].peers[0].collect(), [forwarded(C, &udp(0, 2, 7))]);
-    // Whatever was counted as forwarded goes out in the end.
+    // Every frame that was counted as forwarded is transmitted in the end.
     let mut out = 1;
     for _ in 0..200 {
         out += rig.collect().len() as u64;
@@ -166,7 +167,7 @@ fn the_question_for_a_pods_address_is_handed_over_too() {
     });
     rig.sim.publish(world);
     rig.sim.step();
-    // The first worker asks of its own accord; the second one when it needs the address.
+    // The first worker solicits by itself, the second one when it needs the address.
     assert_eq!(rig.collect().len(), 1);
     rig.sim.now += Duration::from_millis(200);
     assert!(rig.ports[A.index()].peers[1].inject(&frame(0, 2, 7)));

@@ -1,4 +1,5 @@
-//! ICMP: what a request lets in, what is judged by itself, and how many errors the switch sends to whom.
+//! ICMP: replies to requests, messages evaluated by themselves, and the rate limit of errors that the switch
+//! sends.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::claims::{A, B, C, decisions, flows, is_dropped, mute, passes, udp};
 use crate::frames::{Spec, Transport};
 use crate::rig::{Rig, Setting, addressed, pod_address};
 
-/// Requests and their replies, over IPv4 and over IPv6.
+/// Types of requests and replies, over IPv4 and over IPv6.
 const QUERIES: [&[(u8, u8)]; 2] = [&[(8, 0), (13, 14), (15, 16), (17, 18)], &[(128, 129), (139, 140)]];
 
 fn message(family: usize, kind: u8, identifier: u16, from: usize, to: usize) -> Spec {
@@ -71,7 +72,7 @@ fn a_message_that_nothing_answers_is_judged_each_time_and_enters_no_flow() {
         for kind in kinds {
             is_dropped(&mut rig, A, &message(family, kind, 7, 0, 1), DropReason::PolicyEgress);
         }
-        // Nor does the other direction know of it: each is asked by itself.
+        // The other direction has no flow either: each request is evaluated by itself.
         passes(&mut rig, B, A, &message(family, kinds[0], 7, 1, 0));
     }
 }
@@ -91,7 +92,7 @@ fn an_error_about_a_timestamp_request_belongs_to_its_flow() {
     is_dropped(&mut rig, B, &error(&message(0, 9, 7, 0, 1)), DropReason::InvalidState);
 }
 
-/// Lets a pod send packets whose TTL runs out; how often it is told.
+/// Sends packets with an expiring TTL from a pod; returns the number of errors that it receives.
 fn provoke(rig: &mut Rig, port: PortId, packets: usize) -> usize {
     let to = usize::from(port != B);
     let expiring = addressed(port, &Spec { ttl: 1, ..udp(port.index(), to, [1, 2]) }).bytes();
@@ -125,7 +126,7 @@ fn pods_that_provoke_errors_without_end_do_not_silence_them_for_others() {
 #[test]
 fn what_nobody_is_told_of_costs_nobodys_budget() {
     let mut rig = Rig::new(1, &Setting::open());
-    // An error whose TTL runs out is not answered with another.
+    // An ICMP error with an expiring TTL gets no error in reply (RFC 1122 section 3.2.2).
     let question = udp(0, 1, [1000, 53]);
     passes(&mut rig, A, B, &question);
     let transport = Transport::Icmp { kind: 3, code: 3, rest: [0; 4] };

@@ -1,4 +1,4 @@
-//! Packets longer than a frame of memory: one packet each, with one verdict, whatever becomes of them.
+//! Packets longer than a UMEM frame: each is one packet with one verdict.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,7 @@ fn rig() -> Rig {
     rig_of(1, [1; PODS])
 }
 
-/// A switch of so many workers, with so many queues of the pods' ports.
+/// Starts a switch with these numbers of workers and of queues of the pods' ports.
 fn rig_of(workers: usize, queues: [usize; PODS]) -> Rig {
     let settings = Settings {
         cores: vec![0; workers],
@@ -30,7 +30,7 @@ fn rig_of(workers: usize, queues: [usize; PODS]) -> Rig {
         ..Settings::default()
     };
     let mut rig = Rig::open(&settings, &Setting::open(), MTU_MAX as u16, queues);
-    // Ports are given more frames to receive into when they have shown that they need them.
+    // Ports get more frames to receive into once they have received long packets.
     for port in [A, B, UPLINK] {
         for worker in (0..40).flat_map(|_| 0..workers) {
             let frames = vec![vec![0; 60]; 32];
@@ -49,7 +49,7 @@ fn transports() -> [Transport; 4] {
     ]
 }
 
-/// A packet of this many bytes, with the IP header.
+/// Packet of this many bytes, including the IP header.
 fn sized(src: IpAddr, dst: IpAddr, transport: Transport, ip_bytes: usize) -> Spec {
     let spec = Spec::new(src, dst, transport);
     let headers = spec.ip().len() - spec.payload.len();
@@ -85,7 +85,7 @@ fn packets_up_to_the_largest_mtu_cross_intact_and_longer_ones_do_not() {
             }
             let before = rig.counters(A);
             let spec = sized(pod_address(0)[family], pod_address(1)[family], transport, MTU_MAX + 1);
-            // IPv4 sets no Don't Fragment here, and the switch cuts nothing: the sender is told.
+            // Don't Fragment is not set, and the switch fragments nothing: it sends an ICMP error.
             let told = rig.send(A, &spec);
             assert!(matches!(told.as_slice(), [(A, _)]), "{}", told.len());
             assert_eq!(rig.drops_since(A, &before), [("too-big".to_owned(), 1)].into());
@@ -114,10 +114,10 @@ fn tags_are_pushed_and_popped() {
     let mut rig = rig();
     for family in 0..2 {
         let (pod, world) = (pod_address(0)[family], world_address(1)[family]);
-        // Where a frame ends in the middle of the tag, or before it, the packet goes on in one more.
+        // If a frame ends within the tag or before it, the packet continues in one more frame.
         for ip_bytes in [4000, 9000, 65_000, 3823, 3826, 7663, 7666] {
             let out = sized(pod, world, transports()[1], ip_bytes);
-            // Where the uplink routes to there is a next hop, which the rig has heard as its own address.
+            // The next hop of the uplink is resolved to the rig's own address.
             assert_eq!(rig.send(A, &out), [(UPLINK, forwarded(UPLINK, &out))], "{ip_bytes} bytes");
             let back = sized(world, pod, Transport::Udp { ports: [53, 1000] }, ip_bytes);
             assert_eq!(rig.send(UPLINK, &back), [(A, forwarded(A, &back))], "{ip_bytes} bytes");
@@ -165,7 +165,7 @@ fn what_is_longer_than_any_packet_is_dropped_by_name() {
         frame.resize(len, 0);
         assert!(rig.send_on(0, A, &[frame]).is_empty());
     }
-    // One whose packet ends behind what has come.
+    // A packet longer than the received bytes.
     let mut frame = addressed(A, &spec).bytes();
     frame.truncate(50_000);
     assert!(rig.send_on(0, A, &[frame]).is_empty());
@@ -227,7 +227,7 @@ fn a_fragment_longer_than_a_frame_waits_for_the_first_and_goes_with_it() {
     rig.check();
     out.extend(rig.collect());
     assert!(out == [(B, gone(first)), (B, gone(later))], "both, intact, in order");
-    // And one that waits in vain when its port closes.
+    // A packet that waits for its last frame while its port closes.
     assert!(rig.send_on(0, A, &[come(later)]).is_empty());
     rig.sim.close_port(A).unwrap();
     rig.check();
@@ -277,7 +277,7 @@ fn of_what_the_owner_does_not_take_in_time_no_packet_of_several_frames_goes_in_p
         out.extend(rig.collect());
     }
     assert!(out == vec![(B, forwarded(B, &spec)); sent - dropped]);
-    // What waits in a lane goes with the port.
+    // Packets in a handoff queue are released with the port.
     assert!(rig.ports[A.index()].peers[1].inject(&frame));
     rig.sim.step_worker(1);
     rig.sim.close_port(B).unwrap();

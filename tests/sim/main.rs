@@ -1,11 +1,9 @@
-//! The whole packet path on memory ports, without threads, interfaces or a clock: the stages, the worker and conntrack of
-//! the real switch, driven a batch at a time.
+//! Tests of the whole packet path on memory ports, without threads, interfaces or a clock: the pipeline, the
+//! worker and conntrack of the real switch, driven one batch at a time. They need no privilege.
 //!
-//! `random` runs random packets, policies, pods and waits through the switch and through a naive model, and compares
-//! everything that comes out; `claims` says the rules one by one, `checksums` and `icmp` those of their names, `pickup` those about
-//! segments outside any flow; in `floods` hostile pods want the whole flow table; `tight` is about frames and bounds, `jumbo` about
-//! packets longer than a frame of memory, `handover` about ports with fewer queues than workers, `restart` about flows that outlive a
-//! switch.
+//! `random_packets` compares the switch with the reference model in `rig` on random histories. Each other
+//! module has the claims about its subject, one test each. `fuzz` has the fuzz targets of frames, headers and
+//! files; `allocations` counts the calls of the allocator.
 
 #[path = "../common/frames/mod.rs"]
 mod frames;

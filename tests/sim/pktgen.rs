@@ -1,4 +1,4 @@
-//! The packet generator on the memory ports of a simulated switch. Needs no privilege.
+//! Tests of the packet generator on the memory ports of a simulated switch.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,7 +14,7 @@ use palisade::pktgen::{
 };
 use palisade::tables::PodName;
 
-/// Frames of a claim at least, in as many trials as it takes.
+/// Fewest frames of a claim, over as many trials as needed.
 const FRAMES_MIN: u64 = 50;
 static GO_ON: AtomicBool = AtomicBool::new(false);
 const TIME: Duration = Duration::from_millis(300);
@@ -23,7 +23,7 @@ fn mac(pod: u8) -> Mac {
     Mac([2, 0, 0, 0, 0, pod])
 }
 
-/// A switch between two pods that no policy isolates, 10.0.0.1 and 10.0.0.2.
+/// Makes a switch between two pods that no policy isolates, 10.0.0.1 and 10.0.0.2.
 fn switch() -> (Simulation, [SimulatedPort; 2]) {
     let mut sim = Simulation::new(&Settings::default()).unwrap();
     let ports = [1, 2].map(|_| sim.open_port(PortKind::Pod, None, 1500).unwrap());
@@ -54,7 +54,7 @@ fn traffic() -> Traffic {
     }
 }
 
-/// Runs `f` while the switch runs.
+/// Runs `f` beside the workers of the switch.
 fn while_it_runs<T>(sim: &mut Simulation, f: impl FnOnce() -> T) -> T {
     let end = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Random packets, policies, pods and waits: the switch against the model, after every step.
+//! Random packets, policies, pods and waits: the switch compared with the reference model after every step.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,12 +15,12 @@ use crate::rig::model::{ACK, FIN, Fate, Model, RST, SYN};
 use crate::rig::rule_lists::{PodRules, Rule, Rules};
 use crate::rig::{self, HOST, PODS, Rig, Setting, UPLINK};
 
-/// Who a packet is from or to.
+/// Source or destination of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Pod(usize),
     Node,
-    /// Behind the node.
+    /// Address behind the node.
     Container,
     DesiredState(usize),
     Gateway,
@@ -28,10 +28,10 @@ enum End {
     LinkLocal,
 }
 
-/// What a packet carries; numbers of TCP follow from what the flow has seen.
+/// Header above IP. Sequence numbers of TCP follow from the flow.
 #[derive(Debug, Clone, Copy)]
 enum Carried {
-    /// Its number is so far beyond the next one.
+    /// Sequence number this far beyond the next one.
     Tcp {
         ports: [u16; 2],
         flags: u8,
@@ -48,7 +48,7 @@ enum Carried {
         request: bool,
         identifier: u16,
     },
-    /// Another message of ICMP: its type over IPv4 and over IPv6.
+    /// Other message of ICMP: its type over IPv4 and over IPv6.
     Icmp {
         kinds: [u8; 2],
         identifier: u16,
@@ -64,21 +64,21 @@ struct Draft {
     carried: Carried,
     ttl: u8,
     payload_bytes: usize,
-    /// The port that it comes in at, if not the one that its source is behind.
+    /// Port of arrival, if not the source's own.
     stray: Option<u16>,
-    /// Something is wrong with the Ethernet header.
+    /// Corrupts the Ethernet header.
     mishap: u8,
-    /// Its transport checksum is wrong.
+    /// Corrupts the transport checksum.
     broken: bool,
-    /// It is not sent, but quoted by an error that goes back.
+    /// Sends an ICMP error that quotes the packet back to its sender.
     is_quoted: bool,
-    /// It is of the flow with this number, if there are any, and sent by this side.
+    /// Takes the flow with this number, if there are any, and this side as the sender.
     flow: Option<(prop::sample::Index, usize)>,
 }
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Packets that come in at one port in one batch of one worker: those of the list that have the first one's port.
+    /// Packets of one batch of one worker on one port: those of the list with the first one's port.
     Packets {
         worker: usize,
         drafts: Vec<Draft>,
@@ -91,7 +91,7 @@ enum Step {
         loaded: bool,
         fail_open: bool,
     },
-    /// The pod is attached again, or not.
+    /// Attaches or detaches the pod.
     Attach {
         pod: usize,
         attached: bool,
@@ -114,7 +114,7 @@ fn address(end: End, v6: bool) -> IpAddr {
     pair[usize::from(v6)]
 }
 
-/// The port that an address is behind.
+/// Port of an address.
 fn home(address: IpAddr) -> PortId {
     let is_behind_node = [End::Node, End::Container]
         .iter()
@@ -126,7 +126,7 @@ fn home(address: IpAddr) -> PortId {
     }
 }
 
-/// What a packet of a flow carries, if it carries something like this.
+/// Header of a packet of a flow, if the flow's protocol has one like this.
 fn carried_by(key: &FlowKey, query: Option<u8>, like: Carried) -> Carried {
     let ports = [key.src_port, key.dst_port];
     match (key.protocol, like) {
@@ -161,9 +161,9 @@ fn carried() -> impl Strategy<Value = Carried> {
     let port = || prop::sample::select(vec![80, 443, 1000]);
     let ports = || [port(), port()];
     let flags = prop::sample::select(vec![SYN, SYN, SYN | ACK, ACK, ACK, ACK | FIN, RST | ACK]);
-    // In the window, and not the next one.
+    // Resets within the window, but not exact.
     let beyond = prop_oneof![2 => Just(0), 1 => Just(7)];
-    // Timestamp, address mask and node information, asked and answered; and types that nothing answers.
+    // Timestamp, address mask and node information queries with their replies, and types without replies.
     let kinds = prop::sample::select(vec![[13, 139], [14, 140], [17, 139], [18, 140], [9, 200], [40, 144]]);
     prop_oneof![
         6 => (ports(), flags, beyond).prop_map(|(ports, flags, beyond)| Carried::Tcp { ports, flags, beyond }),
@@ -231,7 +231,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Both at once.
+/// Switch and reference model side by side.
 struct Pair {
     rig: Rig,
     model: Model,
@@ -308,7 +308,7 @@ impl Pair {
         assert_eq!(seen, expected);
     }
 
-    /// The packet of a draft: its port, itself, and what it quotes.
+    /// Packet of a draft: port, packet, and quoted packet.
     fn packet(&self, draft: &Draft) -> (PortId, Spec, Option<Spec>) {
         let mut spec = self.spec(draft);
         let (mut port, mut quoted) = (home(spec.src), None);
@@ -321,7 +321,7 @@ impl Pair {
             let error = Spec { ttl: draft.ttl, payload, ..Spec::new(spec.dst, spec.src, message) };
             quoted = Some(std::mem::replace(&mut spec, error));
         } else {
-            // The gateway's answer is as right as the question, and wrong in another way than the model's.
+            // The gateway's reply copies the request's payload; its checksum error differs from the model's.
             spec.broken = draft.broken && !rig::gateway_address().contains(&spec.dst);
         }
         let port = draft.stray.map_or(port, PortId);
@@ -349,11 +349,11 @@ impl Pair {
         let mut spec = Spec::new(src, dst, self.transport(carried, src, dst));
         spec.ttl = draft.ttl;
         let is_syn = matches!(carried, Carried::Tcp { flags, .. } if flags & SYN != 0);
-        // An error quotes eight bytes behind the IP header at least.
+        // An ICMP error quotes at least eight bytes behind the IP header (RFC 792).
         let payload_bytes = if draft.is_quoted { draft.payload_bytes.max(8) } else { draft.payload_bytes };
         let payload_bytes = match spec.transport {
             _ if is_syn => 0,
-            // Three times of day, which the checker of frames wants to see.
+            // Timestamp messages carry three timestamps, which etherparse requires.
             Transport::Icmp { kind: 13 | 14, .. } => 12,
             _ => payload_bytes,
         };
@@ -371,7 +371,7 @@ impl Pair {
                     Some((flow.state, [flow.end[side], flow.end[1 - side]].map(|end| end.max(1001))))
                 });
                 let (state, [sequence, acknowledgement]) = known.unwrap_or(("none", [1001; 2]));
-                // What nobody has offered a window for is not sure to lie in one.
+                // A segment before any window was offered need not lie in one.
                 let flags = if state == "reset" { flags & !RST } else { flags };
                 let beyond = if flags & RST != 0 { beyond } else { 0 };
                 let sequence = if flags & SYN != 0 { 1000 } else { sequence + beyond };

@@ -1,4 +1,4 @@
-//! Flows that outlive the switch: what passes after a restart, and what does not.
+//! Flows kept over a restart of the switch: the packets that pass afterwards, and those that do not.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,14 +17,14 @@ use crate::rig::{PODS, Rig, Setting, forwarded, pod_address, pod_name};
 const A: PortId = PortId(0);
 const B: PortId = PortId(1);
 
-/// A switch, and the directory that its flows lie in.
+/// Switch with the directory of its flow table.
 struct Restarted {
     rig: Option<Rig>,
     directory: PathBuf,
 }
 
 impl Restarted {
-    /// A switch with a connection from `a` to `b`, on these ports, and datagrams both ways.
+    /// Starts a switch with a connection from `a` to `b` on these ports, and datagrams both ways.
     fn connected(ports: [u16; 2]) -> Restarted {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -40,7 +40,7 @@ impl Restarted {
         switch
     }
 
-    /// Ends the switch as a kill does, for nothing is told to the file, and starts another one.
+    /// Drops the switch without a shutdown, as a kill does, and starts another one.
     fn restart(&mut self, setting: &Setting) {
         self.rig = None;
         self.rig = Some(Rig::with_settings(&self.settings(), setting));
@@ -99,7 +99,7 @@ fn udp(from: usize, ports: [u16; 2]) -> Spec {
     Spec::new(pod_address(from)[0], pod_address(1 - from)[0], Transport::Udp { ports })
 }
 
-/// The next segment of the connection from `a` to `b`, of one of its ends.
+/// Next segment of the connection from `a` to `b`, from one of its ends.
 fn segment(from: usize, [client, server]: [u16; 2]) -> Spec {
     if from == 0 {
         tcp(ACK, 0, [client, server], [101, 501])
@@ -108,15 +108,15 @@ fn segment(from: usize, [client, server]: [u16; 2]) -> Spec {
     }
 }
 
-/// Ports of client and server in every order.
+/// Ports of client and server: lower, higher, equal.
 const PATTERNS: [[u16; 2]; 4] = [[40_000, 80], [80, 40_000], [40_001, 50_051], [700, 700]];
 
-/// Nothing in.
+/// Rules of a pod that nobody may reach.
 fn deaf() -> PodRules {
     PodRules { ingress: Some(vec![]), egress: None }
 }
 
-/// The world without one pod, and without the prefixes that say where pods' addresses are.
+/// Desired state without one pod, and without the prefixes of pods.
 fn without(pod: usize) -> DesiredState {
     let mut setting = Setting::open();
     setting.attachments[pod] = None;
@@ -149,10 +149,10 @@ fn a_policy_that_was_tightened_meanwhile_ends_connections_of_every_port_pattern_
             let mut switch = Restarted::connected(ports);
             switch.restart(&Setting::open().with(1, deaf()));
             switch.is_dropped(PortId(speaker), &segment(speaker.into(), ports), DropReason::PolicyIngress);
-            // Allowed again, it is a stranger.
+            // The connection is allowed again, but has no flow.
             switch.restart(&Setting::open());
             switch.is_dropped(PortId(speaker), &segment(speaker.into(), ports), DropReason::InvalidState);
-            // The other flow waits for its own next packet.
+            // The other flow is evaluated at its own next packet.
             switch.passes(B, A, &udp(1, [53, 5000]));
         }
     }
@@ -161,7 +161,7 @@ fn a_policy_that_was_tightened_meanwhile_ends_connections_of_every_port_pattern_
 #[test]
 fn what_only_the_reply_direction_would_allow_is_judged_from_the_original_one() {
     let mut switch = Restarted::connected([40_000, 80]);
-    // The server may open nothing, the client everything: replies go on.
+    // The server may open no connection, the client every one: replies pass.
     let mute = PodRules { egress: Some(vec![]), ingress: None };
     switch.restart(&Setting::open().with(1, mute.clone()));
     switch.passes(B, A, &segment(1, [40_000, 80]));
@@ -191,7 +191,7 @@ fn flows_of_a_pod_that_is_not_attached_yet_wait_for_it_and_pass_to_nobody() {
     let mut switch = Restarted::connected([40_000, 80]);
     switch.restart(&Setting { attachments: [None; PODS], ..Setting::open() });
     switch.rig().wait(Duration::from_secs(10));
-    // Its address leads out of the node meanwhile.
+    // Its address is routed to the uplink meanwhile.
     switch.publish(without(1));
     switch.is_dropped(A, &segment(0, [40_000, 80]), DropReason::UnknownPod);
     switch.rig().wait(Duration::from_secs(100));
@@ -240,10 +240,10 @@ fn another_pod_at_an_address_inherits_nothing_nor_does_the_first_one_when_it_is_
     switch.restart(&Setting { attachments: [None; PODS], ..Setting::open() });
     switch.publish(world.clone());
     switch.is_dropped(B, &segment(1, [40_000, 80]), DropReason::InvalidState);
-    // That ended the connection; the datagrams' flow goes when it is looked at.
+    // That ended the connection. The flow of the datagrams ends at the next sweep.
     switch.rig().wait(Duration::from_secs(2));
     assert_eq!(switch.flows(), 0);
-    // Its own connection is not the first pod's either.
+    // Its own connection is no continuation of the first pod's.
     switch.passes(A, B, &tcp(SYN, 0, [40_000, 80], [100, 0]));
     switch.passes(B, A, &tcp(SYN | ACK, 1, [80, 40_000], [500, 101]));
     switch.passes(A, B, &segment(0, [40_000, 80]));
@@ -257,7 +257,7 @@ fn flows_of_an_earlier_pod_at_an_address_are_not_the_later_ones_though_nothing_h
     let mut switch = Restarted::connected([40_000, 80]);
     let mut again = Setting::open();
     again.attachments[1] = Some(palisade::ids::AttachmentId(77));
-    // The pod is attached anew, and the switch dies before anybody looks at its flows.
+    // The pod is attached again, and the switch dies before a sweep visits its flows.
     switch.rig().sim.publish(again.world());
     assert_eq!(switch.flows(), 2);
     switch.restart(&Setting::open());

@@ -1,5 +1,5 @@
-//! TCP segments outside any flow: nothing in them says who opened a connection, and so they open none, or with `tcp_pickup` one whose
-//! originator is their sender.
+//! TCP segments outside any flow. No field of theirs names the originator of a connection, so they open none,
+//! or with `tcp_pickup` one with their sender as the originator.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::rig::{Rig, Setting, pod_address};
 const A: PortId = PortId(0);
 const B: PortId = PortId(1);
 const PSH: u8 = 8;
-/// Client's and server's port: the client's is the higher, the lower, both are from the ephemeral range.
+/// Ports of client and server: the client's higher, the client's lower, both from the ephemeral range.
 const PORT_PAIRS: [[u16; 2]; 4] = [[40_000, 80], [80, 40_000], [40_001, 50_051], [50_051, 40_001]];
 
-/// A segment from the first pod to the second, or back.
+/// Segment from the first pod to the second, or back.
 fn segment(
     family: usize,
     from: usize,
@@ -34,7 +34,7 @@ fn segment(
     Spec { payload: payload.to_vec(), ..spec }
 }
 
-/// The second pod takes no connection.
+/// Rules that let nobody reach the second pod.
 fn denied() -> Setting {
     Setting::open().with(1, PodRules { ingress: Some(Vec::new()), egress: None })
 }
@@ -81,7 +81,7 @@ fn a_tightened_policy_cuts_running_connections_whatever_their_ports() {
                     is_dropped(&mut rig, second, other, DropReason::InvalidState);
                     is_dropped(&mut rig, first, one, DropReason::InvalidState);
                 }
-                // Nor does it come to life when policy allows it again.
+                // The connection stays dead also after policy allows it again.
                 rig.publish(&Setting::open());
                 is_dropped(&mut rig, A, &of_client, DropReason::InvalidState);
                 assert_eq!(rig.sim.flows_len(), 0);
@@ -121,7 +121,7 @@ fn a_picked_up_connection_counts_against_its_sender_and_is_assured_once_it_is_an
         (flow.state.clone(), flow.assured, counters.map(|port| [port.flows_assured, port.flows_unassured]))
     };
     assert_eq!(state(&rig), ("unacknowledged".to_owned(), false, [[0, 0], [0, 1]]));
-    // A segment that cannot be an answer passes, and is none.
+    // A segment that cannot be a reply passes, and confirms nothing.
     passes(&mut rig, A, B, &segment(0, 0, ports, ACK, [1000, 3000], b""));
     assert_eq!(state(&rig).0, "unacknowledged");
     passes(&mut rig, A, B, &segment(0, 0, ports, ACK, [1000, 2000], b""));

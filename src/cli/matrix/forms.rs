@@ -16,17 +16,17 @@ pub(super) fn table(matrix: &Matrix) -> String {
     if matrix.cells.is_empty() {
         return "No pod is judged by any policy tables.\n".to_owned();
     }
-    if matrix.ends.len() <= SQUARE_MAX { square(matrix) } else { list(matrix) }
+    if matrix.groups.len() <= SQUARE_MAX { square(matrix) } else { list(matrix) }
 }
 
 fn square(matrix: &Matrix) -> String {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_BORDERS_ONLY).set_content_arrangement(ContentArrangement::Dynamic);
-    let numbers = (1..=matrix.ends.len()).map(|number| format!("to {number}"));
+    let numbers = (1..=matrix.groups.len()).map(|number| format!("to {number}"));
     table.set_header(["from".to_owned()].into_iter().chain(numbers));
-    for (from, end) in matrix.ends.iter().enumerate() {
+    for (from, end) in matrix.groups.iter().enumerate() {
         let mut row = vec![TableCell::new(format!("{} {}", from + 1, end.name))];
-        for to in 0..matrix.ends.len() {
+        for to in 0..matrix.groups.len() {
             row.push(TableCell::new(cell_at(matrix, from, to).map_or_else(String::new, brief)));
         }
         table.add_row(row);
@@ -37,7 +37,7 @@ fn square(matrix: &Matrix) -> String {
 fn list(matrix: &Matrix) -> String {
     let mut table = output::table(["from", "to", "what passes"]);
     for cell in matrix.cells.iter().filter(|cell| !is_void(cell)) {
-        table.add_row([&matrix.ends[cell.from].name, &matrix.ends[cell.to].name, &brief(cell)]);
+        table.add_row([&matrix.groups[cell.from].name, &matrix.groups[cell.to].name, &brief(cell)]);
     }
     output::render(&table, "Nothing passes.")
 }
@@ -46,7 +46,7 @@ fn list(matrix: &Matrix) -> String {
 pub(super) fn csv(matrix: &Matrix, out: &mut impl io::Write) -> io::Result<()> {
     writeln!(out, "from,to,traffic")?;
     for cell in &matrix.cells {
-        let fields = [&matrix.ends[cell.from].name, &matrix.ends[cell.to].name, &cell.to_string()]
+        let fields = [&matrix.groups[cell.from].name, &matrix.groups[cell.to].name, &cell.to_string()]
             .map(|field| quoted(field));
         writeln!(out, "{}", fields.join(","))?;
     }
@@ -54,15 +54,15 @@ pub(super) fn csv(matrix: &Matrix, out: &mut impl io::Write) -> io::Result<()> {
 }
 
 /// Note on the ends that are left out, and the option that shows them; empty where none are.
-pub(super) fn left_out(matrix: &Matrix) -> Option<String> {
-    let Omitted { ends, pods } = matrix.left_out;
-    if matrix.left_out.is_nothing() {
+pub(super) fn omitted(matrix: &Matrix) -> Option<String> {
+    let Omitted { groups, pods } = matrix.omitted;
+    if matrix.omitted.is_nothing() {
         return None;
     }
-    let all = ends + matrix.ends.len();
+    let all = groups + matrix.groups.len();
     let pods = if pods > 0 { format!(" (pods in them: {pods})") } else { String::new() };
     Some(format!(
-        "{ends} of {all} lines are left out{pods}: name pods with --pod, or allow more pairs with --limit"
+        "{groups} of {all} lines are left out{pods}: name pods with --pod, or allow more pairs with --limit"
     ))
 }
 
@@ -70,7 +70,7 @@ pub(super) fn left_out(matrix: &Matrix) -> Option<String> {
 pub(super) fn dot(matrix: &Matrix) -> String {
     let mut text =
         String::from("digraph reach {\n  rankdir=LR;\n  node [shape=box, fontname=\"sans-serif\"];\n");
-    for (at, end) in matrix.ends.iter().enumerate() {
+    for (at, end) in matrix.groups.iter().enumerate() {
         let shape = if end.pods.is_empty() { ", style=dashed" } else { "" };
         let _ = writeln!(text, "  n{at} [label={}{shape}];", quoted_dot(&end.name));
     }
@@ -113,7 +113,7 @@ mod tests {
         let end = |name: &str| MatrixGroup { name: name.to_owned(), pods: Vec::new(), addresses: Vec::new() };
         let cell = |from, to, traffic: Traffic| Cell { from, to, traffic: traffic.into(), ipv6: None };
         let cells = vec![cell(0, 1, Traffic::everything()), cell(1, 0, Traffic::default())];
-        Matrix { ends: vec![end("a"), end("b \"x\", y")], cells, left_out: Omitted::default() }
+        Matrix { groups: vec![end("a"), end("b \"x\", y")], cells, omitted: Omitted::default() }
     }
 
     #[test]

@@ -47,7 +47,7 @@ document.querySelector("table").addEventListener("mouseover", event => {
 /// The page.
 pub(super) fn page(matrix: &Matrix) -> String {
     let mut text = String::from(HEAD);
-    let pods: usize = matrix.ends.iter().map(|end| end.pods.len()).sum();
+    let pods: usize = matrix.groups.iter().map(|end| end.pods.len()).sum();
     // Writing to a string cannot fail.
     let _ = write!(
         text,
@@ -55,20 +55,20 @@ pub(super) fn page(matrix: &Matrix) -> String {
          Sources stand on the left, destinations above.</p>\n\
          <p class=\"key\"><span></span>nothing<span style=\"background:hsl(var(--some)/.6)\"></span>some ports\
          <span style=\"background:hsl(var(--all)/.8)\"></span>everything</p>\n",
-        matrix.ends.len()
+        matrix.groups.len()
     );
-    if let Some(left_out) = super::forms::left_out(matrix) {
-        let _ = writeln!(text, "<p>{}</p>", escape(&left_out));
+    if let Some(omitted) = super::forms::omitted(matrix) {
+        let _ = writeln!(text, "<p>{}</p>", escape(&omitted));
     }
     text.push_str("<table>\n<thead><tr><th>from \\ to</th>");
-    for end in &matrix.ends {
+    for end in &matrix.groups {
         let _ = write!(text, "<th title=\"{}\">{}</th>", escape(&members(end)), escape(&end.name));
     }
     text.push_str("</tr></thead>\n<tbody>\n");
     let mut cells = matrix.cells.iter().peekable();
-    for (from, end) in matrix.ends.iter().enumerate() {
+    for (from, end) in matrix.groups.iter().enumerate() {
         let _ = write!(text, "<tr><th title=\"{}\">{}</th>", escape(&members(end)), escape(&end.name));
-        for to in 0..matrix.ends.len() {
+        for to in 0..matrix.groups.len() {
             match cells.next_if(|cell| (cell.from, cell.to) == (from, to)) {
                 Some(found) => cell(&mut text, matrix, found),
                 None => text.push_str("<td class=\"void\" title=\"not traffic of a pod\"></td>"),
@@ -86,7 +86,7 @@ fn cell(text: &mut String, matrix: &Matrix, cell: &Cell) {
         1.0 if cell.ipv6.is_none() => "all",
         _ => "some",
     };
-    let names = [cell.from, cell.to].map(|end| &matrix.ends[end].name);
+    let names = [cell.from, cell.to].map(|end| &matrix.groups[end].name);
     let title = escape(&format!("{} to {}: {}", names[0], names[1], cell.brief()));
     let _ = write!(text, "<td class=\"{class}\" style=\"--share:{share:.3}\" title=\"{title}\"></td>");
 }
@@ -117,8 +117,8 @@ mod tests {
             Cell { from: 0, to: 1, traffic: Traffic::everything().into(), ipv6: None },
             Cell { from: 1, to: 0, traffic: Traffic::default().into(), ipv6: None },
         ];
-        let left_out = Omitted { ends: 3, pods: 1 };
-        let text = page(&Matrix { ends: vec![end("a<b"), end("c")], cells, left_out });
+        let omitted = Omitted { groups: 3, pods: 1 };
+        let text = page(&Matrix { groups: vec![end("a<b"), end("c")], cells, omitted });
         assert!(text.contains("3 of 5 lines are left out (pods in them: 1)"), "{text}");
         assert_eq!(text.matches("<td").count(), 4);
         assert!(

@@ -105,7 +105,7 @@ fn words(outcome: &Outcome) -> String {
 mod tests {
     use super::*;
     use crate::policy::parse::Source;
-    use crate::policy::testcase::read_cases;
+    use crate::policy::testcase::parse_cases;
 
     const CASE: &str = "
 name: dual stack, and one address that no host can have
@@ -124,7 +124,7 @@ probes:
 
     #[test]
     fn a_probe_holds_where_it_holds_for_both_families_and_is_not_sent_where_none_can_be() {
-        let cases = read_cases(&Source::new("case.yaml", CASE)).cases;
+        let cases = parse_cases(&Source::new("case.yaml", CASE)).cases;
         let subject = Subject::new(&cases[0], PlaceholderRange::BENCHMARK);
         let subject = subject.ok().and_then(Result::ok).expect("a case");
         let case = live_case(&subject);

@@ -23,8 +23,8 @@ use loom::thread;
 
 use self::entry::{NewFlow, Side};
 use self::publish::{Numbered, Publication};
-use self::table::{Admission, Conntrack, Slot, WorkerState};
-use super::{Class, FlowState, Key, tcp, timeouts};
+use self::table::{Conntrack, InsertOutcome, Slot, WorkerState};
+use super::{FlowState, Key, QuotaClass, tcp, timeouts};
 use crate::dataplane::ConntrackSettings;
 use crate::dataplane::packet::from_v4;
 use crate::ids::{Generation, PortId, WorkerId};
@@ -50,7 +50,7 @@ mod key {
             HashSeed
         }
 
-        /// All keys have the same two groups, and the same home. (Loom wants each run to do the same.)
+        /// All keys have the same two buckets, and the same home. (Loom wants each run to do the same.)
         #[allow(clippy::unused_self)] // As the real one is asked.
         pub(super) fn hash(&self, key: &Key) -> u64 {
             (key.word & 1) << 57
@@ -70,12 +70,12 @@ fn key(number: u64) -> Key {
     Key::new(from_v4(1), from_v4(2), number)
 }
 
-fn flow(charged: u16) -> NewFlow {
+fn flow(owner_port: u16) -> NewFlow {
     NewFlow {
         opened_by_low: true,
         pods: [true, false],
-        charged: PortId(charged),
-        judged: Generation(1),
+        owner_port: PortId(owner_port),
+        policy_epoch: Generation(1),
         state: FlowState::UdpOneWay,
         tcp: None,
         hops: [None; 2],
@@ -92,16 +92,18 @@ fn bench() -> (Arc<Conntrack>, WorkerState, WorkerState) {
     (table, one, other)
 }
 
-fn enter(table: &Conntrack, key: &Key, flow: &NewFlow, now_ms: u32, by: &mut WorkerState) -> Slot {
-    match table.enter(key, table.hash(key), flow, now_ms, by) {
-        Admission::Entered(slot) | Admission::Exists(slot) => slot,
-        refused @ Admission::Full => panic!("{refused:?}"),
+fn insert(table: &Conntrack, key: &Key, flow: &NewFlow, now_ms: u32, by: &mut WorkerState) -> Slot {
+    match table.insert(key, table.hash(key), flow, now_ms, by) {
+        InsertOutcome::Inserted(slot) | InsertOutcome::Exists(slot) => slot,
+        refused @ InsertOutcome::Full => panic!("{refused:?}"),
     }
 }
 
 /// Assured and unassured flows of the two ports.
-fn charged(table: &Conntrack) -> [[u32; 2]; 2] {
-    [1, 2].map(|port| [Class::Assured, Class::Unassured].map(|class| table.flows_of(PortId(port), class)))
+fn owner_port(table: &Conntrack) -> [[u32; 2]; 2] {
+    [1, 2].map(|port| {
+        [QuotaClass::Assured, QuotaClass::Unassured].map(|class| table.flows_of(PortId(port), class))
+    })
 }
 
 fn look_up(table: &Conntrack, key: &Key) -> Option<Slot> {
@@ -114,15 +116,15 @@ fn of_a_flow_that_two_workers_enter_at_once_one_entry_stays() {
         let (table, mut one, mut other) = bench();
         let theirs = table.clone();
         let beside = thread::spawn(move || {
-            enter(&theirs, &key(0), &flow(1), 0, &mut other);
+            insert(&theirs, &key(0), &flow(1), 0, &mut other);
             other
         });
-        enter(&table, &key(0), &flow(1), 0, &mut one);
+        insert(&table, &key(0), &flow(1), 0, &mut one);
         let other = beside.join().unwrap();
         assert_eq!(table.len(), 1);
         assert!(look_up(&table, &key(0)).is_some());
-        assert_eq!((one.entered + other.entered, one.ended + other.ended), (2, 1));
-        assert_eq!(charged(&table), [[0, 1], [0, 0]]);
+        assert_eq!((one.inserted + other.inserted, one.ended + other.ended), (2, 1));
+        assert_eq!(owner_port(&table), [[0, 1], [0, 0]]);
     });
 }
 
@@ -130,7 +132,7 @@ fn of_a_flow_that_two_workers_enter_at_once_one_entry_stays() {
 fn a_flow_that_two_workers_remove_at_once_ends_once() {
     explore(|| {
         let (table, mut one, mut other) = bench();
-        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         let theirs = table.clone();
         let beside = thread::spawn(move || {
             theirs.remove(slot, &mut other);
@@ -140,7 +142,7 @@ fn a_flow_that_two_workers_remove_at_once_ends_once() {
         let other = beside.join().unwrap();
         assert_eq!((table.len(), look_up(&table, &key(0))), (0, None));
         assert_eq!(one.ended + other.ended, 1);
-        assert_eq!(charged(&table), [[0, 0]; 2]);
+        assert_eq!(owner_port(&table), [[0, 0]; 2]);
     });
 }
 
@@ -150,9 +152,9 @@ fn found_slots_stay(find: fn(&Conntrack, &Key) -> Option<Slot>) {
     let seen = reused.clone();
     explore(move || {
         let (table, mut one, mut other) = bench();
-        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         // As a worker that sleeps: that its batch begins must be seen in time as well.
-        table.rest(&other);
+        table.offline(&other);
         let theirs = table.clone();
         let beside = thread::spawn(move || {
             theirs.start_batch(&mut other);
@@ -166,7 +168,7 @@ fn found_slots_stay(find: fn(&Conntrack, &Key) -> Option<Slot>) {
         });
         table.remove(slot, &mut one);
         (0..3).for_each(|_| table.start_batch(&mut one));
-        let reused = enter(&table, &key(1), &flow(1), 0, &mut one) == slot;
+        let reused = insert(&table, &key(1), &flow(1), 0, &mut one) == slot;
         let found = beside.join().unwrap();
         seen[0].fetch_or(reused, Relaxed);
         seen[1].fetch_or(reused && found, Relaxed);
@@ -197,8 +199,8 @@ fn keys_stay_whole(protocol: Protocol, from_low: bool) {
     explore(move || {
         let (table, mut one, mut other) = bench();
         let [first, second] = [0, 1].map(|number| key_v6(number, protocol));
-        let flow_of = |judged| NewFlow { judged: Generation(judged), ..flow(1) };
-        let slot = enter(&table, &first, &flow_of(1), 0, &mut one);
+        let flow_of = |policy_epoch| NewFlow { policy_epoch: Generation(policy_epoch), ..flow(1) };
+        let slot = insert(&table, &first, &flow_of(1), 0, &mut one);
         let theirs = table.clone();
         let beside = thread::spawn(move || {
             theirs.start_batch(&mut other);
@@ -210,13 +212,13 @@ fn keys_stay_whole(protocol: Protocol, from_low: bool) {
             }
             // The whole of the other is there to be seen, with what was noted of it.
             if let Some(slot) = theirs.at_primary_slot(&second, from_low) {
-                assert_eq!(theirs.entry(slot).flow_word(from_low).judged(), Generation(2));
+                assert_eq!(theirs.entry(slot).flow_word(from_low).policy_epoch(), Generation(2));
             }
             theirs.start_batch(&mut other);
         });
         table.remove(slot, &mut one);
         (0..3).for_each(|_| table.start_batch(&mut one));
-        enter(&table, &second, &flow_of(2), 0, &mut one);
+        insert(&table, &second, &flow_of(2), 0, &mut one);
         beside.join().unwrap();
     });
 }
@@ -237,31 +239,31 @@ fn a_reader_of_both_lines_sees_whole_keys_of_ipv6_only() {
 fn a_restarted_flow_counts_against_its_new_pod_unless_it_ends_at_the_same_time() {
     explore(|| {
         let (table, mut one, mut other) = bench();
-        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         let theirs = table.clone();
         let beside = thread::spawn(move || theirs.remove(slot, &mut other));
         table.restart(slot, &flow(2), 5);
         beside.join().unwrap();
-        assert_eq!((table.len(), charged(&table)), (0, [[0, 0]; 2]));
+        assert_eq!((table.len(), owner_port(&table)), (0, [[0, 0]; 2]));
     });
 }
 
 /// The flow was answered: what a worker does that sees it.
 fn answer(table: &Conntrack, slot: Slot) {
     table.entry(slot).set_state(FlowState::UdpOneWay, FlowState::UdpTwoWay);
-    table.note_state(slot, FlowState::UdpOneWay, FlowState::UdpTwoWay);
+    table.on_state_change(slot, FlowState::UdpOneWay, FlowState::UdpTwoWay);
 }
 
 #[test]
 fn a_flow_that_becomes_assured_by_two_workers_at_once_is_counted_once() {
     explore(|| {
         let (table, mut one, _) = bench();
-        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         let theirs = table.clone();
         let beside = thread::spawn(move || answer(&theirs, slot));
         answer(&table, slot);
         beside.join().unwrap();
-        assert_eq!(charged(&table), [[1, 0], [0, 0]]);
+        assert_eq!(owner_port(&table), [[1, 0], [0, 0]]);
     });
 }
 
@@ -269,12 +271,12 @@ fn a_flow_that_becomes_assured_by_two_workers_at_once_is_counted_once() {
 fn a_flow_that_becomes_assured_while_it_ends_is_counted_no_more() {
     explore(|| {
         let (table, mut one, mut other) = bench();
-        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         let theirs = table.clone();
         let beside = thread::spawn(move || theirs.remove(slot, &mut other));
         answer(&table, slot);
         beside.join().unwrap();
-        assert_eq!((table.len(), charged(&table)), (0, [[0, 0]; 2]));
+        assert_eq!((table.len(), owner_port(&table)), (0, [[0, 0]; 2]));
     });
 }
 
@@ -282,15 +284,16 @@ fn a_flow_that_becomes_assured_while_it_ends_is_counted_no_more() {
 fn a_flow_that_becomes_assured_while_another_port_restarts_it_counts_against_one_of_them() {
     explore(|| {
         let (table, mut one, _) = bench();
-        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         let theirs = table.clone();
         let beside = thread::spawn(move || answer(&theirs, slot));
         table.restart(slot, &flow(2), 5);
         beside.join().unwrap();
-        let owner = table.entry(slot).owner().unwrap();
+        let owner = table.entry(slot).quota_owner().unwrap();
         assert_eq!(owner.port, PortId(2));
-        let expected = [Class::Assured, Class::Unassured].map(|class| u32::from(owner.class == class));
-        assert_eq!(charged(&table), [[0, 0], expected]);
+        let expected =
+            [QuotaClass::Assured, QuotaClass::Unassured].map(|class| u32::from(owner.class == class));
+        assert_eq!(owner_port(&table), [[0, 0], expected]);
     });
 }
 
@@ -298,7 +301,7 @@ fn a_flow_that_becomes_assured_while_another_port_restarts_it_counts_against_one
 fn a_sweep_ends_no_flow_that_is_only_just_there() {
     explore(|| {
         let (table, mut one, mut other) = bench();
-        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         table.remove(slot, &mut one);
         for _ in 0..3 {
             table.start_batch(&mut one);
@@ -307,9 +310,9 @@ fn a_sweep_ends_no_flow_that_is_only_just_there() {
         let late_ms = 1_000_000;
         let theirs = table.clone();
         let beside = thread::spawn(move || theirs.sweep(1, late_ms, &mut one, |_| false));
-        assert_eq!(enter(&table, &key(0), &flow(1), late_ms, &mut other), slot, "where an idle one was");
+        assert_eq!(insert(&table, &key(0), &flow(1), late_ms, &mut other), slot, "where an idle one was");
         beside.join().unwrap();
-        assert_eq!((table.len(), charged(&table)), (1, [[0, 1], [0, 0]]));
+        assert_eq!((table.len(), owner_port(&table)), (1, [[0, 1], [0, 0]]));
     });
 }
 
@@ -325,20 +328,20 @@ impl Numbered for Snapshot {
     }
 }
 
-/// A packet, at a worker that judges by `snapshot`: a known flow's is judged again where an earlier generation has judged it.
+/// A packet, at a worker that judges by `snapshot`: a known flow's is policy_epoch again where an earlier generation has policy_epoch it.
 fn packet(table: &Conntrack, snapshot: &Snapshot, by: &mut WorkerState) {
     match look_up(table, &key(0)) {
-        Some(slot) if table.entry(slot).flow_word(true).judged() < snapshot.generation => {
+        Some(slot) if table.entry(slot).flow_word(true).policy_epoch() < snapshot.generation => {
             if snapshot.allows {
                 let entry = table.entry(slot);
-                entry.confirm(true, entry.flow_word(true), snapshot.generation, None);
+                entry.mark_current(true, entry.flow_word(true), snapshot.generation, None);
             } else {
                 table.remove(slot, by);
             }
         }
         Some(_) => assert!(snapshot.allows, "it passes by a judgement that holds no longer"),
         None if snapshot.allows => {
-            enter(table, &key(0), &NewFlow { judged: snapshot.generation, ..flow(1) }, 0, by);
+            insert(table, &key(0), &NewFlow { policy_epoch: snapshot.generation, ..flow(1) }, 0, by);
         }
         None => (),
     }
@@ -349,9 +352,9 @@ fn a_flow_that_an_earlier_generation_let_in_is_judged_again_by_each_worker_that_
     explore(|| {
         let (table, mut one, mut other) = bench();
         let snapshot = |number, allows| Snapshot { generation: Generation(number), allows };
-        let views = Arc::new(Publication::new(snapshot(1, true), 2));
-        let (theirs, published) = (table.clone(), views.clone());
-        let mut own = views.register(WorkerId(1));
+        let snapshots = Arc::new(Publication::new(snapshot(1, true), 2));
+        let (theirs, published) = (table.clone(), snapshots.clone());
+        let mut own = snapshots.register(WorkerId(1));
         let beside = thread::spawn(move || {
             while own.generation < Generation(2) {
                 packet(&theirs, &own, &mut other);
@@ -362,12 +365,12 @@ fn a_flow_that_an_earlier_generation_let_in_is_judged_again_by_each_worker_that_
             packet(&theirs, &own, &mut other);
             other
         });
-        drop(views.publish(snapshot(2, false)));
-        let own = views.register(WorkerId(0));
+        drop(snapshots.publish(snapshot(2, false)));
+        let own = snapshots.register(WorkerId(0));
         packet(&table, &own, &mut one);
         let other = beside.join().unwrap();
-        assert_eq!((table.len(), charged(&table)), (0, [[0, 0]; 2]), "what is denied has ended");
-        assert_eq!(one.entered + other.entered, one.ended + other.ended);
+        assert_eq!((table.len(), owner_port(&table)), (0, [[0, 0]; 2]), "what is denied has ended");
+        assert_eq!(one.inserted + other.inserted, one.ended + other.ended);
     });
 }
 
@@ -375,7 +378,7 @@ fn a_flow_that_an_earlier_generation_let_in_is_judged_again_by_each_worker_that_
 fn a_generation_vouches_for_no_direction_that_it_has_not_judged_though_the_flow_restarts_meanwhile() {
     explore(|| {
         let (table, mut one, _) = bench();
-        let slot = enter(&table, &key(0), &flow(1), 0, &mut one);
+        let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         let theirs = table.clone();
         let beside = thread::spawn(move || {
             // The second generation allows the direction that the lower end has opened alone.
@@ -383,7 +386,7 @@ fn a_generation_vouches_for_no_direction_that_it_has_not_judged_though_the_flow_
             for from_low in [true, false] {
                 let seen = entry.flow_word(from_low);
                 if (seen.side(from_low) == Side::Initiator) == from_low {
-                    entry.confirm(from_low, seen, Generation(2), None);
+                    entry.mark_current(from_low, seen, Generation(2), None);
                 }
             }
         });
@@ -393,7 +396,7 @@ fn a_generation_vouches_for_no_direction_that_it_has_not_judged_though_the_flow_
         let entry = table.entry(slot);
         for from_low in [true, false] {
             assert_eq!(
-                (entry.sender(true), entry.flow_word(from_low).judged()),
+                (entry.sender(true), entry.flow_word(from_low).policy_epoch()),
                 (Side::Responder, Generation(1))
             );
         }
@@ -405,20 +408,22 @@ fn a_generation_vouches_for_no_ends_that_it_has_not_seen_though_an_earlier_one_r
     explore(|| {
         let (table, mut one, _) = bench();
         // At the second generation another pod has the address: the flow is its own, and the third upholds that.
-        let slot = enter(&table, &key(0), &NewFlow { judged: Generation(2), ..flow(1) }, 0, &mut one);
+        let slot = insert(&table, &key(0), &NewFlow { policy_epoch: Generation(2), ..flow(1) }, 0, &mut one);
         let theirs = table.clone();
         let beside = thread::spawn(move || {
             let entry = theirs.entry(slot);
             for from_low in [true, false] {
                 let seen = entry.flow_word(from_low);
-                if seen.judged() == Generation(2) {
-                    entry.confirm(from_low, seen, Generation(3), None);
+                if seen.policy_epoch() == Generation(2) {
+                    entry.mark_current(from_low, seen, Generation(3), None);
                 }
             }
         });
         // A worker at the first one lets the pod before open the connection anew.
         table.restart(slot, &flow(1), 5);
         beside.join().unwrap();
-        assert!([true, false].iter().all(|end| table.entry(slot).flow_word(*end).judged() == Generation(1)));
+        assert!(
+            [true, false].iter().all(|end| table.entry(slot).flow_word(*end).policy_epoch() == Generation(1))
+        );
     });
 }

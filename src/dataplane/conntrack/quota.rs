@@ -19,8 +19,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Class;
-use super::entry::Owner;
+use super::QuotaClass;
+use super::entry::QuotaOwner;
 use super::parts::{AtomicU32, PORTS_MAX};
 use crate::ids::PortId;
 
@@ -33,7 +33,7 @@ pub(super) struct Quotas {
     percent: u8,
 }
 
-/// Flows of one port, by class. No number is ever lower than the flows that there are: they are counted before they are entered or change
+/// Flows of one port, by class. No number is ever lower than the flows that there are: they are counted before they are inserted or change
 /// their class, and taken off afterwards.
 #[derive(Default)]
 struct PortFlows([AtomicU32; 3]);
@@ -50,17 +50,17 @@ impl Quotas {
     }
 
     /// Counts a flow.
-    pub(super) fn add(&self, owner: Owner) {
+    pub(super) fn add(&self, owner: QuotaOwner) {
         self.count_of(owner.port, owner.class).fetch_add(1, Relaxed);
-        if owner.class == Class::Assured {
+        if owner.class == QuotaClass::Assured {
             self.assured.fetch_add(1, Relaxed);
         }
     }
 
     /// Takes a flow off.
-    pub(super) fn remove(&self, owner: Owner) {
+    pub(super) fn remove(&self, owner: QuotaOwner) {
         self.count_of(owner.port, owner.class).fetch_sub(1, Relaxed);
-        if owner.class == Class::Assured {
+        if owner.class == QuotaClass::Assured {
             self.assured.fetch_sub(1, Relaxed);
         }
     }
@@ -68,16 +68,16 @@ impl Quotas {
     /// Whether one more flow of the port may become assured.
     pub(super) fn may_assure(&self, port: PortId) -> bool {
         let left = u64::from(self.assured_max.saturating_sub(self.assured.load(Relaxed)));
-        let of_port = u64::from(self.flows(port, Class::Assured));
+        let of_port = u64::from(self.flows(port, QuotaClass::Assured));
         of_port * u64::from(100 - self.percent) < left * u64::from(self.percent)
     }
 
     /// Flows of a port in a class.
-    pub(super) fn flows(&self, port: PortId, class: Class) -> u32 {
+    pub(super) fn flows(&self, port: PortId, class: QuotaClass) -> u32 {
         self.count_of(port, class).load(Relaxed)
     }
 
-    fn count_of(&self, port: PortId, class: Class) -> &AtomicU32 {
+    fn count_of(&self, port: PortId, class: QuotaClass) -> &AtomicU32 {
         &self.ports[port.index()].0[class as usize]
     }
 }

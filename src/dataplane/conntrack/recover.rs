@@ -1,10 +1,10 @@
 //! Recovery of the table that a process has left: it is repaired before any worker sees it.
 //!
 //! A process may end at any instruction. What it leaves of a flow is then whole or not: a slot claimed and not published, a flow
-//! removed whose tag still stands, one key entered twice. Whatever is not whole goes; counts are made anew. Every word of the
+//! removed whose tag still stands, one key inserted twice. Whatever is not whole goes; counts are made anew. Every word of the
 //! file is taken for what a stranger could have written: nothing here depends on it but what the table says afterwards.
 
-use super::table::{Conntrack, FREE, Slot, TOMBSTONE, group_of, tag_of};
+use super::table::{Conntrack, FREE, Slot, TOMBSTONE, bucket_of, tag_of};
 use crate::ids::Generation;
 
 /// Result of a recovery.
@@ -17,40 +17,40 @@ pub(crate) struct Recovered {
 }
 
 impl Conntrack {
-    /// Lets the table have the flows alone that it was given whole, judged by generation `newest` or before. No worker may use it
+    /// Lets the table have the flows alone that it was given whole, policy_epoch by generation `newest` or before. No worker may use it
     /// yet.
     pub(super) fn recover(&self, newest: Generation, now_ms: u32) -> Recovered {
         let mut recovered = Recovered::default();
-        self.clear_displaced();
+        self.clear_overflow();
         for slot in self.all_slots() {
-            if self.stands_whole(slot, newest) {
+            if self.is_intact(slot, newest) {
                 recovered.flows += 1;
-                self.entry(slot).limit_seen(now_ms);
+                self.entry(slot).clamp_last_seen(now_ms);
             } else {
-                recovered.torn += u64::from(self.free(slot));
+                recovered.torn += u64::from(self.reset_slot(slot));
             }
         }
-        self.count_anew();
+        self.recount();
         recovered.torn += self.remove_duplicates();
         recovered.flows = self.len() as u64;
         recovered
     }
 
     /// Whether a slot has a whole flow, in a place where it is found.
-    fn stands_whole(&self, slot: Slot, newest: Generation) -> bool {
+    fn is_intact(&self, slot: Slot, newest: Generation) -> bool {
         let tag = self.tag(slot);
         if tag <= TOMBSTONE {
             return false;
         }
-        self.entry(slot).whole(newest).is_some_and(|key| {
+        self.entry(slot).intact_key(newest).is_some_and(|key| {
             let hash = self.hash(&key);
-            let group = group_of(slot);
-            tag == tag_of(hash) && (group == self.first_group(hash) || group == self.second_group(hash))
+            let bucket = bucket_of(slot);
+            tag == tag_of(hash) && (bucket == self.first_bucket(hash) || bucket == self.second_bucket(hash))
         })
     }
 
     /// Lets a slot be free. Whether there was anything of a flow in it.
-    fn free(&self, slot: Slot) -> bool {
+    fn reset_slot(&self, slot: Slot) -> bool {
         let (is_free, was_flow) = (self.tag(slot) == FREE, self.entry(slot).is_flow());
         self.entry(slot).clear();
         if !is_free {
@@ -59,15 +59,15 @@ impl Conntrack {
         was_flow
     }
 
-    /// Counts the keys that went on to their second groups, and the flows of each port.
-    fn count_anew(&self) {
+    /// Counts the keys that went on to their second buckets, and the flows of each port.
+    fn recount(&self) {
         for slot in self.all_slots() {
             let Some(key) = self.entry(slot).key() else { continue };
-            let first = self.first_group(self.hash(&key));
-            if group_of(slot) != first {
-                self.add_displaced(first, 1);
+            let first = self.first_bucket(self.hash(&key));
+            if bucket_of(slot) != first {
+                self.add_overflow(first, 1);
             }
-            if let Some(owner) = self.entry(slot).owner() {
+            if let Some(owner) = self.entry(slot).quota_owner() {
                 self.quotas.add(owner);
             }
         }
@@ -82,13 +82,13 @@ impl Conntrack {
             if self.look_up(&key, hash) == Some(slot) {
                 continue;
             }
-            if let Some(owner) = self.entry(slot).owner() {
+            if let Some(owner) = self.entry(slot).quota_owner() {
                 self.quotas.remove(owner);
             }
-            if group_of(slot) != self.first_group(hash) {
-                self.add_displaced(self.first_group(hash), -1);
+            if bucket_of(slot) != self.first_bucket(hash) {
+                self.add_overflow(self.first_bucket(hash), -1);
             }
-            self.free(slot);
+            self.reset_slot(slot);
             removed += 1;
         }
         removed

@@ -1,12 +1,12 @@
 //! The file that the table lies in, so that flows outlive the process.
 //!
 //! ```text
-//!   DIRECTORY/table    [header: a page][groups][entries]    mapped, locked by the process that uses it
+//!   DIRECTORY/table    [header: a page][buckets][entries]    mapped, locked by the process that uses it
 //! ```
 //!
 //! The header says what a process must have in common with the one before to read what that has left: layout, number of
-//! groups, hash seed, and the boot, for times count from it. It is written once, when the rest of a fresh file is there. Beside it
-//! stands the last generation that workers may have judged by, so that generations go on where they ended.
+//! buckets, hash seed, and the boot, for times count from it. It is written once, when the rest of a fresh file is there. Beside it
+//! stands the last generation that workers may have policy_epoch by, so that generations go on where they ended.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -19,12 +19,12 @@ use rustix::process::geteuid;
 use super::entry::Entry;
 use super::key::HashSeed;
 use super::recover::Recovered;
-use super::table::{Conntrack, GROUP, Group};
+use super::table::{BUCKET_SLOTS, BucketTags, Conntrack};
 use crate::dataplane::ConntrackSettings;
 use crate::ids::Generation;
 use crate::mem::{FileMemory, HUGE_PAGE_BYTES, HugeArray};
 
-/// Grows with every change of what an entry, a group or the hash of a key is: of a file with another number nothing is read.
+/// Grows with every change of what an entry, a bucket or the hash of a key is: of a file with another number nothing is read.
 const LAYOUT: u32 = 3;
 const MAGIC: u64 = u64::from_ne_bytes(*b"palisade");
 const HEADER_BYTES: usize = 4096;
@@ -73,7 +73,7 @@ pub(crate) enum StorageError {
 pub(crate) struct Stored {
     pub(crate) table: Conntrack,
     pub(crate) storage: Storage,
-    /// The generation to begin with: workers have judged by none so late.
+    /// The generation to begin with: workers have policy_epoch by none so late.
     pub(crate) generation: Generation,
     pub(crate) recovered: Recovered,
     /// Why nothing was recovered, if the file is a fresh one.
@@ -93,7 +93,7 @@ pub(crate) struct Storage {
 
 /// Fields that must agree for a file to be read.
 struct Header {
-    groups: u64,
+    buckets: u64,
     boot: [u64; 5],
     secrets: [u64; 4],
     id: u64,
@@ -108,24 +108,24 @@ impl Storage {
         huge_pages: bool,
         now_ms: u32,
     ) -> Result<Stored, StorageError> {
-        let lock = take(directory)?;
+        let lock = lock_directory(directory)?;
         let path = directory.join("table");
-        let groups = Conntrack::groups_for(settings);
+        let buckets = Conntrack::buckets_for(settings);
         let io = |what| {
             let path = path.clone();
             move |source| StorageError::Io { what, path, source }
         };
-        let left = read_left(&path, groups);
+        let left = read_left(&path, buckets);
         let (file, header, newest, fresh) = match left {
             Ok((file, header, newest)) => (file, header, Some(newest), None),
             Err(reason) => {
-                let (file, header) = create(&path, groups)?;
+                let (file, header) = create(&path, buckets)?;
                 (file, header, None, Some(reason))
             }
         };
         let shared = file.try_clone().map_err(io("used"))?;
         let seed = HashSeed::of(header.secrets);
-        let mapped = map(file, groups).map_err(|source| match source.kind() {
+        let mapped = map(file, buckets).map_err(|source| match source.kind() {
             io::ErrorKind::WouldBlock => StorageError::Taken { path: directory.to_owned() },
             _ => io("mapped")(source),
         });
@@ -167,7 +167,7 @@ impl Storage {
 }
 
 /// Makes the directory where there is none, and locks it.
-fn take(directory: &Path) -> Result<File, StorageError> {
+fn lock_directory(directory: &Path) -> Result<File, StorageError> {
     let io = |what| move |source| StorageError::Io { what, path: directory.to_owned(), source };
     if let Some(parent) = directory.parent() {
         fs::create_dir_all(parent).map_err(io("made"))?;
@@ -180,7 +180,7 @@ fn take(directory: &Path) -> Result<File, StorageError> {
     let lock = OpenOptions::new().read(true).custom_flags(flags.bits().cast_signed()).open(directory);
     let lock = lock.map_err(io("opened"))?;
     let about = lock.metadata().map_err(io("opened"))?;
-    if !is_own(&about) {
+    if !is_private(&about) {
         let (path, owner, mode) = (directory.to_owned(), about.uid(), about.mode() & 0o7777);
         return Err(StorageError::Exposed { path, owner, mode });
     }
@@ -199,12 +199,12 @@ fn take(directory: &Path) -> Result<File, StorageError> {
 }
 
 /// Whether nobody but this process's user may read or write it.
-fn is_own(about: &fs::Metadata) -> bool {
+fn is_private(about: &fs::Metadata) -> bool {
     about.uid() == geteuid().as_raw() && about.mode() & OTHERS == 0
 }
 
 /// Options to open a file that is nobody else's.
-pub(crate) fn own_file() -> OpenOptions {
+pub(crate) fn private_file_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options
         .mode(0o600)
@@ -212,14 +212,15 @@ pub(crate) fn own_file() -> OpenOptions {
     options
 }
 
-/// The file that a process has left, and the last generation that it judged by; or why that is of no use.
-fn read_left(path: &Path, groups: usize) -> Result<(File, Header, Generation), &'static str> {
-    let file = own_file().read(true).write(true).open(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => "there was none",
-        _ => "it cannot be opened",
-    })?;
+/// The file that a process has left, and the last generation that it policy_epoch by; or why that is of no use.
+fn read_left(path: &Path, buckets: usize) -> Result<(File, Header, Generation), &'static str> {
+    let file =
+        private_file_options().read(true).write(true).open(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => "there was none",
+            _ => "it cannot be opened",
+        })?;
     let about = file.metadata().map_err(|_| "it cannot be opened")?;
-    if !about.is_file() || !is_own(&about) || about.nlink() != 1 {
+    if !about.is_file() || !is_private(&about) || about.nlink() != 1 {
         return Err("it is not a file of this user alone");
     }
     let mut page = [0; HEADER_BYTES];
@@ -228,7 +229,8 @@ fn read_left(path: &Path, groups: usize) -> Result<(File, Header, Generation), &
     if header.boot != boot().ok_or("the boot cannot be told")? {
         return Err("it is from before the node's last boot");
     }
-    if header.groups != groups as u64 || about.len() != file_bytes(groups).ok_or("it is too large")? as u64 {
+    if header.buckets != buckets as u64 || about.len() != file_bytes(buckets).ok_or("it is too large")? as u64
+    {
         return Err("it has another number of flows ([conntrack] flows)");
     }
     let at = GENERATION_AT as usize;
@@ -243,17 +245,18 @@ fn read_left(path: &Path, groups: usize) -> Result<(File, Header, Generation), &
 }
 
 /// Makes a fresh file, with a page for each of its bytes: a file system without room says so here.
-fn create(path: &Path, groups: usize) -> Result<(File, Header), StorageError> {
+fn create(path: &Path, buckets: usize) -> Result<(File, Header), StorageError> {
     let io = |what| move |source| StorageError::Io { what, path: path.to_owned(), source };
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io("replaced")(error)),
         _ => {}
     }
-    let file = own_file().read(true).write(true).create_new(true).open(path).map_err(io("made"))?;
+    let file =
+        private_file_options().read(true).write(true).create_new(true).open(path).map_err(io("made"))?;
     let secrets = HashSeed::random().secrets();
     let [id, ..] = HashSeed::random().secrets();
-    let header = Header { groups: groups as u64, boot: boot().unwrap_or_default(), secrets, id };
-    let bytes = file_bytes(groups).unwrap_or(usize::MAX);
+    let header = Header { buckets: buckets as u64, boot: boot().unwrap_or_default(), secrets, id };
+    let bytes = file_bytes(buckets).unwrap_or(usize::MAX);
     let made = fallocate(&file, FallocateFlags::empty(), 0, bytes as u64).map_err(io::Error::from);
     if let Err(source) = made.and_then(|()| file.write_all_at(&header.bytes(), 0)) {
         let _ = fs::remove_file(path);
@@ -263,19 +266,19 @@ fn create(path: &Path, groups: usize) -> Result<(File, Header), StorageError> {
 }
 
 /// Groups and entries of a file, as they are.
-fn map(file: File, groups: usize) -> io::Result<(FileMemory, HugeArray<Group>, HugeArray<Entry>)> {
-    let bytes = file_bytes(groups).ok_or(io::ErrorKind::OutOfMemory)?;
+fn map(file: File, buckets: usize) -> io::Result<(FileMemory, HugeArray<BucketTags>, HugeArray<Entry>)> {
+    let bytes = file_bytes(buckets).ok_or(io::ErrorKind::OutOfMemory)?;
     let mut memory = FileMemory::map(file, bytes)?;
     memory.skip(HEADER_BYTES);
-    let tags = memory.take(groups, Group::from_words)?;
-    let entries = memory.take(groups * GROUP, Entry::from_words)?;
+    let tags = memory.take(buckets, BucketTags::from_words)?;
+    let entries = memory.take(buckets * BUCKET_SLOTS, Entry::from_words)?;
     Ok((memory, tags, entries))
 }
 
-/// Length of a file with so many groups: whole huge pages.
-fn file_bytes(groups: usize) -> Option<usize> {
-    let of_group = size_of::<Group>() + GROUP * size_of::<Entry>();
-    let bytes = groups.checked_mul(of_group)?.checked_add(HEADER_BYTES + size_of::<Entry>())?;
+/// Length of a file with so many buckets: whole huge pages.
+fn file_bytes(buckets: usize) -> Option<usize> {
+    let of_bucket = size_of::<BucketTags>() + BUCKET_SLOTS * size_of::<Entry>();
+    let bytes = buckets.checked_mul(of_bucket)?.checked_add(HEADER_BYTES + size_of::<Entry>())?;
     bytes.checked_next_multiple_of(HUGE_PAGE_BYTES)
 }
 
@@ -290,13 +293,13 @@ fn boot() -> Option<[u64; 5]> {
 impl Header {
     /// First words of every file of this layout, in the machine's byte order: a file of another order is not read.
     fn fixed() -> [u64; 3] {
-        let sizes = (size_of::<Group>() as u64) << 32 | size_of::<Entry>() as u64;
+        let sizes = (size_of::<BucketTags>() as u64) << 32 | size_of::<Entry>() as u64;
         [MAGIC, u64::from(LAYOUT), sizes]
     }
 
     fn words(&self) -> Vec<u64> {
         let mut words = Header::fixed().to_vec();
-        words.push(self.groups);
+        words.push(self.buckets);
         words.extend(self.boot);
         words.extend(self.secrets);
         words.push(self.id);
@@ -311,7 +314,7 @@ impl Header {
     fn parse(page: &[u8]) -> Option<Header> {
         let word = |i: usize| word_at(page, 8 * i);
         let header = Header {
-            groups: word(3),
+            buckets: word(3),
             boot: std::array::from_fn(|i| word(4 + i)),
             secrets: std::array::from_fn(|i| word(9 + i)),
             id: word(13),

@@ -1,7 +1,7 @@
 //! The table: found by hash, shared by all workers, never locked.
 //!
 //! ```text
-//!   tags      [16 tags of 8 bits] [16 tags] [16 tags] ...      one group: 16 bytes, two atomic words
+//!   tags      [16 tags of 8 bits] [16 tags] [16 tags] ...      one bucket: 16 bytes, two atomic words
 //!                 |
 //!   entries   [16 x 128 bytes   ] [       ] [       ] ...      the slot of a tag has its entry
 //! ```
@@ -9,9 +9,9 @@
 //! A key has a home: the slot that its hash names. Nearly every flow of a table that is not nearly full lives there, and is found with
 //! no look at the tags.
 //!
-//! Where another has the slot, the key takes another one of its group, or of its second group where the first is crowded and the
-//! second is less so. A look-up compares the tags of a group in a few instructions and touches entries whose tag fits; a count
-//! of the keys that went on to their second group stands in the top bits of the first one's tags, so that the second group is
+//! Where another has the slot, the key takes another one of its bucket, or of its second bucket where the first is crowded and the
+//! second is less so. A look-up compares the tags of a bucket in a few instructions and touches entries whose tag fits; a count
+//! of the keys that went on to their second bucket stands in the top bits of the first one's tags, so that the second bucket is
 //! read only where it must.
 //!
 //! **Claiming and publishing.** A worker claims a slot by writing its tag with compare-and-swap, fills the
@@ -23,9 +23,9 @@
 //! (quiescent-state reclamation). Within a batch a slot number therefore always means the same flow.
 //!
 //! **Evicting.** For the same reason a slot cannot be evicted and filled at once. So flows are evicted ahead: a flow that finds few
-//! free slots in the two groups of its key has another one evicted, whose slot is free a few batches later. The victim is one that has
+//! free slots in the two buckets of its key has another one evicted, whose slot is free a few batches later. The victim is one that has
 //! ended, or an unassured flow (see [`super::quota`]) of the port that has most of them: the longest idle one. It is never one of a port
-//! that has fewer than the port of the flow that comes; where all unassured flows of the two groups are of such ports, the new flow
+//! that has fewer than the port of the flow that comes; where all unassured flows of the two buckets are of such ports, the new flow
 //! is refused. So a port keeps what it has as long as others have more, and a flood evicts or is refused, but takes nobody's place.
 
 use std::collections::VecDeque;
@@ -33,12 +33,12 @@ use std::hint::black_box;
 use std::io;
 use std::sync::atomic::Ordering;
 
-use super::entry::{Entry, NewFlow, Owner};
+use super::entry::{Entry, NewFlow, QuotaOwner};
 use super::key::HashSeed;
 use super::parts::{AtomicU64, WORKERS_MAX, fence};
 use super::quota::Quotas;
 use super::timeouts::timeouts_ms;
-use super::{Class, FlowState, Key};
+use super::{FlowState, Key, QuotaClass};
 use crate::dataplane::ConntrackSettings;
 use crate::ids::{PortId, WorkerId};
 use crate::limits::RETIRED_FLOWS_MAX;
@@ -46,14 +46,14 @@ use crate::mem::{HugeArray, bytes_equal, prefetch_read};
 
 use Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 
-/// Tags in a group.
-pub(super) const GROUP: usize = 16;
-/// A group with so few free slots leaves them to keys whose second group is as full.
+/// Tags in a bucket.
+pub(super) const BUCKET_SLOTS: usize = 16;
+/// A bucket with so few free slots leaves them to keys whose second bucket is as full.
 const CROWDED_FREE_SLOTS: usize = 4;
-/// A flow that finds no more free slots in the two groups of its key has another one evicted.
+/// A flow that finds no more free slots in the two buckets of its key has another one evicted.
 const SPARE_SLOTS: u32 = 4;
 const _: () =
-    assert!(SPARE_SLOTS as usize <= CROWDED_FREE_SLOTS, "a group that is not crowded has slots to spare");
+    assert!(SPARE_SLOTS as usize <= CROWDED_FREE_SLOTS, "a bucket that is not crowded has slots to spare");
 const TAG_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
 pub(super) const FREE: u8 = 0;
@@ -73,18 +73,18 @@ impl Slot {
 pub(crate) enum Candidate {
     /// The first slot whose tag fits.
     Slot(Slot),
-    /// The second group has to be asked.
+    /// The second bucket has to be asked.
     SecondBucket,
     /// There is no such flow; a new one would take this slot, if that was asked for.
     Absent(Slot),
 }
 
-/// A line of an entry: twice its slot, and one more for the line of the higher end.
+/// A half of an entry: twice its slot, and one more for the half of the higher end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HalfId(u32);
 
 impl HalfId {
-    /// Line 0.
+    /// Half 0.
     pub(crate) const FIRST: HalfId = HalfId(0);
 
     #[inline]
@@ -92,7 +92,7 @@ impl HalfId {
         HalfId(slot.0 << 1 | u32::from(!is_low))
     }
 
-    /// The other line of the entry.
+    /// The other half of the entry.
     #[inline]
     pub(crate) fn other(self) -> HalfId {
         HalfId(self.0 ^ 1)
@@ -109,40 +109,40 @@ impl HalfId {
     }
 }
 
-/// What became of a wish to enter a flow.
+/// What became of a wish to insert a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub(crate) enum InsertOutcome {
     /// It has a slot.
-    Entered(Slot),
-    /// Another worker has entered it a moment ago.
+    Inserted(Slot),
+    /// Another worker has inserted it a moment ago.
     Exists(Slot),
     /// The table has no place for it.
     Full,
 }
 
-/// The tags of a group.
+/// The tags of a bucket.
 #[derive(Debug, Default)]
 #[repr(C, align(16))]
-pub(super) struct Group([AtomicU64; 2]);
+pub(super) struct BucketTags([AtomicU64; 2]);
 
-impl Group {
-    /// The group that these words of memory are.
-    pub(super) fn from_words(words: [u64; 2]) -> Group {
-        Group(words.map(AtomicU64::new))
+impl BucketTags {
+    /// The bucket that these words of memory are.
+    pub(super) fn from_words(words: [u64; 2]) -> BucketTags {
+        BucketTags(words.map(AtomicU64::new))
     }
 }
 
 /// The table.
 pub(crate) struct Conntrack {
-    groups: HugeArray<Group>,
+    buckets: HugeArray<BucketTags>,
     entries: HugeArray<Entry>,
     seed: HashSeed,
     timeouts_ms: Vec<u32>,
     pub(super) quotas: Quotas,
     /// Grows when every worker has seen the last value.
-    epoch: AtomicU64,
+    reclaim_epoch: AtomicU64,
     /// The epoch that each worker has seen; [`u64::MAX`] while it sleeps or does not exist.
-    seen: Box<[AtomicU64]>,
+    seen_epochs: Box<[AtomicU64]>,
     tcp_pickup: bool,
 }
 
@@ -152,8 +152,8 @@ pub(crate) struct WorkerState {
     workers: usize,
     retired: VecDeque<(u64, Slot)>,
     cursor: usize,
-    /// Flows that this worker entered.
-    pub entered: u64,
+    /// Flows that this worker inserted.
+    pub inserted: u64,
     /// Flows that this worker ended.
     pub ended: u64,
     /// Of those, evicted before their time.
@@ -163,37 +163,37 @@ pub(crate) struct WorkerState {
 impl Conntrack {
     /// An empty table, on huge pages if they are wanted and there are any; fails when there is no memory for it.
     pub(crate) fn new(settings: &ConntrackSettings, huge_pages: bool) -> io::Result<Conntrack> {
-        let groups = Conntrack::groups_for(settings);
-        let entries = HugeArray::new(groups * GROUP, huge_pages)?;
-        Ok(Conntrack::of(HugeArray::new(groups, huge_pages)?, entries, HashSeed::random(), settings))
+        let buckets = Conntrack::buckets_for(settings);
+        let entries = HugeArray::new(buckets * BUCKET_SLOTS, huge_pages)?;
+        Ok(Conntrack::of(HugeArray::new(buckets, huge_pages)?, entries, HashSeed::random(), settings))
     }
 
     /// Groups of a table with these settings.
-    pub(super) fn groups_for(settings: &ConntrackSettings) -> usize {
-        settings.flows_max.div_ceil(GROUP).max(2)
+    pub(super) fn buckets_for(settings: &ConntrackSettings) -> usize {
+        settings.flows_max.div_ceil(BUCKET_SLOTS).max(2)
     }
 
-    /// A table of these groups and their entries: empty, or still to be [recovered](Conntrack::recover).
+    /// A table of these buckets and their entries: empty, or still to be [recovered](Conntrack::recover).
     pub(super) fn of(
-        groups: HugeArray<Group>,
+        buckets: HugeArray<BucketTags>,
         entries: HugeArray<Entry>,
         seed: HashSeed,
         settings: &ConntrackSettings,
     ) -> Conntrack {
         let quotas = Quotas::new(entries.len(), settings.pod_quota_percent);
         Conntrack {
-            groups,
+            buckets,
             entries,
             seed,
             timeouts_ms: timeouts_ms(&settings.timeouts),
             quotas,
-            epoch: AtomicU64::new(0),
-            seen: (0..WORKERS_MAX).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            reclaim_epoch: AtomicU64::new(0),
+            seen_epochs: (0..WORKERS_MAX).map(|_| AtomicU64::new(u64::MAX)).collect(),
             tcp_pickup: settings.tcp_pickup,
         }
     }
 
-    /// Whether a TCP connection may be entered on a packet in its middle.
+    /// Whether a TCP connection may be inserted on a packet in its middle.
     pub(crate) fn tcp_pickup(&self) -> bool {
         self.tcp_pickup
     }
@@ -210,60 +210,62 @@ impl Conntrack {
         Slot((((hash & 0xffff_ffff) * self.entries.len() as u64) >> 32) as u32)
     }
 
-    /// Loads lines into the cache.
+    /// Loads halves into the cache.
     ///
     /// By reading them, one right after the other, so that the processor waits for all at once: prefetches are hints, and of many
     /// with little to do in between, processors drop most (docs/decisions/conntrack-primary-slot.md).
     #[inline]
-    pub(crate) fn load_lines(&self, lines: &[HalfId]) {
-        black_box(lines.iter().fold(0, |read, line| read | self.entry(line.slot()).read_line(line.is_low())));
+    pub(crate) fn load_halves(&self, halves: &[HalfId]) {
+        black_box(
+            halves.iter().fold(0, |read, half| read | self.entry(half.slot()).touch_half(half.is_low())),
+        );
     }
 
     /// The slot of a key, if it is the one that its hash names: as the packet path looks for it first.
     #[cfg(test)]
     pub(super) fn at_primary_slot(&self, key: &Key, from_low: bool) -> Option<Slot> {
         let primary_slot = self.primary_slot(self.hash(key));
-        self.entry(primary_slot).is(key, from_low).then_some(primary_slot)
+        self.entry(primary_slot).matches(key, from_low).then_some(primary_slot)
     }
 
     /// Starts to load the tags that the look-up of a key needs that is not at home.
     #[inline]
     pub(crate) fn prefetch_tags(&self, hash: u64) {
-        prefetch_read(&self.groups[self.first_group(hash)]);
+        prefetch_read(&self.buckets[self.first_bucket(hash)]);
     }
 
-    /// Loads the tags into the cache that the look-up of keys needs that are not at home, as [`Conntrack::load_lines`] does.
+    /// Loads the tags into the cache that the look-up of keys needs that are not at home, as [`Conntrack::load_halves`] does.
     #[inline]
     pub(crate) fn load_tags(&self, hashes: impl Iterator<Item = u64>) {
-        self.load_groups(hashes.map(|hash| self.first_group(hash)));
+        self.load_buckets(hashes.map(|hash| self.first_bucket(hash)));
     }
 
     /// Loads the tags that [`Conntrack::candidate_in_second_bucket`] needs.
     #[inline]
     pub(crate) fn load_second_bucket_tags(&self, hashes: impl Iterator<Item = u64>) {
-        self.load_groups(hashes.map(|hash| self.second_group(hash)));
+        self.load_buckets(hashes.map(|hash| self.second_bucket(hash)));
     }
 
     #[inline]
-    fn load_groups(&self, groups: impl Iterator<Item = usize>) {
-        black_box(groups.fold(0, |read, group| read | self.groups[group].0[0].load(Relaxed)));
+    fn load_buckets(&self, buckets: impl Iterator<Item = usize>) {
+        black_box(buckets.fold(0, |read, bucket| read | self.buckets[bucket].0[0].load(Relaxed)));
     }
 
-    /// What the tags of its first group say of a key, and of its home before others. `enters` asks for the place, too, that a new
+    /// What the tags of its first bucket say of a key, and of its home before others. `enters` asks for the place, too, that a new
     /// flow would take.
     #[inline(always)]
     pub(crate) fn candidate(&self, hash: u64, enters: bool) -> Candidate {
-        let group = self.first_group(hash);
-        let [low, high] = self.words(group);
+        let bucket = self.first_bucket(hash);
+        let [low, high] = self.words(bucket);
         let tags = [low & TAG_BITS, high & TAG_BITS];
         let fits = bytes_equal(tags, tag_of(hash));
         if fits != 0 {
             let at = position_of(self.primary_slot(hash));
             let behind = fits.rotate_right(at as u32).trailing_zeros() as usize;
-            return Candidate::Slot(slot_of(group, (at + behind) % GROUP));
+            return Candidate::Slot(slot_of(bucket, (at + behind) % BUCKET_SLOTS));
         }
         if low & !TAG_BITS != 0 {
-            return Candidate::SecondBucket; // Something has gone on from here to another group.
+            return Candidate::SecondBucket; // Something has gone on from here to another bucket.
         }
         if !enters {
             return Candidate::Absent(Slot::NONE);
@@ -272,24 +274,24 @@ impl Conntrack {
         if is_crowded(free) {
             Candidate::SecondBucket
         } else {
-            Candidate::Absent(self.place(group, hash, free))
+            Candidate::Absent(self.free_slot(bucket, hash, free))
         }
     }
 
-    /// What the tags of both groups say of a key for which [`Conntrack::candidate`] said [`Candidate::SecondBucket`].
+    /// What the tags of both buckets say of a key for which [`Conntrack::candidate`] said [`Candidate::SecondBucket`].
     #[inline(always)]
     pub(crate) fn candidate_in_second_bucket(&self, hash: u64) -> Candidate {
-        let (first, second) = (self.first_group(hash), self.second_group(hash));
-        if let Some(slot) = self.matches(second, tag_of(hash)).next() {
+        let (first, second) = (self.first_bucket(hash), self.second_bucket(hash));
+        if let Some(slot) = self.slots_tagged(second, tag_of(hash)).next() {
             return Candidate::Slot(slot);
         }
-        let group = if self.is_crowded_beside(first, second) { second } else { first };
-        Candidate::Absent(self.place(group, hash, self.free_in(group)))
+        let bucket = if self.is_crowded_beside(first, second) { second } else { first };
+        Candidate::Absent(self.free_slot(bucket, hash, self.free_in(bucket)))
     }
 
     /// Where a key is, as far as tags know; some entry, where they know of no such key.
     #[inline(always)]
-    pub(crate) fn likely(&self, hash: u64) -> &Entry {
+    pub(crate) fn probable_entry(&self, hash: u64) -> &Entry {
         let candidate = match self.candidate(hash, false) {
             Candidate::SecondBucket => self.candidate_in_second_bucket(hash),
             candidate => candidate,
@@ -298,18 +300,18 @@ impl Conntrack {
         self.entry(slot)
     }
 
-    /// The slot of a group that a new flow would take, as [`Conntrack::claim`] will choose.
+    /// The slot of a bucket that a new flow would take, as [`Conntrack::claim`] will choose.
     #[inline(always)]
-    fn place(&self, group: usize, hash: u64, free: u16) -> Slot {
+    fn free_slot(&self, bucket: usize, hash: u64, free: u16) -> Slot {
         let at = position_of(self.primary_slot(hash));
         let beside = free & 0xff << (at & 8);
         let first = if beside != 0 { beside } else { free }.trailing_zeros() as usize;
-        slot_of(group, if free == 0 || free >> at & 1 != 0 { at } else { first })
+        slot_of(bucket, if free == 0 || free >> at & 1 != 0 { at } else { first })
     }
 
     /// Starts to load the entry that a new flow would take, if its place was asked for.
     #[inline]
-    pub(crate) fn prefetch_place(&self, place: Slot) {
+    pub(crate) fn prefetch_insert_slot(&self, place: Slot) {
         if let Some(entry) = self.entries.get(place.0 as usize) {
             entry.prefetch(true, true);
         }
@@ -318,7 +320,7 @@ impl Conntrack {
     /// The slot of a key, asked for a packet of one of its ends; `candidate` is the one that tags named in this batch.
     #[inline(always)]
     pub(crate) fn find(&self, key: &Key, from_low: bool, candidate: Slot) -> Option<Slot> {
-        if self.entries.get(candidate.0 as usize).is_some_and(|entry| entry.is(key, from_low)) {
+        if self.entries.get(candidate.0 as usize).is_some_and(|entry| entry.matches(key, from_low)) {
             return Some(candidate);
         }
         self.look_up(key, self.hash(key))
@@ -326,12 +328,12 @@ impl Conntrack {
 
     /// The slot of a key.
     pub(crate) fn look_up(&self, key: &Key, hash: u64) -> Option<Slot> {
-        let first = self.first_group(hash);
-        let found = self.find_in(first, key, hash);
-        if found.is_some() || self.displaced(first) == 0 {
+        let first = self.first_bucket(hash);
+        let found = self.find_in_bucket(first, key, hash);
+        if found.is_some() || self.overflow(first) == 0 {
             return found;
         }
-        self.find_in(self.second_group(hash), key, hash)
+        self.find_in_bucket(self.second_bucket(hash), key, hash)
     }
 
     /// The entry in a slot.
@@ -341,109 +343,113 @@ impl Conntrack {
     }
 
     /// Enters a flow that [`Conntrack::find`] did not find in this batch.
-    pub(crate) fn enter(
+    pub(crate) fn insert(
         &self,
         key: &Key,
         hash: u64,
         flow: &NewFlow,
         now_ms: u32,
         by: &mut WorkerState,
-    ) -> Admission {
-        let (first, second) = (self.first_group(hash), self.second_group(hash));
-        let mut groups = [first, second];
-        // Tags of the second group are another cache line: they are read only where the first one has no slots to spare.
+    ) -> InsertOutcome {
+        let (first, second) = (self.first_bucket(hash), self.second_bucket(hash));
+        let mut buckets = [first, second];
+        // Tags of the second bucket are another cache line: they are read only where the first one has no slots to spare.
         if is_crowded(self.free_in(first)) {
             if self.is_crowded_beside(first, second) {
-                groups.reverse();
+                buckets.reverse();
             }
             let free = self.free_in(first).count_ones() + self.free_in(second).count_ones();
-            if free <= SPARE_SLOTS && !self.make_room(groups, flow.charged, now_ms, by) {
-                return Admission::Full;
+            if free <= SPARE_SLOTS && !self.evict_in_either(buckets, flow.owner_port, now_ms, by) {
+                return InsertOutcome::Full;
             }
         }
-        let [preferred, other] = groups;
+        let [preferred, other] = buckets;
         let at = position_of(self.primary_slot(hash));
         let claimed = self.claim(preferred, at, tag_of(hash)).or_else(|| self.claim(other, at, tag_of(hash)));
         let Some(slot) = claimed else {
-            self.evict(other, flow.charged, now_ms, by);
-            return Admission::Full;
+            self.evict(other, flow.owner_port, now_ms, by);
+            return InsertOutcome::Full;
         };
-        if group_of(slot) == second {
-            self.add_displaced(first, 1);
+        if bucket_of(slot) == second {
+            self.add_overflow(first, 1);
         }
-        self.quotas.add(Owner::unassured(flow.charged));
+        self.quotas.add(QuotaOwner::unassured(flow.owner_port));
         self.entry(slot).publish(key, flow, now_ms);
-        by.entered += 1;
+        by.inserted += 1;
         // A worker alone has asked for the key, and nobody else has published it since.
-        if by.workers == 1 { Admission::Entered(slot) } else { self.settle(key, hash, slot, by) }
+        if by.workers == 1 {
+            InsertOutcome::Inserted(slot)
+        } else {
+            self.resolve_duplicate(key, hash, slot, by)
+        }
     }
 
-    /// Whether a key goes to its second group although the first has a place: it has few, and the second has more. So
-    /// groups fill up evenly, and nearly all slots of the table are taken before a key finds none.
+    /// Whether a key goes to its second bucket although the first has a place: it has few, and the second has more. So
+    /// buckets fill up evenly, and nearly all slots of the table are taken before a key finds none.
     fn is_crowded_beside(&self, first: usize, second: usize) -> bool {
         let free = self.free_in(first);
         is_crowded(free) && free.count_ones() < self.free_in(second).count_ones()
     }
 
-    /// Starts the flow in a slot anew, judged anew: its port pair is used again, perhaps by its other side.
+    /// Starts the flow in a slot anew, policy_epoch anew: its port pair is used again, perhaps by its other side.
     pub(crate) fn restart(&self, slot: Slot, flow: &NewFlow, now_ms: u32) {
         let entry = self.entry(slot);
-        let owner = Owner::unassured(flow.charged);
+        let owner = QuotaOwner::unassured(flow.owner_port);
         self.quotas.add(owner);
         // Where another worker has ended it meanwhile, it counts against nobody.
-        self.quotas.remove(entry.change_owner(None, owner).unwrap_or(owner));
+        self.quotas.remove(entry.replace_quota_owner(None, owner).unwrap_or(owner));
         entry.restart(flow, now_ms);
     }
 
     /// Follows a change of a flow's state: one that has been answered becomes assured, one that has ended ceases to be.
     #[inline]
-    pub(crate) fn note_state(&self, slot: Slot, old: FlowState, new: FlowState) {
+    pub(crate) fn on_state_change(&self, slot: Slot, old: FlowState, new: FlowState) {
         if old.class() != new.class() {
-            self.settle_owner(self.entry(slot));
+            self.update_class(self.entry(slot));
         }
     }
 
     /// Gives a flow the class that its state and its port's quota say. The worker that changes the owner in the entry counts it, so
     /// that the counts are exact whatever two workers do at once.
-    fn settle_owner(&self, entry: &Entry) {
-        let Some(old) = entry.owner() else { return };
-        let new = Owner { class: entry.state().class(), ..old };
-        if new == old || (new.class == Class::Assured && !self.quotas.may_assure(new.port)) {
+    fn update_class(&self, entry: &Entry) {
+        let Some(old) = entry.quota_owner() else { return };
+        let new = QuotaOwner { class: entry.state().class(), ..old };
+        if new == old || (new.class == QuotaClass::Assured && !self.quotas.may_assure(new.port)) {
             return;
         }
-        self.replace_owner(entry, old, new);
+        self.move_quota(entry, old, new);
     }
 
-    /// Lets a flow count against this port: the port of its originator has another number than when the flow was entered.
-    pub(crate) fn charge_to(&self, slot: Slot, port: PortId) {
+    /// Lets a flow count against this port: the port of its originator has another number than when the flow was inserted.
+    pub(crate) fn set_owner_port(&self, slot: Slot, port: PortId) {
         let entry = self.entry(slot);
-        if let Some(old) = entry.owner().filter(|owner| owner.port != port) {
-            self.replace_owner(entry, old, Owner { port, ..old });
+        if let Some(old) = entry.quota_owner().filter(|owner| owner.port != port) {
+            self.move_quota(entry, old, QuotaOwner { port, ..old });
         }
     }
 
-    fn replace_owner(&self, entry: &Entry, old: Owner, new: Owner) {
+    fn move_quota(&self, entry: &Entry, old: QuotaOwner, new: QuotaOwner) {
         self.quotas.add(new);
-        let changed = entry.change_owner(Some(old), new);
+        let changed = entry.replace_quota_owner(Some(old), new);
         self.quotas.remove(changed.unwrap_or(new));
     }
 
     /// Flows of a class that count against a port.
-    pub(crate) fn flows_of(&self, port: PortId, class: Class) -> u32 {
+    pub(crate) fn flows_of(&self, port: PortId, class: QuotaClass) -> u32 {
         self.quotas.flows(port, class)
     }
 
     /// After publishing: one entry a key.
-    fn settle(&self, key: &Key, hash: u64, ours: Slot, by: &mut WorkerState) -> Admission {
+    fn resolve_duplicate(&self, key: &Key, hash: u64, ours: Slot, by: &mut WorkerState) -> InsertOutcome {
         // Between our publishing and our look: of two workers that publish at once, at least one sees the other's flow.
         fence(SeqCst);
         let mut before = None;
         let mut passed_ours = false;
-        for group in [self.first_group(hash), self.second_group(hash)] {
-            for slot in self.matches(group, tag_of(hash)) {
+        for bucket in [self.first_bucket(hash), self.second_bucket(hash)] {
+            for slot in self.slots_tagged(bucket, tag_of(hash)) {
                 if slot == ours {
                     passed_ours = true;
-                } else if self.entry(slot).is(key, true) {
+                } else if self.entry(slot).matches(key, true) {
                     if passed_ours {
                         self.remove(slot, by);
                     } else {
@@ -453,10 +459,10 @@ impl Conntrack {
             }
         }
         match before {
-            None => Admission::Entered(ours),
+            None => InsertOutcome::Inserted(ours),
             Some(theirs) => {
                 self.remove(ours, by);
-                Admission::Exists(theirs)
+                InsertOutcome::Exists(theirs)
             }
         }
     }
@@ -468,31 +474,31 @@ impl Conntrack {
             return; // Ended by the sweep a little later: its time has run out by then, or its policy speaks again.
         }
         let Some(key) = entry.key() else { return };
-        let Some(owner) = entry.kill() else { return };
+        let Some(owner) = entry.unpublish() else { return };
         self.quotas.remove(owner);
-        let first = self.first_group(self.hash(&key));
-        if group_of(slot) != first {
-            self.add_displaced(first, -1);
+        let first = self.first_bucket(self.hash(&key));
+        if bucket_of(slot) != first {
+            self.add_overflow(first, -1);
         }
         self.set_tag(slot, TOMBSTONE);
         // Whose batch does not yet show the end of the flow has let its beginning be seen: see `start_batch`.
         fence(SeqCst);
-        by.retired.push_back((self.epoch.load(Acquire), slot));
+        by.retired.push_back((self.reclaim_epoch.load(Acquire), slot));
         by.ended += 1;
     }
 
     /// To be called by a worker before each batch.
     #[inline]
     pub(crate) fn start_batch(&self, by: &mut WorkerState) {
-        let epoch = self.epoch.load(Acquire);
-        self.seen[by.worker].store(epoch, SeqCst);
+        let epoch = self.reclaim_epoch.load(Acquire);
+        self.seen_epochs[by.worker].store(epoch, SeqCst);
         // No slot number is read for this batch before the others can see that it has begun.
         fence(SeqCst);
         if by.retired.is_empty() {
             return;
         }
-        if self.seen[..by.workers].iter().all(|seen| seen.load(SeqCst) >= epoch) {
-            let _ = self.epoch.compare_exchange(epoch, epoch + 1, SeqCst, Relaxed);
+        if self.seen_epochs[..by.workers].iter().all(|seen| seen.load(SeqCst) >= epoch) {
+            let _ = self.reclaim_epoch.compare_exchange(epoch, epoch + 1, SeqCst, Relaxed);
         }
         while let Some(&(retired, slot)) = by.retired.front()
             && retired + 2 <= epoch
@@ -503,49 +509,49 @@ impl Conntrack {
     }
 
     /// To be called by a worker that goes to sleep, with no slot number in its hands.
-    pub(crate) fn rest(&self, by: &WorkerState) {
-        self.seen[by.worker].store(u64::MAX, Release);
+    pub(crate) fn offline(&self, by: &WorkerState) {
+        self.seen_epochs[by.worker].store(u64::MAX, Release);
     }
 
-    /// Ends flows that are idle, or that `is_over` says are, in the next `groups` groups of this worker's share. Answered flows that
+    /// Ends flows that are idle, or that `is_ended` says are, in the next `buckets` buckets of this worker's share. Answered flows that
     /// were beyond their port's quota become assured where it allows them by then.
     pub(crate) fn sweep(
         &self,
-        groups: usize,
+        buckets: usize,
         now_ms: u32,
         by: &mut WorkerState,
-        is_over: impl Fn(&Entry) -> bool,
+        is_ended: impl Fn(&Entry) -> bool,
     ) {
-        for _ in 0..groups {
-            if by.cursor >= self.groups.len() {
+        for _ in 0..buckets {
+            if by.cursor >= self.buckets.len() {
                 by.cursor = by.worker;
-                if by.cursor >= self.groups.len() {
+                if by.cursor >= self.buckets.len() {
                     return;
                 }
             }
             let next = by.cursor + by.workers;
-            for position in 0..GROUP {
-                // The place of the next group, while there is this one to be looked at: else each entry is waited for.
-                if next < self.groups.len() && self.tag(slot_of(next, position)) > TOMBSTONE {
+            for position in 0..BUCKET_SLOTS {
+                // The place of the next bucket, while there is this one to be looked at: else each entry is waited for.
+                if next < self.buckets.len() && self.tag(slot_of(next, position)) > TOMBSTONE {
                     self.entry(slot_of(next, position)).prefetch(true, true);
                 }
                 let slot = slot_of(by.cursor, position);
                 if !self.holds_flow(slot) {
                     continue;
                 }
-                if self.is_idle(slot, now_ms) || is_over(self.entry(slot)) {
+                if self.is_idle(slot, now_ms) || is_ended(self.entry(slot)) {
                     self.remove(slot, by);
                 } else {
-                    self.settle_owner(self.entry(slot));
+                    self.update_class(self.entry(slot));
                 }
             }
             by.cursor = next;
         }
     }
 
-    /// Number of groups that each of the workers looks after.
-    pub(crate) fn groups_per_worker(&self, by: &WorkerState) -> usize {
-        self.groups.len().div_ceil(by.workers)
+    /// Number of buckets that each of the workers looks after.
+    pub(crate) fn buckets_per_worker(&self, by: &WorkerState) -> usize {
+        self.buckets.len().div_ceil(by.workers)
     }
 
     /// Calls `see` for each flow until it says stop. For the control side: flows that come and go meanwhile may be missed.
@@ -572,7 +578,7 @@ impl Conntrack {
 
     /// Bytes of tags and entries.
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&*self.groups) + size_of_val(&*self.entries)
+        size_of_val(&*self.buckets) + size_of_val(&*self.entries)
     }
 
     pub(super) fn is_idle(&self, slot: Slot, now_ms: u32) -> bool {
@@ -581,41 +587,41 @@ impl Conntrack {
     }
 
     #[inline]
-    pub(super) fn first_group(&self, hash: u64) -> usize {
-        (((hash & 0xffff_ffff) * self.groups.len() as u64) >> 32) as usize
+    pub(super) fn first_bucket(&self, hash: u64) -> usize {
+        (((hash & 0xffff_ffff) * self.buckets.len() as u64) >> 32) as usize
     }
 
     #[inline]
-    pub(super) fn second_group(&self, hash: u64) -> usize {
-        // Other bits of the hash than the first group's and the tag's decide; never the first group again.
-        let others = self.groups.len() as u64 - 1;
+    pub(super) fn second_bucket(&self, hash: u64) -> usize {
+        // Other bits of the hash than the first bucket's and the tag's decide; never the first bucket again.
+        let others = self.buckets.len() as u64 - 1;
         let step = 1 + (((hash >> 24 & 0xffff_ffff) * others) >> 32) as usize;
-        let group = self.first_group(hash) + step;
-        if group >= self.groups.len() { group - self.groups.len() } else { group }
+        let bucket = self.first_bucket(hash) + step;
+        if bucket >= self.buckets.len() { bucket - self.buckets.len() } else { bucket }
     }
 
     #[inline]
-    fn words(&self, group: usize) -> [u64; 2] {
-        let [low, high] = &self.groups[group].0;
+    fn words(&self, bucket: usize) -> [u64; 2] {
+        let [low, high] = &self.buckets[bucket].0;
         [low.load(Acquire), high.load(Acquire)]
     }
 
-    /// Slots of a group whose tag is `tag`.
+    /// Slots of a bucket whose tag is `tag`.
     #[inline]
-    fn matches(&self, group: usize, tag: u8) -> impl Iterator<Item = Slot> + use<> {
-        // One bit a slot: which half of the group a slot is in must not be a branch, for nobody can predict it.
-        let mut rule_counters = bytes_equal(self.words(group).map(|word| word & TAG_BITS), tag);
-        let base = (group * GROUP) as u32;
+    fn slots_tagged(&self, bucket: usize, tag: u8) -> impl Iterator<Item = Slot> + use<> {
+        // One bit a slot: which half of the bucket a slot is in must not be a branch, for nobody can predict it.
+        let mut hits = bytes_equal(self.words(bucket).map(|word| word & TAG_BITS), tag);
+        let base = (bucket * BUCKET_SLOTS) as u32;
         std::iter::from_fn(move || {
-            let slot = (rule_counters != 0).then(|| Slot(base + rule_counters.trailing_zeros()));
-            rule_counters &= rule_counters.wrapping_sub(1);
+            let slot = (hits != 0).then(|| Slot(base + hits.trailing_zeros()));
+            hits &= hits.wrapping_sub(1);
             slot
         })
     }
 
-    /// Slots of a group that hold a flow.
-    pub(super) fn slots(&self, group: usize) -> impl Iterator<Item = Slot> + '_ {
-        (0..GROUP).map(move |position| slot_of(group, position)).filter(|slot| self.holds_flow(*slot))
+    /// Slots of a bucket that hold a flow.
+    pub(super) fn slots(&self, bucket: usize) -> impl Iterator<Item = Slot> + '_ {
+        (0..BUCKET_SLOTS).map(move |position| slot_of(bucket, position)).filter(|slot| self.holds_flow(*slot))
     }
 
     /// Whether a slot holds a flow. One that is claimed holds none yet, and what its entry says is another flow's.
@@ -624,44 +630,44 @@ impl Conntrack {
     }
 
     #[inline]
-    fn find_in(&self, group: usize, key: &Key, hash: u64) -> Option<Slot> {
-        self.matches(group, tag_of(hash)).find(|slot| self.entry(*slot).is(key, true))
+    fn find_in_bucket(&self, bucket: usize, key: &Key, hash: u64) -> Option<Slot> {
+        self.slots_tagged(bucket, tag_of(hash)).find(|slot| self.entry(*slot).matches(key, true))
     }
 
     pub(super) fn tag(&self, slot: Slot) -> u8 {
-        let (word, shift) = self.word_of(slot);
+        let (word, shift) = self.tag_word(slot);
         (word.load(Acquire) >> shift) as u8 & 0x7f
     }
 
-    /// Lets no key have gone on from any group.
-    pub(super) fn clear_displaced(&self) {
-        for word in self.groups.iter().flat_map(|group| &group.0) {
+    /// Lets no key have gone on from any bucket.
+    pub(super) fn clear_overflow(&self) {
+        for word in self.buckets.iter().flat_map(|bucket| &bucket.0) {
             word.fetch_and(TAG_BITS, AcqRel);
         }
     }
 
-    fn word_of(&self, slot: Slot) -> (&AtomicU64, u32) {
+    fn tag_word(&self, slot: Slot) -> (&AtomicU64, u32) {
         let position = position_of(slot);
-        (&self.groups[group_of(slot)].0[position / 8], position as u32 % 8 * 8)
+        (&self.buckets[bucket_of(slot)].0[position / 8], position as u32 % 8 * 8)
     }
 
     pub(super) fn set_tag(&self, slot: Slot, tag: u8) {
-        let (word, shift) = self.word_of(slot);
+        let (word, shift) = self.tag_word(slot);
         let set = |old: u64| Some(old & !(0x7f << shift) | u64::from(tag) << shift);
         let _ = word.fetch_update(AcqRel, Relaxed, set);
     }
 
-    /// The free slots of a group, a bit each.
+    /// The free slots of a bucket, a bit each.
     #[inline]
-    fn free_in(&self, group: usize) -> u16 {
-        bytes_equal(self.words(group).map(|word| word & TAG_BITS), FREE)
+    fn free_in(&self, bucket: usize) -> u16 {
+        bytes_equal(self.words(bucket).map(|word| word & TAG_BITS), FREE)
     }
 
-    /// Writes `tag` into a free slot of a group: the one at this position, if it can be had.
-    fn claim(&self, group: usize, at: usize, tag: u8) -> Option<Slot> {
+    /// Writes `tag` into a free slot of a bucket: the one at this position, if it can be had.
+    fn claim(&self, bucket: usize, at: usize, tag: u8) -> Option<Slot> {
         let first = at / 8;
         for half in [first, 1 - first] {
-            let word = &self.groups[group].0[half];
+            let word = &self.buckets[bucket].0[half];
             let mut old = word.load(Acquire);
             loop {
                 let free = zero_bytes(old & TAG_BITS);
@@ -673,7 +679,7 @@ impl Conntrack {
                 let position = takes.trailing_zeros() / 8;
                 let new = old | u64::from(tag) << (8 * position);
                 match word.compare_exchange_weak(old, new, AcqRel, Acquire) {
-                    Ok(_) => return Some(Slot((group * GROUP + half * 8) as u32 + position)),
+                    Ok(_) => return Some(Slot((bucket * BUCKET_SLOTS + half * 8) as u32 + position)),
                     Err(found) => old = found,
                 }
             }
@@ -681,20 +687,20 @@ impl Conntrack {
         None
     }
 
-    /// Keys that went on from this group to their second: eight bits, the top ones of the first word's tags. At 255 it
-    /// stays: then a look-up always reads both groups.
+    /// Keys that went on from this bucket to their second: eight bits, the top ones of the first word's tags. At 255 it
+    /// stays: then a look-up always reads both buckets.
     #[inline]
-    pub(super) fn displaced(&self, group: usize) -> u64 {
-        self.groups[group].0[0].load(Acquire) & !TAG_BITS
+    pub(super) fn overflow(&self, bucket: usize) -> u64 {
+        self.buckets[bucket].0[0].load(Acquire) & !TAG_BITS
     }
 
-    pub(super) fn add_displaced(&self, group: usize, change: i16) {
+    pub(super) fn add_overflow(&self, bucket: usize, change: i16) {
         let add = |old: u64| {
             let count = gather_top_bits(old);
             let new = if count == 255 { 255 } else { (i16::from(count) + change).clamp(0, 255) as u8 };
             Some(old & TAG_BITS | scatter_top_bits(new))
         };
-        let _ = self.groups[group].0[0].fetch_update(AcqRel, Relaxed, add);
+        let _ = self.buckets[bucket].0[0].fetch_update(AcqRel, Relaxed, add);
     }
 }
 
@@ -706,39 +712,39 @@ impl WorkerState {
             workers,
             retired: VecDeque::with_capacity(RETIRED_FLOWS_MAX),
             cursor: worker.index(),
-            entered: 0,
+            inserted: 0,
             ended: 0,
             evicted: 0,
         }
     }
 }
 
-/// Whether there are no more than [`CROWDED_FREE_SLOTS`] among the free slots of a group.
+/// Whether there are no more than [`CROWDED_FREE_SLOTS`] among the free slots of a bucket.
 #[inline]
 fn is_crowded(free: u16) -> bool {
     // Counting bits takes longer, on processors of which nothing is known.
     (0..CROWDED_FREE_SLOTS).fold(free, |rest, _| rest & rest.wrapping_sub(1)) == 0
 }
 
-/// The slot at a place of a group.
+/// The slot at a place of a bucket.
 #[inline]
-pub(super) fn slot_of(group: usize, position: usize) -> Slot {
-    Slot((group * GROUP + position) as u32)
+pub(super) fn slot_of(bucket: usize, position: usize) -> Slot {
+    Slot((bucket * BUCKET_SLOTS + position) as u32)
 }
 
-/// The place of a slot in its group.
+/// The place of a slot in its bucket.
 #[inline]
 fn position_of(slot: Slot) -> usize {
-    slot.0 as usize % GROUP
+    slot.0 as usize % BUCKET_SLOTS
 }
 
-/// The group that a slot is in.
+/// The bucket that a slot is in.
 #[inline]
-pub(super) fn group_of(slot: Slot) -> usize {
-    slot.0 as usize / GROUP
+pub(super) fn bucket_of(slot: Slot) -> usize {
+    slot.0 as usize / BUCKET_SLOTS
 }
 
-/// The tag of a hash: seven bits that choose no group, neither free nor tombstone.
+/// The tag of a hash: seven bits that choose no bucket, neither free nor tombstone.
 #[inline]
 pub(super) fn tag_of(hash: u64) -> u8 {
     ((hash >> 57) as u8).max(TOMBSTONE + 1)

@@ -8,7 +8,7 @@
 //!   time-wait <------ last-ack <------------------------------------------- fin-wait
 //!
 //!   A reset with exactly the next sequence number leads from every state to `reset`; a SYN leads from `time-wait` and `reset`
-//!   to a new connection, which is judged like any other.
+//!   to a new connection, which is policy_epoch like any other.
 //!
 //!   With pick-up (`tcp_loose` of nf_conntrack):
 //!            ACK, not of a known flow          answer (other side)
@@ -80,7 +80,7 @@ pub(crate) enum Outcome {
     Pass,
     /// It does not belong to the connection.
     Invalid,
-    /// It opens a new connection between the same ports: to be judged anew.
+    /// It opens a new connection between the same ports: to be policy_epoch anew.
     Reopen,
 }
 
@@ -121,10 +121,10 @@ impl TcpFlow {
         let unheard = TcpSide { scale: UNKNOWN_SCALE, ..TcpSide::default() };
         let mut flow = TcpFlow { state: SynSent, sides: [unheard; 2] };
         if is_syn {
-            flow.hear(segment, Side::Initiator);
+            flow.record_syn(segment, Side::Initiator);
         } else if is_middle && pickup {
             flow.state = Unacknowledged;
-            flow.advance(segment, Side::Initiator);
+            flow.update_windows(segment, Side::Initiator);
             flow.sides[1].acknowledged = flow.sides[0].end;
         } else {
             return None;
@@ -134,11 +134,11 @@ impl TcpFlow {
 
     /// Follows a segment.
     #[inline]
-    pub(crate) fn follow(&mut self, segment: &Segment, sender: Side) -> Outcome {
+    pub(crate) fn advance(&mut self, segment: &Segment, sender: Side) -> Outcome {
         let flags = segment.flags;
         if flags.0 & (Flags::SYN | Flags::RST | Flags::FIN) == 0 && self.state == Established {
-            if self.fits(segment, sender) {
-                self.advance(segment, sender);
+            if self.is_in_window(segment, sender) {
+                self.update_windows(segment, sender);
             }
             return Outcome::Pass;
         }
@@ -161,8 +161,8 @@ impl TcpFlow {
             return Outcome::Pass;
         }
         // A late segment moves nothing: the responder may never have been heard.
-        if self.state != Reset && self.fits(segment, sender) {
-            self.advance(segment, sender);
+        if self.state != Reset && self.is_in_window(segment, sender) {
+            self.update_windows(segment, sender);
             self.state = self.after_data(flags, sender, segment.acknowledgement);
         }
         Outcome::Pass
@@ -188,7 +188,7 @@ impl TcpFlow {
     fn reset(&mut self, segment: &Segment, sender: Side) -> Outcome {
         let peer = &self.sides[1 - sender as usize];
         let ours = &self.sides[sender as usize];
-        let is_unanswered = self.state == SynSent || self.state == Reset && !ours.heard();
+        let is_unanswered = self.state == SynSent || self.state == Reset && !ours.has_sent();
         if is_unanswered && sender == Side::Responder {
             // It refuses the SYN, and says so by acknowledging it (RFC 9293 section 3.10.7.3).
             if !(segment.flags.has(Flags::ACK) && self.acknowledges_syn(segment)) {
@@ -200,12 +200,12 @@ impl TcpFlow {
         // "If the RST bit is set and the sequence number exactly matches the next expected sequence number (RCV.NXT), then TCP
         // MUST reset the connection" (RFC 5961 section 3.2). That number is known to be what the peer has acknowledged, or, where
         // its acknowledgement has not been seen yet, what the sender sends next.
-        if segment.sequence == peer.acknowledged || (ours.heard() && segment.sequence == ours.end) {
+        if segment.sequence == peer.acknowledged || (ours.has_sent() && segment.sequence == ours.end) {
             self.state = Reset;
             return Outcome::Pass;
         }
         // Of a connection picked up in its middle the side that has not spoken may send what its peer allows.
-        let start = if ours.heard() { ours.end } else { ours.max_end };
+        let start = if ours.has_sent() { ours.end } else { ours.max_end };
         let fits = !after(start.wrapping_sub(peer.max_window), segment.sequence)
             && !after(segment.sequence, ours.max_end);
         if fits { Outcome::Pass } else { Outcome::Invalid }
@@ -218,18 +218,18 @@ impl TcpFlow {
             (TimeWait | Reset | Unacknowledged, _, false) => return Outcome::Reopen,
             (SynSent, Side::Responder, true) if !self.acknowledges_syn(segment) => return Outcome::Invalid,
             // Sent again, or anew with another sequence number: nobody has answered the first.
-            (SynSent, Side::Initiator, false) => self.hear(segment, sender),
-            (SynSent, Side::Responder, _) => self.answer(segment),
+            (SynSent, Side::Initiator, false) => self.record_syn(segment, sender),
+            (SynSent, Side::Responder, _) => self.record_syn_ack(segment),
             // Sent again, with another sequence number where it is a cookie (RFC 4987 section 3.6).
             (SynReceived, Side::Responder, true) if segment.acknowledgement == self.sides[0].end => {
-                self.answer(segment);
+                self.record_syn_ack(segment);
             }
             // Both sides have opened at once, and each answers the other (RFC 9293 section 3.5).
             (SynReceived, Side::Initiator, true) if segment.acknowledgement == self.sides[1].end => {
-                self.advance(segment, sender);
+                self.update_windows(segment, sender);
                 self.state = Established;
             }
-            // A responder that opens would be a connection in the other direction, which nobody has judged.
+            // A responder that opens would be a connection in the other direction, which nobody has policy_epoch.
             (TimeWait | Reset, _, true) | (_, Side::Initiator, true) | (_, Side::Responder, false) => {
                 return Outcome::Invalid;
             }
@@ -246,8 +246,8 @@ impl TcpFlow {
     }
 
     /// Notes the responder's SYN.
-    fn answer(&mut self, segment: &Segment) {
-        self.hear(segment, Side::Responder);
+    fn record_syn_ack(&mut self, segment: &Segment) {
+        self.record_syn(segment, Side::Responder);
         let [initiator, responder] = &mut self.sides;
         // The initiator's SYN has offered a window: the responder need not wait for the handshake's end to use it.
         responder.max_end = responder.max_end.wrapping_add(initiator.max_window);
@@ -263,7 +263,7 @@ impl TcpFlow {
     }
 
     /// Notes a side's SYN. Data that came with it counts when the other side takes it.
-    fn hear(&mut self, segment: &Segment, sender: Side) {
+    fn record_syn(&mut self, segment: &Segment, sender: Side) {
         let end = segment.sequence.wrapping_add(1);
         let ours = &mut self.sides[sender as usize];
         let acknowledges = segment.flags.has(Flags::ACK);
@@ -280,12 +280,12 @@ impl TcpFlow {
 
     /// Whether a segment lies in the windows that both sides have offered.
     #[inline]
-    fn fits(&self, segment: &Segment, sender: Side) -> bool {
+    fn is_in_window(&self, segment: &Segment, sender: Side) -> bool {
         let ours = &self.sides[sender as usize];
         let peer = &self.sides[1 - sender as usize];
-        if !ours.heard() || !peer.heard() {
+        if !ours.has_sent() || !peer.has_sent() {
             // Picked up in the middle: the initiator is alone, or the other side speaks for the first time.
-            return !peer.heard() || self.answers(segment);
+            return !peer.has_sent() || self.answers_pickup(segment);
         }
         let peer_end_min = peer.end.wrapping_sub(ours.max_window.max(ACKNOWLEDGED_LATE));
         let not_beyond = !after(segment.sequence, ours.max_end.wrapping_add(1));
@@ -297,7 +297,7 @@ impl TcpFlow {
 
     /// Whether the first segment of the responder of a picked-up connection fits what the initiator has sent. Of the responder's window
     /// only this segment tells.
-    fn answers(&self, segment: &Segment) -> bool {
+    fn answers_pickup(&self, segment: &Segment) -> bool {
         let [initiator, responder] = &self.sides;
         let window = segment.scaled_window(responder.scale).max(ACKNOWLEDGED_LATE);
         let start = responder.max_end.wrapping_sub(initiator.max_window).wrapping_sub(ACKNOWLEDGED_LATE);
@@ -310,12 +310,12 @@ impl TcpFlow {
 
     /// Moves the windows.
     #[inline]
-    fn advance(&mut self, segment: &Segment, sender: Side) {
-        let alone = !self.sides[1 - sender as usize].heard();
+    fn update_windows(&mut self, segment: &Segment, sender: Side) {
+        let alone = !self.sides[1 - sender as usize].has_sent();
         let ours = &mut self.sides[sender as usize];
         let window = segment.scaled_window(ours.scale).max(1);
         let end = segment.end();
-        if !ours.heard() {
+        if !ours.has_sent() {
             (ours.end, ours.max_end) = (end, end.wrapping_add(window));
             ours.acknowledged = segment.acknowledgement;
         }
@@ -336,7 +336,7 @@ impl TcpFlow {
         }
         let peer = &mut self.sides[1 - sender as usize];
         let allowed = segment.acknowledgement.wrapping_add(window);
-        if !peer.heard() || after(allowed, peer.max_end) {
+        if !peer.has_sent() || after(allowed, peer.max_end) {
             peer.max_end = allowed;
         }
     }
@@ -348,7 +348,7 @@ const ACKNOWLEDGED_LATE: u32 = 66_000;
 impl TcpSide {
     /// Whether the side has said anything yet.
     #[inline]
-    fn heard(&self) -> bool {
+    fn has_sent(&self) -> bool {
         self.max_window != 0
     }
 }
@@ -385,7 +385,7 @@ mod tests {
         fn answered() -> Talk {
             let mut talk = Talk::opened();
             let syn_ack = Segment { scale: Some(7), ..segment(SYN | ACK, talk.next[1], talk.next[0]) };
-            assert_eq!(talk.flow.follow(&syn_ack, RESPONDER), Outcome::Pass);
+            assert_eq!(talk.flow.advance(&syn_ack, RESPONDER), Outcome::Pass);
             talk.next[1] += 1;
             talk
         }
@@ -411,13 +411,13 @@ mod tests {
 
         fn say(&mut self, flags: u8, sender: Side, payload_bytes: u32) {
             let segment = self.next(flags, sender, payload_bytes);
-            assert_eq!(self.flow.follow(&segment, sender), Outcome::Pass);
+            assert_eq!(self.flow.advance(&segment, sender), Outcome::Pass);
             self.next[sender as usize] = segment.end();
         }
 
         fn hears(&self, segment: &Segment, sender: Side) -> (Outcome, FlowState) {
             let mut flow = self.flow;
-            (flow.follow(segment, sender), flow.state)
+            (flow.advance(segment, sender), flow.state)
         }
     }
 
@@ -552,7 +552,7 @@ mod tests {
         let mut talk = Talk::established();
         // Fifty bytes that the switch has not seen: lost before it.
         let ahead = segment(RST, talk.next[0].wrapping_add(50), 0);
-        assert_eq!(talk.flow.follow(&ahead, INITIATOR), Outcome::Pass);
+        assert_eq!(talk.flow.advance(&ahead, INITIATOR), Outcome::Pass);
         assert_eq!(talk.flow.state, Established);
         talk.say(ACK, RESPONDER, 0);
         talk.say(RST, INITIATOR, 0);
@@ -564,13 +564,13 @@ mod tests {
         // The switch still has the connection; or has forgotten it too, and sees a SYN first.
         for mut talk in [Talk::established(), Talk::opened()] {
             let syn = segment(SYN, 77, 0);
-            assert_eq!(talk.flow.follow(&syn, INITIATOR), Outcome::Pass);
+            assert_eq!(talk.flow.advance(&syn, INITIATOR), Outcome::Pass);
             let expected = if talk.flow.state == Established { talk.next[0] } else { 123_456 };
             let challenge = segment(ACK, talk.next[1], expected);
-            assert_eq!(talk.flow.follow(&challenge, RESPONDER), Outcome::Pass);
-            assert_eq!(talk.flow.follow(&segment(RST, expected, 0), INITIATOR), Outcome::Pass);
+            assert_eq!(talk.flow.advance(&challenge, RESPONDER), Outcome::Pass);
+            assert_eq!(talk.flow.advance(&segment(RST, expected, 0), INITIATOR), Outcome::Pass);
             assert_eq!(talk.flow.state, Reset);
-            assert_eq!(talk.flow.follow(&syn, INITIATOR), Outcome::Reopen);
+            assert_eq!(talk.flow.advance(&syn, INITIATOR), Outcome::Reopen);
         }
     }
 
@@ -718,8 +718,8 @@ mod tests {
             assert_eq!(talk.hears(&syn_ack, RESPONDER).0, outcome, "{acknowledgement}");
         }
         let mut talk = talk;
-        assert_eq!(talk.flow.follow(&segment(SYN | ACK, 50, 111), RESPONDER), Outcome::Pass);
-        assert_eq!(talk.flow.follow(&segment(ACK, 111, 51), INITIATOR), Outcome::Pass);
+        assert_eq!(talk.flow.advance(&segment(SYN | ACK, 50, 111), RESPONDER), Outcome::Pass);
+        assert_eq!(talk.flow.advance(&segment(ACK, 111, 51), INITIATOR), Outcome::Pass);
         assert_eq!(talk.flow.state, Established);
     }
 
@@ -727,7 +727,7 @@ mod tests {
     fn a_second_syn_cookie_replaces_the_first() {
         let mut talk = Talk::answered();
         let cookie = segment(SYN | ACK, 123_456, talk.next[0]);
-        assert_eq!(talk.flow.follow(&cookie, RESPONDER), Outcome::Pass);
+        assert_eq!(talk.flow.advance(&cookie, RESPONDER), Outcome::Pass);
         talk.next[1] = 123_457;
         talk.say(ACK, INITIATOR, 0);
         assert_eq!(talk.flow.state, Established);
@@ -747,9 +747,9 @@ mod tests {
         let mut talk = Talk::opened();
         talk.say(SYN, RESPONDER, 0);
         let syn_ack = segment(SYN | ACK, talk.next[0].wrapping_sub(1), talk.next[1]);
-        assert_eq!(talk.flow.follow(&syn_ack, INITIATOR), Outcome::Pass);
+        assert_eq!(talk.flow.advance(&syn_ack, INITIATOR), Outcome::Pass);
         let syn_ack = segment(SYN | ACK, talk.next[1].wrapping_sub(1), talk.next[0]);
-        assert_eq!(talk.flow.follow(&syn_ack, RESPONDER), Outcome::Pass);
+        assert_eq!(talk.flow.advance(&syn_ack, RESPONDER), Outcome::Pass);
         assert_eq!(talk.flow.state, Established);
         talk.say(ACK, INITIATOR, 500);
         talk.say(FIN | ACK, INITIATOR, 0);
@@ -761,7 +761,7 @@ mod tests {
         for (scale, max_end) in [(Some(7), 1000 << 7), (None, 1000)] {
             let mut talk = Talk::opened();
             let syn_ack = Segment { scale, ..segment(SYN | ACK, talk.next[1], talk.next[0]) };
-            assert_eq!(talk.flow.follow(&syn_ack, RESPONDER), Outcome::Pass);
+            assert_eq!(talk.flow.advance(&syn_ack, RESPONDER), Outcome::Pass);
             talk.next[1] += 1;
             talk.say(ACK, INITIATOR, 0);
             assert_eq!(talk.flow.sides[1].max_end.wrapping_sub(talk.next[1]), max_end, "{scale:?}");

@@ -3,11 +3,13 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::entry::{Entry, Owner};
-use super::table::{FREE, GROUP, TOMBSTONE};
+use super::entry::{Entry, QuotaOwner};
+use super::table::{BUCKET_SLOTS, FREE, TOMBSTONE};
 use super::tcp::{Segment, TcpFlow, TcpSide};
 use super::timeouts::timeouts_ms;
-use super::{Admission, Candidate, Class, Conntrack, FlowState, Key, NewFlow, Side, Slot, WorkerState};
+use super::{
+    Candidate, Conntrack, FlowState, InsertOutcome, Key, NewFlow, QuotaClass, Side, Slot, WorkerState,
+};
 use crate::dataplane::packet::from_v4;
 use crate::dataplane::{ConntrackSettings, Timeouts};
 use crate::ids::{Generation, PortId, WorkerId};
@@ -15,7 +17,7 @@ use crate::limits::RETIRED_FLOWS_MAX;
 use crate::net::flow::Protocol;
 use crate::net::tcp::Flags;
 
-mod against_model;
+mod reference_model;
 
 fn settings(flows_max: usize, pod_quota_percent: u8) -> ConntrackSettings {
     ConntrackSettings { flows_max, pod_quota_percent, ..ConntrackSettings::default() }
@@ -31,12 +33,12 @@ fn word(port: u16, protocol: Protocol) -> u64 {
     u64::from(port) | 53 << 16 | u64::from(protocol.0) << 32
 }
 
-fn flow(charged: u16, state: FlowState) -> NewFlow {
+fn flow(owner_port: u16, state: FlowState) -> NewFlow {
     NewFlow {
         opened_by_low: true,
         pods: [true, false],
-        charged: PortId(charged),
-        judged: Generation(1),
+        owner_port: PortId(owner_port),
+        policy_epoch: Generation(1),
         state,
         tcp: None,
         hops: [None; 2],
@@ -46,7 +48,7 @@ fn flow(charged: u16, state: FlowState) -> NewFlow {
 /// A table and its workers.
 struct Bench {
     table: Conntrack,
-    trackers: Vec<WorkerState>,
+    workers: Vec<WorkerState>,
 }
 
 impl Bench {
@@ -54,39 +56,39 @@ impl Bench {
         let worker_state = |worker| WorkerState::new(WorkerId(worker as u16), workers);
         let mut bench = Bench {
             table: Conntrack::new(settings, false).unwrap(),
-            trackers: (0..workers).map(worker_state).collect(),
+            workers: (0..workers).map(worker_state).collect(),
         };
         bench.start_batches();
         bench
     }
 
     fn start_batch(&mut self, worker: usize) {
-        self.table.start_batch(&mut self.trackers[worker]);
+        self.table.start_batch(&mut self.workers[worker]);
     }
 
     /// As many batches of every worker as it takes until what was removed is free.
     fn start_batches(&mut self) {
         for _ in 0..4 {
-            (0..self.trackers.len()).for_each(|worker| self.start_batch(worker));
+            (0..self.workers.len()).for_each(|worker| self.start_batch(worker));
         }
     }
 
     /// Enters a flow. One that begins in a state of answered flows becomes assured, as if the answer had come.
-    fn enter(&mut self, key: &Key, flow: &NewFlow, now_ms: u32) -> Admission {
+    fn insert(&mut self, key: &Key, flow: &NewFlow, now_ms: u32) -> InsertOutcome {
         let expected = self.candidate(key);
-        let admission = self.table.enter(key, self.table.hash(key), flow, now_ms, &mut self.trackers[0]);
-        if let Admission::Entered(slot) = admission {
+        let outcome = self.table.insert(key, self.table.hash(key), flow, now_ms, &mut self.workers[0]);
+        if let InsertOutcome::Inserted(slot) = outcome {
             if let Candidate::Absent(place) = expected {
                 assert_eq!(slot, place, "the place that was made ready is another one");
             }
-            self.table.note_state(slot, FlowState::SynSent, flow.state);
+            self.table.on_state_change(slot, FlowState::SynSent, flow.state);
         }
-        admission
+        outcome
     }
 
     /// Assured and unassured flows of a port.
     fn flows_of(&self, port: u16) -> [u32; 2] {
-        [Class::Assured, Class::Unassured].map(|class| self.table.flows_of(PortId(port), class))
+        [QuotaClass::Assured, QuotaClass::Unassured].map(|class| self.table.flows_of(PortId(port), class))
     }
 
     /// What tags say, as the packet path asks them.
@@ -103,7 +105,7 @@ impl Bench {
         let found = match self.candidate(key) {
             Candidate::Slot(slot) => self.table.find(key, true, slot),
             Candidate::Absent(_) => None,
-            Candidate::SecondBucket => unreachable!("both groups have been asked"),
+            Candidate::SecondBucket => unreachable!("both buckets have been asked"),
         };
         assert_eq!(found, self.table.look_up(key, hash));
         let at_primary_slot = self.table.at_primary_slot(key, false);
@@ -121,7 +123,7 @@ impl Bench {
     fn fill(&mut self, flows_max: usize, state: FlowState) -> Vec<Key> {
         let keys: Vec<Key> = (0..2 * flows_max as u32).map(key).collect();
         for key in &keys {
-            self.enter(key, &flow(0, state), 0);
+            self.insert(key, &flow(0, state), 0);
             self.start_batches();
         }
         let keys: Vec<Key> = keys.into_iter().filter(|key| self.find(key).is_some()).collect();
@@ -133,16 +135,18 @@ impl Bench {
 #[test]
 fn what_is_entered_is_found_until_it_is_removed() {
     let mut bench = Bench::new(&settings(1024, 100), 1);
-    let Admission::Entered(slot) = bench.enter(&key(1), &flow(0, FlowState::UdpOneWay), 0) else { panic!() };
+    let InsertOutcome::Inserted(slot) = bench.insert(&key(1), &flow(0, FlowState::UdpOneWay), 0) else {
+        panic!()
+    };
     assert_eq!(bench.find(&key(1)), Some(slot));
     assert_eq!(bench.find(&key(2)), None);
     assert_eq!(bench.table.entry(slot).sender(true), Side::Initiator);
     assert_eq!(bench.table.entry(slot).sender(false), Side::Responder);
-    bench.table.remove(slot, &mut bench.trackers[0]);
+    bench.table.remove(slot, &mut bench.workers[0]);
     assert_eq!((bench.find(&key(1)), bench.table.len()), (None, 0));
-    assert_eq!((bench.trackers[0].entered, bench.trackers[0].ended), (1, 1));
-    bench.table.remove(slot, &mut bench.trackers[0]);
-    assert_eq!(bench.trackers[0].ended, 1, "what has ended does not end again");
+    assert_eq!((bench.workers[0].inserted, bench.workers[0].ended), (1, 1));
+    bench.table.remove(slot, &mut bench.workers[0]);
+    assert_eq!(bench.workers[0].ended, 1, "what has ended does not end again");
 }
 
 #[test]
@@ -155,12 +159,12 @@ fn a_full_table_finds_every_flow_in_its_first_or_second_group() {
         assert_eq!(slots.len(), keys.len());
         for key in &keys {
             let slot = bench.find(key).unwrap();
-            bench.table.remove(slot, &mut bench.trackers[0]);
+            bench.table.remove(slot, &mut bench.workers[0]);
         }
         assert_eq!(bench.table.len(), 0);
         assert!(
-            (0..flows_max / GROUP).all(|group| bench.table.displaced(group) == 0),
-            "displaced are counted"
+            (0..flows_max / BUCKET_SLOTS).all(|bucket| bench.table.overflow(bucket) == 0),
+            "overflow are counted"
         );
     }
 }
@@ -170,20 +174,20 @@ fn of_a_full_table_assured_flows_stay_and_unassured_ones_go() {
     let mut bench = Bench::new(&settings(256, 100), 1);
     let established: Vec<Key> = (0..100).map(key).collect();
     for key in &established {
-        assert!(matches!(bench.enter(key, &flow(0, FlowState::Established), 0), Admission::Entered(_)));
+        assert!(matches!(bench.insert(key, &flow(0, FlowState::Established), 0), InsertOutcome::Inserted(_)));
     }
     for port in 1000..5000 {
         // A second try finds the free slot.
         let flow = flow(1, FlowState::SynSent);
         let mut tries = 0;
-        while !matches!(bench.enter(&key(port), &flow, port), Admission::Entered(_)) {
+        while !matches!(bench.insert(&key(port), &flow, port), InsertOutcome::Inserted(_)) {
             bench.start_batches();
             tries += 1;
             assert!(tries < 3, "{port}");
         }
     }
     assert!(established.iter().all(|key| bench.find(key).is_some()));
-    assert!(bench.trackers[0].evicted >= 4000 - 156, "{}", bench.trackers[0].evicted);
+    assert!(bench.workers[0].evicted >= 4000 - 156, "{}", bench.workers[0].evicted);
 }
 
 #[test]
@@ -191,17 +195,17 @@ fn three_quarters_of_the_table_are_assured_at_most_and_none_of_these_goes() {
     let mut bench = Bench::new(&settings(64, 100), 1);
     let keys: Vec<Key> = (0..64).map(key).collect();
     for key in &keys {
-        bench.enter(key, &flow(0, FlowState::Established), 0);
+        bench.insert(key, &flow(0, FlowState::Established), 0);
         bench.start_batches();
     }
     let is_assured = |bench: &Bench, key: &Key| {
-        let owner = bench.find(key).and_then(|slot| bench.table.entry(slot).owner());
-        owner == Some(Owner { port: PortId(0), class: Class::Assured })
+        let owner = bench.find(key).and_then(|slot| bench.table.entry(slot).quota_owner());
+        owner == Some(QuotaOwner { port: PortId(0), class: QuotaClass::Assured })
     };
     let assured: Vec<&Key> = keys.iter().filter(|key| is_assured(&bench, key)).collect();
     assert_eq!((assured.len(), bench.flows_of(0)[0]), (48, 48));
     for port in 10_000..10_500 {
-        bench.enter(&key(port), &flow(1, FlowState::SynSent), 1);
+        bench.insert(&key(port), &flow(1, FlowState::SynSent), 1);
         bench.start_batches();
     }
     assert!(assured.into_iter().all(|key| is_assured(&bench, key)));
@@ -213,9 +217,9 @@ fn ports_that_grow_together_have_equal_shares_of_the_assured_flows_and_one_share
         // Three quarters of these slots are 840, which all of one to eight divide.
         let mut bench = Bench::new(&settings(1120, 50), 1);
         for number in 0..1120 {
-            let admission =
-                bench.enter(&key(number), &flow((number % ports) as u16, FlowState::Established), 0);
-            assert!(!matches!(admission, Admission::Exists(_)));
+            let outcome =
+                bench.insert(&key(number), &flow((number % ports) as u16, FlowState::Established), 0);
+            assert!(!matches!(outcome, InsertOutcome::Exists(_)));
             bench.start_batches();
         }
         for port in 0..ports {
@@ -229,8 +233,8 @@ fn a_port_with_a_smaller_quota_has_less() {
     let mut bench = Bench::new(&settings(1024, 25), 1);
     for port in 0..400 {
         assert!(matches!(
-            bench.enter(&key(port), &flow(7, FlowState::Established), 0),
-            Admission::Entered(_)
+            bench.insert(&key(port), &flow(7, FlowState::Established), 0),
+            InsertOutcome::Inserted(_)
         ));
     }
     // A third of what is left for the others.
@@ -242,18 +246,18 @@ fn what_was_beyond_a_quota_becomes_assured_when_there_is_room_and_what_is_over_c
     let mut bench = Bench::new(&settings(64, 50), 1);
     let keys: Vec<Key> = (0..30).map(key).collect();
     for key in &keys {
-        bench.enter(key, &flow(1, FlowState::Established), 0);
+        bench.insert(key, &flow(1, FlowState::Established), 0);
     }
     assert_eq!(bench.flows_of(1), [24, 6]);
-    let sweep = |bench: &mut Bench| bench.table.sweep(4, 0, &mut bench.trackers[0], |_| false);
+    let sweep = |bench: &mut Bench| bench.table.sweep(4, 0, &mut bench.workers[0], |_| false);
     sweep(&mut bench);
     assert_eq!(bench.flows_of(1), [24, 6]);
     for key in &keys[..6] {
         let slot = bench.find(key).unwrap();
         bench.table.entry(slot).set_state(FlowState::Established, FlowState::Reset);
-        bench.table.note_state(slot, FlowState::Established, FlowState::Reset);
+        bench.table.on_state_change(slot, FlowState::Established, FlowState::Reset);
     }
-    assert_eq!((bench.flows_of(1), bench.table.flows_of(PortId(1), Class::Ended)), ([18, 6], 6));
+    assert_eq!((bench.flows_of(1), bench.table.flows_of(PortId(1), QuotaClass::Ended)), ([18, 6], 6));
     sweep(&mut bench);
     assert_eq!(bench.flows_of(1), [24, 0]);
 }
@@ -264,17 +268,17 @@ fn a_flow_is_evicted_only_for_one_of_a_port_that_has_no_more_unassured_flows() {
     // Longer idle than everything that follows.
     let few: Vec<Key> = (0..100).map(key).collect();
     for key in &few {
-        bench.enter(key, &flow(1, FlowState::SynSent), 0);
+        bench.insert(key, &flow(1, FlowState::SynSent), 0);
     }
     for port in 1000..10_000 {
-        bench.enter(&key(port), &flow(2, FlowState::SynSent), 1 + port / 1000);
+        bench.insert(&key(port), &flow(2, FlowState::SynSent), 1 + port / 1000);
         bench.start_batches();
     }
     assert_eq!(bench.flows_of(1), [0, 100]);
     assert!(few.iter().all(|key| bench.find(key).is_some()));
     // The first port grows at the cost of the second, until both have the same.
     for port in 10_000..20_000 {
-        bench.enter(&key(port), &flow(1, FlowState::SynSent), 20);
+        bench.insert(&key(port), &flow(1, FlowState::SynSent), 20);
         bench.start_batches();
     }
     let [[_, one], [_, other]] = [1, 2].map(|port| bench.flows_of(port));
@@ -285,14 +289,14 @@ fn a_flow_is_evicted_only_for_one_of_a_port_that_has_no_more_unassured_flows() {
 fn of_flows_that_may_go_those_whose_time_is_over_go_first_and_are_not_counted_as_evicted() {
     let mut bench = Bench::new(&settings(32, 50), 1);
     for port in 0..28 {
-        bench.enter(&key(port), &flow(1, FlowState::UdpOneWay), 0);
+        bench.insert(&key(port), &flow(1, FlowState::UdpOneWay), 0);
     }
     // The second port has more unassured flows than the first at the end.
     for port in 100..120 {
-        bench.enter(&key(port), &flow(2, FlowState::SynSent), 30_001);
+        bench.insert(&key(port), &flow(2, FlowState::SynSent), 30_001);
         bench.start_batches();
     }
-    assert_eq!((bench.trackers[0].ended, bench.trackers[0].evicted), (20, 0));
+    assert_eq!((bench.workers[0].ended, bench.workers[0].evicted), (20, 0));
     assert_eq!([1, 2].map(|port| bench.flows_of(port)), [[0, 8], [0, 20]]);
 }
 
@@ -301,18 +305,18 @@ fn flows_that_have_ended_go_before_those_that_wait_for_an_answer() {
     let mut bench = Bench::new(&settings(32, 50), 1);
     for port in 0..28 {
         let state = if port % 7 == 0 { FlowState::SynSent } else { FlowState::TimeWait };
-        bench.enter(&key(port), &flow(1, state), 0);
+        bench.insert(&key(port), &flow(1, state), 0);
     }
     for port in 100..108 {
-        bench.enter(&key(port), &flow(2, FlowState::SynSent), 1);
+        bench.insert(&key(port), &flow(2, FlowState::SynSent), 1);
         bench.start_batches();
     }
     assert!((0..28).step_by(7).all(|port| bench.find(&key(port)).is_some()));
-    assert_eq!((bench.trackers[0].evicted, bench.table.flows_of(PortId(1), Class::Ended)), (8, 16));
+    assert_eq!((bench.workers[0].evicted, bench.table.flows_of(PortId(1), QuotaClass::Ended)), (8, 16));
 }
 
 /// Batches full of new flows of hostile ports, of which every second one is answered if they collude, and some of another port, which are
-/// answered a few batches later: the part of these that is entered and lives until then.
+/// answered a few batches later: the part of these that is inserted and lives until then.
 fn part_that_gets_through(flows_max: usize, hostile: u32, collude: bool) -> f64 {
     const PER_BATCH: u32 = 4;
     const DELAY: usize = 4;
@@ -327,12 +331,12 @@ fn part_that_gets_through(flows_max: usize, hostile: u32, collude: bool) -> f64 
             number += 1;
             let is_answered = collude && (number / hostile).is_multiple_of(2);
             let state = if is_answered { FlowState::Established } else { FlowState::SynSent };
-            bench.enter(&key(number), &flow(1 + (number % hostile) as u16, state), now_ms);
+            bench.insert(&key(number), &flow(1 + (number % hostile) as u16, state), now_ms);
         }
         let keys: Vec<Key> = (number + 1..=number + PER_BATCH).map(key).collect();
         number += PER_BATCH;
         for key in &keys {
-            bench.enter(key, &flow(0, FlowState::SynSent), now_ms);
+            bench.insert(key, &flow(0, FlowState::SynSent), now_ms);
         }
         waiting.push_back(keys);
         if waiting.len() > DELAY {
@@ -343,7 +347,7 @@ fn part_that_gets_through(flows_max: usize, hostile: u32, collude: bool) -> f64 
                 through += slots.len() as u32;
             }
             // They close soon after, so that the port has few connections at a time.
-            slots.into_iter().for_each(|slot| bench.table.remove(slot, &mut bench.trackers[0]));
+            slots.into_iter().for_each(|slot| bench.table.remove(slot, &mut bench.workers[0]));
         }
     }
     f64::from(through) / f64::from(tried)
@@ -362,13 +366,15 @@ fn another_ports_flows_get_through_floods_of_first_packets_and_of_answered_flows
 #[test]
 fn a_flow_restarted_by_its_other_side_counts_against_the_other_pod_and_no_count_wraps() {
     let mut bench = Bench::new(&settings(64, 100), 1);
-    let Admission::Entered(slot) = bench.enter(&key(1), &flow(1, FlowState::TimeWait), 0) else { panic!() };
+    let InsertOutcome::Inserted(slot) = bench.insert(&key(1), &flow(1, FlowState::TimeWait), 0) else {
+        panic!()
+    };
     let restarted = NewFlow { opened_by_low: false, ..flow(2, FlowState::SynSent) };
     bench.table.restart(slot, &restarted, 5);
     let counts = |bench: &Bench| [1, 2].map(|port| bench.flows_of(port));
     assert_eq!(counts(&bench), [[0, 0], [0, 1]]);
     assert_eq!(bench.table.entry(slot).sender(true), Side::Responder);
-    bench.table.remove(slot, &mut bench.trackers[0]);
+    bench.table.remove(slot, &mut bench.workers[0]);
     assert_eq!(counts(&bench), [[0, 0]; 2]);
 }
 
@@ -376,8 +382,10 @@ fn a_flow_restarted_by_its_other_side_counts_against_the_other_pod_and_no_count_
 fn a_flow_whose_port_has_another_number_counts_against_that_in_its_class() {
     let mut bench = Bench::new(&settings(64, 100), 1);
     for (number, state) in [FlowState::Established, FlowState::SynSent].into_iter().enumerate() {
-        let Admission::Entered(slot) = bench.enter(&key(number as u32), &flow(1, state), 0) else { panic!() };
-        (0..2).for_each(|_| bench.table.charge_to(slot, PortId(2)));
+        let InsertOutcome::Inserted(slot) = bench.insert(&key(number as u32), &flow(1, state), 0) else {
+            panic!()
+        };
+        (0..2).for_each(|_| bench.table.set_owner_port(slot, PortId(2)));
     }
     assert_eq!([1, 2].map(|port| bench.flows_of(port)), [[0, 0], [1, 1]]);
 }
@@ -389,27 +397,27 @@ fn a_slot_is_not_used_again_while_a_worker_may_hold_it() {
     // Worker 1 is in a batch that knows the slot; worker 0 ends the flow and goes on.
     bench.start_batch(1);
     let slot = bench.find(&keys[0]).unwrap();
-    bench.table.remove(slot, &mut bench.trackers[0]);
+    bench.table.remove(slot, &mut bench.workers[0]);
     let mut refused = 0;
     for port in 100..200 {
         bench.start_batch(0);
-        let admission = bench.enter(&key(port), &flow(0, FlowState::UdpOneWay), 0);
-        refused += u32::from(admission == Admission::Full);
+        let outcome = bench.insert(&key(port), &flow(0, FlowState::UdpOneWay), 0);
+        refused += u32::from(outcome == InsertOutcome::Full);
         assert_eq!(bench.table.tag(slot), TOMBSTONE);
     }
     assert!(refused >= 90, "{refused}");
     bench.start_batches();
     assert_eq!(bench.table.tag(slot), FREE);
-    assert!(matches!(bench.enter(&keys[0], &flow(0, FlowState::UdpOneWay), 0), Admission::Entered(_)));
+    assert!(matches!(bench.insert(&keys[0], &flow(0, FlowState::UdpOneWay), 0), InsertOutcome::Inserted(_)));
 }
 
 #[test]
 fn a_worker_that_sleeps_holds_nothing_back() {
     let mut bench = Bench::new(&settings(32, 100), 2);
     let keys = bench.fill(32, FlowState::UdpOneWay);
-    bench.table.rest(&bench.trackers[1]);
+    bench.table.offline(&bench.workers[1]);
     let slot = bench.find(&keys[0]).unwrap();
-    bench.table.remove(slot, &mut bench.trackers[0]);
+    bench.table.remove(slot, &mut bench.workers[0]);
     (0..4).for_each(|_| bench.start_batch(0));
     assert_eq!(bench.table.tag(slot), FREE);
 }
@@ -419,16 +427,16 @@ fn a_worker_with_no_place_for_more_ended_flows_lets_them_live_on() {
     let mut bench = Bench::new(&settings(2 * RETIRED_FLOWS_MAX, 100), 2);
     let keys: Vec<Key> = (0..RETIRED_FLOWS_MAX as u32 + 10).map(key).collect();
     for key in &keys {
-        assert!(matches!(bench.enter(key, &flow(0, FlowState::UdpOneWay), 0), Admission::Entered(_)));
+        assert!(matches!(bench.insert(key, &flow(0, FlowState::UdpOneWay), 0), InsertOutcome::Inserted(_)));
     }
     for key in &keys {
         let slot = bench.find(key).unwrap();
-        bench.table.remove(slot, &mut bench.trackers[0]);
+        bench.table.remove(slot, &mut bench.workers[0]);
     }
     assert_eq!(bench.table.len(), 10);
     bench.start_batches();
     let rest: Vec<Slot> = keys.iter().filter_map(|key| bench.find(key)).collect();
-    rest.into_iter().for_each(|slot| bench.table.remove(slot, &mut bench.trackers[0]));
+    rest.into_iter().for_each(|slot| bench.table.remove(slot, &mut bench.workers[0]));
     assert_eq!(bench.table.len(), 0);
 }
 
@@ -456,14 +464,14 @@ fn each_state_is_forgotten_after_its_own_time_and_not_before() {
     // The clock wraps in between.
     let start = u32::MAX - 4000;
     for (port, state) in FlowState::ALL.iter().enumerate() {
-        bench.enter(&key(port as u32), &flow(0, *state), start);
+        bench.insert(&key(port as u32), &flow(0, *state), start);
     }
     for second in 0..16 {
         for (past_ms, idle_is) in [(0, "as long as it may"), (1, "too long")] {
-            let groups = bench.table.groups_per_worker(&bench.trackers[0]);
+            let buckets = bench.table.buckets_per_worker(&bench.workers[0]);
             let now_ms = start.wrapping_add(second * 1000 + past_ms);
-            for worker_state in &mut bench.trackers {
-                bench.table.sweep(groups, now_ms, worker_state, |_| false);
+            for worker_state in &mut bench.workers {
+                bench.table.sweep(buckets, now_ms, worker_state, |_| false);
             }
             for (port, seconds) in expected.iter().enumerate() {
                 let lives = bench.find(&key(port as u32)).is_some();
@@ -476,10 +484,12 @@ fn each_state_is_forgotten_after_its_own_time_and_not_before() {
 #[test]
 fn a_packet_keeps_a_flow_alive_even_when_another_worker_is_a_little_ahead() {
     let mut bench = Bench::new(&settings(64, 100), 1);
-    let Admission::Entered(slot) = bench.enter(&key(1), &flow(0, FlowState::UdpOneWay), 0) else { panic!() };
+    let InsertOutcome::Inserted(slot) = bench.insert(&key(1), &flow(0, FlowState::UdpOneWay), 0) else {
+        panic!()
+    };
     bench.table.entry(slot).count(true, 100, 29_000);
     for now_ms in [28_000, 31_000, 58_000] {
-        bench.table.sweep(64, now_ms, &mut bench.trackers[0], |_| false);
+        bench.table.sweep(64, now_ms, &mut bench.workers[0], |_| false);
         assert!(bench.find(&key(1)).is_some(), "{now_ms}");
     }
     assert_eq!(bench.table.entry(slot).counts()[0], (1, 100));
@@ -491,13 +501,13 @@ fn a_sweep_ends_what_is_over_and_every_worker_sweeps_its_share() {
     let other = NewFlow { pods: [true; 2], ..flow(0, FlowState::Established) };
     for port in 0..100 {
         let flow = if port % 2 == 0 { flow(0, FlowState::Established) } else { other };
-        bench.enter(&key(port), &flow, 0);
+        bench.insert(&key(port), &flow, 0);
     }
-    let is_over = |entry: &Entry| entry.flow_word(true).pods() == [true; 2];
-    let groups = bench.table.groups_per_worker(&bench.trackers[0]);
+    let is_ended = |entry: &Entry| entry.flow_word(true).pods() == [true; 2];
+    let buckets = bench.table.buckets_per_worker(&bench.workers[0]);
     let mut ended = Vec::new();
-    for worker_state in &mut bench.trackers {
-        bench.table.sweep(groups, 0, worker_state, is_over);
+    for worker_state in &mut bench.workers {
+        bench.table.sweep(buckets, 0, worker_state, is_ended);
         ended.push(worker_state.ended);
     }
     assert_eq!(ended.iter().sum::<u64>(), 50);
@@ -519,16 +529,16 @@ fn workers_that_enter_the_same_flows_at_once_leave_one_of_each() {
                     table.start_batch(&mut worker_state);
                     let key = key(port);
                     let hash = table.hash(&key);
-                    let admission = table.look_up(&key, hash).map_or_else(
-                        || table.enter(&key, hash, &flow(0, FlowState::Established), 0, &mut worker_state),
-                        Admission::Exists,
+                    let outcome = table.look_up(&key, hash).map_or_else(
+                        || table.insert(&key, hash, &flow(0, FlowState::Established), 0, &mut worker_state),
+                        InsertOutcome::Exists,
                     );
-                    match admission {
-                        Admission::Entered(slot) | Admission::Exists(slot) => slots.push(slot),
-                        other @ Admission::Full => panic!("{other:?}"),
+                    match outcome {
+                        InsertOutcome::Inserted(slot) | InsertOutcome::Exists(slot) => slots.push(slot),
+                        other @ InsertOutcome::Full => panic!("{other:?}"),
                     }
                 }
-                table.rest(&worker_state);
+                table.offline(&worker_state);
                 slots
             })
         };
@@ -537,7 +547,7 @@ fn workers_that_enter_the_same_flows_at_once_leave_one_of_each() {
     });
     assert_eq!(slots.len(), WORKERS);
     assert_eq!(table.len(), 2000);
-    assert_eq!(table.flows_of(PortId(0), Class::Unassured), 2000);
+    assert_eq!(table.flows_of(PortId(0), QuotaClass::Unassured), 2000);
     assert!((0..2000).all(|port| table.look_up(&key(port), table.hash(&key(port))).is_some()));
 }
 
@@ -555,16 +565,16 @@ fn the_workers_of_two_directions_do_not_undo_each_others_steps() {
     let tcp = TcpFlow::open(&segment(Flags::ACK, 100, 200), true).unwrap();
     let new = NewFlow { tcp: Some(tcp), ..flow(0, tcp.state) };
     let key = Key { word: word(1, Protocol::TCP), ..key(1) };
-    let Admission::Entered(slot) = bench.enter(&key, &new, 0) else { panic!() };
+    let InsertOutcome::Inserted(slot) = bench.insert(&key, &new, 0) else { panic!() };
     let entry = bench.table.entry(slot);
     assert_eq!(entry.load_tcp(), tcp);
     // The initiator's worker has loaded the flow; before it stores, the responder's worker follows a FIN.
     let before = entry.load_tcp();
     let mut finished = before;
-    finished.follow(&segment(Flags::FIN | Flags::ACK, 200, 100), Side::Responder);
+    finished.advance(&segment(Flags::FIN | Flags::ACK, 200, 100), Side::Responder);
     entry.store_tcp(&before, &finished);
     let mut acknowledged = before;
-    acknowledged.follow(&segment(Flags::ACK, 150, 200), Side::Initiator);
+    acknowledged.advance(&segment(Flags::ACK, 150, 200), Side::Initiator);
     entry.store_tcp(&before, &acknowledged);
     let after = entry.load_tcp();
     assert_eq!(after.state, FlowState::FinWait);
@@ -588,7 +598,7 @@ fn no_ipv6_flow_passes_for_one_of_ipv4() {
         let entry = published(there);
         assert_eq!(entry.key().as_ref(), Some(there));
         for from_low in [true, false] {
-            assert!(entry.is(there, from_low) && !entry.is(asked, from_low));
+            assert!(entry.matches(there, from_low) && !entry.matches(asked, from_low));
         }
     }
 }
@@ -597,29 +607,33 @@ fn no_ipv6_flow_passes_for_one_of_ipv4() {
 fn an_end_of_a_flow_is_confirmed_by_itself_and_not_once_the_flow_is_open_from_the_other_end() {
     let entry = published(&key(7));
     let seen = entry.flow_word(true);
-    entry.confirm(true, seen, Generation(2), Some(7));
-    assert_eq!((entry.flow_word(true).judged(), entry.flow_word(true).hop()), (Generation(2), Some(7)));
-    assert_eq!((entry.flow_word(false).judged(), entry.flow_word(false).hop()), (Generation(1), None));
-    assert_eq!(entry.owner(), Some(Owner::unassured(PortId(3))));
+    entry.mark_current(true, seen, Generation(2), Some(7));
+    assert_eq!((entry.flow_word(true).policy_epoch(), entry.flow_word(true).hop()), (Generation(2), Some(7)));
+    assert_eq!((entry.flow_word(false).policy_epoch(), entry.flow_word(false).hop()), (Generation(1), None));
+    assert_eq!(entry.quota_owner(), Some(QuotaOwner::unassured(PortId(3))));
     entry.restart(&NewFlow { opened_by_low: false, ..flow(3, FlowState::SynSent) }, 5);
-    entry.confirm(true, seen, Generation(3), Some(8));
-    assert_eq!((entry.flow_word(true).judged(), entry.flow_word(true).hop()), (Generation(1), None));
+    entry.mark_current(true, seen, Generation(3), Some(8));
+    assert_eq!((entry.flow_word(true).policy_epoch(), entry.flow_word(true).hop()), (Generation(1), None));
 }
 
 #[test]
 fn an_end_is_not_confirmed_once_an_earlier_generation_or_another_pod_has_opened_the_flow_anew() {
     let entry = published(&key(7));
-    let opened = |judged, pods| NewFlow { judged: Generation(judged), pods, ..flow(3, FlowState::SynSent) };
+    let opened = |policy_epoch, pods| NewFlow {
+        policy_epoch: Generation(policy_epoch),
+        pods,
+        ..flow(3, FlowState::SynSent)
+    };
     entry.restart(&opened(2, [true, false]), 0);
     let seen = entry.flow_word(true);
-    for (judged, pods, confirmed) in
+    for (policy_epoch, pods, marked) in
         [(1, [true, false], 1), (2, [true; 2], 2), (2, [false; 2], 2), (2, [true, false], 3)]
     {
-        entry.restart(&opened(judged, pods), 5);
-        entry.confirm(true, seen, Generation(3), Some(8));
+        entry.restart(&opened(policy_epoch, pods), 5);
+        entry.mark_current(true, seen, Generation(3), Some(8));
         assert_eq!(
-            (entry.flow_word(true).judged(), entry.flow_word(true).pods()),
-            (Generation(confirmed), pods)
+            (entry.flow_word(true).policy_epoch(), entry.flow_word(true).pods()),
+            (Generation(marked), pods)
         );
     }
 }
@@ -653,8 +667,8 @@ proptest! {
                 words[bit / 64] ^= 1 << (bit % 64);
                 Key::from_words(words)
             };
-            let is_no_other = (0..256 + 48).map(of_key).all(|other| !entry.is(&other, true) && !entry.is(&other, false));
-            entry.key() == Some(key) && entry.is(&key, true) && entry.is(&key, false) && is_no_other
+            let is_no_other = (0..256 + 48).map(of_key).all(|other| !entry.matches(&other, true) && !entry.matches(&other, false));
+            entry.key() == Some(key) && entry.matches(&key, true) && entry.matches(&key, false) && is_no_other
         };
         prop_assert!(is_alone());
         if is_tcp {
@@ -672,23 +686,23 @@ proptest! {
             prop_assert_eq!(entry.load_tcp().sides, [moved; 2]);
         }
         entry.set_state(entry.state(), FlowState::TimeWait);
-        entry.confirm(opened_by_low, entry.flow_word(opened_by_low), Generation(u32::MAX), Some(u16::MAX - 1));
+        entry.mark_current(opened_by_low, entry.flow_word(opened_by_low), Generation(u32::MAX), Some(u16::MAX - 1));
         [true, false].iter().for_each(|from_low| entry.count(*from_low, usize::MAX, u32::MAX));
         prop_assert!(is_alone());
         entry.restart(&NewFlow { opened_by_low: !opened_by_low, ..new }, 5);
-        let owner = Owner { port: PortId(1023), class: Class::Assured };
-        prop_assert_eq!(entry.change_owner(None, owner), Some(Owner::unassured(PortId(3))));
-        prop_assert_eq!(entry.change_owner(Some(Owner::unassured(PortId(1023))), Owner::unassured(PortId(1))), None);
+        let owner = QuotaOwner { port: PortId(1023), class: QuotaClass::Assured };
+        prop_assert_eq!(entry.replace_quota_owner(None, owner), Some(QuotaOwner::unassured(PortId(3))));
+        prop_assert_eq!(entry.replace_quota_owner(Some(QuotaOwner::unassured(PortId(1023))), QuotaOwner::unassured(PortId(1))), None);
         prop_assert!(is_alone());
-        prop_assert_eq!(entry.kill(), Some(owner));
-        prop_assert!(entry.key().is_none() && !entry.is(&key, true) && !entry.is(&key, false));
+        prop_assert_eq!(entry.unpublish(), Some(owner));
+        prop_assert!(entry.key().is_none() && !entry.matches(&key, true) && !entry.matches(&key, false));
     }
 }
 
 /// What happens to a table.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    Enter { port: u32, state: u8 },
+    Insert { port: u32, state: u8 },
     Remove { port: u32 },
     Touch { port: u32 },
     Wait { ms: u32 },
@@ -698,7 +712,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let port = 0..150u32;
     prop_oneof![
-        4 => (port.clone(), 0..FlowState::ALL.len() as u8).prop_map(|(port, state)| Step::Enter { port, state }),
+        4 => (port.clone(), 0..FlowState::ALL.len() as u8).prop_map(|(port, state)| Step::Insert { port, state }),
         2 => port.clone().prop_map(|port| Step::Remove { port }),
         2 => port.prop_map(|port| Step::Touch { port }),
         1 => (0..40_000u32).prop_map(|ms| Step::Wait { ms }),
@@ -707,7 +721,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The naive twin: a hash map of what each flow was entered as and when it was seen.
+    /// The naive twin: a hash map of what each flow was inserted as and when it was seen.
     #[test]
     fn the_table_is_a_map(steps in prop::collection::vec(step(), 0..400), workers in 1..4usize) {
         let mut bench = Bench::new(&settings(1024, 100), workers);
@@ -717,37 +731,37 @@ proptest! {
         for step in steps {
             bench.start_batches();
             match step {
-                Step::Enter { port, state } if !model.contains_key(&port) => {
+                Step::Insert { port, state } if !model.contains_key(&port) => {
                     let state = FlowState::from_number(state);
-                    let admission = bench.enter(&key(port), &flow(3, state), now_ms);
-                    prop_assert!(matches!(admission, Admission::Entered(_)), "{admission:?}");
+                    let outcome = bench.insert(&key(port), &flow(3, state), now_ms);
+                    prop_assert!(matches!(outcome, InsertOutcome::Inserted(_)), "{outcome:?}");
                     model.insert(port, (state, now_ms));
                 }
-                Step::Enter { .. } => {}
+                Step::Insert { .. } => {}
                 Step::Remove { port } => {
                     let found = bench.find(&key(port));
                     prop_assert_eq!(found.is_some(), model.remove(&port).is_some());
-                    found.into_iter().for_each(|slot| bench.table.remove(slot, &mut bench.trackers[0]));
+                    found.into_iter().for_each(|slot| bench.table.remove(slot, &mut bench.workers[0]));
                 }
                 Step::Touch { port } => {
                     let found = bench.find(&key(port));
                     prop_assert_eq!(found.is_some(), model.contains_key(&port));
                     found.into_iter().for_each(|slot| bench.table.entry(slot).count(false, 1, now_ms));
-                    model.entry(port).and_modify(|(_, seen_ms)| *seen_ms = now_ms);
+                    model.entry(port).and_modify(|(_, last_seen_ms)| *last_seen_ms = now_ms);
                 }
                 Step::Wait { ms } => now_ms = now_ms.wrapping_add(ms),
                 Step::Sweep => {
-                    let groups = bench.table.groups_per_worker(&bench.trackers[0]);
-                    for worker_state in &mut bench.trackers {
-                        bench.table.sweep(groups, now_ms, worker_state, |_| false);
+                    let buckets = bench.table.buckets_per_worker(&bench.workers[0]);
+                    for worker_state in &mut bench.workers {
+                        bench.table.sweep(buckets, now_ms, worker_state, |_| false);
                     }
-                    model.retain(|_, (state, seen_ms)| {
-                        now_ms.wrapping_sub(*seen_ms) <= timeouts[*state as usize]
+                    model.retain(|_, (state, last_seen_ms)| {
+                        now_ms.wrapping_sub(*last_seen_ms) <= timeouts[*state as usize]
                     });
                 }
             }
             prop_assert_eq!(bench.table.len(), model.len());
-            for class in [Class::Assured, Class::Unassured, Class::Ended] {
+            for class in [QuotaClass::Assured, QuotaClass::Unassured, QuotaClass::Ended] {
                 let flows = model.values().filter(|(state, _)| state.class() == class).count();
                 prop_assert_eq!(bench.table.flows_of(PortId(3), class) as usize, flows, "{:?}", class);
             }

@@ -70,7 +70,7 @@ flow_states! {
 
 /// Flows by what they mean to the table when it is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum QuotaClass {
     /// Not answered yet, or beyond its port's quota: may be evicted.
     Unassured = 0,
     /// Answered, and within its port's quota: not evicted.
@@ -88,7 +88,7 @@ impl FlowState {
 
     /// The class of flows in this state, as far as quotas allow.
     #[inline]
-    pub(crate) fn class(self) -> Class {
+    pub(crate) fn class(self) -> QuotaClass {
         use FlowState::{
             Echo, Established, FinWait, LastAck, Other, OtherOneWay, Reset, SctpEstablished, SctpSetup,
             SctpShutdown, SynReceived, SynSent, TimeWait, UdpOneWay, UdpTwoWay, Unacknowledged,
@@ -96,15 +96,15 @@ impl FlowState {
         match self {
             // Nothing says when an echo is over, and it is short.
             SynSent | SynReceived | Unacknowledged | UdpOneWay | Echo | SctpSetup | OtherOneWay => {
-                Class::Unassured
+                QuotaClass::Unassured
             }
-            Established | FinWait | LastAck | UdpTwoWay | SctpEstablished | Other => Class::Assured,
-            TimeWait | Reset | SctpShutdown => Class::Ended,
+            Established | FinWait | LastAck | UdpTwoWay | SctpEstablished | Other => QuotaClass::Assured,
+            TimeWait | Reset | SctpShutdown => QuotaClass::Ended,
         }
     }
 
     /// Whether a flow of this protocol may be in this state.
-    pub(super) fn fits(self, protocol: Protocol) -> bool {
+    pub(super) fn is_of(self, protocol: Protocol) -> bool {
         use FlowState::{
             Echo, Other, OtherOneWay, SctpEstablished, SctpSetup, SctpShutdown, UdpOneWay, UdpTwoWay,
         };
@@ -119,7 +119,7 @@ impl FlowState {
 
     /// The first state of a flow that is not TCP.
     #[inline]
-    pub(crate) fn first(protocol: Protocol) -> FlowState {
+    pub(crate) fn initial(protocol: Protocol) -> FlowState {
         match protocol {
             Protocol::UDP => FlowState::UdpOneWay,
             Protocol::ICMP | Protocol::ICMPV6 => FlowState::Echo,
@@ -130,7 +130,7 @@ impl FlowState {
 
     /// What becomes of a packet of a flow that is not TCP, and the state after it.
     #[inline]
-    pub(crate) fn after(self, packet: &Packet, from_initiator: bool) -> (Outcome, FlowState) {
+    pub(crate) fn advance(self, packet: &Packet, from_initiator: bool) -> (Outcome, FlowState) {
         use FlowState::{Other, OtherOneWay, SctpEstablished, SctpSetup, SctpShutdown, UdpOneWay, UdpTwoWay};
         match (self, packet.flags) {
             (UdpOneWay, _) if !from_initiator => (Outcome::Pass, UdpTwoWay),
@@ -140,7 +140,7 @@ impl FlowState {
                 (Outcome::Pass, SctpShutdown)
             }
             (SctpShutdown, chunk::INIT) => (Outcome::Reopen, SctpShutdown),
-            // A responder that opens would be an association in the other direction, which nobody has judged; but both
+            // A responder that opens would be an association in the other direction, which nobody has policy_epoch; but both
             // sides may open at once (RFC 9260 section 5.2.1).
             (SctpEstablished, chunk::INIT) if !from_initiator => (Outcome::Invalid, SctpEstablished),
             (state, _) => (Outcome::Pass, state),

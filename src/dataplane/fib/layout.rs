@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use super::desired_state::DesiredState;
 use super::next_hop::{Adjacency, Hop};
 use super::port::{PolicyMode, PortProperties, PortView};
-use super::recalled::Recalled;
+use super::restored_pods::RestoredPods;
 use crate::dataplane::PortKind;
 use crate::ids::{Generation, PortId};
 use crate::net::address::pack;
@@ -80,7 +80,7 @@ pub(super) fn set_attached_since(
     ports: &mut [Option<PortView>],
     before: Option<&[Option<PortView>]>,
     generation: Generation,
-    recalled: &Recalled,
+    restored_pods: &RestoredPods,
 ) {
     let mut owners = BTreeMap::new();
     let mut shared = BTreeSet::new();
@@ -100,7 +100,7 @@ pub(super) fn set_attached_since(
         let last = before.and_then(|before| before.get(number)?.as_ref());
         let since = match last.filter(|last| last.attachment == port.attachment) {
             Some(last) => last.attached_since.filter(|_| last.addresses() == port.addresses()),
-            None => recalled.since.get(&port.attachment).copied(),
+            None => restored_pods.since.get(&port.attachment).copied(),
         };
         port.attached_since = since.or(Some(generation));
     }

@@ -6,7 +6,7 @@ mod layout;
 pub(super) mod next_hop;
 pub(super) mod port;
 pub(super) mod publish;
-pub(super) mod recalled;
+pub(super) mod restored_pods;
 pub(super) mod rule_counters;
 pub(super) mod rules;
 pub(super) mod snapshot;

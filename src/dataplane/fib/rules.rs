@@ -42,7 +42,7 @@ impl Change {
         match self {
             Change::Nothing => false,
             Change::Everything => true,
-            Change::Part(change) => document.acls.get(&id).is_none_or(|acl| change.1.touches(id, acl)),
+            Change::Part(change) => document.acls.get(&id).is_none_or(|acl| change.1.contains(id, acl)),
         }
     }
 }
@@ -87,10 +87,10 @@ impl Rules {
         let classifier = self.classifier.update(&diff, document);
         let renamed = diff.rules.keys().copied().filter(|rule| self.document.rules.contains_key(rule));
         let rule_counters = self.rule_counters.next(end(document), renamed);
-        let impact = AffectedAcls::of(&self.document, &self.classifier, &diff, &classifier);
+        let affected = AffectedAcls::of(&self.document, &self.classifier, &diff, &classifier);
         (
             Rules { document: document.clone(), classifier, rule_counters },
-            Change::Part(Box::new((diff, impact))),
+            Change::Part(Box::new((diff, affected))),
         )
     }
 

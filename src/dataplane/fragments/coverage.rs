@@ -12,32 +12,32 @@ pub(super) struct Coverage {
 
 /// What of a part had been seen before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seen {
-    Nothing,
-    Some,
-    All,
+pub(super) enum Overlap {
+    None,
+    Partial,
+    Full,
 }
 
 impl Coverage {
     pub(super) const NONE: Coverage = Coverage { words: [0; UNITS / 64], units: 0 };
 
     /// Covers the units from `from` up to `to`; says what of them was covered before.
-    pub(super) fn cover(&mut self, from: usize, to: usize) -> Seen {
-        let to = to.min(UNITS);
+    pub(super) fn mark(&mut self, first_unit: usize, end_unit: usize) -> Overlap {
+        let end_unit = end_unit.min(UNITS);
         let mut before = 0;
-        for word in from / 64..to.div_ceil(64) {
-            let start = from.saturating_sub(word * 64);
-            let end = (to - word * 64).min(64);
+        for word in first_unit / 64..end_unit.div_ceil(64) {
+            let start = first_unit.saturating_sub(word * 64);
+            let end = (end_unit - word * 64).min(64);
             let mask = u64::MAX >> (64 - (end - start)) << start;
             before += (self.words[word] & mask).count_ones() as usize;
             self.words[word] |= mask;
         }
-        let units = to.saturating_sub(from);
+        let units = end_unit.saturating_sub(first_unit);
         self.units += units - before;
         match before {
-            0 => Seen::Nothing,
-            _ if before == units => Seen::All,
-            _ => Seen::Some,
+            0 => Overlap::None,
+            _ if before == units => Overlap::Full,
+            _ => Overlap::Partial,
         }
     }
 
@@ -64,11 +64,11 @@ mod tests {
                 let to = (from + len).min(8192);
                 let before = (from..to).filter(|unit| set.contains(unit)).count();
                 let expected = match before {
-                    0 => Seen::Nothing,
-                    n if n == to - from => Seen::All,
-                    _ => Seen::Some,
+                    0 => Overlap::None,
+                    n if n == to - from => Overlap::Full,
+                    _ => Overlap::Partial,
                 };
-                prop_assert_eq!(coverage.cover(from, to), expected);
+                prop_assert_eq!(coverage.mark(from, to), expected);
                 set.extend(from..to);
                 prop_assert_eq!(coverage.is_complete(), set.len() == 8192);
             }
@@ -80,7 +80,7 @@ mod tests {
         let mut coverage = Coverage::NONE;
         for (from, to) in [(185, 370), (370, 8192), (0, 185)] {
             assert!(!coverage.is_complete());
-            assert_eq!(coverage.cover(from, to), Seen::Nothing);
+            assert_eq!(coverage.mark(from, to), Overlap::None);
         }
         assert!(coverage.is_complete());
     }

@@ -1,7 +1,7 @@
 //! The fragmented datagrams that one worker knows: sets of a few, so that a look-up is short and the oldest makes place.
 
 use super::coverage::Coverage;
-use super::first::FirstVerdict;
+use super::first_verdict::FirstVerdict;
 use crate::dataplane::conntrack::Key;
 use crate::ids::PortId;
 use crate::limits::{DATAGRAMS_MAX, FRAGMENT_TIMEOUT_MS, FRAGMENT_WAYS};
@@ -45,24 +45,30 @@ impl Datagrams {
     }
 
     fn set(&mut self, hash: u64) -> &mut [Datagram] {
-        // The low bits place datagrams on the board.
+        // The low bits place datagrams on the shared.
         let set = (hash >> 32) as usize % (DATAGRAMS_MAX / FRAGMENT_WAYS);
         &mut self.0[set * FRAGMENT_WAYS..][..FRAGMENT_WAYS]
     }
 
     /// A datagram, if it is known and in time.
     pub(super) fn find(&mut self, key: &Key, hash: u64, now_ms: u32) -> Option<&mut Datagram> {
-        self.set(hash).iter_mut().find(|datagram| datagram.lives(now_ms) && datagram.key == *key)
+        self.set(hash).iter_mut().find(|datagram| datagram.is_live(now_ms) && datagram.key == *key)
     }
 
     /// A datagram, known from here on.
-    pub(super) fn find_or_enter(&mut self, key: &Key, hash: u64, port: PortId, now_ms: u32) -> &mut Datagram {
+    pub(super) fn find_or_insert(
+        &mut self,
+        key: &Key,
+        hash: u64,
+        port: PortId,
+        now_ms: u32,
+    ) -> &mut Datagram {
         let set = self.set(hash);
-        let known = set.iter().position(|datagram| datagram.lives(now_ms) && datagram.key == *key);
+        let known = set.iter().position(|datagram| datagram.is_live(now_ms) && datagram.key == *key);
         if let Some(known) = known {
             return &mut set[known];
         }
-        let place = &mut set[place(set, port, now_ms)];
+        let place = &mut set[victim(set, port, now_ms)];
         *place = Datagram {
             key: *key,
             port,
@@ -78,20 +84,20 @@ impl Datagrams {
 
 /// The place of a set for another datagram of a port: a free one; else that of the oldest, of this port's own where it has
 /// its share.
-fn place(set: &[Datagram], port: PortId, now_ms: u32) -> usize {
-    let own = set.iter().filter(|datagram| datagram.lives(now_ms) && datagram.port == port).count();
+fn victim(set: &[Datagram], port: PortId, now_ms: u32) -> usize {
+    let own = set.iter().filter(|datagram| datagram.is_live(now_ms) && datagram.port == port).count();
     let has_share = own >= FRAGMENT_WAYS / 2;
     let may = |datagram: &Datagram| !has_share || datagram.port == port;
     let rank = |datagram: &Datagram| {
         let left_ms = datagram.until_ms.wrapping_sub(now_ms) as i32;
-        (datagram.lives(now_ms), left_ms)
+        (datagram.is_live(now_ms), left_ms)
     };
     let candidates = set.iter().enumerate().filter(|(_, datagram)| may(datagram));
     candidates.min_by_key(|(_, datagram)| rank(datagram)).map_or(0, |(place, _)| place)
 }
 
 impl Datagram {
-    fn lives(&self, now_ms: u32) -> bool {
+    fn is_live(&self, now_ms: u32) -> bool {
         self.used && !is_past(self.until_ms, now_ms)
     }
 
@@ -117,9 +123,9 @@ mod tests {
     #[test]
     fn a_port_takes_half_of_a_set_and_then_its_own_oldest_makes_place() {
         let mut datagrams = Datagrams::new();
-        datagrams.find_or_enter(&key(100), 0, PortId(1), 5);
+        datagrams.find_or_insert(&key(100), 0, PortId(1), 5);
         for n in 0..20 {
-            datagrams.find_or_enter(&key(n), 0, PortId(2), 10 + n as u32);
+            datagrams.find_or_insert(&key(n), 0, PortId(2), 10 + n as u32);
         }
         assert!(datagrams.find(&key(100), 0, 50).is_some(), "the other port's, though older");
         let left: Vec<u64> = (0..20).filter(|n| datagrams.find(&key(*n), 0, 50).is_some()).collect();
@@ -130,7 +136,7 @@ mod tests {
     fn the_oldest_of_a_full_set_makes_place() {
         let mut datagrams = Datagrams::new();
         for n in 0..9 {
-            datagrams.find_or_enter(&key(n), 0, PortId(n as u16), 10 + n as u32);
+            datagrams.find_or_insert(&key(n), 0, PortId(n as u16), 10 + n as u32);
         }
         assert!(datagrams.find(&key(0), 0, 50).is_none());
         assert!((1..9).all(|n| datagrams.find(&key(n), 0, 50).is_some()));
@@ -139,7 +145,7 @@ mod tests {
     #[test]
     fn a_datagram_is_known_for_as_long_as_its_fragments_have_time() {
         let mut datagrams = Datagrams::new();
-        datagrams.find_or_enter(&key(1), 9, PortId(0), u32::MAX);
+        datagrams.find_or_insert(&key(1), 9, PortId(0), u32::MAX);
         assert!(datagrams.find(&key(1), 9, FRAGMENT_TIMEOUT_MS - 2).is_some());
         assert!(datagrams.find(&key(1), 9, FRAGMENT_TIMEOUT_MS - 1).is_none());
     }

@@ -11,19 +11,19 @@
 //!
 //! A datagram is forgotten when all of it has come, for its identification may come again soon.
 
-mod board;
 mod coverage;
 mod datagrams;
-mod first;
-mod piece;
+mod first_fragment_table;
+mod first_verdict;
+mod fragment_info;
 mod waiting;
 
-pub(crate) use board::FirstFragmentTable;
+pub(crate) use first_fragment_table::FirstFragmentTable;
 
-use coverage::Seen;
+use coverage::Overlap;
 use datagrams::{Datagram, Datagrams, is_past};
-use first::{FirstRecord, FirstVerdict};
-use piece::FragmentInfo;
+use first_verdict::{FirstRecord, FirstVerdict};
+use fragment_info::FragmentInfo;
 use waiting::Waiting;
 
 use super::DropReason;
@@ -43,17 +43,17 @@ pub(crate) struct Fragments {
     waiting: Waiting,
     /// Whether something has become of a datagram of which fragments wait.
     dirty: bool,
-    /// What had been told on the board when the fragments that wait were last looked at.
-    told: u32,
+    /// What had been record on the shared when the fragments that wait were last looked at.
+    shared_version: u32,
     /// When that was.
-    looked_ms: u32,
+    checked_ms: u32,
 }
 
 impl Fragments {
     /// For a worker with so many frames.
     pub(crate) fn new(frames_total: usize) -> Fragments {
         let (datagrams, waiting) = (Datagrams::new(), Waiting::new(frames_total));
-        Fragments { datagrams, waiting, dirty: false, told: 0, looked_ms: 0 }
+        Fragments { datagrams, waiting, dirty: false, shared_version: 0, checked_ms: 0 }
     }
 
     /// Number of fragments that wait.
@@ -72,25 +72,25 @@ impl Fragments {
     }
 
     /// Gives back the frames of a port that is closed.
-    pub(crate) fn forget(&mut self, port: PortId, mut free: impl FnMut(Frame)) {
+    pub(crate) fn close_port(&mut self, port: PortId, mut free: impl FnMut(Frame)) {
         let is_of_port = |waiter: &waiting::Waiter| (waiter.port == port).then_some(());
         self.waiting.take(usize::MAX, is_of_port, |frame, _, ()| free(frame));
     }
 
     /// Adds to a batch the fragments that need wait no longer: their first has come, or will not.
     #[inline]
-    pub(crate) fn resume(&mut self, batch: &mut Batch, board: &FirstFragmentTable, now_ms: u32) {
+    pub(crate) fn resume(&mut self, batch: &mut Batch, shared: &FirstFragmentTable, now_ms: u32) {
         if self.waiting.len() == 0 {
             return;
         }
-        let told = board.told();
-        if self.dirty || told != self.told || now_ms != self.looked_ms {
-            (self.dirty, self.told, self.looked_ms) = (false, told, now_ms);
-            self.resume_ready(batch, board, now_ms);
+        let version = shared.version();
+        if self.dirty || version != self.shared_version || now_ms != self.checked_ms {
+            (self.dirty, self.shared_version, self.checked_ms) = (false, version, now_ms);
+            self.resume_ready(batch, shared, now_ms);
         }
     }
 
-    fn resume_ready(&mut self, batch: &mut Batch, board: &FirstFragmentTable, now_ms: u32) {
+    fn resume_ready(&mut self, batch: &mut Batch, shared: &FirstFragmentTable, now_ms: u32) {
         let datagrams = &mut self.datagrams;
         let verdict = |waiter: &waiting::Waiter| {
             if is_past(waiter.until_ms, now_ms) {
@@ -100,7 +100,7 @@ impl Fragments {
                 return Some(Verdict::Dropped(DropReason::FragmentStoreFull));
             };
             let is_known = datagram.first != FirstVerdict::Unknown
-                || board.find(&waiter.key, waiter.hash, now_ms).is_some();
+                || shared.find(&waiter.key, waiter.hash, now_ms).is_some();
             is_known.then_some(Verdict::Pending)
         };
         let room = BATCH_FRAMES_MAX - batch.len();
@@ -108,17 +108,17 @@ impl Fragments {
     }
 
     /// Notes what became of a first fragment; why it is dropped where others came before it that it overlaps.
-    fn enter_first(
+    fn record_first(
         &mut self,
-        piece: &FragmentInfo,
+        info: &FragmentInfo,
         hash: u64,
         port: PortId,
         first: FirstVerdict,
-        board: &FirstFragmentTable,
+        shared: &FirstFragmentTable,
         now_ms: u32,
     ) -> Option<DropReason> {
-        let datagram = self.datagrams.find_or_enter(&piece.key, hash, port, now_ms);
-        let overlap = datagram.cover(piece);
+        let datagram = self.datagrams.find_or_insert(&info.key, hash, port, now_ms);
+        let overlap = datagram.mark(info);
         if overlap && datagram.first != FirstVerdict::Denied(DropReason::FragmentOverlap) {
             return Some(DropReason::FragmentOverlap); // The same once more.
         }
@@ -126,19 +126,24 @@ impl Fragments {
             datagram.first = first;
         }
         self.dirty |= datagram.waiting > 0;
-        board.tell(&piece.key, hash, &FirstRecord { first: datagram.first, to: piece.to }, now_ms);
+        shared.publish(
+            &info.key,
+            hash,
+            &FirstRecord { first: datagram.first, end_unit: info.end_unit },
+            now_ms,
+        );
         let denied = datagram.first != first;
         if datagram.is_done() {
             datagram.remove();
-            board.forget(&piece.key, hash, now_ms);
+            shared.remove(&info.key, hash, now_ms);
         }
         denied.then_some(DropReason::FragmentOverlap)
     }
 
     /// What becomes of a later fragment.
-    fn enter_later(
+    fn classify_later(
         &mut self,
-        piece: &FragmentInfo,
+        info: &FragmentInfo,
         hash: u64,
         port: PortId,
         waited: bool,
@@ -146,29 +151,29 @@ impl Fragments {
     ) -> Verdict {
         let now_ms = context.now_ms;
         let datagram = if waited {
-            let Some(datagram) = self.datagrams.find(&piece.key, hash, now_ms) else {
+            let Some(datagram) = self.datagrams.find(&info.key, hash, now_ms) else {
                 return Verdict::Dropped(DropReason::FragmentStoreFull);
             };
             datagram.waiting -= 1;
             datagram
         } else {
-            let datagram = self.datagrams.find_or_enter(&piece.key, hash, port, now_ms);
-            if datagram.cover(piece) {
+            let datagram = self.datagrams.find_or_insert(&info.key, hash, port, now_ms);
+            if datagram.mark(info) {
                 self.dirty |= datagram.waiting > 0;
                 return Verdict::Dropped(DropReason::FragmentOverlap);
             }
             datagram
         };
         if datagram.first == FirstVerdict::Unknown
-            && let Some(told) = context.board.find(&piece.key, hash, now_ms)
+            && let Some(record) = context.shared.find(&info.key, hash, now_ms)
         {
-            datagram.adopt(&told);
+            datagram.apply_record(&record);
         }
         datagram.first.revalidate(context.snapshot, context.worker);
         let verdict = match datagram.first {
             FirstVerdict::Allowed(..) => Verdict::Pending,
             FirstVerdict::Denied(reason) => Verdict::Dropped(reason),
-            FirstVerdict::Unknown if self.waiting.reserve(port, &piece.key, hash, datagram.until_ms) => {
+            FirstVerdict::Unknown if self.waiting.reserve(port, &info.key, hash, datagram.until_ms) => {
                 datagram.waiting += 1;
                 Verdict::Held
             }
@@ -176,7 +181,7 @@ impl Fragments {
         };
         if datagram.is_done() {
             datagram.remove();
-            context.board.forget(&piece.key, hash, now_ms);
+            context.shared.remove(&info.key, hash, now_ms);
         }
         verdict
     }
@@ -184,7 +189,7 @@ impl Fragments {
 
 /// What of its context the judgement of a later fragment needs.
 struct Surroundings<'a> {
-    board: &'a FirstFragmentTable,
+    shared: &'a FirstFragmentTable,
     snapshot: &'a super::fib::snapshot::Snapshot,
     worker: usize,
     now_ms: u32,
@@ -193,18 +198,18 @@ struct Surroundings<'a> {
 impl Datagram {
     /// Notes that a fragment has come. Whether it repeats what came before; where it repeats only some of that, the whole
     /// datagram is discarded.
-    fn cover(&mut self, piece: &FragmentInfo) -> bool {
-        let seen = self.coverage.cover(piece.from, piece.to);
-        if seen == Seen::Some {
+    fn mark(&mut self, info: &FragmentInfo) -> bool {
+        let seen = self.coverage.mark(info.first_unit, info.end_unit);
+        if seen == Overlap::Partial {
             self.first = FirstVerdict::Denied(DropReason::FragmentOverlap);
         }
-        seen != Seen::Nothing
+        seen != Overlap::None
     }
 
     /// Takes over what another worker tells of the first fragment.
-    fn adopt(&mut self, told: &FirstRecord) {
-        self.first = told.first;
-        if self.coverage.cover(0, told.to) != Seen::Nothing {
+    fn apply_record(&mut self, record: &FirstRecord) {
+        self.first = record.first;
+        if self.coverage.mark(0, record.end_unit) != Overlap::None {
             self.first = FirstVerdict::Denied(DropReason::FragmentOverlap);
         }
     }
@@ -212,13 +217,13 @@ impl Datagram {
 
 /// Remembers what has become of first fragments, and decides on later ones.
 #[cold]
-pub(crate) fn apply_first_verdicts(batch: &mut Batch, context: &mut Context<'_>) {
+pub(crate) fn classify_fragments(batch: &mut Batch, context: &mut Context<'_>) {
     for i in 0..batch.len() {
         match batch.verdicts[i] {
             Verdict::Held => later(batch, i, context),
             Verdict::Pending if batch.packets[i].first_fragment => first(batch, i, context),
             Verdict::Dropped(reason)
-                if batch.packets[i].first_fragment && !batch.answers[i] && binds_later_fragments(reason) =>
+                if batch.packets[i].first_fragment && !batch.answers[i] && says_of_all(reason) =>
             {
                 first(batch, i, context);
             }
@@ -228,7 +233,7 @@ pub(crate) fn apply_first_verdicts(batch: &mut Batch, context: &mut Context<'_>)
 }
 
 /// Whether a first fragment that was dropped so has been read, and was from who may speak: then later ones follow it.
-fn binds_later_fragments(reason: DropReason) -> bool {
+fn says_of_all(reason: DropReason) -> bool {
     use DropReason as R;
     !matches!(
         reason,
@@ -250,10 +255,10 @@ fn binds_later_fragments(reason: DropReason) -> bool {
 
 fn first(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let (packet, port) = (&batch.packets[i], batch.in_ports[i]);
-    let Some(piece) = FragmentInfo::of(context.umem.data(&batch.frames[i]), packet, port) else {
+    let Some(info) = FragmentInfo::of(context.umem.data(&batch.frames[i]), packet, port) else {
         return drop_pending(batch, i, DropReason::Fragment);
     };
-    let hash = context.conntrack.hash(&piece.key);
+    let hash = context.conntrack.hash(&info.key);
     let first = if let Verdict::Dropped(reason) = batch.verdicts[i] {
         FirstVerdict::Denied(reason)
     } else {
@@ -267,7 +272,7 @@ fn first(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         )
     };
     let overlap =
-        context.fragments.enter_first(&piece, hash, port, first, context.first_fragments, context.now_ms);
+        context.fragments.record_first(&info, hash, port, first, context.first_fragments, context.now_ms);
     if let Some(reason) = overlap {
         drop_pending(batch, i, reason);
     }
@@ -282,11 +287,11 @@ fn drop_pending(batch: &mut Batch, i: usize, reason: DropReason) {
 
 fn later(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let (packet, port) = (&batch.packets[i], batch.in_ports[i]);
-    let Some(piece) = FragmentInfo::of(context.umem.data(&batch.frames[i]), packet, port) else {
+    let Some(info) = FragmentInfo::of(context.umem.data(&batch.frames[i]), packet, port) else {
         return batch.drop(i, DropReason::Fragment);
     };
     // It would replace the control bits, whatever the first one said of them (RFC 1858 section 4.2, RFC 3128).
-    if piece.protocol == Protocol::TCP && piece.from == 1 {
+    if info.protocol == Protocol::TCP && info.first_unit == 1 {
         return batch.drop(i, DropReason::FragmentTiny);
     }
     // What leads nowhere need not wait.
@@ -295,14 +300,14 @@ fn later(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     if !batch.is_pending(i) {
         return;
     }
-    let hash = context.conntrack.hash(&piece.key);
+    let hash = context.conntrack.hash(&info.key);
     let surroundings = Surroundings {
-        board: context.first_fragments,
+        shared: context.first_fragments,
         snapshot: context.snapshot,
         worker: context.worker,
         now_ms: context.now_ms,
     };
-    batch.verdicts[i] = context.fragments.enter_later(&piece, hash, port, batch.waited[i], &surroundings);
+    batch.verdicts[i] = context.fragments.classify_later(&info, hash, port, batch.waited[i], &surroundings);
 }
 
 #[cfg(test)]

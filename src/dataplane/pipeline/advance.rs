@@ -23,7 +23,7 @@ pub(in crate::dataplane) fn advance(batch: &mut Batch, context: &mut Context<'_>
         if batch.is_pending(i) {
             let track = &batch.tracks[i];
             let entry = context.conntrack.entry(track.slot);
-            if !entry.is(&track.key, track.from_low) {
+            if !entry.matches(&track.key, track.from_low) {
                 batch.misses.push(i as u16);
             } else if !advance_fast(batch, i, context, entry) {
                 advance_slow(batch, i, context);
@@ -58,7 +58,7 @@ fn advance_misses(batch: &mut Batch, context: &mut Context<'_>) -> usize {
             note_candidate(batch, i, context, candidate);
         }
     }
-    context.conntrack.load_lines(batch.lines.as_slice());
+    context.conntrack.load_halves(batch.lines.as_slice());
     for n in 0..batch.candidates.len() {
         let i = usize::from(batch.candidates[n]);
         let track = &mut batch.tracks[i];
@@ -102,7 +102,7 @@ fn advance_fast(batch: &mut Batch, i: usize, context: &Context<'_>, entry: &Entr
     let bytes = packet.ip_bytes();
     // Of a fragmented datagram the others will want to know what became of the first.
     let is_plain = (packet.kind == Kind::Flow) & !packet.first_fragment & adjacency.takes(packet)
-        && snapshot.is_current(flow_word.judged(), batch.in_ports[i], adjacency.out);
+        && snapshot.is_current(flow_word.policy_epoch(), batch.in_ports[i], adjacency.out);
     if is_plain {
         batch.adjacencies[i] = adjacency;
         entry.count(track.from_low, bytes, context.now_ms);
@@ -119,7 +119,8 @@ fn advance_slow(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let flow_word = entry.flow_word(track.from_low);
     // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
     let is_current = |adjacency: &Adjacency| {
-        packet.kind == Kind::Flow && snapshot.is_current(flow_word.judged(), batch.in_ports[i], adjacency.out)
+        packet.kind == Kind::Flow
+            && snapshot.is_current(flow_word.policy_epoch(), batch.in_ports[i], adjacency.out)
     };
     match flow_word
         .hop()
@@ -143,7 +144,7 @@ fn revalidate_if_stale(
     entry: &Entry,
     flow_word: FlowWord,
 ) {
-    let (snapshot, judged) = (context.snapshot, flow_word.judged());
+    let (snapshot, judged) = (context.snapshot, flow_word.policy_epoch());
     let is_error = batch.packets[i].kind == Kind::IcmpError;
     // Hops are numbered anew when anything but rules changes; another worker may be a generation ahead.
     let known =
@@ -170,7 +171,7 @@ fn revalidate_if_stale(
     }
     if batch.is_pending(i) && batch.tracks[i].status == FlowStatus::Known {
         let hop = if is_error { known } else { number.and_then(|number| u16::try_from(number).ok()) };
-        entry.confirm(batch.tracks[i].from_low, flow_word, snapshot.generation, hop);
+        entry.mark_current(batch.tracks[i].from_low, flow_word, snapshot.generation, hop);
     }
 }
 
@@ -179,7 +180,7 @@ fn revalidate_if_stale(
 fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>, place: Slot) {
     batch.tracks[i].status = FlowStatus::New;
     // Now that there is much to do before the next one's: many prefetches at once would be dropped.
-    context.conntrack.prefetch_place(place);
+    context.conntrack.prefetch_insert_slot(place);
     if let Some(reason) = check_packet_endpoints(&batch.packets[i]) {
         return batch.drop(i, reason);
     }

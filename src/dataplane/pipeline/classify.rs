@@ -8,7 +8,7 @@ use super::tcp_segment::tcp_segment;
 use super::verify_checksum::{self, Checksum};
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::tcp::{Outcome, TcpFlow};
-use crate::dataplane::conntrack::{Admission, Entry, FlowState, FlowWord, Key, NewFlow, Side, Slot};
+use crate::dataplane::conntrack::{Entry, FlowState, FlowWord, InsertOutcome, Key, NewFlow, Side, Slot};
 use crate::dataplane::fib::effective_acls::Flow;
 use crate::dataplane::packet::Kind;
 use crate::net::flow::Protocol;
@@ -19,7 +19,7 @@ use crate::net::tcp::Flags;
 pub(in crate::dataplane) fn classify_new_flows(batch: &mut Batch, context: &mut Context<'_>) {
     context.policy_batch.evaluate(batch, context.snapshot);
     let rules = context.snapshot.rules().map(|rules| &**rules);
-    let (mut queried, entered) = (0, context.worker_state.entered);
+    let (mut queried, entered) = (0, context.worker_state.inserted);
     for n in 0..context.policy_batch.packets.len() {
         let i = usize::from(context.policy_batch.packets[n]);
         if let Some(slot) = inserted_earlier(batch, i, context) {
@@ -33,7 +33,7 @@ pub(in crate::dataplane) fn classify_new_flows(batch: &mut Batch, context: &mut 
             });
         }
     }
-    let entered = context.worker_state.entered - entered;
+    let entered = context.worker_state.inserted - entered;
     context.policy_batch.denial_heavy = 2 * entered < queried;
 }
 
@@ -57,7 +57,7 @@ pub(in crate::dataplane) fn revalidate(
     let opened_by_low = (flow_word.side(track.from_low) == Side::Initiator) == track.from_low;
     let flow = flow_of(&track.key, opened_by_low);
     let snapshot = context.snapshot;
-    let judged = flow_word.judged();
+    let judged = flow_word.policy_epoch();
     let [low_was_pod, high_was_pod] = flow_word.pods();
     let ends = [(track.key.low(), low_was_pod), (track.key.high(), high_was_pod)];
     if ends.into_iter().any(|(end, was_pod)| !snapshot.is_same_endpoint(end, was_pod, judged)) {
@@ -84,7 +84,7 @@ pub(in crate::dataplane) fn revalidate(
         }
         batch.drop(i, reason);
     } else if let Some((port, _)) = origin {
-        context.conntrack.charge_to(track.slot, port);
+        context.conntrack.set_owner_port(track.slot, port);
     }
 }
 
@@ -160,8 +160,8 @@ fn insert_flow(
     let new = NewFlow {
         opened_by_low,
         pods: [from.has_pod_address(flow.src), to.has_pod_address(flow.dst)],
-        charged: from_id,
-        judged: context.snapshot.generation,
+        owner_port: from_id,
+        policy_epoch: context.snapshot.generation,
         state,
         tcp,
         hops: if track.from_low { [track.hop, None] } else { [None, track.hop] },
@@ -171,18 +171,18 @@ fn insert_flow(
         context.conntrack.restart(track.slot, &new, context.now_ms);
         return context.conntrack.entry(track.slot).count(from_low, bytes, context.now_ms);
     }
-    match context.conntrack.enter(&track.key, track.hash, &new, context.now_ms, context.worker_state) {
-        Admission::Entered(slot) => {
+    match context.conntrack.insert(&track.key, track.hash, &new, context.now_ms, context.worker_state) {
+        InsertOutcome::Inserted(slot) => {
             track.slot = slot;
             context.policy_batch.inserted.add(track.hash);
             context.conntrack.entry(slot).count(from_low, bytes, context.now_ms);
         }
-        Admission::Exists(slot) => {
+        InsertOutcome::Exists(slot) => {
             track.slot = slot;
             track.status = FlowStatus::Known;
             update_state(batch, i, context, context.conntrack.entry(slot));
         }
-        Admission::Full => batch.drop(i, DropReason::TableFull),
+        InsertOutcome::Full => batch.drop(i, DropReason::TableFull),
     }
 }
 
@@ -213,7 +213,7 @@ fn classify_opening_slow(batch: &Batch, i: usize, context: &Context<'_>) -> Firs
             Some(_) => FirstPacket::Opens(FlowState::Echo, None),
             None => FirstPacket::Untracked,
         },
-        protocol => FirstPacket::Opens(FlowState::first(protocol), None),
+        protocol => FirstPacket::Opens(FlowState::initial(protocol), None),
     }
 }
 
@@ -248,23 +248,23 @@ pub(in crate::dataplane) fn update_state(
         let before = entry.load_tcp();
         let mut flow = before;
         let segment = tcp_segment(packet, context.umem.data(&batch.frames[i]));
-        let outcome = flow.follow(&segment, flow_word.side(from_low));
+        let outcome = flow.advance(&segment, flow_word.side(from_low));
         let decides =
             (flow.state != before.state) | segment.flags.has_any(Flags::SYN | Flags::RST | Flags::FIN);
         let verified = if decides && outcome == Outcome::Pass { checksum() } else { Checksum::Right };
         if outcome == Outcome::Pass && verified == Checksum::Right && entry.store_tcp(&before, &flow) {
-            context.conntrack.note_state(batch.tracks[i].slot, before.state, flow.state);
+            context.conntrack.on_state_change(batch.tracks[i].slot, before.state, flow.state);
         }
         (outcome, verified)
     } else {
         let state = if packet.protocol == Protocol::SCTP { entry.state() } else { flow_word.state() };
-        let (outcome, next) = state.after(packet, flow_word.side(from_low) == Side::Initiator);
+        let (outcome, next) = state.advance(packet, flow_word.side(from_low) == Side::Initiator);
         let verified = if next == state { Checksum::Right } else { checksum() };
         let is_enough = verified == Checksum::Right
             || (verified == Checksum::Unknown && packet.protocol != Protocol::SCTP);
         if next != state && is_enough {
             entry.set_state(state, next);
-            context.conntrack.note_state(batch.tracks[i].slot, state, next);
+            context.conntrack.on_state_change(batch.tracks[i].slot, state, next);
         }
         (outcome, verified)
     };

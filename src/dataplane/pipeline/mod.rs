@@ -60,7 +60,7 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
     }
     done("classify");
     if batch.has_fragments {
-        fragments::apply_first_verdicts(batch, context);
+        fragments::classify_fragments(batch, context);
     }
     done("fragments");
     rewrite(batch, context);

@@ -76,7 +76,7 @@ pub(crate) fn rewrite_fast(
         & (adjacency.vlan == 0)
         & !adjacency.is_uplink
         & !packet.unfinished
-        & !frame.is_chain();
+        & !frame.is_multi_buffer();
     if !is_plain {
         return false;
     }

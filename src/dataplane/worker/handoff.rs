@@ -12,7 +12,7 @@ use crossbeam::queue::ArrayQueue;
 
 use crate::ids::WorkerId;
 use crate::limits::{
-    CHAIN_FRAMES_MAX, FRAME_BYTES, HANDOFF_BUFFERS_MAX, HANDOFF_BUFFERS_MIN, MTU_OF_ONE_FRAME_MAX,
+    FRAME_BYTES, HANDOFF_BUFFERS_MAX, HANDOFF_BUFFERS_MIN, MTU_OF_ONE_FRAME_MAX, MULTI_BUFFER_FRAMES_MAX,
     XDP_HEADROOM_BYTES,
 };
 use crate::net::ethernet;
@@ -116,7 +116,7 @@ impl TransmitEnd {
 impl HandoffQueue {
     fn new(buffers: usize, mtu: usize) -> HandoffQueue {
         let bytes = (mtu.max(MTU_MIN) + HEADER_BYTES).min(FRAME_BYTES - XDP_HEADROOM_BYTES);
-        let frames_max = if mtu > MTU_OF_ONE_FRAME_MAX { CHAIN_FRAMES_MAX } else { 1 };
+        let frames_max = if mtu > MTU_OF_ONE_FRAME_MAX { MULTI_BUFFER_FRAMES_MAX } else { 1 };
         let queue =
             HandoffQueue { full: ArrayQueue::new(buffers), empty: ArrayQueue::new(buffers), frames_max };
         for _ in 0..buffers {
@@ -318,20 +318,23 @@ mod tests {
             frames.into_iter().for_each(|frame| theirs.append(&mut packet, frame).unwrap());
             packet
         };
-        let (long, short) = (packet(CHAIN_FRAMES_MAX, 1), packet(3, 100));
+        let (long, short) = (packet(MULTI_BUFFER_FRAMES_MAX, 1), packet(3, 100));
         assert!(transmit_end.enqueue(&theirs, &long) && transmit_end.enqueue(&theirs, &short));
-        assert_eq!(transmit_end.capacity() - transmit_end.credit(), CHAIN_FRAMES_MAX + 3);
-        let (umem, mut free) = Umem::in_memory(CHAIN_FRAMES_MAX + 2);
+        assert_eq!(transmit_end.capacity() - transmit_end.credit(), MULTI_BUFFER_FRAMES_MAX + 3);
+        let (umem, mut free) = Umem::in_memory(MULTI_BUFFER_FRAMES_MAX + 2);
         let (mut out, mut early) = (Vec::new(), Vec::new());
-        assert_eq!(receive_ends[0].dequeue(&umem, &mut free, &mut out, CHAIN_FRAMES_MAX - 1), 0);
-        assert_eq!(receive_ends[0].dequeue(&umem, &mut free, &mut out, 64), CHAIN_FRAMES_MAX);
+        assert_eq!(receive_ends[0].dequeue(&umem, &mut free, &mut out, MULTI_BUFFER_FRAMES_MAX - 1), 0);
+        assert_eq!(receive_ends[0].dequeue(&umem, &mut free, &mut out, 64), MULTI_BUFFER_FRAMES_MAX);
         assert_eq!(bytes(&umem, &out[0]), bytes(&theirs, &long));
         assert_eq!(receive_ends[0].dequeue(&umem, &mut free, &mut early, 64), 0, "it might be as long");
         umem.release(out.remove(0), &mut free);
         assert_eq!(receive_ends[0].dequeue(&umem, &mut free, &mut out, 64), 3);
         assert_eq!(bytes(&umem, &out[0]), bytes(&theirs, &short));
-        assert_eq!((free.len(), transmit_end.credit()), (CHAIN_FRAMES_MAX - 1, transmit_end.capacity()));
-        while transmit_end.credit() >= CHAIN_FRAMES_MAX {
+        assert_eq!(
+            (free.len(), transmit_end.credit()),
+            (MULTI_BUFFER_FRAMES_MAX - 1, transmit_end.capacity())
+        );
+        while transmit_end.credit() >= MULTI_BUFFER_FRAMES_MAX {
             assert!(transmit_end.enqueue(&theirs, &long));
         }
         let room = transmit_end.credit();

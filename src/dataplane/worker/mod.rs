@@ -167,7 +167,7 @@ impl Worker {
                 rustix::thread::sched_yield();
             }
         }
-        self.shared.conntrack.rest(&self.worker_state);
+        self.shared.conntrack.offline(&self.worker_state);
         self.ports.into_queues()
     }
 
@@ -284,7 +284,7 @@ impl Worker {
         let mut port = self.ports.remove(id)?;
         port.disarm(&self.epoll);
         let (umem, free) = (&self.umem, &mut self.free);
-        self.fragments.forget(id, |frame| umem.release(frame, free));
+        self.fragments.close_port(id, |frame| umem.release(frame, free));
         self.fill_targets -= port.fill_target;
         Some(port.close(umem, free))
     }
@@ -500,7 +500,7 @@ impl Worker {
         if elapsed == 0 {
             return false;
         }
-        let groups = self.shared.conntrack.groups_per_worker(&self.worker_state) as u64;
+        let groups = self.shared.conntrack.buckets_per_worker(&self.worker_state) as u64;
         let due = groups * u64::from(elapsed.min(SWEEP_MS)) / u64::from(SWEEP_MS) + 1;
         let share = due.min(SWEEP_GROUPS_MAX.max(groups / u64::from(SWEEP_MS) + 1));
         // What is due and not done now is due at the next batch.
@@ -513,14 +513,14 @@ impl Worker {
         let snapshot = &self.snapshot;
         // What a worker that is a generation ahead has judged may be of a pod that this one does not know yet.
         self.shared.conntrack.sweep(share as usize, now_ms, &mut self.worker_state, |entry| {
-            entry.is_judged_before(snapshot.pod_removed) && is_of_removed_pod(entry, snapshot, now_ms)
+            entry.policy_epoch_is_before(snapshot.pod_removed) && is_of_removed_pod(entry, snapshot, now_ms)
         });
         true
     }
 
     fn publish_counters(&self) {
         let stats = &self.shared.mailboxes[self.id.index()].stats;
-        stats.flows_entered.set(self.worker_state.entered);
+        stats.flows_entered.set(self.worker_state.inserted);
         stats.flows_ended.set(self.worker_state.ended);
         stats.flows_evicted.set(self.worker_state.evicted);
         stats.frames.set(self.umem.frames_total() as u64);
@@ -549,7 +549,7 @@ impl Worker {
         mailbox.stats.sleeps.add(1);
         #[cfg(debug_assertions)]
         panic_if_requested();
-        self.shared.conntrack.rest(&self.worker_state);
+        self.shared.conntrack.offline(&self.worker_state);
         // A port that cannot be listened to is still served by every waking, SLEEP_MAX_MS apart at the most.
         self.ports.arm(&self.epoll);
         if mailbox.doorbell.prepare_sleep() {
@@ -572,12 +572,12 @@ fn panic_if_requested() {
 /// may still come back after a restart of the switch.
 fn is_of_removed_pod(entry: &Entry, snapshot: &Snapshot, now_ms: u32) -> bool {
     let facts = entry.flow_word(true);
-    let is_gone = |end, was_pod| was_pod && !snapshot.is_same_endpoint(end, was_pod, facts.judged());
+    let is_gone = |end, was_pod| was_pod && !snapshot.is_same_endpoint(end, was_pod, facts.policy_epoch());
     let [low_was_pod, high_was_pod] = facts.pods();
     (low_was_pod || high_was_pod)
         && entry.key().is_some_and(|key| {
             let ends = [(key.low(), low_was_pod), (key.high(), high_was_pod)];
             ends.into_iter().any(|(end, was_pod)| is_gone(end, was_pod))
-                && !snapshot.awaits_endpoints(ends, facts.judged(), now_ms)
+                && !snapshot.awaits_endpoints(ends, facts.policy_epoch(), now_ms)
         })
 }

@@ -1,9 +1,9 @@
-//! The classic scenario: a database, a front end and two back ends, and a policy that lets only the back ends reach the
-//! database. Real connections between real network stacks, through the switch as a process of its own.
+//! Demonstration: a database, a front end and two back ends, and a policy that lets only the back ends reach the database. Real
+//! network stacks connect through the switch, which is a process of its own.
 //!
-//! 1. The pods are known, and there is no policy: everyone reaches everyone.
-//! 2. With `policy.yaml` loaded the back ends reach the database on its port, and nobody reaches it otherwise.
-//! 3. Without it everyone reaches everyone again.
+//! 1. Without a policy every pod reaches every pod.
+//! 2. With `policy.yaml` the back ends reach the database on its port, and no pod reaches it otherwise.
+//! 3. Without the policy every pod reaches every pod again.
 
 mod report;
 
@@ -21,41 +21,41 @@ use super::{Journal, Lab, LabError, LabSpec, Pod, PodPlan};
 use crate::control::protocol::CountersReport;
 use crate::tables::{RuleOrigin, Verdict};
 
-/// The policy of the second step.
+/// Policy of the second step.
 pub const POLICY: &str = include_str!("policy.yaml");
-/// The database's port, which the policy names.
+/// Port of the database, which the policy names.
 const PORT: u16 = 6379;
-/// A port of the database that the policy does not name.
+/// Port of the database that the policy does not name.
 const OTHER_PORT: u16 = 8080;
-/// The pods, and the value of their label `role`.
+/// Pods, and the values of their label `role`.
 const PODS: [(&str, &str); 4] =
     [("db", "db"), ("frontend", "frontend"), ("backend1", "backend"), ("backend2", "backend")];
-/// How long a connection that is not answered is waited for.
+/// Longest wait for a connection that is not answered.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long latency and throughput are measured, each.
+/// Duration of each measurement.
 const MEASURED: Duration = Duration::from_secs(1);
 
-/// How to play.
+/// Parameters of the demonstration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DemoSpec {
     /// The `palisade` program.
     pub program: PathBuf,
     /// Workers of the switch.
     pub workers: u16,
-    /// Whether lab and switch stay, as the last step leaves them.
+    /// Whether lab and switch stay after the last step.
     pub keep: bool,
 }
 
-/// What was played.
+/// Result of the demonstration.
 #[derive(Debug)]
 pub struct Played {
-    /// What it came to.
+    /// Report.
     pub report: Report,
-    /// The lab, where it stays.
+    /// Journal of the lab, where it stays.
     pub kept: Option<Journal>,
 }
 
-/// Plays the scenario. `tell` hears what is being done; once `interrupted` is set, everything is removed soon.
+/// Runs the demonstration. `tell` receives the name of each step. Once `interrupted` is set, everything is removed soon.
 pub fn play(
     spec: &DemoSpec,
     interrupted: &AtomicBool,
@@ -138,14 +138,14 @@ fn labels(plan: &PodPlan) -> Vec<(String, String)> {
     vec![("role".to_owned(), role(&plan.pod.name).to_owned())]
 }
 
-/// What is connected to: the database on two ports, every other pod on one.
+/// Returns the destinations: the database on two ports, every other pod on one.
 fn targets(lab: &Lab) -> Vec<(Pod, u16)> {
     let ports =
         |pod: &Pod| if role(&pod.plan().pod.name) == "db" { vec![PORT, OTHER_PORT] } else { vec![PORT] };
     lab.pods().flat_map(|pod| ports(&pod).into_iter().map(move |port| (pod.clone(), port))).collect()
 }
 
-/// What the scenario says, in its own words rather than the compiler's.
+/// Returns the expected outcome by the text of the scenario, without the compiler.
 fn expected(from: &str, to: &str, port: u16, isolated: bool) -> Outcome {
     let closed = isolated && role(to) == "db";
     if !closed || (role(from) == "backend" && port == PORT) { Outcome::Allowed } else { Outcome::TimedOut }
@@ -172,7 +172,7 @@ fn denied(counters: &CountersReport) -> BTreeMap<RuleOrigin, u64> {
     sums
 }
 
-/// Connects all at once, since those that are denied take their time.
+/// Connects all pairs at the same time, since a denied connection takes until its time-out.
 fn connect_all(lab: &Lab) -> Result<Matrix, LabError> {
     std::thread::scope(|scope| {
         let attempts = pairs(lab).into_iter().map(|(from, to, port)| {
@@ -189,7 +189,7 @@ fn connect_all(lab: &Lab) -> Result<Matrix, LabError> {
     })
 }
 
-/// Connects by IPv4 and IPv6. Policy makes no difference between them here; where they differ, that is a finding.
+/// Connects by IPv4 and by IPv6. The policy treats them alike, so different outcomes are a failure.
 fn connect(from: &Pod, to: &Pod, port: u16) -> Result<Outcome, LabError> {
     let [v4, v6] = [to.v4().into(), to.v6().into()].map(|address| tcp_connect(from, address, port, PATIENCE));
     let (v4, v6) = (v4?, v6?);
@@ -205,7 +205,7 @@ fn expect_all(lab: &Lab, isolated: bool) -> Matrix {
     matrix
 }
 
-/// Every pod with everything that is connected to, but for itself.
+/// Returns every pod with every destination but its own.
 fn pairs(lab: &Lab) -> Vec<(Pod, Pod, u16)> {
     let targets = targets(lab);
     let from_each =

@@ -1,4 +1,4 @@
-//! What a demo came to.
+//! Report of the demonstration.
 
 use std::collections::BTreeMap;
 
@@ -7,54 +7,54 @@ use serde::{Deserialize, Serialize};
 use crate::lab::traffic::{Latency, Outcome, Throughput};
 use crate::tables::RuleOrigin;
 
-/// By pod that connects, then by `pod:port` connected to: what became of it.
+/// Outcomes by source pod, then by destination `pod:port`.
 pub type Matrix = BTreeMap<String, BTreeMap<String, Outcome>>;
 
-/// The whole demo.
+/// Report of the whole demonstration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// In the order in which they were played.
+    /// Steps in their order.
     pub steps: Vec<Step>,
-    /// Connections that became something else than expected.
+    /// Connections with another outcome than expected.
     pub mismatches: usize,
     /// Workers of the switch.
     pub workers: u16,
-    /// Frames that each worker took, by its number.
+    /// Received frames by worker.
     pub frames_by_worker: BTreeMap<String, u64>,
-    /// One message after the other, there and back, through the switch.
+    /// Round trips of single messages through the switch.
     pub latency: Latency,
-    /// One connection through the switch.
+    /// Throughput of one connection through the switch.
     pub throughput: Throughput,
-    /// The whole, from the first namespace on.
+    /// Duration of the whole, seconds.
     pub seconds: f64,
 }
 
-/// One state of policy, and the connections tried in it.
+/// A state of policy, and the connections tried in it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Step {
-    /// What it is.
+    /// Name of the step.
     pub name: String,
-    /// What the scenario says.
+    /// Outcomes by the scenario.
     pub expected: Matrix,
-    /// What happened.
+    /// Outcomes observed.
     pub seen: Matrix,
-    /// What the switch counted meanwhile as denied.
+    /// Packets that the switch denied meanwhile.
     pub denied: Vec<Denied>,
 }
 
-/// Packets that one decision dropped.
+/// Packets denied by one rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Denied {
-    /// How many.
+    /// Number of packets.
     pub packets: u64,
-    /// What decided, in words.
+    /// Origin of the decision, in words.
     pub by: String,
-    /// What decided.
+    /// Origin of the decision.
     pub origin: RuleOrigin,
 }
 
 impl Step {
-    /// Connections that became something else than expected.
+    /// Counts the connections with another outcome than expected.
     pub fn mismatches(&self) -> usize {
         let seen = |from: &str, to: &str| self.seen.get(from).and_then(|row| row.get(to));
         let expected = self

@@ -1,4 +1,4 @@
-//! Who calls: a flow made real, from its source address in its place, and what became of it.
+//! Client of a probe: it sends a flow from its source address, and returns the outcome.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
@@ -13,35 +13,35 @@ use crate::lab::traffic::Outcome;
 use crate::lab::{LabError, Pod};
 use crate::net::flow::{FlowKey, Protocol};
 
-/// Time between two tries of what the kernel does not send again by itself.
+/// Time between two requests over protocols for which the kernel sends nothing again.
 const AGAIN: Duration = Duration::from_millis(300);
-/// Source ports of SCTP, which have no socket to hold them: as many as Linux has for its own.
+/// Source ports of SCTP, which no socket reserves: the range of Linux (`net.ipv4.ip_local_port_range`).
 const SCTP_PORTS: std::ops::Range<u32> = 32_768..61_000;
 
-/// Makes a flow from a place, and waits as long as told for an answer. No two calls of a lab have the same `number`.
-pub(super) fn call(
-    place: &Pod,
+/// Sends a flow from a site, and waits `patience` for the answer. `number` is unique among the probes of a lab.
+pub(super) fn send_probe(
+    site: &Pod,
     flow: &FlowKey,
     number: u32,
     patience: Duration,
 ) -> Result<Outcome, LabError> {
-    let called = place.run(|| match flow.protocol {
+    let sent = site.run(|| match flow.protocol {
         Protocol::TCP => probe_tcp(flow, patience),
         Protocol::UDP => probe_udp(flow, patience),
         Protocol::ICMP | Protocol::ICMPV6 => probe_echo(flow, patience),
         Protocol::SCTP => probe_sctp(flow, number, patience),
         _ => probe_raw(flow, patience),
     });
-    called.map(Outcome::of)
+    sent.map(Outcome::of)
 }
 
-/// A raw socket for a protocol at an address.
+/// Opens a raw socket for a protocol at an address.
 pub(super) fn raw_socket(at: IpAddr, protocol: Protocol) -> io::Result<UdpSocket> {
     let number = std::num::NonZeroU32::new(u32::from(protocol.0)).ok_or(Errno::PROTONOSUPPORT)?;
     socket_at(at, SocketType::RAW, rustix::net::Protocol::from_raw(number))
 }
 
-/// A socket that speaks in datagrams, whatever its protocol, at an address.
+/// Opens a datagram socket of any protocol at an address.
 fn socket_at(at: IpAddr, kind: SocketType, protocol: rustix::net::Protocol) -> io::Result<UdpSocket> {
     let socket = socket_with(family(at), kind, SocketFlags::CLOEXEC, Some(protocol))?;
     bind(&socket, &SocketAddr::new(at, 0))?;
@@ -52,10 +52,10 @@ fn family(of: IpAddr) -> AddressFamily {
     if of.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
 }
 
-/// A connection, and the server's greeting over it. The kernel sends its SYN again after a second.
+/// Opens a connection, and reads the server's greeting. The kernel sends its SYN again after a second.
 fn probe_tcp(flow: &FlowKey, patience: Duration) -> io::Result<()> {
     let socket = socket_with(family(flow.src), SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // connect(2) keeps to it as well (socket(7)).
+    // SO_SNDTIMEO limits connect(2) as well (socket(7)).
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
     bind(&socket, &SocketAddr::new(flow.src, 0))?;
     match connect(&socket, &SocketAddr::new(flow.dst, flow.dst_port)) {
@@ -76,8 +76,8 @@ fn probe_udp(flow: &FlowKey, patience: Duration) -> io::Result<()> {
 }
 
 fn probe_echo(flow: &FlowKey, patience: Duration) -> io::Result<()> {
-    // Types of RFC 792 and RFC 4443 sections 4.1 and 4.2. The kernel fills in identifier and checksum, and takes only
-    // what has its identifier for the socket's (icmp(7)).
+    // Types of RFC 792 and RFC 4443 sections 4.1 and 4.2. The kernel fills in identifier and checksum, and delivers replies
+    // with that identifier to the socket (icmp(7)).
     let (protocol, request, reply) =
         if flow.src.is_ipv4() { (ipproto::ICMP, 8, 0) } else { (ipproto::ICMPV6, 128, 129) };
     let socket = socket_at(flow.src, SocketType::DGRAM, protocol)?;
@@ -102,7 +102,7 @@ fn probe_raw(flow: &FlowKey, patience: Duration) -> io::Result<()> {
     ask(&socket, REQUEST, patience, |packet| raw_payload(packet, flow.src.is_ipv4()) == RESPONSE)
 }
 
-/// Asks on a connected socket, again and again, until an answer comes or time is up.
+/// Sends a request on a connected socket, again and again, until an answer arrives or `patience` has passed.
 fn ask(
     socket: &UdpSocket,
     question: &[u8],
@@ -121,7 +121,7 @@ fn ask(
             asked = Some(now);
         }
         let until = asked.map_or(patience, |asked| patience.min(asked + AGAIN));
-        // A time-out of zero would be none.
+        // A time-out of zero means none (SO_RCVTIMEO of socket(7)).
         socket.set_read_timeout(Some(until.saturating_sub(now).max(Duration::from_millis(1))))?;
         match socket.recv(&mut answer) {
             Ok(bytes) if is_answer(&answer[..bytes]) => return Ok(()),

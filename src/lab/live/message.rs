@@ -1,24 +1,24 @@
-//! What callers and answerers say to each other where the kernel speaks no protocol for them. Pure.
+//! Messages of clients and responders, for protocols that the kernel does not implement. Pure.
 
 use crate::net::sctp::{self, chunk};
 
-/// What a caller sends by UDP and by protocols without ports.
+/// Request of a client, by UDP and by protocols without ports.
 pub(super) const REQUEST: &[u8] = b"palisade?";
-/// What comes back. It differs from the question, so that no answerer answers an answer.
+/// Response. It differs from the request, so that no responder answers a response.
 pub(super) const RESPONSE: &[u8] = b"palisade!";
 
 /// Bytes of the fixed part of INIT and INIT ACK (RFC 9260 sections 3.3.2 and 3.3.3).
 const INIT_BYTES: u16 = 20;
-/// The parameter "State Cookie" (RFC 9260 section 3.3.3.1) of four bytes, which an INIT ACK must have.
+/// Parameter "State Cookie" of four bytes, which an INIT ACK must have (RFC 9260 section 3.3.3).
 const COOKIE: [u8; 8] = [0, 7, 0, 8, b'l', b'i', b'v', b'e'];
 
-/// An SCTP packet with an INIT: asks for an association. `tag` is not 0.
+/// Builds an SCTP packet with an INIT, which asks for an association. `tag` is not 0.
 pub(super) fn sctp_init(src_port: u16, dst_port: u16, tag: u32) -> Vec<u8> {
-    // An INIT's own verification tag is 0 (RFC 9260 section 8.5.1).
+    // "The sender MUST set the Verification Tag of the packet to 0" (RFC 9260 section 8.5.1).
     sctp_packet(src_port, dst_port, 0, chunk::INIT, tag, &[])
 }
 
-/// The INIT ACK for a packet, if that is an INIT.
+/// Builds the INIT ACK for a packet; `None` unless it is an INIT.
 pub(super) fn sctp_response(packet: &[u8]) -> Option<Vec<u8>> {
     let init = sctp::Sctp::new(packet)?;
     let tag: &[u8; 4] = packet.get(sctp::HEADER_BYTES + 4..)?.first_chunk()?;
@@ -29,7 +29,7 @@ pub(super) fn sctp_response(packet: &[u8]) -> Option<Vec<u8>> {
     Some(sctp_packet(init.dst_port(), init.src_port(), tag, chunk::INIT_ACK, !tag | 1, &COOKIE))
 }
 
-/// Whether a packet is a reaction to [`sctp_init`] with these ports: an INIT ACK, or an ABORT of a kernel's own SCTP.
+/// Whether a packet answers [`sctp_init`] with these ports: an INIT ACK, or an ABORT of a kernel with SCTP.
 pub(super) fn is_sctp_response(packet: &[u8], src_port: u16, dst_port: u16) -> bool {
     sctp::Sctp::new(packet).is_some_and(|answer| {
         (answer.src_port(), answer.dst_port()) == (dst_port, src_port)
@@ -45,7 +45,7 @@ fn sctp_packet(src_port: u16, dst_port: u16, tag: u32, kind: u8, own_tag: u32, p
     packet.extend([kind, 0]);
     packet.extend(length.to_be_bytes());
     packet.extend(own_tag.to_be_bytes());
-    // Receiver window, 64 KiB; one stream each way; initial sequence number.
+    // a_rwnd of 64 KiB, one outbound and one inbound stream; then the Initial TSN.
     packet.extend([0, 1, 0, 0, 0, 1, 0, 1]);
     packet.extend(own_tag.to_be_bytes());
     packet.extend(parameters);
@@ -53,7 +53,8 @@ fn sctp_packet(src_port: u16, dst_port: u16, tag: u32, kind: u8, own_tag: u32, p
     packet
 }
 
-/// The payload of what a raw socket received: IPv4 comes with its header (raw(7)), IPv6 without.
+/// Returns the payload of a packet from a raw socket. An IPv4 socket delivers the IP header as well (raw(7)), an IPv6 one does
+/// not.
 pub(super) fn raw_payload(received: &[u8], is_v4: bool) -> &[u8] {
     let header = match received.first() {
         Some(first) if is_v4 => usize::from(first & 0xf) * 4,

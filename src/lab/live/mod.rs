@@ -1,9 +1,9 @@
-//! Policy tests with real packets: the pods of a case as namespaces, its tables in a running switch, and its probes as
-//! connections between real network stacks.
+//! Policy tests with real packets: the pods of a case are namespaces, a running switch has its tables, and its probes are
+//! connections between network stacks.
 //!
-//! A case is run in four steps: its pods are attached where their addresses are ([`placement`]), its tables are loaded, all
-//! of its flows are tried at once ([`client`]) while one thread answers for everyone ([`responder`]), and what the switch
-//! counted meanwhile is taken down. Lab and switch stay for the next case as long as it fits in.
+//! A case runs in four steps: its pods are attached at the sites of their addresses ([`placement`]), its tables are loaded, all of
+//! its flows are tried at the same time ([`client`]) while one thread answers for all sites ([`responder`]), and the counters of
+//! the switch are compared. Lab and switch stay for the next case as long as it fits their sites.
 
 mod message;
 mod placement;
@@ -25,7 +25,7 @@ use crate::net::flow::FlowKey;
 use crate::tables::{PodName, RuleTables, Verdict};
 use rig::Rig;
 
-/// How to run.
+/// Parameters of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveSpec {
     /// The `palisade` program.
@@ -34,50 +34,50 @@ pub struct LiveSpec {
     pub workers: u16,
 }
 
-/// A case.
+/// A case of a policy test.
 #[derive(Debug, Clone)]
 pub struct LiveCase {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its pods, and their addresses: what has none, or not its own, is not among them.
+    /// Pods with their addresses. Pods without addresses of their own are left out.
     pub pods: BTreeMap<PodName, Vec<IpAddr>>,
-    /// Its tables.
+    /// Rule tables.
     pub tables: RuleTables,
-    /// Its connections.
+    /// Connections to be tried.
     pub probes: Vec<LiveProbe>,
 }
 
 /// A connection of a case.
 #[derive(Debug, Clone, Copy)]
 pub struct LiveProbe {
-    /// Its flow. The source port is the kernel's to choose.
+    /// Flow of the connection. The kernel chooses the source port.
     pub flow: FlowKey,
-    /// What should become of it: silence is waited for less long than an answer.
+    /// Expected verdict. The wait for silence is shorter than that for an answer.
     pub expect: Verdict,
 }
 
-/// What became of a case.
+/// Result of a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveResult {
-    /// By probe; none where it was not sent, because no host, or no single one, can have one of its ends.
+    /// Outcome of each probe; `None` for one that no single host can send or receive.
     pub outcomes: Vec<Option<Outcome>>,
-    /// What the switch counted.
+    /// Counters of the switch.
     pub counted: CounterDelta,
 }
 
 impl LiveCase {
-    /// Pods that can be made: those that share no address with another.
+    /// Pods that share no address with another, so that a lab can have them.
     fn pods_to_make(&self) -> impl Iterator<Item = (&PodName, &Vec<IpAddr>)> {
         self.pods.iter().filter(|(_, addresses)| addresses.iter().all(|address| self.claims(*address) == 1))
     }
 
-    /// How many pods say that they have an address.
+    /// Counts the pods with an address.
     fn claims(&self, address: IpAddr) -> usize {
         self.pods.values().filter(|addresses| addresses.contains(&address)).count()
     }
 }
 
-/// Runs cases, and tells of each when it is done. Once `interrupted` is set, everything is removed soon.
+/// Runs cases, and calls `tell` after each. Once `interrupted` is set, everything is removed soon.
 pub fn run(
     spec: &LiveSpec,
     cases: &[LiveCase],
@@ -86,17 +86,17 @@ pub fn run(
 ) -> Result<Vec<LiveResult>, LabError> {
     super::require_root()?;
     let mut results = vec![];
-    for (run, places) in placement::plan(cases) {
+    for (run, placement) in placement::plan(cases) {
         let check = || if interrupted.load(Ordering::Relaxed) { Err(LabError::Interrupted) } else { Ok(()) };
         check()?;
-        let mut stage = Rig::up(spec, places)?;
+        let mut rig = Rig::up(spec, placement)?;
         for case in &cases[run] {
             check()?;
             let failed = |error| LabError::Switch(format!("case {:?}: {error}", case.name));
-            results.push(stage.play(case).map_err(failed)?);
+            results.push(rig.run(case).map_err(failed)?);
             tell(case);
         }
-        stage.down()?;
+        rig.down()?;
     }
     Ok(results)
 }

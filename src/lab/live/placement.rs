@@ -1,8 +1,8 @@
-//! Where the addresses of cases are. Pure.
+//! Placement of the addresses of cases at sites. Pure.
 //!
-//! A place is a network namespace with some addresses. Every list of addresses that a pod of any case has is a place, and
-//! everything else is in one place outside the cluster. So cases whose pods differ in nothing but names, labels
-//! and policies share their places, and only tables change between them.
+//! A site is a network namespace with some addresses. Every list of addresses that a pod of any case has is a site, and one site
+//! outside the cluster has all other addresses. Cases whose pods differ in nothing but names, labels and policies share their
+//! sites, so that only tables change between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,59 +12,59 @@ use super::LiveCase;
 use crate::lab::{GATEWAY_V4, GATEWAY_V6};
 use crate::net::flow::{FlowKey, Protocol};
 
-/// Sites of pods in one lab, unless a single case has more. A port may take 2,048 frames to receive with, and a worker has
+/// Most sites of pods in one lab, unless a single case has more. A port may have 2,048 frames in its fill ring, and a worker has
 /// 32,768 by default.
 const SITES_MAX: usize = 12;
-/// The node's address as the switch knows it. No case may use it (RFC 7600, "IPv4 dummy address"), so no traffic of a case
-/// is the node's own: the nodes of a case are among its objects, and the tables know them.
+/// Address of the node in the configuration of the switch. No case may use it (RFC 7600, "IPv4 dummy address"), so no traffic of
+/// a case is the node's own. The nodes of a case are among its objects, and its tables have them.
 pub(super) const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
-/// A place in a lab: outside is 0.
+/// Number of a site in a lab.
 pub(super) type Site = usize;
-/// Everything that is no pod's.
+/// Site of all addresses that are no pod's.
 pub(super) const OUTSIDE: Site = 0;
 
-/// What is asked for at a place: an address, a protocol, and a port where the kernel distinguishes by them.
+/// Service of a site: an address, a protocol, and a port for protocols whose sockets have ports.
 pub(super) type Service = (IpAddr, Protocol, u16);
 
-/// The places of some cases.
+/// Sites of some cases.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Placement {
-    /// Addresses of the places of pods; place 1 is the first.
+    /// Addresses of the sites of pods; the first is site 1.
     pods: Vec<Vec<IpAddr>>,
     /// Addresses outside the cluster.
     outside: BTreeSet<IpAddr>,
-    /// What is to be answered, by place.
+    /// Services by site.
     services: BTreeMap<Site, BTreeSet<Service>>,
 }
 
-/// Divides cases into runs that have their places in common.
+/// Divides cases into runs that share their sites.
 pub(super) fn plan(cases: &[LiveCase]) -> Vec<(Range<usize>, Placement)> {
     let mut runs: Vec<(Range<usize>, Placement)> = vec![];
     for (number, case) in cases.iter().enumerate() {
         match runs.last_mut() {
-            Some((run, places)) if places.fits(case) => {
-                places.add(case);
+            Some((run, placement)) if placement.fits(case) => {
+                placement.add(case);
                 run.end = number + 1;
             }
             _ => {
-                let mut places = Placement::default();
-                places.add(case);
-                runs.push((number..number + 1, places));
+                let mut placement = Placement::default();
+                placement.add(case);
+                runs.push((number..number + 1, placement));
             }
         }
     }
     runs
 }
 
-/// Whether one real host each can have both ends, and reach the other through a switch.
+/// Whether one host can have each end of a flow, and the two can reach each other through a switch.
 pub(super) fn can_be_sent(case: &LiveCase, flow: &FlowKey) -> bool {
     [flow.src, flow.dst].into_iter().all(|end| is_host(end) && case.claims(end) <= 1)
 }
 
 fn is_host(address: IpAddr) -> bool {
     match address {
-        // 0.0.0.0/8 and 127.0.0.0/8 stay in their host, 224.0.0.0/3 is multicast, reserved or broadcast.
+        // 0.0.0.0/8 and 127.0.0.0/8 do not leave their host; 224.0.0.0/3 is multicast, reserved or broadcast (RFC 6890).
         IpAddr::V4(v4) => {
             let first = v4.octets()[0];
             !matches!(first, 0 | 127 | 224..) && v4 != GATEWAY_V4 && v4 != NODE
@@ -77,31 +77,31 @@ fn is_host(address: IpAddr) -> bool {
 }
 
 impl Placement {
-    /// Addresses of each place; outside has the node's first, so that it has one in any case.
+    /// Addresses of each site. The first one outside is the node's, so that the site has an address in any case.
     pub(super) fn addresses(&self) -> Vec<Vec<IpAddr>> {
         let outside = [NODE.into()].into_iter().chain(self.outside.iter().copied()).collect();
         [outside].into_iter().chain(self.pods.iter().cloned()).collect()
     }
 
-    /// What is to be answered at a place.
-    pub(super) fn services(&self, place: Site) -> impl Iterator<Item = Service> + '_ {
-        self.services.get(&place).into_iter().flatten().copied()
+    /// Services of a site.
+    pub(super) fn services(&self, site: Site) -> impl Iterator<Item = Service> + '_ {
+        self.services.get(&site).into_iter().flatten().copied()
     }
 
-    /// Where a pod with these addresses is.
+    /// Site of a pod with these addresses.
     pub(super) fn of_pod(&self, addresses: &[IpAddr]) -> Option<Site> {
         let wanted = sorted(addresses);
         self.pods.iter().position(|pod| *pod == wanted).map(|index| index + 1)
     }
 
-    /// Where an address is in a case.
+    /// Site of an address in a case.
     pub(super) fn of_address(&self, case: &LiveCase, address: IpAddr) -> Site {
         let pod = case.pods.values().find(|addresses| addresses.contains(&address));
         pod.and_then(|addresses| self.of_pod(addresses)).unwrap_or(OUTSIDE)
     }
 
-    /// Whether a case fits in: there is room, and no address is a pod's in one case and outside in another. Whoever is
-    /// outside would take such an address for his own, and never send to the pod.
+    /// Whether a case fits: there is room, and no address is a pod's in one case and outside in another. The host outside has such
+    /// an address for its own, and never sends to the pod.
     fn fits(&self, case: &LiveCase) -> bool {
         let mut both = self.clone();
         both.add(case);
@@ -158,19 +158,19 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_other_names_with_the_same_addresses_share_a_place() {
+    fn pods_of_other_names_with_the_same_addresses_share_a_site() {
         let cases = [
             case(&[("a/x", "10.0.0.1"), ("a/y", "10.0.0.2")], &[("10.0.0.1", "10.0.0.2", 80)]),
             case(&[("b/z", "10.0.0.2")], &[("192.0.2.1", "10.0.0.2", 81)]),
         ];
         let runs = plan(&cases);
-        let [(run, places)] = runs.as_slice() else { panic!("{runs:?}") };
-        assert_eq!((run.clone(), places.addresses().len()), (0..2, 3));
-        let second = places.of_pod(&["10.0.0.2".parse().unwrap()]).unwrap();
-        assert_eq!(places.services(second).map(|(_, _, port)| port).collect::<Vec<_>>(), [80, 81]);
+        let [(run, placement)] = runs.as_slice() else { panic!("{runs:?}") };
+        assert_eq!((run.clone(), placement.addresses().len()), (0..2, 3));
+        let second = placement.of_pod(&["10.0.0.2".parse().unwrap()]).unwrap();
+        assert_eq!(placement.services(second).map(|(_, _, port)| port).collect::<Vec<_>>(), [80, 81]);
         let outside = "192.0.2.1".parse().unwrap();
-        assert_eq!(places.of_address(&cases[1], outside), OUTSIDE);
-        assert_eq!(places.addresses()[OUTSIDE], [NODE.into(), outside]);
+        assert_eq!(placement.of_address(&cases[1], outside), OUTSIDE);
+        assert_eq!(placement.addresses()[OUTSIDE], [NODE.into(), outside]);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Who answers: one thread for all places of a lab. A socket stays in the namespace where it was made, wherever it is used.
+//! Responder: one thread that answers for all sites of a lab. A socket stays in the network namespace in which it was made.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -16,19 +16,19 @@ use crate::lab::error::Doing;
 use crate::lab::{LabError, Pod};
 use crate::net::flow::Protocol;
 
-/// How soon the thread sees that it shall stop.
+/// Time between two looks at the stop flag.
 const STOP_CHECK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// Room for what is asked, and an IP header.
+/// Bytes of the longest request, with an IP header.
 const REQUEST_BYTES_MAX: usize = 2048;
 
-/// Answers until it is dropped.
+/// A running responder. Dropped, it stops.
 #[derive(Debug)]
 pub(super) struct Responder {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// A socket that is asked.
+/// A socket for requests.
 #[derive(Debug)]
 enum Listener {
     Tcp(TcpListener),
@@ -38,12 +38,12 @@ enum Listener {
 }
 
 impl Responder {
-    /// Listens at places. When this returns, every service answers.
+    /// Listens at sites. Every service answers when this returns.
     pub(super) fn start(at: &[(Pod, Vec<Service>)]) -> Result<Responder, LabError> {
         let mut listeners = vec![];
-        for (place, services) in at {
+        for (site, services) in at {
             for service in services {
-                let listener = place.run(|| Listener::open(service))?;
+                let listener = site.run(|| Listener::open(service))?;
                 let (address, protocol, port) = service;
                 listeners
                     .extend(listener.doing(|| format!("listen on {address} for {protocol}, port {port}"))?);
@@ -52,7 +52,7 @@ impl Responder {
         let stop = Arc::new(AtomicBool::new(false));
         let asked = stop.clone();
         let thread = std::thread::Builder::new()
-            .name("lab answerer".to_owned())
+            .name("lab responder".to_owned())
             .spawn(move || serve(&listeners, &asked))
             .doing(|| "start a thread".to_owned())?;
         Ok(Responder { stop, thread: Some(thread) })
@@ -63,14 +63,14 @@ impl Drop for Responder {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
-            // It has nothing to say that the callers have not missed.
+            // A panic of the thread shows in the clients' outcomes.
             let _ = thread.join();
         }
     }
 }
 
 impl Listener {
-    /// In the calling thread's namespace. None where the kernel answers by itself.
+    /// Opens a listener in the calling thread's namespace; `None` for a protocol that the kernel answers.
     fn open(&(address, protocol, port): &Service) -> io::Result<Option<Listener>> {
         let to = SocketAddr::new(address, port);
         let is_v4 = address.is_ipv4();
@@ -103,11 +103,11 @@ impl Listener {
         }
     }
 
-    /// Answers one question, if there is one.
+    /// Answers one request, if one waits.
     fn answer(&self) -> io::Result<()> {
-        let reply = |question: &[u8]| (question == REQUEST).then(|| RESPONSE.to_vec());
+        let reply = |request: &[u8]| (request == REQUEST).then(|| RESPONSE.to_vec());
         match self {
-            // Who connects is greeted: the socket's buffer takes the words, and closing sends them.
+            // The socket's buffer takes the greeting, and closing the connection sends it.
             Listener::Tcp(listener) => listener.accept()?.0.write_all(RESPONSE),
             Listener::Udp(socket) => respond_to_datagram(socket, reply),
             Listener::Sctp { socket, is_v4 } => {
@@ -121,9 +121,9 @@ impl Listener {
 }
 
 fn respond_to_datagram(socket: &UdpSocket, reply: impl Fn(&[u8]) -> Option<Vec<u8>>) -> io::Result<()> {
-    let mut question = [0; REQUEST_BYTES_MAX];
-    let (bytes, from) = socket.recv_from(&mut question)?;
-    if let Some(answer) = reply(&question[..bytes]) {
+    let mut request = [0; REQUEST_BYTES_MAX];
+    let (bytes, from) = socket.recv_from(&mut request)?;
+    if let Some(answer) = reply(&request[..bytes]) {
         socket.send_to(&answer, from)?;
     }
     Ok(())
@@ -133,13 +133,13 @@ fn serve(listeners: &[Listener], stop: &AtomicBool) {
     let mut asked: Vec<PollFd<'_>> =
         listeners.iter().map(|listener| PollFd::from_borrowed_fd(listener.fd(), PollFlags::IN)).collect();
     while !stop.load(Ordering::Acquire) {
-        // Interrupted by a signal: look again.
+        // A signal interrupts the wait.
         if poll(&mut asked, Some(&STOP_CHECK)).is_err() {
             continue;
         }
         for (listener, asked) in listeners.iter().zip(&asked) {
             if !asked.revents().is_empty() {
-                // An answer that cannot be given is one that the caller misses.
+                // The client reports a missing answer.
                 let _ = listener.answer();
             }
         }

@@ -1,4 +1,4 @@
-//! How fast: round trips, and bytes a second.
+//! Measurement of latency and throughput.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
@@ -7,45 +7,45 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::server::Service;
+use super::service::Service;
 use crate::lab::error::Doing;
 use crate::lab::{LabError, Pod};
 
-/// Bytes of a message whose round trip is timed.
+/// Bytes of a message for a round trip.
 const MESSAGE_BYTES: usize = 64;
 /// Bytes written at once for throughput.
 const WRITE_BYTES: usize = 128 * 1024;
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Round trips of one message after the other on one TCP connection, microseconds.
+/// Latency of single messages on one TCP connection, microseconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Round trips.
+    /// Number of round trips.
     pub count: u64,
-    /// Half of them took at most this.
+    /// Median.
     pub p50_us: f64,
-    /// 99 of 100.
+    /// 99th percentile.
     pub p99_us: f64,
-    /// The longest.
+    /// Longest round trip.
     pub max_us: f64,
 }
 
-/// One TCP connection, as fast as it goes.
+/// Throughput of one TCP connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Throughput {
     /// Bytes that the server received.
     pub bytes: u64,
-    /// From the first byte to the server's receipt.
+    /// Time from the first byte to the server's receipt.
     pub seconds: f64,
-    /// The quotient.
+    /// Gigabits per second: the quotient.
     pub gbit_per_s: f64,
 }
 
-/// Times round trips to a [`super::Server`] for as long as told.
+/// Measures round trips to a [`super::Server`] for a time.
 pub fn latency(pod: &Pod, to: IpAddr, port: u16, duration: Duration) -> Result<Latency, LabError> {
     let times = measure(pod, to, port, Service::Echo, |mut connection| {
-        // Three digits, as far as the time-out.
+        // Three significant digits.
         let mut times = Histogram::<u64>::new(3).map_err(io::Error::other)?;
         let (message, mut answer) = ([0x55; MESSAGE_BYTES], [0; MESSAGE_BYTES]);
         let start = Instant::now();
@@ -66,7 +66,7 @@ pub fn latency(pod: &Pod, to: IpAddr, port: u16, duration: Duration) -> Result<L
     })
 }
 
-/// Sends to a [`super::Server`] for as long as told.
+/// Measures throughput to a [`super::Server`] for a time.
 pub fn throughput(pod: &Pod, to: IpAddr, port: u16, duration: Duration) -> Result<Throughput, LabError> {
     let (bytes, seconds) = measure(pod, to, port, Service::Sink, |mut connection| {
         let data = vec![0x55; WRITE_BYTES];

@@ -1,12 +1,12 @@
-//! Bytes that anyone with the seed can tell from any others: a transfer that loses, repeats, reorders or changes one is seen.
+//! Pseudo-random byte pattern from a seed, which shows a byte that is lost, repeated, reordered or changed.
 
 use std::io::{self, Read, Write};
 
 /// Bytes made, sent and compared at once.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// An endless run of pseudo-random bytes: `SplitMix64` (Steele, Lea, Flood: "Fast splittable pseudorandom number
-/// generators", 2014).
+/// Endless sequence of pseudo-random bytes: `SplitMix64` (Steele, Lea, Flood: "Fast splittable pseudorandom number
+/// generators", OOPSLA 2014).
 #[derive(Debug, Clone)]
 struct Pattern {
     state: u64,
@@ -38,7 +38,7 @@ pub(super) fn send(mut to: impl Write, seed: u64, bytes: u64) -> io::Result<()> 
     to.flush()
 }
 
-/// Takes `bytes` bytes, and says at which the first one stands that differs from the pattern, if any does.
+/// Reads `bytes` bytes, and returns the position of the first one that differs from the pattern.
 pub(super) fn receive(mut from: impl Read, seed: u64, bytes: u64) -> io::Result<Option<u64>> {
     let mut pattern = Pattern { state: seed };
     let (mut wanted, mut seen) = ([0; CHUNK_BYTES], [0; CHUNK_BYTES]);

@@ -1,4 +1,4 @@
-//! Probes: one connection, one exchange, one echo, and what became of it.
+//! Probes: one connection, one exchange or one echo, and its outcome.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -8,26 +8,26 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketType, ipproto, socket};
 use serde::{Deserialize, Serialize};
 
-use super::server::Service;
+use super::service::Service;
 use crate::lab::{LabError, Pod};
 use crate::net::flow::Protocol;
 
-/// What became of a probe.
+/// Outcome of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// An answer came.
+    /// An answer arrived.
     Allowed,
-    /// No answer came in time: what a policy that denies looks like.
+    /// No answer arrived in time, as under a policy that denies.
     TimedOut,
-    /// The pod answered that nobody listens: policy let it pass.
+    /// The pod answered that the port is closed, so policy let the probe pass.
     Refused,
-    /// Anything else, in the kernel's words.
+    /// Any other error, in the kernel's words.
     Failed(String),
 }
 
 impl Outcome {
-    /// What an exchange came to.
+    /// Converts the result of an exchange.
     pub(in crate::lab) fn of(result: io::Result<()>) -> Outcome {
         match result {
             Ok(()) => Outcome::Allowed,
@@ -52,19 +52,19 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A probe by protocol.
+/// A probe of a protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
-    /// TCP, UDP, or the ICMP of the family of `to`.
+    /// TCP, UDP, or ICMP of the address family of `to`.
     pub protocol: Protocol,
     /// Destination.
     pub to: IpAddr,
-    /// Destination port; of no meaning for ICMP.
+    /// Destination port, unused by ICMP.
     pub port: u16,
 }
 
 impl Probe {
-    /// Makes the probe from `pod`.
+    /// Sends the probe from `pod`.
     pub fn run(&self, pod: &Pod, patience: Duration) -> Result<Outcome, LabError> {
         match self.protocol {
             Protocol::TCP => tcp_connect(pod, self.to, self.port, patience),
@@ -75,7 +75,7 @@ impl Probe {
     }
 }
 
-/// Opens a TCP connection to a [`super::Server`], and has one message sent back over it.
+/// Opens a TCP connection to a [`super::Server`], and exchanges one message over it.
 pub fn tcp_connect(pod: &Pod, to: IpAddr, port: u16, patience: Duration) -> Result<Outcome, LabError> {
     let exchange = || {
         let mut connection = TcpStream::connect_timeout(&SocketAddr::new(to, port), patience)?;
@@ -90,7 +90,7 @@ pub fn tcp_connect(pod: &Pod, to: IpAddr, port: u16, patience: Duration) -> Resu
     pod.run(exchange).map(Outcome::of)
 }
 
-/// Sends a UDP datagram, and waits for it to come back.
+/// Sends a UDP datagram, and waits for its echo.
 pub fn udp_exchange(pod: &Pod, to: IpAddr, port: u16, patience: Duration) -> Result<Outcome, LabError> {
     let exchange = || {
         let socket = UdpSocket::bind((any(to), 0))?;
@@ -119,10 +119,10 @@ pub fn ping(pod: &Pod, to: IpAddr, patience: Duration) -> Result<Outcome, LabErr
     pod.run(exchange).map(Outcome::of)
 }
 
-/// Code, checksum and identifier of an echo, behind its type: not compared.
+/// Bytes of an echo behind its type that are not compared: code, checksum and identifier.
 const ECHO_VARYING_BYTES: usize = 5;
 
-/// Sends on a connected socket and compares what comes; behind the first byte, `varying` bytes may differ.
+/// Sends on a connected socket, and compares the answer. `varying` bytes behind the first one may differ.
 fn send_and_compare(
     socket: &UdpSocket,
     message: &[u8],

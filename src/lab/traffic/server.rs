@@ -1,6 +1,6 @@
-//! The server of a pod: TCP and UDP on the same ports, IPv4 and IPv6.
+//! Server of a pod: TCP and UDP on the same ports, IPv4 and IPv6.
 //!
-//! The first byte of a TCP connection says what it is for ([`Service`]). A UDP datagram is sent back as it came.
+//! The first byte of a TCP connection selects a [`Service`]. A UDP datagram is sent back unchanged.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv6Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
@@ -10,30 +10,18 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::pattern;
-use super::transfer::Order;
+use super::service::{Service, TransferRequest};
 use crate::lab::error::Doing;
 use crate::lab::{LabError, Pod};
 
-/// How long a connection may be silent.
+/// Longest silence on a connection.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How soon a UDP server sees that it shall stop.
+/// Time between two looks of a UDP server at the stop flag.
 const STOP_CHECK: Duration = Duration::from_millis(100);
 /// Largest UDP datagram.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
 
-/// What a TCP connection is for: its first byte.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Service {
-    /// Every byte comes back.
-    Echo = b'E',
-    /// An [`Order`], then both sides send a pattern at the same time.
-    Transfer = b'T',
-    /// Bytes until the end, then eight with their number.
-    Sink = b'S',
-}
-
-/// What a server offers.
+/// Protocols of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Services {
     /// TCP only.
@@ -52,7 +40,7 @@ pub struct Server {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// What tells the threads to end.
+/// Stop flag of the threads, and the connections that a stop ends.
 #[derive(Debug, Default)]
 struct Stop {
     asked: AtomicBool,
@@ -60,7 +48,7 @@ struct Stop {
 }
 
 impl Server {
-    /// Listens on the ports inside the pod. When this returns, connections are accepted.
+    /// Listens on the ports inside the pod. Connections are accepted when this returns.
     pub fn start(pod: &Pod, ports: &[u16], services: Services) -> Result<Server, LabError> {
         let mut server = Server { stop: Arc::default(), listeners: vec![], threads: vec![] };
         for &port in ports {
@@ -93,7 +81,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop.asked.store(true, Ordering::Release);
         for listener in &self.listeners {
-            // Linux wakes whoever waits in accept(2); fails only where the socket is closed already.
+            // shutdown(2) wakes a thread that waits in accept(2). It fails only on a closed socket.
             let _ = rustix::net::shutdown(listener, rustix::net::Shutdown::Both);
         }
         for connection in self.stop.connections.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
@@ -110,7 +98,7 @@ impl Stop {
         self.asked.load(Ordering::Acquire)
     }
 
-    /// Keeps a handle on a connection, to end it from outside; forgets those that have ended.
+    /// Keeps a handle of a connection, to end it from outside, and drops those of ended ones.
     fn note(&self, connection: &TcpStream) -> io::Result<()> {
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         connections.retain(|connection| connection.peer_addr().is_ok());
@@ -126,13 +114,13 @@ fn accept(listener: &TcpListener, stop: &Stop) {
                 break;
             }
             scope.spawn(move || {
-                // A connection that breaks is the client's to report.
+                // The client reports a connection that breaks.
                 let _ = serve(&connection);
-                // The handle that was noted would keep it open.
+                // The handle kept by `note` holds the connection open otherwise.
                 let _ = connection.shutdown(Shutdown::Both);
             });
         }
-        // Every listener ends all connections: whoever leaves first does no harm, since a stop is for all.
+        // Every listener ends all connections, since a stop is for all of them.
         for connection in stop.connections.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             let _ = connection.shutdown(Shutdown::Both);
         }
@@ -144,7 +132,7 @@ fn serve(mut connection: &TcpStream) -> io::Result<()> {
     connection.set_read_timeout(Some(PATIENCE))?;
     connection.set_write_timeout(Some(PATIENCE))?;
     let mut service = [0];
-    // A client that only connects sends nothing.
+    // A client may connect without sending.
     if connection.read(&mut service)? == 0 {
         return Ok(());
     }
@@ -159,9 +147,10 @@ fn serve(mut connection: &TcpStream) -> io::Result<()> {
     }
 }
 
-/// Sends its pattern while it takes the client's, then reports in eight bytes where the client's differed: all ones for nowhere.
+/// Sends its pattern while it receives the client's. Then it reports the position of the first difference in eight bytes, all
+/// ones for none.
 fn serve_transfer(mut connection: &TcpStream) -> io::Result<()> {
-    let order = Order::read(connection)?;
+    let order = TransferRequest::read(connection)?;
     let differs = std::thread::scope(|scope| {
         let sender = scope.spawn(move || pattern::send(connection, order.seed_down, order.bytes));
         let differs = pattern::receive(connection, order.seed_up, order.bytes);
@@ -175,7 +164,7 @@ fn answer(socket: &UdpSocket, stop: &Stop) {
     let mut datagram = vec![0; DATAGRAM_BYTES_MAX];
     while !stop.is_asked() {
         if let Ok((bytes, from)) = socket.recv_from(&mut datagram) {
-            // An answer that cannot be sent is one that the client misses.
+            // The client reports a missing answer.
             let _ = socket.send_to(&datagram[..bytes], from);
         }
     }

@@ -1,36 +1,34 @@
-//! Reading recordings in the classic format of libpcap (`pcap-savefile(5)`): either byte order, micro- or nanoseconds.
+//! Captures of Ethernet frames, read from pcap files (pcap-savefile(5)) and pcapng files.
 
 use std::fs;
 use std::path::Path;
 
+use pcap_file::DataLink;
+use pcap_file::pcap::{PcapParser, PcapTsResolution};
+use pcap_file::pcapng::{Block, PcapNgParser};
+
 use crate::limits::ONE_FRAME_BYTES_MAX;
+use crate::net::ethernet;
 use crate::pktgen::PktgenError;
 
 /// Largest file that is read: its frames are kept in memory.
 const FILE_BYTES_MAX: u64 = 1 << 30;
-/// Bytes of the file's header, and of a frame's.
-const HEADER_BYTES: usize = 24;
-const RECORD_BYTES: usize = 16;
 /// `LINKTYPE_ETHERNET`.
 const ETHERNET: u32 = 1;
+/// Type of a pcapng section header block, with which the file begins.
+const PCAPNG_MAGIC: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
 
-/// A recording of Ethernet frames.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A capture of Ethernet frames.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capture {
     /// All frames' bytes, one after the other.
     bytes: Vec<u8>,
-    /// By frame, where it ends in these.
+    /// End of each frame in these.
     ends: Vec<usize>,
-    /// By frame, when it was recorded after the first one, nanoseconds; never falling.
+    /// Time of each frame since the first one, nanoseconds; never falling.
     times: Vec<u64>,
-}
-
-/// How the file writes numbers.
-#[derive(Clone, Copy)]
-struct Format {
-    big: bool,
-    /// Nanoseconds of the smaller unit of time.
-    fraction_ns: u64,
+    /// Time of the first frame, nanoseconds since the epoch.
+    first_ns: u64,
 }
 
 impl Capture {
@@ -47,28 +45,40 @@ impl Capture {
         Capture::read(&file).map_err(wrong)
     }
 
-    /// Reads a file's bytes; or says what is wrong with them.
+    /// Reads the bytes of a file.
+    ///
+    /// # Errors
+    /// A sentence that names the frame, counted from 1, and what is wrong with it.
     pub fn read(file: &[u8]) -> Result<Capture, String> {
-        let header: &[u8; HEADER_BYTES] =
-            file.first_chunk().ok_or("the file is shorter than the header of a recording")?;
-        let format = Format::of(header)?;
-        let link = format.number(header, 20) & 0x0fff_ffff;
-        if link != ETHERNET {
-            return Err(format!("its frames are not Ethernet frames (link type {link})"));
+        let capture = if file.starts_with(&PCAPNG_MAGIC) { read_pcapng(file)? } else { read_pcap(file)? };
+        if capture.ends.is_empty() { Err("it has no frame".to_owned()) } else { Ok(capture) }
+    }
+
+    /// Adds a frame that was captured so many nanoseconds after the epoch, and was `length` bytes long on its link.
+    fn add(&mut self, time_ns: u64, frame: &[u8], length: u32) -> Result<(), String> {
+        let wrong = |reason: String| Err(format!("frame {}: {reason}", self.ends.len() + 1));
+        let kept = frame.len();
+        if kept < length as usize {
+            return wrong(format!(
+                "only {kept} of its {length} bytes were recorded (`tcpdump -s0` keeps all)"
+            ));
         }
-        let mut recording = Capture { bytes: Vec::new(), ends: Vec::new(), times: Vec::new() };
-        let (mut rest, mut first) = (&file[HEADER_BYTES..], None);
-        while !rest.is_empty() {
-            let number = recording.ends.len() + 1;
-            let (time, frame, behind) =
-                format.record(rest).map_err(|why| format!("frame {number}: {why}"))?;
-            let since = time.saturating_sub(*first.get_or_insert(time));
-            recording.times.push(since.max(recording.times.last().copied().unwrap_or(0)));
-            recording.bytes.extend_from_slice(frame);
-            recording.ends.push(recording.bytes.len());
-            rest = behind;
+        if kept > ONE_FRAME_BYTES_MAX {
+            return wrong(format!(
+                "its {kept} bytes are more than the {ONE_FRAME_BYTES_MAX} that can be sent"
+            ));
         }
-        if recording.ends.is_empty() { Err("it has no frame".to_owned()) } else { Ok(recording) }
+        if kept < ethernet::HEADER_BYTES {
+            return wrong(format!("its {kept} bytes are no Ethernet header"));
+        }
+        if self.ends.is_empty() {
+            self.first_ns = time_ns;
+        }
+        let since = time_ns.saturating_sub(self.first_ns);
+        self.times.push(since.max(self.times.last().copied().unwrap_or(0)));
+        self.bytes.extend_from_slice(frame);
+        self.ends.push(self.bytes.len());
+        Ok(())
     }
 
     /// Number of frames: one at least.
@@ -84,13 +94,13 @@ impl Capture {
         &self.bytes[start..self.ends[number]]
     }
 
-    /// The same, to be changed.
+    /// Frame `number`, to be changed.
     pub(crate) fn frame_mut(&mut self, number: usize) -> &mut [u8] {
         let start = if number == 0 { 0 } else { self.ends[number - 1] };
         &mut self.bytes[start..self.ends[number]]
     }
 
-    /// By frame, nanoseconds after the first one.
+    /// Time of each frame since the first one, nanoseconds.
     pub(crate) fn times(&self) -> &[u64] {
         &self.times
     }
@@ -101,44 +111,53 @@ impl Capture {
     }
 }
 
-impl Format {
-    fn of(header: &[u8; HEADER_BYTES]) -> Result<Format, String> {
-        let [a, b, c, d, ..] = *header;
-        let format = |big, fraction_ns| Ok(Format { big, fraction_ns });
-        match [a, b, c, d] {
-            [0xa1, 0xb2, 0xc3, 0xd4] => format(true, 1000),
-            [0xd4, 0xc3, 0xb2, 0xa1] => format(false, 1000),
-            [0xa1, 0xb2, 0x3c, 0x4d] => format(true, 1),
-            [0x4d, 0x3c, 0xb2, 0xa1] => format(false, 1),
-            [0x0a, 0x0d, 0x0d, 0x0a] => {
-                Err("it is a pcapng file: `editcap -F pcap` makes a classic one of it".to_owned())
-            }
-            magic => Err(format!("it is no recording of libpcap (it begins with {magic:02x?})")),
-        }
+/// Reads a pcap file, of either byte order, with time in microseconds or nanoseconds.
+fn read_pcap(file: &[u8]) -> Result<Capture, String> {
+    let (mut rest, parser) =
+        PcapParser::new(file).map_err(|error| format!("it is no pcap or pcapng file ({error})"))?;
+    check_link_type(parser.header().datalink)?;
+    let unit_ns = match parser.header().ts_resolution {
+        PcapTsResolution::MicroSecond => 1000,
+        PcapTsResolution::NanoSecond => 1,
+    };
+    let mut capture = Capture::default();
+    while !rest.is_empty() {
+        let (behind, packet) = parser.next_raw_packet(rest).map_err(|error| {
+            format!("frame {}: the file ends within it ({error})", capture.ends.len() + 1)
+        })?;
+        let time_ns = u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_frac) * unit_ns;
+        capture.add(time_ns, &packet.data, packet.orig_len)?;
+        rest = behind;
     }
+    Ok(capture)
+}
 
-    fn number(self, bytes: &[u8], at: usize) -> u32 {
-        let bytes = [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
-        if self.big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) }
+/// Reads the enhanced packet blocks of a pcapng file. Blocks of other kinds, without the time of a frame, are left out.
+fn read_pcapng(file: &[u8]) -> Result<Capture, String> {
+    let (mut rest, mut parser) =
+        PcapNgParser::new(file).map_err(|error| format!("it is no pcapng file ({error})"))?;
+    let mut capture = Capture::default();
+    while !rest.is_empty() {
+        let (behind, block) = parser
+            .next_block(rest)
+            .map_err(|error| format!("behind {} frames: {error}", capture.ends.len()))?;
+        if let Block::EnhancedPacket(packet) = block {
+            check_link_type(
+                parser.packet_interface(&packet).map_or(DataLink::NULL, |interface| interface.linktype),
+            )?;
+            let time_ns = u64::try_from(packet.timestamp.as_nanos()).unwrap_or(u64::MAX);
+            capture.add(time_ns, &packet.data, packet.original_len)?;
+        }
+        rest = behind;
     }
+    Ok(capture)
+}
 
-    /// The first frame of `rest`: when, nanoseconds; its bytes; and what follows it.
-    fn record(self, rest: &[u8]) -> Result<(u64, &[u8], &[u8]), String> {
-        let header: &[u8; RECORD_BYTES] = rest.first_chunk().ok_or("the file ends within its header")?;
-        let (seconds, fraction) = (u64::from(self.number(header, 0)), u64::from(self.number(header, 4)));
-        let (kept, was) = (self.number(header, 8) as usize, self.number(header, 12) as usize);
-        if kept < was {
-            return Err(format!("only {kept} of its {was} bytes were recorded (`tcpdump -s0` keeps all)"));
-        }
-        if kept > ONE_FRAME_BYTES_MAX {
-            return Err(format!("its {kept} bytes are more than the {ONE_FRAME_BYTES_MAX} that can be sent"));
-        }
-        if kept < crate::net::ethernet::HEADER_BYTES {
-            return Err(format!("its {kept} bytes are no Ethernet header"));
-        }
-        let body = &rest[RECORD_BYTES..];
-        let (frame, behind) = body.split_at_checked(kept).ok_or("the file ends within it")?;
-        Ok((seconds * 1_000_000_000 + fraction * self.fraction_ns, frame, behind))
+/// Fails unless frames are Ethernet frames. The upper four bits of the type in a pcap file tell of frame check sequences.
+fn check_link_type(link_type: DataLink) -> Result<(), String> {
+    match u32::from(link_type) & 0x0fff_ffff {
+        ETHERNET => Ok(()),
+        other => Err(format!("its frames are not Ethernet frames (link type {other})")),
     }
 }
 
@@ -178,6 +197,30 @@ pub(crate) mod tests {
             for (number, (_, bytes)) in frames().iter().enumerate() {
                 assert_eq!(recording.frame(number), bytes);
             }
+        }
+    }
+
+    #[test]
+    fn a_pcapng_file_is_read_as_a_pcap_file_is() {
+        use pcap_file::pcapng::PcapNgWriter;
+        use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketBlock;
+        use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionBlock;
+        let mut writer = PcapNgWriter::new(Vec::new()).unwrap();
+        let interface = InterfaceDescriptionBlock::new(DataLink::ETHERNET, 65535);
+        writer.write_block(&Block::InterfaceDescription(interface)).unwrap();
+        for (time_ns, bytes) in frames() {
+            let mut packet = EnhancedPacketBlock::default();
+            (packet.timestamp, packet.original_len) =
+                (std::time::Duration::from_nanos(time_ns), bytes.len() as u32);
+            packet.data = bytes.into();
+            writer.write_block(&Block::EnhancedPacket(packet)).unwrap();
+        }
+        let file = writer.into_inner();
+        let expected = Capture::read(&self::file(true, false, &frames())).unwrap();
+        assert_eq!(Capture::read(&file), Ok(expected));
+        for length in 0..file.len() {
+            let frames = Capture::read(&file[..length]).map_or(0, |capture| capture.len());
+            assert!(frames < 3, "{length}");
         }
     }
 

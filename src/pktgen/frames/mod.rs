@@ -1,5 +1,6 @@
-//! Where frames come from, one after the other.
+//! Sources of frames: templates that are patched, and captures that are replayed.
 
+mod headers;
 pub(crate) mod payload_offset;
 pub(crate) mod template;
 
@@ -12,16 +13,16 @@ use crate::pktgen::traffic::Traffic;
 use crate::pktgen::traffic::flows::{Flows, Share, Tuples};
 use crate::pktgen::traffic::stamp::Stamp;
 
-/// Gives frames to send.
+/// A source of frames to send.
 pub(crate) trait Source {
-    /// The next frame; `now_ns` is `CLOCK_MONOTONIC`.
+    /// Returns the next frame. `now_ns` is `CLOCK_MONOTONIC`.
     fn next(&mut self, now_ns: u64) -> &[u8];
 
-    /// Tells that sending begins.
+    /// Begins a trial.
     fn start(&mut self, now_ns: u64);
 }
 
-/// Frames of a [`Traffic`].
+/// Source of the frames of a [`Traffic`].
 #[derive(Debug)]
 pub(crate) struct Generated {
     templates: Vec<Template>,
@@ -32,7 +33,7 @@ pub(crate) struct Generated {
     fresh: Fresh,
 }
 
-/// When a flow is to be a fresh one.
+/// Rate of new flows.
 #[derive(Debug)]
 struct Fresh {
     per_ns: f64,
@@ -41,7 +42,7 @@ struct Fresh {
 }
 
 impl Generated {
-    /// This generator's share of the traffic. With `stamped`, every frame is large enough for a stamp.
+    /// Builds the templates for this generator's share of the traffic. With `stamped`, every frame has room for a stamp.
     pub(crate) fn new(traffic: &Traffic, stamped: bool, share: Share) -> Result<Generated, PktgenError> {
         traffic.check(stamped)?;
         let per_generator = traffic.flows / share.of;
@@ -66,7 +67,7 @@ impl Generated {
         })
     }
 
-    /// Fresh flows since sending began.
+    /// Counts the new flows since the trial began.
     pub(crate) fn opened(&self) -> u64 {
         self.fresh.opened
     }

@@ -1,11 +1,11 @@
-//! Where the payload of a received frame begins.
+//! Offset of the payload in a received frame.
 
 use crate::net::flow::Protocol;
 use crate::net::{be16, ethernet, icmp, ipv4, ipv6, sctp, tcp, udp};
 
 use crate::pktgen::traffic::{SCTP_DATA_BYTES, SCTP_INIT_BYTES};
 
-/// What a received frame carries behind its headers; `None` where it is none of a kind that is generated.
+/// Returns the payload of a received frame; `None` for a frame of a kind that is not generated.
 #[inline]
 pub(crate) fn payload(frame: &[u8]) -> Option<&[u8]> {
     let (protocol, transport) = transport(frame)?;
@@ -23,7 +23,7 @@ pub(crate) fn payload(frame: &[u8]) -> Option<&[u8]> {
     segment.get(header..)
 }
 
-/// The protocol of an unfragmented packet without extension headers, and where its header begins.
+/// Returns the protocol of an unfragmented packet without extension headers, and the offset of the transport header.
 #[inline]
 pub(crate) fn transport(frame: &[u8]) -> Option<(Protocol, usize)> {
     let link = ethernet::parse(frame)?;

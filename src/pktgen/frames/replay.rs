@@ -1,4 +1,4 @@
-//! A recording, sent again.
+//! Replay of a capture.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use crate::net::mac::Mac;
 use crate::pktgen::frames::Source;
 use crate::pktgen::frames::capture::Capture;
 
-/// What to send again.
+/// A capture to be sent.
 #[derive(Debug, Clone)]
 pub struct Replay {
-    /// The frames.
+    /// Frames.
     pub recording: Arc<Capture>,
-    /// Rounds through the recording; 0 for as many as there is time for.
+    /// Rounds through the capture; 0 for as many as there is time for.
     pub rounds: u64,
 }
 
 impl Replay {
-    /// The recording as it is, but for these Ethernet addresses where they are given.
+    /// Prepares a replay, with these Ethernet addresses in place of the captured ones where they are given.
     pub fn new(mut recording: Capture, src: Option<Mac>, dst: Option<Mac>, rounds: u64) -> Replay {
         for number in 0..recording.len() {
             let frame = recording.frame_mut(number);
@@ -30,13 +30,13 @@ impl Replay {
         Replay { recording: Arc::new(recording), rounds }
     }
 
-    /// Frames of all rounds.
+    /// Counts the frames of all rounds.
     pub(crate) fn frames(&self) -> u64 {
         if self.rounds == 0 { u64::MAX } else { self.rounds.saturating_mul(self.recording.len() as u64) }
     }
 }
 
-/// The frames of a recording in order, again and again; each trial begins with the first.
+/// Source of the frames of a capture, round after round. Each trial begins with the first frame.
 #[derive(Debug)]
 pub(crate) struct Replayed {
     recording: Arc<Capture>,

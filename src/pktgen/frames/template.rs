@@ -1,18 +1,16 @@
-//! Frames built beforehand: what differs from one to the next is written in place, and the checksums follow from sums
-//! over the rest (RFC 1071: the sum of the parts is the sum of the whole).
+//! Templates of frames: addresses, ports, sequence numbers and stamps are written in place, and checksums follow from sums over
+//! the rest, since the sum of the parts is the sum of the whole (RFC 1071 section 2).
 
+use super::headers;
 use crate::net::checksum::{Sum, pseudo_header};
 use crate::net::flow::Protocol;
 use crate::net::{ethernet, icmp, ipv4, ipv6, sctp, tcp, udp};
 use crate::pktgen::traffic::flows::{Addresses, Tuple};
 use crate::pktgen::traffic::frame_size::FCS_BYTES;
-use crate::pktgen::traffic::stamp::{MAGIC, STAMP_BYTES, Stamp};
-use crate::pktgen::traffic::{Kind, SCTP_DATA_BYTES, SCTP_INIT_BYTES, Traffic};
+use crate::pktgen::traffic::stamp::{STAMP_BYTES, Stamp};
+use crate::pktgen::traffic::{Kind, Traffic};
 
-/// Hops that a frame may take.
-const TTL: u8 = 64;
-
-/// A frame, and the sums over what stays the same in it.
+/// A frame, and the sums over the fields that stay the same.
 #[derive(Debug, Clone)]
 pub(crate) struct Template {
     bytes: Vec<u8>,
@@ -27,14 +25,14 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// A frame of `size` bytes, those of the frame check sequence counted. Frames with no room for a stamp have none.
+    /// Builds a frame of `size` bytes, the frame check sequence counted. A frame without room for a stamp has none.
     pub(crate) fn new(traffic: &Traffic, size: usize) -> Template {
         let bytes = size - FCS_BYTES;
         let ip = ethernet::bytes_with(traffic.vlan.unwrap_or(0));
         let transport = ip + if traffic.is_ipv6() { ipv6::HEADER_BYTES } else { ipv4::HEADER_BYTES };
         let payload = transport + traffic.kind.header_bytes();
         let mut template = Template {
-            bytes: vec![0; bytes],
+            bytes: headers::build(traffic, bytes),
             kind: traffic.kind,
             ipv6: traffic.is_ipv6(),
             ip,
@@ -44,9 +42,6 @@ impl Template {
             ip_sum: 0,
             transport_sum: 0,
         };
-        template.write_link(traffic);
-        template.write_network();
-        template.write_transport();
         template.sum();
         template
     }
@@ -61,48 +56,20 @@ impl Template {
         }
     }
 
-    fn write_link(&mut self, traffic: &Traffic) {
-        ethernet::set_addresses(&mut self.bytes, traffic.dst_mac, traffic.src_mac);
-        let ethertype = if self.ipv6 { ethernet::IPV6 } else { ethernet::IPV4 };
-        if let Some(vlan) = traffic.vlan {
-            self.bytes[12..14].copy_from_slice(&ethernet::VLAN.to_be_bytes());
-            self.bytes[14..16].copy_from_slice(&vlan.to_be_bytes());
-        }
-        self.bytes[self.ip - 2..self.ip].copy_from_slice(&ethertype.to_be_bytes());
-    }
-
-    fn write_network(&mut self) {
-        let (protocol, payload) = (self.protocol(), self.bytes.len() - self.transport);
-        let packet = &mut self.bytes[self.ip..];
-        if self.ipv6 {
-            ipv6::write(packet, 0, 0, protocol, payload, TTL);
-        } else {
-            ipv4::write(packet, 0, 0, protocol, payload, TTL);
-        }
-    }
-
-    fn write_transport(&mut self) {
-        let segment = &mut self.bytes[self.transport..];
-        let length = segment.len();
+    /// Offset of the checksum behind the start of the transport header.
+    fn checksum_offset(&self) -> usize {
         match self.kind {
-            Kind::Udp => segment[4..6].copy_from_slice(&(length as u16).to_be_bytes()),
-            Kind::Tcp(flags) => {
-                segment[12] = (tcp::HEADER_BYTES as u8 / 4) << 4;
-                segment[13] = flags;
-                segment[14..16].copy_from_slice(&u16::MAX.to_be_bytes());
-            }
-            Kind::IcmpEcho => {
-                segment[0] = if self.ipv6 { icmp::v6::ECHO_REQUEST } else { icmp::v4::ECHO_REQUEST };
-            }
-            Kind::SctpData => write_sctp_data(segment),
-            Kind::SctpInit => write_sctp_init(segment),
-        }
-        if self.stamped {
-            self.bytes[self.payload..][..2].copy_from_slice(&MAGIC.to_be_bytes());
+            Kind::Udp => udp::CHECKSUM_OFFSET,
+            Kind::Tcp(_) => tcp::CHECKSUM_OFFSET,
+            Kind::IcmpEcho => icmp::CHECKSUM_OFFSET,
+            Kind::SctpData | Kind::SctpInit => sctp::CHECKSUM_OFFSET,
         }
     }
 
+    /// Clears the checksums, and sums up the fields that stay the same.
     fn sum(&mut self) {
+        let checksum = self.transport + self.checksum_offset();
+        self.bytes[checksum..checksum + 2].fill(0);
         if !self.ipv6 {
             self.bytes[self.ip + 10..self.ip + 12].fill(0);
             self.ip_sum = u64::from(Sum::default().add_bytes(&self.bytes[self.ip..self.transport]).fold());
@@ -115,7 +82,7 @@ impl Template {
         self.transport_sum = u64::from(pseudo.add_bytes(segment).fold());
     }
 
-    /// The frame of a flow, with its stamp.
+    /// Returns the frame of a flow, with its stamp.
     #[inline]
     pub(crate) fn patch(&mut self, tuple: Tuple, stamp: Stamp) -> &[u8] {
         let addresses = self.patch_addresses(tuple.addresses);
@@ -132,7 +99,7 @@ impl Template {
         &self.bytes
     }
 
-    /// Writes the addresses, and gives their sum.
+    /// Writes the addresses, and returns their sum.
     #[inline]
     fn patch_addresses(&mut self, addresses: Addresses) -> u64 {
         match addresses {
@@ -161,7 +128,8 @@ impl Template {
         match self.kind {
             Kind::Udp => {
                 write_ports(segment, src, dst);
-                // Zero is no checksum (RFC 768), which IPv6 forbids.
+                // "An all zero transmitted checksum value means that the transmitter generated no checksum" (RFC 768), which
+                // IPv6 forbids (RFC 8200 section 8.1).
                 let checksum = match finish(sum + ports) {
                     0 => u16::MAX,
                     checksum => checksum,
@@ -189,34 +157,6 @@ impl Template {
     }
 }
 
-/// A DATA chunk, whole and unordered, that fills the packet but for its padding.
-fn write_sctp_data(packet: &mut [u8]) {
-    let chunk = &mut packet[sctp::HEADER_BYTES..];
-    let length = (chunk.len() & !3) as u16;
-    // Flags: unordered, beginning and end (RFC 9260 section 3.3.1).
-    chunk[..2].copy_from_slice(&[0, 0x07]);
-    chunk[2..4].copy_from_slice(&length.to_be_bytes());
-    chunk[4..8].copy_from_slice(&1u32.to_be_bytes());
-    debug_assert!(chunk.len() >= SCTP_DATA_BYTES);
-}
-
-/// An INIT chunk with one parameter that fills the packet but for its padding.
-fn write_sctp_init(packet: &mut [u8]) {
-    let chunk = &mut packet[sctp::HEADER_BYTES..];
-    let length = (chunk.len() & !3) as u16;
-    chunk[0] = sctp::chunk::INIT;
-    chunk[2..4].copy_from_slice(&length.to_be_bytes());
-    // Initiate tag, receiver window, streams out and in, first transmission number.
-    chunk[4..8].copy_from_slice(&1u32.to_be_bytes());
-    chunk[8..12].copy_from_slice(&0x1_0000u32.to_be_bytes());
-    chunk[12..16].copy_from_slice(&[0, 1, 0, 1]);
-    chunk[16..20].copy_from_slice(&1u32.to_be_bytes());
-    // A parameter type with the highest bit set and the next one clear: skip it, and do not report it.
-    let parameter = length - SCTP_INIT_BYTES as u16;
-    chunk[20..22].copy_from_slice(&0x8a11u16.to_be_bytes());
-    chunk[22..24].copy_from_slice(&parameter.to_be_bytes());
-}
-
 #[inline]
 fn write_ports(segment: &mut [u8], src: u16, dst: u16) {
     segment[..2].copy_from_slice(&src.to_be_bytes());
@@ -233,7 +173,7 @@ fn words(number: u128) -> u64 {
     [96, 64, 32, 0].iter().map(|shift| halves((number >> shift) as u32)).sum()
 }
 
-/// The checksum of a sum of words in host order.
+/// The Internet checksum for a sum of words in host order.
 #[inline]
 fn finish(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
@@ -243,188 +183,4 @@ fn finish(sum: u64) -> u16 {
 }
 
 #[cfg(test)]
-mod tests {
-    use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
-
-    use super::*;
-    use crate::net::mac::Mac;
-    use crate::pktgen::{Distribution, FlowSpace, FrameSize, frames::payload_offset};
-
-    fn traffic(kind: Kind, ipv6: bool, vlan: Option<u16>) -> Traffic {
-        let network = |v4: &str, v6: &str| if ipv6 { v6.parse() } else { v4.parse() }.unwrap();
-        let space = FlowSpace {
-            src: network("10.200.0.0/24", "fd00:ffff::/120"),
-            dst: network("10.201.255.0/24", "fd00:abcd::ff00/120"),
-            src_ports: 1..=65535,
-            dst_ports: 0..=65535,
-        };
-        let [src_mac, dst_mac] = [1, 2].map(|last| Mac([2, 0, 0, 0, 0, last]));
-        Traffic { vlan, ..Traffic::new(kind, src_mac, dst_mac, space) }
-    }
-
-    const KINDS: [Kind; 5] = [Kind::Udp, Kind::Tcp(0x10), Kind::IcmpEcho, Kind::SctpData, Kind::SctpInit];
-
-    /// Every protocol, IP version and tagging.
-    fn all() -> impl Iterator<Item = Traffic> {
-        KINDS.into_iter().flat_map(|kind| {
-            [(false, None), (false, Some(5)), (true, None), (true, Some(4094))]
-                .map(|(ipv6, vlan)| traffic(kind, ipv6, vlan))
-        })
-    }
-
-    /// Whether a transport's checksum is what another implementation computes.
-    fn check_transport(packet: &PacketHeaders<'_>, transport: &[u8]) {
-        let payload = packet.payload.slice();
-        let ip = packet.net.as_ref().unwrap();
-        match (&packet.transport, ip) {
-            (Some(TransportHeader::Udp(header)), NetHeaders::Ipv4(ip, _)) => {
-                assert_eq!(header.checksum, header.calc_checksum_ipv4(ip, payload).unwrap());
-            }
-            (Some(TransportHeader::Udp(header)), NetHeaders::Ipv6(ip, _)) => {
-                assert_eq!(header.checksum, header.calc_checksum_ipv6(ip, payload).unwrap());
-            }
-            (Some(TransportHeader::Tcp(header)), NetHeaders::Ipv4(ip, _)) => {
-                assert_eq!(header.checksum, header.calc_checksum_ipv4(ip, payload).unwrap());
-            }
-            (Some(TransportHeader::Tcp(header)), NetHeaders::Ipv6(ip, _)) => {
-                assert_eq!(header.checksum, header.calc_checksum_ipv6(ip, payload).unwrap());
-            }
-            (Some(TransportHeader::Icmpv4(header)), _) => {
-                assert_eq!(header.checksum, header.icmp_type.calc_checksum(payload));
-            }
-            (Some(TransportHeader::Icmpv6(header)), NetHeaders::Ipv6(ip, _)) => {
-                let expected = header.icmp_type.calc_checksum(ip.source, ip.destination, payload).unwrap();
-                assert_eq!(header.checksum, expected);
-            }
-            (None, _) => {
-                let mut whole = transport.to_vec();
-                sctp::finish(&mut whole);
-                assert_eq!(whole, transport, "SCTP");
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn frames_parse_back_with_right_checksums_whatever_is_patched() {
-        for traffic in all() {
-            for size in [traffic.size_min(true), 128, 129, 594, 1518] {
-                let mut template = Template::new(&traffic, size);
-                for number in 0..60u32 {
-                    let flow = number.wrapping_mul(0x0107_3a5d);
-                    let tuple = traffic.tuples().of(flow);
-                    let stamp = Stamp { flow, sequence: !number, sent_ns: u64::from(flow) << 31 | 0xffff };
-                    let transport = template.transport;
-                    let frame = template.patch(tuple, stamp);
-                    assert_eq!(frame.len(), size - FCS_BYTES);
-                    let packet = PacketHeaders::from_ethernet_slice(frame).unwrap();
-                    assert_eq!(packet.vlan().is_some(), traffic.vlan.is_some());
-                    let (src, dst) = match packet.net.as_ref().unwrap() {
-                        NetHeaders::Ipv4(ip, _) => {
-                            assert_eq!(ip.header_checksum, ip.calc_header_checksum());
-                            assert_eq!(usize::from(ip.total_len), frame.len() - template_ip(&traffic));
-                            let word = |bytes| u128::from(u32::from_be_bytes(bytes));
-                            (word(ip.source), word(ip.destination))
-                        }
-                        NetHeaders::Ipv6(ip, _) => {
-                            (u128::from_be_bytes(ip.source), u128::from_be_bytes(ip.destination))
-                        }
-                        arp @ NetHeaders::Arp(_) => panic!("{arp:?}"),
-                    };
-                    let expected = match tuple.addresses {
-                        Addresses::V4(src, dst) => (u128::from(src), u128::from(dst)),
-                        Addresses::V6(src, dst) => (src, dst),
-                    };
-                    assert_eq!((src, dst), expected);
-                    check_transport(&packet, &frame[transport..]);
-                    assert_eq!(
-                        payload_offset::payload(frame).and_then(Stamp::read),
-                        Some(stamp),
-                        "{traffic:?} {size}"
-                    );
-                }
-            }
-        }
-    }
-
-    fn template_ip(traffic: &Traffic) -> usize {
-        ethernet::bytes_with(traffic.vlan.unwrap_or(0))
-    }
-
-    #[test]
-    fn ports_and_flags_are_those_asked_for() {
-        let tuple = Tuple { addresses: Addresses::V4(1, 2), src_port: 1025, dst_port: 443 };
-        let stamp = Stamp { flow: 0, sequence: 3, sent_ns: 0 };
-        let mut template = Template::new(&traffic(Kind::Tcp(0x02), false, None), 128);
-        let packet = PacketHeaders::from_ethernet_slice(template.patch(tuple, stamp)).unwrap();
-        let Some(TransportHeader::Tcp(header)) = packet.transport else { panic!("no TCP") };
-        assert_eq!((header.source_port, header.destination_port, header.sequence_number), (1025, 443, 3));
-        assert!(header.syn && !header.ack && !header.fin && !header.rst);
-    }
-
-    #[test]
-    fn a_udp_checksum_of_zero_is_sent_as_all_ones() {
-        let traffic = traffic(Kind::Udp, false, None);
-        let mut template = Template::new(&traffic, 64);
-        let stamp = Stamp { flow: 0, sequence: 0, sent_ns: 0 };
-        let zero = (1..=u16::MAX).find(|port| {
-            let tuple = Tuple { addresses: Addresses::V4(1, 2), src_port: *port, dst_port: 9 };
-            template.patch(tuple, stamp)[40..42] == [0xff, 0xff]
-        });
-        assert!(zero.is_some(), "one port of all makes the sum zero, and none may send it so");
-        for port in 1..=u16::MAX {
-            let tuple = Tuple { addresses: Addresses::V4(1, 2), src_port: port, dst_port: 9 };
-            assert_ne!(template.patch(tuple, stamp)[40..42], [0, 0]);
-        }
-    }
-
-    #[test]
-    fn sixty_four_bytes_hold_a_stamp_in_ipv4_and_udp_and_the_error_tells_the_least_elsewhere() {
-        let stamped = |traffic: Traffic| traffic.check(true).map_err(|error| error.to_string());
-        assert_eq!(stamped(traffic(Kind::Udp, false, None)), Ok(()));
-        assert_eq!(stamped(traffic(Kind::IcmpEcho, false, None)), Ok(()));
-        let least = [
-            (Kind::Udp, true, None, 84),
-            (Kind::Udp, false, Some(1), 68),
-            (Kind::Tcp(0x10), false, None, 76),
-            (Kind::Tcp(0x10), true, None, 96),
-            (Kind::SctpData, false, None, 84),
-        ];
-        for (kind, ipv6, vlan, size) in least {
-            let mut wanted = traffic(kind, ipv6, vlan);
-            assert_eq!(wanted.size_min(true), size);
-            let error = stamped(wanted.clone()).unwrap_err();
-            assert!(error.contains(&format!("{size}")), "{error}");
-            wanted.size = FrameSize::Fixed(size);
-            assert_eq!(stamped(wanted), Ok(()));
-        }
-        let mut bare = traffic(Kind::Tcp(0x10), false, None);
-        assert!(bare.check(false).is_ok(), "without a stamp 64 bytes hold TCP");
-        bare.size = FrameSize::Fixed(63);
-        assert!(bare.check(false).is_err());
-    }
-
-    #[test]
-    fn traffic_that_cannot_be_is_refused_with_what_to_do() {
-        let refusal = |edit: fn(&mut Traffic)| {
-            let mut traffic = traffic(Kind::Udp, false, None);
-            edit(&mut traffic);
-            traffic.check(false).unwrap_err().to_string()
-        };
-        assert!(refusal(|traffic| traffic.flows = 0).contains("0 flows"));
-        let few = refusal(|traffic| {
-            traffic.flows = 11;
-            traffic.space = FlowSpace {
-                src: "10.0.0.1/32".parse().unwrap(),
-                dst: "10.0.0.2/32".parse().unwrap(),
-                src_ports: 1..=10,
-                dst_ports: 1..=1,
-            };
-        });
-        assert!(few.contains("make 10 different ones") && few.contains("--dst-ports"), "{few}");
-        assert!(refusal(|traffic| traffic.vlan = Some(0)).contains("VLAN"));
-        assert!(refusal(|traffic| traffic.distribution = Distribution::Zipf(-1.0)).contains("Zipf"));
-        assert!(refusal(|traffic| traffic.size = FrameSize::Fixed(9000)).contains("--size is from 64"));
-        assert!(refusal(|traffic| traffic.space.dst = "fd00::/64".parse().unwrap()).contains("IP version"));
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! One end of a wire: an AF_XDP queue of an interface, or the other side of a memory port.
+//! Link ends: AF_XDP queues of an interface, or peers of in-memory ports.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,18 +7,18 @@ use crate::pktgen::PktgenError;
 use crate::pktgen::clock::now_ns;
 use crate::xdp::{Frame, Kick, MemoryPeer, PortQueue, Umem};
 
-/// So long the kernel may take no frame before the interface counts as dead.
+/// Time without progress after which an interface counts as stalled.
 const STALL_NS: u64 = 1_000_000_000;
 
-/// What sends and receives frames.
+/// An end of a link, which sends and receives frames.
 pub(crate) enum LinkEnd {
     /// A queue of an interface.
     Socket(Box<Socket>),
-    /// The far side of a memory port: what is sent here arrives there.
+    /// The peer of an in-memory port: the port receives the frames sent here.
     Memory(MemoryPeer),
 }
 
-/// A queue, and all the frames of its UMEM.
+/// A queue, and all frames of its UMEM.
 pub(crate) struct Socket {
     umem: Umem,
     queue: PortQueue,
@@ -26,12 +26,12 @@ pub(crate) struct Socket {
     free: Vec<Frame>,
     staged: Vec<Frame>,
     received: Vec<Frame>,
-    /// Frames to receive into; none where the wire only sends.
+    /// Fill target; 0 for an end that only sends.
     receiving: usize,
 }
 
 impl Socket {
-    /// Takes `receiving` of the frames to receive into, and the others to send.
+    /// Keeps `receiving` of the frames in the fill ring, and the others to send.
     pub(crate) fn new(
         umem: Umem,
         frames: Vec<Frame>,
@@ -61,7 +61,7 @@ impl Socket {
         Ok(true)
     }
 
-    /// Sends what is staged, and sees to it that the kernel has taken it.
+    /// Transmits the staged frames, and returns when the kernel has completed them.
     fn flush(&mut self) -> Result<(), PktgenError> {
         let mut stalled_since = None;
         loop {
@@ -99,7 +99,7 @@ impl Socket {
 }
 
 impl LinkEnd {
-    /// Frames that can be staged, at least; as many as a batch has at most.
+    /// Counts the frames that can be staged, at most a batch.
     #[inline]
     pub(crate) fn room(&mut self) -> usize {
         match self {
@@ -111,20 +111,20 @@ impl LinkEnd {
         }
     }
 
-    /// Makes a frame ready to be sent with the next flush; `false` where there is no room.
+    /// Stages a frame for the next flush; `false` without a free frame.
     #[inline]
     pub(crate) fn stage(&mut self, bytes: &[u8]) -> Result<bool, PktgenError> {
         match self {
             LinkEnd::Socket(socket) => socket.stage(bytes),
             LinkEnd::Memory(peer) => {
-                // A port that has no frame to receive into loses it, as a card does.
+                // A port without a frame in its fill ring drops it, as a network card does.
                 peer.inject(bytes);
                 Ok(true)
             }
         }
     }
 
-    /// Sends what is staged.
+    /// Sends the staged frames.
     pub(crate) fn flush(&mut self) -> Result<(), PktgenError> {
         match self {
             LinkEnd::Socket(socket) => socket.flush(),
@@ -132,7 +132,7 @@ impl LinkEnd {
         }
     }
 
-    /// Shows received frames to `see`, a batch at most; how many.
+    /// Passes received frames, a batch at most, to `see`, and counts them.
     #[inline]
     pub(crate) fn receive(&mut self, see: impl FnMut(&[u8])) -> usize {
         match self {
@@ -141,7 +141,7 @@ impl LinkEnd {
         }
     }
 
-    /// Its socket, readable while frames wait.
+    /// Returns the socket, readable while frames wait; `None` in memory.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match self {
             LinkEnd::Socket(socket) => socket.queue.fd(),

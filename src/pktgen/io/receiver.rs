@@ -1,6 +1,6 @@
-//! The receiving thread's loop.
+//! Loop of the receiving thread.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use hdrhistogram::Histogram;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -10,35 +10,49 @@ use crate::pktgen::clock::now_ns;
 use crate::pktgen::frames::payload_offset;
 use crate::pktgen::io::link_end::LinkEnd;
 use crate::pktgen::io::sequence_tracker::{Counts, Tracker};
-use crate::pktgen::session::Progress;
 use crate::pktgen::traffic::stamp::Stamp;
 
-/// So long without a frame, and the receiver sleeps in the kernel until one comes.
+/// Time without a frame after which the receiver sleeps in the kernel.
 const IDLE_NS: u64 = 200_000;
-/// Longest sleep: so often it looks whether it is to end.
+/// Longest sleep between two looks at the stop flag, with sockets and in memory.
 const SLEEP_NS: i64 = 5_000_000;
 const MEMORY_SLEEP_NS: i64 = 50_000;
-/// Longest latency that is told apart: what takes longer counts as this.
+/// Longest latency that the histogram tells apart; longer ones count as this.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
-/// What was received and read.
+/// Measurements by the stamps of received frames.
 #[derive(Debug, Clone)]
 pub struct Measured {
-    /// Stamped frames, duplicates with them.
+    /// Stamped frames, duplicates included.
     pub frames: u64,
-    /// Their bytes in memory.
+    /// Bytes of the stamped frames in memory.
     pub bytes: u64,
-    /// Frames that had come before.
+    /// Frames that arrived again.
     pub duplicates: u64,
-    /// Frames that came after one of their flow which was sent later.
+    /// Frames that arrived after a later one of their flow (RFC 4737 section 3.3).
     pub reordered: u64,
-    /// Frames without a stamp: not of the generator's.
+    /// Frames without a stamp of the generator.
     pub foreign: u64,
-    /// One-way latency, nanoseconds: from when a burst was made to when the receiver saw the frame.
+    /// One-way latency, nanoseconds: from the building of a burst to the receipt of the frame.
     pub latency: Histogram<u64>,
 }
 
-/// Receives on all wires until told to end.
+/// Counter of received frames, for the thread that waits for the last one.
+#[derive(Debug, Default)]
+pub(crate) struct Progress(AtomicU64);
+
+impl Progress {
+    fn add(&self, frames: u64) {
+        self.0.fetch_add(frames, Ordering::Relaxed);
+    }
+
+    /// Frames received so far.
+    pub(crate) fn frames(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Receives on all link ends until `stop` is set.
 pub(crate) fn receive(wires: &mut [LinkEnd], flows: u32, stop: &AtomicBool, seen: &Progress) -> Measured {
     let mut tracker = Tracker::new(flows);
     let (mut bytes, mut foreign) = (0, 0);
@@ -48,7 +62,7 @@ pub(crate) fn receive(wires: &mut [LinkEnd], flows: u32, stop: &AtomicBool, seen
     while !stop.load(Ordering::Relaxed) {
         let (mut received, before) = (0, tracker.counts().frames);
         for wire in &mut *wires {
-            // Read once for a batch, when its first frame is seen.
+            // The clock is read once per batch, for its first frame.
             let mut now = None;
             received += wire.receive(|frame| match payload_offset::payload(frame).and_then(Stamp::read) {
                 Some(stamp) => {
@@ -66,7 +80,7 @@ pub(crate) fn receive(wires: &mut [LinkEnd], flows: u32, stop: &AtomicBool, seen
         } else if now_ns() - idle_since > IDLE_NS {
             sleep(wires);
         } else {
-            // Not merely spin: the sender may be on the same core.
+            // Yields the core, since the sender may run on it.
             std::thread::yield_now();
         }
     }
@@ -74,7 +88,7 @@ pub(crate) fn receive(wires: &mut [LinkEnd], flows: u32, stop: &AtomicBool, seen
     Measured { frames, bytes, duplicates, reordered, foreign, latency }
 }
 
-/// Throws away what has come since the last trial: no more than rings hold, lest it never ends.
+/// Drops frames that arrived since the last trial: no more than rings hold, so that the loop ends under load.
 pub(crate) fn forget(wires: &mut [LinkEnd]) {
     for wire in wires {
         let batches = RING_SLOTS / BATCH_FRAMES_MAX + 1;
@@ -82,12 +96,12 @@ pub(crate) fn forget(wires: &mut [LinkEnd]) {
     }
 }
 
-/// Sleeps until a frame comes, but not for long.
+/// Sleeps until a frame arrives, or a short time has passed.
 pub(crate) fn sleep(wires: &[LinkEnd]) {
     let mut fds: Vec<PollFd<'_>> =
         wires.iter().filter_map(LinkEnd::fd).map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-    // Wires in memory have nothing to wait for but time.
+    // Link ends in memory have no file descriptor to poll.
     let tv_nsec = if fds.len() == wires.len() { SLEEP_NS } else { MEMORY_SLEEP_NS };
-    // Interrupted by a signal, it wakes early.
+    // A signal ends the sleep early.
     let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec }));
 }

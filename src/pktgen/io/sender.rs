@@ -1,4 +1,4 @@
-//! The sending thread's loop.
+//! Loop of a sending thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -10,37 +10,37 @@ use crate::pktgen::frames::Source;
 use crate::pktgen::io::link_end::LinkEnd;
 use crate::pktgen::rate_limiter::RateLimiter;
 
-/// Most frames sent at once. More do not make it faster: a kick costs a fraction of one frame's way through the kernel.
+/// Most frames sent at once. A longer burst is no faster: a kick costs a fraction of the time that the kernel takes for a frame.
 const BURST_FRAMES: usize = 64;
-/// A frame that is due in more than this is slept for, but for the last part, in which sleeping is not exact.
+/// Wait from which on the thread sleeps, and the last part of a wait that it does not sleep: sleeping is not exact.
 const SLEEP_NS: u64 = 200_000;
 const SLEEP_MARGIN_NS: u64 = 100_000;
 
-/// What was sent.
+/// Counts of the senders.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sent {
     /// Frames.
     pub frames: u64,
-    /// Their bytes in memory: without the frame check sequences.
+    /// Bytes of the frames in memory, without frame check sequences.
     pub bytes: u64,
-    /// Frames that the rate asked for in the time, and that were not sent.
+    /// Frames that were due and were not sent in time.
     pub behind: u64,
-    /// From the first to the last, nanoseconds.
+    /// Time from the first frame to the last, nanoseconds.
     pub elapsed_ns: u64,
     /// CPU time of the sending threads, nanoseconds.
     pub cpu_ns: u64,
 }
 
-/// When sending ends.
+/// End of a trial, by whichever limit is reached first.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Until {
-    /// After so many nanoseconds.
+    /// Time, nanoseconds.
     pub(crate) elapsed_ns: u64,
-    /// After so many frames.
+    /// Number of frames.
     pub(crate) frames: u64,
 }
 
-/// Sends frames of a source when they are due, until told to end.
+/// Sends frames of a source when they are due, until a limit is reached or `stop` is set.
 pub(crate) fn send(
     wire: &mut LinkEnd,
     source: &mut impl Source,
@@ -75,25 +75,25 @@ pub(crate) fn send(
     sent.cpu_ns = cpu_ns() - cpu;
     if !matches!(pace, RateLimiter::Max) {
         let wanted = pace.due(sent.elapsed_ns.min(until.elapsed_ns), sent.frames).min(until.frames);
-        // What is due at the very end is not late.
+        // Frames that became due in the last burst are not late.
         sent.behind = wanted.saturating_sub(sent.frames + BURST_FRAMES as u64);
     }
     Ok(sent)
 }
 
-/// Waits until a frame is due, or the end.
+/// Waits until a frame is due or the trial ends.
 fn wait(due_ns: u64, end_ns: u64) {
     let left = due_ns.min(end_ns).saturating_sub(now_ns());
     if left > SLEEP_NS {
         thread::sleep(Duration::from_nanos(left - SLEEP_MARGIN_NS));
     } else {
-        // Not merely spin: who receives, or what is measured, may be on the same core.
+        // Yields the core, since the receiver or the device may run on it.
         thread::yield_now();
     }
 }
 
 impl Sent {
-    /// What several generators sent at the same time.
+    /// Adds the counts of a sender that ran at the same time.
     pub(crate) fn with(self, other: Sent) -> Sent {
         Sent {
             frames: self.frames + other.frames,

@@ -1,41 +1,41 @@
-//! What became of the frames of each flow: which came twice, which came late.
+//! Sequence numbers of received frames: duplicates and reordering, by flow.
 
 use crate::pktgen::traffic::stamp::Stamp;
 
-/// Frames of a flow that are remembered behind its newest: a duplicate that comes later than so many others of its
-/// flow is taken for a late first one.
+/// Sequence numbers of a flow that are remembered. A duplicate further behind the highest one counts as a reordered frame.
 const WINDOW: u32 = 64;
 
-/// By flow, what has come.
+/// Sequence numbers seen, by flow.
 #[derive(Debug)]
 pub(crate) struct Tracker {
     slots: Vec<Slot>,
     counts: Counts,
 }
 
-/// What a tracker has counted.
+/// Counts of a tracker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Stamped frames that came, duplicates with them.
+    /// Stamped frames, duplicates included.
     pub(crate) frames: u64,
-    /// Frames that had come before.
+    /// Frames that arrived again.
     pub(crate) duplicates: u64,
-    /// Frames that came after one which was sent later (RFC 4737 section 3.3).
+    /// Frames that arrived after one that was sent later (RFC 4737 section 3.3).
     pub(crate) reordered: u64,
 }
 
+/// Sequence numbers seen of one flow.
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
-    /// The newest flow of this slot.
+    /// Newest flow of this slot.
     flow: u32,
-    /// The sequence number that follows the highest one seen; 0 when none was.
+    /// Sequence number that follows the highest one seen; 0 before the first.
     next: u32,
-    /// Bit n: sequence number `next` - 1 - n has come.
+    /// Bit n: sequence number `next` - 1 - n was seen.
     seen: u64,
 }
 
 impl Tracker {
-    /// For so many flows at a time, as the generator has them.
+    /// Makes room for so many flows at a time, as the generator has them.
     pub(crate) fn new(flows: u32) -> Tracker {
         Tracker { slots: vec![Slot::default(); flows.max(1) as usize], counts: Counts::default() }
     }
@@ -44,16 +44,16 @@ impl Tracker {
         self.counts
     }
 
-    /// Counts a frame that has come.
+    /// Counts a received frame.
     #[inline]
     pub(crate) fn take(&mut self, stamp: Stamp) {
         self.counts.frames += 1;
         let at = stamp.flow as usize % self.slots.len();
         let slot = &mut self.slots[at];
         if slot.flow != stamp.flow {
-            // Serial number arithmetic (RFC 1982): flow numbers may run over.
+            // Serial number arithmetic (RFC 1982): flow numbers wrap around.
             if slot.next != 0 && stamp.flow.wrapping_sub(slot.flow).cast_signed() < 0 {
-                // Its place has a newer flow: what is known of the older one is that this comes late.
+                // A newer flow has the slot, so the sequence numbers of this one are not remembered any more.
                 self.counts.reordered += 1;
                 return;
             }

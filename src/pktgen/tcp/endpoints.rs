@@ -1,7 +1,7 @@
-//! Whole TCP connections, both ends of them generated: as many as a rate asks for, each of a fresh five-tuple.
+//! Endpoints of generated TCP connections: an initiator that opens them at a rate, each with a new five-tuple, and a responder.
 //!
 //! ```text
-//! initiator                             responder (keeps nothing)
+//! initiator                             responder (stateless)
 //!   SYN           seq I             ->
 //!                                   <-  SYN, ACK      seq R      ack I+1
 //!   ACK           seq I+1  ack R+1  ->
@@ -10,8 +10,8 @@
 //!   ACK           seq I+2  ack R+2  ->
 //! ```
 //!
-//! I tells the initiator which connection an answer belongs to: nothing is looked up. Nothing is sent twice, so that what
-//! gets lost shows.
+//! The initial sequence number I is the number of the connection, so that no answer needs a look-up. No segment is sent again,
+//! so a lost segment shows as a connection that times out.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,55 +28,55 @@ use crate::pktgen::rate_limiter::RateLimiter;
 use crate::pktgen::tcp::segment::{Link, SEGMENT_BYTES_MAX, Segment};
 use crate::pktgen::traffic::flows::Tuples;
 
-/// A connection that has not ended by then has failed.
+/// Longest life of a connection; after it the connection has failed.
 const TIMEOUT_NS: u64 = 1_000_000_000;
-/// Slots are told apart by the upper bits of a sequence number, what was sent since by the lower ones.
+/// Shift of the slot in a sequence number. The bits below count the sent sequence numbers.
 const SLOT_SHIFT: u32 = 3;
 /// Most connections at a time.
 pub const CONCURRENT_MAX: u32 = 1 << 20;
 /// Initial sequence number of the responder.
 const RESPONDER: u32 = 0x1000_0000;
-/// Connections opened before answers are looked at again.
+/// Connections opened between two looks at answers.
 const BURST: u64 = 32;
-/// So long without anything to do, and a thread sleeps until there is.
+/// Idle time after which a thread sleeps.
 const IDLE_NS: u64 = 200_000;
 
-/// What came of connections.
+/// Result of a trial of connections.
 #[derive(Debug, Clone)]
 pub struct TcpTrial {
-    /// Begun: SYNs sent.
+    /// SYNs sent.
     pub opened: u64,
-    /// Answered: a SYN, ACK came.
+    /// Connections with a SYN, ACK.
     pub established: u64,
-    /// Ended by both sides.
+    /// Connections closed by both sides.
     pub completed: u64,
-    /// Reset by the other side, or by who is between.
+    /// Connections reset by the other side or by a device between.
     pub reset: u64,
-    /// Not ended within a second.
+    /// Connections that did not end within a second.
     pub timed_out: u64,
-    /// Until the last one was opened or completed, nanoseconds.
+    /// Time until the last connection was opened or completed, nanoseconds.
     pub elapsed_ns: u64,
     /// CPU time of the initiating thread, nanoseconds.
     pub cpu_ns: u64,
-    /// From SYN to SYN, ACK, nanoseconds.
+    /// Time from SYN to SYN, ACK, nanoseconds.
     pub setup: Histogram<u64>,
 }
 
-/// The end that opens connections.
+/// The endpoint that opens connections.
 pub(crate) struct Initiator<'a> {
     wires: &'a mut [LinkEnd],
     link: Link,
     tuples: Tuples,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// Slots in the order in which they were taken, with the flows that they had then.
+    /// Slots in the order of their connections' age, with the flow of each.
     by_age: VecDeque<(u32, u32)>,
     answers: Vec<Segment>,
     start_ns: u64,
     result: TcpTrial,
 }
 
-/// One connection.
+/// State of one connection.
 #[derive(Debug, Clone, Copy)]
 struct Slot {
     flow: u32,
@@ -125,7 +125,7 @@ impl<'a> Initiator<'a> {
         }
     }
 
-    /// Opens connections when they are due, the first of them flow `first`, and waits for the last ones to end.
+    /// Opens connections when they are due, the first of them with flow `first`, and waits for the last ones to end.
     pub(crate) fn run(
         mut self,
         first: u32,
@@ -160,7 +160,7 @@ impl<'a> Initiator<'a> {
         Ok(self.result)
     }
 
-    /// Opens connections that are due, while there are slots.
+    /// Opens connections that are due, as far as slots are free.
     fn open(&mut self, first: u32, due: u64, now: u64) -> Result<usize, PktgenError> {
         let count = due.saturating_sub(self.result.opened).min(BURST).min(self.free.len() as u64) as usize;
         for _ in 0..count {
@@ -181,7 +181,7 @@ impl<'a> Initiator<'a> {
         Ok(count)
     }
 
-    /// Takes answers, and answers them.
+    /// Receives answers, and sends the next segments.
     fn answer(&mut self, now: u64) -> Result<usize, PktgenError> {
         let mut answers = std::mem::take(&mut self.answers);
         for wire in &mut *self.wires {
@@ -234,7 +234,7 @@ impl<'a> Initiator<'a> {
         self.free.push(slot);
     }
 
-    /// Gives up what is too old, and forgets what has ended.
+    /// Ends connections that are too old.
     fn expire(&mut self, now: u64) {
         while let Some(&(number, flow)) = self.by_age.front() {
             let slot = self.slots[number as usize];
@@ -254,7 +254,7 @@ impl<'a> Initiator<'a> {
     }
 }
 
-/// Answers connections until told to end. It keeps nothing of them.
+/// Answers segments until `stop` is set. It keeps no state of connections.
 pub(crate) fn respond(
     wires: &mut [LinkEnd],
     vlan: Option<u16>,
@@ -284,7 +284,7 @@ pub(crate) fn respond(
     Ok(())
 }
 
-/// What a responder that keeps nothing says to a segment.
+/// Returns the answer of the stateless responder to a segment.
 fn answer_to(segment: &Segment) -> Option<Segment> {
     let flags = Flags(segment.flags);
     let (sequence, flags) = if flags.has(Flags::SYN) {
@@ -298,7 +298,7 @@ fn answer_to(segment: &Segment) -> Option<Segment> {
     Some(Segment { tuple: segment.tuple.reversed(), sequence, acknowledgement, flags })
 }
 
-/// Stages a segment, and makes room for it where there is none.
+/// Stages a segment, and flushes until there is a free frame for it.
 fn send(wire: &mut LinkEnd, link: &Link, segment: &Segment) -> Result<(), PktgenError> {
     let mut bytes = [0; SEGMENT_BYTES_MAX];
     let frame = segment.write(link, &mut bytes);

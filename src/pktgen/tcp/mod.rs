@@ -1,4 +1,4 @@
-//! Both ends of generated TCP connections, opened on interfaces or on memory ports.
+//! Sessions of generated TCP connections, both ends of them, on interfaces or in-memory ports.
 
 pub(crate) mod endpoints;
 mod segment;
@@ -19,22 +19,22 @@ use crate::pktgen::traffic::flows::FlowSpace;
 use crate::pktgen::{PktgenError, Traffic};
 use crate::xdp::MemoryPeer;
 
-/// Connections to be generated.
+/// Description of generated connections.
 #[derive(Debug, Clone)]
 pub struct TcpTraffic {
     /// Ethernet source of the initiator.
     pub src_mac: Mac,
-    /// Ethernet destination of the initiator; the responder answers to where a frame came from.
+    /// Ethernet destination of the initiator. The responder answers to the source of a frame.
     pub dst_mac: Mac,
     /// 802.1Q tag.
     pub vlan: Option<u16>,
-    /// Five-tuples: each connection has the next one.
+    /// Five-tuples; each connection has the next one.
     pub space: FlowSpace,
     /// Most connections at a time.
     pub concurrent: u32,
 }
 
-/// Open sockets at both ends. What was attached to interfaces is taken off when it is dropped.
+/// Open sockets at both ends. Dropped, it detaches its programs from the interfaces.
 pub struct TcpSession {
     dialogue: TcpTraffic,
     initiator: Vec<LinkEnd>,
@@ -45,8 +45,8 @@ pub struct TcpSession {
 }
 
 impl TcpSession {
-    /// Opens both ends. `cores` are those of the initiating thread and the responding one. While they are open, the
-    /// kernel's stack receives nothing by these interfaces.
+    /// Opens both ends. `cores` are those of the initiating thread and the responding one. While a session is open, the kernel's
+    /// stack receives nothing on these interfaces.
     pub fn open(
         tx: &Target,
         rx: &Target,
@@ -66,7 +66,7 @@ impl TcpSession {
         })
     }
 
-    /// Both ends on memory ports.
+    /// Opens both ends on in-memory ports.
     pub fn in_memory(
         initiator: Vec<MemoryPeer>,
         responder: Vec<MemoryPeer>,
@@ -78,7 +78,7 @@ impl TcpSession {
         Ok(TcpSession { dialogue, initiator, responder, next: 0, cores: Vec::new(), _attached: Vec::new() })
     }
 
-    /// Opens connections at a rate for a time, or as many as it can, and waits for them to end. Ends early when `stop` is set.
+    /// Opens connections at a rate for a time, or without a limit, and waits for them to end. Returns early when `stop` is set.
     pub fn trial(&mut self, rate: Rate, time: Duration, stop: &AtomicBool) -> Result<TcpTrial, PktgenError> {
         let TcpTraffic { src_mac, dst_mac, vlan, space, concurrent } = &self.dialogue;
         let (link, tuples) = (
@@ -116,7 +116,7 @@ impl TcpSession {
 }
 
 impl From<&Traffic> for TcpTraffic {
-    /// Connections between the same addresses, a thousand at a time.
+    /// Takes the addresses of single-frame traffic, with a thousand connections at a time.
     fn from(traffic: &Traffic) -> TcpTraffic {
         let Traffic { src_mac, dst_mac, vlan, ref space, .. } = *traffic;
         TcpTraffic { src_mac, dst_mac, vlan, space: space.clone(), concurrent: 1000 }

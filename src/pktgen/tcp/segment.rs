@@ -1,4 +1,4 @@
-//! Segments of generated connections: written whole, read back.
+//! TCP segments of generated connections, written to frames and read from them.
 
 use crate::net::checksum::pseudo_header;
 use crate::net::flow::Protocol;
@@ -8,14 +8,14 @@ use crate::net::{ethernet, ipv4, ipv6};
 use crate::pktgen::frames::payload_offset;
 use crate::pktgen::traffic::flows::{Addresses, Tuple};
 
-/// Room for the largest: Ethernet with a tag, IPv6, TCP without options.
+/// Bytes of the largest segment: Ethernet with a tag, IPv6, TCP without options.
 pub(crate) const SEGMENT_BYTES_MAX: usize = 80;
-/// Least bytes of a frame in memory.
+/// Least bytes of a frame in memory, without frame check sequence.
 const FRAME_BYTES_MIN: usize = 60;
 const HOPS: u8 = 64;
 const WINDOW: u16 = u16::MAX;
 
-/// Whom a frame goes to on its link.
+/// Link-layer addresses of a frame.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Link {
     pub(crate) src: Mac,
@@ -33,7 +33,7 @@ pub(crate) struct Segment {
 }
 
 impl Link {
-    /// The way back to where a frame came from.
+    /// Returns the addresses of an answer to a frame.
     pub(crate) fn back(frame: &[u8], vlan: Option<u16>) -> Link {
         let (src, dst) = ethernet::parse(frame).map(|link| (link.dst, link.src)).unwrap_or_default();
         Link { src, dst, vlan }
@@ -41,7 +41,7 @@ impl Link {
 }
 
 impl Tuple {
-    /// That of the answers.
+    /// Returns the tuple of the answers.
     pub(crate) fn reversed(self) -> Tuple {
         let addresses = match self.addresses {
             Addresses::V4(src, dst) => Addresses::V4(dst, src),
@@ -52,7 +52,7 @@ impl Tuple {
 }
 
 impl Segment {
-    /// Writes it as a frame.
+    /// Writes the segment as a frame.
     pub(crate) fn write<'a>(&self, link: &Link, bytes: &'a mut [u8; SEGMENT_BYTES_MAX]) -> &'a [u8] {
         ethernet::set_addresses(bytes, link.dst, link.src);
         let ip = ethernet::bytes_with(link.vlan.unwrap_or(0));
@@ -85,7 +85,7 @@ impl Segment {
         &bytes[..(transport + header).max(FRAME_BYTES_MIN)]
     }
 
-    /// Reads a frame; `None` where it is no segment.
+    /// Reads the segment of a frame; `None` for any other frame.
     pub(crate) fn read(frame: &[u8]) -> Option<Segment> {
         let (Protocol::TCP, transport) = payload_offset::transport(frame)? else { return None };
         let segment = Tcp::new(frame.get(transport..)?)?;

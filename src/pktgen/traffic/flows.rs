@@ -1,4 +1,4 @@
-//! Flows: which five-tuples there are, and which one the next frame is of.
+//! Flows: the space of five-tuples, and the flow of the next frame.
 
 use std::ops::RangeInclusive;
 
@@ -6,39 +6,39 @@ use ipnet::IpNet;
 
 use crate::pktgen::traffic::random::{Random, Zipf};
 
-/// How frames fall to flows.
+/// Distribution of frames over flows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Distribution {
-    /// One flow after the other.
+    /// Round robin.
     Sequence,
-    /// Each as likely as any other.
+    /// Uniform random choice.
     Uniform,
-    /// The flow of rank k as often as k to the power of minus this says.
+    /// Zipf distribution: the flow of rank k is as likely as k to the power of minus this exponent.
     Zipf(f64),
 }
 
-/// The five-tuples of flows: flow by flow another source port; when these are used up, the next destination port; then
-/// the next source address, then the next destination address.
+/// Space of five-tuples. From one flow to the next the source port varies first, then the destination port, then the source
+/// address, then the destination address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowSpace {
-    /// Source addresses. Of a network of more than two addresses, the first and the last are left out.
+    /// Source addresses. The first and the last address of a network of more than two are left out.
     pub src: IpNet,
     /// Destination addresses, likewise.
     pub dst: IpNet,
-    /// Source ports; of ICMP echoes, the identifiers.
+    /// Source ports; identifiers of ICMP echoes.
     pub src_ports: RangeInclusive<u16>,
-    /// Destination ports. ICMP has none.
+    /// Destination ports, unused by ICMP.
     pub dst_ports: RangeInclusive<u16>,
 }
 
-/// Addresses of a frame.
+/// Source and destination address of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Addresses {
     V4(u32, u32),
     V6(u128, u128),
 }
 
-/// What tells a flow from the others.
+/// Addresses and ports of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Tuple {
     pub(crate) addresses: Addresses,
@@ -46,7 +46,7 @@ pub(crate) struct Tuple {
     pub(crate) dst_port: u16,
 }
 
-/// [`FlowSpace`], ready to be asked once a frame.
+/// [`FlowSpace`] in a form that is cheap to index for every frame.
 #[derive(Debug, Clone)]
 pub(crate) struct Tuples {
     first: Addresses,
@@ -57,12 +57,12 @@ pub(crate) struct Tuples {
 }
 
 impl FlowSpace {
-    /// Number of different five-tuples.
+    /// Counts the different five-tuples.
     pub fn len(&self) -> u64 {
         Tuples::new(self).len()
     }
 
-    /// Whether there is none: a range of ports is empty.
+    /// Whether a range of ports is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -86,7 +86,7 @@ impl Tuples {
             * self.srcs.saturating_mul(self.dsts).min(1 << 32)
     }
 
-    /// The five-tuple of a flow. Flows count through the space and begin anew behind its end.
+    /// Returns the five-tuple of a flow. Numbers behind the end of the space begin again with its first.
     #[inline]
     pub(crate) fn of(&self, flow: u32) -> Tuple {
         let (src_port, rest) = (flow % self.src_ports.1, flow / self.src_ports.1);
@@ -104,7 +104,7 @@ impl Tuples {
     }
 }
 
-/// The first address of a network that is used, and how many are (at most 2^32).
+/// Returns the first usable address of a network, and the number of usable ones, at most 2^32.
 fn addresses(network: IpNet) -> (u128, u64) {
     let (first, bits) = match network {
         IpNet::V4(net) => (u128::from(u32::from(net.network())), 32 - net.prefix_len()),
@@ -116,22 +116,22 @@ fn addresses(network: IpNet) -> (u128, u64) {
     }
 }
 
-/// Which flow the next frame is of, and its number within that flow.
+/// Sequence of flows of one generator, with a sequence number within each flow.
 ///
-/// There are always as many flows as asked for; a fresh one takes the place of the oldest. Of several generators each has
-/// every so-manieth flow, so that no flow is of two.
+/// The number of flows is constant: a new flow replaces the oldest. Of n generators each has every nth flow, so no two share
+/// one.
 #[derive(Debug)]
 pub(crate) struct Flows {
-    /// By place, the flow that has it, before it is spread over generators, and its next sequence number.
+    /// By slot, the number of its flow among those of this generator, and the next sequence number.
     places: Vec<(u32, u32)>,
     order: Order,
     random: Random,
-    /// The place that the next fresh flow takes.
+    /// Slot of the oldest flow.
     oldest: u32,
     share: Share,
 }
 
-/// Which generator of how many.
+/// Number of a generator, and the number of generators.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Share {
     pub(crate) number: u32,
@@ -146,7 +146,7 @@ enum Order {
 }
 
 impl Flows {
-    /// `count` flows of this generator.
+    /// Begins `count` flows of this generator.
     pub(crate) fn new(count: u32, distribution: Distribution, seed: u64, share: Share) -> Flows {
         let order = match distribution {
             Distribution::Sequence => Order::Sequence(0),
@@ -157,7 +157,7 @@ impl Flows {
         Flows { places: (0..count).map(|flow| (flow, 0)).collect(), order, random, oldest: 0, share }
     }
 
-    /// The next frame's flow and sequence number; with `fresh`, the first of a flow that was not there before.
+    /// Returns the flow and the sequence number of the next frame; with `fresh`, the first of a new flow.
     #[inline]
     pub(crate) fn next(&mut self, fresh: bool) -> (u32, u32) {
         let count = self.places.len() as u32;

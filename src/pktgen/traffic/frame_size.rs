@@ -1,21 +1,20 @@
-//! Frame sizes, as the field counts them: from the destination address to the frame check sequence, which the network
-//! card adds. A frame of 64 bytes has 60 in memory.
+//! Frame sizes, counted from the destination address to the frame check sequence (RFC 2544 section 9). The network card adds
+//! that sequence: a frame of 64 bytes has 60 in memory.
 
 use std::fmt;
 use std::str::FromStr;
 
 /// Bytes of the frame check sequence (IEEE 802.3 section 3.2.9).
 pub const FCS_BYTES: usize = 4;
-/// Bytes that a frame takes on a wire besides: preamble, start delimiter and gap.
+/// Bytes that a frame takes on a link besides: preamble, start delimiter and gap.
 pub const WIRE_BYTES: usize = 20;
 
 /// Sizes of the frames, bytes with the frame check sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameSize {
-    /// All alike.
+    /// One size.
     Fixed(usize),
-    /// The simple Internet mix: of 12 frames 7 of 64 bytes, 4 of 594, 1 of 1518. Where the headers need more than 64, the
-    /// small ones are as large as they must be.
+    /// Simple Internet mix: of 12 frames 7 of 64 bytes, 4 of 594, 1 of 1518. Small frames are as large as their headers need.
     Imix,
 }
 
@@ -24,7 +23,7 @@ const IMIX_ORDER: [u8; 12] = [0, 1, 0, 0, 1, 0, 2, 0, 1, 0, 0, 1];
 const IMIX_SIZES: [usize; 3] = [64, 594, 1518];
 
 impl FrameSize {
-    /// The sizes that there are.
+    /// Returns the different sizes.
     pub(crate) fn sizes(self) -> Vec<usize> {
         match self {
             FrameSize::Fixed(size) => vec![size],
@@ -32,7 +31,7 @@ impl FrameSize {
         }
     }
 
-    /// By position within a cycle, which of the sizes.
+    /// Returns the cycle of the frames, as indices of [`FrameSize::sizes`].
     pub(crate) fn order(self) -> &'static [u8] {
         match self {
             FrameSize::Fixed(_) => &[0],

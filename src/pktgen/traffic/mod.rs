@@ -1,4 +1,4 @@
-//! What is generated: protocol, addresses, sizes, flows.
+//! Description of generated traffic: protocol, addresses, sizes, flows.
 
 pub mod stamp;
 
@@ -17,17 +17,17 @@ use crate::pktgen::traffic::flows::{Distribution, FlowSpace, Tuples};
 use crate::pktgen::traffic::frame_size::{FCS_BYTES, FrameSize};
 use crate::pktgen::traffic::stamp::STAMP_BYTES;
 
-/// Most flows at a time: generator and receiver keep a word or two for each.
+/// Most flows at a time: generator and receiver keep one or two words for each.
 pub const FLOWS_MAX: u32 = 1 << 24;
 
-/// What the frames are, above IP. None belongs to a connection that anybody has: these are single frames.
+/// Protocol of the frames above IP. Each frame stands alone and belongs to no connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// UDP datagrams.
     Udp,
     /// TCP segments with these control bits ([`crate::net::tcp::Flags`]).
     Tcp(u8),
-    /// Echo requests of ICMP, or of `ICMPv6` where the addresses are of IPv6.
+    /// Echo requests: ICMP, or `ICMPv6` for IPv6 addresses.
     IcmpEcho,
     /// SCTP packets with a DATA chunk.
     SctpData,
@@ -35,7 +35,7 @@ pub enum Kind {
     SctpInit,
 }
 
-/// Frames to be generated.
+/// Description of generated frames.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Traffic {
     /// Protocol.
@@ -46,17 +46,17 @@ pub struct Traffic {
     pub dst_mac: Mac,
     /// 802.1Q tag.
     pub vlan: Option<u16>,
-    /// Five-tuples to take flows from.
+    /// Five-tuples of the flows.
     pub space: FlowSpace,
     /// Flows at a time.
     pub flows: u32,
-    /// How frames fall to them.
+    /// Distribution of frames over the flows.
     pub distribution: Distribution,
-    /// Fresh flows in a second, each in the place of an older one: at most one a frame.
+    /// New flows per second, each in place of the oldest one; at most one per frame.
     pub new_flows_per_s: f64,
     /// Frame sizes.
     pub size: FrameSize,
-    /// Seed of everything random.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
@@ -72,14 +72,14 @@ impl Kind {
             Kind::Tcp(_) => tcp::HEADER_BYTES,
             Kind::IcmpEcho => icmp::HEADER_BYTES,
             Kind::SctpData => sctp::HEADER_BYTES + SCTP_DATA_BYTES,
-            // The stamp is in a parameter of a type that receivers skip (RFC 9260 section 3.2.1).
+            // The stamp is inside a parameter of a type that receivers skip (RFC 9260 section 3.2.1).
             Kind::SctpInit => sctp::HEADER_BYTES + SCTP_INIT_BYTES + 4,
         }
     }
 }
 
 impl Traffic {
-    /// The smallest frames of one flow, from one Ethernet address to another, untagged.
+    /// Describes untagged frames of 64 bytes in one flow, from one Ethernet address to another.
     pub fn new(kind: Kind, src_mac: Mac, dst_mac: Mac, space: FlowSpace) -> Traffic {
         Traffic {
             kind,
@@ -95,7 +95,7 @@ impl Traffic {
         }
     }
 
-    /// Bytes of a frame up to what its stamp is written to.
+    /// Bytes of all headers: the offset of the stamp.
     pub(crate) fn header_bytes(&self) -> usize {
         let ip = if self.is_ipv6() { ipv6::HEADER_BYTES } else { ipv4::HEADER_BYTES };
         ethernet::bytes_with(self.vlan.unwrap_or(0)) + ip + self.kind.header_bytes()
@@ -105,14 +105,14 @@ impl Traffic {
         self.space.src.addr().is_ipv6()
     }
 
-    /// Least frame size that these headers fit into, bytes with the frame check sequence; with `stamped`, the least one
-    /// by which loss by flow and latency can be measured.
+    /// Returns the least frame size for these headers, bytes with the frame check sequence; with `stamped`, for the stamp as
+    /// well.
     pub fn size_min(&self, stamped: bool) -> usize {
         let stamp = if stamped { STAMP_BYTES } else { 0 };
         (self.header_bytes() + stamp + FCS_BYTES).max(64)
     }
 
-    /// Fails where such frames cannot be: with `stamped`, also where they cannot be measured.
+    /// Fails for frames that cannot be; with `stamped`, also for frames that cannot be measured.
     pub fn check(&self, stamped: bool) -> Result<(), PktgenError> {
         let wrong = |sentence: String| Err(PktgenError::Traffic(sentence));
         if self.space.src.addr().is_ipv6() != self.space.dst.addr().is_ipv6() {
@@ -159,7 +159,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// The sizes, each at least what the headers need.
+    /// Returns the sizes, each raised to the least one.
     pub(crate) fn sizes(&self, stamped: bool) -> Vec<usize> {
         let least = self.size_min(stamped);
         self.size.sizes().into_iter().map(|size| size.max(least)).collect()

@@ -1,4 +1,4 @@
-//! Random numbers from a seed: the same traffic again.
+//! Random numbers from a seed, so that traffic can be repeated.
 
 /// `SplitMix64` (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014).
 #[derive(Debug, Clone)]
@@ -17,22 +17,22 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// A number below `end`.
+    /// Draws a number below `end`.
     #[inline]
     pub(crate) fn below(&mut self, end: u32) -> u32 {
         ((self.next() >> 32) * u64::from(end) >> 32) as u32
     }
 
-    /// A number from 0 up to 1, excluded.
+    /// Draws a number from 0 up to 1, excluded.
     #[inline]
     pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// Ranks from 1 to `n`, of which rank k comes as often as k to the power of -`exponent` says. By rejection-inversion
-/// (Hörmann, Derflinger: "Rejection-inversion to generate variates from monotone discrete distributions", 1996): a few
-/// logarithms a draw, whatever `n`.
+/// Zipf distribution of the ranks from 1 to `n`: rank k is as likely as k to the power of -`exponent`. A draw by
+/// rejection-inversion takes a few logarithms, whatever `n` (Hörmann, Derflinger: "Rejection-inversion to generate variates
+/// from monotone discrete distributions", 1996).
 #[derive(Debug, Clone)]
 pub(crate) struct Zipf {
     n: f64,

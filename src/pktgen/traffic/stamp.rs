@@ -1,35 +1,35 @@
-//! What a generated frame carries behind its headers, so that its receiver can tell what became of it.
+//! Stamp of a generated frame, behind its headers: flow, sequence number and time, by which a receiver measures.
 //!
 //! ```text
-//! offset  bytes  what
+//! offset  bytes  field
 //!      0      2  magic, 0x50a1
 //!      2      4  flow
 //!      6      4  sequence number within the flow, from 0
-//!     10      8  when it was sent: CLOCK_MONOTONIC of the sending host, nanoseconds
+//!     10      8  time of sending: CLOCK_MONOTONIC of the sending host, nanoseconds
 //! ```
 //!
-//! All numbers are in network order. Together they fill the 18 bytes that IPv4 and UDP leave in a frame of 64 bytes.
+//! Numbers are in network byte order. The stamp fills the 18 bytes that IPv4 and UDP leave in a frame of 64 bytes.
 
 use crate::net::be16;
 
 /// Bytes of a stamp.
 pub const STAMP_BYTES: usize = 18;
-/// What a stamp begins with.
+/// First field of a stamp.
 pub const MAGIC: u16 = 0x50a1;
 
-/// The mark of one frame.
+/// Stamp of one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
-    /// Flow that it is of.
+    /// Number of the flow.
     pub flow: u32,
-    /// Its number within the flow.
+    /// Sequence number within the flow.
     pub sequence: u32,
-    /// When it was sent, nanoseconds of the sender's `CLOCK_MONOTONIC`.
+    /// Time of sending, nanoseconds of the sender's `CLOCK_MONOTONIC`.
     pub sent_ns: u64,
 }
 
 impl Stamp {
-    /// Reads the stamp at the start of a payload; `None` where there is none.
+    /// Reads the stamp at the start of a payload; `None` without one.
     #[inline]
     pub fn read(payload: &[u8]) -> Option<Stamp> {
         let bytes: &[u8; STAMP_BYTES] = payload.first_chunk()?;
@@ -41,7 +41,7 @@ impl Stamp {
         })
     }
 
-    /// Writes it to the start of a payload of at least [`STAMP_BYTES`].
+    /// Writes the stamp to the start of a payload of at least [`STAMP_BYTES`].
     #[inline]
     pub fn write(self, payload: &mut [u8]) {
         payload[..2].copy_from_slice(&MAGIC.to_be_bytes());
@@ -50,7 +50,7 @@ impl Stamp {
         payload[10..18].copy_from_slice(&self.sent_ns.to_be_bytes());
     }
 
-    /// Its share of an Internet checksum, magic left out, where the payload begins at an even offset.
+    /// Returns its share of an Internet checksum, without the magic number, for a payload at an even offset.
     #[inline]
     pub(crate) fn sum(self) -> u64 {
         let halves = |number: u32| u64::from(number >> 16) + u64::from(number & 0xffff);

@@ -1,4 +1,4 @@
-//! ACL tables: one for each distinct content, shared by all profiles that come to it.
+//! ACL tables: one for each groups_in content, shared by all rule_sets that come to it.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,32 +18,32 @@ pub(crate) struct AclTables {
 
 #[derive(Debug)]
 struct Users {
-    profiles: Vec<RuleSetId>,
+    rule_sets: Vec<RuleSetId>,
     digest: u64,
 }
 
 impl AclTables {
-    /// A profile without a table gets the one with this content.
-    pub(crate) fn join(&mut self, profile: RuleSetId, acl: Acl, output: &mut TablesOutput) -> AclId {
+    /// A rule_set without a table gets the one with this content.
+    pub(crate) fn attach(&mut self, rule_set: RuleSetId, acl: Acl, output: &mut TablesOutput) -> AclId {
         let digest = digest(&acl);
         let known = self.by_digest.get(&digest).copied();
         if let Some(id) = known.filter(|id| output.tables().acls.get(id) == Some(&acl)) {
-            self.enter(id, profile);
+            self.add_user(id, rule_set);
             return id;
         }
-        self.make(profile, acl, digest, output)
+        self.create(rule_set, acl, digest, output)
     }
 
-    /// A profile leaves its table.
-    pub(crate) fn leave(&mut self, profile: RuleSetId, id: AclId) {
+    /// A rule_set leaves its table.
+    pub(crate) fn detach(&mut self, rule_set: RuleSetId, id: AclId) {
         let Some(users) = self.tables.get_mut(id) else { return };
-        sorted::remove(&mut users.profiles, &profile);
-        if users.profiles.is_empty() {
+        sorted::remove(&mut users.rule_sets, &rule_set);
+        if users.rule_sets.is_empty() {
             self.idle.push(id);
         }
     }
 
-    /// Changes rows for some profiles, each with the table it has. Gives back those that have another
+    /// Changes rows for some rule_sets, each with the table it has. Gives back those that have another
     /// table now.
     ///
     /// A table whose users all change alike stays, and changes; others part.
@@ -53,14 +53,14 @@ impl AclTables {
         output: &mut TablesOutput,
     ) -> Vec<(RuleSetId, AclId)> {
         let mut alike: BTreeMap<(AclId, RowChanges), Vec<RuleSetId>> = BTreeMap::new();
-        for (profile, change) in changes {
-            alike.entry(change).or_default().push(profile);
+        for (rule_set, change) in changes {
+            alike.entry(change).or_default().push(rule_set);
         }
         let mut moved = Vec::new();
-        for ((id, rows), profiles) in alike {
-            let to = self.change_alike(id, &rows, &profiles, output);
+        for ((id, rows), rule_sets) in alike {
+            let to = self.change_alike(id, &rows, &rule_sets, output);
             if to != id {
-                moved.extend(profiles.into_iter().map(|profile| (profile, to)));
+                moved.extend(rule_sets.into_iter().map(|rule_set| (rule_set, to)));
             }
         }
         moved
@@ -69,7 +69,7 @@ impl AclTables {
     /// Frees tables that nobody uses.
     pub(crate) fn sweep(&mut self, output: &mut TablesOutput) {
         for id in std::mem::take(&mut self.idle) {
-            if self.tables.get(id).is_some_and(|users| users.profiles.is_empty()) {
+            if self.tables.get(id).is_some_and(|users| users.rule_sets.is_empty()) {
                 self.forget_digest(id);
                 self.tables.remove(id);
                 output.set_acl(id, None);
@@ -81,51 +81,51 @@ impl AclTables {
         &mut self,
         id: AclId,
         rows: &RowChanges,
-        profiles: &[RuleSetId],
+        rule_sets: &[RuleSetId],
         output: &mut TablesOutput,
     ) -> AclId {
-        let users = self.tables.get(id).expect("a profile's table is there");
-        let all = users.profiles.len() == profiles.len();
+        let users = self.tables.get(id).expect("a rule set's table is there");
+        let all = users.rule_sets.len() == rule_sets.len();
         let digest = changed_digest(users.digest, &output.tables().acls[&id], rows);
-        let twin = self.by_digest.get(&digest).copied().filter(|&twin| {
-            twin != id && is_changed(&output.tables().acls[&id], rows, &output.tables().acls[&twin])
+        let equal = self.by_digest.get(&digest).copied().filter(|&equal| {
+            equal != id && is_changed(&output.tables().acls[&id], rows, &output.tables().acls[&equal])
         });
-        if let Some(twin) = twin {
-            for &profile in profiles {
-                self.leave(profile, id);
-                self.enter(twin, profile);
+        if let Some(equal) = equal {
+            for &rule_set in rule_sets {
+                self.detach(rule_set, id);
+                self.add_user(equal, rule_set);
             }
-            return twin;
+            return equal;
         }
         if all {
             self.forget_digest(id);
-            self.tables.get_mut(id).expect("just seen").digest = digest;
+            self.tables.get_mut(id).expect("just found").digest = digest;
             self.by_digest.insert(digest, id);
             output.change_acl(id, rows);
             return id;
         }
         let mut acl = output.tables().acls[&id].clone();
         apply(&mut acl, rows);
-        for &profile in profiles {
-            self.leave(profile, id);
+        for &rule_set in rule_sets {
+            self.detach(rule_set, id);
         }
-        let (&first, rest) = profiles.split_first().expect("somebody changes");
-        let made = self.make(first, acl, digest, output);
-        for &profile in rest {
-            self.enter(made, profile);
+        let (&first, rest) = rule_sets.split_first().expect("somebody changes");
+        let made = self.create(first, acl, digest, output);
+        for &rule_set in rest {
+            self.add_user(made, rule_set);
         }
         made
     }
 
-    fn make(&mut self, profile: RuleSetId, acl: Acl, digest: u64, output: &mut TablesOutput) -> AclId {
-        let id = self.tables.insert(Users { profiles: vec![profile], digest });
+    fn create(&mut self, rule_set: RuleSetId, acl: Acl, digest: u64, output: &mut TablesOutput) -> AclId {
+        let id = self.tables.insert(Users { rule_sets: vec![rule_set], digest });
         self.by_digest.insert(digest, id);
         output.set_acl(id, Some(acl));
         id
     }
 
-    fn enter(&mut self, id: AclId, profile: RuleSetId) {
-        sorted::insert(&mut self.tables.get_mut(id).expect("a known table is there").profiles, profile);
+    fn add_user(&mut self, id: AclId, rule_set: RuleSetId) {
+        sorted::insert(&mut self.tables.get_mut(id).expect("a known table is there").rule_sets, rule_set);
     }
 
     fn forget_digest(&mut self, id: AclId) {

@@ -11,7 +11,7 @@ use crate::policy::objects::{ContainerPort, IpBlock};
 use crate::policy::resolve::{AddressGroup, AddressOwner, IpBlockIndex, Membership};
 use crate::policy::store::{GroupId, Store};
 
-use super::classes::{Classes, join};
+use super::classes::{Classes, class_key};
 use super::output::TablesOutput;
 
 /// Addresses and prefixes, and their classes.
@@ -20,51 +20,51 @@ pub(crate) struct AddressMap {
     blocks: IpBlockIndex,
     hosts: BTreeMap<IpAddr, Host>,
     addresses_of: BTreeMap<AddressOwner, Vec<IpAddr>>,
-    stale: BTreeSet<IpAddr>,
+    dirty: BTreeSet<IpAddr>,
 }
 
 /// An address that somebody has.
 #[derive(Debug, Default)]
 struct Host {
-    holders: Vec<AddressOwner>,
+    owners: Vec<AddressOwner>,
     class: ClassId,
 }
 
 impl AddressMap {
-    /// Makes `addresses` all that a holder has. They are looked at again, and so are those it had.
-    pub(crate) fn hold(&mut self, holder: AddressOwner, addresses: &[IpAddr]) {
-        let before = self.addresses_of.remove(&holder).unwrap_or_default();
+    /// Makes `addresses` all that a owner has. They are looked at again, and so are those it had.
+    pub(crate) fn set_addresses(&mut self, owner: AddressOwner, addresses: &[IpAddr]) {
+        let before = self.addresses_of.remove(&owner).unwrap_or_default();
         for &address in before.iter().filter(|address| !addresses.contains(address)) {
             if let Some(host) = self.hosts.get_mut(&address) {
-                host.holders.retain(|&other| other != holder);
+                host.owners.retain(|&other| other != owner);
             }
         }
         for &address in addresses {
-            let holders = &mut self.hosts.entry(address).or_default().holders;
-            if !holders.contains(&holder) {
-                holders.push(holder);
+            let owners = &mut self.hosts.entry(address).or_default().owners;
+            if !owners.contains(&owner) {
+                owners.push(owner);
             }
         }
-        self.stale.extend(before.iter().chain(addresses));
+        self.dirty.extend(before.iter().chain(addresses));
         if !addresses.is_empty() {
-            self.addresses_of.insert(holder, addresses.to_vec());
+            self.addresses_of.insert(owner, addresses.to_vec());
         }
     }
 
-    /// Looks at the addresses of a holder again.
-    pub(crate) fn touch(&mut self, holder: AddressOwner) {
-        self.stale.extend(self.addresses_of.get(&holder).into_iter().flatten());
+    /// Looks at the addresses of a owner again.
+    pub(crate) fn mark(&mut self, owner: AddressOwner) {
+        self.dirty.extend(self.addresses_of.get(&owner).into_iter().flatten());
     }
 
     /// Looks at the addresses in a prefix again.
-    pub(crate) fn touch_prefix(&mut self, prefix: IpNet) {
+    pub(crate) fn mark_prefix(&mut self, prefix: IpNet) {
         let hosts = self.hosts.range(prefix.network()..=prefix.broadcast());
-        self.stale.extend(hosts.map(|(&address, _)| address));
+        self.dirty.extend(hosts.map(|(&address, _)| address));
     }
 
     /// Looks at every address again.
-    pub(crate) fn touch_everything(&mut self) {
-        self.stale.extend(self.hosts.keys());
+    pub(crate) fn mark_all(&mut self) {
+        self.dirty.extend(self.hosts.keys());
     }
 
     /// Enters the block of a group.
@@ -82,8 +82,8 @@ impl AddressMap {
         self.hosts.get(&address).map_or_else(|| self.blocks.class_of(address), |host| host.class)
     }
 
-    /// Works out the classes of everything that was touched, and puts what changed into the output.
-    pub(crate) fn settle(
+    /// Works out the classes of everything that was affected, and puts what changed into the output.
+    pub(crate) fn update(
         &mut self,
         store: &Store,
         members: &mut Membership,
@@ -93,29 +93,29 @@ impl AddressMap {
         let refreshed = self.blocks.refresh();
         for (first, last) in refreshed.spans {
             let hosts = self.hosts.range(first..=last);
-            self.stale.extend(hosts.map(|(&address, _)| address));
+            self.dirty.extend(hosts.map(|(&address, _)| address));
         }
         for &prefix in &refreshed.prefixes {
             if prefix.prefix_len() == prefix.max_prefix_len() {
-                self.stale.insert(prefix.addr());
+                self.dirty.insert(prefix.addr());
             } else {
-                self.settle_prefix(classes, prefix);
+                self.update_prefix(classes, prefix);
             }
         }
-        for &(_, class) in &refreshed.gone {
+        for &(_, class) in &refreshed.removed {
             classes.release(class);
         }
-        let stale = std::mem::take(&mut self.stale);
-        for &address in &stale {
-            self.settle_host(store, members, classes, address);
+        let dirty = std::mem::take(&mut self.dirty);
+        for &address in &dirty {
+            self.update_host(store, members, classes, address);
         }
-        let gone = refreshed.gone.into_iter().map(|(prefix, _)| prefix);
-        for prefix in gone.chain(refreshed.prefixes).chain(stale.into_iter().map(IpNet::from)) {
+        let removed = refreshed.removed.into_iter().map(|(prefix, _)| prefix);
+        for prefix in removed.chain(refreshed.prefixes).chain(dirty.into_iter().map(IpNet::from)) {
             self.publish(prefix, output);
         }
     }
 
-    fn settle_host(
+    fn update_host(
         &mut self,
         store: &Store,
         members: &mut Membership,
@@ -123,19 +123,19 @@ impl AddressMap {
         address: IpAddr,
     ) {
         if let Some(host) = self.hosts.get_mut(&address) {
-            if host.holders.is_empty() {
+            if host.owners.is_empty() {
                 classes.release(host.class);
                 self.hosts.remove(&address);
             } else {
-                let groups = key(store, members, self.blocks.groups_of(address), &host.holders);
+                let groups = key(store, members, self.blocks.groups_of(address), &host.owners);
                 classes.reassign(&mut host.class, &groups);
             }
         }
-        self.settle_prefix(classes, IpNet::from(address));
+        self.update_prefix(classes, IpNet::from(address));
     }
 
     /// The class of a prefix that some block has; none of its own for a single address that somebody has.
-    fn settle_prefix(&mut self, classes: &mut Classes, prefix: IpNet) {
+    fn update_prefix(&mut self, classes: &mut Classes, prefix: IpNet) {
         let Some(mut class) = self.blocks.class(prefix) else { return };
         let groups = match self.host(prefix) {
             Some(_) => Arc::from([]),
@@ -158,21 +158,16 @@ impl AddressMap {
 }
 
 /// The groups of an address in some blocks that some have: see [`Classes`].
-fn key(
-    store: &Store,
-    members: &mut Membership,
-    around: &[GroupId],
-    holders: &[AddressOwner],
-) -> Vec<GroupId> {
-    match holders {
-        [holder] => key_of(store, members, around, *holder),
-        holders => join(holders.iter().map(|&holder| key_of(store, members, around, holder)).collect()),
+fn key(store: &Store, members: &mut Membership, around: &[GroupId], owners: &[AddressOwner]) -> Vec<GroupId> {
+    match owners {
+        [owner] => key_of(store, members, around, *owner),
+        owners => class_key(owners.iter().map(|&owner| key_of(store, members, around, owner)).collect()),
     }
 }
 
-fn key_of(store: &Store, members: &mut Membership, around: &[GroupId], holder: AddressOwner) -> Vec<GroupId> {
-    let own = members.of(holder);
-    let pod = match holder {
+fn key_of(store: &Store, members: &mut Membership, around: &[GroupId], owner: AddressOwner) -> Vec<GroupId> {
+    let own = members.of(owner);
+    let pod = match owner {
         AddressOwner::Pod(slot) => store.live_pod(slot).map(|stored| &stored.pod),
         AddressOwner::Node(_) => None,
     };

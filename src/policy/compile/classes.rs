@@ -1,15 +1,15 @@
 //! Peer classes: addresses that lie in the same groups are one class.
 //!
-//! **An address that several live holders claim** (two pods while one of them is about to go, a pod and a node)
-//! belongs to none of them for certain, so a flow with it passes only where it would pass whichever holder it
-//! belongs to. Its class lists the groups of each holder, and its rows are what all of them allow.
+//! **An address that several live owners claim** (two pods while one of them is about to go, a pod and a node)
+//! belongs to none of them for certain, so a flow with it passes only where it would pass whichever owner it
+//! belongs to. Its class lists the groups of each owner, and its rows are what all of them allow.
 
 use crate::ids::ClassId;
 use crate::policy::store::{GroupId, Interner, Slot, Sweep, sorted};
 
 /// The classes in use.
 ///
-/// A class is the groups that its addresses are in, sorted; the groups of several holders stand apart by
+/// A class is the groups that its addresses are in, sorted; the groups of several owners stand apart by
 /// [`GroupId::OR`].
 #[derive(Debug, Default)]
 pub(crate) struct Classes {
@@ -23,7 +23,7 @@ impl Classes {
         let mut classes = Classes::default();
         let world = classes.classes.intern(Vec::new());
         debug_assert_eq!(world, ClassId::WORLD);
-        classes.classes.hold(world);
+        classes.classes.acquire(world);
         classes.classes.sweep();
         classes
     }
@@ -35,7 +35,7 @@ impl Classes {
         if class == *held {
             return false;
         }
-        self.hold(class);
+        self.acquire(class);
         self.release(*held);
         *held = class;
         true
@@ -48,9 +48,9 @@ impl Classes {
         }
     }
 
-    fn hold(&mut self, class: ClassId) {
+    fn acquire(&mut self, class: ClassId) {
         if class != ClassId::WORLD {
-            self.classes.hold(class);
+            self.classes.acquire(class);
         }
     }
 
@@ -69,16 +69,16 @@ impl Classes {
         self.in_group.get(group.position()).map_or(&[], Vec::as_slice)
     }
 
-    /// The classes that came and went.
+    /// The classes that added and dropped.
     pub(crate) fn sweep(&mut self) -> Sweep<ClassId, [GroupId]> {
         let swept = self.classes.sweep();
-        for (class, groups) in &swept.gone {
-            for group in distinct(groups) {
+        for (class, groups) in &swept.removed {
+            for group in groups_in(groups) {
                 sorted::remove(&mut self.in_group[group.position()], class);
             }
         }
-        for &class in &swept.born {
-            for group in distinct(self.classes.key(class)) {
+        for &class in &swept.added {
+            for group in groups_in(self.classes.key(class)) {
                 if self.in_group.len() <= group.position() {
                     self.in_group.resize_with(group.position() + 1, Vec::new);
                 }
@@ -95,16 +95,16 @@ impl Classes {
     }
 }
 
-/// The groups in the key of a class; one that several holders are in comes more than once.
-pub(crate) fn distinct(groups: &[GroupId]) -> impl Iterator<Item = GroupId> {
+/// The groups in the key of a class; one that several owners are in add_rule more than once.
+pub(crate) fn groups_in(groups: &[GroupId]) -> impl Iterator<Item = GroupId> {
     groups.iter().copied().filter(|&group| group != GroupId::OR)
 }
 
-/// The key of an address whose holders are in these groups each: as few alternatives as say the same.
-pub(crate) fn join(mut holders: Vec<Vec<GroupId>>) -> Vec<GroupId> {
-    holders.sort_unstable();
-    holders.dedup();
-    holders.join(&GroupId::OR)
+/// The key of an address whose owners are in these groups each: as few alternatives as say the same.
+pub(crate) fn class_key(mut owners: Vec<Vec<GroupId>>) -> Vec<GroupId> {
+    owners.sort_unstable();
+    owners.dedup();
+    owners.join(&GroupId::OR)
 }
 
 #[cfg(test)]
@@ -114,8 +114,8 @@ mod tests {
     #[test]
     fn holders_in_the_same_groups_are_as_one() {
         let [a, b] = [GroupId::at(3), GroupId::at(5)];
-        assert_eq!(join(vec![vec![a, b], vec![a, b]]), [a, b]);
-        assert_eq!(join(vec![vec![], vec![]]), []);
-        assert_eq!(join(vec![vec![b], vec![a], vec![]]), [GroupId::OR, a, GroupId::OR, b]);
+        assert_eq!(class_key(vec![vec![a, b], vec![a, b]]), [a, b]);
+        assert_eq!(class_key(vec![vec![], vec![]]), []);
+        assert_eq!(class_key(vec![vec![b], vec![a], vec![]]), [GroupId::OR, a, GroupId::OR, b]);
     }
 }

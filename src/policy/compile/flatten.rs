@@ -10,26 +10,31 @@ use crate::tables::{Decision, PortSpan, Row};
 /// The row of addresses that are in these groups and whose pod, if any, has these ports.
 ///
 /// Its decisions name rules by their place in [`RuleList::origins`].
-pub(crate) fn paint(rules: &RuleList, index: &RuleIndex, groups: &[GroupId], ports: &[ContainerPort]) -> Row {
-    let mut canvas = RowBuilder::default();
-    let concerning = index.concerning(groups);
-    let mut of_stages = concerning.chunk_by(|a, b| a.0 == b.0).peekable();
-    for (number, stage) in (0..).zip(&rules.stages) {
-        let of_stage = of_stages.next_if(|places| places[0].0 == number);
-        for &(_, at) in of_stage.into_iter().flatten() {
-            canvas.paint(&stage[at as usize], ports);
-            if canvas.full {
+pub(crate) fn flatten(
+    rules: &RuleList,
+    index: &RuleIndex,
+    groups: &[GroupId],
+    ports: &[ContainerPort],
+) -> Row {
+    let mut builder = RowBuilder::default();
+    let matching = index.matching(groups);
+    let mut of_tiers = matching.chunk_by(|a, b| a.0 == b.0).peekable();
+    for (number, tier) in (0..).zip(&rules.tiers) {
+        let of_tier = of_tiers.next_if(|places| places[0].0 == number);
+        for &(_, at) in of_tier.into_iter().flatten() {
+            builder.flatten(&tier[at as usize], ports);
+            if builder.full {
                 break;
             }
         }
-        canvas.end_stage();
+        builder.end_stage();
     }
-    canvas.into_row()
+    builder.into_row()
 }
 
 /// The row that lets pass what both rows let pass. Where both deny or both allow, the rule that was asked first
 /// is named.
-pub(crate) fn meet(a: &Row, b: &Row) -> Row {
+pub(crate) fn intersect(a: &Row, b: &Row) -> Row {
     let both = |a: Decision, b: Decision| match (a.is_allow(), b.is_allow()) {
         (true, false) => b,
         (false, true) => a,
@@ -57,72 +62,72 @@ pub(crate) fn meet(a: &Row, b: &Row) -> Row {
 const PORTS: u32 = 1 << 16;
 const PROTOCOLS: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::SCTP];
 
-/// What a span has come to: `None` where a rule has passed on to the next stage.
+/// What a span has come to: `None` where a rule has passed on to the next tier.
 type Outcome = Option<Decision>;
 
 #[derive(Default)]
 struct RowBuilder {
     protocols: [Vec<Span>; 3],
     other: Option<Outcome>,
-    /// Whether a rule without ports has been here: nothing is left to colour in this stage.
+    /// Whether a rule without ports has been here: nothing is left to outcome in this tier.
     full: bool,
 }
 
 struct Span {
     first: u16,
     last: u16,
-    colour: Outcome,
+    outcome: Outcome,
 }
 
 impl RowBuilder {
-    fn paint(&mut self, rule: &Rule, ports: &[ContainerPort]) {
+    fn flatten(&mut self, rule: &Rule, ports: &[ContainerPort]) {
         let origin = RuleId(rule.origin);
-        let colour = match rule.action {
+        let outcome = match rule.action {
             Action::Allow => Some(Decision::allow(origin)),
             Action::Deny => Some(Decision::deny(origin)),
             Action::Pass => None,
         };
         let Some(terms) = &rule.ports else {
             for spans in &mut self.protocols {
-                fill(spans, 0, u16::MAX, colour);
+                fill(spans, 0, u16::MAX, outcome);
             }
-            self.other.get_or_insert(colour);
+            self.other.get_or_insert(outcome);
             self.full = true;
             return;
         };
         for term in terms {
             match term {
-                PortTerm::Range { protocol, first, last } => self.fill(*protocol, *first, *last, colour),
+                PortTerm::Range { protocol, first, last } => self.fill(*protocol, *first, *last, outcome),
                 PortTerm::Named(name) => {
                     for port in ports.iter().filter(|port| name.is_of(port)) {
-                        self.fill(port.protocol, port.port, port.port, colour);
+                        self.fill(port.protocol, port.port, port.port, outcome);
                     }
                 }
             }
         }
     }
 
-    fn fill(&mut self, protocol: Protocol, first: u16, last: u16, colour: Outcome) {
+    fn fill(&mut self, protocol: Protocol, first: u16, last: u16, outcome: Outcome) {
         if let Some(at) = PROTOCOLS.iter().position(|&known| known == protocol) {
-            fill(&mut self.protocols[at], first, last, colour);
+            fill(&mut self.protocols[at], first, last, outcome);
         }
     }
 
     /// What was passed on is free again.
     fn end_stage(&mut self) {
         for spans in &mut self.protocols {
-            spans.retain(|span| span.colour.is_some());
+            spans.retain(|span| span.outcome.is_some());
         }
         self.other = self.other.filter(Option::is_some);
         self.full = false;
     }
 
     fn into_row(self) -> Row {
-        let other = self.other.flatten().expect("the last stage decides everything");
+        let other = self.other.flatten().expect("the last tier decides everything");
         let [tcp, udp, sctp] = self.protocols.map(|spans| {
             let mut found = Vec::new();
             for span in spans {
-                let decision = span.colour.expect("the last stage decides everything");
+                let decision = span.outcome.expect("the last tier decides everything");
                 append(&mut found, PortSpan { first: span.first, last: span.last, decision }, other);
             }
             found
@@ -132,7 +137,7 @@ impl RowBuilder {
 }
 
 /// Colours what is free between two ports.
-fn fill(spans: &mut Vec<Span>, first: u16, last: u16, colour: Outcome) {
+fn fill(spans: &mut Vec<Span>, first: u16, last: u16, outcome: Outcome) {
     let (mut next, end) = (u32::from(first), u32::from(last) + 1);
     let mut at = spans.partition_point(|span| span.last < first);
     while next < end {
@@ -141,7 +146,7 @@ fn fill(spans: &mut Vec<Span>, first: u16, last: u16, colour: Outcome) {
             Some((from, until)) if from <= next => next = until,
             _ => {
                 let until = taken.map_or(end, |(from, _)| from.min(end));
-                spans.insert(at, Span { first: next as u16, last: (until - 1) as u16, colour });
+                spans.insert(at, Span { first: next as u16, last: (until - 1) as u16, outcome });
                 next = until;
             }
         }
@@ -149,7 +154,7 @@ fn fill(spans: &mut Vec<Span>, first: u16, last: u16, colour: Outcome) {
     }
 }
 
-/// Appends a span, merged with the one before where they touch and agree; left out where `other` says it anyway.
+/// Appends a span, merged with the one before where they mark and agree; left out where `other` says it anyway.
 fn append(spans: &mut Vec<PortSpan>, span: PortSpan, other: Decision) {
     if span.decision == other {
         return;
@@ -182,20 +187,20 @@ mod tests {
         }
     }
 
-    fn rule_set<const STAGES: usize>(stages: [Vec<Rule>; STAGES]) -> RuleList {
+    fn rule_set<const STAGES: usize>(tiers: [Vec<Rule>; STAGES]) -> RuleList {
         let mut rules = RuleList::default();
-        for stage in stages {
-            rules.begin_stage();
+        for tier in tiers {
+            rules.begin_tier();
             let name = |rule| (rule, RuleOrigin::OwnNode.into());
-            rules.append(None, stage.into_iter().map(name).collect());
+            rules.append(None, tier.into_iter().map(name).collect());
         }
         rules
     }
 
-    /// The naive twin: asks the rules one by one.
-    fn judge(rules: &RuleList, groups: &[GroupId], protocol: Protocol, port: u16) -> Decision {
-        for stage in &rules.stages {
-            let matching = stage.iter().find(|rule| {
+    /// The naive equal: asks the rules one by one.
+    fn assign_rule_sets(rules: &RuleList, groups: &[GroupId], protocol: Protocol, port: u16) -> Decision {
+        for tier in &rules.tiers {
+            let matching = tier.iter().find(|rule| {
                 let in_range = |term: &PortTerm| match term {
                     PortTerm::Range { protocol: wanted, first, last } => {
                         *wanted == protocol && (*first..=*last).contains(&port)
@@ -212,7 +217,7 @@ mod tests {
                 Some((Action::Pass, _)) | None => {}
             }
         }
-        unreachable!("the last stage decides everything")
+        unreachable!("the last tier decides everything")
     }
 
     fn arbitrary_rules() -> impl Strategy<Value = RuleList> {
@@ -221,15 +226,15 @@ mod tests {
         let ports = prop::option::weighted(0.8, prop::collection::vec(range, 1..4));
         let peers = prop::option::of(prop::collection::vec(0..3_u32, 0..3));
         let action = prop_oneof![Just(Action::Allow), Just(Action::Deny), Just(Action::Pass)];
-        let stage = prop::collection::vec((action, ports, peers), 0..6);
-        (stage.clone(), stage).prop_map(|stages| {
+        let tier = prop::collection::vec((action, ports, peers), 0..6);
+        (tier.clone(), tier).prop_map(|tiers| {
             let mut origin = 0;
             let mut next = |(action, ports, peers)| {
                 origin += 1;
                 rule(origin, action, ports, peers)
             };
-            let first = stages.0.into_iter().map(&mut next).collect();
-            let second = stages.1.into_iter().map(&mut next).collect();
+            let first = tiers.0.into_iter().map(&mut next).collect();
+            let second = tiers.1.into_iter().map(&mut next).collect();
             let last = vec![next((Action::Deny, None, None))];
             rule_set([first, second, last])
         })
@@ -239,11 +244,11 @@ mod tests {
         #[test]
         fn a_row_decides_as_the_rules_asked_one_by_one(rules in arbitrary_rules(), groups in prop::collection::vec(0..3_u32, 0..3)) {
             let groups: Vec<GroupId> = groups.into_iter().map(GroupId::at).collect();
-            let row = paint(&rules, &RuleIndex::of(&rules), &groups, &[]);
+            let row = flatten(&rules, &RuleIndex::of(&rules), &groups, &[]);
             prop_assert!(row.is_canonical());
             for port in (0..20).chain(65_520..=u16::MAX) {
                 for protocol in [Protocol::TCP, Protocol::UDP, Protocol::ICMP] {
-                    prop_assert_eq!(row.decide(protocol, port), judge(&rules, &groups, protocol, port));
+                    prop_assert_eq!(row.decide(protocol, port), assign_rule_sets(&rules, &groups, protocol, port));
                 }
             }
         }
@@ -251,10 +256,10 @@ mod tests {
         #[test]
         fn the_meet_of_rows_allows_what_both_allow(rules in arbitrary_rules()) {
             let index = RuleIndex::of(&rules);
-            let [a, b] = [0, 1].map(|group| paint(&rules, &index, &[GroupId::at(group)], &[]));
-            let row = meet(&a, &b);
+            let [a, b] = [0, 1].map(|group| flatten(&rules, &index, &[GroupId::at(group)], &[]));
+            let row = intersect(&a, &b);
             prop_assert!(row.is_canonical());
-            prop_assert_eq!(&row, &meet(&b, &a));
+            prop_assert_eq!(&row, &intersect(&b, &a));
             for port in (0..20).chain(65_520..=u16::MAX) {
                 for protocol in [Protocol::TCP, Protocol::UDP, Protocol::ICMP] {
                     let both = a.decide(protocol, port).is_allow() && b.decide(protocol, port).is_allow();
@@ -271,7 +276,7 @@ mod tests {
         let rules = rule_set([vec![range, everything()]]);
         let decision = Decision::allow(RuleId(0));
         assert_eq!(
-            paint(&rules, &RuleIndex::of(&rules), &[], &[]).tcp,
+            flatten(&rules, &RuleIndex::of(&rules), &[], &[]).tcp,
             [PortSpan { first: 1, last: 65_535, decision }]
         );
     }

@@ -1,17 +1,17 @@
 //! Compile: groups and rules become rule tables, and stay right while objects change.
 //!
 //! Everything between the objects and the tables is a value that never changes, interned and counted: groups, classes
-//! (the groups of an address), profiles (the rules of a pod), rows. A change to an object makes some of them and lets go
-//! of others; what comes and goes is worked out in order, each step from the one before:
+//! (the groups of an address), rule_sets (the rules of a pod), rows. A change to an object makes some of them and lets go
+//! of others; what add_rule and goes is worked out in order, each step from the one before:
 //!
-//! 1. membership: which groups the touched namespaces, nodes and pods are in;
-//! 2. subjects: which profiles the touched pods have, and so which groups rules name. Where all pods of a profile come to have
-//!    the same other rules, the profile follows, and keeps what the rules that come and go are not about;
-//! 3. groups that came or went: who is in them;
-//! 4. classes of the addresses and prefixes so touched;
-//! 5. rows and tables: each new class as each profile sees it, each new profile for all classes.
+//! 1. membership: which groups the affected namespaces, nodes and pods are in;
+//! 2. pod_directions: which rule_sets the affected pods have, and so which groups rules name. Where all pods of a rule_set come to have
+//!    the same other rules, the rule_set follows, and keeps what the rules that come and go are not about;
+//! 3. groups that added or dropped: who is in them;
+//! 4. classes of the addresses and prefixes so affected;
+//! 5. rows and tables: each new class as each rule_set sees it, each new rule_set for all classes.
 //!
-//! A compile from scratch is the same with everything touched, from objects in order of name: so its numbers
+//! A compile from scratch is the same with everything affected, from objects in order of name: so its numbers
 //! follow from the content alone.
 
 mod acls;
@@ -55,14 +55,14 @@ pub struct Compiler {
     members: Membership,
     addresses: AddressMap,
     classes: Classes,
-    profiles: RuleSets,
+    rule_sets: RuleSets,
     acls: AclTables,
     rows: Rows,
-    judged: BTreeMap<PodSlot, EnforcedPod>,
+    enforced: BTreeMap<PodSlot, EnforcedPod>,
     output: TablesOutput,
 }
 
-/// A pod that the tables judge.
+/// A pod that the tables assign_rule_sets.
 #[derive(Debug)]
 struct EnforcedPod {
     name: PodName,
@@ -78,10 +78,10 @@ impl Compiler {
             members: Membership::default(),
             addresses: AddressMap::default(),
             classes: Classes::new(),
-            profiles: RuleSets::default(),
+            rule_sets: RuleSets::default(),
             acls: AclTables::default(),
             rows: Rows::default(),
-            judged: BTreeMap::new(),
+            enforced: BTreeMap::new(),
             output: TablesOutput::default(),
         }
     }
@@ -92,12 +92,12 @@ impl Compiler {
         let by_name: BTreeMap<ObjectName, Object> =
             objects.into_iter().map(|object| (ObjectName::of(&object), object)).collect();
         let mut compiler = Compiler::new(options);
-        let mut touched = Affected::default();
+        let mut affected = Affected::default();
         for object in by_name.into_values() {
-            compiler.store.apply(Change::Upsert(object), &mut touched);
+            compiler.store.apply(Change::Upsert(object), &mut affected);
         }
-        compiler.settle(&touched);
-        compiler.output.forget_difference();
+        compiler.update(&affected);
+        compiler.output.reset_diff();
         compiler
     }
 
@@ -108,12 +108,12 @@ impl Compiler {
 
     /// Makes changes at once, and gives what they make of the tables.
     pub fn apply_all(&mut self, changes: impl IntoIterator<Item = Change>) -> TablesDiff {
-        let mut touched = Affected::default();
+        let mut affected = Affected::default();
         for change in changes {
-            self.store.apply(change, &mut touched);
+            self.store.apply(change, &mut affected);
         }
-        self.settle(&touched);
-        self.output.take_difference()
+        self.update(&affected);
+        self.output.take_diff()
     }
 
     /// The tables.
@@ -131,7 +131,7 @@ impl Compiler {
         self.store.pods()
     }
 
-    /// The policies that judge a direction of a pod, in the order they are asked: admin tier, `NetworkPolicy`, or
+    /// The policies that assign_rule_sets a direction of a pod, in the order they are asked: admin tier, `NetworkPolicy`, or
     /// baseline tier where no `NetworkPolicy` isolates the pod. None for a pod that policy cannot see.
     pub fn policies_selecting(&self, pod: &PodName, direction: Direction) -> Vec<PolicyRef> {
         let stored = self.store.pod_slot(pod).and_then(|slot| self.store.live_pod(slot));
@@ -143,37 +143,37 @@ impl Compiler {
         self.addresses.class_of(address)
     }
 
-    /// What a class is: the groups that its addresses are in, as far as rules of judged pods name them; one list for each
-    /// holder where several claim an address.
+    /// What a class is: the groups that its addresses are in, as far as rules of enforced pods name them; one list for each
+    /// owner where several claim an address.
     pub fn groups_of_class(&self, class: ClassId) -> Vec<Vec<&AddressGroup>> {
-        let holders = self.classes.groups(class).split(|&group| group == GroupId::OR);
+        let owners = self.classes.groups(class).split(|&group| group == GroupId::OR);
         let named =
             |groups: &[GroupId]| groups.iter().map(|&group| &**self.members.groups.key(group)).collect();
-        holders.map(named).collect()
+        owners.map(named).collect()
     }
 
-    fn settle(&mut self, touched: &Affected) {
-        self.settle_members(touched);
-        let subjects = self.subjects(touched);
-        let unseen = self.follow_subjects(&subjects);
-        for (pod, keys) in subjects {
-            self.judge(pod, keys);
+    fn update(&mut self, affected: &Affected) {
+        self.update_members(affected);
+        let pod_directions = self.pod_directions(affected);
+        let stale_classes = self.follow_subjects(&pod_directions);
+        for (pod, keys) in pod_directions {
+            self.assign_rule_sets(pod, keys);
         }
-        let (born, gone) = self.profiles.sweep();
-        for (id, profile) in gone {
-            self.acls.leave(id, profile.acl);
-            profile.dissolve(&mut self.members, &mut self.rows);
+        let (added, removed) = self.rule_sets.sweep();
+        for (id, rule_set) in removed {
+            self.acls.detach(id, rule_set.acl);
+            rule_set.release_all(&mut self.members, &mut self.rows);
         }
-        self.settle_groups();
-        self.addresses.settle(&self.store, &mut self.members, &mut self.classes, &mut self.output);
-        let moved = self.settle_classes(unseen);
-        self.compile_profiles(&born);
-        for profile in moved.into_iter().chain(born) {
-            for pod in self.profiles.get(profile).pods.clone() {
+        self.update_groups();
+        self.addresses.update(&self.store, &mut self.members, &mut self.classes, &mut self.output);
+        let moved = self.update_classes(stale_classes);
+        self.compile_rule_sets(&added);
+        for rule_set in moved.into_iter().chain(added) {
+            for pod in self.rule_sets.get(rule_set).pods.clone() {
                 self.publish_pod(pod);
             }
         }
-        for &pod in touched.pods.union(&touched.subjects) {
+        for &pod in affected.pods.union(&affected.reselected_pods) {
             self.publish_pod(pod);
         }
         self.acls.sweep(&mut self.output);
@@ -182,166 +182,168 @@ impl Compiler {
     }
 
     /// Step 1.
-    fn settle_members(&mut self, touched: &Affected) {
-        for &slot in &touched.namespaces {
+    fn update_members(&mut self, affected: &Affected) {
+        for &slot in &affected.namespaces {
             self.members.refresh_namespace(&self.store, slot);
         }
-        for &slot in &touched.nodes {
+        for &slot in &affected.nodes {
             self.members.refresh_node(&self.store, slot);
             let addresses = self.store.node(slot).map_or(&[][..], |node| &node.addresses);
-            self.addresses.hold(AddressOwner::Node(slot), addresses);
+            self.addresses.set_addresses(AddressOwner::Node(slot), addresses);
         }
-        for &slot in &touched.pods {
+        for &slot in &affected.pods {
             self.members.refresh_pod(&self.store, slot);
             let addresses = self.store.live_pod(slot).map_or(&[][..], |stored| &stored.pod.addresses);
-            self.addresses.hold(AddressOwner::Pod(slot), addresses);
+            self.addresses.set_addresses(AddressOwner::Pod(slot), addresses);
         }
     }
 
-    /// Step 2: gives a pod the profiles that it is to have.
-    fn judge(&mut self, slot: PodSlot, keys: Option<[RuleSetKey; 2]>) {
+    /// Step 2: gives a pod the rule_sets that it is to have.
+    fn assign_rule_sets(&mut self, slot: PodSlot, keys: Option<[RuleSetKey; 2]>) {
         let store = &self.store;
         let next = keys.map(|[ingress, egress]| {
-            let stored = store.live_pod(slot).expect("a judged pod is live");
-            let mut hold = |key, direction| {
-                self.profiles.hold(key, || PodDirection::new(store, stored, direction), &mut self.members)
+            let stored = store.live_pod(slot).expect("an enforced pod is live");
+            let mut acquire = |key, direction| {
+                self.rule_sets.acquire(key, || PodDirection::new(store, stored, direction), &mut self.members)
             };
-            let [ingress, egress] = [hold(ingress, Direction::Ingress), hold(egress, Direction::Egress)];
+            let [ingress, egress] =
+                [acquire(ingress, Direction::Ingress), acquire(egress, Direction::Egress)];
             EnforcedPod { name: stored.pod.name.clone(), ingress, egress }
         });
-        if let Some(before) = self.judged.remove(&slot) {
-            for profile in [before.ingress, before.egress] {
-                self.profiles.get_mut(profile).remove_pod(slot);
-                self.profiles.release(profile);
+        if let Some(before) = self.enforced.remove(&slot) {
+            for rule_set in [before.ingress, before.egress] {
+                self.rule_sets.get_mut(rule_set).remove_pod(slot);
+                self.rule_sets.release(rule_set);
             }
-            // A pod that has gone and come back in one step may be in another slot by now, which publishes it.
-            if !store.judges(&before.name) {
+            // A pod that has removed and come back in one step may be in another slot by now, which publishes it.
+            if !store.enforces(&before.name) {
                 self.output.set_pod(before.name, None);
             }
         }
         if let Some(next) = next {
-            for profile in [next.ingress, next.egress] {
-                self.profiles.get_mut(profile).add_pod(slot);
+            for rule_set in [next.ingress, next.egress] {
+                self.rule_sets.get_mut(rule_set).add_pod(slot);
             }
-            self.judged.insert(slot, next);
+            self.enforced.insert(slot, next);
         }
     }
 
     /// Step 3.
-    fn settle_groups(&mut self) {
-        let Sweep { born, gone } = self.members.port_uses.sweep();
-        for (_, asked) in gone {
-            self.members.stop_asking(asked.0, &asked.1);
-            self.touch_group(asked.0);
+    fn update_groups(&mut self) {
+        let Sweep { added, removed } = self.members.port_uses.sweep();
+        for (_, asked) in removed {
+            self.members.remove_port_name(asked.0, &asked.1);
+            self.mark_group(asked.0);
         }
-        for id in born {
+        for id in added {
             let asked = self.members.port_uses.key(id).clone();
-            self.members.ask(asked.0, asked.1.clone());
-            self.touch_group(asked.0);
+            self.members.add_port_name(asked.0, asked.1.clone());
+            self.mark_group(asked.0);
         }
         // Classes that go below still speak of the groups that go here.
-        let Sweep { born, gone } = self.members.groups.part();
-        for (id, group) in gone {
+        let Sweep { added, removed } = self.members.groups.retire();
+        for (id, group) in removed {
             if let AddressGroup::Block(block) = &*group {
                 self.addresses.remove_block(id, block);
             }
-            let members = self.members.dismiss(&self.store, id, &group);
-            for holder in members {
-                self.addresses.touch(holder);
+            let members = self.members.remove_members(&self.store, id, &group);
+            for owner in members {
+                self.addresses.mark(owner);
             }
         }
-        for id in born {
+        for id in added {
             let group = self.members.groups.key(id).clone();
             if let AddressGroup::Block(block) = &*group {
                 self.addresses.insert_block(id, block);
             }
-            let members = self.members.enrol(&self.store, id, &group);
-            for holder in members {
-                self.addresses.touch(holder);
+            let members = self.members.add_members(&self.store, id, &group);
+            for owner in members {
+                self.addresses.mark(owner);
             }
         }
     }
 
     /// Looks again at every address in a group that is in use, or at every address.
-    fn touch_group(&mut self, group: Option<GroupId>) {
-        let Some(group) = group else { return self.addresses.touch_everything() };
+    fn mark_group(&mut self, group: Option<GroupId>) {
+        let Some(group) = group else { return self.addresses.mark_all() };
         // A group that nobody holds goes in the same step, and touches its members then.
         let Some(group) = self.members.groups.get(group).cloned() else { return };
         if let AddressGroup::Block(block) = &*group {
-            self.addresses.touch_prefix(block.cidr);
+            self.addresses.mark_prefix(block.cidr);
         }
-        for holder in Membership::members(&self.store, &group) {
-            self.addresses.touch(holder);
+        for owner in Membership::members(&self.store, &group) {
+            self.addresses.mark(owner);
         }
     }
 
-    /// Step 5, for the classes that came and went. Gives the profiles that have another table now.
+    /// Step 5, for the classes that added and dropped. Gives the rule_sets that have another table now.
     ///
-    /// A class that a profile is to see anew is one that it does not see.
-    fn settle_classes(&mut self, unseen: BTreeMap<RuleSetId, Vec<ClassId>>) -> Vec<RuleSetId> {
-        let Sweep { born, gone } = self.classes.sweep();
+    /// A class that a rule_set is to see anew is one that it does not see.
+    fn update_classes(&mut self, stale_classes: BTreeMap<RuleSetId, Vec<ClassId>>) -> Vec<RuleSetId> {
+        let Sweep { added, removed } = self.classes.sweep();
         let mut changes: BTreeMap<RuleSetId, RowChanges> = BTreeMap::new();
-        for (class, key) in gone {
-            for profile in self.profiles.looking_at(&key, &self.members) {
-                if unseen.get(&profile).is_some_and(|classes| classes.binary_search(&class).is_ok()) {
+        for (class, key) in removed {
+            for rule_set in self.rule_sets.affected_by(&key, &self.members) {
+                if stale_classes.get(&rule_set).is_some_and(|classes| classes.binary_search(&class).is_ok()) {
                     continue;
                 }
-                if self.profiles.get_mut(profile).class_gone(&key, &self.members, &mut self.rows) {
-                    changes.entry(profile).or_default().insert(class, None);
+                if self.rule_sets.get_mut(rule_set).remove_class(&key, &self.members, &mut self.rows) {
+                    changes.entry(rule_set).or_default().insert(class, None);
                 }
             }
             self.members.release_ports(&key);
         }
-        for class in born {
+        for class in added {
             let key = self.classes.groups(class);
-            self.members.hold_ports(key);
-            for profile in self.profiles.looking_at(key, &self.members) {
-                let row = self.profiles.get_mut(profile).class_born(key, &self.members, &mut self.rows);
+            self.members.acquire_ports(key);
+            for rule_set in self.rule_sets.affected_by(key, &self.members) {
+                let row = self.rule_sets.get_mut(rule_set).add_class(key, &self.members, &mut self.rows);
                 if row.is_some() {
-                    changes.entry(profile).or_default().insert(class, row);
+                    changes.entry(rule_set).or_default().insert(class, row);
                 }
             }
         }
-        for (id, classes) in unseen {
-            let profile = self.profiles.get_mut(id);
-            let acl = &self.output.tables().acls[&profile.acl];
+        for (id, classes) in stale_classes {
+            let rule_set = self.rule_sets.get_mut(id);
+            let acl = &self.output.tables().acls[&rule_set.acl];
             for class in classes {
                 let row = self
                     .classes
                     .get(class)
-                    .and_then(|key| profile.class_born(key, &self.members, &mut self.rows));
+                    .and_then(|key| rule_set.add_class(key, &self.members, &mut self.rows));
                 if row.as_ref() != acl.rows.get(&class) {
                     changes.entry(id).or_default().insert(class, row);
                 }
             }
         }
-        let of = |(profile, rows)| (profile, (self.profiles.get(profile).acl, rows));
+        let of = |(rule_set, rows)| (rule_set, (self.rule_sets.get(rule_set).acl, rows));
         let changes = changes.into_iter().map(of).collect();
         let moved = self.acls.change(changes, &mut self.output);
-        for &(profile, acl) in &moved {
-            self.profiles.get_mut(profile).acl = acl;
+        for &(rule_set, acl) in &moved {
+            self.rule_sets.get_mut(rule_set).acl = acl;
         }
-        moved.into_iter().map(|(profile, _)| profile).collect()
+        moved.into_iter().map(|(rule_set, _)| rule_set).collect()
     }
 
-    /// Step 5, for the profiles that came.
-    fn compile_profiles(&mut self, born: &[RuleSetId]) {
-        for &id in born {
-            let profile = self.profiles.get_mut(id);
-            let acl = profile.compile(&self.classes, &self.members, &mut self.rows);
-            let acl = self.acls.join(id, acl, &mut self.output);
-            profile.acl = acl;
-            self.profiles.look(id);
+    /// Step 5, for the rule_sets that added.
+    fn compile_rule_sets(&mut self, added: &[RuleSetId]) {
+        for &id in added {
+            let rule_set = self.rule_sets.get_mut(id);
+            let acl = rule_set.compile(&self.classes, &self.members, &mut self.rows);
+            let acl = self.acls.attach(id, acl, &mut self.output);
+            rule_set.acl = acl;
+            self.rule_sets.register(id);
         }
     }
 
     fn publish_pod(&mut self, slot: PodSlot) {
-        let Some(judged) = self.judged.get(&slot) else { return };
-        let stored = self.store.live_pod(slot).expect("a judged pod is live");
+        let Some(enforced) = self.enforced.get(&slot) else { return };
+        let stored = self.store.live_pod(slot).expect("an enforced pod is live");
         let mut addresses = stored.pod.addresses.clone();
         addresses.sort_unstable();
         addresses.dedup();
-        let [ingress, egress] = [judged.ingress, judged.egress].map(|profile| self.profiles.get(profile).acl);
-        self.output.set_pod(judged.name.clone(), Some(PodPolicy { addresses, ingress, egress }));
+        let [ingress, egress] =
+            [enforced.ingress, enforced.egress].map(|rule_set| self.rule_sets.get(rule_set).acl);
+        self.output.set_pod(enforced.name.clone(), Some(PodPolicy { addresses, ingress, egress }));
     }
 }

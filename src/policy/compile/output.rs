@@ -10,7 +10,7 @@ use crate::tables::{Acl, PersistentMap, PodName, PodPolicy, Row, RuleOrigin, Rul
 /// Changes of the rows of one ACL table.
 pub(crate) type RowChanges = BTreeMap<ClassId, Option<RowId>>;
 
-/// The tables, and which entries of them have changed since [`TablesOutput::take_difference`].
+/// The tables, and which entries of them have changed since [`TablesOutput::take_diff`].
 #[derive(Debug, Default)]
 pub(crate) struct TablesOutput {
     tables: RuleTables,
@@ -84,7 +84,7 @@ impl TablesOutput {
     }
 
     /// What has changed since the last time.
-    pub(crate) fn take_difference(&mut self) -> TablesDiff {
+    pub(crate) fn take_diff(&mut self) -> TablesDiff {
         let tables = &self.tables;
         let mut acl_rows = std::mem::take(&mut self.acl_rows);
         acl_rows.retain(|id, _| !self.acls.contains(id));
@@ -103,7 +103,7 @@ impl TablesOutput {
     }
 
     /// Takes the tables as they stand for what the next difference is against.
-    pub(crate) fn forget_difference(&mut self) {
+    pub(crate) fn reset_diff(&mut self) {
         *self = TablesOutput { tables: std::mem::take(&mut self.tables), ..TablesOutput::default() };
     }
 }

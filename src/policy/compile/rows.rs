@@ -22,12 +22,12 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// The row, held once more. It comes with its rules named by their place in `origins`.
+    /// The row, held once more. It add_rule with its rules named by their place in `origins`.
     /// `names` are of these origins, and of this change: afterwards a number may be another rule's.
-    pub(crate) fn hold(&mut self, row: Row, origins: &[Arc<RuleOrigin>], names: &mut RuleNames) -> RowId {
+    pub(crate) fn acquire(&mut self, row: Row, origins: &[Arc<RuleOrigin>], names: &mut RuleNames) -> RowId {
         let row = self.name_rules(row, origins, names);
         let id = self.rows.intern(row);
-        self.rows.hold(id);
+        self.rows.acquire(id);
         id
     }
 
@@ -52,24 +52,24 @@ impl Rows {
     /// Gives back rows and rules that nothing names, and puts what changed into the output.
     pub(crate) fn sweep(&mut self, output: &mut TablesOutput) {
         let rows = self.rows.sweep();
-        for (id, row) in &rows.gone {
+        for (id, row) in &rows.removed {
             for rule in rules_of(row) {
                 self.rules.release(rule);
             }
             output.set_row(*id, None);
         }
-        for id in rows.born {
+        for id in rows.added {
             let row = self.rows.key(id).clone();
             for rule in rules_of(&row) {
-                self.rules.hold(rule);
+                self.rules.acquire(rule);
             }
             output.set_row(id, Some((*row).clone()));
         }
         let rules = self.rules.sweep();
-        for (id, _) in rules.gone {
+        for (id, _) in rules.removed {
             output.set_rule(id, None);
         }
-        for id in rules.born {
+        for id in rules.added {
             output.set_rule(id, Some((**self.rules.key(id)).clone()));
         }
     }

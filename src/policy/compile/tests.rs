@@ -247,7 +247,7 @@ enum Edit {
     Rank(Tier, u32),
     /// Another one, of this name, says the same.
     Copy(String),
-    /// It goes and comes back.
+    /// It goes and add_rule back.
     Recreate,
     /// It goes.
     Drop,
@@ -270,7 +270,7 @@ enum PodEdit {
     Finish,
     /// It is on the host's network, or no longer.
     Unnet,
-    /// It goes and comes back.
+    /// It goes and add_rule back.
     Recreate,
     /// It ends, and another one, old or new, gets its addresses.
     HandOver(Box<Pod>),
@@ -315,11 +315,11 @@ fn pod_edit() -> impl Strategy<Value = PodEdit> {
     ]
 }
 
-/// Rules about some addresses and ports by number more often than not, as profiles follow only from such to such.
+/// Rules about some addresses and ports by number more often than not, as rule_sets follow only from such to such.
 fn edit_rules() -> impl Strategy<Value = (NetworkPolicyRule, ClusterRule)> {
     (rule(), cluster_rule(), vec(peer(), 1..3), scope(), any::<bool>()).prop_map(
-        |(mut rule, mut cluster, peers, scope, is_plain)| {
-            if is_plain {
+        |(mut rule, mut cluster, peers, scope, is_static)| {
+            if is_static {
                 rule.peers = Peers::Any(peers);
                 if let Ports::Any(ports) = &mut rule.ports {
                     ports.retain(|port| matches!(port, PortMatch::Range { .. }));
@@ -341,10 +341,10 @@ fn edited(objects: &BTreeMap<ObjectName, Object>, which: u8, edit: Edit) -> Vec<
         |object: &&Object| matches!(object, Object::NetworkPolicy(_) | Object::ClusterNetworkPolicy(_));
     let policies: Vec<&Object> = objects.values().filter(is_policy).collect();
     let Some(&object) = policies.get(usize::from(which) % policies.len().max(1)) else { return Vec::new() };
-    let gone = Change::Remove(ObjectName::of(object));
+    let removed = Change::Remove(ObjectName::of(object));
     match edit {
-        Edit::Drop => return vec![gone],
-        Edit::Recreate => return vec![gone, Change::Upsert(object.clone())],
+        Edit::Drop => return vec![removed],
+        Edit::Recreate => return vec![removed, Change::Upsert(object.clone())],
         _ => {}
     }
     let mut object = object.clone();
@@ -377,8 +377,9 @@ fn edited_pod(objects: &BTreeMap<ObjectName, Object>, which: u8, edit: PodEdit) 
         PodEdit::Recreate => {
             changes.push(Change::Remove(ObjectName::Pod(pod.name.clone())));
         }
-        PodEdit::HandOver(heir) => {
-            changes.push(Change::Upsert(Object::Pod(Pod { addresses: pod.addresses.clone(), ..*heir })));
+        PodEdit::HandOver(carry_over) => {
+            changes
+                .push(Change::Upsert(Object::Pod(Pod { addresses: pod.addresses.clone(), ..*carry_over })));
             pod.finished = true;
         }
     }
@@ -463,7 +464,7 @@ fn options() -> impl Strategy<Value = Options> {
     prop::option::of(Just("n1".to_owned())).prop_map(|node| Options { node })
 }
 
-fn follow(objects: &mut BTreeMap<ObjectName, Object>, change: &Change) {
+fn apply_to(objects: &mut BTreeMap<ObjectName, Object>, change: &Change) {
     match change {
         Change::Upsert(object) => objects.insert(ObjectName::of(object), object.clone()),
         Change::Remove(name) => objects.remove(name),
@@ -473,10 +474,10 @@ fn follow(objects: &mut BTreeMap<ObjectName, Object>, change: &Change) {
 /// How much the compiler keeps of the objects: a number that history raises is of something that is never given back.
 fn kept(compiler: &Compiler) -> [usize; 4] {
     let members = &compiler.members;
-    [compiler.classes.len(), members.groups.len(), members.port_uses.len(), compiler.profiles.keys.len()]
+    [compiler.classes.len(), members.groups.len(), members.port_uses.len(), compiler.rule_sets.keys.len()]
 }
 
-/// Whether nothing is left, of objects that have all gone.
+/// Whether nothing is left, of objects that have all removed.
 fn has_nothing(compiler: &Compiler) -> Result<(), TestCaseError> {
     prop_assert_eq!(compiler.tables(), &RuleTables::default());
     prop_assert_eq!(kept(compiler), kept(&Compiler::new(Options::default())));
@@ -494,11 +495,11 @@ fn content(tables: &RuleTables) -> String {
 }
 
 /// Whether the tables say of each pod what a naive reading of the objects says, and name the rule that it names.
-fn judges_as_the_oracle(
+fn tables_decide_as_the_reference_evaluator(
     tables: &RuleTables,
     objects: &BTreeMap<ObjectName, Object>,
 ) -> Result<(), TestCaseError> {
-    let oracle = ReferenceEvaluator::new(objects.values());
+    let evaluator = ReferenceEvaluator::new(objects.values());
     let classifier = Classifier::new(tables).expect("the tables are whole");
     let v4 = (0..12_u8).map(|last| IpAddr::from([10, 0, 0, last]));
     let v6 = (0..6_u16).map(|last| IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, last]));
@@ -508,7 +509,7 @@ fn judges_as_the_oracle(
     let other = [(Protocol::UDP, 53), (Protocol::UDP, 80), (Protocol::SCTP, 81), (Protocol::ICMP, 0)];
     for (name, policy) in &tables.pods {
         let Some(Object::Pod(pod)) = objects.get(&ObjectName::Pod(name.clone())) else {
-            return Err(TestCaseError::fail(format!("{name} is judged and is not there")));
+            return Err(TestCaseError::fail(format!("{name} is enforced and is not there")));
         };
         for (&peer, &(protocol, port)) in
             peers.iter().flat_map(|peer| tcp.iter().chain(&other).map(move |to| (peer, to)))
@@ -516,10 +517,10 @@ fn judges_as_the_oracle(
             for (acl, direction) in [(policy.ingress, Direction::Ingress), (policy.egress, Direction::Egress)]
             {
                 let decision = classifier.decide(acl, classifier.class(peer), protocol, port);
-                let expected = oracle.ask(pod, direction, peer, protocol, port);
+                let expected = evaluator.evaluate_direction(pod, direction, peer, protocol, port);
                 let found = (decision.verdict(), &tables.rules[&decision.rule()]);
                 // Of several who claim an address each has a rule that decides, and either may be named.
-                let is_anybodys = oracle.holders(peer).len() > 1;
+                let is_anybodys = evaluator.owners(peer).len() > 1;
                 let named = if is_anybodys { found.1 } else { &expected.origin };
                 prop_assert_eq!(
                     found,
@@ -549,13 +550,13 @@ proptest! {
         let mut objects: BTreeMap<_, _> =
             start.into_iter().map(|object| (ObjectName::of(&object), object)).collect();
         let mut compiler = Compiler::from_objects(objects.values().cloned(), options.clone());
-        let mut followed = compiler.tables().clone();
+        let mut carried_over = compiler.tables().clone();
         for (mut changes, edits, pod_edits) in history {
             for change in &changes {
-                follow(&mut objects, change);
+                apply_to(&mut objects, change);
             }
             let mut more = |made: Vec<Change>, objects: &mut BTreeMap<_, _>| {
-                made.iter().for_each(|change| follow(objects, change));
+                made.iter().for_each(|change| apply_to(objects, change));
                 changes.extend(made);
             };
             for (which, edit) in edits {
@@ -564,17 +565,17 @@ proptest! {
             for (which, edit) in pod_edits {
                 more(edited_pod(&objects, which, edit), &mut objects);
             }
-            let before = followed.clone();
+            let before = carried_over.clone();
             let difference = compiler.apply_all(changes);
-            followed.apply(&difference);
-            prop_assert_eq!(&followed, compiler.tables());
-            prop_assert_eq!(&difference, &before.difference(&followed), "no more than what changed");
-            prop_assert_eq!(followed.check(), Ok(()));
+            carried_over.apply(&difference);
+            prop_assert_eq!(&carried_over, compiler.tables());
+            prop_assert_eq!(&difference, &before.difference(&carried_over), "no more than what changed");
+            prop_assert_eq!(carried_over.check(), Ok(()));
             let scratch = Compiler::from_objects(objects.values().cloned(), options.clone());
-            prop_assert_eq!(content(&followed), content(scratch.tables()));
-            prop_assert_eq!(kept(&compiler), kept(&scratch), "classes, groups, ports by name, profiles");
+            prop_assert_eq!(content(&carried_over), content(scratch.tables()));
+            prop_assert_eq!(kept(&compiler), kept(&scratch), "classes, groups, ports by name, rule sets");
         }
-        judges_as_the_oracle(&followed, &objects)?;
+        tables_decide_as_the_reference_evaluator(&carried_over, &objects)?;
         compiler.apply_all(objects.into_keys().map(Change::Remove));
         has_nothing(&compiler)?;
     }

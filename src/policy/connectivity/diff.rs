@@ -1,14 +1,14 @@
 //! ConnectivityDiff: exactly which flows a change of policy opens and closes.
 //!
-//! Worked out on classes, not by trying packets: all addresses are divided into ends that neither the old nor the new tables
-//! tell apart; what passes between two ends is a set of ports; where the sets differ, flows open or close. EndpointGroups that change in
-//! the same way towards everyone are one, so the list is as short as it can be written in rectangles of this kind.
+//! Worked out on classes, not by trying packets: all addresses are divided into groups that neither the old nor the new tables
+//! tell apart; what passes between two groups is a set of ports; where the sets differ, flows open or close. EndpointGroups that change in
+//! the same way towards all_pods are one, so the list is as short as it can be written in matrix_blocks of this kind.
 //!
-//! A pod that is only in one of the two has no flows in the other. A pod's flows to itself are never in a difference.
+//! A pod that is only in one of the two has no flows in the other. A pod's flows to is_hairpin are never in a difference.
 
 use serde::Serialize;
 
-use super::matrix_blocks::rectangles;
+use super::matrix_blocks::matrix_blocks;
 use super::{AllowedTraffic, EndpointGroup, EndpointGroups, GroupMembers, GroupNames, Grouping, Traffic};
 use crate::policy::evaluate::TableEvaluator;
 use crate::tables::PodName;
@@ -34,7 +34,8 @@ pub enum ChangeKind {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Change {
     /// Which of the two.
-    pub turn: ChangeKind,
+    #[serde(rename = "turn")]
+    pub kind: ChangeKind,
     /// The sources in short.
     pub from: String,
     /// The destinations in short.
@@ -50,7 +51,7 @@ pub struct Change {
     pub traffic: Traffic,
 }
 
-/// Who is at an end.
+/// Who is at an group.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Endpoints {
     /// Pods.
@@ -69,16 +70,16 @@ impl ConnectivityDiff {
 
     /// Whether anything opens.
     pub fn opens(&self) -> bool {
-        self.changes.iter().any(|change| change.turn == ChangeKind::Opens)
+        self.changes.iter().any(|change| change.kind == ChangeKind::Opens)
     }
 }
 
-/// What opens and closes between two ends, by family.
+/// What opens and closes between two groups, by family.
 type Delta = [Option<(Traffic, Traffic)>; 2];
 
 /// The difference that a change from `old` to `new` makes to flows.
 pub fn difference(old: &TableEvaluator, new: &TableEvaluator, names: &GroupNames) -> ConnectivityDiff {
-    let ends = EndpointGroups::of(&[old, new], Grouping::ByPolicy).ends;
+    let groups = EndpointGroups::of(&[old, new], Grouping::ByPolicy).groups;
     let (mut before, mut after) = (AllowedTraffic::new(old, 0), AllowedTraffic::new(new, 1));
     let delta = |from: &EndpointGroup, to: &EndpointGroup| {
         [0, 1].map(|family| {
@@ -88,20 +89,20 @@ pub fn difference(old: &TableEvaluator, new: &TableEvaluator, names: &GroupNames
                 return None;
             }
             let (old, new) = (old.map_or(&none, AsRef::as_ref), new.map_or(&none, AsRef::as_ref));
-            Some((new.without(old), old.without(new)))
+            Some((new.subtract(old), old.subtract(new)))
         })
     };
     let mut changes = Vec::new();
-    for rectangle in rectangles(&ends, delta, changes_nothing) {
-        let all = |list: &[usize]| list.iter().map(|&at| &ends[at]).collect::<Vec<&EndpointGroup>>();
-        let (all_sources, all_destinations) = (all(&rectangle.sources), all(&rectangle.destinations));
-        let sources = without_itself(&all_sources, &all_destinations);
-        let destinations = without_itself(&all_destinations, &all_sources);
+    for block in matrix_blocks(&groups, delta, changes_nothing) {
+        let all = |list: &[usize]| list.iter().map(|&at| &groups[at]).collect::<Vec<&EndpointGroup>>();
+        let (all_sources, all_destinations) = (all(&block.sources), all(&block.destinations));
+        let sources = without_hairpin(&all_sources, &all_destinations);
+        let destinations = without_hairpin(&all_destinations, &all_sources);
         if !sources.is_empty() && !destinations.is_empty() {
-            describe(&sources, &destinations, &rectangle.value, names, &mut changes);
+            describe(&sources, &destinations, &block.value, names, &mut changes);
         }
     }
-    changes.sort_by(|a, b| (a.turn, &a.from, &a.to).cmp(&(b.turn, &b.from, &b.to)));
+    changes.sort_by(|a, b| (a.kind, &a.from, &a.to).cmp(&(b.kind, &b.from, &b.to)));
     ConnectivityDiff { changes }
 }
 
@@ -109,15 +110,15 @@ fn changes_nothing(delta: &Delta) -> bool {
     delta.iter().flatten().all(|(opened, closed)| opened.is_empty() && closed.is_empty())
 }
 
-/// Where one pod is alone at the other side, it is none of these: it always reaches itself.
-fn without_itself<'a>(ends: &[&'a EndpointGroup], others: &[&EndpointGroup]) -> Vec<&'a EndpointGroup> {
-    let alone = members(others);
-    let itself = match alone.pods.as_slice() {
-        [pod] if alone.addresses.is_empty() => Some(pod),
+/// Where one pod is single at the other side, it is none of these: it always reaches is_hairpin.
+fn without_hairpin<'a>(groups: &[&'a EndpointGroup], others: &[&EndpointGroup]) -> Vec<&'a EndpointGroup> {
+    let single = members(others);
+    let is_hairpin = match single.pods.as_slice() {
+        [pod] if single.addresses.is_empty() => Some(pod),
         _ => None,
     };
-    let is_itself = |end: &EndpointGroup| matches!(&end.kind, GroupMembers::Pods(pods) if pods.len() == 1 && pods.first() == itself);
-    ends.iter().copied().filter(|end| !is_itself(end)).collect()
+    let is_itself = |group: &EndpointGroup| matches!(&group.kind, GroupMembers::Pods(pods) if pods.len() == 1 && pods.first() == is_hairpin);
+    groups.iter().copied().filter(|group| !is_itself(group)).collect()
 }
 
 fn describe(
@@ -127,17 +128,17 @@ fn describe(
     names: &GroupNames,
     changes: &mut Vec<Change>,
 ) {
-    for turn in [ChangeKind::Opens, ChangeKind::Closes] {
+    for kind in [ChangeKind::Opens, ChangeKind::Closes] {
         let of_family = |family: usize| {
             let (opened, closed) = delta[family].as_ref()?;
-            Some(if turn == ChangeKind::Opens { opened } else { closed })
+            Some(if kind == ChangeKind::Opens { opened } else { closed })
         };
         let mut add = |traffic: &Traffic, family| {
             if !traffic.is_empty() {
                 changes.push(Change {
-                    turn,
-                    from: names.together(sources),
-                    to: names.together(destinations),
+                    kind,
+                    from: names.joined(sources),
+                    to: names.joined(destinations),
                     sources: members(sources),
                     destinations: members(destinations),
                     family,
@@ -156,10 +157,10 @@ fn describe(
     }
 }
 
-fn members(ends: &[&EndpointGroup]) -> Endpoints {
+fn members(groups: &[&EndpointGroup]) -> Endpoints {
     let mut found = Endpoints::default();
-    for end in ends {
-        match &end.kind {
+    for group in groups {
+        match &group.kind {
             GroupMembers::Pods(pods) => found.pods.extend(pods.iter().cloned()),
             GroupMembers::External(texts) => found.addresses.extend(texts.iter().cloned()),
         }

@@ -13,16 +13,16 @@ use crate::tables::PodName;
 /// Families: index of IPv4, then IPv6.
 pub(super) const FAMILIES: usize = 2;
 
-/// Whether pods that no policy tells apart are one end.
+/// Whether pods that no policy tells apart are one group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grouping {
     /// They are.
     ByPolicy,
-    /// Each pod is an end of its own.
+    /// Each pod is an group of its own.
     ByPod,
 }
 
-/// What one set of tables makes of an end, in one family.
+/// What one set of tables makes of an group, in one family.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointPolicy {
     /// Class of its addresses.
@@ -31,7 +31,7 @@ pub struct EndpointPolicy {
     pub acls: Vec<(AclId, AclId)>,
 }
 
-/// An end, to every one of the tables: by table, then family. None where it has no address there.
+/// An group, to every one of the tables: by table, then family. None where it has no address there.
 type EndpointPolicies = Vec<[Option<EndpointPolicy>; FAMILIES]>;
 
 /// Addresses that no policy tells apart.
@@ -40,10 +40,10 @@ pub struct EndpointGroup {
     /// Who they are.
     pub kind: GroupMembers,
     /// What the tables make of them: by table, then family. None where they have no address there.
-    pub views: Vec<[Option<EndpointPolicy>; 2]>,
+    pub policies: Vec<[Option<EndpointPolicy>; 2]>,
 }
 
-/// Who an end is.
+/// Who an group is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupMembers {
     /// Pods, sorted.
@@ -52,61 +52,62 @@ pub enum GroupMembers {
     External(Vec<String>),
 }
 
-/// All ends.
+/// All groups.
 #[derive(Debug, Clone)]
 pub struct EndpointGroups {
     /// Pods first.
-    pub ends: Vec<EndpointGroup>,
+    pub groups: Vec<EndpointGroup>,
 }
 
 impl EndpointGroups {
-    /// The ends of some tables together.
-    pub fn of(judges: &[&TableEvaluator], grouping: Grouping) -> EndpointGroups {
-        let mut ends = pods(judges, grouping);
-        ends.extend(outside(judges));
-        EndpointGroups { ends }
+    /// The groups of some tables joined.
+    pub fn of(evaluators: &[&TableEvaluator], grouping: Grouping) -> EndpointGroups {
+        let mut groups = pods(evaluators, grouping);
+        groups.extend(outside(evaluators));
+        EndpointGroups { groups }
     }
 }
 
-fn pods(judges: &[&TableEvaluator], grouping: Grouping) -> Vec<EndpointGroup> {
-    let names: BTreeSet<&PodName> = judges.iter().flat_map(|judge| judge.tables().pods.keys()).collect();
+fn pods(evaluators: &[&TableEvaluator], grouping: Grouping) -> Vec<EndpointGroup> {
+    let names: BTreeSet<&PodName> =
+        evaluators.iter().flat_map(|evaluator| evaluator.tables().pods.keys()).collect();
     let mut groups: BTreeMap<(Option<&PodName>, EndpointPolicies), BTreeSet<PodName>> = BTreeMap::new();
     for name in names {
         let own = (grouping == Grouping::ByPod).then_some(name);
-        for views in views_of(judges, name) {
-            groups.entry((own, views)).or_default().insert(name.clone());
+        for policies in policies_of(evaluators, name) {
+            groups.entry((own, policies)).or_default().insert(name.clone());
         }
     }
-    let end = |((_, views), pods): ((_, EndpointPolicies), BTreeSet<PodName>)| EndpointGroup {
+    let group = |((_, policies), pods): ((_, EndpointPolicies), BTreeSet<PodName>)| EndpointGroup {
         kind: GroupMembers::Pods(pods.into_iter().collect()),
-        views,
+        policies,
     };
-    let mut ends: Vec<EndpointGroup> = groups.into_iter().map(end).collect();
-    ends.sort_by(|a, b| first_pod(a).cmp(&first_pod(b)));
-    ends
+    let mut groups: Vec<EndpointGroup> = groups.into_iter().map(group).collect();
+    groups.sort_by(|a, b| first_pod(a).cmp(&first_pod(b)));
+    groups
 }
 
-fn first_pod(end: &EndpointGroup) -> Option<&PodName> {
-    match &end.kind {
+fn first_pod(group: &EndpointGroup) -> Option<&PodName> {
+    match &group.kind {
         GroupMembers::Pods(pods) => pods.first(),
         GroupMembers::External(_) => None,
     }
 }
 
 /// What the tables make of a pod: more than one answer where it has several addresses of a family that differ in class.
-fn views_of(judges: &[&TableEvaluator], name: &PodName) -> BTreeSet<EndpointPolicies> {
-    let addresses: Vec<[Vec<IpAddr>; FAMILIES]> = judges
+fn policies_of(evaluators: &[&TableEvaluator], name: &PodName) -> BTreeSet<EndpointPolicies> {
+    let addresses: Vec<[Vec<IpAddr>; FAMILIES]> = evaluators
         .iter()
-        .map(|judge| {
-            let all = judge.tables().pods.get(name).map_or(&[][..], |pod| &pod.addresses);
+        .map(|evaluator| {
+            let all = evaluator.tables().pods.get(name).map_or(&[][..], |pod| &pod.addresses);
             let (v4, v6) = all.iter().partition(|address| address.is_ipv4());
             [v4, v6]
         })
         .collect();
     let most = addresses.iter().flatten().map(Vec::len).max().unwrap_or(0).max(1);
-    let view = |judge: &TableEvaluator, list: &[IpAddr], at: usize| {
+    let policy = |evaluator: &TableEvaluator, list: &[IpAddr], at: usize| {
         let address = list.get(at).or(list.last())?;
-        let classifier = judge.classifier();
+        let classifier = evaluator.classifier();
         let claimants = classifier.pods_at(*address).filter_map(|pod| classifier.pod(pod));
         let mut acls: Vec<_> = claimants.map(|acls| (acls.egress, acls.ingress)).collect();
         acls.sort_unstable();
@@ -114,18 +115,18 @@ fn views_of(judges: &[&TableEvaluator], name: &PodName) -> BTreeSet<EndpointPoli
         Some(EndpointPolicy { class: classifier.class(*address), acls })
     };
     let at = |at: usize| {
-        let by_table = judges.iter().zip(&addresses);
-        by_table.map(|(judge, [v4, v6])| [view(judge, v4, at), view(judge, v6, at)]).collect()
+        let by_table = evaluators.iter().zip(&addresses);
+        by_table.map(|(evaluator, [v4, v6])| [policy(evaluator, v4, at), policy(evaluator, v6, at)]).collect()
     };
     (0..most).map(at).collect()
 }
 
-fn outside(judges: &[&TableEvaluator]) -> Vec<EndpointGroup> {
+fn outside(evaluators: &[&TableEvaluator]) -> Vec<EndpointGroup> {
     let prefixes: BTreeSet<IpNet> =
-        judges.iter().flat_map(|judge| judge.tables().prefixes.keys().copied()).collect();
-    let pods = judges.iter().flat_map(|judge| judge.tables().pods.values());
+        evaluators.iter().flat_map(|evaluator| evaluator.tables().prefixes.keys().copied()).collect();
+    let pods = evaluators.iter().flat_map(|evaluator| evaluator.tables().pods.values());
     let pods: BTreeSet<IpAddr> = pods.flat_map(|pod| pod.addresses.iter().copied()).collect();
-    let classifiers: Vec<_> = judges.iter().map(|judge| judge.classifier()).collect();
+    let classifiers: Vec<_> = evaluators.iter().map(|evaluator| evaluator.classifier()).collect();
     let mut found: BTreeMap<Key, [Vec<String>; FAMILIES]> = BTreeMap::new();
     // Both texts are prefixes.
     for (family, root) in ["0.0.0.0/0", "::/0"].map(|text| text.parse().unwrap()).into_iter().enumerate() {
@@ -133,12 +134,12 @@ fn outside(judges: &[&TableEvaluator]) -> Vec<EndpointGroup> {
             found.entry(key).or_default()[family] = texts;
         }
     }
-    let end = |(key, texts): (Key, [Vec<String>; FAMILIES])| {
-        let view = |class: ClassId, family: usize| {
+    let group = |(key, texts): (Key, [Vec<String>; FAMILIES])| {
+        let policy = |class: ClassId, family: usize| {
             (!texts[family].is_empty()).then_some(EndpointPolicy { class, acls: Vec::new() })
         };
-        let views = key.iter().map(|&class| [view(class, 0), view(class, 1)]).collect();
-        EndpointGroup { kind: GroupMembers::External(texts.concat()), views }
+        let policies = key.iter().map(|&class| [policy(class, 0), policy(class, 1)]).collect();
+        EndpointGroup { kind: GroupMembers::External(texts.concat()), policies }
     };
-    found.into_iter().map(end).collect()
+    found.into_iter().map(group).collect()
 }

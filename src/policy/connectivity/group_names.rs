@@ -1,4 +1,4 @@
-//! GroupNames for ends that a person knows: pods by the label or the namespace that they share, addresses by prefix.
+//! GroupNames for groups that a person knows: pods by the label or the namespace that they share, addresses by prefix.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -28,7 +28,7 @@ impl GroupNames {
         let mut names = GroupNames::default();
         for object in objects {
             match object {
-                Object::Pod(pod) if ReferenceEvaluator::counts(pod) => {
+                Object::Pod(pod) if ReferenceEvaluator::is_live(pod) => {
                     names.labels.insert(pod.name.clone(), pod.labels.clone());
                 }
                 Object::Node(node) => {
@@ -41,19 +41,19 @@ impl GroupNames {
         names
     }
 
-    /// An end in short.
-    pub fn short(&self, end: &EndpointGroup) -> String {
-        match &end.kind {
+    /// An group in short.
+    pub fn short(&self, group: &EndpointGroup) -> String {
+        match &group.kind {
             GroupMembers::Pods(pods) => self.pods(&pods.iter().cloned().collect()),
             GroupMembers::External(texts) => self.outside(texts),
         }
     }
 
-    /// Several ends in short.
-    pub fn together(&self, ends: &[&EndpointGroup]) -> String {
+    /// Several groups in short.
+    pub fn joined(&self, groups: &[&EndpointGroup]) -> String {
         let (mut pods, mut outside) = (BTreeSet::new(), Vec::new());
-        for end in ends {
-            match &end.kind {
+        for group in groups {
+            match &group.kind {
                 GroupMembers::Pods(some) => pods.extend(some.iter().cloned()),
                 GroupMembers::External(texts) => outside.extend(texts.iter().cloned()),
             }
@@ -73,11 +73,11 @@ impl GroupNames {
 
     fn pods(&self, pods: &BTreeSet<PodName>) -> String {
         let is_listed = |pod: &&PodName| {
-            replicas::workload_of_second(pod).is_none_or(|workload| !pods.contains(&workload))
+            replicas::workload_of_second_replica(pod).is_none_or(|workload| !pods.contains(&workload))
         };
         let named: Vec<String> = pods.iter().filter(is_listed).map(PodName::to_string).collect();
         if named.len() > 1
-            && let Some(name) = self.everyone(pods).or_else(|| self.by_label(pods))
+            && let Some(name) = self.all_pods(pods).or_else(|| self.by_label(pods))
         {
             return name;
         }
@@ -85,7 +85,7 @@ impl GroupNames {
     }
 
     /// All pods, or all pods of some namespaces.
-    fn everyone(&self, pods: &BTreeSet<PodName>) -> Option<String> {
+    fn all_pods(&self, pods: &BTreeSet<PodName>) -> Option<String> {
         if pods.len() == self.labels.len() {
             return Some("all pods".to_owned());
         }

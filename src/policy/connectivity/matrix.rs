@@ -1,13 +1,13 @@
 //! The matrix: who reaches whom, on what.
 //!
-//! It is bounded: ends that are alike share a line, and beyond a number of pairs ends are left out, and counted.
+//! It is bounded: groups that are alike share a line, and beyond a number of pairs groups are left out, and counted.
 
 use std::sync::Arc;
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use super::matrix_groups::merge;
+use super::matrix_groups::merge_groups;
 use super::{AllowedTraffic, EndpointGroup, EndpointGroups, GroupMembers, GroupNames, Grouping, Traffic};
 use crate::policy::evaluate::TableEvaluator;
 use crate::tables::PodName;
@@ -17,10 +17,10 @@ use crate::tables::PodName;
 pub struct MatrixRequest<'a> {
     /// Whether pods that are alike share a line.
     pub grouping: Grouping,
-    /// Most pairs of ends.
+    /// Most pairs of groups.
     pub pairs_max: usize,
-    /// Most ends.
-    pub ends_max: usize,
+    /// Most groups.
+    pub groups_max: usize,
     /// Only pairs that one of these pods is in; all pairs where there are none.
     pub pods: &'a [PodName],
 }
@@ -28,20 +28,22 @@ pub struct MatrixRequest<'a> {
 /// The matrix: allowed traffic between endpoint groups.
 #[derive(Debug, Clone, Serialize)]
 pub struct Matrix {
-    /// The ends; pods first.
-    pub ends: Vec<MatrixGroup>,
+    /// The groups; pods first.
+    #[serde(rename = "ends")]
+    pub groups: Vec<MatrixGroup>,
     /// Allowed traffic between each two of them, at least one of which is a pod: by source, then destination.
     pub cells: Vec<Cell>,
     /// EndpointGroups that are not among them, because there would be too many pairs.
-    #[serde(skip_serializing_if = "Omitted::is_nothing")]
-    pub left_out: Omitted,
+    #[serde(rename = "left_out", skip_serializing_if = "Omitted::is_nothing")]
+    pub omitted: Omitted,
 }
 
 /// EndpointGroups that are left out.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Omitted {
     /// Their number.
-    pub ends: usize,
+    #[serde(rename = "ends")]
+    pub groups: usize,
     /// Number of pods at them.
     pub pods: usize,
 }
@@ -59,7 +61,7 @@ pub struct MatrixGroup {
     pub addresses: Vec<String>,
 }
 
-/// Allowed traffic from one end to another.
+/// Allowed traffic from one group to another.
 #[derive(Debug, Clone)]
 pub struct Cell {
     /// Index of the source.
@@ -113,22 +115,22 @@ impl Omitted {
 }
 
 /// The matrix of some tables.
-pub fn matrix(judge: &TableEvaluator, names: &GroupNames, request: &MatrixRequest<'_>) -> Matrix {
-    let ends = EndpointGroups::of(&[judge], request.grouping).ends;
-    let ends = merge(judge, ends, request.grouping);
-    let (ends, chosen, left_out) = bound(ends, request);
-    let mut passing = AllowedTraffic::new(judge, 0);
+pub fn matrix(evaluator: &TableEvaluator, names: &GroupNames, request: &MatrixRequest<'_>) -> Matrix {
+    let groups = EndpointGroups::of(&[evaluator], request.grouping).groups;
+    let groups = merge_groups(evaluator, groups, request.grouping);
+    let (groups, chosen, omitted) = bound(groups, request);
+    let mut allowed = AllowedTraffic::new(evaluator, 0);
     let everything = Arc::new(Traffic::everything());
     let mut cells = Vec::new();
-    for (from, source) in ends.iter().enumerate() {
-        for (to, destination) in ends.iter().enumerate() {
+    for (from, source) in groups.iter().enumerate() {
+        for (to, destination) in groups.iter().enumerate() {
             if from >= chosen && to >= chosen {
                 break;
             }
-            let itself = is_one_pod(source) && source.kind == destination.kind;
+            let is_hairpin = is_one_pod(source) && source.kind == destination.kind;
             let mut of_family = |family: usize| {
-                let traffic = passing.between(source, destination, family)?;
-                Some(if itself { everything.clone() } else { traffic.clone() })
+                let traffic = allowed.between(source, destination, family)?;
+                Some(if is_hairpin { everything.clone() } else { traffic.clone() })
             };
             let (traffic, ipv6) = match (of_family(0), of_family(1)) {
                 (Some(v4), Some(v6)) if v4 != v6 => (v4, Some(v6)),
@@ -138,39 +140,40 @@ pub fn matrix(judge: &TableEvaluator, names: &GroupNames, request: &MatrixReques
             cells.push(Cell { from, to, traffic, ipv6 });
         }
     }
-    let described = |end: &EndpointGroup| {
-        let name = names.short(end);
-        match &end.kind {
+    let named = |group: &EndpointGroup| {
+        let name = names.short(group);
+        match &group.kind {
             GroupMembers::Pods(pods) => MatrixGroup { name, pods: pods.clone(), addresses: Vec::new() },
             GroupMembers::External(texts) => MatrixGroup { name, pods: Vec::new(), addresses: texts.clone() },
         }
     };
-    Matrix { ends: ends.iter().map(described).collect(), cells, left_out }
+    Matrix { groups: groups.iter().map(named).collect(), cells, omitted }
 }
 
-/// As many ends as there may be pairs for: chosen ones first, then pods, then addresses outside. With how many of them are
-/// chosen: of each pair one end is.
-fn bound(ends: Vec<EndpointGroup>, request: &MatrixRequest<'_>) -> (Vec<EndpointGroup>, usize, Omitted) {
-    let is_chosen = |end: &EndpointGroup| match &end.kind {
+/// As many groups as there may be pairs for: chosen ones first, then pods, then addresses outside. With how many of them are
+/// chosen: of each pair one group is.
+fn bound(groups: Vec<EndpointGroup>, request: &MatrixRequest<'_>) -> (Vec<EndpointGroup>, usize, Omitted) {
+    let is_chosen = |group: &EndpointGroup| match &group.kind {
         GroupMembers::Pods(_) if request.pods.is_empty() => true,
         GroupMembers::Pods(pods) => request.pods.iter().any(|pod| pods.binary_search(pod).is_ok()),
         GroupMembers::External(_) => false,
     };
-    let (mut ends, others): (Vec<EndpointGroup>, Vec<EndpointGroup>) = ends.into_iter().partition(is_chosen);
-    let chosen_max = request.pairs_max.isqrt().min(request.ends_max).max(1);
-    let mut left = ends.split_off(ends.len().min(chosen_max));
-    let chosen = ends.len();
+    let (mut groups, others): (Vec<EndpointGroup>, Vec<EndpointGroup>) =
+        groups.into_iter().partition(is_chosen);
+    let chosen_max = request.pairs_max.isqrt().min(request.groups_max).max(1);
+    let mut left = groups.split_off(groups.len().min(chosen_max));
+    let chosen = groups.len();
     let others_max = request.pairs_max.saturating_sub(chosen * chosen) / (2 * chosen.max(1));
     let mut others = others.into_iter();
-    ends.extend(others.by_ref().take(others_max.min(request.ends_max.saturating_sub(chosen))));
+    groups.extend(others.by_ref().take(others_max.min(request.groups_max.saturating_sub(chosen))));
     left.extend(others);
-    let pods_of = |end: &EndpointGroup| match &end.kind {
+    let pods_of = |group: &EndpointGroup| match &group.kind {
         GroupMembers::Pods(pods) => pods.len(),
         GroupMembers::External(_) => 0,
     };
-    (ends, chosen, Omitted { ends: left.len(), pods: left.iter().map(pods_of).sum() })
+    (groups, chosen, Omitted { groups: left.len(), pods: left.iter().map(pods_of).sum() })
 }
 
-fn is_one_pod(end: &EndpointGroup) -> bool {
-    matches!(&end.kind, GroupMembers::Pods(pods) if pods.len() == 1)
+fn is_one_pod(group: &EndpointGroup) -> bool {
+    matches!(&group.kind, GroupMembers::Pods(pods) if pods.len() == 1)
 }

@@ -1,4 +1,4 @@
-//! Rectangles: a table of values by source and destination, with equal rows and equal columns put together.
+//! Rectangles: a table of values by source and destination, with equal rows and equal columns put joined.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ pub(super) struct MatrixBlock<T> {
     pub(super) value: T,
 }
 
-/// The rectangles of everything but what is void. Every pair that is not void is in exactly one.
-pub(super) fn rectangles<E, T: Clone + Ord>(
+/// The matrix_blocks of everything but what is void. Every pair that is not void is in exactly one.
+pub(super) fn matrix_blocks<E, T: Clone + Ord>(
     items: &[E],
     mut value: impl FnMut(&E, &E) -> T,
-    is_void: impl Fn(&T) -> bool,
+    is_empty: impl Fn(&T) -> bool,
 ) -> Vec<MatrixBlock<T>> {
     let mut values: BTreeMap<T, usize> = BTreeMap::new();
     let mut rows: Vec<BTreeMap<usize, usize>> = Vec::new();
@@ -25,7 +25,7 @@ pub(super) fn rectangles<E, T: Clone + Ord>(
         let mut row = BTreeMap::new();
         for (to, destination) in items.iter().enumerate() {
             let value = value(from, destination);
-            if !is_void(&value) {
+            if !is_empty(&value) {
                 let next = values.len();
                 row.insert(to, *values.entry(value).or_insert(next));
             }
@@ -85,11 +85,11 @@ mod tests {
         ) {
             let items: Vec<usize> = (0..5).collect();
             let mut covered = vec![vec![0; 5]; 5];
-            for rectangle in rectangles(&items, |&from, &to| cells[from][to], |value| *value == 0) {
-                for &from in &rectangle.sources {
-                    for &to in &rectangle.destinations {
+            for block in matrix_blocks(&items, |&from, &to| cells[from][to], |value| *value == 0) {
+                for &from in &block.sources {
+                    for &to in &block.destinations {
                         prop_assert_eq!(covered[from][to], 0);
-                        covered[from][to] = rectangle.value;
+                        covered[from][to] = block.value;
                     }
                 }
             }
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn lines_that_are_alike_are_one_rectangle() {
-        let found = rectangles(&[0, 1, 2, 3], |from, to| from / 2 != to / 2, |differs| !differs);
+        let found = matrix_blocks(&[0, 1, 2, 3], |from, to| from / 2 != to / 2, |differs| !differs);
         let pairs: Vec<_> =
             found.iter().map(|one| (one.sources.as_slice(), one.destinations.as_slice())).collect();
         assert_eq!(pairs, [(&[2, 3][..], &[0, 1][..]), (&[0, 1][..], &[2, 3][..])]);

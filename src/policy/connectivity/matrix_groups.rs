@@ -1,6 +1,6 @@
-//! EndpointGroups that reach and are reached alike, put together: their rows and columns of the matrix would be equal.
+//! EndpointGroups that reach and are reached alike, put joined: their rows and columns of the matrix would be equal.
 //!
-//! Works on classes and tables, in one pass over the rows of the tables, and compares no two ends with each other.
+//! Works on classes and tables, in one pass over the rows of the tables, and compares no two groups with each other.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -24,10 +24,10 @@ impl<T> Default for Numbers<T> {
     }
 }
 
-/// Appearance of an end in one family: to the tables of others, and by its own tables.
+/// Appearance of an group in one family: to the tables of others, and by its own tables.
 type Signature = (u32, Vec<(u32, u32)>);
 
-/// EndpointGroups with equal keys are alike: the place of a pod that is to be an end of its own, whether it is pods, and its looks.
+/// EndpointGroups with equal keys are alike: the place of a pod that is to be an group of its own, whether it is pods, and its signatures.
 type Key = (Option<usize>, bool, [Option<Signature>; 2]);
 
 /// Classes and tables by what they come to.
@@ -40,16 +40,18 @@ struct Signatures {
 }
 
 impl Signatures {
-    fn of(judge: &TableEvaluator, ends: &[EndpointGroup]) -> Signatures {
-        let tables = judge.tables();
+    fn of(evaluator: &TableEvaluator, groups: &[EndpointGroup]) -> Signatures {
+        let tables = evaluator.tables();
         let (mut traffics, mut contents, mut steps) =
             (Numbers::default(), Numbers::default(), Numbers::default());
         steps.of((0, 0, 0));
         let mut of_row: HashMap<RowId, u32> = HashMap::new();
-        let mut looks = Signatures::default();
-        let views = ends.iter().flat_map(|end| end.views.iter().flatten().flatten());
-        let acls: BTreeSet<AclId> =
-            views.flat_map(|view| &view.acls).flat_map(|&(egress, ingress)| [egress, ingress]).collect();
+        let mut signatures = Signatures::default();
+        let policies = groups.iter().flat_map(|group| group.policies.iter().flatten().flatten());
+        let acls: BTreeSet<AclId> = policies
+            .flat_map(|policy| &policy.acls)
+            .flat_map(|&(egress, ingress)| [egress, ingress])
+            .collect();
         for id in acls {
             let acl = &tables.acls[&id];
             let mut traffic = |row: RowId| {
@@ -59,45 +61,45 @@ impl Signatures {
             let rows = acl.rows.iter().map(|(&class, &row)| (class, traffic(row)));
             let rows: Vec<(ClassId, u32)> = rows.filter(|(_, traffic)| *traffic != default).collect();
             for &(class, traffic) in &rows {
-                let look = looks.classes.entry(class).or_default();
-                *look = steps.of((*look, id.0 + 1, traffic));
+                let signature = signatures.classes.entry(class).or_default();
+                *signature = steps.of((*signature, id.0 + 1, traffic));
             }
-            looks.acls.insert(id, contents.of((default, rows)));
+            signatures.acls.insert(id, contents.of((default, rows)));
         }
-        looks
+        signatures
     }
 
-    fn of_view(&self, view: &EndpointPolicy) -> Signature {
+    fn of_policy(&self, policy: &EndpointPolicy) -> Signature {
         let mut acls: Vec<(u32, u32)> =
-            view.acls.iter().map(|(egress, ingress)| (self.acls[egress], self.acls[ingress])).collect();
+            policy.acls.iter().map(|(egress, ingress)| (self.acls[egress], self.acls[ingress])).collect();
         acls.sort_unstable();
         acls.dedup();
-        (self.classes.get(&view.class).copied().unwrap_or_default(), acls)
+        (self.classes.get(&policy.class).copied().unwrap_or_default(), acls)
     }
 }
 
-/// The ends of one set of tables, those that are alike as one. Pods and addresses outside stay apart; so do single pods,
-/// where each is to be an end.
-pub(super) fn merge(
-    judge: &TableEvaluator,
-    ends: Vec<EndpointGroup>,
+/// The groups of one set of tables, those that are alike as one. Pods and addresses outside stay apart; so do single pods,
+/// where each is to be an group.
+pub(super) fn merge_groups(
+    evaluator: &TableEvaluator,
+    groups: Vec<EndpointGroup>,
     grouping: Grouping,
 ) -> Vec<EndpointGroup> {
-    let looks = Signatures::of(judge, &ends);
+    let signatures = Signatures::of(evaluator, &groups);
     let mut known: BTreeMap<Key, usize> = BTreeMap::new();
     let mut merged: Vec<EndpointGroup> = Vec::new();
-    for (at, end) in ends.into_iter().enumerate() {
-        let is_pods = matches!(end.kind, GroupMembers::Pods(_));
-        let alone = (is_pods && grouping == Grouping::ByPod).then_some(at);
-        let [v4, v6] = &end.views[0];
-        let look = [v4, v6].map(|view| view.as_ref().map(|view| looks.of_view(view)));
+    for (at, group) in groups.into_iter().enumerate() {
+        let is_pods = matches!(group.kind, GroupMembers::Pods(_));
+        let single = (is_pods && grouping == Grouping::ByPod).then_some(at);
+        let [v4, v6] = &group.policies[0];
+        let signature = [v4, v6].map(|policy| policy.as_ref().map(|policy| signatures.of_policy(policy)));
         let next = merged.len();
-        let found = *known.entry((alone, is_pods, look)).or_insert(next);
+        let found = *known.entry((single, is_pods, signature)).or_insert(next);
         if found == next {
-            merged.push(end);
+            merged.push(group);
             continue;
         }
-        match (&mut merged[found].kind, end.kind) {
+        match (&mut merged[found].kind, group.kind) {
             (GroupMembers::Pods(pods), GroupMembers::Pods(more)) => pods.extend(more),
             (GroupMembers::External(texts), GroupMembers::External(more)) => texts.extend(more),
             (GroupMembers::Pods(_), GroupMembers::External(_))
@@ -106,8 +108,8 @@ pub(super) fn merge(
             }
         }
     }
-    for end in &mut merged {
-        if let GroupMembers::Pods(pods) = &mut end.kind {
+    for group in &mut merged {
+        if let GroupMembers::Pods(pods) = &mut group.kind {
             pods.sort();
             pods.dedup();
         }

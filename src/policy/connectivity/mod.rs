@@ -1,8 +1,8 @@
-//! Reach: what passes between two ends, as a set, worked out on classes and rows rather than by trying packets.
+//! Reach: what passes between two groups, as a set, worked out on classes and rows rather than by trying packets.
 //!
 //! - [`Traffic`] is a set of destination ports of each protocol;
 //! - [`EndpointGroups`] divides all addresses into those that no policy of some tables tells apart;
-//! - [`AllowedTraffic`] says what passes from one end to another.
+//! - [`AllowedTraffic`] says what passes from one group to another.
 
 mod allowed;
 pub mod diff;

@@ -81,11 +81,11 @@ fn first_own_address(nodes: &[Node], index: usize, pods: &BTreeSet<IpAddr>) -> O
     let mut children = nodes[index].children.iter().map(|&child| nodes[child].net).peekable();
     loop {
         if let Some(child) = children.next_if(|child| bits(child.network()) <= next) {
-            let end = bits(child.broadcast());
-            if end >= last {
+            let group = bits(child.broadcast());
+            if group >= last {
                 return None;
             }
-            next = next.max(end + 1);
+            next = next.max(group + 1);
             continue;
         }
         let candidate = address(next, net);

@@ -56,13 +56,13 @@ impl Traffic {
 
     /// What is in both.
     #[must_use]
-    pub fn and(&self, with: &Traffic) -> Traffic {
+    pub fn intersect(&self, with: &Traffic) -> Traffic {
         self.combine(with, |a, b| a && b)
     }
 
     /// What is in this one only.
     #[must_use]
-    pub fn without(&self, other: &Traffic) -> Traffic {
+    pub fn subtract(&self, other: &Traffic) -> Traffic {
         self.combine(other, |a, b| a && !b)
     }
 
@@ -163,7 +163,7 @@ fn combine(a: &[Span], b: &[Span], keep: fn(bool, bool) -> bool) -> Vec<Span> {
     kept
 }
 
-/// Adds a span that begins after the last one ends; one that touches it is joined to it.
+/// Adds a span that begins after the last one groups; one that touches it is joined to it.
 fn push(spans: &mut Vec<Span>, span: Span) {
     match spans.last_mut() {
         Some(before) if before.1.checked_add(1) == Some(span.0) => before.1 = span.1,
@@ -228,8 +228,8 @@ mod tests {
             for protocol in [Protocol::TCP, Protocol::UDP, Protocol::ICMP] {
                 let [in_a, in_b] = [&a, &b].map(|row| row.decide(protocol, port).is_allow());
                 prop_assert_eq!(one.contains(protocol, port), in_a);
-                prop_assert_eq!(one.and(&two).contains(protocol, port), in_a && in_b);
-                prop_assert_eq!(one.without(&two).contains(protocol, port), in_a && !in_b);
+                prop_assert_eq!(one.intersect(&two).contains(protocol, port), in_a && in_b);
+                prop_assert_eq!(one.subtract(&two).contains(protocol, port), in_a && !in_b);
             }
         }
     }

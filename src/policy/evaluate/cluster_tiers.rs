@@ -8,30 +8,30 @@ use crate::tables::{Direction, PolicyRef, RuleOrigin, Verdict};
 
 impl<'a> ReferenceEvaluator<'a> {
     /// The first rule that matches decides; nothing where that is a Pass, or none matches.
-    pub(in crate::policy) fn ask_tier(&self, tier: Tier, question: &Query<'_>) -> Option<SideVerdict> {
-        for policy in self.tier(tier, question) {
-            for (index, rule) in rules(policy, question.direction).iter().enumerate() {
-                if self.cluster_rule_matches(rule, question) {
-                    return act(policy, rule, index, question.direction);
+    pub(in crate::policy) fn evaluate_tier(&self, tier: Tier, query: &Query<'_>) -> Option<SideVerdict> {
+        for policy in self.policies_of_tier(tier, query) {
+            for (index, rule) in rules(policy, query.direction).iter().enumerate() {
+                if self.cluster_rule_matches(rule, query) {
+                    return side_verdict_of(policy, rule, index, query.direction);
                 }
             }
         }
         None
     }
 
-    /// Clause C8: the policies of a tier whose subject the pod is.
-    pub(in crate::policy) fn tier(
+    /// Clause C8: the policies of a tier whose pod the pod is.
+    pub(in crate::policy) fn policies_of_tier(
         &self,
         tier: Tier,
-        question: &Query<'_>,
+        query: &Query<'_>,
     ) -> impl Iterator<Item = &'a ClusterNetworkPolicy> {
         let of_tier = self.cluster_policies.values().copied().filter(move |policy| policy.tier == tier);
-        of_tier.filter(|policy| self.scope_holds(&policy.subject, question.subject))
+        of_tier.filter(|policy| self.scope_selects(&policy.subject, query.pod))
     }
 
-    fn cluster_rule_matches(&self, rule: &ClusterRule, question: &Query<'_>) -> bool {
-        self.cluster_peers_match(&rule.peers, &question.peer)
-            && cluster_ports_match(rule.ports.as_deref(), question)
+    fn cluster_rule_matches(&self, rule: &ClusterRule, query: &Query<'_>) -> bool {
+        self.cluster_peers_match(&rule.peers, &query.peer)
+            && cluster_ports_match(rule.ports.as_deref(), query)
     }
 }
 
@@ -43,7 +43,7 @@ pub(in crate::policy) fn rules(policy: &ClusterNetworkPolicy, direction: Directi
 }
 
 /// Clause C2: Pass leaves the tier.
-fn act(
+fn side_verdict_of(
     policy: &ClusterNetworkPolicy,
     rule: &ClusterRule,
     index: usize,

@@ -39,7 +39,7 @@ pub struct TableEvaluator {
 }
 
 impl TableEvaluator {
-    /// A judge by these tables, if they are whole.
+    /// A evaluate by these tables, if they are whole.
     pub fn new(tables: RuleTables) -> Result<TableEvaluator, TablesError> {
         let classifier = Classifier::new(&tables)?;
         Ok(TableEvaluator { tables, classifier })
@@ -57,17 +57,17 @@ impl TableEvaluator {
 
     /// The verdict on a new connection, without the reasons.
     pub fn verdict(&self, flow: &FlowKey) -> Verdict {
-        if self.classifier.judge(flow).is_allow() { Verdict::Allow } else { Verdict::Deny }
+        if self.classifier.decide_flow(flow).is_allow() { Verdict::Allow } else { Verdict::Deny }
     }
 
     /// The verdict on a new connection, with the reasons.
-    pub fn answer(&self, flow: &FlowKey) -> FlowVerdict {
-        let judgement = self.classifier.judge(flow);
+    pub fn evaluate(&self, flow: &FlowKey) -> FlowVerdict {
+        let decision = self.classifier.decide_flow(flow);
         let name = |decision: Decision| SideVerdict {
             verdict: decision.verdict(),
             // The check of the tables found a name for every decision.
             origin: self.tables.rules[&decision.rule()].clone(),
         };
-        FlowVerdict { egress: judgement.egress.map(name), ingress: judgement.ingress.map(name) }
+        FlowVerdict { egress: decision.egress.map(name), ingress: decision.ingress.map(name) }
     }
 }

@@ -1,7 +1,7 @@
 //! Clauses E2 to E4 and N1: what the `NetworkPolicies` of a pod say.
 
 use super::flow_verdict::SideVerdict;
-use super::peers::is_known;
+use super::peers::is_certain;
 use super::ports::network_ports_match;
 use super::reference::{AddressOwner, Query, ReferenceEvaluator};
 use super::selectors::selects;
@@ -10,31 +10,31 @@ use crate::tables::{Direction, PolicyKind, PolicyRef, RuleOrigin, Verdict};
 
 impl<'a> ReferenceEvaluator<'a> {
     /// Nothing where no policy isolates the pod in this direction; else a final word (clause C3).
-    pub(in crate::policy) fn ask_network_policies(&self, question: &Query<'_>) -> Option<SideVerdict> {
-        let isolating = self.isolating(question);
+    pub(in crate::policy) fn evaluate_network_policies(&self, query: &Query<'_>) -> Option<SideVerdict> {
+        let isolating = self.isolating(query);
         if isolating.is_empty() {
             return None;
         }
-        if is_own_node(question) {
+        if is_own_node(query) {
             return Some(SideVerdict { verdict: Verdict::Allow, origin: RuleOrigin::OwnNode });
         }
         for policy in &isolating {
-            for (index, rule) in rules(policy, question.direction).into_iter().flatten().enumerate() {
-                if self.network_rule_matches(policy, rule, question) {
-                    return Some(allowed_by(policy, question.direction, index));
+            for (index, rule) in rules(policy, query.direction).into_iter().flatten().enumerate() {
+                if self.network_rule_matches(policy, rule, query) {
+                    return Some(allowed_by(policy, query.direction, index));
                 }
             }
         }
-        Some(denied_by(&isolating, question.direction))
+        Some(denied_by(&isolating, query.direction))
     }
 
     /// Clause E2: policies of the pod's own namespace that select it and have the direction.
-    pub(in crate::policy) fn isolating(&self, question: &Query<'_>) -> Vec<&'a NetworkPolicy> {
-        let subject = question.subject;
+    pub(in crate::policy) fn isolating(&self, query: &Query<'_>) -> Vec<&'a NetworkPolicy> {
+        let pod = query.pod;
         let of_namespace = self.network_policies.values().copied().filter(|policy| {
-            policy.namespace == subject.name.namespace && rules(policy, question.direction).is_some()
+            policy.namespace == pod.name.namespace && rules(policy, query.direction).is_some()
         });
-        of_namespace.filter(|policy| selects(&policy.pod_selector, &subject.labels)).collect()
+        of_namespace.filter(|policy| selects(&policy.pod_selector, &pod.labels)).collect()
     }
 
     /// Clause E4: both halves match.
@@ -42,10 +42,10 @@ impl<'a> ReferenceEvaluator<'a> {
         &self,
         policy: &NetworkPolicy,
         rule: &NetworkPolicyRule,
-        question: &Query<'_>,
+        query: &Query<'_>,
     ) -> bool {
-        self.network_peers_match(&policy.namespace, &rule.peers, &question.peer)
-            && network_ports_match(&rule.ports, question)
+        self.network_peers_match(&policy.namespace, &rule.peers, &query.peer)
+            && network_ports_match(&rule.ports, query)
     }
 }
 
@@ -58,14 +58,13 @@ pub(in crate::policy) fn rules(policy: &NetworkPolicy, direction: Direction) -> 
 }
 
 /// Clauses N1 and N2: traffic into a pod from the pod's own node.
-fn is_own_node(question: &Query<'_>) -> bool {
-    if question.direction == Direction::Egress {
+fn is_own_node(query: &Query<'_>) -> bool {
+    if query.direction == Direction::Egress {
         return false;
     }
-    let is_host =
-        is_known(question.peer.holder) && question.subject.host_ips.contains(&question.peer.address);
-    match question.peer.holder {
-        AddressOwner::Node(node) => is_host || question.subject.node.as_ref() == Some(&node.name),
+    let is_host = is_certain(query.peer.owner) && query.pod.host_ips.contains(&query.peer.address);
+    match query.peer.owner {
+        AddressOwner::Node(node) => is_host || query.pod.node.as_ref() == Some(&node.name),
         AddressOwner::Pod(_) | AddressOwner::External => is_host,
     }
 }

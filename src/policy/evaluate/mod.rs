@@ -1,4 +1,4 @@
-//! The oracle: a second, naive evaluator that reads the objects and says whether a packet may pass.
+//! The evaluator: a second, naive evaluator that reads the objects and says whether a packet may pass.
 //!
 //! It shares no code with resolve and compile, not even the matching of labels and prefixes, and looks at every object for
 //! every packet. It is what the specification says, clause by clause (the ids are those of `docs/policy.md`), and

@@ -28,9 +28,9 @@ impl ReferenceEvaluator<'_> {
         peer: &Peer,
         end: &PeerAddress<'_>,
     ) -> bool {
-        match (peer, end.holder) {
-            (Peer::IpBlock(block), holder) => {
-                block_holds(block, end.address) && (is_known(holder) || block_is_whole(block))
+        match (peer, end.owner) {
+            (Peer::IpBlock(block), owner) => {
+                block_contains(block, end.address) && (is_certain(owner) || is_whole_block(block))
             }
             // Clause M2: without a namespace selector, pods of the policy's own namespace.
             (Peer::Pods { namespaces: None, pods }, AddressOwner::Pod(pod)) => {
@@ -55,12 +55,12 @@ impl ReferenceEvaluator<'_> {
     }
 
     pub(in crate::policy) fn cluster_peer_matches(&self, peer: &ClusterPeer, end: &PeerAddress<'_>) -> bool {
-        match (peer, end.holder) {
+        match (peer, end.owner) {
             // Clause C9.
-            (ClusterPeer::Pods(scope), AddressOwner::Pod(pod)) => self.scope_holds(scope, pod),
+            (ClusterPeer::Pods(scope), AddressOwner::Pod(pod)) => self.scope_selects(scope, pod),
             // Clause C10: everything with such an address, pods included.
-            (ClusterPeer::Network(cidr), holder) => {
-                prefix_holds(*cidr, end.address) && (is_known(holder) || cidr.prefix_len() == 0)
+            (ClusterPeer::Network(cidr), owner) => {
+                prefix_contains(*cidr, end.address) && (is_certain(owner) || cidr.prefix_len() == 0)
             }
             // Clause C11.
             (ClusterPeer::Nodes(selector), AddressOwner::Node(node)) => selects(selector, &node.labels),
@@ -72,7 +72,7 @@ impl ReferenceEvaluator<'_> {
     }
 
     /// Clause C8 for subjects, C9 for peers.
-    pub(in crate::policy) fn scope_holds(&self, scope: &PodScope, pod: &Pod) -> bool {
+    pub(in crate::policy) fn scope_selects(&self, scope: &PodScope, pod: &Pod) -> bool {
         self.pod_is_in(&scope.namespaces, &scope.pods, pod)
     }
 
@@ -81,26 +81,27 @@ impl ReferenceEvaluator<'_> {
     }
 }
 
-/// Clause B7: whether the holder of an address has it for certain: not a pod whose address is a placeholder, or that has none.
-pub(super) fn is_known(holder: AddressOwner<'_>) -> bool {
-    match holder {
+/// Clause B7: whether the owner of an address has it for certain: not a pod whose address is a placeholder, or that has none.
+pub(super) fn is_certain(owner: AddressOwner<'_>) -> bool {
+    match owner {
         AddressOwner::Pod(pod) => !pod.placeholder && !pod.addresses.is_empty(),
         AddressOwner::Node(_) | AddressOwner::External => true,
     }
 }
 
 /// Clause B7: every address of the family, without exceptions.
-fn block_is_whole(block: &IpBlock) -> bool {
+fn is_whole_block(block: &IpBlock) -> bool {
     block.cidr.prefix_len() == 0 && block.except.is_empty()
 }
 
 /// Clause B1: inside the prefix and inside none of its exceptions, which say nothing beyond this block.
-fn block_holds(block: &IpBlock, address: IpAddr) -> bool {
-    prefix_holds(block.cidr, address) && !block.except.iter().any(|except| prefix_holds(*except, address))
+fn block_contains(block: &IpBlock, address: IpAddr) -> bool {
+    prefix_contains(block.cidr, address)
+        && !block.except.iter().any(|except| prefix_contains(*except, address))
 }
 
 /// Clauses B3 and B4: the same family, and the bits of the prefix agree.
-pub(in crate::policy) fn prefix_holds(prefix: IpNet, address: IpAddr) -> bool {
+pub(in crate::policy) fn prefix_contains(prefix: IpNet, address: IpAddr) -> bool {
     let (network, address, width) = match (prefix.addr(), address) {
         (IpAddr::V4(network), IpAddr::V4(address)) => {
             (u128::from(network.to_bits()), u128::from(address.to_bits()), 32)

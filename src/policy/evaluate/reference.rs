@@ -26,7 +26,7 @@ pub struct ReferenceEvaluator<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(in crate::policy) struct PeerAddress<'a> {
     pub(in crate::policy) address: IpAddr,
-    pub(in crate::policy) holder: AddressOwner<'a>,
+    pub(in crate::policy) owner: AddressOwner<'a>,
 }
 
 /// Who has an address.
@@ -37,10 +37,10 @@ pub(in crate::policy) enum AddressOwner<'a> {
     External,
 }
 
-/// One direction of a pod, and a flow that it is asked about.
+/// One direction of a pod, and a flow that it is verdicts about.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::policy) struct Query<'a> {
-    pub(in crate::policy) subject: &'a Pod,
+    pub(in crate::policy) pod: &'a Pod,
     pub(in crate::policy) direction: Direction,
     pub(in crate::policy) peer: PeerAddress<'a>,
     pub(in crate::policy) protocol: Protocol,
@@ -48,13 +48,13 @@ pub(in crate::policy) struct Query<'a> {
 }
 
 impl<'a> ReferenceEvaluator<'a> {
-    /// An oracle of these objects. Of two with one name the later counts.
+    /// An evaluator of these objects. Of two with one name the later is_live.
     pub fn new(objects: impl IntoIterator<Item = &'a Object>) -> ReferenceEvaluator<'a> {
-        let mut oracle = ReferenceEvaluator::default();
+        let mut evaluator = ReferenceEvaluator::default();
         for object in objects {
-            oracle.insert(object);
+            evaluator.insert(object);
         }
-        oracle
+        evaluator
     }
 
     fn insert(&mut self, object: &'a Object) {
@@ -75,19 +75,19 @@ impl<'a> ReferenceEvaluator<'a> {
     }
 
     /// Judges a new connection by its first packet. Clause E1: it passes where neither side denies it.
-    pub fn judge(&self, flow: &FlowKey) -> FlowVerdict {
-        if self.itself(flow).is_some() {
+    pub fn evaluate(&self, flow: &FlowKey) -> FlowVerdict {
+        if self.hairpin_pod(flow).is_some() {
             return FlowVerdict { egress: None, ingress: None };
         }
         FlowVerdict {
-            egress: self.ask_claimants(flow, Direction::Egress).map(|(_, finding)| finding),
-            ingress: self.ask_claimants(flow, Direction::Ingress).map(|(_, finding)| finding),
+            egress: self.evaluate_claimants(flow, Direction::Egress).map(|(_, side_verdict)| side_verdict),
+            ingress: self.evaluate_claimants(flow, Direction::Ingress).map(|(_, side_verdict)| side_verdict),
         }
     }
 
     /// Clause E7: the pod that is certainly both ends of a flow. Where several claim an address, it is only for a flow from
     /// that address to itself.
-    pub fn itself(&self, flow: &FlowKey) -> Option<&'a Pod> {
+    pub fn hairpin_pod(&self, flow: &FlowKey) -> Option<&'a Pod> {
         match (self.pods_at(flow.src).as_slice(), self.pods_at(flow.dst).as_slice()) {
             ([source], [destination]) if source.name == destination.name => Some(source),
             ([source, ..], _) if flow.src == flow.dst => Some(source),
@@ -95,9 +95,9 @@ impl<'a> ReferenceEvaluator<'a> {
         }
     }
 
-    /// Clause L4: the pods that claim an end's address are all asked, in the order of their names. The first that denies
+    /// Clause L4: the pods that claim an end's address are all verdicts, in the order of their names. The first that denies
     /// has decided; where none does, the first.
-    pub(in crate::policy) fn ask_claimants(
+    pub(in crate::policy) fn evaluate_claimants(
         &self,
         flow: &FlowKey,
         direction: Direction,
@@ -106,54 +106,55 @@ impl<'a> ReferenceEvaluator<'a> {
             Direction::Egress => (flow.src, flow.dst),
             Direction::Ingress => (flow.dst, flow.src),
         };
-        let ask = |pod: &'a Pod| (pod, self.ask(pod, direction, peer, flow.protocol, flow.dst_port));
-        let asked: Vec<(&Pod, SideVerdict)> = self.pods_at(own).into_iter().map(ask).collect();
-        let denying = asked.iter().position(|(_, finding)| finding.verdict == Verdict::Deny);
-        asked.into_iter().nth(denying.unwrap_or(0))
+        let evaluate =
+            |pod: &'a Pod| (pod, self.evaluate_direction(pod, direction, peer, flow.protocol, flow.dst_port));
+        let verdicts: Vec<(&Pod, SideVerdict)> = self.pods_at(own).into_iter().map(evaluate).collect();
+        let denying = verdicts.iter().position(|(_, side_verdict)| side_verdict.verdict == Verdict::Deny);
+        verdicts.into_iter().nth(denying.unwrap_or(0))
     }
 
     /// What the policies of one pod say of one direction. Clause L4: where several claim the peer's address, the flow passes
     /// only if it passes whoever it belongs to.
-    pub fn ask(
+    pub fn evaluate_direction(
         &self,
-        subject: &Pod,
+        pod: &Pod,
         direction: Direction,
         peer: IpAddr,
         protocol: Protocol,
         dst_port: u16,
     ) -> SideVerdict {
         let mut first = None;
-        for holder in self.holders(peer) {
-            let peer = PeerAddress { address: peer, holder };
-            let finding = self.decide(&Query { subject, direction, peer, protocol, dst_port });
-            if finding.verdict == Verdict::Deny {
-                return finding;
+        for owner in self.owners(peer) {
+            let peer = PeerAddress { address: peer, owner };
+            let side_verdict = self.decide(&Query { pod, direction, peer, protocol, dst_port });
+            if side_verdict.verdict == Verdict::Deny {
+                return side_verdict;
             }
-            first = first.or(Some(finding));
+            first = first.or(Some(side_verdict));
         }
         first.unwrap_or_else(|| unreachable!("an address is at least nobody's"))
     }
 
     /// Clauses C1 to C5: admin tier, then `NetworkPolicy`, then baseline tier, then allow.
-    fn decide(&self, question: &Query<'_>) -> SideVerdict {
-        self.ask_tier(Tier::Admin, question)
-            .or_else(|| self.ask_network_policies(question))
-            .or_else(|| self.ask_tier(Tier::Baseline, question))
+    fn decide(&self, query: &Query<'_>) -> SideVerdict {
+        self.evaluate_tier(Tier::Admin, query)
+            .or_else(|| self.evaluate_network_policies(query))
+            .or_else(|| self.evaluate_tier(Tier::Baseline, query))
             .unwrap_or(SideVerdict {
                 verdict: Verdict::Allow,
-                origin: RuleOrigin::NotIsolated { direction: question.direction },
+                origin: RuleOrigin::NotIsolated { direction: query.direction },
             })
     }
 
     /// Clauses L1, L2 and N3: pods without an address, finished pods and pods on the host's network are neither judged
     /// nor selected.
-    pub fn counts(pod: &Pod) -> bool {
+    pub fn is_live(pod: &Pod) -> bool {
         !pod.addresses.is_empty() && !pod.finished && !pod.host_network
     }
 
     /// The pods that claim an address, by name.
     pub fn pods_at(&self, address: IpAddr) -> Vec<&'a Pod> {
-        let claims = |pod: &&Pod| ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address);
+        let claims = |pod: &&Pod| ReferenceEvaluator::is_live(pod) && pod.addresses.contains(&address);
         self.pods.values().copied().filter(claims).collect()
     }
 
@@ -163,35 +164,35 @@ impl<'a> ReferenceEvaluator<'a> {
     }
 
     /// Pods that have an address and are not judged.
-    pub fn unjudged_at(&self, address: IpAddr) -> impl Iterator<Item = &'a Pod> {
+    pub fn exempt_pods_at(&self, address: IpAddr) -> impl Iterator<Item = &'a Pod> {
         let at = self.pods.values().copied().filter(move |pod| pod.addresses.contains(&address));
-        at.filter(|pod| !ReferenceEvaluator::counts(pod))
+        at.filter(|pod| !ReferenceEvaluator::is_live(pod))
     }
 
     /// Everyone who claims an address; nobody, where nobody does.
-    pub(in crate::policy) fn holders(&self, address: IpAddr) -> Vec<AddressOwner<'a>> {
-        let mut holders = Vec::new();
+    pub(in crate::policy) fn owners(&self, address: IpAddr) -> Vec<AddressOwner<'a>> {
+        let mut owners = Vec::new();
         for pod in self.pods.values() {
-            if ReferenceEvaluator::counts(pod) && pod.addresses.contains(&address) {
-                holders.push(AddressOwner::Pod(pod));
+            if ReferenceEvaluator::is_live(pod) && pod.addresses.contains(&address) {
+                owners.push(AddressOwner::Pod(pod));
             }
         }
         for node in self.nodes.values() {
             if node.addresses.contains(&address) {
-                holders.push(AddressOwner::Node(node));
+                owners.push(AddressOwner::Node(node));
             }
         }
-        if holders.is_empty() { vec![AddressOwner::External] } else { holders }
+        if owners.is_empty() { vec![AddressOwner::External] } else { owners }
     }
 
     /// Whose address it is, in words.
-    pub fn describe(&self, address: IpAddr) -> String {
-        let name = |holder: &AddressOwner<'_>| match holder {
+    pub fn display_owner(&self, address: IpAddr) -> String {
+        let name = |owner: &AddressOwner<'_>| match owner {
             AddressOwner::Pod(pod) => format!("pod {}", pod.name),
             AddressOwner::Node(node) => format!("node {}", node.name),
             AddressOwner::External => "outside".to_owned(),
         };
-        let names: Vec<String> = self.holders(address).iter().map(name).collect();
+        let names: Vec<String> = self.owners(address).iter().map(name).collect();
         format!("{} ({address})", names.join(" or "))
     }
 

@@ -11,7 +11,7 @@ use crate::policy::objects::{
     ClusterAction, ClusterPeer, ClusterPort, IpBlock, LabelSelector, Labels, Peer, Pod, PodScope, PortMatch,
 };
 
-/// What a miss is about.
+/// What a mismatch is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MismatchKind {
@@ -50,42 +50,44 @@ impl Mismatch {
 
 /// Why a peer of a `NetworkPolicy` that does not match does not.
 pub(super) fn network_peer(
-    oracle: &ReferenceEvaluator<'_>,
+    evaluator: &ReferenceEvaluator<'_>,
     namespace: &str,
     peer: &Peer,
     end: &PeerAddress<'_>,
 ) -> Mismatch {
     match peer {
-        Peer::IpBlock(block) => address_miss(block, end),
-        Peer::Pods { namespaces, pods } => match end.holder {
+        Peer::IpBlock(block) => address_mismatch(block, end),
+        Peer::Pods { namespaces, pods } => match end.owner {
             AddressOwner::Pod(pod) => match namespaces {
                 None if pod.name.namespace != namespace => Mismatch::new(
                     MismatchKind::Namespace,
                     format!("namespace {} is not the policy's own, {namespace}", pod.name.namespace),
                 ),
-                None => pod_label_miss(pods, pod),
-                Some(namespaces) => pod_miss(oracle, namespaces, pods, pod),
+                None => pod_label_mismatch(pods, pod),
+                Some(namespaces) => pod_mismatch(evaluator, namespaces, pods, pod),
             },
-            AddressOwner::Node(_) | AddressOwner::External => not_a_pod(oracle, end.address),
+            AddressOwner::Node(_) | AddressOwner::External => not_a_pod(evaluator, end.address),
         },
     }
 }
 
 /// Why a peer of a cluster-wide policy that does not match does not.
 pub(super) fn cluster_peer(
-    oracle: &ReferenceEvaluator<'_>,
+    evaluator: &ReferenceEvaluator<'_>,
     peer: &ClusterPeer,
     end: &PeerAddress<'_>,
 ) -> Mismatch {
-    match (peer, end.holder) {
+    match (peer, end.owner) {
         (ClusterPeer::Pods(PodScope { namespaces, pods }), AddressOwner::Pod(pod)) => {
-            pod_miss(oracle, namespaces, pods, pod)
+            pod_mismatch(evaluator, namespaces, pods, pod)
         }
-        (ClusterPeer::Pods(_), _) => not_a_pod(oracle, end.address),
-        (ClusterPeer::Network(cidr), _) => address_miss(&IpBlock { cidr: *cidr, except: Vec::new() }, end),
+        (ClusterPeer::Pods(_), _) => not_a_pod(evaluator, end.address),
+        (ClusterPeer::Network(cidr), _) => {
+            address_mismatch(&IpBlock { cidr: *cidr, except: Vec::new() }, end)
+        }
         (ClusterPeer::Nodes(selector), AddressOwner::Node(node)) => {
             let who = format!("node {}", node.name);
-            Mismatch::new(MismatchKind::NodeLabel, label_miss(&who, selector, &node.labels))
+            Mismatch::new(MismatchKind::NodeLabel, label_mismatch(&who, selector, &node.labels))
         }
         (ClusterPeer::Nodes(_), _) => {
             Mismatch::new(MismatchKind::Address, format!("{} is no node's address", end.address))
@@ -107,24 +109,24 @@ pub(super) fn action(action: ClusterAction) -> &'static str {
 }
 
 /// Why a port of a `NetworkPolicy` does not match; nothing if it does.
-pub(super) fn network_port(port: &PortMatch, question: &Query<'_>) -> Option<Mismatch> {
+pub(super) fn network_port(port: &PortMatch, query: &Query<'_>) -> Option<Mismatch> {
     match port {
-        PortMatch::Range { protocol, first, last } => range_miss(*protocol, *first, *last, question),
-        PortMatch::Named { protocol, name } => named_miss(Some(*protocol), name, question),
+        PortMatch::Range { protocol, first, last } => range_mismatch(*protocol, *first, *last, query),
+        PortMatch::Named { protocol, name } => named_mismatch(Some(*protocol), name, query),
     }
 }
 
 /// Why a port of a cluster-wide policy does not match; nothing if it does.
-pub(super) fn cluster_port(port: &ClusterPort, question: &Query<'_>) -> Option<Mismatch> {
+pub(super) fn cluster_port(port: &ClusterPort, query: &Query<'_>) -> Option<Mismatch> {
     match port {
-        ClusterPort::Range { protocol, first, last } => range_miss(*protocol, *first, *last, question),
-        ClusterPort::Named { protocol, name } => named_miss(*protocol, name, question),
+        ClusterPort::Range { protocol, first, last } => range_mismatch(*protocol, *first, *last, query),
+        ClusterPort::Named { protocol, name } => named_mismatch(*protocol, name, query),
     }
 }
 
-fn address_miss(block: &IpBlock, end: &PeerAddress<'_>) -> Mismatch {
+fn address_mismatch(block: &IpBlock, end: &PeerAddress<'_>) -> Mismatch {
     let (cidr, address) = (block.cidr, end.address);
-    if let AddressOwner::Pod(pod) = end.holder
+    if let AddressOwner::Pod(pod) = end.owner
         && pod.placeholder
     {
         let text = format!(
@@ -143,31 +145,31 @@ fn address_miss(block: &IpBlock, end: &PeerAddress<'_>) -> Mismatch {
     Mismatch::new(MismatchKind::Address, text)
 }
 
-fn not_a_pod(oracle: &ReferenceEvaluator<'_>, address: IpAddr) -> Mismatch {
-    Mismatch::new(MismatchKind::NotAPod, format!("{} is no pod", oracle.describe(address)))
+fn not_a_pod(evaluator: &ReferenceEvaluator<'_>, address: IpAddr) -> Mismatch {
+    Mismatch::new(MismatchKind::NotAPod, format!("{} is no pod", evaluator.display_owner(address)))
 }
 
-fn pod_miss(
-    oracle: &ReferenceEvaluator<'_>,
+fn pod_mismatch(
+    evaluator: &ReferenceEvaluator<'_>,
     namespaces: &LabelSelector,
     pods: &LabelSelector,
     pod: &Pod,
 ) -> Mismatch {
     let namespace = &pod.name.namespace;
-    let labels = oracle.namespace_labels(namespace);
+    let labels = evaluator.namespace_labels(namespace);
     if selectors::selects(namespaces, &labels) {
-        return pod_label_miss(pods, pod);
+        return pod_label_mismatch(pods, pod);
     }
     let who = format!("namespace {namespace}");
-    Mismatch::new(MismatchKind::NamespaceLabel, label_miss(&who, namespaces, &labels))
+    Mismatch::new(MismatchKind::NamespaceLabel, label_mismatch(&who, namespaces, &labels))
 }
 
-fn pod_label_miss(pods: &LabelSelector, pod: &Pod) -> Mismatch {
-    Mismatch::new(MismatchKind::PodLabel, label_miss(&format!("pod {}", pod.name), pods, &pod.labels))
+fn pod_label_mismatch(pods: &LabelSelector, pod: &Pod) -> Mismatch {
+    Mismatch::new(MismatchKind::PodLabel, label_mismatch(&format!("pod {}", pod.name), pods, &pod.labels))
 }
 
 /// The first requirement that is not met, and what is there instead.
-fn label_miss(who: &str, selector: &LabelSelector, labels: &Labels) -> String {
+fn label_mismatch(who: &str, selector: &LabelSelector, labels: &Labels) -> String {
     let Some(unmet) = selectors::unmet(selector, labels) else {
         return format!("{who} is selected");
     };
@@ -178,21 +180,21 @@ fn label_miss(who: &str, selector: &LabelSelector, labels: &Labels) -> String {
     }
 }
 
-fn range_miss(protocol: Protocol, first: u16, last: u16, question: &Query<'_>) -> Option<Mismatch> {
+fn range_mismatch(protocol: Protocol, first: u16, last: u16, query: &Query<'_>) -> Option<Mismatch> {
     let wanted = display::ports(protocol, first, last);
-    if question.protocol != protocol {
-        return Some(Mismatch::new(MismatchKind::Protocol, format!("{} is not {wanted}", question.protocol)));
+    if query.protocol != protocol {
+        return Some(Mismatch::new(MismatchKind::Protocol, format!("{} is not {wanted}", query.protocol)));
     }
-    let port = question.dst_port;
+    let port = query.dst_port;
     let is_inside = first <= port && port <= last;
     (!is_inside).then(|| Mismatch::new(MismatchKind::Port, format!("{protocol} {port} is not {wanted}")))
 }
 
-fn named_miss(protocol: Option<Protocol>, name: &str, question: &Query<'_>) -> Option<Mismatch> {
-    let Some(pod) = ports::destination_pod(question) else {
+fn named_mismatch(protocol: Option<Protocol>, name: &str, query: &Query<'_>) -> Option<Mismatch> {
+    let Some(pod) = ports::destination_pod(query) else {
         return Some(Mismatch::new(
             MismatchKind::Port,
-            format!("{} has no ports with names", question.peer.address),
+            format!("{} has no ports with names", query.peer.address),
         ));
     };
     let is_asked = |own: Protocol| protocol.is_none_or(|protocol| protocol == own);
@@ -208,11 +210,11 @@ fn named_miss(protocol: Option<Protocol>, name: &str, question: &Query<'_>) -> O
             format!("pod {} has no {protocol}port named {name}", pod.name),
         ));
     }
-    if named.iter().any(|port| (port.protocol, port.port) == (question.protocol, question.dst_port)) {
+    if named.iter().any(|port| (port.protocol, port.port) == (query.protocol, query.dst_port)) {
         return None;
     }
     let numbers: Vec<String> = named.iter().map(|port| format!("{} {}", port.protocol, port.port)).collect();
-    let kind = if named.iter().any(|port| port.protocol == question.protocol) {
+    let kind = if named.iter().any(|port| port.protocol == query.protocol) {
         MismatchKind::Port
     } else {
         MismatchKind::Protocol
@@ -220,7 +222,7 @@ fn named_miss(protocol: Option<Protocol>, name: &str, question: &Query<'_>) -> O
     let numbers = numbers.join(", ");
     let text = format!(
         "{} {} is not {name} of pod {}, which is {numbers}",
-        question.protocol, question.dst_port, pod.name
+        query.protocol, query.dst_port, pod.name
     );
     Some(Mismatch::new(kind, text))
 }

@@ -20,7 +20,7 @@ use crate::tables::{Direction, PodName, PolicyRef, RuleOrigin, Verdict};
 pub use mismatch::{Mismatch, MismatchKind};
 
 /// Pods at an address that are told to be judged by no policy.
-const UNJUDGED_SHOWN: usize = 4;
+const EXEMPT_SHOWN: usize = 4;
 
 /// Where policies stand: `file:line` by name.
 pub type PolicyLocations = BTreeMap<PolicyRef, String>;
@@ -37,11 +37,11 @@ pub struct Explanation {
     /// The verdict.
     pub verdict: Verdict,
     /// The pod that is both ends, if one is: it always reaches itself.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub itself: Option<PodName>,
+    #[serde(rename = "itself", skip_serializing_if = "Option::is_none")]
+    pub hairpin: Option<PodName>,
     /// Pods at the ends that no policy is asked about.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub unjudged: Vec<ExemptPod>,
+    #[serde(rename = "unjudged", skip_serializing_if = "Vec::is_empty")]
+    pub exempt: Vec<ExemptPod>,
     /// Egress side, if the source is a pod. Of several pods that claim its address, the first that denies.
     pub egress: Option<SideExplanation>,
     /// Ingress side, if the destination is a pod; of several that claim its address, the first that denies.
@@ -78,11 +78,11 @@ impl ExemptPod {
     }
 
     /// Those that an end means: by name that pod, by address a few that have it.
-    fn at(oracle: &ReferenceEvaluator<'_>, end: &Endpoint) -> Vec<ExemptPod> {
+    fn at(evaluator: &ReferenceEvaluator<'_>, end: &Endpoint) -> Vec<ExemptPod> {
         match end {
-            Endpoint::Pod(name) => oracle.pod(name).and_then(ExemptPod::of).into_iter().collect(),
+            Endpoint::Pod(name) => evaluator.pod(name).and_then(ExemptPod::of).into_iter().collect(),
             Endpoint::Ip(address) => {
-                oracle.unjudged_at(*address).filter_map(ExemptPod::of).take(UNJUDGED_SHOWN).collect()
+                evaluator.exempt_pods_at(*address).filter_map(ExemptPod::of).take(EXEMPT_SHOWN).collect()
             }
         }
     }
@@ -111,10 +111,11 @@ pub struct PolicyTrace {
     /// Its name.
     pub policy: PolicyRef,
     /// Where it stands, if that is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub place: Option<String>,
+    #[serde(rename = "place", skip_serializing_if = "Option::is_none")]
+    pub location: Option<String>,
     /// Whether it was asked: a tier before it may have decided.
-    pub asked: bool,
+    #[serde(rename = "asked")]
+    pub evaluated: bool,
     /// Whether it stands in the baseline tier, which a `NetworkPolicy` that isolates the pod preempts (clause C4).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub preempted: bool,
@@ -135,84 +136,87 @@ pub struct RuleTrace {
     /// Whether it matches the flow.
     pub matches: bool,
     /// On what each peer fails; nothing where one matches.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub peers_miss: Vec<Mismatch>,
+    #[serde(rename = "peers_miss", skip_serializing_if = "Vec::is_empty")]
+    pub peer_mismatches: Vec<Mismatch>,
     /// On what each port fails; nothing where one matches.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ports_miss: Vec<Mismatch>,
+    #[serde(rename = "ports_miss", skip_serializing_if = "Vec::is_empty")]
+    pub port_mismatches: Vec<Mismatch>,
 }
 
 impl RuleTrace {
     /// Whether one of its two halves matches, but not the other.
     pub fn is_near(&self) -> bool {
-        !self.matches && (self.peers_miss.is_empty() || self.ports_miss.is_empty())
+        !self.matches && (self.peer_mismatches.is_empty() || self.port_mismatches.is_empty())
     }
 }
 
-/// Explains the answer to a flow between two ends by the objects.
+/// Explains the flow_verdict to a flow between two ends by the objects.
 pub fn explain(
-    oracle: &ReferenceEvaluator<'_>,
+    evaluator: &ReferenceEvaluator<'_>,
     flow: &FlowKey,
     ends: [&Endpoint; 2],
-    answer: &FlowVerdict,
-    places: &PolicyLocations,
+    flow_verdict: &FlowVerdict,
+    locations: &PolicyLocations,
 ) -> Explanation {
-    let side = |finding: &Option<SideVerdict>, direction| {
-        let (pod, _) = oracle.ask_claimants(flow, direction)?;
-        Some(explain_side(oracle, pod, direction, flow, finding.as_ref()?, places))
+    let side = |side_verdict: &Option<SideVerdict>, direction| {
+        let (pod, _) = evaluator.evaluate_claimants(flow, direction)?;
+        Some(explain_side(evaluator, pod, direction, flow, side_verdict.as_ref()?, locations))
     };
     Explanation {
         flow: *flow,
-        from: oracle.describe(flow.src),
-        to: oracle.describe(flow.dst),
-        verdict: answer.verdict(),
-        itself: oracle.itself(flow).map(|pod| pod.name.clone()),
-        unjudged: ends.iter().flat_map(|end| ExemptPod::at(oracle, end)).collect(),
-        egress: side(&answer.egress, Direction::Egress),
-        ingress: side(&answer.ingress, Direction::Ingress),
+        from: evaluator.display_owner(flow.src),
+        to: evaluator.display_owner(flow.dst),
+        verdict: flow_verdict.verdict(),
+        hairpin: evaluator.hairpin_pod(flow).map(|pod| pod.name.clone()),
+        exempt: ends.iter().flat_map(|end| ExemptPod::at(evaluator, end)).collect(),
+        egress: side(&flow_verdict.egress, Direction::Egress),
+        ingress: side(&flow_verdict.ingress, Direction::Ingress),
     }
 }
 
 fn explain_side(
-    oracle: &ReferenceEvaluator<'_>,
+    evaluator: &ReferenceEvaluator<'_>,
     pod: &Pod,
     direction: Direction,
     flow: &FlowKey,
-    finding: &SideVerdict,
-    places: &PolicyLocations,
+    side_verdict: &SideVerdict,
+    locations: &PolicyLocations,
 ) -> SideExplanation {
     let address = if direction == Direction::Egress { flow.dst } else { flow.src };
     // Where several claim the address, the first one stands for all.
-    let holder = oracle.holders(address)[0];
-    let question = Query {
-        subject: pod,
+    let owner = evaluator.owners(address)[0];
+    let query = Query {
+        pod,
         direction,
-        peer: PeerAddress { address, holder },
+        peer: PeerAddress { address, owner },
         protocol: flow.protocol,
         dst_port: flow.dst_port,
     };
     let mut policies: Vec<PolicyTrace> = Vec::new();
-    policies
-        .extend(oracle.tier(Tier::Admin, &question).map(|policy| trace_cluster(oracle, policy, &question)));
-    let isolating = oracle.isolating(&question);
-    policies.extend(isolating.iter().map(|policy| trace_network(oracle, policy, &question)));
+    policies.extend(
+        evaluator
+            .policies_of_tier(Tier::Admin, &query)
+            .map(|policy| trace_cluster(evaluator, policy, &query)),
+    );
+    let isolating = evaluator.isolating(&query);
+    policies.extend(isolating.iter().map(|policy| trace_network(evaluator, policy, &query)));
     let is_preempted = !isolating.is_empty();
-    policies.extend(oracle.tier(Tier::Baseline, &question).map(|policy| {
-        let trace = trace_cluster(oracle, policy, &question);
+    policies.extend(evaluator.policies_of_tier(Tier::Baseline, &query).map(|policy| {
+        let trace = trace_cluster(evaluator, policy, &query);
         PolicyTrace { preempted: is_preempted, ..trace }
     }));
     // A tier may select the pod and have nothing to say in this direction.
     policies.retain(|trace| !trace.rules.is_empty() || is_isolating(&isolating, trace));
-    mark_asked(&mut policies, &finding.origin);
+    mark_evaluated(&mut policies, &side_verdict.origin);
     for trace in &mut policies {
-        trace.place = places.get(&trace.policy).cloned();
+        trace.location = locations.get(&trace.policy).cloned();
     }
     SideExplanation {
         pod: pod.name.clone(),
         direction,
-        verdict: finding.verdict,
-        decided_by: finding.origin.clone(),
-        reason: finding.origin.to_string(),
+        verdict: side_verdict.verdict,
+        decided_by: side_verdict.origin.clone(),
+        reason: side_verdict.origin.to_string(),
         policies,
     }
 }
@@ -222,71 +226,75 @@ fn is_isolating(isolating: &[&NetworkPolicy], trace: &PolicyTrace) -> bool {
 }
 
 /// Policies after the one whose rule decided were not asked.
-fn mark_asked(policies: &mut [PolicyTrace], origin: &RuleOrigin) {
-    policies.iter_mut().filter(|trace| trace.preempted).for_each(|trace| trace.asked = false);
+fn mark_evaluated(policies: &mut [PolicyTrace], origin: &RuleOrigin) {
+    policies.iter_mut().filter(|trace| trace.preempted).for_each(|trace| trace.evaluated = false);
     let RuleOrigin::Rule { policy: decider, .. } = origin else { return };
     let mut decided = false;
     for trace in policies.iter_mut() {
-        trace.asked &= !decided;
+        trace.evaluated &= !decided;
         decided |= trace.policy == *decider;
     }
 }
 
 fn trace_network(
-    oracle: &ReferenceEvaluator<'_>,
+    evaluator: &ReferenceEvaluator<'_>,
     policy: &NetworkPolicy,
-    question: &Query<'_>,
+    query: &Query<'_>,
 ) -> PolicyTrace {
-    let rules = isolation::rules(policy, question.direction).into_iter().flatten().enumerate();
+    let rules = isolation::rules(policy, query.direction).into_iter().flatten().enumerate();
     let rules = rules.map(|(index, rule)| {
-        let peers_miss = match &rule.peers {
+        let peer_mismatches = match &rule.peers {
             Peers::Everyone => Vec::new(),
-            Peers::Any(peers) => unless_one_matches(peers.iter().map(|peer| {
-                let matches = oracle.network_peer_matches(&policy.namespace, peer, &question.peer);
-                (!matches).then(|| mismatch::network_peer(oracle, &policy.namespace, peer, &question.peer))
+            Peers::Any(peers) => mismatches(peers.iter().map(|peer| {
+                let matches = evaluator.network_peer_matches(&policy.namespace, peer, &query.peer);
+                (!matches).then(|| mismatch::network_peer(evaluator, &policy.namespace, peer, &query.peer))
             })),
         };
-        let ports_miss = match &rule.ports {
+        let port_mismatches = match &rule.ports {
             Ports::All => Vec::new(),
-            Ports::Any(ports) => {
-                unless_one_matches(ports.iter().map(|port| mismatch::network_port(port, question)))
-            }
+            Ports::Any(ports) => mismatches(ports.iter().map(|port| mismatch::network_port(port, query))),
         };
-        let matches = peers_miss.is_empty() && ports_miss.is_empty();
-        RuleTrace { index, name: None, action: "allow", matches, peers_miss, ports_miss }
+        let matches = peer_mismatches.is_empty() && port_mismatches.is_empty();
+        RuleTrace { index, name: None, action: "allow", matches, peer_mismatches, port_mismatches }
     });
     PolicyTrace {
         policy: isolation::name(policy),
-        place: None,
-        asked: true,
+        location: None,
+        evaluated: true,
         preempted: false,
         rules: rules.collect(),
     }
 }
 
 fn trace_cluster(
-    oracle: &ReferenceEvaluator<'_>,
+    evaluator: &ReferenceEvaluator<'_>,
     policy: &ClusterNetworkPolicy,
-    question: &Query<'_>,
+    query: &Query<'_>,
 ) -> PolicyTrace {
-    let rules = cluster_tiers::rules(policy, question.direction).iter().enumerate();
+    let rules = cluster_tiers::rules(policy, query.direction).iter().enumerate();
     let rules = rules.map(|(index, rule)| {
-        let peers_miss = unless_one_matches(rule.peers.iter().map(|peer| {
-            let matches = oracle.cluster_peer_matches(peer, &question.peer);
-            (!matches).then(|| mismatch::cluster_peer(oracle, peer, &question.peer))
+        let peer_mismatches = mismatches(rule.peers.iter().map(|peer| {
+            let matches = evaluator.cluster_peer_matches(peer, &query.peer);
+            (!matches).then(|| mismatch::cluster_peer(evaluator, peer, &query.peer))
         }));
         let ports = rule.ports.iter().flatten();
-        let ports_miss = unless_one_matches(ports.map(|port| mismatch::cluster_port(port, question)));
-        let matches = peers_miss.is_empty() && ports_miss.is_empty();
+        let port_mismatches = mismatches(ports.map(|port| mismatch::cluster_port(port, query)));
+        let matches = peer_mismatches.is_empty() && port_mismatches.is_empty();
         let action = mismatch::action(rule.action);
-        RuleTrace { index, name: rule.name.clone(), action, matches, peers_miss, ports_miss }
+        RuleTrace { index, name: rule.name.clone(), action, matches, peer_mismatches, port_mismatches }
     });
     let rules = rules.collect();
-    PolicyTrace { policy: cluster_tiers::name(policy), place: None, asked: true, preempted: false, rules }
+    PolicyTrace {
+        policy: cluster_tiers::name(policy),
+        location: None,
+        evaluated: true,
+        preempted: false,
+        rules,
+    }
 }
 
-/// Every miss; none at all where an entry does not miss.
-fn unless_one_matches(entries: impl Iterator<Item = Option<Mismatch>>) -> Vec<Mismatch> {
+/// Every mismatch; none at all where an entry does not mismatch.
+fn mismatches(entries: impl Iterator<Item = Option<Mismatch>>) -> Vec<Mismatch> {
     entries.collect::<Option<Vec<Mismatch>>>().unwrap_or_default()
 }
 
@@ -296,11 +304,11 @@ mod tests {
     use crate::net::flow::Protocol;
     use crate::policy::parse::Source;
     use crate::policy::testcase::ProbeExpansion;
-    use crate::policy::testcase::read_cases;
+    use crate::policy::testcase::parse_cases;
     use crate::tables::PolicyKind;
 
     const CASE: &str = r"
-name: near misses
+name: near mismatches_of
 resources:
   - {apiVersion: v1, kind: Namespace, metadata: {name: far, labels: {team: b}}}
   - {apiVersion: v1, kind: Pod, metadata: {name: db, namespace: default, labels: {app: db}}, spec: {containers: [{name: c, ports: [{name: pg, containerPort: 5432}]}]}, status: {podIP: 10.0.0.1}}
@@ -319,16 +327,16 @@ probes: []
 ";
 
     fn explanation(port: u16) -> Explanation {
-        let case = read_cases(&Source::new("case.yaml", CASE)).cases.remove(0);
+        let case = parse_cases(&Source::new("case.yaml", CASE)).cases.remove(0);
         let trial = ProbeExpansion::new(&case);
-        let oracle = ReferenceEvaluator::new(trial.objects());
+        let evaluator = ReferenceEvaluator::new(trial.objects());
         let (src, dst) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
         let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: port };
         let ends = [Endpoint::Ip(src), Endpoint::Ip(dst)];
-        explain(&oracle, &flow, ends.each_ref(), &oracle.judge(&flow), &PolicyLocations::new())
+        explain(&evaluator, &flow, ends.each_ref(), &evaluator.evaluate(&flow), &PolicyLocations::new())
     }
 
-    const UNJUDGED: &str = r"
+    const EXEMPT: &str = r"
 name: hosts
 resources:
   - {apiVersion: v1, kind: Pod, metadata: {name: proxy, namespace: sys}, spec: {hostNetwork: true, containers: [{name: c}]}, status: {podIP: 172.16.0.1}}
@@ -343,43 +351,43 @@ resources:
 
     #[test]
     fn an_end_that_no_policy_judges_is_named_with_the_reason() {
-        let case = read_cases(&Source::new("case.yaml", UNJUDGED)).cases.remove(0);
-        let oracle = ReferenceEvaluator::new(case.objects.iter().map(|(object, _)| object));
+        let case = parse_cases(&Source::new("case.yaml", EXEMPT)).cases.remove(0);
+        let evaluator = ReferenceEvaluator::new(case.objects.iter().map(|(object, _)| object));
         let told = |from: Endpoint, src: &str| {
             let (src, dst) = (src.parse().unwrap(), "10.0.0.2".parse().unwrap());
             let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: 80 };
             explain(
-                &oracle,
+                &evaluator,
                 &flow,
                 [&from, &Endpoint::Ip(dst)],
-                &oracle.judge(&flow),
+                &evaluator.evaluate(&flow),
                 &PolicyLocations::new(),
             )
         };
         let host = told(Endpoint::Pod(PodName::new("sys", "proxy")), "172.16.0.1");
-        assert_eq!(host.unjudged[0].why, Exemption::HostNetwork);
+        assert_eq!(host.exempt[0].why, Exemption::HostNetwork);
         assert!(
             host.to_string().contains("no policy is asked about pod sys/proxy: it is on the host's network"),
             "{host}"
         );
-        assert_eq!(told(Endpoint::Ip("172.16.0.1".parse().unwrap()), "172.16.0.1").unjudged, host.unjudged);
+        assert_eq!(told(Endpoint::Ip("172.16.0.1".parse().unwrap()), "172.16.0.1").exempt, host.exempt);
         let finished = told(Endpoint::Pod(PodName::new("shop", "job")), "10.0.0.1");
-        assert_eq!(finished.unjudged[0].why, Exemption::Finished);
+        assert_eq!(finished.exempt[0].why, Exemption::Finished);
         assert!(finished.to_string().contains("it has finished"), "{finished}");
     }
 
     #[test]
     fn a_baseline_policy_that_a_network_policy_preempts_is_listed_as_such() {
-        let case = read_cases(&Source::new("case.yaml", UNJUDGED)).cases.remove(0);
-        let oracle = ReferenceEvaluator::new(case.objects.iter().map(|(object, _)| object));
+        let case = parse_cases(&Source::new("case.yaml", EXEMPT)).cases.remove(0);
+        let evaluator = ReferenceEvaluator::new(case.objects.iter().map(|(object, _)| object));
         let (src, dst) = ("192.0.2.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
         let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: 80 };
         let ends = [Endpoint::Ip(src), Endpoint::Ip(dst)];
         let explanation =
-            explain(&oracle, &flow, ends.each_ref(), &oracle.judge(&flow), &PolicyLocations::new());
+            explain(&evaluator, &flow, ends.each_ref(), &evaluator.evaluate(&flow), &PolicyLocations::new());
         let policies = &explanation.ingress.as_ref().unwrap().policies;
         let told: Vec<_> =
-            policies.iter().map(|policy| (policy.policy.kind, policy.asked, policy.preempted)).collect();
+            policies.iter().map(|policy| (policy.policy.kind, policy.evaluated, policy.preempted)).collect();
         let (network, baseline) = (PolicyKind::NetworkPolicy, PolicyKind::BaselineAdminNetworkPolicy);
         assert_eq!(told, [(network, true, false), (baseline, false, true)]);
         let text = explanation.to_string();
@@ -393,22 +401,25 @@ resources:
     fn each_rule_says_on_what_it_fails() {
         let side = explanation(5432).ingress.unwrap();
         let rules = &side.policies[0].rules;
-        let misses = |index: usize| {
+        let mismatches_of = |index: usize| {
             let rule: &RuleTrace = &rules[index];
-            rule.peers_miss
+            rule.peer_mismatches
                 .iter()
-                .chain(&rule.ports_miss)
-                .map(|miss| (miss.on, miss.text.as_str()))
+                .chain(&rule.port_mismatches)
+                .map(|mismatch| (mismatch.on, mismatch.text.as_str()))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(misses(0), [(MismatchKind::NamespaceLabel, r#"namespace far has team="b", not team=a"#)]);
-        assert_eq!(misses(1), [(MismatchKind::PodLabel, r#"pod far/api has app="api", not app=web"#)]);
         assert_eq!(
-            misses(2),
+            mismatches_of(0),
+            [(MismatchKind::NamespaceLabel, r#"namespace far has team="b", not team=a"#)]
+        );
+        assert_eq!(mismatches_of(1), [(MismatchKind::PodLabel, r#"pod far/api has app="api", not app=web"#)]);
+        assert_eq!(
+            mismatches_of(2),
             [(MismatchKind::Address, "10.0.0.2 is excepted by 10.0.0.0/24 from 10.0.0.0/8")]
         );
         assert_eq!(
-            misses(3),
+            mismatches_of(3),
             [
                 (MismatchKind::Port, "TCP 5432 is not TCP 1-9"),
                 (MismatchKind::Port, "pod default/db has no UDP port named pg"),
@@ -436,20 +447,20 @@ resources:
         let text = CASE
             .replace("probes: []\n", other)
             .replace("podSelector: {}", "podSelector: {matchLabels: {app: db}}");
-        let case = read_cases(&Source::new("case.yaml", text)).cases.remove(0);
+        let case = parse_cases(&Source::new("case.yaml", text)).cases.remove(0);
         let objects = ProbeExpansion::new(&case).objects().to_vec();
-        let oracle = ReferenceEvaluator::new(&objects);
+        let evaluator = ReferenceEvaluator::new(&objects);
         let (src, dst) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
         let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: 80 };
         let ends = [Endpoint::Ip(src), Endpoint::Ip(dst)];
         let explanation =
-            explain(&oracle, &flow, ends.each_ref(), &oracle.judge(&flow), &PolicyLocations::new());
+            explain(&evaluator, &flow, ends.each_ref(), &evaluator.evaluate(&flow), &PolicyLocations::new());
         let side = explanation.ingress.unwrap();
         assert_eq!((side.pod.to_string().as_str(), side.verdict), ("default/db", Verdict::Deny));
         assert_eq!(side.policies.len(), 1);
         let compiler =
             crate::policy::Compiler::from_objects(objects.clone(), crate::policy::Options::default());
         let judge = crate::policy::evaluate::TableEvaluator::new(compiler.into_tables()).unwrap();
-        assert_eq!(judge.answer(&flow).ingress.unwrap().verdict, Verdict::Deny, "so say the tables");
+        assert_eq!(judge.evaluate(&flow).ingress.unwrap().verdict, Verdict::Deny, "so say the tables");
     }
 }

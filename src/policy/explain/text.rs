@@ -6,7 +6,7 @@ use super::{ExemptPod, Exemption, Explanation, Mismatch, PolicyTrace, RuleTrace,
 use crate::tables::Verdict;
 
 /// Misses of one half of a rule that are shown.
-const MISSES_SHOWN: usize = 4;
+const MISMATCHES_SHOWN: usize = 4;
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -16,10 +16,10 @@ impl fmt::Display for Explanation {
             write!(f, " port {}", flow.dst_port)?;
         }
         writeln!(f)?;
-        if let Some(pod) = &self.itself {
+        if let Some(pod) = &self.hairpin {
             return writeln!(f, "  {pod} is both ends: a pod always reaches itself");
         }
-        self.unjudged.iter().try_for_each(|pod| writeln!(f, "  {pod}"))?;
+        self.exempt.iter().try_for_each(|pod| writeln!(f, "  {pod}"))?;
         if self.egress.is_none() && self.ingress.is_none() {
             writeln!(f, "  neither end is a pod that policy judges")?;
         }
@@ -49,11 +49,11 @@ impl fmt::Display for SideExplanation {
 impl fmt::Display for PolicyTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "    {}", self.policy)?;
-        self.place.iter().try_for_each(|place| write!(f, " ({place})"))?;
+        self.location.iter().try_for_each(|place| write!(f, " ({place})"))?;
         writeln!(
             f,
             "{}",
-            match (self.asked, self.preempted) {
+            match (self.evaluated, self.preempted) {
                 (true, _) => "",
                 (false, true) =>
                     ", not asked: a NetworkPolicy isolates the pod, which preempts the baseline tier",
@@ -76,21 +76,25 @@ impl fmt::Display for RuleTrace {
             return writeln!(f, "matches");
         }
         let near = if self.is_near() { " (came close)" } else { "" };
-        writeln!(f, "no{near}: {}", halves(&self.peers_miss, &self.ports_miss))
+        writeln!(f, "no{near}: {}", halves(&self.peer_mismatches, &self.port_mismatches))
     }
 }
 
 fn halves(peers: &[Mismatch], ports: &[Mismatch]) -> String {
     let halves = [peers, ports].into_iter().filter(|half| !half.is_empty());
-    halves.map(some).collect::<Vec<_>>().join("; and ")
+    halves.map(listed).collect::<Vec<_>>().join("; and ")
 }
 
-fn some(misses: &[Mismatch]) -> String {
-    let mut text =
-        misses.iter().take(MISSES_SHOWN).map(|miss| miss.text.clone()).collect::<Vec<_>>().join("; ");
-    if misses.len() > MISSES_SHOWN {
+fn listed(mismatches_of: &[Mismatch]) -> String {
+    let mut text = mismatches_of
+        .iter()
+        .take(MISMATCHES_SHOWN)
+        .map(|mismatch| mismatch.text.clone())
+        .collect::<Vec<_>>()
+        .join("; ");
+    if mismatches_of.len() > MISMATCHES_SHOWN {
         // Writing to a string cannot fail.
-        let _ = write!(text, "; and {} more", misses.len() - MISSES_SHOWN);
+        let _ = write!(text, "; and {} more", mismatches_of.len() - MISMATCHES_SHOWN);
     }
     text
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Check, LintFinding, Scene};
+use super::{Check, LintFinding, LintObjects};
 use crate::net::flow::Protocol;
 use crate::policy::evaluate::{isolation, selectors};
 use crate::policy::objects::{
@@ -14,12 +14,12 @@ use crate::tables::{Direction, PodName, PolicyRef};
 
 const DNS: u16 = 53;
 
-pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
+pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     let mut blocked: BTreeMap<PolicyRef, Vec<&PodName>> = BTreeMap::new();
-    for pod in &scene.pods {
-        let isolating = isolating(scene, pod);
+    for pod in &objects.pods {
+        let isolating = isolating(objects, pod);
         let rules = || isolating.iter().flat_map(|policy| policy.egress.iter().flatten());
-        if rules().next().is_none() || rules().any(allows_dns) || admin_accepts_dns(scene, pod) {
+        if rules().next().is_none() || rules().any(allows_dns) || admin_accepts_dns(objects, pod) {
             continue;
         }
         for policy in
@@ -38,8 +38,8 @@ pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
     }
 }
 
-fn isolating<'a>(scene: &Scene<'a>, pod: &Pod) -> Vec<&'a NetworkPolicy> {
-    let of_namespace = scene.network.iter().filter(|policy| policy.namespace == pod.name.namespace);
+fn isolating<'a>(objects: &LintObjects<'a>, pod: &Pod) -> Vec<&'a NetworkPolicy> {
+    let of_namespace = objects.network.iter().filter(|policy| policy.namespace == pod.name.namespace);
     let selecting = of_namespace.filter(|policy| selectors::selects(&policy.pod_selector, &pod.labels));
     selecting.filter(|policy| isolation::rules(policy, Direction::Egress).is_some()).copied().collect()
 }
@@ -57,9 +57,9 @@ fn allows_dns(rule: &NetworkPolicyRule) -> bool {
     }
 }
 
-fn admin_accepts_dns(scene: &Scene<'_>, pod: &Pod) -> bool {
-    let admin = scene.cluster.iter().filter(|policy| policy.tier == Tier::Admin);
-    let of_pod = admin.filter(|policy| scene.oracle.scope_holds(&policy.subject, pod));
+fn admin_accepts_dns(objects: &LintObjects<'_>, pod: &Pod) -> bool {
+    let admin = objects.cluster.iter().filter(|policy| policy.tier == Tier::Admin);
+    let of_pod = admin.filter(|policy| objects.evaluator.scope_selects(&policy.subject, pod));
     let accepting =
         of_pod.flat_map(|policy| &policy.egress).filter(|rule| rule.action == ClusterAction::Accept);
     accepting.into_iter().any(|rule| match &rule.ports {

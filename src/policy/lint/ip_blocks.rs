@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::prefixes::Prefixes;
-use super::{Check, LintFinding, Scene, subsumption};
+use super::{Check, LintFinding, LintObjects, subsumption};
 use crate::policy::evaluate::isolation;
 use crate::policy::objects::{IpBlock, NetworkPolicy, NetworkPolicyRule, Peer, Peers};
 use crate::tables::Direction;
@@ -32,9 +32,9 @@ impl Placed<'_> {
 }
 
 /// Blocks whose exceptions leave nothing.
-pub(super) fn check_empty(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
+pub(super) fn check_empty(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     for direction in [Direction::Ingress, Direction::Egress] {
-        for placed in placed(scene, direction) {
+        for placed in placed(objects, direction) {
             let cidr = placed.block.cidr;
             if IpNet::aggregate(&placed.block.except).contains(&cidr) {
                 let message = format!("holds no address: its exceptions take out all of {cidr}");
@@ -45,20 +45,20 @@ pub(super) fn check_empty(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
 }
 
 /// What an exception takes out, the same policy lets in by another block: an exception never denies.
-pub(super) fn check_excepts(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
+pub(super) fn check_excepts(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     for direction in [Direction::Ingress, Direction::Egress] {
-        let blocks = Blocks::of(placed(scene, direction));
+        let blocks = Blocks::of(placed(objects, direction));
         for of_rule in blocks.placed.chunk_by(|a, b| a.at == b.at) {
             if of_rule.iter().any(|placed| !placed.block.except.is_empty()) {
-                let allowing = Allowing::of(scene, direction, &blocks, &of_rule[0]);
-                of_rule.iter().for_each(|placed| check_block(scene, direction, &allowing, placed, found));
+                let allowing = Allowing::of(objects, direction, &blocks, &of_rule[0]);
+                of_rule.iter().for_each(|placed| check_block(objects, direction, &allowing, placed, found));
             }
         }
     }
 }
 
 fn check_block(
-    scene: &Scene<'_>,
+    objects: &LintObjects<'_>,
     direction: Direction,
     allowing: &Allowing<'_>,
     placed: &Placed<'_>,
@@ -69,7 +69,7 @@ fn check_block(
         let reason = match sibling {
             Some(sibling) => Some(format!("the exception {sibling} holds it already")),
             None => allowing.first(*except).map(|(policy, index)| {
-                format!("{} {direction}[{index}] allows it", isolation::name(scene.network[policy]))
+                format!("{} {direction}[{index}] allows it", isolation::name(objects.network[policy]))
             }),
         };
         if let Some(reason) = reason {
@@ -119,13 +119,18 @@ struct Allowing<'a> {
 }
 
 impl<'a> Allowing<'a> {
-    fn of(scene: &Scene<'_>, direction: Direction, blocks: &'a Blocks<'_>, own: &Placed<'_>) -> Allowing<'a> {
+    fn of(
+        objects: &LintObjects<'_>,
+        direction: Direction,
+        blocks: &'a Blocks<'_>,
+        own: &Placed<'_>,
+    ) -> Allowing<'a> {
         let covers = |policy: &NetworkPolicy, rule: &NetworkPolicyRule| {
             policy.namespace == own.policy.namespace
                 && subsumption::selector(&own.policy.pod_selector, &policy.pod_selector)
                 && subsumption::ports(&own.rule.ports, &rule.ports)
         };
-        let rules = scene.network.iter().enumerate().flat_map(|(at, policy)| {
+        let rules = objects.network.iter().enumerate().flat_map(|(at, policy)| {
             let rules = isolation::rules(policy, direction).into_iter().flatten().enumerate();
             rules.map(move |(index, rule)| ((at, index), *policy, rule))
         });
@@ -153,15 +158,15 @@ impl<'a> Allowing<'a> {
 }
 
 /// Pods come and go with other addresses; a selector would follow them.
-pub(super) fn check_pod_network(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
-    let addresses: Vec<IpAddr> = scene.pods.iter().flat_map(|pod| pod.addresses.iter().copied()).collect();
+pub(super) fn check_pod_network(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
+    let addresses: Vec<IpAddr> = objects.pods.iter().flat_map(|pod| pod.addresses.iter().copied()).collect();
     let networks: Vec<IpNet> = [true, false].iter().filter_map(|is_v4| common(&addresses, *is_v4)).collect();
     for placed in
-        [Direction::Ingress, Direction::Egress].iter().flat_map(|direction| placed(scene, *direction))
+        [Direction::Ingress, Direction::Egress].iter().flat_map(|direction| placed(objects, *direction))
     {
         let cidr = placed.block.cidr;
         let Some(network) = networks.iter().find(|network| network.contains(&cidr)) else { continue };
-        if let Some(pod) = scene.pods.iter().find(|pod| pod.addresses.iter().any(|a| cidr.contains(a))) {
+        if let Some(pod) = objects.pods.iter().find(|pod| pod.addresses.iter().any(|a| cidr.contains(a))) {
             let message = format!(
                 "{cidr} lies in the pod network (pods have addresses in {network}) and holds pod {}: select pods by label",
                 pod.name
@@ -183,10 +188,10 @@ fn common(addresses: &[IpAddr], is_v4: bool) -> Option<IpNet> {
     Some(common)
 }
 
-fn placed<'a>(scene: &Scene<'a>, direction: Direction) -> Vec<Placed<'a>> {
+fn placed<'a>(objects: &LintObjects<'a>, direction: Direction) -> Vec<Placed<'a>> {
     let list = super::peer_list(direction);
     let mut found = Vec::new();
-    for (number, &policy) in scene.network.iter().enumerate() {
+    for (number, &policy) in objects.network.iter().enumerate() {
         for (index, rule) in isolation::rules(policy, direction).into_iter().flatten().enumerate() {
             let Peers::Any(peers) = &rule.peers else { continue };
             for (at, peer) in peers.iter().enumerate() {

@@ -81,12 +81,12 @@ impl Check {
 }
 
 /// The objects that the checks look at.
-struct Scene<'a> {
-    oracle: ReferenceEvaluator<'a>,
+struct LintObjects<'a> {
+    evaluator: ReferenceEvaluator<'a>,
     /// Pods that policy sees, as soon as they have an address.
     pods: Vec<&'a Pod>,
     /// Pods on the host's network, and pods that have finished.
-    unseen: Vec<&'a Pod>,
+    exempt: Vec<&'a Pod>,
     nodes: Vec<&'a Node>,
     network: Vec<&'a NetworkPolicy>,
     cluster: Vec<&'a ClusterNetworkPolicy>,
@@ -95,10 +95,10 @@ struct Scene<'a> {
 /// Everything that the checks find, by policy and field. Checks that need pods are left out where there are none:
 /// manifests of policies alone select nobody.
 pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
-    let mut scene = Scene {
-        oracle: ReferenceEvaluator::new(objects),
+    let mut sorted = LintObjects {
+        evaluator: ReferenceEvaluator::new(objects),
         pods: Vec::new(),
-        unseen: Vec::new(),
+        exempt: Vec::new(),
         nodes: Vec::new(),
         network: Vec::new(),
         cluster: Vec::new(),
@@ -107,32 +107,32 @@ pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
         match object {
             // The second pod of a workload says no more than the first.
             Object::Pod(pod) if pod.finished || pod.host_network => {
-                if replicas::workload_of_second(&pod.name).is_none() {
-                    scene.unseen.push(pod);
+                if replicas::workload_of_second_replica(&pod.name).is_none() {
+                    sorted.exempt.push(pod);
                 }
             }
-            Object::Pod(pod) => scene.pods.push(pod),
-            Object::Node(node) => scene.nodes.push(node),
-            Object::NetworkPolicy(policy) => scene.network.push(policy),
-            Object::ClusterNetworkPolicy(policy) => scene.cluster.push(policy),
+            Object::Pod(pod) => sorted.pods.push(pod),
+            Object::Node(node) => sorted.nodes.push(node),
+            Object::NetworkPolicy(policy) => sorted.network.push(policy),
+            Object::ClusterNetworkPolicy(policy) => sorted.cluster.push(policy),
             Object::Namespace(_) => {}
         }
     }
     let mut found = Vec::new();
-    if !scene.pods.is_empty() || !scene.unseen.is_empty() {
-        selection::check(&scene, &mut found);
-        selection::check_peers(&scene, &mut found);
+    if !sorted.pods.is_empty() || !sorted.exempt.is_empty() {
+        selection::check(&sorted, &mut found);
+        selection::check_peers(&sorted, &mut found);
     }
-    if !scene.pods.is_empty() {
-        ip_blocks::check_pod_network(&scene, &mut found);
-        dns::check(&scene, &mut found);
+    if !sorted.pods.is_empty() {
+        ip_blocks::check_pod_network(&sorted, &mut found);
+        dns::check(&sorted, &mut found);
     }
-    types::check(&scene, &mut found);
-    named_ports::check(&scene, &mut found);
-    shadowed_rules::check(&scene, &mut found);
-    ip_blocks::check_empty(&scene, &mut found);
-    ip_blocks::check_excepts(&scene, &mut found);
-    priorities::check(&scene, &mut found);
+    types::check(&sorted, &mut found);
+    named_ports::check(&sorted, &mut found);
+    shadowed_rules::check(&sorted, &mut found);
+    ip_blocks::check_empty(&sorted, &mut found);
+    ip_blocks::check_excepts(&sorted, &mut found);
+    priorities::check(&sorted, &mut found);
     found.sort();
     found.dedup();
     found

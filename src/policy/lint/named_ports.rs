@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{Check, LintFinding, Scene};
+use super::{Check, LintFinding, LintObjects};
 use crate::net::flow::Protocol;
 use crate::policy::evaluate::{AddressOwner, PeerAddress, cluster_tiers, isolation, selectors};
 use crate::policy::objects::{
@@ -10,9 +10,9 @@ use crate::policy::objects::{
 };
 use crate::tables::{Direction, PolicyRef};
 
-pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
+pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     for direction in [Direction::Ingress, Direction::Egress] {
-        for policy in &scene.network {
+        for policy in &objects.network {
             let selected = |pod: &Pod| {
                 pod.name.namespace == policy.namespace
                     && selectors::selects(&policy.pod_selector, &pod.labels)
@@ -20,7 +20,7 @@ pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
             for (index, rule) in isolation::rules(policy, direction).into_iter().flatten().enumerate() {
                 let destination = |pod: &Pod| match direction {
                     Direction::Ingress => selected(pod),
-                    Direction::Egress => network_peers_hold(scene, &policy.namespace, rule, pod),
+                    Direction::Egress => network_peers_hold(objects, &policy.namespace, rule, pod),
                 };
                 let is_of_addresses = direction == Direction::Egress && names_no_pod(&rule.peers);
                 let Ports::Any(ports) = &rule.ports else { continue };
@@ -29,16 +29,16 @@ pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
                         let path = format!("spec.{direction}[{index}].ports[{at}].port");
                         let asked = (Some(*protocol), name.as_str());
                         let named = Named { policy: isolation::name(policy), path, asked, is_of_addresses };
-                        look(scene, named, &destination, found);
+                        check_selection(objects, named, &destination, found);
                     }
                 }
             }
         }
-        for policy in &scene.cluster {
+        for policy in &objects.cluster {
             for (index, rule) in cluster_tiers::rules(policy, direction).iter().enumerate() {
                 let destination = |pod: &Pod| match direction {
-                    Direction::Ingress => scene.oracle.scope_holds(&policy.subject, pod),
-                    Direction::Egress => cluster_peers_hold(scene, &rule.peers, pod),
+                    Direction::Ingress => objects.evaluator.scope_selects(&policy.subject, pod),
+                    Direction::Egress => cluster_peers_hold(objects, &rule.peers, pod),
                 };
                 let names_a_pod =
                     |peer: &ClusterPeer| matches!(peer, ClusterPeer::Pods(_) | ClusterPeer::Everyone);
@@ -48,7 +48,12 @@ pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
                         let path = format!("spec.{direction}[{index}].protocols[{at}]");
                         let asked = (*protocol, name.as_str());
                         let policy = cluster_tiers::name(policy);
-                        look(scene, Named { policy, path, asked, is_of_addresses }, &destination, found);
+                        check_selection(
+                            objects,
+                            Named { policy, path, asked, is_of_addresses },
+                            &destination,
+                            found,
+                        );
                     }
                 }
             }
@@ -72,14 +77,14 @@ fn names_no_pod(peers: &Peers) -> bool {
     }
 }
 
-fn look(
-    scene: &Scene<'_>,
+fn check_selection(
+    objects: &LintObjects<'_>,
     named: Named<'_>,
     destination: &dyn Fn(&Pod) -> bool,
     found: &mut Vec<LintFinding>,
 ) {
     let Named { policy, path, asked: (protocol, name), is_of_addresses } = named;
-    let mut destinations = scene.pods.iter().filter(|pod| destination(pod)).peekable();
+    let mut destinations = objects.pods.iter().filter(|pod| destination(pod)).peekable();
     if destinations.peek().is_none() {
         if is_of_addresses {
             let message = format!(
@@ -108,12 +113,17 @@ fn look(
     found.push(LintFinding { policy, path, check: Check::NamedPortMissing, message });
 }
 
-fn network_peers_hold(scene: &Scene<'_>, namespace: &str, rule: &NetworkPolicyRule, pod: &Pod) -> bool {
-    ends(pod).any(|end| scene.oracle.network_peers_match(namespace, &rule.peers, &end))
+fn network_peers_hold(
+    objects: &LintObjects<'_>,
+    namespace: &str,
+    rule: &NetworkPolicyRule,
+    pod: &Pod,
+) -> bool {
+    ends(pod).any(|end| objects.evaluator.network_peers_match(namespace, &rule.peers, &end))
 }
 
-fn cluster_peers_hold(scene: &Scene<'_>, peers: &[ClusterPeer], pod: &Pod) -> bool {
-    ends(pod).any(|end| scene.oracle.cluster_peers_match(peers, &end))
+fn cluster_peers_hold(objects: &LintObjects<'_>, peers: &[ClusterPeer], pod: &Pod) -> bool {
+    ends(pod).any(|end| objects.evaluator.cluster_peers_match(peers, &end))
 }
 
 /// A pod as a peer, by each of its addresses; one that waits has none, and only its labels and whole blocks count.
@@ -121,5 +131,5 @@ fn ends(pod: &Pod) -> impl Iterator<Item = PeerAddress<'_>> {
     let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
     let waiting = any.into_iter().filter(|_| pod.addresses.is_empty());
     let addresses = pod.addresses.iter().copied().chain(waiting);
-    addresses.map(move |address| PeerAddress { address, holder: AddressOwner::Pod(pod) })
+    addresses.map(move |address| PeerAddress { address, owner: AddressOwner::Pod(pod) })
 }

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::{Check, LintFinding, Scene, peer_list};
+use super::{Check, LintFinding, LintObjects, peer_list};
 use crate::policy::display;
 use crate::policy::evaluate::{AddressOwner, PeerAddress, cluster_tiers, isolation, selectors};
 use crate::policy::objects::{ClusterPeer, LabelSelector, Peer, Peers, Pod, Requirement};
@@ -19,8 +19,8 @@ struct Selector {
 }
 
 /// Subjects of policies.
-pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
-    for policy in &scene.network {
+pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
+    for policy in &objects.network {
         let labels = display::selector(&policy.pod_selector);
         let selector = Selector {
             policy: isolation::name(policy),
@@ -31,30 +31,35 @@ pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
         let selects = |pod: &Pod| {
             pod.name.namespace == policy.namespace && selectors::selects(&policy.pod_selector, &pod.labels)
         };
-        look(scene, selector, selects, found);
+        check_selection(objects, selector, selects, found);
     }
-    for policy in &scene.cluster {
+    for policy in &objects.cluster {
         let selector = Selector {
             policy: cluster_tiers::name(policy),
             path: "spec.subject".to_owned(),
             check: Check::SelectsNoPod,
             pods: format!("there are no {}", display::scope(&policy.subject)),
         };
-        look(scene, selector, |pod| scene.oracle.scope_holds(&policy.subject, pod), found);
+        check_selection(
+            objects,
+            selector,
+            |pod| objects.evaluator.scope_selects(&policy.subject, pod),
+            found,
+        );
     }
 }
 
 /// Peers of rules.
-pub(super) fn check_peers(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
+pub(super) fn check_peers(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     for direction in [Direction::Ingress, Direction::Egress] {
-        network_peers(scene, direction, found);
-        cluster_peers(scene, direction, found);
+        network_peers(objects, direction, found);
+        cluster_peers(objects, direction, found);
     }
 }
 
-fn network_peers(scene: &Scene<'_>, direction: Direction, found: &mut Vec<LintFinding>) {
+fn network_peers(objects: &LintObjects<'_>, direction: Direction, found: &mut Vec<LintFinding>) {
     let list = peer_list(direction);
-    for policy in &scene.network {
+    for policy in &objects.network {
         for (index, rule) in isolation::rules(policy, direction).into_iter().flatten().enumerate() {
             let Peers::Any(peers) = &rule.peers else { continue };
             for (at, peer) in peers.iter().enumerate() {
@@ -69,17 +74,18 @@ fn network_peers(scene: &Scene<'_>, direction: Direction, found: &mut Vec<LintFi
                     check: Check::PeerSelectsNothing,
                     pods: format!("there are no pods {} in {namespaces}", display::selector(pods)),
                 };
-                let selects =
-                    |pod: &Pod| scene.oracle.network_peer_matches(&policy.namespace, peer, &by_labels(pod));
-                look(scene, selector, selects, found);
+                let selects = |pod: &Pod| {
+                    objects.evaluator.network_peer_matches(&policy.namespace, peer, &by_labels(pod))
+                };
+                check_selection(objects, selector, selects, found);
             }
         }
     }
 }
 
-fn cluster_peers(scene: &Scene<'_>, direction: Direction, found: &mut Vec<LintFinding>) {
+fn cluster_peers(objects: &LintObjects<'_>, direction: Direction, found: &mut Vec<LintFinding>) {
     let list = peer_list(direction);
-    for policy in &scene.cluster {
+    for policy in &objects.cluster {
         for (index, rule) in cluster_tiers::rules(policy, direction).iter().enumerate() {
             // One entry may name several networks: what is left of the list does not say which entry it was.
             let path = format!("spec.{direction}[{index}].{list}");
@@ -92,11 +98,16 @@ fn cluster_peers(scene: &Scene<'_>, direction: Direction, found: &mut Vec<LintFi
                             check: Check::PeerSelectsNothing,
                             pods: format!("there are no {}", display::scope(scope)),
                         };
-                        look(scene, selector, |pod| scene.oracle.scope_holds(scope, pod), found);
+                        check_selection(
+                            objects,
+                            selector,
+                            |pod| objects.evaluator.scope_selects(scope, pod),
+                            found,
+                        );
                     }
                     ClusterPeer::Nodes(nodes)
-                        if !scene.nodes.is_empty()
-                            && !scene.nodes.iter().any(|node| selectors::selects(nodes, &node.labels)) =>
+                        if !objects.nodes.is_empty()
+                            && !objects.nodes.iter().any(|node| selectors::selects(nodes, &node.labels)) =>
                     {
                         found.push(LintFinding {
                             policy: cluster_tiers::name(policy),
@@ -112,13 +123,18 @@ fn cluster_peers(scene: &Scene<'_>, direction: Direction, found: &mut Vec<LintFi
     }
 }
 
-fn look(scene: &Scene<'_>, selector: Selector, selects: impl Fn(&Pod) -> bool, found: &mut Vec<LintFinding>) {
-    if scene.pods.iter().any(|pod| selects(pod)) {
+fn check_selection(
+    objects: &LintObjects<'_>,
+    selector: Selector,
+    selects: impl Fn(&Pod) -> bool,
+    found: &mut Vec<LintFinding>,
+) {
+    if objects.pods.iter().any(|pod| selects(pod)) {
         return;
     }
     let Selector { policy, path, check, pods } = selector;
-    let unseen: Vec<&&Pod> = scene.unseen.iter().filter(|pod| selects(pod)).collect();
-    let (check, message) = match unseen.as_slice() {
+    let exempt: Vec<&&Pod> = objects.exempt.iter().filter(|pod| selects(pod)).collect();
+    let (check, message) = match exempt.as_slice() {
         [] => (check, format!("selects no pod: {pods}")),
         [first, others @ ..] => {
             let why = if first.host_network { "is on the host's network" } else { "has finished" };
@@ -135,7 +151,7 @@ fn look(scene: &Scene<'_>, selector: Selector, selects: impl Fn(&Pod) -> bool, f
 
 /// A pod as a peer of a rule that names labels only.
 fn by_labels(pod: &Pod) -> PeerAddress<'_> {
-    PeerAddress { address: Ipv4Addr::UNSPECIFIED.into(), holder: AddressOwner::Pod(pod) }
+    PeerAddress { address: Ipv4Addr::UNSPECIFIED.into(), owner: AddressOwner::Pod(pod) }
 }
 
 /// Whether a label is to be there and not there: so the reader writes a peer of an unknown kind, with a warning.

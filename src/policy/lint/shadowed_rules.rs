@@ -1,6 +1,6 @@
 //! A rule that another makes superfluous: the same flows, and perhaps more, are decided by that one.
 
-use super::{Check, LintFinding, Scene, subsumption};
+use super::{Check, LintFinding, LintObjects, subsumption};
 use crate::policy::evaluate::{cluster_tiers, isolation};
 use crate::policy::objects::NetworkPolicyRule;
 use crate::tables::{Direction, PolicyRef};
@@ -12,15 +12,15 @@ struct Placed<'a> {
     rule: &'a NetworkPolicyRule,
 }
 
-pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
+pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     for direction in [Direction::Ingress, Direction::Egress] {
-        network(scene, direction, found);
-        cluster(scene, direction, found);
+        network(objects, direction, found);
+        cluster(objects, direction, found);
     }
 }
 
-fn network(scene: &Scene<'_>, direction: Direction, found: &mut Vec<LintFinding>) {
-    let rules: Vec<Placed<'_>> = scene
+fn network(objects: &LintObjects<'_>, direction: Direction, found: &mut Vec<LintFinding>) {
+    let rules: Vec<Placed<'_>> = objects
         .network
         .iter()
         .enumerate()
@@ -34,7 +34,7 @@ fn network(scene: &Scene<'_>, direction: Direction, found: &mut Vec<LintFinding>
         })
         .collect();
     for inner in &rules {
-        let shadow = rules.iter().find(|outer| shadows(scene, inner, outer));
+        let shadow = rules.iter().find(|outer| shadows(objects, inner, outer));
         if let Some(outer) = shadow {
             let (inner_at, outer_at) = (inner.at.1, outer.at.1);
             found.push(LintFinding {
@@ -48,10 +48,10 @@ fn network(scene: &Scene<'_>, direction: Direction, found: &mut Vec<LintFinding>
 }
 
 /// Of two rules that say the same the later one is superfluous.
-fn shadows(scene: &Scene<'_>, inner: &Placed<'_>, outer: &Placed<'_>) -> bool {
-    let [inside, around] = [inner, outer].map(|placed| scene.network[placed.at.0]);
+fn shadows(objects: &LintObjects<'_>, inner: &Placed<'_>, outer: &Placed<'_>) -> bool {
+    let [inside, around] = [inner, outer].map(|placed| objects.network[placed.at.0]);
     let covers = |inner: &Placed<'_>, outer: &Placed<'_>| {
-        let [inside, around] = [inner, outer].map(|placed| scene.network[placed.at.0]);
+        let [inside, around] = [inner, outer].map(|placed| objects.network[placed.at.0]);
         subsumption::selector(&inside.pod_selector, &around.pod_selector)
             && subsumption::network_rule(inner.rule, outer.rule)
     };
@@ -62,8 +62,8 @@ fn shadows(scene: &Scene<'_>, inner: &Placed<'_>, outer: &Placed<'_>) -> bool {
 }
 
 /// Rules of one cluster-wide policy are asked in order: what an earlier one matches never comes to a later one.
-fn cluster(scene: &Scene<'_>, direction: Direction, found: &mut Vec<LintFinding>) {
-    for policy in &scene.cluster {
+fn cluster(objects: &LintObjects<'_>, direction: Direction, found: &mut Vec<LintFinding>) {
+    for policy in &objects.cluster {
         let rules = cluster_tiers::rules(policy, direction);
         for (index, inner) in rules.iter().enumerate() {
             let earlier = rules[..index].iter().position(|outer| {

@@ -2,7 +2,7 @@ use ipnet::IpNet;
 
 use super::*;
 use crate::policy::objects::{IpBlock, LabelSelector, NetworkPolicyRule, Peer, Peers, Ports};
-use crate::policy::parse::{Source, read};
+use crate::policy::parse::{Source, parse_source};
 
 const PODS: &str = "
 apiVersion: v1
@@ -33,7 +33,7 @@ fn found(policies: &str) -> Vec<(Check, String)> {
 
 /// Lints manifests that stand alone.
 fn found_in(manifests: &str) -> Vec<(Check, String)> {
-    let parsed = read(&Source::new("lint.yaml", manifests)).unwrap();
+    let parsed = parse_source(&Source::new("lint.yaml", manifests)).unwrap();
     let objects: Vec<Object> = parsed.objects.into_iter().map(|(object, _)| object).collect();
     lint(&objects).into_iter().map(|finding| (finding.check, finding.path)).collect()
 }
@@ -54,7 +54,7 @@ fn a_policy_that_selects_no_pod_is_found() {
 #[test]
 fn without_pods_nothing_is_said_about_selection() {
     let policy = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\nspec: {podSelector: {}}\n";
-    let parsed = read(&Source::new("lint.yaml", policy)).unwrap();
+    let parsed = parse_source(&Source::new("lint.yaml", policy)).unwrap();
     let objects: Vec<Object> = parsed.objects.into_iter().map(|(object, _)| object).collect();
     assert_eq!(lint(&objects), []);
 }

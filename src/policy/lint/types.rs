@@ -1,11 +1,11 @@
 //! Rules of a direction that `policyTypes` lacks: they mean nothing, and the direction is not isolated.
 
-use super::{Check, LintFinding, Scene};
+use super::{Check, LintFinding, LintObjects};
 use crate::policy::evaluate::isolation;
 use crate::tables::Direction;
 
-pub(super) fn check(scene: &Scene<'_>, found: &mut Vec<LintFinding>) {
-    for policy in &scene.network {
+pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
+    for policy in &objects.network {
         for direction in &policy.ignored {
             let name = match direction {
                 Direction::Ingress => "Ingress",

@@ -15,7 +15,7 @@ use crate::tables::PolicyKind;
 const ITEMS_MAX: usize = 100;
 
 /// Reads an object of either kind, whose metadata is read already.
-pub(super) fn read(
+pub(super) fn parse(
     object: &Fields<'_>,
     identity: Identity,
     kind: PolicyKind,

@@ -17,7 +17,7 @@ const ITEMS_MAX: usize = 25;
 const PRIORITY_MAX: u32 = 1000;
 
 /// Reads the object, whose metadata is read already; `None`, reported, where it has no meaning at all.
-pub(super) fn read(object: &Fields<'_>, identity: Identity) -> Option<ClusterNetworkPolicy> {
+pub(super) fn parse(object: &Fields<'_>, identity: Identity) -> Option<ClusterNetworkPolicy> {
     let spec = object.required("spec")?.fields(&["egress", "ingress", "priority", "subject", "tier"]);
     let tier = spec.required("tier").and_then(|at| match at.text()? {
         "Admin" => Some(Tier::Admin),

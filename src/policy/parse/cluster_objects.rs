@@ -24,8 +24,8 @@ pub const ADDRESSES_ANNOTATION: &str = "palisade/addresses";
 
 /// Reads a pod whose metadata is read already.
 pub(super) fn pod(object: &Fields<'_>, identity: Identity) -> Pod {
-    let spec: Option<core::PodSpec> = object.get("spec").and_then(|at| typed::read(&at));
-    let status: Option<core::PodStatus> = object.get("status").and_then(|at| typed::read(&at));
+    let spec: Option<core::PodSpec> = object.get("spec").and_then(|at| typed::parse(&at));
+    let status: Option<core::PodStatus> = object.get("status").and_then(|at| typed::parse(&at));
     let ports = object.get("spec").map(|at| container_ports(&at)).unwrap_or_default();
     let phase = status.and_then(|status| status.phase);
     Pod {
@@ -43,8 +43,8 @@ pub(super) fn pod(object: &Fields<'_>, identity: Identity) -> Pod {
 
 /// Reads a namespace.
 pub(super) fn namespace(object: &Fields<'_>, identity: Identity) -> Namespace {
-    let _: Option<core::NamespaceSpec> = object.get("spec").and_then(|at| typed::read(&at));
-    let _: Option<core::NamespaceStatus> = object.get("status").and_then(|at| typed::read(&at));
+    let _: Option<core::NamespaceSpec> = object.get("spec").and_then(|at| typed::parse(&at));
+    let _: Option<core::NamespaceStatus> = object.get("status").and_then(|at| typed::parse(&at));
     let mut labels = identity.labels;
     labels.insert(NAMESPACE_NAME_LABEL.to_owned(), identity.name.clone());
     Namespace { name: identity.name, labels }
@@ -52,8 +52,8 @@ pub(super) fn namespace(object: &Fields<'_>, identity: Identity) -> Namespace {
 
 /// Reads a node.
 pub(super) fn node(object: &Fields<'_>, identity: Identity) -> Node {
-    let _: Option<core::NodeSpec> = object.get("spec").and_then(|at| typed::read(&at));
-    let _: Option<core::NodeStatus> = object.get("status").and_then(|at| typed::read(&at));
+    let _: Option<core::NodeSpec> = object.get("spec").and_then(|at| typed::parse(&at));
+    let _: Option<core::NodeStatus> = object.get("status").and_then(|at| typed::parse(&at));
     let mut addresses = Vec::new();
     for item in object.get("status").map(|at| at.child_items("addresses")).unwrap_or_default() {
         let is_address =
@@ -103,7 +103,7 @@ pub(super) fn workload(object: &Fields<'_>, identity: Identity, kind: &str) -> O
         finished: false,
         ports: pod_spec.as_ref().map(container_ports).unwrap_or_default(),
     };
-    Some(if has_replicas(&spec, kind) { replicas::two_of(first).into() } else { vec![first] })
+    Some(if has_replicas(&spec, kind) { replicas::replica_pair(first).into() } else { vec![first] })
 }
 
 /// Whether a workload may have several pods at once. A `DaemonSet` has one on every node.
@@ -126,12 +126,12 @@ fn has_replicas(spec: &Cursor<'_>, kind: &str) -> bool {
 fn check_workload_spec(spec: &Cursor<'_>, kind: &str) {
     use k8s_openapi::api::{apps::v1 as apps, batch::v1 as batch};
     match kind {
-        "Deployment" => drop(typed::read::<apps::DeploymentSpec>(spec)),
-        "StatefulSet" => drop(typed::read::<apps::StatefulSetSpec>(spec)),
-        "DaemonSet" => drop(typed::read::<apps::DaemonSetSpec>(spec)),
-        "ReplicaSet" => drop(typed::read::<apps::ReplicaSetSpec>(spec)),
-        "Job" => drop(typed::read::<batch::JobSpec>(spec)),
-        "CronJob" => drop(typed::read::<batch::CronJobSpec>(spec)),
+        "Deployment" => drop(typed::parse::<apps::DeploymentSpec>(spec)),
+        "StatefulSet" => drop(typed::parse::<apps::StatefulSetSpec>(spec)),
+        "DaemonSet" => drop(typed::parse::<apps::DaemonSetSpec>(spec)),
+        "ReplicaSet" => drop(typed::parse::<apps::ReplicaSetSpec>(spec)),
+        "Job" => drop(typed::parse::<batch::JobSpec>(spec)),
+        "CronJob" => drop(typed::parse::<batch::CronJobSpec>(spec)),
         _ => {}
     }
 }

@@ -3,7 +3,7 @@
 //! A peer of a kind that is not known here comes from a newer version of the API. The policy then fails closed: an Accept
 //! rule matches nothing, a Deny or Pass rule denies everything (comment of `ClusterNetworkPolicyIngressPeer`).
 
-use super::cursor::{Cursor, Fields, alike};
+use super::cursor::{Cursor, Fields, is_similar};
 use super::legacy_namespaces;
 use super::network_policy::cidr;
 use super::selector::selector;
@@ -135,7 +135,7 @@ pub(super) fn only_field<'t>(at: &Cursor<'t>, known: &[&str], what: &str) -> Out
     entries.retain(|(_, _, value)| !value.node.is_null());
     let unknown = entries.iter().find(|(name, ..)| !known.contains(name));
     match (entries.as_slice(), unknown) {
-        (_, Some((name, span, value))) if known.iter().any(|known| alike(name, known)) => {
+        (_, Some((name, span, value))) if known.iter().any(|known| is_similar(name, known)) => {
             at.unknown_field(name, *span, &value.path, known);
             Outcome::Invalid
         }
@@ -161,7 +161,7 @@ pub(super) fn only_field<'t>(at: &Cursor<'t>, known: &[&str], what: &str) -> Out
 fn namespaces(at: &Cursor<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
     let namespaces = match dialect {
         Dialect::Cluster => selector(at),
-        Dialect::Admin(subject) => legacy_namespaces::read(at, subject)?,
+        Dialect::Admin(subject) => legacy_namespaces::parse(at, subject)?,
     };
     Some(PodScope { namespaces, pods: LabelSelector::default() })
 }
@@ -171,7 +171,7 @@ fn namespaces(at: &Cursor<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
 fn pods_in(at: &Cursor<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
     if let (Dialect::Admin(subject), Some(older)) = (dialect, at.child("namespaces")) {
         let fields = at.fields(&["namespaces", "podSelector"]);
-        let namespaces = legacy_namespaces::read(&older, subject);
+        let namespaces = legacy_namespaces::parse(&older, subject);
         let pods = fields.required("podSelector").map(|at| selector(&at));
         return Some(PodScope { namespaces: namespaces?, pods: pods? });
     }

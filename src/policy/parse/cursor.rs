@@ -20,7 +20,7 @@ pub(crate) struct Diagnostics {
     list: RefCell<Vec<Diagnostic>>,
     errors: Cell<usize>,
     warnings: Cell<usize>,
-    plain: Severity,
+    unambiguous: Severity,
 }
 
 impl Diagnostics {
@@ -32,20 +32,20 @@ impl Diagnostics {
             list: RefCell::default(),
             errors: Cell::new(0),
             warnings: Cell::new(0),
-            plain: Severity::Error,
+            unambiguous: Severity::Error,
         }
     }
 
     /// How bad a value is that the API server would refuse though its meaning is plain.
-    pub(crate) fn with_plain(self, plain: Severity) -> Diagnostics {
-        Diagnostics { plain, ..self }
+    pub(crate) fn with_unambiguous(self, unambiguous: Severity) -> Diagnostics {
+        Diagnostics { unambiguous, ..self }
     }
 
     /// What was found, up to a bound, and how many more.
     pub(crate) fn into_list(self) -> (Vec<Diagnostic>, usize) {
         let list = self.list.into_inner();
-        let left_out = self.errors.get() + self.warnings.get() - list.len();
-        (list, left_out)
+        let omitted = self.errors.get() + self.warnings.get() - list.len();
+        (list, omitted)
     }
 
     /// Errors so far.
@@ -53,7 +53,7 @@ impl Diagnostics {
         self.errors.get()
     }
 
-    /// Adds a finding.
+    /// Adds a diagnostic.
     pub(crate) fn add(
         &self,
         severity: Severity,
@@ -127,7 +127,7 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// A node, its path, and the findings.
+/// A node, its path, and the diagnostics.
 #[derive(Clone)]
 pub(crate) struct Cursor<'t> {
     /// The node.
@@ -135,18 +135,18 @@ pub(crate) struct Cursor<'t> {
     /// Its path.
     pub path: Path<'t>,
     key: Option<Span>,
-    findings: &'t Diagnostics,
+    diagnostics: &'t Diagnostics,
 }
 
 impl<'t> Cursor<'t> {
     /// The root of an object.
-    pub(crate) fn root(node: &'t Node<'t>, findings: &'t Diagnostics) -> Cursor<'t> {
-        Cursor { node, path: Path::default(), key: None, findings }
+    pub(crate) fn root(node: &'t Node<'t>, diagnostics: &'t Diagnostics) -> Cursor<'t> {
+        Cursor { node, path: Path::default(), key: None, diagnostics }
     }
 
-    /// The findings that errors about the node go to.
-    pub(crate) fn findings(&self) -> &'t Diagnostics {
-        self.findings
+    /// The diagnostics that errors about the node go to.
+    pub(crate) fn diagnostics(&self) -> &'t Diagnostics {
+        self.diagnostics
     }
 
     /// The place of the value; of its key where the value is empty.
@@ -159,12 +159,12 @@ impl<'t> Cursor<'t> {
 
     /// The place of the value.
     pub(crate) fn location(&self) -> Location {
-        Location::new(&self.findings.source, self.span())
+        Location::new(&self.diagnostics.source, self.span())
     }
 
     /// Reports an error about the value and what to do about it.
     pub(crate) fn error_help(&self, message: impl Into<String>, help: impl Into<String>) {
-        self.findings.add(
+        self.diagnostics.add(
             Severity::Error,
             self.span(),
             self.path.to_string(),
@@ -175,7 +175,7 @@ impl<'t> Cursor<'t> {
 
     /// Reports a warning about the value.
     pub(crate) fn warn(&self, message: impl Into<String>, help: impl Into<String>) {
-        self.findings.add(
+        self.diagnostics.add(
             Severity::Warning,
             self.span(),
             self.path.to_string(),
@@ -189,11 +189,11 @@ impl<'t> Cursor<'t> {
         self.error_help(format!("Invalid value: {}: {why}", self.shown()), help);
     }
 
-    /// Like [`Cursor::invalid`], for a value whose meaning is plain: it is read all the same where findings say so.
-    pub(crate) fn invalid_but_plain(&self, why: &str, help: &str) {
+    /// Like [`Cursor::invalid`], for a value whose meaning is plain: it is read all the same where diagnostics say so.
+    pub(crate) fn invalid_but_unambiguous(&self, why: &str, help: &str) {
         let message = format!("Invalid value: {}: {why}", self.shown());
-        self.findings.add(
-            self.findings.plain,
+        self.diagnostics.add(
+            self.diagnostics.unambiguous,
             self.span(),
             self.path.to_string(),
             message,
@@ -208,7 +208,7 @@ impl<'t> Cursor<'t> {
         let text = self.node.text().unwrap_or_default();
         let help = match supported.iter().find(|value| value.eq_ignore_ascii_case(text)) {
             Some(value) => format!("write {value}: case matters"),
-            None => nearest(text, supported),
+            None => suggestion(text, supported),
         };
         self.error_help(message, help);
     }
@@ -217,7 +217,13 @@ impl<'t> Cursor<'t> {
     pub(crate) fn required(&self, field: &'t str, why: &str) {
         let path = self.path.field(field).to_string();
         let help = format!("add {field}");
-        self.findings.add(Severity::Error, self.span(), path, format!("Required value: {why}"), Some(help));
+        self.diagnostics.add(
+            Severity::Error,
+            self.span(),
+            path,
+            format!("Required value: {why}"),
+            Some(help),
+        );
     }
 
     /// The value as the text has it.
@@ -226,19 +232,19 @@ impl<'t> Cursor<'t> {
             Value::Text(text) => format!("{text:?}"),
             Value::Number(text) => text.to_string(),
             Value::Bool(value) => value.to_string(),
-            _ => self.node.what().to_owned(),
+            _ => self.node.type_name().to_owned(),
         }
     }
 
     /// What the text has where the value stands: `yes` for what is read as true.
     fn written(&self) -> &'t str {
-        let location = self.findings.source.text().get(self.node.span.start..self.node.span.end);
+        let location = self.diagnostics.source.text().get(self.node.span.start..self.node.span.end);
         location.unwrap_or_default()
     }
 
     /// Reports that the value is of another type than it must be.
     pub(crate) fn wrong_type(&self, wanted: &str) {
-        let what = self.node.what();
+        let what = self.node.type_name();
         let is_word = matches!(self.node.value, Value::Bool(_) | Value::Number(_));
         let help = match self.written() {
             written if is_word && wanted == "a string" && !written.is_empty() => {
@@ -326,7 +332,12 @@ impl<'t> Cursor<'t> {
     pub(crate) fn child(&self, name: &str) -> Option<Cursor<'t>> {
         let Value::Mapping(entries) = &self.node.value else { return None };
         let (key, node) = entries.iter().find(|(key, node)| key.name == name && !node.is_null())?;
-        Some(Cursor { node, path: self.path.field(&key.name), key: Some(key.span), findings: self.findings })
+        Some(Cursor {
+            node,
+            path: self.path.field(&key.name),
+            key: Some(key.span),
+            diagnostics: self.diagnostics,
+        })
     }
 
     /// The items of a list that is checked elsewhere.
@@ -349,7 +360,7 @@ impl<'t> Cursor<'t> {
     /// Reports a field that is not known.
     pub(crate) fn unknown_field(&self, name: &str, span: Span, path: &Path<'t>, known: &[&str]) {
         let message = format!("unknown field {name:?}");
-        self.findings.add(Severity::Error, span, path.to_string(), message, Some(nearest(name, known)));
+        self.diagnostics.add(Severity::Error, span, path.to_string(), message, Some(suggestion(name, known)));
     }
 }
 
@@ -393,16 +404,16 @@ impl<'t> Fields<'t> {
 }
 
 /// Whether two names are near enough for one to be the other, misspelt.
-pub(crate) fn alike(name: &str, known: &str) -> bool {
+pub(crate) fn is_similar(name: &str, known: &str) -> bool {
     name.eq_ignore_ascii_case(known)
         // The distance is no less than the difference in length, and costs the product of the lengths.
         || name.len() <= 2 * known.len() && strsim::normalized_damerau_levenshtein(name, known) >= 0.7
 }
 
 /// `did you mean "podSelector"?`, or the names to choose from.
-pub(crate) fn nearest(name: &str, known: &[&str]) -> String {
+pub(crate) fn suggestion(name: &str, known: &[&str]) -> String {
     let distance = |known: &&&str| strsim::damerau_levenshtein(name, known);
-    match known.iter().filter(|known| alike(name, known)).min_by_key(distance) {
+    match known.iter().filter(|known| is_similar(name, known)).min_by_key(distance) {
         Some(best) => format!("did you mean {best:?}?"),
         None => format!("known here: {}", known.join(", ")),
     }

@@ -32,7 +32,7 @@ pub enum Severity {
     Warning,
 }
 
-/// One finding. Displays as `file:line:col: default/allow-db spec.ingress[1].ports[0].endPort: message (help)`.
+/// One diagnostic. Displays as `file:line:col: default/allow-db spec.ingress[1].ports[0].endPort: message (help)`.
 #[derive(Debug, Clone)]
 pub struct Diagnostic {
     /// How bad it is.
@@ -238,7 +238,7 @@ fn harmless(text: &str) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn finding(text: &str, part: &str) -> Diagnostic {
+    fn diagnostic(text: &str, part: &str) -> Diagnostic {
         let start = text.find(part).unwrap();
         let location = Location::new(
             &Source::new("a\u{1b}]0;x\u{7}\n.yaml", text),
@@ -257,13 +257,13 @@ mod tests {
     #[test]
     fn nothing_that_a_stranger_wrote_steers_the_terminal() {
         let text = "kind: Pod\r\nname: \u{1b}[31mred\u{9b}5m\u{202e}x # \u{7f}\nspec: {}\n";
-        let finding = finding(text, "red");
-        for shown in [finding.to_string(), finding.report(false)] {
+        let diagnostic = diagnostic(text, "red");
+        for shown in [diagnostic.to_string(), diagnostic.report(false)] {
             let steering = shown.chars().find(|c| printable::is_steering(*c) && *c != '\n');
             assert_eq!(steering, None, "{shown:?}");
         }
-        assert!(!finding.to_string().contains('\n'), "{finding}");
-        let report = finding.report(false);
+        assert!(!diagnostic.to_string().contains('\n'), "{diagnostic}");
+        let report = diagnostic.report(false);
         assert!(report.contains(r"default/\u{1b}[2J\u{202e}db spec.a\nb: unknown \u{9b}31m"), "{report}");
         assert!(report.contains("name: ?[31mred·5m\u{fffd}x # ?"), "{report}");
     }
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn a_value_of_any_length_is_shown_in_part() {
         let text = format!("name: {}\nb: c\n", "x".repeat(1 << 20));
-        let finding = finding(&text, &"x".repeat(1 << 20));
-        assert!(finding.report(false).len() < 4000, "{}", finding.report(false).len());
+        let diagnostic = diagnostic(&text, &"x".repeat(1 << 20));
+        assert!(diagnostic.report(false).len() < 4000, "{}", diagnostic.report(false).len());
     }
 }

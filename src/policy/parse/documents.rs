@@ -30,33 +30,33 @@ const KINDS: [(&str, &str, Scope); 13] = [
     ("CronJob", "batch/v1", Scope::Namespaced),
 ];
 
-/// Collects objects and findings.
+/// Collects objects and diagnostics.
 pub(crate) struct ManifestParser {
     parsed: Parsed,
     errors: Vec<Diagnostic>,
-    left_out: usize,
-    plain: Severity,
+    omitted: usize,
+    unambiguous: Severity,
 }
 
 impl ManifestParser {
     /// `plain` is how bad a value is that the API server would refuse though its meaning is plain: a name in capitals, a range
     /// that ends beyond the last port. It is a warning in policy tests, because other projects' test data has such values.
-    pub(crate) fn new(plain: Severity) -> ManifestParser {
-        ManifestParser { parsed: Parsed::default(), errors: Vec::new(), left_out: 0, plain }
+    pub(crate) fn new(unambiguous: Severity) -> ManifestParser {
+        ManifestParser { parsed: Parsed::default(), errors: Vec::new(), omitted: 0, unambiguous }
     }
 
     /// Reads all documents of a text.
     pub(crate) fn source(&mut self, source: &Source) {
-        let (nodes, faults) = tree::parse(source.text(), source.is_json());
+        let (nodes, syntax_errors) = tree::parse(source.text(), source.is_json());
         let before = self.errors.len();
         for node in nodes.iter().filter(|node| !node.is_null()) {
             self.object(node, source, "");
         }
-        self.keep(faulty(source, faults));
+        self.absorb(syntax_diagnostics(source, syntax_errors));
         self.errors[before..].sort_by_key(|error| error.location.offset());
     }
 
-    /// Reads an object, or the objects of a list. `context` is put before the object's name in findings.
+    /// Reads an object, or the objects of a list. `context` is put before the object's name in diagnostics.
     pub(crate) fn object(&mut self, node: &Node<'_>, source: &Source, context: &str) {
         self.object_or_item(node, source, context, None);
     }
@@ -64,10 +64,10 @@ impl ManifestParser {
     /// What was read, or every error.
     pub(crate) fn finish(mut self) -> Result<Parsed, Vec<Diagnostic>> {
         if self.errors.is_empty() {
-            one_of_each(&mut self.parsed);
+            deduplicate(&mut self.parsed);
             return Ok(self.parsed);
         }
-        note_left_out(&mut self.errors, self.left_out);
+        note_omitted(&mut self.errors, self.omitted);
         Err(self.errors)
     }
 
@@ -85,8 +85,8 @@ impl ManifestParser {
         let known = KINDS.iter().find(|(known, ..)| Some(*known) == kind);
         let scope = known.map_or(Scope::Namespaced, |(.., scope)| *scope);
         let name = format!("{context}{}", display_name(node, scope));
-        let findings = Diagnostics::new(source, name.as_str()).with_plain(self.plain);
-        let at = Cursor::root(node, &findings);
+        let diagnostics = Diagnostics::new(source, name.as_str()).with_unambiguous(self.unambiguous);
+        let at = Cursor::root(node, &diagnostics);
         if !kind.is_some_and(is_list) {
             check_duplicates(&at, true);
         }
@@ -96,7 +96,7 @@ impl ManifestParser {
             }
             (Some(kind), Some(version), Some((_, wanted, scope))) => {
                 if version == *wanted {
-                    let objects = read_kind(&at, kind, *scope).into_iter().flatten();
+                    let objects = parse_kind(&at, kind, *scope).into_iter().flatten();
                     let placed = objects.map(|object| (object, Location::new(source, node.span)));
                     self.parsed.objects.extend(placed);
                 } else {
@@ -120,7 +120,7 @@ impl ManifestParser {
             }
             _ => missing_header(&at),
         }
-        self.keep(findings);
+        self.absorb(diagnostics);
     }
 
     fn list(&mut self, at: &Cursor<'_>, kind: &str, version: &str, source: &Source, context: &str) {
@@ -133,37 +133,37 @@ impl ManifestParser {
     }
 
     /// Takes over what was found.
-    pub(crate) fn keep(&mut self, findings: Diagnostics) {
-        let (list, left_out) = findings.into_list();
-        self.left_out += left_out;
-        for finding in list {
-            let list = match finding.severity {
+    pub(crate) fn absorb(&mut self, diagnostics: Diagnostics) {
+        let (list, omitted) = diagnostics.into_list();
+        self.omitted += omitted;
+        for diagnostic in list {
+            let list = match diagnostic.severity {
                 Severity::Error => &mut self.errors,
                 Severity::Warning => &mut self.parsed.warnings,
             };
             if list.len() < DIAGNOSTICS_MAX {
-                list.push(finding);
+                list.push(diagnostic);
             } else {
-                self.left_out += 1;
+                self.omitted += 1;
             }
         }
     }
 }
 
 /// Says in the last finding how many more there were.
-pub(crate) fn note_left_out(errors: &mut [Diagnostic], left_out: usize) {
-    if let Some(last) = errors.last_mut().filter(|_| left_out > 0) {
-        let more = format!("{left_out} more findings are not shown");
+pub(crate) fn note_omitted(errors: &mut [Diagnostic], omitted: usize) {
+    if let Some(last) = errors.last_mut().filter(|_| omitted > 0) {
+        let more = format!("{omitted} more findings are not shown");
         last.help = Some(last.help.take().map_or_else(|| more.clone(), |help| format!("{help}; {more}")));
     }
 }
 
 /// Of objects with the same kind and name keeps the last, as `kubectl apply` does, with a warning.
-fn one_of_each(parsed: &mut Parsed) {
+fn deduplicate(parsed: &mut Parsed) {
     let mut last = HashMap::new();
     let mut is_replaced = vec![false; parsed.objects.len()];
     for (index, (object, location)) in parsed.objects.iter().enumerate() {
-        if is_second(object) {
+        if is_second_replica(object) {
             continue;
         }
         let Some(earlier) = last.insert(identity_of(object), index) else { continue };
@@ -180,14 +180,14 @@ fn one_of_each(parsed: &mut Parsed) {
     }
     // The second pod of a workload stands behind the first, and goes with it.
     for index in 1..is_replaced.len() {
-        is_replaced[index] |= is_second(&parsed.objects[index].0) && is_replaced[index - 1];
+        is_replaced[index] |= is_second_replica(&parsed.objects[index].0) && is_replaced[index - 1];
     }
     let mut is_replaced = is_replaced.into_iter();
     parsed.objects.retain(|_| !is_replaced.next().unwrap_or(false));
 }
 
-fn is_second(object: &Object) -> bool {
-    matches!(object, Object::Pod(pod) if replicas::workload_of_second(&pod.name).is_some())
+fn is_second_replica(object: &Object) -> bool {
+    matches!(object, Object::Pod(pod) if replicas::workload_of_second_replica(&pod.name).is_some())
 }
 
 /// Kind, namespace and name.
@@ -204,12 +204,18 @@ fn identity_of(object: &Object) -> (String, &str, &str) {
 }
 
 /// Diagnostics about the text itself.
-pub(crate) fn faulty(source: &Source, faults: Vec<tree::SyntaxError>) -> Diagnostics {
-    let findings = Diagnostics::new(source, "");
-    for fault in faults {
-        findings.add(Severity::Error, fault.span, String::new(), fault.message, fault.help);
+pub(crate) fn syntax_diagnostics(source: &Source, syntax_errors: Vec<tree::SyntaxError>) -> Diagnostics {
+    let diagnostics = Diagnostics::new(source, "");
+    for syntax_error in syntax_errors {
+        diagnostics.add(
+            Severity::Error,
+            syntax_error.span,
+            String::new(),
+            syntax_error.message,
+            syntax_error.help,
+        );
     }
-    findings
+    diagnostics
 }
 
 /// `List`, and the lists of the kinds that are read.
@@ -238,7 +244,7 @@ fn wrong_version(at: &Cursor<'_>, kind: &str, version: &str, wanted: &str) {
 fn missing_header(at: &Cursor<'_>) {
     if !matches!(at.node.value, Value::Mapping(_)) {
         at.error_help(
-            format!("Invalid value: a document must be a Kubernetes object, not {}", at.node.what()),
+            format!("Invalid value: a document must be a Kubernetes object, not {}", at.node.type_name()),
             "write apiVersion, kind, metadata and spec",
         );
         return;
@@ -253,23 +259,24 @@ fn missing_header(at: &Cursor<'_>) {
 }
 
 /// Objects that a document stands for: two pods where it is a workload with replicas, else one object.
-fn read_kind(at: &Cursor<'_>, kind: &str, scope: Scope) -> Option<Vec<Object>> {
-    let before = at.findings().errors();
+fn parse_kind(at: &Cursor<'_>, kind: &str, scope: Scope) -> Option<Vec<Object>> {
+    let before = at.diagnostics().errors();
     let fields = at.fields(&["apiVersion", "kind", "metadata", "spec", "status"]);
-    let identity = metadata::read(&fields, scope);
+    let identity = metadata::parse(&fields, scope);
     // Without an identity the rest is read all the same, for its errors.
     let is_anonymous = identity.is_none();
     let objects = typed_objects(&fields, identity.unwrap_or_else(Identity::unknown), kind)?;
-    (!is_anonymous && at.findings().errors() == before).then_some(objects)
+    (!is_anonymous && at.diagnostics().errors() == before).then_some(objects)
 }
 
 fn typed_objects(fields: &Fields<'_>, identity: Identity, kind: &str) -> Option<Vec<Object>> {
-    let admin =
-        |kind, identity| admin_network_policy::read(fields, identity, kind).map(Object::ClusterNetworkPolicy);
+    let admin = |kind, identity| {
+        admin_network_policy::parse(fields, identity, kind).map(Object::ClusterNetworkPolicy)
+    };
     let object = match kind {
-        "NetworkPolicy" => Object::NetworkPolicy(network_policy::read(fields, identity)),
+        "NetworkPolicy" => Object::NetworkPolicy(network_policy::parse(fields, identity)),
         "ClusterNetworkPolicy" => {
-            Object::ClusterNetworkPolicy(cluster_network_policy::read(fields, identity)?)
+            Object::ClusterNetworkPolicy(cluster_network_policy::parse(fields, identity)?)
         }
         "AdminNetworkPolicy" => admin(PolicyKind::AdminNetworkPolicy, identity)?,
         "BaselineAdminNetworkPolicy" => admin(PolicyKind::BaselineAdminNetworkPolicy, identity)?,
@@ -335,5 +342,5 @@ fn has_double_key(entries: &[(Key<'_>, Node<'_>)]) -> bool {
 fn duplicate(at: &Cursor<'_>, name: &str, span: Span) {
     let message = format!("the key {name:?} stands here twice");
     let help = Some("remove one of them".to_owned());
-    at.findings().add(Severity::Error, span, at.path.to_string(), message, help);
+    at.diagnostics().add(Severity::Error, span, at.path.to_string(), message, help);
 }

@@ -12,7 +12,7 @@ use crate::policy::objects::{LabelSelector, Requirement};
 const OLDER: [&str; 3] = ["namespaceSelector", "notSameLabels", "sameLabels"];
 
 /// The namespaces that the peer selects; `None`, reported, where no selector says it.
-pub(super) fn read(at: &Cursor<'_>, subject: &LabelSelector) -> Option<LabelSelector> {
+pub(super) fn parse(at: &Cursor<'_>, subject: &LabelSelector) -> Option<LabelSelector> {
     if !OLDER.iter().any(|name| at.child(name).is_some()) {
         return Some(selector(at));
     }

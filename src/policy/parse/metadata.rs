@@ -31,9 +31,9 @@ pub(super) enum Scope {
 }
 
 /// Reads and checks `metadata`.
-pub(super) fn read(object: &Fields<'_>, scope: Scope) -> Option<Identity> {
+pub(super) fn parse(object: &Fields<'_>, scope: Scope) -> Option<Identity> {
     let at = object.required("metadata")?;
-    let meta: ObjectMeta = typed::read(&at)?;
+    let meta: ObjectMeta = typed::parse(&at)?;
     let fields = |name| at.child(name).filter(|at| at.node.text() != Some(""));
     match fields("name") {
         Some(name) => check(&name, syntax::dns_subdomain),
@@ -61,7 +61,7 @@ pub(super) fn read(object: &Fields<'_>, scope: Scope) -> Option<Identity> {
     Some(Identity { namespace, name: meta.name.unwrap_or_default(), labels: meta.labels.unwrap_or_default() })
 }
 
-/// What to call an object in findings, before anything of it is known to be right: `default/allow-db`, or its name.
+/// What to call an object in diagnostics, before anything of it is known to be right: `default/allow-db`, or its name.
 pub(super) fn display_name(node: &super::tree::Node<'_>, scope: Scope) -> String {
     let metadata = node.get("metadata");
     let text = |name| metadata.and_then(|node| node.get(name)).and_then(|node| node.text());
@@ -81,7 +81,7 @@ fn check(at: &Cursor<'_>, syntax: fn(&str) -> Result<(), syntax::Violation>) {
         Ok(()) => {}
         // Nothing here shows or stores a name that steers a terminal, however plain the rest.
         Err(wrong) if name.contains(is_steering) => at.invalid(&wrong, "choose a name of this form"),
-        Err(wrong) => at.invalid_but_plain(&wrong, "choose a name of this form"),
+        Err(wrong) => at.invalid_but_unambiguous(&wrong, "choose a name of this form"),
     }
 }
 

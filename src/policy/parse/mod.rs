@@ -1,6 +1,6 @@
-//! From text to validated objects: YAML or JSON in, `policy::objects` or findings with their place out.
+//! From text to validated objects: YAML or JSON in, `policy::objects` or diagnostics with their place out.
 //!
-//! `text -> tree with places -> documents and lists -> one reader per kind -> objects`
+//! `text -> tree with places -> documents and lists -> one parser per kind -> objects`
 //!
 //! Everything that the API server would refuse is refused here, with its words; so are fields that nobody knows, because a
 //! misspelt `podSelecter` would select every pod. All errors are found, not just the first. No I/O: see `source::files`.
@@ -52,23 +52,23 @@ pub struct Skipped {
 }
 
 /// Reads the objects of a text. The errors are all that there are, in the order of the text.
-pub fn read(source: &Source) -> Result<Parsed, Vec<Diagnostic>> {
-    read_all(std::slice::from_ref(source))
+pub fn parse_source(source: &Source) -> Result<Parsed, Vec<Diagnostic>> {
+    parse_sources(std::slice::from_ref(source))
 }
 
 /// Reads the objects of several texts.
-pub fn read_all(sources: &[Source]) -> Result<Parsed, Vec<Diagnostic>> {
-    let mut reader = documents::ManifestParser::new(Severity::Error);
+pub fn parse_sources(sources: &[Source]) -> Result<Parsed, Vec<Diagnostic>> {
+    let mut parser = documents::ManifestParser::new(Severity::Error);
     for source in sources {
-        reader.source(source);
+        parser.source(source);
     }
-    reader.finish()
+    parser.finish()
 }
 
 /// Reads an object, or a list of them, that is JSON already. Diagnostics have a field path but no line.
-pub fn read_value(name: &str, value: &serde_json::Value) -> Result<Parsed, Vec<Diagnostic>> {
-    let mut reader = documents::ManifestParser::new(Severity::Error);
+pub fn parse_value(name: &str, value: &serde_json::Value) -> Result<Parsed, Vec<Diagnostic>> {
+    let mut parser = documents::ManifestParser::new(Severity::Error);
     let source = Source::new(name, "");
-    reader.object(&tree::Node::from(value), &source, "");
-    reader.finish()
+    parser.object(&tree::Node::from(value), &source, "");
+    parser.finish()
 }

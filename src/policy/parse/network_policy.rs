@@ -16,7 +16,7 @@ use crate::tables::Direction;
 pub(super) const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
 /// Reads the object, whose metadata is read already.
-pub(super) fn read(object: &Fields<'_>, identity: Identity) -> NetworkPolicy {
+pub(super) fn parse(object: &Fields<'_>, identity: Identity) -> NetworkPolicy {
     let spec = object.get("spec").map(|at| at.fields(&["egress", "ingress", "podSelector", "policyTypes"]));
     let rules = |direction, peers| {
         let rules = spec.as_ref().map(|spec| spec.items(direction)).unwrap_or_default();
@@ -188,7 +188,7 @@ fn end_port(end: &Cursor<'_>, port: &Cursor<'_>) -> Option<u16> {
             end.invalid(&wrong, "write a port number");
             return None;
         }
-        end.invalid_but_plain(&wrong, "write 65535 for a range that ends with the last port");
+        end.invalid_but_unambiguous(&wrong, "write 65535 for a range that ends with the last port");
     }
     // The first port was reported where it is wrong itself.
     let first = match &port.node.value {
@@ -240,13 +240,13 @@ pub(super) fn check_port_name(at: &Cursor<'_>, name: &str) {
 mod tests {
     use super::*;
     use crate::policy::objects::{Object, Requirement};
-    use crate::policy::parse::{Source, read};
+    use crate::policy::parse::{Source, parse_source};
 
     /// The policy with this `spec`, in namespace `shop`.
     fn policy(spec: &str) -> NetworkPolicy {
         let header =
             "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p, namespace: shop}\n";
-        let parsed = read(&Source::new("test.yaml", format!("{header}spec: {spec}\n"))).unwrap();
+        let parsed = parse_source(&Source::new("test.yaml", format!("{header}spec: {spec}\n"))).unwrap();
         let Some((Object::NetworkPolicy(policy), _)) = parsed.objects.into_iter().next() else {
             panic!("no policy")
         };
@@ -354,7 +354,7 @@ mod tests {
     fn host_bits_are_cleared_with_a_warning() {
         let text = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\nspec:\n  ingress:\n  \
                     - from:\n    - ipBlock: {cidr: 192.168.242.213/24, except: [192.168.242.9/30]}\n";
-        let parsed = read(&Source::new("test.yaml", text)).unwrap();
+        let parsed = parse_source(&Source::new("test.yaml", text)).unwrap();
         let Object::NetworkPolicy(policy) = &parsed.objects[0].0 else { panic!() };
         let block = IpBlock {
             cidr: "192.168.242.0/24".parse().unwrap(),
@@ -371,7 +371,8 @@ mod tests {
     fn a_dash_with_nothing_behind_it_is_refused() {
         let header = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p}\n";
         for spec in ["{ingress: [null]}", "{ingress: [{from: [null]}]}", "{ingress: [{ports: [null]}]}"] {
-            let errors = read(&Source::new("test.yaml", format!("{header}spec: {spec}\n"))).unwrap_err();
+            let errors =
+                parse_source(&Source::new("test.yaml", format!("{header}spec: {spec}\n"))).unwrap_err();
             assert!(errors[0].message.contains("nothing in it"), "{}", errors[0]);
         }
     }

@@ -79,7 +79,7 @@ pub struct Location {
 }
 
 impl Location {
-    /// A span is brought onto character boundaries within the text: faults may lie past its end.
+    /// A span is brought onto character boundaries within the text: syntax_errors may lie past its end.
     pub(crate) fn new(source: &Source, span: Span) -> Location {
         let text = source.text();
         let start = text.floor_char_boundary(span.start.min(text.len()));

@@ -7,12 +7,12 @@ use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 
-use super::cursor::{Cursor, alike, nearest};
+use super::cursor::{Cursor, is_similar, suggestion};
 use super::diagnostic::Severity;
 use super::tree::{Span, Value};
 
 /// Reads a value of a Kubernetes type; `None`, reported, where that is impossible.
-pub(super) fn read<'t, T: Deserialize<'t>>(at: &Cursor<'t>) -> Option<T> {
+pub(super) fn parse<'t, T: Deserialize<'t>>(at: &Cursor<'t>) -> Option<T> {
     T::deserialize(Typed(at.clone())).map_err(|wrong| wrong.report(at)).ok()
 }
 
@@ -31,7 +31,7 @@ impl TypeError {
 
     fn report(self, at: &Cursor<'_>) {
         let (span, path) = self.place.unwrap_or_else(|| (at.span(), at.path.to_string()));
-        at.findings().add(Severity::Error, span, path, format!("Invalid value: {}", self.message), None);
+        at.diagnostics().add(Severity::Error, span, path, format!("Invalid value: {}", self.message), None);
     }
 }
 
@@ -163,10 +163,10 @@ impl<'t> Deserializer<'t> for Typed<'t> {
 /// Status is written by the cluster, which may be newer than the types here: a field there is only an error where it looks
 /// like a misspelt one.
 fn unknown<'t>(parent: &Cursor<'t>, name: &str, span: Span, at: &Cursor<'t>, known: &[&str]) {
-    if at.path.first() == Some("status") && !known.iter().any(|known| alike(name, known)) {
+    if at.path.first() == Some("status") && !known.iter().any(|known| is_similar(name, known)) {
         let message = format!("unknown field {name:?} is left out");
-        let help = Some(nearest(name, known));
-        parent.findings().add(Severity::Warning, span, at.path.to_string(), message, help);
+        let help = Some(suggestion(name, known));
+        parent.diagnostics().add(Severity::Warning, span, at.path.to_string(), message, help);
     } else {
         parent.unknown_field(name, span, &at.path, known);
     }

@@ -37,8 +37,8 @@ struct Prefix {
 pub(crate) struct IpBlockChanges {
     /// Prefixes that are there, with other groups than before, or perhaps under another prefix.
     pub(crate) prefixes: Vec<IpNet>,
-    /// Prefixes that are gone, with the class they had.
-    pub(crate) gone: Vec<(IpNet, ClassId)>,
+    /// Prefixes that are removed, with the class they had.
+    pub(crate) removed: Vec<(IpNet, ClassId)>,
     /// First and last address of spans whose addresses are in other groups than before.
     pub(crate) spans: Vec<(IpAddr, IpAddr)>,
 }
@@ -94,7 +94,7 @@ impl IpBlockIndex {
         self.longest(prefix, true).map_or(ClassId::WORLD, |(_, prefix)| prefix.class)
     }
 
-    /// Works out the groups of every prefix in the blocks that came or went.
+    /// Works out the groups of every prefix in the blocks that added or dropped.
     pub(crate) fn refresh(&mut self) -> IpBlockChanges {
         let mut stale = std::mem::take(&mut self.stale);
         stale.sort_unstable();
@@ -114,7 +114,7 @@ impl IpBlockIndex {
         let outside: Arc<[GroupId]> =
             self.longest(range, true).map_or_else(|| Arc::from([]), |(_, above)| above.groups.clone());
         let mut open: Vec<OpenPrefix> = Vec::new();
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         for (&net, prefix) in self.prefixes.range_mut(range..).take_while(|(net, _)| range.contains(*net)) {
             while let Some(top) = open.pop_if(|top| !top.net.contains(&net)) {
                 top.close(refreshed);
@@ -129,8 +129,8 @@ impl IpBlockIndex {
                 prefix.groups = groups;
             }
             if prefix.begins.is_empty() && prefix.ends.is_empty() {
-                gone.push(net);
-                refreshed.gone.push((net, prefix.class));
+                removed.push(net);
+                refreshed.removed.push((net, prefix.class));
             } else {
                 refreshed.prefixes.push(net);
             }
@@ -144,7 +144,7 @@ impl IpBlockIndex {
         for top in open.into_iter().rev() {
             top.close(refreshed);
         }
-        for net in gone {
+        for net in removed {
             self.drop_prefix(net);
         }
     }

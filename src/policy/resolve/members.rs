@@ -18,7 +18,7 @@ pub(crate) struct Membership {
     of_node: Vec<Vec<GroupId>>,
     ports_of_pods: Vec<GroupId>,
     names_of: Vec<Vec<PortName>>,
-    names_of_everyone: Vec<PortName>,
+    names_of_any_peer: Vec<PortName>,
 }
 
 /// Who has an address.
@@ -31,9 +31,9 @@ pub(crate) enum AddressOwner {
 }
 
 impl Membership {
-    /// The groups that a holder is in, but for the blocks that its address is in. Sorted.
-    pub(crate) fn of(&self, holder: AddressOwner) -> &[GroupId] {
-        match holder {
+    /// The groups that a owner is in, but for the blocks that its address is in. Sorted.
+    pub(crate) fn of(&self, owner: AddressOwner) -> &[GroupId] {
+        match owner {
             AddressOwner::Pod(slot) => at(&self.of_pod, slot),
             AddressOwner::Node(slot) => at(&self.of_node, slot),
         }
@@ -42,7 +42,7 @@ impl Membership {
     /// The names by which rules about members of some groups ask for ports.
     pub(crate) fn port_names<'a>(&'a self, groups: &'a [GroupId]) -> impl Iterator<Item = &'a PortName> {
         let asked = groups.iter().flat_map(|&group| at(&self.names_of, group));
-        asked.chain(&self.names_of_everyone)
+        asked.chain(&self.names_of_any_peer)
     }
 
     /// Whether a group is a block of every address of a family.
@@ -60,17 +60,17 @@ impl Membership {
         self.ports_of_pods.iter().copied()
     }
 
-    /// A class came: its pods' ports are in use.
-    pub(crate) fn hold_ports(&mut self, key: &[GroupId]) {
+    /// A class added: its pods' ports are in use.
+    pub(crate) fn acquire_ports(&mut self, key: &[GroupId]) {
         for &group in key.iter().filter(|&&group| group != GroupId::OR) {
             if matches!(**self.groups.key(group), AddressGroup::Port { .. }) {
-                self.groups.hold(group);
+                self.groups.acquire(group);
                 sorted::insert(&mut self.ports_of_pods, group);
             }
         }
     }
 
-    /// A class went.
+    /// A class dropped.
     pub(crate) fn release_ports(&mut self, key: &[GroupId]) {
         for &group in key {
             if self.is_port_of_pods(group) {
@@ -81,7 +81,7 @@ impl Membership {
 
     /// Gives back the ports of pods that no class has.
     pub(crate) fn sweep_ports(&mut self) {
-        for (group, _) in self.groups.sweep().gone {
+        for (group, _) in self.groups.sweep().removed {
             sorted::remove(&mut self.ports_of_pods, &group);
         }
     }
@@ -125,14 +125,24 @@ impl Membership {
     }
 
     /// Enters everyone who belongs into a group without members, and tells who.
-    pub(crate) fn enrol(&mut self, store: &Store, id: GroupId, group: &AddressGroup) -> Vec<AddressOwner> {
+    pub(crate) fn add_members(
+        &mut self,
+        store: &Store,
+        id: GroupId,
+        group: &AddressGroup,
+    ) -> Vec<AddressOwner> {
         self.each_member(store, group, |groups| {
             sorted::insert(groups, id);
         })
     }
 
     /// Takes everyone who belongs out of a group, and tells who.
-    pub(crate) fn dismiss(&mut self, store: &Store, id: GroupId, group: &AddressGroup) -> Vec<AddressOwner> {
+    pub(crate) fn remove_members(
+        &mut self,
+        store: &Store,
+        id: GroupId,
+        group: &AddressGroup,
+    ) -> Vec<AddressOwner> {
         self.each_member(store, group, |groups| {
             sorted::remove(groups, &id);
         })
@@ -182,19 +192,19 @@ impl Membership {
     }
 
     /// Rules begin to ask for a port name.
-    pub(crate) fn ask(&mut self, group: Option<GroupId>, name: PortName) {
+    pub(crate) fn add_port_name(&mut self, group: Option<GroupId>, name: PortName) {
         sorted::insert(self.names_for(group), name);
     }
 
     /// Rules no longer ask for a port name.
-    pub(crate) fn stop_asking(&mut self, group: Option<GroupId>, name: &PortName) {
+    pub(crate) fn remove_port_name(&mut self, group: Option<GroupId>, name: &PortName) {
         sorted::remove(self.names_for(group), name);
     }
 
     fn names_for(&mut self, group: Option<GroupId>) -> &mut Vec<PortName> {
         match group {
             Some(group) => at_mut(&mut self.names_of, group),
-            None => &mut self.names_of_everyone,
+            None => &mut self.names_of_any_peer,
         }
     }
 }

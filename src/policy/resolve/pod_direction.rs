@@ -28,7 +28,7 @@ pub(crate) struct PodDirection<'a> {
     baseline: Vec<&'a Versioned<ClusterNetworkPolicy>>,
 }
 
-/// What the rules of a subject depend on: subjects with equal keys have equal rules.
+/// What the rules of a pod_direction depend on: pod_directions with equal keys have equal rules.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct RuleSetKey {
     direction: Direction,
@@ -56,13 +56,13 @@ impl OwnNode {
 }
 
 impl RuleSetKey {
-    /// The direction of the subject.
+    /// The direction of the pod_direction.
     pub(crate) fn direction(&self) -> Direction {
         self.direction
     }
 
     /// Whether the rules differ from those of another key by those of some policies, and in what the default is called.
-    pub(crate) fn is_near(&self, other: &RuleSetKey) -> bool {
+    pub(crate) fn differs_only_in_policies(&self, other: &RuleSetKey) -> bool {
         (self.direction, self.is_isolated, &self.own_node, &self.ports)
             == (other.direction, other.is_isolated, &other.own_node, &other.ports)
     }
@@ -109,46 +109,46 @@ impl<'a> PodDirection<'a> {
 
     /// The rules, with their peers as groups.
     pub(crate) fn rules(&self, group: &mut dyn FnMut(AddressGroup) -> GroupId) -> RuleList {
-        self.follow(RuleList::default(), group).0
+        self.rules_reusing(RuleList::default(), group).0
     }
 
     /// The rules, and the groups of those that only one of this and `before` has. What both have of policies is taken over as
     /// it is.
-    pub(crate) fn follow(
+    pub(crate) fn rules_reusing(
         &self,
         before: RuleList,
         group: &mut dyn FnMut(AddressGroup) -> GroupId,
     ) -> (RuleList, Vec<GroupId>) {
         let mut known = before.into_policies();
         let next: HashSet<u64> = self.versions().collect();
-        let went = known.extract_if(|version, _| !next.contains(version)).flat_map(|(_, rules)| rules);
-        let went = went.map(|(rule, name)| (name, rule)).collect();
-        let mut resolver = RuleResolver { subject: self, group, known, went, came: Vec::new() };
+        let dropped = known.extract_if(|version, _| !next.contains(version)).flat_map(|(_, rules)| rules);
+        let dropped = dropped.map(|(rule, name)| (name, rule)).collect();
+        let mut resolver = RuleResolver { pod_direction: self, group, known, dropped, added: Vec::new() };
         let mut rules = RuleList::default();
-        rules.begin_stage();
+        rules.begin_tier();
         resolver.cluster(&self.admin, &mut rules);
-        rules.begin_stage();
+        rules.begin_tier();
         if self.network.is_empty() {
             resolver.cluster(&self.baseline, &mut rules);
         } else {
             resolver.network(&mut rules);
         }
-        rules.begin_stage();
+        rules.begin_tier();
         let origin = RuleOrigin::NotIsolated { direction: self.direction };
-        rules.append(None, vec![everyone(Action::Allow, origin)]);
-        let mut groups = resolver.came;
-        groups.extend(resolver.went.values().filter_map(|rule| rule.peers.as_ref()).flatten());
+        rules.append(None, vec![any_peer_rule(Action::Allow, origin)]);
+        let mut groups = resolver.added;
+        groups.extend(resolver.dropped.values().filter_map(|rule| rule.peers.as_ref()).flatten());
         groups.sort_unstable();
         groups.dedup();
         (rules, groups)
     }
 
-    /// Whether what comes and goes between the rules of a subject with a near key and those of this one is about some
+    /// Whether what add_rule and goes between the rules of a pod_direction with a near key and those of this one is about some
     /// addresses only, and about ports by number.
-    pub(crate) fn is_plainly_after(&self, before: &RuleList) -> bool {
+    pub(crate) fn differs_statically_from(&self, before: &RuleList) -> bool {
         let next: HashSet<u64> = self.versions().collect();
         let before = before.policies();
-        if before.iter().any(|(version, is_plain)| !is_plain && !next.contains(version)) {
+        if before.iter().any(|(version, is_static)| !is_static && !next.contains(version)) {
             return false;
         }
         let known: HashSet<u64> = before.into_iter().map(|(version, _)| version).collect();
@@ -197,16 +197,16 @@ impl<'a> PodDirection<'a> {
     }
 }
 
-/// Turns the policies of a subject into rules.
+/// Turns the policies of a pod_direction into rules.
 struct RuleResolver<'a, 'b> {
-    subject: &'b PodDirection<'a>,
+    pod_direction: &'b PodDirection<'a>,
     group: &'b mut dyn FnMut(AddressGroup) -> GroupId,
     /// Rules of policies that were resolved earlier.
     known: HashMap<u64, Vec<NamedRule>>,
     /// Rules of earlier policies, by name, that have not come again.
-    went: HashMap<Arc<RuleOrigin>, Rule>,
-    /// Groups in the rules that came.
-    came: Vec<GroupId>,
+    dropped: HashMap<Arc<RuleOrigin>, Rule>,
+    /// Groups in the rules that added.
+    added: Vec<GroupId>,
 }
 
 impl RuleResolver<'_, '_> {
@@ -215,7 +215,7 @@ impl RuleResolver<'_, '_> {
             let known = self.known.remove(&entry.version);
             let rules = known.unwrap_or_else(|| {
                 let rules = self.cluster_policy(&entry.policy);
-                rules.iter().for_each(|(rule, _)| self.came.extend(rule.peers.iter().flatten()));
+                rules.iter().for_each(|(rule, _)| self.added.extend(rule.peers.iter().flatten()));
                 rules
             });
             to.append(Some(entry.version), rules);
@@ -224,39 +224,39 @@ impl RuleResolver<'_, '_> {
 
     fn network(&mut self, to: &mut RuleList) {
         let mut own_node: Vec<_> =
-            self.subject.own_node().groups().into_iter().map(|group| (self.group)(group)).collect();
+            self.pod_direction.own_node().groups().into_iter().map(|group| (self.group)(group)).collect();
         if !own_node.is_empty() {
             own_node.sort_unstable();
             own_node.dedup();
             let rule = Rule { peers: Some(own_node), ports: None, action: Action::Allow, origin: 0 };
             to.append(None, vec![(rule, Arc::new(RuleOrigin::OwnNode))]);
         }
-        for entry in &self.subject.network {
+        for entry in &self.pod_direction.network {
             let known = self.known.remove(&entry.version);
             let rules = known.unwrap_or_else(|| {
                 let rules = self.network_policy(&entry.policy);
-                rules.iter().for_each(|(rule, name)| self.comes(rule, name));
+                rules.iter().for_each(|(rule, name)| self.add_rule(rule, name));
                 rules
             });
             to.append(Some(entry.version), rules);
         }
-        if let Some(origin) = self.subject.default_deny() {
-            to.append(None, vec![everyone(Action::Deny, origin)]);
+        if let Some(origin) = self.pod_direction.default_deny() {
+            to.append(None, vec![any_peer_rule(Action::Deny, origin)]);
         }
     }
 
     /// A rule of a policy that is new or has changed. One that the policy had in the same place stands among the others as before,
     /// because these policies are asked in the order of their names.
-    fn comes(&mut self, rule: &Rule, name: &Arc<RuleOrigin>) {
-        if self.went.get(name).is_some_and(|before| before.says_what(rule)) {
-            self.went.remove(name);
+    fn add_rule(&mut self, rule: &Rule, name: &Arc<RuleOrigin>) {
+        if self.dropped.get(name).is_some_and(|before| before.has_same_effect(rule)) {
+            self.dropped.remove(name);
         } else {
-            self.came.extend(rule.peers.iter().flatten());
+            self.added.extend(rule.peers.iter().flatten());
         }
     }
 
     fn cluster_policy(&mut self, policy: &ClusterNetworkPolicy) -> Vec<NamedRule> {
-        let direction = self.subject.direction;
+        let direction = self.pod_direction.direction;
         let rules = cluster_rules(policy, direction).iter().enumerate().map(|(index, rule)| {
             let peers = self.cluster_peers(&rule.peers);
             let ports = self.own(cluster_ports(rule));
@@ -273,7 +273,7 @@ impl RuleResolver<'_, '_> {
     }
 
     fn network_policy(&mut self, policy: &NetworkPolicy) -> Vec<NamedRule> {
-        let direction = self.subject.direction;
+        let direction = self.pod_direction.direction;
         let rules = rules(policy, direction).into_iter().flatten().enumerate().map(|(index, rule)| {
             let peers = self.network_peers(&policy.namespace, &rule.peers);
             let ports = self.own(network_ports(&rule.ports));
@@ -317,7 +317,7 @@ impl RuleResolver<'_, '_> {
 
     /// Looks names up on the pod itself, where it is the destination; else leaves them to the peers.
     fn own(&self, ports: Option<Vec<PortTerm>>) -> Option<Vec<PortTerm>> {
-        if self.subject.direction == Direction::Egress {
+        if self.pod_direction.direction == Direction::Egress {
             return ports;
         }
         let mut found = Vec::new();
@@ -326,7 +326,7 @@ impl RuleResolver<'_, '_> {
                 found.push(term);
                 continue;
             };
-            let ports = self.subject.pod.ports.iter().filter(|port| name.is_of(port));
+            let ports = self.pod_direction.pod.ports.iter().filter(|port| name.is_of(port));
             found.extend(ports.map(|port| PortTerm::Range {
                 protocol: port.protocol,
                 first: port.port,
@@ -337,7 +337,7 @@ impl RuleResolver<'_, '_> {
     }
 }
 
-fn everyone(action: Action, origin: RuleOrigin) -> NamedRule {
+fn any_peer_rule(action: Action, origin: RuleOrigin) -> NamedRule {
     (Rule { peers: None, ports: None, action, origin: 0 }, Arc::new(origin))
 }
 

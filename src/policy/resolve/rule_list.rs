@@ -10,13 +10,13 @@ use crate::tables::RuleOrigin;
 
 use super::PortName;
 
-/// Stages of rules. In a stage the first rule that matches decides, or passes on to the next stage; the last
-/// stage decides everything.
+/// Stages of rules. In a tier the first rule that matches decides, or passes on to the next tier; the last
+/// tier decides everything.
 #[derive(Debug, Default)]
 pub(crate) struct RuleList {
     /// Admin tier; then `NetworkPolicy` where one isolates the pod, else the baseline tier; then what holds
     /// where nothing was said.
-    pub(crate) stages: Vec<Vec<Rule>>,
+    pub(crate) tiers: Vec<Vec<Rule>>,
     /// What the rules are called, by [`Rule::origin`]. An earlier one was asked earlier.
     pub(crate) origins: Vec<Arc<RuleOrigin>>,
     /// How many rules come from which policy, in the order in which they are asked.
@@ -49,7 +49,7 @@ pub(crate) enum Action {
     Allow,
     /// Drop.
     Deny,
-    /// Leave to the next stage.
+    /// Leave to the next tier.
     Pass,
 }
 
@@ -74,21 +74,21 @@ pub(crate) enum PortTerm {
 pub(crate) struct RuleIndex {
     /// Sorted.
     of_groups: Vec<(GroupId, RulePosition)>,
-    of_everyone: Vec<RulePosition>,
+    of_any_peer: Vec<RulePosition>,
 }
 
-/// Where a rule stands: its stage, and its place in the stage.
+/// Where a rule stands: its tier, and its place in the tier.
 type RulePosition = (u32, u32);
 
 impl RuleIndex {
     /// The index of a set that stays as it is.
     pub(crate) fn of(rules: &RuleList) -> RuleIndex {
-        let mut index = RuleIndex { of_groups: Vec::new(), of_everyone: Vec::new() };
-        for (stage, rules) in (0..).zip(&rules.stages) {
+        let mut index = RuleIndex { of_groups: Vec::new(), of_any_peer: Vec::new() };
+        for (tier, rules) in (0..).zip(&rules.tiers) {
             for (at, rule) in (0..).zip(rules) {
                 match &rule.peers {
-                    None => index.of_everyone.push((stage, at)),
-                    Some(peers) => index.of_groups.extend(peers.iter().map(|&peer| (peer, (stage, at)))),
+                    None => index.of_any_peer.push((tier, at)),
+                    Some(peers) => index.of_groups.extend(peers.iter().map(|&peer| (peer, (tier, at)))),
                 }
             }
         }
@@ -104,8 +104,8 @@ impl RuleIndex {
     }
 
     /// The rules that are about addresses in these groups, in the order in which they are asked.
-    pub(crate) fn concerning(&self, groups: &[GroupId]) -> Vec<RulePosition> {
-        let mut places = self.of_everyone.clone();
+    pub(crate) fn matching(&self, groups: &[GroupId]) -> Vec<RulePosition> {
+        let mut places = self.of_any_peer.clone();
         for &group in groups {
             let first = self.of_groups.partition_point(|(named, _)| *named < group);
             let named = self.of_groups[first..].iter().take_while(|(named, _)| *named == group);
@@ -119,29 +119,29 @@ impl RuleIndex {
 
 impl Rule {
     /// Whether another rule says the same of the same, whatever it is called.
-    pub(crate) fn says_what(&self, other: &Rule) -> bool {
+    pub(crate) fn has_same_effect(&self, other: &Rule) -> bool {
         (&self.peers, &self.ports, self.action) == (&other.peers, &other.ports, other.action)
     }
 
     /// Whether it is about some addresses only, and about ports by number.
-    pub(crate) fn is_plain(&self) -> bool {
+    pub(crate) fn is_static(&self) -> bool {
         let by_name = |term: &PortTerm| matches!(term, PortTerm::Named(_));
         self.peers.is_some() && !self.ports.iter().flatten().any(by_name)
     }
 }
 
 impl RuleList {
-    /// Begins the next stage.
-    pub(crate) fn begin_stage(&mut self) {
-        self.stages.push(Vec::new());
+    /// Begins the next tier.
+    pub(crate) fn begin_tier(&mut self) {
+        self.tiers.push(Vec::new());
     }
 
-    /// Appends rules to the last stage.
+    /// Appends rules to the last tier.
     pub(crate) fn append(&mut self, source: RuleSource, rules: Vec<NamedRule>) {
         self.parts.push((source, rules.len()));
-        let stage = self.stages.last_mut().expect("a stage has begun");
+        let tier = self.tiers.last_mut().expect("a tier has begun");
         for (rule, name) in rules {
-            stage.push(Rule { origin: self.origins.len() as u32, ..rule });
+            tier.push(Rule { origin: self.origins.len() as u32, ..rule });
             self.origins.push(name);
         }
     }
@@ -151,7 +151,7 @@ impl RuleList {
         let mut rules = self.rules();
         let mut policies = Vec::new();
         for &(source, len) in &self.parts {
-            let others = rules.by_ref().take(len).filter(|rule| !rule.is_plain()).count();
+            let others = rules.by_ref().take(len).filter(|rule| !rule.is_static()).count();
             policies.extend(source.map(|version| (version, others == 0)));
         }
         policies
@@ -159,7 +159,7 @@ impl RuleList {
 
     /// The rules of each policy, for a further set.
     pub(crate) fn into_policies(self) -> HashMap<u64, Vec<NamedRule>> {
-        let mut rules = self.stages.into_iter().flatten().zip(self.origins);
+        let mut rules = self.tiers.into_iter().flatten().zip(self.origins);
         let mut policies = HashMap::default();
         for (source, len) in self.parts {
             let part: Vec<NamedRule> = rules.by_ref().take(len).collect();
@@ -172,7 +172,7 @@ impl RuleList {
 
     /// What denies a pod that policies isolate what none of them allows.
     pub(crate) fn default_deny(&self) -> Option<&Arc<RuleOrigin>> {
-        // The rule that comes before the last stage, which has one.
+        // The rule that add_rule before the last tier, which has one.
         let at = self.origins.len().checked_sub(2)?;
         self.origins.get(at).filter(|name| matches!(***name, RuleOrigin::DefaultDeny { .. }))
     }
@@ -195,6 +195,6 @@ impl RuleList {
     }
 
     fn rules(&self) -> impl Iterator<Item = &Rule> {
-        self.stages.iter().flatten()
+        self.tiers.iter().flatten()
     }
 }

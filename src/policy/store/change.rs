@@ -8,7 +8,7 @@ use crate::tables::{PodName, PolicyKind};
 pub enum Change {
     /// The object is new, or takes the place of the one with its name.
     Upsert(Object),
-    /// The object is gone. One that was never there changes nothing.
+    /// The object is removed. One that was never there changes nothing.
     Remove(ObjectName),
 }
 

@@ -15,23 +15,23 @@ use super::slots::{Slot, Slots};
 pub(crate) struct Interner<S, K: ?Sized> {
     ids: HashMap<Arc<K>, S, foldhash::fast::RandomState>,
     entries: Slots<S, Entry<K>>,
-    idle: Vec<S>,
-    fresh: Vec<S>,
-    parted: Vec<S>,
+    unreferenced: Vec<S>,
+    new: Vec<S>,
+    retired: Vec<S>,
 }
 
 /// What [`Interner::sweep`] found. Both sorted.
 pub(crate) struct Sweep<S, K: ?Sized> {
     /// Numbers given out.
-    pub(crate) born: Vec<S>,
+    pub(crate) added: Vec<S>,
     /// Numbers given back, and what they meant.
-    pub(crate) gone: Vec<(S, Arc<K>)>,
+    pub(crate) removed: Vec<(S, Arc<K>)>,
 }
 
 #[derive(Debug)]
 struct Entry<K: ?Sized> {
     key: Arc<K>,
-    holders: u32,
+    references: u32,
 }
 
 impl<S, K: ?Sized> Default for Interner<S, K> {
@@ -39,9 +39,9 @@ impl<S, K: ?Sized> Default for Interner<S, K> {
         Interner {
             ids: HashMap::default(),
             entries: Slots::default(),
-            idle: Vec::new(),
-            fresh: Vec::new(),
-            parted: Vec::new(),
+            unreferenced: Vec::new(),
+            new: Vec::new(),
+            retired: Vec::new(),
         }
     }
 }
@@ -53,10 +53,10 @@ impl<S: Slot, K: ?Sized + Eq + Hash> Interner<S, K> {
             return id;
         }
         let key: Arc<K> = key.into();
-        let id = self.entries.insert(Entry { key: key.clone(), holders: 0 });
+        let id = self.entries.insert(Entry { key: key.clone(), references: 0 });
         self.ids.insert(key, id);
-        self.idle.push(id);
-        self.fresh.push(id);
+        self.unreferenced.push(id);
+        self.new.push(id);
         id
     }
 
@@ -83,24 +83,24 @@ impl<S: Slot, K: ?Sized + Eq + Hash> Interner<S, K> {
         self.entries.get(id).map(|entry| &entry.key)
     }
 
-    /// One holder more.
-    pub(crate) fn hold(&mut self, id: S) {
-        self.entry_mut(id).holders += 1;
+    /// One owner more.
+    pub(crate) fn acquire(&mut self, id: S) {
+        self.entry_mut(id).references += 1;
     }
 
-    /// One holder less.
+    /// One owner less.
     pub(crate) fn release(&mut self, id: S) {
         let entry = self.entry_mut(id);
-        entry.holders -= 1;
-        if entry.holders == 0 {
-            self.idle.push(id);
+        entry.references -= 1;
+        if entry.references == 0 {
+            self.unreferenced.push(id);
         }
     }
 
     /// Gives back the numbers that nobody holds. What came and went since the last sweep is not reported.
     pub(crate) fn sweep(&mut self) -> Sweep<S, K> {
-        let swept = self.part();
-        for id in std::mem::take(&mut self.parted) {
+        let swept = self.retire();
+        for id in std::mem::take(&mut self.retired) {
             self.entries.remove(id);
         }
         swept
@@ -108,25 +108,25 @@ impl<S: Slot, K: ?Sized + Eq + Hash> Interner<S, K> {
 
     /// Like [`Interner::sweep`], but the numbers keep their meaning, and are not given out again, until
     /// that is called.
-    pub(crate) fn part(&mut self) -> Sweep<S, K> {
-        let mut idle = std::mem::take(&mut self.idle);
-        idle.sort_unstable();
-        idle.dedup();
-        idle.retain(|&id| self.entry(id).holders == 0);
-        let mut born = std::mem::take(&mut self.fresh);
-        born.sort_unstable();
-        let (mut stillborn, mut gone) = (Vec::new(), Vec::new());
-        for id in idle {
+    pub(crate) fn retire(&mut self) -> Sweep<S, K> {
+        let mut unreferenced = std::mem::take(&mut self.unreferenced);
+        unreferenced.sort_unstable();
+        unreferenced.dedup();
+        unreferenced.retain(|&id| self.entry(id).references == 0);
+        let mut added = std::mem::take(&mut self.new);
+        added.sort_unstable();
+        let (mut unused, mut removed) = (Vec::new(), Vec::new());
+        for id in unreferenced {
             let key = self.entry(id).key.clone();
             self.ids.remove(&*key);
-            self.parted.push(id);
-            match born.binary_search(&id) {
-                Ok(_) => stillborn.push(id),
-                Err(_) => gone.push((id, key)),
+            self.retired.push(id);
+            match added.binary_search(&id) {
+                Ok(_) => unused.push(id),
+                Err(_) => removed.push((id, key)),
             }
         }
-        born.retain(|id| stillborn.binary_search(id).is_err());
-        Sweep { born, gone }
+        added.retain(|id| unused.binary_search(id).is_err());
+        Sweep { added, removed }
     }
 
     /// All values, by number.
@@ -158,15 +158,15 @@ mod tests {
     fn a_value_keeps_its_number_until_nobody_holds_it_at_a_sweep() {
         let mut interner: Interner<RowId, str> = Interner::default();
         let a = interner.intern("a");
-        interner.hold(a);
-        assert_eq!(interner.sweep().born, [a]);
+        interner.acquire(a);
+        assert_eq!(interner.sweep().added, [a]);
         interner.release(a);
         assert_eq!(interner.intern("a"), a);
-        interner.hold(a);
+        interner.acquire(a);
         let swept = interner.sweep();
-        assert!(swept.born.is_empty() && swept.gone.is_empty());
+        assert!(swept.added.is_empty() && swept.removed.is_empty());
         interner.release(a);
-        assert_eq!(interner.sweep().gone, [(a, Arc::from("a"))]);
+        assert_eq!(interner.sweep().removed, [(a, Arc::from("a"))]);
         assert_eq!(interner.intern("b"), a);
     }
 
@@ -175,7 +175,7 @@ mod tests {
         let mut interner: Interner<RowId, str> = Interner::default();
         interner.intern("a");
         let swept = interner.sweep();
-        assert!(swept.born.is_empty() && swept.gone.is_empty());
+        assert!(swept.added.is_empty() && swept.removed.is_empty());
         assert_eq!(interner.len(), 0);
     }
 }

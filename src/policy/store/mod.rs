@@ -113,7 +113,7 @@ fn distinct<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
     names.into_iter().cloned().collect()
 }
 
-/// What changes have touched.
+/// What changes have affected.
 #[derive(Debug, Default)]
 pub(crate) struct Affected {
     /// Namespaces that came, went, or have other labels.
@@ -123,7 +123,7 @@ pub(crate) struct Affected {
     /// Pods that came, went, or changed, or whose namespace has other labels.
     pub(crate) pods: BTreeSet<PodSlot>,
     /// Local pods that other policies may select than before.
-    pub(crate) subjects: BTreeSet<PodSlot>,
+    pub(crate) reselected_pods: BTreeSet<PodSlot>,
 }
 
 impl Store {
@@ -138,22 +138,22 @@ impl Store {
         self.pods.len() + self.nodes.len() + self.namespaces.len() + self.ranks.len() == 0
     }
 
-    /// Makes a change, and adds what it touches to `touched`.
-    pub(crate) fn apply(&mut self, change: Change, touched: &mut Affected) {
+    /// Makes a change, and adds what it touches to `affected`.
+    pub(crate) fn apply(&mut self, change: Change, affected: &mut Affected) {
         match change {
-            Change::Upsert(Object::Pod(pod)) => self.put_pod(pod, touched),
-            Change::Upsert(Object::Namespace(namespace)) => self.put_namespace(namespace, touched),
-            Change::Upsert(Object::Node(node)) => self.put_node(node, touched),
-            Change::Upsert(Object::NetworkPolicy(policy)) => self.put_policy(policy, touched),
-            Change::Upsert(Object::ClusterNetworkPolicy(policy)) => self.put_cluster_policy(policy, touched),
-            Change::Remove(ObjectName::Pod(name)) => self.remove_pod(&name, touched),
-            Change::Remove(ObjectName::Namespace(name)) => self.remove_namespace(&name, touched),
-            Change::Remove(ObjectName::Node(name)) => self.remove_node(&name, touched),
+            Change::Upsert(Object::Pod(pod)) => self.put_pod(pod, affected),
+            Change::Upsert(Object::Namespace(namespace)) => self.put_namespace(namespace, affected),
+            Change::Upsert(Object::Node(node)) => self.put_node(node, affected),
+            Change::Upsert(Object::NetworkPolicy(policy)) => self.put_policy(policy, affected),
+            Change::Upsert(Object::ClusterNetworkPolicy(policy)) => self.put_cluster_policy(policy, affected),
+            Change::Remove(ObjectName::Pod(name)) => self.remove_pod(&name, affected),
+            Change::Remove(ObjectName::Namespace(name)) => self.remove_namespace(&name, affected),
+            Change::Remove(ObjectName::Node(name)) => self.remove_node(&name, affected),
             Change::Remove(ObjectName::NetworkPolicy { namespace, name }) => {
-                self.remove_policy(&namespace, &name, touched);
+                self.remove_policy(&namespace, &name, affected);
             }
             Change::Remove(ObjectName::ClusterNetworkPolicy { kind, name }) => {
-                self.remove_cluster_policy(kind, name, touched);
+                self.remove_cluster_policy(kind, name, affected);
             }
         }
     }
@@ -179,7 +179,7 @@ impl Store {
     }
 
     /// Whether the tables judge a pod of this name.
-    pub(crate) fn judges(&self, name: &PodName) -> bool {
+    pub(crate) fn enforces(&self, name: &PodName) -> bool {
         self.pod_slot(name)
             .and_then(|slot| self.pods.get(slot))
             .is_some_and(|stored| self.is_local(&stored.pod))
@@ -274,7 +274,7 @@ impl Store {
                 .is_some_and(|namespace| policy.subject.namespaces.matches(&namespace.labels))
     }
 
-    fn put_pod(&mut self, pod: Pod, touched: &mut Affected) {
+    fn put_pod(&mut self, pod: Pod, affected: &mut Affected) {
         let slot = if let Some(slot) = self.pod_slot(&pod.name) {
             if self.pods.get(slot).is_some_and(|stored| stored.pod == pod) {
                 return;
@@ -283,7 +283,7 @@ impl Store {
             self.pods.get_mut(slot).expect("a named slot is taken").pod = pod;
             slot
         } else {
-            let namespace = self.mention_namespace(&pod.name.namespace, touched);
+            let namespace = self.ensure_namespace(&pod.name.namespace, affected);
             self.namespaces.get_mut(namespace).expect("just mentioned").pods_of_any_kind += 1;
             let name = pod.name.clone();
             let slot = self.pods.insert(StoredPod { pod, namespace });
@@ -291,16 +291,16 @@ impl Store {
             slot
         };
         self.index(slot);
-        touched.pods.insert(slot);
+        affected.pods.insert(slot);
     }
 
-    fn remove_pod(&mut self, name: &PodName, touched: &mut Affected) {
+    fn remove_pod(&mut self, name: &PodName, affected: &mut Affected) {
         let Some(slot) = self.pod_slots.remove(name) else { return };
         self.unindex(slot);
         let stored = self.pods.remove(slot).expect("a named slot is taken");
         self.namespaces.get_mut(stored.namespace).expect("a pod's namespace is there").pods_of_any_kind -= 1;
-        self.forget_namespace(stored.namespace, touched);
-        touched.pods.insert(slot);
+        self.collect_namespace(stored.namespace, affected);
+        affected.pods.insert(slot);
     }
 
     fn index(&mut self, slot: PodSlot) {
@@ -321,21 +321,21 @@ impl Store {
         sorted::remove(&mut namespace.pods, &slot);
     }
 
-    fn put_namespace(&mut self, namespace: Namespace, touched: &mut Affected) {
-        let slot = self.mention_namespace(&namespace.name, touched);
+    fn put_namespace(&mut self, namespace: Namespace, affected: &mut Affected) {
+        let slot = self.ensure_namespace(&namespace.name, affected);
         self.namespaces.get_mut(slot).expect("just mentioned").declared = true;
-        self.label_namespace(slot, namespace.labels, touched);
+        self.label_namespace(slot, namespace.labels, affected);
     }
 
-    fn remove_namespace(&mut self, name: &str, touched: &mut Affected) {
+    fn remove_namespace(&mut self, name: &str, affected: &mut Affected) {
         let Some(slot) = self.namespace_slot(name) else { return };
         self.namespaces.get_mut(slot).expect("a named slot is taken").declared = false;
-        self.label_namespace(slot, Labels::new(), touched);
-        self.forget_namespace(slot, touched);
+        self.label_namespace(slot, Labels::new(), affected);
+        self.collect_namespace(slot, affected);
     }
 
     /// The slot of a namespace, which exists from now on, if only because it is spoken of.
-    fn mention_namespace(&mut self, name: &str, touched: &mut Affected) -> NamespaceSlot {
+    fn ensure_namespace(&mut self, name: &str, affected: &mut Affected) -> NamespaceSlot {
         if let Some(slot) = self.namespace_slot(name) {
             return slot;
         }
@@ -344,12 +344,12 @@ impl Store {
         let slot = self.namespaces.insert(namespace);
         self.namespace_slots.insert(name.to_owned(), slot);
         self.namespace_labels.insert(slot, &self.namespaces.get(slot).expect("just inserted").labels);
-        touched.namespaces.insert(slot);
+        affected.namespaces.insert(slot);
         slot
     }
 
     /// Frees a namespace that nothing declares or speaks of any more.
-    fn forget_namespace(&mut self, slot: NamespaceSlot, touched: &mut Affected) {
+    fn collect_namespace(&mut self, slot: NamespaceSlot, affected: &mut Affected) {
         let in_use = |namespace: &StoredNamespace| {
             namespace.declared || namespace.pods_of_any_kind > 0 || !namespace.policies.is_empty()
         };
@@ -359,10 +359,10 @@ impl Store {
         let namespace = self.namespaces.remove(slot).expect("just seen");
         self.namespace_labels.remove(slot, &namespace.labels);
         self.namespace_slots.remove(&namespace.name);
-        touched.namespaces.insert(slot);
+        affected.namespaces.insert(slot);
     }
 
-    fn label_namespace(&mut self, slot: NamespaceSlot, mut labels: Labels, touched: &mut Affected) {
+    fn label_namespace(&mut self, slot: NamespaceSlot, mut labels: Labels, affected: &mut Affected) {
         let namespace = self.namespaces.get_mut(slot).expect("the caller found it");
         labels.insert(NAMESPACE_NAME_LABEL.to_owned(), namespace.name.clone());
         if namespace.labels == labels {
@@ -371,11 +371,11 @@ impl Store {
         self.namespace_labels.remove(slot, &namespace.labels);
         self.namespace_labels.insert(slot, &labels);
         namespace.labels = labels;
-        touched.namespaces.insert(slot);
-        touched.pods.extend(namespace.pods.iter().copied());
+        affected.namespaces.insert(slot);
+        affected.pods.extend(namespace.pods.iter().copied());
     }
 
-    fn put_node(&mut self, node: Node, touched: &mut Affected) {
+    fn put_node(&mut self, node: Node, affected: &mut Affected) {
         let slot = if let Some(slot) = self.node_slot(&node.name) {
             *self.nodes.get_mut(slot).expect("a named slot is taken") = node;
             slot
@@ -385,72 +385,72 @@ impl Store {
             self.node_slots.insert(name, slot);
             slot
         };
-        touched.nodes.insert(slot);
+        affected.nodes.insert(slot);
     }
 
-    fn remove_node(&mut self, name: &str, touched: &mut Affected) {
+    fn remove_node(&mut self, name: &str, affected: &mut Affected) {
         if let Some(slot) = self.node_slots.remove(name) {
             self.nodes.remove(slot);
-            touched.nodes.insert(slot);
+            affected.nodes.insert(slot);
         }
     }
 
-    fn put_policy(&mut self, policy: NetworkPolicy, touched: &mut Affected) {
-        let slot = self.mention_namespace(&policy.namespace, touched);
+    fn put_policy(&mut self, policy: NetworkPolicy, affected: &mut Affected) {
+        let slot = self.ensure_namespace(&policy.namespace, affected);
         let known = self.namespaces.get(slot).and_then(|namespace| namespace.policies.get(&policy.name));
         if known.is_some_and(|known| known.policy == policy) {
             return;
         }
-        self.touch_subjects(slot, &policy.name, touched);
+        self.mark_selected_pods(slot, &policy.name, affected);
         self.versions += 1;
         let entry = Versioned::network(self.versions, policy);
         let name = entry.policy.name.clone();
         self.namespaces.get_mut(slot).expect("just mentioned").policies.insert(name.clone(), entry);
-        self.touch_subjects(slot, &name, touched);
+        self.mark_selected_pods(slot, &name, affected);
     }
 
-    fn remove_policy(&mut self, namespace: &str, name: &str, touched: &mut Affected) {
+    fn remove_policy(&mut self, namespace: &str, name: &str, affected: &mut Affected) {
         let Some(slot) = self.namespace_slot(namespace) else { return };
-        self.touch_subjects(slot, name, touched);
+        self.mark_selected_pods(slot, name, affected);
         self.namespaces.get_mut(slot).expect("a named slot is taken").policies.remove(name);
-        self.forget_namespace(slot, touched);
+        self.collect_namespace(slot, affected);
     }
 
     /// Touches the local pods that a policy selects as it stands.
-    fn touch_subjects(&self, slot: NamespaceSlot, policy: &str, touched: &mut Affected) {
+    fn mark_selected_pods(&self, slot: NamespaceSlot, policy: &str, affected: &mut Affected) {
         let Some(namespace) = self.namespaces.get(slot) else { return };
         let Some(entry) = namespace.policies.get(policy) else { return };
         let subjects = self.pods_matching(&[slot], &entry.policy.pod_selector);
-        touched.subjects.extend(subjects.into_iter().filter(|pod| self.local_pods.contains(pod)));
+        affected.reselected_pods.extend(subjects.into_iter().filter(|pod| self.local_pods.contains(pod)));
     }
 
-    fn put_cluster_policy(&mut self, policy: ClusterNetworkPolicy, touched: &mut Affected) {
+    fn put_cluster_policy(&mut self, policy: ClusterNetworkPolicy, affected: &mut Affected) {
         let id = (policy.kind, policy.name.clone());
         if let Some(rank) = self.ranks.get(&id) {
             if self.cluster_policies[rank].policy == policy {
                 return;
             }
-            self.remove_cluster_policy(policy.kind, policy.name.clone(), touched);
+            self.remove_cluster_policy(policy.kind, policy.name.clone(), affected);
         }
-        self.touch_cluster_subjects(&policy, touched);
+        self.mark_cluster_selected_pods(&policy, affected);
         self.versions += 1;
         let rank = (policy.tier, policy.priority, policy.name.clone(), policy.kind);
         self.ranks.insert(id, rank.clone());
         self.cluster_policies.insert(rank, Versioned::cluster(self.versions, policy));
     }
 
-    fn remove_cluster_policy(&mut self, kind: PolicyKind, name: String, touched: &mut Affected) {
+    fn remove_cluster_policy(&mut self, kind: PolicyKind, name: String, affected: &mut Affected) {
         let Some(rank) = self.ranks.remove(&(kind, name)) else { return };
         if let Some(entry) = self.cluster_policies.remove(&rank) {
-            self.touch_cluster_subjects(&entry.policy, touched);
+            self.mark_cluster_selected_pods(&entry.policy, affected);
         }
     }
 
-    fn touch_cluster_subjects(&self, policy: &ClusterNetworkPolicy, touched: &mut Affected) {
+    fn mark_cluster_selected_pods(&self, policy: &ClusterNetworkPolicy, affected: &mut Affected) {
         let subjects = self
             .local_pods
             .iter()
             .filter(|&&slot| self.pods.get(slot).is_some_and(|stored| self.is_subject(policy, stored)));
-        touched.subjects.extend(subjects);
+        affected.reselected_pods.extend(subjects);
     }
 }

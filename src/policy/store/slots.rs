@@ -52,7 +52,7 @@ pub(crate) struct PortUseId(u32);
 pub(crate) struct RuleSetId(u32);
 
 impl GroupId {
-    /// Stands between the groups of one holder and those of the next, where several have one address.
+    /// Stands between the groups of one owner and those of the next, where several have one address.
     pub(crate) const OR: GroupId = GroupId(u32::MAX);
 }
 

@@ -7,7 +7,7 @@ use crate::limits::DIAGNOSTICS_MAX;
 use crate::net::flow::Protocol;
 use crate::policy::objects::Object;
 use crate::policy::parse::cursor::{Cursor, Diagnostics, Fields};
-use crate::policy::parse::documents::{ManifestParser, check_duplicates, faulty, note_left_out};
+use crate::policy::parse::documents::{ManifestParser, check_duplicates, note_omitted, syntax_diagnostics};
 use crate::policy::parse::tree::{self, Node, Value};
 use crate::policy::parse::{Diagnostic, Location, Parsed, Severity, Skipped, Source};
 use crate::tables::{PodName, Verdict};
@@ -98,8 +98,8 @@ pub struct Cases {
     pub refused: Vec<InvalidCase>,
     /// Kubernetes objects that stand where a case should.
     pub manifests: Vec<Location>,
-    /// Faults that keep the text, or the rest of it, from being read.
-    pub faults: Vec<Diagnostic>,
+    /// Faults that keep the text, or the rest of it, from being parsed.
+    pub syntax_errors: Vec<Diagnostic>,
     /// What the authors of the resources should know.
     pub warnings: Vec<Diagnostic>,
     /// Resources of kinds that policy does not depend on.
@@ -110,7 +110,7 @@ impl Cases {
     /// The cases where nothing of the text is wrong; else every error, in the order of the text.
     pub fn whole(self) -> Result<Cases, Vec<Diagnostic>> {
         let of_cases = self.refused.iter().flat_map(|refused| &refused.errors);
-        let mut errors: Vec<Diagnostic> = of_cases.chain(&self.faults).cloned().collect();
+        let mut errors: Vec<Diagnostic> = of_cases.chain(&self.syntax_errors).cloned().collect();
         errors.extend(self.manifests.iter().map(manifest_error));
         errors.sort_by_key(|error| error.location.offset());
         if errors.is_empty() { Ok(self) } else { Err(errors) }
@@ -128,9 +128,9 @@ fn manifest_error(location: &Location) -> Diagnostic {
     }
 }
 
-/// Reads the cases of a text, each on its own: one that is wrong does not keep the others from being read.
-pub fn read_cases(source: &Source) -> Cases {
-    let (nodes, faults) = tree::parse(source.text(), source.is_json());
+/// Reads the cases of a text, each on its own: one that is wrong does not keep the others from being parsed.
+pub fn parse_cases(source: &Source) -> Cases {
+    let (nodes, syntax_errors) = tree::parse(source.text(), source.is_json());
     let mut reader = CaseParser { source, cases: Cases::default(), errors: 0 };
     for node in &nodes {
         match &node.value {
@@ -139,9 +139,9 @@ pub fn read_cases(source: &Source) -> Cases {
             _ => reader.case(node),
         }
     }
-    let (faults, left_out) = faulty(source, faults).into_list();
-    reader.cases.faults = faults;
-    note_left_out(&mut reader.cases.faults, left_out);
+    let (syntax_errors, omitted) = syntax_diagnostics(source, syntax_errors).into_list();
+    reader.cases.syntax_errors = syntax_errors;
+    note_omitted(&mut reader.cases.syntax_errors, omitted);
     reader.cases
 }
 
@@ -154,12 +154,12 @@ struct CaseParser<'s> {
 
 impl CaseParser<'_> {
     /// Keeps as many errors as there is room for, and of each case the first.
-    fn refuse(&mut self, name: &str, location: Location, mut errors: Vec<Diagnostic>) {
+    fn reject(&mut self, name: &str, location: Location, mut errors: Vec<Diagnostic>) {
         errors.sort_by_key(|error| error.location.offset());
         let room = DIAGNOSTICS_MAX.saturating_sub(self.errors).max(1);
-        let left_out = errors.len().saturating_sub(room);
+        let omitted = errors.len().saturating_sub(room);
         errors.truncate(room);
-        note_left_out(&mut errors, left_out);
+        note_omitted(&mut errors, omitted);
         self.errors += errors.len();
         self.cases.refused.push(InvalidCase { name: name.to_owned(), location, errors });
     }
@@ -173,8 +173,8 @@ impl CaseParser<'_> {
         }
         let name = node.get("name").and_then(|node| node.text()).unwrap_or_default();
         let context = format!("case {name:?}");
-        let findings = Diagnostics::new(self.source, context.as_str());
-        let at = Cursor::root(node, &findings);
+        let diagnostics = Diagnostics::new(self.source, context.as_str());
+        let at = Cursor::root(node, &diagnostics);
         check_duplicates(&at, false);
         let fields = at.fields(&["name", "probes", "resources"]);
         fields.required("name").and_then(|at| at.text());
@@ -183,14 +183,14 @@ impl CaseParser<'_> {
             resources.object(item.node, self.source, &format!("{context}: "));
         }
         let probes: Vec<Probe> = fields.items("probes").iter().filter_map(probe).collect();
-        resources.keep(findings);
+        resources.absorb(diagnostics);
         match resources.finish() {
             Ok(Parsed { objects, warnings, skipped }) => {
                 self.cases.warnings.extend(warnings);
                 self.cases.skipped.extend(skipped);
                 self.cases.cases.push(Case { name: name.to_owned(), location, objects, probes });
             }
-            Err(errors) => self.refuse(name, location, errors),
+            Err(errors) => self.reject(name, location, errors),
         }
     }
 }
@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     fn cases(text: &str) -> Result<Cases, Vec<String>> {
-        read_cases(&Source::new("cases.yaml", text))
+        parse_cases(&Source::new("cases.yaml", text))
             .whole()
             .map_err(|errors| errors.iter().map(|error| format!("{} {}", error.object, error.path)).collect())
     }
@@ -341,12 +341,12 @@ mod tests {
     fn a_case_that_is_wrong_leaves_the_others() {
         let text = "- name: one\n  probes: [{from: x}]\n- name: two\n  resources: [{kind: Pod}]\n- name: three\n- {kind: Pod, \
                     apiVersion: v1}\n---\n[";
-        let read = read_cases(&Source::new("cases.yaml", text));
+        let read = parse_cases(&Source::new("cases.yaml", text));
         let refused: Vec<_> =
             read.refused.iter().map(|refused| (refused.name.as_str(), refused.location.line())).collect();
         assert_eq!(refused, [("one", 1), ("two", 3)]);
         assert_eq!((read.cases.len(), read.cases[0].name.as_str()), (1, "three"));
-        assert_eq!((read.manifests.len(), read.faults.len()), (1, 1));
+        assert_eq!((read.manifests.len(), read.syntax_errors.len()), (1, 1));
     }
 
     #[test]
@@ -357,7 +357,7 @@ mod tests {
             let text = format!(
                 "{{name: a, probes: [{{from: {{ip: 10.0.0.1}}, to: {{ip: 10.0.0.2}}, protocol: {protocol}, expect: allow}}]}}"
             );
-            let errors = read_cases(&Source::new("cases.yaml", text)).whole().unwrap_err();
+            let errors = parse_cases(&Source::new("cases.yaml", text)).whole().unwrap_err();
             assert!(errors[0].message.contains(says), "{protocol}: {}", errors[0]);
         }
     }

@@ -4,6 +4,6 @@ mod format;
 mod placeholder_addresses;
 mod probe_expansion;
 
-pub use format::{Case, Cases, Endpoint, InvalidCase, Probe, read_cases};
-pub use placeholder_addresses::{PlaceholderRange, give_addresses, give_addresses_of};
-pub use probe_expansion::{ProbeError, ProbeExpansion, flows_between};
+pub use format::{Case, Cases, Endpoint, InvalidCase, Probe, parse_cases};
+pub use placeholder_addresses::{PlaceholderRange, assign_placeholders, assign_placeholders_from};
+pub use probe_expansion::{ProbeError, ProbeExpansion, expand_probe};

@@ -1,6 +1,6 @@
 //! Stand-in addresses: manifests on disk rarely say what address a pod has, and without one no policy sees it.
 //!
-//! For questions about manifests every pod that waits for an address is taken to have one from a range that no network uses:
+//! For questions about manifests every pod that awaits_address for an address is taken to have one from a range that no network uses:
 //! 240.0.0.0/4 (RFC 1112 section 4), or `100::/64` (RFC 6666) where the cluster has IPv6. Selectors treat it as they will
 //! treat the real one; of blocks only those that hold every address match it, because the real address may lie outside any
 //! other ([`Pod::placeholder`]).
@@ -28,15 +28,19 @@ impl PlaceholderRange {
 }
 
 /// Gives unused addresses to the pods that wait for one, the same to a pod of one name in every list. Returns their names.
-pub fn give_addresses(lists: &mut [&mut Vec<Object>]) -> BTreeSet<PodName> {
-    give_addresses_of(PlaceholderRange::RESERVED, lists)
+pub fn assign_placeholders(lists: &mut [&mut Vec<Object>]) -> BTreeSet<PodName> {
+    assign_placeholders_from(PlaceholderRange::RESERVED, lists)
 }
 
-/// [`give_addresses`] of a range.
-pub fn give_addresses_of(range: PlaceholderRange, lists: &mut [&mut Vec<Object>]) -> BTreeSet<PodName> {
+/// [`assign_placeholders`] of a range.
+pub fn assign_placeholders_from(
+    range: PlaceholderRange,
+    lists: &mut [&mut Vec<Object>],
+) -> BTreeSet<PodName> {
     let pods = || lists.iter().flat_map(|list| list.iter()).filter_map(as_pod);
     let known: BTreeSet<IpAddr> = pods().flat_map(|pod| pod.addresses.iter().copied()).collect();
-    let waiting: BTreeSet<PodName> = pods().filter(|pod| waits(pod)).map(|pod| pod.name.clone()).collect();
+    let awaiting: BTreeSet<PodName> =
+        pods().filter(|pod| awaits_address(pod)).map(|pod| pod.name.clone()).collect();
     let has_v6 = known.iter().any(IpAddr::is_ipv6);
     let has_v4 = known.iter().any(IpAddr::is_ipv4) || !has_v6;
     let v4 = (range.v4.to_bits()..).map(|bits| IpAddr::V4(Ipv4Addr::from_bits(bits)));
@@ -46,20 +50,20 @@ pub fn give_addresses_of(range: PlaceholderRange, lists: &mut [&mut Vec<Object>]
         let v4 = if has_v4 { v4.next() } else { None };
         v4.into_iter().chain(if has_v6 { v6.next() } else { None }).collect()
     };
-    let given: BTreeMap<PodName, Vec<IpAddr>> = waiting.iter().map(|name| (name.clone(), take())).collect();
+    let given: BTreeMap<PodName, Vec<IpAddr>> = awaiting.iter().map(|name| (name.clone(), take())).collect();
     for object in lists.iter_mut().flat_map(|list| list.iter_mut()) {
         if let Object::Pod(pod) = object
-            && waits(pod)
+            && awaits_address(pod)
         {
             pod.addresses.clone_from(&given[&pod.name]);
             pod.placeholder = true;
         }
     }
-    waiting
+    awaiting
 }
 
 /// Whether the pod will have an address of its own that it does not have yet.
-fn waits(pod: &Pod) -> bool {
+fn awaits_address(pod: &Pod) -> bool {
     pod.addresses.is_empty() && !pod.host_network && !pod.finished
 }
 
@@ -95,7 +99,7 @@ mod tests {
     #[test]
     fn a_pod_has_one_stand_in_in_every_list() {
         let (mut old, mut new) = (vec![pod("b", &[])], vec![pod("a", &[]), pod("b", &[])]);
-        let named = give_addresses(&mut [&mut old, &mut new]);
+        let named = assign_placeholders(&mut [&mut old, &mut new]);
         assert_eq!(named.len(), 2);
         assert_eq!(addresses(&old[0]), ["240.0.0.2"]);
         assert_eq!([addresses(&new[0]), addresses(&new[1])], [["240.0.0.1"], ["240.0.0.2"]]);
@@ -104,17 +108,17 @@ mod tests {
     #[test]
     fn stand_ins_are_of_the_families_that_the_cluster_has() {
         let mut objects = vec![pod("a", &["2001:db8::1"]), pod("b", &[])];
-        give_addresses(&mut [&mut objects]);
+        assign_placeholders(&mut [&mut objects]);
         assert_eq!(addresses(&objects[1]), ["100::1"]);
         let mut objects = vec![pod("a", &["2001:db8::1", "240.0.0.1"]), pod("b", &[])];
-        give_addresses(&mut [&mut objects]);
+        assign_placeholders(&mut [&mut objects]);
         assert_eq!(addresses(&objects[1]), ["240.0.0.2", "100::1"]);
     }
 
     #[test]
     fn stand_ins_of_a_range_begin_with_its_first() {
         let mut objects = vec![pod("a", &["2001:db8::1", "192.0.2.1"]), pod("b", &[])];
-        give_addresses_of(PlaceholderRange::BENCHMARK, &mut [&mut objects]);
+        assign_placeholders_from(PlaceholderRange::BENCHMARK, &mut [&mut objects]);
         assert_eq!(addresses(&objects[1]), ["198.18.0.1", "2001:2::1"]);
     }
 
@@ -125,7 +129,7 @@ mod tests {
             let Object::Pod(pod) = object else { unreachable!() };
             (pod.host_network, pod.finished) = (host_network, !host_network);
         }
-        assert!(give_addresses(&mut [&mut objects]).is_empty());
+        assert!(assign_placeholders(&mut [&mut objects]).is_empty());
         assert!(objects.iter().all(|object| addresses(object).is_empty()));
     }
 }

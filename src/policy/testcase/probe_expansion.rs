@@ -1,10 +1,10 @@
-//! A trial: the probes of a case as flows, to be judged by whatever is on trial.
+//! A expansion: the probes of a case as flows, to be judged by whatever is on expansion.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use super::format::{Case, Endpoint, Probe};
-use super::placeholder_addresses::{PlaceholderRange, give_addresses_of};
+use super::placeholder_addresses::{PlaceholderRange, assign_placeholders_from};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::objects::{Object, Pod, replicas};
 use crate::tables::PodName;
@@ -61,9 +61,9 @@ impl ProbeExpansion {
     }
 
     /// The same with stand-ins of a range.
-    pub fn with(case: &Case, stand_ins: PlaceholderRange) -> ProbeExpansion {
+    pub fn with(case: &Case, placeholders: PlaceholderRange) -> ProbeExpansion {
         let mut objects: Vec<Object> = case.objects.iter().map(|(object, _)| object.clone()).collect();
-        give_addresses_of(stand_ins, &mut [&mut objects]);
+        assign_placeholders_from(placeholders, &mut [&mut objects]);
         let pods = objects.iter().filter_map(|object| match object {
             Object::Pod(Pod { name, addresses, .. }) => Some((name.clone(), addresses.clone())),
             _ => None,
@@ -71,7 +71,7 @@ impl ProbeExpansion {
         ProbeExpansion { pods: pods.collect(), objects }
     }
 
-    /// The objects that are on trial.
+    /// The objects that are on expansion.
     pub fn objects(&self) -> &[Object] {
         &self.objects
     }
@@ -90,24 +90,25 @@ impl ProbeExpansion {
 
     /// The flows of a probe. It holds where it holds for all of them.
     pub fn flows(&self, probe: &Probe) -> Result<Vec<FlowKey>, ProbeError> {
-        flows_between(&self.pods, &probe.from, &probe.to, probe.protocol, probe.port)
+        expand_probe(&self.pods, &probe.from, &probe.to, probe.protocol, probe.port)
     }
 }
 
 /// New connections between two ends: one for each family in which both have an address, between their first ones. From a
 /// workload with replicas to itself they are from one of its pods to another.
-pub fn flows_between(
+pub fn expand_probe(
     pods: &BTreeMap<PodName, Vec<IpAddr>>,
     from: &Endpoint,
     to: &Endpoint,
     protocol: Protocol,
     port: u16,
 ) -> Result<Vec<FlowKey>, ProbeError> {
-    let (sources, destinations) = (addresses(pods, from)?, addresses(pods, &other_than(from, to, pods))?);
+    let (sources, destinations) =
+        (addresses(pods, from)?, addresses(pods, &destination_replica(from, to, pods))?);
     let mut flows = Vec::new();
     for is_v4 in [true, false] {
         let first = |list: &[IpAddr]| list.iter().copied().find(|address| address.is_ipv4() == is_v4);
-        if !speaks(protocol, is_v4) {
+        if !is_protocol_of_family(protocol, is_v4) {
             continue;
         }
         if let (Some(src), Some(dst)) = (first(&sources), first(&destinations)) {
@@ -122,10 +123,10 @@ pub fn flows_between(
 }
 
 /// The destination; where that is the workload that is the source too, the second pod of it.
-fn other_than(from: &Endpoint, to: &Endpoint, pods: &BTreeMap<PodName, Vec<IpAddr>>) -> Endpoint {
+fn destination_replica(from: &Endpoint, to: &Endpoint, pods: &BTreeMap<PodName, Vec<IpAddr>>) -> Endpoint {
     match to {
         Endpoint::Pod(pod) if from == to => {
-            let second = replicas::second(pod);
+            let second = replicas::second_replica(pod);
             Endpoint::Pod(if pods.contains_key(&second) { second } else { pod.clone() })
         }
         _ => to.clone(),
@@ -136,14 +137,14 @@ fn addresses(pods: &BTreeMap<PodName, Vec<IpAddr>>, end: &Endpoint) -> Result<Ve
     match end {
         Endpoint::Ip(address) => Ok(vec![*address]),
         Endpoint::Pod(pod) => match pods.get(pod) {
-            None => Err(ProbeError::UnknownPod { pod: pod.clone(), near: near(pods, pod) }),
+            None => Err(ProbeError::UnknownPod { pod: pod.clone(), near: similar_pod(pods, pod) }),
             Some(addresses) if addresses.is_empty() => Err(ProbeError::NoAddress { pod: pod.clone() }),
             Some(addresses) => Ok(addresses.clone()),
         },
     }
 }
 
-fn near(pods: &BTreeMap<PodName, Vec<IpAddr>>, pod: &PodName) -> Option<PodName> {
+fn similar_pod(pods: &BTreeMap<PodName, Vec<IpAddr>>, pod: &PodName) -> Option<PodName> {
     let text = pod.to_string();
     // Longer names are none of Kubernetes, and comparing them costs the product of their lengths.
     let is_short = |name: &str| name.len() <= NAME_BYTES_MAX;
@@ -154,7 +155,7 @@ fn near(pods: &BTreeMap<PodName, Vec<IpAddr>>, pod: &PodName) -> Option<PodName>
 }
 
 /// ICMP is the protocol of one family only.
-fn speaks(protocol: Protocol, is_v4: bool) -> bool {
+fn is_protocol_of_family(protocol: Protocol, is_v4: bool) -> bool {
     match protocol {
         Protocol::ICMP => is_v4,
         Protocol::ICMPV6 => !is_v4,

@@ -218,7 +218,7 @@ mod tests {
         }
 
         #[test]
-        fn canonical_tables_judge_alike(
+        fn canonical_tables_decide_alike(
             tables in arbitrary::rule_tables(),
             flows in proptest::collection::vec(arbitrary::flow(), 50),
         ) {
@@ -228,7 +228,7 @@ mod tests {
                 decision.map(|decision| (decision.is_allow(), tables.rules[&decision.rule()].clone()))
             };
             for flow in flows {
-                let (before, after) = (before.judge(&flow), after.judge(&flow));
+                let (before, after) = (before.decide_flow(&flow), after.decide_flow(&flow));
                 prop_assert_eq!(name(&tables, before.egress), name(&canonical, after.egress));
                 prop_assert_eq!(name(&tables, before.ingress), name(&canonical, after.ingress));
             }

@@ -175,21 +175,21 @@ impl<K: Ord, V: PartialEq, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
         next: &'a Self,
         mut see: impl FnMut(&'a K, Option<&'a V>, Option<&'a V>),
     ) {
-        let (mut old, mut new) = (Place::start(&self.chunks), Place::start(&next.chunks));
+        let (mut old, mut new) = (Cursor::start(&self.chunks), Cursor::start(&next.chunks));
         loop {
             while old.shares_chunk_with(&new) {
-                old.pass_chunk();
-                new.pass_chunk();
+                old.next_chunk();
+                new.next_chunk();
             }
             match (old.entry(), new.entry()) {
                 (None, None) => return,
                 (Some((key, value)), next) if next.is_none_or(|(other, _)| key < other) => {
                     see(key, Some(value), None);
-                    old.pass_entry();
+                    old.next_entry();
                 }
                 (before, Some((key, value))) if before.is_none_or(|(other, _)| key < other) => {
                     see(key, None, Some(value));
-                    new.pass_entry();
+                    new.next_entry();
                 }
                 (before, after) => {
                     let ((key, before), (_, after)) =
@@ -197,8 +197,8 @@ impl<K: Ord, V: PartialEq, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
                     if before != after {
                         see(key, Some(before), Some(after));
                     }
-                    old.pass_entry();
-                    new.pass_entry();
+                    old.next_entry();
+                    new.next_entry();
                 }
             }
         }
@@ -206,14 +206,14 @@ impl<K: Ord, V: PartialEq, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
 }
 
 /// A place in a map.
-struct Place<'a, K, V> {
+struct Cursor<'a, K, V> {
     chunks: &'a [Arc<Chunk<K, V>>],
     entry: usize,
 }
 
-impl<'a, K, V> Place<'a, K, V> {
+impl<'a, K, V> Cursor<'a, K, V> {
     fn start(chunks: &'a [Arc<Chunk<K, V>>]) -> Self {
-        Place { chunks, entry: 0 }
+        Cursor { chunks, entry: 0 }
     }
 
     fn shares_chunk_with(&self, other: &Self) -> bool {
@@ -226,14 +226,14 @@ impl<'a, K, V> Place<'a, K, V> {
         self.chunks.first().map(|chunk| &chunk[self.entry])
     }
 
-    fn pass_entry(&mut self) {
+    fn next_entry(&mut self) {
         self.entry += 1;
         if self.entry == self.chunks[0].len() {
-            self.pass_chunk();
+            self.next_chunk();
         }
     }
 
-    fn pass_chunk(&mut self) {
+    fn next_chunk(&mut self) {
         (self.chunks, self.entry) = (&self.chunks[1..], 0);
     }
 }
@@ -315,18 +315,18 @@ impl<K: Ord + Clone, V: Clone, const CHUNK: usize> Extend<(K, V)> for Persistent
 /// Costs as much as the chunks that the two do not share.
 impl<K: Ord, V: PartialEq, const CHUNK: usize> PartialEq for PersistentMap<K, V, CHUNK> {
     fn eq(&self, other: &Self) -> bool {
-        let (mut one, mut other) = (Place::start(&self.chunks), Place::start(&other.chunks));
+        let (mut one, mut other) = (Cursor::start(&self.chunks), Cursor::start(&other.chunks));
         loop {
             if one.shares_chunk_with(&other) {
-                one.pass_chunk();
-                other.pass_chunk();
+                one.next_chunk();
+                other.next_chunk();
                 continue;
             }
             match (one.entry(), other.entry()) {
                 (None, None) => return true,
                 (Some(ours), Some(theirs)) if ours == theirs => {
-                    one.pass_entry();
-                    other.pass_entry();
+                    one.next_entry();
+                    other.next_entry();
                 }
                 _ => return false,
             }

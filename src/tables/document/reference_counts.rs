@@ -35,7 +35,7 @@ impl ReferenceCounts {
         tables.acls.values().for_each(|acl| change.acl(acl, 1));
         tables.pods.values().for_each(|pod| change.pod(pod, 1));
         let mut references = ReferenceCounts::default();
-        references.take(change);
+        references.add_changes(change);
         references
     }
 
@@ -43,29 +43,29 @@ impl ReferenceCounts {
     /// leaves them as they are.
     ///
     /// Costs as much as the difference, and an error as much as [`RuleTables::check`], which says what is wrong.
-    pub fn follow(
+    pub fn check_and_apply(
         &mut self,
         before: &RuleTables,
         diff: &TablesDiff,
         next: &RuleTables,
     ) -> Result<(), TablesError> {
         let change = CountChanges::of(before, diff, next);
-        if !(is_within_bounds(diff, next) && self.is_whole_after(&change, diff, next)) {
+        if !(is_within_bounds(diff, next) && self.has_no_dangling_ids(&change, diff, next)) {
             next.check()?;
         }
-        self.take(change);
+        self.add_changes(change);
         Ok(())
     }
 
     /// Whether everything that is named after the change is there.
-    fn is_whole_after(&self, change: &CountChanges, diff: &TablesDiff, next: &RuleTables) -> bool {
+    fn has_no_dangling_ids(&self, change: &CountChanges, diff: &TablesDiff, next: &RuleTables) -> bool {
         // What neither goes nor is named by something new is there, as it was before.
-        named_after(&self.rules, &change.rules, &diff.rules).all(|id| next.rules.contains_key(&id))
-            && named_after(&self.rows, &change.rows, &diff.rows).all(|id| next.rows.contains_key(&id))
-            && named_after(&self.acls, &change.acls, &diff.acls).all(|id| next.acls.contains_key(&id))
+        referenced_after(&self.rules, &change.rules, &diff.rules).all(|id| next.rules.contains_key(&id))
+            && referenced_after(&self.rows, &change.rows, &diff.rows).all(|id| next.rows.contains_key(&id))
+            && referenced_after(&self.acls, &change.acls, &diff.acls).all(|id| next.acls.contains_key(&id))
     }
 
-    fn take(&mut self, change: CountChanges) {
+    fn add_changes(&mut self, change: CountChanges) {
         add(&mut self.rules, change.rules);
         add(&mut self.rows, change.rows);
         add(&mut self.acls, change.acls);
@@ -113,7 +113,7 @@ impl CountChanges {
 }
 
 /// Of the ids that are named more or less often, or whose entries change: those that are named afterwards.
-fn named_after<'a, Id: Ord + Copy + std::hash::Hash, T>(
+fn referenced_after<'a, Id: Ord + Copy + std::hash::Hash, T>(
     counts: &'a Counts<Id>,
     change: &'a BTreeMap<Id, i64>,
     entries: &'a BTreeMap<Id, Option<T>>,
@@ -196,7 +196,7 @@ mod tests {
                 let mut next = tables.clone();
                 next.apply(&diff);
                 let expected = next.check();
-                prop_assert_eq!(references.follow(&tables, &diff, &next), expected.clone());
+                prop_assert_eq!(references.check_and_apply(&tables, &diff, &next), expected.clone());
                 if expected.is_ok() {
                     tables = next;
                 }
@@ -213,7 +213,7 @@ mod tests {
             let diff = TablesDiff { rows, ..TablesDiff::default() };
             let mut next = tables.clone();
             next.apply(&diff);
-            prop_assert_eq!(ReferenceCounts::of(&tables).follow(&tables, &diff, &next), next.check());
+            prop_assert_eq!(ReferenceCounts::of(&tables).check_and_apply(&tables, &diff, &next), next.check());
         }
     }
 

@@ -10,11 +10,11 @@ pub(in crate::tables) trait Address: Copy {
     /// The root's slot for it.
     fn root(self, arena: &Arena) -> Slot;
     /// The slot in what the root's slot leads to, where that is a kind of node that most of its family reach; or the same slot.
-    fn below_root(self, _: &Arena, slot: Slot) -> Slot {
+    fn step_2(self, _: &Arena, slot: Slot) -> Slot {
         slot
     }
     /// The same one level further down.
-    fn below_that(self, _: &Arena, slot: Slot) -> Slot {
+    fn step_3(self, _: &Arena, slot: Slot) -> Slot {
         slot
     }
     /// Its byte number `depth`.
@@ -32,7 +32,7 @@ impl Address for u32 {
     }
 
     #[inline(always)]
-    fn below_root(self, arena: &Arena, slot: Slot) -> Slot {
+    fn step_2(self, arena: &Arena, slot: Slot) -> Slot {
         let (leads, is_dense) = (kind(slot) >= LEAF, kind(slot) == DENSE);
         let byte = select_unpredictable(is_dense, self.byte(2), 0);
         let word = select_unpredictable(leads, first_word(unit(slot)) + byte, 0);
@@ -42,7 +42,7 @@ impl Address for u32 {
     }
 
     #[inline(always)]
-    fn below_that(self, arena: &Arena, slot: Slot) -> Slot {
+    fn step_3(self, arena: &Arena, slot: Slot) -> Slot {
         let is_dense = kind(slot) == DENSE;
         let word = select_unpredictable(is_dense, first_word(unit(slot)) + self.byte(3), 0);
         select_unpredictable(is_dense, arena.word(word), slot)

@@ -13,7 +13,7 @@ impl PrefixTrie {
     /// Builds what lies inside `bits/len` anew, from the prefixes as they are.
     pub(super) fn refresh(&mut self, bits: u128, len: u8) {
         if len <= ROOT_BITS {
-            return self.repaint_root(bits, len);
+            return self.rebuild_root(bits, len);
         }
         let at = (bits >> (128 - ROOT_BITS)) as usize;
         let before = self.arena.word(at);
@@ -24,12 +24,12 @@ impl PrefixTrie {
     }
 
     /// Builds the root's slots inside `bits/len` anew.
-    pub(super) fn repaint_root(&mut self, bits: u128, len: u8) {
+    pub(super) fn rebuild_root(&mut self, bits: u128, len: u8) {
         let first = (bits >> (128 - ROOT_BITS)) as usize;
         let count = 1 << (ROOT_BITS - len);
         let mut slots: Vec<Slot> = (first..first + count).map(|at| self.arena.word(at)).collect();
         let before = slots.clone();
-        self.repaint(&mut slots, ROOT_BITS, bits, len);
+        self.rebuild(&mut slots, ROOT_BITS, bits, len);
         for (at, (after, before)) in (first..).zip(slots.into_iter().zip(before)) {
             if after != before {
                 self.arena.set(at, after);
@@ -80,24 +80,24 @@ impl PrefixTrie {
         let slot_len = 8 * (depth as u8 + 1);
         let at = (bits >> (128 - u32::from(slot_len))) as usize % NODE_SLOTS;
         if len <= slot_len {
-            self.repaint(&mut slots[at..at + (1 << (slot_len - len))], slot_len, bits, len);
+            self.rebuild(&mut slots[at..at + (1 << (slot_len - len))], slot_len, bits, len);
         } else {
             slots[at] = self.refresh_slot(slots[at], depth + 1, bits, len);
         }
     }
 
     /// Builds the slots that are all of `bits/len` anew. Each slot is for `slot_len` bits.
-    fn repaint(&mut self, slots: &mut [Slot], slot_len: u8, bits: u128, len: u8) {
+    fn rebuild(&mut self, slots: &mut [Slot], slot_len: u8, bits: u128, len: u8) {
         for &slot in &*slots {
             self.free_subtree(slot);
         }
         let entries = self.prefixes.within(bits, len);
         slots.fill(self.prefixes.cover(bits, len).unwrap_or(self.default));
-        self.paint(slots, slot_len, bits, &entries);
+        self.fill_slots(slots, slot_len, bits, &entries);
     }
 
     /// Lays sorted prefixes over slots that hold what covers them; the first slot is that of `bits`.
-    fn paint(&mut self, slots: &mut [Slot], slot_len: u8, bits: u128, entries: &[Entry]) {
+    fn fill_slots(&mut self, slots: &mut [Slot], slot_len: u8, bits: u128, entries: &[Entry]) {
         let shift = 128 - u32::from(slot_len);
         let mut rest = entries;
         while let Some(&first) = rest.first() {
@@ -116,20 +116,20 @@ impl PrefixTrie {
 
     /// The slot for prefixes that have their first `depth` bytes in common and are longer.
     fn build(&mut self, entries: &[Entry], at_depth: u32, inherited: u32) -> Slot {
-        let short_way = self.is_ipv4() && self.is_dense_worth(entries.len());
+        let prefers_dense = self.is_ipv4() && self.is_dense_worth(entries.len());
         // There a leaf is as short a way as a dense node.
-        let below_root = at_depth == u32::from(ROOT_BITS) / 8;
+        let step_2 = at_depth == u32::from(ROOT_BITS) / 8;
         let (first, last) = match entries {
             [] => return inherited,
-            [only] if !short_way || below_root => return self.leaf(only, at_depth, inherited),
+            [only] if !prefers_dense || step_2 => return self.leaf(only, at_depth, inherited),
             [first, ..] => (first, &entries[entries.len() - 1]),
         };
         // A prefix that covers all the others stands first: the node must not skip past its end.
         let common = (first.bits ^ last.bits).leading_zeros().min(u32::from(first.len) - 1) / 8;
-        let node_depth = if short_way { at_depth } else { common };
+        let node_depth = if prefers_dense { at_depth } else { common };
         let mut slots = [inherited; NODE_SLOTS];
         let start = first.bits & mask(8 * node_depth as u8);
-        self.paint(&mut slots, 8 * (node_depth as u8 + 1), start, entries);
+        self.fill_slots(&mut slots, 8 * (node_depth as u8 + 1), start, entries);
         self.encode(&slots, node_depth, at_depth, first.bits, inherited)
     }
 

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::frame::{CONTINUED, Frame, PACKET_ROOM};
-use super::frame_ownership::{Account, Ledger, Way};
+use super::frame_ownership::{Direction, FrameOwnership, QueueId};
 use super::memory_port::ring::Ring;
 use super::multi_buffer::{Assembler, Taken, fitting};
 use super::queue::Statistics;
 use super::umem::{self, Umem};
-use super::umem_area::Region;
+use super::umem_area::UmemArea;
 use crate::limits::RING_SLOTS;
 
 /// Most frames that one injected packet takes: more than any packet has, so that what is too long can be injected too.
@@ -32,7 +32,7 @@ pub(super) struct MemoryRings {
 /// The other side of a memory port: what it injects the worker receives, what the worker transmits it collects. Any
 /// thread may use it. After the queue has been closed, nothing goes in and nothing comes out.
 pub struct MemoryPeer {
-    region: Arc<Region>,
+    area: Arc<UmemArea>,
     shared: Arc<Shared>,
 }
 
@@ -49,7 +49,7 @@ struct Shared {
 }
 
 /// Two sides of one set of rings.
-pub(super) fn pair(region: Arc<Region>) -> (MemoryRings, MemoryPeer) {
+pub(super) fn pair(area: Arc<UmemArea>) -> (MemoryRings, MemoryPeer) {
     let shared = Arc::new(Shared {
         fill: Ring::new(),
         rx: Ring::new(),
@@ -61,14 +61,14 @@ pub(super) fn pair(region: Arc<Region>) -> (MemoryRings, MemoryPeer) {
     });
     let sending = Vec::with_capacity(RING_SLOTS);
     let rings = MemoryRings { shared: shared.clone(), assembler: Assembler::new(), sending };
-    (rings, MemoryPeer { region, shared })
+    (rings, MemoryPeer { area, shared })
 }
 
 impl MemoryRings {
     pub(super) fn receive(
         &mut self,
         umem: &mut Umem,
-        account: Account,
+        queue_id: QueueId,
         out: &mut Vec<Frame>,
         max: usize,
     ) -> Taken {
@@ -76,10 +76,10 @@ impl MemoryRings {
         let assembler = &mut self.assembler;
         self.shared.rx.take(max, |descriptor| {
             if descriptor & CONTINUED == 0 && assembler.is_idle() {
-                out.push(back(umem, account, Way::Receive, descriptor));
+                out.push(back(umem, queue_id, Direction::Receive, descriptor));
                 (taken.packets, taken.frames) = (taken.packets + 1, taken.frames + 1);
             } else {
-                taken += assembler.add(umem, account, descriptor, out);
+                taken += assembler.add(umem, queue_id, descriptor, out);
             }
         });
         taken
@@ -88,14 +88,14 @@ impl MemoryRings {
     pub(super) fn complete(
         &mut self,
         umem: &mut Umem,
-        account: Account,
+        queue_id: QueueId,
         out: &mut Vec<Frame>,
         max: usize,
     ) -> Taken {
         let frames = self
             .shared
             .completion
-            .take(max, |descriptor| out.push(back(umem, account, Way::Transmit, descriptor)));
+            .take(max, |descriptor| out.push(back(umem, queue_id, Direction::Transmit, descriptor)));
         Taken { packets: frames, frames, refused: 0 }
     }
 
@@ -103,7 +103,7 @@ impl MemoryRings {
     pub(super) fn refill(
         &mut self,
         umem: &mut Umem,
-        account: Account,
+        queue_id: QueueId,
         free: &mut Vec<Frame>,
         max: usize,
     ) -> usize {
@@ -112,7 +112,7 @@ impl MemoryRings {
         // At most RING_SLOTS frames are lent by one way at a time (queue.rs), and each of its two rings holds as many.
         self.shared.fill.put(
             free.drain(rest..)
-                .map(|frame| lend(&umem.region, &mut umem.ledger, account, Way::Receive, &frame)),
+                .map(|frame| lend(&umem.area, &mut umem.ownership, queue_id, Direction::Receive, &frame)),
         );
         count
     }
@@ -121,17 +121,17 @@ impl MemoryRings {
     pub(super) fn transmit(
         &mut self,
         umem: &mut Umem,
-        account: Account,
+        queue_id: QueueId,
         frames: &mut Vec<Frame>,
         max: usize,
     ) -> Taken {
         let (packets, count) = fitting(frames, max);
         for head in frames.drain(..packets) {
-            let Umem { region, ledger, .. } = umem;
-            let mut last = lend(region, ledger, account, Way::Transmit, &head);
-            for frame in region.followers(&head) {
+            let Umem { area, ownership, .. } = umem;
+            let mut last = lend(area, ownership, queue_id, Direction::Transmit, &head);
+            for frame in area.followers(&head) {
                 self.sending.push(last | CONTINUED);
-                last = lend(region, ledger, account, Way::Transmit, &frame);
+                last = lend(area, ownership, queue_id, Direction::Transmit, &frame);
             }
             self.sending.push(last);
         }
@@ -158,16 +158,22 @@ impl MemoryRings {
 }
 
 /// Enters into the ledger that a frame is lent, whose token ends here; its descriptor.
-fn lend(region: &Region, ledger: &mut Ledger, account: Account, way: Way, frame: &Frame) -> u64 {
-    region.check(frame);
-    ledger.lend(frame.index(), account, way);
+fn lend(
+    area: &UmemArea,
+    ownership: &mut FrameOwnership,
+    queue_id: QueueId,
+    direction: Direction,
+    frame: &Frame,
+) -> u64 {
+    area.check(frame);
+    ownership.lend(frame.index(), queue_id, direction);
     frame.descriptor()
 }
 
 /// The token of a frame that comes back.
-fn back(umem: &mut Umem, account: Account, way: Way, descriptor: u64) -> Frame {
-    let frame = Frame::from_descriptor(umem.region.id(), descriptor);
-    let known = umem.ledger.take_back(frame.index(), account, way);
+fn back(umem: &mut Umem, queue_id: QueueId, direction: Direction, descriptor: u64) -> Frame {
+    let frame = Frame::from_descriptor(umem.area.id(), descriptor);
+    let known = umem.ownership.take_back(frame.index(), queue_id, direction);
     assert!(known, "a memory port gives back a frame that was not lent to it");
     frame
 }
@@ -221,8 +227,8 @@ impl MemoryPeer {
         }
         let (mut packets, mut parts) = (0, Vec::new());
         self.shared.tx.take(RING_SLOTS, |descriptor| {
-            let frame = Frame::from_descriptor(self.region.id(), descriptor);
-            let (bytes, goes_on) = (self.region.bytes(&frame), descriptor & CONTINUED != 0);
+            let frame = Frame::from_descriptor(self.area.id(), descriptor);
+            let (bytes, goes_on) = (self.area.bytes(&frame), descriptor & CONTINUED != 0);
             if goes_on || !parts.is_empty() {
                 parts.extend_from_slice(bytes);
             } else {
@@ -242,8 +248,8 @@ impl MemoryPeer {
     fn receive_into(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> u64 {
         let mut taken = 0;
         self.shared.fill.take(1, |descriptor| taken = descriptor);
-        let mut frame = Frame::from_descriptor(self.region.id(), taken);
-        umem::write(&self.region, &mut frame, len, fill).expect("a packet that has been measured");
+        let mut frame = Frame::from_descriptor(self.area.id(), taken);
+        umem::write(&self.area, &mut frame, len, fill).expect("a packet that has been measured");
         frame.descriptor()
     }
 

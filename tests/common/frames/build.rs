@@ -1,4 +1,4 @@
-//! Frames for tests, built and checked by etherparse, which shares no code with the switch.
+//! Builders of frames for tests, on etherparse, which shares no code with the switch.
 
 use std::net::IpAddr;
 
@@ -9,24 +9,24 @@ use etherparse::{
 
 use super::checksum::{crc32c, ones_sum};
 
-/// What a packet carries above IP.
+/// Header above IP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
-    /// A segment: ports, control bits, sequence and acknowledgement number, window.
+    /// TCP segment: ports, control bits, sequence and acknowledgement number, window.
     Tcp { ports: [u16; 2], flags: u8, sequence: u32, acknowledgement: u32, window: u16 },
-    /// A datagram.
+    /// UDP datagram.
     Udp { ports: [u16; 2] },
-    /// A packet with one chunk of this type.
+    /// SCTP packet with one chunk of this type.
     Sctp { ports: [u16; 2], chunk: u8 },
-    /// ICMP or `ICMPv6` echo.
+    /// Echo request or reply of ICMP or `ICMPv6`.
     Echo { request: bool, identifier: u16 },
-    /// Another message of ICMP or `ICMPv6`: type, code, and the four bytes behind the checksum.
+    /// Other message of ICMP or `ICMPv6`: type, code, and the four bytes behind the checksum.
     Icmp { kind: u8, code: u8, rest: [u8; 4] },
-    /// A protocol of which nothing is known.
+    /// Protocol number without a header of its own here.
     Other(u8),
 }
 
-/// A packet in a frame.
+/// Description of a packet and of the frame around it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Spec {
     pub(crate) src_mac: [u8; 6],
@@ -37,24 +37,24 @@ pub(crate) struct Spec {
     pub(crate) ttl: u8,
     pub(crate) transport: Transport,
     pub(crate) payload: Vec<u8>,
-    /// Its transport checksum is wrong, if it has one.
+    /// Makes the transport checksum wrong, for protocols that have one.
     pub(crate) broken: bool,
 }
 
 impl Spec {
-    /// A packet between these addresses, with a payload of ten bytes.
+    /// Describes a packet between two addresses with a payload of ten bytes.
     pub(crate) fn new(src: IpAddr, dst: IpAddr, transport: Transport) -> Spec {
         let (src_mac, dst_mac) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
         let payload = b"0123456789".to_vec();
         Spec { src_mac, dst_mac, vlan: None, src, dst, ttl: 64, transport, payload, broken: false }
     }
 
-    /// The frame.
+    /// Builds the frame.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         ethernet(self.src_mac, self.dst_mac, self.vlan, ether_type(self.src), &self.ip())
     }
 
-    /// The IP packet.
+    /// Builds the IP packet.
     pub(crate) fn ip(&self) -> Vec<u8> {
         let mut packet = Vec::new();
         let payload = &self.payload;
@@ -97,13 +97,14 @@ impl Spec {
         packet
     }
 
-    /// Makes the transport checksum wrong: not zero either, which may say that there is none, nor one that is left to the hardware.
+    /// Makes the transport checksum wrong. The wrong value is not zero, which means "no checksum" in UDP, and
+    /// not the pseudo-header sum, which means "left to the hardware".
     fn break_checksum(&self, packet: &mut [u8]) {
         let (addresses, l4) = if self.src.is_ipv4() { (12..20, 20) } else { (8..40, 40) };
         let (protocol, field) = match self.transport {
             Transport::Tcp { .. } => (6, 16),
             Transport::Udp { .. } => (17, 6),
-            // The upper half of four bytes.
+            // SCTP has a checksum of four bytes: this changes its upper half.
             Transport::Sctp { .. } => (132, 8),
             Transport::Echo { .. } | Transport::Icmp { .. } => (if l4 == 20 { 1 } else { 58 }, 2),
             Transport::Other(_) => return,
@@ -134,7 +135,7 @@ impl Spec {
         packet
     }
 
-    /// An IP packet with these bytes behind the header.
+    /// Builds an IP packet with these bytes behind the header.
     pub(crate) fn raw(&self, protocol: u8, payload: &[u8]) -> Vec<u8> {
         let mut packet = Vec::new();
         match (self.src, self.dst) {
@@ -161,12 +162,12 @@ impl Spec {
     }
 }
 
-/// The ethertype of an address's family.
+/// Ethertype of an address's family.
 pub(crate) fn ether_type(address: IpAddr) -> EtherType {
     if address.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 }
 }
 
-/// A frame.
+/// Builds a frame, with an 802.1Q tag if there is one.
 pub(crate) fn ethernet(
     src: [u8; 6],
     dst: [u8; 6],
@@ -187,7 +188,7 @@ pub(crate) fn ethernet(
     frame
 }
 
-/// An ARP packet in a frame: operation, sender, target.
+/// Builds an ARP packet in a frame: operation, sender, target.
 pub(crate) fn arp(
     operation: u8,
     sender: ([u8; 6], [u8; 4]),

@@ -1,10 +1,10 @@
-//! Checks of frames by etherparse, which shares no code with the switch.
+//! Checks of frames for tests, by etherparse.
 
 use etherparse::{IpNumber, NetSlice, SlicedPacket, TransportSlice};
 
 use super::checksum::{crc32c, ones_sum, pseudo_sum};
 
-/// Checks every checksum of a frame with an IP packet, and that nothing stands behind the packet.
+/// Checks every checksum of a frame with an IP packet, and that no byte follows the packet.
 pub(crate) fn check(frame: &[u8]) -> Result<(), String> {
     let sliced = SlicedPacket::from_ethernet(frame).map_err(|error| format!("{error:?}"))?;
     let header = |what: &str| format!("{what} checksum is wrong in {frame:02x?}");
@@ -49,8 +49,8 @@ pub(crate) fn check(frame: &[u8]) -> Result<(), String> {
     if fits { Ok(()) } else { Err(header("transport")) }
 }
 
-/// Leaves the transport checksum of a frame with TCP or UDP as Linux leaves it to the hardware: the sum over the
-/// pseudo-header alone.
+/// Leaves the transport checksum of a TCP or UDP frame as Linux leaves it to the hardware
+/// (`CHECKSUM_PARTIAL`): the sum over the pseudo-header alone.
 pub(crate) fn unfinish(frame: &mut [u8]) {
     let (field, sum) = {
         let sliced = SlicedPacket::from_ethernet(frame).unwrap();

@@ -1,4 +1,5 @@
-//! Frames byte by byte: headers may say whatever a kind wants them to say, and checksums are right unless it wants them wrong.
+//! Builders of hostile frames, byte by byte: every header field is free, and checksums are correct unless a
+//! kind asks for wrong ones.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -23,14 +24,14 @@ pub(super) const RST: u8 = 4;
 pub(super) const PSH: u8 = 8;
 pub(super) const ACK: u8 = 16;
 
-/// The Internet checksum of these bytes, whose field is zero (RFC 1071).
+/// Internet checksum of these bytes, with a checksum field of zero (RFC 1071).
 pub(super) fn checksum(bytes: &[u8]) -> [u8; 2] {
     let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
     let sum = words.fold(0, |sum, word| (sum + word) % 0xffff);
     (!(sum as u16)).to_be_bytes()
 }
 
-/// The bytes of an address.
+/// Bytes of an address.
 pub(super) fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -44,7 +45,7 @@ fn finish(bytes: &mut [u8], at: usize, src: IpAddr, dst: IpAddr, protocol: u8) {
     bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// A TCP segment.
+/// TCP segment.
 #[derive(Clone, Copy)]
 pub(super) struct Segment {
     pub(super) ports: [u16; 2],
@@ -58,7 +59,7 @@ impl Segment {
         Segment { ports, flags, sequence: 1000, acknowledgement: 2000 }
     }
 
-    /// With options, which fill whole words.
+    /// Adds options, which fill whole words.
     pub(super) fn with(self, src: IpAddr, dst: IpAddr, options: &[u8], payload: &[u8]) -> Vec<u8> {
         let mut bytes = [self.ports[0].to_be_bytes(), self.ports[1].to_be_bytes()].concat();
         bytes.extend(self.sequence.to_be_bytes());
@@ -75,7 +76,7 @@ impl Segment {
     }
 }
 
-/// A UDP datagram.
+/// Builds a UDP datagram.
 pub(super) fn udp(src: IpAddr, dst: IpAddr, ports: [u16; 2], payload: &[u8]) -> Vec<u8> {
     let mut bytes = [ports[0], ports[1], 8 + payload.len() as u16, 0].map(u16::to_be_bytes).concat();
     bytes.extend(payload);
@@ -83,7 +84,7 @@ pub(super) fn udp(src: IpAddr, dst: IpAddr, ports: [u16; 2], payload: &[u8]) -> 
     bytes
 }
 
-/// An SCTP packet with one chunk.
+/// Builds an SCTP packet with one chunk.
 pub(super) fn sctp(ports: [u16; 2], tag: u32, chunk: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = ports.map(u16::to_be_bytes).concat();
     bytes.extend(tag.to_be_bytes());
@@ -95,7 +96,8 @@ pub(super) fn sctp(ports: [u16; 2], tag: u32, chunk: u8, payload: &[u8]) -> Vec<
     bytes
 }
 
-/// A message of ICMP, or of `ICMPv6` where the addresses are IPv6: type, code, the four bytes behind the checksum, and the rest.
+/// Builds a message of ICMP, or of `ICMPv6` between IPv6 addresses: type, code, the four bytes behind the
+/// checksum, and the rest.
 pub(super) fn icmp(src: IpAddr, dst: IpAddr, kind: u8, code: u8, rest: [u8; 4], payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![kind, code, 0, 0];
     bytes.extend(rest);
@@ -109,13 +111,13 @@ pub(super) fn icmp(src: IpAddr, dst: IpAddr, kind: u8, code: u8, rest: [u8; 4], 
     bytes
 }
 
-/// An IPv4 packet; `checksum` is written last, over whatever the other fields say.
+/// IPv4 packet. The checksum is computed last, over all other fields.
 #[derive(Clone)]
 pub(super) struct V4 {
     pub(super) version_and_words: u8,
     pub(super) total: Option<u16>,
     pub(super) identification: u16,
-    /// Flags and offset, as the field has them.
+    /// Flags and fragment offset, as in the header field.
     pub(super) fragment: u16,
     pub(super) ttl: u8,
     pub(super) protocol: u8,
@@ -163,7 +165,7 @@ impl V4 {
     }
 }
 
-/// An IPv6 packet, whose extension headers are part of the payload.
+/// Builds an IPv6 packet. Extension headers are part of the payload.
 pub(super) fn ipv6(src: Ipv6Addr, dst: Ipv6Addr, next: u8, hops: u8, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0x60, 0, 0, 0];
     bytes.extend((payload.len() as u16).to_be_bytes());
@@ -174,7 +176,7 @@ pub(super) fn ipv6(src: Ipv6Addr, dst: Ipv6Addr, next: u8, hops: u8, payload: &[
     bytes
 }
 
-/// A packet between two addresses of one family, nothing unusual about it.
+/// Builds an ordinary packet between two addresses of one family.
 pub(super) fn packet(src: IpAddr, dst: IpAddr, protocol: u8, payload: &[u8]) -> Vec<u8> {
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => V4::new(src, dst, protocol).bytes(payload),
@@ -183,7 +185,7 @@ pub(super) fn packet(src: IpAddr, dst: IpAddr, protocol: u8, payload: &[u8]) -> 
     }
 }
 
-/// The header of an IPv6 fragment (RFC 8200 section 4.5): offset in bytes.
+/// Builds the header of an IPv6 fragment (RFC 8200 section 4.5). The offset is in bytes.
 pub(super) fn fragment_header(next: u8, offset: u16, more: bool, identification: u32) -> Vec<u8> {
     let mut bytes = vec![next, 0];
     bytes.extend((offset | u16::from(more)).to_be_bytes());
@@ -191,12 +193,12 @@ pub(super) fn fragment_header(next: u8, offset: u16, more: bool, identification:
     bytes
 }
 
-/// A frame.
+/// Builds a frame.
 pub(super) fn ethernet(src: [u8; 6], dst: [u8; 6], ethertype: u16, payload: &[u8]) -> Vec<u8> {
     [&dst[..], &src, &ethertype.to_be_bytes(), payload].concat()
 }
 
-/// An ARP packet for IPv4 over Ethernet in a frame (RFC 826): operation, sender, target.
+/// Builds an ARP packet for IPv4 over Ethernet in a frame (RFC 826): operation, sender, target.
 pub(super) fn arp(
     operation: u8,
     sender: ([u8; 6], [u8; 4]),

@@ -1,4 +1,4 @@
-//! The packet generator against the real kernel: a veth pair between two network namespaces. Needs root.
+//! Tests of the packet generator on a veth pair between two network namespaces.
 
 mod veth_pair;
 
@@ -16,9 +16,9 @@ use self::veth_pair::{Pair, rx_link};
 use crate::support::namespace::{in_namespace, run};
 
 const TIME: Duration = Duration::from_millis(500);
-/// Slow enough for a machine that does other things besides.
+/// Rate that a loaded machine keeps up with.
 const SLOW: Rate = Rate::PerSecond(2000.0);
-/// Frames of a claim at least, in as many trials as it takes.
+/// Fewest frames of a claim, over as many trials as needed.
 const FRAMES_MIN: u64 = 100;
 static GO_ON: AtomicBool = AtomicBool::new(false);
 
@@ -43,8 +43,8 @@ fn setup(pair: &Pair, receive: Receive, content: Content) -> Setup {
     Setup { tx: pair.tx.clone(), rx: Some(pair.rx.clone()), receive, content, queues: 1, cores: vec![] }
 }
 
-/// Plays slow trials of this traffic, [`FRAMES_MIN`] in all: every frame arrives once, in order, and tells how long it took. Gives the last
-/// trial.
+/// Runs slow trials of this traffic, [`FRAMES_MIN`] frames in all, and asserts that every frame arrives once,
+/// in order, with a latency. Returns the last trial.
 fn assert_all_measured(pair: &Pair, traffic: Traffic, what: &str) -> Trial {
     let setup = setup(pair, Receive::Measure, Content::Generated(traffic));
     trials_all_measured(&mut Session::open(&setup).unwrap(), what)
@@ -202,7 +202,7 @@ fn connections_that_nobody_answers_time_out_and_are_counted() {
         let mut connections = TcpSession::open(&pair.tx, &pair.rx, dialogue, &[]).unwrap();
         run("ip link set rx0 down");
         let connected = connections.trial(Rate::Max, TIME, &GO_ON);
-        // The sender's carrier is gone with its peer: either nothing can be sent, or nothing is answered.
+        // The sender's carrier is lost with its peer: the send fails, or no frame gets a reply.
         match connected {
             Ok(connected) => {
                 assert_eq!((connected.opened, connected.timed_out, connected.established), (10, 10, 0));
@@ -258,7 +258,7 @@ fn a_frame_larger_than_the_interface_lets_pass_is_refused_and_so_is_an_interface
     });
 }
 
-/// `cargo test --release --test netns_pktgen rate -- --ignored --nocapture`
+/// Runs with `cargo test --release --test netns pktgen::rate -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement, not a claim"]
 fn rate_of_one_core() {

@@ -1,4 +1,4 @@
-//! A veth pair between the test's network namespace and another one, gone when the test is.
+//! Veth pair between the test's network namespace and another one, removed on drop.
 
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -8,8 +8,8 @@ use palisade::pktgen::Target;
 
 use crate::support::namespace::{output, run};
 
-/// `tx0`, in a namespace that a sleeping process keeps, with 10.0.0.1 and `fd00::1`; `rx0`, in the calling thread's, with
-/// 10.0.0.2 and `fd00::2`.
+/// Two interfaces: `tx0` with 10.0.0.1 and `fd00::1` in a namespace that a sleeping process holds open, and
+/// `rx0` with 10.0.0.2 and `fd00::2` in the calling thread's.
 pub(crate) struct Pair {
     keeper: Child,
     pub(crate) tx: Target,
@@ -38,12 +38,12 @@ impl Pair {
         pair
     }
 
-    /// Runs a command of the system where the sender is.
+    /// Runs a system command in the sender's namespace.
     pub(crate) fn tx_run(&self, line: &str) {
         run(&format!("nsenter --net=/proc/{}/ns/net {line}", self.keeper.id()));
     }
 
-    /// What `ip` says of the sending interface.
+    /// Output of `ip link` for the sending interface.
     pub(crate) fn tx_link(&self) -> String {
         output(&format!("nsenter --net=/proc/{}/ns/net ip -details link show dev tx0", self.keeper.id()))
     }
@@ -65,7 +65,7 @@ fn wait_for_namespace(theirs: &str) {
     }
 }
 
-/// What `ip` says of the receiving interface.
+/// Output of `ip link` for the receiving interface.
 pub(crate) fn rx_link() -> String {
     output("ip -details link show dev rx0")
 }

@@ -1,4 +1,4 @@
-//! An interface has one owner, and keeps its program between two of them.
+//! Ownership of interfaces: each has one switch, and keeps its program between two switches.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,7 +11,7 @@ use crate::support::connection::Connection;
 use crate::support::veth::{host_end, ip, make_again, port_of, program_on, try_ip, wait_for};
 use crate::support::{PATIENCE, Rig, alone, assert_cut_off, eventually};
 
-/// A BPF file system of a test's own, unmounted when this is dropped.
+/// BPF file system of one test, unmounted on drop.
 struct BpfFileSystem(PathBuf);
 
 impl BpfFileSystem {
@@ -26,7 +26,7 @@ impl BpfFileSystem {
         format!("[xdp]\npin_directory = \"{}\"\n", self.0.join("palisade").display())
     }
 
-    /// The files that keep links.
+    /// Files of pinned links.
     fn pins(&self) -> Vec<PathBuf> {
         let list =
             |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -41,7 +41,7 @@ impl Drop for BpfFileSystem {
     }
 }
 
-/// Starts a further switch with a socket of its own on these interfaces; it is expected to fail.
+/// Starts a second switch on these interfaces with a socket of its own, and expects it to fail.
 fn start_another(lab: &Lab, config: &str, interfaces: &[&str]) -> Output {
     let (file, socket) = (lab.directory().join("another.toml"), lab.directory().join("another.sock"));
     let mut text = format!("{config}[control]\nsocket = \"{}\"\n", socket.display());
@@ -64,7 +64,7 @@ fn assert_refused(output: &Output, says: &str) {
     assert!(text.contains(says), "{says:?} is not in: {text}");
 }
 
-/// Everything that a second switch may try on the interfaces of one that runs, and of one that is dead.
+/// Attempts of a second switch on the interfaces of a running and of a dead one.
 fn one_owner(config: &str, mut lab: Lab) -> (Lab, [String; 2]) {
     let switch = Rig::start(&mut lab, config);
     let rig = Rig { switch, lab };
@@ -81,7 +81,7 @@ fn one_owner(config: &str, mut lab: Lab) -> (Lab, [String; 2]) {
     let states: Vec<PortState> = rig.switch.client().ports().unwrap().iter().map(|port| port.state).collect();
     assert_eq!(states, [PortState::Up; 2]);
 
-    // A start that fails on the interfaces of a dead switch leaves its programs where they are.
+    // A failed start on the interfaces of a dead switch leaves its programs attached.
     let Rig { switch, lab } = rig;
     switch.kill().unwrap();
     assert_eq!(programs(), owned, "they outlive the process");
@@ -114,7 +114,7 @@ fn with_links_nobody_takes_a_program_off_and_the_next_start_takes_them_over() {
     assert_cut_off(&client, server.v4().into());
     assert_eq!(detector.frames(), [""; 0], "the node's stack hears a pod of a dead switch");
 
-    // The next start takes over, and what becomes of an interface becomes of its link.
+    // The next start takes over the interfaces and their links.
     let before = hosts.each_ref().map(|host| program_on(host).unwrap());
     let switch = Rig::start(&mut lab, &file_system.config());
     let rig = Rig { switch, lab };
@@ -131,12 +131,12 @@ fn with_links_nobody_takes_a_program_off_and_the_next_start_takes_them_over() {
     ip(&format!("link set {} up", hosts[0]));
     wait_for(&rig.switch, &client, PortState::Up, "");
     assert!(!try_ip(&format!("link set dev {} xdp off", hosts[0])).status.success());
-    // Removing a file while the switch runs does not open the pod after it.
+    // Removal of a pinned link while the switch runs does not open the pod afterwards.
     let pins = file_system.pins();
     std::fs::remove_file(&pins[0]).unwrap();
     eventually("the file is back", || file_system.pins().len() == 2);
 
-    // A clean stop that detaches leaves nothing.
+    // A clean stop with detach leaves no program.
     let Rig { switch, mut lab } = rig;
     assert!(switch.stop().unwrap().success());
     assert_eq!(file_system.pins().len(), 2, "closed: the links stay");

@@ -1,4 +1,5 @@
-//! Interfaces come and go: ports follow them, and no frame of a pod reaches the node's stack meanwhile.
+//! Interfaces that are deleted, made again or renamed: ports follow them, and no frame of a pod reaches the
+//! node's stack.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,17 +13,17 @@ use crate::support::connection::Connection;
 use crate::support::veth::{host_end, ip, make_again, port_of, program_on, try_ip, wait_for};
 use crate::support::{PATIENCE, PORT, Rig, alone, assert_connects, eventually};
 
-/// No segment that is not the first of its connection opens one: so what goes on, goes on by its flow.
+/// Only a first segment opens a connection: one that continues has kept its flow.
 const STRICT: &str = "[conntrack]\ntcp_pickup = false\n";
 
-/// Capture of the node's stack, on any interface of the node.
+/// Captures frames of the node's stack on any of its interfaces.
 fn tap_on_all() -> Capture {
     let mut tcpdump = Command::new("tcpdump");
     tcpdump.arg("net 10.77.0.0/16");
     Capture::on("any", tcpdump)
 }
 
-/// Sends from a pod without pause, until this is dropped.
+/// Thread that sends from a pod until drop.
 struct Chatter {
     _child: palisade::lab::PodChild,
 }
@@ -38,7 +39,7 @@ impl Chatter {
 #[test]
 fn a_veth_that_is_made_again_is_closed_while_it_is_down_and_attached_again_without_its_connections() {
     let Some(_alone) = alone() else { return };
-    // Another pod, which no switch knows, shows that the detector detects.
+    // A pod without a switch is the positive control of the capture.
     let mut lab =
         Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["client", "server", "stranger"]).unwrap() }).unwrap();
     let mut spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
@@ -137,7 +138,7 @@ fn a_changed_number_of_queues_is_followed_and_connections_go_on() {
     let mut lab = Lab::up(&LabSpec { workers: 2, ..LabSpec::of(&["client", "server"]).unwrap() }).unwrap();
     let client = lab.pod("client").unwrap();
     let host = host_end(&client);
-    // Fewer than there are sockets the kernel refuses: so it begins with one.
+    // The kernel refuses fewer queues than there are sockets, so the test begins with one.
     let set = |queues: &str| Command::new("ethtool").args(["-L", &host, "rx", queues, "tx", queues]).status();
     let pod_end = client.status(Command::new("ethtool").args(["-L", "eth0", "rx", "1", "tx", "1"]));
     assert!(pod_end.unwrap().success() && set("1").unwrap().success());
@@ -188,7 +189,7 @@ fn a_renamed_interface_is_followed_and_a_newcomer_of_its_name_is_closed() {
 fn a_program_that_is_taken_off_is_put_back() {
     let Some(_alone) = alone() else { return };
     let mut lab = Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["client", "server"]).unwrap() }).unwrap();
-    // Not on a BPF file system: attached by netlink, as everybody can undo.
+    // Without a BPF file system the program is attached by netlink, and anybody may detach it.
     let pins = format!("[xdp]\npin_directory = \"{}\"\n", lab.directory().join("pins").display());
     let switch = Rig::start(&mut lab, &pins);
     let rig = Rig { switch, lab };
@@ -214,7 +215,7 @@ fn something_else_under_the_name_is_closed_and_said_and_the_veth_is_taken_again(
     let (client, server) = (rig.pod("client"), rig.pod("server"));
     let host = host_end(&client);
     ip(&format!("link delete {host}"));
-    // A bridge takes XDP in the generic hook alone, and is here what the operator calls by the name of the port.
+    // A bridge takes XDP in the generic hook only. Here it has the name of the port's interface.
     ip(&format!("link add {host} mtu 65535 type bridge"));
     wait_for(&rig.switch, &client, PortState::Down, "cannot be attached to (what it receives is dropped)");
     assert!(program_on(&host).is_some());
@@ -243,7 +244,7 @@ fn a_runtime_that_remakes_and_swaps_all_interfaces_in_a_loop_ends_with_every_por
             ip(&format!("link set {host} up"));
         }
     }
-    // Two names change places, while both are up where the kernel lets them.
+    // Two interfaces exchange names, while both are up if the kernel allows it.
     let [one, other] = [host_end(&pods[0]), host_end(&pods[1])];
     let rename = |from: &str, to: &str| {
         ip(&format!("link set {from} down"));

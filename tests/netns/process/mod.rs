@@ -1,4 +1,5 @@
-//! The switch as a process: ports and interfaces that come and go, its policy directory, failed starts, restarts and failed workers.
+//! Tests of the switch as a process: ports and interfaces, policy directory, failed starts, restarts, failed
+//! workers.
 
 mod interface_ownership;
 mod interfaces;

@@ -1,4 +1,4 @@
-//! `palisade run` and its policy directory: what an editor, a mounted `ConfigMap` and a careless operator do to it.
+//! Policy directory of `palisade run`: edits in place, renames, a mounted `ConfigMap`, and broken files.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -12,7 +12,7 @@ use palisade::control::protocol::{PolicySource, Status};
 
 use crate::support::{PATIENCE, alone, eventually};
 
-/// A switch without ports, started with a directory of policies.
+/// Switch without ports, started with a policy directory.
 struct Run {
     scratch: PathBuf,
     client: Client,
@@ -49,7 +49,7 @@ impl Run {
         self.client.status().unwrap()
     }
 
-    /// Names of the pods in force.
+    /// Names of the loaded pods.
     fn pods(&self) -> Vec<String> {
         self.client.tables_document().unwrap().pods.keys().map(|pod| pod.name.clone()).collect()
     }
@@ -92,7 +92,7 @@ fn a_file_comes_into_force_when_it_is_complete_and_the_status_says_what_is() {
     let PolicySource::Directory { path } = &policy.origin.source else { panic!("{policy:?}") };
     assert_eq!(*path, run.policies());
 
-    // In place, in halves, with pauses.
+    // A write in place, in two halves with pauses.
     let before = run.status().generation;
     let mut file = File::create(run.policies().join("db.yaml")).unwrap();
     file.write_all(a_pod("db", 1).as_bytes()).unwrap();
@@ -105,12 +105,12 @@ fn a_file_comes_into_force_when_it_is_complete_and_the_status_says_what_is() {
     eventually("a file that was closed is in force", || run.pods() == ["db", "web"]);
     assert_eq!(run.status().policy.unwrap().origin.policies, Some(1));
 
-    // By a rename.
+    // A new file by a rename.
     fs::write(run.policies().join(".new"), a_pod("api", 3)).unwrap();
     fs::rename(run.policies().join(".new"), run.policies().join("api.yaml")).unwrap();
     eventually("a file that was renamed is in force", || run.pods() == ["api", "db", "web"]);
 
-    // Truncated, and left so.
+    // A file that is truncated and stays so.
     let before = run.status().generation;
     fs::write(run.policies().join("db.yaml"), "").unwrap();
     let rejected = || run.status().rejected_reload;
@@ -121,7 +121,7 @@ fn a_file_comes_into_force_when_it_is_complete_and_the_status_says_what_is() {
     eventually("a file that is whole again is in force", || run.pods() == ["api", "db"]);
     assert_eq!(rejected(), None);
 
-    // A FIFO: nobody waits for its writer.
+    // A FIFO, which the switch does not open.
     let (fifo, mode) = (run.policies().join("pipe.yaml"), rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR);
     rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
     eventually("a FIFO is reported", || rejected().is_some());
@@ -137,7 +137,7 @@ fn a_file_comes_into_force_when_it_is_complete_and_the_status_says_what_is() {
     fs::remove_file(&fifo).unwrap();
     eventually("what is right again is not reported", || rejected().is_none());
 
-    // Tables of somebody else hold until the directory is asked for.
+    // Tables of another source stay until the directory is reloaded.
     let deleted = run.client.delete_tables().unwrap().generation;
     assert_eq!(run.status().policy, None);
     run.signal(rustix::process::Signal::HUP);
@@ -165,7 +165,7 @@ fn a_config_map_is_followed_and_a_stop_does_not_wait() {
         eventually("the next volume is in force", || run.pods() == [name.clone()]);
         assert_eq!(run.status().rejected_reload, None);
     }
-    // Somebody is still writing.
+    // A file is open for writing.
     let mut file = File::create(run.policies().join("q.yaml")).unwrap();
     file.write_all(a_pod("q", 77).as_bytes()).unwrap();
     run.signal(rustix::process::Signal::TERM);

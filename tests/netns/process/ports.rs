@@ -1,4 +1,4 @@
-//! Ports come and go, switches die, and nothing leaks.
+//! Ports that are removed under traffic, switches that stop or are killed: no frame leaks and none is lost.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -19,17 +19,18 @@ use crate::support::{
     PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, assert_cut_off, eventually, only_from,
 };
 
-/// Frames that the host's stack receives from a pod without a switch: the positive control.
+/// Starts a capture of frames that reach the host's stack from a pod. A frame sent without a switch is its
+/// positive control.
 fn tap_on(pod: &Pod) -> Capture {
     let tap = Capture::on(&pod.plan().host_interface, Command::new("tcpdump"));
     let socket = pod.run(|| PacketSocket::open(POD_INTERFACE)).unwrap().unwrap();
-    // To everyone, of an ethertype for experiments (IEEE 802): nobody answers, and nobody waits for an answer.
+    // Broadcast of the ethertype for local experiments (IEEE 802), which no stack answers.
     let frame = [&[0xff; 6], &pod.plan().mac.0[..], &[0x88, 0xb5], b"control"].concat();
     tap.assert_hears(|| socket.send(&frame).unwrap());
     tap
 }
 
-/// A lab and its switch, and what hears of each pod where the host's stack begins.
+/// Starts a lab with a capture for each pod, and its switch.
 fn tapped(pods: &[&str]) -> (Rig, Vec<Capture>) {
     let mut lab = Lab::up(&LabSpec::of(pods).unwrap()).unwrap();
     let taps = lab.pods().map(|pod| tap_on(&pod)).collect();
@@ -37,9 +38,8 @@ fn tapped(pods: &[&str]) -> (Rig, Vec<Capture>) {
     (Rig { switch, lab }, taps)
 }
 
-/// Datagrams from one pod to another, until this is dropped: there are always some on their way, and there is room beside them.
-/// As many as a core can send would fill the queue of the pod's interface, which its connections share, and these would be
-/// waiting for retransmissions.
+/// Thread that sends datagrams from one pod to another until drop. It leaves room for other traffic: a full
+/// queue of the pod's interface would delay its connections by retransmissions.
 struct Flood {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -54,7 +54,7 @@ impl Flood {
         let thread = std::thread::spawn(move || {
             while !told.load(Ordering::Relaxed) {
                 for _ in 0..32 {
-                    // The port may be closed at the other end, and the way may be cut: that is what the test is about.
+                    // Sending may fail while the port is closed or detached.
                     let _ = socket.send_to(&[7; 200], to);
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -112,13 +112,13 @@ fn a_killed_switch_stops_all_traffic_leaks_none_to_the_host_and_a_restart_works(
     {
         let _flood = Flood::start(&client, &server);
         eventually("the flood arrives", || sink.recv(&mut [0; 300]).is_ok());
-        // From before the switch.
+        // Frames from before the switch started.
         taps.iter().for_each(|tap| drop(tap.heard()));
         rig.switch.kill().unwrap();
         while sink.recv(&mut [0; 300]).is_ok() {}
         std::thread::sleep(Duration::from_millis(100));
         while sink.recv(&mut [0; 300]).is_ok() {}
-        // The flood goes on against a wall for a while.
+        // Datagrams continue against the closed port for a while.
         std::thread::sleep(Duration::from_millis(500));
         assert!(sink.recv(&mut [0; 300]).is_err(), "a frame reached the other pod");
         let leaked: Vec<String> = taps.into_iter().flat_map(Capture::frames).collect();
@@ -131,7 +131,7 @@ fn a_killed_switch_stops_all_traffic_leaks_none_to_the_host_and_a_restart_works(
         palisade::lab::traffic::Outcome::Allowed
     );
     drop(echo);
-    // A connection from before goes on.
+    // A connection from before the kill continues.
     open.write_all(b"still here").unwrap();
     let mut heard = [0; 10];
     accepted.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -159,7 +159,7 @@ fn half_open_requests_use_up_no_descriptors_that_a_change_needs() {
     };
     let half_open: Vec<UnixStream> = (0..HALF_OPEN).map(open).collect();
     rig.apply(&only_from("two", "one"));
-    // A new port takes descriptors of its own.
+    // A new port needs descriptors of its own.
     rig.switch.detach(&one).unwrap();
     rig.switch.attach(&one).unwrap();
     assert_eq!(rig.counters().ports.len(), 2);

@@ -1,4 +1,4 @@
-//! Connections outlive the switch, however it ends: those that policy allows, and no others.
+//! Connections that survive the end of the switch, by a stop or a kill: allowed ones, and no others.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -17,14 +17,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_
 
 use crate::support::{alone, assert_connects, assert_cut_off, only_from, pods_manifest};
 
-/// A segment outside any connection opens none: what goes on after a restart has been remembered.
+/// Segments outside any connection open none: a connection that continues after a restart has kept its flow.
 const STRICT: &str = "[conntrack]\ntcp_pickup = false\n";
 const RESTARTS: usize = 20;
 const CONNECTIONS: usize = 50;
-/// TCP waits between two tries for as long as nobody has answered, and the machine may be busy.
+/// Longest wait for a connection to continue. TCP doubles the time between retransmissions.
 const RECOVERY: Duration = Duration::from_mins(1);
 
-/// Sides that send on a connection while switches come and go.
+/// Sides that send on a connection during restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Speaker {
     Both,
@@ -33,13 +33,13 @@ enum Speaker {
     Nobody,
 }
 
-/// A connection whose ends speak on their own.
+/// Connection with a thread for each sending side.
 struct Connection {
     speaker: Speaker,
     ports: [u16; 2],
     client: TcpStream,
     server: TcpStream,
-    /// Bytes that the ends have heard.
+    /// Bytes received by client and server.
     heard: Arc<[AtomicU64; 2]>,
 }
 
@@ -64,7 +64,7 @@ impl Connection {
         connection
     }
 
-    /// Lets one end speak a little all the time, and the other one hear.
+    /// Sends a little from one end every 20 ms, and counts the bytes that the other one receives.
     fn speak(&self, speaks: bool, from: &TcpStream, to: &TcpStream, heard_by: usize, stop: &Arc<AtomicBool>) {
         let (mut from, mut to, heard) =
             (from.try_clone().unwrap(), to.try_clone().unwrap(), self.heard.clone());
@@ -85,7 +85,7 @@ impl Connection {
         [0, 1].map(|end| self.heard[end].load(Ordering::Relaxed))
     }
 
-    /// Whether everybody who is spoken to has heard more than `before`.
+    /// Tells whether every receiving side has received more than `before`.
     fn has_gone_on(&self, before: [u64; 2]) -> bool {
         let [client, server] = self.heard();
         let (client_heard, server_heard) = (client > before[0], server > before[1]);
@@ -105,7 +105,7 @@ impl Drop for Connection {
     }
 }
 
-/// A connection from a port of the caller's choice.
+/// Connects from a given port.
 fn connect_from(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16)) -> std::io::Result<TcpStream> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddr::from(from))?;
@@ -113,7 +113,7 @@ fn connect_from(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16)) -> std::io::Result<T
     Ok(TcpStream::from(socket))
 }
 
-/// Ports of client and server: lower, equal, higher, and two that neither end would be taken for a server by.
+/// Ports of client and server: lower, equal, higher, and two from the ephemeral range.
 fn ports_of(number: usize, base: u16) -> [u16; 2] {
     let n = base + number as u16;
     match number % 4 {
@@ -124,7 +124,7 @@ fn ports_of(number: usize, base: u16) -> [u16; 2] {
     }
 }
 
-/// Waits until nothing moves any more, and says how far it has come.
+/// Waits until no byte arrives any more, and returns the received bytes.
 fn settled(connections: &[Connection]) -> Vec<[u64; 2]> {
     let heard = || connections.iter().map(Connection::heard).collect::<Vec<_>>();
     loop {
@@ -160,7 +160,8 @@ fn wait_until_all_go_on(switch: &Switch, connections: &[Connection], before: &[[
     }
 }
 
-/// Starts a switch for the lab. With `policy_first` it knows policy before pods, else pods before policy.
+/// Starts a switch for the lab. With `policy_first` it gets policies before pods, otherwise pods before
+/// policies.
 fn start(lab: &mut Lab, config: &str, policies: &str, policy_first: bool) -> Switch {
     let mut spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
     spec.stay_closed = true;
@@ -181,7 +182,7 @@ fn flow_table(switch: &Switch) -> FlowTableReport {
     switch.client().status().unwrap().flow_table
 }
 
-/// The server takes everything from the client and nothing from others.
+/// Policy by which the server accepts everything from the client and nothing from others.
 const FROM_CLIENT_ONLY: &str = "apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: to-server, namespace: default}
@@ -204,7 +205,7 @@ fn running_connections_outlive_twenty_switches_half_of_them_killed_and_denied_on
     };
     let allowed: Vec<Connection> =
         (0..CONNECTIONS).map(|number| open(&client, number, 0, speakers[number / 4 % 5])).collect();
-    // Open while there is no policy: from the first restart on they are denied.
+    // Connections from before the policy: denied from the first restart on.
     let denied: Vec<Connection> = (0..4).map(|number| open(&intruder, number, 100, Speaker::Both)).collect();
     let nobody_yet = vec![[0; 2]; CONNECTIONS];
     wait_until_all_go_on(&switch, &allowed, &nobody_yet, "before any restart");
@@ -225,7 +226,7 @@ fn running_connections_outlive_twenty_switches_half_of_them_killed_and_denied_on
         assert_eq!(settled_or_not(&denied), denied_before, "restart {restart}: what is denied has gone on");
     }
     assert_cut_off(&intruder, server.v4().into());
-    // Those on which nobody has spoken for all this time, as well.
+    // Connections without a segment in all this time survive as well.
     for connection in allowed.iter().filter(|connection| connection.speaker == Speaker::Nobody) {
         let before = connection.heard();
         (&connection.server).write_all(b"still there").unwrap();
@@ -239,7 +240,7 @@ fn running_connections_outlive_twenty_switches_half_of_them_killed_and_denied_on
     stop.store(true, Ordering::Relaxed);
 }
 
-/// Bytes received on connections so far, without waiting.
+/// Received bytes of each connection at this moment.
 fn settled_or_not(connections: &[Connection]) -> Vec<[u64; 2]> {
     connections.iter().map(Connection::heard).collect()
 }
@@ -257,7 +258,7 @@ fn another_pod_at_the_address_of_a_connection_inherits_nothing() {
     wait_until_all_go_on(&switch, &connections, &[[0; 2]; 4], "before the restart");
     switch.kill().unwrap();
     let before = settled(&connections);
-    // The same interface and address, and everything allowed; but another pod.
+    // Everything is allowed, and interface and address are the same, but the pod is another one.
     let mut spec = SwitchSpec::of(env!("CARGO_BIN_EXE_palisade"));
     spec.stay_closed = true;
     spec.config.push_str(STRICT);
@@ -278,7 +279,7 @@ fn another_pod_at_the_address_of_a_connection_inherits_nothing() {
     stop.store(true, Ordering::Relaxed);
 }
 
-/// The way is open: a new connection goes through.
+/// Asserts that a new connection is established.
 fn assert_connects_anew(client: &Pod, server: &Pod) {
     let _server = palisade::lab::traffic::Server::start(
         server,

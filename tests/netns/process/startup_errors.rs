@@ -1,4 +1,4 @@
-//! What cannot work is refused in a sentence, with exit code 2, and nothing is left behind.
+//! Failed starts: a message, exit code 2, and nothing left behind.
 
 use std::path::Path;
 use std::process::{Command, Output};

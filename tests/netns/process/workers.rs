@@ -1,4 +1,5 @@
-//! A worker that dies ends the switch, and one that is stuck is named; pods stay closed, and no change is said to be loaded.
+//! Workers that panic or hang: a panic ends the switch, a worker that hangs is named, pods stay closed, and
+//! no change is reported as loaded.
 
 use std::process::Command;
 
@@ -8,7 +9,7 @@ use crate::support::capture::Capture;
 use crate::support::veth::{host_end, program_on};
 use crate::support::{Rig, alone, assert_connects, assert_cut_off, eventually, only_from};
 
-/// The number of a thread of a process, by its name.
+/// Thread id of a process's thread, by name.
 fn thread_of(process: u32, name: &str) -> i32 {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).unwrap().flatten();
     let named = threads
@@ -17,7 +18,7 @@ fn thread_of(process: u32, name: &str) -> i32 {
     named.expect("the thread runs").file_name().unwrap().to_str().unwrap().parse().unwrap()
 }
 
-/// A thread that a debugger has stopped, until this is dropped. Of the same thread as its maker: only that one may let it go on.
+/// Thread stopped by ptrace(2) until drop. Only the thread that stopped it may resume it.
 struct Stopped(i32);
 
 impl Stopped {
@@ -69,7 +70,7 @@ fn a_worker_that_panics_ends_the_switch_with_a_sentence_and_its_pods_stay_closed
     let mut lab = Lab::up(&LabSpec { workers: 1, ..LabSpec::of(&["client", "server"]).unwrap() }).unwrap();
     let (client, server) = (lab.pod("client").unwrap(), lab.pod("server").unwrap());
     let told = lab.directory().join("panic");
-    // `env` becomes the switch: only builds for debugging know the variable.
+    // The script sets the variable and becomes the switch. Only debug builds read it.
     let script = lab.directory().join("palisade");
     let text = format!(
         "#!/bin/sh\nPALISADE_DEBUG_PANIC={:?} exec {} \"$@\"\n",
@@ -105,7 +106,7 @@ fn a_worker_that_panics_ends_the_switch_with_a_sentence_and_its_pods_stay_closed
     let detector = Capture::on(&host_end(&client), Command::new("tcpdump"));
     assert_cut_off(&client, server.v4().into());
     assert_eq!(detector.frames(), [""; 0], "a frame reached the node's stack");
-    // The next start is as any other.
+    // The next start succeeds.
     let switch = Rig::start(&mut lab, "");
     let rig = Rig { switch, lab };
     assert!(

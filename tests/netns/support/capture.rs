@@ -1,4 +1,4 @@
-//! What the stack hears from an interface: a capture behind the XDP hook, where the stack begins.
+//! Captures of the frames that reach a network stack, behind the XDP hook.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -6,10 +6,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Longest wait for the capture to begin, and for a frame that it must hear.
+/// Longest wait for tcpdump to listen, and for a frame that it must capture.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// A capture that runs.
+/// Running tcpdump.
 pub(crate) struct Capture {
     child: Child,
     lines: Receiver<String>,
@@ -17,8 +17,8 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    /// Listens to an interface with a command that starts tcpdump where the interface is. When this returns, tcpdump has said that it
-    /// listens; whether it hears, [`Capture::assert_hears`] tells.
+    /// Starts tcpdump on an interface with a command for the interface's namespace. tcpdump has reported that
+    /// it listens when this returns; [`Capture::assert_hears`] verifies it.
     pub(crate) fn on(interface: &str, mut tcpdump: Command) -> Capture {
         let mut child = tcpdump
             .args(["-Q", "in", "-n", "-l", "--immediate-mode", "-i", interface])
@@ -40,7 +40,8 @@ impl Capture {
         tap
     }
 
-    /// Fails unless it hears a frame while `send` is done again and again: it must bring frames to the interface's stack.
+    /// Fails unless it captures a frame while `send` is repeated. `send` must bring frames to the interface's
+    /// stack.
     pub(crate) fn assert_hears(&self, mut send: impl FnMut()) {
         let start = Instant::now();
         while self.heard().is_empty() {
@@ -50,12 +51,12 @@ impl Capture {
         }
     }
 
-    /// Frames heard since the last time, a line each.
+    /// Frames captured since the last call, one line each.
     pub(crate) fn heard(&self) -> Vec<String> {
         self.lines.try_iter().filter(|line| !line.is_empty()).collect()
     }
 
-    /// The same, all of them; ends the capture.
+    /// Ends the capture and returns the remaining frames.
     pub(crate) fn frames(mut self) -> Vec<String> {
         let pid = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -64,11 +65,11 @@ impl Capture {
     }
 }
 
-/// Forwards lines until there are no more, on a thread of its own.
+/// Starts a thread that forwards lines until the end of the input.
 fn forward(from: impl Read + Send + 'static, to: Sender<String>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {
-            // Nobody listens any more: read on all the same, so that the capture does not stop.
+            // The receiver is gone. Reading continues, so that tcpdump does not block.
             let _ = to.send(line);
         }
     })

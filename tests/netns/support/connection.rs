@@ -1,4 +1,4 @@
-//! One connection, for as long as a test wants it.
+//! TCP connection between two pods under the control of a test.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use palisade::lab::Pod;
 
 use crate::support::{PATIENCE, PORT};
 
-/// A connection between two pods over which both ends talk when they are told to.
+/// Connection with both of its sockets.
 pub(crate) struct Connection {
     pub(crate) client: TcpStream,
     pub(crate) server: TcpStream,
@@ -26,7 +26,7 @@ impl Connection {
         Connection { client, server }
     }
 
-    /// Whether a word of the client reaches the server, and one of the server the client.
+    /// Tells whether a message of the client reaches the server, and then one of the server the client.
     pub(crate) fn goes_on(&mut self, patience: Duration) -> bool {
         let word = |from: &mut TcpStream, to: &mut TcpStream| {
             let mut heard = [0; 5];

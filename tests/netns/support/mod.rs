@@ -1,4 +1,4 @@
-//! A lab, a switch, and what several tests ask of them.
+//! Labs with a running switch, and steps and assertions that several tests share.
 
 pub(crate) mod capture;
 pub(crate) mod connection;
@@ -17,14 +17,14 @@ use palisade::lab::{Lab, LabSpec, Pod, Switch, SwitchSpec, manifests};
 
 pub(crate) use self::privilege::{alone, beside_others};
 
-/// Long enough for an answer on a busy machine.
+/// Longest wait for an event.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
-/// Long enough to see that no answer comes: two retransmissions of a SYN fit into it.
+/// Time without a reply that counts as silence: two retransmissions of a SYN fit into it.
 pub(crate) const SILENCE: Duration = Duration::from_millis(3500);
 /// Port of the servers.
 pub(crate) const PORT: u16 = 6379;
 
-/// A lab whose pods are connected by a running switch. Every pod is known, and has its own name as the label `app`.
+/// Lab with a running switch. Every pod is in the tables, with its own name as the label `app`.
 pub(crate) struct Rig {
     pub(crate) switch: Switch,
     pub(crate) lab: Lab,
@@ -35,12 +35,12 @@ impl Rig {
         Rig::with(pods, workers, "")
     }
 
-    /// With more of the switch's configuration.
+    /// Starts lab and switch with additional configuration.
     pub(crate) fn with(pods: &[&str], workers: u16, config: &str) -> Rig {
         Rig::of(&LabSpec { workers, ..LabSpec::of(pods).unwrap() }, config)
     }
 
-    /// Of a lab.
+    /// Starts lab and switch from a lab's description.
     pub(crate) fn of(spec: &LabSpec, config: &str) -> Rig {
         let mut lab = Lab::up(spec).unwrap();
         let switch = Rig::start(&mut lab, config);
@@ -102,7 +102,7 @@ spec:
     )
 }
 
-/// Every frame that a port received has one verdict.
+/// Asserts that every received frame has one verdict.
 pub(crate) fn assert_accounted(counters: &CountersReport) {
     for (name, port) in &counters.ports {
         let drops: u64 = port.drops.values().sum();
@@ -126,7 +126,7 @@ pub(crate) fn assert_udp(from: &Pod, to: IpAddr) {
     assert_eq!(udp_exchange(from, to, PORT, PATIENCE).unwrap(), Outcome::Allowed, "UDP to {to}");
 }
 
-/// Waits until `done`, or fails.
+/// Waits until `done`; fails after a long wait.
 pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {

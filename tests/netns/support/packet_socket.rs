@@ -1,4 +1,4 @@
-//! Packet sockets (packet(7)): one sends whole frames as they are, the other hears what reaches a stack.
+//! Packet sockets (packet(7)) that send whole frames, and capture frames that reach a stack.
 
 use std::ffi::CString;
 use std::io;
@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 /// `PACKET_IGNORE_OUTGOING` of `linux/if_packet.h`.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
-/// Room for what is heard and not yet read, bytes.
+/// Size of the receive buffer, bytes.
 const RECEIVE_BYTES: libc::c_int = 32 << 20;
 const FRAME_BYTES_MAX: usize = 1 << 16;
 
-/// A packet socket of one interface.
+/// Packet socket of one interface.
 pub(crate) struct PacketSocket(OwnedFd);
 
 impl PacketSocket {
-    /// Opens one on an interface of the calling thread's namespace, which hears all that the interface's stack receives, and nothing of
-    /// what is sent.
+    /// Opens a socket on an interface of the calling thread's namespace. It receives all frames that the
+    /// interface's stack receives, and none that are sent.
     pub(crate) fn open(interface: &str) -> io::Result<PacketSocket> {
         let name = CString::new(interface)?;
         let all = (libc::ETH_P_ALL as u16).to_be();
@@ -55,7 +55,7 @@ impl PacketSocket {
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Sends a frame, whole, as it is.
+    /// Sends a whole frame unchanged.
     pub(crate) fn send(&self, frame: &[u8]) -> io::Result<()> {
         // SAFETY: the bytes outlive the call.
         let sent = unsafe { libc::send(self.0.as_raw_fd(), frame.as_ptr().cast(), frame.len(), 0) };
@@ -66,7 +66,7 @@ impl PacketSocket {
         }
     }
 
-    /// The frames heard since the last time.
+    /// Frames received since the last call.
     pub(crate) fn heard(&self) -> Vec<Vec<u8>> {
         let mut frames = vec![];
         let mut buffer = vec![0; FRAME_BYTES_MAX];
@@ -84,7 +84,7 @@ impl PacketSocket {
         }
     }
 
-    /// The same, until there are so many, or in vain.
+    /// Receives until there are `count` frames, for at most `patience`.
     pub(crate) fn hear(&self, count: usize, patience: Duration) -> Vec<Vec<u8>> {
         let start = Instant::now();
         let mut frames = self.heard();
@@ -95,11 +95,12 @@ impl PacketSocket {
         frames
     }
 
-    /// Frames that found no room: heard by nobody.
+    /// Frames dropped because the receive buffer was full.
     pub(crate) fn lost(&self) -> u32 {
         let mut statistics = [0u32; 2];
         let mut bytes = size_of_val(&statistics) as libc::socklen_t;
-        // SAFETY: `struct tpacket_stats` of `linux/if_packet.h` is two numbers, `tp_packets` and `tp_drops`, and outlives the call.
+        // SAFETY: `struct tpacket_stats` of `linux/if_packet.h` is two numbers, `tp_packets` and `tp_drops`,
+        // and outlives the call.
         let done = unsafe {
             let (fd, to) = (self.0.as_raw_fd(), statistics.as_mut_ptr().cast());
             libc::getsockopt(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, to, &raw mut bytes)

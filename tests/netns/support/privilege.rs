@@ -1,20 +1,21 @@
-//! Root, and the order of tests: a test with a switch runs alone, tests in namespaces of their own run beside each other.
+//! Privilege and concurrency of tests: a test with a switch runs alone, tests in namespaces of their own run
+//! beside each other.
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use palisade::lab::require_root;
 
-/// Held by a test that starts a switch (writing) or shares the machine with others of its kind (reading).
+/// Lock that a test with a switch takes for writing, and every other test for reading.
 static MACHINE: RwLock<()> = RwLock::new(());
 
-/// Waits until no other test runs, and keeps them out: two switches at once on two cores would disturb each other, and some tests count the
-/// labs of the machine. `None` where the run leaves out tests that need root.
+/// Waits until no other test runs, and keeps others out: two switches at once on two cores would disturb each
+/// other, and some tests count the labs of the machine. `None` if the run leaves out tests that need root.
 pub(crate) fn alone() -> Option<RwLockWriteGuard<'static, ()>> {
-    // A test that failed has dropped its lab all the same.
+    // A failed test has dropped its lab, too.
     is_root().then(|| MACHINE.write().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Waits until no test runs that must be alone. `None` where the run leaves out tests that need root.
+/// Waits until no test with a switch runs. `None` if the run leaves out tests that need root.
 pub(crate) fn beside_others() -> Option<RwLockReadGuard<'static, ()>> {
     is_root().then(|| MACHINE.read().unwrap_or_else(PoisonError::into_inner))
 }

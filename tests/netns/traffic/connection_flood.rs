@@ -1,4 +1,4 @@
-//! One pod opens connections to everything. The others do not notice.
+//! Floods of SYNs from one pod: the connections of other pods are established and survive.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,15 +15,16 @@ use palisade::pktgen::{Content, FlowSpace, Kind, Rate, Receive, Session, Setup, 
 use crate::support::connection::Connection;
 use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects};
 
-/// Flows that the table holds.
+/// Size of the flow table.
 const FLOWS: u64 = 4096;
 const SYNS_PER_S: f64 = 15_000.0;
-/// SYNs that a flood comes to at least.
+/// Fewest SYNs of a flood.
 const FLOOD_SYNS: u64 = 10_000;
-/// Longest flood: enough for a machine that does other things besides.
+/// Longest duration of a flood, on a machine under load.
 const FLOOD_TIME_MAX: Duration = Duration::from_mins(3);
 
-/// Sends SYNs, each from the next of 64,512 ports, to the server's port of `to` until told to stop: frames that were sent.
+/// Sends SYNs to the server's port of `to`, each from the next of 64,512 ports, until `stop`. Returns the
+/// number of sent frames.
 fn flood(from: &Pod, to: &Pod, stop: &AtomicBool) -> u64 {
     let space = FlowSpace {
         src: from.addresses()[0].into(),
@@ -49,8 +50,8 @@ fn flood(from: &Pod, to: &Pod, stop: &AtomicBool) -> u64 {
     session.trial(Rate::PerSecond(SYNS_PER_S), FLOOD_TIME_MAX, stop).unwrap().sent.frames
 }
 
-/// Does `work` again and again beside a flood from one pod to another, until the switch has received [`FLOOD_SYNS`] and `work` has been
-/// done often enough to say so: frames that were sent.
+/// Repeats `work` beside a flood from one pod to another, until it returns `true` and the switch has received
+/// [`FLOOD_SYNS`]. Returns the number of sent frames.
 fn beside_a_flood(rig: &Rig, from: &Pod, to: &Pod, mut work: impl FnMut() -> bool) -> u64 {
     let (stop, start) = (AtomicBool::new(false), Instant::now());
     let flooder = &from.plan().host_interface;
@@ -65,7 +66,7 @@ fn beside_a_flood(rig: &Rig, from: &Pod, to: &Pod, mut work: impl FnMut() -> boo
     })
 }
 
-/// Ends a flood also where a test has failed beside it.
+/// Stop flag of a flood, set on drop, so that also a failed test ends it.
 struct StopWhenDropped<'a>(&'a AtomicBool);
 
 impl Drop for StopWhenDropped<'_> {
@@ -74,7 +75,8 @@ impl Drop for StopWhenDropped<'_> {
     }
 }
 
-/// `flooder` cannot hear the answers of the others, so none of its connections is ever more than a SYN, and none is reset.
+/// Starts a rig with a `flooder` that `db` cannot reply to: its connections stay half-open, and none is
+/// reset.
 fn deaf_rig(config: &str) -> Rig {
     let rig = Rig::with(&["db", "client", "other", "flooder"], 1, config);
     let flooder = rig.pod("flooder").v4();
@@ -100,7 +102,7 @@ fn a_flood_of_syns_makes_room_for_the_others_connections_at_its_own_cost() {
     let sent = beside_a_flood(&rig, flooder, db, || {
         assert!(talk.goes_on(PATIENCE), "the established connection lives, {words} words");
         words += 1;
-        // Ended connections linger: fewer than that, however fast the machine is.
+        // Closed connections stay in the table for a while, so the test opens a limited number.
         if words % 16 == 0 && connections < FLOWS / 8 {
             assert_connects(other, client.v4().into());
             assert_connects(db, other.v6().into());
@@ -116,8 +118,9 @@ fn a_flood_of_syns_makes_room_for_the_others_connections_at_its_own_cost() {
     let evicted: u64 = counters.workers.values().map(|worker| worker.flows_evicted).sum();
     let refused_of_flooder = flooded.drops.get("table-full").copied().unwrap_or(0);
     assert!(evicted + refused_of_flooder >= flooded.received - FLOWS, "{evicted} evicted, {flooded:?}");
-    // A worker that is late takes more SYNs at once than there are spare slots; a client that found none has sent its SYN again. The
-    // flooder pays for nearly all of it; `tests/sim/connection_floods.rs` has the exact share, on a machine that is never late.
+    // A worker under load takes more SYNs in a batch than there are spare slots, and drops SYNs of other
+    // pods, which their kernels retransmit. The flooder pays for nearly all of it.
+    // `tests/sim/connection_floods.rs` has the exact share, without load.
     for innocent in ["db", "client", "other"] {
         let port = port(&rig, &counters, innocent);
         let refused: u64 = port.drops.values().sum();
@@ -146,7 +149,7 @@ fn a_flood_fills_a_small_table_and_established_flows_stay() {
         }
         words > 16
     });
-    // The table is as full when the flood is over; of those who wait, one that nobody has answered makes place.
+    // The table stays full after the flood; a new connection evicts an unassured flow.
     let full = rig.switch.client().flows(2048, None).unwrap().len();
     assert!(full > 1024 / 2, "{full} flows");
     let connects = || tcp_connect(other, client.v4().into(), PORT, PATIENCE).unwrap() == Outcome::Allowed;

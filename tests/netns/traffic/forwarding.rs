@@ -1,4 +1,4 @@
-//! What the kernel's stacks exchange arrives, and is counted.
+//! Forwarding between kernel stacks, with counters that account for every frame.
 
 use std::process::Command;
 
@@ -59,7 +59,8 @@ fn with_two_workers_flows_cross_between_queues_and_none_is_lost() {
             assert_udp(&client, address);
         }
     }
-    // The queue of each direction is chosen by the kernel's hash: of 64 flows some have their directions on two workers.
+    // The kernel's hash selects the queue of each direction: some of 64 flows have their directions on two
+    // workers.
     let counters = rig.counters();
     assert_accounted(&counters);
     assert_eq!(counters.workers.len(), 2);
@@ -75,12 +76,13 @@ fn with_two_workers_flows_cross_between_queues_and_none_is_lost() {
     );
     let of = |protocol| flows.iter().filter(move |flow| flow.key.protocol == protocol);
     assert_eq!(of(Protocol::TCP).count(), 32, "each connection is one entry: {flows:?}");
-    // Two of the exchanges may have got the same port from the kernel, and are one flow then.
+    // Two exchanges may have the same port from the kernel, and are one flow then.
     assert_eq!(of(Protocol::UDP).map(|flow| flow.packets).sum::<u64>(), 32, "{flows:?}");
     assert_eq!(of(Protocol::UDP).map(|flow| flow.reply_packets).sum::<u64>(), 32, "{flows:?}");
 }
 
-/// Gives a pod's interface so many queues, at both ends; the pod's first, which must not send by more than the other receives by.
+/// Sets the number of queues of a pod's interface at both ends. The pod's end is first, since its tx queues
+/// must not exceed the host end's rx queues.
 fn set_queues(pod: &Pod, queues: u16) {
     let command = |interface: &str| {
         let mut command = Command::new("ethtool");
@@ -131,10 +133,10 @@ fn one_queue_serves_two_workers(mtu: u32) {
         assert!(worker.received > 100, "worker {number} had nothing to do: {worker:?}");
     }
     let [from, to] = [&client, &server].map(|pod| &counters.ports[&pod.plan().host_interface]);
-    // The switch's own questions and answers leave by the ports as well.
+    // Requests and replies of the switch itself leave by the ports as well.
     assert!(to.transmitted >= from.forwarded && from.transmitted >= to.forwarded, "{from:?} {to:?}");
     assert!(from.drops.keys().chain(to.drops.keys()).all(|reason| reason == "tx-full"), "{:?}", rig.drops());
-    // Segments are as long as the MTU lets them be, and acknowledged.
+    // Segments have the length of the MTU, and are acknowledged.
     assert!(from.received_bytes / from.received > u64::from(mtu) / 8, "{from:?}");
     for pod in [&client, &server] {
         rig.switch.detach(pod).unwrap();

@@ -1,4 +1,4 @@
-//! Datagrams larger than the MTU, as the kernel cuts and reassembles them.
+//! Datagrams larger than the MTU, fragmented and reassembled by the kernel.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -8,10 +8,10 @@ use palisade::lab::traffic::{Server, Services};
 use crate::support::{PATIENCE, PORT, Rig, SILENCE, alone, assert_accounted, eventually, only_from};
 
 const BYTES: usize = 8192;
-/// Fragments of such a datagram at MTU 1500.
+/// Number of fragments of such a datagram at MTU 1500.
 const FRAGMENTS: u64 = 6;
 
-/// Sends a large datagram and waits for it to come back; whether it does, intact.
+/// Sends a large datagram and waits for its echo; tells whether it returns intact.
 fn exchange(from: &Pod, to: IpAddr, connected: bool, patience: std::time::Duration) -> bool {
     let to = SocketAddr::new(to, PORT);
     let any: IpAddr = if to.is_ipv4() { [0, 0, 0, 0].into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -44,7 +44,7 @@ fn large_datagrams_cross(workers: u16) {
     let counters = rig.counters();
     assert_accounted(&counters);
     assert!(rig.drops().is_empty(), "{:?}", rig.drops());
-    // Each port has sent its requests and its answers, in two families.
+    // Each port has transmitted requests and replies in two families.
     for (name, port) in &counters.ports {
         assert!(port.forwarded >= rounds * 2 * 2 * FRAGMENTS, "{name}: {port:?}");
     }

@@ -1,4 +1,4 @@
-//! MTUs beyond a frame of memory: packets of several buffers between the kernel's stacks.
+//! MTUs larger than a UMEM frame: packets of several buffers between kernel stacks.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,14 +16,14 @@ fn rig(pods: &[&str], mtu: u32) -> Rig {
     Rig::of(&LabSpec { mtu, ..LabSpec::of(pods).unwrap() }, "")
 }
 
-/// What a command in a pod prints.
+/// Output of a command in a pod.
 fn output(pod: &Pod, command: &str) -> String {
     let mut words = command.split(' ');
     let output = pod.output(Command::new(words.next().unwrap()).args(words)).unwrap();
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Pings with this many bytes of payload, which may not be cut on the way.
+/// Pings with this payload, bytes, and Don't Fragment set.
 fn ping_uncut(from: &Pod, to: IpAddr, bytes: usize) -> String {
     output(from, &format!("ping -M do -c 2 -i 0.2 -W 2 -s {bytes} {to}"))
 }
@@ -45,7 +45,7 @@ fn bulk_crosses_intact(mtu: u32) {
     assert_accounted(&counters);
     for (name, port) in &counters.ports {
         assert!(port.received_bytes > 2 * MEGABYTES, "{name}: {port:?}");
-        // Segments are as long as the MTU lets them be, and acknowledged.
+        // Segments have the length of the MTU, and are acknowledged.
         assert!(port.received_bytes / port.received > u64::from(mtu) / 8, "{name}: {port:?}");
     }
     let drops = rig.drops();
@@ -70,7 +70,7 @@ fn a_pod_with_a_large_mtu_learns_that_the_way_to_another_is_narrower() {
     let Some(_alone) = alone() else { return };
     let rig = rig(&["large", "small"], 9000);
     let (large, small) = (rig.pod("large"), rig.pod("small"));
-    // Both ends of the small pod's pair, and the switch sees the pair as it is when it is attached.
+    // Both ends of the veth pair get the small MTU before the switch attaches it.
     let small_host = small.plan().host_interface.clone();
     rig.switch.detach(&small).unwrap();
     let narrower = Command::new("ip").args(["link", "set", &small_host, "mtu", "1500"]).status();
@@ -87,7 +87,7 @@ fn a_pod_with_a_large_mtu_learns_that_the_way_to_another_is_narrower() {
         assert!(route.contains("mtu 1500"), "{route}");
     }
     assert!(rig.drops().contains_key("too-big"), "{:?}", rig.drops());
-    // TCP finds the way by itself.
+    // TCP discovers the path MTU.
     let _server = Server::start(&small, &[PORT], Services::Both).unwrap();
     for address in small.addresses() {
         transfer(&large, address, PORT, MEGABYTES, PATIENCE).unwrap();

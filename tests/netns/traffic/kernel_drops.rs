@@ -1,4 +1,4 @@
-//! Frames that the kernel drops before a worker has them are counted, each once.
+//! Counters of frames that the kernel drops before a worker receives them, each counted once.
 
 use std::time::Duration;
 
@@ -19,7 +19,8 @@ fn lost(port: &PortCounters) -> u64 {
     port.lost.values().sum()
 }
 
-/// Sends frames while the switch stands still, so that nobody takes any; the counters when all of them are accounted for.
+/// Sends frames while the switch is stopped by SIGSTOP. Returns the counters once they account for all
+/// frames.
 fn flood_of_a_standing_switch(rig: &Rig, from: &Pod, to: &Pod) -> PortCounters {
     let before = port(rig, from);
     let socket = from.run(|| PacketSocket::open(POD_INTERFACE)).unwrap().unwrap();
@@ -36,10 +37,10 @@ fn flood_of_a_standing_switch(rig: &Rig, from: &Pod, to: &Pod) -> PortCounters {
     kill_process(switch, Signal::CONT).unwrap();
     let accounted = |port: &PortCounters| port.received + lost(port) - before.received - lost(&before);
     eventually("every frame is received or lost", || accounted(&port(rig, from)) >= FRAMES);
-    // None is counted twice.
+    // A frame that is counted twice appears within this time.
     std::thread::sleep(Duration::from_millis(200));
     let after = port(rig, from);
-    // The pod's own kernel may say something meanwhile.
+    // The pod's own kernel may send some frames meanwhile.
     let more = accounted(&after) - FRAMES;
     assert!(more < 20, "{FRAMES} frames: {before:?}, then {after:?}");
     after
@@ -60,7 +61,7 @@ fn frames_that_a_worker_is_too_slow_for_are_counted_once_and_never_less() {
     );
     assert_eq!(port(&rig, &two).lost, [].into(), "the other port has lost nothing");
     assert_accounted(&rig.counters());
-    // A port that is made anew counts from zero, and its interface's past is not its own.
+    // A port that is attached again counts from zero, without its interface's earlier drops.
     rig.switch.detach(&one).unwrap();
     rig.switch.attach(&one).unwrap();
     assert_eq!(port(&rig, &one).lost, [].into());

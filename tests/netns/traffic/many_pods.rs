@@ -1,4 +1,4 @@
-//! As many pods as a node has.
+//! Reachability among 250 pods, the maximum of many nodes.
 
 use palisade::lab::Pod;
 
@@ -11,7 +11,7 @@ fn of_250_pods_each_finds_another_also_after_its_port_has_been_idle() {
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let rig = Rig::up(&names, 1);
     let pods: Vec<Pod> = names.iter().map(|name| rig.pod(name)).collect();
-    // The second round finds ports that nobody has looked at since the first.
+    // The second round reaches ports that have been idle since the first.
     for round in [1, 125] {
         for (number, pod) in pods.iter().enumerate() {
             let other = &pods[(number + round) % pods.len()];

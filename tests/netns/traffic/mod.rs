@@ -1,4 +1,5 @@
-//! Traffic between pods through one switch, `palisade run` as a child process: forwarding, policy, and the frames that are dropped.
+//! Tests of traffic between pods through one switch, `palisade run` as a child process: forwarding, policy,
+//! and drops.
 
 mod connection_flood;
 mod forwarding;

@@ -1,4 +1,5 @@
-//! A port with a smaller MTU than the sender's: the switch says so, and senders go on with smaller packets.
+//! Path MTU discovery: the switch reports the smaller MTU of a port, and senders continue with smaller
+//! packets.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -11,11 +12,11 @@ use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, eventually};
 
 /// MTU of the port behind which the server is; the client's is 1500.
 const NARROW: u32 = 1400;
-/// Bytes of the transfer, each way.
+/// Size of the transfer in each direction, bytes.
 const BYTES: u64 = 1 << 20;
 
-/// Two pods, `near` with MTU 1500 and `far` with [`NARROW`]. `far` announces the segment size of MTU 1500, as hosts do whose own link is
-/// wide and a later one is not: only the switch can tell the others.
+/// Starts two pods, `near` with MTU 1500 and `far` with [`NARROW`]. `far` announces the segment size of MTU
+/// 1500, as a host does behind a narrower link: only the switch reports the smaller MTU.
 fn narrow_rig() -> Rig {
     let mut lab = Lab::up(&LabSpec::of(&["near", "far"]).unwrap()).unwrap();
     let far = lab.pod("far").unwrap();
@@ -38,7 +39,7 @@ fn pod_ip(pod: &Pod, arguments: &str) -> bool {
     pod.status(Command::new("ip").args(arguments.split(' '))).unwrap().success()
 }
 
-/// Whether the pod's kernel has learned the MTU of the path to `to`.
+/// Tells whether the pod's kernel has learned the MTU of the path to `to`.
 fn has_learned(pod: &Pod, to: IpAddr) -> bool {
     let output = pod.output(Command::new("ip").args(["route", "get", &to.to_string()])).unwrap();
     String::from_utf8(output.stdout).unwrap().contains(&format!("mtu {NARROW} "))
@@ -75,17 +76,17 @@ fn a_datagram_that_must_not_be_cut_is_refused_by_the_switch_and_its_sender_is_to
         let headers = if address.is_ipv4() { 28 } else { 48 };
         let socket = connected(&near, address).unwrap();
         let whole = vec![0x5a; 1500 - headers];
-        // Linux forbids routers to cut datagrams that fit the MTU it knows of (ip(7), IP_MTU_DISCOVER).
+        // Linux sets Don't Fragment on datagrams that fit the MTU it knows of (ip(7), `IP_MTU_DISCOVER`).
         socket.send(&whole).unwrap();
         let told = socket.recv(&mut [0; 2000]).unwrap_err();
         assert_eq!(told.raw_os_error(), Some(libc::EMSGSIZE), "{address}: {told}");
         assert!(has_learned(&near, address), "{address}");
-        // The same bytes arrive in the fragments that the sender makes.
+        // The same bytes arrive in fragments of the sender.
         socket.send(&whole).unwrap();
         let mut echo = vec![0; 2000];
         assert_eq!(socket.recv(&mut echo).unwrap(), whole.len(), "{address}");
         assert_eq!(echo[..whole.len()], whole);
-        // And the largest that fits does so in one piece.
+        // The largest datagram that fits arrives whole.
         let fitting = &whole[..NARROW as usize - headers];
         socket.send(fitting).unwrap();
         assert_eq!(socket.recv(&mut echo).unwrap(), fitting.len(), "{address}");

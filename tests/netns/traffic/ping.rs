@@ -1,4 +1,4 @@
-//! Ping, under policy and after a pause.
+//! ICMP echo under policy, and after idle time of the worker.
 
 use std::io;
 use std::net::UdpSocket;
@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SocketType, ipproto, socket};
 
 use crate::support::{PATIENCE, PORT, Rig, SILENCE, alone, assert_accounted, assert_pings, only_from};
 
-/// A policy that isolates `app` for ingress and lets `from` reach it by whatever protocol.
+/// Policy that isolates `app` for ingress and allows `from` on every protocol.
 fn everything_from(app: &str, from: &str) -> String {
     only_from(app, from).replace(&format!("    ports: [{{protocol: TCP, port: {PORT}}}]\n"), "")
 }
@@ -35,7 +35,7 @@ fn ping_passes_where_all_ports_are_open_and_not_where_one_is() {
     }
     silence(&stranger);
     assert_eq!(rig.drops(), [("policy-ingress".to_owned(), 2)].into());
-    // The isolated pod itself may ask, and hears the reply.
+    // The isolated pod sends requests and receives replies.
     for address in stranger.addresses() {
         assert_pings(&db, address);
     }
@@ -45,8 +45,8 @@ fn ping_passes_where_all_ports_are_open_and_not_where_one_is() {
     assert_accounted(&rig.counters());
 }
 
-/// An ICMP socket of the pod whose echoes go to the gateway: the switch itself answers, so that one worker wakes, and nobody
-/// else but who asks.
+/// ICMP socket of a pod to the gateway. The switch itself replies, so that only one worker and the sender
+/// wake.
 fn echo_socket(pod: &Pod) -> io::Result<UdpSocket> {
     let open = || socket(AddressFamily::INET, SocketType::DGRAM, Some(ipproto::ICMP));
     let socket = UdpSocket::from(pod.run(open).unwrap()?);
@@ -71,7 +71,8 @@ fn a_worker_that_sleeps_wakes_for_the_first_packet() {
     round_trip(&socket);
     let sleeps = || rig.counters().workers.values().map(|worker| worker.sleeps).sum::<u64>();
     let (before, start) = (sleeps(), Instant::now());
-    // The second echo finds a worker that is awake: what the first one takes longer is its wake-up, and the asker's.
+    // The second request reaches a worker that is awake. The difference between both is the time that worker
+    // and sender need to wake.
     let round = |_| {
         std::thread::sleep(Duration::from_millis(3));
         (round_trip(&socket), round_trip(&socket))
@@ -84,7 +85,7 @@ fn a_worker_that_sleeps_wakes_for_the_first_packet() {
     let ([p50, p99], [awake_p50, awake_p99]) = (quantiles(first), quantiles(second));
     eprintln!("round trip to the switch after 3 ms of idleness: p50 {p50} us, p99 {p99} us");
     eprintln!("round trip while the worker is awake: p50 {awake_p50} us, p99 {awake_p99} us");
-    // A worker that gets no time for a while goes to sleep in fewer rounds.
+    // A worker without CPU time goes to sleep in fewer rounds.
     while sleeps() - before < ROUNDS as u64 / 2 {
         assert!(start.elapsed() < PATIENCE, "{} sleeps", sleeps() - before);
         round(0);

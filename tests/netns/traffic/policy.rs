@@ -1,4 +1,4 @@
-//! What policy denies does not pass, what it allows does, and a change speaks at once.
+//! Policy with real connections: denied ones fail, allowed ones work, and a change takes effect at once.
 
 use std::io::Read;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn a_denied_connection_times_out_and_is_counted_under_its_policy() {
     let denies = "isolated for ingress by NetworkPolicy default/to-db; no rule matched";
     assert!(said.iter().any(|origin| origin == denies), "{said:?}");
     assert!(said.iter().any(|origin| origin == "NetworkPolicy default/to-db ingress[0]"), "{said:?}");
-    // The isolated pod itself may talk to whom it wants, and hears the answers.
+    // The isolated pod opens connections and receives replies.
     let _server = Server::start(&stranger, &[PORT], Services::Tcp).unwrap();
     assert_connects(&db, stranger.v4().into());
 }
@@ -50,13 +50,13 @@ fn a_connection_survives_a_change_that_allows_it_and_ends_with_one_that_denies_i
     assert!(talk.goes_on(PATIENCE));
     rig.apply(&only_from("db", "friend"));
     assert!(talk.goes_on(PATIENCE), "still allowed");
-    // The reply direction alone is forbidden to a new connection, and passes as a reply.
+    // Policy denies a new connection in the reply direction, and replies pass.
     rig.apply(&format!("{}---\n{}", only_from("db", "friend"), only_from("friend", "nobody")));
     assert!(talk.goes_on(PATIENCE), "replies pass whatever the other direction's policy says");
     rig.apply(&only_from("db", "stranger"));
     assert!(!talk.goes_on(Duration::from_secs(1)), "denied now");
     assert!(rig.drops()["policy-ingress"] >= 1);
-    // Allowed again, it is a stranger: what the kernel sends again belongs to no connection.
+    // The connection is allowed again, but retransmitted segments belong to no flow.
     rig.apply(&only_from("db", "friend"));
     eventually("segments outside any flow", || rig.drops().contains_key("invalid-state"));
     assert!(!talk.goes_on(Duration::from_secs(1)));
@@ -73,7 +73,7 @@ fn where_connections_are_picked_up_one_that_was_denied_goes_on_when_it_is_allowe
     let to_nobody = format!("{}---\n{}", only_from("db", "stranger"), only_from("friend", "nobody"));
     rig.apply(&to_nobody);
     assert!(!talk.goes_on(Duration::from_secs(1)), "denied now, in both directions");
-    // The kernel sends again data that it still holds.
+    // The kernel retransmits unacknowledged data.
     rig.apply(&only_from("db", "friend"));
     let mut word = [0; 5];
     talk.server.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -108,7 +108,7 @@ fn the_node_behind_a_host_port_reaches_its_pods_whatever_policy_says() {
         assert_connects(&node, address);
         assert_cut_off(&stranger, address);
     }
-    // The way back to the node is open as well: the pod is not isolated for egress.
+    // Connections to the node are allowed as well: the pod is not isolated for egress.
     let _server = Server::start(&node, &[PORT], Services::Tcp).unwrap();
     for address in node.addresses() {
         assert_connects(&db, address);
@@ -126,7 +126,7 @@ fn a_pod_that_sends_from_another_address_is_not_heard() {
     assert!(liar.status(std::process::Command::new("ip").args(lie)).unwrap().success());
     let route = format!("route replace {} via 169.254.1.1 dev eth0 onlink src 10.77.9.9", db.v4());
     assert!(liar.status(std::process::Command::new("ip").args(route.split(' '))).unwrap().success());
-    // Its question for the gateway's Ethernet address is a lie already, and not answered.
+    // Its ARP request for the gateway has a spoofed sender, too, and gets no reply.
     let outcome = tcp_connect(&liar, db.v4().into(), PORT, SILENCE).unwrap();
     assert!(matches!(outcome, Outcome::TimedOut | Outcome::Failed(_)), "{outcome:?}");
     let drops = rig.drops();

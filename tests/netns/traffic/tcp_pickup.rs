@@ -1,4 +1,4 @@
-//! TCP segments that belong to no connection: of connections that policy has ended, and forged ones.
+//! TCP segments of no connection: those of connections that policy has ended, and forged ones.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
@@ -17,10 +17,10 @@ use crate::support::capture::Capture;
 use crate::support::connection::Connection;
 use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, assert_connects, eventually, only_from};
 
-/// Client's and server's port: the client's is the higher, the lower, both are from the ephemeral range.
+/// Ports of client and server: the client's higher, the client's lower, both from the ephemeral range.
 const PORT_PAIRS: [[u16; 2]; 4] = [[40_000, 80], [80, 40_000], [40_001, 50_051], [50_051, 40_001]];
 
-/// A connection between these ports.
+/// Opens a connection between these ports.
 fn connection(from: &Pod, to: &Pod, [client_port, server_port]: [u16; 2]) -> Connection {
     let listener =
         to.run(|| TcpListener::bind(SocketAddr::new(to.v4().into(), server_port))).unwrap().unwrap();
@@ -44,7 +44,7 @@ fn a_tightened_policy_cuts_running_connections_whatever_their_ports() {
     let mut talks = PORT_PAIRS.map(|ports| connection(&stranger, &db, ports));
     assert!(talks.iter_mut().all(|talk| talk.goes_on(PATIENCE)));
     rig.apply(&only_from("db", "friend"));
-    // The client of every second one speaks first, the server of the others.
+    // The client sends first on every second connection, the server on the others.
     for (number, talk) in talks.iter_mut().enumerate() {
         let ends = if number % 2 == 0 {
             [&mut talk.client, &mut talk.server]
@@ -55,7 +55,7 @@ fn a_tightened_policy_cuts_running_connections_whatever_their_ports() {
             end.write_all(b"hello").unwrap();
         }
     }
-    // Several times as long as the kernel's first retransmissions take.
+    // Several times the delay of the kernel's first retransmissions.
     std::thread::sleep(Duration::from_secs(2));
     for talk in &mut talks {
         for end in [&mut talk.client, &mut talk.server] {
@@ -69,10 +69,10 @@ fn a_tightened_policy_cuts_running_connections_whatever_their_ports() {
     assert_accounted(&rig.counters());
 }
 
-/// Segments of a probe at least.
+/// Fewest segments of a probe.
 const SEGMENTS_MIN: u64 = 200;
 
-/// Sends segments with these flags to a port of `to`, from lower and from higher ports: how many.
+/// Sends segments with these flags to a port of `to`, from lower and from higher ports. Returns their number.
 fn probe(from: &Pod, to: &Pod, flags: u8, dst_port: u16) -> u64 {
     let space = FlowSpace {
         src: from.addresses()[0].into(),
@@ -80,7 +80,7 @@ fn probe(from: &Pod, to: &Pod, flags: u8, dst_port: u16) -> u64 {
         src_ports: dst_port - 500..=dst_port + 500,
         dst_ports: dst_port..=dst_port,
     };
-    // With some payload.
+    // The segments carry payload.
     let size = FrameSize::Fixed(128);
     let traffic = Traffic {
         flows: 1000,
@@ -116,7 +116,7 @@ fn segments_of_no_connection_never_arrive_and_tell_open_ports_from_closed_ones_b
     rig.apply(&only_from("db", "friend"));
     let ends =
         [&db, &stranger].map(|pod| pod.run(|| Capture::on(POD_INTERFACE, Command::new("tcpdump"))).unwrap());
-    // The positive control of the captures: a connection that is allowed.
+    // An allowed connection is the positive control of the captures.
     assert_connects(&friend, db.v4().into());
     let mut sent = 0;
     for flags in [Flags::ACK, Flags::ACK | Flags::FIN, Flags::ACK | 0x08, Flags::FIN, 0] {

@@ -1,4 +1,4 @@
-//! Resets between the kernel's own TCPs: who gives a connection up ends its flow; who guesses does not.
+//! TCP resets between kernel stacks: the owner's reset ends the flow, a forged one does not.
 
 use std::io::Write;
 use std::net::Ipv4Addr;
@@ -16,14 +16,14 @@ use rustix::net::{
 use crate::support::connection::Connection;
 use crate::support::{PATIENCE, PORT, Rig, alone, assert_accounted, eventually};
 
-/// State of the one flow that there is.
+/// State of the only flow.
 fn state(rig: &Rig) -> String {
     let flows = rig.switch.client().flows(10, None).unwrap();
     assert_eq!(flows.len(), 1, "{flows:?}");
     flows[0].state.clone()
 }
 
-/// Closes a socket with a reset, and drops what has not been sent.
+/// Closes a socket with a reset and discards unsent data.
 fn reset(socket: std::net::TcpStream) {
     sockopt::set_socket_linger(&socket, Some(std::time::Duration::ZERO)).unwrap();
     drop(socket);
@@ -39,7 +39,7 @@ fn a_connection_that_its_owner_resets_ends_its_flow_also_with_data_in_flight() {
         assert_eq!(state(&rig), "established");
         let Connection { client, server } = talk;
         let (mut closes, _stays) = if by_client { (client, server) } else { (server, client) };
-        // The other end reads nothing: more is sent than it has acknowledged, and more is to be sent than its window takes.
+        // The other end reads nothing: sent data is unacknowledged, and unsent data exceeds its window.
         closes.set_nonblocking(true).unwrap();
         let _ = closes.write(&vec![7; bytes]);
         reset(closes);
@@ -48,14 +48,14 @@ fn a_connection_that_its_owner_resets_ends_its_flow_also_with_data_in_flight() {
     }
 }
 
-/// A socket that receives copies of the segments that come to a pod, and sends segments of any content from its address.
+/// Raw socket that receives copies of a pod's segments, and sends forged segments from its address.
 struct Forger {
     socket: OwnedFd,
     from: Ipv4Addr,
     to: Ipv4Addr,
 }
 
-/// Of the last segment that came from the server: its ports, its number and what it acknowledges.
+/// Last segment from the server: ports, and acknowledgement number.
 struct Heard {
     ports: [u16; 2],
     acknowledgement: u32,
@@ -70,7 +70,7 @@ impl Forger {
         Forger { socket: pod.run(open).unwrap().unwrap(), from: pod.v4(), to: to.v4() }
     }
 
-    /// The last segment that has come.
+    /// Last received segment.
     fn heard(&self) -> Heard {
         let mut buffer = [0; 2048];
         let (mut last, start) = (None, Instant::now());
@@ -91,7 +91,7 @@ impl Forger {
         }
     }
 
-    /// Sends a reset with this number, in the name of the pod's own connection.
+    /// Sends a reset with this sequence number on the pod's own connection.
     fn reset(&self, heard: &Heard, sequence: u32, right_checksum: bool) {
         let mut segment = [0; 20];
         segment[..2].copy_from_slice(&heard.ports[0].to_be_bytes());
@@ -117,7 +117,8 @@ fn a_reset_that_is_not_exact_or_not_right_ends_neither_the_flow_nor_the_connecti
     let drops = |reason: &str| rig.drops().get(reason).copied().unwrap_or(0);
     let sent = |rig: &Rig| rig.switch.client().flows(10, None).unwrap()[0].packets;
 
-    // In the window: the switch passes it, the server challenges it, and both go on.
+    // A reset in the window passes the switch, and the server answers it with a challenge ACK (RFC 5961
+    // section 3.2): the connection continues.
     let heard = forger.heard();
     let before = sent(&rig);
     forger.reset(&heard, heard.acknowledgement.wrapping_add(500), true);
@@ -133,7 +134,7 @@ fn a_reset_that_is_not_exact_or_not_right_ends_neither_the_flow_nor_the_connecti
     assert!(talk.goes_on(PATIENCE));
     assert_eq!(state(&rig), "established");
 
-    // The exact one, by which the test is seen to forge what it means to.
+    // The exact reset is the positive control of the forgery.
     let heard = forger.heard();
     forger.reset(&heard, heard.acknowledgement, true);
     eventually("the exact one ends the flow", || state(&rig) == "reset");

@@ -1,4 +1,4 @@
-//! Two nodes as network namespaces, each with its own switch and pods, joined by their uplinks. Needs root and AF_XDP.
+//! Tests of two nodes as network namespaces, each with its own switch and pods, joined by their uplinks.
 
 mod node;
 
@@ -11,10 +11,10 @@ use crate::support::alone;
 use crate::support::capture::Capture;
 
 const PORT: u16 = 6379;
-/// Long enough to see that no answer comes: two retransmissions of a SYN fit into it.
+/// Time without a reply that counts as silence: two retransmissions of a SYN fit into it.
 const SILENCE: Duration = Duration::from_millis(3500);
 
-/// Whether a megabyte crosses a new TCP connection and comes back.
+/// Tells whether a megabyte crosses a new TCP connection and comes back.
 fn tcp_crosses(from: &Namespace, to: &Namespace, address: IpAddr, patience: Duration) -> bool {
     let at = SocketAddr::new(address, PORT);
     let listener = to.listen(at);
@@ -39,7 +39,7 @@ fn tcp_crosses(from: &Namespace, to: &Namespace, address: IpAddr, patience: Dura
     })
 }
 
-/// Whether a datagram crosses and is answered, within `tries` tries.
+/// Tells whether a datagram and its reply cross within `tries` attempts.
 fn udp_crosses(from: &Namespace, to: &Namespace, addresses: [IpAddr; 2], tries: usize) -> bool {
     let [client, server] = addresses;
     let (client, at) = (from.udp(SocketAddr::new(client, 0)), SocketAddr::new(server, PORT));
@@ -63,7 +63,7 @@ fn policy(name: &str, app: &str, rules: &str) -> String {
 #[test]
 fn pods_of_two_nodes_talk_under_policy_on_both_sides() {
     let Some(_alone) = alone() else { return };
-    // `web` may be reached by `front` only, and `locked` may open nothing but DNS.
+    // Policy: only `front` reaches `web`, and `locked` opens nothing but DNS.
     let ingress = policy("web", "web", "  ingress: [{from: [{podSelector: {matchLabels: {app: front}}}]}]\n");
     let egress = policy(
         "locked",
@@ -83,7 +83,7 @@ fn pods_of_two_nodes_talk_under_policy_on_both_sides() {
         assert!(tcp_crosses(stranger, open, of(2, 1), PATIENCE), "stranger to open");
         assert!(udp_crosses(front, web, [of(1, 0), of(2, 0)], 10));
         assert!(udp_crosses(open, stranger, [of(2, 1), of(1, 1)], 10));
-        // The ingress of the other node's pod is enforced there, the egress of ours here.
+        // The other node enforces the ingress of its pod, this node the egress of its own.
         assert!(!tcp_crosses(stranger, web, of(2, 0), SILENCE), "stranger to web");
         assert!(!udp_crosses(stranger, web, [of(1, 1), of(2, 0)], 3));
         assert!(!tcp_crosses(locked, open, of(2, 1), SILENCE), "locked to open");
@@ -91,7 +91,7 @@ fn pods_of_two_nodes_talk_under_policy_on_both_sides() {
     }
     assert!(two.drops("uplink")["policy-ingress"] >= 10, "{:?}", two.drops("uplink"));
     assert!(one.drops("pod2")["policy-egress"] >= 10, "{:?}", one.drops("pod2"));
-    // And nothing else is dropped, but for packets to a neighbour that the kernel is just looking for.
+    // No other frame is dropped, except packets to a neighbour that the kernel resolves just then.
     let only = |drops: std::collections::BTreeMap<String, u64>, allowed: &[&str]| {
         assert!(drops.keys().all(|reason| allowed.contains(&reason.as_str())), "{drops:?}");
     };
@@ -99,7 +99,7 @@ fn pods_of_two_nodes_talk_under_policy_on_both_sides() {
     only(one.drops("uplink"), &[]);
     only(one.drops("pod0"), &["unresolved"]);
     only(one.drops("pod1"), &["unresolved"]);
-    // The other direction of policy: what was allowed is denied from now on, on a connection that is open.
+    // A policy change denies an open connection.
     let at = SocketAddr::new(pod_address(2, 0)[0], PORT);
     let listener = web.listen(at);
     let mut client = front.connect(at, PATIENCE).unwrap();
@@ -123,7 +123,7 @@ fn a_connection_to_the_node_lives_on_while_its_switch_dies_and_nothing_for_pods_
     let pod = pod_address(2, 0);
     assert!(pod.iter().all(|address| tcp_crosses(&one.pods[0], &two.pods[0], *address, PATIENCE)));
 
-    // Between the nodes themselves, by the NICs that the switches share.
+    // The nodes themselves reach each other by the NICs that they share with the switches.
     let talks: Vec<_> = node_address(2)
         .into_iter()
         .map(|address| {
@@ -157,8 +157,8 @@ fn a_connection_to_the_node_lives_on_while_its_switch_dies_and_nothing_for_pods_
     two.kill();
     while sink.recv(&mut [0; 16]).is_ok() {}
     let tap = Capture::on("up0", two.own.command("tcpdump"));
-    // ARP and neighbour discovery start anew, and are answered: they are the kernel's. (Where neighbours are back at once, the
-    // command says after ten rounds that it has not come to an end.)
+    // Flushes the neighbours, so that ARP and neighbour discovery, which are the kernel's, start again. (The
+    // command reports failure after ten rounds if neighbours return at once.)
     for node in [&*one, &*two] {
         node.own.output("ip neigh flush dev up0");
     }
@@ -168,7 +168,7 @@ fn a_connection_to_the_node_lives_on_while_its_switch_dies_and_nothing_for_pods_
         flood.send_to(b"against a wall", target).unwrap();
         forwarded(one) > before + 50
     });
-    // An address among the pods that none has, from the other node's own stack: closed as well.
+    // An address within the pod prefixes that no pod has, from the other node's own stack: dropped as well.
     let stray = SocketAddr::new("10.244.2.77".parse().unwrap(), PORT);
     one.own.udp(SocketAddr::new(node_address(1)[0], 0)).send_to(b"stray", stray).unwrap();
     talk("while the switch is dead");
@@ -176,7 +176,7 @@ fn a_connection_to_the_node_lives_on_while_its_switch_dies_and_nothing_for_pods_
     let heard = tap.frames();
     let leaked: Vec<&String> =
         heard.iter().filter(|line| line.contains("10.244.2.") || line.contains("fd00:244:2:")).collect();
-    // A neighbour that asks who has an address names it: that is for the node, and no packet for a pod.
+    // An ARP request for a pod's address is for the node, and no packet for a pod.
     assert!(leaked.is_empty(), "{leaked:?} reached the node's stack");
     assert!(heard.iter().any(|line| line.contains("ARP")), "ARP is the kernel's: {heard:?}");
     assert!(
@@ -189,7 +189,7 @@ fn a_connection_to_the_node_lives_on_while_its_switch_dies_and_nothing_for_pods_
     assert!(pod.iter().all(|address| tcp_crosses(&one.pods[0], &two.pods[0], *address, PATIENCE)));
     two.stop();
     talk("after a clean stop");
-    // Closed as before.
+    // Pods stay closed as before.
     assert!(!tcp_crosses(&one.pods[0], &two.pods[0], pod[0], SILENCE));
 }
 
@@ -206,13 +206,13 @@ fn a_next_hop_that_gets_another_ethernet_address_is_followed() {
         })
     };
     assert!(crosses(one, two));
-    // Nobody has sent a packet from the first node's stack: the switch has had the next hop resolved.
+    // No packet from the first node's stack has resolved the next hop: the switch had it resolved.
     let neighbors = one.own.output("ip neigh show dev up0");
     assert!(
         neighbors.contains("192.0.2.2 lladdr") && neighbors.contains("2001:db8:2::2 lladdr"),
         "{neighbors}"
     );
-    // Another node takes the place: its switch starts with another NIC.
+    // A switch with another NIC replaces the second node.
     two.kill();
     two.own.run("ip link set dev up0 address 02:00:00:00:00:77");
     two.start();
@@ -220,7 +220,7 @@ fn a_next_hop_that_gets_another_ethernet_address_is_followed() {
         one.own.run(&format!("ip neigh replace {address} lladdr 02:00:00:00:00:77 dev up0 nud reachable"));
     }
     assert!(crosses(one, two));
-    // What is on the NIC's own link needs no router: the other node's own stack hears a pod.
+    // A destination on the NIC's own link needs no router: the other node's stack receives from a pod.
     let at = SocketAddr::new(node_address(2)[0], PORT);
     let listener = two.own.listen(at);
     let client = one.pods[0].connect(at, PATIENCE).unwrap();

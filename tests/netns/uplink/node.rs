@@ -1,4 +1,4 @@
-//! A node: a network namespace with a NIC, pods on veth pairs, and a switch of its own.
+//! Node of a two-node cluster: a network namespace with a NIC, pods on veth pairs, and a switch of its own.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use palisade::control::Client;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// Long enough for anything that happens at all.
+/// Longest wait for an event.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Waits until `done`, or fails.
+/// Waits until `done`; fails after a long wait.
 pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
@@ -24,7 +24,7 @@ pub(crate) fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A network namespace that a sleeping process keeps.
+/// Network namespace that a sleeping process holds open.
 pub(crate) struct Namespace {
     keeper: Child,
 }
@@ -59,7 +59,7 @@ impl Namespace {
         self.keeper.id()
     }
 
-    /// Runs `work` on a thread in the namespace; what it opens stays there.
+    /// Runs `work` on a thread in the namespace. Sockets that it opens stay there.
     pub(crate) fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(self.path()).unwrap();
         thread::scope(|scope| {
@@ -71,7 +71,7 @@ impl Namespace {
         })
     }
 
-    /// A command of the system in the namespace, to be started.
+    /// Prepares a system command in the namespace.
     pub(crate) fn command(&self, line: &str) -> Command {
         let mut words = line.split_whitespace();
         let mut command = Command::new("nsenter");
@@ -79,13 +79,13 @@ impl Namespace {
         command
     }
 
-    /// Runs a command of the system in the namespace.
+    /// Runs a system command in the namespace.
     pub(crate) fn run(&self, line: &str) {
         let output = self.command(line).output().unwrap();
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
-    /// What a command of the system prints.
+    /// Output of a system command.
     pub(crate) fn output(&self, line: &str) -> String {
         String::from_utf8_lossy(&self.command(line).output().unwrap().stdout).into_owned()
     }
@@ -112,15 +112,15 @@ impl Drop for Namespace {
     }
 }
 
-/// Number of a node: in its addresses, and in those of its pods.
+/// Number of a node in its addresses and in those of its pods.
 pub(crate) type Number = u8;
 
-/// The node's own address on the link between the nodes.
+/// Addresses of the node on the link between the nodes.
 pub(crate) fn node_address(node: Number) -> [IpAddr; 2] {
     [format!("192.0.2.{node}"), format!("2001:db8:2::{node}")].map(|text| text.parse().unwrap())
 }
 
-/// Address of a pod of a node.
+/// Addresses of a pod of a node.
 pub(crate) fn pod_address(node: Number, pod: usize) -> [IpAddr; 2] {
     [format!("10.244.{node}.{}", pod + 2), format!("fd00:244:{node}::{}", pod + 2)]
         .map(|text| text.parse().unwrap())
@@ -134,7 +134,7 @@ pub(crate) struct Node {
     pub(crate) names: Vec<&'static str>,
     switch: Option<Child>,
     directory: PathBuf,
-    /// More of the switch's configuration, before its sections.
+    /// Additional configuration of the switch, before its sections.
     pub(crate) config: String,
 }
 
@@ -143,7 +143,7 @@ impl Node {
         let own = Namespace::new();
         std::fs::create_dir_all(&directory).unwrap();
         let pods = (0..names.len()).map(|pod| make_pod(&own, number, pod)).collect();
-        // What would route a leaked frame on to whoever it is for.
+        // The kernel would forward a leaked frame to its destination.
         own.enter(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")).unwrap();
         own.enter(|| std::fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1")).unwrap();
         let config = format!("pod_prefixes = [\"10.244.{number}.0/24\", \"fd00:244:{number}::/64\"]\n");
@@ -154,7 +154,7 @@ impl Node {
         Client::new(self.directory.join("control.sock"))
     }
 
-    /// Starts the switch, with all that the node has, and waits until it answers.
+    /// Starts the switch with the node's ports and pods, and waits until it answers.
     pub(crate) fn start(&mut self) {
         let config = self.directory.join("palisade.toml");
         std::fs::write(&config, self.configuration()).unwrap();
@@ -205,14 +205,14 @@ impl Node {
         text
     }
 
-    /// Kills the switch: no handler and no destructor runs.
+    /// Kills the switch with SIGKILL.
     pub(crate) fn kill(&mut self) {
         let mut switch = self.switch.take().unwrap();
         switch.kill().unwrap();
         switch.wait().unwrap();
     }
 
-    /// Stops the switch as an operator does.
+    /// Stops the switch with SIGTERM.
     pub(crate) fn stop(&mut self) {
         let mut switch = self.switch.take().unwrap();
         let pid = rustix::process::Pid::from_raw(switch.id() as i32).unwrap();
@@ -253,14 +253,15 @@ fn make_pod(node: &Namespace, number: Number, pod: usize) -> Namespace {
     namespace
 }
 
-/// Two nodes, joined by their NICs. The kernel of each would route to the other's pods, if it got the chance.
+/// Two nodes joined by their NICs. The kernel of each has routes to the other's pods, and would forward
+/// leaked frames.
 pub(crate) struct Cluster {
     pub(crate) nodes: [Node; 2],
     directory: PathBuf,
 }
 
 impl Cluster {
-    /// Without switches; pods by name.
+    /// Makes both nodes with pods of these names, without switches.
     pub(crate) fn up(names: [&[&'static str]; 2], policies: &str) -> Cluster {
         let directory = std::env::temp_dir().join(format!("palisade-uplink-{}", std::process::id()));
         let [one, two] = names;
@@ -289,7 +290,8 @@ impl Cluster {
         self.nodes.iter_mut().for_each(Node::start);
     }
 
-    /// Writes the pods of all nodes, with their names as the label `app`, and these policies.
+    /// Writes the pods of all nodes, with their names as the label `app`, and these policies, to the policy
+    /// directories.
     pub(crate) fn write_policy(&self, policies: &str) {
         let mut text = "apiVersion: v1\nkind: Namespace\nmetadata: {name: default}\n".to_owned();
         for node in &self.nodes {

@@ -1,4 +1,4 @@
-//! AF_XDP against the real kernel: veth ports in network namespaces. Needs root.
+//! Tests of AF_XDP sockets and XDP programs on veth ports.
 
 mod namespace;
 mod packets;
@@ -27,7 +27,7 @@ use crate::support::namespace::{in_namespace, output, run};
 const PATIENCE: Duration = Duration::from_mins(1);
 const SILENCE: Duration = Duration::from_millis(300);
 
-/// Turns the wire until `done`, and fails when that takes too long.
+/// Polls the wire until `done`; fails after a long wait.
 fn turn_until(wire: &mut Wire, mut done: impl FnMut(&Wire) -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done(wire) {
@@ -36,7 +36,7 @@ fn turn_until(wire: &mut Wire, mut done: impl FnMut(&Wire) -> bool) {
     }
 }
 
-/// Sends `frames` from one pod and expects exactly these, in order, at the other.
+/// Sends frames from one pod and expects exactly these, in order, at the other.
 fn expect_across(wire: &mut Wire, from: &Pod, to: &Pod, frames: &[Vec<u8>]) {
     let (ready, started) = std::sync::mpsc::channel();
     let expected = frames.len();
@@ -125,7 +125,7 @@ fn a_port_that_only_receives_goes_on_after_its_fill_ring_was_empty() {
             );
             send(0..3);
         }
-        // Nothing is ever sent by it, so nothing kicks it.
+        // The port sends nothing, so no transmit kicks it.
         let mut batch = Vec::with_capacity(BATCH_FRAMES_MAX);
         for _ in 0..3 {
             queue.refill(&mut umem, &mut free, 8);
@@ -170,7 +170,7 @@ fn each_of_two_queues_is_one_workers() {
     });
 }
 
-/// A thread in a pod that sends as fast as it can until told to stop.
+/// Starts a thread in a pod that sends until it is stopped.
 fn flood(pod: &Pod, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     let stop = stop.clone();
     pod.enter(move || {
@@ -184,7 +184,7 @@ fn flood(pod: &Pod, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<()> {
     })
 }
 
-/// Writes into every free frame, and expects to find it there after a while; pods send meanwhile.
+/// Writes into every free frame, and expects the same bytes there after a while in which pods send.
 fn expect_left_alone(wire: &mut Wire, pods_send: impl FnOnce()) {
     for (number, frame) in wire.free.iter_mut().enumerate() {
         wire.umem.write(frame, &packets::frame(number as u32, 1500)).unwrap();
@@ -207,12 +207,12 @@ fn a_port_closed_under_load_gives_back_every_frame_and_the_kernel_leaves_them_al
         turn_until(&mut wire, |wire| wire.forwarded > 2000);
         assert_eq!(wire.accounted(), wire.umem.frames_total());
 
-        // The port that was opened first, with frames in all its rings, while the other one stays.
+        // The first port closes with frames in all its rings, while the other one stays.
         wire.close(0);
         assert_eq!(wire.accounted(), wire.umem.frames_total());
         let other = wire.ends[0].queue.lent();
         assert_eq!(wire.free.len() + other, wire.umem.frames_total());
-        expect_left_alone(&mut wire, || {}); // The floods go on.
+        expect_left_alone(&mut wire, || {}); // Both pods keep sending.
 
         wire.close(0);
         assert_eq!((wire.free.len(), wire.umem.frames_lent()), (wire.umem.frames_total(), 0));
@@ -221,7 +221,7 @@ fn a_port_closed_under_load_gives_back_every_frame_and_the_kernel_leaves_them_al
             flood.join().unwrap();
         }
 
-        // The same queues can be opened again, in the other order, and carry frames.
+        // The same queues open again, in the other order, and carry frames.
         let (umem, free) = (wire.umem, wire.free);
         let ends = [(&right, 1), (&left, 0)].map(|(program, port)| wire::End {
             queue: open(&umem, program, port, 0),
@@ -241,7 +241,7 @@ fn a_closed_port_leaves_its_frames_alone_while_somebody_else_has_its_socket() {
         let ((left, _), (right, _)) = (attach(a.host, 1), attach(b.host, 1));
         let mut wire = Wire::between([&left, &right], 0, 256);
         assert!(wire.ends.iter().all(|end| closes_on_exec(end.queue.fd().unwrap())));
-        // As a child has it that has not come to its `exec`.
+        // A child process holds such a copy between `fork` and `exec`.
         let held = wire.ends[0].queue.fd().unwrap().try_clone_to_owned().unwrap();
         wire.turn();
         assert!(wire.ends[0].queue.lent() > 32, "it has frames to receive into");
@@ -280,7 +280,7 @@ fn an_interface_that_disappears_costs_no_frame() {
     });
 }
 
-/// Whether a frame sent from the pod reaches the node's own stack on the host end.
+/// Tells whether a frame from the pod reaches the node's own stack on the host end.
 fn reaches_the_host(pod: &Pod) -> bool {
     let seen = RawSocket::open(pod.host, SILENCE);
     pod.enter(|| assert!(RawSocket::open("eth0", PATIENCE).send(&frame(1, 100)))).join().unwrap();
@@ -293,7 +293,7 @@ fn program_id(host: &str) -> Option<u32> {
     after.split_whitespace().next()?.parse().ok()
 }
 
-/// Not a test by itself: the switch that another test kills. It holds its port until then.
+/// Switch process that another test starts and kills. It holds its port until then.
 #[test]
 #[ignore = "the process that a_killed_switch_leaves_its_port_closed starts and kills"]
 fn switch_to_be_killed() {
@@ -348,7 +348,7 @@ fn a_killed_switch_leaves_its_port_closed_and_the_next_one_takes_over() {
 #[test]
 fn a_driver_that_refuses_leaves_the_generic_hook_with_the_reason_until_it_is_detached() {
     in_namespace(|| {
-        // The pod's end sends by more queues than the host's end receives by: veth refuses native XDP.
+        // The pod's end has more tx queues than the host's end has rx queues: veth refuses native XDP.
         let a = Pod::new("sw0", 1, 2);
         run("ethtool -L sw0 rx 1");
         let b = Pod::new("sw1", 2, 1);
@@ -364,7 +364,7 @@ fn a_driver_that_refuses_leaves_the_generic_hook_with_the_reason_until_it_is_det
         drop(left);
 
         a.run("ethtool -L eth0 tx 1");
-        // From one hook to the other there would be a moment without a program.
+        // A change of hook would leave the port without a program for a moment.
         let (left, mode) = attach(a.host, 1);
         assert!(!mode.native && mode.fallback.is_some_and(|reason| reason.contains("an earlier start")));
         assert!(!reaches_the_host(&a));
@@ -390,13 +390,13 @@ fn a_program_that_is_detached_takes_only_itself_away() {
     });
 }
 
-/// Loads a program of two instructions, `return XDP_PASS`, by bpf(2).
+/// Loads a program of two instructions, `return XDP_PASS`, with bpf(2).
 fn somebody_elses_program() -> OwnedFd {
     const BPF_PROG_LOAD: libc::c_long = 5;
     const BPF_PROG_TYPE_XDP: u32 = 6;
     let code: [u64; 2] = [0x0000_0002_0000_00b7, 0x95];
     let license = c"GPL";
-    // union bpf_attr, for BPF_PROG_LOAD: type, count, code, license, then nothing up to the name.
+    // `union bpf_attr` for `BPF_PROG_LOAD`: type, count, code, license, then zeros up to the name.
     let mut attributes = [0u64; 8];
     attributes[0] = u64::from(BPF_PROG_TYPE_XDP) | (code.len() as u64) << 32;
     attributes[1] = code.as_ptr().expose_provenance() as u64;

@@ -1,4 +1,4 @@
-//! A switch's network namespace with pods on veth pairs, gone when the test is.
+//! Pods of AF_XDP tests: network namespaces on veth pairs, removed on drop.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -10,14 +10,15 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::support::namespace::run;
 
-/// A pod: a network namespace that a sleeping process keeps, with `eth0`, whose other end is `host` on our side.
+/// Network namespace that a sleeping process holds open, with `eth0`. The other end of the veth pair is
+/// `host`, in the test's namespace.
 pub(crate) struct Pod {
     keeper: Child,
     pub(crate) host: &'static str,
 }
 
 impl Pod {
-    /// A pod with address 10.0.0.`number` on a veth pair with so many queues at each end.
+    /// Makes a pod with address 10.0.0.`number` on a veth pair with this number of queues at each end.
     pub(crate) fn new(host: &'static str, number: u8, queues: u8) -> Pod {
         let keeper = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "unshare", "--net", "sleep", "600"])
@@ -44,12 +45,12 @@ impl Pod {
         }
     }
 
-    /// Runs a command of the system in the pod.
+    /// Runs a system command in the pod.
     pub(crate) fn run(&self, line: &str) {
         run(&format!("nsenter --net=/proc/{}/ns/net {line}", self.keeper.id()));
     }
 
-    /// A command of the system in the pod, to be started.
+    /// Prepares a system command in the pod.
     pub(crate) fn command(&self, line: &str) -> Command {
         let mut words = line.split_whitespace();
         let mut command = Command::new("nsenter");

@@ -1,17 +1,17 @@
-//! Raw Ethernet frames into and out of an interface, past the network stack.
+//! Raw Ethernet frames to and from an interface, by a packet socket (packet(7)).
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use palisade::netlink::Interface;
 
-/// A packet socket on one interface.
+/// Packet socket of one interface.
 pub(crate) struct RawSocket {
     fd: OwnedFd,
 }
 
 impl RawSocket {
-    /// Opens one on an interface of the calling thread's namespace; `receive` waits for so long.
+    /// Opens a socket on an interface of the calling thread's namespace. `receive` waits this long.
     pub(crate) fn open(name: &str, patience: Duration) -> RawSocket {
         let index = Interface::find(name).unwrap().index;
         let all = (libc::ETH_P_ALL as u16).to_be();
@@ -34,7 +34,7 @@ impl RawSocket {
             let set =
                 libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const time).cast(), size);
             assert_eq!(set, 0);
-            // Room for a burst that comes faster than the test reads.
+            // Buffer for a burst that arrives faster than the test reads.
             let room: libc::c_int = 16 << 20;
             let size = size_of_val(&room) as u32;
             let set =
@@ -44,7 +44,7 @@ impl RawSocket {
         }
     }
 
-    /// Sends a frame: `false` when the interface's queue is full.
+    /// Sends a frame; `false` if the interface's queue is full.
     pub(crate) fn send(&self, frame: &[u8]) -> bool {
         // SAFETY: the buffer outlives the call.
         unsafe {
@@ -52,7 +52,7 @@ impl RawSocket {
         }
     }
 
-    /// The next frame of the test's own ethertype; none when there is none in time.
+    /// Receives the next frame of the test's own ethertype; `None` after the wait.
     pub(crate) fn receive(&self) -> Option<Vec<u8>> {
         let mut buffer = vec![0; 1 << 17];
         loop {
@@ -67,7 +67,7 @@ impl RawSocket {
     }
 }
 
-/// A frame of the ethertype for local experiments (IEEE 802), so that no network stack answers it.
+/// Builds a frame of the ethertype for local experiments (IEEE 802), which no network stack answers.
 pub(crate) fn frame(number: u32, length: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..length).map(|place| (place as u32).wrapping_mul(number | 1) as u8).collect();
     bytes[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
@@ -76,12 +76,12 @@ pub(crate) fn frame(number: u32, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether a frame is one of [`frame`].
+/// Tells whether a frame is one of [`frame`].
 pub(crate) fn is_ours(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&[0x88, 0xb5])
 }
 
-/// A UDP datagram over IPv4 between two pods, of one flow among many.
+/// Builds a UDP datagram over IPv4 between two pods, of the flow with this source port.
 pub(crate) fn datagram(source_port: u16) -> Vec<u8> {
     let mut packet = Vec::new();
     etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])

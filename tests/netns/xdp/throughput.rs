@@ -1,4 +1,4 @@
-//! How fast frames cross with nothing in between: to be run by hand, in a release build.
+//! Throughput of the bare wire: a measurement to run by hand, in a release build.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::packets::{RawSocket, frame};
 use super::wire::{Wire, attach};
 use crate::support::namespace::in_namespace;
 
-/// `cargo test --release --test netns_xdp throughput -- --ignored --nocapture`
+/// Runs with `cargo test --release --test netns throughput -- --ignored --nocapture`.
 #[test]
 #[ignore = "a measurement, not a claim"]
 fn throughput_of_a_bare_wire() {
@@ -23,7 +23,7 @@ fn throughput_of_a_bare_wire() {
         a.run("ethtool -K eth0 tx off");
         b.run("ethtool -K eth0 tx off");
         println!("TCP:\n{}", tcp(&mut wire, &a, &b));
-        // With GRO asked for, a pod's end of the veth polls, and joins segments before its stack sees them.
+        // With GRO a pod's end of the veth pair polls, and joins segments before its stack receives them.
         a.run("ethtool -K eth0 gro on");
         b.run("ethtool -K eth0 gro on");
         println!("TCP, with GRO in the pods:\n{}", tcp(&mut wire, &a, &b));
@@ -59,7 +59,7 @@ fn tcp(wire: &mut Wire, from: &Pod, to: &Pod) -> String {
     let client = std::thread::spawn(move || client.wait_with_output().unwrap());
     while !client.is_finished() {
         if wire.turn() == 0 {
-            // Client, server and wire may have fewer cores than they are.
+            // Client, server and wire may share fewer cores than three.
             std::thread::yield_now();
         }
     }

@@ -1,4 +1,4 @@
-//! The XDP program of an uplink, run by the kernel on built frames, and attached to an interface.
+//! XDP program of an uplink, run by the kernel on frames made for it, and attached to an interface.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,13 @@ use palisade::xdp::Program;
 use super::namespace::Pod;
 use crate::support::namespace::in_namespace;
 
-/// Verdicts of `linux/bpf.h`. No socket is registered: what is for pods is dropped.
+/// Verdicts of `linux/bpf.h`. No socket is registered, so the program drops packets for pods.
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uplink.bpf.o"));
 
-/// The program with prefixes 10.1.0.0/16 and `fd00:1::/64`.
+/// Loads the program with prefixes 10.1.0.0/16 and `fd00:1::/64`.
 fn loaded(vlan: u16) -> Object {
     let mut open = ObjectBuilder::default().open_memory(OBJECT).unwrap();
     for mut map in open.maps_mut() {
@@ -70,7 +70,7 @@ fn an_uplink_takes_what_is_for_pods_and_passes_everything_else() {
     in_namespace(|| {
         let mut object = loaded(0);
         let (ours, theirs) = (v4([10, 1, 2, 3]), v4([10, 2, 2, 3]));
-        // A later fragment has its destination where every packet has it, and so has one with extension headers.
+        // Later fragments and packets with extension headers have the destination at the same offset.
         let fragment = {
             let mut packet = ours.clone();
             packet[6..8].copy_from_slice(&[0, 99]);
@@ -131,11 +131,11 @@ fn an_uplink_with_a_tag_takes_what_carries_it_too() {
     });
 }
 
-/// Keys of a prefix map of the program on an interface, as an operator would see them with bpftool.
+/// Keys of a prefix map of the attached program, as bpftool shows them.
 fn attached_prefixes(interface: &str, map: &str) -> BTreeSet<Vec<u8>> {
     use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
     let index = Interface::find(interface).unwrap().index.cast_signed();
-    // The query asks about the interface, whatever descriptor it is given.
+    // The kernel answers for the interface; the descriptor does not matter.
     let anything = std::fs::File::open("/dev/null").unwrap();
     let id = Xdp::new(std::os::fd::AsFd::as_fd(&anything)).query_id(index, XdpFlags::NONE).unwrap();
     let mut programs = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true));
@@ -156,7 +156,7 @@ fn the_next_run_keeps_addresses_of_pods_closed_until_they_are_back_and_forgets_p
         let (program, mode) = Program::attach_uplink(&interface, 1, 0, &first).unwrap();
         assert!(mode.native, "{mode:?}");
         assert_eq!(attached_prefixes("up0", "prefixes_v6").len(), 1);
-        // The process dies: nobody detaches.
+        // A process that dies detaches nothing.
         drop(program);
 
         let (mut program, _) = Program::attach_uplink(&interface, 1, 0, &nets(&["10.2.0.0/16"])).unwrap();
@@ -166,7 +166,7 @@ fn the_next_run_keeps_addresses_of_pods_closed_until_they_are_back_and_forgets_p
         assert_eq!(seen, [one.clone(), two.clone(), configured.clone()].into(), "10.0.0.0/8 was configured");
         assert_eq!(attached_prefixes("up0", "prefixes_v6").len(), 1);
 
-        // A pod comes back, and goes for good; the other has not come.
+        // One pod is added again and removed; the other one is not added again.
         program.set_prefixes(&nets(&["10.2.0.0/16", "10.1.0.2/32"])).unwrap();
         program.set_prefixes(&nets(&["10.2.0.0/16"])).unwrap();
         assert_eq!(attached_prefixes("up0", "prefixes_v4"), [two, configured].into());

@@ -1,11 +1,11 @@
-//! The least forwarder that there can be: what comes in by one port leaves by the other.
+//! Minimal forwarder: a frame received on one port is transmitted on the other.
 
 use palisade::ids::PortId;
 use palisade::limits::{BATCH_FRAMES_MAX, PORT_BURST_FRAMES_MAX, RING_SLOTS};
 use palisade::netlink::Interface;
 use palisade::xdp::{Frame, Kick, Mode, PortQueue, Program, Umem};
 
-/// Two ports of one worker, on one UMEM.
+/// Two ports of one worker on one UMEM.
 pub(crate) struct Wire {
     pub(crate) umem: Umem,
     pub(crate) free: Vec<Frame>,
@@ -13,7 +13,7 @@ pub(crate) struct Wire {
     pub(crate) forwarded: u64,
 }
 
-/// One end: its queue, and what waits for room in its tx ring.
+/// Queue of one port, and frames that wait for its tx ring.
 pub(crate) struct End {
     pub(crate) queue: PortQueue,
     pub(crate) waiting: Vec<Frame>,
@@ -28,7 +28,7 @@ pub(crate) fn open(umem: &Umem, program: &Program, port: u16, queue: u16) -> Por
 }
 
 impl Wire {
-    /// Between queue `queue` of two ports.
+    /// Opens queue `queue` of two ports.
     pub(crate) fn between(programs: [&Program; 2], queue: u16, frames: usize) -> Wire {
         let (umem, free) = Umem::new(frames, false).unwrap();
         let ends = programs
@@ -42,12 +42,13 @@ impl Wire {
         Wire { umem, free, ends, forwarded: 0 }
     }
 
-    /// Polls the drivers before each look at the rx rings.
+    /// Prefers busy polling on both sockets (`SO_PREFER_BUSY_POLL`).
     pub(crate) fn poll_busily(&mut self) {
         self.ends.iter_mut().for_each(|end| end.queue.prefer_busy_poll().unwrap());
     }
 
-    /// One turn: completions, fill rings, received frames to the other end, kicks. Returns how many frames it moved.
+    /// Polls once: completions, fill rings, received frames to the other port, kicks. Returns the number of
+    /// forwarded frames.
     pub(crate) fn turn(&mut self) -> usize {
         let level = (self.umem.frames_total() / 4).min(RING_SLOTS);
         let mut moved = 0;
@@ -68,7 +69,7 @@ impl Wire {
         moved
     }
 
-    /// Frames in rings, held and free: what must always be all of them.
+    /// Counts frames in rings, held and free. The sum is always the total of the UMEM.
     pub(crate) fn accounted(&self) -> usize {
         let waiting: usize = self.ends.iter().flat_map(|end| &end.waiting).map(Frame::frames).sum();
         let lent: usize = self.ends.iter().map(|end| end.queue.lent()).sum();
@@ -76,7 +77,7 @@ impl Wire {
         lent + waiting + self.free.len()
     }
 
-    /// Closes one end and takes its frames back.
+    /// Closes one port and reclaims its frames.
     pub(crate) fn close(&mut self, end: usize) {
         let End { queue, mut waiting } = self.ends.remove(end);
         waiting.drain(..).for_each(|frame| self.umem.release(frame, &mut self.free));

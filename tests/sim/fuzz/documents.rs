@@ -1,4 +1,4 @@
-//! Files and requests: refused with a reason, or taken whole.
+//! Fuzz targets of files: each input is refused with a reason or accepted whole.
 
 use std::sync::Mutex;
 

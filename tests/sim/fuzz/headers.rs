@@ -1,9 +1,9 @@
-//! Header views on any bytes.
+//! Fuzz targets of the header views.
 
 use palisade::net::flow::Protocol;
 use palisade::net::{arp, ethernet, icmp, ipv4, ipv6, sctp, tcp, udp};
 
-/// Asks every view everything.
+/// Calls every accessor of every view.
 fn look(bytes: &[u8]) -> usize {
     let mut seen = 0;
     seen += usize::from(ethernet::parse(bytes).is_some());

@@ -1,5 +1,5 @@
-//! Whatever strangers send: no parser panics, and every frame has exactly one verdict. In an ordinary test run each target takes a
-//! bounded number of random inputs; `cargo bolero test` searches for as long as it is told (docs/testing.md).
+//! Fuzz targets: no parser panics, and every frame has exactly one verdict. An ordinary test run gives each
+//! target a bounded number of random inputs; `cargo bolero test` runs without a bound (docs/testing.md).
 
 mod seeds;
 

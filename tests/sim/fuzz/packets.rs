@@ -1,4 +1,4 @@
-//! Whole frames through a switch.
+//! Fuzz target of the whole packet path.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -10,14 +10,14 @@ use super::seeds;
 use crate::fuzz_input::Edit;
 use crate::rig::{PORTS, Rig, Setting};
 
-/// What happens next.
+/// Step of an input.
 #[derive(Debug, Clone, TypeGenerator)]
 enum Step {
-    /// The frames come in at a port, in one batch.
+    /// Frames arrive on a port, in one batch.
     Frames { worker: bool, port: u8, edits: Vec<Edit> },
-    /// Bytes come in that were never a frame.
+    /// Random bytes arrive on a port.
     Noise { worker: bool, port: u8, bytes: Vec<u8> },
-    /// So many seconds and two pass.
+    /// The clock advances by two seconds and these.
     Wait(u8),
 }
 
@@ -30,7 +30,7 @@ fn every_frame_has_one_verdict_and_none_is_lost_whatever_is_in_it() {
         let mut rig = Rig::new(2, &Setting::open());
         let mut received = [0; PORTS];
         let mut send = |rig: &mut Rig, worker: bool, port: u8, frames: &[Vec<u8>]| {
-            // Most come from the pod whose frames the seeds are.
+            // Most frames arrive on the port of the pod that the seeds are from.
             let port = PortId(u16::from(port / 64) * u16::from(port) % PORTS as u16);
             received[port.index()] += frames.len() as u64;
             rig.send_on(usize::from(worker), port, frames);
@@ -47,7 +47,7 @@ fn every_frame_has_one_verdict_and_none_is_lost_whatever_is_in_it() {
                 Step::Wait(seconds) => rig.wait(Duration::from_secs(2 + u64::from(*seconds))),
             }
         }
-        // What waited for the first of its datagram has waited long enough.
+        // The timeout of waiting fragments has passed.
         rig.wait(Duration::from_secs(31));
         rig.sim.step();
         for (port, received) in received.into_iter().enumerate() {

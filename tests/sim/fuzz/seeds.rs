@@ -1,14 +1,15 @@
-//! What is right, to begin with.
+//! Valid inputs that edits start from.
 
 use palisade::ids::PortId;
 
 use crate::frames::{Spec, Transport, arp, ether_type, ethernet};
 use crate::rig::{addressed, gateway_address, gateway_mac, mac, pod_address, world_address};
 
-/// Port of the pod that frames are sent from.
+/// Port that the frames arrive on.
 pub(crate) const POD: PortId = PortId(0);
 
-/// Frames of the first pod: to another pod, into the world, to the gateway; whole and in fragments; errors that quote them.
+/// Frames of the first pod to another pod, to the uplink and to the gateway, whole and in fragments, and ICMP
+/// errors that quote them.
 pub(crate) fn frames() -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     for family in [0, 1] {
@@ -49,7 +50,7 @@ fn transports() -> [Transport; 8] {
     ]
 }
 
-/// The two halves of a datagram (RFC 791 section 3.1, RFC 8200 section 4.5).
+/// Both halves of a datagram (RFC 791 section 3.1, RFC 8200 section 4.5).
 fn fragments(from: std::net::IpAddr, to: std::net::IpAddr) -> [Vec<u8>; 2] {
     let spec = addressed(POD, &Spec::new(from, to, Transport::Udp { ports: [40_000, 6379] }));
     let datagram = [&[0x9c, 0x40, 0x18, 0xeb, 0, 32, 0, 0][..], &[0x61; 24]].concat();
@@ -72,7 +73,7 @@ fn fragments(from: std::net::IpAddr, to: std::net::IpAddr) -> [Vec<u8>; 2] {
     })
 }
 
-/// A recording with one frame, as tcpdump writes it (pcap-savefile(5)).
+/// Recording of two frames, as tcpdump writes it (pcap-savefile(5)).
 pub(crate) fn recording() -> Vec<u8> {
     let frame = &frames()[0];
     let mut file = Vec::new();

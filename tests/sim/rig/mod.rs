@@ -1,4 +1,4 @@
-//! A switch with three pods, the node and an uplink behind memory ports.
+//! Rig of a simulated switch: three pods, the node and an uplink on memory ports.
 
 pub(crate) mod model;
 pub(crate) mod rule_lists;
@@ -18,7 +18,7 @@ use palisade::tables::PodName;
 use self::rule_lists::PodRules;
 use crate::frames::Spec;
 
-/// Ports in the order in which they are opened; the first three are the pods'.
+/// Ports in the order of opening; the first three are the pods'.
 pub(crate) const PODS: usize = 3;
 pub(crate) const HOST: PortId = PortId(3);
 pub(crate) const UPLINK: PortId = PortId(4);
@@ -33,7 +33,7 @@ pub(crate) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Addresses of a pod, IPv4 and IPv6.
+/// Addresses of a pod: IPv4, IPv6.
 pub(crate) fn pod_address(pod: usize) -> [IpAddr; 2] {
     [ip(&format!("10.0.0.{}", pod + 2)), ip(&format!("fd00::{}", pod + 2))]
 }
@@ -46,17 +46,17 @@ pub(crate) fn node_address() -> [IpAddr; 2] {
     [ip("10.0.0.254"), ip("fd00::fe")]
 }
 
-/// Whether only a pod may have the address.
+/// Tells whether an address lies in the pods' prefixes.
 pub(crate) fn is_among_pods(address: IpAddr) -> bool {
     pod_prefixes().iter().any(|prefix| prefix.contains(&address))
 }
 
-/// The node's pods' prefixes. The gateway's addresses stand in them too.
+/// Prefixes of the node's pods. They contain the gateway's addresses.
 pub(crate) fn pod_prefixes() -> [ipnet::IpNet; 2] {
     ["10.0.0.0/29", "fd00::/125"].map(|prefix| prefix.parse().unwrap())
 }
 
-/// Somebody behind the uplink.
+/// Address of a host behind the uplink.
 pub(crate) fn world_address(number: usize) -> [IpAddr; 2] {
     [ip(&format!("198.51.100.{number}")), ip(&format!("2001:db8::{number}"))]
 }
@@ -66,7 +66,7 @@ pub(crate) fn switch_mac(port: PortId) -> [u8; 6] {
     if port == UPLINK { [2, 0, 0, 0, 0xbb, 4] } else { gateway_mac() }
 }
 
-/// The router on the uplink, IPv4 and IPv6.
+/// Addresses of the router on the uplink: IPv4, IPv6.
 pub(crate) fn router_address() -> [IpAddr; 2] {
     [ip("192.0.2.1"), ip("fe80::99")]
 }
@@ -75,7 +75,7 @@ pub(crate) fn gateway_mac() -> [u8; 6] {
     Gateway::default().mac.0
 }
 
-/// Ethernet address behind a port.
+/// Ethernet address of the station behind a port.
 pub(crate) fn mac(port: PortId) -> [u8; 6] {
     [2, 0, 0, 0, 0xaa, port.0 as u8]
 }
@@ -84,20 +84,20 @@ pub(crate) fn pod_name(pod: usize) -> PodName {
     PodName::new("default", ["a", "b", "c"][pod])
 }
 
-/// What the switch is told, in the words of the tests.
+/// Desired state of the switch in terms of the tests.
 #[derive(Debug, Clone)]
 pub(crate) struct Setting {
-    /// What the tables say of each pod; `None` where they do not know it.
+    /// Rules of each pod; `None` for a pod that the tables do not contain.
     pub(crate) rules: [Option<PodRules>; PODS],
-    /// Whether any tables are loaded.
+    /// Loads tables at all.
     pub(crate) loaded: bool,
     pub(crate) fail_open: bool,
-    /// The attachment of each pod.
+    /// Attachment id of each pod.
     pub(crate) attachments: [Option<AttachmentId>; PODS],
 }
 
 impl Setting {
-    /// All pods attached and known, none isolated.
+    /// Attaches all pods, isolates none.
     pub(crate) fn open() -> Setting {
         Setting {
             rules: std::array::from_fn(|_| Some(PodRules::default())),
@@ -107,14 +107,14 @@ impl Setting {
         }
     }
 
-    /// The same with other rules of one pod.
+    /// Replaces the rules of one pod.
     pub(crate) fn with(&self, pod: usize, rules: PodRules) -> Setting {
         let mut setting = self.clone();
         setting.rules[pod] = Some(rules);
         setting
     }
 
-    /// The world that the switch is told.
+    /// Builds the desired state.
     pub(crate) fn world(&self) -> DesiredState {
         let known = self.rules.iter().enumerate().filter_map(|(pod, rules)| {
             rules.clone().map(|rules| (pod_name(pod), (pod_address(pod).to_vec(), rules)))
@@ -162,7 +162,7 @@ pub(crate) struct Rig {
     pub(crate) sim: Simulation,
     pub(crate) ports: Vec<SimulatedPort>,
     pub(crate) workers: usize,
-    /// Whether a port has fewer queues than there are workers.
+    /// Marks a switch with a port that has fewer queues than there are workers.
     hands_over: bool,
 }
 
@@ -177,12 +177,12 @@ pub(crate) fn settings(workers: usize, conntrack: ConntrackSettings) -> Settings
 }
 
 impl Rig {
-    /// A switch whose uplink's router is known.
+    /// Starts a switch with a resolved router on the uplink.
     pub(crate) fn new(workers: usize, setting: &Setting) -> Rig {
         Rig::with(workers, ConntrackSettings { flows_max: 1024, ..ConntrackSettings::default() }, setting)
     }
 
-    /// The same, with so many queues of the pods' ports.
+    /// Starts the same with these numbers of queues of the pods' ports.
     pub(crate) fn new_with_queues(workers: usize, setting: &Setting, queues: [usize; PODS]) -> Rig {
         let conntrack = ConntrackSettings { flows_max: 1024, ..ConntrackSettings::default() };
         Rig::with_queues(&settings(workers, conntrack), setting, queues)
@@ -196,12 +196,14 @@ impl Rig {
         Rig::with_queues(settings, setting, [settings.cores.len(); PODS])
     }
 
-    /// With so many queues of the pods' ports, or as many as there are workers; the other ports have those.
+    /// Starts a switch with these numbers of queues of the pods' ports, at most one for each worker. Other
+    /// ports have one for each worker.
     pub(crate) fn with_queues(settings: &Settings, setting: &Setting, queues: [usize; PODS]) -> Rig {
         Rig::open(settings, setting, MTU, queues)
     }
 
-    /// With this MTU at all ports but that of the last pod, and so many queues of the pods'.
+    /// Starts a switch with this MTU on all ports but the last pod's, and these numbers of queues of the
+    /// pods' ports.
     pub(crate) fn open(settings: &Settings, setting: &Setting, mtu: u16, queues: [usize; PODS]) -> Rig {
         let workers = settings.cores.len();
         let mut sim = Simulation::new(settings).unwrap();
@@ -230,24 +232,26 @@ impl Rig {
         rig
     }
 
-    /// Says that the router on the uplink has its Ethernet address, or none.
+    /// Sets or clears the Ethernet address of the router on the uplink.
     pub(crate) fn know_router(&mut self, known: bool) {
         let mac = known.then(|| palisade::net::mac::Mac(mac(UPLINK)));
         router_address().into_iter().for_each(|router| self.sim.resolve(UPLINK, router, mac));
     }
 
-    /// Publishes, and lets every worker see it.
+    /// Publishes a snapshot and lets every worker load it.
     pub(crate) fn publish(&mut self, setting: &Setting) {
         self.sim.publish(setting.world());
         self.sim.step();
     }
 
-    /// Lets a frame come in at a port, addressed as such frames are, and returns what goes out: port and frame.
+    /// Injects a frame on a port, with the addresses of such frames, and returns the transmitted frames by
+    /// port.
     pub(crate) fn send(&mut self, port: PortId, spec: &Spec) -> Vec<(PortId, Vec<u8>)> {
         self.send_on(0, port, &[addressed(port, spec).bytes()])
     }
 
-    /// Lets frames come in on a worker's queue of a port, in one batch; if it has none, on that of another one.
+    /// Injects frames on a worker's queue of a port in one batch; if the worker has no queue there, on that
+    /// of another worker.
     pub(crate) fn send_on(
         &mut self,
         worker: usize,
@@ -268,7 +272,7 @@ impl Rig {
         self.collect()
     }
 
-    /// Takes what has gone out.
+    /// Takes the transmitted frames.
     pub(crate) fn collect(&mut self) -> Vec<(PortId, Vec<u8>)> {
         let mut out = Vec::new();
         for port in &self.ports {
@@ -279,12 +283,12 @@ impl Rig {
         out
     }
 
-    /// Lets time pass; two seconds are enough for every flow to be looked at.
+    /// Advances the clock. Two seconds are enough for a sweep of every flow.
     pub(crate) fn wait(&mut self, time: Duration) {
         assert!(time >= Duration::from_secs(2));
         self.sim.now += time;
         self.sim.step();
-        // A batch looks at no more than a part of the table: what the first one leaves is not to be looked at in a later step.
+        // A batch sweeps a part of the table only. The second step sweeps the rest.
         self.sim.step();
         self.check();
     }
@@ -303,7 +307,7 @@ impl Rig {
         drops
     }
 
-    /// The invariants: every frame has one verdict, no frame is lost.
+    /// Checks the invariants: every frame has one verdict, and no UMEM frame is lost.
     pub(crate) fn check(&self) {
         for (port, counters) in self.sim.counters().ports {
             let drops: u64 = counters.drops.values().sum();
@@ -317,13 +321,13 @@ impl Rig {
     }
 }
 
-/// The frame with the Ethernet addresses and the tag of frames that come in at a port.
+/// Sets the Ethernet addresses and the tag of frames that arrive on a port.
 pub(crate) fn addressed(port: PortId, spec: &Spec) -> Spec {
     let vlan = (port == UPLINK).then_some(UPLINK_VLAN);
     Spec { src_mac: mac(port), dst_mac: switch_mac(port), vlan, ..spec.clone() }
 }
 
-/// The frame that a packet leaves by a port as.
+/// Builds the frame as which a packet leaves by a port.
 pub(crate) fn forwarded(port: PortId, spec: &Spec) -> Vec<u8> {
     let vlan = (port == UPLINK).then_some(UPLINK_VLAN);
     Spec { src_mac: switch_mac(port), dst_mac: mac(port), vlan, ttl: spec.ttl - 1, ..spec.clone() }.bytes()

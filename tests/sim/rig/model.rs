@@ -1,5 +1,5 @@
-//! The naive model: what should happen to a packet, written down without a thought for speed. It knows packets as the
-//! generator describes them, flows as a list, policy as lists of rules; it shares no code with the packet path.
+//! Reference model of the packet path, written without regard to speed. It knows packets as the generator
+//! describes them, flows as a list, and policy as lists of rules. It shares no code with the packet path.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,38 +17,38 @@ pub(crate) const SYN: u8 = 2;
 pub(crate) const RST: u8 = 4;
 pub(crate) const ACK: u8 = 16;
 
-/// What becomes of a packet.
+/// Verdict on a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Leaves by a port as this frame.
+    /// Transmitted on a port as this frame.
     Forward(PortId, Vec<u8>),
-    /// Was for the switch, which may answer.
+    /// Consumed by the switch, which may reply.
     Consumed(Option<Vec<u8>>),
-    /// Goes no further; the sender may be told.
+    /// Dropped, perhaps with an ICMP error to the sender.
     Drop(&'static str, Option<Vec<u8>>),
 }
 
-/// A flow.
+/// Conntrack flow.
 #[derive(Debug, Clone)]
 pub(crate) struct Flow {
-    /// Its original direction.
+    /// Key of the original direction.
     pub(crate) key: FlowKey,
-    /// Of ICMP, the type of the request.
+    /// Type of the request, for ICMP.
     pub(crate) query: Option<u8>,
     attachments: [AttachmentId; 2],
     generation: u32,
     pub(crate) state: &'static str,
-    /// Which side of a TCP connection has sent its FIN.
+    /// Sides of a TCP connection that have sent FIN.
     finished: [bool; 2],
-    /// Sequence number that each side of a TCP connection sends next.
+    /// Next sequence number of each side of a TCP connection.
     pub(crate) end: [u32; 2],
     seen_ms: u64,
-    /// Packets and bytes of each side.
+    /// Packet and byte counters of each side.
     pub(crate) packets: [u64; 2],
     pub(crate) bytes: [u64; 2],
 }
 
-/// Counters of a port: received, forwarded, consumed, dropped.
+/// Port counters: received, forwarded, consumed, dropped.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) received: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Counts {
 
 pub(crate) struct Model {
     pub(crate) setting: Setting,
-    /// Whether a connection is picked up in its middle.
+    /// Picks up connections in midstream (`tcp_pickup`).
     tcp_pickup: bool,
     pub(crate) generation: u32,
     pub(crate) now_ms: u64,
@@ -75,7 +75,7 @@ enum Way {
     Port(PortId),
 }
 
-/// Whether the step of a flow's state lets a packet pass.
+/// Tells whether a flow's next state lets a packet pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Pass,
@@ -96,13 +96,13 @@ impl Model {
         }
     }
 
-    /// Publishes.
+    /// Publishes a snapshot.
     pub(crate) fn publish(&mut self, setting: Setting) {
         self.setting = setting;
         self.generation += 1;
     }
 
-    /// Lets time pass, and every flow be looked at.
+    /// Advances the clock and sweeps all flows.
     pub(crate) fn wait(&mut self, ms: u64) {
         self.now_ms += ms;
         let now_ms = self.now_ms;
@@ -115,7 +115,7 @@ impl Model {
         });
     }
 
-    /// A packet comes in at a port; `quoted` is what it quotes, if it is an error.
+    /// Processes a packet that arrives on a port; `quoted` is the packet that an ICMP error quotes.
     pub(crate) fn receive(&mut self, port: PortId, spec: &Spec, quoted: Option<&Spec>) -> Fate {
         let fate = self.decide(port, spec, quoted);
         let counts = self.counts.entry(port).or_default();
@@ -134,9 +134,9 @@ impl Model {
         }
         let about = quoted.unwrap_or(spec);
         if let Some(quoted) = quoted {
-            // An error goes to the sender of what it quotes and comes from where that went.
+            // An ICMP error goes to the sender of the quoted packet, and comes from its destination.
             let comes_right = quoted.src == spec.dst && self.way(quoted.dst) == Way::Port(port);
-            // ICMP that asks nothing belongs to no flow.
+            // ICMP messages other than queries belong to no flow.
             let may_be_known = !matches!(quoted.transport, Transport::Icmp { .. }) || query(quoted).is_some();
             if !comes_right || !may_be_known {
                 return Fate::Drop("invalid-state", None);
@@ -149,7 +149,7 @@ impl Model {
                 return Fate::Drop("no-route", None);
             }
             Way::Nowhere => return Fate::Drop("no-route", None),
-            // The switch is no router for others.
+            // The switch routes no packet between addresses outside its pods.
             Way::Port(UPLINK) if port == UPLINK => return Fate::Drop("no-route", None),
             Way::Port(out) => out,
         };
@@ -215,7 +215,7 @@ impl Model {
         Way::Port(UPLINK)
     }
 
-    /// The attached pod that has an address.
+    /// Attached pod with an address.
     fn pod_at(&self, address: IpAddr) -> Option<usize> {
         (0..PODS)
             .find(|pod| self.setting.attachments[*pod].is_some() && rig::pod_address(*pod).contains(&address))
@@ -234,7 +234,7 @@ impl Model {
         Fate::Consumed(Some(answered(port, answer)))
     }
 
-    /// The flow of a packet, and the side that sent it.
+    /// Flow of a packet, and the side that sent it.
     fn find(&self, spec: &Spec) -> Option<(usize, usize)> {
         let (protocol, [src_port, dst_port]) = protocol_and_ports(spec);
         let key = FlowKey { src: spec.src, dst: spec.dst, protocol, src_port, dst_port };
@@ -250,7 +250,7 @@ impl Model {
         })
     }
 
-    /// A packet of a known flow: why it is dropped.
+    /// Processes a packet of a known flow; returns the drop reason.
     fn follow(
         &mut self,
         number: usize,
@@ -272,13 +272,13 @@ impl Model {
             };
             let counted = self.decisions.clone();
             if let Some(reason) = self.judge(&key, from, to) {
-                // While no tables are loaded nothing passes, and nothing has been decided on either.
+                // Without tables every packet is dropped and no decision is counted.
                 if self.setting.loaded || reason != "unknown-pod" {
                     self.flows.remove(number);
                 }
                 return Some(reason);
             }
-            // What stays allowed is not counted again.
+            // A decision that stays "allow" is not counted again.
             self.decisions = counted;
             self.flows[number].generation = self.generation;
         }
@@ -302,7 +302,8 @@ impl Model {
         }
     }
 
-    /// The first packet of a flow, or of the next one between the same ports: why it is dropped.
+    /// Processes the first packet of a flow, or of the next one between the same ports; returns the drop
+    /// reason.
     fn open(
         &mut self,
         port: PortId,
@@ -365,11 +366,11 @@ impl Model {
         None
     }
 
-    /// Why policy drops a flow between two ports.
-    fn judge(&mut self, key: &FlowKey, from: PortId, to: PortId) -> Option<&'static str> {
+    /// Drop reason of policy for a flow between two ports.
+    fn decide_flow(&mut self, key: &FlowKey, from: PortId, to: PortId) -> Option<&'static str> {
         let (source, target) = (from.index() < PODS, to.index() < PODS);
         if source && from == to {
-            return None; // A pod cannot be kept from itself.
+            return None; // Policy does not apply between a pod and itself.
         }
         if source && let Some(reason) = self.ask(from, Direction::Egress, Some(key.dst), key) {
             return Some(reason);
@@ -379,7 +380,8 @@ impl Model {
         if target { self.ask(to, Direction::Ingress, peer, key) } else { None }
     }
 
-    /// Why the rules of the pod behind a port drop a flow; without a peer, one from the pod's own node.
+    /// Drop reason of the rules of the pod behind a port. Without a peer, the flow is from the pod's own
+    /// node.
     fn ask(
         &mut self,
         port: PortId,
@@ -445,7 +447,7 @@ impl Flow {
         Outcome::Pass
     }
 
-    /// A segment that lies in the window, as all segments of the generator do that nobody has reset.
+    /// Processes a segment within the window. Every segment of the generator on a live connection lies in it.
     fn step_tcp(
         &mut self,
         side: usize,
@@ -459,11 +461,12 @@ impl Flow {
                 return if is(ACK) { Outcome::Invalid } else { Outcome::Reopen };
             }
             ("unacknowledged", _) if is(SYN) && !is(ACK) => return Outcome::Reopen,
-            // A refusal has to acknowledge the SYN, and does.
+            // A refusal (RST) acknowledges the SYN (RFC 9293 section 3.10.7.3).
             ("syn-sent", 1) if is(RST) => self.state = "reset",
             (_, _) if is(RST) && sequence == self.end[side] => self.state = "reset",
             ("syn-sent", _) if is(RST) => return Outcome::Invalid,
-            // In the window, and not the next number: the receiver's to challenge.
+            // A reset in the window without the exact number: the receiver challenges it (RFC 5961 section
+            // 3.2).
             (_, _) if is(RST) => {}
             ("syn-sent", 0) if is(SYN) && !is(ACK) => self.end[0] = sequence + 1,
             ("syn-sent", 0) => return Outcome::Invalid,
@@ -497,12 +500,12 @@ impl Flow {
     }
 }
 
-/// Unknown protocols have no checksum.
+/// Tells whether the transport checksum matters. Unknown protocols have none.
 fn has_wrong_checksum(spec: &Spec) -> bool {
     spec.broken && !matches!(spec.transport, Transport::Other(_))
 }
 
-/// Idle times, as `docs` and `Timeouts::default` have them, milliseconds.
+/// Idle timeouts as in `Timeouts::default`, milliseconds.
 fn timeout_ms(state: &str) -> u64 {
     let seconds = match state {
         "syn-sent" | "syn-received" | "udp-one-way" | "echo" | "sctp-setup" | "other-one-way" => 30,
@@ -532,7 +535,7 @@ pub(crate) fn protocol_and_ports(spec: &Spec) -> (Protocol, [u16; 2]) {
     }
 }
 
-/// Of ICMP that asks or answers: the type of the request, and whether it is the reply.
+/// Type of the request of an ICMP query or reply, and whether it is the reply.
 fn query(spec: &Spec) -> Option<(u8, bool)> {
     let is_v4 = spec.src.is_ipv4();
     match spec.transport {
@@ -544,12 +547,12 @@ fn query(spec: &Spec) -> Option<(u8, bool)> {
     }
 }
 
-/// Whether a segment opens, resets or finishes.
+/// Tells whether a segment opens, resets or finishes a connection.
 fn is_decisive(spec: &Spec) -> bool {
     matches!(spec.transport, Transport::Tcp { flags, .. } if flags & (SYN | RST | FIN) != 0)
 }
 
-/// Multicast, broadcast, loopback, unspecified.
+/// Tells whether an address is multicast, broadcast, loopback or unspecified.
 fn is_no_host(address: IpAddr) -> bool {
     let is_broadcast = match address {
         IpAddr::V4(address) => address.is_broadcast(),
@@ -562,13 +565,13 @@ fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.segments()[0] & 0xffc0 == 0xfe80)
 }
 
-/// A frame of the switch's own to who is behind a port.
+/// Frame from the switch itself to the station behind a port.
 fn answered(port: PortId, spec: Spec) -> Vec<u8> {
     let vlan = (port == UPLINK).then_some(rig::UPLINK_VLAN);
     Spec { src_mac: rig::switch_mac(port), dst_mac: spec.src_mac, vlan, ..spec }.bytes()
 }
 
-/// The error about a packet: time exceeded, or too big for an MTU.
+/// ICMP error about a packet: time exceeded, or too big for an MTU.
 fn report(port: PortId, spec: &Spec, mtu: Option<u16>) -> Vec<u8> {
     let is_v4 = spec.src.is_ipv4();
     let (kind, code) = match (is_v4, mtu) {

@@ -1,5 +1,5 @@
-//! Policy as lists of rules, decided by looking at each: what the model asks. And the same content as rule tables, by
-//! trying every address and every port that a rule names: what the switch is given.
+//! Policy as lists of rules, evaluated one by one, for the reference model; and the same policy as rule
+//! tables for the switch, made by evaluating every address and every port that a rule names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -12,21 +12,21 @@ use palisade::tables::{
     RuleTables, Verdict,
 };
 
-/// A rule: the first one that matches decides.
+/// Policy rule. The first match decides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// Addresses at the other end; everyone if absent.
+    /// Peer addresses; every address if absent.
     pub(crate) peers: Option<Vec<IpAddr>>,
-    /// A protocol with its destination ports, both included; everything if absent.
+    /// Protocol with first and last destination port; everything if absent.
     pub(crate) ports: Option<(Protocol, u16, u16)>,
     pub(crate) verdict: Verdict,
 }
 
 impl Rule {
-    /// Everything with everyone.
+    /// Allows everything with every peer.
     pub(crate) const ALL: Rule = Rule { peers: None, ports: None, verdict: Verdict::Allow };
 
-    /// One destination port of a protocol, with everyone.
+    /// Allows one destination port of a protocol with every peer.
     pub(crate) fn port(protocol: Protocol, port: u16) -> Rule {
         Rule { ports: Some((protocol, port, port)), ..Rule::ALL }
     }
@@ -40,10 +40,10 @@ impl Rule {
     }
 }
 
-/// One direction of a pod: its rules, or `None` where nothing isolates it.
+/// Rules of one direction of a pod; `None` if no policy isolates it.
 pub(crate) type Rules = Option<Vec<Rule>>;
 
-/// What is known of a pod.
+/// Rules of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct PodRules {
     pub(crate) ingress: Rules,
@@ -58,7 +58,7 @@ impl PodRules {
         }
     }
 
-    /// What decides on a flow whose other end is `peer`, found by looking at each rule.
+    /// Evaluates a flow with this peer, rule by rule: verdict and reason.
     pub(crate) fn decide(
         &self,
         pod: &PodName,
@@ -85,14 +85,14 @@ impl PodRules {
     }
 }
 
-/// The rule tables that say the same, for peers at `addresses` and for the rest of the world.
+/// Builds equivalent rule tables, for peers at `addresses` and for all other addresses.
 pub(crate) fn tables(pods: &BTreeMap<PodName, (Vec<IpAddr>, PodRules)>, addresses: &[IpAddr]) -> RuleTables {
     let mut tables = RuleTables::default();
     let mut rules = BTreeMap::new();
     for (number, address) in addresses.iter().enumerate() {
         tables.prefixes.insert(IpNet::from(*address), ClassId(number as u32 + 1));
     }
-    // An address that no rule names stands for the rest of the world.
+    // An address that no rule names represents all other addresses.
     let world: IpAddr = "203.0.113.113".parse().unwrap();
     for (number, (pod, (pod_addresses, pod_rules))) in pods.iter().enumerate() {
         let acl_of = |direction| AclId(number as u32 * 2 + u32::from(direction == Direction::Egress));

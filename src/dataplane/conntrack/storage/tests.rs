@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dataplane::conntrack::tcp::{TcpFlow, TcpSide};
-use crate::dataplane::conntrack::{Admission, Class, FlowState, Key, NewFlow, WorkerState};
+use crate::dataplane::conntrack::{FlowState, InsertOutcome, Key, NewFlow, QuotaClass, WorkerState};
 use crate::dataplane::packet::from_v4;
 use crate::ids::{PortId, WorkerId};
 use crate::limits::PORTS_MAX;
@@ -53,7 +53,7 @@ impl Drop for Directory {
 }
 
 const FLOWS: usize = 512;
-/// Times that flows are entered at, and that the next process starts at.
+/// Times that flows are inserted at, and that the next process starts at.
 const ENTERED_MS: u32 = 5000;
 const NOW_MS: u32 = 9000;
 /// The last generation of the process before.
@@ -104,8 +104,8 @@ fn flow(number: u64, state: FlowState, tcp: Option<TcpFlow>) -> NewFlow {
     NewFlow {
         opened_by_low: number.is_multiple_of(2),
         pods: [true, number.is_multiple_of(3)],
-        charged: PortId(number as u16 % 5),
-        judged: NEWEST,
+        owner_port: PortId(number as u16 % 5),
+        policy_epoch: NEWEST,
         state,
         tcp,
         hops: [Some(3), None],
@@ -116,25 +116,25 @@ fn enter_all(stored: &Stored, flows: &[(Key, NewFlow)]) {
     let mut worker_state = WorkerState::new(WorkerId(0), 1);
     stored.table.start_batch(&mut worker_state);
     for (key, flow) in flows {
-        let admission = stored.table.enter(key, stored.table.hash(key), flow, ENTERED_MS, &mut worker_state);
-        let Admission::Entered(slot) = admission else { panic!("{admission:?}") };
-        stored.table.note_state(slot, FlowState::SynSent, flow.state);
+        let outcome = stored.table.insert(key, stored.table.hash(key), flow, ENTERED_MS, &mut worker_state);
+        let InsertOutcome::Inserted(slot) = outcome else { panic!("{outcome:?}") };
+        stored.table.on_state_change(slot, FlowState::SynSent, flow.state);
     }
     stored.storage.note_generation(NEWEST).unwrap();
 }
 
 /// Flows by port and class: as they are counted, and as they are in the table.
 fn charges(table: &Conntrack) -> [BTreeMap<(u16, u8), u32>; 2] {
-    let classes = [Class::Unassured, Class::Assured, Class::Ended];
+    let classes = [QuotaClass::Unassured, QuotaClass::Assured, QuotaClass::Ended];
     let of_port = |port| classes.map(|class| ((port, class as u8), table.flows_of(PortId(port), class)));
-    let charged = (0..PORTS_MAX as u16).flat_map(of_port);
+    let owner_port = (0..PORTS_MAX as u16).flat_map(of_port);
     let mut counted = BTreeMap::new();
     table.for_each(|_, entry| {
-        let owner = entry.owner().expect("a flow");
+        let owner = entry.quota_owner().expect("a flow");
         *counted.entry((owner.port.0, owner.class as u8)).or_default() += 1;
         true
     });
-    [charged.filter(|(_, count)| *count > 0).collect(), counted]
+    [owner_port.filter(|(_, count)| *count > 0).collect(), counted]
 }
 
 fn keys(table: &Conntrack) -> Vec<Key> {
@@ -149,11 +149,11 @@ fn keys(table: &Conntrack) -> Vec<Key> {
 
 /// Look-up result of a packet.
 fn tell(table: &Conntrack, key: &Key) -> String {
-    let slot = table.look_up(key, table.hash(key)).expect("a flow that was entered");
+    let slot = table.look_up(key, table.hash(key)).expect("a flow that was inserted");
     let entry = table.entry(slot);
     let tcp = (key.protocol() == Protocol::TCP).then(|| entry.load_tcp());
     let (flow_word, counts, owner) =
-        ([true, false].map(|low| entry.flow_word(low)), entry.counts(), entry.owner());
+        ([true, false].map(|low| entry.flow_word(low)), entry.counts(), entry.quota_owner());
     format!("{flow_word:?} {counts:?} {owner:?} {tcp:?} idle {}", entry.idle_ms(NOW_MS))
 }
 
@@ -170,7 +170,7 @@ fn every_flow_of_a_process_that_ended_is_there_for_the_next_one_with_all_that_wa
     let entry = first.table.entry(first.table.look_up(&flows[0].0, first.table.hash(&flows[0].0)).unwrap());
     entry.count(true, 700, ENTERED_MS + 10);
     let told: Vec<String> = flows.iter().map(|(key, _)| tell(&first.table, key)).collect();
-    let charged = charges(&first.table);
+    let owner_port = charges(&first.table);
     drop(first);
     for process in 1..4 {
         let next = directory.open().unwrap();
@@ -178,7 +178,7 @@ fn every_flow_of_a_process_that_ended_is_there_for_the_next_one_with_all_that_wa
         assert_eq!((next.generation, next.fresh), (Generation(NEWEST.0 + process), None));
         let told_again: Vec<String> = flows.iter().map(|(key, _)| tell(&next.table, key)).collect();
         assert_eq!(told_again, told);
-        assert_eq!(charges(&next.table), charged);
+        assert_eq!(charges(&next.table), owner_port);
     }
 }
 
@@ -220,17 +220,17 @@ fn an_entry_that_is_torn_in_any_way_is_no_flow_and_takes_no_place() {
     let of_both = |change: fn(u64) -> u64| vec![(flow_word, change), (HIGH + flow_word, change)];
     let cases: Vec<(&str, Vec<Change>)> = vec![
         ("not published", vec![(0, |word| word & !(1 << 63))]),
-        ("the higher end's line is of no flow", vec![(HIGH, |_| 0)]),
+        ("the higher end's half is of no flow", vec![(HIGH, |_| 0)]),
         ("another key at the lower end", vec![(0, |word| word ^ 1)]),
         ("another key at both ends", vec![(0, |word| word ^ 4), (HIGH, |word| word ^ 4)]),
         ("another address", vec![(8, |word| word ^ 1 << 33)]),
         ("another address at the higher end", vec![(HIGH + 8, |word| word ^ 1 << 33)]),
-        ("opened by one end in one line, by the other in the other", vec![(flow_word, |word| word ^ 1 << 8)]),
-        ("a pod in one line, none in the other", vec![(HIGH + flow_word, |word| word ^ 1 << 9)]),
+        ("opened by one end in one half, by the other in the other", vec![(flow_word, |word| word ^ 1 << 8)]),
+        ("a pod in one half, none in the other", vec![(HIGH + flow_word, |word| word ^ 1 << 9)]),
         ("a state that there is not", of_both(|word| word | 0xff)),
         ("a state of another protocol", of_both(|word| word & !0xff | u64::from((word & 0xff) < 8) * 8)),
         ("a generation to come", vec![(flow_word, |word| word | 1 << 63)]),
-        ("charged to a port that there cannot be", vec![(0, |word| word | 0xfff << 48)]),
+        ("owner_port to a port that there cannot be", vec![(0, |word| word | 0xfff << 48)]),
         (
             "another ICMP request, or one where there is none",
             vec![(0, |word| word | 1 << 42), (HIGH, |word| word | 1 << 42)],
@@ -261,7 +261,7 @@ fn a_tag_without_its_flow_is_a_free_place_and_of_two_entries_with_one_key_one_st
     let flows = flows(0..1);
     enter_all(&directory.open().unwrap(), &flows);
     let slots = taken_slots(&directory);
-    let free = |group: u64| (16 * group..16 * group + 16).find(|slot| !slots.contains(slot)).unwrap();
+    let free = |bucket: u64| (16 * bucket..16 * bucket + 16).find(|slot| !slots.contains(slot)).unwrap();
     // Claimed and not published, and a tombstone; then a copy of a flow beside it.
     let (claimed, buried) = (free(0), free(1));
     for (slot, tag) in [(claimed, 0x42), (buried, 1)] {
@@ -387,7 +387,7 @@ fn the_layout_has_its_number() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// A file with any bytes gives no flow that was not entered, exact counts, and a table that can be used.
+    /// A file with any bytes gives no flow that was not inserted, exact counts, and a table that can be used.
     #[test]
     fn a_file_with_random_damage_gives_whole_flows_that_were_there_and_no_others(
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 1..64_usize), 1..40),
@@ -407,21 +407,21 @@ proptest! {
         let there = keys(&stored.table);
         prop_assert_eq!(there.len() as u64, stored.recovered.flows);
         prop_assert!(there.iter().all(|key| known.contains(key)));
-        let [charged, counted] = charges(&stored.table);
-        prop_assert_eq!(charged, counted);
-        // It can be used: what is missing is entered again, and everything goes in the end.
+        let [owner_port, counted] = charges(&stored.table);
+        prop_assert_eq!(owner_port, counted);
+        // It can be used: what is missing is inserted again, and everything goes in the end.
         let mut worker_state = WorkerState::new(WorkerId(0), 1);
         stored.table.start_batch(&mut worker_state);
         for (key, flow) in &before {
             let hash = stored.table.hash(key);
             if stored.table.look_up(key, hash).is_none() {
-                stored.table.enter(key, hash, flow, NOW_MS, &mut worker_state);
+                stored.table.insert(key, hash, flow, NOW_MS, &mut worker_state);
             }
             prop_assert!(stored.table.look_up(key, hash).is_some());
         }
         prop_assert_eq!(stored.table.len(), before.len());
         for _ in 0..2 {
-            stored.table.sweep(FLOWS / GROUP, NOW_MS, &mut worker_state, |_| true);
+            stored.table.sweep(FLOWS / BUCKET_SLOTS, NOW_MS, &mut worker_state, |_| true);
         }
         prop_assert_eq!((stored.table.len(), &charges(&stored.table)[0]), (0, &BTreeMap::new()));
     }

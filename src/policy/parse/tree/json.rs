@@ -15,7 +15,7 @@ pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<SyntaxError>) {
         }
         match reader.value(0) {
             Ok(node) => nodes.push(node),
-            Err(fault) => return (nodes, vec![fault]),
+            Err(syntax_error) => return (nodes, vec![syntax_error]),
         }
     }
 }
@@ -174,8 +174,8 @@ mod tests {
     #[test]
     fn values_keep_their_places() {
         let text = "{\"a\": [1,\t\"x\\u00e9\"]}";
-        let (nodes, faults) = parse(text);
-        assert_eq!(faults, []);
+        let (nodes, syntax_errors) = parse(text);
+        assert_eq!(syntax_errors, []);
         let Some(Value::Sequence(items)) = nodes[0].get("a").map(|node| &node.value) else { panic!() };
         assert_eq!(items[0].span, Span::new(7, 8));
         assert_eq!(items[1].text(), Some("xé"));
@@ -204,8 +204,8 @@ mod tests {
 
     #[test]
     fn values_in_a_row_are_documents() {
-        let (nodes, faults) = parse(" {} \n[]\t1 ");
-        assert_eq!((nodes.len(), faults), (3, Vec::new()));
+        let (nodes, syntax_errors) = parse(" {} \n[]\t1 ");
+        assert_eq!((nodes.len(), syntax_errors), (3, Vec::new()));
     }
 
     #[test]

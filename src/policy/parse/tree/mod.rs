@@ -83,7 +83,7 @@ impl SyntaxError {
     }
 }
 
-/// The documents of a text, up to the first fault that leaves nothing to read, and all faults.
+/// The documents of a text, up to the first fault that leaves nothing to read, and all syntax_errors.
 ///
 /// `json_only` is for files whose name says JSON. Otherwise a text that starts like JSON is read as JSON where it is, and as
 /// YAML where it is not (a flow mapping starts alike).
@@ -92,9 +92,9 @@ pub(crate) fn parse(text: &str, json_only: bool) -> (Vec<Node<'_>>, Vec<SyntaxEr
         return json::parse(text);
     }
     if text.trim_start().starts_with(['{', '[']) {
-        let (nodes, faults) = json::parse(text);
-        if faults.is_empty() {
-            return (nodes, faults);
+        let (nodes, syntax_errors) = json::parse(text);
+        if syntax_errors.is_empty() {
+            return (nodes, syntax_errors);
         }
     }
     yaml::parse(text)
@@ -121,7 +121,7 @@ impl<'a> Node<'a> {
     }
 
     /// What the value is, in words.
-    pub(crate) fn what(&self) -> &'static str {
+    pub(crate) fn type_name(&self) -> &'static str {
         match self.value {
             Value::Null => "nothing",
             Value::Bool(_) => "a boolean",

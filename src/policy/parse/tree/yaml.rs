@@ -23,15 +23,16 @@ pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<SyntaxError>) {
     // The scanner does not take a block scalar whose last line has no break.
     let is_ended = text.ends_with(['\n', '\r']);
     let ended = if is_ended { Cow::Borrowed(text) } else { Cow::Owned(format!("{text}\n")) };
-    if let Some(fault) = tag_before_comma(&ended) {
-        return (Vec::new(), vec![fault]);
+    if let Some(syntax_error) = tag_before_comma(&ended) {
+        return (Vec::new(), vec![syntax_error]);
     }
     let events = events_of(&ended);
-    let mut composer = Composer { events, text, anchors: HashMap::new(), copied: 0, faults: Vec::new() };
+    let mut composer =
+        Composer { events, text, anchors: HashMap::new(), copied: 0, syntax_errors: Vec::new() };
     let mut nodes = Vec::new();
     let fatal = composer.documents(&mut nodes).err();
-    composer.faults.extend(fatal);
-    (nodes, composer.faults)
+    composer.syntax_errors.extend(fatal);
+    (nodes, composer.syntax_errors)
 }
 
 fn events_of(text: &str) -> Events<'_> {
@@ -79,7 +80,7 @@ struct Composer<'a, 'e> {
     /// Nodes copied because of anchors and aliases: what a bomb would make many of.
     copied: usize,
     /// What is wrong and does not keep the rest from being read.
-    faults: Vec<SyntaxError>,
+    syntax_errors: Vec<SyntaxError>,
 }
 
 impl<'a> Composer<'a, '_> {
@@ -96,7 +97,7 @@ impl<'a> Composer<'a, '_> {
     }
 
     fn next(&mut self) -> Result<(Event, Span), SyntaxError> {
-        let event = self.events.parse().map_err(|error| self.fault(&error))?;
+        let event = self.events.parse().map_err(|error| self.syntax_error(&error))?;
         let byte = |mark: Mark| (mark.index as usize).min(self.text.len());
         let (mut data, span) = (event.data, Span::new(byte(event.start_mark), byte(event.end_mark)));
         if let Event::Scalar { value, style: ScalarStyle::Literal | ScalarStyle::Folded, .. } = &mut data
@@ -112,9 +113,9 @@ impl<'a> Composer<'a, '_> {
         let last_line = self.text.rsplit(['\n', '\r']).next().unwrap_or_default();
         if last_line.trim().is_empty() {
             // Whether these blanks are a line of the scalar depends on how many they are.
-            let fault =
+            let syntax_error =
                 SyntaxError::new(span, "invalid YAML: a block scalar ends in blanks without a line break");
-            return Err(fault.with_help("end the file with a line break"));
+            return Err(syntax_error.with_help("end the file with a line break"));
         }
         if value.ends_with('\n') {
             value.pop();
@@ -122,18 +123,18 @@ impl<'a> Composer<'a, '_> {
         Ok(())
     }
 
-    fn fault(&self, error: &libyaml_safer::Error) -> SyntaxError {
+    fn syntax_error(&self, error: &libyaml_safer::Error) -> SyntaxError {
         let at = match error.problem_mark() {
             Some(mark) => (mark.index as usize).min(self.text.len()),
             None => self.text.find(is_forbidden).unwrap_or(self.text.len()),
         };
         let context = error.context().map(|context| format!("{context}, ")).unwrap_or_default();
-        let fault =
+        let syntax_error =
             SyntaxError::new(Span::new(at, at + 1), format!("invalid YAML: {context}{}", error.problem()));
         if self.text[at..].starts_with('\t') {
-            fault.with_help("indent with spaces: a tab is none")
+            syntax_error.with_help("indent with spaces: a tab is none")
         } else {
-            fault
+            syntax_error
         }
     }
 
@@ -158,7 +159,7 @@ impl<'a> Composer<'a, '_> {
             other => return Err(SyntaxError::new(span, format!("invalid YAML: unexpected {other:?}"))),
         };
         if let Some(anchor) = anchor {
-            charge(&mut self.copied, &node, span)?;
+            count_copies(&mut self.copied, &node, span)?;
             self.anchors.insert(anchor, node.clone());
         }
         Ok(node)
@@ -172,7 +173,7 @@ impl<'a> Composer<'a, '_> {
             return Err(SyntaxError::new(span, message)
                 .with_help(format!("write \"&{anchor}\" before the value that it means")));
         };
-        charge(&mut self.copied, target, span)?;
+        count_copies(&mut self.copied, target, span)?;
         Ok(Node { span, value: target.value.clone() })
     }
 
@@ -181,7 +182,10 @@ impl<'a> Composer<'a, '_> {
         loop {
             let (event, inner) = self.next()?;
             if event == Event::SequenceEnd {
-                let end = items.last().map_or(span.end, |last| last.span.end).max(closing(self.text, inner));
+                let end = items
+                    .last()
+                    .map_or(span.end, |last| last.span.end)
+                    .max(closing_bracket_end(self.text, inner));
                 return Ok(Node { span: Span::new(span.start, end), value: Value::Sequence(items) });
             }
             items.push(self.node(event, inner, depth + 1)?);
@@ -196,7 +200,7 @@ impl<'a> Composer<'a, '_> {
             if event == Event::MappingEnd {
                 let end = entries.last().map_or(span.end, |(_, last)| last.span.end);
                 let start = entries.first().map_or(span.start, |(key, _)| key.span.start.min(span.start));
-                let end = end.max(closing(self.text, inner));
+                let end = end.max(closing_bracket_end(self.text, inner));
                 merge(&mut entries, merges)?;
                 return Ok(Node { span: Span::new(start, end), value: Value::Mapping(entries) });
             }
@@ -222,8 +226,10 @@ impl<'a> Composer<'a, '_> {
             Value::Number(name) if name.bytes().all(|byte| byte.is_ascii_digit()) => Ok(Key { name, span }),
             _ => {
                 let written = self.text.get(span.start..span.end).unwrap_or_default();
-                let fault = SyntaxError::new(span, format!("a key must be text, not {}", node.what()));
-                self.faults.push(fault.with_help(format!("quote it if it is meant as text: {written:?}")));
+                let syntax_error =
+                    SyntaxError::new(span, format!("a key must be text, not {}", node.type_name()));
+                self.syntax_errors
+                    .push(syntax_error.with_help(format!("quote it if it is meant as text: {written:?}")));
                 Ok(Key { name: written.into(), span })
             }
         }
@@ -257,7 +263,7 @@ fn merge<'a>(entries: &mut Vec<(Key<'a>, Node<'a>)>, merges: Vec<Node<'a>>) -> R
             _ => vec![merge],
         };
         for source in sources {
-            let what = source.what();
+            let what = source.type_name();
             let Value::Mapping(inherited) = source.value else {
                 return Err(SyntaxError::new(span, format!("\"<<\" merges mappings, not {what}")));
             };
@@ -267,8 +273,8 @@ fn merge<'a>(entries: &mut Vec<(Key<'a>, Node<'a>)>, merges: Vec<Node<'a>>) -> R
     Ok(())
 }
 
-fn charge(copied: &mut usize, node: &Node<'_>, span: Span) -> Result<(), SyntaxError> {
-    *copied += weight(node);
+fn count_copies(copied: &mut usize, node: &Node<'_>, span: Span) -> Result<(), SyntaxError> {
+    *copied += size(node);
     if *copied > ALIAS_NODES_MAX {
         let message = format!("anchors and aliases stand for more than {ALIAS_NODES_MAX} values");
         return Err(SyntaxError::new(span, message).with_help("write the values out, or split the file"));
@@ -277,18 +283,18 @@ fn charge(copied: &mut usize, node: &Node<'_>, span: Span) -> Result<(), SyntaxE
 }
 
 /// Nodes below and including this one; long text counts as more than one.
-fn weight(node: &Node<'_>) -> usize {
+fn size(node: &Node<'_>) -> usize {
     let mut total = 1;
     match &node.value {
         Value::Text(text) | Value::Number(text) => total += text.len() / 64,
         Value::Sequence(items) => {
             for item in items {
-                total += weight(item);
+                total += size(item);
             }
         }
         Value::Mapping(entries) => {
             for (key, value) in entries {
-                total += key.name.len() / 64 + weight(value);
+                total += key.name.len() / 64 + size(value);
             }
         }
         Value::Null | Value::Bool(_) => {}
@@ -296,8 +302,8 @@ fn weight(node: &Node<'_>) -> usize {
     total
 }
 
-/// Where a flow collection ends: the end of its closing bracket. Block collections have none.
-fn closing(text: &str, span: Span) -> usize {
+/// Where a flow collection ends: the end of its closing_bracket_end bracket. Block collections have none.
+fn closing_bracket_end(text: &str, span: Span) -> usize {
     let bracket = text.get(span.start..span.end).is_some_and(|part| part == "}" || part == "]");
     if bracket { span.end } else { 0 }
 }
@@ -323,13 +329,13 @@ mod tests {
     use super::*;
 
     fn one(text: &str) -> Node<'_> {
-        let (mut nodes, faults) = parse(text);
-        assert_eq!((nodes.len(), faults), (1, Vec::new()), "{text}");
+        let (mut nodes, syntax_errors) = parse(text);
+        assert_eq!((nodes.len(), syntax_errors), (1, Vec::new()), "{text}");
         nodes.remove(0)
     }
 
-    fn fault(text: &str) -> String {
-        parse(text).1.first().map(|fault| fault.message.clone()).unwrap_or_default()
+    fn syntax_error(text: &str) -> String {
+        parse(text).1.first().map(|syntax_error| syntax_error.message.clone()).unwrap_or_default()
     }
 
     #[test]
@@ -370,9 +376,9 @@ mod tests {
         };
         let text: Vec<String> = (0..12).map(level).collect();
         let text = text.concat();
-        assert!(fault(&text).contains("stand for more than"), "{}", fault(&text));
+        assert!(syntax_error(&text).contains("stand for more than"), "{}", syntax_error(&text));
         let long = format!("a: &a \"{}\"\nb: [{}]\n", "\\n".repeat(1_000_000), vec!["*a"; 1000].join(", "));
-        assert!(fault(&long).contains("stand for more than"), "{}", fault(&long));
+        assert!(syntax_error(&long).contains("stand for more than"), "{}", syntax_error(&long));
     }
 
     #[test]
@@ -387,9 +393,9 @@ mod tests {
             ("a: [b", "invalid YAML"),
             ("a: b\n\tc: d", "invalid YAML"),
         ] {
-            assert!(fault(text).contains(part), "{text}: {}", fault(text));
+            assert!(syntax_error(text).contains(part), "{text}: {}", syntax_error(text));
         }
-        let deep = fault(&"- ".repeat(5000));
+        let deep = syntax_error(&"- ".repeat(5000));
         assert!(deep.contains("invalid YAML") || deep.contains("levels deep"), "{deep}");
     }
 
@@ -411,7 +417,7 @@ mod tests {
     #[test]
     fn a_text_is_read_as_libyaml_reads_it_or_refused() {
         for (text, expected) in [
-            // A closing bracket may stand where the key does, and tabs within brackets wherever a blank may.
+            // A closing_bracket_end bracket may stand where the key does, and tabs within brackets wherever a blank may.
             ("spec: {\n  a: b\n}\nc: d\n", Some("{spec={a=b} c=d}")),
             ("a: [\n  b,\n  c\n]\n", Some("{a=[b c]}")),
             ("- {\n  a: b\n}\n", Some("[{a=b}]")),
@@ -446,21 +452,22 @@ mod tests {
             ("a: 'no!, b' # c!,\n", Some("{a=no!, b}")),
             ("a: no!,b\nc: [!!str ,b]\n", Some("{a=no!,b c=[ b]}")),
         ] {
-            let (nodes, faults) = parse(text);
-            let read = faults.is_empty().then(|| nodes.iter().map(shape).collect::<Vec<_>>().join(" --- "));
-            assert_eq!(read.as_deref(), expected, "{text:?}: {faults:?}");
+            let (nodes, syntax_errors) = parse(text);
+            let read =
+                syntax_errors.is_empty().then(|| nodes.iter().map(shape).collect::<Vec<_>>().join(" --- "));
+            assert_eq!(read.as_deref(), expected, "{text:?}: {syntax_errors:?}");
         }
     }
 
     #[test]
     fn a_fault_of_indentation_is_told_where_the_tab_is() {
-        let (_, faults) = parse("a:\n\tb: c\n");
+        let (_, syntax_errors) = parse("a:\n\tb: c\n");
         assert_eq!(
-            (faults[0].span.start, faults[0].help.as_deref()),
+            (syntax_errors[0].span.start, syntax_errors[0].help.as_deref()),
             (3, Some("indent with spaces: a tab is none"))
         );
-        let (_, faults) = parse("a: b\nc: \u{1b}[2J\n");
-        assert_eq!(faults[0].span.start, 8, "{faults:?}");
+        let (_, syntax_errors) = parse("a: b\nc: \u{1b}[2J\n");
+        assert_eq!(syntax_errors[0].span.start, 8, "{syntax_errors:?}");
     }
 
     #[test]

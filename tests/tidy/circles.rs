@@ -1,0 +1,166 @@
+//! Import circles. In every folder of `src` the files and folders beside each other import each other in one
+//! direction only.
+//!
+//! A module that imports from another is an edge between the two of their ancestors that lie beside each
+//! other; `mod.rs` (or `name.rs` beside the folder `name`) lies beside the files of its folder. A `mod`
+//! declaration or a re-export is no import. So a type that `mod.rs` defines and a child uses makes a circle
+//! only where code of `mod.rs` uses that child.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::differences;
+use crate::modules::{Modules, Path, path_of_file};
+
+/// Files and folders that lie on a circle, as `folder/name`; the module file of a folder is `folder/mod`.
+const ON_A_CIRCLE: &[&str] = &[
+    "cli/apply",
+    "cli/compile",
+    "cli/explain",
+    "cli/matrix",
+    "cli/mod",
+    "cli/show",
+    "cli/test/live",
+    "cli/test/mod",
+    "config",
+    "control",
+    "control/explain",
+    "control/server",
+    "control/socket",
+    "control/state",
+    "control/switch",
+    "dataplane/conntrack/entry",
+    "dataplane/conntrack/mod",
+    "dataplane/conntrack/tcp",
+    "dataplane/conntrack/timeouts",
+    "dataplane/endpoints",
+    "dataplane/fib",
+    "dataplane/fib/rules",
+    "dataplane/fib/snapshot",
+    "dataplane/fragments",
+    "dataplane/mod",
+    "dataplane/neighbor",
+    "dataplane/pipeline",
+    "dataplane/pipeline/advance",
+    "dataplane/pipeline/classify",
+    "dataplane/pipeline/mod",
+    "dataplane/pipeline/route",
+    "dataplane/worker",
+    "lab/bridge",
+    "lab/live/mod",
+    "lab/live/placement",
+    "lab/live/responder",
+    "lab/live/rig",
+    "lab/node",
+    "lab/topology",
+    "lab/traffic/server",
+    "lab/traffic/transfer",
+    "policy/lint/dns",
+    "policy/lint/ip_blocks",
+    "policy/lint/mod",
+    "policy/lint/named_ports",
+    "policy/lint/priorities",
+    "policy/lint/selection",
+    "policy/lint/shadowed_rules",
+    "policy/lint/types",
+    "policy/parse/cluster_network_policy",
+    "policy/parse/cluster_peer",
+    "policy/parse/documents",
+    "policy/parse/mod",
+    "policy/parse/tree/json",
+    "policy/parse/tree/mod",
+    "policy/parse/tree/scalar",
+    "policy/parse/tree/yaml",
+    "tables/classifier",
+    "tables/pod_index",
+    "tables/prefix_trie/address",
+    "tables/prefix_trie/mod",
+    "xdp/memory_port",
+    "xdp/multi_buffer",
+    "xdp/program/attach",
+    "xdp/program/mod",
+    "xdp/queue",
+    "xdp/socket",
+    "xdp/umem",
+    "xdp/umem_area",
+    "xdp/umem_owner",
+];
+
+/// Imports between the children of one folder, with one import for each as evidence.
+type Graph = BTreeMap<String, BTreeMap<String, String>>;
+
+fn graphs(modules: &Modules) -> BTreeMap<Path, Graph> {
+    let mut graphs: BTreeMap<Path, Graph> = BTreeMap::new();
+    for (from, to, mention) in modules.uses() {
+        // Modules within one file are one unit.
+        let (from, to) = (modules.file(from), modules.file(&to));
+        if from == to {
+            continue;
+        }
+        let evidence = format!("{from}: {}", mention.join("::"));
+        let (from, to) = (path_of_file(from), path_of_file(to));
+        let common = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+        let unit = |path: &Path| path.get(common).cloned().unwrap_or_else(|| "mod".to_owned());
+        let graph = graphs.entry(from[..common].to_vec()).or_default();
+        graph.entry(unit(&from)).or_default().entry(unit(&to)).or_insert(evidence);
+    }
+    graphs
+}
+
+/// The shortest way from a unit back to itself.
+fn circle_of(graph: &Graph, unit: &str) -> Option<Vec<String>> {
+    let mut ways = vec![vec![unit.to_owned()]];
+    let mut seen = BTreeSet::new();
+    while !ways.is_empty() {
+        let mut longer = Vec::new();
+        for way in ways {
+            let last = way.last().expect("a way has a start");
+            for next in graph.get(last).into_iter().flat_map(BTreeMap::keys) {
+                let way = [way.as_slice(), std::slice::from_ref(next)].concat();
+                if next == unit {
+                    return Some(way);
+                }
+                if seen.insert(next.clone()) {
+                    longer.push(way);
+                }
+            }
+        }
+        ways = longer;
+    }
+    None
+}
+
+/// A circle as a path, with an import for each step.
+fn shown(folder: &Path, graph: &Graph, circle: &[String]) -> String {
+    let steps = circle
+        .windows(2)
+        .map(|step| format!("    {} -> {}: {}", step[0], step[1], graph[&step[0]][&step[1]]));
+    format!("in src/{}:\n{}", folder.join("/"), steps.collect::<Vec<_>>().join("\n"))
+}
+
+#[test]
+fn no_folder_or_file_imports_in_a_circle() {
+    let modules = Modules::of_library();
+    let mut circles = BTreeMap::new();
+    for (folder, graph) in graphs(modules) {
+        for unit in graph.keys() {
+            if let Some(circle) = circle_of(&graph, unit) {
+                let place = [folder.as_slice(), std::slice::from_ref(unit)].concat().join("/");
+                circles.insert(place, shown(&folder, &graph, &circle));
+            }
+        }
+    }
+    let wrong = differences("lies on an import circle", circles.keys().map(String::as_str), ON_A_CIRCLE);
+    let broken = circles.iter().filter(|(place, _)| !ON_A_CIRCLE.contains(&place.as_str()));
+    let explained: Vec<&str> = broken.map(|(_, circle)| circle.as_str()).collect();
+    assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), explained.join("\n"));
+}
+
+#[test]
+fn a_circle_is_found_and_a_line_is_none() {
+    let step = |to: &str| (to.to_owned(), String::new());
+    let graph: Graph = [("a", vec!["b"]), ("b", vec!["c", "d"]), ("c", vec!["a"])]
+        .map(|(from, to)| (from.to_owned(), to.into_iter().map(step).collect()))
+        .into();
+    assert_eq!(circle_of(&graph, "a").unwrap(), ["a", "b", "c", "a"]);
+    assert_eq!(circle_of(&graph, "d"), None);
+}

@@ -1,0 +1,121 @@
+//! Rules of documents: links that resolve, decision pages of one page, and line widths.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::text::root;
+
+/// Documents with links that do not resolve yet.
+const BROKEN_LINKS: &[&str] = &["docs/performance.md"];
+
+/// Longest decision page, lines.
+const DECISION_LINES_MAX: usize = 45;
+
+/// Widest line of prose, characters. Links are not broken, and tables and code have lines of their own.
+const COLUMNS_MAX: usize = 120;
+
+/// Paths of all documents, relative to the repository.
+fn documents() -> Vec<PathBuf> {
+    let mut found = vec![];
+    for folder in ["", "docs", "docs/decisions"] {
+        for entry in fs::read_dir(root().join(folder)).unwrap().flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path.strip_prefix(root()).unwrap().to_owned());
+            }
+        }
+    }
+    assert!(found.len() > 20, "documents are missing: {found:?}");
+    found
+}
+
+fn text_of(document: &Path) -> String {
+    fs::read_to_string(root().join(document)).unwrap()
+}
+
+/// Lines outside fenced and indented code, tables left out, with their numbers.
+fn prose(text: &str) -> Vec<(usize, &str)> {
+    let mut fenced = false;
+    let mut lines = vec![];
+    for (number, line) in text.lines().enumerate() {
+        let is_fence = line.trim_start().starts_with("```");
+        fenced ^= is_fence;
+        if !fenced && !is_fence && !line.starts_with("    ") && !line.starts_with('|') {
+            lines.push((number + 1, line));
+        }
+    }
+    lines
+}
+
+/// Targets of the links of a document: the text between `](` and `)`.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    text.split("](").skip(1).filter_map(|rest| rest.split(')').next())
+}
+
+/// Anchors of headings: lower case, hyphens for blanks, no punctuation.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let headings = text.lines().filter_map(|line| line.strip_prefix('#'));
+    let anchor = |heading: &str| -> String {
+        let heading = heading.trim_start_matches('#').trim().to_lowercase();
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    };
+    headings.map(anchor).collect()
+}
+
+/// Tells whether a link leads to a file of the repository, and to a heading of it if it names one.
+fn resolves(document: &Path, link: &str) -> bool {
+    let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let target = match file {
+        "" => root().join(document),
+        _ => root().join(document).parent().unwrap().join(file),
+    };
+    target.exists() && (anchor.is_empty() || anchors(&fs::read_to_string(&target).unwrap()).contains(anchor))
+}
+
+/// Compares the documents that break a rule with those that are known to.
+fn assert_known(broken: &[(PathBuf, String)], known: &[&str]) {
+    let names: BTreeSet<_> = broken.iter().map(|(document, _)| document.to_str().unwrap()).collect();
+    let unknown: Vec<_> =
+        broken.iter().filter(|(document, _)| !known.contains(&document.to_str().unwrap())).collect();
+    assert!(unknown.is_empty(), "{unknown:#?}");
+    let mended: Vec<_> = known.iter().filter(|document| !names.contains(**document)).collect();
+    assert!(mended.is_empty(), "{mended:?} keep the rule: take them off the list");
+}
+
+#[test]
+fn every_link_of_a_document_leads_to_a_file_and_a_heading() {
+    let mut broken = vec![];
+    for document in documents() {
+        let text = text_of(&document);
+        let local = links(&text).filter(|link| !link.starts_with("http"));
+        let dead = local.filter(|link| !resolves(&document, link)).map(str::to_owned);
+        broken.extend(dead.map(|link| (document.clone(), link)));
+    }
+    assert_known(&broken, BROKEN_LINKS);
+}
+
+#[test]
+fn a_decision_is_one_page_with_its_four_parts_and_a_line_in_the_index() {
+    let index = text_of(Path::new("docs/decisions/README.md"));
+    for document in documents() {
+        let name = document.file_name().unwrap().to_str().unwrap();
+        if !document.starts_with("docs/decisions") || name == "README.md" {
+            continue;
+        }
+        let text = text_of(&document);
+        let name = format!("({name})");
+        assert!(index.contains(&name), "docs/decisions/README.md lacks {name}");
+        assert!(
+            text.lines().count() <= DECISION_LINES_MAX,
+            "{name} is longer than {DECISION_LINES_MAX} lines"
+        );
+        for part in ["**Context.**", "**Decision.**", "**Consequences.**", "**Rejected.**"] {
+            assert!(text.contains(part), "{name} has no {part}");
+        }
+        for (number, line) in prose(&text) {
+            assert!(line.chars().count() <= COLUMNS_MAX, "{name}:{number} is wider than {COLUMNS_MAX}");
+        }
+    }
+}
