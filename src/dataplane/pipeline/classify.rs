@@ -7,8 +7,9 @@ use super::policy_batch::FlowInit;
 use super::tcp_segment::tcp_segment;
 use super::verify_checksum::{self, Checksum};
 use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::tcp::{Outcome, TcpFlow};
-use crate::dataplane::conntrack::{Entry, FlowState, FlowWord, InsertOutcome, Key, NewFlow, Side, Slot};
+use crate::dataplane::conntrack::{
+    FlowState, FlowWord, InsertOutcome, Key, LookupBatch, NewFlow, Outcome, PacketFlow, Side, Slot, TcpFlow,
+};
 use crate::dataplane::fib::effective_acls::Flow;
 use crate::dataplane::packet::Kind;
 use crate::net::flow::Protocol;
@@ -16,19 +17,24 @@ use crate::net::icmp;
 use crate::net::tcp::Flags;
 
 /// Judges the first packets of new flows, and enters these.
-pub(in crate::dataplane) fn classify_new_flows(batch: &mut Batch, context: &mut Context<'_>) {
-    context.policy_batch.evaluate(batch, context.snapshot);
+pub(in crate::dataplane) fn classify_new_flows(
+    batch: &mut Batch,
+    lookups: &LookupBatch,
+    context: &mut Context<'_>,
+) {
+    context.policy_batch.evaluate(batch, lookups, context.snapshot);
     let rules = context.snapshot.rules().map(|rules| &**rules);
     let (mut queried, entered) = (0, context.worker_state.inserted);
     for n in 0..context.policy_batch.packets.len() {
         let i = usize::from(context.policy_batch.packets[n]);
-        if let Some(slot) = inserted_earlier(batch, i, context) {
-            batch.tracks[i].slot = slot;
-            update_state(batch, i, context, context.conntrack.entry(slot));
+        let flow = lookups.flow(i);
+        if let Some(slot) = inserted_earlier(flow, context) {
+            batch.tracks[i].status = FlowStatus::Known(slot);
+            update_state(batch, i, context, flow, slot);
         } else {
             queried += 1;
             let init = context.policy_batch.inits[n].0;
-            open_flow(batch, i, context, init, |context| {
+            open_flow(batch, i, context, flow, init, |context| {
                 context.policy_batch.denial(n, rules, context.worker)
             });
         }
@@ -39,10 +45,9 @@ pub(in crate::dataplane) fn classify_new_flows(batch: &mut Batch, context: &mut 
 
 /// The slot of a packet's flow, if an earlier packet of this batch has opened it.
 #[inline]
-fn inserted_earlier(batch: &Batch, i: usize, context: &Context<'_>) -> Option<Slot> {
-    let track = &batch.tracks[i];
-    let may_be = context.policy_batch.inserted.may_hold(track.hash);
-    if may_be { context.conntrack.look_up(&track.key, track.hash) } else { None }
+fn inserted_earlier(flow: &PacketFlow, context: &Context<'_>) -> Option<Slot> {
+    let may_be = context.policy_batch.inserted.may_hold(flow.hash);
+    if may_be { context.conntrack.look_up(&flow.key, flow.hash) } else { None }
 }
 
 /// Judges a flow that an earlier generation has judged, from its original direction, which is as the facts for its packet say.
@@ -51,22 +56,24 @@ pub(in crate::dataplane) fn revalidate(
     batch: &mut Batch,
     i: usize,
     context: &mut Context<'_>,
+    packet_flow: &PacketFlow,
+    slot: Slot,
     flow_word: FlowWord,
 ) {
-    let track = &mut batch.tracks[i];
-    let opened_by_low = (flow_word.side(track.from_low) == Side::Initiator) == track.from_low;
-    let flow = flow_of(&track.key, opened_by_low);
+    let PacketFlow { key, from_low, .. } = packet_flow;
+    let opened_by_low = (flow_word.side(*from_low) == Side::Initiator) == *from_low;
+    let flow = flow_of(key, opened_by_low);
     let snapshot = context.snapshot;
     let judged = flow_word.policy_epoch();
     let [low_was_pod, high_was_pod] = flow_word.pods();
-    let ends = [(track.key.low(), low_was_pod), (track.key.high(), high_was_pod)];
+    let ends = [(key.low(), low_was_pod), (key.high(), high_was_pod)];
     if ends.into_iter().any(|(end, was_pod)| !snapshot.is_same_endpoint(end, was_pod, judged)) {
         if snapshot.awaits_endpoints(ends, judged, context.now_ms) {
             return batch.drop(i, DropReason::UnknownPod);
         }
         // One of its ends is somebody else by now, who inherits nothing.
-        context.conntrack.remove(track.slot, context.worker_state);
-        track.status = FlowStatus::New;
+        context.conntrack.remove(slot, context.worker_state);
+        batch.tracks[i].status = FlowStatus::New;
         context.policy_batch.add(i);
         return;
     }
@@ -80,21 +87,27 @@ pub(in crate::dataplane) fn revalidate(
     if let Some(reason) = reason {
         // While no tables are loaded nothing passes, and nothing has been decided on either.
         if snapshot.rules().is_some() || reason != DropReason::UnknownPod {
-            context.conntrack.remove(track.slot, context.worker_state);
+            context.conntrack.remove(slot, context.worker_state);
         }
         batch.drop(i, reason);
     } else if let Some((port, _)) = origin {
-        context.conntrack.set_owner_port(track.slot, port);
+        context.conntrack.set_owner_port(slot, port);
     }
 }
 
 /// Opens a connection anew that has ended, on the same ports.
 #[inline(never)]
-pub(in crate::dataplane) fn reopen_flow(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    batch.tracks[i].status = FlowStatus::Reopen;
-    let init = FlowInit::of(batch, i);
-    let flow = flow_of(&batch.tracks[i].key, init.opened_by_low);
-    open_flow(batch, i, context, init, |context| {
+pub(in crate::dataplane) fn reopen_flow(
+    batch: &mut Batch,
+    i: usize,
+    context: &mut Context<'_>,
+    packet_flow: &PacketFlow,
+    slot: Slot,
+) {
+    batch.tracks[i].status = FlowStatus::Reopen(slot);
+    let init = FlowInit::of(batch, i, packet_flow);
+    let flow = flow_of(&packet_flow.key, init.opened_by_low);
+    open_flow(batch, i, context, packet_flow, init, |context| {
         match (context.snapshot.port(init.from), context.snapshot.port(init.to)) {
             (Some(from), Some(to)) => context.snapshot.evaluate(&flow, from, to, Some(context.worker)),
             _ => Some(DropReason::NoRoute),
@@ -111,6 +124,7 @@ fn open_flow(
     batch: &mut Batch,
     i: usize,
     context: &mut Context<'_>,
+    flow: &PacketFlow,
     init: FlowInit,
     denial: impl FnOnce(&Context<'_>) -> Option<DropReason>,
 ) {
@@ -128,7 +142,7 @@ fn open_flow(
     if verify_checksum::verify(context.umem, &batch.frames[i], &batch.packets[i]) == Checksum::Wrong {
         return batch.drop(i, DropReason::BadChecksum);
     }
-    insert_flow(batch, i, context, init, state, tcp);
+    insert_flow(batch, i, context, flow, init, state, tcp);
 }
 
 /// Classes of packets of no known flow, before any table is queried.
@@ -147,6 +161,7 @@ fn insert_flow(
     batch: &mut Batch,
     i: usize,
     context: &mut Context<'_>,
+    packet_flow: &PacketFlow,
     init: FlowInit,
     state: FlowState,
     tcp: Option<TcpFlow>,
@@ -155,8 +170,9 @@ fn insert_flow(
     let (Some(from), Some(to)) = (context.snapshot.port(from_id), context.snapshot.port(to_id)) else {
         return batch.drop(i, DropReason::NoRoute);
     };
-    let track = &mut batch.tracks[i];
-    let flow = flow_of(&track.key, opened_by_low);
+    let PacketFlow { key, hash, from_low, .. } = packet_flow;
+    let (track, from_low) = (&mut batch.tracks[i], *from_low);
+    let flow = flow_of(key, opened_by_low);
     let new = NewFlow {
         opened_by_low,
         pods: [from.has_pod_address(flow.src), to.has_pod_address(flow.dst)],
@@ -164,23 +180,21 @@ fn insert_flow(
         policy_epoch: context.snapshot.generation,
         state,
         tcp,
-        hops: if track.from_low { [track.hop, None] } else { [None, track.hop] },
+        hops: if from_low { [track.hop, None] } else { [None, track.hop] },
     };
-    let (from_low, bytes) = (track.from_low, batch.packets[i].ip_bytes());
-    if track.status == FlowStatus::Reopen {
-        context.conntrack.restart(track.slot, &new, context.now_ms);
-        return context.conntrack.entry(track.slot).count(from_low, bytes, context.now_ms);
+    let bytes = batch.packets[i].ip_bytes();
+    if let FlowStatus::Reopen(slot) = track.status {
+        context.conntrack.restart(slot, &new, context.now_ms);
+        return context.conntrack.entry(slot).count(from_low, bytes, context.now_ms);
     }
-    match context.conntrack.insert(&track.key, track.hash, &new, context.now_ms, context.worker_state) {
+    match context.conntrack.insert(key, *hash, &new, context.now_ms, context.worker_state) {
         InsertOutcome::Inserted(slot) => {
-            track.slot = slot;
-            context.policy_batch.inserted.add(track.hash);
+            context.policy_batch.inserted.add(*hash);
             context.conntrack.entry(slot).count(from_low, bytes, context.now_ms);
         }
         InsertOutcome::Exists(slot) => {
-            track.slot = slot;
-            track.status = FlowStatus::Known;
-            update_state(batch, i, context, context.conntrack.entry(slot));
+            track.status = FlowStatus::Known(slot);
+            update_state(batch, i, context, packet_flow, slot);
         }
         InsertOutcome::Full => batch.drop(i, DropReason::TableFull),
     }
@@ -233,27 +247,28 @@ pub(in crate::dataplane) fn update_state(
     batch: &mut Batch,
     i: usize,
     context: &mut Context<'_>,
-    entry: &Entry,
+    flow: &PacketFlow,
+    slot: Slot,
 ) {
-    let packet = &batch.packets[i];
+    let (packet, entry) = (&batch.packets[i], context.conntrack.entry(slot));
     if packet.kind == Kind::IcmpError {
         return; // It passes, and its flow is none the livelier for it.
     }
-    let from_low = batch.tracks[i].from_low;
+    let from_low = flow.from_low;
     let flow_word = entry.flow_word(from_low);
     let checksum = || verify_checksum::verify(context.umem, &batch.frames[i], packet);
     // A packet that cannot be verified, a fragment, changes the state of no connection; its receiver takes it or does not. Of UDP,
     // which is sent in fragments, the first answer makes the flow live a little longer.
     let (outcome, verified) = if packet.protocol == Protocol::TCP {
         let before = entry.load_tcp();
-        let mut flow = before;
+        let mut after = before;
         let segment = tcp_segment(packet, context.umem.data(&batch.frames[i]));
-        let outcome = flow.advance(&segment, flow_word.side(from_low));
+        let outcome = after.advance(&segment, flow_word.side(from_low));
         let decides =
-            (flow.state != before.state) | segment.flags.has_any(Flags::SYN | Flags::RST | Flags::FIN);
+            (after.state != before.state) | segment.flags.has_any(Flags::SYN | Flags::RST | Flags::FIN);
         let verified = if decides && outcome == Outcome::Pass { checksum() } else { Checksum::Right };
-        if outcome == Outcome::Pass && verified == Checksum::Right && entry.store_tcp(&before, &flow) {
-            context.conntrack.on_state_change(batch.tracks[i].slot, before.state, flow.state);
+        if outcome == Outcome::Pass && verified == Checksum::Right && entry.store_tcp(&before, &after) {
+            context.conntrack.on_state_change(slot, before.state, after.state);
         }
         (outcome, verified)
     } else {
@@ -264,14 +279,14 @@ pub(in crate::dataplane) fn update_state(
             || (verified == Checksum::Unknown && packet.protocol != Protocol::SCTP);
         if next != state && is_enough {
             entry.set_state(state, next);
-            context.conntrack.on_state_change(batch.tracks[i].slot, state, next);
+            context.conntrack.on_state_change(slot, state, next);
         }
         (outcome, verified)
     };
     match outcome {
         Outcome::Pass if verified == Checksum::Wrong => return batch.drop(i, DropReason::BadChecksum),
         Outcome::Pass => {}
-        Outcome::Reopen => return reopen_flow(batch, i, context),
+        Outcome::Reopen => return reopen_flow(batch, i, context, flow, slot),
         Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
     }
     entry.count(from_low, packet.ip_bytes(), context.now_ms);

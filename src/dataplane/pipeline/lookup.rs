@@ -4,67 +4,42 @@ use super::batch::Batch;
 use super::context::Context;
 use super::parse::parse_quoted;
 use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::Key;
+use crate::dataplane::conntrack::{Key, LookupBatch};
 use crate::dataplane::fib::next_hop::Hop;
 use crate::dataplane::packet::{Kind, Packet};
-use crate::net::flow::Protocol;
 
-/// Starts to look flows up: the entries that their hashes name are on the way to the cache, or where these help nobody, the
-/// tags.
-pub(in crate::dataplane) fn lookup(batch: &mut Batch, context: &Context<'_>) {
-    batch.misses.clear();
+/// Starts the lookup of each packet's flow.
+pub(in crate::dataplane) fn lookup(batch: &mut Batch, lookups: &mut LookupBatch, context: &Context<'_>) {
+    lookups.clear();
     for i in 0..batch.len() {
         if batch.is_pending(i) {
-            key_packet(batch, i, context);
+            start_lookup(batch, i, lookups, context);
         }
     }
 }
 
 #[inline(always)]
-fn key_packet(batch: &mut Batch, i: usize, context: &Context<'_>) {
+fn start_lookup(batch: &mut Batch, i: usize, lookups: &mut LookupBatch, context: &Context<'_>) {
     let packet = &batch.packets[i];
     if packet.kind == Kind::IcmpError {
-        return key_icmp_error(batch, i, context);
+        return start_lookup_of_icmp_error(batch, i, lookups, context);
     }
-    // Each family has its own way to the end: half of a key of IPv4 is zeros, and nothing is to be computed of them.
+    // One branch for each family: half of an IPv4 key is zeros, and the compiler folds what is computed of them.
     if packet.is_v4 {
-        let keyed = Key::of_v4(packet);
-        set_key(batch, i, context, keyed);
+        context.conntrack.start_lookup(lookups, i, Key::of_v4(packet));
     } else {
-        let keyed = Key::of_v6(packet);
-        set_key(batch, i, context, keyed);
+        context.conntrack.start_lookup(lookups, i, Key::of_v6(packet));
     }
 }
 
-/// Tracks an ICMP error by the flow that it reports about.
+/// Starts the lookup of the flow that an ICMP error reports about.
 #[cold]
 #[inline(never)]
-fn key_icmp_error(batch: &mut Batch, i: usize, context: &Context<'_>) {
+fn start_lookup_of_icmp_error(batch: &mut Batch, i: usize, lookups: &mut LookupBatch, context: &Context<'_>) {
     match quoted_key(batch, i, context) {
-        Some(keyed) => set_key(batch, i, context, keyed),
+        Some(keyed) => context.conntrack.start_lookup(lookups, i, keyed),
         None => batch.drop(i, DropReason::InvalidState),
     }
-}
-
-#[inline(always)]
-fn set_key(batch: &mut Batch, i: usize, context: &Context<'_>, (key, from_low): (Key, bool)) {
-    let hash = context.conntrack.hash(&key);
-    let track = &mut batch.tracks[i];
-    (track.key, track.hash, track.from_low) = (key, hash, from_low);
-    if batch.miss_heavy {
-        context.conntrack.prefetch_tags(hash);
-        batch.misses.push(i as u16);
-    } else {
-        track.slot = context.conntrack.primary_slot(hash);
-        let both = needs_both_ends(batch.packets[i].protocol);
-        context.conntrack.entry(track.slot).prefetch(from_low, both);
-    }
-}
-
-/// Whether a packet of this protocol needs to know of the other end of its flow: its windows, or the state that its line has.
-#[inline]
-pub(in crate::dataplane) fn needs_both_ends(protocol: Protocol) -> bool {
-    matches!(protocol, Protocol::TCP | Protocol::SCTP)
 }
 
 /// The key of the flow that an ICMP error reports about, as of the packet that it quotes.

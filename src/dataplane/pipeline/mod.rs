@@ -38,11 +38,17 @@ use self::gateway::deliver_locally;
 use self::lookup::lookup;
 use self::parse::parse;
 use self::rewrite::rewrite;
+use super::conntrack::LookupBatch;
 use super::fragments;
 
 /// Takes a batch through all stages, and says `done` of each. Afterwards no verdict is pending.
 #[inline]
-pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl FnMut(&'static str)) {
+pub(crate) fn run(
+    batch: &mut Batch,
+    lookups: &mut LookupBatch,
+    context: &mut Context<'_>,
+    mut done: impl FnMut(&'static str),
+) {
     parse(batch, context);
     done("parse");
     anti_spoof(batch, context);
@@ -51,16 +57,16 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
         deliver_locally(batch, context);
     }
     done("local-delivery");
-    lookup(batch, context);
+    lookup(batch, lookups, context);
     done("lookup");
-    advance(batch, context);
+    advance(batch, lookups, context);
     done("advance");
     if !context.policy_batch.is_empty() {
-        classify_new_flows(batch, context);
+        classify_new_flows(batch, lookups, context);
     }
     done("classify");
     if batch.has_fragments {
-        fragments::classify_fragments(batch, context);
+        fragments::classify_fragments(batch, lookups, context);
     }
     done("fragments");
     rewrite(batch, context);

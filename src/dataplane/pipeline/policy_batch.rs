@@ -2,6 +2,7 @@
 
 use super::batch::Batch;
 use crate::dataplane::DropReason;
+use crate::dataplane::conntrack::{LookupBatch, PacketFlow};
 use crate::dataplane::fib::effective_acls::{EffectiveAcls, Flow};
 use crate::dataplane::fib::port::PortView;
 use crate::dataplane::fib::rules::Rules;
@@ -207,13 +208,13 @@ impl PolicyBatch {
     }
 
     /// Asks what the tables say of every packet.
-    pub(super) fn evaluate(&mut self, batch: &Batch, snapshot: &Snapshot) {
+    pub(super) fn evaluate(&mut self, batch: &Batch, lookups: &LookupBatch, snapshot: &Snapshot) {
         self.inserted.0.fill(0);
         let queries = &mut *self.queries;
         queries.clear();
         for n in 0..self.packets.len().min(BATCH_FRAMES_MAX) {
             let i = usize::from(self.packets[n]);
-            let init = FlowInit::of(batch, i);
+            let init = FlowInit::of(batch, i, lookups.flow(i));
             let queried = match (snapshot.port(init.from), snapshot.port(init.to)) {
                 (Some(from), Some(to)) => queries.query_flow(&batch.packets[i], from, to),
                 _ => FlowQueries { closed: Some(DropReason::NoRoute), ..FlowQueries::NOTHING },
@@ -266,8 +267,7 @@ impl FlowInit {
     const NONE: FlowInit = FlowInit { opened_by_low: false, from: PortId(0), to: PortId(0) };
 
     #[inline(always)]
-    pub(super) fn of(batch: &Batch, i: usize) -> FlowInit {
-        let opened_by_low = batch.tracks[i].from_low;
-        FlowInit { opened_by_low, from: batch.in_ports[i], to: batch.adjacencies[i].out }
+    pub(super) fn of(batch: &Batch, i: usize, flow: &PacketFlow) -> FlowInit {
+        FlowInit { opened_by_low: flow.from_low, from: batch.in_ports[i], to: batch.adjacencies[i].out }
     }
 }

@@ -1,6 +1,6 @@
 //! The TCP segment of a packet, as conntrack takes it.
 
-use crate::dataplane::conntrack::tcp::Segment;
+use crate::dataplane::conntrack::Segment;
 use crate::dataplane::packet::Packet;
 use crate::net::tcp::{self, Flags};
 
