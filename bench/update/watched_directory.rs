@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use palisade::config::Policy;
 use palisade::control::protocol::PolicyOrigin;
-use palisade::control::{Closing, Switch, SwitchSettings};
+use palisade::control::{CoverageCheck, Switch, SwitchSettings};
 use palisade::dataplane::{Dataplane, Settings};
 use palisade::source::{PolicyDirectory, Requests};
 use serde::Serialize;
@@ -68,7 +68,7 @@ pub(crate) fn measure(rules: usize, files: u16, changes: usize) {
         .expect("the configuration names a directory");
     let tables = directory.load().expect("the manifests are right").tables;
     switch
-        .replace_tables(tables, PolicyOrigin::directory(&root), Closing::Refused)
+        .replace_tables(tables, PolicyOrigin::directory(&root), CoverageCheck::Require)
         .expect("the tables are right");
     directory.started(&switch);
     let requests = Requests::new().expect("an eventfd");

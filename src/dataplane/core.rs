@@ -102,7 +102,7 @@ impl Core {
         let desired = Arc::new(DesiredState::default());
         let snapshot = Snapshot::new(&desired, first, &BTreeMap::new(), workers);
         // The first batch comes before the first publication.
-        let snapshot = snapshot.with_restored(endpoints.match_restored(&desired, &desired, now_ms));
+        let snapshot = snapshot.with_restored_pods(endpoints.match_restored(&desired, &desired, now_ms));
         let shared = Shared {
             snapshot: Publication::new(snapshot, workers),
             conntrack,

@@ -16,7 +16,7 @@ use super::manifests::{self, Content, Manifests};
 use super::watch::Watch;
 use crate::config::Policy;
 use crate::control::protocol::PolicyOrigin;
-use crate::control::{Closing, Refusal, Switch};
+use crate::control::{ApiError, CoverageCheck, Switch};
 use crate::ids::Generation;
 use crate::policy::parse;
 use crate::policy::{Compiler, Options};
@@ -114,7 +114,7 @@ enum Obstacle {
     /// Files may be complete later.
     Later,
     Rejected(Rejected),
-    Refused(Refusal),
+    Refused(ApiError),
 }
 
 impl From<Rejected> for Obstacle {
@@ -186,7 +186,8 @@ impl PolicyDirectory {
         self.published = is_ours.then(|| switch.status().generation);
         let origin = self.origin();
         if let Some(base) = self.published {
-            let _ = switch.change_tables(base, &TablesDiff::default(), origin, Closing::RefusedIfKnown);
+            let _ =
+                switch.change_tables(base, &TablesDiff::default(), origin, CoverageCheck::RequireIfCovered);
         }
     }
 
@@ -217,7 +218,7 @@ impl PolicyDirectory {
             Ok(Err(Obstacle::Later)) => return Reload::NotDue,
             Ok(Err(Obstacle::Rejected(rejected))) => rejected.errors(),
             Ok(Err(Obstacle::Refused(refusal))) => {
-                if matches!(refusal, Refusal::ClosesAll { .. }) {
+                if matches!(refusal, ApiError::NoPodCovered { .. }) {
                     self.look_at = Some(Instant::now() + RETRY);
                 }
                 vec![format!("{}: {refusal}", self.root.display())]
@@ -440,7 +441,7 @@ impl PolicyDirectory {
     fn publish(&mut self, step: &Step, switch: &Switch, warnings: Vec<String>) -> Result<Reload, Obstacle> {
         let origin = self.origin();
         if let (Step::Difference(difference), Some(base)) = (step, self.published.take()) {
-            match switch.change_tables(base, difference, origin.clone(), Closing::RefusedIfKnown) {
+            match switch.change_tables(base, difference, origin.clone(), CoverageCheck::RequireIfCovered) {
                 Ok(loaded) => {
                     self.published = Some(loaded.generation);
                     return Ok(if difference.is_empty() {
@@ -450,7 +451,7 @@ impl PolicyDirectory {
                     });
                 }
                 // Somebody has loaded other tables.
-                Err(Refusal::NoBase | Refusal::Tables(TablesError::Base { .. })) => {}
+                Err(ApiError::NoBase | ApiError::Tables(TablesError::Base { .. })) => {}
                 Err(refusal) => return Err(Obstacle::Refused(refusal)),
             }
         }
@@ -460,7 +461,7 @@ impl PolicyDirectory {
             return Ok(Reload::Same);
         }
         let loaded = switch
-            .replace_tables(tables.clone(), origin, Closing::RefusedIfKnown)
+            .replace_tables(tables.clone(), origin, CoverageCheck::RequireIfCovered)
             .map_err(Obstacle::Refused)?;
         self.published = Some(loaded.generation);
         Ok(Reload::Loaded { generation: loaded.generation, warnings })

@@ -50,7 +50,7 @@ impl Requests {
 impl PolicyDirectory {
     /// Loads the directory into `switch` whenever it changes, until `requests` says stop. What comes of it goes into the log.
     pub fn follow(&mut self, switch: &Switch, requests: &Requests) {
-        crate::control::leave_cores(&switch.status().cores);
+        crate::control::avoid_worker_cores(&switch.status().cores);
         loop {
             self.wait(requests);
             requests.take();

@@ -13,21 +13,6 @@ use crate::modules::{Modules, Path, path_of_file};
 
 /// Files and folders that lie on a circle, as `folder/name`; the module file of a folder is `folder/mod`.
 const ON_A_CIRCLE: &[&str] = &[
-    "cli/apply",
-    "cli/compile",
-    "cli/explain",
-    "cli/matrix",
-    "cli/mod",
-    "cli/show",
-    "cli/test/live",
-    "cli/test/mod",
-    "config",
-    "control",
-    "control/explain",
-    "control/server",
-    "control/socket",
-    "control/state",
-    "control/switch",
     "dataplane/conntrack/entry",
     "dataplane/conntrack/mod",
     "dataplane/conntrack/tcp",

@@ -80,7 +80,7 @@ pub(super) fn set_attached_since(
     ports: &mut [Option<PortView>],
     before: Option<&[Option<PortView>]>,
     generation: Generation,
-    restored: &RestoredPods,
+    restored_pods: &RestoredPods,
 ) {
     let mut owners = BTreeMap::new();
     let mut shared = BTreeSet::new();
@@ -100,7 +100,7 @@ pub(super) fn set_attached_since(
         let last = before.and_then(|before| before.get(number)?.as_ref());
         let since = match last.filter(|last| last.attachment == port.attachment) {
             Some(last) => last.attached_since.filter(|_| last.addresses() == port.addresses()),
-            None => restored.since.get(&port.attachment).copied(),
+            None => restored_pods.since.get(&port.attachment).copied(),
         };
         port.attached_since = since.or(Some(generation));
     }

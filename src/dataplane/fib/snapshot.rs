@@ -43,7 +43,7 @@ pub(crate) struct Snapshot {
     /// The last one in which a pod that had been there was not there any more, or not alone with its addresses.
     pub pod_removed: Generation,
     /// Pods of the process before that may still come back.
-    restored: Arc<RestoredPods>,
+    restored_pods: Arc<RestoredPods>,
 }
 
 impl Numbered for Snapshot {
@@ -66,8 +66,8 @@ impl Snapshot {
     }
 
     /// The same, with pods of the process before that may still come back.
-    pub(crate) fn with_restored(self, restored: RestoredPods) -> Snapshot {
-        Snapshot { restored: Arc::new(restored), ..self }
+    pub(crate) fn with_restored_pods(self, restored_pods: RestoredPods) -> Snapshot {
+        Snapshot { restored_pods: Arc::new(restored_pods), ..self }
     }
 
     /// The view of a further world, at the cost of what changes. This one's was `before`; `same_ports` says that it had the
@@ -121,13 +121,18 @@ impl Snapshot {
         open: &BTreeMap<PortId, PortProperties>,
         rules: Option<Arc<Rules>>,
         before: Option<&Snapshot>,
-        restored: Arc<RestoredPods>,
+        restored_pods: Arc<RestoredPods>,
     ) -> Snapshot {
         let (routes, hops) = layout::routes(desired);
         let gateway =
             |v4: bool| desired.gateway.addresses.iter().find(|a| a.is_ipv4() == v4).map(|a| pack(*a));
         let mut ports = layout::ports(desired, open);
-        layout::set_attached_since(&mut ports, before.map(|before| &*before.ports), generation, &restored);
+        layout::set_attached_since(
+            &mut ports,
+            before.map(|before| &*before.ports),
+            generation,
+            &restored_pods,
+        );
         let stayed = before.filter(|before| !layout::has_removed_pod(&before.ports, &ports));
         let mut snapshot = Snapshot {
             generation,
@@ -142,7 +147,7 @@ impl Snapshot {
             ports,
             layout_generation: generation,
             pod_removed: stayed.map_or(generation, |before| before.pod_removed),
-            restored,
+            restored_pods,
         };
         snapshot.classify_pods();
         snapshot
@@ -279,7 +284,8 @@ impl Snapshot {
         now_ms: u32,
     ) -> bool {
         ends.into_iter().all(|(address, was_pod)| {
-            self.is_same_endpoint(address, was_pod, epoch) || was_pod && self.restored.awaits(address, now_ms)
+            self.is_same_endpoint(address, was_pod, epoch)
+                || was_pod && self.restored_pods.awaits(address, now_ms)
         })
     }
 

@@ -36,12 +36,12 @@ pub(crate) enum Verdict {
     Dropped(DropReason),
 }
 
-/// Relation of a packet to the flows in conntrack.
+/// Relation of a packet to conntrack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FlowStatus {
     /// Of the flow in this slot, which this generation or a later one has evaluated.
     Known(Slot),
-    /// Of the ended connection in this slot; it opens the next one on the same ports.
+    /// Of the ended connection in this slot, and opens the next one on the same ports.
     Reopen(Slot),
     /// Of no known flow.
     New,
@@ -54,7 +54,7 @@ pub(crate) enum FlowStatus {
 pub(crate) struct Track {
     /// The hop of a packet of no known flow.
     pub hop: Option<u16>,
-    /// Its relation to the flows in conntrack.
+    /// Its relation to conntrack.
     pub status: FlowStatus,
 }
 

@@ -22,7 +22,7 @@ pub(in crate::dataplane) fn lookup(batch: &mut Batch, lookups: &mut LookupBatch,
 fn start_lookup(batch: &mut Batch, i: usize, lookups: &mut LookupBatch, context: &Context<'_>) {
     let packet = &batch.packets[i];
     if packet.kind == Kind::IcmpError {
-        return start_icmp_error_lookup(batch, i, lookups, context);
+        return start_lookup_of_icmp_error(batch, i, lookups, context);
     }
     // One branch for each family: half of an IPv4 key is zeros, and the compiler folds what is computed of them.
     if packet.is_v4 {
@@ -35,7 +35,7 @@ fn start_lookup(batch: &mut Batch, i: usize, lookups: &mut LookupBatch, context:
 /// Starts the lookup of the flow that an ICMP error reports about.
 #[cold]
 #[inline(never)]
-fn start_icmp_error_lookup(batch: &mut Batch, i: usize, lookups: &mut LookupBatch, context: &Context<'_>) {
+fn start_lookup_of_icmp_error(batch: &mut Batch, i: usize, lookups: &mut LookupBatch, context: &Context<'_>) {
     match quoted_key(batch, i, context) {
         Some(keyed) => context.conntrack.start_lookup(lookups, i, keyed),
         None => batch.drop(i, DropReason::InvalidState),

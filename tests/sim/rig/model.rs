@@ -271,7 +271,7 @@ impl Model {
                 unreachable!("no flow is with the gateway");
             };
             let counted = self.decisions.clone();
-            if let Some(reason) = self.decide(&key, from, to) {
+            if let Some(reason) = self.decide_flow(&key, from, to) {
                 // Without tables every packet is dropped and no decision is counted.
                 if self.setting.loaded || reason != "unknown-pod" {
                     self.flows.remove(number);
@@ -337,7 +337,7 @@ impl Model {
             Transport::Other(_) => {}
         }
         let key = FlowKey { src: spec.src, dst: spec.dst, protocol, src_port: ports[0], dst_port: ports[1] };
-        if let Some(reason) = self.decide(&key, port, out) {
+        if let Some(reason) = self.decide_flow(&key, port, out) {
             return Some(reason);
         }
         if !is_tracked {

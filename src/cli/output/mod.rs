@@ -1,4 +1,6 @@
-//! Facts on standard output: a table for people, JSON for programs.
+//! Results on standard output: a table for people, JSON for programs.
+
+pub(super) mod terminal;
 
 use std::io::{self, Write};
 
@@ -9,13 +11,13 @@ use serde_json::ser::{Formatter, PrettyFormatter};
 
 use crate::printable;
 
-/// The form of what a command prints.
+/// Form of a command's output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// For people
     #[default]
     Table,
-    /// For programs; the form is that of the control socket's answers
+    /// For programs, in the form of the control socket's responses
     Json,
 }
 
@@ -28,7 +30,7 @@ pub(super) fn json(value: &impl Serialize) -> io::Result<()> {
     out.flush()
 }
 
-/// Indented JSON, with an escape for every character that steers a terminal.
+/// Indented JSON with an escape for every control character.
 #[derive(Default)]
 struct Readable(PrettyFormatter<'static>);
 
@@ -69,11 +71,11 @@ impl Formatter for Readable {
         self.0.end_object_value(out)
     }
 
-    /// A part of a string without quotes and C0, which are escaped elsewhere.
+    /// Writes a part of a string without quotes and C0, which serde escapes elsewhere.
     fn write_string_fragment<W: Write + ?Sized>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
         for part in text.split_inclusive(printable::is_steering) {
             match part.chars().next_back().filter(|c| printable::is_steering(*c)) {
-                // All of them are in the basic multilingual plane.
+                // All control characters are in the basic multilingual plane.
                 Some(c) => write!(out, "{}\\u{:04x}", &part[..part.len() - c.len_utf8()], u32::from(c))?,
                 None => out.write_all(part.as_bytes())?,
             }
@@ -82,19 +84,19 @@ impl Formatter for Readable {
     }
 }
 
-/// Prints text. What steers a terminal is spelt out, but for line breaks and tabs.
+/// Prints text. Escapes control characters other than line breaks and tabs.
 pub(super) fn text(text: &str) -> io::Result<()> {
     styled(&printable::block(text))
 }
 
-/// Prints text that has styles of its own, and nothing of strangers.
+/// Prints text with styles, which contains nothing untrusted.
 pub(super) fn styled(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()
 }
 
-/// A table with these columns, without lines, so that `awk` can read it too.
+/// Creates a table with these columns, without borders, so that `awk` can read it.
 pub(super) fn table<const N: usize>(columns: [&str; N]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic);
@@ -102,7 +104,7 @@ pub(super) fn table<const N: usize>(columns: [&str; N]) -> Table {
     table
 }
 
-/// The table's text, lines without blanks at their ends; the `none` sentence where it has no rows.
+/// Renders a table without trailing blanks, or the `none` sentence if it has no rows.
 pub(super) fn render(table: &Table, none: &str) -> String {
     if table.is_empty() {
         return format!("{none}\n");
@@ -110,13 +112,13 @@ pub(super) fn render(table: &Table, none: &str) -> String {
     table.lines().fold(String::new(), |text, line| text + line.trim_end() + "\n")
 }
 
-/// Several values in one cell.
+/// Joins several values for one cell.
 pub(super) fn list(values: impl IntoIterator<Item = impl ToString>) -> String {
     let values: Vec<String> = values.into_iter().map(|value| value.to_string()).collect();
     if values.is_empty() { "-".to_owned() } else { values.join(", ") }
 }
 
-/// A value that may be missing in one cell.
+/// Formats an optional value for one cell.
 pub(super) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }

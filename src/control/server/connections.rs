@@ -1,16 +1,17 @@
-//! The server's connections: no more of them than there is room for, and none that stays idle.
+//! Connections of the server: bounded in number, and closed after some time of idleness.
 //!
-//! A connection is idle while its task waits for the other end: for a request, the rest of one, or room for an answer. A handler runs
-//! within the task, so a request that waits for the workers is not idle.
+//! A connection is idle while its task waits for the client: for a request, the rest of one, or buffer space
+//! for a response. A handler runs within the task, so a request that waits for the workers is not idle.
 
-use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
+use dashmap::DashMap;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -21,35 +22,36 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::limits::CONTROL_CONNECTIONS_MAX;
 
-/// Longest time in which a client sends nothing and takes nothing; and in which the head of a request comes.
+/// Longest time without any transfer on a connection, and for the head of a request.
 const IDLE: Duration = Duration::from_secs(30);
-/// Time after which a new connection looks again for an idle one, where all had requests under way.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
-/// Wait after an `accept` that failed: most likely for want of descriptors.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
-/// Time between two warnings that the room is used up.
-const WARN_AGAIN: Duration = Duration::from_mins(1);
-/// Connections that there is room for in any case.
+/// Interval at which a new connection looks for an idle one again while all others have requests under way.
+const EVICTION_RETRY: Duration = Duration::from_millis(20);
+/// Wait after a failed `accept`, whose most likely cause is a lack of file descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// Interval between two warnings that the limit is reached.
+const WARNING_INTERVAL: Duration = Duration::from_mins(1);
+/// Least number of connections that the server accepts.
 const CONNECTIONS_MIN: u64 = 8;
 
-/// Bounds of a server's connections.
+/// Limits on the server's connections.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
+pub(super) struct Limits {
     connections: usize,
     idle: Duration,
 }
 
-impl Bounds {
-    /// A quarter of the descriptors that the process may have, and [`CONTROL_CONNECTIONS_MAX`] at most: ports need the others.
-    pub(super) fn of_process() -> Bounds {
+impl Limits {
+    /// Takes a quarter of the process's descriptor limit, at most [`CONTROL_CONNECTIONS_MAX`]. Ports need the
+    /// other descriptors.
+    pub(super) fn for_process() -> Limits {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let connections = (descriptors / 4).clamp(CONNECTIONS_MIN, CONTROL_CONNECTIONS_MAX as u64);
-        Bounds { connections: connections as usize, idle: IDLE }
+        Limits { connections: connections as usize, idle: IDLE }
     }
 }
 
-/// Raises the soft limit of open files to the hard one.
-pub(super) fn raise_descriptor_limit() {
+/// Raises the soft limit of open files to the hard limit.
+pub(crate) fn raise_descriptor_limit() {
     let limits = getrlimit(Resource::Nofile);
     if let Err(error) =
         setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limits.maximum, ..limits })
@@ -58,15 +60,16 @@ pub(super) fn raise_descriptor_limit() {
     }
 }
 
-/// Serves each connection by a router of its own until `stopping` changes, and then until the requests under way have ended.
+/// Serves each connection with its own router until `stopping` changes, and then until the requests under way
+/// have ended.
 pub(super) async fn serve(
     listener: UnixListener,
     router: impl Fn(&UnixStream) -> Router,
-    bounds: Bounds,
+    limits: Limits,
     mut stopping: watch::Receiver<()>,
 ) {
-    let room = Arc::new(Semaphore::new(bounds.connections));
-    let open = Arc::new(Connections::default());
+    let room = Arc::new(Semaphore::new(limits.connections));
+    let open = Arc::new(ConnectionTable::default());
     let mut warned: Option<Instant> = None;
     let accept = async {
         loop {
@@ -75,7 +78,7 @@ pub(super) async fn serve(
                 Err(error) => {
                     tracing::warn!("the control socket does not accept a connection: {error}");
                     open.evict_longest_idle();
-                    sleep(ACCEPT_AGAIN).await;
+                    sleep(ACCEPT_RETRY).await;
                     continue;
                 }
             };
@@ -84,22 +87,22 @@ pub(super) async fn serve(
                 if let Ok(slot) = now {
                     break slot;
                 }
-                if warned.is_none_or(|warned| warned.elapsed() > WARN_AGAIN) {
+                if warned.is_none_or(|warned| warned.elapsed() > WARNING_INTERVAL) {
                     warned = Some(Instant::now());
                     tracing::warn!(
                         "{} connections to the control socket are open: each new one closes the one that has been idle for the longest time",
-                        bounds.connections
+                        limits.connections
                     );
                 }
                 open.evict_longest_idle();
-                if let Ok(Ok(slot)) = timeout(LOOK_AGAIN, room.clone().acquire_owned()).await {
+                if let Ok(Ok(slot)) = timeout(EVICTION_RETRY, room.clone().acquire_owned()).await {
                     break slot;
                 }
             };
             let (open, router, stopping) = (open.clone(), router(&stream), stopping.clone());
             tokio::spawn(async move {
                 let (number, connection) = open.add();
-                converse(stream, router, &connection, bounds.idle, stopping).await;
+                serve_connection(stream, router, &connection, limits.idle, stopping).await;
                 open.remove(number);
                 drop(slot);
             });
@@ -112,12 +115,12 @@ pub(super) async fn serve(
     }
     drop(listener);
     stopping.mark_unchanged();
-    // All slots are back when all connections have ended. Nobody closes the semaphore.
-    let _ = room.acquire_many(bounds.connections as u32).await;
+    // All permits are back when all connections have ended. Nothing closes the semaphore.
+    let _ = room.acquire_many(limits.connections as u32).await;
 }
 
-/// Answers the requests of one connection, until its end, or it is idle for too long, or it is evicted.
-async fn converse(
+/// Serves the requests of one connection until it ends, is idle for too long, or is evicted.
+async fn serve_connection(
     stream: UnixStream,
     router: Router,
     connection: &Connection,
@@ -146,16 +149,16 @@ async fn converse(
         connection.end_work();
         idle.as_mut().reset(Instant::now() + idle_max);
         if done.is_pending() {
-            // Not ready yet, but it wakes this task when it is.
+            // The timer is not ready yet, and wakes this task when it is.
             let _ = idle.as_mut().poll(context);
         }
-        // A client that errs or breaks off is told by its own connection.
+        // An error of the client needs no report here: its own connection shows it.
         done.map(drop)
     })
     .await;
 }
 
-/// An open connection.
+/// Open connection.
 #[derive(Debug)]
 struct Connection {
     activity: Mutex<Activity>,
@@ -164,11 +167,11 @@ struct Connection {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Activity {
-    /// It waits for the other end since then.
+    /// Waits for the client since this time.
     Idle(Instant),
-    /// Its task runs.
+    /// Runs its task.
     Working,
-    /// It makes room for another one.
+    /// Closed in favour of another connection.
     Evicted,
 }
 
@@ -177,7 +180,7 @@ impl Connection {
         self.activity.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it may go on. From now on it is not evicted.
+    /// Protects the connection from eviction. Returns whether it may go on.
     fn begin_work(&self) -> bool {
         let mut activity = self.activity();
         if *activity == Activity::Evicted {
@@ -198,7 +201,7 @@ impl Connection {
         }
     }
 
-    /// Ends it if it is still idle.
+    /// Evicts the connection if it is still idle.
     fn evict(&self) {
         let mut activity = self.activity();
         if matches!(*activity, Activity::Idle(_)) {
@@ -208,32 +211,31 @@ impl Connection {
     }
 }
 
-/// The open connections, by number.
+/// Open connections by number. The task of each connection inserts and removes its own entry, and the
+/// accepting task scans all of them.
 #[derive(Debug, Default)]
-struct Connections(Mutex<(u64, BTreeMap<u64, Arc<Connection>>)>);
+struct ConnectionTable {
+    last_number: AtomicU64,
+    open: DashMap<u64, Arc<Connection>>,
+}
 
-impl Connections {
-    fn lock(&self) -> MutexGuard<'_, (u64, BTreeMap<u64, Arc<Connection>>)> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+impl ConnectionTable {
     fn add(&self) -> (u64, Arc<Connection>) {
         let activity = Mutex::new(Activity::Idle(Instant::now()));
         let connection = Arc::new(Connection { activity, evicted: Notify::new() });
-        let (next, open) = &mut *self.lock();
-        *next += 1;
-        open.insert(*next, connection.clone());
-        (*next, connection)
+        let number = 1 + self.last_number.fetch_add(1, Ordering::Relaxed);
+        self.open.insert(number, connection.clone());
+        (number, connection)
     }
 
     fn remove(&self, number: u64) {
-        self.lock().1.remove(&number);
+        self.open.remove(&number);
     }
 
     fn evict_longest_idle(&self) {
-        let open = self.lock();
-        let idle = open.1.values().filter_map(|connection| Some((connection.idle_since()?, connection)));
-        if let Some((_, connection)) = idle.min_by_key(|(since, _)| *since) {
+        let idle =
+            self.open.iter().filter_map(|entry| Some((entry.idle_since()?, *entry.key(), entry.clone())));
+        if let Some((.., connection)) = idle.min_by_key(|(since, number, _)| (*since, *number)) {
             connection.evict();
         }
     }
@@ -248,8 +250,8 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_mins(1);
 
-    /// A server with these bounds, and a client's way to it.
-    fn served(bounds: Bounds, test: impl AsyncFnOnce(&std::path::Path)) {
+    /// Runs `test` against a server with these limits.
+    fn served(limits: Limits, test: impl AsyncFnOnce(&std::path::Path)) {
         let directory =
             std::env::temp_dir().join(format!("palisade-accept-{:?}", std::thread::current().id()));
         std::fs::create_dir_all(&directory).unwrap();
@@ -258,14 +260,14 @@ mod tests {
         runtime.block_on(async {
             let listener = UnixListener::bind(&path).unwrap();
             let body = |body: axum::body::Bytes| async move { body.len().to_string() };
-            // More than the buffers between two ends hold.
+            // Larger than the socket buffers of both ends.
             let router = Router::new()
                 .route("/", get(async || "here"))
                 .route("/", put(body))
                 .route("/much", get(async || "x".repeat(1 << 23)));
             let router = move |_: &UnixStream| router.clone();
             let (stop, stopping) = watch::channel(());
-            let server = tokio::spawn(serve(listener, router, bounds, stopping));
+            let server = tokio::spawn(serve(listener, router, limits, stopping));
             test(&path).await;
             stop.send(()).unwrap();
             timeout(PATIENCE, server).await.expect("the server stops").unwrap();
@@ -279,19 +281,19 @@ mod tests {
         stream
     }
 
-    /// Reads until the server closes.
+    /// Reads until the server closes the connection.
     async fn rest(mut stream: UnixStream) -> String {
         let mut text = Vec::new();
         let read = timeout(PATIENCE, stream.read_to_end(&mut text)).await;
-        // A server that closes what it has not read to the end resets.
+        // A server that closes with unread data resets the connection.
         drop(read.expect("the server closes the connection"));
         String::from_utf8(text).unwrap()
     }
 
     #[test]
     fn what_is_idle_is_closed_wherever_its_request_is() {
-        let bounds = Bounds { connections: 64, idle: Duration::from_millis(300) };
-        served(bounds, async |path| {
+        let limits = Limits { connections: 64, idle: Duration::from_millis(300) };
+        served(limits, async |path| {
             assert_eq!(rest(connect(path, "").await).await, "", "no request");
             let half = rest(connect(path, "GET / HT").await).await;
             assert!(half.is_empty() || half.starts_with("HTTP/1.1 4"), "half a head: {half}");
@@ -299,17 +301,17 @@ mod tests {
             assert_eq!(rest(connect(path, head).await).await, "", "half a body");
             let kept = rest(connect(path, "GET / HTTP/1.1\r\nhost: x\r\n\r\n").await).await;
             assert!(kept.ends_with("here"), "after an answer: {kept}");
-            // Nothing is read for a while.
+            // The client reads nothing for a while.
             let unread = connect(path, "GET /much HTTP/1.1\r\nhost: x\r\n\r\n").await;
-            tokio::time::sleep(4 * bounds.idle).await;
+            tokio::time::sleep(4 * limits.idle).await;
             assert!(rest(unread).await.len() < 1 << 23, "the answer was cut off");
         });
     }
 
     #[test]
     fn a_new_connection_evicts_the_one_that_has_been_idle_longest() {
-        let bounds = Bounds { connections: 4, idle: PATIENCE };
-        served(bounds, async |path| {
+        let limits = Limits { connections: 4, idle: PATIENCE };
+        served(limits, async |path| {
             let mut idle = vec![];
             for _ in 0..4 {
                 let mut stream = connect(path, "GET / HTTP/1.1\r\nhost: x\r\n\r\n").await;

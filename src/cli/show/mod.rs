@@ -1,4 +1,4 @@
-//! `palisade show`: what the running switch is doing.
+//! Command `palisade show`: prints the state of the running switch.
 
 mod counters;
 
@@ -9,13 +9,13 @@ use std::time::SystemTime;
 use clap::{Args, Subcommand};
 
 use super::output::{Output, json, list, or_dash, render, table, text};
-use super::{Failure, SocketArguments};
+use super::{CliError, SocketArguments};
 use crate::control::Client;
 use crate::control::protocol::{PolicySource, PolicyStatus};
 use crate::dataplane::FlowInfo;
 use crate::tables::PodName;
 
-/// Show what the running switch is doing
+/// Show the state of the running switch
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -25,7 +25,7 @@ Examples:
   palisade show pods --output json           for programs")]
 pub(super) struct ShowArguments {
     #[command(subcommand)]
-    what: What,
+    command: ShowCommand,
     /// Form of the output
     #[arg(long, value_enum, default_value_t, global = true)]
     output: Output,
@@ -34,16 +34,16 @@ pub(super) struct ShowArguments {
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// The switch in short: version, cores, generation; the policy in force, and the last rejected reload
+enum ShowCommand {
+    /// Version, cores, generation, the policy in force, and the last rejected reload
     Status,
-    /// Ports: interface, kind, MTU, how frames cross, and the pod behind each
+    /// Ports: interface, kind, MTU, XDP mode, and the pod behind each
     Ports,
     /// Attached pods: port, addresses, and whether the rule tables know them
     Pods,
-    /// The loaded rule tables in numbers
+    /// Sizes of the loaded rule tables
     Tables,
-    /// Frames by port, drops by reason with what it means, decisions by policy and rule
+    /// Frames by port, drops by reason with its meaning, decisions by policy and rule
     Counters,
     /// Connections that the switch tracks
     Flows {
@@ -56,20 +56,20 @@ enum What {
     },
 }
 
-pub(super) fn show(arguments: &ShowArguments) -> Result<ExitCode, Failure> {
+pub(super) fn show(arguments: &ShowArguments) -> Result<ExitCode, CliError> {
     let client = arguments.socket.client();
-    match &arguments.what {
-        What::Status => status(&client, arguments.output)?,
-        What::Ports => ports(&client, arguments.output)?,
-        What::Pods => pods(&client, arguments.output)?,
-        What::Tables => tables(&client, arguments.output)?,
-        What::Counters => counters::counters(&client, arguments.output)?,
-        What::Flows { max, pod } => flows(&client, *max, pod.as_ref(), arguments.output)?,
+    match &arguments.command {
+        ShowCommand::Status => status(&client, arguments.output)?,
+        ShowCommand::Ports => ports(&client, arguments.output)?,
+        ShowCommand::Pods => pods(&client, arguments.output)?,
+        ShowCommand::Tables => tables(&client, arguments.output)?,
+        ShowCommand::Counters => counters::counters(&client, arguments.output)?,
+        ShowCommand::Flows { max, pod } => flows(&client, *max, pod.as_ref(), arguments.output)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn status(client: &Client, output: Output) -> Result<(), Failure> {
+fn status(client: &Client, output: Output) -> Result<(), CliError> {
     let status = client.status()?;
     if output == Output::Json {
         return Ok(json(&status)?);
@@ -120,13 +120,13 @@ fn policy_line(policy: &PolicyStatus) -> String {
     )
 }
 
-/// Time since then, by this machine's clock, which is the switch's.
+/// Time since a moment, by this machine's clock, which is the switch's too.
 fn ago(unix_s: u64) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
     format!("{} s", now.saturating_sub(unix_s))
 }
 
-fn ports(client: &Client, output: Output) -> Result<(), Failure> {
+fn ports(client: &Client, output: Output) -> Result<(), CliError> {
     let ports = client.ports()?;
     if output == Output::Json {
         return Ok(json(&ports)?);
@@ -157,7 +157,7 @@ fn ports(client: &Client, output: Output) -> Result<(), Failure> {
     Ok(text(&(render(&table, "The switch has no ports.") + &warnings))?)
 }
 
-fn pods(client: &Client, output: Output) -> Result<(), Failure> {
+fn pods(client: &Client, output: Output) -> Result<(), CliError> {
     let pods = client.pods()?;
     if output == Output::Json {
         return Ok(json(&pods)?);
@@ -184,7 +184,7 @@ fn add_warnings(text: &mut String, of: &str, warnings: &[String]) {
     }
 }
 
-fn tables(client: &Client, output: Output) -> Result<(), Failure> {
+fn tables(client: &Client, output: Output) -> Result<(), CliError> {
     let summary = client.tables()?;
     if output == Output::Json {
         return Ok(json(&summary)?);
@@ -204,7 +204,7 @@ fn tables(client: &Client, output: Output) -> Result<(), Failure> {
     Ok(text(&render(&table, ""))?)
 }
 
-fn flows(client: &Client, max: usize, pod: Option<&PodName>, output: Output) -> Result<(), Failure> {
+fn flows(client: &Client, max: usize, pod: Option<&PodName>, output: Output) -> Result<(), CliError> {
     let mut flows = client.flows(max, pod)?;
     flows.sort_by_key(|flow| flow.key);
     if output == Output::Json {

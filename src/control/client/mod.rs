@@ -1,4 +1,7 @@
-//! The client: one blocking method a request, for the command line, the lab and the demo.
+//! Client of the control API with one blocking method for each request, for the command line, the lab and the
+//! demo.
+
+mod connection;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +14,7 @@ use http_body_util::Full;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::connection::{Connection, Failure, Kept};
+use self::connection::{Connection, ConnectionError, IdleConnection};
 use super::explain::PathReport;
 use super::protocol::{
     CountersReport, Loaded, PodInfo, PodRequest, PortInfo, PortRequest, Problem, Status, TablesPatch,
@@ -22,75 +25,76 @@ use crate::net::flow::Protocol;
 use crate::policy::testcase::Endpoint;
 use crate::tables::{PodName, RuleTables};
 
-/// How long an answer may take. Loading large tables takes seconds; what takes longer hangs.
+/// Longest wait for a response. Loading large tables takes seconds.
 const ANSWER_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A switch's control socket.
+/// Client of one control socket.
 ///
-/// A connection is kept for the next request, and opened anew when the switch has closed it: so a client survives restarts of its
-/// switch. The methods block and must not be called inside an asynchronous runtime.
+/// It keeps a connection for the next request, and opens another one when the switch has closed it: so a
+/// client survives restarts of its switch. The methods block and must not be called inside an asynchronous
+/// runtime.
 #[derive(Debug)]
 pub struct Client {
     socket: PathBuf,
-    kept: Kept,
+    idle: IdleConnection,
 }
 
-/// Why a request has no result.
+/// Reason for which a request has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No switch listens on the socket.
     #[error(
         "no switch answers at {socket} ({source}): is it running? Start it with `palisade run`, or name its \
          socket with --socket",
         socket = socket.display()
     )]
     NotRunning {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What the kernel says.
+        /// Error of the kernel.
         source: io::Error,
     },
-    /// The socket is not for this user.
+    /// The user may not open the socket.
     #[error(
         "not allowed to open {socket}: run the command as root (sudo), or as a member of the group that owns \
          the socket",
         socket = socket.display()
     )]
     Forbidden {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
     },
-    /// The connection broke before there was an answer.
+    /// The connection broke before the response.
     #[error("the switch at {socket} did not answer: {reason}", socket = socket.display())]
     Broken {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What happened.
+        /// Cause.
         reason: String,
     },
-    /// The answer is not one that this program understands.
+    /// The response is not in a format that this program understands.
     #[error(
         "the switch at {socket} gave an answer that cannot be read ({reason}): is it of another version?",
         socket = socket.display()
     )]
     Unreadable {
-        /// The socket.
+        /// Path of the socket.
         socket: PathBuf,
-        /// What is wrong with it.
+        /// Cause.
         reason: String,
     },
-    /// The switch refuses the request; it has changed nothing.
+    /// The switch rejects the request and has changed nothing.
     #[error("{problem}")]
     Refused {
-        /// The HTTP status: 404 for something that is not there, 409 for a conflict, 422 for what does not check.
+        /// HTTP status: 404 for an unknown object, 409 for a conflict, 422 for an invalid request.
         status: u16,
-        /// What the switch says.
+        /// Message of the switch.
         problem: String,
     },
 }
 
 impl ClientError {
-    /// The HTTP status of a refusal.
+    /// HTTP status of a rejected request.
     pub fn status(&self) -> Option<u16> {
         match self {
             ClientError::Refused { status, .. } => Some(*status),
@@ -100,52 +104,53 @@ impl ClientError {
 }
 
 impl Client {
-    /// The switch whose control socket is `socket`. Connects on each request, not here.
+    /// Creates a client of the control socket `socket`. It connects with the first request.
     pub fn new(socket: impl Into<PathBuf>) -> Client {
-        Client { socket: socket.into(), kept: Kept::default() }
+        Client { socket: socket.into(), idle: IdleConnection::default() }
     }
 
-    /// The socket.
+    /// Path of the socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The switch in short.
+    /// Reads the status of the switch.
     pub fn status(&self) -> Result<Status, ClientError> {
         self.get("/v1/status")
     }
 
-    /// Loads full tables; when this returns every worker judges by them.
+    /// Loads full tables. On return every worker applies them.
     pub fn put_tables(&self, tables: &RuleTables) -> Result<Loaded, ClientError> {
         self.send(Method::PUT, "/v1/tables", tables)
     }
 
-    /// Loads full tables though they know none of the attached pods, which are closed by that.
-    pub fn put_tables_that_close(&self, tables: &RuleTables) -> Result<Loaded, ClientError> {
+    /// Loads full tables even if they know none of the attached pods, whose traffic is dropped then.
+    pub fn put_tables_allow_empty(&self, tables: &RuleTables) -> Result<Loaded, ClientError> {
         self.send(Method::PUT, "/v1/tables?allow_empty=true", tables)
     }
 
-    /// Changes the loaded tables. A refusal with status 409 means that they are not the patch's base.
+    /// Changes the loaded tables. An error with status 409 means that they are not the patch's base.
     pub fn patch_tables(&self, patch: &TablesPatch) -> Result<Loaded, ClientError> {
         self.send(Method::PATCH, "/v1/tables", patch)
     }
 
-    /// Unloads the tables: pods are closed (or open, with `fail = "open"`) until others are loaded.
+    /// Unloads the tables. Traffic of pods is dropped (or passes, with `fail = "open"`) until others are
+    /// loaded.
     pub fn delete_tables(&self) -> Result<Loaded, ClientError> {
         self.read(Method::DELETE, "/v1/tables", Bytes::new())
     }
 
-    /// The loaded tables in numbers.
+    /// Reads the sizes of the loaded tables.
     pub fn tables(&self) -> Result<TablesSummary, ClientError> {
         self.get("/v1/tables")
     }
 
-    /// The loaded tables; a refusal with status 404 while none are.
+    /// Reads the loaded tables. Fails with status 404 while none are loaded.
     pub fn tables_document(&self) -> Result<RuleTables, ClientError> {
         self.get("/v1/tables/document")
     }
 
-    /// All ports, by name.
+    /// Lists all ports by name.
     pub fn ports(&self) -> Result<Vec<PortInfo>, ClientError> {
         self.get("/v1/ports")
     }
@@ -155,12 +160,12 @@ impl Client {
         self.send(Method::PUT, &format!("/v1/ports/{}", segment(name)), port)
     }
 
-    /// Removes the port `name`; its pod must have been detached before.
+    /// Removes the port `name`. Its pod must be detached first.
     pub fn delete_port(&self, name: &str) -> Result<(), ClientError> {
         self.ask(Method::DELETE, &format!("/v1/ports/{}", segment(name)), Bytes::new()).map(drop)
     }
 
-    /// All attached pods, by name.
+    /// Lists all attached pods by name.
     pub fn pods(&self) -> Result<Vec<PodInfo>, ClientError> {
         self.get("/v1/pods")
     }
@@ -175,18 +180,18 @@ impl Client {
         self.ask(Method::DELETE, &pod_path(pod), Bytes::new()).map(drop)
     }
 
-    /// All counters since the start of the switch.
+    /// Reads all counters since the start of the switch.
     pub fn counters(&self) -> Result<CountersReport, ClientError> {
         self.get("/v1/counters")
     }
 
-    /// Up to `max` flows, of all pods or of one.
+    /// Lists up to `max` flows, of all pods or of one.
     pub fn flows(&self, max: usize, pod: Option<&PodName>) -> Result<Vec<FlowInfo>, ClientError> {
         let of_pod = pod.map(|pod| format!("&pod={}", segment(&pod.to_string()))).unwrap_or_default();
         self.get(&format!("/v1/flows?max={max}{of_pod}"))
     }
 
-    /// Explains a new connection: one report for each family in which both ends have an address.
+    /// Explains a new connection: one report for each address family that both ends have.
     pub fn explain(
         &self,
         [from, to]: [&Endpoint; 2],
@@ -218,7 +223,7 @@ impl Client {
         serde_json::from_slice(&answer).map_err(|error| self.unreadable(&error))
     }
 
-    /// Sends one request and returns the body of its answer.
+    /// Sends one request and returns the body of its response.
     fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
         let request = Request::builder()
             .method(method)
@@ -238,24 +243,24 @@ impl Client {
 
     fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), ClientError> {
         let failed = |failure| match failure {
-            Failure::Unreachable(error) => self.unreachable(error),
-            Failure::Broken(reason) => self.broken(reason),
+            ConnectionError::Unreachable(error) => self.unreachable(error),
+            ConnectionError::Broken(reason) => self.broken(reason),
         };
-        // The switch may close a kept connection at the moment when it is used again, to make room for others. What does the same
-        // when it is done twice goes by a new one then.
+        // The switch may close an idle connection at the moment of its use, to accept others. An idempotent
+        // request is sent again on another connection then.
         if request.method().is_idempotent()
-            && let Some(mut connection) = self.kept.take()
+            && let Some(mut connection) = self.idle.take()
             && let Ok(answer) = connection.exchange(request.clone(), ANSWER_TIMEOUT)
         {
-            self.kept.put(connection);
+            self.idle.put(connection);
             return Ok(answer);
         }
-        let mut connection = match self.kept.take() {
+        let mut connection = match self.idle.take() {
             Some(connection) => connection,
             None => Connection::open(&self.socket).map_err(failed)?,
         };
         let answer = connection.exchange(request, ANSWER_TIMEOUT).map_err(failed)?;
-        self.kept.put(connection);
+        self.idle.put(connection);
         Ok(answer)
     }
 
@@ -306,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_switch_is_told_with_what_to_do() {
+    fn an_absent_switch_is_reported_with_the_remedy() {
         let error = Client::new("/nonexistent/palisade.sock").status().unwrap_err();
         assert!(error.to_string().contains("is it running? Start it with `palisade run`"), "{error}");
         assert_eq!(error.status(), None);

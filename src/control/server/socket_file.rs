@@ -1,4 +1,4 @@
-//! The socket in the file system: claimed without taking it from a switch that lives, and removed only if it is ours.
+//! Socket file. It is never taken from a running switch, and removed only if it is this process's own.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::ServerError;
+use super::error::ServerError;
 
-/// A bound socket; the file goes when this is dropped, unless another has taken its place.
+/// File of a bound socket. Dropping it removes the file, unless another file has taken its path.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
@@ -18,17 +18,18 @@ pub(super) struct SocketFile {
     identity: (u64, u64),
 }
 
-/// Listens at `path`. A socket that a dead process left is replaced; one that answers is refused.
-pub(super) fn claim(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), ServerError> {
+/// Listens at `path`. Replaces a socket that a dead process left, and rejects one that accepts connections.
+pub(super) fn bind(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile), ServerError> {
     let failed = |source| ServerError::Socket { path: path.to_owned(), source };
     let name = path.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidFilename.into()))?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(directory).map_err(failed)?;
-    // Two switches that start at once look at the same stale socket: the lock lets one look at a time.
+    // Two switches that start at once see the same stale socket. The lock admits one of them at a time.
     let lock = File::open(directory).map_err(failed)?;
     flock(&lock, FlockOperation::LockExclusive).map_err(|errno| failed(errno.into()))?;
     refuse_occupied(path)?;
-    // Bound under another name and then moved: the final name never has wider permissions than `mode`.
+    // The socket is bound under a temporary name and then renamed: the final name never has wider permissions
+    // than `mode`.
     let bound_as = directory.join(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
     let _ = fs::remove_file(&bound_as);
     let listener = UnixListener::bind(&bound_as).map_err(failed)?;
@@ -45,7 +46,7 @@ pub(super) fn claim(path: &Path, mode: u32) -> Result<(UnixListener, SocketFile)
 }
 
 impl SocketFile {
-    /// Where it is.
+    /// Path of the socket.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -68,7 +69,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let ours = fs::symlink_metadata(&self.path).map(|file| (file.dev(), file.ino()));
         if ours.is_ok_and(|identity| identity == self.identity) {
-            // A file that cannot be removed is stale from here on, and the next start replaces it.
+            // The next start replaces a file that cannot be removed.
             let _ = fs::remove_file(&self.path);
         }
     }

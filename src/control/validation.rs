@@ -1,8 +1,8 @@
-//! Checks of what a request says by itself, before anything is compared with the running switch.
+//! Validation of requests on their own, before any comparison with the running switch.
 
 use std::net::IpAddr;
 
-use super::Refusal;
+use super::ApiError;
 use super::protocol::{PodRequest, PortRequest};
 use crate::dataplane::{Mac, PortKind, PortSpec};
 use crate::limits::POD_ADDRESSES_MAX;
@@ -10,17 +10,17 @@ use crate::tables::PodName;
 
 /// Most bytes of a port's name.
 const PORT_NAME_BYTES_MAX: usize = 63;
-/// Most bytes of an interface's name: `IFNAMSIZ` of `linux/if.h` less the closing zero.
+/// Most bytes of an interface's name: `IFNAMSIZ` (16) of `linux/if.h` less the terminating zero.
 const INTERFACE_BYTES_MAX: usize = 15;
 
-/// The port that a request describes.
-pub(crate) fn port_spec(name: &str, request: &PortRequest) -> Result<PortSpec, Refusal> {
+/// Validates a port request.
+pub(crate) fn validate_port(name: &str, request: &PortRequest) -> Result<PortSpec, ApiError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
     if name.is_empty() || name.len() > PORT_NAME_BYTES_MAX || !name.chars().all(plain) {
         let reason = format!(
             "{name:?} is not a port's name: use up to {PORT_NAME_BYTES_MAX} letters, digits and any of . _ - @"
         );
-        return Err(Refusal::Field { field: "name", reason });
+        return Err(ApiError::Field { field: "name", reason });
     }
     let interface = request.interface.as_deref().unwrap_or(name);
     let fits = |c: char| !c.is_whitespace() && !c.is_control() && c != '/';
@@ -29,10 +29,10 @@ pub(crate) fn port_spec(name: &str, request: &PortRequest) -> Result<PortSpec, R
             "{interface:?} cannot be the name of an interface, which has 1 to {INTERFACE_BYTES_MAX} bytes \
              without spaces and slashes"
         );
-        return Err(Refusal::Field { field: "interface", reason });
+        return Err(ApiError::Field { field: "interface", reason });
     }
     if let Some(vlan) = request.vlan.filter(|vlan| !(1..=4094).contains(vlan)) {
-        return Err(Refusal::Field {
+        return Err(ApiError::Field {
             field: "vlan",
             reason: format!("is {vlan}, and must be from 1 to 4094"),
         });
@@ -40,43 +40,44 @@ pub(crate) fn port_spec(name: &str, request: &PortRequest) -> Result<PortSpec, R
     match (request.kind, request.addresses.as_slice()) {
         (PortKind::Host, []) => {
             let reason = "a host port needs the node's addresses: give at least one".to_owned();
-            return Err(Refusal::Field { field: "addresses", reason });
+            return Err(ApiError::Field { field: "addresses", reason });
         }
         (PortKind::Host, addresses) => addresses_are_usable(addresses)?,
         (PortKind::Pod | PortKind::Uplink, []) => {}
         (PortKind::Pod | PortKind::Uplink, _) => {
             let reason =
                 "only a host port has addresses; those of a pod stand in the pod's request".to_owned();
-            return Err(Refusal::Field { field: "addresses", reason });
+            return Err(ApiError::Field { field: "addresses", reason });
         }
     }
     Ok(PortSpec { interface: interface.to_owned(), kind: request.kind, vlan: request.vlan })
 }
 
-/// Checks a pod's name, addresses and Ethernet address.
-pub(crate) fn check_pod(pod: &PodName, request: &PodRequest, gateway: Mac) -> Result<(), Refusal> {
+/// Validates a pod's name, addresses and Ethernet address.
+pub(crate) fn validate_pod(pod: &PodName, request: &PodRequest, gateway: Mac) -> Result<(), ApiError> {
     if pod.to_string().parse::<PodName>().as_ref() != Ok(pod) {
         let reason = format!("{:?} is not a pod's name: the path ends in NAMESPACE/NAME", pod.to_string());
-        return Err(Refusal::Field { field: "pod", reason });
+        return Err(ApiError::Field { field: "pod", reason });
     }
     let count = request.addresses.len();
     if !(1..=POD_ADDRESSES_MAX).contains(&count) {
         let reason = format!("a pod has 1 to {POD_ADDRESSES_MAX} addresses, these are {count}");
-        return Err(Refusal::Field { field: "addresses", reason });
+        return Err(ApiError::Field { field: "addresses", reason });
     }
     addresses_are_usable(&request.addresses)?;
     match request.mac {
         Some(mac) if mac.0[0] & 1 == 1 || mac.0 == [0; 6] => {
-            Err(Refusal::Field { field: "mac", reason: format!("{mac} is not the address of one station") })
+            Err(ApiError::Field { field: "mac", reason: format!("{mac} is not the address of one station") })
         }
-        Some(mac) if mac == gateway => {
-            Err(Refusal::Field { field: "mac", reason: format!("{mac} is the address of the switch itself") })
-        }
+        Some(mac) if mac == gateway => Err(ApiError::Field {
+            field: "mac",
+            reason: format!("{mac} is the address of the switch itself"),
+        }),
         _ => Ok(()),
     }
 }
 
-fn addresses_are_usable(addresses: &[IpAddr]) -> Result<(), Refusal> {
+fn addresses_are_usable(addresses: &[IpAddr]) -> Result<(), ApiError> {
     for (i, address) in addresses.iter().enumerate() {
         let reason = if addresses[..i].contains(address) {
             format!("{address} stands there twice")
@@ -85,7 +86,7 @@ fn addresses_are_usable(addresses: &[IpAddr]) -> Result<(), Refusal> {
         } else {
             continue;
         };
-        return Err(Refusal::Field { field: "addresses", reason });
+        return Err(ApiError::Field { field: "addresses", reason });
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
-//! `palisade test`: policy tests as code.
+//! Command `palisade test`: runs policy tests.
 
+mod compiled_case;
 mod junit;
 mod live;
 mod report;
@@ -12,35 +13,27 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use regex::Regex;
 
-use super::{Failure, offline, output, terminal};
+use super::{CliError, output, terminal};
 use crate::lab::require_root;
-use crate::net::flow::FlowKey;
-use crate::policy::evaluate::ReferenceEvaluator;
-use crate::policy::evaluate::TableEvaluator;
-use crate::policy::explain::{PolicyLocations, explain};
 use crate::policy::parse::{Diagnostic, Location};
-use crate::policy::testcase::PlaceholderRange;
-use crate::policy::testcase::ProbeExpansion;
-use crate::policy::testcase::{Case, Cases, Probe, parse_cases};
-use crate::policy::{Compiler, Options};
+use crate::policy::testcase::{Case, Cases, PlaceholderRange, parse_cases};
 use crate::printable;
 use crate::source::files;
 use crate::source::load::Rejected;
 use crate::tables::Verdict;
-use report::{CaseResult, Failed, Report, Tally};
+use compiled_case::CompiledCase;
+use report::{CaseResult, Report, Tally};
 
-/// Warnings of test files that are shown; the rest is counted.
+/// Most warnings of test files to show. The others are counted.
 const WARNINGS_SHOWN: usize = 10;
-
-/// Probes of a case that are told to be no flows.
-const WRONG_PROBES_SHOWN: usize = 20;
 
 /// Run policy tests
 ///
-/// A test file holds cases: Kubernetes objects, and connections that should be allowed or denied. Every connection is a
-/// synthetic packet that goes through the compiled rule tables and the classifier that the switch uses. Nothing needs to
-/// run, and no privilege. With --live every pod is a network namespace, and every connection a real one, through a
-/// switch that is started for it; that needs root. docs/policy-tests.md describes the format.
+/// A test file holds cases: Kubernetes objects, and connections that should be allowed or denied. Every
+/// connection is a synthetic packet that goes through the compiled rule tables and the classifier of the
+/// switch. It needs no running switch and no privilege. With --live every pod is a network namespace, and
+/// every connection a real one, through a switch that is started for it; that needs root.
+/// docs/policy-tests.md describes the format.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -69,7 +62,7 @@ pub(super) struct TestArguments {
     workers: u16,
 }
 
-/// The form of the results.
+/// Form of the results.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Form {
     /// For people
@@ -81,7 +74,7 @@ enum Form {
     Junit,
 }
 
-pub(super) fn test(arguments: &TestArguments) -> Result<ExitCode, Failure> {
+pub(super) fn test(arguments: &TestArguments) -> Result<ExitCode, CliError> {
     if arguments.live {
         require_root()?;
     }
@@ -99,7 +92,7 @@ pub(super) fn test(arguments: &TestArguments) -> Result<ExitCode, Failure> {
     match arguments.output {
         Form::Text => output::text(&report.to_string())?,
         Form::Json => output::json(&report)?,
-        Form::Junit => output::text(&junit::xml(&report))?,
+        Form::Junit => output::text(&junit::xml(&report)?)?,
     }
     Ok(match (&report.cases, suite.is_unread) {
         (_, true) | (Tally { refused: 1.., .. }, _) => ExitCode::from(2),
@@ -108,16 +101,16 @@ pub(super) fn test(arguments: &TestArguments) -> Result<ExitCode, Failure> {
     })
 }
 
-/// The cases of a run.
-struct Suite {
+/// Cases of a run.
+struct TestSuite {
     cases: Vec<Case>,
-    /// Results of those that are wrong.
+    /// Results of invalid cases.
     refused: Vec<CaseResult>,
-    /// Whether a part of the files is no cases. That has been said.
+    /// Whether a part of the files holds something other than cases. That is reported already.
     is_unread: bool,
 }
 
-fn read(arguments: &TestArguments) -> Result<Suite, Failure> {
+fn read(arguments: &TestArguments) -> Result<TestSuite, CliError> {
     let sources = files::load(&arguments.files).map_err(Rejected::Files)?;
     let mut all = Cases::default();
     for source in &sources {
@@ -128,28 +121,28 @@ fn read(arguments: &TestArguments) -> Result<Suite, Failure> {
         all.syntax_errors.extend(found.syntax_errors);
         all.warnings.extend(found.warnings);
     }
-    tell(&all.warnings);
+    print_warnings(&all.warnings);
     let is_unread = !(all.syntax_errors.is_empty() && all.manifests.is_empty());
     if !all.syntax_errors.is_empty() {
-        Failure::from(Rejected::Manifests(all.syntax_errors)).report();
+        CliError::from(Rejected::Manifests(all.syntax_errors)).report();
     }
-    tell_of_manifests(&all.manifests);
+    warn_of_manifests(&all.manifests);
     let total = all.cases.len() + all.refused.len();
     let is_wanted = |name: &str| arguments.filter.as_ref().is_none_or(|filter| filter.is_match(name));
     all.cases.retain(|case| is_wanted(&case.name));
     all.refused.retain(|case| is_wanted(&case.name));
     let refused: Vec<_> = all.refused.iter().map(CaseResult::refused).collect();
     match (&arguments.filter, all.cases.len() + refused.len()) {
-        (_, 1..) => Ok(Suite { cases: all.cases, refused, is_unread }),
-        (_, 0) if is_unread && total == 0 => Err(Failure::Told),
+        (_, 1..) => Ok(TestSuite { cases: all.cases, refused, is_unread }),
+        (_, 0) if is_unread && total == 0 => Err(CliError::Reported),
         (Some(filter), _) => {
-            Err(Failure::Sentence(format!("none of {total} cases has a name that matches {filter}")))
+            Err(CliError::Message(format!("none of {total} cases has a name that matches {filter}")))
         }
-        (None, _) => Err(Failure::Sentence("the files hold no cases".to_owned())),
+        (None, _) => Err(CliError::Message("the files hold no cases".to_owned())),
     }
 }
 
-fn tell_of_manifests(manifests: &[Location]) {
+fn warn_of_manifests(manifests: &[Location]) {
     let more = match manifests {
         [] => return,
         [_] => String::new(),
@@ -162,7 +155,7 @@ fn tell_of_manifests(manifests: &[Location]) {
     ));
 }
 
-fn tell(warnings: &[Diagnostic]) {
+fn print_warnings(warnings: &[Diagnostic]) {
     for warning in warnings.iter().take(WARNINGS_SHOWN) {
         terminal::note(&warning.to_string());
     }
@@ -181,80 +174,19 @@ fn progress(cases: &[Case], form: Form) -> ProgressBar {
 }
 
 /// Runs one case.
-fn run(case: &Case, bar: &ProgressBar) -> Result<CaseResult, Failure> {
+fn run(case: &Case, bar: &ProgressBar) -> Result<CaseResult, CliError> {
     bar.set_message(printable::line(&case.name).into_owned());
-    let subject = match Subject::new(case, PlaceholderRange::RESERVED)? {
-        Ok(subject) => subject,
+    let compiled = match CompiledCase::new(case, PlaceholderRange::RESERVED)? {
+        Ok(compiled) => compiled,
         Err(refused) => return Ok(refused),
     };
     let mut result = CaseResult::new(case);
-    for (probe, flows) in case.probes.iter().zip(&subject.flows) {
-        if let Some(flow) = flows.iter().find(|flow| subject.judge.verdict(flow) != probe.expect) {
+    for (probe, flows) in case.probes.iter().zip(&compiled.flows) {
+        if let Some(flow) = flows.iter().find(|flow| compiled.evaluator.verdict(flow) != probe.expect) {
             let got = if probe.expect == Verdict::Allow { Verdict::Deny } else { Verdict::Allow };
-            result.failures.push(subject.failed(probe, flow, Some(got)));
+            result.failures.push(compiled.failed(probe, flow, Some(got)));
         }
     }
     bar.inc(case.probes.len() as u64);
     Ok(result)
-}
-
-/// A case, ready to be judged.
-struct Subject<'c> {
-    case: &'c Case,
-    trial: ProbeExpansion,
-    judge: TableEvaluator,
-    /// The flows of each probe.
-    flows: Vec<Vec<FlowKey>>,
-}
-
-impl Subject<'_> {
-    /// Compiles a case. A probe that is no flow (a pod that is not there) makes the case wrong, not the policy.
-    fn new(case: &Case, stand_ins: PlaceholderRange) -> Result<Result<Subject<'_>, CaseResult>, Failure> {
-        let trial = ProbeExpansion::with(case, stand_ins);
-        let compiler = Compiler::from_objects(trial.objects().iter().cloned(), Options::default());
-        let judge = offline::judge(compiler.into_tables())?;
-        let (mut flows, mut errors) = (Vec::new(), Vec::new());
-        for probe in &case.probes {
-            match trial.flows(probe) {
-                Ok(of_probe) => flows.push(of_probe),
-                Err(error) => errors.push(format!("{}: {error}", probe.location)),
-            }
-            if errors.len() == WRONG_PROBES_SHOWN {
-                errors.push("the probes after this one are not looked at".to_owned());
-                break;
-            }
-        }
-        if errors.is_empty() {
-            Ok(Ok(Subject { case, trial, judge, flows }))
-        } else {
-            Ok(Err(CaseResult { errors, ..CaseResult::new(case) }))
-        }
-    }
-
-    /// What is to be said of a probe that got something else than it expects, on one of its flows.
-    fn failed(&self, probe: &Probe, flow: &FlowKey, got: Option<Verdict>) -> Failed {
-        let oracle = ReferenceEvaluator::new(self.trial.objects());
-        let explanation =
-            explain(&oracle, flow, [&probe.from, &probe.to], &self.judge.evaluate(flow), &places(self.case));
-        Failed {
-            place: probe.location.to_string(),
-            from: probe.from.to_string(),
-            to: probe.to.to_string(),
-            protocol: probe.protocol,
-            port: probe.port,
-            expected: probe.expect,
-            got,
-            seen: None,
-            text: explanation.to_string(),
-            explanation,
-        }
-    }
-}
-
-fn places(case: &Case) -> PolicyLocations {
-    let of = |location: &Location| location.to_string();
-    case.objects
-        .iter()
-        .filter_map(|(object, location)| Some((super::offline::policy_of(object)?, of(location))))
-        .collect()
 }

@@ -1,4 +1,4 @@
-//! What the control side asks of a dataplane: the seam that lets the switch be tested without privilege.
+//! Interface between control side and dataplane. Tests implement it to run the switch without privilege.
 
 use crate::dataplane::{
     Counters, Dataplane, DesiredState, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth,
@@ -7,22 +7,37 @@ use crate::dataplane::{
 use crate::ids::{Generation, PortId};
 use crate::net::flow::FlowKey;
 
-/// A dataplane as the control side sees it. Each method may be called from any thread, and may block.
-pub trait Engine: Send + Sync {
+/// Operations of a dataplane that the control side uses. Each method may be called from any thread and may
+/// block.
+///
+/// A dataplane without kernel interfaces, such as a simulated one, keeps the default methods.
+pub trait DataplaneApi: Send + Sync {
     /// See [`Dataplane::open_port`].
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError>;
 
     /// See [`Dataplane::close_port`].
     fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError>;
 
+    /// See [`Dataplane::publish`].
+    fn publish(&self, world: DesiredState) -> Result<Generation, NotTaken>;
+
+    /// See [`Dataplane::path`].
+    fn path(&self, flow: &FlowKey) -> FlowPath;
+
     /// See [`Dataplane::reopen_port`].
-    fn reopen_port(&self, port: PortId, spec: &PortSpec) -> Result<PortReport, PortError>;
+    fn reopen_port(&self, port: PortId, _spec: &PortSpec) -> Result<PortReport, PortError> {
+        Err(PortError::Unknown(port))
+    }
 
     /// See [`Dataplane::check_port`].
-    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError>;
+    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
+        Err(PortError::Unknown(port))
+    }
 
     /// See [`Dataplane::guard`].
-    fn guard(&self, interface: &str) -> Result<(), PortError>;
+    fn guard(&self, _interface: &str) -> Result<(), PortError> {
+        Ok(())
+    }
 
     /// See [`Dataplane::guard_new`].
     fn guard_new(&self, _index: u32, interface: &str) -> Result<(), PortError> {
@@ -30,31 +45,37 @@ pub trait Engine: Send + Sync {
     }
 
     /// See [`Dataplane::release`].
-    fn release(&self, interface: &str) -> Result<(), PortError>;
-
-    /// See [`Dataplane::publish`].
-    fn publish(&self, world: DesiredState) -> Result<Generation, NotTaken>;
+    fn release(&self, _interface: &str) -> Result<(), PortError> {
+        Ok(())
+    }
 
     /// See [`Dataplane::stuck_workers`].
-    fn stuck_workers(&self) -> Vec<StuckWorker>;
+    fn stuck_workers(&self) -> Vec<StuckWorker> {
+        Vec::new()
+    }
 
     /// See [`Dataplane::without_links`].
-    fn without_links(&self) -> Option<&str>;
+    fn without_links(&self) -> Option<&str> {
+        None
+    }
 
     /// See [`Dataplane::counters`].
-    fn counters(&self) -> Counters;
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
 
     /// See [`Dataplane::flows`].
-    fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo>;
-
-    /// See [`Dataplane::path`].
-    fn path(&self, flow: &FlowKey) -> FlowPath;
+    fn flows(&self, _max: usize, _wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
+        Vec::new()
+    }
 
     /// See [`Dataplane::flow_table`].
-    fn flow_table(&self) -> FlowTableReport;
+    fn flow_table(&self) -> FlowTableReport {
+        FlowTableReport::default()
+    }
 }
 
-impl Engine for Dataplane {
+impl DataplaneApi for Dataplane {
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         Dataplane::open_port(self, spec)
     }

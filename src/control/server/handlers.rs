@@ -1,4 +1,4 @@
-//! The verbs: one handler each, as in the table of [`protocol`](super::protocol).
+//! Request handlers, one for each line of the table in [`protocol`](crate::control::protocol).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,22 +16,22 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use super::explain::PathReport;
-use super::protocol::{
+use crate::control::explain::PathReport;
+use crate::control::protocol::{
     CountersReport, Loaded, PodInfo, PodRequest, PolicyOrigin, PortInfo, PortRequest, Problem, Status,
     TablesPatch, TablesSummary,
 };
-use super::{Closing, Refusal, Switch};
+use crate::control::{ApiError, CoverageCheck, Switch};
 use crate::dataplane::FlowInfo;
 use crate::limits::CONTROL_BODY_BYTES_MAX;
 use crate::net::flow::Protocol;
 use crate::policy::testcase::Endpoint;
 use crate::tables::{PodName, RuleTables};
 
-/// Flows in an answer where the request does not say.
+/// Number of flows in a response where the request has no `max`.
 const FLOWS_DEFAULT: usize = 1000;
 
-/// All routes of the control socket.
+/// Routes of the control API.
 pub(super) fn router(switch: Arc<Switch>) -> Router {
     Router::new()
         .route("/v1/status", get(status))
@@ -51,14 +51,14 @@ pub(super) fn router(switch: Arc<Switch>) -> Router {
         .with_state(switch)
 }
 
-/// Process at the other end of a connection, where the kernel tells (`SO_PEERCRED`).
+/// Credentials of a connection's client, where the kernel knows them (`SO_PEERCRED`).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer {
     uid: Option<u32>,
     pid: Option<i32>,
 }
 
-/// The routes for the requests of one connection, which know who sends them.
+/// Routes for one connection, with the credentials of its client.
 pub(super) fn with_peer(router: &Router, stream: &UnixStream) -> Router {
     let credentials = stream.peer_cred().ok();
     let peer = Peer {
@@ -84,10 +84,11 @@ async fn tables(State(switch): Shared) -> Json<TablesSummary> {
     Json(switch.tables_summary())
 }
 
-async fn tables_document(State(switch): Shared) -> Result<Response, Failure> {
-    let tables = switch.tables().ok_or(Refusal::NoTables)?;
-    // Large tables take a while to write out: not on the thread that answers everybody.
-    blocking(move || Ok(Json(&*tables).into_response()))
+async fn tables_document(State(switch): Shared) -> Result<Response, HttpError> {
+    let tables = switch.tables().ok_or(ApiError::NoTables)?;
+    // Serializing large tables takes a while, and must not block the thread that serves the other
+    // connections.
+    run_blocking(move || Ok(Json(&*tables).into_response()))
 }
 
 #[derive(Deserialize)]
@@ -98,8 +99,8 @@ struct TablesQuery {
 }
 
 impl TablesQuery {
-    fn closing(&self, otherwise: Closing) -> Closing {
-        if self.allow_empty { Closing::Allowed } else { otherwise }
+    fn coverage(&self, otherwise: CoverageCheck) -> CoverageCheck {
+        if self.allow_empty { CoverageCheck::Skip } else { otherwise }
     }
 }
 
@@ -108,10 +109,12 @@ async fn put_tables(
     peer: Option<Extension<Peer>>,
     query: Result<Query<TablesQuery>, QueryRejection>,
     body: Body,
-) -> Result<Json<Loaded>, Failure> {
+) -> Result<Json<Loaded>, HttpError> {
     let (Query(query), body) = (query?, body?);
-    let (origin, closing) = (origin(peer), query.closing(Closing::Refused));
-    blocking(move || Ok(Json(switch.replace_tables(read::<RuleTables>(&body)?, origin, closing)?)))
+    let (origin, coverage) = (origin(peer), query.coverage(CoverageCheck::Require));
+    run_blocking(move || {
+        Ok(Json(switch.replace_tables(parse_body::<RuleTables>(&body)?, origin, coverage)?))
+    })
 }
 
 async fn patch_tables(
@@ -119,17 +122,17 @@ async fn patch_tables(
     peer: Option<Extension<Peer>>,
     query: Result<Query<TablesQuery>, QueryRejection>,
     body: Body,
-) -> Result<Json<Loaded>, Failure> {
+) -> Result<Json<Loaded>, HttpError> {
     let (Query(query), body) = (query?, body?);
-    let (origin, closing) = (origin(peer), query.closing(Closing::RefusedIfKnown));
-    blocking(move || {
-        let TablesPatch { base, diff } = read(&body)?;
-        Ok(Json(switch.change_tables(base, &diff, origin, closing)?))
+    let (origin, coverage) = (origin(peer), query.coverage(CoverageCheck::RequireIfCovered));
+    run_blocking(move || {
+        let TablesPatch { base, diff } = parse_body(&body)?;
+        Ok(Json(switch.change_tables(base, &diff, origin, coverage)?))
     })
 }
 
-async fn delete_tables(State(switch): Shared) -> Result<Json<Loaded>, Failure> {
-    blocking(move || Ok(Json(switch.delete_tables()?)))
+async fn delete_tables(State(switch): Shared) -> Result<Json<Loaded>, HttpError> {
+    run_blocking(move || Ok(Json(switch.delete_tables()?)))
 }
 
 async fn ports(State(switch): Shared) -> Json<Vec<PortInfo>> {
@@ -140,9 +143,9 @@ async fn put_port(
     State(switch): Shared,
     name: Result<Path<String>, PathRejection>,
     body: Body,
-) -> Result<Json<PortInfo>, Failure> {
+) -> Result<Json<PortInfo>, HttpError> {
     let (Path(name), body) = (name?, body?);
-    blocking(move || Ok(Json(switch.put_port(&name, &read::<PortRequest>(&body)?)?)))
+    run_blocking(move || Ok(Json(switch.put_port(&name, &parse_body::<PortRequest>(&body)?)?)))
 }
 
 #[derive(Deserialize)]
@@ -155,9 +158,9 @@ async fn delete_port(
     State(switch): Shared,
     name: Result<Path<String>, PathRejection>,
     query: Result<Query<DeletePortQuery>, QueryRejection>,
-) -> Result<StatusCode, Failure> {
+) -> Result<StatusCode, HttpError> {
     let (Path(name), Query(query)) = (name?, query?);
-    blocking(move || Ok(switch.delete_port(&name, query.detach)?))?;
+    run_blocking(move || Ok(switch.delete_port(&name, query.detach)?))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -169,23 +172,23 @@ async fn put_pod(
     State(switch): Shared,
     name: Result<Path<(String, String)>, PathRejection>,
     body: Body,
-) -> Result<Json<PodInfo>, Failure> {
+) -> Result<Json<PodInfo>, HttpError> {
     let (Path((namespace, name)), body) = (name?, body?);
     let pod = PodName::new(namespace, name);
-    blocking(move || Ok(Json(switch.put_pod(&pod, &read::<PodRequest>(&body)?)?)))
+    run_blocking(move || Ok(Json(switch.put_pod(&pod, &parse_body::<PodRequest>(&body)?)?)))
 }
 
 async fn delete_pod(
     State(switch): Shared,
     name: Result<Path<(String, String)>, PathRejection>,
-) -> Result<StatusCode, Failure> {
+) -> Result<StatusCode, HttpError> {
     let Path((namespace, name)) = name?;
-    blocking(move || Ok(switch.delete_pod(&PodName::new(namespace, name))?))?;
+    run_blocking(move || Ok(switch.delete_pod(&PodName::new(namespace, name))?))?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn counters(State(switch): Shared) -> Result<Json<CountersReport>, Failure> {
-    blocking(move || Ok(Json(switch.counters())))
+async fn counters(State(switch): Shared) -> Result<Json<CountersReport>, HttpError> {
+    run_blocking(move || Ok(Json(switch.counters())))
 }
 
 #[derive(Deserialize)]
@@ -198,10 +201,10 @@ struct FlowsQuery {
 async fn flows(
     State(switch): Shared,
     query: Result<Query<FlowsQuery>, QueryRejection>,
-) -> Result<Json<Vec<FlowInfo>>, Failure> {
+) -> Result<Json<Vec<FlowInfo>>, HttpError> {
     let Query(query) = query?;
     let max = query.max.unwrap_or(FLOWS_DEFAULT);
-    blocking(move || Ok(Json(switch.flows(max, query.pod.as_ref())?)))
+    run_blocking(move || Ok(Json(switch.flows(max, query.pod.as_ref())?)))
 }
 
 #[derive(Deserialize)]
@@ -221,102 +224,104 @@ fn tcp() -> Protocol {
 async fn explain(
     State(switch): Shared,
     query: Result<Query<ExplainQuery>, QueryRejection>,
-) -> Result<Json<Vec<PathReport>>, Failure> {
+) -> Result<Json<Vec<PathReport>>, HttpError> {
     let Query(ExplainQuery { from, to, protocol, port }) = query?;
-    blocking(move || Ok(Json(switch.explain([&from, &to], protocol, port)?)))
+    run_blocking(move || Ok(Json(switch.explain([&from, &to], protocol, port)?)))
 }
 
-/// Refuses a body that says itself that it is too large, rather than receiving it up to the limit first.
+/// Rejects a body by its announced length, before any of it is received.
 async fn refuse_announced_excess(headers: HeaderMap, request: Request, next: Next) -> Response {
     let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > CONTROL_BODY_BYTES_MAX as u64) {
-        return Failure::too_large().into_response();
+        return HttpError::too_large().into_response();
     }
     next.run(request).await
 }
 
-async fn unknown_route(uri: Uri) -> Failure {
+async fn unknown_route(uri: Uri) -> HttpError {
     let path = uri.path();
-    Failure::new(
+    HttpError::new(
         StatusCode::NOT_FOUND,
         format!("there is nothing at {path}: the control socket serves /v1/status and others"),
     )
 }
 
-async fn wrong_method(method: Method, uri: Uri) -> Failure {
+async fn wrong_method(method: Method, uri: Uri) -> HttpError {
     let path = uri.path();
-    Failure::new(StatusCode::METHOD_NOT_ALLOWED, format!("{path} does not take {method}"))
+    HttpError::new(StatusCode::METHOD_NOT_ALLOWED, format!("{path} does not take {method}"))
 }
 
-/// An error as it goes over the socket.
+/// Error response.
 #[derive(Debug)]
-struct Failure {
+struct HttpError {
     status: StatusCode,
     error: String,
 }
 
-impl Failure {
-    fn new(status: StatusCode, error: impl Into<String>) -> Failure {
-        Failure { status, error: error.into() }
+impl HttpError {
+    fn new(status: StatusCode, error: impl Into<String>) -> HttpError {
+        HttpError { status, error: error.into() }
     }
 
-    fn too_large() -> Failure {
+    fn too_large() -> HttpError {
         let error = format!("the body is larger than {CONTROL_BODY_BYTES_MAX} bytes, the limit");
-        Failure::new(StatusCode::PAYLOAD_TOO_LARGE, error)
+        HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, error)
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
         (self.status, Json(Problem { error: self.error })).into_response()
     }
 }
 
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Failure {
-        let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Failure::new(status, refusal.to_string())
+impl From<ApiError> for HttpError {
+    fn from(error: ApiError) -> HttpError {
+        let status = StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        HttpError::new(status, error.to_string())
     }
 }
 
-impl From<BytesRejection> for Failure {
-    fn from(rejection: BytesRejection) -> Failure {
+impl From<BytesRejection> for HttpError {
+    fn from(rejection: BytesRejection) -> HttpError {
         match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => Failure::too_large(),
-            status => Failure::new(status, rejection.body_text()),
+            StatusCode::PAYLOAD_TOO_LARGE => HttpError::too_large(),
+            status => HttpError::new(status, rejection.body_text()),
         }
     }
 }
 
-impl From<PathRejection> for Failure {
-    fn from(rejection: PathRejection) -> Failure {
-        Failure::new(StatusCode::BAD_REQUEST, rejection.body_text())
+impl From<PathRejection> for HttpError {
+    fn from(rejection: PathRejection) -> HttpError {
+        HttpError::new(StatusCode::BAD_REQUEST, rejection.body_text())
     }
 }
 
-impl From<QueryRejection> for Failure {
-    fn from(rejection: QueryRejection) -> Failure {
-        Failure::new(StatusCode::BAD_REQUEST, rejection.body_text())
+impl From<QueryRejection> for HttpError {
+    fn from(rejection: QueryRejection) -> HttpError {
+        HttpError::new(StatusCode::BAD_REQUEST, rejection.body_text())
     }
 }
 
-/// Reads a body as JSON, whatever its content type says: the socket speaks nothing else.
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {
-    // Keeping the path of a mistake, as axum does, takes as long again as reading: only what is wrong is read so.
+/// Parses a body as JSON, regardless of its content type.
+fn parse_body<T: DeserializeOwned>(body: &[u8]) -> Result<T, HttpError> {
+    // Tracking the path of a mistake, as axum does, doubles the time of parsing. Only an invalid body is
+    // parsed that way.
     if let Ok(value) = serde_json::from_slice(body) {
         return Ok(value);
     }
     match Json::from_bytes(body) {
         Ok(Json(value)) => Ok(value),
-        Err(rejection) => Err(Failure::new(StatusCode::BAD_REQUEST, rejection.body_text())),
+        Err(rejection) => Err(HttpError::new(StatusCode::BAD_REQUEST, rejection.body_text())),
     }
 }
 
-/// Runs what may wait for the workers, at once and on this thread, which leaves the other requests to another one.
-fn blocking<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+/// Runs work that may wait for the workers on this thread. The runtime moves the other connections to another
+/// thread.
+fn run_blocking<T>(work: impl FnOnce() -> Result<T, HttpError>) -> Result<T, HttpError> {
     tokio::task::block_in_place(|| catch_unwind(AssertUnwindSafe(work))).unwrap_or_else(|_| {
         tracing::error!("a request failed");
         let error = "the switch failed at this request and goes on: its log says more".to_owned();
-        Err(Failure::new(StatusCode::INTERNAL_SERVER_ERROR, error))
+        Err(HttpError::new(StatusCode::INTERNAL_SERVER_ERROR, error))
     })
 }

@@ -1,7 +1,7 @@
-//! `palisade matrix`: who reaches whom, on what.
+//! Command `palisade matrix`: shows the connectivity between pods.
 
-mod forms;
 mod html;
+mod text;
 
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
@@ -10,16 +10,17 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
-use super::offline::{Manifests, judge};
-use super::{Failure, SocketArguments, output, terminal};
+use super::manifests::{Manifests, evaluator};
+use super::{CliError, SocketArguments, output, terminal};
 use crate::policy::connectivity::matrix::{Matrix, MatrixRequest, matrix as matrix_of};
 use crate::policy::connectivity::{GroupNames, Grouping};
 use crate::tables::PodName;
 
 /// Show who reaches whom, on which ports
 ///
-/// Pods that reach and are reached alike share a line; so do addresses outside. Reads manifests; without any, the tables of
-/// the running switch. Lines that would make too many pairs are left out, and counted in a note.
+/// Pods with the same connectivity share a line, and so do external addresses. Reads manifests; without any,
+/// the tables of the running switch. Lines that would make too many pairs are left out, and counted in a
+/// note.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -35,10 +36,10 @@ pub(super) struct MatrixArguments {
     /// Give each pod a line of its own
     #[arg(long)]
     each_pod: bool,
-    /// Only what reaches this pod, and what it reaches; may be given several times
+    /// Only connections from or to this pod; may be given several times
     #[arg(long, value_name = "POD")]
     pod: Vec<PodName>,
-    /// Most pairs that are shown: 1000 in a table, 40000 in a page, 100000 else
+    /// Most pairs to show: 1000 in a table, 40000 in a page, 100000 otherwise
     #[arg(long, value_name = "N")]
     limit: Option<NonZeroUsize>,
     /// Form of the matrix
@@ -48,7 +49,7 @@ pub(super) struct MatrixArguments {
     socket: SocketArguments,
 }
 
-/// The form of the matrix.
+/// Form of the matrix.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 enum Form {
     /// For people
@@ -64,29 +65,30 @@ enum Form {
     Html,
 }
 
-pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, Failure> {
+pub(super) fn matrix(arguments: &MatrixArguments) -> Result<ExitCode, CliError> {
     let grouping = if arguments.each_pod { Grouping::ByPod } else { Grouping::ByPolicy };
-    let (judge, names) = if arguments.manifests.is_empty() {
-        (judge(arguments.socket.client().tables_document()?)?, GroupNames::default())
+    let (evaluator, names) = if arguments.manifests.is_empty() {
+        (evaluator(arguments.socket.client().tables_document()?)?, GroupNames::default())
     } else {
         let mut manifests = Manifests::read(&arguments.manifests)?;
         Manifests::assign_placeholders(&mut [&mut manifests]);
-        (manifests.judge()?, GroupNames::of(&manifests.objects))
+        (manifests.evaluator()?, GroupNames::of(&manifests.objects))
     };
-    if let Some(pod) = arguments.pod.iter().find(|pod| !judge.tables().pods.contains_key(*pod)) {
-        return Err(Failure::Sentence(format!("there is no pod {pod} that policy judges")));
+    if let Some(pod) = arguments.pod.iter().find(|pod| !evaluator.tables().pods.contains_key(*pod)) {
+        return Err(CliError::Message(format!("there is no pod {pod} that policy judges")));
     }
     let pairs_max = arguments.limit.map_or(arguments.output.pairs_max(), NonZeroUsize::get);
-    // A page has a cell for every two lines, whether anything can pass between them or not.
+    // A page has a cell for each two groups, even if no traffic between them is possible.
     let groups_max = if arguments.output == Form::Html { pairs_max.isqrt() } else { usize::MAX };
     let request = MatrixRequest { grouping, pairs_max, groups_max, pods: &arguments.pod };
-    let matrix = matrix_of(&judge, &names, &request);
+    let matrix = matrix_of(&evaluator, &names, &request);
     print(&matrix, arguments.output)?;
     Ok(ExitCode::SUCCESS)
 }
 
 impl Form {
-    /// Most pairs, unless the user says otherwise: what a person reads, a browser shows, a program takes in at once.
+    /// Default for the most pairs: as many as a person reads, a browser renders, or a program takes in at
+    /// once.
     fn pairs_max(self) -> usize {
         match self {
             Form::Table => 1_000,
@@ -97,19 +99,19 @@ impl Form {
 }
 
 fn print(matrix: &Matrix, form: Form) -> io::Result<()> {
-    // The other two say it in themselves.
-    if let Some(omitted) = forms::omitted(matrix).filter(|_| !matches!(form, Form::Json | Form::Html)) {
+    // JSON and HTML contain the note.
+    if let Some(omitted) = text::omitted(matrix).filter(|_| !matches!(form, Form::Json | Form::Html)) {
         terminal::note(&format!("note: {omitted}"));
     }
     match form {
-        Form::Table => output::text(&forms::table(matrix)),
+        Form::Table => output::text(&text::table(matrix)),
         Form::Json => output::json(matrix),
         Form::Csv => {
             let mut out = io::BufWriter::new(io::stdout().lock());
-            forms::csv(matrix, &mut out)?;
+            text::csv(matrix, &mut out)?;
             out.flush()
         }
-        Form::Dot => output::text(&forms::dot(matrix)),
+        Form::Dot => output::text(&text::dot(matrix)),
         Form::Html => output::text(&html::page(matrix)),
     }
 }

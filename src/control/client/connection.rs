@@ -1,4 +1,5 @@
-//! A client's connection: kept from one request to the next, because opening one takes as long as a small change of the tables.
+//! Connection of a client. It is kept from one request to the next, because opening one takes as long as a
+//! small change of the tables.
 
 use std::fmt;
 use std::io;
@@ -16,29 +17,29 @@ use rustix::net::{RecvFlags, recv};
 use tokio::net::UnixStream;
 use tokio::runtime::Runtime;
 
-/// Why there is no answer.
-pub(super) enum Failure {
-    /// No connection.
+/// Reason for a missing response.
+pub(super) enum ConnectionError {
+    /// The connection cannot be opened.
     Unreachable(io::Error),
-    /// It broke, or took too long.
+    /// The connection broke, or the response took too long.
     Broken(String),
 }
 
-/// An open connection. It moves only while a request is under way.
+/// Open connection. It makes progress only while a request is under way.
 pub(super) struct Connection {
-    /// Its end as the kernel has it, by which one sees whether the other end is still there.
+    /// Duplicate of the socket's descriptor, to test whether the server has closed the connection.
     end: OwnedFd,
     sender: SendRequest<Full<Bytes>>,
-    /// Dropped last: it has what drives the connection.
+    /// Runtime that drives the connection. It is dropped last.
     runtime: Runtime,
 }
 
 impl Connection {
-    pub(super) fn open(socket: &Path) -> Result<Connection, Failure> {
+    pub(super) fn open(socket: &Path) -> Result<Connection, ConnectionError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(broken)?;
         let (end, sender) = runtime.block_on(async {
-            let stream = UnixStream::connect(socket).await.map_err(Failure::Unreachable)?;
+            let stream = UnixStream::connect(socket).await.map_err(ConnectionError::Unreachable)?;
             let end = rustix::io::fcntl_dupfd_cloexec(&stream, 0).map_err(broken)?;
             let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(broken)?;
             tokio::spawn(connection);
@@ -47,18 +48,19 @@ impl Connection {
         Ok(Connection { end, sender, runtime })
     }
 
-    /// Whether a request may go by it: the switch has not closed it, and has said nothing that nobody asked.
+    /// Returns whether the connection can carry a request: the server has neither closed it nor sent anything
+    /// unrequested.
     fn is_usable(&self) -> bool {
         let said = recv(&self.end, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         !self.sender.is_closed() && said.err() == Some(rustix::io::Errno::AGAIN)
     }
 
-    /// Sends a request and waits for the whole answer.
+    /// Sends a request and waits for the whole response.
     pub(super) fn exchange(
         &mut self,
         request: Request<Full<Bytes>>,
         patience: Duration,
-    ) -> Result<(StatusCode, Bytes), Failure> {
+    ) -> Result<(StatusCode, Bytes), ConnectionError> {
         let sender = &mut self.sender;
         let exchange = async {
             sender.ready().await?;
@@ -72,13 +74,13 @@ impl Connection {
     }
 }
 
-/// The connection that nobody uses at the moment, if there is one. Requests that meet each have their own.
+/// Idle connection, if there is one. Concurrent requests open connections of their own.
 #[derive(Default)]
-pub(super) struct Kept(Mutex<Option<Connection>>);
+pub(super) struct IdleConnection(Mutex<Option<Connection>>);
 
-impl Kept {
+impl IdleConnection {
     pub(super) fn take(&self) -> Option<Connection> {
-        // A connection is whole or not there.
+        // The slot holds a whole connection or none, even after a panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take().filter(Connection::is_usable)
     }
 
@@ -87,13 +89,13 @@ impl Kept {
     }
 }
 
-impl fmt::Debug for Kept {
+impl fmt::Debug for IdleConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Kept")
+        f.write_str("IdleConnection")
     }
 }
 
 #[allow(clippy::needless_pass_by_value)] // As `map_err` has it.
-fn broken(reason: impl fmt::Display) -> Failure {
-    Failure::Broken(reason.to_string())
+fn broken(reason: impl fmt::Display) -> ConnectionError {
+    ConnectionError::Broken(reason.to_string())
 }

@@ -1,4 +1,4 @@
-//! `palisade pktgen`: traffic, and what becomes of it.
+//! Command `palisade pktgen`: generates traffic and measures its delivery.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -11,8 +11,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 
-use super::demo::interruption;
-use super::{Failure, Output, output};
+use super::signals::interruption;
+use super::{CliError, Output, output};
 use crate::net::mac::Mac;
 use crate::net::tcp::Flags;
 use crate::pktgen::{
@@ -22,10 +22,11 @@ use crate::pktgen::{
 
 mod print;
 
-/// Generate traffic on AF_XDP, receive it, and tell what became of it
+/// Generate traffic on AF_XDP, receive it, and measure its delivery
 ///
-/// Sends by one interface, open loop, and receives by another: in either case INTERFACE, or INTERFACE@NETNS for an interface
-/// in another network namespace. Frame sizes count the frame check sequence, as is usual: 64 is the least. Needs root.
+/// Sends on one interface, open loop, and receives on another. Each is INTERFACE, or INTERFACE@NETNS for an
+/// interface in another network namespace. Frame sizes include the frame check sequence, as is usual: 64 is
+/// the least. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -39,13 +40,13 @@ Examples:
 A receiver that counts is an XDP program and costs next to nothing; one that measures is a thread, and tells
 duplicates, reordering and one-way latency besides.")]
 pub(super) struct PktgenArguments {
-    /// Interface to send by
+    /// Interface to send on
     #[arg(long, value_name = "PLACE")]
     tx: Target,
-    /// Interface to receive by
+    /// Interface to receive on
     #[arg(long, value_name = "PLACE")]
     rx: Option<Target>,
-    /// How to receive [default: measure with --rx, none without]
+    /// Kind of receiver [default: measure with --rx, none without]
     #[arg(long, value_enum)]
     receive: Option<How>,
     #[command(flatten)]
@@ -53,16 +54,17 @@ pub(super) struct PktgenArguments {
     /// Send the frames of this recording (classic pcap) instead of generated ones
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
-    /// Rounds through the recording; 0 for as many as there is time for
+    /// Rounds through the recording; 0 for as many as the time allows
     #[arg(long, value_name = "N", default_value_t = 1, requires = "replay")]
     rounds: u64,
     /// Open and close whole TCP connections at --rate instead, generated at both ends
     #[arg(long, requires = "rx", conflicts_with_all = ["replay", "ndr", "receive", "queues"])]
     connections: bool,
-    /// Most connections at a time
+    /// Most concurrent connections
     #[arg(long, value_name = "N", default_value_t = 1000, requires = "connections")]
     concurrent: u32,
-    /// Frames, or connections, a second: 1000, 500kpps, 1.2mpps; max for as fast as it goes; recorded for a recording's own times
+    /// Frames, or connections, a second: 1000, 500kpps, 1.2mpps; max for as fast as possible; recorded for a
+    /// recording's own times
     #[arg(long, value_name = "RATE", default_value = "max")]
     rate: Rate,
     /// Length of a trial
@@ -70,18 +72,18 @@ pub(super) struct PktgenArguments {
     seconds: f64,
     #[command(flatten)]
     search: SearchArguments,
-    /// Queues to send by, with a thread each
+    /// Queues to send on, with a thread each
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     queues: u16,
     /// Cores for the sending threads and then the receiving one
     #[arg(long, value_name = "N,N…", value_delimiter = ',')]
     cores: Vec<usize>,
-    /// How to print the result
+    /// Form of the result
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
-/// What generated frames are.
+/// Contents of generated frames.
 #[derive(Debug, Args)]
 struct FrameArguments {
     /// udp, tcp, icmp (echo requests), sctp (DATA) or sctp-init
@@ -111,16 +113,16 @@ struct FrameArguments {
     /// 802.1Q tag
     #[arg(long, value_name = "ID")]
     vlan: Option<u16>,
-    /// Flows at a time: source ports first, then destination ports, then addresses
+    /// Concurrent flows: source ports vary first, then destination ports, then addresses
     #[arg(long, value_name = "N", default_value_t = 1)]
     flows: u32,
-    /// How frames fall to flows: sequence, uniform, zipf or zipf:EXPONENT
+    /// Distribution of frames over flows: sequence, uniform, zipf or zipf:EXPONENT
     #[arg(long, value_name = "NAME", default_value = "sequence")]
     distribution: Distribution,
-    /// Fresh flows a second, each in the place of the oldest; max for one a frame
+    /// Fresh flows a second, each in place of the oldest; max for one with each frame
     #[arg(long, value_name = "RATE")]
     new_flows: Option<Rate>,
-    /// Seed of everything random
+    /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Bytes of a frame with its frame check sequence, or imix (64, 594 and 1518 as 7:4:1)
@@ -128,13 +130,13 @@ struct FrameArguments {
     size: FrameSize,
 }
 
-/// How the no-drop rate is searched.
+/// Parameters of the search for the no-drop rate.
 #[derive(Debug, Args)]
 struct SearchArguments {
-    /// Search the highest rate with no more loss than --loss, as RFC 2544 does
+    /// Search the highest rate with at most --loss, as in RFC 2544
     #[arg(long, requires = "rx")]
     ndr: bool,
-    /// Lost frames of those sent that a trial may have
+    /// Lost frames that a trial may have, as a share of those sent
     #[arg(long, value_name = "SHARE", default_value_t = 0.001)]
     loss: f64,
     /// Width of the last interval, as a share of the rate
@@ -147,7 +149,7 @@ struct SearchArguments {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum How {
-    /// Nobody receives
+    /// No receiver
     None,
     /// An XDP program that counts and drops
     Count,
@@ -163,9 +165,9 @@ enum Bit {
     Ack,
 }
 
-pub(super) fn pktgen(arguments: &PktgenArguments) -> Result<ExitCode, Failure> {
+pub(super) fn pktgen(arguments: &PktgenArguments) -> Result<ExitCode, CliError> {
     if !(arguments.seconds > 0.0 && arguments.seconds < 1e6) {
-        return Err(Failure::Sentence("--seconds is a number above 0".to_owned()));
+        return Err(CliError::Message("--seconds is a number above 0".to_owned()));
     }
     let stop = interruption()?;
     if let (true, Some(rx)) = (arguments.connections, &arguments.rx) {
@@ -184,8 +186,8 @@ pub(super) fn pktgen(arguments: &PktgenArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whole connections.
-fn connect(arguments: &PktgenArguments, rx: &Target, stop: &AtomicBool) -> Result<ExitCode, Failure> {
+/// Opens and closes whole connections.
+fn connect(arguments: &PktgenArguments, rx: &Target, stop: &AtomicBool) -> Result<ExitCode, CliError> {
     let traffic = arguments.frames.traffic(&arguments.tx)?;
     let dialogue = TcpTraffic { concurrent: arguments.concurrent, ..TcpTraffic::from(&traffic) };
     let mut connections = TcpSession::open(&arguments.tx, rx, dialogue, &arguments.cores)?;
@@ -198,13 +200,13 @@ fn connect(arguments: &PktgenArguments, rx: &Target, stop: &AtomicBool) -> Resul
     Ok(ExitCode::SUCCESS)
 }
 
-/// The search, and one more trial at what it found, which is told besides.
+/// Searches the no-drop rate, and runs one more trial at that rate.
 fn search(
     arguments: &PktgenArguments,
     session: &mut Session,
     time: Duration,
     stop: &AtomicBool,
-) -> Result<ExitCode, Failure> {
+) -> Result<ExitCode, CliError> {
     let max_per_s = match arguments.rate {
         Rate::PerSecond(rate) => rate,
         _ => session.trial(Rate::Max, time, stop)?.sent_per_s(),
@@ -213,7 +215,7 @@ fn search(
     let found = ndr::search(&ndr::Search { max_per_s, loss_max: loss, precision, trials }, |rate| {
         let trial = session.trial(Rate::PerSecond(rate), time, stop)?;
         if stop.load(Ordering::Relaxed) {
-            return Err(Failure::Sentence("interrupted: the search has no result".to_owned()));
+            return Err(CliError::Message("interrupted: the search has no result".to_owned()));
         }
         Ok(ndr::Outcome { sent_per_s: trial.sent_per_s(), loss: trial.loss().unwrap_or(1.0) })
     })?;
@@ -231,7 +233,7 @@ fn search(
 }
 
 impl PktgenArguments {
-    fn setup(&self) -> Result<Setup, Failure> {
+    fn setup(&self) -> Result<Setup, CliError> {
         let how = self.receive.unwrap_or(if self.rx.is_some() { How::Measure } else { How::None });
         let receive = match how {
             How::None => Receive::Nothing,
@@ -257,9 +259,9 @@ impl PktgenArguments {
 }
 
 impl FrameArguments {
-    fn traffic(&self, tx: &Target) -> Result<Traffic, Failure> {
+    fn traffic(&self, tx: &Target) -> Result<Traffic, CliError> {
         let missing =
-            |what: &str| Failure::Sentence(format!("no address to send {what}: give --src and --dst"));
+            |what: &str| CliError::Message(format!("no address to send {what}: give --src and --dst"));
         let src = self.src.ok_or_else(|| missing("from"))?;
         let dst = self.dst.ok_or_else(|| missing("to"))?;
         let bits = |bits: &[Bit]| bits.iter().fold(0, |sum, bit| sum | bit.bits());
@@ -283,7 +285,7 @@ impl FrameArguments {
             new_flows_per_s: match self.new_flows {
                 None | Some(Rate::Recorded) => 0.0,
                 Some(Rate::PerSecond(rate)) => rate,
-                // More than frames can be: so every frame is of a fresh flow.
+                // A rate above any rate of frames: every frame starts a flow.
                 Some(Rate::Max) => 1e9,
             },
             size: self.size,
@@ -303,12 +305,12 @@ impl Bit {
     }
 }
 
-/// An address that frames to a network go to.
+/// First host address of a network, as the destination of its frames.
 fn some_address(network: IpNet) -> IpAddr {
     network.hosts().next().unwrap_or(network.addr())
 }
 
-/// A network, or an address, which is a network of one.
+/// Parses a network, or an address as a network of one.
 fn network(text: &str) -> Result<IpNet, String> {
     let address = |_| IpAddr::from_str(text).map(IpNet::from);
     IpNet::from_str(text)
@@ -316,7 +318,7 @@ fn network(text: &str) -> Result<IpNet, String> {
         .map_err(|_| "write an address (10.0.0.1, fd00::1) or a network (10.0.0.0/24)".to_owned())
 }
 
-/// A range of ports, or one port.
+/// Parses a range of ports, or one port.
 fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     match (first.parse(), last.parse()) {
@@ -325,9 +327,9 @@ fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     }
 }
 
-impl From<PktgenError> for Failure {
-    fn from(error: PktgenError) -> Failure {
-        Failure::Sentence(error.to_string())
+impl From<PktgenError> for CliError {
+    fn from(error: PktgenError) -> CliError {
+        CliError::Message(error.to_string())
     }
 }
 

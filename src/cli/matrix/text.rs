@@ -1,4 +1,4 @@
-//! A matrix as a table, as CSV, and as a graph.
+//! Matrix as a table, as CSV, and as a graph.
 
 use std::fmt::Write;
 use std::io;
@@ -8,10 +8,10 @@ use comfy_table::{Cell as TableCell, ContentArrangement, Table, presets};
 use crate::cli::output;
 use crate::policy::connectivity::matrix::{Cell, Matrix, Omitted};
 
-/// Ends beyond which a square does not fit a terminal: a list of pairs takes its place.
+/// Most groups in a square table. A list of pairs replaces it beyond, because it does not fit a terminal.
 const SQUARE_MAX: usize = 10;
 
-/// A square of sources and destinations, or a list where there are many.
+/// Renders a square of sources and destinations, or a list of pairs.
 pub(super) fn table(matrix: &Matrix) -> String {
     if matrix.cells.is_empty() {
         return "No pod is judged by any policy tables.\n".to_owned();
@@ -42,7 +42,7 @@ fn list(matrix: &Matrix) -> String {
     output::render(&table, "Nothing passes.")
 }
 
-/// One line for each pair, with every port.
+/// Writes one line for each pair, with every port.
 pub(super) fn csv(matrix: &Matrix, out: &mut impl io::Write) -> io::Result<()> {
     writeln!(out, "from,to,traffic")?;
     for cell in &matrix.cells {
@@ -53,7 +53,7 @@ pub(super) fn csv(matrix: &Matrix, out: &mut impl io::Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Note on the ends that are left out, and the option that shows them; empty where none are.
+/// Note on the groups that are left out, and on the option that shows them; `None` if none are.
 pub(super) fn omitted(matrix: &Matrix) -> Option<String> {
     let Omitted { groups, pods } = matrix.omitted;
     if matrix.omitted.is_nothing() {
@@ -66,7 +66,7 @@ pub(super) fn omitted(matrix: &Matrix) -> Option<String> {
     ))
 }
 
-/// A directed graph; an edge where anything passes.
+/// Renders a directed graph with an edge for each pair with allowed traffic.
 pub(super) fn dot(matrix: &Matrix) -> String {
     let mut text =
         String::from("digraph reach {\n  rankdir=LR;\n  node [shape=box, fontname=\"sans-serif\"];\n");
@@ -94,7 +94,8 @@ fn brief(cell: &Cell) -> String {
     if is_void(cell) { "-".to_owned() } else { cell.brief() }
 }
 
-/// RFC 4180 section 2.
+/// Quotes a field as in RFC 4180 section 2: "a double-quote appearing inside a field must be escaped by
+/// preceding it with another double quote".
 fn quoted(field: &str) -> String {
     format!("\"{}\"", field.replace('"', "\"\""))
 }

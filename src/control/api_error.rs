@@ -1,4 +1,4 @@
-//! Why the switch refuses a request. A refused request has changed nothing, but for [`Refusal::NotTaken`].
+//! Errors of the control API. A request that fails has changed nothing, except for [`ApiError::NotTaken`].
 
 use std::net::IpAddr;
 
@@ -6,159 +6,160 @@ use crate::dataplane::{NotTaken, PortError, PortKind};
 use crate::policy::testcase::ProbeError;
 use crate::tables::{PodName, TablesError};
 
-/// Why the switch refuses a request.
+/// Reason for which the switch rejects a request.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
-    /// A field of the request has a value that cannot be.
+pub enum ApiError {
+    /// A field of the request has an invalid value.
     #[error("{field}: {reason}")]
     Field {
-        /// The field, as it stands in the request.
+        /// Name of the field in the request.
         field: &'static str,
-        /// What is wrong, and what is allowed.
+        /// Reason, and the values that are allowed.
         reason: String,
     },
-    /// No port has the name.
+    /// No port has this name.
     #[error("there is no port {name:?}: `palisade show ports` lists the ports")]
     NoPort {
-        /// The name asked for.
+        /// Requested name.
         name: String,
     },
-    /// A port has the name already.
+    /// Another port has this name.
     #[error(
         "port {name:?} exists already, on interface {interface}: remove it first, or choose another name"
     )]
     PortExists {
-        /// The name asked for.
+        /// Requested name.
         name: String,
-        /// The interface of the port that has it.
+        /// Interface of the existing port.
         interface: String,
     },
-    /// The interface is a port already.
+    /// The interface belongs to another port.
     #[error("interface {interface} is already port {name:?}: remove that port first")]
     InterfaceTaken {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The port that has it.
+        /// Name of the port that has it.
         name: String,
     },
-    /// There is one way to the node's own stack.
+    /// A second host port. The switch has one port to the node's own stack.
     #[error(
         "port {name:?} already leads to the node's own stack, and a switch has one host port: remove it first"
     )]
     HostPortExists {
-        /// The host port.
+        /// Name of the existing host port.
         name: String,
     },
-    /// A pod stands behind the port.
+    /// A pod is attached to the port.
     #[error("port {port:?} has pod {pod}: detach the pod first")]
     PortHasPod {
-        /// The port.
+        /// Name of the port.
         port: String,
-        /// The pod.
+        /// Name of the pod.
         pod: PodName,
     },
-    /// Ports of this kind have no pod.
+    /// The kind of the port does not take a pod.
     #[error("port {port:?} is of kind {kind}, and a pod needs a port of kind pod", kind = kind_name(*kind))]
     WrongKind {
-        /// The port.
+        /// Name of the port.
         port: String,
-        /// Its kind.
+        /// Kind of the port.
         kind: PortKind,
     },
     /// The pod is not attached.
     #[error("pod {pod} is not attached: `palisade show pods` lists the pods")]
     NoPod {
-        /// The pod.
+        /// Name of the pod.
         pod: PodName,
     },
-    /// The pod is attached.
+    /// The pod is attached already.
     #[error("pod {pod} is already attached to port {port:?}: detach it first")]
     PodExists {
-        /// The pod.
+        /// Name of the pod.
         pod: PodName,
-        /// Its port.
+        /// Name of its port.
         port: String,
     },
-    /// The address belongs to somebody.
+    /// Another owner has the address.
     #[error("address {address} already belongs to {owner}: give every pod addresses of its own")]
     AddressTaken {
-        /// The address.
+        /// Address that is taken.
         address: IpAddr,
-        /// Whose it is.
+        /// Owner of the address.
         owner: String,
     },
-    /// Attachment numbers are never used twice, and all have been used.
+    /// All attachment numbers are used up. The switch uses none twice.
     #[error("the switch has attached as many pods as one run can number: restart it")]
     AttachmentsUsedUp,
-    /// The ends of a connection are none.
+    /// The two endpoints make no connection.
     #[error(transparent)]
     Probe(#[from] ProbeError),
     /// No tables are loaded.
     #[error("no rule tables are loaded: load some with `palisade apply FILE`")]
     NoTables,
-    /// A difference against nothing.
+    /// A difference needs loaded tables as its base.
     #[error("no rule tables are loaded, so a difference has no base: put full tables first")]
     NoBase,
-    /// The tables know none of the attached pods: a mistake closes the node, or opens it.
+    /// The tables know none of the attached pods. Such a mistake cuts off the whole node, or opens it with
+    /// `fail = "open"`.
     #[error(
         "these tables know {known} pods, and none of the {attached} that are attached: {fate}. Load the pods' objects with \
          the policies; if it is meant, unload the tables (`palisade apply --delete`), or allow it (`palisade apply \
          --allow-empty`, `?allow_empty=true`)",
         fate = if *fail_open { "traffic of all these would pass unchecked" } else { "all these would be closed" }
     )]
-    ClosesAll {
-        /// Attached pods.
+    NoPodCovered {
+        /// Number of attached pods.
         attached: usize,
-        /// Pods that the tables know.
+        /// Number of pods that the tables know.
         known: usize,
-        /// Whether pods that no tables know are open.
+        /// Whether traffic of pods that the tables do not know passes.
         fail_open: bool,
     },
-    /// The tables do not check, or the difference has another base.
+    /// The tables are invalid, or the difference has another base.
     #[error(transparent)]
     Tables(#[from] TablesError),
-    /// The dataplane refuses.
+    /// The dataplane does not open or close the port.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// The change is made, and a worker has not taken it.
+    /// The change is published, and a worker has not taken it in time.
     #[error(transparent)]
     NotTaken(#[from] NotTaken),
 }
 
-impl Refusal {
-    /// The HTTP status that says it.
+impl ApiError {
+    /// HTTP status of the error.
     pub fn status(&self) -> u16 {
         match self {
-            Refusal::NoPort { .. }
-            | Refusal::NoPod { .. }
-            | Refusal::NoTables
-            | Refusal::Probe(ProbeError::UnknownPod { .. }) => 404,
-            Refusal::PortExists { .. }
-            | Refusal::InterfaceTaken { .. }
-            | Refusal::HostPortExists { .. }
-            | Refusal::PortHasPod { .. }
-            | Refusal::PodExists { .. }
-            | Refusal::AddressTaken { .. }
-            | Refusal::NoBase
-            | Refusal::Tables(TablesError::Base { .. })
-            | Refusal::Port(
+            ApiError::NoPort { .. }
+            | ApiError::NoPod { .. }
+            | ApiError::NoTables
+            | ApiError::Probe(ProbeError::UnknownPod { .. }) => 404,
+            ApiError::PortExists { .. }
+            | ApiError::InterfaceTaken { .. }
+            | ApiError::HostPortExists { .. }
+            | ApiError::PortHasPod { .. }
+            | ApiError::PodExists { .. }
+            | ApiError::AddressTaken { .. }
+            | ApiError::NoBase
+            | ApiError::Tables(TablesError::Base { .. })
+            | ApiError::Port(
                 PortError::Taken { .. } | PortError::Foreign { .. } | PortError::TooMany { .. },
             ) => 409,
-            Refusal::Field { .. }
-            | Refusal::WrongKind { .. }
-            | Refusal::ClosesAll { .. }
-            | Refusal::Probe(_)
-            | Refusal::Tables(_)
-            | Refusal::Port(
+            ApiError::Field { .. }
+            | ApiError::WrongKind { .. }
+            | ApiError::NoPodCovered { .. }
+            | ApiError::Probe(_)
+            | ApiError::Tables(_)
+            | ApiError::Port(
                 PortError::NoInterface { .. } | PortError::NoQueue { .. } | PortError::Mtu { .. },
             ) => 422,
-            Refusal::NotTaken(_) => 503,
-            Refusal::AttachmentsUsedUp | Refusal::Port(PortError::Unknown(_) | PortError::Kernel(_)) => 500,
+            ApiError::NotTaken(_) => 503,
+            ApiError::AttachmentsUsedUp | ApiError::Port(PortError::Unknown(_) | PortError::Kernel(_)) => 500,
         }
     }
 }
 
-/// The name of a kind, as it stands in requests.
+/// Name of a port kind in requests.
 pub(super) fn kind_name(kind: PortKind) -> &'static str {
     match kind {
         PortKind::Pod => "pod",
