@@ -17,6 +17,7 @@ pub(super) mod anti_spoof;
 pub(super) mod batch;
 pub(super) mod classify;
 pub(super) mod context;
+mod fragments;
 pub(super) mod gateway;
 pub(super) mod lookup;
 pub(super) mod parse;
@@ -34,12 +35,12 @@ use self::anti_spoof::anti_spoof;
 use self::batch::{Batch, Verdict};
 use self::classify::classify_new_flows;
 use self::context::Context;
+use self::fragments::classify_fragments;
 use self::gateway::deliver_locally;
 use self::lookup::lookup;
 use self::parse::parse;
 use self::rewrite::rewrite;
 use super::conntrack::LookupBatch;
-use super::fragments;
 
 /// Takes a batch through all stages, and says `done` of each. Afterwards no verdict is pending.
 #[inline]
@@ -66,7 +67,7 @@ pub(crate) fn run(
     }
     done("classify");
     if batch.has_fragments {
-        fragments::classify_fragments(batch, lookups, context);
+        classify_fragments(batch, lookups, context);
     }
     done("fragments");
     rewrite(batch, context);
