@@ -3,9 +3,10 @@
 use std::hint::select_unpredictable;
 use std::net::IpAddr;
 
-use crate::dataplane::packet::{Packet, query};
+use crate::dataplane::packet::Packet;
 use crate::net::address::{Address, from_v4, is_v4, pack};
 use crate::net::flow::{FlowKey, Protocol};
+use crate::net::icmp::query;
 
 /// Two endpoints in order, protocol, and for an ICMP query its type and who asked.
 ///

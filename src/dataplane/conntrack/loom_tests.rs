@@ -353,7 +353,7 @@ fn a_flow_that_an_earlier_generation_let_in_is_judged_again_by_each_worker_that_
         let snapshot = |number, allows| Snapshot { generation: Generation(number), allows };
         let snapshots = Arc::new(Publication::new(snapshot(1, true), 2));
         let (theirs, published) = (table.clone(), snapshots.clone());
-        let mut own = snapshots.enter(WorkerId(1));
+        let mut own = snapshots.register(WorkerId(1));
         let beside = thread::spawn(move || {
             while own.generation < Generation(2) {
                 packet(&theirs, &own, &mut other);
@@ -365,7 +365,7 @@ fn a_flow_that_an_earlier_generation_let_in_is_judged_again_by_each_worker_that_
             other
         });
         drop(snapshots.publish(snapshot(2, false)));
-        let own = snapshots.enter(WorkerId(0));
+        let own = snapshots.register(WorkerId(0));
         packet(&table, &own, &mut one);
         let other = beside.join().unwrap();
         assert_eq!((table.len(), owner_port(&table)), (0, [[0, 0]; 2]), "what is denied has ended");
