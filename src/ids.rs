@@ -1,4 +1,4 @@
-//! Identifiers. Each is its own type, so that a row cannot be looked up with a class.
+//! Identifiers. Each has its own type, so that a class cannot index the rows.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +12,7 @@ macro_rules! id {
         pub struct $name(pub $int);
 
         impl $name {
-            /// The id as an index into the array that it numbers.
+            /// Index into the array that the id numbers.
             #[inline]
             pub fn index(self) -> usize {
                 self.0 as usize
@@ -28,7 +28,7 @@ macro_rules! id {
 }
 
 id!(
-    /// A set of addresses that no rule tells apart. Class 0 is the rest of the world.
+    /// A set of addresses that no rule distinguishes. Class 0 holds all addresses that no rule names.
     ClassId,
     u32
 );
@@ -43,38 +43,38 @@ id!(
     u32
 );
 id!(
-    /// What a decision names: a rule of a policy, a default deny, or a pod that nothing isolates.
+    /// Origin of a decision: a rule of a policy, a default deny, or a pod that no policy isolates.
     RuleId,
     u32
 );
 id!(
-    /// A port of the switch. Numbers are re-used after a port is removed.
+    /// A port of the switch. The number of a removed port is reused.
     PortId,
     u16
 );
 id!(
-    /// One attachment of one pod to one port. Never re-used in the life of a switch, so that a pod
-    /// which gets the address of an earlier one inherits nothing from it. 0 is "no pod".
+    /// One attachment of one pod to one port. A number is never reused in the life of a switch, so that a pod
+    /// with the address of an earlier one inherits nothing from it. 0 means no pod.
     AttachmentId,
     u32
 );
 id!(
-    /// One published state of the tables, ports, pods and routes. Grows by one with each publication.
+    /// One published state of tables, ports, pods and routes. Each publication adds one.
     Generation,
     u32
 );
 id!(
-    /// A worker: its core, its queue of every port, its counters.
+    /// A worker, with its core, its queue of every port and its counters.
     WorkerId,
     u16
 );
 
 impl ClassId {
-    /// The class of every address that no rule names.
+    /// Class of every address that no rule names.
     pub const WORLD: ClassId = ClassId(0);
 }
 
 impl AttachmentId {
-    /// The endpoint is not a pod of this node.
+    /// Endpoint that is not a pod of this node.
     pub const NONE: AttachmentId = AttachmentId(0);
 }

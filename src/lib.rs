@@ -13,7 +13,7 @@
 
 #![deny(unsafe_code)]
 
-// Fixtures that unit tests share with the tests beside the crate name it.
+// Test fixtures that unit tests and integration tests share refer to the crate by its name.
 #[cfg(test)]
 extern crate self as palisade;
 
@@ -39,5 +39,6 @@ pub mod pktgen;
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod daemon;
 pub mod lab;
 pub mod source;

@@ -1,4 +1,4 @@
-//! The `palisade` command.
+//! Binary `palisade`.
 
 fn main() -> std::process::ExitCode {
     palisade::cli::main()

@@ -1,12 +1,12 @@
-//! Text of strangers, fit to be shown: characters that steer a terminal are spelt out, and what is too long is cut.
+//! Untrusted text made safe to show: control characters are escaped, and long text is truncated.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Whether a character moves the cursor, sets a terminal, or turns the direction of text.
+/// Returns whether a character moves the cursor, controls a terminal, or changes the direction of text.
 ///
-/// These are C0, DEL and C1 (ECMA-48), the marks, embeddings, overrides and isolates of bidirectional text (UAX 9 section 2), the line and the
-/// paragraph separator, and the byte order mark.
+/// These are C0, DEL and C1 (ECMA-48), the marks, embeddings, overrides and isolates of bidirectional text
+/// (UAX 9 section 2), the line and the paragraph separator, and the byte order mark.
 pub fn is_steering(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -15,12 +15,12 @@ pub fn is_steering(c: char) -> bool {
         )
 }
 
-/// The text in one line: line breaks and tabs are spelt out too.
+/// Escapes the text for one line, line breaks and tabs included.
 pub fn line(text: &str) -> Cow<'_, str> {
     spelt_out(text, |_| false)
 }
 
-/// The text with its line breaks and tabs.
+/// Escapes the text, and keeps its line breaks and tabs.
 pub fn block(text: &str) -> Cow<'_, str> {
     spelt_out(text, |c| matches!(c, '\n' | '\t'))
 }
@@ -41,9 +41,9 @@ fn spelt_out(text: &str, may_stay: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// The text, of which no more than about `chars_max` characters are left: the first two thirds and the end.
+/// Truncates the text to about `chars_max` characters: the first two thirds and the end.
 pub fn cut(text: &str, chars_max: usize) -> Cow<'_, str> {
-    // Bytes are no fewer than characters: most texts need no count.
+    // A text has no more characters than bytes, so most texts need no count.
     if text.len() <= chars_max {
         return Cow::Borrowed(text);
     }

@@ -1,7 +1,7 @@
-//! Threads that the switch cannot do without: a panic in one ends the process.
+//! Threads that the switch cannot run without: a panic in one of them ends the process.
 //!
-//! A switch that has lost a worker, or whoever tells it of its interfaces, would go on with half of what it promises. The XDP
-//! programs stay, so pods are closed until the next start.
+//! A switch without one of its workers, or without its interface monitor, would enforce policy only in part.
+//! The XDP programs stay attached and drop the pods' frames until the next start.
 
 use std::any::Any;
 use std::io;
@@ -15,7 +15,7 @@ pub const EXIT_PANICKED: i32 = 3;
 
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// Starts a thread whose panic ends the process with [`EXIT_PANICKED`] and a sentence.
+/// Starts a thread whose panic logs an error and ends the process with [`EXIT_PANICKED`].
 pub fn spawn<T: Send + 'static>(
     name: impl Into<String>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -24,7 +24,7 @@ pub fn spawn<T: Send + 'static>(
     Builder::new().name(name.clone()).spawn(move || vital(&name, work))
 }
 
-/// Does work of a thread with this name, whose panic ends the process in the same way.
+/// Runs work on the calling thread under this name. A panic ends the process in the same way.
 pub fn vital<T>(name: &str, work: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         tracing::error!(
@@ -36,7 +36,7 @@ pub fn vital<T>(name: &str, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Counts panics from here on, those that are contained (of a request, say) as well.
+/// Counts panics from this call on, contained ones (of a request, for example) included.
 pub fn count_panics() {
     let before = take_hook();
     set_hook(Box::new(move |info| {
@@ -45,12 +45,12 @@ pub fn count_panics() {
     }));
 }
 
-/// Panics since [`count_panics`].
+/// Number of panics since [`count_panics`].
 pub fn panics() -> u64 {
     PANICS.load(Ordering::Relaxed)
 }
 
-/// Message of a panic.
+/// Extracts the message of a panic.
 pub fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")

@@ -1,44 +1,16 @@
-//! What the benchmarks share: random numbers that are the same in every run, the rate of the time-stamp counter,
-//! and rule tables of any size.
+//! Parts that several benchmarks share: statistics, JSON lines, random numbers, the time-stamp counter,
+//! policies and rule tables from a seed, and a node in memory with its traffic.
 
-#![allow(dead_code)] // Each benchmark uses its part.
+#![allow(dead_code)] // Each benchmark uses some of them.
 
-pub(crate) mod rules;
-
-use std::time::{Duration, Instant};
-
-/// xorshift64*: the same tables and queries in every run.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub(crate) fn bits(&mut self) -> u128 {
-        u128::from(self.next()) << 64 | u128::from(self.next())
-    }
-
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 32) * end >> 32
-    }
-}
-
-/// Rate of the time-stamp counter, measured against the clock.
-#[cfg(target_arch = "x86_64")]
-pub(crate) fn tsc_ghz() -> f64 {
-    // SAFETY: every x86-64 processor has the instruction, and it has no effect.
-    let ticks = || unsafe { std::arch::x86_64::_rdtsc() };
-    let (start, from) = (Instant::now(), ticks());
-    std::thread::sleep(Duration::from_millis(50));
-    (ticks() - from) as f64 / start.elapsed().as_nanos() as f64
-}
-
-/// Without a time-stamp counter: a cycle is a nanosecond.
-#[cfg(not(target_arch = "x86_64"))]
-pub(crate) fn tsc_ghz() -> f64 {
-    1.0
-}
+pub(crate) mod compiled_rules;
+pub(crate) mod frame;
+pub(crate) mod json_lines;
+pub(crate) mod latency;
+pub(crate) mod policy;
+pub(crate) mod random;
+pub(crate) mod rule_tables;
+pub(crate) mod simulated_node;
+pub(crate) mod statistics;
+pub(crate) mod time_stamp_counter;
+pub(crate) mod traffic;

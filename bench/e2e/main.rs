@@ -1,44 +1,50 @@
-//! The end-to-end rig: this switch, its limit, and what a user would pick instead, on one machine, under one policy and
-//! with the same traffic, in one run. Needs root.
+//! End-to-end benchmark: the switch, the limit of its AF_XDP layer, and alternatives, on one machine, under
+//! one policy and the same traffic, in one run. It needs root.
 //!
-//! Each trial makes its pods and their node anew, starts one system, has it prove that it enforces the policy, measures,
-//! and removes everything. The systems take turns (A B C A B C …), because these machines are noisy. A system that does
-//! not run is reported with the reason. Results go to a file of JSON lines, and tables to standard output.
+//! Each trial sets up the pods and their node, starts one system, verifies that it enforces the policy,
+//! measures, and tears everything down. Systems take turns (A B C A B C …), because the machines are noisy. A
+//! system that does not run is reported with the reason. Results go to a file of JSON lines, and tables to
+//! standard output.
 //!
-//! `e2e --list` shows systems and scenarios; a scenario is one `Scenario` in `scenarios/`, a system one `System` in `systems/`.
+//! `e2e --list` shows systems and scenarios. A scenario is one `Scenario` in `scenarios/`, a system one
+//! `System` in `systems/`.
 
-mod bed;
-mod bpf;
+mod bpf_loader;
 #[path = "../common/mod.rs"]
 mod common;
-mod cpu;
-mod machine;
-mod policy;
-mod probe;
+mod comparison_table;
+mod cpu_time;
+mod environment;
+mod error;
+mod policy_check;
+mod process;
 mod receiver;
 mod results;
+mod rig;
+mod scenario;
 mod scenarios;
+mod system;
 mod systems;
-mod tool;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use bed::Bed;
 use clap::Parser;
+use error::BenchError;
 use palisade::lab::require_root;
 use results::Results;
-use scenarios::{Measures, NO_DROP, Scenario, Trial};
-use systems::{Running, System};
-use tool::Trouble;
+use rig::Rig;
+use scenario::{Measures, Scenario, Trial};
+use scenarios::NO_DROP;
+use system::{Running, System};
 
-/// Where results go, from the root of the repository.
+/// File of results, from the root of the repository.
 const RESULTS: &str = "bench/results/e2e.jsonl";
-/// Systems that a smoke run leaves out unless they are named: limits beside the one that others are compared with.
+/// Systems that a smoke run leaves out unless they are named: limits besides `noop`.
 const LONG_ONLY: [&str; 2] = ["bridge", "dpdk"];
-/// Where those of smoke size go.
+/// File of results of smoke size.
 const SMOKE_RESULTS: &str = "bench/results/e2e-smoke.jsonl";
 
 /// Measures systems under one policy, side by side.
@@ -48,13 +54,13 @@ struct Options {
     /// One short trial of each, in small sizes
     #[arg(long)]
     smoke: bool,
-    /// How long to measure each trial, in seconds
+    /// Length of the measurement of each trial, in seconds
     #[arg(long, default_value_t = 2)]
     seconds: u64,
-    /// How often each system takes its turn
+    /// Number of runs of each system
     #[arg(long, default_value_t = 3)]
     runs: usize,
-    /// Begin no further run of a scenario when its share of so many minutes is over; each has one
+    /// Begin no further run of a scenario when its share of this many minutes is over; each has one run
     #[arg(long, default_value_t = 25)]
     minutes: u32,
     /// Only these systems, separated by commas
@@ -63,10 +69,10 @@ struct Options {
     /// Only scenarios whose names contain one of these words
     #[arg(long, value_delimiter = ',')]
     scenarios: Vec<String>,
-    /// So many rules, whatever the scenario has
+    /// Number of rules, in place of the scenario's
     #[arg(long)]
     rules: Option<usize>,
-    /// So many pods, whatever the scenario has
+    /// Number of pods, in place of the scenario's
     #[arg(long)]
     pods: Option<usize>,
     /// The file for results
@@ -75,10 +81,10 @@ struct Options {
     /// Show systems and scenarios, and measure nothing
     #[arg(long)]
     list: bool,
-    /// Forward between these interfaces, as the system `noop`
+    /// Forward between these interfaces, as the system `noop` does
     #[arg(long, hide = true, num_args = 1..)]
     forward: Vec<String>,
-    /// What cargo adds
+    /// Flag that cargo adds
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -95,11 +101,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn forward(interfaces: &[String]) -> Result<(), Trouble> {
-    systems::forward(interfaces).map_err(|error| Trouble::Other(error.to_string()))
+fn forward(interfaces: &[String]) -> Result<(), BenchError> {
+    systems::forward(interfaces).map_err(|error| BenchError::Other(error.to_string()))
 }
 
-fn measure(options: &Options) -> Result<(), Trouble> {
+fn measure(options: &Options) -> Result<(), BenchError> {
     let systems = options.chosen_systems()?;
     let scenarios = options.chosen_scenarios()?;
     if options.list {
@@ -115,24 +121,24 @@ fn measure(options: &Options) -> Result<(), Trouble> {
         .clone()
         .unwrap_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/")).join(default));
     let mut results = Results::create(&path)?;
-    results.provenance(&machine::provenance(&systems))?;
+    results.add_environment(&environment::of(&systems))?;
     let share = Duration::from_mins(1) * options.minutes / scenarios.len() as u32;
     for (number, scenario) in (1..).zip(&scenarios) {
         take_turns(options, scenario, &systems, &mut results, start + share * number)?;
-        results.print(scenario, &systems);
+        comparison_table::print(&results, scenario, &systems);
     }
     println!("\n{:.0} s; lines in {}", start.elapsed().as_secs_f64(), path.display());
     Ok(())
 }
 
-/// All runs of a scenario. What has not run once is not tried again.
+/// Runs a scenario on all systems in turn. A system that has failed once is not tried again.
 fn take_turns(
     options: &Options,
     scenario: &Scenario,
     systems: &[Box<dyn System>],
     results: &mut Results,
     deadline: Instant,
-) -> Result<(), Trouble> {
+) -> Result<(), BenchError> {
     let (runs, seconds) = if options.smoke { (1, 1) } else { (options.runs, options.seconds) };
     let mut out = BTreeSet::new();
     for run in 0..if scenario.once { 1 } else { runs } {
@@ -157,18 +163,18 @@ fn take_turns(
     Ok(())
 }
 
-/// One trial, from nothing to nothing.
+/// Runs one trial from set-up to tear-down.
 fn trial(
     scenario: &Scenario,
     system: &dyn System,
     seconds: u64,
     results: &Results,
-) -> Result<Measures, Trouble> {
-    let mut bed = Bed::up(scenario.shape.pods, scenario.mtu.for_system(system))?;
-    let started = system.start(&mut bed, &scenario.shape);
+) -> Result<Measures, BenchError> {
+    let mut rig = Rig::up(scenario.shape.pods, scenario.mtu.for_system(system))?;
+    let started = system.start(&mut rig, &scenario.shape);
     let measured =
-        started.and_then(|running| measure_one(scenario, system, &bed, &*running, seconds, results));
-    let left = bed.down();
+        started.and_then(|running| measure_one(scenario, system, &rig, &*running, seconds, results));
+    let left = rig.down();
     if !left.is_empty() {
         eprintln!("{}: left behind: {}", system.name(), left.join("; "));
     }
@@ -178,14 +184,14 @@ fn trial(
 fn measure_one(
     scenario: &Scenario,
     system: &dyn System,
-    bed: &Bed,
+    rig: &Rig,
     running: &dyn Running,
     seconds: u64,
     results: &Results,
-) -> Result<Measures, Trouble> {
-    probe::prove(bed, system.kind())?;
+) -> Result<Measures, BenchError> {
+    policy_check::verify(rig, system.kind())?;
     let mut measures = (scenario.measure)(&Trial {
-        bed,
+        rig,
         running,
         shape: &scenario.shape,
         mtu: scenario.mtu.for_system(system),
@@ -200,12 +206,12 @@ fn measure_one(
 }
 
 impl Options {
-    fn chosen_systems(&self) -> Result<Vec<Box<dyn System>>, Trouble> {
+    fn chosen_systems(&self) -> Result<Vec<Box<dyn System>>, BenchError> {
         let all = systems::all();
         if let Some(unknown) =
             self.systems.iter().find(|name| all.iter().all(|system| system.name() != name.as_str()))
         {
-            return Err(Trouble::Other(format!("there is no system {unknown}: --list shows them")));
+            return Err(BenchError::Other(format!("there is no system {unknown}: --list shows them")));
         }
         let is_chosen = |system: &dyn System| {
             let named = self.systems.iter().any(|name| name == system.name());
@@ -214,7 +220,7 @@ impl Options {
         Ok(all.into_iter().filter(|system| is_chosen(&**system)).collect())
     }
 
-    fn chosen_scenarios(&self) -> Result<Vec<Scenario>, Trouble> {
+    fn chosen_scenarios(&self) -> Result<Vec<Scenario>, BenchError> {
         let is_chosen = |name: &str| {
             self.scenarios.is_empty() || self.scenarios.iter().any(|word| name.contains(word.as_str()))
         };
@@ -222,10 +228,10 @@ impl Options {
             scenarios::all(self.smoke).into_iter().filter(|scenario| is_chosen(&scenario.name)).collect();
         for scenario in &mut chosen {
             scenario.shape.rules = self.rules.unwrap_or(scenario.shape.rules);
-            scenario.shape.pods = self.pods.unwrap_or(scenario.shape.pods).max(bed::PODS_MIN);
+            scenario.shape.pods = self.pods.unwrap_or(scenario.shape.pods).max(rig::PODS_MIN);
         }
         if chosen.is_empty() {
-            return Err(Trouble::Other("no scenario is called so: --list shows them".to_owned()));
+            return Err(BenchError::Other("no scenario is called so: --list shows them".to_owned()));
         }
         Ok(chosen)
     }

@@ -1,4 +1,4 @@
-//! What receives generated traffic in the pods: a program at tc ingress that counts, measures and drops
+//! Receiver of generated traffic: a program at tc ingress in the pods that counts, measures and drops
 //! (`bpf/receiver.bpf.c`).
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,37 +8,38 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use palisade::lab::{POD_INTERFACE, Pod};
 use palisade::netlink::Interface;
 
-use crate::bed::Bed;
-use crate::bpf::{attach, load, map, refused};
-use crate::tool::Trouble;
+use crate::bpf_loader::{attach, bpf_error, load, map};
+use crate::common::latency::Latencies;
+use crate::error::BenchError;
+use crate::rig::Rig;
 
 const SOURCE: &str = include_str!("bpf/receiver.bpf.c");
-/// Latencies: so many classes for each power of two, as a power of two, and so many in all.
+/// Classes of latency for each power of two, as a power of two. It must agree with the program.
 const CLASS_BITS: u32 = 5;
 const CLASSES: usize = 1024;
-/// Most probes. They go to the port that is changed.
+/// Largest number of probes. They go to `CHANGED_PORT`.
 pub(crate) const PROBES_MAX: usize = 1 << 20;
-/// Nothing has come for so long: all has come that will.
+/// Time without a packet after which no more are in flight.
 const QUIET: Duration = Duration::from_millis(30);
-/// And so long at most is waited.
+/// Longest wait for that time.
 const SETTLE_MAX: Duration = Duration::from_secs(1);
 
-/// What a receiver does besides counting and dropping.
+/// Work of a receiver besides counting and dropping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Task {
-    /// Nothing: the cheapest there is.
+pub(crate) enum ReceiverMode {
+    /// None: the cheapest receiver.
     Count,
-    /// It reads the clock: latencies by the frames' stamps, and arrivals of probes.
+    /// Read the clock for latencies by the frames' stamps, and for arrivals of probes.
     Measure,
 }
 
-/// The programs in the pods: they go with the pods.
+/// Programs in the pods. The kernel removes them with the pods' interfaces.
 pub(crate) struct Receiver {
     counted: MapHandle,
     arrivals: MapHandle,
 }
 
-/// What has come at one moment.
+/// Totals of received traffic at one moment.
 #[derive(Debug, Clone)]
 pub(crate) struct Counted {
     pub(crate) packets: u64,
@@ -47,26 +48,27 @@ pub(crate) struct Counted {
 }
 
 impl Receiver {
-    /// Puts it into these pods. What their own stacks should receive by IPv4, they no longer do.
-    pub(crate) fn attach(bed: &Bed, pods: &[Pod], task: Task) -> Result<Receiver, Trouble> {
-        let object = load(bed, "receiver", SOURCE)?;
-        let name = if task == Task::Count { "count" } else { "measure" };
+    /// Attaches the program in these pods. Their own stacks receive no IPv4 any more.
+    pub(crate) fn attach(rig: &Rig, pods: &[Pod], task: ReceiverMode) -> Result<Receiver, BenchError> {
+        let object = load(rig, "receiver", SOURCE)?;
+        let name = if task == ReceiverMode::Count { "count" } else { "measure" };
         let program = object.progs().find(|program| program.name() == name);
-        let program = program.ok_or_else(|| Trouble::Other(format!("the object has no program {name}")))?;
+        let program =
+            program.ok_or_else(|| BenchError::Other(format!("the object has no program {name}")))?;
         let program: OwnedFd = program.as_fd().try_clone_to_owned()?;
         for pod in pods {
             pod.run(|| {
                 let interface =
-                    Interface::find(POD_INTERFACE).map_err(|error| Trouble::Other(error.to_string()))?;
+                    Interface::find(POD_INTERFACE).map_err(|error| BenchError::Other(error.to_string()))?;
                 attach(program.as_fd(), interface.index)
             })??;
         }
         Ok(Receiver { counted: map(&object, "counted")?, arrivals: map(&object, "arrivals")? })
     }
 
-    /// What has come.
-    pub(crate) fn counted(&self) -> Result<Counted, Trouble> {
-        let by_cpu = self.counted.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(refused)?;
+    /// Reads the totals.
+    pub(crate) fn counted(&self) -> Result<Counted, BenchError> {
+        let by_cpu = self.counted.lookup_percpu(&0u32.to_ne_bytes(), MapFlags::ANY).map_err(bpf_error)?;
         let mut sum = Counted { packets: 0, bytes: 0, latencies: vec![0; CLASSES] };
         for value in by_cpu.iter().flatten() {
             let mut words = value.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
@@ -77,8 +79,8 @@ impl Receiver {
         Ok(sum)
     }
 
-    /// What has come since `start`, when all has come that will.
-    pub(crate) fn settled_since(&self, start: &Counted) -> Result<Counted, Trouble> {
+    /// Returns the traffic since `start`, once no more is in flight.
+    pub(crate) fn drained_since(&self, start: &Counted) -> Result<Counted, BenchError> {
         let begin = Instant::now();
         let (mut last, mut since) = (self.counted()?, begin);
         while since.elapsed() < QUIET && begin.elapsed() < SETTLE_MAX {
@@ -91,9 +93,10 @@ impl Receiver {
         Ok(last.since(start))
     }
 
-    /// When probe `number` came, nanoseconds of `CLOCK_MONOTONIC`; `None` where it has not.
-    pub(crate) fn arrival(&self, number: u32) -> Result<Option<u64>, Trouble> {
-        let value = self.arrivals.lookup(&number.to_ne_bytes(), MapFlags::ANY).map_err(refused)?;
+    /// Reads the arrival of probe `number`, in nanoseconds of `CLOCK_MONOTONIC`; `None` if it has not
+    /// arrived.
+    pub(crate) fn arrival(&self, number: u32) -> Result<Option<u64>, BenchError> {
+        let value = self.arrivals.lookup(&number.to_ne_bytes(), MapFlags::ANY).map_err(bpf_error)?;
         let ns = value.and_then(|value| Some(u64::from_ne_bytes(*value.first_chunk()?)));
         Ok(ns.filter(|ns| *ns > 0))
     }
@@ -109,20 +112,17 @@ impl Counted {
         }
     }
 
-    /// The latency that this share of the frames did not exceed, microseconds; to about three in a hundred.
-    pub(crate) fn latency_us(&self, share: f64) -> Option<f64> {
-        let all: u64 = self.latencies.iter().sum();
-        let wanted = ((all as f64 * share).ceil() as u64).max(1);
-        let mut seen = 0;
-        let class = self.latencies.iter().position(|frames| {
-            seen += frames;
-            seen >= wanted
-        })?;
-        Some(highest_ns_of(class) as f64 / 1e3)
+    /// Latencies of the stamped frames. The program's classes are about three per cent wide.
+    pub(crate) fn latencies(&self) -> Latencies {
+        let mut latencies = Latencies::default();
+        for (class, frames) in self.latencies.iter().enumerate().filter(|(_, frames)| **frames > 0) {
+            latencies.record_ns(highest_ns_of(class), *frames);
+        }
+        latencies
     }
 }
 
-/// The largest number of nanoseconds that falls into a class.
+/// Returns the largest number of nanoseconds of a class.
 fn highest_ns_of(class: usize) -> u64 {
     let shift = (class >> CLASS_BITS).saturating_sub(1);
     let mantissa = (class - (shift << CLASS_BITS)) as u64;

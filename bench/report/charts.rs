@@ -1,32 +1,31 @@
-//! From lines of results to plots: one for each scenario, by system; lines where a size varies, bars where none does.
+//! Charts of the results: one for each scenario and size that varies. Bars compare systems, lines compare
+//! them by a size.
 
 use std::collections::BTreeMap;
 
-use palisade::pktgen::median;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use crate::svg::{Bar, Head, Line, Spread, bars, lines};
+use crate::common::json_lines::Fields;
+use crate::common::statistics::Summary;
+use crate::plot::{Bar, DrawError, Heading, Line, bars, lines};
 
-/// Sizes that a scenario may vary.
+/// Fields of sizes that a scenario may vary.
 const SIZES: [&str; 5] = ["flows", "rules", "pods", "rate_mpps", "frame_bytes"];
-/// Prefix of the names of the packet path's plots.
+/// Prefix of the names of the packet path's charts.
 pub(crate) const PIPELINE: &str = "pipeline-";
-/// Characters of a reason that a plot shows.
+/// Characters of a reason that a chart shows.
 const REASON_MAX: usize = 70;
 
-/// A line of results.
-pub(crate) type Fields = Map<String, Value>;
-
-/// A plot.
+/// Chart of one scenario.
 pub(crate) struct Chart {
-    /// The name of its file, without extension.
+    /// Name of its file, without extension.
     pub(crate) name: String,
-    /// What it shows, as SVG.
+    /// SVG document.
     pub(crate) svg: String,
 }
 
-/// The plots of all results, in the order in which the scenarios stand there.
-pub(crate) fn charts(results: &[Fields]) -> Vec<Chart> {
+/// Draws the charts of all results, in the order of the scenarios there.
+pub(crate) fn charts(results: &[Fields]) -> Result<Vec<Chart>, DrawError> {
     let mut scenarios: Vec<(String, Vec<&Fields>)> = vec![];
     for line in results {
         let (Some(name), Some(_)) = (scenario(line), metric(line)) else { continue };
@@ -35,31 +34,35 @@ pub(crate) fn charts(results: &[Fields]) -> Vec<Chart> {
             None => scenarios.push((name, vec![line])),
         }
     }
-    scenarios.into_iter().flat_map(|(name, lines)| of_scenario(&name, &lines)).collect()
+    let mut charts = vec![];
+    for (name, lines) in scenarios {
+        charts.extend(of_scenario(&name, &lines)?);
+    }
+    Ok(charts)
 }
 
-fn of_scenario(name: &str, results: &[&Fields]) -> Vec<Chart> {
+fn of_scenario(name: &str, results: &[&Fields]) -> Result<Vec<Chart>, DrawError> {
     let metric = results.iter().find_map(|line| metric(line)).unwrap_or_default();
     let varying: Vec<&str> = SIZES.into_iter().filter(|size| values(results, size).len() > 1).collect();
-    let head = |rest: String| Head {
+    let head = |rest: String| Heading {
         title: format!("{}{rest}", title(name)),
         unit: unit(&metric),
         better: better(results, &metric),
     };
     if varying.is_empty() {
-        let svg = bars(&head(String::new()), &by_system(results, &metric));
-        return vec![Chart { name: name.to_owned(), svg }];
+        let svg = bars(&head(String::new()), &by_system(results, &metric))?;
+        return Ok(vec![Chart { name: name.to_owned(), svg }]);
     }
     let by_size = varying.iter().map(|&size| {
-        // The other sizes stay what they mostly are.
+        // The other sizes have their most common value.
         let others = varying.iter().filter(|&&other| other != size);
         let fixed: Vec<(&str, f64)> =
             others.filter_map(|other| Some((*other, most_common(results, other)?))).collect();
         let fits = |line: &&&Fields| fixed.iter().all(|(size, value)| number(line, size) == Some(*value));
         let lines_of: Vec<&Fields> = results.iter().filter(fits).copied().collect();
         let svg =
-            lines(&head(format!(", by {}", axis(size))), axis(size), &by_value(&lines_of, size, &metric));
-        Chart { name: format!("{name}-by-{size}"), svg }
+            lines(&head(format!(", by {}", axis(size))), axis(size), &by_value(&lines_of, size, &metric))?;
+        Ok(Chart { name: format!("{name}-by-{size}"), svg })
     });
     by_size.collect()
 }
@@ -77,7 +80,7 @@ fn by_system(results: &[&Fields], metric: &str) -> Vec<Bar> {
         let numbers = lines.iter().filter_map(|line| number(line, metric)).collect();
         let reason = lines.iter().find_map(|line| line.get("not_run")?.as_str()).unwrap_or("no result");
         let reason: String = reason.chars().take(REASON_MAX).collect();
-        Bar { label, value: spread(numbers).ok_or_else(|| format!("does not run: {reason}")) }
+        Bar { label, value: Summary::of(numbers).ok_or_else(|| format!("does not run: {reason}")) }
     };
     found.into_iter().map(bar).collect()
 }
@@ -86,18 +89,18 @@ fn by_value(results: &[&Fields], size: &str, metric: &str) -> Vec<Line> {
     let mut found: BTreeMap<String, BTreeMap<u64, Vec<f64>>> = BTreeMap::new();
     for line in results {
         let (Some(at), Some(value)) = (number(line, size), number(line, metric)) else { continue };
-        // Sizes are whole, but for rates, of which a thousandth tells enough.
+        // Sizes are whole numbers. Only rates have fractions; a thousandth is exact enough.
         let place = (at * 1e3).round() as u64;
         found.entry(system(line)).or_default().entry(place).or_default().push(value);
     }
     let points = |of: BTreeMap<u64, Vec<f64>>| {
-        let point = |(place, values)| Some((place as f64 / 1e3, spread(values)?));
+        let point = |(place, values)| Some((place as f64 / 1e3, Summary::of(values)?));
         of.into_iter().filter_map(point).collect()
     };
     found.into_iter().map(|(label, of)| Line { label, points: points(of) }).collect()
 }
 
-/// What a line is about: its scenario, or its case in the packet path.
+/// Scenario of a line, or its case in the packet path.
 fn scenario(line: &Fields) -> Option<String> {
     let text = |field: &str| line.get(field)?.as_str();
     match text("bench")? {
@@ -107,7 +110,7 @@ fn scenario(line: &Fields) -> Option<String> {
     }
 }
 
-/// The field that a line's system is compared by.
+/// Field of a line that systems are compared by.
 fn metric(line: &Fields) -> Option<String> {
     if line.get("bench")?.as_str()? == "pipeline" {
         return Some("ns_per_packet".to_owned());
@@ -126,7 +129,7 @@ fn system(line: &Fields) -> String {
     }
 }
 
-/// A scenario in words.
+/// Title of a scenario.
 fn title(scenario: &str) -> &str {
     match scenario {
         "udp64" => "UDP frames of 64 bytes received",
@@ -148,7 +151,7 @@ fn title(scenario: &str) -> &str {
     }
 }
 
-/// Unit of a size.
+/// Label of an axis.
 fn axis(size: &str) -> &str {
     match size {
         "rate_mpps" => "rate (Mpps)",
@@ -171,7 +174,7 @@ fn unit(metric: &str) -> &str {
     }
 }
 
-/// Which values are the better ones: as the results say, or by the metric.
+/// Direction of the better values, from the results or from the metric.
 fn better(results: &[&Fields], metric: &str) -> &'static str {
     let said = results.iter().find_map(|line| line.get("better")?.as_str());
     match said.unwrap_or(if metric == "ns_per_packet" { "less" } else { "more" }) {
@@ -184,7 +187,7 @@ fn number(line: &Fields, field: &str) -> Option<f64> {
     line.get(field)?.as_f64()
 }
 
-/// The distinct values of a size, each with how often it occurs.
+/// Distinct values of a size, each with its number of lines.
 fn values(results: &[&Fields], size: &str) -> Vec<(f64, usize)> {
     let mut found: Vec<(f64, usize)> = vec![];
     for value in results.iter().filter_map(|line| number(line, size)) {
@@ -198,9 +201,4 @@ fn values(results: &[&Fields], size: &str) -> Vec<(f64, usize)> {
 
 fn most_common(results: &[&Fields], size: &str) -> Option<f64> {
     values(results, size).into_iter().max_by_key(|(_, count)| *count).map(|(value, _)| value)
-}
-
-fn spread(mut values: Vec<f64>) -> Option<Spread> {
-    let median = (!values.is_empty()).then(|| median(&mut values))?;
-    Some(Spread { median, least: *values.first()?, most: *values.last()?, trials: values.len() })
 }

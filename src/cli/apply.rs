@@ -1,19 +1,20 @@
-//! `palisade apply`: rule tables into the running switch.
+//! Command `palisade apply`: loads rule tables into the running switch.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{Failure, SocketArguments, load_manifests, output, terminal};
+use super::{CliError, SocketArguments, manifests, output, terminal};
 use crate::control::Client;
 
 /// Load policies into the running switch
 ///
-/// Compiles manifests as `palisade compile` does and replaces the switch's rule tables by the result, all at once and
-/// without losing a packet. Connections that are still allowed go on. What does not compile changes nothing, and neither do tables
-/// that know none of the attached pods, unless --allow-empty says so.
-/// A switch that watches a policy directory loads that one again when it changes.
+/// Compiles manifests as `palisade compile` does, and replaces the switch's rule tables atomically and
+/// without packet loss. Established connections that the policies still allow continue. Manifests that do not
+/// compile change nothing. Tables that know none of the attached pods change nothing either, unless
+/// --allow-empty is given. A switch that watches a policy directory loads that directory again when it
+/// changes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,10 +25,10 @@ pub(super) struct ApplyArguments {
     /// Files or directories of manifests, or one file of compiled tables; - is standard input
     #[arg(required_unless_present = "delete", conflicts_with = "delete", value_name = "FILE|DIR|-")]
     manifests: Vec<PathBuf>,
-    /// Only pods of this node (spec.nodeName) get tables; without it all pods do
+    /// Only pods of this node (spec.nodeName) get tables; all pods by default
     #[arg(long, value_name = "NAME", conflicts_with = "delete")]
     node: Option<String>,
-    /// Load tables though they know none of the attached pods: these are closed
+    /// Load tables even if they know none of the attached pods, whose traffic is dropped then
     #[arg(long, conflicts_with = "delete")]
     allow_empty: bool,
     /// Unload the tables: traffic of pods is dropped (or passes, with fail = "open")
@@ -37,15 +38,15 @@ pub(super) struct ApplyArguments {
     socket: SocketArguments,
 }
 
-pub(super) fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
+pub(super) fn apply(arguments: &ApplyArguments) -> Result<ExitCode, CliError> {
     let client = arguments.socket.client();
     let said = if arguments.delete {
         let loaded = client.delete_tables()?;
         format!("rule tables unloaded, generation {}\n", loaded.generation)
     } else {
-        let tables = load_manifests(&arguments.manifests, arguments.node.as_ref())?;
+        let tables = manifests::compile(&arguments.manifests, arguments.node.as_ref())?;
         let loaded = if arguments.allow_empty {
-            client.put_tables_that_close(&tables)?
+            client.put_tables_allow_empty(&tables)?
         } else {
             client.put_tables(&tables)?
         };
@@ -57,8 +58,8 @@ pub(super) fn apply(arguments: &ApplyArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Says how many of the attached pods the tables do not know: they are loaded where they know one.
-fn warn_of_unknown_pods(client: &Client) -> Result<(), Failure> {
+/// Warns of attached pods that the loaded tables do not know.
+fn warn_of_unknown_pods(client: &Client) -> Result<(), CliError> {
     let pods = client.pods()?;
     let unknown: Vec<String> = pods.iter().filter(|pod| !pod.known).map(|pod| pod.pod.to_string()).collect();
     if let [first, ..] = unknown.as_slice() {

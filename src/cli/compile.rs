@@ -1,4 +1,4 @@
-//! `palisade compile`: manifests to rule tables.
+//! Command `palisade compile`: compiles manifests into rule tables.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{Failure, load_manifests, output};
+use super::{CliError, manifests, output};
 
 /// Compile manifests into rule tables, as JSON
 ///
-/// Reads Kubernetes objects (NetworkPolicy, Pod, Namespace) from YAML or JSON files and writes the rule tables that
-/// `palisade apply` loads into a switch. Needs no running switch and no privilege: a way to check manifests, too.
+/// Reads Kubernetes objects (NetworkPolicy, Pod, Namespace) from YAML or JSON files and writes the rule
+/// tables that `palisade apply` loads into a switch. Needs no running switch and no privilege, so it also
+/// serves to validate manifests.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -22,7 +23,7 @@ pub(super) struct CompileArguments {
     /// Files or directories of manifests; - is standard input
     #[arg(required = true, value_name = "FILE|DIR|-")]
     manifests: Vec<PathBuf>,
-    /// Only pods of this node (spec.nodeName) get tables; without it all pods do
+    /// Only pods of this node (spec.nodeName) get tables; all pods by default
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
     /// Write to this file rather than to standard output
@@ -30,13 +31,13 @@ pub(super) struct CompileArguments {
     output: Option<PathBuf>,
 }
 
-pub(super) fn compile(arguments: &CompileArguments) -> Result<ExitCode, Failure> {
-    let tables = load_manifests(&arguments.manifests, arguments.node.as_ref())?;
+pub(super) fn compile(arguments: &CompileArguments) -> Result<ExitCode, CliError> {
+    let tables = manifests::compile(&arguments.manifests, arguments.node.as_ref())?;
     match &arguments.output {
         None => output::json(&tables)?,
         Some(path) => {
             let mut json = serde_json::to_vec_pretty(&tables)
-                .map_err(|error| Failure::Sentence(format!("the tables cannot be written: {error}")))?;
+                .map_err(|error| CliError::Message(format!("the tables cannot be written: {error}")))?;
             json.push(b'\n');
             write_whole(path, &json)?;
         }
@@ -44,7 +45,7 @@ pub(super) fn compile(arguments: &CompileArguments) -> Result<ExitCode, Failure>
     Ok(ExitCode::SUCCESS)
 }
 
-fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
     fs::write(path, bytes)
-        .map_err(|error| Failure::Sentence(format!("{} cannot be written: {error}", path.display())))
+        .map_err(|error| CliError::Message(format!("{} cannot be written: {error}", path.display())))
 }

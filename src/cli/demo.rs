@@ -1,28 +1,24 @@
-//! `palisade demo`: the classic scenario, on this machine, with real connections.
+//! Command `palisade demo`: four pods and one policy on this machine, with real connections.
 
-use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use anstyle::{AnsiColor, Style};
 use clap::Args;
 use comfy_table::{Cell, Color, Table, presets};
-use indicatif::ProgressBar;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::{Failure, Output, output, terminal};
+use super::output::terminal::spinner;
+use super::signals::interruption;
+use super::{CliError, Output, output, terminal};
 use crate::lab::demo::{DemoSpec, Denied, Report, Step, play};
 use crate::lab::traffic::Outcome;
 use crate::lab::{Journal, LabError};
 
 /// Play the classic scenario on this machine: four pods, one policy, real connections
 ///
-/// Makes pods `db`, `frontend`, `backend1` and `backend2` as network namespaces, starts a switch between them, and lets
-/// everyone connect to everyone: without a policy, with one that lets only the back ends reach the database, and
-/// without it again. Prints what was expected, what was seen, and what the switch dropped and why. Exit code 1 when they
-/// differ. Needs root; removes everything that it makes.
+/// Makes pods `db`, `frontend`, `backend1` and `backend2` as network namespaces, starts a switch between
+/// them, and connects each pod to each other: without a policy, with one that lets only the back ends reach
+/// the database, and without it again. Prints expected and actual results, and the switch's drops with their
+/// reasons. Exit code 1 on a difference. Needs root; removes everything that it makes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -33,7 +29,7 @@ pub(super) struct DemoArguments {
     /// Workers of the switch, and queues of every pod
     #[arg(long, value_name = "N", default_value_t = 1)]
     workers: u16,
-    /// How to print what was seen
+    /// Form of the report
     #[arg(long, value_enum, default_value_t)]
     output: Output,
     /// Leave pods and switch running; `palisade lab clean` removes them
@@ -41,10 +37,10 @@ pub(super) struct DemoArguments {
     keep: bool,
 }
 
-pub(super) fn demo(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
+pub(super) fn demo(arguments: &DemoArguments) -> Result<ExitCode, CliError> {
     let interrupted = interruption()?;
     let program = std::env::current_exe()
-        .map_err(|error| Failure::Sentence(format!("the program cannot find itself: {error}")))?;
+        .map_err(|error| CliError::Message(format!("the program cannot find itself: {error}")))?;
     let spec = DemoSpec { program, workers: arguments.workers, keep: arguments.keep };
     let spinner = spinner();
     let played = play(&spec, &interrupted, &mut |what| spinner.set_message(what.to_owned()));
@@ -55,32 +51,12 @@ pub(super) fn demo(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
         Output::Table => output::styled(&render(&played.report))?,
     }
     if let Some(record) = played.kept {
-        tell_what_stays(&record);
+        print_kept_lab(&record);
     }
     Ok(if played.report.mismatches == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A flag that the usual signals set, so that what was made is removed before the process ends.
-pub(super) fn interruption() -> Result<Arc<AtomicBool>, Failure> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, flag.clone())
-            .map_err(|error| Failure::Sentence(format!("signals cannot be watched: {error}")))?;
-    }
-    Ok(flag)
-}
-
-/// A spinner on a terminal; nothing elsewhere.
-pub(super) fn spinner() -> ProgressBar {
-    if !stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let spinner = ProgressBar::new_spinner();
-    spinner.enable_steady_tick(Duration::from_millis(100));
-    spinner
-}
-
-fn tell_what_stays(record: &Journal) {
+fn print_kept_lab(record: &Journal) {
     let socket = record.directory().join("control.sock");
     eprintln!("Lab {} stays. Look around, then remove it:", record.id);
     eprintln!("  palisade show counters --socket {}", socket.display());
@@ -117,7 +93,8 @@ fn render_step(number: usize, step: &Step) -> String {
     head + &denied.concat() + "\n"
 }
 
-/// Who (rows) reaches whom (columns); a cell says what was seen, and what was expected where that differs.
+/// Table of sources (rows) and destinations (columns). A cell holds the result, and the expected one if it
+/// differs.
 fn matrix(step: &Step) -> Table {
     let mut columns: Vec<&String> = step.expected.values().flat_map(|row| row.keys()).collect();
     columns.sort();
@@ -163,9 +140,9 @@ fn colours() -> bool {
     terminal::has_colors(&std::io::stdout())
 }
 
-impl From<LabError> for Failure {
-    fn from(error: LabError) -> Failure {
-        Failure::Sentence(error.to_string())
+impl From<LabError> for CliError {
+    fn from(error: LabError) -> CliError {
+        CliError::Message(error.to_string())
     }
 }
 

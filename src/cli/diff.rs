@@ -1,19 +1,19 @@
-//! `palisade diff`: exactly which flows a change opens and closes.
+//! Command `palisade diff`: lists the connections that a change of policy opens and closes.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 
-use super::offline::Manifests;
-use super::{Failure, Output, output};
+use super::manifests::Manifests;
+use super::{CliError, Output, output};
 use crate::policy::connectivity::GroupNames;
 use crate::policy::connectivity::diff::{Change, ChangeKind, ConnectivityDiff, difference};
 
 /// Show exactly which connections a change of policy opens and closes
 ///
-/// Compares what passes, not what is written: a policy that is rewritten to mean the same makes no difference. Complete:
-/// worked out on all addresses and ports, not on samples.
+/// Compares the effect of policies and not their text: a policy that is rewritten with the same meaning makes
+/// no difference. The result is complete, because it covers all addresses and ports and not samples.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +31,7 @@ pub(super) struct DiffArguments {
     /// Manifests that are the same before and after: pods, namespaces, nodes
     #[arg(long, value_name = "FILE|DIR")]
     with: Vec<PathBuf>,
-    /// Do not mind what closes: exit 1 only if something opens
+    /// Ignore closed connections: exit 1 only if something opens
     #[arg(long)]
     assert_no_opening: bool,
     /// Form of the difference
@@ -39,14 +39,14 @@ pub(super) struct DiffArguments {
     output: Output,
 }
 
-pub(super) fn diff(arguments: &DiffArguments) -> Result<ExitCode, Failure> {
+pub(super) fn diff(arguments: &DiffArguments) -> Result<ExitCode, CliError> {
     let side =
         |path: &PathBuf| Manifests::read(&[arguments.with.as_slice(), std::slice::from_ref(path)].concat());
     let (mut old, mut new) = (side(&arguments.old)?, side(&arguments.new)?);
     Manifests::assign_placeholders(&mut [&mut old, &mut new]);
-    // Where a pod has other labels after the change, its name is made from those.
+    // Labels of the new side win in the name of a pod whose labels change.
     let names = GroupNames::of(old.objects.iter().chain(&new.objects));
-    let difference = difference(&old.judge()?, &new.judge()?, &names);
+    let difference = difference(&old.evaluator()?, &new.evaluator()?, &names);
     match arguments.output {
         Output::Json => output::json(&difference)?,
         Output::Table => output::text(&text(&difference))?,

@@ -1,4 +1,4 @@
-//! `palisade explain`: why a flow is allowed or denied.
+//! Command `palisade explain`: explains the verdict on a connection.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,8 +9,8 @@ use std::str::FromStr;
 use clap::Args;
 use serde::Serialize;
 
-use super::offline::Manifests;
-use super::{Failure, Output, SocketArguments, output, terminal};
+use super::manifests::Manifests;
+use super::{CliError, Output, SocketArguments, output, terminal};
 use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::evaluate::ReferenceEvaluator;
 use crate::policy::explain::explain as explain_by_objects;
@@ -20,9 +20,10 @@ use crate::tables::{PodName, Verdict};
 
 /// Explain why a connection is allowed or denied
 ///
-/// Says what both ends' policies say: which policies select the pods, which rule decided, and on what the other rules fail.
-/// Reads manifests. Without any, asks the running switch about the whole path of the connection: port, anti-spoofing,
-/// route, MTU, neighbour and the loaded tables, which know rules but no labels.
+/// Evaluates the policies at both ends: the policies that select the pods, the rule that decides, and the
+/// reason for which each other rule does not match. Reads manifests. Without any, it asks the running switch
+/// about the whole path of the connection: port, anti-spoofing, route, MTU, neighbour and the loaded tables,
+/// which know rules but no labels.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -54,27 +55,27 @@ pub(super) struct ExplainArguments {
     socket: SocketArguments,
 }
 
-pub(super) fn explain(arguments: &ExplainArguments) -> Result<ExitCode, Failure> {
+pub(super) fn explain(arguments: &ExplainArguments) -> Result<ExitCode, CliError> {
     let denied =
         if arguments.manifests.is_empty() { by_switch(arguments)? } else { by_manifests(arguments)? };
     Ok(if denied { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-fn by_manifests(arguments: &ExplainArguments) -> Result<bool, Failure> {
+fn by_manifests(arguments: &ExplainArguments) -> Result<bool, CliError> {
     let mut manifests = Manifests::read(&arguments.manifests)?;
-    let stand_ins = Manifests::assign_placeholders(&mut [&mut manifests]);
-    let judge = manifests.judge()?;
-    let (oracle, places) = (ReferenceEvaluator::new(&manifests.objects), manifests.places());
+    let placeholders = Manifests::assign_placeholders(&mut [&mut manifests]);
+    let evaluator = manifests.evaluator()?;
+    let (reference, locations) = (ReferenceEvaluator::new(&manifests.objects), manifests.locations());
     let flows = flows(arguments, &manifests.pods())?;
     let ends = [&arguments.from, &arguments.to];
     let explanations: Vec<_> = flows
         .iter()
-        .map(|flow| explain_by_objects(&oracle, flow, ends, &judge.evaluate(flow), &places))
+        .map(|flow| explain_by_objects(&reference, flow, ends, &evaluator.evaluate(flow), &locations))
         .collect();
     print(arguments, &explanations)?;
     for end in [&arguments.from, &arguments.to] {
         if let Endpoint::Pod(pod) = end
-            && stand_ins.contains(pod)
+            && placeholders.contains(pod)
         {
             terminal::note(&format!("note: {pod} has no address in the manifests; a stand-in is used"));
         }
@@ -82,30 +83,30 @@ fn by_manifests(arguments: &ExplainArguments) -> Result<bool, Failure> {
     Ok(explanations.iter().any(|explanation| explanation.verdict == Verdict::Deny))
 }
 
-fn by_switch(arguments: &ExplainArguments) -> Result<bool, Failure> {
+fn by_switch(arguments: &ExplainArguments) -> Result<bool, CliError> {
     let ends = [&arguments.from, &arguments.to];
     let reports = arguments.socket.client().explain(ends, arguments.protocol, arguments.port)?;
     print(arguments, &reports)?;
     Ok(reports.iter().any(|report| report.verdict == Verdict::Deny))
 }
 
-/// One for each family in which both ends have an address.
+/// Flows of the connection, one for each address family that both ends have.
 fn flows(
     arguments: &ExplainArguments,
     pods: &BTreeMap<PodName, Vec<IpAddr>>,
-) -> Result<Vec<FlowKey>, Failure> {
+) -> Result<Vec<FlowKey>, CliError> {
     let (protocol, port) = (arguments.protocol, arguments.port);
     if protocol.has_ports() && port.is_none() {
-        return Err(Failure::Sentence(format!("{protocol} needs a destination port: add --port N")));
+        return Err(CliError::Message(format!("{protocol} needs a destination port: add --port N")));
     }
     expand_probe(pods, &arguments.from, &arguments.to, protocol, port.unwrap_or_default())
-        .map_err(|error: ProbeError| Failure::Sentence(error.to_string()))
+        .map_err(|error: ProbeError| CliError::Message(error.to_string()))
 }
 
 fn print<T: Serialize + std::fmt::Display>(
     arguments: &ExplainArguments,
     explanations: &[T],
-) -> Result<(), Failure> {
+) -> Result<(), CliError> {
     match arguments.output {
         Output::Json => output::json(&explanations)?,
         Output::Table => {

@@ -1,11 +1,12 @@
-//! `palisade lab`: pods as network namespaces, to play with.
+//! Command `palisade lab`: pods as network namespaces.
 
 use std::process::{Command, ExitCode, ExitStatus};
 
 use clap::{Args, Subcommand};
 
-use super::demo::{interruption, spinner};
-use super::{Failure, Output, output};
+use super::output::terminal::spinner;
+use super::signals::interruption;
+use super::{CliError, Output, output};
 use crate::lab::{Journal, Lab, LabError, LabSpec, Pod, Switch, SwitchSpec, clean, manifests};
 
 /// Pods as network namespaces on this machine, to play and to test with
@@ -37,7 +38,7 @@ enum LabCommand {
 
 #[derive(Debug, Args)]
 struct UpArguments {
-    /// How many pods: pod1, pod2, …
+    /// Number of pods: pod1, pod2, …
     #[arg(long, value_name = "N", default_value_t = 2)]
     pods: usize,
     /// Queues of every pod: as many as the switch has workers
@@ -46,7 +47,7 @@ struct UpArguments {
     /// MTU of every pod, bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u32,
-    /// MTU of the pods' routes to anywhere but other pods, where that is smaller
+    /// MTU of the pods' routes to destinations other than pods, if smaller
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     outside_mtu: u32,
     /// Connect the pods by the kernel's bridge
@@ -55,21 +56,21 @@ struct UpArguments {
     /// Connect the pods by a switch that runs in the background; no policy isolates any of them
     #[arg(long)]
     switch: bool,
-    /// How to print the pods
+    /// Form of the list of pods
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
 #[derive(Debug, Args)]
 struct ListArguments {
-    /// How to print the labs
+    /// Form of the list of labs
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
 #[derive(Debug, Args)]
 struct ExecArguments {
-    /// The lab, where several have such a pod
+    /// The lab, if several have such a pod
     #[arg(long, value_name = "ID")]
     lab: Option<String>,
     /// The pod: its name, or namespace/name
@@ -84,12 +85,12 @@ struct CleanArguments {
     /// Only these labs
     #[arg(value_name = "ID")]
     labs: Vec<String>,
-    /// How to print what was done
+    /// Form of the report
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
-pub(super) fn lab(arguments: &LabArguments) -> Result<ExitCode, Failure> {
+pub(super) fn lab(arguments: &LabArguments) -> Result<ExitCode, CliError> {
     match &arguments.command {
         LabCommand::Up(arguments) => up(arguments),
         LabCommand::List(arguments) => list(arguments),
@@ -98,7 +99,7 @@ pub(super) fn lab(arguments: &LabArguments) -> Result<ExitCode, Failure> {
     }
 }
 
-fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
+fn up(arguments: &UpArguments) -> Result<ExitCode, CliError> {
     let interrupted = interruption()?;
     let names: Vec<String> = (1..=arguments.pods).map(|number| format!("pod{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -112,7 +113,7 @@ fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
     if arguments.switch {
         spinner.set_message("starting the switch");
         let program = std::env::current_exe()
-            .map_err(|error| Failure::Sentence(format!("the program cannot find itself: {error}")))?;
+            .map_err(|error| CliError::Message(format!("the program cannot find itself: {error}")))?;
         let switch = Switch::start(&mut lab, &SwitchSpec::of(program))?;
         switch.attach_all(&lab)?;
         switch.apply(&manifests(&lab, |_| vec![]))?;
@@ -127,7 +128,7 @@ fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(arguments: &ListArguments) -> Result<ExitCode, Failure> {
+fn list(arguments: &ListArguments) -> Result<ExitCode, CliError> {
     let (records, errors) = Journal::all()?;
     print(&records, arguments.output)?;
     match errors.into_iter().next() {
@@ -136,7 +137,7 @@ fn list(arguments: &ListArguments) -> Result<ExitCode, Failure> {
     }
 }
 
-fn print(records: &[Journal], form: Output) -> Result<(), Failure> {
+fn print(records: &[Journal], form: Output) -> Result<(), CliError> {
     if form == Output::Json {
         return Ok(output::json(&records)?);
     }
@@ -160,13 +161,13 @@ fn print(records: &[Journal], form: Output) -> Result<(), Failure> {
     Ok(output::text(&output::render(&table, "no labs"))?)
 }
 
-fn exec(arguments: &ExecArguments) -> Result<ExitCode, Failure> {
+fn exec(arguments: &ExecArguments) -> Result<ExitCode, CliError> {
     let pod = find(arguments)?;
     let status = pod.status(Command::new(&arguments.command[0]).args(&arguments.command[1..]))?;
     Ok(ExitCode::from(exit_code(status)))
 }
 
-fn find(arguments: &ExecArguments) -> Result<Pod, Failure> {
+fn find(arguments: &ExecArguments) -> Result<Pod, CliError> {
     let records = match &arguments.lab {
         Some(id) => vec![Journal::of(id)?],
         None => Journal::all()?.0,
@@ -175,24 +176,24 @@ fn find(arguments: &ExecArguments) -> Result<Pod, Failure> {
         records.iter().filter_map(|record| Pod::of(record, &arguments.pod).ok().map(|pod| (record, pod)));
     match (found.next(), found.next()) {
         (Some((_, pod)), None) => Ok(pod),
-        (None, _) => Err(Failure::Sentence(format!(
+        (None, _) => Err(CliError::Message(format!(
             "no lab has a pod {}: `palisade lab list` shows them",
             arguments.pod
         ))),
-        (Some((a, _)), Some((b, _))) => Err(Failure::Sentence(format!(
+        (Some((a, _)), Some((b, _))) => Err(CliError::Message(format!(
             "labs {} and {} have a pod {}: say which one with --lab",
             a.id, b.id, arguments.pod
         ))),
     }
 }
 
-/// As a shell has it: 128 and the signal where one ended the command.
+/// Exit code in the convention of shells: 128 plus the number of the signal that ended the command.
 fn exit_code(status: ExitStatus) -> u8 {
     use std::os::unix::process::ExitStatusExt;
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).map_or(1, |code| code as u8)
 }
 
-fn remove(arguments: &CleanArguments) -> Result<ExitCode, Failure> {
+fn remove(arguments: &CleanArguments) -> Result<ExitCode, CliError> {
     let removal = clean(&arguments.labs)?;
     match arguments.output {
         Output::Json => output::json(&removal)?,

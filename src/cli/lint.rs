@@ -1,4 +1,4 @@
-//! `palisade lint`: what is legal but probably wrong.
+//! Command `palisade lint`: finds policies that are valid but probably mistaken.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,16 +6,17 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
-use super::offline::Manifests;
-use super::{Failure, Output, output};
+use super::manifests::Manifests;
+use super::{CliError, Output, output};
 use crate::policy::lint::{LintFinding, lint as check};
 
 /// Find policies that are legal but probably wrong
 ///
-/// Finds policies and peers that select nothing, or only pods that policy never sees, rules of a direction that policyTypes
-/// lacks, named ports that no pod has or that are asked of addresses, rules that another makes superfluous, exceptions without
-/// effect, blocks of which nothing is left, blocks that name pods by address, egress isolation that blocks DNS, and priorities
-/// that are tied. What needs pods to tell is left out where the manifests hold none.
+/// Finds policies and peers that select nothing, or only pods that policy never sees, rules of a direction
+/// that policyTypes lacks, named ports that no pod has or that apply to addresses, rules that another makes
+/// redundant, exceptions without effect, blocks that are excepted entirely, blocks that name pods by address,
+/// egress isolation that blocks DNS, and tied priorities. Skips checks that need pods if the manifests hold
+/// none.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -32,22 +33,22 @@ pub(super) struct LintArguments {
     output: Output,
 }
 
-/// A finding, and where its policy stands.
+/// Finding with the location of its policy.
 #[derive(Debug, Serialize)]
-struct Placed {
+struct LocatedFinding {
     place: String,
     #[serde(flatten)]
     finding: LintFinding,
 }
 
-pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, Failure> {
+pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, CliError> {
     let manifests = Manifests::read(&arguments.manifests)?;
-    let places = manifests.places();
-    let placed = |finding: LintFinding| Placed {
-        place: places.get(&finding.policy).cloned().unwrap_or_default(),
+    let locations = manifests.locations();
+    let placed = |finding: LintFinding| LocatedFinding {
+        place: locations.get(&finding.policy).cloned().unwrap_or_default(),
         finding,
     };
-    let findings: Vec<Placed> = check(&manifests.objects).into_iter().map(placed).collect();
+    let findings: Vec<LocatedFinding> = check(&manifests.objects).into_iter().map(placed).collect();
     match arguments.output {
         Output::Json => output::json(&findings)?,
         Output::Table => output::text(&text(&findings))?,
@@ -55,11 +56,11 @@ pub(super) fn lint(arguments: &LintArguments) -> Result<ExitCode, Failure> {
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn text(findings: &[Placed]) -> String {
+fn text(findings: &[LocatedFinding]) -> String {
     if findings.is_empty() {
         return "Nothing found.\n".to_owned();
     }
-    let line = |Placed { place, finding }: &Placed| {
+    let line = |LocatedFinding { place, finding }: &LocatedFinding| {
         let LintFinding { policy, path, check, message } = finding;
         format!("{place}: {policy} {path}: {message} [{}]\n", check.name())
     };

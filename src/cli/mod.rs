@@ -1,44 +1,43 @@
-//! The command line: one file per command.
+//! Command line, with one file for each command.
 //!
 //! Exit codes: 0 is yes, 1 is no (a test failed, a difference exists), 2 is a usage error or a failure.
 
-// Doc comments of arguments are help texts: plain text, without Markdown.
+// clap shows the doc comments of arguments as help: plain text, without Markdown.
 #![allow(clippy::doc_markdown)]
 
 mod apply;
 mod compile;
 mod demo;
 mod diff;
+mod error;
 mod explain;
-mod failure;
 mod lab;
 mod lint;
+mod manifests;
 mod matrix;
-mod offline;
 mod output;
 mod pktgen;
 mod run;
 mod show;
-mod terminal;
+mod signals;
+mod socket;
 mod test;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
-use crate::control::{Client, DEFAULT_SOCKET};
 use crate::printable;
-use crate::source::load::{LoadOptions, load};
-use crate::tables::RuleTables;
 
-pub use failure::Failure;
+pub use error::CliError;
 pub use output::Output;
+use output::terminal;
+pub use socket::SocketArguments;
 
 /// A virtual switch for one Linux node that enforces Kubernetes NetworkPolicy.
 ///
-/// Pods are attached to the switch by ports. What may pass between them is written as Kubernetes NetworkPolicy
-/// objects in YAML files.
+/// Ports attach pods to the switch. Kubernetes NetworkPolicy objects in YAML files define the traffic that
+/// may pass between them.
 #[derive(Debug, Parser)]
 #[command(
     name = "palisade",
@@ -52,7 +51,7 @@ struct Arguments {
     command: Command,
 }
 
-/// Version and build, for a report: a line each.
+/// Version and build, one line each.
 const LONG_VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     "\ncommit:  ",
@@ -89,29 +88,7 @@ enum Command {
     Pktgen(Box<pktgen::PktgenArguments>),
 }
 
-/// Where the running switch is.
-#[derive(Debug, Args)]
-pub struct SocketArguments {
-    /// Control socket of the switch
-    #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET, global = true)]
-    socket: PathBuf,
-}
-
-impl SocketArguments {
-    /// The client of the switch.
-    pub fn client(&self) -> Client {
-        Client::new(&self.socket)
-    }
-}
-
-/// Compiles what the command line names; warnings go to standard error.
-fn load_manifests(paths: &[PathBuf], node: Option<&String>) -> Result<RuleTables, Failure> {
-    let compiled = load(paths, &LoadOptions { node: node.cloned() })?;
-    offline::warn(&compiled.warnings);
-    Ok(compiled.tables)
-}
-
-/// Runs the command that the process was started with.
+/// Runs the command of this process.
 pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
@@ -134,11 +111,11 @@ pub fn main() -> ExitCode {
     done.unwrap_or_else(|failure| failure.report())
 }
 
-/// Prints what is wrong with the command line, or the help that it asks for.
+/// Prints a usage error, or the requested help.
 fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     let safe = printable::block(&text);
-    // A text with nothing to spell out keeps its colours.
+    // Text without control characters keeps its colours.
     if safe == text {
         error.exit();
     }

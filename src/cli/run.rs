@@ -1,4 +1,4 @@
-//! `palisade run`: the switch in the foreground.
+//! Command `palisade run`: runs the switch in the foreground.
 
 use std::ffi::OsStr;
 use std::os::linux::net::SocketAddrExt;
@@ -13,17 +13,17 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
 
-use super::{Failure, output, terminal};
+use super::{CliError, output, terminal};
 use crate::config::{Config, Fail};
-use crate::control::Daemon;
+use crate::daemon::Daemon;
 use crate::source::{PolicyDirectory, Requests};
 use crate::threads;
 
 /// Start the switch, in the foreground
 ///
-/// Starts workers, ports, pods and the control socket as the configuration says, loads the policies of its
-/// policy directory, and runs until SIGINT or SIGTERM. SIGHUP loads the policies again. Logs go to standard error;
-/// set PALISADE_LOG (error, warn, info, debug, trace) for more or less of them. Needs root.
+/// Starts workers, ports, pods and the control socket as configured, loads the policies of the policy
+/// directory, and runs until SIGINT or SIGTERM. SIGHUP loads the policies again. Logs go to standard error;
+/// PALISADE_LOG (error, warn, info, debug, trace) sets their level. Needs root.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -35,14 +35,14 @@ pub(super) struct RunArguments {
     config: Option<PathBuf>,
 }
 
-pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, CliError> {
     start_log();
     threads::count_panics();
     let config = arguments.config.as_deref().map(Config::read).transpose()?.unwrap_or_default();
     if config.policy.fail == Fail::Open {
         tracing::warn!("policy.fail is \"open\": traffic of pods that no table knows passes unchecked");
     }
-    // Signals are taken from here on, so that one that comes during the start leads to a clean stop after it.
+    // Signals are handled from here on, so that one during the start leads to a clean stop after it.
     let signals = watch_signals()?;
     let mut policies = PolicyDirectory::of(&config.policy);
     let ready = policies.as_mut().map(PolicyDirectory::load).transpose()?;
@@ -51,7 +51,7 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         ready.tables
     });
     let requests = Requests::new()
-        .map_err(|error| Failure::Sentence(format!("the kernel gives no eventfd: {error}")))?;
+        .map_err(|error| CliError::Message(format!("the kernel gives no eventfd: {error}")))?;
     let daemon = Daemon::start(&config, tables)?;
     if let Some(policies) = &mut policies {
         policies.started(daemon.switch());
@@ -75,14 +75,14 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, Failure> {
         if let Some(policies) = &mut policies {
             scope.spawn(|| threads::vital("palisade-source", || policies.run(daemon.switch(), &requests)));
         }
-        obey(&signals, has_directory.then_some(&requests));
+        handle_signals(&signals, has_directory.then_some(&requests));
     });
     daemon.stop()?;
     tracing::info!("stopped");
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends the thread that follows the policy directory, also where this one panics.
+/// Stops the thread that follows the policy directory, even if this one panics.
 struct StopWhenDropped<'r>(&'r Requests);
 
 impl Drop for StopWhenDropped<'_> {
@@ -91,8 +91,8 @@ impl Drop for StopWhenDropped<'_> {
     }
 }
 
-/// Waits until a signal says stop. SIGHUP has the policy directory read again.
-fn obey(signals: &mpsc::Receiver<i32>, policies: Option<&Requests>) {
+/// Waits for a termination signal. SIGHUP loads the policy directory again.
+fn handle_signals(signals: &mpsc::Receiver<i32>, policies: Option<&Requests>) {
     for signal in signals {
         match (signal, policies) {
             (SIGHUP, Some(policies)) => policies.reload(),
@@ -105,9 +105,9 @@ fn obey(signals: &mpsc::Receiver<i32>, policies: Option<&Requests>) {
     }
 }
 
-fn watch_signals() -> Result<mpsc::Receiver<i32>, Failure> {
+fn watch_signals() -> Result<mpsc::Receiver<i32>, CliError> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
-        .map_err(|error| Failure::Sentence(format!("signals cannot be watched: {error}")))?;
+        .map_err(|error| CliError::Message(format!("signals cannot be watched: {error}")))?;
     let (sender, receiver) = mpsc::channel();
     let forward = move || {
         for signal in signals.forever() {
@@ -117,7 +117,7 @@ fn watch_signals() -> Result<mpsc::Receiver<i32>, Failure> {
         }
     };
     threads::spawn("palisade-signals", forward)
-        .map_err(|error| Failure::Sentence(format!("the kernel gives no thread for signals: {error}")))?;
+        .map_err(|error| CliError::Message(format!("the kernel gives no thread for signals: {error}")))?;
     Ok(receiver)
 }
 
@@ -133,7 +133,7 @@ fn notify_ready(socket: &OsStr) -> std::io::Result<()> {
 
 fn start_log() {
     let filter = EnvFilter::try_from_env("PALISADE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    // A second subscriber is refused; the one that is there serves as well.
+    // A second subscriber is rejected, and the first one stays.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(terminal::LogWriter::new)

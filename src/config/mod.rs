@@ -1,7 +1,7 @@
-//! The configuration file, `palisade.toml`: what each key means, and what it is where it is absent.
+//! Configuration file `palisade.toml`: keys, types and defaults.
 //!
-//! `config/palisade.toml` in the repository is the operator's view of the same: every key with its default and
-//! its reason; a test keeps the two alike.
+//! `config/palisade.toml` in the repository documents the same keys for operators, each with its default. A
+//! test compares the two.
 
 mod read;
 mod settings;
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use crate::control::DEFAULT_SOCKET;
+use crate::control::{DEFAULT_SOCKET, PortRoute};
 use crate::dataplane::{
     ConntrackSettings, Gateway, Mac, Polling, PortKind, Settings, Timeouts as TimeoutSettings,
 };
@@ -22,11 +22,11 @@ use crate::tables::PodName;
 pub use read::ConfigError;
 pub use values::Cores;
 
-/// The whole file.
+/// Contents of the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// What becomes of the pods' interfaces after a clean stop.
+    /// State of the pods' interfaces after a clean stop.
     pub on_stop: OnStop,
     /// Prefixes that only pods of this node have addresses of.
     pub pod_prefixes: Vec<IpNet>,
@@ -37,25 +37,25 @@ pub struct Config {
     /// `[control]`.
     pub control: Control,
     /// `[gateway]`.
-    pub gateway: GatewayConfig,
+    pub gateway: Gateway,
     /// `[[ports]]`.
     pub ports: Vec<PortConfig>,
     /// `[[routes]]`.
-    pub routes: Vec<RouteConfig>,
+    pub routes: Vec<PortRoute>,
     /// `[conntrack]`.
     pub conntrack: Conntrack,
     /// `[policy]`.
     pub policy: Policy,
 }
 
-/// What becomes of the pods' interfaces after a clean stop.
+/// State of the pods' interfaces after a clean stop.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnStop {
-    /// The XDP programs stay and drop everything: pods are cut off rather than unguarded.
+    /// The XDP programs stay attached and drop every frame: pods are cut off rather than unprotected.
     #[default]
     Closed,
-    /// The XDP programs go: the kernel handles the interfaces as if there had been no switch.
+    /// The XDP programs are detached, and the kernel handles the interfaces.
     Detach,
 }
 
@@ -63,9 +63,9 @@ pub enum OnStop {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Workers {
-    /// Their cores.
+    /// Cores of the workers.
     pub cores: Cores,
-    /// What a worker does when there is nothing to do.
+    /// Behaviour of a worker without frames.
     pub polling: PollingMode,
     /// Microseconds without a frame after which an adaptive worker sleeps.
     #[serde(deserialize_with = "values::within::<_, _, 0, 1_000_000>")]
@@ -75,11 +75,11 @@ pub struct Workers {
     /// UMEM frames of each worker.
     #[serde(deserialize_with = "values::within::<_, _, 4096, 1_048_576>")]
     pub frames: usize,
-    /// Whether to ask for huge pages.
+    /// Whether the UMEM and the flow table ask for huge pages.
     pub huge_pages: bool,
 }
 
-/// What a worker does when there is nothing to do.
+/// Behaviour of a worker without frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PollingMode {
@@ -107,92 +107,70 @@ impl Default for Xdp {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Control {
-    /// Its path.
+    /// Path of the socket.
     pub socket: PathBuf,
-    /// Its permissions.
+    /// Permissions of the socket.
     #[serde(deserialize_with = "values::mode")]
     pub mode: u32,
-}
-
-/// `[gateway]`: the switch as its pods see it.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct GatewayConfig {
-    /// Its Ethernet address on every port.
-    pub mac: Mac,
-    /// Addresses on which it answers an ICMP echo.
-    pub addresses: Vec<IpAddr>,
 }
 
 /// `[[ports]]`: a port to open at start.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortConfig {
-    /// Its name.
+    /// Name of the port.
     pub name: String,
-    /// What it is for.
+    /// Kind of the port.
     pub kind: PortKind,
-    /// The network interface; the name where absent.
+    /// Network interface; the name of the port where absent.
     pub interface: Option<String>,
     /// 802.1Q tag.
     pub vlan: Option<u16>,
-    /// For a host port: the node's addresses.
+    /// Addresses of the node, for a host port.
     #[serde(default)]
     pub addresses: Vec<IpAddr>,
-    /// The pod behind it.
+    /// Pod behind the port.
     pub pod: Option<PodName>,
-    /// The pod's addresses.
+    /// Addresses of the pod.
     #[serde(default)]
     pub pod_addresses: Vec<IpAddr>,
-    /// The pod's Ethernet address; learned where absent.
+    /// Ethernet address of the pod; learned where absent.
     pub pod_mac: Option<Mac>,
-}
-
-/// `[[routes]]`: where addresses lead that are neither a pod's nor the node's.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RouteConfig {
-    /// Destination prefix.
-    pub prefix: IpNet,
-    /// Name of the port that it leads to.
-    pub port: String,
-    /// Router to send to; the destination itself where absent.
-    pub next_hop: Option<IpAddr>,
 }
 
 /// `[conntrack]`: connection tracking.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Conntrack {
-    /// Capacity, flows.
+    /// Capacity in flows.
     #[serde(deserialize_with = "values::within::<_, _, 1024, 67_108_864>")]
     pub flows: usize,
-    /// Bound of the assured flows of one port, per cent.
+    /// Most assured flows of one port, in per cent of the capacity.
     #[serde(deserialize_with = "values::within::<_, _, 1, 100>")]
     pub pod_quota_percent: u8,
-    /// Whether a TCP connection may be entered on a packet that is not its first.
+    /// Whether a packet other than a SYN may create a TCP flow (mid-stream pickup).
     pub tcp_pickup: bool,
-    /// Directory of the file that the flow table lies in: beside the control socket where absent, none where empty.
+    /// Directory of the flow table's file: beside the control socket where absent, no file where empty.
     pub directory: Option<PathBuf>,
     /// `[conntrack.timeouts]`.
     pub timeouts: Timeouts,
 }
 
-/// `[policy]`: where policy comes from.
+/// `[policy]`: source of policy.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
     /// Directory (or file) of manifests.
     pub directory: Option<PathBuf>,
-    /// This node's name: tables cover its pods only. All pods where absent.
+    /// Name of this node, whose pods get tables. All pods get tables where absent.
     pub node: Option<String>,
-    /// What happens to traffic of pods that the tables do not know.
+    /// Fate of traffic of pods that the tables do not know.
     pub fail: Fail,
-    /// Whether to load the directory again when it changes.
+    /// Whether changes of the directory are loaded.
     pub watch: bool,
 }
 
-/// What happens to traffic of pods that the tables do not know.
+/// Fate of traffic of pods that the tables do not know.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Fail {
@@ -205,7 +183,7 @@ pub enum Fail {
 
 macro_rules! timeouts {
     ($($(#[$doc:meta])+ $key:ident => $setting:ident,)+) => {
-        /// `[conntrack.timeouts]`: seconds without a packet after which a flow is forgotten.
+        /// `[conntrack.timeouts]`: seconds without a packet after which a flow expires.
         #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub struct Timeouts {
@@ -229,33 +207,33 @@ macro_rules! timeouts {
 }
 
 timeouts! {
-    /// TCP, SYN seen, not yet answered.
+    /// TCP: SYN seen, no answer.
     tcp_syn_sent_s => tcp_syn_sent,
-    /// TCP, SYN answered, handshake not finished.
+    /// TCP: SYN answered, handshake not complete.
     tcp_syn_received_s => tcp_syn_received,
-    /// TCP, picked up in its middle and not yet answered.
+    /// TCP: picked up mid-stream, no answer.
     tcp_unacknowledged_s => tcp_unacknowledged,
-    /// TCP, connection open.
+    /// TCP: connection established.
     tcp_established_s => tcp_established,
-    /// TCP, one side has finished.
+    /// TCP: one side has sent a FIN.
     tcp_fin_wait_s => tcp_fin_wait,
-    /// TCP, both sides have finished.
+    /// TCP: both sides have sent a FIN.
     tcp_time_wait_s => tcp_time_wait,
-    /// TCP, reset.
+    /// TCP: connection reset.
     tcp_close_s => tcp_close,
-    /// UDP, one direction seen.
+    /// UDP: packets in one direction.
     udp_one_way_s => udp_one_way,
-    /// UDP, both directions seen.
+    /// UDP: packets in both directions.
     udp_two_way_s => udp_two_way,
     /// ICMP echo.
     icmp_echo_s => icmp_echo,
-    /// SCTP, association not yet up.
+    /// SCTP: association in setup.
     sctp_setup_s => sctp_setup,
-    /// SCTP, association up.
+    /// SCTP: association established.
     sctp_established_s => sctp_established,
-    /// Any other protocol, one direction seen.
+    /// Other protocols: packets in one direction.
     other_one_way_s => other_one_way,
-    /// Any other protocol, both directions seen.
+    /// Other protocols: packets in both directions.
     other_s => other,
 }
 
@@ -280,13 +258,6 @@ impl Default for Workers {
 impl Default for Control {
     fn default() -> Control {
         Control { socket: DEFAULT_SOCKET.into(), mode: 0o660 }
-    }
-}
-
-impl Default for GatewayConfig {
-    fn default() -> GatewayConfig {
-        let Gateway { mac, addresses } = Gateway::default();
-        GatewayConfig { mac, addresses }
     }
 }
 

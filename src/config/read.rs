@@ -1,4 +1,4 @@
-//! From text to [`Config`], with errors that name file, line and key.
+//! Reader of the configuration file. Its errors name file, line and key.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,28 +8,28 @@ use serde::de::IgnoredAny;
 use toml::Spanned;
 
 use super::{Config, PortConfig};
-use crate::control::{Refusal, check_pod, port_spec};
+use crate::control::{ApiError, validate_pod, validate_port};
 use crate::limits::POD_PREFIXES_MAX;
 
-/// Why a configuration is refused.
+/// Reason for which a configuration is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
     #[error("the configuration {path} cannot be read: {source}", path = path.display())]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the kernel.
         source: io::Error,
     },
-    /// The file is not TOML, or a key or value is wrong.
+    /// The file is not TOML, or a key or value is invalid.
     #[error("{path}:{line}: {what}", path = path.display())]
     Wrong {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The line, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// The key, and what is wrong with it.
+        /// Name of the key, and the mistake.
         what: String,
     },
 }
@@ -70,7 +70,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What the types do not say. An error is the list, the index in it, and the rest of the sentence.
+    /// Checks relations between keys. An error is the list, the index in it, and the rest of the message.
     fn check(&self) -> Result<(), (&'static str, usize, String)> {
         if self.pod_prefixes.len() > POD_PREFIXES_MAX {
             let what = format!(": there are at most {POD_PREFIXES_MAX} prefixes of pods");
@@ -104,14 +104,14 @@ impl PortConfig {
             other => other,
         };
         let say = |field: &str, reason: &dyn std::fmt::Display| format!(".{field}: {reason}");
-        match port_spec(&self.name, &self.port_request()) {
-            Err(Refusal::Field { field, reason }) => return Err(say(field, &reason)),
+        match validate_port(&self.name, &self.port_request()) {
+            Err(ApiError::Field { field, reason }) => return Err(say(field, &reason)),
             Err(other) => return Err(format!(": {other}")),
             Ok(_) => {}
         }
         match self.pod_request() {
-            Some((pod, request)) => match check_pod(&pod, &request, config.gateway.mac) {
-                Err(Refusal::Field { field, reason }) => Err(say(key(field), &reason)),
+            Some((pod, request)) => match validate_pod(&pod, &request, config.gateway.mac) {
+                Err(ApiError::Field { field, reason }) => Err(say(key(field), &reason)),
                 Err(other) => Err(format!(": {other}")),
                 Ok(()) => Ok(()),
             },
@@ -123,7 +123,7 @@ impl PortConfig {
     }
 }
 
-/// The key and what is wrong with it; for an unknown key also the nearest one that there is.
+/// Formats the message for a key. The message for an unknown key suggests the nearest known one.
 fn explain(key: Option<String>, message: &str) -> String {
     let message = message.trim_end().replace('\n', ", ");
     let key = key.filter(|key| key != ".");
@@ -140,7 +140,7 @@ fn explain(key: Option<String>, message: &str) -> String {
     format!("unknown key {unknown:?}{hint}; the keys {place} are {}", known.join(", "))
 }
 
-/// The names in serde's message for `deny_unknown_fields`: the unknown one, and those that there are.
+/// Parses serde's message for `deny_unknown_fields` into the unknown name and the known ones.
 fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
     let mut quoted = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2);
     Some((quoted.next()?, quoted.collect()))
@@ -158,7 +158,7 @@ fn line_at(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|&byte| byte == b'\n').count()
 }
 
-/// The line at which entry `index` of `[[list]]` starts.
+/// Finds the line at which entry `index` of `[[list]]` starts.
 fn line_of_entry(text: &str, list: &str, index: usize) -> usize {
     #[derive(Deserialize)]
     struct Entries {
@@ -191,7 +191,7 @@ mod tests {
         Config::parse(text, Path::new("palisade.toml")).unwrap_err().to_string()
     }
 
-    /// The documented file with its examples uncommented.
+    /// Uncomments the examples in the documented file.
     fn with_examples() -> String {
         let uncommented = |line: &str| match line.strip_prefix('#') {
             Some(example) if example.starts_with(|c: char| c.is_ascii_lowercase() || c == '[') => {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_told_with_its_line_and_the_nearest_one() {
+    fn an_unknown_key_is_reported_with_its_line_and_the_nearest_one() {
         let said = error("[workers]\n\nspin_uss = 3\n");
         assert!(
             said.starts_with("palisade.toml:3: unknown key \"spin_uss\", the nearest is \"spin_us\";"),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_told_with_line_key_and_what_is_allowed() {
+    fn an_invalid_value_is_reported_with_line_key_and_the_allowed_values() {
         for (text, expected) in [
             (
                 "[workers]\nspin_us = \"x\"",
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_itself_is_told_with_the_line_of_its_entry() {
+    fn a_contradiction_is_reported_with_the_line_of_its_entry() {
         let port = "[[ports]]\nname = \"a\"\nkind = \"pod\"\n";
         let route = "[[routes]]\nprefix = \"10.0.0.0/8\"\n";
         for (text, expected) in [

@@ -1,15 +1,15 @@
-//! What the configuration means to the parts that it configures.
+//! Conversions of the configuration into settings of dataplane and control side, and into requests.
 
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 use super::{Config, Cores, Fail, OnStop, PollingMode, PortConfig};
 use crate::control::protocol::{PodRequest, PortRequest};
 use crate::control::{PortRoute, SwitchSettings};
-use crate::dataplane::{ConntrackSettings, FlowMemory, Gateway, Polling, Settings};
+use crate::dataplane::{ConntrackSettings, FlowMemory, Polling, Settings};
 use crate::tables::PodName;
 
 impl Config {
-    /// What to start the dataplane with. Fails when a core is not one that this process may run on.
+    /// Converts to settings of the dataplane. Fails if the process may not run on one of the cores.
     pub fn dataplane_settings(&self) -> Result<Settings, String> {
         let workers = &self.workers;
         Ok(Settings {
@@ -32,7 +32,8 @@ impl Config {
         })
     }
 
-    /// Location of the flow table: beside the control socket, which differs for each switch of a node, unless something else is configured.
+    /// Location of the flow table: beside the control socket, which differs for each switch of a node, unless
+    /// configured otherwise.
     fn flow_memory(&self) -> FlowMemory {
         match &self.conntrack.directory {
             Some(none) if none.as_os_str().is_empty() => FlowMemory::Process,
@@ -41,29 +42,25 @@ impl Config {
         }
     }
 
-    /// What to start the control side with, whose workers are on `cores`.
+    /// Converts to settings of the control side. `cores` are those of the workers.
     pub fn switch_settings(&self, cores: Vec<usize>) -> SwitchSettings {
         SwitchSettings {
             cores,
-            gateway: Gateway { mac: self.gateway.mac, addresses: self.gateway.addresses.clone() },
+            gateway: self.gateway.clone(),
             fail_open: self.policy.fail == Fail::Open,
             detach: self.on_stop == OnStop::Detach,
             pod_prefixes: self.pod_prefixes.iter().map(ipnet::IpNet::trunc).collect(),
             routes: self
                 .routes
                 .iter()
-                .map(|route| PortRoute {
-                    prefix: route.prefix.trunc(),
-                    port: route.port.clone(),
-                    next_hop: route.next_hop,
-                })
+                .map(|route| PortRoute { prefix: route.prefix.trunc(), ..route.clone() })
                 .collect(),
         }
     }
 }
 
 impl PortConfig {
-    /// The request that opens the port.
+    /// Request that opens the port.
     pub fn port_request(&self) -> PortRequest {
         PortRequest {
             kind: self.kind,
@@ -73,7 +70,7 @@ impl PortConfig {
         }
     }
 
-    /// The request that attaches the pod behind the port, if there is one.
+    /// Request that attaches the pod behind the port, if there is one.
     pub fn pod_request(&self) -> Option<(PodName, PodRequest)> {
         let request =
             PodRequest { port: self.name.clone(), addresses: self.pod_addresses.clone(), mac: self.pod_mac };

@@ -1,4 +1,4 @@
-//! Values that need more than a type: ranges, permissions, cores. Their errors say what is allowed.
+//! Values whose type is not enough: ranges, permissions, cores. Their errors list the allowed values.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -53,7 +53,7 @@ impl<'de> Deserialize<'de> for Cores {
     }
 }
 
-/// A whole number from `LOW` to `HIGH`.
+/// Deserializes a whole number from `LOW` to `HIGH`.
 pub(super) fn within<'de, D, T, const LOW: i64, const HIGH: i64>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -77,7 +77,8 @@ where
     deserializer.deserialize_i64(Within::<T, LOW, HIGH>(PhantomData))
 }
 
-/// Permissions of a file, as `chmod` takes them: three octal digits, in quotes, with or without a zero before.
+/// Deserializes permissions in the notation of chmod(1): three octal digits in quotes, with or without a
+/// leading zero.
 pub(super) fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     struct Mode;
 

@@ -1,4 +1,5 @@
-//! The path of a new connection in words, with the names of ports and pods: what `GET /v1/explain` answers.
+//! Explanation of a new connection's path in sentences, with the names of ports and pods, for `GET
+//! /v1/explain`.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,93 +20,94 @@ use crate::tables::{Direction, PodName, RuleOrigin, Verdict};
 /// Explanation of a new connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathReport {
-    /// The connection.
+    /// Key of the connection.
     pub flow: FlowKey,
-    /// The generation that workers see.
+    /// Generation that the workers use.
     pub generation: Generation,
-    /// Whether the connection comes about.
+    /// Verdict on the connection: `Allow` where both directions pass.
     pub verdict: Verdict,
-    /// Why not: the counter that its packets, or the replies, are dropped under.
+    /// Counter under which packets of the connection, or of its replies, are dropped.
     pub dropped: Option<DropReason>,
-    /// Steps of the switch, in order.
+    /// Steps of the path, in order.
     pub steps: Vec<PathStep>,
-    /// Decision of the source pod's egress table, where it is asked.
+    /// Decision of the source pod's egress table, where the source is a pod of this node.
     pub egress: Option<SideReport>,
-    /// Decision of the destination pod's ingress table, where it is asked.
+    /// Decision of the destination pod's ingress table, where the destination is a pod of this node.
     pub ingress: Option<SideReport>,
 }
 
 /// A step of the path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathStep {
-    /// The step.
+    /// Kind of the step.
     pub step: PathStepKind,
-    /// Whether it lets the connection pass; what is not known yet does.
+    /// Whether the step lets the connection pass. A step that is not decided yet counts as passed.
     pub passes: bool,
-    /// The step in a sentence.
+    /// Sentence that describes the step.
     pub text: String,
 }
 
-/// A step of the path.
+/// Kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PathStepKind {
-    /// The port that packets come by.
+    /// Port on which the packets arrive.
     Port,
-    /// Whether a port on the path is up; only of those that are not.
+    /// State of a port on the path that is not up.
     PortState,
-    /// Whether this port may send from the source's address.
+    /// Anti-spoofing check of the source address on its port.
     AntiSpoofing,
     /// Route of the destination.
     Route,
-    /// The largest packet of the port that they leave by.
+    /// MTU of the egress port.
     Mtu,
-    /// Whether the Ethernet address of the next station is known.
+    /// Ethernet address of the next hop.
     Neighbor,
-    /// Pods in the tables.
+    /// Pods as the loaded tables know them.
     Tables,
-    /// Route of replies.
+    /// Route of the replies.
     Reply,
 }
 
-/// Decision of one table.
+/// Decision of one ACL table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SideReport {
-    /// The pod.
+    /// Pod that the table belongs to.
     pub pod: PodName,
-    /// The direction.
+    /// Direction of the table.
     pub direction: Direction,
-    /// The verdict.
+    /// Verdict of the table.
     pub verdict: Verdict,
     /// Origin of the decision.
     pub decided_by: RuleOrigin,
-    /// The same in words.
+    /// Origin in words.
     pub reason: String,
-    /// Class of the other end's address; none where the pod's own node is let in without asking.
+    /// Class of the peer's address. `None` where traffic from the pod's own node passes without a table
+    /// look-up.
     pub peer_class: Option<ClassId>,
-    /// Everything that the table says of that class, ports by ports, and of everything else last.
+    /// All entries of the table for that class, by ports, with the default entry last.
     pub row: Vec<SpanReport>,
 }
 
-/// Ports with one decision.
+/// Ports that share one decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpanReport {
     /// `TCP 80-90`, or `everything else`.
     pub ports: String,
-    /// The verdict.
+    /// Verdict for these ports.
     pub verdict: Verdict,
-    /// Origin of the decision.
+    /// Origin of the decision in words.
     pub reason: String,
 }
 
-/// Puts a path into words. `ends` are what was asked for.
+/// Describes a path. `ends` are the endpoints of the request.
 pub(super) fn report(
     path: &FlowPath,
     ends: [&Endpoint; 2],
     state: &State,
     settings: &SwitchSettings,
 ) -> PathReport {
-    let words = Words { path, state, settings };
+    let words = PathWriter { path, state, settings };
     let dropped = path.dropped.or(path.reply_dropped);
     let side = |side: &Option<PathSide>, pod: &Option<PodName>, direction| {
         Some(side_report(side.as_ref()?, pod.as_ref()?, direction))
@@ -128,14 +130,14 @@ pub(super) fn report(
     }
 }
 
-struct Words<'a> {
+struct PathWriter<'a> {
     path: &'a FlowPath,
     state: &'a State,
     settings: &'a SwitchSettings,
 }
 
-impl Words<'_> {
-    /// `port db (veth-db) of pod default/db`.
+impl PathWriter<'_> {
+    /// Names a port: `port db (veth-db) of pod default/db`.
     fn port_name(&self, id: PortId) -> String {
         let Some((name, port)) = self.port_with(id) else { return format!("port {id}") };
         let of = match (self.state.pod_behind(name), port.spec.kind) {
@@ -151,12 +153,12 @@ impl Words<'_> {
         self.state.ports.iter().find(|(_, port)| port.is_open && port.report.id == id)
     }
 
-    /// Ports of the path that let nothing pass, with the reason.
+    /// Steps for ports of the path that are not up, each with its reason.
     fn states(&self, ends: [&Endpoint; 2]) -> Vec<PathStep> {
         let by_id = [self.path.comes_by, self.leaves_by()].into_iter().flatten();
         let by_id = by_id.filter_map(|id| Some(self.port_with(id)?.0));
         let by_pod = ends.into_iter().filter_map(|end| match end {
-            Endpoint::Pod(name) => Some(&self.state.pods.get(name)?.port),
+            Endpoint::Pod(name) => Some(&self.state.pods.get(name)?.request.port),
             Endpoint::Ip(_) => None,
         });
         let names: BTreeSet<&String> = by_id.chain(by_pod).collect();
@@ -233,7 +235,7 @@ impl Words<'_> {
         PathStep { step: PathStepKind::Route, passes, text }
     }
 
-    /// A configured route that would have the address if its port were open.
+    /// Names a configured route that would cover the address if its port were open.
     fn unused_route(&self, address: IpAddr) -> String {
         let is_unused = |port: &String| !self.state.ports.contains_key(port);
         let mut routes = self.settings.routes.iter();
@@ -263,9 +265,9 @@ impl Words<'_> {
         Some(PathStep { step: PathStepKind::Neighbor, passes: true, text })
     }
 
-    /// Facts of a pod beside its rules.
+    /// Step for a pod that the tables do not know, or know by other addresses.
     fn tables(&self, end: &Endpoint) -> Option<PathStep> {
-        let address = |pod: &super::state::Pod, address: &IpAddr| pod.addresses.contains(address);
+        let address = |pod: &super::state::Pod, address: &IpAddr| pod.request.addresses.contains(address);
         let (name, pod) = match end {
             Endpoint::Pod(name) => {
                 let Some(found) = self.state.pods.get_key_value(name) else {

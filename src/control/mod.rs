@@ -1,37 +1,31 @@
-//! The control socket: HTTP with JSON on a Unix socket.
+//! Control API: HTTP with JSON on a Unix socket.
 //!
-//! A [`Client`] asks, a [`Server`] hands the request to the [`Switch`], which checks it, makes a new world of it and
-//! publishes that to its [`Engine`], the dataplane. What goes over the socket is in [`protocol`]. A request that
-//! does not check changes nothing.
+//! A [`Client`] sends requests, and a [`Server`] passes them to the [`Switch`]. The switch validates each
+//! request, builds a new desired state and publishes it to the dataplane through [`DataplaneApi`](crate::dataplane::DataplaneApi). The module
+//! [`protocol`] defines the messages. An invalid request changes nothing.
 
 pub mod protocol;
 
-mod engine;
+mod api_error;
 pub mod explain;
-mod refusal;
-mod requests;
+mod settings;
 mod state;
 mod switch;
+mod validation;
 
-mod accept;
-mod routes;
+mod interface_monitor;
 mod server;
-mod socket;
 
 mod client;
-mod connection;
-mod daemon;
-mod links;
 
+pub use api_error::ApiError;
 pub use client::{Client, ClientError};
-pub use daemon::{Daemon, DaemonError};
+pub(crate) use interface_monitor::InterfaceMonitor;
+pub use server::{BoundSocket, Server, ServerError};
+pub(crate) use server::{avoid_worker_cores, raise_descriptor_limit};
+pub use settings::{CoverageCheck, PortRoute, SwitchSettings};
+pub use switch::Switch;
+pub(crate) use validation::{validate_pod, validate_port};
 
-pub use engine::Engine;
-pub use refusal::Refusal;
-pub(crate) use requests::{check_pod, port_spec};
-pub(crate) use server::leave_cores;
-pub use server::{Claim, Server, ServerError};
-pub use switch::{Closing, PortRoute, Switch, SwitchSettings};
-
-/// Where the control socket is unless the configuration says otherwise.
+/// Default path of the control socket.
 pub const DEFAULT_SOCKET: &str = "/run/palisade/control.sock";

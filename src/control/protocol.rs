@@ -1,24 +1,24 @@
-//! What goes over the control socket: the types that server and client share.
+//! Messages of the control API: the types that server and client share.
 //!
-//! | request | body | answer |
+//! | request | body | response |
 //! |---|---|---|
 //! | `GET /v1/status` | | [`Status`] |
 //! | `GET /v1/tables` | | [`TablesSummary`] |
 //! | `GET /v1/tables/document` | | `RuleTables`; 404 while none are loaded |
-//! | `PUT /v1/tables?allow_empty=BOOL` | `RuleTables` | [`Loaded`]; 422 when they know none of the attached pods |
-//! | `PATCH /v1/tables?allow_empty=BOOL` | [`TablesPatch`] | [`Loaded`]; 409 when the base does not match, 422 when the last known pod goes |
-//! | `DELETE /v1/tables` | | [`Loaded`]: pods are closed again |
+//! | `PUT /v1/tables?allow_empty=BOOL` | `RuleTables` | [`Loaded`]; 422 if they know none of the attached pods |
+//! | `PATCH /v1/tables?allow_empty=BOOL` | [`TablesPatch`] | [`Loaded`]; 409 if the base does not match, 422 if the last known pod goes |
+//! | `DELETE /v1/tables` | | [`Loaded`]; traffic of pods is dropped again |
 //! | `GET /v1/ports` | | list of [`PortInfo`] |
 //! | `PUT /v1/ports/{name}` | [`PortRequest`] | [`PortInfo`] |
-//! | `DELETE /v1/ports/{name}?detach=BOOL` | | 204; `detach` is as `on_stop` configures it where absent |
+//! | `DELETE /v1/ports/{name}?detach=BOOL` | | 204; `detach` defaults to `on_stop` of the configuration |
 //! | `GET /v1/pods` | | list of [`PodInfo`] |
 //! | `PUT /v1/pods/{namespace}/{name}` | [`PodRequest`] | [`PodInfo`] |
 //! | `DELETE /v1/pods/{namespace}/{name}` | | 204 |
 //! | `GET /v1/counters` | | [`CountersReport`] |
 //! | `GET /v1/flows?max=N&pod=NAMESPACE/NAME` | | list of `FlowInfo` |
-//! | `GET /v1/explain?from=END&to=END&protocol=P&port=N` | | list of [`PathReport`](super::explain::PathReport), one a family |
+//! | `GET /v1/explain?from=END&to=END&protocol=P&port=N` | | list of [`PathReport`](super::explain::PathReport), one for each address family |
 //!
-//! Every error is [`Problem`] with a 4xx or 5xx status.
+//! Every error response is a [`Problem`] with a 4xx or 5xx status.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ use crate::dataplane::{
 use crate::ids::{AttachmentId, Generation};
 use crate::tables::{PodName, TablesDiff};
 
-/// The switch in short.
+/// Status of the switch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// Version of the program.
@@ -43,20 +43,21 @@ pub struct Status {
     pub uptime_s: u64,
     /// Cores of the workers, by worker.
     pub cores: Vec<usize>,
-    /// Generation that the workers see.
+    /// Generation that the workers use.
     pub generation: Generation,
     /// Whether rule tables are loaded.
     pub tables_loaded: bool,
-    /// Ports that are not up, workers that are stuck, and what else the operator should look at: one sentence each.
+    /// Problems for the operator, one sentence each: ports that are not up, workers that are stuck, and
+    /// others.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
-    /// Location of the flow table, and the flows restored from the process before.
+    /// Location of the flow table, and the number of flows restored from the process before.
     #[serde(default)]
     pub flow_table: FlowTableReport,
-    /// The policy in force, where tables are loaded.
+    /// Policy in force. `None` while no tables are loaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policy: Option<PolicyStatus>,
-    /// The last reload of the watched directory, where it was rejected.
+    /// Last reload of the watched directory, if it was rejected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rejected_reload: Option<RejectedReload>,
 }
@@ -67,214 +68,217 @@ pub struct Status {
 pub enum PolicySource {
     /// The watched directory.
     Directory {
-        /// Its path.
+        /// Path of the directory.
         path: PathBuf,
     },
     /// A request on the control socket.
     ControlSocket {
-        /// User id of the process that asked, as the kernel gives it (`SO_PEERCRED`).
+        /// User id of the requesting process (`SO_PEERCRED`).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         uid: Option<u32>,
-        /// Its process id.
+        /// Process id of the requesting process.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pid: Option<i32>,
     },
 }
 
-/// The source of tables, and the objects that they were compiled from.
+/// Origin of tables: their source and the objects that they were compiled from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyOrigin {
-    /// Their source.
+    /// Source of the tables.
     pub source: PolicySource,
-    /// Objects; known of a directory only.
+    /// Number of objects; known of a directory only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub objects: Option<usize>,
-    /// Policies among them.
+    /// Number of policies among them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub policies: Option<usize>,
 }
 
 impl PolicyOrigin {
-    /// A directory whose objects have not been counted.
+    /// Origin in a directory, without numbers of objects.
     pub fn directory(path: impl Into<PathBuf>) -> PolicyOrigin {
         PolicyOrigin { source: PolicySource::Directory { path: path.into() }, objects: None, policies: None }
     }
 
-    /// A request on the control socket, by a process that may be known.
+    /// Origin in a request on the control socket, by a process that may be unknown.
     pub fn control_socket(uid: Option<u32>, pid: Option<i32>) -> PolicyOrigin {
         PolicyOrigin { source: PolicySource::ControlSocket { uid, pid }, objects: None, policies: None }
     }
 }
 
-/// The policy in force.
+/// Policy in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyStatus {
-    /// Its source.
+    /// Origin of the policy.
     #[serde(flatten)]
     pub origin: PolicyOrigin,
-    /// The generation that it came with.
+    /// Generation in which the policy came into force.
     pub generation: Generation,
-    /// When it came: seconds since 1970.
+    /// Time at which it came into force: seconds since 1970.
     pub since_unix_s: u64,
-    /// Decisions that have a name.
+    /// Number of rules, default denies included.
     pub rules: usize,
-    /// Pods judged.
+    /// Number of pods with tables.
     pub pods: usize,
 }
 
-/// A change of the watched directory that did not come into force. Stays until one does.
+/// Rejected change of the watched directory. It stays until a change is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RejectedReload {
-    /// The directory.
+    /// Path of the directory.
     pub path: PathBuf,
-    /// When it was rejected: seconds since 1970.
+    /// Time of the rejection: seconds since 1970.
     pub at_unix_s: u64,
-    /// Errors: [`REJECTED_ERRORS_MAX`](crate::limits::REJECTED_ERRORS_MAX) at most.
+    /// Errors, at most [`REJECTED_ERRORS_MAX`](crate::limits::REJECTED_ERRORS_MAX).
     pub errors: Vec<String>,
-    /// Errors that are left out.
+    /// Number of errors beyond these.
     #[serde(default)]
     pub left_out: usize,
 }
 
-/// The loaded tables in numbers.
+/// Sizes of the loaded tables.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TablesSummary {
-    /// Generation that the workers see.
+    /// Generation that the workers use.
     pub generation: Generation,
     /// Whether tables are loaded.
     pub loaded: bool,
-    /// Decisions that have a name.
+    /// Number of rules, default denies included.
     pub rules: usize,
-    /// Peer classes, the rest of the world included.
+    /// Number of peer classes, the class of all other addresses included.
     pub classes: usize,
-    /// Prefixes that lead to classes.
+    /// Number of prefixes that map to classes.
     pub prefixes: usize,
-    /// Distinct rows.
+    /// Number of distinct rows.
     pub rows: usize,
-    /// Distinct ACL tables.
+    /// Number of distinct ACL tables.
     pub acls: usize,
-    /// Pods judged.
+    /// Number of pods with tables.
     pub pods: usize,
 }
 
-/// A change of the loaded tables.
+/// Change of the loaded tables.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TablesPatch {
-    /// Generation that the difference is against.
+    /// Generation that the difference applies to.
     pub base: Generation,
-    /// The difference.
+    /// Difference to apply.
     pub diff: TablesDiff,
 }
 
-/// Tables were loaded.
+/// Result of loading tables.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loaded {
-    /// Every worker sees this generation.
+    /// Generation that every worker uses.
     pub generation: Generation,
 }
 
-/// A port to add. Its name is the path's; the interface is the name where not given.
+/// Port to add. The path of the request has its name, which is the interface too where that is absent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortRequest {
-    /// What it is for.
+    /// Kind of the port.
     pub kind: PortKind,
-    /// The network interface.
+    /// Name of the network interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
     /// 802.1Q tag.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vlan: Option<u16>,
-    /// For a host port: the node's addresses.
+    /// Addresses of the node, for a host port.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
 }
 
-/// Whether frames pass a port.
+/// State of a port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PortState {
-    /// They do.
+    /// Frames pass.
     #[default]
     Up,
-    /// They do not: the interface is gone, set down or cannot be attached to. What it receives is dropped.
+    /// No frame passes: the interface is gone, set down or cannot be attached to. Every frame that it
+    /// receives is dropped.
     Down,
-    /// An interface of its name has no program of ours: what it receives enters the node's own stack.
+    /// An interface with the port's name has no XDP program of this switch. Its frames enter the node's own
+    /// stack.
     Unguarded,
 }
 
-/// A port.
+/// Port of the switch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortInfo {
-    /// Its name.
+    /// Name of the port.
     pub name: String,
-    /// Its interface.
+    /// Name of its interface.
     pub interface: String,
-    /// What it is for.
+    /// Kind of the port.
     pub kind: PortKind,
     /// 802.1Q tag.
     pub vlan: Option<u16>,
-    /// Whether frames pass.
+    /// State of the port.
     #[serde(default)]
     pub state: PortState,
-    /// Why they do not, or what is amiss with the interface.
+    /// Reason for a state other than up, or a remark on the interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Report of its last opening.
+    /// Report of the last opening.
     #[serde(flatten)]
     pub report: PortReport,
-    /// The pod behind it.
+    /// Pod behind the port.
     pub pod: Option<PodName>,
 }
 
-/// A pod to attach.
+/// Pod to attach.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PodRequest {
     /// Name of its port.
     pub port: String,
-    /// Its addresses.
+    /// Addresses of the pod.
     pub addresses: Vec<IpAddr>,
-    /// Its Ethernet address; learned where absent.
+    /// Ethernet address of the pod; learned where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
 }
 
-/// A pod of this node.
+/// Pod of this node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodInfo {
-    /// Its name.
+    /// Name of the pod.
     pub pod: PodName,
-    /// This attachment.
+    /// Number of this attachment.
     pub attachment: AttachmentId,
     /// Name of its port.
     pub port: String,
-    /// Its addresses.
+    /// Addresses of the pod.
     pub addresses: Vec<IpAddr>,
-    /// Its Ethernet address, if given.
+    /// Ethernet address of the pod, if the request gave one.
     pub mac: Option<Mac>,
-    /// Whether the loaded tables know it; if not, it is closed (or open, with `fail = "open"`).
+    /// Whether the loaded tables know the pod. Traffic of an unknown pod is dropped, or passes with `fail =
+    /// "open"`.
     pub known: bool,
-    /// What the operator should know: tables that give it other addresses, and the like.
+    /// Warnings for the operator, such as addresses that differ between tables and attachment.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// All counters, by the names that operators know.
+/// All counters, by the names that operators use.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountersReport {
-    /// By name of port.
+    /// Counters by name of the port.
     pub ports: BTreeMap<String, PortCounters>,
-    /// By number of worker.
+    /// Counters by number of the worker.
     pub workers: BTreeMap<String, WorkerCounters>,
-    /// By what decided.
+    /// Packets by decision.
     pub decisions: Vec<DecisionCount>,
 }
 
-/// An error.
+/// Error message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// What, where, and what to do.
+    /// Cause, object and remedy in one sentence.
     pub error: String,
 }

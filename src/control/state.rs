@@ -1,28 +1,26 @@
-//! What the switch is set to: an immutable value, replaced whole with each change.
+//! State of the control side: an immutable value that each change replaces as a whole.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::protocol::{PodInfo, PolicyOrigin, PolicyStatus, PortInfo, PortState, TablesSummary};
-use super::{Closing, Refusal, SwitchSettings};
-use crate::dataplane::{
-    DesiredState, Mac, NodeAttachment, PodAttachment, PortKind, PortReport, PortSpec, Route,
-};
+use super::protocol::{PodInfo, PodRequest, PolicyOrigin, PolicyStatus, PortInfo, PortState, TablesSummary};
+use super::{ApiError, CoverageCheck, SwitchSettings};
+use crate::dataplane::{DesiredState, NodeAttachment, PodAttachment, PortKind, PortReport, PortSpec, Route};
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::tables::{PodName, RuleTables};
 
-/// Ports, pods and tables at one generation.
+/// Ports, pods and tables of one generation.
 #[derive(Debug, Clone, Default)]
 pub(super) struct State {
-    /// What the workers see.
+    /// Generation that the workers use.
     pub(super) generation: Generation,
     /// The loaded tables.
     pub(super) tables: Option<Arc<RuleTables>>,
-    /// The generation that the tables came with: they have been the same ever since.
+    /// Generation in which the tables were loaded. They are unchanged since.
     pub(super) tables_since: Generation,
-    /// Their source, and the time of their arrival.
+    /// Origin of the tables, and the time of their arrival.
     pub(super) origin: Option<(PolicyOrigin, SystemTime)>,
     /// Ports by name.
     pub(super) ports: BTreeMap<String, Port>,
@@ -30,33 +28,31 @@ pub(super) struct State {
     pub(super) pods: BTreeMap<PodName, Pod>,
 }
 
-/// A port.
+/// Port of the switch.
 #[derive(Debug, Clone)]
 pub(super) struct Port {
     pub(super) spec: PortSpec,
     /// Report of its last opening.
     pub(super) report: PortReport,
-    /// Whether the dataplane has it. Without its interface, it has not.
+    /// Whether the dataplane has the port open. A port without an interface is closed.
     pub(super) is_open: bool,
     pub(super) state: PortState,
-    /// Why it is not up, or what is amiss with its interface.
+    /// Reason for a state other than up, or a remark on the interface.
     pub(super) reason: Option<String>,
-    /// The node's addresses, where the port leads to the node's own stack.
+    /// Addresses of the node, for a port to the node's own stack.
     pub(super) node_addresses: Vec<IpAddr>,
 }
 
-/// An attached pod.
+/// Attached pod.
 #[derive(Debug, Clone)]
 pub(super) struct Pod {
     pub(super) attachment: AttachmentId,
-    /// Name of its port, which is there as long as the pod is.
-    pub(super) port: String,
-    pub(super) addresses: Vec<IpAddr>,
-    pub(super) mac: Option<Mac>,
+    /// Request that attached the pod. Its port exists as long as the pod does.
+    pub(super) request: PodRequest,
 }
 
 impl State {
-    /// The world that the workers are to see. A configured route counts while its port is open.
+    /// Builds the desired state for the dataplane. A configured route is in force while its port is open.
     pub(super) fn world(&self, settings: &SwitchSettings) -> DesiredState {
         let port_id =
             |name: &String| self.ports.get(name).filter(|port| port.is_open).map(|port| port.report.id);
@@ -64,9 +60,9 @@ impl State {
             Some(PodAttachment {
                 id: pod.attachment,
                 pod: name.clone(),
-                port: port_id(&pod.port)?,
-                addresses: pod.addresses.clone(),
-                mac: pod.mac,
+                port: port_id(&pod.request.port)?,
+                addresses: pod.request.addresses.clone(),
+                mac: pod.request.mac,
             })
         };
         let routes = settings.routes.iter().filter_map(|route| {
@@ -88,45 +84,55 @@ impl State {
         }
     }
 
-    /// The port to the node's own stack.
+    /// Replaces the tables.
+    pub(super) fn with_tables(self, tables: Option<(RuleTables, PolicyOrigin)>) -> State {
+        let (tables, origin) = tables.unzip();
+        State {
+            tables: tables.map(Arc::new),
+            origin: origin.map(|origin| (origin, SystemTime::now())),
+            ..self
+        }
+    }
+
+    /// Finds the port to the node's own stack.
     pub(super) fn host_port(&self) -> Option<(&String, &Port)> {
         self.ports.iter().find(|(_, port)| port.spec.kind == PortKind::Host)
     }
 
-    /// The addresses of a pod: as it is attached, else as the tables know it.
+    /// Addresses of a pod: those of its attachment, or else those that the tables give it.
     pub(super) fn addresses_of(&self, pod: &PodName) -> Option<Vec<IpAddr>> {
         let known = || Some(self.tables.as_ref()?.pods.get(pod)?.addresses.clone());
-        self.pods.get(pod).map(|pod| pod.addresses.clone()).or_else(known)
+        self.pods.get(pod).map(|pod| pod.request.addresses.clone()).or_else(known)
     }
 
-    /// The pod behind a port.
+    /// Finds the pod behind a port.
     pub(super) fn pod_behind(&self, port: &str) -> Option<&PodName> {
-        self.pods.iter().find(|(_, pod)| pod.port == port).map(|(name, _)| name)
+        self.pods.iter().find(|(_, pod)| pod.request.port == port).map(|(name, _)| name)
     }
 
-    /// The name of the port with this number.
+    /// Finds the name of the open port with this id.
     pub(super) fn port_name(&self, id: PortId) -> Option<&String> {
         self.ports.iter().find(|(_, port)| port.is_open && port.report.id == id).map(|(name, _)| name)
     }
 
-    /// Refuses addresses that a pod, the node or the switch itself has.
+    /// Rejects addresses that a pod, the node or the gateway has.
     pub(super) fn check_addresses_free(
         &self,
         addresses: &[IpAddr],
         settings: &SwitchSettings,
-    ) -> Result<(), Refusal> {
-        let pods = self.pods.iter().map(|(name, pod)| (format!("pod {name}"), &pod.addresses));
+    ) -> Result<(), ApiError> {
+        let pods = self.pods.iter().map(|(name, pod)| (format!("pod {name}"), &pod.request.addresses));
         let node = self.host_port().map(|(_, port)| ("the node".to_owned(), &port.node_addresses));
         let gateway = ("the gateway, the switch itself".to_owned(), &settings.gateway.addresses);
         for (owner, taken) in pods.chain(node).chain([gateway]) {
             if let Some(&address) = addresses.iter().find(|address| taken.contains(address)) {
-                return Err(Refusal::AddressTaken { address, owner });
+                return Err(ApiError::AddressTaken { address, owner });
             }
         }
         Ok(())
     }
 
-    /// The policy in force.
+    /// Describes the policy in force.
     pub(super) fn policy_status(&self) -> Option<PolicyStatus> {
         let (tables, (origin, since)) = (self.tables.as_ref()?, self.origin.as_ref()?);
         Some(PolicyStatus {
@@ -138,21 +144,21 @@ impl State {
         })
     }
 
-    /// Refuses tables that know none of the attached pods.
-    pub(super) fn check_closing(
+    /// Rejects tables that know none of the attached pods.
+    pub(super) fn check_coverage(
         &self,
         tables: &RuleTables,
-        closing: Closing,
+        coverage: CoverageCheck,
         fail_open: bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ApiError> {
         let is_known = |tables: &RuleTables| self.pods.keys().any(|pod| tables.pods.contains_key(pod));
-        let is_refused = match closing {
-            Closing::Allowed => false,
-            Closing::Refused => true,
-            Closing::RefusedIfKnown => self.tables.as_deref().is_some_and(is_known),
+        let is_refused = match coverage {
+            CoverageCheck::Skip => false,
+            CoverageCheck::Require => true,
+            CoverageCheck::RequireIfCovered => self.tables.as_deref().is_some_and(is_known),
         };
         if is_refused && !self.pods.is_empty() && !is_known(tables) {
-            return Err(Refusal::ClosesAll {
+            return Err(ApiError::NoPodCovered {
                 attached: self.pods.len(),
                 known: tables.pods.len(),
                 fail_open,
@@ -192,6 +198,7 @@ impl State {
     }
 
     pub(super) fn pod_info(&self, name: &PodName, pod: &Pod, fail_open: bool) -> PodInfo {
+        let Pod { attachment, request } = pod;
         let policy = self.tables.as_ref().and_then(|tables| tables.pods.get(name));
         let fate = if fail_open {
             "its traffic passes unchecked (fail = \"open\")"
@@ -202,24 +209,24 @@ impl State {
             (None, _) => Some(format!("no rule tables are loaded: {fate}")),
             (Some(_), None) => Some(format!("the loaded tables do not know the pod: {fate}")),
             (Some(_), Some(policy)) => {
-                let same = pod.addresses.len() == policy.addresses.len()
-                    && pod.addresses.iter().all(|address| policy.addresses.contains(address));
+                let same = request.addresses.len() == policy.addresses.len()
+                    && request.addresses.iter().all(|address| policy.addresses.contains(address));
                 (!same).then(|| {
                     format!(
                         "the loaded tables give the pod the addresses [{}], and it is attached with [{}]: rules \
                          that select it do not match its traffic until both agree",
                         list(&policy.addresses),
-                        list(&pod.addresses)
+                        list(&request.addresses)
                     )
                 })
             }
         };
         PodInfo {
             pod: name.clone(),
-            attachment: pod.attachment,
-            port: pod.port.clone(),
-            addresses: pod.addresses.clone(),
-            mac: pod.mac,
+            attachment: *attachment,
+            port: request.port.clone(),
+            addresses: request.addresses.clone(),
+            mac: request.mac,
             known: policy.is_some(),
             warnings: warning.into_iter().collect(),
         }

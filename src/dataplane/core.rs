@@ -19,11 +19,11 @@ use super::neighbor::table::{Neighbors, SolicitQueue};
 use super::worker::Shared;
 use super::worker::mailbox::Mailbox;
 use super::{
-    ConntrackSettings, DesiredState, FlowInfo, FlowMemory, FlowPath, PortError, Settings, StartError, packet,
-    path,
+    ConntrackSettings, DesiredState, FlowInfo, FlowMemory, FlowPath, PortError, Settings, StartError, path,
 };
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::{PORTS_MAX, WORKERS_MAX};
+use crate::net::address;
 use crate::net::flow::FlowKey;
 use crate::tables::{RuleOrigin, Verdict};
 
@@ -68,7 +68,8 @@ impl fmt::Display for FlowTableReport {
     }
 }
 
-struct State {
+/// State of the control side, locked during each publication.
+pub(super) struct State {
     desired: Arc<DesiredState>,
     ports: BTreeMap<PortId, PortFacts>,
     /// Decisions taken under generations that nobody judges by any more.
@@ -130,7 +131,7 @@ impl Core {
     }
 
     /// Nothing that holds this lock leaves the state half changed when it panics, so a poisoned one is as good.
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -156,14 +157,14 @@ impl Core {
         let mut state = self.state();
         state.ports.insert(port, facts);
         state.endpoints.add_port(port, link);
-        self.publish_changed(&mut state, wait);
+        self.publish(&mut state, None, wait);
     }
 
     /// Lets the workers know of a port's other facts; whoever is behind it stays there.
     pub(super) fn change_port(&self, port: PortId, facts: PortFacts, wait: &dyn Fn(&Core, Generation)) {
         let mut state = self.state();
         state.ports.insert(port, facts);
-        self.publish_changed(&mut state, wait);
+        self.publish(&mut state, None, wait);
     }
 
     /// Makes a port unknown to the workers.
@@ -171,25 +172,18 @@ impl Core {
         let mut state = self.state();
         state.ports.remove(&port);
         state.endpoints.remove_port(port);
-        self.publish_changed(&mut state, wait);
+        self.publish(&mut state, None, wait);
     }
 
-    fn publish_changed(&self, state: &mut State, wait: &dyn Fn(&Core, Generation)) {
-        let desired = state.desired.clone();
-        self.publish_in(state, desired, false, wait);
-    }
-
-    pub(super) fn publish(&self, desired: DesiredState, wait: &dyn Fn(&Core, Generation)) -> Generation {
-        self.publish_in(&mut self.state(), Arc::new(desired), true, wait)
-    }
-
-    fn publish_in(
+    /// Publishes a snapshot of `desired`, or of the state with other ports (`None`), and calls `wait` with its generation.
+    pub(super) fn publish(
         &self,
         state: &mut State,
-        desired: Arc<DesiredState>,
-        same_ports: bool,
+        desired: Option<DesiredState>,
         wait: &dyn Fn(&Core, Generation),
     ) -> Generation {
+        let same_ports = desired.is_some();
+        let desired = desired.map_or_else(|| state.desired.clone(), Arc::new);
         let current = self.shared.snapshot.current();
         let now_ms = self.shared.start.elapsed().as_millis() as u32;
         let State { desired: before, ports, endpoints, .. } = &mut *state;
@@ -299,11 +293,12 @@ impl Core {
         let mut flows = Vec::new();
         self.shared.conntrack.for_each(|key, entry| {
             let opened_by_low = entry.sender(true) == Side::Initiator;
-            let low = (packet::unpack(key.low()), key.low_port());
-            let high = (packet::unpack(key.high()), key.high_port());
+            let low = (address::unpack(key.low()), key.low_port());
+            let high = (address::unpack(key.high()), key.high_port());
             let (src, dst) = if opened_by_low { (low, high) } else { (high, low) };
             let protocol = key.protocol();
-            let flow = Flow { src: packet::pack(src.0), dst: packet::pack(dst.0), protocol, dst_port: dst.1 };
+            let flow =
+                Flow { src: address::pack(src.0), dst: address::pack(dst.0), protocol, dst_port: dst.1 };
             let [(packets, bytes), (reply_packets, reply_bytes)] = entry.counts();
             let [egress, ingress] = snapshot.origins(&flow);
             let info = FlowInfo {
@@ -404,7 +399,7 @@ mod tests {
         let settings = Settings { cores: vec![0, 0, 0], huge_pages: false, conntrack, ..Default::default() };
         let core = Core::new(&settings, Instant::now()).unwrap();
         let named = RefCell::new(vec![]);
-        core.publish(DesiredState::default(), &|core, generation| {
+        core.publish(&mut core.state(), Some(DesiredState::default()), &|core, generation| {
             core.shared.snapshot.enter(WorkerId(1));
             let late = |worker| {
                 named.borrow_mut().push(worker);

@@ -1,23 +1,9 @@
 //! The conntrack table without a dataplane around it: to be measured and compared.
 
 use super::ConntrackSettings;
-use super::conntrack::{Conntrack, Entry, FlowState, InsertOutcome, Key, NewFlow, WorkerState};
-use super::pipeline::advance::needs_both_ends;
+use super::conntrack::{Conntrack, FlowState, InsertOutcome, Key, NewFlow, WorkerState};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::net::flow::FlowKey;
-
-/// Look-ups that wait for memory together.
-const AT_ONCE: usize = 64;
-
-/// A look-up.
-#[derive(Clone, Copy)]
-struct Sought<'a> {
-    key: Key,
-    from_low: bool,
-    hash: u64,
-    /// Where the flow is likely to be.
-    entry: &'a Entry,
-}
 
 /// The table, with one worker.
 pub struct FlowTable {
@@ -59,36 +45,9 @@ impl FlowTable {
         outcomes.filter(|outcome| matches!(outcome, InsertOutcome::Inserted(_))).count()
     }
 
-    /// Counts one packet of `bytes` for each key, by tags first, as the packet path does where flows are often not at home; returns
-    /// how many are of known flows.
+    /// Counts one packet of `bytes` bytes for each key, by tags first. Returns how many are of known flows.
     pub fn count(&self, batch: &[FlowKey], bytes: usize) -> usize {
-        let nothing =
-            Sought { key: Key::default(), from_low: false, hash: 0, entry: self.table.probable_entry(0) };
-        let mut sought = [nothing; AT_ONCE];
-        batch.chunks(AT_ONCE).map(|flows| self.count_some(flows, &mut sought[..flows.len()], bytes)).sum()
-    }
-
-    #[inline(always)]
-    fn count_some<'a>(&'a self, flows: &[FlowKey], sought: &mut [Sought<'a>], bytes: usize) -> usize {
-        for (sought, flow) in sought.iter_mut().zip(flows) {
-            (sought.key, sought.from_low) = Key::of_flow(flow);
-            sought.hash = self.table.hash(&sought.key);
-            self.table.prefetch_tags(sought.hash);
-        }
-        for sought in &mut *sought {
-            sought.entry = self.table.probable_entry(sought.hash);
-            sought.entry.prefetch(sought.from_low, needs_both_ends(sought.key.protocol()));
-        }
-        let mut found = 0;
-        for Sought { key, from_low, hash, entry } in sought {
-            if !entry.matches(key, *from_low) {
-                let Some(slot) = self.table.look_up(key, *hash) else { continue };
-                *entry = self.table.entry(slot);
-            }
-            entry.count(*from_low, bytes, 0);
-            found += 1;
-        }
-        found
+        self.table.lookup_tags_first(batch, Key::of_flow, |entry, from_low| entry.count(from_low, bytes, 0))
     }
 }
 

@@ -19,7 +19,7 @@ use super::manifests::{Content, Manifests};
 use super::watch::Watch;
 use crate::config::Policy;
 use crate::control::protocol::PolicyOrigin;
-use crate::control::{Closing, Refusal, Switch};
+use crate::control::{ApiError, CoverageCheck, Switch};
 use crate::ids::Generation;
 use crate::policy::{Compiler, Options};
 use crate::tables::{RuleTables, TablesDiff};
@@ -116,7 +116,7 @@ enum PublishError {
     /// Files may be complete later.
     Later,
     Rejected(Rejected),
-    Refused(Refusal),
+    Refused(ApiError),
 }
 
 impl From<Rejected> for PublishError {
@@ -188,7 +188,8 @@ impl PolicyDirectory {
         self.published = is_ours.then(|| switch.status().generation);
         let origin = self.origin();
         if let Some(base) = self.published {
-            let _ = switch.change_tables(base, &TablesDiff::default(), origin, Closing::RefusedIfKnown);
+            let _ =
+                switch.change_tables(base, &TablesDiff::default(), origin, CoverageCheck::RequireIfCovered);
         }
     }
 
@@ -221,7 +222,7 @@ impl PolicyDirectory {
             Ok(Err(PublishError::Later)) => return Reload::NotDue,
             Ok(Err(PublishError::Rejected(rejected))) => rejected.errors(),
             Ok(Err(PublishError::Refused(refusal))) => {
-                if matches!(refusal, Refusal::ClosesAll { .. }) {
+                if matches!(refusal, ApiError::NoPodCovered { .. }) {
                     self.next_check = Some(Instant::now() + RETRY_INTERVAL);
                 }
                 vec![format!("{}: {refusal}", self.root.display())]

@@ -50,7 +50,7 @@ impl Requests {
 impl PolicyDirectory {
     /// Loads the directory into `switch` after each change, until a stop is requested. Logs the outcomes.
     pub fn run(&mut self, switch: &Switch, requests: &Requests) {
-        crate::control::leave_cores(&switch.status().cores);
+        crate::control::avoid_worker_cores(&switch.status().cores);
         loop {
             self.wait(requests);
             requests.take();

@@ -1,82 +1,84 @@
-//! Which frames of a UMEM are lent to which queue, and by which of its two ways.
+//! Frame ownership: the queue and direction that each frame of a UMEM is lent to.
 
-/// A queue's account in the ledger. Numbers are re-used after the queue's frames have been taken back.
+/// Id of a queue in the ownership table. It is reused after the queue's frames are taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Account(u16);
+pub(super) struct QueueId(u16);
 
-/// By which way a queue got a frame, and so by which ring it must come back.
+/// Direction in which a queue was lent a frame. It determines the ring that the frame comes back by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
-    /// Through the fill ring; comes back by the rx ring.
+pub(super) enum Direction {
+    /// Lent to the fill ring; comes back by the rx ring.
     Receive,
-    /// Through the tx ring; comes back by the completion ring.
+    /// Lent to the tx ring; comes back by the completion ring.
     Transmit,
 }
 
 /// Most queues that one UMEM serves at a time.
-const ACCOUNTS_MAX: u16 = u16::MAX / 2;
+const QUEUES_MAX: u16 = u16::MAX / 2;
 const HELD: u16 = 0;
 
-impl Account {
-    fn entry(self, way: Way) -> u16 {
-        1 + 2 * self.0 + u16::from(way == Way::Transmit)
+impl QueueId {
+    fn entry(self, direction: Direction) -> u16 {
+        1 + 2 * self.0 + u16::from(direction == Direction::Transmit)
     }
 }
 
-/// Hands out accounts.
+/// Allocator of queue ids.
 #[derive(Debug, Default)]
-pub(super) struct Accounts {
-    unused: Vec<Account>,
+pub(super) struct QueueIds {
+    unused: Vec<QueueId>,
     opened: u16,
 }
 
-impl Accounts {
-    /// An account that nobody has; none when all are in use.
-    pub(super) fn open(&mut self) -> Option<Account> {
-        if let Some(account) = self.unused.pop() {
-            return Some(account);
+impl QueueIds {
+    /// Allocates an unused id; `None` when all are in use.
+    pub(super) fn open(&mut self) -> Option<QueueId> {
+        if let Some(queue_id) = self.unused.pop() {
+            return Some(queue_id);
         }
-        let fresh = (self.opened < ACCOUNTS_MAX).then_some(Account(self.opened))?;
+        let fresh = (self.opened < QUEUES_MAX).then_some(QueueId(self.opened))?;
         self.opened += 1;
         Some(fresh)
     }
 
-    /// Gives an account back. No frame may be lent to it.
-    pub(super) fn close(&mut self, account: Account) {
-        self.unused.push(account);
+    /// Releases an id, to which no frame is lent any more.
+    pub(super) fn close(&mut self, queue_id: QueueId) {
+        self.unused.push(queue_id);
     }
 }
 
-/// For each frame, who has it.
+/// Ownership table of the frames of a UMEM.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct FrameOwnership {
     entries: Vec<u16>,
     lent: usize,
 }
 
-impl Ledger {
-    /// A ledger of `frames` frames, none of them lent.
-    pub(super) fn new(frames: usize) -> Ledger {
-        Ledger { entries: vec![HELD; frames], lent: 0 }
+impl FrameOwnership {
+    /// Makes a table of `frames` frames, none of them lent.
+    pub(super) fn new(frames: usize) -> FrameOwnership {
+        FrameOwnership { entries: vec![HELD; frames], lent: 0 }
     }
 
-    /// Frames lent to any queue.
+    /// Frames lent to queues.
     pub(super) fn lent(&self) -> usize {
         self.lent
     }
 
-    /// Enters that a frame was lent. Its token, which the caller gives up, proves that it was not lent before.
+    /// Marks a frame as lent. Its token, which the caller gives up, proves that it was not lent before.
     #[inline]
-    pub(super) fn lend(&mut self, index: usize, account: Account, way: Way) {
+    pub(super) fn lend(&mut self, index: usize, queue_id: QueueId, direction: Direction) {
         debug_assert_eq!(self.entries[index], HELD);
-        self.entries[index] = account.entry(way);
+        self.entries[index] = queue_id.entry(direction);
         self.lent += 1;
     }
 
-    /// Strikes the entry out, if it is there: `true` says that the caller may make the frame's token.
+    /// Takes a frame back. Returns whether it was lent to this queue in this direction: only then the caller
+    /// may make its token.
     #[inline]
-    pub(super) fn take_back(&mut self, index: usize, account: Account, way: Way) -> bool {
-        let Some(entry) = self.entries.get_mut(index).filter(|entry| **entry == account.entry(way)) else {
+    pub(super) fn take_back(&mut self, index: usize, queue_id: QueueId, direction: Direction) -> bool {
+        let Some(entry) = self.entries.get_mut(index).filter(|entry| **entry == queue_id.entry(direction))
+        else {
             return false;
         };
         *entry = HELD;
@@ -84,9 +86,9 @@ impl Ledger {
         true
     }
 
-    /// Strikes out everything lent to the account, and names the frames.
-    pub(super) fn take_back_all(&mut self, account: Account, mut each: impl FnMut(usize)) {
-        let ours = [account.entry(Way::Receive), account.entry(Way::Transmit)];
+    /// Takes back every frame lent to a queue, and calls `each` with them.
+    pub(super) fn take_back_all(&mut self, queue_id: QueueId, mut each: impl FnMut(usize)) {
+        let ours = [queue_id.entry(Direction::Receive), queue_id.entry(Direction::Transmit)];
         for (index, entry) in self.entries.iter_mut().enumerate() {
             if ours.contains(entry) {
                 *entry = HELD;
@@ -103,45 +105,48 @@ mod tests {
 
     #[test]
     fn a_frame_comes_back_only_once_and_only_from_where_it_was_lent() {
-        let mut accounts = Accounts::default();
-        let (ours, other) = (accounts.open().unwrap(), accounts.open().unwrap());
-        let mut ledger = Ledger::new(4);
-        ledger.lend(2, ours, Way::Receive);
-        assert_eq!(ledger.lent(), 1);
-        assert!(!ledger.take_back(2, other, Way::Receive));
-        assert!(!ledger.take_back(2, ours, Way::Transmit));
-        assert!(!ledger.take_back(3, ours, Way::Receive));
-        assert!(!ledger.take_back(4, ours, Way::Receive), "there is no frame 4");
-        assert!(!ledger.take_back(usize::MAX, ours, Way::Receive));
-        assert!(ledger.take_back(2, ours, Way::Receive));
-        assert!(!ledger.take_back(2, ours, Way::Receive));
-        assert_eq!(ledger.lent(), 0);
+        let mut queue_ids = QueueIds::default();
+        let (ours, other) = (queue_ids.open().unwrap(), queue_ids.open().unwrap());
+        let mut ownership = FrameOwnership::new(4);
+        ownership.lend(2, ours, Direction::Receive);
+        assert_eq!(ownership.lent(), 1);
+        assert!(!ownership.take_back(2, other, Direction::Receive));
+        assert!(!ownership.take_back(2, ours, Direction::Transmit));
+        assert!(!ownership.take_back(3, ours, Direction::Receive));
+        assert!(!ownership.take_back(4, ours, Direction::Receive), "there is no frame 4");
+        assert!(!ownership.take_back(usize::MAX, ours, Direction::Receive));
+        assert!(ownership.take_back(2, ours, Direction::Receive));
+        assert!(!ownership.take_back(2, ours, Direction::Receive));
+        assert_eq!(ownership.lent(), 0);
     }
 
     #[test]
     fn a_closed_account_gives_back_its_own_frames_by_both_ways_and_no_others() {
-        let mut accounts = Accounts::default();
-        let (ours, other) = (accounts.open().unwrap(), accounts.open().unwrap());
-        let mut ledger = Ledger::new(8);
-        ledger.lend(1, ours, Way::Receive);
-        ledger.lend(5, ours, Way::Transmit);
-        ledger.lend(6, other, Way::Receive);
+        let mut queue_ids = QueueIds::default();
+        let (ours, other) = (queue_ids.open().unwrap(), queue_ids.open().unwrap());
+        let mut ownership = FrameOwnership::new(8);
+        ownership.lend(1, ours, Direction::Receive);
+        ownership.lend(5, ours, Direction::Transmit);
+        ownership.lend(6, other, Direction::Receive);
         let mut back = Vec::new();
-        ledger.take_back_all(ours, |index| back.push(index));
+        ownership.take_back_all(ours, |index| back.push(index));
         assert_eq!(back, [1, 5]);
-        assert_eq!(ledger.lent(), 1);
+        assert_eq!(ownership.lent(), 1);
     }
 
     #[test]
     fn accounts_are_distinct_until_closed_and_bounded() {
-        let mut accounts = Accounts::default();
+        let mut queue_ids = QueueIds::default();
         let mut seen = std::collections::HashSet::new();
-        while let Some(account) = accounts.open() {
-            assert!(seen.insert(account.entry(Way::Receive)) && seen.insert(account.entry(Way::Transmit)));
-            assert_ne!(account.entry(Way::Receive), HELD);
+        while let Some(queue_id) = queue_ids.open() {
+            assert!(
+                seen.insert(queue_id.entry(Direction::Receive))
+                    && seen.insert(queue_id.entry(Direction::Transmit))
+            );
+            assert_ne!(queue_id.entry(Direction::Receive), HELD);
         }
-        assert_eq!(seen.len(), 2 * ACCOUNTS_MAX as usize);
-        accounts.close(Account(7));
-        assert_eq!(accounts.open(), Some(Account(7)));
+        assert_eq!(seen.len(), 2 * QUEUES_MAX as usize);
+        queue_ids.close(QueueId(7));
+        assert_eq!(queue_ids.open(), Some(QueueId(7)));
     }
 }

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use palisade::config::Policy;
 use palisade::control::protocol::{PolicyOrigin, PolicySource};
-use palisade::control::{Closing, Switch, SwitchSettings};
+use palisade::control::{CoverageCheck, Switch, SwitchSettings};
 use palisade::ids::Generation;
 use palisade::source::load::{LoadOptions, load};
 use palisade::source::{PolicyDirectory, Reload};
 use palisade::tables::RuleTables;
 
-use crate::fixture::{FakeEngine, Scratch, on_port, pod, pod_port, switch};
+use crate::fixture::{FakeDataplane, Scratch, on_port, pod, pod_port, switch};
 use crate::small_tables::small_tables;
 
 /// Longest wait for a reload.
@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 struct Rig {
     scratch: Scratch,
     directory: PolicyDirectory,
-    engine: Arc<FakeEngine>,
+    engine: Arc<FakeDataplane>,
     switch: Arc<Switch>,
 }
 
@@ -45,7 +45,7 @@ impl Rig {
         let mut directory = PolicyDirectory::of(&config).unwrap();
         let (engine, switch) = switch(SwitchSettings::default());
         let tables = directory.load().unwrap().tables;
-        switch.replace_tables(tables, PolicyOrigin::directory(root), Closing::Refused).unwrap();
+        switch.replace_tables(tables, PolicyOrigin::directory(root), CoverageCheck::Require).unwrap();
         directory.started(&switch);
         Rig { scratch, directory, engine, switch }
     }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use assert_cmd::Command;
 use palisade::control::explain::{PathReport, PathStepKind};
 use palisade::control::protocol::PortRequest;
-use palisade::control::{Client, Engine, PortRoute, Server, Switch, SwitchSettings};
+use palisade::control::{Client, PortRoute, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DesiredState, DropReason, FlowInfo, FlowPath, FlowTableReport, Gateway, Mac, NotTaken,
-    PortError, PortHealth, PortKind, PortReport, PortSpec, Settings, Simulation, StuckWorker,
+    Counters, DataplaneApi, DesiredState, DropReason, FlowInfo, FlowPath, Gateway, Mac, NotTaken, PortError,
+    PortKind, PortReport, PortSpec, Settings, Simulation,
 };
 use palisade::ids::{Generation, PortId};
 use palisade::net::flow::{FlowKey, Protocol};
@@ -21,9 +21,9 @@ use palisade::tables::Verdict;
 use crate::fixture::{Scratch, on_port, pod, pod_port};
 
 /// Memory ports under the names of interfaces.
-struct SimulatedEngine(Mutex<Simulation>);
+struct SimulatedDataplane(Mutex<Simulation>);
 
-impl Engine for SimulatedEngine {
+impl DataplaneApi for SimulatedDataplane {
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         let mut simulation = self.0.lock().unwrap();
         let port = match spec.kind {
@@ -46,32 +46,8 @@ impl Engine for SimulatedEngine {
         self.0.lock().unwrap().close_port(port)
     }
 
-    fn reopen_port(&self, port: PortId, _: &PortSpec) -> Result<PortReport, PortError> {
-        Err(PortError::Unknown(port))
-    }
-
-    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
-        Err(PortError::Unknown(port))
-    }
-
-    fn guard(&self, _: &str) -> Result<(), PortError> {
-        Ok(())
-    }
-
-    fn release(&self, _: &str) -> Result<(), PortError> {
-        Ok(())
-    }
-
     fn publish(&self, world: DesiredState) -> Result<Generation, NotTaken> {
         Ok(self.0.lock().unwrap().publish(world))
-    }
-
-    fn stuck_workers(&self) -> Vec<StuckWorker> {
-        Vec::new()
-    }
-
-    fn without_links(&self) -> Option<&str> {
-        None
     }
 
     fn counters(&self) -> Counters {
@@ -84,10 +60,6 @@ impl Engine for SimulatedEngine {
 
     fn path(&self, flow: &FlowKey) -> FlowPath {
         self.0.lock().unwrap().path(flow)
-    }
-
-    fn flow_table(&self) -> FlowTableReport {
-        FlowTableReport::default()
     }
 }
 
@@ -106,10 +78,10 @@ spec: {podSelector: {matchLabels: {app: db}}, ingress: [{ports: [{port: 6379}]}]
 
 /// Starts a switch with the pods db and web, the tables of [`OBJECTS`], and routes by an uplink that is not
 /// open yet.
-fn switch() -> (Arc<SimulatedEngine>, Arc<Switch>) {
+fn switch() -> (Arc<SimulatedDataplane>, Arc<Switch>) {
     let settings =
         Settings { cores: vec![0], frames_per_worker: 1024, huge_pages: false, ..Settings::default() };
-    let engine = Arc::new(SimulatedEngine(Mutex::new(Simulation::new(&settings).unwrap())));
+    let engine = Arc::new(SimulatedDataplane(Mutex::new(Simulation::new(&settings).unwrap())));
     let route = |prefix: &str, next_hop: Option<&str>| PortRoute {
         prefix: prefix.parse().unwrap(),
         port: "eth0".to_owned(),

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use palisade::control::protocol::{PodRequest, PortRequest};
-use palisade::control::{Client, Engine, Server, Switch, SwitchSettings};
+use palisade::control::{Client, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DecisionCount, DesiredState, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortCounters,
-    PortError, PortHealth, PortKind, PortReport, PortSpec, StuckWorker, WorkerCounters,
+    Counters, DataplaneApi, DecisionCount, DesiredState, FlowInfo, FlowPath, NotTaken, PortCounters,
+    PortError, PortKind, PortReport, PortSpec, WorkerCounters,
 };
 use palisade::ids::{Generation, PortId, WorkerId};
 use palisade::net::flow::{FlowKey, Protocol};
@@ -19,7 +19,7 @@ use palisade::tables::{Direction, PodName, PolicyKind, PolicyRef, RuleOrigin, Ve
 /// Records desired states and closed ports. Interfaces with a name that begins with `absent` do not exist.
 /// Those that begin with `stuck` do not close.
 #[derive(Default)]
-pub(crate) struct FakeEngine {
+pub(crate) struct FakeDataplane {
     pub(crate) worlds: Mutex<Vec<DesiredState>>,
     pub(crate) ports: Mutex<BTreeMap<PortId, PortSpec>>,
     pub(crate) closed: Mutex<Vec<(PortId, bool)>>,
@@ -29,7 +29,7 @@ pub(crate) struct FakeEngine {
     pub(crate) is_late: AtomicBool,
 }
 
-impl FakeEngine {
+impl FakeDataplane {
     pub(crate) fn world(&self) -> DesiredState {
         self.worlds.lock().unwrap().last().cloned().unwrap()
     }
@@ -39,7 +39,7 @@ impl FakeEngine {
     }
 }
 
-impl Engine for FakeEngine {
+impl DataplaneApi for FakeDataplane {
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         if spec.interface.starts_with("absent") {
             return Err(PortError::NoInterface { interface: spec.interface.clone() });
@@ -57,30 +57,6 @@ impl Engine for FakeEngine {
             zero_copy: false,
             warnings: Vec::new(),
         })
-    }
-
-    fn reopen_port(&self, port: PortId, _: &PortSpec) -> Result<PortReport, PortError> {
-        Err(PortError::Unknown(port))
-    }
-
-    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
-        Err(PortError::Unknown(port))
-    }
-
-    fn guard(&self, _: &str) -> Result<(), PortError> {
-        Ok(())
-    }
-
-    fn release(&self, _: &str) -> Result<(), PortError> {
-        Ok(())
-    }
-
-    fn stuck_workers(&self) -> Vec<StuckWorker> {
-        Vec::new()
-    }
-
-    fn without_links(&self) -> Option<&str> {
-        None
     }
 
     fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
@@ -126,10 +102,6 @@ impl Engine for FakeEngine {
         unreachable!("paths are those of a simulated dataplane")
     }
 
-    fn flow_table(&self) -> FlowTableReport {
-        FlowTableReport::default()
-    }
-
     fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
         let flow = |last: u8| FlowInfo {
             key: FlowKey {
@@ -155,8 +127,8 @@ impl Engine for FakeEngine {
 }
 
 /// Starts a switch on a fake engine.
-pub(crate) fn switch(settings: SwitchSettings) -> (Arc<FakeEngine>, Arc<Switch>) {
-    let engine = Arc::new(FakeEngine::default());
+pub(crate) fn switch(settings: SwitchSettings) -> (Arc<FakeDataplane>, Arc<Switch>) {
+    let engine = Arc::new(FakeDataplane::default());
     let switch = Switch::new(engine.clone(), settings);
     (engine, Arc::new(switch))
 }
@@ -188,7 +160,7 @@ impl Drop for Scratch {
 
 /// Switch on a fake engine with its control socket.
 pub(crate) struct Served {
-    pub(crate) engine: Arc<FakeEngine>,
+    pub(crate) engine: Arc<FakeDataplane>,
     pub(crate) client: Client,
     pub(crate) scratch: Scratch,
     _server: Server,

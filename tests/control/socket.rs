@@ -379,13 +379,13 @@ fn of_servers_that_start_at_once_one_gets_the_stale_socket() {
 }
 
 #[test]
-fn a_claimed_socket_lets_requests_wait_until_it_is_served() {
+fn a_bound_socket_lets_requests_wait_until_it_is_served() {
     let scratch = Scratch::new();
     let socket = scratch.0.join("control.sock");
-    let claim = Server::claim(&socket, 0o660).unwrap();
+    let bound = Server::bind(&socket, 0o660).unwrap();
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| Client::new(&socket).status().unwrap());
-        let server = claim.serve(switch(SwitchSettings::default()).1).unwrap();
+        let server = bound.serve(switch(SwitchSettings::default()).1).unwrap();
         assert_eq!(asked.join().unwrap().generation, Generation(1));
         drop(server);
     });

@@ -4,20 +4,21 @@ use std::net::IpAddr;
 
 use palisade::config::{Config, Policy};
 use palisade::control::protocol::{PodRequest, PolicyOrigin, PortRequest, TablesPatch};
-use palisade::control::{Closing, PortRoute, Refusal, Switch, SwitchSettings};
+use palisade::control::{ApiError, CoverageCheck, PortRoute, Switch, SwitchSettings};
+use palisade::daemon::configure;
 use palisade::dataplane::{Gateway, Mac, PortKind};
 use palisade::ids::{AttachmentId, Generation, PortId, RowId};
 use palisade::source::{PolicyDirectory, Reload};
 use palisade::tables::{PersistentMap, RuleTables, TablesDiff, TablesError};
 
-use crate::fixture::{FakeEngine, Scratch, on_port, pod, pod_port, switch};
+use crate::fixture::{FakeDataplane, Scratch, on_port, pod, pod_port, switch};
 use crate::small_tables::small_tables;
 
 /// Asserts that a request is refused with a status, and that nothing was published.
 fn refused<T: std::fmt::Debug>(
-    engine: &FakeEngine,
+    engine: &FakeDataplane,
     status: u16,
-    request: impl FnOnce() -> Result<T, Refusal>,
+    request: impl FnOnce() -> Result<T, ApiError>,
 ) -> String {
     let before = engine.publications();
     let refusal = request().unwrap_err();
@@ -214,7 +215,7 @@ fn a_difference_holds_against_any_generation_with_the_same_tables() {
     refused(&engine, 409, || switch.patch_tables(&patch(before)));
     let future = Generation(switch.status().generation.0 + 1);
     let refusal = switch.patch_tables(&patch(future)).unwrap_err();
-    assert!(matches!(refusal, Refusal::Tables(TablesError::Base { .. })), "{refusal}");
+    assert!(matches!(refusal, ApiError::Tables(TablesError::Base { .. })), "{refusal}");
     let patched = switch.patch_tables(&patch(loaded)).unwrap().generation;
     assert_eq!(*switch.tables().unwrap(), small_tables("10.1.0.3"));
     assert_eq!(**engine.world().tables.as_ref().unwrap(), small_tables("10.1.0.3"));
@@ -230,7 +231,7 @@ fn a_pod_that_the_tables_do_not_know_or_know_otherwise_carries_a_warning() {
     let db = || switch.pods().remove(0);
     assert!(!db().known && db().warnings[0].contains("no rule tables are loaded"));
     let origin = PolicyOrigin::control_socket(None, None);
-    switch.replace_tables(RuleTables::default(), origin, Closing::Allowed).unwrap();
+    switch.replace_tables(RuleTables::default(), origin, CoverageCheck::Skip).unwrap();
     assert!(!db().known && db().warnings[0].contains("do not know the pod: its traffic is dropped"));
     switch.put_tables(small_tables("10.1.0.9")).unwrap();
     assert!(db().known && db().warnings[0].contains("[10.1.0.9], and it is attached with [10.1.0.2]"));
@@ -326,11 +327,11 @@ fn tables_that_know_none_of_the_attached_pods_are_refused_unless_allowed() {
     let none = small_tables("10.1.0.2").difference(&RuleTables::default());
     refused(&engine, 422, || switch.patch_tables(&TablesPatch { base, diff: none.clone() }));
     let origin = || PolicyOrigin::control_socket(Some(0), Some(1));
-    switch.change_tables(base, &none, origin(), Closing::Allowed).unwrap();
+    switch.change_tables(base, &none, origin(), CoverageCheck::Skip).unwrap();
     // A difference to tables that close every pod already closes none.
     let base = switch.status().generation;
     switch.patch_tables(&TablesPatch { base, diff: TablesDiff::default() }).unwrap();
-    switch.replace_tables(RuleTables::default(), origin(), Closing::Allowed).unwrap();
+    switch.replace_tables(RuleTables::default(), origin(), CoverageCheck::Skip).unwrap();
     assert_eq!(switch.status().policy.unwrap().origin, origin());
 }
 
@@ -352,7 +353,7 @@ fn a_configuration_is_opened_in_order_and_stops_at_what_is_refused() {
     "#;
     let config = Config::parse(text, "palisade.toml".as_ref()).unwrap();
     let (engine, switch) = switch(config.switch_settings(vec![0]));
-    let error = switch.configure(&config, Some(small_tables("10.1.0.2"))).unwrap_err().to_string();
+    let error = configure(&switch, &config, Some(small_tables("10.1.0.2"))).unwrap_err().to_string();
     assert_eq!(
         error,
         "port \"absent\": interface absent does not exist: create it first, or correct its name"

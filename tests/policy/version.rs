@@ -48,8 +48,8 @@ impl Repository {
         self.git("commit --quiet --allow-empty -m empty");
     }
 
-    /// Checks that `tree` reads as the commit that git reports, and that every watched path exists: cargo rebuilds at
-    /// each call for a path that does not.
+    /// Checks that `tree` reads as the commit that git reports, and that every watched path exists: cargo
+    /// rebuilds at each call for a path that does not.
     fn agrees_with_git(&self, tree: &str) -> Checkout {
         let read = checkout(&self.0.join(tree));
         assert_eq!(read.commit, Some(self.git_in(tree, "rev-parse HEAD")));

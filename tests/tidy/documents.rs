@@ -1,24 +1,19 @@
-//! Documents, held to their rules: links that resolve, decision pages of one page, sentences that do not open with a question word.
+//! Rules of documents: links that resolve, decision pages of one page, and line widths.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Documents with links that do not resolve yet.
-const BROKEN_LINKS: &[&str] = &["docs/performance.md"];
+use crate::text::root;
 
-/// Documents with sentences that open with a question word.
-const QUESTION_WORDS: &[&str] = &["docs/architecture.md", "docs/performance.md", "docs/testing.md"];
+/// Documents with links that do not resolve yet.
+const BROKEN_LINKS: &[&str] = &[];
 
 /// Longest decision page, lines.
 const DECISION_LINES_MAX: usize = 45;
 
 /// Widest line of prose, characters. Links are not broken, and tables and code have lines of their own.
 const COLUMNS_MAX: usize = 120;
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
 
 /// Paths of all documents, relative to the repository.
 fn documents() -> Vec<PathBuf> {
@@ -58,7 +53,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
     text.split("](").skip(1).filter_map(|rest| rest.split(')').next())
 }
 
-/// The anchors that headings get: lower case, hyphens for blanks, no punctuation.
+/// Anchors of headings: lower case, hyphens for blanks, no punctuation.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter_map(|line| line.strip_prefix('#'));
     let anchor = |heading: &str| -> String {
@@ -69,7 +64,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     headings.map(anchor).collect()
 }
 
-/// Whether a link leads to a file of the repository, and to a heading of it if it names one.
+/// Tells whether a link leads to a file of the repository, and to a heading of it if it names one.
 fn resolves(document: &Path, link: &str) -> bool {
     let (file, anchor) = link.split_once('#').unwrap_or((link, ""));
     let target = match file {
@@ -99,25 +94,6 @@ fn every_link_of_a_document_leads_to_a_file_and_a_heading() {
         broken.extend(dead.map(|link| (document.clone(), link)));
     }
     assert_known(&broken, BROKEN_LINKS);
-}
-
-#[test]
-fn no_sentence_of_a_document_opens_with_a_question_word() {
-    let mut broken = vec![];
-    for document in documents() {
-        let text = text_of(&document);
-        for (number, line) in prose(&text) {
-            let text = line.trim_start_matches(['#', '-', '*', ' ', '>']);
-            let opens = |word: &&str| {
-                let openings = [". ", ": ", "; ", "** "].map(|end| format!("{end}{word} "));
-                text.starts_with(&format!("{word} ")) || openings.iter().any(|opening| text.contains(opening))
-            };
-            if ["What", "Who", "How", "Where"].iter().any(opens) {
-                broken.push((document.clone(), format!("line {number}: {line}")));
-            }
-        }
-    }
-    assert_known(&broken, QUESTION_WORDS);
 }
 
 #[test]

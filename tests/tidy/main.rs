@@ -1,10 +1,11 @@
-//! Rules of the house, checked on the repository's own text: imports between folders, circles, sizes of files and folders, unsafe code, words
-//! that the packet path avoids, and the beginnings of sentences.
+//! Rules on the repository's own text: imports between folders, circles, sizes of files and folders, unsafe
+//! code, words that the packet path avoids, documents, and beginnings of sentences.
 //!
-//! Some rules have a list of places that break them still. A list only shrinks: a place outside it that breaks the rule fails the test, and so
-//! does a place in it that keeps the rule.
+//! Some rules have a list of places that still break them. A list only shrinks: a place outside it that
+//! breaks the rule fails the test, and so does a place in it that keeps the rule.
 
 mod circles;
+mod documents;
 mod imports;
 mod loom;
 mod modules;
@@ -13,8 +14,6 @@ mod sentences;
 mod sizes;
 mod text;
 mod unsafe_code;
-
-mod documents;
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,9 @@
-//! Modules of the library and the paths between them, read from the text: `mod` declarations, `use` declarations, and paths in code.
+//! Modules of the library and the paths between them, read from the text: `mod` declarations, `use`
+//! declarations, and paths in code.
 //!
-//! Code for tests is left out: files that only `#[cfg(test)]` declares, and items under that attribute. A path leads to the module that defines
-//! the item, through re-exports. It is read as Rust reads it, as far as this repository's code needs: no macro makes a `use`.
+//! Code for tests is left out: files that only `#[cfg(test)]` declares, and items under that attribute. A
+//! path leads to the module that defines the item, through re-exports. It is read as Rust reads it, as far as
+//! this repository's code needs: no macro makes a `use`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -22,7 +24,8 @@ pub(crate) struct Module {
     globs: Vec<Path>,
     /// Items that the module defines.
     items: BTreeSet<String>,
-    /// Paths that the module mentions: `use` declarations but re-exports of its own modules, and paths in code.
+    /// Paths that the module mentions: `use` declarations but re-exports of its own modules, and paths in
+    /// code.
     mentions: BTreeSet<Path>,
 }
 
@@ -38,7 +41,7 @@ impl Modules {
 
     fn read() -> Modules {
         let mut modules = Modules(BTreeMap::new());
-        modules.add(Vec::new(), "src/lib.rs");
+        modules.add(&[], "src/lib.rs");
         assert!(modules.0.len() > 100, "{} modules were found", modules.0.len());
         modules
     }
@@ -51,10 +54,10 @@ impl Modules {
         production
     }
 
-    fn add(&mut self, path: Path, file: &str) {
+    fn add(&mut self, path: &[String], file: &str) {
         let tokens = without_tests(&tokens(&parts(&read(&root().join(file))).code));
         let mut reader = Reader {
-            modules: vec![(path.clone(), Module { file: file.to_owned(), ..Module::default() }, 0)],
+            modules: vec![(path.to_vec(), Module { file: file.to_owned(), ..Module::default() }, 0)],
             ..Reader::default()
         };
         reader.read(&tokens);
@@ -69,7 +72,7 @@ impl Modules {
             let candidates = [format!("{folder}/{beside}.rs"), format!("{folder}/{beside}/mod.rs")];
             let found = candidates.iter().find(|file| root().join(file).exists());
             let found = found.unwrap_or_else(|| panic!("mod {name} of {file} has no file"));
-            self.add(child, found);
+            self.add(&child, found);
         }
     }
 

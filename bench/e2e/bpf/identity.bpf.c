@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Policy in the line of design of Cilium, for the comparison: an address leads to an identity, and identity, protocol and
-// port lead to a verdict. It runs where a pod's packets enter the node (tc ingress of the host end), with connection
-// tracking of its own, and hands packets straight to the other pod's interface.
+// Policy in the design of Cilium, for the comparison: an address maps to an identity, and identity, protocol and port map
+// to a verdict. The program runs at tc ingress of the host ends, has connection tracking of its own, and redirects
+// packets to the other pod's interface.
 //
-// Connections have no time-outs here: the least recently used ones make place.
+// Connections have no time-outs: the map evicts the least recently used ones.
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -43,7 +43,7 @@ struct address_prefix {
 	__be32 address;
 };
 
-// Everything but the port is always whole; a port may be a prefix, which is how ranges are entered.
+// Only the port may be a prefix: a range of ports is entered as prefixes.
 struct policy_key {
 	__u32 length;
 	__u32 policy;
@@ -143,7 +143,7 @@ int identity(struct __sk_buff *skb)
 	struct ethhdr *eth = data;
 	struct iphdr *ip = data + ETH_HLEN;
 	__be16 *ports = (void *)(ip + 1);
-	// Options and fragments are nobody's in this comparison.
+	// The comparison sends no options and no fragments.
 	if (ip->ihl != 5 || (ip->frag_off & htons(0x3fff)) || ip->ttl <= 1)
 		return TC_ACT_SHOT;
 
@@ -174,7 +174,7 @@ int identity(struct __sk_buff *skb)
 		}
 	}
 
-	// One hop less: the checksum grows by what the header loses (RFC 1624).
+	// Decrement the TTL and update the checksum (RFC 1624).
 	__u32 check = ip->check + (__u32)htons(0x0100);
 	ip->check = (__u16)(check + (check >= 0xffff));
 	ip->ttl--;

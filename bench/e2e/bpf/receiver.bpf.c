@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The receiver of generated traffic: it counts what comes to a pod, reads the clock where asked to, and drops. It sits at tc
-// ingress of the pod's interface, where the packets of every system pass: an XDP program there would not see what
-// `bpf_redirect_peer` brings, and would have the kernel copy what its own stack forwards.
+// Receiver of generated traffic: it counts the packets for a pod, reads the clock in the program `measure`, and drops. It
+// runs at tc ingress of the pod's interface, where the packets of every system pass. An XDP program there would not see
+// packets of `bpf_redirect_peer`, and the kernel would copy the packets that it forwards itself.
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -38,7 +38,7 @@ struct stamp {
 	__be32 sent_low;
 } __attribute__((packed));
 
-// A port whose packets are probes (CHANGED_PORT of policy.rs): the payload is their number.
+// Port of the probes (CHANGED_PORT of common/policy.rs). Their payload is their number.
 #define PROBE_PORT 6500
 #define PROBES (1 << 20)
 
@@ -59,7 +59,7 @@ struct {
 	__uint(max_entries, 1);
 } counted SEC(".maps");
 
-// When each probe came, nanoseconds; 0 where it has not.
+// Arrival of each probe in nanoseconds; 0 if it has not arrived.
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -97,7 +97,7 @@ static inline int receive(struct __sk_buff *skb, int measures)
 	struct stamp *stamp = (void *)(udp + 1);
 	__u32 zero = 0;
 
-	// What interfaces need to find each other is theirs.
+	// ARP and IPv6 go to the stack.
 	if (skb->protocol != ntohs(ETH_P_IP))
 		return TC_ACT_OK;
 	struct counts *counts = bpf_map_lookup_elem(&counted, &zero);
@@ -118,7 +118,7 @@ static inline int receive(struct __sk_buff *skb, int measures)
 			__u64 sent = (__u64)ntohl(stamp->sent_high) << 32 | ntohl(stamp->sent_low);
 			__u32 class = class_of(now > sent ? now - sent : 0);
 
-			// The verifier does not follow the comparison: what follows it must not be optimized away.
+			// The verifier does not track the bound of class_of, so the compiler must keep the mask below.
 			asm volatile("" : "+r"(class));
 			counts->latencies[class & (CLASSES - 1)] += 1;
 		}

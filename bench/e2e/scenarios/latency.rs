@@ -1,7 +1,8 @@
-//! The no-drop rate, and latency below it.
+//! No-drop rate, and one-way latency at rates below it.
 //!
-//! Latency is one way, from when a burst was made to when the packet enters the other pod: both are readings of one clock, the
-//! latter in the kernel, so that it tells nothing of how fast a receiving program is woken.
+//! A latency begins when the generator makes a burst and ends when the packet reaches tc ingress of the other
+//! pod. Both readings are of one clock, and the second one is in the kernel, so the wake-up of a receiving
+//! program is not part of it.
 
 use std::time::Duration;
 
@@ -9,34 +10,34 @@ use palisade::pktgen::ndr::{Outcome, Search, search};
 use palisade::pktgen::{FrameSize, Rate};
 use serde_json::json;
 
-use super::stream::{Shape, Stream};
-use super::{Measures, Trial};
-use crate::receiver::Task;
-use crate::results;
-use crate::tool::Trouble;
+use super::stream::{Stream, StreamSpec};
+use crate::common::json_lines;
+use crate::error::BenchError;
+use crate::receiver::ReceiverMode;
+use crate::scenario::{Measures, Trial};
 
-/// What is sent.
-const SHAPE: Shape = Shape { flows: 10_000, size: FrameSize::Fixed(64) };
-/// Share of the packets that may be lost: these machines are noisy.
+/// Traffic of all trials.
+const STREAM: StreamSpec = StreamSpec { flows: 10_000, size: FrameSize::Fixed(64) };
+/// Share of packets that may be lost, because the machines are noisy.
 const LOSS_MAX: f64 = 0.001;
-/// How close the search comes.
+/// Relative precision of the search.
 const PRECISION: f64 = 0.05;
-/// A step of the search, of each second that a trial has.
+/// Length of one step of the search, for each second of a trial.
 const STEP: Duration = Duration::from_millis(100);
 
-/// Which rate latency is measured at.
+/// Rate at which latency is measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum At {
-    /// This share of the system's own no-drop rate.
+pub(super) enum LoadLevel {
+    /// Share of the system's own no-drop rate.
     Own(f64),
-    /// Half of the no-drop rate of the slowest peer: one rate for all.
+    /// Half of the no-drop rate of the slowest peer, for all systems.
     Common,
 }
 
-pub(super) fn no_drop(trial: &Trial<'_>) -> Result<Measures, Trouble> {
-    let mut stream = Stream::open(trial, SHAPE, Task::Count)?;
+pub(super) fn no_drop(trial: &Trial<'_>) -> Result<Measures, BenchError> {
+    let mut stream = Stream::open(trial, STREAM, ReceiverMode::Count)?;
     let time = STEP * u32::try_from(trial.seconds).unwrap_or(u32::MAX);
-    // What gets through at most is a little more than what gets through without loss.
+    // The no-drop rate is at most a little higher than the rate that gets through under overload.
     let most = stream.send(Rate::Max, time)?;
     let how = Search {
         max_per_s: most.per_s(most.received.packets) * 1.1,
@@ -46,10 +47,10 @@ pub(super) fn no_drop(trial: &Trial<'_>) -> Result<Measures, Trouble> {
     };
     let found = search(&how, |rate| {
         let window = stream.send(Rate::PerSecond(rate), time)?;
-        Ok::<_, Trouble>(Outcome { sent_per_s: window.per_s(window.sent.frames), loss: window.loss() })
+        Ok::<_, BenchError>(Outcome { sent_per_s: window.per_s(window.sent.frames), loss: window.loss() })
     })?;
-    Ok(results::fields(json!({
-        "flows": SHAPE.flows,
+    Ok(json_lines::fields(json!({
+        "flows": STREAM.flows,
         "mpps": found.rate_per_s / 1e6,
         "loss": found.loss,
         "limited_by_sender": found.limited_by_sender,
@@ -57,33 +58,33 @@ pub(super) fn no_drop(trial: &Trial<'_>) -> Result<Measures, Trouble> {
     })))
 }
 
-pub(super) fn measure(trial: &Trial<'_>, at: At) -> Result<Measures, Trouble> {
+pub(super) fn measure(trial: &Trial<'_>, at: LoadLevel) -> Result<Measures, BenchError> {
     let unknown =
-        || Trouble::Other("no rate is known: `latency-no-drop` finds it, in the same run".to_owned());
+        || BenchError::Other("no rate is known: `latency-no-drop` finds it, in the same run".to_owned());
     let rate = match at {
-        At::Own(share) => share * trial.no_drop_mpps.ok_or_else(unknown)?,
-        At::Common => 0.5 * trial.peers_no_drop_mpps.ok_or_else(unknown)?,
+        LoadLevel::Own(share) => share * trial.no_drop_mpps.ok_or_else(unknown)?,
+        LoadLevel::Common => 0.5 * trial.peers_no_drop_mpps.ok_or_else(unknown)?,
     };
     if rate <= 0.0 {
-        return Err(Trouble::Other("at no rate tried did all packets come".to_owned()));
+        return Err(BenchError::Other("at no rate tried did all packets come".to_owned()));
     }
-    let mut stream = Stream::open(trial, SHAPE, Task::Measure)?;
+    let mut stream = Stream::open(trial, STREAM, ReceiverMode::Measure)?;
     let time = Duration::from_secs(trial.seconds);
-    let (window, mut cost) = trial.cost_of(|| stream.send(Rate::PerSecond(rate * 1e6), time))?;
+    let (window, mut cost) = trial.measure_cpu(|| stream.send(Rate::PerSecond(rate * 1e6), time))?;
     cost.packets = window.received.packets;
-    let latency = |share| window.received.latency_us(share);
-    if latency(0.5).is_none() {
-        return Err(Trouble::Other("nothing arrives".to_owned()));
+    let latencies = window.received.latencies();
+    if latencies.len() == 0 {
+        return Err(BenchError::Other("nothing arrives".to_owned()));
     }
     let mut measures = cost.fields();
-    measures.extend(results::fields(json!({
-        "flows": SHAPE.flows,
+    measures.extend(json_lines::fields(json!({
+        "flows": STREAM.flows,
         "load_mpps": rate,
         "behind": window.sent.behind,
         "loss": window.loss(),
-        "p50_us": latency(0.5),
-        "p99_us": latency(0.99),
-        "p999_us": latency(0.999),
+        "p50_us": latencies.us(0.5),
+        "p99_us": latencies.us(0.99),
+        "p999_us": latencies.us(0.999),
     })));
     Ok(measures)
 }

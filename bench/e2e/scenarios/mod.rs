@@ -1,109 +1,36 @@
-//! The scenarios: what is done with a system that runs, and what of it is compared.
+//! Catalogue of the scenarios, in full and in smoke size.
 
-mod bulk;
-mod connections;
-mod generated;
+mod flow_memory;
 mod idle;
 mod latency;
-mod memory;
+mod policy_update;
 mod stream;
-mod throughput;
-mod update;
+mod tcp_bulk;
+mod tcp_connect;
+mod tcp_connect_generated;
+mod udp_throughput;
 
 use palisade::pktgen::FrameSize;
-use serde_json::{Map, Value};
 
-use self::latency::At;
-use self::stream::Shape;
-use crate::bed::{Bed, PODS_MIN};
-use crate::cpu::{Cost, Moment};
-use crate::policy::PolicyShape;
-use crate::systems::{Kind, Running, System};
-use crate::tool::Trouble;
+use self::latency::LoadLevel;
+use self::stream::StreamSpec;
+use crate::common::policy::PolicySpec;
+use crate::error::BenchError;
+use crate::rig::PODS_MIN;
+use crate::scenario::{Measures, Mtu, Scenario, Trial};
+use crate::system::Kind;
 
-/// Rules where a scenario is not about their number.
+/// Rules of scenarios that do not vary their number.
 const RULES: usize = 1000;
-/// The seed of policies.
+/// Seed of policies.
 const SEED: u64 = 5;
-/// The least that Ethernet has.
+/// Minimum frame size of Ethernet.
 const SMALL: FrameSize = FrameSize::Fixed(64);
 
-/// A scenario with its size.
-pub(crate) struct Scenario {
-    /// Its name.
-    pub(crate) name: String,
-    /// What it is called in results together with others that differ from it in size.
-    pub(crate) group: String,
-    /// The field that systems are compared by.
-    pub(crate) metric: &'static str,
-    /// Whether more of it is better.
-    pub(crate) more_is_better: bool,
-    /// Size of the policy.
-    pub(crate) shape: PolicyShape,
-    /// MTU of all links.
-    pub(crate) mtu: Mtu,
-    /// Whether one run is enough: what does not vary from run to run.
-    pub(crate) once: bool,
-    /// What is measured.
-    pub(crate) measure: Measure,
-    /// The systems that it says something of.
-    pub(crate) is_for: fn(Kind) -> bool,
-}
-
-/// Measures one trial.
-pub(crate) type Measure = Box<dyn Fn(&Trial<'_>) -> Result<Measures, Trouble>>;
-
-/// An MTU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mtu {
-    /// This one, for all.
-    Of(u32),
-    /// The largest that a system carries.
-    Largest,
-}
-
-/// A system that runs, and has shown that it does.
-pub(crate) struct Trial<'a> {
-    pub(crate) bed: &'a Bed,
-    pub(crate) running: &'a dyn Running,
-    /// Size of the policy.
-    pub(crate) shape: &'a PolicyShape,
-    /// MTU of all links.
-    pub(crate) mtu: u32,
-    /// How long to measure.
-    pub(crate) seconds: u64,
-    /// The system's own no-drop rate, and the least of its peers', where this run has found them.
-    pub(crate) no_drop_mpps: Option<f64>,
-    pub(crate) peers_no_drop_mpps: Option<f64>,
-}
-
-/// Fields of a result.
-pub(crate) type Measures = Map<String, Value>;
-
-impl Mtu {
-    /// The number for one system.
-    pub(crate) fn for_system(self, system: &dyn System) -> u32 {
-        match self {
-            Mtu::Of(mtu) => mtu,
-            Mtu::Largest => system.mtu_max(),
-        }
-    }
-}
-
-impl Trial<'_> {
-    /// Does something, and gives what it cost besides.
-    pub(crate) fn cost_of<T>(&self, f: impl FnOnce() -> Result<T, Trouble>) -> Result<(T, Cost), Trouble> {
-        let pids = self.running.pids();
-        let start = Moment::now(self.bed, &pids)?;
-        let done = f()?;
-        Ok((done, start.until(&Moment::now(self.bed, &pids)?)))
-    }
-}
-
-/// The scenario that finds no-drop rates.
+/// Scenario that finds no-drop rates.
 pub(crate) const NO_DROP: &str = "latency-no-drop";
 
-/// All scenarios, in the order in which they run; in smoke size or in full.
+/// Returns all scenarios in the order of a run.
 pub(crate) fn all(smoke: bool) -> Vec<Scenario> {
     let mut scenarios = throughput(smoke);
     scenarios.extend(connections_and_bulk(smoke));
@@ -111,28 +38,28 @@ pub(crate) fn all(smoke: bool) -> Vec<Scenario> {
     scenarios.push(Scenario {
         more_is_better: false,
         is_for: Kind::enforces,
-        ..plain("update", "effective_p99_ms", smoke, update::measure)
+        ..default_scenario("update", "effective_p99_ms", smoke, policy_update::measure)
     });
-    scenarios.extend(standing_still(smoke));
+    scenarios.extend(memory_and_idle(smoke));
     if !smoke {
         scenarios.extend(many_pods());
     }
     scenarios
 }
 
-/// A scenario with the usual policy.
-fn plain(
+/// Makes a scenario with the default policy.
+fn default_scenario(
     name: &str,
     metric: &'static str,
     smoke: bool,
-    measure: impl Fn(&Trial<'_>) -> Result<Measures, Trouble> + 'static,
+    measure: impl Fn(&Trial<'_>) -> Result<Measures, BenchError> + 'static,
 ) -> Scenario {
     Scenario {
         name: name.to_owned(),
         group: name.to_owned(),
         metric,
         more_is_better: true,
-        shape: PolicyShape { rules: if smoke { 100 } else { RULES }, pods: PODS_MIN, seed: SEED },
+        shape: PolicySpec { rules: if smoke { 100 } else { RULES }, pods: PODS_MIN, seed: SEED },
         mtu: Mtu::Of(1500),
         once: false,
         measure: Box::new(measure),
@@ -140,17 +67,17 @@ fn plain(
     }
 }
 
-/// Without policy the number of rules makes no difference; the wires are there to compare with.
-fn where_rules_count(kind: Kind) -> bool {
-    kind != Kind::Open
+/// True if rules affect a kind of system. A cross-connect has none, and stays as the limit.
+fn has_rules(kind: Kind) -> bool {
+    kind != Kind::NoPolicy
 }
 
-/// How many packets get through.
+/// Makes a scenario of UDP throughput.
 fn packets(name: &str, flows: u32, size: FrameSize, smoke: bool) -> Scenario {
-    let shape = Shape { flows, size };
-    let plain = plain(name, "mpps", smoke, move |trial| throughput::measure(trial, shape));
+    let shape = StreamSpec { flows, size };
+    let base = default_scenario(name, "mpps", smoke, move |trial| udp_throughput::measure(trial, shape));
     let group = if size == SMALL { "udp64" } else { name };
-    Scenario { group: group.to_owned(), ..plain }
+    Scenario { group: group.to_owned(), ..base }
 }
 
 fn throughput(smoke: bool) -> Vec<Scenario> {
@@ -164,22 +91,22 @@ fn throughput(smoke: bool) -> Vec<Scenario> {
         packets("imix", 10_000, FrameSize::Imix, smoke),
     ]);
     for (name, rules) in [("rules-10", 10), ("rules-10k", 10_000), ("rules-100k", 100_000)] {
-        let plain = packets(name, 10_000, SMALL, smoke);
-        let shape = PolicyShape { rules, ..plain.shape };
-        scenarios.push(Scenario { shape, is_for: where_rules_count, ..plain });
+        let base = packets(name, 10_000, SMALL, smoke);
+        let shape = PolicySpec { rules, ..base.shape };
+        scenarios.push(Scenario { shape, is_for: has_rules, ..base });
     }
     scenarios
 }
 
 fn connections_and_bulk(smoke: bool) -> Vec<Scenario> {
-    let bulk = |name: &str, mtu| Scenario { mtu, ..plain(name, "gbps", smoke, bulk::measure) };
-    // A few clients mostly wait, for each hop of their connection; many keep all cores busy.
+    let bulk = |name: &str, mtu| Scenario { mtu, ..default_scenario(name, "gbps", smoke, tcp_bulk::measure) };
+    // A few clients mostly wait for the hops of their connection; many keep all cores busy.
     let connect = |name: &str, clients| {
-        plain(name, "connections_per_s", smoke, move |trial| connections::measure(trial, clients))
+        default_scenario(name, "connections_per_s", smoke, move |trial| tcp_connect::measure(trial, clients))
     };
     let mut scenarios = vec![
         connect("tcp-connect", 4),
-        plain("tcp-connect-generated", "connections_per_s", smoke, generated::measure),
+        default_scenario("tcp-connect-generated", "connections_per_s", smoke, tcp_connect_generated::measure),
         bulk("tcp-bulk-mtu1500", Mtu::Of(1500)),
     ];
     if !smoke {
@@ -190,33 +117,36 @@ fn connections_and_bulk(smoke: bool) -> Vec<Scenario> {
 }
 
 fn latencies(smoke: bool) -> Vec<Scenario> {
-    let at = |name: &str, at: At| {
-        let plain = plain(name, "p99_us", smoke, move |trial| latency::measure(trial, at));
-        Scenario { more_is_better: false, ..plain }
+    let at = |name: &str, level: LoadLevel| {
+        let base = default_scenario(name, "p99_us", smoke, move |trial| latency::measure(trial, level));
+        Scenario { more_is_better: false, ..base }
     };
-    let mut scenarios = vec![plain(NO_DROP, "mpps", smoke, latency::no_drop), at("latency-50", At::Own(0.5))];
+    let mut scenarios = vec![
+        default_scenario(NO_DROP, "mpps", smoke, latency::no_drop),
+        at("latency-50", LoadLevel::Own(0.5)),
+    ];
     if !smoke {
-        scenarios.extend([at("latency-90", At::Own(0.9)), at("latency-common", At::Common)]);
+        scenarios.extend([at("latency-90", LoadLevel::Own(0.9)), at("latency-common", LoadLevel::Common)]);
     }
     scenarios
 }
 
-/// Last, because to make so many pods takes most of a trial.
+/// Makes the scenarios of many pods. They run last, because their set-up takes most of a trial.
 fn many_pods() -> [Scenario; 2] {
     [("pods-50", 50), ("pods-200", 200)].map(|(name, pods)| {
-        let plain = packets(name, 10_000, SMALL, false);
-        Scenario { shape: PolicyShape { pods, ..plain.shape }, ..plain }
+        let base = packets(name, 10_000, SMALL, false);
+        Scenario { shape: PolicySpec { pods, ..base.shape }, ..base }
     })
 }
 
-fn standing_still(smoke: bool) -> Vec<Scenario> {
+fn memory_and_idle(smoke: bool) -> Vec<Scenario> {
     let mut scenarios = vec![];
     if !smoke {
-        let memory = plain("flow-memory", "bytes_per_flow", smoke, memory::measure);
+        let memory = default_scenario("flow-memory", "bytes_per_flow", smoke, flow_memory::measure);
         scenarios.push(Scenario { more_is_better: false, once: true, ..memory });
     }
-    let idle = plain("idle", "cpu_percent", smoke, idle::measure);
-    let shape = PolicyShape { pods: if smoke { 10 } else { 100 }, ..idle.shape };
+    let idle = default_scenario("idle", "cpu_percent", smoke, idle::measure);
+    let shape = PolicySpec { pods: if smoke { 10 } else { 100 }, ..idle.shape };
     scenarios.push(Scenario { more_is_better: false, once: true, shape, ..idle });
     scenarios
 }

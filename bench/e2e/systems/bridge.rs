@@ -1,12 +1,13 @@
-//! The kernel's bridge, without policy: the pods share a link, and nothing is routed.
+//! The kernel's bridge, without policy and without routing: all pods share one link.
 
 use palisade::dataplane::Mac;
 use palisade::lab::{POD_INTERFACE, Pod};
 
-use super::{Kind, Running, System};
-use crate::bed::{Bed, POD_PREFIX};
-use crate::policy::PolicyShape;
-use crate::tool::{Trouble, version};
+use crate::common::policy::PolicySpec;
+use crate::error::BenchError;
+use crate::process::version;
+use crate::rig::{POD_PREFIX, Rig};
+use crate::system::{Kind, Running, System};
 
 pub(super) struct Bridge;
 
@@ -18,26 +19,26 @@ impl System for Bridge {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Open
+        Kind::NoPolicy
     }
 
     fn versions(&self) -> Vec<String> {
         version("uname", &["-sr"]).into_iter().collect()
     }
 
-    fn start(&self, bed: &mut Bed, _: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
-        let ports: String = bed
+    fn start(&self, rig: &mut Rig, _: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
+        let ports: String = rig
             .host_ends()
             .iter()
             .map(|end| format!("link set {end} master br0"))
             .collect::<Vec<_>>()
             .join("\n");
         let script = format!("link add br0 type bridge\nlink set br0 up\n{ports}");
-        bed.in_node("ip", &["-batch", "-"], &script)?;
-        bed.in_pods("ip", |_| {
+        rig.in_node("ip", &["-batch", "-"], &script)?;
+        rig.in_pods("ip", |_| {
             ["route", "replace", POD_PREFIX, "dev", POD_INTERFACE, "scope", "link"].map(str::to_owned).into()
         })?;
-        bed.steer()?;
+        rig.enable_rps()?;
         Ok(Box::new(Bridged))
     }
 }

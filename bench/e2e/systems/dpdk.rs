@@ -1,16 +1,17 @@
-//! DPDK's `testpmd` between two AF_XDP ports: another limit. It forwards without looking at the frames.
+//! DPDK's `testpmd` between AF_XDP ports: a second limit. It forwards without reading the frames.
 
 use std::time::Duration;
 
-use super::noop::{Wire, join_in_pairs};
-use super::{Kind, Running, System};
-use crate::bed::{Bed, SYSTEM_CORE, TRAFFIC_CORE};
-use crate::policy::PolicyShape;
-use crate::tool::{Daemon, Trouble, version};
+use super::cross_connect::{CrossConnect, cross_connect_pods};
+use crate::common::policy::PolicySpec;
+use crate::error::BenchError;
+use crate::process::{Daemon, version};
+use crate::rig::{Rig, SYSTEM_CORE, TRAFFIC_CORE};
+use crate::system::{Kind, Running, System};
 
-/// Longest wait for its start.
+/// Longest wait for the start.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Megabytes of its memory; ordinary pages, since huge ones are the host's to give.
+/// Memory in megabytes, of ordinary pages: huge ones are the host's to grant.
 const MEMORY_MB: &str = "256";
 
 pub(super) struct Dpdk;
@@ -21,7 +22,7 @@ impl System for Dpdk {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Wire
+        Kind::CrossConnect
     }
 
     fn versions(&self) -> Vec<String> {
@@ -32,24 +33,24 @@ impl System for Dpdk {
         1500
     }
 
-    fn start(&self, bed: &mut Bed, _: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
-        join_in_pairs(bed)?;
-        let directory = bed.lab().directory();
-        let mut command = bed.node_command("dpdk-testpmd");
+    fn start(&self, rig: &mut Rig, _: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
+        cross_connect_pods(rig)?;
+        let directory = rig.lab().directory();
+        let mut command = rig.node_command("dpdk-testpmd");
         command.env("XDG_RUNTIME_DIR", &directory).env("RUNTIME_DIRECTORY", &directory);
         command.args(["-l", &format!("{TRAFFIC_CORE},{SYSTEM_CORE}"), "--main-lcore"]);
         command.arg(TRAFFIC_CORE.to_string());
         command.args(["--no-huge", "-m", MEMORY_MB, "--no-pci", "--no-telemetry"]);
-        // testpmd joins ports 0 and 1, 2 and 3, …; one without a partner would be its own.
-        let ends = bed.host_ends();
+        // testpmd pairs ports 0 and 1, 2 and 3, and so on; it would pair a last odd port with itself.
+        let ends = rig.host_ends();
         for (number, end) in ends[..ends.len() & !1].iter().enumerate() {
             command.arg(format!("--vdev=net_af_xdp{number},iface={end},start_queue=0,queue_count=1"));
         }
         command.args(["--", "--forward-mode=io", "--auto-start", "--nb-cores=1", "--total-num-mbufs=32768"]);
         let mut testpmd = Daemon::start(&mut command, "dpdk-testpmd", directory.join("testpmd.log"))?;
-        bed.lab_and_node().0.note_process(testpmd.pid())?;
-        // What it prints last stays in its buffer: the ports are up when it looks at their links.
+        rig.lab_and_node().0.note_process(testpmd.pid())?;
+        // The last lines stay in its buffer. The ports are up when it checks their links.
         testpmd.wait_for(PATIENCE, |said| said.contains("Checking link statuses"))?;
-        Ok(Box::new(Wire(testpmd)))
+        Ok(Box::new(CrossConnect(testpmd)))
     }
 }

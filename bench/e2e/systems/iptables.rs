@@ -1,22 +1,25 @@
-//! iptables with ipset, in the style of Calico's Felix: chains that dispatch by the workload's interface, marks for
-//! what policy has accepted, known connections accepted in the workload's chain.
+//! iptables with ipset, in the style of Calico's Felix: chains that dispatch by the workload's interface,
+//! marks for accepted packets, and ESTABLISHED accepted in the workload's chain.
 //!
-//! Felix renders each address block as a rule of its own, which every new connection walks past; sets are what its users are
-//! told to use for many (network sets), so blocks that share their ports are in one set here.
+//! Felix renders each address block as a rule of its own, and every new connection passes all of them. For
+//! many blocks its users are told to use sets (network sets), so here the blocks that share their ports are
+//! in one set.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use super::{KernelConntrack, Kind, Running, System};
-use crate::bed::Bed;
-use crate::policy::{Clause, PolicyShape};
-use crate::tool::{Trouble, version};
+use super::kernel_conntrack::KernelConntrack;
+use crate::common::policy::{PolicySpec, RuleGroup};
+use crate::error::BenchError;
+use crate::process::version;
+use crate::rig::Rig;
+use crate::system::{Kind, Running, System};
 
-/// Workloads in one dispatch chain; more are split by the next character of their interface's name.
+/// Workloads in one dispatch chain. Larger numbers are split by the next character of the interface's name.
 const DISPATCH_MAX: usize = 10;
-/// Mark of a packet that policy accepts, and of one that it passes on: `IptablesMarkMask` of Felix begins there.
+/// Mark of a packet that policy accepts: the first bit of Felix's `IptablesMarkMask`.
 const ACCEPT: &str = "0x10000/0x10000";
-/// The name of the policy's chain.
+/// Name of the policy's chain.
 const POLICY: &str = "cali-pi-receivers";
 
 pub(super) struct Iptables;
@@ -37,46 +40,46 @@ impl System for Iptables {
             .collect()
     }
 
-    fn start(&self, bed: &mut Bed, shape: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
-        bed.route_in_kernel()?;
-        bed.check_sources()?;
-        let client = bed.client_v4()?;
-        let mut clauses = shape.clauses(client);
-        // Closed at first: nobody is in its set. What changes is the set, as with Felix.
-        clauses.push(Clause { blocks: vec![], ..PolicyShape::change(client) });
-        bed.in_node("ipset", &["restore"], &sets(&clauses))?;
-        bed.in_node("iptables-legacy-restore", &["--wait"], &rules(bed, &clauses))?;
-        let changed = set_name(clauses.len() - 1);
-        Ok(Box::new(KernelConntrack::with_room(move |bed, open| {
+    fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
+        rig.route_in_kernel()?;
+        rig.enable_rp_filter()?;
+        let client = rig.client_v4()?;
+        let mut rule_groups = shape.rule_groups(client);
+        // The set of the changed group is empty at first. A change adds to the set, as with Felix.
+        rule_groups.push(RuleGroup { blocks: vec![], ..PolicySpec::change(client) });
+        rig.in_node("ipset", &["restore"], &sets(&rule_groups))?;
+        rig.in_node("iptables-legacy-restore", &["--wait"], &rules(rig, &rule_groups))?;
+        let changed = set_name(rule_groups.len() - 1);
+        Ok(Box::new(KernelConntrack::with_capacity(move |rig, open| {
             let verb = if open { "add" } else { "del" };
-            bed.in_node("ipset", &[verb, &changed, &client.to_string()], "")?;
+            rig.in_node("ipset", &[verb, &changed, &client.to_string()], "")?;
             Ok(())
         })?))
     }
 }
 
-/// The set of a clause's blocks.
-fn set_name(clause: usize) -> String {
-    format!("cali40s{clause}")
+/// Name of the set of a group's blocks.
+fn set_name(group: usize) -> String {
+    format!("cali40s{group}")
 }
 
-fn sets(clauses: &[Clause]) -> String {
+fn sets(rule_groups: &[RuleGroup]) -> String {
     let mut text = String::new();
-    for (number, clause) in clauses.iter().enumerate() {
-        let size = clause.blocks.len().next_power_of_two().max(64);
+    for (number, group) in rule_groups.iter().enumerate() {
+        let size = group.blocks.len().next_power_of_two().max(64);
         // Writing to a string cannot fail.
         let name = set_name(number);
         let _ = writeln!(text, "create {name} hash:net family inet hashsize {size} maxelem 1048576");
-        for block in &clause.blocks {
+        for block in &group.blocks {
             let _ = writeln!(text, "add {name} {block}");
         }
     }
     text
 }
 
-fn rules(bed: &Bed, clauses: &[Clause]) -> String {
-    let ends = bed.host_ends();
-    let isolated: Vec<String> = bed.receivers().iter().map(|pod| pod.plan().host_interface.clone()).collect();
+fn rules(rig: &Rig, rule_groups: &[RuleGroup]) -> String {
+    let ends = rig.host_ends();
+    let isolated: Vec<String> = rig.receivers().iter().map(|pod| pod.plan().host_interface.clone()).collect();
     let common = common_prefix(&ends);
     let mut chains: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut chain = |name: &str, rules: Vec<String>| chains.insert(name.to_owned(), rules);
@@ -100,7 +103,7 @@ fn rules(bed: &Bed, clauses: &[Clause]) -> String {
         chain(&format!("cali-fw-{end}"), workload(None));
         chain(&format!("cali-tw-{end}"), workload(isolated.contains(end).then_some(POLICY)));
     }
-    chain(POLICY, clauses.iter().enumerate().flat_map(policy_rules).collect());
+    chain(POLICY, rule_groups.iter().enumerate().flat_map(policy_rules).collect());
     let mut text = "*filter\n".to_owned();
     for name in chains.keys() {
         let _ = writeln!(text, ":{name} {} [0:0]", if name == "FORWARD" { "ACCEPT" } else { "-" });
@@ -113,7 +116,7 @@ fn rules(bed: &Bed, clauses: &[Clause]) -> String {
     text + "COMMIT\n"
 }
 
-/// From an interface to its workload's chain, by way of a tree over the characters of the name.
+/// Renders a dispatch from an interface to its workload's chain, as a tree over the characters of the name.
 fn dispatch(
     chain: &str,
     flag: &str,
@@ -135,7 +138,7 @@ fn dispatch(
             here.push(direct(only));
             continue;
         }
-        // What is called like the group itself is a prefix of the others, and goes first.
+        // The exact name of the group is a prefix of the others, so it goes first.
         let exact = format!("{prefix}{letter}");
         here.extend(group.iter().filter(|end| **end == exact).map(direct));
         let rest: Vec<String> = group.into_iter().filter(|end| *end != exact).collect();
@@ -161,7 +164,7 @@ fn workload(policy: Option<&str>) -> Vec<String> {
             format!("-m mark --mark {ACCEPT} -j RETURN"),
             "-m mark --mark 0x0/0x20000 -j DROP".to_owned(),
         ]),
-        // The profile of pods without a policy.
+        // Profile of pods without a policy.
         None => rules.extend([
             format!("-j MARK --set-xmark {ACCEPT}"),
             format!("-m mark --mark {ACCEPT} -j RETURN"),
@@ -171,8 +174,8 @@ fn workload(policy: Option<&str>) -> Vec<String> {
     rules
 }
 
-fn policy_rules((number, clause): (usize, &Clause)) -> [String; 2] {
-    let (protocol, first, last) = (clause.ports.protocol_name(), clause.ports.first, clause.ports.last);
+fn policy_rules((number, group): (usize, &RuleGroup)) -> [String; 2] {
+    let (protocol, first, last) = (group.ports.protocol_name(), group.ports.first, group.ports.last);
     let set = set_name(number);
     let ports = if first == last { first.to_string() } else { format!("{first}:{last}") };
     [
@@ -184,7 +187,7 @@ fn policy_rules((number, clause): (usize, &Clause)) -> [String; 2] {
     ]
 }
 
-/// What all names begin with, less than the whole of any.
+/// Returns the longest common prefix that is shorter than every name.
 fn common_prefix(names: &[String]) -> String {
     let first = names.first().map_or("", String::as_str);
     let shared = |len: &usize| names.iter().all(|name| name.starts_with(&first[..*len]) && name.len() > *len);

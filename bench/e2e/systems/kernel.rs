@@ -1,9 +1,11 @@
 //! Routing by the node's kernel, without policy.
 
-use super::{InKernel, Kind, Running, System};
-use crate::bed::Bed;
-use crate::policy::PolicyShape;
-use crate::tool::{Trouble, version};
+use super::kernel_conntrack::InKernel;
+use crate::common::policy::PolicySpec;
+use crate::error::BenchError;
+use crate::process::version;
+use crate::rig::Rig;
+use crate::system::{Kind, Running, System};
 
 pub(super) struct Kernel;
 
@@ -13,15 +15,15 @@ impl System for Kernel {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Open
+        Kind::NoPolicy
     }
 
     fn versions(&self) -> Vec<String> {
         version("uname", &["-sr"]).into_iter().collect()
     }
 
-    fn start(&self, bed: &mut Bed, _: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
-        bed.route_in_kernel()?;
+    fn start(&self, rig: &mut Rig, _: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
+        rig.route_in_kernel()?;
         Ok(Box::new(InKernel))
     }
 }

@@ -1,125 +1,22 @@
-//! The systems: what connects the pods, and how each is started, tuned and told the policy.
+//! Catalogue of the systems.
 
 mod bridge;
+mod cross_connect;
 mod dpdk;
 mod iptables;
 mod kernel;
+mod kernel_conntrack;
 mod nftables;
 mod noop;
 mod ovs;
 mod palisade;
 mod tc_identity;
 
-use ::palisade::dataplane::Mac;
-use ::palisade::lab::Pod;
-
-use crate::bed::{Bed, GATEWAY_MAC};
-use crate::policy::PolicyShape;
-use crate::tool::Trouble;
+use crate::system::System;
 
 pub(crate) use noop::forward;
 
-/// A system, not yet started.
-pub(crate) trait System {
-    /// Its name in results.
-    fn name(&self) -> &'static str;
-
-    /// What a system is compared as.
-    fn kind(&self) -> Kind;
-
-    /// What it is made of, with versions; empty where that is not installed.
-    fn versions(&self) -> Vec<String>;
-
-    /// Largest MTU that it can be expected to carry.
-    fn mtu_max(&self) -> u32 {
-        // IP's own limit, and what a veth takes.
-        65_535
-    }
-
-    /// Connects the pods and enforces the policy. Whatever it makes goes when the answer is dropped, or with the bed.
-    fn start(&self, bed: &mut Bed, shape: &PolicyShape) -> Result<Box<dyn Running>, Trouble>;
-}
-
-/// What a system is compared as.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// This switch.
-    Ours,
-    /// Enforces the policy.
-    Peer,
-    /// Enforces nothing, between any pods.
-    Open,
-    /// Enforces nothing, and knows no addresses: joins pods in pairs.
-    Wire,
-}
-
-/// A system that runs.
-pub(crate) trait Running {
-    /// Processes that do its work; none where the kernel does.
-    fn pids(&self) -> Vec<u32>;
-
-    /// Memory that flows take, where that can be told.
-    fn flow_memory(&self, bed: &Bed) -> Result<FlowMemory, Trouble> {
-        let _ = bed;
-        Ok(FlowMemory::Unknown("it tracks no flows"))
-    }
-
-    /// Flows that it tracks, where that can be told.
-    fn flows(&self, bed: &Bed) -> Result<Option<u64>, Trouble> {
-        let _ = bed;
-        Ok(None)
-    }
-
-    /// The Ethernet address that a pod sends frames for the other one to.
-    fn next_hop(&self, to: &Pod) -> Mac {
-        let _ = to;
-        GATEWAY_MAC
-    }
-
-    /// Whether it brings each pod what is for it. What does not brings everything to one.
-    fn routes(&self) -> bool {
-        true
-    }
-
-    /// What lets the client in on [`CHANGED_PORT`](crate::policy::CHANGED_PORT), or no longer.
-    fn changer<'a>(&'a self, bed: &'a Bed, shape: &PolicyShape) -> Result<Changer<'a>, Trouble> {
-        let _ = (bed, shape);
-        Err(Trouble::Other("it enforces no policy that could change".to_owned()))
-    }
-
-    /// Frames that the kernel has dropped before the system had them, where the system tells.
-    fn lost_before(&self) -> Result<Option<u64>, Trouble> {
-        Ok(None)
-    }
-
-    /// Anything that a reader of its results should know.
-    fn note(&self) -> Option<String> {
-        None
-    }
-}
-
-/// Opens the port that is changed, or closes it; back when the system's own tool says that it is done.
-pub(crate) type Changer<'a> = Box<dyn FnMut(bool) -> Result<(), Trouble> + 'a>;
-
-/// How a system's memory for flows is told.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum FlowMemory {
-    /// Taken as flows come: bytes at this moment.
-    Grows(u64),
-    /// Taken at the start: bytes for each flow that there is room for.
-    Reserved(f64),
-    /// Not to be told, and why.
-    Unknown(&'static str),
-}
-
-impl Kind {
-    /// Whether it enforces the policy.
-    pub(crate) fn enforces(self) -> bool {
-        matches!(self, Kind::Ours | Kind::Peer)
-    }
-}
-
-/// All systems, in the order in which they take turns.
+/// Returns all systems, in the order of their turns.
 pub(crate) fn all() -> Vec<Box<dyn System>> {
     vec![
         Box::new(palisade::Palisade),
@@ -132,82 +29,4 @@ pub(crate) fn all() -> Vec<Box<dyn System>> {
         Box::new(ovs::Ovs),
         Box::new(dpdk::Dpdk),
     ]
-}
-
-/// Nothing but the node's kernel, whose work shows under no process.
-pub(crate) struct InKernel;
-
-impl Running for InKernel {
-    fn pids(&self) -> Vec<u32> {
-        vec![]
-    }
-}
-
-/// Opens the port that is changed, or closes it.
-type Change = Box<dyn Fn(&Bed, bool) -> Result<(), Trouble>>;
-
-/// The kernel with its own connection tracking.
-pub(crate) struct KernelConntrack {
-    _room: ConntrackRoom,
-    /// Opens the port that is changed, or closes it.
-    change: Change,
-}
-
-/// Room for a million connections. The limit is the machine's, not a namespace's: dropped, it is what it was.
-struct ConntrackRoom {
-    before: String,
-}
-
-/// The limit.
-const CONNTRACK_MAX: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
-/// Connections that there shall be room for, as users with many would set it.
-const CONNECTIONS: &str = "1250000";
-
-impl KernelConntrack {
-    /// Makes room.
-    pub(crate) fn with_room(
-        change: impl Fn(&Bed, bool) -> Result<(), Trouble> + 'static,
-    ) -> Result<KernelConntrack, Trouble> {
-        let before = std::fs::read_to_string(CONNTRACK_MAX)?;
-        std::fs::write(CONNTRACK_MAX, CONNECTIONS)?;
-        Ok(KernelConntrack { _room: ConntrackRoom { before }, change: Box::new(change) })
-    }
-}
-
-impl Drop for ConntrackRoom {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::write(CONNTRACK_MAX, &self.before) {
-            eprintln!("{CONNTRACK_MAX} was {} and stays raised: {error}", self.before.trim());
-        }
-    }
-}
-
-impl Running for KernelConntrack {
-    fn pids(&self) -> Vec<u32> {
-        vec![]
-    }
-
-    fn changer<'a>(&'a self, bed: &'a Bed, _: &PolicyShape) -> Result<Changer<'a>, Trouble> {
-        Ok(Box::new(|open| (self.change)(bed, open)))
-    }
-
-    fn flow_memory(&self, _: &Bed) -> Result<FlowMemory, Trouble> {
-        let unknown = FlowMemory::Unknown("/proc/slabinfo does not show nf_conntrack");
-        Ok(slab_bytes("nf_conntrack").map_or(unknown, FlowMemory::Grows))
-    }
-
-    fn flows(&self, bed: &Bed) -> Result<Option<u64>, Trouble> {
-        let count =
-            bed.node().run(|| std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count"))??;
-        Ok(count.trim().parse().ok())
-    }
-}
-
-/// Bytes of the slabs of one kind of kernel object: `slabinfo(5)`.
-fn slab_bytes(kind: &str) -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/slabinfo").ok()?;
-    let line = text.lines().find(|line| line.split_ascii_whitespace().next() == Some(kind))?;
-    let number = |at: usize| line.split_ascii_whitespace().nth(at)?.parse::<u64>().ok();
-    // Columns 2 and 4: objects that there are, bytes of one.
-    Some(number(1)? * number(3)?)
 }

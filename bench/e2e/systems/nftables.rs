@@ -1,14 +1,16 @@
-//! nftables as an expert would have it: known connections are accepted first, a map leads from a pod's address to its
-//! chain, and one set of concatenations holds all rules.
+//! nftables as an expert writes it: established connections first, a verdict map by the pod's address, and
+//! one set of concatenations with intervals for all rules.
 
 use std::fmt::Write;
 
-use super::{KernelConntrack, Kind, Running, System};
-use crate::bed::Bed;
-use crate::policy::{CHANGED_PORT, PolicyShape};
-use crate::tool::{Trouble, version};
+use super::kernel_conntrack::KernelConntrack;
+use crate::common::policy::{CHANGED_PORT, PolicySpec};
+use crate::error::BenchError;
+use crate::process::version;
+use crate::rig::Rig;
+use crate::system::{Kind, Running, System};
 
-/// Its table.
+/// Name of the table.
 const TABLE: &str = "palisade_e2e";
 
 pub(super) struct Nftables;
@@ -26,29 +28,29 @@ impl System for Nftables {
         version("nft", &["--version"]).into_iter().collect()
     }
 
-    fn start(&self, bed: &mut Bed, shape: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
-        bed.route_in_kernel()?;
-        bed.check_sources()?;
-        bed.in_node("nft", &["-f", "-"], &ruleset(bed, shape)?)?;
-        let element = format!("{{ {} . udp . {CHANGED_PORT}-{CHANGED_PORT} }}", bed.client_v4()?);
-        Ok(Box::new(KernelConntrack::with_room(move |bed, open| {
+    fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
+        rig.route_in_kernel()?;
+        rig.enable_rp_filter()?;
+        rig.in_node("nft", &["-f", "-"], &ruleset(rig, shape)?)?;
+        let element = format!("{{ {} . udp . {CHANGED_PORT}-{CHANGED_PORT} }}", rig.client_v4()?);
+        Ok(Box::new(KernelConntrack::with_capacity(move |rig, open| {
             let verb = if open { "add" } else { "delete" };
-            bed.in_node("nft", &[verb, "element", "ip", TABLE, "allowed", &element], "")?;
+            rig.in_node("nft", &[verb, "element", "ip", TABLE, "allowed", &element], "")?;
             Ok(())
         })?))
     }
 }
 
-fn ruleset(bed: &Bed, shape: &PolicyShape) -> Result<String, Trouble> {
+fn ruleset(rig: &Rig, shape: &PolicySpec) -> Result<String, BenchError> {
     let mut elements = String::new();
-    for clause in shape.clauses(bed.client_v4()?) {
-        let (protocol, first, last) = (clause.ports.protocol_name(), clause.ports.first, clause.ports.last);
-        for block in &clause.blocks {
+    for group in shape.rule_groups(rig.client_v4()?) {
+        let (protocol, first, last) = (group.ports.protocol_name(), group.ports.first, group.ports.last);
+        for block in &group.blocks {
             // Writing to a string cannot fail.
             let _ = writeln!(elements, "{block} . {protocol} . {first}-{last},");
         }
     }
-    let pods: String = bed
+    let pods: String = rig
         .receivers()
         .iter()
         .map(|pod| format!("{} : goto receiver", pod.v4()))

@@ -1,25 +1,26 @@
-//! Open vSwitch with its userspace datapath: AF_XDP ports on one polling thread, conntrack flows, conjunctive matches for
-//! the rules, the signature-match cache on.
+//! Open vSwitch with its userspace datapath: AF_XDP ports on one PMD thread, conntrack, conjunctive matches
+//! for the rules, and the signature match cache (SMC) on.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Changer, FlowMemory, Kind, Running, System};
-use crate::bed::{Bed, GATEWAY_MAC, SYSTEM_CORE};
-use crate::policy::{CHANGED_PORT, PolicyShape};
-use crate::tool::{Daemon, Trouble, run, version};
+use crate::common::policy::{CHANGED_PORT, PolicySpec};
+use crate::error::BenchError;
+use crate::process::{Daemon, run, version};
+use crate::rig::{GATEWAY_MAC, Rig, SYSTEM_CORE};
+use crate::system::{FlowMemory, Kind, PolicyToggle, Running, System};
 
 /// Longest wait for a daemon.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The layout of its database.
+/// Schema of its database.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
 pub(super) struct Ovs;
 
 struct Daemons {
-    // Ended in this order.
+    // The fields drop in this order.
     switch: Daemon,
     _database: Daemon,
     ports: &'static str,
@@ -39,32 +40,32 @@ impl System for Ovs {
     }
 
     fn mtu_max(&self) -> u32 {
-        // `FRAME_SIZE` of its AF_XDP ports is 2,048 with headroom.
+        // `FRAME_SIZE` of its AF_XDP ports is 2,048, headroom included.
         1500
     }
 
-    fn start(&self, bed: &mut Bed, shape: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
-        let place = Place { directory: bed.lab().directory() };
-        bed.tell_gateway(|_| GATEWAY_MAC)?;
-        bed.finish_checksums_in_pods()?;
-        run(Command::new("ovsdb-tool").arg("create").arg(place.file("conf.db")).arg(SCHEMA), "")?;
-        let database = place.daemon(bed, "ovsdb-server", |command| {
-            command.arg(place.file("conf.db")).arg(format!("--remote=p{}", place.database()));
+    fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
+        let files = Files { directory: rig.lab().directory() };
+        rig.set_gateway_neighbor(|_| GATEWAY_MAC)?;
+        rig.disable_tx_offload_in_pods()?;
+        run(Command::new("ovsdb-tool").arg("create").arg(files.file("conf.db")).arg(SCHEMA), "")?;
+        let database = files.daemon(rig, "ovsdb-server", |command| {
+            command.arg(files.file("conf.db")).arg(format!("--remote=p{}", files.database()));
         })?;
-        place.configure(bed, &["--no-wait", "init"])?;
+        files.configure(rig, &["--no-wait", "init"])?;
         let mask = format!("other_config:pmd-cpu-mask=0x{:x}", 1 << SYSTEM_CORE);
         let tuning = [&mask, "other_config:smc-enable=true"];
-        place.configure(bed, &[&["--no-wait", "set", "Open_vSwitch", "."], &tuning[..]].concat())?;
-        let switch = place.daemon(bed, "ovs-vswitchd", |command| {
-            command.arg(place.database());
+        files.configure(rig, &[&["--no-wait", "set", "Open_vSwitch", "."], &tuning[..]].concat())?;
+        let switch = files.daemon(rig, "ovs-vswitchd", |command| {
+            command.arg(files.database());
         })?;
         let bridge =
             ["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev", "fail-mode=secure"];
-        place.configure(bed, &bridge)?;
-        let ports = place.add_ports(bed)?;
-        let mut load = bed.node_command("ovs-ofctl");
+        files.configure(rig, &bridge)?;
+        let ports = files.add_ports(rig)?;
+        let mut load = rig.node_command("ovs-ofctl");
         load.args(["-O", "OpenFlow15", "--bundle", "add-flows", "br0", "-"]);
-        run(place.env(&mut load), &flows(bed, shape)?)?;
+        run(files.env(&mut load), &flows(rig, shape)?)?;
         Ok(Box::new(Daemons { switch, _database: database, ports }))
     }
 }
@@ -74,13 +75,13 @@ impl Running for Daemons {
         vec![self.switch.pid()]
     }
 
-    fn flow_memory(&self, _: &Bed) -> Result<FlowMemory, Trouble> {
+    fn flow_memory(&self, _: &Rig) -> Result<FlowMemory, BenchError> {
         self.switch.resident_bytes().map(FlowMemory::Grows)
     }
 
-    fn changer<'a>(&'a self, bed: &'a Bed, _: &PolicyShape) -> Result<Changer<'a>, Trouble> {
-        let place = Place { directory: bed.lab().directory() };
-        let matches = format!("table=2,priority=20,udp,nw_src={},tp_dst={CHANGED_PORT}", bed.client_v4()?);
+    fn policy_toggle<'a>(&'a self, rig: &'a Rig, _: &PolicySpec) -> Result<PolicyToggle<'a>, BenchError> {
+        let files = Files { directory: rig.lab().directory() };
+        let matches = format!("table=2,priority=20,udp,nw_src={},tp_dst={CHANGED_PORT}", rig.client_v4()?);
         let flow = format!("{matches},actions=ct(commit),resubmit(,3)");
         Ok(Box::new(move |open| {
             let words = if open {
@@ -88,8 +89,8 @@ impl Running for Daemons {
             } else {
                 ["--strict", "del-flows", "br0", &matches].to_vec()
             };
-            let mut command = bed.node_command("ovs-ofctl");
-            run(place.env(command.args(["-O", "OpenFlow15"]).args(words)), "")?;
+            let mut command = rig.node_command("ovs-ofctl");
+            run(files.env(command.args(["-O", "OpenFlow15"]).args(words)), "")?;
             Ok(())
         }))
     }
@@ -99,12 +100,12 @@ impl Running for Daemons {
     }
 }
 
-/// Where its files are: the lab's directory.
-struct Place {
+/// Directory of its files, which is the lab's.
+struct Files {
     directory: PathBuf,
 }
 
-impl Place {
+impl Files {
     fn file(&self, name: &str) -> PathBuf {
         self.directory.join(name)
     }
@@ -122,29 +123,29 @@ impl Place {
 
     fn daemon(
         &self,
-        bed: &mut Bed,
+        rig: &mut Rig,
         name: &str,
         arguments: impl FnOnce(&mut Command),
-    ) -> Result<Daemon, Trouble> {
-        let mut command = bed.node_command(name);
+    ) -> Result<Daemon, BenchError> {
+        let mut command = rig.node_command(name);
         arguments(self.env(&mut command));
         let pidfile = self.file(&format!("{name}.pid"));
         command.arg(format!("--pidfile={}", pidfile.display())).arg("-vconsole:warn");
         let mut daemon = Daemon::start(&mut command, name, self.file(&format!("{name}.out")))?;
-        bed.lab_and_node().0.note_process(daemon.pid())?;
+        rig.lab_and_node().0.note_process(daemon.pid())?;
         daemon.wait_for(PATIENCE, |_| pidfile.exists())?;
         Ok(daemon)
     }
 
-    fn configure(&self, bed: &Bed, words: &[&str]) -> Result<String, Trouble> {
-        let mut command = bed.node_command("ovs-vsctl");
+    fn configure(&self, rig: &Rig, words: &[&str]) -> Result<String, BenchError> {
+        let mut command = rig.node_command("ovs-vsctl");
         command.arg(format!("--db={}", self.database())).arg("--timeout=60").args(words);
         run(self.env(&mut command), "")
     }
 
-    /// Adds the host ends as AF_XDP ports, or as packet sockets where this build or machine does without.
-    fn add_ports(&self, bed: &Bed) -> Result<&'static str, Trouble> {
-        let ends = bed.host_ends();
+    /// Adds the host ends as AF_XDP ports, or as packet sockets if those are refused.
+    fn add_ports(&self, rig: &Rig) -> Result<&'static str, BenchError> {
+        let ends = rig.host_ends();
         let add = |kind: &[&str]| {
             let mut words = vec![];
             for (number, end) in (1..).zip(&ends) {
@@ -154,23 +155,23 @@ impl Place {
                 port.extend(kind.iter().map(|&word| word.to_owned()));
                 words.extend(port);
             }
-            self.configure(bed, &words[1..].iter().map(String::as_str).collect::<Vec<_>>())
+            self.configure(rig, &words[1..].iter().map(String::as_str).collect::<Vec<_>>())
         };
         add(&["type=afxdp", "options:n_rxq=1", "options:xdp-mode=best-effort"])?;
         let refused =
-            self.configure(bed, &["--bare", "--columns=error", "find", "interface", "type=afxdp"])?;
+            self.configure(rig, &["--bare", "--columns=error", "find", "interface", "type=afxdp"])?;
         if refused.trim().is_empty() {
             return Ok("AF_XDP ports");
         }
         let remove: Vec<&str> = ends.iter().flat_map(|end| ["--", "del-port", "br0", end]).collect();
-        self.configure(bed, &remove[1..])?;
+        self.configure(rig, &remove[1..])?;
         add(&[])?;
         Ok("packet sockets: AF_XDP ports were refused")
     }
 }
 
-/// Tables: 0 tracks, 1 tells known connections from new ones, 2 holds the rules, 3 routes.
-fn flows(bed: &Bed, shape: &PolicyShape) -> Result<String, Trouble> {
+/// Renders the flows. Table 0 tracks, 1 splits known connections from new ones, 2 has the rules, 3 routes.
+fn flows(rig: &Rig, shape: &PolicySpec) -> Result<String, BenchError> {
     let mut text = String::new();
     let mut add = |flow: &str| {
         text.push_str(flow);
@@ -181,30 +182,30 @@ fn flows(bed: &Bed, shape: &PolicyShape) -> Result<String, Trouble> {
     add("table=1,priority=100,ip,ct_state=+trk+inv,actions=drop");
     add("table=1,priority=90,ip,ct_state=+trk+est,actions=resubmit(,3)");
     add("table=1,priority=90,ip,ct_state=+trk+rel,actions=resubmit(,3)");
-    for pod in bed.receivers() {
+    for pod in rig.receivers() {
         add(&format!("table=1,priority=80,ip,nw_dst={},actions=resubmit(,2)", pod.v4()));
     }
     add("table=1,priority=10,ip,ct_state=+trk+new,actions=ct(commit),resubmit(,3)");
-    // What is part of several conjunctions is one flow.
+    // A match that is part of several conjunctions is one flow.
     let mut parts: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (number, clause) in (1..).zip(shape.clauses(bed.client_v4()?)) {
+    for (number, group) in (1..).zip(shape.rule_groups(rig.client_v4()?)) {
         add(&format!("table=2,priority=10,ip,conj_id={number},actions=ct(commit),resubmit(,3)"));
         let mut part = |what: String, place: u8| {
             parts.entry(what).or_default().push(format!("conjunction({number},{place}/2)"));
         };
-        for block in &clause.blocks {
+        for block in &group.blocks {
             part(format!("ip,nw_src={block}"), 1);
         }
-        for (port, length) in clause.ports.prefixes() {
+        for (port, length) in group.ports.prefixes() {
             let mask = u16::MAX.checked_shl(u32::from(16 - length)).unwrap_or(0);
-            part(format!("{},tp_dst=0x{port:x}/0x{mask:x}", clause.ports.protocol_name()), 2);
+            part(format!("{},tp_dst=0x{port:x}/0x{mask:x}", group.ports.protocol_name()), 2);
         }
     }
     for (what, conjunctions) in parts {
         add(&format!("table=2,priority=10,{what},actions={}", conjunctions.join(",")));
     }
     add("table=2,priority=0,actions=drop");
-    for (number, pod) in (1..).zip(bed.lab().pods()) {
+    for (number, pod) in (1..).zip(rig.lab().pods()) {
         let (mac, to) = (pod.plan().mac, pod.v4());
         add(&format!(
             "table=3,ip,nw_dst={to},actions=dec_ttl,set_field:{GATEWAY_MAC}->eth_src,set_field:{mac}->eth_dst,output:{number}"

@@ -1,4 +1,4 @@
-//! This switch: the release binary, one worker on the system's core.
+//! The switch itself: the binary of this build, with one worker on the system's core.
 
 use std::time::Duration;
 
@@ -10,25 +10,26 @@ use palisade::policy::objects::Object;
 use palisade::policy::parse::{Source, parse_sources};
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 
-use super::{Changer, FlowMemory, Kind, Running, System};
-use crate::bed::Bed;
-use crate::policy::PolicyShape;
-use crate::tool::{Daemon, Trouble, resident_bytes};
+use crate::common::policy::PolicySpec;
+use crate::error::BenchError;
+use crate::process::{Daemon, resident_bytes};
+use crate::rig::Rig;
+use crate::system::{FlowMemory, Kind, PolicyToggle, Running, System};
 
-/// Flows that the switch is given room for: a million, and a quarter more.
+/// Size of the flow table: a million, and a quarter more.
 const FLOWS: u64 = 1_250_000;
-/// A million fewer.
+/// Size of the smaller table, with a million slots fewer.
 const FEWER_FLOWS: u64 = FLOWS - 1_000_000;
-/// The switch.
+/// Path of the binary.
 const PROGRAM: &str = env!("CARGO_BIN_EXE_palisade");
-/// Longest wait for a start.
+/// Longest wait for the start.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(super) struct Palisade;
 
 struct Started {
     switch: Switch,
-    /// Pods and policy, as the switch was told.
+    /// Manifests of pods and policy.
     manifests: String,
 }
 
@@ -38,7 +39,7 @@ impl System for Palisade {
     }
 
     fn kind(&self) -> Kind {
-        Kind::Ours
+        Kind::Palisade
     }
 
     fn versions(&self) -> Vec<String> {
@@ -49,15 +50,15 @@ impl System for Palisade {
         MTU_MAX as u32
     }
 
-    fn start(&self, bed: &mut Bed, shape: &PolicyShape) -> Result<Box<dyn Running>, Trouble> {
-        let policy = shape.network_policy(bed.client_v4()?);
-        let receivers: Vec<String> = bed.receivers().iter().map(|pod| pod.plan().pod.name.clone()).collect();
+    fn start(&self, rig: &mut Rig, shape: &PolicySpec) -> Result<Box<dyn Running>, BenchError> {
+        let policy = shape.network_policy(rig.client_v4()?);
+        let receivers: Vec<String> = rig.receivers().iter().map(|pod| pod.plan().pod.name.clone()).collect();
         let spec = SwitchSpec {
             config: format!("[conntrack]\nflows = {FLOWS}\npod_quota_percent = 100\n"),
             ..SwitchSpec::of(PROGRAM)
         };
-        let (lab, node) = bed.lab_and_node();
-        // With one worker, it is on the last core: the system's.
+        let (lab, node) = rig.lab_and_node();
+        // One worker runs on the last core, which is the system's.
         let switch = node.run(|| Switch::start(lab, &spec))??;
         switch.attach_all(lab)?;
         let pods = manifests(lab, |pod| {
@@ -75,17 +76,17 @@ impl Running for Started {
         vec![self.switch.pid()]
     }
 
-    fn lost_before(&self) -> Result<Option<u64>, Trouble> {
-        let counters = self.switch.client().counters().map_err(refused)?;
+    fn dropped_before(&self) -> Result<Option<u64>, BenchError> {
+        let counters = self.switch.client().counters().map_err(client_error)?;
         Ok(Some(counters.ports.values().flat_map(|port| port.lost.values()).sum()))
     }
 
-    /// A policy more or less: compiled as a change, and sent as the difference that it makes.
-    fn changer<'a>(&'a self, bed: &'a Bed, _: &PolicyShape) -> Result<Changer<'a>, Trouble> {
+    /// Adds or removes a policy: compiles the change, and sends the difference as a patch.
+    fn policy_toggle<'a>(&'a self, rig: &'a Rig, _: &PolicySpec) -> Result<PolicyToggle<'a>, BenchError> {
         let mut compiler = Compiler::from_objects(objects(&self.manifests)?, Options::default());
-        let changed = objects(&PolicyShape::changed_policy(bed.client_v4()?))?;
+        let changed = objects(&PolicySpec::changed_policy(rig.client_v4()?))?;
         let client = self.switch.client();
-        let mut base = client.put_tables(compiler.tables()).map_err(refused)?.generation;
+        let mut base = client.put_tables(compiler.tables()).map_err(client_error)?.generation;
         Ok(Box::new(move |open| {
             for object in &changed {
                 let change = if open {
@@ -94,20 +95,21 @@ impl Running for Started {
                     Change::Remove(ObjectName::of(object))
                 };
                 let patch = TablesPatch { base, diff: compiler.apply(change) };
-                base = client.patch_tables(&patch).map_err(refused)?.generation;
+                base = client.patch_tables(&patch).map_err(client_error)?.generation;
             }
             Ok(())
         }))
     }
 
-    /// The table is reserved at the start: what a second switch with a smaller one needs less.
-    fn flow_memory(&self, bed: &Bed) -> Result<FlowMemory, Trouble> {
-        let directory = bed.lab().directory();
+    /// Compares the memory with that of a second switch with a smaller table, because the table is reserved
+    /// at the start.
+    fn flow_memory(&self, rig: &Rig) -> Result<FlowMemory, BenchError> {
+        let directory = rig.lab().directory();
         let (config, socket) = (directory.join("small.toml"), directory.join("small.sock"));
         let text =
             format!("[control]\nsocket = \"{}\"\n[conntrack]\nflows = {FEWER_FLOWS}\n", socket.display());
         std::fs::write(&config, text)?;
-        let mut command = bed.node_command(PROGRAM);
+        let mut command = rig.node_command(PROGRAM);
         command.args(["run", "--config"]).arg(&config);
         let mut small = Daemon::start(&mut command, "palisade", directory.join("small.log"))?;
         let client = Client::new(socket);
@@ -117,13 +119,14 @@ impl Running for Started {
     }
 }
 
-fn objects(manifests: &str) -> Result<Vec<Object>, Trouble> {
+fn objects(manifests: &str) -> Result<Vec<Object>, BenchError> {
     let parsed = parse_sources(&[Source::new("manifests", manifests)]);
-    let refused = |errors: Vec<_>| Trouble::Other(format!("{} errors in the rig's manifests", errors.len()));
-    Ok(parsed.map_err(refused)?.objects.into_iter().map(|(object, _)| object).collect())
+    let parse_error =
+        |errors: Vec<_>| BenchError::Other(format!("{} errors in the rig's manifests", errors.len()));
+    Ok(parsed.map_err(parse_error)?.objects.into_iter().map(|(object, _)| object).collect())
 }
 
 #[allow(clippy::needless_pass_by_value)] // As `map_err` has it.
-fn refused(error: ClientError) -> Trouble {
-    Trouble::Other(error.to_string())
+fn client_error(error: ClientError) -> BenchError {
+    BenchError::Other(error.to_string())
 }

@@ -1,4 +1,4 @@
-//! A matrix as one HTML page: a heat map, and what lies behind the cell that is pointed at.
+//! Matrix as one HTML page: a heat map with details of the cell under the pointer.
 
 use std::fmt::Write;
 
@@ -44,7 +44,7 @@ document.querySelector("table").addEventListener("mouseover", event => {
 </html>
 "#;
 
-/// The page.
+/// Renders the page.
 pub(super) fn page(matrix: &Matrix) -> String {
     let mut text = String::from(HEAD);
     let pods: usize = matrix.groups.iter().map(|end| end.pods.len()).sum();
@@ -57,7 +57,7 @@ pub(super) fn page(matrix: &Matrix) -> String {
          <span style=\"background:hsl(var(--all)/.8)\"></span>everything</p>\n",
         matrix.groups.len()
     );
-    if let Some(omitted) = super::forms::omitted(matrix) {
+    if let Some(omitted) = super::text::omitted(matrix) {
         let _ = writeln!(text, "<p>{}</p>", escape(&omitted));
     }
     text.push_str("<table>\n<thead><tr><th>from \\ to</th>");

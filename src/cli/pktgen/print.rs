@@ -1,22 +1,22 @@
-//! Results for people, and what JSON adds for a search.
+//! Results as text, and the JSON object of a search.
 
 use serde::Serialize;
 
 use crate::cli::output;
 use crate::pktgen::{ConnectionReport, Report, ndr};
 
-/// A search's result and a trial at it, in one object.
+/// Result of a search and of a trial at the rate found, in one object.
 #[derive(Debug, Serialize)]
 pub(super) struct NdrReport {
-    /// The no-drop rate, million frames a second.
+    /// No-drop rate, million frames a second.
     ndr_mpps: f64,
-    /// Median loss at it, of the search's trials.
+    /// Median loss of the search's trials at that rate.
     ndr_loss: f64,
-    /// Whether the sender is what limits it.
+    /// Whether the sender limits the rate.
     ndr_limited_by_sender: bool,
-    /// Rates tried.
+    /// Number of rates tried.
     ndr_steps: usize,
-    /// Of one more trial at the rate; none where no rate passes.
+    /// Report of one more trial at the rate. `None` if no rate passes.
     #[serde(flatten)]
     report: Option<Report>,
 }

@@ -1,6 +1,6 @@
-//! `palisade show counters`.
+//! Command `palisade show counters`: prints counters as tables.
 
-use crate::cli::Failure;
+use crate::cli::CliError;
 use crate::cli::output::{Output, json, render, table, text};
 use crate::control::Client;
 use crate::control::protocol::CountersReport;
@@ -9,7 +9,7 @@ use crate::tables::Verdict;
 
 const UNKNOWN: &str = "a reason that this program does not know: the switch is of another version";
 
-pub(super) fn counters(client: &Client, output: Output) -> Result<(), Failure> {
+pub(super) fn counters(client: &Client, output: Output) -> Result<(), CliError> {
     let report = client.counters()?;
     if output == Output::Json {
         return Ok(json(&report)?);

@@ -1,12 +1,13 @@
-//! `palisade test --live`: the cases with real packets.
+//! Policy tests with real packets: `palisade test --live`.
 
 use std::fmt::Write;
 
 use indicatif::ProgressBar;
 
+use super::compiled_case::CompiledCase;
 use super::report::{CaseResult, Failed, Seen};
-use super::{Failure, Subject};
-use crate::cli::demo::interruption;
+use crate::cli::CliError;
+use crate::cli::signals::interruption;
 use crate::lab::live::{self, LiveCase, LiveProbe, LiveResult, LiveSpec};
 use crate::lab::traffic::Outcome;
 use crate::policy::testcase::Case;
@@ -15,44 +16,44 @@ use crate::printable;
 use crate::tables::Verdict;
 
 /// Runs all cases.
-pub(super) fn run(cases: &[Case], workers: u16, bar: &ProgressBar) -> Result<Vec<CaseResult>, Failure> {
+pub(super) fn run(cases: &[Case], workers: u16, bar: &ProgressBar) -> Result<Vec<CaseResult>, CliError> {
     let interrupted = interruption()?;
     let program = std::env::current_exe()
-        .map_err(|error| Failure::Sentence(format!("the program cannot find itself: {error}")))?;
-    let (mut subjects, mut refused) = (Vec::new(), Vec::new());
+        .map_err(|error| CliError::Message(format!("the program cannot find itself: {error}")))?;
+    let (mut compileds, mut refused) = (Vec::new(), Vec::new());
     for case in cases {
-        match Subject::new(case, PlaceholderRange::BENCHMARK)? {
-            Ok(subject) => subjects.push(subject),
+        match CompiledCase::new(case, PlaceholderRange::BENCHMARK)? {
+            Ok(compiled) => compileds.push(compiled),
             Err(result) => refused.push(result),
         }
     }
-    let live_cases: Vec<LiveCase> = subjects.iter().map(live_case).collect();
+    let live_cases: Vec<LiveCase> = compileds.iter().map(live_case).collect();
     let mut done = 0;
     let results = live::run(&LiveSpec { program, workers }, &live_cases, &interrupted, &mut |case| {
         bar.set_message(printable::line(&case.name).into_owned());
-        bar.inc(subjects[done].case.probes.len() as u64);
+        bar.inc(compileds[done].case.probes.len() as u64);
         done += 1;
     })?;
-    let tried = subjects.iter().zip(&results).map(|(subject, result)| case_result(subject, result));
+    let tried = compileds.iter().zip(&results).map(|(compiled, result)| case_result(compiled, result));
     Ok(tried.chain(refused).collect())
 }
 
-fn live_case(subject: &Subject<'_>) -> LiveCase {
-    let probes = subject.case.probes.iter().zip(&subject.flows);
+fn live_case(compiled: &CompiledCase<'_>) -> LiveCase {
+    let probes = compiled.case.probes.iter().zip(&compiled.flows);
     let flows =
         probes.flat_map(|(probe, flows)| flows.iter().map(|&flow| LiveProbe { flow, expect: probe.expect }));
     LiveCase {
-        name: subject.case.name.clone(),
-        pods: subject.trial.running_pods(),
-        tables: subject.judge.tables().clone(),
+        name: compiled.case.name.clone(),
+        pods: compiled.expansion.running_pods(),
+        tables: compiled.evaluator.tables().clone(),
         probes: flows.collect(),
     }
 }
 
-fn case_result(subject: &Subject<'_>, live: &LiveResult) -> CaseResult {
-    let mut result = CaseResult::new(subject.case);
+fn case_result(compiled: &CompiledCase<'_>, live: &LiveResult) -> CaseResult {
+    let mut result = CaseResult::new(compiled.case);
     let mut outcomes = live.outcomes.iter();
-    for (probe, flows) in subject.case.probes.iter().zip(&subject.flows) {
+    for (probe, flows) in compiled.case.probes.iter().zip(&compiled.flows) {
         let tried: Vec<_> = flows
             .iter()
             .zip(outcomes.by_ref())
@@ -61,14 +62,14 @@ fn case_result(subject: &Subject<'_>, live: &LiveResult) -> CaseResult {
         result.not_sent += usize::from(tried.is_empty());
         let wrong = tried.into_iter().find(|(_, outcome)| verdict(outcome) != Some(probe.expect));
         if let Some((flow, outcome)) = wrong {
-            let failed = subject.failed(probe, flow, verdict(outcome));
+            let failed = compiled.failed(probe, flow, verdict(outcome));
             result.failures.push(with_seen(failed, outcome, live));
         }
     }
     result
 }
 
-/// What an outcome says of policy; nothing where something else went wrong.
+/// Verdict that an outcome implies; `None` for an error other than policy.
 fn verdict(outcome: &Outcome) -> Option<Verdict> {
     match outcome {
         Outcome::Allowed | Outcome::Refused => Some(Verdict::Allow),
@@ -125,13 +126,13 @@ probes:
     #[test]
     fn a_probe_holds_where_it_holds_for_both_families_and_is_not_sent_where_none_can_be() {
         let cases = parse_cases(&Source::new("case.yaml", CASE)).cases;
-        let subject = Subject::new(&cases[0], PlaceholderRange::BENCHMARK);
-        let subject = subject.ok().and_then(Result::ok).expect("a case");
-        let case = live_case(&subject);
+        let compiled = CompiledCase::new(&cases[0], PlaceholderRange::BENCHMARK);
+        let compiled = compiled.ok().and_then(Result::ok).expect("a case");
+        let case = live_case(&compiled);
         assert_eq!((case.pods.len(), case.probes.len()), (2, 4));
         let result = |outcomes| {
             let live = LiveResult { outcomes, counted: live::CounterDelta::default() };
-            let result = case_result(&subject, &live);
+            let result = case_result(&compiled, &live);
             let got: Vec<_> = result.failures.iter().map(|failed| (failed.expected, failed.got)).collect();
             (result.not_sent, got)
         };

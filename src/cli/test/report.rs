@@ -1,4 +1,4 @@
-//! What came of a test run, for people and for programs.
+//! Results of a test run, as text and as JSON.
 
 use std::fmt;
 
@@ -11,54 +11,54 @@ use crate::policy::testcase::{Case, InvalidCase};
 use crate::printable;
 use crate::tables::Verdict;
 
-/// Characters of a case's name that are shown.
+/// Most characters of a case's name to show.
 const NAME_CHARS_MAX: usize = 200;
 
-/// Why a case without a probe fails.
+/// Error of a case without probes.
 pub(super) const NO_PROBES: &str =
     "the case has no probes, so it tests nothing: add a connection under probes";
 
-/// Passed, failed, and neither.
+/// Numbers of passed, failed and other items.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Tally {
-    /// As expected.
+    /// Items with the expected result.
     pub(super) passed: usize,
-    /// Otherwise; of cases also those without a probe.
+    /// Items with another result, and cases without probes.
     pub(super) failed: usize,
-    /// Not tried: the case is wrong.
+    /// Items of invalid cases, which are not tried.
     #[serde(skip_serializing_if = "is_zero")]
     pub(super) refused: usize,
-    /// Not tried: no real host, or no single one, can have one of the addresses.
+    /// Probes that are not sent, because no real host, or no single one, can have one of the addresses.
     #[serde(skip_serializing_if = "is_zero")]
     pub(super) not_sent: usize,
 }
 
-/// What came of a run.
+/// Results of a run.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// Cases; one fails where any of its probes does.
+    /// Numbers of cases. A case fails if one of its probes fails.
     pub(super) cases: Tally,
-    /// Probes.
+    /// Numbers of probes.
     pub(super) probes: Tally,
-    /// By case.
+    /// Results by case.
     pub(super) results: Vec<CaseResult>,
 }
 
-/// What came of a case.
+/// Result of a case.
 #[derive(Debug, Serialize)]
 pub(super) struct CaseResult {
-    /// Its name.
+    /// Name of the case.
     pub(super) name: String,
-    /// `file:line`.
+    /// Location of the case, `file:line`.
     pub(super) place: String,
-    /// Its probes.
+    /// Number of its probes.
     pub(super) probes: usize,
-    /// Those that were not tried, because no real host, or no single one, can have one of their addresses.
+    /// Probes that are not sent, because no real host, or no single one, can have one of the addresses.
     #[serde(skip_serializing_if = "is_zero")]
     pub(super) not_sent: usize,
-    /// Those that failed.
+    /// Probes that failed.
     pub(super) failures: Vec<Failed>,
-    /// Error in the case, which was not tried then.
+    /// Errors of an invalid case, which is not tried.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) errors: Vec<String>,
 }
@@ -71,39 +71,39 @@ pub(super) enum Outcome {
     Refused,
 }
 
-/// A probe that did not get what it expects.
+/// Probe with another result than expected.
 #[derive(Debug, Serialize)]
 pub(super) struct Failed {
-    /// `file:line`.
+    /// Location of the probe, `file:line`.
     pub(super) place: String,
-    /// `from`.
+    /// Source, as in the probe's `from`.
     pub(super) from: String,
-    /// `to`.
+    /// Destination, as in the probe's `to`.
     pub(super) to: String,
-    /// `protocol`.
+    /// Protocol of the probe.
     pub(super) protocol: Protocol,
-    /// `port`.
+    /// Destination port of the probe.
     pub(super) port: u16,
-    /// `expect`.
+    /// Expected verdict.
     pub(super) expected: Verdict,
-    /// What came; none where it was neither.
+    /// Actual verdict. `None` for an error other than policy.
     pub(super) got: Option<Verdict>,
-    /// What became of the real connection, where there was one.
+    /// Real connection, with --live.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) seen: Option<Seen>,
-    /// Why the tables decide as they do.
+    /// Explanation of the tables' decision.
     pub(super) explanation: Explanation,
-    /// The same for people.
+    /// Explanation as text.
     #[serde(skip)]
     pub(super) text: String,
 }
 
-/// A real connection.
+/// Real connection.
 #[derive(Debug, Serialize)]
 pub(super) struct Seen {
-    /// Its outcome.
+    /// Outcome of the connection.
     pub(super) outcome: crate::lab::traffic::Outcome,
-    /// What the switch counted during the case.
+    /// Counters of the switch that moved during the case.
     pub(super) counted: CounterDelta,
 }
 
@@ -113,7 +113,7 @@ fn is_zero(count: &usize) -> bool {
 }
 
 impl CaseResult {
-    /// A case of which nothing has failed so far.
+    /// Creates the result of a case without failures.
     pub(super) fn new(case: &Case) -> CaseResult {
         let place = case.location.to_string();
         CaseResult {
@@ -126,7 +126,7 @@ impl CaseResult {
         }
     }
 
-    /// A case that is wrong.
+    /// Creates the result of an invalid case.
     pub(super) fn refused(case: &InvalidCase) -> CaseResult {
         CaseResult {
             name: case.name.clone(),
@@ -138,7 +138,7 @@ impl CaseResult {
         }
     }
 
-    /// Its outcome.
+    /// Outcome of the case.
     pub(super) fn outcome(&self) -> Outcome {
         match (self.errors.len(), self.failures.len(), self.probes) {
             (1.., ..) => Outcome::Refused,
@@ -149,7 +149,7 @@ impl CaseResult {
 }
 
 impl Report {
-    /// The sums of some results.
+    /// Sums up results.
     pub(super) fn new(results: Vec<CaseResult>) -> Report {
         let (mut cases, mut probes) = (Tally::default(), Tally::default());
         for result in &results {

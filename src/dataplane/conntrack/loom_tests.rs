@@ -1,18 +1,16 @@
 //! The table under [`loom`], which runs two workers in the orders that it tells to matter, and lets each read every value that the memory model
 //! allows: entries and table compiled once more, of its atomics. Hashes are chosen, so that keys meet.
 
-#![allow(dead_code)] // A model does not ask everything that workers do.
-#![allow(clippy::duplicate_mod)] // That is the point: the same code, of other atomics.
+#![allow(dead_code, unused_imports)] // A model does not use everything that workers do.
+#![allow(clippy::duplicate_mod)] // The table is compiled a second time, with loom's atomics.
 
-#[path = "entry.rs"]
+#[path = "entry/mod.rs"]
 mod entry;
-#[path = "evict.rs"]
-mod evict;
 #[path = "../fib/publish.rs"]
 mod publish;
 #[path = "quota.rs"]
 mod quota;
-#[path = "table.rs"]
+#[path = "table/mod.rs"]
 mod table;
 
 use std::sync::atomic::AtomicBool;
@@ -21,13 +19,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use loom::sync::Arc;
 use loom::thread;
 
-use self::entry::{NewFlow, Side};
+use self::entry::NewFlow;
 use self::publish::{Numbered, Publication};
 use self::table::{Conntrack, InsertOutcome, Slot, WorkerState};
-use super::{FlowState, Key, QuotaClass, tcp, timeouts};
+use super::state::{FlowState, QuotaClass, Side};
+use super::{Key, state, tcp, timeouts};
 use crate::dataplane::ConntrackSettings;
-use crate::dataplane::packet::from_v4;
 use crate::ids::{Generation, PortId, WorkerId};
+use crate::net::address::from_v4;
 use crate::net::flow::Protocol;
 
 /// As `super::parts`, and what publication is made of.
@@ -41,7 +40,7 @@ mod parts {
 
 /// As `super::key`, but for chance.
 mod key {
-    use super::Key;
+    pub(super) use super::super::Key;
 
     pub(super) struct HashSeed;
 

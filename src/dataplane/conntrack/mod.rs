@@ -1,36 +1,33 @@
-//! Connection tracking: which flows were let in, so that their packets and their replies pass without being asked again.
+//! Connection tracking: flows that policy has allowed, so that their packets and their replies pass without another evaluation.
 //!
-//! Why it is safe to let a reply pass: an entry exists only for a flow whose first packet was policy_epoch, by the egress table
-//! of its source and the ingress table of its destination. An entry remembers the generation that policy_epoch it; under
-//! another one it is policy_epoch again, from its original direction, before the packet passes.
+//! A reply may pass because an entry exists only for a flow whose first packet policy has allowed, in the egress ACL of its source and
+//! the ingress ACL of its destination. An entry has the generation that evaluated it. Under another generation the flow is evaluated
+//! again, in its original direction, before a packet of it passes.
 //!
-//! One table of fixed size is shared by all workers, without locks (see [`table`]). A flow is one entry, found from
-//! either direction: its key orders the two endpoints (see [`key`]). TCP is followed by state (see [`tcp`]). A flow that both sides
-//! were heard of is assured as far as its port's quota goes (see [`quota`]); the others make room when there is none.
+//! All workers share one table of fixed size, without locks (see [`table`]). A flow is one entry, found from either direction: its key
+//! orders the two endpoints (see [`key`]). A TCP flow has a connection state (see [`tcp`]). A flow that has been answered is assured
+//! within its port's quota (see [`quota`]); a full table evicts others only.
 
 mod entry;
-mod evict;
 mod key;
+mod non_tcp;
 mod quota;
 mod recover;
+mod state;
 pub(super) mod storage;
 mod table;
-pub(crate) mod tcp;
+mod tcp;
 mod timeouts;
 
-pub(crate) use entry::{Entry, FlowWord, NewFlow, Side};
+mod parts;
+
+pub(crate) use entry::{Entry, FlowWord, NewFlow};
 pub(crate) use key::Key;
-pub(crate) use table::{Candidate, Conntrack, HalfId, InsertOutcome, Slot, WorkerState};
-pub(crate) use timeouts::{FlowState, QuotaClass};
+pub(crate) use state::{FlowState, Outcome, QuotaClass, Side};
+pub(crate) use table::{Conntrack, InsertOutcome, LookupBatch, LookupVisitor, PacketFlow, Slot, WorkerState};
+pub(crate) use tcp::{Segment, TcpFlow};
 
-/// What entries and table are made of. Their model makes them of loom's atomics, and for fewer ports and workers.
-mod parts {
-    pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, fence};
-
-    pub(super) use crate::limits::{PORTS_MAX, WORKERS_MAX};
-}
-
-const _: () = assert!(size_of::<entry::Entry>() == 128);
+const _: () = assert!(size_of::<Entry>() == 128);
 
 #[cfg(test)]
 mod loom_tests;

@@ -19,9 +19,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::QuotaClass;
 use super::entry::QuotaOwner;
 use super::parts::{AtomicU32, PORTS_MAX};
+use super::state::QuotaClass;
 use crate::ids::PortId;
 
 /// Flows by port and class.

@@ -4,7 +4,7 @@
 //! removed whose tag still stands, one key inserted twice. Whatever is not whole goes; counts are made anew. Every word of the
 //! file is taken for what a stranger could have written: nothing here depends on it but what the table says afterwards.
 
-use super::table::{Conntrack, FREE, Slot, TOMBSTONE, bucket_of, tag_of};
+use super::table::{Conntrack, FREE, Slot, TOMBSTONE, tag_of};
 use crate::ids::Generation;
 
 /// Result of a recovery.
@@ -44,7 +44,7 @@ impl Conntrack {
         }
         self.entry(slot).intact_key(newest).is_some_and(|key| {
             let hash = self.hash(&key);
-            let bucket = bucket_of(slot);
+            let bucket = slot.bucket();
             tag == tag_of(hash) && (bucket == self.first_bucket(hash) || bucket == self.second_bucket(hash))
         })
     }
@@ -64,7 +64,7 @@ impl Conntrack {
         for slot in self.all_slots() {
             let Some(key) = self.entry(slot).key() else { continue };
             let first = self.first_bucket(self.hash(&key));
-            if bucket_of(slot) != first {
+            if slot.bucket() != first {
                 self.add_overflow(first, 1);
             }
             if let Some(owner) = self.entry(slot).quota_owner() {
@@ -85,7 +85,7 @@ impl Conntrack {
             if let Some(owner) = self.entry(slot).quota_owner() {
                 self.quotas.remove(owner);
             }
-            if bucket_of(slot) != self.first_bucket(hash) {
+            if slot.bucket() != self.first_bucket(hash) {
                 self.add_overflow(self.first_bucket(hash), -1);
             }
             self.reset_slot(slot);

@@ -8,6 +8,7 @@ use crate::ids::{AttachmentId, PortId};
 pub use crate::net::mac::Mac;
 use crate::tables::{PodName, RuleTables};
 use ipnet::IpNet;
+use serde::Deserialize;
 
 /// Everything that a verdict depends on, but for the flows themselves.
 #[derive(Debug, Clone, Default)]
@@ -49,7 +50,8 @@ impl DesiredState {
 }
 
 /// The switch as its pods' gateway.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Gateway {
     /// Its Ethernet address on every port.
     pub mac: Mac,

@@ -27,7 +27,7 @@ use fragment_info::FragmentInfo;
 use waiting::Waiting;
 
 use super::DropReason;
-use super::conntrack::Side;
+use super::conntrack::{LookupBatch, Side};
 use super::pipeline::Context;
 use super::pipeline::batch::{Batch, Fate, Verdict};
 use super::pipeline::classify::flow_of;
@@ -217,15 +217,15 @@ impl Datagram {
 
 /// Remembers what has become of first fragments, and decides on later ones.
 #[cold]
-pub(crate) fn classify_fragments(batch: &mut Batch, context: &mut Context<'_>) {
+pub(crate) fn classify_fragments(batch: &mut Batch, lookups: &LookupBatch, context: &mut Context<'_>) {
     for i in 0..batch.len() {
         match batch.verdicts[i] {
             Verdict::Held => later(batch, i, context),
-            Verdict::Pending if batch.packets[i].first_fragment => first(batch, i, context),
+            Verdict::Pending if batch.packets[i].first_fragment => first(batch, i, lookups, context),
             Verdict::Dropped(reason)
                 if batch.packets[i].first_fragment && !batch.answers[i] && says_of_all(reason) =>
             {
-                first(batch, i, context);
+                first(batch, i, lookups, context);
             }
             _ => {}
         }
@@ -253,7 +253,7 @@ fn says_of_all(reason: DropReason) -> bool {
     )
 }
 
-fn first(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+fn first(batch: &mut Batch, i: usize, lookups: &LookupBatch, context: &mut Context<'_>) {
     let (packet, port) = (&batch.packets[i], batch.in_ports[i]);
     let Some(info) = FragmentInfo::of(context.umem.data(&batch.frames[i]), packet, port) else {
         return drop_pending(batch, i, DropReason::Fragment);
@@ -262,14 +262,13 @@ fn first(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let first = if let Verdict::Dropped(reason) = batch.verdicts[i] {
         FirstVerdict::Denied(reason)
     } else {
-        let track = &batch.tracks[i];
-        // An untracked packet was evaluated from its sender.
-        let by_initiator = track.fate == Fate::Untracked
-            || context.conntrack.entry(track.slot).sender(track.from_low) == Side::Initiator;
-        FirstVerdict::Allowed(
-            context.snapshot.generation,
-            flow_of(&track.key, track.from_low == by_initiator),
-        )
+        let flow = lookups.flow(i);
+        // Policy has evaluated every other packet as one of its flow's initiator.
+        let by_initiator = match batch.tracks[i].fate {
+            Fate::Known(slot) => context.conntrack.entry(slot).sender(flow.from_low) == Side::Initiator,
+            Fate::Reopen(_) | Fate::New | Fate::Untracked => true,
+        };
+        FirstVerdict::Allowed(context.snapshot.generation, flow_of(&flow.key, flow.from_low == by_initiator))
     };
     let overlap =
         context.fragments.record_first(&info, hash, port, first, context.first_fragments, context.now_ms);

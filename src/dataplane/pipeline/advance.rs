@@ -2,75 +2,52 @@
 //!
 //! Nearly every packet takes [`advance_plain`]. What it does not take, [`advance_known`] does.
 
-use super::batch::{Batch, Fate};
+use super::batch::{Batch, Fate, Track};
 use super::classify::{reopen, revalidate};
 use super::route::{leave_by, route_one};
 use super::{Context, is_no_flow};
 use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::tcp::{Outcome, Segment};
-use crate::dataplane::conntrack::{Candidate, Entry, FlowWord, HalfId, Key, Side, Slot};
+use crate::dataplane::conntrack::{
+    Entry, FlowWord, Key, LookupBatch, LookupVisitor, Outcome, PacketFlow, Segment, Side, Slot,
+};
 use crate::dataplane::fib::snapshot::{Adjacency, Hop};
 use crate::dataplane::packet::checksum::{self, Checksum};
 use crate::dataplane::packet::{self, Kind, Packet};
 use crate::net::flow::Protocol;
 use crate::net::tcp::{self, Flags};
 
-/// Starts to look flows up: the entries that their hashes name are on the way to the cache, or where these help nobody, the
-/// tags.
-pub(in crate::dataplane) fn track(batch: &mut Batch, context: &Context<'_>) {
-    batch.misses.clear();
+/// Starts the lookup of each packet's flow.
+pub(in crate::dataplane) fn track(batch: &mut Batch, lookups: &mut LookupBatch, context: &Context<'_>) {
+    lookups.clear();
     for i in 0..batch.len() {
         if batch.is_pending(i) {
-            key(batch, i, context);
+            start_lookup(batch, i, lookups, context);
         }
     }
 }
 
 #[inline(always)]
-fn key(batch: &mut Batch, i: usize, context: &Context<'_>) {
+fn start_lookup(batch: &mut Batch, i: usize, lookups: &mut LookupBatch, context: &Context<'_>) {
     let packet = &batch.packets[i];
     if packet.kind == Kind::IcmpError {
-        return key_of_quoted(batch, i, context);
+        return start_lookup_of_quoted(batch, i, lookups, context);
     }
-    // Each family has its own way to the end: half of a key of IPv4 is zeros, and nothing is to be computed of them.
+    // One branch for each family: half of an IPv4 key is zeros, and the compiler folds what is computed of them.
     if packet.is_v4 {
-        let keyed = Key::of_v4(packet);
-        note_key(batch, i, context, keyed);
+        context.conntrack.start_lookup(lookups, i, Key::of_v4(packet));
     } else {
-        let keyed = Key::of_v6(packet);
-        note_key(batch, i, context, keyed);
+        context.conntrack.start_lookup(lookups, i, Key::of_v6(packet));
     }
 }
 
-/// Tracks an ICMP error by the flow that it reports about.
+/// Starts the lookup of the flow that an ICMP error reports about.
 #[cold]
 #[inline(never)]
-fn key_of_quoted(batch: &mut Batch, i: usize, context: &Context<'_>) {
+fn start_lookup_of_quoted(batch: &mut Batch, i: usize, lookups: &mut LookupBatch, context: &Context<'_>) {
     match quoted_key(batch, i, context) {
-        Some(keyed) => note_key(batch, i, context, keyed),
+        Some(keyed) => context.conntrack.start_lookup(lookups, i, keyed),
         None => batch.drop(i, DropReason::InvalidState),
     }
-}
-
-#[inline(always)]
-fn note_key(batch: &mut Batch, i: usize, context: &Context<'_>, (key, from_low): (Key, bool)) {
-    let hash = context.conntrack.hash(&key);
-    let track = &mut batch.tracks[i];
-    (track.key, track.hash, track.from_low) = (key, hash, from_low);
-    if batch.miss_heavy {
-        context.conntrack.prefetch_tags(hash);
-        batch.misses.push(i as u16);
-    } else {
-        track.slot = context.conntrack.primary_slot(hash);
-        let both = needs_both_ends(batch.packets[i].protocol);
-        context.conntrack.entry(track.slot).prefetch(from_low, both);
-    }
-}
-
-/// Whether a packet of this protocol needs to know of the other end of its flow: its windows, or the state that its line has.
-#[inline]
-pub(in crate::dataplane) fn needs_both_ends(protocol: Protocol) -> bool {
-    matches!(protocol, Protocol::TCP | Protocol::SCTP)
 }
 
 /// The key of the flow that an ICMP error reports about, as of the packet that it quotes.
@@ -86,90 +63,54 @@ fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bo
     fits.then(|| Key::of(&quoted))
 }
 
-/// Finds each packet's flow and its way. Packets of known flows go on; those of new ones are judged by the next stage.
-///
-/// Packets whose flow is not where its hash says come last, in passes of their own, so that none waits alone for memory. All
-/// packets of a flow are among them, or none.
-pub(in crate::dataplane) fn route_and_advance(batch: &mut Batch, context: &mut Context<'_>) {
+/// Looks each packet's flow up and routes the packet. Packets of known flows advance these; those of new flows go to the next stage.
+pub(in crate::dataplane) fn route_and_advance(
+    batch: &mut Batch,
+    lookups: &mut LookupBatch,
+    context: &mut Context<'_>,
+) {
     context.policy_batch.clear();
-    let last = if batch.miss_heavy { 0 } else { batch.len() };
-    for i in 0..last {
-        if batch.is_pending(i) {
-            let track = &batch.tracks[i];
-            let entry = context.conntrack.entry(track.slot);
-            if !entry.matches(&track.key, track.from_low) {
-                batch.misses.push(i as u16);
-            } else if !advance_plain(batch, i, context, entry) {
-                advance_known(batch, i, context);
-            }
-        }
-    }
-    let misses = if batch.misses.is_empty() { 0 } else { advance_misses(batch, context) };
-    batch.miss_heavy = 2 * misses > batch.len();
+    let (conntrack, len) = (context.conntrack, batch.len());
+    let for_insert = !context.policy_batch.denial_heavy();
+    conntrack.lookup_batch(lookups, len, for_insert, Advance { batch, context });
 }
 
-/// Finds the flows of packets by tags. How many are not where their hashes say.
-#[inline(never)]
-fn advance_misses(batch: &mut Batch, context: &mut Context<'_>) -> usize {
-    let mut misses = batch.misses.len();
-    if !batch.miss_heavy {
-        context.conntrack.load_tags(batch.hashes_of(&batch.misses));
-    }
-    batch.lines.clear();
-    batch.candidates.clear();
-    batch.second_bucket.clear();
-    let enters = !context.policy_batch.denial_heavy();
-    for n in 0..batch.misses.len() {
-        let i = usize::from(batch.misses[n]);
-        let candidate = context.conntrack.candidate(batch.tracks[i].hash, enters);
-        note_candidate(batch, i, context, candidate);
-    }
-    if !batch.second_bucket.is_empty() {
-        context.conntrack.load_second_bucket_tags(batch.hashes_of(&batch.second_bucket));
-        for n in 0..batch.second_bucket.len() {
-            let i = usize::from(batch.second_bucket[n]);
-            let candidate = context.conntrack.candidate_in_second_bucket(batch.tracks[i].hash);
-            note_candidate(batch, i, context, candidate);
-        }
-    }
-    context.conntrack.load_halves(batch.lines.as_slice());
-    for n in 0..batch.candidates.len() {
-        let i = usize::from(batch.candidates[n]);
-        let track = &mut batch.tracks[i];
-        match context.conntrack.find(&track.key, track.from_low, track.slot) {
-            Some(slot) => {
-                track.slot = slot;
-                misses -= usize::from(slot == context.conntrack.primary_slot(track.hash));
-                if !advance_plain(batch, i, context, context.conntrack.entry(slot)) {
-                    advance_known(batch, i, context);
-                }
-            }
-            None => route_new(batch, i, context, Slot::NONE),
-        }
-    }
-    misses
+/// The stage as the receiver of the lookup's results.
+struct Advance<'a, 'c> {
+    batch: &'a mut Batch,
+    context: &'a mut Context<'c>,
 }
 
-/// Does what can be done for a packet by what tags say of its flow.
-#[inline(always)]
-fn note_candidate(batch: &mut Batch, i: usize, context: &mut Context<'_>, candidate: Candidate) {
-    match candidate {
-        Candidate::Absent(place) => route_new(batch, i, context, place),
-        Candidate::SecondBucket => batch.second_bucket.push(i as u16),
-        Candidate::Slot(slot) => {
-            let track = &mut batch.tracks[i];
-            track.slot = slot;
-            batch.lines.add(HalfId::new(slot, track.from_low), needs_both_ends(batch.packets[i].protocol));
-            batch.candidates.push(i as u16);
+impl LookupVisitor for Advance<'_, '_> {
+    #[inline(always)]
+    fn is_pending(&self, i: usize) -> bool {
+        self.batch.is_pending(i)
+    }
+
+    #[inline(always)]
+    fn hit(&mut self, i: usize, flow: &PacketFlow, slot: Slot, entry: &Entry) {
+        if !advance_plain(self.batch, i, self.context, flow, entry) {
+            advance_known(self.batch, i, self.context, flow, slot);
         }
+    }
+
+    #[inline(always)]
+    fn miss(&mut self, i: usize, _: &PacketFlow) {
+        route_new(self.batch, i, self.context);
     }
 }
 
 /// Takes what nearly every packet of a known flow is: one that does not change it, and whose way the flow remembers.
 #[inline(always)]
-fn advance_plain(batch: &mut Batch, i: usize, context: &Context<'_>, entry: &Entry) -> bool {
-    let (snapshot, packet, track) = (context.snapshot, &batch.packets[i], &batch.tracks[i]);
-    let flow_word = entry.flow_word(track.from_low);
+fn advance_plain(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    flow: &PacketFlow,
+    entry: &Entry,
+) -> bool {
+    let (snapshot, packet) = (context.snapshot, &batch.packets[i]);
+    let flow_word = entry.flow_word(flow.from_low);
     let Some(adjacency) = flow_word.plain_hop().and_then(|hop| snapshot.adjacency(u32::from(hop))) else {
         return false;
     };
@@ -179,18 +120,18 @@ fn advance_plain(batch: &mut Batch, i: usize, context: &Context<'_>, entry: &Ent
         && snapshot.is_current(flow_word.policy_epoch(), batch.in_ports[i], adjacency.out);
     if is_plain {
         batch.adjacencies[i] = adjacency;
-        entry.count(track.from_low, bytes, context.now_ms);
+        entry.count(flow.from_low, bytes, context.now_ms);
     }
     is_plain
 }
 
 /// Any packet of a known flow.
 #[inline(never)]
-fn advance_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    let (snapshot, packet, track) = (context.snapshot, &batch.packets[i], &mut batch.tracks[i]);
-    (track.fate, track.hop) = (Fate::Known, None);
-    let entry = context.conntrack.entry(track.slot);
-    let flow_word = entry.flow_word(track.from_low);
+fn advance_known(batch: &mut Batch, i: usize, context: &mut Context<'_>, flow: &PacketFlow, slot: Slot) {
+    let (snapshot, packet) = (context.snapshot, &batch.packets[i]);
+    batch.tracks[i] = Track { fate: Fate::Known(slot), hop: None };
+    let entry = context.conntrack.entry(slot);
+    let flow_word = entry.flow_word(flow.from_low);
     // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
     let is_current = |adjacency: &Adjacency| {
         packet.kind == Kind::Flow
@@ -202,10 +143,10 @@ fn advance_known(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         .and_then(|hop| Some((hop, snapshot.adjacency(hop).filter(is_current)?)))
     {
         Some((number, adjacency)) => leave_by(batch, i, context, number, adjacency),
-        None => revalidate_if_stale(batch, i, context, entry, flow_word),
+        None => revalidate_if_stale(batch, i, context, flow, slot, flow_word),
     }
-    if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
-        follow(batch, i, context, entry);
+    if batch.is_pending(i) && batch.tracks[i].fate != Fate::New {
+        follow(batch, i, context, flow, slot);
     }
 }
 
@@ -215,7 +156,8 @@ fn revalidate_if_stale(
     batch: &mut Batch,
     i: usize,
     context: &mut Context<'_>,
-    entry: &Entry,
+    flow: &PacketFlow,
+    slot: Slot,
     flow_word: FlowWord,
 ) {
     let (snapshot, judged) = (context.snapshot, flow_word.policy_epoch());
@@ -241,20 +183,18 @@ fn revalidate_if_stale(
     }
     // The flow's ends lie behind the ports that the packet came from and goes to.
     if judged < snapshot.judged_since(batch.in_ports[i], batch.adjacencies[i].out) {
-        revalidate(batch, i, context, flow_word);
+        revalidate(batch, i, context, flow, slot, flow_word);
     }
-    if batch.is_pending(i) && batch.tracks[i].fate == Fate::Known {
+    if batch.is_pending(i) && batch.tracks[i].fate != Fate::New {
         let hop = if is_error { known } else { number.and_then(|number| u16::try_from(number).ok()) };
-        entry.mark_current(batch.tracks[i].from_low, flow_word, snapshot.generation, hop);
+        context.conntrack.entry(slot).mark_current(flow.from_low, flow_word, snapshot.generation, hop);
     }
 }
 
-/// A packet of a new flow, which would take this place, waits for the next stage.
+/// Routes a packet of a new flow, which the next stage evaluates.
 #[inline(always)]
-fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>, place: Slot) {
+fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     batch.tracks[i].fate = Fate::New;
-    // Now that there is much to do before the next one's: many prefetches at once would be dropped.
-    context.conntrack.prefetch_insert_slot(place);
     if let Some(reason) = is_no_flow(&batch.packets[i]) {
         return batch.drop(i, reason);
     }
@@ -267,26 +207,32 @@ fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>, place: Slot
 
 /// Lets a packet of a known flow move the flow's state.
 #[inline(always)]
-pub(in crate::dataplane) fn follow(batch: &mut Batch, i: usize, context: &mut Context<'_>, entry: &Entry) {
-    let packet = &batch.packets[i];
+pub(in crate::dataplane) fn follow(
+    batch: &mut Batch,
+    i: usize,
+    context: &mut Context<'_>,
+    flow: &PacketFlow,
+    slot: Slot,
+) {
+    let (packet, entry) = (&batch.packets[i], context.conntrack.entry(slot));
     if packet.kind == Kind::IcmpError {
         return; // It passes, and its flow is none the livelier for it.
     }
-    let from_low = batch.tracks[i].from_low;
+    let from_low = flow.from_low;
     let flow_word = entry.flow_word(from_low);
     let checksum = || checksum::verify(context.umem, &batch.frames[i], packet);
     // A packet that cannot be verified, a fragment, changes the state of no connection; its receiver takes it or does not. Of UDP,
     // which is sent in fragments, the first answer makes the flow live a little longer.
     let (outcome, verified) = if packet.protocol == Protocol::TCP {
         let before = entry.load_tcp();
-        let mut flow = before;
+        let mut after = before;
         let segment = segment(packet, context.umem.data(&batch.frames[i]));
-        let outcome = flow.advance(&segment, flow_word.side(from_low));
+        let outcome = after.advance(&segment, flow_word.side(from_low));
         let decides =
-            (flow.state != before.state) | segment.flags.has_any(Flags::SYN | Flags::RST | Flags::FIN);
+            (after.state != before.state) | segment.flags.has_any(Flags::SYN | Flags::RST | Flags::FIN);
         let verified = if decides && outcome == Outcome::Pass { checksum() } else { Checksum::Right };
-        if outcome == Outcome::Pass && verified == Checksum::Right && entry.store_tcp(&before, &flow) {
-            context.conntrack.on_state_change(batch.tracks[i].slot, before.state, flow.state);
+        if outcome == Outcome::Pass && verified == Checksum::Right && entry.store_tcp(&before, &after) {
+            context.conntrack.on_state_change(slot, before.state, after.state);
         }
         (outcome, verified)
     } else {
@@ -297,14 +243,14 @@ pub(in crate::dataplane) fn follow(batch: &mut Batch, i: usize, context: &mut Co
             || (verified == Checksum::Unknown && packet.protocol != Protocol::SCTP);
         if next != state && is_enough {
             entry.set_state(state, next);
-            context.conntrack.on_state_change(batch.tracks[i].slot, state, next);
+            context.conntrack.on_state_change(slot, state, next);
         }
         (outcome, verified)
     };
     match outcome {
         Outcome::Pass if verified == Checksum::Wrong => return batch.drop(i, DropReason::BadChecksum),
         Outcome::Pass => {}
-        Outcome::Reopen => return reopen(batch, i, context),
+        Outcome::Reopen => return reopen(batch, i, context, flow, slot),
         Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
     }
     entry.count(from_low, packet.ip_bytes(), context.now_ms);

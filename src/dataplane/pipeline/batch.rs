@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::{HalfId, Key, Slot};
+use crate::dataplane::conntrack::Slot;
 use crate::dataplane::fib::snapshot::Adjacency;
 use crate::dataplane::packet::Packet;
 use crate::ids::PortId;
@@ -27,76 +27,30 @@ pub(crate) enum Verdict {
     Dropped(DropReason),
 }
 
-/// What conntrack knows of a packet.
+/// Relation of a packet to conntrack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Of a flow that this generation, or a later one, has judged.
-    Known,
-    /// Of an ended connection, opening the next one on the same ports.
-    Reopen,
-    /// Of no flow yet.
+    /// Of the flow in this slot, which this generation or a later one has evaluated.
+    Known(Slot),
+    /// Of the ended connection in this slot, and opens the next one on the same ports.
+    Reopen(Slot),
+    /// Of no known flow.
     New,
-    /// Of no flow, and opens none: judged by itself.
+    /// Of no flow, and opens none: evaluated by itself.
     Untracked,
 }
 
-/// A packet's place in conntrack.
+/// Results about the flow of a packet that has not taken the fast path.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Track {
-    /// Key of its flow, or of the flow that it reports an error about.
-    pub key: Key,
-    /// Hash of the key.
-    pub hash: u64,
-    /// Slot of the flow, or the one whose tag fits.
-    pub slot: Slot,
-    /// The hop that a packet of no known flow takes.
+    /// The hop of a packet of no known flow.
     pub hop: Option<u16>,
-    /// What is known.
+    /// Its relation to conntrack.
     pub fate: Fate,
-    /// Whether the packet comes from the lower endpoint of the key.
-    pub from_low: bool,
 }
 
 impl Track {
-    const NONE: Track = Track {
-        key: Key::from_words([0; 5]),
-        hash: 0,
-        slot: Slot::NONE,
-        hop: None,
-        fate: Fate::New,
-        from_low: false,
-    };
-}
-
-/// Lines of conntrack entries: at most two a packet.
-pub(crate) struct HalfList {
-    lines: [HalfId; 2 * BATCH_FRAMES_MAX],
-    len: usize,
-}
-
-impl HalfList {
-    pub(crate) fn new() -> HalfList {
-        HalfList { lines: [HalfId::FIRST; 2 * BATCH_FRAMES_MAX], len: 0 }
-    }
-
-    #[inline]
-    pub(crate) fn clear(&mut self) {
-        self.len = 0;
-    }
-
-    /// Adds a line, and the other one of its entry with `both`.
-    #[inline(always)]
-    pub(crate) fn add(&mut self, line: HalfId, both: bool) {
-        if let Some([first, second]) = self.lines.get_mut(self.len..self.len + 2) {
-            (*first, *second) = (line, line.other());
-            self.len += 1 + usize::from(both);
-        }
-    }
-
-    #[inline]
-    pub(crate) fn as_slice(&self) -> &[HalfId] {
-        &self.lines[..self.len]
-    }
+    const NONE: Track = Track { hop: None, fate: Fate::New };
 }
 
 /// The batch.
@@ -119,16 +73,6 @@ pub(crate) struct Batch {
     pub answers: [bool; BATCH_FRAMES_MAX],
     /// The frame is a fragment that has waited for the first of its datagram.
     pub waited: [bool; BATCH_FRAMES_MAX],
-    /// Lines of conntrack entries that are to be loaded into the cache.
-    pub lines: HalfList,
-    /// Packets whose flow is looked for by tags: it is not where its hash says, or of most in the last batch it was not.
-    pub misses: Vec<u16>,
-    /// Of those, packets whose flow may be where a tag fits.
-    pub candidates: Vec<u16>,
-    /// Of those, packets for which a second group of tags has to be asked.
-    pub second_bucket: Vec<u16>,
-    /// Whether most packets of the last batch were of flows that are not where their hashes say: of new ones.
-    pub miss_heavy: bool,
     /// Whether there is a fragment among the frames.
     pub has_fragments: bool,
     /// Whether there is something else than packets of flows.
@@ -147,11 +91,6 @@ impl Batch {
             verdicts: [Verdict::Pending; BATCH_FRAMES_MAX],
             answers: [false; BATCH_FRAMES_MAX],
             waited: [false; BATCH_FRAMES_MAX],
-            lines: HalfList::new(),
-            misses: Vec::with_capacity(BATCH_FRAMES_MAX),
-            candidates: Vec::with_capacity(BATCH_FRAMES_MAX),
-            second_bucket: Vec::with_capacity(BATCH_FRAMES_MAX),
-            miss_heavy: false,
             has_fragments: false,
             has_others: false,
         }
@@ -190,11 +129,6 @@ impl Batch {
         let port = self.in_ports[start];
         let same = self.in_ports[start..self.len()].iter().take_while(|other| **other == port);
         start..start + same.count()
-    }
-
-    /// The hashes of the flows of these packets.
-    pub(crate) fn hashes_of(&self, packets: &[u16]) -> impl Iterator<Item = u64> {
-        packets.iter().map(|i| self.tracks[usize::from(*i)].hash)
     }
 
     /// Whether the stages are not done with frame `i`.

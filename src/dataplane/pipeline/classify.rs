@@ -5,14 +5,16 @@ use super::Context;
 use super::advance::{follow, segment};
 use super::batch::{Batch, Fate};
 use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::tcp::TcpFlow;
-use crate::dataplane::conntrack::{FlowState, FlowWord, InsertOutcome, Key, NewFlow, Side, Slot};
+use crate::dataplane::conntrack::{
+    FlowState, FlowWord, InsertOutcome, Key, LookupBatch, NewFlow, PacketFlow, Side, Slot, TcpFlow,
+};
 use crate::dataplane::fib::rules::Rules;
 use crate::dataplane::fib::snapshot::{EffectiveAcls, Flow, PortView, Snapshot};
 use crate::dataplane::packet::checksum::{self, Checksum};
-use crate::dataplane::packet::{self, Address, Kind, Packet};
+use crate::dataplane::packet::{self, Kind, Packet};
 use crate::ids::{AclId, ClassId, PortId, RuleId};
 use crate::limits::BATCH_FRAMES_MAX;
+use crate::net::address::{self, Address};
 use crate::net::flow::Protocol;
 use crate::tables::{Classifier, Decision, Service};
 
@@ -144,7 +146,7 @@ impl Questions {
 
     #[inline(never)]
     fn ask_class(&mut self, peer: Address, question: usize) {
-        if packet::is_v4(peer) {
+        if address::is_v4(peer) {
             self.peers_v4.add(peer as u32, question);
         } else {
             self.peers_v6.add(peer, question);
@@ -211,13 +213,13 @@ impl PolicyBatch {
     }
 
     /// Asks what the tables say of every packet.
-    fn ask(&mut self, batch: &Batch, snapshot: &Snapshot) {
+    fn ask(&mut self, batch: &Batch, lookups: &LookupBatch, snapshot: &Snapshot) {
         self.entered.0.fill(0);
         let questions = &mut *self.questions;
         questions.clear();
         for n in 0..self.packets.len().min(BATCH_FRAMES_MAX) {
             let i = usize::from(self.packets[n]);
-            let opening = Opening::of(batch, i);
+            let opening = Opening::of(batch, i, lookups.flow(i));
             let asked = match (snapshot.port(opening.from), snapshot.port(opening.to)) {
                 (Some(from), Some(to)) => questions.ask_about(&batch.packets[i], from, to),
                 _ => Asked { closed: Some(DropReason::NoRoute), ..Asked::NOTHING },
@@ -252,19 +254,26 @@ impl PolicyBatch {
 }
 
 /// Judges the first packets of new flows, and enters these.
-pub(in crate::dataplane) fn classify_and_admit(batch: &mut Batch, context: &mut Context<'_>) {
-    context.policy_batch.ask(batch, context.snapshot);
+pub(in crate::dataplane) fn classify_and_admit(
+    batch: &mut Batch,
+    lookups: &LookupBatch,
+    context: &mut Context<'_>,
+) {
+    context.policy_batch.ask(batch, lookups, context.snapshot);
     let rules = context.snapshot.rules().map(|rules| &**rules);
     let (mut asked, entered) = (0, context.worker_state.inserted);
     for n in 0..context.policy_batch.packets.len() {
         let i = usize::from(context.policy_batch.packets[n]);
-        if let Some(slot) = opened_before(batch, i, context) {
-            batch.tracks[i].slot = slot;
-            follow(batch, i, context, context.conntrack.entry(slot));
+        let flow = lookups.flow(i);
+        if let Some(slot) = opened_before(flow, context) {
+            batch.tracks[i].fate = Fate::Known(slot);
+            follow(batch, i, context, flow, slot);
         } else {
             asked += 1;
             let opening = context.policy_batch.openings[n].0;
-            open(batch, i, context, opening, |context| context.policy_batch.denied(n, rules, context.worker));
+            open(batch, i, context, flow, opening, |context| {
+                context.policy_batch.denied(n, rules, context.worker)
+            });
         }
     }
     let entered = context.worker_state.inserted - entered;
@@ -273,10 +282,9 @@ pub(in crate::dataplane) fn classify_and_admit(batch: &mut Batch, context: &mut 
 
 /// The slot of a packet's flow, if an earlier packet of this batch has opened it.
 #[inline]
-fn opened_before(batch: &Batch, i: usize, context: &Context<'_>) -> Option<Slot> {
-    let track = &batch.tracks[i];
-    let may_be = context.policy_batch.entered.may_hold(track.hash);
-    if may_be { context.conntrack.look_up(&track.key, track.hash) } else { None }
+fn opened_before(flow: &PacketFlow, context: &Context<'_>) -> Option<Slot> {
+    let may_be = context.policy_batch.entered.may_hold(flow.hash);
+    if may_be { context.conntrack.look_up(&flow.key, flow.hash) } else { None }
 }
 
 /// Judges a flow that an earlier generation has judged, from its original direction, which is as the facts for its packet say.
@@ -285,22 +293,24 @@ pub(in crate::dataplane) fn revalidate(
     batch: &mut Batch,
     i: usize,
     context: &mut Context<'_>,
+    packet_flow: &PacketFlow,
+    slot: Slot,
     flow_word: FlowWord,
 ) {
-    let track = &mut batch.tracks[i];
-    let opened_by_low = (flow_word.side(track.from_low) == Side::Initiator) == track.from_low;
-    let flow = flow_of(&track.key, opened_by_low);
+    let PacketFlow { key, from_low, .. } = packet_flow;
+    let opened_by_low = (flow_word.side(*from_low) == Side::Initiator) == *from_low;
+    let flow = flow_of(key, opened_by_low);
     let snapshot = context.snapshot;
     let judged = flow_word.policy_epoch();
     let [low_was_pod, high_was_pod] = flow_word.pods();
-    let ends = [(track.key.low(), low_was_pod), (track.key.high(), high_was_pod)];
+    let ends = [(key.low(), low_was_pod), (key.high(), high_was_pod)];
     if ends.into_iter().any(|(end, was_pod)| !snapshot.is_same_end(end, was_pod, judged)) {
         if snapshot.awaits_ends(ends, judged, context.now_ms) {
             return batch.drop(i, DropReason::UnknownPod);
         }
         // One of its ends is somebody else by now, who inherits nothing.
-        context.conntrack.remove(track.slot, context.worker_state);
-        track.fate = Fate::New;
+        context.conntrack.remove(slot, context.worker_state);
+        batch.tracks[i].fate = Fate::New;
         context.policy_batch.add(i);
         return;
     }
@@ -314,21 +324,27 @@ pub(in crate::dataplane) fn revalidate(
     if let Some(reason) = reason {
         // While no tables are loaded nothing passes, and nothing has been decided on either.
         if snapshot.rules().is_some() || reason != DropReason::UnknownPod {
-            context.conntrack.remove(track.slot, context.worker_state);
+            context.conntrack.remove(slot, context.worker_state);
         }
         batch.drop(i, reason);
     } else if let Some((port, _)) = origin {
-        context.conntrack.set_owner_port(track.slot, port);
+        context.conntrack.set_owner_port(slot, port);
     }
 }
 
 /// Opens a connection anew that has ended, on the same ports.
 #[inline(never)]
-pub(in crate::dataplane) fn reopen(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    batch.tracks[i].fate = Fate::Reopen;
-    let opening = Opening::of(batch, i);
-    let flow = flow_of(&batch.tracks[i].key, opening.opened_by_low);
-    open(batch, i, context, opening, |context| {
+pub(in crate::dataplane) fn reopen(
+    batch: &mut Batch,
+    i: usize,
+    context: &mut Context<'_>,
+    packet_flow: &PacketFlow,
+    slot: Slot,
+) {
+    batch.tracks[i].fate = Fate::Reopen(slot);
+    let opening = Opening::of(batch, i, packet_flow);
+    let flow = flow_of(&packet_flow.key, opening.opened_by_low);
+    open(batch, i, context, packet_flow, opening, |context| {
         match (context.snapshot.port(opening.from), context.snapshot.port(opening.to)) {
             (Some(from), Some(to)) => context.snapshot.judge(&flow, from, to, Some(context.worker)),
             _ => Some(DropReason::NoRoute),
@@ -345,6 +361,7 @@ fn open(
     batch: &mut Batch,
     i: usize,
     context: &mut Context<'_>,
+    flow: &PacketFlow,
     opening: Opening,
     denied: impl FnOnce(&Context<'_>) -> Option<DropReason>,
 ) {
@@ -362,7 +379,7 @@ fn open(
     if checksum::verify(context.umem, &batch.frames[i], &batch.packets[i]) == Checksum::Wrong {
         return batch.drop(i, DropReason::BadChecksum);
     }
-    admit(batch, i, context, opening, state, tcp);
+    admit(batch, i, context, flow, opening, state, tcp);
 }
 
 /// Classes of packets of no known flow, before any table is asked.
@@ -395,9 +412,8 @@ impl Opening {
     const NONE: Opening = Opening { opened_by_low: false, from: PortId(0), to: PortId(0) };
 
     #[inline(always)]
-    fn of(batch: &Batch, i: usize) -> Opening {
-        let opened_by_low = batch.tracks[i].from_low;
-        Opening { opened_by_low, from: batch.in_ports[i], to: batch.adjacencies[i].out }
+    fn of(batch: &Batch, i: usize, flow: &PacketFlow) -> Opening {
+        Opening { opened_by_low: flow.from_low, from: batch.in_ports[i], to: batch.adjacencies[i].out }
     }
 }
 
@@ -406,6 +422,7 @@ fn admit(
     batch: &mut Batch,
     i: usize,
     context: &mut Context<'_>,
+    packet_flow: &PacketFlow,
     opening: Opening,
     state: FlowState,
     tcp: Option<TcpFlow>,
@@ -414,8 +431,9 @@ fn admit(
     let (Some(from), Some(to)) = (context.snapshot.port(from_id), context.snapshot.port(to_id)) else {
         return batch.drop(i, DropReason::NoRoute);
     };
-    let track = &mut batch.tracks[i];
-    let flow = flow_of(&track.key, opened_by_low);
+    let PacketFlow { key, hash, from_low, .. } = packet_flow;
+    let (track, from_low) = (&mut batch.tracks[i], *from_low);
+    let flow = flow_of(key, opened_by_low);
     let new = NewFlow {
         opened_by_low,
         pods: [from.is_of_pod(flow.src), to.is_of_pod(flow.dst)],
@@ -423,23 +441,21 @@ fn admit(
         policy_epoch: context.snapshot.generation,
         state,
         tcp,
-        hops: if track.from_low { [track.hop, None] } else { [None, track.hop] },
+        hops: if from_low { [track.hop, None] } else { [None, track.hop] },
     };
-    let (from_low, bytes) = (track.from_low, batch.packets[i].ip_bytes());
-    if track.fate == Fate::Reopen {
-        context.conntrack.restart(track.slot, &new, context.now_ms);
-        return context.conntrack.entry(track.slot).count(from_low, bytes, context.now_ms);
+    let bytes = batch.packets[i].ip_bytes();
+    if let Fate::Reopen(slot) = track.fate {
+        context.conntrack.restart(slot, &new, context.now_ms);
+        return context.conntrack.entry(slot).count(from_low, bytes, context.now_ms);
     }
-    match context.conntrack.insert(&track.key, track.hash, &new, context.now_ms, context.worker_state) {
+    match context.conntrack.insert(key, *hash, &new, context.now_ms, context.worker_state) {
         InsertOutcome::Inserted(slot) => {
-            track.slot = slot;
-            context.policy_batch.entered.add(track.hash);
+            context.policy_batch.entered.add(*hash);
             context.conntrack.entry(slot).count(from_low, bytes, context.now_ms);
         }
         InsertOutcome::Exists(slot) => {
-            track.slot = slot;
-            track.fate = Fate::Known;
-            follow(batch, i, context, context.conntrack.entry(slot));
+            track.fate = Fate::Known(slot);
+            follow(batch, i, context, packet_flow, slot);
         }
         InsertOutcome::Full => batch.drop(i, DropReason::TableFull),
     }

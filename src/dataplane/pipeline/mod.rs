@@ -21,12 +21,12 @@ pub(super) mod route;
 
 use std::ops::Range;
 
-use super::conntrack::{Conntrack, WorkerState};
+use super::conntrack::{Conntrack, LookupBatch, WorkerState};
 use super::fib::snapshot::{PortView, Snapshot};
 use super::fragments::{self, FirstFragmentTable, Fragments};
 use super::neighbor::solicit::RateLimits;
 use super::neighbor::table::Neighbors;
-use super::packet::{self, Address, Kind, Packet};
+use super::packet::{self, Kind, Packet};
 use super::pipeline::advance::{route_and_advance, track};
 use super::pipeline::batch::{Batch, Verdict};
 use super::pipeline::classify::{PolicyBatch, classify_and_admit};
@@ -34,6 +34,7 @@ use super::pipeline::rewrite::{rewrite, rewrite_plain};
 use super::worker::stats::WorkerStats;
 use super::{DropReason, PortKind};
 use crate::ids::PortId;
+use crate::net::address::{self, Address};
 use crate::xdp::{Frame, Umem};
 
 /// What the stages work with, besides the batch.
@@ -70,7 +71,12 @@ pub(crate) struct Context<'a> {
 
 /// Takes a batch through all stages, and says `done` of each. Afterwards no verdict is pending.
 #[inline]
-pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl FnMut(&'static str)) {
+pub(crate) fn run(
+    batch: &mut Batch,
+    lookups: &mut LookupBatch,
+    context: &mut Context<'_>,
+    mut done: impl FnMut(&'static str),
+) {
     parse(batch, context);
     done("parse");
     guard(batch, context);
@@ -79,16 +85,16 @@ pub(crate) fn run(batch: &mut Batch, context: &mut Context<'_>, mut done: impl F
         serve(batch, context);
     }
     done("serve");
-    track(batch, context);
+    track(batch, lookups, context);
     done("track");
-    route_and_advance(batch, context);
+    route_and_advance(batch, lookups, context);
     done("follow");
     if !context.policy_batch.is_empty() {
-        classify_and_admit(batch, context);
+        classify_and_admit(batch, lookups, context);
     }
     done("classify");
     if batch.has_fragments {
-        fragments::classify_fragments(batch, context);
+        fragments::classify_fragments(batch, lookups, context);
     }
     done("fragments");
     rewrite_all(batch, context);
@@ -189,7 +195,7 @@ pub(super) fn why_no_flow(from: (Address, u16), to: (Address, u16)) -> Option<Dr
     if from == to {
         return Some(DropReason::Spoofed);
     }
-    packet::is_group(to.0).then_some(DropReason::Multicast)
+    address::is_group(to.0).then_some(DropReason::Multicast)
 }
 
 #[inline(never)]
@@ -212,7 +218,7 @@ fn anti_spoof_packet(
         Kind::Flow | Kind::IcmpError | Kind::LaterFragment => {}
     }
     let is_from_here = snapshot.may_send(port, port_id, packet.src);
-    let is_from_link = || packet::is_link_local(packet.src) && packet::is_link_local(packet.dst);
+    let is_from_link = || address::is_link_local(packet.src) && address::is_link_local(packet.dst);
     if !is_from_here && !is_from_link() {
         return Some(DropReason::Spoofed);
     }

@@ -27,7 +27,7 @@ pub(crate) fn rewrite_plain(
         & (adjacency.vlan == 0)
         & !adjacency.is_uplink
         & !packet.unfinished
-        & !frame.is_chain();
+        & !frame.is_multi_buffer();
     if !is_plain {
         return false;
     }

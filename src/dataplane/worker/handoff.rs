@@ -12,7 +12,7 @@ use crossbeam::queue::ArrayQueue;
 
 use crate::ids::WorkerId;
 use crate::limits::{
-    CHAIN_FRAMES_MAX, FRAME_BYTES, HANDOVER_PARCELS_MAX, HANDOVER_PARCELS_MIN, MTU_OF_ONE_FRAME_MAX,
+    FRAME_BYTES, HANDOVER_PARCELS_MAX, HANDOVER_PARCELS_MIN, MTU_OF_ONE_FRAME_MAX, MULTI_BUFFER_FRAMES_MAX,
     XDP_HEADROOM_BYTES,
 };
 use crate::net::ethernet;
@@ -116,7 +116,7 @@ impl TransmitEnd {
 impl HandoffQueue {
     fn new(parcels: usize, mtu: usize) -> HandoffQueue {
         let bytes = (mtu.max(MTU_MIN) + HEADER_BYTES).min(FRAME_BYTES - XDP_HEADROOM_BYTES);
-        let frames_max = if mtu > MTU_OF_ONE_FRAME_MAX { CHAIN_FRAMES_MAX } else { 1 };
+        let frames_max = if mtu > MTU_OF_ONE_FRAME_MAX { MULTI_BUFFER_FRAMES_MAX } else { 1 };
         let lane =
             HandoffQueue { full: ArrayQueue::new(parcels), empty: ArrayQueue::new(parcels), frames_max };
         for _ in 0..parcels {
@@ -310,20 +310,20 @@ mod tests {
             frames.into_iter().for_each(|frame| theirs.append(&mut packet, frame).unwrap());
             packet
         };
-        let (long, short) = (packet(CHAIN_FRAMES_MAX, 1), packet(3, 100));
+        let (long, short) = (packet(MULTI_BUFFER_FRAMES_MAX, 1), packet(3, 100));
         assert!(outlet.give(&theirs, &long) && outlet.give(&theirs, &short));
-        assert_eq!(outlet.capacity() - outlet.room(), CHAIN_FRAMES_MAX + 3);
-        let (umem, mut free) = Umem::in_memory(CHAIN_FRAMES_MAX + 2);
+        assert_eq!(outlet.capacity() - outlet.room(), MULTI_BUFFER_FRAMES_MAX + 3);
+        let (umem, mut free) = Umem::in_memory(MULTI_BUFFER_FRAMES_MAX + 2);
         let (mut out, mut early) = (Vec::new(), Vec::new());
-        assert_eq!(inlets[0].take(&umem, &mut free, &mut out, CHAIN_FRAMES_MAX - 1), 0);
-        assert_eq!(inlets[0].take(&umem, &mut free, &mut out, 64), CHAIN_FRAMES_MAX);
+        assert_eq!(inlets[0].take(&umem, &mut free, &mut out, MULTI_BUFFER_FRAMES_MAX - 1), 0);
+        assert_eq!(inlets[0].take(&umem, &mut free, &mut out, 64), MULTI_BUFFER_FRAMES_MAX);
         assert_eq!(bytes(&umem, &out[0]), bytes(&theirs, &long));
         assert_eq!(inlets[0].take(&umem, &mut free, &mut early, 64), 0, "it might be as long");
         umem.release(out.remove(0), &mut free);
         assert_eq!(inlets[0].take(&umem, &mut free, &mut out, 64), 3);
         assert_eq!(bytes(&umem, &out[0]), bytes(&theirs, &short));
-        assert_eq!((free.len(), outlet.room()), (CHAIN_FRAMES_MAX - 1, outlet.capacity()));
-        while outlet.room() >= CHAIN_FRAMES_MAX {
+        assert_eq!((free.len(), outlet.room()), (MULTI_BUFFER_FRAMES_MAX - 1, outlet.capacity()));
+        while outlet.room() >= MULTI_BUFFER_FRAMES_MAX {
             assert!(outlet.give(&theirs, &long));
         }
         let room = outlet.room();

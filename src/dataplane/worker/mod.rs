@@ -17,7 +17,7 @@ use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use rustix::time::Timespec;
 
-use super::conntrack::{Conntrack, Entry, WorkerState};
+use super::conntrack::{Conntrack, Entry, LookupBatch, WorkerState};
 use super::fib::publish::Publication;
 use super::fib::snapshot::Snapshot;
 use super::fragments::{FirstFragmentTable, Fragments};
@@ -72,6 +72,7 @@ pub(crate) struct Worker {
     looked: Instant,
     batch_was_empty: bool,
     batch: Batch,
+    lookups: LookupBatch,
     snapshot: Arc<Snapshot>,
     worker_state: WorkerState,
     policy_batch: PolicyBatch,
@@ -141,6 +142,7 @@ impl Worker {
             looked: Instant::now(),
             batch_was_empty: true,
             batch: Batch::new(),
+            lookups: LookupBatch::new(),
             fragments,
             rate_limits: RateLimits::new(),
             policy_batch: PolicyBatch::new(),
@@ -393,7 +395,7 @@ impl Worker {
             room: &mut self.room,
             free: &mut self.free,
         };
-        pipeline::run(&mut self.batch, &mut context, done);
+        pipeline::run(&mut self.batch, &mut self.lookups, &mut context, done);
         self.sort_out();
     }
 

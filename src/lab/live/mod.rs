@@ -1,9 +1,10 @@
-//! Policy tests with real packets: the pods of a case are namespaces, a running switch has its tables, and its probes are
-//! connections between network stacks.
+//! Policy tests with real packets: the pods of a case are namespaces, a running switch has its tables, and
+//! its probes are connections between network stacks.
 //!
-//! A case runs in four steps: its pods are attached at the sites of their addresses ([`placement`]), its tables are loaded, all of
-//! its flows are tried at the same time ([`client`]) while one thread answers for all sites ([`responder`]), and the counters of
-//! the switch are compared. Lab and switch stay for the next case as long as it fits their sites.
+//! A case runs in four steps: its pods are attached at the sites of their addresses ([`placement`]), its
+//! tables are loaded, all of its flows are tried at the same time ([`client`]) while one thread answers for
+//! all sites ([`responder`]), and the counters of the switch are compared. Lab and switch stay for the next
+//! case as long as it fits their sites.
 
 mod message;
 mod placement;
@@ -86,17 +87,17 @@ pub fn run(
 ) -> Result<Vec<LiveResult>, LabError> {
     super::require_root()?;
     let mut results = vec![];
-    for (run, places) in placement::plan(cases) {
+    for (run, placement) in placement::plan(cases) {
         let check = || if interrupted.load(Ordering::Relaxed) { Err(LabError::Interrupted) } else { Ok(()) };
         check()?;
-        let mut stage = Rig::up(spec, places)?;
+        let mut rig = Rig::up(spec, placement)?;
         for case in &cases[run] {
             check()?;
             let failed = |error| LabError::Switch(format!("case {:?}: {error}", case.name));
-            results.push(stage.play(case).map_err(failed)?);
+            results.push(rig.run(case).map_err(failed)?);
             tell(case);
         }
-        stage.down()?;
+        rig.down()?;
     }
     Ok(results)
 }

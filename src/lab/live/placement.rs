@@ -1,8 +1,8 @@
 //! Placement of the addresses of cases at sites. Pure.
 //!
-//! A site is a network namespace with some addresses. Every list of addresses that a pod of any case has is a site, and one site
-//! outside the cluster has all other addresses. Cases whose pods differ in nothing but names, labels and policies share their
-//! sites, so that only tables change between them.
+//! A site is a network namespace with some addresses. Every list of addresses that a pod of any case has is a
+//! site, and one site outside the cluster has all other addresses. Cases whose pods differ in nothing but
+//! names, labels and policies share their sites, so that only tables change between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,11 +12,12 @@ use super::LiveCase;
 use crate::lab::{GATEWAY_V4, GATEWAY_V6};
 use crate::net::flow::{FlowKey, Protocol};
 
-/// Most sites of pods in one lab, unless a single case has more. A port may have 2,048 frames in its fill ring, and a worker has
-/// 32,768 by default.
+/// Most sites of pods in one lab, unless a single case has more. A port may have 2,048 frames in its fill
+/// ring, and a worker has 32,768 by default.
 const SITES_MAX: usize = 12;
-/// Address of the node in the configuration of the switch. No case may use it (RFC 7600, "IPv4 dummy address"), so no traffic of
-/// a case is the node's own. The nodes of a case are among its objects, and its tables have them.
+/// Address of the node in the configuration of the switch. No case may use it (RFC 7600, "IPv4 dummy
+/// address"), so no traffic of a case is the node's own. The nodes of a case are among its objects, and its
+/// tables have them.
 pub(super) const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
 /// Number of a site in a lab.
@@ -43,14 +44,14 @@ pub(super) fn plan(cases: &[LiveCase]) -> Vec<(Range<usize>, Placement)> {
     let mut runs: Vec<(Range<usize>, Placement)> = vec![];
     for (number, case) in cases.iter().enumerate() {
         match runs.last_mut() {
-            Some((run, places)) if places.fits(case) => {
-                places.add(case);
+            Some((run, placement)) if placement.fits(case) => {
+                placement.add(case);
                 run.end = number + 1;
             }
             _ => {
-                let mut places = Placement::default();
-                places.add(case);
-                runs.push((number..number + 1, places));
+                let mut placement = Placement::default();
+                placement.add(case);
+                runs.push((number..number + 1, placement));
             }
         }
     }
@@ -64,7 +65,8 @@ pub(super) fn can_be_sent(case: &LiveCase, flow: &FlowKey) -> bool {
 
 fn is_host(address: IpAddr) -> bool {
     match address {
-        // 0.0.0.0/8 and 127.0.0.0/8 do not leave their host; 224.0.0.0/3 is multicast, reserved or broadcast (RFC 6890).
+        // 0.0.0.0/8 and 127.0.0.0/8 do not leave their host; 224.0.0.0/3 is multicast, reserved or broadcast
+        // (RFC 6890).
         IpAddr::V4(v4) => {
             let first = v4.octets()[0];
             !matches!(first, 0 | 127 | 224..) && v4 != GATEWAY_V4 && v4 != NODE
@@ -77,15 +79,16 @@ fn is_host(address: IpAddr) -> bool {
 }
 
 impl Placement {
-    /// Addresses of each site. The first one outside is the node's, so that the site has an address in any case.
+    /// Addresses of each site. The first one outside is the node's, so that the site has an address in any
+    /// case.
     pub(super) fn addresses(&self) -> Vec<Vec<IpAddr>> {
         let outside = [NODE.into()].into_iter().chain(self.outside.iter().copied()).collect();
         [outside].into_iter().chain(self.pods.iter().cloned()).collect()
     }
 
     /// Services of a site.
-    pub(super) fn services(&self, place: Site) -> impl Iterator<Item = Service> + '_ {
-        self.services.get(&place).into_iter().flatten().copied()
+    pub(super) fn services(&self, site: Site) -> impl Iterator<Item = Service> + '_ {
+        self.services.get(&site).into_iter().flatten().copied()
     }
 
     /// Site of a pod with these addresses.
@@ -100,8 +103,8 @@ impl Placement {
         pod.and_then(|addresses| self.of_pod(addresses)).unwrap_or(OUTSIDE)
     }
 
-    /// Whether a case fits: there is room, and no address is a pod's in one case and outside in another. The host outside has such
-    /// an address for its own, and never sends to the pod.
+    /// Whether a case fits: there is room, and no address is a pod's in one case and outside in another. The
+    /// host outside has such an address for its own, and never sends to the pod.
     fn fits(&self, case: &LiveCase) -> bool {
         let mut both = self.clone();
         both.add(case);
@@ -158,19 +161,19 @@ mod tests {
     }
 
     #[test]
-    fn pods_of_other_names_with_the_same_addresses_share_a_place() {
+    fn pods_of_other_names_with_the_same_addresses_share_a_site() {
         let cases = [
             case(&[("a/x", "10.0.0.1"), ("a/y", "10.0.0.2")], &[("10.0.0.1", "10.0.0.2", 80)]),
             case(&[("b/z", "10.0.0.2")], &[("192.0.2.1", "10.0.0.2", 81)]),
         ];
         let runs = plan(&cases);
-        let [(run, places)] = runs.as_slice() else { panic!("{runs:?}") };
-        assert_eq!((run.clone(), places.addresses().len()), (0..2, 3));
-        let second = places.of_pod(&["10.0.0.2".parse().unwrap()]).unwrap();
-        assert_eq!(places.services(second).map(|(_, _, port)| port).collect::<Vec<_>>(), [80, 81]);
+        let [(run, placement)] = runs.as_slice() else { panic!("{runs:?}") };
+        assert_eq!((run.clone(), placement.addresses().len()), (0..2, 3));
+        let second = placement.of_pod(&["10.0.0.2".parse().unwrap()]).unwrap();
+        assert_eq!(placement.services(second).map(|(_, _, port)| port).collect::<Vec<_>>(), [80, 81]);
         let outside = "192.0.2.1".parse().unwrap();
-        assert_eq!(places.of_address(&cases[1], outside), OUTSIDE);
-        assert_eq!(places.addresses()[OUTSIDE], [NODE.into(), outside]);
+        assert_eq!(placement.of_address(&cases[1], outside), OUTSIDE);
+        assert_eq!(placement.addresses()[OUTSIDE], [NODE.into(), outside]);
     }
 
     #[test]

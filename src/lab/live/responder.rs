@@ -1,4 +1,5 @@
-//! Responder: one thread that answers for all sites of a lab. A socket stays in the network namespace in which it was made.
+//! Responder: one thread that answers for all sites of a lab. A socket stays in the network namespace in
+//! which it was made.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -41,9 +42,9 @@ impl Responder {
     /// Listens at sites. Every service answers when this returns.
     pub(super) fn start(at: &[(Pod, Vec<Service>)]) -> Result<Responder, LabError> {
         let mut listeners = vec![];
-        for (place, services) in at {
+        for (site, services) in at {
             for service in services {
-                let listener = place.run(|| Listener::open(service))?;
+                let listener = site.run(|| Listener::open(service))?;
                 let (address, protocol, port) = service;
                 listeners
                     .extend(listener.doing(|| format!("listen on {address} for {protocol}, port {port}"))?);
@@ -52,7 +53,7 @@ impl Responder {
         let stop = Arc::new(AtomicBool::new(false));
         let asked = stop.clone();
         let thread = std::thread::Builder::new()
-            .name("lab answerer".to_owned())
+            .name("lab responder".to_owned())
             .spawn(move || serve(&listeners, &asked))
             .doing(|| "start a thread".to_owned())?;
         Ok(Responder { stop, thread: Some(thread) })
@@ -105,7 +106,7 @@ impl Listener {
 
     /// Answers one request, if one waits.
     fn answer(&self) -> io::Result<()> {
-        let reply = |question: &[u8]| (question == REQUEST).then(|| RESPONSE.to_vec());
+        let reply = |request: &[u8]| (request == REQUEST).then(|| RESPONSE.to_vec());
         match self {
             // The socket's buffer takes the greeting, and closing the connection sends it.
             Listener::Tcp(listener) => listener.accept()?.0.write_all(RESPONSE),
@@ -121,9 +122,9 @@ impl Listener {
 }
 
 fn respond_to_datagram(socket: &UdpSocket, reply: impl Fn(&[u8]) -> Option<Vec<u8>>) -> io::Result<()> {
-    let mut question = [0; REQUEST_BYTES_MAX];
-    let (bytes, from) = socket.recv_from(&mut question)?;
-    if let Some(answer) = reply(&question[..bytes]) {
+    let mut request = [0; REQUEST_BYTES_MAX];
+    let (bytes, from) = socket.recv_from(&mut request)?;
+    if let Some(answer) = reply(&request[..bytes]) {
         socket.send_to(&answer, from)?;
     }
     Ok(())

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::client::call;
+use super::client::send_probe;
 use super::placement::{NODE, OUTSIDE, Placement, Site, can_be_sent};
 use super::responder::Responder;
 use super::{LiveCase, LiveProbe, LiveResult, LiveSpec};
@@ -20,12 +20,13 @@ use crate::lab::traffic::{Outcome, ping};
 use crate::lab::{GATEWAY_V4, Lab, LabError, LabSpec, Pod, Switch, SwitchSpec};
 use crate::tables::{PodName, Verdict};
 
-/// Wait for silence. A lost SYN is sent again after one second (RFC 6298 section 2), so it is longer than that.
+/// Wait for silence. A lost SYN is sent again after one second (RFC 6298 section 2), so it is longer than
+/// that.
 const SILENCE: Duration = Duration::from_millis(1300);
 /// Longest wait for an answer on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Probes at the same time.
-const CALLS_MAX: usize = 128;
+const PROBES_MAX: usize = 128;
 /// Name of the port outside.
 const OUTSIDE_PORT: &str = "outside";
 
@@ -41,43 +42,50 @@ pub struct CounterDelta {
 /// A lab with a running switch. Fields are dropped in this order.
 pub(super) struct Rig {
     // The responder stops first, then the switch, then the lab that both run in.
-    answerer: Responder,
+    responder: Responder,
     switch: Switch,
     lab: Lab,
-    places: Placement,
+    placement: Placement,
     /// Pod of each site.
-    sites: Vec<Pod>,
+    hosts: Vec<Pod>,
     attached: BTreeMap<PodName, Site>,
-    calls: AtomicU32,
+    probes_sent: AtomicU32,
 }
 
 impl Rig {
-    pub(super) fn up(spec: &LiveSpec, places: Placement) -> Result<Rig, LabError> {
-        let addresses = places.addresses();
+    pub(super) fn up(spec: &LiveSpec, placement: Placement) -> Result<Rig, LabError> {
+        let addresses = placement.addresses();
         let names: Vec<String> = (0..addresses.len()).map(site_name).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let plan = LabSpec::of(&names)?;
         let given = plan.pods.iter().cloned().zip(addresses).collect();
         let mut lab = Lab::up(&LabSpec { workers: spec.workers, given, ..plan })?;
-        let sites: Vec<Pod> = lab.pods().collect();
-        let services = sites.iter().enumerate();
+        let hosts: Vec<Pod> = lab.pods().collect();
+        let services = hosts.iter().enumerate();
         let services: Vec<_> =
-            services.map(|(place, site)| (site.clone(), places.services(place).collect())).collect();
-        let answerer = Responder::start(&services)?;
-        let switch = SwitchSpec { config: outside_config(&sites[OUTSIDE]), ..SwitchSpec::of(&spec.program) };
+            services.map(|(site, host)| (host.clone(), placement.services(site).collect())).collect();
+        let responder = Responder::start(&services)?;
+        let switch = SwitchSpec { config: outside_config(&hosts[OUTSIDE]), ..SwitchSpec::of(&spec.program) };
         let switch = Switch::start(&mut lab, &switch)?;
-        let stage =
-            Rig { answerer, switch, lab, places, sites, attached: BTreeMap::new(), calls: AtomicU32::new(0) };
-        stage.open_ports()?;
-        Ok(stage)
+        let rig = Rig {
+            responder,
+            switch,
+            lab,
+            placement,
+            hosts,
+            attached: BTreeMap::new(),
+            probes_sent: AtomicU32::new(0),
+        };
+        rig.open_ports()?;
+        Ok(rig)
     }
 
     /// Runs a case.
-    pub(super) fn play(&mut self, case: &LiveCase) -> Result<LiveResult, LabError> {
+    pub(super) fn run(&mut self, case: &LiveCase) -> Result<LiveResult, LabError> {
         self.set(case)?;
         let before = self.switch.client().counters()?;
         let mut outcomes = vec![];
-        for probes in case.probes.chunks(CALLS_MAX) {
+        for probes in case.probes.chunks(PROBES_MAX) {
             outcomes.extend(self.probe_all(case, probes)?);
         }
         let counted = CounterDelta::between(&before, &self.switch.client().counters()?);
@@ -86,7 +94,7 @@ impl Rig {
 
     /// Removes everything. Fails when the switch does not end cleanly.
     pub(super) fn down(self) -> Result<(), LabError> {
-        drop(self.answerer);
+        drop(self.responder);
         let status = self.switch.stop()?;
         if !status.success() {
             return Err(LabError::Switch(format!("the switch did not stop cleanly ({status})")));
@@ -96,12 +104,12 @@ impl Rig {
     }
 
     fn open_ports(&self) -> Result<(), LabError> {
-        for site in &self.sites[OUTSIDE + 1..] {
+        for host in &self.hosts[OUTSIDE + 1..] {
             let port = PortRequest { kind: PortKind::Pod, interface: None, vlan: None, addresses: vec![] };
-            self.switch.client().put_port(&site.plan().host_interface, &port)?;
+            self.switch.client().put_port(&host.plan().host_interface, &port)?;
         }
         // The switch learns the Ethernet address of the host outside from its first frame.
-        match ping(&self.sites[OUTSIDE], GATEWAY_V4.into(), PATIENCE)? {
+        match ping(&self.hosts[OUTSIDE], GATEWAY_V4.into(), PATIENCE)? {
             Outcome::Allowed => Ok(()),
             other => Err(LabError::Switch(format!("the switch does not answer from outside: ping {other}"))),
         }
@@ -110,18 +118,19 @@ impl Rig {
     /// Attaches the pods of a case and loads its tables.
     fn set(&mut self, case: &LiveCase) -> Result<(), LabError> {
         let client = self.switch.client();
-        let place = |(pod, addresses): (&PodName, &Vec<IpAddr>)| {
+        let site = |(pod, addresses): (&PodName, &Vec<IpAddr>)| {
             // The sites were planned from these addresses.
-            self.places.of_pod(addresses).map(|place| (pod.clone(), place))
+            self.placement.of_pod(addresses).map(|site| (pod.clone(), site))
         };
-        let wanted: BTreeMap<PodName, Site> = case.pods_to_make().filter_map(place).collect();
-        for pod in self.attached.iter().filter(|(pod, place)| wanted.get(pod) != Some(place)) {
+        let wanted: BTreeMap<PodName, Site> = case.pods_to_make().filter_map(site).collect();
+        for pod in self.attached.iter().filter(|(pod, site)| wanted.get(pod) != Some(site)) {
             client.delete_pod(pod.0)?;
         }
-        // The tables may lack attached pods of the case before, which they close until this case attaches them.
-        client.put_tables_that_close(&case.tables)?;
-        for (pod, place) in wanted.iter().filter(|(pod, place)| self.attached.get(pod) != Some(place)) {
-            let plan = self.sites[*place].plan();
+        // The tables may lack attached pods of the case before, which they close until this case attaches
+        // them.
+        client.put_tables_allow_empty(&case.tables)?;
+        for (pod, site) in wanted.iter().filter(|(pod, site)| self.attached.get(pod) != Some(site)) {
+            let plan = self.hosts[*site].plan();
             let request = PodRequest {
                 port: plan.host_interface.clone(),
                 addresses: plan.addresses.clone(),
@@ -136,9 +145,12 @@ impl Rig {
     /// Sends all probes at the same time, since a denied one takes until its time-out.
     fn probe_all(&self, case: &LiveCase, probes: &[LiveProbe]) -> Result<Vec<Option<Outcome>>, LabError> {
         thread::scope(|scope| {
-            let calls: Vec<_> =
+            let threads: Vec<_> =
                 probes.iter().map(|probe| scope.spawn(move || self.probe_one(case, probe))).collect();
-            calls.into_iter().map(|call| call.join().unwrap_or_else(|panic| resume_unwind(panic))).collect()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+                .collect()
         })
     }
 
@@ -146,20 +158,20 @@ impl Rig {
         if !can_be_sent(case, &probe.flow) {
             return Ok(None);
         }
-        let site = &self.sites[self.places.of_address(case, probe.flow.src)];
+        let host = &self.hosts[self.placement.of_address(case, probe.flow.src)];
         let patience = if probe.expect == Verdict::Allow { PATIENCE } else { SILENCE };
-        let number = self.calls.fetch_add(1, Ordering::Relaxed);
-        call(site, &probe.flow, number, patience).map(Some)
+        let number = self.probes_sent.fetch_add(1, Ordering::Relaxed);
+        send_probe(host, &probe.flow, number, patience).map(Some)
     }
 }
 
-fn site_name(place: Site) -> String {
-    if place == OUTSIDE { "outside".to_owned() } else { format!("place{place}") }
+fn site_name(site: Site) -> String {
+    if site == OUTSIDE { "outside".to_owned() } else { format!("site{site}") }
 }
 
 /// Configures the host port outside and the routes to it. No case uses the port's own address.
-fn outside_config(site: &Pod) -> String {
-    let interface = &site.plan().host_interface;
+fn outside_config(host: &Pod) -> String {
+    let interface = &host.plan().host_interface;
     let port = format!(
         "[[ports]]\nname = \"{OUTSIDE_PORT}\"\nkind = \"host\"\ninterface = \"{interface}\"\naddresses = [\"{NODE}\"]\n"
     );

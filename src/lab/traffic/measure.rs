@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
-use super::server::Service;
+use super::service::Service;
 use crate::lab::error::Doing;
 use crate::lab::{LabError, Pod};
 

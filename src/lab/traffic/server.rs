@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::pattern;
-use super::transfer::Order;
+use super::service::{Service, TransferRequest};
 use crate::lab::error::Doing;
 use crate::lab::{LabError, Pod};
 
@@ -20,18 +20,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const STOP_CHECK: Duration = Duration::from_millis(100);
 /// Largest UDP datagram.
 const DATAGRAM_BYTES_MAX: usize = 65_535;
-
-/// What a TCP connection is for: its first byte.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub(super) enum Service {
-    /// Every byte comes back.
-    Echo = b'E',
-    /// An [`Order`], then both sides send a pattern at the same time.
-    Transfer = b'T',
-    /// Bytes until the end, then eight with their number.
-    Sink = b'S',
-}
 
 /// Protocols of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +132,7 @@ fn serve(mut connection: &TcpStream) -> io::Result<()> {
     connection.set_read_timeout(Some(PATIENCE))?;
     connection.set_write_timeout(Some(PATIENCE))?;
     let mut service = [0];
-    // A client that only connects sends nothing.
+    // A client may connect without sending.
     if connection.read(&mut service)? == 0 {
         return Ok(());
     }
@@ -159,10 +147,10 @@ fn serve(mut connection: &TcpStream) -> io::Result<()> {
     }
 }
 
-/// Sends its pattern while it receives the client's. Then it reports the position of the first difference in eight bytes, all
-/// ones for none.
+/// Sends its pattern while it receives the client's. Then it reports the position of the first difference in
+/// eight bytes, all ones for none.
 fn serve_transfer(mut connection: &TcpStream) -> io::Result<()> {
-    let order = Order::read(connection)?;
+    let order = TransferRequest::read(connection)?;
     let differs = std::thread::scope(|scope| {
         let sender = scope.spawn(move || pattern::send(connection, order.seed_down, order.bytes));
         let differs = pattern::receive(connection, order.seed_up, order.bytes);

@@ -1,7 +1,7 @@
 //! Publication of the tables of a directory.
 
 use super::{PolicyDirectory, PublishError, Reload, TablesChange};
-use crate::control::{Closing, Refusal, Switch};
+use crate::control::{ApiError, CoverageCheck, Switch};
 use crate::tables::{TablesDiff, TablesError};
 
 impl PolicyDirectory {
@@ -18,7 +18,7 @@ impl PolicyDirectory {
     ) -> Result<Reload, PublishError> {
         let origin = self.origin();
         if let (TablesChange::Difference(difference), Some(base)) = (step, self.published.take()) {
-            match switch.change_tables(base, difference, origin.clone(), Closing::RefusedIfKnown) {
+            match switch.change_tables(base, difference, origin.clone(), CoverageCheck::RequireIfCovered) {
                 Ok(loaded) => {
                     self.published = Some(loaded.generation);
                     return Ok(if difference.is_empty() {
@@ -28,7 +28,7 @@ impl PolicyDirectory {
                     });
                 }
                 // Other tables were loaded through the control socket.
-                Err(Refusal::NoBase | Refusal::Tables(TablesError::Base { .. })) => {}
+                Err(ApiError::NoBase | ApiError::Tables(TablesError::Base { .. })) => {}
                 Err(refusal) => return Err(PublishError::Refused(refusal)),
             }
         }
@@ -38,7 +38,7 @@ impl PolicyDirectory {
             return Ok(Reload::Same);
         }
         let loaded = switch
-            .replace_tables(tables.clone(), origin, Closing::RefusedIfKnown)
+            .replace_tables(tables.clone(), origin, CoverageCheck::RequireIfCovered)
             .map_err(PublishError::Refused)?;
         self.published = Some(loaded.generation);
         Ok(Reload::Loaded { generation: loaded.generation, warnings })

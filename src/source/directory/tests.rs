@@ -4,11 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
-use crate::control::{Engine, SwitchSettings};
-use crate::dataplane::{
-    Counters, DesiredState, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortReport,
-    PortSpec, StuckWorker,
-};
+use crate::control::SwitchSettings;
+use crate::dataplane::{DataplaneApi, DesiredState, FlowPath, NotTaken, PortError, PortReport, PortSpec};
 use crate::ids::PortId;
 use crate::net::flow::FlowKey;
 use crate::source::load::scratch::Scratch;
@@ -17,7 +14,7 @@ use crate::source::load::scratch::Scratch;
 #[derive(Default)]
 struct NoWorkers(AtomicU32);
 
-impl Engine for NoWorkers {
+impl DataplaneApi for NoWorkers {
     fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
         Err(PortError::NoInterface { interface: spec.interface.clone() })
     }
@@ -26,48 +23,12 @@ impl Engine for NoWorkers {
         Err(PortError::Unknown(port))
     }
 
-    fn reopen_port(&self, port: PortId, _: &PortSpec) -> Result<PortReport, PortError> {
-        Err(PortError::Unknown(port))
-    }
-
-    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
-        Err(PortError::Unknown(port))
-    }
-
-    fn guard(&self, _: &str) -> Result<(), PortError> {
-        Ok(())
-    }
-
-    fn release(&self, _: &str) -> Result<(), PortError> {
-        Ok(())
-    }
-
     fn publish(&self, _world: DesiredState) -> Result<Generation, NotTaken> {
         Ok(Generation(1 + self.0.fetch_add(1, Ordering::Relaxed)))
     }
 
-    fn stuck_workers(&self) -> Vec<StuckWorker> {
-        Vec::new()
-    }
-
-    fn without_links(&self) -> Option<&str> {
-        None
-    }
-
-    fn counters(&self) -> Counters {
-        Counters::default()
-    }
-
-    fn flows(&self, _max: usize, _wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
-        Vec::new()
-    }
-
     fn path(&self, _: &FlowKey) -> FlowPath {
         unreachable!("nobody asks for a path")
-    }
-
-    fn flow_table(&self) -> FlowTableReport {
-        FlowTableReport::default()
     }
 }
 

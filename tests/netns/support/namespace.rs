@@ -5,7 +5,8 @@ use std::thread;
 
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-/// Runs a test in a network namespace of its own beside other tests of this kind, unless the run leaves out tests that need root.
+/// Runs a test in a network namespace of its own beside other tests of this kind, unless the run leaves out
+/// tests that need root.
 pub(crate) fn in_namespace(test: impl FnOnce() + Send + 'static) {
     if let Some(_beside_others) = super::beside_others() {
         on_thread_in_namespace(test);

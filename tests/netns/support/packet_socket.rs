@@ -99,7 +99,8 @@ impl PacketSocket {
     pub(crate) fn lost(&self) -> u32 {
         let mut statistics = [0u32; 2];
         let mut bytes = size_of_val(&statistics) as libc::socklen_t;
-        // SAFETY: `struct tpacket_stats` of `linux/if_packet.h` is two numbers, `tp_packets` and `tp_drops`, and outlives the call.
+        // SAFETY: `struct tpacket_stats` of `linux/if_packet.h` is two numbers, `tp_packets` and `tp_drops`,
+        // and outlives the call.
         let done = unsafe {
             let (fd, to) = (self.0.as_raw_fd(), statistics.as_mut_ptr().cast());
             libc::getsockopt(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, to, &raw mut bytes)

@@ -271,7 +271,7 @@ impl Model {
                 unreachable!("no flow is with the gateway");
             };
             let counted = self.decisions.clone();
-            if let Some(reason) = self.judge(&key, from, to) {
+            if let Some(reason) = self.decide_flow(&key, from, to) {
                 // Without tables every packet is dropped and no decision is counted.
                 if self.setting.loaded || reason != "unknown-pod" {
                     self.flows.remove(number);
@@ -337,7 +337,7 @@ impl Model {
             Transport::Other(_) => {}
         }
         let key = FlowKey { src: spec.src, dst: spec.dst, protocol, src_port: ports[0], dst_port: ports[1] };
-        if let Some(reason) = self.judge(&key, port, out) {
+        if let Some(reason) = self.decide_flow(&key, port, out) {
             return Some(reason);
         }
         if !is_tracked {
@@ -367,7 +367,7 @@ impl Model {
     }
 
     /// Drop reason of policy for a flow between two ports.
-    fn judge(&mut self, key: &FlowKey, from: PortId, to: PortId) -> Option<&'static str> {
+    fn decide_flow(&mut self, key: &FlowKey, from: PortId, to: PortId) -> Option<&'static str> {
         let (source, target) = (from.index() < PODS, to.index() < PODS);
         if source && from == to {
             return None; // Policy does not apply between a pod and itself.

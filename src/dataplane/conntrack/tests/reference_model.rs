@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
 use super::*;
-use crate::dataplane::conntrack::tcp::Outcome;
+use crate::dataplane::conntrack::Outcome;
 use crate::dataplane::packet::Packet;
 
 const HISTORIES: u64 = if cfg!(debug_assertions) { 1000 } else { 20_000 };

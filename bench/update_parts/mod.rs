@@ -1,4 +1,0 @@
-//! What the benchmark of changes is made of.
-
-pub(crate) mod directory;
-pub(crate) mod policy;

@@ -1,0 +1,85 @@
+//! Policy test case, compiled into rule tables.
+
+use crate::cli::{CliError, manifests};
+use crate::net::flow::FlowKey;
+use crate::policy::evaluate::{ReferenceEvaluator, TableEvaluator};
+use crate::policy::explain::{PolicyLocations, explain};
+use crate::policy::parse::Location;
+use crate::policy::testcase::{Case, PlaceholderRange, Probe, ProbeExpansion};
+use crate::policy::{Compiler, Options};
+use crate::tables::Verdict;
+
+use super::report::{CaseResult, Failed};
+
+/// Most invalid probes of a case to report.
+const WRONG_PROBES_SHOWN: usize = 20;
+
+/// Compiled case.
+pub(super) struct CompiledCase<'c> {
+    pub(super) case: &'c Case,
+    pub(super) expansion: ProbeExpansion,
+    pub(super) evaluator: TableEvaluator,
+    /// Flows of each probe.
+    pub(super) flows: Vec<Vec<FlowKey>>,
+}
+
+impl CompiledCase<'_> {
+    /// Compiles a case. An invalid probe (of a missing pod, for example) makes the case invalid and not the
+    /// policy.
+    pub(super) fn new(
+        case: &Case,
+        placeholders: PlaceholderRange,
+    ) -> Result<Result<CompiledCase<'_>, CaseResult>, CliError> {
+        let expansion = ProbeExpansion::with(case, placeholders);
+        let compiler = Compiler::from_objects(expansion.objects().iter().cloned(), Options::default());
+        let evaluator = manifests::evaluator(compiler.into_tables())?;
+        let (mut flows, mut errors) = (Vec::new(), Vec::new());
+        for probe in &case.probes {
+            match expansion.flows(probe) {
+                Ok(of_probe) => flows.push(of_probe),
+                Err(error) => errors.push(format!("{}: {error}", probe.location)),
+            }
+            if errors.len() == WRONG_PROBES_SHOWN {
+                errors.push("the probes after this one are not looked at".to_owned());
+                break;
+            }
+        }
+        if errors.is_empty() {
+            Ok(Ok(CompiledCase { case, expansion, evaluator, flows }))
+        } else {
+            Ok(Err(CaseResult { errors, ..CaseResult::new(case) }))
+        }
+    }
+
+    /// Describes a failed probe on one of its flows.
+    pub(super) fn failed(&self, probe: &Probe, flow: &FlowKey, got: Option<Verdict>) -> Failed {
+        let reference = ReferenceEvaluator::new(self.expansion.objects());
+        let explanation = explain(
+            &reference,
+            flow,
+            [&probe.from, &probe.to],
+            &self.evaluator.evaluate(flow),
+            &locations(self.case),
+        );
+        Failed {
+            place: probe.location.to_string(),
+            from: probe.from.to_string(),
+            to: probe.to.to_string(),
+            protocol: probe.protocol,
+            port: probe.port,
+            expected: probe.expect,
+            got,
+            seen: None,
+            text: explanation.to_string(),
+            explanation,
+        }
+    }
+}
+
+fn locations(case: &Case) -> PolicyLocations {
+    let of = |location: &Location| location.to_string();
+    case.objects
+        .iter()
+        .filter_map(|(object, location)| Some((manifests::policy_of(object)?, of(location))))
+        .collect()
+}

@@ -1,0 +1,169 @@
+//! Errors of the control API. A request that fails has changed nothing, except for [`ApiError::NotTaken`].
+
+use std::net::IpAddr;
+
+use crate::dataplane::{NotTaken, PortError, PortKind};
+use crate::policy::testcase::ProbeError;
+use crate::tables::{PodName, TablesError};
+
+/// Reason for which the switch rejects a request.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// A field of the request has an invalid value.
+    #[error("{field}: {reason}")]
+    Field {
+        /// Name of the field in the request.
+        field: &'static str,
+        /// Reason, and the values that are allowed.
+        reason: String,
+    },
+    /// No port has this name.
+    #[error("there is no port {name:?}: `palisade show ports` lists the ports")]
+    NoPort {
+        /// Requested name.
+        name: String,
+    },
+    /// Another port has this name.
+    #[error(
+        "port {name:?} exists already, on interface {interface}: remove it first, or choose another name"
+    )]
+    PortExists {
+        /// Requested name.
+        name: String,
+        /// Interface of the existing port.
+        interface: String,
+    },
+    /// The interface belongs to another port.
+    #[error("interface {interface} is already port {name:?}: remove that port first")]
+    InterfaceTaken {
+        /// Name of the interface.
+        interface: String,
+        /// Name of the port that has it.
+        name: String,
+    },
+    /// A second host port. The switch has one port to the node's own stack.
+    #[error(
+        "port {name:?} already leads to the node's own stack, and a switch has one host port: remove it first"
+    )]
+    HostPortExists {
+        /// Name of the existing host port.
+        name: String,
+    },
+    /// A pod is attached to the port.
+    #[error("port {port:?} has pod {pod}: detach the pod first")]
+    PortHasPod {
+        /// Name of the port.
+        port: String,
+        /// Name of the pod.
+        pod: PodName,
+    },
+    /// The kind of the port does not take a pod.
+    #[error("port {port:?} is of kind {kind}, and a pod needs a port of kind pod", kind = kind_name(*kind))]
+    WrongKind {
+        /// Name of the port.
+        port: String,
+        /// Kind of the port.
+        kind: PortKind,
+    },
+    /// The pod is not attached.
+    #[error("pod {pod} is not attached: `palisade show pods` lists the pods")]
+    NoPod {
+        /// Name of the pod.
+        pod: PodName,
+    },
+    /// The pod is attached already.
+    #[error("pod {pod} is already attached to port {port:?}: detach it first")]
+    PodExists {
+        /// Name of the pod.
+        pod: PodName,
+        /// Name of its port.
+        port: String,
+    },
+    /// Another owner has the address.
+    #[error("address {address} already belongs to {owner}: give every pod addresses of its own")]
+    AddressTaken {
+        /// Address that is taken.
+        address: IpAddr,
+        /// Owner of the address.
+        owner: String,
+    },
+    /// All attachment numbers are used up. The switch uses none twice.
+    #[error("the switch has attached as many pods as one run can number: restart it")]
+    AttachmentsUsedUp,
+    /// The two endpoints make no connection.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// No tables are loaded.
+    #[error("no rule tables are loaded: load some with `palisade apply FILE`")]
+    NoTables,
+    /// A difference needs loaded tables as its base.
+    #[error("no rule tables are loaded, so a difference has no base: put full tables first")]
+    NoBase,
+    /// The tables know none of the attached pods. Such a mistake cuts off the whole node, or opens it with
+    /// `fail = "open"`.
+    #[error(
+        "these tables know {known} pods, and none of the {attached} that are attached: {fate}. Load the pods' objects with \
+         the policies; if it is meant, unload the tables (`palisade apply --delete`), or allow it (`palisade apply \
+         --allow-empty`, `?allow_empty=true`)",
+        fate = if *fail_open { "traffic of all these would pass unchecked" } else { "all these would be closed" }
+    )]
+    NoPodCovered {
+        /// Number of attached pods.
+        attached: usize,
+        /// Number of pods that the tables know.
+        known: usize,
+        /// Whether traffic of pods that the tables do not know passes.
+        fail_open: bool,
+    },
+    /// The tables are invalid, or the difference has another base.
+    #[error(transparent)]
+    Tables(#[from] TablesError),
+    /// The dataplane does not open or close the port.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The change is published, and a worker has not taken it in time.
+    #[error(transparent)]
+    NotTaken(#[from] NotTaken),
+}
+
+impl ApiError {
+    /// HTTP status of the error.
+    pub fn status(&self) -> u16 {
+        match self {
+            ApiError::NoPort { .. }
+            | ApiError::NoPod { .. }
+            | ApiError::NoTables
+            | ApiError::Probe(ProbeError::UnknownPod { .. }) => 404,
+            ApiError::PortExists { .. }
+            | ApiError::InterfaceTaken { .. }
+            | ApiError::HostPortExists { .. }
+            | ApiError::PortHasPod { .. }
+            | ApiError::PodExists { .. }
+            | ApiError::AddressTaken { .. }
+            | ApiError::NoBase
+            | ApiError::Tables(TablesError::Base { .. })
+            | ApiError::Port(
+                PortError::Taken { .. } | PortError::Foreign { .. } | PortError::TooMany { .. },
+            ) => 409,
+            ApiError::Field { .. }
+            | ApiError::WrongKind { .. }
+            | ApiError::NoPodCovered { .. }
+            | ApiError::Probe(_)
+            | ApiError::Tables(_)
+            | ApiError::Port(
+                PortError::NoInterface { .. } | PortError::NoQueue { .. } | PortError::Mtu { .. },
+            ) => 422,
+            ApiError::NotTaken(_) => 503,
+            ApiError::AttachmentsUsedUp | ApiError::Port(PortError::Unknown(_) | PortError::Kernel(_)) => 500,
+        }
+    }
+}
+
+/// Name of a port kind in requests.
+pub(super) fn kind_name(kind: PortKind) -> &'static str {
+    match kind {
+        PortKind::Pod => "pod",
+        PortKind::Host => "host",
+        PortKind::Uplink => "uplink",
+    }
+}

@@ -1,0 +1,49 @@
+//! Settings of a switch that hold from its start to its end.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::Deserialize;
+
+use crate::dataplane::Gateway;
+
+/// Settings of the control side.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SwitchSettings {
+    /// Cores of the workers, by worker; shown in the status.
+    pub cores: Vec<usize>,
+    /// Gateway: the switch as its pods see it.
+    pub gateway: Gateway,
+    /// Whether traffic of pods that the tables do not know passes. Off: it is dropped.
+    pub fail_open: bool,
+    /// Whether the kernel gets the interface of a removed port back. Off: the XDP program stays and drops every frame.
+    pub detach: bool,
+    /// Prefixes that only pods of this node have addresses of.
+    pub pod_prefixes: Vec<IpNet>,
+    /// Routes, in the order of the configuration.
+    pub routes: Vec<PortRoute>,
+}
+
+/// A route to a port by the port's name. It is in force while the port is open.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortRoute {
+    /// Destination prefix.
+    pub prefix: IpNet,
+    /// Name of the port.
+    pub port: String,
+    /// Address of the next router; the destination itself where absent.
+    pub next_hop: Option<IpAddr>,
+}
+
+/// Condition on tables that know none of the attached pods, and so isolate all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CoverageCheck {
+    /// Accepts such tables.
+    Skip,
+    /// Rejects such tables. A client that replaces all tables gives those of the attached pods.
+    Require,
+    /// Rejects such tables only where the loaded ones know an attached pod. A pod that is attached before its objects are loaded
+    /// does not block the load.
+    RequireIfCovered,
+}

@@ -1,0 +1,105 @@
+//! Validation of requests on their own, before any comparison with the running switch.
+
+use std::net::IpAddr;
+
+use super::ApiError;
+use super::protocol::{PodRequest, PortRequest};
+use crate::dataplane::{Mac, PortKind, PortSpec};
+use crate::limits::POD_ADDRESSES_MAX;
+use crate::tables::PodName;
+
+/// Most bytes of a port's name.
+const PORT_NAME_BYTES_MAX: usize = 63;
+/// Most bytes of an interface's name: `IFNAMSIZ` (16) of `linux/if.h` less the terminating zero.
+const INTERFACE_BYTES_MAX: usize = 15;
+
+/// Validates a port request.
+pub(crate) fn validate_port(name: &str, request: &PortRequest) -> Result<PortSpec, ApiError> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
+    if name.is_empty() || name.len() > PORT_NAME_BYTES_MAX || !name.chars().all(plain) {
+        let reason = format!(
+            "{name:?} is not a port's name: use up to {PORT_NAME_BYTES_MAX} letters, digits and any of . _ - @"
+        );
+        return Err(ApiError::Field { field: "name", reason });
+    }
+    let interface = request.interface.as_deref().unwrap_or(name);
+    let fits = |c: char| !c.is_whitespace() && !c.is_control() && c != '/';
+    if interface.is_empty() || interface.len() > INTERFACE_BYTES_MAX || !interface.chars().all(fits) {
+        let reason = format!(
+            "{interface:?} cannot be the name of an interface, which has 1 to {INTERFACE_BYTES_MAX} bytes \
+             without spaces and slashes"
+        );
+        return Err(ApiError::Field { field: "interface", reason });
+    }
+    if let Some(vlan) = request.vlan.filter(|vlan| !(1..=4094).contains(vlan)) {
+        return Err(ApiError::Field {
+            field: "vlan",
+            reason: format!("is {vlan}, and must be from 1 to 4094"),
+        });
+    }
+    match (request.kind, request.addresses.as_slice()) {
+        (PortKind::Host, []) => {
+            let reason = "a host port needs the node's addresses: give at least one".to_owned();
+            return Err(ApiError::Field { field: "addresses", reason });
+        }
+        (PortKind::Host, addresses) => addresses_are_usable(addresses)?,
+        (PortKind::Pod | PortKind::Uplink, []) => {}
+        (PortKind::Pod | PortKind::Uplink, _) => {
+            let reason =
+                "only a host port has addresses; those of a pod stand in the pod's request".to_owned();
+            return Err(ApiError::Field { field: "addresses", reason });
+        }
+    }
+    Ok(PortSpec { interface: interface.to_owned(), kind: request.kind, vlan: request.vlan })
+}
+
+/// Validates a pod's name, addresses and Ethernet address.
+pub(crate) fn validate_pod(pod: &PodName, request: &PodRequest, gateway: Mac) -> Result<(), ApiError> {
+    if pod.to_string().parse::<PodName>().as_ref() != Ok(pod) {
+        let reason = format!("{:?} is not a pod's name: the path ends in NAMESPACE/NAME", pod.to_string());
+        return Err(ApiError::Field { field: "pod", reason });
+    }
+    let count = request.addresses.len();
+    if !(1..=POD_ADDRESSES_MAX).contains(&count) {
+        let reason = format!("a pod has 1 to {POD_ADDRESSES_MAX} addresses, these are {count}");
+        return Err(ApiError::Field { field: "addresses", reason });
+    }
+    addresses_are_usable(&request.addresses)?;
+    match request.mac {
+        Some(mac) if mac.0[0] & 1 == 1 || mac.0 == [0; 6] => {
+            Err(ApiError::Field { field: "mac", reason: format!("{mac} is not the address of one station") })
+        }
+        Some(mac) if mac == gateway => Err(ApiError::Field {
+            field: "mac",
+            reason: format!("{mac} is the address of the switch itself"),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn addresses_are_usable(addresses: &[IpAddr]) -> Result<(), ApiError> {
+    for (i, address) in addresses.iter().enumerate() {
+        let reason = if addresses[..i].contains(address) {
+            format!("{address} stands there twice")
+        } else if let Some(what) = unusable(*address) {
+            format!("{address} is {what}, and no host can have it as its own")
+        } else {
+            continue;
+        };
+        return Err(ApiError::Field { field: "addresses", reason });
+    }
+    Ok(())
+}
+
+fn unusable(address: IpAddr) -> Option<&'static str> {
+    let broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    let mapped = matches!(address, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some());
+    match address {
+        _ if address.is_unspecified() => Some("the unspecified address"),
+        _ if address.is_loopback() => Some("a loopback address"),
+        _ if address.is_multicast() => Some("a multicast address"),
+        _ if broadcast => Some("the broadcast address"),
+        _ if mapped => Some("an IPv4 address in IPv6 clothes (write it as IPv4)"),
+        _ => None,
+    }
+}

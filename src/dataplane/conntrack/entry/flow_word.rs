@@ -1,0 +1,109 @@
+//! The flow word: everything that a packet of a known flow reads besides the key.
+
+use super::super::state::{FlowState, Side};
+use crate::ids::Generation;
+
+/// The higher end of the key opened the flow.
+pub(super) const OPENED_BY_HIGH: u64 = 1 << 8;
+/// The lower end was a pod of this node when the flow was inserted.
+pub(super) const LOW_IS_POD: u64 = 1 << 9;
+/// The higher end was a pod of this node when the flow was inserted.
+pub(super) const HIGH_IS_POD: u64 = 1 << 10;
+/// Window scale of the end, four bits.
+const SCALE_SHIFT: u32 = 12;
+const SCALE: u64 = 0xf << SCALE_SHIFT;
+const STATE: u64 = 0xff;
+/// The bits that a revalidation keeps: state, opener, pods, scale.
+const STATUS: u64 = 0xffff;
+
+/// The flow word of one end, from the high bits down: the policy epoch, 32 bits; the hop plus one, 16 bits, zero for none; the end's
+/// window scale, the ends that were pods of this node, the end that opened the flow; the flow's state, eight bits.
+///
+/// The policy epoch is the generation that last evaluated packets of this end, and under which their hop was noted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FlowWord(pub(super) u64);
+
+impl FlowWord {
+    #[inline]
+    pub(super) fn new(policy_epoch: Generation, hop: Option<u16>, status: u64) -> FlowWord {
+        // Hop 65535 does not fit beside the value for none: it is looked up each time.
+        let hop = hop.map_or(0, |hop| hop.wrapping_add(1));
+        FlowWord(u64::from(policy_epoch.0) << 32 | u64::from(hop) << 16 | status)
+    }
+
+    /// Status bits of a flow in this state, for an end with this window scale. `pods`: whether the lower and the higher end is a pod of
+    /// this node.
+    #[inline]
+    pub(super) fn status_of(state: FlowState, opened_by_low: bool, pods: [bool; 2], scale: u8) -> u64 {
+        let opened = if opened_by_low { 0 } else { OPENED_BY_HIGH };
+        let [low, high] = pods.map(u64::from);
+        u64::from(state as u8)
+            | opened
+            | low * LOW_IS_POD
+            | high * HIGH_IS_POD
+            | u64::from(scale) << SCALE_SHIFT
+    }
+
+    /// The generation that last evaluated packets of this end.
+    #[inline]
+    pub(crate) fn policy_epoch(self) -> Generation {
+        Generation((self.0 >> 32) as u32)
+    }
+
+    /// The hop of packets of this end, if one was noted under that generation.
+    #[inline]
+    pub(crate) fn hop(self) -> Option<u16> {
+        ((self.0 >> 16) as u16).checked_sub(1)
+    }
+
+    /// The hop of packets of this end, if no packet changes the flow any more: it is UDP, and both directions were seen.
+    #[inline]
+    pub(crate) fn plain_hop(self) -> Option<u16> {
+        if self.0 as u8 == FlowState::UdpTwoWay as u8 { self.hop() } else { None }
+    }
+
+    /// The state of a flow that is neither TCP nor SCTP: see [`Entry::set_state`](super::Entry::set_state).
+    #[inline]
+    pub(crate) fn state(self) -> FlowState {
+        FlowState::from_number(self.0 as u8)
+    }
+
+    /// The side of the end, given whether it is the lower one.
+    #[inline]
+    pub(crate) fn side(self, is_low: bool) -> Side {
+        if is_low == (self.0 & OPENED_BY_HIGH != 0) { Side::Responder } else { Side::Initiator }
+    }
+
+    /// Whether the lower and the higher end was a pod of this node when the flow was inserted.
+    #[inline]
+    pub(crate) fn pods(self) -> [bool; 2] {
+        [LOW_IS_POD, HIGH_IS_POD].map(|bit| self.0 & bit != 0)
+    }
+
+    /// Whether both words are of a flow with the same opener and the same pods.
+    pub(super) fn has_same_ends(self, other: FlowWord) -> bool {
+        (self.0 ^ other.0) & (OPENED_BY_HIGH | LOW_IS_POD | HIGH_IS_POD) == 0
+    }
+
+    /// Whether the bits of the state are a state's number.
+    pub(super) fn has_valid_state(self) -> bool {
+        self.0 & STATE == self.state() as u64
+    }
+
+    /// The word with another policy epoch and hop.
+    pub(super) fn revalidated(self, policy_epoch: Generation, hop: Option<u16>) -> FlowWord {
+        FlowWord::new(policy_epoch, hop, self.0 & STATUS)
+    }
+
+    pub(super) fn with_state(self, state: FlowState) -> FlowWord {
+        FlowWord(self.0 & !STATE | u64::from(state as u8))
+    }
+
+    pub(super) fn scale(self) -> u8 {
+        ((self.0 & SCALE) >> SCALE_SHIFT) as u8
+    }
+
+    pub(super) fn with_scale(self, scale: u8) -> FlowWord {
+        FlowWord(self.0 & !SCALE | u64::from(scale) << SCALE_SHIFT)
+    }
+}

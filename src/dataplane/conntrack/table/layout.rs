@@ -1,0 +1,180 @@
+//! Memory of the table, and the buckets and slots that the hash of a key names.
+
+use std::io;
+
+use super::super::entry::Entry;
+use super::super::key::{HashSeed, Key};
+use super::super::parts::{AtomicU64, WORKERS_MAX};
+use super::super::quota::Quotas;
+use super::super::state::QuotaClass;
+use super::super::timeouts::timeouts_ms;
+use super::slot::{BUCKET_SLOTS, Slot};
+use super::tags::{BucketTags, TOMBSTONE};
+use crate::dataplane::ConntrackSettings;
+use crate::ids::PortId;
+use crate::mem::HugeArray;
+
+/// The connection tracking table. All workers share it, without locks.
+pub(crate) struct Conntrack {
+    pub(super) buckets: HugeArray<BucketTags>,
+    pub(super) entries: HugeArray<Entry>,
+    seed: HashSeed,
+    /// Idle time, milliseconds, after which a flow ends, by number of its state.
+    timeouts_ms: Vec<u32>,
+    pub(in crate::dataplane::conntrack) quotas: Quotas,
+    /// Epoch of the reclamation of slots: grows when every worker has seen the last value.
+    pub(super) reclaim_epoch: AtomicU64,
+    /// The epoch that each worker has seen; [`u64::MAX`] while it is offline or does not exist.
+    pub(super) seen_epochs: Box<[AtomicU64]>,
+    tcp_pickup: bool,
+}
+
+impl Conntrack {
+    /// Makes an empty table, on huge pages if `huge_pages` and the kernel has any. Fails where there is no memory for it.
+    pub(crate) fn new(settings: &ConntrackSettings, huge_pages: bool) -> io::Result<Conntrack> {
+        let buckets = Conntrack::buckets_for(settings);
+        let entries = HugeArray::new(buckets * BUCKET_SLOTS, huge_pages)?;
+        Ok(Conntrack::of(HugeArray::new(buckets, huge_pages)?, entries, HashSeed::random(), settings))
+    }
+
+    /// Number of buckets of a table with these settings.
+    pub(in crate::dataplane::conntrack) fn buckets_for(settings: &ConntrackSettings) -> usize {
+        settings.flows_max.div_ceil(BUCKET_SLOTS).max(2)
+    }
+
+    /// Makes a table of these buckets and their entries, which are empty or still to be [recovered](Conntrack::recover).
+    pub(in crate::dataplane::conntrack) fn of(
+        buckets: HugeArray<BucketTags>,
+        entries: HugeArray<Entry>,
+        seed: HashSeed,
+        settings: &ConntrackSettings,
+    ) -> Conntrack {
+        let quotas = Quotas::new(entries.len(), settings.pod_quota_percent);
+        Conntrack {
+            buckets,
+            entries,
+            seed,
+            timeouts_ms: timeouts_ms(&settings.timeouts),
+            quotas,
+            reclaim_epoch: AtomicU64::new(0),
+            seen_epochs: (0..WORKERS_MAX).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            tcp_pickup: settings.tcp_pickup,
+        }
+    }
+
+    /// Whether a segment other than a SYN may open a TCP connection (`nf_conntrack_tcp_loose` of Linux).
+    pub(crate) fn tcp_pickup(&self) -> bool {
+        self.tcp_pickup
+    }
+
+    /// Hash of a key, keyed with this table's secret seed.
+    #[inline]
+    pub(crate) fn hash(&self, key: &Key) -> u64 {
+        self.seed.hash(key)
+    }
+
+    /// The entry in a slot.
+    #[inline]
+    pub(crate) fn entry(&self, slot: Slot) -> &Entry {
+        &self.entries[slot.0 as usize]
+    }
+
+    /// The slot that a hash names: a new flow takes it where it is free.
+    #[inline]
+    pub(super) fn primary_slot(&self, hash: u64) -> Slot {
+        Slot((((hash & 0xffff_ffff) * self.entries.len() as u64) >> 32) as u32)
+    }
+
+    /// The bucket of the primary slot.
+    #[inline]
+    pub(in crate::dataplane::conntrack) fn first_bucket(&self, hash: u64) -> usize {
+        (((hash & 0xffff_ffff) * self.buckets.len() as u64) >> 32) as usize
+    }
+
+    /// The other bucket in which a key may lie.
+    #[inline]
+    pub(in crate::dataplane::conntrack) fn second_bucket(&self, hash: u64) -> usize {
+        // Other bits of the hash than the first bucket's and the tag's decide; never the first bucket again.
+        let others = self.buckets.len() as u64 - 1;
+        let step = 1 + (((hash >> 24 & 0xffff_ffff) * others) >> 32) as usize;
+        let bucket = self.first_bucket(hash) + step;
+        if bucket >= self.buckets.len() { bucket - self.buckets.len() } else { bucket }
+    }
+
+    /// The tag of a slot.
+    pub(in crate::dataplane::conntrack) fn tag(&self, slot: Slot) -> u8 {
+        self.buckets[slot.bucket()].tag(slot.position())
+    }
+
+    /// Replaces the tag of a slot.
+    pub(in crate::dataplane::conntrack) fn set_tag(&self, slot: Slot, tag: u8) {
+        self.buckets[slot.bucket()].set(slot.position(), tag);
+    }
+
+    /// Whether a key whose first bucket this is may lie in its second one.
+    #[inline]
+    pub(in crate::dataplane::conntrack) fn has_overflow(&self, bucket: usize) -> bool {
+        self.buckets[bucket].has_overflow()
+    }
+
+    /// Changes the number of keys that lie in their second bucket and have this one as their first.
+    pub(in crate::dataplane::conntrack) fn add_overflow(&self, bucket: usize, change: i16) {
+        self.buckets[bucket].add_overflow(change);
+    }
+
+    /// Sets the overflow counts of all buckets to zero.
+    pub(in crate::dataplane::conntrack) fn clear_overflow(&self) {
+        self.buckets.iter().for_each(BucketTags::clear_overflow);
+    }
+
+    /// Whether a slot holds a flow. A slot that is claimed and not yet published holds none: its entry still has the words of the flow
+    /// before.
+    pub(in crate::dataplane::conntrack) fn holds_flow(&self, slot: Slot) -> bool {
+        self.tag(slot) > TOMBSTONE && self.entry(slot).is_flow()
+    }
+
+    /// Slots of a bucket that hold a flow.
+    pub(super) fn flow_slots(&self, bucket: usize) -> impl Iterator<Item = Slot> + '_ {
+        (0..BUCKET_SLOTS)
+            .map(move |position| Slot::at(bucket, position))
+            .filter(|slot| self.holds_flow(*slot))
+    }
+
+    /// Whether a flow has had no packet for longer than its state allows.
+    pub(super) fn is_idle(&self, slot: Slot, now_ms: u32) -> bool {
+        let entry = self.entry(slot);
+        entry.is_idle_for(self.timeouts_ms[entry.state() as usize], now_ms)
+    }
+
+    /// All slots.
+    pub(in crate::dataplane::conntrack) fn all_slots(&self) -> impl Iterator<Item = Slot> + use<> {
+        (0..self.entries.len() as u32).map(Slot)
+    }
+
+    /// Calls `see` for each flow until it returns false. The control side uses it: flows that come and go meanwhile may be missed.
+    pub(crate) fn for_each(&self, mut see: impl FnMut(&Key, &Entry) -> bool) {
+        for entry in &*self.entries {
+            if let Some(key) = entry.key()
+                && entry.key() == Some(key)
+                && !see(&key, entry)
+            {
+                return;
+            }
+        }
+    }
+
+    /// Number of flows of a port in a quota class.
+    pub(crate) fn flows_of(&self, port: PortId, class: QuotaClass) -> u32 {
+        self.quotas.flows(port, class)
+    }
+
+    /// Number of flows.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.key().is_some()).count()
+    }
+
+    /// Bytes of tags and entries.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.buckets) + size_of_val(&*self.entries)
+    }
+}
