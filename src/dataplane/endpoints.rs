@@ -1,9 +1,11 @@
-//! Pods and their ports in a file for the next process of the switch, so that a flow continues only between the pods that had it.
+//! Pods and their ports in a file for the next process of the switch, so that a flow continues only between
+//! the pods that had it.
 //!
-//! A flow names its ends by address. The file beside the flow table has, for each pod, its addresses, its interface, and the
-//! generation since which it has been attached. The switch writes it before workers see a change. The next process awaits these pods
-//! for a while. A pod that is attached again, with the same name, addresses and interface, counts as attached since that generation.
-//! Every other pod counts as attached since the next one, and inherits no flow.
+//! A flow names its ends by address. The file beside the flow table has, for each pod, its addresses, its
+//! interface, and the generation since which it has been attached. The switch writes it before workers see a
+//! change. The next process awaits these pods for a while. A pod that is attached again, with the same name,
+//! addresses and interface, counts as attached since that generation. Every other pod counts as attached
+//! since the next one, and inherits no flow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -61,8 +63,9 @@ pub(super) struct Endpoints {
 }
 
 impl Endpoints {
-    /// Reads the pods that the previous process has left with the table of `storage`, whose flows were all evaluated before generation
-    /// `next`. The second value is the reason why there are none, for the operator.
+    /// Reads the pods that the previous process has left with the table of `storage`, whose flows were all
+    /// evaluated before generation `next`. The second value is the reason why there are none, for the
+    /// operator.
     pub(super) fn restore(storage: Storage, next: Generation, now_ms: u32) -> (Endpoints, Option<String>) {
         let awaited_until_ms = now_ms.wrapping_add(AWAITED_PODS_MS);
         let mut endpoints = Endpoints { storage: Some(storage), awaited_until_ms, ..Endpoints::default() };
@@ -104,8 +107,9 @@ impl Endpoints {
         Ok(record.pods)
     }
 
-    /// The number for a port on this interface: the number that it had in the previous process, so that flows count against the same
-    /// pods; else the lowest number that is free and that no awaited pod had; else the lowest free one.
+    /// The number for a port on this interface: the number that it had in the previous process, so that flows
+    /// count against the same pods; else the lowest number that is free and that no awaited pod had; else the
+    /// lowest free one.
     pub(super) fn port_for(&self, link: Option<&Link>, is_open: impl Fn(PortId) -> bool) -> Option<PortId> {
         let had = self.awaited.iter().find(|pod| Some(&pod.link) == link).map(|pod| pod.port);
         let reserved: BTreeSet<PortId> = self.awaited.iter().map(|pod| pod.port).collect();
@@ -124,7 +128,8 @@ impl Endpoints {
         self.links.remove(&port);
     }
 
-    /// Matches awaited pods with those that `desired` adds. Pods that take an awaited pod's name, address or interface replace it.
+    /// Matches awaited pods with those that `desired` adds. Pods that take an awaited pod's name, address or
+    /// interface replace it.
     pub(super) fn match_restored(
         &mut self,
         before: &DesiredState,
@@ -157,7 +162,8 @@ impl Endpoints {
         RestoredPods { since, awaited, awaited_until_ms: self.awaited_until_ms }
     }
 
-    /// Writes the generation and the pods of a snapshot for the next process, before workers see the snapshot.
+    /// Writes the generation and the pods of a snapshot for the next process, before workers see the
+    /// snapshot.
     pub(super) fn save(&mut self, desired: &DesiredState, snapshot: &Snapshot) {
         let Some(storage) = &self.storage else { return };
         if let Err(error) = storage.note_generation(snapshot.generation) {

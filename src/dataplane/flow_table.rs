@@ -12,7 +12,8 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// Makes an empty table for `flows_max` flows. Panics when there is no memory, as a `Vec` of that size does.
+    /// Makes an empty table for `flows_max` flows. Panics when there is no memory, as a `Vec` of that size
+    /// does.
     pub fn new(flows_max: usize) -> FlowTable {
         let settings =
             ConntrackSettings { flows_max, pod_quota_percent: 100, ..ConntrackSettings::default() };
@@ -45,7 +46,8 @@ impl FlowTable {
         outcomes.filter(|outcome| matches!(outcome, InsertOutcome::Inserted(_))).count()
     }
 
-    /// Counts one packet of `bytes` bytes for each key, by a lookup that compares tags first. Returns the number of packets of known flows.
+    /// Counts one packet of `bytes` bytes for each key, by a lookup that compares tags first. Returns the
+    /// number of packets of known flows.
     pub fn count(&self, batch: &[FlowKey], bytes: usize) -> usize {
         self.table.lookup_tags_first(batch, Key::of_flow, |entry, from_low| entry.count(from_low, bytes, 0))
     }

@@ -1,5 +1,5 @@
-//! Parts of a datagram that have come, in units of eight bytes: "The fragment offset is measured in units of 8 octets (64 bits)"
-//! (RFC 791 section 3.1).
+//! Parts of a datagram that have come, in units of eight bytes: "The fragment offset is measured in units of
+//! 8 octets (64 bits)" (RFC 791 section 3.1).
 
 /// Number of units of the largest datagram.
 const UNITS: usize = 8192;
@@ -22,7 +22,8 @@ pub(super) enum Overlap {
 impl Coverage {
     pub(super) const NONE: Coverage = Coverage { words: [0; UNITS / 64], units: 0 };
 
-    /// Marks the units from `first_unit` up to `end_unit`. Returns the extent to which they were marked before.
+    /// Marks the units from `first_unit` up to `end_unit`. Returns the extent to which they were marked
+    /// before.
     pub(super) fn mark(&mut self, first_unit: usize, end_unit: usize) -> Overlap {
         let end_unit = end_unit.min(UNITS);
         let mut before = 0;

@@ -1,4 +1,5 @@
-//! Fragmented datagrams that one worker knows: a set-associative table, in which the oldest datagram of a full set is evicted.
+//! Fragmented datagrams that one worker knows: a set-associative table, in which the oldest datagram of a
+//! full set is evicted.
 
 use super::coverage::Coverage;
 use super::first_verdict::FirstVerdict;
@@ -82,8 +83,8 @@ impl Datagrams {
     }
 }
 
-/// The place in a set for another datagram of a port: a free one; else that of the oldest datagram, or of the port's own oldest one
-/// where it has half of the set.
+/// The place in a set for another datagram of a port: a free one; else that of the oldest datagram, or of the
+/// port's own oldest one where it has half of the set.
 fn victim(set: &[Datagram], port: PortId, now_ms: u32) -> usize {
     let own = set.iter().filter(|datagram| datagram.is_live(now_ms) && datagram.port == port).count();
     let has_share = own >= FRAGMENT_WAYS / 2;

@@ -1,7 +1,9 @@
-//! Verdicts on first fragments, shared by all workers: the kernel may deliver the fragments of one datagram to different queues.
+//! Verdicts on first fragments, shared by all workers: the kernel may deliver the fragments of one datagram
+//! to different queues.
 //!
-//! Each slot is a seqlock: a writer makes the sequence number odd, writes, and makes it even again. A reader that sees an odd or a
-//! changed number has read nothing. Nobody waits: a writer that finds a slot in use skips it.
+//! Each slot is a seqlock: a writer makes the sequence number odd, writes, and makes it even again. A reader
+//! that sees an odd or a changed number has read nothing. Nobody waits: a writer that finds a slot in use
+//! skips it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -44,7 +46,8 @@ impl FirstFragmentTable {
         (0..PROBES).filter_map(move |probe| self.slots.get((hash as usize).wrapping_add(probe) & mask))
     }
 
-    /// Publishes the record of a datagram's first fragment. It replaces the oldest record of the probed slots where none is free.
+    /// Publishes the record of a datagram's first fragment. It replaces the oldest record of the probed slots
+    /// where none is free.
     pub(super) fn publish(&self, key: &Key, hash: u64, record: &FirstRecord, now_ms: u32) {
         let rank = |slot: &&Slot| match slot.read() {
             Some((found, _, _)) if found == *key => u32::MAX,
@@ -72,7 +75,8 @@ impl FirstFragmentTable {
     pub(super) fn remove(&self, key: &Key, hash: u64, now_ms: u32) {
         let is_found = |slot: &&Slot| slot.read().is_some_and(|(found, _, _)| found == *key);
         if let Some(slot) = self.probes(hash).find(is_found) {
-            // Where another worker is writing there, it writes about another datagram, and this record is gone already.
+            // Where another worker is writing there, it writes about another datagram, and this record is
+            // gone already.
             slot.write(&Key::default(), &FirstRecord { first: FirstVerdict::Unknown, end_unit: 0 }, now_ms);
         }
     }

@@ -1,4 +1,5 @@
-//! Verdict on the first fragment of a datagram, which holds for the later ones, and its form in the shared table.
+//! Verdict on the first fragment of a datagram, which holds for the later ones, and its form in the shared
+//! table.
 
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::Key;
@@ -49,8 +50,9 @@ const ALLOWED: u64 = 1;
 const DENIED: u64 = 2;
 
 impl FirstRecord {
-    /// Packs the record into 64 bits and the generation. From the low bits up: destination port, 16 bits; protocol, 8; kind, 2; whether
-    /// the datagram's sender opened the flow, at bit 26; drop reason, 8 bits from bit 32; end unit, 16.
+    /// Packs the record into 64 bits and the generation. From the low bits up: destination port, 16 bits;
+    /// protocol, 8; kind, 2; whether the datagram's sender opened the flow, at bit 26; drop reason, 8 bits
+    /// from bit 32; end unit, 16.
     pub(super) fn pack(&self, key: &Key) -> (u64, u32) {
         let to = (self.end_unit as u64) << 48;
         match self.first {

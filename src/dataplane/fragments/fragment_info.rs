@@ -10,13 +10,16 @@ use crate::net::{ipv4, ipv6};
 /// The datagram of a fragment, and the fragment's part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FragmentInfo {
-    /// Identifies the datagram: source in `low`, destination in `high`; identification, protocol (of IPv4: "source, destination,
-    /// protocol, and identification", RFC 791 section 3.2) and receiving port in `word`. In IPv6, fragments of one packet may name
-    /// different protocols (RFC 8200 section 4.5). The receiving port keeps a pod from adding fragments to another one's datagram.
+    /// Identifies the datagram: source in `low`, destination in `high`; identification, protocol and
+    /// receiving port in `word`. The identification "is used together with the source and destination
+    /// address, and the protocol fields, to identify datagram fragments for reassembly" (RFC 791 section
+    /// 3.2); in IPv6, fragments of one packet may name different protocols (RFC 8200 section 4.5). The
+    /// receiving port keeps a pod from adding fragments to another pod's datagram.
     pub key: Key,
     /// Its first unit of eight bytes.
     pub first_unit: usize,
-    /// The unit behind its last one; of the fragment that ends the datagram, the unit behind the largest datagram.
+    /// The unit behind its last one; of the fragment that ends the datagram, the unit behind the largest
+    /// datagram.
     pub end_unit: usize,
     /// Protocol in its header.
     pub protocol: Protocol,
@@ -26,8 +29,9 @@ pub(crate) struct FragmentInfo {
 const END: usize = 8192;
 
 impl FragmentInfo {
-    /// Fields of the fragment that begins with these bytes of a frame. `None` where no datagram can have it: it ends behind 65,535 bytes,
-    /// or it is empty, or more fragments follow and its length is not a multiple of eight bytes.
+    /// Fields of the fragment that begins with these bytes of a frame. `None` where no datagram can have it:
+    /// it ends behind 65,535 bytes, or it is empty, or more fragments follow and its length is not a multiple
+    /// of eight bytes.
     pub(crate) fn of(head: &[u8], packet: &Packet, port: PortId) -> Option<FragmentInfo> {
         let bytes = head.get(usize::from(packet.l3)..)?;
         let (offset, more, identification, start) = if is_v4(packet.src) {
@@ -35,7 +39,8 @@ impl FragmentInfo {
             let identification = u32::from(ip.identification());
             (ip.fragment_offset(), ip.more_fragments(), identification, ip.header_bytes())
         } else {
-            // Headers between the fragment header and the transport header are in the fragmentable part (RFC 8200 section 4.5).
+            // Headers between the fragment header and the transport header are in the fragmentable part (RFC
+            // 8200 section 4.5).
             let upper = ipv6::upper_layer(bytes)?;
             let fragment = upper.fragment?;
             (fragment.offset, fragment.more, fragment.identification, fragment.start)

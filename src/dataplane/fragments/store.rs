@@ -74,8 +74,8 @@ impl Fragments {
         self.waiting.take(usize::MAX, is_of_port, |frame, _, ()| free(frame));
     }
 
-    /// Hands at most `max` fragments that need not wait any longer to `resume`, each with the reason to drop it, if any: its first
-    /// fragment has come, or its time is over.
+    /// Hands at most `max` fragments that need not wait any longer to `resume`, each with the reason to drop
+    /// it, if any: its first fragment has come, or its time is over.
     #[inline]
     pub(crate) fn resume(
         &mut self,
@@ -116,7 +116,8 @@ impl Fragments {
         self.waiting.take(max, verdict, resume);
     }
 
-    /// Records the verdict on a first fragment. Returns the reason to drop it where it overlaps fragments that came before it.
+    /// Records the verdict on a first fragment. Returns the reason to drop it where it overlaps fragments
+    /// that came before it.
     pub(crate) fn record_first(
         &mut self,
         info: &FragmentInfo,
@@ -193,8 +194,9 @@ impl Fragments {
 }
 
 impl Datagram {
-    /// Marks the part of a fragment as seen. Returns whether it repeats earlier parts. Where it repeats only some of its part, the
-    /// datagram is denied as a whole: "the entire datagram [...] MUST be silently discarded" (RFC 5722 section 4).
+    /// Marks the part of a fragment as seen. Returns whether it repeats earlier parts. Where it repeats only
+    /// some of its part, the datagram is denied as a whole: "the entire datagram [...] MUST be silently
+    /// discarded" (RFC 5722 section 4).
     fn mark(&mut self, info: &FragmentInfo) -> bool {
         let overlap = self.coverage.mark(info.first_unit, info.end_unit);
         if overlap == Overlap::Partial {

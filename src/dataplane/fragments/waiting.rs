@@ -21,7 +21,8 @@ pub(super) struct Waiter {
 /// Waiting fragments of one worker.
 pub(super) struct Waiting {
     waiters: Vec<Waiter>,
-    /// Number of waiters that have their frame: the stages reserve places, and the worker fills them after the stages.
+    /// Number of waiters that have their frame: the stages reserve places, and the worker fills them after
+    /// the stages.
     filled: usize,
     max: usize,
 }

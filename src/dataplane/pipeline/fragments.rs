@@ -26,8 +26,8 @@ pub(super) fn classify_fragments(batch: &mut Batch, lookups: &LookupBatch, conte
     }
 }
 
-/// Whether later fragments share the fate of a first fragment that was dropped for this reason: its headers are valid, and it came
-/// from its source address.
+/// Whether later fragments share the fate of a first fragment that was dropped for this reason: its headers
+/// are valid, and it came from its source address.
 fn binds_later_fragments(reason: DropReason) -> bool {
     use DropReason as R;
     !matches!(
@@ -83,8 +83,8 @@ fn classify_later(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     let Some(info) = FragmentInfo::of(context.umem.data(&batch.frames[i]), packet, port) else {
         return batch.drop(i, DropReason::Fragment);
     };
-    // Such a fragment replaces the control bits, whatever the first one has there: "IF FO=1 and PROTOCOL=TCP then DROP PACKET"
-    // (RFC 1858 section 3.2.2; RFC 3128).
+    // Such a fragment replaces the control bits, whatever the first one has there: "IF FO=1 and PROTOCOL=TCP
+    // then DROP PACKET" (RFC 1858 section 3.2.2; RFC 3128).
     if info.protocol == Protocol::TCP && info.first_unit == 1 {
         return batch.drop(i, DropReason::FragmentTiny);
     }
