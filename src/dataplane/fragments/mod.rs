@@ -28,9 +28,10 @@ use waiting::Waiting;
 
 use super::DropReason;
 use super::conntrack::{LookupBatch, Side};
-use super::pipeline::batch::{Batch, FlowStatus, Verdict};
-use super::pipeline::classify::flow_of;
+use super::neighbor::solicit::RateLimits;
+use super::pipeline::batch::{Batch, Verdict};
 use super::pipeline::context::Context;
+use super::pipeline::flow::init::flow_of;
 use super::pipeline::route::route;
 use crate::ids::PortId;
 use crate::limits::BATCH_FRAMES_MAX;
@@ -217,15 +218,23 @@ impl Datagram {
 
 /// Remembers what has become of first fragments, and decides on later ones.
 #[cold]
-pub(crate) fn classify_fragments(batch: &mut Batch, lookups: &LookupBatch, context: &mut Context<'_>) {
+pub(crate) fn classify_fragments(
+    batch: &mut Batch,
+    context: &Context<'_>,
+    lookups: &LookupBatch,
+    fragments: &mut Fragments,
+    rate_limits: &mut RateLimits,
+) {
     for i in 0..batch.len() {
         match batch.verdicts[i] {
-            Verdict::Held => later(batch, i, context),
-            Verdict::Pending if batch.packets[i].first_fragment => first(batch, i, lookups, context),
+            Verdict::Held => later(batch, i, context, fragments, rate_limits),
+            Verdict::Pending if batch.packets[i].first_fragment => {
+                first(batch, i, context, lookups, fragments)
+            }
             Verdict::Dropped(reason)
                 if batch.packets[i].first_fragment && !batch.answers[i] && binds_later_fragments(reason) =>
             {
-                first(batch, i, lookups, context);
+                first(batch, i, context, lookups, fragments);
             }
             _ => {}
         }
@@ -253,7 +262,13 @@ fn binds_later_fragments(reason: DropReason) -> bool {
     )
 }
 
-fn first(batch: &mut Batch, i: usize, lookups: &LookupBatch, context: &mut Context<'_>) {
+fn first(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    lookups: &LookupBatch,
+    fragments: &mut Fragments,
+) {
     let (packet, port) = (&batch.packets[i], batch.in_ports[i]);
     let Some(info) = FragmentInfo::of(context.umem.data(&batch.frames[i]), packet, port) else {
         return drop_pending(batch, i, DropReason::Fragment);
@@ -263,15 +278,13 @@ fn first(batch: &mut Batch, i: usize, lookups: &LookupBatch, context: &mut Conte
         FirstVerdict::Denied(reason)
     } else {
         let flow = lookups.flow(i);
-        // Policy has evaluated every other packet as one of its flow's initiator.
-        let by_initiator = match batch.tracks[i].status {
-            FlowStatus::Known(slot) => context.conntrack.entry(slot).sender(flow.from_low) == Side::Initiator,
-            FlowStatus::Reopen(_) | FlowStatus::New | FlowStatus::Untracked => true,
-        };
+        // Policy has evaluated a packet without a flow as one of the initiator.
+        let slot = context.conntrack.look_up(&flow.key, flow.hash);
+        let sender = slot.map(|slot| context.conntrack.entry(slot).sender(flow.from_low));
+        let by_initiator = sender.is_none_or(|sender| sender == Side::Initiator);
         FirstVerdict::Allowed(context.snapshot.generation, flow_of(&flow.key, flow.from_low == by_initiator))
     };
-    let overlap =
-        context.fragments.record_first(&info, hash, port, first, context.first_fragments, context.now_ms);
+    let overlap = fragments.record_first(&info, hash, port, first, context.first_fragments, context.now_ms);
     if let Some(reason) = overlap {
         drop_pending(batch, i, reason);
     }
@@ -284,7 +297,13 @@ fn drop_pending(batch: &mut Batch, i: usize, reason: DropReason) {
     }
 }
 
-fn later(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+fn later(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    fragments: &mut Fragments,
+    rate_limits: &mut RateLimits,
+) {
     let (packet, port) = (&batch.packets[i], batch.in_ports[i]);
     let Some(info) = FragmentInfo::of(context.umem.data(&batch.frames[i]), packet, port) else {
         return batch.drop(i, DropReason::Fragment);
@@ -295,7 +314,7 @@ fn later(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     }
     // What leads nowhere need not wait.
     batch.verdicts[i] = Verdict::Pending;
-    route(batch, i, context);
+    route(batch, i, context, rate_limits);
     if !batch.is_pending(i) {
         return;
     }
@@ -306,7 +325,7 @@ fn later(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
         worker: context.worker,
         now_ms: context.now_ms,
     };
-    batch.verdicts[i] = context.fragments.classify_later(&info, hash, port, batch.waited[i], &surroundings);
+    batch.verdicts[i] = fragments.classify_later(&info, hash, port, batch.waited[i], &surroundings);
 }
 
 #[cfg(test)]
