@@ -19,11 +19,11 @@ use super::neighbor::table::{Neighbors, SolicitQueue};
 use super::worker::Shared;
 use super::worker::mailbox::Mailbox;
 use super::{
-    ConntrackSettings, DesiredState, FlowInfo, FlowMemory, FlowPath, PortError, Settings, StartError, packet,
-    path,
+    ConntrackSettings, DesiredState, FlowInfo, FlowMemory, FlowPath, PortError, Settings, StartError, path,
 };
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::{PORTS_MAX, WORKERS_MAX};
+use crate::net::address;
 use crate::net::flow::FlowKey;
 use crate::tables::{RuleOrigin, Verdict};
 
@@ -293,11 +293,12 @@ impl Core {
         let mut flows = Vec::new();
         self.shared.conntrack.for_each(|key, entry| {
             let opened_by_low = entry.sender(true) == Side::Initiator;
-            let low = (packet::unpack(key.low()), key.low_port());
-            let high = (packet::unpack(key.high()), key.high_port());
+            let low = (address::unpack(key.low()), key.low_port());
+            let high = (address::unpack(key.high()), key.high_port());
             let (src, dst) = if opened_by_low { (low, high) } else { (high, low) };
             let protocol = key.protocol();
-            let flow = Flow { src: packet::pack(src.0), dst: packet::pack(dst.0), protocol, dst_port: dst.1 };
+            let flow =
+                Flow { src: address::pack(src.0), dst: address::pack(dst.0), protocol, dst_port: dst.1 };
             let [(packets, bytes), (reply_packets, reply_bytes)] = entry.counts();
             let [egress, ingress] = snapshot.origins(&flow);
             let info = FlowInfo {

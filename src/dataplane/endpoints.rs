@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 use super::DesiredState;
 use super::conntrack::storage::{Storage, private_file_options};
 use super::fib::snapshot::Snapshot;
-use super::packet::{Address, pack};
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::limits::{AWAITED_PODS_MS, ENDPOINTS_BYTES_MAX, POD_ADDRESSES_MAX, PORTS_MAX};
+use crate::net::address::{Address, pack};
 use crate::net::mac::Mac;
 
 /// An interface, told from one that is made later under its name.

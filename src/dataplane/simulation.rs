@@ -11,12 +11,12 @@ use crossbeam::channel::bounded;
 use super::core::Core;
 use super::endpoints::Link;
 use super::fib::snapshot::PortFacts;
-use super::packet::{pack, unpack};
 use super::worker::Worker;
 use super::worker::handoff::{self, Access};
 use super::worker::mailbox::Command;
 use super::{Counters, DesiredState, FlowInfo, FlowPath, Mac, PortError, PortKind, Settings, StartError};
 use crate::ids::{Generation, PortId, WorkerId};
+use crate::net::address::{pack, unpack};
 use crate::net::flow::FlowKey;
 use crate::xdp::{MemoryPeer, PortQueue, Umem};
 

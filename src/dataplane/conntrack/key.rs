@@ -3,7 +3,8 @@
 use std::hint::select_unpredictable;
 use std::net::IpAddr;
 
-use crate::dataplane::packet::{Address, Packet, from_v4, is_v4, pack, query};
+use crate::dataplane::packet::{Packet, query};
+use crate::net::address::{Address, from_v4, is_v4, pack};
 use crate::net::flow::{FlowKey, Protocol};
 
 /// Two endpoints in order, protocol, and for an ICMP query its type and who asked.

@@ -25,8 +25,8 @@ use self::table::{Conntrack, InsertOutcome, Slot, WorkerState};
 use super::state::{FlowState, QuotaClass, Side};
 use super::{Key, state, tcp, timeouts};
 use crate::dataplane::ConntrackSettings;
-use crate::dataplane::packet::from_v4;
 use crate::ids::{Generation, PortId, WorkerId};
+use crate::net::address::from_v4;
 use crate::net::flow::Protocol;
 
 /// As `super::parts`, and what publication is made of.

@@ -10,10 +10,10 @@ use super::timeouts::timeouts_ms;
 use super::{
     Conntrack, FlowState, InsertOutcome, Key, NewFlow, QuotaClass, Segment, Side, Slot, TcpFlow, WorkerState,
 };
-use crate::dataplane::packet::from_v4;
 use crate::dataplane::{ConntrackSettings, Timeouts};
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::RETIRED_FLOWS_MAX;
+use crate::net::address::from_v4;
 use crate::net::flow::Protocol;
 use crate::net::tcp::Flags;
 

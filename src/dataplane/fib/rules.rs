@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::rule_counters::RuleCounters;
 use super::snapshot::Flow;
-use crate::dataplane::packet::{Address, is_v4};
 use crate::ids::{AclId, ClassId};
+use crate::net::address::{Address, is_v4};
 use crate::tables::{
     AffectedAcls, Classifier, Decision, PodName, Row, RuleOrigin, RuleTables, TablesDiff, Verdict,
 };

@@ -9,10 +9,11 @@ use ipnet::IpNet;
 use super::publish::Numbered;
 use super::rules::{Change, Rules};
 use crate::dataplane::endpoints::RestoredPods;
-use crate::dataplane::packet::{self, Address, Packet, from_v4, is_v4, pack};
+use crate::dataplane::packet::Packet;
 use crate::dataplane::{DesiredState, DropReason, PortKind};
 use crate::ids::{AclId, AttachmentId, ClassId, Generation, PortId};
 use crate::limits::POD_ADDRESSES_MAX;
+use crate::net::address::{self, Address, from_v4, is_v4, pack};
 use crate::net::flow::Protocol;
 use crate::net::icmp::link_local;
 use crate::net::mac::Mac;
@@ -423,7 +424,7 @@ impl Snapshot {
             port.owns(source)
         } else {
             // Others route behind these ports: any source but those that are elsewhere for sure.
-            !packet::is_group(source) && !self.is_elsewhere(source, id)
+            !address::is_group(source) && !self.is_elsewhere(source, id)
         }
     }
 

@@ -1,8 +1,9 @@
 //! What the headers of one fragment say.
 
 use crate::dataplane::conntrack::Key;
-use crate::dataplane::packet::{Packet, is_v4};
+use crate::dataplane::packet::Packet;
 use crate::ids::PortId;
+use crate::net::address::is_v4;
 use crate::net::flow::Protocol;
 use crate::net::{ipv4, ipv6};
 

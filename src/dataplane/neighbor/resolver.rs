@@ -16,11 +16,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
 use super::table::Neighbors;
-use crate::dataplane::packet::{pack, unpack};
 use crate::dataplane::worker::Shared;
 use crate::dataplane::{Mac, Route};
 use crate::ids::PortId;
 use crate::limits::NEIGHBOR_QUESTIONS_MAX;
+use crate::net::address::{pack, unpack};
 use crate::netlink::{Neighbor, NeighborEvent, NeighborEvents, NudState};
 use crate::threads;
 

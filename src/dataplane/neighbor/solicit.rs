@@ -1,8 +1,8 @@
 //! What a worker wants to ask neighbours, and how many errors it may still send: bounded, whatever is received.
 
-use crate::dataplane::packet::Address;
 use crate::ids::PortId;
 use crate::limits::{ANSWERS_PER_SECOND_MAX, PORT_ANSWERS_PER_SECOND, PORTS_MAX};
+use crate::net::address::Address;
 
 /// Questions to ask and answers that may be given: bounded, whatever is received.
 pub(crate) struct RateLimits {

@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crossbeam::queue::ArrayQueue;
 
-use crate::dataplane::packet::Address;
 use crate::dataplane::worker::eventfd::EventFd;
 use crate::ids::PortId;
 use crate::limits::{NEIGHBOR_QUESTIONS_MAX, NEIGHBORS_MAX, PORTS_MAX};
+use crate::net::address::Address;
 use crate::net::mac::Mac;
 
 /// Slots that an address may be in, one behind the other.

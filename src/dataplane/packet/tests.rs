@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dataplane::frames::{Spec, Transport, ether_type, ethernet};
+use crate::net::address::unpack;
 
 const TCP: Transport =
     Transport::Tcp { ports: [1000, 80], flags: Flags::SYN, sequence: 7, acknowledgement: 8, window: 9 };

@@ -11,9 +11,10 @@ use crate::dataplane::conntrack::{
 use crate::dataplane::fib::rules::Rules;
 use crate::dataplane::fib::snapshot::{EffectiveAcls, Flow, PortView, Snapshot};
 use crate::dataplane::packet::checksum::{self, Checksum};
-use crate::dataplane::packet::{self, Address, Kind, Packet};
+use crate::dataplane::packet::{self, Kind, Packet};
 use crate::ids::{AclId, ClassId, PortId, RuleId};
 use crate::limits::BATCH_FRAMES_MAX;
+use crate::net::address::{self, Address};
 use crate::net::flow::Protocol;
 use crate::tables::{Classifier, Decision, Service};
 
@@ -145,7 +146,7 @@ impl Questions {
 
     #[inline(never)]
     fn ask_class(&mut self, peer: Address, question: usize) {
-        if packet::is_v4(peer) {
+        if address::is_v4(peer) {
             self.peers_v4.add(peer as u32, question);
         } else {
             self.peers_v6.add(peer, question);

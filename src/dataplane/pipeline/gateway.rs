@@ -7,7 +7,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::dataplane::fib::snapshot::{PortView, Snapshot};
-use crate::dataplane::packet::{Address, Packet, from_v4, is_group, is_link_local, is_v4, unpack};
+use crate::dataplane::packet::Packet;
+use crate::net::address::{Address, from_v4, is_group, is_link_local, is_v4, unpack};
 use crate::net::checksum::{Sum, pseudo_header_of};
 use crate::net::flow::Protocol;
 use crate::net::mac::Mac;

@@ -26,7 +26,7 @@ use super::fib::snapshot::{PortView, Snapshot};
 use super::fragments::{self, FirstFragmentTable, Fragments};
 use super::neighbor::solicit::RateLimits;
 use super::neighbor::table::Neighbors;
-use super::packet::{self, Address, Kind, Packet};
+use super::packet::{self, Kind, Packet};
 use super::pipeline::advance::{route_and_advance, track};
 use super::pipeline::batch::{Batch, Verdict};
 use super::pipeline::classify::{PolicyBatch, classify_and_admit};
@@ -34,6 +34,7 @@ use super::pipeline::rewrite::{rewrite, rewrite_plain};
 use super::worker::stats::WorkerStats;
 use super::{DropReason, PortKind};
 use crate::ids::PortId;
+use crate::net::address::{self, Address};
 use crate::xdp::{Frame, Umem};
 
 /// What the stages work with, besides the batch.
@@ -194,7 +195,7 @@ pub(super) fn why_no_flow(from: (Address, u16), to: (Address, u16)) -> Option<Dr
     if from == to {
         return Some(DropReason::Spoofed);
     }
-    packet::is_group(to.0).then_some(DropReason::Multicast)
+    address::is_group(to.0).then_some(DropReason::Multicast)
 }
 
 #[inline(never)]
@@ -217,7 +218,7 @@ fn anti_spoof_packet(
         Kind::Flow | Kind::IcmpError | Kind::LaterFragment => {}
     }
     let is_from_here = snapshot.may_send(port, port_id, packet.src);
-    let is_from_link = || packet::is_link_local(packet.src) && packet::is_link_local(packet.dst);
+    let is_from_link = || address::is_link_local(packet.src) && address::is_link_local(packet.dst);
     if !is_from_here && !is_from_link() {
         return Some(DropReason::Spoofed);
     }

@@ -4,8 +4,9 @@ use super::Context;
 use super::batch::{Batch, Verdict};
 use super::gateway::{self, IcmpError};
 use crate::dataplane::fib::snapshot::{Adjacency, Hop};
-use crate::dataplane::packet::{self, Address, Kind, Packet};
+use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::{DropReason, PortKind};
+use crate::net::address::{self, Address};
 use crate::net::mac::Mac;
 
 /// Finds the way by the destination; the number of the hop, if there is one.
@@ -31,7 +32,7 @@ fn stays_on_link(packet: &Packet) -> bool {
 /// Whether routes are for what goes between these addresses.
 #[inline(always)]
 pub(in crate::dataplane) fn leaves_its_link(src: Address, dst: Address) -> bool {
-    !packet::is_link_local(src) && !packet::is_link_local(dst)
+    !address::is_link_local(src) && !address::is_link_local(dst)
 }
 
 /// [`route_one`] of a packet that is not simply passed on.

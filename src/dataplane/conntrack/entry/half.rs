@@ -6,7 +6,7 @@ use super::super::parts::{AtomicU32, AtomicU64};
 use super::super::tcp::TcpSide;
 use super::counters::packets_and_bytes;
 use super::flow_word::FlowWord;
-use crate::dataplane::packet::Address;
+use crate::net::address::Address;
 
 // Words of `tcp_or_address` that hold the fields of a `TcpSide` by these names.
 const END: usize = 0;

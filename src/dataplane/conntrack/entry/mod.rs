@@ -25,9 +25,9 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use super::key::Key;
 use super::state::{FlowState, Side};
 use super::tcp::TcpFlow;
-use crate::dataplane::packet::Address;
 use crate::ids::Generation;
 use crate::mem::{prefetch_read, prefetch_write};
+use crate::net::address::Address;
 use crate::net::flow::Protocol;
 
 use counters::add_packet;

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::dataplane::conntrack::tcp::{TcpFlow, TcpSide};
 use crate::dataplane::conntrack::{FlowState, InsertOutcome, Key, NewFlow, QuotaClass, WorkerState};
-use crate::dataplane::packet::from_v4;
 use crate::ids::{PortId, WorkerId};
 use crate::limits::PORTS_MAX;
+use crate::net::address::from_v4;
 use crate::net::flow::Protocol;
 
 /// A directory in memory, that goes with its test.

@@ -7,6 +7,7 @@ use crate::dataplane::fib::snapshot::PortFacts;
 use crate::dataplane::frames::{self, Spec, Transport};
 use crate::dataplane::{DesiredState, Gateway, PodAttachment, PortKind, packet};
 use crate::ids::{AttachmentId, Generation, PortId};
+use crate::net::address;
 use crate::tables::PodName;
 
 const POD: PortId = PortId(0);
@@ -104,7 +105,7 @@ fn arp_for_the_own_address_probes_replies_and_groups_are_heard_and_not_answered(
     let reply = frames::arp(2, (POD_MAC, POD_V4), ([2; 6], GATEWAY_V4), [2; 6]);
     for frame in [announcement, probe_of_own, probe, broadcast, reply] {
         let mut bench = Bench::new(&frame, whole_view());
-        assert_eq!(bench.arp(POD), Some(false), "{frame:02x?}");
+        assert_eq!(bench.arp(POD), Some(false), "{}", crate::dataplane::frames::describe(&frame));
         assert_eq!(bench.bytes(), frame);
     }
 }
@@ -335,12 +336,12 @@ fn questions_are_arp_and_solicitations() {
     let mac = snapshot.mac.0;
     for vlan in [0, 5] {
         let mut bench = Bench::new(&arp_request(POD_V4, GATEWAY_V4), whole_view());
-        assert!(ask(&bench.umem, &mut bench.frame, packet::pack(ip("10.0.0.2")), vlan, &snapshot));
+        assert!(ask(&bench.umem, &mut bench.frame, address::pack(ip("10.0.0.2")), vlan, &snapshot));
         let question = frames::arp(1, (mac, GATEWAY_V4), ([0; 6], POD_V4), [0xff; 6]);
         let tag = if vlan == 0 { &[][..] } else { &[0x81, 0, 0, 5][..] };
         assert_eq!(bench.bytes(), [&question[..12], tag, &question[12..]].concat());
 
-        assert!(ask(&bench.umem, &mut bench.frame, packet::pack(ip("fd00::2")), vlan, &snapshot));
+        assert!(ask(&bench.umem, &mut bench.frame, address::pack(ip("fd00::2")), vlan, &snapshot));
         frames::check(bench.bytes()).unwrap();
         let mut question = solicitation(&icmp::link_local(Mac(mac)).to_string(), "fd00::2");
         question.payload.truncate(18);
