@@ -107,9 +107,8 @@ impl Results {
     }
 
     fn write(&mut self, line: &impl Serialize) -> io::Result<Fields> {
-        let fields = match serde_json::to_value(line)? {
-            Value::Object(fields) => fields,
-            _ => unreachable!("a struct is an object"),
+        let Value::Object(fields) = serde_json::to_value(line)? else {
+            unreachable!("a struct is an object")
         };
         serde_json::to_writer(&self.file, &fields)?;
         writeln!(self.file)?;

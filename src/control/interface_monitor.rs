@@ -140,7 +140,7 @@ impl Switch {
         let named = state.ports.values().find(|port| port.spec.interface == *name);
         // Events that the kernel queued before the interface was blocked still say that it has no program.
         if let Some(port) = named.filter(|_| !has_program && !closed.contains(&index)) {
-            let done = self.block_interface(port, || self.dataplane.guard_new(index, name));
+            let done = self.block_interface(port, || self.dataplane.block_new_interface(index, name));
             if done {
                 closed.insert(index);
             }
@@ -158,7 +158,7 @@ impl Switch {
         match close() {
             // The port may have been removed meanwhile, and with it the reason to block the interface.
             Ok(()) if !self.is_port_interface(interface) => {
-                let _ = self.dataplane.release(interface);
+                let _ = self.dataplane.unblock_interface(interface);
                 false
             }
             Ok(()) => true,
@@ -263,7 +263,7 @@ impl Switch {
     /// Where blocking fails too, the port is unguarded.
     fn reopen_port(&self, name: &str, port: &Port, writer: &mut Writer) -> Result<(), ApiError> {
         let interface = &port.spec.interface;
-        self.block_interface(port, || self.dataplane.guard(interface));
+        self.block_interface(port, || self.dataplane.block_interface(interface));
         let failed = match self.dataplane.open_port(&port.spec) {
             Ok(report) => {
                 let attachment = writer.next_attachment()?;
@@ -294,7 +294,8 @@ impl Switch {
     /// Records that a port cannot be opened on its interface. Blocks the interface if possible.
     fn record_open_failure(&self, name: &str, port: &Port, failed: &PortError) -> Result<(), ApiError> {
         let interface = &port.spec.interface;
-        let is_guarded = port.spec.kind != PortKind::Uplink && self.dataplane.guard(interface).is_ok();
+        let is_guarded =
+            port.spec.kind != PortKind::Uplink && self.dataplane.block_interface(interface).is_ok();
         let (state, fate) = if is_guarded {
             (PortState::Down, "what it receives is dropped")
         } else {

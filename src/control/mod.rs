@@ -1,13 +1,12 @@
 //! Control API: HTTP with JSON on a Unix socket.
 //!
 //! A [`Client`] sends requests, and a [`Server`] passes them to the [`Switch`]. The switch validates each
-//! request, builds a new desired state and publishes it to the dataplane through [`DataplaneApi`]. The module
+//! request, builds a new desired state and publishes it to the dataplane through [`DataplaneApi`](crate::dataplane::DataplaneApi). The module
 //! [`protocol`] defines the messages. An invalid request changes nothing.
 
 pub mod protocol;
 
 mod api_error;
-mod dataplane_api;
 pub mod explain;
 mod settings;
 mod state;
@@ -21,7 +20,6 @@ mod client;
 
 pub use api_error::ApiError;
 pub use client::{Client, ClientError};
-pub use dataplane_api::DataplaneApi;
 pub(crate) use interface_monitor::InterfaceMonitor;
 pub use server::{BoundSocket, Server, ServerError};
 pub(crate) use server::{avoid_worker_cores, raise_descriptor_limit};

@@ -12,8 +12,8 @@ use super::protocol::{
     RejectedReload, Status, TablesPatch, TablesSummary,
 };
 use super::state::{Pod, Port, State, unix_seconds};
-use super::{ApiError, CoverageCheck, DataplaneApi, SwitchSettings, validation};
-use crate::dataplane::{FlowInfo, NotTaken, PortKind};
+use super::{ApiError, CoverageCheck, SwitchSettings, validation};
+use crate::dataplane::{DataplaneApi, FlowInfo, NotTaken, PortKind};
 use crate::ids::{AttachmentId, Generation};
 use crate::limits::{REJECTED_ERROR_BYTES_MAX, REJECTED_ERRORS_MAX};
 use crate::net::flow::Protocol;
@@ -247,7 +247,7 @@ impl Switch {
             }
             if detach {
                 // The program that blocks interfaces of this name is detached too.
-                self.dataplane.release(&port.spec.interface)?;
+                self.dataplane.unblock_interface(&port.spec.interface)?;
             }
             Ok(())
         });

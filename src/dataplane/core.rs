@@ -70,7 +70,8 @@ impl fmt::Display for FlowTableReport {
     }
 }
 
-struct State {
+/// State of the control side, locked during each publication.
+pub(super) struct State {
     desired: Arc<DesiredState>,
     ports: BTreeMap<PortId, PortProperties>,
     /// Decisions taken under generations that nobody judges by any more.
@@ -132,7 +133,7 @@ impl Core {
     }
 
     /// Nothing that holds this lock leaves the state half changed when it panics, so a poisoned one is as good.
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -158,7 +159,7 @@ impl Core {
         let mut state = self.state();
         state.ports.insert(port, properties);
         state.endpoints.add_port(port, link);
-        self.publish_changed(&mut state, wait);
+        self.publish(&mut state, None, wait);
     }
 
     /// Lets the workers know of a port's other properties; whoever is behind it stays there.
@@ -170,7 +171,7 @@ impl Core {
     ) {
         let mut state = self.state();
         state.ports.insert(port, properties);
-        self.publish_changed(&mut state, wait);
+        self.publish(&mut state, None, wait);
     }
 
     /// Makes a port unknown to the workers.
@@ -178,25 +179,18 @@ impl Core {
         let mut state = self.state();
         state.ports.remove(&port);
         state.endpoints.remove_port(port);
-        self.publish_changed(&mut state, wait);
+        self.publish(&mut state, None, wait);
     }
 
-    fn publish_changed(&self, state: &mut State, wait: &dyn Fn(&Core, Generation)) {
-        let desired = state.desired.clone();
-        self.publish_in(state, desired, false, wait);
-    }
-
-    pub(super) fn publish(&self, desired: DesiredState, wait: &dyn Fn(&Core, Generation)) -> Generation {
-        self.publish_in(&mut self.state(), Arc::new(desired), true, wait)
-    }
-
-    fn publish_in(
+    /// Publishes a snapshot of `desired`, or of the state with other ports (`None`), and calls `wait` with its generation.
+    pub(super) fn publish(
         &self,
         state: &mut State,
-        desired: Arc<DesiredState>,
-        same_ports: bool,
+        desired: Option<DesiredState>,
         wait: &dyn Fn(&Core, Generation),
     ) -> Generation {
+        let same_ports = desired.is_some();
+        let desired = desired.map_or_else(|| state.desired.clone(), Arc::new);
         let current = self.shared.snapshot.current();
         let now_ms = self.shared.start.elapsed().as_millis() as u32;
         let State { desired: before, ports, endpoints, .. } = &mut *state;
@@ -412,7 +406,7 @@ mod tests {
         let settings = Settings { cores: vec![0, 0, 0], huge_pages: false, conntrack, ..Default::default() };
         let core = Core::new(&settings, Instant::now()).unwrap();
         let named = RefCell::new(vec![]);
-        core.publish(DesiredState::default(), &|core, generation| {
+        core.publish(&mut core.state(), Some(DesiredState::default()), &|core, generation| {
             core.shared.snapshot.register(WorkerId(1));
             let on_late = |worker| {
                 named.borrow_mut().push(worker);

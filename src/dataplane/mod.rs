@@ -15,10 +15,12 @@ mod neighbor;
 
 mod worker;
 
+mod api;
 mod core;
 mod endpoints;
 mod engine;
 mod flow_table;
+mod open_port;
 mod path;
 mod uplink;
 
@@ -45,6 +47,7 @@ mod loom_tests;
 mod frames;
 
 pub use self::core::FlowTableReport;
+pub use api::DataplaneApi;
 pub use counters::{Counters, DecisionCount, DropReason, LOSSES, PortCounters, WorkerCounters};
 pub use engine::{Dataplane, ShutdownMode};
 pub use fib::desired_state::{DesiredState, Gateway, Mac, NodeAttachment, PodAttachment, Route};

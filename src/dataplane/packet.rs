@@ -1,11 +1,9 @@
 //! What the stages know of a packet once it is parsed.
 
+use crate::net::address::Address;
 use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
 use crate::net::tcp::{self, Flags};
-
-pub(crate) use crate::net::address::{Address, from_v4, is_v4, pack};
-pub(crate) use crate::net::icmp::query;
 
 /// What a packet asks of the stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

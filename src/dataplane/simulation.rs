@@ -47,7 +47,7 @@ impl Publisher<'_> {
     /// Publishes a world, and waits until every worker judges by it; `None` where that takes longer than `patience`.
     pub fn publish(&self, desired: DesiredState, patience: Duration) -> Option<Generation> {
         let in_time = Cell::new(true);
-        let generation = self.core.publish(desired, &|core, generation| {
+        let generation = self.core.publish(&mut self.core.state(), Some(desired), &|core, generation| {
             in_time.set(core.wait_for(generation, patience, |_| ()));
         });
         in_time.get().then_some(generation)
@@ -163,7 +163,7 @@ impl Simulation {
     ///
     /// Panics on tables that [`RuleTables::check`](crate::tables::RuleTables::check) refuses.
     pub fn publish(&mut self, desired: DesiredState) -> Generation {
-        self.core.publish(desired, &|_, _| {})
+        self.core.publish(&mut self.core.state(), Some(desired), &|_, _| {})
     }
 
     /// One batch of every worker. Whether any had something to do.

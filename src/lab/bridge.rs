@@ -1,7 +1,7 @@
 //! The kernel's bridge between the pods of a lab, the baseline for the switch.
 //!
-//! The bridge and the pods' host ends are in a namespace of their own, away from the host's packet filters and addresses. The
-//! pods get routes that put the pods' prefixes on the link, since a bridge is no gateway.
+//! The bridge and the pods' host ends are in a namespace of their own, away from the host's packet filters
+//! and addresses. The pods get routes that put the pods' prefixes on the link, since a bridge is no gateway.
 
 use std::os::fd::AsFd;
 

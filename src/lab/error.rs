@@ -32,13 +32,13 @@ pub enum LabError {
         /// The fault.
         reason: String,
     },
-    /// There is no such lab.
+    /// No lab has this id.
     #[error("there is no lab {id}: `palisade lab list` shows the labs")]
     NoLab {
         /// The requested id.
         id: String,
     },
-    /// There is no such pod.
+    /// The lab has no such pod.
     #[error("lab {lab} has no pod {pod}: its pods are {pods}")]
     NoPod {
         /// The lab.

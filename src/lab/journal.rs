@@ -1,6 +1,7 @@
 //! Journal of a lab: the names of everything that it makes, written before it is made.
 //!
-//! Each lab has a file `/run/palisade/lab/ID.json`, and a directory `/run/palisade/lab/ID/` for its other files.
+//! Each lab has a file `/run/palisade/lab/ID.json`, and a directory `/run/palisade/lab/ID/` for its other
+//! files.
 
 use std::fs;
 use std::io;

@@ -1,10 +1,11 @@
 //! The lab: network namespaces as pods, on one machine, for the demo, tests and benchmarks.
 //!
-//! A [`Lab`] is a guard: it makes namespaces and interfaces by a [`LabSpec`], and removes them when it is dropped. A
-//! [`Journal`] names them before they are made, and each carries a mark, so that [`clean`] removes the labs of processes that
-//! were killed, and nothing else. Three things connect the host ends of the pods' veth pairs: the switch as a child process
-//! ([`Switch`]), the kernel's bridge as a baseline ([`Bridge`]), or a node of the lab's own ([`Node`]). [`traffic`] has real
-//! connections between pods. [`demo`] runs the standard scenario with them, [`live`] the cases of policy tests.
+//! A [`Lab`] is a guard: it makes namespaces and interfaces by a [`LabSpec`], and removes them when it is
+//! dropped. A [`Journal`] names them before they are made, and each carries a mark, so that [`clean`] removes
+//! the labs of processes that were killed, and nothing else. Three things connect the host ends of the pods'
+//! veth pairs: the switch as a child process ([`Switch`]), the kernel's bridge as a baseline ([`Bridge`]), or
+//! a node of the lab's own ([`Node`]). [`traffic`] has real connections between pods. [`demo`] runs the
+//! standard scenario with them, [`live`] the cases of policy tests.
 
 mod error;
 mod journal;

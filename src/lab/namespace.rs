@@ -1,8 +1,8 @@
 //! Named network namespaces: creation, entry on a thread of their own, removal.
 //!
-//! A name is a file in `/run/netns` on which the namespace is bound, as ip-netns(8) has it. A namespace is marked before it gets
-//! its name: the alias of its loopback interface names the lab. A namespace without the mark is not this lab's, whatever its
-//! name.
+//! A name is a file in `/run/netns` on which the namespace is bound, as ip-netns(8) has it. A namespace is
+//! marked before it gets its name: the alias of its loopback interface names the lab. A namespace without the
+//! mark is not this lab's, whatever its name.
 
 use std::fs::File;
 use std::io;
@@ -61,8 +61,8 @@ impl Namespace {
         Path::new(DIRECTORY).join(&self.name)
     }
 
-    /// Creates the namespace, with its loopback interface marked and up. Its settings let pods use their addresses at once and
-    /// take none from router advertisements.
+    /// Creates the namespace, with its loopback interface marked and up. Its settings let pods use their
+    /// addresses at once and take none from router advertisements.
     pub(super) fn create(name: &str, mark: &str) -> Result<Namespace, LabError> {
         let namespace = Namespace::named(name);
         share_directory().doing(|| format!("prepare {DIRECTORY}"))?;
@@ -167,8 +167,8 @@ fn settle() -> Result<(), LabError> {
     Ok(())
 }
 
-/// Makes the directory a shared mount, as `ip netns add` does. Otherwise a later `ip netns add` binds it on itself, and the names
-/// made before can no longer be removed.
+/// Makes the directory a shared mount, as `ip netns add` does. Otherwise a later `ip netns add` binds it on
+/// itself, and the names made before can no longer be removed.
 fn share_directory() -> io::Result<()> {
     std::fs::create_dir_all(DIRECTORY)?;
     let share = || mount_change(DIRECTORY, MountPropagationFlags::SHARED | MountPropagationFlags::REC);

@@ -1,7 +1,7 @@
 //! Node of a lab: a namespace of its own for the pods' host ends and the switch that connects them.
 //!
-//! Packet filters, sysctls, traffic control and routing tables belong to the namespace, so that the host's have no influence on
-//! a test, and the namespace removes them all.
+//! Packet filters, sysctls, traffic control and routing tables belong to the namespace, so that the host's
+//! have no influence on a test, and the namespace removes them all.
 
 use std::io;
 use std::process::{Command, Output};
@@ -46,7 +46,8 @@ impl Node {
         ran.doing(|| format!("start {}", command.get_program().display()))
     }
 
-    /// Makes the node's kernel route between the pods, as their IPv4 gateway with this Ethernet address on every host end.
+    /// Makes the node's kernel route between the pods, as their IPv4 gateway with this Ethernet address on
+    /// every host end.
     pub fn route(&self, gateway: Mac) -> Result<(), LabError> {
         self.run(|| {
             write_setting("/proc/sys/net/ipv4/ip_forward", "1")?;

@@ -1,8 +1,8 @@
 //! Plan of a lab: pods, interfaces and addresses. Pure.
 //!
-//! A pod has one IPv4 and one IPv6 address, or the addresses of the specification, each alone in its prefix (/32, /128), and
-//! default routes by way of link-local gateways. No two pods share a link, so every packet between pods goes to the gateway,
-//! which is the switch.
+//! A pod has one IPv4 and one IPv6 address, or the addresses of the specification, each alone in its prefix
+//! (/32, /128), and default routes by way of link-local gateways. No two pods share a link, so every packet
+//! between pods goes to the gateway, which is the switch.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -46,7 +46,8 @@ pub struct LabSpec {
 }
 
 impl LabSpec {
-    /// Specifies a lab of these pods, in namespace `default` or as `namespace/name`, with one worker and MTU 1500.
+    /// Specifies a lab of these pods, in namespace `default` or as `namespace/name`, with one worker and MTU
+    /// 1500.
     pub fn of(pods: &[&str]) -> Result<LabSpec, LabError> {
         let pods = pods.iter().map(|pod| pod.parse()).collect::<Result<Vec<PodName>, String>>();
         Ok(LabSpec {
@@ -149,7 +150,8 @@ fn check(spec: &LabSpec) -> Result<(), LabError> {
     if spec.workers == 0 || usize::from(spec.workers) > WORKERS_MAX {
         return wrong(format!("a switch has 1 to {WORKERS_MAX} workers, not {}", spec.workers));
     }
-    // "IPv6 requires that every link in the Internet have an MTU of 1280 octets or greater" (RFC 8200 section 5).
+    // "IPv6 requires that every link in the Internet have an MTU of 1280 octets or greater" (RFC 8200 section
+    // 5).
     if spec.mtu < 1280 || spec.mtu as usize > MTU_MAX {
         return wrong(format!("the MTU of a lab is 1280 to {MTU_MAX}, not {}", spec.mtu));
     }

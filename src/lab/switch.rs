@@ -22,7 +22,8 @@ use crate::ids::Generation;
 use crate::source::load::{LoadOptions, load};
 use crate::tables::RuleTables;
 
-/// Longest wait for the control socket. Most of the time goes to the allocation of the UMEM and the conntrack table.
+/// Longest wait for the control socket. Most of the time goes to the allocation of the UMEM and the conntrack
+/// table.
 const START_PATIENCE: Duration = Duration::from_secs(20);
 /// Longest wait for a clean stop.
 const STOP_PATIENCE: Duration = Duration::from_secs(10);
@@ -58,7 +59,8 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Starts a switch with one worker per queue of the lab's veth pairs, and waits until its control socket answers.
+    /// Starts a switch with one worker per queue of the lab's veth pairs, and waits until its control socket
+    /// answers.
     pub fn start(lab: &mut Lab, spec: &SwitchSpec) -> Result<Switch, LabError> {
         let directory = lab.directory();
         let config = directory.join("palisade.toml");
@@ -235,7 +237,8 @@ fn config_text(workers: usize, spec: &SwitchSpec) -> Result<String, LabError> {
     Ok(text)
 }
 
-/// Returns one core per worker: the last core that this process may use first, and again from there with too few of them.
+/// Returns one core per worker: the last core that this process may use first, and again from there with too
+/// few of them.
 fn cores(workers: usize) -> io::Result<Vec<usize>> {
     let allowed = sched_getaffinity(None)?;
     let allowed = (0..CpuSet::MAX_CPU).rev().filter(|&core| allowed.is_set(core));

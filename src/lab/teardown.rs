@@ -23,8 +23,8 @@ pub struct Teardown {
     pub errors: Vec<String>,
 }
 
-/// Removes the labs with these ids, or every lab without ids. Labs of running processes stay: those removed were made to stay,
-/// or are of processes that ended without a teardown.
+/// Removes the labs with these ids, or every lab without ids. Labs of running processes stay: those removed
+/// were made to stay, or are of processes that ended without a teardown.
 pub fn clean(ids: &[String]) -> Result<Teardown, LabError> {
     require_root()?;
     let (records, errors) = if ids.is_empty() {
@@ -64,7 +64,8 @@ pub(super) fn remove(record: &Journal, removal: &mut Teardown) {
     let names =
         record.pods.iter().map(|pod| pod.netns.clone()).chain([record.bridge_netns(), record.node_netns()]);
     let namespaces: Vec<Namespace> = names.map(|name| Namespace::named(&name)).collect();
-    // Interfaces come first: the removal of a host end removes the pod's end at once, whatever still runs in the pod.
+    // Interfaces come first: the removal of a host end removes the pod's end at once, whatever still runs in
+    // the pod.
     for pod in &record.pods {
         match remove_interface(&pod.host_interface, &record.mark()) {
             Ok(true) => (),
@@ -119,7 +120,8 @@ fn end_processes(namespace: &Namespace) -> Result<(), LabError> {
     let pids: BTreeSet<u32> =
         processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     for pid in pids {
-        // The process is identified before its namespace is read, so that the process in the namespace is the one that ends.
+        // The process is identified before its namespace is read, so that the process in the namespace is the
+        // one that ends.
         let Some(process) = Process::find(pid).filter(|_| pid != std::process::id()) else { continue };
         if fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|of| of.ino() == inode) {
             process.kill().doing(|| format!("end process {pid} in {}", namespace.name()))?;

@@ -27,8 +27,8 @@ impl Lab {
         Lab::up_with(spec, &mut |_| ())
     }
 
-    /// Makes a lab, and calls `stands` for each pod that is made.
-    pub fn up_with(spec: &LabSpec, stands: &mut dyn FnMut(&PodPlan)) -> Result<Lab, LabError> {
+    /// Makes a lab, and calls `made` for each pod after it is made.
+    pub fn up_with(spec: &LabSpec, made: &mut dyn FnMut(&PodPlan)) -> Result<Lab, LabError> {
         require_root()?;
         let lab = Lab { record: Journal::create(spec)? };
         let directory = lab.directory();
@@ -36,7 +36,7 @@ impl Lab {
             .map_err(|source| LabError::Kernel { what: format!("create {}", directory.display()), source })?;
         for pod in &lab.record.pods {
             make_pod(pod, &lab.record)?;
-            stands(pod);
+            made(pod);
         }
         Ok(lab)
     }
@@ -111,8 +111,8 @@ impl Drop for Lab {
     }
 }
 
-/// Makes a pod. Its veth pair is made in its namespace, and the host end is marked before it leaves. So no interface outside is
-/// ever without the mark of its lab.
+/// Makes a pod. Its veth pair is made in its namespace, and the host end is marked before it leaves. So no
+/// interface outside is ever without the mark of its lab.
 fn make_pod(pod: &PodPlan, record: &Journal) -> Result<(), LabError> {
     let outside = current()?;
     let mark = record.mark();
@@ -142,8 +142,8 @@ fn make_pod(pod: &PodPlan, record: &Journal) -> Result<(), LabError> {
     })?
 }
 
-/// Returns the routes of a pod, with their gateways and MTUs: default routes, and routes to the other pods where packets to the
-/// outside are to be shorter.
+/// Returns the routes of a pod, with their gateways and MTUs: default routes, and routes to the other pods
+/// where packets to the outside are to be shorter.
 fn routes(record: &Journal) -> Vec<(IpNet, IpAddr, Option<u32>)> {
     let gateway = |prefix: IpNet| -> IpAddr {
         if matches!(prefix, IpNet::V4(_)) { GATEWAY_V4.into() } else { GATEWAY_V6.into() }
@@ -166,7 +166,8 @@ pub(super) fn move_host_ends<'a>(record: &'a Journal, to: &Namespace) -> Result<
     Ok(names)
 }
 
-/// Sets the host end of a pod up in the calling thread's namespace. The stack there neither sends nor answers on it.
+/// Sets the host end of a pod up in the calling thread's namespace. The stack there neither sends nor answers
+/// on it.
 pub(super) fn raise_host_end(interface: &str) -> Result<(), LabError> {
     let ipv4 = format!("/proc/sys/net/ipv4/conf/{interface}");
     // 8: answer ARP for no local address; 1: take packets only from where their source is routed to.

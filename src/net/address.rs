@@ -1,4 +1,4 @@
-//! Addresses of either family as 128-bit numbers.
+//! IP addresses of either family in one 128-bit number, as the packet path compares and stores them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ pub(crate) type Address = u128;
 
 const V4_PREFIX: u128 = 0xffff << 32;
 
-/// An IPv4 address, host order, in 128 bits.
+/// Returns an IPv4 address, host order, in 128 bits.
 #[inline]
 pub(crate) const fn from_v4(address: u32) -> Address {
     V4_PREFIX | address as u128

@@ -10,19 +10,19 @@ pub const PACKET_BYTES: usize = 28;
 
 const PREFIX: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4]; // Ethernet, IPv4, lengths of their addresses
 
-/// What a packet is.
+/// Operation of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Who has the target address?
+    /// Request for the Ethernet address of the target.
     Request,
-    /// The sender has it.
+    /// Reply with the Ethernet address of the sender.
     Reply,
 }
 
 /// A packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arp {
-    /// Request or reply.
+    /// Operation: request or reply.
     pub operation: Operation,
     /// Ethernet address of the sender.
     pub sender_mac: Mac,
@@ -34,7 +34,7 @@ pub struct Arp {
     pub target: Ipv4Addr,
 }
 
-/// Reads a packet; `None` where it is short or not ARP for IPv4 over Ethernet.
+/// Reads a packet; `None` for a short one, or one that is not ARP for IPv4 over Ethernet.
 pub fn parse(payload: &[u8]) -> Option<Arp> {
     let packet: &[u8; PACKET_BYTES] = payload.first_chunk()?;
     let operation = match be16(packet, 6) {

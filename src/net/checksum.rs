@@ -1,15 +1,17 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 //!
-//! Sums are carried in native byte order, as RFC 1071 section 2 (B) allows: only the folded sum is swapped.
+//! Sums are kept in native byte order, as RFC 1071 section 2 (B) allows: only the folded sum is swapped.
 
 use std::net::IpAddr;
 
 use super::flow::Protocol;
 
-/// Whether a sum of 16-bit words, in any byte order, is zero in ones' complement: a multiple of 0xffff, as 2^16 is 1 modulo that.
+/// Whether a sum of 16-bit words, in any byte order, is zero in ones' complement: a multiple of 0xffff, as
+/// 2^16 is 1 modulo that.
 #[inline(always)]
 pub fn is_zero(sum: u64) -> bool {
-    // 0xffff is odd, so it has an inverse modulo 2^64, which takes multiples of it, and only these, to the small numbers.
+    // 0xffff is odd, so it has an inverse modulo 2^64, which takes multiples of it, and only these, to the
+    // small numbers.
     const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
     const _: () = assert!(INVERSE.wrapping_mul(0xffff) == 1);
     sum.wrapping_mul(INVERSE) <= u64::MAX / 0xffff
@@ -20,11 +22,11 @@ pub fn is_zero(sum: u64) -> bool {
 pub struct Sum(u64);
 
 impl Sum {
-    /// The sum with these bytes added; an odd last byte counts as the high one of a word.
+    /// Adds bytes. An odd last byte is the high byte of a word.
     #[inline]
     #[must_use]
     pub fn add_bytes(self, bytes: &[u8]) -> Sum {
-        // Four sums that do not wait for each other; 32-bit words in 64-bit sums cannot overflow for a packet.
+        // Four independent sums add in parallel. 32-bit words in 64-bit sums cannot overflow for a packet.
         let mut sums = [0u64; 4];
         let (blocks, rest) = bytes.as_chunks::<32>();
         for block in blocks {
@@ -42,25 +44,25 @@ impl Sum {
         Sum(sum + last.iter().map(|last| u64::from(u16::from_ne_bytes([*last, 0]))).sum::<u64>())
     }
 
-    /// The sum with bytes added that begin `at` bytes behind where the sum began.
+    /// Adds bytes that begin `at` bytes behind the beginning of the sum.
     #[inline]
     #[must_use]
     pub fn add_bytes_at(self, at: usize, bytes: &[u8]) -> Sum {
         if at.is_multiple_of(2) {
             return self.add_bytes(bytes);
         }
-        // Their sum, with high and low bytes exchanged (RFC 1071 section 2 (B)).
+        // At an odd offset the sum has high and low bytes exchanged (RFC 1071 section 2 (B)).
         self.add_word(Sum::default().add_bytes(bytes).fold().swap_bytes())
     }
 
-    /// The sum with a 16-bit number in host order added.
+    /// Adds a 16-bit number in host order.
     #[inline]
     #[must_use]
     pub fn add_word(self, word: u16) -> Sum {
         Sum(self.0 + u64::from(word.to_be()))
     }
 
-    /// The sum in 16 bits, ones' complement, in host order; not inverted.
+    /// Folds the sum to 16 bits, ones' complement, in host order; not inverted.
     #[inline]
     pub fn fold(self) -> u16 {
         let mut sum = self.0;
@@ -71,27 +73,27 @@ impl Sum {
         u16::from_be(((sum & 0xffff) + (sum >> 16)) as u16)
     }
 
-    /// The checksum: the inverted fold.
+    /// Returns the checksum: the inverted fold.
     #[inline]
     pub fn finish(self) -> u16 {
         !self.fold()
     }
 }
 
-/// The sum of the 32-bit halves of a word.
+/// Adds the 32-bit halves of a word.
 #[inline]
 fn halves(word: u64) -> u64 {
     (word & 0xffff_ffff) + (word >> 32)
 }
 
-/// The sum over the pseudo-header (RFC 9293 section 3.1, RFC 8200 section 8.1): addresses, protocol, and the length
+/// Sums the pseudo-header (RFC 9293 section 3.1, RFC 8200 section 8.1): addresses, protocol, and the length
 /// of the transport header with its payload.
 #[inline]
 pub fn pseudo_header(addresses: &[u8], protocol: Protocol, transport_bytes: usize) -> Sum {
     Sum::default().add_bytes(addresses).add_word(u16::from(protocol.0)).add_word(transport_bytes as u16)
 }
 
-/// [`pseudo_header`] from addresses.
+/// Sums the pseudo-header of two addresses, see [`pseudo_header`].
 pub fn pseudo_header_of(src: IpAddr, dst: IpAddr, protocol: Protocol, transport_bytes: usize) -> Sum {
     let sum = Sum::default().add_word(u16::from(protocol.0)).add_word(transport_bytes as u16);
     let add = |sum: Sum, address: IpAddr| match address {
@@ -106,7 +108,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// RFC 1071 as its text says it, a word at a time.
+    /// Sum of RFC 1071 by its text, a word at a time.
     fn naive(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for pair in bytes.chunks(2) {

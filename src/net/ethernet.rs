@@ -22,7 +22,7 @@ pub fn bytes_with(vlan: u16) -> usize {
     if vlan == 0 { HEADER_BYTES } else { HEADER_BYTES + TAG_BYTES }
 }
 
-/// A header, tag taken apart.
+/// A header with the fields of its tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ethernet {
     /// Destination.
@@ -37,7 +37,7 @@ pub struct Ethernet {
     pub header_bytes: usize,
 }
 
-/// Reads the header; `None` where the frame ends before it does.
+/// Reads the header; `None` for a frame that ends within it.
 #[inline]
 pub fn parse(frame: &[u8]) -> Option<Ethernet> {
     let header: &[u8; HEADER_BYTES] = frame.first_chunk()?;
@@ -66,7 +66,7 @@ pub fn set_addresses(frame: &mut [u8], dst: Mac, src: Mac) {
     }
 }
 
-/// [`set_addresses`] with addresses as [`Mac::to_bits`] has them.
+/// Writes the addresses, in the form of [`Mac::to_bits`].
 #[inline]
 pub fn set_address_bits(frame: &mut [u8], dst: u64, src: u64) {
     if let Some(addresses) = frame.first_chunk_mut::<12>() {
@@ -75,7 +75,7 @@ pub fn set_address_bits(frame: &mut [u8], dst: u64, src: u64) {
     }
 }
 
-/// The multicast address of an IPv6 group (RFC 2464 section 7).
+/// Returns the multicast address of an IPv6 group (RFC 2464 section 7).
 pub fn ipv6_multicast(group: std::net::Ipv6Addr) -> Mac {
     let [.., a, b, c, d] = group.octets();
     Mac([0x33, 0x33, a, b, c, d])

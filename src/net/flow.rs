@@ -1,4 +1,4 @@
-//! The flow key: what policy and conntrack know of a packet.
+//! Flow key: the fields of a packet that policy and conntrack use.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -55,7 +55,7 @@ impl fmt::Debug for Protocol {
     }
 }
 
-/// The text names no IP protocol.
+/// A text that names no IP protocol.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown protocol {0:?}: use TCP, UDP, SCTP, ICMP, ICMPv6 or a number from 0 to 255")]
 pub struct UnknownProtocol(pub String);
@@ -89,8 +89,8 @@ impl TryFrom<String> for Protocol {
 
 /// One direction of a flow.
 ///
-/// For ICMP and `ICMPv6` echo the identifier stands in both ports (RFC 5508 section 3.1); protocols without
-/// ports have zero in both.
+/// Both ports of an ICMP or `ICMPv6` echo are its identifier (RFC 5508 section 3.1). Protocols without ports
+/// have zero in both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct FlowKey {
     /// Source address.
@@ -106,7 +106,7 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// The key of the packets that answer.
+    /// Returns the key of the reply direction.
     #[must_use]
     pub fn reversed(self) -> FlowKey {
         FlowKey { src: self.dst, dst: self.src, src_port: self.dst_port, dst_port: self.src_port, ..self }

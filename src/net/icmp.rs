@@ -12,7 +12,7 @@ pub const HEADER_BYTES: usize = 8;
 /// Offset of the checksum.
 pub const CHECKSUM_OFFSET: usize = 2;
 
-/// A message that asks something of one host, or answers: both sides know it by its identifier.
+/// A query or its reply, which share an identifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Query {
     /// Type of the request.
@@ -21,7 +21,7 @@ pub struct Query {
     pub is_reply: bool,
 }
 
-/// Types of ICMP.
+/// Types of ICMP (IANA "Internet Control Message Protocol Parameters").
 pub mod v4 {
     use super::Query;
 
@@ -33,7 +33,7 @@ pub mod v4 {
     pub const FRAGMENTATION_NEEDED: u8 = 4;
     /// Source quench: deprecated (RFC 6633), ignored by every host.
     pub const SOURCE_QUENCH: u8 = 4;
-    /// Redirect: only a router on the host's own link may send one.
+    /// Redirect, which only a router on the host's own link may send.
     pub const REDIRECT: u8 = 5;
     /// Echo request.
     pub const ECHO_REQUEST: u8 = 8;
@@ -54,7 +54,7 @@ pub mod v4 {
     /// Address mask reply.
     pub const ADDRESS_MASK_REPLY: u8 = 18;
 
-    /// The query that a message of this type belongs to.
+    /// Returns the query of a message of this type.
     pub fn query(kind: u8) -> Option<Query> {
         match kind {
             ECHO_REQUEST | TIMESTAMP_REQUEST | INFORMATION_REQUEST | ADDRESS_MASK_REQUEST => {
@@ -102,8 +102,8 @@ pub mod v6 {
     /// Multicast listener report, version 2 (RFC 3810).
     pub const LISTENER_REPORT_V2: u8 = 143;
 
-    /// The query that a message of this type belongs to. Node information has the type of its question (`Qtype`) where an echo has
-    /// its identifier.
+    /// Returns the query of a message of this type. Node information has its `Qtype` in the bytes of an
+    /// echo's identifier.
     pub fn query(kind: u8) -> Option<Query> {
         match kind {
             ECHO_REQUEST | NODE_INFORMATION_QUERY => Some(Query { request: kind, is_reply: false }),
@@ -139,7 +139,7 @@ pub(crate) fn query(protocol: Protocol, kind: u8) -> Option<Query> {
 pub struct Icmp<'a>(&'a [u8; HEADER_BYTES]);
 
 impl<'a> Icmp<'a> {
-    /// The header at the start of `message`; `None` where it is too short.
+    /// Views the header at the start of `message`; `None` for a short one.
     #[inline]
     pub fn new(message: &'a [u8]) -> Option<Icmp<'a>> {
         message.first_chunk().map(Icmp)
@@ -164,15 +164,15 @@ impl<'a> Icmp<'a> {
     }
 }
 
-/// Writes the checksum of a message; `pseudo` is the sum over the pseudo-header for `ICMPv6`, nothing for ICMP.
+/// Writes the checksum of a message. `pseudo` is the sum over the pseudo-header for `ICMPv6`, and zero for
+/// ICMP.
 pub fn finish(message: &mut [u8], pseudo: Sum) {
     message[2..4].fill(0);
     let checksum = pseudo.add_bytes(message).finish();
     message[2..4].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Makes a message one of another type, and its checksum right for that if it was right (RFC 1624, equation 3). The payload
-/// need not be there.
+/// Changes the type of a message, and updates its checksum (RFC 1624, equation 3). The payload is not read.
 pub fn change_kind(message: &mut [u8], kind: u8) {
     let (before, checksum) = (be16(message, 0), be16(message, 2));
     message[0] = kind;
@@ -180,10 +180,10 @@ pub fn change_kind(message: &mut [u8], kind: u8) {
     message[2..4].copy_from_slice(&sum.finish().to_be_bytes());
 }
 
-/// A neighbour solicitation or advertisement as far as a point-to-point gateway cares.
+/// Fields of a neighbour solicitation or advertisement for a point-to-point gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NeighborMessage {
-    /// The address asked for, or advertised.
+    /// Target address, solicited or advertised.
     pub target: Ipv6Addr,
     /// Source (solicitation) or target (advertisement) link-layer address option.
     pub link_layer: Option<Mac>,
@@ -210,8 +210,8 @@ pub fn parse_neighbor(message: &[u8]) -> Option<NeighborMessage> {
     Some(NeighborMessage { target: target.into(), link_layer })
 }
 
-/// Writes a neighbour message of [`NEIGHBOR_BYTES`] and its checksum. `flags` are those of an advertisement (RFC 4861
-/// section 4.4), zero in a solicitation.
+/// Writes a neighbour message of [`NEIGHBOR_BYTES`] and its checksum. `flags` are those of an advertisement
+/// (RFC 4861 section 4.4), zero in a solicitation.
 pub fn write_neighbor(
     message: &mut [u8],
     kind: u8,
@@ -231,13 +231,13 @@ pub fn write_neighbor(
     finish(message, pseudo_header_of(src.into(), dst.into(), Protocol::ICMPV6, NEIGHBOR_BYTES));
 }
 
-/// The group on which the owner of an address listens for solicitations (RFC 4291 section 2.7.1).
+/// Returns the solicited-node multicast address of an address (RFC 4291 section 2.7.1).
 pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from(b) << 8 | u16::from(c))
 }
 
-/// The link-local address that an interface with this Ethernet address has (RFC 4291 appendix A).
+/// Returns the link-local address of an interface with this Ethernet address (RFC 4291 appendix A).
 pub fn link_local(mac: Mac) -> Ipv6Addr {
     let [a, b, c, d, e, f] = mac.0;
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])

@@ -25,8 +25,8 @@ pub mod option {
     pub const STRICT_SOURCE_ROUTE: u8 = 137;
 }
 
-/// Types of the options in the bytes behind the fixed header, in their order; a last `None` where an option does not end within
-/// them.
+/// Returns the types of the options behind the fixed header, in their order. A last `None` stands for an
+/// option that does not end within them.
 pub fn option_types(mut options: &[u8]) -> impl Iterator<Item = Option<u8>> {
     std::iter::from_fn(move || match *options {
         [] | [option::END, ..] => None,
@@ -50,13 +50,13 @@ pub fn option_types(mut options: &[u8]) -> impl Iterator<Item = Option<u8>> {
 pub struct Ipv4<'a>(&'a [u8; HEADER_BYTES]);
 
 impl<'a> Ipv4<'a> {
-    /// The header at the start of `packet`; `None` where it is too short.
+    /// Views the header at the start of `packet`; `None` for a short one.
     #[inline]
     pub fn new(packet: &'a [u8]) -> Option<Ipv4<'a>> {
         packet.first_chunk().map(Ipv4)
     }
 
-    /// The header in these bytes.
+    /// Views the header in these bytes.
     #[inline]
     pub fn of(header: &'a [u8; HEADER_BYTES]) -> Ipv4<'a> {
         Ipv4(header)
@@ -98,7 +98,7 @@ impl<'a> Ipv4<'a> {
         self.0[6] & 0x20 != 0
     }
 
-    /// Whether the packet is a part of another: more follow it, or others come before it.
+    /// Whether the packet is a fragment: More Fragments is set, or the offset is not zero.
     #[inline]
     pub fn is_fragment(self) -> bool {
         be16(self.0, 6) & 0x3fff != 0
@@ -139,7 +139,8 @@ impl<'a> Ipv4<'a> {
 #[inline]
 pub fn checksum_holds(header: &[u8]) -> bool {
     match header.first_chunk::<HEADER_BYTES>() {
-        // Nearly every header: of a length that the compiler knows.
+        // Nearly every header has no options. Its length is a constant, for which the compiler unrolls the
+        // sum.
         Some(fixed) if header.len() == HEADER_BYTES => plain_checksum_holds(fixed),
         _ => Sum::default().add_bytes(header).fold() == 0xffff,
     }
@@ -148,18 +149,19 @@ pub fn checksum_holds(header: &[u8]) -> bool {
 /// Whether the checksum over a header without options is right.
 #[inline]
 pub fn plain_checksum_holds(header: &[u8; HEADER_BYTES]) -> bool {
-    // A header is never all zero, so that its sum is zero in ones' complement only as 0xffff.
+    // A header is never all zero, so its sum is zero in ones' complement only as 0xffff.
     let words = header.as_chunks::<4>().0;
     is_zero(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
 }
 
-/// Takes one off a TTL above zero and updates the checksum (RFC 1812 section 5.3.1, RFC 1624).
+/// Decrements a TTL above zero, and updates the checksum (RFC 1812 section 5.3.1, RFC 1624).
 #[inline]
 pub fn decrement_ttl(packet: &mut [u8]) {
     if let Some(header) = packet.first_chunk_mut::<HEADER_BYTES>() {
-        // TTL, protocol and checksum, changed in a register: a byte written and read again as part of a word would have
-        // to wait for the cache. Ones' complement does not care for the order of bytes: what is taken off the first byte of
-        // one word of the header is added to the first byte of another.
+        // TTL, protocol and checksum change in one register: a byte that is written and read again as part of
+        // a word stalls on store forwarding. The ones' complement sum does not depend on the byte order, so
+        // the number subtracted from the first byte of one word of the header is added to the first byte of
+        // another.
         let word = header[8..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word));
         let checksum = (word >> 16) + 1;
         let checksum = checksum + u32::from(checksum >= 0xffff);

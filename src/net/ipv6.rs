@@ -5,7 +5,7 @@ use super::{be16, be32};
 
 /// Bytes of the fixed header.
 pub const HEADER_BYTES: usize = 40;
-/// Extension headers that a packet may have; more are malformed here.
+/// Most extension headers of a packet; a packet with more is malformed.
 pub const EXTENSIONS_MAX: usize = 8;
 
 /// A view of the fixed header.
@@ -13,13 +13,13 @@ pub const EXTENSIONS_MAX: usize = 8;
 pub struct Ipv6<'a>(&'a [u8; HEADER_BYTES]);
 
 impl<'a> Ipv6<'a> {
-    /// The header at the start of `packet`; `None` where it is too short.
+    /// Views the header at the start of `packet`; `None` for a short one.
     #[inline]
     pub fn new(packet: &'a [u8]) -> Option<Ipv6<'a>> {
         packet.first_chunk().map(Ipv6)
     }
 
-    /// The header in these bytes.
+    /// Views the header in these bytes.
     #[inline]
     pub fn of(header: &'a [u8; HEADER_BYTES]) -> Ipv6<'a> {
         Ipv6(header)
@@ -37,7 +37,7 @@ impl<'a> Ipv6<'a> {
         usize::from(be16(self.0, 4))
     }
 
-    /// What comes next: a protocol or an extension header.
+    /// Next header: a protocol or an extension header.
     #[inline]
     pub fn next_header(self) -> u8 {
         self.0[6]
@@ -73,32 +73,32 @@ fn address(bytes: &[u8; HEADER_BYTES], at: usize) -> u128 {
 pub struct Fragment {
     /// Offset, bytes.
     pub offset: usize,
-    /// More fragments follow.
+    /// Whether more fragments follow.
     pub more: bool,
-    /// Shared by the fragments of one packet.
+    /// Identification, which fragments of one packet share.
     pub identification: u32,
-    /// Where the fragment's own bytes begin, from the start of the IPv6 header.
+    /// Offset of the fragment's bytes from the start of the IPv6 header.
     pub start: usize,
 }
 
-/// What stands behind the extension headers.
+/// Position and protocol of the payload behind the extension headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UpperLayer {
-    /// Its protocol: of a fragment with an offset, the protocol that the fragment header names.
+    /// Protocol; of a fragment with an offset, the protocol in the fragment header.
     pub protocol: Protocol,
-    /// Its offset from the start of the IPv6 header.
+    /// Offset from the start of the IPv6 header.
     pub offset: usize,
-    /// The fragment header, if there was one.
+    /// Fragment header; `None` without one.
     pub fragment: Option<Fragment>,
     /// Whether there is a routing header of type 0, which is deprecated (RFC 5095).
     pub has_routing_type_0: bool,
-    /// Whether a routing header has segments left: then the destination address is not the last one, nor the one in the
-    /// pseudo-header of the transport's checksum (RFC 8200 sections 4.4 and 8.1).
+    /// Whether a routing header has segments left. The destination address then is neither the final one nor
+    /// that of the pseudo-header (RFC 8200 sections 4.4 and 8.1).
     pub has_segments_left: bool,
 }
 
-/// Walks the extension headers of a packet; `None` where they run out of the packet, are too many, or in an
-/// order that RFC 8200 section 4.1 forbids (hop-by-hop options not first).
+/// Walks the extension headers of a packet; `None` if they do not end within the packet, are too many, or
+/// have hop-by-hop options that are not first (RFC 8200 section 4.1).
 #[inline]
 pub fn upper_layer(packet: &[u8]) -> Option<UpperLayer> {
     let mut next = *packet.get(6)?;
@@ -114,7 +114,8 @@ pub fn upper_layer(packet: &[u8]) -> Option<UpperLayer> {
                 has_segments_left |= header[3] != 0;
                 usize::from(header[1]) * 8 + 8
             }
-            // Hop-by-hop and destination options, as routing: length in units of 8 bytes, without the first 8.
+            // Hop-by-hop and destination options, as routing: length in units of 8 bytes, without the first
+            // 8.
             0 | 60 => usize::from(*packet.get(offset + 1)?) * 8 + 8,
             44 => {
                 let header: &[u8; 8] = packet.get(offset..)?.first_chunk()?;
@@ -161,7 +162,7 @@ pub fn upper_layer(packet: &[u8]) -> Option<UpperLayer> {
     None
 }
 
-/// Takes one off the hop limit.
+/// Decrements the hop limit.
 #[inline]
 pub fn decrement_hop_limit(packet: &mut [u8]) {
     if let Some(hop_limit) = packet.get_mut(7) {

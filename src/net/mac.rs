@@ -11,31 +11,32 @@ use serde::{Deserialize, Serialize};
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Every station (IEEE 802.3).
+    /// Broadcast address (IEEE 802.3).
     pub const BROADCAST: Mac = Mac([0xff; 6]);
 
-    /// The six bytes in the low bits of a number, the first one lowest, for storing in an atomic.
+    /// Returns the six bytes in the low bits of a number, the first one lowest, for storage in an atomic.
     #[inline]
     pub fn to_bits(self) -> u64 {
-        // In two loads, not in six.
+        // Two loads instead of six.
         let [a, b, c, d, e, f] = self.0;
         u64::from(u32::from_le_bytes([a, b, c, d])) | u64::from(u16::from_le_bytes([e, f])) << 32
     }
 
-    /// The inverse of [`Mac::to_bits`].
+    /// Inverts [`Mac::to_bits`].
     #[inline]
     pub fn from_bits(bits: u64) -> Mac {
         let [a, b, c, d, e, f, ..] = bits.to_le_bytes();
         Mac([a, b, c, d, e, f])
     }
 
-    /// Whether it names a group of stations, or all (IEEE 802.3: the lowest bit of the first byte).
+    /// Whether the address is of a group of stations: the I/G bit, the lowest of the first byte, is set (IEEE
+    /// 802).
     #[inline]
     pub fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Whether it names one station (IEEE 802.3: the lowest bit of the first byte is clear) and is not all zero.
+    /// Whether the address is of one station: the I/G bit is clear, and the address is not all zero.
     #[inline]
     pub fn is_unicast(self) -> bool {
         !self.is_group() && self.to_bits() != 0

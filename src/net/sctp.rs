@@ -30,7 +30,7 @@ pub mod chunk {
 pub struct Sctp<'a>(&'a [u8; HEADER_BYTES + 4]);
 
 impl<'a> Sctp<'a> {
-    /// The header at the start of `packet`; `None` where it is too short for one chunk.
+    /// Views the header at the start of `packet`; `None` for a packet too short for one chunk.
     #[inline]
     pub fn new(packet: &'a [u8]) -> Option<Sctp<'a>> {
         packet.first_chunk().map(Sctp)
@@ -48,7 +48,7 @@ impl<'a> Sctp<'a> {
         be16(self.0, 2)
     }
 
-    /// Verification tag: names the association to its receiver.
+    /// Verification tag, by which the receiver identifies the association.
     #[inline]
     pub fn verification_tag(self) -> u32 {
         be32(self.0, 4)
@@ -69,13 +69,14 @@ pub fn finish(packet: &mut [u8]) {
     packet[field].copy_from_slice(&checksum);
 }
 
-/// The checksum of a packet in parts, as its field holds it: `CRC32c` (RFC 9260 appendix A), low byte first. The field must
-/// be zero.
+/// Computes the checksum of a packet in parts, as its field holds it: `CRC32c` (RFC 9260 appendix A), low
+/// byte first. The field must be zero.
 pub fn checksum<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 4] {
     (!parts.into_iter().fold(!0, crc32c)).to_le_bytes()
 }
 
-/// `CRC32c`, eight bytes at a time ("slicing by eight"): a sender chooses how long a packet is that the switch has to sum up.
+/// Adds bytes to a `CRC32c`, eight at a time ("slicing by eight"), since a sender chooses the length of the
+/// packets that the switch sums.
 fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     let (words, rest) = bytes.as_chunks::<8>();
     let crc = words.iter().fold(crc, |crc, word| {
@@ -85,7 +86,7 @@ fn crc32c(crc: u32, bytes: &[u8]) -> u32 {
     rest.iter().fold(crc, |crc, byte| crc >> 8 ^ CRC32C[0][usize::from(crc as u8 ^ byte)])
 }
 
-/// The remainder that each byte leaves, by the reversed polynomial of Castagnoli, with none to seven zeros behind it.
+/// Remainders of every byte with none to seven zeros behind it, by the reversed Castagnoli polynomial.
 static CRC32C: [[u32; 256]; 8] = {
     let mut tables = [[0; 256]; 8];
     let mut byte = 0;

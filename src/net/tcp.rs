@@ -7,7 +7,7 @@ pub const HEADER_BYTES: usize = 20;
 /// Offset of the checksum.
 pub const CHECKSUM_OFFSET: usize = 16;
 
-/// Control bits (RFC 9293 section 3.1), of which these matter to a tracker.
+/// Control bits (RFC 9293 section 3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Flags(pub u8);
 
@@ -18,7 +18,7 @@ impl Flags {
     pub const SYN: u8 = 0x02;
     /// Reset the connection.
     pub const RST: u8 = 0x04;
-    /// The acknowledgement field counts.
+    /// The acknowledgement field is significant.
     pub const ACK: u8 = 0x10;
 
     /// Whether all of these bits are set.
@@ -33,7 +33,7 @@ impl Flags {
         self.0 & bits != 0
     }
 
-    /// Whether they open a connection and end it at once.
+    /// Whether SYN is set with FIN or RST, which no segment of a connection has.
     #[inline]
     pub fn is_senseless(self) -> bool {
         self.has(Flags::SYN | Flags::FIN) || self.has(Flags::SYN | Flags::RST)
@@ -45,7 +45,7 @@ impl Flags {
 pub struct Tcp<'a>(&'a [u8; HEADER_BYTES]);
 
 impl<'a> Tcp<'a> {
-    /// The header at the start of `segment`; `None` where it is too short.
+    /// Views the header at the start of `segment`; `None` for a short one.
     #[inline]
     pub fn new(segment: &'a [u8]) -> Option<Tcp<'a>> {
         segment.first_chunk().map(Tcp)
@@ -94,7 +94,8 @@ impl<'a> Tcp<'a> {
     }
 }
 
-/// The shift of a window scale option (RFC 7323 section 2.2, at most 14) among `options`; `None` without one.
+/// Returns the shift of the window scale option among `options`, at most 14 (RFC 7323 section 2.3); `None`
+/// without one.
 pub fn window_scale(mut options: &[u8]) -> Option<u8> {
     loop {
         match *options {

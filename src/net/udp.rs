@@ -12,7 +12,7 @@ pub const CHECKSUM_OFFSET: usize = 6;
 pub struct Udp<'a>(&'a [u8; HEADER_BYTES]);
 
 impl<'a> Udp<'a> {
-    /// The header at the start of `datagram`; `None` where it is too short.
+    /// Views the header at the start of `datagram`; `None` for a short one.
     #[inline]
     pub fn new(datagram: &'a [u8]) -> Option<Udp<'a>> {
         datagram.first_chunk().map(Udp)

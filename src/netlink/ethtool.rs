@@ -1,4 +1,5 @@
-//! Queue counts of an interface over generic netlink: family `ethtool` (Documentation/networking/ethtool-netlink.rst).
+//! Queue counts of an interface over generic netlink: family `ethtool`
+//! (Documentation/networking/ethtool-netlink.rst).
 
 use std::fmt::Debug;
 use std::io;
@@ -43,7 +44,8 @@ enum ChannelsMessage {
     Reply(Channels),
 }
 
-/// Counts the receive and transmit queues in use on the interface with this index; `None` where its driver does not count.
+/// Counts the receive and transmit queues in use on the interface with this index; `None` where its driver
+/// does not count.
 ///
 /// # Errors
 /// `ENOENT` on a kernel without `CONFIG_ETHTOOL_NETLINK`; any other error number of the kernel.

@@ -1,6 +1,7 @@
 //! Facts of a network interface, as far as a port depends on them.
 //!
-//! They are asked for by netlink rather than read from /sys, which shows the network namespace of the process that mounted it.
+//! They are asked for by netlink rather than read from /sys, which shows the network namespace of the process
+//! that mounted it.
 
 use std::net::IpAddr;
 
@@ -116,7 +117,7 @@ fn request_for(index: u32) -> LinkMessage {
     request
 }
 
-/// Lists the node's own addresses on the interface `name`; none where the kernel does not tell.
+/// Lists the node's own addresses on the interface `name`; none if the kernel refuses.
 pub fn node_addresses(name: &str) -> Vec<IpAddr> {
     let Ok(Interface { index, .. }) = Interface::find(name) else { return Vec::new() };
     let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
@@ -128,7 +129,8 @@ pub fn node_addresses(name: &str) -> Vec<IpAddr> {
     on_it.collect()
 }
 
-/// `IFA_LOCAL`, or `IFA_ADDRESS` where there is none: of a point-to-point link that one is the peer's (`linux/if_addr.h`).
+/// `IFA_LOCAL`, or `IFA_ADDRESS` where there is none: of a point-to-point link that one is the peer's
+/// (`linux/if_addr.h`).
 fn local_address(message: &AddressMessage) -> Option<IpAddr> {
     let attributes = || message.attributes.iter();
     let local = attributes().find_map(|attribute| match attribute {
@@ -197,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_nodes_addresses_on_an_interface_are_those_of_this_interface() {
-        // Where loopback is up it has this address; nothing else has it.
+        // The loopback interface has loopback addresses only, if it is up.
         let addresses = node_addresses("lo");
         assert!(addresses.iter().all(IpAddr::is_loopback), "{addresses:?}");
         assert_eq!(node_addresses("nowhere0"), Vec::<IpAddr>::new());

@@ -18,16 +18,16 @@ const RECEIVE_BUFFER_BYTES: usize = 8 << 20;
 /// An event of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkEvent {
-    /// It has appeared or changed.
+    /// The link has appeared or changed.
     Present {
         /// Index of the interface.
         index: u32,
-        /// Its name.
+        /// Name of the interface.
         name: String,
         /// Whether it has an XDP program.
         has_program: bool,
     },
-    /// It has left this network namespace, or is deleted.
+    /// The link has left this network namespace, or is deleted.
     Removed {
         /// Index of the interface.
         index: u32,
@@ -74,8 +74,9 @@ impl LinkEvents {
 }
 
 fn event(payload: NetlinkPayload<RouteNetlinkMessage>) -> Option<LinkEvent> {
-    // A bridge sends messages about its ports with family AF_BRIDGE. RTM_DELLINK of that family is a port that leaves the
-    // bridge, not an interface that is deleted (`br_ifinfo_notify` of `net/bridge/br_netlink.c`).
+    // A bridge sends messages about its ports with family AF_BRIDGE. RTM_DELLINK of that family is a port
+    // that leaves the bridge, not an interface that is deleted (`br_ifinfo_notify` of
+    // `net/bridge/br_netlink.c`).
     let is_link = |message: &LinkMessage| message.header.interface_family == AddressFamily::Unspec;
     match payload {
         NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(message)) if is_link(&message) => {

@@ -1,7 +1,8 @@
 //! The kernel's links, addresses, routes and neighbours over netlink (netlink(7), rtnetlink(7)).
 //!
-//! [`Interface`] has the facts of one interface. A [`RouteSocket`] changes links, addresses and routes. [`LinkEvents`] and
-//! [`NeighborEvents`] receive events. Each acts in the network namespace of the thread that opens it.
+//! [`Interface`] has the facts of one interface. A [`RouteSocket`] changes links, addresses and routes.
+//! [`LinkEvents`] and [`NeighborEvents`] receive events. Each acts in the network namespace of the thread
+//! that opens it.
 
 mod error;
 mod socket;

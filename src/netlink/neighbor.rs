@@ -16,7 +16,7 @@ use crate::net::mac::Mac;
 /// A neighbour: the index of the interface, and the IP address.
 pub(crate) type Neighbor = (u32, IpAddr);
 
-/// State of a neighbour, as `NUD_*` of `linux/neighbour.h` tell it.
+/// State of a neighbour, by `NUD_*` of `linux/neighbour.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NudState {
     /// No Ethernet address: `NUD_INCOMPLETE`, `NUD_FAILED`, or an address that is not Ethernet.
@@ -60,8 +60,8 @@ impl RouteSocket {
     }
 }
 
-/// The request to resolve or confirm a neighbour as if a packet waited for it: `NTF_USE`, for which `neigh_add` of
-/// `net/core/neighbour.c` calls `neigh_event_send`.
+/// The request to resolve or confirm a neighbour as if a packet waited for it: `NTF_USE`, for which
+/// `neigh_add` of `net/core/neighbour.c` calls `neigh_event_send`.
 pub(super) fn resolution_request((interface, address): Neighbor) -> (RouteNetlinkMessage, u16) {
     let mut message = NeighbourMessage::default();
     message.header.family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
@@ -86,7 +86,7 @@ pub(super) fn address_of(message: &NeighbourMessage) -> Option<Neighbor> {
     Some((message.header.ifindex, address))
 }
 
-/// The state that a message tells.
+/// Returns the state in a message.
 pub(super) fn state_of(message: &NeighbourMessage) -> NudState {
     let mac = message.attributes.iter().find_map(|attribute| match attribute {
         NeighbourAttribute::LinkLayerAddress(address) => Some(Mac(address.as_slice().try_into().ok()?)),

@@ -15,8 +15,8 @@ use super::error::Context;
 use super::socket::RouteSocket;
 
 impl RouteSocket {
-    /// Gives an interface an address that is alone in its prefix. It is usable at once: `IFA_F_NODAD` leaves duplicate
-    /// address detection out.
+    /// Gives an interface an address that is alone in its prefix. It is usable at once: `IFA_F_NODAD` leaves
+    /// duplicate address detection out.
     pub(crate) fn add_address(&self, name: &str, address: IpAddr) -> Result<(), NetlinkError> {
         let mut message = address_message(self.index(name)?, address);
         message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
@@ -24,8 +24,8 @@ impl RouteSocket {
             .context(|| format!("give {name} the address {address}"))
     }
 
-    /// Routes a prefix by way of a gateway that needs no route of its own. Packets are as long as the interface takes, or at
-    /// most `mtu` bytes.
+    /// Routes a prefix by way of a gateway that needs no route of its own. Packets are as long as the
+    /// interface takes, or at most `mtu` bytes.
     pub(crate) fn add_gateway_route(
         &self,
         name: &str,

@@ -1,6 +1,8 @@
-//! Requests over a netlink socket and the replies to them (netlink(7)), in the network namespace of the thread that opens it.
+//! Requests over a netlink socket and the replies to them (netlink(7)), in the network namespace of the
+//! thread that opens it.
 //!
-//! The kernel answers a request before `send` returns, so a reply is never waited for long and no event loop is needed.
+//! The kernel answers a request before `send` returns, so a reply is never waited for long and no event loop
+//! is needed.
 
 use std::fmt::Debug;
 use std::io;
@@ -67,12 +69,12 @@ impl RouteSocket {
         RequestSocket::open(NETLINK_ROUTE).map(RouteSocket).context(|| "open a netlink socket".to_owned())
     }
 
-    /// Asks for one object. A reply that the library does not decode is an error, as none would be.
+    /// Reads one object. A reply that the library does not decode is an error.
     pub(super) fn get(&self, request: RouteNetlinkMessage) -> io::Result<RouteNetlinkMessage> {
         self.0.request(request, 0)?.into_iter().next().ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Asks for one link.
+    /// Reads one link.
     ///
     /// # Errors
     /// `ENODEV` where there is none that fits.
@@ -83,7 +85,7 @@ impl RouteSocket {
         }
     }
 
-    /// Asks for every object of a kind.
+    /// Reads every object of a kind.
     pub(super) fn dump(&self, request: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
         self.0.request(request, NLM_F_DUMP)
     }
@@ -117,8 +119,8 @@ pub(super) fn receive(socket: &Socket) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Opens a socket that the kernel sends the events of a multicast group to (`RTMGRP_*` of `linux/rtnetlink.h`). Reading from
-/// it does not block.
+/// Opens a socket that the kernel sends the events of a multicast group to (`RTMGRP_*` of
+/// `linux/rtnetlink.h`). Reading from it does not block.
 pub(super) fn subscribe(group: u32) -> io::Result<Socket> {
     let mut socket = Socket::new(NETLINK_ROUTE)?;
     socket.bind(&SocketAddr::new(0, group))?;
@@ -126,8 +128,8 @@ pub(super) fn subscribe(group: u32) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Decodes the messages of a datagram, up to the first one that is cut off. Messages that the library does not decode are
-/// left out.
+/// Decodes the messages of a datagram, up to the first one that is cut off. Messages that the library does
+/// not decode are left out.
 pub(super) fn messages<M: NetlinkDeserializable>(
     mut bytes: &[u8],
 ) -> impl Iterator<Item = NetlinkMessage<M>> {

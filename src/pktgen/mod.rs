@@ -1,9 +1,10 @@
 //! A traffic generator and its receivers, on AF_XDP and on memory ports.
 //!
-//! A [`Session`] has sending sockets and a receiver. Each [`trial`](Session::trial) sends at one rate for one time and returns
-//! counts and latencies. [`ndr`] searches for the highest rate with no more than a given loss. Frames are built once and
-//! patched. They are sent open loop: a slow receiver does not slow the sender down, and frames that could not be sent in time
-//! are counted. A [`TcpSession`] generates whole TCP connections, both ends of them. [`stamp`] is the payload of a frame.
+//! A [`Session`] has sending sockets and a receiver. Each [`trial`](Session::trial) sends at one rate for one
+//! time and returns counts and latencies. [`ndr`] searches for the highest rate with no more than a given
+//! loss. Frames are built once and patched. They are sent open loop: a slow receiver does not slow the sender
+//! down, and frames that could not be sent in time are counted. A [`TcpSession`] generates whole TCP
+//! connections, both ends of them. [`stamp`] is the payload of a frame.
 
 mod clock;
 mod error;

@@ -1,5 +1,5 @@
-//! The no-drop rate: the highest rate at which no more than a given share of the frames is lost (RFC 2544 section 26.1),
-//! found by halving the interval between a rate that passes and one that does not.
+//! The no-drop rate: the highest rate at which no more than a given share of the frames is lost (RFC 2544
+//! section 26.1), found by halving the interval between a rate that passes and one that does not.
 
 use serde::Serialize;
 
@@ -32,8 +32,8 @@ pub struct Found {
     pub rate_per_s: f64,
     /// The median of the losses at it.
     pub loss: f64,
-    /// Whether the sender and not the device limits the rate: at the next rate it sent slower than asked, or the highest rate
-    /// allowed passed.
+    /// Whether the sender and not the device limits the rate: at the next rate it sent slower than asked, or
+    /// the highest rate allowed passed.
     pub limited_by_sender: bool,
     /// Rates in the order of their trials, each with the median of its trials.
     pub steps: Vec<Step>,
@@ -55,7 +55,8 @@ pub struct Step {
 /// Least share of a rate that a sender must send to have offered it.
 const OFFERED: f64 = 0.98;
 
-/// Fraction of the highest rate below which the precision is no finer. It ends the search for a device that forwards nothing.
+/// Fraction of the highest rate below which the precision is no finer. It ends the search for a device that
+/// forwards nothing.
 const LEAST: f64 = 100.0;
 
 /// Searches for the no-drop rate. `trial` makes one trial at a rate, frames a second.
@@ -97,7 +98,8 @@ fn try_rate<E>(
     Ok(Step { rate_per_s: rate, sent_per_s, loss, passed })
 }
 
-/// Returns the median of one or more samples, and sorts them. Of an even number it is the mean of the two in the middle.
+/// Returns the median of one or more samples, and sorts them. Of an even number it is the mean of the two in
+/// the middle.
 pub fn median(samples: &mut [f64]) -> f64 {
     samples.sort_unstable_by(f64::total_cmp);
     let (low, high) = (samples[(samples.len() - 1) / 2], samples[samples.len() / 2]);
@@ -120,7 +122,8 @@ mod tests {
 
     const SEARCH: Search = Search { max_per_s: 1e6, loss_max: 0.001, precision: 0.01, trials: 3 };
 
-    /// A device that forwards `capacity` frames a second and drops the rest, behind a sender that sends `sender` at most.
+    /// A device that forwards `capacity` frames a second and drops the rest, behind a sender that sends
+    /// `sender` at most.
     fn device(capacity: f64, sender: f64) -> impl FnMut(f64) -> Result<Outcome, Infallible> {
         move |rate| {
             let sent_per_s = rate.min(sender);

@@ -1,4 +1,5 @@
-//! Ethernet addresses that the traffic leaves out: the sending interface's own, and the next hop's from the kernel's tables.
+//! Ethernet addresses that the traffic leaves out: the sending interface's own, and the next hop's from the
+//! kernel's tables.
 
 use std::net::IpAddr;
 use std::thread;
@@ -18,8 +19,8 @@ impl Target {
         Ok(self.find()?.mac)
     }
 
-    /// Finds the Ethernet address of the next hop to `dst` by this interface. The kernel knows it, or resolves it within two
-    /// seconds.
+    /// Finds the Ethernet address of the next hop to `dst` by this interface. The kernel knows it, or
+    /// resolves it within two seconds.
     pub fn next_hop_mac(&self, dst: IpAddr) -> Result<Mac, PktgenError> {
         let index = self.find()?.index;
         let unknown = |reason: String| {

@@ -42,7 +42,7 @@ impl FromStr for Rate {
 /// Times at which the frames of one trial are due.
 #[derive(Debug, Clone)]
 pub(super) enum RateLimiter {
-    /// At once.
+    /// No limit: every frame is due.
     Max,
     /// One frame in so many nanoseconds.
     Every(f64),
@@ -56,8 +56,8 @@ impl RateLimiter {
         RateLimiter::Every(SECOND_NS * generators as f64 / rate)
     }
 
-    /// Counts the frames that are due after `elapsed_ns`, the `sent` ones included. A capture adds at most the rest of the round
-    /// that is being sent.
+    /// Counts the frames that are due after `elapsed_ns`, the `sent` ones included. A capture adds at most
+    /// the rest of the round that is being sent.
     #[inline]
     pub(super) fn due(&self, elapsed_ns: u64, sent: u64) -> u64 {
         match self {

@@ -6,8 +6,8 @@ use super::session::Trial;
 use super::tcp::endpoints::TcpTrial;
 use super::traffic::frame_size::FCS_BYTES;
 
-/// Result of a trial, as programs read it. Rates are over the time of sending. Latencies and counts that were not measured are
-/// null.
+/// Result of a trial, as programs read it. Rates are over the time of sending. Latencies and counts that were
+/// not measured are null.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Time of sending, seconds.
@@ -112,9 +112,9 @@ pub struct ConnectionReport {
     pub tx_cpu_s: f64,
     /// Median time from SYN to SYN, ACK, microseconds; null without an answer.
     pub setup_p50_us: Option<f64>,
-    /// The same of the 99th percentile.
+    /// 99th percentile of that time, microseconds.
     pub setup_p99_us: Option<f64>,
-    /// The same of the slowest connection.
+    /// Longest such time, microseconds.
     pub setup_max_us: Option<f64>,
 }
 

@@ -139,8 +139,8 @@ impl Session {
         Session::with(wires, receiver, &setup.content, setup.cores.clone())
     }
 
-    /// Opens a session on in-memory ports. It sends to the ports of `tx`, with one thread each, and receives from the ports of
-    /// `rx`, if there are any.
+    /// Opens a session on in-memory ports. It sends to the ports of `tx`, with one thread each, and receives
+    /// from the ports of `rx`, if there are any.
     pub fn in_memory(
         tx: Vec<MemoryPeer>,
         rx: Vec<MemoryPeer>,
@@ -172,7 +172,8 @@ impl Session {
         Ok(Session { lanes, receiver, flows, frames, recorded, cores })
     }
 
-    /// Sends at one rate for one time, waits for what is still under way, and counts. Ends early when `stop` is set.
+    /// Sends at one rate for one time, waits for what is still under way, and counts. Ends early when `stop`
+    /// is set.
     pub fn trial(&mut self, rate: Rate, time: Duration, stop: &AtomicBool) -> Result<Trial, PktgenError> {
         let Session { lanes, receiver, flows, frames, recorded, cores } = self;
         let until = Until { elapsed_ns: time.as_nanos() as u64, frames: *frames };

@@ -24,8 +24,8 @@ const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
 /// Directory of named network namespaces (ip-netns(8)).
 const NAMED: &str = "/run/netns";
 
-/// An interface: `eth0`, or `eth0@pod1` in a named network namespace, or `eth0@/proc/4711/ns/net` in the namespace of a
-/// file.
+/// An interface: `eth0`, or `eth0@pod1` in a named network namespace, or `eth0@/proc/4711/ns/net` in the
+/// namespace of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     /// Name of the interface.
@@ -139,8 +139,8 @@ pub(super) fn open_tx(place: &Target, queues: u16) -> Result<Vec<LinkEnd>, Pktge
     })
 }
 
-/// Opens a queue, and tries again for a while where it is taken: the kernel may be late to release the socket of an earlier
-/// session.
+/// Opens a queue, and tries again for a while where it is taken: the kernel may be late to release the socket
+/// of an earlier session.
 fn patiently(mut open: impl FnMut() -> Result<PortQueue, XdpError>) -> Result<PortQueue, XdpError> {
     let deadline = Instant::now() + RELEASE_PATIENCE;
     loop {

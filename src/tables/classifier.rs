@@ -1,4 +1,4 @@
-//! Rule tables laid out for look-up: what the workers ask.
+//! Classifier: rule tables compiled for lookup by the workers.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,16 +6,17 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::acl_store::{AclStore, Cell};
-use super::pod_index::PodIndex;
+use super::document::{Decision, PodName, RuleTables, TablesDiff, TablesError};
+use super::pod_index::{PodAcls, PodIndex};
+use super::prefix_table::PrefixTable;
 use super::row_store::{self, RowStore, Service};
-use super::{Decision, PodName, PrefixTable, RuleTables, TablesDiff, TablesError};
 use crate::ids::{AclId, ClassId, RowId};
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::flow::{FlowKey, Protocol};
 
-/// The same content as [`RuleTables`], compiled. Clones and updates share all memory that does not change.
+/// Compiled form of [`RuleTables`]. Clones and updates share unchanged memory.
 ///
-/// Ids of one classifier mean nothing to another. What is pending of an ACL table that is not there is denied.
+/// Ids belong to one classifier. An absent ACL table denies.
 #[derive(Clone)]
 pub struct Classifier {
     classes: PrefixTable,
@@ -24,38 +25,29 @@ pub struct Classifier {
     pods: PodIndex,
 }
 
-/// The tables that judge flows of one pod.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PodAcls {
-    /// Judges flows to the pod, by the class of the source.
-    pub ingress: AclId,
-    /// Judges flows from the pod, by the class of the destination.
-    pub egress: AclId,
-}
-
-/// Questions that are answered side by side: so many that their loads overlap, and so few that what they bring in, and where its
-/// pages lie, is still near when it is used.
+/// Number of queries processed together: enough for their loads to overlap, and few enough for their cache
+/// lines and TLB entries to stay cached until use.
 const RUN: usize = 16;
 
-/// What the tables say of a whole flow.
+/// Decisions of both sides of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowDecision {
-    /// By the egress table of the source, if that is a pod of the tables.
+    /// Decision of the egress table of the source, if that is a pod of the tables.
     pub egress: Option<Decision>,
-    /// By the ingress table of the destination, if that is a pod of the tables.
+    /// Decision of the ingress table of the destination, if that is a pod of the tables.
     pub ingress: Option<Decision>,
 }
 
 impl FlowDecision {
-    /// Whether the flow passes: no side denies it.
+    /// Tests whether the flow passes: no side denies it.
     pub fn is_allow(self) -> bool {
         self.egress.into_iter().chain(self.ingress).all(Decision::is_allow)
     }
 }
 
-/// Building and updating.
+/// Compilation and updates.
 impl Classifier {
-    /// Compiles `tables`, if they are whole.
+    /// Compiles `tables`. Returns an error if they fail their check.
     pub fn new(tables: &RuleTables) -> Result<Classifier, TablesError> {
         tables.check()?;
         let mut rows = RowStore::default();
@@ -65,9 +57,10 @@ impl Classifier {
         Ok(Classifier { classes: compile_classes(tables), acls, rows, pods: PodIndex::new(tables) })
     }
 
-    /// The classifier of `next`, which `change` made of the tables of this one; `next` has passed its check.
+    /// Classifier of `next`, to which `change` leads from the tables of `self`. The caller has checked
+    /// `next`.
     ///
-    /// Costs as much as the difference; this classifier stays as it is for those who still use it.
+    /// The cost is that of the difference. `self` stays valid for its readers.
     #[must_use]
     pub fn update(&self, change: &TablesDiff, next: &RuleTables) -> Classifier {
         let mut updated = self.clone();
@@ -93,9 +86,10 @@ impl Classifier {
     }
 }
 
-/// Where ACL tables themselves say what a row decides, they have to follow when it changes under its id.
+/// Updates of ACL tables that contain the decisions of changed rows.
 impl Classifier {
-    /// Lays out anew the tables that use rows whose form was another in `before`. Looks at all tables if there is such a row.
+    /// Rebuilds tables whose rows have another form than in `before`. Inspects all tables if there is such a
+    /// row.
     fn update_inlined_rows(&mut self, before: &RowStore, change: &TablesDiff, next: &RuleTables) {
         let rows = change.rows.iter().filter(|(_, row)| row.is_some()).map(|(&id, _)| id);
         let others: BTreeSet<RowId> =
@@ -116,55 +110,55 @@ fn compile_classes(tables: &RuleTables) -> PrefixTable {
     PrefixTable::build_with_default(prefixes, ClassId::WORLD.0)
 }
 
-/// One at a time.
+/// Single lookups.
 impl Classifier {
-    /// The class of `address`.
+    /// Class of `address`.
     #[inline]
     pub fn class(&self, address: IpAddr) -> ClassId {
         self.classes.lookup(address).map_or(ClassId::WORLD, ClassId)
     }
 
-    /// [`Classifier::class`] of an IPv4 address in host byte order.
+    /// Class of an IPv4 address in host byte order.
     #[inline]
     pub fn class_v4(&self, address: u32) -> ClassId {
         self.classes.lookup_v4(address).map_or(ClassId::WORLD, ClassId)
     }
 
-    /// [`Classifier::class`] of an IPv6 address in host byte order.
+    /// Class of an IPv6 address in host byte order.
     #[inline]
     pub fn class_v6(&self, address: u128) -> ClassId {
         self.classes.lookup_v6(address).map_or(ClassId::WORLD, ClassId)
     }
 
-    /// The class of those addresses of `prefix` that no longer prefix covers.
+    /// Class of the addresses of `prefix` that no longer prefix covers.
     pub(super) fn class_covering(&self, prefix: IpNet) -> ClassId {
         self.classes.covering(prefix).map_or(ClassId::WORLD, ClassId)
     }
 
-    /// What table `acl` decides on a flow whose other end has `class`.
+    /// Decision of table `acl` on a flow whose peer has `class`.
     #[inline]
     pub fn decide(&self, acl: AclId, class: ClassId, protocol: Protocol, dst_port: u16) -> Decision {
         let service = Service::new(protocol, dst_port);
         self.rows.decide(self.acls.slot(acl, class, service), service)
     }
 
-    /// The tables of `pod`, if it is known.
+    /// ACL tables of `pod`, if known.
     pub fn pod(&self, pod: &PodName) -> Option<PodAcls> {
         self.pods.acls(pod)
     }
 
-    /// The first pod by name that claims `address`.
+    /// First pod by name that claims `address`.
     pub fn pod_at(&self, address: IpAddr) -> Option<&PodName> {
         self.pods.at(address).next()
     }
 
-    /// The pods that claim `address`, by name.
+    /// Pods that claim `address`, by name.
     pub fn pods_at(&self, address: IpAddr) -> impl Iterator<Item = &PodName> {
         self.pods.at(address)
     }
 
-    /// Judges a flow by both its ends. A pod reaches itself whatever its tables say: neither side is pending. Where several
-    /// pods claim an end's address all of them are pending: the first that denies has decided.
+    /// Decides a flow on both sides. A pod reaches itself regardless of its tables. If several pods claim an
+    /// address, the first that denies decides.
     pub fn decide_flow(&self, flow: &FlowKey) -> FlowDecision {
         if self.is_to_itself(flow) {
             return FlowDecision { egress: None, ingress: None };
@@ -177,7 +171,8 @@ impl Classifier {
         }
     }
 
-    /// Whether both ends are one pod for certain: an address to itself, or addresses that only that pod claims.
+    /// Tests whether source and destination are certainly one pod: equal addresses, or addresses that only
+    /// that pod claims.
     fn is_to_itself(&self, flow: &FlowKey) -> bool {
         if flow.src == flow.dst {
             return self.pod_at(flow.src).is_some();
@@ -190,29 +185,29 @@ impl Classifier {
     }
 }
 
-/// The first decision that denies, else the first.
+/// First decision that denies, else the first.
 fn strictest(mut decisions: impl Iterator<Item = Decision>) -> Option<Decision> {
     let first = decisions.next()?;
     let denies = |decision: &Decision| !decision.is_allow();
     Some(std::iter::once(first).chain(decisions).find(denies).unwrap_or(first))
 }
 
-/// A batch at a time.
+/// Batched lookups.
 impl Classifier {
-    /// The class of each IPv4 address (host byte order).
+    /// Classes of IPv4 addresses (host byte order).
     #[inline]
     pub fn classes_v4(&self, addresses: &[u32], classes: &mut [u32]) {
         self.classes.lookup_batch_v4(addresses, classes);
     }
 
-    /// The class of each IPv6 address (host byte order).
+    /// Classes of IPv6 addresses (host byte order).
     #[inline]
     pub fn classes_v6(&self, addresses: &[u128], classes: &mut [u32]) {
         self.classes.lookup_batch_v6(addresses, classes);
     }
 
-    /// Answers queries, each of which has the same place in every slice: what a table decides on a flow of a service whose
-    /// other end has a class.
+    /// Decides a batch of queries: the decision of table `acls[i]` on service `services[i]` with peer class
+    /// `classes[i]`.
     pub fn decide_batch(
         &self,
         acls: &[AclId],
@@ -275,7 +270,7 @@ impl Classifier {
         }
     }
 
-    /// Goes on with those of the queries whose rows led to further blocks.
+    /// Continues the queries whose rows have inner blocks.
     #[inline(never)]
     fn finish(&self, mut pending: PendingQueries, services: &[Service], decisions: &mut [Decision]) {
         while !pending.queries().is_empty() {
@@ -292,8 +287,8 @@ impl Classifier {
     }
 }
 
-/// Questions of a chunk that are not decided yet. They are kept apart without a branch: which they are nobody can foresee, and the
-/// processor is to begin the next run before it knows.
+/// Undecided queries of a chunk. They are collected without a branch: the branch would be unpredictable, and
+/// the processor can start the next run early.
 struct PendingQueries {
     queries: [u8; BATCH_FRAMES_MAX],
     len: usize,
@@ -319,154 +314,4 @@ impl PendingQueries {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::tables::Acl;
-    use crate::tables::tests::arbitrary;
-
-    /// The naive twin: the document, read entry by entry.
-    fn naive_class(tables: &RuleTables, address: IpAddr) -> ClassId {
-        let covering = tables.prefixes.iter().filter(|(prefix, _)| prefix.contains(&address));
-        covering.max_by_key(|(prefix, _)| prefix.prefix_len()).map_or(ClassId::WORLD, |(_, &class)| class)
-    }
-
-    fn naive_decision(tables: &RuleTables, flow: &FlowKey) -> FlowDecision {
-        let pods = |address| -> Vec<_> {
-            tables.pods.iter().filter(|(_, pod)| pod.addresses.contains(&address)).collect()
-        };
-        let decide = |acl: AclId, peer| {
-            let row = tables.acls[&acl].row(naive_class(tables, peer));
-            tables.rows[&row].decide(flow.protocol, flow.dst_port)
-        };
-        let (sources, destinations) = (pods(flow.src), pods(flow.dst));
-        let is_one = sources.len() == 1 && sources == destinations;
-        if is_one || flow.src == flow.dst && !sources.is_empty() {
-            return FlowDecision { egress: None, ingress: None };
-        }
-        let strictest = |decisions: Vec<Decision>| {
-            let denying = decisions.iter().find(|decision| !decision.is_allow());
-            denying.or(decisions.first()).copied()
-        };
-        FlowDecision {
-            egress: strictest(sources.iter().map(|(_, pod)| decide(pod.egress, flow.dst)).collect()),
-            ingress: strictest(destinations.iter().map(|(_, pod)| decide(pod.ingress, flow.src)).collect()),
-        }
-    }
-
-    fn agree(classifier: &Classifier, tables: &RuleTables, flows: &[FlowKey]) {
-        for flow in flows {
-            assert_eq!(classifier.class(flow.src), naive_class(tables, flow.src), "{flow} in {tables:?}");
-            assert_eq!(classifier.decide_flow(flow), naive_decision(tables, flow), "{flow} in {tables:?}");
-        }
-        let acls = (0..5).map(AclId);
-        let queries: Vec<(AclId, &FlowKey)> =
-            acls.flat_map(|acl| flows.iter().map(move |flow| (acl, flow))).collect();
-        let pending: Vec<AclId> = queries.iter().map(|&(acl, _)| acl).collect();
-        let classes: Vec<u32> = queries.iter().map(|(_, flow)| naive_class(tables, flow.dst).0).collect();
-        let services: Vec<Service> =
-            queries.iter().map(|(_, flow)| Service::new(flow.protocol, flow.dst_port)).collect();
-        let mut decisions = vec![Decision::allow(crate::ids::RuleId(0)); queries.len()];
-        classifier.decide_batch(&pending, &classes, &services, &mut decisions);
-        for (((acl, flow), class), decision) in queries.into_iter().zip(classes).zip(decisions) {
-            let (class, protocol, dst_port) = (ClassId(class), flow.protocol, flow.dst_port);
-            assert_eq!(decision, classifier.decide(acl, class, protocol, dst_port));
-            let row = tables.acls.get(&acl).map(|acl| &tables.rows[&acl.row(class)]);
-            let closed = Decision::deny(crate::ids::RuleId(0));
-            assert_eq!(decision, row.map_or(closed, |row| row.decide(protocol, dst_port)));
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(100))]
-
-        #[test]
-        fn decides_what_the_document_says(
-            tables in arbitrary::rule_tables(),
-            flows in vec(arbitrary::flow(), 80),
-        ) {
-            agree(&Classifier::new(&tables).unwrap(), &tables, &flows);
-        }
-
-        #[test]
-        fn updates_make_what_a_compile_makes_and_leave_the_last_alone(
-            history in vec(arbitrary::rule_tables(), 2..4),
-            flows in vec(arbitrary::flow(), 30),
-        ) {
-            let mut classifier = Classifier::new(&history[0]).unwrap();
-            for pair in history.windows(2) {
-                let updated = classifier.update(&pair[0].difference(&pair[1]), &pair[1]);
-                agree(&updated, &pair[1], &flows);
-                agree(&classifier, &pair[0], &flows);
-                classifier = updated;
-            }
-        }
-    }
-
-    /// The same with another id for a row.
-    fn renamed(tables: &RuleTables, from: RowId, to: RowId) -> RuleTables {
-        let name = |row: RowId| if row == from { to } else { row };
-        let mut tables = tables.clone();
-        tables.rows = tables.rows.iter().map(|(&id, row)| (name(id), row.clone())).collect();
-        let acl = |acl: &Acl| Acl {
-            rows: acl.rows.iter().map(|(&class, &row)| (class, name(row))).collect(),
-            default: name(acl.default),
-        };
-        tables.acls = tables.acls.iter().map(|(&id, of)| (id, acl(of))).collect();
-        tables
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(100))]
-
-        #[test]
-        fn changed_rows_reach_tables_that_inline_them(
-            tables in arbitrary::rule_tables(),
-            rows in vec(arbitrary::row(12), 8),
-            flows in vec(arbitrary::flow(), 20),
-        ) {
-            let mut others = tables.clone();
-            others.rows = tables.rows.keys().copied().zip(rows).collect();
-            // All rows change at once; one comes under an id that nothing is known of, and another one later under its first.
-            let history = [others.clone(), renamed(&others, RowId(0), RowId(1000)), others, tables.clone()];
-            let (mut before, mut classifier) = (tables.clone(), Classifier::new(&tables).unwrap());
-            for next in history {
-                classifier = classifier.update(&before.difference(&next), &next);
-                agree(&classifier, &next, &flows);
-                before = next;
-            }
-        }
-    }
-
-    #[test]
-    fn a_pod_reaches_itself_whatever_its_tables_say() {
-        let tables: RuleTables = serde_json::from_value(serde_json::json!({
-            "format": 1,
-            "rules": {"0": {"why": "not-isolated", "direction": "ingress"}},
-            "prefixes": {},
-            "rows": {"0": {"other": {"verdict": "deny", "rule": 0}}},
-            "acls": {"0": {"default": 0}},
-            "pods": {"default/a": {"addresses": ["10.0.0.1", "10.0.0.2"], "ingress": 0, "egress": 0}},
-        }))
-        .unwrap();
-        let classifier = Classifier::new(&tables).unwrap();
-        let flow = |src: &str, dst: &str| FlowKey {
-            src: src.parse().unwrap(),
-            dst: dst.parse().unwrap(),
-            protocol: Protocol::TCP,
-            src_port: 1024,
-            dst_port: 80,
-        };
-        let hairpin = classifier.decide_flow(&flow("10.0.0.1", "10.0.0.2"));
-        assert_eq!(hairpin, FlowDecision { egress: None, ingress: None });
-        assert!(hairpin.is_allow());
-        assert!(!classifier.decide_flow(&flow("10.0.0.1", "192.0.2.1")).is_allow());
-        assert!(!classifier.decide_flow(&flow("192.0.2.1", "10.0.0.1")).is_allow());
-        assert!(
-            classifier.decide_flow(&flow("192.0.2.1", "192.0.2.2")).is_allow(),
-            "no pod of the tables is at an end"
-        );
-    }
-}
+mod tests;

@@ -1,12 +1,13 @@
-//! Drop counters of an interface's driver, over ethtool's ioctl: its netlink family has no counters of a driver's own.
+//! Drop counters of an interface's driver, over ethtool's ioctl: its netlink family has no counters of a
+//! driver's own.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::netdevice::index_to_name;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-/// Room for the counters of a driver. The kernel writes as many as the driver has at that moment, whatever the caller has
-/// room for. The driver of veth has nine for each of 4,096 queues at most.
+/// Room for the counters of a driver. The kernel writes as many as the driver has at that moment, whatever
+/// the caller has room for. The driver of veth has nine for each of 4,096 queues at most.
 const COUNTERS_MAX: usize = 1 << 17;
 /// `ETH_SS_STATS` of `linux/ethtool.h`: the set of the counters' names.
 const ETH_SS_STATS: u32 = 1;
@@ -23,9 +24,9 @@ enum Command {
 /// Frames that a driver has dropped since the interface was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct DriverDrops {
-    /// For any reason but the program's verdict; those that a socket refused are among them.
+    /// Dropped for any reason but the program's verdict, those that a socket refused included.
     pub(super) received: u64,
-    /// Because the program said so.
+    /// Dropped by the program's verdict.
     pub(super) by_program: u64,
 }
 
@@ -55,8 +56,8 @@ impl DriverCounters {
         Some(DriverDrops { received: sum(&self.received), by_program: sum(&self.by_program) })
     }
 
-    /// Finds the drop counters among `count`: `rx_queue_N_drops` and `rx_queue_N_xdp_drops` of `drivers/net/veth.c`. Other
-    /// drivers have other names, and none of these.
+    /// Finds the drop counters among `count`: `rx_queue_N_drops` and `rx_queue_N_xdp_drops` of
+    /// `drivers/net/veth.c`. Other drivers have other names, and none of these.
     fn find(socket: &OwnedFd, name: &str, count: usize) -> Option<DriverCounters> {
         let bytes = ethtool(socket, name, Command::Names)?;
         let names = &bytes[Command::Names.header_bytes()..];
@@ -75,7 +76,7 @@ impl DriverCounters {
 }
 
 impl Command {
-    /// The numbers that the command begins with.
+    /// First numbers of the command's structure.
     fn header(self) -> Vec<u32> {
         match self {
             // struct ethtool_gstrings: cmd, string_set, len.
@@ -98,7 +99,8 @@ impl Command {
     }
 }
 
-/// Runs a command on an interface, and returns its structure as the kernel has filled it; `None` where it is not supported.
+/// Runs a command on an interface, and returns its structure as the kernel has filled it; `None` where it is
+/// not supported.
 fn ethtool(socket: &OwnedFd, name: &str, command: Command) -> Option<Vec<u8>> {
     let mut bytes: Vec<u8> = command.header().into_iter().flat_map(u32::to_ne_bytes).collect();
     bytes.resize(bytes.len() + COUNTERS_MAX * command.element_bytes(), 0);
@@ -109,8 +111,9 @@ fn ethtool(socket: &OwnedFd, name: &str, command: Command) -> Option<Vec<u8>> {
     }
     let ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_data: bytes.as_mut_ptr().cast() };
     let mut request = libc::ifreq { ifr_name, ifr_ifru };
-    // SAFETY: the request and the bytes outlive the call. Both commands write a header and one element for each counter of the
-    // driver, and the bytes have room for more counters than any driver has (`COUNTERS_MAX`).
+    // SAFETY: the request and the bytes outlive the call. Both commands write a header and one element for
+    // each counter of the driver, and the bytes have room for more counters than any driver has
+    // (`COUNTERS_MAX`).
     let answer = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
     (answer == 0).then_some(bytes)
 }

@@ -1,4 +1,4 @@
-//! What keeps a UMEM, a program or a queue from being set up: one sentence for the operator each.
+//! Errors of UMEMs, programs and queues: one sentence for the operator each.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use super::kernel_log;
 use crate::limits::MTU_MAX;
 use crate::netlink::{Interface, NetlinkError};
 
-/// Why something of AF_XDP cannot be set up. Nothing is left behind.
+/// An error of the set-up of AF_XDP. The failed step leaves nothing behind.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
     /// No such interface in the network namespace of the calling thread.
@@ -15,7 +15,7 @@ pub enum XdpError {
         /// The interface.
         interface: String,
     },
-    /// An MTU above what a packet of the switch can have.
+    /// An MTU above that of the switch.
     #[error(
         "interface {interface} has MTU {mtu}, and the switch takes at most {max}{}: \
          `ip link set {interface} mtu {max}` (and the same on the peer)",
@@ -24,9 +24,9 @@ pub enum XdpError {
     Mtu {
         /// The interface.
         interface: String,
-        /// Its MTU, bytes.
+        /// MTU of the interface, bytes.
         mtu: u32,
-        /// The largest that works, bytes.
+        /// Largest MTU that works, bytes.
         max: usize,
     },
     /// A queue number that the interface does not have.
@@ -37,9 +37,9 @@ pub enum XdpError {
     NoQueue {
         /// The interface.
         interface: String,
-        /// The queue wanted.
+        /// The requested queue.
         queue: u16,
-        /// Queues that it has, in both directions.
+        /// Queues of the interface that work in both directions.
         queues: u16,
     },
     /// Another AF_XDP socket has the queue.
@@ -63,10 +63,10 @@ pub enum XdpError {
         interface: String,
         /// The kernel's id of the program.
         id: u32,
-        /// Its name.
+        /// Name of the program.
         name: String,
     },
-    /// A BPF link that this process knows no file of holds our program.
+    /// A BPF link without a pin that this process knows holds our program.
     #[error(
         "the XDP program of interface {interface} is held by a BPF link of another Palisade: stop that one, or give this one the \
          same `[xdp] pin_directory` (`bpftool link show` lists links)"
@@ -75,7 +75,7 @@ pub enum XdpError {
         /// The interface.
         interface: String,
     },
-    /// The interface is not the one any more that it was a moment ago.
+    /// Another interface has taken the name meanwhile.
     #[error("interface {interface} has changed while it was attached to: try again")]
     Changed {
         /// The interface.
@@ -86,7 +86,7 @@ pub enum XdpError {
         "no privilege to {action}: run as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_SYS_ADMIN and CAP_IPC_LOCK"
     )]
     Privilege {
-        /// What was tried.
+        /// Action that the kernel refused.
         action: String,
     },
     /// The kernel is built without AF_XDP.
@@ -100,12 +100,12 @@ pub enum XdpError {
          (`ulimit -l unlimited`, LimitMEMLOCK=infinity)"
     )]
     Memory {
-        /// What was tried.
+        /// Action that the kernel refused.
         action: String,
         /// Bytes wanted.
         bytes: usize,
     },
-    /// A queue of an interface on a UMEM that the kernel does not know.
+    /// A queue of an interface on a UMEM that is not registered with the kernel.
     #[error(
         "the UMEM is in memory only and serves memory ports: interface {interface} needs one registered with the kernel"
     )]
@@ -113,20 +113,21 @@ pub enum XdpError {
         /// The interface.
         interface: String,
     },
-    /// Every account of the UMEM's ledger is in use.
+    /// Every queue id of the UMEM is in use.
     #[error("the UMEM has as many queues as it can have: close a port first")]
     TooManyQueues,
-    /// Anything else that the kernel refuses.
+    /// Any other refusal of the kernel.
     #[error("the kernel refuses to {action}: {reason}")]
     Refused {
-        /// What was tried.
+        /// Action that the kernel refused.
         action: String,
         /// The kernel's reason.
         reason: String,
     },
 }
 
-/// Fails when the MTU is above `max`, which is [`Binder::mtu_max`](super::Binder::mtu_max) for ports of a UMEM.
+/// Fails when the MTU is above `max`, which is [`Binder::mtu_max`](super::Binder::mtu_max) for ports of a
+/// UMEM.
 pub(crate) fn check_mtu(interface: &Interface, max: usize) -> Result<(), XdpError> {
     if interface.mtu as usize > max {
         return Err(XdpError::Mtu { interface: interface.name.clone(), mtu: interface.mtu, max });
@@ -134,7 +135,7 @@ pub(crate) fn check_mtu(interface: &Interface, max: usize) -> Result<(), XdpErro
     Ok(())
 }
 
-/// Why the largest MTU is a small one, where it is.
+/// Explains a small largest MTU; empty for the ordinary one.
 pub(crate) fn one_frame(max: usize) -> &'static str {
     if max < MTU_MAX {
         " on this kernel, whose AF_XDP knows no packets of several buffers (Linux 6.6 does)"
@@ -144,7 +145,7 @@ pub(crate) fn one_frame(max: usize) -> &'static str {
 }
 
 impl XdpError {
-    /// Says what an error number means for `action`.
+    /// Converts an error number of `action`.
     pub(super) fn from_io(action: impl Into<String>, error: &io::Error) -> XdpError {
         let action = action.into();
         match error.raw_os_error() {
@@ -154,7 +155,7 @@ impl XdpError {
         }
     }
 
-    /// The same, with the kernel's own words before it.
+    /// Converts an error number, with the kernel's own message before it.
     pub(super) fn from_kernel(action: impl Into<String>, error: &io::Error, said: &[String]) -> XdpError {
         match XdpError::from_io(action, error) {
             XdpError::Refused { action, reason } => {
@@ -164,7 +165,7 @@ impl XdpError {
         }
     }
 
-    /// The same for an error of libbpf-rs, which tells its kind and its text, with the kernel's own words before it.
+    /// Converts an error of libbpf-rs, which has a kind and a text, with the kernel's own message before it.
     pub(super) fn from_bpf(action: impl Into<String>, error: &libbpf_rs::Error, said: &[String]) -> XdpError {
         let action = action.into();
         match error.kind() {
@@ -183,7 +184,7 @@ impl From<NetlinkError> for XdpError {
     }
 }
 
-/// The error number inside an error of xsk-rs, which keeps it as its source.
+/// Returns the error number inside an error of xsk-rs, which has it as its source.
 pub(super) fn io_source(error: &dyn std::error::Error) -> io::Error {
     match error
         .source()

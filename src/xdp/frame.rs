@@ -1,15 +1,16 @@
-//! The owned token of one UMEM frame, or of the chain of frames that one packet lies in.
+//! Token of one UMEM frame, or of the frames of one multi-buffer packet.
 
 use crate::limits::{FRAME_BYTES, MULTI_BUFFER_FRAMES_MAX, PACKET_BYTES_MAX, XDP_HEADROOM_BYTES};
 
-/// One frame of a UMEM, and where the packet lies in it. Whoever has it, and nobody else, may touch the frame.
+/// Exclusive token of one frame of a UMEM, with the position of the packet in it. Only the owner of the token
+/// accesses the frame.
 ///
-/// It cannot be copied, and only this module's UMEM makes one: so a frame cannot be in two rings. Dropping it loses the
-/// frame for the life of the UMEM; give it to a ring or keep it.
+/// A token cannot be copied, and only the UMEM makes one, so a frame cannot be in two rings. A dropped token
+/// loses the frame for the life of the UMEM: give it to a ring or keep it.
 ///
-/// A packet longer than a frame lies in a chain of them, of which this is the head: then the token is that of all. The
-/// packet's headers lie in the head, and the bytes that [`Umem::data`](super::Umem::data) shows are the head's. The
-/// others are found by the region's links ([`chain`](super::multi_buffer)).
+/// A packet longer than a frame is a multi-buffer packet. Its token is that of the first frame, the head, and
+/// stands for all its frames. The packet's headers are in the head, and [`Umem::data`](super::Umem::data)
+/// returns the head's bytes. The links of the area lead to the other frames (see `multi_buffer`).
 #[must_use = "a dropped frame is lost to its UMEM: put it into a ring or onto the free list"]
 #[derive(Debug)]
 pub struct Frame {
@@ -18,32 +19,32 @@ pub struct Frame {
     offset: u16,
     /// Bytes in this frame.
     len: u16,
-    /// Bytes of the packet in the other frames of the chain; [`OVERSIZED`] where the packet is none.
+    /// Bytes of the packet in the other frames; [`OVERSIZED`] for a packet to be dropped.
     tail: u16,
-    /// Frames that follow in the chain, those counted that hold nothing of the packet any more.
+    /// Number of other frames, those included that a truncated packet has left empty.
     more: u8,
-    /// Where a checksum is to be computed by who sends the packet: twice what is half the distance to the transport
-    /// header, and one with the field where TCP has it; zero where nothing is left to do.
+    /// Checksum left to the transmitting side: half the offset of the transport header, times two, plus one
+    /// for TCP's field. Zero for none.
     unfinished: u8,
 }
 
-/// What a chain's head says of the others where all are longer than any packet, or not those that the kernel sent.
+/// Tail length of a multi-buffer packet that is too long or has lost parts.
 const OVERSIZED: u16 = u16::MAX;
-/// Set in a frame's descriptor in a ring in memory where the packet goes on in the next one.
+/// Flag of a descriptor in an in-memory ring: the packet continues in the next one, as with `XDP_PKT_CONTD`.
 pub(super) const CONTINUED: u64 = 1 << 47;
 
-/// A packet or a header does not fit into its frame. The frame is as it was.
+/// A packet or a header that does not fit into its frame. The frame is unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{needed} bytes do not fit where a frame has room for {room}")]
 pub struct DoesNotFit {
-    /// Bytes wanted.
+    /// Bytes needed.
     pub needed: usize,
-    /// Bytes that there are.
+    /// Bytes available.
     pub room: usize,
 }
 
-/// Largest packet of a frame, wherever it begins: what fits behind the headroom that the kernel keeps, because there
-/// a packet must lie to be transmitted.
+/// Largest packet of one frame. It must fit behind the kernel's headroom, where a packet is for its
+/// transmission.
 pub(super) const PACKET_ROOM: usize = FRAME_BYTES - XDP_HEADROOM_BYTES;
 
 const _: () = assert!(FRAME_BYTES <= u16::MAX as usize, "offset and length of a frame are 16 bits");
@@ -52,24 +53,24 @@ const _: () =
     assert!(PACKET_BYTES_MAX <= OVERSIZED as usize, "a packet with a head of one byte is not oversized");
 const _: () = assert!(MULTI_BUFFER_FRAMES_MAX <= u8::MAX as usize);
 
-/// Where UDP (RFC 768) and TCP (RFC 9293) have their checksums.
+/// Offsets of the checksums of UDP (RFC 768) and TCP (RFC 9293).
 const UDP_FIELD: usize = 6;
 const TCP_FIELD: usize = 16;
 
 impl Frame {
-    /// The token of frame `index` of UMEM `umem`, empty. The caller answers for there being no other one.
+    /// Makes the token of frame `index` of UMEM `umem`, empty. The caller ensures that there is no other one.
     pub(super) fn new(umem: u32, index: u32) -> Frame {
         Frame { index, umem, offset: XDP_HEADROOM_BYTES as u16, len: 0, tail: 0, more: 0, unfinished: 0 }
     }
 
-    /// The frame and its part of the packet in one word, for a ring in memory or a link of a chain.
+    /// Returns the frame and its part of the packet in one word, for an in-memory ring or a link.
     #[inline]
     pub(super) fn descriptor(&self) -> u64 {
         u64::from(self.index) | u64::from(self.offset) << 32 | u64::from(self.len) << 48
     }
 
-    /// A token, of one frame, of what [`Frame::descriptor`] put into a word, of UMEM `umem`. The caller answers for there
-    /// being no other one.
+    /// Makes the token of one frame from a word of [`Frame::descriptor`], of UMEM `umem`. The caller ensures
+    /// that there is no other one.
     #[inline]
     pub(super) fn from_descriptor(umem: u32, descriptor: u64) -> Frame {
         Frame {
@@ -101,7 +102,7 @@ impl Frame {
         self.len == 0
     }
 
-    /// Frames that the token stands for: one, or those of a chain.
+    /// Frames that the token stands for: one, or all of a multi-buffer packet.
     #[inline]
     pub fn frames(&self) -> usize {
         1 + usize::from(self.more)
@@ -113,13 +114,14 @@ impl Frame {
         self.more != 0
     }
 
-    /// Whether its chain is longer than any packet, or parts of it were lost: to be dropped unread.
+    /// Whether the packet is too long or has lost parts. It is dropped unread.
     #[inline]
     pub fn is_oversized(&self) -> bool {
         self.tail == OVERSIZED
     }
 
-    /// Makes the token that of a chain: `more` frames follow it, with `tail` bytes; `None` where that is no packet.
+    /// Makes the token that of a multi-buffer packet with `more` other frames and `tail` bytes in them;
+    /// `None` for a packet to be dropped.
     pub(super) fn lead(&mut self, more: usize, tail: Option<usize>) {
         let fits =
             |tail: &usize| usize::from(self.len) + tail <= PACKET_BYTES_MAX && more < MULTI_BUFFER_FRAMES_MAX;
@@ -130,9 +132,10 @@ impl Frame {
         };
     }
 
-    /// Leaves the Internet checksum of the transport header, which begins `start` bytes into the packet, to who sends the
-    /// packet on ([`Umem::leaves_checksums`](super::Umem::leaves_checksums)). The field is `field` bytes into that header, and
-    /// holds the sum over the pseudo-header. Whether it can be left: not where the header is too far in.
+    /// Leaves the Internet checksum of the transport header, `start` bytes into the packet, to the
+    /// transmitting side ([`Umem::leaves_checksums`](super::Umem::leaves_checksums)). The field is `field`
+    /// bytes into that header, and has the sum over the pseudo-header. Returns false for a header too far
+    /// into the packet.
     #[inline]
     pub fn leave_checksum(&mut self, start: usize, field: usize) -> bool {
         let fits = start <= usize::from(u8::MAX - 1)
@@ -144,20 +147,20 @@ impl Frame {
         fits
     }
 
-    /// Where a checksum has been left to be computed: start of the sum, and field from there.
+    /// Start of the sum and offset of the field of a checksum that is left; `None` for none.
     #[inline]
     pub(crate) fn checksum_left(&self) -> Option<(u16, u16)> {
         let field = if self.unfinished & 1 == 0 { UDP_FIELD } else { TCP_FIELD };
         (self.unfinished != 0).then_some((u16::from(self.unfinished & !1), field as u16))
     }
 
-    /// Bytes before the packet, for [`grow_head`](Frame::grow_head).
+    /// Bytes in front of the packet, for [`grow_head`](Frame::grow_head).
     #[inline]
     pub fn headroom(&self) -> usize {
         self.offset as usize
     }
 
-    /// Cuts the packet's end off, so that at most `len` bytes stay.
+    /// Truncates the packet to `len` bytes.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         if len < self.len() {
@@ -171,17 +174,18 @@ impl Frame {
         (self.len, self.tail) = (head as u16, (len - head) as u16);
     }
 
-    /// Takes `bytes` off this frame's part of the packet, wherever the rest goes.
+    /// Shortens this frame's part of the packet by `bytes`.
     pub(super) fn shorten(&mut self, bytes: usize) {
         self.len -= bytes as u16;
     }
 
-    /// Notes that the frames behind this one hold `bytes` more.
+    /// Adds `bytes` to the bytes of the other frames.
     pub(super) fn lengthen_tail(&mut self, bytes: usize) {
         self.tail += bytes as u16;
     }
 
-    /// Sets the length of a packet that lies in this frame alone. Bytes added at its end are what the frame held there before.
+    /// Sets the length of a packet of one frame. Bytes added at its end have the former contents of the
+    /// frame.
     pub fn set_len(&mut self, len: usize) -> Result<(), DoesNotFit> {
         let room = PACKET_ROOM.min(FRAME_BYTES - self.headroom());
         if len > room {
@@ -191,7 +195,7 @@ impl Frame {
         Ok(())
     }
 
-    /// Lets the packet begin `bytes` earlier: room for a header, with what the frame held there before.
+    /// Prepends `bytes` bytes for a header, with the former contents of the frame.
     pub fn grow_head(&mut self, bytes: usize) -> Result<(), DoesNotFit> {
         let room = self.headroom().min(PACKET_ROOM - self.head_len());
         if bytes > room {
@@ -202,7 +206,7 @@ impl Frame {
         Ok(())
     }
 
-    /// Lets the packet begin `bytes` later: takes a header off.
+    /// Removes a header of `bytes` bytes.
     pub fn shrink_head(&mut self, bytes: usize) -> Result<(), DoesNotFit> {
         if bytes > self.head_len() {
             return Err(DoesNotFit { needed: bytes, room: self.head_len() });
@@ -222,7 +226,8 @@ impl Frame {
         self.umem
     }
 
-    /// Places the packet: `false`, and an empty packet, where it would leave the frame.
+    /// Sets the position of the packet. Returns false, and makes the packet empty, for a position outside the
+    /// frame.
     pub(super) fn place(&mut self, offset: usize, len: usize) -> bool {
         let fits = offset <= FRAME_BYTES && len <= PACKET_ROOM.min(FRAME_BYTES - offset);
         (self.offset, self.len) =

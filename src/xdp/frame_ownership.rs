@@ -1,15 +1,15 @@
-//! Which frames of a UMEM are lent to which queue, and by which of its two ways.
+//! Frame ownership: the queue and direction that each frame of a UMEM is lent to.
 
-/// A queue's account in the ledger. Numbers are re-used after the queue's frames have been taken back.
+/// Id of a queue in the ownership table. It is reused after the queue's frames are taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct QueueId(u16);
 
-/// By which way a queue got a frame, and so by which ring it must come back.
+/// Direction in which a queue was lent a frame. It determines the ring that the frame comes back by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// Through the fill ring; comes back by the rx ring.
+    /// Lent to the fill ring; comes back by the rx ring.
     Receive,
-    /// Through the tx ring; comes back by the completion ring.
+    /// Lent to the tx ring; comes back by the completion ring.
     Transmit,
 }
 
@@ -23,7 +23,7 @@ impl QueueId {
     }
 }
 
-/// Hands out accounts.
+/// Allocator of queue ids.
 #[derive(Debug, Default)]
 pub(super) struct QueueIds {
     unused: Vec<QueueId>,
@@ -31,7 +31,7 @@ pub(super) struct QueueIds {
 }
 
 impl QueueIds {
-    /// An account that nobody has; none when all are in use.
+    /// Allocates an unused id; `None` when all are in use.
     pub(super) fn open(&mut self) -> Option<QueueId> {
         if let Some(queue_id) = self.unused.pop() {
             return Some(queue_id);
@@ -41,13 +41,13 @@ impl QueueIds {
         Some(fresh)
     }
 
-    /// Gives an account back. No frame may be lent to it.
+    /// Releases an id, to which no frame is lent any more.
     pub(super) fn close(&mut self, queue_id: QueueId) {
         self.unused.push(queue_id);
     }
 }
 
-/// For each frame, who has it.
+/// Ownership table of the frames of a UMEM.
 #[derive(Debug)]
 pub(super) struct FrameOwnership {
     entries: Vec<u16>,
@@ -55,17 +55,17 @@ pub(super) struct FrameOwnership {
 }
 
 impl FrameOwnership {
-    /// A ledger of `frames` frames, none of them lent.
+    /// Makes a table of `frames` frames, none of them lent.
     pub(super) fn new(frames: usize) -> FrameOwnership {
         FrameOwnership { entries: vec![HELD; frames], lent: 0 }
     }
 
-    /// Frames lent to any queue.
+    /// Frames lent to queues.
     pub(super) fn lent(&self) -> usize {
         self.lent
     }
 
-    /// Enters that a frame was lent. Its token, which the caller gives up, proves that it was not lent before.
+    /// Marks a frame as lent. Its token, which the caller gives up, proves that it was not lent before.
     #[inline]
     pub(super) fn lend(&mut self, index: usize, queue_id: QueueId, direction: Direction) {
         debug_assert_eq!(self.entries[index], HELD);
@@ -73,7 +73,8 @@ impl FrameOwnership {
         self.lent += 1;
     }
 
-    /// Strikes the entry out, if it is there: `true` says that the caller may make the frame's token.
+    /// Takes a frame back. Returns whether it was lent to this queue in this direction: only then the caller
+    /// may make its token.
     #[inline]
     pub(super) fn take_back(&mut self, index: usize, queue_id: QueueId, direction: Direction) -> bool {
         let Some(entry) = self.entries.get_mut(index).filter(|entry| **entry == queue_id.entry(direction))
@@ -85,7 +86,7 @@ impl FrameOwnership {
         true
     }
 
-    /// Strikes out everything lent to the account, and names the frames.
+    /// Takes back every frame lent to a queue, and calls `each` with them.
     pub(super) fn take_back_all(&mut self, queue_id: QueueId, mut each: impl FnMut(usize)) {
         let ours = [queue_id.entry(Direction::Receive), queue_id.entry(Direction::Transmit)];
         for (index, entry) in self.entries.iter_mut().enumerate() {

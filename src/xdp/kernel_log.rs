@@ -1,4 +1,4 @@
-//! What libbpf says while it works: it has the kernel's own words for a refusal, and prints them.
+//! Messages of libbpf, which has the kernel's reason for a refusal and prints it.
 
 use std::cell::RefCell;
 use std::sync::Once;
@@ -18,7 +18,7 @@ pub(super) fn captured<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
     (result, LINES.take().unwrap_or_default())
 }
 
-/// What libbpf prints elsewhere goes to the debug log: whoever called it has the error.
+/// Sends other messages of libbpf to the debug log: the caller of libbpf has the error.
 #[allow(clippy::needless_pass_by_value)] // The signature is that of libbpf-rs's callback.
 fn keep(_level: PrintLevel, text: String) {
     let line = text.trim().trim_start_matches("libbpf: ").to_owned();
@@ -31,8 +31,8 @@ fn keep(_level: PrintLevel, text: String) {
     });
 }
 
-/// The kernel's reason among the lines (netlink's extended acknowledgement; the verifier's and libbpf's where there is
-/// none), and the error's own text.
+/// Returns the kernel's reason among the lines (netlink's extended acknowledgement, or the messages of
+/// verifier and libbpf), and the text of the error.
 pub(super) fn reason(lines: &[String], error: &str) -> String {
     let told = lines.iter().find_map(|line| line.strip_prefix("Kernel error message: "));
     match told.map_or_else(|| lines.join("; "), str::to_owned) {

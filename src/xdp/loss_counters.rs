@@ -1,5 +1,6 @@
-//! Frames that the kernel drops before a worker has them: by the counters of the sockets (`struct xdp_statistics` of
-//! `linux/if_xdp.h`) and by those of the interface's driver (ethtool). Read on request, by system calls; no worker has a part in it.
+//! Loss counters of a port: frames that the kernel drops before a worker receives them, counted by the
+//! sockets (`struct xdp_statistics` of `linux/if_xdp.h`) and by the interface's driver. They are read on
+//! request, and by no worker.
 
 use std::os::fd::OwnedFd;
 
@@ -10,37 +11,39 @@ use super::error::XdpError;
 use super::queue::PortQueue;
 use crate::netlink::Interface;
 
-/// Frames that never reached a worker, by where the kernel dropped them.
+/// Frames that did not reach a worker, by the place at which the kernel dropped them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LostFrames {
-    /// At a socket whose fill ring had no frame to receive into.
+    /// Dropped at a socket with an empty fill ring.
     pub no_frame: u64,
-    /// At a socket whose rx ring was full.
+    /// Dropped at a socket with a full rx ring.
     pub ring_full: u64,
-    /// At a socket for another reason: longer than what it takes.
+    /// Dropped at a socket for another reason, such as their length.
     pub socket: u64,
-    /// By the XDP program, on a queue without a socket.
+    /// Dropped by the XDP program on a queue without a socket.
     pub no_socket: u64,
-    /// By the interface's driver, before the program or between it and the socket.
+    /// Dropped by the interface's driver, before the program or between it and the socket.
     pub interface: u64,
 }
 
-/// The counters of one port.
+/// Loss counters of one port.
 #[derive(Debug)]
 pub struct LossCounters {
     index: u32,
-    /// Descriptors of the queues' sockets. They keep a socket open: drop them before the queue is closed.
+    /// Descriptors of the queues' sockets. They keep a socket open, so they are dropped before the queue is
+    /// closed.
     sockets: Vec<OwnedFd>,
     driver: DriverCounters,
-    /// Counters of the driver when the port was opened.
+    /// Counters of the driver at the opening of the port.
     before: DriverDrops,
-    /// Lost by the queues that the port had before.
+    /// Losses of the queues that the port had before.
     earlier: LostFrames,
     last: LostFrames,
 }
 
 impl LossCounters {
-    /// The counters of a port whose queues have just been opened, and that has lost so many frames by others before.
+    /// Begins the counters of a port with newly opened queues. `earlier` are the losses of the queues it had
+    /// before.
     pub fn of(
         interface: &Interface,
         queues: &[PortQueue],
@@ -63,17 +66,19 @@ impl LossCounters {
         Ok(counters)
     }
 
-    /// Frames lost so far. Never less than the last time; what an interface counted that is gone is kept.
+    /// Reads the lost frames. The counters never decrease, and keep those of an interface that is removed.
     pub fn read(&mut self) -> LostFrames {
         if self.sockets.is_empty() {
             return self.sum();
         }
-        // The driver is asked first: what its sockets refused between the two readings is then not taken for its own loss.
+        // The driver comes first: frames that its sockets refuse between the two readings do not count as its
+        // own loss.
         let dropped = self.driver.read(self.index);
         let mut now = LostFrames::default();
         for socket in &self.sockets {
             if let Ok(counts) = xdp_statistics(socket) {
-                // In copy mode a frame that finds the fill ring empty counts as dropped, too (`__xsk_rcv` of `net/xdp/xsk.c`).
+                // In copy mode a frame for an empty fill ring counts as dropped as well (`__xsk_rcv` of
+                // `net/xdp/xsk.c`).
                 let no_frame = counts.rx_fill_ring_empty_descs.unwrap_or(0).min(counts.rx_dropped);
                 now.no_frame += no_frame;
                 now.ring_full += counts.rx_ring_full.unwrap_or(0);
@@ -96,14 +101,14 @@ impl LossCounters {
         self.sum()
     }
 
-    /// Reads the counters for the last time, and lets go of the queues' sockets.
+    /// Reads the counters for the last time, and closes the descriptors of the queues' sockets.
     pub fn close(&mut self) {
         self.read();
         self.sockets.clear();
         (self.earlier, self.last) = (self.sum(), LostFrames::default());
     }
 
-    /// Frames lost, as it was when last read.
+    /// Frames lost by the last reading.
     pub fn sum(&self) -> LostFrames {
         let (a, b) = (self.earlier, self.last);
         LostFrames {

@@ -1,8 +1,9 @@
-//! AF_XDP: frames between the kernel's drivers and the switch, without the kernel's network stack between.
+//! AF_XDP: frames pass between the kernel's drivers and the switch without the kernel's network stack.
 //!
-//! One file per concept of `Documentation/networking/af_xdp.rst`. A worker has one [`Umem`], whose frames it holds as
-//! [`Frame`] tokens, and one [`PortQueue`] for each port. A [`Program`] in the kernel sends what a port receives to
-//! the queue's socket, and drops it while there is none; on an uplink only what is for the node's pods.
+//! One file per concept of `Documentation/networking/af_xdp.rst`. A worker has one [`Umem`], whose frames it
+//! holds as [`Frame`] tokens, and one [`PortQueue`] for each port. A [`Program`] in the kernel redirects the
+//! frames that a port receives to the queue's socket, and drops them without one; on an uplink, only frames
+//! for the node's pods.
 //!
 //! ```text
 //!            refill            the kernel writes a packet           receive
@@ -12,11 +13,11 @@
 //!         complete                    the kernel sends it
 //! ```
 //!
-//! What holds at any time: frames lent to queues + frames that the worker holds = frames of the UMEM. A ledger in the
-//! UMEM knows for each frame to which queue it is lent, so that a closed queue gives every one back, and a descriptor
-//! that comes back from where it was not lent is counted and refused.
+//! Invariant: frames lent to queues + frames that the worker holds = frames of the UMEM. The ownership table
+//! of the UMEM has the queue that each frame is lent to. A closed queue gives back every frame, and a
+//! descriptor from a ring that its frame was not lent to is counted and refused.
 //!
-//! All unsafe code of the crate is here and in [`crate::mem`].
+//! All unsafe code of the crate is in this module and in [`crate::mem`].
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! One queue of one port, as one worker sees it.
+//! Queue of a port: the four rings of one AF_XDP socket or in-memory port, as one worker uses them.
 
 use std::os::fd::BorrowedFd;
 
@@ -13,22 +13,22 @@ use crate::ids::PortId;
 use crate::limits::RING_SLOTS;
 use crate::netlink::Interface;
 
-/// One queue of one port. All frames are of the UMEM that it was opened on: methods panic when they are given another.
+/// One queue of one port. All frames are of the UMEM that it was opened on; methods panic on another.
 ///
-/// Close it and give it back to the UMEM ([`close`](PortQueue::close), [`Umem::reclaim`]); a queue that is merely
-/// dropped keeps the frames in its rings for the life of the UMEM.
+/// Close it and give it back to the UMEM ([`close`](PortQueue::close), [`Umem::reclaim`]). A dropped queue
+/// keeps the frames in its rings for the life of the UMEM.
 #[must_use = "a queue that is dropped keeps its frames: close it and reclaim them"]
 pub struct PortQueue {
     port: PortId,
     umem: u32,
     queue_id: QueueId,
-    /// Where a program sends it frames.
+    /// Entry in the program that redirects frames to the queue.
     registration: Option<Registration>,
     rings: Rings,
     receiving: usize,
     outstanding: usize,
     refused: u64,
-    /// Whether it polls the driver before it looks at the rx ring.
+    /// Whether it polls the driver before it reads the rx ring.
     polls: bool,
 }
 
@@ -37,48 +37,50 @@ enum Rings {
     Memory(MemoryRings),
 }
 
-/// A queue whose socket is closed, and whose frames wait for [`Umem::reclaim`].
+/// A closed queue, of which the frames wait for [`Umem::reclaim`].
 #[must_use = "give it to Umem::reclaim, or its frames are lost to the UMEM"]
 #[derive(Debug)]
 pub struct ClosedQueue {
     pub(super) umem: u32,
-    /// None where the kernel may still receive into its frames.
+    /// Id of the queue; `None` while the kernel may still receive into its frames.
     pub(super) queue_id: Option<QueueId>,
 }
 
-/// What came of a [`kick`](PortQueue::kick).
+/// Result of a [`kick`](PortQueue::kick).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kick {
-    /// Nothing is left in the tx ring.
+    /// The tx ring is empty.
     Done,
-    /// The kernel took some frames, or none, and there are more: kick again.
+    /// The tx ring has more frames: kick again.
     Again,
-    /// The kernel refused with this error number: the interface is gone (ENXIO), or worse. Frames stay in the ring.
+    /// The kernel refused with this error number, such as ENXIO for a removed interface. Frames stay in the
+    /// ring.
     Refused(i32),
 }
 
-/// What the kernel counts for a socket (`struct xdp_statistics` of `linux/if_xdp.h`), and what we refuse.
+/// Counters of a socket (`struct xdp_statistics` of `linux/if_xdp.h`), and of refused descriptors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Frames lost before the rx ring, for no other reason in this list.
+    /// Frames lost before the rx ring for a reason not in this list.
     pub rx_dropped: u64,
     /// Descriptors in the fill ring that the kernel refused.
     pub rx_invalid: u64,
     /// Frames lost because the rx ring was full.
     pub rx_ring_full: u64,
-    /// Times that the kernel found the fill ring empty: a frame was lost each time.
+    /// Frames lost because the fill ring was empty.
     pub fill_ring_empty: u64,
     /// Descriptors in the tx ring that the kernel refused.
     pub tx_invalid: u64,
     /// Times that the kernel found the tx ring empty.
     pub tx_ring_empty: u64,
-    /// Descriptors from the kernel that name no frame lent to this queue. Not zero only where the kernel is at fault.
+    /// Descriptors from the kernel that name no frame lent to this queue: a fault of the kernel.
     pub refused: u64,
 }
 
 impl PortQueue {
-    /// Opens queue `queue` of an interface: binds an AF_XDP socket to it and enters it into the port's program, which
-    /// sends frames there from then on. Takes system calls that may last milliseconds; any thread may do it.
+    /// Opens queue `queue` of an interface: binds an AF_XDP socket to it, and registers the socket with the
+    /// port's program, which redirects frames to it from then on. The system calls may last milliseconds. Any
+    /// thread may call it.
     pub fn open(
         binder: &Binder,
         port: PortId,
@@ -92,8 +94,8 @@ impl PortQueue {
         Ok(PortQueue { registration: Some(registration), ..opened })
     }
 
-    /// Opens queue `queue` of an interface to send by it only: no program sends it frames, and what the interface
-    /// receives stays with the kernel's stack.
+    /// Opens queue `queue` of an interface to send only. No program redirects frames to it, and the kernel's
+    /// stack receives as before.
     pub fn open_to_send(
         binder: &Binder,
         port: PortId,
@@ -116,7 +118,7 @@ impl PortQueue {
         XskSocket::open(umem, interface, queue)
     }
 
-    /// A queue in memory, and its other side.
+    /// Opens an in-memory queue, and returns it with its peer.
     pub fn memory(binder: &Binder, port: PortId) -> Result<(PortQueue, MemoryPeer), XdpError> {
         let (rings, peer) = memory_port::pair(binder.area.clone());
         Ok((PortQueue::with(binder, port, Rings::Memory(rings))?, peer))
@@ -136,9 +138,9 @@ impl PortQueue {
         })
     }
 
-    /// Lets the worker poll the driver itself whenever it looks at the rx ring: a system call each time, but no interrupt, where the
-    /// driver's NAPI instance is put off (`napi_defer_hard_irqs`, `gro_flush_timeout`). On an error nothing is polled. A queue
-    /// in memory has no driver.
+    /// Makes [`receive`](PortQueue::receive) poll the driver first: one system call each time, but no
+    /// interrupt where the driver defers its NAPI instance (`napi_defer_hard_irqs`, `gro_flush_timeout`).
+    /// After an error nothing is polled. An in-memory queue has no driver.
     pub fn prefer_busy_poll(&mut self) -> std::io::Result<()> {
         if let Rings::Socket(socket) = &self.rings {
             socket.prefer_busy_poll()?;
@@ -147,13 +149,13 @@ impl PortQueue {
         Ok(())
     }
 
-    /// The port that it is a queue of.
+    /// Port of the queue.
     pub fn port(&self) -> PortId {
         self.port
     }
 
-    /// Takes packets off the rx ring, of up to `max` frames together and no more than `out` has room for. Returns their
-    /// number. Of a packet that has not come as a whole the frames stay with the queue.
+    /// Moves packets from the rx ring to `out`: at most `max` frames together, and no more than `out` has
+    /// capacity for. Returns the number of packets. The frames of an incomplete packet stay with the queue.
     #[inline]
     pub fn receive(&mut self, umem: &mut Umem, out: &mut Vec<Frame>, max: usize) -> usize {
         self.check(umem);
@@ -172,8 +174,8 @@ impl PortQueue {
         taken.packets
     }
 
-    /// Lends frames from the end of `free` to the fill ring, until the queue has `level` frames to receive into (at
-    /// most [`RING_SLOTS`], those counted that wait in the rx ring). Returns how many it lent.
+    /// Lends frames from the end of `free` to the fill ring, up to a fill target of `level` frames in fill
+    /// and rx ring, at most [`RING_SLOTS`]. Returns the number of lent frames.
     #[inline]
     pub fn refill(&mut self, umem: &mut Umem, free: &mut Vec<Frame>, level: usize) -> usize {
         self.check(umem);
@@ -192,9 +194,9 @@ impl PortQueue {
         }
     }
 
-    /// Moves packets from the front of `frames` to the tx ring, as many as it takes as a whole, in order. The rest stays,
-    /// in order. An empty frame must not be among them, nor a chain that was cut and not trimmed: the kernel refuses it,
-    /// and it comes back when the queue closes.
+    /// Moves packets from the front of `frames` to the tx ring, as many whole ones as fit, in order. The rest
+    /// stays, in order. The kernel refuses an empty frame, and a truncated packet that was not trimmed; its
+    /// frames come back when the queue closes.
     #[inline]
     pub fn transmit(&mut self, umem: &mut Umem, frames: &mut Vec<Frame>) -> usize {
         self.check(umem);
@@ -213,7 +215,8 @@ impl PortQueue {
         }
     }
 
-    /// Moves transmitted frames from the completion ring to `free`, no more than it has room for. Returns their number.
+    /// Moves transmitted frames from the completion ring to `free`, no more than it has capacity for. Returns
+    /// their number.
     #[inline]
     pub fn complete(&mut self, umem: &mut Umem, free: &mut Vec<Frame>) -> usize {
         self.check(umem);
@@ -234,9 +237,9 @@ impl PortQueue {
         completed
     }
 
-    /// Tells the kernel to look at the rings, where it needs telling. In copy mode nothing is sent without, and one
-    /// kick sends a limited number of frames: kick once per batch, and again while the answer is [`Kick::Again`].
-    /// A kernel that is out of buffers for the moment, or an interface that is down, is no error.
+    /// Wakes the kernel where it needs a wakeup. In copy mode the kernel transmits during a kick only, and a
+    /// limited number of frames: kick once per batch, and again after [`Kick::Again`]. A temporary lack of
+    /// buffers or an interface that is down is no error.
     #[inline]
     pub fn kick(&mut self) -> Kick {
         match &mut self.rings {
@@ -245,7 +248,7 @@ impl PortQueue {
         }
     }
 
-    /// Frames in the tx ring that the kernel has not taken: while there are any, [`kick`](PortQueue::kick).
+    /// Frames in the tx ring that the kernel has not taken. They need another [`kick`](PortQueue::kick).
     #[inline]
     pub fn unsent(&mut self) -> usize {
         match &mut self.rings {
@@ -260,19 +263,19 @@ impl PortQueue {
         self.receiving
     }
 
-    /// Frames given to the tx ring that have not come back.
+    /// Frames lent to the tx ring that have not come back.
     #[inline]
     pub fn outstanding(&self) -> usize {
         self.outstanding
     }
 
-    /// Frames in all its rings.
+    /// Frames in all rings.
     #[inline]
     pub fn lent(&self) -> usize {
         self.receiving + self.outstanding
     }
 
-    /// The socket's descriptor, readable while frames wait in the rx ring. A memory port has none.
+    /// Descriptor of the socket, readable while frames wait in the rx ring; `None` for an in-memory port.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.rings {
             Rings::Socket(socket) => Some(socket.fd()),
@@ -280,8 +283,9 @@ impl PortQueue {
         }
     }
 
-    /// Whether the driver writes into the UMEM itself, rather than the kernel copying. All queues of a UMEM are alike in
-    /// this (`xp_assign_dev_shared` of `net/xdp/xsk_buff_pool.c`), and veth cannot: so the answer is no.
+    /// Whether the driver writes to the UMEM itself, without a copy by the kernel. It does not: all queues of
+    /// a UMEM have one mode (`xp_assign_dev_shared` of `net/xdp/xsk_buff_pool.c`), and veth has copy mode
+    /// only.
     pub fn zero_copy(&self) -> bool {
         use rustix::net::sockopt::xdp_options;
         use rustix::net::xdp::XdpOptionsFlags;
@@ -289,7 +293,7 @@ impl PortQueue {
         options.is_some_and(|options| options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
     }
 
-    /// The socket's counters: a system call.
+    /// Reads the counters of the socket by a system call.
     pub fn statistics(&self) -> Statistics {
         let statistics = match &self.rings {
             Rings::Socket(socket) => socket.statistics(),
@@ -298,11 +302,12 @@ impl PortQueue {
         Statistics { refused: self.refused, ..statistics }
     }
 
-    /// Closes the socket: when this returns, the kernel neither receives into a frame of its rings nor sends one, not
-    /// even where another process has a descriptor of it (a child, from its `fork` to its `exec`). Takes system calls
-    /// that may last tens of milliseconds; any thread may do it.
+    /// Closes the socket. When this returns, the kernel neither receives into a frame of its rings nor sends
+    /// one, even if another process has a descriptor of the socket (a child between `fork` and `exec`). The
+    /// system calls may last tens of milliseconds. Any thread may call it.
     ///
-    /// Should the kernel refuse to say that it no longer receives, the frames stay lent for the life of the UMEM.
+    /// If the kernel does not confirm that it no longer receives, the frames stay lent for the life of the
+    /// UMEM.
     pub fn close(self) -> ClosedQueue {
         let is_quiet = self.registration.is_none_or(|registration| registration.end().is_ok());
         match self.rings {

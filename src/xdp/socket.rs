@@ -1,4 +1,4 @@
-//! One AF_XDP socket: the four rings of one queue of one interface.
+//! AF_XDP socket: the four rings of one queue of one interface.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -21,22 +21,25 @@ use super::umem_area::UmemArea;
 use crate::limits::{BATCH_FRAMES_MAX, FRAME_BYTES, PORT_BURST_FRAMES_MAX, RING_SLOTS};
 use crate::netlink::Interface;
 
-/// `XDP_MAX_TX_SKB_BUDGET` of `linux/if_xdp.h` (Linux 6.17): most frames that one `sendto` transmits in copy mode.
+/// `XDP_MAX_TX_SKB_BUDGET` of `linux/if_xdp.h` (Linux 6.17): most frames that one `sendto` transmits in copy
+/// mode.
 const XDP_MAX_TX_SKB_BUDGET: libc::c_int = 9;
 
-/// Options of a descriptor, of `linux/if_xdp.h`: the packet goes on in the next one; there is metadata before the packet.
+/// Options of a descriptor in `linux/if_xdp.h`: the packet continues in the next one; metadata is in front of
+/// the packet.
 const XDP_PKT_CONTD: u32 = 1 << 0;
 const XDP_TX_METADATA: u32 = 1 << 1;
-/// Microseconds that a blocking call would poll the driver for (`SO_BUSY_POLL`). Ours never block, and poll once: any value but zero
-/// allows it. That of the kernel's example (`Documentation/networking/napi.rst`).
+/// Microseconds that a blocking call polls the driver for (`SO_BUSY_POLL`). Calls here do not block and poll
+/// once, which any value but zero allows. This one is that of the kernel's example
+/// (`Documentation/networking/napi.rst`).
 const BUSY_POLL_US: libc::c_int = 20;
 
-/// A closed socket's queue is taken until a worker of the kernel has released it (`xp_put_pool` of
-/// `net/xdp/xsk_buff_pool.c`): so long an open waits for a queue that is taken, and so often it looks.
+/// Longest wait for a queue that is taken, and the time between two attempts: a kernel worker releases the
+/// queue of a closed socket later (`xp_put_pool` of `net/xdp/xsk_buff_pool.c`).
 const RELEASE_PATIENCE: Duration = Duration::from_millis(500);
 const RELEASE_POLL: Duration = Duration::from_millis(2);
 
-/// The socket, as its four rings. It is closed when the last of them is dropped.
+/// The four rings of a socket. The socket is closed when the last of them is dropped.
 pub(super) struct XskSocket {
     rx: RxQueue,
     tx: TxQueue,
@@ -46,7 +49,7 @@ pub(super) struct XskSocket {
 }
 
 impl XskSocket {
-    /// Binds a socket that shares `umem`. Its mode is the anchor's: copy, with `need_wakeup`.
+    /// Binds a socket that shares `umem`. Its mode is that of the owner socket: copy, with `need_wakeup`.
     pub(super) fn open(
         umem: &xsk_rs::Umem,
         interface: &Interface,
@@ -64,7 +67,7 @@ impl XskSocket {
             .map_err(|_| XdpError::NoInterface { interface: interface.name.clone() })?;
         let deadline = Instant::now() + RELEASE_PATIENCE;
         let (tx, rx, shared) = loop {
-            // SAFETY: no program is loaded by libxdp (INHIBIT_PROG_LOAD), which is what the contract asks for.
+            // SAFETY: libxdp loads no program (INHIBIT_PROG_LOAD), as the contract demands.
             let error = match unsafe { xsk_rs::Socket::new(config, umem, &name, u32::from(queue)) } {
                 Ok(rings) => break rings,
                 Err(error) => io_source(&error),
@@ -74,7 +77,7 @@ impl XskSocket {
             }
             thread::sleep(RELEASE_POLL);
         };
-        // Without rings of its own, the socket is this UMEM's second on the queue.
+        // A socket without rings of its own is the second one of this UMEM on the queue.
         let (fill, completion) =
             shared.ok_or_else(|| XdpError::QueueTaken { interface: interface.name.clone(), queue })?;
         close_on_exec(rx.fd())?;
@@ -83,11 +86,11 @@ impl XskSocket {
         Ok(socket)
     }
 
-    /// Lets one kick send a whole batch instead of 32 frames, where the kernel knows how.
+    /// Makes one kick send a whole batch instead of 32 frames, on a kernel with `XDP_MAX_TX_SKB_BUDGET`.
     fn raise_tx_budget(&self) {
         let budget = BATCH_FRAMES_MAX as libc::c_uint;
-        // SAFETY: the descriptor is open, and the option's value is one `unsigned int`, which outlives the call.
-        // A kernel before 6.17 answers ENOPROTOOPT: kicks are then more, and that is all.
+        // SAFETY: the descriptor is open, and the option's value is one `unsigned int`, which outlives the
+        // call. A kernel before 6.17 answers ENOPROTOOPT, which costs more kicks.
         unsafe {
             libc::setsockopt(
                 self.fd().as_raw_fd(),
@@ -99,8 +102,8 @@ impl XskSocket {
         }
     }
 
-    /// Asks the kernel to let the worker poll the driver, and to leave the interrupts to that (`xsk_recvmsg` of
-    /// `net/xdp/xsk.c`, `busy_poll_stop` of `net/core/dev.c`; Linux 5.11). Needs the capability to administer the network.
+    /// Enables busy polling by the worker, with interrupts deferred to it (`xsk_recvmsg` of `net/xdp/xsk.c`,
+    /// `busy_poll_stop` of `net/core/dev.c`; Linux 5.11). Needs CAP_NET_ADMIN.
     pub(super) fn prefer_busy_poll(&self) -> io::Result<()> {
         let options = [
             (libc::SO_PREFER_BUSY_POLL, 1),
@@ -122,11 +125,11 @@ impl XskSocket {
         })
     }
 
-    /// Lets the driver look at the rings: it receives, where busy polling is allowed, and takes note of the fill ring, where it
-    /// waits for that.
+    /// Wakes the driver for the receive direction: it receives where busy polling is enabled, and reads the
+    /// fill ring if it waits for it.
     pub(super) fn poll_driver(&self) {
-        // SAFETY: the descriptor is open, and nothing is written where there is no buffer. Whatever the answer is, what has come
-        // stands in the rx ring.
+        // SAFETY: the descriptor is open, and the kernel writes nothing without a buffer. Received frames are
+        // in the rx ring, whatever the answer is.
         unsafe {
             libc::recvfrom(
                 self.fd().as_raw_fd(),
@@ -158,7 +161,8 @@ impl XskSocket {
             }
             let index = descriptor.addr() / FRAME_BYTES;
             if umem.ownership.take_back(index, queue_id, Direction::Receive) {
-                // Struck out of the ledger, which had it because its token was given up: this is the only one.
+                // The ownership table had the frame because its token was given up, so this token is the only
+                // one.
                 let mut frame = Frame::new(umem.area.id(), index as u32);
                 frame.place(descriptor.addr() % FRAME_BYTES, descriptor.lengths().data());
                 out.push(frame);
@@ -183,7 +187,7 @@ impl XskSocket {
         take_back(umem, queue_id, count, out)
     }
 
-    /// Lends up to `max` frames, from the end of `free`, to the fill ring.
+    /// Lends up to `max` frames from the end of `free` to the fill ring.
     pub(super) fn refill(
         &mut self,
         umem: &mut Umem,
@@ -199,18 +203,19 @@ impl XskSocket {
             *slot = umem.templates[frame.index()];
             umem.ownership.lend(frame.index(), queue_id, Direction::Receive);
         }
-        // SAFETY: the descriptors are of this UMEM, and their tokens have just been given up: nobody here touches the
-        // frames until the rx ring brings them back.
+        // SAFETY: the descriptors are of this UMEM, and their tokens are given up, so no code accesses the
+        // frames until the rx ring returns them.
         let produced = unsafe { self.fill.produce(&umem.scratch[..count]) };
         assert!(produced == count, "the fill ring has fewer slots than it said");
-        // A driver that found the ring empty waits for a word, also when nothing is to be sent. In copy mode none does.
+        // A driver that found the ring empty waits for a wakeup, even with nothing to send. In copy mode none
+        // does.
         if self.fill.needs_wakeup() {
             self.poll_driver();
         }
         count
     }
 
-    /// Lends packets, from the front of `frames`, to the tx ring, whose descriptors together are at most `max`.
+    /// Lends packets from the front of `frames` to the tx ring, of at most `max` descriptors together.
     pub(super) fn transmit(
         &mut self,
         umem: &mut Umem,
@@ -235,7 +240,7 @@ impl XskSocket {
                 at = describe_rest(umem, queue_id, &frame, at);
             }
         }
-        // SAFETY: as in `refill`; the completion ring brings them back.
+        // SAFETY: as in `refill`; the completion ring returns the frames.
         let produced = unsafe { self.tx.produce(&umem.scratch[..count]) };
         assert!(produced == count && at == count, "the tx ring has fewer slots than it said");
         Taken { packets, frames: count, refused: 0 }
@@ -275,7 +280,7 @@ impl XskSocket {
     }
 }
 
-/// Lets no program that this process starts have the socket: libxdp opens sockets without `SOCK_CLOEXEC`.
+/// Sets the close-on-exec flag, since libxdp opens sockets without `SOCK_CLOEXEC`.
 pub(super) fn close_on_exec(socket: &Fd) -> Result<(), XdpError> {
     // SAFETY: the descriptor is open as long as the ring that it was borrowed from.
     let socket = unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) };
@@ -288,7 +293,7 @@ fn take_back(umem: &mut Umem, queue_id: QueueId, count: usize, out: &mut Vec<Fra
     for descriptor in &umem.scratch[..count] {
         let index = descriptor.addr() / FRAME_BYTES;
         if umem.ownership.take_back(index, queue_id, Direction::Transmit) {
-            // Struck out of the ledger, which had it because its token was given up: this is the only one.
+            // The ownership table had the frame because its token was given up, so this token is the only one.
             out.push(Frame::new(umem.area.id(), index as u32));
         }
     }
@@ -296,7 +301,8 @@ fn take_back(umem: &mut Umem, queue_id: QueueId, count: usize, out: &mut Vec<Fra
     Taken { packets: frames, frames, refused: count - frames }
 }
 
-/// The frames behind the head of a chain, from place `at` of the scratch descriptors on; the place behind.
+/// Writes the descriptors of the frames behind the head from scratch descriptor `at` on, and returns the
+/// index behind them.
 #[cold]
 #[inline(never)]
 fn describe_rest(umem: &mut Umem, queue_id: QueueId, head: &Frame, mut at: usize) -> usize {
@@ -311,7 +317,7 @@ fn describe_rest(umem: &mut Umem, queue_id: QueueId, head: &Frame, mut at: usize
     at
 }
 
-/// The frame's descriptor, with the length of what it holds.
+/// Returns the frame's descriptor, with the length of its part of the packet.
 #[inline]
 fn described(area: &UmemArea, templates: &[FrameDesc], frame: &Frame, options: u32) -> FrameDesc {
     let kernel = area.kernel().expect("a socket exists only on a UMEM that is registered");
@@ -322,7 +328,7 @@ fn described(area: &UmemArea, templates: &[FrameDesc], frame: &Frame, options: u
     descriptor
 }
 
-/// What a received descriptor says, in one word.
+/// Packs a received descriptor into one word.
 fn part(descriptor: &FrameDesc) -> u64 {
     let index = (descriptor.addr() / FRAME_BYTES).min(u32::MAX as usize);
     let len = descriptor.lengths().data().min(usize::from(u16::MAX));

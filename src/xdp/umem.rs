@@ -1,4 +1,4 @@
-//! The packet memory of one worker.
+//! UMEM: the packet memory of one worker.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,19 +11,19 @@ use super::queue::ClosedQueue;
 use super::umem_area::UmemArea;
 use crate::limits::{BATCH_FRAMES_MAX, MTU_MAX, MTU_OF_ONE_FRAME_MAX, XDP_HEADROOM_BYTES};
 
-/// Packet memory of one worker, shared by its queues of all ports: a frame received on one is transmitted on another
-/// without a copy.
+/// Packet memory of one worker, which its queues of all ports share. A frame received on one port is
+/// transmitted on another without a copy.
 pub struct Umem {
     pub(super) area: Arc<UmemArea>,
     pub(super) ownership: FrameOwnership,
-    /// By frame, its descriptor as `xsk-rs` made it: it makes them once, and nothing else can. Empty in memory only.
+    /// Descriptor of each frame. Only `xsk-rs` makes them, once. Empty for a UMEM in memory.
     pub(super) templates: Vec<FrameDesc>,
-    /// Descriptors on their way to or from a ring.
+    /// Scratch descriptors for transfers to and from a ring.
     pub(super) scratch: Vec<FrameDesc>,
     queue_ids: Arc<Mutex<QueueIds>>,
 }
 
-/// Opens queues on a UMEM, from any thread, while the worker uses it.
+/// Handle that opens queues on a UMEM from any thread while the worker uses it.
 #[derive(Clone)]
 pub struct Binder {
     pub(super) area: Arc<UmemArea>,
@@ -31,8 +31,9 @@ pub struct Binder {
 }
 
 impl Umem {
-    /// Memory for at least `frames` frames, registered with the kernel, and the token of each. With `huge_pages`, in
-    /// huge pages when there are enough (and then as many frames as fill them); otherwise in ordinary ones.
+    /// Registers memory for at least `frames` frames with the kernel, and returns it with the token of each
+    /// frame. With `huge_pages` it is in huge pages if enough are reserved, with as many frames as fill them,
+    /// and otherwise in ordinary ones.
     ///
     /// Needs CAP_NET_RAW, and CAP_SYS_ADMIN for the network namespace that holds the UMEM's first socket.
     pub fn new(frames: usize, huge_pages: bool) -> Result<(Umem, Vec<Frame>), XdpError> {
@@ -40,9 +41,8 @@ impl Umem {
         Ok(Umem::with(area, templates))
     }
 
-    /// Memory that the kernel knows nothing of: for memory ports. Needs no privilege.
-    ///
-    /// Panics when there is no memory, as a `Vec` of that size would.
+    /// Allocates memory for in-memory ports, unknown to the kernel. Needs no privilege. Panics without
+    /// memory, as a `Vec` does.
     pub fn in_memory(frames: usize) -> (Umem, Vec<Frame>) {
         let area = UmemArea::in_memory(frames).expect("memory for the frames");
         Umem::with(area, Vec::new())
@@ -50,7 +50,8 @@ impl Umem {
 
     fn with(area: UmemArea, templates: Vec<FrameDesc>) -> (Umem, Vec<Frame>) {
         let total = area.frames();
-        // Made once here, and afterwards only for an entry struck out of the ledger: so each exists once.
+        // Tokens are made once here, and afterwards only for a frame taken back by the ownership table, so
+        // each exists once.
         let frames = (0..total).map(|index| Frame::new(area.id(), index as u32)).collect();
         let umem = Umem {
             area: Arc::new(area),
@@ -62,76 +63,78 @@ impl Umem {
         (umem, frames)
     }
 
-    /// The packet in a frame. Panics on a frame of another UMEM.
+    /// Returns the packet in a frame. Panics on a frame of another UMEM.
     #[inline]
     pub fn data<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         self.area.bytes(frame)
     }
 
-    /// The packet in a frame, to be changed. Panics on a frame of another UMEM.
+    /// Returns the packet in a frame, to be changed. Panics on a frame of another UMEM.
     #[inline]
     #[allow(clippy::mut_from_ref)] // The exclusive borrow is that of the token.
     pub fn data_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         self.area.bytes_mut(frame)
     }
 
-    /// Starts to load the beginning of the packet in a frame.
+    /// Prefetches the beginning of the packet in a frame.
     #[inline]
     pub fn prefetch(&self, frame: &Frame) {
         self.area.prefetch(frame);
     }
 
-    /// Makes `bytes` the frame's packet, with headroom before it. Panics on a frame of another UMEM.
+    /// Writes `bytes` as the frame's packet, behind headroom. Panics on a frame of another UMEM.
     pub fn write(&self, frame: &mut Frame, bytes: &[u8]) -> Result<(), DoesNotFit> {
         write(&self.area, frame, bytes.len(), |packet| packet.copy_from_slice(bytes))
     }
 
-    /// Whether the kernel computes checksums that are left to it ([`Frame::leave_checksum`]). Never in memory.
+    /// Whether the kernel computes checksums that are left to it ([`Frame::leave_checksum`]). False in
+    /// memory.
     #[inline]
     pub fn leaves_checksums(&self) -> bool {
         self.area.leaves_checksums()
     }
 
-    /// Frames that it has.
+    /// Number of frames.
     pub fn frames_total(&self) -> usize {
         self.area.frames()
     }
 
-    /// Frames lent to the rings of its queues. The rest is held as tokens, by whoever holds them.
+    /// Frames lent to the rings of queues. Tokens exist for the others.
     pub fn frames_lent(&self) -> usize {
         self.ownership.lent()
     }
 
-    /// Whether it lies in huge pages.
+    /// Whether the memory is in huge pages.
     pub fn uses_huge_pages(&self) -> bool {
         self.area.is_huge()
     }
 
-    /// What opens queues on it.
+    /// Returns a handle that opens queues.
     pub fn binder(&self) -> Binder {
         Binder { area: self.area.clone(), queue_ids: self.queue_ids.clone() }
     }
 
-    /// Takes back every frame that was lent to a queue which has been closed
-    /// ([`PortQueue::close`](super::PortQueue::close)). Panics on a queue of another UMEM.
+    /// Takes back every frame lent to a closed queue ([`PortQueue::close`](super::PortQueue::close)). Panics
+    /// on a queue of another UMEM.
     #[allow(clippy::needless_pass_by_value)] // A closed queue gives its frames back once.
     pub fn reclaim(&mut self, queue: ClosedQueue, out: &mut Vec<Frame>) {
         let id = self.area.id();
         assert!(queue.umem == id, "a queue of UMEM {} is given back to UMEM {id}", queue.umem);
         let Some(queue_id) = queue.queue_id else { return };
-        // Struck out of the ledger, and the queue's own tokens are gone with its rings: these are the only ones.
+        // The ownership table had the frames, and the queue's rings are closed, so these tokens are the only
+        // ones.
         self.ownership.take_back_all(queue_id, |index| out.push(Frame::new(id, index as u32)));
         lock(&self.queue_ids).close(queue_id);
     }
 }
 
 impl Binder {
-    /// Largest MTU of an interface whose queues can be opened on the UMEM.
+    /// Largest MTU of an interface for queues on the UMEM, bytes.
     pub fn mtu_max(&self) -> usize {
         if self.area.takes_multi_buffer() { MTU_MAX } else { MTU_OF_ONE_FRAME_MAX }
     }
 
-    /// [`Umem::leaves_checksums`].
+    /// Whether the kernel computes checksums, see [`Umem::leaves_checksums`].
     pub fn leaves_checksums(&self) -> bool {
         self.area.leaves_checksums()
     }
@@ -141,7 +144,7 @@ impl Binder {
     }
 }
 
-/// Lets `fill` write a packet of `len` bytes into the frame, with headroom before it.
+/// Calls `fill` to write a packet of `len` bytes to the frame, behind headroom.
 pub(super) fn write(
     area: &UmemArea,
     frame: &mut Frame,
@@ -154,7 +157,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Nothing that holds this lock can panic, so a poisoned one is as good.
+/// Locks the ids. No code panics under this lock, so a poisoned one is valid.
 fn lock(queue_ids: &Mutex<QueueIds>) -> std::sync::MutexGuard<'_, QueueIds> {
     queue_ids.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The memory of a UMEM: an area cut into frames of equal size, and the bytes of each for whoever holds its token.
+//! UMEM area: memory divided into frames of equal size, of which the token gives access to the bytes.
 
 use std::num::NonZeroU32;
 use std::ptr::{self, NonNull};
@@ -16,7 +16,7 @@ use super::umem_owner::{self, Extent, OwnerSocket};
 use crate::limits::{FRAME_BYTES, RING_SLOTS, XDP_HEADROOM_BYTES};
 use crate::mem::{Pages, prefetch_address};
 
-/// `struct xsk_tx_metadata` of `linux/if_xdp.h`, which stands before a packet that asks something of who sends it.
+/// `struct xsk_tx_metadata` of `linux/if_xdp.h`, in front of a packet with an offload request.
 #[repr(C)]
 struct TxMetadata {
     flags: u64,
@@ -25,21 +25,22 @@ struct TxMetadata {
     launch_time: u64,
 }
 
-/// Bytes of the metadata before a packet.
+/// Bytes of the metadata in front of a packet.
 pub(super) const TX_METADATA_BYTES: usize = size_of::<TxMetadata>();
-/// Flag of the metadata: the checksum is to be computed.
+/// Flag of the metadata that requests the checksum.
 const XDP_TXMD_FLAGS_CHECKSUM: u64 = 1 << 1;
 
 const _: () = assert!(TX_METADATA_BYTES == 24 && TX_METADATA_BYTES <= XDP_HEADROOM_BYTES);
 
-/// Frames of one huge page: `xsk-rs` unmaps by length, and a huge mapping's must be a multiple of its page.
+/// Frames of one huge page. `xsk-rs` unmaps by length, and the length of a huge mapping must be a multiple of
+/// its page.
 const FRAMES_PER_HUGE_PAGE: usize = (2 << 20) / FRAME_BYTES;
 
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 
-/// The area, and what keeps it mapped.
+/// The area, and the owner of its mapping.
 pub(super) struct UmemArea {
-    /// Tells the tokens of one UMEM from those of another.
+    /// Id of the UMEM in its tokens.
     id: u32,
     base: NonNull<u8>,
     frames: usize,
@@ -49,9 +50,10 @@ pub(super) struct UmemArea {
 }
 
 enum Backing {
-    /// For memory ports; the kernel knows nothing of it.
+    /// Memory for in-memory ports, unknown to the kernel.
     Memory { _pages: Pages },
-    /// Registered with the kernel. The anchor is never used, only kept: the lock makes that shareable.
+    /// Memory registered with the kernel. The owner socket is kept and never used; the lock makes it
+    /// shareable.
     Kernel {
         umem: xsk_rs::Umem,
         takes_multi_buffer: bool,
@@ -60,14 +62,14 @@ enum Backing {
     },
 }
 
-// SAFETY: the area belongs to the process, not to a thread. Its bytes are reached only by `bytes` and `bytes_mut`,
-// with a token in hand that exists once.
+// SAFETY: the area belongs to the process, not to a thread. Access to its bytes takes a token, and each token
+// exists once.
 unsafe impl Send for UmemArea {}
-// SAFETY: as above: two threads that share the region touch different frames, for want of two tokens of one.
+// SAFETY: as above: two threads that share the area access different frames, since no frame has two tokens.
 unsafe impl Sync for UmemArea {}
 
 impl UmemArea {
-    /// An area of memory with room for `frames`, on huge pages when there are any.
+    /// Maps memory for `frames` frames, in huge pages if there are any.
     pub(super) fn in_memory(frames: usize) -> std::io::Result<UmemArea> {
         let pages = Pages::new(frames.saturating_mul(FRAME_BYTES), true)?;
         Ok(UmemArea {
@@ -80,8 +82,8 @@ impl UmemArea {
         })
     }
 
-    /// An area registered with the kernel, and one descriptor of `xsk-rs` for each frame. With `want_huge`, in huge
-    /// pages when the system has enough of them reserved, and then of a whole number of such pages.
+    /// Registers memory with the kernel, and returns it with one descriptor of `xsk-rs` for each frame. With
+    /// `want_huge` it is in a whole number of huge pages if the system has enough of them reserved.
     pub(super) fn registered(frames: usize, want_huge: bool) -> Result<(UmemArea, Vec<FrameDesc>), XdpError> {
         let rounded = frames.next_multiple_of(FRAMES_PER_HUGE_PAGE);
         let (huge, (umem, mut descriptors, owner)) = match want_huge.then(|| register(rounded, true)) {
@@ -118,7 +120,7 @@ impl UmemArea {
         self.huge
     }
 
-    /// The area as the kernel knows it, if it does.
+    /// Registration with the kernel; `None` in memory.
     pub(super) fn kernel(&self) -> Option<&xsk_rs::Umem> {
         match &self.backing {
             Backing::Kernel { umem, .. } => Some(umem),
@@ -144,43 +146,45 @@ impl UmemArea {
         assert!(frame.umem() == self.id, "a frame of UMEM {} is used with UMEM {}", frame.umem(), self.id);
     }
 
-    /// Starts to load the beginning of the packet in a frame.
+    /// Prefetches the beginning of the packet in a frame.
     #[inline]
     pub(super) fn prefetch(&self, frame: &Frame) {
-        // A hint takes any address.
+        // A prefetch takes any address.
         prefetch_address(self.base.as_ptr().wrapping_add(frame.index() * FRAME_BYTES + frame.headroom()));
     }
 
-    /// The packet in a frame. Panics on a frame of another UMEM.
+    /// Returns the packet in a frame. Panics on a frame of another UMEM.
     #[inline]
     pub(super) fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         self.check(frame);
-        // SAFETY: the token is of this region, so its index is below `frames` and its packet within the frame; the
-        // token is the only one of its frame and borrowed for as long as the bytes, so nobody writes them.
+        // SAFETY: the token is of this area, so its index is below `frames` and its packet within the frame.
+        // The token is the only one of its frame and borrowed for as long as the bytes, so no code writes
+        // them.
         unsafe { slice::from_raw_parts(self.start(frame).add(frame.headroom()), frame.head_len()) }
     }
 
-    /// The packet in a frame, to be changed. Panics on a frame of another UMEM.
+    /// Returns the packet in a frame, to be changed. Panics on a frame of another UMEM.
     #[inline]
     #[allow(clippy::mut_from_ref)] // The exclusive borrow is that of the token.
     pub(super) fn bytes_mut<'a>(&'a self, frame: &'a mut Frame) -> &'a mut [u8] {
         self.check(frame);
-        // SAFETY: as in `bytes`; the token is borrowed exclusively, so nobody else reads or writes them.
+        // SAFETY: as in `bytes`; the token is borrowed exclusively, so no other code reads or writes the
+        // bytes.
         unsafe { slice::from_raw_parts_mut(self.start(frame).add(frame.headroom()), frame.head_len()) }
     }
 
-    /// What a frame holds of the packet of a chain.
+    /// Returns a frame's part of a multi-buffer packet.
     ///
     /// # Safety
-    /// The frame follows a head whose token the caller has, or has borrowed, for as long as the bytes.
+    /// The caller has or borrows the token of the packet's head for as long as the bytes.
     #[inline]
     pub(super) unsafe fn view<'a>(&'a self, frame: &Frame) -> &'a [u8] {
         self.check(frame);
-        // SAFETY: as in `bytes`; the only token of the frame is that of the chain, which is the caller's.
+        // SAFETY: as in `bytes`; the only token of the frame is that of the packet, which the caller has.
         unsafe { slice::from_raw_parts(self.start(frame).add(frame.headroom()), frame.head_len()) }
     }
 
-    /// Moves the packet to where the kernel takes it from: right behind the headroom. Does nothing where it lies there.
+    /// Moves the packet right behind the headroom, where the kernel transmits from, unless it is there.
     #[inline]
     pub(super) fn settle(&self, frame: &mut Frame) {
         self.check(frame);
@@ -188,14 +192,15 @@ impl UmemArea {
             return;
         }
         let (from, len) = (frame.headroom(), frame.head_len());
-        // SAFETY: both ranges are within the frame (a packet is never longer than what fits behind the headroom),
-        // whose only token is borrowed exclusively; `copy` allows them to overlap.
+        // SAFETY: both ranges are within the frame, since a packet always fits behind the headroom. Its only
+        // token is borrowed exclusively, and `copy` allows the ranges to overlap.
         unsafe { ptr::copy(self.start(frame).add(from), self.start(frame).add(XDP_HEADROOM_BYTES), len) };
         frame.place(XDP_HEADROOM_BYTES, len);
     }
 
-    /// Asks the kernel, in the metadata before a packet that has settled, to leave its checksum to the receiver or to the
-    /// hardware: from `start` to the end, into the field `field` bytes from there.
+    /// Writes a checksum request to the metadata in front of a packet behind the headroom. The kernel leaves
+    /// the checksum, from `start` to the end into the field `field` bytes from there, to the receiver or to
+    /// the hardware.
     pub(super) fn write_checksum_request(&self, frame: &Frame, start: u16, field: u16) {
         self.check(frame);
         assert!(
@@ -203,8 +208,8 @@ impl UmemArea {
             "metadata stands before where the kernel takes packets from"
         );
         let (flags, csum_start, csum_offset) = (XDP_TXMD_FLAGS_CHECKSUM, start, field);
-        // SAFETY: the metadata ends where the packet begins, behind the beginning of the frame, whose only token is
-        // the caller's to give to a ring.
+        // SAFETY: the metadata is within the frame: it ends at the packet, behind the headroom. The caller
+        // has the only token of the frame.
         unsafe {
             let metadata = self.start(frame).add(XDP_HEADROOM_BYTES - TX_METADATA_BYTES);
             metadata.cast::<TxMetadata>().write_unaligned(TxMetadata {
@@ -218,7 +223,7 @@ impl UmemArea {
 
     #[inline]
     fn start(&self, frame: &Frame) -> *mut u8 {
-        // SAFETY: callers have checked that the token is of this region, which makes its index less than `frames`.
+        // SAFETY: callers have checked that the token is of this area, so its index is less than `frames`.
         unsafe { self.base.as_ptr().add(frame.index() * FRAME_BYTES) }
     }
 }
@@ -253,7 +258,7 @@ fn register(frames: usize, huge: bool) -> Result<Registered, XdpError> {
 }
 
 fn umem_config() -> UmemConfig {
-    // Proof for the three `expect`s: the sizes are constants, and limits.rs asserts that they are powers of two.
+    // The three `expect`s hold: the sizes are constants, and limits.rs asserts that they are powers of two.
     let ring = QueueSize::new(RING_SLOTS as u32).expect("a power of two");
     UmemConfig::builder()
         .frame_size(FrameSize::new(FRAME_BYTES as u32).expect("at least XDP_UMEM_MIN_CHUNK_SIZE"))
@@ -263,15 +268,15 @@ fn umem_config() -> UmemConfig {
         .expect("a power of two, larger than its headroom")
 }
 
-/// Where the area begins. `xsk-rs` shows each frame's data segment but not the area.
+/// Returns the address of the area. `xsk-rs` exposes the data segment of each frame, but not the area.
 fn base_of(umem: &xsk_rs::Umem, first: &mut FrameDesc) -> NonNull<u8> {
     let offset = first.addr();
-    // SAFETY: the descriptor is of this UMEM, fresh, and in no ring.
+    // SAFETY: the descriptor is of this UMEM, and in no ring yet.
     let mut data = unsafe { umem.data_mut(first) };
     let mut cursor = data.cursor();
     cursor.set_pos(1);
     let address = data.contents_mut().as_mut_ptr().expose_provenance() - offset;
     data.cursor().set_pos(0);
-    // The area was mapped by C's mmap and given to the kernel by address: its provenance is exposed.
+    // C's mmap has mapped the area, and the kernel has its address, so its provenance is exposed.
     NonNull::new(ptr::with_exposed_provenance_mut(address)).expect("a mapping is not at address zero")
 }

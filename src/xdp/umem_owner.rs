@@ -1,17 +1,18 @@
-//! The first socket of a UMEM, which carries no traffic and outlives every port.
+//! UMEM owner socket: the first socket of a UMEM, which carries no traffic and outlives every port.
 //!
-//! libxdp makes the file descriptor that the UMEM was registered by the first socket's own (`xsk.c`,
-//! `xsk_socket__create_shared`), and closes it with the UMEM, not with the socket. Were it a port's, that port could
-//! never be closed: the kernel would go on to receive into frames that were given back. And a socket that shares a UMEM
-//! takes its mode from the first one (`net/xdp/xsk_buff_pool.c`, `xp_assign_dev_shared`): copy, with the `need_wakeup` flag,
-//! and with packets of several frames where the kernel has them.
+//! libxdp binds the first socket to the file descriptor that registered the UMEM (`xsk.c`,
+//! `xsk_socket__create_shared`), and closes it with the UMEM and not with the socket. A port with that socket
+//! could never be closed: the kernel would receive into frames that were given back. A socket that shares a
+//! UMEM takes its mode from the first one (`net/xdp/xsk_buff_pool.c`, `xp_assign_dev_shared`): copy mode,
+//! with the `need_wakeup` flag, and with multi-buffer packets if the kernel has them.
 //!
-//! So the first socket is bound where nothing ever comes by: to the loopback interface of a network namespace that
-//! nobody else is in. The namespace lives as long as the socket, and goes with the process.
+//! So the first socket is bound to an interface without traffic: the loopback interface of a private network
+//! namespace. The namespace lives as long as the socket, and ends with the process.
 //!
-//! Neither libxdp nor `xsk-rs` registers a UMEM with room for transmit metadata on our terms. But every later socket finds the UMEM
-//! by the first one's descriptor: so the same area is registered a second time, as we want it, and that socket takes the
-//! place of the first behind the descriptor. The first registration stays, unused, for the rings that libxdp has mapped.
+//! Neither libxdp nor `xsk-rs` registers a UMEM with room for transmit metadata. Later sockets refer to the
+//! UMEM by the first one's descriptor. So the same area is registered a second time with that room, and the
+//! second socket replaces the first one behind the descriptor. The first registration stays, unused, for the
+//! rings that libxdp has mapped.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
@@ -31,14 +32,14 @@ use super::socket::close_on_exec;
 use super::umem_area::TX_METADATA_BYTES;
 use crate::limits::FRAME_BYTES;
 
-/// Slots of the anchor's rings: the least that the kernel takes serves.
+/// Slots of the owner socket's rings: the least number that the kernel accepts.
 const SLOTS: u32 = 2;
-/// The loopback interface of every network namespace (`include/net/flow.h`).
+/// Index of the loopback interface in every network namespace (`include/net/flow.h`).
 const LOOPBACK_IFINDEX: u32 = 1;
 /// `XDP_UMEM_TX_METADATA_LEN` of `linux/if_xdp.h` (Linux 6.8).
 const XDP_UMEM_TX_METADATA_LEN: u32 = 1 << 2;
 
-/// The anchor. To be kept, not used.
+/// The owner socket, which is kept and not used.
 pub(super) struct OwnerSocket {
     _queues: Queues,
     takes_multi_buffer: bool,
@@ -47,21 +48,21 @@ pub(super) struct OwnerSocket {
 
 type Queues = (TxQueue, RxQueue, Option<(FillQueue, CompQueue)>);
 
-/// The memory of a UMEM.
+/// Address range of a UMEM.
 pub(super) struct Extent {
-    /// Where it begins.
+    /// First byte.
     pub(super) base: NonNull<u8>,
-    /// Its length.
+    /// Length, bytes.
     pub(super) bytes: usize,
 }
 
 impl OwnerSocket {
-    /// Binds the first socket of `umem`, which is this area, to the loopback interface of the calling thread's network
-    /// namespace.
+    /// Binds the first socket of `umem`, which has this address range, to the loopback interface of the
+    /// calling thread's network namespace.
     pub(super) fn bind(umem: &xsk_rs::Umem, extent: &Extent) -> Result<OwnerSocket, XdpError> {
         let (queues, takes_multi_buffer) = match bind_first(umem, BindFlags::XDP_USE_SG) {
             Ok(queues) => (queues, true),
-            // A kernel before 6.6 does not know the flag.
+            // A kernel before 6.6 refuses the flag.
             Err(_) => (bind_first(umem, BindFlags::empty())?, false),
         };
         close_on_exec(queues.1.fd())?;
@@ -70,12 +71,12 @@ impl OwnerSocket {
         Ok(OwnerSocket { _queues: queues, takes_multi_buffer, leaves_checksums })
     }
 
-    /// Whether the sockets of the UMEM take and give packets of several frames.
+    /// Whether sockets of the UMEM receive and send multi-buffer packets.
     pub(super) fn takes_multi_buffer(&self) -> bool {
         self.takes_multi_buffer
     }
 
-    /// Whether they take metadata, and so leave checksums to who receives what they send.
+    /// Whether sockets of the UMEM take transmit metadata, which leaves checksums to the kernel.
     pub(super) fn leaves_checksums(&self) -> bool {
         self.leaves_checksums
     }
@@ -90,13 +91,13 @@ fn bind_first(umem: &xsk_rs::Umem, more: BindFlags) -> Result<Queues, XdpError> 
         .bind_flags(BindFlags::XDP_COPY | BindFlags::XDP_USE_NEED_WAKEUP | more)
         .build();
     let loopback = "lo".parse().expect("a name without a zero byte");
-    // SAFETY: no program is loaded by libxdp (INHIBIT_PROG_LOAD), which is what the contract asks for.
+    // SAFETY: libxdp loads no program (INHIBIT_PROG_LOAD), as the contract demands.
     unsafe { Socket::new(config, umem, &loopback, 0) }
         .map_err(|error| XdpError::from_io("open an AF_XDP socket", &io_source(&error)))
 }
 
-/// Registers the area once more, with room for metadata before each packet, and binds the socket as the first one is, in
-/// a namespace of its own. Refused by a kernel before 6.8.
+/// Registers the area again, with room for metadata in front of each packet, and binds the socket like the
+/// first one, in a namespace of its own. A kernel before 6.8 refuses it.
 fn register_again(extent: &Extent) -> Result<OwnedFd, XdpError> {
     let registration = XdpUmemReg {
         addr: extent.base.as_ptr().expose_provenance() as u64,
@@ -123,21 +124,22 @@ fn register_again(extent: &Extent) -> Result<OwnedFd, XdpError> {
     })
 }
 
-/// Makes the descriptor of the first socket one of `again`; whether that is done.
+/// Makes the descriptor of the first socket refer to `again`. Returns whether it did.
 fn put_in_place(again: &OwnedFd, (_, first, _): &Queues) -> bool {
     let place = first.fd().as_raw_fd();
-    // SAFETY: the descriptor is open, and libxdp's: it names it to the kernel when a socket is to share the UMEM, and
-    // closes it in the end; both is right of a descriptor of the socket that takes its place.
+    // SAFETY: the descriptor is open. libxdp, which owns it, names it to the kernel for a socket that shares
+    // the UMEM, and closes it in the end. Both are right for a descriptor of the socket that replaces the
+    // first one.
     unsafe { libc::dup3(again.as_raw_fd(), place, libc::O_CLOEXEC) == place }
 }
 
-/// Runs `work` on a thread of its own, in a network namespace that is made for it.
+/// Runs `work` on a thread of its own in a new network namespace.
 pub(super) fn in_private_namespace<T: Send>(
     work: impl FnOnce() -> Result<T, XdpError> + Send,
 ) -> Result<T, XdpError> {
     let on_thread = || {
-        // SAFETY: the file descriptor table stays shared (no CLONE_FILES); only this thread, which ends below,
-        // leaves the process's network namespace.
+        // SAFETY: the file descriptor table stays shared (no CLONE_FILES). Only this thread, which ends
+        // below, leaves the process's network namespace.
         unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
             .map_err(|error| XdpError::from_io("make a network namespace", &error.into()))?;
         work()

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use assert_cmd::Command;
 use palisade::control::explain::{PathReport, PathStepKind};
 use palisade::control::protocol::PortRequest;
-use palisade::control::{Client, DataplaneApi, PortRoute, Server, Switch, SwitchSettings};
+use palisade::control::{Client, PortRoute, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DesiredState, DropReason, FlowInfo, FlowPath, Gateway, Mac, NotTaken, PortError, PortKind,
-    PortReport, PortSpec, Settings, Simulation,
+    Counters, DataplaneApi, DesiredState, DropReason, FlowInfo, FlowPath, Gateway, Mac, NotTaken, PortError,
+    PortKind, PortReport, PortSpec, Settings, Simulation,
 };
 use palisade::ids::{Generation, PortId};
 use palisade::net::flow::{FlowKey, Protocol};

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use palisade::control::protocol::{PodRequest, PortRequest};
-use palisade::control::{Client, DataplaneApi, Server, Switch, SwitchSettings};
+use palisade::control::{Client, Server, Switch, SwitchSettings};
 use palisade::dataplane::{
-    Counters, DecisionCount, DesiredState, FlowInfo, FlowPath, NotTaken, PortCounters, PortError, PortKind,
-    PortReport, PortSpec, WorkerCounters,
+    Counters, DataplaneApi, DecisionCount, DesiredState, FlowInfo, FlowPath, NotTaken, PortCounters,
+    PortError, PortKind, PortReport, PortSpec, WorkerCounters,
 };
 use palisade::ids::{Generation, PortId, WorkerId};
 use palisade::net::flow::{FlowKey, Protocol};

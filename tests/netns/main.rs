@@ -3,6 +3,8 @@
 
 #[path = "../common/frames/checksum.rs"]
 mod checksum;
+#[path = "../common/frames/describe.rs"]
+mod describe;
 mod support;
 
 mod battery;

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use palisade::net::flow::FlowKey;
-use palisade::policy::evaluate::ReferenceEvaluator;
 use palisade::policy::evaluate::TableEvaluator;
+use palisade::policy::evaluate::{ObjectIndex, ReferenceEvaluator};
 use palisade::policy::objects::Object;
 use palisade::policy::parse::Source;
 use palisade::policy::testcase::ProbeExpansion;
@@ -65,7 +65,7 @@ fn judge(path: &Path) -> usize {
 fn is_shared(objects: &[Object], flow: &FlowKey) -> bool {
     let claims = |address: IpAddr| {
         let claims = objects.iter().filter(|object| match object {
-            Object::Pod(pod) => ReferenceEvaluator::is_live(pod) && pod.addresses.contains(&address),
+            Object::Pod(pod) => ObjectIndex::is_live(pod) && pod.addresses.contains(&address),
             Object::Node(node) => node.addresses.contains(&address),
             _ => false,
         });

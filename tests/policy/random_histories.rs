@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use palisade::net::flow::{FlowKey, Protocol};
-use palisade::policy::evaluate::ReferenceEvaluator;
+use palisade::policy::evaluate::{ObjectIndex, ReferenceEvaluator};
 use palisade::policy::objects::{ClusterPeer, IpBlock, Object, Peer, Peers};
 use palisade::policy::{Change, Compiler, ObjectName, Options};
 use palisade::tables::{Classifier, Decision, PodName, RuleTables};
@@ -101,7 +101,7 @@ impl History {
     fn owners(&self, flow: &FlowKey) -> Vec<[Option<&PodName>; 2]> {
         let claimants = |address| -> Vec<Option<&PodName>> {
             let claims = self.objects.values().filter_map(|object| match object {
-                Object::Pod(pod) if ReferenceEvaluator::is_live(pod) && pod.addresses.contains(&address) => {
+                Object::Pod(pod) if ObjectIndex::is_live(pod) && pod.addresses.contains(&address) => {
                     Some(Some(&pod.name))
                 }
                 _ => None,
@@ -134,7 +134,7 @@ impl History {
 
     fn claims(&self, address: IpAddr) -> usize {
         let claims = self.objects.values().filter(|object| match object {
-            Object::Pod(pod) => ReferenceEvaluator::is_live(pod) && pod.addresses.contains(&address),
+            Object::Pod(pod) => ObjectIndex::is_live(pod) && pod.addresses.contains(&address),
             Object::Node(node) => node.addresses.contains(&address),
             _ => false,
         });
@@ -171,7 +171,7 @@ impl History {
             }
         }
         let pods = self.objects.values().filter_map(|object| match object {
-            Object::Pod(pod) if ReferenceEvaluator::is_live(pod) => Some(&pod.addresses),
+            Object::Pod(pod) if ObjectIndex::is_live(pod) => Some(&pod.addresses),
             _ => None,
         });
         let again = pods.flatten().copied().cycle().take(found.len());

@@ -302,7 +302,7 @@ impl Pair {
         let mut seen: BTreeMap<PortId, Vec<Vec<u8>>> = BTreeMap::new();
         let is_right = drafts.iter().all(|draft| !draft.broken);
         for (out, frame) in self.rig.send_on(worker, port.unwrap(), &frames) {
-            assert!(!is_right || crate::frames::check(&frame).is_ok(), "{frame:02x?}");
+            assert!(!is_right || crate::frames::check(&frame).is_ok(), "{}", crate::frames::describe(&frame));
             seen.entry(out).or_default().push(frame);
         }
         assert_eq!(seen, expected);

@@ -41,7 +41,7 @@ impl Modules {
 
     fn read() -> Modules {
         let mut modules = Modules(BTreeMap::new());
-        modules.add(Vec::new(), "src/lib.rs");
+        modules.add(&[], "src/lib.rs");
         assert!(modules.0.len() > 100, "{} modules were found", modules.0.len());
         modules
     }
@@ -54,10 +54,10 @@ impl Modules {
         production
     }
 
-    fn add(&mut self, path: Path, file: &str) {
+    fn add(&mut self, path: &[String], file: &str) {
         let tokens = without_tests(&tokens(&parts(&read(&root().join(file))).code));
         let mut reader = Reader {
-            modules: vec![(path.clone(), Module { file: file.to_owned(), ..Module::default() }, 0)],
+            modules: vec![(path.to_vec(), Module { file: file.to_owned(), ..Module::default() }, 0)],
             ..Reader::default()
         };
         reader.read(&tokens);
@@ -72,7 +72,7 @@ impl Modules {
             let candidates = [format!("{folder}/{beside}.rs"), format!("{folder}/{beside}/mod.rs")];
             let found = candidates.iter().find(|file| root().join(file).exists());
             let found = found.unwrap_or_else(|| panic!("mod {name} of {file} has no file"));
-            self.add(child, found);
+            self.add(&child, found);
         }
     }
 

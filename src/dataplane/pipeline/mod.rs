@@ -18,6 +18,7 @@ pub(super) mod batch;
 mod classify;
 pub(super) mod context;
 pub(super) mod flow;
+mod fragments;
 pub(super) mod gateway;
 mod lookup;
 mod parse;
@@ -34,11 +35,11 @@ use self::anti_spoof::anti_spoof;
 use self::batch::{Batch, Verdict};
 use self::classify::classify;
 use self::context::{Context, StageState};
+use self::fragments::classify_fragments;
 use self::gateway::deliver_locally;
 use self::lookup::lookup;
 use self::parse::parse;
 use self::rewrite::rewrite;
-use super::fragments::classify_fragments;
 
 /// Takes a batch through all stages, and calls `done` with the name of each after it. Afterwards no verdict is pending.
 #[inline]

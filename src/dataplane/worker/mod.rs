@@ -344,7 +344,10 @@ impl Worker {
     }
 
     fn receive(&mut self, now_ms: u32) -> usize {
-        self.fragments.resume(&mut self.batch, &self.shared.first_fragments, now_ms);
+        let (batch, shared) = (&mut self.batch, &self.shared.first_fragments);
+        self.fragments.resume(BATCH_FRAMES_MAX - batch.len(), shared, now_ms, |frame, port, drop| {
+            batch.resume(frame, port, drop.map_or(Verdict::Pending, Verdict::Dropped));
+        });
         let (fill_targets_max, reserve) = (self.fill_targets_max(), self.reserve());
         // One port in four may be busy, go quiet and keep what it has: the others still have theirs.
         let fill_target_max =

@@ -1,5 +1,5 @@
-//! Demonstration: a database, a front end and two back ends, and a policy that lets only the back ends reach the database. Real
-//! network stacks connect through the switch, which is a process of its own.
+//! Demonstration: a database, a front end and two back ends, and a policy that lets only the back ends reach
+//! the database. Real network stacks connect through the switch, which is a process of its own.
 //!
 //! 1. Without a policy every pod reaches every pod.
 //! 2. With `policy.yaml` the back ends reach the database on its port, and no pod reaches it otherwise.
@@ -55,7 +55,8 @@ pub struct Played {
     pub kept: Option<Journal>,
 }
 
-/// Runs the demonstration. `tell` receives the name of each step. Once `interrupted` is set, everything is removed soon.
+/// Runs the demonstration. `tell` receives the name of each step. Once `interrupted` is set, everything is
+/// removed soon.
 pub fn play(
     spec: &DemoSpec,
     interrupted: &AtomicBool,

@@ -18,7 +18,8 @@ const AGAIN: Duration = Duration::from_millis(300);
 /// Source ports of SCTP, which no socket reserves: the range of Linux (`net.ipv4.ip_local_port_range`).
 const SCTP_PORTS: std::ops::Range<u32> = 32_768..61_000;
 
-/// Sends a flow from a site, and waits `patience` for the answer. `number` is unique among the probes of a lab.
+/// Sends a flow from a site, and waits `patience` for the answer. `number` is unique among the probes of a
+/// lab.
 pub(super) fn send_probe(
     site: &Pod,
     flow: &FlowKey,
@@ -76,8 +77,8 @@ fn probe_udp(flow: &FlowKey, patience: Duration) -> io::Result<()> {
 }
 
 fn probe_echo(flow: &FlowKey, patience: Duration) -> io::Result<()> {
-    // Types of RFC 792 and RFC 4443 sections 4.1 and 4.2. The kernel fills in identifier and checksum, and delivers replies
-    // with that identifier to the socket (icmp(7)).
+    // Types of RFC 792 and RFC 4443 sections 4.1 and 4.2. The kernel fills in identifier and checksum, and
+    // delivers replies with that identifier to the socket (icmp(7)).
     let (protocol, request, reply) =
         if flow.src.is_ipv4() { (ipproto::ICMP, 8, 0) } else { (ipproto::ICMPV6, 128, 129) };
     let socket = socket_at(flow.src, SocketType::DGRAM, protocol)?;

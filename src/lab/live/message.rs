@@ -53,8 +53,8 @@ fn sctp_packet(src_port: u16, dst_port: u16, tag: u32, kind: u8, own_tag: u32, p
     packet
 }
 
-/// Returns the payload of a packet from a raw socket. An IPv4 socket delivers the IP header as well (raw(7)), an IPv6 one does
-/// not.
+/// Returns the payload of a packet from a raw socket. An IPv4 socket delivers the IP header as well (raw(7)),
+/// an IPv6 one does not.
 pub(super) fn raw_payload(received: &[u8], is_v4: bool) -> &[u8] {
     let header = match received.first() {
         Some(first) if is_v4 => usize::from(first & 0xf) * 4,

@@ -1,9 +1,10 @@
-//! Policy tests with real packets: the pods of a case are namespaces, a running switch has its tables, and its probes are
-//! connections between network stacks.
+//! Policy tests with real packets: the pods of a case are namespaces, a running switch has its tables, and
+//! its probes are connections between network stacks.
 //!
-//! A case runs in four steps: its pods are attached at the sites of their addresses ([`placement`]), its tables are loaded, all of
-//! its flows are tried at the same time ([`client`]) while one thread answers for all sites ([`responder`]), and the counters of
-//! the switch are compared. Lab and switch stay for the next case as long as it fits their sites.
+//! A case runs in four steps: its pods are attached at the sites of their addresses ([`placement`]), its
+//! tables are loaded, all of its flows are tried at the same time ([`client`]) while one thread answers for
+//! all sites ([`responder`]), and the counters of the switch are compared. Lab and switch stay for the next
+//! case as long as it fits their sites.
 
 mod message;
 mod placement;

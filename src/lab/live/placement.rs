@@ -1,8 +1,8 @@
 //! Placement of the addresses of cases at sites. Pure.
 //!
-//! A site is a network namespace with some addresses. Every list of addresses that a pod of any case has is a site, and one site
-//! outside the cluster has all other addresses. Cases whose pods differ in nothing but names, labels and policies share their
-//! sites, so that only tables change between them.
+//! A site is a network namespace with some addresses. Every list of addresses that a pod of any case has is a
+//! site, and one site outside the cluster has all other addresses. Cases whose pods differ in nothing but
+//! names, labels and policies share their sites, so that only tables change between them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -12,11 +12,12 @@ use super::LiveCase;
 use crate::lab::{GATEWAY_V4, GATEWAY_V6};
 use crate::net::flow::{FlowKey, Protocol};
 
-/// Most sites of pods in one lab, unless a single case has more. A port may have 2,048 frames in its fill ring, and a worker has
-/// 32,768 by default.
+/// Most sites of pods in one lab, unless a single case has more. A port may have 2,048 frames in its fill
+/// ring, and a worker has 32,768 by default.
 const SITES_MAX: usize = 12;
-/// Address of the node in the configuration of the switch. No case may use it (RFC 7600, "IPv4 dummy address"), so no traffic of
-/// a case is the node's own. The nodes of a case are among its objects, and its tables have them.
+/// Address of the node in the configuration of the switch. No case may use it (RFC 7600, "IPv4 dummy
+/// address"), so no traffic of a case is the node's own. The nodes of a case are among its objects, and its
+/// tables have them.
 pub(super) const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
 /// Number of a site in a lab.
@@ -64,7 +65,8 @@ pub(super) fn can_be_sent(case: &LiveCase, flow: &FlowKey) -> bool {
 
 fn is_host(address: IpAddr) -> bool {
     match address {
-        // 0.0.0.0/8 and 127.0.0.0/8 do not leave their host; 224.0.0.0/3 is multicast, reserved or broadcast (RFC 6890).
+        // 0.0.0.0/8 and 127.0.0.0/8 do not leave their host; 224.0.0.0/3 is multicast, reserved or broadcast
+        // (RFC 6890).
         IpAddr::V4(v4) => {
             let first = v4.octets()[0];
             !matches!(first, 0 | 127 | 224..) && v4 != GATEWAY_V4 && v4 != NODE
@@ -77,7 +79,8 @@ fn is_host(address: IpAddr) -> bool {
 }
 
 impl Placement {
-    /// Addresses of each site. The first one outside is the node's, so that the site has an address in any case.
+    /// Addresses of each site. The first one outside is the node's, so that the site has an address in any
+    /// case.
     pub(super) fn addresses(&self) -> Vec<Vec<IpAddr>> {
         let outside = [NODE.into()].into_iter().chain(self.outside.iter().copied()).collect();
         [outside].into_iter().chain(self.pods.iter().cloned()).collect()
@@ -100,8 +103,8 @@ impl Placement {
         pod.and_then(|addresses| self.of_pod(addresses)).unwrap_or(OUTSIDE)
     }
 
-    /// Whether a case fits: there is room, and no address is a pod's in one case and outside in another. The host outside has such
-    /// an address for its own, and never sends to the pod.
+    /// Whether a case fits: there is room, and no address is a pod's in one case and outside in another. The
+    /// host outside has such an address for its own, and never sends to the pod.
     fn fits(&self, case: &LiveCase) -> bool {
         let mut both = self.clone();
         both.add(case);

@@ -1,4 +1,5 @@
-//! Responder: one thread that answers for all sites of a lab. A socket stays in the network namespace in which it was made.
+//! Responder: one thread that answers for all sites of a lab. A socket stays in the network namespace in
+//! which it was made.
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, UdpSocket};

@@ -20,7 +20,8 @@ use crate::lab::traffic::{Outcome, ping};
 use crate::lab::{GATEWAY_V4, Lab, LabError, LabSpec, Pod, Switch, SwitchSpec};
 use crate::tables::{PodName, Verdict};
 
-/// Wait for silence. A lost SYN is sent again after one second (RFC 6298 section 2), so it is longer than that.
+/// Wait for silence. A lost SYN is sent again after one second (RFC 6298 section 2), so it is longer than
+/// that.
 const SILENCE: Duration = Duration::from_millis(1300);
 /// Longest wait for an answer on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -125,7 +126,8 @@ impl Rig {
         for pod in self.attached.iter().filter(|(pod, site)| wanted.get(pod) != Some(site)) {
             client.delete_pod(pod.0)?;
         }
-        // The tables may lack attached pods of the case before, which they close until this case attaches them.
+        // The tables may lack attached pods of the case before, which they close until this case attaches
+        // them.
         client.put_tables_allow_empty(&case.tables)?;
         for (pod, site) in wanted.iter().filter(|(pod, site)| self.attached.get(pod) != Some(site)) {
             let plan = self.hosts[*site].plan();

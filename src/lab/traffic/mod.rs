@@ -1,7 +1,8 @@
-//! Real traffic between pods through the kernel's network stacks: a server, and clients that return the outcome of a connection.
+//! Real traffic between pods through the kernel's network stacks: a server, and clients that return the
+//! outcome of a connection.
 //!
-//! A socket belongs to the network namespace of the thread that made it. Servers and clients make their sockets inside the pod,
-//! and use them from any thread.
+//! A socket belongs to the network namespace of the thread that made it. Servers and clients make their
+//! sockets inside the pod, and use them from any thread.
 
 mod measure;
 mod pattern;

@@ -5,8 +5,8 @@ use std::io::{self, Read, Write};
 /// Bytes made, sent and compared at once.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// Endless sequence of pseudo-random bytes: `SplitMix64` (Steele, Lea, Flood: "Fast splittable pseudorandom number
-/// generators", OOPSLA 2014).
+/// Endless sequence of pseudo-random bytes: `SplitMix64` (Steele, Lea, Flood: "Fast splittable pseudorandom
+/// number generators", OOPSLA 2014).
 #[derive(Debug, Clone)]
 struct Pattern {
     state: u64,

@@ -109,8 +109,8 @@ pub fn ping(pod: &Pod, to: IpAddr, patience: Duration) -> Result<Outcome, LabErr
         IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6, 128, 129),
     };
     let exchange = || {
-        // The kernel fills in identifier and checksum of an echo that leaves a datagram socket (icmp(7)), and takes the
-        // checksum of the reply for its own.
+        // The kernel fills in identifier and checksum of an echo that leaves a datagram socket (icmp(7)), and
+        // takes the checksum of the reply for its own.
         let socket = UdpSocket::from(socket(family, SocketType::DGRAM, Some(protocol))?);
         socket.connect((to, 0))?;
         let echo = |kind| [&[kind, 0, 0, 0, 0, 0, 0, 1], &b"palisade lab echo"[..]].concat();

@@ -147,8 +147,8 @@ fn serve(mut connection: &TcpStream) -> io::Result<()> {
     }
 }
 
-/// Sends its pattern while it receives the client's. Then it reports the position of the first difference in eight bytes, all
-/// ones for none.
+/// Sends its pattern while it receives the client's. Then it reports the position of the first difference in
+/// eight bytes, all ones for none.
 fn serve_transfer(mut connection: &TcpStream) -> io::Result<()> {
     let order = TransferRequest::read(connection)?;
     let differs = std::thread::scope(|scope| {

@@ -27,8 +27,8 @@ pub enum TransferError {
     Lab(#[from] crate::lab::LabError),
 }
 
-/// Sends `bytes` pseudo-random bytes from `pod` to a [`super::Server`] and as many back, at the same time, and compares both with
-/// the pattern. Fails when no byte moves for `patience`.
+/// Sends `bytes` pseudo-random bytes from `pod` to a [`super::Server`] and as many back, at the same time,
+/// and compares both with the pattern. Fails when no byte moves for `patience`.
 pub fn transfer(
     pod: &Pod,
     to: IpAddr,

@@ -54,7 +54,8 @@ impl Capture {
         if capture.ends.is_empty() { Err("it has no frame".to_owned()) } else { Ok(capture) }
     }
 
-    /// Adds a frame that was captured so many nanoseconds after the epoch, and was `length` bytes long on its link.
+    /// Adds a frame that was captured so many nanoseconds after the epoch, and was `length` bytes long on its
+    /// link.
     fn add(&mut self, time_ns: u64, frame: &[u8], length: u32) -> Result<(), String> {
         let wrong = |reason: String| Err(format!("frame {}: {reason}", self.ends.len() + 1));
         let kept = frame.len();
@@ -132,7 +133,8 @@ fn read_pcap(file: &[u8]) -> Result<Capture, String> {
     Ok(capture)
 }
 
-/// Reads the enhanced packet blocks of a pcapng file. Blocks of other kinds, without the time of a frame, are left out.
+/// Reads the enhanced packet blocks of a pcapng file. Blocks of other kinds, without the time of a frame, are
+/// left out.
 fn read_pcapng(file: &[u8]) -> Result<Capture, String> {
     let (mut rest, mut parser) =
         PcapNgParser::new(file).map_err(|error| format!("it is no pcapng file ({error})"))?;
@@ -153,7 +155,8 @@ fn read_pcapng(file: &[u8]) -> Result<Capture, String> {
     Ok(capture)
 }
 
-/// Fails unless frames are Ethernet frames. The upper four bits of the type in a pcap file tell of frame check sequences.
+/// Fails unless frames are Ethernet frames. The upper four bits of the type in a pcap file describe frame
+/// check sequences.
 fn check_link_type(link_type: DataLink) -> Result<(), String> {
     match u32::from(link_type) & 0x0fff_ffff {
         ETHERNET => Ok(()),

@@ -13,8 +13,9 @@ use crate::pktgen::traffic::{Kind, SCTP_DATA_BYTES, SCTP_INIT_BYTES, Traffic};
 /// Time to live, and hop limit.
 const TTL: u8 = 64;
 
-/// Builds a frame of `bytes` bytes. Addresses, ports and sequence numbers are zero; checksums are those of such a frame. The
-/// payload begins with the magic number of a stamp where it has room for one, and is zero otherwise.
+/// Builds a frame of `bytes` bytes. Addresses, ports and sequence numbers are zero; checksums are those of
+/// such a frame. The payload begins with the magic number of a stamp where it has room for one, and is zero
+/// otherwise.
 pub(super) fn build(traffic: &Traffic, bytes: usize) -> Vec<u8> {
     let mut payload = vec![0; bytes - traffic.header_bytes()];
     if payload.len() >= STAMP_BYTES {
@@ -95,7 +96,8 @@ fn sctp_init(payload: &[u8]) -> Vec<u8> {
     chunk[8..12].copy_from_slice(&0x1_0000u32.to_be_bytes());
     chunk[12..16].copy_from_slice(&[0, 1, 0, 1]);
     chunk[16..20].copy_from_slice(&1u32.to_be_bytes());
-    // The highest-order bits of the type are 10: "Skip this parameter and continue processing" (RFC 9260 section 3.2.1).
+    // The highest-order bits of the type are 10: "Skip this parameter and continue processing" (RFC 9260
+    // section 3.2.1).
     let parameter = length - SCTP_INIT_BYTES as u16;
     chunk[20..22].copy_from_slice(&0x8a11u16.to_be_bytes());
     chunk[22..24].copy_from_slice(&parameter.to_be_bytes());

@@ -42,7 +42,8 @@ struct Fresh {
 }
 
 impl Generated {
-    /// Builds the templates for this generator's share of the traffic. With `stamped`, every frame has room for a stamp.
+    /// Builds the templates for this generator's share of the traffic. With `stamped`, every frame has room
+    /// for a stamp.
     pub(crate) fn new(traffic: &Traffic, stamped: bool, share: Share) -> Result<Generated, PktgenError> {
         traffic.check(stamped)?;
         let per_generator = traffic.flows / share.of;

@@ -23,7 +23,8 @@ pub(crate) fn payload(frame: &[u8]) -> Option<&[u8]> {
     segment.get(header..)
 }
 
-/// Returns the protocol of an unfragmented packet without extension headers, and the offset of the transport header.
+/// Returns the protocol of an unfragmented packet without extension headers, and the offset of the transport
+/// header.
 #[inline]
 pub(crate) fn transport(frame: &[u8]) -> Option<(Protocol, usize)> {
     let link = ethernet::parse(frame)?;

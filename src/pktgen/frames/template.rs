@@ -1,5 +1,5 @@
-//! Templates of frames: addresses, ports, sequence numbers and stamps are written in place, and checksums follow from sums over
-//! the rest, since the sum of the parts is the sum of the whole (RFC 1071 section 2).
+//! Templates of frames: addresses, ports, sequence numbers and stamps are written in place, and checksums
+//! follow from sums over the rest, since the sum of the parts is the sum of the whole (RFC 1071 section 2).
 
 use super::headers;
 use crate::net::checksum::{Sum, pseudo_header};
@@ -25,7 +25,8 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// Builds a frame of `size` bytes, the frame check sequence counted. A frame without room for a stamp has none.
+    /// Builds a frame of `size` bytes, the frame check sequence counted. A frame without room for a stamp has
+    /// none.
     pub(crate) fn new(traffic: &Traffic, size: usize) -> Template {
         let bytes = size - FCS_BYTES;
         let ip = ethernet::bytes_with(traffic.vlan.unwrap_or(0));
@@ -128,8 +129,8 @@ impl Template {
         match self.kind {
             Kind::Udp => {
                 write_ports(segment, src, dst);
-                // "An all zero transmitted checksum value means that the transmitter generated no checksum" (RFC 768), which
-                // IPv6 forbids (RFC 8200 section 8.1).
+                // "An all zero transmitted checksum value means that the transmitter generated no checksum"
+                // (RFC 768), which IPv6 forbids (RFC 8200 section 8.1).
                 let checksum = match finish(sum + ports) {
                     0 => u16::MAX,
                     checksum => checksum,

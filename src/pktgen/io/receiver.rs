@@ -17,7 +17,7 @@ const IDLE_NS: u64 = 200_000;
 /// Longest sleep between two looks at the stop flag, with sockets and in memory.
 const SLEEP_NS: i64 = 5_000_000;
 const MEMORY_SLEEP_NS: i64 = 50_000;
-/// Longest latency that the histogram tells apart; longer ones count as this.
+/// Longest latency of the histogram; longer ones count as this.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
 /// Measurements by the stamps of received frames.

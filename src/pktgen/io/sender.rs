@@ -10,9 +10,11 @@ use crate::pktgen::frames::Source;
 use crate::pktgen::io::link_end::LinkEnd;
 use crate::pktgen::rate_limiter::RateLimiter;
 
-/// Most frames sent at once. A longer burst is no faster: a kick costs a fraction of the time that the kernel takes for a frame.
+/// Most frames sent at once. A longer burst is no faster: a kick costs a fraction of the time that the kernel
+/// takes for a frame.
 const BURST_FRAMES: usize = 64;
-/// Wait from which on the thread sleeps, and the last part of a wait that it does not sleep: sleeping is not exact.
+/// Wait from which on the thread sleeps, and the last part of a wait that it does not sleep: sleeping is not
+/// exact.
 const SLEEP_NS: u64 = 200_000;
 const SLEEP_MARGIN_NS: u64 = 100_000;
 

@@ -2,7 +2,8 @@
 
 use crate::pktgen::traffic::stamp::Stamp;
 
-/// Sequence numbers of a flow that are remembered. A duplicate further behind the highest one counts as a reordered frame.
+/// Sequence numbers of a flow that are remembered. A duplicate further behind the highest one counts as a
+/// reordered frame.
 const WINDOW: u32 = 64;
 
 /// Sequence numbers seen, by flow.

@@ -1,4 +1,5 @@
-//! Endpoints of generated TCP connections: an initiator that opens them at a rate, each with a new five-tuple, and a responder.
+//! Endpoints of generated TCP connections: an initiator that opens them at a rate, each with a new
+//! five-tuple, and a responder.
 //!
 //! ```text
 //! initiator                             responder (stateless)
@@ -10,8 +11,8 @@
 //!   ACK           seq I+2  ack R+2  ->
 //! ```
 //!
-//! The initial sequence number I is the number of the connection, so that no answer needs a look-up. No segment is sent again,
-//! so a lost segment shows as a connection that times out.
+//! The initial sequence number I is the number of the connection, so that no answer needs a look-up. No
+//! segment is sent again, so a lost segment shows as a connection that times out.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -125,7 +126,8 @@ impl<'a> Initiator<'a> {
         }
     }
 
-    /// Opens connections when they are due, the first of them with flow `first`, and waits for the last ones to end.
+    /// Opens connections when they are due, the first of them with flow `first`, and waits for the last ones
+    /// to end.
     pub(crate) fn run(
         mut self,
         first: u32,

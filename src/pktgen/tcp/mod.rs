@@ -45,8 +45,8 @@ pub struct TcpSession {
 }
 
 impl TcpSession {
-    /// Opens both ends. `cores` are those of the initiating thread and the responding one. While a session is open, the kernel's
-    /// stack receives nothing on these interfaces.
+    /// Opens both ends. `cores` are those of the initiating thread and the responding one. While a session is
+    /// open, the kernel's stack receives nothing on these interfaces.
     pub fn open(
         tx: &Target,
         rx: &Target,
@@ -78,7 +78,8 @@ impl TcpSession {
         Ok(TcpSession { dialogue, initiator, responder, next: 0, cores: Vec::new(), _attached: Vec::new() })
     }
 
-    /// Opens connections at a rate for a time, or without a limit, and waits for them to end. Returns early when `stop` is set.
+    /// Opens connections at a rate for a time, or without a limit, and waits for them to end. Returns early
+    /// when `stop` is set.
     pub fn trial(&mut self, rate: Rate, time: Duration, stop: &AtomicBool) -> Result<TcpTrial, PktgenError> {
         let TcpTraffic { src_mac, dst_mac, vlan, space, concurrent } = &self.dialogue;
         let (link, tuples) = (

@@ -17,8 +17,8 @@ pub enum Distribution {
     Zipf(f64),
 }
 
-/// Space of five-tuples. From one flow to the next the source port varies first, then the destination port, then the source
-/// address, then the destination address.
+/// Space of five-tuples. From one flow to the next the source port varies first, then the destination port,
+/// then the source address, then the destination address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowSpace {
     /// Source addresses. The first and the last address of a network of more than two are left out.
@@ -118,11 +118,11 @@ fn addresses(network: IpNet) -> (u128, u64) {
 
 /// Sequence of flows of one generator, with a sequence number within each flow.
 ///
-/// The number of flows is constant: a new flow replaces the oldest. Of n generators each has every nth flow, so no two share
-/// one.
+/// The number of flows is constant: a new flow replaces the oldest. Of n generators each has every nth flow,
+/// so no two share one.
 #[derive(Debug)]
 pub(crate) struct Flows {
-    /// By slot, the number of its flow among those of this generator, and the next sequence number.
+    /// Flows by slot: the number among those of this generator, and the next sequence number.
     places: Vec<(u32, u32)>,
     order: Order,
     random: Random,

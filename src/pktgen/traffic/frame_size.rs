@@ -1,5 +1,5 @@
-//! Frame sizes, counted from the destination address to the frame check sequence (RFC 2544 section 9). The network card adds
-//! that sequence: a frame of 64 bytes has 60 in memory.
+//! Frame sizes, counted from the destination address to the frame check sequence (RFC 2544 section 9). The
+//! network card adds that sequence: a frame of 64 bytes has 60 in memory.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,8 @@ pub const WIRE_BYTES: usize = 20;
 pub enum FrameSize {
     /// One size.
     Fixed(usize),
-    /// Simple Internet mix: of 12 frames 7 of 64 bytes, 4 of 594, 1 of 1518. Small frames are as large as their headers need.
+    /// Simple Internet mix: of 12 frames 7 of 64 bytes, 4 of 594, 1 of 1518. Small frames are as large as
+    /// their headers need.
     Imix,
 }
 

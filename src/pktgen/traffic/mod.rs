@@ -20,7 +20,7 @@ use crate::pktgen::traffic::stamp::STAMP_BYTES;
 /// Most flows at a time: generator and receiver keep one or two words for each.
 pub const FLOWS_MAX: u32 = 1 << 24;
 
-/// Protocol of the frames above IP. Each frame stands alone and belongs to no connection.
+/// Protocol of the frames above IP. Frames belong to no connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// UDP datagrams.
@@ -105,8 +105,8 @@ impl Traffic {
         self.space.src.addr().is_ipv6()
     }
 
-    /// Returns the least frame size for these headers, bytes with the frame check sequence; with `stamped`, for the stamp as
-    /// well.
+    /// Returns the least frame size for these headers, bytes with the frame check sequence; with `stamped`,
+    /// for the stamp as well.
     pub fn size_min(&self, stamped: bool) -> usize {
         let stamp = if stamped { STAMP_BYTES } else { 0 };
         (self.header_bytes() + stamp + FCS_BYTES).max(64)

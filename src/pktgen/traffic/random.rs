@@ -30,9 +30,9 @@ impl Random {
     }
 }
 
-/// Zipf distribution of the ranks from 1 to `n`: rank k is as likely as k to the power of -`exponent`. A draw by
-/// rejection-inversion takes a few logarithms, whatever `n` (Hörmann, Derflinger: "Rejection-inversion to generate variates
-/// from monotone discrete distributions", 1996).
+/// Zipf distribution of the ranks from 1 to `n`: rank k is as likely as k to the power of -`exponent`. A draw
+/// by rejection-inversion takes a few logarithms, whatever `n` (Hörmann, Derflinger: "Rejection-inversion to
+/// generate variates from monotone discrete distributions", 1996).
 #[derive(Debug, Clone)]
 pub(crate) struct Zipf {
     n: f64,

@@ -1,4 +1,5 @@
-//! Stamp of a generated frame, behind its headers: flow, sequence number and time, by which a receiver measures.
+//! Stamp of a generated frame, behind its headers: flow, sequence number and time, by which a receiver
+//! measures.
 //!
 //! ```text
 //! offset  bytes  field
@@ -8,7 +9,8 @@
 //!     10      8  time of sending: CLOCK_MONOTONIC of the sending host, nanoseconds
 //! ```
 //!
-//! Numbers are in network byte order. The stamp fills the 18 bytes that IPv4 and UDP leave in a frame of 64 bytes.
+//! Numbers are in network byte order. The stamp fills the 18 bytes that IPv4 and UDP leave in a frame of 64
+//! bytes.
 
 use crate::net::be16;
 

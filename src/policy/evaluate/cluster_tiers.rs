@@ -1,13 +1,14 @@
-//! Clauses C1, C2 and C4: what the cluster-wide policies of a tier say of a pod.
+//! Clauses C1, C2 and C4: the cluster-wide policies of a tier.
 
 use super::flow_verdict::SideVerdict;
+use super::object_index::ObjectIndex;
 use super::ports::cluster_ports_match;
-use super::reference::{Query, ReferenceEvaluator};
+use super::query::Query;
 use crate::policy::objects::{ClusterAction, ClusterNetworkPolicy, ClusterRule, Tier};
 use crate::tables::{Direction, PolicyRef, RuleOrigin, Verdict};
 
-impl<'a> ReferenceEvaluator<'a> {
-    /// The first rule that matches decides; nothing where that is a Pass, or none matches.
+impl<'a> ObjectIndex<'a> {
+    /// Verdict of the first rule that matches. `None` if that rule passes, or if none matches.
     pub(in crate::policy) fn evaluate_tier(&self, tier: Tier, query: &Query<'_>) -> Option<SideVerdict> {
         for policy in self.policies_of_tier(tier, query) {
             for (index, rule) in rules(policy, query.direction).iter().enumerate() {
@@ -19,7 +20,7 @@ impl<'a> ReferenceEvaluator<'a> {
         None
     }
 
-    /// Clause C8: the policies of a tier whose pod the pod is.
+    /// Clause C8: policies of a tier whose subject selects the pod.
     pub(in crate::policy) fn policies_of_tier(
         &self,
         tier: Tier,

@@ -1,8 +1,10 @@
-//! Lint: what is legal, and probably not what its author meant.
+//! Lint: checks for legal policies that probably differ from the intent of their author.
 
 mod dns;
+mod finding;
 mod ip_blocks;
 mod named_ports;
+mod objects;
 mod prefixes;
 mod priorities;
 mod selection;
@@ -10,90 +12,14 @@ mod shadowed_rules;
 mod subsumption;
 mod types;
 
-use serde::Serialize;
+pub use finding::{Check, LintFinding};
 
 use super::evaluate::ReferenceEvaluator;
-use super::objects::replicas;
-use super::objects::{ClusterNetworkPolicy, NetworkPolicy, Node, Object, Pod};
-use crate::tables::{Direction, PolicyRef};
+use super::objects::{Object, replicas};
+use objects::LintObjects;
 
-/// What a check found.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct LintFinding {
-    /// The policy.
-    pub policy: PolicyRef,
-    /// The field: `spec.ingress[0].ports[1]`.
-    pub path: String,
-    /// Which check.
-    pub check: Check,
-    /// What is, and what follows from it.
-    pub message: String,
-}
-
-/// The checks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Check {
-    /// A policy selects no pod.
-    SelectsNoPod,
-    /// All pods that a policy or a peer selects are on the host's network or have finished.
-    HostNetworkOrFinished,
-    /// A peer selects no pod or no node.
-    PeerSelectsNothing,
-    /// A direction has rules, and `policyTypes` lacks it.
-    RulesWithoutType,
-    /// No destination pod has a port of the name.
-    NamedPortMissing,
-    /// A rule asks addresses, not pods, for a port by name.
-    NamedPortOfAddresses,
-    /// Another rule says the same and more.
-    ShadowedRule,
-    /// What an `except` takes out is allowed all the same.
-    ExceptWithoutEffect,
-    /// The exceptions of a block leave no address.
-    EmptyBlock,
-    /// A block names addresses of pods, which come and go.
-    BlockInPodNetwork,
-    /// Pods may connect to some places, but cannot look up names.
-    BlocksDns,
-    /// Two cluster-wide policies have one priority.
-    TiedPriority,
-}
-
-impl Check {
-    /// Its name on the command line and in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Check::SelectsNoPod => "selects-no-pod",
-            Check::HostNetworkOrFinished => "host-network-or-finished",
-            Check::PeerSelectsNothing => "peer-selects-nothing",
-            Check::RulesWithoutType => "rules-without-type",
-            Check::NamedPortMissing => "named-port-missing",
-            Check::NamedPortOfAddresses => "named-port-of-addresses",
-            Check::ShadowedRule => "shadowed-rule",
-            Check::ExceptWithoutEffect => "except-without-effect",
-            Check::EmptyBlock => "empty-block",
-            Check::BlockInPodNetwork => "block-in-pod-network",
-            Check::BlocksDns => "blocks-dns",
-            Check::TiedPriority => "tied-priority",
-        }
-    }
-}
-
-/// The objects that the checks look at.
-struct LintObjects<'a> {
-    evaluator: ReferenceEvaluator<'a>,
-    /// Pods that policy sees, as soon as they have an address.
-    pods: Vec<&'a Pod>,
-    /// Pods on the host's network, and pods that have finished.
-    exempt: Vec<&'a Pod>,
-    nodes: Vec<&'a Node>,
-    network: Vec<&'a NetworkPolicy>,
-    cluster: Vec<&'a ClusterNetworkPolicy>,
-}
-
-/// Everything that the checks find, by policy and field. Checks that need pods are left out where there are none:
-/// manifests of policies alone select nobody.
+/// Runs all checks. Findings are sorted by policy and field. Checks that need pods do not run on manifests
+/// without pods.
 pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
     let mut sorted = LintObjects {
         evaluator: ReferenceEvaluator::new(objects),
@@ -105,7 +31,7 @@ pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
     };
     for object in objects {
         match object {
-            // The second pod of a workload says no more than the first.
+            // The second pod of a workload adds no information.
             Object::Pod(pod) if pod.finished || pod.host_network => {
                 if replicas::workload_of_second_replica(&pod.name).is_none() {
                     sorted.exempt.push(pod);
@@ -136,14 +62,6 @@ pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
     found.sort();
     found.dedup();
     found
-}
-
-/// The field that lists the peers of a rule.
-fn peer_list(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Ingress => "from",
-        Direction::Egress => "to",
-    }
 }
 
 #[cfg(test)]

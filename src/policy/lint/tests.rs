@@ -1,7 +1,7 @@
 use ipnet::IpNet;
 
 use super::*;
-use crate::policy::objects::{IpBlock, LabelSelector, NetworkPolicyRule, Peer, Peers, Ports};
+use crate::policy::objects::{IpBlock, LabelSelector, NetworkPolicy, NetworkPolicyRule, Peer, Peers, Ports};
 use crate::policy::parse::{Source, parse_source};
 
 const PODS: &str = "

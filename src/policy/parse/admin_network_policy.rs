@@ -1,7 +1,7 @@
-//! `AdminNetworkPolicy` and `BaselineAdminNetworkPolicy` `policy.networking.k8s.io/v1alpha1`, mapped to
+//! `AdminNetworkPolicy` and `BaselineAdminNetworkPolicy` `policy.networking.k8s.io/v1alpha1`, converted to
 //! [`ClusterNetworkPolicy`]: Allow becomes Accept, `ports` become protocols.
 
-use super::cluster_network_policy::{limit, named_port, port_range, priority, rule_name, rule_of};
+use super::cluster_network_policy::{named_port, port_range, priority, rule_name, rule_of};
 use super::cluster_peer::{self, Dialect, Outcome};
 use super::cursor::{Cursor, Fields};
 use super::metadata::Identity;
@@ -11,10 +11,10 @@ use crate::policy::objects::{
 };
 use crate::tables::PolicyKind;
 
-/// Most rules of a direction, peers of a rule, ports of a rule.
+/// Maximum number of rules of a direction, peers of a rule, and ports of a rule.
 const ITEMS_MAX: usize = 100;
 
-/// Reads an object of either kind, whose metadata is read already.
+/// Parses an object of either kind. The caller has parsed its metadata.
 pub(super) fn parse(
     object: &Fields<'_>,
     identity: Identity,
@@ -37,7 +37,7 @@ pub(super) fn parse(
     let namespaces = subject.as_ref().map_or(&everywhere, |subject| &subject.namespaces);
     let rules = |direction, peers| {
         let items = spec.items(direction);
-        limit(&spec, direction, items.len(), ITEMS_MAX);
+        spec.limit_items(direction, items.len(), ITEMS_MAX);
         items.iter().filter_map(|at| rule(at, peers, namespaces, is_baseline)).collect::<Vec<_>>()
     };
     let (ingress, egress) = (rules("ingress", "from"), rules("egress", "to"));
@@ -80,9 +80,9 @@ fn rule(
     });
     let peers = cluster_peer::peers(&fields, peers, action, Dialect::Admin(subject_namespaces), ITEMS_MAX);
     let items = fields.items("ports");
-    limit(&fields, "ports", items.len(), ITEMS_MAX);
+    fields.limit_items("ports", items.len(), ITEMS_MAX);
     let ports = match items.as_slice() {
-        // An empty list reads as an absent one: all traffic.
+        // An empty list is equivalent to an absent one: all traffic.
         [] => Outcome::Known(None),
         items => Outcome::all(items.iter().map(port).collect()).map(Some),
     };

@@ -1,8 +1,8 @@
-//! A sorted map whose clones share what does not change: what the tables' document is made of.
+//! Persistent sorted map: clones share unchanged entries.
 //!
-//! The entries lie in short sorted chunks. A clone copies the list of chunks; a change copies the one chunk that it is
-//! made in. Two maps of which one came from the other are compared by looking at the chunks that they do not share. So the
-//! next generation of a large document costs about as much as it differs.
+//! Entries are stored in short sorted chunks. A clone copies the list of chunks; a change copies one chunk. A
+//! comparison of a map with its clone skips the chunks that both share. The next generation of a large
+//! document therefore costs about as much as the difference.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -13,25 +13,25 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A sorted map. Clones share chunks of up to twice `CHUNK` entries.
+/// Persistent sorted map. Clones share chunks of up to twice `CHUNK` entries.
 #[derive(Clone)]
 pub struct PersistentMap<K, V, const CHUNK: usize = 64> {
-    /// None is empty.
+    /// Chunks; none is empty.
     chunks: Vec<Arc<Chunk<K, V>>>,
     len: usize,
 }
 
 type Chunk<K, V> = Vec<(K, V)>;
 
-/// The entries of a map in order.
+/// Iterator over the entries in order.
 pub struct Iter<'a, K, V> {
     chunks: slice::Iter<'a, Arc<Chunk<K, V>>>,
     entries: slice::Iter<'a, (K, V)>,
 }
 
-/// Reading.
+/// Lookup.
 impl<K: Ord, V, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
-    /// An empty map.
+    /// Empty map.
     pub fn new() -> Self {
         PersistentMap { chunks: Vec::new(), len: 0 }
     }
@@ -41,12 +41,12 @@ impl<K: Ord, V, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
         self.len
     }
 
-    /// Whether there is no entry.
+    /// Tests whether the map is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The value of a key.
+    /// Value of a key.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -56,7 +56,7 @@ impl<K: Ord, V, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
         Some(&chunk[place].1)
     }
 
-    /// Whether the key is there.
+    /// Tests whether the map contains a key.
     pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -64,13 +64,13 @@ impl<K: Ord, V, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
         self.get(key).is_some()
     }
 
-    /// The entry with the highest key.
+    /// Entry with the highest key.
     pub fn last_key_value(&self) -> Option<(&K, &V)> {
         let (key, value) = self.chunks.last()?.last()?;
         Some((key, value))
     }
 
-    /// The entries in order, from the first whose key is not below `key`.
+    /// Entries in order, from the first key that is not below `key`.
     pub fn iter_from<'a, Q: Ord + ?Sized>(
         &'a self,
         key: &Q,
@@ -85,22 +85,22 @@ impl<K: Ord, V, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
         entries.skip(place).map(|(key, value)| (key, value))
     }
 
-    /// The entries in order.
+    /// Entries in order.
     pub fn iter(&self) -> Iter<'_, K, V> {
         Iter { chunks: self.chunks.iter(), entries: [].iter() }
     }
 
-    /// The keys in order.
+    /// Keys in order.
     pub fn keys(&self) -> impl Iterator<Item = &K> + Clone {
         self.iter().map(|(key, _)| key)
     }
 
-    /// The values in the order of their keys.
+    /// Values in the order of their keys.
     pub fn values(&self) -> impl Iterator<Item = &V> + Clone {
         self.iter().map(|(_, value)| value)
     }
 
-    /// The chunk that holds `key`, if any does.
+    /// Index of the chunk of `key`.
     fn chunk_of<Q: Ord + ?Sized>(&self, key: &Q) -> usize
     where
         K: Borrow<Q>,
@@ -109,9 +109,9 @@ impl<K: Ord, V, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
     }
 }
 
-/// Changing.
+/// Updates.
 impl<K: Ord + Clone, V: Clone, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
-    /// Sets the value of a key; gives the one that it had.
+    /// Sets the value of a key. Returns the previous value.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         if self.chunks.is_empty() {
             self.chunks.push(Arc::default());
@@ -132,7 +132,7 @@ impl<K: Ord + Clone, V: Clone, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
         }
     }
 
-    /// Removes a key; gives the value that it had.
+    /// Removes a key. Returns its value.
     pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -149,7 +149,7 @@ impl<K: Ord + Clone, V: Clone, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
         Some(value)
     }
 
-    /// The value of a key, to be changed.
+    /// Mutable value of a key.
     pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -160,16 +160,16 @@ impl<K: Ord + Clone, V: Clone, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
         Some(&mut Arc::make_mut(shared)[place].1)
     }
 
-    /// [`PersistentMap::chunk_of`] where the only chunk may be the empty one that the first entry goes to.
+    /// Index of the chunk of `key`; 0 for an empty map with one empty chunk.
     fn chunk_of_maybe_empty(&self, key: &K) -> usize {
         if self.len == 0 { 0 } else { self.chunk_of(key) }
     }
 }
 
-/// Comparing.
+/// Comparison.
 impl<K: Ord, V: PartialEq, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
-    /// Shows each key that the two maps do not have in common with an equal value, in order, with its value in this one
-    /// and in `next`. Costs as much as the chunks that the two do not share.
+    /// Calls `see` for each key whose value differs, in order, with its values in `self` and in `next`. The
+    /// cost is that of the chunks that the maps do not share.
     pub fn for_each_difference<'a>(
         &'a self,
         next: &'a Self,
@@ -205,7 +205,7 @@ impl<K: Ord, V: PartialEq, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
     }
 }
 
-/// A place in a map.
+/// Position in a map.
 struct Cursor<'a, K, V> {
     chunks: &'a [Arc<Chunk<K, V>>],
     entry: usize,
@@ -299,7 +299,7 @@ impl<K: Ord, V, const CHUNK: usize, const N: usize> From<[(K, V); N]> for Persis
     }
 }
 
-/// Of equal keys the last one counts.
+/// Collects entries. Of equal keys the last one counts.
 impl<K: Ord, V, const CHUNK: usize> FromIterator<(K, V)> for PersistentMap<K, V, CHUNK> {
     fn from_iter<T: IntoIterator<Item = (K, V)>>(entries: T) -> Self {
         entries.into_iter().collect::<BTreeMap<K, V>>().into()
@@ -312,7 +312,7 @@ impl<K: Ord + Clone, V: Clone, const CHUNK: usize> Extend<(K, V)> for Persistent
     }
 }
 
-/// Costs as much as the chunks that the two do not share.
+/// Compares two maps at the cost of the chunks that they do not share.
 impl<K: Ord, V: PartialEq, const CHUNK: usize> PartialEq for PersistentMap<K, V, CHUNK> {
     fn eq(&self, other: &Self) -> bool {
         let (mut one, mut other) = (Cursor::start(&self.chunks), Cursor::start(&other.chunks));
@@ -359,108 +359,4 @@ where
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::collection::{btree_map, vec};
-    use proptest::prelude::*;
-
-    use super::*;
-
-    type Small = PersistentMap<u32, u8, 3>;
-
-    fn differences(old: &Small, new: &Small) -> Vec<(u32, Option<u8>, Option<u8>)> {
-        let mut seen = Vec::new();
-        old.for_each_difference(new, |&key, old, new| seen.push((key, old.copied(), new.copied())));
-        seen
-    }
-
-    fn naive_differences(
-        old: &BTreeMap<u32, u8>,
-        new: &BTreeMap<u32, u8>,
-    ) -> Vec<(u32, Option<u8>, Option<u8>)> {
-        let keys: std::collections::BTreeSet<u32> = old.keys().chain(new.keys()).copied().collect();
-        let both = keys.into_iter().map(|key| (key, old.get(&key).copied(), new.get(&key).copied()));
-        both.filter(|(_, old, new)| old != new).collect()
-    }
-
-    fn changed(
-        map: &Small,
-        naive: &BTreeMap<u32, u8>,
-        changes: &[(u32, Option<u8>)],
-    ) -> (Small, BTreeMap<u32, u8>) {
-        let (mut map, mut naive) = (map.clone(), naive.clone());
-        for &(key, value) in changes {
-            match value {
-                Some(value) => assert_eq!(map.insert(key, value), naive.insert(key, value)),
-                None => assert_eq!(map.remove(&key), naive.remove(&key)),
-            }
-        }
-        (map, naive)
-    }
-
-    proptest! {
-        #[test]
-        fn holds_and_tells_what_a_map_holds_and_a_clone_sees_no_later_change(
-            first in btree_map(0..60_u32, 0..4_u8, 0..40),
-            one in vec((0..60_u32, prop::option::of(0..4_u8)), 0..40),
-            other in vec((0..60_u32, prop::option::of(0..4_u8)), 0..40),
-        ) {
-            let map = Small::from(first.clone());
-            let (one, naive_one) = changed(&map, &first, &one);
-            let (other, naive_other) = changed(&one, &naive_one, &other);
-            let maps = [(&map, &first), (&one, &naive_one), (&other, &naive_other)];
-            for (map, naive) in maps {
-                prop_assert!(map.iter().eq(naive.iter()));
-                prop_assert_eq!(map.len(), naive.len());
-                prop_assert_eq!(map.last_key_value(), naive.last_key_value());
-                for key in 0..62 {
-                    prop_assert_eq!(map.get(&key), naive.get(&key));
-                    prop_assert!(map.iter_from(&key).eq(naive.range(key..)));
-                }
-                prop_assert_eq!(map, &naive.iter().map(|(&key, &value)| (key, value)).collect());
-            }
-            for (a, naive_a) in maps {
-                for (b, naive_b) in maps {
-                    prop_assert_eq!(a == b, naive_a == naive_b);
-                }
-            }
-            prop_assert_eq!(differences(&map, &one), naive_differences(&first, &naive_one));
-            prop_assert_eq!(differences(&one, &other), naive_differences(&naive_one, &naive_other));
-            prop_assert_eq!(differences(&other, &map), naive_differences(&naive_other, &first));
-        }
-    }
-
-    #[test]
-    fn a_change_of_a_large_map_copies_one_chunk_and_is_found_without_reading_the_others() {
-        struct Counted<'a>(u32, &'a std::cell::Cell<usize>);
-        impl PartialEq for Counted<'_> {
-            fn eq(&self, other: &Self) -> bool {
-                self.1.set(self.1.get() + 1);
-                self.0 == other.0
-            }
-        }
-        impl Clone for Counted<'_> {
-            fn clone(&self) -> Self {
-                self.1.set(self.1.get() + 1);
-                Counted(self.0, self.1)
-            }
-        }
-        let touched = std::cell::Cell::new(0);
-        let map: PersistentMap<u32, Counted<'_>> =
-            (0..100_000).map(|key| (key, Counted(key, &touched))).collect();
-        let mut next = map.clone();
-        next.insert(50_000, Counted(0, &touched));
-        let mut seen = 0;
-        map.for_each_difference(&next, |_, _, _| seen += 1);
-        assert_eq!(seen, 1);
-        assert!(map != next && next == next.clone());
-        assert!(touched.get() <= 4 * 64, "{} values were touched", touched.get());
-    }
-
-    #[test]
-    fn in_json_it_is_an_object() {
-        let map = Small::from([(2, 1), (1, 9)]);
-        let json = serde_json::to_string(&map).unwrap();
-        assert_eq!(json, r#"{"1":9,"2":1}"#);
-        assert_eq!(serde_json::from_str::<Small>(&json).unwrap(), map);
-    }
-}
+mod tests;

@@ -1,7 +1,8 @@
-//! A port in memory: the four rings of a queue, with the test or the generator on the other side instead of the kernel.
+//! In-memory port: the four rings of a queue, with a test or the packet generator as the peer instead of the
+//! kernel.
 //!
-//! The discipline is the kernel's: a packet arrives only in a frame from the fill ring, and is lost and counted when
-//! there is none; a transmitted frame is the worker's again only by the completion ring.
+//! Its rules are the kernel's. A packet arrives only in a frame from the fill ring, and is lost and counted
+//! without one. A transmitted frame returns to the worker only by the completion ring.
 
 mod ring;
 
@@ -18,19 +19,21 @@ use super::umem::{self, Umem};
 use super::umem_area::UmemArea;
 use crate::limits::RING_SLOTS;
 
-/// Most frames that one injected packet takes: more than any packet has, so that what is too long can be injected too.
+/// Most frames of one injected packet: more than any packet has, so that a test can inject one that is too
+/// long.
 const INJECTED_FRAMES_MAX: usize = 32;
 
-/// The worker's side.
+/// The worker's side of the rings.
 pub(super) struct MemoryRings {
     shared: Arc<Shared>,
     assembler: Assembler,
-    /// Descriptors on their way to the tx ring.
+    /// Scratch descriptors for transfers to the tx ring.
     sending: Vec<u64>,
 }
 
-/// The other side of a memory port: what it injects the worker receives, what the worker transmits it collects. Any
-/// thread may use it. After the queue has been closed, nothing goes in and nothing comes out.
+/// The peer of an in-memory port: the worker receives the packets that it injects, and it collects the
+/// packets that the worker transmits. Any thread may use it. After the queue is closed, it injects and
+/// collects nothing.
 pub struct MemoryPeer {
     area: Arc<UmemArea>,
     shared: Arc<Shared>,
@@ -41,14 +44,14 @@ struct Shared {
     rx: Ring,
     tx: Ring,
     completion: Ring,
-    /// Whether the queue is open. The peer uses its ends of the rings only while it holds this lock, so that it has no
-    /// frame in its hands when the queue is closed. The worker takes it to close, and never else.
+    /// Whether the queue is open. The peer uses its ends of the rings only under this lock, so that it has no
+    /// frame when the queue is closed. The worker takes the lock only to close the queue.
     open: Mutex<bool>,
     fill_ring_empty: AtomicU64,
     rx_dropped: AtomicU64,
 }
 
-/// Two sides of one set of rings.
+/// Makes the two sides of one set of rings.
 pub(super) fn pair(area: Arc<UmemArea>) -> (MemoryRings, MemoryPeer) {
     let shared = Arc::new(Shared {
         fill: Ring::new(),
@@ -99,7 +102,7 @@ impl MemoryRings {
         Taken { packets: frames, frames, refused: 0 }
     }
 
-    /// Lends up to `max` frames, from the end of `free`, to the fill ring.
+    /// Lends up to `max` frames from the end of `free` to the fill ring.
     pub(super) fn refill(
         &mut self,
         umem: &mut Umem,
@@ -109,7 +112,8 @@ impl MemoryRings {
     ) -> usize {
         let rest = free.len().saturating_sub(max);
         let count = free.len() - rest;
-        // At most RING_SLOTS frames are lent by one way at a time (queue.rs), and each of its two rings holds as many.
+        // At most RING_SLOTS frames are lent in one direction at a time (queue.rs), and each of its two rings
+        // holds as many.
         self.shared.fill.put(
             free.drain(rest..)
                 .map(|frame| lend(&umem.area, &mut umem.ownership, queue_id, Direction::Receive, &frame)),
@@ -117,7 +121,7 @@ impl MemoryRings {
         count
     }
 
-    /// Lends packets, from the front of `frames`, to the tx ring, whose descriptors together are at most `max`.
+    /// Lends packets from the front of `frames` to the tx ring, of at most `max` descriptors together.
     pub(super) fn transmit(
         &mut self,
         umem: &mut Umem,
@@ -139,11 +143,11 @@ impl MemoryRings {
         Taken { packets, frames: count, refused: 0 }
     }
 
-    /// Takes the rings away from the peer, and with them every token that it could have had.
+    /// Closes the rings for the peer, and takes every token in them.
     pub(super) fn close(self) {
         *lock(&self.shared.open) = false;
         for ring in [&self.shared.fill, &self.shared.rx, &self.shared.tx, &self.shared.completion] {
-            // The tokens end here: the ledger knows the frames and makes them anew. The peer keeps away by now.
+            // The peer uses the rings no more. The tokens end here, and the ownership table makes them again.
             ring.clear();
         }
     }
@@ -157,7 +161,7 @@ impl MemoryRings {
     }
 }
 
-/// Enters into the ledger that a frame is lent, whose token ends here; its descriptor.
+/// Marks a frame as lent, of which the token ends here, and returns its descriptor.
 fn lend(
     area: &UmemArea,
     ownership: &mut FrameOwnership,
@@ -170,7 +174,7 @@ fn lend(
     frame.descriptor()
 }
 
-/// The token of a frame that comes back.
+/// Makes the token of a frame that comes back.
 fn back(umem: &mut Umem, queue_id: QueueId, direction: Direction, descriptor: u64) -> Frame {
     let frame = Frame::from_descriptor(umem.area.id(), descriptor);
     let known = umem.ownership.take_back(frame.index(), queue_id, direction);
@@ -179,14 +183,14 @@ fn back(umem: &mut Umem, queue_id: QueueId, direction: Direction, descriptor: u6
 }
 
 impl MemoryPeer {
-    /// Lets a packet arrive at the port: `false` when it is lost, for want of frames in the fill ring, because it is
-    /// far too long, or because the queue is closed.
+    /// Injects a packet. Returns false if it is lost: without frames in the fill ring, far too long, or after
+    /// the queue is closed.
     pub fn inject(&self, packet: &[u8]) -> bool {
         self.inject_with(packet.len(), |bytes| bytes.copy_from_slice(packet))
     }
 
-    /// Lets a packet of `len` bytes arrive that `fill` writes; otherwise as [`inject`](MemoryPeer::inject). What does not
-    /// fit into one frame takes several, as from the kernel.
+    /// Injects a packet of `len` bytes that `fill` writes, see [`inject`](MemoryPeer::inject). A packet
+    /// longer than a frame takes several frames, as from the kernel.
     pub fn inject_with(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> bool {
         let open = lock(&self.shared.open);
         if !*open {
@@ -212,14 +216,15 @@ impl MemoryPeer {
         true
     }
 
-    /// The packets transmitted since the last call, in order; their frames go to the completion ring.
+    /// Collects the packets transmitted since the last call, in order. Their frames go to the completion
+    /// ring.
     pub fn collect(&self) -> Vec<Vec<u8>> {
         let mut packets = Vec::new();
         self.drain_with(|packet| packets.push(packet.to_vec()));
         packets
     }
 
-    /// Shows each packet transmitted since the last call to `see`, in order, and returns their number.
+    /// Passes each packet transmitted since the last call to `see`, in order, and returns their number.
     pub fn drain_with(&self, mut see: impl FnMut(&[u8])) -> usize {
         let open = lock(&self.shared.open);
         if !*open {
@@ -244,7 +249,7 @@ impl MemoryPeer {
         packets
     }
 
-    /// Puts `len` bytes that `fill` writes into a frame from the fill ring, which has one; its descriptor.
+    /// Writes `len` bytes by `fill` to a frame from the fill ring, which has one, and returns its descriptor.
     fn receive_into(&self, len: usize, fill: impl FnOnce(&mut [u8])) -> u64 {
         let mut taken = 0;
         self.shared.fill.take(1, |descriptor| taken = descriptor);
@@ -253,7 +258,7 @@ impl MemoryPeer {
         frame.descriptor()
     }
 
-    /// Lets the parts of a packet arrive, each in a frame of its own.
+    /// Injects the parts of a packet, each in a frame of its own.
     fn receive_parts<'a>(&self, parts: impl ExactSizeIterator<Item = &'a [u8]>) {
         let last = parts.len() - 1;
         let descriptors: Vec<u64> = parts
@@ -267,7 +272,8 @@ impl MemoryPeer {
     }
 }
 
-/// A panic under the lock loses tokens, which the ledger replaces when the queue closes: the rings stay in order.
+/// Locks the rings. A panic under the lock loses tokens, which the ownership table replaces when the queue
+/// closes.
 fn lock(open: &Mutex<bool>) -> MutexGuard<'_, bool> {
     open.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
-//! A ring of frames in memory: one side puts in, the other takes out, neither waits.
+//! In-memory ring of frames with one producer and one consumer, neither of which waits.
 //!
-//! As in the kernel's rings (`Documentation/networking/af_xdp.rst`), a slot holds a descriptor, the producer's and the
-//! consumer's counts run freely, and each side publishes its count once for all the frames of a call.
+//! As in the kernel's rings (`Documentation/networking/af_xdp.rst`), a slot has a descriptor, the counts of
+//! producer and consumer are free-running, and each side publishes its count once for all frames of a call.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -9,14 +9,14 @@ use crate::limits::RING_SLOTS;
 
 const MASK: u32 = RING_SLOTS as u32 - 1;
 
-/// The ring. One thread at a time may put in, and one take out: its owners see to that.
+/// The ring. Its owners ensure one producer and one consumer at a time.
 pub(in crate::xdp) struct Ring {
     slots: Box<[AtomicU64]>,
     produced: Count,
     consumed: Count,
 }
 
-/// Apart from the other side's count, so that the two sides' writes do not meet in a cache line.
+/// A count in a cache line of its own, so that the two sides do not write to the same line.
 #[derive(Default)]
 #[repr(align(128))]
 struct Count(AtomicU32);
@@ -30,7 +30,7 @@ impl Ring {
         }
     }
 
-    /// Puts descriptors in, in order: the frames are the ring's now. Panics when there are more than free slots.
+    /// Enqueues descriptors in order. Panics if there are more of them than free slots.
     #[inline]
     pub(in crate::xdp) fn put(&self, descriptors: impl ExactSizeIterator<Item = u64>) {
         let produced = self.produced.0.load(Ordering::Relaxed);
@@ -45,12 +45,12 @@ impl Ring {
         self.produced.0.store(at, Ordering::Release);
     }
 
-    /// Descriptors that are in it. Only more until the caller, who takes out, takes some.
+    /// Descriptors in the ring. For the consumer the number does not decrease until it dequeues.
     pub(in crate::xdp) fn len(&self) -> usize {
         self.produced.0.load(Ordering::Acquire).wrapping_sub(self.consumed.0.load(Ordering::Relaxed)) as usize
     }
 
-    /// Takes up to `max` descriptors out, in order: each comes out once, and its frame is the caller's.
+    /// Dequeues up to `max` descriptors in order. Each comes out once, and the caller owns its frame.
     #[inline]
     pub(in crate::xdp) fn take(&self, max: usize, mut each: impl FnMut(u64)) -> usize {
         let consumed = self.consumed.0.load(Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl Ring {
         count
     }
 
-    /// Empties it. The caller keeps both sides away.
+    /// Empties the ring. The caller ensures that neither side uses it.
     pub(in crate::xdp) fn clear(&self) {
         self.consumed.0.store(self.produced.0.load(Ordering::Acquire), Ordering::Release);
     }

@@ -4,25 +4,27 @@ use crate::xdp::frame::{CONTINUED, Frame};
 use crate::xdp::frame_ownership::{Direction, QueueId};
 use crate::xdp::umem::Umem;
 
-/// Most descriptors that are looked at as one packet; of more, each so many are dropped as one. A bound for a kernel that is at fault.
+/// Most descriptors of one packet. More of them are dropped in groups of this size, which bounds the damage
+/// of a kernel fault.
 pub(super) const PARTS_MAX: usize = 64;
-/// Makes packets of the descriptors of a ring.
+/// Assembler of packets from the descriptors of a ring.
 #[derive(Default)]
 pub(in crate::xdp) struct Assembler {
-    /// Of a packet whose end has not come. Their frames are lent still, so that nothing is lost when the queue closes.
+    /// Descriptors of an incomplete packet. Their frames are still lent, so that none is lost when the queue
+    /// closes.
     parts: Vec<u64>,
-    /// Whether the packet is none: parts of it were dropped or refused already.
+    /// Whether parts of the packet were dropped or refused.
     broken: bool,
 }
 
-/// What came out of a ring.
+/// Packets and frames taken from a ring.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(in crate::xdp) struct Taken {
     /// Packets.
     pub(in crate::xdp) packets: usize,
-    /// Frames of those.
+    /// Frames of these packets.
     pub(in crate::xdp) frames: usize,
-    /// Descriptors that name no frame lent by this way: nothing came of them.
+    /// Descriptors that name no frame lent in this direction, which are refused.
     pub(in crate::xdp) refused: usize,
 }
 
@@ -37,7 +39,7 @@ impl Assembler {
         self.parts.is_empty() & !self.broken
     }
 
-    /// Takes one descriptor of a received packet of several; with the last one the packet goes to `out`.
+    /// Adds one descriptor of a multi-buffer packet. The last one completes the packet, which goes to `out`.
     #[cold]
     #[inline(never)]
     pub(in crate::xdp) fn add(
@@ -59,7 +61,7 @@ impl Assembler {
         taken
     }
 
-    /// Strikes the frames out of the ledger, and forgets the descriptors that name none; their number.
+    /// Takes the frames back in the ownership table, drops the descriptors that name none, and counts these.
     fn strike_out(&mut self, umem: &mut Umem, queue_id: QueueId) -> usize {
         let before = self.parts.len();
         self.parts
@@ -78,7 +80,8 @@ impl Assembler {
         let Some((first, followers)) = self.parts.split_first() else {
             return Taken { refused, ..Taken::default() };
         };
-        // Struck out of the ledger, which had them because their tokens were given up: these are the only ones.
+        // The ownership table had the frames because their tokens were given up, so these tokens are the only
+        // ones.
         let mut head = Frame::from_descriptor(umem.area.id(), *first);
         umem.area.link(&mut head, followers, !self.broken);
         out.push(head);
@@ -87,7 +90,7 @@ impl Assembler {
     }
 }
 
-/// How many of the packets, from the front, take `room` descriptors together at most, and how many they take.
+/// Counts the packets from the front that take at most `room` descriptors together, and their descriptors.
 #[inline]
 pub(in crate::xdp) fn fitting(frames: &[Frame], room: usize) -> (usize, usize) {
     let (mut packets, mut used) = (0, 0);

@@ -1,9 +1,9 @@
-//! Packets of several frames.
+//! Multi-buffer packets: packets of several frames (`Documentation/networking/af_xdp.rst`, "Multi-Buffer").
 //!
-//! The kernel cuts a packet that is longer than a frame into several descriptors, and says of each but the last that the
-//! packet goes on (`XDP_PKT_CONTD` of `linux/if_xdp.h`). Here they become a chain, and one token: that of the head, which
-//! says how many follow, and a word for each frame says which one is next and where its part of the packet lies. Packets
-//! of one frame, as nearly all are, know nothing of it.
+//! The kernel splits a packet that is longer than a frame into several descriptors, and sets `XDP_PKT_CONTD`
+//! of `linux/if_xdp.h` in each but the last. They become one token, that of the first frame, the head, with
+//! the number of the other frames. A link of each frame has the next one and the position of its part of the
+//! packet. Packets of one frame use no link.
 
 mod assembler;
 
@@ -17,13 +17,14 @@ use super::umem::Umem;
 use super::umem_area::UmemArea;
 use crate::limits::{MULTI_BUFFER_FRAMES_MAX, PACKET_BYTES_MAX};
 
-/// Longest header that is put before a packet whose head is full.
+/// Longest header that is prepended to a packet with a full head.
 const PUSH_MAX: usize = 8;
 
-/// By frame, the descriptor of the next one in its chain; of a frame that no other follows, anything.
+/// Link of each frame: the descriptor of the next frame of the packet. The link of a last frame has no
+/// meaning.
 ///
-/// Whoever has a chain's token may read and write the words of its frames. Tokens pass from thread to thread through
-/// rings, which order the accesses.
+/// The owner of a packet's token may read and write the links of its frames. Tokens pass from thread to
+/// thread through rings, which order the accesses.
 pub(super) struct FrameLinks(Box<[AtomicU64]>);
 
 impl FrameLinks {
@@ -41,8 +42,8 @@ impl FrameLinks {
 }
 
 impl UmemArea {
-    /// The frames behind the head of a chain, in order. The tokens are views: they are not to go anywhere unless the
-    /// head's token is given up for them.
+    /// Iterates over the frames behind the head, in order. Their tokens are views, and may be kept only by a
+    /// caller that gives up the head's token.
     pub(super) fn followers(&self, head: &Frame) -> impl Iterator<Item = Frame> + use<'_> {
         self.check(head);
         let mut at = head.index();
@@ -53,7 +54,8 @@ impl UmemArea {
         })
     }
 
-    /// Makes one packet of frames, in order, the first of which is `head`. With `whole` false, one to be dropped.
+    /// Links frames to one packet, in order, of which `head` is the first. Without `whole` the packet is one
+    /// to be dropped.
     fn link(&self, head: &mut Frame, followers: &[u64], whole: bool) {
         let (mut at, mut tail) = (head.index(), 0);
         for descriptor in followers {
@@ -64,7 +66,7 @@ impl UmemArea {
         head.lead(followers.len(), whole.then_some(tail));
     }
 
-    /// Takes off a chain the frames that hold nothing of the packet since it was cut, and gives them to `free`.
+    /// Removes the frames that a truncated packet has left empty, and passes them to `free`.
     pub(super) fn trim(&self, head: &mut Frame, mut free: impl FnMut(Frame)) {
         let (mut at, mut kept, mut left) = (head.index(), 0, head.len() - head.head_len());
         let (mut used, frames) = (0, head.frames());
@@ -85,19 +87,19 @@ impl UmemArea {
         head.lead(kept, Some(used));
     }
 
-    /// The packet's bytes in the frames behind the head.
+    /// Iterates over the packet's bytes in the frames behind the head.
     pub(super) fn rest<'a>(&'a self, head: &'a Frame) -> impl Iterator<Item = &'a [u8]> {
         let mut left = head.len() - head.head_len();
         self.followers(head).map_while(move |mut frame| {
             frame.truncate(left);
             left -= frame.head_len();
-            // SAFETY: the token of the chain is borrowed as long as the bytes are, so nobody writes them.
+            // SAFETY: the token of the packet is borrowed for as long as the bytes, so no code writes them.
             (!frame.is_empty()).then(|| unsafe { self.view(&frame) })
         })
     }
 
-    /// Lets the packet of a chain begin `bytes` earlier where the head has no room for them: the end of each frame moves
-    /// to the beginning of the next, up to the last one, which must have room.
+    /// Prepends `bytes` bytes to a multi-buffer packet with a full head: the end of each frame moves to the
+    /// beginning of the next, up to the last one, which must have room.
     #[cold]
     fn push_back(&self, head: &mut Frame, bytes: usize) -> Result<(), DoesNotFit> {
         let room = self.room_at_end(head).min(PUSH_MAX);
@@ -128,7 +130,8 @@ impl UmemArea {
         head.grow_head(bytes)
     }
 
-    /// Bytes that the frame in which the packet of a chain ends has left, or the one behind the head where it ends there.
+    /// Bytes free in the frame with the packet's end, or in the one behind the head if the packet ends in the
+    /// head.
     fn room_at_end(&self, head: &Frame) -> usize {
         let (mut left, mut room) = (head.len() - head.head_len(), 0);
         for mut frame in self.followers(head) {
@@ -142,7 +145,7 @@ impl UmemArea {
         room
     }
 
-    /// Cuts the last bytes of a frame's part of a packet off, as many as `out` takes, and puts them there.
+    /// Moves the last bytes of a frame's part of a packet to `out`, as many as it takes.
     fn cut_end(&self, frame: &mut Frame, out: &mut [u8]) -> usize {
         let kept = frame.head_len().saturating_sub(out.len());
         let bytes = self.bytes_mut(frame);
@@ -154,7 +157,7 @@ impl UmemArea {
 }
 
 impl Umem {
-    /// Gives the frames that a token stands for to `free`, each as a token of its own.
+    /// Releases the frames of a token to `free`, each as a token of its own.
     #[inline]
     pub fn release(&self, frame: Frame, free: &mut Vec<Frame>) {
         if frame.is_multi_buffer() {
@@ -171,8 +174,8 @@ impl Umem {
         free.push(Frame::new(id, head.index() as u32));
     }
 
-    /// Gives the frames of a chain that hold nothing of its packet since it was cut to `free`. To be done before the
-    /// packet is transmitted.
+    /// Releases the frames that a truncated packet has left empty to `free`. A packet is trimmed before it is
+    /// transmitted.
     #[inline]
     pub fn trim(&self, frame: &mut Frame, free: &mut Vec<Frame>) {
         if frame.is_multi_buffer() {
@@ -180,7 +183,7 @@ impl Umem {
         }
     }
 
-    /// Lets a packet go on in one more frame; gives that back where the packet would have too many frames or bytes.
+    /// Appends a frame to a packet. Returns the frame if the packet would have too many frames or bytes.
     pub fn append(&self, packet: &mut Frame, last: Frame) -> Result<(), Frame> {
         let mut followers = [0; MULTI_BUFFER_FRAMES_MAX - 1];
         let before = packet.frames() - 1;
@@ -196,13 +199,14 @@ impl Umem {
         Ok(())
     }
 
-    /// The packet's bytes that [`data`](Umem::data) does not show, in the frames behind the head, in order.
+    /// Iterates over the packet's bytes in the frames behind the head, in order: those that
+    /// [`data`](Umem::data) leaves out.
     pub fn rest<'a>(&'a self, frame: &'a Frame) -> impl Iterator<Item = &'a [u8]> {
         self.area.rest(frame)
     }
 
-    /// Lets the packet begin `bytes` earlier: room for a header. Where its first frame is full, the packet moves on; where all
-    /// are, into one of `free`.
+    /// Prepends `bytes` bytes for a header. If the head is full, the packet moves towards its end; if all
+    /// frames are full, into a frame of `free`.
     #[inline]
     pub fn grow_head(
         &self,

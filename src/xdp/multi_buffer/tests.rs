@@ -21,7 +21,7 @@ impl Bench {
         Bench::with_free(frames, 0)
     }
 
-    /// With so many frames that are not the queue's.
+    /// Makes a bench with `free_frames` frames that are not lent to the queue.
     fn with_free(frames: usize, free_frames: usize) -> Bench {
         let (umem, free) = Umem::in_memory(frames + free_frames);
         let (queue, peer) = PortQueue::memory(&umem.binder(), PortId(3)).unwrap();
@@ -184,7 +184,7 @@ fn descriptors_that_the_kernel_should_not_send_cost_the_packet_and_no_frame() {
     }
     bench.queue.receive(&mut bench.umem, &mut out, 8);
     let part = |index: u64, offset: u64, len: u64| index | offset << 32 | len << 48;
-    // None of these frames is lent to this account: the queue's refill took them.
+    // None of these frames is lent to this queue id: the queue's refill took them.
     let foreign = [part(0, 256, 3840) | CONTINUED, part(1, 256, 10)];
     let taken: Vec<_> =
         foreign.map(|word| assembler.add(&mut bench.umem, queue_id, word, &mut out)).into_iter().collect();

@@ -1,8 +1,8 @@
-//! Attaching XDP programs: one owner an interface, and no moment without a program while ownership passes on.
+//! Attachment of XDP programs: one owner per interface, and no gap without a program when the owner changes.
 //!
-//! A program is held by a BPF link that a file keeps ([`Pins`]), where there is a BPF file system; otherwise by netlink, which
-//! everybody with the capability can undo. Both outlive the process. What an earlier start has left is replaced in its place,
-//! in the hook where it is, and only if it is still what was seen.
+//! A pinned BPF link ([`Pins`]) holds a program where there is a BPF file system. Otherwise it is attached by
+//! netlink, which any process with the capability can undo. Both outlive the process. A program of an earlier
+//! start is replaced in its hook, and only if it is still the one that was read.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ use crate::netlink::{Interface, xdp_programs};
 use crate::xdp::error::XdpError;
 use crate::xdp::kernel_log;
 
-/// The beginning of the names of our programs.
+/// Prefix of the names of our programs.
 const OURS: &str = "palisade_";
 
 /// A program on an interface.
@@ -31,15 +31,15 @@ pub(in crate::xdp) struct Attachment {
     native: bool,
     /// The kernel's id of the program.
     id: u32,
-    /// The link that holds it, and the file that keeps the link.
+    /// Link that holds the program, and its pin.
     link: Option<(Link, PathBuf)>,
 }
 
-/// A program that was on an interface before.
+/// A program of an earlier start on an interface.
 #[derive(Debug)]
 pub(in crate::xdp) struct Earlier {
     id: u32,
-    /// Its name.
+    /// Name of the program.
     pub(in crate::xdp) name: String,
     native: bool,
 }
@@ -51,7 +51,7 @@ impl Earlier {
     }
 }
 
-/// The program of ours that an interface has, if it has one; fails where it has another's.
+/// Returns our program on an interface, if there is one. Fails for a program of another owner.
 pub(in crate::xdp) fn earlier_on(interface: &Interface) -> Result<Option<Earlier>, XdpError> {
     let found = attached(interface)?;
     let hooks = [(found.native, true), (found.generic, false), (found.offloaded, true)];
@@ -68,7 +68,7 @@ pub(in crate::xdp) fn earlier_on(interface: &Interface) -> Result<Option<Earlier
     Ok(ours)
 }
 
-/// Ids of the programs that an interface has, by hook; 0 is none.
+/// Ids of the programs of an interface by hook; 0 is none.
 #[derive(Default, PartialEq, Eq)]
 struct Hooks {
     native: u32,
@@ -82,8 +82,8 @@ fn attached(interface: &Interface) -> Result<Hooks, XdpError> {
 }
 
 impl Attachment {
-    /// Attaches a program: in the place of an earlier one, or to the free hook of the driver, or else to the generic one. With
-    /// `pins` it is held by a link.
+    /// Attaches a program: it replaces an earlier one, or takes the free hook of the driver, or else the
+    /// generic one. With `pins` a link holds it.
     pub(in crate::xdp) fn take(
         interface: &Interface,
         code: BorrowedFd<'_>,
@@ -130,7 +130,7 @@ impl Attachment {
         Ok(Mode { native: self.native, fallback })
     }
 
-    /// Puts a program in the place of another one, at once, in the same hook.
+    /// Replaces another program atomically in the same hook.
     fn swap(&self, code: BorrowedFd<'_>, before: &OwnedFd) -> Result<(), (io::Error, Vec<String>)> {
         if let Some((link, _)) = &self.link {
             return link.update(code, before.as_fd()).map_err(|error| (error, Vec::new()));
@@ -164,9 +164,9 @@ impl Attachment {
         let plain = |error| (error, Vec::new());
         let link = Link::create(code, self.index, self.native).map_err(plain)?;
         let pin = pins.path(self.index);
-        // The hook was free: whatever the file keeps holds no program on this interface.
+        // The hook was free, so the link of the file holds no program on this interface.
         let _ = fs::remove_file(&pin);
-        // On an error the link goes, and with it the program.
+        // An error closes the link, which detaches the program.
         link.pin(&pin).map_err(plain)?;
         self.link = Some((link, pin));
         Ok(())
@@ -186,7 +186,7 @@ impl Attachment {
         self.link.is_some()
     }
 
-    /// Whether the program is on its interface still. Lets a file keep the link again, where somebody has removed that.
+    /// Whether the program is still on its interface. Pins the link again if its file was removed.
     pub(in crate::xdp) fn holds(&self) -> bool {
         match &self.link {
             Some((link, pin)) => {
@@ -208,7 +208,7 @@ impl Attachment {
         }
     }
 
-    /// Takes the program off. Does nothing where another program has its place, or the interface is gone.
+    /// Detaches the program. Does nothing if another program has replaced it, or the interface is removed.
     pub(in crate::xdp) fn detach(self, code: BorrowedFd<'_>) -> Result<(), XdpError> {
         if let Some((link, pin)) = &self.link {
             let ours = link.info().is_ok_and(|info| info == (self.index, self.id));
@@ -219,7 +219,7 @@ impl Attachment {
                 })?;
             }
             if ours || is_gone {
-                // A file without a program behind it is swept by the next start.
+                // The next start removes a pin without a program.
                 let _ = fs::remove_file(pin);
                 pin.ancestors().skip(1).take(2).for_each(|directory| _ = fs::remove_dir(directory));
             }
@@ -237,7 +237,7 @@ impl Attachment {
         }
     }
 
-    /// Puts the program back that was there before this one took its place.
+    /// Restores the program that this one has replaced.
     pub(in crate::xdp) fn give_back(self, code: BorrowedFd<'_>, before: &OwnedFd) -> Result<(), XdpError> {
         let swapped = if let Some((link, _)) = &self.link {
             link.update(before.as_fd(), code).map_err(|error| (error, Vec::new()))
@@ -250,14 +250,14 @@ impl Attachment {
         })
     }
 
-    /// The interface, as far as errors name it.
+    /// Interface with the fields that errors name.
     fn interface(&self) -> Interface {
         Interface { name: self.name.clone(), index: self.index, ..Interface::default() }
     }
 }
 
-/// Attaches a program, or with -1 detaches the one that is there, by netlink. With `XDP_FLAGS_REPLACE` only in the place of `expected`.
-/// Fails with the error and the lines that libbpf printed.
+/// Attaches a program by netlink, or detaches one with -1. With `XDP_FLAGS_REPLACE` it replaces only
+/// `expected`. Fails with the error and the lines that libbpf printed.
 fn by_netlink(
     index: u32,
     code: libc::c_int,

@@ -1,4 +1,5 @@
-//! A receiver that costs next to nothing: an XDP program that drops what an interface receives, and counts it.
+//! Drop counter: an XDP program that counts and drops the frames of an interface, a receiver of next to no
+//! cost.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -12,13 +13,13 @@ use crate::xdp::kernel_log;
 
 /// `bpf/count.bpf.c`, compiled by build.rs.
 static COUNT_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/count.bpf.o"));
-/// The name of its program.
+/// Name of its program.
 const COUNT: &str = "palisade_count";
-/// `XDP_DROP` of `linux/bpf.h`: the entry of the map that counts what was dropped.
+/// `XDP_DROP` of `linux/bpf.h`: the map entry that counts dropped frames.
 const XDP_DROP: u32 = 1;
 
-/// The program, attached to an interface. ARP and neighbour discovery still reach the kernel's stack, uncounted.
-/// [`detach`](DropCounter::detach) takes it off; dropping it leaves it attached.
+/// The program on an interface. ARP and neighbour discovery reach the kernel's stack, uncounted.
+/// [`detach`](DropCounter::detach) detaches it; a dropped one stays attached.
 #[must_use = "a drop counter that is merely dropped stays attached: detach it"]
 pub struct DropCounter {
     interface: Interface,
@@ -32,13 +33,13 @@ pub struct DropCounter {
 pub struct Dropped {
     /// Frames.
     pub frames: u64,
-    /// Their bytes.
+    /// Bytes of the frames.
     pub bytes: u64,
 }
 
 impl DropCounter {
-    /// Attaches it: in the driver if it can, in the generic hook otherwise. Replaces a counter that was left there, and
-    /// refuses to replace any other program, that of a switch included.
+    /// Attaches the program in the driver if it can, and in the generic hook otherwise. It replaces a counter
+    /// of an earlier run, and no other program, such as that of a switch.
     pub fn attach(interface: &Interface) -> Result<(DropCounter, Mode), XdpError> {
         let earlier = earlier_on(interface)?;
         if let Some(earlier) = earlier.as_ref().filter(|earlier| earlier.name != COUNT) {
@@ -52,7 +53,7 @@ impl DropCounter {
         Ok((DropCounter { interface: interface.clone(), attachment, code, verdicts }, mode))
     }
 
-    /// What it has dropped since it was attached, on all CPUs: a system call.
+    /// Reads the counts since the attachment, of all CPUs, by a system call.
     pub fn dropped(&self) -> Result<Dropped, XdpError> {
         let action = || format!("tell what was dropped on {}", self.interface.name);
         let by_cpu = self
@@ -65,7 +66,7 @@ impl DropCounter {
         }))
     }
 
-    /// Takes the program off the interface. Does nothing when the interface is gone.
+    /// Detaches the program. Does nothing if the interface is removed.
     pub fn detach(self) -> Result<(), XdpError> {
         self.attachment.detach(self.code.as_fd())
     }

@@ -1,8 +1,8 @@
-//! BPF links: an XDP program that nothing but its link takes off an interface, and the files that keep the links.
+//! BPF links, which hold XDP programs on interfaces, and their pins in a BPF file system.
 //!
-//! A link is the kernel's exclusive owner of an interface's XDP hook: no other program is attached while it is there, and
-//! `ip link set dev NAME xdp off` does not take it off. It lives as long as somebody refers to it; a file of the BPF file
-//! system does so while there is no process.
+//! A link owns the XDP hook of an interface exclusively: no other program can be attached, and `ip link set
+//! dev NAME xdp off` does not detach it. The kernel keeps a link while a descriptor or a file refers to it.
+//! The pin, a file of the BPF file system, keeps it without a process.
 
 use std::ffi::CString;
 use std::fs;
@@ -21,16 +21,16 @@ use rustix::net::{AddressFamily, SocketType, socket};
 /// `BPF_FS_MAGIC` of `linux/magic.h`.
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 
-/// The directory of the BPF file system that keeps the links of one network namespace: a file an interface, named by the
-/// kernel's number of the interface.
+/// Directory of the pins of one network namespace, with one file per interface, named by the index of the
+/// interface.
 #[derive(Debug, Clone)]
 pub struct Pins {
     directory: PathBuf,
 }
 
 impl Pins {
-    /// Below `root`, the directory of the calling thread's network namespace. Fails with a reason where `root` is not on a BPF
-    /// file system. Links whose interface is gone are removed.
+    /// Opens the directory of the calling thread's network namespace below `root`. Fails with a reason if
+    /// `root` is not on a BPF file system. Pins of removed interfaces are removed.
     pub fn open(root: &Path) -> Result<Pins, String> {
         let there = root.ancestors().find(|path| path.exists()).unwrap_or(root);
         let is_bpf = statfs(there).is_ok_and(|system| system.f_type as u64 == BPF_FS_MAGIC);
@@ -42,7 +42,7 @@ impl Pins {
         let directory = root.join(format!("netns-{cookie}"));
         fs::create_dir_all(&directory).map_err(|error| refused(&error))?;
         sweep(root);
-        // The sweep has removed it where it was empty.
+        // The sweep removes an empty directory.
         fs::create_dir_all(&directory).map_err(|error| refused(&error))?;
         Ok(Pins { directory })
     }
@@ -52,28 +52,29 @@ impl Pins {
     }
 }
 
-/// Removes the files of links whose interface is gone, and the directories that they leave empty, in all network namespaces.
+/// Removes the pins of removed interfaces, and the directories that they leave empty, in all network
+/// namespaces.
 pub fn sweep(root: &Path) {
     for directory in fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path()) {
         for pin in fs::read_dir(&directory).into_iter().flatten().flatten().map(|entry| entry.path()) {
             let is_dead = Link::open(&pin).is_ok_and(|link| link.info().is_ok_and(|info| info.0 == 0));
             if is_dead {
-                // A file that stays is swept the next time.
+                // The next sweep removes a file that stays.
                 let _ = fs::remove_file(&pin);
             }
         }
-        // Fails, as it should, where links are left.
+        // The removal fails for a directory with pins, as intended.
         let _ = fs::remove_dir(&directory);
     }
     let _ = fs::remove_dir(root);
 }
 
-/// The number of the calling thread's network namespace, which is never used again until the machine starts anew
+/// Reads the cookie of the calling thread's network namespace, which is unique until the next boot
 /// (`SO_NETNS_COOKIE`, Linux 5.14).
 fn namespace_cookie() -> io::Result<u64> {
     let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     let (mut cookie, mut length) = (0u64, size_of::<u64>() as libc::socklen_t);
-    // SAFETY: the descriptor is open, and the kernel writes no more than the eight bytes that the length says.
+    // SAFETY: the descriptor is open, and the kernel writes at most the eight bytes of the length.
     let answer = unsafe {
         libc::getsockopt(
             any.as_raw_fd(),
@@ -91,7 +92,7 @@ fn namespace_cookie() -> io::Result<u64> {
 pub(in crate::xdp) struct Link(OwnedFd);
 
 impl Link {
-    /// Attaches a program to an interface whose hook is free.
+    /// Attaches a program to an interface with a free hook.
     pub(in crate::xdp) fn create(code: BorrowedFd<'_>, index: u32, native: bool) -> io::Result<Link> {
         let flags = if native { XDP_FLAGS_DRV_MODE } else { XDP_FLAGS_SKB_MODE };
         let size = size_of::<bpf_link_create_opts>() as _;
@@ -102,14 +103,14 @@ impl Link {
         })
     }
 
-    /// The link that a file keeps.
+    /// Opens the link of a pin.
     pub(in crate::xdp) fn open(pin: &Path) -> io::Result<Link> {
         let path = c_path(pin)?;
         // SAFETY: the string ends in zero and outlives the call.
         owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
     }
 
-    /// Lets a file keep the link.
+    /// Pins the link to a file.
     pub(in crate::xdp) fn pin(&self, pin: &Path) -> io::Result<()> {
         if let Some(directory) = pin.parent() {
             fs::create_dir_all(directory)?;
@@ -119,7 +120,7 @@ impl Link {
         done(unsafe { libbpf_sys::bpf_obj_pin(self.0.as_raw_fd(), path.as_ptr()) })
     }
 
-    /// Puts a program in the place of `expected`, at once; fails where another one is there.
+    /// Replaces the program `expected` atomically. Fails if the link has another one.
     pub(in crate::xdp) fn update(&self, code: BorrowedFd<'_>, expected: BorrowedFd<'_>) -> io::Result<()> {
         let options = bpf_link_update_opts {
             sz: size_of::<bpf_link_update_opts>() as _,
@@ -131,31 +132,31 @@ impl Link {
         done(unsafe { libbpf_sys::bpf_link_update(self.0.as_raw_fd(), code.as_raw_fd(), &raw const options) })
     }
 
-    /// Takes the program off the interface, whoever else refers to the link.
+    /// Detaches the program from the interface, whatever else refers to the link.
     pub(in crate::xdp) fn detach(&self) -> io::Result<()> {
         // SAFETY: the descriptor is open.
         done(unsafe { libbpf_sys::bpf_link_detach(self.0.as_raw_fd()) })
     }
 
-    /// The kernel's number of the interface, 0 where there is none any more, and the id of the program. Fails where it is no
-    /// link of an XDP program.
+    /// Reads the index of the interface, 0 for a removed one, and the id of the program. Fails for a link of
+    /// another kind.
     pub(in crate::xdp) fn info(&self) -> io::Result<(u32, u32)> {
         let (mut info, mut length) = (bpf_link_info::default(), size_of::<bpf_link_info>() as u32);
-        // SAFETY: the descriptor is open, and the kernel writes no more bytes than the length says.
+        // SAFETY: the descriptor is open, and the kernel writes at most the bytes of the length.
         done(unsafe {
             libbpf_sys::bpf_obj_get_info_by_fd(self.0.as_raw_fd(), (&raw mut info).cast(), &raw mut length)
         })?;
         if info.type_ != libbpf_sys::BPF_LINK_TYPE_XDP {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        // SAFETY: for a link of this type the kernel has filled this member of the union; it is a number.
+        // SAFETY: the kernel fills this member of the union for a link of this type; it is a number.
         Ok((unsafe { info.__bindgen_anon_1.xdp.ifindex }, info.prog_id))
     }
 }
 
-/// The program with this id.
+/// Opens the program with this id.
 pub(in crate::xdp) fn program_with(id: u32) -> io::Result<OwnedFd> {
-    // SAFETY: the call takes a number.
+    // SAFETY: the call takes a number, and no pointer.
     owned::<OwnedFd>(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) })
 }
 
@@ -165,10 +166,10 @@ impl From<OwnedFd> for Link {
     }
 }
 
-/// The descriptor that a call of libbpf has opened, or the negative error number that it returned.
+/// Converts the answer of libbpf: a descriptor that it has opened, or a negative error number.
 fn owned<T: From<OwnedFd>>(answer: libc::c_int) -> io::Result<T> {
     done(answer)?;
-    // SAFETY: the kernel has just opened the descriptor for the caller alone.
+    // SAFETY: libbpf has opened the descriptor for the caller alone.
     Ok(unsafe { OwnedFd::from_raw_fd(answer) }.into())
 }
 

@@ -1,7 +1,9 @@
-//! The XDP program of a port, in the kernel: loaded, told its sockets, and attached to the interface ([`super::program::attach`]).
+//! XDP program of a port: it is loaded, registers sockets, and is attached to the interface
+//! ([`super::program::attach`]).
 //!
-//! The order is the owner's protection: the kernel gives each queue of an interface to one AF_XDP socket, which ends with its
-//! process. Whoever opens the queues first, and attaches then, never replaces the program of a switch that runs.
+//! The order protects a running owner. The kernel gives each queue of an interface to one AF_XDP socket,
+//! which ends with its process. A process that opens the queues before it attaches never replaces the program
+//! of a running switch.
 
 pub(super) mod attach;
 pub(super) mod drop_counter;
@@ -28,41 +30,43 @@ use crate::netlink::Interface;
 static PORT_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/port.bpf.o"));
 /// `bpf/uplink.bpf.c`, compiled by build.rs.
 static UPLINK_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/uplink.bpf.o"));
-/// The name of an uplink's program.
+/// Name of an uplink's program.
 const UPLINK: &str = "palisade_uplink";
 
-/// An XDP program of an interface. Dropping it leaves it attached.
+/// An XDP program of an interface. A dropped one stays attached.
 pub struct Program {
     interface: Interface,
     code: OwnedFd,
     sockets: Arc<MapHandle>,
-    /// Of an uplink's program.
+    /// Prefix maps of an uplink's program.
     prefixes: Option<Prefixes>,
-    /// From [`Program::take`] on.
+    /// Attachment, from [`Program::take`] on.
     attachment: Option<Attachment>,
-    /// The program of an earlier run in whose place this one is.
+    /// Program of an earlier run that this one has replaced.
     earlier: Option<OwnedFd>,
 }
 
-/// Where a program runs.
+/// Hook of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mode {
-    /// In the driver, before the kernel makes a socket buffer of the frame; otherwise in the generic hook, after.
+    /// Whether it runs in the driver, before the kernel allocates a socket buffer. The generic hook comes
+    /// after.
     pub native: bool,
-    /// Where not in the driver: the kernel's reason.
+    /// The kernel's reason for the generic hook.
     pub fallback: Option<String>,
 }
 
 impl Program {
-    /// Loads the program of a port that belongs to the switch alone. Fails where the interface has somebody else's program. Nothing is
-    /// attached before [`Program::take`].
+    /// Loads the program of a port that only the switch uses. Fails if the interface has a program of another
+    /// owner. Nothing is attached before [`Program::take`].
     pub fn load(interface: &Interface, queues: u16) -> Result<Program, XdpError> {
         Program::with(interface, PORT_OBJECT, queues, 0)
     }
 
-    /// Loads the program of a NIC that the switch shares with the kernel, as [`Program::load`] does. It takes what is
-    /// for `prefixes`, without a tag or with the 802.1Q identifier `vlan` (0 for none), and the rest is the kernel's. Single
-    /// addresses that a program of an earlier run took are taken too, so that they stay closed until their pods are back.
+    /// Loads the program of a NIC that the switch shares with the kernel, see [`Program::load`]. It redirects
+    /// frames for `prefixes`, untagged or with the 802.1Q identifier `vlan` (0 for none), and passes the rest
+    /// to the kernel. Single addresses of an earlier run's program are included, so that they stay closed
+    /// until their pods are attached again.
     pub fn load_uplink(
         interface: &Interface,
         queues: u16,
@@ -84,8 +88,9 @@ impl Program {
         Ok(Program { interface, code, sockets, prefixes, attachment: None, earlier: None })
     }
 
-    /// Attaches it: in the place of a program of an earlier run, or in the driver if it can, in the generic hook otherwise.
-    /// Refuses to replace anybody else's. With `pins`, a link holds it that only its owner takes off.
+    /// Attaches the program: it replaces that of an earlier run, or takes the driver's hook if it can, and
+    /// the generic hook otherwise. It replaces no program of another owner. With `pins`, a link holds it,
+    /// which only its owner detaches.
     pub fn take(&mut self, pins: Option<&Pins>) -> Result<Mode, XdpError> {
         let earlier = earlier_on(&self.interface)?;
         if let (Some(earlier), Some(prefixes)) = (&earlier, &self.prefixes)
@@ -93,7 +98,7 @@ impl Program {
         {
             prefixes.inherit(earlier.id());
         }
-        // Kept while this one is in its place, for `undo`; where it is gone meanwhile, taking fails.
+        // The earlier program is kept for `undo`. If it is gone meanwhile, the attachment fails.
         let before = earlier.as_ref().and_then(|earlier| program_with(earlier.id()).ok());
         let (attachment, mode) =
             Attachment::take(&self.interface, self.code.as_fd(), earlier.as_ref(), pins)?;
@@ -101,14 +106,15 @@ impl Program {
         Ok(mode)
     }
 
-    /// [`Program::load`] and [`Program::take`] in one, without a link.
+    /// Loads and attaches without a link, see [`Program::load`] and [`Program::take`].
     pub fn attach(interface: &Interface, queues: u16) -> Result<(Program, Mode), XdpError> {
         let mut program = Program::load(interface, queues)?;
         let mode = program.take(None)?;
         Ok((program, mode))
     }
 
-    /// [`Program::load_uplink`] and [`Program::take`] in one, without a link.
+    /// Loads and attaches an uplink's program without a link, see [`Program::load_uplink`] and
+    /// [`Program::take`].
     pub fn attach_uplink(
         interface: &Interface,
         queues: u16,
@@ -120,51 +126,50 @@ impl Program {
         Ok((program, mode))
     }
 
-    /// Whether it is on its interface still.
+    /// Whether the program is still on its interface.
     pub fn holds(&self) -> bool {
         self.attachment.as_ref().is_some_and(Attachment::holds)
     }
 
-    /// Whether a link holds it, once it is attached.
+    /// Whether a link holds the attached program.
     pub fn is_linked(&self) -> bool {
         self.attachment.as_ref().is_some_and(Attachment::is_linked)
     }
 
-    /// The kernel's id of it, once it is attached.
+    /// The kernel's id of the attached program.
     pub fn id(&self) -> Option<u32> {
         self.attachment.as_ref().map(Attachment::id)
     }
 
-    /// Lets go of the program of an earlier run: [`Program::undo`] does not bring it back any more.
+    /// Closes the program of an earlier run, which [`Program::undo`] then no longer restores.
     pub fn keep(&mut self) {
         self.earlier = None;
     }
 
-    /// Whether it is an uplink's, which takes only what is for some prefixes.
+    /// Whether it is an uplink's program, which redirects frames for some prefixes only.
     pub fn has_prefixes(&self) -> bool {
         self.prefixes.is_some()
     }
 
-    /// Makes `wanted` the prefixes that an uplink's program takes from the kernel, by difference: what is missing is added
-    /// before what is no longer wanted goes. Does nothing on any other port.
+    /// Sets the prefixes that an uplink's program redirects, by difference: missing ones are added before
+    /// others are removed. Does nothing on any other port.
     pub fn set_prefixes(&mut self, wanted: &BTreeSet<IpNet>) -> Result<(), XdpError> {
         self.prefixes.as_mut().map_or(Ok(()), |prefixes| prefixes.set(wanted))
     }
 
-    /// The interface that it is attached to, as it was then.
+    /// Facts of the interface at the time of loading.
     pub fn interface(&self) -> &Interface {
         &self.interface
     }
 
-    /// Takes the program off the interface, which is the kernel's again. Does nothing when another program has taken
-    /// its place, or the interface is gone.
+    /// Detaches the program, which gives the interface back to the kernel. Does nothing if another program
+    /// has replaced it, or the interface is removed.
     pub fn detach(self) -> Result<(), XdpError> {
         let Program { code, attachment, .. } = self;
         attachment.map_or(Ok(()), |attachment| attachment.detach(code.as_fd()))
     }
 
-    /// Leaves the interface as it was found: without a program, or, where this one has replaced one of an earlier run,
-    /// with that one, which drops everything.
+    /// Restores the interface: without a program, or with that of an earlier run, which drops everything.
     pub fn undo(self) -> Result<(), XdpError> {
         match (self.attachment, self.earlier) {
             (Some(attachment), Some(before)) => attachment.give_back(self.code.as_fd(), &before),
@@ -173,7 +178,8 @@ impl Program {
         }
     }
 
-    /// Sends the frames of receive queue `queue` to the socket, until that is closed or the registration ended.
+    /// Registers a socket: the program redirects the frames of receive queue `queue` to it until it is closed
+    /// or the registration ends.
     pub(super) fn register(&self, queue: u16, socket: BorrowedFd<'_>) -> Result<Registration, XdpError> {
         let registration = Registration { sockets: self.sockets.clone(), queue };
         let value = socket.as_raw_fd().to_ne_bytes();
@@ -185,7 +191,7 @@ impl Program {
     }
 }
 
-/// That a program sends the frames of a receive queue to a socket.
+/// Registration of a socket with a program, for one receive queue.
 pub(super) struct Registration {
     sockets: Arc<MapHandle>,
     queue: u16,
@@ -196,17 +202,19 @@ impl Registration {
         u32::from(self.queue).to_ne_bytes()
     }
 
-    /// Ends it. When this returns, nothing is received by the socket any more, whoever else has a descriptor of it.
+    /// Ends the registration. When this returns, the socket receives nothing, even if another process has a
+    /// descriptor of it.
     pub(super) fn end(self) -> libbpf_rs::Result<()> {
         self.sockets.delete(&self.key())?;
         wait_for_programs()
     }
 }
 
-/// Returns when every BPF program that was running has come to its end, and with it the driver's turn, in which a frame is
-/// delivered where its program has sent it (`XDP_REDIRECT`, a "three-step process", in `net/core/filter.c`).
+/// Waits for every running BPF program to end, and with it the driver's NAPI poll, in which a redirected
+/// frame is delivered (`XDP_REDIRECT`, a "three-step process", in `net/core/filter.c`).
 ///
-/// The kernel waits so for whoever changes a map of maps (`maybe_wait_bpf_programs` of `kernel/bpf/syscall.c`, Linux 4.19).
+/// The kernel waits for them when a map of maps is changed (`maybe_wait_bpf_programs` of
+/// `kernel/bpf/syscall.c`, Linux 4.19).
 fn wait_for_programs() -> libbpf_rs::Result<()> {
     const WORD_BYTES: u32 = size_of::<u32>() as u32;
     let create = |kind, options: &bpf_map_create_opts| {
@@ -222,14 +230,14 @@ fn wait_for_programs() -> libbpf_rs::Result<()> {
     outer.update(&0_u32.to_ne_bytes(), &inner_fd.to_ne_bytes(), MapFlags::ANY)
 }
 
-/// A program in the kernel, attached nowhere yet, and its maps.
+/// A loaded program, not attached, and its maps.
 struct Loaded {
     code: OwnedFd,
     sockets: MapHandle,
     prefixes: Option<Prefixes>,
 }
 
-/// Loads a program object for so many queues. An object without prefix maps knows no tag either.
+/// Loads a program object for so many queues. An object without prefix maps has no constant for a tag either.
 fn load(object: &[u8], queues: u16, vlan: u16) -> Result<Loaded, XdpError> {
     let (loaded, said) = kernel_log::captured(|| try_load(object, queues, vlan));
     loaded.map_err(|error| XdpError::from_bpf("load the XDP program", &error, &said))
@@ -250,7 +258,7 @@ fn try_load(object: &[u8], queues: u16, vlan: u16) -> libbpf_rs::Result<Loaded> 
     Ok(Loaded { code: program.as_fd().try_clone_to_owned()?, sockets, prefixes })
 }
 
-/// Sets the sizes of the maps, and the constant that the program compares tags with.
+/// Sets the sizes of the maps, and the constant with the tag.
 fn prepare(open: &mut OpenObject, queues: u16, vlan: u16) -> libbpf_rs::Result<()> {
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
@@ -269,14 +277,15 @@ fn map_of(object: &Object, name: &str) -> libbpf_rs::Result<Option<MapHandle>> {
     object.maps().find(|map| map.name() == name).map(|map| MapHandle::try_from(&map)).transpose()
 }
 
-/// A program that drops all that an interface receives: loaded once, to be attached in no time to interfaces that have just come.
+/// A program that drops every frame. It is loaded once, so that it is attached to a new interface without
+/// delay.
 pub struct Guard {
     code: OwnedFd,
     id: u32,
 }
 
 impl Guard {
-    /// Loads it.
+    /// Loads the program.
     pub fn load() -> Result<Guard, XdpError> {
         let code = load(PORT_OBJECT, 1, 0)?.code;
         let id = libbpf_rs::Program::id_from_fd(code.as_fd())
@@ -284,8 +293,8 @@ impl Guard {
         Ok(Guard { code, id })
     }
 
-    /// Closes an interface that has no program, or the one with the id `own`. Another one of ours, whatever it does, is left alone;
-    /// somebody else's is an error. Whether this one is there now.
+    /// Closes an interface without a program, or with the one with the id `own`. Another program of ours is
+    /// left alone, and one of another owner is an error. Returns whether this program is on the interface.
     pub fn close(
         &self,
         interface: &Interface,
@@ -301,8 +310,7 @@ impl Guard {
         Attachment::take(interface, self.code.as_fd(), earlier.as_ref(), pins).map(|_| true)
     }
 
-    /// The same for an interface that has only just come, of which nothing but the number is known: with one request of the kernel,
-    /// where all is as expected.
+    /// Closes a new interface, of which only index and name are known, with one request if it has no program.
     pub fn close_new(&self, index: u32, name: &str, pins: Option<&Pins>) -> Result<bool, XdpError> {
         let bare = Interface { name: name.to_owned(), index, ..Interface::default() };
         match Attachment::take(&bare, self.code.as_fd(), None, pins) {
@@ -311,12 +319,12 @@ impl Guard {
         }
     }
 
-    /// Takes it off an interface where it is.
+    /// Detaches the program from an interface.
     pub fn open(&self, interface: &Interface, pins: Option<&Pins>) -> Result<(), XdpError> {
         let Some(mine) = earlier_on(interface)?.filter(|earlier| earlier.id() == self.id) else {
             return Ok(());
         };
-        // In its own place: from here on this attachment holds it.
+        // The program replaces itself, and this attachment holds it from then on.
         let (attachment, _) = Attachment::take(interface, self.code.as_fd(), Some(&mine), pins)?;
         attachment.detach(self.code.as_fd())
     }

@@ -1,4 +1,5 @@
-//! The prefix maps of an uplink's program: which destinations are the switch's, and not the kernel's.
+//! Prefix maps of an uplink's program: the destinations that it redirects to the switch instead of the
+//! kernel.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,23 +13,23 @@ use crate::xdp::error::XdpError;
 
 /// Names of the maps in `bpf/uplink.bpf.c`: IPv4, IPv6.
 pub(in crate::xdp) const MAPS: [&str; 2] = ["prefixes_v4", "prefixes_v6"];
-/// The value of every entry: that there is one is all that counts.
+/// Value of every entry. Only the presence of an entry has a meaning.
 const HERE: [u8; 4] = [1, 0, 0, 0];
 
-/// The maps, and what this process has put into them.
+/// The maps, and the prefixes that this process has added to them.
 pub(in crate::xdp) struct Prefixes {
     maps: [MapHandle; 2],
     set: BTreeSet<IpNet>,
 }
 
 impl Prefixes {
-    /// The maps of a program that has just been loaded.
+    /// Takes the maps of a loaded program.
     pub(in crate::xdp) fn of(maps: [MapHandle; 2]) -> Prefixes {
         Prefixes { maps, set: BTreeSet::new() }
     }
 
-    /// Makes `wanted` what is there, by difference: what is missing comes first, then goes what is no longer wanted.
-    /// Where the kernel refuses, the rest is as it was.
+    /// Sets the prefixes, by difference: missing ones are added before others are removed. After a refusal of
+    /// the kernel the rest is unchanged.
     pub(in crate::xdp) fn set(&mut self, wanted: &BTreeSet<IpNet>) -> Result<(), XdpError> {
         for prefix in wanted.difference(&self.set.clone()) {
             self.map(prefix)
@@ -47,9 +48,9 @@ impl Prefixes {
         Ok(())
     }
 
-    /// Takes over the single addresses in the maps of an earlier instance of the program, up to half of what the maps
-    /// hold: its pods stay closed to the kernel until they are attached again. Prefixes are the configuration's, which
-    /// may have changed. What cannot be read is left out.
+    /// Copies the single addresses of an earlier program's maps, up to half of the capacity, so that its pods
+    /// stay closed to the kernel until they are attached again. Prefixes come from the configuration, which
+    /// may have changed. Entries that cannot be read are left out.
     pub(in crate::xdp) fn inherit(&self, program: u32) {
         let options = ProgInfoQueryOptions::default().include_map_ids(true);
         let earlier = ProgInfoIter::with_query_opts(options).find(|info| info.id == program);
@@ -69,7 +70,8 @@ impl Prefixes {
     }
 }
 
-/// `struct bpf_lpm_trie_key_u8` of `linux/bpf.h`: how many bits count, and the address in network order.
+/// Key of the maps, `struct bpf_lpm_trie_key_u8` of `linux/bpf.h`: the prefix length, and the address in
+/// network order.
 fn key(prefix: &IpNet) -> Vec<u8> {
     let mut key = u32::from(prefix.prefix_len()).to_ne_bytes().to_vec();
     match prefix.network() {
@@ -79,7 +81,7 @@ fn key(prefix: &IpNet) -> Vec<u8> {
     key
 }
 
-/// Whether every bit of the address counts.
+/// Whether the prefix is a single address.
 fn is_single(key: &[u8]) -> bool {
     key.split_first_chunk().is_some_and(|(bits, address)| {
         let bits = u32::from_ne_bytes(*bits) as usize;

@@ -110,7 +110,7 @@ fn a_closed_queue_gives_back_each_frame_once_from_all_four_rings() {
     peer.collect();
     let mut unseen: Vec<Frame> = free.drain(..2).collect();
     queue.transmit(&mut umem, &mut unseen);
-    // In the fill ring 3, the rx ring 2, the completion ring 1, the tx ring 2.
+    // The fill ring has 3, the rx ring 2, the completion ring 1, the tx ring 2.
     assert_eq!((queue.lent(), umem.frames_lent()), (8, 8));
     umem.reclaim(queue.close(), &mut free);
     assert_eq!((free.len(), umem.frames_lent()), (16, 0));
@@ -149,7 +149,7 @@ fn frames_are_conserved_while_the_other_side_is_busy_on_another_thread() {
             queue.transmit(&mut umem, &mut batch);
             assert_eq!(queue.lent() + batch.len() + free.len(), umem.frames_total());
         }
-        // Closed while the other side is at it.
+        // The queue closes while the peer uses the rings.
         umem.reclaim(queue.close(), &mut free);
         free.append(&mut batch);
         stop.store(true, Ordering::Relaxed);

@@ -3,11 +3,12 @@
 use etherparse::{IpNumber, NetSlice, SlicedPacket, TransportSlice};
 
 use super::checksum::{crc32c, ones_sum, pseudo_sum};
+use super::describe::describe;
 
 /// Checks every checksum of a frame with an IP packet, and that no byte follows the packet.
 pub(crate) fn check(frame: &[u8]) -> Result<(), String> {
     let sliced = SlicedPacket::from_ethernet(frame).map_err(|error| format!("{error:?}"))?;
-    let header = |what: &str| format!("{what} checksum is wrong in {frame:02x?}");
+    let header = |what: &str| format!("{what} checksum is wrong in {}", describe(frame));
     let net = sliced.net.as_ref().ok_or("no IP packet")?;
     let tags: usize = sliced.link_exts.iter().map(etherparse::LinkExtSlice::header_len).sum();
     let (src, dst, ip_bytes): (Vec<u8>, Vec<u8>, usize) = match net {

@@ -3,6 +3,8 @@
 mod build;
 mod check;
 mod checksum;
+mod describe;
 
 pub(crate) use self::build::*;
 pub(crate) use self::check::{check, unfinish};
+pub(crate) use self::describe::describe;

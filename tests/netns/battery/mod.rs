@@ -15,6 +15,7 @@ use palisade::lab::{GATEWAY_V4, GATEWAY_V6, Lab, LabSpec, POD_INTERFACE, Pod};
 use palisade::netlink::Interface;
 
 use self::kinds::{DENIED, Fate, Ground, Kind, Station};
+use crate::describe::describe;
 use crate::support::namespace::{on_thread_in_namespace, run};
 use crate::support::packet_socket::PacketSocket;
 use crate::support::{PATIENCE, PORT, Rig, alone, only_from};
@@ -137,9 +138,10 @@ fn battery(workers: u16) {
         let leaked = attacker.node_tap.heard();
         assert!(
             leaked.is_empty(),
-            "{} of {}'s frames reached the node's stack: {leaked:02x?}",
+            "{} of {}'s frames reached the node's stack: {:#?}",
             leaked.len(),
-            attacker.name
+            attacker.name,
+            leaked.iter().map(|frame| describe(frame)).collect::<Vec<_>>()
         );
         assert_eq!(attacker.node_tap.lost(), 0);
     }
@@ -345,7 +347,7 @@ fn unexpected(arrived: &[Vec<u8>], attackers: &[Attacker]) -> Vec<String> {
     let mut wrong = vec![];
     for frame in arrived {
         if number(frame).and_then(|number| expected.remove(&number)).is_none() {
-            wrong.push(format!("the target hears {frame:02x?}"));
+            wrong.push(format!("the target hears {}", describe(frame)));
         }
     }
     wrong.extend(expected.into_values().map(|kind| format!("the target does not hear {kind}")));

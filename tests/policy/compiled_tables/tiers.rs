@@ -1,4 +1,4 @@
-//! Tiers of cluster-wide policies: Admin, NetworkPolicy, Baseline.
+//! Tiers of cluster-wide policies: Admin, `NetworkPolicy`, Baseline.
 
 use super::*;
 use ClusterAction::{Accept, Deny, Pass};

@@ -106,7 +106,7 @@ fn arp_for_the_own_address_probes_replies_and_groups_are_heard_and_not_answered(
     let reply = frames::arp(2, (POD_MAC, POD_V4), ([2; 6], GATEWAY_V4), [2; 6]);
     for frame in [announcement, probe_of_own, probe, broadcast, reply] {
         let mut bench = Bench::new(&frame, whole_view());
-        assert_eq!(bench.arp(POD), Some(false), "{frame:02x?}");
+        assert_eq!(bench.arp(POD), Some(false), "{}", crate::dataplane::frames::describe(&frame));
         assert_eq!(bench.bytes(), frame);
     }
 }

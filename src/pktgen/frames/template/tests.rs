@@ -186,7 +186,8 @@ fn traffic_that_cannot_be_is_refused_with_what_to_do() {
 fn fields_that_are_not_patched_have_the_values_of_a_plain_packet() {
     let bytes = |kind, ipv6, vlan| Template::new(&traffic(kind, ipv6, vlan), 128).bytes;
     let v4 = bytes(Kind::Udp, false, None);
-    // Version and length, type of service, total length, identification; "don't fragment"; time to live, protocol (RFC 791).
+    // Version and length, type of service, total length, identification; "don't fragment"; time to live,
+    // protocol (RFC 791).
     assert_eq!(v4[12..24], [0x08, 0x00, 0x45, 0, 0, 110, 0, 0, 0x40, 0, 64, 17]);
     assert_eq!(v4[34..44], [0, 0, 0, 0, 0, 90, 0, 0, 0x50, 0xa1]);
     let v6 = bytes(Kind::Tcp(0x12), true, Some(7));

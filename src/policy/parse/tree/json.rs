@@ -1,8 +1,8 @@
-//! JSON (RFC 8259) into a tree. Several values in a row are several documents, as `kubectl` takes them.
+//! JSON (RFC 8259) parser. Several values in a row are several documents, as in `kubectl`.
 
 use std::borrow::Cow;
 
-use super::{Key, Node, Span, SyntaxError, Value};
+use super::node::{Key, Node, Span, SyntaxError, Value};
 use crate::limits::DOCUMENT_DEPTH_MAX;
 
 pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<SyntaxError>) {

@@ -1,6 +1,7 @@
-//! YAML into a tree, from the events of `libyaml-safer`: anchors, aliases, merge keys, several documents.
+//! YAML parser on the events of `libyaml-safer`: anchors, aliases, merge keys, several documents.
 //!
-//! That crate is libyaml, which `kubectl` reads by a port of too: a text means here what it means there, or is refused.
+//! That crate is a port of libyaml, as is the parser of `kubectl`: both read a text alike, or this one
+//! rejects it.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -8,7 +9,8 @@ use std::io::BufReader;
 
 use libyaml_safer::{Encoding, EventData as Event, Mark, Parser, ScalarStyle};
 
-use super::{Key, Node, Span, SyntaxError, Value, scalar};
+use super::node::{Key, Node, Span, SyntaxError, Value};
+use super::scalar;
 use crate::limits::{ALIAS_NODES_MAX, DOCUMENT_DEPTH_MAX};
 
 type Events<'e> = Parser<BufReader<&'e [u8]>>;
@@ -16,11 +18,11 @@ type Events<'e> = Parser<BufReader<&'e [u8]>>;
 /// Bytes that the scanner decodes at a time. It keeps each character in four bytes.
 const DECODED_BYTES: usize = 16 << 10;
 
-/// Prefix of the tags of YAML itself (YAML 1.1 section 2.4), `!!str` for one.
+/// Prefix of the core tags (YAML 1.1 section 2.4), such as `!!str`.
 const CORE: &str = "tag:yaml.org,2002:";
 
 pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<SyntaxError>) {
-    // The scanner does not take a block scalar whose last line has no break.
+    // The scanner rejects a block scalar whose last line has no break.
     let is_ended = text.ends_with(['\n', '\r']);
     let ended = if is_ended { Cow::Borrowed(text) } else { Cow::Owned(format!("{text}\n")) };
     if let Some(syntax_error) = tag_before_comma(&ended) {
@@ -42,10 +44,10 @@ fn events_of(text: &str) -> Events<'_> {
     events
 }
 
-/// Finds a tag that a comma follows without a blank, which the scanner panics on.
+/// Finds a tag directly followed by a comma, on which the scanner panics.
 ///
-/// Texts with a comma in a word that has a `!` are scanned once more before: with `@` for the `!`, which no token begins with. The first
-/// `!` that is not within a scalar or a comment is where that fails.
+/// Texts with a comma in a word that contains a `!` are scanned twice: first with `@`, with which no token
+/// starts, instead of the `!`. That scan fails at the first `!` outside of scalars and comments.
 fn tag_before_comma(text: &str) -> Option<SyntaxError> {
     let mut masked = text.as_bytes().to_vec();
     let mut marks = HashSet::new();
@@ -77,9 +79,9 @@ struct Composer<'a, 'e> {
     events: Events<'e>,
     text: &'a str,
     anchors: HashMap<String, Node<'a>>,
-    /// Nodes copied because of anchors and aliases: what a bomb would make many of.
+    /// Number of nodes copied for anchors and aliases; the limit prevents an alias bomb.
     copied: usize,
-    /// What is wrong and does not keep the rest from being read.
+    /// Errors that do not prevent further parsing.
     syntax_errors: Vec<SyntaxError>,
 }
 
@@ -108,11 +110,11 @@ impl<'a> Composer<'a, '_> {
         Ok((data, span))
     }
 
-    /// Takes from a block scalar the line break that the text does not have.
+    /// Removes the line break from a block scalar that the text does not contain.
     fn end_where_the_text_does(&self, value: &mut String, span: Span) -> Result<(), SyntaxError> {
         let last_line = self.text.rsplit(['\n', '\r']).next().unwrap_or_default();
         if last_line.trim().is_empty() {
-            // Whether these blanks are a line of the scalar depends on how many they are.
+            // The number of blanks determines whether they are a line of the scalar.
             let syntax_error =
                 SyntaxError::new(span, "invalid YAML: a block scalar ends in blanks without a line break");
             return Err(syntax_error.with_help("end the file with a line break"));
@@ -166,7 +168,7 @@ impl<'a> Composer<'a, '_> {
     }
 
     fn alias(&mut self, anchor: &str, span: Span) -> Result<Node<'a>, SyntaxError> {
-        // An alias inside its own anchor finds nothing: the anchor is entered when it is complete.
+        // The anchor is added once its value is complete, so an alias within it finds nothing.
         let Some(target) = self.anchors.get(anchor) else {
             let message =
                 format!("invalid YAML: the alias {anchor:?} names no value that is complete before it");
@@ -250,7 +252,7 @@ fn typed<'a>(
     }
 }
 
-/// Adds what `<<` brings: keys that stand in the mapping itself, or in an earlier merge, win.
+/// Adds the entries of `<<`. Keys of the mapping itself, and of earlier merges, take precedence.
 fn merge<'a>(entries: &mut Vec<(Key<'a>, Node<'a>)>, merges: Vec<Node<'a>>) -> Result<(), SyntaxError> {
     if merges.is_empty() {
         return Ok(());
@@ -282,7 +284,7 @@ fn count_copies(copied: &mut usize, node: &Node<'_>, span: Span) -> Result<(), S
     Ok(())
 }
 
-/// Nodes below and including this one; long text counts as more than one.
+/// Number of nodes of a tree; long text counts as more than one.
 fn size(node: &Node<'_>) -> usize {
     let mut total = 1;
     match &node.value {
@@ -302,13 +304,13 @@ fn size(node: &Node<'_>) -> usize {
     total
 }
 
-/// Where a flow collection ends: the end of its closing_bracket_end bracket. Block collections have none.
+/// End of the closing bracket of a flow collection; 0 for a block collection.
 fn closing_bracket_end(text: &str, span: Span) -> usize {
     let bracket = text.get(span.start..span.end).is_some_and(|part| part == "}" || part == "]");
     if bracket { span.end } else { 0 }
 }
 
-/// Whether a character may not stand in YAML (YAML 1.1 section 5.1, `c-printable`).
+/// Tests for a character that YAML forbids (YAML 1.1 section 5.1, `c-printable`).
 fn is_forbidden(c: char) -> bool {
     c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}') || matches!(c, '\u{fffe}' | '\u{ffff}')
 }
@@ -325,155 +327,4 @@ fn unknown_tag(span: Span) -> SyntaxError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn one(text: &str) -> Node<'_> {
-        let (mut nodes, syntax_errors) = parse(text);
-        assert_eq!((nodes.len(), syntax_errors), (1, Vec::new()), "{text}");
-        nodes.remove(0)
-    }
-
-    fn syntax_error(text: &str) -> String {
-        parse(text).1.first().map(|syntax_error| syntax_error.message.clone()).unwrap_or_default()
-    }
-
-    #[test]
-    fn places_are_bytes_of_the_text() {
-        let text = "ä: \"ö\"\nb:\n  - c: 17 # x\n";
-        let node = one(text);
-        let Value::Mapping(entries) = &node.value else { panic!() };
-        assert_eq!(&text[entries[0].0.span.start..entries[0].0.span.end], "ä");
-        assert_eq!(&text[entries[0].1.span.start..entries[0].1.span.end], "\"ö\"");
-        let Value::Sequence(items) = &entries[1].1.value else { panic!() };
-        let c = items[0].get("c").unwrap();
-        assert_eq!(&text[c.span.start..c.span.end], "17");
-    }
-
-    #[test]
-    fn aliases_and_merge_keys_stand_for_what_they_name() {
-        let node = one("a: &a {x: 1, z: 2}\nb: *a\nc: {<<: *a, x: \"3\"}\nd: {<<: [{x: q}, *a]}\n");
-        let number = |node: &Node<'_>, key: &str| match &node.get(key).unwrap().value {
-            Value::Number(text) | Value::Text(text) => text.to_string(),
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(number(node.get("b").unwrap(), "x"), "1");
-        assert_eq!(
-            (number(node.get("c").unwrap(), "x"), number(node.get("c").unwrap(), "z")),
-            ("3".into(), "2".into())
-        );
-        assert_eq!(
-            (number(node.get("d").unwrap(), "x"), number(node.get("d").unwrap(), "z")),
-            ("q".into(), "2".into())
-        );
-    }
-
-    #[test]
-    fn a_bomb_of_aliases_is_refused() {
-        let level = |level: usize| {
-            let aliases = vec![format!("*a{}", level.saturating_sub(1)); 10].join(", ");
-            format!("a{level}: &a{level} [{}]\n", if level == 0 { "x, x, x, x, x" } else { &aliases })
-        };
-        let text: Vec<String> = (0..12).map(level).collect();
-        let text = text.concat();
-        assert!(syntax_error(&text).contains("stand for more than"), "{}", syntax_error(&text));
-        let long = format!("a: &a \"{}\"\nb: [{}]\n", "\\n".repeat(1_000_000), vec!["*a"; 1000].join(", "));
-        assert!(syntax_error(&long).contains("stand for more than"), "{}", syntax_error(&long));
-    }
-
-    #[test]
-    fn what_has_no_meaning_in_kubernetes_is_refused() {
-        for (text, part) in [
-            ("a: &a [*a]", "complete before it"),
-            ("a: *b", "invalid YAML"),
-            ("? [a]\n: b", "not a list or a mapping"),
-            ("yes: b", "must be text"),
-            ("a: !Secret b", "tag"),
-            ("a: {<<: 1}", "merges mappings"),
-            ("a: [b", "invalid YAML"),
-            ("a: b\n\tc: d", "invalid YAML"),
-        ] {
-            assert!(syntax_error(text).contains(part), "{text}: {}", syntax_error(text));
-        }
-        let deep = syntax_error(&"- ".repeat(5000));
-        assert!(deep.contains("invalid YAML") || deep.contains("levels deep"), "{deep}");
-    }
-
-    /// The tree in short: `{key=value}`, `[item item]`.
-    fn shape(node: &Node<'_>) -> String {
-        match &node.value {
-            Value::Sequence(items) => format!("[{}]", items.iter().map(shape).collect::<Vec<_>>().join(" ")),
-            Value::Mapping(entries) => {
-                let entry = |(key, node): &(Key<'_>, Node<'_>)| format!("{}={}", key.name, shape(node));
-                format!("{{{}}}", entries.iter().map(entry).collect::<Vec<_>>().join(" "))
-            }
-            Value::Text(text) | Value::Number(text) => text.escape_default().to_string(),
-            Value::Bool(value) => value.to_string(),
-            Value::Null => "~".to_owned(),
-        }
-    }
-
-    /// Results of libyaml 0.2.5 (seen by `yaml.CBaseLoader` of `PyYAML` 6.0); nothing where it refuses.
-    #[test]
-    fn a_text_is_read_as_libyaml_reads_it_or_refused() {
-        for (text, expected) in [
-            // A closing_bracket_end bracket may stand where the key does, and tabs within brackets wherever a blank may.
-            ("spec: {\n  a: b\n}\nc: d\n", Some("{spec={a=b} c=d}")),
-            ("a: [\n  b,\n  c\n]\n", Some("{a=[b c]}")),
-            ("- {\n  a: b\n}\n", Some("[{a=b}]")),
-            ("a: {\n\tb: c,\n\td: [\n\t\te,\n\t],\n\t}\n", Some("{a={b=c d=[e]}}")),
-            ("a: {\n\tb: c\n\t}\n", None),
-            ("a:\tb\t# c\n", Some("{a=b}")),
-            // Tabs indent nothing.
-            ("\ta: b\n", None),
-            ("a:\n\tb: c\n", None),
-            ("a: b\n\tc: d\n", None),
-            ("- a\n\t- b\n", None),
-            ("- \ta\n", None),
-            ("a: |\n\tb\n", None),
-            // A block scalar at the end of the text has no line break that is not there.
-            ("a: |\n  b", Some("{a=b}")),
-            ("a: |\n  b\n", Some("{a=b\\n}")),
-            ("a: >-\n  b\n  c", Some("{a=b c}")),
-            ("a: |\n  b\n  ", None),
-            // More than YAML 1.2 takes.
-            ("a: {b: c}#d\n", Some("{a={b=c}}")),
-            ("a:\n  - b: \"c\n   d\"\n", Some("{a=[{b=c d}]}")),
-            ("a: [b\nc]\n", Some("{a=[b c]}")),
-            // Less.
-            ("a: {b:}\n", None),
-            ("a: {b: ::1}\n", None),
-            ("{a b\n  c: d}\n", None),
-            ("a: [b,, c]\n", None),
-            ("...\n", None),
-            // Tags that a comma follows: the scanner would panic.
-            ("a: [!!str,b]\n", None),
-            ("a: !x,b\n", None),
-            ("a: 'no!, b' # c!,\n", Some("{a=no!, b}")),
-            ("a: no!,b\nc: [!!str ,b]\n", Some("{a=no!,b c=[ b]}")),
-        ] {
-            let (nodes, syntax_errors) = parse(text);
-            let read =
-                syntax_errors.is_empty().then(|| nodes.iter().map(shape).collect::<Vec<_>>().join(" --- "));
-            assert_eq!(read.as_deref(), expected, "{text:?}: {syntax_errors:?}");
-        }
-    }
-
-    #[test]
-    fn a_fault_of_indentation_is_told_where_the_tab_is() {
-        let (_, syntax_errors) = parse("a:\n\tb: c\n");
-        assert_eq!(
-            (syntax_errors[0].span.start, syntax_errors[0].help.as_deref()),
-            (3, Some("indent with spaces: a tab is none"))
-        );
-        let (_, syntax_errors) = parse("a: b\nc: \u{1b}[2J\n");
-        assert_eq!(syntax_errors[0].span.start, 8, "{syntax_errors:?}");
-    }
-
-    #[test]
-    fn tags_of_yaml_itself_type_a_scalar() {
-        let node = one("a: !!str 80\nb: !!int \"80\"\n");
-        assert_eq!(node.get("a").unwrap().text(), Some("80"));
-        assert!(matches!(node.get("b").unwrap().value, Value::Number(_)));
-    }
-}
+mod tests;

@@ -1,0 +1,278 @@
+//! Operations of the dataplane that the control side uses.
+
+use std::collections::BTreeSet;
+use std::sync::PoisonError;
+use std::time::Instant;
+
+use ipnet::IpNet;
+
+use super::engine::{Dataplane, Guards, OpenPort, WORKER_TIMEOUT, link_of};
+use super::{
+    Counters, DesiredState, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortReport,
+    PortSpec, StuckWorker,
+};
+use crate::ids::{Generation, PortId, WorkerId};
+use crate::net::flow::FlowKey;
+use crate::netlink::{Interface, NetlinkError};
+use crate::xdp::{Guard, Pins};
+
+/// Operations of a dataplane that the control side uses. Each method may be called from any thread and may block.
+///
+/// Tests implement it to run the control side without privilege. A dataplane without kernel interfaces, such as a
+/// simulated one, keeps the default methods.
+pub trait DataplaneApi: Send + Sync {
+    /// Opens a port. Each of the first workers gets one of its queues. If it has fewer queues than there are workers, the
+    /// others hand frames off to these. Frames of a pod are dropped until a published state places the pod on the port.
+    fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError>;
+
+    /// Closes a port. On return no worker uses it and its frames are back in the UMEM. Its XDP program is detached with
+    /// `detach`, and drops every frame without.
+    fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError>;
+
+    /// Publishes a desired state for the workers' next batches. Returns when the last worker uses it.
+    ///
+    /// Uplinks take the frames of a pod from the kernel before the workers know the pod, and until they have forgotten it.
+    ///
+    /// Fails if a worker does not take the state in time. It is published all the same, and holds for the other workers.
+    ///
+    /// Panics on tables that [`RuleTables::check`](crate::tables::RuleTables::check) rejects.
+    fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken>;
+
+    /// Path of a new connection under the snapshot that the workers use.
+    fn path(&self, flow: &FlowKey) -> FlowPath;
+
+    /// Opens a port again after a change of its interface, whose name may have changed too. The pod behind it keeps its
+    /// connections. On failure the port is closed, and its program drops every frame.
+    fn reopen_port(&self, port: PortId, _spec: &PortSpec) -> Result<PortReport, PortError> {
+        Err(PortError::Unknown(port))
+    }
+
+    /// Compares an open port with the state of its interface in the kernel.
+    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
+        Err(PortError::Unknown(port))
+    }
+
+    /// Attaches a program that drops every frame to an interface without a port. Does nothing if a program of the switch
+    /// is attached already.
+    fn block_interface(&self, _interface: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    /// Like [`DataplaneApi::block_interface`] for an interface that has just appeared, by its index.
+    fn block_new_interface(&self, _index: u32, interface: &str) -> Result<(), PortError> {
+        self.block_interface(interface)
+    }
+
+    /// Detaches the program of [`DataplaneApi::block_interface`].
+    fn unblock_interface(&self, _interface: &str) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    /// Workers that have not come to the end of a batch for longer than any batch takes. Each call compares with the one
+    /// before, so it is called periodically.
+    fn stuck_workers(&self) -> Vec<StuckWorker> {
+        Vec::new()
+    }
+
+    /// Reason for which XDP programs are attached without BPF links, if they are.
+    fn without_links(&self) -> Option<&str> {
+        None
+    }
+
+    /// All counters since the start.
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+
+    /// Up to `max` flows for which `wanted` returns true, in no order.
+    fn flows(&self, _max: usize, _wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
+        Vec::new()
+    }
+
+    /// Location of the flow table, and the number of flows restored from the process before.
+    fn flow_table(&self) -> FlowTableReport {
+        FlowTableReport::default()
+    }
+}
+
+impl DataplaneApi for Dataplane {
+    fn open_port(&self, spec: &PortSpec) -> Result<PortReport, PortError> {
+        let mut ports = self.ports();
+        let link = link_of(&Interface::find(&spec.interface)?);
+        let id = self.core.free_port(link.as_ref())?;
+        self.open_with_id(&mut ports, id, spec, |properties, interface| {
+            self.core.add_port(id, properties, link_of(interface), &self.wait_for_workers());
+        })
+    }
+
+    fn reopen_port(&self, port: PortId, spec: &PortSpec) -> Result<PortReport, PortError> {
+        let mut ports = self.ports();
+        let open = ports.remove(&port).ok_or(PortError::Unknown(port))?;
+        let reopened = self.close_queues(port).and_then(|()| {
+            let interface = Interface::with_index(open.interface.index)?.name;
+            let spec = PortSpec { interface, ..spec.clone() };
+            self.open_with_id(&mut ports, port, &spec, |properties, _| {
+                self.core.change_port(port, properties, &self.wait_for_workers());
+            })
+        });
+        if reopened.is_err() {
+            self.forget_port(port);
+            // From here on as any interface that no port has; where that fails its own program stays, which drops as well.
+            if let Ok(interface) = Interface::with_index(open.interface.index) {
+                let _ = self.close_interface(&interface, open.program.id());
+            }
+        }
+        reopened
+    }
+
+    fn check_port(&self, port: PortId) -> Result<PortHealth, PortError> {
+        let ports = self.ports();
+        let open = ports.get(&port).ok_or(PortError::Unknown(port))?;
+        let was = &open.interface;
+        let is = match Interface::with_index(was.index) {
+            Ok(is) => is,
+            Err(NetlinkError::NoInterface { .. }) => return Ok(PortHealth::Gone),
+            Err(error) => return Err(error.into()),
+        };
+        if !open.program.holds() {
+            // Closed first: opening the port again takes its time. Of an uplink the rest is the kernel's.
+            if !open.program.has_prefixes()
+                && let Err(error) = self.close_interface(&is, None)
+            {
+                tracing::error!(interface = is.name, "the interface has lost its XDP program: {error}");
+            }
+            return Ok(PortHealth::Unguarded);
+        }
+        let changed = |what: &str, was: &dyn std::fmt::Display, is: &dyn std::fmt::Display| {
+            Ok(PortHealth::Changed(format!("{what} {is}, and was {was}")))
+        };
+        if is.mtu != was.mtu {
+            return changed("its MTU is", &was.mtu, &is.mtu);
+        }
+        if is.queues() != was.queues() || is.rx_queues != was.rx_queues {
+            let count =
+                |of: &Interface| format!("{} receive and {} transmit queues", of.rx_queues, of.tx_queues);
+            return changed("it has", &count(was), &count(&is));
+        }
+        if is.mac != was.mac && open.program.has_prefixes() {
+            return changed("its Ethernet address is", &was.mac, &is.mac);
+        }
+        let obstacle = match (is.is_up, is.has_carrier) {
+            (false, _) => Some(format!("interface {0} is set down: `ip link set {0} up`", is.name)),
+            (true, false) => Some(format!(
+                "interface {} has no carrier: its other end is down, or no cable is in it",
+                is.name
+            )),
+            (true, true) => None,
+        };
+        Ok(PortHealth::Good { interface: is.name, obstacle })
+    }
+
+    fn block_interface(&self, interface: &str) -> Result<(), PortError> {
+        Ok(self.close_interface(&Interface::find(interface)?, None)?)
+    }
+
+    fn block_new_interface(&self, index: u32, name: &str) -> Result<(), PortError> {
+        let close = |guard: &Guard, pins: Option<&Pins>| guard.close_new(index, name, pins);
+        Ok(self.close_with(index, close)?)
+    }
+
+    fn unblock_interface(&self, interface: &str) -> Result<(), PortError> {
+        let mut guards = self.guards();
+        let (Ok(interface), Some(Guards { guard, on })) = (Interface::find(interface), &mut *guards) else {
+            return Ok(());
+        };
+        if on.remove(&interface.index) {
+            guard.open(&interface, self.pins.as_ref().ok())?;
+        }
+        Ok(())
+    }
+
+    fn without_links(&self) -> Option<&str> {
+        self.pins.as_ref().err().map(String::as_str)
+    }
+
+    fn stuck_workers(&self) -> Vec<StuckWorker> {
+        let mut seen = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        let workers = self.core.shared.mailboxes.iter().zip(&mut *seen).enumerate();
+        let stuck = workers.filter_map(|(number, (mailbox, (turns, since)))| {
+            let now = mailbox.stats.turns.get();
+            if now != *turns {
+                (*turns, *since) = (now, Instant::now());
+                return None;
+            }
+            let (worker, core) = (WorkerId(number as u16), self.core.core_of(number));
+            Some(StuckWorker { worker, core, since: since.elapsed() })
+                .filter(|stuck| stuck.since > WORKER_TIMEOUT)
+        });
+        stuck.collect()
+    }
+
+    fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
+        let mut ports = self.ports();
+        let open = ports.remove(&port).ok_or(PortError::Unknown(port))?;
+        self.close_queues(port)?;
+        self.forget_port(port);
+        if detach {
+            open.program.detach()?;
+        }
+        Ok(())
+    }
+
+    fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken> {
+        let mut ports = self.ports();
+        let before = self.core.desired();
+        let uplinks = ports.values_mut().filter(|port| port.program.has_prefixes());
+        let mut uplinks: Vec<&mut OpenPort> = uplinks.collect();
+        if uplinks.is_empty() {
+            return self.check_observed(self.core.publish(
+                &mut self.core.state(),
+                Some(desired),
+                &self.wait_for_workers(),
+            ));
+        }
+        let wanted = desired.uplink_prefixes();
+        let both: BTreeSet<IpNet> = wanted.union(&before.uplink_prefixes()).copied().collect();
+        if let Some(resolver) = &*self.resolver() {
+            resolver.keep_resolved(&desired.routes);
+        }
+        uplinks.iter_mut().for_each(|port| port.set_prefixes(&both));
+        let generation = self.check_observed(self.core.publish(
+            &mut self.core.state(),
+            Some(desired),
+            &self.wait_for_workers(),
+        ))?;
+        uplinks.iter_mut().for_each(|port| port.set_prefixes(&wanted));
+        Ok(generation)
+    }
+
+    fn counters(&self) -> Counters {
+        let mut counters = self.core.counters();
+        for (id, losses) in &mut *self.losses() {
+            if let Some(port) = counters.ports.get_mut(id) {
+                port.lost = losses.read().by_name();
+            }
+        }
+        counters
+    }
+
+    fn flow_table(&self) -> FlowTableReport {
+        self.core.flow_table().clone()
+    }
+
+    fn path(&self, flow: &FlowKey) -> FlowPath {
+        self.core.path(flow)
+    }
+
+    fn flows(&self, max: usize, wanted: &mut dyn FnMut(&FlowInfo) -> bool) -> Vec<FlowInfo> {
+        let now_ms = self.core.shared.start.elapsed().as_millis() as u32;
+        self.core.flows(now_ms, max, wanted)
+    }
+}
+
+impl Dataplane {
+    fn check_observed(&self, generation: Generation) -> Result<Generation, NotTaken> {
+        let workers: Vec<WorkerId> = self.core.workers_before(generation).collect();
+        if workers.is_empty() { Ok(generation) } else { Err(NotTaken { generation, workers }) }
+    }
+}

@@ -1,0 +1,179 @@
+//! Opening of a port: its queues, its XDP program, and warnings for the operator.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use super::api::DataplaneApi;
+use super::engine::{Dataplane, OpenPort, worker_stuck};
+use super::fib::port::PortProperties;
+use super::neighbor::resolver::Resolver;
+use super::uplink::{self, Uplink};
+use super::worker::handoff;
+use super::worker::mailbox::Command;
+use super::{PortError, PortKind, PortReport, PortSpec};
+use crate::ids::PortId;
+use crate::limits::MTU_MAX;
+use crate::netlink::Interface;
+use crate::xdp::{Binder, Mode, PortQueue, Program, XdpError, check_mtu, one_frame};
+
+impl Dataplane {
+    /// Opens the port `id` on an interface, and tells the workers through `announce` before they get its queues.
+    pub(super) fn open_with_id(
+        &self,
+        ports: &mut BTreeMap<PortId, OpenPort>,
+        id: PortId,
+        spec: &PortSpec,
+        announce: impl FnOnce(PortProperties, &Interface),
+    ) -> Result<PortReport, PortError> {
+        let interface = Interface::find(&spec.interface)?;
+        if ports.values().any(|port| port.interface.index == interface.index) {
+            return Err(PortError::Taken { interface: spec.interface.clone() });
+        }
+        if !self.stuck_workers().is_empty() {
+            return Err(worker_stuck());
+        }
+        let count = interface.queues().min(self.core.workers() as u16);
+        if count == 0 {
+            return Err(PortError::NoQueue {
+                interface: spec.interface.clone(),
+                rx: interface.rx_queues,
+                tx: interface.tx_queues,
+            });
+        }
+        for binder in &self.binders {
+            check_mtu(&interface, binder.mtu_max())?;
+        }
+        let uplink_port = match spec.kind {
+            PortKind::Uplink => Some(self.prepare_uplink(&interface, spec.vlan)?),
+            PortKind::Pod | PortKind::Host => None,
+        };
+        let mut program = self.load(spec, &interface, count)?;
+        // The queues come before the program: those of a switch that runs are taken, and its program stays.
+        let opened: Result<Vec<PortQueue>, XdpError> = (0..count)
+            .zip(&self.binders)
+            .map(|(queue, binder)| PortQueue::open(binder, id, &interface, queue, &program))
+            .collect();
+        let mut queues = opened?;
+        // The queues were opened by name, the program goes by number.
+        if Interface::find(&spec.interface)?.index != interface.index {
+            return Err(XdpError::Changed { interface: spec.interface.clone() }.into());
+        }
+        let mode = program.take(self.pins.as_ref().ok())?;
+        self.count_losses(id, &interface, &queues)?;
+        if self.is_started.load(Ordering::Relaxed) {
+            program.keep();
+        }
+        let busy_poll = if self.prefer_busy_poll { enable_busy_poll(&interface, &mut queues) } else { None };
+        let zero_copy = queues.iter().all(PortQueue::zero_copy);
+        let properties = PortProperties {
+            kind: spec.kind,
+            vlan: spec.vlan.unwrap_or(0),
+            mtu: interface.mtu.min(65_535) as u16,
+            mac: uplink_port.as_ref().map(|uplink_port| uplink_port.mac),
+        };
+        announce(properties, &interface);
+        // Those that have a queue come first: what others hand over finds who sends it.
+        let accesses = handoff::accesses(self.core.workers(), queues, properties.mtu.into());
+        for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
+            Self::send_command(mailbox, Command::Open(id, access))?;
+        }
+        let is_linked = program.is_linked();
+        let (interface_index, attached) = (interface.index, program.id().unwrap_or(0));
+        ports.insert(id, OpenPort { interface: interface.clone(), program });
+        let mut warnings = warnings(&interface, count, self.core.workers() as u16, &mode);
+        warnings.extend(busy_poll);
+        if self.pins.is_ok() && !is_linked {
+            warnings.push(format!(
+                "interface {0}: an earlier start has attached its XDP program without a BPF link, and it is not moved while pods are \
+                 closed by it: `ip link set dev {0} xdp off` takes it off; to have a link, stop the switch, run that, and start again",
+                interface.name
+            ));
+        }
+        warnings.extend(self.binders.first().and_then(|binder| missing_features(&spec.interface, binder)));
+        if let Some(Uplink { link, warning, .. }) = uplink_port {
+            if let Some(resolver) = &*self.resolver() {
+                resolver.add_uplink(id, link);
+                resolver.keep_resolved(&self.core.desired().routes);
+            }
+            warnings.extend((!zero_copy).then(|| uplink::copy_mode_warning(&spec.interface)));
+            warnings.extend(warning);
+        }
+        let (mtu, native) = (interface.mtu, mode.native);
+        let program = attached;
+        Ok(PortReport { id, interface_index, program, mtu, queues: count, native, zero_copy, warnings })
+    }
+
+    /// What a port on a NIC needs before it can be opened.
+    fn prepare_uplink(&self, interface: &Interface, vlan: Option<u16>) -> Result<Uplink, PortError> {
+        let uplink_port = uplink::probe(interface, vlan)?;
+        let mut resolver = self.resolver();
+        if resolver.is_none() {
+            let started = Resolver::start(&self.core.shared).map_err(|error| {
+                PortError::Kernel(format!("the kernel's neighbour table cannot be followed: {error}"))
+            })?;
+            *resolver = Some(started);
+        }
+        Ok(uplink_port)
+    }
+
+    /// Loads the XDP program. That of an uplink knows its prefixes before the first frame comes.
+    fn load(&self, spec: &PortSpec, interface: &Interface, queues: u16) -> Result<Program, PortError> {
+        if spec.kind != PortKind::Uplink {
+            return Ok(Program::load(interface, queues)?);
+        }
+        let prefixes = self.core.desired().uplink_prefixes();
+        uplink::check_prefixes(&spec.interface, &prefixes)?;
+        Ok(Program::load_uplink(interface, queues, spec.vlan.unwrap_or(0), &prefixes)?)
+    }
+}
+
+/// Lets workers poll the driver; or why they do not. Of veth the kernel names no NAPI instance that they could poll
+/// (`SO_INCOMING_NAPI_ID` of its sockets is 0, Linux 6.18): there each call would be for nothing.
+fn enable_busy_poll(interface: &Interface, queues: &mut [PortQueue]) -> Option<String> {
+    if interface.kind.as_deref() == Some("veth") {
+        return None;
+    }
+    let refused = queues.iter_mut().find_map(|queue| queue.prefer_busy_poll().err())?;
+    Some(format!(
+        "interface {}: workers do not poll its driver, though `prefer_busy_poll` is set: the kernel refuses it: {refused} \
+         (it takes Linux 5.11 and CAP_NET_ADMIN)",
+        interface.name
+    ))
+}
+
+fn warnings(interface: &Interface, queues: u16, workers: u16, mode: &Mode) -> Vec<String> {
+    let Interface { name, rx_queues, tx_queues, .. } = interface;
+    let mut warnings = Vec::new();
+    if let Some(reason) = &mode.fallback {
+        warnings.push(format!("interface {name}: XDP runs in the generic hook, which is slower: {reason}"));
+    }
+    if queues < workers {
+        warnings.push(format!(
+            "interface {name} has {rx_queues} receive and {tx_queues} transmit queues for {workers} workers: what it receives is \
+             the work of the first {queues} alone, and the others hand what leaves by it over to these, at the price of a \
+             copy; create a veth with `numrxqueues {workers} numtxqueues {workers}` at both ends, set a NIC's with \
+             `ethtool -L {name} combined {workers}`, or run fewer workers"
+        ));
+    }
+    if *rx_queues > queues {
+        warnings.push(format!(
+            "interface {name} has {rx_queues} receive queues, of which the switch serves {queues}: frames of the others are \
+             dropped; give the interface as many receive as transmit queues, and the switch as many workers"
+        ));
+    }
+    warnings
+}
+
+/// What the kernel's AF_XDP cannot do for a port, in a sentence.
+fn missing_features(name: &str, binder: &Binder) -> Option<String> {
+    let max = binder.mtu_max();
+    if max < MTU_MAX {
+        return Some(format!("interface {name} can have an MTU of {max} at most{}", one_frame(max)));
+    }
+    (!binder.leaves_checksums()).then(|| {
+        format!(
+            "interface {name}: transport checksums are computed by the switch, which is slower: \
+             this kernel's AF_XDP takes no transmit metadata (Linux 6.8 does)"
+        )
+    })
+}

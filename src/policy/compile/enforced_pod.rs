@@ -1,0 +1,12 @@
+//! Pods with ACL tables.
+
+use crate::policy::store::RuleSetId;
+use crate::tables::PodName;
+
+/// Pod for which the switch enforces policy, and its rule sets.
+#[derive(Debug)]
+pub(crate) struct EnforcedPod {
+    pub(super) name: PodName,
+    pub(super) ingress: RuleSetId,
+    pub(super) egress: RuleSetId,
+}

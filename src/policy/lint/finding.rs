@@ -1,0 +1,68 @@
+//! Findings of the checks.
+
+use serde::Serialize;
+
+use crate::tables::PolicyRef;
+
+/// Finding of a check.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct LintFinding {
+    /// Policy.
+    pub policy: PolicyRef,
+    /// Field: `spec.ingress[0].ports[1]`.
+    pub path: String,
+    /// Check.
+    pub check: Check,
+    /// State of the field and its consequence.
+    pub message: String,
+}
+
+/// Checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Check {
+    /// Policy selects no pod.
+    SelectsNoPod,
+    /// All pods that a policy or a peer selects are on the host's network or have finished.
+    HostNetworkOrFinished,
+    /// Peer selects no pod or node.
+    PeerSelectsNothing,
+    /// Direction has rules, and `policyTypes` lacks it.
+    RulesWithoutType,
+    /// No destination pod has a port of the name.
+    NamedPortMissing,
+    /// Rule names a port of addresses; only pods have named ports.
+    NamedPortOfAddresses,
+    /// Another rule covers the rule.
+    ShadowedRule,
+    /// Another block allows the addresses of an `except`.
+    ExceptWithoutEffect,
+    /// Exceptions of a block leave no address.
+    EmptyBlock,
+    /// Block contains addresses of pods, which change.
+    BlockInPodNetwork,
+    /// Pods may connect to some addresses, but cannot resolve names.
+    BlocksDns,
+    /// Two cluster-wide policies of a tier have one priority.
+    TiedPriority,
+}
+
+impl Check {
+    /// Name on the command line and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Check::SelectsNoPod => "selects-no-pod",
+            Check::HostNetworkOrFinished => "host-network-or-finished",
+            Check::PeerSelectsNothing => "peer-selects-nothing",
+            Check::RulesWithoutType => "rules-without-type",
+            Check::NamedPortMissing => "named-port-missing",
+            Check::NamedPortOfAddresses => "named-port-of-addresses",
+            Check::ShadowedRule => "shadowed-rule",
+            Check::ExceptWithoutEffect => "except-without-effect",
+            Check::EmptyBlock => "empty-block",
+            Check::BlockInPodNetwork => "block-in-pod-network",
+            Check::BlocksDns => "blocks-dns",
+            Check::TiedPriority => "tied-priority",
+        }
+    }
+}

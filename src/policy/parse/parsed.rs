@@ -1,0 +1,27 @@
+//! Parsed objects of manifests, with their places.
+
+use super::diagnostic::Diagnostic;
+use super::source::Location;
+use crate::policy::objects::Object;
+
+/// Objects of one or several texts.
+#[derive(Debug, Clone, Default)]
+pub struct Parsed {
+    /// Objects in the order of the text, with their places.
+    pub objects: Vec<(Object, Location)>,
+    /// Warnings for the authors of the manifests.
+    pub warnings: Vec<Diagnostic>,
+    /// Objects of kinds that policy does not depend on.
+    pub skipped: Vec<Skipped>,
+}
+
+/// Object of an unsupported kind.
+#[derive(Debug, Clone)]
+pub struct Skipped {
+    /// Kind.
+    pub kind: String,
+    /// Name with namespace, if present.
+    pub name: String,
+    /// Location.
+    pub location: Location,
+}
