@@ -1,8 +1,9 @@
-//! Publication and calls under [`loom`], as `conntrack/model.rs` has the conntrack table: the same code once more, of loom's atomics, locks
-//! and reference counts, in all orders that make a difference. The kernel's event counter is a flag that can be waited for.
+//! [`loom`] models of snapshot publication and of the doorbell: the production code on loom's atomics, locks
+//! and reference counts, in all interleavings that make a difference. A flag with a condition variable
+//! replaces the kernel's eventfd. `conntrack/loom_tests.rs` does the same for the conntrack table.
 
-#![allow(dead_code)] // A model does not ask everything that workers do.
-#![allow(clippy::duplicate_mod)] // That is the point: the same code, of other atomics.
+#![allow(dead_code)] // A model calls a part of the production code only.
+#![allow(clippy::duplicate_mod)] // The modules are included a second time, on loom's atomics.
 
 #[path = "worker/doorbell.rs"]
 mod doorbell;
@@ -21,14 +22,15 @@ use self::parts::EventFd;
 use self::publish::{Numbered, Publication};
 use crate::ids::{Generation, PortId, WorkerId};
 
-/// As `super::parts`.
+/// Loom's counterparts of `super::parts`.
 mod parts {
     pub(super) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
     pub(super) use loom::sync::{Arc, RwLock};
 
     pub(super) const PORTS_MAX: usize = 3;
 
-    /// As the kernel's event counter, but that a sleep ends by a ring alone: a ring that is missed is a model that never ends.
+    /// Eventfd model. Only a signal ends a sleep, so that a lost wake-up becomes a deadlock, which loom
+    /// reports.
     pub(super) struct EventFd {
         rings: loom::sync::Mutex<bool>,
         waiting: loom::sync::Condvar,
@@ -48,7 +50,7 @@ mod parts {
             std::mem::replace(&mut *self.rings.lock().unwrap(), false)
         }
 
-        /// Sleeps until it rings, as a worker does in `epoll_wait`.
+        /// Sleeps until it is signalled, as a worker does in `epoll_wait`.
         pub(super) fn sleep(&self) {
             let mut rings = self.rings.lock().unwrap();
             while !*rings {
@@ -59,23 +61,23 @@ mod parts {
 }
 
 const LAST: Generation = Generation(3);
-/// Zero, which nobody has, and those up to the last.
+/// Generations by index: zero, which none uses, to the last one.
 const GENERATIONS: usize = LAST.0 as usize + 1;
 
-/// A view, and what is said of it.
+/// Snapshot model, which records its use and its release.
 struct Snapshot {
     generation: Generation,
-    /// Packets that were judged by it: what hit counters are.
+    /// Packets evaluated under this snapshot: a model of the rule counters.
     judged: AtomicU32,
     books: Arc<Books>,
 }
 
-/// What outlives every view.
+/// Records that outlive every snapshot.
 #[derive(Default)]
 struct Books {
-    /// By generation, how often it was freed, and by whom: one for the control side, a hundred for a worker.
+    /// Releases of each generation: 1 for each by the control side, 100 for each by a worker.
     freed: [AtomicU32; GENERATIONS],
-    /// The last generation whose publication is over.
+    /// Last generation whose publication has ended.
     published: AtomicU32,
 }
 
@@ -102,7 +104,7 @@ impl Drop for Snapshot {
     }
 }
 
-/// A switch of these workers.
+/// Switch model.
 struct Switch {
     views: Publication<Snapshot>,
     doorbell: Doorbell,
@@ -116,7 +118,8 @@ impl Switch {
         Arc::new(Switch { views, doorbell: Doorbell::new(EventFd::new()), books })
     }
 
-    /// Publishes a view and waits for the workers; says how many packets were judged by the one before.
+    /// Publishes a snapshot and waits for the workers. Returns the number of packets that were evaluated
+    /// under the one before.
     fn publish(&self, generation: u32) -> u32 {
         let before = self.views.publish(Snapshot::new(generation, &self.books));
         self.doorbell.eventfd().signal();
@@ -128,7 +131,8 @@ impl Switch {
         before.judged.load(Relaxed)
     }
 
-    /// A worker's batches until it judges by the generation `last`; how many packets it has judged by each.
+    /// Runs batches of a worker until it uses the generation `last`. Returns the number of packets evaluated
+    /// under each generation.
     fn work(&self, worker: WorkerId, last: u32, mut rest: impl FnMut()) -> [u32; GENERATIONS] {
         IS_WORKER.with(|is_worker| is_worker.set(true));
         let mut own = self.views.register(worker);
@@ -137,7 +141,7 @@ impl Switch {
             let before = own.generation;
             let is_other = self.views.observe(worker, &mut own);
             assert!(own.generation > before || !is_other && own.generation == before, "it went back");
-            // The batch. What was published before it began holds, and so does all that is said to be over by now.
+            // One batch. It must use the snapshot of the last publication that has ended, or a later one.
             let published = self.books.published.load(Acquire);
             assert!(own.generation.0 >= published, "{published} is published, and not yet judged by");
             assert_eq!(self.books.freed[own.generation.0 as usize].load(Relaxed), 0, "it is freed");
@@ -150,7 +154,7 @@ impl Switch {
         judged
     }
 
-    /// How often each generation has been freed, and by whom ([`Books::freed`]).
+    /// Releases of each generation, encoded as in [`Records::freed`].
     fn freed(&self) -> [u32; GENERATIONS] {
         [0, 1, 2, 3].map(|generation: usize| self.books.freed[generation].load(Relaxed))
     }
@@ -235,7 +239,7 @@ fn a_worker_that_goes_to_sleep_is_woken_by_a_publication_and_by_the_next() {
     });
 }
 
-/// As a worker that has had an empty batch.
+/// Sleeps as a worker does after an empty batch.
 fn sleep(calls: &Doorbell) {
     if calls.prepare_sleep() {
         calls.eventfd().sleep();
@@ -247,7 +251,7 @@ fn sleep(calls: &Doorbell) {
 fn a_worker_that_goes_to_sleep_hears_of_every_port_that_others_call_it_for() {
     explore(Some(3), || {
         let calls = Arc::new(Doorbell::new(EventFd::new()));
-        // What the callers have put into their queues before.
+        // Handoff queues, which the callers fill before they ring.
         let queues = Arc::new([0, 1].map(|_| AtomicU32::new(0)));
         let (theirs, filled) = (calls.clone(), queues.clone());
         let worker = thread::spawn(move || {

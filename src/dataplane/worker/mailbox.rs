@@ -1,4 +1,4 @@
-//! How a worker is reached: by the control side between two batches, by other workers when they hand it frames.
+//! Mailbox of a worker: commands of the control side, and the doorbell for frames of other workers.
 
 use crossbeam::channel::Sender;
 use crossbeam::queue::ArrayQueue;
@@ -11,23 +11,23 @@ use crate::ids::PortId;
 use crate::limits::COMMANDS_MAX;
 use crate::xdp::ClosedQueue;
 
-/// The way to one worker.
+/// Mailbox of one worker.
 pub(crate) struct Mailbox {
     commands: ArrayQueue<Command>,
-    /// Handed-over frames, and what wakes the worker.
+    /// Doorbell for handed-over frames. Its eventfd wakes the worker.
     pub doorbell: Doorbell,
-    /// Its counters.
+    /// Counters of the worker.
     pub stats: WorkerStats,
 }
 
-/// What the control side asks of a worker, between two batches.
-#[allow(clippy::large_enum_variant)] // There are few, and the large one is the common one.
+/// Command of the control side, handled between two batches.
+#[allow(clippy::large_enum_variant)] // Commands are few, and most are large.
 pub(crate) enum Command {
-    /// To serve a port.
+    /// Adds a port.
     Open(PortId, Access),
-    /// To hand its access to a port back, with what still waits to be sent there dropped.
+    /// Removes a port and returns the access to it. Frames that wait for transmission there are dropped.
     Close(PortId, Sender<Access>),
-    /// To take back the frames of a closed queue; an answer says that it has.
+    /// Takes back the frames of a closed queue, and sends a reply when that is done.
     Reclaim(ClosedQueue, Sender<()>),
 }
 
@@ -40,20 +40,19 @@ impl Mailbox {
         })
     }
 
-    /// Leaves a command and wakes the worker; the command back where too many wait.
-    #[allow(clippy::result_large_err)] // The command itself comes back, and nobody copies it in a hurry.
+    /// Enqueues a command and wakes the worker. Returns the command if the queue is full.
+    #[allow(clippy::result_large_err)] // The command itself comes back; this is not a hot path.
     pub(crate) fn send(&self, command: Command) -> Result<(), Command> {
         self.commands.push(command)?;
         self.wake();
         Ok(())
     }
 
-    /// The command that has waited longest.
+    /// Takes the oldest command.
     pub(crate) fn next_command(&self) -> Option<Command> {
         self.commands.pop()
     }
 
-    /// Wakes the worker.
     pub(crate) fn wake(&self) {
         self.doorbell.eventfd().signal();
     }
