@@ -410,7 +410,7 @@ mod tests {
     use crate::dataplane::ConntrackSettings;
 
     #[test]
-    fn who_waits_names_those_that_are_late_and_nobody_who_has_come() {
+    fn a_wait_reports_the_late_workers_and_no_others() {
         let conntrack = ConntrackSettings { flows_max: 1024, ..Default::default() };
         let settings = Settings { cores: vec![0, 0, 0], huge_pages: false, conntrack, ..Default::default() };
         let core = Core::new(&settings, Instant::now()).unwrap();

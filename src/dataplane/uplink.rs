@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_that_hold_an_address_of_the_node_are_found() {
+    fn prefixes_that_contain_an_address_of_the_node_are_found() {
         let nets =
             |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<BTreeSet<IpNet>>();
         let node: Vec<IpAddr> = vec!["192.0.2.5".parse().unwrap(), "fd00::5".parse().unwrap()];
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_tag_the_port_stands_where_its_interface_stands() {
+    fn without_a_tag_the_neighbours_are_those_of_the_interface() {
         let loopback = Interface::find("lo").unwrap();
         let uplink = probe(&loopback, None).unwrap();
         assert_eq!(uplink.link, Link { interface: loopback.index, resolves: true });
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_without_a_vlan_device_is_told_with_what_to_do() {
+    fn a_tag_without_a_vlan_device_gives_a_warning_with_the_remedy() {
         let loopback = Interface::find("lo").unwrap();
         let uplink = probe(&loopback, Some(7)).unwrap();
         assert!(!uplink.link.resolves);

@@ -112,8 +112,8 @@ impl ResolverThread {
         while !self.stop.load(Ordering::Relaxed) {
             self.wait(TICK.saturating_sub(ticked.elapsed()));
             let mut table = lock(&self.table);
-            for news in self.kernel.events() {
-                table.apply_event(news, &self.shared.neighbors);
+            for event in self.kernel.events() {
+                table.apply_event(event, &self.shared.neighbors);
             }
             if std::mem::take(&mut table.needs_dump) {
                 table.not_in_dump = table.known.keys().copied().collect();
@@ -174,8 +174,8 @@ struct UplinkTable {
 }
 
 impl UplinkTable {
-    fn apply_event(&mut self, news: NeighborEvent, neighbors: &Neighbors) {
-        match news {
+    fn apply_event(&mut self, event: NeighborEvent, neighbors: &Neighbors) {
+        match event {
             NeighborEvent::State(neighbor, nud_state) => {
                 self.not_in_dump.remove(&neighbor);
                 if nud_state == NudState::Removed && self.is_router(neighbor) {
@@ -275,13 +275,13 @@ mod tests {
         Mac([2, 0, 0, 0, 0, last])
     }
 
-    fn bench(link: Link) -> (UplinkTable, Neighbors) {
+    fn fixture(link: Link) -> (UplinkTable, Neighbors) {
         (UplinkTable { links: [(PORT, link)].into(), ..UplinkTable::default() }, Neighbors::new())
     }
 
     #[test]
-    fn workers_see_what_the_kernel_says_and_only_of_uplinks() {
-        let (mut table, neighbors) = bench(LINK);
+    fn workers_see_the_kernels_neighbours_of_uplinks_only() {
+        let (mut table, neighbors) = fixture(LINK);
         let router = ip("fe80::1");
         let seen = |neighbors: &Neighbors| neighbors.uplink_mac(PORT, pack(router));
         table.apply_event(NeighborEvent::State((8, router), NudState::Reachable(mac(8))), &neighbors);
@@ -299,8 +299,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_does_not_name_any_more_is_gone() {
-        let (mut table, neighbors) = bench(LINK);
+    fn a_neighbour_that_a_dump_does_not_name_is_removed() {
+        let (mut table, neighbors) = fixture(LINK);
         for last in 1..=2 {
             let address = IpAddr::from([192, 0, 2, last]);
             table.apply_event(NeighborEvent::State((7, address), NudState::Reachable(mac(last))), &neighbors);
@@ -316,8 +316,8 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_router_is_asked_for_without_a_packet_and_once_a_tick() {
-        let (mut table, neighbors) = bench(LINK);
+    fn a_missing_router_is_requested_without_a_packet_and_once_a_tick() {
+        let (mut table, neighbors) = fixture(LINK);
         table.routers = [(PORT, ip("192.0.2.1")), (PortId(9), ip("192.0.2.9"))].into();
         assert_eq!(table.missing_routers(), [(7, ip("192.0.2.1"))]);
         assert_eq!(table.missing_routers(), []);
@@ -330,8 +330,8 @@ mod tests {
     }
 
     #[test]
-    fn a_router_that_the_kernel_forgets_is_asked_for_at_once() {
-        let (mut table, neighbors) = bench(LINK);
+    fn a_router_that_the_kernel_removes_is_requested_at_once() {
+        let (mut table, neighbors) = fixture(LINK);
         let router = (7, ip("192.0.2.1"));
         table.routers = [(PORT, router.1)].into();
         table.apply_event(NeighborEvent::State(router, NudState::Reachable(mac(1))), &neighbors);
@@ -345,8 +345,8 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_neighbour_is_confirmed_when_it_is_used_and_not_before() {
-        let (mut table, neighbors) = bench(LINK);
+    fn a_stale_neighbour_is_probed_when_it_is_used_and_not_before() {
+        let (mut table, neighbors) = fixture(LINK);
         table.apply_event(NeighborEvent::State((7, ip("192.0.2.1")), NudState::Stale(mac(1))), &neighbors);
         assert_eq!(table.stale_in_use(&neighbors), []);
         neighbors.uplink_mac(PORT, pack(ip("192.0.2.1")));
@@ -358,18 +358,19 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_tries_every_address_asks_for_a_bounded_number() {
-        let (mut table, _) = bench(LINK);
-        let asked = (0..10_000u32).filter_map(|i| table.request(PORT, IpAddr::from(i.to_be_bytes()))).count();
-        assert_eq!(asked, NEIGHBOR_QUESTIONS_MAX);
+    fn a_pod_that_tries_every_address_causes_a_bounded_number_of_requests() {
+        let (mut table, _) = fixture(LINK);
+        let requested =
+            (0..10_000u32).filter_map(|i| table.request(PORT, IpAddr::from(i.to_be_bytes()))).count();
+        assert_eq!(requested, NEIGHBOR_QUESTIONS_MAX);
         table.requested.clear();
         assert_eq!(table.request(PORT, ip("192.0.2.1")), Some((7, ip("192.0.2.1"))));
-        assert_eq!(table.request(PORT, ip("192.0.2.1")), None, "once is enough");
+        assert_eq!(table.request(PORT, ip("192.0.2.1")), None, "it is requested already");
     }
 
     #[test]
-    fn where_the_kernel_cannot_resolve_only_permanent_neighbours_count() {
-        let (mut table, neighbors) = bench(Link { resolves: false, ..LINK });
+    fn permanent_neighbours_alone_count_on_a_link_that_the_kernel_cannot_resolve() {
+        let (mut table, neighbors) = fixture(Link { resolves: false, ..LINK });
         table.routers = [(PORT, ip("192.0.2.1"))].into();
         assert_eq!(table.missing_routers(), []);
         assert_eq!(table.request(PORT, ip("192.0.2.2")), None);

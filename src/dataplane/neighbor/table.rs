@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_no_station_is_none() {
+    fn an_address_that_is_not_unicast_removes_the_neighbour() {
         let neighbors = Neighbors::new();
         for wrong in [Mac::default(), Mac::BROADCAST] {
             assert!(neighbors.set_uplink_mac(PORT, 7, Some(mac(1))));
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn use_is_told_once() {
+    fn a_use_is_reported_once() {
         let neighbors = Neighbors::new();
         neighbors.set_uplink_mac(PORT, 7, Some(mac(1)));
         assert!(!neighbors.take_used(PORT, 7));
@@ -287,14 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_linux_keeps_have_a_place_and_one_without_is_told() {
+    fn as_many_as_linux_keeps_have_a_slot_and_a_full_table_is_reported() {
         let neighbors = Neighbors::new();
         assert!((0..2048).all(|address| neighbors.set_uplink_mac(PORT, address, Some(mac(1)))));
         assert!((0..2048).all(|address| neighbors.uplink_mac(PORT, address).is_some()));
         let mut last = 2048..;
         assert!(
             last.any(|address| !neighbors.set_uplink_mac(PORT, address, Some(mac(1)))),
-            "it is not endless"
+            "the table has a bound"
         );
     }
 
@@ -330,19 +330,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_says_what_a_map_says(steps in prop::collection::vec((0..4u16, 0..40u128, 0..5u8), 0..300)) {
+        fn the_table_equals_a_map(steps in prop::collection::vec((0..4u16, 0..40u128, 0..5u8), 0..300)) {
             let neighbors = Neighbors::new();
-            let mut twin = BTreeMap::new();
+            let mut model = BTreeMap::new();
             for (port, address, last) in steps {
                 let mac = (last != 0).then(|| mac(last));
                 assert!(neighbors.set_uplink_mac(PortId(port), address, mac));
                 match mac {
-                    Some(mac) => twin.insert((port, address), mac),
-                    None => twin.remove(&(port, address)),
+                    Some(mac) => model.insert((port, address), mac),
+                    None => model.remove(&(port, address)),
                 };
                 for port in 0..4 {
                     for address in 0..40 {
-                        let expected = twin.get(&(port, address)).copied();
+                        let expected = model.get(&(port, address)).copied();
                         prop_assert_eq!(neighbors.uplink_mac(PortId(port), address), expected);
                     }
                 }

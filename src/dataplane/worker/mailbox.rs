@@ -66,35 +66,35 @@ mod tests {
         mailbox.doorbell.eventfd().drain()
     }
 
-    fn calls(mailbox: &Mailbox) -> Vec<u16> {
+    fn take_rung(mailbox: &Mailbox) -> Vec<u16> {
         let mut ports = Vec::new();
         mailbox.doorbell.take_rung(|port| ports.push(port.0));
         ports
     }
 
     #[test]
-    fn every_port_that_was_called_for_is_named_once() {
+    fn every_port_that_was_rung_for_is_taken_once() {
         let mailbox = Mailbox::new().unwrap();
-        assert_eq!(calls(&mailbox), [0u16; 0]);
+        assert_eq!(take_rung(&mailbox), [0u16; 0]);
         for port in [0, 1023, 64, 63, 64] {
             mailbox.doorbell.ring(PortId(port));
         }
-        assert_eq!(calls(&mailbox), [0, 63, 64, 1023]);
-        assert_eq!(calls(&mailbox), [0u16; 0]);
+        assert_eq!(take_rung(&mailbox), [0, 63, 64, 1023]);
+        assert_eq!(take_rung(&mailbox), [0u16; 0]);
     }
 
     #[test]
-    fn a_call_wakes_the_one_who_sleeps_once_and_nobody_else() {
+    fn a_ring_wakes_a_sleeping_worker_once_and_a_working_one_never() {
         let mailbox = Mailbox::new().unwrap();
         mailbox.doorbell.ring(PortId(3));
-        assert!(!is_woken(&mailbox), "it is awake");
-        assert!(!mailbox.doorbell.prepare_sleep(), "a call has come");
+        assert!(!is_woken(&mailbox), "the worker is awake");
+        assert!(!mailbox.doorbell.prepare_sleep(), "a ring has arrived");
         mailbox.doorbell.finish_sleep();
-        assert_eq!(calls(&mailbox), [3]);
+        assert_eq!(take_rung(&mailbox), [3]);
         assert!(mailbox.doorbell.prepare_sleep());
         mailbox.doorbell.ring(PortId(3));
         assert!(is_woken(&mailbox));
         mailbox.doorbell.ring(PortId(4));
-        assert!(!is_woken(&mailbox), "it was woken already");
+        assert!(!is_woken(&mailbox), "the worker was woken already");
     }
 }
