@@ -1,33 +1,37 @@
-//! What a dataplane is started with.
+//! Settings of a dataplane.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Settings that hold for the life of a dataplane.
+/// Settings for the life of a dataplane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Worker `i` runs on core `cores[i]`; their number is the number of workers. The same core may stand twice.
+    /// Cores of the workers: worker `i` runs on core `cores[i]`, and as many workers run as cores are listed.
+    /// A core may be listed twice.
     pub cores: Vec<usize>,
     /// UMEM frames of each worker.
     pub frames_per_worker: usize,
-    /// Whether UMEM and large tables ask for huge pages. Without any, ordinary pages serve.
+    /// Whether UMEM and large tables request huge pages. If the kernel has none free, they use ordinary
+    /// pages.
     pub huge_pages: bool,
-    /// What a worker does when there is nothing to do.
+    /// Behaviour of an idle worker.
     pub polling: Polling,
-    /// Whether workers poll the drivers of their ports themselves.
+    /// Whether sockets set `SO_PREFER_BUSY_POLL`, so that workers drive the NAPI of their ports
+    /// (`asm-generic/socket.h`).
     pub prefer_busy_poll: bool,
-    /// Directory of a BPF file system that keeps the links of XDP programs. Where it is none, netlink attaches them.
+    /// Directory in a BPF file system that pins the links of XDP programs. If it is on another file system,
+    /// netlink attaches the programs.
     pub pin_directory: PathBuf,
     /// Connection tracking.
     pub conntrack: ConntrackSettings,
 }
 
-/// What a worker does when there is nothing to do.
+/// Behaviour of an idle worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Polling {
-    /// Sleeps in the kernel after this many microseconds without a frame, until the next one comes.
+    /// Polls for `spin_us` without a frame, then sleeps in the kernel until the next frame arrives.
     Adaptive {
-        /// Microseconds of looking before sleeping.
+        /// Polling before a sleep, microseconds.
         spin_us: u32,
     },
     /// Never sleeps.
@@ -37,37 +41,40 @@ pub enum Polling {
 /// Connection tracking.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConntrackSettings {
-    /// Capacity, flows; rounded up to a multiple of 16.
+    /// Capacity in flows; rounded up to a multiple of 16.
     pub flows_max: usize,
-    /// Bound of the assured flows of one port, per cent: with 50, as many as there are places left for assured flows of all ports, which
-    /// may take three quarters of the capacity.
+    /// Bound of the assured flows of one port, `q` per cent: `q / (100 - q)` times the slots that are free
+    /// for assured flows of all ports. These are three quarters of the capacity. With 50, one port alone has
+    /// up to half of them.
     pub pod_quota_percent: u8,
-    /// Whether a TCP connection may be entered on a packet that is not its first, as opened by who sent that.
+    /// Whether a TCP connection may be picked up on a packet after its first; the sender of that packet
+    /// counts as initiator (Linux: `nf_conntrack_tcp_loose`).
     pub tcp_pickup: bool,
-    /// Location of the table.
+    /// Location of the table, which decides whether flows outlive the process.
     pub memory: FlowMemory,
-    /// Idle times after which a flow is forgotten.
+    /// Idle times after which a flow is removed.
     pub timeouts: Timeouts,
 }
 
-/// Location of the flow table, which decides how long flows live.
+/// Location of the flow table, which decides whether flows outlive the process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum FlowMemory {
-    /// In memory of the process: flows end with it.
+    /// Anonymous memory: flows end with the process.
     #[default]
     Process,
-    /// In a file in this directory, which is in memory and this process's alone: the next process goes on with the flows.
+    /// A file in this directory, on `tmpfs` or `ramfs` and locked by one process at a time: the next process
+    /// restores the flows.
     Directory {
         /// The directory.
         path: PathBuf,
-        /// The directory that serves where that one is on a disk; none where the start shall fail then.
+        /// The directory to use if `path` is on a disk; with `None` the start fails then.
         fallback: Option<PathBuf>,
     },
 }
 
 impl FlowMemory {
-    /// The directories that a switch with this control socket uses unless one is configured: beside the socket; and where that is on a
-    /// disk, below [`SHARED_MEMORY`], under the name that [`flow_directory_in_shared_memory`] gives.
+    /// Default directories for a switch with this control socket: one beside the socket, and, if that is on a
+    /// disk, the one that [`flow_directory_in_shared_memory`] gives below [`SHARED_MEMORY`].
     pub fn beside(socket: &Path) -> FlowMemory {
         let path = socket.with_extension("flows");
         let fallback = Path::new(SHARED_MEMORY).is_dir().then(|| flow_directory_in_shared_memory(&path));
@@ -75,47 +82,47 @@ impl FlowMemory {
     }
 }
 
-/// The file system in memory that Linux has everywhere (`shm_open(3)`).
+/// The `tmpfs` that every Linux mounts for POSIX shared memory (`shm_open(3)`).
 pub const SHARED_MEMORY: &str = "/dev/shm";
 
-/// The directory in shared memory that stands for another one: its path in one name, whose slashes are written as in a URL, so that no
-/// two paths have one name.
+/// Maps a directory to one below [`SHARED_MEMORY`]. The name is the whole path with slashes percent-encoded
+/// (RFC 3986), so that no two paths share a name.
 pub fn flow_directory_in_shared_memory(path: &Path) -> PathBuf {
     let name = path.to_string_lossy().replace('%', "%25").replace('/', "%2F");
     Path::new(SHARED_MEMORY).join(format!("palisade{name}"))
 }
 
-/// Idle times after which a flow is forgotten, by state (RFC 5382, RFC 4787, RFC 5508, and Linux's
-/// `nf_conntrack-sysctl`, as guides).
+/// Idle times after which a flow is removed, by state. The defaults follow RFC 5382, RFC 4787, RFC 5508, and
+/// Linux's `nf_conntrack-sysctl`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeouts {
-    /// TCP, SYN seen, not yet answered.
+    /// TCP: SYN seen, not yet answered.
     pub tcp_syn_sent: Duration,
-    /// TCP, SYN answered, handshake not finished.
+    /// TCP: SYN answered, handshake not finished.
     pub tcp_syn_received: Duration,
-    /// TCP, picked up in its middle and not yet answered.
+    /// TCP: picked up in the middle of a connection and not yet answered.
     pub tcp_unacknowledged: Duration,
-    /// TCP, connection open.
+    /// TCP: connection established.
     pub tcp_established: Duration,
-    /// TCP, one side has finished.
+    /// TCP: one side has sent FIN.
     pub tcp_fin_wait: Duration,
-    /// TCP, both sides have finished.
+    /// TCP: both sides have sent FIN.
     pub tcp_time_wait: Duration,
-    /// TCP, reset.
+    /// TCP: reset.
     pub tcp_close: Duration,
-    /// UDP, one direction seen.
+    /// UDP: one direction seen.
     pub udp_one_way: Duration,
-    /// UDP, both directions seen.
+    /// UDP: both directions seen.
     pub udp_two_way: Duration,
     /// ICMP echo.
     pub icmp_echo: Duration,
-    /// SCTP, association not yet up.
+    /// SCTP: association not yet established.
     pub sctp_setup: Duration,
-    /// SCTP, association up.
+    /// SCTP: association established.
     pub sctp_established: Duration,
-    /// Any other protocol, one direction seen.
+    /// Other protocols: one direction seen.
     pub other_one_way: Duration,
-    /// Any other protocol, both directions seen.
+    /// Other protocols: both directions seen.
     pub other: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! What is special about a port on a NIC that the switch shares with the kernel.
+//! Uplinks: ports on a NIC that the switch shares with the kernel.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,21 +9,22 @@ use super::neighbor::resolver::Link;
 use super::{Mac, PortError};
 use crate::netlink::{Interface, node_addresses, vlan_device};
 
-/// How the port stands on its link.
+/// Properties of an uplink on its link.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
-    /// Ethernet address that it has there.
+pub(super) struct Uplink {
+    /// Ethernet address of the node on the link.
     pub(super) mac: Mac,
-    /// Where its neighbours are.
+    /// Location of the uplink's neighbours in the kernel's neighbour table.
     pub(super) link: Link,
-    /// What is amiss.
+    /// Warning for the operator, with the remedy.
     pub(super) warning: Option<String>,
 }
 
-/// Finds out how a port on `interface` stands on its link. With a tag, the kernel is on that network by a VLAN device: its
-/// Ethernet address is the one that others know, and its neighbours are the port's.
-pub(super) fn place(interface: &Interface, vlan: Option<u16>) -> Result<Place, PortError> {
-    let own = Place {
+/// Reads the properties of an uplink on `interface`. With a VLAN tag, the kernel is attached to that network
+/// by a VLAN device: neighbours know the device's Ethernet address, and the kernel keeps their entries under
+/// the device.
+pub(super) fn probe(interface: &Interface, vlan: Option<u16>) -> Result<Uplink, PortError> {
+    let own = Uplink {
         mac: interface.mac,
         link: Link { interface: interface.index, resolves: true },
         warning: None,
@@ -33,9 +34,9 @@ pub(super) fn place(interface: &Interface, vlan: Option<u16>) -> Result<Place, P
     if let Some(device) = vlan_device(interface.index, vlan)? {
         let device = Interface::find(&device)?;
         let link = Link { interface: device.index, resolves: true };
-        return Ok(Place { mac: device.mac, link, warning: None });
+        return Ok(Uplink { mac: device.mac, link, warning: None });
     }
-    Ok(Place {
+    Ok(Uplink {
         link: Link { resolves: false, ..own.link },
         warning: Some(format!(
             "interface {name} has no VLAN device for tag {vlan}, so the kernel resolves nobody there: make one \
@@ -46,9 +47,10 @@ pub(super) fn place(interface: &Interface, vlan: Option<u16>) -> Result<Place, P
     })
 }
 
-/// Refuses to take an address of the node itself from the kernel: that would cut the node off.
+/// Rejects pod prefixes that contain an address of the node. Frames to that address would go to the switch,
+/// and the node would be cut off.
 pub(super) fn check_prefixes(interface: &str, prefixes: &BTreeSet<IpNet>) -> Result<(), PortError> {
-    match cut_off(&node_addresses(interface), prefixes) {
+    match find_own_address(&node_addresses(interface), prefixes) {
         None => Ok(()),
         Some((prefix, address)) => Err(PortError::Kernel(format!(
             "interface {interface} has the node's own address {address}, and {prefix} is configured as its pods': the \
@@ -57,15 +59,15 @@ pub(super) fn check_prefixes(interface: &str, prefixes: &BTreeSet<IpNet>) -> Res
     }
 }
 
-/// Why frames are copied between the NIC and the switch.
-pub(super) fn why_copied(interface: &str) -> String {
+/// Warning that the driver copies frames between the NIC and the UMEM (`XDP_COPY`).
+pub(super) fn copy_mode_warning(interface: &str) -> String {
     format!(
         "interface {interface}: frames are copied between the driver and the switch (no zero-copy): a worker's packet \
          memory is shared by all its ports, and veth has none"
     )
 }
 
-fn cut_off(addresses: &[IpAddr], prefixes: &BTreeSet<IpNet>) -> Option<(IpNet, IpAddr)> {
+fn find_own_address(addresses: &[IpAddr], prefixes: &BTreeSet<IpNet>) -> Option<(IpNet, IpAddr)> {
     let of = |prefix: &IpNet| addresses.iter().copied().find(|address| prefix.contains(address));
     prefixes.iter().find_map(|prefix| of(prefix).map(|address| (*prefix, address)))
 }
@@ -75,30 +77,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_that_hold_an_address_of_the_node_are_found() {
+    fn prefixes_that_contain_an_address_of_the_node_are_found() {
         let nets =
             |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<BTreeSet<IpNet>>();
         let node: Vec<IpAddr> = vec!["192.0.2.5".parse().unwrap(), "fd00::5".parse().unwrap()];
-        assert_eq!(cut_off(&node, &nets(&["10.0.0.0/8", "fd00:1::/64", "192.0.2.6/32"])), None);
+        assert_eq!(find_own_address(&node, &nets(&["10.0.0.0/8", "fd00:1::/64", "192.0.2.6/32"])), None);
         for wrong in ["192.0.0.0/16", "192.0.2.5/32", "::/0"] {
-            let found = cut_off(&node, &nets(&["10.0.0.0/8", wrong])).unwrap();
+            let found = find_own_address(&node, &nets(&["10.0.0.0/8", wrong])).unwrap();
             assert_eq!(found.0, wrong.parse().unwrap());
         }
     }
 
     #[test]
-    fn without_a_tag_the_port_stands_where_its_interface_stands() {
+    fn without_a_tag_the_neighbours_are_those_of_the_interface() {
         let loopback = Interface::find("lo").unwrap();
-        let place = place(&loopback, None).unwrap();
-        assert_eq!(place.link, Link { interface: loopback.index, resolves: true });
-        assert_eq!((place.mac, place.warning), (Mac([0; 6]), None));
+        let uplink = probe(&loopback, None).unwrap();
+        assert_eq!(uplink.link, Link { interface: loopback.index, resolves: true });
+        assert_eq!((uplink.mac, uplink.warning), (Mac([0; 6]), None));
     }
 
     #[test]
-    fn a_tag_without_a_vlan_device_is_told_with_what_to_do() {
+    fn a_tag_without_a_vlan_device_gives_a_warning_with_the_remedy() {
         let loopback = Interface::find("lo").unwrap();
-        let place = place(&loopback, Some(7)).unwrap();
-        assert!(!place.link.resolves);
-        assert!(place.warning.unwrap().contains("ip link add link lo name lo.7 type vlan id 7"));
+        let uplink = probe(&loopback, Some(7)).unwrap();
+        assert!(!uplink.link.resolves);
+        assert!(uplink.warning.unwrap().contains("ip link add link lo name lo.7 type vlan id 7"));
     }
 }

@@ -32,8 +32,6 @@ const NOT_DONE: &[&str] = &[
     "src/dataplane/settings.rs",
     "src/dataplane/uplink.rs",
     "src/dataplane/worker",
-    "src/net",
-    "src/netlink",
     "src/policy/compile",
     "src/policy/connectivity",
     "src/policy/evaluate",
@@ -46,7 +44,6 @@ const NOT_DONE: &[&str] = &[
     "src/policy/testcase",
     "src/source",
     "src/tables",
-    "src/xdp",
 ];
 
 /// A comment or a paragraph: its first line, and its text.

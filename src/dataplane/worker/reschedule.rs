@@ -1,21 +1,23 @@
-//! A late worker's core is knocked at.
+//! Reschedule nudge: forces the scheduler to run on the core of a worker that has not picked up the published
+//! snapshot.
 //!
-//! A worker that shares its core hands it over while it has nothing to do, and whoever takes it keeps it until the timer's next tick: up to 4 ms at
-//! 250 Hz, because only then the scheduler looks whether the turn is over. It also looks when a thread wakes on that core. So each core of a worker
-//! has a thread that does nothing, and is woken while somebody waits for the worker.
+//! A worker that shares its core yields it while idle. The thread that takes the core keeps it until the next
+//! timer tick (4 ms at `CONFIG_HZ=250`), because the scheduler checks for preemption only there and when a
+//! thread wakes on that core. So each core of a worker has a thread that only sleeps; the control side wakes
+//! it while it waits for the worker.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle, park};
 
-/// Knocks at one core. The thread there ends when this is dropped.
+/// Nudges one core. The thread on that core ends when this is dropped.
 pub(in crate::dataplane) struct Rescheduler {
     thread: JoinHandle<()>,
     stopping: Arc<AtomicBool>,
 }
 
 impl Rescheduler {
-    /// At the core of worker `number`; fails where the kernel gives no thread.
+    /// Starts the thread on the core of worker `number`. Fails if the kernel cannot create the thread.
     pub(in crate::dataplane) fn new(number: usize, core: usize) -> std::io::Result<Rescheduler> {
         let stopping = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&stopping);
@@ -29,7 +31,7 @@ impl Rescheduler {
         Ok(Rescheduler { thread, stopping })
     }
 
-    /// Makes the scheduler look who shall have the core.
+    /// Wakes the thread on the core, which makes the scheduler check for preemption there.
     pub(in crate::dataplane) fn nudge(&self) {
         self.thread.thread().unpark();
     }
@@ -38,7 +40,7 @@ impl Rescheduler {
 impl Drop for Rescheduler {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::Relaxed);
-        // Not waited for: it may get its core late, and has nothing to lose.
+        // Not joined: the thread may get its core late, and holds nothing that must be released.
         self.nudge();
     }
 }
@@ -50,12 +52,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_thread_outlives_knocks_and_ends_with_its_knocker() {
-        let knocker = Rescheduler::new(0, 0).unwrap();
-        (0..3).for_each(|_| knocker.nudge());
-        assert!(!knocker.thread.is_finished());
-        let held_by_thread = Arc::clone(&knocker.stopping);
-        drop(knocker);
+    fn the_thread_outlives_nudges_and_ends_with_the_rescheduler() {
+        let rescheduler = Rescheduler::new(0, 0).unwrap();
+        (0..3).for_each(|_| rescheduler.nudge());
+        assert!(!rescheduler.thread.is_finished());
+        let held_by_thread = Arc::clone(&rescheduler.stopping);
+        drop(rescheduler);
         let deadline = Instant::now() + Duration::from_secs(10);
         while Arc::strong_count(&held_by_thread) > 1 && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(1));

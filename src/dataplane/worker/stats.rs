@@ -1,4 +1,4 @@
-//! Counters that one worker writes and everybody reads.
+//! Counters with one writer, a worker, and any number of readers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,31 +8,29 @@ use crate::limits::PORTS_MAX;
 
 const REASONS: usize = DropReason::ALL.len();
 
-/// A counter with one writer: an increment is a load and a store, not a locked instruction.
+/// Counter with one writer: an increment is a load and a store, without a locked instruction.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds to the counter. Only its one writer calls this.
+    /// Adds to the counter. Only the writer calls this.
     #[inline]
     pub(crate) fn add(&self, count: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Sets the counter.
     #[inline]
     pub(crate) fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Reads the counter.
     #[inline]
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// One worker's counters of one port.
+/// Counters of one worker for one port.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(crate) struct PortStats {
@@ -45,10 +43,11 @@ pub(crate) struct PortStats {
     pub drops: [Counter; REASONS],
 }
 
-/// One worker's counters.
+/// Counters of one worker.
 pub(crate) struct WorkerStats {
     ports: Box<[PortStats]>,
-    /// Turns of the worker's loop: while it goes on, there are more of them from one sleep to the next.
+    /// Iterations of the worker's loop. The count rises while the worker is not stuck, several times between
+    /// two sleeps.
     pub turns: Counter,
     pub received: Counter,
     pub batches: Counter,
@@ -78,7 +77,7 @@ impl WorkerStats {
         }
     }
 
-    /// The counters of a port.
+    /// Counters of a port.
     #[inline]
     pub(crate) fn port(&self, port: PortId) -> &PortStats {
         &self.ports[port.index()]
@@ -92,7 +91,7 @@ impl PortStats {
         self.drops[reason as usize].add(1);
     }
 
-    /// Back to zero: the number is another port's from here on.
+    /// Resets all counters: the port number is given to another interface.
     pub(crate) fn clear(&self) {
         let all = [&self.received, &self.received_bytes, &self.forwarded, &self.consumed];
         let sent = [&self.transmitted, &self.transmitted_bytes];
