@@ -28,22 +28,6 @@ const ON_A_CIRCLE: &[&str] = &[
     "dataplane/pipeline/mod",
     "dataplane/pipeline/route",
     "dataplane/worker",
-    "lab/bridge",
-    "lab/live/mod",
-    "lab/live/placement",
-    "lab/live/responder",
-    "lab/live/rig",
-    "lab/node",
-    "lab/topology",
-    "xdp/memory_port",
-    "xdp/multi_buffer",
-    "xdp/program/attach",
-    "xdp/program/mod",
-    "xdp/queue",
-    "xdp/socket",
-    "xdp/umem",
-    "xdp/umem_area",
-    "xdp/umem_owner",
 ];
 
 /// Imports between the children of one folder, with one import for each as evidence.

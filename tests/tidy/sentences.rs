@@ -25,8 +25,6 @@ const NOT_DONE: &[&str] = &[
     "src/dataplane/packet.rs",
     "src/dataplane/pipeline",
     "src/dataplane/worker",
-    "src/net",
-    "src/netlink",
     "src/policy/compile",
     "src/policy/connectivity",
     "src/policy/evaluate",
@@ -39,7 +37,6 @@ const NOT_DONE: &[&str] = &[
     "src/policy/testcase",
     "src/source",
     "src/tables",
-    "src/xdp",
 ];
 
 /// A comment or a paragraph: its first line, and its text.

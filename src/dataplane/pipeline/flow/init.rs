@@ -30,7 +30,7 @@ impl FlowInit {
 }
 
 /// Converts a key to the flow that policy evaluates, in its original direction.
-pub(in crate::dataplane) fn flow_of(key: &Key, opened_by_low: bool) -> Flow {
+pub(in crate::dataplane::pipeline) fn flow_of(key: &Key, opened_by_low: bool) -> Flow {
     let protocol = key.protocol();
     if opened_by_low {
         Flow { src: key.low(), dst: key.high(), protocol, dst_port: key.high_port() }

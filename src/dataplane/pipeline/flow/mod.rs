@@ -2,7 +2,7 @@
 
 pub(super) mod admit;
 pub(super) mod established;
-pub(in crate::dataplane) mod init;
+pub(super) mod init;
 pub(super) mod revalidate;
 mod state;
 mod tcp_segment;
