@@ -31,9 +31,9 @@ pub const MTU_OF_ONE_FRAME_MAX: usize = ONE_FRAME_BYTES_MAX - 18;
 pub const RING_SLOTS: usize = 2048;
 /// Frames that wait for hand-off to one port with fewer queues than workers. The workers without a queue
 /// share them, each with at least the minimum below. Frames beyond are dropped (`tx-full`).
-pub const HANDOVER_PARCELS_MAX: usize = 512;
-/// See [`HANDOVER_PARCELS_MAX`].
-pub const HANDOVER_PARCELS_MIN: usize = 64;
+pub const HANDOFF_BUFFERS_MAX: usize = 512;
+/// See [`HANDOFF_BUFFERS_MAX`].
+pub const HANDOFF_BUFFERS_MIN: usize = 64;
 /// Most addresses of one pod.
 pub const POD_ADDRESSES_MAX: usize = 8;
 /// Most prefixes of one address family that an uplink takes from the kernel: those of all pods, the
@@ -117,7 +117,7 @@ const _: () = assert!(PORT_BURST_FRAMES_MAX <= BATCH_FRAMES_MAX);
 const _: () = assert!(MULTI_BUFFER_FRAMES_MAX <= PORT_BURST_FRAMES_MAX, "a packet is taken over at once");
 const _: () = assert!(RING_SLOTS.is_power_of_two() && RING_SLOTS >= 2 * BATCH_FRAMES_MAX);
 const _: () =
-    assert!(HANDOVER_PARCELS_MIN >= PORT_BURST_FRAMES_MAX && HANDOVER_PARCELS_MAX >= HANDOVER_PARCELS_MIN);
+    assert!(HANDOFF_BUFFERS_MIN >= PORT_BURST_FRAMES_MAX && HANDOFF_BUFFERS_MAX >= HANDOFF_BUFFERS_MIN);
 const _: () = assert!(FRAGMENTS_WAITING_MAX <= BATCH_FRAMES_MAX, "a batch takes all that waits");
 const _: () =
     assert!((DATAGRAMS_MAX / FRAGMENT_WAYS).is_power_of_two() && FIRSTS_SHARED_MAX.is_power_of_two());

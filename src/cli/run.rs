@@ -73,7 +73,7 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode, CliError> {
     std::thread::scope(|scope| {
         let _stop = StopWhenDropped(&requests);
         if let Some(policies) = &mut policies {
-            scope.spawn(|| threads::vital("palisade-source", || policies.follow(daemon.switch(), &requests)));
+            scope.spawn(|| threads::vital("palisade-source", || policies.run(daemon.switch(), &requests)));
         }
         handle_signals(&signals, has_directory.then_some(&requests));
     });

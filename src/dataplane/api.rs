@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ipnet::IpNet;
 
-use super::engine::{Dataplane, Guards, OpenPort, PATIENCE, link_of};
+use super::engine::{Dataplane, Guards, OpenPort, WORKER_TIMEOUT, link_of};
 use super::{
     Counters, DesiredState, FlowInfo, FlowPath, FlowTableReport, NotTaken, PortError, PortHealth, PortReport,
     PortSpec, StuckWorker,
@@ -100,23 +100,23 @@ impl DataplaneApi for Dataplane {
         let mut ports = self.ports();
         let link = link_of(&Interface::find(&spec.interface)?);
         let id = self.core.free_port(link.as_ref())?;
-        self.open_as(&mut ports, id, spec, |facts, interface| {
-            self.core.add_port(id, facts, link_of(interface), &self.settle());
+        self.open_with_id(&mut ports, id, spec, |properties, interface| {
+            self.core.add_port(id, properties, link_of(interface), &self.wait_for_workers());
         })
     }
 
     fn reopen_port(&self, port: PortId, spec: &PortSpec) -> Result<PortReport, PortError> {
         let mut ports = self.ports();
         let open = ports.remove(&port).ok_or(PortError::Unknown(port))?;
-        let reopened = self.take_from_workers(port).and_then(|()| {
+        let reopened = self.close_queues(port).and_then(|()| {
             let interface = Interface::with_index(open.interface.index)?.name;
             let spec = PortSpec { interface, ..spec.clone() };
-            self.open_as(&mut ports, port, &spec, |facts, _| {
-                self.core.change_port(port, facts, &self.settle());
+            self.open_with_id(&mut ports, port, &spec, |properties, _| {
+                self.core.change_port(port, properties, &self.wait_for_workers());
             })
         });
         if reopened.is_err() {
-            self.forget(port);
+            self.forget_port(port);
             // The interface is blocked like any without a port. If that fails its own program stays, which
             // drops every frame too.
             if let Ok(interface) = Interface::with_index(open.interface.index) {
@@ -204,7 +204,8 @@ impl DataplaneApi for Dataplane {
                 return None;
             }
             let (worker, core) = (WorkerId(number as u16), self.core.core_of(number));
-            Some(StuckWorker { worker, core, since: since.elapsed() }).filter(|stuck| stuck.since > PATIENCE)
+            Some(StuckWorker { worker, core, since: since.elapsed() })
+                .filter(|stuck| stuck.since > WORKER_TIMEOUT)
         });
         stuck.collect()
     }
@@ -212,8 +213,8 @@ impl DataplaneApi for Dataplane {
     fn close_port(&self, port: PortId, detach: bool) -> Result<(), PortError> {
         let mut ports = self.ports();
         let open = ports.remove(&port).ok_or(PortError::Unknown(port))?;
-        self.take_from_workers(port)?;
-        self.forget(port);
+        self.close_queues(port)?;
+        self.forget_port(port);
         if detach {
             open.program.detach()?;
         }
@@ -226,17 +227,24 @@ impl DataplaneApi for Dataplane {
         let uplinks = ports.values_mut().filter(|port| port.program.has_prefixes());
         let mut uplinks: Vec<&mut OpenPort> = uplinks.collect();
         if uplinks.is_empty() {
-            return self.taken(self.core.publish(&mut self.core.state(), Some(desired), &self.settle()));
+            return self.check_observed(self.core.publish(
+                &mut self.core.state(),
+                Some(desired),
+                &self.wait_for_workers(),
+            ));
         }
         let wanted = desired.uplink_prefixes();
         let both: BTreeSet<IpNet> = wanted.union(&before.uplink_prefixes()).copied().collect();
         if let Some(resolver) = &*self.resolver() {
-            resolver.keep(&desired.routes);
+            resolver.keep_resolved(&desired.routes);
         }
-        uplinks.iter_mut().for_each(|port| port.take(&both));
-        let generation =
-            self.taken(self.core.publish(&mut self.core.state(), Some(desired), &self.settle()))?;
-        uplinks.iter_mut().for_each(|port| port.take(&wanted));
+        uplinks.iter_mut().for_each(|port| port.set_prefixes(&both));
+        let generation = self.check_observed(self.core.publish(
+            &mut self.core.state(),
+            Some(desired),
+            &self.wait_for_workers(),
+        ))?;
+        uplinks.iter_mut().for_each(|port| port.set_prefixes(&wanted));
         Ok(generation)
     }
 
@@ -265,7 +273,7 @@ impl DataplaneApi for Dataplane {
 }
 
 impl Dataplane {
-    fn taken(&self, generation: Generation) -> Result<Generation, NotTaken> {
+    fn check_observed(&self, generation: Generation) -> Result<Generation, NotTaken> {
         let workers: Vec<WorkerId> = self.core.workers_before(generation).collect();
         if workers.is_empty() { Ok(generation) } else { Err(NotTaken { generation, workers }) }
     }

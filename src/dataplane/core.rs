@@ -12,8 +12,10 @@ use super::conntrack::storage::{Storage, StorageError};
 use super::conntrack::{Conntrack, QuotaClass, Side};
 use super::counters::{Counters, DecisionCount, PortCounters, WorkerCounters};
 use super::endpoints::{Endpoints, Link};
+use super::fib::effective_acls::Flow;
+use super::fib::port::PortProperties;
 use super::fib::publish::Publication;
-use super::fib::snapshot::{Flow, PortFacts, Snapshot};
+use super::fib::snapshot::Snapshot;
 use super::fragments::FirstFragmentTable;
 use super::neighbor::table::{Neighbors, SolicitQueue};
 use super::worker::Shared;
@@ -71,7 +73,7 @@ impl fmt::Display for FlowTableReport {
 /// State of the control side, locked during each publication.
 pub(super) struct State {
     desired: Arc<DesiredState>,
-    ports: BTreeMap<PortId, PortFacts>,
+    ports: BTreeMap<PortId, PortProperties>,
     /// Decisions taken under generations that nobody judges by any more.
     decisions: BTreeMap<(RuleOrigin, Verdict), u64>,
     endpoints: Endpoints,
@@ -90,7 +92,7 @@ impl Core {
         let mailboxes = mailboxes.map_err(|error| {
             StartError::Setup(format!("the kernel gives no event counter to wake workers with: {error}"))
         })?;
-        let questions = SolicitQueue::new().map_err(|error| {
+        let solicit_queue = SolicitQueue::new().map_err(|error| {
             StartError::Setup(format!(
                 "the kernel gives no event counter to ask for neighbours with: {error}"
             ))
@@ -101,12 +103,12 @@ impl Core {
         let desired = Arc::new(DesiredState::default());
         let snapshot = Snapshot::new(&desired, first, &BTreeMap::new(), workers);
         // The first batch comes before the first publication.
-        let snapshot = snapshot.recalling(endpoints.match_restored(&desired, &desired, now_ms));
+        let snapshot = snapshot.with_restored_pods(endpoints.match_restored(&desired, &desired, now_ms));
         let shared = Shared {
             snapshot: Publication::new(snapshot, workers),
             conntrack,
             neighbors: Neighbors::new(),
-            questions,
+            solicit_queue,
             first_fragments: FirstFragmentTable::new(workers),
             start,
             stopping: false.into(),
@@ -146,24 +148,29 @@ impl Core {
     pub(super) fn add_port(
         &self,
         port: PortId,
-        facts: PortFacts,
+        properties: PortProperties,
         link: Option<Link>,
         wait: &dyn Fn(&Core, Generation),
     ) {
         for mailbox in &self.shared.mailboxes {
             mailbox.stats.port(port).clear();
         }
-        self.shared.neighbors.forget(port);
+        self.shared.neighbors.forget_port(port);
         let mut state = self.state();
-        state.ports.insert(port, facts);
+        state.ports.insert(port, properties);
         state.endpoints.add_port(port, link);
         self.publish(&mut state, None, wait);
     }
 
-    /// Lets the workers know of a port's other facts; whoever is behind it stays there.
-    pub(super) fn change_port(&self, port: PortId, facts: PortFacts, wait: &dyn Fn(&Core, Generation)) {
+    /// Lets the workers know of a port's other properties; whoever is behind it stays there.
+    pub(super) fn change_port(
+        &self,
+        port: PortId,
+        properties: PortProperties,
+        wait: &dyn Fn(&Core, Generation),
+    ) {
         let mut state = self.state();
-        state.ports.insert(port, facts);
+        state.ports.insert(port, properties);
         self.publish(&mut state, None, wait);
     }
 
@@ -197,7 +204,7 @@ impl Core {
         state.desired = desired;
         wait(self, generation);
         if let Some(left) = old.rules() {
-            left.for_each_count_left(rules.as_deref(), |origin, verdict, packets| {
+            left.for_each_retired_count(rules.as_deref(), |origin, verdict, packets| {
                 *state.decisions.entry((origin.clone(), verdict)).or_default() += packets;
             });
         }
@@ -214,13 +221,13 @@ impl Core {
         self.state().desired.clone()
     }
 
-    /// Waits until every worker judges by `generation`; false where one does not come to it in time. Names those that are `late` from
+    /// Waits until every worker judges by `generation`; false where one does not come to it in time. Names those that are `on_late` from
     /// the second look on: at the first, a worker that is awake and has its core has come.
     pub(super) fn wait_for(
         &self,
         generation: Generation,
         patience: Duration,
-        late: impl Fn(WorkerId),
+        on_late: impl Fn(WorkerId),
     ) -> bool {
         let deadline = Instant::now() + patience;
         for mailbox in &self.shared.mailboxes {
@@ -230,7 +237,7 @@ impl Core {
         self.shared.snapshot.wait(generation, || {
             looks += 1;
             if looks > 1 {
-                self.workers_before(generation).for_each(&late);
+                self.workers_before(generation).for_each(&on_late);
             }
             std::thread::sleep(Duration::from_micros(50));
             Instant::now() <= deadline
@@ -240,7 +247,7 @@ impl Core {
     /// Those that judge by an earlier generation.
     pub(super) fn workers_before(&self, generation: Generation) -> impl Iterator<Item = WorkerId> {
         let all = (0..self.workers()).map(|worker| WorkerId(worker as u16));
-        all.filter(move |worker| self.shared.snapshot.passed(*worker) < generation)
+        all.filter(move |worker| self.shared.snapshot.observed(*worker) < generation)
     }
 
     pub(super) fn counters(&self) -> Counters {
@@ -400,12 +407,12 @@ mod tests {
         let core = Core::new(&settings, Instant::now()).unwrap();
         let named = RefCell::new(vec![]);
         core.publish(&mut core.state(), Some(DesiredState::default()), &|core, generation| {
-            core.shared.snapshot.enter(WorkerId(1));
-            let late = |worker| {
+            core.shared.snapshot.register(WorkerId(1));
+            let on_late = |worker| {
                 named.borrow_mut().push(worker);
-                core.shared.snapshot.enter(worker);
+                core.shared.snapshot.register(worker);
             };
-            assert!(core.wait_for(generation, Duration::from_mins(1), late));
+            assert!(core.wait_for(generation, Duration::from_mins(1), on_late));
         });
         assert_eq!(named.into_inner(), [WorkerId(0), WorkerId(2)]);
     }

@@ -1,9 +1,11 @@
-//! Pods and their ports as the next process of the switch reads them, so that a flow goes on only between those who had it.
+//! Pods and their ports in a file for the next process of the switch, so that a flow continues only between
+//! the pods that had it.
 //!
-//! A flow names its ends by address. In the file beside the flow table stands which pod had which address, behind which
-//! interface, and since which generation; it is written before workers see a change. The next process awaits these pods for a
-//! while. One that is attached again, by the same name, addresses and interface, has been there since that generation; everybody
-//! else has been there since now, and inherits nothing.
+//! A flow names its ends by address. The file beside the flow table has, for each pod, its addresses, its
+//! interface, and the generation since which it has been attached. The switch writes it before workers see a
+//! change. The next process awaits these pods for a while. A pod that is attached again, with the same name,
+//! addresses and interface, counts as attached since that generation. Every other pod counts as attached
+//! since the next one, and inherits no flow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
@@ -15,32 +17,22 @@ use serde::{Deserialize, Serialize};
 
 use super::DesiredState;
 use super::conntrack::storage::{Storage, private_file_options};
+use super::fib::restored_pods::{RestoredPods, is_before};
 use super::fib::snapshot::Snapshot;
 use crate::ids::{AttachmentId, Generation, PortId};
 use crate::limits::{AWAITED_PODS_MS, ENDPOINTS_BYTES_MAX, POD_ADDRESSES_MAX, PORTS_MAX};
 use crate::net::address::{Address, pack};
 use crate::net::mac::Mac;
 
-/// An interface, told from one that is made later under its name.
+/// Identity of an interface: one that is made later under the same name differs from it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Link {
     pub interface: String,
-    /// The kernel's number for it.
+    /// Interface index.
     pub index: u32,
     pub mac: Mac,
     /// Inode of its network namespace.
     pub namespace: u64,
-}
-
-/// Pods of the process before, as workers need to know them.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct RestoredPods {
-    /// Attachments that are such pods, and since when these have been there.
-    pub since: BTreeMap<AttachmentId, Generation>,
-    /// Addresses of those that may still come back, in order.
-    pub awaited: Vec<Address>,
-    /// The end of their time.
-    pub awaited_until_ms: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,31 +51,21 @@ struct PodsFile {
     pods: Vec<PodRecord>,
 }
 
-/// The control side's knowledge of pods over processes.
+/// Pods of the previous process and of this one, on the control side.
 #[derive(Default)]
 pub(super) struct Endpoints {
     storage: Option<Storage>,
     links: BTreeMap<PortId, Link>,
     awaited: Vec<PodRecord>,
     awaited_until_ms: u32,
-    /// Content of the file; `None` where it is not known.
+    /// Content of the file; `None` where it is unknown.
     written: Option<Vec<PodRecord>>,
 }
 
-impl RestoredPods {
-    /// Whether an address is that of a pod which may still come back.
-    pub(crate) fn awaits(&self, address: Address, now_ms: u32) -> bool {
-        self.awaited.binary_search(&address).is_ok() && is_before(now_ms, self.awaited_until_ms)
-    }
-}
-
-fn is_before(now_ms: u32, until_ms: u32) -> bool {
-    (until_ms.wrapping_sub(now_ms) as i32) > 0
-}
-
 impl Endpoints {
-    /// Those that the process before has left with the table of `storage`, all of whose flows were judged before generation `next`. The
-    /// second is why there are none, where that has to be said.
+    /// Reads the pods that the previous process has left with the table of `storage`, whose flows were all
+    /// evaluated before generation `next`. The second value is the reason why there are none, for the
+    /// operator.
     pub(super) fn restore(storage: Storage, next: Generation, now_ms: u32) -> (Endpoints, Option<String>) {
         let awaited_until_ms = now_ms.wrapping_add(AWAITED_PODS_MS);
         let mut endpoints = Endpoints { storage: Some(storage), awaited_until_ms, ..Endpoints::default() };
@@ -125,8 +107,9 @@ impl Endpoints {
         Ok(record.pods)
     }
 
-    /// The number for a port on this interface: the one that it had in the process before, so that flows count against the pods that
-    /// they did; else the lowest that nobody has, and no awaited pod had if there is such.
+    /// The number for a port on this interface: the number that it had in the previous process, so that flows
+    /// count against the same pods; else the lowest number that is free and that no awaited pod had; else the
+    /// lowest free one.
     pub(super) fn port_for(&self, link: Option<&Link>, is_open: impl Fn(PortId) -> bool) -> Option<PortId> {
         let had = self.awaited.iter().find(|pod| Some(&pod.link) == link).map(|pod| pod.port);
         let reserved: BTreeSet<PortId> = self.awaited.iter().map(|pod| pod.port).collect();
@@ -145,7 +128,8 @@ impl Endpoints {
         self.links.remove(&port);
     }
 
-    /// Looks for awaited pods among those that a new world brings, and what has become of the others.
+    /// Matches awaited pods with those that `desired` adds. Pods that take an awaited pod's name, address or
+    /// interface replace it.
     pub(super) fn match_restored(
         &mut self,
         before: &DesiredState,
@@ -165,7 +149,7 @@ impl Endpoints {
             since.extend(
                 self.awaited.iter().find(|awaited| is_back(awaited)).map(|pod_then| (pod.id, pod_then.since)),
             );
-            // A pod with one of their addresses or interfaces has replaced them.
+            // The pod replaces awaited ones with its name, its interface or one of its addresses.
             self.awaited.retain(|awaited| {
                 awaited.pod != pod.pod
                     && link.is_none_or(|link| awaited.link.interface != link.interface)
@@ -178,7 +162,8 @@ impl Endpoints {
         RestoredPods { since, awaited, awaited_until_ms: self.awaited_until_ms }
     }
 
-    /// Writes down what the next process has to know of a view before workers see it.
+    /// Writes the generation and the pods of a snapshot for the next process, before workers see the
+    /// snapshot.
     pub(super) fn save(&mut self, desired: &DesiredState, snapshot: &Snapshot) {
         let Some(storage) = &self.storage else { return };
         if let Err(error) = storage.note_generation(snapshot.generation) {
@@ -194,7 +179,7 @@ impl Endpoints {
                     port: pod.port,
                     link: self.links.get(&pod.port)?.clone(),
                     addresses: pod.addresses.clone(),
-                    since: port.there_since()?,
+                    since: port.attached_since()?,
                 })
             };
             let pods = desired.pods.iter().filter_map(there).chain(self.awaited.iter().cloned()).collect();
@@ -224,7 +209,7 @@ impl Endpoints {
         }
     }
 
-    /// Lets the next process know of no pod: rather that than a wrong one.
+    /// Removes the file: for the next process no pod is better than a wrong one.
     fn forget(&mut self) {
         self.written = None;
         if let Some(path) = self.path() {
@@ -270,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_comes_back_by_its_name_addresses_and_interface_and_everybody_else_has_been_there_since_now() {
+    fn a_pod_is_restored_by_its_name_addresses_and_interface_and_every_other_pod_is_new() {
         let cases = [
             ("a", ADDRESS, Some(link(7)), true),
             ("other", ADDRESS, Some(link(7)), false),
@@ -290,7 +275,7 @@ mod tests {
             let since = restored.since.get(&AttachmentId(1));
             assert_eq!(since, is_back.then_some(&Generation(3)), "{pod} {address} {behind:?}");
             assert!(!restored.awaits(awaited_address(), 10), "its place is taken");
-            // A pod that is removed and added again in the life of one process is new.
+            // A pod that one process removes and adds again inherits nothing.
             endpoints.match_restored(&desired, &DesiredState::default(), 10);
             assert!(
                 endpoints
@@ -302,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_too_late_is_new() {
+    fn a_pod_that_comes_too_late_is_new() {
         let mut endpoints = awaiting(vec![record("a", 0, link(7), ADDRESS)]);
         endpoints.add_port(PortId(0), Some(link(7)));
         let restored = endpoints.match_restored(&DesiredState::default(), &attached(1, "a", ADDRESS), 1000);
@@ -310,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_has_the_number_again_that_its_interface_had_and_others_go_round_it() {
+    fn a_port_gets_the_number_that_its_interface_had_and_others_avoid_it() {
         let endpoints = awaiting(vec![record("a", 1, link(7), ADDRESS), record("b", 0, link(9), "10.0.0.3")]);
         let open = |ports: &'static [u16]| move |port: PortId| ports.contains(&port.0);
         assert_eq!(endpoints.port_for(Some(&link(7)), open(&[])), Some(PortId(1)));
@@ -327,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_unless_it_is_damaged_or_of_another_table() {
+    fn the_written_file_is_read_unless_it_is_damaged_or_of_another_table() {
         let directory = PathBuf::from(format!("/dev/shm/palisade-endpoints-{}", std::process::id()));
         let settings = ConntrackSettings { flows_max: 1024, ..ConntrackSettings::default() };
         let open = || Storage::open(&directory, &settings, false, 0).unwrap().storage;

@@ -24,7 +24,7 @@ use crate::threads;
 use crate::xdp::{Binder, ClosedQueue, Guard, LossCounters, Pins, PortQueue, Program, Umem, XdpError};
 
 /// Longest wait for a worker to come to the end of a batch. A worker that takes longer is stuck, and everything with it.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A running dataplane: its workers, and the way to talk to them.
 pub struct Dataplane {
@@ -74,7 +74,7 @@ pub(super) struct OpenPort {
 
 impl OpenPort {
     /// Takes these prefixes, and no others, from the kernel.
-    pub(super) fn take(&mut self, prefixes: &BTreeSet<IpNet>) {
+    pub(super) fn set_prefixes(&mut self, prefixes: &BTreeSet<IpNet>) {
         if let Err(error) = self.program.set_prefixes(prefixes) {
             tracing::error!(
                 interface = self.interface.name,
@@ -87,7 +87,7 @@ impl OpenPort {
 impl Dataplane {
     /// Starts the workers. They forward nothing until ports are opened and a world is published.
     pub fn start(settings: &Settings) -> Result<Dataplane, StartError> {
-        let core = Core::new(settings, boot())?;
+        let core = Core::new(settings, boot_instant())?;
         tracing::info!("{}", core.flow_table());
         let mut binders = Vec::new();
         let mut workers = Vec::new();
@@ -127,10 +127,10 @@ impl Dataplane {
     }
 
     /// Waits for the workers; one that is stuck has stopped the switch already, and waiting longer mends nothing.
-    pub(super) fn settle(&self) -> impl Fn(&Core, Generation) {
+    pub(super) fn wait_for_workers(&self) -> impl Fn(&Core, Generation) {
         |core, generation| {
-            if !core.wait_for(generation, PATIENCE, |late| self.reschedulers[late.index()].nudge()) {
-                tracing::error!(%generation, "a worker has not come to the end of a batch for {PATIENCE:?}");
+            if !core.wait_for(generation, WORKER_TIMEOUT, |late| self.reschedulers[late.index()].nudge()) {
+                tracing::error!(%generation, "a worker has not come to the end of a batch for {WORKER_TIMEOUT:?}");
             }
         }
     }
@@ -205,40 +205,41 @@ impl Dataplane {
         self.ports().values_mut().for_each(|port| port.program.keep());
     }
 
-    pub(super) fn deliver(mailbox: &Mailbox, mut command: Command) -> Result<(), PortError> {
-        let deadline = Instant::now() + PATIENCE;
+    pub(super) fn send_command(mailbox: &Mailbox, mut command: Command) -> Result<(), PortError> {
+        let deadline = Instant::now() + WORKER_TIMEOUT;
         loop {
             match mailbox.send(command) {
                 Ok(()) => return Ok(()),
                 Err(back) if Instant::now() < deadline => command = back,
-                Err(_) => return Err(stuck()),
+                Err(_) => return Err(worker_stuck()),
             }
             std::thread::sleep(Duration::from_micros(100));
         }
     }
 
-    pub(super) fn take_from_workers(&self, port: PortId) -> Result<(), PortError> {
+    pub(super) fn close_queues(&self, port: PortId) -> Result<(), PortError> {
         self.release_losses(port);
         // Those that hand over come first, so that none does to a worker that has closed the port.
         for mailbox in self.core.shared.mailboxes.iter().rev() {
             let (reply, access) = bounded(1);
-            Self::deliver(mailbox, Command::Close(port, reply))?;
-            let Access::Queue(queue, _) = access.recv_timeout(PATIENCE).map_err(|_| stuck())? else {
+            Self::send_command(mailbox, Command::Close(port, reply))?;
+            let Access::Queue(queue, _) = access.recv_timeout(WORKER_TIMEOUT).map_err(|_| worker_stuck())?
+            else {
                 continue;
             };
             let closed: ClosedQueue = queue.close();
             let (reply, done) = bounded(1);
-            Self::deliver(mailbox, Command::Reclaim(closed, reply))?;
-            done.recv_timeout(PATIENCE).map_err(|_| stuck())?;
+            Self::send_command(mailbox, Command::Reclaim(closed, reply))?;
+            done.recv_timeout(WORKER_TIMEOUT).map_err(|_| worker_stuck())?;
         }
         Ok(())
     }
 
-    pub(super) fn forget(&self, port: PortId) {
+    pub(super) fn forget_port(&self, port: PortId) {
         self.losses().remove(&port);
-        self.core.remove_port(port, &self.settle());
+        self.core.remove_port(port, &self.wait_for_workers());
         if let Some(resolver) = &*self.resolver() {
-            resolver.forget(port);
+            resolver.remove_uplink(port);
         }
     }
 
@@ -291,7 +292,7 @@ impl Dataplane {
 }
 
 /// The moment of the boot by the clock that `Instant` reads: that is the same for the next process.
-fn boot() -> Instant {
+fn boot_instant() -> Instant {
     let since = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let since = Duration::new(since.tv_sec as u64, since.tv_nsec as u32);
     let now = Instant::now();
@@ -322,7 +323,7 @@ fn spawn(worker: Worker, core: usize) -> Result<JoinHandle<Vec<PortQueue>>, Star
         .map_err(|error| StartError::Setup(format!("the kernel gives no thread for a worker: {error}")))
 }
 
-pub(super) fn stuck() -> PortError {
+pub(super) fn worker_stuck() -> PortError {
     PortError::Kernel(
         "a worker does not answer: `palisade show status` names it; restart the switch".to_owned(),
     )

@@ -1,4 +1,4 @@
-//! The conntrack table without a dataplane around it: to be measured and compared.
+//! The conntrack table without a dataplane around it, for benchmarks that compare tables.
 
 use super::ConntrackSettings;
 use super::conntrack::{Conntrack, FlowState, InsertOutcome, Key, NewFlow, WorkerState};
@@ -12,7 +12,8 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// An empty table with room for `flows_max` flows. Panics when there is no memory, as a `Vec` of that size would.
+    /// Makes an empty table for `flows_max` flows. Panics when there is no memory, as a `Vec` of that size
+    /// does.
     pub fn new(flows_max: usize) -> FlowTable {
         let settings =
             ConntrackSettings { flows_max, pod_quota_percent: 100, ..ConntrackSettings::default() };
@@ -20,7 +21,7 @@ impl FlowTable {
         FlowTable { table, worker_state: WorkerState::new(WorkerId(0), 1) }
     }
 
-    /// Enters flows, and returns how many found a place.
+    /// Inserts flows. Returns the number of those that found a slot.
     pub fn insert(&mut self, flows: &[FlowKey]) -> usize {
         let insert = |flow: &FlowKey| {
             let (key, opened_by_low) = Key::of_flow(flow);
@@ -36,7 +37,7 @@ impl FlowTable {
             let hash = self.table.hash(&key);
             let outcome = self.table.insert(&key, hash, &new, 0, &mut self.worker_state);
             if let InsertOutcome::Inserted(slot) = outcome {
-                // The flows stay: they are assured.
+                // Assured flows are not evicted.
                 self.table.on_state_change(slot, FlowState::UdpOneWay, FlowState::UdpTwoWay);
             }
             outcome
@@ -45,7 +46,8 @@ impl FlowTable {
         outcomes.filter(|outcome| matches!(outcome, InsertOutcome::Inserted(_))).count()
     }
 
-    /// Counts one packet of `bytes` bytes for each key, by tags first. Returns how many are of known flows.
+    /// Counts one packet of `bytes` bytes for each key, by a lookup that compares tags first. Returns the
+    /// number of packets of known flows.
     pub fn count(&self, batch: &[FlowKey], bytes: usize) -> usize {
         self.table.lookup_tags_first(batch, Key::of_flow, |entry, from_low| entry.count(from_low, bytes, 0))
     }
@@ -64,13 +66,13 @@ mod tests {
     }
 
     #[test]
-    fn flows_that_were_entered_are_found_by_packets_of_both_directions_and_no_others_are() {
+    fn inserted_flows_are_found_by_packets_of_both_directions_and_no_others_are() {
         let (v4, v6) = (["10.0.0.1", "10.0.0.2"], ["fd00::2", "fd00::1"]);
         let kinds = [(v4, Protocol::UDP), (v4, Protocol::TCP), (v6, Protocol::UDP), (v6, Protocol::TCP)];
         let flows = |ports: Range<u16>| -> Vec<FlowKey> {
             ports.flat_map(|port| kinds.map(|(family, protocol)| flow(family, protocol, port))).collect()
         };
-        // Two thirds of the places are taken, and so many flows are in none that their hashes name.
+        // Two thirds of the slots are taken, so that a third of the flows are not in their primary slots.
         let (known, others) = (flows(0..250), flows(250..500));
         let mut table = FlowTable::new(1500);
         assert_eq!(table.insert(&known), known.len());

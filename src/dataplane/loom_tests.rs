@@ -39,12 +39,12 @@ mod parts {
             EventFd { rings: loom::sync::Mutex::new(false), waiting: loom::sync::Condvar::new() }
         }
 
-        pub(super) fn ring(&self) {
+        pub(super) fn signal(&self) {
             *self.rings.lock().unwrap() = true;
             self.waiting.notify_one();
         }
 
-        pub(super) fn silence(&self) -> bool {
+        pub(super) fn drain(&self) -> bool {
             std::mem::replace(&mut *self.rings.lock().unwrap(), false)
         }
 
@@ -105,7 +105,7 @@ impl Drop for Snapshot {
 /// A switch of these workers.
 struct Switch {
     views: Publication<Snapshot>,
-    calls: Doorbell,
+    doorbell: Doorbell,
     books: Arc<Books>,
 }
 
@@ -113,13 +113,13 @@ impl Switch {
     fn new(workers: usize) -> Arc<Switch> {
         let books = Arc::new(Books::default());
         let views = Publication::new(Snapshot::new(1, &books), workers);
-        Arc::new(Switch { views, calls: Doorbell::new(EventFd::new()), books })
+        Arc::new(Switch { views, doorbell: Doorbell::new(EventFd::new()), books })
     }
 
     /// Publishes a view and waits for the workers; says how many packets were judged by the one before.
     fn publish(&self, generation: u32) -> u32 {
         let before = self.views.publish(Snapshot::new(generation, &self.books));
-        self.calls.bell().ring();
+        self.doorbell.eventfd().signal();
         self.views.wait(Generation(generation), || {
             thread::yield_now();
             true
@@ -131,7 +131,7 @@ impl Switch {
     /// A worker's batches until it judges by the generation `last`; how many packets it has judged by each.
     fn work(&self, worker: WorkerId, last: u32, mut rest: impl FnMut()) -> [u32; GENERATIONS] {
         IS_WORKER.with(|is_worker| is_worker.set(true));
-        let mut own = self.views.enter(worker);
+        let mut own = self.views.register(worker);
         let mut judged = [0; GENERATIONS];
         while own.generation.0 < last {
             let before = own.generation;
@@ -213,7 +213,7 @@ fn of_two_publications_that_wait_for_nobody_a_worker_sees_the_later_and_each_vie
         }
         assert!(!switch.views.wait(Generation(4), || false), "nobody can have come so far");
         worker.join().unwrap();
-        assert_eq!(switch.views.passed(WorkerId(0)), LAST);
+        assert_eq!(switch.views.observed(WorkerId(0)), LAST);
         let freed = switch.freed();
         assert!(freed[1..3].iter().all(|freed| [1, 100].contains(freed)), "{freed:?}");
         assert_eq!(freed[3], 0, "it is the current one");
@@ -227,7 +227,7 @@ fn a_worker_that_goes_to_sleep_is_woken_by_a_publication_and_by_the_next() {
     explore(Some(3), || {
         let switch = Switch::new(1);
         let theirs = switch.clone();
-        let worker = thread::spawn(move || theirs.work(WorkerId(0), 3, || sleep(&theirs.calls)));
+        let worker = thread::spawn(move || theirs.work(WorkerId(0), 3, || sleep(&theirs.doorbell)));
         switch.publish(2);
         switch.publish(3);
         worker.join().unwrap();
@@ -237,23 +237,23 @@ fn a_worker_that_goes_to_sleep_is_woken_by_a_publication_and_by_the_next() {
 
 /// As a worker that has had an empty batch.
 fn sleep(calls: &Doorbell) {
-    if calls.may_sleep() {
-        calls.bell().sleep();
+    if calls.prepare_sleep() {
+        calls.eventfd().sleep();
     }
-    calls.awake();
+    calls.finish_sleep();
 }
 
 #[test]
 fn a_worker_that_goes_to_sleep_hears_of_every_port_that_others_call_it_for() {
     explore(Some(3), || {
         let calls = Arc::new(Doorbell::new(EventFd::new()));
-        // What the callers have put into their lanes before.
-        let lanes = Arc::new([0, 1].map(|_| AtomicU32::new(0)));
-        let (theirs, filled) = (calls.clone(), lanes.clone());
+        // What the callers have put into their queues before.
+        let queues = Arc::new([0, 1].map(|_| AtomicU32::new(0)));
+        let (theirs, filled) = (calls.clone(), queues.clone());
         let worker = thread::spawn(move || {
             let mut heard = [0; 2];
             loop {
-                theirs.take(|port| {
+                theirs.take_rung(|port| {
                     assert_eq!(filled[port.index()].load(Relaxed), 1, "called before there was anything");
                     heard[port.index()] += 1;
                 });
@@ -263,15 +263,15 @@ fn a_worker_that_goes_to_sleep_hears_of_every_port_that_others_call_it_for() {
                 sleep(&theirs);
             }
         });
-        let (others, fills) = (calls.clone(), lanes.clone());
+        let (others, fills) = (calls.clone(), queues.clone());
         let other = thread::spawn(move || call(&others, &fills, 1));
-        call(&calls, &lanes, 0);
+        call(&calls, &queues, 0);
         other.join().unwrap();
         assert_eq!(worker.join().unwrap(), [1, 1]);
     });
 }
 
-fn call(calls: &Doorbell, lanes: &[AtomicU32; 2], port: u16) {
-    lanes[usize::from(port)].store(1, Relaxed);
-    calls.call(PortId(port));
+fn call(calls: &Doorbell, queues: &[AtomicU32; 2], port: u16) {
+    queues[usize::from(port)].store(1, Relaxed);
+    calls.ring(PortId(port));
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::api::DataplaneApi;
-use super::engine::{Dataplane, OpenPort, stuck};
-use super::fib::snapshot::PortFacts;
+use super::engine::{Dataplane, OpenPort, worker_stuck};
+use super::fib::port::PortProperties;
 use super::neighbor::resolver::Resolver;
-use super::uplink::{self, Place};
+use super::uplink::{self, Uplink};
 use super::worker::handoff;
 use super::worker::mailbox::Command;
 use super::{PortError, PortKind, PortReport, PortSpec};
@@ -17,20 +17,20 @@ use crate::netlink::Interface;
 use crate::xdp::{Binder, Mode, PortQueue, Program, XdpError, check_mtu, one_frame};
 
 impl Dataplane {
-    /// Opens the port `id` on an interface, and tells the workers through `make_known` before they get its queues.
-    pub(super) fn open_as(
+    /// Opens the port `id` on an interface, and tells the workers through `announce` before they get its queues.
+    pub(super) fn open_with_id(
         &self,
         ports: &mut BTreeMap<PortId, OpenPort>,
         id: PortId,
         spec: &PortSpec,
-        make_known: impl FnOnce(PortFacts, &Interface),
+        announce: impl FnOnce(PortProperties, &Interface),
     ) -> Result<PortReport, PortError> {
         let interface = Interface::find(&spec.interface)?;
         if ports.values().any(|port| port.interface.index == interface.index) {
             return Err(PortError::Taken { interface: spec.interface.clone() });
         }
         if !self.stuck_workers().is_empty() {
-            return Err(stuck());
+            return Err(worker_stuck());
         }
         let count = interface.queues().min(self.core.workers() as u16);
         if count == 0 {
@@ -43,7 +43,7 @@ impl Dataplane {
         for binder in &self.binders {
             check_mtu(&interface, binder.mtu_max())?;
         }
-        let place = match spec.kind {
+        let uplink_port = match spec.kind {
             PortKind::Uplink => Some(self.prepare_uplink(&interface, spec.vlan)?),
             PortKind::Pod | PortKind::Host => None,
         };
@@ -64,19 +64,19 @@ impl Dataplane {
         if self.is_started.load(Ordering::Relaxed) {
             program.keep();
         }
-        let busy_poll = if self.prefer_busy_poll { poll_busily(&interface, &mut queues) } else { None };
+        let busy_poll = if self.prefer_busy_poll { enable_busy_poll(&interface, &mut queues) } else { None };
         let zero_copy = queues.iter().all(PortQueue::zero_copy);
-        let facts = PortFacts {
+        let properties = PortProperties {
             kind: spec.kind,
             vlan: spec.vlan.unwrap_or(0),
             mtu: interface.mtu.min(65_535) as u16,
-            mac: place.as_ref().map(|place| place.mac),
+            mac: uplink_port.as_ref().map(|uplink_port| uplink_port.mac),
         };
-        make_known(facts, &interface);
+        announce(properties, &interface);
         // Workers with a queue come first, so that a frame handed off to them finds a worker that sends it.
-        let accesses = handoff::accesses(self.core.workers(), queues, facts.mtu.into());
+        let accesses = handoff::accesses(self.core.workers(), queues, properties.mtu.into());
         for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
-            Self::deliver(mailbox, Command::Open(id, access))?;
+            Self::send_command(mailbox, Command::Open(id, access))?;
         }
         let is_linked = program.is_linked();
         let (interface_index, attached) = (interface.index, program.id().unwrap_or(0));
@@ -90,13 +90,13 @@ impl Dataplane {
                 interface.name
             ));
         }
-        warnings.extend(self.binders.first().and_then(|binder| lacks(&spec.interface, binder)));
-        if let Some(Place { link, warning, .. }) = place {
+        warnings.extend(self.binders.first().and_then(|binder| missing_features(&spec.interface, binder)));
+        if let Some(Uplink { link, warning, .. }) = uplink_port {
             if let Some(resolver) = &*self.resolver() {
-                resolver.follow(id, link);
-                resolver.keep(&self.core.desired().routes);
+                resolver.add_uplink(id, link);
+                resolver.keep_resolved(&self.core.desired().routes);
             }
-            warnings.extend((!zero_copy).then(|| uplink::why_copied(&spec.interface)));
+            warnings.extend((!zero_copy).then(|| uplink::copy_mode_warning(&spec.interface)));
             warnings.extend(warning);
         }
         let (mtu, native) = (interface.mtu, mode.native);
@@ -105,8 +105,8 @@ impl Dataplane {
     }
 
     /// Reads the Ethernet address and the link of a NIC, and starts the neighbour resolver with the first uplink.
-    fn prepare_uplink(&self, interface: &Interface, vlan: Option<u16>) -> Result<Place, PortError> {
-        let place = uplink::place(interface, vlan)?;
+    fn prepare_uplink(&self, interface: &Interface, vlan: Option<u16>) -> Result<Uplink, PortError> {
+        let uplink_port = uplink::probe(interface, vlan)?;
         let mut resolver = self.resolver();
         if resolver.is_none() {
             let started = Resolver::start(&self.core.shared).map_err(|error| {
@@ -114,7 +114,7 @@ impl Dataplane {
             })?;
             *resolver = Some(started);
         }
-        Ok(place)
+        Ok(uplink_port)
     }
 
     /// Loads the XDP program. The program of an uplink has its prefixes before the first frame arrives.
@@ -130,7 +130,7 @@ impl Dataplane {
 
 /// Enables busy polling of the driver, or returns the reason against it. Sockets on veth have no NAPI
 /// instance to poll (their `SO_INCOMING_NAPI_ID` is 0, Linux 6.18), so each call would have no effect.
-fn poll_busily(interface: &Interface, queues: &mut [PortQueue]) -> Option<String> {
+fn enable_busy_poll(interface: &Interface, queues: &mut [PortQueue]) -> Option<String> {
     if interface.kind.as_deref() == Some("veth") {
         return None;
     }
@@ -166,7 +166,7 @@ fn warnings(interface: &Interface, queues: u16, workers: u16, mode: &Mode) -> Ve
 }
 
 /// Describes the AF_XDP features that the kernel lacks for a port.
-fn lacks(name: &str, binder: &Binder) -> Option<String> {
+fn missing_features(name: &str, binder: &Binder) -> Option<String> {
     let max = binder.mtu_max();
     if max < MTU_MAX {
         return Some(format!("interface {name} can have an MTU of {max} at most{}", one_frame(max)));

@@ -6,11 +6,14 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
+use super::fib::effective_acls::{EffectiveAcls, Flow};
+use super::fib::next_hop::{Adjacency, Hop};
+use super::fib::port::{PolicyMode, PortView};
 use super::fib::rules::Rules;
-use super::fib::snapshot::{Adjacency, EffectiveAcls, Flow, Hop, PolicyMode, PortView, Snapshot};
+use super::fib::snapshot::Snapshot;
 use super::neighbor::table::Neighbors;
-use super::pipeline::route::leaves_its_link;
-use super::pipeline::why_no_flow;
+use super::pipeline::anti_spoof::check_endpoints;
+use super::pipeline::route::is_routable;
 use super::{DesiredState, DropReason, PortKind};
 use crate::ids::{AclId, ClassId, Generation, PortId};
 use crate::net::address::{Address, is_link_local, is_v4, pack, unpack};
@@ -118,7 +121,7 @@ pub(super) fn path(
     let (source, destination) = (hop(snapshot, flow.src), hop(snapshot, flow.dst));
     let comes_by = comes_by(snapshot, flow.src);
     let from = comes_by.and_then(|port| Some((port, snapshot.port(port)?)));
-    let to = snapshot.hop_number(flow.dst).map(|number| (number, snapshot.hop_and_exit(number).1));
+    let to = snapshot.hop_number(flow.dst).map(|number| (number, snapshot.hop_and_adjacency(number).1));
     let leaves_by = match destination {
         PathHop::Port { port, .. } => snapshot.port(port).map(|snapshot| (port, snapshot)),
         _ => None,
@@ -188,7 +191,7 @@ fn dropped(
     if !(is_from_link || snapshot.may_send(from, id, flow.src)) {
         return Some(DropReason::Spoofed);
     }
-    if let Some(reason) = why_no_flow((flow.src, key.src_port), (flow.dst, key.dst_port)) {
+    if let Some(reason) = check_endpoints((flow.src, key.src_port), (flow.dst, key.dst_port)) {
         return Some(reason);
     }
     match destination {
@@ -197,14 +200,14 @@ fn dropped(
             let echo = if is_v4(flow.dst) { Protocol::ICMP } else { Protocol::ICMPV6 };
             (flow.protocol != echo).then_some(DropReason::NoRoute)
         }
-        PathHop::Port { .. } if !leaves_its_link(flow.src, flow.dst) => Some(DropReason::NoRoute),
+        PathHop::Port { .. } if !is_routable(flow.src, flow.dst) => Some(DropReason::NoRoute),
         PathHop::Port { port, .. } => match snapshot.port(port) {
             None => Some(DropReason::PortDown),
             // The switch is no router for others.
             Some(to) if from.kind == PortKind::Uplink && to.kind == PortKind::Uplink => {
                 Some(DropReason::NoRoute)
             }
-            Some(to) => snapshot.judge(flow, from, to, None),
+            Some(to) => snapshot.evaluate(flow, from, to, None),
         },
     }
 }
@@ -227,8 +230,8 @@ fn neighbor(
     let (out, address) = snapshot.neighbor(number, destination)?;
     snapshot.port(out)?;
     let mac = match adjacency.mac {
-        0 if adjacency.is_uplink => neighbors.peek(out, address),
-        0 => neighbors.get(out),
+        0 if adjacency.is_uplink => neighbors.peek_uplink_mac(out, address),
+        0 => neighbors.port_mac(out),
         given => Some(Mac::from_bits(given)),
     };
     Some(PathNeighbor { address: unpack(address), mac })
@@ -236,9 +239,9 @@ fn neighbor(
 
 fn sides(snapshot: &Snapshot, flow: &Flow, from: &PortView, to: &PortView) -> [Option<PathSide>; 2] {
     let Some(rules) = snapshot.rules() else { return [None, None] };
-    let gates = EffectiveAcls::of(flow, from, to);
-    let is_asked = matches!(to.policing, PolicyMode::Tables { .. }) && gates.closed.is_none();
-    let own_node = (is_asked && from.is_own_node(flow.src)).then(|| PathSide {
+    let gates = EffectiveAcls::between(flow, from, to);
+    let is_asked = matches!(to.policy_mode, PolicyMode::Tables { .. }) && gates.closed.is_none();
+    let own_node = (is_asked && from.is_node_address(flow.src)).then(|| PathSide {
         verdict: Verdict::Allow,
         decided_by: RuleOrigin::OwnNode,
         peer_class: None,

@@ -10,7 +10,7 @@ use crossbeam::channel::bounded;
 
 use super::core::Core;
 use super::endpoints::Link;
-use super::fib::snapshot::PortFacts;
+use super::fib::port::PortProperties;
 use super::worker::Worker;
 use super::worker::handoff::{self, Access};
 use super::worker::mailbox::Command;
@@ -55,7 +55,7 @@ impl Publisher<'_> {
 
     /// The generation that a worker judges by.
     pub fn judged_by(&self, worker: WorkerId) -> Generation {
-        self.core.shared.snapshot.passed(worker)
+        self.core.shared.snapshot.observed(worker)
     }
 }
 
@@ -80,7 +80,7 @@ impl Simulation {
         vlan: Option<u16>,
         mtu: u16,
     ) -> Result<SimulatedPort, PortError> {
-        self.open(PortFacts { kind, vlan: vlan.unwrap_or(0), mtu, mac: None }, self.workers.len())
+        self.open(PortProperties { kind, vlan: vlan.unwrap_or(0), mtu, mac: None }, self.workers.len())
     }
 
     /// Opens a port in memory that only the first `queues` workers have a queue of. Panics where they are none, or more than
@@ -97,28 +97,29 @@ impl Simulation {
             "{queues} queues for {} workers",
             self.workers.len()
         );
-        self.open(PortFacts { kind, vlan: vlan.unwrap_or(0), mtu, mac: None }, queues)
+        self.open(PortProperties { kind, vlan: vlan.unwrap_or(0), mtu, mac: None }, queues)
     }
 
     /// Opens an uplink in memory whose NIC has this Ethernet address.
     pub fn open_uplink(&mut self, mac: Mac, vlan: Option<u16>, mtu: u16) -> Result<SimulatedPort, PortError> {
-        let facts = PortFacts { kind: PortKind::Uplink, vlan: vlan.unwrap_or(0), mtu, mac: Some(mac) };
-        self.open(facts, self.workers.len())
+        let properties =
+            PortProperties { kind: PortKind::Uplink, vlan: vlan.unwrap_or(0), mtu, mac: Some(mac) };
+        self.open(properties, self.workers.len())
     }
 
-    fn open(&mut self, facts: PortFacts, queues: usize) -> Result<SimulatedPort, PortError> {
+    fn open(&mut self, properties: PortProperties, queues: usize) -> Result<SimulatedPort, PortError> {
         // As if each port's interface were there for good.
         let number = self.ports.len() as u32;
         let mac = Mac([2, 0, 0, 0, 0, number as u8]);
         let link = Link { interface: format!("memory{number}"), index: number, mac, namespace: 0 };
         let (id, workers) = (self.core.free_port(Some(&link))?, self.workers.len());
-        self.core.add_port(id, facts, Some(link), &|_, _| {});
+        self.core.add_port(id, properties, Some(link), &|_, _| {});
         let memory = |worker: &Worker| PortQueue::memory(&worker.umem().binder(), id);
         let pairs: Result<Vec<_>, _> = self.workers[..queues].iter().map(memory).collect();
         let (queues, peers) = pairs?.into_iter().unzip();
-        let accesses = handoff::accesses(workers, queues, facts.mtu.into());
+        let accesses = handoff::accesses(workers, queues, properties.mtu.into());
         for (worker, access) in self.workers.iter_mut().zip(accesses) {
-            worker.serve(id, access);
+            worker.open_port(id, access);
         }
         self.ports.insert(id);
         self.step();
@@ -133,28 +134,28 @@ impl Simulation {
             let (reply, access) = bounded(1);
             // The mailbox is empty between two calls: every call obeys what it has sent.
             let _ = mailbox.send(Command::Close(port, reply));
-            worker.obey();
+            worker.handle_commands();
             let Access::Queue(queue, _) = access.try_recv().map_err(|_| PortError::Unknown(port))? else {
                 continue;
             };
             let (reply, _done) = bounded(1);
             let _ = mailbox.send(Command::Reclaim(queue.close(), reply));
-            worker.obey();
+            worker.handle_commands();
         }
         self.core.remove_port(port, &|_, _| {});
-        self.core.shared.neighbors.forget_link(port);
+        self.core.shared.neighbors.forget_uplink(port);
         self.step();
         Ok(())
     }
 
     /// Says what the kernel of a real dataplane would: the Ethernet address of a neighbour on an uplink, or that it has none.
     pub fn resolve(&mut self, port: PortId, neighbor: IpAddr, mac: Option<Mac>) {
-        self.core.shared.neighbors.resolve(port, pack(neighbor), mac);
+        self.core.shared.neighbors.set_uplink_mac(port, pack(neighbor), mac);
     }
 
     /// Neighbours on uplinks that workers want resolved, since this was asked last.
     pub fn questions(&mut self) -> Vec<(PortId, IpAddr)> {
-        let questions = std::iter::from_fn(|| self.core.shared.questions.take());
+        let questions = std::iter::from_fn(|| self.core.shared.solicit_queue.pop());
         questions.map(|(port, address)| (port, unpack(address))).collect()
     }
 
@@ -177,13 +178,13 @@ impl Simulation {
 
     /// [`Simulation::step_worker`], for who measures: `done` is called at the end of each part, with its name.
     pub fn step_worker_timed(&mut self, worker: usize, done: impl FnMut(&'static str)) -> bool {
-        self.workers[worker].work(self.start + self.now, done)
+        self.workers[worker].run_batch(self.start + self.now, done)
     }
 
     /// Hands the workers out, to be stepped by threads of the caller's.
     pub fn workers(&mut self) -> impl Iterator<Item = impl FnMut() -> bool + Send + '_> + '_ {
         let now = self.start + self.now;
-        self.workers.iter_mut().map(move |worker| move || worker.work(now, |_| ()))
+        self.workers.iter_mut().map(move |worker| move || worker.run_batch(now, |_| ()))
     }
 
     /// Hands the workers out to one thread, with the clock as an argument, and the control side to another.
@@ -191,7 +192,7 @@ impl Simulation {
         &mut self,
     ) -> (Publisher<'_>, impl Iterator<Item = impl FnMut(Duration) -> bool + Send + '_> + '_) {
         let start = self.start;
-        let step = move |worker: &mut Worker, now| worker.work(start + now, |_| ());
+        let step = move |worker: &mut Worker, now| worker.run_batch(start + now, |_| ());
         let workers = self.workers.iter_mut().map(move |worker| move |now| step(worker, now));
         (Publisher { core: &self.core }, workers)
     }

@@ -11,7 +11,7 @@ use crate::netlink::{Interface, node_addresses, vlan_device};
 
 /// How the port stands on its link.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Uplink {
     /// Ethernet address that it has there.
     pub(super) mac: Mac,
     /// Where its neighbours are.
@@ -22,8 +22,8 @@ pub(super) struct Place {
 
 /// Finds out how a port on `interface` stands on its link. With a tag, the kernel is on that network by a VLAN device: its
 /// Ethernet address is the one that others know, and its neighbours are the port's.
-pub(super) fn place(interface: &Interface, vlan: Option<u16>) -> Result<Place, PortError> {
-    let own = Place {
+pub(super) fn probe(interface: &Interface, vlan: Option<u16>) -> Result<Uplink, PortError> {
+    let own = Uplink {
         mac: interface.mac,
         link: Link { interface: interface.index, resolves: true },
         warning: None,
@@ -33,9 +33,9 @@ pub(super) fn place(interface: &Interface, vlan: Option<u16>) -> Result<Place, P
     if let Some(device) = vlan_device(interface.index, vlan)? {
         let device = Interface::find(&device)?;
         let link = Link { interface: device.index, resolves: true };
-        return Ok(Place { mac: device.mac, link, warning: None });
+        return Ok(Uplink { mac: device.mac, link, warning: None });
     }
-    Ok(Place {
+    Ok(Uplink {
         link: Link { resolves: false, ..own.link },
         warning: Some(format!(
             "interface {name} has no VLAN device for tag {vlan}, so the kernel resolves nobody there: make one \
@@ -48,7 +48,7 @@ pub(super) fn place(interface: &Interface, vlan: Option<u16>) -> Result<Place, P
 
 /// Refuses to take an address of the node itself from the kernel: that would cut the node off.
 pub(super) fn check_prefixes(interface: &str, prefixes: &BTreeSet<IpNet>) -> Result<(), PortError> {
-    match cut_off(&node_addresses(interface), prefixes) {
+    match find_own_address(&node_addresses(interface), prefixes) {
         None => Ok(()),
         Some((prefix, address)) => Err(PortError::Kernel(format!(
             "interface {interface} has the node's own address {address}, and {prefix} is configured as its pods': the \
@@ -58,14 +58,14 @@ pub(super) fn check_prefixes(interface: &str, prefixes: &BTreeSet<IpNet>) -> Res
 }
 
 /// Why frames are copied between the NIC and the switch.
-pub(super) fn why_copied(interface: &str) -> String {
+pub(super) fn copy_mode_warning(interface: &str) -> String {
     format!(
         "interface {interface}: frames are copied between the driver and the switch (no zero-copy): a worker's packet \
          memory is shared by all its ports, and veth has none"
     )
 }
 
-fn cut_off(addresses: &[IpAddr], prefixes: &BTreeSet<IpNet>) -> Option<(IpNet, IpAddr)> {
+fn find_own_address(addresses: &[IpAddr], prefixes: &BTreeSet<IpNet>) -> Option<(IpNet, IpAddr)> {
     let of = |prefix: &IpNet| addresses.iter().copied().find(|address| prefix.contains(address));
     prefixes.iter().find_map(|prefix| of(prefix).map(|address| (*prefix, address)))
 }
@@ -79,9 +79,9 @@ mod tests {
         let nets =
             |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<BTreeSet<IpNet>>();
         let node: Vec<IpAddr> = vec!["192.0.2.5".parse().unwrap(), "fd00::5".parse().unwrap()];
-        assert_eq!(cut_off(&node, &nets(&["10.0.0.0/8", "fd00:1::/64", "192.0.2.6/32"])), None);
+        assert_eq!(find_own_address(&node, &nets(&["10.0.0.0/8", "fd00:1::/64", "192.0.2.6/32"])), None);
         for wrong in ["192.0.0.0/16", "192.0.2.5/32", "::/0"] {
-            let found = cut_off(&node, &nets(&["10.0.0.0/8", wrong])).unwrap();
+            let found = find_own_address(&node, &nets(&["10.0.0.0/8", wrong])).unwrap();
             assert_eq!(found.0, wrong.parse().unwrap());
         }
     }
@@ -89,16 +89,16 @@ mod tests {
     #[test]
     fn without_a_tag_the_port_stands_where_its_interface_stands() {
         let loopback = Interface::find("lo").unwrap();
-        let place = place(&loopback, None).unwrap();
-        assert_eq!(place.link, Link { interface: loopback.index, resolves: true });
-        assert_eq!((place.mac, place.warning), (Mac([0; 6]), None));
+        let uplink = probe(&loopback, None).unwrap();
+        assert_eq!(uplink.link, Link { interface: loopback.index, resolves: true });
+        assert_eq!((uplink.mac, uplink.warning), (Mac([0; 6]), None));
     }
 
     #[test]
     fn a_tag_without_a_vlan_device_is_told_with_what_to_do() {
         let loopback = Interface::find("lo").unwrap();
-        let place = place(&loopback, Some(7)).unwrap();
-        assert!(!place.link.resolves);
-        assert!(place.warning.unwrap().contains("ip link add link lo name lo.7 type vlan id 7"));
+        let uplink = probe(&loopback, Some(7)).unwrap();
+        assert!(!uplink.link.resolves);
+        assert!(uplink.warning.unwrap().contains("ip link add link lo name lo.7 type vlan id 7"));
     }
 }

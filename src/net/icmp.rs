@@ -125,6 +125,15 @@ pub mod v6 {
     }
 }
 
+/// The query that a message of this protocol and type belongs to.
+pub(crate) fn query(protocol: Protocol, kind: u8) -> Option<Query> {
+    match protocol {
+        Protocol::ICMP => v4::query(kind),
+        Protocol::ICMPV6 => v6::query(kind),
+        _ => None,
+    }
+}
+
 /// A view of the header.
 #[derive(Debug, Clone, Copy)]
 pub struct Icmp<'a>(&'a [u8; HEADER_BYTES]);

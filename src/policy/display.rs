@@ -1,9 +1,9 @@
-//! Objects in the words of their authors: selectors as `kubectl --selector` takes them, and ports.
+//! Text forms of selectors, scopes and ports, as `kubectl` writes them.
 
 use super::objects::{LabelSelector, PodScope, Requirement};
 use crate::net::flow::Protocol;
 
-/// A selector; `all` where it selects everything.
+/// Text of a selector as `kubectl --selector` takes it; `all` for an empty selector.
 pub(in crate::policy) fn selector(selector: &LabelSelector) -> String {
     if selector.is_everything() {
         return "all".to_owned();
@@ -11,7 +11,7 @@ pub(in crate::policy) fn selector(selector: &LabelSelector) -> String {
     selector.requirements.iter().map(requirement).collect::<Vec<_>>().join(",")
 }
 
-/// One requirement.
+/// Text of one requirement.
 pub(in crate::policy) fn requirement(requirement: &Requirement) -> String {
     match requirement {
         Requirement::In { key, values } if values.len() == 1 => format!("{key}={}", values[0]),
@@ -22,12 +22,12 @@ pub(in crate::policy) fn requirement(requirement: &Requirement) -> String {
     }
 }
 
-/// Pods by namespace and label.
+/// Text of a scope: pods by namespace and label.
 pub(in crate::policy) fn scope(scope: &PodScope) -> String {
     format!("pods {} in namespaces {}", selector(&scope.pods), selector(&scope.namespaces))
 }
 
-/// Ports of a protocol: `TCP 80`, `TCP 80-90`, `all TCP ports`.
+/// Text of ports of a protocol: `TCP 80`, `TCP 80-90`, `all TCP ports`.
 pub(crate) fn ports(protocol: Protocol, first: u16, last: u16) -> String {
     match (first, last) {
         (0 | 1, u16::MAX) => format!("all {protocol} ports"),

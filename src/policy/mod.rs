@@ -1,4 +1,4 @@
-//! The story of a policy: objects -> store -> resolve -> compile -> rule tables. Pure functions, no I/O.
+//! Policy compiler: objects -> store -> resolve -> compile -> rule tables. Pure functions without I/O.
 
 pub mod objects;
 pub mod parse;

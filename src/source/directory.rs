@@ -1,8 +1,11 @@
-//! The configured directory of policies: objects as last read, their compiler, and what of it the switch has.
+//! Policy directory: its objects, their compiler, and the generation that the switch has published.
 //!
-//! A turn lists the directory, reads the files whose stamps differ and that are complete, gives the compiler the objects that
-//! differ, and publishes the difference of the tables. All files are taken or none: where one is wrong, the switch keeps
-//! the tables that it has, and what was read waits for the turn in which everything is right.
+//! A turn lists the directory, reads the complete files whose stamps changed, passes the changed objects to
+//! the compiler, and publishes the difference of the tables. Files take effect together: if one of them is
+//! invalid, the switch keeps its tables, and the directory keeps the valid files until all of them are valid.
+
+mod publish;
+mod read;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,65 +13,64 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::files::{self, Listing, LoadError, Stamp};
-use super::load::{LoadOptions, Rejected, compiled_tables, is_tables};
-use super::manifests::{self, Content, Manifests};
+use super::files::{Listing, LoadError, Stamp};
+use super::load::{LoadOptions, Rejected};
+use super::manifests::{Content, Manifests};
 use super::watch::Watch;
 use crate::config::Policy;
 use crate::control::protocol::PolicyOrigin;
 use crate::control::{ApiError, CoverageCheck, Switch};
 use crate::ids::Generation;
-use crate::policy::parse;
 use crate::policy::{Compiler, Options};
-use crate::tables::{RuleTables, TablesDiff, TablesError};
+use crate::tables::{RuleTables, TablesDiff};
 use crate::threads;
 
-/// A file that has gone counts as gone after this time: an editor that moves the old file away before it writes the new one leaves
-/// a gap, and so does who replaces a directory.
-const GONE_AFTER: Duration = Duration::from_millis(50);
-/// Longest wait at the start for files that are being written.
-const START_PATIENCE: Duration = Duration::from_secs(10);
-/// Time between two attempts to publish tables that would have closed all pods: pods come and go.
-const RETRY: Duration = Duration::from_secs(1);
+/// Delay after which a missing file counts as removed. An editor that moves the old file away before it
+/// writes the other one leaves a gap, and so does the replacement of a directory.
+const REMOVAL_DELAY: Duration = Duration::from_millis(50);
+/// Timeout at the start for files that are being written.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval between attempts to publish tables that would close all pods. Pods may appear meanwhile.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The configured directory (or file) of policies.
+/// Configured directory, or file, of policies.
 #[derive(Debug)]
 pub struct PolicyDirectory {
     root: PathBuf,
     options: LoadOptions,
     watch: Watch,
     /// Files whose objects are in `manifests`.
-    taken: BTreeMap<PathBuf, Stamp>,
-    /// Files that have been read and not been taken: another one is wrong, or they are.
-    read: BTreeMap<PathBuf, Read>,
+    loaded_files: BTreeMap<PathBuf, Stamp>,
+    /// Files that have been read and do not take effect: they or other files are invalid.
+    pending_files: BTreeMap<PathBuf, Read>,
     manifests: Manifests,
     tables: Tables,
-    /// The generation with which the switch got exactly these tables.
+    /// Generation with which the switch published exactly these tables.
     published: Option<Generation>,
-    /// Since when something is missing that was there.
-    gone_since: Option<Instant>,
-    /// When a file may be complete that is not yet, or has gone.
-    look_at: Option<Instant>,
-    is_asked: bool,
-    /// The last rejection, as it was told.
-    told: Option<Vec<String>>,
+    /// Time since which a loaded file is missing.
+    missing_since: Option<Instant>,
+    /// Time at which a file may be complete or count as removed.
+    next_check: Option<Instant>,
+    reload_requested: bool,
+    /// Last reported rejection.
+    last_rejection: Option<Vec<String>>,
     #[cfg(test)]
     before_compile: fn(),
 }
 
-/// Objects and errors of the files.
+/// Tables of the directory.
 #[derive(Debug, Default)]
 enum Tables {
-    /// Not known: nothing has been read, or the compiler has failed.
+    /// Unknown: nothing has been read, or the compiler has panicked.
     #[default]
     Unknown,
-    /// Compiled here.
+    /// Tables of this compiler.
     Compiled(Box<Compiler>),
-    /// This file's, compiled by somebody else.
-    Given(PathBuf, Box<RuleTables>),
+    /// Precompiled tables of a file.
+    Precompiled(PathBuf, Box<RuleTables>),
 }
 
-/// A file as it was read.
+/// File content with its stamp.
 #[derive(Debug)]
 struct Read {
     stamp: Stamp,
@@ -84,7 +86,7 @@ enum FileContent {
 /// Tables for the start of a switch.
 #[derive(Debug)]
 pub struct Ready {
-    /// The tables, checked.
+    /// Checked tables.
     pub tables: RuleTables,
     /// Warnings for the authors of the manifests.
     pub warnings: Vec<String>,
@@ -93,46 +95,46 @@ pub struct Ready {
 /// Outcome of a turn.
 #[derive(Debug)]
 pub enum Reload {
-    /// Nothing to do, or nothing that was not told before.
+    /// Nothing to do, or nothing to report.
     NotDue,
-    /// The manifests mean what the switch has loaded.
+    /// Switch has the tables of the manifests already.
     Same,
-    /// The switch judges by the manifests as they are.
+    /// Switch has published the tables of the manifests.
     Loaded {
-        /// Since this generation.
+        /// Generation of the tables.
         generation: Generation,
         /// Warnings for the authors of the manifests.
         warnings: Vec<String>,
     },
-    /// The manifests are wrong, or the switch refuses what they mean: it goes on with the tables that it has.
+    /// Manifests are invalid, or the switch refuses their tables. The running tables stay.
     Rejected(Vec<String>),
 }
 
-/// Why nothing is published.
+/// Reason for which nothing is published.
 #[derive(Debug)]
-enum Obstacle {
+enum PublishError {
     /// Files may be complete later.
     Later,
     Rejected(Rejected),
     Refused(ApiError),
 }
 
-impl From<Rejected> for Obstacle {
-    fn from(rejected: Rejected) -> Obstacle {
-        Obstacle::Rejected(rejected)
+impl From<Rejected> for PublishError {
+    fn from(rejected: Rejected) -> PublishError {
+        PublishError::Rejected(rejected)
     }
 }
 
-/// Difference to the tables before.
-enum Step {
-    /// Not at all, as far as is known: no file has changed.
+/// Change since the previous tables.
+enum TablesChange {
+    /// No file has changed.
     None,
     Difference(TablesDiff),
     Full,
 }
 
 impl PolicyDirectory {
-    /// The directory that the configuration names, if it names one. Watches it from here on.
+    /// Opens the configured directory, if the configuration has one, and watches it.
     pub fn of(config: &Policy) -> Option<PolicyDirectory> {
         let root = config.directory.clone()?;
         let watch = if config.watch { Watch::new(&root) } else { Watch::off(&root) };
@@ -140,35 +142,35 @@ impl PolicyDirectory {
             options: LoadOptions { node: config.node.clone() },
             watch,
             root,
-            taken: BTreeMap::new(),
-            read: BTreeMap::new(),
+            loaded_files: BTreeMap::new(),
+            pending_files: BTreeMap::new(),
             manifests: Manifests::default(),
             tables: Tables::Unknown,
             published: None,
-            gone_since: None,
-            look_at: None,
-            is_asked: false,
-            told: None,
+            missing_since: None,
+            next_check: None,
+            reload_requested: false,
+            last_rejection: None,
             #[cfg(test)]
             before_compile: || {},
         })
     }
 
-    /// Its path.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.root
     }
 
-    /// Reads and compiles what is there, for the start of a switch. Waits for files that are being written.
+    /// Reads and compiles the directory for the start of a switch. Waits for files that are being written.
     pub fn load(&mut self) -> Result<Ready, Rejected> {
-        let patience = Instant::now() + START_PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         loop {
             let now = Instant::now();
             self.watch.is_due(now);
             let (listing, incomplete) = self.read_changed(now);
             match incomplete {
-                // The watch tells when somebody closes it; so it is looked at often.
-                Some(_) if now < patience => std::thread::sleep(GONE_AFTER),
+                // The watch reports the close only if it is polled.
+                Some(_) if now < deadline => std::thread::sleep(REMOVAL_DELAY),
                 Some(path) => return Err(LoadError::BeingWritten { path }.into()),
                 None => {
                     let mut warnings = Vec::new();
@@ -180,7 +182,7 @@ impl PolicyDirectory {
         }
     }
 
-    /// Takes note that `switch` was started with the tables of [`PolicyDirectory::load`].
+    /// Records that `switch` was started with the tables of [`PolicyDirectory::load`].
     pub fn started(&mut self, switch: &Switch) {
         let is_ours = switch.tables().as_deref() == self.current();
         self.published = is_ours.then(|| switch.status().generation);
@@ -191,182 +193,102 @@ impl PolicyDirectory {
         }
     }
 
-    /// When the next turn is due, if no event comes before.
+    /// Time of the next turn, if no event comes before.
     pub(super) fn next_turn(&self) -> Option<Instant> {
-        self.watch.next_look().into_iter().chain(self.look_at).min()
+        self.watch.next_look().into_iter().chain(self.next_check).min()
     }
 
-    /// Readable when a turn is due.
+    /// Descriptor that is readable if a turn is due.
     pub(super) fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         self.watch.descriptor()
     }
 
-    /// Loads the directory into `switch` if it has changed, or in any case when `asked`. What is wrong is told once, and again when asked.
+    /// Loads the directory into `switch` if it has changed, or if `asked`. Reports a rejection once, and
+    /// again if asked.
     ///
-    /// A panic of the reader or the compiler is a rejection: the next turn in which there is something to do compiles from scratch.
+    /// A panic of the parser or the compiler is a rejection. The next turn with changes compiles from
+    /// scratch.
     pub fn turn(&mut self, asked: bool, switch: &Switch) -> Reload {
-        self.is_asked |= asked;
+        self.reload_requested |= asked;
         let outcome = catch_unwind(AssertUnwindSafe(|| self.reload(switch)));
         let rejected = match outcome {
             Ok(Ok(reload)) => {
                 if !matches!(reload, Reload::NotDue) {
-                    (self.told, self.is_asked) = (None, false);
+                    (self.last_rejection, self.reload_requested) = (None, false);
                     switch.set_rejected_reload(None);
                 }
                 return reload;
             }
-            Ok(Err(Obstacle::Later)) => return Reload::NotDue,
-            Ok(Err(Obstacle::Rejected(rejected))) => rejected.errors(),
-            Ok(Err(Obstacle::Refused(refusal))) => {
+            Ok(Err(PublishError::Later)) => return Reload::NotDue,
+            Ok(Err(PublishError::Rejected(rejected))) => rejected.errors(),
+            Ok(Err(PublishError::Refused(refusal))) => {
                 if matches!(refusal, ApiError::NoPodCovered { .. }) {
-                    self.look_at = Some(Instant::now() + RETRY);
+                    self.next_check = Some(Instant::now() + RETRY_INTERVAL);
                 }
                 vec![format!("{}: {refusal}", self.root.display())]
             }
             Err(panic) => {
-                self.forget();
+                self.reset();
                 vec![internal_error(&self.root, panic.as_ref())]
             }
         };
-        let is_news = std::mem::take(&mut self.is_asked) || self.told.as_ref() != Some(&rejected);
-        if !is_news {
+        let is_new =
+            std::mem::take(&mut self.reload_requested) || self.last_rejection.as_ref() != Some(&rejected);
+        if !is_new {
             return Reload::NotDue;
         }
-        self.told = Some(rejected.clone());
+        self.last_rejection = Some(rejected.clone());
         switch.set_rejected_reload(Some((&self.root, &rejected)));
         Reload::Rejected(rejected)
     }
 
-    fn reload(&mut self, switch: &Switch) -> Result<Reload, Obstacle> {
+    fn reload(&mut self, switch: &Switch) -> Result<Reload, PublishError> {
         let now = Instant::now();
-        let is_due = self.watch.is_due(now) || self.look_at.is_some_and(|at| at <= now);
-        if !(is_due || self.is_asked) {
+        let is_due = self.watch.is_due(now) || self.next_check.is_some_and(|at| at <= now);
+        if !(is_due || self.reload_requested) {
             return Ok(Reload::NotDue);
         }
-        if self.is_asked {
-            self.read.retain(|_, read| read.result.is_ok());
+        if self.reload_requested {
+            self.pending_files.retain(|_, read| read.result.is_ok());
         }
         let (listing, incomplete) = self.read_changed(now);
-        // A file that is being written counts as it was, and after a failure of the compiler nobody knows how that is.
-        let is_unknown = incomplete.is_some() && self.taken.is_empty();
-        if is_unknown || self.wait_for_gone(&listing, now) {
-            return Err(Obstacle::Later);
+        // A file that is being written keeps its former content, which is unknown after a panic of the
+        // compiler.
+        let is_unknown = incomplete.is_some() && self.loaded_files.is_empty();
+        if is_unknown || self.awaits_missing(&listing, now) {
+            return Err(PublishError::Later);
         }
-        let is_rejected = self.told.is_some();
+        let is_rejected = self.last_rejection.is_some();
         let mut warnings = Vec::new();
         match self.compile(listing, &mut warnings)? {
-            Step::None if self.published.is_some() => {
-                Ok(if self.is_asked || is_rejected { self.offer(switch)? } else { Reload::NotDue })
-            }
+            TablesChange::None if self.published.is_some() => Ok(if self.reload_requested || is_rejected {
+                self.republish(switch)?
+            } else {
+                Reload::NotDue
+            }),
             step => self.publish(&step, switch, warnings),
         }
     }
 
-    /// Lists the directory, and reads the files whose stamps differ and that are complete. Gives the listing, and a file that is not
-    /// complete.
-    fn read_changed(&mut self, now: Instant) -> (Listing, Option<PathBuf>) {
-        self.look_at = None;
-        let mut listing = files::list(&self.root);
-        // The next listing finds changes between listing and watching. The number of listings is bounded.
-        for _ in 0..4 {
-            if !self.watch.cover(&listing, now) {
-                break;
-            }
-            listing = files::list(&self.root);
-        }
-        let mut incomplete = None;
-        let mut fresh = Vec::new();
-        for (path, stamp) in &listing.files {
-            if self.taken.get(path) == Some(stamp) {
-                self.read.remove(path);
-            } else if self.read.get(path).is_none_or(|read| read.stamp != *stamp) {
-                self.read.remove(path);
-                if self.is_complete(path, stamp, now) {
-                    fresh.push(path.clone());
-                } else {
-                    incomplete = Some(path.clone());
-                }
-            }
-        }
-        for path in fresh {
-            let stamp = listing.files[&path];
-            let (stamp_after, result) = self.read_file(&path, stamp);
-            // Somebody has written meanwhile: the events of that may make it incomplete.
-            self.watch.take_events(now);
-            if stamp_after == stamp && self.is_complete(&path, &stamp, now) {
-                self.read.insert(path, Read { stamp, result });
-            } else {
-                let soon = now + GONE_AFTER;
-                self.look_at = Some(self.look_at.map_or(soon, |at| at.min(soon)));
-                incomplete = Some(path);
-            }
-        }
-        self.read.retain(|path, _| listing.files.contains_key(path));
-        (listing, incomplete)
-    }
-
-    fn is_complete(&mut self, path: &Path, stamp: &Stamp, now: Instant) -> bool {
-        let is_first = self.taken.is_empty();
-        let at = self
-            .watch
-            .complete_at(path, stamp, now)
-            .or_else(|| self.watch.unchanged_at(path, stamp, now).filter(|_| !is_first));
-        self.look_at = self.look_at.into_iter().chain(at).min();
-        at.is_none()
-    }
-
-    fn read_file(&self, path: &Path, stamp: Stamp) -> (Stamp, Result<FileContent, Arc<Rejected>>) {
-        let (source, stamp) = match files::read(path) {
-            Ok(found) => found,
-            Err(error) => return (stamp, Err(Arc::new(error.into()))),
-        };
-        let content = if source.text().trim().is_empty() && self.manifests.holds(path) {
-            Err(LoadError::Emptied { path: path.to_owned() }.into())
-        } else if is_tables(source.text()) {
-            compiled_tables(&source).map(|tables| FileContent::Tables(Box::new(tables)))
-        } else {
-            parse::parse_source(&source).map_err(Rejected::Manifests).map(|parsed| FileContent::Objects {
-                warnings: manifests::lines(&parsed.warnings).collect(),
-                objects: parsed.objects,
-            })
-        };
-        (stamp, content.map_err(Arc::new))
-    }
-
-    /// Whether something is missing, and may come back in a moment.
-    fn wait_for_gone(&mut self, listing: &Listing, now: Instant) -> bool {
-        let is_whole =
-            listing.errors.is_empty() && self.taken.keys().all(|path| listing.files.contains_key(path));
-        if is_whole {
-            self.gone_since = None;
-            return false;
-        }
-        let until = *self.gone_since.get_or_insert(now) + GONE_AFTER;
-        if until <= now {
-            return false;
-        }
-        self.look_at = Some(self.look_at.map_or(until, |at| at.min(until)));
-        true
-    }
-
-    /// Takes what was read, unless something is wrong, and compiles it.
-    fn compile(&mut self, listing: Listing, warnings: &mut Vec<String>) -> Result<Step, Rejected> {
+    /// Loads and compiles the pending files, unless one is invalid.
+    fn compile(&mut self, listing: Listing, warnings: &mut Vec<String>) -> Result<TablesChange, Rejected> {
         let listing = self.check(listing)?;
-        let gone: Vec<PathBuf> =
-            self.taken.keys().filter(|path| !listing.files.contains_key(*path)).cloned().collect();
-        if self.read.is_empty() && gone.is_empty() && !matches!(self.tables, Tables::Unknown) {
-            return Ok(Step::None);
+        let removed: Vec<PathBuf> =
+            self.loaded_files.keys().filter(|path| !listing.files.contains_key(*path)).cloned().collect();
+        if self.pending_files.is_empty() && removed.is_empty() && !matches!(self.tables, Tables::Unknown) {
+            return Ok(TablesChange::None);
         }
-        let mut contents: Vec<(PathBuf, Content)> = gone.into_iter().map(|path| (path, Vec::new())).collect();
-        contents.iter().for_each(|(path, _)| _ = self.taken.remove(path));
-        let mut given = None;
-        for (path, read) in std::mem::take(&mut self.read) {
+        let mut contents: Vec<(PathBuf, Content)> =
+            removed.into_iter().map(|path| (path, Vec::new())).collect();
+        contents.iter().for_each(|(path, _)| _ = self.loaded_files.remove(path));
+        let mut precompiled = None;
+        for (path, read) in std::mem::take(&mut self.pending_files) {
             let Ok(content) = read.result else { continue };
-            self.taken.insert(path.clone(), read.stamp);
+            self.loaded_files.insert(path.clone(), read.stamp);
             match content {
                 FileContent::Tables(tables) => {
                     contents.push((path.clone(), Vec::new()));
-                    given = Some(Tables::Given(path, tables));
+                    precompiled = Some(Tables::Precompiled(path, tables));
                 }
                 FileContent::Objects { objects, warnings: found } => {
                     warnings.extend(found);
@@ -379,9 +301,9 @@ impl PolicyDirectory {
         (self.before_compile)();
         let update = self.manifests.update(contents);
         warnings.extend(update.warnings);
-        if let Some(given) = given {
-            self.tables = given;
-            return Ok(Step::Full);
+        if let Some(precompiled) = precompiled {
+            self.tables = precompiled;
+            return Ok(TablesChange::Full);
         }
         if self.manifests.len() == 0 {
             return Err(Rejected::NoObjectsBelow { path: self.root.clone() });
@@ -389,18 +311,18 @@ impl PolicyDirectory {
         let (compiler, step) = match before {
             Tables::Compiled(mut compiler) => {
                 let difference = compiler.apply_all(update.changes);
-                (compiler, Step::Difference(difference))
+                (compiler, TablesChange::Difference(difference))
             }
-            Tables::Unknown | Tables::Given(..) => {
+            Tables::Unknown | Tables::Precompiled(..) => {
                 let options = Options { node: self.options.node.clone() };
-                (Box::new(Compiler::from_objects(self.manifests.objects(), options)), Step::Full)
+                (Box::new(Compiler::from_objects(self.manifests.objects(), options)), TablesChange::Full)
             }
         };
         self.tables = Tables::Compiled(compiler);
         Ok(step)
     }
 
-    /// Refuses a directory in which something is wrong. What is right of it is kept for the time when all is.
+    /// Rejects a directory with an invalid file. Valid files stay pending.
     fn check(&self, mut listing: Listing) -> Result<Listing, Rejected> {
         let mut wrong: Vec<Arc<Rejected>> = Vec::new();
         let errors = std::mem::take(&mut listing.errors);
@@ -408,70 +330,36 @@ impl PolicyDirectory {
         let beside =
             |path: &Path| Arc::new(Rejected::TablesBesideOthers { name: path.display().to_string() });
         let is_alone = listing.files.len() == 1;
-        for (path, read) in &self.read {
+        for (path, read) in &self.pending_files {
             match &read.result {
                 Ok(FileContent::Tables(_)) if !is_alone => wrong.push(beside(path)),
                 Ok(_) => {}
                 Err(rejected) => wrong.push(rejected.clone()),
             }
         }
-        if let Tables::Given(path, _) = &self.tables
+        if let Tables::Precompiled(path, _) = &self.tables
             && !is_alone
             && listing.files.contains_key(path)
-            && !self.read.contains_key(path)
+            && !self.pending_files.contains_key(path)
         {
             wrong.push(beside(path));
         }
         if wrong.is_empty() { Ok(listing) } else { Err(Rejected::Several(wrong)) }
     }
 
-    /// Everything is read and compiled anew in the next turn.
-    fn forget(&mut self) {
-        self.taken.clear();
-        self.read.clear();
+    /// Discards all state: the next turn reads and compiles everything.
+    fn reset(&mut self) {
+        self.loaded_files.clear();
+        self.pending_files.clear();
         self.manifests = Manifests::default();
         (self.tables, self.published) = (Tables::Unknown, None);
-    }
-
-    /// Gives the switch the tables as they are, unless it has them.
-    fn offer(&mut self, switch: &Switch) -> Result<Reload, Obstacle> {
-        self.publish(&Step::Difference(TablesDiff::default()), switch, Vec::new())
-    }
-
-    fn publish(&mut self, step: &Step, switch: &Switch, warnings: Vec<String>) -> Result<Reload, Obstacle> {
-        let origin = self.origin();
-        if let (Step::Difference(difference), Some(base)) = (step, self.published.take()) {
-            match switch.change_tables(base, difference, origin.clone(), CoverageCheck::RequireIfCovered) {
-                Ok(loaded) => {
-                    self.published = Some(loaded.generation);
-                    return Ok(if difference.is_empty() {
-                        Reload::Same
-                    } else {
-                        Reload::Loaded { generation: loaded.generation, warnings }
-                    });
-                }
-                // Somebody has loaded other tables.
-                Err(ApiError::NoBase | ApiError::Tables(TablesError::Base { .. })) => {}
-                Err(refusal) => return Err(Obstacle::Refused(refusal)),
-            }
-        }
-        let Some(tables) = self.current() else { return Ok(Reload::NotDue) };
-        if switch.tables().is_some_and(|running| *running == *tables) {
-            self.published = Some(switch.status().generation);
-            return Ok(Reload::Same);
-        }
-        let loaded = switch
-            .replace_tables(tables.clone(), origin, CoverageCheck::RequireIfCovered)
-            .map_err(Obstacle::Refused)?;
-        self.published = Some(loaded.generation);
-        Ok(Reload::Loaded { generation: loaded.generation, warnings })
     }
 
     fn current(&self) -> Option<&RuleTables> {
         match &self.tables {
             Tables::Unknown => None,
             Tables::Compiled(compiler) => Some(compiler.tables()),
-            Tables::Given(_, tables) => Some(tables),
+            Tables::Precompiled(_, tables) => Some(tables),
         }
     }
 
@@ -486,7 +374,7 @@ impl PolicyDirectory {
     }
 }
 
-/// A panic, for an operator: the hook of panics has written the rest to the log.
+/// Message for a panic. The panic hook has logged the details.
 fn internal_error(root: &Path, panic: &(dyn std::any::Any + Send)) -> String {
     let message = threads::message(panic);
     format!(

@@ -11,83 +11,83 @@ use rustix::fs::OFlags;
 use crate::limits::{SOURCE_BYTES_MAX, SOURCE_FILES_MAX};
 use crate::policy::parse::Source;
 
-/// Endings of the files that are read in a directory.
+/// Extensions of the files that are read in a directory.
 const ENDINGS: [&str; 3] = ["yaml", "yml", "json"];
 
-/// Why there is no text.
+/// Reason for which a file has no text.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The file system says no.
+    /// I/O error.
     #[error("{path}: {error}", path = .path.display())]
     Io {
-        /// The file or directory.
+        /// File or directory.
         path: PathBuf,
-        /// Its content.
+        /// Error.
         error: io::Error,
     },
-    /// A file is too large.
+    /// File exceeds the size limit.
     #[error("{path}: larger than {SOURCE_BYTES_MAX} bytes; split it into several files", path = .path.display())]
     TooLarge {
-        /// The file.
+        /// File.
         path: PathBuf,
     },
-    /// A file is no text.
+    /// File is not UTF-8.
     #[error("{path}: byte {offset} is not UTF-8; manifests are UTF-8 text", path = .path.display())]
     NotText {
-        /// The file.
+        /// File.
         path: PathBuf,
-        /// Its first byte that is wrong.
+        /// Offset of the first invalid byte.
         offset: usize,
     },
-    /// A directory holds nothing to read.
+    /// Directory has no manifest.
     #[error("{path}: no *.yaml, *.yml or *.json file in this directory", path = .path.display())]
     Empty {
-        /// The directory.
+        /// Directory.
         path: PathBuf,
     },
-    /// A directory holds more than can be meant.
+    /// Directory has more files than the limit.
     #[error(
         "{path}: more than {SOURCE_FILES_MAX} files and directories; does a link lead back to it?",
         path = .path.display()
     )]
     TooMany {
-        /// The directory.
+        /// Directory.
         path: PathBuf,
     },
-    /// Reading would wait for somebody, or never end.
+    /// Path is not a regular file: a read could block or never end.
     #[error("{path} is {kind}; manifests in a directory are regular files: move it away", path = .path.display())]
     NotRegular {
-        /// The name.
+        /// Path.
         path: PathBuf,
-        /// Kind of the thing that has the name.
+        /// Type of the file.
         kind: &'static str,
     },
-    /// A file that held objects is empty: somebody has truncated it and not written it yet, or a pipe into it has failed.
+    /// File held objects and is empty: it was truncated and not yet written, or a pipe into it failed.
     #[error(
         "{path} is empty and held objects before: write it again, or remove the file if they are to go",
         path = .path.display()
     )]
     Emptied {
-        /// The file.
+        /// File.
         path: PathBuf,
     },
-    /// A file was still being written when the switch had to start.
+    /// File was being written for the whole timeout of the start.
     #[error("{path} is being written: start again when it is complete", path = .path.display())]
     BeingWritten {
-        /// The file.
+        /// File.
         path: PathBuf,
     },
 }
 
-/// Identity and state of a file: a file with another stamp may have other content.
+/// Identity and state of a file. Another stamp indicates other content.
 ///
-/// Size and modification time alone do not tell two files of an image layer apart; inode and change time do.
+/// Size and modification time do not distinguish two files of an image layer; inode and change time do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Stamp {
     device: u64,
     inode: u64,
     bytes: u64,
-    /// Seconds and nanoseconds since 1970, of the last write.
+    /// Time of the last write: seconds and nanoseconds since 1970.
     pub(super) modified: (i64, i64),
     changed: (i64, i64),
 }
@@ -104,21 +104,21 @@ impl Stamp {
     }
 }
 
-/// The manifests below a path, and the directories and links on the way to them.
+/// Manifests below a path, with the directories and links on the way to them.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
-    /// Manifests, in the order in which their objects count.
+    /// Manifests, in the order in which later objects replace earlier ones.
     pub(super) files: BTreeMap<PathBuf, Stamp>,
-    /// Directories, without links in their paths.
+    /// Directories, with links resolved.
     pub(super) directories: BTreeSet<PathBuf>,
     /// Symbolic links to manifests and directories.
     pub(super) links: Vec<PathBuf>,
-    /// Names of manifests that lead to none.
+    /// Errors of paths with the name of a manifest.
     pub(super) errors: Vec<LoadError>,
 }
 
-/// Lists what is at a path: a file, or a directory with all below it. Hidden names are left out of directories. A directory must hold
-/// something; so an empty or mistyped directory is not taken for "no policy".
+/// Lists a path: a file, or a directory and everything below it, without hidden names. An empty directory is
+/// an error, so that a mistyped path does not count as "no policy".
 pub(super) fn list(root: &Path) -> Listing {
     let mut listing = Listing::default();
     match fs::metadata(root) {
@@ -135,7 +135,7 @@ pub(super) fn list(root: &Path) -> Listing {
 }
 
 impl Listing {
-    /// `above` holds the directories that are being read, to leave links back to them alone; `seen` counts names.
+    /// Lists a directory. `above` contains its ancestors, to skip links back to them; `seen` counts names.
     fn directory(&mut self, path: &Path, above: &mut BTreeSet<PathBuf>, seen: &mut usize) {
         let found = fs::canonicalize(path).and_then(|real| {
             let entries: io::Result<Vec<fs::DirEntry>> = fs::read_dir(path)?.collect();
@@ -179,7 +179,7 @@ impl Listing {
                 self.file(&path, &found);
             }
             Err(error) if is_manifest(&path) => self.errors.push(LoadError::Io { path, error }),
-            // Other files, and links to nowhere: none of them is meant to hold manifests.
+            // Other files and dangling links contain no manifests.
             Ok(_) | Err(_) => {}
         }
     }
@@ -192,7 +192,7 @@ impl Listing {
     }
 }
 
-/// Whether a name in a directory is one of a manifest.
+/// Tests whether a directory entry has the name of a manifest.
 pub(super) fn is_manifest(path: &Path) -> bool {
     let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
     !is_hidden && path.extension().is_some_and(|ending| ENDINGS.iter().any(|known| ending == *known))
@@ -209,7 +209,8 @@ fn not_regular(found: &fs::Metadata) -> Option<&'static str> {
     }
 }
 
-/// Loads files as they are named, directories with all below them in the order of their names, and `-` as standard input.
+/// Loads files by name, directories with everything below them in the order of names, and `-` as standard
+/// input.
 pub fn load(paths: &[PathBuf]) -> Result<Vec<Source>, LoadError> {
     let mut sources = Vec::new();
     for path in paths {
@@ -224,7 +225,7 @@ pub fn load(paths: &[PathBuf]) -> Result<Vec<Source>, LoadError> {
                 sources.push(read(path)?.0);
             }
         } else {
-            // A pipe that is named is meant: `palisade apply <(helm template .)`.
+            // An explicitly named pipe is intended: `palisade apply <(helm template .)`.
             let file = fs::File::open(path).map_err(io_error(path))?;
             sources.push(text(path, path.display().to_string(), file)?);
         }
@@ -232,9 +233,10 @@ pub fn load(paths: &[PathBuf]) -> Result<Vec<Source>, LoadError> {
     Ok(sources)
 }
 
-/// Reads a regular file. Never waits: for whatever takes its name meanwhile, neither.
+/// Reads a regular file. Never blocks, not even for a special file that has replaced it.
 ///
-/// The stamp is that of the file after reading: it differs from the one before where somebody has written meanwhile.
+/// The stamp is that of the file after reading. It differs from the stamp before if the file was written
+/// meanwhile.
 pub(super) fn read(path: &Path) -> Result<(Source, Stamp), LoadError> {
     let never_wait = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
     let file =

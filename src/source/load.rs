@@ -1,4 +1,4 @@
-//! From files to rule tables: manifests are read and compiled, compiled tables are taken as they are.
+//! Loading of rule tables: compiles manifests, and accepts compiled tables.
 
 use std::fmt::{Display, Write};
 use std::path::PathBuf;
@@ -10,76 +10,76 @@ use crate::policy::{Compiler, Options};
 use crate::printable;
 use crate::tables::{RuleTables, TablesError};
 
-/// What to compile of the objects.
+/// Options of a compilation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LoadOptions {
-    /// Tables for the pods of this node only; for all pods where absent.
+    /// Node whose pods get tables; all pods if absent.
     pub node: Option<String>,
 }
 
-/// What manifests come to.
+/// Compiled manifests.
 #[derive(Debug, Clone)]
 pub struct Compiled {
-    /// The tables, checked.
+    /// Checked tables.
     pub tables: RuleTables,
-    /// What the authors of the manifests should know.
+    /// Warnings for the authors of the manifests.
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Why manifests come to nothing.
+/// Reason for which manifests yield no tables.
 #[derive(Debug, thiserror::Error)]
 pub enum Rejected {
-    /// They cannot be read.
+    /// I/O error.
     #[error(transparent)]
     Files(#[from] LoadError),
-    /// They are wrong: everything that is, in the order of the files.
+    /// Errors of the manifests, in the order of the files.
     #[error("{}", lines(.0))]
     Manifests(Vec<Diagnostic>),
-    /// A file of compiled tables has a form that is not theirs.
+    /// File of compiled tables has an invalid form.
     #[error("{name}: these are not rule tables: {error}")]
     Form {
-        /// The file.
+        /// File.
         name: String,
-        /// Where and what.
+        /// Place and message.
         error: serde_json::Error,
     },
-    /// Compiled tables contradict themselves.
+    /// Compiled tables fail their check.
     #[error("{name}: {error}")]
     Tables {
-        /// The file.
+        /// File.
         name: String,
-        /// How.
+        /// Error.
         error: TablesError,
     },
-    /// Compiled tables stand beside other files.
+    /// Compiled tables accompany other files.
     #[error("{name} holds compiled tables, which are loaded alone: move them away, or the other files")]
     TablesBesideOthers {
-        /// The file.
+        /// File.
         name: String,
     },
-    /// There is nothing to compile: a pipe whose first program failed, or a wrong path.
+    /// No object to compile: the path is wrong, or the program in front of a pipe failed.
     #[error("{}", no_objects(*.skipped))]
     NoObjects {
-        /// Objects of other kinds.
+        /// Number of objects of other kinds.
         skipped: usize,
     },
-    /// A directory holds no object that policy depends on.
+    /// Directory contains no object that policy depends on.
     #[error(
         "{path}: there is no object in these files that policy depends on: if all pods shall be closed, say \
          `palisade apply --delete`",
         path = .path.display()
     )]
     NoObjectsBelow {
-        /// The directory.
+        /// Directory.
         path: PathBuf,
     },
-    /// Files of a directory are wrong.
+    /// Errors of the files of a directory.
     #[error("{}", lines(.0))]
     Several(Vec<Arc<Rejected>>),
 }
 
 impl Rejected {
-    /// Errors, a line each.
+    /// Errors, one per line.
     pub fn errors(&self) -> Vec<String> {
         match self {
             Rejected::Manifests(found) => found.iter().map(Diagnostic::to_string).collect(),
@@ -88,7 +88,7 @@ impl Rejected {
         }
     }
 
-    /// What is wrong, for a terminal: manifests with the lines in question. Ends with a line break.
+    /// Report for a terminal, with source lines. Ends with a line break.
     pub fn report(&self, color: bool) -> String {
         match self {
             Rejected::Manifests(found) => found.iter().map(|diagnostic| diagnostic.report(color)).collect(),
@@ -116,12 +116,12 @@ fn no_objects(skipped: usize) -> String {
 
 /// Reads manifests from files and directories (`-` is standard input) and compiles them.
 ///
-/// A single file that is compiled tables already (what `palisade compile` writes) is taken as it is.
+/// Accepts a single file of compiled tables, the output of `palisade compile`.
 pub fn load(paths: &[PathBuf], options: &LoadOptions) -> Result<Compiled, Rejected> {
     load_sources(&files::load(paths)?, options)
 }
 
-/// [`load`] of texts that are in memory.
+/// Compiles texts, as [`load`] does.
 pub fn load_sources(sources: &[Source], options: &LoadOptions) -> Result<Compiled, Rejected> {
     if let [source] = sources
         && is_tables(source.text())
@@ -131,7 +131,7 @@ pub fn load_sources(sources: &[Source], options: &LoadOptions) -> Result<Compile
     Ok(compile(read_objects(sources)?, options))
 }
 
-/// Reads the objects of manifests. There must be some.
+/// Parses the objects of manifests. At least one object is required.
 pub fn read_objects(sources: &[Source]) -> Result<Parsed, Rejected> {
     let parsed = parse::parse_sources(sources).map_err(Rejected::Manifests)?;
     if parsed.objects.is_empty() {
@@ -146,7 +146,7 @@ fn compile(parsed: Parsed, options: &LoadOptions) -> Compiled {
     Compiled { tables: compiler.into_tables(), warnings: parsed.warnings }
 }
 
-/// Whether the text is compiled tables rather than a manifest: a JSON object with a `format` and no `kind`.
+/// Tests for compiled tables: a JSON object with a `format` and no `kind`.
 pub(super) fn is_tables(text: &str) -> bool {
     #[derive(serde::Deserialize)]
     struct Marks {
@@ -158,7 +158,7 @@ pub(super) fn is_tables(text: &str) -> bool {
             .is_ok_and(|marks| marks.format.is_some() && marks.kind.is_none())
 }
 
-/// Reads and checks compiled tables.
+/// Parses and checks compiled tables.
 pub(super) fn compiled_tables(source: &Source) -> Result<RuleTables, Rejected> {
     let name = || source.name().to_owned();
     let tables: RuleTables =
@@ -167,14 +167,14 @@ pub(super) fn compiled_tables(source: &Source) -> Result<RuleTables, Rejected> {
     Ok(tables)
 }
 
-/// Directories for tests.
+/// Temporary directories for tests.
 #[cfg(test)]
 pub(super) mod scratch {
     use std::fs;
     use std::path::PathBuf;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A directory that goes when this is dropped.
+    /// Temporary directory, removed on drop.
     pub(crate) struct Scratch(pub(crate) PathBuf);
 
     impl Scratch {

@@ -1,4 +1,4 @@
-//! Objects of the files of one directory, by name: a file that changes becomes the objects that differ.
+//! Objects of the files of a directory, by name. A changed file yields the objects that differ.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use crate::policy::{Change, ObjectName};
 #[derive(Debug, Default)]
 pub(super) struct Manifests {
     files: BTreeMap<PathBuf, Vec<ObjectName>>,
-    /// Definitions in the order of their files; never empty.
+    /// Definitions of each object in the order of their files; never empty.
     objects: BTreeMap<ObjectName, Vec<Definition>>,
     policies: usize,
 }
 
-/// An object as a file has it.
+/// Definition of an object in a file.
 #[derive(Debug, Clone)]
 struct Definition {
     file: Arc<Path>,
@@ -25,40 +25,40 @@ struct Definition {
     object: Arc<Object>,
 }
 
-/// Object differences of changed files.
+/// Changes of objects.
 #[derive(Debug, Default)]
 pub(super) struct Update {
-    /// Objects that differ, one change each.
+    /// Changed objects, one change each.
     pub(super) changes: Vec<Change>,
-    /// Objects that one file takes from another, for their authors.
+    /// Warnings about objects that several files define.
     pub(super) warnings: Vec<String>,
 }
 
-/// Objects of a file as it is; none of a file that has gone.
+/// Objects of a file; empty for a removed file.
 pub(super) type Content = Vec<(Object, Location)>;
 
 impl Manifests {
-    /// Number of objects that count.
+    /// Number of objects.
     pub(super) fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// Number of policies among them.
+    /// Number of policies.
     pub(super) fn policies(&self) -> usize {
         self.policies
     }
 
-    /// Whether a file holds objects.
+    /// Tests whether a file defines objects.
     pub(super) fn holds(&self, file: &Path) -> bool {
         self.files.get(file).is_some_and(|names| !names.is_empty())
     }
 
-    /// All objects that count.
+    /// Objects that count.
     pub(super) fn objects(&self) -> impl Iterator<Item = Object> {
         self.objects.values().filter_map(|of_name| of_name.last()).map(|last| Object::clone(&last.object))
     }
 
-    /// Takes files as they are.
+    /// Replaces the content of files.
     pub(super) fn update(&mut self, files: impl IntoIterator<Item = (PathBuf, Content)>) -> Update {
         let mut before: BTreeMap<ObjectName, Option<Arc<Object>>> = BTreeMap::new();
         for (file, content) in files {
@@ -82,7 +82,7 @@ impl Manifests {
         self.differences(before)
     }
 
-    /// Compares objects with those that counted before.
+    /// Compares objects with the ones that counted before.
     fn differences(&mut self, before: BTreeMap<ObjectName, Option<Arc<Object>>>) -> Update {
         let mut update = Update::default();
         for (name, before) in before {
@@ -124,7 +124,7 @@ impl Manifests {
     }
 }
 
-/// As the reader of several files says it, see [`Diagnostic`].
+/// Warning in the form of a [`Diagnostic`].
 fn replaces(name: &ObjectName, earlier: &Definition, last: &Definition) -> String {
     let name = match name {
         ObjectName::Namespace(name)
@@ -143,7 +143,7 @@ fn replaces(name: &ObjectName, earlier: &Definition, last: &Definition) -> Strin
     )
 }
 
-/// Warnings as lines.
+/// Warnings, one per line.
 pub(super) fn lines(warnings: &[Diagnostic]) -> impl Iterator<Item = String> {
     warnings.iter().map(Diagnostic::to_string)
 }

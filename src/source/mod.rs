@@ -1,7 +1,7 @@
 //! Sources of policy objects: files, and the directory that a running switch watches.
 //!
-//! [`load`] serves commands: everything is read once. [`PolicyDirectory`] serves the switch: it owns the compiler for as long as the
-//! switch runs, reads the files that have changed, and gives the compiler the objects that differ.
+//! [`load`] serves commands and reads everything once. [`PolicyDirectory`] serves the switch: it owns the
+//! compiler while the switch runs, reads changed files, and passes changed objects to the compiler.
 
 pub mod files;
 

@@ -1,4 +1,4 @@
-//! The thread that keeps a switch at the policies of its directory.
+//! Thread that reloads the policy directory.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use super::directory::{PolicyDirectory, Reload};
 use crate::control::Switch;
 
-/// Requests to the thread of [`PolicyDirectory::follow`].
+/// Requests to the thread of [`PolicyDirectory::run`].
 #[derive(Debug)]
 pub struct Requests {
     event: OwnedFd,
@@ -19,26 +19,26 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// No request.
+    /// Creates an empty set of requests.
     pub fn new() -> io::Result<Requests> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Requests { event, reload: AtomicBool::new(false), stop: AtomicBool::new(false) })
     }
 
-    /// Has the directory read again, changed or not.
+    /// Requests a reload, even without a change.
     pub fn reload(&self) {
         self.reload.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Ends [`PolicyDirectory::follow`], after a reload that is under way.
+    /// Ends [`PolicyDirectory::run`] after a running reload.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.wake();
     }
 
     fn wake(&self) {
-        // EAGAIN: the counter is full, so the reader is awake.
+        // EAGAIN: the counter is full, so the reader will wake up.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 
@@ -48,8 +48,8 @@ impl Requests {
 }
 
 impl PolicyDirectory {
-    /// Loads the directory into `switch` whenever it changes, until `requests` says stop. What comes of it goes into the log.
-    pub fn follow(&mut self, switch: &Switch, requests: &Requests) {
+    /// Loads the directory into `switch` after each change, until a stop is requested. Logs the outcomes.
+    pub fn run(&mut self, switch: &Switch, requests: &Requests) {
         crate::control::avoid_worker_cores(&switch.status().cores);
         loop {
             self.wait(requests);
@@ -57,9 +57,9 @@ impl PolicyDirectory {
             if requests.stop.load(Ordering::Acquire) {
                 return;
             }
-            let is_asked = requests.reload.swap(false, Ordering::AcqRel);
-            let reload = self.turn(is_asked, switch);
-            self.tell(&reload);
+            let reload_requested = requests.reload.swap(false, Ordering::AcqRel);
+            let reload = self.turn(reload_requested, switch);
+            self.log_outcome(&reload);
         }
     }
 
@@ -73,11 +73,11 @@ impl PolicyDirectory {
         let request = PollFd::new(&requests.event, PollFlags::IN);
         let events = self.descriptor().map(|events| PollFd::from_borrowed_fd(events, PollFlags::IN));
         let mut polled: Vec<PollFd<'_>> = std::iter::once(request).chain(events).collect();
-        // An error (EINTR) is a turn too many.
+        // After an error (EINTR) a superfluous turn does no harm.
         let _ = poll(&mut polled, timeout.as_ref());
     }
 
-    fn tell(&self, reload: &Reload) {
+    fn log_outcome(&self, reload: &Reload) {
         let directory = self.path().display();
         match reload {
             Reload::NotDue => {}

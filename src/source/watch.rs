@@ -1,10 +1,11 @@
-//! Changes below a path, as inotify(7) tells them: which files are being written, and when it is time to look.
+//! Watch of a path with inotify(7): reports changes, and files that are being written.
 //!
-//! A file counts as complete when its writer has closed it (`IN_CLOSE_WRITE`) or has moved it into place (`IN_MOVED_TO`). A file that
-//! is held open is complete after [`OPEN_QUIET`] without a write. A file about which there are no events (it was written
-//! before the watch was there, or there is no inotify) is complete [`QUIET`] after its last write.
+//! A file is complete after its writer closes it (`IN_CLOSE_WRITE`) or moves it into place (`IN_MOVED_TO`). A
+//! file that stays open is complete after [`OPEN_QUIET`] without a write. A file without events (written
+//! before the watch existed, or without inotify) is complete [`QUIET`] after its last write.
 //!
-//! The path is polled if the kernel gives no watches, and on network file systems, whose servers tell nothing.
+//! The watch polls if the kernel grants no inotify watches, and on network file systems, which report no
+//! remote changes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -19,22 +20,23 @@ use rustix::io::Errno;
 
 use super::files::{Listing, Stamp, is_manifest};
 
-/// A file without events is complete when it has not been written for so long.
+/// Time without a write after which a file without events is complete.
 pub(super) const QUIET: Duration = Duration::from_secs(2);
-/// A file that a writer holds open is complete when it has not been written for so long.
+/// Time without a write after which an open file is complete.
 const OPEN_QUIET: Duration = Duration::from_secs(30);
-/// Time between two looks without events: what inotify does not tell (a directory above was renamed) is found then.
+/// Interval of checks without events. They find changes that inotify does not report, such as a renamed
+/// parent directory.
 const RESYNC: Duration = Duration::from_secs(10);
-/// Time between two looks where there is no inotify.
+/// Interval of checks without inotify.
 const POLL: Duration = Duration::from_secs(1);
-/// Symbolic links on one path (`MAXSYMLINKS` of `linux/namei.h`).
+/// Maximum number of symbolic links on a path (`MAXSYMLINKS` of `linux/namei.h`).
 const LINKS_MAX: usize = 40;
 
-/// File systems whose changes come from elsewhere, by `f_type` of statfs(2): NFS, SMB, CIFS, SMB2, FUSE, 9P, Ceph, AFS.
+/// Network file systems by `f_type` of statfs(2): NFS, SMB, CIFS, SMB2, FUSE, 9P, Ceph, AFS.
 const REMOTE: [u32; 8] =
     [0x6969, 0x517b, 0xff53_4d42, 0xfe53_4d42, 0x6573_5546, 0x0102_1997, 0x00c3_6400, 0x5346_414f];
 
-/// Events of a directory.
+/// Events of interest.
 fn wanted() -> WatchFlags {
     WatchFlags::MODIFY
         | WatchFlags::CLOSE_WRITE
@@ -48,53 +50,53 @@ fn wanted() -> WatchFlags {
         | WatchFlags::ONLYDIR
 }
 
-/// Changes below a path.
+/// Watch of a path.
 #[derive(Debug)]
 pub(super) struct Watch {
     root: PathBuf,
-    /// Nothing where changes are polled, or looked for on request only.
+    /// inotify descriptor; `None` if the watch polls or checks on request only.
     inotify: Option<OwnedFd>,
-    /// Time between two looks without events; `None` without a watch.
+    /// Interval of checks without events; `None` without a watch.
     interval: Option<Duration>,
-    /// By watch descriptor.
+    /// Watched directories by watch descriptor.
     directories: BTreeMap<i32, Directory>,
-    /// Files that have been written and not closed, by their paths without links.
+    /// Files that were written and not closed, with links resolved.
     writing: BTreeMap<PathBuf, Writing>,
-    /// Files, directories and links that were closed or moved into place of late.
+    /// Files, directories and links that were recently closed or moved into place.
     complete: BTreeMap<PathBuf, Instant>,
-    /// Files whose stamps differ, where there are no events: since when each has the stamp.
+    /// Changed files without events: their stamp, and the time since which they have it.
     seen: BTreeMap<PathBuf, (Stamp, Instant)>,
-    /// A file that was being written has left its name; the cookie tells the one that it gets.
-    moving: Option<(u32, Writing)>,
-    looked: Instant,
+    /// File that was renamed while being written. The cookie identifies the event with its next name.
+    moved_from: Option<(u32, Writing)>,
+    last_check: Instant,
     is_due: bool,
 }
 
-/// A watched directory.
+/// Watched directory.
 #[derive(Debug)]
 struct Directory {
-    /// Without links.
+    /// Path with links resolved.
     path: PathBuf,
-    /// The names that matter; all of them where absent.
+    /// Names of interest; all if `None`.
     names: Option<BTreeSet<OsString>>,
-    /// Watched since.
+    /// Start of the watch.
     since: SystemTime,
 }
 
-/// A file that somebody writes.
+/// File that is being written.
 #[derive(Debug, Clone, Copy)]
 struct Writing {
     last: Instant,
-    patience: Duration,
+    quiet_period: Duration,
 }
 
 impl Watch {
-    /// Watches `root`, which need not be there. Says in the log where it must poll.
+    /// Watches `root`, which need not exist. Logs if it must poll.
     pub(super) fn new(root: &Path) -> Watch {
         let remote = rustix::fs::statfs(root).is_ok_and(|found| REMOTE.contains(&(found.f_type as u32)));
         let inotify = match inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK) {
             _ if remote => {
-                tracing::info!(path = %root.display(), "a network file system: it is looked at every {POLL:?}");
+                tracing::info!(path = %root.display(), "a network file system: it is last_check at every {POLL:?}");
                 None
             }
             Ok(inotify) => Some(inotify),
@@ -107,13 +109,13 @@ impl Watch {
         Watch { inotify, interval, ..Watch::off(root) }
     }
 
-    /// Looks again and again.
+    /// Polls at an interval.
     #[cfg(test)]
     pub(super) fn polling(root: &Path) -> Watch {
         Watch { interval: Some(POLL), ..Watch::off(root) }
     }
 
-    /// Looks only when asked to.
+    /// Checks on request only.
     pub(super) fn off(root: &Path) -> Watch {
         Watch {
             root: root.to_owned(),
@@ -123,40 +125,40 @@ impl Watch {
             writing: BTreeMap::new(),
             complete: BTreeMap::new(),
             seen: BTreeMap::new(),
-            moving: None,
-            looked: Instant::now(),
+            moved_from: None,
+            last_check: Instant::now(),
             is_due: false,
         }
     }
 
-    /// Readable when there are events.
+    /// Descriptor that is readable if there are events.
     pub(super) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.inotify.as_ref().map(AsFd::as_fd)
     }
 
-    /// When to look next, if no event comes first.
+    /// Time of the next check, if no event comes before.
     pub(super) fn next_look(&self) -> Option<Instant> {
         let due = if self.is_due {
-            Some(self.looked)
+            Some(self.last_check)
         } else {
-            self.interval.map(|interval| self.looked + interval)
+            self.interval.map(|interval| self.last_check + interval)
         };
         let written = self.writing.iter().filter(|(path, _)| is_manifest(path));
-        written.map(|(_, writing)| writing.last + writing.patience).chain(due).min()
+        written.map(|(_, writing)| writing.last + writing.quiet_period).chain(due).min()
     }
 
-    /// Takes the events that have come. Whether it is time to look.
+    /// Processes pending events. Returns `true` if a check is due.
     pub(super) fn is_due(&mut self, now: Instant) -> bool {
         self.take_events(now);
         std::mem::take(&mut self.is_due) || self.next_look().is_some_and(|at| at <= now)
     }
 
-    /// Watches what has been listed. Whether there is a directory that was not watched before: what changed in it meanwhile is found by
-    /// listing again.
-    pub(super) fn cover(&mut self, listing: &Listing, now: Instant) -> bool {
-        self.looked = now;
+    /// Watches the directories of a listing. Returns `true` if one of them was not watched before: a second
+    /// listing finds its changes.
+    pub(super) fn watch_listing(&mut self, listing: &Listing, now: Instant) -> bool {
+        self.last_check = now;
         self.complete.retain(|_, at| now < *at + 2 * QUIET);
-        self.writing.retain(|_, writing| now < writing.last + writing.patience);
+        self.writing.retain(|_, writing| now < writing.last + writing.quiet_period);
         self.seen.retain(|path, _| listing.files.contains_key(path));
         let Some(inotify) = &self.inotify else { return false };
         let mut kept = BTreeMap::new();
@@ -169,24 +171,24 @@ impl Watch {
                     let since = before.map_or_else(SystemTime::now, |before| before.since);
                     kept.insert(id, Directory { path, names, since });
                 }
-                // ENOSPC: fs.inotify.max_user_watches are in use.
+                // ENOSPC: the limit fs.inotify.max_user_watches is reached.
                 Err(error @ (Errno::NOSPC | Errno::NOMEM)) => {
                     warn_poll(&self.root, error);
-                    *self = Watch { interval: Some(POLL), looked: now, ..Watch::off(&self.root) };
+                    *self = Watch { interval: Some(POLL), last_check: now, ..Watch::off(&self.root) };
                     return false;
                 }
-                // It has gone, or cannot be read: the listing says so.
+                // The directory was removed or is unreadable: the listing reports that.
                 Err(_) => {}
             }
         }
         for id in std::mem::replace(&mut self.directories, kept).into_keys() {
-            // The kernel has removed watches of directories that are gone.
+            // The kernel has removed the watches of removed directories.
             let _ = inotify::remove_watch(inotify, id);
         }
         is_larger
     }
 
-    /// Directories in which something may happen that changes the listing, and to which names.
+    /// Directories with entries that affect the listing, and the names of these entries.
     fn wanted_directories(&self, listing: &Listing) -> BTreeMap<PathBuf, Option<BTreeSet<OsString>>> {
         let mut wanted: BTreeMap<PathBuf, Option<BTreeSet<OsString>>> =
             listing.directories.iter().map(|path| (path.clone(), None)).collect();
@@ -206,11 +208,11 @@ impl Watch {
         wanted
     }
 
-    /// When a file that has changed may be read; `None` where it may be read at once.
+    /// Time at which a changed file may be read; `None` if it may be read at once.
     pub(super) fn complete_at(&mut self, path: &Path, stamp: &Stamp, now: Instant) -> Option<Instant> {
         let resolved = Resolved::of(path);
         if let Some(writing) = self.writing.get(&resolved.real) {
-            let until = writing.last + writing.patience;
+            let until = writing.last + writing.quiet_period;
             return (until > now).then_some(until);
         }
         if self.has_seen_close(&resolved, stamp) {
@@ -220,7 +222,8 @@ impl Watch {
         Some(now + quiet_in)
     }
 
-    /// [`Watch::complete_at`] by what this process has seen, where clocks of other machines stamp the files.
+    /// Time at which a file may be read, by the stamps that this process has seen: for file systems with the
+    /// clock of another machine.
     pub(super) fn unchanged_at(&mut self, path: &Path, stamp: &Stamp, now: Instant) -> Option<Instant> {
         if self.inotify.is_some() || self.interval.is_none() {
             return None;
@@ -233,8 +236,8 @@ impl Watch {
         (until > now).then_some(until)
     }
 
-    /// Whether events tell that the file is complete: it, or a directory or link on its path, was moved into place; or all its writes
-    /// were under a watch, and the last writer has closed it.
+    /// Tests whether events show that the file is complete: the file, or a directory or link of its path, was
+    /// moved into place; or all writes happened under a watch and the last writer closed it.
     fn has_seen_close(&self, resolved: &Resolved, stamp: &Stamp) -> bool {
         let Some(directory) = resolved.real.parent() else { return false };
         let written = UNIX_EPOCH + Duration::new(stamp.modified.0.max(0) as u64, stamp.modified.1 as u32);
@@ -244,7 +247,7 @@ impl Watch {
             || resolved.links.iter().any(|link| self.complete.contains_key(link))
     }
 
-    /// Takes the events that have come.
+    /// Processes pending events.
     pub(super) fn take_events(&mut self, now: Instant) {
         let Some(inotify) = self.inotify.take() else { return };
         let mut buffer = [MaybeUninit::uninit(); 16 << 10];
@@ -253,7 +256,7 @@ impl Watch {
             match reader.next() {
                 Ok(event) => self.take_event(&event, now),
                 Err(Errno::INTR) => {}
-                // EAGAIN: no more of them.
+                // EAGAIN: no more events.
                 Err(_) => break,
             }
         }
@@ -263,11 +266,11 @@ impl Watch {
     fn take_event(&mut self, event: &Event<'_>, now: Instant) {
         let kind = event.events();
         if kind.contains(ReadFlags::QUEUE_OVERFLOW) {
-            return self.forget(now);
+            return self.reset_after_overflow(now);
         }
         let Some(directory) = self.directories.get(&event.wd()) else { return };
         let Some(name) = event.file_name() else {
-            // The directory itself: gone, moved, or other rights.
+            // Event of the directory itself: removed, moved, or changed permissions.
             self.is_due = true;
             return;
         };
@@ -279,14 +282,15 @@ impl Watch {
         let is_directory = kind.contains(ReadFlags::ISDIR);
         if kind.contains(ReadFlags::MODIFY) {
             self.complete.remove(&path);
-            self.writing.insert(path, Writing { last: now, patience: OPEN_QUIET });
+            self.writing.insert(path, Writing { last: now, quiet_period: OPEN_QUIET });
         } else if kind.contains(ReadFlags::CREATE) {
             let is_file =
                 !is_directory && std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
             if is_file {
-                // Somebody opens it to write, and closes it; or this is a further name of a file, and stays as it is.
+                // A writer opens the file and closes it later, or the event is for a hard link of a complete
+                // file.
                 self.complete.remove(&path);
-                self.writing.insert(path, Writing { last: now, patience: QUIET });
+                self.writing.insert(path, Writing { last: now, quiet_period: QUIET });
             } else {
                 self.is_due = true;
             }
@@ -295,7 +299,7 @@ impl Watch {
             self.complete.insert(path, now);
             self.is_due = true;
         } else if kind.contains(ReadFlags::MOVED_TO) {
-            let moved = self.moving.take_if(|(cookie, _)| *cookie == event.cookie());
+            let moved = self.moved_from.take_if(|(cookie, _)| *cookie == event.cookie());
             if let Some((_, writing)) = moved {
                 self.writing.insert(path, writing);
             } else {
@@ -305,7 +309,7 @@ impl Watch {
             self.is_due = true;
         } else {
             if kind.contains(ReadFlags::MOVED_FROM) {
-                self.moving = self.writing.get(&path).map(|writing| (event.cookie(), *writing));
+                self.moved_from = self.writing.get(&path).map(|writing| (event.cookie(), *writing));
             }
             if kind.intersects(ReadFlags::MOVED_FROM | ReadFlags::DELETE) {
                 self.writing.remove(&path);
@@ -315,11 +319,11 @@ impl Watch {
         }
     }
 
-    /// Events were lost: only times tell which files are complete.
-    fn forget(&mut self, now: Instant) {
+    /// Handles a queue overflow: only stamps tell which files are complete.
+    fn reset_after_overflow(&mut self, now: Instant) {
         self.complete.clear();
         for writing in self.writing.values_mut() {
-            *writing = Writing { last: now, patience: QUIET };
+            *writing = Writing { last: now, quiet_period: QUIET };
         }
         for directory in self.directories.values_mut() {
             directory.since = SystemTime::now();
@@ -331,23 +335,24 @@ impl Watch {
 fn warn_poll(root: &Path, error: Errno) {
     tracing::warn!(
         path = %root.display(),
-        "the kernel gives no inotify watches ({error}): the path is looked at every {POLL:?}, and changes are in force \
+        "the kernel gives no inotify watches ({error}): the path is last_check at every {POLL:?}, and changes are in force \
          {QUIET:?} later. Raise fs.inotify.max_user_watches and fs.inotify.max_user_instances"
     );
 }
 
-/// Time since the last write. `None` where that lies ahead: then the clock was set, or the time of the file.
+/// Time since the last write. `None` for a time in the future, after a change of the clock or of the file
+/// time.
 fn age(stamp: &Stamp) -> Option<Duration> {
     let (seconds, nanoseconds) = stamp.modified;
     let written = UNIX_EPOCH + Duration::new(u64::try_from(seconds).unwrap_or(0), nanoseconds as u32);
     SystemTime::now().duration_since(written).ok()
 }
 
-/// A path without links, and the links that lead to it.
+/// Path with links resolved, and the links on it.
 #[derive(Debug)]
 struct Resolved {
     real: PathBuf,
-    /// Each by its path without links above it.
+    /// Links, each by its path with resolved parents.
     links: Vec<PathBuf>,
 }
 

@@ -1,17 +1,17 @@
-//! Compiled ACL tables: what a table decides on a service of a class, by one cache line where its row is short.
+//! Compiled ACL tables: the decision for a class and a service, from one cache line if the row is short.
 //!
-//! A table names few of the classes; every other one has its default row. So each is a hash table of the classes that it
-//! names, cut into buckets of one cache line. The line that holds the answer is known from
-//! the table's header (sixteen bytes, nearly always near), and says by itself whether the class is named. Memory follows
-//! what tables say, not tables times classes.
+//! A table names few of the classes; all others have its default row. A table is a hash table of the named
+//! classes, in buckets of one cache line. The table header (sixteen bytes, nearly always cached) gives the
+//! position of the bucket, and the bucket tells whether the class is named. Memory grows with the named
+//! classes, not with tables times classes.
 //!
-//! Most rows say little: on one port, or some side by side, one thing is decided, and on all else what is for any class; or on
-//! everything alike. What such a row decides stands in the bucket, and the row is not looked at: of the lines that a
-//! decision touches, each is the whole cost once tables are large. Of other rows the bucket has the id. The same goes for
-//! the default row, in the header.
+//! Most rows are short: they decide one interval of services, and decide all other services like the default
+//! row or uniformly. The bucket contains the decision of such a row, which saves the load of the row: with
+//! large tables each cache line is a memory access. For other rows the bucket contains the id. The header
+//! treats the default row alike.
 //!
-//! A bucket with more than four classes goes on in a overflow one, whose position stands where its last class would. Buckets
-//! hold one or two classes on average, so that one in thirty does.
+//! A bucket with more than four classes continues in an overflow bucket, whose unit replaces its last class.
+//! Buckets contain one or two classes on average; one in thirty overflows.
 
 use std::collections::BTreeMap;
 use std::hint::select_unpredictable;
@@ -25,22 +25,22 @@ use crate::mem::{place_of, prefetch_read};
 
 const BUCKET_WORDS: usize = 16;
 const ENTRIES: usize = 4;
-/// Most classes for each bucket of a table with more than one.
+/// Maximum number of classes per bucket of a table with several buckets.
 const LOAD_MAX: usize = 2;
 
-/// Stands where no class is.
+/// Class word of a free entry.
 const FREE: u32 = 1 << 30;
-/// Marks the position of the bucket in which this one goes on.
+/// Flag of the unit of an overflow bucket.
 const OVERFLOW: u32 = 1 << 31;
 
 const _: () = assert!(CLASSES_MAX < FREE as usize, "a class is neither free nor overflow");
 const _: () = assert!(size_of::<Entry>() * ENTRIES == size_of::<u32>() * BUCKET_WORDS);
 
-/// A word of each entry side by side: classes, first services, and so on.
+/// Columns of the entries: classes, first services, and so on.
 type Bucket = [u32; BUCKET_WORDS];
 
-/// A class, and what is decided on its flows: on services from the first on, so many last_offset it, what the slot says; on all others
-/// as for classes that the table does not name.
+/// Class and its decision: `slot` for services from `first` to `first + last_offset`, the default of the
+/// table for all others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Entry {
     class: u32,
@@ -63,7 +63,7 @@ const EMPTY: Bucket = {
 };
 
 impl Entry {
-    /// What `row` decides on flows of `class`, in a table that decides `other` on those of classes that it does not name.
+    /// Entry of a class with row `row`, in a table with default `other`.
     fn new(class: ClassId, row: RowId, other: Slot, rows: &RowStore) -> Entry {
         let on_all = |slot| Entry { class: class.0, first: 0, last_offset: u32::MAX, slot };
         match rows.form(row) {
@@ -76,27 +76,27 @@ impl Entry {
     }
 }
 
-/// What is to be known of a table before its buckets.
+/// Header of a table.
 #[derive(Debug, Clone, Copy)]
 struct Header {
-    /// What is decided on classes that it does not name: a decision, or a row.
+    /// Default of the table: a decision, or a row.
     other: Slot,
-    /// The first of its buckets, which lie side by side.
+    /// First of the contiguous buckets.
     buckets: Unit,
-    /// Bits of a class's hash that do not number its bucket.
+    /// Number of low bits of the hash that do not select the bucket.
     shift: u32,
-    /// Number of classes that it names.
+    /// Number of named classes.
     named: u32,
-    /// The row of classes that it does not name.
+    /// Default row.
     default: RowId,
 }
 
 const HEADER_WORDS: usize = 4;
 
-/// Bits of a header's word that has shift and number.
+/// Number of bits of `shift` in the header word that it shares with `named`.
 const SHIFT_BITS: u32 = 6;
 
-/// Where what is decided on a class stands, if its table names it, and what is decided otherwise.
+/// Reference to the bucket of a class, and the default of its table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cell<'a> {
     bucket: &'a Bucket,
@@ -104,22 +104,22 @@ pub(super) struct Cell<'a> {
 }
 
 impl Cell<'_> {
-    /// Of no class in no table.
+    /// Cell of an empty table that denies.
     pub(super) const NONE: Cell<'static> = Cell { bucket: &EMPTY, other: DENY_ALL };
 
-    /// Brings it near.
+    /// Prefetches the bucket.
     #[inline(always)]
     pub(super) fn prefetch(&self) {
         prefetch_read(self.bucket);
     }
 }
 
-/// All ACL tables, by id. A clone is cheap and shares what does not change.
+/// All ACL tables, by id. A clone is cheap and shares unchanged pages.
 #[derive(Clone)]
 pub(super) struct AclStore {
-    /// By id; also those of tables that are not there, up to the end of a page.
+    /// Headers by id, absent tables included, up to the end of a page.
     headers: Arena,
-    /// First the bucket of all tables that name no class.
+    /// Buckets. The first is the shared empty bucket.
     buckets: Arena,
 }
 
@@ -132,11 +132,11 @@ impl Default for AclStore {
     }
 }
 
-/// The bucket of all tables that name no class.
+/// Empty bucket, shared by all tables that name no class.
 const NO_BUCKETS: Unit = 0;
 
 impl Header {
-    /// Of a table that is not there.
+    /// Header of an absent table.
     const NOWHERE: Header = Header::empty(DENY_ALL, RowId(u32::MAX));
 
     const fn empty(other: Slot, default: RowId) -> Header {
@@ -153,10 +153,11 @@ impl Header {
         [self.other, self.buckets, self.shift | self.named << SHIFT_BITS, self.default.0]
     }
 
-    /// The first word of the bucket of a class.
+    /// First word of the bucket of a class.
     #[inline]
     fn bucket(self, class: ClassId) -> usize {
-        // The upper bits of the product spread classes side by side evenly, and others nearly so.
+        // Multiplicative hash: the upper bits of the product distribute consecutive classes evenly, and
+        // others nearly so.
         let hash = class.0.wrapping_mul(0x9e37_79b1);
         first_word(self.buckets) + (u64::from(hash) >> self.shift) as usize * BUCKET_WORDS
     }
@@ -166,7 +167,7 @@ impl Header {
     }
 }
 
-/// Number of buckets for so many classes.
+/// Number of buckets for a number of classes.
 fn buckets_for(named: usize) -> usize {
     match named {
         0 => 0,
@@ -175,22 +176,23 @@ fn buckets_for(named: usize) -> usize {
     }
 }
 
-/// Look-up.
+/// Lookup.
 impl AclStore {
-    /// What table `id` decides on a service of `class`: a decision, or a row with [`ROW`]. A table that is not there is closed.
+    /// Decision of table `id` for a class and a service, or a row marked with [`ROW`]. An absent table
+    /// denies.
     #[inline]
     pub(super) fn slot(&self, id: AclId, class: ClassId, service: Service) -> Slot {
         self.slot_at(self.cell(id, class), class, service)
     }
 
-    /// The position of a cell: known before the cell is near.
+    /// Reference to the bucket of a class, without an access to the bucket.
     #[inline]
     pub(super) fn cell(&self, id: AclId, class: ClassId) -> Cell<'_> {
         let header = self.header(id);
         Cell { bucket: self.buckets.block_at(header.bucket(class)), other: header.other }
     }
 
-    /// [`AclStore::slot`] by the position that [`AclStore::cell`] gave.
+    /// Decision or row from a cell that [`AclStore::cell`] returned.
     #[inline]
     pub(super) fn slot_at(&self, cell: Cell<'_>, class: ClassId, service: Service) -> Slot {
         let [classes, firsts, behinds, slots] = columns(cell.bucket);
@@ -227,9 +229,9 @@ fn header_word(id: AclId) -> usize {
     id.index() * HEADER_WORDS
 }
 
-/// Building.
+/// Updates.
 impl AclStore {
-    /// Sets a table, or clears it. Its rows are those of `rows`.
+    /// Sets or removes a table. Its rows must be in `rows`.
     pub(super) fn set(&mut self, id: AclId, acl: Option<&Acl>, rows: &RowStore) {
         self.make_header(id);
         self.free_buckets(self.header(id));
@@ -237,7 +239,8 @@ impl AclStore {
         self.headers.write(header_word(id), &header.words());
     }
 
-    /// Sets the rows of some classes in a table that is there, with which it becomes `acl`; `None` is the table's default.
+    /// Sets the rows of some classes of an existing table; `None` is the default row. `acl` is the resulting
+    /// table.
     pub(super) fn set_rows(
         &mut self,
         id: AclId,
@@ -247,7 +250,7 @@ impl AclStore {
     ) {
         let mut header = self.header(id);
         for (&class, &row) in changes {
-            // A class that has the default is not named.
+            // A class with the default row is not named.
             let row = row.filter(|&row| row != header.default);
             let (bucket, position) = match (self.position(header.bucket(class), class), row) {
                 (None, None) => continue,
@@ -267,13 +270,13 @@ impl AclStore {
             self.write_entry(bucket, position, entry);
         }
         self.headers.write(header_word(id), &header.words());
-        // Tables that lose most of their classes give memory back.
+        // A table that loses most of its classes is rebuilt smaller.
         if 4 * buckets_for(header.named as usize) < header.len() {
             self.set(id, Some(acl), rows);
         }
     }
 
-    /// Makes the header of a table that is not there, and of those up to it.
+    /// Extends the headers up to a table.
     fn make_header(&mut self, id: AclId) {
         while self.headers.words() <= header_word(id) {
             let page = self.headers.reserve_pages(HEADER_WORDS, 0);
@@ -282,7 +285,7 @@ impl AclStore {
         }
     }
 
-    /// Makes the buckets of a table.
+    /// Builds the buckets of a table.
     fn build(&mut self, acl: &Acl, rows: &RowStore) -> Header {
         let other = match rows.form(acl.default) {
             RowForm::Uniform(decision) => decision.to_bits(),
@@ -311,13 +314,13 @@ impl AclStore {
         at.zip(words).for_each(|(at, word)| self.buckets.set(at, word));
     }
 
-    /// The bucket, of those that a first one goes on in, and the position in there that a class has.
+    /// Bucket in the chain from `first`, and the position in it, of a class.
     fn position(&self, first: usize, class: ClassId) -> Option<(usize, usize)> {
         let mut chain = self.chain(first).into_iter();
         chain.find_map(|(at, bucket)| Some((at, bucket[..ENTRIES].iter().position(|&at| at == class.0)?)))
     }
 
-    /// A free position for a class, made if there is none.
+    /// Free position for a class; adds an overflow bucket if necessary.
     fn free_position(&mut self, first: usize) -> (usize, usize) {
         let chain = self.chain(first);
         let position = |bucket: &Bucket| bucket[..ENTRIES].iter().position(|&class| class == FREE);
@@ -332,7 +335,7 @@ impl AclStore {
         })
     }
 
-    /// A bucket and those that it goes on in.
+    /// Bucket and its overflow buckets.
     fn chain(&self, first: usize) -> Vec<(usize, Bucket)> {
         let mut chain = Vec::new();
         let mut next = Some(first);
@@ -344,7 +347,7 @@ impl AclStore {
         chain
     }
 
-    /// Gives back the buckets of a table.
+    /// Frees the buckets of a table.
     fn free_buckets(&mut self, header: Header) {
         if header.len() == 0 {
             return;
@@ -358,7 +361,7 @@ impl AclStore {
     }
 }
 
-/// The bucket in which this one goes on.
+/// Overflow bucket of a bucket.
 fn overflow(bucket: &Bucket) -> Option<Unit> {
     let last = bucket[ENTRIES - 1];
     (last & OVERFLOW != 0).then_some(last ^ OVERFLOW)

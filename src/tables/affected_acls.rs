@@ -1,4 +1,4 @@
-//! What a change of tables means for flows: which ACL tables may decide otherwise than before.
+//! ACL tables whose decisions a change of the tables may affect.
 
 use std::collections::BTreeSet;
 
@@ -6,19 +6,20 @@ use super::classifier::Classifier;
 use super::document::{Acl, RuleTables, TablesDiff};
 use crate::ids::{AclId, ClassId, RowId};
 
-/// The affected of a change. A flow that was allowed by ACL tables which are not touched is still allowed by them.
+/// Affected ACL tables of a change. Other tables allow every flow that they allowed before.
 #[derive(Debug, Clone, Default)]
 pub struct AffectedAcls {
-    /// Tables that change themselves.
+    /// Changed tables.
     acls: BTreeSet<AclId>,
-    /// Rows that stay under their id and say something else.
+    /// Rows with changed content.
     rows: BTreeSet<RowId>,
-    /// Addresses change from one class to another.
+    /// Addresses that move from one class to another.
     moves: BTreeSet<(ClassId, ClassId)>,
 }
 
 impl AffectedAcls {
-    /// The affected of `diff`, which leads from the tables `before` to others; each with its classifier.
+    /// Affected tables of `diff`, which leads from the tables `before` to others; with the classifiers of
+    /// both.
     pub fn of(
         before: &RuleTables,
         compiled: &Classifier,
@@ -36,7 +37,7 @@ impl AffectedAcls {
         }
     }
 
-    /// Whether `acl`, which has the id `id` after the change, may decide otherwise on some flow than the table that had it
+    /// Tests whether `acl`, with id `id` after the change, may decide differently than the table with that id
     /// before.
     pub fn contains(&self, id: AclId, acl: &Acl) -> bool {
         self.acls.contains(&id)
@@ -64,7 +65,7 @@ mod tests {
             parts in any::<[bool; 4]>(),
             flows in vec(arbitrary::flow(), 40),
         ) {
-            // Only some parts change, so that some tables stay.
+            // Parts of the difference are dropped, so that some tables stay.
             let mut diff = before.difference(&other);
             let [rows, acls, acl_rows, prefixes] = parts;
             if !rows { diff.rows.clear(); }

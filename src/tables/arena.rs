@@ -1,31 +1,31 @@
-//! Words in shared pages: the memory beneath every compiled table.
+//! Arena: words in shared pages, the memory of every compiled table.
 //!
-//! A table of a next generation is a clone of the last with a few blocks rewritten. A clone copies no page, only
-//! the list of them; the first write to a page that a reader still shares copies that page alone. Readers of the
-//! earlier generation see nothing of it.
+//! The table of the next generation is a clone with some rewritten blocks. A clone copies the list of pages
+//! only. The first write to a page that a reader shares copies that page (copy on write), so readers of the
+//! earlier generation never see the change.
 //!
-//! Blocks have sizes of powers of two, from 4 words on. Those no larger than a page never cross one; each is as aligned as it
-//! is large, so that a block of 16 words is one cache line. Larger ones are pages side by side.
+//! Sizes of blocks are powers of two, from 4 words. A block within a page is aligned to its size, so a block
+//! of 16 words is one cache line. Larger blocks are contiguous pages.
 
 use crate::mem::{SHARED_WORDS, SharedWords, prefetch_read};
 
-/// Words of a page.
+/// Number of words of a page.
 pub(super) const PAGE_WORDS: usize = SHARED_WORDS;
 const PAGE_SHIFT: u32 = PAGE_WORDS.trailing_zeros();
 
 const _: () = assert!(PAGE_WORDS.is_power_of_two());
-/// Words of the smallest block; blocks are numbered in this unit.
+/// Number of words of the smallest block, which is the unit of addresses.
 pub(super) const UNIT_WORDS: u32 = 4;
-/// Units of an arena: a unit's number leaves six bits of a word to others.
+/// Maximum number of units. A unit leaves six bits of a word to other uses.
 const UNITS_MAX: u32 = 1 << 26;
 
-/// Sizes of blocks: 4, 8, 16 words and so on, up to the largest that an arena could hold.
+/// Number of block sizes: 4, 8, 16 words and so on, up to the largest that an arena can contain.
 const SIZES: usize = 25;
 
-/// A block: where it starts, in units of four words. Below 2^26.
+/// Start of a block in units of four words. Below 2^26.
 pub(super) type Unit = u32;
 
-/// Words in pages that are copied when written.
+/// Words in copy-on-write pages.
 #[derive(Clone, Default)]
 pub(super) struct Arena {
     pages: Vec<SharedWords>,
@@ -33,7 +33,7 @@ pub(super) struct Arena {
 }
 
 impl Arena {
-    /// Adds whole pages for `words` words that hold `fill`, outside the blocks; gives the first word.
+    /// Adds pages for `words` words with value `fill`, outside of the blocks. Returns the first word.
     pub(super) fn reserve_pages(&mut self, words: usize, fill: u32) -> usize {
         let first = self.pages.len();
         let page = SharedWords::new(fill);
@@ -41,13 +41,13 @@ impl Arena {
         first * PAGE_WORDS
     }
 
-    /// The word at `word`.
+    /// Word at index `word`.
     #[inline]
     pub(super) fn word(&self, word: usize) -> u32 {
         self.pages[word >> PAGE_SHIFT][word & (PAGE_WORDS - 1)]
     }
 
-    /// The `N` words of a block of at least that size.
+    /// First `N` words of a block.
     #[inline]
     pub(super) fn block<const N: usize>(&self, unit: Unit) -> &[u32; N] {
         self.block_at(first_word(unit))
@@ -59,17 +59,17 @@ impl Arena {
         self.find_block(word).expect("a table speaks of pages that it has")
     }
 
-    /// [`Arena::block_at`], if there is a page.
+    /// Words like [`Arena::block_at`]; `None` if the page does not exist.
     #[inline]
     pub(super) fn find_block<const N: usize>(&self, word: usize) -> Option<&[u32; N]> {
         const { assert!(N.is_power_of_two() && N <= PAGE_WORDS) };
         let page = self.pages.get(word >> PAGE_SHIFT)?;
-        // What the mask takes is zero; the compiler learns that the block lies in the page.
+        // The masked bits are zero; the mask proves to the compiler that the block lies in the page.
         let offset = word & (PAGE_WORDS - N);
         Some(page[offset..].first_chunk().expect("a page holds whole blocks"))
     }
 
-    /// Brings the cache line of a word near.
+    /// Prefetches the cache line of a word.
     #[inline]
     pub(super) fn prefetch(&self, word: usize) {
         prefetch_read(&self.pages[word >> PAGE_SHIFT][word & (PAGE_WORDS - 1)]);
@@ -80,21 +80,21 @@ impl Arena {
         self.pages[word >> PAGE_SHIFT].make_mut()[word & (PAGE_WORDS - 1)] = value;
     }
 
-    /// Writes words that lie in one page.
+    /// Writes words within one page.
     pub(super) fn write(&mut self, word: usize, values: &[u32]) {
         let offset = word & (PAGE_WORDS - 1);
         let page = self.pages[word >> PAGE_SHIFT].make_mut();
         page[offset..offset + values.len()].copy_from_slice(values);
     }
 
-    /// A new block that holds `values`.
+    /// Allocates a block for `values`.
     pub(super) fn put(&mut self, values: &[u32]) -> Unit {
         let unit = self.allocate(values.len());
         self.write(first_word(unit), values);
         unit
     }
 
-    /// Gives back a block made with `len` words.
+    /// Frees a block of `len` words.
     pub(super) fn free(&mut self, unit: Unit, len: usize) {
         self.free[size_class(len)].push(unit);
     }
@@ -104,12 +104,12 @@ impl Arena {
         self.pages.len() * PAGE_WORDS
     }
 
-    /// Bytes of all pages, shared or not.
+    /// Size of all pages in bytes, shared pages included.
     pub(super) fn bytes(&self) -> usize {
         self.words() * size_of::<u32>()
     }
 
-    /// A block of at least `len` words that hold anything.
+    /// Allocates a block of at least `len` words with unspecified content.
     pub(super) fn allocate(&mut self, len: usize) -> Unit {
         let class = size_class(len);
         if self.free[class].is_empty() {
@@ -118,14 +118,14 @@ impl Arena {
             let first = (self.reserve_pages(words, 0) / UNIT_WORDS as usize) as u32;
             let end = first + words as u32 / UNIT_WORDS;
             assert!(end <= UNITS_MAX, "a compiled table is above 1 GiB: the limits allow no such tables");
-            // Popped from the end: the lowest block of the page goes out first.
+            // Blocks are popped from the end: the lowest block of the page is allocated first.
             self.free[class].extend((first..end).step_by(units).rev());
         }
         self.free[class].pop().expect("a page was just added")
     }
 }
 
-/// The first word of a block.
+/// First word of a block.
 #[inline]
 pub(super) fn first_word(unit: Unit) -> usize {
     unit as usize * UNIT_WORDS as usize

@@ -1,4 +1,4 @@
-//! Rule tables laid out for look-up: what the workers ask.
+//! Classifier: rule tables compiled for lookup by the workers.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,9 +14,9 @@ use crate::ids::{AclId, ClassId, RowId};
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::flow::{FlowKey, Protocol};
 
-/// The same content as [`RuleTables`], compiled. Clones and updates share all memory that does not change.
+/// Compiled form of [`RuleTables`]. Clones and updates share unchanged memory.
 ///
-/// Ids of one classifier mean nothing to another. What is pending of an ACL table that is not there is denied.
+/// Ids belong to one classifier. An absent ACL table denies.
 #[derive(Clone)]
 pub struct Classifier {
     classes: PrefixTable,
@@ -25,29 +25,29 @@ pub struct Classifier {
     pods: PodIndex,
 }
 
-/// Questions that are answered side by side: so many that their loads overlap, and so few that what they bring in, and where its
-/// pages lie, is still near when it is used.
+/// Number of queries processed together: enough for their loads to overlap, and few enough for their cache
+/// lines and TLB entries to stay cached until use.
 const RUN: usize = 16;
 
-/// What the tables say of a whole flow.
+/// Decisions of both sides of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowDecision {
-    /// By the egress table of the source, if that is a pod of the tables.
+    /// Decision of the egress table of the source, if that is a pod of the tables.
     pub egress: Option<Decision>,
-    /// By the ingress table of the destination, if that is a pod of the tables.
+    /// Decision of the ingress table of the destination, if that is a pod of the tables.
     pub ingress: Option<Decision>,
 }
 
 impl FlowDecision {
-    /// Whether the flow passes: no side denies it.
+    /// Tests whether the flow passes: no side denies it.
     pub fn is_allow(self) -> bool {
         self.egress.into_iter().chain(self.ingress).all(Decision::is_allow)
     }
 }
 
-/// Building and updating.
+/// Compilation and updates.
 impl Classifier {
-    /// Compiles `tables`, if they are whole.
+    /// Compiles `tables`. Returns an error if they fail their check.
     pub fn new(tables: &RuleTables) -> Result<Classifier, TablesError> {
         tables.check()?;
         let mut rows = RowStore::default();
@@ -57,9 +57,10 @@ impl Classifier {
         Ok(Classifier { classes: compile_classes(tables), acls, rows, pods: PodIndex::new(tables) })
     }
 
-    /// The classifier of `next`, which `change` made of the tables of this one; `next` has passed its check.
+    /// Classifier of `next`, to which `change` leads from the tables of `self`. The caller has checked
+    /// `next`.
     ///
-    /// Costs as much as the difference; this classifier stays as it is for those who still use it.
+    /// The cost is that of the difference. `self` stays valid for its readers.
     #[must_use]
     pub fn update(&self, change: &TablesDiff, next: &RuleTables) -> Classifier {
         let mut updated = self.clone();
@@ -85,9 +86,10 @@ impl Classifier {
     }
 }
 
-/// Where ACL tables themselves say what a row decides, they have to follow when it changes under its id.
+/// Updates of ACL tables that contain the decisions of changed rows.
 impl Classifier {
-    /// Lays out anew the tables that use rows whose form was another in `before`. Looks at all tables if there is such a row.
+    /// Rebuilds tables whose rows have another form than in `before`. Inspects all tables if there is such a
+    /// row.
     fn update_inlined_rows(&mut self, before: &RowStore, change: &TablesDiff, next: &RuleTables) {
         let rows = change.rows.iter().filter(|(_, row)| row.is_some()).map(|(&id, _)| id);
         let others: BTreeSet<RowId> =
@@ -108,55 +110,55 @@ fn compile_classes(tables: &RuleTables) -> PrefixTable {
     PrefixTable::build_with_default(prefixes, ClassId::WORLD.0)
 }
 
-/// One at a time.
+/// Single lookups.
 impl Classifier {
-    /// The class of `address`.
+    /// Class of `address`.
     #[inline]
     pub fn class(&self, address: IpAddr) -> ClassId {
         self.classes.lookup(address).map_or(ClassId::WORLD, ClassId)
     }
 
-    /// [`Classifier::class`] of an IPv4 address in host byte order.
+    /// Class of an IPv4 address in host byte order.
     #[inline]
     pub fn class_v4(&self, address: u32) -> ClassId {
         self.classes.lookup_v4(address).map_or(ClassId::WORLD, ClassId)
     }
 
-    /// [`Classifier::class`] of an IPv6 address in host byte order.
+    /// Class of an IPv6 address in host byte order.
     #[inline]
     pub fn class_v6(&self, address: u128) -> ClassId {
         self.classes.lookup_v6(address).map_or(ClassId::WORLD, ClassId)
     }
 
-    /// The class of those addresses of `prefix` that no longer prefix covers.
+    /// Class of the addresses of `prefix` that no longer prefix covers.
     pub(super) fn class_covering(&self, prefix: IpNet) -> ClassId {
         self.classes.covering(prefix).map_or(ClassId::WORLD, ClassId)
     }
 
-    /// What table `acl` decides on a flow whose other end has `class`.
+    /// Decision of table `acl` on a flow whose peer has `class`.
     #[inline]
     pub fn decide(&self, acl: AclId, class: ClassId, protocol: Protocol, dst_port: u16) -> Decision {
         let service = Service::new(protocol, dst_port);
         self.rows.decide(self.acls.slot(acl, class, service), service)
     }
 
-    /// The tables of `pod`, if it is known.
+    /// ACL tables of `pod`, if known.
     pub fn pod(&self, pod: &PodName) -> Option<PodAcls> {
         self.pods.acls(pod)
     }
 
-    /// The first pod by name that claims `address`.
+    /// First pod by name that claims `address`.
     pub fn pod_at(&self, address: IpAddr) -> Option<&PodName> {
         self.pods.at(address).next()
     }
 
-    /// The pods that claim `address`, by name.
+    /// Pods that claim `address`, by name.
     pub fn pods_at(&self, address: IpAddr) -> impl Iterator<Item = &PodName> {
         self.pods.at(address)
     }
 
-    /// Judges a flow by both its ends. A pod reaches itself whatever its tables say: neither side is pending. Where several
-    /// pods claim an end's address all of them are pending: the first that denies has decided.
+    /// Decides a flow on both sides. A pod reaches itself regardless of its tables. If several pods claim an
+    /// address, the first that denies decides.
     pub fn decide_flow(&self, flow: &FlowKey) -> FlowDecision {
         if self.is_to_itself(flow) {
             return FlowDecision { egress: None, ingress: None };
@@ -169,7 +171,8 @@ impl Classifier {
         }
     }
 
-    /// Whether both ends are one pod for certain: an address to itself, or addresses that only that pod claims.
+    /// Tests whether source and destination are certainly one pod: equal addresses, or addresses that only
+    /// that pod claims.
     fn is_to_itself(&self, flow: &FlowKey) -> bool {
         if flow.src == flow.dst {
             return self.pod_at(flow.src).is_some();
@@ -182,29 +185,29 @@ impl Classifier {
     }
 }
 
-/// The first decision that denies, else the first.
+/// First decision that denies, else the first.
 fn strictest(mut decisions: impl Iterator<Item = Decision>) -> Option<Decision> {
     let first = decisions.next()?;
     let denies = |decision: &Decision| !decision.is_allow();
     Some(std::iter::once(first).chain(decisions).find(denies).unwrap_or(first))
 }
 
-/// A batch at a time.
+/// Batched lookups.
 impl Classifier {
-    /// The class of each IPv4 address (host byte order).
+    /// Classes of IPv4 addresses (host byte order).
     #[inline]
     pub fn classes_v4(&self, addresses: &[u32], classes: &mut [u32]) {
         self.classes.lookup_batch_v4(addresses, classes);
     }
 
-    /// The class of each IPv6 address (host byte order).
+    /// Classes of IPv6 addresses (host byte order).
     #[inline]
     pub fn classes_v6(&self, addresses: &[u128], classes: &mut [u32]) {
         self.classes.lookup_batch_v6(addresses, classes);
     }
 
-    /// Answers queries, each of which has the same place in every slice: what a table decides on a flow of a service whose
-    /// other end has a class.
+    /// Decides a batch of queries: the decision of table `acls[i]` on service `services[i]` with peer class
+    /// `classes[i]`.
     pub fn decide_batch(
         &self,
         acls: &[AclId],
@@ -267,7 +270,7 @@ impl Classifier {
         }
     }
 
-    /// Goes on with those of the queries whose rows led to further blocks.
+    /// Continues the queries whose rows have inner blocks.
     #[inline(never)]
     fn finish(&self, mut pending: PendingQueries, services: &[Service], decisions: &mut [Decision]) {
         while !pending.queries().is_empty() {
@@ -284,8 +287,8 @@ impl Classifier {
     }
 }
 
-/// Questions of a chunk that are not decided yet. They are kept apart without a branch: which they are nobody can foresee, and the
-/// processor is to begin the next run before it knows.
+/// Undecided queries of a chunk. They are collected without a branch: the branch would be unpredictable, and
+/// the processor can start the next run early.
 struct PendingQueries {
     queries: [u8; BATCH_FRAMES_MAX],
     len: usize,

@@ -1,9 +1,9 @@
-//! Whole IPv6 addresses: the prefixes of 128 bits, found in one cache line.
+//! Exact-match table of IPv6 addresses: prefixes of 128 bits, found in one cache line.
 //!
-//! Pods are most of the addresses that tables know. A trie reaches an IPv6 address in a few dependent loads; this
-//! hash table needs one. A bucket holds three addresses and is one cache line. There is no probing beyond it: what finds
-//! its bucket full stays in the trie. The hash has a seed of its own in each process, so that nobody who chooses
-//! addresses can choose their bucket.
+//! Most addresses in the tables belong to pods. A trie needs several dependent loads for an IPv6 address;
+//! this hash table needs one. A bucket of one cache line contains three addresses. There is no probing: an
+//! address whose bucket is full stays in the trie. The hash has a random seed per process, so that an
+//! attacker who chooses addresses cannot choose their buckets.
 
 use std::hash::{BuildHasher, RandomState};
 use std::hint::select_unpredictable;
@@ -16,24 +16,25 @@ const BUCKET_WORDS: usize = 16;
 const ENTRIES: usize = 3;
 const KEY_WORDS: usize = 4;
 const VALUES: usize = ENTRIES * KEY_WORDS;
-/// 8 MiB. Addresses beyond one and a half a bucket are likelier to stay in the trie.
+/// Maximum number of buckets, 8 MiB. With more than one and a half addresses per bucket, addresses are more
+/// likely to stay in the trie.
 const BUCKETS_MAX: usize = 1 << 17;
 
 static SEED: LazyLock<[u64; 2]> = LazyLock::new(|| [0, 1].map(|i: u64| RandomState::new().hash_one(i)));
 
-/// Addresses and the number that each leads to. A clone is cheap and shares what does not change.
+/// Addresses and their values. A clone is cheap and shares unchanged pages.
 #[derive(Clone)]
 pub(super) struct ExactTable {
-    /// Three keys of four words, their values, and a word to spare. A free place has key 0 and [`NO_MATCH`].
+    /// Three keys of four words, their values, and an unused word. A free entry has key 0 and [`NO_MATCH`].
     buckets: Arena,
-    /// Number of buckets less one; there is a power of two of them.
+    /// Number of buckets, a power of two, minus one.
     mask: usize,
     len: usize,
     seed: [u64; 2],
 }
 
 impl ExactTable {
-    /// A table for about `len` addresses.
+    /// Table for about `len` addresses.
     pub(super) fn new(len: usize) -> ExactTable {
         let buckets = (len * 2 / 3).clamp(1, BUCKETS_MAX).next_power_of_two();
         let mut arena = Arena::default();
@@ -49,18 +50,18 @@ impl ExactTable {
         self.len
     }
 
-    /// Bytes of all buckets.
+    /// Size of all buckets in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.buckets.bytes()
     }
 
-    /// What `address` leads to, or [`NO_MATCH`].
+    /// Value of `address`, or [`NO_MATCH`].
     #[inline]
     pub(super) fn find(&self, address: u128) -> u32 {
         self.find_in(self.bucket(address), address)
     }
 
-    /// The place of the bucket that `address` would be in.
+    /// First word of the bucket of `address`.
     #[inline]
     pub(super) fn bucket(&self, address: u128) -> usize {
         let (low, high) = (address as u64, (address >> 64) as u64);
@@ -69,13 +70,13 @@ impl ExactTable {
         (hash as usize & self.mask) * BUCKET_WORDS
     }
 
-    /// Brings a bucket near.
+    /// Prefetches a bucket.
     #[inline]
     pub(super) fn prefetch(&self, bucket: usize) {
         self.buckets.prefetch(bucket);
     }
 
-    /// What `address` leads to, by the bucket at a place that [`ExactTable::bucket`] gave.
+    /// Value of `address` in a bucket that [`ExactTable::bucket`] returned.
     #[inline]
     pub(super) fn find_in(&self, bucket: usize, address: u128) -> u32 {
         let words = self.buckets.block_at::<BUCKET_WORDS>(bucket);
@@ -83,12 +84,12 @@ impl ExactTable {
             let [a, b, c, d] = [0, 1, 2, 3].map(|word| words[i * KEY_WORDS + word]);
             select_unpredictable(join([a, b, c, d]) == address, words[VALUES + i], NO_MATCH)
         };
-        // Address 0 is also the key of free places, whose value is the highest.
+        // Address 0 equals the key of free entries, whose value is the highest.
         value(0).min(value(1)).min(value(2))
     }
 
-    /// Adds an address or changes what it leads to; gives what it led to before, or the address back when its bucket is
-    /// full.
+    /// Adds an address or replaces its value. Returns the previous value, or [`Full`] if the bucket has no
+    /// room.
     pub(super) fn insert(&mut self, address: u128, value: u32) -> Result<Option<u32>, Full> {
         if let Some((place, before)) = self.entry(address) {
             self.buckets.set(place.value(), value);
@@ -102,7 +103,7 @@ impl ExactTable {
         Ok(None)
     }
 
-    /// Removes an address; gives what it led to.
+    /// Removes an address. Returns its value.
     pub(super) fn remove(&mut self, address: u128) -> Option<u32> {
         let (place, before) = self.entry(address)?;
         self.buckets.write(place.key(), &[0; KEY_WORDS]);
@@ -111,13 +112,13 @@ impl ExactTable {
         Some(before)
     }
 
-    /// Whether it holds more than it was made for, and a larger one is allowed.
+    /// Tests whether the table exceeds its planned size and may grow.
     pub(super) fn is_overfull(&self) -> bool {
         let buckets = self.mask + 1;
         self.len > 3 * buckets / 2 && buckets < BUCKETS_MAX
     }
 
-    /// All addresses and what they lead to.
+    /// Addresses and their values.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u128, u32)> {
         let places = (0..(self.mask + 1) * ENTRIES).map(Place::number);
         let entries = places.map(|place| {
@@ -142,11 +143,11 @@ impl ExactTable {
     }
 }
 
-/// The bucket of an address is full.
+/// Error: the bucket of an address is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Full;
 
-/// A place for one address.
+/// Position of an entry.
 #[derive(Clone, Copy)]
 struct Place {
     /// First word of the bucket.

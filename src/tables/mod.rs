@@ -1,15 +1,16 @@
-//! Rule tables: the one contract between the story of a policy and the story of a packet.
+//! Rule tables: the interface between the policy compiler and the packet path.
 //!
-//! [`RuleTables`] is plain data: what the compiler writes, what the control socket accepts. A
-//! [`Classifier`] is the same content laid out for look-up: what the workers ask.
+//! [`RuleTables`] is plain data: output of the compiler and input of the control socket. A [`Classifier`] is
+//! its compiled form, which the workers query.
 //!
-//! To judge a new flow: the destination's class in the egress table of the source pod gives a row, the
-//! protocol and destination port in the row give a decision; then the same with the source's class in the
-//! ingress table of the destination pod. Two prefix look-ups and two questions to tables, however many rules.
+//! A flow is decided in two steps. The class of the destination selects a row in the egress table of the
+//! source pod; protocol and destination port select a decision in the row. The class of the source does the
+//! same in the ingress table of the destination pod. The cost is two prefix lookups and two table lookups,
+//! whatever the number of rules.
 
 mod document;
 
-// The document laid out for look-up, from the whole to its parts.
+// Compiled form, from the whole to its parts.
 mod classifier;
 
 mod affected_acls;

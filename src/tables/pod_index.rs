@@ -1,4 +1,4 @@
-//! The pods of the tables, by name and by address.
+//! Pods of the tables, by name and by address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,25 +7,25 @@ use crate::ids::AclId;
 
 use super::document::{PersistentMap, PodName, PodPolicy, RuleTables};
 
-/// The tables that judge flows of one pod.
+/// ACL tables of one pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PodAcls {
-    /// Judges flows to the pod, by the class of the source.
+    /// Table of flows to the pod, by the class of the source.
     pub ingress: AclId,
-    /// Judges flows from the pod, by the class of the destination.
+    /// Table of flows from the pod, by the class of the destination.
     pub egress: AclId,
 }
 
-/// Pods by name and by address. A clone is cheap and shares what does not change.
+/// Pods by name and by address. A clone is cheap and shares unchanged chunks.
 #[derive(Clone, Default)]
 pub(super) struct PodIndex {
     by_name: PersistentMap<PodName, PodPolicy>,
-    /// Pods that claim one address stand together, by name, in whatever order they came.
+    /// Pods by address. Pods that claim one address are adjacent, by name.
     by_address: PersistentMap<(IpAddr, PodName), ()>,
 }
 
 impl PodIndex {
-    /// The pods of `tables`.
+    /// Index of the pods of `tables`.
     pub(super) fn new(tables: &RuleTables) -> PodIndex {
         let claims = |(name, pod): (&PodName, &PodPolicy)| {
             let name = name.clone();
@@ -34,20 +34,20 @@ impl PodIndex {
         PodIndex { by_name: tables.pods.clone(), by_address: tables.pods.iter().flat_map(claims).collect() }
     }
 
-    /// The tables of a pod.
+    /// ACL tables of a pod.
     pub(super) fn acls(&self, name: &PodName) -> Option<PodAcls> {
         let pod = self.by_name.get(name)?;
         Some(PodAcls { ingress: pod.ingress, egress: pod.egress })
     }
 
-    /// The pods that claim an address, by name.
+    /// Pods that claim an address, by name.
     pub(super) fn at(&self, address: IpAddr) -> impl Iterator<Item = &PodName> {
         let claims = self.by_address.iter_from(&(address, PodName::new("", "")));
         let claims = claims.map(|((claimed, name), ())| (*claimed, name));
         claims.take_while(move |(claimed, _)| *claimed == address).map(|(_, name)| name)
     }
 
-    /// Makes changes: the new policy of each pod, `None` where the pod goes.
+    /// Applies changes: the next policy of each pod, `None` for a removed pod.
     pub(super) fn update(&mut self, changes: &BTreeMap<PodName, Option<PodPolicy>>) {
         for (name, pod) in changes {
             for address in self.by_name.remove(name).into_iter().flat_map(|before| before.addresses) {

@@ -1,25 +1,25 @@
-//! The prefixes of one family in order: what a compiled trie is built from, and rebuilt from where it changes.
+//! Sorted prefixes of one family, the source of a compiled trie and of its updates.
 
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
-/// Prefixes of one list that a change copies.
+/// Number of prefixes in a chunk, the unit of copying.
 const CHUNK: usize = 256;
 
-/// A prefix and what it leads to. Addresses of both families stand at the top of 128 bits.
+/// Prefix and its value. Addresses of both families occupy the upper bits of 128.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// The address, bits after the prefix zero.
+    /// Address, with zero bits after the prefix.
     pub(super) bits: u128,
-    /// Bits of the prefix.
+    /// Length of the prefix.
     pub(super) len: u8,
-    /// What it leads to.
+    /// Value.
     pub(super) value: u32,
 }
 
 impl Entry {
-    /// The entry of `prefix`.
+    /// Entry of `prefix`.
     pub(super) fn new(prefix: IpNet, value: u32) -> Entry {
         let bits = match prefix.network() {
             std::net::IpAddr::V4(address) => u128::from(address.to_bits()) << 96,
@@ -33,21 +33,21 @@ impl Entry {
     }
 }
 
-/// The first `len` bits set.
+/// Mask of the first `len` bits.
 pub(super) fn mask(len: u8) -> u128 {
     if len == 0 { 0 } else { u128::MAX << (128 - u32::from(len)) }
 }
 
-/// Sorted prefixes, a covering one before what it covers. Clones share what has not changed since.
+/// Sorted prefixes; a prefix precedes the prefixes that it contains. Clones share unchanged chunks.
 #[derive(Clone)]
 pub(super) struct PrefixSet {
     chunks: Vec<Arc<Vec<Entry>>>,
-    /// How many prefixes have each length: only lengths in use are looked for.
+    /// Number of prefixes of each length. Lookups skip unused lengths.
     lengths: [u32; 129],
 }
 
 impl PrefixSet {
-    /// The set of `entries`; of equal prefixes the last one counts.
+    /// Set of `entries`; of equal prefixes the last one counts.
     pub(super) fn new(mut entries: Vec<Entry>) -> PrefixSet {
         if !entries.is_sorted_by(|a, b| a.key() < b.key()) {
             entries.sort_by_key(Entry::key);
@@ -67,7 +67,7 @@ impl PrefixSet {
         self.lengths.iter().map(|&count| count as usize).sum()
     }
 
-    /// Adds or replaces; gives the value that was there.
+    /// Adds or replaces a prefix. Returns the previous value.
     pub(super) fn insert(&mut self, entry: Entry) -> Option<u32> {
         if self.chunks.is_empty() {
             self.chunks.push(Arc::new(vec![entry]));
@@ -90,7 +90,7 @@ impl PrefixSet {
         }
     }
 
-    /// Removes; gives the value that was there.
+    /// Removes a prefix. Returns its value.
     pub(super) fn remove(&mut self, bits: u128, len: u8) -> Option<u32> {
         self.get(bits, len)?;
         let at = self.chunk_of((bits, len));
@@ -104,20 +104,20 @@ impl PrefixSet {
         Some(value)
     }
 
-    /// What exactly this prefix leads to.
+    /// Value of exactly this prefix.
     pub(super) fn get(&self, bits: u128, len: u8) -> Option<u32> {
         let chunk = self.chunks.get(self.chunk_of((bits, len)))?;
         let found = chunk.binary_search_by_key(&(bits, len), Entry::key).ok()?;
         Some(chunk[found].value)
     }
 
-    /// What the longest prefix that is shorter than `len` and covers `bits` leads to.
+    /// Value of the longest prefix shorter than `len` that contains `bits`.
     pub(super) fn cover(&self, bits: u128, len: u8) -> Option<u32> {
         let mut lengths = (0..len).rev().filter(|&len| self.lengths[len as usize] > 0);
         lengths.find_map(|len| self.get(bits & mask(len), len))
     }
 
-    /// The prefixes inside `bits/len`, itself included.
+    /// Prefixes within `bits/len`, itself included.
     pub(super) fn within(&self, bits: u128, len: u8) -> Vec<Entry> {
         let last = bits | !mask(len);
         let from = self.chunk_of((bits, len));
@@ -132,7 +132,7 @@ impl PrefixSet {
         found
     }
 
-    /// The chunk that holds `key`, if any does.
+    /// Index of the chunk of `key`.
     fn chunk_of(&self, key: (u128, u8)) -> usize {
         self.chunks.partition_point(|chunk| chunk[0].key() <= key).saturating_sub(1)
     }

@@ -1,4 +1,4 @@
-//! Longest-prefix look-up of addresses of both families: peer classes, routes.
+//! Longest-prefix match for addresses of both families: peer classes, routes.
 
 use std::net::IpAddr;
 
@@ -9,18 +9,18 @@ use super::prefix_set::{Entry, PrefixSet};
 use super::prefix_trie::{DENSE_NODES_MIN, NO_MATCH, PrefixTrie};
 use crate::limits::BATCH_FRAMES_MAX;
 
-/// Bits of a whole IPv6 address.
+/// Prefix length of a single IPv6 address.
 const EXACT: u8 = 128;
 
-/// Prefixes and the number that each leads to, compiled for look-up.
+/// Prefixes and their values, compiled for lookup.
 ///
-/// One owner changes it; readers are given clones. A clone copies a list of shared pages, and a change copies the
-/// few pages that it touches, so that the next generation costs as much as the difference.
+/// One owner changes the table; readers have clones. A clone copies a list of shared pages, and a change
+/// copies the pages that it writes, so the next generation costs as much as the difference.
 #[derive(Clone)]
 pub struct PrefixTable {
     v4: PrefixTrie,
     v6: PrefixTrie,
-    /// The IPv6 prefixes of 128 bits, but for the few that find no room; those are in the trie.
+    /// IPv6 prefixes of 128 bits, except a few without room, which are in the trie.
     v6_exact: ExactTable,
 }
 
@@ -31,17 +31,17 @@ impl Default for PrefixTable {
 }
 
 impl PrefixTable {
-    /// What batches give where no prefix matches.
+    /// Result of batched lookups without a match.
     pub const NO_MATCH: u32 = NO_MATCH;
-    /// The largest value that a prefix can lead to.
+    /// Largest value of a prefix.
     pub const VALUE_MAX: u32 = NO_MATCH - 1;
 
-    /// The table of `prefixes`. Host bits count for nothing; of equal prefixes the last one counts.
+    /// Table of `prefixes`. Host bits are ignored; of equal prefixes the last one counts.
     pub fn build(prefixes: impl IntoIterator<Item = (IpNet, u32)>) -> PrefixTable {
         PrefixTable::build_with_default(prefixes, NO_MATCH)
     }
 
-    /// The table of `prefixes`, with a value for every address that none covers.
+    /// Table of `prefixes`, with a value for all other addresses.
     pub fn build_with_default(prefixes: impl IntoIterator<Item = (IpNet, u32)>, default: u32) -> PrefixTable {
         PrefixTable::compile(prefixes, default, DENSE_NODES_MIN)
     }
@@ -75,17 +75,17 @@ impl PrefixTable {
         self.v4.len() + self.v6.len() + self.v6_exact.len()
     }
 
-    /// Whether there is no prefix.
+    /// Tests whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of the compiled form, both families; pages shared with clones are counted.
+    /// Size of the compiled form in bytes, for both families, shared pages included.
     pub fn bytes(&self) -> usize {
         self.v4.bytes() + self.v6.bytes() + self.v6_exact.bytes()
     }
 
-    /// What the longest prefix that covers `address` leads to.
+    /// Value of the longest prefix that contains `address`.
     pub fn lookup(&self, address: IpAddr) -> Option<u32> {
         match address {
             IpAddr::V4(address) => self.lookup_v4(address.to_bits()),
@@ -93,7 +93,7 @@ impl PrefixTable {
         }
     }
 
-    /// What the longest prefix leads to that covers all of `prefix`, itself included.
+    /// Value of the longest prefix that contains all of `prefix`, itself included.
     pub fn covering(&self, prefix: IpNet) -> Option<u32> {
         let Entry { bits, len, .. } = Entry::new(prefix, 0);
         let exact = || Some(self.v6_exact.find(bits)).filter(|&found| found != NO_MATCH);
@@ -104,13 +104,13 @@ impl PrefixTable {
         }
     }
 
-    /// [`PrefixTable::lookup`] of an IPv4 address in host byte order.
+    /// Value for an IPv4 address in host byte order.
     #[inline]
     pub fn lookup_v4(&self, address: u32) -> Option<u32> {
         Some(self.v4.find(address)).filter(|&found| found != NO_MATCH)
     }
 
-    /// [`PrefixTable::lookup`] of an IPv6 address in host byte order.
+    /// Value for an IPv6 address in host byte order.
     #[inline]
     pub fn lookup_v6(&self, address: u128) -> Option<u32> {
         let exact = self.v6_exact.find(address);
@@ -118,13 +118,15 @@ impl PrefixTable {
         Some(found).filter(|&found| found != NO_MATCH)
     }
 
-    /// Looks up every address; [`PrefixTable::NO_MATCH`] where there is no match and no default.
+    /// Looks up IPv4 addresses (host byte order). The result is [`PrefixTable::NO_MATCH`] without a match and
+    /// without a default.
     #[inline]
     pub fn lookup_batch_v4(&self, addresses: &[u32], found: &mut [u32]) {
         self.v4.find_batch(addresses, found);
     }
 
-    /// Looks up every address; [`PrefixTable::NO_MATCH`] where there is no match and no default.
+    /// Looks up IPv6 addresses (host byte order). The result is [`PrefixTable::NO_MATCH`] without a match and
+    /// without a default.
     #[inline]
     pub fn lookup_batch_v6(&self, addresses: &[u128], found: &mut [u32]) {
         assert_eq!(addresses.len(), found.len(), "one result for each address");
@@ -135,7 +137,7 @@ impl PrefixTable {
         chunks.for_each(|(addresses, found)| self.lookup_chunk_v6(addresses, found));
     }
 
-    /// Whole addresses first; the trie is asked for those that are not known.
+    /// Looks up single addresses first, and the remaining ones in the trie.
     fn lookup_chunk_v6(&self, addresses: &[u128], found: &mut [u32]) {
         for (&address, found) in addresses.iter().zip(&mut *found) {
             let bucket = self.v6_exact.bucket(address);
@@ -167,7 +169,7 @@ impl PrefixTable {
         }
     }
 
-    /// Adds a prefix or changes what it leads to; gives what it led to before.
+    /// Adds a prefix or replaces its value. Returns the previous value.
     pub fn insert(&mut self, prefix: IpNet, value: u32) -> Option<u32> {
         let entry = entry(prefix, value);
         match prefix {
@@ -177,7 +179,7 @@ impl PrefixTable {
         }
     }
 
-    /// Removes a prefix; gives what it led to.
+    /// Removes a prefix. Returns its value.
     pub fn remove(&mut self, prefix: IpNet) -> Option<u32> {
         let Entry { bits, len, .. } = Entry::new(prefix, 0);
         match prefix {
@@ -205,7 +207,8 @@ impl PrefixTable {
     }
 }
 
-/// The table of these addresses, and those that find no room in it. Of equal addresses the last one counts.
+/// Exact-match table of these addresses, and the entries that find no room in it. Of equal addresses the last
+/// one counts.
 fn exact_table(addresses: Vec<(u128, u32)>) -> (ExactTable, Vec<Entry>) {
     let mut table = ExactTable::new(addresses.len());
     let mut overfull = Vec::new();
@@ -232,13 +235,13 @@ mod tests {
 
     use super::*;
 
-    /// The naive twin: looks at every prefix.
+    /// Naive counterpart: a linear scan of all prefixes.
     fn linear_scan(prefixes: &BTreeMap<IpNet, u32>, address: IpAddr) -> Option<u32> {
         let covering = prefixes.iter().filter(|(prefix, _)| prefix.contains(&address));
         covering.max_by_key(|(prefix, _)| prefix.prefix_len()).map(|(_, &value)| value)
     }
 
-    /// Addresses that share leading bits more often than chance would have it.
+    /// Generates addresses that often share leading bits.
     fn addresses() -> impl Strategy<Value = IpAddr> {
         let v4 = (any::<u32>(), 0..=32_u32, any::<u32>()).prop_map(|(a, keep, b)| {
             let kept = u32::MAX.checked_shl(32 - keep).unwrap_or(0);
@@ -261,7 +264,7 @@ mod tests {
         })
     }
 
-    /// First and last address of a prefix, and its neighbours.
+    /// First and last address of a prefix, and their neighbors.
     fn edges(prefix: &IpNet) -> Vec<IpAddr> {
         match prefix {
             IpNet::V4(net) => {

@@ -1,4 +1,4 @@
-//! Routes: the longest prefix of a destination gives a next hop.
+//! Route table: from a destination to its next hop, by longest prefix.
 
 use std::net::IpAddr;
 
@@ -6,17 +6,17 @@ use ipnet::IpNet;
 
 use super::prefix_table::PrefixTable;
 
-/// Which next hop leads to an address, by index into a list that the owner of the table keeps.
+/// Next hops by prefix. A next hop is an index into a list of the owner of the table.
 #[derive(Clone, Default)]
 pub struct RouteTable {
     prefixes: PrefixTable,
 }
 
 impl RouteTable {
-    /// What batches give for an address that no route covers.
+    /// Result of batched lookups without a route.
     pub const NO_ROUTE: u32 = PrefixTable::NO_MATCH;
 
-    /// The table of `routes`: prefix and index of the next hop. Of equal prefixes the last one counts.
+    /// Table of `routes`: prefix and index of the next hop. Of equal prefixes the last one counts.
     pub fn build(routes: impl IntoIterator<Item = (IpNet, u32)>) -> RouteTable {
         RouteTable { prefixes: PrefixTable::build(routes) }
     }
@@ -26,46 +26,46 @@ impl RouteTable {
         self.prefixes.len()
     }
 
-    /// Whether there are no routes.
+    /// Tests whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.prefixes.is_empty()
     }
 
-    /// The next hop of `destination`, if any route covers it.
+    /// Next hop of `destination`, if a route covers it.
     pub fn next_hop(&self, destination: IpAddr) -> Option<u32> {
         self.prefixes.lookup(destination)
     }
 
-    /// [`RouteTable::next_hop`] of an IPv4 address in host byte order.
+    /// Next hop of an IPv4 address in host byte order.
     #[inline]
     pub fn next_hop_v4(&self, destination: u32) -> Option<u32> {
         self.prefixes.lookup_v4(destination)
     }
 
-    /// [`RouteTable::next_hop`] of an IPv6 address in host byte order.
+    /// Next hop of an IPv6 address in host byte order.
     #[inline]
     pub fn next_hop_v6(&self, destination: u128) -> Option<u32> {
         self.prefixes.lookup_v6(destination)
     }
 
-    /// The next hop of every destination (host byte order), or [`RouteTable::NO_ROUTE`].
+    /// Next hops of IPv4 addresses (host byte order), or [`RouteTable::NO_ROUTE`].
     #[inline]
     pub fn next_hops_v4(&self, destinations: &[u32], next_hops: &mut [u32]) {
         self.prefixes.lookup_batch_v4(destinations, next_hops);
     }
 
-    /// The next hop of every destination (host byte order), or [`RouteTable::NO_ROUTE`].
+    /// Next hops of IPv6 addresses (host byte order), or [`RouteTable::NO_ROUTE`].
     #[inline]
     pub fn next_hops_v6(&self, destinations: &[u128], next_hops: &mut [u32]) {
         self.prefixes.lookup_batch_v6(destinations, next_hops);
     }
 
-    /// Adds a route or changes where it leads; gives where it led before.
+    /// Adds a route or replaces its next hop. Returns the previous next hop.
     pub fn insert(&mut self, prefix: IpNet, next_hop: u32) -> Option<u32> {
         self.prefixes.insert(prefix, next_hop)
     }
 
-    /// Removes a route; gives where it led.
+    /// Removes a route. Returns its next hop.
     pub fn remove(&mut self, prefix: IpNet) -> Option<u32> {
         self.prefixes.remove(prefix)
     }

@@ -1,11 +1,12 @@
-//! Compiled rows: a decision by protocol and port in few loads, whatever the number of spans. Of the rows that say little the ACL
-//! tables know what they decide ([`RowStore::form`]); the others are asked.
+//! Compiled rows: a decision by protocol and port in few loads, whatever the number of spans. ACL tables
+//! contain the decisions of short rows ([`RowStore::form`]); the other rows are looked up here.
 //!
-//! Protocol and port together are one number, the service: TCP's ports, then UDP's, then SCTP's, then one for
-//! all else. A row cuts that line into intervals. It is kept as a tree of blocks, each one cache line: the last
-//! services of up to eight intervals, then a slot for each, which is the decision there or a inner_blocks block. The slot is
-//! found by counting the intervals that end before the service, without a branch. The first block of a row stands where
-//! its id says. Eight intervals take one block, 64 two, 512 three, 4,096 four.
+//! Protocol and port form one number, the service: the ports of TCP, then UDP, then SCTP, then one number for
+//! everything else. A row divides the services into intervals. It is stored as a tree of blocks, each one
+//! cache line: the last services of up to eight intervals, then a slot for each, which is a decision or an
+//! inner block. The slot is found without a branch, by counting the intervals that end before the service.
+//! The id of a row gives the position of its first block. Eight intervals take one block, 64 two levels, 512
+//! three, 4,096 four.
 
 use super::arena::{Arena, PAGE_WORDS};
 use super::document::{Decision, PortSpan, Row};
@@ -14,13 +15,13 @@ use crate::limits::{ROWS_MAX, RULES_MAX};
 use crate::mem::count_below;
 use crate::net::flow::Protocol;
 
-/// A decision; or a block, marked with [`BLOCK`]; or, in an ACL table, a row marked with [`ROW`].
+/// Decision; or an inner block, marked with [`BLOCK`]; or, in an ACL table, a row, marked with [`ROW`].
 pub(super) type Slot = u32;
 
 const MARK: Slot = 1 << 30;
-/// Read as a decision, it would deny.
+/// Mark of an inner block. As a decision it would deny.
 const BLOCK: Slot = DENY_ALL | MARK;
-/// See [`Slot`].
+/// Mark of a row in an ACL table.
 pub(super) const ROW: Slot = BLOCK;
 const UNIT_MASK: u32 = (1 << 26) - 1;
 
@@ -29,22 +30,22 @@ const _: () = assert!(ROWS_MAX < MARK as usize, "and so does the id of a row");
 
 const BLOCK_WORDS: usize = 16;
 
-/// Intervals' last services, then their slots.
+/// Last services of the intervals, then their slots.
 type Block = [u32; BLOCK_WORDS];
 
 const INTERVALS: usize = 8;
 
 const _: () = assert!(2 * INTERVALS == BLOCK_WORDS);
 
-/// What a row that is not there decides: deny. Checked tables never get here; closed by default all the same.
+/// Decision of an absent row: deny. Checked tables contain no such row; the default is closed nevertheless.
 pub(super) const DENY_ALL: Slot = 1 << 31;
 
-/// Ports of a protocol.
+/// Number of ports of a protocol.
 const PORTS: u32 = 1 << 16;
-/// The service of every protocol without ports.
+/// Service of every protocol without ports.
 const OTHER: u32 = 3 * PORTS;
 
-/// Ends the last interval.
+/// End of the last interval.
 const LAST: u32 = u32::MAX >> 1;
 
 /// First service of each protocol.
@@ -56,53 +57,53 @@ static FIRST_SERVICE: [u32; 256] = {
     first
 };
 
-/// Protocol and destination port of a flow as one number: what rows are asked about.
+/// Protocol and destination port of a flow as one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Service(u32);
 
 impl Service {
-    /// That of protocols without ports.
+    /// Service of protocols without ports.
     pub const OTHER: Service = Service(OTHER);
 
-    /// The service of a flow; `dst_port` is zero where its protocol has no ports.
+    /// Service of a flow; `dst_port` is zero if its protocol has no ports.
     #[inline]
     pub fn new(protocol: Protocol, dst_port: u16) -> Service {
-        // Above `OTHER` all are alike.
+        // All services from `OTHER` on are equivalent.
         Service(FIRST_SERVICE[protocol.0 as usize] + u32::from(dst_port))
     }
 
-    /// Those of a protocol follow each other in the order of their ports.
+    /// Number of the service. Services of a protocol are consecutive, in the order of their ports.
     #[inline(always)]
     pub(super) fn number(self) -> u32 {
         self.0
     }
 }
 
-/// What a row comes to, where it says little.
+/// Form of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowForm {
-    /// Everything is decided alike.
+    /// Row with one decision for everything.
     Uniform(Decision),
-    /// On a service and so many last_offset it one thing is decided, and on all else `other`.
+    /// Row with one decision for services from `first` to `first + last_offset`, and `other` for all else.
     Span { first: u32, last_offset: u32, decision: Decision, other: Decision },
-    /// It says more.
+    /// Any other row.
     Long,
 }
 
-/// The last service of an interval, and what is decided in it.
+/// Last service of an interval, and its decision.
 type Interval = (u32, Decision);
 
-/// All rows, by id. A clone is cheap and shares what does not change.
+/// All rows, by id. A clone is cheap and shares unchanged pages.
 #[derive(Clone, Default)]
 pub(super) struct RowStore {
-    /// The first block of each row, by id.
+    /// First blocks, by id.
     first: Arena,
     inner_blocks: Arena,
 }
 
-/// Look-up.
+/// Lookup.
 impl RowStore {
-    /// What an ACL table's slot comes to on a service.
+    /// Decision for a service, from the slot of an ACL table.
     #[inline]
     pub(super) fn decide(&self, mut slot: Slot, service: Service) -> Decision {
         if is_block(slot) {
@@ -114,33 +115,33 @@ impl RowStore {
         Decision::from_bits(slot)
     }
 
-    /// The slot in the first block of a row that is marked with [`ROW`].
+    /// Slot in the first block of a row marked with [`ROW`].
     #[inline(always)]
     pub(super) fn slot_of_row(&self, row: Slot, service: Service) -> Slot {
         slot_in(self.first_block(RowId(row - ROW)), service)
     }
 
-    /// A row's first block.
+    /// First block of a row.
     #[inline(always)]
     fn first_block(&self, id: RowId) -> &Block {
         self.first.block_at(first_word_of(id))
     }
 
-    /// The slot in the block that a slot leads to.
+    /// Slot in an inner block.
     #[inline]
     pub(super) fn next_slot(&self, slot: Slot, service: Service) -> Slot {
         slot_in(self.inner_blocks.block(slot & UNIT_MASK), service)
     }
 }
 
-/// The slot of a service in a block: that after as many intervals as end before it.
+/// Slot of a service in a block: its index is the number of intervals that end before it.
 #[inline(always)]
 fn slot_in(block: &Block, service: Service) -> Slot {
     let (lasts, slots) = block.split_first_chunk().expect("a block is longer than its first half");
     slots[count_below(lasts, service.0) % INTERVALS]
 }
 
-/// Whether a slot leads to a block rather than being the decision.
+/// Tests whether a slot is a block or a row rather than a decision.
 #[inline]
 pub(super) fn is_block(slot: Slot) -> bool {
     slot & MARK != 0
@@ -151,15 +152,15 @@ fn first_word_of(id: RowId) -> usize {
     id.index() * BLOCK_WORDS
 }
 
-/// Building.
+/// Updates.
 impl RowStore {
-    /// Whether there is a row `id`.
+    /// Tests whether row `id` exists.
     pub(super) fn is_set(&self, id: RowId) -> bool {
         let block: Option<&Block> = self.first.find_block(first_word_of(id));
         block.is_some_and(|block| *block != [DENY_ALL; BLOCK_WORDS])
     }
 
-    /// What row `id`, which is there, comes to.
+    /// Form of an existing row.
     pub(super) fn form(&self, id: RowId) -> RowForm {
         let (lasts, slots) = self.first_block(id).split_at(INTERVALS);
         let decide = |i: usize| Decision::from_bits(slots[i]);
@@ -172,14 +173,14 @@ impl RowStore {
         match lasts.iter().position(|&last| last == LAST) {
             _ if slots.iter().any(|&slot| is_block(slot)) => RowForm::Long,
             Some(0) => RowForm::Uniform(decide(0)),
-            // Of two intervals the second has what is decided on all services without ports.
+            // The second of two intervals contains all services without ports.
             Some(1) => span(0, 0, 1),
             Some(2) if slots[0] == slots[2] => span(lasts[0] + 1, 1, 0),
             _ => RowForm::Long,
         }
     }
 
-    /// Sets a row, or clears it.
+    /// Sets or removes a row.
     pub(super) fn set(&mut self, id: RowId, row: Option<&Row>) {
         let at = first_word_of(id);
         while self.first.words() < at + BLOCK_WORDS {
@@ -190,7 +191,7 @@ impl RowStore {
         self.first.write(at, &block);
     }
 
-    /// The block at the top of a tree over intervals; those below are in place.
+    /// Builds the tree over intervals and returns its first block.
     fn block(&mut self, intervals: &[Interval]) -> [u32; BLOCK_WORDS] {
         let mut share = 1;
         while share * INTERVALS < intervals.len() {
@@ -205,7 +206,7 @@ impl RowStore {
                 let below = self.block(part);
                 BLOCK | self.inner_blocks.put(&below)
             };
-            // The last slot stands in all places that are left, where it is never looked for.
+            // The last slot fills the unused positions, which no lookup reaches.
             block[i] = last;
             block[INTERVALS + i..].fill(slot);
         }
@@ -222,7 +223,7 @@ impl RowStore {
     }
 }
 
-/// A row as intervals without gaps; neighbours differ.
+/// Intervals of a row without gaps; neighbors differ.
 fn intervals(row: &Row) -> Vec<Interval> {
     let mut intervals: Vec<Interval> = Vec::new();
     let mut push = |last: u32, decision: Decision| match intervals.last_mut() {
@@ -267,7 +268,7 @@ mod tests {
         }
     }
 
-    /// A row with `count` spans of one port, none touching the next.
+    /// Row with `count` spans of one port, none adjacent to another.
     fn row_of(count: u16) -> Row {
         let decision = |port: u16| Decision::allow(RuleId(u32::from(port) + 1));
         let span = |port| PortSpan { first: port, last: port, decision: decision(port) };

@@ -3,35 +3,39 @@
 use std::hint::select_unpredictable;
 use std::net::IpAddr;
 
-use crate::dataplane::packet::{Packet, query};
+use crate::dataplane::packet::Packet;
 use crate::net::address::{Address, from_v4, is_v4, pack};
 use crate::net::flow::{FlowKey, Protocol};
+use crate::net::icmp::query;
 
-/// Two endpoints in order, protocol, and for an ICMP query its type and who asked.
+/// The key of a flow: both endpoints in order, protocol, and for an ICMP query the type of the request and
+/// the querying end.
 ///
-/// Echo requests of both sides may carry the same identifier. Were they one flow, an answered request of one side would
-/// let the other side's requests pass as its replies (GHSA-c66w-hq56-4q97); so the asking side is part of the key. The type of
-/// the request is, so that nothing but its own reply answers it. ICMP that is no query has a key that no flow has.
+/// Echo requests of both sides may carry the same identifier. If they were one flow, an answered request of
+/// one side would let the other side's requests pass as its replies (GHSA-c66w-hq56-4q97); so the querying
+/// end is part of the key. The type of the request is part of it too, so that only its own reply answers it.
+/// ICMP that is no query has a key that no flow has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Key {
-    /// IPv4: lower and higher endpoint's, in the first word. IPv6: two words each, from the high bits down.
+    /// IPv4: both endpoints' addresses in the first word, the lower endpoint's above. IPv6: two words each,
+    /// from the high bits down.
     pub(super) addresses: [u64; 4],
-    /// Port of the lower endpoint, port of the higher one, protocol, who asks in a query, what for: from the low bits up. At the top,
-    /// whether the addresses are IPv6.
+    /// From the low bits up: port of the lower endpoint, port of the higher one, protocol, querying end, type
+    /// of the request. At bit 62, whether the addresses are IPv6.
     pub(super) word: u64,
 }
 
 const ASKED_BY_LOW: u64 = 1 << 40;
 const ASKED_BY_HIGH: u64 = 1 << 41;
-/// Of the type of a request, the low six bits, which tell those of a family apart.
+/// The low six bits of the type of a request, in which the types of one family differ.
 const REQUEST_SHIFT: u32 = 42;
 const REQUEST: u8 = 0x3f;
 const REQUESTS: u64 = (REQUEST as u64) << REQUEST_SHIFT;
-/// In [`Key::word`].
+/// The addresses are IPv6.
 const IPV6: u64 = 1 << 62;
 
 impl Key {
-    /// A key of these parts.
+    /// Makes a key of two addresses in order and the word of the other fields.
     pub(crate) fn new(low: Address, high: Address, word: u64) -> Key {
         if is_v4(low) && is_v4(high) {
             Key { addresses: [pair(low as u32, high as u32), 0, 0, 0], word }
@@ -67,7 +71,7 @@ impl Key {
         Key::asked(Key::ordered([src, dst], [src_port, dst_port], packet.protocol), packet)
     }
 
-    /// With who asks, and what for, where the packet is an ICMP query.
+    /// Adds the querying end and the type of the request, where the packet is an ICMP query.
     #[inline(always)]
     fn asked((mut key, from_low): (Key, bool), packet: &Packet) -> (Key, bool) {
         if matches!(packet.protocol, Protocol::ICMP | Protocol::ICMPV6) {
@@ -76,7 +80,8 @@ impl Key {
         (key, from_low)
     }
 
-    /// The key of a flow that is no ICMP query, and whether the packets of this direction come from the lower endpoint.
+    /// The key of a flow that is no ICMP query, and whether the packets of this direction come from the lower
+    /// endpoint.
     #[inline(always)]
     pub(crate) fn of_flow(flow: &FlowKey) -> (Key, bool) {
         let ports = [flow.src_port, flow.dst_port];
@@ -88,7 +93,8 @@ impl Key {
         }
     }
 
-    /// Endpoints in order. Which one is the lower is as good as random: a branch on it nobody could predict.
+    /// The key of two endpoints, put in order without a branch: their order is random, so that a branch on it
+    /// would be unpredictable.
     #[inline(always)]
     fn ordered([src, dst]: [Address; 2], ports: [u16; 2], protocol: Protocol) -> (Key, bool) {
         let from_low = (src < dst) | ((src == dst) & (ports[0] <= ports[1]));
@@ -97,12 +103,12 @@ impl Key {
         (Key::new_v6(low, src ^ dst ^ low, word), from_low)
     }
 
-    /// [`Key::ordered`] of IPv4, whose addresses fit into a register together.
+    /// [`Key::ordered`] for IPv4: both addresses fit into one register.
     #[inline(always)]
     fn ordered_v4([src, dst]: [u32; 2], ports: [u16; 2], protocol: Protocol) -> (Key, bool) {
         let (there, back) = (pair(src, dst), pair(dst, src));
         let ports = pair_of_ports(ports);
-        // The ports' first is in the low bits: it is the other way round that they compare as the addresses do.
+        // The first port is in the low bits. Rotated, the ports compare in the order of the addresses.
         let wide = |addresses: u64, ports: u32| u128::from(addresses) << 64 | u128::from(ports);
         let from_low = wide(there, ports.rotate_left(16)) <= wide(back, ports);
         let word = word(ports, from_low, protocol);
@@ -129,18 +135,18 @@ impl Key {
         if self.is_v4() { from_v4(first as u32) } else { wide(third, fourth) }
     }
 
-    /// All of it.
+    /// All words of the key.
     pub(crate) fn words(&self) -> [u64; 5] {
         let [first, second, third, fourth] = self.addresses;
         [first, second, third, fourth, self.word]
     }
 
-    /// The key of these [`Key::words`].
+    /// The key with these [`Key::words`].
     pub(crate) const fn from_words([first, second, third, fourth, word]: [u64; 5]) -> Key {
         Key { addresses: [first, second, third, fourth], word }
     }
 
-    /// Whether a packet can have this key: ends in order, nothing where there is nothing to say.
+    /// Whether a packet can have this key: its endpoints are in order, and unused bits are zero.
     pub(super) fn is_canonical(&self) -> bool {
         let ends = [(self.low(), self.low_port()), (self.high(), self.high_port())];
         let asked = self.word & (ASKED_BY_LOW | ASKED_BY_HIGH);
@@ -160,8 +166,8 @@ impl Key {
             && self.word & !(0xff_ffff_ffff | ASKED_BY_LOW | ASKED_BY_HIGH | REQUESTS | IPV6) == 0
     }
 
-    /// Whether a packet of the flow reads the half of its other end too: TCP compares the windows of both, and the state of an SCTP flow is
-    /// in the half of its lower end.
+    /// Whether a packet of the flow reads the half of its other end too: TCP compares the windows of both,
+    /// and the state of an SCTP flow is in the half of its lower end.
     #[inline]
     pub(super) fn needs_both_halves(&self) -> bool {
         matches!(self.protocol(), Protocol::TCP | Protocol::SCTP)
@@ -186,13 +192,13 @@ impl Key {
     }
 }
 
-/// Two IPv4 addresses in a word, the first above.
+/// Two IPv4 addresses in a word, the first in the high bits.
 #[inline]
 fn pair(first: u32, second: u32) -> u64 {
     u64::from(first) << 32 | u64::from(second)
 }
 
-/// Two ports in a word, the first below.
+/// Two ports in a word, the first in the low bits.
 #[inline]
 fn pair_of_ports([first, second]: [u16; 2]) -> u32 {
     u32::from(first) | u32::from(second) << 16
@@ -213,22 +219,22 @@ fn query_bits(packet: &Packet, from_low: bool) -> u64 {
     asked_by | u64::from(query.request & REQUEST) << REQUEST_SHIFT
 }
 
-/// An address of its halves.
+/// The address with these high and low halves.
 #[inline]
 fn wide(high: u64, low: u64) -> Address {
     u128::from(high) << 64 | u128::from(low)
 }
 
-/// Secrets of a key hash, drawn at start: who does not know them cannot choose keys that collide.
+/// Secrets of the key hash, drawn at start: a sender that does not know them cannot choose keys that collide.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HashSeed {
     secrets: [u64; 4],
-    /// What the words come to in which IPv4 has no addresses.
+    /// Hash of the address words that IPv4 leaves zero.
     of_v4: u64,
 }
 
 impl HashSeed {
-    /// Draws a seed from the system's source of randomness, by way of the standard library's hash maps.
+    /// Draws a seed from the system's random numbers, by the standard library's hash maps.
     pub(crate) fn random() -> HashSeed {
         use std::hash::{BuildHasher, RandomState};
         HashSeed::of([0u64, 1, 2, 3].map(|i| RandomState::new().hash_one(i)))
@@ -239,7 +245,7 @@ impl HashSeed {
         HashSeed { secrets, of_v4: fold(secrets[2], secrets[3]) }
     }
 
-    /// Fields that it was made of.
+    /// The secrets.
     pub(super) fn secrets(&self) -> [u64; 4] {
         self.secrets
     }
@@ -250,7 +256,7 @@ impl HashSeed {
         let [a, b, c, d] = self.secrets;
         let [first, second, third, fourth] = key.addresses;
         let rest = if key.is_v4() { self.of_v4 } else { fold(third ^ c, fourth ^ d) };
-        // Ports count up: they are spread over all bits before they meet the addresses, or they would stay in step.
+        // Ports often count up in step with addresses: the multiplication spreads them over all bits first.
         let word = key.word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         fold(fold(first ^ a, second ^ b) ^ c, word ^ rest)
     }

@@ -1,5 +1,6 @@
-//! The table under [`loom`], which runs two workers in the orders that it tells to matter, and lets each read every value that the memory model
-//! allows: entries and table compiled once more, of its atomics. Hashes are chosen, so that keys meet.
+//! Models of the table under [`loom`], which runs two workers in all relevant orders and lets each read every
+//! value that the memory model allows. They compile entries and table a second time, with loom's atomics. The
+//! hashes are fixed, so that keys collide.
 
 #![allow(dead_code, unused_imports)] // A model does not use everything that workers do.
 #![allow(clippy::duplicate_mod)] // The table is compiled a second time, with loom's atomics.
@@ -29,7 +30,7 @@ use crate::ids::{Generation, PortId, WorkerId};
 use crate::net::address::from_v4;
 use crate::net::flow::Protocol;
 
-/// As `super::parts`, and what publication is made of.
+/// Loom's versions of `super::parts` and of the parts of publication.
 mod parts {
     pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
     pub(super) use loom::sync::{Arc, RwLock};
@@ -38,7 +39,7 @@ mod parts {
     pub(super) const WORKERS_MAX: usize = 2;
 }
 
-/// As `super::key`, but for chance.
+/// `super::key` without random numbers.
 mod key {
     pub(super) use super::super::Key;
 
@@ -49,16 +50,18 @@ mod key {
             HashSeed
         }
 
-        /// All keys have the same two buckets, and the same home. (Loom wants each run to do the same.)
-        #[allow(clippy::unused_self)] // As the real one is asked.
+        /// A hash that gives all keys the same two buckets and the same primary slot. Loom requires that each
+        /// run does the same.
+        #[allow(clippy::unused_self)] // It has the signature of the real one.
         pub(super) fn hash(&self, key: &Key) -> u64 {
             (key.word & 1) << 57
         }
     }
 }
 
-/// Runs a model in all its orders. Loom looks at the last access to an atomic only: of two threads, the one that reads what the other
-/// writes must be the spawned one, or the order in which it reads in between is not found.
+/// Runs a model in all its orders. Loom considers the last access to an atomic only: of two threads, the one
+/// that reads the other's writes must be the spawned one, or loom misses the orders in which it reads in
+/// between.
 fn explore(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.max_branches = 100_000;
@@ -81,8 +84,8 @@ fn flow(owner_port: u16) -> NewFlow {
     }
 }
 
-/// A table, and both workers, in a batch each.
-fn bench() -> (Arc<Conntrack>, WorkerState, WorkerState) {
+/// A table and two workers, each in a batch.
+fn fixture() -> (Arc<Conntrack>, WorkerState, WorkerState) {
     let settings = ConntrackSettings { flows_max: 32, ..ConntrackSettings::default() };
     let table = Arc::new(Conntrack::new(&settings, false).unwrap());
     let [mut one, mut other] = [0, 1].map(|worker| WorkerState::new(WorkerId(worker), 2));
@@ -99,7 +102,7 @@ fn insert(table: &Conntrack, key: &Key, flow: &NewFlow, now_ms: u32, by: &mut Wo
 }
 
 /// Assured and unassured flows of the two ports.
-fn owner_port(table: &Conntrack) -> [[u32; 2]; 2] {
+fn counts_of_ports(table: &Conntrack) -> [[u32; 2]; 2] {
     [1, 2].map(|port| {
         [QuotaClass::Assured, QuotaClass::Unassured].map(|class| table.flows_of(PortId(port), class))
     })
@@ -112,7 +115,7 @@ fn look_up(table: &Conntrack, key: &Key) -> Option<Slot> {
 #[test]
 fn of_a_flow_that_two_workers_enter_at_once_one_entry_stays() {
     explore(|| {
-        let (table, mut one, mut other) = bench();
+        let (table, mut one, mut other) = fixture();
         let theirs = table.clone();
         let beside = thread::spawn(move || {
             insert(&theirs, &key(0), &flow(1), 0, &mut other);
@@ -123,14 +126,14 @@ fn of_a_flow_that_two_workers_enter_at_once_one_entry_stays() {
         assert_eq!(table.len(), 1);
         assert!(look_up(&table, &key(0)).is_some());
         assert_eq!((one.inserted + other.inserted, one.ended + other.ended), (2, 1));
-        assert_eq!(owner_port(&table), [[0, 1], [0, 0]]);
+        assert_eq!(counts_of_ports(&table), [[0, 1], [0, 0]]);
     });
 }
 
 #[test]
 fn a_flow_that_two_workers_remove_at_once_ends_once() {
     explore(|| {
-        let (table, mut one, mut other) = bench();
+        let (table, mut one, mut other) = fixture();
         let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         let theirs = table.clone();
         let beside = thread::spawn(move || {
@@ -141,18 +144,18 @@ fn a_flow_that_two_workers_remove_at_once_ends_once() {
         let other = beside.join().unwrap();
         assert_eq!((table.len(), look_up(&table, &key(0))), (0, None));
         assert_eq!(one.ended + other.ended, 1);
-        assert_eq!(owner_port(&table), [[0, 0]; 2]);
+        assert_eq!(counts_of_ports(&table), [[0, 0]; 2]);
     });
 }
 
-/// A slot in a worker's hands is no other flow until its batch ends, however it was found.
-fn found_slots_stay(find: fn(&Conntrack, &Key) -> Option<Slot>) {
+/// Checks that a slot which a worker has found holds no other flow until the worker's batch ends.
+fn check_found_slots_stay(find: fn(&Conntrack, &Key) -> Option<Slot>) {
     let reused = std::sync::Arc::new([AtomicBool::new(false), AtomicBool::new(false)]);
     let seen = reused.clone();
     explore(move || {
-        let (table, mut one, mut other) = bench();
+        let (table, mut one, mut other) = fixture();
         let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
-        // As a worker that sleeps: that its batch begins must be seen in time as well.
+        // An offline worker's first batch must be visible in time too.
         table.offline(&other);
         let theirs = table.clone();
         let beside = thread::spawn(move || {
@@ -172,31 +175,31 @@ fn found_slots_stay(find: fn(&Conntrack, &Key) -> Option<Slot>) {
         seen[0].fetch_or(reused, Relaxed);
         seen[1].fetch_or(reused && found, Relaxed);
     });
-    assert!(reused.iter().all(|reused| reused.load(Relaxed)), "nothing was put to the test");
+    assert!(reused.iter().all(|reused| reused.load(Relaxed)), "no order reused the slot");
 }
 
 #[test]
 fn a_slot_that_a_worker_has_found_by_its_tag_is_no_other_flow_until_its_batch_ends() {
-    found_slots_stay(look_up);
+    check_found_slots_stay(look_up);
 }
 
 #[test]
-fn a_slot_that_a_worker_has_found_at_home_from_either_end_is_no_other_flow_until_its_batch_ends() {
-    found_slots_stay(|table, key| table.at_primary_slot(key, true));
-    found_slots_stay(|table, key| table.at_primary_slot(key, false));
+fn a_primary_slot_that_a_worker_has_found_from_either_end_is_no_other_flow_until_its_batch_ends() {
+    check_found_slots_stay(|table, key| table.at_primary_slot(key, true));
+    check_found_slots_stay(|table, key| table.at_primary_slot(key, false));
 }
 
-/// Keys that have nothing in common but the words, over IPv6.
+/// IPv6 keys that have only the word in common.
 fn key_v6(number: u64, protocol: Protocol) -> Key {
     let address = |end: u64| u128::from(1 + 2 * number + end) * (u128::MAX / 0xff);
     Key::new(address(0), address(1), u64::from(protocol.0) << 32)
 }
 
-/// Who looks for a flow of the lower end of one key and the higher end of another finds none, while the slot of the one becomes
-/// the other's.
-fn keys_stay_whole(protocol: Protocol, from_low: bool) {
+/// Checks that a lookup for the lower end of one key and the higher end of another finds nothing while the
+/// slot of the one becomes the other's.
+fn check_keys_stay_whole(protocol: Protocol, from_low: bool) {
     explore(move || {
-        let (table, mut one, mut other) = bench();
+        let (table, mut one, mut other) = fixture();
         let [first, second] = [0, 1].map(|number| key_v6(number, protocol));
         let flow_of = |policy_epoch| NewFlow { policy_epoch: Generation(policy_epoch), ..flow(1) };
         let slot = insert(&table, &first, &flow_of(1), 0, &mut one);
@@ -207,9 +210,9 @@ fn keys_stay_whole(protocol: Protocol, from_low: bool) {
                 Key::new(first.low(), second.high(), first.word),
                 Key::new(second.low(), first.high(), first.word),
             ] {
-                assert_eq!(theirs.at_primary_slot(&key, from_low), None, "{key:?} is nobody's");
+                assert_eq!(theirs.at_primary_slot(&key, from_low), None, "no flow has {key:?}");
             }
-            // The whole of the other is there to be seen, with what was noted of it.
+            // The other flow is visible as a whole, with its policy epoch.
             if let Some(slot) = theirs.at_primary_slot(&second, from_low) {
                 assert_eq!(theirs.entry(slot).flow_word(from_low).policy_epoch(), Generation(2));
             }
@@ -224,30 +227,30 @@ fn keys_stay_whole(protocol: Protocol, from_low: bool) {
 
 #[test]
 fn a_reader_of_one_line_sees_whole_keys_of_ipv6_only() {
-    keys_stay_whole(Protocol::UDP, true);
-    keys_stay_whole(Protocol::UDP, false);
+    check_keys_stay_whole(Protocol::UDP, true);
+    check_keys_stay_whole(Protocol::UDP, false);
 }
 
 #[test]
 fn a_reader_of_both_lines_sees_whole_keys_of_ipv6_only() {
-    keys_stay_whole(Protocol::TCP, true);
-    keys_stay_whole(Protocol::TCP, false);
+    check_keys_stay_whole(Protocol::TCP, true);
+    check_keys_stay_whole(Protocol::TCP, false);
 }
 
 #[test]
 fn a_restarted_flow_counts_against_its_new_pod_unless_it_ends_at_the_same_time() {
     explore(|| {
-        let (table, mut one, mut other) = bench();
+        let (table, mut one, mut other) = fixture();
         let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         let theirs = table.clone();
         let beside = thread::spawn(move || theirs.remove(slot, &mut other));
         table.restart(slot, &flow(2), 5);
         beside.join().unwrap();
-        assert_eq!((table.len(), owner_port(&table)), (0, [[0, 0]; 2]));
+        assert_eq!((table.len(), counts_of_ports(&table)), (0, [[0, 0]; 2]));
     });
 }
 
-/// The flow was answered: what a worker does that sees it.
+/// Does the work of a worker that sees an answer.
 fn answer(table: &Conntrack, slot: Slot) {
     table.entry(slot).set_state(FlowState::UdpOneWay, FlowState::UdpTwoWay);
     table.on_state_change(slot, FlowState::UdpOneWay, FlowState::UdpTwoWay);
@@ -256,33 +259,33 @@ fn answer(table: &Conntrack, slot: Slot) {
 #[test]
 fn a_flow_that_becomes_assured_by_two_workers_at_once_is_counted_once() {
     explore(|| {
-        let (table, mut one, _) = bench();
+        let (table, mut one, _) = fixture();
         let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         let theirs = table.clone();
         let beside = thread::spawn(move || answer(&theirs, slot));
         answer(&table, slot);
         beside.join().unwrap();
-        assert_eq!(owner_port(&table), [[1, 0], [0, 0]]);
+        assert_eq!(counts_of_ports(&table), [[1, 0], [0, 0]]);
     });
 }
 
 #[test]
 fn a_flow_that_becomes_assured_while_it_ends_is_counted_no_more() {
     explore(|| {
-        let (table, mut one, mut other) = bench();
+        let (table, mut one, mut other) = fixture();
         let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         let theirs = table.clone();
         let beside = thread::spawn(move || theirs.remove(slot, &mut other));
         answer(&table, slot);
         beside.join().unwrap();
-        assert_eq!((table.len(), owner_port(&table)), (0, [[0, 0]; 2]));
+        assert_eq!((table.len(), counts_of_ports(&table)), (0, [[0, 0]; 2]));
     });
 }
 
 #[test]
 fn a_flow_that_becomes_assured_while_another_port_restarts_it_counts_against_one_of_them() {
     explore(|| {
-        let (table, mut one, _) = bench();
+        let (table, mut one, _) = fixture();
         let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         let theirs = table.clone();
         let beside = thread::spawn(move || answer(&theirs, slot));
@@ -292,14 +295,14 @@ fn a_flow_that_becomes_assured_while_another_port_restarts_it_counts_against_one
         assert_eq!(owner.port, PortId(2));
         let expected =
             [QuotaClass::Assured, QuotaClass::Unassured].map(|class| u32::from(owner.class == class));
-        assert_eq!(owner_port(&table), [[0, 0], expected]);
+        assert_eq!(counts_of_ports(&table), [[0, 0], expected]);
     });
 }
 
 #[test]
 fn a_sweep_ends_no_flow_that_is_only_just_there() {
     explore(|| {
-        let (table, mut one, mut other) = bench();
+        let (table, mut one, mut other) = fixture();
         let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         table.remove(slot, &mut one);
         for _ in 0..3 {
@@ -311,11 +314,11 @@ fn a_sweep_ends_no_flow_that_is_only_just_there() {
         let beside = thread::spawn(move || theirs.sweep(1, late_ms, &mut one, |_| false));
         assert_eq!(insert(&table, &key(0), &flow(1), late_ms, &mut other), slot, "where an idle one was");
         beside.join().unwrap();
-        assert_eq!((table.len(), owner_port(&table)), (1, [[0, 1], [0, 0]]));
+        assert_eq!((table.len(), counts_of_ports(&table)), (1, [[0, 1], [0, 0]]));
     });
 }
 
-/// A view that has a number, and says the same of every flow.
+/// A numbered snapshot that allows all flows or none.
 struct Snapshot {
     generation: Generation,
     allows: bool,
@@ -327,7 +330,8 @@ impl Numbered for Snapshot {
     }
 }
 
-/// A packet, at a worker that judges by `snapshot`: a known flow's is policy_epoch again where an earlier generation has policy_epoch it.
+/// Handles a packet at a worker with `snapshot`: evaluates a known flow again where an earlier generation has
+/// evaluated it.
 fn packet(table: &Conntrack, snapshot: &Snapshot, by: &mut WorkerState) {
     match look_up(table, &key(0)) {
         Some(slot) if table.entry(slot).flow_word(true).policy_epoch() < snapshot.generation => {
@@ -338,7 +342,7 @@ fn packet(table: &Conntrack, snapshot: &Snapshot, by: &mut WorkerState) {
                 table.remove(slot, by);
             }
         }
-        Some(_) => assert!(snapshot.allows, "it passes by a judgement that holds no longer"),
+        Some(_) => assert!(snapshot.allows, "it passes by an evaluation that is stale"),
         None if snapshot.allows => {
             insert(table, &key(0), &NewFlow { policy_epoch: snapshot.generation, ..flow(1) }, 0, by);
         }
@@ -347,13 +351,13 @@ fn packet(table: &Conntrack, snapshot: &Snapshot, by: &mut WorkerState) {
 }
 
 #[test]
-fn a_flow_that_an_earlier_generation_let_in_is_judged_again_by_each_worker_that_has_passed_to_the_next() {
+fn a_flow_of_an_earlier_generation_is_evaluated_again_by_each_worker_that_has_the_next_snapshot() {
     explore(|| {
-        let (table, mut one, mut other) = bench();
+        let (table, mut one, mut other) = fixture();
         let snapshot = |number, allows| Snapshot { generation: Generation(number), allows };
         let snapshots = Arc::new(Publication::new(snapshot(1, true), 2));
         let (theirs, published) = (table.clone(), snapshots.clone());
-        let mut own = snapshots.enter(WorkerId(1));
+        let mut own = snapshots.register(WorkerId(1));
         let beside = thread::spawn(move || {
             while own.generation < Generation(2) {
                 packet(&theirs, &own, &mut other);
@@ -365,22 +369,22 @@ fn a_flow_that_an_earlier_generation_let_in_is_judged_again_by_each_worker_that_
             other
         });
         drop(snapshots.publish(snapshot(2, false)));
-        let own = snapshots.enter(WorkerId(0));
+        let own = snapshots.register(WorkerId(0));
         packet(&table, &own, &mut one);
         let other = beside.join().unwrap();
-        assert_eq!((table.len(), owner_port(&table)), (0, [[0, 0]; 2]), "what is denied has ended");
+        assert_eq!((table.len(), counts_of_ports(&table)), (0, [[0, 0]; 2]), "denied flows have ended");
         assert_eq!(one.inserted + other.inserted, one.ended + other.ended);
     });
 }
 
 #[test]
-fn a_generation_vouches_for_no_direction_that_it_has_not_judged_though_the_flow_restarts_meanwhile() {
+fn a_direction_that_a_generation_has_not_evaluated_does_not_become_current_by_a_restart_meanwhile() {
     explore(|| {
-        let (table, mut one, _) = bench();
+        let (table, mut one, _) = fixture();
         let slot = insert(&table, &key(0), &flow(1), 0, &mut one);
         let theirs = table.clone();
         let beside = thread::spawn(move || {
-            // The second generation allows the direction that the lower end has opened alone.
+            // The second generation allows only flows that the lower end opens.
             let entry = theirs.entry(slot);
             for from_low in [true, false] {
                 let seen = entry.flow_word(from_low);
@@ -389,7 +393,7 @@ fn a_generation_vouches_for_no_direction_that_it_has_not_judged_though_the_flow_
                 }
             }
         });
-        // A worker at the first one, which allows both, has the higher end open the connection anew.
+        // A worker at the first generation, which allows both, restarts the flow from the higher end.
         table.restart(slot, &NewFlow { opened_by_low: false, ..flow(1) }, 5);
         beside.join().unwrap();
         let entry = table.entry(slot);
@@ -403,10 +407,12 @@ fn a_generation_vouches_for_no_direction_that_it_has_not_judged_though_the_flow_
 }
 
 #[test]
-fn a_generation_vouches_for_no_ends_that_it_has_not_seen_though_an_earlier_one_restarts_the_flow_meanwhile() {
+fn ends_that_a_generation_has_not_seen_do_not_become_current_when_an_earlier_one_restarts_the_flow_meanwhile()
+{
     explore(|| {
-        let (table, mut one, _) = bench();
-        // At the second generation another pod has the address: the flow is its own, and the third upholds that.
+        let (table, mut one, _) = fixture();
+        // At the second generation another pod has the address: the flow is that pod's, and the third
+        // generation allows it.
         let slot = insert(&table, &key(0), &NewFlow { policy_epoch: Generation(2), ..flow(1) }, 0, &mut one);
         let theirs = table.clone();
         let beside = thread::spawn(move || {
@@ -418,7 +424,7 @@ fn a_generation_vouches_for_no_ends_that_it_has_not_seen_though_an_earlier_one_r
                 }
             }
         });
-        // A worker at the first one lets the pod before open the connection anew.
+        // A worker at the first generation lets the previous pod restart the connection.
         table.restart(slot, &flow(1), 5);
         beside.join().unwrap();
         assert!(

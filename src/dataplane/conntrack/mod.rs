@@ -1,12 +1,15 @@
-//! Connection tracking: flows that policy has allowed, so that their packets and their replies pass without another evaluation.
+//! Connection tracking: flows that policy has allowed, so that their packets and their replies pass without
+//! another evaluation.
 //!
-//! A reply may pass because an entry exists only for a flow whose first packet policy has allowed, in the egress ACL of its source and
-//! the ingress ACL of its destination. An entry has the generation that evaluated it. Under another generation the flow is evaluated
-//! again, in its original direction, before a packet of it passes.
+//! A reply may pass because an entry exists only for a flow whose first packet policy has allowed, in the
+//! egress ACL of its source and the ingress ACL of its destination. An entry has the generation that
+//! evaluated it. Under another generation the flow is evaluated again, in its original direction, before a
+//! packet of it passes.
 //!
-//! All workers share one table of fixed size, without locks (see [`table`]). A flow is one entry, found from either direction: its key
-//! orders the two endpoints (see [`key`]). A TCP flow has a connection state (see [`tcp`]). A flow that has been answered is assured
-//! within its port's quota (see [`quota`]); a full table evicts others only.
+//! All workers share one table of fixed size, without locks (see [`table`]). A flow is one entry, found from
+//! either direction: its key orders the two endpoints (see [`key`]). A TCP flow has a connection state (see
+//! [`tcp`]). A flow that has been answered is assured within its port's quota (see [`quota`]); a full table
+//! evicts others only.
 
 mod entry;
 mod key;

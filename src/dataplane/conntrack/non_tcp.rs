@@ -1,4 +1,5 @@
-//! State machine of flows other than TCP: UDP, ICMP queries, SCTP, and protocols that the switch does not know.
+//! State machine of flows other than TCP: UDP, ICMP queries, SCTP, and protocols that the switch does not
+//! know.
 
 use super::state::{FlowState, Outcome};
 use crate::dataplane::packet::Packet;
@@ -6,7 +7,7 @@ use crate::net::flow::Protocol;
 use crate::net::sctp::chunk;
 
 impl FlowState {
-    /// The first state of a flow that is not TCP.
+    /// The first state of a flow of this protocol.
     #[inline]
     pub(crate) fn initial(protocol: Protocol) -> FlowState {
         match protocol {
@@ -17,7 +18,7 @@ impl FlowState {
         }
     }
 
-    /// What becomes of a packet of a flow that is not TCP, and the state after it.
+    /// The verdict on a packet, and the state after it.
     #[inline]
     pub(crate) fn advance(self, packet: &Packet, from_initiator: bool) -> (Outcome, FlowState) {
         use FlowState::{Other, OtherOneWay, SctpEstablished, SctpSetup, SctpShutdown, UdpOneWay, UdpTwoWay};
@@ -29,8 +30,9 @@ impl FlowState {
                 (Outcome::Pass, SctpShutdown)
             }
             (SctpShutdown, chunk::INIT) => (Outcome::Reopen, SctpShutdown),
-            // A responder that opens would be an association in the other direction, which nobody has policy_epoch; but both
-            // sides may open at once (RFC 9260 section 5.2.1).
+            // A responder's INIT opens an association in the other direction, which policy has not evaluated.
+            // During the setup it passes: "each endpoint is attempting, at about the same time, to establish
+            // an association" (RFC 9260 section 5.2.1).
             (SctpEstablished, chunk::INIT) if !from_initiator => (Outcome::Invalid, SctpEstablished),
             (state, _) => (Outcome::Pass, state),
         }

@@ -1,4 +1,5 @@
-//! Atomics and bounds that entries and table are built on. The loom tests replace them with loom's atomics and smaller bounds.
+//! Atomics and bounds that entries and table are built on. The loom tests replace them with loom's atomics
+//! and smaller bounds.
 
 pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, fence};
 

@@ -1,21 +1,24 @@
-//! Flows by the port that they count against, and the share of the table that assured ones may take.
+//! Flow counts by port, and the share of the table that assured flows may take.
 //!
-//! A flow counts against its *quota owner*: the port that the packet came from which made it. It is *unassured* until both sides
-//! were heard (a TCP handshake is finished, a datagram answered), and may be evicted for another flow. An *assured* flow is not. One that
-//! has *ended* (reset, closed by both sides) is evicted first.
+//! A flow counts against its *quota owner*: the port that its first packet came from. It is *unassured* until
+//! both sides have sent packets (a TCP handshake is complete, a datagram answered), and may be evicted for
+//! another flow. An *assured* flow is not. A flow that has *ended* (reset, closed by both sides) is evicted
+//! first.
 //!
-//! Of `C` slots, assured flows take `R = 3/4 C` at most, all ports together. A port's flow becomes assured only while
+//! Of `C` slots, assured flows of all ports take `R = 3/4 C` at most. A port's flow becomes assured only
+//! while
 //!
 //! ```text
 //!   assured flows of the port  <  a * (R - assured flows of all ports)        a = q / (100 - q), q = pod_quota_percent
 //! ```
 //!
-//! which is the dynamic threshold of Choudhury and Hahne ("Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998): with 50
-//! per cent one port alone has up to R/2, two that grow together have R/3 each, n have R/(n + 1) each. Each worker may exceed it by a flow,
-//! for it is read first and counted then.
+//! which is the dynamic threshold of Choudhury and Hahne ("Dynamic Queue Length Thresholds for Shared-Memory
+//! Packet Switches", 1998): with 50 per cent a single port has up to R/2, two that grow together have R/3
+//! each, n have R/(n + 1) each. Each worker may exceed it by one flow, because it reads the counts before it
+//! adds to them.
 //!
-//! A flow beyond that stays unassured; the sweep, which sees every flow within two seconds, tries again. The quarter of the slots that is
-//! never assured is shared by eviction: see [`super::table`].
+//! A flow beyond that stays unassured; the sweep, which visits every flow within two seconds, tries again.
+//! Eviction shares the quarter of the slots that is never assured: see [`super::table`].
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -24,22 +27,22 @@ use super::parts::{AtomicU32, PORTS_MAX};
 use super::state::QuotaClass;
 use crate::ids::PortId;
 
-/// Flows by port and class.
+/// Flow counts by port and class.
 pub(super) struct Quotas {
     ports: Box<[PortFlows]>,
-    /// Assured flows of all ports.
+    /// Number of assured flows of all ports.
     assured: AtomicU32,
     assured_max: u32,
     percent: u8,
 }
 
-/// Flows of one port, by class. No number is ever lower than the flows that there are: they are counted before they are inserted or change
-/// their class, and taken off afterwards.
+/// Flow counts of one port, by class. No count is ever lower than the number of flows: workers add before
+/// they insert a flow or change its class, and subtract afterwards.
 #[derive(Default)]
 struct PortFlows([AtomicU32; 3]);
 
 impl Quotas {
-    /// For a table of this many slots.
+    /// Makes the counts of a table with this many slots.
     pub(super) fn new(slots: usize, percent: u8) -> Quotas {
         Quotas {
             ports: (0..PORTS_MAX).map(|_| PortFlows::default()).collect(),
@@ -57,7 +60,7 @@ impl Quotas {
         }
     }
 
-    /// Takes a flow off.
+    /// Counts a flow no longer.
     pub(super) fn remove(&self, owner: QuotaOwner) {
         self.count_of(owner.port, owner.class).fetch_sub(1, Relaxed);
         if owner.class == QuotaClass::Assured {
@@ -72,7 +75,7 @@ impl Quotas {
         of_port * u64::from(100 - self.percent) < left * u64::from(self.percent)
     }
 
-    /// Flows of a port in a class.
+    /// Number of flows of a port in a class.
     pub(super) fn flows(&self, port: PortId, class: QuotaClass) -> u32 {
         self.count_of(port, class).load(Relaxed)
     }

@@ -1,8 +1,9 @@
-//! Recovery of the table that a process has left: it is repaired before any worker sees it.
+//! Recovery of the table that a process has left in a file, before any worker sees it.
 //!
-//! A process may end at any instruction. What it leaves of a flow is then whole or not: a slot claimed and not published, a flow
-//! removed whose tag still stands, one key inserted twice. Whatever is not whole goes; counts are made anew. Every word of the
-//! file is taken for what a stranger could have written: nothing here depends on it but what the table says afterwards.
+//! A process may end at any instruction and leave torn flows: a slot that is claimed and not published, a
+//! removed flow whose tag is still there, one key inserted twice. Recovery removes them and recounts all
+//! counters. It trusts no word of the file, as if an attacker had written it: any content leads to a
+//! consistent table.
 
 use super::table::{Conntrack, FREE, Slot, TOMBSTONE, tag_of};
 use crate::ids::Generation;
@@ -10,15 +11,15 @@ use crate::ids::Generation;
 /// Result of a recovery.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Recovered {
-    /// Flows that are there.
+    /// Number of intact flows.
     pub flows: u64,
-    /// Entries that were no whole flow.
+    /// Number of torn flows that were removed.
     pub torn: u64,
 }
 
 impl Conntrack {
-    /// Lets the table have the flows alone that it was given whole, policy_epoch by generation `newest` or before. No worker may use it
-    /// yet.
+    /// Removes torn flows, and flows that a generation after `newest` has evaluated. No worker may use the
+    /// table yet.
     pub(super) fn recover(&self, newest: Generation, now_ms: u32) -> Recovered {
         let mut recovered = Recovered::default();
         self.clear_overflow();
@@ -36,7 +37,7 @@ impl Conntrack {
         recovered
     }
 
-    /// Whether a slot has a whole flow, in a place where it is found.
+    /// Whether a slot has an intact flow, in a bucket in which a lookup finds it.
     fn is_intact(&self, slot: Slot, newest: Generation) -> bool {
         let tag = self.tag(slot);
         if tag <= TOMBSTONE {
@@ -49,7 +50,7 @@ impl Conntrack {
         })
     }
 
-    /// Lets a slot be free. Whether there was anything of a flow in it.
+    /// Frees a slot. Returns whether its entry held a flow.
     fn reset_slot(&self, slot: Slot) -> bool {
         let (is_free, was_flow) = (self.tag(slot) == FREE, self.entry(slot).is_flow());
         self.entry(slot).clear();
@@ -59,7 +60,7 @@ impl Conntrack {
         was_flow
     }
 
-    /// Counts the keys that went on to their second buckets, and the flows of each port.
+    /// Counts the keys in their second buckets, and the flows of each port.
     fn recount(&self) {
         for slot in self.all_slots() {
             let Some(key) = self.entry(slot).key() else { continue };
@@ -73,7 +74,7 @@ impl Conntrack {
         }
     }
 
-    /// Of entries with one key, leaves the one that look-ups find.
+    /// Removes all entries of a key but the one that lookups find. Returns their number.
     fn remove_duplicates(&self) -> u64 {
         let mut removed = 0;
         for slot in self.all_slots() {

@@ -60,15 +60,15 @@ flow_states! {
     SynSent => "syn-sent";
     /// TCP: SYN answered.
     SynReceived => "syn-received";
-    /// TCP: picked up in its middle, and the other side has not answered yet.
+    /// TCP: picked up in its middle, without an answer so far.
     Unacknowledged => "unacknowledged";
     /// TCP: open.
     Established => "established";
-    /// TCP: one side has finished.
+    /// TCP: one side has sent its FIN.
     FinWait => "fin-wait";
-    /// TCP: both sides have finished, the last acknowledgement is on its way.
+    /// TCP: both sides have sent their FIN, and the last one is not acknowledged yet.
     LastAck => "last-ack";
-    /// TCP: both sides have finished and know it.
+    /// TCP: both sides have sent their FIN, and both are acknowledged.
     TimeWait => "time-wait";
     /// TCP: reset.
     Reset => "reset";
@@ -82,7 +82,7 @@ flow_states! {
     SctpSetup => "sctp-setup";
     /// SCTP: association up.
     SctpEstablished => "sctp-established";
-    /// SCTP: association going down, or gone.
+    /// SCTP: association shutting down or aborted.
     SctpShutdown => "sctp-shutdown";
     /// Another protocol: one direction seen.
     OtherOneWay => "other-one-way";
@@ -97,7 +97,7 @@ impl FlowState {
         FlowState::ALL.get(usize::from(number)).copied().unwrap_or(FlowState::Other)
     }
 
-    /// The class of flows in this state, as far as quotas allow.
+    /// The class of flows in this state that are within their port's quota.
     #[inline]
     pub(crate) fn class(self) -> QuotaClass {
         use FlowState::{
@@ -105,7 +105,7 @@ impl FlowState {
             SctpShutdown, SynReceived, SynSent, TimeWait, UdpOneWay, UdpTwoWay, Unacknowledged,
         };
         match self {
-            // Nothing says when an echo is over, and it is short.
+            // An ICMP query is short, and no packet marks its end: it never becomes assured.
             SynSent | SynReceived | Unacknowledged | UdpOneWay | Echo | SctpSetup | OtherOneWay => {
                 QuotaClass::Unassured
             }

@@ -1,12 +1,13 @@
-//! The file that the table lies in, so that flows outlive the process.
+//! The file that holds the table, so that flows outlive the process.
 //!
 //! ```text
 //!   DIRECTORY/table    [header: a page][buckets][entries]    mapped, locked by the process that uses it
 //! ```
 //!
-//! The header says what a process must have in common with the one before to read what that has left: layout, number of
-//! buckets, hash seed, and the boot, for times count from it. It is written once, when the rest of a fresh file is there. Beside it
-//! stands the last generation that workers may have policy_epoch by, so that generations go on where they ended.
+//! The header has everything that a process must have in common with the previous one to read its table:
+//! layout, number of buckets, hash seed, and the boot, from which times count. A process writes it once,
+//! after the rest of a fresh file. The last generation that workers may have used is beside it, so that
+//! generations continue from there.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -24,21 +25,23 @@ use crate::dataplane::ConntrackSettings;
 use crate::ids::Generation;
 use crate::mem::{FileMemory, HUGE_PAGE_BYTES, HugeArray};
 
-/// Grows with every change of what an entry, a bucket or the hash of a key is: of a file with another number nothing is read.
+/// Version of the layout of entries and buckets and of the key hash. A process reads no file with another
+/// version.
 const LAYOUT: u32 = 3;
 const MAGIC: u64 = u64::from_ne_bytes(*b"palisade");
 const HEADER_BYTES: usize = 4096;
-/// Offset of the last generation in the header's page. It stands there twice: as it is, and as its complement.
+/// Offset of the last generation in the header's page: its value, and behind it its complement.
 const GENERATION_AT: u64 = 2048;
 /// Permissions of others than a file's owner.
 const OTHERS: u32 = 0o077;
-/// Past this generation the next process starts with a fresh file: numbers would run out in its life.
+/// Last generation after which a process may use the file: behind it the numbers might run out in the life of
+/// the process.
 const GENERATION_MAX: u64 = 1 << 31;
 /// `TMPFS_MAGIC` and `RAMFS_MAGIC` of `linux/magic.h`.
 const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Why flows cannot lie in a file.
+/// Reasons why a file cannot hold the flow table.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StorageError {
     #[error("{path} cannot be {what}: {source}", path = path.display())]
@@ -73,12 +76,12 @@ pub(crate) enum StorageError {
 pub(crate) struct Stored {
     pub(crate) table: Conntrack,
     pub(crate) storage: Storage,
-    /// The generation to begin with: workers have policy_epoch by none so late.
+    /// The generation to begin with, later than any that evaluated a flow of the table.
     pub(crate) generation: Generation,
     pub(crate) recovered: Recovered,
-    /// Why nothing was recovered, if the file is a fresh one.
+    /// The reason why nothing was recovered, if the file is a fresh one.
     pub(crate) fresh: Option<&'static str>,
-    /// Whether it lies in huge pages.
+    /// Whether it is in huge pages.
     pub(crate) huge: bool,
 }
 
@@ -86,12 +89,12 @@ pub(crate) struct Stored {
 pub(crate) struct Storage {
     directory: PathBuf,
     file: File,
-    /// Tells this table from every other one.
+    /// Random identifier of this table.
     id: u64,
     _lock: File,
 }
 
-/// Fields that must agree for a file to be read.
+/// Fields of the header that must match for a process to read the file.
 struct Header {
     buckets: u64,
     boot: [u64; 5],
@@ -100,8 +103,8 @@ struct Header {
 }
 
 impl Storage {
-    /// Opens the table in `directory`, which is made where there is none, and takes it for this process; a table that another layout,
-    /// size or boot has left is replaced. `now_ms` counts from the boot.
+    /// Opens the table in `directory`, which it makes if need be, and locks it for this process. Replaces a
+    /// table of another layout, size or boot. `now_ms` counts from the boot.
     pub(crate) fn open(
         directory: &Path,
         settings: &ConntrackSettings,
@@ -149,7 +152,7 @@ impl Storage {
         Ok(stored)
     }
 
-    /// Notes that workers may judge by this generation from here on.
+    /// Records that workers may use this generation from now on.
     pub(crate) fn note_generation(&self, generation: Generation) -> io::Result<()> {
         let number = u64::from(generation.0);
         self.file.write_all_at(&to_bytes(&[number, !number]), GENERATION_AT)
@@ -166,7 +169,7 @@ impl Storage {
     }
 }
 
-/// Makes the directory where there is none, and locks it.
+/// Locks the directory for this process, and makes it if need be.
 fn lock_directory(directory: &Path) -> Result<File, StorageError> {
     let io = |what| move |source| StorageError::Io { what, path: directory.to_owned(), source };
     if let Some(parent) = directory.parent() {
@@ -198,12 +201,12 @@ fn lock_directory(directory: &Path) -> Result<File, StorageError> {
     }
 }
 
-/// Whether nobody but this process's user may read or write it.
+/// Whether only this process's user may read or write it.
 fn is_private(about: &fs::Metadata) -> bool {
     about.uid() == geteuid().as_raw() && about.mode() & OTHERS == 0
 }
 
-/// Options to open a file that is nobody else's.
+/// Options to open a file as its owner's alone, without following links.
 pub(crate) fn private_file_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options
@@ -212,7 +215,8 @@ pub(crate) fn private_file_options() -> OpenOptions {
     options
 }
 
-/// The file that a process has left, and the last generation that it policy_epoch by; or why that is of no use.
+/// Opens the file that a process has left. Returns it with its header and its last generation, or the reason
+/// why it is of no use.
 fn read_left(path: &Path, buckets: usize) -> Result<(File, Header, Generation), &'static str> {
     let file =
         private_file_options().read(true).write(true).open(path).map_err(|error| match error.kind() {
@@ -234,7 +238,7 @@ fn read_left(path: &Path, buckets: usize) -> Result<(File, Header, Generation), 
         return Err("it has another number of flows ([conntrack] flows)");
     }
     let at = GENERATION_AT as usize;
-    // Were a page of it missing, the process would die when it needs one.
+    // A write to a page that the file system cannot provide would kill the process.
     fallocate(&file, FallocateFlags::empty(), 0, about.len())
         .map_err(|_| "its file system has no room for it")?;
     let [generation, complement] = [at, at + 8].map(|at| word_at(&page, at));
@@ -244,7 +248,7 @@ fn read_left(path: &Path, buckets: usize) -> Result<(File, Header, Generation), 
     Ok((file, header, Generation(generation as u32)))
 }
 
-/// Makes a fresh file, with a page for each of its bytes: a file system without room says so here.
+/// Makes a fresh file and allocates all its pages, so that a file system without room fails here.
 fn create(path: &Path, buckets: usize) -> Result<(File, Header), StorageError> {
     let io = |what| move |source| StorageError::Io { what, path: path.to_owned(), source };
     match fs::remove_file(path) {
@@ -265,7 +269,7 @@ fn create(path: &Path, buckets: usize) -> Result<(File, Header), StorageError> {
     Ok((file, header))
 }
 
-/// Groups and entries of a file, as they are.
+/// Maps the buckets and entries of a file.
 fn map(file: File, buckets: usize) -> io::Result<(FileMemory, HugeArray<BucketTags>, HugeArray<Entry>)> {
     let bytes = file_bytes(buckets).ok_or(io::ErrorKind::OutOfMemory)?;
     let mut memory = FileMemory::map(file, bytes)?;
@@ -275,7 +279,7 @@ fn map(file: File, buckets: usize) -> io::Result<(FileMemory, HugeArray<BucketTa
     Ok((memory, tags, entries))
 }
 
-/// Length of a file with so many buckets: whole huge pages.
+/// Length of a file with this many buckets, in whole huge pages.
 fn file_bytes(buckets: usize) -> Option<usize> {
     let of_bucket = size_of::<BucketTags>() + BUCKET_SLOTS * size_of::<Entry>();
     let bytes = buckets.checked_mul(of_bucket)?.checked_add(HEADER_BYTES + size_of::<Entry>())?;
@@ -291,7 +295,8 @@ fn boot() -> Option<[u64; 5]> {
 }
 
 impl Header {
-    /// First words of every file of this layout, in the machine's byte order: a file of another order is not read.
+    /// First words of every file of this layout, in the machine's byte order: a file in another byte order
+    /// does not match.
     fn fixed() -> [u64; 3] {
         let sizes = (size_of::<BucketTags>() as u64) << 32 | size_of::<Entry>() as u64;
         [MAGIC, u64::from(LAYOUT), sizes]
@@ -323,7 +328,7 @@ impl Header {
     }
 }
 
-/// A number that depends on all words.
+/// Check sum of words.
 fn check(words: &[u64]) -> u64 {
     // Fowler, Noll and Vo's hash (FNV-1a, 64 bits), of words.
     words.iter().fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3))

@@ -1,4 +1,4 @@
-//! TCP, followed by state and by window.
+//! State machine of TCP connections, by segments and windows.
 //!
 //! ```text
 //!            SYN               SYN-ACK (other side)            ACK (initiator)
@@ -7,21 +7,23 @@
 //!       ACK                       FIN (other side)                                 v
 //!   time-wait <------ last-ack <------------------------------------------- fin-wait
 //!
-//!   A reset with exactly the next sequence number leads from every state to `reset`; a SYN leads from `time-wait` and `reset`
-//!   to a new connection, which is policy_epoch like any other.
+//!   A reset with exactly the next sequence number leads from every state to `reset`; a SYN leads from `time-wait`
+//!   and `reset` to a new connection, which policy evaluates like any other.
 //!
-//!   With pick-up (`tcp_loose` of nf_conntrack):
+//!   With pick-up (`nf_conntrack_tcp_loose` of Linux):
 //!            ACK, not of a known flow          answer (other side)
 //!   (none) -------------------------> unacknowledged -------------> established, or fin-wait after the initiator's FIN
 //! ```
 //!
-//! The sender of the first packet is the initiator, always.
+//! The sender of the first packet is always the initiator.
 //!
-//! Sequence numbers decide who may change the state: a segment outside the window passes (its receiver deals
-//! with it, RFC 9293 section 3.10.7) but moves nothing, and a reset outside the window is dropped. One in the window that is not
-//! exact passes and ends nothing: its receiver answers with a challenge, and who has really given the connection up resets it
-//! again, exactly (RFC 5961 section 3.2). So a stranger that does not see the connection cannot end it. The window rules are those of van Rooij, "Real Stateful TCP Packet Filtering in
-//! IP Filter", which Linux follows too.
+//! Sequence numbers decide whether a segment may change the state. A segment outside the window passes and
+//! changes nothing; its receiver answers it: "If an incoming segment is not acceptable, an acknowledgment
+//! should be sent in reply" (RFC 9293 section 3.10.7.4). A reset outside the window is dropped. A reset in
+//! the window without the exact number passes and ends nothing: its receiver sends a challenge ACK, and a
+//! sender that has really given the connection up resets it again, with the exact number (RFC 5961 section
+//! 3.2). So a host that does not see the connection cannot end it. The window rules are those of van Rooij,
+//! "Real Stateful TCP Packet Filtering in IP Filter", as in `nf_conntrack_proto_tcp.c` of Linux.
 
 use super::state::FlowState::{
     self, Established, FinWait, LastAck, Reset, SynReceived, SynSent, TimeWait, Unacknowledged,
@@ -29,34 +31,34 @@ use super::state::FlowState::{
 use super::state::{Outcome, Side};
 use crate::net::tcp::Flags;
 
-/// What is known of what one side may send.
+/// Sequence numbers and window of one side.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct TcpSide {
-    /// Highest sequence number that it sent, plus one.
+    /// One more than the highest sequence number that it sent.
     pub end: u32,
-    /// Highest sequence number that its peer allowed it.
+    /// Highest sequence number that its peer's window allows.
     pub max_end: u32,
-    /// Largest window that it offered; zero while it has not been heard.
+    /// Largest window that it offered, bytes; zero before its first segment.
     pub max_window: u32,
-    /// Highest number that it acknowledged: the next one that it expects. Before it has acknowledged any, the first one that its
-    /// peer may send.
+    /// Highest number that it acknowledged: the next one that it expects. Before its first acknowledgement,
+    /// the first number that its peer may send.
     pub acknowledged: u32,
-    /// Shift of its windows.
+    /// Shift count of its windows.
     pub scale: u8,
     /// It has sent its FIN.
     pub finished: bool,
 }
 
-/// A connection.
+/// State of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TcpFlow {
     /// Its state.
     pub state: FlowState,
-    /// Initiator and responder.
+    /// The initiator's and the responder's side.
     pub sides: [TcpSide; 2],
 }
 
-/// A segment.
+/// Fields of a segment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Segment {
     /// Control bits.
@@ -65,20 +67,20 @@ pub(crate) struct Segment {
     pub sequence: u32,
     /// Acknowledgement number.
     pub acknowledgement: u32,
-    /// Window, not scaled.
+    /// Window field, before scaling.
     pub window: u16,
     /// Bytes of payload.
     pub payload_bytes: u32,
-    /// Window scale option; only looked for in a SYN.
+    /// Shift count of the window scale option; `None` in segments other than SYNs.
     pub scale: Option<u8>,
 }
 
-/// Scale assumed of a connection whose SYN was not seen: the largest (RFC 7323 section 2.3), so that nothing that may be right is
-/// taken for wrong.
+/// Shift count assumed for a connection whose SYN the switch has not seen: the largest, so that no valid
+/// segment counts as invalid. "the shift count MUST be limited to 14" (RFC 7323 section 2.3).
 const UNKNOWN_SCALE: u8 = 14;
 
 impl Segment {
-    /// Sequence number behind the segment: SYN and FIN count one each.
+    /// The sequence number behind the segment: SYN and FIN occupy one number each (RFC 9293 section 3.4).
     #[inline]
     fn end(&self) -> u32 {
         let syn = u32::from(self.flags.has(Flags::SYN));
@@ -88,21 +90,24 @@ impl Segment {
 
     #[inline]
     fn scaled_window(&self, scale: u8) -> u32 {
-        // The window of a SYN is never scaled (RFC 7323 section 2.2).
+        // "The window field in a segment where the SYN bit is set [...] MUST NOT be scaled" (RFC 7323 section
+        // 2.2).
         let scale = if self.flags.has(Flags::SYN) { 0 } else { scale };
         u32::from(self.window) << scale
     }
 }
 
-/// Whether `a` comes after `b` in sequence space (RFC 9293 section 3.4).
+/// Whether `a` comes after `b` in sequence space, with "all arithmetic [...] performed modulo 2^32" (RFC 9293
+/// section 3.4).
 #[inline]
 fn after(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }
 
 impl TcpFlow {
-    /// The connection that a first segment opens, whose sender is the initiator: a SYN, or with `pickup` any segment of a connection
-    /// that was open before the switch was; `None` where it opens none.
+    /// The connection that a first segment opens; its sender is the initiator. A SYN opens one, and with
+    /// `pickup` any segment of a connection that is older than the switch. `None` where the segment opens
+    /// none.
     pub(crate) fn open(segment: &Segment, pickup: bool) -> Option<TcpFlow> {
         let flags = segment.flags;
         let is_syn = flags.has(Flags::SYN) && !flags.has(Flags::ACK);
@@ -121,7 +126,7 @@ impl TcpFlow {
         Some(flow)
     }
 
-    /// Follows a segment.
+    /// Advances the state by a segment.
     #[inline]
     pub(crate) fn advance(&mut self, segment: &Segment, sender: Side) -> Outcome {
         let flags = segment.flags;
@@ -138,18 +143,19 @@ impl TcpFlow {
             return self.synchronize(segment, sender);
         }
         if self.state == SynSent {
-            // The initiator cannot acknowledge what it has not heard.
+            // The initiator has nothing to acknowledge before the responder's first segment.
             if sender == Side::Initiator {
                 return Outcome::Invalid;
             }
-            // A challenge passes (RFC 5961 section 4.2): the responder still has an earlier connection, which the initiator is
-            // about to reset with the number that is asked for here.
+            // A challenge ACK passes: "If the SYN bit is set, irrespective of the state, TCP MUST send an
+            // ACK" (RFC 5961 section 4.2). The responder still has an earlier connection, and the initiator
+            // resets it with the number acknowledged here.
             if flags.has(Flags::ACK) {
                 self.sides[Side::Responder as usize].acknowledged = segment.acknowledgement;
             }
             return Outcome::Pass;
         }
-        // A late segment moves nothing: the responder may never have been heard.
+        // After a reset a late segment changes nothing: the responder may never have sent one.
         if self.state != Reset && self.is_in_window(segment, sender) {
             self.update_windows(segment, sender);
             self.state = self.after_data(flags, sender, segment.acknowledgement);
@@ -157,7 +163,7 @@ impl TcpFlow {
         Outcome::Pass
     }
 
-    /// The state after a segment without SYN and RST that fits.
+    /// The state after a segment in the window, without SYN and RST.
     fn after_data(&self, flags: Flags, sender: Side, acknowledgement: u32) -> FlowState {
         let fin = flags.has(Flags::FIN);
         match self.state {
@@ -166,7 +172,7 @@ impl TcpFlow {
             Unacknowledged if fin || self.sides[0].finished => FinWait,
             Unacknowledged => Established,
             SynReceived | Established if fin => FinWait,
-            // Only what acknowledges the responder's SYN finishes the handshake.
+            // Only the acknowledgement of the responder's SYN completes the handshake.
             SynReceived if sender == Side::Initiator && flags.has(Flags::ACK) => Established,
             FinWait if fin && self.sides[1 - sender as usize].finished => LastAck,
             LastAck if !fin && acknowledgement == self.sides[1 - sender as usize].end => TimeWait,
@@ -179,21 +185,23 @@ impl TcpFlow {
         let ours = &self.sides[sender as usize];
         let is_unanswered = self.state == SynSent || self.state == Reset && !ours.has_sent();
         if is_unanswered && sender == Side::Responder {
-            // It refuses the SYN, and says so by acknowledging it (RFC 9293 section 3.10.7.3).
+            // "In the SYN-SENT state (a RST received in response to an initial SYN), the RST is acceptable if
+            // the ACK field acknowledges the SYN" (RFC 9293 section 3.5.3).
             if !(segment.flags.has(Flags::ACK) && self.acknowledges_syn(segment)) {
                 return Outcome::Invalid;
             }
             self.state = Reset;
             return Outcome::Pass;
         }
-        // "If the RST bit is set and the sequence number exactly matches the next expected sequence number (RCV.NXT), then TCP
-        // MUST reset the connection" (RFC 5961 section 3.2). That number is known to be what the peer has acknowledged, or, where
-        // its acknowledgement has not been seen yet, what the sender sends next.
+        // "If the RST bit is set and the sequence number exactly matches the next expected sequence number
+        // (RCV.NXT), then TCP MUST reset the connection" (RFC 5961 section 3.2). That number is the one that
+        // the peer has acknowledged, or, before the switch has seen that acknowledgement, the one behind the
+        // sender's last byte.
         if segment.sequence == peer.acknowledged || (ours.has_sent() && segment.sequence == ours.end) {
             self.state = Reset;
             return Outcome::Pass;
         }
-        // Of a connection picked up in its middle the side that has not spoken may send what its peer allows.
+        // In a picked-up connection a side without segments so far may use the window that its peer offers.
         let start = if ours.has_sent() { ours.end } else { ours.max_end };
         let fits = !after(start.wrapping_sub(peer.max_window), segment.sequence)
             && !after(segment.sequence, ours.max_end);
@@ -203,55 +211,60 @@ impl TcpFlow {
     fn synchronize(&mut self, segment: &Segment, sender: Side) -> Outcome {
         let answer = segment.flags.has(Flags::ACK);
         match (self.state, sender, answer) {
-            // Neither is what was picked up a connection yet: its ports are used for another one.
+            // A picked-up flow without an answer is no connection yet: another one may use its ports.
             (TimeWait | Reset | Unacknowledged, _, false) => return Outcome::Reopen,
             (SynSent, Side::Responder, true) if !self.acknowledges_syn(segment) => return Outcome::Invalid,
-            // Sent again, or anew with another sequence number: nobody has answered the first.
+            // A retransmission, or a new SYN with another sequence number before any answer to the first.
             (SynSent, Side::Initiator, false) => self.record_syn(segment, sender),
             (SynSent, Side::Responder, _) => self.record_syn_ack(segment),
-            // Sent again, with another sequence number where it is a cookie (RFC 4987 section 3.6).
+            // A retransmission, with another sequence number where that is a SYN cookie (RFC 4987 section
+            // 3.6).
             (SynReceived, Side::Responder, true) if segment.acknowledgement == self.sides[0].end => {
                 self.record_syn_ack(segment);
             }
-            // Both sides have opened at once, and each answers the other (RFC 9293 section 3.5).
+            // A simultaneous open, in which each side answers the other's SYN (RFC 9293 section 3.5, figure
+            // 7).
             (SynReceived, Side::Initiator, true) if segment.acknowledgement == self.sides[1].end => {
                 self.update_windows(segment, sender);
                 self.state = Established;
             }
-            // A responder that opens would be a connection in the other direction, which nobody has policy_epoch.
+            // A responder's SYN opens a connection in the other direction, which policy has not evaluated.
             (TimeWait | Reset, _, true) | (_, Side::Initiator, true) | (_, Side::Responder, false) => {
                 return Outcome::Invalid;
             }
-            // Sent again, or a challenge to a connection that one side has forgotten: the other side answers.
+            // A retransmission, or a SYN for a connection that one side has forgotten: the other side answers
+            // it.
             (_, Side::Initiator, false) | (_, Side::Responder, true) => {}
         }
         Outcome::Pass
     }
 
-    /// Whether a segment acknowledges the initiator's SYN, without or with the data that came with it (RFC 7413).
+    /// Whether a segment acknowledges the initiator's SYN, with or without the data in it (TCP Fast Open, RFC
+    /// 7413).
     fn acknowledges_syn(&self, segment: &Segment) -> bool {
         let initiator = &self.sides[0];
         !after(initiator.end, segment.acknowledgement) && !after(segment.acknowledgement, initiator.max_end)
     }
 
-    /// Notes the responder's SYN.
+    /// Records the responder's SYN.
     fn record_syn_ack(&mut self, segment: &Segment) {
         self.record_syn(segment, Side::Responder);
         let [initiator, responder] = &mut self.sides;
-        // The initiator's SYN has offered a window: the responder need not wait for the handshake's end to use it.
+        // The initiator's SYN offers a window, which the responder may use before the handshake completes.
         responder.max_end = responder.max_end.wrapping_add(initiator.max_window);
         if segment.flags.has(Flags::ACK) {
             (initiator.end, initiator.max_end) = (segment.acknowledgement, segment.acknowledgement);
         }
         initiator.max_end = initiator.max_end.wrapping_add(responder.max_window);
-        // Scaling holds only if both sides offer it (RFC 7323 section 2.2).
+        // "both sides MUST send Window Scale options in their <SYN> segments to enable window scaling in
+        // either direction" (RFC 7323 section 2.2).
         if segment.scale.is_none() {
             initiator.scale = 0;
         }
         self.state = SynReceived;
     }
 
-    /// Notes a side's SYN. Data that came with it counts when the other side takes it.
+    /// Records a side's SYN. Data in it counts when the other side acknowledges it.
     fn record_syn(&mut self, segment: &Segment, sender: Side) {
         let end = segment.sequence.wrapping_add(1);
         let ours = &mut self.sides[sender as usize];
@@ -267,13 +280,14 @@ impl TcpFlow {
         self.sides[1 - sender as usize].acknowledged = end;
     }
 
-    /// Whether a segment lies in the windows that both sides have offered.
+    /// Whether a segment is within the windows of both sides.
     #[inline]
     fn is_in_window(&self, segment: &Segment, sender: Side) -> bool {
         let ours = &self.sides[sender as usize];
         let peer = &self.sides[1 - sender as usize];
         if !ours.has_sent() || !peer.has_sent() {
-            // Picked up in the middle: the initiator is alone, or the other side speaks for the first time.
+            // In a picked-up connection either the responder has sent nothing yet, or this is its first
+            // segment.
             return !peer.has_sent() || self.answers_pickup(segment);
         }
         let peer_end_min = peer.end.wrapping_sub(ours.max_window.max(ACKNOWLEDGED_LATE));
@@ -284,8 +298,8 @@ impl TcpFlow {
         not_beyond && not_before && acknowledges
     }
 
-    /// Whether the first segment of the responder of a picked-up connection fits what the initiator has sent. Of the responder's window
-    /// only this segment tells.
+    /// Whether the first segment of the responder of a picked-up connection answers the initiator's segments.
+    /// Only this segment has the responder's window.
     fn answers_pickup(&self, segment: &Segment) -> bool {
         let [initiator, responder] = &self.sides;
         let window = segment.scaled_window(responder.scale).max(ACKNOWLEDGED_LATE);
@@ -297,7 +311,7 @@ impl TcpFlow {
             && !after(start, segment.end())
     }
 
-    /// Moves the windows.
+    /// Updates numbers and windows of both sides by a segment in the window.
     #[inline]
     fn update_windows(&mut self, segment: &Segment, sender: Side) {
         let alone = !self.sides[1 - sender as usize].has_sent();
@@ -310,7 +324,8 @@ impl TcpFlow {
         }
         if after(end, ours.end) {
             ours.end = end;
-            // Nothing limits a side whose peer was not heard. Its limit keeps up with it, so that the two stay comparable.
+            // Nothing limits a side whose peer was not heard. Its limit keeps up with it, so that the two
+            // stay comparable.
             if alone && after(end, ours.max_end) {
                 ours.max_end = end;
             }
@@ -331,11 +346,12 @@ impl TcpFlow {
     }
 }
 
-/// How far behind the newest byte an acknowledgement may be, at least: `MAXACKWINCONST` of Linux.
+/// Least distance, bytes, by which an acknowledgement may be behind the newest byte: `MAXACKWINCONST` of
+/// `nf_conntrack_proto_tcp.c`.
 const ACKNOWLEDGED_LATE: u32 = 66_000;
 
 impl TcpSide {
-    /// Whether the side has said anything yet.
+    /// Whether the side has sent a segment.
     #[inline]
     fn has_sent(&self) -> bool {
         self.max_window != 0

@@ -1,7 +1,7 @@
 //! How a view reaches the workers, and when the one before is freed.
 //!
 //! The control side replaces the current view, then says its number in `newest`, wakes who sleeps, and waits. A worker compares that number
-//! with the one of its own view at the start of each batch: one load. Where it differs the worker takes the view, and says so in `passed`. When all have
+//! with the one of its own view at the start of each batch: one load. Where it differs the worker takes the view, and says so in `observed`. When all have
 //! said so, nobody judges by the earlier view or counts in it, and the control side frees it: a worker never does.
 //!
 //! A worker never waits either: while the view is just being replaced it goes on by its own, and hears of the next one after. `model.rs` runs
@@ -25,7 +25,7 @@ pub(crate) struct Publication<V> {
     /// Generation of `current`, but for the moment after it is replaced.
     newest: AtomicU32,
     /// Generation that each worker judges by.
-    passed: Box<[AtomicU32]>,
+    observed: Box<[AtomicU32]>,
 }
 
 impl<V: Numbered> Publication<V> {
@@ -35,7 +35,7 @@ impl<V: Numbered> Publication<V> {
         Publication {
             current: RwLock::new(Arc::new(first)),
             newest: AtomicU32::new(generation),
-            passed: (0..workers).map(|_| AtomicU32::new(generation)).collect(),
+            observed: (0..workers).map(|_| AtomicU32::new(generation)).collect(),
         }
     }
 
@@ -46,7 +46,7 @@ impl<V: Numbered> Publication<V> {
     }
 
     /// Makes a view the current one; one thread at a time does. The one before comes back, to be kept until all workers
-    /// have passed to a later one ([`Publication::wait`]), so that none of them frees it. Those that sleep are to be woken.
+    /// have observed to a later one ([`Publication::wait`]), so that none of them frees it. Those that sleep are to be woken.
     #[must_use]
     pub(crate) fn publish(&self, next: V) -> Arc<V> {
         let (generation, next) = (next.generation(), Arc::new(next));
@@ -57,20 +57,20 @@ impl<V: Numbered> Publication<V> {
     }
 
     /// Lets a worker judge by the current view, before its first batch.
-    pub(crate) fn enter(&self, worker: WorkerId) -> Arc<V> {
+    pub(crate) fn register(&self, worker: WorkerId) -> Arc<V> {
         let own = self.current();
-        self.passed[worker.index()].store(own.generation().0, Ordering::Release);
+        self.observed[worker.index()].store(own.generation().0, Ordering::Release);
         own
     }
 
     /// Lets a worker that judges by `own` judge by the current view, if that is another. Whether it is. Between two batches.
     #[inline]
     pub(crate) fn observe(&self, worker: WorkerId, own: &mut Arc<V>) -> bool {
-        self.newest.load(Ordering::Acquire) > own.generation().0 && self.pass(worker, own)
+        self.newest.load(Ordering::Acquire) > own.generation().0 && self.take_current(worker, own)
     }
 
     #[cold]
-    fn pass(&self, worker: WorkerId, own: &mut Arc<V>) -> bool {
+    fn take_current(&self, worker: WorkerId, own: &mut Arc<V>) -> bool {
         let next = match self.current.try_read() {
             Ok(current) => Arc::clone(&current),
             Err(TryLockError::Poisoned(poisoned)) => Arc::clone(&poisoned.into_inner()),
@@ -78,20 +78,20 @@ impl<V: Numbered> Publication<V> {
         };
         // The control side keeps the earlier view until it hears of this.
         *own = next;
-        self.passed[worker.index()].store(own.generation().0, Ordering::Release);
+        self.observed[worker.index()].store(own.generation().0, Ordering::Release);
         true
     }
 
     /// The generation that a worker judges by.
-    pub(crate) fn passed(&self, worker: WorkerId) -> Generation {
-        Generation(self.passed[worker.index()].load(Ordering::Acquire))
+    pub(crate) fn observed(&self, worker: WorkerId) -> Generation {
+        Generation(self.observed[worker.index()].load(Ordering::Acquire))
     }
 
     /// Waits until every worker judges by `generation` or a later one. `pause` lets some time go by between two looks; when it
     /// says false it has been long enough. Whether all have come to it.
     pub(crate) fn wait(&self, generation: Generation, mut pause: impl FnMut() -> bool) -> bool {
         loop {
-            if self.passed.iter().all(|passed| passed.load(Ordering::Acquire) >= generation.0) {
+            if self.observed.iter().all(|observed| observed.load(Ordering::Acquire) >= generation.0) {
                 return true;
             }
             if !pause() {

@@ -56,7 +56,7 @@ impl RuleCounters {
     }
 
     /// [`RuleCounters::for_each`] of the counters that `next` does not go on with.
-    pub(crate) fn for_each_left(&self, next: Option<&RuleCounters>, mut see: impl FnMut(Decision, u64)) {
+    pub(crate) fn for_each_retired(&self, next: Option<&RuleCounters>, mut see: impl FnMut(Decision, u64)) {
         let goes_on = |page: usize| {
             let next = next.and_then(|next| next.pages.get(page));
             next.is_some_and(|next| Arc::ptr_eq(next, &self.pages[page]))
@@ -99,7 +99,7 @@ mod tests {
         next.count(1, renamed);
         assert_eq!(counts(&next), [(stays, 3), (renamed, 1)]);
         let mut left = Vec::new();
-        before.for_each_left(Some(&next), |decision, times| left.push((decision, times)));
+        before.for_each_retired(Some(&next), |decision, times| left.push((decision, times)));
         assert_eq!(left, [(renamed, 1)]);
     }
 
@@ -109,7 +109,7 @@ mod tests {
         rule_counters.count(0, Decision::allow(RuleId(0)));
         rule_counters.count(0, Decision::allow(RuleId(999)));
         let mut left = 0;
-        rule_counters.for_each_left(None, |_, times| left += times);
+        rule_counters.for_each_retired(None, |_, times| left += times);
         assert_eq!(left, 1, "there is no rule 999");
     }
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::effective_acls::Flow;
 use super::rule_counters::RuleCounters;
-use super::snapshot::Flow;
 use crate::ids::{AclId, ClassId};
 use crate::net::address::{Address, is_v4};
 use crate::tables::{
@@ -17,7 +17,7 @@ pub(crate) struct Rules {
     rule_counters: RuleCounters,
 }
 
-/// What a further set of tables means for flows that the last one has judged.
+/// What a further set of tables means for flows that the last one has evaluated.
 pub(crate) enum Change {
     /// Nothing.
     Nothing,
@@ -29,7 +29,7 @@ pub(crate) enum Change {
 
 impl Change {
     /// Whether the tables may know the pod otherwise than before.
-    pub(crate) fn is_about(&self, pod: &PodName) -> bool {
+    pub(crate) fn affects_pod(&self, pod: &PodName) -> bool {
         match self {
             Change::Nothing => false,
             Change::Everything => true,
@@ -59,7 +59,7 @@ impl Rules {
 
     /// The rules of further tables, which have passed their check, and what they change; at the cost of the difference, where
     /// that is small.
-    pub(crate) fn follow(
+    pub(crate) fn next(
         before: Option<&Arc<Rules>>,
         tables: Option<&Arc<RuleTables>>,
         workers: usize,
@@ -103,7 +103,7 @@ impl Rules {
         flow: &Flow,
         counted_by: Option<usize>,
     ) -> Decision {
-        let decision = self.look_up(acl, peer, flow);
+        let decision = self.lookup(acl, peer, flow);
         if let Some(worker) = counted_by {
             self.count(worker, decision);
         }
@@ -123,7 +123,7 @@ impl Rules {
 
     /// What decides on a flow.
     pub(crate) fn origin(&self, acl: AclId, peer: Address, flow: &Flow) -> Option<RuleOrigin> {
-        self.document.rules.get(&self.look_up(acl, peer, flow).rule()).cloned()
+        self.document.rules.get(&self.lookup(acl, peer, flow).rule()).cloned()
     }
 
     /// The name of a decision.
@@ -147,7 +147,7 @@ impl Rules {
     }
 
     #[inline]
-    fn look_up(&self, acl: AclId, peer: Address, flow: &Flow) -> Decision {
+    fn lookup(&self, acl: AclId, peer: Address, flow: &Flow) -> Decision {
         self.classifier.decide(acl, self.class(peer), flow.protocol, flow.dst_port)
     }
 
@@ -157,12 +157,12 @@ impl Rules {
     }
 
     /// Shows how often each of those rules has decided whose counters `next` does not go on with.
-    pub(crate) fn for_each_count_left(
+    pub(crate) fn for_each_retired_count(
         &self,
         next: Option<&Rules>,
         see: impl FnMut(&RuleOrigin, Verdict, u64),
     ) {
-        self.rule_counters.for_each_left(next.map(|next| &next.rule_counters), self.named(see));
+        self.rule_counters.for_each_retired(next.map(|next| &next.rule_counters), self.named(see));
     }
 
     fn named(&self, mut see: impl FnMut(&RuleOrigin, Verdict, u64)) -> impl FnMut(Decision, u64) {

@@ -1,16 +1,17 @@
-//! Which parts of a datagram have been seen, in units of eight bytes: fragments begin at no other place.
+//! Parts of a datagram that have come, in units of eight bytes: "The fragment offset is measured in units of
+//! 8 octets (64 bits)" (RFC 791 section 3.1).
 
-/// Units of the largest datagram.
+/// Number of units of the largest datagram.
 const UNITS: usize = 8192;
 
-/// The parts that have been seen.
+/// Units that have come, a bit each.
 #[derive(Debug, Clone)]
 pub(super) struct Coverage {
     words: [u64; UNITS / 64],
     units: usize,
 }
 
-/// What of a part had been seen before.
+/// Extent to which a part had come before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Overlap {
     None,
@@ -21,7 +22,8 @@ pub(super) enum Overlap {
 impl Coverage {
     pub(super) const NONE: Coverage = Coverage { words: [0; UNITS / 64], units: 0 };
 
-    /// Covers the units from `from` up to `to`; says what of them was covered before.
+    /// Marks the units from `first_unit` up to `end_unit`. Returns the extent to which they were marked
+    /// before.
     pub(super) fn mark(&mut self, first_unit: usize, end_unit: usize) -> Overlap {
         let end_unit = end_unit.min(UNITS);
         let mut before = 0;
@@ -41,7 +43,7 @@ impl Coverage {
         }
     }
 
-    /// Whether nothing is missing.
+    /// Whether all units are marked.
     pub(super) fn is_complete(&self) -> bool {
         self.units == UNITS
     }

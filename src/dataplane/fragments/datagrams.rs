@@ -1,4 +1,5 @@
-//! The fragmented datagrams that one worker knows: sets of a few, so that a look-up is short and the oldest makes place.
+//! Fragmented datagrams that one worker knows: a set-associative table, in which the oldest datagram of a
+//! full set is evicted.
 
 use super::coverage::Coverage;
 use super::first_verdict::FirstVerdict;
@@ -6,26 +7,26 @@ use crate::dataplane::conntrack::Key;
 use crate::ids::PortId;
 use crate::limits::{DATAGRAMS_MAX, FRAGMENT_TIMEOUT_MS, FRAGMENT_WAYS};
 
-/// A datagram of which fragments have come, but not all.
+/// A datagram of which some fragments have come.
 #[derive(Debug, Clone)]
 pub(super) struct Datagram {
     key: Key,
     port: PortId,
     used: bool,
-    /// When it is given up.
+    /// End of its time.
     pub until_ms: u32,
-    /// What became of its first fragment.
+    /// Verdict on its first fragment.
     pub first: FirstVerdict,
-    /// What of it has come.
+    /// Parts that have come.
     pub coverage: Coverage,
-    /// Fragments of it that wait.
+    /// Number of its waiting fragments.
     pub waiting: u16,
 }
 
-/// The datagrams.
+/// The datagrams of one worker.
 pub(super) struct Datagrams(Box<[Datagram]>);
 
-/// Whether the moment has come. The two clocks may be those of two workers.
+/// Whether a time has come. The two times may be from the clocks of two workers.
 pub(super) fn is_past(until_ms: u32, now_ms: u32) -> bool {
     now_ms.wrapping_sub(until_ms) as i32 >= 0
 }
@@ -45,17 +46,17 @@ impl Datagrams {
     }
 
     fn set(&mut self, hash: u64) -> &mut [Datagram] {
-        // The low bits place datagrams on the shared.
+        // The low bits choose the slot in the shared table.
         let set = (hash >> 32) as usize % (DATAGRAMS_MAX / FRAGMENT_WAYS);
         &mut self.0[set * FRAGMENT_WAYS..][..FRAGMENT_WAYS]
     }
 
-    /// A datagram, if it is known and in time.
+    /// Finds a datagram whose time is not over.
     pub(super) fn find(&mut self, key: &Key, hash: u64, now_ms: u32) -> Option<&mut Datagram> {
         self.set(hash).iter_mut().find(|datagram| datagram.is_live(now_ms) && datagram.key == *key)
     }
 
-    /// A datagram, known from here on.
+    /// Finds a datagram, or inserts it, in the place of another one if need be.
     pub(super) fn find_or_insert(
         &mut self,
         key: &Key,
@@ -82,8 +83,8 @@ impl Datagrams {
     }
 }
 
-/// The place of a set for another datagram of a port: a free one; else that of the oldest, of this port's own where it has
-/// its share.
+/// The place in a set for another datagram of a port: a free one; else that of the oldest datagram, or of the
+/// port's own oldest one where it has half of the set.
 fn victim(set: &[Datagram], port: PortId, now_ms: u32) -> usize {
     let own = set.iter().filter(|datagram| datagram.is_live(now_ms) && datagram.port == port).count();
     let has_share = own >= FRAGMENT_WAYS / 2;
@@ -101,12 +102,12 @@ impl Datagram {
         self.used && !is_past(self.until_ms, now_ms)
     }
 
-    /// Whether nothing of it can come any more.
+    /// Whether all of it has come and been decided on.
     pub(super) fn is_done(&self) -> bool {
         self.coverage.is_complete() && self.waiting == 0 && self.first != FirstVerdict::Unknown
     }
 
-    /// Makes place.
+    /// Frees its place.
     pub(super) fn remove(&mut self) {
         self.used = false;
     }
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_takes_half_of_a_set_and_then_its_own_oldest_makes_place() {
+    fn a_port_takes_half_of_a_set_and_then_evicts_its_own_oldest() {
         let mut datagrams = Datagrams::new();
         datagrams.find_or_insert(&key(100), 0, PortId(1), 5);
         for n in 0..20 {
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_a_full_set_makes_place() {
+    fn the_oldest_of_a_full_set_is_evicted() {
         let mut datagrams = Datagrams::new();
         for n in 0..9 {
             datagrams.find_or_insert(&key(n), 0, PortId(n as u16), 10 + n as u32);

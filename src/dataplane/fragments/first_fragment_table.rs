@@ -1,8 +1,9 @@
-//! What became of first fragments, for all workers: the kernel may give the fragments of one datagram to different queues.
+//! Verdicts on first fragments, shared by all workers: the kernel may deliver the fragments of one datagram
+//! to different queues.
 //!
-//! Slots of atomics with a sequence number each: a writer makes the number odd, writes, and makes it even again; a reader
-//! that sees it odd or changed has read nothing. Nobody waits for anybody: a writer that finds a slot taken goes to
-//! the next.
+//! Each slot is a seqlock: a writer makes the sequence number odd, writes, and makes it even again. A reader
+//! that sees an odd or a changed number has read nothing. Nobody waits: a writer that finds a slot in use
+//! skips it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -10,7 +11,7 @@ use super::first_verdict::{FirstRecord, FirstVerdict};
 use crate::dataplane::conntrack::Key;
 use crate::limits::{FIRSTS_SHARED_MAX, FRAGMENT_TIMEOUT_MS};
 
-/// Slots from the hash on in which a datagram may stand.
+/// Number of slots, from the hash on, that may hold a datagram.
 const PROBES: usize = 4;
 const WORDS: usize = 7;
 
@@ -20,7 +21,7 @@ struct Slot {
     words: [AtomicU64; WORDS],
 }
 
-/// The shared slots; none where one worker has nobody to tell.
+/// The shared table; without slots where there is one worker only.
 pub(crate) struct FirstFragmentTable {
     slots: Box<[Slot]>,
     version: AtomicU32,
@@ -35,7 +36,7 @@ impl FirstFragmentTable {
         }
     }
 
-    /// A number that changes with every verdict record.
+    /// A number that changes with every published record.
     pub(super) fn version(&self) -> u32 {
         self.version.load(Ordering::Acquire)
     }
@@ -45,13 +46,14 @@ impl FirstFragmentTable {
         (0..PROBES).filter_map(move |probe| self.slots.get((hash as usize).wrapping_add(probe) & mask))
     }
 
-    /// Tells what became of a datagram's first fragment.
+    /// Publishes the record of a datagram's first fragment. It replaces the oldest record of the probed slots
+    /// where none is free.
     pub(super) fn publish(&self, key: &Key, hash: u64, record: &FirstRecord, now_ms: u32) {
         let rank = |slot: &&Slot| match slot.read() {
             Some((found, _, _)) if found == *key => u32::MAX,
             Some((found, _, _)) if found == Key::default() => FRAGMENT_TIMEOUT_MS,
             Some((_, _, at_ms)) => now_ms.wrapping_sub(at_ms).min(FRAGMENT_TIMEOUT_MS),
-            None => 0, // Somebody is writing there.
+            None => 0, // Another worker is writing there.
         };
         if let Some(slot) = self.probes(hash).max_by_key(rank)
             && slot.write(key, record, now_ms)
@@ -60,7 +62,7 @@ impl FirstFragmentTable {
         }
     }
 
-    /// What became of the datagram's first fragment, if another worker has record.
+    /// The record of a datagram's first fragment, if another worker has published it.
     pub(super) fn find(&self, key: &Key, hash: u64, now_ms: u32) -> Option<FirstRecord> {
         let (_, record, at_ms) =
             self.probes(hash).filter_map(Slot::read).find(|(found, _, _)| found == key)?;
@@ -69,11 +71,12 @@ impl FirstFragmentTable {
         (record.first != FirstVerdict::Unknown && age < FRAGMENT_TIMEOUT_MS as i32).then_some(record)
     }
 
-    /// Takes back what was record: the datagram is complete, and its identification free for the next.
+    /// Removes a record: the datagram is complete, and its identification free for the next one.
     pub(super) fn remove(&self, key: &Key, hash: u64, now_ms: u32) {
-        let stands = |slot: &&Slot| slot.read().is_some_and(|(found, _, _)| found == *key);
-        if let Some(slot) = self.probes(hash).find(stands) {
-            // Were another worker writing there, it would be about another datagram.
+        let is_found = |slot: &&Slot| slot.read().is_some_and(|(found, _, _)| found == *key);
+        if let Some(slot) = self.probes(hash).find(is_found) {
+            // Where another worker is writing there, it writes about another datagram, and this record is
+            // gone already.
             slot.write(&Key::default(), &FirstRecord { first: FirstVerdict::Unknown, end_unit: 0 }, now_ms);
         }
     }
@@ -94,7 +97,7 @@ impl Slot {
         Some((key, record, last as u32))
     }
 
-    /// Writes unless somebody else does.
+    /// Writes a record, unless another worker is writing there. Returns whether it did.
     fn write(&self, key: &Key, record: &FirstRecord, now_ms: u32) -> bool {
         let sequence = self.sequence.load(Ordering::Relaxed);
         let odd = sequence.wrapping_add(1);
@@ -129,7 +132,7 @@ mod tests {
         FirstRecord { first: FirstVerdict::Denied(DropReason::PolicyIngress), end_unit: 185 };
 
     #[test]
-    fn what_one_worker_tells_the_others_find_until_it_is_forgotten_or_old() {
+    fn a_published_record_is_found_until_it_is_removed_or_old() {
         let shared = FirstFragmentTable::new(2);
         shared.publish(&key(7), 7, &RECORD, 1000);
         assert_eq!(shared.find(&key(7), 7, 1000), Some(RECORD));
@@ -141,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_of_the_slots_makes_place() {
+    fn the_oldest_record_of_the_probed_slots_is_replaced() {
         let shared = FirstFragmentTable::new(2);
         for n in 0..=PROBES as u64 {
             shared.publish(&key(n + 1), 3, &RECORD, 1000 + n as u32);
@@ -151,14 +154,14 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_alone_tells_nobody() {
+    fn a_single_worker_publishes_nothing() {
         let shared = FirstFragmentTable::new(1);
         shared.publish(&key(1), 1, &RECORD, 0);
         assert_eq!(shared.find(&key(1), 1, 0), None);
     }
 
     #[test]
-    fn readers_never_see_half_of_what_a_writer_writes() {
+    fn readers_never_see_half_of_a_record() {
         let shared = FirstFragmentTable::new(2);
         let record =
             |end_unit: usize| FirstRecord { first: FirstVerdict::Denied(DropReason::PolicyEgress), end_unit };

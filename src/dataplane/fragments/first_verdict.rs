@@ -1,31 +1,33 @@
-//! What became of the first fragment of a datagram, and so becomes of the later ones.
+//! Verdict on the first fragment of a datagram, which holds for the later ones, and its form in the shared
+//! table.
 
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::Key;
-use crate::dataplane::fib::snapshot::{Flow, Snapshot};
+use crate::dataplane::fib::effective_acls::Flow;
+use crate::dataplane::fib::snapshot::Snapshot;
 use crate::ids::Generation;
 use crate::net::flow::Protocol;
 
-/// What became of it.
+/// Verdict on a first fragment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FirstVerdict {
-    /// It has not come.
+pub(crate) enum FirstVerdict {
+    /// The fragment has not come.
     Unknown,
-    /// It may pass, as of this generation, as part of this flow.
+    /// This generation has allowed it, as part of this flow.
     Allowed(Generation, Flow),
     /// It was dropped.
     Denied(DropReason),
 }
 
 impl FirstVerdict {
-    /// Judges the flow again where another generation has policy_epoch it.
+    /// Evaluates the flow again where an earlier generation has evaluated it.
     pub(super) fn revalidate(&mut self, snapshot: &Snapshot, worker: usize) {
         let FirstVerdict::Allowed(policy_epoch, flow) = self else { return };
         if *policy_epoch >= snapshot.generation {
             return;
         }
-        let reason = match (snapshot.port_towards(flow.src), snapshot.port_towards(flow.dst)) {
-            (Some((_, from)), Some((_, to))) => snapshot.judge(flow, from, to, Some(worker)),
+        let reason = match (snapshot.port_of_address(flow.src), snapshot.port_of_address(flow.dst)) {
+            (Some((_, from)), Some((_, to))) => snapshot.evaluate(flow, from, to, Some(worker)),
             _ => Some(DropReason::NoRoute),
         };
         match reason {
@@ -35,12 +37,12 @@ impl FirstVerdict {
     }
 }
 
-/// What one worker tells the others of a first fragment.
+/// Record of a first fragment that one worker publishes for the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FirstRecord {
-    /// What became of it.
+    /// The verdict on it.
     pub first: FirstVerdict,
-    /// Unit of eight bytes behind its last.
+    /// The unit of eight bytes behind its last one.
     pub end_unit: usize,
 }
 
@@ -48,8 +50,9 @@ const ALLOWED: u64 = 1;
 const DENIED: u64 = 2;
 
 impl FirstRecord {
-    /// In 64 bits, from the low ones up: destination port, protocol, kind, whether the flow was opened by the
-    /// datagram's sender, reason, length. And the generation.
+    /// Packs the record into 64 bits and the generation. From the low bits up: destination port, 16 bits;
+    /// protocol, 8; kind, 2; whether the datagram's sender opened the flow, at bit 26; drop reason, 8 bits
+    /// from bit 32; end unit, 16.
     pub(super) fn pack(&self, key: &Key) -> (u64, u32) {
         let to = (self.end_unit as u64) << 48;
         match self.first {
@@ -63,6 +66,7 @@ impl FirstRecord {
         }
     }
 
+    /// The record in the words of [`FirstRecord::pack`], for a datagram with this key.
     pub(super) fn unpack(key: &Key, word: u64, generation: u32) -> FirstRecord {
         let by_sender = word >> 26 & 1 != 0;
         let (src, dst) = if by_sender { (key.low(), key.high()) } else { (key.high(), key.low()) };
@@ -87,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_survives_packing() {
+    fn a_record_survives_packing() {
         let key = Key::new(10, 20, 3);
         let protocol = Protocol::UDP;
         let flow = |src, dst| Flow { src, dst, protocol, dst_port: 65_535 };

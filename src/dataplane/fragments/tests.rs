@@ -24,7 +24,7 @@ struct Rig {
     ports: Vec<SimulatedPort>,
 }
 
-fn world(fail_open: bool) -> DesiredState {
+fn desired_state(fail_open: bool) -> DesiredState {
     let pod = |n: u16| PodAttachment {
         id: AttachmentId(u32::from(n) + 1),
         pod: PodName { namespace: "default".into(), name: format!("pod-{n}") },
@@ -51,35 +51,35 @@ impl Rig {
     }
 
     fn publish(&mut self, fail_open: bool) {
-        self.sim.publish(world(fail_open));
+        self.sim.publish(desired_state(fail_open));
         self.sim.step();
     }
 
-    /// Frames from the first pod to a worker; what the second pod gets.
+    /// Sends frames from the first pod to a worker. Returns the frames that the second pod receives.
     fn send_on(&mut self, worker: usize, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         for frame in frames {
             assert!(self.ports[0].peers[worker].inject(frame));
         }
-        self.settle()
+        self.run_until_idle()
     }
 
     fn send(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         self.send_on(0, frames)
     }
 
-    /// Lets all workers work until nothing is left to do, and looks at the books.
-    fn settle(&mut self) -> Vec<Vec<u8>> {
+    /// Runs all workers until they are idle, and checks that every frame is accounted for.
+    fn run_until_idle(&mut self) -> Vec<Vec<u8>> {
         let mut rounds = 0;
         while self.sim.step() {
             rounds += 1;
-            assert!(rounds < 100, "the workers come to no end");
-            self.check_books();
+            assert!(rounds < 100, "the workers never become idle");
+            self.check_accounts();
         }
-        self.check_books();
+        self.check_accounts();
         self.ports[1].peers.iter().flat_map(crate::xdp::MemoryPeer::collect).map(tail).collect()
     }
 
-    fn check_books(&self) {
+    fn check_accounts(&self) {
         for worker in 0..self.ports[0].peers.len() {
             let (total, lent, held) = self.sim.frames(worker);
             assert_eq!(total, lent + held, "a frame of worker {worker} is lost");
@@ -104,7 +104,7 @@ impl Rig {
     }
 }
 
-/// A datagram of which fragments are sent.
+/// A datagram that a test sends in fragments.
 struct Datagram {
     spec: Spec,
     identification: u16,
@@ -125,10 +125,10 @@ impl Datagram {
     /// The fragment with these bytes of the datagram in a frame.
     fn fragment(&self, from: usize, to: usize) -> Vec<u8> {
         let body = self.body();
-        self.piece(from, &body[from..to], to < body.len())
+        self.part(from, &body[from..to], to < body.len())
     }
 
-    fn piece(&self, offset: usize, bytes: &[u8], more: bool) -> Vec<u8> {
+    fn part(&self, offset: usize, bytes: &[u8], more: bool) -> Vec<u8> {
         let whole = self.spec.ip();
         let (packet, ether_type) = if self.spec.src.is_ipv4() {
             let (mut header, _) = Ipv4Header::from_slice(&whole).unwrap();
@@ -151,14 +151,14 @@ impl Datagram {
         ethernet(self.spec.src_mac, self.spec.dst_mac, None, ether_type, &packet)
     }
 
-    /// All fragments, as a link of MTU 1500 needs them.
+    /// All fragments, for a link of MTU 1500.
     fn fragments(&self) -> Vec<Vec<u8>> {
         let len = self.body().len();
         (0..len).step_by(1440).map(|from| self.fragment(from, len.min(from + 1440))).collect()
     }
 }
 
-/// What is behind the IP header of a frame.
+/// The bytes behind the IP header of a frame.
 fn tail(frame: impl AsRef<[u8]>) -> Vec<u8> {
     let frame = frame.as_ref();
     frame[if frame[12..14] == [0x86, 0xdd] { 54 } else { 34 }..].to_vec()
@@ -224,7 +224,7 @@ fn later_fragments_of_a_denied_datagram_follow_it_also_those_that_wait() {
 }
 
 #[test]
-fn a_datagram_is_judged_again_when_tables_change_in_its_middle() {
+fn a_datagram_is_evaluated_again_when_tables_change_in_its_middle() {
     let mut rig = Rig::new(1);
     let sent = udp(7).fragments();
     assert_eq!(rig.send(&sent[..2]).len(), 2);
@@ -267,7 +267,7 @@ fn nothing_comes_behind_the_end_of_a_datagram() {
     let mut rig = Rig::new(1);
     let datagram = udp(7);
     let body = datagram.body();
-    let end = datagram.piece(1440, &body[1440..2000], false);
+    let end = datagram.part(1440, &body[1440..2000], false);
     assert_eq!(rig.send(&[datagram.fragment(0, 720), end]).len(), 2);
     assert!(rig.send(&[datagram.fragment(2880, 4320)]).is_empty());
     rig.assert_drops(&[("fragment-overlap", 1)]);
@@ -292,17 +292,17 @@ fn a_fragment_of_no_datagram_is_dropped() {
         let mut rig = Rig::new(1);
         let datagram = Datagram::new(pair, UDP, 100, 7);
         // More follows, and the length is not a multiple of eight.
-        assert!(rig.send(&[datagram.piece(0, &datagram.body()[..33], true)]).is_empty());
-        assert!(rig.send(&[datagram.piece(64, &[0; 33], true)]).is_empty());
+        assert!(rig.send(&[datagram.part(0, &datagram.body()[..33], true)]).is_empty());
+        assert!(rig.send(&[datagram.part(64, &[0; 33], true)]).is_empty());
         rig.assert_drops(&[("fragment", 2)]);
     }
     let mut rig = Rig::new(1);
-    assert!(rig.send(&[Datagram::new(V6, UDP, 100, 7).piece(65_528, &[0; 8], false)]).is_empty());
+    assert!(rig.send(&[Datagram::new(V6, UDP, 100, 7).part(65_528, &[0; 8], false)]).is_empty());
     rig.assert_drops(&[("fragment", 1)]);
 }
 
 #[test]
-fn fragments_wait_until_their_datagram_is_given_up() {
+fn fragments_wait_until_their_datagram_times_out() {
     let mut rig = Rig::new(1);
     let sent = udp(7).fragments();
     assert!(rig.send(&sent[1..3]).is_empty());
@@ -310,7 +310,7 @@ fn fragments_wait_until_their_datagram_is_given_up() {
     assert!(rig.send(&sent[3..4]).is_empty());
     assert_eq!(rig.waiting(), 3);
     rig.sim.now += Duration::from_millis(1);
-    assert!(rig.settle().is_empty());
+    assert!(rig.run_until_idle().is_empty());
     assert_eq!(rig.waiting(), 0);
     rig.assert_drops(&[("fragment-timeout", 3)]);
     assert_eq!(rig.send(&sent[..1]).len(), 1, "the datagram begins anew");
@@ -326,7 +326,7 @@ fn one_port_waits_with_half_of_the_store_and_the_rest_is_dropped() {
     rig.assert_drops(&[("fragment-store-full", 18)]);
     let reply = Datagram::new([V4[1], V4[0]], UDP, 8192, 7).fragment(1440, 2880);
     assert!(rig.ports[1].peers[0].inject(&reply));
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!(rig.waiting(), 33, "there is place for the other port");
 }
 
@@ -338,7 +338,7 @@ fn a_closed_port_takes_its_waiting_fragments_along() {
     rig.sim.close_port(PortId(0)).unwrap();
     rig.sim.now += Duration::from_millis(1);
     rig.sim.step();
-    rig.check_books();
+    rig.check_accounts();
     assert_eq!(rig.waiting(), 0);
 }
 
@@ -354,11 +354,11 @@ fn fragments_that_wait_when_the_other_port_is_closed_find_no_port() {
 }
 
 #[test]
-fn another_pod_cannot_speak_of_a_datagram() {
+fn another_pod_cannot_add_to_a_datagram() {
     let mut rig = Rig::new(1);
     let sent = udp(7).fragments();
     assert!(rig.ports[1].peers[0].inject(&sent[2]));
-    rig.settle();
+    rig.run_until_idle();
     assert_eq!(rig.sim.counters().ports[&PortId(1)].drops, [("spoofed".to_owned(), 1)].into());
     assert_eq!(rig.send(&sent).len(), 6);
 }

@@ -1,33 +1,34 @@
-//! Fragments that came before the first of their datagram, and wait for it.
+//! Bounded queue of the fragments that came before the first one of their datagram.
 
 use crate::dataplane::conntrack::Key;
 use crate::ids::PortId;
 use crate::limits::FRAGMENTS_WAITING_MAX;
 use crate::xdp::Frame;
 
-/// A fragment that waits.
+/// A waiting fragment.
 pub(super) struct Waiter {
-    /// The port that it came from.
+    /// Receiving port.
     pub port: PortId,
-    /// Its datagram.
+    /// Key of its datagram.
     pub key: Key,
-    /// Hash of that.
+    /// Hash of the key.
     pub hash: u64,
-    /// When its datagram is given up.
+    /// End of its datagram's time.
     pub until_ms: u32,
     frame: Option<Frame>,
 }
 
-/// All of one worker.
+/// Waiting fragments of one worker.
 pub(super) struct Waiting {
     waiters: Vec<Waiter>,
-    /// Of those, the ones that have their frame: places are reserved in the stages and filled behind them.
+    /// Number of waiters that have their frame: the stages reserve places, and the worker fills them after
+    /// the stages.
     filled: usize,
     max: usize,
 }
 
 impl Waiting {
-    /// Places for a share of a worker's frames.
+    /// Makes a queue for at most a sixteenth of a worker's frames.
     pub(super) fn new(frames_total: usize) -> Waiting {
         let max = FRAGMENTS_WAITING_MAX.min(frames_total / 16);
         Waiting { waiters: Vec::with_capacity(max), filled: 0, max }
@@ -37,12 +38,12 @@ impl Waiting {
         self.waiters.len()
     }
 
-    /// Frames that those that wait lie in.
+    /// Number of frames of waiting fragments.
     pub(super) fn frames(&self) -> usize {
         self.waiters.iter().filter_map(|waiter| waiter.frame.as_ref()).map(Frame::frames).sum()
     }
 
-    /// Reserves a place; false where there is none, or the port has its share.
+    /// Reserves a place. Returns false where there is none, or the port has half of all.
     pub(super) fn reserve(&mut self, port: PortId, key: &Key, hash: u64, until_ms: u32) -> bool {
         let own = self.waiters.iter().filter(|waiter| waiter.port == port).count();
         let fits = self.waiters.len() < self.max && own < self.max.div_ceil(2);
@@ -52,13 +53,13 @@ impl Waiting {
         fits
     }
 
-    /// Fills the place that was reserved first.
+    /// Fills the place that was reserved first among those without a frame.
     pub(super) fn fill(&mut self, frame: Frame) {
         self.waiters[self.filled].frame = Some(frame);
         self.filled += 1;
     }
 
-    /// Takes out every fragment for which `verdict` has something, and gives it to `give`, up to `max`.
+    /// Removes up to `max` fragments for which `verdict` returns something, and hands each to `give`.
     pub(super) fn take<V>(
         &mut self,
         max: usize,
@@ -77,7 +78,7 @@ impl Waiting {
                 give(frame, waiter.port, verdict);
             }
         }
-        // Between two batches all have their frames.
+        // Between two batches every waiter has its frame.
         self.filled = self.waiters.len();
     }
 }

@@ -1,7 +1,7 @@
-//! Ethernet addresses: of what is behind each port, as learned from its frames; and of neighbours on uplinks, as the
+//! Ethernet addresses: of what is ports each port, as learned from its frames; and of neighbours on uplinks, as the
 //! kernel has resolved them.
 //!
-//! A pod or the node is alone behind its port, so one address a port is enough. Workers write it, workers read it; whoever
+//! A pod or the node is alone ports its port, so one address a port is enough. Workers write it, workers read it; whoever
 //! is late uses the old one for another packet.
 //!
 //! An uplink has many neighbours, and the kernel, whose NIC it is, resolves them. The control side alone writes what it hears
@@ -20,7 +20,7 @@ use crate::limits::{NEIGHBOR_QUESTIONS_MAX, NEIGHBORS_MAX, PORTS_MAX};
 use crate::net::address::Address;
 use crate::net::mac::Mac;
 
-/// Slots that an address may be in, one behind the other.
+/// Slots that an address may be in, one ports the other.
 const PROBES: usize = 16;
 /// Bits of a slot's word that are the Ethernet address; the others count its changes.
 const MAC_BITS: u32 = 48;
@@ -29,48 +29,48 @@ const MAC_MASK: u64 = (1 << MAC_BITS) - 1;
 /// What is known; a zero address is none.
 pub(crate) struct Neighbors {
     /// Learned addresses by port.
-    behind: Box<[AtomicU64]>,
+    ports: Box<[AtomicU64]>,
     /// Neighbours on uplinks.
-    on_links: Box<[Slot]>,
+    uplink_neighbors: Box<[Slot]>,
     seed: [u64; 2],
 }
 
 /// Neighbours on uplinks that workers want resolved: bounded, and whoever finds it full asks again later.
 pub(crate) struct SolicitQueue {
     queue: ArrayQueue<(PortId, Address)>,
-    bell: EventFd,
+    eventfd: EventFd,
 }
 
 impl SolicitQueue {
     pub(crate) fn new() -> std::io::Result<SolicitQueue> {
-        Ok(SolicitQueue { queue: ArrayQueue::new(NEIGHBOR_QUESTIONS_MAX), bell: EventFd::new()? })
+        Ok(SolicitQueue { queue: ArrayQueue::new(NEIGHBOR_QUESTIONS_MAX), eventfd: EventFd::new()? })
     }
 
     /// Asks, and wakes who answers.
-    pub(crate) fn put(&self, port: PortId, address: Address) {
+    pub(crate) fn push(&self, port: PortId, address: Address) {
         if self.queue.push((port, address)).is_ok() {
             self.wake();
         }
     }
 
     /// A question, if there is one.
-    pub(crate) fn take(&self) -> Option<(PortId, Address)> {
+    pub(crate) fn pop(&self) -> Option<(PortId, Address)> {
         self.queue.pop()
     }
 
     /// Wakes who answers.
     pub(crate) fn wake(&self) {
-        self.bell.ring();
+        self.eventfd.signal();
     }
 
     /// Readable when there is something to do; `rest` makes it wait again.
-    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.fd()
+    pub(crate) fn eventfd(&self) -> BorrowedFd<'_> {
+        self.eventfd.fd()
     }
 
     /// Takes note of all wakings until now.
-    pub(crate) fn rest(&self) {
-        self.bell.silence();
+    pub(crate) fn drain_wakeups(&self) {
+        self.eventfd.drain();
     }
 }
 
@@ -126,43 +126,43 @@ impl Slot {
 impl Neighbors {
     pub(crate) fn new() -> Neighbors {
         Neighbors {
-            behind: (0..PORTS_MAX).map(|_| AtomicU64::new(0)).collect(),
-            on_links: (0..NEIGHBORS_MAX).map(|_| Slot::default()).collect(),
+            ports: (0..PORTS_MAX).map(|_| AtomicU64::new(0)).collect(),
+            uplink_neighbors: (0..NEIGHBORS_MAX).map(|_| Slot::default()).collect(),
             // Whoever shares the link chooses his address, and shall not know which others it collides with.
             seed: [0, 1].map(|i: u64| RandomState::new().hash_one(i)),
         }
     }
 
-    /// The address behind a port.
+    /// The address ports a port.
     #[inline]
-    pub(crate) fn get(&self, port: PortId) -> Option<Mac> {
-        let bits = self.bits(port);
+    pub(crate) fn port_mac(&self, port: PortId) -> Option<Mac> {
+        let bits = self.port_mac_bits(port);
         (bits != 0).then(|| Mac::from_bits(bits))
     }
 
-    /// [`Neighbors::get`] as [`Mac::to_bits`] has it; zero is none.
+    /// [`Neighbors::port_mac`] as [`Mac::to_bits`] has it; zero is none.
     #[inline]
-    pub(crate) fn bits(&self, port: PortId) -> u64 {
-        self.behind[port.index()].load(Ordering::Relaxed)
+    pub(crate) fn port_mac_bits(&self, port: PortId) -> u64 {
+        self.ports[port.index()].load(Ordering::Relaxed)
     }
 
     /// Notes the source of a frame that the port received, as [`Mac::to_bits`] has it; what is known now.
     #[cold]
     pub(crate) fn learn(&self, port: PortId, bits: u64) -> u64 {
         if Mac::from_bits(bits).is_unicast() {
-            self.behind[port.index()].store(bits, Ordering::Relaxed);
+            self.ports[port.index()].store(bits, Ordering::Relaxed);
         }
-        self.bits(port)
+        self.port_mac_bits(port)
     }
 
-    /// Forgets what was behind a port.
-    pub(crate) fn forget(&self, port: PortId) {
-        self.behind[port.index()].store(0, Ordering::Relaxed);
+    /// Forgets what was ports a port.
+    pub(crate) fn forget_port(&self, port: PortId) {
+        self.ports[port.index()].store(0, Ordering::Relaxed);
     }
 
     /// Forgets all neighbours on an uplink. For one thread at a time.
-    pub(crate) fn forget_link(&self, port: PortId) {
-        for slot in &self.on_links {
+    pub(crate) fn forget_uplink(&self, port: PortId) {
+        for slot in &self.uplink_neighbors {
             if !slot.is_free() && slot.port.load(Ordering::Relaxed) == u32::from(port.0) {
                 slot.clear();
             }
@@ -171,7 +171,7 @@ impl Neighbors {
 
     /// The Ethernet address that a neighbour on an uplink has.
     #[inline]
-    pub(crate) fn on_link(&self, port: PortId, address: Address) -> Option<Mac> {
+    pub(crate) fn uplink_mac(&self, port: PortId, address: Address) -> Option<Mac> {
         self.slots(port, address).find_map(|slot| {
             let mac = slot.read(port, address)?;
             if slot.used.load(Ordering::Relaxed) == 0 {
@@ -181,14 +181,14 @@ impl Neighbors {
         })
     }
 
-    /// [`Neighbors::on_link`] for people: it does not count as use.
-    pub(crate) fn peek(&self, port: PortId, address: Address) -> Option<Mac> {
+    /// [`Neighbors::uplink_mac`] for people: it does not count as use.
+    pub(crate) fn peek_uplink_mac(&self, port: PortId, address: Address) -> Option<Mac> {
         self.slots(port, address).find_map(|slot| slot.read(port, address))
     }
 
     /// Notes the Ethernet address of a neighbour on an uplink, or with `None` that it has none; false where there is no
     /// place for it. For one thread at a time.
-    pub(crate) fn resolve(&self, port: PortId, address: Address, mac: Option<Mac>) -> bool {
+    pub(crate) fn set_uplink_mac(&self, port: PortId, address: Address, mac: Option<Mac>) -> bool {
         let own = self.slots(port, address).find(|slot| slot.read(port, address).is_some());
         let Some(mac) = mac.filter(|mac| mac.is_unicast()) else {
             if let Some(slot) = own {
@@ -207,7 +207,7 @@ impl Neighbors {
     }
 
     /// Whether a worker has looked the neighbour up since this was asked last.
-    pub(crate) fn was_used(&self, port: PortId, address: Address) -> bool {
+    pub(crate) fn take_used(&self, port: PortId, address: Address) -> bool {
         let own = self.slots(port, address).find(|slot| slot.read(port, address).is_some());
         own.is_some_and(|slot| slot.used.swap(0, Ordering::Relaxed) != 0)
     }
@@ -220,7 +220,7 @@ impl Neighbors {
         };
         let high = mixed((address >> 64) as u64 ^ u64::from(port.0), self.seed[0]);
         let start = mixed(address as u64 ^ high, self.seed[1]) as usize;
-        (0..PROBES).map(move |step| &self.on_links[start.wrapping_add(step) % NEIGHBORS_MAX])
+        (0..PROBES).map(move |step| &self.uplink_neighbors[start.wrapping_add(step) % NEIGHBORS_MAX])
     }
 }
 
@@ -243,27 +243,27 @@ mod tests {
     #[test]
     fn a_neighbour_is_found_on_its_own_port_until_it_is_forgotten() {
         let neighbors = Neighbors::new();
-        assert!(neighbors.resolve(PORT, 7, Some(mac(1))));
-        assert!(neighbors.resolve(PortId(4), 7, Some(mac(2))));
-        assert_eq!(neighbors.on_link(PORT, 7), Some(mac(1)));
-        assert_eq!(neighbors.on_link(PortId(4), 7), Some(mac(2)));
-        assert_eq!(neighbors.on_link(PORT, 8), None);
-        assert!(neighbors.resolve(PORT, 7, Some(mac(3))));
-        assert_eq!(neighbors.on_link(PORT, 7), Some(mac(3)));
-        neighbors.forget_link(PORT);
-        assert_eq!(neighbors.on_link(PORT, 7), None);
-        assert_eq!(neighbors.on_link(PortId(4), 7), Some(mac(2)));
-        assert!(neighbors.resolve(PortId(4), 7, None));
-        assert_eq!(neighbors.on_link(PortId(4), 7), None);
+        assert!(neighbors.set_uplink_mac(PORT, 7, Some(mac(1))));
+        assert!(neighbors.set_uplink_mac(PortId(4), 7, Some(mac(2))));
+        assert_eq!(neighbors.uplink_mac(PORT, 7), Some(mac(1)));
+        assert_eq!(neighbors.uplink_mac(PortId(4), 7), Some(mac(2)));
+        assert_eq!(neighbors.uplink_mac(PORT, 8), None);
+        assert!(neighbors.set_uplink_mac(PORT, 7, Some(mac(3))));
+        assert_eq!(neighbors.uplink_mac(PORT, 7), Some(mac(3)));
+        neighbors.forget_uplink(PORT);
+        assert_eq!(neighbors.uplink_mac(PORT, 7), None);
+        assert_eq!(neighbors.uplink_mac(PortId(4), 7), Some(mac(2)));
+        assert!(neighbors.set_uplink_mac(PortId(4), 7, None));
+        assert_eq!(neighbors.uplink_mac(PortId(4), 7), None);
     }
 
     #[test]
     fn an_address_of_no_station_is_none() {
         let neighbors = Neighbors::new();
         for wrong in [Mac::default(), Mac::BROADCAST] {
-            assert!(neighbors.resolve(PORT, 7, Some(mac(1))));
-            assert!(neighbors.resolve(PORT, 7, Some(wrong)));
-            assert_eq!(neighbors.on_link(PORT, 7), None);
+            assert!(neighbors.set_uplink_mac(PORT, 7, Some(mac(1))));
+            assert!(neighbors.set_uplink_mac(PORT, 7, Some(wrong)));
+            assert_eq!(neighbors.uplink_mac(PORT, 7), None);
         }
     }
 
@@ -275,20 +275,23 @@ mod tests {
     #[test]
     fn use_is_told_once() {
         let neighbors = Neighbors::new();
-        neighbors.resolve(PORT, 7, Some(mac(1)));
-        assert!(!neighbors.was_used(PORT, 7));
-        neighbors.on_link(PORT, 7);
-        assert!(neighbors.was_used(PORT, 7));
-        assert!(!neighbors.was_used(PORT, 7));
+        neighbors.set_uplink_mac(PORT, 7, Some(mac(1)));
+        assert!(!neighbors.take_used(PORT, 7));
+        neighbors.uplink_mac(PORT, 7);
+        assert!(neighbors.take_used(PORT, 7));
+        assert!(!neighbors.take_used(PORT, 7));
     }
 
     #[test]
     fn as_many_as_linux_keeps_have_a_place_and_one_without_is_told() {
         let neighbors = Neighbors::new();
-        assert!((0..2048).all(|address| neighbors.resolve(PORT, address, Some(mac(1)))));
-        assert!((0..2048).all(|address| neighbors.on_link(PORT, address).is_some()));
+        assert!((0..2048).all(|address| neighbors.set_uplink_mac(PORT, address, Some(mac(1)))));
+        assert!((0..2048).all(|address| neighbors.uplink_mac(PORT, address).is_some()));
         let mut last = 2048..;
-        assert!(last.any(|address| !neighbors.resolve(PORT, address, Some(mac(1)))), "it is not endless");
+        assert!(
+            last.any(|address| !neighbors.set_uplink_mac(PORT, address, Some(mac(1)))),
+            "it is not endless"
+        );
     }
 
     #[test]
@@ -301,8 +304,8 @@ mod tests {
                 let mut seen = 0u32;
                 while !stop.load(Ordering::Relaxed) || seen == 0 {
                     for last in 1..=2u8 {
-                        let found =
-                            neighbors.on_links[0].read(PORT, Address::from(last) << 64 | u128::from(last));
+                        let found = neighbors.uplink_neighbors[0]
+                            .read(PORT, Address::from(last) << 64 | u128::from(last));
                         assert!(found.is_none_or(|found| found == mac(last)), "{found:?} for {last}");
                         seen += u32::from(found.is_some());
                     }
@@ -310,7 +313,11 @@ mod tests {
             });
             for round in 0..200_000u32 {
                 let last = (round % 2 + 1) as u8;
-                neighbors.on_links[0].write(PORT, Address::from(last) << 64 | u128::from(last), mac(last));
+                neighbors.uplink_neighbors[0].write(
+                    PORT,
+                    Address::from(last) << 64 | u128::from(last),
+                    mac(last),
+                );
             }
             stop.store(true, Ordering::Relaxed);
             reader.join().unwrap();
@@ -324,7 +331,7 @@ mod tests {
             let mut twin = BTreeMap::new();
             for (port, address, last) in steps {
                 let mac = (last != 0).then(|| mac(last));
-                assert!(neighbors.resolve(PortId(port), address, mac));
+                assert!(neighbors.set_uplink_mac(PortId(port), address, mac));
                 match mac {
                     Some(mac) => twin.insert((port, address), mac),
                     None => twin.remove(&(port, address)),
@@ -332,7 +339,7 @@ mod tests {
                 for port in 0..4 {
                     for address in 0..40 {
                         let expected = twin.get(&(port, address)).copied();
-                        prop_assert_eq!(neighbors.on_link(PortId(port), address), expected);
+                        prop_assert_eq!(neighbors.uplink_mac(PortId(port), address), expected);
                     }
                 }
             }

@@ -1,74 +1,18 @@
 //! The stages `track` and `follow`: each packet's flow is looked up, and the packets of known flows go on.
 //!
-//! Nearly every packet takes [`advance_plain`]. What it does not take, [`advance_known`] does.
+//! Nearly every packet takes [`advance_fast`]. What it does not take, [`advance_slow`] does.
 
-use super::batch::{Batch, Fate, Track};
-use super::classify::{reopen, revalidate};
-use super::route::{leave_by, route_one};
-use super::{Context, is_no_flow};
-use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::{
-    Entry, FlowWord, Key, LookupBatch, LookupVisitor, Outcome, PacketFlow, Segment, Side, Slot,
-};
-use crate::dataplane::fib::snapshot::{Adjacency, Hop};
-use crate::dataplane::packet::checksum::{self, Checksum};
-use crate::dataplane::packet::{self, Kind, Packet};
-use crate::net::flow::Protocol;
-use crate::net::tcp::{self, Flags};
-
-/// Starts the lookup of each packet's flow.
-pub(in crate::dataplane) fn track(batch: &mut Batch, lookups: &mut LookupBatch, context: &Context<'_>) {
-    lookups.clear();
-    for i in 0..batch.len() {
-        if batch.is_pending(i) {
-            start_lookup(batch, i, lookups, context);
-        }
-    }
-}
-
-#[inline(always)]
-fn start_lookup(batch: &mut Batch, i: usize, lookups: &mut LookupBatch, context: &Context<'_>) {
-    let packet = &batch.packets[i];
-    if packet.kind == Kind::IcmpError {
-        return start_lookup_of_quoted(batch, i, lookups, context);
-    }
-    // One branch for each family: half of an IPv4 key is zeros, and the compiler folds what is computed of them.
-    if packet.is_v4 {
-        context.conntrack.start_lookup(lookups, i, Key::of_v4(packet));
-    } else {
-        context.conntrack.start_lookup(lookups, i, Key::of_v6(packet));
-    }
-}
-
-/// Starts the lookup of the flow that an ICMP error reports about.
-#[cold]
-#[inline(never)]
-fn start_lookup_of_quoted(batch: &mut Batch, i: usize, lookups: &mut LookupBatch, context: &Context<'_>) {
-    match quoted_key(batch, i, context) {
-        Some(keyed) => context.conntrack.start_lookup(lookups, i, keyed),
-        None => batch.drop(i, DropReason::InvalidState),
-    }
-}
-
-/// The key of the flow that an ICMP error reports about, as of the packet that it quotes.
-fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bool)> {
-    let packet = &batch.packets[i];
-    let message = packet.transport(context.umem.data(&batch.frames[i]));
-    let mut quoted = Packet::default();
-    // The error goes to who sent the packet that it quotes, and comes from where that packet went: a pod that guesses
-    // the ports of other pods' flows reports nothing about them.
-    let fits = packet::parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
-        && quoted.src == packet.dst
-        && matches!(context.snapshot.hop(quoted.dst), Some(Hop::Port(port, _)) if port == batch.in_ports[i]);
-    fits.then(|| Key::of(&quoted))
-}
+use super::anti_spoof::check_packet_endpoints;
+use super::batch::{Batch, FlowStatus, Track};
+use super::classify::{revalidate, update_state};
+use super::context::Context;
+use super::route::{forward_via, route};
+use crate::dataplane::conntrack::{Entry, FlowWord, LookupBatch, LookupVisitor, PacketFlow, Slot};
+use crate::dataplane::fib::next_hop::Adjacency;
+use crate::dataplane::packet::Kind;
 
 /// Looks each packet's flow up and routes the packet. Packets of known flows advance these; those of new flows go to the next stage.
-pub(in crate::dataplane) fn route_and_advance(
-    batch: &mut Batch,
-    lookups: &mut LookupBatch,
-    context: &mut Context<'_>,
-) {
+pub(in crate::dataplane) fn advance(batch: &mut Batch, lookups: &mut LookupBatch, context: &mut Context<'_>) {
     context.policy_batch.clear();
     let (conntrack, len) = (context.conntrack, batch.len());
     let for_insert = !context.policy_batch.denial_heavy();
@@ -89,8 +33,8 @@ impl LookupVisitor for Advance<'_, '_> {
 
     #[inline(always)]
     fn hit(&mut self, i: usize, flow: &PacketFlow, slot: Slot, entry: &Entry) {
-        if !advance_plain(self.batch, i, self.context, flow, entry) {
-            advance_known(self.batch, i, self.context, flow, slot);
+        if !advance_fast(self.batch, i, self.context, flow, entry) {
+            advance_slow(self.batch, i, self.context, flow, slot);
         }
     }
 
@@ -102,7 +46,7 @@ impl LookupVisitor for Advance<'_, '_> {
 
 /// Takes what nearly every packet of a known flow is: one that does not change it, and whose way the flow remembers.
 #[inline(always)]
-fn advance_plain(
+fn advance_fast(
     batch: &mut Batch,
     i: usize,
     context: &Context<'_>,
@@ -127,9 +71,9 @@ fn advance_plain(
 
 /// Any packet of a known flow.
 #[inline(never)]
-fn advance_known(batch: &mut Batch, i: usize, context: &mut Context<'_>, flow: &PacketFlow, slot: Slot) {
+fn advance_slow(batch: &mut Batch, i: usize, context: &mut Context<'_>, flow: &PacketFlow, slot: Slot) {
     let (snapshot, packet) = (context.snapshot, &batch.packets[i]);
-    batch.tracks[i] = Track { fate: Fate::Known(slot), hop: None };
+    batch.tracks[i] = Track { status: FlowStatus::Known(slot), hop: None };
     let entry = context.conntrack.entry(slot);
     let flow_word = entry.flow_word(flow.from_low);
     // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
@@ -142,11 +86,11 @@ fn advance_known(batch: &mut Batch, i: usize, context: &mut Context<'_>, flow: &
         .map(u32::from)
         .and_then(|hop| Some((hop, snapshot.adjacency(hop).filter(is_current)?)))
     {
-        Some((number, adjacency)) => leave_by(batch, i, context, number, adjacency),
+        Some((number, adjacency)) => forward_via(batch, i, context, number, adjacency),
         None => revalidate_if_stale(batch, i, context, flow, slot, flow_word),
     }
-    if batch.is_pending(i) && batch.tracks[i].fate != Fate::New {
-        follow(batch, i, context, flow, slot);
+    if batch.is_pending(i) && batch.tracks[i].status != FlowStatus::New {
+        update_state(batch, i, context, flow, slot);
     }
 }
 
@@ -172,20 +116,20 @@ fn revalidate_if_stale(
     };
     let number = match adjacency {
         Some((number, adjacency)) => {
-            leave_by(batch, i, context, number, adjacency);
+            forward_via(batch, i, context, number, adjacency);
             Some(number)
         }
-        None => route_one(batch, i, context),
+        None => route(batch, i, context),
     };
     // What a later generation has judged is not judged by the earlier one again.
     if judged > snapshot.generation || !batch.is_pending(i) {
         return;
     }
     // The flow's ends lie behind the ports that the packet came from and goes to.
-    if judged < snapshot.judged_since(batch.in_ports[i], batch.adjacencies[i].out) {
+    if judged < snapshot.policy_epoch(batch.in_ports[i], batch.adjacencies[i].out) {
         revalidate(batch, i, context, flow, slot, flow_word);
     }
-    if batch.is_pending(i) && batch.tracks[i].fate != Fate::New {
+    if batch.is_pending(i) && batch.tracks[i].status != FlowStatus::New {
         let hop = if is_error { known } else { number.and_then(|number| u16::try_from(number).ok()) };
         context.conntrack.entry(slot).mark_current(flow.from_low, flow_word, snapshot.generation, hop);
     }
@@ -194,83 +138,13 @@ fn revalidate_if_stale(
 /// Routes a packet of a new flow, which the next stage evaluates.
 #[inline(always)]
 fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    batch.tracks[i].fate = Fate::New;
-    if let Some(reason) = is_no_flow(&batch.packets[i]) {
+    batch.tracks[i].status = FlowStatus::New;
+    if let Some(reason) = check_packet_endpoints(&batch.packets[i]) {
         return batch.drop(i, reason);
     }
-    let number = route_one(batch, i, context);
+    let number = route(batch, i, context);
     if batch.is_pending(i) {
         batch.tracks[i].hop = number.and_then(|number| u16::try_from(number).ok());
         context.policy_batch.add(i);
-    }
-}
-
-/// Lets a packet of a known flow move the flow's state.
-#[inline(always)]
-pub(in crate::dataplane) fn follow(
-    batch: &mut Batch,
-    i: usize,
-    context: &mut Context<'_>,
-    flow: &PacketFlow,
-    slot: Slot,
-) {
-    let (packet, entry) = (&batch.packets[i], context.conntrack.entry(slot));
-    if packet.kind == Kind::IcmpError {
-        return; // It passes, and its flow is none the livelier for it.
-    }
-    let from_low = flow.from_low;
-    let flow_word = entry.flow_word(from_low);
-    let checksum = || checksum::verify(context.umem, &batch.frames[i], packet);
-    // A packet that cannot be verified, a fragment, changes the state of no connection; its receiver takes it or does not. Of UDP,
-    // which is sent in fragments, the first answer makes the flow live a little longer.
-    let (outcome, verified) = if packet.protocol == Protocol::TCP {
-        let before = entry.load_tcp();
-        let mut after = before;
-        let segment = segment(packet, context.umem.data(&batch.frames[i]));
-        let outcome = after.advance(&segment, flow_word.side(from_low));
-        let decides =
-            (after.state != before.state) | segment.flags.has_any(Flags::SYN | Flags::RST | Flags::FIN);
-        let verified = if decides && outcome == Outcome::Pass { checksum() } else { Checksum::Right };
-        if outcome == Outcome::Pass && verified == Checksum::Right && entry.store_tcp(&before, &after) {
-            context.conntrack.on_state_change(slot, before.state, after.state);
-        }
-        (outcome, verified)
-    } else {
-        let state = if packet.protocol == Protocol::SCTP { entry.state() } else { flow_word.state() };
-        let (outcome, next) = state.advance(packet, flow_word.side(from_low) == Side::Initiator);
-        let verified = if next == state { Checksum::Right } else { checksum() };
-        let is_enough = verified == Checksum::Right
-            || (verified == Checksum::Unknown && packet.protocol != Protocol::SCTP);
-        if next != state && is_enough {
-            entry.set_state(state, next);
-            context.conntrack.on_state_change(slot, state, next);
-        }
-        (outcome, verified)
-    };
-    match outcome {
-        Outcome::Pass if verified == Checksum::Wrong => return batch.drop(i, DropReason::BadChecksum),
-        Outcome::Pass => {}
-        Outcome::Reopen => return reopen(batch, i, context, flow, slot),
-        Outcome::Invalid => return batch.drop(i, DropReason::InvalidState),
-    }
-    entry.count(from_low, packet.ip_bytes(), context.now_ms);
-}
-
-pub(in crate::dataplane) fn segment(packet: &Packet, frame: &[u8]) -> Segment {
-    let flags = packet.tcp_flags();
-    let scale = if flags.has(Flags::SYN) {
-        let header = packet.transport(frame);
-        let header_bytes = tcp::Tcp::new(header).map_or(0, tcp::Tcp::header_bytes);
-        header.get(tcp::HEADER_BYTES..header_bytes).and_then(tcp::window_scale)
-    } else {
-        None
-    };
-    Segment {
-        flags,
-        sequence: packet.sequence,
-        acknowledgement: packet.acknowledgement,
-        window: packet.window,
-        payload_bytes: packet.tcp_payload_bytes(frame),
-        scale,
     }
 }

@@ -6,11 +6,20 @@ use std::ops::Range;
 
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::Slot;
-use crate::dataplane::fib::snapshot::Adjacency;
+use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::packet::Packet;
 use crate::ids::PortId;
 use crate::limits::BATCH_FRAMES_MAX;
-use crate::xdp::Frame;
+use crate::xdp::{Frame, Umem};
+
+/// Starts to load a frame that comes a few places after the one with this number.
+#[inline(always)]
+pub(super) fn prefetch_frame(frames: &[Frame], i: usize, umem: &Umem) {
+    const AHEAD: usize = 2;
+    if let Some(next) = frames.get(i + AHEAD) {
+        umem.prefetch(next);
+    }
+}
 
 /// What becomes of a frame. Each gets exactly one final verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +38,7 @@ pub(crate) enum Verdict {
 
 /// Relation of a packet to conntrack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum FlowStatus {
     /// Of the flow in this slot, which this generation or a later one has evaluated.
     Known(Slot),
     /// Of the ended connection in this slot, and opens the next one on the same ports.
@@ -46,11 +55,11 @@ pub(crate) struct Track {
     /// The hop of a packet of no known flow.
     pub hop: Option<u16>,
     /// Its relation to conntrack.
-    pub fate: Fate,
+    pub status: FlowStatus,
 }
 
 impl Track {
-    const NONE: Track = Track { hop: None, fate: Fate::New };
+    const NONE: Track = Track { hop: None, status: FlowStatus::New };
 }
 
 /// The batch.

@@ -6,8 +6,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::dataplane::fib::snapshot::{PortView, Snapshot};
-use crate::dataplane::packet::Packet;
+use super::batch::{Batch, Verdict};
+use super::context::Context;
+use crate::dataplane::fib::next_hop::Hop;
+use crate::dataplane::fib::port::PortView;
+use crate::dataplane::fib::snapshot::Snapshot;
+use crate::dataplane::packet::{Kind, Packet};
+use crate::dataplane::{DropReason, PortKind};
 use crate::net::address::{Address, from_v4, is_group, is_link_local, is_v4, unpack};
 use crate::net::checksum::{Sum, pseudo_header_of};
 use crate::net::flow::Protocol;
@@ -25,6 +30,35 @@ const ERROR_BYTES_MAX_V6: usize = 1280;
 
 /// Flags of an advertisement: from a router, solicited, override (RFC 4861 section 4.4).
 const ADVERTISEMENT_FLAGS: u8 = 0xe0;
+
+/// ARP and neighbour discovery are answered, or heard and done with.
+pub(super) fn deliver_locally(batch: &mut Batch, context: &Context<'_>) {
+    for i in 0..batch.len() {
+        if !batch.is_pending(i) {
+            continue;
+        }
+        let packet = &batch.packets[i];
+        let Some(port) = context.snapshot.port(batch.in_ports[i]) else { continue };
+        let answer = match packet.kind {
+            // The kernel speaks for the NIC, and hears these itself.
+            Kind::Arp | Kind::LinkLocal if port.kind == PortKind::Uplink => Some(false),
+            Kind::Arp => arp(context.umem.data_mut(&mut batch.frames[i]), packet, port, context.snapshot),
+            Kind::LinkLocal => link_local(context.umem, &mut batch.frames[i], packet, port, context.snapshot),
+            Kind::LaterFragment => {
+                batch.verdicts[i] = Verdict::Held;
+                continue;
+            }
+            Kind::Flow | Kind::IcmpError => continue,
+        };
+        match answer {
+            Some(is_answer) => {
+                batch.verdicts[i] = Verdict::Consumed;
+                batch.answers[i] = is_answer;
+            }
+            None => batch.drop(i, DropReason::Spoofed),
+        }
+    }
+}
 
 /// Answers an ARP packet of the station behind `port`. Whether the frame is an answer; `None` where the station speaks
 /// for an address that is not its own.
@@ -77,7 +111,7 @@ pub(crate) fn link_local(
         return Some(false);
     };
     let target = Address::from(question.target);
-    let ours = snapshot.hop(target) == Some(crate::dataplane::fib::snapshot::Hop::Gateway);
+    let ours = snapshot.hop(target) == Some(Hop::Gateway);
     if port.owns(target) || is_group(target) || (is_link_local(target) && !ours) {
         return Some(false);
     }
@@ -157,7 +191,6 @@ pub(crate) fn icmp_error(
     snapshot: &Snapshot,
     icmp_error: IcmpError,
 ) -> bool {
-    use crate::dataplane::packet::Kind;
     if packet.kind != Kind::Flow {
         return false;
     }
@@ -250,7 +283,13 @@ fn write_ethernet(frame: &mut [u8], dst: Mac, src: Mac, vlan: u16, ethertype: u1
 }
 
 /// Writes the question who has `address` into a frame, for the port with this 802.1Q identifier. Whether it fits.
-pub(crate) fn ask(umem: &Umem, frame: &mut Frame, address: Address, vlan: u16, snapshot: &Snapshot) -> bool {
+pub(crate) fn write_solicitation(
+    umem: &Umem,
+    frame: &mut Frame,
+    address: Address,
+    vlan: u16,
+    snapshot: &Snapshot,
+) -> bool {
     let tag_bytes = if vlan == 0 { 0 } else { ethernet::TAG_BYTES };
     let payload_bytes = match unpack(address) {
         IpAddr::V4(_) => arp::PACKET_BYTES,

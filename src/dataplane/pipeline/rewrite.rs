@@ -1,7 +1,10 @@
 //! What forwarding changes in a packet: Ethernet addresses, tag, TTL, and a transport checksum that its sender left
 //! unfinished.
 
-use crate::dataplane::fib::snapshot::Adjacency;
+use super::batch::{Batch, Verdict, prefetch_frame};
+use super::context::Context;
+use crate::dataplane::DropReason;
+use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::packet::Packet;
 use crate::net::checksum::pseudo_header;
 use crate::net::flow::Protocol;
@@ -11,12 +14,58 @@ use crate::xdp::{Frame, Umem};
 /// What every packet has: an IPv6 header is longer.
 const HEADERS: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
 
+/// Ethernet addresses, tag, TTL, checksum.
+pub(super) fn rewrite(batch: &mut Batch, context: &mut Context<'_>) {
+    let src = context.snapshot.mac.to_bits();
+    for i in 0..batch.len() {
+        if !batch.is_pending(i) {
+            continue;
+        }
+        prefetch_frame(&batch.frames, i, context.umem);
+        let adjacency = &batch.adjacencies[i];
+        let room = &mut context.transmit_credit[adjacency.out.index()];
+        let fits =
+            *room > 0 && rewrite_fast(context.umem, &mut batch.frames[i], &batch.packets[i], adjacency, src);
+        if fits {
+            *room -= 1;
+            batch.verdicts[i] = Verdict::Forward(adjacency.out);
+        } else {
+            rewrite_slow(batch, i, context, src);
+        }
+    }
+}
+
+#[inline(never)]
+fn rewrite_slow(batch: &mut Batch, i: usize, context: &mut Context<'_>, src: u64) {
+    let adjacency = batch.adjacencies[i];
+    let out = adjacency.out;
+    let room = &mut context.transmit_credit[out.index()];
+    if *room < batch.frames[i].frames() as u32 {
+        return batch.drop(i, DropReason::TxFull);
+    }
+    let src = if adjacency.is_uplink {
+        context.snapshot.port(out).map_or(src, |port| port.own_mac.to_bits())
+    } else {
+        src
+    };
+    let fits =
+        rewrite_frame(context.umem, &mut batch.frames[i], &batch.packets[i], adjacency, src, context.free);
+    // A tag may have taken one more.
+    batch.verdicts[i] = match room.checked_sub(batch.frames[i].frames() as u32) {
+        Some(left) if fits => {
+            *room = left;
+            Verdict::Forward(out)
+        }
+        _ => Verdict::Dropped(DropReason::TxFull),
+    };
+}
+
 /// Makes a packet ready to leave by `adjacency`, from the Ethernet address `src` ([`Mac::to_bits`]), if it is what nearly every packet is:
 /// without a tag before and after, with a finished checksum, in one frame, and not for an uplink.
 ///
 /// [`Mac::to_bits`]: crate::net::mac::Mac::to_bits
 #[inline(always)]
-pub(crate) fn rewrite_plain(
+pub(crate) fn rewrite_fast(
     umem: &Umem,
     frame: &mut Frame,
     packet: &Packet,
@@ -38,8 +87,8 @@ pub(crate) fn rewrite_plain(
     true
 }
 
-/// [`rewrite_plain`] of any packet. A tag that its frames have no room for lets it go on in one of `free`; false where there is none.
-pub(crate) fn rewrite(
+/// [`rewrite_fast`] of any packet. A tag that its frames have no room for lets it go on in one of `free`; false where there is none.
+pub(crate) fn rewrite_frame(
     umem: &Umem,
     frame: &mut Frame,
     packet: &Packet,

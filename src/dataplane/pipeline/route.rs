@@ -1,9 +1,9 @@
 //! Where packets go: the hop of a destination, what is needed to leave by it, and what is said where that cannot be.
 
-use super::Context;
 use super::batch::{Batch, Verdict};
+use super::context::Context;
 use super::gateway::{self, IcmpError};
-use crate::dataplane::fib::snapshot::{Adjacency, Hop};
+use crate::dataplane::fib::next_hop::{Adjacency, Hop};
 use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::{DropReason, PortKind};
 use crate::net::address::{self, Address};
@@ -11,35 +11,35 @@ use crate::net::mac::Mac;
 
 /// Finds the way by the destination; the number of the hop, if there is one.
 #[inline(always)]
-pub(in crate::dataplane) fn route_one(batch: &mut Batch, i: usize, context: &mut Context<'_>) -> Option<u32> {
+pub(in crate::dataplane) fn route(batch: &mut Batch, i: usize, context: &mut Context<'_>) -> Option<u32> {
     let packet = &batch.packets[i];
     let number = context.snapshot.hop_number(packet.dst);
     match number.and_then(|number| context.snapshot.adjacency(number)) {
-        Some(adjacency) if adjacency.takes(packet) && !stays_on_link(packet) => {
+        Some(adjacency) if adjacency.takes(packet) && !is_link_scoped(packet) => {
             batch.adjacencies[i] = adjacency
         }
-        _ => route_other(batch, i, context, number),
+        _ => route_slow(batch, i, context, number),
     }
     number
 }
 
 /// What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
 #[inline(always)]
-fn stays_on_link(packet: &Packet) -> bool {
-    !packet.is_v4 && !leaves_its_link(packet.src, packet.dst)
+fn is_link_scoped(packet: &Packet) -> bool {
+    !packet.is_v4 && !is_routable(packet.src, packet.dst)
 }
 
 /// Whether routes are for what goes between these addresses.
 #[inline(always)]
-pub(in crate::dataplane) fn leaves_its_link(src: Address, dst: Address) -> bool {
+pub(in crate::dataplane) fn is_routable(src: Address, dst: Address) -> bool {
     !address::is_link_local(src) && !address::is_link_local(dst)
 }
 
-/// [`route_one`] of a packet that is not simply passed on.
+/// [`route`] of a packet that is not simply passed on.
 #[inline(never)]
-fn route_other(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: Option<u32>) {
-    let stays = stays_on_link(&batch.packets[i]);
-    match number.map(|number| (number, context.snapshot.hop_and_exit(number))) {
+fn route_slow(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: Option<u32>) {
+    let stays = is_link_scoped(&batch.packets[i]);
+    match number.map(|number| (number, context.snapshot.hop_and_adjacency(number))) {
         None | Some((_, (Hop::Nowhere, _))) => batch.drop(i, DropReason::NoRoute),
         Some((_, (Hop::Port(..), _))) if stays => batch.drop(i, DropReason::NoRoute),
         Some((_, (Hop::Gateway, _))) => {
@@ -50,7 +50,7 @@ fn route_other(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: O
                 if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
         }
         Some((_, (Hop::Port(..), adjacency))) if adjacency.mtu == 0 => batch.drop(i, DropReason::PortDown),
-        Some((number, (Hop::Port(..), adjacency))) => leave_by(batch, i, context, number, adjacency),
+        Some((number, (Hop::Port(..), adjacency))) => forward_via(batch, i, context, number, adjacency),
     }
 }
 
@@ -60,7 +60,7 @@ fn came_by_uplink(batch: &Batch, i: usize, context: &Context<'_>) -> bool {
 
 /// Notes the way of a packet, if it can go it.
 #[inline(always)]
-pub(in crate::dataplane) fn leave_by(
+pub(in crate::dataplane) fn forward_via(
     batch: &mut Batch,
     i: usize,
     context: &mut Context<'_>,
@@ -71,56 +71,57 @@ pub(in crate::dataplane) fn leave_by(
     if adjacency.is_uplink && came_by_uplink(batch, i, context) {
         return batch.drop(i, DropReason::NoRoute);
     }
-    let mac = if adjacency.mac == 0 { learned(batch, i, context, number, adjacency) } else { adjacency.mac };
+    let mac =
+        if adjacency.mac == 0 { learned_mac(batch, i, context, number, adjacency) } else { adjacency.mac };
     let packet = &batch.packets[i];
     if (packet.ttl <= 1) | (packet.ip_bytes() > usize::from(adjacency.mtu)) {
-        refuse(batch, i, context, adjacency);
+        report_unforwardable(batch, i, context, adjacency);
     } else if mac == 0 {
-        resolve(batch, i, context, number);
+        solicit(batch, i, context, number);
     }
     batch.adjacencies[i] = Adjacency { mac, ..adjacency };
 }
 
 /// The Ethernet address that a packet is to leave to where no pod's is given; zero where it is not known.
 #[inline(never)]
-fn learned(batch: &mut Batch, i: usize, context: &Context<'_>, number: u32, adjacency: Adjacency) -> u64 {
+fn learned_mac(batch: &mut Batch, i: usize, context: &Context<'_>, number: u32, adjacency: Adjacency) -> u64 {
     if !adjacency.is_uplink {
-        return context.neighbors.bits(adjacency.out);
+        return context.neighbors.port_mac_bits(adjacency.out);
     }
     let neighbor = context.snapshot.neighbor(number, batch.packets[i].dst);
-    neighbor.and_then(|(out, address)| context.neighbors.on_link(out, address)).map_or(0, Mac::to_bits)
+    neighbor.and_then(|(out, address)| context.neighbors.uplink_mac(out, address)).map_or(0, Mac::to_bits)
 }
 
 /// Tells the sender of a packet that cannot go its way why.
 #[cold]
-fn refuse(batch: &mut Batch, i: usize, context: &mut Context<'_>, adjacency: Adjacency) {
+fn report_unforwardable(batch: &mut Batch, i: usize, context: &mut Context<'_>, adjacency: Adjacency) {
     let (icmp_error, reason) = if batch.packets[i].ttl <= 1 {
         (IcmpError::TimeExceeded, DropReason::TtlExceeded)
     } else {
         (IcmpError::TooBig(adjacency.mtu), DropReason::TooBig)
     };
-    report(batch, i, context, icmp_error);
+    send_icmp_error(batch, i, context, icmp_error);
     batch.drop(i, reason);
 }
 
 /// Asks for the Ethernet address that a packet is to leave to.
 #[cold]
-fn resolve(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: u32) {
+fn solicit(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: u32) {
     let Some((out, neighbor)) = context.snapshot.neighbor(number, batch.packets[i].dst) else {
         return batch.drop(i, DropReason::NoRoute);
     };
-    if context.snapshot.hop_and_exit(number).1.is_uplink {
-        context.rate_limits.ask_on_link(out, neighbor, context.now_ms);
+    if context.snapshot.hop_and_adjacency(number).1.is_uplink {
+        context.rate_limits.solicit_on_uplink(out, neighbor, context.now_ms);
     } else {
-        context.rate_limits.ask(out, neighbor, context.now_ms);
+        context.rate_limits.solicit(out, neighbor, context.now_ms);
     }
     batch.drop(i, DropReason::Unresolved);
 }
 
-fn report(batch: &mut Batch, i: usize, context: &mut Context<'_>, icmp_error: IcmpError) {
+fn send_icmp_error(batch: &mut Batch, i: usize, context: &mut Context<'_>, icmp_error: IcmpError) {
     let packet = &batch.packets[i];
     // Nothing is said about errors, and that costs nobody's budget.
-    if packet.kind == Kind::Flow && context.rate_limits.may_report(batch.in_ports[i], context.now_ms) {
+    if packet.kind == Kind::Flow && context.rate_limits.allow_icmp_error(batch.in_ports[i], context.now_ms) {
         batch.answers[i] =
             gateway::icmp_error(context.umem, &mut batch.frames[i], packet, context.snapshot, icmp_error);
     }

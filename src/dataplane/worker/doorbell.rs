@@ -10,22 +10,22 @@ pub(crate) struct Doorbell {
     ports: [AtomicU64; PORTS_MAX.div_ceil(64)],
     /// Whether the worker sleeps, or is about to and looks once more.
     asleep: AtomicBool,
-    bell: EventFd,
+    eventfd: EventFd,
 }
 
 impl Doorbell {
-    pub(crate) fn new(bell: EventFd) -> Doorbell {
+    pub(crate) fn new(eventfd: EventFd) -> Doorbell {
         let ports = std::array::from_fn(|_| AtomicU64::new(0));
-        Doorbell { any: AtomicBool::new(false), ports, asleep: AtomicBool::new(false), bell }
+        Doorbell { any: AtomicBool::new(false), ports, asleep: AtomicBool::new(false), eventfd }
     }
 
     /// What the worker is woken with.
-    pub(crate) fn bell(&self) -> &EventFd {
-        &self.bell
+    pub(crate) fn eventfd(&self) -> &EventFd {
+        &self.eventfd
     }
 
     /// Tells the worker that there are frames for a port of its. It is woken if it sleeps: a system call, else none.
-    pub(crate) fn call(&self, port: PortId) {
+    pub(crate) fn ring(&self, port: PortId) {
         let bit = 1 << (port.index() % 64);
         self.ports[port.index() / 64].fetch_or(bit, Ordering::Release);
         // A swap: whoever takes the calls hears of all who have called, not just of the last one.
@@ -36,13 +36,13 @@ impl Doorbell {
         let is_first_to_see =
             || self.asleep.compare_exchange(true, false, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if self.asleep.load(Ordering::Relaxed) && is_first_to_see() {
-            self.bell.ring();
+            self.eventfd.signal();
         }
     }
 
     /// The ports that the worker was called for, once each.
     #[inline]
-    pub(crate) fn take(&self, mut each: impl FnMut(PortId)) {
+    pub(crate) fn take_rung(&self, mut each: impl FnMut(PortId)) {
         if !self.any.load(Ordering::Relaxed) || !self.any.swap(false, Ordering::AcqRel) {
             return;
         }
@@ -57,15 +57,15 @@ impl Doorbell {
     }
 
     /// Says that the worker goes to sleep; false where a call has come, and it must not.
-    pub(crate) fn may_sleep(&self) -> bool {
+    pub(crate) fn prepare_sleep(&self) -> bool {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         !self.any.load(Ordering::Relaxed)
     }
 
     /// Says that the worker is awake, and takes note of who has woken it.
-    pub(crate) fn awake(&self) {
+    pub(crate) fn finish_sleep(&self) {
         self.asleep.store(false, Ordering::Relaxed);
-        self.bell.silence();
+        self.eventfd.drain();
     }
 }

@@ -14,13 +14,13 @@ impl EventFd {
     }
 
     /// Wakes the thread, or keeps it from falling asleep.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn signal(&self) {
         // The counter can only overflow when the thread has been told often enough already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
     /// Takes note of all rings until now. Whether there were any.
-    pub(crate) fn silence(&self) -> bool {
+    pub(crate) fn drain(&self) -> bool {
         rustix::io::read(&self.0, &mut [0; 8]).is_ok()
     }
 

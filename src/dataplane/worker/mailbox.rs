@@ -15,7 +15,7 @@ use crate::xdp::ClosedQueue;
 pub(crate) struct Mailbox {
     commands: ArrayQueue<Command>,
     /// Handed-over frames, and what wakes the worker.
-    pub calls: Doorbell,
+    pub doorbell: Doorbell,
     /// Its counters.
     pub stats: WorkerStats,
 }
@@ -35,7 +35,7 @@ impl Mailbox {
     pub(crate) fn new() -> std::io::Result<Mailbox> {
         Ok(Mailbox {
             commands: ArrayQueue::new(COMMANDS_MAX),
-            calls: Doorbell::new(EventFd::new()?),
+            doorbell: Doorbell::new(EventFd::new()?),
             stats: WorkerStats::new(),
         })
     }
@@ -55,7 +55,7 @@ impl Mailbox {
 
     /// Wakes the worker.
     pub(crate) fn wake(&self) {
-        self.calls.bell().ring();
+        self.doorbell.eventfd().signal();
     }
 }
 
@@ -64,12 +64,12 @@ mod tests {
     use super::*;
 
     fn is_woken(mailbox: &Mailbox) -> bool {
-        mailbox.calls.bell().silence()
+        mailbox.doorbell.eventfd().drain()
     }
 
     fn calls(mailbox: &Mailbox) -> Vec<u16> {
         let mut ports = Vec::new();
-        mailbox.calls.take(|port| ports.push(port.0));
+        mailbox.doorbell.take_rung(|port| ports.push(port.0));
         ports
     }
 
@@ -78,7 +78,7 @@ mod tests {
         let mailbox = Mailbox::new().unwrap();
         assert_eq!(calls(&mailbox), [0u16; 0]);
         for port in [0, 1023, 64, 63, 64] {
-            mailbox.calls.call(PortId(port));
+            mailbox.doorbell.ring(PortId(port));
         }
         assert_eq!(calls(&mailbox), [0, 63, 64, 1023]);
         assert_eq!(calls(&mailbox), [0u16; 0]);
@@ -87,15 +87,15 @@ mod tests {
     #[test]
     fn a_call_wakes_the_one_who_sleeps_once_and_nobody_else() {
         let mailbox = Mailbox::new().unwrap();
-        mailbox.calls.call(PortId(3));
+        mailbox.doorbell.ring(PortId(3));
         assert!(!is_woken(&mailbox), "it is awake");
-        assert!(!mailbox.calls.may_sleep(), "a call has come");
-        mailbox.calls.awake();
+        assert!(!mailbox.doorbell.prepare_sleep(), "a call has come");
+        mailbox.doorbell.finish_sleep();
         assert_eq!(calls(&mailbox), [3]);
-        assert!(mailbox.calls.may_sleep());
-        mailbox.calls.call(PortId(3));
+        assert!(mailbox.doorbell.prepare_sleep());
+        mailbox.doorbell.ring(PortId(3));
         assert!(is_woken(&mailbox));
-        mailbox.calls.call(PortId(4));
+        mailbox.doorbell.ring(PortId(4));
         assert!(!is_woken(&mailbox), "it was woken already");
     }
 }

@@ -24,9 +24,9 @@ use super::fragments::{FirstFragmentTable, Fragments};
 use super::neighbor::solicit::RateLimits;
 use super::neighbor::table::{Neighbors, SolicitQueue};
 use super::pipeline::batch::{Batch, Verdict};
-use super::pipeline::classify::PolicyBatch;
 use super::pipeline::gateway;
-use super::pipeline::{self, Context};
+use super::pipeline::policy_batch::PolicyBatch;
+use super::pipeline::{self, context::Context};
 use super::worker::handoff::{Access, TransmitEnd};
 use super::worker::mailbox::{Command, Mailbox};
 use super::worker::ports::{Port, PortList};
@@ -44,7 +44,7 @@ pub(crate) struct Shared {
     /// Ethernet addresses behind the ports.
     pub neighbors: Neighbors,
     /// Neighbours on uplinks that workers want resolved.
-    pub questions: SolicitQueue,
+    pub solicit_queue: SolicitQueue,
     /// What became of first fragments, for workers that have the later ones.
     pub first_fragments: FirstFragmentTable,
     /// The moment that milliseconds are counted from.
@@ -65,11 +65,11 @@ pub(crate) struct Worker {
     /// Open ports.
     ports: PortList,
     /// Frames that each port takes to send, by its number.
-    room: Box<[u32]>,
-    /// Frames that all ports together are given to receive into.
-    levels: usize,
+    transmit_credit: Box<[u32]>,
+    /// Frames that all ports together are enqueued to receive into.
+    fill_targets: usize,
     /// When the kernel was last asked for frames of ports that are not active.
-    looked: Instant,
+    polled: Instant,
     batch_was_empty: bool,
     batch: Batch,
     lookups: LookupBatch,
@@ -83,26 +83,26 @@ pub(crate) struct Worker {
     swept_ms: u32,
 }
 
-/// Frames that a port is given to receive into before it has shown that it needs more.
-const FIRST_LEVEL: usize = 64;
+/// Frames that a port is enqueued to receive into before it has shown that it needs more.
+const FILL_TARGET_INITIAL: usize = 64;
 /// The same while there are few ports: what a pod sends while another thread has the worker's core finds room. The scheduler takes the
 /// core for some milliseconds at a time: so many frames come in four at 250,000 a second.
-const FIRST_LEVEL_OF_FEW: usize = 1024;
+const FILL_TARGET_INITIAL_OF_FEW: usize = 1024;
 /// Time in which a worker looks once at each of its flows for idle ones.
 const SWEEP_MS: u32 = 2000;
 /// Groups of flows that a worker looks at in one batch at most, but for tables that would take longer: after a sleep as well no
 /// batch waits long for the ageing of others' flows.
 const SWEEP_GROUPS_MAX: u64 = 64;
 /// Milliseconds that the ageing of flows may be behind when a worker goes to sleep.
-const SWEEP_LATE_MS: u32 = 1;
+const SWEEP_LAG_MAX_MS: u32 = 1;
 /// Longest sleep: flows age also while nothing comes.
 const SLEEP_MAX_MS: i64 = 100;
 /// Time without a frame after which frames that the kernel does not take are no reason to stay awake.
-const STUCK_AFTER: Duration = Duration::from_millis(10);
+const STALLED_AFTER: Duration = Duration::from_millis(10);
 /// Time between two kicks of ports that do not take their frames.
-const KICK_AGAIN_MS: i64 = 1;
+const KICK_INTERVAL_MS: i64 = 1;
 /// Longest time that a worker which has frames to work on does not ask for those of ports that are not active.
-const LOOK_EVERY: Duration = Duration::from_micros(50);
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 /// Ports that the kernel names at a time. It starts with another one each time.
 const EVENTS: usize = 64;
 /// Epoll's name for the mailbox; ports have their numbers.
@@ -121,7 +121,7 @@ impl Worker {
         let mailbox = &shared.mailboxes[id.index()];
         epoll::add(
             &epoll,
-            mailbox.calls.bell().fd(),
+            mailbox.doorbell.eventfd().fd(),
             epoll::EventData::new_u64(MAILBOX),
             epoll::EventFlags::IN,
         )?;
@@ -129,7 +129,7 @@ impl Worker {
         free.extend(frames);
         let fragments = Fragments::new(umem.frames_total());
         Ok(Worker {
-            snapshot: shared.snapshot.enter(id),
+            snapshot: shared.snapshot.register(id),
             worker_state: WorkerState::new(id, shared.mailboxes.len()),
             id,
             shared: shared.clone(),
@@ -137,9 +137,9 @@ impl Worker {
             umem,
             free,
             ports: PortList::new(),
-            room: vec![0; PORTS_MAX].into(),
-            levels: 0,
-            looked: Instant::now(),
+            transmit_credit: vec![0; PORTS_MAX].into(),
+            fill_targets: 0,
+            polled: Instant::now(),
             batch_was_empty: true,
             batch: Batch::new(),
             lookups: LookupBatch::new(),
@@ -156,13 +156,13 @@ impl Worker {
     pub(crate) fn run(mut self) -> Vec<PortQueue> {
         while !self.shared.stopping.load(Ordering::Relaxed) {
             self.shared.mailboxes[self.id.index()].stats.turns.add(1);
-            self.obey();
+            self.handle_commands();
             let now = Instant::now();
-            self.look(now);
-            self.batch_was_empty = !self.work(now, |_| ());
+            self.poll(now);
+            self.batch_was_empty = !self.run_batch(now, |_| ());
             if !self.batch_was_empty {
                 self.last_frame = now;
-            } else if let Some(longest_ms) = self.may_sleep(now) {
+            } else if let Some(longest_ms) = self.sleep_timeout(now) {
                 self.sleep(longest_ms);
             } else {
                 // Who waits for this core has it while there is nothing to do. Where nobody does, it is a short system call.
@@ -175,22 +175,22 @@ impl Worker {
 
     /// One batch. Whether there was anything to do. Says `done` of each part, for who measures.
     #[inline]
-    pub(crate) fn work(&mut self, now: Instant, mut done: impl FnMut(&'static str)) -> bool {
+    pub(crate) fn run_batch(&mut self, now: Instant, mut done: impl FnMut(&'static str)) -> bool {
         let now_ms = now.duration_since(self.shared.start).as_millis() as u32;
         self.shared.conntrack.start_batch(&mut self.worker_state);
-        self.take_view(now_ms);
+        self.observe_snapshot(now_ms);
         let mailbox = &self.shared.mailboxes[self.id.index()];
-        let handed = self.ports.take_handed_over(mailbox, &self.umem, &mut self.free);
+        let handed = self.ports.receive_handoff(mailbox, &self.umem, &mut self.free);
         let received = self.receive(now_ms);
         done("receive");
         if received > 0 {
             self.process(now_ms, &mut done);
         }
-        self.ask();
-        self.ports.call_owners(&self.shared.mailboxes);
+        self.send_solicitations();
+        self.ports.ring_doorbells(&self.shared.mailboxes);
         self.transmit();
         done("transmit");
-        let aged = self.age(now_ms);
+        let aged = self.sweep(now_ms);
         done("age");
         let had_work = received + handed > 0;
         if had_work || aged {
@@ -212,13 +212,13 @@ impl Worker {
     }
 
     /// Carries out what the control side has asked.
-    pub(crate) fn obey(&mut self) {
+    pub(crate) fn handle_commands(&mut self) {
         let shared = self.shared.clone();
         while let Some(command) = shared.mailboxes[self.id.index()].next_command() {
             match command {
-                Command::Open(port, access) => self.serve(port, access),
+                Command::Open(port, access) => self.open_port(port, access),
                 Command::Close(port, reply) => {
-                    if let Some(access) = self.close(port) {
+                    if let Some(access) = self.close_port(port) {
                         // The control side waits for it; were it gone, a queue's frames would stay lent.
                         let _ = reply.send(access);
                     }
@@ -237,27 +237,28 @@ impl Worker {
     }
 
     /// Serves a port from the next batch on.
-    pub(crate) fn serve(&mut self, id: PortId, access: Access) {
-        let (queue, inlets) = match access {
-            Access::Queue(queue, inlets) => (queue, inlets),
-            Access::TransmitEnd(outlet) => return self.reach(id, outlet),
+    pub(crate) fn open_port(&mut self, id: PortId, access: Access) {
+        let (queue, receive_ends) = match access {
+            Access::Queue(queue, receive_ends) => (queue, receive_ends),
+            Access::Remote(transmit_end) => return self.add_remote_port(id, transmit_end),
         };
-        self.room[id.index()] = RING_SLOTS as u32;
-        let level = self.first_level();
-        self.levels += level;
-        self.ports.add(Port::new(queue, inlets, level, self.least_level()));
+        self.transmit_credit[id.index()] = RING_SLOTS as u32;
+        let fill_target = self.initial_fill_target();
+        self.fill_targets += fill_target;
+        self.ports.add(Port::new(queue, receive_ends, fill_target, self.minimum_fill_target()));
     }
 
     /// Reaches a port by another worker from the next batch on.
-    fn reach(&mut self, id: PortId, outlet: TransmitEnd) {
-        self.room[id.index()] = self.ports.add_remote(id, outlet) as u32;
+    fn add_remote_port(&mut self, id: PortId, transmit_end: TransmitEnd) {
+        self.transmit_credit[id.index()] = self.ports.add_remote(id, transmit_end) as u32;
     }
 
     /// Asks the kernel which ports that are not active have frames; not each time while there is other work.
-    fn look(&mut self, now: Instant) {
-        if !self.ports.all_active() && (self.batch_was_empty || now.duration_since(self.looked) >= LOOK_EVERY)
+    fn poll(&mut self, now: Instant) {
+        if !self.ports.all_active()
+            && (self.batch_was_empty || now.duration_since(self.polled) >= POLL_INTERVAL)
         {
-            self.looked = now;
+            self.polled = now;
             self.wait(0);
         }
     }
@@ -270,99 +271,104 @@ impl Worker {
         // An interrupted wait is a short one.
         let Ok((events, _)) = epoll::wait(&self.epoll, &mut events, Some(&timeout)) else { return };
         for event in events {
-            let name = event.data.u64();
-            if name != MAILBOX {
-                self.ports.activate(PortId(name as u16));
+            let token = event.data.u64();
+            if token != MAILBOX {
+                self.ports.activate(PortId(token as u16));
             }
         }
     }
 
-    fn close(&mut self, id: PortId) -> Option<Access> {
-        self.room[id.index()] = 0;
-        if let Some(outlet) = self.ports.remove_remote(id) {
-            return Some(Access::TransmitEnd(outlet));
+    fn close_port(&mut self, id: PortId) -> Option<Access> {
+        self.transmit_credit[id.index()] = 0;
+        if let Some(transmit_end) = self.ports.remove_remote(id) {
+            return Some(Access::Remote(transmit_end));
         }
         let mut port = self.ports.remove(id)?;
-        port.stop_listening(&self.epoll);
+        port.disarm(&self.epoll);
         let (umem, free) = (&self.umem, &mut self.free);
         self.fragments.close_port(id, |frame| umem.release(frame, free));
-        self.levels -= port.level;
+        self.fill_targets -= port.fill_target;
         Some(port.close(umem, free))
     }
 
-    /// Frames that the ports may together be given to receive into: half of all, the rest is for what is on its way out.
-    fn levels_max(&self) -> usize {
+    /// Frames that the ports may together be enqueued to receive into: half of all, the rest is for what is on its way out.
+    fn fill_targets_max(&self) -> usize {
         self.umem.frames_total() / 2
     }
 
-    /// What a port is given at first. A frame in a fill ring comes back only with a packet in it, so a port gets more when
+    /// What a port is enqueued at first. A frame in a fill ring comes back only with a packet in it, so a port gets more when
     /// it needs more: were they shared out evenly, the first ports would have most of them and the last ones none.
-    fn first_level(&self) -> usize {
-        let least = self.least_level();
-        let left = self.levels_max().saturating_sub(self.levels);
-        // Counted, not by what is left: those before have what they were given first, whatever their levels are now.
-        let are_few = self.ports.len() < self.levels_max() / 2 / FIRST_LEVEL_OF_FEW;
-        left.clamp(least, if are_few { FIRST_LEVEL_OF_FEW } else { FIRST_LEVEL.max(least) })
+    fn initial_fill_target(&self) -> usize {
+        let least = self.minimum_fill_target();
+        let left = self.fill_targets_max().saturating_sub(self.fill_targets);
+        // Counted, not by what is left: those before have what they were enqueued first, whatever their levels are now.
+        let are_few = self.ports.len() < self.fill_targets_max() / 2 / FILL_TARGET_INITIAL_OF_FEW;
+        left.clamp(least, if are_few { FILL_TARGET_INITIAL_OF_FEW } else { FILL_TARGET_INITIAL.max(least) })
     }
 
     /// What every port has in any case: all that there may be, together a quarter of all frames.
-    fn least_level(&self) -> usize {
+    fn minimum_fill_target(&self) -> usize {
         (self.umem.frames_total() / (4 * PORTS_MAX)).max(1)
     }
 
     /// Free frames that no port gets more of than its least: those are for the least of ports that are still to come, and for what
-    /// is on its way out. Levels alone do not keep them: a port whose level is lowered has its frames until packets come in them.
+    /// is on its way out. Levels alone do not keep them: a port whose fill_target is lowered has its frames until packets come in them.
     fn reserve(&self) -> usize {
         let total = self.umem.frames_total();
-        total / 16 + (total / 4).saturating_sub(self.least_level() * self.ports.len())
+        total / 16 + (total / 4).saturating_sub(self.minimum_fill_target() * self.ports.len())
     }
 
-    fn take_view(&mut self, now_ms: u32) {
+    fn observe_snapshot(&mut self, now_ms: u32) {
         if self.shared.snapshot.observe(self.id, &mut self.snapshot) {
-            self.ask_for_strangers(now_ms);
+            self.solicit_silent_pods(now_ms);
         }
     }
 
     /// Asks for the Ethernet addresses of pods that have not spoken yet, so that the first packet to them finds its way.
-    fn ask_for_strangers(&mut self, now_ms: u32) {
+    fn solicit_silent_pods(&mut self, now_ms: u32) {
         if self.id.index() != 0 {
             return;
         }
         for port in self.ports.iter() {
             let Some(snapshot) = self.snapshot.port(port.id) else { continue };
             if snapshot.mac.is_none()
-                && self.shared.neighbors.get(port.id).is_none()
+                && self.shared.neighbors.port_mac(port.id).is_none()
                 && let Some(address) = snapshot.addresses().first()
             {
-                self.rate_limits.ask(port.id, *address, now_ms);
+                self.rate_limits.solicit(port.id, *address, now_ms);
             }
         }
     }
 
     fn receive(&mut self, now_ms: u32) -> usize {
-        self.fragments.resume(&mut self.batch, &self.shared.first_fragments, now_ms);
-        let (levels_max, reserve) = (self.levels_max(), self.reserve());
+        let (batch, shared) = (&mut self.batch, &self.shared.first_fragments);
+        self.fragments.resume(BATCH_FRAMES_MAX - batch.len(), shared, now_ms, |frame, port, drop| {
+            batch.resume(frame, port, drop.map_or(Verdict::Pending, Verdict::Dropped));
+        });
+        let (fill_targets_max, reserve) = (self.fill_targets_max(), self.reserve());
         // One port in four may be busy, go quiet and keep what it has: the others still have theirs.
-        let level_max = (4 * levels_max / self.ports.len().max(1)).clamp(FIRST_LEVEL, RING_SLOTS);
-        self.ports.take_turn();
+        let fill_target_max =
+            (4 * fill_targets_max / self.ports.len().max(1)).clamp(FILL_TARGET_INITIAL, RING_SLOTS);
+        self.ports.rotate();
         for step in 0..self.ports.active_len() {
-            let Some(port) = self.ports.active_after(step) else { continue };
+            let Some(port) = self.ports.active_from_first(step) else { continue };
             let start = self.batch.len();
             if start == BATCH_FRAMES_MAX {
                 break;
             }
             let had = port.queue.receiving();
             let count = port.queue.receive(&mut self.umem, &mut self.batch.frames, PORT_BURST_FRAMES_MAX);
-            port.quiet = if count > 0 { 0 } else { port.quiet.saturating_add(1) };
+            port.idle_polls = if count > 0 { 0 } else { port.idle_polls.saturating_add(1) };
             if count > 0 {
-                port.moved += count;
+                port.frames_since_arm += count;
                 self.batch.note_received(start, port.id);
                 if had - port.queue.receiving() >= (had / 2).clamp(1, PORT_BURST_FRAMES_MAX) {
                     port.is_busy = true;
-                    let room = level_max.saturating_sub(port.level);
-                    let more = port.level.min(room).min(levels_max.saturating_sub(self.levels));
-                    port.level += more;
-                    self.levels += more;
+                    let room = fill_target_max.saturating_sub(port.fill_target);
+                    let more =
+                        port.fill_target.min(room).min(fill_targets_max.saturating_sub(self.fill_targets));
+                    port.fill_target += more;
+                    self.fill_targets += more;
                 }
                 port.refill(&mut self.umem, &mut self.free, reserve);
             }
@@ -375,9 +381,9 @@ impl Worker {
         // (dynamic thresholds, Choudhury and Hahne 1998). Ports that are not active hold none.
         let share = (self.free.len() + self.batch.len()).clamp(PORT_BURST_FRAMES_MAX, RING_SLOTS);
         for port in self.ports.iter_active() {
-            self.room[port.id.index()] = share.saturating_sub(port.leaving()) as u32;
+            self.transmit_credit[port.id.index()] = share.saturating_sub(port.in_flight()) as u32;
         }
-        self.ports.note_remote_room(&mut self.room);
+        self.ports.refresh_remote_credit(&mut self.transmit_credit);
         let stats = &self.shared.mailboxes[self.id.index()].stats;
         let mut context = Context {
             worker: self.id.index(),
@@ -392,15 +398,15 @@ impl Worker {
             fragments: &mut self.fragments,
             policy_batch: &mut self.policy_batch,
             first_fragments: &self.shared.first_fragments,
-            room: &mut self.room,
+            transmit_credit: &mut self.transmit_credit,
             free: &mut self.free,
         };
         pipeline::run(&mut self.batch, &mut self.lookups, &mut context, done);
-        self.sort_out();
+        self.dispatch();
     }
 
     /// Gives each frame to where its verdict says.
-    fn sort_out(&mut self) {
+    fn dispatch(&mut self) {
         let batch = &mut self.batch;
         for (i, mut frame) in batch.frames.drain(..).enumerate() {
             self.umem.trim(&mut frame, &mut self.free);
@@ -411,8 +417,10 @@ impl Worker {
                     self.fragments.hold(frame);
                     continue;
                 }
-                _ if batch.answers[i] && self.room[batch.in_ports[i].index()] as usize >= frame.frames() => {
-                    self.room[batch.in_ports[i].index()] -= frame.frames() as u32;
+                _ if batch.answers[i]
+                    && self.transmit_credit[batch.in_ports[i].index()] as usize >= frame.frames() =>
+                {
+                    self.transmit_credit[batch.in_ports[i].index()] -= frame.frames() as u32;
                     batch.in_ports[i]
                 }
                 // Dropped, or an answer for which the port has no place: who asked asks again.
@@ -426,18 +434,18 @@ impl Worker {
     }
 
     /// Asks for Ethernet addresses.
-    fn ask(&mut self) {
-        while let Some((port, address)) = self.rate_limits.questions.pop() {
+    fn send_solicitations(&mut self) {
+        while let Some((port, address)) = self.rate_limits.solicitations.pop() {
             let Some(snapshot) = self.snapshot.port(port) else { continue };
             if snapshot.kind == PortKind::Uplink {
-                self.shared.questions.put(port, address);
+                self.shared.solicit_queue.push(port, address);
                 continue;
             }
-            if !self.ports.takes_one(port) {
+            if !self.ports.has_credit(port) {
                 continue;
             }
             let Some(mut frame) = self.free.pop() else { return };
-            if gateway::ask(&self.umem, &mut frame, address, snapshot.vlan, &self.snapshot) {
+            if gateway::write_solicitation(&self.umem, &mut frame, address, snapshot.vlan, &self.snapshot) {
                 self.ports.send(port, frame, &self.umem, &mut self.free);
             } else {
                 self.free.push(frame);
@@ -457,7 +465,7 @@ impl Worker {
                 let sent = port.queue.transmit(&mut self.umem, &mut port.waiting);
                 let left: usize = port.waiting.iter().map(Frame::len).sum();
                 let counters = stats.port(port.id);
-                port.moved += sent;
+                port.frames_since_arm += sent;
                 counters.transmitted.add(sent as u64);
                 counters.transmitted_bytes.add((bytes - left) as u64);
             }
@@ -467,32 +475,32 @@ impl Worker {
                 port.queue.complete(&mut self.umem, &mut self.free);
             }
             port.refill(&mut self.umem, &mut self.free, reserve);
-            if port.is_told_too_often() {
-                port.stop_listening(&self.epoll);
+            if port.is_woken_too_often() {
+                port.disarm(&self.epoll);
             }
-            if let Some(id) = self.ports.rest(at, &self.epoll) {
-                self.room[id.index()] = RING_SLOTS as u32;
+            if let Some(id) = self.ports.deactivate_if_idle(at, &self.epoll) {
+                self.transmit_credit[id.index()] = RING_SLOTS as u32;
             }
         }
     }
 
     /// Takes half of their frames from ports that have not been busy of late, for others that are. Half of all frames are left to
     /// the ports in equal shares.
-    fn lower_levels(&mut self) {
-        let share = self.levels_max() / 2 / self.ports.len().max(1);
-        let least = share.clamp(FIRST_LEVEL, FIRST_LEVEL_OF_FEW);
+    fn reclaim_fill_targets(&mut self) {
+        let share = self.fill_targets_max() / 2 / self.ports.len().max(1);
+        let least = share.clamp(FILL_TARGET_INITIAL, FILL_TARGET_INITIAL_OF_FEW);
         for port in self.ports.iter_mut() {
-            if !port.is_busy && port.level > least {
-                let less = port.level - (port.level / 2).max(least);
-                port.level -= less;
-                self.levels -= less;
+            if !port.is_busy && port.fill_target > least {
+                let less = port.fill_target - (port.fill_target / 2).max(least);
+                port.fill_target -= less;
+                self.fill_targets -= less;
             }
             port.is_busy = false;
         }
     }
 
     /// Ends idle flows, and those of pods that are gone, a share of the table at a time. Whether it was time to.
-    fn age(&mut self, now_ms: u32) -> bool {
+    fn sweep(&mut self, now_ms: u32) -> bool {
         let elapsed = now_ms.wrapping_sub(self.swept_ms);
         if elapsed == 0 {
             return false;
@@ -504,13 +512,13 @@ impl Worker {
         let left = ((due - share) * u64::from(SWEEP_MS) / groups) as u32;
         let swept_ms = now_ms.wrapping_sub(left.min(elapsed - 1));
         if swept_ms / SWEEP_MS != self.swept_ms / SWEEP_MS {
-            self.lower_levels();
+            self.reclaim_fill_targets();
         }
         self.swept_ms = swept_ms;
         let snapshot = &self.snapshot;
         // What a worker that is a generation ahead has judged may be of a pod that this one does not know yet.
         self.shared.conntrack.sweep(share as usize, now_ms, &mut self.worker_state, |entry| {
-            entry.policy_epoch_is_before(snapshot.pod_left) && is_of_gone_pod(entry, snapshot, now_ms)
+            entry.policy_epoch_is_before(snapshot.pod_removed) && is_of_removed_pod(entry, snapshot, now_ms)
         });
         true
     }
@@ -526,18 +534,18 @@ impl Worker {
     }
 
     /// How long the worker may sleep; `None` while it may not.
-    fn may_sleep(&self, now: Instant) -> Option<i64> {
+    fn sleep_timeout(&self, now: Instant) -> Option<i64> {
         let Polling::Adaptive { spin_us } = self.polling else { return None };
         let now_ms = now.duration_since(self.shared.start).as_millis() as u32;
-        if now_ms.wrapping_sub(self.swept_ms) > SWEEP_LATE_MS {
+        if now_ms.wrapping_sub(self.swept_ms) > SWEEP_LAG_MAX_MS {
             return None; // Flows age first: the sleep has put it off.
         }
         let idle = now.duration_since(self.last_frame);
-        if self.ports.iter_active().all(Port::has_sent_all) {
+        if self.ports.iter_active().all(Port::is_drained) {
             return (idle.as_micros() >= u128::from(spin_us)).then_some(SLEEP_MAX_MS);
         }
         // An interface that is down takes nothing, however often it is kicked: now and then will do.
-        (idle >= STUCK_AFTER).then_some(KICK_AGAIN_MS)
+        (idle >= STALLED_AFTER).then_some(KICK_INTERVAL_MS)
     }
 
     /// Sleeps until a frame or the control side comes, or at the longest this many milliseconds.
@@ -545,21 +553,21 @@ impl Worker {
         let mailbox = &self.shared.mailboxes[self.id.index()];
         mailbox.stats.sleeps.add(1);
         #[cfg(debug_assertions)]
-        panic_if_told();
+        panic_if_requested();
         self.shared.conntrack.offline(&self.worker_state);
         // A port that cannot be listened to is still served by every waking, SLEEP_MAX_MS apart at the most.
-        self.ports.listen(&self.epoll);
-        if mailbox.calls.may_sleep() {
+        self.ports.arm(&self.epoll);
+        if mailbox.doorbell.prepare_sleep() {
             // What a waiting fragment waits for may come to another worker, which wakes nobody.
             self.wait(if self.fragments.waiting() > 0 { 1 } else { longest_ms });
         }
-        self.shared.mailboxes[self.id.index()].calls.awake();
+        self.shared.mailboxes[self.id.index()].doorbell.finish_sleep();
     }
 }
 
 /// Panics as soon as the file is there that `PALISADE_DEBUG_PANIC` names: so tests see what becomes of a switch that has lost a worker.
 #[cfg(debug_assertions)]
-fn panic_if_told() {
+fn panic_if_requested() {
     if let Some(file) = std::env::var_os("PALISADE_DEBUG_PANIC") {
         assert!(!std::path::Path::new(&file).exists(), "PALISADE_DEBUG_PANIC says so");
     }
@@ -567,14 +575,14 @@ fn panic_if_told() {
 
 /// Whether an end of a flow was a pod of this node when it was judged, and is nobody or somebody else by now. Not while that
 /// may still come back after a restart of the switch.
-fn is_of_gone_pod(entry: &Entry, snapshot: &Snapshot, now_ms: u32) -> bool {
+fn is_of_removed_pod(entry: &Entry, snapshot: &Snapshot, now_ms: u32) -> bool {
     let facts = entry.flow_word(true);
-    let is_gone = |end, was_pod| was_pod && !snapshot.is_same_end(end, was_pod, facts.policy_epoch());
+    let is_gone = |end, was_pod| was_pod && !snapshot.is_same_endpoint(end, was_pod, facts.policy_epoch());
     let [low_was_pod, high_was_pod] = facts.pods();
     (low_was_pod || high_was_pod)
         && entry.key().is_some_and(|key| {
             let ends = [(key.low(), low_was_pod), (key.high(), high_was_pod)];
             ends.into_iter().any(|(end, was_pod)| is_gone(end, was_pod))
-                && !snapshot.awaits_ends(ends, facts.policy_epoch(), now_ms)
+                && !snapshot.awaits_endpoints(ends, facts.policy_epoch(), now_ms)
         })
 }

@@ -16,31 +16,31 @@ pub(in crate::dataplane) struct Port {
     pub(in crate::dataplane) queue: PortQueue,
     pub(in crate::dataplane) waiting: Vec<Frame>,
     /// What other workers send by this queue.
-    inlets: ReceiveEnds,
+    receive_ends: ReceiveEnds,
     /// Frames that it is given to receive into.
-    pub(in crate::dataplane) level: usize,
+    pub(in crate::dataplane) fill_target: usize,
     /// As many of them it has even where frames are short.
-    least: usize,
+    fill_target_min: usize,
     /// Whether it has used half of them at once, of late.
     pub(in crate::dataplane) is_busy: bool,
     /// Whether it is in the list of active ports.
     is_active: bool,
     /// Batches in a row without a frame from it, or for it from others.
-    pub(in crate::dataplane) quiet: u32,
+    pub(in crate::dataplane) idle_polls: u32,
     /// Whether the kernel is to say when it has frames. That costs whoever brings or takes one, each time. Of a memory port it
     /// cannot: every batch looks at it.
-    is_listened_to: bool,
+    is_armed: bool,
     /// Frames that it has brought or taken since.
-    pub(in crate::dataplane) moved: usize,
+    pub(in crate::dataplane) frames_since_arm: usize,
 }
 
 /// A port that another worker has the queue of.
 struct Remote {
-    outlet: TransmitEnd,
+    transmit_end: TransmitEnd,
     /// Whether it has been given frames that its owner has not been told of.
-    is_given: bool,
+    needs_doorbell: bool,
     /// Whether it is in the list of those that have given less than all their room back.
-    is_short: bool,
+    is_below_capacity: bool,
 }
 
 /// The ports.
@@ -53,108 +53,108 @@ pub(in crate::dataplane) struct PortList {
     /// port costs nothing, however many there are.
     active: Vec<PortId>,
     /// Place in `active` that the batch starts with, so that none is last for ever.
-    turn: usize,
-    /// Ports with lanes from other workers.
-    with_inlets: usize,
+    first: usize,
+    /// Ports with hand-off queues from other workers.
+    with_receive_ends: usize,
     /// Ports without a queue, by their number.
     remotes: Box<[Option<Remote>]>,
-    given: Vec<PortId>,
-    short: Vec<PortId>,
+    doorbells_due: Vec<PortId>,
+    below_capacity: Vec<PortId>,
 }
 
 /// Batches in a row without a frame after which a port is no longer looked at in each.
-const QUIET_BATCHES: u32 = 64;
+const IDLE_POLLS_MAX: u32 = 64;
 /// Frames after which a port that the kernel speaks of is busy enough to be looked at without. In a trial the kernel's word was an
 /// eighth of what a frame cost whoever brought it.
-const BUSY_FRAMES: usize = 64;
+const DISARM_FRAMES: usize = 64;
 
 impl Port {
     /// A port at rest.
     pub(in crate::dataplane) fn new(
         queue: PortQueue,
-        inlets: ReceiveEnds,
-        level: usize,
-        least: usize,
+        receive_ends: ReceiveEnds,
+        fill_target: usize,
+        fill_target_min: usize,
     ) -> Port {
         Port {
             id: queue.port(),
             queue,
             waiting: Vec::with_capacity(RING_SLOTS),
-            inlets,
-            level,
-            least,
+            receive_ends,
+            fill_target,
+            fill_target_min,
             is_busy: false,
             is_active: false,
-            quiet: 0,
-            is_listened_to: false,
-            moved: 0,
+            idle_polls: 0,
+            is_armed: false,
+            frames_since_arm: 0,
         }
     }
 
     /// Has the kernel say when it has frames, those that it has already counted. Whether the kernel does.
-    fn listen(&mut self, epoll: &OwnedFd) -> bool {
-        if !self.is_listened_to
+    fn arm(&mut self, epoll: &OwnedFd) -> bool {
+        if !self.is_armed
             && let Some(fd) = self.queue.fd()
         {
             let name = epoll::EventData::new_u64(self.id.index() as u64);
-            self.is_listened_to = epoll::add(epoll, fd, name, epoll::EventFlags::IN).is_ok();
-            self.moved = 0;
+            self.is_armed = epoll::add(epoll, fd, name, epoll::EventFlags::IN).is_ok();
+            self.frames_since_arm = 0;
         }
-        self.is_listened_to
+        self.is_armed
     }
 
     /// Whether the kernel says more than is of use.
     #[inline]
-    pub(in crate::dataplane) fn is_told_too_often(&self) -> bool {
-        self.is_listened_to && self.moved >= BUSY_FRAMES
+    pub(in crate::dataplane) fn is_woken_too_often(&self) -> bool {
+        self.is_armed && self.frames_since_arm >= DISARM_FRAMES
     }
 
     /// Tells the kernel that it need not say: a port that is busy is looked at anyway.
-    pub(in crate::dataplane) fn stop_listening(&mut self, epoll: &OwnedFd) {
+    pub(in crate::dataplane) fn disarm(&mut self, epoll: &OwnedFd) {
         if let Some(fd) = self.queue.fd() {
             // Fails only where the kernel does not say anyway.
             let _ = epoll::delete(epoll, fd);
         }
-        self.is_listened_to = false;
+        self.is_armed = false;
     }
 
     /// Gives it frames to receive into, so that `reserve` free ones are left, but for its least.
     #[inline]
     pub(in crate::dataplane) fn refill(&mut self, umem: &mut Umem, free: &mut Vec<Frame>, reserve: usize) {
         let affordable = self.queue.receiving() + free.len().saturating_sub(reserve);
-        let level = self.level.min(affordable.max(self.least));
-        self.queue.refill(umem, free, level);
+        let fill_target = self.fill_target.min(affordable.max(self.fill_target_min));
+        self.queue.refill(umem, free, fill_target);
     }
 
     /// Frames of UMEM that are on their way out of it.
     #[inline]
-    pub(in crate::dataplane) fn leaving(&self) -> usize {
+    pub(in crate::dataplane) fn in_flight(&self) -> usize {
         self.queue.outstanding() + self.waiting.iter().map(Frame::frames).sum::<usize>()
     }
 
     /// Whether nothing is on its way out of it.
-    pub(in crate::dataplane) fn has_sent_all(&self) -> bool {
-        self.leaving() == 0 && self.inlets.iter().all(|lane| lane.is_empty())
+    pub(in crate::dataplane) fn is_drained(&self) -> bool {
+        self.in_flight() == 0 && self.receive_ends.iter().all(|queue| queue.is_empty())
     }
 
     /// Whether the worker need not look at it until the kernel says that a frame has come, or there is one to send.
-    fn may_rest(&self) -> bool {
+    fn may_deactivate(&self) -> bool {
         // Without frames to receive into, none would come that could wake anyone.
-        let is_ready = self.queue.lent() >= self.level.min(self.least);
-        self.quiet >= QUIET_BATCHES && is_ready && self.has_sent_all()
+        let is_ready = self.queue.lent() >= self.fill_target.min(self.fill_target_min);
+        self.idle_polls >= IDLE_POLLS_MAX && is_ready && self.is_drained()
     }
 
     /// Takes what other workers have for it, as far as it has room: of each at most so much a batch, another one first each time.
-    fn take_handed_over(&mut self, turn: usize, umem: &Umem, free: &mut Vec<Frame>) -> usize {
+    fn receive_handoff(&mut self, turn: usize, umem: &Umem, free: &mut Vec<Frame>) -> usize {
         let mut taken = 0;
-        for step in 0..self.inlets.len() {
-            let lane = &self.inlets[(turn + step) % self.inlets.len()];
+        for step in 0..self.receive_ends.len() {
+            let queue = &self.receive_ends[(turn + step) % self.receive_ends.len()];
             let share = free.len().clamp(PORT_BURST_FRAMES_MAX, RING_SLOTS);
-            let room = share.saturating_sub(self.leaving());
-            taken += lane.take(umem, free, &mut self.waiting, room.min(PORT_BURST_FRAMES_MAX));
+            let room = share.saturating_sub(self.in_flight());
+            taken += queue.dequeue(umem, free, &mut self.waiting, room.min(PORT_BURST_FRAMES_MAX));
         }
         if taken > 0 {
-            self.quiet = 0;
+            self.idle_polls = 0;
         }
         taken
     }
@@ -162,7 +162,7 @@ impl Port {
     /// Ends it: what waits to be sent is dropped.
     pub(in crate::dataplane) fn close(mut self, umem: &Umem, free: &mut Vec<Frame>) -> Access {
         self.waiting.drain(..).for_each(|frame| umem.release(frame, free));
-        Access::Queue(self.queue, self.inlets)
+        Access::Queue(self.queue, self.receive_ends)
     }
 }
 
@@ -172,11 +172,11 @@ impl PortList {
             ports: Vec::with_capacity(PORTS_MAX),
             places: vec![None; PORTS_MAX].into(),
             active: Vec::with_capacity(PORTS_MAX),
-            turn: 0,
-            with_inlets: 0,
+            first: 0,
+            with_receive_ends: 0,
             remotes: (0..PORTS_MAX).map(|_| None).collect(),
-            given: Vec::with_capacity(PORTS_MAX),
-            short: Vec::with_capacity(PORTS_MAX),
+            doorbells_due: Vec::with_capacity(PORTS_MAX),
+            below_capacity: Vec::with_capacity(PORTS_MAX),
         }
     }
 
@@ -184,15 +184,16 @@ impl PortList {
     pub(in crate::dataplane) fn add(&mut self, port: Port) {
         let id = port.id;
         self.places[id.index()] = Some(self.ports.len() as u16);
-        self.with_inlets += usize::from(!port.inlets.is_empty());
+        self.with_receive_ends += usize::from(!port.receive_ends.is_empty());
         self.ports.push(port);
         self.activate(id);
     }
 
     /// Adds a port that another worker has the queue of. Returns how many frames it takes.
-    pub(in crate::dataplane) fn add_remote(&mut self, id: PortId, outlet: TransmitEnd) -> usize {
-        let room = outlet.room();
-        self.remotes[id.index()] = Some(Remote { outlet, is_given: false, is_short: false });
+    pub(in crate::dataplane) fn add_remote(&mut self, id: PortId, transmit_end: TransmitEnd) -> usize {
+        let room = transmit_end.credit();
+        self.remotes[id.index()] =
+            Some(Remote { transmit_end, needs_doorbell: false, is_below_capacity: false });
         room
     }
 
@@ -203,7 +204,7 @@ impl PortList {
         if let Some(moved) = self.ports.get(usize::from(place)) {
             self.places[moved.id.index()] = Some(place);
         }
-        self.with_inlets -= usize::from(!port.inlets.is_empty());
+        self.with_receive_ends -= usize::from(!port.receive_ends.is_empty());
         self.active.retain(|active| *active != id);
         Some(port)
     }
@@ -211,9 +212,9 @@ impl PortList {
     /// Takes a port out that another worker has the queue of.
     pub(in crate::dataplane) fn remove_remote(&mut self, id: PortId) -> Option<TransmitEnd> {
         let remote = self.remotes[id.index()].take()?;
-        self.given.retain(|given| *given != id);
-        self.short.retain(|short| *short != id);
-        Some(remote.outlet)
+        self.doorbells_due.retain(|enqueued| *enqueued != id);
+        self.below_capacity.retain(|short| *short != id);
+        Some(remote.transmit_end)
     }
 
     /// The queues, at the end.
@@ -250,10 +251,10 @@ impl PortList {
     }
 
     /// Has the kernel say of every active port when it has frames.
-    pub(in crate::dataplane) fn listen(&mut self, epoll: &OwnedFd) {
+    pub(in crate::dataplane) fn arm(&mut self, epoll: &OwnedFd) {
         for id in &self.active {
             if let Some(place) = self.places[id.index()] {
-                self.ports[usize::from(place)].listen(epoll);
+                self.ports[usize::from(place)].arm(epoll);
             }
         }
     }
@@ -283,23 +284,23 @@ impl PortList {
 
     /// Starts a batch: the active port that was second is first.
     #[inline]
-    pub(in crate::dataplane) fn take_turn(&mut self) {
-        self.turn = if self.turn + 1 < self.active.len() { self.turn + 1 } else { 0 };
+    pub(in crate::dataplane) fn rotate(&mut self) {
+        self.first = if self.first + 1 < self.active.len() { self.first + 1 } else { 0 };
     }
 
     /// The active port whose turn it is after so many others, which are fewer than all.
     #[inline]
-    pub(in crate::dataplane) fn active_after(&mut self, step: usize) -> Option<&mut Port> {
-        let (turn, active) = (self.turn + step, self.active.len());
+    pub(in crate::dataplane) fn active_from_first(&mut self, step: usize) -> Option<&mut Port> {
+        let (turn, active) = (self.first + step, self.active.len());
         self.active_at(if turn < active { turn } else { turn - active })
     }
 
     /// Looks no longer at the active port at this place, if there is no reason to: then its number. The last active port
     /// takes its place.
     #[inline]
-    pub(in crate::dataplane) fn rest(&mut self, at: usize, epoll: &OwnedFd) -> Option<PortId> {
-        let port = self.active_at(at).filter(|port| port.may_rest())?;
-        if !port.listen(epoll) {
+    pub(in crate::dataplane) fn deactivate_if_idle(&mut self, at: usize, epoll: &OwnedFd) -> Option<PortId> {
+        let port = self.active_at(at).filter(|port| port.may_deactivate())?;
+        if !port.arm(epoll) {
             return None;
         }
         port.is_active = false;
@@ -308,20 +309,20 @@ impl PortList {
 
     /// Takes over what other workers have for ports of this one.
     #[inline]
-    pub(in crate::dataplane) fn take_handed_over(
+    pub(in crate::dataplane) fn receive_handoff(
         &mut self,
         from: &Mailbox,
         umem: &Umem,
         free: &mut Vec<Frame>,
     ) -> usize {
-        if self.with_inlets == 0 {
+        if self.with_receive_ends == 0 {
             return 0;
         }
-        from.calls.take(|id| self.activate(id));
-        let (mut taken, turn) = (0, self.turn);
+        from.doorbell.take_rung(|id| self.activate(id));
+        let (mut taken, turn) = (0, self.first);
         for at in 0..self.active.len() {
             if let Some(port) = self.active_at(at) {
-                taken += port.take_handed_over(turn, umem, free);
+                taken += port.receive_handoff(turn, umem, free);
             }
         }
         taken
@@ -341,42 +342,42 @@ impl PortList {
             port.waiting.push(frame);
             activate(port, &mut self.active);
         } else {
-            self.hand_over(out, &frame, umem);
+            self.send_remote(out, &frame, umem);
             umem.release(frame, free);
         }
     }
 
     /// Whether the port has room for one more frame.
-    pub(in crate::dataplane) fn takes_one(&mut self, out: PortId) -> bool {
+    pub(in crate::dataplane) fn has_credit(&mut self, out: PortId) -> bool {
         match (&self.remotes[out.index()], self.places[out.index()]) {
-            (Some(remote), _) => remote.outlet.room() > 0,
+            (Some(remote), _) => remote.transmit_end.credit() > 0,
             (None, Some(place)) => self.ports[usize::from(place)].waiting.len() < RING_SLOTS,
             (None, None) => false,
         }
     }
 
     #[inline(never)]
-    fn hand_over(&mut self, out: PortId, packet: &Frame, umem: &Umem) {
+    fn send_remote(&mut self, out: PortId, packet: &Frame, umem: &Umem) {
         if let Some(remote) = &mut self.remotes[out.index()] {
-            let given = remote.outlet.give(umem, packet);
-            debug_assert!(given, "the room was counted before");
-            if !remote.is_given {
-                remote.is_given = true;
-                self.given.push(out);
+            let enqueued = remote.transmit_end.enqueue(umem, packet);
+            debug_assert!(enqueued, "the room was counted before");
+            if !remote.needs_doorbell {
+                remote.needs_doorbell = true;
+                self.doorbells_due.push(out);
             }
         }
     }
 
     /// Tells other workers of what this batch has handed to them.
     #[inline]
-    pub(in crate::dataplane) fn call_owners(&mut self, mailboxes: &[Mailbox]) {
-        for id in self.given.drain(..) {
+    pub(in crate::dataplane) fn ring_doorbells(&mut self, mailboxes: &[Mailbox]) {
+        for id in self.doorbells_due.drain(..) {
             if let Some(remote) = &mut self.remotes[id.index()] {
-                mailboxes[remote.outlet.owner.index()].calls.call(id);
-                remote.is_given = false;
-                if !remote.is_short {
-                    remote.is_short = true;
-                    self.short.push(id);
+                mailboxes[remote.transmit_end.owner.index()].doorbell.ring(id);
+                remote.needs_doorbell = false;
+                if !remote.is_below_capacity {
+                    remote.is_below_capacity = true;
+                    self.below_capacity.push(id);
                 }
             }
         }
@@ -384,21 +385,21 @@ impl PortList {
 
     /// Says how many frames each port takes that another worker has the queue of, where that has changed.
     #[inline]
-    pub(in crate::dataplane) fn note_remote_room(&mut self, room: &mut [u32]) {
+    pub(in crate::dataplane) fn refresh_remote_credit(&mut self, room: &mut [u32]) {
         let remotes = &mut self.remotes;
-        self.short.retain(|id| {
+        self.below_capacity.retain(|id| {
             let Some(remote) = &mut remotes[id.index()] else { return false };
-            let there = remote.outlet.room();
+            let there = remote.transmit_end.credit();
             room[id.index()] = there as u32;
-            remote.is_short = there < remote.outlet.capacity();
-            remote.is_short
+            remote.is_below_capacity = there < remote.transmit_end.capacity();
+            remote.is_below_capacity
         });
     }
 }
 
 #[inline]
 fn activate(port: &mut Port, active: &mut Vec<PortId>) {
-    port.quiet = 0;
+    port.idle_polls = 0;
     if !port.is_active {
         port.is_active = true;
         active.push(port.id);

@@ -1,4 +1,4 @@
-//! ACL tables: one for each groups_in content, shared by all rule_sets that come to it.
+//! ACL tables: one for each distinct content, shared by rule sets.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,7 +8,7 @@ use crate::tables::Acl;
 
 use super::output::{RowChanges, TablesOutput};
 
-/// Who uses which table.
+/// Users of each table.
 #[derive(Debug, Default)]
 pub(crate) struct AclTables {
     tables: Slots<AclId, Users>,
@@ -23,7 +23,7 @@ struct Users {
 }
 
 impl AclTables {
-    /// A rule_set without a table gets the one with this content.
+    /// Assigns the table with this content to a rule set.
     pub(crate) fn attach(&mut self, rule_set: RuleSetId, acl: Acl, output: &mut TablesOutput) -> AclId {
         let digest = digest(&acl);
         let known = self.by_digest.get(&digest).copied();
@@ -34,7 +34,7 @@ impl AclTables {
         self.create(rule_set, acl, digest, output)
     }
 
-    /// A rule_set leaves its table.
+    /// Removes a rule set from its table.
     pub(crate) fn detach(&mut self, rule_set: RuleSetId, id: AclId) {
         let Some(users) = self.tables.get_mut(id) else { return };
         sorted::remove(&mut users.rule_sets, &rule_set);
@@ -43,10 +43,9 @@ impl AclTables {
         }
     }
 
-    /// Changes rows for some rule_sets, each with the table it has. Gives back those that have another
-    /// table now.
+    /// Changes rows of the tables of some rule sets. Returns the rule sets that move to another table.
     ///
-    /// A table whose users all change alike stays, and changes; others part.
+    /// A table is changed in place if all its users change alike; otherwise it is split.
     pub(crate) fn change(
         &mut self,
         changes: BTreeMap<RuleSetId, (AclId, RowChanges)>,
@@ -66,7 +65,7 @@ impl AclTables {
         moved
     }
 
-    /// Frees tables that nobody uses.
+    /// Frees unused tables.
     pub(crate) fn sweep(&mut self, output: &mut TablesOutput) {
         for id in std::mem::take(&mut self.idle) {
             if self.tables.get(id).is_some_and(|users| users.rule_sets.is_empty()) {
@@ -145,14 +144,14 @@ fn apply(acl: &mut Acl, changes: &RowChanges) {
     }
 }
 
-/// Whether the changes make `next` of `acl`.
+/// Tests whether the changes turn `acl` into `next`.
 fn is_changed(acl: &Acl, changes: &RowChanges, next: &Acl) -> bool {
     let mut changed = acl.clone();
     apply(&mut changed, changes);
     changed == *next
 }
 
-/// A number that follows from the content, entry by entry in any order.
+/// Hash of the content, independent of the order of the entries.
 fn digest(acl: &Acl) -> u64 {
     let rows = acl.rows.iter().map(|(&class, &row)| entry_digest(class, row));
     rows.fold(mix(u64::from(acl.default.0)), u64::wrapping_add)
@@ -170,7 +169,7 @@ fn entry_digest(class: ClassId, row: RowId) -> u64 {
     mix(u64::from(class.0) << 32 | u64::from(row.0))
 }
 
-/// The finalizer of `SplitMix64`.
+/// Finalizer of `SplitMix64`.
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

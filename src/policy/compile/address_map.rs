@@ -1,4 +1,4 @@
-//! The address map: who has which address, and the class of every address and prefix that needs one.
+//! Address map: the owners of each address, and the class of every address and prefix that needs one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use crate::policy::store::{GroupId, Store};
 use super::classes::{Classes, class_key};
 use super::output::TablesOutput;
 
-/// Addresses and prefixes, and their classes.
+/// Addresses and prefixes with their classes.
 #[derive(Debug, Default)]
 pub(crate) struct AddressMap {
     blocks: IpBlockIndex,
@@ -23,7 +23,7 @@ pub(crate) struct AddressMap {
     dirty: BTreeSet<IpAddr>,
 }
 
-/// An address that somebody has.
+/// Address with owners.
 #[derive(Debug, Default)]
 struct Host {
     owners: Vec<AddressOwner>,
@@ -31,7 +31,7 @@ struct Host {
 }
 
 impl AddressMap {
-    /// Makes `addresses` all that a owner has. They are looked at again, and so are those it had.
+    /// Sets all addresses of an owner. Marks them and the former ones as dirty.
     pub(crate) fn set_addresses(&mut self, owner: AddressOwner, addresses: &[IpAddr]) {
         let before = self.addresses_of.remove(&owner).unwrap_or_default();
         for &address in before.iter().filter(|address| !addresses.contains(address)) {
@@ -51,38 +51,38 @@ impl AddressMap {
         }
     }
 
-    /// Looks at the addresses of a owner again.
+    /// Marks the addresses of an owner as dirty.
     pub(crate) fn mark(&mut self, owner: AddressOwner) {
         self.dirty.extend(self.addresses_of.get(&owner).into_iter().flatten());
     }
 
-    /// Looks at the addresses in a prefix again.
+    /// Marks the addresses in a prefix as dirty.
     pub(crate) fn mark_prefix(&mut self, prefix: IpNet) {
         let hosts = self.hosts.range(prefix.network()..=prefix.broadcast());
         self.dirty.extend(hosts.map(|(&address, _)| address));
     }
 
-    /// Looks at every address again.
+    /// Marks every address as dirty.
     pub(crate) fn mark_all(&mut self) {
         self.dirty.extend(self.hosts.keys());
     }
 
-    /// Enters the block of a group.
+    /// Adds the block of a group.
     pub(crate) fn insert_block(&mut self, id: GroupId, block: &IpBlock) {
         self.blocks.insert(id, block);
     }
 
-    /// Takes the block of a group out.
+    /// Removes the block of a group.
     pub(crate) fn remove_block(&mut self, id: GroupId, block: &IpBlock) {
         self.blocks.remove(id, block);
     }
 
-    /// The class of an address.
+    /// Class of an address.
     pub(crate) fn class_of(&self, address: IpAddr) -> ClassId {
         self.hosts.get(&address).map_or_else(|| self.blocks.class_of(address), |host| host.class)
     }
 
-    /// Works out the classes of everything that was affected, and puts what changed into the output.
+    /// Computes the classes of dirty addresses and prefixes, and writes changes to the output.
     pub(crate) fn update(
         &mut self,
         store: &Store,
@@ -134,7 +134,8 @@ impl AddressMap {
         self.update_prefix(classes, IpNet::from(address));
     }
 
-    /// The class of a prefix that some block has; none of its own for a single address that somebody has.
+    /// Updates the class of a prefix of a block. A single address with an owner has no class of its own as a
+    /// prefix.
     fn update_prefix(&mut self, classes: &mut Classes, prefix: IpNet) {
         let Some(mut class) = self.blocks.class(prefix) else { return };
         let groups = match self.host(prefix) {
@@ -145,19 +146,19 @@ impl AddressMap {
         self.blocks.set_class(prefix, class);
     }
 
-    /// The host whose only address is the prefix.
+    /// Host whose address is the prefix.
     fn host(&self, prefix: IpNet) -> Option<&Host> {
         if prefix.prefix_len() == prefix.max_prefix_len() { self.hosts.get(&prefix.addr()) } else { None }
     }
 
-    /// A prefix has an entry where its class is not that of the prefix above it.
+    /// Publishes the entry of a prefix, which exists only if its class differs from that of its parent.
     fn publish(&self, prefix: IpNet, output: &mut TablesOutput) {
         let class = self.host(prefix).map(|host| host.class).or_else(|| self.blocks.class(prefix));
         output.set_prefix(prefix, class.filter(|&class| class != self.blocks.class_above(prefix)));
     }
 }
 
-/// The groups of an address in some blocks that some have: see [`Classes`].
+/// Class key of an address with these blocks and owners: see [`Classes`].
 fn key(store: &Store, members: &mut Membership, around: &[GroupId], owners: &[AddressOwner]) -> Vec<GroupId> {
     match owners {
         [owner] => key_of(store, members, around, *owner),
@@ -187,7 +188,7 @@ fn key_of(store: &Store, members: &mut Membership, around: &[GroupId], owner: Ad
     groups
 }
 
-/// The ports of a pod in some groups that rules ask for by name.
+/// Ports of a pod that rules about some groups name.
 fn asked_ports(members: &Membership, groups: &[GroupId], ports: &[ContainerPort]) -> Vec<AddressGroup> {
     let mut asked = Vec::new();
     for port in ports {

@@ -1,8 +1,8 @@
-//! RuleSets that follow: where all pods of one come to have the same other rules, it keeps its table, and only the classes that the
-//! rules that come and go are about are looked at again.
+//! Carry-over: a rule set keeps its table if all of its pods change to the same other rules. Only the classes
+//! that the changed rules refer to are compiled again.
 //!
-//! So a policy more beside one of a thousand rules is some entries of the tables, and not all of them. What is about everyone, or
-//! asks for ports by name, changes any row: there the pods get a rule_set that is made from nothing.
+//! A policy added to a thousand rules therefore changes some entries of the tables, not all of them. Rules
+//! for every peer and rules with named ports may change any row; their pods get a newly compiled rule set.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,36 +19,36 @@ use crate::policy::resolve::{Membership, PodDirection, RuleSetKey};
 use crate::policy::store::{Affected, PodSlot, RuleSetId, Store};
 use crate::tables::{Direction, RuleOrigin};
 
-/// A pod, and what its rules depend on, in and out, if it is to be enforced.
+/// Pod and the keys of its ingress and egress rules, `None` if the switch does not enforce policy for it.
 pub(super) type AffectedPod = (PodSlot, Option<[RuleSetKey; 2]>);
 
-/// What becomes of the pods of a rule_set.
+/// Changes of the pods of a rule set.
 #[derive(Default)]
 struct DirectionChange<'a> {
-    /// How many are affected.
+    /// Number of affected pods.
     pods: usize,
-    /// What the rules of one of them depend on now.
+    /// Key of the next rules of one of the pods.
     next: Option<(&'a RuleSetKey, PodSlot)>,
-    /// Whether those of another one depend on something else.
+    /// Indicates that two pods have different keys.
     differ: bool,
 }
 
-/// A rule_set all of whose pods come to have the same other rules.
+/// Rule set whose pods all change to the same other rules.
 pub(super) struct CarryOver<'a> {
-    /// The rule_set.
+    /// Rule set.
     rule_set: RuleSetId,
-    /// The rules, as one of the pods has them.
+    /// Next rules, as one of the pods has them.
     pod_direction: PodDirection<'a>,
 }
 
-/// Step 2: the affected pods, and what the rules of each depend on if it is to be enforced.
+/// Step 2: keys of the rules of all affected pods.
 pub(super) fn affected_pods(store: &Store, affected: &Affected) -> Vec<AffectedPod> {
     let key = |slot, direction| Some(pod_direction(store, slot, direction)?.key());
     let keys = |slot| Some([key(slot, Direction::Ingress)?, key(slot, Direction::Egress)?]);
     affected.pods.union(&affected.reselected_pods).map(|&slot| (slot, keys(slot))).collect()
 }
 
-/// Step 2: the rule sets that can carry over.
+/// Step 2: rule sets that may carry over.
 pub(super) fn carry_overs<'a>(
     store: &'a Store,
     enforced: &BTreeMap<PodSlot, EnforcedPod>,
@@ -85,18 +85,17 @@ pub(super) fn carry_overs<'a>(
 }
 
 impl RuleSets {
-    /// Whether a rule_set can have the rules of a pod_direction with this key rather than going: what differs is about some addresses.
+    /// Tests whether a rule set can take the rules of a pod direction: the difference must be static.
     fn can_carry_over(&self, id: RuleSetId, key: &RuleSetKey, pod_direction: &PodDirection<'_>) -> bool {
         self.keys.find(key).is_none()
             && self.keys.key(id).differs_only_in_policies(key)
             && pod_direction.differs_statically_from(&self.get(id).rules)
     }
 
-    /// Lets rule_sets that can follow do so: those whose rows remain what they are but for some classes. These are given by
-    /// rule_set.
+    /// Carries over the rule sets whose default deny permits it. Returns the stale classes of each.
     ///
-    /// Rows name the rule that denies by default, which is called after all policies that isolate a pod. So it gets another
-    /// name in all rows at once, or the rule_set does not follow.
+    /// The origin of the default deny lists all policies that isolate a pod, and rows name this rule. Its
+    /// name must change in all rows at once, or the rule set does not carry over.
     pub(super) fn carry_over(
         &mut self,
         changes: Vec<CarryOver<'_>>,
@@ -124,7 +123,7 @@ impl RuleSets {
         stale_classes
     }
 
-    /// Calls the rule that denies by default as it is called for the changes, if there are no others who call it as it was.
+    /// Renames the default deny of the carried rule sets. Returns `false` if other rule sets use it.
     fn rename_deny(
         &mut self,
         before: &Arc<RuleOrigin>,
@@ -163,7 +162,7 @@ impl RuleSets {
     }
 }
 
-/// What judges a direction of a pod, if it is one to be enforced.
+/// Direction of a pod for which the switch enforces policy.
 fn pod_direction(store: &Store, slot: PodSlot, direction: Direction) -> Option<PodDirection<'_>> {
     let stored = store.live_pod(slot).filter(|stored| store.is_local(&stored.pod))?;
     Some(PodDirection::new(store, stored, direction))

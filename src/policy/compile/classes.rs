@@ -1,16 +1,16 @@
-//! Peer classes: addresses that lie in the same groups are one class.
+//! Peer classes: addresses with equal groups form one class.
 //!
-//! **An address that several live owners claim** (two pods while one of them is about to go, a pod and a node)
-//! belongs to none of them for certain, so a flow with it passes only where it would pass whichever owner it
-//! belongs to. Its class lists the groups of each owner, and its rows are what all of them allow.
+//! **An address with several live owners** (two pods during a hand-over, a pod and a node) belongs to none of
+//! them for certain. A flow with it passes only if it passes for each owner. The class lists the groups of
+//! each owner, and its rows are the intersection of theirs.
 
 use crate::ids::ClassId;
 use crate::policy::store::{GroupId, Interner, Slot, Sweep, sorted};
 
-/// The classes in use.
+/// Classes in use.
 ///
-/// A class is the groups that its addresses are in, sorted; the groups of several owners stand apart by
-/// [`GroupId::OR`].
+/// The key of a class is the sorted list of its groups; [`GroupId::OR`] separates the groups of several
+/// owners.
 #[derive(Debug, Default)]
 pub(crate) struct Classes {
     classes: Interner<ClassId, [GroupId]>,
@@ -18,7 +18,7 @@ pub(crate) struct Classes {
 }
 
 impl Classes {
-    /// No classes but the rest of the world.
+    /// Set of classes with the world class only.
     pub(crate) fn new() -> Classes {
         let mut classes = Classes::default();
         let world = classes.classes.intern(Vec::new());
@@ -28,8 +28,8 @@ impl Classes {
         classes
     }
 
-    /// Makes `held` the class of these groups: one address or prefix leaves the class it had and joins another.
-    /// Whether that is another.
+    /// Moves one address or prefix from class `held` to the class of these groups. Returns `true` if the
+    /// class changes.
     pub(crate) fn reassign(&mut self, held: &mut ClassId, groups: &[GroupId]) -> bool {
         let class = self.classes.intern(groups);
         if class == *held {
@@ -41,7 +41,7 @@ impl Classes {
         true
     }
 
-    /// An address or prefix leaves a class.
+    /// Releases one address or prefix of a class.
     pub(crate) fn release(&mut self, class: ClassId) {
         if class != ClassId::WORLD {
             self.classes.release(class);
@@ -54,22 +54,22 @@ impl Classes {
         }
     }
 
-    /// The groups of a class.
+    /// Groups of a class.
     pub(crate) fn groups(&self, class: ClassId) -> &[GroupId] {
         self.classes.key(class)
     }
 
-    /// The groups of a class, if there is one with this number.
+    /// Groups of a class, if the number is in use.
     pub(crate) fn get(&self, class: ClassId) -> Option<&[GroupId]> {
         self.classes.get(class).map(|groups| &**groups)
     }
 
-    /// The classes whose addresses are in a group, sorted.
+    /// Classes with addresses in a group, sorted.
     pub(crate) fn in_group(&self, group: GroupId) -> &[ClassId] {
         self.in_group.get(group.position()).map_or(&[], Vec::as_slice)
     }
 
-    /// The classes that added and dropped.
+    /// Added and removed classes.
     pub(crate) fn sweep(&mut self) -> Sweep<ClassId, [GroupId]> {
         let swept = self.classes.sweep();
         for (class, groups) in &swept.removed {
@@ -95,12 +95,12 @@ impl Classes {
     }
 }
 
-/// The groups in the key of a class; one that several owners are in add_rule more than once.
+/// Groups in the key of a class; a group of several owners occurs several times.
 pub(crate) fn groups_in(groups: &[GroupId]) -> impl Iterator<Item = GroupId> {
     groups.iter().copied().filter(|&group| group != GroupId::OR)
 }
 
-/// The key of an address whose owners are in these groups each: as few alternatives as say the same.
+/// Key of an address with these owners, without duplicate alternatives.
 pub(crate) fn class_key(mut owners: Vec<Vec<GroupId>>) -> Vec<GroupId> {
     owners.sort_unstable();
     owners.dedup();

@@ -1,4 +1,4 @@
-//! The policy compiler.
+//! Policy compiler: keeps rule tables current while objects change.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,14 +17,14 @@ use crate::policy::resolve::{AddressGroup, AddressOwner, Membership, PodDirectio
 use crate::policy::store::{Affected, Change, GroupId, ObjectName, PodSlot, RuleSetId, Store, Sweep};
 use crate::tables::{Direction, PodName, PodPolicy, PolicyRef, RuleTables, TablesDiff};
 
-/// What to compile for.
+/// Options of a compiler.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The node of the switch: only its pods get tables. `None`: every pod does.
+    /// Node of the switch; only its pods get tables. `None` compiles for all pods.
     pub node: Option<String>,
 }
 
-/// The policy compiler: holds the objects, and the tables that follow from them.
+/// Objects, and the rule tables that follow from them.
 #[derive(Debug)]
 pub struct Compiler {
     pub(super) store: Store,
@@ -39,7 +39,7 @@ pub struct Compiler {
 }
 
 impl Compiler {
-    /// A compiler without objects.
+    /// Compiler without objects.
     pub fn new(options: Options) -> Compiler {
         Compiler {
             store: Store::new(options.node),
@@ -54,8 +54,8 @@ impl Compiler {
         }
     }
 
-    /// Compiles objects from scratch: the same objects in any order give the same tables, numbers included. Of
-    /// objects with the same name the last counts.
+    /// Compiles objects from scratch. The same objects in any order yield the same tables, ids included. Of
+    /// objects with one name the last counts.
     pub fn from_objects(objects: impl IntoIterator<Item = Object>, options: Options) -> Compiler {
         let by_name: BTreeMap<ObjectName, Object> =
             objects.into_iter().map(|object| (ObjectName::of(&object), object)).collect();
@@ -69,12 +69,12 @@ impl Compiler {
         compiler
     }
 
-    /// Makes a change, and gives what it makes of the tables.
+    /// Applies a change. Returns the difference of the tables.
     pub fn apply(&mut self, change: Change) -> TablesDiff {
         self.apply_all([change])
     }
 
-    /// Makes changes at once, and gives what they make of the tables.
+    /// Applies changes at once. Returns the difference of the tables.
     pub fn apply_all(&mut self, changes: impl IntoIterator<Item = Change>) -> TablesDiff {
         let mut affected = Affected::default();
         for change in changes {
@@ -84,35 +84,36 @@ impl Compiler {
         self.output.take_diff()
     }
 
-    /// The tables.
+    /// Rule tables.
     pub fn tables(&self) -> &RuleTables {
         self.output.tables()
     }
 
-    /// The tables, for good.
+    /// Consumes the compiler and returns the tables.
     pub fn into_tables(self) -> RuleTables {
         self.output.into_tables()
     }
 
-    /// Every pod, by name, whether policy can see it or not.
+    /// Pods, by name, live or not.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.store.pods()
     }
 
-    /// The policies that assign_rule_sets a direction of a pod, in the order they are asked: admin tier, `NetworkPolicy`, or
-    /// baseline tier where no `NetworkPolicy` isolates the pod. None for a pod that policy cannot see.
+    /// Policies that select a pod for a direction, in the order of evaluation: admin tier, then
+    /// `NetworkPolicy`, or the baseline tier if no `NetworkPolicy` isolates the pod. Empty for a pod to which
+    /// no policy applies.
     pub fn policies_selecting(&self, pod: &PodName, direction: Direction) -> Vec<PolicyRef> {
         let stored = self.store.pod_slot(pod).and_then(|slot| self.store.live_pod(slot));
         stored.map_or_else(Vec::new, |stored| PodDirection::new(&self.store, stored, direction).policies())
     }
 
-    /// The class of an address.
+    /// Class of an address.
     pub fn class_of(&self, address: IpAddr) -> ClassId {
         self.addresses.class_of(address)
     }
 
-    /// What a class is: the groups that its addresses are in, as far as rules of enforced pods name them; one list for each
-    /// owner where several claim an address.
+    /// Groups of a class, as far as rules of enforced pods refer to them; one list for each owner if several
+    /// claim an address.
     pub fn groups_of_class(&self, class: ClassId) -> Vec<Vec<&AddressGroup>> {
         let owners = self.classes.groups(class).split(|&group| group == GroupId::OR);
         let named =
@@ -149,14 +150,14 @@ impl Compiler {
         self.members.sweep_ports();
     }
 
-    /// Step 2, for rule sets that keep their table.
+    /// Step 2, for rule sets that carry over. Returns their stale classes.
     fn carry_over(&mut self, affected: &[AffectedPod]) -> BTreeMap<RuleSetId, Vec<ClassId>> {
         let carried = carry_overs(&self.store, &self.enforced, &self.rule_sets, affected);
         let (members, rows, output) = (&mut self.members, &mut self.rows, &mut self.output);
         self.rule_sets.carry_over(carried, &self.classes, members, rows, output)
     }
 
-    /// Step 1.
+    /// Step 1: updates the membership of affected namespaces, nodes and pods.
     fn update_members(&mut self, affected: &Affected) {
         for &slot in &affected.namespaces {
             self.members.refresh_namespace(&self.store, slot);
@@ -173,7 +174,7 @@ impl Compiler {
         }
     }
 
-    /// Step 2: gives a pod the rule_sets that it is to have.
+    /// Step 2: assigns rule sets to a pod.
     fn assign_rule_sets(&mut self, slot: PodSlot, keys: Option<[RuleSetKey; 2]>) {
         let store = &self.store;
         let next = keys.map(|[ingress, egress]| {
@@ -190,7 +191,7 @@ impl Compiler {
                 self.rule_sets.get_mut(rule_set).remove_pod(slot);
                 self.rule_sets.release(rule_set);
             }
-            // A pod that has removed and come back in one step may be in another slot by now, which publishes it.
+            // A pod that was removed and added in one step may have another slot, which publishes it.
             if !store.enforces(&before.name) {
                 self.output.set_pod(before.name, None);
             }
@@ -203,7 +204,7 @@ impl Compiler {
         }
     }
 
-    /// Step 3.
+    /// Step 3: updates the members of added and removed groups.
     fn update_groups(&mut self) {
         let Sweep { added, removed } = self.members.port_uses.sweep();
         for (_, asked) in removed {
@@ -215,7 +216,7 @@ impl Compiler {
             self.members.add_port_name(asked.0, asked.1.clone());
             self.mark_group(asked.0);
         }
-        // Classes that go below still speak of the groups that go here.
+        // Removed classes below still refer to the removed groups.
         let Sweep { added, removed } = self.members.groups.retire();
         for (id, group) in removed {
             if let AddressGroup::Block(block) = &*group {
@@ -238,10 +239,10 @@ impl Compiler {
         }
     }
 
-    /// Looks again at every address in a group that is in use, or at every address.
+    /// Marks the addresses of a group, or all addresses, as dirty.
     fn mark_group(&mut self, group: Option<GroupId>) {
         let Some(group) = group else { return self.addresses.mark_all() };
-        // A group that nobody holds goes in the same step, and touches its members then.
+        // An unreferenced group is removed in the same step, which marks its members.
         let Some(group) = self.members.groups.get(group).cloned() else { return };
         if let AddressGroup::Block(block) = &*group {
             self.addresses.mark_prefix(block.cidr);
@@ -251,9 +252,9 @@ impl Compiler {
         }
     }
 
-    /// Step 5, for the classes that added and dropped. Gives the rule_sets that have another table now.
+    /// Step 5, for added and removed classes. Returns the rule sets that have another table.
     ///
-    /// A class that a rule_set is to see anew is one that it does not see.
+    /// A rule set has no projection of its stale classes.
     fn update_classes(&mut self, stale_classes: BTreeMap<RuleSetId, Vec<ClassId>>) -> Vec<RuleSetId> {
         let Sweep { added, removed } = self.classes.sweep();
         let mut changes: BTreeMap<RuleSetId, RowChanges> = BTreeMap::new();
@@ -300,7 +301,7 @@ impl Compiler {
         moved.into_iter().map(|(rule_set, _)| rule_set).collect()
     }
 
-    /// Step 5, for the rule_sets that added.
+    /// Step 5, for added rule sets.
     fn compile_rule_sets(&mut self, added: &[RuleSetId]) {
         for &id in added {
             let rule_set = self.rule_sets.get_mut(id);

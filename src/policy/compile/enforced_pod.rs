@@ -1,9 +1,9 @@
-//! Pods with tables.
+//! Pods with ACL tables.
 
 use crate::policy::store::RuleSetId;
 use crate::tables::PodName;
 
-/// A pod that the tables assign_rule_sets.
+/// Pod for which the switch enforces policy, and its rule sets.
 #[derive(Debug)]
 pub(crate) struct EnforcedPod {
     pub(super) name: PodName,

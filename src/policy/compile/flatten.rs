@@ -1,4 +1,5 @@
-//! The painter: rules in order, each colouring what none before it has coloured, become one row.
+//! Flattening: rules in order of evaluation become one row, in which each rule decides the ports that no
+//! earlier one has decided.
 
 use crate::ids::RuleId;
 use crate::net::flow::Protocol;
@@ -7,9 +8,9 @@ use crate::policy::resolve::{Action, PortTerm, Rule, RuleIndex, RuleList};
 use crate::policy::store::GroupId;
 use crate::tables::{Decision, PortSpan, Row};
 
-/// The row of addresses that are in these groups and whose pod, if any, has these ports.
+/// Computes the row of addresses in these groups whose pod, if any, has these ports.
 ///
-/// Its decisions name rules by their place in [`RuleList::origins`].
+/// Decisions name rules by their index in [`RuleList::origins`].
 pub(crate) fn flatten(
     rules: &RuleList,
     index: &RuleIndex,
@@ -32,8 +33,8 @@ pub(crate) fn flatten(
     builder.into_row()
 }
 
-/// The row that lets pass what both rows let pass. Where both deny or both allow, the rule that was asked first
-/// is named.
+/// Intersection of two rows: it allows the traffic that both allow. If both agree, it names the rule that was
+/// evaluated first.
 pub(crate) fn intersect(a: &Row, b: &Row) -> Row {
     let both = |a: Decision, b: Decision| match (a.is_allow(), b.is_allow()) {
         (true, false) => b,
@@ -62,14 +63,14 @@ pub(crate) fn intersect(a: &Row, b: &Row) -> Row {
 const PORTS: u32 = 1 << 16;
 const PROTOCOLS: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::SCTP];
 
-/// What a span has come to: `None` where a rule has passed on to the next tier.
+/// Decision of a span; `None` if a rule passes to the next tier.
 type Outcome = Option<Decision>;
 
 #[derive(Default)]
 struct RowBuilder {
     protocols: [Vec<Span>; 3],
     other: Option<Outcome>,
-    /// Whether a rule without ports has been here: nothing is left to outcome in this tier.
+    /// Indicates that a rule without ports has matched: this tier decides nothing else.
     full: bool,
 }
 
@@ -113,7 +114,7 @@ impl RowBuilder {
         }
     }
 
-    /// What was passed on is free again.
+    /// Ends a tier. Spans that passed are undecided in the next one.
     fn end_stage(&mut self) {
         for spans in &mut self.protocols {
             spans.retain(|span| span.outcome.is_some());
@@ -136,7 +137,7 @@ impl RowBuilder {
     }
 }
 
-/// Colours what is free between two ports.
+/// Decides the undecided ports of a range.
 fn fill(spans: &mut Vec<Span>, first: u16, last: u16, outcome: Outcome) {
     let (mut next, end) = (u32::from(first), u32::from(last) + 1);
     let mut at = spans.partition_point(|span| span.last < first);
@@ -154,7 +155,7 @@ fn fill(spans: &mut Vec<Span>, first: u16, last: u16, outcome: Outcome) {
     }
 }
 
-/// Appends a span, merged with the one before where they mark and agree; left out where `other` says it anyway.
+/// Appends a span. Joins it to the last one if they touch and agree; omits it if `other` decides alike.
 fn append(spans: &mut Vec<PortSpan>, span: PortSpan, other: Decision) {
     if span.decision == other {
         return;
@@ -197,7 +198,7 @@ mod tests {
         rules
     }
 
-    /// The naive equal: asks the rules one by one.
+    /// Naive counterpart: evaluates the rules one by one.
     fn assign_rule_sets(rules: &RuleList, groups: &[GroupId], protocol: Protocol, port: u16) -> Decision {
         for tier in &rules.tiers {
             let matching = tier.iter().find(|rule| {

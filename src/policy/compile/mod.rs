@@ -1,17 +1,17 @@
-//! Compile: groups and rules become rule tables, and stay right while objects change.
+//! Compile: turns groups and rules into rule tables, and updates them with the objects.
 //!
-//! Everything between the objects and the tables is a value that never changes, interned and counted: groups, classes
-//! (the groups of an address), rule_sets (the rules of a pod), rows. A change to an object makes some of them and lets go
-//! of others; what add_rule and goes is worked out in order, each step from the one before:
+//! All values between objects and tables are immutable, interned and reference counted: groups, classes (the
+//! groups of an address), rule sets (the rules of a pod direction), rows. A change of an object adds some of
+//! them and removes others, in steps:
 //!
-//! 1. membership: which groups the affected namespaces, nodes and pods are in;
-//! 2. pod_directions: which rule_sets the affected pods have, and so which groups rules name. Where all pods of a rule_set come to have
-//!    the same other rules, the rule_set follows, and keeps what the rules that come and go are not about;
-//! 3. groups that added or dropped: who is in them;
-//! 4. classes of the addresses and prefixes so affected;
-//! 5. rows and tables: each new class as each rule_set sees it, each new rule_set for all classes.
+//! 1. membership: groups of the affected namespaces, nodes and pods;
+//! 2. rule sets of the affected pods, which determine the groups in use. A rule set whose pods all change to
+//!    the same other rules carries over, with its table;
+//! 3. members of added and removed groups;
+//! 4. classes of the affected addresses and prefixes;
+//! 5. rows and tables: each added class for every rule set, each added rule set for all classes.
 //!
-//! A compile from scratch is the same with everything affected, from objects in order of name: so its numbers
+//! A compile from scratch treats all objects as affected, in the order of their names. Its ids therefore
 //! follow from the content alone.
 
 mod acls;

@@ -1,4 +1,4 @@
-//! The output: the tables as they stand, and what the change at hand has made of them.
+//! Output of the compiler: the current tables, and the entries that changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::tables::{Acl, PersistentMap, PodName, PodPolicy, Row, RuleOrigin, Rul
 /// Changes of the rows of one ACL table.
 pub(crate) type RowChanges = BTreeMap<ClassId, Option<RowId>>;
 
-/// The tables, and which entries of them have changed since [`TablesOutput::take_diff`].
+/// Tables, and the entries changed since [`TablesOutput::take_diff`].
 #[derive(Debug, Default)]
 pub(crate) struct TablesOutput {
     tables: RuleTables,
@@ -23,45 +23,45 @@ pub(crate) struct TablesOutput {
 }
 
 impl TablesOutput {
-    /// The tables.
+    /// Tables.
     pub(crate) fn tables(&self) -> &RuleTables {
         &self.tables
     }
 
-    /// The tables, for good.
+    /// Consumes the output and returns the tables.
     pub(crate) fn into_tables(self) -> RuleTables {
         self.tables
     }
 
-    /// Sets or clears the class of a prefix.
+    /// Sets or removes the class of a prefix.
     pub(crate) fn set_prefix(&mut self, prefix: IpNet, class: Option<ClassId>) {
         if set(&mut self.tables.prefixes, prefix, class) {
             self.prefixes.insert(prefix);
         }
     }
 
-    /// Sets or clears a rule.
+    /// Sets or removes a rule.
     pub(crate) fn set_rule(&mut self, id: RuleId, rule: Option<RuleOrigin>) {
         if set(&mut self.tables.rules, id, rule) {
             self.rules.insert(id);
         }
     }
 
-    /// Sets or clears a row.
+    /// Sets or removes a row.
     pub(crate) fn set_row(&mut self, id: RowId, row: Option<Row>) {
         if set(&mut self.tables.rows, id, row) {
             self.rows.insert(id);
         }
     }
 
-    /// Sets or clears an ACL table.
+    /// Sets or removes an ACL table.
     pub(crate) fn set_acl(&mut self, id: AclId, acl: Option<Acl>) {
         if set(&mut self.tables.acls, id, acl) {
             self.acls.insert(id);
         }
     }
 
-    /// Changes rows of an ACL table that is there.
+    /// Changes rows of an existing ACL table.
     pub(crate) fn change_acl(&mut self, id: AclId, changes: &RowChanges) {
         let Some(acl) = self.tables.acls.get_mut(&id) else { return };
         for (&class, &row) in changes {
@@ -75,7 +75,7 @@ impl TablesOutput {
         }
     }
 
-    /// Sets or clears the tables of a pod.
+    /// Sets or removes the tables of a pod.
     pub(crate) fn set_pod(&mut self, name: PodName, pod: Option<PodPolicy>) {
         if self.tables.pods.get(&name) != pod.as_ref() {
             self.pods.insert(name.clone());
@@ -83,7 +83,7 @@ impl TablesOutput {
         }
     }
 
-    /// What has changed since the last time.
+    /// Difference since the previous call.
     pub(crate) fn take_diff(&mut self) -> TablesDiff {
         let tables = &self.tables;
         let mut acl_rows = std::mem::take(&mut self.acl_rows);
@@ -102,13 +102,13 @@ impl TablesOutput {
         }
     }
 
-    /// Takes the tables as they stand for what the next difference is against.
+    /// Starts the next difference from the current tables.
     pub(crate) fn reset_diff(&mut self) {
         *self = TablesOutput { tables: std::mem::take(&mut self.tables), ..TablesOutput::default() };
     }
 }
 
-/// Sets or clears an entry. Whether that changes anything.
+/// Sets or removes an entry. Returns `true` if that changes the table.
 fn set<K: Ord + Clone, V: Clone + PartialEq, const CHUNK: usize>(
     table: &mut PersistentMap<K, V, CHUNK>,
     key: K,

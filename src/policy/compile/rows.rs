@@ -10,11 +10,11 @@ use crate::tables::{Decision, PortSpan, Row, RuleOrigin};
 
 use super::output::TablesOutput;
 
-/// Numbers of rules that one table's rows have named, by their places among its origins: while they stay, no name is
-/// looked up twice.
+/// Ids of rules by their index among the origins of one list. A cache for one table: each name is looked up
+/// once.
 pub(crate) type RuleNames = HashMap<u32, RuleId>;
 
-/// The rows in use, and the rules in use.
+/// Rows and rules in use.
 #[derive(Debug, Default)]
 pub(crate) struct Rows {
     rows: Interner<RowId, Row>,
@@ -22,8 +22,8 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// The row, held once more. It add_rule with its rules named by their place in `origins`.
-    /// `names` are of these origins, and of this change: afterwards a number may be another rule's.
+    /// Acquires a row. The row names rules by their index in `origins`. `names` is a cache for these origins
+    /// and for one change: afterwards an id may belong to another rule.
     pub(crate) fn acquire(&mut self, row: Row, origins: &[Arc<RuleOrigin>], names: &mut RuleNames) -> RowId {
         let row = self.name_rules(row, origins, names);
         let id = self.rows.intern(row);
@@ -31,12 +31,12 @@ impl Rows {
         id
     }
 
-    /// The row is held once less.
+    /// Releases a row.
     pub(crate) fn release(&mut self, id: RowId) {
         self.rows.release(id);
     }
 
-    /// Calls a rule otherwise, as none is called yet. Rows that name it stay as they are.
+    /// Renames a rule to an unused name. Rows that refer to it stay unchanged.
     pub(crate) fn rename_rule(
         &mut self,
         before: &RuleOrigin,
@@ -49,7 +49,7 @@ impl Rows {
         }
     }
 
-    /// Gives back rows and rules that nothing names, and puts what changed into the output.
+    /// Frees unreferenced rows and rules, and writes changes to the output.
     pub(crate) fn sweep(&mut self, output: &mut TablesOutput) {
         let rows = self.rows.sweep();
         for (id, row) in &rows.removed {

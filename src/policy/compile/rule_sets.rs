@@ -1,7 +1,7 @@
-//! RuleSets: the rules of one direction that some pods share, and what they come to for each class.
+//! Rule sets: the rules of one direction that several pods share, and their row for each class.
 //!
-//! A row depends only on the groups of a class that the rules name: the class as known from the rule_set. Many classes look
-//! alike from one rule_set, so rows are painted once for each projection.
+//! A row depends only on the groups of a class that the rules refer to: the projection of the class onto the
+//! rule set. Many classes have the same projection, so rows are flattened once for each projection.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,26 +18,26 @@ use super::classes::{Classes, class_key, groups_in};
 use super::flatten::{flatten, intersect};
 use super::rows::{Rows, RuleNames};
 
-/// The rules of one direction that some pods share.
+/// Rules of one direction that several pods share.
 #[derive(Debug)]
 pub(crate) struct RuleSet {
     pub(super) rules: RuleList,
     index: RuleIndex,
-    /// Groups that the rules name, sorted.
+    /// Groups that the rules refer to, sorted.
     groups: Vec<GroupId>,
-    /// Ports of peers that the rules ask for by name.
+    /// Named ports of peers.
     names: Vec<PortName>,
-    /// The same, as they are held.
+    /// Acquired uses of the named ports.
     port_uses: Vec<PortUseId>,
-    /// Whether rules ask for ports of any peer by name.
+    /// Indicates named ports in rules for any peer.
     names_any_peer_ports: bool,
-    /// Rows by what the rule_set sees of a class, and how many classes look so.
+    /// Rows by projection, with the number of classes that have it.
     projections: HashMap<Box<[GroupId]>, ClassProjection, foldhash::fast::RandomState>,
-    /// The row of classes that the rules do not name.
+    /// Row of classes that the rules do not refer to.
     default: RowId,
-    /// Its table.
+    /// ACL table.
     pub(crate) acl: AclId,
-    /// Pods that have it, sorted.
+    /// Pods with this rule set, sorted.
     pub(crate) pods: Vec<PodSlot>,
 }
 
@@ -47,18 +47,19 @@ struct ClassProjection {
     classes: u32,
 }
 
-/// What a rule_set that has other rules names and sees otherwise.
+/// Groups and classes that a carry-over changes.
 pub(super) struct CarriedOver {
-    /// Groups that it names now.
+    /// Added groups.
     added: Vec<GroupId>,
-    /// Groups that it named.
+    /// Removed groups.
     dropped: Vec<GroupId>,
-    /// Classes that the table may say something else of: the rule_set sees none of them until [`RuleSet::add_class`].
+    /// Stale classes: the table may need another row for them. They have no projection until
+    /// [`RuleSet::add_class`].
     pub(super) stale_classes: Vec<ClassId>,
 }
 
 impl RuleSet {
-    /// A rule_set of nobody yet; its groups and uses of ports are interned and held.
+    /// Creates a rule set without pods. Interns and acquires its groups and uses of named ports.
     pub(crate) fn new(rules: RuleList, members: &mut Membership) -> RuleSet {
         let index = RuleIndex::of(&rules);
         let groups = index.groups();
@@ -89,17 +90,17 @@ impl RuleSet {
         }
     }
 
-    /// A pod gets the rule_set.
+    /// Adds a pod.
     pub(crate) fn add_pod(&mut self, pod: PodSlot) {
         sorted::insert(&mut self.pods, pod);
     }
 
-    /// A pod has another rule_set.
+    /// Removes a pod.
     pub(crate) fn remove_pod(&mut self, pod: PodSlot) {
         sorted::remove(&mut self.pods, &pod);
     }
 
-    /// The whole table, for all classes there are.
+    /// Compiles the table for all classes.
     pub(crate) fn compile(&mut self, classes: &Classes, members: &Membership, rows: &mut Rows) -> Acl {
         let mut names = RuleNames::default();
         self.default = self.add_projection(Vec::new(), members, rows, &mut names);
@@ -123,7 +124,7 @@ impl RuleSet {
         Acl { rows: found.into_iter().collect(), default: self.default }
     }
 
-    /// A class added: the row that the table now has for it.
+    /// Adds a class. Returns its row, unless that is the default.
     pub(crate) fn add_class(
         &mut self,
         key: &[GroupId],
@@ -138,7 +139,7 @@ impl RuleSet {
             .filter(|&row| row != self.default)
     }
 
-    /// A class dropped: whether the table had a row for it.
+    /// Removes a class. Returns `true` if the table has a row for it.
     pub(crate) fn remove_class(&mut self, key: &[GroupId], members: &Membership, rows: &mut Rows) -> bool {
         let projection = self.projection(key, members, |group| self.groups.binary_search(&group).is_ok());
         if projection.is_empty() {
@@ -154,7 +155,8 @@ impl RuleSet {
         row != self.default
     }
 
-    /// The rule_set gets the rules of a pod_direction, which differ plainly from those it has ([`PodDirection::differs_statically_from`]).
+    /// Replaces the rules by those of a pod direction, whose difference is static
+    /// ([`PodDirection::differs_statically_from`]).
     pub(super) fn change_rules(
         &mut self,
         pod_direction: &PodDirection<'_>,
@@ -188,7 +190,7 @@ impl RuleSet {
         CarriedOver { added, dropped, stale_classes }
     }
 
-    /// The rule_set goes, and lets go of all it holds.
+    /// Releases all references of a removed rule set.
     pub(crate) fn release_all(self, members: &mut Membership, rows: &mut Rows) {
         for &group in &self.groups {
             members.groups.release(group);
@@ -201,7 +203,7 @@ impl RuleSet {
         }
     }
 
-    /// Whether the rules name a group, by its position: for asking often.
+    /// Flags by group position, as a fast set of the groups that the rules refer to.
     fn named_flags(&self) -> Vec<bool> {
         let mut flags = vec![false; self.groups.last().map_or(0, |last| last.position() + 1)];
         for group in &self.groups {
@@ -210,7 +212,7 @@ impl RuleSet {
         flags
     }
 
-    /// The groups by which a class can be known.
+    /// Groups that may occur in a projection.
     fn visible_groups<'a>(&'a self, members: &'a Membership) -> impl Iterator<Item = GroupId> {
         let ports = self.names_any_peer_ports.then(|| members.ports_of_pods());
         let asked = ports.into_iter().flatten().filter(|&group| self.names_port(group, members));
@@ -226,9 +228,9 @@ impl RuleSet {
         }
     }
 
-    /// What the rule_set sees of a class. Nothing is what it sees of the rest of the world, and of a class in none of the groups that
-    /// its rules name: ports that such a class has concern it only where rules ask for those of any peer. Of other classes it is not
-    /// told when they come and go ([`RuleSets::affected_by`]).
+    /// Projection of a class. It is empty for the world class, and for a class in none of the groups that the
+    /// rules refer to: port groups of such a class matter only to rules that name ports of any peer. Other
+    /// classes are not reported to the rule set ([`RuleSets::affected_by`]).
     fn projection(
         &self,
         key: &[GroupId],
@@ -249,7 +251,7 @@ impl RuleSet {
         key.iter().copied().filter(visible).collect()
     }
 
-    /// The row of a projection, with one class more that looks so.
+    /// Row of a projection. Adds one class to it.
     fn add_projection(
         &mut self,
         projection: Vec<GroupId>,
@@ -266,7 +268,7 @@ impl RuleSet {
         row
     }
 
-    /// The row of a projection: where an address has several owners, what passes for each of them.
+    /// Row of a projection. If an address has several owners, the intersection of their rows.
     fn flatten(&self, projection: &[GroupId], members: &Membership) -> Row {
         let owners = projection.split(|&group| group == GroupId::OR);
         let rows = owners.map(|groups| flatten(&self.rules, &self.index, groups, &ports_in(groups, members)));
@@ -274,20 +276,20 @@ impl RuleSet {
     }
 }
 
-/// The rule_sets in use, and where they look.
+/// Rule sets in use, indexed by group.
 #[derive(Debug, Default)]
 pub(crate) struct RuleSets {
     pub(super) keys: Interner<RuleSetId, RuleSetKey>,
     by_id: Vec<Option<RuleSet>>,
     by_group: Vec<Vec<RuleSetId>>,
     naming_any_peer_ports: Vec<RuleSetId>,
-    /// How many rule_sets deny by default under each name.
+    /// Number of rule sets by the origin of their default deny.
     pub(super) default_denies: HashMap<Arc<RuleOrigin>, usize, foldhash::fast::RandomState>,
 }
 
 impl RuleSets {
-    /// The rule_set of pod_directions with this key, held once more; `pod_direction` makes one. It has its rules, but is not compiled before
-    /// its birth is known by [`RuleSets::sweep`].
+    /// Acquires the rule set of a key; `pod_direction` creates it if necessary. A new rule set is compiled
+    /// after [`RuleSets::sweep`] reports it.
     pub(crate) fn acquire<'a>(
         &mut self,
         key: RuleSetKey,
@@ -309,12 +311,12 @@ impl RuleSets {
         id
     }
 
-    /// A rule_set is held once less.
+    /// Releases a rule set.
     pub(crate) fn release(&mut self, id: RuleSetId) {
         self.keys.release(id);
     }
 
-    /// The rule_sets that added, not yet affected anywhere, and those that dropped, with what they were.
+    /// Added rule sets, not yet registered, and removed ones.
     pub(crate) fn sweep(&mut self) -> (Vec<RuleSetId>, Vec<(RuleSetId, RuleSet)>) {
         let swept = self.keys.sweep();
         let mut removed = Vec::new();
@@ -336,7 +338,7 @@ impl RuleSets {
         (swept.added, removed)
     }
 
-    /// A rule_set begins to be told of classes that come and go.
+    /// Registers a rule set for changes of classes.
     pub(crate) fn register(&mut self, id: RuleSetId) {
         let rule_set = self.by_id[id.position()].as_ref().expect("a rule set in use is there");
         for &group in &rule_set.groups {
@@ -347,7 +349,7 @@ impl RuleSets {
         }
     }
 
-    /// A rule_set looks where its other rules make it look.
+    /// Updates the registration after a carry-over.
     pub(super) fn reregister(&mut self, id: RuleSetId, carried_over: &CarriedOver) {
         for group in &carried_over.dropped {
             sorted::remove(&mut self.by_group[group.position()], &id);
@@ -357,7 +359,7 @@ impl RuleSets {
         }
     }
 
-    /// The rule_sets that may see a class.
+    /// Rule sets that may have a projection of a class.
     pub(crate) fn affected_by(&self, key: &[GroupId], members: &Membership) -> Vec<RuleSetId> {
         let mut affected = Vec::new();
         for group in groups_in(key) {
@@ -371,12 +373,12 @@ impl RuleSets {
         affected
     }
 
-    /// A rule_set in use.
+    /// Rule set in use.
     pub(crate) fn get_mut(&mut self, id: RuleSetId) -> &mut RuleSet {
         self.by_id[id.position()].as_mut().expect("a rule set in use is there")
     }
 
-    /// A rule_set in use.
+    /// Mutable rule set in use.
     pub(crate) fn get(&self, id: RuleSetId) -> &RuleSet {
         self.by_id[id.position()].as_ref().expect("a rule set in use is there")
     }
@@ -389,7 +391,7 @@ fn name(by_group: &mut Vec<Vec<RuleSetId>>, group: GroupId, id: RuleSetId) {
     sorted::insert(&mut by_group[group.position()], id);
 }
 
-/// The ports of a pod in these groups, as far as rules ask for them.
+/// Ports of a pod in these groups, as far as rules name them.
 fn ports_in(groups: &[GroupId], members: &Membership) -> Vec<ContainerPort> {
     let ports = groups.iter().filter_map(|&group| match &**members.groups.key(group) {
         AddressGroup::Port { name, protocol, number } => {

@@ -1,4 +1,4 @@
-//! What passes from one group to another, by one set of tables.
+//! Allowed traffic from one endpoint group to another, by one set of tables.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use super::traffic::Traffic;
 use crate::ids::RowId;
 use crate::policy::evaluate::TableEvaluator;
 
-/// Works out what passes, and remembers it by pair of rows.
+/// Calculator of allowed traffic. Caches results by the rows that decide.
 pub struct AllowedTraffic<'a> {
     evaluator: &'a TableEvaluator,
-    /// Which of the tables of an group's policies these are.
+    /// Index of the tables in [`EndpointGroup::policies`].
     table: usize,
-    /// By the rows that have a say, sorted.
+    /// Results by the rows that decide, sorted.
     known: HashMap<Vec<RowId>, Arc<Traffic>>,
 }
 
 impl<'a> AllowedTraffic<'a> {
-    /// By the tables that have the index `table` in the policies of groups.
+    /// Calculator for the tables with index `table` in [`EndpointGroup::policies`].
     pub fn new(evaluator: &'a TableEvaluator, table: usize) -> AllowedTraffic<'a> {
         AllowedTraffic { evaluator, table, known: HashMap::new() }
     }
 
-    /// What passes in a family. None where the two have no address of it in common, or neither is a pod: such traffic is none
-    /// of the switch's.
+    /// Returns the allowed traffic of a family. Returns `None` if the two groups have no address of that
+    /// family in common, or if neither is a pod: the switch does not carry such traffic.
     pub fn between(
         &mut self,
         from: &EndpointGroup,

@@ -1,10 +1,12 @@
-//! ConnectivityDiff: exactly which flows a change of policy opens and closes.
+//! Connectivity diff: the exact set of flows that a change of policy opens and closes.
 //!
-//! Worked out on classes, not by trying packets: all addresses are divided into groups that neither the old nor the new tables
-//! tell apart; what passes between two groups is a set of ports; where the sets differ, flows open or close. EndpointGroups that change in
-//! the same way towards all_pods are one, so the list is as short as it can be written in matrix_blocks of this kind.
+//! The diff is computed on classes, without sample packets. All addresses are divided into groups that
+//! neither the old nor the new tables tell apart. The traffic between two groups is a set of ports; flows
+//! open or close if the two sets differ. Groups with the same changes towards every group form one block
+//! ([`matrix_blocks`]), which keeps the list short.
 //!
-//! A pod that is only in one of the two has no flows in the other. A pod's flows to is_hairpin are never in a difference.
+//! A pod that exists on one side only has no flows on the other. A diff never contains flows of a pod to
+//! itself.
 
 use serde::Serialize;
 
@@ -16,71 +18,71 @@ use super::traffic::Traffic;
 use crate::policy::evaluate::TableEvaluator;
 use crate::tables::PodName;
 
-/// What opens and what closes.
+/// Flows that open and flows that close.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ConnectivityDiff {
-    /// Each a set of flows; no flow is in two of them.
+    /// Sets of flows. No flow is in two of them.
     pub changes: Vec<Change>,
 }
 
-/// Whether flows open or close.
+/// Kind of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeKind {
-    /// Denied before, allowed after.
+    /// Denied by the old tables, allowed by the new ones.
     Opens,
-    /// Allowed before, denied after.
+    /// Allowed by the old tables, denied by the new ones.
     Closes,
 }
 
-/// A set of flows that open or close: every source to every destination.
+/// Set of flows that open or close: every source to every destination.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// Which of the two.
+    /// Kind of the change.
     #[serde(rename = "turn")]
     pub kind: ChangeKind,
-    /// The sources in short.
+    /// Summary of the sources.
     pub from: String,
-    /// The destinations in short.
+    /// Summary of the destinations.
     pub to: String,
-    /// The sources in full.
+    /// Complete list of sources.
     pub sources: Endpoints,
-    /// The destinations in full.
+    /// Complete list of destinations.
     pub destinations: Endpoints,
-    /// `IPv4` or `IPv6` where only one changes.
+    /// `IPv4` or `IPv6` if only that family changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub family: Option<&'static str>,
     /// Protocols and destination ports.
     pub traffic: Traffic,
 }
 
-/// Who is at an group.
+/// Pods and addresses on one side of a change.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Endpoints {
     /// Pods.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<PodName>,
-    /// Addresses that are no pod's.
+    /// External addresses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
 }
 
 impl ConnectivityDiff {
-    /// Whether nothing opens and nothing closes.
+    /// Tests whether the diff has no change.
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// Whether anything opens.
+    /// Tests whether the diff opens flows.
     pub fn opens(&self) -> bool {
         self.changes.iter().any(|change| change.kind == ChangeKind::Opens)
     }
 }
 
-/// What opens and closes between two groups, by family.
+/// Opened and closed traffic between two groups, by family.
 type Delta = [Option<(Traffic, Traffic)>; 2];
 
-/// The difference that a change from `old` to `new` makes to flows.
+/// Computes the flows that a change from `old` to `new` opens and closes.
 pub fn difference(old: &TableEvaluator, new: &TableEvaluator, names: &GroupNames) -> ConnectivityDiff {
     let groups = EndpointGroups::of(&[old, new], Grouping::ByPolicy).groups;
     let (mut before, mut after) = (AllowedTraffic::new(old, 0), AllowedTraffic::new(new, 1));
@@ -113,7 +115,7 @@ fn changes_nothing(delta: &Delta) -> bool {
     delta.iter().flatten().all(|(opened, closed)| opened.is_empty() && closed.is_empty())
 }
 
-/// Where one pod is single at the other side, it is none of these: it always reaches is_hairpin.
+/// Removes a pod from its own peers: a pod always reaches itself.
 fn without_hairpin<'a>(groups: &[&'a EndpointGroup], others: &[&EndpointGroup]) -> Vec<&'a EndpointGroup> {
     let single = members(others);
     let is_hairpin = match single.pods.as_slice() {

@@ -1,4 +1,5 @@
-//! EndpointGroups: all addresses, divided into those that no policy tells apart, by one set of tables or by several at once.
+//! Endpoint groups: all addresses, divided into groups that no policy tells apart, by one or several sets of
+//! tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,57 +11,58 @@ use crate::ids::{AclId, ClassId};
 use crate::policy::evaluate::TableEvaluator;
 use crate::tables::PodName;
 
-/// Families: index of IPv4, then IPv6.
+/// Number of address families: index 0 is IPv4, index 1 is IPv6.
 pub(super) const FAMILIES: usize = 2;
 
-/// Whether pods that no policy tells apart are one group.
+/// Grouping of pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grouping {
-    /// They are.
+    /// Pods that no policy tells apart form one group.
     ByPolicy,
-    /// Each pod is an group of its own.
+    /// Each pod forms a group.
     ByPod,
 }
 
-/// What one set of tables makes of an group, in one family.
+/// Treatment of a group by one set of tables, in one family.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointPolicy {
-    /// Class of its addresses.
+    /// Class of the addresses.
     pub class: ClassId,
-    /// The egress and ingress tables of the pod, and of others that claim its address; none where it is no pod's.
+    /// Egress and ingress ACL tables of the pods that claim the address; empty for external addresses.
     pub acls: Vec<(AclId, AclId)>,
 }
 
-/// An group, to every one of the tables: by table, then family. None where it has no address there.
+/// Treatment of a group by every set of tables: by table, then family. `None` if the group has no address
+/// there.
 type EndpointPolicies = Vec<[Option<EndpointPolicy>; FAMILIES]>;
 
 /// Addresses that no policy tells apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndpointGroup {
-    /// Who they are.
+    /// Members of the group.
     pub kind: GroupMembers,
-    /// What the tables make of them: by table, then family. None where they have no address there.
+    /// Treatment by table, then family. `None` if the group has no address there.
     pub policies: Vec<[Option<EndpointPolicy>; 2]>,
 }
 
-/// Who an group is.
+/// Members of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupMembers {
     /// Pods, sorted.
     Pods(Vec<PodName>),
-    /// Addresses that are no pod's: prefixes, as text.
+    /// External addresses: prefixes, as text.
     External(Vec<String>),
 }
 
-/// All groups.
+/// All groups of some tables.
 #[derive(Debug, Clone)]
 pub struct EndpointGroups {
-    /// Pods first.
+    /// Groups, pods first.
     pub groups: Vec<EndpointGroup>,
 }
 
 impl EndpointGroups {
-    /// The groups of some tables joined.
+    /// Divides all addresses by several sets of tables together.
     pub fn of(evaluators: &[&TableEvaluator], grouping: Grouping) -> EndpointGroups {
         let mut groups = pods(evaluators, grouping);
         groups.extend(outside(evaluators));
@@ -94,7 +96,7 @@ fn first_pod(group: &EndpointGroup) -> Option<&PodName> {
     }
 }
 
-/// What the tables make of a pod: more than one answer where it has several addresses of a family that differ in class.
+/// Treatment of a pod; several entries if its addresses of one family differ in class.
 fn policies_of(evaluators: &[&TableEvaluator], name: &PodName) -> BTreeSet<EndpointPolicies> {
     let addresses: Vec<[Vec<IpAddr>; FAMILIES]> = evaluators
         .iter()
@@ -128,7 +130,7 @@ fn outside(evaluators: &[&TableEvaluator]) -> Vec<EndpointGroup> {
     let pods: BTreeSet<IpAddr> = pods.flat_map(|pod| pod.addresses.iter().copied()).collect();
     let classifiers: Vec<_> = evaluators.iter().map(|evaluator| evaluator.classifier()).collect();
     let mut found: BTreeMap<Key, [Vec<String>; FAMILIES]> = BTreeMap::new();
-    // Both texts are prefixes.
+    // Both texts are valid prefixes.
     for (family, root) in ["0.0.0.0/0", "::/0"].map(|text| text.parse().unwrap()).into_iter().enumerate() {
         for (key, texts) in regions(root, &prefixes, &pods, &classifiers) {
             found.entry(key).or_default()[family] = texts;

@@ -1,4 +1,4 @@
-//! GroupNames for groups that a person knows: pods by the label or the namespace that they share, addresses by prefix.
+//! Display names of endpoint groups: pods by a common label or namespace, addresses by prefix.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -11,19 +11,19 @@ use crate::policy::objects::replicas;
 use crate::policy::objects::{Labels, Object};
 use crate::tables::PodName;
 
-/// Pods and prefixes that are listed one by one.
+/// Number of pods or prefixes that a name lists.
 const LISTED: usize = 3;
 
-/// What is known of the pods.
+/// Labels of pods and names of nodes.
 #[derive(Debug, Clone, Default)]
 pub struct GroupNames {
     labels: BTreeMap<PodName, Labels>,
-    /// GroupNames of nodes, by the prefix of one address.
+    /// Names of nodes, by the prefix of one address.
     nodes: BTreeMap<String, String>,
 }
 
 impl GroupNames {
-    /// GroupNames by the labels of these objects' pods.
+    /// Collects the names from the pods and nodes among `objects`.
     pub fn of<'a>(objects: impl IntoIterator<Item = &'a Object>) -> GroupNames {
         let mut names = GroupNames::default();
         for object in objects {
@@ -41,7 +41,7 @@ impl GroupNames {
         names
     }
 
-    /// An group in short.
+    /// Short name of a group.
     pub fn short(&self, group: &EndpointGroup) -> String {
         match &group.kind {
             GroupMembers::Pods(pods) => self.pods(&pods.iter().cloned().collect()),
@@ -49,7 +49,7 @@ impl GroupNames {
         }
     }
 
-    /// Several groups in short.
+    /// Short name of several groups.
     pub fn joined(&self, groups: &[&EndpointGroup]) -> String {
         let (mut pods, mut outside) = (BTreeSet::new(), Vec::new());
         for group in groups {
@@ -84,7 +84,7 @@ impl GroupNames {
         shorten(&named)
     }
 
-    /// All pods, or all pods of some namespaces.
+    /// Name for all pods, or for all pods of some namespaces.
     fn all_pods(&self, pods: &BTreeSet<PodName>) -> Option<String> {
         if pods.len() == self.labels.len() {
             return Some("all pods".to_owned());
@@ -95,7 +95,7 @@ impl GroupNames {
         is_all.then(|| format!("all pods in {}", namespaces.into_iter().collect::<Vec<_>>().join(", ")))
     }
 
-    /// A label that these pods of one namespace have, and no other pod there.
+    /// Name by a label that exactly these pods of their namespace have.
     fn by_label(&self, pods: &BTreeSet<PodName>) -> Option<String> {
         let first = pods.first()?;
         let namespace = &first.namespace;
@@ -111,14 +111,14 @@ impl GroupNames {
     }
 }
 
-/// A prefix with the first of its exceptions.
+/// Shortens a prefix to its first exceptions.
 fn shorten_excepts(text: &str) -> String {
     let Some((prefix, excepts)) = text.split_once(" except ") else { return text.to_owned() };
     let excepts: Vec<String> = excepts.split(", ").map(str::to_owned).collect();
     format!("{prefix} except {}", shorten(&excepts))
 }
 
-/// Commas stand inside of exceptions already.
+/// Joins texts, with semicolons if one of them contains commas.
 fn shorten(texts: &[String]) -> String {
     let between = if texts.iter().any(|text| text.contains(" except ")) { "; " } else { ", " };
     let mut text = texts.iter().take(LISTED).cloned().collect::<Vec<_>>().join(between);

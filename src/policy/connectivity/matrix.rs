@@ -1,6 +1,7 @@
-//! The matrix: who reaches whom, on what.
+//! Connectivity matrix: allowed traffic between endpoint groups.
 //!
-//! It is bounded: groups that are alike share a line, and beyond a number of pairs groups are left out, and counted.
+//! The matrix is bounded: groups with the same treatment share a line, and groups beyond a limit of pairs are
+//! omitted and counted.
 
 use std::sync::Arc;
 
@@ -18,48 +19,48 @@ use crate::tables::PodName;
 /// Selection and bounds of a matrix.
 #[derive(Debug, Clone, Copy)]
 pub struct MatrixRequest<'a> {
-    /// Whether pods that are alike share a line.
+    /// Grouping of pods.
     pub grouping: Grouping,
-    /// Most pairs of groups.
+    /// Maximum number of pairs.
     pub pairs_max: usize,
-    /// Most groups.
+    /// Maximum number of groups.
     pub groups_max: usize,
-    /// Only pairs that one of these pods is in; all pairs where there are none.
+    /// Pods of which each pair must contain one; empty for all pairs.
     pub pods: &'a [PodName],
 }
 
-/// The matrix: allowed traffic between endpoint groups.
+/// Allowed traffic between endpoint groups.
 #[derive(Debug, Clone, Serialize)]
 pub struct Matrix {
-    /// The groups; pods first.
+    /// Groups, pods first.
     #[serde(rename = "ends")]
     pub groups: Vec<MatrixGroup>,
-    /// Allowed traffic between each two of them, at least one of which is a pod: by source, then destination.
+    /// Allowed traffic of each pair with at least one pod, by source, then destination.
     pub cells: Vec<Cell>,
-    /// EndpointGroups that are not among them, because there would be too many pairs.
+    /// Groups that the bounds omit.
     #[serde(rename = "left_out", skip_serializing_if = "Omitted::is_nothing")]
     pub omitted: Omitted,
 }
 
-/// EndpointGroups that are left out.
+/// Number of omitted groups.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Omitted {
-    /// Their number.
+    /// Number of groups.
     #[serde(rename = "ends")]
     pub groups: usize,
-    /// Number of pods at them.
+    /// Number of pods in these groups.
     pub pods: usize,
 }
 
-/// Addresses that no policy tells apart.
+/// Group of addresses that no policy tells apart.
 #[derive(Debug, Clone, Serialize)]
 pub struct MatrixGroup {
-    /// In short.
+    /// Short name.
     pub name: String,
-    /// The pods, in full.
+    /// Complete list of pods.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pods: Vec<PodName>,
-    /// The addresses that are no pod's, in full.
+    /// Complete list of external addresses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<String>,
 }
@@ -71,14 +72,14 @@ pub struct Cell {
     pub from: usize,
     /// Index of the destination.
     pub to: usize,
-    /// Allowed traffic: over IPv4 where families differ.
+    /// Allowed traffic, over IPv4 if the families differ.
     pub traffic: Arc<Traffic>,
-    /// Allowed traffic over IPv6, where it differs.
+    /// Allowed traffic over IPv6, if it differs.
     pub ipv6: Option<Arc<Traffic>>,
 }
 
 impl Serialize for Cell {
-    /// `{"from": 0, "to": 1, "traffic": {…}, "ipv6": {…}}`, the last where families differ.
+    /// Writes `{"from": 0, "to": 1, "traffic": {…}, "ipv6": {…}}`, the last key if the families differ.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("from", &self.from)?;
@@ -92,7 +93,7 @@ impl Serialize for Cell {
 }
 
 impl Cell {
-    /// Allowed traffic, with the first ports only where they are many.
+    /// Summary of the traffic with the first ports of each protocol.
     pub fn brief(&self) -> String {
         match &self.ipv6 {
             Some(ipv6) => format!("IPv4: {}, IPv6: {}", self.traffic.brief(), ipv6.brief()),
@@ -111,13 +112,13 @@ impl std::fmt::Display for Cell {
 }
 
 impl Omitted {
-    /// Whether nothing is.
+    /// Tests whether nothing is omitted.
     pub fn is_nothing(&self) -> bool {
         *self == Omitted::default()
     }
 }
 
-/// The matrix of some tables.
+/// Computes the matrix of some tables.
 pub fn matrix(evaluator: &TableEvaluator, names: &GroupNames, request: &MatrixRequest<'_>) -> Matrix {
     let groups = EndpointGroups::of(&[evaluator], request.grouping).groups;
     let groups = merge_groups(evaluator, groups, request.grouping);
@@ -153,8 +154,8 @@ pub fn matrix(evaluator: &TableEvaluator, names: &GroupNames, request: &MatrixRe
     Matrix { groups: groups.iter().map(named).collect(), cells, omitted }
 }
 
-/// As many groups as there may be pairs for: chosen ones first, then pods, then addresses outside. With how many of them are
-/// chosen: of each pair one group is.
+/// Selects groups within the bounds: requested ones first, then pods, then external addresses. Returns the
+/// number of requested groups; each pair contains one of them.
 fn bound(groups: Vec<EndpointGroup>, request: &MatrixRequest<'_>) -> (Vec<EndpointGroup>, usize, Omitted) {
     let is_chosen = |group: &EndpointGroup| match &group.kind {
         GroupMembers::Pods(_) if request.pods.is_empty() => true,

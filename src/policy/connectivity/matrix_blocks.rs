@@ -1,19 +1,19 @@
-//! Rectangles: a table of values by source and destination, with equal rows and equal columns put joined.
+//! Matrix blocks: values by source and destination, with equal rows and equal columns merged.
 
 use std::collections::BTreeMap;
 
-/// Sources times destinations, all with one value.
+/// Block of sources times destinations that have one value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MatrixBlock<T> {
     /// Indices of sources.
     pub(super) sources: Vec<usize>,
     /// Indices of destinations.
     pub(super) destinations: Vec<usize>,
-    /// The value of each pair.
+    /// Value of each pair.
     pub(super) value: T,
 }
 
-/// The matrix_blocks of everything but what is void. Every pair that is not void is in exactly one.
+/// Divides all pairs with a value that is not empty into blocks. Each such pair is in exactly one block.
 pub(super) fn matrix_blocks<E, T: Clone + Ord>(
     items: &[E],
     mut value: impl FnMut(&E, &E) -> T,
@@ -55,7 +55,7 @@ pub(super) fn matrix_blocks<E, T: Clone + Ord>(
     found
 }
 
-/// Equal lines, and who has them, in the order in which they first come.
+/// Groups equal lines, in the order of their first occurrence.
 fn group<'l>(
     lines: impl Iterator<Item = (usize, &'l BTreeMap<usize, usize>)>,
 ) -> Vec<(&'l BTreeMap<usize, usize>, Vec<usize>)> {

@@ -1,6 +1,7 @@
-//! EndpointGroups that reach and are reached alike, put joined: their rows and columns of the matrix would be equal.
+//! Merges endpoint groups with equal rows and columns of the matrix.
 //!
-//! Works on classes and tables, in one pass over the rows of the tables, and compares no two groups with each other.
+//! The algorithm numbers classes and ACL tables by content in one pass over the rows. It never compares two
+//! groups directly.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,7 +10,7 @@ use super::traffic::Traffic;
 use crate::ids::{AclId, ClassId, RowId};
 use crate::policy::evaluate::TableEvaluator;
 
-/// A number for each distinct thing.
+/// Dense numbers for distinct values.
 struct Numbers<T>(HashMap<T, u32>);
 
 impl<T: Eq + std::hash::Hash> Numbers<T> {
@@ -25,18 +26,18 @@ impl<T> Default for Numbers<T> {
     }
 }
 
-/// Appearance of an group in one family: to the tables of others, and by its own tables.
+/// Signature of a group in one family: number of its class, and of its egress and ingress tables.
 type Signature = (u32, Vec<(u32, u32)>);
 
-/// EndpointGroups with equal keys are alike: the place of a pod that is to be an group of its own, whether it is pods, and its signatures.
+/// Merge key: index of a pod that forms its own group, the kind of the members, and the signatures by family.
 type Key = (Option<usize>, bool, [Option<Signature>; 2]);
 
-/// Classes and tables by what they come to.
+/// Numbers of classes and ACL tables by content.
 #[derive(Default)]
 struct Signatures {
-    /// Number of a class's treatment by the tables of pods; 0, where all treat it as they do any address.
+    /// Number of the treatment of a class by the tables of pods; 0 for default treatment by all.
     classes: HashMap<ClassId, u32>,
-    /// Tables that let pass the same from the same classes have the same number.
+    /// Numbers of ACL tables. Tables that allow the same traffic from the same classes share a number.
     acls: HashMap<AclId, u32>,
 }
 
@@ -79,8 +80,8 @@ impl Signatures {
     }
 }
 
-/// The groups of one set of tables, those that are alike as one. Pods and addresses outside stay apart; so do single pods,
-/// where each is to be an group.
+/// Merges the groups of one set of tables. Pods and external addresses stay apart; so do single pods with
+/// [`Grouping::ByPod`].
 pub(super) fn merge_groups(
     evaluator: &TableEvaluator,
     groups: Vec<EndpointGroup>,

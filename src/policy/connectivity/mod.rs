@@ -1,8 +1,10 @@
-//! Reach: what passes between two groups, as a set, worked out on classes and rows rather than by trying packets.
+//! Connectivity: allowed traffic between endpoint groups, computed on classes and rows without sample
+//! packets.
 //!
 //! - [`Traffic`] is a set of destination ports of each protocol;
-//! - [`EndpointGroups`] divides all addresses into those that no policy of some tables tells apart;
-//! - [`AllowedTraffic`] says what passes from one group to another.
+//! - [`EndpointGroups`] divides all addresses into groups that no policy of some tables tells apart;
+//! - [`AllowedTraffic`] computes the allowed traffic from one group to another;
+//! - [`matrix`] lists it for all pairs, and [`diff`] compares two sets of tables.
 
 mod allowed;
 pub mod diff;

@@ -1,4 +1,4 @@
-//! Regions: the addresses that are no pod's, divided where the classes of any of some tables change.
+//! Prefix regions: external addresses, divided at the borders of the classes of several sets of tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -8,19 +8,20 @@ use ipnet::IpNet;
 use crate::ids::ClassId;
 use crate::tables::Classifier;
 
-/// The class of a region in each of the tables.
+/// Class of a region in each of the tables.
 pub(super) type Key = Vec<ClassId>;
 
-/// A prefix on the way through all of them.
+/// Node of the tree of all prefixes.
 struct Node {
     net: IpNet,
     parent: Option<usize>,
     children: Vec<usize>,
-    /// None where everything in it belongs to pods or to prefixes inside.
+    /// Classes of the region. `None` if pods and inner prefixes cover all of its addresses.
     key: Option<Key>,
 }
 
-/// The regions of one family: for each combination of classes, its prefixes as `10.0.0.0/8 except 10.1.0.0/16`.
+/// Computes the regions of one family: for each combination of classes, its prefixes as `10.0.0.0/8 except
+/// 10.1.0.0/16`.
 pub(super) fn regions(
     root: IpNet,
     prefixes: &BTreeSet<IpNet>,
@@ -43,7 +44,7 @@ pub(super) fn regions(
     found
 }
 
-/// Sorted prefixes are a tree in which a prefix comes after those around it.
+/// Builds the tree. Sorted prefixes come after the prefixes that contain them.
 fn tree(
     root: IpNet,
     prefixes: &BTreeSet<IpNet>,
@@ -73,7 +74,7 @@ fn tree(
     nodes
 }
 
-/// The first address of a prefix that is no pod's and in no prefix inside.
+/// First address of a prefix that belongs to no pod and to no inner prefix.
 fn first_own_address(nodes: &[Node], index: usize, pods: &BTreeSet<IpAddr>) -> Option<IpAddr> {
     let net = nodes[index].net;
     let last = bits(net.broadcast());
@@ -99,13 +100,13 @@ fn first_own_address(nodes: &[Node], index: usize, pods: &BTreeSet<IpAddr>) -> O
     }
 }
 
-/// The key of the nearest prefix around that has addresses of its own.
+/// Key of the nearest outer prefix with addresses of its own.
 fn above(nodes: &[Node], index: usize) -> Option<&Key> {
     let parent = nodes[index].parent?;
     nodes[parent].key.as_ref().or_else(|| above(nodes, parent))
 }
 
-/// Prefixes inside that belong to others.
+/// Collects inner prefixes with another key.
 fn others_inside(nodes: &[Node], index: usize, key: &Key, found: &mut Vec<String>) {
     for &child in &nodes[index].children {
         match &nodes[child].key {

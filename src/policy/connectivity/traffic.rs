@@ -1,4 +1,4 @@
-//! Traffic: a set of destination ports of TCP, UDP and SCTP, and all other protocols or none.
+//! Traffic: a set of destination ports of TCP, UDP and SCTP, with or without all other protocols.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::net::flow::Protocol;
 use crate::policy::display;
 use crate::tables::Row;
 
-/// Spans of a protocol that [`Traffic::brief`] lists.
+/// Number of spans of a protocol that [`Traffic::brief`] lists.
 const LISTED: usize = 8;
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::SCTP];
@@ -17,7 +17,7 @@ const PROTOCOLS: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::SCTP];
 /// First and last port.
 type Span = (u16, u16);
 
-/// A set of traffic. Spans are sorted and do not touch.
+/// Set of traffic. Spans are sorted and do not touch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Traffic {
     ports: [Vec<Span>; 3],
@@ -25,12 +25,12 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Everything.
+    /// Set of all traffic.
     pub fn everything() -> Traffic {
         Traffic { ports: [(); 3].map(|()| vec![(0, u16::MAX)]), other: true }
     }
 
-    /// What a row allows.
+    /// Set of the traffic that a row allows.
     pub fn allowed(row: &Row) -> Traffic {
         let ports = PROTOCOLS.map(|protocol| {
             let mut spans = Vec::new();
@@ -54,29 +54,29 @@ impl Traffic {
         Traffic { ports, other: row.other.is_allow() }
     }
 
-    /// What is in both.
+    /// Intersection of two sets.
     #[must_use]
     pub fn intersect(&self, with: &Traffic) -> Traffic {
         self.combine(with, |a, b| a && b)
     }
 
-    /// What is in this one only.
+    /// Difference: traffic in `self` and not in `other`.
     #[must_use]
     pub fn subtract(&self, other: &Traffic) -> Traffic {
         self.combine(other, |a, b| a && !b)
     }
 
-    /// Whether it is nothing.
+    /// Tests whether the set is empty.
     pub fn is_empty(&self) -> bool {
         !self.other && self.ports.iter().all(Vec::is_empty)
     }
 
-    /// Whether it is everything.
+    /// Tests whether the set contains all traffic.
     pub fn is_everything(&self) -> bool {
         *self == Traffic::everything()
     }
 
-    /// Whether a packet is in it.
+    /// Tests whether the set contains a packet.
     pub fn contains(&self, protocol: Protocol, port: u16) -> bool {
         match PROTOCOLS.iter().position(|known| *known == protocol) {
             Some(index) => self.ports[index].iter().any(|(first, last)| (*first..=*last).contains(&port)),
@@ -84,28 +84,28 @@ impl Traffic {
         }
     }
 
-    /// Each protocol with its spans.
+    /// Spans of each protocol.
     pub fn spans(&self) -> impl Iterator<Item = (Protocol, &[(u16, u16)])> {
         PROTOCOLS.into_iter().zip(self.ports.iter().map(Vec::as_slice))
     }
 
-    /// Whether protocols without ports are in it.
+    /// Tests whether the set contains protocols without ports.
     pub fn has_other(&self) -> bool {
         self.other
     }
 
-    /// Share of ports and protocols, from 0 to 1: how warm a cell of a heat map is.
+    /// Share of ports and protocols, from 0 to 1, for the color of a heat map.
     pub fn share(&self) -> f64 {
         let ports: u32 = self.ports.iter().flatten().map(|(first, last)| u32::from(last - first) + 1).sum();
         (f64::from(ports) / 65_536.0 + f64::from(u8::from(self.other))) / 4.0
     }
 
-    /// The text of [`Traffic`] with the first spans only where they are many.
+    /// Text of the set with the first spans of each protocol.
     pub fn brief(&self) -> String {
         self.text(LISTED)
     }
 
-    /// `everything`, `nothing`, or as in `TCP 80, 443; all UDP ports; other protocols`.
+    /// Text: `everything`, `nothing`, or a list such as `TCP 80, 443; all UDP ports; other protocols`.
     fn text(&self, listed: usize) -> String {
         if self.is_everything() {
             return "everything".to_owned();
@@ -141,7 +141,7 @@ impl Traffic {
     }
 }
 
-/// Goes through the borders of both lists; between two borders nothing changes.
+/// Combines two lists of spans. Between two borders neither list changes.
 fn combine(a: &[Span], b: &[Span], keep: fn(bool, bool) -> bool) -> Vec<Span> {
     let mut borders: Vec<u32> = vec![0, 1 << 16];
     for (first, last) in a.iter().chain(b) {
@@ -163,7 +163,7 @@ fn combine(a: &[Span], b: &[Span], keep: fn(bool, bool) -> bool) -> Vec<Span> {
     kept
 }
 
-/// Adds a span that begins after the last one groups; one that touches it is joined to it.
+/// Appends a span; joins it to the last one if they touch.
 fn push(spans: &mut Vec<Span>, span: Span) {
     match spans.last_mut() {
         Some(before) if before.1.checked_add(1) == Some(span.0) => before.1 = span.1,
@@ -182,7 +182,7 @@ fn text_of((first, last): Span) -> String {
 }
 
 impl Serialize for Traffic {
-    /// `{"TCP": ["80", "8000-8080"], "UDP": [], "SCTP": [], "other": false}`.
+    /// Writes `{"TCP": ["80", "8000-8080"], "UDP": [], "SCTP": [], "other": false}`.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(4))?;
         for (protocol, spans) in self.spans() {
@@ -205,7 +205,7 @@ mod tests {
         if allow { Decision::allow(RuleId(0)) } else { Decision::deny(RuleId(0)) }
     }
 
-    /// A row from borders, at each of which the verdict may change.
+    /// Generates a row from borders at which the verdict may change.
     fn row() -> impl Strategy<Value = Row> {
         let list = prop::collection::btree_map(0..200_u16, any::<bool>(), 0..5);
         let spans = list.prop_map(|starts| {

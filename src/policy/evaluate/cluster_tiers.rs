@@ -1,4 +1,4 @@
-//! Clauses C1, C2 and C4: what the cluster-wide policies of a tier say of a pod.
+//! Clauses C1, C2 and C4: the cluster-wide policies of a tier.
 
 use super::flow_verdict::SideVerdict;
 use super::object_index::ObjectIndex;
@@ -8,7 +8,7 @@ use crate::policy::objects::{ClusterAction, ClusterNetworkPolicy, ClusterRule, T
 use crate::tables::{Direction, PolicyRef, RuleOrigin, Verdict};
 
 impl<'a> ObjectIndex<'a> {
-    /// The first rule that matches decides; nothing where that is a Pass, or none matches.
+    /// Verdict of the first rule that matches. `None` if that rule passes, or if none matches.
     pub(in crate::policy) fn evaluate_tier(&self, tier: Tier, query: &Query<'_>) -> Option<SideVerdict> {
         for policy in self.policies_of_tier(tier, query) {
             for (index, rule) in rules(policy, query.direction).iter().enumerate() {
@@ -20,7 +20,7 @@ impl<'a> ObjectIndex<'a> {
         None
     }
 
-    /// Clause C8: the policies of a tier whose pod the pod is.
+    /// Clause C8: policies of a tier whose subject selects the pod.
     pub(in crate::policy) fn policies_of_tier(
         &self,
         tier: Tier,

@@ -1,29 +1,29 @@
-//! Findings: what is said of a flow, whoever says it, and the tables as one who says it.
+//! Flow verdict: the verdicts of both sides of a flow, with the rules that decided.
 
 use serde::Serialize;
 
 use crate::tables::{RuleOrigin, Verdict};
 
-/// What one side of a flow says.
+/// Verdict of one side of a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SideVerdict {
-    /// Whether it lets the flow pass.
+    /// Verdict.
     pub verdict: Verdict,
-    /// Why.
+    /// Rule that decided.
     pub origin: RuleOrigin,
 }
 
-/// What both sides of a flow say.
+/// Verdicts of both sides of a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FlowVerdict {
-    /// The source, if it is a pod that policy judges.
+    /// Verdict of the source, if policy applies to it.
     pub egress: Option<SideVerdict>,
-    /// The destination, if it is a pod that policy judges.
+    /// Verdict of the destination, if policy applies to it.
     pub ingress: Option<SideVerdict>,
 }
 
 impl FlowVerdict {
-    /// Whether the flow passes: no side denies it.
+    /// Verdict of the flow: allow unless a side denies it.
     pub fn verdict(&self) -> Verdict {
         let denies =
             |side: &Option<SideVerdict>| side.as_ref().is_some_and(|side| side.verdict == Verdict::Deny);

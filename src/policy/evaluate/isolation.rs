@@ -1,4 +1,4 @@
-//! Clauses E2 to E4 and N1: what the `NetworkPolicies` of a pod say.
+//! Clauses E2 to E4 and N1: the `NetworkPolicies` of a pod.
 
 use super::flow_verdict::SideVerdict;
 use super::object_index::ObjectIndex;
@@ -10,7 +10,8 @@ use crate::policy::objects::{NetworkPolicy, NetworkPolicyRule};
 use crate::tables::{Direction, PolicyKind, PolicyRef, RuleOrigin, Verdict};
 
 impl<'a> ObjectIndex<'a> {
-    /// Nothing where no policy isolates the pod in this direction; else a final word (clause C3).
+    /// Verdict of the policies that isolate the pod in this direction, which is final (clause C3). `None` if
+    /// none does.
     pub(in crate::policy) fn evaluate_network_policies(&self, query: &Query<'_>) -> Option<SideVerdict> {
         let isolating = self.isolating(query);
         if isolating.is_empty() {
@@ -29,7 +30,7 @@ impl<'a> ObjectIndex<'a> {
         Some(denied_by(&isolating, query.direction))
     }
 
-    /// Clause E2: policies of the pod's own namespace that select it and have the direction.
+    /// Clause E2: policies of the namespace of the pod that select it and have the direction.
     pub(in crate::policy) fn isolating(&self, query: &Query<'_>) -> Vec<&'a NetworkPolicy> {
         let pod = query.pod;
         let of_namespace = self.network_policies.values().copied().filter(|policy| {
@@ -38,7 +39,7 @@ impl<'a> ObjectIndex<'a> {
         of_namespace.filter(|policy| selects(&policy.pod_selector, &pod.labels)).collect()
     }
 
-    /// Clause E4: both halves match.
+    /// Clause E4: peers and ports match.
     fn network_rule_matches(
         &self,
         policy: &NetworkPolicy,
@@ -50,7 +51,7 @@ impl<'a> ObjectIndex<'a> {
     }
 }
 
-/// Clauses T2 and T3: a direction that is not in `policyTypes` has no rules, which is not the same as an empty list.
+/// Clauses T2 and T3: a direction that `policyTypes` lacks has no rules, which differs from an empty list.
 pub(in crate::policy) fn rules(policy: &NetworkPolicy, direction: Direction) -> Option<&[NetworkPolicyRule]> {
     match direction {
         Direction::Ingress => policy.ingress.as_deref(),
@@ -58,7 +59,7 @@ pub(in crate::policy) fn rules(policy: &NetworkPolicy, direction: Direction) -> 
     }
 }
 
-/// Clauses N1 and N2: traffic into a pod from the pod's own node.
+/// Clauses N1 and N2: traffic to a pod from its own node.
 fn is_own_node(query: &Query<'_>) -> bool {
     if query.direction == Direction::Egress {
         return false;
@@ -70,7 +71,7 @@ fn is_own_node(query: &Query<'_>) -> bool {
     }
 }
 
-/// Clause E3: one rule that matches is enough.
+/// Clause E3: one rule that matches suffices.
 fn allowed_by(policy: &NetworkPolicy, direction: Direction, index: usize) -> SideVerdict {
     let origin = RuleOrigin::Rule { policy: name(policy), direction, index: index as u32, name: None };
     SideVerdict { verdict: Verdict::Allow, origin }

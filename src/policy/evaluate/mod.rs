@@ -1,8 +1,8 @@
-//! The evaluator: a second, naive evaluator that reads the objects and says whether a packet may pass.
+//! Evaluation of flows, by the objects ([`ReferenceEvaluator`]) and by rule tables ([`TableEvaluator`]).
 //!
-//! It shares no code with resolve and compile, not even the matching of labels and prefixes, and looks at every object for
-//! every packet. It is what the specification says, clause by clause (the ids are those of `docs/policy.md`), and
-//! what the compiled tables are compared with.
+//! The reference evaluator is naive. It shares no code with resolve and compile, not even the matching of
+//! labels and prefixes, and inspects every object for every packet. It follows the specification clause by
+//! clause (the ids are those of `docs/policy.md`). Tests compare the compiled tables with it.
 
 pub(in crate::policy) mod cluster_tiers;
 mod flow_verdict;

@@ -1,4 +1,4 @@
-//! Index of the objects of the reference evaluator.
+//! Objects by name, for the reference evaluator.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,20 +10,20 @@ use crate::policy::objects::{
 };
 use crate::tables::{PodName, PolicyKind};
 
-/// The objects as they stand, and nothing else.
+/// Objects by name.
 #[derive(Debug, Default)]
 pub struct ObjectIndex<'a> {
     pods: BTreeMap<&'a PodName, &'a Pod>,
     namespaces: BTreeMap<&'a str, &'a Namespace>,
     nodes: BTreeMap<&'a str, &'a Node>,
-    /// By namespace and name, which is the order in which they are looked at.
+    /// Policies by namespace and name, which is the order of evaluation.
     pub(super) network_policies: BTreeMap<(&'a str, &'a str), &'a NetworkPolicy>,
-    /// In the order of clauses C1 and C7.
+    /// Policies in the order of clauses C1 and C7.
     pub(super) cluster_policies: BTreeMap<(Tier, u32, &'a str, PolicyKind), &'a ClusterNetworkPolicy>,
 }
 
 impl<'a> ObjectIndex<'a> {
-    /// An index of these objects. Of two with one name the later is_live.
+    /// Index of these objects. Of two objects with one name the later one counts.
     pub fn new(objects: impl IntoIterator<Item = &'a Object>) -> ObjectIndex<'a> {
         let mut index = ObjectIndex::default();
         for object in objects {
@@ -49,30 +49,30 @@ impl<'a> ObjectIndex<'a> {
         }
     }
 
-    /// Clauses L1, L2 and N3: pods without an address, finished pods and pods on the host's network are neither judged
-    /// nor selected.
+    /// Clauses L1, L2 and N3: tests whether policy applies to a pod. Policy neither isolates nor selects pods
+    /// without an address, finished pods and pods on the host's network.
     pub fn is_live(pod: &Pod) -> bool {
         !pod.addresses.is_empty() && !pod.finished && !pod.host_network
     }
 
-    /// The pods that claim an address, by name.
+    /// Pods that claim an address, by name.
     pub fn pods_at(&self, address: IpAddr) -> Vec<&'a Pod> {
         let claims = |pod: &&Pod| ObjectIndex::is_live(pod) && pod.addresses.contains(&address);
         self.pods.values().copied().filter(claims).collect()
     }
 
-    /// The pod of this name, whether or not it is judged.
+    /// Pod of this name, live or not.
     pub fn pod(&self, name: &PodName) -> Option<&'a Pod> {
         self.pods.get(name).copied()
     }
 
-    /// Pods that have an address and are not judged.
+    /// Pods with this address to which policy does not apply.
     pub fn exempt_pods_at(&self, address: IpAddr) -> impl Iterator<Item = &'a Pod> {
         let at = self.pods.values().copied().filter(move |pod| pod.addresses.contains(&address));
         at.filter(|pod| !ObjectIndex::is_live(pod))
     }
 
-    /// Everyone who claims an address; nobody, where nobody does.
+    /// Owners of an address, at least one.
     pub(in crate::policy) fn owners(&self, address: IpAddr) -> Vec<AddressOwner<'a>> {
         let mut owners = Vec::new();
         for pod in self.pods.values() {
@@ -88,7 +88,7 @@ impl<'a> ObjectIndex<'a> {
         if owners.is_empty() { vec![AddressOwner::External] } else { owners }
     }
 
-    /// Whose address it is, in words.
+    /// Text of the owners of an address.
     pub fn display_owner(&self, address: IpAddr) -> String {
         let name = |owner: &AddressOwner<'_>| match owner {
             AddressOwner::Pod(pod) => format!("pod {}", pod.name),
@@ -99,15 +99,15 @@ impl<'a> ObjectIndex<'a> {
         format!("{} ({address})", names.join(" or "))
     }
 
-    /// Clause S3: a namespace carries its name as a label, also where no object declares it.
+    /// Clause S3: labels of a namespace. Its name is a label even if no object declares the namespace.
     pub(in crate::policy) fn namespace_labels(&self, name: &str) -> Labels {
         let mut labels = self.namespaces.get(name).map(|found| found.labels.clone()).unwrap_or_default();
         labels.insert("kubernetes.io/metadata.name".to_owned(), name.to_owned());
         labels
     }
 
-    /// Clause E7: the pod that is certainly both ends of a flow. Where several claim an address, it is only for a flow from
-    /// that address to itself.
+    /// Clause E7: pod that is certainly both source and destination. If several pods claim an address, only a
+    /// flow from that address to itself qualifies.
     pub fn hairpin_pod(&self, flow: &FlowKey) -> Option<&'a Pod> {
         match (self.pods_at(flow.src).as_slice(), self.pods_at(flow.dst).as_slice()) {
             ([source], [destination]) if source.name == destination.name => Some(source),

@@ -1,4 +1,4 @@
-//! Clauses M1 to M7, B1 to B4 and C9 to C13: whom the peers of a rule mean.
+//! Clauses M1 to M7, B1 to B4 and C9 to C13: the peers of a rule.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use super::selectors::selects;
 use crate::policy::objects::{ClusterPeer, IpBlock, LabelSelector, Peer, Peers, Pod, PodScope};
 
 impl ObjectIndex<'_> {
-    /// Clause M1: no list is everyone. Clause M5: entries are alternatives.
+    /// Clause M1: an absent list matches every peer. Clause M5: entries are alternatives.
     pub(in crate::policy) fn network_peers_match(
         &self,
         namespace: &str,
@@ -33,7 +33,7 @@ impl ObjectIndex<'_> {
             (Peer::IpBlock(block), owner) => {
                 block_contains(block, end.address) && (is_certain(owner) || is_whole_block(block))
             }
-            // Clause M2: without a namespace selector, pods of the policy's own namespace.
+            // Clause M2: without a namespace selector, pods of the namespace of the policy.
             (Peer::Pods { namespaces: None, pods }, AddressOwner::Pod(pod)) => {
                 pod.name.namespace == namespace && selects(pods, &pod.labels)
             }
@@ -41,12 +41,12 @@ impl ObjectIndex<'_> {
             (Peer::Pods { namespaces: Some(namespaces), pods }, AddressOwner::Pod(pod)) => {
                 self.pod_is_in(namespaces, pods, pod)
             }
-            // Clause M6: selectors mean pods only.
+            // Clause M6: selectors match pods only.
             (Peer::Pods { .. }, AddressOwner::Node(_) | AddressOwner::External) => false,
         }
     }
 
-    /// Entries are alternatives.
+    /// Tests the entries, which are alternatives.
     pub(in crate::policy) fn cluster_peers_match(
         &self,
         peers: &[ClusterPeer],
@@ -59,7 +59,7 @@ impl ObjectIndex<'_> {
         match (peer, end.owner) {
             // Clause C9.
             (ClusterPeer::Pods(scope), AddressOwner::Pod(pod)) => self.scope_selects(scope, pod),
-            // Clause C10: everything with such an address, pods included.
+            // Clause C10: every address in the prefix, those of pods included.
             (ClusterPeer::Network(cidr), owner) => {
                 prefix_contains(*cidr, end.address) && (is_certain(owner) || cidr.prefix_len() == 0)
             }
@@ -82,7 +82,8 @@ impl ObjectIndex<'_> {
     }
 }
 
-/// Clause B7: whether the owner of an address has it for certain: not a pod whose address is a placeholder, or that has none.
+/// Clause B7: tests whether the owner certainly has the address: not a pod with a placeholder, or without
+/// addresses.
 pub(super) fn is_certain(owner: AddressOwner<'_>) -> bool {
     match owner {
         AddressOwner::Pod(pod) => !pod.placeholder && !pod.addresses.is_empty(),
@@ -90,18 +91,18 @@ pub(super) fn is_certain(owner: AddressOwner<'_>) -> bool {
     }
 }
 
-/// Clause B7: every address of the family, without exceptions.
+/// Clause B7: block of every address of the family, without exceptions.
 fn is_whole_block(block: &IpBlock) -> bool {
     block.cidr.prefix_len() == 0 && block.except.is_empty()
 }
 
-/// Clause B1: inside the prefix and inside none of its exceptions, which say nothing beyond this block.
+/// Clause B1: inside the prefix and outside of its exceptions, which affect this block only.
 fn block_contains(block: &IpBlock, address: IpAddr) -> bool {
     prefix_contains(block.cidr, address)
         && !block.except.iter().any(|except| prefix_contains(*except, address))
 }
 
-/// Clauses B3 and B4: the same family, and the bits of the prefix agree.
+/// Clauses B3 and B4: equal family, and equal bits of the prefix.
 pub(in crate::policy) fn prefix_contains(prefix: IpNet, address: IpAddr) -> bool {
     let (network, address, width) = match (prefix.addr(), address) {
         (IpAddr::V4(network), IpAddr::V4(address)) => {
@@ -111,6 +112,7 @@ pub(in crate::policy) fn prefix_contains(prefix: IpNet, address: IpAddr) -> bool
         _ => return false,
     };
     let host_bits = width - u32::from(prefix.prefix_len());
-    // A shift by all 128 bits is what `checked_shr` gives none for: the prefix of no bits holds every address.
+    // `checked_shr` returns `None` for a shift by all 128 bits: the prefix of length 0 contains every
+    // address.
     network.checked_shr(host_bits) == address.checked_shr(host_bits)
 }

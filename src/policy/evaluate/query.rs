@@ -1,4 +1,4 @@
-//! Query of one direction of a pod.
+//! Query: one direction of a pod and a flow.
 
 use std::net::IpAddr;
 
@@ -6,14 +6,14 @@ use crate::net::flow::Protocol;
 use crate::policy::objects::{Node, Pod};
 use crate::tables::Direction;
 
-/// The other end of a flow, as one pod's policies see it.
+/// Peer address of a flow, seen from one pod.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::policy) struct PeerAddress<'a> {
     pub(in crate::policy) address: IpAddr,
     pub(in crate::policy) owner: AddressOwner<'a>,
 }
 
-/// Who has an address.
+/// Owner of an address.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::policy) enum AddressOwner<'a> {
     Pod(&'a Pod),
@@ -21,7 +21,7 @@ pub(in crate::policy) enum AddressOwner<'a> {
     External,
 }
 
-/// One direction of a pod, and a flow that it is verdicts about.
+/// Query for the verdict of one direction of a pod on a flow.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::policy) struct Query<'a> {
     pub(in crate::policy) pod: &'a Pod,

@@ -1,4 +1,4 @@
-//! Reference evaluator: the tiers of a pod in order.
+//! Reference evaluator: admin tier, `NetworkPolicy`, baseline tier.
 
 use std::net::IpAddr;
 use std::ops::Deref;
@@ -10,7 +10,7 @@ use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::objects::{Object, Pod, Tier};
 use crate::tables::{Direction, RuleOrigin, Verdict};
 
-/// Evaluator that reads the objects, and nothing else.
+/// Evaluator that reads the objects directly.
 #[derive(Debug)]
 pub struct ReferenceEvaluator<'a> {
     objects: ObjectIndex<'a>,
@@ -25,12 +25,12 @@ impl<'a> Deref for ReferenceEvaluator<'a> {
 }
 
 impl<'a> ReferenceEvaluator<'a> {
-    /// Evaluator of these objects. Of two objects with one name the later one is kept.
+    /// Evaluator of these objects. Of two objects with one name the later one counts.
     pub fn new(objects: impl IntoIterator<Item = &'a Object>) -> ReferenceEvaluator<'a> {
         ReferenceEvaluator { objects: ObjectIndex::new(objects) }
     }
 
-    /// Judges a new connection by its first packet. Clause E1: it passes where neither side denies it.
+    /// Evaluates a new connection by its first packet. Clause E1: the flow passes unless a side denies it.
     pub fn evaluate(&self, flow: &FlowKey) -> FlowVerdict {
         if self.hairpin_pod(flow).is_some() {
             return FlowVerdict { egress: None, ingress: None };
@@ -41,8 +41,8 @@ impl<'a> ReferenceEvaluator<'a> {
         }
     }
 
-    /// Clause L4: the pods that claim an end's address are all verdicts, in the order of their names. The first that denies
-    /// has decided; where none does, the first.
+    /// Clause L4: evaluates all pods that claim the address of one side, by name. The first pod that denies
+    /// decides; if none denies, the first pod.
     pub(in crate::policy) fn evaluate_claimants(
         &self,
         flow: &FlowKey,
@@ -59,8 +59,8 @@ impl<'a> ReferenceEvaluator<'a> {
         verdicts.into_iter().nth(denying.unwrap_or(0))
     }
 
-    /// What the policies of one pod say of one direction. Clause L4: where several claim the peer's address, the flow passes
-    /// only if it passes whoever it belongs to.
+    /// Evaluates one direction of a pod. Clause L4: if several owners claim the peer address, the flow passes
+    /// only if it passes for each of them.
     pub fn evaluate_direction(
         &self,
         pod: &Pod,

@@ -1,13 +1,13 @@
-//! Clauses S1 and S2: what a label selector selects.
+//! Clauses S1 and S2: label selectors.
 
 use crate::policy::objects::{LabelSelector, Labels, Requirement};
 
-/// Clause S1: all requirements hold; none is every object.
+/// Clause S1: all requirements hold. A selector without requirements selects every object.
 pub(in crate::policy) fn selects(selector: &LabelSelector, labels: &Labels) -> bool {
     unmet(selector, labels).is_none()
 }
 
-/// The first requirement that labels do not meet.
+/// First requirement that labels do not meet.
 pub(in crate::policy) fn unmet<'s>(selector: &'s LabelSelector, labels: &Labels) -> Option<&'s Requirement> {
     selector.requirements.iter().find(|requirement| !holds(requirement, labels))
 }

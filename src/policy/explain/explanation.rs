@@ -1,4 +1,4 @@
-//! Explanation of a flow's verdict.
+//! Explanation of a flow verdict.
 
 use std::collections::BTreeMap;
 
@@ -11,45 +11,46 @@ use crate::policy::objects::Pod;
 use crate::policy::testcase::Endpoint;
 use crate::tables::{Direction, PodName, PolicyRef, RuleOrigin, Verdict};
 
-/// Pods at an address that are told to be judged by no policy.
+/// Maximum number of exempt pods at an address that an explanation lists.
 const EXEMPT_SHOWN: usize = 4;
 
-/// Where policies stand: `file:line` by name.
+/// Places of policies: `file:line` by name.
 pub type PolicyLocations = BTreeMap<PolicyRef, String>;
 
-/// Why a flow is allowed or denied.
+/// Explanation of a flow verdict.
 #[derive(Debug, Clone, Serialize)]
 pub struct Explanation {
-    /// The flow.
+    /// Flow.
     pub flow: FlowKey,
-    /// Whose address the source is.
+    /// Owner of the source address.
     pub from: String,
-    /// Whose address the destination is.
+    /// Owner of the destination address.
     pub to: String,
-    /// The verdict.
+    /// Verdict.
     pub verdict: Verdict,
-    /// The pod that is both ends, if one is: it always reaches itself.
+    /// Pod that is both source and destination. A pod always reaches itself.
     #[serde(rename = "itself", skip_serializing_if = "Option::is_none")]
     pub hairpin: Option<PodName>,
-    /// Pods at the ends that no policy is asked about.
+    /// Source and destination pods to which no policy applies.
     #[serde(rename = "unjudged", skip_serializing_if = "Vec::is_empty")]
     pub exempt: Vec<ExemptPod>,
-    /// Egress side, if the source is a pod. Of several pods that claim its address, the first that denies.
+    /// Egress side, if the source is a pod. Of several pods that claim the address, the first that denies.
     pub egress: Option<SideExplanation>,
-    /// Ingress side, if the destination is a pod; of several that claim its address, the first that denies.
+    /// Ingress side, if the destination is a pod. Of several pods that claim the address, the first that
+    /// denies.
     pub ingress: Option<SideExplanation>,
 }
 
-/// A pod that no policy is asked about.
+/// Pod to which no policy applies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ExemptPod {
-    /// The pod.
+    /// Pod.
     pub pod: PodName,
-    /// Why.
+    /// Reason of the exemption.
     pub why: Exemption,
 }
 
-/// Why no policy is asked about a pod.
+/// Reason for which no policy applies to a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Exemption {
@@ -69,7 +70,7 @@ impl ExemptPod {
         Some(ExemptPod { pod: pod.name.clone(), why })
     }
 
-    /// Those that an end means: by name that pod, by address a few that have it.
+    /// Exempt pods of an endpoint: the named pod, or a few that have the address.
     pub(super) fn at(evaluator: &ReferenceEvaluator<'_>, end: &Endpoint) -> Vec<ExemptPod> {
         match end {
             Endpoint::Pod(name) => evaluator.pod(name).and_then(ExemptPod::of).into_iter().collect(),
@@ -80,63 +81,63 @@ impl ExemptPod {
     }
 }
 
-/// What one pod's policies say.
+/// Policies of one pod and their verdict.
 #[derive(Debug, Clone, Serialize)]
 pub struct SideExplanation {
-    /// The pod.
+    /// Pod.
     pub pod: PodName,
-    /// The direction.
+    /// Direction.
     pub direction: Direction,
-    /// The verdict.
+    /// Verdict.
     pub verdict: Verdict,
-    /// Origin of the decision.
+    /// Rule that decided.
     pub decided_by: RuleOrigin,
-    /// The same in words.
+    /// Text of the rule.
     pub reason: String,
-    /// The policies that select the pod for this direction, in the order they are asked.
+    /// Policies that select the pod for this direction, in the order of evaluation.
     pub policies: Vec<PolicyTrace>,
 }
 
-/// A policy that selects the pod.
+/// Policy that selects the pod.
 #[derive(Debug, Clone, Serialize)]
 pub struct PolicyTrace {
-    /// Its name.
+    /// Name of the policy.
     pub policy: PolicyRef,
-    /// Where it stands, if that is known.
+    /// Place of the policy, if known.
     #[serde(rename = "place", skip_serializing_if = "Option::is_none")]
     pub location: Option<String>,
-    /// Whether it was asked: a tier before it may have decided.
+    /// Indicates that the policy was evaluated: no earlier tier decided.
     #[serde(rename = "asked")]
     pub evaluated: bool,
-    /// Whether it stands in the baseline tier, which a `NetworkPolicy` that isolates the pod preempts (clause C4).
+    /// Indicates a policy of the baseline tier that an isolating `NetworkPolicy` preempts (clause C4).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub preempted: bool,
-    /// Its rules.
+    /// Rules of the policy.
     pub rules: Vec<RuleTrace>,
 }
 
-/// A rule, and what it says of the flow.
+/// Rule, and its result for the flow.
 #[derive(Debug, Clone, Serialize)]
 pub struct RuleTrace {
     /// Index in `spec.ingress` or `spec.egress`.
     pub index: usize,
-    /// The rule's own name.
+    /// Name of the rule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// What it does: allow, accept, deny or pass.
+    /// Action: allow, accept, deny or pass.
     pub action: &'static str,
-    /// Whether it matches the flow.
+    /// Indicates that the rule matches the flow.
     pub matches: bool,
-    /// On what each peer fails; nothing where one matches.
+    /// Mismatches of the peers; empty if a peer matches.
     #[serde(rename = "peers_miss", skip_serializing_if = "Vec::is_empty")]
     pub peer_mismatches: Vec<Mismatch>,
-    /// On what each port fails; nothing where one matches.
+    /// Mismatches of the ports; empty if a port matches.
     #[serde(rename = "ports_miss", skip_serializing_if = "Vec::is_empty")]
     pub port_mismatches: Vec<Mismatch>,
 }
 
 impl RuleTrace {
-    /// Whether one of its two halves matches, but not the other.
+    /// Tests whether exactly one of peers and ports matches.
     pub fn is_near(&self) -> bool {
         !self.matches && (self.peer_mismatches.is_empty() || self.port_mismatches.is_empty())
     }

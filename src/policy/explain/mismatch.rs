@@ -1,4 +1,4 @@
-//! Misses: on what a peer or a port of a rule fails.
+//! Mismatches: reasons for which a peer or a port of a rule does not match.
 
 use std::net::IpAddr;
 
@@ -11,34 +11,34 @@ use crate::policy::objects::{
     ClusterAction, ClusterPeer, ClusterPort, IpBlock, LabelSelector, Labels, Peer, Pod, PodScope, PortMatch,
 };
 
-/// What a mismatch is about.
+/// Subject of a mismatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MismatchKind {
-    /// The address.
+    /// Address.
     Address,
-    /// The peer is no pod.
+    /// Peer is no pod.
     NotAPod,
-    /// The namespace, by name.
+    /// Namespace, by name.
     Namespace,
-    /// A label of the namespace.
+    /// Label of the namespace.
     NamespaceLabel,
-    /// A label of the pod.
+    /// Label of the pod.
     PodLabel,
-    /// A label of the node.
+    /// Label of the node.
     NodeLabel,
-    /// The protocol.
+    /// Protocol.
     Protocol,
-    /// The destination port.
+    /// Destination port.
     Port,
 }
 
-/// On what something fails.
+/// Mismatch of a peer or a port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mismatch {
-    /// What it is about.
+    /// Subject.
     pub on: MismatchKind,
-    /// What is, and what was asked for.
+    /// Actual value and required value.
     pub text: String,
 }
 
@@ -48,7 +48,7 @@ impl Mismatch {
     }
 }
 
-/// Why a peer of a `NetworkPolicy` that does not match does not.
+/// Mismatch of a peer of a `NetworkPolicy`.
 pub(super) fn network_peer(
     evaluator: &ReferenceEvaluator<'_>,
     namespace: &str,
@@ -71,7 +71,7 @@ pub(super) fn network_peer(
     }
 }
 
-/// Why a peer of a cluster-wide policy that does not match does not.
+/// Mismatch of a peer of a cluster-wide policy.
 pub(super) fn cluster_peer(
     evaluator: &ReferenceEvaluator<'_>,
     peer: &ClusterPeer,
@@ -99,7 +99,7 @@ pub(super) fn cluster_peer(
     }
 }
 
-/// What a rule does.
+/// Text of an action.
 pub(super) fn action(action: ClusterAction) -> &'static str {
     match action {
         ClusterAction::Accept => "accept",
@@ -108,7 +108,7 @@ pub(super) fn action(action: ClusterAction) -> &'static str {
     }
 }
 
-/// Why a port of a `NetworkPolicy` does not match; nothing if it does.
+/// Mismatch of a port of a `NetworkPolicy`; `None` if the port matches.
 pub(super) fn network_port(port: &PortMatch, query: &Query<'_>) -> Option<Mismatch> {
     match port {
         PortMatch::Range { protocol, first, last } => range_mismatch(*protocol, *first, *last, query),
@@ -116,7 +116,7 @@ pub(super) fn network_port(port: &PortMatch, query: &Query<'_>) -> Option<Mismat
     }
 }
 
-/// Why a port of a cluster-wide policy does not match; nothing if it does.
+/// Mismatch of a port of a cluster-wide policy; `None` if the port matches.
 pub(super) fn cluster_port(port: &ClusterPort, query: &Query<'_>) -> Option<Mismatch> {
     match port {
         ClusterPort::Range { protocol, first, last } => range_mismatch(*protocol, *first, *last, query),
@@ -168,7 +168,7 @@ fn pod_label_mismatch(pods: &LabelSelector, pod: &Pod) -> Mismatch {
     Mismatch::new(MismatchKind::PodLabel, label_mismatch(&format!("pod {}", pod.name), pods, &pod.labels))
 }
 
-/// The first requirement that is not met, and what is there instead.
+/// First requirement that labels do not meet, and the actual label.
 fn label_mismatch(who: &str, selector: &LabelSelector, labels: &Labels) -> String {
     let Some(unmet) = selectors::unmet(selector, labels) else {
         return format!("{who} is selected");

@@ -1,7 +1,8 @@
-//! Explanations: why a flow is allowed or denied, and what it would have taken for another verdict.
+//! Explanations of flow verdicts, with the mismatches of each rule.
 //!
-//! The verdict and the rule that decided come from whoever judged the flow. Around them stands every policy that selects the
-//! pods, and of each rule whether it matches, or on what it fails: address, namespace, label, protocol or port.
+//! The verdict and the rule that decided come from an evaluator. The explanation adds every policy that
+//! selects the pods, and for each rule its match or its mismatches: address, namespace, label, protocol or
+//! port.
 
 mod explanation;
 mod mismatch;

@@ -10,21 +10,21 @@ use crate::tables::PolicyKind;
 use crate::tables::{PodName, Verdict};
 
 const CASE: &str = r"
-name: near mismatches_of
+name: near misses
 resources:
   - {apiVersion: v1, kind: Namespace, metadata: {name: far, labels: {team: b}}}
   - {apiVersion: v1, kind: Pod, metadata: {name: db, namespace: default, labels: {app: db}}, spec: {containers: [{name: c, ports: [{name: pg, containerPort: 5432}]}]}, status: {podIP: 10.0.0.1}}
   - {apiVersion: v1, kind: Pod, metadata: {name: api, namespace: far, labels: {app: api}}, spec: {containers: [{name: c}]}, status: {podIP: 10.0.0.2}}
   - apiVersion: networking.k8s.io/v1
-kind: NetworkPolicy
-metadata: {name: db, namespace: default}
-spec:
-  podSelector: {}
-  ingress:
-    - {from: [{namespaceSelector: {matchLabels: {team: a}}}], ports: [{port: pg}]}
-    - {from: [{namespaceSelector: {matchLabels: {team: b}}, podSelector: {matchLabels: {app: web}}}]}
-    - {from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.0.0.0/24]}}]}
-    - {ports: [{port: 1, endPort: 9}, {port: pg, protocol: UDP}]}
+    kind: NetworkPolicy
+    metadata: {name: db, namespace: default}
+    spec:
+      podSelector: {}
+      ingress:
+        - {from: [{namespaceSelector: {matchLabels: {team: a}}}], ports: [{port: pg}]}
+        - {from: [{namespaceSelector: {matchLabels: {team: b}}, podSelector: {matchLabels: {app: web}}}]}
+        - {from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.0.0.0/24]}}]}
+        - {ports: [{port: 1, endPort: 9}, {port: pg, protocol: UDP}]}
 probes: []
 ";
 
@@ -46,9 +46,9 @@ resources:
   - {apiVersion: v1, kind: Pod, metadata: {name: db, namespace: shop}, spec: {containers: [{name: c}]}, status: {podIP: 10.0.0.2}}
   - {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: db, namespace: shop}, spec: {podSelector: {}, ingress: [{}]}}
   - apiVersion: policy.networking.k8s.io/v1alpha1
-kind: BaselineAdminNetworkPolicy
-metadata: {name: default}
-spec: {subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}
+    kind: BaselineAdminNetworkPolicy
+    metadata: {name: default}
+    spec: {subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}]}
 ";
 
 #[test]

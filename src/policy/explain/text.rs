@@ -1,4 +1,4 @@
-//! An explanation for people.
+//! Text form of an explanation.
 
 use std::fmt::{self, Write};
 
@@ -6,7 +6,7 @@ use super::explanation::{ExemptPod, Exemption, Explanation, PolicyTrace, RuleTra
 use super::mismatch::Mismatch;
 use crate::tables::Verdict;
 
-/// Misses of one half of a rule that are shown.
+/// Maximum number of mismatches shown for peers or ports of a rule.
 const MISMATCHES_SHOWN: usize = 4;
 
 impl fmt::Display for Explanation {

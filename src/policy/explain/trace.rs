@@ -1,4 +1,4 @@
-//! Policies and rules of a flow, traced.
+//! Trace of the policies and rules that a flow passes.
 
 use super::explanation::{ExemptPod, Explanation, PolicyLocations, PolicyTrace, RuleTrace, SideExplanation};
 use super::mismatch::{self, Mismatch};
@@ -10,7 +10,7 @@ use crate::policy::objects::{ClusterNetworkPolicy, NetworkPolicy, Peers, Pod, Po
 use crate::policy::testcase::Endpoint;
 use crate::tables::{Direction, RuleOrigin};
 
-/// Explains the flow_verdict to a flow between two ends by the objects.
+/// Explains the verdict on a flow between two endpoints.
 pub fn explain(
     evaluator: &ReferenceEvaluator<'_>,
     flow: &FlowKey,
@@ -43,7 +43,7 @@ fn explain_side(
     locations: &PolicyLocations,
 ) -> SideExplanation {
     let address = if direction == Direction::Egress { flow.dst } else { flow.src };
-    // Where several claim the address, the first one stands for all.
+    // The first owner represents all that claim the address.
     let owner = evaluator.owners(address)[0];
     let query = Query {
         pod,
@@ -65,7 +65,7 @@ fn explain_side(
         let trace = trace_cluster(evaluator, policy, &query);
         PolicyTrace { preempted: is_preempted, ..trace }
     }));
-    // A tier may select the pod and have nothing to say in this direction.
+    // A cluster-wide policy may select the pod and have no rules in this direction.
     policies.retain(|trace| !trace.rules.is_empty() || is_isolating(&isolating, trace));
     mark_evaluated(&mut policies, &side_verdict.origin);
     for trace in &mut policies {
@@ -85,7 +85,7 @@ fn is_isolating(isolating: &[&NetworkPolicy], trace: &PolicyTrace) -> bool {
     isolating.iter().any(|policy| isolation::name(policy) == trace.policy)
 }
 
-/// Policies after the one whose rule decided were not asked.
+/// Marks the policies after the one that decided as not evaluated.
 fn mark_evaluated(policies: &mut [PolicyTrace], origin: &RuleOrigin) {
     policies.iter_mut().filter(|trace| trace.preempted).for_each(|trace| trace.evaluated = false);
     let RuleOrigin::Rule { policy: decider, .. } = origin else { return };
@@ -153,7 +153,7 @@ fn trace_cluster(
     }
 }
 
-/// Every mismatch; none at all where an entry does not mismatch.
+/// Mismatches of all entries; empty if an entry matches.
 fn mismatches(entries: impl Iterator<Item = Option<Mismatch>>) -> Vec<Mismatch> {
     entries.collect::<Option<Vec<Mismatch>>>().unwrap_or_default()
 }

@@ -1,6 +1,6 @@
-//! Egress isolation that blocks DNS: pods may connect to some places, but cannot look up where those are.
+//! Egress isolation that blocks DNS: pods may connect to some addresses, but not to UDP port 53.
 //!
-//! Pods that may connect nowhere are left alone: that is what their policies say.
+//! Pods without any egress rule are not reported: their policies deny all egress on purpose.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ fn isolating<'a>(objects: &LintObjects<'a>, pod: &Pod) -> Vec<&'a NetworkPolicy>
     selecting.filter(|policy| isolation::rules(policy, Direction::Egress).is_some()).copied().collect()
 }
 
-/// Whether a rule lets through UDP 53 to anyone at all; a named port may be any number.
+/// Tests whether a rule allows UDP 53 to any peer. A named port may have any number.
 fn allows_dns(rule: &NetworkPolicyRule) -> bool {
     match &rule.ports {
         Ports::All => true,

@@ -4,51 +4,51 @@ use serde::Serialize;
 
 use crate::tables::PolicyRef;
 
-/// What a check found.
+/// Finding of a check.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct LintFinding {
-    /// The policy.
+    /// Policy.
     pub policy: PolicyRef,
-    /// The field: `spec.ingress[0].ports[1]`.
+    /// Field: `spec.ingress[0].ports[1]`.
     pub path: String,
-    /// Which check.
+    /// Check.
     pub check: Check,
-    /// What is, and what follows from it.
+    /// State of the field and its consequence.
     pub message: String,
 }
 
-/// The checks.
+/// Checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Check {
-    /// A policy selects no pod.
+    /// Policy selects no pod.
     SelectsNoPod,
     /// All pods that a policy or a peer selects are on the host's network or have finished.
     HostNetworkOrFinished,
-    /// A peer selects no pod or no node.
+    /// Peer selects no pod or node.
     PeerSelectsNothing,
-    /// A direction has rules, and `policyTypes` lacks it.
+    /// Direction has rules, and `policyTypes` lacks it.
     RulesWithoutType,
     /// No destination pod has a port of the name.
     NamedPortMissing,
-    /// A rule asks addresses, not pods, for a port by name.
+    /// Rule names a port of addresses; only pods have named ports.
     NamedPortOfAddresses,
-    /// Another rule says the same and more.
+    /// Another rule covers the rule.
     ShadowedRule,
-    /// What an `except` takes out is allowed all the same.
+    /// Another block allows the addresses of an `except`.
     ExceptWithoutEffect,
-    /// The exceptions of a block leave no address.
+    /// Exceptions of a block leave no address.
     EmptyBlock,
-    /// A block names addresses of pods, which come and go.
+    /// Block contains addresses of pods, which change.
     BlockInPodNetwork,
-    /// Pods may connect to some places, but cannot look up names.
+    /// Pods may connect to some addresses, but cannot resolve names.
     BlocksDns,
-    /// Two cluster-wide policies have one priority.
+    /// Two cluster-wide policies of a tier have one priority.
     TiedPriority,
 }
 
 impl Check {
-    /// Its name on the command line and in JSON.
+    /// Name on the command line and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Check::SelectsNoPod => "selects-no-pod",

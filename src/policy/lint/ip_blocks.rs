@@ -1,5 +1,4 @@
-//! Address blocks: an `except` that takes nothing out, a block of which nothing is left, and blocks that name pods by
-//! address.
+//! Checks of `ipBlock`: exceptions without effect, empty blocks, and blocks that contain pods.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -14,10 +13,10 @@ use crate::policy::evaluate::isolation;
 use crate::policy::objects::{IpBlock, NetworkPolicy, NetworkPolicyRule, Peer, Peers};
 use crate::tables::Direction;
 
-/// A rule of a policy, by their indices.
+/// Rule, by the indices of its policy and of itself.
 type RuleAt = (usize, usize);
 
-/// A block, and where it stands.
+/// Block and its place.
 struct Placed<'a> {
     policy: &'a NetworkPolicy,
     rule: &'a NetworkPolicyRule,
@@ -33,7 +32,7 @@ impl Placed<'_> {
     }
 }
 
-/// Blocks whose exceptions leave nothing.
+/// Reports blocks whose exceptions leave no address.
 pub(super) fn check_empty(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     for direction in [Direction::Ingress, Direction::Egress] {
         for placed in placed(objects, direction) {
@@ -46,7 +45,7 @@ pub(super) fn check_empty(objects: &LintObjects<'_>, found: &mut Vec<LintFinding
     }
 }
 
-/// What an exception takes out, the same policy lets in by another block: an exception never denies.
+/// Reports exceptions whose addresses another block of the same policy allows: an exception never denies.
 pub(super) fn check_excepts(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     for direction in [Direction::Ingress, Direction::Egress] {
         let blocks = Blocks::of(placed(objects, direction));
@@ -81,10 +80,10 @@ fn check_block(
     }
 }
 
-/// For each exception another one that holds it. Of two that are the same the later one is superfluous.
+/// Finds another exception that contains each one. Of two equal exceptions the later one is superfluous.
 fn siblings(excepts: &[IpNet]) -> Vec<Option<IpNet>> {
     let mut order: Vec<usize> = (0..excepts.len()).collect();
-    // A prefix comes after those around it.
+    // A prefix sorts after the prefixes that contain it.
     order.sort_unstable_by_key(|&at| (excepts[at], at));
     let mut open: Vec<IpNet> = Vec::new();
     let mut found = vec![None; excepts.len()];
@@ -96,10 +95,10 @@ fn siblings(excepts: &[IpNet]) -> Vec<Option<IpNet>> {
     found
 }
 
-/// All blocks of a direction.
+/// Blocks of a direction.
 struct Blocks<'a> {
     placed: Vec<Placed<'a>>,
-    /// The exceptions of each.
+    /// Exceptions of each block.
     holes: Vec<Prefixes>,
 }
 
@@ -110,11 +109,11 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// The rules that are for all pods and ports of one rule, its own among them, for asking which of them lets in a prefix.
+/// Rules that apply to all pods and ports of one rule, itself included, indexed by prefix.
 struct Allowing<'a> {
-    /// The first that is for everyone.
+    /// First rule for every peer.
     everyone: Option<RuleAt>,
-    /// The others by the `cidr`s of their blocks, with what these leave out.
+    /// Rules by the `cidr` of their blocks, with the exceptions of these.
     blocks: HashMap<IpNet, Vec<(RuleAt, &'a Prefixes)>>,
     /// Lengths of the `cidr`s.
     lengths: BTreeSet<u8>,
@@ -149,7 +148,7 @@ impl<'a> Allowing<'a> {
         allowing
     }
 
-    /// The first rule that matches all addresses of a prefix.
+    /// First rule that matches all addresses of a prefix.
     fn first(&self, prefix: IpNet) -> Option<RuleAt> {
         let around = self.lengths.range(..=prefix.prefix_len());
         let around = around.map(|&length| IpNet::new_assert(prefix.addr(), length).trunc());
@@ -159,7 +158,7 @@ impl<'a> Allowing<'a> {
     }
 }
 
-/// Pods come and go with other addresses; a selector would follow them.
+/// Reports blocks within the pod network. Addresses of pods change; a selector follows them.
 pub(super) fn check_pod_network(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     let addresses: Vec<IpAddr> = objects.pods.iter().flat_map(|pod| pod.addresses.iter().copied()).collect();
     let networks: Vec<IpNet> = [true, false].iter().filter_map(|is_v4| common(&addresses, *is_v4)).collect();
@@ -178,7 +177,7 @@ pub(super) fn check_pod_network(objects: &LintObjects<'_>, found: &mut Vec<LintF
     }
 }
 
-/// The longest prefix that holds all addresses of a family.
+/// Longest prefix that contains all addresses of a family.
 fn common(addresses: &[IpAddr], is_v4: bool) -> Option<IpNet> {
     let mut of_family = addresses.iter().filter(|address| address.is_ipv4() == is_v4);
     let mut common = IpNet::from(*of_family.next()?);

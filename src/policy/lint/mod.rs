@@ -1,4 +1,4 @@
-//! Lint: what is legal, and probably not what its author meant.
+//! Lint: checks for legal policies that probably differ from the intent of their author.
 
 mod dns;
 mod finding;
@@ -18,8 +18,8 @@ use super::evaluate::ReferenceEvaluator;
 use super::objects::{Object, replicas};
 use objects::LintObjects;
 
-/// Everything that the checks find, by policy and field. Checks that need pods are left out where there are none:
-/// manifests of policies alone select nobody.
+/// Runs all checks. Findings are sorted by policy and field. Checks that need pods do not run on manifests
+/// without pods.
 pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
     let mut sorted = LintObjects {
         evaluator: ReferenceEvaluator::new(objects),
@@ -31,7 +31,7 @@ pub fn lint(objects: &[Object]) -> Vec<LintFinding> {
     };
     for object in objects {
         match object {
-            // The second pod of a workload says no more than the first.
+            // The second pod of a workload adds no information.
             Object::Pod(pod) if pod.finished || pod.host_network => {
                 if replicas::workload_of_second_replica(&pod.name).is_none() {
                     sorted.exempt.push(pod);

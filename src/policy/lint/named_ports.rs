@@ -1,4 +1,5 @@
-//! A named port that no pod has, or that is asked of addresses: the entry matches nothing.
+//! Check of named ports: no destination pod has the port, or the rule applies to addresses only. Such an
+//! entry matches nothing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -62,12 +63,12 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     }
 }
 
-/// A port by name, where it stands.
+/// Named port and its place.
 struct Named<'a> {
     policy: PolicyRef,
     path: String,
     asked: (Option<Protocol>, &'a str),
-    /// Whether no peer of the rule selects pods.
+    /// Indicates that no peer of the rule selects pods.
     is_of_addresses: bool,
 }
 
@@ -127,7 +128,8 @@ fn cluster_peers_hold(objects: &LintObjects<'_>, peers: &[ClusterPeer], pod: &Po
     ends(pod).any(|end| objects.evaluator.cluster_peers_match(peers, &end))
 }
 
-/// A pod as a peer, by each of its addresses; one that waits has none, and only its labels and whole blocks count.
+/// Pod as a peer, with each of its addresses. A pod without an address matches by labels and by whole blocks
+/// only.
 fn ends(pod: &Pod) -> impl Iterator<Item = PeerAddress<'_>> {
     let any = [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
     let waiting = any.into_iter().filter(|_| pod.addresses.is_empty());

@@ -1,31 +1,31 @@
-//! A set of addresses as prefixes, for asking often.
+//! Set of addresses as disjoint prefixes.
 
 use ipnet::IpNet;
 
-/// Prefixes that have nothing in common, sorted.
+/// Disjoint prefixes, sorted.
 pub(super) struct Prefixes(Vec<IpNet>);
 
 impl Prefixes {
-    /// The addresses of all these prefixes.
+    /// Set of the addresses of these prefixes.
     pub(super) fn of(prefixes: &[IpNet]) -> Prefixes {
         let mut apart = IpNet::aggregate(&prefixes.to_vec());
         apart.sort_unstable();
         Prefixes(apart)
     }
 
-    /// Whether the set holds every address of a prefix.
+    /// Tests whether the set contains every address of a prefix.
     pub(super) fn hold(&self, prefix: IpNet) -> bool {
         self.before(prefix).is_some_and(|before| before.contains(&prefix))
     }
 
-    /// Whether the set holds any address of a prefix.
+    /// Tests whether the set contains an address of a prefix.
     pub(super) fn overlap(&self, prefix: IpNet) -> bool {
         let after = self.0.partition_point(|other| other.network() <= prefix.network());
         self.before(prefix).is_some_and(|before| before.contains(&prefix) || prefix.contains(before))
             || self.0.get(after).is_some_and(|other| prefix.contains(other))
     }
 
-    /// The last prefix that does not begin behind this one: no other can be around it.
+    /// Last prefix that does not start after this one: the only one that can contain it.
     fn before(&self, prefix: IpNet) -> Option<&IpNet> {
         let after = self.0.partition_point(|other| other.network() <= prefix.network());
         self.0[..after].last()

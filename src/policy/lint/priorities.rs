@@ -1,4 +1,4 @@
-//! Two cluster-wide policies of one tier with one priority: the API leaves open which is asked first.
+//! Check of priorities: the API leaves the order of two policies of one tier and priority undefined.
 
 use super::finding::{Check, LintFinding};
 use super::objects::LintObjects;
@@ -8,7 +8,7 @@ use crate::tables::PolicyKind;
 
 pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     for (at, later) in objects.cluster.iter().enumerate() {
-        // The older baseline kind has no priority to choose.
+        // `BaselineAdminNetworkPolicy` has no priority.
         let tied = |other: &&&ClusterNetworkPolicy| {
             (other.tier, other.priority) == (later.tier, later.priority)
                 && [other.kind, later.kind].iter().all(|kind| *kind != PolicyKind::BaselineAdminNetworkPolicy)

@@ -1,4 +1,4 @@
-//! A policy or a peer that selects no pod, or none that policy sees.
+//! Check of selectors: a policy or a peer selects no pod, or only pods to which no policy applies.
 
 use std::net::Ipv4Addr;
 
@@ -9,17 +9,17 @@ use crate::policy::evaluate::{AddressOwner, PeerAddress, cluster_tiers, isolatio
 use crate::policy::objects::{ClusterPeer, LabelSelector, Peer, Peers, Pod, Requirement};
 use crate::tables::{Direction, PolicyRef};
 
-/// A selector in its place.
+/// Selector and its place.
 struct Selector {
     policy: PolicyRef,
     path: String,
-    /// The check that fails where it selects nothing at all.
+    /// Check that fails if the selector selects nothing.
     check: Check,
-    /// Selected pods in words.
+    /// Text of the selected pods.
     pods: String,
 }
 
-/// Subjects of policies.
+/// Checks subjects of policies.
 pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     for policy in &objects.network {
         let labels = display::selector(&policy.pod_selector);
@@ -50,7 +50,7 @@ pub(super) fn check(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     }
 }
 
-/// Peers of rules.
+/// Checks peers of rules.
 pub(super) fn check_peers(objects: &LintObjects<'_>, found: &mut Vec<LintFinding>) {
     for direction in [Direction::Ingress, Direction::Egress] {
         network_peers(objects, direction, found);
@@ -88,7 +88,7 @@ fn cluster_peers(objects: &LintObjects<'_>, direction: Direction, found: &mut Ve
     let list = peer_list(direction);
     for policy in &objects.cluster {
         for (index, rule) in cluster_tiers::rules(policy, direction).iter().enumerate() {
-            // One entry may name several networks: what is left of the list does not say which entry it was.
+            // One entry may contain several networks, so the index of the entry is unknown.
             let path = format!("spec.{direction}[{index}].{list}");
             for peer in &rule.peers {
                 match peer {
@@ -150,12 +150,13 @@ fn check_selection(
     found.push(LintFinding { policy, path, check, message });
 }
 
-/// A pod as a peer of a rule that names labels only.
+/// Pod as a peer of a rule that names labels only.
 fn by_labels(pod: &Pod) -> PeerAddress<'_> {
     PeerAddress { address: Ipv4Addr::UNSPECIFIED.into(), owner: AddressOwner::Pod(pod) }
 }
 
-/// Whether a label is to be there and not there: so the reader writes a peer of an unknown kind, with a warning.
+/// Tests for a label that must be present and absent: the parser replaces a peer of an unknown kind by such a
+/// selector, with a warning.
 fn is_contradiction(selector: &LabelSelector) -> bool {
     selector.requirements.iter().any(|requirement| match requirement {
         Requirement::Exists { key } => {

@@ -1,4 +1,4 @@
-//! A rule that another makes superfluous: the same flows, and perhaps more, are decided by that one.
+//! Check of shadowed rules: another rule decides the same flows.
 
 use super::finding::{Check, LintFinding};
 use super::objects::LintObjects;
@@ -7,7 +7,7 @@ use crate::policy::evaluate::{cluster_tiers, isolation};
 use crate::policy::objects::NetworkPolicyRule;
 use crate::tables::{Direction, PolicyRef};
 
-/// A rule, and which pods of which namespace it is for.
+/// Rule and its place.
 struct Placed<'a> {
     at: (usize, usize),
     policy: PolicyRef,
@@ -49,7 +49,7 @@ fn network(objects: &LintObjects<'_>, direction: Direction, found: &mut Vec<Lint
     }
 }
 
-/// Of two rules that say the same the later one is superfluous.
+/// Tests whether `outer` covers `inner`. Of two equal rules the later one is superfluous.
 fn shadows(objects: &LintObjects<'_>, inner: &Placed<'_>, outer: &Placed<'_>) -> bool {
     let [inside, around] = [inner, outer].map(|placed| objects.network[placed.at.0]);
     let covers = |inner: &Placed<'_>, outer: &Placed<'_>| {
@@ -63,7 +63,8 @@ fn shadows(objects: &LintObjects<'_>, inner: &Placed<'_>, outer: &Placed<'_>) ->
         && (!covers(outer, inner) || outer.at < inner.at)
 }
 
-/// Rules of one cluster-wide policy are asked in order: what an earlier one matches never comes to a later one.
+/// Checks the rules of each cluster-wide policy. They are evaluated in order: a later rule never sees flows
+/// that an earlier one matches.
 fn cluster(objects: &LintObjects<'_>, direction: Direction, found: &mut Vec<LintFinding>) {
     for policy in &objects.cluster {
         let rules = cluster_tiers::rules(policy, direction);

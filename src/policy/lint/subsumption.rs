@@ -1,5 +1,5 @@
-//! Containment of rules, as far as it can be told from what is written: a selector with more requirements selects less, a
-//! longer prefix holds less. Says no where it cannot tell.
+//! Subsumption of rules by their text: a selector with more requirements selects less, a longer prefix
+//! contains less. Returns `false` if the text does not suffice.
 
 use ipnet::IpNet;
 
@@ -9,29 +9,30 @@ use crate::policy::objects::{
     Ports,
 };
 
-/// Whether every flow that `inner` matches `outer` matches too. Both rules are of policies of one namespace.
+/// Tests whether `outer` matches every flow that `inner` matches. Both rules belong to policies of one
+/// namespace.
 pub(super) fn network_rule(inner: &NetworkPolicyRule, outer: &NetworkPolicyRule) -> bool {
-    // Ports are told apart sooner than long lists of exceptions.
+    // The comparison of ports is cheaper than that of long lists of exceptions.
     ports(&inner.ports, &outer.ports) && peers(&inner.peers, &outer.peers)
 }
 
-/// Whether whatever `inner` selects `outer` selects too.
+/// Tests whether `outer` selects every object that `inner` selects.
 pub(super) fn selector(inner: &LabelSelector, outer: &LabelSelector) -> bool {
     outer.requirements.iter().all(|requirement| inner.requirements.contains(requirement))
 }
 
-/// The same of peers of cluster-wide rules.
+/// Tests whether every peer of `inner` is covered by a peer of `outer`.
 pub(super) fn cluster_peers(inner: &[ClusterPeer], outer: &[ClusterPeer]) -> bool {
     inner.iter().all(|inner| outer.iter().any(|outer| cluster_peer(inner, outer)))
 }
 
-/// The same of ports of cluster-wide rules.
+/// Tests whether every port of `inner` is covered by a port of `outer`.
 pub(super) fn cluster_ports(inner: Option<&[ClusterPort]>, outer: Option<&[ClusterPort]>) -> bool {
     let (Some(inner), Some(outer)) = (inner, outer) else { return outer.is_none() };
     inner.iter().all(|inner| outer.iter().any(|outer| cluster_port(inner, outer)))
 }
 
-/// The same of scopes.
+/// Tests whether the scope `outer` contains `inner`.
 pub(super) fn scope(inner: &PodScope, outer: &PodScope) -> bool {
     selector(&inner.namespaces, &outer.namespaces) && selector(&inner.pods, &outer.pods)
 }
@@ -56,7 +57,7 @@ fn peer(inner: &Peer, outer: &Peer) -> bool {
             let namespaces = match (inner_namespaces, outer_namespaces) {
                 (None, None) => true,
                 (Some(inner), Some(outer)) => selector(inner, outer),
-                // The own namespace is one of all.
+                // The namespace of the policy is one of all namespaces.
                 (None, Some(outer)) => outer.is_everything(),
                 (Some(_), None) => false,
             };
@@ -66,7 +67,8 @@ fn peer(inner: &Peer, outer: &Peer) -> bool {
     }
 }
 
-/// An address that the outer block takes out, the inner one must not have either.
+/// Tests whether a block contains another. The inner block must not contain an address that the outer one
+/// excepts.
 fn block(inner: &IpBlock, outer: &IpBlock) -> bool {
     if !outer.cidr.contains(&inner.cidr) || outer.except.is_empty() {
         return outer.cidr.contains(&inner.cidr);
@@ -75,12 +77,12 @@ fn block(inner: &IpBlock, outer: &IpBlock) -> bool {
     outer.except.iter().all(|except| !overlap(*except, inner.cidr) || own.hold(*except))
 }
 
-/// Of two prefixes one holds the other, or they have nothing in common.
+/// Tests whether two prefixes overlap: one contains the other, or they are disjoint.
 fn overlap(a: IpNet, b: IpNet) -> bool {
     a.contains(&b) || b.contains(&a)
 }
 
-/// The same of ports.
+/// Tests whether every port of `inner` is covered by a port of `outer`.
 pub(super) fn ports(inner: &Ports, outer: &Ports) -> bool {
     match (inner, outer) {
         (_, Ports::All) => true,

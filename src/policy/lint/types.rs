@@ -1,4 +1,5 @@
-//! Rules of a direction that `policyTypes` lacks: they mean nothing, and the direction is not isolated.
+//! Check of rules whose direction `policyTypes` lacks: the API ignores them, and the direction is not
+//! isolated.
 
 use super::finding::{Check, LintFinding};
 use super::objects::LintObjects;

@@ -1,4 +1,5 @@
-//! `ClusterNetworkPolicy`, `policy.networking.k8s.io/v1alpha2`; older cluster-wide policies are mapped to it.
+//! `ClusterNetworkPolicy`, `policy.networking.k8s.io/v1alpha2`. Older cluster-wide policies are converted to
+//! it.
 
 use ipnet::IpNet;
 
@@ -6,12 +7,12 @@ use super::selector::LabelSelector;
 use crate::net::flow::Protocol;
 use crate::tables::PolicyKind;
 
-/// A `ClusterNetworkPolicy`.
+/// `ClusterNetworkPolicy`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterNetworkPolicy {
-    /// The kind it was written as: decisions name it so.
+    /// Kind of the manifest. Decisions name this kind.
     pub kind: PolicyKind,
-    /// Its name.
+    /// Name.
     pub name: String,
     /// `spec.tier`.
     pub tier: Tier,
@@ -25,84 +26,83 @@ pub struct ClusterNetworkPolicy {
     pub egress: Vec<ClusterRule>,
 }
 
-/// Where a policy stands relative to `NetworkPolicy`.
+/// Tier of a policy, relative to `NetworkPolicy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Tier {
-    /// Before.
+    /// Evaluated before `NetworkPolicy`.
     Admin,
-    /// After, and only for pods that no `NetworkPolicy` isolates.
+    /// Evaluated after `NetworkPolicy`, and only for pods that none isolates.
     Baseline,
 }
 
-/// Pods by namespace and label. Pods on the host's network are never among them.
+/// Pods by namespace and label, without pods on the host's network.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodScope {
     /// Namespaces by label.
     pub namespaces: LabelSelector,
-    /// Pods in them by label: every pod for the `namespaces` form.
+    /// Labels of pods in these namespaces; every pod for the `namespaces` form.
     pub pods: LabelSelector,
 }
 
-/// One rule.
+/// Rule of a direction.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterRule {
     /// `name`.
     pub name: Option<String>,
     /// `action`.
     pub action: ClusterAction,
-    /// `from` or `to`, at least one. A peer of a kind that is not known here makes an Accept rule
-    /// match nothing for that peer, and a Deny or Pass rule a Deny of everything (fail closed): the reader of objects
-    /// writes it so.
+    /// `from` or `to`, at least one. A peer of an unknown kind fails closed: an Accept rule matches nothing
+    /// for that peer, and the parser turns a Deny or Pass rule into a Deny of everything.
     pub peers: Vec<ClusterPeer>,
     /// `protocols`; `None` is all traffic.
     pub ports: Option<Vec<ClusterPort>>,
 }
 
-/// What a matching rule does.
+/// Action of a matching rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ClusterAction {
-    /// Allow, final.
+    /// Allows the flow, final.
     Accept,
-    /// Drop, final.
+    /// Denies the flow, final.
     Deny,
-    /// Skip the rest of the tier.
+    /// Skips the rest of the tier.
     Pass,
 }
 
-/// One peer.
+/// Peer of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ClusterPeer {
     /// `namespaces` or `pods`.
     Pods(PodScope),
-    /// One of `networks`: every address in it, pods included.
+    /// Entry of `networks`: every address in it, those of pods included.
     Network(IpNet),
     /// `nodes`: the addresses of nodes with these labels.
     Nodes(LabelSelector),
-    /// `domainNames` entry, lower case: `example.com`, or `*.example.com`. Addresses are learned elsewhere; none known
-    /// means that nothing matches.
+    /// Entry of `domainNames`, lower case: `example.com`, or `*.example.com`. Matches nothing, because the
+    /// compiler knows no addresses of names.
     DomainName(String),
-    /// Every address: what a peer of an unknown kind becomes in a rule that then denies.
+    /// Every address. The parser uses it for a peer of an unknown kind in a rule that denies.
     Everyone,
 }
 
-/// One entry of `protocols`.
+/// Entry of `protocols`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ClusterPort {
     /// `tcp`, `udp` or `sctp`.
     Range {
-        /// The protocol.
+        /// Protocol.
         protocol: Protocol,
-        /// First port, 0 where absent.
+        /// First port, 0 if absent.
         first: u16,
-        /// Last port, 65535 where absent.
+        /// Last port, 65535 if absent.
         last: u16,
     },
-    /// `destinationNamedPort`: container ports with this name on the destination pod, with their own protocol, or the
-    /// given one (older kinds name one).
+    /// `destinationNamedPort`: container ports with this name on the destination pod. The protocol is that of
+    /// the container port, or the given one of older kinds.
     Named {
-        /// `None` is the container port's own.
+        /// `None` is the protocol of the container port.
         protocol: Option<Protocol>,
-        /// The name.
+        /// Name.
         name: String,
     },
 }

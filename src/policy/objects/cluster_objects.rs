@@ -1,4 +1,4 @@
-//! Pods, namespaces and nodes, as far as policy cares.
+//! Pods, namespaces and nodes: the fields that policy depends on.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,57 +9,56 @@ use crate::tables::PodName;
 /// Labels of an object.
 pub type Labels = BTreeMap<String, String>;
 
-/// A pod.
+/// Pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
-    /// Its name.
+    /// Name.
     pub name: PodName,
     /// `metadata.labels`.
     pub labels: Labels,
-    /// `status.podIPs`, or `status.podIP`; empty while the pod waits for one.
+    /// `status.podIPs`, or `status.podIP`; empty until the pod has an address.
     pub addresses: Vec<IpAddr>,
-    /// Whether `addresses` stand in for those that the pod will have: no block holds them but one that holds every address
-    /// of the family.
+    /// Marks `addresses` as placeholders. Only a block of all addresses of the family contains them.
     pub placeholder: bool,
     /// `spec.nodeName`.
     pub node: Option<String>,
     /// `status.hostIPs`, or `status.hostIP`: addresses of its node, sorted.
     pub host_ips: Vec<IpAddr>,
-    /// `spec.hostNetwork`: not selected by any policy, neither as subject nor as peer.
+    /// `spec.hostNetwork`. No policy selects such a pod, neither as subject nor as peer.
     pub host_network: bool,
-    /// `status.phase` is `Succeeded` or `Failed`: its addresses may already be another pod's.
+    /// `status.phase` is `Succeeded` or `Failed`. Another pod may already have the addresses.
     pub finished: bool,
     /// Ports of all containers, restartable init containers (sidecars) included.
     pub ports: Vec<ContainerPort>,
 }
 
-/// A port of a container.
+/// Port of a container.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContainerPort {
     /// `name`.
     pub name: Option<String>,
-    /// `protocol`, TCP where absent.
+    /// `protocol`, TCP if absent.
     pub protocol: Protocol,
     /// `containerPort`.
     pub port: u16,
 }
 
-/// A namespace.
+/// Namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// `metadata.labels`, always with `kubernetes.io/metadata.name`.
     pub labels: Labels,
 }
 
-/// A node.
+/// Node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// `metadata.labels`.
     pub labels: Labels,
-    /// `status.addresses` that are addresses (host names are left out).
+    /// Addresses of `status.addresses`, without host names.
     pub addresses: Vec<IpAddr>,
 }

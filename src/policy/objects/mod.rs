@@ -1,7 +1,7 @@
-//! Policy objects as the compiler sees them: validated, defaulted, free of everything that does not matter.
+//! Policy objects: validated, with defaults, reduced to the fields that policy depends on.
 //!
-//! Absent and empty stay apart: an absent peer list is everyone ([`Peers::Everyone`]), an empty selector is
-//! every pod ([`LabelSelector::default`]), no rules is nobody (an empty `Vec` of rules).
+//! Absent and empty differ: an absent peer list is every peer ([`Peers::Everyone`]), an empty selector is
+//! every pod ([`LabelSelector::default`]), an empty list of rules allows nothing.
 
 mod cluster_network_policy;
 mod cluster_objects;
@@ -16,17 +16,17 @@ pub use cluster_objects::{ContainerPort, Labels, Namespace, Node, Pod};
 pub use network_policy::{IpBlock, NetworkPolicy, NetworkPolicyRule, Peer, Peers, PortMatch, Ports};
 pub use selector::{LabelSelector, Requirement};
 
-/// Any object that policy depends on.
+/// Object that policy depends on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Object {
-    /// A pod.
+    /// Pod.
     Pod(Pod),
-    /// A namespace.
+    /// Namespace.
     Namespace(Namespace),
-    /// A node.
+    /// Node.
     Node(Node),
-    /// A `NetworkPolicy`.
+    /// `NetworkPolicy`.
     NetworkPolicy(NetworkPolicy),
-    /// A `ClusterNetworkPolicy`, or an older cluster-wide policy mapped to one.
+    /// `ClusterNetworkPolicy`, or an older cluster-wide policy converted to one.
     ClusterNetworkPolicy(ClusterNetworkPolicy),
 }

@@ -1,14 +1,15 @@
-//! Replicas: the two pods that stand for a workload with several.
+//! Replicas: two pods that represent a workload with several pods.
 //!
-//! The first has the workload's name. The second has a name that no object can have: a `#` is in no DNS subdomain.
+//! The first pod has the name of the workload. The name of the second contains a `#`, which no DNS subdomain
+//! (RFC 1123) and therefore no object name contains.
 
 use super::cluster_objects::Pod;
 use crate::tables::PodName;
 
 const SECOND: &str = "#2";
 
-/// Two pods of a workload. Of the addresses of each family the first pod has the first, the second pod has the others; a
-/// pod without any waits for one.
+/// Creates the two pods of a workload. The first pod has the first address of each family, the second pod has
+/// the others. A pod without an address awaits one.
 pub(in crate::policy) fn replica_pair(first: Pod) -> [Pod; 2] {
     let (mut own, mut others) = (Vec::new(), Vec::new());
     for &address in &first.addresses {
@@ -19,12 +20,12 @@ pub(in crate::policy) fn replica_pair(first: Pod) -> [Pod; 2] {
     [Pod { addresses: own, ..first }, second]
 }
 
-/// The name of the second pod of a workload.
+/// Name of the second pod of a workload.
 pub(in crate::policy) fn second_replica(workload: &PodName) -> PodName {
     PodName::new(workload.namespace.clone(), format!("{}{SECOND}", workload.name))
 }
 
-/// The workload whose second pod this is.
+/// Workload of a second pod.
 pub(in crate::policy) fn workload_of_second_replica(pod: &PodName) -> Option<PodName> {
     let workload = pod.name.strip_suffix(SECOND)?;
     Some(PodName::new(pod.namespace.clone(), workload))

@@ -2,36 +2,37 @@
 
 use super::cluster_objects::Labels;
 
-/// All requirements must hold; none is every object.
+/// Label selector. All requirements must hold; a selector without requirements selects every object.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LabelSelector {
-    /// Sorted and free of duplicates; `matchLabels` entries stand here as [`Requirement::In`] with one value.
+    /// Requirements, sorted and free of duplicates. An entry of `matchLabels` is a [`Requirement::In`] with
+    /// one value.
     pub requirements: Vec<Requirement>,
 }
 
 /// One requirement of a selector.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Requirement {
-    /// The key is there, with one of the values.
+    /// Key is present and has one of the values.
     In {
         /// Label key.
         key: String,
         /// Sorted values, at least one.
         values: Vec<String>,
     },
-    /// The key is absent, or has none of the values.
+    /// Key is absent or has none of the values.
     NotIn {
         /// Label key.
         key: String,
         /// Sorted values, at least one.
         values: Vec<String>,
     },
-    /// The key is there.
+    /// Key is present.
     Exists {
         /// Label key.
         key: String,
     },
-    /// The key is absent.
+    /// Key is absent.
     DoesNotExist {
         /// Label key.
         key: String,
@@ -39,19 +40,19 @@ pub enum Requirement {
 }
 
 impl LabelSelector {
-    /// Whether an object with these labels is selected.
+    /// Tests whether the selector selects an object with these labels.
     pub fn matches(&self, labels: &Labels) -> bool {
         self.requirements.iter().all(|requirement| requirement.matches(labels))
     }
 
-    /// Whether the selector selects every object.
+    /// Tests whether the selector selects every object.
     pub fn is_everything(&self) -> bool {
         self.requirements.is_empty()
     }
 }
 
 impl Requirement {
-    /// The label key that it is about.
+    /// Label key of the requirement.
     pub fn key(&self) -> &str {
         match self {
             Requirement::In { key, .. }
@@ -61,7 +62,7 @@ impl Requirement {
         }
     }
 
-    /// Whether labels meet the requirement.
+    /// Tests whether labels meet the requirement.
     pub fn matches(&self, labels: &Labels) -> bool {
         match self {
             Requirement::In { key, values } => labels.get(key).is_some_and(|value| values.contains(value)),

@@ -1,4 +1,4 @@
-//! `AdminNetworkPolicy` and `BaselineAdminNetworkPolicy` `policy.networking.k8s.io/v1alpha1`, mapped to
+//! `AdminNetworkPolicy` and `BaselineAdminNetworkPolicy` `policy.networking.k8s.io/v1alpha1`, converted to
 //! [`ClusterNetworkPolicy`]: Allow becomes Accept, `ports` become protocols.
 
 use super::cluster_network_policy::{named_port, port_range, priority, rule_name, rule_of};
@@ -11,10 +11,10 @@ use crate::policy::objects::{
 };
 use crate::tables::PolicyKind;
 
-/// Most rules of a direction, peers of a rule, ports of a rule.
+/// Maximum number of rules of a direction, peers of a rule, and ports of a rule.
 const ITEMS_MAX: usize = 100;
 
-/// Reads an object of either kind, whose metadata is read already.
+/// Parses an object of either kind. The caller has parsed its metadata.
 pub(super) fn parse(
     object: &Fields<'_>,
     identity: Identity,
@@ -82,7 +82,7 @@ fn rule(
     let items = fields.items("ports");
     fields.limit_items("ports", items.len(), ITEMS_MAX);
     let ports = match items.as_slice() {
-        // An empty list reads as an absent one: all traffic.
+        // An empty list is equivalent to an absent one: all traffic.
         [] => Outcome::Known(None),
         items => Outcome::all(items.iter().map(port).collect()).map(Some),
     };

@@ -1,4 +1,4 @@
-//! `ClusterNetworkPolicy` `policy.networking.k8s.io/v1alpha2`, validated as its CRD does it
+//! `ClusterNetworkPolicy` `policy.networking.k8s.io/v1alpha2`, validated like its CRD
 //! (`apis/v1alpha2/clusternetworkpolicy_types.go` of kubernetes-sigs/network-policy-api).
 
 use super::cluster_peer::{self, Dialect, Outcome};
@@ -12,11 +12,12 @@ use crate::policy::objects::{
 };
 use crate::tables::PolicyKind;
 
-/// Most rules of a direction, peers of a rule, networks of a peer, protocols of a rule.
+/// Maximum number of rules of a direction, peers of a rule, networks of a peer, and protocols of a rule.
 const ITEMS_MAX: usize = 25;
 const PRIORITY_MAX: u32 = 1000;
 
-/// Reads the object, whose metadata is read already; `None`, reported, where it has no meaning at all.
+/// Parses the object. The caller has parsed its metadata. Returns `None` after a report if a required part is
+/// invalid.
 pub(super) fn parse(object: &Fields<'_>, identity: Identity) -> Option<ClusterNetworkPolicy> {
     let spec = object.required("spec")?.fields(&["egress", "ingress", "priority", "subject", "tier"]);
     let tier = spec.required("tier").and_then(|at| match at.text()? {
@@ -76,7 +77,7 @@ fn rule(at: &Cursor<'_>, peers: &'static str) -> Option<ClusterRule> {
     rule_of(name, action?, peers, ports)
 }
 
-/// A rule; where a part of it is of a kind that is not known here, the rule that fails closed.
+/// Creates a rule. If a part is of an unknown kind, the rule fails closed.
 pub(super) fn rule_of(
     name: Option<String>,
     action: ClusterAction,
@@ -98,7 +99,7 @@ pub(super) fn rule_of(
     }
 }
 
-/// A peer that nothing is: a label cannot be there and not there.
+/// Peer that matches nothing: a label cannot be present and absent.
 fn nobody() -> ClusterPeer {
     let key = "kubernetes.io/metadata.name".to_owned();
     let requirements = vec![Requirement::Exists { key: key.clone() }, Requirement::DoesNotExist { key }];
@@ -141,7 +142,7 @@ fn protocol(at: &Cursor<'_>) -> Outcome<ClusterPort> {
     };
     let fields = value.fields(&["destinationPort"]);
     let range = match fields.get("destinationPort") {
-        // The CRD wants a property, the documents read its absence as all ports.
+        // The CRD requires a property; the API documentation treats its absence as all ports.
         None => Some((0, u16::MAX)),
         Some(at) => destination_port(&at),
     };
@@ -173,7 +174,7 @@ fn destination_port(at: &Cursor<'_>) -> Option<(u16, u16)> {
     }
 }
 
-/// `start` and `end`. Where `strict`, the end must be greater.
+/// `start` and `end`. If `strict`, the end must be greater.
 pub(super) fn port_range(at: &Cursor<'_>, fields: &Fields<'_>, strict: bool) -> Option<(u16, u16)> {
     let start = fields.required("start").and_then(|at| port_number(&at));
     let end = fields.required("end").and_then(|at| port_number(&at));

@@ -1,4 +1,4 @@
-//! Pods, namespaces and nodes, and the workloads that stand for a pod each.
+//! Pods, namespaces and nodes, and workloads, which are converted to pods.
 
 use std::net::IpAddr;
 
@@ -15,14 +15,14 @@ use crate::policy::objects::replicas;
 use crate::policy::objects::{ContainerPort, Labels, Namespace, Node, Pod};
 use crate::tables::PodName;
 
-/// The label that every namespace has: its name (`corev1.LabelMetadataName`).
+/// Label with the name of a namespace, present on every namespace (`corev1.LabelMetadataName`).
 const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// Addresses of the pod that a workload stands for, with commas between: an annotation of the workload or of its pod
-/// template. Without it the pod waits for an address.
+/// Annotation of a workload or of its pod template: addresses of its pod, separated by commas. Without it the
+/// pod has no address.
 pub const ADDRESSES_ANNOTATION: &str = "palisade/addresses";
 
-/// Reads a pod whose metadata is read already.
+/// Parses a pod. The caller has parsed its metadata.
 pub(super) fn pod(object: &Fields<'_>, identity: Identity) -> Pod {
     let spec: Option<core::PodSpec> = object.get("spec").and_then(|at| typed::parse(&at));
     let status: Option<core::PodStatus> = object.get("status").and_then(|at| typed::parse(&at));
@@ -41,7 +41,7 @@ pub(super) fn pod(object: &Fields<'_>, identity: Identity) -> Pod {
     }
 }
 
-/// Reads a namespace.
+/// Parses a namespace.
 pub(super) fn namespace(object: &Fields<'_>, identity: Identity) -> Namespace {
     let _: Option<core::NamespaceSpec> = object.get("spec").and_then(|at| typed::parse(&at));
     let _: Option<core::NamespaceStatus> = object.get("status").and_then(|at| typed::parse(&at));
@@ -50,7 +50,7 @@ pub(super) fn namespace(object: &Fields<'_>, identity: Identity) -> Namespace {
     Namespace { name: identity.name, labels }
 }
 
-/// Reads a node.
+/// Parses a node.
 pub(super) fn node(object: &Fields<'_>, identity: Identity) -> Node {
     let _: Option<core::NodeSpec> = object.get("spec").and_then(|at| typed::parse(&at));
     let _: Option<core::NodeStatus> = object.get("status").and_then(|at| typed::parse(&at));
@@ -66,13 +66,13 @@ pub(super) fn node(object: &Fields<'_>, identity: Identity) -> Node {
     Node { name: identity.name, labels: identity.labels, addresses }
 }
 
-/// Where the pod template of a workload kind is in its `spec`.
+/// Path of the pod template in the `spec` of a workload kind.
 pub(super) fn template_path(kind: &str) -> &'static [&'static str] {
     if kind == "CronJob" { &["jobTemplate", "spec", "template"] } else { &["template"] }
 }
 
-/// Reads the pod that a workload stands for: its template's labels and ports under the workload's name. One that may have
-/// several pods at once stands for two: what holds between these holds between any two of them.
+/// Parses the pods of a workload: labels and ports of its template under the name of the workload. A workload
+/// that may have several pods yields two: a property of these two holds for any two of them.
 pub(super) fn workload(object: &Fields<'_>, identity: Identity, kind: &str) -> Option<Vec<Pod>> {
     let spec = object.required("spec")?;
     check_workload_spec(&spec, kind);
@@ -106,7 +106,7 @@ pub(super) fn workload(object: &Fields<'_>, identity: Identity, kind: &str) -> O
     Some(if has_replicas(&spec, kind) { replicas::replica_pair(first).into() } else { vec![first] })
 }
 
-/// Whether a workload may have several pods at once. A `DaemonSet` has one on every node.
+/// Tests whether a workload may have several pods at once. A `DaemonSet` has one on every node.
 fn has_replicas(spec: &Cursor<'_>, kind: &str) -> bool {
     let (holder, name) = match kind {
         "DaemonSet" => return true,
@@ -114,7 +114,7 @@ fn has_replicas(spec: &Cursor<'_>, kind: &str) -> bool {
         "CronJob" => (spec.child("jobTemplate").and_then(|at| at.child("spec")), "parallelism"),
         _ => (Some(spec.clone()), "replicas"),
     };
-    // A value that is no number was reported with the rest of the spec.
+    // The check of the spec has reported a value that is no number.
     let count = holder.as_ref().and_then(|at| at.child(name)).and_then(|at| match &at.node.value {
         super::tree::Value::Number(text) => text.parse::<u64>().ok(),
         _ => None,
@@ -122,7 +122,7 @@ fn has_replicas(spec: &Cursor<'_>, kind: &str) -> bool {
     count.is_some_and(|count| count > 1)
 }
 
-/// Checks the fields of a workload's `spec`, down to the last.
+/// Checks all fields of the `spec` of a workload.
 fn check_workload_spec(spec: &Cursor<'_>, kind: &str) {
     use k8s_openapi::api::{apps::v1 as apps, batch::v1 as batch};
     match kind {
@@ -164,7 +164,7 @@ fn annotated_addresses(object: &Fields<'_>, template: Option<&Cursor<'_>>) -> Ve
     addresses
 }
 
-/// Ports of all containers, and of init containers that stay (sidecars: `restartPolicy: Always`).
+/// Ports of all containers, and of sidecars (init containers with `restartPolicy: Always`).
 fn container_ports(spec: &Cursor<'_>) -> Vec<ContainerPort> {
     let is_sidecar = |at: &Cursor<'_>| {
         at.node.get("restartPolicy").and_then(|node| node.text()).is_some_and(|text| text == "Always")
@@ -210,7 +210,7 @@ fn number_of(port: &Cursor<'_>) -> Option<u16> {
         port.required("containerPort", "a port number");
         return None;
     };
-    // A value that is no number was reported with the rest of the spec.
+    // The check of the spec has reported a value that is no number.
     let super::tree::Value::Number(text) = &at.node.value else { return None };
     match syntax::port_number(text.parse().ok()?) {
         Ok(number) => Some(number),
@@ -236,14 +236,14 @@ fn protocol_of(port: &Cursor<'_>) -> Option<Protocol> {
     }
 }
 
-/// The addresses of the list `several`, or `one` where that is empty.
+/// Addresses of the list `several`, or `one` if the list is empty.
 fn listed<'t>(status: &Cursor<'t>, several: &str, one: &str) -> Vec<Cursor<'t>> {
     let listed: Vec<Cursor<'_>> =
         status.child_items(several).iter().filter_map(|item| item.child("ip")).collect();
     if listed.is_empty() { status.child(one).into_iter().collect() } else { listed }
 }
 
-/// `hostIPs`, or `hostIP` where that is empty.
+/// `hostIPs`, or `hostIP` if the list is empty.
 fn host_addresses(status: &Cursor<'_>) -> Vec<IpAddr> {
     let mut addresses: Vec<IpAddr> =
         listed(status, "hostIPs", "hostIP").iter().filter_map(address_of).collect();
@@ -252,7 +252,7 @@ fn host_addresses(status: &Cursor<'_>) -> Vec<IpAddr> {
     addresses
 }
 
-/// `podIPs`, or `podIP` where that is empty.
+/// `podIPs`, or `podIP` if the list is empty.
 fn pod_addresses(status: &Cursor<'_>) -> Vec<IpAddr> {
     let all = listed(status, "podIPs", "podIP");
     if let Some(first) = all.get(POD_ADDRESSES_MAX) {
@@ -267,7 +267,7 @@ fn pod_addresses(status: &Cursor<'_>) -> Vec<IpAddr> {
 }
 
 fn address_of(at: &Cursor<'_>) -> Option<IpAddr> {
-    // An empty address is one that is not known yet.
+    // An empty address is not known yet.
     let text = at.node.text().filter(|text| !text.is_empty())?;
     match syntax::ip(text) {
         Ok(address) => Some(address),

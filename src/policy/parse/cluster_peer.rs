@@ -1,7 +1,8 @@
 //! Subjects and peers of cluster-wide policies.
 //!
-//! A peer of a kind that is not known here comes from a newer version of the API. The policy then fails closed: an Accept
-//! rule matches nothing, a Deny or Pass rule denies everything (comment of `ClusterNetworkPolicyIngressPeer`).
+//! A peer of an unknown kind belongs to a newer version of the API. The policy then fails closed: an Accept
+//! rule matches nothing, a Deny or Pass rule denies everything (comment of
+//! `ClusterNetworkPolicyIngressPeer`).
 
 use super::cursor::{Cursor, Fields, is_similar};
 use super::legacy_namespaces;
@@ -9,18 +10,18 @@ use super::network_policy::cidr;
 use super::selector::selector;
 use crate::policy::objects::{ClusterAction, ClusterPeer, LabelSelector, PodScope};
 
-/// What reading a part of a policy came to.
+/// Outcome of parsing a part of a policy.
 pub(super) enum Outcome<T> {
-    /// It is read.
+    /// Parsed value.
     Known(T),
-    /// It is of a kind that is not known here; reported as a warning.
+    /// Unknown kind; reported as a warning.
     Unknown,
-    /// It is wrong; reported as an error.
+    /// Invalid value; reported as an error.
     Invalid,
 }
 
 impl<T> Outcome<T> {
-    /// All of them; unknown where one is, wrong where one is.
+    /// Collects values: invalid if one is invalid, unknown if one is unknown.
     pub(super) fn all(list: Vec<Outcome<T>>) -> Outcome<Vec<T>> {
         let mut known = Vec::new();
         let mut is_unknown = false;
@@ -34,7 +35,7 @@ impl<T> Outcome<T> {
         if is_unknown { Outcome::Unknown } else { Outcome::Known(known) }
     }
 
-    /// The same, with the value changed.
+    /// Applies a function to the value.
     pub(super) fn map<U>(self, change: impl FnOnce(T) -> U) -> Outcome<U> {
         match self {
             Outcome::Known(value) => Outcome::Known(change(value)),
@@ -45,22 +46,22 @@ impl<T> Outcome<T> {
 }
 
 impl<T> From<Option<T>> for Outcome<T> {
-    /// Nothing, after a report, is wrong.
+    /// Converts `None`, which follows a report, to [`Outcome::Invalid`].
     fn from(value: Option<T>) -> Outcome<T> {
         value.map_or(Outcome::Invalid, Outcome::Known)
     }
 }
 
-/// Which API the peers are written in.
+/// Version of the API.
 #[derive(Clone, Copy)]
 pub(super) enum Dialect<'t> {
     /// v1alpha2.
     Cluster,
-    /// v1alpha1, with the subject's namespaces, that `sameLabels` refers to.
+    /// v1alpha1, with the namespaces of the subject, to which `sameLabels` refers.
     Admin(&'t LabelSelector),
 }
 
-/// `subject`: which pods the policy is about.
+/// `subject`: the pods that the policy selects.
 pub(super) fn subject(at: &Cursor<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
     let fields = at.fields(&["namespaces", "pods"]);
     match (fields.get("namespaces"), fields.get("pods")) {
@@ -124,7 +125,8 @@ fn peer(
     .into()
 }
 
-/// The one field that a mapping must have. One that is near to a known name is a misspelt name; any other is of a newer API.
+/// Only field of a mapping. A name similar to a known one is a misspelling; any other name belongs to a newer
+/// API.
 pub(super) fn only_field<'t>(at: &Cursor<'t>, known: &[&str], what: &str) -> Outcome<(&'t str, Cursor<'t>)> {
     let mut entries = at.entries();
     if entries.is_empty()
@@ -166,8 +168,8 @@ fn namespaces(at: &Cursor<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
     Some(PodScope { namespaces, pods: LabelSelector::default() })
 }
 
-/// `pods`: "`NamespaceSelector` follows standard label selector semantics; if empty, it selects all Namespaces. +optional"
-/// (v1alpha2, `NamespacedPod`); v1alpha1 requires it, and both require `podSelector`.
+/// `pods`: "`NamespaceSelector` follows standard label selector semantics; if empty, it selects all
+/// Namespaces. +optional" (v1alpha2, `NamespacedPod`). v1alpha1 requires it. Both require `podSelector`.
 fn pods_in(at: &Cursor<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
     if let (Dialect::Admin(subject), Some(older)) = (dialect, at.child("namespaces")) {
         let fields = at.fields(&["namespaces", "podSelector"]);
@@ -185,7 +187,7 @@ fn pods_in(at: &Cursor<'_>, dialect: Dialect<'_>) -> Option<PodScope> {
 }
 
 fn list(at: &Cursor<'_>, read: impl Fn(&Cursor<'_>) -> Option<ClusterPeer>) -> Option<Vec<ClusterPeer>> {
-    /// Most networks or domain names of a peer.
+    /// Maximum number of networks or domain names of a peer.
     const MOST: usize = 25;
     let items = at.items();
     if items.is_empty() || items.len() > MOST {
@@ -197,7 +199,7 @@ fn list(at: &Cursor<'_>, read: impl Fn(&Cursor<'_>) -> Option<ClusterPeer>) -> O
     items.iter().map(read).collect()
 }
 
-/// Reports an entry that stands there before, letter by letter: the list is a set (`+listType=set`).
+/// Reports an entry that the list already has: the list is a set (`+listType=set`).
 fn unique(at: &Cursor<'_>, before: &[Cursor<'_>]) {
     if let Some(text) =
         at.node.text().filter(|text| before.iter().any(|other| other.node.text() == Some(text)))
@@ -226,7 +228,7 @@ fn domain_names(at: &Cursor<'_>, action: Option<ClusterAction>) -> Option<Vec<Cl
     })
 }
 
-/// In lower case, without the final dot.
+/// Domain name in lower case, without the final dot.
 fn domain_name(text: &str) -> Option<String> {
     let text = text.to_ascii_lowercase();
     let name = text.strip_suffix('.').unwrap_or(&text);

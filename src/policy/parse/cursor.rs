@@ -1,6 +1,6 @@
-//! Reading a tree: a node with its field path and the list that findings about it go to.
+//! Cursor: a node of the document tree with its field path and its diagnostics.
 //!
-//! Nothing here stops at the first error: a wrong value is reported, read as absent, and the rest is read too.
+//! Parsing continues after an error: an invalid value is reported and treated as absent.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -13,7 +13,7 @@ use super::tree::{Node, Span, Value};
 use crate::limits::{DIAGNOSTICS_MAX, MESSAGE_CHARS_MAX};
 use crate::printable;
 
-/// Where findings about one object go.
+/// Diagnostics of one object.
 pub(crate) struct Diagnostics {
     source: Source,
     object: String,
@@ -24,7 +24,7 @@ pub(crate) struct Diagnostics {
 }
 
 impl Diagnostics {
-    /// For findings about an object of this name.
+    /// Diagnostics of an object with this name.
     pub(crate) fn new(source: &Source, object: impl Into<String>) -> Diagnostics {
         Diagnostics {
             source: source.clone(),
@@ -36,19 +36,19 @@ impl Diagnostics {
         }
     }
 
-    /// How bad a value is that the API server would refuse though its meaning is plain.
+    /// Sets the severity of a value that the API server rejects although its meaning is unambiguous.
     pub(crate) fn with_unambiguous(self, unambiguous: Severity) -> Diagnostics {
         Diagnostics { unambiguous, ..self }
     }
 
-    /// What was found, up to a bound, and how many more.
+    /// Diagnostics up to a limit, and the number of further ones.
     pub(crate) fn into_list(self) -> (Vec<Diagnostic>, usize) {
         let list = self.list.into_inner();
         let omitted = self.errors.get() + self.warnings.get() - list.len();
         (list, omitted)
     }
 
-    /// Errors so far.
+    /// Number of errors.
     pub(crate) fn errors(&self) -> usize {
         self.errors.get()
     }
@@ -64,7 +64,7 @@ impl Diagnostics {
     ) {
         let count = if severity == Severity::Error { &self.errors } else { &self.warnings };
         count.set(count.get() + 1);
-        // Errors and warnings have a bound each: many warnings must not hide an error.
+        // Errors and warnings have separate limits: many warnings must not hide an error.
         if count.get() > DIAGNOSTICS_MAX {
             return;
         }
@@ -76,7 +76,7 @@ impl Diagnostics {
     }
 }
 
-/// Keeps values of any length from filling messages, and memory.
+/// Shortens a text, to bound the memory of messages.
 fn cut(text: String) -> String {
     match printable::cut(&text, MESSAGE_CHARS_MAX) {
         Cow::Borrowed(_) => text,
@@ -84,7 +84,7 @@ fn cut(text: String) -> String {
     }
 }
 
-/// A field path. The root is the object.
+/// Field path, relative to the object.
 #[derive(Clone, Default)]
 pub(crate) struct Path<'t>(Option<Rc<(Path<'t>, Step<'t>)>>);
 
@@ -94,7 +94,7 @@ enum Step<'t> {
 }
 
 impl<'t> Path<'t> {
-    /// The path of a field below.
+    /// Path of a field.
     pub(crate) fn field(&self, name: &'t str) -> Path<'t> {
         Path(Some(Rc::new((self.clone(), Step::Field(name)))))
     }
@@ -103,7 +103,7 @@ impl<'t> Path<'t> {
         Path(Some(Rc::new((self.clone(), Step::Index(index)))))
     }
 
-    /// The field of the object that the path is in.
+    /// Top-level field of the path.
     pub(crate) fn first(&self) -> Option<&'t str> {
         let (parent, step) = self.0.as_deref()?;
         match step {
@@ -119,7 +119,7 @@ impl fmt::Display for Path<'_> {
         parent.fmt(f)?;
         match step {
             Step::Index(index) => write!(f, "[{index}]"),
-            // Label keys hold dots and slashes.
+            // Label keys contain dots and slashes.
             Step::Field(name) if name.contains(['.', '/', ' ']) || name.is_empty() => write!(f, "[{name}]"),
             Step::Field(name) if parent.0.is_none() => f.write_str(name),
             Step::Field(name) => write!(f, ".{name}"),
@@ -127,29 +127,29 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// A node, its path, and the diagnostics.
+/// Node with its path and its diagnostics.
 #[derive(Clone)]
 pub(crate) struct Cursor<'t> {
-    /// The node.
+    /// Node.
     pub node: &'t Node<'t>,
-    /// Its path.
+    /// Field path.
     pub path: Path<'t>,
     key: Option<Span>,
     diagnostics: &'t Diagnostics,
 }
 
 impl<'t> Cursor<'t> {
-    /// The root of an object.
+    /// Cursor on the root of an object.
     pub(crate) fn root(node: &'t Node<'t>, diagnostics: &'t Diagnostics) -> Cursor<'t> {
         Cursor { node, path: Path::default(), key: None, diagnostics }
     }
 
-    /// The diagnostics that errors about the node go to.
+    /// Diagnostics of the object.
     pub(crate) fn diagnostics(&self) -> &'t Diagnostics {
         self.diagnostics
     }
 
-    /// The place of the value; of its key where the value is empty.
+    /// Span of the value, or of its key if the value is empty.
     pub(crate) fn span(&self) -> Span {
         match self.key {
             Some(key) if self.node.span.start == self.node.span.end => key,
@@ -157,12 +157,12 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    /// The place of the value.
+    /// Location of the value.
     pub(crate) fn location(&self) -> Location {
         Location::new(&self.diagnostics.source, self.span())
     }
 
-    /// Reports an error about the value and what to do about it.
+    /// Reports an error with a help text.
     pub(crate) fn error_help(&self, message: impl Into<String>, help: impl Into<String>) {
         self.diagnostics.add(
             Severity::Error,
@@ -173,7 +173,7 @@ impl<'t> Cursor<'t> {
         );
     }
 
-    /// Reports a warning about the value.
+    /// Reports a warning with a help text.
     pub(crate) fn warn(&self, message: impl Into<String>, help: impl Into<String>) {
         self.diagnostics.add(
             Severity::Warning,
@@ -184,12 +184,13 @@ impl<'t> Cursor<'t> {
         );
     }
 
-    /// `Invalid value: "x": why`, in the API server's form.
+    /// Reports `Invalid value: "x": why`, the form of the API server.
     pub(crate) fn invalid(&self, why: &str, help: impl Into<String>) {
         self.error_help(format!("Invalid value: {}: {why}", self.shown()), help);
     }
 
-    /// Like [`Cursor::invalid`], for a value whose meaning is plain: it is read all the same where diagnostics say so.
+    /// Reports an invalid value whose meaning is unambiguous, with the severity of
+    /// [`Diagnostics::with_unambiguous`].
     pub(crate) fn invalid_but_unambiguous(&self, why: &str, help: &str) {
         let message = format!("Invalid value: {}: {why}", self.shown());
         self.diagnostics.add(
@@ -201,7 +202,7 @@ impl<'t> Cursor<'t> {
         );
     }
 
-    /// `Unsupported value: "x": supported values: "a", "b"`, in the API server's form.
+    /// Reports `Unsupported value: "x": supported values: "a", "b"`, the form of the API server.
     pub(crate) fn unsupported(&self, supported: &[&str]) {
         let list: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
         let message = format!("Unsupported value: {}: supported values: {}", self.shown(), list.join(", "));
@@ -213,7 +214,7 @@ impl<'t> Cursor<'t> {
         self.error_help(message, help);
     }
 
-    /// Reports a field that must be there; the path is the field's, the place is the parent's.
+    /// Reports a missing field: with the path of the field and the place of its parent.
     pub(crate) fn required(&self, field: &'t str, why: &str) {
         let path = self.path.field(field).to_string();
         let help = format!("add {field}");
@@ -226,7 +227,7 @@ impl<'t> Cursor<'t> {
         );
     }
 
-    /// The value as the text has it.
+    /// Value as shown in a message.
     fn shown(&self) -> String {
         match &self.node.value {
             Value::Text(text) => format!("{text:?}"),
@@ -236,13 +237,13 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    /// What the text has where the value stands: `yes` for what is read as true.
+    /// Source text of the value: `yes` for a value that is parsed as true.
     fn written(&self) -> &'t str {
         let location = self.diagnostics.source.text().get(self.node.span.start..self.node.span.end);
         location.unwrap_or_default()
     }
 
-    /// Reports that the value is of another type than it must be.
+    /// Reports a value of another type.
     pub(crate) fn wrong_type(&self, wanted: &str) {
         let what = self.node.type_name();
         let is_word = matches!(self.node.value, Value::Bool(_) | Value::Number(_));
@@ -255,7 +256,7 @@ impl<'t> Cursor<'t> {
         self.error_help(format!("Invalid value: {}: must be {wanted}, not {what}", self.shown()), help);
     }
 
-    /// The text of a string.
+    /// Text of a string.
     pub(crate) fn text(&self) -> Option<&'t str> {
         let text = self.node.text();
         if text.is_none() {
@@ -264,7 +265,7 @@ impl<'t> Cursor<'t> {
         text
     }
 
-    /// A whole number.
+    /// Whole number.
     pub(crate) fn integer(&self) -> Option<i64> {
         let Value::Number(text) = &self.node.value else {
             match self.node.text().map(str::parse::<i64>) {
@@ -276,7 +277,7 @@ impl<'t> Cursor<'t> {
             }
             return None;
         };
-        // "010" is 8 to YAML 1.1 and 10 to YAML 1.2: neither is taken.
+        // "010" is 8 in YAML 1.1 and 10 in YAML 1.2: the parser rejects it.
         let digits = text.strip_prefix('-').unwrap_or(text);
         let plain =
             digits.bytes().all(|byte| byte.is_ascii_digit()) && (digits == "0" || !digits.starts_with('0'));
@@ -292,7 +293,7 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    /// The items of a list; nothing for null.
+    /// Items of a list; empty for null.
     pub(crate) fn items(&self) -> Vec<Cursor<'t>> {
         match &self.node.value {
             Value::Null => Vec::new(),
@@ -308,7 +309,7 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    /// The entries of a mapping with any keys; nothing for null.
+    /// Entries of a mapping with arbitrary keys; empty for null.
     pub(crate) fn entries(&self) -> Vec<(&'t str, Span, Cursor<'t>)> {
         match &self.node.value {
             Value::Null => Vec::new(),
@@ -328,7 +329,7 @@ impl<'t> Cursor<'t> {
         }
     }
 
-    /// A field of a mapping whose fields are checked elsewhere, where it is there and not null.
+    /// Field of a mapping that is checked elsewhere, if present and not null.
     pub(crate) fn child(&self, name: &str) -> Option<Cursor<'t>> {
         let Value::Mapping(entries) = &self.node.value else { return None };
         let (key, node) = entries.iter().find(|(key, node)| key.name == name && !node.is_null())?;
@@ -340,14 +341,14 @@ impl<'t> Cursor<'t> {
         })
     }
 
-    /// The items of a list that is checked elsewhere.
+    /// Items of a list that is checked elsewhere.
     pub(crate) fn child_items(&self, name: &str) -> Vec<Cursor<'t>> {
         let list = self.child(name).filter(|at| matches!(at.node.value, Value::Sequence(_)));
         list.map(|at| at.items()).unwrap_or_default()
     }
 
-    /// The fields of a mapping, all of them among `known`; nothing, reported, for another value. Fields that are null
-    /// count as absent.
+    /// Fields of a mapping, all of them among `known`. Reports other fields and other types. A field that is
+    /// null counts as absent.
     pub(crate) fn fields(&self, known: &[&'static str]) -> Fields<'t> {
         let mut entries = self.entries();
         for (name, span, at) in entries.iter().filter(|(name, ..)| !known.contains(name)) {
@@ -357,28 +358,28 @@ impl<'t> Cursor<'t> {
         Fields { entries, at: self.clone() }
     }
 
-    /// Reports a field that is not known.
+    /// Reports an unknown field.
     pub(crate) fn unknown_field(&self, name: &str, span: Span, path: &Path<'t>, known: &[&str]) {
         let message = format!("unknown field {name:?}");
         self.diagnostics.add(Severity::Error, span, path.to_string(), message, Some(suggestion(name, known)));
     }
 }
 
-/// The fields of a mapping.
+/// Fields of a mapping.
 pub(crate) struct Fields<'t> {
     entries: Vec<(&'t str, Span, Cursor<'t>)>,
-    /// The mapping.
+    /// Mapping.
     pub at: Cursor<'t>,
 }
 
 impl<'t> Fields<'t> {
-    /// A field, where it is there and not null.
+    /// Field, if present and not null.
     pub(crate) fn get(&self, name: &str) -> Option<Cursor<'t>> {
         self.entries.iter().find(|(field, ..)| *field == name).map(|(.., at)| at.clone())
     }
 
-    /// The items of a list field; nothing where it is absent. An item that is null, a dash with nothing behind it, is
-    /// reported: read as `{}` it could mean everything.
+    /// Items of a list field; empty if the field is absent. Reports null items (a dash without a value):
+    /// parsed as `{}` they could match everything.
     pub(crate) fn items(&self, name: &str) -> Vec<Cursor<'t>> {
         let mut items = self.get(name).map(|at| at.items()).unwrap_or_default();
         items.retain(|item| {
@@ -393,7 +394,7 @@ impl<'t> Fields<'t> {
         items
     }
 
-    /// Reports a list field that has more items than the CRD allows.
+    /// Reports a list field with more items than the CRD allows.
     pub(crate) fn limit_items(&self, name: &str, length: usize, most: usize) {
         if let Some(at) = self.get(name).filter(|_| length > most) {
             at.error_help(
@@ -403,7 +404,7 @@ impl<'t> Fields<'t> {
         }
     }
 
-    /// A field that must be there.
+    /// Required field.
     pub(crate) fn required(&self, name: &'t str) -> Option<Cursor<'t>> {
         let found = self.get(name);
         if found.is_none() {
@@ -413,14 +414,14 @@ impl<'t> Fields<'t> {
     }
 }
 
-/// Whether two names are near enough for one to be the other, misspelt.
+/// Tests whether a name may be a misspelling of another.
 pub(crate) fn is_similar(name: &str, known: &str) -> bool {
     name.eq_ignore_ascii_case(known)
-        // The distance is no less than the difference in length, and costs the product of the lengths.
+        // The distance is at least the difference in length; computing it costs the product of the lengths.
         || name.len() <= 2 * known.len() && strsim::normalized_damerau_levenshtein(name, known) >= 0.7
 }
 
-/// `did you mean "podSelector"?`, or the names to choose from.
+/// Suggestion: `did you mean "podSelector"?`, or the known names.
 pub(crate) fn suggestion(name: &str, known: &[&str]) -> String {
     let distance = |known: &&&str| strsim::damerau_levenshtein(name, known);
     match known.iter().filter(|known| is_similar(name, known)).min_by_key(distance) {

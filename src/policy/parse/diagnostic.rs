@@ -1,4 +1,5 @@
-//! What is wrong with an object, where, and what to do: one line, JSON, or a report with the field underlined.
+//! Diagnostics: an error or warning with its place and a help text, as one line, as JSON, or as a report with
+//! the underlined field.
 
 use std::fmt;
 
@@ -13,56 +14,58 @@ use super::source::{Location, Source};
 use super::tree::Span;
 use crate::printable;
 
-/// Longest part of a line that a report shows: a JSON file may be one line.
+/// Maximum part of a line in a report: a JSON file may consist of one line.
 const SHOWN_LINE_BYTES_MAX: usize = 2000;
 
-/// Lines that a report shows before and after the one in question.
+/// Number of lines before and after the line of the diagnostic.
 const LINES_AROUND: usize = 1;
 
-/// Longest part of a value that a report underlines.
+/// Maximum underlined part of a value.
 const UNDERLINED_BYTES_MAX: usize = 200;
 
-/// How bad it is.
+/// Severity of a diagnostic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// The object is refused.
+    /// Object is rejected.
     Error,
-    /// The object is taken; its author should know.
+    /// Object is accepted.
     Warning,
 }
 
-/// One diagnostic. Displays as `file:line:col: default/allow-db spec.ingress[1].ports[0].endPort: message (help)`.
+/// Diagnostic. Displays as `file:line:col: default/allow-db spec.ingress[1].ports[0].endPort: message
+/// (help)`.
 #[derive(Debug, Clone)]
 pub struct Diagnostic {
-    /// How bad it is.
+    /// Severity.
     pub severity: Severity,
-    /// Where.
+    /// Location.
     pub location: Location,
-    /// The object, as far as it is known: `default/allow-db`, or a name alone for objects without a namespace.
+    /// Object, if known: `default/allow-db`, or a name for objects without a namespace.
     pub object: String,
-    /// The field: `spec.ingress[1].ports[0].endPort`; empty for the whole object or text.
+    /// Field: `spec.ingress[1].ports[0].endPort`; empty for the whole object or text.
     pub path: String,
-    /// What is wrong, in the API server's words where it has some.
+    /// Message, in the words of the API server if it has some.
     pub message: String,
-    /// What to do.
+    /// Suggested correction.
     pub help: Option<String>,
 }
 
 impl Diagnostic {
-    /// Several lines: the message, the lines of the text with the field underlined, the help. Ends with a line break.
+    /// Report of several lines: the message, the source lines with the underlined field, the help. Ends with
+    /// a line break.
     pub fn report(&self, color: bool) -> String {
         let theme = if color { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
         let handler = GraphicalReportHandler::new_themed(theme).with_links(false).with_width(120);
         let mut text = String::new();
         match handler.render_report(&mut text, &Report::new(self)) {
             Ok(()) => text,
-            // A report is worth less than the finding: where the text cannot be shown, the line must do.
+            // If miette fails, the single line must suffice.
             Err(fmt::Error) => format!("{self}\n"),
         }
     }
 
-    /// `default/allow-db spec.ingress[0]: message`: the object, the field and what is wrong, in one line.
+    /// Heading: object, field and message, such as `default/allow-db spec.ingress[0]: message`.
     fn heading(&self) -> String {
         let subject: Vec<&str> =
             [self.object.as_str(), self.path.as_str()].into_iter().filter(|part| !part.is_empty()).collect();
@@ -102,14 +105,13 @@ impl Serialize for Diagnostic {
     }
 }
 
-/// The diagnostic as miette prints it: the heading is the object, the field and the message without the place,
-/// which stands above the lines of text.
+/// Diagnostic in the form for miette: the heading has no place, which stands above the source lines.
 struct Report<'d> {
     diagnostic: &'d Diagnostic,
     name: String,
-    /// Underlined range, as bytes of the text.
+    /// Underlined range of bytes.
     label: Span,
-    /// The lines around it, and where they begin in the text.
+    /// Source lines around it, and their offset in the text.
     lines: Vec<u8>,
     lines_start: usize,
 }
@@ -169,7 +171,8 @@ impl miette::Diagnostic for Report<'_> {
     }
 }
 
-/// Shows whole lines, found through the source's line index: a report on a large file costs no more than on a small one.
+/// Returns whole lines through the line index of the source: a report on a large file costs no more than on a
+/// small one.
 impl SourceCode for Report<'_> {
     fn read_span<'a>(
         &'a self,
@@ -179,7 +182,7 @@ impl SourceCode for Report<'_> {
     ) -> Result<Box<dyn SpanContents<'a> + 'a>, MietteError> {
         let source = self.diagnostic.location.source();
         let lines_end = self.lines_start + self.lines.len();
-        // The heading of a report is read without lines around it.
+        // miette reads the heading without lines around it.
         let (start, end) = match (lines_before, lines_after) {
             (0, 0) => (span.offset(), (span.offset() + span.len()).min(lines_end)),
             _ => (self.lines_start, lines_end),
@@ -201,7 +204,7 @@ impl SourceCode for Report<'_> {
 }
 
 impl Source {
-    /// The lines that a span begins on and `around` it; a part of the first where they are too long.
+    /// Range of the lines around a span; a part of the first line if they are too long.
     fn lines_around(&self, span: Span, around: usize) -> Span {
         let text = self.text();
         let line = self.line_index(span.start);
@@ -213,13 +216,13 @@ impl Source {
             start = text.floor_char_boundary(from.max(self.line_span(line).start));
             end = text.ceil_char_boundary((start + SHOWN_LINE_BYTES_MAX / 10).min(self.line_span(line).end));
         }
-        // The label of an empty span is one byte wide, and may be the line break or lie past the last byte.
+        // The label of an empty span is one byte wide; it may be the line break or lie past the last byte.
         let label_end = text.ceil_char_boundary(span.end.max(span.start + 1).min(text.len()));
         Span::new(start, end.max(label_end))
     }
 }
 
-/// The text with another character of as many bytes for each that steers a terminal: places in it stay.
+/// Replaces control characters by printable ones of equal length in bytes, so that offsets stay valid.
 fn harmless(text: &str) -> Vec<u8> {
     let mut safe = String::with_capacity(text.len());
     for (at, c) in text.char_indices() {

@@ -1,4 +1,4 @@
-//! Documents, lists, kinds: which reader an object goes to.
+//! Documents, lists and kinds: selects the parser of each object.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,7 +14,7 @@ use crate::policy::objects::Object;
 use crate::policy::objects::replicas;
 use crate::tables::PolicyKind;
 
-/// Kinds that are read, and their only version here.
+/// Supported kinds with their only supported version.
 const KINDS: [(&str, &str, Scope); 13] = [
     ("NetworkPolicy", "networking.k8s.io/v1", Scope::Namespaced),
     ("ClusterNetworkPolicy", "policy.networking.k8s.io/v1alpha2", Scope::Cluster),
@@ -31,7 +31,7 @@ const KINDS: [(&str, &str, Scope); 13] = [
     ("CronJob", "batch/v1", Scope::Namespaced),
 ];
 
-/// Collects objects and diagnostics.
+/// Parser of manifests, which collects objects and diagnostics.
 pub(crate) struct ManifestParser {
     parsed: Parsed,
     errors: Vec<Diagnostic>,
@@ -40,13 +40,14 @@ pub(crate) struct ManifestParser {
 }
 
 impl ManifestParser {
-    /// `plain` is how bad a value is that the API server would refuse though its meaning is plain: a name in capitals, a range
-    /// that ends beyond the last port. It is a warning in policy tests, because other projects' test data has such values.
+    /// Creates a parser. `unambiguous` is the severity of a value that the API server rejects although its
+    /// meaning is unambiguous: a name in capitals, a range that ends beyond the last port. Policy tests use a
+    /// warning, because test data of other projects contains such values.
     pub(crate) fn new(unambiguous: Severity) -> ManifestParser {
         ManifestParser { parsed: Parsed::default(), errors: Vec::new(), omitted: 0, unambiguous }
     }
 
-    /// Reads all documents of a text.
+    /// Parses all documents of a text.
     pub(crate) fn source(&mut self, source: &Source) {
         let (nodes, syntax_errors) = tree::parse(source.text(), source.is_json());
         let before = self.errors.len();
@@ -57,12 +58,12 @@ impl ManifestParser {
         self.errors[before..].sort_by_key(|error| error.location.offset());
     }
 
-    /// Reads an object, or the objects of a list. `context` is put before the object's name in diagnostics.
+    /// Parses an object, or the objects of a list. `context` precedes the name of the object in diagnostics.
     pub(crate) fn object(&mut self, node: &Node<'_>, source: &Source, context: &str) {
         self.object_or_item(node, source, context, None);
     }
 
-    /// What was read, or every error.
+    /// Result: all objects, or every error.
     pub(crate) fn finish(mut self) -> Result<Parsed, Vec<Diagnostic>> {
         if self.errors.is_empty() {
             deduplicate(&mut self.parsed);
@@ -72,7 +73,8 @@ impl ManifestParser {
         Err(self.errors)
     }
 
-    /// `inherited` is the kind and version of the items of a typed list, which carry none themselves.
+    /// Parses an object. `inherited` is the kind and version of the items of a typed list, which carry none
+    /// themselves.
     fn object_or_item(
         &mut self,
         node: &Node<'_>,
@@ -133,7 +135,7 @@ impl ManifestParser {
         }
     }
 
-    /// Takes over what was found.
+    /// Adds the diagnostics of an object.
     pub(crate) fn absorb(&mut self, diagnostics: Diagnostics) {
         let (list, omitted) = diagnostics.into_list();
         self.omitted += omitted;
@@ -151,7 +153,7 @@ impl ManifestParser {
     }
 }
 
-/// Says in the last finding how many more there were.
+/// Adds the number of omitted diagnostics to the last one.
 pub(crate) fn note_omitted(errors: &mut [Diagnostic], omitted: usize) {
     if let Some(last) = errors.last_mut().filter(|_| omitted > 0) {
         let more = format!("{omitted} more findings are not shown");
@@ -159,7 +161,7 @@ pub(crate) fn note_omitted(errors: &mut [Diagnostic], omitted: usize) {
     }
 }
 
-/// Of objects with the same kind and name keeps the last, as `kubectl apply` does, with a warning.
+/// Keeps the last of several objects with the same kind and name, as `kubectl apply` does, with a warning.
 fn deduplicate(parsed: &mut Parsed) {
     let mut last = HashMap::new();
     let mut is_replaced = vec![false; parsed.objects.len()];
@@ -179,7 +181,7 @@ fn deduplicate(parsed: &mut Parsed) {
             help: Some("rename one of them if both are meant".to_owned()),
         });
     }
-    // The second pod of a workload stands behind the first, and goes with it.
+    // The second pod of a workload follows the first, and is removed with it.
     for index in 1..is_replaced.len() {
         is_replaced[index] |= is_second_replica(&parsed.objects[index].0) && is_replaced[index - 1];
     }
@@ -204,7 +206,7 @@ fn identity_of(object: &Object) -> (String, &str, &str) {
     }
 }
 
-/// Diagnostics about the text itself.
+/// Diagnostics of syntax errors.
 pub(crate) fn syntax_diagnostics(source: &Source, syntax_errors: Vec<tree::SyntaxError>) -> Diagnostics {
     let diagnostics = Diagnostics::new(source, "");
     for syntax_error in syntax_errors {
@@ -219,14 +221,15 @@ pub(crate) fn syntax_diagnostics(source: &Source, syntax_errors: Vec<tree::Synta
     diagnostics
 }
 
-/// `List`, and the lists of the kinds that are read.
+/// Tests for `List`, and for lists of the supported kinds.
 fn is_list(kind: &str) -> bool {
     kind.strip_suffix("List")
         .is_some_and(|item| item.is_empty() || KINDS.iter().any(|(known, ..)| *known == item))
 }
 
-/// A policy whose kind is misspelt must not be skipped: it would allow what it forbids. Two letters off is a slip of the
-/// hand; more may be another system's kind (`MultiNetworkPolicy`).
+/// Known kind that a name misspells. A policy of a misspelled kind must not be skipped: it would allow flows
+/// that it denies. Up to two edits count as a misspelling; more may be the kind of another system
+/// (`MultiNetworkPolicy`).
 fn misspelt(kind: &str) -> Option<&'static str> {
     KINDS.iter().map(|(known, ..)| *known).find(|known| {
         let is_near = || kind.len() <= 2 * known.len() && strsim::damerau_levenshtein(kind, known) <= 2;
@@ -259,12 +262,12 @@ fn missing_header(at: &Cursor<'_>) {
     }
 }
 
-/// Objects that a document stands for: two pods where it is a workload with replicas, else one object.
+/// Objects of a document: two pods for a workload with replicas, else one object.
 fn parse_kind(at: &Cursor<'_>, kind: &str, scope: Scope) -> Option<Vec<Object>> {
     let before = at.diagnostics().errors();
     let fields = at.fields(&["apiVersion", "kind", "metadata", "spec", "status"]);
     let identity = metadata::parse(&fields, scope);
-    // Without an identity the rest is read all the same, for its errors.
+    // An object without metadata is parsed for its other errors.
     let is_anonymous = identity.is_none();
     let objects = typed_objects(&fields, identity.unwrap_or_else(Identity::unknown), kind)?;
     (!is_anonymous && at.diagnostics().errors() == before).then_some(objects)
@@ -292,7 +295,7 @@ fn typed_objects(fields: &Fields<'_>, identity: Identity, kind: &str) -> Option<
     Some(vec![object])
 }
 
-/// Reports every key that a mapping has twice, where `deep` at any depth: one of the two would silently win.
+/// Reports duplicate keys of a mapping, with `deep` at any depth: one of the two would silently win.
 pub(crate) fn check_duplicates(at: &Cursor<'_>, deep: bool) {
     let Value::Mapping(entries) = &at.node.value else {
         if deep && matches!(at.node.value, Value::Sequence(_)) {
@@ -318,7 +321,7 @@ pub(crate) fn check_duplicates(at: &Cursor<'_>, deep: bool) {
     }
 }
 
-/// Whether a mapping somewhere below has a key twice; says so without the cost of paths.
+/// Tests for duplicate keys at any depth, without the cost of paths.
 fn has_duplicates(node: &Node<'_>) -> bool {
     match &node.value {
         Value::Sequence(items) => items.iter().any(has_duplicates),
@@ -330,7 +333,7 @@ fn has_duplicates(node: &Node<'_>) -> bool {
 }
 
 fn has_double_key(entries: &[(Key<'_>, Node<'_>)]) -> bool {
-    /// Up to this many keys, comparing each with each is cheaper than hashing.
+    /// Number of keys up to which a pairwise comparison is cheaper than hashing.
     const FEW: usize = 12;
     if entries.len() > FEW {
         let mut seen = HashSet::new();

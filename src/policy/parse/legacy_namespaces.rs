@@ -1,8 +1,8 @@
-//! `namespaces` of v1alpha1 peers, in the two shapes that it had: a label selector, and (up to v0.1.1) one of
+//! `namespaces` of v1alpha1 peers, in both of its forms: a label selector, and (up to v0.1.1) one of
 //! `namespaceSelector`, `sameLabels` and `notSameLabels`.
 //!
-//! "The same labels as the subject's namespace" is a selector only where the subject fixes them: one value of each label.
-//! Anything else would need a policy per namespace, and is refused.
+//! `sameLabels` ("the same labels as the subject's namespace") is equivalent to a selector only if the
+//! subject fixes one value of each label. Other forms would need a policy per namespace, and are rejected.
 
 use super::cursor::Cursor;
 use super::selector::selector;
@@ -11,7 +11,7 @@ use crate::policy::objects::{LabelSelector, Requirement};
 
 const OLDER: [&str; 3] = ["namespaceSelector", "notSameLabels", "sameLabels"];
 
-/// The namespaces that the peer selects; `None`, reported, where no selector says it.
+/// Selector of the namespaces. Returns `None` after a report if no selector is equivalent.
 pub(super) fn parse(at: &Cursor<'_>, subject: &LabelSelector) -> Option<LabelSelector> {
     if !OLDER.iter().any(|name| at.child(name).is_some()) {
         return Some(selector(at));
@@ -47,7 +47,7 @@ pub(super) fn parse(at: &Cursor<'_>, subject: &LabelSelector) -> Option<LabelSel
     }
 }
 
-/// The labels and the one value that each has in the subject's namespaces.
+/// Labels with the one value that each has in the namespaces of the subject.
 fn fixed(keys: &Cursor<'_>, subject: &LabelSelector) -> Option<Vec<(String, String)>> {
     let items = keys.items();
     if items.is_empty() && matches!(keys.node.value, Value::Sequence(_)) {

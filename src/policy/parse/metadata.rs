@@ -1,4 +1,4 @@
-//! `metadata`: who an object is.
+//! `metadata`: name, namespace and labels of an object.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -8,29 +8,29 @@ use super::{syntax, typed};
 use crate::policy::objects::Labels;
 use crate::printable::is_steering;
 
-/// Namespace of an object that names none: what `kubectl` takes without configuration.
+/// Namespace of an object without one: the default of `kubectl`.
 const DEFAULT_NAMESPACE: &str = "default";
 
-/// What metadata says of an object.
+/// Name, namespace and labels of an object.
 pub(super) struct Identity {
-    /// `default` where absent; empty for objects outside namespaces.
+    /// Namespace: `default` if absent; empty for cluster-wide objects.
     pub namespace: String,
-    /// The name.
+    /// Name.
     pub name: String,
-    /// The labels.
+    /// Labels.
     pub labels: Labels,
 }
 
-/// Where objects of a kind live.
+/// Scope of a kind.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scope {
-    /// In a namespace.
+    /// Objects within a namespace.
     Namespaced,
-    /// Beside namespaces.
+    /// Cluster-wide objects.
     Cluster,
 }
 
-/// Reads and checks `metadata`.
+/// Parses and checks `metadata`.
 pub(super) fn parse(object: &Fields<'_>, scope: Scope) -> Option<Identity> {
     let at = object.required("metadata")?;
     let meta: ObjectMeta = typed::parse(&at)?;
@@ -61,7 +61,7 @@ pub(super) fn parse(object: &Fields<'_>, scope: Scope) -> Option<Identity> {
     Some(Identity { namespace, name: meta.name.unwrap_or_default(), labels: meta.labels.unwrap_or_default() })
 }
 
-/// What to call an object in diagnostics, before anything of it is known to be right: `default/allow-db`, or its name.
+/// Name of an object in diagnostics, before any check: `default/allow-db`, or the bare name.
 pub(super) fn display_name(node: &super::tree::Node<'_>, scope: Scope) -> String {
     let metadata = node.get("metadata");
     let text = |name| metadata.and_then(|node| node.get(name)).and_then(|node| node.text());
@@ -75,18 +75,19 @@ pub(super) fn display_name(node: &super::tree::Node<'_>, scope: Scope) -> String
 }
 
 fn check(at: &Cursor<'_>, syntax: fn(&str) -> Result<(), syntax::Violation>) {
-    // A value that is no text was reported with the rest of the metadata.
+    // The check of the metadata has reported a value that is no text.
     let Some(name) = at.node.text() else { return };
     match syntax(name) {
         Ok(()) => {}
-        // Nothing here shows or stores a name that steers a terminal, however plain the rest.
+        // A name with control characters is an error even if its meaning is unambiguous: it could manipulate
+        // a terminal.
         Err(wrong) if name.contains(is_steering) => at.invalid(&wrong, "choose a name of this form"),
         Err(wrong) => at.invalid_but_unambiguous(&wrong, "choose a name of this form"),
     }
 }
 
 impl Identity {
-    /// Of an object whose metadata is missing: for reading on.
+    /// Identity of an object without metadata, so that parsing can continue.
     pub(super) fn unknown() -> Identity {
         Identity { namespace: String::new(), name: String::new(), labels: Labels::new() }
     }

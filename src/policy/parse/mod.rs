@@ -1,9 +1,10 @@
-//! From text to validated objects: YAML or JSON in, `policy::objects` or diagnostics with their place out.
+//! Parsing: from YAML or JSON text to validated objects, or diagnostics with their place.
 //!
 //! `text -> tree with places -> documents and lists -> one parser per kind -> objects`
 //!
-//! Everything that the API server would refuse is refused here, with its words; so are fields that nobody knows, because a
-//! misspelt `podSelecter` would select every pod. All errors are found, not just the first. No I/O: see `source::files`.
+//! The parser rejects everything that the API server rejects, with the same words. It also rejects unknown
+//! fields, because a misspelled `podSelecter` would select every pod. It reports all errors, not only the
+//! first. It performs no I/O: see `source::files`.
 
 pub(super) mod cursor;
 mod diagnostic;
@@ -29,12 +30,12 @@ pub use diagnostic::{Diagnostic, Severity};
 pub use parsed::{Parsed, Skipped};
 pub use source::{Location, Source};
 
-/// Reads the objects of a text. The errors are all that there are, in the order of the text.
+/// Parses the objects of a text. Returns all errors in the order of the text.
 pub fn parse_source(source: &Source) -> Result<Parsed, Vec<Diagnostic>> {
     parse_sources(std::slice::from_ref(source))
 }
 
-/// Reads the objects of several texts.
+/// Parses the objects of several texts.
 pub fn parse_sources(sources: &[Source]) -> Result<Parsed, Vec<Diagnostic>> {
     let mut parser = documents::ManifestParser::new(Severity::Error);
     for source in sources {
@@ -43,7 +44,7 @@ pub fn parse_sources(sources: &[Source]) -> Result<Parsed, Vec<Diagnostic>> {
     parser.finish()
 }
 
-/// Reads an object, or a list of them, that is JSON already. Diagnostics have a field path but no line.
+/// Parses an object, or a list of objects, from a JSON value. Diagnostics have a field path but no line.
 pub fn parse_value(name: &str, value: &serde_json::Value) -> Result<Parsed, Vec<Diagnostic>> {
     let mut parser = documents::ManifestParser::new(Severity::Error);
     let source = Source::new(name, "");

@@ -1,4 +1,4 @@
-//! `NetworkPolicy` `networking.k8s.io/v1`, defaulted and validated as the API server does it
+//! `NetworkPolicy` `networking.k8s.io/v1`, with the defaults and the validation of the API server
 //! (`pkg/apis/networking/v1/defaults.go`, `pkg/apis/networking/validation/validation.go`).
 
 use ipnet::IpNet;
@@ -15,7 +15,7 @@ use crate::tables::Direction;
 
 pub(super) const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
-/// Reads the object, whose metadata is read already.
+/// Parses the object. The caller has parsed its metadata.
 pub(super) fn parse(object: &Fields<'_>, identity: Identity) -> NetworkPolicy {
     let spec = object.get("spec").map(|at| at.fields(&["egress", "ingress", "podSelector", "policyTypes"]));
     let rules = |direction, peers| {
@@ -24,7 +24,9 @@ pub(super) fn parse(object: &Fields<'_>, identity: Identity) -> NetworkPolicy {
     };
     let (ingress, egress) = (rules("ingress", "from"), rules("egress", "to"));
     let types = spec.as_ref().map(policy_types).unwrap_or_default();
-    // Without policyTypes, ingress is always isolated; egress where it has rules.
+    // "If this field is not specified, it will default based on the existence of ingress or egress rules;
+    // policies that contain an egress section are assumed to affect egress, and all policies (whether or not
+    // they contain an ingress section) are assumed to affect ingress" (`policyTypes`, types.go).
     let isolates_ingress = types.is_empty() || types.contains(&"Ingress");
     let isolates_egress = if types.is_empty() { !egress.is_empty() } else { types.contains(&"Egress") };
     let is_ignored = [
@@ -130,7 +132,7 @@ fn ip_block(at: &Cursor<'_>) -> Option<IpBlock> {
     Some(IpBlock { cidr: block?, except })
 }
 
-/// A CIDR. Bits beyond the prefix are cleared, with a warning.
+/// CIDR. Clears bits beyond the prefix, with a warning.
 pub(super) fn cidr(at: &Cursor<'_>) -> Option<IpNet> {
     match syntax::cidr(at.text()?) {
         Ok(net) => {
@@ -190,7 +192,7 @@ fn end_port(end: &Cursor<'_>, port: &Cursor<'_>) -> Option<u16> {
         }
         end.invalid_but_unambiguous(&wrong, "write 65535 for a range that ends with the last port");
     }
-    // The first port was reported where it is wrong itself.
+    // The check of the first port has reported an invalid value.
     let first = match &port.node.value {
         super::tree::Value::Number(text) => text.parse().unwrap_or(0),
         _ => 0,
@@ -202,7 +204,7 @@ fn end_port(end: &Cursor<'_>, port: &Cursor<'_>) -> Option<u16> {
     Some(u16::try_from(last).unwrap_or(u16::MAX))
 }
 
-/// `protocol`, TCP where absent.
+/// `protocol`, TCP if absent.
 pub(super) fn protocol(fields: &Fields<'_>) -> Option<Protocol> {
     let Some(at) = fields.get("protocol") else { return Some(Protocol::TCP) };
     match at.text()? {
@@ -216,7 +218,7 @@ pub(super) fn protocol(fields: &Fields<'_>) -> Option<Protocol> {
     }
 }
 
-/// A port number.
+/// Port number.
 pub(super) fn port_number(at: &Cursor<'_>) -> Option<u16> {
     match syntax::port_number(at.integer()?) {
         Ok(port) => Some(port),
@@ -227,7 +229,7 @@ pub(super) fn port_number(at: &Cursor<'_>) -> Option<u16> {
     }
 }
 
-/// Reports what is wrong with the name of a port.
+/// Reports an invalid name of a port.
 pub(super) fn check_port_name(at: &Cursor<'_>, name: &str) {
     let Err(wrong) = syntax::port_name(name) else { return };
     match name.parse::<u16>() {
@@ -242,7 +244,7 @@ mod tests {
     use crate::policy::objects::{Object, Requirement};
     use crate::policy::parse::{Source, parse_source};
 
-    /// The policy with this `spec`, in namespace `shop`.
+    /// Policy with this `spec`, in namespace `shop`.
     fn policy(spec: &str) -> NetworkPolicy {
         let header =
             "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: p, namespace: shop}\n";

@@ -1,27 +1,27 @@
-//! Objects of manifests, with their places.
+//! Parsed objects of manifests, with their places.
 
 use super::diagnostic::Diagnostic;
 use super::source::Location;
 use crate::policy::objects::Object;
 
-/// What a text, or several, hold.
+/// Objects of one or several texts.
 #[derive(Debug, Clone, Default)]
 pub struct Parsed {
-    /// The objects, in the order of the text, and where each stands.
+    /// Objects in the order of the text, with their places.
     pub objects: Vec<(Object, Location)>,
-    /// What their authors should know.
+    /// Warnings for the authors of the manifests.
     pub warnings: Vec<Diagnostic>,
     /// Objects of kinds that policy does not depend on.
     pub skipped: Vec<Skipped>,
 }
 
-/// An object that was left out because of its kind.
+/// Object of an unsupported kind.
 #[derive(Debug, Clone)]
 pub struct Skipped {
-    /// Its kind.
+    /// Kind.
     pub kind: String,
-    /// Its name with its namespace, as far as it has them.
+    /// Name with namespace, if present.
     pub name: String,
-    /// Where it is.
+    /// Location.
     pub location: Location,
 }

@@ -7,7 +7,7 @@ use crate::policy::objects::{LabelSelector, Requirement};
 const FIELDS: [&str; 2] = ["matchExpressions", "matchLabels"];
 const OPERATORS: [&str; 4] = ["In", "NotIn", "Exists", "DoesNotExist"];
 
-/// A selector. Null, `{}` and empty parts all select everything.
+/// Parses a selector. Null, `{}` and empty parts select everything.
 pub(super) fn selector(at: &Cursor<'_>) -> LabelSelector {
     let fields = at.fields(&FIELDS);
     let labels = fields.get("matchLabels").map(|at| match_labels(&at)).unwrap_or_default();
@@ -77,9 +77,9 @@ fn check_key(at: &Cursor<'_>, key: &str) {
     }
 }
 
-/// A label's value.
+/// Parses the value of a label.
 pub(super) fn label_value(at: &Cursor<'_>) -> Option<String> {
-    // Null and "" are the same to the API server: both are the empty value.
+    // Null and "" are equal to the API server: both are the empty value.
     let value = if at.node.is_null() { "" } else { at.text()? };
     if let Err(wrong) = syntax::label_value(value) {
         at.invalid(&wrong, "write a value that a label can have");
@@ -87,11 +87,11 @@ pub(super) fn label_value(at: &Cursor<'_>) -> Option<String> {
     Some(value.to_owned())
 }
 
-/// `metadata.labels`: checks keys and values.
+/// Checks keys and values of `metadata.labels`.
 pub(super) fn check_labels(at: &Cursor<'_>) {
     for (key, _, value) in at.entries() {
         check_key(&value, key);
-        // A value that is no text was reported with the rest of the metadata.
+        // The check of the metadata has reported a value that is no text.
         if value.node.text().is_some() {
             label_value(&value);
         }

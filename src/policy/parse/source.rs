@@ -1,4 +1,4 @@
-//! Texts that objects are read from, and places in them.
+//! Source texts, and locations in them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::tree::Span;
 use crate::printable;
 
-/// A named text. Cheap to clone.
+/// Named text. A clone shares the text.
 #[derive(Clone)]
 pub struct Source(Arc<Inner>);
 
@@ -18,7 +18,7 @@ struct Inner {
 }
 
 impl Source {
-    /// A text, and the name that errors give it: a path, or `<stdin>`. A byte order mark at the start is dropped.
+    /// Creates a source with the name that errors show: a path, or `<stdin>`. Removes a byte order mark.
     pub fn new(name: impl Into<String>, text: impl Into<String>) -> Source {
         let mut text = text.into();
         if text.starts_with('\u{feff}') {
@@ -29,29 +29,29 @@ impl Source {
         Source(Arc::new(Inner { name: name.into(), text, line_starts }))
     }
 
-    /// Its name.
+    /// Name.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Its text.
+    /// Text.
     pub fn text(&self) -> &str {
         &self.0.text
     }
 
-    /// Whether the name says JSON.
+    /// Tests whether the name ends in `.json`.
     pub(crate) fn is_json(&self) -> bool {
         std::path::Path::new(self.name())
             .extension()
             .is_some_and(|ending| ending.eq_ignore_ascii_case("json"))
     }
 
-    /// Index of the line, from 0, that a byte is in.
+    /// Index of the line, from 0, that contains a byte.
     pub(crate) fn line_index(&self, offset: usize) -> usize {
         self.0.line_starts.partition_point(|start| *start <= offset).saturating_sub(1)
     }
 
-    /// Bytes of a line, without its line break.
+    /// Span of a line, without its line break.
     pub(crate) fn line_span(&self, index: usize) -> Span {
         let start = self.0.line_starts.get(index).copied().unwrap_or(self.text().len());
         let end = self.0.line_starts.get(index + 1).copied().unwrap_or(self.text().len());
@@ -59,7 +59,7 @@ impl Source {
         Span::new(start, start + line.len())
     }
 
-    /// Lines of the text.
+    /// Number of lines.
     pub(crate) fn line_count(&self) -> usize {
         self.0.line_starts.len()
     }
@@ -71,7 +71,7 @@ impl fmt::Debug for Source {
     }
 }
 
-/// A place in a source. Prints as `file:line`.
+/// Location in a source. Displays as `file:line`.
 #[derive(Debug, Clone)]
 pub struct Location {
     source: Source,
@@ -79,7 +79,8 @@ pub struct Location {
 }
 
 impl Location {
-    /// A span is brought onto character boundaries within the text: syntax_errors may lie past its end.
+    /// Creates a location. Moves the span to character boundaries within the text: syntax errors may lie past
+    /// its end.
     pub(crate) fn new(source: &Source, span: Span) -> Location {
         let text = source.text();
         let start = text.floor_char_boundary(span.start.min(text.len()));
@@ -87,7 +88,7 @@ impl Location {
         Location { source: source.clone(), span: Span::new(start, end) }
     }
 
-    /// The text that it is in.
+    /// Source of the location.
     pub fn source(&self) -> &Source {
         &self.source
     }
@@ -108,7 +109,7 @@ impl Location {
         self.span.start
     }
 
-    /// Bytes of it that stand on its first line: what a report underlines.
+    /// Part of the span on its first line, for underlining.
     pub(crate) fn underlined(&self) -> Span {
         let line_end = self.source.line_span(self.source.line_index(self.span.start)).end;
         Span::new(self.span.start, self.span.end.min(line_end))

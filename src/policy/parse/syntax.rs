@@ -1,4 +1,4 @@
-//! The syntax of names, labels, ports and CIDRs, with the API server's words for what is wrong
+//! Syntax of names, labels, ports and CIDRs, with the messages of the API server
 //! (`k8s.io/apimachinery/pkg/util/validation`).
 
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ const LABEL_VALUE: &str = "a valid label must be an empty string or consist of a
                            must start and end with an alphanumeric character (e.g. 'MyValue', or 'my_value', or '12345')";
 const CIDR: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
 
-/// Why a text does not have the wanted form.
+/// Message of a violated syntax.
 pub(super) type Violation = String;
 
 /// RFC 1123 label: namespaces.
@@ -39,7 +39,7 @@ pub(super) fn dns_subdomain(text: &str) -> Result<(), Violation> {
     if text.split('.').all(label) { Ok(()) } else { Err(DNS_SUBDOMAIN.to_owned()) }
 }
 
-/// A label key: a name, or `prefix/name`.
+/// Label key: a name, or `prefix/name`.
 pub(super) fn label_key(text: &str) -> Result<(), Violation> {
     let name = match text.split_once('/') {
         None => text,
@@ -60,7 +60,7 @@ pub(super) fn label_key(text: &str) -> Result<(), Violation> {
     }
 }
 
-/// A label value.
+/// Label value.
 pub(super) fn label_value(text: &str) -> Result<(), Violation> {
     match text {
         "" => Ok(()),
@@ -90,7 +90,7 @@ pub(super) fn port_name(text: &str) -> Result<(), Violation> {
     Err(wrong.to_owned())
 }
 
-/// A port number.
+/// Port number.
 pub(super) fn port_number(number: i64) -> Result<u16, Violation> {
     match u16::try_from(number) {
         Ok(port) if port > 0 => Ok(port),
@@ -98,7 +98,7 @@ pub(super) fn port_number(number: i64) -> Result<u16, Violation> {
     }
 }
 
-/// A CIDR as written; the caller clears host bits. Leading zeros are refused: to some they mean octal.
+/// CIDR as written; the caller clears host bits. Rejects leading zeros, which some parsers read as octal.
 pub(super) fn cidr(text: &str) -> Result<IpNet, Violation> {
     let (address, length) = text.split_once('/').ok_or(CIDR)?;
     if length.len() > 1 && length.starts_with('0') || !length.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -113,7 +113,7 @@ pub(super) fn cidr(text: &str) -> Result<IpNet, Violation> {
 
 const IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
 
-/// An address.
+/// Address.
 pub(super) fn ip(text: &str) -> Result<IpAddr, Violation> {
     if text.split('.').count() == 4 && text.split('.').any(|part| part.len() > 1 && part.starts_with('0')) {
         return Err("must not have leading 0s".to_owned());
@@ -127,7 +127,7 @@ pub(super) fn ip(text: &str) -> Result<IpAddr, Violation> {
     }
 }
 
-/// Whether every address of `inner` is one of `outer`, and not the other way round.
+/// Tests whether `inner` is a strict subset of `outer`.
 pub(super) fn is_strict_subset(inner: &IpNet, outer: &IpNet) -> bool {
     outer.contains(inner) && inner.prefix_len() > outer.prefix_len()
 }

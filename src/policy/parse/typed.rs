@@ -1,7 +1,8 @@
-//! Kubernetes' own types from a tree, through serde.
+//! Kubernetes types from a document tree, through serde.
 //!
-//! `k8s-openapi` names every field of every type to its deserializer. That is what unknown fields are checked against here, at
-//! every level. A value of a wrong type is reported and read as empty, so that one pass finds all errors.
+//! The deserializers of `k8s-openapi` list the fields of every type. This module checks unknown fields
+//! against them, at every level. A value of a wrong type is reported and read as empty, so that one pass
+//! finds all errors.
 
 use serde::Deserialize;
 use serde::de::{self, DeserializeSeed, Deserializer, IntoDeserializer, Visitor};
@@ -11,12 +12,12 @@ use super::cursor::{Cursor, is_similar, suggestion};
 use super::diagnostic::Severity;
 use super::tree::{Span, Value};
 
-/// Reads a value of a Kubernetes type; `None`, reported, where that is impossible.
+/// Parses a value of a Kubernetes type. Returns `None` after a report on failure.
 pub(super) fn parse<'t, T: Deserialize<'t>>(at: &Cursor<'t>) -> Option<T> {
     T::deserialize(Typed(at.clone())).map_err(|wrong| wrong.report(at)).ok()
 }
 
-/// An error of a visitor. It has no place until it passes the node that it is about.
+/// Error of a visitor. It gets its place from the innermost node that it passes.
 #[derive(Debug)]
 struct TypeError {
     message: String,
@@ -116,7 +117,7 @@ impl<'t> Deserializer<'t> for Typed<'t> {
     ) -> Result<V::Value, TypeError> {
         let at = self.0.clone();
         let result = match &at.node.value {
-            // A quantity may be written as a number: "cpu: 1".
+            // A quantity may be a number: "cpu: 1".
             Value::Number(text) if name == "Quantity" => {
                 visitor.visit_newtype_struct(de::value::StrDeserializer::<TypeError>::new(text))
             }
@@ -160,8 +161,8 @@ impl<'t> Deserializer<'t> for Typed<'t> {
     }
 }
 
-/// Status is written by the cluster, which may be newer than the types here: a field there is only an error where it looks
-/// like a misspelt one.
+/// Reports an unknown field. The cluster writes `status` and may be newer than these types: an unknown field
+/// there is an error only if it resembles a known one.
 fn unknown<'t>(parent: &Cursor<'t>, name: &str, span: Span, at: &Cursor<'t>, known: &[&str]) {
     if at.path.first() == Some("status") && !known.iter().any(|known| is_similar(name, known)) {
         let message = format!("unknown field {name:?} is left out");

@@ -1,4 +1,4 @@
-//! Groups: the sets of addresses that rules name.
+//! Address groups: sets of addresses that rules refer to.
 
 use std::fmt;
 
@@ -7,24 +7,25 @@ use ipnet::IpNet;
 use crate::net::flow::Protocol;
 use crate::policy::objects::{ContainerPort, IpBlock, LabelSelector, Labels, PodScope, Requirement};
 
-/// A set of addresses that rules name.
+/// Set of addresses that rules refer to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AddressGroup {
     /// Addresses of pods, by label.
     Pods(PodSet),
-    /// Addresses of a prefix, less some.
+    /// Addresses of a prefix without its exceptions.
     Block(IpBlock),
     /// Addresses of nodes with these labels.
     Nodes(LabelSelector),
-    /// Addresses of the node with this name: the pod's own, in a rule of no policy.
+    /// Addresses of the node of a pod, by name. No policy contains this group; see
+    /// [`OwnNode`](crate::tables::RuleOrigin::OwnNode).
     OwnNode(String),
-    /// Addresses of pods with this container port, among those that some rule asks for a port of this name.
+    /// Addresses of pods with this container port, among those of which a rule names a port.
     Port {
         /// Name of the container port.
         name: String,
-        /// Its protocol.
+        /// Protocol.
         protocol: Protocol,
-        /// Its number.
+        /// Port number.
         number: u16,
     },
 }
@@ -32,44 +33,44 @@ pub enum AddressGroup {
 /// Pods by namespace and label.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodSet {
-    /// Where they are.
+    /// Namespaces of the pods.
     pub namespaces: NamespaceScope,
-    /// Their labels.
+    /// Labels of the pods.
     pub pods: LabelSelector,
 }
 
 /// Namespaces.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NamespaceScope {
-    /// The one with this name.
+    /// Namespace with this name.
     Named(String),
-    /// Those with these labels.
+    /// Namespaces with these labels.
     Matching(LabelSelector),
 }
 
-/// A port by name, as a rule writes it.
+/// Named port of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PortName {
-    /// The name.
+    /// Name.
     pub(crate) name: String,
-    /// `None` is the container port's own.
+    /// `None` is the protocol of the container port.
     pub(crate) protocol: Option<Protocol>,
 }
 
 impl PortName {
-    /// Whether a container port goes by this name.
+    /// Tests whether the name refers to a container port with this name and protocol.
     pub(crate) fn is(&self, name: &str, protocol: Protocol) -> bool {
         self.name == name && self.protocol.is_none_or(|own| own == protocol)
     }
 
-    /// Whether a container port goes by this name.
+    /// Tests whether the name refers to a container port.
     pub(crate) fn is_of(&self, port: &ContainerPort) -> bool {
         port.name.as_ref().is_some_and(|name| self.is(name, port.protocol))
     }
 }
 
 impl NamespaceScope {
-    /// Whether a namespace is one of them.
+    /// Tests whether the scope contains a namespace.
     pub(crate) fn covers(&self, name: &str, labels: &Labels) -> bool {
         match self {
             NamespaceScope::Named(named) => named == name,
@@ -85,7 +86,7 @@ impl From<&PodScope> for PodSet {
 }
 
 impl AddressGroup {
-    /// The group of a block, whatever the order in which its exceptions were written.
+    /// Group of a block, independent of the order of its exceptions.
     pub(crate) fn block(block: &IpBlock) -> AddressGroup {
         let mut except: Vec<_> = block.except.iter().map(IpNet::trunc).collect();
         except.retain(|except| block.cidr.contains(except));
@@ -133,7 +134,7 @@ impl fmt::Display for PodSet {
     }
 }
 
-/// A selector as `kubectl --selector` writes it.
+/// Selector in the syntax of `kubectl --selector`.
 struct Text<'a>(&'a LabelSelector);
 
 impl fmt::Display for Text<'_> {

@@ -1,8 +1,8 @@
-//! IpBlockIndex: which groups an address is in for the prefix that it has.
+//! Index of `ipBlock` peers: from an address to the groups of the blocks that contain it.
 //!
-//! Every `cidr` and every `except` of a block is a prefix here. Between two prefixes nothing changes, so the
-//! longest one that an address has says all blocks that the address is in. `except` only ends the block it belongs
-//! to; it never denies.
+//! Every `cidr` and every `except` of a block is a prefix of the index. The longest prefix of an address
+//! determines all blocks that contain the address. An `except` ends the block that it belongs to; it never
+//! denies.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,16 +14,16 @@ use crate::ids::ClassId;
 use crate::policy::objects::IpBlock;
 use crate::policy::store::{GroupId, sorted};
 
-/// The prefixes of all blocks.
+/// Prefixes of all blocks.
 #[derive(Debug, Default)]
 pub(crate) struct IpBlockIndex {
     prefixes: BTreeMap<IpNet, Prefix>,
-    /// How many prefixes have a length, IPv4 and IPv6.
+    /// Number of prefixes by length, for IPv4 and IPv6.
     lengths: [BTreeMap<u8, usize>; 2],
     stale: Vec<IpNet>,
 }
 
-/// A prefix.
+/// Prefix: blocks that begin and end with it, and the groups of its addresses.
 #[derive(Debug)]
 struct Prefix {
     begins: Vec<GroupId>,
@@ -32,19 +32,19 @@ struct Prefix {
     class: ClassId,
 }
 
-/// What [`IpBlockIndex::refresh`] found changed.
+/// Changes that [`IpBlockIndex::refresh`] found.
 #[derive(Debug, Default)]
 pub(crate) struct IpBlockChanges {
-    /// Prefixes that are there, with other groups than before, or perhaps under another prefix.
+    /// Prefixes that have other groups or may have another parent.
     pub(crate) prefixes: Vec<IpNet>,
-    /// Prefixes that are removed, with the class they had.
+    /// Removed prefixes with their class.
     pub(crate) removed: Vec<(IpNet, ClassId)>,
-    /// First and last address of spans whose addresses are in other groups than before.
+    /// First and last address of spans whose groups changed.
     pub(crate) spans: Vec<(IpAddr, IpAddr)>,
 }
 
 impl IpBlockIndex {
-    /// Enters a block. Nothing else changes before [`IpBlockIndex::refresh`].
+    /// Adds a block. The change takes effect with [`IpBlockIndex::refresh`].
     pub(crate) fn insert(&mut self, id: GroupId, block: &IpBlock) {
         sorted::insert(&mut self.prefix(block.cidr).begins, id);
         for &except in &block.except {
@@ -53,7 +53,7 @@ impl IpBlockIndex {
         self.stale.push(block.cidr);
     }
 
-    /// Takes a block out. Nothing else changes before [`IpBlockIndex::refresh`].
+    /// Removes a block. The change takes effect with [`IpBlockIndex::refresh`].
     pub(crate) fn remove(&mut self, id: GroupId, block: &IpBlock) {
         sorted::remove(&mut self.prefix(block.cidr).begins, &id);
         for &except in &block.except {
@@ -62,39 +62,39 @@ impl IpBlockIndex {
         self.stale.push(block.cidr);
     }
 
-    /// The groups of an address. Sorted.
+    /// Groups of an address, sorted.
     pub(crate) fn groups_of(&self, address: IpAddr) -> &[GroupId] {
         self.longest(IpNet::from(address), false).map_or(&[], |(_, prefix)| &prefix.groups)
     }
 
-    /// The class of an address that nobody has.
+    /// Class of an address without an owner.
     pub(crate) fn class_of(&self, address: IpAddr) -> ClassId {
         self.longest(IpNet::from(address), false).map_or(ClassId::WORLD, |(_, prefix)| prefix.class)
     }
 
-    /// The groups of a prefix that is there.
+    /// Groups of a prefix of the index.
     pub(crate) fn groups(&self, prefix: IpNet) -> Option<&Arc<[GroupId]>> {
         self.prefixes.get(&prefix).map(|prefix| &prefix.groups)
     }
 
-    /// The class of a prefix that is there.
+    /// Class of a prefix of the index.
     pub(crate) fn class(&self, prefix: IpNet) -> Option<ClassId> {
         self.prefixes.get(&prefix).map(|prefix| prefix.class)
     }
 
-    /// Notes the class of a prefix that is there.
+    /// Sets the class of a prefix of the index.
     pub(crate) fn set_class(&mut self, prefix: IpNet, class: ClassId) {
         if let Some(prefix) = self.prefixes.get_mut(&prefix) {
             prefix.class = class;
         }
     }
 
-    /// The class of the longest prefix that is shorter than this one and holds it.
+    /// Class of the longest shorter prefix that contains this one.
     pub(crate) fn class_above(&self, prefix: IpNet) -> ClassId {
         self.longest(prefix, true).map_or(ClassId::WORLD, |(_, prefix)| prefix.class)
     }
 
-    /// Works out the groups of every prefix in the blocks that added or dropped.
+    /// Computes the groups of every prefix within added and removed blocks.
     pub(crate) fn refresh(&mut self) -> IpBlockChanges {
         let mut stale = std::mem::take(&mut self.stale);
         stale.sort_unstable();
@@ -149,7 +149,7 @@ impl IpBlockIndex {
         }
     }
 
-    /// The prefix, added with the groups that its addresses had so far if it is not there.
+    /// Prefix of the index; added with the groups of its parent if absent.
     fn prefix(&mut self, net: IpNet) -> &mut Prefix {
         if !self.prefixes.contains_key(&net) {
             let above = self.longest(net, true).map(|(_, above)| above.groups.clone());
@@ -171,7 +171,7 @@ impl IpBlockIndex {
         }
     }
 
-    /// The longest prefix that holds `net`; with `above`, `net` itself does not count.
+    /// Longest prefix that contains `net`; with `above`, shorter than `net`.
     fn longest(&self, net: IpNet, above: bool) -> Option<(IpNet, &Prefix)> {
         let limit = if above { net.prefix_len() } else { net.prefix_len() + 1 };
         self.lengths[family(net)].range(..limit).rev().find_map(|(&length, _)| {
@@ -181,17 +181,17 @@ impl IpBlockIndex {
     }
 }
 
-/// A prefix on the way through its range.
+/// Prefix whose range is being traversed.
 struct OpenPrefix {
     net: IpNet,
     groups: Arc<[GroupId]>,
     changed: bool,
-    /// First address that no prefix inside has taken yet.
+    /// First address that no inner prefix covers.
     next: Option<u128>,
 }
 
 impl OpenPrefix {
-    /// Leaves out the addresses of a prefix inside.
+    /// Skips the addresses of an inner prefix.
     fn skip(&mut self, inside: IpNet, refreshed: &mut IpBlockChanges) {
         self.span_until(bits(inside.network()), refreshed);
         self.next = (inside.broadcast() != self.net.broadcast()).then(|| bits(inside.broadcast()) + 1);
@@ -233,7 +233,7 @@ fn family(net: IpNet) -> usize {
     usize::from(matches!(net, IpNet::V6(_)))
 }
 
-/// The groups of a prefix: those above it and those that begin with it, but for those that end with it.
+/// Groups of a prefix: those of its parent and those that begin with it, without those that end with it.
 fn within(above: &[GroupId], begins: &[GroupId], ends: &[GroupId]) -> Arc<[GroupId]> {
     let mut groups: Vec<GroupId> = above.iter().chain(begins).copied().collect();
     groups.sort_unstable();

@@ -1,4 +1,4 @@
-//! Membership: which groups a pod, a node and a namespace are in by name and label.
+//! Membership of pods, nodes and namespaces in groups, by name and label.
 
 use crate::policy::store::{
     GroupId, Interner, NamespaceSlot, NodeSlot, PodSlot, PortUseId, Slot, Store, sorted,
@@ -6,12 +6,12 @@ use crate::policy::store::{
 
 use super::group::{AddressGroup, NamespaceScope, PodSet, PortName};
 
-/// The groups, and who is in them.
+/// Address groups and their members.
 #[derive(Debug, Default)]
 pub(crate) struct Membership {
-    /// The groups that rules name, and the ports of pods that they ask for.
+    /// Groups that rules refer to, and ports of pods that rules name.
     pub(crate) groups: Interner<GroupId, AddressGroup>,
-    /// Where rules ask for ports by name: of pods in a group, or of every pod.
+    /// Named ports in rules: of pods in a group, or of any pod.
     pub(crate) port_uses: Interner<PortUseId, (Option<GroupId>, PortName)>,
     of_namespace: Vec<Vec<GroupId>>,
     of_pod: Vec<Vec<GroupId>>,
@@ -21,17 +21,17 @@ pub(crate) struct Membership {
     names_of_any_peer: Vec<PortName>,
 }
 
-/// Who has an address.
+/// Owner of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum AddressOwner {
-    /// A pod.
+    /// Pod.
     Pod(PodSlot),
-    /// A node.
+    /// Node.
     Node(NodeSlot),
 }
 
 impl Membership {
-    /// The groups that a owner is in, but for the blocks that its address is in. Sorted.
+    /// Groups of an owner, sorted, without the blocks that contain its address.
     pub(crate) fn of(&self, owner: AddressOwner) -> &[GroupId] {
         match owner {
             AddressOwner::Pod(slot) => at(&self.of_pod, slot),
@@ -39,28 +39,28 @@ impl Membership {
         }
     }
 
-    /// The names by which rules about members of some groups ask for ports.
+    /// Port names in rules about members of some groups.
     pub(crate) fn port_names<'a>(&'a self, groups: &'a [GroupId]) -> impl Iterator<Item = &'a PortName> {
         let asked = groups.iter().flat_map(|&group| at(&self.names_of, group));
         asked.chain(&self.names_of_any_peer)
     }
 
-    /// Whether a group is a block of every address of a family.
+    /// Tests whether a group is a block of every address of a family.
     pub(crate) fn is_whole_block(&self, group: GroupId) -> bool {
         matches!(&**self.groups.key(group), AddressGroup::Block(block) if block.is_whole())
     }
 
-    /// Whether a group is the pods with some container port.
+    /// Tests whether a group is the pods with a container port.
     pub(crate) fn is_port_of_pods(&self, group: GroupId) -> bool {
         self.ports_of_pods.binary_search(&group).is_ok()
     }
 
-    /// The groups of pods with some container port that rules ask for. Sorted.
+    /// Groups of pods with a container port that rules name, sorted.
     pub(crate) fn ports_of_pods(&self) -> impl Iterator<Item = GroupId> {
         self.ports_of_pods.iter().copied()
     }
 
-    /// A class added: its pods' ports are in use.
+    /// Acquires the port groups of an added class.
     pub(crate) fn acquire_ports(&mut self, key: &[GroupId]) {
         for &group in key.iter().filter(|&&group| group != GroupId::OR) {
             if matches!(**self.groups.key(group), AddressGroup::Port { .. }) {
@@ -70,7 +70,7 @@ impl Membership {
         }
     }
 
-    /// A class dropped.
+    /// Releases the port groups of a removed class.
     pub(crate) fn release_ports(&mut self, key: &[GroupId]) {
         for &group in key {
             if self.is_port_of_pods(group) {
@@ -79,14 +79,14 @@ impl Membership {
         }
     }
 
-    /// Gives back the ports of pods that no class has.
+    /// Frees the port groups that no class has.
     pub(crate) fn sweep_ports(&mut self) {
         for (group, _) in self.groups.sweep().removed {
             sorted::remove(&mut self.ports_of_pods, &group);
         }
     }
 
-    /// Sees a namespace as it stands. Its pods are to be refreshed after it.
+    /// Updates the groups of a namespace. Its pods must be refreshed afterwards.
     pub(crate) fn refresh_namespace(&mut self, store: &Store, slot: NamespaceSlot) {
         let groups = store.namespace(slot).map_or_else(Vec::new, |namespace| {
             let covering = self.groups.iter().filter(|(_, group)| match &***group {
@@ -98,7 +98,7 @@ impl Membership {
         *at_mut(&mut self.of_namespace, slot) = groups;
     }
 
-    /// Sees a pod as it stands.
+    /// Updates the groups of a pod.
     pub(crate) fn refresh_pod(&mut self, store: &Store, slot: PodSlot) {
         let groups = store.live_pod(slot).map_or_else(Vec::new, |stored| {
             let covering = at(&self.of_namespace, stored.namespace).iter().copied();
@@ -111,7 +111,7 @@ impl Membership {
         *at_mut(&mut self.of_pod, slot) = groups;
     }
 
-    /// Sees a node as it stands.
+    /// Updates the groups of a node.
     pub(crate) fn refresh_node(&mut self, store: &Store, slot: NodeSlot) {
         let groups = store.node(slot).map_or_else(Vec::new, |node| {
             let covering = self.groups.iter().filter(|(_, group)| match &***group {
@@ -124,7 +124,7 @@ impl Membership {
         *at_mut(&mut self.of_node, slot) = groups;
     }
 
-    /// Enters everyone who belongs into a group without members, and tells who.
+    /// Adds all members to an empty group. Returns them.
     pub(crate) fn add_members(
         &mut self,
         store: &Store,
@@ -136,7 +136,7 @@ impl Membership {
         })
     }
 
-    /// Takes everyone who belongs out of a group, and tells who.
+    /// Removes all members from a group. Returns them.
     pub(crate) fn remove_members(
         &mut self,
         store: &Store,
@@ -177,7 +177,7 @@ impl Membership {
         }
     }
 
-    /// Who is in a group by name and label. IpBlockIndex have no members.
+    /// Members of a group by name and label. Blocks have no members.
     pub(crate) fn members(store: &Store, group: &AddressGroup) -> Vec<AddressOwner> {
         match group {
             AddressGroup::Pods(set) => {
@@ -191,12 +191,12 @@ impl Membership {
         }
     }
 
-    /// Rules begin to ask for a port name.
+    /// Adds a port name to the rules about a group.
     pub(crate) fn add_port_name(&mut self, group: Option<GroupId>, name: PortName) {
         sorted::insert(self.names_for(group), name);
     }
 
-    /// Rules no longer ask for a port name.
+    /// Removes a port name from the rules about a group.
     pub(crate) fn remove_port_name(&mut self, group: Option<GroupId>, name: &PortName) {
         sorted::remove(self.names_for(group), name);
     }

@@ -1,9 +1,10 @@
-//! Resolve: selectors, named ports and ip blocks become sets of addresses, and rules over them. No labels left.
+//! Resolve: converts selectors, named ports and `ipBlock` peers into address groups, and policies into rules
+//! over groups. The result contains no labels.
 //!
-//! - a [`AddressGroup`] is a set of addresses that rules name, by what a person calls it;
-//! - [`Membership`] knows which groups a pod, a node and a namespace are in;
-//! - [`IpBlockIndex`] knows which groups an address is in for the prefix that it has;
-//! - a [`RuleList`] is everything that judges one direction of a pod, in order.
+//! - [`AddressGroup`] is a set of addresses that rules refer to;
+//! - [`Membership`] maps pods, nodes and namespaces to groups;
+//! - [`IpBlockIndex`] maps addresses to groups by their longest prefix;
+//! - [`RuleList`] is the ordered list of rules of one direction of a pod.
 
 mod group;
 mod ip_blocks;

@@ -1,8 +1,7 @@
-//! Subjects: which policies judge one direction of a pod, and their rules in order.
+//! Pod direction: the policies that select a pod for ingress or egress, and their rules in order.
 //!
-//! The order is that of the specifications. Admin tier by priority. Then `NetworkPolicy`, where at least one isolates
-//! the pod: what none of its rules allows is denied, and the baseline tier is not asked. Else the baseline tier by
-//! priority. Else everything passes.
+//! The order is that of the specifications: the admin tier by priority; then `NetworkPolicy` if one isolates
+//! the pod, with a final default deny; else the baseline tier by priority; else allow.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use super::group::{AddressGroup, NamespaceScope, PodSet, PortName};
 use super::rule_list::NamedRule;
 use super::rule_list::{Action, PortTerm, Rule, RuleList};
 
-/// One direction of a pod, and the policies that select the pod for it, in the order they are asked.
+/// One direction of a pod, and the policies that select the pod for it, in the order of evaluation.
 pub(crate) struct PodDirection<'a> {
     direction: Direction,
     pod: &'a Pod,
@@ -29,7 +28,7 @@ pub(crate) struct PodDirection<'a> {
     baseline: Vec<&'a Versioned<ClusterNetworkPolicy>>,
 }
 
-/// What the rules of a pod_direction depend on: pod_directions with equal keys have equal rules.
+/// Identity of a rule list: pod directions with equal keys have equal rules.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct RuleSetKey {
     direction: Direction,
@@ -39,7 +38,7 @@ pub(crate) struct RuleSetKey {
     ports: Vec<ContainerPort>,
 }
 
-/// The node from which a pod always takes traffic, as the pod names it; empty where none of its rules is about it.
+/// Node whose traffic the pod always accepts, as named by the pod; empty if no rule refers to it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct OwnNode {
     name: Option<String>,
@@ -47,7 +46,7 @@ struct OwnNode {
 }
 
 impl OwnNode {
-    /// Addresses of the `Node` object, and those that the pod's status gives.
+    /// Groups of the addresses of the `Node` object and of `status.hostIPs` of the pod.
     fn groups(&self) -> Vec<AddressGroup> {
         let by_name = self.name.iter().map(|name| AddressGroup::OwnNode(name.clone()));
         let block =
@@ -57,12 +56,13 @@ impl OwnNode {
 }
 
 impl RuleSetKey {
-    /// The direction of the pod_direction.
+    /// Direction.
     pub(crate) fn direction(&self) -> Direction {
         self.direction
     }
 
-    /// Whether the rules differ from those of another key by those of some policies, and in what the default is called.
+    /// Tests whether the rules differ from those of another key only in policies and in the name of the
+    /// default deny.
     pub(crate) fn differs_only_in_policies(&self, other: &RuleSetKey) -> bool {
         (self.direction, self.is_isolated, &self.own_node, &self.ports)
             == (other.direction, other.is_isolated, &other.own_node, &other.ports)
@@ -70,7 +70,7 @@ impl RuleSetKey {
 }
 
 impl<'a> PodDirection<'a> {
-    /// What judges one direction of a pod.
+    /// Collects the policies of one direction of a pod.
     pub(crate) fn new(store: &'a Store, stored: &'a StoredPod, direction: Direction) -> PodDirection<'a> {
         let network = store.policies_of(stored).filter(|entry| rules(&entry.policy, direction).is_some());
         let network: Vec<_> = network.collect();
@@ -82,7 +82,7 @@ impl<'a> PodDirection<'a> {
         PodDirection { direction, pod: &stored.pod, admin, network, baseline }
     }
 
-    /// The policies, in the order they are asked.
+    /// Policies, in the order of evaluation.
     pub(crate) fn policies(&self) -> Vec<PolicyRef> {
         let admin = self.admin.iter().map(|entry| cluster_name(&entry.policy));
         let network = self.network.iter().map(|entry| network_name(&entry.policy));
@@ -90,7 +90,7 @@ impl<'a> PodDirection<'a> {
         admin.chain(network).chain(baseline).collect()
     }
 
-    /// What the rules depend on.
+    /// Key of the rules.
     pub(crate) fn key(&self) -> RuleSetKey {
         RuleSetKey {
             direction: self.direction,
@@ -101,20 +101,20 @@ impl<'a> PodDirection<'a> {
         }
     }
 
-    /// Versions of the policies, in the order they are asked.
+    /// Versions of the policies, in the order of evaluation.
     fn versions(&self) -> impl Iterator<Item = u64> {
         let [admin, baseline] =
             [&self.admin, &self.baseline].map(|policies| policies.iter().map(|e| e.version));
         admin.chain(self.network.iter().map(|entry| entry.version)).chain(baseline)
     }
 
-    /// The rules, with their peers as groups.
+    /// Rules, with their peers as groups.
     pub(crate) fn rules(&self, group: &mut dyn FnMut(AddressGroup) -> GroupId) -> RuleList {
         self.rules_reusing(RuleList::default(), group).0
     }
 
-    /// The rules, and the groups of those that only one of this and `before` has. What both have of policies is taken over as
-    /// it is.
+    /// Rules, and the groups of the rules that only one of `self` and `before` has. Reuses the rules of
+    /// policies that both have.
     pub(crate) fn rules_reusing(
         &self,
         before: RuleList,
@@ -144,8 +144,8 @@ impl<'a> PodDirection<'a> {
         (rules, groups)
     }
 
-    /// Whether what add_rule and goes between the rules of a pod_direction with a near key and those of this one is about some
-    /// addresses only, and about ports by number.
+    /// Tests whether the rules that differ from those of a similar key are static: they refer to groups and
+    /// to port numbers only.
     pub(crate) fn differs_statically_from(&self, before: &RuleList) -> bool {
         let next: HashSet<u64> = self.versions().collect();
         let before = before.policies();
@@ -166,14 +166,14 @@ impl<'a> PodDirection<'a> {
                 .all(|rule| matches!(rule.peers, Peers::Any(_)) && !asks_by_name(network_ports(&rule.ports)))
     }
 
-    /// What denies the pod what no policy allows, if it is isolated.
+    /// Origin of the default deny, if the pod is isolated.
     pub(crate) fn default_deny(&self) -> Option<RuleOrigin> {
         let mut policies: Vec<_> = self.network.iter().map(|entry| network_name(&entry.policy)).collect();
         policies.sort_unstable();
         (!policies.is_empty()).then_some(RuleOrigin::DefaultDeny { direction: self.direction, policies })
     }
 
-    /// The node from which the pod always takes traffic.
+    /// Node whose traffic the pod always accepts.
     fn own_node(&self) -> OwnNode {
         let applies = self.direction == Direction::Ingress && !self.network.is_empty();
         if !applies {
@@ -182,7 +182,7 @@ impl<'a> PodDirection<'a> {
         OwnNode { name: self.pod.node.clone(), addresses: self.pod.host_ips.clone() }
     }
 
-    /// The pod's own ports, as far as the rules ask for them by name: where the pod is the destination.
+    /// Ports of the pod that its ingress rules name.
     fn own_ports(&self) -> Vec<ContainerPort> {
         if self.direction == Direction::Egress || self.pod.ports.is_empty() {
             return Vec::new();
@@ -198,15 +198,15 @@ impl<'a> PodDirection<'a> {
     }
 }
 
-/// Turns the policies of a pod_direction into rules.
+/// Resolver of the policies of a pod direction into rules.
 struct RuleResolver<'a, 'b> {
     pod_direction: &'b PodDirection<'a>,
     group: &'b mut dyn FnMut(AddressGroup) -> GroupId,
-    /// Rules of policies that were resolved earlier.
+    /// Resolved rules of earlier versions of the list, by policy version.
     known: HashMap<u64, Vec<NamedRule>>,
-    /// Rules of earlier policies, by name, that have not come again.
+    /// Rules of earlier policies, by origin, that the list no longer has.
     dropped: HashMap<Arc<RuleOrigin>, Rule>,
-    /// Groups in the rules that added.
+    /// Groups in added rules.
     added: Vec<GroupId>,
 }
 
@@ -246,8 +246,8 @@ impl RuleResolver<'_, '_> {
         }
     }
 
-    /// A rule of a policy that is new or has changed. One that the policy had in the same place stands among the others as before,
-    /// because these policies are asked in the order of their names.
+    /// Adds a rule of a changed policy. A rule that the policy had at the same index keeps its position,
+    /// because these policies are ordered by name.
     fn add_rule(&mut self, rule: &Rule, name: &Arc<RuleOrigin>) {
         if self.dropped.get(name).is_some_and(|before| before.has_same_effect(rule)) {
             self.dropped.remove(name);
@@ -310,13 +310,13 @@ impl RuleResolver<'_, '_> {
                 Some(AddressGroup::block(&IpBlock { cidr: *cidr, except: Vec::new() }))
             }
             ClusterPeer::Nodes(selector) => Some(AddressGroup::Nodes(selector.clone())),
-            // No address of the name is known: the peer matches nothing.
+            // The compiler knows no address of a domain name: the peer matches nothing.
             ClusterPeer::DomainName(_) | ClusterPeer::Everyone => None,
         });
         Some(groups.map(&mut *self.group).collect())
     }
 
-    /// Looks names up on the pod itself, where it is the destination; else leaves them to the peers.
+    /// Replaces names by port numbers if the pod is the destination. For egress the names refer to the peers.
     fn own(&self, ports: Option<Vec<PortTerm>>) -> Option<Vec<PortTerm>> {
         if self.pod_direction.direction == Direction::Egress {
             return ports;

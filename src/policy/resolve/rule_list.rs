@@ -1,4 +1,4 @@
-//! Rule sets: everything that judges one direction of a pod, in the order in which it is asked.
+//! Rule lists: the rules of one direction of a pod, in the order of evaluation.
 
 use std::sync::Arc;
 
@@ -10,46 +10,45 @@ use crate::tables::RuleOrigin;
 
 use super::group::PortName;
 
-/// Stages of rules. In a tier the first rule that matches decides, or passes on to the next tier; the last
-/// tier decides everything.
+/// Tiers of rules. The first rule of a tier that matches decides or passes to the next tier. The last tier
+/// decides everything.
 #[derive(Debug, Default)]
 pub(crate) struct RuleList {
-    /// Admin tier; then `NetworkPolicy` where one isolates the pod, else the baseline tier; then what holds
-    /// where nothing was said.
+    /// Admin tier; then `NetworkPolicy` if one isolates the pod, else the baseline tier; then the default.
     pub(crate) tiers: Vec<Vec<Rule>>,
-    /// What the rules are called, by [`Rule::origin`]. An earlier one was asked earlier.
+    /// Origins of the rules, by [`Rule::origin`], in the order of evaluation.
     pub(crate) origins: Vec<Arc<RuleOrigin>>,
-    /// How many rules come from which policy, in the order in which they are asked.
+    /// Number of rules of each source, in the order of evaluation.
     parts: Vec<(RuleSource, usize)>,
 }
 
-/// Where rules come from: a version of a policy, or, with `None`, what holds around policies.
+/// Source of rules: version of a policy, or `None` for implicit rules.
 pub(crate) type RuleSource = Option<u64>;
 
-/// A rule and what it is called, not yet among others.
+/// Rule and its origin, before insertion into a list.
 pub(crate) type NamedRule = (Rule, Arc<RuleOrigin>);
 
-/// One rule over groups.
+/// Rule over address groups.
 #[derive(Debug)]
 pub(crate) struct Rule {
-    /// Whose flows: `None` is everyone's; nobody's where there is none in the list.
+    /// Groups of the peers: `None` matches every peer, an empty list none.
     pub(crate) peers: Option<Vec<GroupId>>,
-    /// To which ports: `None` is everything, whatever the protocol.
+    /// Destination ports: `None` matches everything, whatever the protocol.
     pub(crate) ports: Option<Vec<PortTerm>>,
-    /// What happens.
+    /// Action.
     pub(crate) action: Action,
-    /// Its name, in [`RuleList::origins`].
+    /// Index in [`RuleList::origins`].
     pub(crate) origin: u32,
 }
 
-/// What a matching rule does.
+/// Action of a matching rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Action {
-    /// Let pass.
+    /// Allows the flow.
     Allow,
-    /// Drop.
+    /// Denies the flow.
     Deny,
-    /// Leave to the next tier.
+    /// Passes to the next tier.
     Pass,
 }
 
@@ -58,18 +57,18 @@ pub(crate) enum Action {
 pub(crate) enum PortTerm {
     /// `first..=last` of a protocol.
     Range {
-        /// The protocol.
+        /// Protocol.
         protocol: Protocol,
         /// First port.
         first: u16,
         /// Last port.
         last: u16,
     },
-    /// Whatever the peer pod calls so.
+    /// Ports of the peer pod with this name.
     Named(PortName),
 }
 
-/// The rules of a set by whose flows they are about: for asking often.
+/// Index of the rules of a list by peer group.
 #[derive(Debug)]
 pub(crate) struct RuleIndex {
     /// Sorted.
@@ -77,11 +76,11 @@ pub(crate) struct RuleIndex {
     of_any_peer: Vec<RulePosition>,
 }
 
-/// Where a rule stands: its tier, and its place in the tier.
+/// Position of a rule: its tier, and its index in the tier.
 type RulePosition = (u32, u32);
 
 impl RuleIndex {
-    /// The index of a set that stays as it is.
+    /// Index of a list. The list must not change afterwards.
     pub(crate) fn of(rules: &RuleList) -> RuleIndex {
         let mut index = RuleIndex { of_groups: Vec::new(), of_any_peer: Vec::new() };
         for (tier, rules) in (0..).zip(&rules.tiers) {
@@ -96,14 +95,14 @@ impl RuleIndex {
         index
     }
 
-    /// Every group that a rule names, sorted.
+    /// Groups that rules refer to, sorted.
     pub(crate) fn groups(&self) -> Vec<GroupId> {
         let mut groups: Vec<GroupId> = self.of_groups.iter().map(|&(group, _)| group).collect();
         groups.dedup();
         groups
     }
 
-    /// The rules that are about addresses in these groups, in the order in which they are asked.
+    /// Rules whose peers include one of these groups, in the order of evaluation.
     pub(crate) fn matching(&self, groups: &[GroupId]) -> Vec<RulePosition> {
         let mut places = self.of_any_peer.clone();
         for &group in groups {
@@ -118,12 +117,12 @@ impl RuleIndex {
 }
 
 impl Rule {
-    /// Whether another rule says the same of the same, whatever it is called.
+    /// Tests whether two rules have equal peers, ports and action.
     pub(crate) fn has_same_effect(&self, other: &Rule) -> bool {
         (&self.peers, &self.ports, self.action) == (&other.peers, &other.ports, other.action)
     }
 
-    /// Whether it is about some addresses only, and about ports by number.
+    /// Tests whether the rule is static: it refers to groups and to port numbers only.
     pub(crate) fn is_static(&self) -> bool {
         let by_name = |term: &PortTerm| matches!(term, PortTerm::Named(_));
         self.peers.is_some() && !self.ports.iter().flatten().any(by_name)
@@ -131,7 +130,7 @@ impl Rule {
 }
 
 impl RuleList {
-    /// Begins the next tier.
+    /// Starts the next tier.
     pub(crate) fn begin_tier(&mut self) {
         self.tiers.push(Vec::new());
     }
@@ -146,7 +145,7 @@ impl RuleList {
         }
     }
 
-    /// The policies that rules come from, and whether all rules of each are plain.
+    /// Policies of the list, and whether all rules of each are static.
     pub(crate) fn policies(&self) -> Vec<(u64, bool)> {
         let mut rules = self.rules();
         let mut policies = Vec::new();
@@ -157,7 +156,7 @@ impl RuleList {
         policies
     }
 
-    /// The rules of each policy, for a further set.
+    /// Rules of each policy, for reuse in another list.
     pub(crate) fn into_policies(self) -> HashMap<u64, Vec<NamedRule>> {
         let mut rules = self.tiers.into_iter().flatten().zip(self.origins);
         let mut policies = HashMap::default();
@@ -170,14 +169,14 @@ impl RuleList {
         policies
     }
 
-    /// What denies a pod that policies isolate what none of them allows.
+    /// Origin of the default deny of an isolated pod.
     pub(crate) fn default_deny(&self) -> Option<&Arc<RuleOrigin>> {
-        // The rule that add_rule before the last tier, which has one.
+        // The default deny precedes the last tier, which has one rule.
         let at = self.origins.len().checked_sub(2)?;
         self.origins.get(at).filter(|name| matches!(***name, RuleOrigin::DefaultDeny { .. }))
     }
 
-    /// Every use of a port name, with the peers it is used for.
+    /// Uses of named ports, with the peers that they apply to.
     pub(crate) fn port_uses(&self) -> Vec<(Option<GroupId>, PortName)> {
         let mut uses = Vec::new();
         for rule in self.rules() {

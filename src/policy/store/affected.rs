@@ -1,18 +1,18 @@
-//! Slots that changes affect.
+//! Objects that changes affect.
 
 use std::collections::BTreeSet;
 
 use super::slots::{NamespaceSlot, NodeSlot, PodSlot};
 
-/// What changes have affected.
+/// Slots of objects that changes affect.
 #[derive(Debug, Default)]
 pub(crate) struct Affected {
-    /// Namespaces that came, went, or have other labels.
+    /// Namespaces that are added or removed, or have other labels.
     pub(crate) namespaces: BTreeSet<NamespaceSlot>,
-    /// Nodes that came, went, or changed.
+    /// Nodes that are added, removed or changed.
     pub(crate) nodes: BTreeSet<NodeSlot>,
-    /// Pods that came, went, or changed, or whose namespace has other labels.
+    /// Pods that are added, removed or changed, or whose namespace has other labels.
     pub(crate) pods: BTreeSet<PodSlot>,
-    /// Local pods that other policies may select than before.
+    /// Local pods that other policies may select.
     pub(crate) reselected_pods: BTreeSet<PodSlot>,
 }

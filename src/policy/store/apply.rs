@@ -10,7 +10,7 @@ use crate::policy::objects::{ClusterNetworkPolicy, Labels, Namespace, NetworkPol
 use crate::tables::{PodName, PolicyKind};
 
 impl Store {
-    /// Makes a change, and adds what it touches to `affected`.
+    /// Applies a change and adds the slots that it affects to `affected`.
     pub(crate) fn apply(&mut self, change: Change, affected: &mut Affected) {
         match change {
             Change::Upsert(Object::Pod(pod)) => self.put_pod(pod, affected),
@@ -90,7 +90,7 @@ impl Store {
         self.collect_namespace(slot, affected);
     }
 
-    /// The slot of a namespace, which exists from now on, if only because it is spoken of.
+    /// Slot of a namespace; creates the namespace if an object only mentions it.
     fn ensure_namespace(&mut self, name: &str, affected: &mut Affected) -> NamespaceSlot {
         if let Some(slot) = self.namespace_slot(name) {
             return slot;
@@ -104,7 +104,7 @@ impl Store {
         slot
     }
 
-    /// Frees a namespace that nothing declares or speaks of any more.
+    /// Removes a namespace that no object declares or mentions.
     fn collect_namespace(&mut self, slot: NamespaceSlot, affected: &mut Affected) {
         let in_use = |namespace: &StoredNamespace| {
             namespace.declared || namespace.pods_of_any_kind > 0 || !namespace.policies.is_empty()
@@ -172,7 +172,7 @@ impl Store {
         self.collect_namespace(slot, affected);
     }
 
-    /// Touches the local pods that a policy selects as it stands.
+    /// Marks the local pods that a policy selects.
     fn mark_selected_pods(&self, slot: NamespaceSlot, policy: &str, affected: &mut Affected) {
         let Some(namespace) = self.namespaces.get(slot) else { return };
         let Some(entry) = namespace.policies.get(policy) else { return };

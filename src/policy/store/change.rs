@@ -1,44 +1,44 @@
-//! One object comes, changes, or goes.
+//! Changes to objects.
 
 use crate::policy::objects::Object;
 use crate::tables::{PodName, PolicyKind};
 
-/// A change to one object.
+/// Change to one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// The object is new, or takes the place of the one with its name.
+    /// Adds the object or replaces the one with its name.
     Upsert(Object),
-    /// The object is removed. One that was never there changes nothing.
+    /// Removes the object. Removing an absent object has no effect.
     Remove(ObjectName),
 }
 
-/// What tells one object from the others.
+/// Identity of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectName {
-    /// A namespace.
+    /// Namespace.
     Namespace(String),
-    /// A node.
+    /// Node.
     Node(String),
-    /// A `NetworkPolicy`.
+    /// `NetworkPolicy`.
     NetworkPolicy {
-        /// Its namespace.
+        /// Namespace.
         namespace: String,
-        /// Its name in there.
+        /// Name within the namespace.
         name: String,
     },
-    /// A cluster-wide policy, of the kind it was written as.
+    /// Cluster-wide policy, by the kind of its manifest.
     ClusterNetworkPolicy {
-        /// Its kind.
+        /// Kind.
         kind: PolicyKind,
-        /// Its name.
+        /// Name.
         name: String,
     },
-    /// A pod.
+    /// Pod.
     Pod(PodName),
 }
 
 impl ObjectName {
-    /// The name of an object.
+    /// Name of an object.
     pub fn of(object: &Object) -> ObjectName {
         match object {
             Object::Pod(pod) => ObjectName::Pod(pod.name.clone()),

@@ -1,4 +1,4 @@
-//! Stored objects.
+//! Entries of the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,44 +8,44 @@ use crate::policy::objects::{
 };
 use crate::tables::PolicyKind;
 
-/// The label that names a namespace, on every namespace.
+/// Label with the name of a namespace, present on every namespace (`corev1.LabelMetadataName`).
 pub(crate) const NAMESPACE_NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
-/// The order in which cluster-wide policies are asked.
+/// Evaluation order of cluster-wide policies.
 pub(crate) type Rank = (Tier, u32, String, PolicyKind);
 
-/// A pod, and where it belongs.
+/// Pod and the slot of its namespace.
 #[derive(Debug)]
 pub(crate) struct StoredPod {
-    /// The object.
+    /// Object.
     pub(crate) pod: Pod,
-    /// Its namespace.
+    /// Slot of the namespace.
     pub(crate) namespace: NamespaceSlot,
 }
 
-/// A namespace: declared by an object, or only mentioned by others.
+/// Namespace that an object declares or that other objects mention.
 #[derive(Debug, Default)]
 pub(crate) struct StoredNamespace {
-    /// Its name.
+    /// Name.
     pub(crate) name: String,
-    /// Its labels, the one with its name included.
+    /// Labels, including the one with the name.
     pub(crate) labels: Labels,
-    /// Its live pods, sorted.
+    /// Live pods, sorted.
     pub(crate) pods: Vec<PodSlot>,
-    /// Its policies, by name.
+    /// Policies, by name.
     pub(crate) policies: BTreeMap<String, Versioned<NetworkPolicy>>,
     pub(super) declared: bool,
     pub(super) pods_of_any_kind: usize,
 }
 
-/// A policy, with a number that changes whenever it does.
+/// Policy with a version.
 #[derive(Debug)]
 pub(crate) struct Versioned<P> {
-    /// The number; never used twice.
+    /// Version; never reused.
     pub(crate) version: u64,
-    /// The object.
+    /// Object.
     pub(crate) policy: P,
-    /// Names by which its rules for traffic in ask for ports: those of the pods that it selects. Sorted.
+    /// Port names of ingress rules, which refer to the ports of the selected pods. Sorted.
     pub(crate) own_port_names: Vec<String>,
 }
 

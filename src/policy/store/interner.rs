@@ -1,4 +1,4 @@
-//! Equal values, one number. Counted, so that a number nobody holds is given back.
+//! Interner: equal values share one number. References are counted, and unreferenced numbers are reused.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -9,8 +9,8 @@ use super::slots::{Slot, Slots};
 
 /// Values by number and numbers by value.
 ///
-/// A value that nobody holds stays until [`Interner::sweep`]: what goes and comes back in one change
-/// keeps its number.
+/// An unreferenced value stays until [`Interner::sweep`]: a value that is released and acquired again within
+/// one change keeps its number.
 #[derive(Debug)]
 pub(crate) struct Interner<S, K: ?Sized> {
     ids: HashMap<Arc<K>, S, foldhash::fast::RandomState>,
@@ -20,11 +20,11 @@ pub(crate) struct Interner<S, K: ?Sized> {
     retired: Vec<S>,
 }
 
-/// What [`Interner::sweep`] found. Both sorted.
+/// Result of [`Interner::sweep`], sorted by number.
 pub(crate) struct Sweep<S, K: ?Sized> {
-    /// Numbers given out.
+    /// Numbers in use since the last sweep.
     pub(crate) added: Vec<S>,
-    /// Numbers given back, and what they meant.
+    /// Freed numbers and their values.
     pub(crate) removed: Vec<(S, Arc<K>)>,
 }
 
@@ -47,7 +47,7 @@ impl<S, K: ?Sized> Default for Interner<S, K> {
 }
 
 impl<S: Slot, K: ?Sized + Eq + Hash> Interner<S, K> {
-    /// The number of a value. It is not held yet.
+    /// Number of a value. The caller acquires it separately.
     pub(crate) fn intern(&mut self, key: impl Borrow<K> + Into<Arc<K>>) -> S {
         if let Some(&id) = self.ids.get(key.borrow()) {
             return id;
@@ -60,12 +60,12 @@ impl<S: Slot, K: ?Sized + Eq + Hash> Interner<S, K> {
         id
     }
 
-    /// The number of a value, if it has one.
+    /// Number of a value, if it has one.
     pub(crate) fn find(&self, key: &K) -> Option<S> {
         self.ids.get(key).copied()
     }
 
-    /// Lets a number that is in use stand for another value, which has none.
+    /// Assigns another value, which has no number, to a number in use.
     pub(crate) fn rename(&mut self, id: S, key: impl Into<Arc<K>>) {
         let key: Arc<K> = key.into();
         let before = std::mem::replace(&mut self.entry_mut(id).key, key.clone());
@@ -73,22 +73,22 @@ impl<S: Slot, K: ?Sized + Eq + Hash> Interner<S, K> {
         self.ids.insert(key, id);
     }
 
-    /// The value of a number that is in use.
+    /// Value of a number in use.
     pub(crate) fn key(&self, id: S) -> &Arc<K> {
         &self.entry(id).key
     }
 
-    /// The value of a number, if it has one.
+    /// Value of a number, if it has one.
     pub(crate) fn get(&self, id: S) -> Option<&Arc<K>> {
         self.entries.get(id).map(|entry| &entry.key)
     }
 
-    /// One owner more.
+    /// Adds a reference.
     pub(crate) fn acquire(&mut self, id: S) {
         self.entry_mut(id).references += 1;
     }
 
-    /// One owner less.
+    /// Removes a reference.
     pub(crate) fn release(&mut self, id: S) {
         let entry = self.entry_mut(id);
         entry.references -= 1;
@@ -97,7 +97,7 @@ impl<S: Slot, K: ?Sized + Eq + Hash> Interner<S, K> {
         }
     }
 
-    /// Gives back the numbers that nobody holds. What came and went since the last sweep is not reported.
+    /// Frees unreferenced numbers. Values that were added and released since the last sweep are not reported.
     pub(crate) fn sweep(&mut self) -> Sweep<S, K> {
         let swept = self.retire();
         for id in std::mem::take(&mut self.retired) {
@@ -106,8 +106,8 @@ impl<S: Slot, K: ?Sized + Eq + Hash> Interner<S, K> {
         swept
     }
 
-    /// Like [`Interner::sweep`], but the numbers keep their meaning, and are not given out again, until
-    /// that is called.
+    /// Reports like [`Interner::sweep`], but keeps the values and reserves the numbers until the next call of
+    /// that function.
     pub(crate) fn retire(&mut self) -> Sweep<S, K> {
         let mut unreferenced = std::mem::take(&mut self.unreferenced);
         unreferenced.sort_unstable();
@@ -129,7 +129,7 @@ impl<S: Slot, K: ?Sized + Eq + Hash> Interner<S, K> {
         Sweep { added, removed }
     }
 
-    /// All values, by number.
+    /// Values by number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (S, &Arc<K>)> {
         self.entries.iter().map(|(id, entry)| (id, &entry.key))
     }

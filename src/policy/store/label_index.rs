@@ -1,4 +1,4 @@
-//! Labels to what carries them, so that a selector is asked only of what it can match.
+//! Index from labels to the objects that carry them. It limits a selector to the objects that it can match.
 
 use std::collections::HashMap;
 
@@ -8,24 +8,24 @@ use crate::policy::objects::{LabelSelector, Labels, Requirement};
 
 type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
-/// The carriers of each label, by key and value.
+/// Objects by label key and value.
 #[derive(Debug)]
 pub(crate) struct LabelIndex<S> {
     keys: Map<String, Map<String, Vec<S>>>,
 }
 
-/// What can meet one requirement of a selector.
+/// Objects that can meet one requirement of a selector.
 pub(crate) struct Candidates<'a, S> {
     lists: Vec<&'a [S]>,
 }
 
 impl<S: Slot> Candidates<'_, S> {
-    /// How many there are.
+    /// Number of objects.
     pub(crate) fn len(&self) -> usize {
         self.lists.iter().map(|list| list.len()).sum()
     }
 
-    /// Them, each once.
+    /// Objects, each once.
     pub(crate) fn iter(&self) -> impl Iterator<Item = S> {
         self.lists.iter().flat_map(|list| list.iter().copied())
     }
@@ -38,7 +38,7 @@ impl<S> Default for LabelIndex<S> {
 }
 
 impl<S: Slot> LabelIndex<S> {
-    /// Enters a carrier.
+    /// Adds an object.
     pub(crate) fn insert(&mut self, slot: S, labels: &Labels) {
         for (key, value) in labels {
             if !self.keys.contains_key(key) {
@@ -56,7 +56,7 @@ impl<S: Slot> LabelIndex<S> {
         }
     }
 
-    /// Takes a carrier out, with the labels it was entered with.
+    /// Removes an object with the labels that it was added with.
     pub(crate) fn remove(&mut self, slot: S, labels: &Labels) {
         for (key, value) in labels {
             let Some(values) = self.keys.get_mut(key) else { continue };
@@ -72,8 +72,8 @@ impl<S: Slot> LabelIndex<S> {
         }
     }
 
-    /// The fewest carriers among which everything that the selector matches is. `None` where the
-    /// selector asks for no label to be there.
+    /// Smallest set of candidates that contains all objects that the selector matches. `None` if the selector
+    /// requires no label to be present.
     pub(crate) fn candidates(&self, selector: &LabelSelector) -> Option<Candidates<'_, S>> {
         let requirements = selector.requirements.iter().filter_map(|requirement| self.carriers(requirement));
         requirements.min_by_key(Candidates::len)

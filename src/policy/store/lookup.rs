@@ -1,4 +1,4 @@
-//! Lookups in the store.
+//! Lookups in the store of objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::slots::{NamespaceSlot, NodeSlot, PodSlot, Slots};
 use crate::policy::objects::{ClusterNetworkPolicy, LabelSelector, NetworkPolicy, Node, Pod};
 use crate::tables::{PodName, PolicyKind};
 
-/// The objects as they stand.
+/// Objects by slot, name and label.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     pub(super) node: Option<String>,
@@ -27,75 +27,76 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// An empty store. With a node's name only pods of that node are local.
+    /// Empty store. With a node name only pods of that node are local.
     pub(crate) fn new(node: Option<String>) -> Store {
         Store { node, ..Store::default() }
     }
 
-    /// Whether nothing is left in it.
+    /// Tests whether the store is empty.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.pods.len() + self.nodes.len() + self.namespaces.len() + self.ranks.len() == 0
     }
 
-    /// Whether policy can see a pod: it has an address, is not on the host's network, and has not finished.
+    /// Tests whether policy applies to a pod: it has an address, is not on the host's network, and has not
+    /// finished.
     pub(crate) fn is_live(pod: &Pod) -> bool {
         !pod.host_network && !pod.finished && !pod.addresses.is_empty()
     }
 
-    /// Whether the tables judge a pod.
+    /// Tests whether the switch enforces policy for a pod.
     pub(crate) fn is_local(&self, pod: &Pod) -> bool {
         Store::is_live(pod) && (self.node.is_none() || self.node == pod.node)
     }
 
-    /// The pod in a slot, if policy can see it.
+    /// Live pod in a slot.
     pub(crate) fn live_pod(&self, slot: PodSlot) -> Option<&StoredPod> {
         self.pods.get(slot).filter(|stored| Store::is_live(&stored.pod))
     }
 
-    /// The slot of a pod.
+    /// Slot of a pod.
     pub(crate) fn pod_slot(&self, name: &PodName) -> Option<PodSlot> {
         self.pod_slots.get(name).copied()
     }
 
-    /// Whether the tables judge a pod of this name.
+    /// Tests whether the switch enforces policy for the pod of this name.
     pub(crate) fn enforces(&self, name: &PodName) -> bool {
         self.pod_slot(name)
             .and_then(|slot| self.pods.get(slot))
             .is_some_and(|stored| self.is_local(&stored.pod))
     }
 
-    /// Every pod, by name.
+    /// Pods, by name.
     pub(crate) fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.pod_slots.values().filter_map(|&slot| Some(&self.pods.get(slot)?.pod))
     }
 
-    /// The node in a slot.
+    /// Node in a slot.
     pub(crate) fn node(&self, slot: NodeSlot) -> Option<&Node> {
         self.nodes.get(slot)
     }
 
-    /// Every node, by slot.
+    /// Nodes, by slot.
     pub(crate) fn nodes(&self) -> impl Iterator<Item = (NodeSlot, &Node)> {
         self.nodes.iter()
     }
 
-    /// The slot of a node.
+    /// Slot of a node.
     pub(crate) fn node_slot(&self, name: &str) -> Option<NodeSlot> {
         self.node_slots.get(name).copied()
     }
 
-    /// The namespace in a slot.
+    /// Namespace in a slot.
     pub(crate) fn namespace(&self, slot: NamespaceSlot) -> Option<&StoredNamespace> {
         self.namespaces.get(slot)
     }
 
-    /// The slot of a namespace.
+    /// Slot of a namespace.
     pub(crate) fn namespace_slot(&self, name: &str) -> Option<NamespaceSlot> {
         self.namespace_slots.get(name).copied()
     }
 
-    /// The namespaces whose labels match, sorted.
+    /// Namespaces whose labels match, sorted.
     pub(crate) fn namespaces_matching(&self, selector: &LabelSelector) -> Vec<NamespaceSlot> {
         let matching = |slot: &NamespaceSlot| {
             self.namespaces.get(*slot).is_some_and(|namespace| selector.matches(&namespace.labels))
@@ -108,7 +109,7 @@ impl Store {
         found
     }
 
-    /// The live pods in some namespaces (sorted) whose labels match, in no order.
+    /// Live pods in some namespaces (sorted) whose labels match, in no order.
     pub(crate) fn pods_matching(
         &self,
         namespaces: &[NamespaceSlot],
@@ -128,7 +129,7 @@ impl Store {
         pods.filter(matches).collect()
     }
 
-    /// The `NetworkPolicies` that select a pod, in either direction, by name.
+    /// `NetworkPolicies` that select a pod in either direction, by name.
     pub(crate) fn policies_of<'a>(
         &'a self,
         stored: &'a StoredPod,
@@ -138,7 +139,7 @@ impl Store {
         policies.filter(|entry| entry.policy.pod_selector.matches(&stored.pod.labels))
     }
 
-    /// The cluster-wide policies that select a pod, in either direction, in the order they are asked.
+    /// Cluster-wide policies that select a pod in either direction, in the order of evaluation.
     pub(crate) fn cluster_policies_of<'a>(
         &'a self,
         stored: &'a StoredPod,

@@ -1,7 +1,7 @@
-//! The store: the objects as they stand, and for each change what it can touch.
+//! Store: the current objects, and the slots that each change affects.
 //!
-//! A pod that can neither be isolated nor selected (on the host's network, finished, or without an address
-//! yet) is kept, but stands in no index: see [`Store::is_live`].
+//! The store keeps pods to which no policy applies (on the host's network, finished, or without an address)
+//! outside of its indices: see [`Store::is_live`].
 
 mod affected;
 mod apply;

@@ -1,4 +1,4 @@
-//! Numbered slots. A slot that became free is the next one taken, the smallest first, so that numbers stay small.
+//! Numbered slots. The smallest free slot is reused first, so that numbers stay small.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -6,11 +6,11 @@ use std::marker::PhantomData;
 
 use crate::ids::{AclId, ClassId, RowId, RuleId};
 
-/// A number that names a slot.
+/// Number of a slot.
 pub(crate) trait Slot: Copy + Ord {
-    /// The slot with this index.
+    /// Slot with this index.
     fn at(index: u32) -> Self;
-    /// Its index.
+    /// Index of the slot.
     fn position(self) -> usize;
 }
 
@@ -27,32 +27,32 @@ macro_rules! slot {
     };
 }
 
-/// A pod in the store.
+/// Pod in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PodSlot(u32);
 
-/// A namespace in the store.
+/// Namespace in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NamespaceSlot(u32);
 
-/// A node in the store.
+/// Node in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeSlot(u32);
 
-/// A set of addresses that rules name.
+/// Address group that rules refer to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct GroupId(u32);
 
-/// The use of a named port in rules about a group.
+/// Use of a named port in rules about an address group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct PortUseId(u32);
 
-/// The rules of one direction that some pods share.
+/// Rule set: the rules of one direction that several pods share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RuleSetId(u32);
 
 impl GroupId {
-    /// Stands between the groups of one owner and those of the next, where several have one address.
+    /// Separator between the groups of two owners of one address.
     pub(crate) const OR: GroupId = GroupId(u32::MAX);
 }
 
@@ -92,17 +92,17 @@ impl<S: Slot, T> Slots<S, T> {
         item
     }
 
-    /// The item in a slot.
+    /// Item in a slot.
     pub(crate) fn get(&self, slot: S) -> Option<&T> {
         self.items.get(slot.position())?.as_ref()
     }
 
-    /// The item in a slot, to change.
+    /// Mutable item in a slot.
     pub(crate) fn get_mut(&mut self, slot: S) -> Option<&mut T> {
         self.items.get_mut(slot.position())?.as_mut()
     }
 
-    /// All items, by slot.
+    /// Items, by slot.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (S, &T)> {
         let items = self.items.iter().enumerate();
         items.filter_map(|(index, item)| Some((S::at(index as u32), item.as_ref()?)))

@@ -1,6 +1,6 @@
-//! Sets as sorted vectors: small, in order, and cheap to read.
+//! Sorted vectors as small sets.
 
-/// Adds an item; whether it was missing.
+/// Adds an item. Returns `true` if it was absent.
 pub(crate) fn insert<T: Ord>(items: &mut Vec<T>, item: T) -> bool {
     match items.binary_search(&item) {
         Ok(_) => false,
@@ -11,7 +11,7 @@ pub(crate) fn insert<T: Ord>(items: &mut Vec<T>, item: T) -> bool {
     }
 }
 
-/// Takes an item out; whether it was there.
+/// Removes an item. Returns `true` if it was present.
 pub(crate) fn remove<T: Ord>(items: &mut Vec<T>, item: &T) -> bool {
     match items.binary_search(item) {
         Ok(at) => {

@@ -1,5 +1,6 @@
-//! The case format of policy tests: resources as anyone would write them, and single connections with the verdict they should
-//! get. One document is one case or a list of cases; a file may hold several documents.
+//! Test-case format: resources as Kubernetes manifests, and connections with their expected verdict.
+//!
+//! A document is one case or a list of cases. A file may contain several documents.
 
 use std::net::IpAddr;
 
@@ -17,32 +18,32 @@ use crate::tables::{PodName, Verdict};
 pub struct Case {
     /// `name`.
     pub name: String,
-    /// Its location.
+    /// Location.
     pub location: Location,
-    /// `resources`, read as any manifest.
+    /// `resources`, parsed as manifests.
     pub objects: Vec<(Object, Location)>,
     /// `probes`, each a new connection.
     pub probes: Vec<Probe>,
 }
 
-/// One connection, and what should become of it.
+/// Connection and its expected verdict.
 #[derive(Debug, Clone)]
 pub struct Probe {
     /// `from`.
     pub from: Endpoint,
     /// `to`.
     pub to: Endpoint,
-    /// `protocol`, TCP where absent.
+    /// `protocol`, TCP if absent.
     pub protocol: Protocol,
-    /// `port`: the destination's; 0 for protocols without ports.
+    /// `port`: the destination port; 0 for protocols without ports.
     pub port: u16,
     /// `expect`.
     pub expect: Verdict,
-    /// Its location.
+    /// Location.
     pub location: Location,
 }
 
-/// An end of a probe.
+/// Source or destination of a probe.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize)]
 #[serde(try_from = "String")]
 pub enum Endpoint {
@@ -55,7 +56,7 @@ pub enum Endpoint {
 impl std::str::FromStr for Endpoint {
     type Err = String;
 
-    /// Reads an address, or the name of a pod.
+    /// Parses an address or the name of a pod.
     fn from_str(text: &str) -> Result<Endpoint, String> {
         text.parse().map(Endpoint::Ip).or_else(|_| text.parse().map(Endpoint::Pod))
     }
@@ -78,36 +79,36 @@ impl std::fmt::Display for Endpoint {
     }
 }
 
-/// A case that is wrong.
+/// Invalid case.
 #[derive(Debug, Clone)]
 pub struct InvalidCase {
-    /// `name`, as far as it has one.
+    /// `name`, if the case has one.
     pub name: String,
-    /// Its location.
+    /// Location.
     pub location: Location,
-    /// Everything that is wrong with it.
+    /// Errors of the case.
     pub errors: Vec<Diagnostic>,
 }
 
-/// The cases of a text.
+/// Cases of a text.
 #[derive(Debug, Clone, Default)]
 pub struct Cases {
-    /// The cases, in the order of the text.
+    /// Cases, in the order of the text.
     pub cases: Vec<Case>,
-    /// Those that are wrong.
+    /// Invalid cases.
     pub refused: Vec<InvalidCase>,
-    /// Kubernetes objects that stand where a case should.
+    /// Places of Kubernetes objects outside of a case.
     pub manifests: Vec<Location>,
-    /// Faults that keep the text, or the rest of it, from being parsed.
+    /// Syntax errors that prevent the parser from reading the text or the rest of it.
     pub syntax_errors: Vec<Diagnostic>,
-    /// What the authors of the resources should know.
+    /// Warnings for the authors of the resources.
     pub warnings: Vec<Diagnostic>,
     /// Resources of kinds that policy does not depend on.
     pub skipped: Vec<Skipped>,
 }
 
 impl Cases {
-    /// The cases where nothing of the text is wrong; else every error, in the order of the text.
+    /// Returns the cases if the text has no error, or else every error in the order of the text.
     pub fn whole(self) -> Result<Cases, Vec<Diagnostic>> {
         let of_cases = self.refused.iter().flat_map(|refused| &refused.errors);
         let mut errors: Vec<Diagnostic> = of_cases.chain(&self.syntax_errors).cloned().collect();
@@ -128,7 +129,7 @@ fn manifest_error(location: &Location) -> Diagnostic {
     }
 }
 
-/// Reads the cases of a text, each on its own: one that is wrong does not keep the others from being parsed.
+/// Parses the cases of a text. An invalid case does not affect the others.
 pub fn parse_cases(source: &Source) -> Cases {
     let (nodes, syntax_errors) = tree::parse(source.text(), source.is_json());
     let mut reader = CaseParser { source, cases: Cases::default(), errors: 0 };
@@ -148,12 +149,12 @@ pub fn parse_cases(source: &Source) -> Cases {
 struct CaseParser<'s> {
     source: &'s Source,
     cases: Cases,
-    /// Errors that are kept.
+    /// Number of errors kept so far.
     errors: usize,
 }
 
 impl CaseParser<'_> {
-    /// Keeps as many errors as there is room for, and of each case the first.
+    /// Records an invalid case, with at least its first error and as many as the limit permits.
     fn reject(&mut self, name: &str, location: Location, mut errors: Vec<Diagnostic>) {
         errors.sort_by_key(|error| error.location.offset());
         let room = DIAGNOSTICS_MAX.saturating_sub(self.errors).max(1);

@@ -1,4 +1,4 @@
-//! Policy tests: their format, and their probes as flows.
+//! Policy tests: the case format, the expansion of probes into flows, and placeholder addresses.
 
 mod format;
 mod placeholder_addresses;

@@ -1,9 +1,9 @@
-//! Stand-in addresses: manifests on disk rarely say what address a pod has, and without one no policy sees it.
+//! Placeholder addresses for pods whose manifests have no address.
 //!
-//! For questions about manifests every pod that awaits_address for an address is taken to have one from a range that no network uses:
-//! 240.0.0.0/4 (RFC 1112 section 4), or `100::/64` (RFC 6666) where the cluster has IPv6. Selectors treat it as they will
-//! treat the real one; of blocks only those that hold every address match it, because the real address may lie outside any
-//! other ([`Pod::placeholder`]).
+//! Commands that work on manifests give every pod without an address one from a reserved range: 240.0.0.0/4
+//! (RFC 1112 section 4: "reserved for future addressing modes"), or `100::/64` (RFC 6666, discard-only) if the
+//! cluster has IPv6. Selectors treat a placeholder like the real address. Only blocks of all addresses match
+//! it, because the real address may lie outside of any other block ([`Pod::placeholder`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::policy::objects::{Object, Pod};
 use crate::tables::PodName;
 
-/// A range of stand-ins: its first address of each family.
+/// Range of placeholders: the first address of each family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlaceholderRange {
     v4: Ipv4Addr,
@@ -19,20 +19,22 @@ pub struct PlaceholderRange {
 }
 
 impl PlaceholderRange {
-    /// 240.0.0.1 and `100::1`: no network uses these, and no host takes packets from them.
+    /// 240.0.0.1 and `100::1`: no network uses these addresses, and no host accepts packets from them.
     pub const RESERVED: PlaceholderRange =
         PlaceholderRange { v4: Ipv4Addr::new(240, 0, 0, 1), v6: Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 1) };
-    /// 198.18.0.1 (RFC 2544 appendix C.2.2) and `2001:2::1` (RFC 5180 section 8): set aside for tests with real packets.
+    /// 198.18.0.1 (RFC 2544 appendix C.2.2) and `2001:2::1` (RFC 5180 section 8): reserved for benchmarks
+    /// with real packets.
     pub const BENCHMARK: PlaceholderRange =
         PlaceholderRange { v4: Ipv4Addr::new(198, 18, 0, 1), v6: Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1) };
 }
 
-/// Gives unused addresses to the pods that wait for one, the same to a pod of one name in every list. Returns their names.
+/// Assigns reserved addresses to the pods without one; a pod with the same name in several lists gets the
+/// same addresses. Returns the names of these pods.
 pub fn assign_placeholders(lists: &mut [&mut Vec<Object>]) -> BTreeSet<PodName> {
     assign_placeholders_from(PlaceholderRange::RESERVED, lists)
 }
 
-/// [`assign_placeholders`] of a range.
+/// Assigns addresses from a given range, as [`assign_placeholders`] does.
 pub fn assign_placeholders_from(
     range: PlaceholderRange,
     lists: &mut [&mut Vec<Object>],
@@ -62,7 +64,7 @@ pub fn assign_placeholders_from(
     awaiting
 }
 
-/// Whether the pod will have an address of its own that it does not have yet.
+/// Tests whether the pod is to get an address and has none yet.
 fn awaits_address(pod: &Pod) -> bool {
     pod.addresses.is_empty() && !pod.host_network && !pod.finished
 }

@@ -1,4 +1,4 @@
-//! A expansion: the probes of a case as flows, to be judged by whatever is on expansion.
+//! Probe expansion: the flows of each probe of a case.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,58 +9,58 @@ use crate::net::flow::{FlowKey, Protocol};
 use crate::policy::objects::{Object, Pod, replicas};
 use crate::tables::PodName;
 
-/// Source port of every flow. Policy never looks at it.
+/// Source port of every flow. Policy does not depend on it.
 const SOURCE_PORT: u16 = 49_152;
 
-/// Longest name that is compared with others.
+/// Maximum length of names that are compared for similarity.
 const NAME_BYTES_MAX: usize = 512;
 
-/// The objects of a case, and who has which address.
+/// Objects of a case, and the addresses of its pods.
 #[derive(Debug)]
 pub struct ProbeExpansion {
     objects: Vec<Object>,
     pods: BTreeMap<PodName, Vec<IpAddr>>,
 }
 
-/// Why a probe is no flow.
+/// Reason for a probe without flows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
-    /// There is no such pod.
+    /// Case has no such pod.
     #[error("there is no pod {pod}{}", .near.as_ref().map(|near| format!(": is it {near}?")).unwrap_or_default())]
     UnknownPod {
-        /// The name.
+        /// Name.
         pod: PodName,
-        /// A pod whose name is similar.
+        /// Pod with a similar name.
         near: Option<PodName>,
     },
-    /// The pod has no address, and will get none of its own.
+    /// Pod has no address of its own.
     #[error(
         "pod {pod} has no address, and gets none of its own because it is on the host's network or has finished: \
          give it one in status.podIPs, or name an address"
     )]
     NoAddress {
-        /// The pod.
+        /// Pod.
         pod: PodName,
     },
-    /// IPv4 on one side, IPv6 on the other.
+    /// Two sides have no address family in common.
     #[error("{from} and {to} have no address of one family for {protocol}")]
     Families {
-        /// The source.
+        /// Source.
         from: String,
-        /// The destination.
+        /// Destination.
         to: String,
-        /// The protocol.
+        /// Protocol.
         protocol: Protocol,
     },
 }
 
 impl ProbeExpansion {
-    /// The objects of a case. Pods that wait for an address have a stand-in.
+    /// Expands a case. Pods without an address get a placeholder.
     pub fn new(case: &Case) -> ProbeExpansion {
         ProbeExpansion::with(case, PlaceholderRange::RESERVED)
     }
 
-    /// The same with stand-ins of a range.
+    /// Expands a case with placeholders from a given range.
     pub fn with(case: &Case, placeholders: PlaceholderRange) -> ProbeExpansion {
         let mut objects: Vec<Object> = case.objects.iter().map(|(object, _)| object.clone()).collect();
         assign_placeholders_from(placeholders, &mut [&mut objects]);
@@ -71,13 +71,12 @@ impl ProbeExpansion {
         ProbeExpansion { pods: pods.collect(), objects }
     }
 
-    /// The objects that are on expansion.
+    /// Objects of the case.
     pub fn objects(&self) -> &[Object] {
         &self.objects
     }
 
-    /// The pods that are there and have addresses of their own: not those on the host's network, not those that have
-    /// finished.
+    /// Running pods with addresses of their own: neither on the host's network nor finished.
     pub fn running_pods(&self) -> BTreeMap<PodName, Vec<IpAddr>> {
         let running = self.objects.iter().filter_map(|object| match object {
             Object::Pod(pod) if !pod.host_network && !pod.finished && !pod.addresses.is_empty() => {
@@ -88,14 +87,14 @@ impl ProbeExpansion {
         running.collect()
     }
 
-    /// The flows of a probe. It holds where it holds for all of them.
+    /// Flows of a probe. The probe holds if it holds for all of them.
     pub fn flows(&self, probe: &Probe) -> Result<Vec<FlowKey>, ProbeError> {
         expand_probe(&self.pods, &probe.from, &probe.to, probe.protocol, probe.port)
     }
 }
 
-/// New connections between two ends: one for each family in which both have an address, between their first ones. From a
-/// workload with replicas to itself they are from one of its pods to another.
+/// Creates the connections between two endpoints: one for each family in which both have an address, between
+/// their first addresses. A workload with replicas connects to itself from its first pod to its second.
 pub fn expand_probe(
     pods: &BTreeMap<PodName, Vec<IpAddr>>,
     from: &Endpoint,
@@ -122,7 +121,7 @@ pub fn expand_probe(
     Ok(flows)
 }
 
-/// The destination; where that is the workload that is the source too, the second pod of it.
+/// Destination of a probe; the second pod of a workload that is its own destination.
 fn destination_replica(from: &Endpoint, to: &Endpoint, pods: &BTreeMap<PodName, Vec<IpAddr>>) -> Endpoint {
     match to {
         Endpoint::Pod(pod) if from == to => {
@@ -146,7 +145,7 @@ fn addresses(pods: &BTreeMap<PodName, Vec<IpAddr>>, end: &Endpoint) -> Result<Ve
 
 fn similar_pod(pods: &BTreeMap<PodName, Vec<IpAddr>>, pod: &PodName) -> Option<PodName> {
     let text = pod.to_string();
-    // Longer names are none of Kubernetes, and comparing them costs the product of their lengths.
+    // Kubernetes has no longer names, and a comparison costs the product of the lengths.
     let is_short = |name: &str| name.len() <= NAME_BYTES_MAX;
     let known = pods.keys().filter(|_| is_short(&text)).filter(|known| is_short(&known.name));
     let scored = known.map(|known| (strsim::normalized_levenshtein(&known.to_string(), &text), known));
@@ -154,7 +153,7 @@ fn similar_pod(pods: &BTreeMap<PodName, Vec<IpAddr>>, pod: &PodName) -> Option<P
     (score > 0.6).then(|| best.clone())
 }
 
-/// ICMP is the protocol of one family only.
+/// Tests whether a protocol exists in a family. ICMP and ICMPv6 belong to one family each.
 fn is_protocol_of_family(protocol: Protocol, is_v4: bool) -> bool {
     match protocol {
         Protocol::ICMP => is_v4,

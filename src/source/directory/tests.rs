@@ -1,4 +1,4 @@
-//! The compiler fails: what nobody can bring about from outside.
+//! Failures of the compiler, which no manifest can cause.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use crate::ids::PortId;
 use crate::net::flow::FlowKey;
 use crate::source::load::scratch::Scratch;
 
-/// Publishes to nobody, and has no ports.
+/// Dataplane without workers and ports.
 #[derive(Default)]
 struct NoWorkers(AtomicU32);
 
@@ -36,12 +36,12 @@ fn pod(name: &str, address: &str) -> String {
     format!("kind: Pod\napiVersion: v1\nmetadata: {{name: {name}}}\nstatus: {{podIP: {address}}}\n")
 }
 
-/// Turns until something comes of it.
+/// Runs turns until one has an outcome.
 fn outcome(directory: &mut PolicyDirectory, switch: &Switch) -> Reload {
-    let patience = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(30);
     loop {
         match directory.turn(false, switch) {
-            Reload::NotDue if Instant::now() < patience => std::thread::sleep(Duration::from_millis(5)),
+            Reload::NotDue if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
             outcome => return outcome,
         }
     }
@@ -60,14 +60,16 @@ fn a_panic_of_the_compiler_keeps_the_tables_is_reported_and_the_next_change_is_c
 
     directory.before_compile = || panic!("a group that nobody holds");
     scratch.write("b.yaml", &pod("b", "10.0.0.2"));
-    let Reload::Rejected(errors) = outcome(&mut directory, &switch) else { panic!("the panic was not told") };
+    let Reload::Rejected(errors) = outcome(&mut directory, &switch) else {
+        panic!("the panic was not last_rejection")
+    };
     let said = &errors[0];
     assert!(said.contains("internal error of the policy compiler: a group that nobody holds"), "{said}");
     assert!(said.contains("Please report it"), "{said}");
     assert_eq!(*switch.tables().unwrap(), tables, "the tables stay");
     assert_eq!(switch.status().rejected_reload.unwrap().errors, errors);
 
-    // The former content of a file that is being written is not known any more: the reload waits for the file.
+    // After the panic the former content of the file is unknown, so the reload waits for the file.
     directory.before_compile = || {};
     let mut file = std::fs::File::create(scratch.0.join("a.yaml")).unwrap();
     scratch.write("c.yaml", &pod("c", "10.0.0.3"));

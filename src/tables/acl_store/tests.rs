@@ -7,7 +7,7 @@ use crate::net::flow::Protocol;
 use crate::tables::row_store::is_block;
 use crate::tables::{Decision, PortSpan, Row};
 
-/// Rows of every form; of some, all but a few services are as in the first.
+/// Rows of every form; some differ from the first in a few services only.
 fn rows() -> Vec<Row> {
     let [closed, open, of_port] =
         [Decision::deny(RuleId(0)), Decision::allow(RuleId(1)), Decision::allow(RuleId(2))];
@@ -37,7 +37,7 @@ fn row_id() -> impl Strategy<Value = RowId> {
     (0..rows().len() as u32).prop_map(RowId)
 }
 
-/// Many classes side by side, and some whose hash begins alike.
+/// Generates consecutive classes, and classes whose hashes share leading bits.
 fn class() -> impl Strategy<Value = ClassId> {
     let alike = (0..40_u32).prop_map(|i| (i << 12).wrapping_mul(0x0e8b_c451) & 0xf_ffff);
     prop_oneof![0..20_u32, 60..70_u32, 4090..4100_u32, 0..20_000_u32, alike].prop_map(ClassId)
@@ -130,7 +130,7 @@ fn a_short_row_is_not_looked_at() {
         let service = Service::new(Protocol::TCP, 80);
         is_block(store.slot(AclId(0), ClassId(class), service))
     };
-    // The long one, and that whose other services are not as those of classes without a name.
+    // Only the long row, and the row whose other services differ from the default, are looked up.
     let asked: Vec<u32> = (0..10).filter(|&class| asks_row(class)).collect();
     assert_eq!(asked, [7, 8]);
 }

@@ -5,7 +5,7 @@ use super::*;
 use crate::tables::Acl;
 use crate::tables::tests::arbitrary;
 
-/// The naive twin: the document, read entry by entry.
+/// Naive counterpart: reads the document entry by entry.
 fn naive_class(tables: &RuleTables, address: IpAddr) -> ClassId {
     let covering = tables.prefixes.iter().filter(|(prefix, _)| prefix.contains(&address));
     covering.max_by_key(|(prefix, _)| prefix.prefix_len()).map_or(ClassId::WORLD, |(_, &class)| class)
@@ -83,7 +83,7 @@ proptest! {
     }
 }
 
-/// The same with another id for a row.
+/// Tables with another id for a row.
 fn renamed(tables: &RuleTables, from: RowId, to: RowId) -> RuleTables {
     let name = |row: RowId| if row == from { to } else { row };
     let mut tables = tables.clone();
@@ -107,7 +107,7 @@ proptest! {
     ) {
         let mut others = tables.clone();
         others.rows = tables.rows.keys().copied().zip(rows).collect();
-        // All rows change at once; one comes under an id that nothing is known of, and another one later under its first.
+        // All rows change at once; one moves to an unused id, and later another one to its former id.
         let history = [others.clone(), renamed(&others, RowId(0), RowId(1000)), others, tables.clone()];
         let (mut before, mut classifier) = (tables.clone(), Classifier::new(&tables).unwrap());
         for next in history {

@@ -1,4 +1,4 @@
-//! One numbering for equal tables.
+//! Canonical numbering of rule tables.
 
 use super::decision::Decision;
 use super::persistent_map::PersistentMap;
@@ -7,16 +7,17 @@ use super::rule_tables::{Acl, PodPolicy, RuleTables};
 use crate::ids::{AclId, ClassId, RowId, RuleId};
 
 impl RuleTables {
-    /// The same tables, numbered in an order that follows from their content alone.
+    /// Renumbers the tables in an order that follows from their content alone.
     ///
-    /// Two tables that differ in numbers only come out equal, to the byte in JSON. Rules go by their order, rows
-    /// and ACL tables by content, classes by their first prefix; there are no gaps, equal entries become one, and
-    /// what no pod's table leads to is left out. Class 0 stays class 0. The tables must have passed their check.
+    /// Tables that differ in ids only become equal, to the byte in JSON. Rules are sorted by value, rows and
+    /// ACL tables by content, classes by their first prefix. There are no gaps, equal entries are merged, and
+    /// entries that no pod uses are dropped. Class 0 keeps its id. The tables must have passed their check.
     #[must_use]
     pub fn canonical(&self) -> RuleTables {
         let classes = self.classes_in_order();
-        // First everything gets its rank, used or not: equal rules make rows equal, equal rows say nothing beside a
-        // default, and only then is it known what is used. Ranks keep their order when the unused are left out.
+        // All entries get a rank first, used or not: equal rules make rows equal, and rows equal to a default
+        // are dropped, which determines the entries in use. Ranks keep their order if unused entries are
+        // dropped.
         let rules = Ranks::new(self.rules.iter().map(|(id, rule)| (id.0, rule)));
         let rows = Ranks::new(
             self.rows.iter().map(|(id, row)| (id.0, renumber_row(row, |rule| RuleId(rules.of(rule.0))))),
@@ -50,7 +51,7 @@ impl RuleTables {
         }
     }
 
-    /// The number of each class: they go in the order of their first prefixes. A class that no prefix leads to has none.
+    /// Numbers of the classes, in the order of their first prefixes. A class without a prefix has none.
     fn classes_in_order(&self) -> Vec<ClassId> {
         let last = self.prefixes.values().map(|class| class.index()).max().unwrap_or(0);
         let mut numbers = vec![NO_CLASS; last + 1];
@@ -69,7 +70,7 @@ impl RuleTables {
 const NO_CLASS: ClassId = ClassId(u32::MAX);
 const UNUSED: u32 = u32::MAX;
 
-/// Entries without repetition, in order, and the rank of each by the id that it had.
+/// Distinct entries in order, and the rank of each id.
 struct Ranks<T> {
     entries: Vec<T>,
     by_id: Vec<u32>,
@@ -96,7 +97,7 @@ impl<T: Ord> Ranks<T> {
     }
 }
 
-/// An ACL table, its rows by rank.
+/// ACL table with rows by rank.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct RankedAcl {
     named: Vec<(ClassId, u32)>,
@@ -104,7 +105,7 @@ struct RankedAcl {
 }
 
 impl RankedAcl {
-    /// `acl` without what says nothing: classes that no prefix leads to, and rows that are the default.
+    /// Converts `acl`. Drops classes without a prefix, and rows equal to the default.
     fn new(acl: &Acl, classes: &[ClassId], rows: &Ranks<Row>) -> RankedAcl {
         let default = rows.of(acl.default.0);
         let named = acl.rows.iter().filter_map(|(class, row)| {
@@ -127,7 +128,7 @@ impl RankedAcl {
     }
 }
 
-/// Numbers without gaps for those of `count` ranks that are used.
+/// Consecutive numbers for the ranks in use.
 fn numbers(count: usize, used: impl Iterator<Item = u32>) -> Vec<u32> {
     let mut numbers = vec![UNUSED; count];
     used.for_each(|rank| numbers[rank as usize] = 0);
@@ -137,7 +138,7 @@ fn numbers(count: usize, used: impl Iterator<Item = u32>) -> Vec<u32> {
     numbers
 }
 
-/// The entries that have a number.
+/// Entries in use.
 fn used<'a, T>(entries: &'a [T], numbers: &'a [u32]) -> impl Iterator<Item = &'a T> {
     entries.iter().zip(numbers).filter(|&(_, &number)| number != UNUSED).map(|(entry, _)| entry)
 }
@@ -152,7 +153,7 @@ fn table<K: Ord, V, const CHUNK: usize>(
 fn renumber_row(row: &Row, rule: impl Fn(RuleId) -> RuleId) -> Row {
     let renumber = |decision: Decision| Decision::new(decision.verdict(), rule(decision.rule()));
     let other = renumber(row.other);
-    // Two rules that were equal are one: their spans may have become one too.
+    // Merged rules may make adjacent spans equal.
     let spans = |spans: &[PortSpan]| {
         let mut merged: Vec<PortSpan> = Vec::with_capacity(spans.len());
         for &PortSpan { first, last, decision } in spans {

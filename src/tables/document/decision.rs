@@ -1,4 +1,4 @@
-//! A decision: a verdict, and the rule that it came from.
+//! Decision: a verdict, and the rule that it comes from.
 
 use std::fmt;
 
@@ -7,23 +7,23 @@ use serde::{Deserialize, Serialize};
 use crate::ids::RuleId;
 use crate::printable;
 
-/// What happens to a flow.
+/// Verdict on a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// The flow passes.
+    /// Flow passes.
     Allow,
-    /// Its packets are dropped, without an answer.
+    /// Packets of the flow are dropped silently.
     Deny,
 }
 
-/// The side of a flow that a pod's table judges.
+/// Direction of a flow, seen from a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {
-    /// Into the pod: the peer is the source.
+    /// To the pod: the peer is the source.
     Ingress,
-    /// Out of the pod: the peer is the destination.
+    /// From the pod: the peer is the destination.
     Egress,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Direction {
     }
 }
 
-/// A verdict and the rule it came from, in four bytes: the verdict in the top bit, the rule below.
+/// Verdict and its rule in four bytes: the verdict in the top bit, the rule id below.
 ///
 /// In JSON: `{"verdict":"deny","rule":7}`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -46,21 +46,21 @@ pub struct Decision(u32);
 impl Decision {
     const DENY: u32 = 1 << 31;
 
-    /// A decision to let pass, because of `rule`.
+    /// Decision to allow, by `rule`.
     #[inline]
     pub fn allow(rule: RuleId) -> Decision {
         debug_assert!(rule.0 < Decision::DENY);
         Decision(rule.0 & !Decision::DENY)
     }
 
-    /// A decision to drop, because of `rule`.
+    /// Decision to deny, by `rule`.
     #[inline]
     pub fn deny(rule: RuleId) -> Decision {
         debug_assert!(rule.0 < Decision::DENY);
         Decision(rule.0 | Decision::DENY)
     }
 
-    /// The decision with this verdict and rule.
+    /// Decision with this verdict and rule.
     pub fn new(verdict: Verdict, rule: RuleId) -> Decision {
         match verdict {
             Verdict::Allow => Decision::allow(rule),
@@ -68,31 +68,31 @@ impl Decision {
         }
     }
 
-    /// Whether the flow passes.
+    /// Tests whether the decision allows the flow.
     #[inline]
     pub fn is_allow(self) -> bool {
         self.0 & Decision::DENY == 0
     }
 
-    /// Its verdict.
+    /// Verdict.
     #[inline]
     pub fn verdict(self) -> Verdict {
         if self.is_allow() { Verdict::Allow } else { Verdict::Deny }
     }
 
-    /// The rule it came from.
+    /// Rule.
     #[inline]
     pub fn rule(self) -> RuleId {
         RuleId(self.0 & !Decision::DENY)
     }
 
-    /// The four bytes, for storing in atomics.
+    /// Four bytes, for storage in atomics.
     #[inline]
     pub fn to_bits(self) -> u32 {
         self.0
     }
 
-    /// The inverse of [`Decision::to_bits`].
+    /// Inverse of [`Decision::to_bits`].
     #[inline]
     pub fn from_bits(bits: u32) -> Decision {
         Decision(bits)
@@ -114,7 +114,8 @@ struct DecisionText {
 
 impl From<DecisionText> for Decision {
     fn from(text: DecisionText) -> Decision {
-        // Ids out of range are refused when the tables are checked; the bit must not flip the verdict.
+        // The check of the tables rejects ids out of range; until then their top bit must not change the
+        // verdict.
         Decision::new(text.verdict, RuleId(text.rule.0 & !Decision::DENY))
     }
 }
@@ -125,7 +126,7 @@ impl From<Decision> for DecisionText {
     }
 }
 
-/// The kind of a policy object.
+/// Kind of a policy object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum PolicyKind {
     /// `networking.k8s.io/v1`.
@@ -149,16 +150,16 @@ impl fmt::Display for PolicyKind {
     }
 }
 
-/// The name of a policy object.
+/// Name of a policy object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PolicyRef {
-    /// Its kind.
+    /// Kind.
     pub kind: PolicyKind,
-    /// Its namespace; empty for the cluster-wide kinds.
+    /// Namespace; empty for cluster-wide kinds.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Its name.
+    /// Name.
     pub name: String,
 }
 
@@ -173,35 +174,36 @@ impl fmt::Display for PolicyRef {
     }
 }
 
-/// Why a decision is what it is.
+/// Origin of a decision.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "why", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum RuleOrigin {
-    /// No policy isolates the pod in this direction: everything passes.
+    /// No policy isolates the pod in this direction: every flow passes.
     NotIsolated {
-        /// The direction.
+        /// Direction.
         direction: Direction,
     },
     /// At least one policy isolates the pod in this direction, and no rule matched.
     DefaultDeny {
-        /// The direction.
+        /// Direction.
         direction: Direction,
-        /// The isolating policies, sorted.
+        /// Isolating policies, sorted.
         policies: Vec<PolicyRef>,
     },
-    /// A rule of a policy matched first.
+    /// Rule of a policy matched first.
     Rule {
-        /// The policy.
+        /// Policy.
         policy: PolicyRef,
-        /// The direction.
+        /// Direction.
         direction: Direction,
         /// Index in `spec.ingress` or `spec.egress`.
         index: u32,
-        /// The rule's own name, where its kind has one.
+        /// Name of the rule, if its kind has one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
     },
-    /// Traffic from the pod's own node is always let in (`networking/v1` types.go, ingress).
+    /// Traffic from the node of the pod: "Traffic is allowed to a pod ... OR if the traffic source is the
+    /// pod's local node" (`networking/v1` types.go, ingress).
     OwnNode,
 }
 

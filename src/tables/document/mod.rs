@@ -1,4 +1,4 @@
-//! Rule tables as data.
+//! Rule tables as a document: plain data with a versioned format.
 
 mod canonical;
 mod decision;

@@ -1,8 +1,8 @@
-//! A sorted map whose clones share what does not change: what the tables' document is made of.
+//! Persistent sorted map: clones share unchanged entries.
 //!
-//! The entries lie in short sorted chunks. A clone copies the list of chunks; a change copies the one chunk that it is
-//! made in. Two maps of which one came from the other are compared by looking at the chunks that they do not share. So the
-//! next generation of a large document costs about as much as it differs.
+//! Entries are stored in short sorted chunks. A clone copies the list of chunks; a change copies one chunk. A
+//! comparison of a map with its clone skips the chunks that both share. The next generation of a large
+//! document therefore costs about as much as the difference.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -13,25 +13,25 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A sorted map. Clones share chunks of up to twice `CHUNK` entries.
+/// Persistent sorted map. Clones share chunks of up to twice `CHUNK` entries.
 #[derive(Clone)]
 pub struct PersistentMap<K, V, const CHUNK: usize = 64> {
-    /// None is empty.
+    /// Chunks; none is empty.
     chunks: Vec<Arc<Chunk<K, V>>>,
     len: usize,
 }
 
 type Chunk<K, V> = Vec<(K, V)>;
 
-/// The entries of a map in order.
+/// Iterator over the entries in order.
 pub struct Iter<'a, K, V> {
     chunks: slice::Iter<'a, Arc<Chunk<K, V>>>,
     entries: slice::Iter<'a, (K, V)>,
 }
 
-/// Reading.
+/// Lookup.
 impl<K: Ord, V, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
-    /// An empty map.
+    /// Empty map.
     pub fn new() -> Self {
         PersistentMap { chunks: Vec::new(), len: 0 }
     }
@@ -41,12 +41,12 @@ impl<K: Ord, V, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
         self.len
     }
 
-    /// Whether there is no entry.
+    /// Tests whether the map is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The value of a key.
+    /// Value of a key.
     pub fn get<Q: Ord + ?Sized>(&self, key: &Q) -> Option<&V>
     where
         K: Borrow<Q>,
@@ -56,7 +56,7 @@ impl<K: Ord, V, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
         Some(&chunk[place].1)
     }
 
-    /// Whether the key is there.
+    /// Tests whether the map contains a key.
     pub fn contains_key<Q: Ord + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
@@ -64,13 +64,13 @@ impl<K: Ord, V, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
         self.get(key).is_some()
     }
 
-    /// The entry with the highest key.
+    /// Entry with the highest key.
     pub fn last_key_value(&self) -> Option<(&K, &V)> {
         let (key, value) = self.chunks.last()?.last()?;
         Some((key, value))
     }
 
-    /// The entries in order, from the first whose key is not below `key`.
+    /// Entries in order, from the first key that is not below `key`.
     pub fn iter_from<'a, Q: Ord + ?Sized>(
         &'a self,
         key: &Q,
@@ -85,22 +85,22 @@ impl<K: Ord, V, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
         entries.skip(place).map(|(key, value)| (key, value))
     }
 
-    /// The entries in order.
+    /// Entries in order.
     pub fn iter(&self) -> Iter<'_, K, V> {
         Iter { chunks: self.chunks.iter(), entries: [].iter() }
     }
 
-    /// The keys in order.
+    /// Keys in order.
     pub fn keys(&self) -> impl Iterator<Item = &K> + Clone {
         self.iter().map(|(key, _)| key)
     }
 
-    /// The values in the order of their keys.
+    /// Values in the order of their keys.
     pub fn values(&self) -> impl Iterator<Item = &V> + Clone {
         self.iter().map(|(_, value)| value)
     }
 
-    /// The chunk that holds `key`, if any does.
+    /// Index of the chunk of `key`.
     fn chunk_of<Q: Ord + ?Sized>(&self, key: &Q) -> usize
     where
         K: Borrow<Q>,
@@ -109,9 +109,9 @@ impl<K: Ord, V, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
     }
 }
 
-/// Changing.
+/// Updates.
 impl<K: Ord + Clone, V: Clone, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
-    /// Sets the value of a key; gives the one that it had.
+    /// Sets the value of a key. Returns the previous value.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         if self.chunks.is_empty() {
             self.chunks.push(Arc::default());
@@ -132,7 +132,7 @@ impl<K: Ord + Clone, V: Clone, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
         }
     }
 
-    /// Removes a key; gives the value that it had.
+    /// Removes a key. Returns its value.
     pub fn remove<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
@@ -149,7 +149,7 @@ impl<K: Ord + Clone, V: Clone, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
         Some(value)
     }
 
-    /// The value of a key, to be changed.
+    /// Mutable value of a key.
     pub fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -160,16 +160,16 @@ impl<K: Ord + Clone, V: Clone, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
         Some(&mut Arc::make_mut(shared)[place].1)
     }
 
-    /// [`PersistentMap::chunk_of`] where the only chunk may be the empty one that the first entry goes to.
+    /// Index of the chunk of `key`; 0 for an empty map with one empty chunk.
     fn chunk_of_maybe_empty(&self, key: &K) -> usize {
         if self.len == 0 { 0 } else { self.chunk_of(key) }
     }
 }
 
-/// Comparing.
+/// Comparison.
 impl<K: Ord, V: PartialEq, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
-    /// Shows each key that the two maps do not have in common with an equal value, in order, with its value in this one
-    /// and in `next`. Costs as much as the chunks that the two do not share.
+    /// Calls `see` for each key whose value differs, in order, with its values in `self` and in `next`. The
+    /// cost is that of the chunks that the maps do not share.
     pub fn for_each_difference<'a>(
         &'a self,
         next: &'a Self,
@@ -205,7 +205,7 @@ impl<K: Ord, V: PartialEq, const CHUNK: usize> PersistentMap<K, V, CHUNK> {
     }
 }
 
-/// A place in a map.
+/// Position in a map.
 struct Cursor<'a, K, V> {
     chunks: &'a [Arc<Chunk<K, V>>],
     entry: usize,
@@ -299,7 +299,7 @@ impl<K: Ord, V, const CHUNK: usize, const N: usize> From<[(K, V); N]> for Persis
     }
 }
 
-/// Of equal keys the last one counts.
+/// Collects entries. Of equal keys the last one counts.
 impl<K: Ord, V, const CHUNK: usize> FromIterator<(K, V)> for PersistentMap<K, V, CHUNK> {
     fn from_iter<T: IntoIterator<Item = (K, V)>>(entries: T) -> Self {
         entries.into_iter().collect::<BTreeMap<K, V>>().into()
@@ -312,7 +312,7 @@ impl<K: Ord + Clone, V: Clone, const CHUNK: usize> Extend<(K, V)> for Persistent
     }
 }
 
-/// Costs as much as the chunks that the two do not share.
+/// Compares two maps at the cost of the chunks that they do not share.
 impl<K: Ord, V: PartialEq, const CHUNK: usize> PartialEq for PersistentMap<K, V, CHUNK> {
     fn eq(&self, other: &Self) -> bool {
         let (mut one, mut other) = (Cursor::start(&self.chunks), Cursor::start(&other.chunks));

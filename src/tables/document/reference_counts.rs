@@ -1,4 +1,4 @@
-//! How often the entries of tables are named: so that a change is checked at the cost of the change.
+//! Reference counts of rule tables, which limit the cost of a check to that of the change.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::rule_tables::{Acl, PodPolicy, RuleTables, TablesDiff, TablesError};
 use crate::ids::{AclId, RowId, RuleId};
 use crate::limits::{ACL_ENTRIES_MAX, ACLS_MAX, CLASSES_MAX, PREFIXES_MAX, ROWS_MAX, RULES_MAX};
 
-/// For tables that have passed their check: how often rows name each rule, ACL tables each row, and pods each ACL table.
+/// Reference counts of checked tables: of rules in rows, of rows in ACL tables, and of ACL tables in pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReferenceCounts {
     rules: Counts<RuleId>,
@@ -18,10 +18,10 @@ pub struct ReferenceCounts {
     acls: Counts<AclId>,
 }
 
-/// Times that each id is named. Those that nobody names are not there.
+/// Counts by id, without zeros.
 type Counts<Id> = HashMap<Id, i64>;
 
-/// How counts change.
+/// Changes of counts.
 #[derive(Default)]
 struct CountChanges {
     rules: BTreeMap<RuleId, i64>,
@@ -30,7 +30,7 @@ struct CountChanges {
 }
 
 impl ReferenceCounts {
-    /// The references of tables that have passed their check.
+    /// Counts of checked tables.
     pub fn of(tables: &RuleTables) -> ReferenceCounts {
         let mut change = CountChanges::default();
         tables.rows.values().for_each(|row| change.row(row, 1));
@@ -41,10 +41,11 @@ impl ReferenceCounts {
         references
     }
 
-    /// Checks `next`, which `diff` made of `before`, whose references these are; afterwards they are those of `next`. An error
-    /// leaves them as they are.
+    /// Checks `next`, to which `diff` leads from `before`, and updates the counts. An error leaves the counts
+    /// unchanged.
     ///
-    /// Costs as much as the difference, and an error as much as [`RuleTables::check`], which says what is wrong.
+    /// The cost is that of the difference. An error costs a full [`RuleTables::check`], which determines the
+    /// message.
     pub fn check_and_apply(
         &mut self,
         before: &RuleTables,
@@ -59,9 +60,9 @@ impl ReferenceCounts {
         Ok(())
     }
 
-    /// Whether everything that is named after the change is there.
+    /// Tests whether every referenced entry exists after the change.
     fn has_no_dangling_ids(&self, change: &CountChanges, diff: &TablesDiff, next: &RuleTables) -> bool {
-        // What neither goes nor is named by something new is there, as it was before.
+        // An entry that is neither removed nor referenced by a changed entry exists as before.
         referenced_after(&self.rules, &change.rules, &diff.rules).all(|id| next.rules.contains_key(&id))
             && referenced_after(&self.rows, &change.rows, &diff.rows).all(|id| next.rows.contains_key(&id))
             && referenced_after(&self.acls, &change.acls, &diff.acls).all(|id| next.acls.contains_key(&id))
@@ -86,7 +87,7 @@ impl CountChanges {
             next.acls.get(id).into_iter().for_each(|acl| change.acl(acl, 1));
         }
         for (id, rows) in diff.acl_rows.iter().filter(|(id, _)| !diff.acls.contains_key(id)) {
-            // Of a table that stays only the entries that change are looked at.
+            // For a table that stays, only the changed entries matter.
             let [before, next] = [before, next].map(|tables| tables.acls.get(id));
             for class in rows.keys() {
                 let [before, next] = [before, next].map(|acl| acl?.rows.get(class));
@@ -114,7 +115,7 @@ impl CountChanges {
     }
 }
 
-/// Of the ids that are named more or less often, or whose entries change: those that are named afterwards.
+/// Ids whose counts or entries change, and that are referenced after the change.
 fn referenced_after<'a, Id: Ord + Copy + std::hash::Hash, T>(
     counts: &'a Counts<Id>,
     change: &'a BTreeMap<Id, i64>,
@@ -134,7 +135,7 @@ fn add<Id: Ord + Copy + std::hash::Hash>(counts: &mut Counts<Id>, change: BTreeM
     }
 }
 
-/// Whether what is new is in canonical form and within the limits.
+/// Tests whether changed entries are canonical and within the limits.
 fn is_within_bounds(diff: &TablesDiff, next: &RuleTables) -> bool {
     let prefix = |(prefix, class): (&ipnet::IpNet, &Option<crate::ids::ClassId>)| {
         prefix.addr() == prefix.network() && class.is_none_or(|class| class.index() <= CLASSES_MAX)
@@ -162,7 +163,7 @@ mod tests {
     use crate::tables::PodName;
     use crate::tables::tests::arbitrary;
 
-    /// Changes that do not ask what they leave behind: entries of the next tables, some of them missing, and some removals.
+    /// Incomplete difference: entries of the next tables with some missing, and some removals.
     fn careless(from: &RuleTables, to: &RuleTables, keep: &[bool], gone: &[u32]) -> TablesDiff {
         let mut keep = keep.iter().copied().cycle();
         let mut diff = from.difference(to);

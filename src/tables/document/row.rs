@@ -1,11 +1,11 @@
-//! A row: what happens to one class of peers, by protocol and destination port.
+//! Row: decisions for one class of peers, by protocol and destination port.
 
 use serde::{Deserialize, Serialize};
 
 use super::decision::Decision;
 use crate::net::flow::Protocol;
 
-/// Ports from `first` to `last`, both included, with one decision.
+/// Ports from `first` to `last`, inclusive, with one decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PortSpan {
@@ -13,16 +13,16 @@ pub struct PortSpan {
     pub first: u16,
     /// Last port.
     pub last: u16,
-    /// What happens to a flow to one of them.
+    /// Decision for flows to these ports.
     pub decision: Decision,
 }
 
-/// Port spans per protocol, and one decision for the rest.
+/// Port spans by protocol, and one decision for everything else.
 ///
-/// A row is total: whatever a list of spans does not cover is decided by `other`, and so is every protocol
-/// that is not TCP, UDP or SCTP (a rule without ports covers those too; a rule with ports never does).
-/// Spans of a list are sorted, do not overlap, and neighbours that touch differ in decision; none says
-/// what `other` says anyway, so equal rows are equal values.
+/// A row is total. `other` decides ports that no span covers, and every protocol except TCP, UDP and SCTP: a
+/// rule without ports covers these protocols, a rule with ports never does. The spans of a list are sorted
+/// and disjoint. Adjacent spans differ in their decision, and no span has the decision of `other`, so equal
+/// rows are equal values.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
@@ -35,17 +35,17 @@ pub struct Row {
     /// SCTP destination ports.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sctp: Vec<PortSpan>,
-    /// Everything else.
+    /// Decision for everything else.
     pub other: Decision,
 }
 
 impl Row {
-    /// A row that decides everything alike.
+    /// Row with one decision for everything.
     pub fn uniform(decision: Decision) -> Row {
         Row { tcp: Vec::new(), udp: Vec::new(), sctp: Vec::new(), other: decision }
     }
 
-    /// The spans of a protocol; none for protocols without ports.
+    /// Spans of a protocol; empty for protocols without ports.
     pub fn spans(&self, protocol: Protocol) -> &[PortSpan] {
         match protocol {
             Protocol::TCP => &self.tcp,
@@ -55,7 +55,7 @@ impl Row {
         }
     }
 
-    /// The decision on a flow, found by looking at every span: the naive twin of the classifier's rows.
+    /// Decision on a flow by a linear scan: the naive counterpart of the compiled rows.
     pub fn decide(&self, protocol: Protocol, dst_port: u16) -> Decision {
         self.spans(protocol)
             .iter()
@@ -63,13 +63,13 @@ impl Row {
             .map_or(self.other, |span| span.decision)
     }
 
-    /// Every decision that the row can come to.
+    /// All decisions of the row.
     pub fn decisions(&self) -> impl Iterator<Item = Decision> + '_ {
         let spans = self.tcp.iter().chain(&self.udp).chain(&self.sctp);
         spans.map(|span| span.decision).chain([self.other])
     }
 
-    /// Whether the spans are sorted, apart, and as few as can be.
+    /// Tests whether the spans are sorted, disjoint and minimal.
     pub fn is_canonical(&self) -> bool {
         [&self.tcp, &self.udp, &self.sctp].into_iter().all(|spans| {
             spans.iter().all(|span| span.first <= span.last && span.decision != self.other)

@@ -1,4 +1,4 @@
-//! The document: rule tables as data, with a versioned format.
+//! Rule tables: the document that the compiler writes and the control socket accepts.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,21 +14,21 @@ use crate::ids::{AclId, ClassId, Generation, RowId, RuleId};
 use crate::limits::{ACL_ENTRIES_MAX, ACLS_MAX, CLASSES_MAX, PREFIXES_MAX, ROWS_MAX, RULES_MAX};
 use crate::printable::is_steering;
 
-/// The version of the format that this program writes and reads.
+/// Version of the format.
 pub const FORMAT_VERSION: u32 = 1;
 
-/// A pod's name, `namespace/name`.
+/// Name of a pod, `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct PodName {
-    /// Its namespace.
+    /// Namespace.
     pub namespace: String,
-    /// Its name in there.
+    /// Name within the namespace.
     pub name: String,
 }
 
 impl PodName {
-    /// The pod `name` in `namespace`.
+    /// Pod `name` in `namespace`.
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> PodName {
         PodName { namespace: namespace.into(), name: name.into() }
     }
@@ -43,7 +43,7 @@ impl fmt::Display for PodName {
 impl std::str::FromStr for PodName {
     type Err = String;
 
-    /// Reads `namespace/name`; a bare `name` is in the namespace `default`. No name has control characters.
+    /// Parses `namespace/name`. A bare `name` belongs to namespace `default`. Control characters are invalid.
     fn from_str(text: &str) -> Result<PodName, String> {
         let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
         if namespace.is_empty() || name.is_empty() || name.contains('/') || text.contains(is_steering) {
@@ -67,57 +67,57 @@ impl TryFrom<String> for PodName {
     }
 }
 
-/// An ACL table: the row of each class. A clone shares its content, and costs little.
+/// ACL table: a row for each class. A clone is cheap and shares the content.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Acl {
     /// Rows of the classes that differ from the default.
     #[serde(default, skip_serializing_if = "PersistentMap::is_empty")]
     pub rows: PersistentMap<ClassId, RowId>,
-    /// The row of every other class.
+    /// Row of every other class.
     pub default: RowId,
 }
 
 impl Acl {
-    /// The row of `class`.
+    /// Row of `class`.
     pub fn row(&self, class: ClassId) -> RowId {
         self.rows.get(&class).copied().unwrap_or(self.default)
     }
 }
 
-/// What the tables say of one pod.
+/// Addresses and ACL tables of one pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PodPolicy {
-    /// The pod's addresses, sorted: what rules that select it stand for.
+    /// Addresses of the pod, sorted.
     pub addresses: Vec<IpAddr>,
-    /// Judges flows to the pod, by the class of the source.
+    /// Table of flows to the pod, by the class of the source.
     pub ingress: AclId,
-    /// Judges flows from the pod, by the class of the destination.
+    /// Table of flows from the pod, by the class of the destination.
     pub egress: AclId,
 }
 
-/// Everything that the switch needs to know of policy.
+/// Rule tables: the policy of a switch.
 ///
-/// Ids number slots. A full compile numbers them without gaps in an order that follows from the content
-/// alone; a compiler that follows changes re-uses the slots that became free, so that a difference stays small.
-/// [`RuleTables::canonical`] renumbers, for comparing the two.
+/// Ids are slot numbers. A full compile numbers without gaps, in an order that follows from the content
+/// alone. An incremental compile reuses freed slots, which keeps differences small. [`RuleTables::canonical`]
+/// renumbers tables for comparison.
 ///
-/// A clone shares all content, and costs little; see [`PersistentMap`].
+/// A clone is cheap and shares the content; see [`PersistentMap`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleTables {
-    /// [`FORMAT_VERSION`].
+    /// Format, equal to [`FORMAT_VERSION`].
     pub format: u32,
-    /// What decisions name.
+    /// Rules that decisions name.
     pub rules: PersistentMap<RuleId, RuleOrigin>,
-    /// Address to class by longest match; addresses without a match are [`ClassId::WORLD`].
+    /// Classes by longest prefix. Addresses without a match have [`ClassId::WORLD`].
     pub prefixes: PersistentMap<IpNet, ClassId>,
     /// Rows, shared by ACL tables.
     pub rows: PersistentMap<RowId, Row>,
-    /// ACL tables, shared by pods. Each may be large: few stand together.
+    /// ACL tables, shared by pods. A chunk has few tables, because each may be large.
     pub acls: PersistentMap<AclId, Acl, 4>,
-    /// The pods that these tables judge. Every other pod is unknown.
+    /// Pods for which the switch enforces policy.
     pub pods: PersistentMap<PodName, PodPolicy>,
 }
 
@@ -134,7 +134,7 @@ impl Default for RuleTables {
     }
 }
 
-/// What changes from one [`RuleTables`] to the next: new content by key, `None` where the entry goes.
+/// Difference between two [`RuleTables`]: next content by key, `None` for a removed entry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TablesDiff {
@@ -144,74 +144,74 @@ pub struct TablesDiff {
     pub prefixes: BTreeMap<IpNet, Option<ClassId>>,
     /// Changes of [`RuleTables::rows`].
     pub rows: BTreeMap<RowId, Option<Row>>,
-    /// Changes of [`RuleTables::acls`]: tables that are new, replaced, or gone.
+    /// Changes of [`RuleTables::acls`]: added, replaced and removed tables.
     pub acls: BTreeMap<AclId, Option<Acl>>,
-    /// Changes of [`Acl::rows`] of tables that stay, made after those above: a class that comes or goes costs one entry in
-    /// each table that tells it apart, whatever else that table holds.
+    /// Changes of [`Acl::rows`] of other tables, applied after those above. A class costs one entry in each
+    /// table that names it, whatever the size of that table.
     pub acl_rows: BTreeMap<AclId, BTreeMap<ClassId, Option<RowId>>>,
     /// Changes of [`RuleTables::pods`].
     pub pods: BTreeMap<PodName, Option<PodPolicy>>,
 }
 
-/// Why tables are refused. Refused tables change nothing.
+/// Error of invalid tables. The switch rejects them as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TablesError {
-    /// Written by a program that this one does not understand.
+    /// Unknown format.
     #[error("the tables have format {found}, this program reads format {FORMAT_VERSION}: compile them again")]
     Format {
-        /// The format found.
+        /// Format of the document.
         found: u32,
     },
-    /// An entry names one that is not there.
+    /// Reference to an absent entry.
     #[error("{from} names {missing}, which is not in the tables")]
     Dangling {
-        /// What refers.
+        /// Entry with the reference.
         from: String,
-        /// What is missing.
+        /// Absent entry.
         missing: String,
     },
-    /// A row is not in canonical form.
+    /// Row is not in canonical form.
     #[error("rows[{row}]: spans must be sorted, apart, merged, and differ from `other`")]
     Row {
-        /// The row.
+        /// Row.
         row: RowId,
     },
-    /// More rules than a switch holds.
+    /// Rule id above the limit.
     #[error("rule id {rule} is above the limit of {RULES_MAX}")]
     TooManyRules {
-        /// The id.
+        /// Rule id.
         rule: RuleId,
     },
-    /// More of something else than a switch holds.
+    /// Other id or number above its limit.
     #[error("{table} goes up to {found}, above the limit of {max}")]
     TooMany {
-        /// The table.
+        /// Table.
         table: &'static str,
-        /// What stands in it: the highest id, or the number of entries.
+        /// Highest id, or number of entries.
         found: usize,
-        /// The limit.
+        /// Limit.
         max: usize,
     },
-    /// A prefix with something behind it.
+    /// Prefix with host bits.
     #[error("prefixes[{prefix}]: bits after the prefix must be zero: write {}", prefix.trunc())]
     HostBits {
-        /// The prefix.
+        /// Prefix.
         prefix: IpNet,
     },
-    /// A difference is for another base.
+    /// Difference for another generation.
     #[error(
         "the difference is against generation {base}, the switch is at {current}: fetch and compare again"
     )]
     Base {
-        /// What the difference is against.
+        /// Base of the difference.
         base: Generation,
-        /// What is loaded.
+        /// Loaded generation.
         current: Generation,
     },
 }
 
 impl RuleTables {
-    /// Checks that the tables are whole: format, references, rows.
+    /// Checks format, references and rows.
     pub fn check(&self) -> Result<(), TablesError> {
         if self.format != FORMAT_VERSION {
             return Err(TablesError::Format { found: self.format });
@@ -243,7 +243,7 @@ impl RuleTables {
         Ok(())
     }
 
-    /// Checks that ids, which index arrays, are within their limits.
+    /// Checks the limits of ids, which index arrays.
     fn check_bounds(&self) -> Result<(), TablesError> {
         let named = self.acls.values().filter_map(|acl| acl.rows.last_key_value()).map(|(class, _)| class);
         let class = self.prefixes.values().chain(named).max();
@@ -260,12 +260,12 @@ impl RuleTables {
         }
     }
 
-    /// Rows that ACL tables give to classes.
+    /// Number of rows in all ACL tables.
     pub(in crate::tables) fn acl_entries(&self) -> usize {
         self.acls.values().map(|acl| acl.rows.len()).sum()
     }
 
-    /// Makes the change. The result is not checked.
+    /// Applies a difference without a check.
     pub fn apply(&mut self, diff: &TablesDiff) {
         change(&mut self.rules, &diff.rules);
         change(&mut self.prefixes, &diff.prefixes);
@@ -279,7 +279,8 @@ impl RuleTables {
         change(&mut self.pods, &diff.pods);
     }
 
-    /// The change that makes `next` of these tables. Costs little where one came from the other by small changes.
+    /// Difference that leads to `next`. The cost is small if one of both resulted from the other by small
+    /// changes.
     pub fn difference(&self, next: &RuleTables) -> TablesDiff {
         let (acls, acl_rows) = acl_changes(&self.acls, &next.acls);
         TablesDiff {
@@ -294,7 +295,7 @@ impl RuleTables {
 }
 
 impl TablesDiff {
-    /// Number of entries that change.
+    /// Number of changed entries.
     pub fn len(&self) -> usize {
         self.rules.len()
             + self.prefixes.len()
@@ -304,7 +305,7 @@ impl TablesDiff {
             + self.acl_rows.values().map(BTreeMap::len).sum::<usize>()
     }
 
-    /// Whether nothing changes.
+    /// Tests whether nothing changes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -342,7 +343,7 @@ fn changes<K: Ord + Clone, V: Clone + PartialEq>(
     changes
 }
 
-/// Changes of whole ACL tables, and of rows in those that stay with the default that they have.
+/// Replaced ACL tables, and changed rows of tables that keep their default.
 type AclChanges = (BTreeMap<AclId, Option<Acl>>, BTreeMap<AclId, BTreeMap<ClassId, Option<RowId>>>);
 
 fn acl_changes<const CHUNK: usize>(

@@ -1,27 +1,27 @@
-//! Addresses as the trie reads them, and as its nodes keep them.
+//! Addresses, in the form of lookups and in that of trie nodes.
 
 use std::hint::select_unpredictable;
 
 use super::slot::{DENSE, LEAF, Slot, kind, unit};
 use crate::tables::arena::{Arena, Unit, first_word};
 
-/// An address as the trie reads it: host byte order, first byte on top.
+/// Address in host byte order, with the first byte on top.
 pub(in crate::tables) trait Address: Copy {
-    /// The root's slot for it.
+    /// Slot of the root.
     fn root(self, arena: &Arena) -> Slot;
-    /// The slot in what the root's slot leads to, where that is a kind of node that most of its family reach; or the same slot.
+    /// Step 2 of a lookup: the slot in a node that most lookups of the family reach; other slots stay.
     fn step_2(self, _: &Arena, slot: Slot) -> Slot {
         slot
     }
-    /// The same one level further down.
+    /// Step 3 of a lookup, one level further down.
     fn step_3(self, _: &Arena, slot: Slot) -> Slot {
         slot
     }
-    /// Its byte number `depth`.
+    /// Byte number `depth`.
     fn byte(self, depth: u32) -> usize;
-    /// Whether its first `len` bits are those of a sparse node's key.
+    /// Tests whether the first `len` bits equal those of the key of a sparse node.
     fn has_prefix(self, key: [u32; 4], len: u32) -> bool;
-    /// The slot that a leaf gives it.
+    /// Slot of a leaf.
     fn leaf(self, arena: &Arena, unit: Unit) -> Slot;
 }
 
@@ -64,7 +64,7 @@ impl Address for u32 {
     }
 }
 
-/// The slot that a leaf's words give an IPv4 address; of other words, anything.
+/// Slot of an IPv4 leaf; unspecified for other words.
 #[inline(always)]
 fn in_leaf(address: u32, &[len, value, miss, key]: &[u32; 4]) -> Slot {
     select_unpredictable(address.has_prefix([0, 0, 0, key], len), value, miss)
@@ -94,13 +94,13 @@ impl Address for u128 {
     }
 }
 
-/// The inverse of [`split`].
+/// Inverse of [`split`].
 #[inline]
 pub(in crate::tables) fn join([a, b, c, d]: [u32; 4]) -> u128 {
     u128::from(u64::from(d) << 32 | u64::from(c)) << 64 | u128::from(u64::from(b) << 32 | u64::from(a))
 }
 
-/// Lowest word first: two of them are one load where the processor is little-endian.
+/// Splits an address into words, lowest first: on a little-endian processor two of them are one load.
 pub(in crate::tables) fn split(bits: u128) -> [u32; 4] {
     [0, 32, 64, 96].map(|shift| (bits >> shift) as u32)
 }

@@ -1,5 +1,4 @@
-//! Building the trie, whole and in part: a change builds anew only what lies inside the changed prefix, from the
-//! sorted prefixes.
+//! Construction and updates of the trie. A change rebuilds the changed prefix only, from the sorted prefixes.
 
 use super::address::{join, split};
 use super::slot::{
@@ -11,9 +10,9 @@ use crate::tables::arena::{Arena, first_word};
 use crate::tables::prefix_set::{Entry, PrefixSet, mask};
 
 impl PrefixTrie {
-    /// The trie of `prefixes`, for addresses of `address_bits`; `default` is what matches no prefix.
+    /// Trie of `prefixes`, for addresses of `address_bits`; `default` is the value without a match.
     ///
-    /// Nodes are dense where they can be while there are fewer than `dense_nodes_min` ([`DENSE_NODES_MIN`]).
+    /// Nodes are dense if possible while there are fewer than `dense_nodes_min` ([`DENSE_NODES_MIN`]).
     pub(in crate::tables) fn new(
         address_bits: u32,
         prefixes: PrefixSet,
@@ -30,7 +29,7 @@ impl PrefixTrie {
         trie
     }
 
-    /// Adds or replaces a prefix; gives what it led to before.
+    /// Adds or replaces a prefix. Returns the previous value.
     pub(in crate::tables) fn insert(&mut self, entry: Entry) -> Option<u32> {
         let before = self.prefixes.insert(entry);
         if before != Some(entry.value) {
@@ -39,14 +38,14 @@ impl PrefixTrie {
         before
     }
 
-    /// Removes a prefix; gives what it led to.
+    /// Removes a prefix. Returns its value.
     pub(in crate::tables) fn remove(&mut self, bits: u128, len: u8) -> Option<u32> {
         let before = self.prefixes.remove(bits, len)?;
         self.refresh(bits, len);
         Some(before)
     }
 
-    /// Builds what lies inside `bits/len` anew, from the prefixes as they are.
+    /// Rebuilds the range of `bits/len`.
     fn refresh(&mut self, bits: u128, len: u8) {
         if len <= ROOT_BITS {
             return self.rebuild_root(bits, len);
@@ -59,7 +58,7 @@ impl PrefixTrie {
         }
     }
 
-    /// Builds the root's slots inside `bits/len` anew.
+    /// Rebuilds the slots of the root within `bits/len`.
     fn rebuild_root(&mut self, bits: u128, len: u8) {
         let first = (bits >> (128 - ROOT_BITS)) as usize;
         let count = 1 << (ROOT_BITS - len);
@@ -73,7 +72,8 @@ impl PrefixTrie {
         }
     }
 
-    /// The slot for the first `depth` bytes of `bits`, with what lies inside `bits/len` (longer than that) built anew.
+    /// Rebuilds `bits/len`, which is longer than `depth` bytes, within the slot for the first `depth` bytes
+    /// of `bits`.
     fn refresh_slot(&mut self, slot: Slot, at_depth: u32, bits: u128, len: u8) -> Slot {
         let node_depth = depth(slot);
         let inside = u32::from(len) > 8 * node_depth;
@@ -111,7 +111,7 @@ impl PrefixTrie {
         }
     }
 
-    /// Builds what lies inside `bits/len` anew, in the slots of a node that takes byte `depth`.
+    /// Rebuilds `bits/len` within the slots of a node for byte `depth`.
     fn refresh_slots(&mut self, slots: &mut [Slot; NODE_SLOTS], depth: u32, bits: u128, len: u8) {
         let slot_len = 8 * (depth as u8 + 1);
         let at = (bits >> (128 - u32::from(slot_len))) as usize % NODE_SLOTS;
@@ -122,7 +122,7 @@ impl PrefixTrie {
         }
     }
 
-    /// Builds the slots that are all of `bits/len` anew. Each slot is for `slot_len` bits.
+    /// Rebuilds the slots of `bits/len`. Each slot covers `slot_len` bits.
     fn rebuild(&mut self, slots: &mut [Slot], slot_len: u8, bits: u128, len: u8) {
         for &slot in &*slots {
             self.free_subtree(slot);
@@ -132,7 +132,8 @@ impl PrefixTrie {
         self.fill_slots(slots, slot_len, bits, &entries);
     }
 
-    /// Lays sorted prefixes over slots that hold what covers them; the first slot is that of `bits`.
+    /// Writes sorted prefixes over slots that contain the value of their parent. The first slot is that of
+    /// `bits`.
     fn fill_slots(&mut self, slots: &mut [Slot], slot_len: u8, bits: u128, entries: &[Entry]) {
         let shift = 128 - u32::from(slot_len);
         let mut rest = entries;
@@ -150,17 +151,17 @@ impl PrefixTrie {
         }
     }
 
-    /// The slot for prefixes that have their first `depth` bytes in common and are longer.
+    /// Builds the slot of prefixes with equal first `depth` bytes.
     fn build(&mut self, entries: &[Entry], at_depth: u32, inherited: u32) -> Slot {
         let prefers_dense = self.is_ipv4() && self.is_dense_worth(entries.len());
-        // There a leaf is as short a way as a dense node.
+        // Directly below the root a leaf takes as few loads as a dense node.
         let step_2 = at_depth == u32::from(ROOT_BITS) / 8;
         let (first, last) = match entries {
             [] => return inherited,
             [only] if !prefers_dense || step_2 => return self.leaf(only, at_depth, inherited),
             [first, ..] => (first, &entries[entries.len() - 1]),
         };
-        // A prefix that covers all the others stands first: the node must not skip past its end.
+        // A prefix that contains all others comes first: the node must not skip past its end.
         let common = (first.bits ^ last.bits).leading_zeros().min(u32::from(first.len) - 1) / 8;
         let node_depth = if prefers_dense { at_depth } else { common };
         let mut slots = [inherited; NODE_SLOTS];
@@ -176,7 +177,7 @@ impl PrefixTrie {
         node(LEAF, at_depth, unit)
     }
 
-    /// The slot of a node with these slots, which takes byte `depth` of addresses that begin like `bits`.
+    /// Builds the node with these slots for byte `depth` of addresses that start like `bits`.
     fn encode(&mut self, slots: &[Slot; 256], depth: u32, at_depth: u32, bits: u128, miss: u32) -> Slot {
         let runs: Vec<Slot> = slots.chunk_by(|a, b| a == b).map(|run| run[0]).collect();
         let skips = depth > at_depth;
@@ -207,7 +208,7 @@ impl PrefixTrie {
         node(SPARSE, depth, self.arena.put(&words))
     }
 
-    /// Whether a node that tells so many things apart is to be dense although a sparse one would be smaller.
+    /// Tests whether a node with `count` distinct entries is dense although a sparse one would be smaller.
     fn is_dense_worth(&self, count: usize) -> bool {
         let few = if count < DENSE_WORTH { self.dense_nodes_min.div_ceil(2) } else { self.dense_nodes_min };
         self.dense_nodes < few
@@ -221,7 +222,7 @@ impl PrefixTrie {
         join(*self.arena.block(unit(slot)))
     }
 
-    /// The slots of a sparse node, and the slot where its key differs.
+    /// Slots of a sparse node, and its slot for other keys.
     fn expand(&self, slot: Slot) -> ([Slot; NODE_SLOTS], Slot) {
         let words: &[u32; SPARSE_WORDS] = self.arena.block(unit(slot));
         let mut next = first_word(words[5]);
@@ -236,7 +237,7 @@ impl PrefixTrie {
         (slots, words[4])
     }
 
-    /// Gives back a sparse node, not what is below; gives its distinct slots.
+    /// Frees a sparse node without its children. Returns its distinct slots.
     fn free_sparse(&mut self, slot: Slot) -> Vec<Slot> {
         let words: [u32; SPARSE_WORDS] = *self.arena.block(unit(slot));
         let count = words[8..].iter().map(|bits| bits.count_ones() as usize).sum();

@@ -1,4 +1,4 @@
-//! Look-up in the trie.
+//! Lookup in the trie.
 
 use std::hint::select_unpredictable;
 
@@ -8,12 +8,12 @@ use crate::limits::BATCH_FRAMES_MAX;
 use crate::tables::arena::{Arena, first_word};
 use crate::tables::prefix_set::PrefixSet;
 
-/// The compiled trie, and the prefixes that it was compiled from. A clone is cheap and shares all pages.
+/// Compiled trie with its prefixes. A clone is cheap and shares all pages.
 #[derive(Clone)]
 pub(in crate::tables) struct PrefixTrie {
     pub(super) arena: Arena,
     pub(super) prefixes: PrefixSet,
-    /// Words of a leaf: the key is as long as an address.
+    /// Number of words of a leaf, which contains a key of the length of an address.
     pub(super) leaf_words: usize,
     pub(super) dense_nodes: usize,
     pub(super) dense_nodes_min: usize,
@@ -26,25 +26,25 @@ impl PrefixTrie {
         self.prefixes.len()
     }
 
-    /// Bytes of the compiled form.
+    /// Size of the compiled form in bytes.
     pub(in crate::tables) fn bytes(&self) -> usize {
         self.arena.bytes()
     }
 
-    /// What exactly this prefix leads to.
+    /// Value of exactly this prefix.
     pub(in crate::tables) fn get(&self, bits: u128, len: u8) -> Option<u32> {
         self.prefixes.get(bits, len)
     }
 
-    /// What this prefix leads to, or else the longest that covers it.
+    /// Value of this prefix, or else of the longest prefix that contains it.
     pub(in crate::tables) fn covering(&self, bits: u128, len: u8) -> Option<u32> {
         self.get(bits, len).or_else(|| self.prefixes.cover(bits, len))
     }
 }
 
-/// Look-up.
+/// Lookup.
 impl PrefixTrie {
-    /// What the longest prefix that covers `address` leads to, or the default.
+    /// Value of the longest prefix that contains `address`, or the default.
     #[inline]
     pub(in crate::tables) fn find<A: Address>(&self, address: A) -> u32 {
         let mut slot = address.root(&self.arena);
@@ -58,7 +58,7 @@ impl PrefixTrie {
         }
     }
 
-    /// [`PrefixTrie::find`] of each address: all take one step before any takes the next, so that loads overlap.
+    /// Values of several addresses. All take one step before any takes the next, so that loads overlap.
     pub(in crate::tables) fn find_batch<A: Address>(&self, addresses: &[A], found: &mut [u32]) {
         assert_eq!(addresses.len(), found.len(), "one result for each address");
         let chunks = addresses.chunks(BATCH_FRAMES_MAX).zip(found.chunks_mut(BATCH_FRAMES_MAX));
@@ -85,7 +85,7 @@ impl PrefixTrie {
         }
     }
 
-    /// Takes the further steps of those addresses whose slot is not a value yet.
+    /// Completes the lookups that are at a node.
     #[inline(never)]
     fn find_remaining<A: Address>(&self, addresses: &[A], found: &mut [u32], open: &[u8]) {
         let mut lists = [[0; BATCH_FRAMES_MAX]; 3];
@@ -96,7 +96,7 @@ impl PrefixTrie {
             self.prefetch(addresses[i as usize], slot);
         }
         while pending.dense + pending.sparse > 0 {
-            // Lists are written no faster than they are read.
+            // The lists are written no faster than they are read.
             for at in 0..std::mem::take(&mut pending.dense) {
                 let i = lists[0][at % BATCH_FRAMES_MAX];
                 let slot = self.dense(addresses[i as usize], found[i as usize]);
@@ -117,7 +117,7 @@ impl PrefixTrie {
         }
     }
 
-    /// Brings near what the next step of an address reads; of a value, something.
+    /// Prefetches the load of the next step of an address; of a value, an arbitrary line.
     #[inline]
     fn prefetch<A: Address>(&self, address: A, slot: Slot) {
         let offset = select_unpredictable(kind(slot) == DENSE, address.byte(depth(slot)), 0);
@@ -137,14 +137,14 @@ impl PrefixTrie {
         let byte = address.byte(depth(slot));
         let ranks = u64::from(ranks_high) << 32 | u64::from(ranks_low);
         let before = (ranks >> (byte / 32 * 8)) as usize & 0xff;
-        // Bits up to and with this one; the first bit of the map is always set.
+        // Bits up to and including this one. The first bit of the map is always set.
         let here = bitmap[(byte / 32) & 7] & (u32::MAX >> (31 - byte % 32));
         let found = self.arena.word(first_word(base) + before + here.count_ones() as usize - 1);
         if address.has_prefix([a, b, c, d], 8 * depth(slot)) { found } else { miss }
     }
 }
 
-/// How many addresses of a batch wait at each kind of node. Which ones stands in a list for each kind.
+/// Number of addresses of a batch at each kind of node. A list per kind contains their indices.
 #[derive(Default)]
 struct PendingNodes {
     dense: usize,
@@ -153,8 +153,8 @@ struct PendingNodes {
 }
 
 impl PendingNodes {
-    /// Enters an address where its slot leads. Written to every list and counted in one: there is no branch to
-    /// mispredict where kinds are mixed.
+    /// Adds an address to the list of its kind. Writes to every list and counts in one: a branch on mixed
+    /// kinds would be unpredictable.
     #[inline]
     fn push(&mut self, lists: &mut [[u8; BATCH_FRAMES_MAX]; 3], i: u8, slot: Slot) {
         lists[0][self.dense % BATCH_FRAMES_MAX] = i;

@@ -1,4 +1,4 @@
-//! Random rule tables for property tests: small, so that everything meets everything.
+//! Random rule tables for property tests: small, so that their parts interact.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,7 +17,7 @@ const ROWS: u32 = 8;
 const ACLS: u32 = 4;
 const CLASSES: u32 = 6;
 
-/// Tables that pass their check.
+/// Generates tables that pass their check.
 pub(crate) fn rule_tables() -> impl Strategy<Value = RuleTables> {
     let rows = vec(row(12), ROWS as usize);
     let acls = vec(acl(), ACLS as usize);
@@ -36,7 +36,7 @@ pub(crate) fn rule_tables() -> impl Strategy<Value = RuleTables> {
     })
 }
 
-/// A flow between addresses that the tables may name.
+/// Generates a flow between addresses that the tables may contain.
 pub(crate) fn flow() -> impl Strategy<Value = FlowKey> {
     (address(), address(), protocol(), port(), port()).prop_map(
         |(src, other, protocol, src_port, dst_port)| {
@@ -50,7 +50,7 @@ pub(crate) fn flow() -> impl Strategy<Value = FlowKey> {
     )
 }
 
-/// A protocol, mostly one with ports.
+/// Generates a protocol, mostly one with ports.
 pub(in crate::tables) fn protocol() -> impl Strategy<Value = Protocol> {
     prop_oneof![
         Just(Protocol::TCP),
@@ -60,12 +60,12 @@ pub(in crate::tables) fn protocol() -> impl Strategy<Value = Protocol> {
     ]
 }
 
-/// A port: the first and last ones, some that meet, and any.
+/// Generates a port: the first, the last, a few adjacent ones, or any.
 pub(in crate::tables) fn port() -> impl Strategy<Value = u16> {
     prop_oneof![Just(0), Just(u16::MAX), 79..83_u16, any::<u16>()]
 }
 
-/// A row of fewer than `spans_max` spans for each protocol.
+/// Generates a row with fewer than `spans_max` spans per protocol.
 pub(in crate::tables) fn row(spans_max: usize) -> impl Strategy<Value = Row> {
     let spans = || prop_oneof![vec((port(), decision()), 0..4), vec((port(), decision()), 0..spans_max)];
     let long = (spans(), spans(), spans(), decision()).prop_map(|(tcp, udp, sctp, other)| {
@@ -75,7 +75,7 @@ pub(in crate::tables) fn row(spans_max: usize) -> impl Strategy<Value = Row> {
     prop_oneof![long, short_row()]
 }
 
-/// A row of one span at most, of few decisions.
+/// Generates a row with at most one span and few distinct decisions.
 fn short_row() -> impl Strategy<Value = Row> {
     let decision = || {
         (0..2_u32)
@@ -95,7 +95,7 @@ fn short_row() -> impl Strategy<Value = Row> {
     })
 }
 
-/// Cuts all ports at the given ones; each piece has the decision of the cut at its end.
+/// Cuts all ports at the given ones. Each piece has the decision of the cut at its end.
 fn spans_of(cuts: Vec<(u16, Decision)>, other: Decision) -> Vec<PortSpan> {
     let cuts: BTreeMap<u16, Decision> = cuts.into_iter().collect();
     let mut spans: Vec<PortSpan> = Vec::new();
@@ -129,7 +129,7 @@ fn pod((mut addresses, ingress, egress): (Vec<IpAddr>, u32, u32)) -> PodPolicy {
     PodPolicy { addresses, ingress: AclId(ingress), egress: AclId(egress) }
 }
 
-/// Classes far apart.
+/// Class with a large id.
 fn class(i: u32) -> ClassId {
     ClassId(i * 200)
 }
@@ -150,7 +150,7 @@ fn prefix() -> impl Strategy<Value = IpNet> {
     })
 }
 
-/// The rule number `i`; their order is not that of their numbers.
+/// Rule number `i`. The order of the rules differs from that of their numbers.
 fn origin(i: u32) -> RuleOrigin {
     let policy = PolicyRef {
         kind: PolicyKind::NetworkPolicy,
@@ -163,17 +163,17 @@ fn origin(i: u32) -> RuleOrigin {
     }
 }
 
-/// Other numbers for the same tables: shuffled, with gaps.
+/// Other ids for the same tables: shuffled, with gaps.
 #[derive(Debug, Clone)]
 pub(in crate::tables) struct Numbering(Vec<u32>);
 
-/// A random numbering.
+/// Generates a numbering.
 pub(in crate::tables) fn numbering() -> impl Strategy<Value = Numbering> {
     Just((0..10).map(|i| 3 * i + 1).collect()).prop_shuffle().prop_map(Numbering)
 }
 
 impl Numbering {
-    /// The tables under these numbers.
+    /// Tables with these ids.
     pub(in crate::tables) fn apply(&self, tables: &RuleTables) -> RuleTables {
         let row = |row: &Row| {
             let decision = |d: Decision| Decision::new(d.verdict(), RuleId(self.number(d.rule().0)));

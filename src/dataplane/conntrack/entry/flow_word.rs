@@ -16,10 +16,12 @@ const STATE: u64 = 0xff;
 /// The bits that a revalidation keeps: state, opener, pods, scale.
 const STATUS: u64 = 0xffff;
 
-/// The flow word of one end, from the high bits down: the policy epoch, 32 bits; the hop plus one, 16 bits, zero for none; the end's
-/// window scale, the ends that were pods of this node, the end that opened the flow; the flow's state, eight bits.
+/// The flow word of one end, from the high bits down: the policy epoch, 32 bits; the hop plus one, 16 bits,
+/// zero for none; the end's window scale, the ends that were pods of this node, the end that opened the flow;
+/// the flow's state, eight bits.
 ///
-/// The policy epoch is the generation that last evaluated packets of this end, and under which their hop was noted.
+/// The policy epoch is the generation that last evaluated packets of this end, and under which their hop was
+/// noted.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FlowWord(pub(super) u64);
 
@@ -31,8 +33,8 @@ impl FlowWord {
         FlowWord(u64::from(policy_epoch.0) << 32 | u64::from(hop) << 16 | status)
     }
 
-    /// Status bits of a flow in this state, for an end with this window scale. `pods`: whether the lower and the higher end is a pod of
-    /// this node.
+    /// Status bits of a flow in this state, for an end with this window scale. `pods`: whether the lower and
+    /// the higher end is a pod of this node.
     #[inline]
     pub(super) fn status_of(state: FlowState, opened_by_low: bool, pods: [bool; 2], scale: u8) -> u64 {
         let opened = if opened_by_low { 0 } else { OPENED_BY_HIGH };
@@ -56,7 +58,8 @@ impl FlowWord {
         ((self.0 >> 16) as u16).checked_sub(1)
     }
 
-    /// The hop of packets of this end, if no packet changes the flow any more: it is UDP, and both directions were seen.
+    /// The hop of packets of this end, if no packet changes the flow any more: it is UDP, and both directions
+    /// were seen.
     #[inline]
     pub(crate) fn plain_hop(self) -> Option<u16> {
         if self.0 as u8 == FlowState::UdpTwoWay as u8 { self.hop() } else { None }

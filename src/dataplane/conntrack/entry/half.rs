@@ -13,20 +13,20 @@ const END: usize = 0;
 const MAX_END: usize = 1;
 const MAX_WINDOW: usize = 2;
 const ACKNOWLEDGED: usize = 3;
-/// In the word [`MAX_WINDOW`]: the end has sent its FIN. The bit is free: "the maximum window is guaranteed to be < 2^30 if S <= 14"
-/// (RFC 7323 section 2.3).
+/// In the word [`MAX_WINDOW`]: the end has sent its FIN. The bit is free: "the maximum window is guaranteed
+/// to be < 2^30 if S <= 14" (RFC 7323 section 2.3).
 const FINISHED: u32 = 1 << 31;
 
 /// The half of an entry for the packets of one end.
 ///
-/// Normally one worker receives all packets of an end, so that its counters have one writer. Where two workers write at once, either
-/// value stands.
+/// Normally one worker receives all packets of an end, so that its counters have one writer. Where two
+/// workers write at once, either value stands.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct Half {
     pub head: AtomicU64,
-    /// IPv4: both ends' addresses in the first word, the lower end's above. TCP over IPv6: this end's address. Others over IPv6: the
-    /// lower end's.
+    /// IPv4: both ends' addresses in the first word, the lower end's above. TCP over IPv6: this end's
+    /// address. Others over IPv6: the lower end's.
     pub address: [AtomicU64; 2],
     pub flow_word: AtomicU64,
     pub last_seen_ms: AtomicU32,
@@ -101,7 +101,8 @@ impl Half {
     /// Milliseconds since the last packet of this end.
     #[inline]
     pub(super) fn idle_ms(&self, now_ms: u32) -> u32 {
-        // Another worker may have stored a time that this one's clock has not reached: the idle time is zero then.
+        // Another worker may have stored a time that this one's clock has not reached: the idle time is zero
+        // then.
         let idle = now_ms.wrapping_sub(self.last_seen_ms.load(Relaxed));
         if idle > u32::MAX / 2 { 0 } else { idle }
     }

@@ -5,8 +5,8 @@ use super::super::parts::PORTS_MAX;
 use super::super::state::QuotaClass;
 use crate::ids::PortId;
 
-/// The entry holds a flow. The other bits are the key's word, and among these in the half of the lower end the [`QuotaOwner`], in the
-/// half of the higher end the key's [check](check_of).
+/// The entry holds a flow. The other bits are the key's word, and among these in the half of the lower end
+/// the [`QuotaOwner`], in the half of the higher end the key's [check](check_of).
 pub(super) const READY: u64 = 1 << 63;
 const OWNER_PORT_SHIFT: u32 = 48;
 const OWNER_PORT: u64 = 0xfff << OWNER_PORT_SHIFT;
@@ -47,7 +47,8 @@ impl QuotaOwner {
     }
 }
 
-/// Twelve bits of a key's hash, for the half of the higher end: they tell an intact entry of a file from a torn one.
+/// Twelve bits of a key's hash, for the half of the higher end: they tell an intact entry of a file from a
+/// torn one.
 pub(super) fn check_of(key: &Key) -> u64 {
     let mix = |mixed: u64, word: &u64| (mixed.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     key.words().iter().fold(0, mix) >> 52 << OWNER_PORT_SHIFT

@@ -5,9 +5,9 @@
 //!   half of the higher end    head  addresses  flow word  last seen  packets, bytes  TCP fields of this end, or addresses
 //! ```
 //!
-//! A UDP packet reads and writes the half of its own end, and no other: so the workers of the two directions share no cache line. TCP
-//! compares the windows of both ends and takes both halves; over IPv6 each half then has its own end's address only, where halves of
-//! other protocols have both.
+//! A UDP packet reads and writes the half of its own end, and no other: so the workers of the two directions
+//! share no cache line. TCP compares the windows of both ends and takes both halves; over IPv6 each half then
+//! has its own end's address only, where halves of other protocols have both.
 
 mod counters;
 mod flow_word;
@@ -69,11 +69,13 @@ impl Entry {
         self.half(is_low).head.load(Relaxed)
     }
 
-    /// Whether the entry holds the flow with this key. A packet of the lower or of the higher end asks, and reads its own half.
+    /// Whether the entry holds the flow with this key. A packet of the lower or of the higher end asks, and
+    /// reads its own half.
     ///
-    /// The comparison covers the whole key. A worker stores the head that makes the half a flow's after the addresses of that flow,
-    /// those in the other half too. From then on nothing writes to these words until the slot gets another flow, which is not
-    /// before the batch of the caller ends. The fields that do change, those of TCP, lie where a flow has no address.
+    /// The comparison covers the whole key. A worker stores the head that makes the half a flow's after the
+    /// addresses of that flow, those in the other half too. From then on nothing writes to these words until
+    /// the slot gets another flow, which is not before the batch of the caller ends. The fields that do
+    /// change, those of TCP, lie where a flow has no address.
     #[inline(always)]
     pub(crate) fn matches(&self, key: &Key, from_low: bool) -> bool {
         let half = self.half(from_low);
@@ -107,7 +109,8 @@ impl Entry {
         self.halves[0].head.load(Acquire) & READY != 0
     }
 
-    /// Fills the entry with a flow and makes it visible. The caller has claimed the slot, and nobody else writes to it.
+    /// Fills the entry with a flow and makes it visible. The caller has claimed the slot, and nobody else
+    /// writes to it.
     pub(super) fn publish(&self, key: &Key, flow: &NewFlow, now_ms: u32) {
         let (is_v4, splits_addresses) = (key.is_v4(), splits_addresses(key.protocol()));
         debug_assert!(
@@ -158,7 +161,8 @@ impl Entry {
         }
     }
 
-    /// Ends the flow. Returns its quota owner if this call ended it, `None` if another worker has ended it before.
+    /// Ends the flow. Returns its quota owner if this call ended it, `None` if another worker has ended it
+    /// before.
     pub(super) fn unpublish(&self) -> Option<QuotaOwner> {
         let [low, high] = &self.halves;
         let end = |head: u64| (head & READY != 0).then_some(0);
@@ -167,8 +171,8 @@ impl Entry {
         Some(QuotaOwner::of(head))
     }
 
-    /// Replaces the quota owner, and returns the one before. Returns `None` and replaces nothing where the flow has ended, or where
-    /// `expected` is given and is not its owner.
+    /// Replaces the quota owner, and returns the one before. Returns `None` and replaces nothing where the
+    /// flow has ended, or where `expected` is given and is not its owner.
     pub(super) fn replace_quota_owner(
         &self,
         expected: Option<QuotaOwner>,
@@ -193,11 +197,12 @@ impl Entry {
         self.half(from_low).flow_word()
     }
 
-    /// Marks packets of one end as evaluated by this generation, and notes their hop under it; a packet looks up a hop that is not
-    /// given.
+    /// Marks packets of one end as evaluated by this generation, and notes their hop under it; a packet looks
+    /// up a hop that is not given.
     ///
-    /// Marks nothing where the flow is not the one that was evaluated: it has been restarted since its flow word was `seen`, by a worker
-    /// with an earlier generation than the word's, or from its other end, or between other pods.
+    /// Marks nothing where the flow is not the one that was evaluated: it has been restarted since its flow
+    /// word was `seen`, by a worker with an earlier generation than the word's, or from its other end, or
+    /// between other pods.
     pub(crate) fn mark_current(
         &self,
         from_low: bool,
@@ -239,12 +244,14 @@ impl Entry {
 
     /// Sets the state, where it is still `old`.
     ///
-    /// Both halves have the state, so that a packet of a flow without TCP fields does not read the other end's half. Of these flows only
-    /// UDP and unknown protocols change their state, once: a half that does not have the change yet gets it from the next packet. For
-    /// TCP and SCTP the state in the half of the lower end holds.
+    /// Both halves have the state, so that a packet of a flow without TCP fields does not read the other
+    /// end's half. Of these flows only UDP and unknown protocols change their state, once: a half that does
+    /// not have the change yet gets it from the next packet. For TCP and SCTP the state in the half of the
+    /// lower end holds.
     pub(crate) fn set_state(&self, old: FlowState, new: FlowState) {
         for half in &self.halves {
-            // Where two workers change the state at once, the next packet of the one that loses sets it again.
+            // Where two workers change the state at once, the next packet of the one that loses sets it
+            // again.
             half.update_flow_word(|flow_word| (flow_word.state() == old).then(|| flow_word.with_state(new)));
         }
     }
@@ -283,8 +290,9 @@ impl Entry {
         TcpFlow { state: self.state(), sides: self.sides().map(Half::tcp) }
     }
 
-    /// Stores the fields of a TCP connection that differ from `before`, the values that were loaded. The workers of the two directions
-    /// change different fields, and neither undoes a change of the other. Returns whether the state differs.
+    /// Stores the fields of a TCP connection that differ from `before`, the values that were loaded. The
+    /// workers of the two directions change different fields, and neither undoes a change of the other.
+    /// Returns whether the state differs.
     #[inline]
     pub(crate) fn store_tcp(&self, before: &TcpFlow, flow: &TcpFlow) -> bool {
         for (side, half) in self.sides().into_iter().enumerate() {
@@ -298,7 +306,8 @@ impl Entry {
     }
 }
 
-/// Whether over IPv6 each half of a flow has the address of its own end only: TCP fields take the place of the other one.
+/// Whether over IPv6 each half of a flow has the address of its own end only: TCP fields take the place of
+/// the other one.
 #[inline]
 fn splits_addresses(protocol: Protocol) -> bool {
     protocol == Protocol::TCP

@@ -27,7 +27,7 @@ fn an_echo_and_its_reply_share_a_key_and_the_reverse_echo_does_not() {
     }
 }
 
-/// Of all types of a family, those that share a key with the one that they ask or answer are a request and its reply.
+/// Checks that of all types of a family only a request and its own reply share a key.
 fn queries_share_keys_with_their_own_replies_alone(
     pairs: &[(u8, u8)],
     message: impl Fn(u8, u8, u8) -> Packet,

@@ -13,7 +13,7 @@ use crate::limits::PORTS_MAX;
 use crate::net::address::from_v4;
 use crate::net::flow::Protocol;
 
-/// A directory in memory, that goes with its test.
+/// A directory in memory, removed at the end of its test.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -53,10 +53,10 @@ impl Drop for Directory {
 }
 
 const FLOWS: usize = 512;
-/// Times that flows are inserted at, and that the next process starts at.
+/// Times of the insertions, and of the start of the next process.
 const ENTERED_MS: u32 = 5000;
 const NOW_MS: u32 = 9000;
-/// The last generation of the process before.
+/// The last generation of the previous process.
 const NEWEST: Generation = Generation(7);
 
 fn settings(flows_max: usize) -> ConntrackSettings {
@@ -68,13 +68,13 @@ fn v6(number: u64) -> u128 {
 }
 
 fn keys_of(number: u64, protocol: Protocol) -> [Key; 2] {
-    // An echo that the lower end has sent, with the bits of its type.
+    // The lower end has sent the echo request; these are the bits of its type.
     let echo = if protocol == Protocol::ICMP { 1 << 40 | 8 << 42 } else { 0 };
     let word = (1000 + number) | 53 << 16 | u64::from(protocol.0) << 32 | echo;
     [Key::new(from_v4(0x0a00_0001), from_v4(0x0a00_0002), word), Key::new(v6(1), v6(2), word)]
 }
 
-/// Flows of every protocol and family, in states that these have.
+/// Flows of every protocol and family, in valid states.
 fn flows(numbers: std::ops::Range<u64>) -> Vec<(Key, NewFlow)> {
     let of_number = |number| {
         let states = [
@@ -123,7 +123,7 @@ fn enter_all(stored: &Stored, flows: &[(Key, NewFlow)]) {
     stored.storage.note_generation(NEWEST).unwrap();
 }
 
-/// Flows by port and class: as they are counted, and as they are in the table.
+/// Number of flows by port and class: as counted, and as found in the table.
 fn charges(table: &Conntrack) -> [BTreeMap<(u16, u8), u32>; 2] {
     let classes = [QuotaClass::Unassured, QuotaClass::Assured, QuotaClass::Ended];
     let of_port = |port| classes.map(|class| ((port, class as u8), table.flows_of(PortId(port), class)));
@@ -147,7 +147,7 @@ fn keys(table: &Conntrack) -> Vec<Key> {
     keys
 }
 
-/// Look-up result of a packet.
+/// Result of a packet's lookup.
 fn tell(table: &Conntrack, key: &Key) -> String {
     let slot = table.look_up(key, table.hash(key)).expect("a flow that was inserted");
     let entry = table.entry(slot);
@@ -262,7 +262,7 @@ fn a_tag_without_its_flow_is_a_free_place_and_of_two_entries_with_one_key_one_st
     enter_all(&directory.open().unwrap(), &flows);
     let slots = taken_slots(&directory);
     let free = |bucket: u64| (16 * bucket..16 * bucket + 16).find(|slot| !slots.contains(slot)).unwrap();
-    // Claimed and not published, and a tombstone; then a copy of a flow beside it.
+    // A claimed slot without a flow, and a tombstone; then a copy of a flow in another slot.
     let (claimed, buried) = (free(0), free(1));
     for (slot, tag) in [(claimed, 0x42), (buried, 1)] {
         directory.file().write_all_at(&[tag], places(slot).0).unwrap();
@@ -362,7 +362,7 @@ fn a_file_system_without_room_is_an_error_at_the_start_that_leaves_nothing() {
     assert!(directory.open().is_ok());
 }
 
-/// Holds [`LAYOUT`] to the bytes of known flows: when this fails, the number has to grow.
+/// Compares the bytes of known flows with those of [`LAYOUT`]: a change needs another version.
 #[test]
 fn the_layout_has_its_number() {
     let directory = Directory::new();
@@ -387,7 +387,7 @@ fn the_layout_has_its_number() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// A file with any bytes gives no flow that was not inserted, exact counts, and a table that can be used.
+    /// Damage of any bytes leads to no flow that was not inserted, to exact counts, and to a usable table.
     #[test]
     fn a_file_with_random_damage_gives_whole_flows_that_were_there_and_no_others(
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 1..64_usize), 1..40),
@@ -409,7 +409,7 @@ proptest! {
         prop_assert!(there.iter().all(|key| known.contains(key)));
         let [owner_port, counted] = charges(&stored.table);
         prop_assert_eq!(owner_port, counted);
-        // It can be used: what is missing is inserted again, and everything goes in the end.
+        // The table is usable: it takes missing flows again, and all flows can be removed.
         let mut worker_state = WorkerState::new(WorkerId(0), 1);
         stored.table.start_batch(&mut worker_state);
         for (key, flow) in &before {

@@ -1,10 +1,11 @@
 //! Eviction of flows for new ones.
 //!
-//! An insertion that finds few free slots in the two buckets of its key has another flow evicted, whose slot is free a few batches
-//! later. The victim is a flow that has ended, or an unassured flow (see [`super::super::quota`]) of the port that has most of them: the
-//! longest idle one. It is never one of a port that has fewer unassured flows than the port of the new flow; where all unassured flows of
-//! the two buckets are of such ports, the new flow is refused. So a port keeps its flows as long as others have more: a flood evicts its
-//! own flows or is refused, and takes no slot from anybody else.
+//! An insertion that finds few free slots in the two buckets of its key has another flow evicted, whose slot
+//! is free a few batches later. The victim is a flow that has ended, or an unassured flow (see
+//! [`super::super::quota`]) of the port that has most of them: the longest idle one. It is never one of a
+//! port that has fewer unassured flows than the port of the new flow; where all unassured flows of the two
+//! buckets are of such ports, the new flow is refused. So a port keeps its flows as long as others have more:
+//! a flood evicts its own flows or is refused, and takes no slot from anybody else.
 
 use super::super::state::QuotaClass;
 use super::layout::Conntrack;
@@ -24,8 +25,8 @@ pub(super) enum Eviction {
 }
 
 impl Conntrack {
-    /// Evicts one flow of two buckets for a flow of `port`, from the first bucket if possible. Returns whether the new flow may take a
-    /// slot.
+    /// Evicts one flow of two buckets for a flow of `port`, from the first bucket if possible. Returns
+    /// whether the new flow may take a slot.
     pub(super) fn evict_in_either(
         &self,
         buckets: [usize; 2],
@@ -44,8 +45,8 @@ impl Conntrack {
         !is_refused
     }
 
-    /// Ends one flow of a bucket for a flow of `port`: one that is past its timeout, else one that has ended, else an unassured one of
-    /// the port that has most of them, of these the longest idle.
+    /// Ends one flow of a bucket for a flow of `port`: one that is past its timeout, else one that has ended,
+    /// else an unassured one of the port that has most of them, of these the longest idle.
     pub(super) fn evict(&self, bucket: usize, port: PortId, now_ms: u32, by: &mut WorkerState) -> Eviction {
         let candidate = |slot: Slot| {
             let entry = self.entry(slot);

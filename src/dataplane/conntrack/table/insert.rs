@@ -34,7 +34,8 @@ impl Conntrack {
     ) -> InsertOutcome {
         let (first, second) = (self.first_bucket(hash), self.second_bucket(hash));
         let mut buckets = [first, second];
-        // Tags of the second bucket are another cache line: they are read only where the first one has no slots to spare.
+        // Tags of the second bucket are another cache line: they are read only where the first one has no
+        // slots to spare.
         if is_crowded(self.free_in(first)) {
             if self.is_crowded_beside(first, second) {
                 buckets.reverse();
@@ -65,7 +66,8 @@ impl Conntrack {
         }
     }
 
-    /// Restarts the flow in a slot, with a new evaluation: the port pair is used again, perhaps opened by its other side.
+    /// Restarts the flow in a slot, with a new evaluation: the port pair is used again, perhaps opened by its
+    /// other side.
     pub(crate) fn restart(&self, slot: Slot, flow: &NewFlow, now_ms: u32) {
         let entry = self.entry(slot);
         let owner = QuotaOwner::unassured(flow.owner_port);
@@ -79,10 +81,11 @@ impl Conntrack {
         Some(Slot::at(bucket, self.buckets[bucket].claim(preferred, tag)?))
     }
 
-    /// Leaves one entry of a key that two workers have published at once: the one that comes first in lookup order.
+    /// Leaves one entry of a key that two workers have published at once: the one that comes first in lookup
+    /// order.
     fn resolve_duplicate(&self, key: &Key, hash: u64, ours: Slot, by: &mut WorkerState) -> InsertOutcome {
-        // The fence stands between our publication and our search: of two workers that publish at once, at least one sees the
-        // other's flow.
+        // The fence stands between our publication and our search: of two workers that publish at once, at
+        // least one sees the other's flow.
         fence(SeqCst);
         let mut before = None;
         let mut passed_ours = false;

@@ -30,7 +30,8 @@ pub(crate) struct Conntrack {
 }
 
 impl Conntrack {
-    /// Makes an empty table, on huge pages if `huge_pages` and the kernel has any. Fails where there is no memory for it.
+    /// Makes an empty table, on huge pages if `huge_pages` and the kernel has any. Fails where there is no
+    /// memory for it.
     pub(crate) fn new(settings: &ConntrackSettings, huge_pages: bool) -> io::Result<Conntrack> {
         let buckets = Conntrack::buckets_for(settings);
         let entries = HugeArray::new(buckets * BUCKET_SLOTS, huge_pages)?;
@@ -42,7 +43,8 @@ impl Conntrack {
         settings.flows_max.div_ceil(BUCKET_SLOTS).max(2)
     }
 
-    /// Makes a table of these buckets and their entries, which are empty or still to be [recovered](Conntrack::recover).
+    /// Makes a table of these buckets and their entries, which are empty or still to be
+    /// [recovered](Conntrack::recover).
     pub(in crate::dataplane::conntrack) fn of(
         buckets: HugeArray<BucketTags>,
         entries: HugeArray<Entry>,
@@ -127,8 +129,8 @@ impl Conntrack {
         self.buckets.iter().for_each(BucketTags::clear_overflow);
     }
 
-    /// Whether a slot holds a flow. A slot that is claimed and not yet published holds none: its entry still has the words of the flow
-    /// before.
+    /// Whether a slot holds a flow. A slot that is claimed and not yet published holds none: its entry still
+    /// has the words of the flow before.
     pub(in crate::dataplane::conntrack) fn holds_flow(&self, slot: Slot) -> bool {
         self.tag(slot) > TOMBSTONE && self.entry(slot).is_flow()
     }
@@ -151,7 +153,8 @@ impl Conntrack {
         (0..self.entries.len() as u32).map(Slot)
     }
 
-    /// Calls `see` for each flow until it returns false. The control side uses it: flows that come and go meanwhile may be missed.
+    /// Calls `see` for each flow until it returns false. The control side uses it: flows that come and go
+    /// meanwhile may be missed.
     pub(crate) fn for_each(&self, mut see: impl FnMut(&Key, &Entry) -> bool) {
         for entry in &*self.entries {
             if let Some(key) = entry.key()

@@ -15,7 +15,8 @@ pub(in crate::dataplane::conntrack) enum TagMatch {
     Slot(Slot),
     /// The second bucket has to be searched too.
     SecondBucket,
-    /// The table has no such flow. An insertion takes this slot; [`Slot::NONE`] where the caller has not asked for one.
+    /// The table has no such flow. An insertion takes this slot; [`Slot::NONE`] where the caller has not
+    /// asked for one.
     None(Slot),
 }
 
@@ -54,8 +55,8 @@ impl Conntrack {
         prefetch_read(&self.buckets[self.first_bucket(hash)]);
     }
 
-    /// Compares the tags of a key's first bucket, from its primary slot on and around the bucket. With `for_insert`, a key that is not
-    /// in the table gets the slot that an insertion takes.
+    /// Compares the tags of a key's first bucket, from its primary slot on and around the bucket. With
+    /// `for_insert`, a key that is not in the table gets the slot that an insertion takes.
     #[inline(always)]
     pub(in crate::dataplane::conntrack) fn match_tags(&self, hash: u64, for_insert: bool) -> TagMatch {
         let bucket = self.first_bucket(hash);
@@ -80,7 +81,8 @@ impl Conntrack {
         }
     }
 
-    /// Compares the tags of the second bucket of a key for which [`Conntrack::match_tags`] returned [`TagMatch::SecondBucket`].
+    /// Compares the tags of the second bucket of a key for which [`Conntrack::match_tags`] returned
+    /// [`TagMatch::SecondBucket`].
     #[inline(always)]
     pub(in crate::dataplane::conntrack) fn match_second_bucket(&self, hash: u64) -> TagMatch {
         let (first, second) = (self.first_bucket(hash), self.second_bucket(hash));
@@ -91,7 +93,8 @@ impl Conntrack {
         TagMatch::None(self.insert_slot(bucket, hash, self.free_in(bucket)))
     }
 
-    /// The slot of a key: `candidate`, the one that tags named in this batch, if its entry has the key, else any other.
+    /// The slot of a key: `candidate`, the one that tags named in this batch, if its entry has the key, else
+    /// any other.
     #[inline(always)]
     pub(in crate::dataplane::conntrack) fn find(
         &self,

@@ -1,11 +1,13 @@
 //! Lookup of a batch of packets in two passes, so that no packet waits alone for memory.
 //!
-//! [`Conntrack::start_lookup`] hashes the key of a packet and starts to load its primary entry. [`Conntrack::lookup_batch`] then compares
-//! the keys. Packets whose flow is not in its primary slot come last: their tags are compared together, and the entries that these name
-//! are loaded together. All packets of a flow are among these, or none, so that the packets of a flow keep their order.
+//! [`Conntrack::start_lookup`] hashes the key of a packet and starts to load its primary entry.
+//! [`Conntrack::lookup_batch`] then compares the keys. Packets whose flow is not in its primary slot come
+//! last: their tags are compared together, and the entries that these name are loaded together. All packets
+//! of a flow are among these, or none, so that the packets of a flow keep their order.
 //!
-//! While most packets of the last batch missed their primary slot, those of new flows above all, a batch compares tags first and leaves
-//! primary entries alone: for a new flow a primary entry is a cache line read in vain. docs/decisions has the measurements.
+//! While most packets of the last batch missed their primary slot, those of new flows above all, a batch
+//! compares tags first and leaves primary entries alone: for a new flow a primary entry is a cache line read
+//! in vain. docs/decisions has the measurements.
 
 use std::hint::black_box;
 
@@ -31,7 +33,8 @@ pub(crate) struct PacketFlow {
     pub from_low: bool,
 }
 
-/// State of one worker's lookups: the keys of the batch, and lists that the passes hand on. It allocates when it is made.
+/// State of one worker's lookups: the keys of the batch, and lists that the passes hand on. It allocates when
+/// it is made.
 pub(crate) struct LookupBatch {
     flows: Box<[PacketFlow; BATCH_FRAMES_MAX]>,
     /// Halves of entries to be loaded into the cache.
@@ -105,8 +108,9 @@ impl Conntrack {
         }
     }
 
-    /// Looks up the pending packets among the first `len` ones, and hands each to `visitor` once, with its flow or as a miss. With
-    /// `for_insert`, the slots that new flows will take are loaded too: callers that drop most misses leave them alone.
+    /// Looks up the pending packets among the first `len` ones, and hands each to `visitor` once, with its
+    /// flow or as a miss. With `for_insert`, the slots that new flows will take are loaded too: callers that
+    /// drop most misses leave them alone.
     #[inline(always)]
     pub(crate) fn lookup_batch(
         &self,
@@ -187,7 +191,8 @@ impl Conntrack {
         let flow = &mut lookups.flows[i];
         match found {
             TagMatch::None(insert_slot) => {
-                // The visitor's work lies between this prefetch and the next: processors drop many prefetches in a row.
+                // The visitor's work lies between this prefetch and the next: processors drop many prefetches
+                // in a row.
                 self.prefetch_insert_slot(insert_slot);
                 visitor.miss(i, flow);
             }
@@ -215,8 +220,8 @@ impl Conntrack {
 
     /// Loads halves of entries into the cache.
     ///
-    /// It reads them, one right after the other, so that the processor waits for all at once. Prefetches are hints: of many with little
-    /// to do in between, processors drop most.
+    /// It reads them, one right after the other, so that the processor waits for all at once. Prefetches are
+    /// hints: of many with little to do in between, processors drop most.
     #[inline]
     fn load_halves(&self, halves: &[HalfId]) {
         black_box(

@@ -18,8 +18,8 @@ struct TagLookup<'a> {
 }
 
 impl Conntrack {
-    /// Looks up a key for each of `items`, and calls `hit` with each entry found and whether the packet comes from the lower endpoint of
-    /// its key. Returns the number of hits.
+    /// Looks up a key for each of `items`, and calls `hit` with each entry found and whether the packet comes
+    /// from the lower endpoint of its key. Returns the number of hits.
     #[inline(always)]
     pub(crate) fn lookup_tags_first<T>(
         &self,

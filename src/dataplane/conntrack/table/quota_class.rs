@@ -1,4 +1,5 @@
-//! Quota owner and quota class of the flows in the table, as their states change: see [`super::super::quota`].
+//! Quota owner and quota class of the flows in the table, as their states change: see
+//! [`super::super::quota`].
 
 use super::super::entry::{Entry, QuotaOwner};
 use super::super::state::{FlowState, QuotaClass};
@@ -15,8 +16,9 @@ impl Conntrack {
         }
     }
 
-    /// Gives a flow the class of its state, as far as its port's quota allows. The worker whose compare-and-swap changes the owner in
-    /// the entry counts it, so that the counts are exact whatever two workers do at once.
+    /// Gives a flow the class of its state, as far as its port's quota allows. The worker whose
+    /// compare-and-swap changes the owner in the entry counts it, so that the counts are exact whatever two
+    /// workers do at once.
     pub(super) fn update_class(&self, entry: &Entry) {
         let Some(old) = entry.quota_owner() else { return };
         let new = QuotaOwner { class: entry.state().class(), ..old };

@@ -1,4 +1,5 @@
-//! Removal of flows, and reclamation of their slots when no worker can hold their numbers (quiescent-state-based reclamation).
+//! Removal of flows, and reclamation of their slots when no worker can hold their numbers
+//! (quiescent-state-based reclamation).
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -56,7 +57,8 @@ impl Conntrack {
             self.add_overflow(first, -1);
         }
         self.set_tag(slot, TOMBSTONE);
-        // A worker whose batch does not yet see the end of the flow has let its epoch be seen before: see `start_batch`.
+        // A worker whose batch does not yet see the end of the flow has let its epoch be seen before: see
+        // `start_batch`.
         fence(SeqCst);
         by.retired.push_back((self.reclaim_epoch.load(Acquire), slot));
         by.ended += 1;
@@ -83,7 +85,8 @@ impl Conntrack {
         }
     }
 
-    /// Takes a worker offline, which goes to sleep and holds no slot number: reclamation does not wait for it.
+    /// Takes a worker offline, which goes to sleep and holds no slot number: reclamation does not wait for
+    /// it.
     pub(crate) fn offline(&self, by: &WorkerState) {
         self.seen_epochs[by.worker].store(u64::MAX, Release);
     }

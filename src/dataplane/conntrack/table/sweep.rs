@@ -7,8 +7,8 @@ use super::slot::{BUCKET_SLOTS, Slot};
 use super::tags::TOMBSTONE;
 
 impl Conntrack {
-    /// Ends flows that are idle, or for which `is_ended` returns true, in the next `buckets` buckets of this worker's share. Assures
-    /// answered flows that were beyond their port's quota and are within it again.
+    /// Ends flows that are idle, or for which `is_ended` returns true, in the next `buckets` buckets of this
+    /// worker's share. Assures answered flows that were beyond their port's quota and are within it again.
     pub(crate) fn sweep(
         &self,
         buckets: usize,
@@ -25,7 +25,8 @@ impl Conntrack {
             }
             let next = by.cursor + by.workers;
             for position in 0..BUCKET_SLOTS {
-                // Entries of the next bucket are loaded while this one is examined, so that the sweep does not wait for each.
+                // Entries of the next bucket are loaded while this one is examined, so that the sweep does
+                // not wait for each.
                 if next < self.buckets.len() && self.tag(Slot::at(next, position)) > TOMBSTONE {
                     self.entry(Slot::at(next, position)).prefetch(true, true);
                 }

@@ -1,7 +1,7 @@
 //! Tags of a bucket: one byte for each slot, in two atomic words.
 //!
-//! The low seven bits of a byte are the tag of its slot. The top bits of the first word's bytes are the bucket's overflow count: the
-//! number of keys whose first bucket this is and that lie in their second one.
+//! The low seven bits of a byte are the tag of its slot. The top bits of the first word's bytes are the
+//! bucket's overflow count: the number of keys whose first bucket this is and that lie in their second one.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
@@ -16,7 +16,8 @@ pub(in crate::dataplane::conntrack) const TOMBSTONE: u8 = 1;
 
 const TAG_BITS: u64 = 0x7f7f_7f7f_7f7f_7f7f;
 const LOW_BITS: u64 = 0x0101_0101_0101_0101;
-/// Largest overflow count. It stays: of a bucket that has reached it, every lookup reads the second bucket too.
+/// Largest overflow count. It stays: of a bucket that has reached it, every lookup reads the second bucket
+/// too.
 const OVERFLOW_MAX: u8 = u8::MAX;
 
 /// Tags of the slots of one bucket.
@@ -59,8 +60,8 @@ impl BucketTags {
         let _ = self.0[position / 8].fetch_update(AcqRel, Relaxed, set);
     }
 
-    /// Writes `tag` into a free slot: the one at `preferred`, else one of the same word, else one of the other word. Returns its
-    /// position; `None` where the bucket is full.
+    /// Writes `tag` into a free slot: the one at `preferred`, else one of the same word, else one of the
+    /// other word. Returns its position; `None` where the bucket is full.
     pub(super) fn claim(&self, preferred: usize, tag: u8) -> Option<usize> {
         let preferred_word = preferred / 8;
         for word_index in [preferred_word, 1 - preferred_word] {
@@ -147,7 +148,8 @@ fn zero_bytes(word: u64) -> u64 {
 /// The top bits of the bytes of `word`, that of the lowest byte first.
 #[inline]
 fn gather_top_bits(word: u64) -> u8 {
-    // The product moves each bit to a place of its own in the highest byte; no two of its terms meet below it.
+    // The product moves each bit to a place of its own in the highest byte; no two of its terms meet below
+    // it.
     ((word >> 7 & LOW_BITS).wrapping_mul(0x0102_0408_1020_4080) >> 56) as u8
 }
 

@@ -9,7 +9,8 @@ const ACK: u8 = Flags::ACK;
 const FIN: u8 = Flags::FIN;
 const RST: u8 = Flags::RST;
 
-/// Two hosts that talk through a flow: they know what to send next, the flow only what it has seen.
+/// Two hosts and the flow between them: the hosts have their next numbers, the flow only those that it has
+/// seen.
 #[derive(Clone)]
 struct Talk {
     flow: TcpFlow,
@@ -17,7 +18,7 @@ struct Talk {
 }
 
 impl Talk {
-    /// A SYN from a sequence number that is about to wrap.
+    /// A connection after a SYN with a sequence number that is about to wrap.
     fn opened() -> Talk {
         let next = [u32::MAX - 5, 0x8000_0000];
         let syn = Segment { scale: Some(7), ..segment(SYN, next[0], 0) };
@@ -45,7 +46,7 @@ impl Talk {
         Talk { flow, next }
     }
 
-    /// A segment that comes next from `sender`.
+    /// The next segment of `sender`.
     fn next(&self, flags: u8, sender: Side, payload_bytes: u32) -> Segment {
         let [sequence, acknowledgement] = [sender as usize, 1 - sender as usize].map(|side| self.next[side]);
         Segment { payload_bytes, ..segment(flags, sequence, acknowledgement) }
@@ -88,7 +89,7 @@ fn talks() -> Vec<(&'static str, Talk)> {
     talks
 }
 
-/// Every state by every event: what passes, and which state follows.
+/// Golden table of the outcome and the next state, for every state and every event.
 #[test]
 fn golden_table_of_states_and_events() {
     type Event = fn(&Talk, Side) -> Segment;
@@ -140,7 +141,7 @@ fn golden_table_of_states_and_events() {
 }
 
 #[test]
-fn a_stray_reset_outside_the_window_is_dropped_and_changes_nothing() {
+fn a_reset_outside_the_window_is_dropped_and_changes_nothing() {
     let talk = Talk::established();
     for sender in [INITIATOR, RESPONDER] {
         let sequence = talk.next[sender as usize];
@@ -170,7 +171,8 @@ fn a_reset_closes_by_what_its_receiver_expects_also_where_later_segments_were_lo
         let mut talk = Talk::established();
         talk.say(ACK, sender, 100);
         let expected = talk.next[sender as usize];
-        // Its receiver has taken the first hundred bytes and says so; the next three hundred it never sees.
+        // The receiver acknowledges the first hundred bytes; the next three hundred are lost behind the
+        // switch.
         let receiver = if sender == INITIATOR { RESPONDER } else { INITIATOR };
         talk.say(ACK, receiver, 0);
         talk.say(ACK, sender, 300);
@@ -192,7 +194,7 @@ fn a_reset_closes_by_what_its_receiver_expects_also_where_later_segments_were_lo
 #[test]
 fn a_reset_that_is_not_exact_is_challenged_and_the_exact_one_that_answers_closes() {
     let mut talk = Talk::established();
-    // Fifty bytes that the switch has not seen: lost before it.
+    // Fifty bytes were lost before the switch.
     let ahead = segment(RST, talk.next[0].wrapping_add(50), 0);
     assert_eq!(talk.flow.advance(&ahead, INITIATOR), Outcome::Pass);
     assert_eq!(talk.flow.state, Established);
@@ -203,7 +205,7 @@ fn a_reset_that_is_not_exact_is_challenged_and_the_exact_one_that_answers_closes
 
 #[test]
 fn a_host_that_forgot_a_connection_resets_it_by_the_challenge_to_its_syn_and_opens_the_next() {
-    // The switch still has the connection; or has forgotten it too, and sees a SYN first.
+    // The switch either still has the connection, or has lost it too and sees a SYN first.
     for mut talk in [Talk::established(), Talk::opened()] {
         let syn = segment(SYN, 77, 0);
         assert_eq!(talk.flow.advance(&syn, INITIATOR), Outcome::Pass);

@@ -1,15 +1,22 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use super::*;
+use crate::dataplane::PortKind;
 use crate::dataplane::{Gateway, PodAttachment};
+use crate::ids::AttachmentId;
+use crate::net::flow::Protocol;
 use crate::tables::tests::arbitrary;
+use crate::tables::{PodName, RuleTables};
 
 const PORTS: u16 = 4;
 
-fn open() -> BTreeMap<PortId, PortFacts> {
-    let facts = PortFacts { kind: PortKind::Pod, vlan: 0, mtu: 1500, mac: None };
-    (0..PORTS).map(|port| (PortId(port), facts)).collect()
+fn open() -> BTreeMap<PortId, PortProperties> {
+    let properties = PortProperties { kind: PortKind::Pod, vlan: 0, mtu: 1500, mac: None };
+    (0..PORTS).map(|port| (PortId(port), properties)).collect()
 }
 
 /// Worlds that follow one another: mostly with tables that came from the last ones, of which only a part has changed.
@@ -70,7 +77,7 @@ fn part_of(last: &RuleTables, next: &RuleTables, [rows, acls, prefixes, pods]: [
 fn verdict(snapshot: &Snapshot, from: u16, to: u16, protocol: Protocol, dst_port: u16) -> Option<DropReason> {
     let [from, to] = [from, to].map(|port| snapshot.port(PortId(port)).unwrap());
     let flow = Flow { src: from.addresses()[0], dst: to.addresses()[0], protocol, dst_port };
-    snapshot.judge(&flow, from, to, None)
+    snapshot.evaluate(&flow, from, to, None)
 }
 
 proptest! {
@@ -83,7 +90,7 @@ proptest! {
     ) {
         let mut followed = Snapshot::new(&worlds[0], Generation(1), &open(), 1);
         let mut before = &worlds[0];
-        let mut judged: Vec<Option<(Generation, Option<DropReason>)>> = vec![None; flows.len()];
+        let mut epoch: Vec<Option<(Generation, Option<DropReason>)>> = vec![None; flows.len()];
         for desired in &worlds {
             followed = followed.next(before, desired, &open(), true, 1, Arc::default);
             before = desired;
@@ -95,15 +102,15 @@ proptest! {
                     }
                 }
             }
-            for ((from, to, flow), judged) in flows.iter().zip(&mut judged) {
+            for ((from, to, flow), epoch) in flows.iter().zip(&mut epoch) {
                 let says = verdict(&fresh, *from, *to, flow.protocol, flow.dst_port);
                 prop_assert_eq!(verdict(&followed, *from, *to, flow.protocol, flow.dst_port), says);
-                if let Some((since, said)) = *judged
-                    && since >= followed.judged_since(PortId(*from), PortId(*to))
+                if let Some((since, said)) = *epoch
+                    && since >= followed.policy_epoch(PortId(*from), PortId(*to))
                 {
-                    prop_assert_eq!(said, says, "judged under {} and not again under {}", since, followed.generation);
+                    prop_assert_eq!(said, says, "evaluated under {} and not again under {}", since, followed.generation);
                 } else {
-                    *judged = Some((followed.generation, says));
+                    *epoch = Some((followed.generation, says));
                 }
             }
         }
@@ -117,10 +124,10 @@ fn the_same_tables_are_laid_out_once_and_what_they_judged_stands() {
     let first = Snapshot::new(&desired, Generation(1), &open(), 1);
     let same = first.next(&desired, &desired, &open(), true, 1, Arc::default);
     assert!(Arc::ptr_eq(first.rules().unwrap(), same.rules().unwrap()));
-    assert_eq!(same.judged_since(PortId(0), PortId(1)), Generation(1));
+    assert_eq!(same.policy_epoch(PortId(0), PortId(1)), Generation(1));
     let other_ports = same.next(&desired, &desired, &open(), false, 1, Arc::default);
     assert!(Arc::ptr_eq(first.rules().unwrap(), other_ports.rules().unwrap()));
-    assert_eq!(other_ports.judged_since(PortId(0), PortId(1)), Generation(3));
+    assert_eq!(other_ports.policy_epoch(PortId(0), PortId(1)), Generation(3));
 }
 
 /// What becomes of a port and of the pod behind it.
@@ -151,7 +158,7 @@ fn turns() -> impl Strategy<Value = Vec<(u16, Turn)>> {
 /// Ports that are open, and the pods behind them: what a view is made of.
 #[derive(Debug, Clone, Default)]
 struct Node {
-    open: BTreeMap<PortId, PortFacts>,
+    open: BTreeMap<PortId, PortProperties>,
     pods: BTreeMap<u16, PodAttachment>,
     tables: Option<Arc<RuleTables>>,
 }
@@ -217,29 +224,29 @@ proptest! {
             let mut node = before.clone();
             node.take(*port, turn, 100 + number as u32);
             let same_ports = node.open.len() == before.open.len();
-            let last_left = snapshot.pod_left;
+            let last_left = snapshot.pod_removed;
             snapshot = snapshot.next(&before.desired(), &node.desired(), &node.open, same_ports, 1, Arc::default);
             if before.reachable().all(|pod| before.has_alone(pod) && node.has_alone(pod)) {
-                prop_assert_eq!(snapshot.pod_left, last_left, "nobody left at {}", snapshot.generation);
+                prop_assert_eq!(snapshot.pod_removed, last_left, "nobody left at {}", snapshot.generation);
             }
             nodes.push(node);
             views.push(snapshot.clone());
-            for (judged, then) in nodes.iter().enumerate() {
-                let generation = Generation(judged as u32);
+            for (epoch, then) in nodes.iter().enumerate() {
+                let generation = Generation(epoch as u32);
                 for pod in then.reachable() {
-                    let stayed = nodes[judged..].iter().all(|node| node.has_alone(pod));
+                    let stayed = nodes[epoch..].iter().all(|node| node.has_alone(pod));
                     for address in &pod.addresses {
                         let same = stayed && nodes[number + 1].pod_at(*address) == Some(pod);
-                        let says = snapshot.is_same_end(pack(*address), true, generation);
+                        let says = snapshot.is_same_endpoint(pack(*address), true, generation);
                         prop_assert_eq!(says, same, "{:?} of {} at {}", pod, generation, snapshot.generation);
                         // Otherwise nobody would look for the flows of who is gone since.
-                        let was_same = views[judged].is_same_end(pack(*address), true, generation);
-                        prop_assert!(says || !was_same || generation < snapshot.pod_left);
+                        let was_same = views[epoch].is_same_endpoint(pack(*address), true, generation);
+                        prop_assert!(says || !was_same || generation < snapshot.pod_removed);
                     }
                 }
                 for address in (0..6).map(address) {
                     let is_pod = nodes[number + 1].pod_at(address).is_some();
-                    prop_assert_eq!(snapshot.is_same_end(pack(address), false, generation), !is_pod);
+                    prop_assert_eq!(snapshot.is_same_endpoint(pack(address), false, generation), !is_pod);
                 }
             }
         }

@@ -2,8 +2,9 @@ use std::collections::BTreeMap;
 
 use etherparse::{EtherType, IpNumber, Ipv4Header};
 
+use super::super::parse;
 use super::*;
-use crate::dataplane::fib::snapshot::PortFacts;
+use crate::dataplane::fib::port::PortProperties;
 use crate::dataplane::frames::{self, Spec, Transport};
 use crate::dataplane::{DesiredState, Gateway, PodAttachment, PortKind, packet};
 use crate::ids::{AttachmentId, Generation, PortId};
@@ -32,7 +33,7 @@ fn snapshot(gateway: &[&str]) -> Snapshot {
     };
     let gateway = Gateway { addresses: gateway.iter().map(|text| ip(text)).collect(), ..Gateway::default() };
     let world = DesiredState { gateway, pods: vec![pod], ..DesiredState::default() };
-    let flow_word = |kind| PortFacts { kind, vlan: 0, mtu: 1500, mac: None };
+    let flow_word = |kind| PortProperties { kind, vlan: 0, mtu: 1500, mac: None };
     let open = BTreeMap::from([(POD, flow_word(PortKind::Pod)), (HOST, flow_word(PortKind::Host))]);
     Snapshot::new(&world, Generation(1), &open, 1)
 }
@@ -55,7 +56,7 @@ impl Bench {
         let mut frame = frames.pop().unwrap();
         umem.write(&mut frame, bytes).unwrap();
         let mut packet = Packet::default();
-        assert_eq!(packet::parse(bytes, bytes.len(), &mut packet), None);
+        assert_eq!(parse::parse_frame(bytes, bytes.len(), &mut packet), None);
         Bench { umem, frame, packet, snapshot }
     }
 
@@ -336,12 +337,24 @@ fn questions_are_arp_and_solicitations() {
     let mac = snapshot.mac.0;
     for vlan in [0, 5] {
         let mut bench = Bench::new(&arp_request(POD_V4, GATEWAY_V4), whole_view());
-        assert!(ask(&bench.umem, &mut bench.frame, address::pack(ip("10.0.0.2")), vlan, &snapshot));
+        assert!(write_solicitation(
+            &bench.umem,
+            &mut bench.frame,
+            address::pack(ip("10.0.0.2")),
+            vlan,
+            &snapshot
+        ));
         let question = frames::arp(1, (mac, GATEWAY_V4), ([0; 6], POD_V4), [0xff; 6]);
         let tag = if vlan == 0 { &[][..] } else { &[0x81, 0, 0, 5][..] };
         assert_eq!(bench.bytes(), [&question[..12], tag, &question[12..]].concat());
 
-        assert!(ask(&bench.umem, &mut bench.frame, address::pack(ip("fd00::2")), vlan, &snapshot));
+        assert!(write_solicitation(
+            &bench.umem,
+            &mut bench.frame,
+            address::pack(ip("fd00::2")),
+            vlan,
+            &snapshot
+        ));
         frames::check(bench.bytes()).unwrap();
         let mut question = solicitation(&icmp::link_local(Mac(mac)).to_string(), "fd00::2");
         question.payload.truncate(18);

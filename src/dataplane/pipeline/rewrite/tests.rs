@@ -1,8 +1,8 @@
 use std::net::IpAddr;
 
+use super::super::parse;
 use super::*;
 use crate::dataplane::frames::{self, Spec, Transport};
-use crate::dataplane::packet;
 use crate::ids::PortId;
 use crate::net::mac::Mac;
 use crate::xdp::PortQueue;
@@ -47,10 +47,10 @@ fn rewritten_by(frame: &[u8], adjacency: Adjacency, plain: bool) -> (Vec<u8>, bo
     let mut frames = Vec::with_capacity(20);
     queue.receive(&mut umem, &mut frames, 20);
     let mut packet = Packet::default();
-    assert_eq!(packet::parse(umem.data(&frames[0]), frame.len(), &mut packet), None);
+    assert_eq!(parse::parse_frame(umem.data(&frames[0]), frame.len(), &mut packet), None);
     let src = SWITCH.to_bits();
-    let is_plain = plain && rewrite_plain(&umem, &mut frames[0], &packet, &adjacency, src);
-    assert!(is_plain || rewrite(&umem, &mut frames[0], &packet, adjacency, src, &mut free));
+    let is_plain = plain && rewrite_fast(&umem, &mut frames[0], &packet, &adjacency, src);
+    assert!(is_plain || rewrite_frame(&umem, &mut frames[0], &packet, adjacency, src, &mut free));
     umem.trim(&mut frames[0], &mut free);
     let parts = std::iter::once(umem.data(&frames[0])).chain(umem.rest(&frames[0])).collect::<Vec<_>>();
     (parts.concat(), is_plain)

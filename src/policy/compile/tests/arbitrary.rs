@@ -51,7 +51,8 @@ pub(super) fn selector() -> impl Strategy<Value = LabelSelector> {
     })
 }
 
-/// Of namespaces: also by their names, which namespaces that are only mentioned have as a label too.
+/// Generates selectors of namespaces by label and by name. Namespaces without an object have a name label
+/// too.
 pub(super) fn namespace_selector() -> impl Strategy<Value = LabelSelector> {
     let named = namespace_name().prop_map(|name| {
         let key = NAMESPACE_NAME_LABEL.to_owned();

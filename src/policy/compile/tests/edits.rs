@@ -1,4 +1,4 @@
-//! Random edits of policies and pods that are there.
+//! Random edits of existing policies and pods.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,55 +14,55 @@ use crate::policy::objects::{
 };
 use crate::policy::store::{Change, ObjectName};
 
-/// What is done to a policy that is there.
+/// Edit of an existing policy.
 #[derive(Debug, Clone)]
 pub(super) enum Edit {
-    /// One of its directions has a rule more, at some place.
+    /// Adds a rule to a direction.
     Insert(bool, u8, NetworkPolicyRule, ClusterRule),
-    /// One of its directions has a rule less.
+    /// Removes a rule from a direction.
     Remove(bool, u8),
-    /// One of its rules says something else, of the same addresses, or of the same ports, or of neither.
+    /// Replaces a rule, with the same peers, the same ports, or neither.
     Replace(bool, u8, Kept, NetworkPolicyRule, ClusterRule),
-    /// Two of its rules are asked in the other order.
+    /// Reverses the rules of a direction.
     Reverse(bool),
-    /// It no longer speaks of a direction.
+    /// Removes a direction.
     Forget(bool),
-    /// It is about other pods, or about pods of other namespaces.
+    /// Replaces the pod selector or the namespace selector.
     Reselect(LabelSelector, bool),
-    /// It is asked earlier or later, or in another tier.
+    /// Changes tier and priority.
     Rank(Tier, u32),
-    /// Another one, of this name, says the same.
+    /// Copies the policy to another name.
     Copy(String),
-    /// It goes and add_rule back.
+    /// Removes and adds the policy in one step.
     Recreate,
-    /// It goes.
+    /// Removes the policy.
     Drop,
 }
 
-/// What becomes of a pod that is there; all else of it stays.
+/// Edit of an existing pod. All other fields stay.
 #[derive(Debug, Clone)]
 pub(super) enum PodEdit {
-    /// It has other labels.
+    /// Replaces the labels.
     Relabel(Labels),
-    /// It has other addresses.
+    /// Replaces the addresses.
     Readdress(Vec<IpAddr>),
-    /// It has other ports.
+    /// Replaces the ports.
     Expose(Vec<ContainerPort>),
-    /// It is on another node.
+    /// Moves the pod to another node.
     Move(Option<String>),
-    /// Its status gives its node other addresses.
+    /// Replaces the addresses of its node.
     Rehost(Vec<IpAddr>),
-    /// It ends, or runs again.
+    /// Finishes the pod, or runs it again.
     Finish,
-    /// It is on the host's network, or no longer.
+    /// Moves the pod to or from the host's network.
     Unnet,
-    /// It goes and add_rule back.
+    /// Removes and adds the pod in one step.
     Recreate,
-    /// It ends, and another one, old or new, gets its addresses.
+    /// Finishes the pod and assigns its addresses to another one.
     HandOver(Box<Pod>),
 }
 
-/// What remains of a rule that is replaced.
+/// Part of a replaced rule that stays.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kept {
     Peers,
@@ -101,7 +101,7 @@ pub(super) fn pod_edit() -> impl Strategy<Value = PodEdit> {
     ]
 }
 
-/// Rules about some addresses and ports by number more often than not, as rule_sets follow only from such to such.
+/// Generates rules, more often than not static ones: only these carry over.
 pub(super) fn edit_rules() -> impl Strategy<Value = (NetworkPolicyRule, ClusterRule)> {
     (rule(), cluster_rule(), vec(peer(), 1..3), scope(), any::<bool>()).prop_map(
         |(mut rule, mut cluster, peers, scope, is_static)| {
@@ -121,7 +121,7 @@ pub(super) fn edit_rules() -> impl Strategy<Value = (NetworkPolicyRule, ClusterR
     )
 }
 
-/// The edit as changes, if there is a policy.
+/// Converts an edit into changes, if a policy exists.
 pub(super) fn edited(objects: &BTreeMap<ObjectName, Object>, which: u8, edit: Edit) -> Vec<Change> {
     let is_policy =
         |object: &&Object| matches!(object, Object::NetworkPolicy(_) | Object::ClusterNetworkPolicy(_));
@@ -142,7 +142,7 @@ pub(super) fn edited(objects: &BTreeMap<ObjectName, Object>, which: u8, edit: Ed
     vec![Change::Upsert(object)]
 }
 
-/// The edit as changes, if there is a pod.
+/// Converts an edit into changes, if a pod exists.
 pub(super) fn edited_pod(objects: &BTreeMap<ObjectName, Object>, which: u8, edit: PodEdit) -> Vec<Change> {
     let pods = objects.values().filter_map(|object| match object {
         Object::Pod(pod) => Some(pod),

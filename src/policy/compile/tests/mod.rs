@@ -1,8 +1,9 @@
-//! Random histories: whatever happened before, the tables are those of a compile from scratch.
+//! Incremental property tests: after any sequence of changes the tables equal those of a compile from
+//! scratch.
 //!
-//! A small world, so that everything meets everything: three namespaces, two nodes, pods that share addresses, blocks
-//! that pods are in, names of ports that mean different numbers. `PROPTEST_CASES` sets the number of histories;
-//! a failure prints its seed and the shortest history that shows it.
+//! The cluster is small, so that objects interact: three namespaces, two nodes, pods with shared addresses,
+//! blocks that contain pods, port names with several numbers. `PROPTEST_CASES` sets the number of sequences.
+//! A failure prints its seed and the shortest sequence.
 
 mod arbitrary;
 mod edits;
@@ -39,13 +40,13 @@ fn apply_to(objects: &mut BTreeMap<ObjectName, Object>, change: &Change) {
     };
 }
 
-/// How much the compiler keeps of the objects: a number that history raises is of something that is never given back.
+/// Sizes of the internal tables. A size that depends on the sequence of changes indicates a leak.
 fn kept(compiler: &Compiler) -> [usize; 4] {
     let members = &compiler.members;
     [compiler.classes.len(), members.groups.len(), members.port_uses.len(), compiler.rule_sets.keys.len()]
 }
 
-/// Whether nothing is left, of objects that have all removed.
+/// Asserts that nothing is left after all objects are removed.
 fn has_nothing(compiler: &Compiler) -> Result<(), TestCaseError> {
     prop_assert_eq!(compiler.tables(), &RuleTables::default());
     prop_assert_eq!(kept(compiler), kept(&Compiler::new(Options::default())));
@@ -53,7 +54,7 @@ fn has_nothing(compiler: &Compiler) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The tables without the numbers that their history gave them; nothing in them is there twice or for nobody.
+/// Canonical content of the tables. Asserts that they have no duplicate and no unused entry.
 fn content(tables: &RuleTables) -> String {
     let canonical = tables.canonical();
     assert_eq!(canonical.rules.len(), tables.rules.len());
@@ -62,7 +63,7 @@ fn content(tables: &RuleTables) -> String {
     serde_json::to_string(&canonical).unwrap()
 }
 
-/// Whether the tables say of each pod what a naive reading of the objects says, and name the rule that it names.
+/// Asserts that the tables decide for each pod like the reference evaluator, and name the same rule.
 fn tables_decide_as_the_reference_evaluator(
     tables: &RuleTables,
     objects: &BTreeMap<ObjectName, Object>,
@@ -87,7 +88,8 @@ fn tables_decide_as_the_reference_evaluator(
                 let decision = classifier.decide(acl, classifier.class(peer), protocol, port);
                 let expected = evaluator.evaluate_direction(pod, direction, peer, protocol, port);
                 let found = (decision.verdict(), &tables.rules[&decision.rule()]);
-                // Of several who claim an address each has a rule that decides, and either may be named.
+                // Each of several owners of an address has a rule that decides; the tables may name any of
+                // them.
                 let is_anybodys = evaluator.owners(peer).len() > 1;
                 let named = if is_anybodys { found.1 } else { &expected.origin };
                 prop_assert_eq!(

@@ -1,4 +1,4 @@
-//! JSON (RFC 8259) into a tree. Several values in a row are several documents, as `kubectl` takes them.
+//! JSON (RFC 8259) parser. Several values in a row are several documents, as in `kubectl`.
 
 use std::borrow::Cow;
 

@@ -1,8 +1,8 @@
-//! The text as a tree of values, each with its place in the text.
+//! Document tree: values of a text with their places.
 //!
-//! An error deep in an object must point at the line and column it is about. Typed deserializers lose places, and stop at
-//! the first error; so the text becomes a tree once, and everything above reads the tree. JSON has a reader of its own:
-//! `serde_json` keeps no places, and YAML readers refuse some legal JSON (tabs, surrogate escapes).
+//! A diagnostic must point at the line and column of its field. Typed deserializers lose places and stop at
+//! the first error, so the text is parsed into a tree, and all further steps read the tree. JSON has its own
+//! parser: `serde_json` keeps no places, and YAML parsers reject some valid JSON (tabs, surrogate escapes).
 
 mod json;
 mod node;
@@ -11,10 +11,11 @@ mod yaml;
 
 pub(crate) use node::{Key, Node, Span, SyntaxError, Value};
 
-/// The documents of a text, up to the first fault that leaves nothing to read, and all syntax_errors.
+/// Parses the documents of a text, up to the first error that prevents further reading. Returns all syntax
+/// errors.
 ///
-/// `json_only` is for files whose name says JSON. Otherwise a text that starts like JSON is read as JSON where it is, and as
-/// YAML where it is not (a flow mapping starts alike).
+/// `json_only` is set for files whose name ends in `.json`. Other texts that start like JSON are parsed as
+/// JSON, and as YAML if that fails: a flow mapping of YAML starts alike.
 pub(crate) fn parse(text: &str, json_only: bool) -> (Vec<Node<'_>>, Vec<SyntaxError>) {
     if json_only {
         return json::parse(text);

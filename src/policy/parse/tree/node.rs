@@ -1,66 +1,66 @@
-//! Nodes of a document with their places in the text.
+//! Nodes of the document tree.
 
 use std::borrow::Cow;
 
-/// A range of bytes in the text.
+/// Range of bytes in the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Span {
     /// First byte.
     pub start: usize,
-    /// The byte after the last.
+    /// Byte after the last.
     pub end: usize,
 }
 
 impl Span {
-    /// `start..end`, never backwards.
+    /// Span `start..end`; empty if the end precedes the start.
     pub(crate) fn new(start: usize, end: usize) -> Span {
         Span { start, end: end.max(start) }
     }
 }
 
-/// A value and its place.
+/// Value and its place.
 #[derive(Debug, Clone)]
 pub(crate) struct Node<'a> {
-    /// Where it stands; the end of its last part for mappings and sequences.
+    /// Span; for mappings and sequences up to the end of the last part.
     pub span: Span,
-    /// What it is.
+    /// Value.
     pub value: Value<'a>,
 }
 
-/// What a node is. Numbers stay text: what reads them knows which ones it takes.
+/// Value of a node. Numbers stay text: their consumer decides which ones are valid.
 #[derive(Debug, Clone)]
 pub(crate) enum Value<'a> {
-    /// Nothing: in Kubernetes, the same as absent.
+    /// Null; in Kubernetes equivalent to an absent value.
     Null,
-    /// A truth value.
+    /// Boolean.
     Bool(bool),
-    /// A number, as written.
+    /// Number, as written.
     Number(Cow<'a, str>),
-    /// Text.
+    /// String.
     Text(Cow<'a, str>),
-    /// A list.
+    /// Sequence.
     Sequence(Vec<Node<'a>>),
-    /// An object. Keys are in the order of the text, doubles included.
+    /// Mapping. Keys are in the order of the text, including duplicates.
     Mapping(Vec<(Key<'a>, Node<'a>)>),
 }
 
-/// The key of an entry and its place.
+/// Key of an entry and its place.
 #[derive(Debug, Clone)]
 pub(crate) struct Key<'a> {
-    /// Its text.
+    /// Text of the key.
     pub name: Cow<'a, str>,
-    /// Where it stands.
+    /// Span of the key.
     pub span: Span,
 }
 
-/// Why a text is no tree.
+/// Syntax error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SyntaxError {
-    /// Where.
+    /// Span.
     pub span: Span,
-    /// What is wrong.
+    /// Message.
     pub message: String,
-    /// What to do.
+    /// Suggested correction.
     pub help: Option<String>,
 }
 
@@ -76,18 +76,18 @@ impl SyntaxError {
 }
 
 impl<'a> Node<'a> {
-    /// Whether the value is null.
+    /// Tests whether the value is null.
     pub(crate) fn is_null(&self) -> bool {
         matches!(self.value, Value::Null)
     }
 
-    /// The entry of a mapping with this key, where it is not null.
+    /// Value of a key, if present and not null.
     pub(crate) fn get(&self, name: &str) -> Option<&Node<'a>> {
         let Value::Mapping(entries) = &self.value else { return None };
         entries.iter().find(|(key, node)| key.name == name && !node.is_null()).map(|(_, node)| node)
     }
 
-    /// The text of a text node.
+    /// Text of a string.
     pub(crate) fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
@@ -95,7 +95,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// What the value is, in words.
+    /// Name of the type of the value.
     pub(crate) fn type_name(&self) -> &'static str {
         match self.value {
             Value::Null => "nothing",
@@ -109,7 +109,7 @@ impl<'a> Node<'a> {
 }
 
 impl From<&serde_json::Value> for Node<'static> {
-    /// The same value, at no place.
+    /// Converts a JSON value, without places.
     fn from(value: &serde_json::Value) -> Node<'static> {
         use serde_json::Value as Json;
         let value = match value {

@@ -1,10 +1,10 @@
-//! What an unquoted YAML word means, as `kubectl` reads it (`sigs.k8s.io/yaml`: YAML 1.1).
+//! Plain scalars of YAML 1.1, typed as by `kubectl` (`sigs.k8s.io/yaml`).
 
 use std::borrow::Cow;
 
 use super::node::Value;
 
-/// The value of a plain scalar. `yes`, `on`, `1.0` and `~` are not text: they must be quoted to be.
+/// Types a plain scalar. `yes`, `on`, `1.0` and `~` are not strings: they need quotes.
 pub(super) fn plain(text: Cow<'_, str>) -> Value<'_> {
     match &*text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
@@ -34,7 +34,7 @@ fn is_number(word: &str) -> bool {
         || matches!(word, ".nan" | ".NaN" | ".NAN")
 }
 
-/// Digits (underscores allowed, as YAML 1.1 does), an optional fraction, an optional exponent.
+/// Tests for digits (with underscores, as in YAML 1.1), an optional fraction and an optional exponent.
 fn is_decimal(digits: &str) -> bool {
     let (mantissa, exponent) = match digits.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, Some(exponent.strip_prefix(['+', '-']).unwrap_or(exponent))),

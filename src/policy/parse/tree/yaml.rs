@@ -1,6 +1,7 @@
-//! YAML into a tree, from the events of `libyaml-safer`: anchors, aliases, merge keys, several documents.
+//! YAML parser on the events of `libyaml-safer`: anchors, aliases, merge keys, several documents.
 //!
-//! That crate is libyaml, which `kubectl` reads by a port of too: a text means here what it means there, or is refused.
+//! That crate is a port of libyaml, as is the parser of `kubectl`: both read a text alike, or this one
+//! rejects it.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -17,11 +18,11 @@ type Events<'e> = Parser<BufReader<&'e [u8]>>;
 /// Bytes that the scanner decodes at a time. It keeps each character in four bytes.
 const DECODED_BYTES: usize = 16 << 10;
 
-/// Prefix of the tags of YAML itself (YAML 1.1 section 2.4), `!!str` for one.
+/// Prefix of the core tags (YAML 1.1 section 2.4), such as `!!str`.
 const CORE: &str = "tag:yaml.org,2002:";
 
 pub(super) fn parse(text: &str) -> (Vec<Node<'_>>, Vec<SyntaxError>) {
-    // The scanner does not take a block scalar whose last line has no break.
+    // The scanner rejects a block scalar whose last line has no break.
     let is_ended = text.ends_with(['\n', '\r']);
     let ended = if is_ended { Cow::Borrowed(text) } else { Cow::Owned(format!("{text}\n")) };
     if let Some(syntax_error) = tag_before_comma(&ended) {
@@ -43,10 +44,10 @@ fn events_of(text: &str) -> Events<'_> {
     events
 }
 
-/// Finds a tag that a comma follows without a blank, which the scanner panics on.
+/// Finds a tag directly followed by a comma, on which the scanner panics.
 ///
-/// Texts with a comma in a word that has a `!` are scanned once more before: with `@` for the `!`, which no token begins with. The first
-/// `!` that is not within a scalar or a comment is where that fails.
+/// Texts with a comma in a word that contains a `!` are scanned twice: first with `@`, with which no token
+/// starts, instead of the `!`. That scan fails at the first `!` outside of scalars and comments.
 fn tag_before_comma(text: &str) -> Option<SyntaxError> {
     let mut masked = text.as_bytes().to_vec();
     let mut marks = HashSet::new();
@@ -78,9 +79,9 @@ struct Composer<'a, 'e> {
     events: Events<'e>,
     text: &'a str,
     anchors: HashMap<String, Node<'a>>,
-    /// Nodes copied because of anchors and aliases: what a bomb would make many of.
+    /// Number of nodes copied for anchors and aliases; the limit prevents an alias bomb.
     copied: usize,
-    /// What is wrong and does not keep the rest from being read.
+    /// Errors that do not prevent further parsing.
     syntax_errors: Vec<SyntaxError>,
 }
 
@@ -109,11 +110,11 @@ impl<'a> Composer<'a, '_> {
         Ok((data, span))
     }
 
-    /// Takes from a block scalar the line break that the text does not have.
+    /// Removes the line break from a block scalar that the text does not contain.
     fn end_where_the_text_does(&self, value: &mut String, span: Span) -> Result<(), SyntaxError> {
         let last_line = self.text.rsplit(['\n', '\r']).next().unwrap_or_default();
         if last_line.trim().is_empty() {
-            // Whether these blanks are a line of the scalar depends on how many they are.
+            // The number of blanks determines whether they are a line of the scalar.
             let syntax_error =
                 SyntaxError::new(span, "invalid YAML: a block scalar ends in blanks without a line break");
             return Err(syntax_error.with_help("end the file with a line break"));
@@ -167,7 +168,7 @@ impl<'a> Composer<'a, '_> {
     }
 
     fn alias(&mut self, anchor: &str, span: Span) -> Result<Node<'a>, SyntaxError> {
-        // An alias inside its own anchor finds nothing: the anchor is entered when it is complete.
+        // The anchor is added once its value is complete, so an alias within it finds nothing.
         let Some(target) = self.anchors.get(anchor) else {
             let message =
                 format!("invalid YAML: the alias {anchor:?} names no value that is complete before it");
@@ -251,7 +252,7 @@ fn typed<'a>(
     }
 }
 
-/// Adds what `<<` brings: keys that stand in the mapping itself, or in an earlier merge, win.
+/// Adds the entries of `<<`. Keys of the mapping itself, and of earlier merges, take precedence.
 fn merge<'a>(entries: &mut Vec<(Key<'a>, Node<'a>)>, merges: Vec<Node<'a>>) -> Result<(), SyntaxError> {
     if merges.is_empty() {
         return Ok(());
@@ -283,7 +284,7 @@ fn count_copies(copied: &mut usize, node: &Node<'_>, span: Span) -> Result<(), S
     Ok(())
 }
 
-/// Nodes below and including this one; long text counts as more than one.
+/// Number of nodes of a tree; long text counts as more than one.
 fn size(node: &Node<'_>) -> usize {
     let mut total = 1;
     match &node.value {
@@ -303,13 +304,13 @@ fn size(node: &Node<'_>) -> usize {
     total
 }
 
-/// Where a flow collection ends: the end of its closing_bracket_end bracket. Block collections have none.
+/// End of the closing bracket of a flow collection; 0 for a block collection.
 fn closing_bracket_end(text: &str, span: Span) -> usize {
     let bracket = text.get(span.start..span.end).is_some_and(|part| part == "}" || part == "]");
     if bracket { span.end } else { 0 }
 }
 
-/// Whether a character may not stand in YAML (YAML 1.1 section 5.1, `c-printable`).
+/// Tests for a character that YAML forbids (YAML 1.1 section 5.1, `c-printable`).
 fn is_forbidden(c: char) -> bool {
     c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}') || matches!(c, '\u{fffe}' | '\u{ffff}')
 }

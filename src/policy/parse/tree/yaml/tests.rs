@@ -71,7 +71,7 @@ fn what_has_no_meaning_in_kubernetes_is_refused() {
     assert!(deep.contains("invalid YAML") || deep.contains("levels deep"), "{deep}");
 }
 
-/// The tree in short: `{key=value}`, `[item item]`.
+/// Short form of the tree: `{key=value}`, `[item item]`.
 fn shape(node: &Node<'_>) -> String {
     match &node.value {
         Value::Sequence(items) => format!("[{}]", items.iter().map(shape).collect::<Vec<_>>().join(" ")),
@@ -85,40 +85,41 @@ fn shape(node: &Node<'_>) -> String {
     }
 }
 
-/// Results of libyaml 0.2.5 (seen by `yaml.CBaseLoader` of `PyYAML` 6.0); nothing where it refuses.
+/// Expected results are those of libyaml 0.2.5 (`yaml.CBaseLoader` of `PyYAML` 6.0); `None` if it rejects the
+/// text.
 #[test]
 fn a_text_is_read_as_libyaml_reads_it_or_refused() {
     for (text, expected) in [
-        // A closing_bracket_end bracket may stand where the key does, and tabs within brackets wherever a blank may.
+        // A closing bracket may stand in the column of the key, and tabs are blanks within brackets.
         ("spec: {\n  a: b\n}\nc: d\n", Some("{spec={a=b} c=d}")),
         ("a: [\n  b,\n  c\n]\n", Some("{a=[b c]}")),
         ("- {\n  a: b\n}\n", Some("[{a=b}]")),
         ("a: {\n\tb: c,\n\td: [\n\t\te,\n\t],\n\t}\n", Some("{a={b=c d=[e]}}")),
         ("a: {\n\tb: c\n\t}\n", None),
         ("a:\tb\t# c\n", Some("{a=b}")),
-        // Tabs indent nothing.
+        // Tabs are no indentation.
         ("\ta: b\n", None),
         ("a:\n\tb: c\n", None),
         ("a: b\n\tc: d\n", None),
         ("- a\n\t- b\n", None),
         ("- \ta\n", None),
         ("a: |\n\tb\n", None),
-        // A block scalar at the end of the text has no line break that is not there.
+        // A block scalar at the end of the text gets no line break that is absent there.
         ("a: |\n  b", Some("{a=b}")),
         ("a: |\n  b\n", Some("{a=b\\n}")),
         ("a: >-\n  b\n  c", Some("{a=b c}")),
         ("a: |\n  b\n  ", None),
-        // More than YAML 1.2 takes.
+        // Accepted beyond YAML 1.2.
         ("a: {b: c}#d\n", Some("{a={b=c}}")),
         ("a:\n  - b: \"c\n   d\"\n", Some("{a=[{b=c d}]}")),
         ("a: [b\nc]\n", Some("{a=[b c]}")),
-        // Less.
+        // Rejected although YAML 1.2 accepts it.
         ("a: {b:}\n", None),
         ("a: {b: ::1}\n", None),
         ("{a b\n  c: d}\n", None),
         ("a: [b,, c]\n", None),
         ("...\n", None),
-        // Tags that a comma follows: the scanner would panic.
+        // Tags followed by a comma: the scanner would panic.
         ("a: [!!str,b]\n", None),
         ("a: !x,b\n", None),
         ("a: 'no!, b' # c!,\n", Some("{a=no!, b}")),

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::dataplane::frames::{Spec, Transport, ether_type, ethernet};
 use crate::net::address::unpack;
+use crate::net::tcp::Flags;
 
 const TCP: Transport =
     Transport::Tcp { ports: [1000, 80], flags: Flags::SYN, sequence: 7, acknowledgement: 8, window: 9 };
@@ -32,7 +33,7 @@ fn specs() -> Vec<Spec> {
 
 fn parsed(frame: &[u8]) -> Result<Packet, DropReason> {
     let mut packet = Packet::default();
-    parse(frame, frame.len(), &mut packet).map_or(Ok(packet), Err)
+    parse_frame(frame, frame.len(), &mut packet).map_or(Ok(packet), Err)
 }
 
 /// A frame with this IP packet.
@@ -346,7 +347,9 @@ fn check_offsets(frame: &[u8], packet: &Packet) {
 /// Puts the sum over the pseudo-header where the checksum should be.
 fn leave_unfinished(frame: &mut [u8]) {
     let mut packet = Packet::default();
-    if parse(frame, frame.len(), &mut packet).is_some() || !packet.whole || packet.protocol == Protocol::ICMP
+    if parse_frame(frame, frame.len(), &mut packet).is_some()
+        || !packet.whole
+        || packet.protocol == Protocol::ICMP
     {
         return;
     }
@@ -365,10 +368,10 @@ fn the_short_cut_takes_what_it_is_for() {
         let is_plain =
             spec.vlan.is_none() && matches!(spec.transport, Transport::Tcp { .. } | Transport::Udp { .. });
         let mut frame = spec.bytes();
-        assert_eq!(parse_plain(&frame, frame.len(), &mut Packet::default()), is_plain, "{spec:?}");
+        assert_eq!(parse_fast(&frame, frame.len(), &mut Packet::default()), is_plain, "{spec:?}");
         leave_unfinished(&mut frame);
         let mut packet = Packet::default();
-        assert_eq!(parse_plain(&frame, frame.len(), &mut packet), is_plain, "{spec:?}");
+        assert_eq!(parse_fast(&frame, frame.len(), &mut packet), is_plain, "{spec:?}");
         assert_eq!(packet.unfinished, is_plain, "{spec:?}");
     }
 }
@@ -377,7 +380,7 @@ proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let mut packet = Packet::default();
-        if parse(&bytes, bytes.len(), &mut packet).is_none() {
+        if parse_frame(&bytes, bytes.len(), &mut packet).is_none() {
             check_offsets(&bytes, &packet);
         }
         parse_quoted(&bytes, &mut packet);
@@ -400,8 +403,8 @@ proptest! {
         }
         frame.extend(vec![0; padding]);
         let (mut short, mut long) = (Packet::default(), Packet::default());
-        if parse_plain(&frame, frame.len(), &mut short) {
-            prop_assert_eq!(parse(&frame, frame.len(), &mut long), None);
+        if parse_fast(&frame, frame.len(), &mut short) {
+            prop_assert_eq!(parse_frame(&frame, frame.len(), &mut long), None);
             prop_assert_eq!(short, long);
         }
     }
@@ -422,7 +425,7 @@ proptest! {
             frame.truncate(cut.index(frame.len()));
         }
         let mut packet = Packet::default();
-        if parse(&frame, frame.len(), &mut packet).is_none() {
+        if parse_frame(&frame, frame.len(), &mut packet).is_none() {
             check_offsets(&frame, &packet);
         }
         if let Some(quote) = frame.get(14..) {

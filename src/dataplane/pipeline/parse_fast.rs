@@ -2,9 +2,11 @@
 //! TCP or UDP, and nothing wrong with it.
 //!
 //! All checks of a header fall into one branch, and all fields are read from arrays whose length the compiler knows. What
-//! is anything else is left to [`super::parse_any`], which says the same of every packet that this one takes.
+//! is anything else is left to [`super::parse::parse_frame`], which says the same of every packet that this one takes.
 
-use super::{Address, Packet, from_v4, is_folded, is_v4, pseudo_v4, pseudo_v6};
+use super::parse::{is_folded, pseudo_v4, pseudo_v6};
+use crate::dataplane::packet::Packet;
+use crate::net::address::{Address, from_v4, is_v4};
 use crate::net::ethernet::HEADER_BYTES as L3;
 use crate::net::flow::Protocol;
 use crate::net::tcp::{self, Flags};
@@ -22,7 +24,7 @@ const MAC: u64 = (1 << 48) - 1;
 
 /// Parses the frame, if it is such a packet. `frame` are its first bytes, which have all headers, and `len` is its length.
 #[inline(always)]
-pub(crate) fn parse(frame: &[u8], len: usize, packet: &mut Packet) -> bool {
+pub(crate) fn parse_fast(frame: &[u8], len: usize, packet: &mut Packet) -> bool {
     let Some(head) = frame.first_chunk::<{ L4_OF_V4 + udp::HEADER_BYTES }>() else { return false };
     match be32(head, 12) >> 8 {
         V4 => parse_ipv4(frame, len, packet),

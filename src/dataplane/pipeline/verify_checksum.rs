@@ -3,7 +3,7 @@
 //!
 //! Packets that change nothing are not verified: that would be to read every byte of every packet, and their receiver does it.
 
-use super::Packet;
+use crate::dataplane::packet::Packet;
 use crate::net::checksum::{Sum, pseudo_header};
 use crate::net::flow::Protocol;
 use crate::net::{be16, ipv4, sctp, udp};

@@ -1,0 +1,124 @@
+//! The layout of a desired state for look-up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::desired_state::DesiredState;
+use super::next_hop::{Adjacency, Hop};
+use super::port::{PolicyMode, PortProperties, PortView};
+use super::restored_pods::RestoredPods;
+use crate::dataplane::PortKind;
+use crate::ids::{Generation, PortId};
+use crate::net::address::pack;
+use crate::net::icmp::link_local;
+use crate::net::mac::Mac;
+use crate::tables::{PodName, RouteTable, RuleTables};
+
+pub(super) fn routes(desired: &DesiredState) -> (RouteTable, Vec<Hop>) {
+    let mut prefixes: BTreeMap<IpNet, Hop> = BTreeMap::new();
+    for route in &desired.routes {
+        prefixes.insert(route.prefix.trunc(), Hop::Port(route.port, route.next_hop.map(pack)));
+    }
+    // Over a route to the same prefix: what is for our pods does not leave again by where it came from.
+    prefixes.extend(desired.pod_prefixes.iter().map(|prefix| (prefix.trunc(), Hop::Nowhere)));
+    for address in &desired.gateway.addresses {
+        prefixes.insert(IpNet::from(*address), Hop::Gateway);
+    }
+    prefixes.insert(IpNet::from(IpAddr::from(link_local(desired.gateway.mac))), Hop::Gateway);
+    if let Some(node) = &desired.node {
+        prefixes
+            .extend(node.addresses.iter().map(|address| (IpNet::from(*address), Hop::Port(node.port, None))));
+    }
+    for pod in &desired.pods {
+        prefixes
+            .extend(pod.addresses.iter().map(|address| (IpNet::from(*address), Hop::Port(pod.port, None))));
+    }
+    let hops = prefixes.values().copied().collect();
+    let routes = RouteTable::build(prefixes.into_keys().zip(0..));
+    (routes, hops)
+}
+
+pub(super) fn adjacency(hop: &Hop, ports: &[Option<PortView>]) -> Adjacency {
+    let Hop::Port(out, _) = *hop else { return Adjacency::default() };
+    let Some(Some(port)) = ports.get(out.index()) else { return Adjacency { out, ..Adjacency::default() } };
+    let is_uplink = port.kind == PortKind::Uplink;
+    Adjacency { mac: port.mac.map_or(0, Mac::to_bits), out, vlan: port.vlan, mtu: port.mtu, is_uplink }
+}
+
+pub(super) fn ports(
+    desired: &DesiredState,
+    open: &BTreeMap<PortId, PortProperties>,
+) -> Vec<Option<PortView>> {
+    let ports = open.last_key_value().map_or(0, |(last, _)| last.index() + 1);
+    let mut ports: Vec<Option<PortView>> = vec![None; ports];
+    for (port, properties) in open {
+        ports[port.index()] = Some(PortView::new(*properties, desired.gateway.mac));
+    }
+    let tables = desired.tables.as_deref();
+    for pod in &desired.pods {
+        if let Some(Some(port)) = ports.get_mut(pod.port.index()) {
+            port.attachment = pod.id;
+            port.policy_mode = policy_mode(tables, &pod.pod, desired.fail_open);
+            port.set_addresses(&pod.addresses, pod.mac);
+            port.set_pod_addresses(&pod.addresses);
+        }
+    }
+    if let Some(node) = &desired.node
+        && let Some(Some(port)) = ports.get_mut(node.port.index())
+    {
+        port.kind = PortKind::Host;
+        port.set_addresses(&node.addresses, node.mac);
+    }
+    ports
+}
+
+/// Lets each port say since which generation its pod has been there: since that of the view `before`, if it is there unchanged; or
+/// since one of the process before, if it has come back.
+pub(super) fn set_attached_since(
+    ports: &mut [Option<PortView>],
+    before: Option<&[Option<PortView>]>,
+    generation: Generation,
+    restored_pods: &RestoredPods,
+) {
+    let mut owners = BTreeMap::new();
+    let mut shared = BTreeSet::new();
+    for (number, port) in ports.iter().enumerate() {
+        for address in port.iter().filter(|port| port.has_pod()).flat_map(PortView::addresses) {
+            if owners.insert(*address, number).is_some_and(|other| other != number) {
+                shared.insert(*address);
+            }
+        }
+    }
+    for (number, port) in ports.iter_mut().enumerate() {
+        let Some(port) = port.as_mut().filter(|port| port.has_pod()) else { continue };
+        // Which of two pods an address leads to may change while both of them stay.
+        if port.addresses().iter().any(|address| shared.contains(address)) {
+            continue;
+        }
+        let last = before.and_then(|before| before.get(number)?.as_ref());
+        let since = match last.filter(|last| last.attachment == port.attachment) {
+            Some(last) => last.attached_since.filter(|_| last.addresses() == port.addresses()),
+            None => restored_pods.since.get(&port.attachment).copied(),
+        };
+        port.attached_since = since.or(Some(generation));
+    }
+}
+
+/// Whether a pod that was there is not behind its port any more, as it was.
+pub(super) fn has_removed_pod(before: &[Option<PortView>], ports: &[Option<PortView>]) -> bool {
+    before.iter().enumerate().any(|(number, port)| {
+        let since = |port: &PortView| port.attached_since;
+        let now = ports.get(number).and_then(Option::as_ref).and_then(since);
+        port.as_ref().is_some_and(|port| port.has_pod() && (since(port).is_none() || since(port) != now))
+    })
+}
+
+pub(super) fn policy_mode(tables: Option<&RuleTables>, pod: &PodName, fail_open: bool) -> PolicyMode {
+    match tables.and_then(|tables| tables.pods.get(pod)) {
+        Some(policy) => PolicyMode::Tables { ingress: policy.ingress, egress: policy.egress },
+        None if fail_open => PolicyMode::Open,
+        None => PolicyMode::Closed,
+    }
+}

@@ -1,0 +1,100 @@
+//! Anti-spoofing.
+
+use std::ops::Range;
+
+use super::batch::Batch;
+use super::context::Context;
+use crate::dataplane::DropReason;
+use crate::dataplane::fib::port::PortView;
+use crate::dataplane::fib::snapshot::Snapshot;
+use crate::dataplane::packet::{Kind, Packet};
+use crate::ids::PortId;
+use crate::net::address::{self, Address};
+
+/// The frame must be for the switch, in the port's VLAN, and from who is behind the port.
+pub(super) fn anti_spoof(batch: &mut Batch, context: &Context<'_>) {
+    let mut start = 0;
+    while start < batch.len() {
+        let run = batch.run_of_port(start);
+        start = run.end;
+        anti_spoof_run(batch, run, context);
+    }
+}
+
+/// [`anti_spoof`] of frames that came by one port.
+fn anti_spoof_run(batch: &mut Batch, run: Range<usize>, context: &Context<'_>) {
+    let port_id = batch.in_ports[run.start];
+    let port = context.snapshot.port(port_id);
+    let mut behind = context.neighbors.port_mac_bits(port_id);
+    for i in run {
+        if !batch.is_pending(i) {
+            continue;
+        }
+        let packet = &batch.packets[i];
+        let Some(port) = port else {
+            // The port was opened a moment ago, and no generation says who is behind it.
+            batch.drop(i, DropReason::Spoofed);
+            continue;
+        };
+        if !anti_spoof_fast(packet, port)
+            && let Some(reason) = anti_spoof_slow(packet, port_id, port, context.snapshot)
+        {
+            batch.drop(i, reason);
+            continue;
+        }
+        if packet.src_bits != behind {
+            behind = context.neighbors.learn(port_id, packet.src_bits);
+        }
+    }
+}
+
+/// Whether a packet is in order beyond doubt, as nearly all are: from a pod by its first address, to the switch. What else
+/// no flow may be ([`check_packet_endpoints`]) is asked when it is to be opened.
+#[inline]
+fn anti_spoof_fast(packet: &Packet, port: &PortView) -> bool {
+    (packet.dst_bits == port.own_mac.to_bits())
+        & (packet.kind == Kind::Flow)
+        & (packet.vlan == port.vlan)
+        & (packet.src == port.pod_address(packet.is_v4))
+}
+
+/// Why no flow begins with this packet, whoever it is from.
+pub(in crate::dataplane) fn check_packet_endpoints(packet: &Packet) -> Option<DropReason> {
+    check_endpoints((packet.src, packet.src_port), (packet.dst, packet.dst_port))
+}
+
+/// Why no flow is between these endpoints.
+pub(in crate::dataplane) fn check_endpoints(from: (Address, u16), to: (Address, u16)) -> Option<DropReason> {
+    // A packet from an endpoint to itself has no direction (the "land" attack, CVE-1999-0016).
+    if from == to {
+        return Some(DropReason::Spoofed);
+    }
+    address::is_group(to.0).then_some(DropReason::Multicast)
+}
+
+#[inline(never)]
+fn anti_spoof_slow(
+    packet: &Packet,
+    port_id: PortId,
+    port: &PortView,
+    snapshot: &Snapshot,
+) -> Option<DropReason> {
+    if packet.vlan != port.vlan {
+        return Some(DropReason::Vlan);
+    }
+    let is_to_us = packet.dst_bits == port.own_mac.to_bits();
+    if !is_to_us && !packet.dst_mac().is_group() {
+        return Some(DropReason::NotForUs);
+    }
+    match packet.kind {
+        // Their own stages look at who speaks.
+        Kind::Arp | Kind::LinkLocal => return None,
+        Kind::Flow | Kind::IcmpError | Kind::LaterFragment => {}
+    }
+    let is_from_here = snapshot.may_send(port, port_id, packet.src);
+    let is_from_link = || address::is_link_local(packet.src) && address::is_link_local(packet.dst);
+    if !is_from_here && !is_from_link() {
+        return Some(DropReason::Spoofed);
+    }
+    check_packet_endpoints(packet).or((!is_to_us).then_some(DropReason::Multicast))
+}

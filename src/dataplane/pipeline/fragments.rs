@@ -1,0 +1,114 @@
+//! The stage that decides on fragments: see [`crate::dataplane::fragments`].
+
+use super::batch::{Batch, FlowStatus, Verdict};
+use super::classify::flow_of;
+use super::context::Context;
+use super::route::route;
+use crate::dataplane::DropReason;
+use crate::dataplane::conntrack::{LookupBatch, Side};
+use crate::dataplane::fragments::{Environment, FirstVerdict, FragmentInfo, LaterVerdict};
+use crate::net::flow::Protocol;
+
+/// Records the verdicts on first fragments, and decides on later ones.
+#[cold]
+pub(super) fn classify_fragments(batch: &mut Batch, lookups: &LookupBatch, context: &mut Context<'_>) {
+    for i in 0..batch.len() {
+        match batch.verdicts[i] {
+            Verdict::Held => classify_later(batch, i, context),
+            Verdict::Pending if batch.packets[i].first_fragment => record_first(batch, i, lookups, context),
+            Verdict::Dropped(reason)
+                if batch.packets[i].first_fragment && !batch.answers[i] && binds_later_fragments(reason) =>
+            {
+                record_first(batch, i, lookups, context);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether later fragments share the fate of a first fragment that was dropped for this reason: its headers
+/// are valid, and it came from its source address.
+fn binds_later_fragments(reason: DropReason) -> bool {
+    use DropReason as R;
+    !matches!(
+        reason,
+        R::Truncated
+            | R::Oversized
+            | R::Malformed
+            | R::BadIpChecksum
+            | R::SourceRoute
+            | R::IpOption
+            | R::UnknownEthertype
+            | R::NotForUs
+            | R::Vlan
+            | R::Spoofed
+            | R::Multicast
+            | R::FragmentTimeout
+            | R::FragmentStoreFull
+    )
+}
+
+fn record_first(batch: &mut Batch, i: usize, lookups: &LookupBatch, context: &mut Context<'_>) {
+    let (packet, port) = (&batch.packets[i], batch.in_ports[i]);
+    let Some(info) = FragmentInfo::of(context.umem.data(&batch.frames[i]), packet, port) else {
+        return drop_pending(batch, i, DropReason::Fragment);
+    };
+    let hash = context.conntrack.hash(&info.key);
+    let first = if let Verdict::Dropped(reason) = batch.verdicts[i] {
+        FirstVerdict::Denied(reason)
+    } else {
+        let flow = lookups.flow(i);
+        // Policy has evaluated every other packet as one of its flow's initiator.
+        let by_initiator = match batch.tracks[i].status {
+            FlowStatus::Known(slot) => context.conntrack.entry(slot).sender(flow.from_low) == Side::Initiator,
+            FlowStatus::Reopen(_) | FlowStatus::New | FlowStatus::Untracked => true,
+        };
+        FirstVerdict::Allowed(context.snapshot.generation, flow_of(&flow.key, flow.from_low == by_initiator))
+    };
+    let environment = environment(context);
+    if let Some(reason) = context.fragments.record_first(&info, hash, port, first, &environment) {
+        drop_pending(batch, i, reason);
+    }
+}
+
+/// Drops a packet; one that is dropped already keeps its reason.
+fn drop_pending(batch: &mut Batch, i: usize, reason: DropReason) {
+    if batch.is_pending(i) {
+        batch.drop(i, reason);
+    }
+}
+
+fn classify_later(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+    let (packet, port) = (&batch.packets[i], batch.in_ports[i]);
+    let Some(info) = FragmentInfo::of(context.umem.data(&batch.frames[i]), packet, port) else {
+        return batch.drop(i, DropReason::Fragment);
+    };
+    // Such a fragment replaces the control bits, whatever the first one has there: "IF FO=1 and PROTOCOL=TCP
+    // then DROP PACKET" (RFC 1858 section 3.2.2; RFC 3128).
+    if info.protocol == Protocol::TCP && info.first_unit == 1 {
+        return batch.drop(i, DropReason::FragmentTiny);
+    }
+    // A fragment without a route need not wait.
+    batch.verdicts[i] = Verdict::Pending;
+    route(batch, i, context);
+    if !batch.is_pending(i) {
+        return;
+    }
+    let hash = context.conntrack.hash(&info.key);
+    let environment = environment(context);
+    let later = context.fragments.classify_later(&info, hash, port, batch.waited[i], &environment);
+    batch.verdicts[i] = match later {
+        LaterVerdict::Pass => Verdict::Pending,
+        LaterVerdict::Hold => Verdict::Held,
+        LaterVerdict::Drop(reason) => Verdict::Dropped(reason),
+    };
+}
+
+fn environment<'a>(context: &Context<'a>) -> Environment<'a> {
+    Environment {
+        shared: context.first_fragments,
+        snapshot: context.snapshot,
+        worker: context.worker,
+        now_ms: context.now_ms,
+    }
+}

@@ -1,0 +1,56 @@
+//! Flow lookup: the key of each packet.
+
+use super::batch::Batch;
+use super::context::Context;
+use super::parse::parse_quoted;
+use crate::dataplane::DropReason;
+use crate::dataplane::conntrack::{Key, LookupBatch};
+use crate::dataplane::fib::next_hop::Hop;
+use crate::dataplane::packet::{Kind, Packet};
+
+/// Starts the lookup of each packet's flow.
+pub(in crate::dataplane) fn lookup(batch: &mut Batch, lookups: &mut LookupBatch, context: &Context<'_>) {
+    lookups.clear();
+    for i in 0..batch.len() {
+        if batch.is_pending(i) {
+            start_lookup(batch, i, lookups, context);
+        }
+    }
+}
+
+#[inline(always)]
+fn start_lookup(batch: &mut Batch, i: usize, lookups: &mut LookupBatch, context: &Context<'_>) {
+    let packet = &batch.packets[i];
+    if packet.kind == Kind::IcmpError {
+        return start_lookup_of_icmp_error(batch, i, lookups, context);
+    }
+    // One branch for each family: half of an IPv4 key is zeros, and the compiler folds what is computed of them.
+    if packet.is_v4 {
+        context.conntrack.start_lookup(lookups, i, Key::of_v4(packet));
+    } else {
+        context.conntrack.start_lookup(lookups, i, Key::of_v6(packet));
+    }
+}
+
+/// Starts the lookup of the flow that an ICMP error reports about.
+#[cold]
+#[inline(never)]
+fn start_lookup_of_icmp_error(batch: &mut Batch, i: usize, lookups: &mut LookupBatch, context: &Context<'_>) {
+    match quoted_key(batch, i, context) {
+        Some(keyed) => context.conntrack.start_lookup(lookups, i, keyed),
+        None => batch.drop(i, DropReason::InvalidState),
+    }
+}
+
+/// The key of the flow that an ICMP error reports about, as of the packet that it quotes.
+fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bool)> {
+    let packet = &batch.packets[i];
+    let message = packet.transport(context.umem.data(&batch.frames[i]));
+    let mut quoted = Packet::default();
+    // The error goes to who sent the packet that it quotes, and comes from where that packet went: a pod that guesses
+    // the ports of other pods' flows reports nothing about them.
+    let fits = parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
+        && quoted.src == packet.dst
+        && matches!(context.snapshot.hop(quoted.dst), Some(Hop::Port(port, _)) if port == batch.in_ports[i]);
+    fits.then(|| Key::of(&quoted))
+}
