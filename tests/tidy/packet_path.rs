@@ -62,7 +62,7 @@ const FORBIDDEN: [&str; 12] = [
 /// Words that folders and files of the path have all the same, with the reason why no packet pays for them.
 const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
     ("dataplane/conntrack/storage", &["to_vec("], "the header of the file, read when it is opened"),
-    ("dataplane/conntrack/timeouts", &["vec!["], "made with the table"),
+    ("dataplane/conntrack/table/lookup_batch", &["Box::new("], "columns, made with the worker"),
     ("dataplane/fib/desired_state", &["Vec::new("], "the content of a generation, made by the control side"),
     (
         "dataplane/fib/publish",
