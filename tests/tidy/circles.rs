@@ -17,13 +17,13 @@ const ON_A_CIRCLE: &[&str] = &[
     "dataplane/fragments",
     "dataplane/fib/rules",
     "dataplane/fib/snapshot",
+    "dataplane/conntrack/entry",
+    "dataplane/conntrack/mod",
     "dataplane/mod",
     "dataplane/neighbor",
     "dataplane/pipeline",
-    "dataplane/pipeline/advance",
-    "dataplane/pipeline/classify",
-    "dataplane/pipeline/mod",
-    "dataplane/pipeline/route",
+    "dataplane/pipeline/parse",
+    "dataplane/pipeline/parse_fast",
     "dataplane/worker",
 ];
 

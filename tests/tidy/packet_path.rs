@@ -79,7 +79,7 @@ const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
     ("dataplane/fragments/datagrams", &["vec!["], "made with the worker"),
     ("dataplane/neighbor/solicit", &["vec!["], "made with the worker"),
     ("dataplane/pipeline/batch", &["Box::new("], "columns, made with the worker"),
-    ("dataplane/pipeline/classify", &["Box::new("], "made with the worker"),
+    ("dataplane/pipeline/policy_batch", &["Box::new("], "made with the worker"),
     ("dataplane/worker/handoff", &["Box::new(", "Vec::new(", "vec!["], "made with the port"),
     (
         "dataplane/worker/mod",
