@@ -15,10 +15,6 @@ use crate::modules::{Modules, Path, path_of_file};
 const ON_A_CIRCLE: &[&str] = &[
     "dataplane/fib",
     "dataplane/fragments",
-    "dataplane/fib/rules",
-    "dataplane/fib/snapshot",
-    "dataplane/conntrack/entry",
-    "dataplane/conntrack/mod",
     "dataplane/mod",
     "dataplane/neighbor",
     "dataplane/pipeline",
