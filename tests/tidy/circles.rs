@@ -13,20 +13,17 @@ use crate::modules::{Modules, Path, path_of_file};
 
 /// Files and folders that lie on a circle, as `folder/name`; the module file of a folder is `folder/mod`.
 const ON_A_CIRCLE: &[&str] = &[
-    "dataplane/conntrack/entry",
-    "dataplane/conntrack/mod",
-    "dataplane/endpoints",
     "dataplane/fib",
+    "dataplane/fragments",
     "dataplane/fib/rules",
     "dataplane/fib/snapshot",
-    "dataplane/fragments",
+    "dataplane/conntrack/entry",
+    "dataplane/conntrack/mod",
     "dataplane/mod",
     "dataplane/neighbor",
     "dataplane/pipeline",
-    "dataplane/pipeline/advance",
-    "dataplane/pipeline/classify",
-    "dataplane/pipeline/mod",
-    "dataplane/pipeline/route",
+    "dataplane/pipeline/parse",
+    "dataplane/pipeline/parse_fast",
     "dataplane/worker",
 ];
 
