@@ -27,18 +27,6 @@ const NOT_DONE: &[&str] = &[
     "src/dataplane/packet.rs",
     "src/dataplane/pipeline",
     "src/dataplane/worker",
-    "src/policy/compile",
-    "src/policy/connectivity",
-    "src/policy/evaluate",
-    "src/policy/explain",
-    "src/policy/lint",
-    "src/policy/objects",
-    "src/policy/parse",
-    "src/policy/resolve",
-    "src/policy/store",
-    "src/policy/testcase",
-    "src/source",
-    "src/tables",
     "src/dataplane/uplink.rs",
 ];
 
