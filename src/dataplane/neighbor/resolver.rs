@@ -1,8 +1,9 @@
-//! Who is on the uplinks' links: what the kernel knows, kept where workers look.
+//! Resolver of neighbours on uplinks: mirrors the kernel's neighbour table for the workers.
 //!
-//! The NIC is the kernel's, and so are ARP and neighbour discovery on it. This thread of the control side hears of every
-//! change of the kernel's neighbour table and notes it in [`Neighbors`]. It has the kernel resolve what workers miss and
-//! what routes lead to, and confirm what workers use and nobody has confirmed for a while.
+//! The NIC belongs to the kernel, and so do ARP and neighbour discovery on it. This thread of the control
+//! side reads each change of the kernel's neighbour table and records it in [`Neighbors`]. It has the kernel
+//! resolve the neighbours that workers miss and the next hops of routes, and probe stale neighbours that are
+//! in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,12 +25,12 @@ use crate::net::address::{pack, unpack};
 use crate::netlink::{Neighbor, NeighborEvent, NeighborEvents, NudState};
 use crate::threads;
 
-/// Time between two looks at what is missing or not confirmed. In this time the kernel is asked for a neighbour once,
-/// and for [`NEIGHBOR_QUESTIONS_MAX`] of them that workers miss: a pod that tries all addresses of a link must not fill the
-/// kernel's table.
+/// Interval between two checks for missing and stale neighbours. In one interval, the kernel is asked to
+/// resolve a neighbour at most once, and at most [`NEIGHBOR_QUESTIONS_MAX`] neighbours that workers miss: a
+/// pod that tries all addresses of a link must not fill the kernel's table (`gc_thresh3` of arp(7)).
 const TICK: Duration = Duration::from_secs(1);
 
-/// The thread, until dropped.
+/// Running resolver thread. Dropping it stops the thread.
 pub(in crate::dataplane) struct Resolver {
     shared: Arc<Shared>,
     table: Arc<Mutex<UplinkTable>>,
@@ -37,17 +38,18 @@ pub(in crate::dataplane) struct Resolver {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Where an uplink's neighbours are.
+/// Location of an uplink's neighbours in the kernel's neighbour table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::dataplane) struct Link {
-    /// The kernel's number of the interface that has them: the port's own, or its VLAN device.
+    /// Index of the interface that has the neighbours (`ndm_ifindex` of `struct ndmsg`): the port's own, or
+    /// its VLAN device.
     pub(in crate::dataplane) interface: u32,
-    /// Whether the kernel resolves them there. If not, only what the operator has entered for good counts.
+    /// Whether the kernel resolves neighbours there. If not, only entries in state `NUD_PERMANENT` count.
     pub(in crate::dataplane) resolves: bool,
 }
 
 impl Resolver {
-    /// Follows the neighbour table of the calling thread's network namespace.
+    /// Starts the thread, on the neighbour table of the calling thread's network namespace.
     pub(in crate::dataplane) fn start(shared: &Arc<Shared>) -> io::Result<Resolver> {
         let kernel = NeighborEvents::open()?;
         let (table, stop) = (Arc::<Mutex<UplinkTable>>::default(), Arc::<AtomicBool>::default());
@@ -57,7 +59,7 @@ impl Resolver {
         Ok(Resolver { shared: shared.clone(), table, stop, thread: Some(thread) })
     }
 
-    /// Follows the neighbours of an uplink.
+    /// Adds an uplink: mirrors its neighbours from here on.
     pub(in crate::dataplane) fn add_uplink(&self, port: PortId, link: Link) {
         let mut table = lock(&self.table);
         table.links.insert(port, link);
@@ -65,7 +67,7 @@ impl Resolver {
         self.shared.solicit_queue.wake();
     }
 
-    /// Forgets an uplink and its neighbours.
+    /// Removes an uplink and its neighbours.
     pub(in crate::dataplane) fn remove_uplink(&self, port: PortId) {
         let mut table = lock(&self.table);
         if let Some(link) = table.links.remove(&port) {
@@ -74,7 +76,7 @@ impl Resolver {
         self.shared.neighbors.forget_uplink(port);
     }
 
-    /// Keeps the next hops of these routes resolved.
+    /// Keeps the next hops of these routes resolved, and of no others.
     pub(in crate::dataplane) fn keep_resolved(&self, routes: &[Route]) {
         let hops = routes.iter().filter_map(|route| Some((route.port, route.next_hop?)));
         lock(&self.table).routers = hops.collect();
@@ -86,17 +88,17 @@ impl Drop for Resolver {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.shared.solicit_queue.wake();
-        // A thread that has panicked has said so, and is gone.
+        // A panic of the thread has been reported already.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
 fn lock(table: &Mutex<UplinkTable>) -> MutexGuard<'_, UplinkTable> {
-    // What a panic leaves behind in the table is mended when the kernel names its neighbours again.
+    // The kernel's next dump repairs a table that a panic left half changed.
     table.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the thread works with.
+/// State of the thread.
 struct ResolverThread {
     kernel: NeighborEvents,
     shared: Arc<Shared>,
@@ -110,8 +112,8 @@ impl ResolverThread {
         while !self.stop.load(Ordering::Relaxed) {
             self.wait(TICK.saturating_sub(ticked.elapsed()));
             let mut table = lock(&self.table);
-            for news in self.kernel.events() {
-                table.apply_event(news, &self.shared.neighbors);
+            for event in self.kernel.events() {
+                table.apply_event(event, &self.shared.neighbors);
             }
             if std::mem::take(&mut table.needs_dump) {
                 table.not_in_dump = table.known.keys().copied().collect();
@@ -133,45 +135,47 @@ impl ResolverThread {
         }
     }
 
-    /// Waits for news, for a question, or so long.
+    /// Waits for a kernel event, for a request of a worker, or for `longest`.
     fn wait(&self, longest: Duration) {
         let solicit_queue = &self.shared.solicit_queue;
         let mut fds =
             [self.kernel.fd(), solicit_queue.eventfd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let timeout =
             Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
-        // Interrupted, it looks early.
+        // An interrupted poll only checks early.
         let _ = poll(&mut fds, Some(&timeout));
         solicit_queue.drain_wakeups();
     }
 }
 
-/// A request that does not go out is made again: by the next tick, or by the worker that misses somebody.
+/// Logs a failed request. The next interval repeats it, or the next packet of the worker that misses the
+/// neighbour.
 fn report(sent: io::Result<()>) {
     if let Err(error) = sent {
         tracing::warn!("the kernel's neighbour table cannot be asked: {error}");
     }
 }
 
-/// What is followed, and what is known. Whoever has it locked is the one who writes to [`Neighbors`].
+/// Uplinks and their known neighbours. Only the holder of its lock writes to [`Neighbors`].
 #[derive(Default)]
 struct UplinkTable {
     links: BTreeMap<PortId, Link>,
-    /// Next hops of routes, to be resolved before the first packet.
+    /// Next hops of routes, resolved before the first packet needs them.
     routers: BTreeSet<(PortId, IpAddr)>,
-    /// Neighbours with an address, and whether it is to be confirmed once it is used.
+    /// Resolved neighbours, and whether their entry is stale and needs a probe once it is used.
     known: BTreeMap<Neighbor, bool>,
-    /// Known neighbours that the kernel has not named since it was asked for all.
+    /// Resolved neighbours that the dump in progress has not named yet.
     not_in_dump: BTreeSet<Neighbor>,
-    /// Neighbours that the kernel was asked for since the last tick.
+    /// Neighbours that the kernel was asked to resolve in this interval.
     requested: BTreeSet<Neighbor>,
-    /// Whether the kernel is to name all neighbours: a link has come, or messages were lost.
+    /// Whether the kernel must dump its table: an uplink was added, or events were lost (`ENOBUFS` of
+    /// netlink(7)).
     needs_dump: bool,
 }
 
 impl UplinkTable {
-    fn apply_event(&mut self, news: NeighborEvent, neighbors: &Neighbors) {
-        match news {
+    fn apply_event(&mut self, event: NeighborEvent, neighbors: &Neighbors) {
+        match event {
             NeighborEvent::State(neighbor, nud_state) => {
                 self.not_in_dump.remove(&neighbor);
                 if nud_state == NudState::Removed && self.is_router(neighbor) {
@@ -210,7 +214,7 @@ impl UplinkTable {
         }
     }
 
-    /// Neighbours that workers use and nobody has confirmed for a while.
+    /// Stale neighbours that workers use.
     fn stale_in_use(&mut self, neighbors: &Neighbors) -> Vec<Neighbor> {
         let ports: BTreeMap<u32, PortId> =
             self.links.iter().map(|(port, link)| (link.interface, *port)).collect();
@@ -223,7 +227,7 @@ impl UplinkTable {
         wanted
     }
 
-    /// Next hops of routes that the kernel has no address of.
+    /// Next hops of routes that are not resolved.
     fn missing_routers(&mut self) -> Vec<Neighbor> {
         let wanted: Vec<Neighbor> = self
             .routers
@@ -235,7 +239,8 @@ impl UplinkTable {
         wanted
     }
 
-    /// What to ask the kernel for, where a worker has missed this neighbour.
+    /// Request to the kernel for a neighbour that a worker misses; `None` if it is out of bounds or
+    /// superfluous.
     fn request(&mut self, port: PortId, address: IpAddr) -> Option<Neighbor> {
         let neighbor = self.resolvable(port, address)?;
         let may = self.requested.len() < NEIGHBOR_QUESTIONS_MAX && !self.known.contains_key(&neighbor);
@@ -270,13 +275,13 @@ mod tests {
         Mac([2, 0, 0, 0, 0, last])
     }
 
-    fn bench(link: Link) -> (UplinkTable, Neighbors) {
+    fn fixture(link: Link) -> (UplinkTable, Neighbors) {
         (UplinkTable { links: [(PORT, link)].into(), ..UplinkTable::default() }, Neighbors::new())
     }
 
     #[test]
-    fn workers_see_what_the_kernel_says_and_only_of_uplinks() {
-        let (mut table, neighbors) = bench(LINK);
+    fn workers_see_the_kernels_neighbours_of_uplinks_only() {
+        let (mut table, neighbors) = fixture(LINK);
         let router = ip("fe80::1");
         let seen = |neighbors: &Neighbors| neighbors.uplink_mac(PORT, pack(router));
         table.apply_event(NeighborEvent::State((8, router), NudState::Reachable(mac(8))), &neighbors);
@@ -294,8 +299,8 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_does_not_name_any_more_is_gone() {
-        let (mut table, neighbors) = bench(LINK);
+    fn a_neighbour_that_a_dump_does_not_name_is_removed() {
+        let (mut table, neighbors) = fixture(LINK);
         for last in 1..=2 {
             let address = IpAddr::from([192, 0, 2, last]);
             table.apply_event(NeighborEvent::State((7, address), NudState::Reachable(mac(last))), &neighbors);
@@ -311,8 +316,8 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_router_is_asked_for_without_a_packet_and_once_a_tick() {
-        let (mut table, neighbors) = bench(LINK);
+    fn a_missing_router_is_requested_without_a_packet_and_once_a_tick() {
+        let (mut table, neighbors) = fixture(LINK);
         table.routers = [(PORT, ip("192.0.2.1")), (PortId(9), ip("192.0.2.9"))].into();
         assert_eq!(table.missing_routers(), [(7, ip("192.0.2.1"))]);
         assert_eq!(table.missing_routers(), []);
@@ -325,12 +330,13 @@ mod tests {
     }
 
     #[test]
-    fn a_router_that_the_kernel_forgets_is_asked_for_at_once() {
-        let (mut table, neighbors) = bench(LINK);
+    fn a_router_that_the_kernel_removes_is_requested_at_once() {
+        let (mut table, neighbors) = fixture(LINK);
         let router = (7, ip("192.0.2.1"));
         table.routers = [(PORT, router.1)].into();
         table.apply_event(NeighborEvent::State(router, NudState::Reachable(mac(1))), &neighbors);
-        // It fails, and goes while it is being asked for: the question goes with it.
+        // Resolution fails, and the kernel removes the entry while a request for it is under way: the request
+        // is lost with the entry.
         table.apply_event(NeighborEvent::State(router, NudState::Unresolved), &neighbors);
         assert_eq!(table.missing_routers(), [router]);
         table.apply_event(NeighborEvent::State(router, NudState::Removed), &neighbors);
@@ -339,8 +345,8 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_neighbour_is_confirmed_when_it_is_used_and_not_before() {
-        let (mut table, neighbors) = bench(LINK);
+    fn a_stale_neighbour_is_probed_when_it_is_used_and_not_before() {
+        let (mut table, neighbors) = fixture(LINK);
         table.apply_event(NeighborEvent::State((7, ip("192.0.2.1")), NudState::Stale(mac(1))), &neighbors);
         assert_eq!(table.stale_in_use(&neighbors), []);
         neighbors.uplink_mac(PORT, pack(ip("192.0.2.1")));
@@ -352,18 +358,19 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_tries_every_address_asks_for_a_bounded_number() {
-        let (mut table, _) = bench(LINK);
-        let asked = (0..10_000u32).filter_map(|i| table.request(PORT, IpAddr::from(i.to_be_bytes()))).count();
-        assert_eq!(asked, NEIGHBOR_QUESTIONS_MAX);
+    fn a_pod_that_tries_every_address_causes_a_bounded_number_of_requests() {
+        let (mut table, _) = fixture(LINK);
+        let requested =
+            (0..10_000u32).filter_map(|i| table.request(PORT, IpAddr::from(i.to_be_bytes()))).count();
+        assert_eq!(requested, NEIGHBOR_QUESTIONS_MAX);
         table.requested.clear();
         assert_eq!(table.request(PORT, ip("192.0.2.1")), Some((7, ip("192.0.2.1"))));
-        assert_eq!(table.request(PORT, ip("192.0.2.1")), None, "once is enough");
+        assert_eq!(table.request(PORT, ip("192.0.2.1")), None, "it is requested already");
     }
 
     #[test]
-    fn where_the_kernel_cannot_resolve_only_permanent_neighbours_count() {
-        let (mut table, neighbors) = bench(Link { resolves: false, ..LINK });
+    fn permanent_neighbours_alone_count_on_a_link_that_the_kernel_cannot_resolve() {
+        let (mut table, neighbors) = fixture(Link { resolves: false, ..LINK });
         table.routers = [(PORT, ip("192.0.2.1"))].into();
         assert_eq!(table.missing_routers(), []);
         assert_eq!(table.request(PORT, ip("192.0.2.2")), None);

@@ -1,12 +1,12 @@
-//! Ethernet addresses: of what is ports each port, as learned from its frames; and of neighbours on uplinks, as the
-//! kernel has resolved them.
+//! Table of Ethernet addresses: of the station behind each port, as learned from its frames; and of
+//! neighbours on uplinks, as the kernel has resolved them.
 //!
-//! A pod or the node is alone ports its port, so one address a port is enough. Workers write it, workers read it; whoever
-//! is late uses the old one for another packet.
+//! One pod, or the node, is alone behind its port, so one address for each port is enough. Workers read and
+//! write it; a worker that reads an old address sends one more packet to it.
 //!
-//! An uplink has many neighbours, and the kernel, whose NIC it is, resolves them. The control side alone writes what it hears
-//! from there ([`super::resolver`]); workers look an address up without a lock: each slot is a sequence lock whose
-//! number stands above the Ethernet address.
+//! An uplink has many neighbours, which the kernel resolves, because it owns the NIC. Only the control side
+//! writes them ([`super::resolver`]). Workers look an address up without a lock: each slot is a sequence
+//! lock, whose sequence number stands in the bits above the Ethernet address.
 
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::BorrowedFd;
@@ -20,22 +20,23 @@ use crate::limits::{NEIGHBOR_QUESTIONS_MAX, NEIGHBORS_MAX, PORTS_MAX};
 use crate::net::address::Address;
 use crate::net::mac::Mac;
 
-/// Slots that an address may be in, one ports the other.
+/// Consecutive slots that a neighbour may be in.
 const PROBES: usize = 16;
-/// Bits of a slot's word that are the Ethernet address; the others count its changes.
+/// Low bits of a slot's word, which hold the Ethernet address; the other bits hold the sequence number.
 const MAC_BITS: u32 = 48;
 const MAC_MASK: u64 = (1 << MAC_BITS) - 1;
 
-/// What is known; a zero address is none.
+/// Resolved Ethernet addresses; zero stands for none.
 pub(crate) struct Neighbors {
     /// Learned addresses by port.
     ports: Box<[AtomicU64]>,
-    /// Neighbours on uplinks.
+    /// Neighbours on uplinks: an open-addressing hash table.
     uplink_neighbors: Box<[Slot]>,
     seed: [u64; 2],
 }
 
-/// Neighbours on uplinks that workers want resolved: bounded, and whoever finds it full asks again later.
+/// Neighbours on uplinks for the resolver. The queue is bounded; a request that finds it full is repeated by
+/// a later packet.
 pub(crate) struct SolicitQueue {
     queue: ArrayQueue<(PortId, Address)>,
     eventfd: EventFd,
@@ -46,49 +47,49 @@ impl SolicitQueue {
         Ok(SolicitQueue { queue: ArrayQueue::new(NEIGHBOR_QUESTIONS_MAX), eventfd: EventFd::new()? })
     }
 
-    /// Asks, and wakes who answers.
+    /// Enqueues a request and wakes the resolver.
     pub(crate) fn push(&self, port: PortId, address: Address) {
         if self.queue.push((port, address)).is_ok() {
             self.wake();
         }
     }
 
-    /// A question, if there is one.
+    /// Takes the oldest request.
     pub(crate) fn pop(&self) -> Option<(PortId, Address)> {
         self.queue.pop()
     }
 
-    /// Wakes who answers.
+    /// Wakes the resolver.
     pub(crate) fn wake(&self) {
         self.eventfd.signal();
     }
 
-    /// Readable when there is something to do; `rest` makes it wait again.
+    /// Descriptor that is readable after a wake-up, until [`SolicitQueue::drain_wakeups`].
     pub(crate) fn eventfd(&self) -> BorrowedFd<'_> {
         self.eventfd.fd()
     }
 
-    /// Takes note of all wakings until now.
+    /// Clears all wake-ups until this call.
     pub(crate) fn drain_wakeups(&self) {
         self.eventfd.drain();
     }
 }
 
-/// One neighbour on an uplink. Aligned, so that none lies across two cache lines.
+/// Neighbour on an uplink. Aligned, so that no slot spans two cache lines.
 #[derive(Default)]
 #[repr(align(32))]
 struct Slot {
-    /// Number of changes and Ethernet address; without an address the slot is free.
+    /// Sequence number and Ethernet address. A slot without an address is free.
     word: AtomicU64,
     high: AtomicU64,
     low: AtomicU64,
     port: AtomicU32,
-    /// Whether a worker has looked it up since the control side asked.
+    /// Whether a worker has looked the neighbour up since the last [`Neighbors::take_used`].
     used: AtomicU32,
 }
 
 impl Slot {
-    /// The Ethernet address, if this is the neighbour.
+    /// Reads the Ethernet address if the slot holds this neighbour.
     #[inline]
     fn read(&self, port: PortId, address: Address) -> Option<Mac> {
         let word = self.word.load(Ordering::Acquire);
@@ -97,11 +98,12 @@ impl Slot {
             && self.high.load(Ordering::Relaxed) == (address >> 64) as u64
             && self.port.load(Ordering::Relaxed) == u32::from(port.0);
         fence(Ordering::Acquire);
-        // Another word says that the slot has become somebody else's meanwhile.
+        // A changed word means that the slot was overwritten during the reads above, so they may mix two
+        // neighbours.
         (same && self.word.load(Ordering::Relaxed) == word).then(|| Mac::from_bits(word & MAC_MASK))
     }
 
-    /// Makes the slot this neighbour's. One thread writes at a time.
+    /// Writes this neighbour to the slot. One thread writes at a time.
     fn write(&self, port: PortId, address: Address, mac: Mac) {
         self.clear();
         fence(Ordering::Release);
@@ -128,25 +130,27 @@ impl Neighbors {
         Neighbors {
             ports: (0..PORTS_MAX).map(|_| AtomicU64::new(0)).collect(),
             uplink_neighbors: (0..NEIGHBORS_MAX).map(|_| Slot::default()).collect(),
-            // Whoever shares the link chooses his address, and shall not know which others it collides with.
+            // Stations on the link choose their addresses. A secret seed keeps them from choosing addresses
+            // that collide.
             seed: [0, 1].map(|i: u64| RandomState::new().hash_one(i)),
         }
     }
 
-    /// The address ports a port.
+    /// Ethernet address behind a port.
     #[inline]
     pub(crate) fn port_mac(&self, port: PortId) -> Option<Mac> {
         let bits = self.port_mac_bits(port);
         (bits != 0).then(|| Mac::from_bits(bits))
     }
 
-    /// [`Neighbors::port_mac`] as [`Mac::to_bits`] has it; zero is none.
+    /// [`Neighbors::port_mac`] in the form of [`Mac::to_bits`]; zero stands for none.
     #[inline]
     pub(crate) fn port_mac_bits(&self, port: PortId) -> u64 {
         self.ports[port.index()].load(Ordering::Relaxed)
     }
 
-    /// Notes the source of a frame that the port received, as [`Mac::to_bits`] has it; what is known now.
+    /// Learns the source of a frame that the port received, in the form of [`Mac::to_bits`]. Returns the
+    /// address that the table holds for the port.
     #[cold]
     pub(crate) fn learn(&self, port: PortId, bits: u64) -> u64 {
         if Mac::from_bits(bits).is_unicast() {
@@ -155,12 +159,12 @@ impl Neighbors {
         self.port_mac_bits(port)
     }
 
-    /// Forgets what was ports a port.
+    /// Forgets the address behind a port.
     pub(crate) fn forget_port(&self, port: PortId) {
         self.ports[port.index()].store(0, Ordering::Relaxed);
     }
 
-    /// Forgets all neighbours on an uplink. For one thread at a time.
+    /// Removes all neighbours on an uplink. One thread calls this at a time.
     pub(crate) fn forget_uplink(&self, port: PortId) {
         for slot in &self.uplink_neighbors {
             if !slot.is_free() && slot.port.load(Ordering::Relaxed) == u32::from(port.0) {
@@ -169,7 +173,7 @@ impl Neighbors {
         }
     }
 
-    /// The Ethernet address that a neighbour on an uplink has.
+    /// Ethernet address of a neighbour on an uplink. Marks the neighbour as used.
     #[inline]
     pub(crate) fn uplink_mac(&self, port: PortId, address: Address) -> Option<Mac> {
         self.slots(port, address).find_map(|slot| {
@@ -181,13 +185,13 @@ impl Neighbors {
         })
     }
 
-    /// [`Neighbors::uplink_mac`] for people: it does not count as use.
+    /// Reads [`Neighbors::uplink_mac`] without marking the neighbour as used.
     pub(crate) fn peek_uplink_mac(&self, port: PortId, address: Address) -> Option<Mac> {
         self.slots(port, address).find_map(|slot| slot.read(port, address))
     }
 
-    /// Notes the Ethernet address of a neighbour on an uplink, or with `None` that it has none; false where there is no
-    /// place for it. For one thread at a time.
+    /// Sets the Ethernet address of a neighbour on an uplink, or removes it with `None`. Returns false if no
+    /// slot is free. One thread calls this at a time.
     pub(crate) fn set_uplink_mac(&self, port: PortId, address: Address, mac: Option<Mac>) -> bool {
         let own = self.slots(port, address).find(|slot| slot.read(port, address).is_some());
         let Some(mac) = mac.filter(|mac| mac.is_unicast()) else {
@@ -206,7 +210,7 @@ impl Neighbors {
         }
     }
 
-    /// Whether a worker has looked the neighbour up since this was asked last.
+    /// Returns whether a worker has looked the neighbour up since the last call.
     pub(crate) fn take_used(&self, port: PortId, address: Address) -> bool {
         let own = self.slots(port, address).find(|slot| slot.read(port, address).is_some());
         own.is_some_and(|slot| slot.used.swap(0, Ordering::Relaxed) != 0)
@@ -258,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_no_station_is_none() {
+    fn an_address_that_is_not_unicast_removes_the_neighbour() {
         let neighbors = Neighbors::new();
         for wrong in [Mac::default(), Mac::BROADCAST] {
             assert!(neighbors.set_uplink_mac(PORT, 7, Some(mac(1))));
@@ -273,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn use_is_told_once() {
+    fn a_use_is_reported_once() {
         let neighbors = Neighbors::new();
         neighbors.set_uplink_mac(PORT, 7, Some(mac(1)));
         assert!(!neighbors.take_used(PORT, 7));
@@ -283,20 +287,20 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_linux_keeps_have_a_place_and_one_without_is_told() {
+    fn as_many_as_linux_keeps_have_a_slot_and_a_full_table_is_reported() {
         let neighbors = Neighbors::new();
         assert!((0..2048).all(|address| neighbors.set_uplink_mac(PORT, address, Some(mac(1)))));
         assert!((0..2048).all(|address| neighbors.uplink_mac(PORT, address).is_some()));
         let mut last = 2048..;
         assert!(
             last.any(|address| !neighbors.set_uplink_mac(PORT, address, Some(mac(1)))),
-            "it is not endless"
+            "the table has a bound"
         );
     }
 
     #[test]
     fn a_reader_never_sees_the_address_of_another_neighbour() {
-        // All in the same slots: each write takes the place of another neighbour.
+        // The writes overwrite one slot with two neighbours by turns.
         let neighbors = Neighbors::new();
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -326,19 +330,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_says_what_a_map_says(steps in prop::collection::vec((0..4u16, 0..40u128, 0..5u8), 0..300)) {
+        fn the_table_equals_a_map(steps in prop::collection::vec((0..4u16, 0..40u128, 0..5u8), 0..300)) {
             let neighbors = Neighbors::new();
-            let mut twin = BTreeMap::new();
+            let mut model = BTreeMap::new();
             for (port, address, last) in steps {
                 let mac = (last != 0).then(|| mac(last));
                 assert!(neighbors.set_uplink_mac(PortId(port), address, mac));
                 match mac {
-                    Some(mac) => twin.insert((port, address), mac),
-                    None => twin.remove(&(port, address)),
+                    Some(mac) => model.insert((port, address), mac),
+                    None => model.remove(&(port, address)),
                 };
                 for port in 0..4 {
                     for address in 0..40 {
-                        let expected = twin.get(&(port, address)).copied();
+                        let expected = model.get(&(port, address)).copied();
                         prop_assert_eq!(neighbors.uplink_mac(PortId(port), address), expected);
                     }
                 }

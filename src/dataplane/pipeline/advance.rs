@@ -1,31 +1,49 @@
-//! The stages `track` and `follow`: each packet's flow is looked up, and the packets of known flows go on.
+//! The stage `advance`: packets of known flows take the hop that the flow remembers; packets of new flows are routed, and left to
+//! `classify`.
 //!
-//! Nearly every packet takes [`advance_fast`]. What it does not take, [`advance_slow`] does.
+//! Nearly every packet takes [`advance_fast`]. All others of known flows take [`advance_slow`].
 
 use super::anti_spoof::check_packet_endpoints;
-use super::batch::{Batch, FlowStatus, Track};
-use super::classify::{revalidate, update_state};
+use super::batch::Batch;
 use super::context::Context;
+use super::flow::established::apply_to_flow;
+use super::flow::revalidate::{Revalidation, revalidate};
+use super::policy_batch::PolicyBatch;
 use super::route::{forward_via, route};
-use crate::dataplane::conntrack::{Entry, FlowWord, LookupBatch, LookupVisitor, PacketFlow, Slot};
+use crate::dataplane::conntrack::{
+    Entry, FlowWord, LookupBatch, LookupVisitor, PacketFlow, Slot, WorkerState,
+};
 use crate::dataplane::fib::next_hop::Adjacency;
+use crate::dataplane::neighbor::solicit::RateLimits;
 use crate::dataplane::packet::Kind;
 
-/// Looks each packet's flow up and routes the packet. Packets of known flows advance these; those of new flows go to the next stage.
-pub(in crate::dataplane) fn advance(batch: &mut Batch, lookups: &mut LookupBatch, context: &mut Context<'_>) {
-    context.policy_batch.clear();
-    let (conntrack, len) = (context.conntrack, batch.len());
-    let for_insert = !context.policy_batch.denial_heavy();
-    conntrack.lookup_batch(lookups, len, for_insert, Advance { batch, context });
+/// Looks the flow of each packet up and finds its adjacency. Packets of known flows change the state of these; those of new flows go
+/// to `policy_batch`.
+pub(super) fn advance(
+    batch: &mut Batch,
+    context: &Context<'_>,
+    lookups: &mut LookupBatch,
+    policy_batch: &mut PolicyBatch,
+    worker_state: &mut WorkerState,
+    rate_limits: &mut RateLimits,
+) {
+    policy_batch.clear();
+    let len = batch.len();
+    let for_insert = !policy_batch.denial_heavy();
+    let visitor = Advance { batch, context, policy_batch, worker_state, rate_limits };
+    context.conntrack.lookup_batch(lookups, len, for_insert, visitor);
 }
 
 /// The stage as the receiver of the lookup's results.
-struct Advance<'a, 'c> {
+struct Advance<'a> {
     batch: &'a mut Batch,
-    context: &'a mut Context<'c>,
+    context: &'a Context<'a>,
+    policy_batch: &'a mut PolicyBatch,
+    worker_state: &'a mut WorkerState,
+    rate_limits: &'a mut RateLimits,
 }
 
-impl LookupVisitor for Advance<'_, '_> {
+impl LookupVisitor for Advance<'_> {
     #[inline(always)]
     fn is_pending(&self, i: usize) -> bool {
         self.batch.is_pending(i)
@@ -34,17 +52,18 @@ impl LookupVisitor for Advance<'_, '_> {
     #[inline(always)]
     fn hit(&mut self, i: usize, flow: &PacketFlow, slot: Slot, entry: &Entry) {
         if !advance_fast(self.batch, i, self.context, flow, entry) {
-            advance_slow(self.batch, i, self.context, flow, slot);
+            self.advance_slow(i, flow, slot);
         }
     }
 
     #[inline(always)]
     fn miss(&mut self, i: usize, _: &PacketFlow) {
-        route_new(self.batch, i, self.context);
+        self.route_new(i);
     }
 }
 
-/// Takes what nearly every packet of a known flow is: one that does not change it, and whose way the flow remembers.
+/// Forwards a packet that does not change its flow, by the hop that the flow remembers. Returns false, and does nothing, for any
+/// other packet.
 #[inline(always)]
 fn advance_fast(
     batch: &mut Batch,
@@ -59,92 +78,92 @@ fn advance_fast(
         return false;
     };
     let bytes = packet.ip_bytes();
-    // Of a fragmented datagram the others will want to know what became of the first.
-    let is_plain = (packet.kind == Kind::Flow) & !packet.first_fragment & adjacency.takes(packet)
+    // A first fragment takes the slow path: the stage `fragments` records its verdict for the later ones.
+    let is_fast = (packet.kind == Kind::Flow) & !packet.first_fragment & adjacency.takes(packet)
         && snapshot.is_current(flow_word.policy_epoch(), batch.in_ports[i], adjacency.out);
-    if is_plain {
+    if is_fast {
         batch.adjacencies[i] = adjacency;
         entry.count(flow.from_low, bytes, context.now_ms);
     }
-    is_plain
+    is_fast
 }
 
-/// Any packet of a known flow.
-#[inline(never)]
-fn advance_slow(batch: &mut Batch, i: usize, context: &mut Context<'_>, flow: &PacketFlow, slot: Slot) {
-    let (snapshot, packet) = (context.snapshot, &batch.packets[i]);
-    batch.tracks[i] = Track { status: FlowStatus::Known(slot), hop: None };
-    let entry = context.conntrack.entry(slot);
-    let flow_word = entry.flow_word(flow.from_low);
-    // An error goes where its flow's packets come from, and so another way than the packet that it quotes.
-    let is_current = |adjacency: &Adjacency| {
-        packet.kind == Kind::Flow
-            && snapshot.is_current(flow_word.policy_epoch(), batch.in_ports[i], adjacency.out)
-    };
-    match flow_word
-        .hop()
-        .map(u32::from)
-        .and_then(|hop| Some((hop, snapshot.adjacency(hop).filter(is_current)?)))
-    {
-        Some((number, adjacency)) => forward_via(batch, i, context, number, adjacency),
-        None => revalidate_if_stale(batch, i, context, flow, slot, flow_word),
-    }
-    if batch.is_pending(i) && batch.tracks[i].status != FlowStatus::New {
-        update_state(batch, i, context, flow, slot);
-    }
-}
-
-/// Lets a packet's flow be judged again if what decides on it has changed, and finds its way.
-#[inline(never)]
-fn revalidate_if_stale(
-    batch: &mut Batch,
-    i: usize,
-    context: &mut Context<'_>,
-    flow: &PacketFlow,
-    slot: Slot,
-    flow_word: FlowWord,
-) {
-    let (snapshot, judged) = (context.snapshot, flow_word.policy_epoch());
-    let is_error = batch.packets[i].kind == Kind::IcmpError;
-    // Hops are numbered anew when anything but rules changes; another worker may be a generation ahead.
-    let known =
-        flow_word.hop().filter(|_| (snapshot.layout_generation..=snapshot.generation).contains(&judged));
-    let adjacency = if is_error {
-        None
-    } else {
-        known.map(u32::from).and_then(|hop| Some((hop, snapshot.adjacency(hop)?)))
-    };
-    let number = match adjacency {
-        Some((number, adjacency)) => {
-            forward_via(batch, i, context, number, adjacency);
-            Some(number)
+impl Advance<'_> {
+    /// Forwards any packet of a known flow.
+    #[inline(never)]
+    fn advance_slow(&mut self, i: usize, flow: &PacketFlow, slot: Slot) {
+        let (snapshot, packet) = (self.context.snapshot, &self.batch.packets[i]);
+        let entry = self.context.conntrack.entry(slot);
+        let flow_word = entry.flow_word(flow.from_low);
+        // An error goes to the source of the packet that it quotes, and so takes another hop than that packet.
+        let is_current = |adjacency: &Adjacency| {
+            packet.kind == Kind::Flow
+                && snapshot.is_current(flow_word.policy_epoch(), self.batch.in_ports[i], adjacency.out)
+        };
+        let hop = flow_word.hop().map(u32::from);
+        let is_known = match hop.and_then(|hop| Some((hop, snapshot.adjacency(hop).filter(is_current)?))) {
+            Some((number, adjacency)) => {
+                forward_via(self.batch, i, self.context, self.rate_limits, number, adjacency);
+                true
+            }
+            None => self.revalidate_if_stale(i, flow, slot, flow_word),
+        };
+        if is_known && self.batch.is_pending(i) {
+            apply_to_flow(self.batch, i, self.context, flow, slot, None);
         }
-        None => route(batch, i, context),
-    };
-    // What a later generation has judged is not judged by the earlier one again.
-    if judged > snapshot.generation || !batch.is_pending(i) {
-        return;
     }
-    // The flow's ends lie behind the ports that the packet came from and goes to.
-    if judged < snapshot.policy_epoch(batch.in_ports[i], batch.adjacencies[i].out) {
-        revalidate(batch, i, context, flow, slot, flow_word);
-    }
-    if batch.is_pending(i) && batch.tracks[i].status != FlowStatus::New {
-        let hop = if is_error { known } else { number.and_then(|number| u16::try_from(number).ok()) };
-        context.conntrack.entry(slot).mark_current(flow.from_low, flow_word, snapshot.generation, hop);
-    }
-}
 
-/// Routes a packet of a new flow, which the next stage evaluates.
-#[inline(always)]
-fn route_new(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
-    batch.tracks[i].status = FlowStatus::New;
-    if let Some(reason) = check_packet_endpoints(&batch.packets[i]) {
-        return batch.drop(i, reason);
+    /// Finds the adjacency of a packet, and revalidates its flow where the policy of one of its ends has changed since the flow was
+    /// evaluated. Returns false where the flow is removed, and its packet opens another one.
+    #[inline(never)]
+    fn revalidate_if_stale(&mut self, i: usize, flow: &PacketFlow, slot: Slot, flow_word: FlowWord) -> bool {
+        let (snapshot, epoch) = (self.context.snapshot, flow_word.policy_epoch());
+        let is_error = self.batch.packets[i].kind == Kind::IcmpError;
+        // A change of anything but rules numbers the hops again; another worker may be a generation ahead.
+        let known =
+            flow_word.hop().filter(|_| (snapshot.layout_generation..=snapshot.generation).contains(&epoch));
+        let adjacency = if is_error {
+            None
+        } else {
+            known.map(u32::from).and_then(|hop| Some((hop, snapshot.adjacency(hop)?)))
+        };
+        let number = match adjacency {
+            Some((number, adjacency)) => {
+                forward_via(self.batch, i, self.context, self.rate_limits, number, adjacency);
+                Some(number)
+            }
+            None => route(self.batch, i, self.context, self.rate_limits),
+        };
+        // A flow that a later generation has evaluated is not evaluated by an earlier one.
+        if epoch > snapshot.generation || !self.batch.is_pending(i) {
+            return true;
+        }
+        // The ends of the flow lie behind the port that the packet came from and the one that it leaves by.
+        if epoch < snapshot.policy_epoch(self.batch.in_ports[i], self.batch.adjacencies[i].out) {
+            match revalidate(self.batch, i, self.context, self.worker_state, (flow, slot), flow_word) {
+                Revalidation::Current => {}
+                Revalidation::Dropped => return true,
+                Revalidation::Removed => {
+                    self.policy_batch.add(i, None);
+                    return false;
+                }
+            }
+        }
+        let hop = if is_error { known } else { number.and_then(|number| u16::try_from(number).ok()) };
+        let entry = self.context.conntrack.entry(slot);
+        entry.mark_current(flow.from_low, flow_word, snapshot.generation, hop);
+        true
     }
-    let number = route(batch, i, context);
-    if batch.is_pending(i) {
-        batch.tracks[i].hop = number.and_then(|number| u16::try_from(number).ok());
-        context.policy_batch.add(i);
+
+    /// Routes a packet of a new flow, and adds it to the policy batch.
+    #[inline(always)]
+    fn route_new(&mut self, i: usize) {
+        if let Some(reason) = check_packet_endpoints(&self.batch.packets[i]) {
+            return self.batch.drop(i, reason);
+        }
+        let number = route(self.batch, i, self.context, self.rate_limits);
+        if self.batch.is_pending(i) {
+            self.policy_batch.add(i, number.and_then(|number| u16::try_from(number).ok()));
+        }
     }
 }

@@ -5,7 +5,6 @@
 use std::ops::Range;
 
 use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::Slot;
 use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::packet::Packet;
 use crate::ids::PortId;
@@ -36,32 +35,6 @@ pub(crate) enum Verdict {
     Dropped(DropReason),
 }
 
-/// Relation of a packet to conntrack.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FlowStatus {
-    /// Of the flow in this slot, which this generation or a later one has evaluated.
-    Known(Slot),
-    /// Of the ended connection in this slot, and opens the next one on the same ports.
-    Reopen(Slot),
-    /// Of no known flow.
-    New,
-    /// Of no flow, and opens none: evaluated by itself.
-    Untracked,
-}
-
-/// Results about the flow of a packet that has not taken the fast path.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Track {
-    /// The hop of a packet of no known flow.
-    pub hop: Option<u16>,
-    /// Its relation to conntrack.
-    pub status: FlowStatus,
-}
-
-impl Track {
-    const NONE: Track = Track { hop: None, status: FlowStatus::New };
-}
-
 /// The batch.
 pub(crate) struct Batch {
     /// The frames, in the order in which they came.
@@ -72,8 +45,6 @@ pub(crate) struct Batch {
     pub bytes: [u16; BATCH_FRAMES_MAX],
     /// What each is.
     pub packets: Box<[Packet; BATCH_FRAMES_MAX]>,
-    /// Its flow.
-    pub tracks: Box<[Track; BATCH_FRAMES_MAX]>,
     /// How it leaves.
     pub adjacencies: Box<[Adjacency; BATCH_FRAMES_MAX]>,
     /// What becomes of it.
@@ -95,7 +66,6 @@ impl Batch {
             in_ports: [PortId(0); BATCH_FRAMES_MAX],
             bytes: [0; BATCH_FRAMES_MAX],
             packets: Box::new([Packet::default(); BATCH_FRAMES_MAX]),
-            tracks: Box::new([Track::NONE; BATCH_FRAMES_MAX]),
             adjacencies: Box::new([Adjacency::default(); BATCH_FRAMES_MAX]),
             verdicts: [Verdict::Pending; BATCH_FRAMES_MAX],
             answers: [false; BATCH_FRAMES_MAX],

@@ -1,25 +1,34 @@
 //! The stage that decides on fragments: see [`crate::dataplane::fragments`].
 
-use super::batch::{Batch, FlowStatus, Verdict};
-use super::classify::flow_of;
+use super::batch::{Batch, Verdict};
 use super::context::Context;
+use super::flow::init::flow_of;
 use super::route::route;
 use crate::dataplane::DropReason;
 use crate::dataplane::conntrack::{LookupBatch, Side};
-use crate::dataplane::fragments::{Environment, FirstVerdict, FragmentInfo, LaterVerdict};
+use crate::dataplane::fragments::{Environment, FirstVerdict, FragmentInfo, Fragments, LaterVerdict};
+use crate::dataplane::neighbor::solicit::RateLimits;
 use crate::net::flow::Protocol;
 
 /// Records the verdicts on first fragments, and decides on later ones.
 #[cold]
-pub(super) fn classify_fragments(batch: &mut Batch, lookups: &LookupBatch, context: &mut Context<'_>) {
+pub(super) fn classify_fragments(
+    batch: &mut Batch,
+    context: &Context<'_>,
+    lookups: &LookupBatch,
+    fragments: &mut Fragments,
+    rate_limits: &mut RateLimits,
+) {
     for i in 0..batch.len() {
         match batch.verdicts[i] {
-            Verdict::Held => classify_later(batch, i, context),
-            Verdict::Pending if batch.packets[i].first_fragment => record_first(batch, i, lookups, context),
+            Verdict::Held => classify_later(batch, i, context, fragments, rate_limits),
+            Verdict::Pending if batch.packets[i].first_fragment => {
+                record_first(batch, i, context, lookups, fragments)
+            }
             Verdict::Dropped(reason)
                 if batch.packets[i].first_fragment && !batch.answers[i] && binds_later_fragments(reason) =>
             {
-                record_first(batch, i, lookups, context);
+                record_first(batch, i, context, lookups, fragments);
             }
             _ => {}
         }
@@ -48,7 +57,13 @@ fn binds_later_fragments(reason: DropReason) -> bool {
     )
 }
 
-fn record_first(batch: &mut Batch, i: usize, lookups: &LookupBatch, context: &mut Context<'_>) {
+fn record_first(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    lookups: &LookupBatch,
+    fragments: &mut Fragments,
+) {
     let (packet, port) = (&batch.packets[i], batch.in_ports[i]);
     let Some(info) = FragmentInfo::of(context.umem.data(&batch.frames[i]), packet, port) else {
         return drop_pending(batch, i, DropReason::Fragment);
@@ -58,15 +73,14 @@ fn record_first(batch: &mut Batch, i: usize, lookups: &LookupBatch, context: &mu
         FirstVerdict::Denied(reason)
     } else {
         let flow = lookups.flow(i);
-        // Policy has evaluated every other packet as one of its flow's initiator.
-        let by_initiator = match batch.tracks[i].status {
-            FlowStatus::Known(slot) => context.conntrack.entry(slot).sender(flow.from_low) == Side::Initiator,
-            FlowStatus::Reopen(_) | FlowStatus::New | FlowStatus::Untracked => true,
-        };
+        // Policy has evaluated a packet without a flow as one of the initiator.
+        let slot = context.conntrack.look_up(&flow.key, flow.hash);
+        let sender = slot.map(|slot| context.conntrack.entry(slot).sender(flow.from_low));
+        let by_initiator = sender.is_none_or(|sender| sender == Side::Initiator);
         FirstVerdict::Allowed(context.snapshot.generation, flow_of(&flow.key, flow.from_low == by_initiator))
     };
     let environment = environment(context);
-    if let Some(reason) = context.fragments.record_first(&info, hash, port, first, &environment) {
+    if let Some(reason) = fragments.record_first(&info, hash, port, first, &environment) {
         drop_pending(batch, i, reason);
     }
 }
@@ -78,7 +92,13 @@ fn drop_pending(batch: &mut Batch, i: usize, reason: DropReason) {
     }
 }
 
-fn classify_later(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
+fn classify_later(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    fragments: &mut Fragments,
+    rate_limits: &mut RateLimits,
+) {
     let (packet, port) = (&batch.packets[i], batch.in_ports[i]);
     let Some(info) = FragmentInfo::of(context.umem.data(&batch.frames[i]), packet, port) else {
         return batch.drop(i, DropReason::Fragment);
@@ -90,13 +110,13 @@ fn classify_later(batch: &mut Batch, i: usize, context: &mut Context<'_>) {
     }
     // A fragment without a route need not wait.
     batch.verdicts[i] = Verdict::Pending;
-    route(batch, i, context);
+    route(batch, i, context, rate_limits);
     if !batch.is_pending(i) {
         return;
     }
     let hash = context.conntrack.hash(&info.key);
     let environment = environment(context);
-    let later = context.fragments.classify_later(&info, hash, port, batch.waited[i], &environment);
+    let later = fragments.classify_later(&info, hash, port, batch.waited[i], &environment);
     batch.verdicts[i] = match later {
         LaterVerdict::Pass => Verdict::Pending,
         LaterVerdict::Hold => Verdict::Held,

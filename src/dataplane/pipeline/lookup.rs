@@ -9,20 +9,20 @@ use crate::dataplane::fib::next_hop::Hop;
 use crate::dataplane::packet::{Kind, Packet};
 
 /// Starts the lookup of each packet's flow.
-pub(in crate::dataplane) fn lookup(batch: &mut Batch, lookups: &mut LookupBatch, context: &Context<'_>) {
+pub(in crate::dataplane) fn lookup(batch: &mut Batch, context: &Context<'_>, lookups: &mut LookupBatch) {
     lookups.clear();
     for i in 0..batch.len() {
         if batch.is_pending(i) {
-            start_lookup(batch, i, lookups, context);
+            start_lookup(batch, i, context, lookups);
         }
     }
 }
 
 #[inline(always)]
-fn start_lookup(batch: &mut Batch, i: usize, lookups: &mut LookupBatch, context: &Context<'_>) {
+fn start_lookup(batch: &mut Batch, i: usize, context: &Context<'_>, lookups: &mut LookupBatch) {
     let packet = &batch.packets[i];
     if packet.kind == Kind::IcmpError {
-        return start_lookup_of_icmp_error(batch, i, lookups, context);
+        return start_lookup_of_icmp_error(batch, i, context, lookups);
     }
     // One branch for each family: half of an IPv4 key is zeros, and the compiler folds what is computed of them.
     if packet.is_v4 {
@@ -35,7 +35,7 @@ fn start_lookup(batch: &mut Batch, i: usize, lookups: &mut LookupBatch, context:
 /// Starts the lookup of the flow that an ICMP error reports about.
 #[cold]
 #[inline(never)]
-fn start_lookup_of_icmp_error(batch: &mut Batch, i: usize, lookups: &mut LookupBatch, context: &Context<'_>) {
+fn start_lookup_of_icmp_error(batch: &mut Batch, i: usize, context: &Context<'_>, lookups: &mut LookupBatch) {
     match quoted_key(batch, i, context) {
         Some(keyed) => context.conntrack.start_lookup(lookups, i, keyed),
         None => batch.drop(i, DropReason::InvalidState),

@@ -12,44 +12,45 @@
 //!
 //! Each stage is written for the packet that nearly all are; what is anything else goes through a function out of line.
 
-pub(super) mod advance;
+mod advance;
 pub(super) mod anti_spoof;
 pub(super) mod batch;
-pub(super) mod classify;
+mod classify;
 pub(super) mod context;
+pub(super) mod flow;
 mod fragments;
 pub(super) mod gateway;
-pub(super) mod lookup;
-pub(super) mod parse;
+mod lookup;
+mod parse;
 mod parse_fast;
 pub(super) mod policy_batch;
-pub(super) mod rewrite;
+mod rewrite;
 pub(super) mod route;
-mod tcp_segment;
-pub(super) mod verify_checksum;
+mod verify_checksum;
 
 use std::ops::Range;
 
 use self::advance::advance;
 use self::anti_spoof::anti_spoof;
 use self::batch::{Batch, Verdict};
-use self::classify::classify_new_flows;
-use self::context::Context;
+use self::classify::classify;
+use self::context::{Context, StageState};
 use self::fragments::classify_fragments;
 use self::gateway::deliver_locally;
 use self::lookup::lookup;
 use self::parse::parse;
 use self::rewrite::rewrite;
-use super::conntrack::LookupBatch;
 
-/// Takes a batch through all stages, and says `done` of each. Afterwards no verdict is pending.
+/// Takes a batch through all stages, and calls `done` with the name of each after it. Afterwards no verdict is pending.
 #[inline]
 pub(crate) fn run(
     batch: &mut Batch,
-    lookups: &mut LookupBatch,
-    context: &mut Context<'_>,
+    context: &Context<'_>,
+    state: StageState<'_>,
     mut done: impl FnMut(&'static str),
 ) {
+    let StageState { lookups, policy_batch, worker_state, rate_limits, fragments, transmit_credit, free } =
+        state;
     parse(batch, context);
     done("parse");
     anti_spoof(batch, context);
@@ -58,19 +59,19 @@ pub(crate) fn run(
         deliver_locally(batch, context);
     }
     done("local-delivery");
-    lookup(batch, lookups, context);
+    lookup(batch, context, lookups);
     done("lookup");
-    advance(batch, lookups, context);
+    advance(batch, context, lookups, policy_batch, worker_state, rate_limits);
     done("advance");
-    if !context.policy_batch.is_empty() {
-        classify_new_flows(batch, lookups, context);
+    if !policy_batch.is_empty() {
+        classify(batch, context, lookups, policy_batch, worker_state);
     }
     done("classify");
     if batch.has_fragments {
-        classify_fragments(batch, lookups, context);
+        classify_fragments(batch, context, lookups, fragments, rate_limits);
     }
     done("fragments");
-    rewrite(batch, context);
+    rewrite(batch, context, transmit_credit, free);
     done("rewrite");
     count(batch, context);
     done("count");

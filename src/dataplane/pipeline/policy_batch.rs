@@ -1,62 +1,77 @@
-//! The policy questions of a batch.
+//! New flows of a batch, and the queries about them to the ACL tables of both ends.
+//!
+//! The queries of a batch stand in columns, and the classifier answers them column by column, so that the cache misses of many
+//! queries overlap.
 
 use super::batch::Batch;
+use super::flow::init::FlowInit;
 use crate::dataplane::DropReason;
-use crate::dataplane::conntrack::{LookupBatch, PacketFlow};
+use crate::dataplane::conntrack::LookupBatch;
 use crate::dataplane::fib::effective_acls::{EffectiveAcls, Flow};
 use crate::dataplane::fib::port::PortView;
 use crate::dataplane::fib::rules::Rules;
 use crate::dataplane::fib::snapshot::Snapshot;
 use crate::dataplane::packet::Packet;
-use crate::ids::{AclId, ClassId, PortId, RuleId};
+use crate::ids::{AclId, ClassId, RuleId};
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::net::address::{self, Address};
 use crate::tables::{Classifier, Decision, Service};
 
-/// Packets of a batch that open flows, and what is queried about them: memory that every batch uses again.
+/// Packets of a batch that open flows, and the queries about them. Every batch uses the same memory.
 pub(crate) struct PolicyBatch {
-    /// Their places in the batch.
-    pub(super) packets: Vec<u16>,
-    /// What they open, and what is queried about it.
-    pub(super) inits: Box<[(FlowInit, FlowQueries); BATCH_FRAMES_MAX]>,
+    /// Place of each packet in the batch, and its hop.
+    packets: Vec<(u16, Option<u16>)>,
+    /// Flow of each packet, and the queries about it.
+    flows: Box<[(FlowInit, FlowQueries); BATCH_FRAMES_MAX]>,
     queries: Box<Queries>,
-    pub(super) inserted: Inserted,
-    /// Whether most of the last flows that were queried about were dropped.
-    pub(super) denial_heavy: bool,
+    inserted: InsertedHashes,
+    denial_heavy: bool,
 }
 
-/// What the tables are queried: one question for each side that has a table.
+/// A packet of no known flow.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NewPacket {
+    /// Place in the batch.
+    pub(super) index: usize,
+    /// Number of the hop, where the flow can remember it.
+    pub(super) hop: Option<u16>,
+    /// Direction and ports of the flow that the packet opens.
+    pub(super) init: FlowInit,
+}
+
+/// Queries to ACL tables, one for each end of a flow that has a table.
 struct Queries {
     len: usize,
     acls: [AclId; QUERIES_MAX],
-    /// Of the address at the other end.
+    /// Class of the address at the other end.
     classes: [u32; QUERIES_MAX],
     services: [Service; QUERIES_MAX],
-    /// The answers.
+    /// Results.
     decisions: [Decision; QUERIES_MAX],
     peers_v4: Peers<u32>,
     peers_v6: Peers<u128>,
 }
 
-/// Addresses whose classes are queried for, because no pod of this node has them first, and the queries that they belong to.
+/// Addresses whose class the prefix tables give, and the queries that they belong to. The class of a local pod's first address is known
+/// beforehand.
 struct Peers<A> {
     addresses: Vec<A>,
     queries: Vec<u16>,
     classes: Vec<u32>,
 }
 
-/// What was queried about a flow: no question, one, or that of its source's side and after it that of its destination's.
+/// Queries about one flow: none, one, or that of its source and after it that of its destination.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct FlowQueries {
-    /// The number of the first question.
+struct FlowQueries {
+    /// Number of the first query.
     first: u16,
     egress: bool,
     ingress: bool,
-    /// Why it is dropped whatever the answers.
+    /// Reason to drop the packet if no table denies it.
     closed: Option<DropReason>,
 }
 
-/// Each packet asks two sides at most.
+/// Most queries of a batch: two a packet.
 const QUERIES_MAX: usize = 2 * BATCH_FRAMES_MAX;
 
 impl<A: Copy> Peers<A> {
@@ -74,20 +89,20 @@ impl<A: Copy> Peers<A> {
     }
 
     #[inline]
-    fn add(&mut self, address: A, question: usize) {
+    fn add(&mut self, address: A, query: usize) {
         self.addresses.push(address);
-        self.queries.push(question as u16);
+        self.queries.push(query as u16);
     }
 
-    /// Lets `look_up` write the class of every address, and puts each into its question.
+    /// Classifies all addresses by `look_up`, and writes each class into the query of its address.
     fn classify(&mut self, classes: &mut [u32], look_up: impl Fn(&[A], &mut [u32])) {
         if self.addresses.is_empty() {
             return;
         }
         self.classes.resize(self.addresses.len(), 0);
         look_up(&self.addresses, &mut self.classes);
-        for (&question, &class) in self.queries.iter().zip(&self.classes) {
-            classes[usize::from(question)] = class;
+        for (&query, &class) in self.queries.iter().zip(&self.classes) {
+            classes[usize::from(query)] = class;
         }
     }
 }
@@ -107,15 +122,15 @@ impl Queries {
         classifier.decide_batch(&acls[all], &classes[all], &services[all], &mut decisions[all]);
     }
 
-    /// Asks about a flow between two ports.
+    /// Adds the queries about the flow that a packet opens between two ports.
     #[inline(always)]
-    fn query_flow(&mut self, packet: &Packet, from: &PortView, to: &PortView) -> FlowQueries {
+    fn add_flow(&mut self, packet: &Packet, from: &PortView, to: &PortView) -> FlowQueries {
         let Packet { src, dst, protocol, dst_port, .. } = *packet;
         let flow = Flow { src, dst, protocol, dst_port };
         let acls = EffectiveAcls::between(&flow, from, to);
         let first = self.len;
         let service = Service::new(flow.protocol, flow.dst_port);
-        // Each side is queried about the other end.
+        // The table of each end decides on the address of the other.
         if let Some(acl) = acls.egress {
             self.add(acl, service, flow.dst, to, packet.is_v4);
         }
@@ -127,11 +142,11 @@ impl Queries {
     }
 
     #[inline(always)]
-    fn add(&mut self, acl: AclId, service: Service, peer: Address, behind: &PortView, is_v4: bool) {
+    fn add(&mut self, acl: AclId, service: Service, peer: Address, peer_port: &PortView, is_v4: bool) {
         let number = self.len % QUERIES_MAX;
         self.len = number + 1;
-        let class = behind.class_of_pod(peer, is_v4).unwrap_or_else(|| {
-            self.query_class(peer, number);
+        let class = peer_port.class_of_pod(peer, is_v4).unwrap_or_else(|| {
+            self.add_peer(peer, number);
             ClassId::WORLD
         });
         self.acls[number] = acl;
@@ -140,30 +155,29 @@ impl Queries {
     }
 
     #[inline(never)]
-    fn query_class(&mut self, peer: Address, question: usize) {
+    fn add_peer(&mut self, peer: Address, query: usize) {
         if address::is_v4(peer) {
-            self.peers_v4.add(peer as u32, question);
+            self.peers_v4.add(peer as u32, query);
         } else {
-            self.peers_v6.add(peer, question);
+            self.peers_v6.add(peer, query);
         }
     }
 }
 
-/// Flows that this batch has entered, by bits of their hashes: whether an earlier packet of the batch may have opened the flow
-/// of a later one. Only then it is looked up again.
-pub(super) struct Inserted([u64; Inserted::BITS / 64]);
+/// Filter over the hashes of flows that this batch has inserted: only a packet whose hash it may hold is looked up again.
+struct InsertedHashes([u64; InsertedHashes::BITS / 64]);
 
-impl Inserted {
+impl InsertedHashes {
     /// Sixteen for each packet of a batch.
     const BITS: usize = 16 * BATCH_FRAMES_MAX;
 
-    pub(super) fn add(&mut self, hash: u64) {
-        self.0[hash as usize % Inserted::BITS / 64] |= 1 << (hash % 64);
+    fn add(&mut self, hash: u64) {
+        self.0[hash as usize % InsertedHashes::BITS / 64] |= 1 << (hash % 64);
     }
 
     #[inline]
-    pub(super) fn may_hold(&self, hash: u64) -> bool {
-        self.0[hash as usize % Inserted::BITS / 64] >> (hash % 64) & 1 != 0
+    fn may_hold(&self, hash: u64) -> bool {
+        self.0[hash as usize % InsertedHashes::BITS / 64] >> (hash % 64) & 1 != 0
     }
 }
 
@@ -180,56 +194,71 @@ impl PolicyBatch {
         };
         PolicyBatch {
             packets: Vec::with_capacity(BATCH_FRAMES_MAX),
-            inits: Box::new([(FlowInit::NONE, FlowQueries::NOTHING); BATCH_FRAMES_MAX]),
+            flows: Box::new([(FlowInit::NONE, FlowQueries::NONE); BATCH_FRAMES_MAX]),
             queries: Box::new(queries),
-            inserted: Inserted([0; Inserted::BITS / 64]),
+            inserted: InsertedHashes([0; InsertedHashes::BITS / 64]),
             denial_heavy: false,
         }
     }
 
-    /// Whether most of the last flows that were queried about were dropped: then there is no use in preparing places for the next.
-    pub(in crate::dataplane) fn denial_heavy(&self) -> bool {
+    /// Whether most flows of the last batch with new flows were dropped. Then a lookup does not load the slots of new flows.
+    pub(super) fn denial_heavy(&self) -> bool {
         self.denial_heavy
     }
 
-    /// Forgets the last batch.
-    pub(in crate::dataplane) fn clear(&mut self) {
+    pub(super) fn set_denial_heavy(&mut self, denial_heavy: bool) {
+        self.denial_heavy = denial_heavy;
+    }
+
+    /// Removes the packets of the last batch.
+    pub(super) fn clear(&mut self) {
         self.packets.clear();
     }
 
+    /// Number of packets.
+    pub(super) fn len(&self) -> usize {
+        self.packets.len().min(BATCH_FRAMES_MAX)
+    }
+
     /// Whether no packet opens a flow.
-    pub(in crate::dataplane) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Adds packet `i` of the batch.
-    pub(in crate::dataplane) fn add(&mut self, i: usize) {
-        self.packets.push(i as u16);
+    /// Adds packet `i` of the batch, which has been routed to this hop.
+    pub(super) fn add(&mut self, i: usize, hop: Option<u16>) {
+        self.packets.push((i as u16, hop));
     }
 
-    /// Asks what the tables say of every packet.
+    /// The packet with this number, after [`PolicyBatch::evaluate`].
+    pub(super) fn packet(&self, n: usize) -> NewPacket {
+        let (i, hop) = self.packets[n];
+        NewPacket { index: i.into(), hop, init: self.flows[n].0 }
+    }
+
+    /// Makes the queries about all packets, and evaluates them.
     pub(super) fn evaluate(&mut self, batch: &Batch, lookups: &LookupBatch, snapshot: &Snapshot) {
         self.inserted.0.fill(0);
         let queries = &mut *self.queries;
         queries.clear();
         for n in 0..self.packets.len().min(BATCH_FRAMES_MAX) {
-            let i = usize::from(self.packets[n]);
+            let i = usize::from(self.packets[n].0);
             let init = FlowInit::of(batch, i, lookups.flow(i));
-            let queried = match (snapshot.port(init.from), snapshot.port(init.to)) {
-                (Some(from), Some(to)) => queries.query_flow(&batch.packets[i], from, to),
-                _ => FlowQueries { closed: Some(DropReason::NoRoute), ..FlowQueries::NOTHING },
+            let flow_queries = match (snapshot.port(init.from), snapshot.port(init.to)) {
+                (Some(from), Some(to)) => queries.add_flow(&batch.packets[i], from, to),
+                _ => FlowQueries { closed: Some(DropReason::NoRoute), ..FlowQueries::NONE },
             };
-            self.inits[n] = (init, queried);
+            self.flows[n] = (init, flow_queries);
         }
         if let Some(rules) = snapshot.rules() {
             queries.evaluate(rules.classifier());
         }
     }
 
-    /// Why the tables drop packet number `n` of the inquiry, if they do. Counts what decides.
+    /// The reason to drop packet number `n`, if policy denies it. Counts the decisive rules.
     #[inline(always)]
     pub(super) fn denial(&self, n: usize, rules: Option<&Rules>, worker: usize) -> Option<DropReason> {
-        let queried = self.inits[n].1;
+        let queries = self.flows[n].1;
         let passes = |number: usize| {
             let decision = self.queries.decisions[number % QUERIES_MAX];
             rules.is_some_and(|rules| {
@@ -237,37 +266,28 @@ impl PolicyBatch {
                 decision.is_allow()
             })
         };
-        let first = usize::from(queried.first);
-        if queried.egress && !passes(first) {
+        let first = usize::from(queries.first);
+        if queries.egress && !passes(first) {
             Some(DropReason::PolicyEgress)
-        } else if queried.ingress && !passes(first + usize::from(queried.egress)) {
+        } else if queries.ingress && !passes(first + usize::from(queries.egress)) {
             Some(DropReason::PolicyIngress)
         } else {
-            queried.closed
+            queries.closed
         }
+    }
+
+    /// Notes that the batch has inserted a flow with this hash.
+    pub(super) fn note_inserted(&mut self, hash: u64) {
+        self.inserted.add(hash);
+    }
+
+    /// Whether the batch may have inserted a flow with this hash.
+    #[inline]
+    pub(super) fn may_have_inserted(&self, hash: u64) -> bool {
+        self.inserted.may_hold(hash)
     }
 }
 
 impl FlowQueries {
-    const NOTHING: FlowQueries = FlowQueries { first: 0, egress: false, ingress: false, closed: None };
-}
-
-/// Facts of a flow from the packet that opens it. Its sender is the initiator, always: nothing else in a packet says who opened a
-/// connection.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct FlowInit {
-    pub(super) opened_by_low: bool,
-    /// The port that the initiator lies behind.
-    pub(super) from: PortId,
-    /// The port that the responder lies behind.
-    pub(super) to: PortId,
-}
-
-impl FlowInit {
-    const NONE: FlowInit = FlowInit { opened_by_low: false, from: PortId(0), to: PortId(0) };
-
-    #[inline(always)]
-    pub(super) fn of(batch: &Batch, i: usize, flow: &PacketFlow) -> FlowInit {
-        FlowInit { opened_by_low: flow.from_low, from: batch.in_ports[i], to: batch.adjacencies[i].out }
-    }
+    const NONE: FlowQueries = FlowQueries { first: 0, egress: false, ingress: false, closed: None };
 }

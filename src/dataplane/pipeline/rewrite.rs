@@ -15,7 +15,12 @@ use crate::xdp::{Frame, Umem};
 const HEADERS: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
 
 /// Ethernet addresses, tag, TTL, checksum.
-pub(super) fn rewrite(batch: &mut Batch, context: &mut Context<'_>) {
+pub(super) fn rewrite(
+    batch: &mut Batch,
+    context: &Context<'_>,
+    transmit_credit: &mut [u32],
+    free: &mut Vec<Frame>,
+) {
     let src = context.snapshot.mac.to_bits();
     for i in 0..batch.len() {
         if !batch.is_pending(i) {
@@ -23,24 +28,31 @@ pub(super) fn rewrite(batch: &mut Batch, context: &mut Context<'_>) {
         }
         prefetch_frame(&batch.frames, i, context.umem);
         let adjacency = &batch.adjacencies[i];
-        let room = &mut context.transmit_credit[adjacency.out.index()];
-        let fits =
-            *room > 0 && rewrite_fast(context.umem, &mut batch.frames[i], &batch.packets[i], adjacency, src);
+        let credit = &mut transmit_credit[adjacency.out.index()];
+        let fits = *credit > 0
+            && rewrite_fast(context.umem, &mut batch.frames[i], &batch.packets[i], adjacency, src);
         if fits {
-            *room -= 1;
+            *credit -= 1;
             batch.verdicts[i] = Verdict::Forward(adjacency.out);
         } else {
-            rewrite_slow(batch, i, context, src);
+            rewrite_slow(batch, i, context, transmit_credit, free, src);
         }
     }
 }
 
 #[inline(never)]
-fn rewrite_slow(batch: &mut Batch, i: usize, context: &mut Context<'_>, src: u64) {
+fn rewrite_slow(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    transmit_credit: &mut [u32],
+    free: &mut Vec<Frame>,
+    src: u64,
+) {
     let adjacency = batch.adjacencies[i];
     let out = adjacency.out;
-    let room = &mut context.transmit_credit[out.index()];
-    if *room < batch.frames[i].frames() as u32 {
+    let credit = &mut transmit_credit[out.index()];
+    if *credit < batch.frames[i].frames() as u32 {
         return batch.drop(i, DropReason::TxFull);
     }
     let src = if adjacency.is_uplink {
@@ -48,12 +60,11 @@ fn rewrite_slow(batch: &mut Batch, i: usize, context: &mut Context<'_>, src: u64
     } else {
         src
     };
-    let fits =
-        rewrite_frame(context.umem, &mut batch.frames[i], &batch.packets[i], adjacency, src, context.free);
+    let fits = rewrite_frame(context.umem, &mut batch.frames[i], &batch.packets[i], adjacency, src, free);
     // A tag may have taken one more.
-    batch.verdicts[i] = match room.checked_sub(batch.frames[i].frames() as u32) {
+    batch.verdicts[i] = match credit.checked_sub(batch.frames[i].frames() as u32) {
         Some(left) if fits => {
-            *room = left;
+            *credit = left;
             Verdict::Forward(out)
         }
         _ => Verdict::Dropped(DropReason::TxFull),
@@ -87,7 +98,7 @@ pub(crate) fn rewrite_fast(
     true
 }
 
-/// [`rewrite_fast`] of any packet. A tag that its frames have no room for lets it go on in one of `free`; false where there is none.
+/// [`rewrite_fast`] of any packet. A tag that its frames have no credit for lets it go on in one of `free`; false where there is none.
 pub(crate) fn rewrite_frame(
     umem: &Umem,
     frame: &mut Frame,

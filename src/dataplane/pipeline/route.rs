@@ -4,6 +4,7 @@ use super::batch::{Batch, Verdict};
 use super::context::Context;
 use super::gateway::{self, IcmpError};
 use crate::dataplane::fib::next_hop::{Adjacency, Hop};
+use crate::dataplane::neighbor::solicit::RateLimits;
 use crate::dataplane::packet::{Kind, Packet};
 use crate::dataplane::{DropReason, PortKind};
 use crate::net::address::{self, Address};
@@ -11,14 +12,19 @@ use crate::net::mac::Mac;
 
 /// Finds the way by the destination; the number of the hop, if there is one.
 #[inline(always)]
-pub(in crate::dataplane) fn route(batch: &mut Batch, i: usize, context: &mut Context<'_>) -> Option<u32> {
+pub(in crate::dataplane) fn route(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    rate_limits: &mut RateLimits,
+) -> Option<u32> {
     let packet = &batch.packets[i];
     let number = context.snapshot.hop_number(packet.dst);
     match number.and_then(|number| context.snapshot.adjacency(number)) {
         Some(adjacency) if adjacency.takes(packet) && !is_link_scoped(packet) => {
             batch.adjacencies[i] = adjacency
         }
-        _ => route_slow(batch, i, context, number),
+        _ => route_slow(batch, i, context, rate_limits, number),
     }
     number
 }
@@ -37,7 +43,13 @@ pub(in crate::dataplane) fn is_routable(src: Address, dst: Address) -> bool {
 
 /// [`route`] of a packet that is not simply passed on.
 #[inline(never)]
-fn route_slow(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: Option<u32>) {
+fn route_slow(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    rate_limits: &mut RateLimits,
+    number: Option<u32>,
+) {
     let stays = is_link_scoped(&batch.packets[i]);
     match number.map(|number| (number, context.snapshot.hop_and_adjacency(number))) {
         None | Some((_, (Hop::Nowhere, _))) => batch.drop(i, DropReason::NoRoute),
@@ -50,7 +62,9 @@ fn route_slow(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: Op
                 if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
         }
         Some((_, (Hop::Port(..), adjacency))) if adjacency.mtu == 0 => batch.drop(i, DropReason::PortDown),
-        Some((number, (Hop::Port(..), adjacency))) => forward_via(batch, i, context, number, adjacency),
+        Some((number, (Hop::Port(..), adjacency))) => {
+            forward_via(batch, i, context, rate_limits, number, adjacency)
+        }
     }
 }
 
@@ -63,7 +77,8 @@ fn came_by_uplink(batch: &Batch, i: usize, context: &Context<'_>) -> bool {
 pub(in crate::dataplane) fn forward_via(
     batch: &mut Batch,
     i: usize,
-    context: &mut Context<'_>,
+    context: &Context<'_>,
+    rate_limits: &mut RateLimits,
     number: u32,
     adjacency: Adjacency,
 ) {
@@ -75,9 +90,9 @@ pub(in crate::dataplane) fn forward_via(
         if adjacency.mac == 0 { learned_mac(batch, i, context, number, adjacency) } else { adjacency.mac };
     let packet = &batch.packets[i];
     if (packet.ttl <= 1) | (packet.ip_bytes() > usize::from(adjacency.mtu)) {
-        report_unforwardable(batch, i, context, adjacency);
+        report_unforwardable(batch, i, context, rate_limits, adjacency);
     } else if mac == 0 {
-        solicit(batch, i, context, number);
+        solicit(batch, i, context, rate_limits, number);
     }
     batch.adjacencies[i] = Adjacency { mac, ..adjacency };
 }
@@ -94,34 +109,46 @@ fn learned_mac(batch: &mut Batch, i: usize, context: &Context<'_>, number: u32, 
 
 /// Tells the sender of a packet that cannot go its way why.
 #[cold]
-fn report_unforwardable(batch: &mut Batch, i: usize, context: &mut Context<'_>, adjacency: Adjacency) {
+fn report_unforwardable(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    rate_limits: &mut RateLimits,
+    adjacency: Adjacency,
+) {
     let (icmp_error, reason) = if batch.packets[i].ttl <= 1 {
         (IcmpError::TimeExceeded, DropReason::TtlExceeded)
     } else {
         (IcmpError::TooBig(adjacency.mtu), DropReason::TooBig)
     };
-    send_icmp_error(batch, i, context, icmp_error);
+    send_icmp_error(batch, i, context, rate_limits, icmp_error);
     batch.drop(i, reason);
 }
 
 /// Asks for the Ethernet address that a packet is to leave to.
 #[cold]
-fn solicit(batch: &mut Batch, i: usize, context: &mut Context<'_>, number: u32) {
+fn solicit(batch: &mut Batch, i: usize, context: &Context<'_>, rate_limits: &mut RateLimits, number: u32) {
     let Some((out, neighbor)) = context.snapshot.neighbor(number, batch.packets[i].dst) else {
         return batch.drop(i, DropReason::NoRoute);
     };
     if context.snapshot.hop_and_adjacency(number).1.is_uplink {
-        context.rate_limits.solicit_on_uplink(out, neighbor, context.now_ms);
+        rate_limits.solicit_on_uplink(out, neighbor, context.now_ms);
     } else {
-        context.rate_limits.solicit(out, neighbor, context.now_ms);
+        rate_limits.solicit(out, neighbor, context.now_ms);
     }
     batch.drop(i, DropReason::Unresolved);
 }
 
-fn send_icmp_error(batch: &mut Batch, i: usize, context: &mut Context<'_>, icmp_error: IcmpError) {
+fn send_icmp_error(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    rate_limits: &mut RateLimits,
+    icmp_error: IcmpError,
+) {
     let packet = &batch.packets[i];
     // Nothing is said about errors, and that costs nobody's budget.
-    if packet.kind == Kind::Flow && context.rate_limits.allow_icmp_error(batch.in_ports[i], context.now_ms) {
+    if packet.kind == Kind::Flow && rate_limits.allow_icmp_error(batch.in_ports[i], context.now_ms) {
         batch.answers[i] =
             gateway::icmp_error(context.umem, &mut batch.frames[i], packet, context.snapshot, icmp_error);
     }

@@ -1,14 +1,16 @@
-//! How a worker hears of frames that others hand to it, whether it works or sleeps; `model.rs` says that it misses none.
+//! Doorbell: wakes a worker when another worker hands frames to it. `dataplane/loom_tests.rs` checks that no
+//! frame is missed.
 
 use super::parts::{AtomicBool, AtomicU64, EventFd, Ordering, PORTS_MAX, fence};
 use crate::ids::PortId;
 
-/// Ports for which other workers have handed frames over to one, and its bell.
+/// Ports of one worker for which other workers have handed over frames, and the eventfd that wakes the
+/// worker.
 pub(crate) struct Doorbell {
-    /// Whether there are any. Set after the port's own bit.
+    /// Whether any port bit is set. Set after the port bit.
     any: AtomicBool,
     ports: [AtomicU64; PORTS_MAX.div_ceil(64)],
-    /// Whether the worker sleeps, or is about to and looks once more.
+    /// Whether the worker sleeps, or is about to sleep and checks `any` once more.
     asleep: AtomicBool,
     eventfd: EventFd,
 }
@@ -19,19 +21,21 @@ impl Doorbell {
         Doorbell { any: AtomicBool::new(false), ports, asleep: AtomicBool::new(false), eventfd }
     }
 
-    /// What the worker is woken with.
+    /// Eventfd that wakes the worker.
     pub(crate) fn eventfd(&self) -> &EventFd {
         &self.eventfd
     }
 
-    /// Tells the worker that there are frames for a port of its. It is woken if it sleeps: a system call, else none.
+    /// Marks `port` as having frames, and wakes the worker if it sleeps. Costs a system call only in that
+    /// case.
     pub(crate) fn ring(&self, port: PortId) {
         let bit = 1 << (port.index() % 64);
         self.ports[port.index() / 64].fetch_or(bit, Ordering::Release);
-        // A swap: whoever takes the calls hears of all who have called, not just of the last one.
+        // A swap reads the last value, so that the taking worker synchronizes with every ringing worker and
+        // not only with the last one.
         self.any.swap(true, Ordering::AcqRel);
-        // The call is there before the look whether the worker sleeps, and it says that it sleeps before it looks for
-        // calls (`may_sleep`): one of the two sees the other.
+        // This side stores `any` and then loads `asleep`; `prepare_sleep` stores `asleep` and then loads
+        // `any`. With a fence between store and load on both sides, at least one side sees the other's store.
         fence(Ordering::SeqCst);
         let is_first_to_see =
             || self.asleep.compare_exchange(true, false, Ordering::Relaxed, Ordering::Relaxed).is_ok();
@@ -40,7 +44,7 @@ impl Doorbell {
         }
     }
 
-    /// The ports that the worker was called for, once each.
+    /// Takes the marked ports, once each.
     #[inline]
     pub(crate) fn take_rung(&self, mut each: impl FnMut(PortId)) {
         if !self.any.load(Ordering::Relaxed) || !self.any.swap(false, Ordering::AcqRel) {
@@ -56,14 +60,15 @@ impl Doorbell {
         }
     }
 
-    /// Says that the worker goes to sleep; false where a call has come, and it must not.
+    /// Announces that the worker goes to sleep. Returns false if frames have arrived and the worker must not
+    /// sleep.
     pub(crate) fn prepare_sleep(&self) -> bool {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         !self.any.load(Ordering::Relaxed)
     }
 
-    /// Says that the worker is awake, and takes note of who has woken it.
+    /// Announces that the worker is awake, and clears the eventfd.
     pub(crate) fn finish_sleep(&self) {
         self.asleep.store(false, Ordering::Relaxed);
         self.eventfd.drain();

@@ -1,4 +1,4 @@
-//! How a worker is reached: by the control side between two batches, by other workers when they hand it frames.
+//! Mailbox of a worker: commands of the control side, and the doorbell for frames of other workers.
 
 use crossbeam::channel::Sender;
 use crossbeam::queue::ArrayQueue;
@@ -11,23 +11,23 @@ use crate::ids::PortId;
 use crate::limits::COMMANDS_MAX;
 use crate::xdp::ClosedQueue;
 
-/// The way to one worker.
+/// Mailbox of one worker.
 pub(crate) struct Mailbox {
     commands: ArrayQueue<Command>,
-    /// Handed-over frames, and what wakes the worker.
+    /// Doorbell for handed-over frames. Its eventfd wakes the worker.
     pub doorbell: Doorbell,
-    /// Its counters.
+    /// Counters of the worker.
     pub stats: WorkerStats,
 }
 
-/// What the control side asks of a worker, between two batches.
-#[allow(clippy::large_enum_variant)] // There are few, and the large one is the common one.
+/// Command of the control side, handled between two batches.
+#[allow(clippy::large_enum_variant)] // Commands are few, and most are large.
 pub(crate) enum Command {
-    /// To serve a port.
+    /// Adds a port.
     Open(PortId, Access),
-    /// To hand its access to a port back, with what still waits to be sent there dropped.
+    /// Removes a port and returns the access to it. Frames that wait for transmission there are dropped.
     Close(PortId, Sender<Access>),
-    /// To take back the frames of a closed queue; an answer says that it has.
+    /// Takes back the frames of a closed queue, and sends a reply when that is done.
     Reclaim(ClosedQueue, Sender<()>),
 }
 
@@ -40,20 +40,19 @@ impl Mailbox {
         })
     }
 
-    /// Leaves a command and wakes the worker; the command back where too many wait.
-    #[allow(clippy::result_large_err)] // The command itself comes back, and nobody copies it in a hurry.
+    /// Enqueues a command and wakes the worker. Returns the command if the queue is full.
+    #[allow(clippy::result_large_err)] // The command itself comes back; this is not a hot path.
     pub(crate) fn send(&self, command: Command) -> Result<(), Command> {
         self.commands.push(command)?;
         self.wake();
         Ok(())
     }
 
-    /// The command that has waited longest.
+    /// Takes the oldest command.
     pub(crate) fn next_command(&self) -> Option<Command> {
         self.commands.pop()
     }
 
-    /// Wakes the worker.
     pub(crate) fn wake(&self) {
         self.doorbell.eventfd().signal();
     }
@@ -67,35 +66,35 @@ mod tests {
         mailbox.doorbell.eventfd().drain()
     }
 
-    fn calls(mailbox: &Mailbox) -> Vec<u16> {
+    fn take_rung(mailbox: &Mailbox) -> Vec<u16> {
         let mut ports = Vec::new();
         mailbox.doorbell.take_rung(|port| ports.push(port.0));
         ports
     }
 
     #[test]
-    fn every_port_that_was_called_for_is_named_once() {
+    fn every_port_that_was_rung_for_is_taken_once() {
         let mailbox = Mailbox::new().unwrap();
-        assert_eq!(calls(&mailbox), [0u16; 0]);
+        assert_eq!(take_rung(&mailbox), [0u16; 0]);
         for port in [0, 1023, 64, 63, 64] {
             mailbox.doorbell.ring(PortId(port));
         }
-        assert_eq!(calls(&mailbox), [0, 63, 64, 1023]);
-        assert_eq!(calls(&mailbox), [0u16; 0]);
+        assert_eq!(take_rung(&mailbox), [0, 63, 64, 1023]);
+        assert_eq!(take_rung(&mailbox), [0u16; 0]);
     }
 
     #[test]
-    fn a_call_wakes_the_one_who_sleeps_once_and_nobody_else() {
+    fn a_ring_wakes_a_sleeping_worker_once_and_a_working_one_never() {
         let mailbox = Mailbox::new().unwrap();
         mailbox.doorbell.ring(PortId(3));
-        assert!(!is_woken(&mailbox), "it is awake");
-        assert!(!mailbox.doorbell.prepare_sleep(), "a call has come");
+        assert!(!is_woken(&mailbox), "the worker is awake");
+        assert!(!mailbox.doorbell.prepare_sleep(), "a ring has arrived");
         mailbox.doorbell.finish_sleep();
-        assert_eq!(calls(&mailbox), [3]);
+        assert_eq!(take_rung(&mailbox), [3]);
         assert!(mailbox.doorbell.prepare_sleep());
         mailbox.doorbell.ring(PortId(3));
         assert!(is_woken(&mailbox));
         mailbox.doorbell.ring(PortId(4));
-        assert!(!is_woken(&mailbox), "it was woken already");
+        assert!(!is_woken(&mailbox), "the worker was woken already");
     }
 }

@@ -26,7 +26,10 @@ use super::neighbor::table::{Neighbors, SolicitQueue};
 use super::pipeline::batch::{Batch, Verdict};
 use super::pipeline::gateway;
 use super::pipeline::policy_batch::PolicyBatch;
-use super::pipeline::{self, context::Context};
+use super::pipeline::{
+    self,
+    context::{Context, StageState},
+};
 use super::worker::handoff::{Access, TransmitEnd};
 use super::worker::mailbox::{Command, Mailbox};
 use super::worker::ports::{Port, PortList};
@@ -385,23 +388,26 @@ impl Worker {
         }
         self.ports.refresh_remote_credit(&mut self.transmit_credit);
         let stats = &self.shared.mailboxes[self.id.index()].stats;
-        let mut context = Context {
+        let context = Context {
             worker: self.id.index(),
             now_ms,
             umem: &self.umem,
             snapshot: &self.snapshot,
             conntrack: &self.shared.conntrack,
-            worker_state: &mut self.worker_state,
             neighbors: &self.shared.neighbors,
             stats,
+            first_fragments: &self.shared.first_fragments,
+        };
+        let state = StageState {
+            lookups: &mut self.lookups,
+            policy_batch: &mut self.policy_batch,
+            worker_state: &mut self.worker_state,
             rate_limits: &mut self.rate_limits,
             fragments: &mut self.fragments,
-            policy_batch: &mut self.policy_batch,
-            first_fragments: &self.shared.first_fragments,
             transmit_credit: &mut self.transmit_credit,
             free: &mut self.free,
         };
-        pipeline::run(&mut self.batch, &mut self.lookups, &mut context, done);
+        pipeline::run(&mut self.batch, &context, state, done);
         self.dispatch();
     }
 

@@ -1,10 +1,11 @@
-//! The TCP segment of a packet, as conntrack takes it.
+//! Conversion of a TCP packet to the segment that the state machine of conntrack takes.
 
 use crate::dataplane::conntrack::Segment;
 use crate::dataplane::packet::Packet;
 use crate::net::tcp::{self, Flags};
 
-/// The segment of a packet; `frame` is its first buffer.
+/// Converts a packet, whose first buffer is `frame`. "A Window Scale option in a segment without a SYN bit MUST be ignored" (RFC 7323
+/// section 2.2).
 pub(super) fn tcp_segment(packet: &Packet, frame: &[u8]) -> Segment {
     let flags = packet.tcp_flags();
     let scale = if flags.has(Flags::SYN) {

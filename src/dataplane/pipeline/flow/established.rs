@@ -1,0 +1,65 @@
+//! Packets of known flows that change the state of these.
+
+use super::admit::{admit, new_flow};
+use super::init::{FlowInit, flow_of};
+use super::state::{StateUpdate, update_state};
+use crate::dataplane::DropReason;
+use crate::dataplane::conntrack::{PacketFlow, Slot};
+use crate::dataplane::packet::Kind;
+use crate::dataplane::pipeline::batch::Batch;
+use crate::dataplane::pipeline::context::Context;
+
+/// Applies packet `i` to the flow in `slot`: changes its state, and counts the packet. `hop` is the hop of the packet where the caller
+/// knows it: a connection that the packet reopens remembers it.
+#[inline(always)]
+pub(in crate::dataplane::pipeline) fn apply_to_flow(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    flow: &PacketFlow,
+    slot: Slot,
+    hop: Option<u16>,
+) {
+    if batch.packets[i].kind == Kind::IcmpError {
+        return; // An error passes, and does not extend the life of its flow.
+    }
+    match update_state(batch, i, context, flow, slot) {
+        StateUpdate::Pass => count(batch, i, context, flow, slot),
+        StateUpdate::Reopen => reopen_flow(batch, i, context, flow, slot, hop),
+        StateUpdate::Drop(reason) => batch.drop(i, reason),
+    }
+}
+
+/// Restarts the flow in `slot` as a connection that packet `i` opens on the same ports.
+#[inline(never)]
+fn reopen_flow(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    packet_flow: &PacketFlow,
+    slot: Slot,
+    hop: Option<u16>,
+) {
+    let init = FlowInit::of(batch, i, packet_flow);
+    let snapshot = context.snapshot;
+    let admitted = admit(batch, i, context, || match (snapshot.port(init.from), snapshot.port(init.to)) {
+        (Some(from), Some(to)) => {
+            let flow = flow_of(&packet_flow.key, init.opened_by_low);
+            snapshot.evaluate(&flow, from, to, Some(context.worker))
+        }
+        _ => Some(DropReason::NoRoute),
+    });
+    let Some(state) = admitted else { return };
+    match new_flow(context, packet_flow, init, hop, state) {
+        Some(new) => {
+            context.conntrack.restart(slot, &new, context.now_ms);
+            count(batch, i, context, packet_flow, slot);
+        }
+        None => batch.drop(i, DropReason::NoRoute),
+    }
+}
+
+#[inline(always)]
+fn count(batch: &Batch, i: usize, context: &Context<'_>, flow: &PacketFlow, slot: Slot) {
+    context.conntrack.entry(slot).count(flow.from_low, batch.packets[i].ip_bytes(), context.now_ms);
+}

@@ -1,0 +1,40 @@
+//! The identity of a flow as policy sees it, from a packet or from a key.
+
+use crate::dataplane::conntrack::{Key, PacketFlow};
+use crate::dataplane::fib::effective_acls::Flow;
+use crate::dataplane::pipeline::batch::Batch;
+use crate::ids::PortId;
+
+/// Direction and ports of a flow that a packet opens. The sender is always the initiator: nothing else in a packet tells
+/// which end has opened a connection.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::dataplane::pipeline) struct FlowInit {
+    /// Whether the initiator is the lower endpoint of the key.
+    pub(in crate::dataplane::pipeline) opened_by_low: bool,
+    /// The port of the initiator.
+    pub(in crate::dataplane::pipeline) from: PortId,
+    /// The port of the responder.
+    pub(in crate::dataplane::pipeline) to: PortId,
+}
+
+impl FlowInit {
+    /// Placeholder in arrays.
+    pub(in crate::dataplane::pipeline) const NONE: FlowInit =
+        FlowInit { opened_by_low: false, from: PortId(0), to: PortId(0) };
+
+    /// Takes direction and ports from packet `i`, which has been routed.
+    #[inline(always)]
+    pub(in crate::dataplane::pipeline) fn of(batch: &Batch, i: usize, flow: &PacketFlow) -> FlowInit {
+        FlowInit { opened_by_low: flow.from_low, from: batch.in_ports[i], to: batch.adjacencies[i].out }
+    }
+}
+
+/// Converts a key to the flow that policy evaluates, in its original direction.
+pub(in crate::dataplane::pipeline) fn flow_of(key: &Key, opened_by_low: bool) -> Flow {
+    let protocol = key.protocol();
+    if opened_by_low {
+        Flow { src: key.low(), dst: key.high(), protocol, dst_port: key.high_port() }
+    } else {
+        Flow { src: key.high(), dst: key.low(), protocol, dst_port: key.low_port() }
+    }
+}

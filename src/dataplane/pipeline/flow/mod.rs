@@ -1,0 +1,8 @@
+//! Packets against flows: admission of new flows, state of known ones, revalidation after a change of policy.
+
+pub(super) mod admit;
+pub(super) mod established;
+pub(super) mod init;
+pub(super) mod revalidate;
+mod state;
+mod tcp_segment;

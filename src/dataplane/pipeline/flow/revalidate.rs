@@ -1,0 +1,64 @@
+//! Revalidation of flows that an earlier generation has evaluated.
+
+use super::init::flow_of;
+use crate::dataplane::DropReason;
+use crate::dataplane::conntrack::{FlowWord, PacketFlow, Side, Slot, WorkerState};
+use crate::dataplane::pipeline::batch::Batch;
+use crate::dataplane::pipeline::context::Context;
+
+/// Result of the evaluation of a known flow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::dataplane::pipeline) enum Revalidation {
+    /// The flow stays.
+    Current,
+    /// An end of the flow has changed hands. The flow is removed, and its packet opens another one.
+    Removed,
+    /// The packet is dropped.
+    Dropped,
+}
+
+/// Evaluates the flow in `slot` in its original direction, as `flow_word`, read for packet `i`, tells it.
+#[inline(never)]
+pub(in crate::dataplane::pipeline) fn revalidate(
+    batch: &mut Batch,
+    i: usize,
+    context: &Context<'_>,
+    worker_state: &mut WorkerState,
+    (packet_flow, slot): (&PacketFlow, Slot),
+    flow_word: FlowWord,
+) -> Revalidation {
+    let PacketFlow { key, from_low, .. } = packet_flow;
+    let opened_by_low = (flow_word.side(*from_low) == Side::Initiator) == *from_low;
+    let flow = flow_of(key, opened_by_low);
+    let snapshot = context.snapshot;
+    let epoch = flow_word.policy_epoch();
+    let [low_was_pod, high_was_pod] = flow_word.pods();
+    let ends = [(key.low(), low_was_pod), (key.high(), high_was_pod)];
+    if ends.into_iter().any(|(end, was_pod)| !snapshot.is_same_endpoint(end, was_pod, epoch)) {
+        if snapshot.awaits_endpoints(ends, epoch, context.now_ms) {
+            batch.drop(i, DropReason::UnknownPod);
+            return Revalidation::Dropped;
+        }
+        // The address belongs to another endpoint, which inherits no flow.
+        context.conntrack.remove(slot, worker_state);
+        return Revalidation::Removed;
+    }
+    // A flow that stays allowed has been counted when it was inserted.
+    let origin = snapshot.port_of_address(flow.src);
+    let evaluate = |counted_by| match (origin, snapshot.port_of_address(flow.dst)) {
+        (Some((_, from)), Some((_, to))) => snapshot.evaluate(&flow, from, to, counted_by),
+        _ => Some(DropReason::NoRoute),
+    };
+    if let Some(reason) = evaluate(None).and_then(|_| evaluate(Some(context.worker))) {
+        // While no tables are loaded no packet passes, and no flow has been decided on.
+        if snapshot.rules().is_some() || reason != DropReason::UnknownPod {
+            context.conntrack.remove(slot, worker_state);
+        }
+        batch.drop(i, reason);
+        return Revalidation::Dropped;
+    }
+    if let Some((port, _)) = origin {
+        context.conntrack.set_owner_port(slot, port);
+    }
+    Revalidation::Current
+}
