@@ -63,7 +63,7 @@ const FORBIDDEN: [&str; 12] = [
 const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
     ("dataplane/conntrack/table/lookup_batch", &["Box::new("], "columns, made with the worker"),
     ("dataplane/conntrack/storage", &["to_vec("], "the header of the file, read when it is opened"),
-    ("dataplane/conntrack/table/lookup_batch", &["Box::new("], "columns, made with the worker"),
+    ("dataplane/fib/layout", &["vec!["], "a generation, made by the control side"),
     ("dataplane/fib/desired_state", &["Vec::new("], "the content of a generation, made by the control side"),
     (
         "dataplane/fib/publish",
@@ -75,6 +75,7 @@ const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
         &["Box::new(", ".expect(\""],
         "a generation's classifier, of tables that were checked",
     ),
+    ("dataplane/fib/layout", &["vec!["], "a generation, made by the control side"),
     ("dataplane/fib/snapshot", &["vec!["], "a generation, made by the control side"),
     ("dataplane/fragments/datagrams", &["vec!["], "made with the worker"),
     ("dataplane/neighbor/solicit", &["vec!["], "made with the worker"),
