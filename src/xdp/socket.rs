@@ -114,7 +114,7 @@ impl XskSocket {
     }
 
     /// Enables busy polling by the worker, with interrupts deferred to it (`xsk_recvmsg` of `net/xdp/xsk.c`,
-    /// `busy_poll_stop` of `net/core/dev.c`; Linux 5.11). Needs CAP_NET_ADMIN.
+    /// `busy_poll_stop` of `net/core/dev.c`; Linux 5.11). Needs `CAP_NET_ADMIN`.
     pub(super) fn prefer_busy_poll(&self) -> io::Result<()> {
         let options = [
             (libc::SO_PREFER_BUSY_POLL, 1),

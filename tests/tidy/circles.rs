@@ -13,27 +13,13 @@ use crate::modules::{Modules, Path, path_of_file};
 
 /// Files and folders that lie on a circle, as `folder/name`; the module file of a folder is `folder/mod`.
 const ON_A_CIRCLE: &[&str] = &[
-    "dataplane/conntrack/entry",
-    "dataplane/conntrack/mod",
     "dataplane/fib",
     "dataplane/fragments",
     "dataplane/mod",
     "dataplane/neighbor",
     "dataplane/pipeline",
-    "dataplane/pipeline/advance",
-    "dataplane/pipeline/anti_spoof",
-    "dataplane/pipeline/classify",
-    "dataplane/pipeline/context",
-    "dataplane/pipeline/flow",
-    "dataplane/pipeline/fragments",
-    "dataplane/pipeline/gateway",
-    "dataplane/pipeline/lookup",
-    "dataplane/pipeline/mod",
     "dataplane/pipeline/parse",
     "dataplane/pipeline/parse_fast",
-    "dataplane/pipeline/policy_batch",
-    "dataplane/pipeline/rewrite",
-    "dataplane/pipeline/route",
     "dataplane/worker",
 ];
 

@@ -15,10 +15,8 @@ const NEVER_FIRST_OF_ALL: [&str; 7] = ["Which", "When", "Whose", "Whoever", "Wha
 const NOT_DONE: &[&str] = &[
     "docs/architecture.md",
     "docs/performance.md",
-    "src/dataplane/conntrack",
     "src/dataplane/engine.rs",
     "src/dataplane/fib",
-    "src/dataplane/fragments",
     "src/dataplane/mod.rs",
     "src/dataplane/packet.rs",
     "src/dataplane/pipeline",

@@ -23,7 +23,7 @@ pub(super) fn classify_fragments(
         match batch.verdicts[i] {
             Verdict::Held => classify_later(batch, i, context, fragments, rate_limits),
             Verdict::Pending if batch.packets[i].first_fragment => {
-                record_first(batch, i, context, lookups, fragments)
+                record_first(batch, i, context, lookups, fragments);
             }
             Verdict::Dropped(reason)
                 if batch.packets[i].first_fragment && !batch.answers[i] && binds_later_fragments(reason) =>

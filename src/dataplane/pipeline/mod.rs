@@ -26,6 +26,7 @@ mod parse_fast;
 pub(super) mod policy_batch;
 mod rewrite;
 pub(super) mod route;
+pub(super) mod stage_state;
 mod verify_checksum;
 
 use std::ops::Range;
@@ -34,12 +35,13 @@ use self::advance::advance;
 use self::anti_spoof::anti_spoof;
 use self::batch::{Batch, Verdict};
 use self::classify::classify;
-use self::context::{Context, StageState};
+use self::context::Context;
 use self::fragments::classify_fragments;
 use self::gateway::deliver_locally;
 use self::lookup::lookup;
 use self::parse::parse;
 use self::rewrite::rewrite;
+use self::stage_state::StageState;
 
 /// Takes a batch through all stages, and calls `done` with the name of each after it. Afterwards no verdict is pending.
 #[inline]

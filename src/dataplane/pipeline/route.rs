@@ -22,7 +22,7 @@ pub(in crate::dataplane) fn route(
     let number = context.snapshot.hop_number(packet.dst);
     match number.and_then(|number| context.snapshot.adjacency(number)) {
         Some(adjacency) if adjacency.takes(packet) && !is_link_scoped(packet) => {
-            batch.adjacencies[i] = adjacency
+            batch.adjacencies[i] = adjacency;
         }
         _ => route_slow(batch, i, context, rate_limits, number),
     }
@@ -63,7 +63,7 @@ fn route_slow(
         }
         Some((_, (Hop::Port(..), adjacency))) if adjacency.mtu == 0 => batch.drop(i, DropReason::PortDown),
         Some((number, (Hop::Port(..), adjacency))) => {
-            forward_via(batch, i, context, rate_limits, number, adjacency)
+            forward_via(batch, i, context, rate_limits, number, adjacency);
         }
     }
 }

@@ -26,10 +26,8 @@ use super::neighbor::table::{Neighbors, SolicitQueue};
 use super::pipeline::batch::{Batch, Verdict};
 use super::pipeline::gateway;
 use super::pipeline::policy_batch::PolicyBatch;
-use super::pipeline::{
-    self,
-    context::{Context, StageState},
-};
+use super::pipeline::stage_state::StageState;
+use super::pipeline::{self, context::Context};
 use super::worker::handoff::{Access, TransmitEnd};
 use super::worker::mailbox::{Command, Mailbox};
 use super::worker::ports::{Port, PortList};
