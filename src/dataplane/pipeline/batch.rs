@@ -20,9 +20,9 @@ pub(super) fn prefetch_frame(frames: &[Frame], i: usize, umem: &Umem) {
     }
 }
 
-/// What becomes of a frame. Each gets exactly one final verdict.
+/// Disposition of a frame. Each frame gets exactly one final disposition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Disposition {
     /// The stages are not done with it.
     Pending,
     /// A fragment to be decided on by what became of the first of its datagram; behind the stages: once that has come.
@@ -48,7 +48,7 @@ pub(crate) struct Batch {
     /// How it leaves.
     pub adjacencies: Box<[Adjacency; BATCH_FRAMES_MAX]>,
     /// What becomes of it.
-    pub verdicts: [Verdict; BATCH_FRAMES_MAX],
+    pub dispositions: [Disposition; BATCH_FRAMES_MAX],
     /// The frame is an answer now, to leave by the port that it came from.
     pub answers: [bool; BATCH_FRAMES_MAX],
     /// The frame is a fragment that has waited for the first of its datagram.
@@ -67,7 +67,7 @@ impl Batch {
             bytes: [0; BATCH_FRAMES_MAX],
             packets: Box::new([Packet::default(); BATCH_FRAMES_MAX]),
             adjacencies: Box::new([Adjacency::default(); BATCH_FRAMES_MAX]),
-            verdicts: [Verdict::Pending; BATCH_FRAMES_MAX],
+            dispositions: [Disposition::Pending; BATCH_FRAMES_MAX],
             answers: [false; BATCH_FRAMES_MAX],
             waited: [false; BATCH_FRAMES_MAX],
             has_fragments: false,
@@ -80,19 +80,19 @@ impl Batch {
         for (i, frame) in self.frames.iter().enumerate().skip(start) {
             self.in_ports[i] = port;
             self.bytes[i] = frame.len() as u16;
-            self.verdicts[i] = Verdict::Pending;
+            self.dispositions[i] = Disposition::Pending;
             self.answers[i] = false;
             self.waited[i] = false;
         }
     }
 
-    /// Adds a fragment that has waited, with its verdict where there is one already.
-    pub(crate) fn resume(&mut self, frame: Frame, port: PortId, verdict: Verdict) {
+    /// Adds a fragment that has waited, with its disposition, if known.
+    pub(crate) fn resume(&mut self, frame: Frame, port: PortId, disposition: Disposition) {
         let start = self.len();
         self.frames.push(frame);
         self.note_received(start, port);
         self.waited[start] = true;
-        self.verdicts[start] = verdict;
+        self.dispositions[start] = disposition;
     }
 
     /// Number of frames.
@@ -113,12 +113,12 @@ impl Batch {
     /// Whether the stages are not done with frame `i`.
     #[inline]
     pub(crate) fn is_pending(&self, i: usize) -> bool {
-        self.verdicts[i] == Verdict::Pending
+        self.dispositions[i] == Disposition::Pending
     }
 
     /// Drops frame `i`.
     #[inline]
     pub(crate) fn drop(&mut self, i: usize, reason: DropReason) {
-        self.verdicts[i] = Verdict::Dropped(reason);
+        self.dispositions[i] = Disposition::Dropped(reason);
     }
 }

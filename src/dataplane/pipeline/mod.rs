@@ -5,7 +5,7 @@
 //! ```
 //!
 //! `receive` and `transmit` are the worker's: they know rings. Here nothing allocates, locks, logs, reads a clock or calls the
-//! kernel, and every frame leaves with one verdict.
+//! kernel, and every frame leaves with one disposition.
 //!
 //! `follow` finds the way of every packet before `classify` judges those of new flows: because the ingress table belongs to
 //! the pod that the packet is routed to, and because a packet that leads nowhere must not take a place in conntrack.
@@ -33,7 +33,7 @@ use std::ops::Range;
 
 use self::advance::advance;
 use self::anti_spoof::anti_spoof;
-use self::batch::{Batch, Verdict};
+use self::batch::{Batch, Disposition};
 use self::classify::classify;
 use self::context::Context;
 use self::fragments::classify_fragments;
@@ -43,7 +43,7 @@ use self::parse::parse;
 use self::rewrite::rewrite;
 use self::stage_state::StageState;
 
-/// Takes a batch through all stages, and calls `done` with the name of each after it. Afterwards no verdict is pending.
+/// Takes a batch through all stages, and calls `done` with the name of each after it. Afterwards no disposition is pending.
 #[inline]
 pub(crate) fn run(
     batch: &mut Batch,
@@ -79,7 +79,7 @@ pub(crate) fn run(
     done("count");
 }
 
-/// One verdict a frame, counted once, at the port that it came from. Frames of one port come one after another.
+/// One disposition per frame, counted once, at the port that it came from. Frames of one port come one after another.
 fn count(batch: &Batch, context: &Context<'_>) {
     context.stats.batches.add(1);
     let mut start = 0;
@@ -93,13 +93,13 @@ fn count(batch: &Batch, context: &Context<'_>) {
 fn count_run(batch: &Batch, run: Range<usize>, context: &Context<'_>) {
     let port = context.stats.port(batch.in_ports[run.start]);
     let (mut received, mut bytes, mut forwarded) = (0, 0, 0);
-    for (verdict, frame_bytes) in batch.verdicts[run.clone()].iter().zip(&batch.bytes[run]) {
-        match *verdict {
-            Verdict::Forward(_) => forwarded += 1,
-            Verdict::Consumed => port.consumed.add(1),
-            Verdict::Dropped(reason) => port.drop(reason),
-            Verdict::Held => continue, // It is counted when it has a verdict.
-            Verdict::Pending => unreachable!("rewrite leaves no verdict pending"),
+    for (disposition, frame_bytes) in batch.dispositions[run.clone()].iter().zip(&batch.bytes[run]) {
+        match *disposition {
+            Disposition::Forward(_) => forwarded += 1,
+            Disposition::Consumed => port.consumed.add(1),
+            Disposition::Dropped(reason) => port.drop(reason),
+            Disposition::Held => continue, // It is counted when it has a disposition.
+            Disposition::Pending => unreachable!("rewrite leaves no disposition pending"),
         }
         received += 1;
         bytes += u64::from(*frame_bytes);

@@ -1,6 +1,6 @@
 //! Parses any frame: headers to a [`Packet`].
 
-use super::batch::{Batch, Verdict, prefetch_frame};
+use super::batch::{Batch, Disposition, prefetch_frame};
 use super::context::Context;
 use super::parse_fast::parse_fast;
 use crate::dataplane::DropReason;
@@ -15,15 +15,15 @@ use crate::xdp::{Frame, Umem};
 /// Headers to keys.
 pub(super) fn parse(batch: &mut Batch, context: &Context<'_>) {
     let umem = context.umem;
-    let Batch { frames, packets, verdicts, has_fragments, has_others, .. } = batch;
+    let Batch { frames, packets, dispositions, has_fragments, has_others, .. } = batch;
     (*has_fragments, *has_others) = (false, false);
-    for (i, ((frame, packet), verdict)) in
-        frames.iter().zip(packets.iter_mut()).zip(verdicts.iter_mut()).enumerate()
+    for (i, ((frame, packet), disposition)) in
+        frames.iter().zip(packets.iter_mut()).zip(dispositions.iter_mut()).enumerate()
     {
         prefetch_frame(frames, i, umem);
         if !parse_fast(umem.data(frame), frame.len(), packet) {
             if let Some(reason) = parse_slow(umem, frame, packet) {
-                *verdict = Verdict::Dropped(reason);
+                *disposition = Disposition::Dropped(reason);
             }
             *has_fragments |= !packet.whole;
             *has_others |= packet.kind != Kind::Flow;

@@ -1,6 +1,6 @@
 //! Where packets go: the hop of a destination, what is needed to leave by it, and what is said where that cannot be.
 
-use super::batch::{Batch, Verdict};
+use super::batch::{Batch, Disposition};
 use super::context::Context;
 use super::gateway::{self, IcmpError};
 use crate::dataplane::fib::next_hop::{Adjacency, Hop};
@@ -58,8 +58,8 @@ fn route_slow(
             let frame = context.umem.data_mut(&mut batch.frames[i]);
             let is_answer = gateway::echo(frame, &batch.packets[i]);
             batch.answers[i] = is_answer;
-            batch.verdicts[i] =
-                if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
+            batch.dispositions[i] =
+                if is_answer { Disposition::Consumed } else { Disposition::Dropped(DropReason::NoRoute) };
         }
         Some((_, (Hop::Port(..), adjacency))) if adjacency.mtu == 0 => batch.drop(i, DropReason::PortDown),
         Some((number, (Hop::Port(..), adjacency))) => {

@@ -23,7 +23,7 @@ use super::fib::snapshot::Snapshot;
 use super::fragments::{FirstFragmentTable, Fragments};
 use super::neighbor::solicit::RateLimits;
 use super::neighbor::table::{Neighbors, SolicitQueue};
-use super::pipeline::batch::{Batch, Verdict};
+use super::pipeline::batch::{Batch, Disposition};
 use super::pipeline::gateway;
 use super::pipeline::policy_batch::PolicyBatch;
 use super::pipeline::stage_state::StageState;
@@ -344,7 +344,7 @@ impl Worker {
     fn receive(&mut self, now_ms: u32) -> usize {
         let (batch, shared) = (&mut self.batch, &self.shared.first_fragments);
         self.fragments.resume(BATCH_FRAMES_MAX - batch.len(), shared, now_ms, |frame, port, drop| {
-            batch.resume(frame, port, drop.map_or(Verdict::Pending, Verdict::Dropped));
+            batch.resume(frame, port, drop.map_or(Disposition::Pending, Disposition::Dropped));
         });
         let (fill_targets_max, reserve) = (self.fill_targets_max(), self.reserve());
         // One port in four may be busy, go quiet and keep what it has: the others still have theirs.
@@ -409,15 +409,15 @@ impl Worker {
         self.dispatch();
     }
 
-    /// Gives each frame to where its verdict says.
+    /// Passes each frame on by its disposition.
     fn dispatch(&mut self) {
         let batch = &mut self.batch;
         for (i, mut frame) in batch.frames.drain(..).enumerate() {
             self.umem.trim(&mut frame, &mut self.free);
-            let out = match batch.verdicts[i] {
+            let out = match batch.dispositions[i] {
                 // The stages have counted it against the room of the port.
-                Verdict::Forward(out) => out,
-                Verdict::Held => {
+                Disposition::Forward(out) => out,
+                Disposition::Held => {
                     self.fragments.hold(frame);
                     continue;
                 }
