@@ -75,7 +75,6 @@ const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
         &["Box::new(", ".expect(\""],
         "a generation's classifier, of tables that were checked",
     ),
-    ("dataplane/fib/layout", &["vec!["], "a generation, made by the control side"),
     ("dataplane/fib/snapshot", &["vec!["], "a generation, made by the control side"),
     ("dataplane/fragments/datagrams", &["vec!["], "made with the worker"),
     ("dataplane/neighbor/solicit", &["vec!["], "made with the worker"),
