@@ -66,7 +66,8 @@ drop_reasons! {
     /// A fragment that repeats a part of its datagram; if it repeats only some of it, with all that follow
     /// (RFC 5722).
     FragmentOverlap => "fragment-overlap",
-    /// A first fragment without its whole transport header, or one of TCP that begins within it (RFC 1858, RFC 3128).
+    /// A first fragment without its whole transport header, or one of TCP that begins within it (RFC 1858,
+    /// RFC 3128).
     FragmentTiny => "fragment-tiny",
     /// A fragment whose datagram's first fragment has not arrived in time.
     FragmentTimeout => "fragment-timeout",
