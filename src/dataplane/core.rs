@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::conntrack::storage::{Storage, StorageError};
 use super::conntrack::{Conntrack, QuotaClass, Side};
-use super::counters::{Counters, DecisionCount, PortCounters, WorkerCounters};
 use super::endpoints::{Endpoints, Link};
 use super::fib::effective_acls::Flow;
 use super::fib::port::PortProperties;
@@ -18,10 +17,11 @@ use super::fib::publish::Publication;
 use super::fib::snapshot::Snapshot;
 use super::fragments::FirstFragmentTable;
 use super::neighbor::table::{Neighbors, SolicitQueue};
-use super::worker::Shared;
 use super::worker::mailbox::Mailbox;
+use super::worker::shared::Shared;
 use super::{
-    ConntrackSettings, DesiredState, FlowInfo, FlowMemory, FlowPath, PortError, Settings, StartError, path,
+    ConntrackSettings, Counters, DecisionCount, DesiredState, FlowInfo, FlowMemory, FlowPath, PortCounters,
+    PortError, Settings, StartError, WorkerCounters, path,
 };
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::{PORTS_MAX, WORKERS_MAX};
@@ -107,8 +107,8 @@ impl Core {
         let shared = Shared {
             snapshot: Publication::new(snapshot, workers),
             conntrack,
-            neighbors: Neighbors::new(),
-            solicit_queue,
+            neighbors: Arc::new(Neighbors::new()),
+            solicit_queue: Arc::new(solicit_queue),
             first_fragments: FirstFragmentTable::new(workers),
             start,
             stopping: false.into(),

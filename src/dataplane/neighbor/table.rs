@@ -1,12 +1,12 @@
-//! Ethernet addresses: of what is ports each port, as learned from its frames; and of neighbours on uplinks, as the
-//! kernel has resolved them.
+//! Ethernet addresses of the stations behind ports, as learned from their frames, and of neighbours on
+//! uplinks, as the kernel has resolved them.
 //!
-//! A pod or the node is alone ports its port, so one address a port is enough. Workers write it, workers read it; whoever
-//! is late uses the old one for another packet.
+//! A pod or the node is the only station behind its port, so one address a port is enough. Workers write it
+//! and read it without order: a worker that reads late uses the earlier address for one more packet.
 //!
-//! An uplink has many neighbours, and the kernel, whose NIC it is, resolves them. The control side alone writes what it hears
-//! from there ([`super::resolver`]); workers look an address up without a lock: each slot is a sequence lock whose
-//! number stands above the Ethernet address.
+//! An uplink has many neighbours, which the kernel resolves. The resolver alone writes them
+//! ([`super::resolver`]). Workers look an address up without a lock: each slot is a sequence lock, whose
+//! sequence number stands above the Ethernet address.
 
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::BorrowedFd;
@@ -14,19 +14,19 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use crossbeam::queue::ArrayQueue;
 
-use crate::dataplane::worker::eventfd::EventFd;
+use crate::dataplane::eventfd::EventFd;
 use crate::ids::PortId;
 use crate::limits::{NEIGHBOR_QUESTIONS_MAX, NEIGHBORS_MAX, PORTS_MAX};
 use crate::net::address::Address;
 use crate::net::mac::Mac;
 
-/// Slots that an address may be in, one ports the other.
+/// Slots that an address may be in, one after the other.
 const PROBES: usize = 16;
-/// Bits of a slot's word that are the Ethernet address; the others count its changes.
+/// Bits of the Ethernet address in a slot's word. The others are the sequence number.
 const MAC_BITS: u32 = 48;
 const MAC_MASK: u64 = (1 << MAC_BITS) - 1;
 
-/// What is known; a zero address is none.
+/// Known Ethernet addresses. Zero is none.
 pub(crate) struct Neighbors {
     /// Learned addresses by port.
     ports: Box<[AtomicU64]>,
@@ -35,7 +35,8 @@ pub(crate) struct Neighbors {
     seed: [u64; 2],
 }
 
-/// Neighbours on uplinks that workers want resolved: bounded, and whoever finds it full asks again later.
+/// Bounded queue of neighbours on uplinks that workers want resolved. A worker that finds it full asks again
+/// later.
 pub(crate) struct SolicitQueue {
     queue: ArrayQueue<(PortId, Address)>,
     eventfd: EventFd,
@@ -46,49 +47,49 @@ impl SolicitQueue {
         Ok(SolicitQueue { queue: ArrayQueue::new(NEIGHBOR_QUESTIONS_MAX), eventfd: EventFd::new()? })
     }
 
-    /// Asks, and wakes who answers.
+    /// Adds a neighbour, and wakes the resolver.
     pub(crate) fn push(&self, port: PortId, address: Address) {
         if self.queue.push((port, address)).is_ok() {
             self.wake();
         }
     }
 
-    /// A question, if there is one.
+    /// Removes the first neighbour, if there is one.
     pub(crate) fn pop(&self) -> Option<(PortId, Address)> {
         self.queue.pop()
     }
 
-    /// Wakes who answers.
+    /// Wakes the resolver.
     pub(crate) fn wake(&self) {
         self.eventfd.signal();
     }
 
-    /// Readable when there is something to do; `rest` makes it wait again.
+    /// File descriptor that is readable after a wake-up, until [`SolicitQueue::drain_wakeups`].
     pub(crate) fn eventfd(&self) -> BorrowedFd<'_> {
         self.eventfd.fd()
     }
 
-    /// Takes note of all wakings until now.
+    /// Clears all wake-ups until this call.
     pub(crate) fn drain_wakeups(&self) {
         self.eventfd.drain();
     }
 }
 
-/// One neighbour on an uplink. Aligned, so that none lies across two cache lines.
+/// A neighbour on an uplink. The alignment keeps it in one cache line.
 #[derive(Default)]
 #[repr(align(32))]
 struct Slot {
-    /// Number of changes and Ethernet address; without an address the slot is free.
+    /// Sequence number and Ethernet address. Without an address the slot is free.
     word: AtomicU64,
     high: AtomicU64,
     low: AtomicU64,
     port: AtomicU32,
-    /// Whether a worker has looked it up since the control side asked.
+    /// Whether a worker has looked the neighbour up since the last [`Neighbors::take_used`].
     used: AtomicU32,
 }
 
 impl Slot {
-    /// The Ethernet address, if this is the neighbour.
+    /// The Ethernet address, if the slot has this neighbour.
     #[inline]
     fn read(&self, port: PortId, address: Address) -> Option<Mac> {
         let word = self.word.load(Ordering::Acquire);
@@ -97,11 +98,11 @@ impl Slot {
             && self.high.load(Ordering::Relaxed) == (address >> 64) as u64
             && self.port.load(Ordering::Relaxed) == u32::from(port.0);
         fence(Ordering::Acquire);
-        // Another word says that the slot has become somebody else's meanwhile.
+        // A different word means that another neighbour has taken the slot during the read.
         (same && self.word.load(Ordering::Relaxed) == word).then(|| Mac::from_bits(word & MAC_MASK))
     }
 
-    /// Makes the slot this neighbour's. One thread writes at a time.
+    /// Stores a neighbour in the slot, by one thread at a time.
     fn write(&self, port: PortId, address: Address, mac: Mac) {
         self.clear();
         fence(Ordering::Release);
@@ -128,25 +129,27 @@ impl Neighbors {
         Neighbors {
             ports: (0..PORTS_MAX).map(|_| AtomicU64::new(0)).collect(),
             uplink_neighbors: (0..NEIGHBORS_MAX).map(|_| Slot::default()).collect(),
-            // Whoever shares the link chooses his address, and shall not know which others it collides with.
+            // A random seed: stations on the link choose their addresses, and must not know which addresses
+            // share slots.
             seed: [0, 1].map(|i: u64| RandomState::new().hash_one(i)),
         }
     }
 
-    /// The address ports a port.
+    /// Ethernet address behind a port.
     #[inline]
     pub(crate) fn port_mac(&self, port: PortId) -> Option<Mac> {
         let bits = self.port_mac_bits(port);
         (bits != 0).then(|| Mac::from_bits(bits))
     }
 
-    /// [`Neighbors::port_mac`] as [`Mac::to_bits`] has it; zero is none.
+    /// Ethernet address behind a port, as [`Mac::to_bits`] has it; zero is none.
     #[inline]
     pub(crate) fn port_mac_bits(&self, port: PortId) -> u64 {
         self.ports[port.index()].load(Ordering::Relaxed)
     }
 
-    /// Notes the source of a frame that the port received, as [`Mac::to_bits`] has it; what is known now.
+    /// Learns the source address of a frame from the port, as [`Mac::to_bits`] has it. Returns the known
+    /// address.
     #[cold]
     pub(crate) fn learn(&self, port: PortId, bits: u64) -> u64 {
         if Mac::from_bits(bits).is_unicast() {
@@ -155,12 +158,12 @@ impl Neighbors {
         self.port_mac_bits(port)
     }
 
-    /// Forgets what was ports a port.
+    /// Forgets the Ethernet address behind a port.
     pub(crate) fn forget_port(&self, port: PortId) {
         self.ports[port.index()].store(0, Ordering::Relaxed);
     }
 
-    /// Forgets all neighbours on an uplink. For one thread at a time.
+    /// Forgets all neighbours on an uplink, by one thread at a time.
     pub(crate) fn forget_uplink(&self, port: PortId) {
         for slot in &self.uplink_neighbors {
             if !slot.is_free() && slot.port.load(Ordering::Relaxed) == u32::from(port.0) {
@@ -169,7 +172,7 @@ impl Neighbors {
         }
     }
 
-    /// The Ethernet address that a neighbour on an uplink has.
+    /// Ethernet address of a neighbour on an uplink. Marks the neighbour as used.
     #[inline]
     pub(crate) fn uplink_mac(&self, port: PortId, address: Address) -> Option<Mac> {
         self.slots(port, address).find_map(|slot| {
@@ -181,13 +184,13 @@ impl Neighbors {
         })
     }
 
-    /// [`Neighbors::uplink_mac`] for people: it does not count as use.
+    /// Ethernet address of a neighbour on an uplink, for output. The neighbour is not marked as used.
     pub(crate) fn peek_uplink_mac(&self, port: PortId, address: Address) -> Option<Mac> {
         self.slots(port, address).find_map(|slot| slot.read(port, address))
     }
 
-    /// Notes the Ethernet address of a neighbour on an uplink, or with `None` that it has none; false where there is no
-    /// place for it. For one thread at a time.
+    /// Sets the Ethernet address of a neighbour on an uplink, or removes it with `None`, by one thread at a
+    /// time. Returns false if there is no free slot.
     pub(crate) fn set_uplink_mac(&self, port: PortId, address: Address, mac: Option<Mac>) -> bool {
         let own = self.slots(port, address).find(|slot| slot.read(port, address).is_some());
         let Some(mac) = mac.filter(|mac| mac.is_unicast()) else {
@@ -206,7 +209,7 @@ impl Neighbors {
         }
     }
 
-    /// Whether a worker has looked the neighbour up since this was asked last.
+    /// Whether a worker has looked the neighbour up since the last call.
     pub(crate) fn take_used(&self, port: PortId, address: Address) -> bool {
         let own = self.slots(port, address).find(|slot| slot.read(port, address).is_some());
         own.is_some_and(|slot| slot.used.swap(0, Ordering::Relaxed) != 0)
@@ -296,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_reader_never_sees_the_address_of_another_neighbour() {
-        // All in the same slots: each write takes the place of another neighbour.
+        // All neighbours share the same slots: each write replaces another neighbour.
         let neighbors = Neighbors::new();
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {

@@ -6,7 +6,7 @@ use crate::dataplane::fib::snapshot::Snapshot;
 use crate::dataplane::fragments::{FirstFragmentTable, Fragments};
 use crate::dataplane::neighbor::solicit::RateLimits;
 use crate::dataplane::neighbor::table::Neighbors;
-use crate::dataplane::worker::stats::WorkerStats;
+use crate::dataplane::stats::WorkerStats;
 use crate::xdp::{Frame, Umem};
 
 /// Input of every stage. Stages read it, and write what several workers share only through its atomics.

@@ -1,33 +1,33 @@
-//! How a worker is reached: by the control side between two batches, by other workers when they hand it frames.
+//! The mailbox of a worker: commands of the control side, the doorbell of other workers, and counters.
 
 use crossbeam::channel::Sender;
 use crossbeam::queue::ArrayQueue;
 
 use super::doorbell::Doorbell;
-use super::eventfd::EventFd;
 use super::handoff::Access;
-use super::stats::WorkerStats;
+use crate::dataplane::eventfd::EventFd;
+use crate::dataplane::stats::WorkerStats;
 use crate::ids::PortId;
 use crate::limits::COMMANDS_MAX;
 use crate::xdp::ClosedQueue;
 
-/// The way to one worker.
+/// Mailbox of one worker.
 pub(crate) struct Mailbox {
     commands: ArrayQueue<Command>,
-    /// Handed-over frames, and what wakes the worker.
+    /// Notification of hand-offs. Its event counter wakes the worker.
     pub doorbell: Doorbell,
-    /// Its counters.
+    /// Counters of the worker.
     pub stats: WorkerStats,
 }
 
-/// What the control side asks of a worker, between two batches.
+/// Command of the control side. The worker handles it between two batches.
 #[allow(clippy::large_enum_variant)] // There are few, and the large one is the common one.
 pub(crate) enum Command {
-    /// To serve a port.
+    /// Open a port.
     Open(PortId, Access),
-    /// To hand its access to a port back, with what still waits to be sent there dropped.
+    /// Close a port and return the access to it. Frames that wait for transmission are dropped.
     Close(PortId, Sender<Access>),
-    /// To take back the frames of a closed queue; an answer says that it has.
+    /// Take back the frames of a closed queue, and reply.
     Reclaim(ClosedQueue, Sender<()>),
 }
 
@@ -40,7 +40,7 @@ impl Mailbox {
         })
     }
 
-    /// Leaves a command and wakes the worker; the command back where too many wait.
+    /// Sends a command and wakes the worker. Returns the command if too many are waiting.
     #[allow(clippy::result_large_err)] // The command itself comes back, and nobody copies it in a hurry.
     pub(crate) fn send(&self, command: Command) -> Result<(), Command> {
         self.commands.push(command)?;
@@ -48,7 +48,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// The command that has waited longest.
+    /// The oldest command.
     pub(crate) fn next_command(&self) -> Option<Command> {
         self.commands.pop()
     }
