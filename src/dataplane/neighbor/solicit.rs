@@ -1,24 +1,24 @@
-//! What a worker wants to ask neighbours, and how many errors it may still send: bounded, whatever is received.
+//! Solicitations that a worker is to send, and the rate limits of solicitations and ICMP errors.
 
 use crate::ids::PortId;
 use crate::limits::{ANSWERS_PER_SECOND_MAX, PORT_ANSWERS_PER_SECOND, PORTS_MAX};
 use crate::net::address::Address;
 
-/// Questions to ask and answers that may be given: bounded, whatever is received.
+/// Solicitations and rate limits of one worker. Both are bounded, whatever the switch receives.
 pub(crate) struct RateLimits {
-    /// Address to ask for, by port; at most one a port and batch.
+    /// Solicitations of the current batch: a port, and the address behind it.
     pub solicitations: Vec<(PortId, Address)>,
-    /// When a question was last solicited, by port.
+    /// Time of the last solicitation, by port.
     solicited_ms: Box<[Option<u32>]>,
-    /// Neighbours on uplinks that were solicited for last, by a hash of the address.
+    /// Neighbours on uplinks that were solicited last, by a hash of the address.
     solicited_uplink: Box<[Option<Solicited>]>,
-    /// Errors to what is behind each port, out of its own budget.
+    /// ICMP errors to the station behind each port, from the port's own budget.
     icmp_errors_by_port: Box<[Budget]>,
-    /// Errors beyond these, out of the budget that all ports share.
+    /// ICMP errors beyond these, from the budget that all ports share.
     icmp_errors: Budget,
 }
 
-/// ICMP errors sent in a second.
+/// ICMP errors sent in the current second.
 #[derive(Debug, Clone, Copy, Default)]
 struct Budget {
     second: u32,
@@ -26,7 +26,7 @@ struct Budget {
 }
 
 impl Budget {
-    /// Whether one more may be sent in this second, of so many.
+    /// Whether one more may be sent in this second, of at most `max`. Counts it if so.
     fn consume(&mut self, second: u32, max: u32) -> bool {
         if self.second != second {
             *self = Budget { second, sent: 0 };
@@ -37,16 +37,16 @@ impl Budget {
     }
 }
 
-/// A neighbour on an uplink, and when it was solicited for.
+/// A neighbour on an uplink, and the time of its solicitation.
 #[derive(Debug, Clone, Copy)]
 struct Solicited {
     who: (PortId, Address),
     at_ms: u32,
 }
 
-/// Time between two solicitations for what is behind a port.
+/// Time between two solicitations of one neighbour.
 const SOLICIT_INTERVAL_MS: u32 = 100;
-/// Neighbours on uplinks of which a worker knows when it solicited.
+/// Slots for the neighbours on uplinks that were solicited last.
 const UPLINK_SOLICITED_SLOTS: usize = 64;
 
 impl RateLimits {
@@ -60,7 +60,7 @@ impl RateLimits {
         }
     }
 
-    /// Notes that the Ethernet address of `address` behind `port` is wanted.
+    /// Adds a solicitation of `address` behind `port`, unless the port has had one within the interval.
     pub(crate) fn solicit(&mut self, port: PortId, address: Address, now_ms: u32) {
         let solicited = &mut self.solicited_ms[port.index()];
         let waits = solicited.is_some_and(|solicited| now_ms.wrapping_sub(solicited) < SOLICIT_INTERVAL_MS);
@@ -70,8 +70,8 @@ impl RateLimits {
         }
     }
 
-    /// Notes that the Ethernet address of a neighbour on an uplink is wanted. Many may be wanted at once: each has its
-    /// own pause, but for those that share a place.
+    /// Adds a solicitation of a neighbour on an uplink, unless the neighbour has had one within the interval.
+    /// Many neighbours of an uplink may be solicited at once. Two that share a slot may exceed the rate.
     pub(crate) fn solicit_on_uplink(&mut self, port: PortId, address: Address, now_ms: u32) {
         let mixed = (address as u64 ^ (address >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let solicited = &mut self.solicited_uplink[mixed as usize % UPLINK_SOLICITED_SLOTS];
@@ -85,8 +85,9 @@ impl RateLimits {
         }
     }
 
-    /// Whether one more error may be sent to what is behind `port` (RFC 1812 section 4.3.2.8): out of the port's own budget, which
-    /// nobody else can use up, and then out of the one that all share.
+    /// Whether one more ICMP error may be sent to the station behind `port`: from the port's own budget,
+    /// which other ports cannot use up, then from the shared one. "A router SHOULD also be able to limit the
+    /// rate at which it sends other sorts of ICMP error messages" (RFC 1812 section 4.3.2.8).
     pub(crate) fn allow_icmp_error(&mut self, port: PortId, now_ms: u32) -> bool {
         let second = now_ms / 1000;
         self.icmp_errors_by_port[port.index()].consume(second, PORT_ANSWERS_PER_SECOND)

@@ -1,14 +1,15 @@
-//! How a worker hears of frames that others hand to it, whether it works or sleeps; `model.rs` says that it misses none.
+//! Doorbell: notification of a worker that other workers have handed frames to it, while it runs or sleeps.
+//! `loom_tests.rs` checks that no notification is lost.
 
 use super::parts::{AtomicBool, AtomicU64, EventFd, Ordering, PORTS_MAX, fence};
 use crate::ids::PortId;
 
-/// Ports for which other workers have handed frames over to one, and its bell.
+/// Ports of a worker that other workers have handed frames to, and its event counter.
 pub(crate) struct Doorbell {
-    /// Whether there are any. Set after the port's own bit.
+    /// Whether any port has a notification. It is set after the port's own bit.
     any: AtomicBool,
     ports: [AtomicU64; PORTS_MAX.div_ceil(64)],
-    /// Whether the worker sleeps, or is about to and looks once more.
+    /// Whether the worker sleeps, or is about to sleep and checks once more.
     asleep: AtomicBool,
     eventfd: EventFd,
 }
@@ -19,19 +20,21 @@ impl Doorbell {
         Doorbell { any: AtomicBool::new(false), ports, asleep: AtomicBool::new(false), eventfd }
     }
 
-    /// What the worker is woken with.
+    /// Event counter that wakes the worker.
     pub(crate) fn eventfd(&self) -> &EventFd {
         &self.eventfd
     }
 
-    /// Tells the worker that there are frames for a port of its. It is woken if it sleeps: a system call, else none.
+    /// Notifies the worker of frames for one of its ports. If it sleeps, it is woken by a system call;
+    /// otherwise there is none.
     pub(crate) fn ring(&self, port: PortId) {
         let bit = 1 << (port.index() % 64);
         self.ports[port.index() / 64].fetch_or(bit, Ordering::Release);
-        // A swap: whoever takes the calls hears of all who have called, not just of the last one.
+        // A swap, not a store: the worker that reads it synchronizes with all callers, not only with the last
+        // one.
         self.any.swap(true, Ordering::AcqRel);
-        // The call is there before the look whether the worker sleeps, and it says that it sleeps before it looks for
-        // calls (`may_sleep`): one of the two sees the other.
+        // The caller sets the notification before it reads `asleep`, and the worker sets `asleep` before it
+        // reads notifications (`prepare_sleep`): one of the two sees the other.
         fence(Ordering::SeqCst);
         let is_first_to_see =
             || self.asleep.compare_exchange(true, false, Ordering::Relaxed, Ordering::Relaxed).is_ok();
@@ -40,7 +43,7 @@ impl Doorbell {
         }
     }
 
-    /// The ports that the worker was called for, once each.
+    /// Calls `each` once for each port that has a notification, and clears it.
     #[inline]
     pub(crate) fn take_rung(&self, mut each: impl FnMut(PortId)) {
         if !self.any.load(Ordering::Relaxed) || !self.any.swap(false, Ordering::AcqRel) {
@@ -56,14 +59,15 @@ impl Doorbell {
         }
     }
 
-    /// Says that the worker goes to sleep; false where a call has come, and it must not.
+    /// Announces that the worker goes to sleep. Returns false if there is a notification, and the worker must
+    /// not sleep.
     pub(crate) fn prepare_sleep(&self) -> bool {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         !self.any.load(Ordering::Relaxed)
     }
 
-    /// Says that the worker is awake, and takes note of who has woken it.
+    /// Announces that the worker is awake, and clears its event counter.
     pub(crate) fn finish_sleep(&self) {
         self.asleep.store(false, Ordering::Relaxed);
         self.eventfd.drain();
