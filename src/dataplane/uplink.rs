@@ -14,9 +14,9 @@ use crate::netlink::{Interface, node_addresses, vlan_device};
 pub(super) struct Uplink {
     /// Ethernet address of the node on the link.
     pub(super) mac: Mac,
-    /// Where its neighbours are.
+    /// Device that has its neighbours in the kernel.
     pub(super) device: UplinkDevice,
-    /// What is amiss.
+    /// Defect of the set-up, in one sentence.
     pub(super) warning: Option<String>,
 }
 

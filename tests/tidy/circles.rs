@@ -12,16 +12,7 @@ use crate::differences;
 use crate::modules::{Modules, Path, path_of_file};
 
 /// Files and folders that lie on a circle, as `folder/name`; the module file of a folder is `folder/mod`.
-const ON_A_CIRCLE: &[&str] = &[
-    "dataplane/fib",
-    "dataplane/fragments",
-    "dataplane/mod",
-    "dataplane/neighbor",
-    "dataplane/pipeline",
-    "dataplane/pipeline/parse",
-    "dataplane/pipeline/parse_fast",
-    "dataplane/worker",
-];
+const ON_A_CIRCLE: &[&str] = &["dataplane/pipeline/parse", "dataplane/pipeline/parse_fast"];
 
 /// Imports between the children of one folder, with one import for each as evidence.
 type Graph = BTreeMap<String, BTreeMap<String, String>>;

@@ -8,12 +8,13 @@ use crate::modules::{Modules, production_code};
 /// Folders and files of `src` that packets go through, but for [`OFF_THE_PATH`].
 const PATH: &[&str] = &[
     "dataplane/conntrack",
-    "dataplane/counters",
     "dataplane/fib",
     "dataplane/fragments",
     "dataplane/neighbor",
     "dataplane/packet",
     "dataplane/pipeline",
+    "dataplane/stats",
+    "dataplane/types/counters",
     "dataplane/worker",
     "net",
     "tables",
@@ -24,7 +25,7 @@ const PATH: &[&str] = &[
 const OFF_THE_PATH: &[(&str, &[&str])] = &[
     (
         "the control side's half of neighbours and workers",
-        &["dataplane/neighbor/resolver", "dataplane/worker/reschedule"],
+        &["dataplane/neighbor/resolver", "dataplane/neighbor/uplink_table", "dataplane/worker/reschedule"],
     ),
     (
         "tables as documents: read, compared and laid out before a worker sees them",
@@ -86,6 +87,7 @@ const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
         &["Instant::now", "vec!["],
         "one reading of the clock a batch; made with the worker",
     ),
+    ("dataplane/worker/poller", &["Instant::now"], "one reading of the clock when the poller is made"),
     ("dataplane/worker/ports", &["vec!["], "made with the worker"),
     ("net/ipv6", &[".expect(\""], "the header is as long as its type"),
     ("net/mac", &["format!"], "the address in words"),
