@@ -31,7 +31,7 @@ pub(crate) struct Neighbors {
     /// Learned addresses by port.
     ports: Box<[AtomicU64]>,
     /// Neighbours on uplinks: an open-addressing hash table.
-    uplink_neighbors: Box<[Slot]>,
+    uplinks: Box<[Slot]>,
     seed: [u64; 2],
 }
 
@@ -129,7 +129,7 @@ impl Neighbors {
     pub(crate) fn new() -> Neighbors {
         Neighbors {
             ports: (0..PORTS_MAX).map(|_| AtomicU64::new(0)).collect(),
-            uplink_neighbors: (0..NEIGHBORS_MAX).map(|_| Slot::default()).collect(),
+            uplinks: (0..NEIGHBORS_MAX).map(|_| Slot::default()).collect(),
             // Stations on the link choose their addresses. A secret seed keeps them from choosing addresses
             // that collide.
             seed: [0, 1].map(|i: u64| RandomState::new().hash_one(i)),
@@ -166,7 +166,7 @@ impl Neighbors {
 
     /// Removes all neighbours on an uplink. One thread calls this at a time.
     pub(crate) fn forget_uplink(&self, port: PortId) {
-        for slot in &self.uplink_neighbors {
+        for slot in &self.uplinks {
             if !slot.is_free() && slot.port.load(Ordering::Relaxed) == u32::from(port.0) {
                 slot.clear();
             }
@@ -224,7 +224,7 @@ impl Neighbors {
         };
         let high = mixed((address >> 64) as u64 ^ u64::from(port.0), self.seed[0]);
         let start = mixed(address as u64 ^ high, self.seed[1]) as usize;
-        (0..PROBES).map(move |step| &self.uplink_neighbors[start.wrapping_add(step) % NEIGHBORS_MAX])
+        (0..PROBES).map(move |step| &self.uplinks[start.wrapping_add(step) % NEIGHBORS_MAX])
     }
 }
 
@@ -308,8 +308,8 @@ mod tests {
                 let mut seen = 0u32;
                 while !stop.load(Ordering::Relaxed) || seen == 0 {
                     for last in 1..=2u8 {
-                        let found = neighbors.uplink_neighbors[0]
-                            .read(PORT, Address::from(last) << 64 | u128::from(last));
+                        let found =
+                            neighbors.uplinks[0].read(PORT, Address::from(last) << 64 | u128::from(last));
                         assert!(found.is_none_or(|found| found == mac(last)), "{found:?} for {last}");
                         seen += u32::from(found.is_some());
                     }
@@ -317,11 +317,7 @@ mod tests {
             });
             for round in 0..200_000u32 {
                 let last = (round % 2 + 1) as u8;
-                neighbors.uplink_neighbors[0].write(
-                    PORT,
-                    Address::from(last) << 64 | u128::from(last),
-                    mac(last),
-                );
+                neighbors.uplinks[0].write(PORT, Address::from(last) << 64 | u128::from(last), mac(last));
             }
             stop.store(true, Ordering::Relaxed);
             reader.join().unwrap();

@@ -75,7 +75,7 @@ pub(crate) struct Worker {
     batch: Batch,
     lookups: LookupBatch,
     snapshot: Arc<Snapshot>,
-    worker_state: WorkerState,
+    flows: WorkerState,
     policy_batch: PolicyBatch,
     rate_limits: RateLimits,
     fragments: Fragments,
@@ -131,7 +131,7 @@ impl Worker {
         let fragments = Fragments::new(umem.frames_total());
         Ok(Worker {
             snapshot: shared.snapshot.register(id),
-            worker_state: WorkerState::new(id, shared.mailboxes.len()),
+            flows: WorkerState::new(id, shared.mailboxes.len()),
             id,
             shared: shared.clone(),
             polling,
@@ -170,7 +170,7 @@ impl Worker {
                 rustix::thread::sched_yield();
             }
         }
-        self.shared.conntrack.offline(&self.worker_state);
+        self.shared.conntrack.offline(&self.flows);
         self.ports.into_queues()
     }
 
@@ -178,7 +178,7 @@ impl Worker {
     #[inline]
     pub(crate) fn run_batch(&mut self, now: Instant, mut done: impl FnMut(&'static str)) -> bool {
         let now_ms = now.duration_since(self.shared.start).as_millis() as u32;
-        self.shared.conntrack.start_batch(&mut self.worker_state);
+        self.shared.conntrack.start_batch(&mut self.flows);
         self.observe_snapshot(now_ms);
         let mailbox = &self.shared.mailboxes[self.id.index()];
         let handed = self.ports.receive_handoff(mailbox, &self.umem, &mut self.free);
@@ -313,7 +313,7 @@ impl Worker {
     }
 
     /// Free frames that no port gets more of than its least: those are for the least of ports that are still to come, and for what
-    /// is on its way out. Levels alone do not keep them: a port whose fill_target is lowered has its frames until packets come in them.
+    /// is on its way out. The levels alone do not keep them: a port whose fill target is lowered has its frames until packets come in them.
     fn reserve(&self) -> usize {
         let total = self.umem.frames_total();
         total / 16 + (total / 4).saturating_sub(self.minimum_fill_target() * self.ports.len())
@@ -399,7 +399,7 @@ impl Worker {
         let state = StageState {
             lookups: &mut self.lookups,
             policy_batch: &mut self.policy_batch,
-            worker_state: &mut self.worker_state,
+            worker_state: &mut self.flows,
             rate_limits: &mut self.rate_limits,
             fragments: &mut self.fragments,
             transmit_credit: &mut self.transmit_credit,
@@ -509,7 +509,7 @@ impl Worker {
         if elapsed == 0 {
             return false;
         }
-        let groups = self.shared.conntrack.buckets_per_worker(&self.worker_state) as u64;
+        let groups = self.shared.conntrack.buckets_per_worker(&self.flows) as u64;
         let due = groups * u64::from(elapsed.min(SWEEP_MS)) / u64::from(SWEEP_MS) + 1;
         let share = due.min(SWEEP_GROUPS_MAX.max(groups / u64::from(SWEEP_MS) + 1));
         // What is due and not done now is due at the next batch.
@@ -521,7 +521,7 @@ impl Worker {
         self.swept_ms = swept_ms;
         let snapshot = &self.snapshot;
         // What a worker that is a generation ahead has judged may be of a pod that this one does not know yet.
-        self.shared.conntrack.sweep(share as usize, now_ms, &mut self.worker_state, |entry| {
+        self.shared.conntrack.sweep(share as usize, now_ms, &mut self.flows, |entry| {
             entry.policy_epoch_is_before(snapshot.pod_removed) && is_of_removed_pod(entry, snapshot, now_ms)
         });
         true
@@ -529,9 +529,9 @@ impl Worker {
 
     fn publish_counters(&self) {
         let stats = &self.shared.mailboxes[self.id.index()].stats;
-        stats.flows_entered.set(self.worker_state.inserted);
-        stats.flows_ended.set(self.worker_state.ended);
-        stats.flows_evicted.set(self.worker_state.evicted);
+        stats.flows_entered.set(self.flows.inserted);
+        stats.flows_ended.set(self.flows.ended);
+        stats.flows_evicted.set(self.flows.evicted);
         stats.frames.set(self.umem.frames_total() as u64);
         stats.frames_free.set(self.free.len() as u64);
         stats.fragments_waiting.set(self.fragments.waiting() as u64);
@@ -558,7 +558,7 @@ impl Worker {
         mailbox.stats.sleeps.add(1);
         #[cfg(debug_assertions)]
         panic_if_requested();
-        self.shared.conntrack.offline(&self.worker_state);
+        self.shared.conntrack.offline(&self.flows);
         // A port that cannot be listened to is still served by every waking, SLEEP_MAX_MS apart at the most.
         self.ports.arm(&self.epoll);
         if mailbox.doorbell.prepare_sleep() {
