@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use super::conntrack::storage::{Storage, StorageError};
 use super::conntrack::{Conntrack, QuotaClass, Side};
-use super::counters::{Counters, DecisionCount, PortCounters, WorkerCounters};
 use super::endpoints::{Endpoints, Link};
 use super::fib::effective_acls::Flow;
 use super::fib::port::PortProperties;
@@ -19,10 +18,11 @@ use super::fib::publish::Publication;
 use super::fib::snapshot::Snapshot;
 use super::fragments::FirstFragmentTable;
 use super::neighbor::table::{Neighbors, SolicitQueue};
-use super::worker::Shared;
 use super::worker::mailbox::Mailbox;
+use super::worker::shared::Shared;
 use super::{
-    ConntrackSettings, DesiredState, FlowInfo, FlowMemory, FlowPath, PortError, Settings, StartError, path,
+    ConntrackSettings, Counters, DecisionCount, DesiredState, FlowInfo, FlowMemory, FlowPath, PortCounters,
+    PortError, Settings, StartError, WorkerCounters, path,
 };
 use crate::ids::{Generation, PortId, WorkerId};
 use crate::limits::{PORTS_MAX, WORKERS_MAX};
@@ -111,8 +111,8 @@ impl Core {
         let shared = Shared {
             snapshot: Publication::new(snapshot, workers),
             conntrack,
-            neighbors: Neighbors::new(),
-            solicit_queue,
+            neighbors: Arc::new(Neighbors::new()),
+            solicit_queue: Arc::new(solicit_queue),
             first_fragments: FirstFragmentTable::new(workers),
             start,
             stopping: false.into(),

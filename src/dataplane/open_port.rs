@@ -91,9 +91,9 @@ impl Dataplane {
             ));
         }
         warnings.extend(self.binders.first().and_then(|binder| missing_features(&spec.interface, binder)));
-        if let Some(Uplink { link, warning, .. }) = uplink_port {
+        if let Some(Uplink { device, warning, .. }) = uplink_port {
             if let Some(resolver) = &*self.resolver() {
-                resolver.add_uplink(id, link);
+                resolver.add_uplink(id, device);
                 resolver.keep_resolved(&self.core.desired().routes);
             }
             warnings.extend((!zero_copy).then(|| uplink::copy_mode_warning(&spec.interface)));
@@ -109,9 +109,10 @@ impl Dataplane {
         let uplink_port = uplink::probe(interface, vlan)?;
         let mut resolver = self.resolver();
         if resolver.is_none() {
-            let started = Resolver::start(&self.core.shared).map_err(|error| {
-                PortError::Kernel(format!("the kernel's neighbour table cannot be followed: {error}"))
-            })?;
+            let started = Resolver::start(&self.core.shared.neighbors, &self.core.shared.solicit_queue)
+                .map_err(|error| {
+                    PortError::Kernel(format!("the kernel's neighbour table cannot be followed: {error}"))
+                })?;
             *resolver = Some(started);
         }
         Ok(uplink_port)

@@ -1,50 +1,52 @@
-//! What the stages know of a packet once it is parsed.
+//! The parsed headers of a packet.
 
 use crate::net::address::Address;
 use crate::net::flow::Protocol;
 use crate::net::mac::Mac;
 use crate::net::tcp::{self, Flags};
 
-/// What a packet asks of the stages.
+/// Kind of a packet: the stages that it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Kind {
-    /// A packet of a flow: TCP, UDP, SCTP, an ICMP query, or a protocol without ports. And ICMP that is none of the others.
+    /// A packet of a flow: TCP, UDP, SCTP, an ICMP query, a protocol without ports, or ICMP of any other
+    /// type.
     #[default]
     Flow,
-    /// An ICMP error: belongs to the flow of the packet that it quotes.
+    /// An ICMP error. It belongs to the flow of the packet that it quotes.
     IcmpError,
     /// A fragment without the transport header.
     LaterFragment,
     /// ARP.
     Arp,
-    /// `ICMPv6` that stays on its link: neighbour discovery, listener reports.
+    /// Link-local `ICMPv6`: neighbour discovery, listener reports.
     LinkLocal,
 }
 
 /// A parsed packet. Offsets are from the start of the frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Packet {
-    /// What it asks of the stages.
+    /// Kind of the packet.
     pub kind: Kind,
     /// Protocol above IP.
     pub protocol: Protocol,
-    /// IPv4, not IPv6: what the addresses say too, in one byte.
+    /// Whether the packet is IPv4. The addresses tell it too, in more bytes.
     pub is_v4: bool,
     /// TTL or hop limit.
     pub ttl: u8,
     /// TCP control bits; chunk type of SCTP; type of ICMP.
     pub flags: u8,
-    /// IPv4 with Don't Fragment, or IPv6.
+    /// Whether no router may fragment the packet: IPv4 with Don't Fragment, or IPv6.
     pub dont_fragment: bool,
-    /// A fragment, the first one.
+    /// Whether the packet is the first fragment of a datagram.
     pub first_fragment: bool,
-    /// Whether the packet has all that its transport checksum covers: not in fragments, nor where a routing header has segments left.
+    /// Whether the packet has all bytes that its transport checksum covers. A fragment does not, nor a packet
+    /// with a routing header that has segments left.
     pub whole: bool,
     /// Start of the IP header.
     pub l3: u16,
     /// Start of the transport header.
     pub l4: u16,
-    /// End of the IP packet: what is behind is Ethernet padding.
+    /// End of the IP packet. Ethernet padding follows it.
     pub end: u16,
     /// Source port or identifier of an ICMP query.
     pub src_port: u16,
@@ -62,7 +64,8 @@ pub(crate) struct Packet {
     pub src: Address,
     /// Destination address.
     pub dst: Address,
-    /// The sender has left the transport checksum to the hardware: see [`is_unfinished`].
+    /// Whether the sender has left the transport checksum to the hardware. Linux does so on veth
+    /// (`CHECKSUM_PARTIAL`).
     pub unfinished: bool,
     /// Ethernet source, as [`Mac::to_bits`] has it.
     pub src_bits: u64,
@@ -95,7 +98,7 @@ impl Packet {
         usize::from(self.end - self.l4)
     }
 
-    /// Of those, what lies in the first buffer of the frame, `head`: the header at least.
+    /// The part of those in the first buffer of the frame, `head`, which has the header at least.
     #[inline]
     pub(crate) fn transport<'a>(&self, head: &'a [u8]) -> &'a [u8] {
         &head[usize::from(self.l4)..usize::from(self.end).min(head.len())]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::neighbor::resolver::Link;
+use super::neighbor::uplink_table::UplinkDevice;
 use super::{Mac, PortError};
 use crate::netlink::{Interface, node_addresses, vlan_device};
 
@@ -14,9 +14,9 @@ use crate::netlink::{Interface, node_addresses, vlan_device};
 pub(super) struct Uplink {
     /// Ethernet address of the node on the link.
     pub(super) mac: Mac,
-    /// Location of the uplink's neighbours in the kernel's neighbour table.
-    pub(super) link: Link,
-    /// Warning for the operator, with the remedy.
+    /// Where its neighbours are.
+    pub(super) device: UplinkDevice,
+    /// What is amiss.
     pub(super) warning: Option<String>,
 }
 
@@ -26,18 +26,18 @@ pub(super) struct Uplink {
 pub(super) fn probe(interface: &Interface, vlan: Option<u16>) -> Result<Uplink, PortError> {
     let own = Uplink {
         mac: interface.mac,
-        link: Link { interface: interface.index, resolves: true },
+        device: UplinkDevice { interface: interface.index, resolves: true },
         warning: None,
     };
     let Some(vlan) = vlan else { return Ok(own) };
     let name = &interface.name;
     if let Some(device) = vlan_device(interface.index, vlan)? {
-        let device = Interface::find(&device)?;
-        let link = Link { interface: device.index, resolves: true };
-        return Ok(Uplink { mac: device.mac, link, warning: None });
+        let vlan_interface = Interface::find(&device)?;
+        let device = UplinkDevice { interface: vlan_interface.index, resolves: true };
+        return Ok(Uplink { mac: vlan_interface.mac, device, warning: None });
     }
     Ok(Uplink {
-        link: Link { resolves: false, ..own.link },
+        device: UplinkDevice { resolves: false, ..own.device },
         warning: Some(format!(
             "interface {name} has no VLAN device for tag {vlan}, so the kernel resolves nobody there: make one \
              (`ip link add link {name} name {name}.{vlan} type vlan id {vlan}`) and add the port again, or enter its next \
@@ -92,7 +92,7 @@ mod tests {
     fn without_a_tag_the_neighbours_are_those_of_the_interface() {
         let loopback = Interface::find("lo").unwrap();
         let uplink = probe(&loopback, None).unwrap();
-        assert_eq!(uplink.link, Link { interface: loopback.index, resolves: true });
+        assert_eq!(uplink.device, UplinkDevice { interface: loopback.index, resolves: true });
         assert_eq!((uplink.mac, uplink.warning), (Mac([0; 6]), None));
     }
 
@@ -100,7 +100,7 @@ mod tests {
     fn a_tag_without_a_vlan_device_gives_a_warning_with_the_remedy() {
         let loopback = Interface::find("lo").unwrap();
         let uplink = probe(&loopback, Some(7)).unwrap();
-        assert!(!uplink.link.resolves);
+        assert!(!uplink.device.resolves);
         assert!(uplink.warning.unwrap().contains("ip link add link lo name lo.7 type vlan id 7"));
     }
 }

@@ -1,4 +1,5 @@
-//! The world: who is behind which port, where addresses lead, and what may pass. Published whole.
+//! The desired state of the dataplane: the pods behind the ports, routes, and policy. The control side
+//! publishes it as a whole.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,34 +11,36 @@ use crate::tables::{PodName, RuleTables};
 use ipnet::IpNet;
 use serde::Deserialize;
 
-/// Everything that a verdict depends on, but for the flows themselves.
+/// The desired state. With the open ports and conntrack, it determines every verdict.
 #[derive(Debug, Clone, Default)]
 pub struct DesiredState {
-    /// Rule tables, checked; `None` while none are loaded: then no pod may talk unless `fail_open`.
+    /// Rule tables, which have passed their check. `None` while none are loaded: then no packet of a pod
+    /// passes, unless `fail_open` is set.
     pub tables: Option<Arc<RuleTables>>,
-    /// Let traffic of pods pass that the tables do not know. Off: it is dropped.
+    /// Whether packets of pods that the tables do not know pass. If not, they are dropped.
     pub fail_open: bool,
-    /// The switch itself, as pods see it.
+    /// The switch as gateway of the pods.
     pub gateway: Gateway,
     /// Pods of this node.
     pub pods: Vec<PodAttachment>,
-    /// The node's own stack, behind a host port.
+    /// The node's own network stack.
     pub node: Option<NodeAttachment>,
-    /// Prefixes that only pods of this node have addresses of: what is for them never leaves the node, whether a pod has
-    /// the address or not.
+    /// Prefixes of the addresses of this node's pods. A packet to such a prefix never leaves the node, even
+    /// if no pod has its destination.
     pub pod_prefixes: Vec<IpNet>,
-    /// Routes to everything else.
+    /// Routes to all other destinations.
     pub routes: Vec<Route>,
 }
 
 impl DesiredState {
-    /// What an uplink takes from the kernel: the prefixes of this node's pods, and each pod's addresses.
+    /// Prefixes that an uplink takes from the kernel: those of this node's pods, and the addresses of each
+    /// pod.
     pub fn uplink_prefixes(&self) -> BTreeSet<IpNet> {
         let addresses = self.pods.iter().flat_map(|pod| &pod.addresses).map(|address| IpNet::from(*address));
         self.pod_prefixes.iter().map(IpNet::trunc).chain(addresses).collect()
     }
 
-    /// Whether the two differ in nothing but rule tables.
+    /// Whether the two states have the same layout: only their rule tables may differ.
     pub(crate) fn has_layout_of(&self, other: &DesiredState) -> bool {
         let DesiredState { tables: _, fail_open, gateway, pods, node, routes, pod_prefixes } = self;
         *fail_open == other.fail_open
@@ -49,19 +52,19 @@ impl DesiredState {
     }
 }
 
-/// The switch as its pods' gateway.
+/// The switch as gateway of its pods.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Gateway {
-    /// Its Ethernet address on every port.
+    /// Ethernet address of the switch on every port.
     pub mac: Mac,
-    /// Addresses on which it answers an ICMP echo.
+    /// Addresses that answer an ICMP echo request.
     pub addresses: Vec<IpAddr>,
 }
 
 impl Default for Gateway {
     fn default() -> Gateway {
-        // Locally administered, unicast (IEEE 802c); the rest spells nothing.
+        // A locally administered unicast address (IEEE 802c).
         Gateway { mac: Mac([0x02, 0x50, 0x41, 0x4c, 0x00, 0x01]), addresses: Vec::new() }
     }
 }
@@ -69,26 +72,27 @@ impl Default for Gateway {
 /// A pod behind a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodAttachment {
-    /// This attachment; a new one each time a pod is attached.
+    /// Number of this attachment. Each attachment of a pod has another one.
     pub id: AttachmentId,
-    /// The pod: the tables know it by this name.
+    /// Name of the pod in the tables.
     pub pod: PodName,
-    /// Its port, of kind pod or memory. A port has one pod.
+    /// Port of the pod. A port has one pod.
     pub port: PortId,
-    /// Its addresses: what it may send from, and what is routed to its port.
+    /// Addresses that the pod may send from, and that are routed to its port.
     pub addresses: Vec<IpAddr>,
-    /// Its Ethernet address; learned from its frames where absent.
+    /// Ethernet address of the pod. If absent, it is learned from the pod's frames.
     pub mac: Option<Mac>,
 }
 
-/// The node's own stack behind a port.
+/// The node's own network stack behind a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeAttachment {
-    /// Its port, of kind host or memory.
+    /// Port of the node.
     pub port: PortId,
-    /// The node's addresses: always let into pods, and routed to this port.
+    /// Addresses of the node. Packets from them are always let into pods, and packets to them are routed to
+    /// this port.
     pub addresses: Vec<IpAddr>,
-    /// Its Ethernet address; learned where absent.
+    /// Ethernet address of the node. If absent, it is learned.
     pub mac: Option<Mac>,
 }
 
@@ -97,9 +101,9 @@ pub struct NodeAttachment {
 pub struct Route {
     /// Destination prefix.
     pub prefix: IpNet,
-    /// Port it leads to.
+    /// Port that the route leads to.
     pub port: PortId,
-    /// Router to send to; the destination itself where absent.
+    /// Next-hop router; the destination itself if absent.
     pub next_hop: Option<IpAddr>,
 }
 

@@ -1,4 +1,4 @@
-//! The ACL tables that decide on a flow.
+//! The ACL tables that decide on a flow between two ports.
 
 use super::port::{PolicyMode, PortView};
 use crate::dataplane::DropReason;
@@ -6,20 +6,20 @@ use crate::ids::AclId;
 use crate::net::address::Address;
 use crate::net::flow::Protocol;
 
-/// Who is asked whether a flow may pass: first the egress table of its source about the address of its destination, then the
-/// ingress table of its destination about that of its source. The first that denies has decided.
+/// Tables that decide on a flow: the egress table of the source, by the address of the destination, then the
+/// ingress table of the destination, by the address of the source. The first one that denies is decisive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct EffectiveAcls {
-    /// The source's table.
+    /// Table of the source.
     pub egress: Option<AclId>,
-    /// The destination's table.
+    /// Table of the destination.
     pub ingress: Option<AclId>,
-    /// Why it is dropped whatever those say that are asked.
+    /// Reason to drop the flow if no table denies it.
     pub closed: Option<DropReason>,
 }
 
 impl EffectiveAcls {
-    /// Of a flow between these ports.
+    /// Selects the tables for a flow from port `from` to port `to`.
     #[inline(always)]
     pub(crate) fn between(flow: &Flow, from: &PortView, to: &PortView) -> EffectiveAcls {
         match (from.policy_mode, to.policy_mode) {
@@ -47,7 +47,8 @@ impl EffectiveAcls {
         match to.policy_mode {
             PolicyMode::None | PolicyMode::Open => EffectiveAcls { egress, ..OPEN },
             PolicyMode::Closed => EffectiveAcls { egress, ..CLOSED },
-            // The pod's own node is always let in (`networking/v1` types.go, ingress).
+            // "Traffic is allowed to a pod if [...] the traffic source is the pod's local node"
+            // (`networking/v1`, NetworkPolicySpec.ingress).
             PolicyMode::Tables { .. } if from.is_node_address(flow.src) => EffectiveAcls { egress, ..OPEN },
             PolicyMode::Tables { ingress, .. } => {
                 EffectiveAcls { egress, ingress: Some(ingress), closed: None }
@@ -56,15 +57,15 @@ impl EffectiveAcls {
     }
 }
 
-/// What of a flow is evaluated.
+/// The fields of a flow that policy reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Flow {
-    /// Who opens it.
+    /// Address of the initiator.
     pub src: Address,
-    /// To whom.
+    /// Address of the responder.
     pub dst: Address,
-    /// By which protocol.
+    /// Protocol above IP.
     pub protocol: Protocol,
-    /// On which port.
+    /// Port of the responder.
     pub dst_port: u16,
 }

@@ -1,4 +1,4 @@
-//! The layout of a desired state for look-up.
+//! Layout of a desired state for lookup by address and by number of port and hop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ pub(super) fn routes(desired: &DesiredState) -> (RouteTable, Vec<Hop>) {
     for route in &desired.routes {
         prefixes.insert(route.prefix.trunc(), Hop::Port(route.port, route.next_hop.map(pack)));
     }
-    // Over a route to the same prefix: what is for our pods does not leave again by where it came from.
+    // This replaces a route to the same prefix: a packet for a pod of this node must not leave the node.
     prefixes.extend(desired.pod_prefixes.iter().map(|prefix| (prefix.trunc(), Hop::Nowhere)));
     for address in &desired.gateway.addresses {
         prefixes.insert(IpNet::from(*address), Hop::Gateway);
@@ -74,8 +74,8 @@ pub(super) fn ports(
     ports
 }
 
-/// Lets each port say since which generation its pod has been there: since that of the view `before`, if it is there unchanged; or
-/// since one of the process before, if it has come back.
+/// Sets the generation since which each port has its pod: that of the port in the snapshot `before`, if the
+/// pod has stayed; that of the previous process, if the pod has been restored; else this one.
 pub(super) fn set_attached_since(
     ports: &mut [Option<PortView>],
     before: Option<&[Option<PortView>]>,
@@ -93,7 +93,7 @@ pub(super) fn set_attached_since(
     }
     for (number, port) in ports.iter_mut().enumerate() {
         let Some(port) = port.as_mut().filter(|port| port.has_pod()) else { continue };
-        // Which of two pods an address leads to may change while both of them stay.
+        // Of two pods with one address, the one that the address is routed to may change while both stay.
         if port.addresses().iter().any(|address| shared.contains(address)) {
             continue;
         }
@@ -106,7 +106,7 @@ pub(super) fn set_attached_since(
     }
 }
 
-/// Whether a pod that was there is not behind its port any more, as it was.
+/// Whether a pod of the snapshot `before` is not behind its port any more, or not with the same addresses.
 pub(super) fn has_removed_pod(before: &[Option<PortView>], ports: &[Option<PortView>]) -> bool {
     before.iter().enumerate().any(|(number, port)| {
         let since = |port: &PortView| port.attached_since;

@@ -4,36 +4,36 @@ use crate::dataplane::packet::Packet;
 use crate::ids::PortId;
 use crate::net::address::Address;
 
-/// Where a destination leads.
+/// Next hop of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hop {
-    /// To the switch itself.
+    /// The switch.
     Gateway,
-    /// Among the addresses of this node's pods, and no pod has it.
+    /// None: a prefix of this node's pods, without a pod that has the address.
     Nowhere,
-    /// Out of a port, to a next hop or, with `None`, to the destination itself.
+    /// A port, and a router behind it; the destination itself with `None`.
     Port(PortId, Option<Address>),
 }
 
-/// What a packet needs to leave by a hop: all in sixteen bytes.
+/// Adjacency: the layer-2 rewrite for packets that leave by a hop, in sixteen bytes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Adjacency {
-    /// Ethernet address of what is there, as [`Mac::to_bits`] has it; of a hop zero where it is to be learned, and always on
-    /// uplinks.
+    /// Destination Ethernet address, as [`Mac::to_bits`](crate::net::mac::Mac::to_bits) has it. In the
+    /// adjacency of a hop it is zero where it has to be learned, which is so on every uplink.
     pub mac: u64,
-    /// Port that it leaves by.
+    /// Port of the hop.
     pub out: PortId,
-    /// 802.1Q identifier of that port's frames, 0 without.
+    /// VLAN identifier of the port, 0 without.
     pub vlan: u16,
-    /// Largest IP packet that the port takes; zero where there is no such port.
+    /// Largest IP packet that the port takes, bytes; zero without such a port.
     pub mtu: u16,
     /// Whether the port is an uplink.
     pub is_uplink: bool,
 }
 
 impl Adjacency {
-    /// Whether a packet may leave without a further look: to a pod whose Ethernet address is given, small enough, and not at
-    /// the end of its life.
+    /// Whether a packet can leave at once: its TTL allows it, it fits the MTU, and the Ethernet address is
+    /// given.
     #[inline(always)]
     pub(crate) fn takes(&self, packet: &Packet) -> bool {
         (packet.ttl > 1) & (packet.ip_bytes() <= usize::from(self.mtu)) & (self.mac != 0)

@@ -1,4 +1,4 @@
-//! A port of one generation: its properties, its pod, and the policy of that pod.
+//! A port in a snapshot: its properties, its pod, and the policy of that pod.
 
 use std::net::IpAddr;
 
@@ -8,62 +8,62 @@ use crate::limits::POD_ADDRESSES_MAX;
 use crate::net::address::{Address, from_v4, pack};
 use crate::net::mac::Mac;
 
-/// What the pod behind a port may do.
+/// Policy of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PolicyMode {
-    /// Nobody asks: not a pod.
+    /// No policy: there is no pod behind the port.
     None,
-    /// Nothing: the tables do not know the pod, or there are none.
+    /// Deny all: the tables do not know the pod, or there are none.
     Closed,
-    /// Everything: unknown, and the operator wants it so.
+    /// Allow all: the tables do not know the pod, and the operator has set `fail_open`.
     Open,
-    /// What its tables say.
+    /// The ACL tables of the pod.
     Tables {
-        /// Table for flows in.
+        /// Table for flows to the pod.
         ingress: AclId,
-        /// Table for flows out.
+        /// Table for flows from the pod.
         egress: AclId,
     },
 }
 
-/// A port, as of one generation.
+/// A port in a snapshot.
 #[derive(Debug, Clone)]
 pub(crate) struct PortView {
-    /// What it is for.
+    /// Kind of the port.
     pub kind: PortKind,
-    /// 802.1Q identifier of its frames, 0 without.
+    /// VLAN identifier of its frames, 0 without.
     pub vlan: u16,
-    /// Largest IP packet that it takes.
+    /// Largest IP packet that it takes, bytes.
     pub mtu: u16,
-    /// The pod behind it.
+    /// Attachment of the pod behind it.
     pub attachment: AttachmentId,
-    /// The generation since which that pod has been there, by the same addresses. `None` without a pod, and where another
-    /// one has one of its addresses too.
+    /// Generation since which that pod has been there with the same addresses. `None` without a pod, and
+    /// where another pod has one of its addresses too.
     pub(super) attached_since: Option<Generation>,
-    /// What that pod may do.
+    /// Policy of that pod.
     pub policy_mode: PolicyMode,
-    /// Ethernet address behind it, if given.
+    /// Ethernet address behind it, if the desired state gives it.
     pub mac: Option<Mac>,
-    /// Ethernet address that frames come to and leave from: the switch's, on an uplink the NIC's.
+    /// Ethernet address of the switch on this port. On an uplink it is that of the NIC.
     pub own_mac: Mac,
-    /// First addresses of the pod: IPv6, IPv4. Where it has none, one that no packet of that family has.
+    /// First addresses of the pod, IPv6 and IPv4. Where it has none, one that no packet of that family has.
     pub(super) pod_addresses: [Address; 2],
-    /// The classes of those by the tables.
+    /// Classes of these addresses in the tables.
     pub(super) pod_classes: [ClassId; 2],
     addresses: [Address; POD_ADDRESSES_MAX],
     addresses_len: usize,
 }
 
-/// No address of IPv6 packets and of IPv4 packets: each is of the other family.
+/// Addresses that no IPv6 packet and no IPv4 packet has: each is of the other family.
 const NO_ADDRESSES: [Address; 2] = [from_v4(0), 0];
 
-/// What the control side knows of an open port.
+/// Properties of an open port.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PortProperties {
     pub kind: PortKind,
     pub vlan: u16,
     pub mtu: u16,
-    /// Of an uplink, the NIC's Ethernet address.
+    /// Ethernet address of the NIC, on an uplink.
     pub mac: Option<Mac>,
 }
 
@@ -94,7 +94,7 @@ impl PortView {
         self.mac = mac;
     }
 
-    /// Lets the addresses be those of a pod, which alone may speak by them here.
+    /// Sets the addresses of a pod, from which alone packets may come by this port.
     pub(super) fn set_pod_addresses(&mut self, addresses: &[IpAddr]) {
         for (is_v4, place) in [false, true].into_iter().zip(&mut self.pod_addresses) {
             if let Some(first) = addresses.iter().find(|address| address.is_ipv4() == is_v4) {
@@ -103,21 +103,21 @@ impl PortView {
         }
     }
 
-    /// The first address of this family that the pod behind the port has.
+    /// First address of this family of the pod behind the port.
     #[inline]
     pub(crate) fn pod_address(&self, is_v4: bool) -> Address {
         self.pod_addresses[usize::from(is_v4)]
     }
 
-    /// The class of an address of this family, if it is the first one that the pod behind the port has: these are known
-    /// beforehand.
+    /// Class of an address of this family, if it is the first one of the pod behind the port. These classes
+    /// are known before a packet comes.
     #[inline(always)]
     pub(crate) fn class_of_pod(&self, address: Address, is_v4: bool) -> Option<ClassId> {
         let family = usize::from(is_v4);
         (address == self.pod_addresses[family]).then_some(self.pod_classes[family])
     }
 
-    /// Addresses of the pod, or of the node, behind the port.
+    /// Addresses of the pod or the node behind the port.
     #[inline]
     pub(crate) fn addresses(&self) -> &[Address] {
         &self.addresses[..self.addresses_len]
@@ -129,7 +129,7 @@ impl PortView {
         self.addresses().contains(&address)
     }
 
-    /// Whether the address, behind this port, is the node's.
+    /// Whether the address is one of the node's, behind this port.
     pub(crate) fn is_node_address(&self, address: Address) -> bool {
         self.kind == PortKind::Host && self.owns(address)
     }
@@ -138,18 +138,19 @@ impl PortView {
         self.attachment != AttachmentId::NONE
     }
 
-    /// Whether there is a pod behind the port that has the address.
+    /// Whether a pod behind the port has the address.
     #[inline]
     pub(crate) fn has_pod_address(&self, address: Address) -> bool {
         self.has_pod() && self.owns(address)
     }
 
-    /// The generation since which the pod behind it has been there: what evaluated the pod's flows since then may be held to.
+    /// Generation since which the pod behind the port has been there. Evaluations of its flows since then may
+    /// still be current.
     pub(crate) fn attached_since(&self) -> Option<Generation> {
         self.attached_since
     }
 
-    /// Whether a pod is behind it.
+    /// Whether there is a pod behind the port.
     #[inline]
     pub(crate) fn is_pod(&self) -> bool {
         self.policy_mode != PolicyMode::None

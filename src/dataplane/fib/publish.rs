@@ -1,11 +1,13 @@
-//! How a view reaches the workers, and when the one before is freed.
+//! Publication of snapshots to workers, and their release.
 //!
-//! The control side replaces the current view, then says its number in `newest`, wakes who sleeps, and waits. A worker compares that number
-//! with the one of its own view at the start of each batch: one load. Where it differs the worker takes the view, and says so in `observed`. When all have
-//! said so, nobody judges by the earlier view or counts in it, and the control side frees it: a worker never does.
+//! The control side replaces the current snapshot, stores its number in `newest`, wakes sleeping workers, and
+//! waits. A worker compares `newest` with the number of its own snapshot at the start of each batch, which is
+//! one load. If they differ, it takes the current snapshot and stores its number in `observed`. After all
+//! workers have done so, none of them evaluates packets by the earlier snapshot or counts in it. Then the
+//! control side frees that one; a worker never frees a snapshot.
 //!
-//! A worker never waits either: while the view is just being replaced it goes on by its own, and hears of the next one after. `model.rs` runs
-//! all this in the orders that matter.
+//! A worker never waits: while the control side replaces the snapshot, the worker keeps its own for one more
+//! batch. `loom_tests.rs` explores the interleavings.
 
 use std::mem::replace;
 use std::sync::{PoisonError, TryLockError};
@@ -13,23 +15,23 @@ use std::sync::{PoisonError, TryLockError};
 use super::parts::{Arc, AtomicU32, Ordering, RwLock};
 use crate::ids::{Generation, WorkerId};
 
-/// What can be published: it knows its number, which is greater than that of the one before.
+/// A value that can be published. Its number is greater than that of the one before.
 pub(crate) trait Numbered {
-    /// Its number.
+    /// Number of the generation.
     fn generation(&self) -> Generation;
 }
 
-/// The current view, and how far the workers are.
+/// The current snapshot, and the generation that each worker has observed.
 pub(crate) struct Publication<V> {
     current: RwLock<Arc<V>>,
-    /// Generation of `current`, but for the moment after it is replaced.
+    /// Generation of `current`, except for the moment after its replacement.
     newest: AtomicU32,
-    /// Generation that each worker judges by.
+    /// Generation that each worker uses.
     observed: Box<[AtomicU32]>,
 }
 
 impl<V: Numbered> Publication<V> {
-    /// The first view. Nobody judges by it before it has entered.
+    /// Begins with a first snapshot. A worker uses it after [`Publication::register`].
     pub(crate) fn new(first: V, workers: usize) -> Publication<V> {
         let generation = first.generation().0;
         Publication {
@@ -39,31 +41,34 @@ impl<V: Numbered> Publication<V> {
         }
     }
 
-    /// The current view. May wait for the control side, and keeps the view from being freed: not for workers at work.
+    /// The current snapshot. The call may wait for the control side, and the result keeps the snapshot from
+    /// being freed: running workers do not call it.
     pub(crate) fn current(&self) -> Arc<V> {
-        // Nothing that holds the lock can panic, so there is no half of anything.
+        // No code under this lock can panic, so a poisoned lock guards a whole value.
         Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes a view the current one; one thread at a time does. The one before comes back, to be kept until all workers
-    /// have observed to a later one ([`Publication::wait`]), so that none of them frees it. Those that sleep are to be woken.
+    /// Makes `next` the current snapshot, by one thread at a time. Returns the one before, to be kept until
+    /// all workers have observed a later one ([`Publication::wait`]), so that no worker frees it. The caller
+    /// wakes sleeping workers.
     #[must_use]
     pub(crate) fn publish(&self, next: V) -> Arc<V> {
         let (generation, next) = (next.generation(), Arc::new(next));
         let before = replace(&mut *self.current.write().unwrap_or_else(PoisonError::into_inner), next);
-        // A worker that reads this finds the lock free: it does not look again before it is woken.
+        // A worker that reads this finds the lock free: it does not try again before it is woken.
         self.newest.store(generation.0, Ordering::Release);
         before
     }
 
-    /// Lets a worker judge by the current view, before its first batch.
+    /// Registers a worker, before its first batch, and returns the current snapshot.
     pub(crate) fn register(&self, worker: WorkerId) -> Arc<V> {
         let own = self.current();
         self.observed[worker.index()].store(own.generation().0, Ordering::Release);
         own
     }
 
-    /// Lets a worker that judges by `own` judge by the current view, if that is another. Whether it is. Between two batches.
+    /// Replaces the snapshot `own` of a worker by the current one, if that is another, between two batches.
+    /// Returns whether it has.
     #[inline]
     pub(crate) fn observe(&self, worker: WorkerId, own: &mut Arc<V>) -> bool {
         self.newest.load(Ordering::Acquire) > own.generation().0 && self.take_current(worker, own)
@@ -76,19 +81,19 @@ impl<V: Numbered> Publication<V> {
             Err(TryLockError::Poisoned(poisoned)) => Arc::clone(&poisoned.into_inner()),
             Err(TryLockError::WouldBlock) => return false,
         };
-        // The control side keeps the earlier view until it hears of this.
+        // The control side keeps the earlier snapshot until it reads this.
         *own = next;
         self.observed[worker.index()].store(own.generation().0, Ordering::Release);
         true
     }
 
-    /// The generation that a worker judges by.
+    /// Generation that a worker uses.
     pub(crate) fn observed(&self, worker: WorkerId) -> Generation {
         Generation(self.observed[worker.index()].load(Ordering::Acquire))
     }
 
-    /// Waits until every worker judges by `generation` or a later one. `pause` lets some time go by between two looks; when it
-    /// says false it has been long enough. Whether all have come to it.
+    /// Waits until every worker uses `generation` or a later one, and returns true. `pause` waits between two
+    /// checks, and ends the wait by returning false.
     pub(crate) fn wait(&self, generation: Generation, mut pause: impl FnMut() -> bool) -> bool {
         loop {
             if self.observed.iter().all(|observed| observed.load(Ordering::Acquire) >= generation.0) {

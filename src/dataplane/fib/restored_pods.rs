@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 use crate::ids::{AttachmentId, Generation};
 use crate::net::address::Address;
 
-/// Pods of the process before, as workers need to know them.
+/// Pods of the previous process that a snapshot reads.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RestoredPods {
-    /// Attachments that are such pods, and since when these have been there.
+    /// Attachments of these pods, and the generations since which the pods have been there.
     pub since: BTreeMap<AttachmentId, Generation>,
-    /// Addresses of those that may still come back, in order.
+    /// Addresses of pods that may still be attached again, in order.
     pub awaited: Vec<Address>,
-    /// The end of their time.
+    /// Deadline of the attachment.
     pub awaited_until_ms: u32,
 }
 
 impl RestoredPods {
-    /// Whether an address is that of a pod which may still come back.
+    /// Whether a pod with this address may still be attached again.
     pub(crate) fn awaits(&self, address: Address, now_ms: u32) -> bool {
         self.awaited.binary_search(&address).is_ok() && is_before(now_ms, self.awaited_until_ms)
     }

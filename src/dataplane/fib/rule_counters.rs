@@ -1,21 +1,21 @@
-//! How often each rule has decided: counters that outlive the generations in which the rule means the same.
+//! Counters of the decisions of each rule. They outlive a generation while a rule keeps its meaning.
 
 use std::sync::Arc;
 
-use crate::dataplane::worker::stats::Counter;
+use crate::dataplane::stats::Counter;
 use crate::ids::RuleId;
 use crate::tables::Decision;
 
-/// Rules whose counters are shared, or begin anew, together.
+/// Rules of one page. A page of counters is shared between generations, or begins at zero, as a whole.
 const PAGE_RULES: usize = 256;
 
-/// Counters of the rules of one generation. Those of rules that stay are the last generation's.
+/// Counters of the rules of one generation. Unchanged rules share those of the generation before.
 pub(crate) struct RuleCounters {
     workers: usize,
     pages: Vec<Arc<Page>>,
 }
 
-/// By worker, rule, and verdict: allowed, denied.
+/// Counters by worker, rule, and verdict: allowed, denied.
 type Page = [[[Counter; 2]; PAGE_RULES]];
 
 fn new_page(workers: usize) -> Arc<Page> {
@@ -29,7 +29,8 @@ impl RuleCounters {
         RuleCounters { workers, pages }
     }
 
-    /// Counters for rules below `end`; those of `renamed` rules, and some beside them, begin anew.
+    /// Counters for rules below `end`. Those of `renamed` rules, and of the others on their pages, begin at
+    /// zero.
     pub(crate) fn next(&self, end: usize, renamed: impl Iterator<Item = RuleId>) -> RuleCounters {
         let mut pages = self.pages.clone();
         pages.resize_with(end.div_ceil(PAGE_RULES), || new_page(self.workers));
@@ -41,7 +42,7 @@ impl RuleCounters {
         RuleCounters { workers: self.workers, pages }
     }
 
-    /// Counts a decision. Only this worker calls it with its number.
+    /// Counts a decision. Only the worker with this number calls it.
     #[inline]
     pub(crate) fn count(&self, worker: usize, decision: Decision) {
         let rule = decision.rule().index();
@@ -50,12 +51,12 @@ impl RuleCounters {
         }
     }
 
-    /// Shows each decision that was taken, and how often.
+    /// Calls `see` with each decision that was taken, and its count.
     pub(crate) fn for_each(&self, mut see: impl FnMut(Decision, u64)) {
         (0..self.pages.len()).for_each(|page| self.for_each_in(page, &mut see));
     }
 
-    /// [`RuleCounters::for_each`] of the counters that `next` does not go on with.
+    /// Calls `see` as [`RuleCounters::for_each`] does, for the counters that `next` does not share.
     pub(crate) fn for_each_retired(&self, next: Option<&RuleCounters>, mut see: impl FnMut(Decision, u64)) {
         let goes_on = |page: usize| {
             let next = next.and_then(|next| next.pages.get(page));

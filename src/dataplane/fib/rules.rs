@@ -1,4 +1,4 @@
-//! The tables of a generation as workers ask them: laid out for look-up, with counters.
+//! The rule tables of a generation, laid out for lookup, with counters.
 
 use std::sync::Arc;
 
@@ -10,25 +10,25 @@ use crate::tables::{
     AffectedAcls, Classifier, Decision, PodName, Row, RuleOrigin, RuleTables, TablesDiff, Verdict,
 };
 
-/// Tables laid out.
+/// Rule tables laid out for lookup.
 pub(crate) struct Rules {
     document: Arc<RuleTables>,
     classifier: Classifier,
     rule_counters: RuleCounters,
 }
 
-/// What a further set of tables means for flows that the last one has evaluated.
+/// Effect of other tables on flows that these tables have evaluated.
 pub(crate) enum Change {
-    /// Nothing.
+    /// Every decision stays.
     Nothing,
-    /// Anything.
+    /// Any decision may change.
     Everything,
-    /// What this difference says.
+    /// The decisions that this difference affects may change.
     Part(Box<(TablesDiff, AffectedAcls)>),
 }
 
 impl Change {
-    /// Whether the tables may know the pod otherwise than before.
+    /// Whether the tables may map the pod to other ACL tables.
     pub(crate) fn affects_pod(&self, pod: &PodName) -> bool {
         match self {
             Change::Nothing => false,
@@ -37,7 +37,7 @@ impl Change {
         }
     }
 
-    /// Whether an ACL table of the further document may decide otherwise than the one that had its id before.
+    /// Whether an ACL table of the next document may decide other than the table that had its id before.
     pub(crate) fn touches(&self, id: AclId, document: &RuleTables) -> bool {
         match self {
             Change::Nothing => false,
@@ -48,7 +48,7 @@ impl Change {
 }
 
 impl Rules {
-    /// Lays tables out that have passed their check.
+    /// Lays out tables, which have passed their check.
     pub(crate) fn new(document: &Arc<RuleTables>, workers: usize) -> Rules {
         Rules {
             document: document.clone(),
@@ -57,8 +57,8 @@ impl Rules {
         }
     }
 
-    /// The rules of further tables, which have passed their check, and what they change; at the cost of the difference, where
-    /// that is small.
+    /// Returns the rules of other tables, which have passed their check, and the change. The cost is that of
+    /// the difference, if that is small.
     pub(crate) fn next(
         before: Option<&Arc<Rules>>,
         tables: Option<&Arc<RuleTables>>,
@@ -94,7 +94,8 @@ impl Rules {
         )
     }
 
-    /// Decides on a flow whose other end has the address `peer`; the worker `counted_by` counts it.
+    /// Decides on a flow whose other end has the address `peer`. Counts the decision for the worker
+    /// `counted_by`.
     #[inline]
     pub(crate) fn decide(
         &self,
@@ -110,7 +111,7 @@ impl Rules {
         decision
     }
 
-    /// What decides, for who asks about many flows at once.
+    /// The classifier, for batches of queries.
     pub(crate) fn classifier(&self) -> &Classifier {
         &self.classifier
     }
@@ -121,17 +122,17 @@ impl Rules {
         self.rule_counters.count(worker, decision);
     }
 
-    /// What decides on a flow.
+    /// Origin of the decision on a flow.
     pub(crate) fn origin(&self, acl: AclId, peer: Address, flow: &Flow) -> Option<RuleOrigin> {
         self.document.rules.get(&self.lookup(acl, peer, flow).rule()).cloned()
     }
 
-    /// The name of a decision.
+    /// Origin of a decision.
     pub(crate) fn name(&self, decision: Decision) -> Option<&RuleOrigin> {
         self.document.rules.get(&decision.rule())
     }
 
-    /// Decision of a table for a class.
+    /// Row of a table for a class.
     pub(crate) fn row(&self, acl: AclId, class: ClassId) -> Option<&Row> {
         self.document.rows.get(&self.document.acls.get(&acl)?.row(class))
     }
@@ -151,12 +152,12 @@ impl Rules {
         self.classifier.decide(acl, self.class(peer), flow.protocol, flow.dst_port)
     }
 
-    /// Shows how often each rule has decided.
+    /// Calls `see` with the origin, verdict and count of each decision that was taken.
     pub(crate) fn for_each_count(&self, see: impl FnMut(&RuleOrigin, Verdict, u64)) {
         self.rule_counters.for_each(self.named(see));
     }
 
-    /// Shows how often each of those rules has decided whose counters `next` does not go on with.
+    /// Calls `see` as [`Rules::for_each_count`] does, for the counters that `next` does not share.
     pub(crate) fn for_each_retired_count(
         &self,
         next: Option<&Rules>,
@@ -174,7 +175,7 @@ impl Rules {
     }
 }
 
-/// The number after that of the last rule.
+/// Number after that of the last rule.
 fn end(document: &RuleTables) -> usize {
     document.rules.last_key_value().map_or(0, |(id, _)| id.index() + 1)
 }

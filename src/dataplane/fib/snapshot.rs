@@ -1,4 +1,5 @@
-//! The world as workers see it: a [`DesiredState`] laid out for look-up, whole and unchanging, with a generation.
+//! A snapshot of the FIB and the policy: a [`DesiredState`] laid out for lookup. It is immutable, and has a
+//! generation.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,31 +19,31 @@ use crate::net::icmp::link_local;
 use crate::net::mac::Mac;
 use crate::tables::{RouteTable, RuleOrigin};
 
-/// One generation.
+/// A snapshot.
 #[derive(Clone)]
 pub(crate) struct Snapshot {
-    /// Its number.
+    /// Number of the generation.
     pub generation: Generation,
     /// Ethernet address of the switch.
     pub mac: Mac,
-    /// IPv4 address that errors of the switch come from.
+    /// Source address of the switch's ICMP errors.
     pub gateway_v4: Option<Address>,
-    /// IPv6 address that errors and questions of the switch come from.
+    /// Source address of the switch's `ICMPv6` errors and solicitations.
     pub gateway_v6: Address,
     rules: Option<Arc<Rules>>,
     routes: RouteTable,
     hops: Vec<Hop>,
-    /// By number of the hop.
+    /// Adjacencies by number of the hop.
     adjacencies: Vec<Adjacency>,
     ports: Vec<Option<PortView>>,
-    /// By port, the last generation that changed what the pod behind it may do: a flow between two ports that was evaluated since
-    /// then on both sides need not be evaluated again.
+    /// Policy epoch by port: the last generation that changed the policy of the pod behind it. A flow is
+    /// current if it was evaluated since the epochs of both of its ports.
     policy_epochs: Vec<Generation>,
-    /// The last generation that changed anything but rule tables.
+    /// Last generation that changed more than rule tables.
     pub layout_generation: Generation,
-    /// The last one in which a pod that had been there was not there any more, or not alone with its addresses.
+    /// Last generation in which a pod has left its port, or has lost the sole use of its addresses.
     pub pod_removed: Generation,
-    /// Pods of the process before that may still come back.
+    /// Pods of the previous process that may still be attached again.
     restored_pods: Arc<RestoredPods>,
 }
 
@@ -54,7 +55,7 @@ impl Numbered for Snapshot {
 }
 
 impl Snapshot {
-    /// Lays out a world. Its tables have been checked ([`DesiredState::tables`]).
+    /// Lays out a desired state. Its tables have passed their check ([`DesiredState::tables`]).
     pub(crate) fn new(
         desired: &DesiredState,
         generation: Generation,
@@ -65,13 +66,14 @@ impl Snapshot {
         Snapshot::build_layout(desired, generation, open, rules, None, Arc::default())
     }
 
-    /// The same, with pods of the process before that may still come back.
+    /// The same snapshot, with pods of the previous process that may still be attached again.
     pub(crate) fn with_restored_pods(self, restored_pods: RestoredPods) -> Snapshot {
         Snapshot { restored_pods: Arc::new(restored_pods), ..self }
     }
 
-    /// The view of a further world, at the cost of what changes. This one's was `before`; `same_ports` says that it had the
-    /// same open ports. Where anything but rules changes, `recall` says which pods were there in the process before.
+    /// Returns the snapshot of another state, at the cost of the difference. This snapshot is that of the
+    /// state `before`; `same_ports` states that the open ports are the same. If more than rules changes,
+    /// `recall` gives the pods of the previous process.
     pub(crate) fn next(
         &self,
         before: &DesiredState,
@@ -94,7 +96,7 @@ impl Snapshot {
         next
     }
 
-    /// Lets pods be evaluated by changed tables.
+    /// Applies changed tables to the policy of the pods.
     fn apply(&mut self, desired: &DesiredState, change: &Change) {
         let tables = desired.tables.as_deref();
         for pod in &desired.pods {
@@ -153,7 +155,7 @@ impl Snapshot {
         snapshot
     }
 
-    /// Asks the tables for the classes of the pods here, so that no packet need.
+    /// Classifies the addresses of the pods of this node, so that no packet needs a lookup for them.
     fn classify_pods(&mut self) {
         let Some(rules) = &self.rules else { return };
         for port in self.ports.iter_mut().flatten() {
@@ -161,7 +163,7 @@ impl Snapshot {
         }
     }
 
-    /// What a flow between two ports must have been evaluated by, or by what came later, not to be evaluated again.
+    /// Policy epoch of a flow between two ports: one that was evaluated since then is current.
     #[inline]
     pub(crate) fn policy_epoch(&self, one: PortId, other: PortId) -> Generation {
         match (self.policy_epochs.get(one.index()), self.policy_epochs.get(other.index())) {
@@ -170,7 +172,8 @@ impl Snapshot {
         }
     }
 
-    /// Whether what was evaluated of a flow between two ports by generation `epoch`, and its hop, hold by this one.
+    /// Whether the evaluation of a flow between two ports by generation `epoch`, and the hop that the flow
+    /// remembers from it, are still current.
     #[inline]
     pub(crate) fn is_current(&self, epoch: Generation, one: PortId, other: PortId) -> bool {
         epoch == self.generation
@@ -178,7 +181,7 @@ impl Snapshot {
                 && epoch >= self.policy_epoch(one, other)
     }
 
-    /// The tables that it judges by, with their counters.
+    /// Rule tables with their counters.
     pub(crate) fn rules(&self) -> Option<&Arc<Rules>> {
         self.rules.as_ref()
     }
@@ -189,12 +192,12 @@ impl Snapshot {
         self.ports.get(port.index())?.as_ref()
     }
 
-    /// Where a destination leads.
+    /// Hop of a destination.
     pub(crate) fn hop(&self, destination: Address) -> Option<Hop> {
         self.hop_number(destination).map(|number| self.hops[number as usize])
     }
 
-    /// The number of the hop that a destination leads to: good for as long as this generation.
+    /// Number of the hop of a destination. It is valid in this generation.
     #[inline]
     pub(crate) fn hop_number(&self, destination: Address) -> Option<u32> {
         if is_v4(destination) {
@@ -204,13 +207,13 @@ impl Snapshot {
         }
     }
 
-    /// The hop with this number, and how to leave by it.
+    /// The hop with this number, and its adjacency.
     #[inline]
     pub(crate) fn hop_and_adjacency(&self, number: u32) -> (Hop, Adjacency) {
         (self.hops[number as usize], self.adjacencies[number as usize])
     }
 
-    /// Who is to be given packets to `destination` that leave by the hop with this number, and behind which port that is.
+    /// Port and neighbour that get packets to `destination` by the hop with this number.
     pub(crate) fn neighbor(&self, number: u32, destination: Address) -> Option<(PortId, Address)> {
         match self.hops[number as usize] {
             Hop::Port(out, next_hop) => Some((out, next_hop.unwrap_or(destination))),
@@ -218,13 +221,13 @@ impl Snapshot {
         }
     }
 
-    /// How to leave by the hop with this number.
+    /// Adjacency of the hop with this number.
     #[inline]
     pub(crate) fn adjacency(&self, number: u32) -> Option<Adjacency> {
         self.adjacencies.get(number as usize).copied()
     }
 
-    /// The port that an address lies behind.
+    /// Port of an address.
     pub(crate) fn port_of_address(&self, address: Address) -> Option<(PortId, &PortView)> {
         match self.hop(address)? {
             Hop::Gateway | Hop::Nowhere => None,
@@ -232,24 +235,25 @@ impl Snapshot {
         }
     }
 
-    /// The open ports.
+    /// Open ports.
     pub(crate) fn ports(&self) -> impl Iterator<Item = (PortId, &PortView)> {
         let ports = self.ports.iter().enumerate();
         ports.filter_map(|(number, port)| Some((PortId(number as u16), port.as_ref()?)))
     }
 
-    /// Whether packets from this address may come by a port.
+    /// Whether packets from the address `source` may come by a port.
     pub(crate) fn may_send(&self, port: &PortView, id: PortId, source: Address) -> bool {
         if port.is_pod() {
             port.owns(source)
         } else {
-            // Others route behind these ports: any source but those that are elsewhere for sure.
+            // Behind ports without a pod there may be routers: any source address is allowed, except one that
+            // is known to be elsewhere.
             !address::is_group(source) && !self.is_elsewhere(source, id)
         }
     }
 
-    /// Whether an address is the switch's own, one that only a pod of this node may have, or that of a pod or the node
-    /// behind another port than this.
+    /// Whether an address is the switch's own, in a prefix of this node's pods without a pod, or that of a
+    /// pod or the node behind a port other than this one.
     pub(crate) fn is_elsewhere(&self, address: Address, port: PortId) -> bool {
         match self.hop(address) {
             Some(Hop::Gateway | Hop::Nowhere) => true,
@@ -260,11 +264,11 @@ impl Snapshot {
         }
     }
 
-    /// Whether the end of a flow that has this address is who it was when generation `epoch` evaluated the flow. `was_pod`: that was
-    /// a pod of this node.
+    /// Whether the endpoint of a flow at this address is the same as when generation `epoch` evaluated the
+    /// flow. `was_pod`: it was a pod of this node.
     ///
-    /// A pod is who it was if it has been there since that generation or longer. Who is no pod of this node is told from others by
-    /// the address alone.
+    /// A pod is the same if it has been attached since that generation or longer. Another endpoint is known
+    /// by its address alone.
     pub(crate) fn is_same_endpoint(&self, address: Address, was_pod: bool, epoch: Generation) -> bool {
         match self.port_of_address(address) {
             Some((_, port)) if port.has_pod_address(address) => {
@@ -274,8 +278,8 @@ impl Snapshot {
         }
     }
 
-    /// Whether all ends of a flow that are not who they were were pods of the process before that may still come back: then nothing passes
-    /// and the flow waits.
+    /// Whether each end of a flow that is not the same endpoint was a pod of the previous process that may
+    /// still be attached again. Then no packet passes, and the flow stays.
     #[cold]
     pub(crate) fn awaits_endpoints(
         &self,
@@ -289,9 +293,9 @@ impl Snapshot {
         })
     }
 
-    /// Judges a flow by the egress table of its source and the ingress table of its destination: why it is dropped, or
-    /// `None` where it may pass. `from` and `to` are the ports that its two ends lie behind; what decides is counted by the
-    /// worker `counted_by`, if there is one.
+    /// Evaluates a flow by the egress table of its source and the ingress table of its destination. Returns
+    /// the reason to drop it, or `None` if it may pass. `from` and `to` are the ports of its ends. The worker
+    /// `counted_by` counts the decisions.
     pub(crate) fn evaluate(
         &self,
         flow: &Flow,
@@ -313,7 +317,7 @@ impl Snapshot {
         }
     }
 
-    /// What decides on a flow, for people: egress and ingress.
+    /// Origins of the egress and ingress decision on a flow, for output.
     pub(crate) fn origins(&self, flow: &Flow) -> [Option<RuleOrigin>; 2] {
         let decide = |acl: AclId, peer: Address| self.rules.as_ref()?.origin(acl, peer, flow);
         let from = self.port_of_address(flow.src).map(|(_, port)| port);

@@ -1,4 +1,4 @@
-//! Anti-spoofing.
+//! The stage `anti_spoof`: checks of addressing (BCP 38, RFC 2827: "ingress filtering").
 
 use std::ops::Range;
 
@@ -11,7 +11,8 @@ use crate::dataplane::packet::{Kind, Packet};
 use crate::ids::PortId;
 use crate::net::address::{self, Address};
 
-/// The frame must be for the switch, in the port's VLAN, and from who is behind the port.
+/// Drops frames that are not addressed to the switch, are not in the VLAN of their port, or have a source
+/// address that does not belong to the port. Learns the Ethernet address behind each port.
 pub(super) fn anti_spoof(batch: &mut Batch, context: &Context<'_>) {
     let mut start = 0;
     while start < batch.len() {
@@ -21,7 +22,7 @@ pub(super) fn anti_spoof(batch: &mut Batch, context: &Context<'_>) {
     }
 }
 
-/// [`anti_spoof`] of frames that came by one port.
+/// Checks frames of one port.
 fn anti_spoof_run(batch: &mut Batch, run: Range<usize>, context: &Context<'_>) {
     let port_id = batch.in_ports[run.start];
     let port = context.snapshot.port(port_id);
@@ -32,7 +33,7 @@ fn anti_spoof_run(batch: &mut Batch, run: Range<usize>, context: &Context<'_>) {
         }
         let packet = &batch.packets[i];
         let Some(port) = port else {
-            // The port was opened a moment ago, and no generation says who is behind it.
+            // No snapshot has the port yet: nothing is known about the pod behind it.
             batch.drop(i, DropReason::Spoofed);
             continue;
         };
@@ -48,8 +49,8 @@ fn anti_spoof_run(batch: &mut Batch, run: Range<usize>, context: &Context<'_>) {
     }
 }
 
-/// Whether a packet is in order beyond doubt, as nearly all are: from a pod by its first address, to the switch. What else
-/// no flow may be ([`check_packet_endpoints`]) is asked when it is to be opened.
+/// Whether a packet needs no further check: from the first address of the port's pod, to the switch. Nearly
+/// all packets do. The check of its endpoints ([`check_packet_endpoints`]) is left to the opening of a flow.
 #[inline]
 fn anti_spoof_fast(packet: &Packet, port: &PortView) -> bool {
     (packet.dst_bits == port.own_mac.to_bits())
@@ -58,12 +59,12 @@ fn anti_spoof_fast(packet: &Packet, port: &PortView) -> bool {
         & (packet.src == port.pod_address(packet.is_v4))
 }
 
-/// Why no flow begins with this packet, whoever it is from.
+/// The reason for which a packet may not open a flow, whatever its port.
 pub(in crate::dataplane) fn check_packet_endpoints(packet: &Packet) -> Option<DropReason> {
     check_endpoints((packet.src, packet.src_port), (packet.dst, packet.dst_port))
 }
 
-/// Why no flow is between these endpoints.
+/// The reason for which no flow exists between these endpoints.
 pub(in crate::dataplane) fn check_endpoints(from: (Address, u16), to: (Address, u16)) -> Option<DropReason> {
     // A packet from an endpoint to itself has no direction (the "land" attack, CVE-1999-0016).
     if from == to {
@@ -87,7 +88,7 @@ fn anti_spoof_slow(
         return Some(DropReason::NotForUs);
     }
     match packet.kind {
-        // Their own stages look at who speaks.
+        // The stage `deliver_locally` checks their sender.
         Kind::Arp | Kind::LinkLocal => return None,
         Kind::Flow | Kind::IcmpError | Kind::LaterFragment => {}
     }

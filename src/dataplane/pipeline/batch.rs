@@ -1,6 +1,7 @@
-//! A batch: the frames that go through the stages together, and what the stages find out about each.
+//! A batch of frames, and the results of the stages for each.
 //!
-//! Laid out by use: a stage runs over the whole batch and touches only its own columns.
+//! The batch is a set of columns: a stage runs over the whole batch, and reads and writes the columns that it
+//! needs. No stage reads a column before an earlier stage has written it for every pending frame.
 
 use std::ops::Range;
 
@@ -11,7 +12,7 @@ use crate::ids::PortId;
 use crate::limits::BATCH_FRAMES_MAX;
 use crate::xdp::{Frame, Umem};
 
-/// Starts to load a frame that comes a few places after the one with this number.
+/// Prefetches the headers of a frame a few places behind frame `i`.
 #[inline(always)]
 pub(super) fn prefetch_frame(frames: &[Frame], i: usize, umem: &Umem) {
     const AHEAD: usize = 2;
@@ -20,42 +21,44 @@ pub(super) fn prefetch_frame(frames: &[Frame], i: usize, umem: &Umem) {
     }
 }
 
-/// Disposition of a frame. Each frame gets exactly one final disposition.
+/// Verdict on a frame. Each frame gets exactly one final verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disposition {
-    /// The stages are not done with it.
+    /// No stage has decided.
     Pending,
-    /// A fragment to be decided on by what became of the first of its datagram; behind the stages: once that has come.
+    /// A later fragment that the stage `fragments` decides on. After that stage: one that waits for the first
+    /// fragment of its datagram.
     Held,
-    /// Leaves by this port.
+    /// The frame leaves by this port.
     Forward(PortId),
-    /// Was for the switch itself.
+    /// The frame was for the switch.
     Consumed,
-    /// Goes no further.
+    /// The frame is dropped.
     Dropped(DropReason),
 }
 
-/// The batch.
+/// A batch.
 pub(crate) struct Batch {
-    /// The frames, in the order in which they came.
+    /// Frames in the order of reception.
     pub frames: Vec<Frame>,
-    /// Port that each came from.
+    /// Port that each frame came from.
     pub in_ports: [PortId; BATCH_FRAMES_MAX],
-    /// Bytes of each as it came.
+    /// Length of each frame at reception, bytes.
     pub bytes: [u16; BATCH_FRAMES_MAX],
-    /// What each is.
+    /// Parsed headers of each frame.
     pub packets: Box<[Packet; BATCH_FRAMES_MAX]>,
-    /// How it leaves.
+    /// Adjacency of each frame that has been routed.
     pub adjacencies: Box<[Adjacency; BATCH_FRAMES_MAX]>,
-    /// What becomes of it.
+    /// Verdict on each frame.
     pub dispositions: [Disposition; BATCH_FRAMES_MAX],
-    /// The frame is an answer now, to leave by the port that it came from.
+    /// Whether the frame holds an answer of the switch, which leaves by the port that the frame came from.
     pub answers: [bool; BATCH_FRAMES_MAX],
-    /// The frame is a fragment that has waited for the first of its datagram.
+    /// Whether the frame is a fragment that has waited for the first fragment of its datagram.
     pub waited: [bool; BATCH_FRAMES_MAX],
-    /// Whether there is a fragment among the frames.
+    /// Whether the batch has a fragment.
     pub has_fragments: bool,
-    /// Whether there is something else than packets of flows.
+    /// Whether the batch has a packet of a kind other than
+    /// [`Kind::Flow`](crate::dataplane::packet::Kind::Flow).
     pub has_others: bool,
 }
 
@@ -75,7 +78,7 @@ impl Batch {
         }
     }
 
-    /// Notes where the frames from `start` on came from.
+    /// Begins the columns of the frames from `start` on, which came from `port`.
     pub(crate) fn note_received(&mut self, start: usize, port: PortId) {
         for (i, frame) in self.frames.iter().enumerate().skip(start) {
             self.in_ports[i] = port;
@@ -86,7 +89,7 @@ impl Batch {
         }
     }
 
-    /// Adds a fragment that has waited, with its disposition, if known.
+    /// Adds a fragment that has waited, with its verdict.
     pub(crate) fn resume(&mut self, frame: Frame, port: PortId, disposition: Disposition) {
         let start = self.len();
         self.frames.push(frame);
@@ -98,11 +101,11 @@ impl Batch {
     /// Number of frames.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        // The minimum lets the compiler see that every column is long enough.
+        // The minimum tells the compiler that every column is long enough.
         self.frames.len().min(BATCH_FRAMES_MAX)
     }
 
-    /// The frames from `start` on that came by the same port, one after another.
+    /// The run of frames of one port that begins at `start`.
     #[inline]
     pub(crate) fn run_of_port(&self, start: usize) -> Range<usize> {
         let port = self.in_ports[start];
@@ -110,7 +113,7 @@ impl Batch {
         start..start + same.count()
     }
 
-    /// Whether the stages are not done with frame `i`.
+    /// Whether no stage has decided on frame `i`.
     #[inline]
     pub(crate) fn is_pending(&self, i: usize) -> bool {
         self.dispositions[i] == Disposition::Pending

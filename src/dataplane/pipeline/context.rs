@@ -4,7 +4,7 @@ use crate::dataplane::conntrack::Conntrack;
 use crate::dataplane::fib::snapshot::Snapshot;
 use crate::dataplane::fragments::FirstFragmentTable;
 use crate::dataplane::neighbor::table::Neighbors;
-use crate::dataplane::worker::stats::WorkerStats;
+use crate::dataplane::stats::WorkerStats;
 use crate::xdp::Umem;
 
 /// Input of every stage. Stages read it, and write what several workers share only through its atomics.

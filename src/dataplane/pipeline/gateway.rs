@@ -1,8 +1,10 @@
-//! What the switch itself says: it is every pod's gateway.
+//! The gateway responder: answers of the switch to stations.
 //!
-//! It answers ARP and neighbour solicitations for every address that is not the asking pod's own, so that all traffic
-//! of a pod comes to it; echoes to its own addresses; and it tells senders of packets that it cannot forward why (RFC
-//! 1812 section 4.3, RFC 4443). An answer is written into the frame that asked, which then leaves by the port it came from.
+//! The switch is the gateway of every pod. It answers ARP requests and neighbour solicitations for every
+//! address that is not the asking pod's own, so that a pod sends all of its traffic to it. It answers ICMP
+//! echo requests to its own addresses, and reports packets that it cannot forward to their sender (RFC 1812
+//! section 4.3, RFC 4443). An answer is written into the frame of the request, which then leaves by the port
+//! that it came from.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,18 +22,22 @@ use crate::net::mac::Mac;
 use crate::net::{arp, ethernet, icmp, ipv4, ipv6};
 use crate::xdp::{Frame, Umem};
 
-/// Hop limit of neighbour discovery (RFC 4861 section 7.1): proves that the packet was not forwarded.
+/// Hop limit of neighbour discovery: 255, so that "the packet could not possibly have been forwarded by a
+/// router" (RFC 4861 section 7.1).
 const NEIGHBOR_HOP_LIMIT: u8 = 255;
 /// TTL of other packets of the switch (RFC 1700).
 const TTL: u8 = 64;
-/// Most bytes of an ICMP error's packet: RFC 1812 section 4.3.2.3, RFC 4443 section 3.
+/// Largest IPv4 packet of an ICMP error, "as much of the original datagram as possible without the length of
+/// the ICMP datagram exceeding 576 bytes" (RFC 1812 section 4.3.2.3); largest IPv6 packet, the minimum MTU
+/// (RFC 4443 section 2.4).
 const ERROR_BYTES_MAX_V4: usize = 576;
 const ERROR_BYTES_MAX_V6: usize = 1280;
 
-/// Flags of an advertisement: from a router, solicited, override (RFC 4861 section 4.4).
+/// Flags of an advertisement: Router, Solicited, Override (RFC 4861 section 4.4).
 const ADVERTISEMENT_FLAGS: u8 = 0xe0;
 
-/// ARP and neighbour discovery are answered, or heard and done with.
+/// The stage `deliver_locally`: answers ARP and neighbour discovery, and consumes their frames. Leaves later
+/// fragments to the stage `fragments`.
 pub(super) fn deliver_locally(batch: &mut Batch, context: &Context<'_>) {
     for i in 0..batch.len() {
         if !batch.is_pending(i) {
@@ -40,7 +46,7 @@ pub(super) fn deliver_locally(batch: &mut Batch, context: &Context<'_>) {
         let packet = &batch.packets[i];
         let Some(port) = context.snapshot.port(batch.in_ports[i]) else { continue };
         let answer = match packet.kind {
-            // The kernel speaks for the NIC, and hears these itself.
+            // The kernel answers for the NIC, and the XDP program passes these frames to it.
             Kind::Arp | Kind::LinkLocal if port.kind == PortKind::Uplink => Some(false),
             Kind::Arp => arp(context.umem.data_mut(&mut batch.frames[i]), packet, port, context.snapshot),
             Kind::LinkLocal => link_local(context.umem, &mut batch.frames[i], packet, port, context.snapshot),
@@ -60,8 +66,8 @@ pub(super) fn deliver_locally(batch: &mut Batch, context: &Context<'_>) {
     }
 }
 
-/// Answers an ARP packet of the station behind `port`. Whether the frame is an answer; `None` where the station speaks
-/// for an address that is not its own.
+/// Answers an ARP packet of the station behind `port`. Returns whether the frame holds an answer; `None`
+/// where the station uses a sender address that is not its own.
 pub(crate) fn arp(frame: &mut [u8], packet: &Packet, port: &PortView, snapshot: &Snapshot) -> Option<bool> {
     let l3 = usize::from(packet.l3);
     let Some(question) = arp::parse(&frame[l3..]) else { return Some(false) };
@@ -71,8 +77,8 @@ pub(crate) fn arp(frame: &mut [u8], packet: &Packet, port: &PortView, snapshot: 
         return None;
     }
     let target = from_v4(question.target.into());
-    // A station that asks for its own address, or from none, looks for others that have the address before it takes it
-    // itself (RFC 5227); there is none.
+    // A station that asks for its own address, or from the unspecified one, probes for conflicts before it
+    // uses the address (RFC 5227 section 2.1.1). No other station has the address.
     let is_probe = question.sender.is_unspecified() || port.owns(target) || target == sender;
     if question.operation != arp::Operation::Request || is_probe || is_group(target) {
         return Some(false);
@@ -89,8 +95,8 @@ pub(crate) fn arp(frame: &mut [u8], packet: &Packet, port: &PortView, snapshot: 
     Some(true)
 }
 
-/// Answers `ICMPv6` that stays on its link. Whether the frame is an answer; `None` where the station speaks for
-/// an address that is not its own.
+/// Answers link-local `ICMPv6`. Returns whether the frame holds an answer; `None` where the station uses a
+/// source address that is not its own.
 pub(crate) fn link_local(
     umem: &Umem,
     frame: &mut Frame,
@@ -142,7 +148,7 @@ pub(crate) fn link_local(
     Some(true)
 }
 
-/// Answers a packet to an address of the switch: an echo request. Whether the frame is an answer.
+/// Answers an ICMP echo request to an address of the switch. Returns whether the frame holds an answer.
 pub(crate) fn echo(frame: &mut [u8], packet: &Packet) -> bool {
     let (l3, l4, end) = (usize::from(packet.l3), usize::from(packet.l4), usize::from(packet.end));
     if !packet.whole {
@@ -153,11 +159,11 @@ pub(crate) fn echo(frame: &mut [u8], packet: &Packet) -> bool {
         (Protocol::ICMPV6, icmp::v6::ECHO_REQUEST) => icmp::v6::ECHO_REPLY,
         _ => return false,
     };
-    // The sum over a pseudo-header is the same with source and destination exchanged.
+    // The sum over the pseudo-header does not change when source and destination change places.
     icmp::change_kind(&mut frame[l4..], reply);
     ethernet::set_addresses(frame, packet.src_mac(), packet.dst_mac());
     if is_v4(packet.src) {
-        // Options of the request (record route and the like) would speak of a way that the reply does not go.
+        // The options of a request (record route and the like) describe a path that the reply does not take.
         let payload_bytes = end - l3 - ipv4::HEADER_BYTES;
         if l4 - l3 != ipv4::HEADER_BYTES {
             return false;
@@ -173,7 +179,7 @@ pub(crate) fn echo(frame: &mut [u8], packet: &Packet) -> bool {
     true
 }
 
-/// An error that the switch reports to a sender.
+/// ICMP error to a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IcmpError {
     /// The TTL or hop limit ran out.
@@ -182,8 +188,10 @@ pub(crate) enum IcmpError {
     TooBig(u16),
 }
 
-/// Turns a frame into an error about the packet in it. Whether it has become one: not about errors, fragments but
-/// the first, groups (RFC 1122 section 3.2.2), nor without an address to send from.
+/// Replaces a frame by an ICMP error about its packet. Returns whether it has: an ICMP error "MUST NOT be
+/// sent as the result of receiving: an ICMP error message, or a datagram destined to an IP broadcast or IP
+/// multicast address, or [...] a non-initial fragment" (RFC 1122 section 3.2.2), nor without an address of
+/// the switch to send from.
 pub(crate) fn icmp_error(
     umem: &Umem,
     frame: &mut Frame,
@@ -251,8 +259,8 @@ fn icmp_error_v6(
     true
 }
 
-/// Puts an Ethernet header and room for `header_bytes` before the first `quote_bytes` of the frame's IP packet; where the
-/// room begins. The quote stays where it is.
+/// Puts an Ethernet header and `header_bytes` free bytes before the first `quote_bytes` of the frame's IP
+/// packet, which stay in place. Returns the offset of the free bytes.
 fn wrap(
     umem: &Umem,
     frame: &mut Frame,
@@ -282,7 +290,8 @@ fn write_ethernet(frame: &mut [u8], dst: Mac, src: Mac, vlan: u16, ethertype: u1
     at + 2
 }
 
-/// Writes the question who has `address` into a frame, for the port with this 802.1Q identifier. Whether it fits.
+/// Writes an ARP request or a neighbour solicitation for `address` into a frame, for a port with this VLAN
+/// identifier, 0 without. Returns whether it fits.
 pub(crate) fn write_solicitation(
     umem: &Umem,
     frame: &mut Frame,

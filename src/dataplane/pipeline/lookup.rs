@@ -1,4 +1,5 @@
-//! Flow lookup: the key of each packet.
+//! The stage `lookup`: the key of each packet, and the start of its flow lookup. The stage `advance` takes
+//! the results.
 
 use super::batch::Batch;
 use super::context::Context;
@@ -24,7 +25,8 @@ fn start_lookup(batch: &mut Batch, i: usize, context: &Context<'_>, lookups: &mu
     if packet.kind == Kind::IcmpError {
         return start_lookup_of_icmp_error(batch, i, context, lookups);
     }
-    // One branch for each family: half of an IPv4 key is zeros, and the compiler folds what is computed of them.
+    // One branch for each family: half of an IPv4 key is zeros, and the compiler folds what is computed of
+    // them.
     if packet.is_v4 {
         context.conntrack.start_lookup(lookups, i, Key::of_v4(packet));
     } else {
@@ -42,13 +44,13 @@ fn start_lookup_of_icmp_error(batch: &mut Batch, i: usize, context: &Context<'_>
     }
 }
 
-/// The key of the flow that an ICMP error reports about, as of the packet that it quotes.
+/// The key of the flow that an ICMP error reports about: that of the quoted packet.
 fn quoted_key(batch: &Batch, i: usize, context: &Context<'_>) -> Option<(Key, bool)> {
     let packet = &batch.packets[i];
     let message = packet.transport(context.umem.data(&batch.frames[i]));
     let mut quoted = Packet::default();
-    // The error goes to who sent the packet that it quotes, and comes from where that packet went: a pod that guesses
-    // the ports of other pods' flows reports nothing about them.
+    // The error goes to the source of the quoted packet, and comes from the port that the quoted packet went
+    // to. So a pod that guesses the ports of other pods' flows cannot report errors about these.
     let fits = parse_quoted(&message[crate::net::icmp::HEADER_BYTES..], &mut quoted)
         && quoted.src == packet.dst
         && matches!(context.snapshot.hop(quoted.dst), Some(Hop::Port(port, _)) if port == batch.in_ports[i]);

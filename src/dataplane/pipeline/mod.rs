@@ -1,16 +1,16 @@
-//! The packet path: one function that reads as the table of stages, and the stages, each a pass over the batch.
+//! The packet path: a table of stages, each a pass over the batch.
 //!
 //! ```text
 //! receive -> parse -> guard -> serve -> track -> follow -> classify -> fragments -> rewrite -> count -> transmit
 //! ```
 //!
-//! `receive` and `transmit` are the worker's: they know rings. Here nothing allocates, locks, logs, reads a clock or calls the
-//! kernel, and every frame leaves with one disposition.
+//! The worker does `receive` and `transmit`, which use rings. A stage does not allocate, lock, log, read a
+//! clock or call the kernel. After the stages every frame has one verdict.
 //!
-//! `follow` finds the way of every packet before `classify` judges those of new flows: because the ingress table belongs to
-//! the pod that the packet is routed to, and because a packet that leads nowhere must not take a place in conntrack.
+//! The stage `advance` routes the packets of new flows before `classify` evaluates them. Policy needs the
+//! destination pod, which the route gives, and a packet without a route must not take a slot in conntrack.
 //!
-//! Each stage is written for the packet that nearly all are; what is anything else goes through a function out of line.
+//! Each stage has a fast path for nearly all packets, and functions out of line for the others.
 
 mod advance;
 pub(super) mod anti_spoof;
@@ -43,7 +43,8 @@ use self::parse::parse;
 use self::rewrite::rewrite;
 use self::stage_state::StageState;
 
-/// Takes a batch through all stages, and calls `done` with the name of each after it. Afterwards no disposition is pending.
+/// Takes a batch through all stages, and calls `done` with the name of each after it. Afterwards no verdict
+/// is pending.
 #[inline]
 pub(crate) fn run(
     batch: &mut Batch,
@@ -79,7 +80,7 @@ pub(crate) fn run(
     done("count");
 }
 
-/// One disposition per frame, counted once, at the port that it came from. Frames of one port come one after another.
+/// Counts the verdict on each frame, at the port that the frame came from.
 fn count(batch: &Batch, context: &Context<'_>) {
     context.stats.batches.add(1);
     let mut start = 0;

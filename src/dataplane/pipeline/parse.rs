@@ -1,4 +1,4 @@
-//! Parses any frame: headers to a [`Packet`].
+//! The stage `parse`: headers of any frame to a [`Packet`].
 
 use super::batch::{Batch, Disposition, prefetch_frame};
 use super::context::Context;
@@ -12,7 +12,7 @@ use crate::net::flow::Protocol;
 use crate::net::{be16, ethernet, icmp, ipv4, ipv6, sctp, tcp, udp};
 use crate::xdp::{Frame, Umem};
 
-/// Headers to keys.
+/// Parses the frames of the batch.
 pub(super) fn parse(batch: &mut Batch, context: &Context<'_>) {
     let umem = context.umem;
     let Batch { frames, packets, dispositions, has_fragments, has_others, .. } = batch;
@@ -37,8 +37,9 @@ fn parse_slow(umem: &Umem, frame: &Frame, packet: &mut Packet) -> Option<DropRea
     if frame.is_oversized() { Some(DropReason::Oversized) } else { failure }
 }
 
-/// Parses any frame into `packet`; the reason where that cannot be. `head` are its first bytes, which have all headers,
-/// and `len` is its length. What [`parse_fast`] takes it takes alike.
+/// Parses any frame into `packet`, and returns the reason to drop it, if there is one. `head` is its first
+/// buffer, which has all headers, and `len` its length. A packet that [`parse_fast`] takes gives the same
+/// result here.
 pub(crate) fn parse_frame(head: &[u8], len: usize, packet: &mut Packet) -> Option<DropReason> {
     if len > PACKET_BYTES_MAX {
         return Some(DropReason::Oversized);
@@ -106,7 +107,7 @@ fn parse_ipv4(head: &[u8], len: usize, packet: &mut Packet) -> Option<DropReason
     parse_first(head, packet)
 }
 
-/// Why a packet with these options is dropped (RFC 7126, whose default for each of them is "drop").
+/// The reason to drop a packet with these IPv4 options. RFC 7126 advises routers to drop each of them.
 #[cold]
 fn refused_option(options: &[u8]) -> Option<DropReason> {
     ipv4::option_types(options).find_map(|kind| match kind {
@@ -135,8 +136,8 @@ fn parse_ipv6(head: &[u8], len: usize, packet: &mut Packet) -> Option<DropReason
     let Some(upper) = ipv6::upper_layer(&bytes[..total_bytes.min(bytes.len())]) else {
         return Some(DropReason::Malformed);
     };
-    // Other types of routing headers pass: a firewall "MUST NOT simply filter all traffic with a routing header" (RFC 5095
-    // section 4.2). Policy is asked about the destination that the packet is on its way to.
+    // Routing headers of other types pass: a firewall "MUST NOT simply filter all traffic with a routing
+    // header" (RFC 5095 section 4.2). Policy decides on the current destination.
     if upper.has_routing_type_0 {
         return Some(DropReason::SourceRoute);
     }
@@ -147,12 +148,13 @@ fn parse_ipv6(head: &[u8], len: usize, packet: &mut Packet) -> Option<DropReason
     packet.ttl = ip.hop_limit();
     packet.protocol = upper.protocol;
     packet.dont_fragment = true;
-    // An atomic fragment (RFC 6946) is a whole packet that happens to carry a fragment header.
+    // An atomic fragment is a whole packet with a fragment header, and is processed "in isolation from any
+    // other packets/fragments" (RFC 6946 section 4).
     packet.first_fragment = upper.fragment.is_some_and(|fragment| fragment.offset == 0 && fragment.more);
     packet.whole = !upper.has_segments_left
         && upper.fragment.is_none_or(|fragment| fragment.offset == 0 && !fragment.more);
     if is_v4(packet.src) || is_v4(packet.dst) {
-        // IPv4-mapped addresses never go over a wire (RFC 4291 section 2.5.5.2); here they would pass for IPv4.
+        // No packet has an IPv4-mapped address (RFC 4291 section 2.5.5.2). The tables would take it for IPv4.
         return Some(DropReason::Malformed);
     }
     if upper.fragment.is_some_and(|fragment| fragment.offset != 0) {
@@ -162,7 +164,9 @@ fn parse_ipv6(head: &[u8], len: usize, packet: &mut Packet) -> Option<DropReason
     parse_first(head, packet)
 }
 
-/// The first fragment of a datagram must hold its whole transport header (RFC 1858, RFC 7112).
+/// Parses the transport header. A first fragment must have all of it: a host "MUST include the entire IPv6
+/// Header Chain in the First Fragment" (RFC 7112 section 5); of IPv4, RFC 1858 section 3.1 describes the
+/// attack.
 #[inline]
 fn parse_first(head: &[u8], packet: &mut Packet) -> Option<DropReason> {
     match parse_transport(head, packet) {
@@ -187,10 +191,10 @@ fn parse_transport(head: &[u8], packet: &mut Packet) -> Option<DropReason> {
 
 /// Whether the sender has left the checksum of TCP, UDP or SCTP to the hardware.
 ///
-/// Linux does so on veth, which claims to be such hardware (`CHECKSUM_PARTIAL`), and nothing in the frame says it. The field
-/// then holds exactly the folded sum over the pseudo-header. A finished checksum has that value once in 65,536 packets;
-/// computing it again gives the same. That of SCTP has no pseudo-header and is left zero. Linux finishes the checksum
-/// before it cuts a packet into fragments.
+/// Linux does so on veth, which offers checksum offload (`CHECKSUM_PARTIAL`), and no bit of the frame tells
+/// it. The field then holds exactly the folded sum over the pseudo-header. A finished checksum has that value
+/// once in 65,536 packets, and computing it again gives the same value. SCTP has no pseudo-header: its field
+/// is zero. Linux finishes the checksum before it fragments a packet.
 fn is_unfinished(packet: &Packet, segment: &[u8]) -> bool {
     let is_pseudo_header = |offset: usize| {
         let pseudo = if packet.is_v4 {
@@ -202,7 +206,8 @@ fn is_unfinished(packet: &Packet, segment: &[u8]) -> bool {
     };
     match packet.protocol {
         Protocol::TCP => is_pseudo_header(tcp::CHECKSUM_OFFSET),
-        // Where the datagram is shorter than its packet the checksum covers another length: not the kernel's work.
+        // The checksum of a datagram that is shorter than its packet covers another length. The kernel sends
+        // none.
         Protocol::UDP => {
             udp::Udp::new(segment).is_some_and(|udp| udp.bytes() == packet.transport_bytes())
                 && is_pseudo_header(udp::CHECKSUM_OFFSET)
@@ -226,14 +231,14 @@ pub(super) fn pseudo_v6(src: Address, dst: Address, protocol: Protocol, transpor
     words(src) + words(dst) + pseudo_rest(protocol, transport_bytes)
 }
 
-/// Sum over what both have behind the addresses.
+/// Sum over the part of the pseudo-header that both families have.
 #[inline]
 fn pseudo_rest(protocol: Protocol, transport_bytes: usize) -> u64 {
     u64::from(u16::from(protocol.0).to_be()) + u64::from((transport_bytes as u16).to_be())
 }
 
-/// Whether a checksum is what is left of a sum in native byte order when it is folded to 16 bits, ones' complement (RFC 1071).
-/// That is never zero.
+/// Whether a checksum is the ones' complement sum `sum`, in native byte order, folded to 16 bits (RFC 1071).
+/// A folded sum is never zero.
 #[inline]
 pub(super) fn is_folded(checksum: u16, sum: u64) -> bool {
     (checksum != 0) & is_zero(sum + 0xffff - u64::from(checksum.to_be()))
@@ -320,8 +325,9 @@ fn set_identifier(packet: &mut Packet, identifier: u16) {
     packet.dst_port = identifier;
 }
 
-/// Parses the packet that an ICMP error quotes: headers only, and as much of the transport header as holds the
-/// ports (RFC 792 promises 8 bytes). Checksums are not checked: a router on the way may have changed the quote.
+/// Parses the packet that an ICMP error quotes: its headers up to the ports, which the "first 64 bits of the
+/// original datagram's data" hold (RFC 792). Returns false where they are not there. Checksums are not
+/// verified: a router on the path may have changed the quote.
 pub(crate) fn parse_quoted(quote: &[u8], quoted: &mut Packet) -> bool {
     *quoted = Packet::default();
     let l4 = match quote.first().map(|byte| byte >> 4) {

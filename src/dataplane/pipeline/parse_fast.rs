@@ -1,8 +1,9 @@
-//! The short cut for what nearly every packet is: untagged, IPv4 without options or IPv6 without extension headers, whole,
-//! TCP or UDP, and nothing wrong with it.
+//! The fast path of the parser, for untagged and unfragmented TCP and UDP over IPv4 without options or IPv6
+//! without extension headers. Nearly all packets are such.
 //!
-//! All checks of a header fall into one branch, and all fields are read from arrays whose length the compiler knows. What
-//! is anything else is left to [`super::parse::parse_frame`], which says the same of every packet that this one takes.
+//! All checks of a header make one branch, and all fields are read from arrays of a length that the compiler
+//! knows. Any other packet is left to [`super::parse::parse_frame`], which gives the same result for the
+//! packets of the fast path.
 
 use super::parse::{is_folded, pseudo_v4, pseudo_v6};
 use crate::dataplane::packet::Packet;
@@ -19,10 +20,11 @@ const V4: u32 = 0x08_0045;
 /// Ethertype and version.
 const V6: u32 = 0x8_6dd6;
 
-/// The bits of an address in [`crate::net::mac::Mac::to_bits`].
+/// Bits of an Ethernet address in [`crate::net::mac::Mac::to_bits`].
 const MAC: u64 = (1 << 48) - 1;
 
-/// Parses the frame, if it is such a packet. `frame` are its first bytes, which have all headers, and `len` is its length.
+/// Parses a frame into `packet`, if it takes the fast path. `frame` is its first buffer, which has all
+/// headers, and `len` its length. Returns false where it does not; `packet` then has no meaning.
 #[inline(always)]
 pub(crate) fn parse_fast(frame: &[u8], len: usize, packet: &mut Packet) -> bool {
     let Some(head) = frame.first_chunk::<{ L4_OF_V4 + udp::HEADER_BYTES }>() else { return false };
@@ -33,7 +35,7 @@ pub(crate) fn parse_fast(frame: &[u8], len: usize, packet: &mut Packet) -> bool 
     }
 }
 
-/// What the headers up to IP say.
+/// Fields of the headers up to IP.
 struct Outer {
     is_v4: bool,
     protocol: Protocol,
@@ -98,7 +100,7 @@ fn parse_ipv6(frame: &[u8], len: usize, packet: &mut Packet) -> bool {
     )
 }
 
-/// The transport header at `L4`, whose fixed parts end at `UDP` and `TCP`.
+/// Parses the transport header at offset `L4`. The fixed headers end at `UDP` and `TCP`.
 #[inline(always)]
 fn parse_transport<const L4: usize, const UDP: usize, const TCP: usize>(
     frame: &[u8],

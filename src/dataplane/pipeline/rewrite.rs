@@ -1,4 +1,4 @@
-//! What forwarding changes in a packet: Ethernet addresses, tag, TTL, and a transport checksum that its sender left
+//! The stage `rewrite`: Ethernet addresses, VLAN tag, TTL, and a transport checksum that the sender has left
 //! unfinished.
 
 use super::batch::{Batch, Disposition, prefetch_frame};
@@ -11,10 +11,11 @@ use crate::net::flow::Protocol;
 use crate::net::{ethernet, ipv4, ipv6, sctp, tcp, udp};
 use crate::xdp::{Frame, Umem};
 
-/// What every packet has: an IPv6 header is longer.
+/// Bytes of the headers of every packet. An IPv6 header is longer.
 const HEADERS: usize = ethernet::HEADER_BYTES + ipv4::HEADER_BYTES;
 
-/// Ethernet addresses, tag, TTL, checksum.
+/// Rewrites every pending frame for its adjacency, takes it from the credit of the port, and decides that it
+/// leaves by that port; without credit it is dropped.
 pub(super) fn rewrite(
     batch: &mut Batch,
     context: &Context<'_>,
@@ -61,7 +62,7 @@ fn rewrite_slow(
         src
     };
     let fits = rewrite_frame(context.umem, &mut batch.frames[i], &batch.packets[i], adjacency, src, free);
-    // A tag may have taken one more.
+    // A VLAN tag may have added a frame to the packet.
     batch.dispositions[i] = match credit.checked_sub(batch.frames[i].frames() as u32) {
         Some(left) if fits => {
             *credit = left;
@@ -71,8 +72,9 @@ fn rewrite_slow(
     };
 }
 
-/// Makes a packet ready to leave by `adjacency`, from the Ethernet address `src` ([`Mac::to_bits`]), if it is what nearly every packet is:
-/// without a tag before and after, with a finished checksum, in one frame, and not for an uplink.
+/// Rewrites a packet for `adjacency`, from the Ethernet address `src` ([`Mac::to_bits`]), if it has no VLAN
+/// tag before and after, a finished checksum, one frame, and does not leave by an uplink. Nearly all packets
+/// are such. Returns false, and does nothing, for any other packet.
 ///
 /// [`Mac::to_bits`]: crate::net::mac::Mac::to_bits
 #[inline(always)]
@@ -98,7 +100,8 @@ pub(crate) fn rewrite_fast(
     true
 }
 
-/// [`rewrite_fast`] of any packet. A tag that its frames have no credit for lets it go on in one of `free`; false where there is none.
+/// Rewrites any packet. Where its frames have no space for a VLAN tag, it goes on in a further frame of
+/// `free`; returns false without one.
 pub(crate) fn rewrite_frame(
     umem: &Umem,
     frame: &mut Frame,
@@ -107,7 +110,7 @@ pub(crate) fn rewrite_frame(
     src: u64,
     free: &mut Vec<Frame>,
 ) -> bool {
-    // Padding is the link's: the next one adds its own, and nothing travels behind a packet unseen.
+    // Ethernet padding is cut off, so that no data passes the switch unseen behind a packet.
     frame.truncate(usize::from(packet.end));
     let is_tagged = usize::from(packet.l3) != ethernet::HEADER_BYTES;
     let stays = is_tagged == (adjacency.vlan != 0) && packet.vlan == adjacency.vlan;
@@ -134,7 +137,7 @@ fn rewrite_ip(ip: &mut [u8], packet: &Packet) {
     }
 }
 
-/// Gives the frame the tag `vlan`, or none with 0.
+/// Sets the VLAN tag of the frame to `vlan`; removes it with 0.
 #[cold]
 fn retag(umem: &Umem, frame: &mut Frame, packet: &Packet, vlan: u16, free: &mut Vec<Frame>) -> bool {
     let tagged = usize::from(packet.l3) != ethernet::HEADER_BYTES;
@@ -158,8 +161,8 @@ fn retag(umem: &Umem, frame: &mut Frame, packet: &Packet, vlan: u16, free: &mut 
     true
 }
 
-/// Computes the checksum that the sender has left to the hardware, or leaves it to the next one. The IP header begins `l3`
-/// bytes into the frame.
+/// Computes the checksum that the sender has left to the hardware, or leaves it to the kernel. The IP header
+/// begins `l3` bytes into the frame.
 #[inline(never)]
 fn finish_checksum(umem: &Umem, frame: &mut Frame, packet: &Packet, l3: usize) {
     let l4 = l3 + usize::from(packet.l4 - packet.l3);
@@ -172,7 +175,7 @@ fn finish_checksum(umem: &Umem, frame: &mut Frame, packet: &Packet, l3: usize) {
 }
 
 fn finish_or_leave(umem: &Umem, frame: &mut Frame, packet: &Packet, l4: usize, offset: usize) {
-    // The field holds the sum over the pseudo-header, which is what whoever finishes it wants to find there.
+    // The field holds the sum over the pseudo-header, as hardware and kernel expect.
     if !umem.leaves_checksums() || !frame.leave_checksum(l4, offset) {
         finish_sum(umem, frame, packet, l4, offset);
     }
@@ -190,7 +193,8 @@ fn finish_sum(umem: &Umem, frame: &mut Frame, packet: &Packet, l4: usize, offset
         (sum, at) = (sum.add_bytes_at(at, part), at + part.len());
     }
     let checksum = sum.finish();
-    // Zero would say "no checksum" (RFC 768); its other representation is as good.
+    // "If the computed checksum is zero, it is transmitted as all ones [...]. An all zero transmitted
+    // checksum value means that the transmitter generated no checksum" (RFC 768).
     let checksum = if checksum == 0 && packet.protocol == Protocol::UDP { 0xffff } else { checksum };
     umem.data_mut(frame)[field].copy_from_slice(&checksum.to_be_bytes());
 }

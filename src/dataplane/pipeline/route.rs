@@ -1,4 +1,4 @@
-//! Where packets go: the hop of a destination, what is needed to leave by it, and what is said where that cannot be.
+//! Routing: the adjacency of a packet, and the answers where it has none.
 
 use super::batch::{Batch, Disposition};
 use super::context::Context;
@@ -10,7 +10,8 @@ use crate::dataplane::{DropReason, PortKind};
 use crate::net::address::{self, Address};
 use crate::net::mac::Mac;
 
-/// Finds the way by the destination; the number of the hop, if there is one.
+/// Routes packet `i` by its destination, and sets its adjacency. Returns the number of the hop, if there is a
+/// route.
 #[inline(always)]
 pub(in crate::dataplane) fn route(
     batch: &mut Batch,
@@ -29,19 +30,20 @@ pub(in crate::dataplane) fn route(
     number
 }
 
-/// What is link-local at either end stays on its link, whatever the routes say (RFC 4291 section 2.5.6).
+/// Whether a packet stays on its link: "Routers must not forward any packets with Link-Local source or
+/// destination addresses to other links" (RFC 4291 section 2.5.6).
 #[inline(always)]
 fn is_link_scoped(packet: &Packet) -> bool {
     !packet.is_v4 && !is_routable(packet.src, packet.dst)
 }
 
-/// Whether routes are for what goes between these addresses.
+/// Whether packets between these addresses may leave their link.
 #[inline(always)]
 pub(in crate::dataplane) fn is_routable(src: Address, dst: Address) -> bool {
     !address::is_link_local(src) && !address::is_link_local(dst)
 }
 
-/// [`route`] of a packet that is not simply passed on.
+/// Routes a packet that is not forwarded at once.
 #[inline(never)]
 fn route_slow(
     batch: &mut Batch,
@@ -72,7 +74,7 @@ fn came_by_uplink(batch: &Batch, i: usize, context: &Context<'_>) -> bool {
     context.snapshot.port(batch.in_ports[i]).is_some_and(|port| port.kind == PortKind::Uplink)
 }
 
-/// Notes the way of a packet, if it can go it.
+/// Sets the adjacency of packet `i`, and drops the packet where the adjacency does not take it.
 #[inline(always)]
 pub(in crate::dataplane) fn forward_via(
     batch: &mut Batch,
@@ -82,7 +84,7 @@ pub(in crate::dataplane) fn forward_via(
     number: u32,
     adjacency: Adjacency,
 ) {
-    // The switch is no router for others: what an uplink brings is for this node.
+    // The switch forwards no transit traffic: frames from an uplink are for this node.
     if adjacency.is_uplink && came_by_uplink(batch, i, context) {
         return batch.drop(i, DropReason::NoRoute);
     }
@@ -97,7 +99,7 @@ pub(in crate::dataplane) fn forward_via(
     batch.adjacencies[i] = Adjacency { mac, ..adjacency };
 }
 
-/// The Ethernet address that a packet is to leave to where no pod's is given; zero where it is not known.
+/// The learned Ethernet address of the next station, for an adjacency without one; zero where it is unknown.
 #[inline(never)]
 fn learned_mac(batch: &mut Batch, i: usize, context: &Context<'_>, number: u32, adjacency: Adjacency) -> u64 {
     if !adjacency.is_uplink {
@@ -107,7 +109,7 @@ fn learned_mac(batch: &mut Batch, i: usize, context: &Context<'_>, number: u32, 
     neighbor.and_then(|(out, address)| context.neighbors.uplink_mac(out, address)).map_or(0, Mac::to_bits)
 }
 
-/// Tells the sender of a packet that cannot go its way why.
+/// Drops a packet that its adjacency does not take, and reports it to the sender.
 #[cold]
 fn report_unforwardable(
     batch: &mut Batch,
@@ -125,7 +127,7 @@ fn report_unforwardable(
     batch.drop(i, reason);
 }
 
-/// Asks for the Ethernet address that a packet is to leave to.
+/// Drops a packet to an unresolved neighbour, and solicits that neighbour.
 #[cold]
 fn solicit(batch: &mut Batch, i: usize, context: &Context<'_>, rate_limits: &mut RateLimits, number: u32) {
     let Some((out, neighbor)) = context.snapshot.neighbor(number, batch.packets[i].dst) else {
@@ -147,7 +149,7 @@ fn send_icmp_error(
     icmp_error: IcmpError,
 ) {
     let packet = &batch.packets[i];
-    // Nothing is said about errors, and that costs nobody's budget.
+    // An ICMP error causes no further one, and takes nothing from the rate limit.
     if packet.kind == Kind::Flow && rate_limits.allow_icmp_error(batch.in_ports[i], context.now_ms) {
         batch.answers[i] =
             gateway::icmp_error(context.umem, &mut batch.frames[i], packet, context.snapshot, icmp_error);

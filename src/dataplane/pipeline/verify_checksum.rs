@@ -1,7 +1,8 @@
-//! Transport checksums, verified where a packet opens a flow or changes its state: what its receiver will not take must not
-//! change what the switch believes of the connection.
+//! Verification of transport checksums of packets that open a flow or change its state. A packet that its
+//! receiver drops must not change the state that the switch keeps of the connection.
 //!
-//! Packets that change nothing are not verified: that would be to read every byte of every packet, and their receiver does it.
+//! Other packets are not verified: that would read every byte of every packet, and their receiver verifies
+//! them.
 
 use crate::dataplane::packet::Packet;
 use crate::net::checksum::{Sum, pseudo_header};
@@ -12,15 +13,15 @@ use crate::xdp::{Frame, Umem};
 /// Result of the verification of a checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Checksum {
-    /// It is right, there is none, or the sender has left it to the hardware, and the switch finishes it.
+    /// The checksum is right, or absent, or left to the hardware: then the switch finishes it.
     Right,
-    /// Its receiver will not take the packet.
+    /// The checksum is wrong: the receiver drops the packet.
     Wrong,
-    /// It covers more than this packet has: the rest of a fragmented datagram, or an address that a routing header hides.
+    /// The checksum covers more than this packet: other fragments, or an address that a routing header hides.
     Unknown,
 }
 
-/// Verifies the transport checksum of a packet, as it came in.
+/// Verifies the transport checksum of a packet, before any rewrite.
 #[inline(never)]
 pub(crate) fn verify(umem: &Umem, frame: &Frame, packet: &Packet) -> Checksum {
     if !packet.whole {
@@ -42,13 +43,14 @@ pub(crate) fn verify(umem: &Umem, frame: &Frame, packet: &Packet) -> Checksum {
     if holds { Checksum::Right } else { Checksum::Wrong }
 }
 
-/// The sum over a packet whose checksum is right (RFC 1071 section 1).
+/// The sum over a packet with a right checksum: "all 1 bits (-0 in 1's complement arithmetic)" (RFC 1071
+/// section 1).
 const ALL_ONES: u16 = 0xffff;
 
 fn verify_udp(umem: &Umem, frame: &Frame, packet: &Packet) -> bool {
     let Some(header) = udp::Udp::new(packet.transport(umem.data(frame))) else { return false };
-    // "An all zero transmitted checksum value means that the transmitter generated no checksum" (RFC 768); over IPv6 some tunnels
-    // go without (RFC 6935).
+    // "An all zero transmitted checksum value means that the transmitter generated no checksum" (RFC 768);
+    // over IPv6 some tunnels go without (RFC 6935).
     be16(packet.transport(umem.data(frame)), udp::CHECKSUM_OFFSET) == 0
         || sum(umem, frame, packet, header.bytes()) == ALL_ONES
 }
@@ -61,7 +63,7 @@ fn verify_sctp(umem: &Umem, frame: &Frame, packet: &Packet) -> bool {
     else {
         return false;
     };
-    // The sum is that of the packet with zeros in the field.
+    // The checksum covers the packet with zeros in its own field (RFC 9260 section 6.8).
     let start = [before, &[0; 4], behind];
     let rest = clip(umem.rest(frame), packet.transport_bytes() - head.len());
     sctp::checksum(start.into_iter().chain(rest)) == *found
@@ -70,7 +72,7 @@ fn verify_sctp(umem: &Umem, frame: &Frame, packet: &Packet) -> bool {
 /// The folded sum over the pseudo-header and the first `bytes` of header and payload.
 fn sum(umem: &Umem, frame: &Frame, packet: &Packet, bytes: usize) -> u16 {
     let ip = &umem.data(frame)[usize::from(packet.l3)..];
-    // Addresses of IPv4 are the last of its fixed header, those of IPv6 all that is left of it.
+    // An IPv4 header ends with the addresses, before its options. An IPv6 header ends with them.
     let addresses = if packet.is_v4 { &ip[12..ipv4::HEADER_BYTES] } else { &ip[8..40] };
     add_parts(pseudo_header(addresses, packet.protocol, bytes), umem, frame, packet, bytes).fold()
 }
@@ -86,7 +88,7 @@ fn add_parts(pseudo: Sum, umem: &Umem, frame: &Frame, packet: &Packet, bytes: us
     rest.fold(start, |(sum, at), part| (sum.add_bytes_at(at, part), at + part.len())).0
 }
 
-/// The first `bytes` of these parts: what is behind is padding.
+/// The first `bytes` of these parts. Ethernet padding follows them.
 fn clip<'a>(parts: impl Iterator<Item = &'a [u8]>, mut bytes: usize) -> impl Iterator<Item = &'a [u8]> {
     parts.map_while(move |part| {
         let part = &part[..part.len().min(bytes)];

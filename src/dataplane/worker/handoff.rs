@@ -1,10 +1,11 @@
-//! How frames get to a port that has fewer queues than the switch has workers.
+//! Hand-off of frames to a port with fewer queues than workers.
 //!
-//! A worker without a queue of the port hands what it forwards there to one that has: worker `w` to worker `w` modulo the number
-//! of queues. UMEMs are a worker's own, so the bytes are copied: into a buffer of the queue between the two, and from there into
-//! a frame of the other UMEM. The buffers are made with the queue and go round in it. A queue has one producer: what it finds empty
-//! stays its own to fill, so that a frame is counted as forwarded only when it has a place. A packet of several frames takes as many
-//! buffers, which go together.
+//! A worker without a queue of the port hands the port's frames to a worker with one: worker `w` to worker
+//! `w` modulo the number of queues. Each worker has a UMEM of its own, so the bytes are copied twice: into a
+//! copy buffer of the queue between the two workers, and into a frame of the other UMEM. The copy buffers are
+//! allocated with the queue, and return to the producer. A queue has one producer: buffers that it finds free
+//! stay free for it, so a frame is counted as forwarded only if it has a buffer. A packet of several frames
+//! takes as many buffers, which move together.
 
 use std::sync::Arc;
 
@@ -18,49 +19,49 @@ use crate::limits::{
 use crate::net::ethernet;
 use crate::xdp::{Frame, PortQueue, Umem};
 
-/// Bytes of a frame as it leaves, with a tag.
+/// Bytes of the Ethernet header of a transmitted frame, with a VLAN tag.
 const HEADER_BYTES: usize = ethernet::HEADER_BYTES + ethernet::TAG_BYTES;
-/// Least MTU that a queue is made for: that of IPv6 (RFC 8200 section 5). What the switch itself asks fits into it as well.
+/// Least MTU of a queue: that of IPv6 (RFC 8200 section 5). Solicitations of the switch fit into it as well.
 const MTU_MIN: usize = 1280;
 
-/// How a worker reaches a port.
+/// Access of a worker to a port.
 #[allow(clippy::large_enum_variant)] // There are few, and the large one is the common one.
 pub(crate) enum Access {
-    /// By a queue of its own, by which it also sends what comes out of these queues.
+    /// A queue of the worker's own, and the receive ends of the hand-off queues whose frames it transmits.
     Queue(PortQueue, ReceiveEnds),
-    /// By another worker.
+    /// A hand-off queue to a worker that has a queue.
     Remote(TransmitEnd),
 }
 
-/// The receiving ends of the queues to one worker and port.
+/// Receive ends of the hand-off queues to one worker and port.
 pub(crate) type ReceiveEnds = Vec<Arc<HandoffQueue>>;
 
-/// The giving end of a queue.
+/// Transmit end of a hand-off queue.
 pub(crate) struct TransmitEnd {
     queue: Arc<HandoffQueue>,
-    /// Who sends what is given.
+    /// Worker that transmits the frames.
     pub owner: WorkerId,
 }
 
-/// Frames on their way from one worker to a port of another's.
+/// Hand-off queue from one worker to another, for one port.
 pub(crate) struct HandoffQueue {
     full: ArrayQueue<Box<CopyBuffer>>,
     empty: ArrayQueue<Box<CopyBuffer>>,
-    /// Most frames of a packet.
+    /// Largest number of frames of a packet.
     frames_max: usize,
 }
 
-/// A copy of one frame.
+/// Copy of a frame.
 struct CopyBuffer {
     bytes: Box<[u8]>,
     len: usize,
-    /// The rest of a packet of several frames.
+    /// The further frames of a packet.
     rest: Option<Box<CopyBuffer>>,
-    /// Where a checksum is left to who sends it ([`Frame::leave_checksum`]).
+    /// Checksum that is left to the kernel ([`Frame::leave_checksum`]).
     checksum_left: Option<(u16, u16)>,
 }
 
-/// How each of so many workers reaches a port with this MTU, of which the first ones have these queues.
+/// Distributes access to a port with this MTU over `workers` workers, of which the first have these queues.
 ///
 /// Panics without any queue.
 pub(crate) fn accesses(workers: usize, queues: Vec<PortQueue>, mtu: usize) -> Vec<Access> {
@@ -80,22 +81,23 @@ pub(crate) fn accesses(workers: usize, queues: Vec<PortQueue>, mtu: usize) -> Ve
 }
 
 impl TransmitEnd {
-    /// Frames that it certainly takes.
+    /// Frames that the queue certainly takes.
     #[inline]
     pub(crate) fn credit(&self) -> usize {
         self.queue.empty.len()
     }
 
-    /// Frames that it takes while nothing is on its way.
+    /// Frames that the empty queue takes.
     pub(crate) fn capacity(&self) -> usize {
         self.queue.empty.capacity()
     }
 
-    /// Gives a copy of the packet, which lies in these frames of `umem`, to the owner; false where there is no room for it.
+    /// Enqueues a copy of the packet, whose frames lie in `umem`. Returns false if the queue has no space for
+    /// it.
     #[inline]
     pub(crate) fn enqueue(&self, umem: &Umem, packet: &Frame) -> bool {
         let queue = &*self.queue;
-        // The producer alone takes empty ones.
+        // Only the producer takes free buffers.
         if packet.frames() > queue.frames_max.min(self.credit()) {
             return false;
         }
@@ -108,7 +110,7 @@ impl TransmitEnd {
                 None => return queue.recycle(first),
             }
         }
-        // A queue has as many places in each queue as it has buffers.
+        // Each of the two rings has a slot for every buffer.
         queue.full.push(first).is_ok()
     }
 }
@@ -126,7 +128,7 @@ impl HandoffQueue {
         queue
     }
 
-    /// An empty buffer with these bytes; `None` where there is none, or they are too many.
+    /// A copy buffer with these bytes; `None` if none is free, or the bytes are too many.
     #[inline]
     fn fill(&self, bytes: &[u8]) -> Option<Box<CopyBuffer>> {
         let mut buffer = self.empty.pop()?;
@@ -139,7 +141,7 @@ impl HandoffQueue {
         Some(buffer)
     }
 
-    /// Puts the buffers of a packet back to the empty ones. False: it was not enqueued.
+    /// Returns the buffers of a packet, and false: the packet was not enqueued.
     #[cold]
     fn recycle(&self, first: Box<CopyBuffer>) -> bool {
         let mut next = Some(first);
@@ -150,13 +152,14 @@ impl HandoffQueue {
         false
     }
 
-    /// Whether nothing is on its way.
+    /// Whether the queue is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.full.is_empty()
     }
 
-    /// Moves packets into frames from the end of `free`, up to `max` frames, and these to `out`. Returns the number of frames.
+    /// Dequeues packets into frames from the end of `free`, up to `max` frames, and appends these to `out`.
+    /// Returns the number of frames.
     #[inline]
     pub(crate) fn dequeue(
         &self,
@@ -166,7 +169,7 @@ impl HandoffQueue {
         max: usize,
     ) -> usize {
         let mut taken = 0;
-        // How many the next packet takes is not known before it is taken.
+        // The number of frames of the next packet is known only after it is dequeued.
         while taken + self.frames_max <= max && free.len() >= self.frames_max {
             let Some(first) = self.full.pop() else { break };
             let frame = self.unpack(first, umem, free);
@@ -176,7 +179,7 @@ impl HandoffQueue {
         taken
     }
 
-    /// Moves a packet into free frames, and its buffers to the empty ones.
+    /// Copies a packet into free frames, and returns its buffers.
     #[inline]
     fn unpack(&self, mut first: Box<CopyBuffer>, umem: &Umem, free: &mut Vec<Frame>) -> Option<Frame> {
         let mut packet = first.to_frame(umem, free)?;
@@ -197,7 +200,7 @@ impl HandoffQueue {
 }
 
 impl CopyBuffer {
-    /// A free frame with its bytes.
+    /// A free frame with the bytes of the buffer.
     #[inline]
     fn to_frame(&self, umem: &Umem, free: &mut Vec<Frame>) -> Option<Frame> {
         let mut frame = free.pop()?;
@@ -221,7 +224,7 @@ mod tests {
         accesses(workers, (0..queues).map(queue).collect(), mtu)
     }
 
-    /// Who gives, from frames of a UMEM of its own.
+    /// A producer with a UMEM of its own.
     struct Producer {
         transmit_end: TransmitEnd,
         umem: Umem,
@@ -295,7 +298,7 @@ mod tests {
         assert_eq!(producer.credit(), producer.transmit_end.capacity());
     }
 
-    /// The packet of a frame and those behind it.
+    /// The packet of a frame and the frames after it.
     fn bytes(umem: &Umem, packet: &Frame) -> Vec<u8> {
         std::iter::once(umem.data(packet)).chain(umem.rest(packet)).collect::<Vec<_>>().concat()
     }

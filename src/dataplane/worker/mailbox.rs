@@ -1,12 +1,12 @@
-//! Mailbox of a worker: commands of the control side, and the doorbell for frames of other workers.
+//! The mailbox of a worker: commands of the control side, the doorbell of other workers, and counters.
 
 use crossbeam::channel::Sender;
 use crossbeam::queue::ArrayQueue;
 
 use super::doorbell::Doorbell;
-use super::eventfd::EventFd;
 use super::handoff::Access;
-use super::stats::WorkerStats;
+use crate::dataplane::eventfd::EventFd;
+use crate::dataplane::stats::WorkerStats;
 use crate::ids::PortId;
 use crate::limits::COMMANDS_MAX;
 use crate::xdp::ClosedQueue;
@@ -14,20 +14,20 @@ use crate::xdp::ClosedQueue;
 /// Mailbox of one worker.
 pub(crate) struct Mailbox {
     commands: ArrayQueue<Command>,
-    /// Doorbell for handed-over frames. Its eventfd wakes the worker.
+    /// Notification of hand-offs. Its event counter wakes the worker.
     pub doorbell: Doorbell,
     /// Counters of the worker.
     pub stats: WorkerStats,
 }
 
-/// Command of the control side, handled between two batches.
-#[allow(clippy::large_enum_variant)] // Commands are few, and most are large.
+/// Command of the control side. The worker handles it between two batches.
+#[allow(clippy::large_enum_variant)] // There are few, and the large one is the common one.
 pub(crate) enum Command {
-    /// Adds a port.
+    /// Open a port.
     Open(PortId, Access),
-    /// Removes a port and returns the access to it. Frames that wait for transmission there are dropped.
+    /// Close a port and return the access to it. Frames that wait for transmission are dropped.
     Close(PortId, Sender<Access>),
-    /// Takes back the frames of a closed queue, and sends a reply when that is done.
+    /// Take back the frames of a closed queue, and reply.
     Reclaim(ClosedQueue, Sender<()>),
 }
 
@@ -40,15 +40,15 @@ impl Mailbox {
         })
     }
 
-    /// Enqueues a command and wakes the worker. Returns the command if the queue is full.
-    #[allow(clippy::result_large_err)] // The command itself comes back; this is not a hot path.
+    /// Sends a command and wakes the worker. Returns the command if too many are waiting.
+    #[allow(clippy::result_large_err)] // The command itself comes back, and nobody copies it in a hurry.
     pub(crate) fn send(&self, command: Command) -> Result<(), Command> {
         self.commands.push(command)?;
         self.wake();
         Ok(())
     }
 
-    /// Takes the oldest command.
+    /// The oldest command.
     pub(crate) fn next_command(&self) -> Option<Command> {
         self.commands.pop()
     }

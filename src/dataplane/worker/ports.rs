@@ -1,5 +1,5 @@
-//! The ports of one worker: those with a queue of its own, of which it looks at the active ones, and those that it reaches
-//! by other workers.
+//! The ports of one worker: those with a queue of the worker's own, and remote ones, whose queues other
+//! workers have.
 
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
@@ -10,66 +10,66 @@ use crate::ids::PortId;
 use crate::limits::{PORT_BURST_FRAMES_MAX, PORTS_MAX, RING_SLOTS};
 use crate::xdp::{Frame, PortQueue, Umem};
 
-/// A port's queue, and the frames that wait for its transmit ring.
+/// Queue of a port, and the frames that wait for its transmit ring.
 pub(in crate::dataplane) struct Port {
     pub(in crate::dataplane) id: PortId,
     pub(in crate::dataplane) queue: PortQueue,
     pub(in crate::dataplane) waiting: Vec<Frame>,
-    /// What other workers send by this queue.
+    /// Receive ends of the hand-off queues of other workers.
     receive_ends: ReceiveEnds,
-    /// Frames that it is given to receive into.
+    /// Frames that the port is given to receive into.
     pub(in crate::dataplane) fill_target: usize,
-    /// As many of them it has even where frames are short.
+    /// Fill target that the port keeps while free frames are short.
     fill_target_min: usize,
-    /// Whether it has used half of them at once, of late.
+    /// Whether the port has used half of its frames at once since the last reclaim.
     pub(in crate::dataplane) is_busy: bool,
-    /// Whether it is in the list of active ports.
+    /// Whether the port is in the list of active ports.
     is_active: bool,
-    /// Batches in a row without a frame from it, or for it from others.
+    /// Batches in a row without a frame from the port, or from other workers for it.
     pub(in crate::dataplane) idle_polls: u32,
-    /// Whether the kernel is to say when it has frames. That costs whoever brings or takes one, each time. Of a memory port it
-    /// cannot: every batch looks at it.
+    /// Whether the epoll instance watches the port. Each wake-up costs the thread that causes it. A memory
+    /// port cannot be watched: every batch polls it.
     is_armed: bool,
-    /// Frames that it has brought or taken since.
+    /// Frames received and transmitted since the port was armed.
     pub(in crate::dataplane) frames_since_arm: usize,
 }
 
-/// A port that another worker has the queue of.
+/// A port whose queue another worker has.
 struct Remote {
     transmit_end: TransmitEnd,
-    /// Whether it has been given frames that its owner has not been told of.
+    /// Whether it has frames in its hand-off queue that its owner has not been notified of.
     needs_doorbell: bool,
-    /// Whether it is in the list of those that have given less than all their room back.
+    /// Whether it is in the list of ports whose hand-off queue is not empty.
     is_below_capacity: bool,
 }
 
-/// The ports.
+/// Ports of a worker.
 pub(in crate::dataplane) struct PortList {
     /// Ports with a queue, in no order.
     ports: Vec<Port>,
-    /// Place of a port in `ports`, by its number.
+    /// Index of a port in `ports`, by its number.
     places: Box<[Option<u16>]>,
-    /// Ports that every batch looks at. Of the others the kernel says when there is something to look at, so that an idle
-    /// port costs nothing, however many there are.
+    /// Active ports, which every batch polls. The others are armed: the kernel reports their frames, so that
+    /// idle ports cost nothing, however many there are.
     active: Vec<PortId>,
-    /// Place in `active` that the batch starts with, so that none is last for ever.
+    /// Index in `active` that the batch starts with. It rotates, so that no port is always last.
     first: usize,
-    /// Ports with hand-off queues from other workers.
+    /// Number of ports with hand-off queues from other workers.
     with_receive_ends: usize,
-    /// Ports without a queue, by their number.
+    /// Remote ports, by their number.
     remotes: Box<[Option<Remote>]>,
     doorbells_due: Vec<PortId>,
     below_capacity: Vec<PortId>,
 }
 
-/// Batches in a row without a frame after which a port is no longer looked at in each.
+/// Batches in a row without a frame after which a port becomes inactive.
 const IDLE_POLLS_MAX: u32 = 64;
-/// Frames after which a port that the kernel speaks of is busy enough to be looked at without. In a trial the kernel's word was an
-/// eighth of what a frame cost whoever brought it.
+/// Frames after which an armed port is busy enough to be polled without wake-ups. A wake-up was measured at
+/// an eighth of the cost of a frame for its sender.
 const DISARM_FRAMES: usize = 64;
 
 impl Port {
-    /// A port at rest.
+    /// A port that is neither active nor armed.
     pub(in crate::dataplane) fn new(
         queue: PortQueue,
         receive_ends: ReceiveEnds,
@@ -91,7 +91,8 @@ impl Port {
         }
     }
 
-    /// Has the kernel say when it has frames, those that it has already counted. Whether the kernel does.
+    /// Arms the port: the epoll instance reports its frames, including those already in the ring. Returns
+    /// whether the port is armed.
     fn arm(&mut self, epoll: &OwnedFd) -> bool {
         if !self.is_armed
             && let Some(fd) = self.queue.fd()
@@ -103,22 +104,23 @@ impl Port {
         self.is_armed
     }
 
-    /// Whether the kernel says more than is of use.
+    /// Whether the wake-ups of an armed port cost more than polling it.
     #[inline]
     pub(in crate::dataplane) fn is_woken_too_often(&self) -> bool {
         self.is_armed && self.frames_since_arm >= DISARM_FRAMES
     }
 
-    /// Tells the kernel that it need not say: a port that is busy is looked at anyway.
+    /// Disarms the port.
     pub(in crate::dataplane) fn disarm(&mut self, epoll: &OwnedFd) {
         if let Some(fd) = self.queue.fd() {
-            // Fails only where the kernel does not say anyway.
+            // The call fails only if the epoll instance does not watch the port.
             let _ = epoll::delete(epoll, fd);
         }
         self.is_armed = false;
     }
 
-    /// Gives it frames to receive into, so that `reserve` free ones are left, but for its least.
+    /// Fills the fill ring up to the fill target, as far as `reserve` frames stay free; up to the least
+    /// target in any case.
     #[inline]
     pub(in crate::dataplane) fn refill(&mut self, umem: &mut Umem, free: &mut Vec<Frame>, reserve: usize) {
         let affordable = self.queue.receiving() + free.len().saturating_sub(reserve);
@@ -126,25 +128,26 @@ impl Port {
         self.queue.refill(umem, free, fill_target);
     }
 
-    /// Frames of UMEM that are on their way out of it.
+    /// Frames of UMEM in flight: in the transmit ring, or waiting for it.
     #[inline]
     pub(in crate::dataplane) fn in_flight(&self) -> usize {
         self.queue.outstanding() + self.waiting.iter().map(Frame::frames).sum::<usize>()
     }
 
-    /// Whether nothing is on its way out of it.
+    /// Whether the port has no frame in flight.
     pub(in crate::dataplane) fn is_drained(&self) -> bool {
         self.in_flight() == 0 && self.receive_ends.iter().all(|queue| queue.is_empty())
     }
 
-    /// Whether the worker need not look at it until the kernel says that a frame has come, or there is one to send.
+    /// Whether the port may become inactive.
     fn may_deactivate(&self) -> bool {
-        // Without frames to receive into, none would come that could wake anyone.
+        // Without frames in the fill ring the port would receive none, and nothing would wake the worker.
         let is_ready = self.queue.lent() >= self.fill_target.min(self.fill_target_min);
         self.idle_polls >= IDLE_POLLS_MAX && is_ready && self.is_drained()
     }
 
-    /// Takes what other workers have for it, as far as it has room: of each at most so much a batch, another one first each time.
+    /// Moves frames out of the hand-off queues, as far as the port has credit: at most a burst of each queue,
+    /// from another one first in each batch.
     fn receive_handoff(&mut self, turn: usize, umem: &Umem, free: &mut Vec<Frame>) -> usize {
         let mut taken = 0;
         for step in 0..self.receive_ends.len() {
@@ -159,7 +162,7 @@ impl Port {
         taken
     }
 
-    /// Ends it: what waits to be sent is dropped.
+    /// Closes the port. Frames that wait for transmission are dropped.
     pub(in crate::dataplane) fn close(mut self, umem: &Umem, free: &mut Vec<Frame>) -> Access {
         self.waiting.drain(..).for_each(|frame| umem.release(frame, free));
         Access::Queue(self.queue, self.receive_ends)
@@ -180,7 +183,7 @@ impl PortList {
         }
     }
 
-    /// Adds a port, which the next batch looks at.
+    /// Adds a port, as an active one.
     pub(in crate::dataplane) fn add(&mut self, port: Port) {
         let id = port.id;
         self.places[id.index()] = Some(self.ports.len() as u16);
@@ -189,7 +192,7 @@ impl PortList {
         self.activate(id);
     }
 
-    /// Adds a port that another worker has the queue of. Returns how many frames it takes.
+    /// Adds a remote port. Returns its credit, frames.
     pub(in crate::dataplane) fn add_remote(&mut self, id: PortId, transmit_end: TransmitEnd) -> usize {
         let room = transmit_end.credit();
         self.remotes[id.index()] =
@@ -197,7 +200,7 @@ impl PortList {
         room
     }
 
-    /// Takes a port with a queue out.
+    /// Removes a port with a queue.
     pub(in crate::dataplane) fn remove(&mut self, id: PortId) -> Option<Port> {
         let place = self.places[id.index()].take()?;
         let port = self.ports.swap_remove(usize::from(place));
@@ -209,7 +212,7 @@ impl PortList {
         Some(port)
     }
 
-    /// Takes a port out that another worker has the queue of.
+    /// Removes a remote port.
     pub(in crate::dataplane) fn remove_remote(&mut self, id: PortId) -> Option<TransmitEnd> {
         let remote = self.remotes[id.index()].take()?;
         self.doorbells_due.retain(|enqueued| *enqueued != id);
@@ -217,7 +220,7 @@ impl PortList {
         Some(remote.transmit_end)
     }
 
-    /// The queues, at the end.
+    /// Converts the ports to their queues.
     pub(in crate::dataplane) fn into_queues(self) -> Vec<PortQueue> {
         self.ports.into_iter().map(|port| port.queue).collect()
     }
@@ -243,14 +246,14 @@ impl PortList {
         Some(&mut self.ports[usize::from(place)])
     }
 
-    /// Lets every batch look at a port, from the next on.
+    /// Makes a port active.
     pub(in crate::dataplane) fn activate(&mut self, id: PortId) {
         if let Some(place) = self.places[id.index()] {
             activate(&mut self.ports[usize::from(place)], &mut self.active);
         }
     }
 
-    /// Has the kernel say of every active port when it has frames.
+    /// Arms every active port.
     pub(in crate::dataplane) fn arm(&mut self, epoll: &OwnedFd) {
         for id in &self.active {
             if let Some(place) = self.places[id.index()] {
@@ -270,7 +273,7 @@ impl PortList {
         self.active.len()
     }
 
-    /// The active port at this place, which is below their number.
+    /// The active port at this index, which is below their number.
     #[inline]
     pub(in crate::dataplane) fn active_at(&mut self, at: usize) -> Option<&mut Port> {
         self.get_mut(self.active[at])
@@ -282,21 +285,21 @@ impl PortList {
         self.active.iter().filter_map(|id| Some(&self.ports[usize::from(self.places[id.index()]?)]))
     }
 
-    /// Starts a batch: the active port that was second is first.
+    /// Starts a batch with the next active port.
     #[inline]
     pub(in crate::dataplane) fn rotate(&mut self) {
         self.first = if self.first + 1 < self.active.len() { self.first + 1 } else { 0 };
     }
 
-    /// The active port whose turn it is after so many others, which are fewer than all.
+    /// The active port `step` places after the one that the batch starts with. `step` is below their number.
     #[inline]
     pub(in crate::dataplane) fn active_from_first(&mut self, step: usize) -> Option<&mut Port> {
         let (turn, active) = (self.first + step, self.active.len());
         self.active_at(if turn < active { turn } else { turn - active })
     }
 
-    /// Looks no longer at the active port at this place, if there is no reason to: then its number. The last active port
-    /// takes its place.
+    /// Arms the active port at this index and makes it inactive, if it may become so. Then it returns its
+    /// number, and the last active port takes its index.
     #[inline]
     pub(in crate::dataplane) fn deactivate_if_idle(&mut self, at: usize, epoll: &OwnedFd) -> Option<PortId> {
         let port = self.active_at(at).filter(|port| port.may_deactivate())?;
@@ -307,7 +310,7 @@ impl PortList {
         Some(self.active.swap_remove(at))
     }
 
-    /// Takes over what other workers have for ports of this one.
+    /// Moves the frames that other workers have handed off for ports of this one. Returns their number.
     #[inline]
     pub(in crate::dataplane) fn receive_handoff(
         &mut self,
@@ -328,7 +331,7 @@ impl PortList {
         taken
     }
 
-    /// Sends a frame by a port that has room for it, if the port is still open.
+    /// Sends a frame by a port that has credit for it, if the port is still open.
     #[inline]
     pub(in crate::dataplane) fn send(
         &mut self,
@@ -347,7 +350,7 @@ impl PortList {
         }
     }
 
-    /// Whether the port has room for one more frame.
+    /// Whether the port has credit for one more frame.
     pub(in crate::dataplane) fn has_credit(&mut self, out: PortId) -> bool {
         match (&self.remotes[out.index()], self.places[out.index()]) {
             (Some(remote), _) => remote.transmit_end.credit() > 0,
@@ -368,7 +371,7 @@ impl PortList {
         }
     }
 
-    /// Tells other workers of what this batch has handed to them.
+    /// Rings the doorbells of the workers that this batch has handed frames to.
     #[inline]
     pub(in crate::dataplane) fn ring_doorbells(&mut self, mailboxes: &[Mailbox]) {
         for id in self.doorbells_due.drain(..) {
@@ -383,7 +386,7 @@ impl PortList {
         }
     }
 
-    /// Says how many frames each port takes that another worker has the queue of, where that has changed.
+    /// Updates the transmit credit of the remote ports whose credit has changed.
     #[inline]
     pub(in crate::dataplane) fn refresh_remote_credit(&mut self, room: &mut [u32]) {
         let remotes = &mut self.remotes;

@@ -1,4 +1,4 @@
-//! Counters that the control side reads, and the reasons of drops.
+//! Counters that the control side reads.
 
 use std::collections::BTreeMap;
 
@@ -7,97 +7,6 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{PortId, WorkerId};
 use crate::tables::{RuleOrigin, Verdict};
 use crate::xdp::LostFrames;
-
-macro_rules! drop_reasons {
-    ($($(#[doc = $doc:literal])+ $name:ident => $text:literal,)+) => {
-        /// Reason of a drop: the index of its counter, and the word that operators read.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(rename_all = "kebab-case")]
-        #[repr(u8)]
-        pub enum DropReason {
-            $($(#[doc = $doc])+ $name,)+
-        }
-
-        impl DropReason {
-            /// All reasons, in the order of their counters.
-            pub const ALL: &'static [DropReason] = &[$(DropReason::$name,)+];
-
-            /// Name in counters and in the command line's output.
-            pub const fn name(self) -> &'static str {
-                match self { $(DropReason::$name => $text,)+ }
-            }
-
-            /// Meaning for operators, in a sentence.
-            pub const fn meaning(self) -> &'static str {
-                match self { $(DropReason::$name => concat!($($doc,)+),)+ }
-            }
-        }
-    };
-}
-
-drop_reasons! {
-    /// The frame ends before its headers do.
-    Truncated => "truncated",
-    /// The frame is longer than any packet may be, or the kernel has lost a part of it.
-    Oversized => "oversized",
-    /// A header contradicts itself or the frame: version, lengths, flags.
-    Malformed => "malformed",
-    /// The IPv4 header checksum is wrong.
-    BadIpChecksum => "bad-ip-checksum",
-    /// The transport checksum of a packet that would open a flow or change its state is wrong.
-    BadChecksum => "bad-checksum",
-    /// The packet names its route: an IPv4 source route (RFC 7126), an IPv6 routing header of type 0 (RFC
-    /// 5095).
-    SourceRoute => "source-route",
-    /// An IPv4 option makes routers record the path: record route, timestamp (RFC 7126).
-    IpOption => "ip-option",
-    /// Neither IPv4, IPv6 nor ARP.
-    UnknownEthertype => "unknown-ethertype",
-    /// The frame is addressed neither to the switch nor to a group that the switch serves.
-    NotForUs => "not-for-us",
-    /// An 802.1Q tag that the port does not carry, or no tag on a port that carries one.
-    Vlan => "vlan",
-    /// The source address does not belong to the port that the packet came from.
-    Spoofed => "spoofed",
-    /// Multicast or broadcast, which the switch does not forward.
-    Multicast => "multicast",
-    /// A fragment that no datagram can have: it ends behind 65,535 bytes, or between two multiples of eight.
-    Fragment => "fragment",
-    /// A fragment that repeats a part of its datagram; if it repeats only some of it, with all that follow
-    /// (RFC 5722).
-    FragmentOverlap => "fragment-overlap",
-    /// A first fragment without its whole transport header, or one of TCP that begins within it (RFC 1858,
-    /// RFC 3128).
-    FragmentTiny => "fragment-tiny",
-    /// A fragment whose datagram's first fragment has not arrived in time.
-    FragmentTimeout => "fragment-timeout",
-    /// A fragment that arrived before the first of its datagram and found no place to wait, or lost it to
-    /// others.
-    FragmentStoreFull => "fragment-store-full",
-    /// The packet does not fit the state of its flow: a TCP segment outside any connection, a reset outside
-    /// the window, a reply to nothing.
-    InvalidState => "invalid-state",
-    /// Policy of the source pod forbids it.
-    PolicyEgress => "policy-egress",
-    /// Policy of the destination pod forbids it.
-    PolicyIngress => "policy-ingress",
-    /// The tables do not contain the pod, or no tables are loaded.
-    UnknownPod => "unknown-pod",
-    /// The conntrack table has no slot for the flow, and no flow may be evicted for it.
-    TableFull => "table-full",
-    /// No route to the destination.
-    NoRoute => "no-route",
-    /// The TTL or hop limit ran out.
-    TtlExceeded => "ttl-exceeded",
-    /// Larger than the MTU of the port that it would leave by.
-    TooBig => "too-big",
-    /// The Ethernet address of the next hop is not known yet; the switch has solicited it.
-    Unresolved => "unresolved",
-    /// The transmit ring of the port is full: it takes frames slower than they arrive.
-    TxFull => "tx-full",
-    /// The port that it would leave by is closed.
-    PortDown => "port-down",
-}
 
 /// Places where the kernel loses frames before a worker receives them: the name that operators read, and its
 /// meaning.
@@ -114,7 +23,7 @@ pub const LOSSES: [(&str, &str); 5] = [
 
 impl LostFrames {
     /// Counts by the names of [`LOSSES`], without zeros.
-    pub(super) fn by_name(self) -> BTreeMap<String, u64> {
+    pub(in crate::dataplane) fn by_name(self) -> BTreeMap<String, u64> {
         let counts = [self.no_frame, self.ring_full, self.socket, self.no_socket, self.interface];
         let named = LOSSES.iter().zip(counts).filter(|(_, count)| *count > 0);
         named.map(|((name, _), count)| ((*name).to_owned(), count)).collect()

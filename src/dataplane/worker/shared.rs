@@ -1,0 +1,32 @@
+//! State that the workers and the control side share.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use super::mailbox::Mailbox;
+use crate::dataplane::conntrack::Conntrack;
+use crate::dataplane::fib::publish::Publication;
+use crate::dataplane::fib::snapshot::Snapshot;
+use crate::dataplane::fragments::FirstFragmentTable;
+use crate::dataplane::neighbor::table::{Neighbors, SolicitQueue};
+
+/// State that the workers and the control side share.
+pub(crate) struct Shared {
+    /// The published snapshot.
+    pub snapshot: Publication<Snapshot>,
+    /// The flow table.
+    pub conntrack: Conntrack,
+    /// Ethernet addresses behind the ports and on uplinks.
+    pub neighbors: Arc<Neighbors>,
+    /// Neighbours on uplinks that workers want resolved.
+    pub solicit_queue: Arc<SolicitQueue>,
+    /// Verdicts on first fragments, for workers that receive the later ones.
+    pub first_fragments: FirstFragmentTable,
+    /// Time zero of all millisecond counts.
+    pub start: Instant,
+    /// Set once, when the workers are to end.
+    pub stopping: AtomicBool,
+    /// One for each worker.
+    pub mailboxes: Vec<Mailbox>,
+}
