@@ -27,7 +27,9 @@ mod parts;
 pub(crate) use entry::{Entry, FlowWord, NewFlow};
 pub(crate) use key::Key;
 pub(crate) use state::{FlowState, Outcome, QuotaClass, Side};
-pub(crate) use table::{Conntrack, InsertOutcome, LookupBatch, LookupVisitor, PacketFlow, Slot, WorkerState};
+pub(crate) use table::{
+    Conntrack, Hit, InsertOutcome, LookupBatch, LookupVisitor, PacketFlow, Slot, WorkerState,
+};
 pub(crate) use tcp::{Segment, TcpFlow};
 
 #[cfg(test)]

@@ -324,8 +324,8 @@ impl TcpFlow {
         }
         if after(end, ours.end) {
             ours.end = end;
-            // Nothing limits a side whose peer was not heard. Its limit keeps up with it, so that the two
-            // stay comparable.
+            // No window limits a side whose peer has sent nothing. Its limit follows its numbers, so that the
+            // two stay within half of the sequence space.
             if alone && after(end, ours.max_end) {
                 ours.max_end = end;
             }

@@ -11,7 +11,7 @@ use super::flow::revalidate::{Revalidation, revalidate};
 use super::policy_batch::PolicyBatch;
 use super::route::{forward_via, route};
 use crate::dataplane::conntrack::{
-    Entry, FlowWord, LookupBatch, LookupVisitor, PacketFlow, Slot, WorkerState,
+    Entry, FlowWord, Hit, LookupBatch, LookupVisitor, PacketFlow, Slot, WorkerState,
 };
 use crate::dataplane::fib::next_hop::Adjacency;
 use crate::dataplane::neighbor::solicit::RateLimits;
@@ -50,9 +50,9 @@ impl LookupVisitor for Advance<'_> {
     }
 
     #[inline(always)]
-    fn hit(&mut self, i: usize, flow: &PacketFlow, slot: Slot, entry: &Entry) {
-        if !advance_fast(self.batch, i, self.context, flow, entry) {
-            self.advance_slow(i, flow, slot);
+    fn hit(&mut self, i: usize, hit: Hit<'_>) {
+        if !advance_fast(self.batch, i, self.context, hit.flow, hit.entry) {
+            self.advance_slow(i, hit.flow, hit.slot());
         }
     }
 

@@ -26,7 +26,7 @@ pub(crate) struct QuotaOwner {
 }
 
 impl QuotaOwner {
-    /// The owner of a flow that nobody has answered yet.
+    /// The owner of a flow without an answer so far.
     pub(crate) fn unassured(port: PortId) -> QuotaOwner {
         QuotaOwner { port, class: QuotaClass::Unassured }
     }

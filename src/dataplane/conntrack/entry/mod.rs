@@ -109,7 +109,7 @@ impl Entry {
         self.halves[0].head.load(Acquire) & READY != 0
     }
 
-    /// Fills the entry with a flow and makes it visible. The caller has claimed the slot, and nobody else
+    /// Fills the entry with a flow and makes it visible. The caller has claimed the slot, and no other worker
     /// writes to it.
     pub(super) fn publish(&self, key: &Key, flow: &NewFlow, now_ms: u32) {
         let (is_v4, splits_addresses) = (key.is_v4(), splits_addresses(key.protocol()));

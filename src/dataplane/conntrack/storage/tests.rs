@@ -124,7 +124,7 @@ fn enter_all(stored: &Stored, flows: &[(Key, NewFlow)]) {
 }
 
 /// Number of flows by port and class: as counted, and as found in the table.
-fn charges(table: &Conntrack) -> [BTreeMap<(u16, u8), u32>; 2] {
+fn owner_counts(table: &Conntrack) -> [BTreeMap<(u16, u8), u32>; 2] {
     let classes = [QuotaClass::Unassured, QuotaClass::Assured, QuotaClass::Ended];
     let of_port = |port| classes.map(|class| ((port, class as u8), table.flows_of(PortId(port), class)));
     let owner_port = (0..PORTS_MAX as u16).flat_map(of_port);
@@ -148,7 +148,7 @@ fn keys(table: &Conntrack) -> Vec<Key> {
 }
 
 /// Result of a packet's lookup.
-fn tell(table: &Conntrack, key: &Key) -> String {
+fn describe(table: &Conntrack, key: &Key) -> String {
     let slot = table.look_up(key, table.hash(key)).expect("a flow that was inserted");
     let entry = table.entry(slot);
     let tcp = (key.protocol() == Protocol::TCP).then(|| entry.load_tcp());
@@ -169,21 +169,21 @@ fn every_flow_of_a_process_that_ended_is_there_for_the_next_one_with_all_that_wa
     enter_all(&first, &flows);
     let entry = first.table.entry(first.table.look_up(&flows[0].0, first.table.hash(&flows[0].0)).unwrap());
     entry.count(true, 700, ENTERED_MS + 10);
-    let told: Vec<String> = flows.iter().map(|(key, _)| tell(&first.table, key)).collect();
-    let owner_port = charges(&first.table);
+    let described: Vec<String> = flows.iter().map(|(key, _)| describe(&first.table, key)).collect();
+    let owner_port = owner_counts(&first.table);
     drop(first);
     for process in 1..4 {
         let next = directory.open().unwrap();
         assert_eq!(next.recovered, Recovered { flows: flows.len() as u64, torn: 0 });
         assert_eq!((next.generation, next.fresh), (Generation(NEWEST.0 + process), None));
-        let told_again: Vec<String> = flows.iter().map(|(key, _)| tell(&next.table, key)).collect();
-        assert_eq!(told_again, told);
-        assert_eq!(charges(&next.table), owner_port);
+        let described_again: Vec<String> = flows.iter().map(|(key, _)| describe(&next.table, key)).collect();
+        assert_eq!(described_again, described);
+        assert_eq!(owner_counts(&next.table), owner_port);
     }
 }
 
 #[test]
-fn the_time_that_nobody_ran_counts_as_idle_and_a_time_to_come_as_none() {
+fn time_without_a_process_counts_as_idle_and_a_time_in_the_future_does_not() {
     let directory = Directory::new();
     let flows = flows(0..1);
     enter_all(&directory.open().unwrap(), &flows);
@@ -214,7 +214,7 @@ fn taken_slots(directory: &Directory) -> Vec<u64> {
 }
 
 #[test]
-fn an_entry_that_is_torn_in_any_way_is_no_flow_and_takes_no_place() {
+fn an_entry_that_is_torn_in_any_way_is_no_flow_and_takes_no_slot() {
     const HIGH: u64 = 64;
     let flow_word = 24;
     let of_both = |change: fn(u64) -> u64| vec![(flow_word, change), (HIGH + flow_word, change)];
@@ -230,7 +230,7 @@ fn an_entry_that_is_torn_in_any_way_is_no_flow_and_takes_no_place() {
         ("a state that there is not", of_both(|word| word | 0xff)),
         ("a state of another protocol", of_both(|word| word & !0xff | u64::from((word & 0xff) < 8) * 8)),
         ("a generation to come", vec![(flow_word, |word| word | 1 << 63)]),
-        ("owner_port to a port that there cannot be", vec![(0, |word| word | 0xfff << 48)]),
+        ("owned by a port number beyond the last", vec![(0, |word| word | 0xfff << 48)]),
         (
             "another ICMP request, or one where there is none",
             vec![(0, |word| word | 1 << 42), (HIGH, |word| word | 1 << 42)],
@@ -251,12 +251,12 @@ fn an_entry_that_is_torn_in_any_way_is_no_flow_and_takes_no_place() {
         assert_eq!(stored.recovered.torn, torn, "{what}");
         enter_all(&stored, &flows);
         assert_eq!(keys(&stored.table).len(), flows.len(), "{what}");
-        assert_eq!(charges(&stored.table)[0], charges(&stored.table)[1], "{what}");
+        assert_eq!(owner_counts(&stored.table)[0], owner_counts(&stored.table)[1], "{what}");
     }
 }
 
 #[test]
-fn a_tag_without_its_flow_is_a_free_place_and_of_two_entries_with_one_key_one_stays() {
+fn a_tag_without_its_flow_is_a_free_slot_and_of_two_entries_with_one_key_one_stays() {
     let directory = Directory::new();
     let flows = flows(0..1);
     enter_all(&directory.open().unwrap(), &flows);
@@ -277,7 +277,7 @@ fn a_tag_without_its_flow_is_a_free_place_and_of_two_entries_with_one_key_one_st
     let stored = directory.open().unwrap();
     assert_eq!(stored.recovered, Recovered { flows: flows.len() as u64, torn: 1 });
     assert_eq!(keys(&stored.table).len(), flows.len());
-    assert_eq!(charges(&stored.table)[0], charges(&stored.table)[1]);
+    assert_eq!(owner_counts(&stored.table)[0], owner_counts(&stored.table)[1]);
     drop(stored);
     assert!([claimed, buried].iter().all(|slot| matches!(directory.word(places(*slot).0) as u8, 0 | 0x80)));
 }
@@ -303,7 +303,7 @@ fn a_file_of_another_layout_size_or_boot_or_of_somebody_else_is_replaced_and_the
     assert_eq!(reason_after(&|directory| directory.change(72, |secret| secret ^ 1)), layout, "the seed");
     assert_eq!(
         reason_after(&|directory| directory.change(GENERATION_AT, |_| 3)),
-        "its last generation cannot be told"
+        "its last generation cannot be described"
     );
     let other_size = |directory: &Directory| {
         fs::remove_file(table(directory)).unwrap();
@@ -364,7 +364,7 @@ fn a_file_system_without_room_is_an_error_at_the_start_that_leaves_nothing() {
 
 /// Compares the bytes of known flows with those of [`LAYOUT`]: a change needs another version.
 #[test]
-fn the_layout_has_its_number() {
+fn a_change_of_the_layout_changes_its_number() {
     let directory = Directory::new();
     drop(directory.open().unwrap());
     let mut page = [0; HEADER_BYTES];
@@ -407,7 +407,7 @@ proptest! {
         let there = keys(&stored.table);
         prop_assert_eq!(there.len() as u64, stored.recovered.flows);
         prop_assert!(there.iter().all(|key| known.contains(key)));
-        let [owner_port, counted] = charges(&stored.table);
+        let [owner_port, counted] = owner_counts(&stored.table);
         prop_assert_eq!(owner_port, counted);
         // The table is usable: it takes missing flows again, and all flows can be removed.
         let mut worker_state = WorkerState::new(WorkerId(0), 1);
@@ -423,6 +423,6 @@ proptest! {
         for _ in 0..2 {
             stored.table.sweep(FLOWS / BUCKET_SLOTS, NOW_MS, &mut worker_state, |_| true);
         }
-        prop_assert_eq!((stored.table.len(), &charges(&stored.table)[0]), (0, &BTreeMap::new()));
+        prop_assert_eq!((stored.table.len(), &owner_counts(&stored.table)[0]), (0, &BTreeMap::new()));
     }
 }

@@ -72,7 +72,7 @@ impl Conntrack {
         let entry = self.entry(slot);
         let owner = QuotaOwner::unassured(flow.owner_port);
         self.quotas.add(owner);
-        // A flow that another worker has ended meanwhile counts against nobody.
+        // A flow that another worker has ended meanwhile counts against no port.
         self.quotas.remove(entry.replace_quota_owner(None, owner).unwrap_or(owner));
         entry.restart(flow, now_ms);
     }

@@ -49,13 +49,30 @@ pub(crate) struct LookupBatch {
     miss_heavy: bool,
 }
 
+/// A packet's flow in the table.
+#[derive(Clone, Copy)]
+pub(crate) struct Hit<'a> {
+    /// The flow that the packet belongs to.
+    pub flow: &'a PacketFlow,
+    /// Its entry.
+    pub entry: &'a Entry,
+}
+
+impl Hit<'_> {
+    /// The slot of the flow.
+    #[inline]
+    pub(crate) fn slot(&self) -> Slot {
+        self.flow.candidate
+    }
+}
+
 /// Receiver of the results of a lookup, one for each packet.
 pub(crate) trait LookupVisitor {
     /// Whether packet `i` is to be looked up. It is one of those whose lookup was started.
     fn is_pending(&self, i: usize) -> bool;
 
-    /// Takes packet `i`, whose flow is `entry`, in `slot`.
-    fn hit(&mut self, i: usize, flow: &PacketFlow, slot: Slot, entry: &Entry);
+    /// Takes packet `i`, whose flow is in the table.
+    fn hit(&mut self, i: usize, hit: Hit<'_>);
 
     /// Takes packet `i`, whose flow is not in the table.
     fn miss(&mut self, i: usize, flow: &PacketFlow);
@@ -125,7 +142,7 @@ impl Conntrack {
                 let flow = &lookups.flows[i];
                 let entry = self.entry(flow.candidate);
                 if entry.matches(&flow.key, flow.from_low) {
-                    visitor.hit(i, flow, flow.candidate, entry);
+                    visitor.hit(i, Hit { flow, entry });
                 } else {
                     lookups.misses.push(i as u16);
                 }
@@ -167,11 +184,12 @@ impl Conntrack {
         self.load_halves(lookups.halves.as_slice());
         for n in 0..lookups.candidates.len() {
             let i = usize::from(lookups.candidates[n]);
-            let flow = &lookups.flows[i];
+            let flow = &mut lookups.flows[i];
             match self.find(&flow.key, flow.from_low, flow.candidate) {
                 Some(slot) => {
+                    flow.candidate = slot;
                     misses -= usize::from(slot == self.primary_slot(flow.hash));
-                    visitor.hit(i, flow, slot, self.entry(slot));
+                    visitor.hit(i, Hit { flow, entry: self.entry(slot) });
                 }
                 None => visitor.miss(i, flow),
             }

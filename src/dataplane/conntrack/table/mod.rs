@@ -41,7 +41,7 @@ mod tags;
 
 pub(crate) use insert::InsertOutcome;
 pub(crate) use layout::Conntrack;
-pub(crate) use lookup_batch::{LookupBatch, LookupVisitor, PacketFlow};
+pub(crate) use lookup_batch::{Hit, LookupBatch, LookupVisitor, PacketFlow};
 pub(crate) use remove::WorkerState;
 pub(crate) use slot::Slot;
 

@@ -4,7 +4,7 @@ use super::super::entry::Entry;
 use super::layout::Conntrack;
 use super::remove::WorkerState;
 use super::slot::{BUCKET_SLOTS, Slot};
-use super::tags::TOMBSTONE;
+use super::tags::{BucketTags, TOMBSTONE};
 
 impl Conntrack {
     /// Ends flows that are idle, or for which `is_ended` returns true, in the next `buckets` buckets of this
@@ -24,10 +24,11 @@ impl Conntrack {
                 }
             }
             let next = by.cursor + by.workers;
+            let next_tags = self.buckets.get(next).map(BucketTags::load);
             for position in 0..BUCKET_SLOTS {
                 // Entries of the next bucket are loaded while this one is examined, so that the sweep does
                 // not wait for each.
-                if next < self.buckets.len() && self.tag(Slot::at(next, position)) > TOMBSTONE {
+                if next_tags.is_some_and(|tags| tags.tag(position) > TOMBSTONE) {
                     self.entry(Slot::at(next, position)).prefetch(true, true);
                 }
                 let slot = Slot::at(by.cursor, position);

@@ -120,6 +120,12 @@ impl LoadedTags {
         bytes_equal(self.0.map(|word| word & TAG_BITS), tag)
     }
 
+    /// The tag at a position.
+    #[inline]
+    pub(super) fn tag(self, position: usize) -> u8 {
+        (self.0[position / 8] >> shift_of(position)) as u8 & 0x7f
+    }
+
     /// Whether a key whose first bucket this is may lie in its second one.
     #[inline]
     pub(super) fn has_overflow(self) -> bool {
