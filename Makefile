@@ -40,9 +40,10 @@ test: PACKAGES += $(TESTERS)
 test: setup ## Run all tests, those of the four targets below; namespaces and AF_XDP as root
 	$(AS_ROOT) $(CARGO) test --locked
 
-# The models of loom take half a minute: `make test-loom` runs them.
+# Fewer cases of random tests than in `make test`, and no models of loom: `make test-loom` runs those.
 test-fast: setup ## Run the tests of a minute, without root: modules, policy, rules of the repository
-	$(CARGO) test --locked --lib --bin palisade --test policy --test tidy -- --skip loom_tests
+	PALISADE_HISTORIES=$${PALISADE_HISTORIES:-50} PROPTEST_CASES=$${PROPTEST_CASES:-32} \
+	    $(CARGO) test --locked --lib --bin palisade --test policy --test tidy -- --skip loom_tests
 
 test-sim: setup ## Run the simulated switch, the fuzz targets and the control socket, without root
 	$(CARGO) test --locked --test sim --test control

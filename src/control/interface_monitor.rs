@@ -259,8 +259,8 @@ impl Switch {
         state.ports.get(name).map_or(Ok(()), |port| self.reopen_port(name, port, writer))
     }
 
-    /// The port is unguarded if blocking fails too.
-    /// Where blocking fails too, the port is unguarded.
+    /// Opens a port whose interface exists. On failure the interface stays blocked and the port is down. If
+    /// blocking fails too, the port is unguarded.
     fn reopen_port(&self, name: &str, port: &Port, writer: &mut Writer) -> Result<(), ApiError> {
         let interface = &port.spec.interface;
         self.block_interface(port, || self.dataplane.block_interface(interface));

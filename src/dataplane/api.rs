@@ -117,7 +117,8 @@ impl DataplaneApi for Dataplane {
         });
         if reopened.is_err() {
             self.forget_port(port);
-            // From here on as any interface that no port has; where that fails its own program stays, which drops as well.
+            // The interface is blocked like any without a port. If that fails its own program stays, which
+            // drops every frame too.
             if let Ok(interface) = Interface::with_index(open.interface.index) {
                 let _ = self.close_interface(&interface, open.program.id());
             }
@@ -135,7 +136,8 @@ impl DataplaneApi for Dataplane {
             Err(error) => return Err(error.into()),
         };
         if !open.program.holds() {
-            // Closed first: opening the port again takes its time. Of an uplink the rest is the kernel's.
+            // The interface is blocked first, because opening the port again takes time. An uplink stays
+            // open, because the kernel uses it too.
             if !open.program.has_prefixes()
                 && let Err(error) = self.close_interface(&is, None)
             {

@@ -1,4 +1,5 @@
-//! What a dataplane is, apart from threads and interfaces: the published view, the open ports, the books.
+//! Control side of a dataplane, without threads and interfaces: the published snapshot, the open ports, the
+//! counters.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,7 +30,7 @@ use crate::net::address;
 use crate::net::flow::FlowKey;
 use crate::tables::{RuleOrigin, Verdict};
 
-/// The control side's half of a dataplane.
+/// Control side of a dataplane.
 pub(super) struct Core {
     pub(super) shared: Arc<Shared>,
     cores: Vec<usize>,
@@ -40,16 +41,18 @@ pub(super) struct Core {
 /// Location of the flow table, and the flows restored from the process before.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowTableReport {
-    /// Directory of its file. Absent: it lies in the process's memory, and flows end with that.
+    /// Directory of the table's file. Absent: the table lies in memory of the process, and flows end with the
+    /// process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
-    /// Whether the file lies in huge pages.
+    /// Whether the file is mapped with huge pages.
     pub huge_pages: bool,
-    /// Flows of the process before that were there at the start.
+    /// Flows of the process before that were restored at the start.
     pub restored: u64,
-    /// Entries that were none whole, and are gone: the process before ended while it wrote them.
+    /// Entries that failed the integrity check and were removed, because the process before ended while it
+    /// wrote them.
     pub torn: u64,
-    /// Notes for the operator: one sentence each.
+    /// Notes for the operator, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -74,13 +77,14 @@ impl fmt::Display for FlowTableReport {
 pub(super) struct State {
     desired: Arc<DesiredState>,
     ports: BTreeMap<PortId, PortProperties>,
-    /// Decisions taken under generations that nobody judges by any more.
+    /// Decision counters of generations that no worker uses any more.
     decisions: BTreeMap<(RuleOrigin, Verdict), u64>,
     endpoints: Endpoints,
 }
 
 impl Core {
-    /// `start` is the moment that milliseconds are counted from: where the table outlives the process, the boot.
+    /// Creates the control side. `start` is the origin of all millisecond timestamps; if the table outlives
+    /// the process, it is the boot of the machine.
     pub(super) fn new(settings: &Settings, start: Instant) -> Result<Core, StartError> {
         let workers = settings.cores.len();
         if workers == 0 || workers > WORKERS_MAX {
@@ -102,7 +106,7 @@ impl Core {
             open_table(&settings.conntrack, settings.huge_pages, now_ms)?;
         let desired = Arc::new(DesiredState::default());
         let snapshot = Snapshot::new(&desired, first, &BTreeMap::new(), workers);
-        // The first batch comes before the first publication.
+        // Workers run their first batch before the first publication.
         let snapshot = snapshot.with_restored_pods(endpoints.match_restored(&desired, &desired, now_ms));
         let shared = Shared {
             snapshot: Publication::new(snapshot, workers),
@@ -123,7 +127,7 @@ impl Core {
         self.cores.len()
     }
 
-    /// The core of the worker with this number.
+    /// Core that the worker is pinned to.
     pub(super) fn core_of(&self, worker: usize) -> usize {
         self.cores[worker]
     }
@@ -132,19 +136,20 @@ impl Core {
         &self.flow_table
     }
 
-    /// Nothing that holds this lock leaves the state half changed when it panics, so a poisoned one is as good.
+    /// Locks the state. No holder of the lock leaves the state half changed when it panics, so a poisoned
+    /// lock is safe to use.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A free port number for this interface.
+    /// Allocates a free port number for this interface.
     pub(super) fn free_port(&self, link: Option<&Link>) -> Result<PortId, PortError> {
         let state = self.state();
         let free = state.endpoints.port_for(link, |id| state.ports.contains_key(&id));
         free.ok_or(PortError::TooMany { max: PORTS_MAX })
     }
 
-    /// Makes a port known to the workers; its counters begin at zero.
+    /// Adds a port to the snapshot. Its counters start at zero.
     pub(super) fn add_port(
         &self,
         port: PortId,
@@ -162,7 +167,7 @@ impl Core {
         self.publish(&mut state, None, wait);
     }
 
-    /// Lets the workers know of a port's other properties; whoever is behind it stays there.
+    /// Changes the properties of a port. The pod behind it, and its flows, stay.
     pub(super) fn change_port(
         &self,
         port: PortId,
@@ -174,7 +179,7 @@ impl Core {
         self.publish(&mut state, None, wait);
     }
 
-    /// Makes a port unknown to the workers.
+    /// Removes a port from the snapshot.
     pub(super) fn remove_port(&self, port: PortId, wait: &dyn Fn(&Core, Generation)) {
         let mut state = self.state();
         state.ports.remove(&port);
@@ -182,7 +187,8 @@ impl Core {
         self.publish(&mut state, None, wait);
     }
 
-    /// Publishes a snapshot of `desired`, or of the state with other ports (`None`), and calls `wait` with its generation.
+    /// Publishes the next snapshot: of `desired`, or with `None` of the current desired state on other ports.
+    /// Calls `wait` with its generation.
     pub(super) fn publish(
         &self,
         state: &mut State,
@@ -197,7 +203,8 @@ impl Core {
         let recall = || Arc::new(endpoints.match_restored(before, &desired, now_ms));
         let snapshot = current.next(before, &desired, ports, same_ports, self.workers(), recall);
         drop(current);
-        // First it is written down: no flow may be of a generation, or of a pod, that the next process does not know.
+        // The snapshot is saved before it is published: no flow may carry a generation, or a pod, that the
+        // next process does not know.
         endpoints.save(&desired, &snapshot);
         let (generation, rules) = (snapshot.generation, snapshot.rules().cloned());
         let old = self.shared.snapshot.publish(snapshot);
@@ -221,8 +228,9 @@ impl Core {
         self.state().desired.clone()
     }
 
-    /// Waits until every worker judges by `generation`; false where one does not come to it in time. Names those that are `on_late` from
-    /// the second look on: at the first, a worker that is awake and has its core has come.
+    /// Waits until every worker has observed `generation`. Returns false if one does not within `patience`.
+    /// Calls `on_late` for each late worker, from the second check on: by the first check, a worker that is
+    /// awake and on its core has observed the generation.
     pub(super) fn wait_for(
         &self,
         generation: Generation,
@@ -244,7 +252,7 @@ impl Core {
         })
     }
 
-    /// Those that judge by an earlier generation.
+    /// Workers that have not observed `generation` yet.
     pub(super) fn workers_before(&self, generation: Generation) -> impl Iterator<Item = WorkerId> {
         let all = (0..self.workers()).map(|worker| WorkerId(worker as u16));
         all.filter(move |worker| self.shared.snapshot.observed(*worker) < generation)
@@ -330,11 +338,11 @@ impl Core {
     }
 }
 
-/// A table, and what it was opened with.
+/// Open flow table, with its report.
 struct Opened {
     conntrack: Conntrack,
     endpoints: Endpoints,
-    /// The generation to begin with.
+    /// Generation of the first snapshot.
     first: Generation,
     report: FlowTableReport,
 }
@@ -346,8 +354,9 @@ fn open_table(settings: &ConntrackSettings, huge_pages: bool, now_ms: u32) -> Re
     let open = |path| Storage::open(path, settings, huge_pages, now_ms);
     let opened = match (open(path), fallback) {
         (Err(StorageError::OnDisk { .. }), Some(fallback)) => match open(fallback) {
-            // Any user may have made something of this name, or filled the file system: that keeps no switch from starting. One that has
-            // the table does: it runs with the same control socket.
+            // A world-writable file system lets any user create this name, or fill the file system. That must
+            // not keep the switch from starting, so the table lies in process memory then. A process that
+            // holds the lock does prevent the start: it is a switch with the same control socket.
             Err(error) if !matches!(error, StorageError::Taken { .. }) => {
                 return in_process(settings, huge_pages, vec![error.to_string()]);
             }
@@ -401,7 +410,7 @@ mod tests {
     use crate::dataplane::ConntrackSettings;
 
     #[test]
-    fn who_waits_names_those_that_are_late_and_nobody_who_has_come() {
+    fn a_wait_reports_the_late_workers_and_no_others() {
         let conntrack = ConntrackSettings { flows_max: 1024, ..Default::default() };
         let settings = Settings { cores: vec![0, 0, 0], huge_pages: false, conntrack, ..Default::default() };
         let core = Core::new(&settings, Instant::now()).unwrap();

@@ -1,30 +1,31 @@
-//! Event counter (`eventfd(2)`) that wakes a thread from `epoll_wait` or `poll`.
+//! Wake-up of a thread that sleeps in the kernel: `eventfd(2)`, which the thread polls together with its
+//! sockets.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Event counter of one thread.
+/// Non-blocking eventfd of one thread.
 pub(crate) struct EventFd(OwnedFd);
 
 impl EventFd {
-    /// Creates an event counter at zero. Fails if the kernel gives none.
+    /// Creates an eventfd with a count of zero. Fails if the kernel cannot create it.
     pub(crate) fn new() -> std::io::Result<EventFd> {
         eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map(EventFd).map_err(Into::into)
     }
 
-    /// Wakes the thread, or keeps it from sleeping.
+    /// Wakes the thread, or keeps its next poll from blocking.
     pub(crate) fn signal(&self) {
-        // The counter overflows only if the thread has enough signals already.
+        // A write fails only if the counter would overflow. The descriptor is readable then in any case.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Clears all signals. Returns whether there were any.
+    /// Clears the counter. Returns whether it was signalled.
     pub(crate) fn drain(&self) -> bool {
         rustix::io::read(&self.0, &mut [0; 8]).is_ok()
     }
 
-    /// File descriptor that is readable while there are signals.
+    /// Descriptor that is readable while the counter is not zero.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -1,8 +1,9 @@
-//! Publication and calls under [`loom`], as `conntrack/model.rs` has the conntrack table: the same code once more, of loom's atomics, locks
-//! and reference counts, in all orders that make a difference. The kernel's event counter is a flag that can be waited for.
+//! [`loom`] models of snapshot publication and of the doorbell: the production code on loom's atomics, locks
+//! and reference counts, in all interleavings that make a difference. A flag with a condition variable
+//! replaces the kernel's eventfd. `conntrack/loom_tests.rs` does the same for the conntrack table.
 
-#![allow(dead_code)] // A model does not ask everything that workers do.
-#![allow(clippy::duplicate_mod)] // That is the point: the same code, of other atomics.
+#![allow(dead_code)] // A model calls a part of the production code only.
+#![allow(clippy::duplicate_mod)] // The modules are included a second time, on loom's atomics.
 
 #[path = "worker/doorbell.rs"]
 mod doorbell;
@@ -21,14 +22,15 @@ use self::parts::EventFd;
 use self::publish::{Numbered, Publication};
 use crate::ids::{Generation, PortId, WorkerId};
 
-/// As `super::parts`.
+/// Loom's counterparts of `super::parts`.
 mod parts {
     pub(super) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
     pub(super) use loom::sync::{Arc, RwLock};
 
     pub(super) const PORTS_MAX: usize = 3;
 
-    /// As the kernel's event counter, but that a sleep ends by a ring alone: a ring that is missed is a model that never ends.
+    /// Eventfd model. Only a signal ends a sleep, so that a lost wake-up becomes a deadlock, which loom
+    /// reports.
     pub(super) struct EventFd {
         rings: loom::sync::Mutex<bool>,
         waiting: loom::sync::Condvar,
@@ -48,7 +50,7 @@ mod parts {
             std::mem::replace(&mut *self.rings.lock().unwrap(), false)
         }
 
-        /// Sleeps until it rings, as a worker does in `epoll_wait`.
+        /// Sleeps until it is signalled, as a worker does in `epoll_wait`.
         pub(super) fn sleep(&self) {
             let mut rings = self.rings.lock().unwrap();
             while !*rings {
@@ -59,23 +61,23 @@ mod parts {
 }
 
 const LAST: Generation = Generation(3);
-/// Zero, which nobody has, and those up to the last.
+/// Generations by index: zero, which none uses, to the last one.
 const GENERATIONS: usize = LAST.0 as usize + 1;
 
-/// A view, and what is said of it.
+/// Snapshot model, which records its use and its release.
 struct Snapshot {
     generation: Generation,
-    /// Packets that were judged by it: what hit counters are.
-    judged: AtomicU32,
-    books: Arc<Books>,
+    /// Packets evaluated under this snapshot: a model of the rule counters.
+    evaluated: AtomicU32,
+    records: Arc<Records>,
 }
 
-/// What outlives every view.
+/// Records that outlive every snapshot.
 #[derive(Default)]
-struct Books {
-    /// By generation, how often it was freed, and by whom: one for the control side, a hundred for a worker.
+struct Records {
+    /// Releases of each generation: 1 for each by the control side, 100 for each by a worker.
     freed: [AtomicU32; GENERATIONS],
-    /// The last generation whose publication is over.
+    /// Last generation whose publication has ended.
     published: AtomicU32,
 }
 
@@ -84,8 +86,12 @@ loom::thread_local! {
 }
 
 impl Snapshot {
-    fn new(generation: u32, books: &Arc<Books>) -> Snapshot {
-        Snapshot { generation: Generation(generation), judged: AtomicU32::new(0), books: books.clone() }
+    fn new(generation: u32, records: &Arc<Records>) -> Snapshot {
+        Snapshot {
+            generation: Generation(generation),
+            evaluated: AtomicU32::new(0),
+            records: records.clone(),
+        }
     }
 }
 
@@ -98,61 +104,66 @@ impl Numbered for Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         let by = if IS_WORKER.with(std::cell::Cell::get) { 100 } else { 1 };
-        self.books.freed[self.generation.0 as usize].fetch_add(by, Relaxed);
+        self.records.freed[self.generation.0 as usize].fetch_add(by, Relaxed);
     }
 }
 
-/// A switch of these workers.
+/// Switch model.
 struct Switch {
-    views: Publication<Snapshot>,
+    publication: Publication<Snapshot>,
     doorbell: Doorbell,
-    books: Arc<Books>,
+    records: Arc<Records>,
 }
 
 impl Switch {
     fn new(workers: usize) -> Arc<Switch> {
-        let books = Arc::new(Books::default());
-        let views = Publication::new(Snapshot::new(1, &books), workers);
-        Arc::new(Switch { views, doorbell: Doorbell::new(EventFd::new()), books })
+        let records = Arc::new(Records::default());
+        let publication = Publication::new(Snapshot::new(1, &records), workers);
+        Arc::new(Switch { publication, doorbell: Doorbell::new(EventFd::new()), records })
     }
 
-    /// Publishes a view and waits for the workers; says how many packets were judged by the one before.
+    /// Publishes a snapshot and waits for the workers. Returns the number of packets that were evaluated
+    /// under the one before.
     fn publish(&self, generation: u32) -> u32 {
-        let before = self.views.publish(Snapshot::new(generation, &self.books));
+        let before = self.publication.publish(Snapshot::new(generation, &self.records));
         self.doorbell.eventfd().signal();
-        self.views.wait(Generation(generation), || {
+        self.publication.wait(Generation(generation), || {
             thread::yield_now();
             true
         });
-        self.books.published.store(generation, Release);
-        before.judged.load(Relaxed)
+        self.records.published.store(generation, Release);
+        before.evaluated.load(Relaxed)
     }
 
-    /// A worker's batches until it judges by the generation `last`; how many packets it has judged by each.
-    fn work(&self, worker: WorkerId, last: u32, mut rest: impl FnMut()) -> [u32; GENERATIONS] {
+    /// Runs batches of a worker until it uses the generation `last`. Returns the number of packets evaluated
+    /// under each generation.
+    fn work(&self, worker: WorkerId, last: u32, mut idle: impl FnMut()) -> [u32; GENERATIONS] {
         IS_WORKER.with(|is_worker| is_worker.set(true));
-        let mut own = self.views.register(worker);
-        let mut judged = [0; GENERATIONS];
+        let mut own = self.publication.register(worker);
+        let mut evaluated = [0; GENERATIONS];
         while own.generation.0 < last {
             let before = own.generation;
-            let is_other = self.views.observe(worker, &mut own);
-            assert!(own.generation > before || !is_other && own.generation == before, "it went back");
-            // The batch. What was published before it began holds, and so does all that is said to be over by now.
-            let published = self.books.published.load(Acquire);
-            assert!(own.generation.0 >= published, "{published} is published, and not yet judged by");
-            assert_eq!(self.books.freed[own.generation.0 as usize].load(Relaxed), 0, "it is freed");
-            own.judged.fetch_add(1, Relaxed);
-            judged[own.generation.0 as usize] += 1;
+            let is_other = self.publication.observe(worker, &mut own);
+            assert!(
+                own.generation > before || !is_other && own.generation == before,
+                "the generation decreased"
+            );
+            // One batch. It must use the snapshot of the last publication that has ended, or a later one.
+            let published = self.records.published.load(Acquire);
+            assert!(own.generation.0 >= published, "{published} is published, and not in use yet");
+            assert_eq!(self.records.freed[own.generation.0 as usize].load(Relaxed), 0, "it is freed");
+            own.evaluated.fetch_add(1, Relaxed);
+            evaluated[own.generation.0 as usize] += 1;
             if own.generation.0 < last {
-                rest();
+                idle();
             }
         }
-        judged
+        evaluated
     }
 
-    /// How often each generation has been freed, and by whom ([`Books::freed`]).
+    /// Releases of each generation, encoded as in [`Records::freed`].
     fn freed(&self) -> [u32; GENERATIONS] {
-        [0, 1, 2, 3].map(|generation: usize| self.books.freed[generation].load(Relaxed))
+        [0, 1, 2, 3].map(|generation: usize| self.records.freed[generation].load(Relaxed))
     }
 }
 
@@ -164,19 +175,19 @@ fn explore(preemptions: Option<usize>, model: impl Fn() + Send + Sync + 'static)
 }
 
 #[test]
-fn when_a_publication_is_over_a_worker_judges_by_it_and_has_counted_all_by_the_one_before() {
+fn when_a_publication_ends_the_worker_uses_it_and_has_counted_every_packet_under_the_one_before() {
     explore(None, || {
         let switch = Switch::new(1);
         let theirs = switch.clone();
         let worker = thread::spawn(move || theirs.work(WorkerId(0), 2, thread::yield_now));
         let counted = switch.publish(2);
-        assert_eq!(switch.freed(), [0, 1, 0, 0], "the control side has freed it, and a worker none");
+        assert_eq!(switch.freed(), [0, 1, 0, 0], "the control side frees it, and no worker does");
         assert_eq!(worker.join().unwrap()[1], counted);
     });
 }
 
 #[test]
-fn a_publication_is_over_when_the_last_of_two_workers_has_passed() {
+fn a_publication_ends_when_the_last_of_two_workers_has_observed_it() {
     explore(Some(1), || {
         let switch = Switch::new(2);
         let workers = [0, 1].map(|number| {
@@ -190,7 +201,7 @@ fn a_publication_is_over_when_the_last_of_two_workers_has_passed() {
 }
 
 #[test]
-fn of_two_publications_in_a_row_a_worker_sees_both_in_their_order() {
+fn of_two_publications_in_a_row_the_worker_observes_both_in_order() {
     explore(Some(3), || {
         let switch = Switch::new(1);
         let theirs = switch.clone();
@@ -202,24 +213,24 @@ fn of_two_publications_in_a_row_a_worker_sees_both_in_their_order() {
 }
 
 #[test]
-fn of_two_publications_that_wait_for_nobody_a_worker_sees_the_later_and_each_view_is_freed_once() {
+fn of_two_publications_without_a_wait_the_worker_observes_the_later_and_each_snapshot_is_freed_once() {
     static SKIPPED: AtomicBool = AtomicBool::new(false);
     explore(Some(3), || {
         let switch = Switch::new(1);
         let theirs = switch.clone();
         let worker = thread::spawn(move || theirs.work(WorkerId(0), 3, thread::yield_now));
         for generation in [2, 3] {
-            drop(switch.views.publish(Snapshot::new(generation, &switch.books)));
+            drop(switch.publication.publish(Snapshot::new(generation, &switch.records)));
         }
-        assert!(!switch.views.wait(Generation(4), || false), "nobody can have come so far");
+        assert!(!switch.publication.wait(Generation(4), || false), "that generation is not published");
         worker.join().unwrap();
-        assert_eq!(switch.views.observed(WorkerId(0)), LAST);
+        assert_eq!(switch.publication.observed(WorkerId(0)), LAST);
         let freed = switch.freed();
         assert!(freed[1..3].iter().all(|freed| [1, 100].contains(freed)), "{freed:?}");
         assert_eq!(freed[3], 0, "it is the current one");
         SKIPPED.fetch_or(freed[2] == 1, Relaxed);
     });
-    assert!(SKIPPED.load(Relaxed), "the control side came first nowhere");
+    assert!(SKIPPED.load(Relaxed), "no interleaving skips a generation");
 }
 
 #[test]
@@ -235,43 +246,43 @@ fn a_worker_that_goes_to_sleep_is_woken_by_a_publication_and_by_the_next() {
     });
 }
 
-/// As a worker that has had an empty batch.
-fn sleep(calls: &Doorbell) {
-    if calls.prepare_sleep() {
-        calls.eventfd().sleep();
+/// Sleeps as a worker does after an empty batch.
+fn sleep(doorbell: &Doorbell) {
+    if doorbell.prepare_sleep() {
+        doorbell.eventfd().sleep();
     }
-    calls.finish_sleep();
+    doorbell.finish_sleep();
 }
 
 #[test]
-fn a_worker_that_goes_to_sleep_hears_of_every_port_that_others_call_it_for() {
+fn a_worker_that_goes_to_sleep_takes_every_port_that_others_ring_for() {
     explore(Some(3), || {
-        let calls = Arc::new(Doorbell::new(EventFd::new()));
-        // What the callers have put into their queues before.
+        let doorbell = Arc::new(Doorbell::new(EventFd::new()));
+        // Handoff queues, which the callers fill before they ring.
         let queues = Arc::new([0, 1].map(|_| AtomicU32::new(0)));
-        let (theirs, filled) = (calls.clone(), queues.clone());
+        let (theirs, filled) = (doorbell.clone(), queues.clone());
         let worker = thread::spawn(move || {
-            let mut heard = [0; 2];
+            let mut taken = [0; 2];
             loop {
                 theirs.take_rung(|port| {
-                    assert_eq!(filled[port.index()].load(Relaxed), 1, "called before there was anything");
-                    heard[port.index()] += 1;
+                    assert_eq!(filled[port.index()].load(Relaxed), 1, "rung before the queue was filled");
+                    taken[port.index()] += 1;
                 });
-                if !heard.contains(&0) {
-                    break heard;
+                if !taken.contains(&0) {
+                    break taken;
                 }
                 sleep(&theirs);
             }
         });
-        let (others, fills) = (calls.clone(), queues.clone());
-        let other = thread::spawn(move || call(&others, &fills, 1));
-        call(&calls, &queues, 0);
+        let (others, fills) = (doorbell.clone(), queues.clone());
+        let other = thread::spawn(move || fill_and_ring(&others, &fills, 1));
+        fill_and_ring(&doorbell, &queues, 0);
         other.join().unwrap();
         assert_eq!(worker.join().unwrap(), [1, 1]);
     });
 }
 
-fn call(calls: &Doorbell, queues: &[AtomicU32; 2], port: u16) {
+fn fill_and_ring(doorbell: &Doorbell, queues: &[AtomicU32; 2], port: u16) {
     queues[usize::from(port)].store(1, Relaxed);
-    calls.ring(PortId(port));
+    doorbell.ring(PortId(port));
 }

@@ -48,13 +48,14 @@ impl Dataplane {
             PortKind::Pod | PortKind::Host => None,
         };
         let mut program = self.load(spec, &interface, count)?;
-        // The queues come before the program: those of a switch that runs are taken, and its program stays.
+        // The queues are opened before the program is attached. If they belong to another running switch,
+        // opening fails and that switch's program stays.
         let opened: Result<Vec<PortQueue>, XdpError> = (0..count)
             .zip(&self.binders)
             .map(|(queue, binder)| PortQueue::open(binder, id, &interface, queue, &program))
             .collect();
         let mut queues = opened?;
-        // The queues were opened by name, the program goes by number.
+        // The queues are opened by the interface's name, and the program is attached by its index.
         if Interface::find(&spec.interface)?.index != interface.index {
             return Err(XdpError::Changed { interface: spec.interface.clone() }.into());
         }
@@ -72,7 +73,7 @@ impl Dataplane {
             mac: uplink_port.as_ref().map(|uplink_port| uplink_port.mac),
         };
         announce(properties, &interface);
-        // Those that have a queue come first: what others hand over finds who sends it.
+        // Workers with a queue come first, so that a frame handed off to them finds a worker that sends it.
         let accesses = handoff::accesses(self.core.workers(), queues, properties.mtu.into());
         for (mailbox, access) in self.core.shared.mailboxes.iter().zip(accesses) {
             Self::send_command(mailbox, Command::Open(id, access))?;
@@ -103,7 +104,7 @@ impl Dataplane {
         Ok(PortReport { id, interface_index, program, mtu, queues: count, native, zero_copy, warnings })
     }
 
-    /// What a port on a NIC needs before it can be opened.
+    /// Reads the Ethernet address and the link of a NIC, and starts the neighbour resolver with the first uplink.
     fn prepare_uplink(&self, interface: &Interface, vlan: Option<u16>) -> Result<Uplink, PortError> {
         let uplink_port = uplink::probe(interface, vlan)?;
         let mut resolver = self.resolver();
@@ -117,7 +118,7 @@ impl Dataplane {
         Ok(uplink_port)
     }
 
-    /// Loads the XDP program. That of an uplink knows its prefixes before the first frame comes.
+    /// Loads the XDP program. The program of an uplink has its prefixes before the first frame arrives.
     fn load(&self, spec: &PortSpec, interface: &Interface, queues: u16) -> Result<Program, PortError> {
         if spec.kind != PortKind::Uplink {
             return Ok(Program::load(interface, queues)?);
@@ -128,8 +129,8 @@ impl Dataplane {
     }
 }
 
-/// Lets workers poll the driver; or why they do not. Of veth the kernel names no NAPI instance that they could poll
-/// (`SO_INCOMING_NAPI_ID` of its sockets is 0, Linux 6.18): there each call would be for nothing.
+/// Enables busy polling of the driver, or returns the reason against it. Sockets on veth have no NAPI
+/// instance to poll (their `SO_INCOMING_NAPI_ID` is 0, Linux 6.18), so each call would have no effect.
 fn enable_busy_poll(interface: &Interface, queues: &mut [PortQueue]) -> Option<String> {
     if interface.kind.as_deref() == Some("veth") {
         return None;
@@ -165,7 +166,7 @@ fn warnings(interface: &Interface, queues: u16, workers: u16, mode: &Mode) -> Ve
     warnings
 }
 
-/// What the kernel's AF_XDP cannot do for a port, in a sentence.
+/// Describes the AF_XDP features that the kernel lacks for a port.
 fn missing_features(name: &str, binder: &Binder) -> Option<String> {
     let max = binder.mtu_max();
     if max < MTU_MAX {

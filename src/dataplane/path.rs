@@ -1,6 +1,8 @@
-//! The path of a new connection through the published snapshot, for people: what each stage would do with its first packet.
+//! Path of a new connection through the published snapshot, for operators: the result of each stage for its
+//! first packet.
 //!
-//! Every answer is that of the function that the stage itself asks, so that this cannot say another thing than workers do.
+//! Every field comes from the function that the stage itself calls, so that this report cannot differ from
+//! the workers.
 
 use std::net::IpAddr;
 
@@ -24,34 +26,34 @@ use crate::tables::{Decision, PodName, RuleOrigin, Verdict};
 /// Path of a new connection.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowPath {
-    /// The connection.
+    /// Key of the connection.
     pub flow: FlowKey,
-    /// The generation that workers see.
+    /// Generation that the workers use.
     pub generation: Generation,
-    /// Route of replies to the source.
+    /// Route of the replies, to the source address.
     pub source: PathHop,
-    /// The port that its packets come by; none where no port could bring them.
+    /// Ingress port of the packets; `None` if no port can receive them.
     pub comes_by: Option<PortId>,
-    /// The pod behind that port.
+    /// Pod behind the ingress port.
     pub source_pod: Option<PodName>,
-    /// Whether that port may send from the source's address.
+    /// Whether anti-spoofing lets the ingress port send from the source address.
     pub may_send: bool,
-    /// Route of the destination.
+    /// Route of the packets, to the destination address.
     pub destination: PathHop,
-    /// The pod behind the port that the packet leaves by.
+    /// Pod behind the egress port.
     pub destination_pod: Option<PodName>,
-    /// Largest IP packet that this port takes, bytes.
+    /// MTU of the egress port: largest IP packet, bytes.
     pub mtu: Option<u16>,
-    /// Neighbour that gets the packet on that port's link.
+    /// Next hop on the link of the egress port.
     pub neighbor: Option<PathNeighbor>,
-    /// By the table of the source's pod, where one is asked.
+    /// Egress decision of the source pod's table; `None` if none is looked up.
     pub egress: Option<PathSide>,
-    /// By the table of the destination's pod, where one is asked.
+    /// Ingress decision of the destination pod's table; `None` if none is looked up.
     pub ingress: Option<PathSide>,
-    /// Why its packets are dropped, in the order of the stages; not for want of the neighbour's Ethernet address, which comes
-    /// with an answer from there.
+    /// Reason of the first stage that drops the packet. An unresolved neighbour is no such reason: the
+    /// address is known once the neighbour answers.
     pub dropped: Option<DropReason>,
-    /// Why replies are dropped.
+    /// Reason of the drop of replies.
     pub reply_dropped: Option<DropReason>,
 }
 
@@ -59,57 +61,58 @@ pub struct FlowPath {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "to", rename_all = "kebab-case")]
 pub enum PathHop {
-    /// Nowhere: no route has it.
+    /// No route covers the address.
     NoRoute,
-    /// Nowhere: it is among the prefixes of this node's pods, and no pod has it.
+    /// The address is in a pod prefix of this node, and no pod has it.
     NoPod,
-    /// To the switch itself.
+    /// Local delivery to the switch.
     Gateway,
-    /// Out of a port.
+    /// Forwarding to a port.
     Port {
-        /// The port.
+        /// Egress port.
         port: PortId,
         /// Whether the port is open.
         is_open: bool,
-        /// The router to send to; the destination itself where absent.
+        /// Next-hop router; absent if the destination is on the link.
         next_hop: Option<IpAddr>,
     },
 }
 
-/// The next station on the link.
+/// Next hop on the link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathNeighbor {
-    /// Its address.
+    /// IP address of the next hop.
     pub address: IpAddr,
-    /// Its Ethernet address, if it is known.
+    /// Ethernet address of the next hop, if it is resolved.
     pub mac: Option<Mac>,
 }
 
 /// Decision of one pod's table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathSide {
-    /// The verdict.
+    /// Verdict on the connection.
     pub verdict: Verdict,
     /// Origin of the decision.
     pub decided_by: RuleOrigin,
-    /// Class of the other end's address; none where the pod's own node is let in without asking.
+    /// Class of the peer address; `None` if the peer is the pod's own node, whose traffic passes without a
+    /// table look-up.
     pub peer_class: Option<ClassId>,
-    /// Everything that the table says of that class, ports by ports.
+    /// All entries of the table for that class, by ports.
     pub row: Vec<PathSpan>,
 }
 
-/// Ports with one decision.
+/// Ports that share one decision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathSpan {
-    /// Protocol, first and last port; none for all that no other span has.
+    /// Protocol, first and last port; `None` for everything that no other span covers.
     pub ports: Option<(Protocol, u16, u16)>,
-    /// The verdict.
+    /// Verdict for these ports.
     pub verdict: Verdict,
     /// Origin of the decision.
     pub decided_by: RuleOrigin,
 }
 
-/// The path of a new connection through a snapshot, which the world is laid out as.
+/// Computes the path of a new connection through a snapshot, which was built from `desired`.
 pub(super) fn path(
     snapshot: &Snapshot,
     desired: &DesiredState,
@@ -162,7 +165,8 @@ fn hop(snapshot: &Snapshot, address: Address) -> PathHop {
     }
 }
 
-/// The port that packets from an address come by: the one that it lies behind, or an uplink, which may bring any.
+/// Ingress port of packets from an address: the port that the address lies behind, or, for an address without
+/// a route, the first uplink.
 fn comes_by(snapshot: &Snapshot, source: Address) -> Option<PortId> {
     match snapshot.hop(source) {
         Some(Hop::Port(port, _)) => Some(port),
@@ -171,7 +175,7 @@ fn comes_by(snapshot: &Snapshot, source: Address) -> Option<PortId> {
     }
 }
 
-/// Why the first stage that drops the packet does, in the order of the stages.
+/// Reason of the first stage that drops the packet, in the order of the stages.
 fn dropped(
     snapshot: &Snapshot,
     key: &FlowKey,
@@ -180,7 +184,7 @@ fn dropped(
     destination: PathHop,
 ) -> Option<DropReason> {
     let Some((id, from)) = from else {
-        // The switch's own addresses and those of no pod come from nobody.
+        // No port may send from an address of the switch, or from one in a pod prefix without a pod.
         return Some(if snapshot.hop(flow.src).is_some() {
             DropReason::Spoofed
         } else {
@@ -203,7 +207,7 @@ fn dropped(
         PathHop::Port { .. } if !is_routable(flow.src, flow.dst) => Some(DropReason::NoRoute),
         PathHop::Port { port, .. } => match snapshot.port(port) {
             None => Some(DropReason::PortDown),
-            // The switch is no router for others.
+            // The switch does not route between uplinks.
             Some(to) if from.kind == PortKind::Uplink && to.kind == PortKind::Uplink => {
                 Some(DropReason::NoRoute)
             }

@@ -1,5 +1,6 @@
-//! A dataplane on memory ports that its caller drives: for tests, simulation and micro-benchmarks. The stages, the worker
-//! and conntrack are those of the real one; threads, interfaces and the clock are the caller's.
+//! Dataplane on in-memory ports that its caller drives, for tests, simulation and micro-benchmarks. The
+//! pipeline, the workers and conntrack are those of [`Dataplane`](super::Dataplane); the caller supplies
+//! threads, interfaces and the clock.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -20,31 +21,32 @@ use crate::net::address::{pack, unpack};
 use crate::net::flow::FlowKey;
 use crate::xdp::{MemoryPeer, PortQueue, Umem};
 
-/// The dataplane.
+/// Dataplane on in-memory ports.
 pub struct Simulation {
     core: Core,
     workers: Vec<Worker>,
     start: Instant,
-    /// Time since the start, as the workers see it.
+    /// Time since the start: the clock of the workers.
     pub now: Duration,
     ports: BTreeSet<PortId>,
 }
 
-/// A memory port, seen from outside.
+/// In-memory port, seen from its peer.
 pub struct SimulatedPort {
-    /// Its number.
+    /// Number of the port.
     pub id: PortId,
-    /// The other side of each worker's queue, of those that have one.
+    /// Peers of the port's queues, one for each worker that has a queue.
     pub peers: Vec<MemoryPeer>,
 }
 
-/// The control side of a simulation, for a thread beside those of its workers.
+/// Control side of a simulation, for a thread beside those of its workers.
 pub struct Publisher<'a> {
     core: &'a Core,
 }
 
 impl Publisher<'_> {
-    /// Publishes a world, and waits until every worker judges by it; `None` where that takes longer than `patience`.
+    /// Publishes a desired state and waits until every worker has observed it. Returns `None` if that takes
+    /// longer than `patience`.
     pub fn publish(&self, desired: DesiredState, patience: Duration) -> Option<Generation> {
         let in_time = Cell::new(true);
         let generation = self.core.publish(&mut self.core.state(), Some(desired), &|core, generation| {
@@ -53,14 +55,14 @@ impl Publisher<'_> {
         in_time.get().then_some(generation)
     }
 
-    /// The generation that a worker judges by.
-    pub fn judged_by(&self, worker: WorkerId) -> Generation {
+    /// Generation that a worker uses.
+    pub fn observed_by(&self, worker: WorkerId) -> Generation {
         self.core.shared.snapshot.observed(worker)
     }
 }
 
 impl Simulation {
-    /// A dataplane with as many workers as `settings` has cores, and no port.
+    /// Creates a dataplane with one worker for each of `settings.cores`, and without ports.
     pub fn new(settings: &Settings) -> Result<Simulation, StartError> {
         let start = Instant::now();
         let core = Core::new(settings, start)?;
@@ -73,7 +75,7 @@ impl Simulation {
         Ok(Simulation { core, workers, start, now: Duration::ZERO, ports: BTreeSet::new() })
     }
 
-    /// Opens a port in memory.
+    /// Opens an in-memory port with a queue for each worker.
     pub fn open_port(
         &mut self,
         kind: PortKind,
@@ -83,8 +85,9 @@ impl Simulation {
         self.open(PortProperties { kind, vlan: vlan.unwrap_or(0), mtu, mac: None }, self.workers.len())
     }
 
-    /// Opens a port in memory that only the first `queues` workers have a queue of. Panics where they are none, or more than
-    /// there are workers.
+    /// Opens an in-memory port with queues for the first `queues` workers only.
+    ///
+    /// Panics if `queues` is zero, or larger than the number of workers.
     pub fn open_port_with(
         &mut self,
         kind: PortKind,
@@ -100,7 +103,7 @@ impl Simulation {
         self.open(PortProperties { kind, vlan: vlan.unwrap_or(0), mtu, mac: None }, queues)
     }
 
-    /// Opens an uplink in memory whose NIC has this Ethernet address.
+    /// Opens an in-memory uplink whose NIC has this Ethernet address.
     pub fn open_uplink(&mut self, mac: Mac, vlan: Option<u16>, mtu: u16) -> Result<SimulatedPort, PortError> {
         let properties =
             PortProperties { kind: PortKind::Uplink, vlan: vlan.unwrap_or(0), mtu, mac: Some(mac) };
@@ -108,7 +111,7 @@ impl Simulation {
     }
 
     fn open(&mut self, properties: PortProperties, queues: usize) -> Result<SimulatedPort, PortError> {
-        // As if each port's interface were there for good.
+        // Each port gets an interface of its own, which never changes its index.
         let number = self.ports.len() as u32;
         let mac = Mac([2, 0, 0, 0, 0, number as u8]);
         let link = Link { interface: format!("memory{number}"), index: number, mac, namespace: 0 };
@@ -126,13 +129,13 @@ impl Simulation {
         Ok(SimulatedPort { id, peers })
     }
 
-    /// Closes a port; its frames are back when this returns.
+    /// Closes a port. All of its frames are returned to the UMEM.
     pub fn close_port(&mut self, port: PortId) -> Result<(), PortError> {
         self.ports.take(&port).ok_or(PortError::Unknown(port))?;
         for (number, worker) in self.workers.iter_mut().enumerate().rev() {
             let mailbox = &self.core.shared.mailboxes[number];
             let (reply, access) = bounded(1);
-            // The mailbox is empty between two calls: every call obeys what it has sent.
+            // The command queue has room: each call handles the commands that it sends.
             let _ = mailbox.send(Command::Close(port, reply));
             worker.handle_commands();
             let Access::Queue(queue, _) = access.try_recv().map_err(|_| PortError::Unknown(port))? else {
@@ -148,46 +151,48 @@ impl Simulation {
         Ok(())
     }
 
-    /// Says what the kernel of a real dataplane would: the Ethernet address of a neighbour on an uplink, or that it has none.
+    /// Sets the Ethernet address of a neighbour on an uplink, or with `None` that it is unresolved, in place
+    /// of the kernel.
     pub fn resolve(&mut self, port: PortId, neighbor: IpAddr, mac: Option<Mac>) {
         self.core.shared.neighbors.set_uplink_mac(port, pack(neighbor), mac);
     }
 
-    /// Neighbours on uplinks that workers want resolved, since this was asked last.
+    /// Takes the neighbours on uplinks that workers have asked to resolve since the last call.
     pub fn questions(&mut self) -> Vec<(PortId, IpAddr)> {
         let questions = std::iter::from_fn(|| self.core.shared.solicit_queue.pop());
         questions.map(|(port, address)| (port, unpack(address))).collect()
     }
 
-    /// Publishes a world; each worker sees it from its next step on.
+    /// Publishes a desired state. Each worker observes it at its next step.
     ///
-    /// Panics on tables that [`RuleTables::check`](crate::tables::RuleTables::check) refuses.
+    /// Panics on tables that [`RuleTables::check`](crate::tables::RuleTables::check) rejects.
     pub fn publish(&mut self, desired: DesiredState) -> Generation {
         self.core.publish(&mut self.core.state(), Some(desired), &|_, _| {})
     }
 
-    /// One batch of every worker. Whether any had something to do.
+    /// Runs one batch of every worker. Returns whether any of them had work.
     pub fn step(&mut self) -> bool {
         (0..self.workers.len()).fold(false, |busy, worker| self.step_worker(worker) | busy)
     }
 
-    /// One batch of one worker. Whether it had something to do.
+    /// Runs one batch of one worker. Returns whether it had work.
     pub fn step_worker(&mut self, worker: usize) -> bool {
         self.step_worker_timed(worker, |_| ())
     }
 
-    /// [`Simulation::step_worker`], for who measures: `done` is called at the end of each part, with its name.
+    /// Runs [`Simulation::step_worker`] for a measurement: calls `done` with the name of each stage at its
+    /// end.
     pub fn step_worker_timed(&mut self, worker: usize, done: impl FnMut(&'static str)) -> bool {
         self.workers[worker].run_batch(self.start + self.now, done)
     }
 
-    /// Hands the workers out, to be stepped by threads of the caller's.
+    /// Lends the workers, each as a function that runs one batch, to threads of the caller.
     pub fn workers(&mut self) -> impl Iterator<Item = impl FnMut() -> bool + Send + '_> + '_ {
         let now = self.start + self.now;
         self.workers.iter_mut().map(move |worker| move || worker.run_batch(now, |_| ()))
     }
 
-    /// Hands the workers out to one thread, with the clock as an argument, and the control side to another.
+    /// Lends the workers with the clock as an argument, and the control side to another thread.
     pub fn apart(
         &mut self,
     ) -> (Publisher<'_>, impl Iterator<Item = impl FnMut(Duration) -> bool + Send + '_> + '_) {
@@ -197,13 +202,13 @@ impl Simulation {
         (Publisher { core: &self.core }, workers)
     }
 
-    /// Frames that a worker's UMEM has, and where they are: lent to rings, held outside of them.
+    /// Frames of a worker's UMEM: all of them, those lent to rings, and those that the worker holds.
     pub fn frames(&self, worker: usize) -> (usize, usize, usize) {
         let worker = &self.workers[worker];
         (worker.umem().frames_total(), worker.umem().frames_lent(), worker.frames_held())
     }
 
-    /// All counters.
+    /// Reads all counters.
     pub fn counters(&self) -> Counters {
         self.core.counters()
     }
@@ -213,7 +218,7 @@ impl Simulation {
         self.core.shared.conntrack.len()
     }
 
-    /// Bytes of memory of the conntrack table.
+    /// Memory of the conntrack table, bytes.
     pub fn conntrack_bytes(&self) -> usize {
         self.core.shared.conntrack.bytes()
     }
@@ -223,7 +228,7 @@ impl Simulation {
         self.core.path(flow)
     }
 
-    /// Up to `max` flows.
+    /// Lists up to `max` flows.
     pub fn flows(&self, max: usize) -> Vec<FlowInfo> {
         self.core.flows(self.now.as_millis() as u32, max, &mut |_| true)
     }

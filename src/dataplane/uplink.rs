@@ -1,4 +1,4 @@
-//! What is special about a port on a NIC that the switch shares with the kernel.
+//! Uplinks: ports on a NIC that the switch shares with the kernel.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,19 +9,20 @@ use super::neighbor::uplink_table::UplinkDevice;
 use super::{Mac, PortError};
 use crate::netlink::{Interface, node_addresses, vlan_device};
 
-/// How the port stands on its link.
+/// Properties of an uplink on its link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Uplink {
-    /// Ethernet address that it has there.
+    /// Ethernet address of the node on the link.
     pub(super) mac: Mac,
-    /// Where its neighbours are.
+    /// Kernel interface that has its neighbours.
     pub(super) device: UplinkDevice,
-    /// What is amiss.
+    /// Warning for the operator, with the remedy.
     pub(super) warning: Option<String>,
 }
 
-/// Finds out how a port on `interface` stands on its link. With a tag, the kernel is on that network by a VLAN device: its
-/// Ethernet address is the one that others know, and its neighbours are the port's.
+/// Reads the properties of an uplink on `interface`. With a VLAN tag, the kernel is attached to that network
+/// by a VLAN device: neighbours know the device's Ethernet address, and the kernel keeps their entries under
+/// the device.
 pub(super) fn probe(interface: &Interface, vlan: Option<u16>) -> Result<Uplink, PortError> {
     let own = Uplink {
         mac: interface.mac,
@@ -46,7 +47,8 @@ pub(super) fn probe(interface: &Interface, vlan: Option<u16>) -> Result<Uplink, 
     })
 }
 
-/// Refuses to take an address of the node itself from the kernel: that would cut the node off.
+/// Rejects pod prefixes that contain an address of the node. Frames to that address would go to the switch,
+/// and the node would be cut off.
 pub(super) fn check_prefixes(interface: &str, prefixes: &BTreeSet<IpNet>) -> Result<(), PortError> {
     match find_own_address(&node_addresses(interface), prefixes) {
         None => Ok(()),
@@ -57,7 +59,7 @@ pub(super) fn check_prefixes(interface: &str, prefixes: &BTreeSet<IpNet>) -> Res
     }
 }
 
-/// Why frames are copied between the NIC and the switch.
+/// Warning that the driver copies frames between the NIC and the UMEM (`XDP_COPY`).
 pub(super) fn copy_mode_warning(interface: &str) -> String {
     format!(
         "interface {interface}: frames are copied between the driver and the switch (no zero-copy): a worker's packet \
@@ -75,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_that_hold_an_address_of_the_node_are_found() {
+    fn prefixes_that_contain_an_address_of_the_node_are_found() {
         let nets =
             |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<BTreeSet<IpNet>>();
         let node: Vec<IpAddr> = vec!["192.0.2.5".parse().unwrap(), "fd00::5".parse().unwrap()];
@@ -87,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_tag_the_port_stands_where_its_interface_stands() {
+    fn without_a_tag_the_neighbours_are_those_of_the_interface() {
         let loopback = Interface::find("lo").unwrap();
         let uplink = probe(&loopback, None).unwrap();
         assert_eq!(uplink.device, UplinkDevice { interface: loopback.index, resolves: true });
@@ -95,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_without_a_vlan_device_is_told_with_what_to_do() {
+    fn a_tag_without_a_vlan_device_gives_a_warning_with_the_remedy() {
         let loopback = Interface::find("lo").unwrap();
         let uplink = probe(&loopback, Some(7)).unwrap();
         assert!(!uplink.device.resolves);

@@ -8,10 +8,10 @@ use std::os::fd::AsFd;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::LabError;
+use super::host_ends::{move_host_ends, raise_host_end};
 use super::journal::Journal;
 use super::namespace::{Namespace, current};
 use super::plan::POD_INTERFACE;
-use super::topology::{move_host_ends, raise_host_end};
 use crate::netlink::{NetlinkError, RouteSocket};
 
 /// Name of the bridge in its namespace.

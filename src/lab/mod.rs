@@ -8,6 +8,7 @@
 //! standard scenario with them, [`live`] the cases of policy tests.
 
 mod error;
+mod host_ends;
 mod journal;
 mod namespace;
 mod plan;

@@ -8,10 +8,10 @@ use std::process::{Command, Output};
 
 use super::LabError;
 use super::error::{Doing, write_setting};
+use super::host_ends::move_host_ends;
 use super::journal::Journal;
 use super::namespace::Namespace;
 use super::plan::GATEWAY_V4;
-use super::topology::move_host_ends;
 use crate::dataplane::Mac;
 use crate::netlink::RouteSocket;
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Process {
     /// Process id.
     pub pid: u32,
-    /// Start time in clock ticks since boot: field 22 of `/proc/PID/stat` (proc_pid_stat(5)).
+    /// Start time in clock ticks since boot: field 22 of `/proc/PID/stat` (`proc_pid_stat(5)`).
     pub started: u64,
 }
 

@@ -8,8 +8,8 @@ use std::fmt::Debug;
 use std::io;
 
 use rtnetlink::packet_core::{
-    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkMessage, NetlinkPayload,
-    NetlinkSerializable,
+    NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload, NetlinkSerializable,
 };
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::link::LinkMessage;
@@ -101,7 +101,7 @@ pub(super) fn send<M>(socket: &Socket, payload: impl Into<NetlinkPayload<M>>, fl
 where
     M: NetlinkSerializable,
 {
-    let mut message = NetlinkMessage::new(Default::default(), payload.into());
+    let mut message = NetlinkMessage::new(NetlinkHeader::default(), payload.into());
     message.header.flags = NLM_F_REQUEST | flags;
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];

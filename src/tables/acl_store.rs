@@ -8,7 +8,7 @@
 //! Most rows are short: they decide one interval of services, and decide all other services like the default
 //! row or uniformly. The bucket contains the decision of such a row, which saves the load of the row: with
 //! large tables each cache line is a memory access. For other rows the bucket contains the id. The header
-//! treats the default row alike.
+//! contains the default in the same form.
 //!
 //! A bucket with more than four classes continues in an overflow bucket, whose unit replaces its last class.
 //! Buckets contain one or two classes on average; one in thirty overflows.

@@ -59,7 +59,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(300))]
 
         #[test]
-        fn tables_that_are_not_touched_decide_as_before(
+        fn tables_that_are_not_affected_decide_as_before(
             before in arbitrary::rule_tables(),
             other in arbitrary::rule_tables(),
             parts in any::<[bool; 4]>(),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_a_table_does_not_tell_apart_does_not_touch_it() {
+    fn a_class_that_a_table_does_not_distinguish_does_not_affect_it() {
         let tables: RuleTables = serde_json::from_value(serde_json::json!({
             "format": 1,
             "rules": {"0": {"why": "not-isolated", "direction": "ingress"}},

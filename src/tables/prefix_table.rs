@@ -264,7 +264,7 @@ mod tests {
         })
     }
 
-    /// First and last address of a prefix, and their neighbors.
+    /// First and last address of a prefix, and their neighbours.
     fn edges(prefix: &IpNet) -> Vec<IpAddr> {
         match prefix {
             IpNet::V4(net) => {

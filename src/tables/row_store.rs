@@ -223,7 +223,7 @@ impl RowStore {
     }
 }
 
-/// Intervals of a row without gaps; neighbors differ.
+/// Intervals of a row without gaps; adjacent ones differ in their decision.
 fn intervals(row: &Row) -> Vec<Interval> {
     let mut intervals: Vec<Interval> = Vec::new();
     let mut push = |last: u32, decision: Decision| match intervals.last_mut() {

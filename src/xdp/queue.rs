@@ -7,8 +7,9 @@ use super::frame::Frame;
 use super::frame_ownership::QueueId;
 use super::memory_port::{self, MemoryPeer, MemoryRings};
 use super::program::{Program, Registration};
-use super::socket::XskSocket;
-use super::umem::{Binder, Umem};
+use super::socket::{Kick, XskSocket};
+use super::statistics::Statistics;
+use super::umem::{Binder, ClosedQueue, Umem};
 use crate::ids::PortId;
 use crate::limits::RING_SLOTS;
 use crate::netlink::Interface;
@@ -35,46 +36,6 @@ pub struct PortQueue {
 enum Rings {
     Socket(XskSocket),
     Memory(MemoryRings),
-}
-
-/// A closed queue, of which the frames wait for [`Umem::reclaim`].
-#[must_use = "give it to Umem::reclaim, or its frames are lost to the UMEM"]
-#[derive(Debug)]
-pub struct ClosedQueue {
-    pub(super) umem: u32,
-    /// Id of the queue; `None` while the kernel may still receive into its frames.
-    pub(super) queue_id: Option<QueueId>,
-}
-
-/// Result of a [`kick`](PortQueue::kick).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kick {
-    /// The tx ring is empty.
-    Done,
-    /// The tx ring has more frames: kick again.
-    Again,
-    /// The kernel refused with this error number, such as ENXIO for a removed interface. Frames stay in the
-    /// ring.
-    Refused(i32),
-}
-
-/// Counters of a socket (`struct xdp_statistics` of `linux/if_xdp.h`), and of refused descriptors.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Statistics {
-    /// Frames lost before the rx ring for a reason not in this list.
-    pub rx_dropped: u64,
-    /// Descriptors in the fill ring that the kernel refused.
-    pub rx_invalid: u64,
-    /// Frames lost because the rx ring was full.
-    pub rx_ring_full: u64,
-    /// Frames lost because the fill ring was empty.
-    pub fill_ring_empty: u64,
-    /// Descriptors in the tx ring that the kernel refused.
-    pub tx_invalid: u64,
-    /// Times that the kernel found the tx ring empty.
-    pub tx_ring_empty: u64,
-    /// Descriptors from the kernel that name no frame lent to this queue: a fault of the kernel.
-    pub refused: u64,
 }
 
 impl PortQueue {

@@ -6,18 +6,17 @@ use std::ptr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::io::{FdFlags, fcntl_setfd};
 use xsk_rs::config::{Interface as InterfaceName, LibxdpFlags, QueueSize, SocketConfig};
-use xsk_rs::socket::Fd;
 use xsk_rs::{CompQueue, FillQueue, FrameDesc, RxQueue, TxQueue};
 
 use super::error::{XdpError, io_source};
 use super::frame::{CONTINUED, Frame};
 use super::frame_ownership::{Direction, QueueId};
 use super::multi_buffer::{Assembler, Taken, fitting};
-use super::queue::{Kick, Statistics};
+use super::statistics::Statistics;
 use super::umem::Umem;
 use super::umem_area::UmemArea;
+use super::umem_owner::close_on_exec;
 use crate::limits::{BATCH_FRAMES_MAX, FRAME_BYTES, PORT_BURST_FRAMES_MAX, RING_SLOTS};
 use crate::netlink::Interface;
 
@@ -38,6 +37,18 @@ const BUSY_POLL_US: libc::c_int = 20;
 /// queue of a closed socket later (`xp_put_pool` of `net/xdp/xsk_buff_pool.c`).
 const RELEASE_PATIENCE: Duration = Duration::from_millis(500);
 const RELEASE_POLL: Duration = Duration::from_millis(2);
+
+/// Result of a [`kick`](super::PortQueue::kick).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kick {
+    /// The tx ring is empty.
+    Done,
+    /// The tx ring has more frames: kick again.
+    Again,
+    /// The kernel refused with this error number, such as ENXIO for a removed interface. Frames stay in the
+    /// ring.
+    Refused(i32),
+}
 
 /// The four rings of a socket. The socket is closed when the last of them is dropped.
 pub(super) struct XskSocket {
@@ -103,7 +114,7 @@ impl XskSocket {
     }
 
     /// Enables busy polling by the worker, with interrupts deferred to it (`xsk_recvmsg` of `net/xdp/xsk.c`,
-    /// `busy_poll_stop` of `net/core/dev.c`; Linux 5.11). Needs CAP_NET_ADMIN.
+    /// `busy_poll_stop` of `net/core/dev.c`; Linux 5.11). Needs `CAP_NET_ADMIN`.
     pub(super) fn prefer_busy_poll(&self) -> io::Result<()> {
         let options = [
             (libc::SO_PREFER_BUSY_POLL, 1),
@@ -280,20 +291,13 @@ impl XskSocket {
     }
 }
 
-/// Sets the close-on-exec flag, since libxdp opens sockets without `SOCK_CLOEXEC`.
-pub(super) fn close_on_exec(socket: &Fd) -> Result<(), XdpError> {
-    // SAFETY: the descriptor is open as long as the ring that it was borrowed from.
-    let socket = unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) };
-    fcntl_setfd(socket, FdFlags::CLOEXEC)
-        .map_err(|error| XdpError::from_io("keep an AF_XDP socket from other programs", &error.into()))
-}
-
 fn take_back(umem: &mut Umem, queue_id: QueueId, count: usize, out: &mut Vec<Frame>) -> Taken {
     let before = out.len();
     for descriptor in &umem.scratch[..count] {
         let index = descriptor.addr() / FRAME_BYTES;
         if umem.ownership.take_back(index, queue_id, Direction::Transmit) {
-            // The ownership table had the frame because its token was given up, so this token is the only one.
+            // The ownership table had the frame because its token was given up, so this token is the only
+            // one.
             out.push(Frame::new(umem.area.id(), index as u32));
         }
     }

@@ -7,7 +7,6 @@ use xsk_rs::FrameDesc;
 use super::error::XdpError;
 use super::frame::{DoesNotFit, Frame};
 use super::frame_ownership::{FrameOwnership, QueueId, QueueIds};
-use super::queue::ClosedQueue;
 use super::umem_area::UmemArea;
 use crate::limits::{BATCH_FRAMES_MAX, MTU_MAX, MTU_OF_ONE_FRAME_MAX, XDP_HEADROOM_BYTES};
 
@@ -28,6 +27,15 @@ pub struct Umem {
 pub struct Binder {
     pub(super) area: Arc<UmemArea>,
     queue_ids: Arc<Mutex<QueueIds>>,
+}
+
+/// A closed queue, of which the frames wait for [`Umem::reclaim`].
+#[must_use = "give it to Umem::reclaim, or its frames are lost to the UMEM"]
+#[derive(Debug)]
+pub struct ClosedQueue {
+    pub(super) umem: u32,
+    /// Id of the queue; `None` while the kernel may still receive into its frames.
+    pub(super) queue_id: Option<QueueId>,
 }
 
 impl Umem {

@@ -11,26 +11,11 @@ use xsk_rs::config::{FrameSize, QueueSize, UmemConfig};
 
 use super::error::{XdpError, io_source};
 use super::frame::Frame;
-use super::multi_buffer::FrameLinks;
+use super::frame_links::FrameLinks;
+use super::tx_metadata::{TX_METADATA_BYTES, TxMetadata, XDP_TXMD_FLAGS_CHECKSUM};
 use super::umem_owner::{self, Extent, OwnerSocket};
 use crate::limits::{FRAME_BYTES, RING_SLOTS, XDP_HEADROOM_BYTES};
 use crate::mem::{Pages, prefetch_address};
-
-/// `struct xsk_tx_metadata` of `linux/if_xdp.h`, in front of a packet with an offload request.
-#[repr(C)]
-struct TxMetadata {
-    flags: u64,
-    csum_start: u16,
-    csum_offset: u16,
-    launch_time: u64,
-}
-
-/// Bytes of the metadata in front of a packet.
-pub(super) const TX_METADATA_BYTES: usize = size_of::<TxMetadata>();
-/// Flag of the metadata that requests the checksum.
-const XDP_TXMD_FLAGS_CHECKSUM: u64 = 1 << 1;
-
-const _: () = assert!(TX_METADATA_BYTES == 24 && TX_METADATA_BYTES <= XDP_HEADROOM_BYTES);
 
 /// Frames of one huge page. `xsk-rs` unmaps by length, and the length of a huge mapping must be a multiple of
 /// its page.

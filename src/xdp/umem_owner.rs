@@ -14,10 +14,11 @@
 //! second socket replaces the first one behind the descriptor. The first registration stays, unused, for the
 //! rings that libxdp has mapped.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::thread;
 
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::sockopt::{
     set_xdp_rx_ring_size, set_xdp_umem_completion_ring_size, set_xdp_umem_fill_ring_size, set_xdp_umem_reg,
 };
@@ -25,11 +26,11 @@ use rustix::net::xdp::{SocketAddrXdp, SocketAddrXdpFlags, XdpUmemReg, XdpUmemReg
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use xsk_rs::config::{BindFlags, LibxdpFlags, QueueSize, SocketConfig};
+use xsk_rs::socket::Fd;
 use xsk_rs::{CompQueue, FillQueue, RxQueue, Socket, TxQueue};
 
 use super::error::{XdpError, io_source};
-use super::socket::close_on_exec;
-use super::umem_area::TX_METADATA_BYTES;
+use super::tx_metadata::TX_METADATA_BYTES;
 use crate::limits::FRAME_BYTES;
 
 /// Slots of the owner socket's rings: the least number that the kernel accepts.
@@ -147,4 +148,12 @@ pub(super) fn in_private_namespace<T: Send>(
     thread::scope(|scope| {
         scope.spawn(on_thread).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// Sets the close-on-exec flag, since libxdp opens sockets without `SOCK_CLOEXEC`.
+pub(super) fn close_on_exec(socket: &Fd) -> Result<(), XdpError> {
+    // SAFETY: the descriptor is open as long as the ring that it was borrowed from.
+    let socket = unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) };
+    fcntl_setfd(socket, FdFlags::CLOEXEC)
+        .map_err(|error| XdpError::from_io("keep an AF_XDP socket from other programs", &error.into()))
 }

@@ -31,7 +31,7 @@ fn steps(page: &str) -> Vec<Step> {
 fn run(steps: &[Step]) -> Vec<String> {
     let mut script = format!(". {SOURCES}/tests/netns/getting_started.sh\n");
     for step in steps {
-        script += &format!("echo '--- step'\n{}\n", step.commands);
+        script.extend(["echo '--- step'\n", &step.commands, "\n"]);
     }
     script += "echo '--- step'\nip -o link; ls /sys/fs/bpf /run /usr/local/bin\n";
     let output = Command::new("unshare")

@@ -101,14 +101,10 @@ fn test_counts_what_passed_and_explains_what_failed() {
 #[test]
 fn the_case_in_the_documentation_passes() {
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/policy-tests.md")).unwrap();
-    let (_, rest) = page.split_once("    name: only the API").unwrap();
-    let (case, _) = rest.split_once("**resources**").unwrap();
+    let (_, rest) = page.split_once("```yaml\nname: only the API").expect("the first case of the page");
+    let (case, _) = rest.split_once("```").unwrap();
     let scratch = Scratch::new("page");
-    let unindented: String = format!("    name: only the API{case}")
-        .lines()
-        .flat_map(|line| [line.get(4..).unwrap_or(""), "\n"])
-        .collect();
-    scratch.write("case.yaml", &unindented);
+    scratch.write("case.yaml", &format!("name: only the API{case}"));
     let (code, printed, errors) = scratch.palisade("test case.yaml");
     assert_eq!(
         (code, printed.as_str()),

@@ -326,7 +326,9 @@ impl Reader {
             end += 1;
         }
         let is_continued = at > 0 && tokens[at - 1] == "::";
-        if path.len() > 1 && !is_continued {
+        // `pub(in path)` limits visibility, and imports nothing.
+        let is_visibility = at > 1 && tokens[at - 1] == "in" && tokens[at - 2] == "(";
+        if path.len() > 1 && !is_continued && !is_visibility {
             self.here().1.mentions.insert(path);
         }
         end.max(at + 1)

@@ -63,6 +63,7 @@ const FORBIDDEN: [&str; 12] = [
 const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
     ("dataplane/conntrack/table/lookup_batch", &["Box::new("], "columns, made with the worker"),
     ("dataplane/conntrack/storage", &["to_vec("], "the header of the file, read when it is opened"),
+    ("dataplane/fib/layout", &["vec!["], "a generation, made by the control side"),
     ("dataplane/fib/desired_state", &["Vec::new("], "the content of a generation, made by the control side"),
     (
         "dataplane/fib/publish",
@@ -78,7 +79,7 @@ const EXCEPTIONS: &[(&str, &[&str], &str)] = &[
     ("dataplane/fragments/datagrams", &["vec!["], "made with the worker"),
     ("dataplane/neighbor/solicit", &["vec!["], "made with the worker"),
     ("dataplane/pipeline/batch", &["Box::new("], "columns, made with the worker"),
-    ("dataplane/pipeline/classify", &["Box::new("], "made with the worker"),
+    ("dataplane/pipeline/policy_batch", &["Box::new("], "made with the worker"),
     ("dataplane/worker/handoff", &["Box::new(", "Vec::new(", "vec!["], "made with the port"),
     (
         "dataplane/worker/mod",

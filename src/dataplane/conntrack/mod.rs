@@ -30,8 +30,6 @@ pub(crate) use state::{FlowState, Outcome, QuotaClass, Side};
 pub(crate) use table::{Conntrack, InsertOutcome, LookupBatch, LookupVisitor, PacketFlow, Slot, WorkerState};
 pub(crate) use tcp::{Segment, TcpFlow};
 
-const _: () = assert!(size_of::<Entry>() == 128);
-
 #[cfg(test)]
 mod loom_tests;
 #[cfg(test)]

@@ -28,6 +28,7 @@ use crate::mem::{FileMemory, HUGE_PAGE_BYTES, HugeArray};
 /// Version of the layout of entries and buckets and of the key hash. A process reads no file with another
 /// version.
 const LAYOUT: u32 = 3;
+const _: () = assert!(size_of::<Entry>() == 128, "another size needs another LAYOUT");
 const MAGIC: u64 = u64::from_ne_bytes(*b"palisade");
 const HEADER_BYTES: usize = 4096;
 /// Offset of the last generation in the header's page: its value, and behind it its complement.

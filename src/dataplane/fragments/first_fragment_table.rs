@@ -75,8 +75,7 @@ impl FirstFragmentTable {
     pub(super) fn remove(&self, key: &Key, hash: u64, now_ms: u32) {
         let is_found = |slot: &&Slot| slot.read().is_some_and(|(found, _, _)| found == *key);
         if let Some(slot) = self.probes(hash).find(is_found) {
-            // Where another worker is writing there, it writes about another datagram, and this record is
-            // gone already.
+            // Another worker that is writing there writes about another datagram: this record is gone already.
             slot.write(&Key::default(), &FirstRecord { first: FirstVerdict::Unknown, end_unit: 0 }, now_ms);
         }
     }

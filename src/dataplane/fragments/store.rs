@@ -194,7 +194,7 @@ impl Fragments {
 }
 
 impl Datagram {
-    /// Marks the part of a fragment as seen. Returns whether it repeats earlier parts. Where it repeats only
+    /// Marks the part of a fragment as seen. Returns whether it repeats earlier parts. If it repeats only
     /// some of its part, the datagram is denied as a whole: "the entire datagram [...] MUST be silently
     /// discarded" (RFC 5722 section 4).
     fn mark(&mut self, info: &FragmentInfo) -> bool {

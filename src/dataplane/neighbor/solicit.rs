@@ -1,24 +1,25 @@
-//! Solicitations that a worker is to send, and the rate limits of solicitations and ICMP errors.
+//! Rate limits of a worker: solicitations of neighbours and ICMP errors, bounded whatever the worker
+//! receives.
 
 use crate::ids::PortId;
 use crate::limits::{ANSWERS_PER_SECOND_MAX, PORT_ANSWERS_PER_SECOND, PORTS_MAX};
 use crate::net::address::Address;
 
-/// Solicitations and rate limits of one worker. Both are bounded, whatever the switch receives.
+/// Pending solicitations, and the budgets of solicitations and ICMP errors.
 pub(crate) struct RateLimits {
-    /// Solicitations of the current batch: a port, and the address behind it.
+    /// Addresses to solicit, by port; at most one for each port and batch.
     pub solicitations: Vec<(PortId, Address)>,
     /// Time of the last solicitation, by port.
     solicited_ms: Box<[Option<u32>]>,
-    /// Neighbours on uplinks that were solicited last, by a hash of the address.
+    /// Last solicited neighbours on uplinks, by a hash of the address.
     solicited_uplink: Box<[Option<Solicited>]>,
-    /// ICMP errors to the station behind each port, from the port's own budget.
+    /// Budget of ICMP errors of each port.
     icmp_errors_by_port: Box<[Budget]>,
-    /// ICMP errors beyond these, from the budget that all ports share.
+    /// Budget of further ICMP errors, shared by all ports.
     icmp_errors: Budget,
 }
 
-/// ICMP errors sent in the current second.
+/// ICMP errors sent in a second.
 #[derive(Debug, Clone, Copy, Default)]
 struct Budget {
     second: u32,
@@ -26,7 +27,7 @@ struct Budget {
 }
 
 impl Budget {
-    /// Whether one more may be sent in this second, of at most `max`. Counts it if so.
+    /// Takes one of `max` errors a second. Returns whether one was left.
     fn consume(&mut self, second: u32, max: u32) -> bool {
         if self.second != second {
             *self = Budget { second, sent: 0 };
@@ -37,16 +38,16 @@ impl Budget {
     }
 }
 
-/// A neighbour on an uplink, and the time of its solicitation.
+/// Neighbour on an uplink, and the time of its last solicitation.
 #[derive(Debug, Clone, Copy)]
 struct Solicited {
     who: (PortId, Address),
     at_ms: u32,
 }
 
-/// Time between two solicitations of one neighbour.
+/// Least time between two solicitations of the same target (Linux: `retrans_time_ms` of arp(7) is a second).
 const SOLICIT_INTERVAL_MS: u32 = 100;
-/// Slots for the neighbours on uplinks that were solicited last.
+/// Slots for neighbours on uplinks whose last solicitation is remembered.
 const UPLINK_SOLICITED_SLOTS: usize = 64;
 
 impl RateLimits {
@@ -60,7 +61,7 @@ impl RateLimits {
         }
     }
 
-    /// Adds a solicitation of `address` behind `port`, unless the port has had one within the interval.
+    /// Enqueues a solicitation of `address` behind `port`, unless the last one there is too recent.
     pub(crate) fn solicit(&mut self, port: PortId, address: Address, now_ms: u32) {
         let solicited = &mut self.solicited_ms[port.index()];
         let waits = solicited.is_some_and(|solicited| now_ms.wrapping_sub(solicited) < SOLICIT_INTERVAL_MS);
@@ -70,8 +71,8 @@ impl RateLimits {
         }
     }
 
-    /// Adds a solicitation of a neighbour on an uplink, unless the neighbour has had one within the interval.
-    /// Many neighbours of an uplink may be solicited at once. Two that share a slot may exceed the rate.
+    /// Enqueues a solicitation of a neighbour on an uplink, unless its last one is too recent. Many
+    /// neighbours may be solicited at once: each has its own interval, except those that share a slot.
     pub(crate) fn solicit_on_uplink(&mut self, port: PortId, address: Address, now_ms: u32) {
         let mixed = (address as u64 ^ (address >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let solicited = &mut self.solicited_uplink[mixed as usize % UPLINK_SOLICITED_SLOTS];
@@ -85,9 +86,10 @@ impl RateLimits {
         }
     }
 
-    /// Whether one more ICMP error may be sent to the station behind `port`: from the port's own budget,
-    /// which other ports cannot use up, then from the shared one. "A router SHOULD also be able to limit the
-    /// rate at which it sends other sorts of ICMP error messages" (RFC 1812 section 4.3.2.8).
+    /// Takes an ICMP error to the sender behind `port` from the budgets, and returns whether one was left
+    /// (RFC 1812 section 4.3.2.8: "A router SHOULD also be able to limit the rate at which it sends other
+    /// sorts of ICMP error messages"; RFC 4443 section 2.4 (f)). The port's own budget comes first, which no
+    /// other port can use up, then the shared one.
     pub(crate) fn allow_icmp_error(&mut self, port: PortId, now_ms: u32) -> bool {
         let second = now_ms / 1000;
         self.icmp_errors_by_port[port.index()].consume(second, PORT_ANSWERS_PER_SECOND)

@@ -1,12 +1,12 @@
-//! Ethernet addresses of the stations behind ports, as learned from their frames, and of neighbours on
-//! uplinks, as the kernel has resolved them.
+//! Table of Ethernet addresses: of the station behind each port, as learned from its frames; and of
+//! neighbours on uplinks, as the kernel has resolved them.
 //!
-//! A pod or the node is the only station behind its port, so one address a port is enough. Workers write it
-//! and read it without order: a worker that reads late uses the earlier address for one more packet.
+//! One pod, or the node, is alone behind its port, so one address for each port is enough. Workers read and
+//! write it; a worker that reads an old address sends one more packet to it.
 //!
-//! An uplink has many neighbours, which the kernel resolves. The resolver alone writes them
-//! ([`super::resolver`]). Workers look an address up without a lock: each slot is a sequence lock, whose
-//! sequence number stands above the Ethernet address.
+//! An uplink has many neighbours, which the kernel resolves, because it owns the NIC. Only the control side
+//! writes them ([`super::resolver`]). Workers look an address up without a lock: each slot is a sequence
+//! lock, whose sequence number stands in the bits above the Ethernet address.
 
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::BorrowedFd;
@@ -20,23 +20,23 @@ use crate::limits::{NEIGHBOR_QUESTIONS_MAX, NEIGHBORS_MAX, PORTS_MAX};
 use crate::net::address::Address;
 use crate::net::mac::Mac;
 
-/// Slots that an address may be in, one after the other.
+/// Consecutive slots that a neighbour may be in.
 const PROBES: usize = 16;
-/// Bits of the Ethernet address in a slot's word. The others are the sequence number.
+/// Low bits of a slot's word, which hold the Ethernet address; the other bits hold the sequence number.
 const MAC_BITS: u32 = 48;
 const MAC_MASK: u64 = (1 << MAC_BITS) - 1;
 
-/// Known Ethernet addresses. Zero is none.
+/// Resolved Ethernet addresses; zero stands for none.
 pub(crate) struct Neighbors {
     /// Learned addresses by port.
     ports: Box<[AtomicU64]>,
-    /// Neighbours on uplinks.
+    /// Neighbours on uplinks: an open-addressing hash table.
     uplink_neighbors: Box<[Slot]>,
     seed: [u64; 2],
 }
 
-/// Bounded queue of neighbours on uplinks that workers want resolved. A worker that finds it full asks again
-/// later.
+/// Neighbours on uplinks for the resolver. The queue is bounded; a request that finds it full is repeated by
+/// a later packet.
 pub(crate) struct SolicitQueue {
     queue: ArrayQueue<(PortId, Address)>,
     eventfd: EventFd,
@@ -47,14 +47,14 @@ impl SolicitQueue {
         Ok(SolicitQueue { queue: ArrayQueue::new(NEIGHBOR_QUESTIONS_MAX), eventfd: EventFd::new()? })
     }
 
-    /// Adds a neighbour, and wakes the resolver.
+    /// Enqueues a request and wakes the resolver.
     pub(crate) fn push(&self, port: PortId, address: Address) {
         if self.queue.push((port, address)).is_ok() {
             self.wake();
         }
     }
 
-    /// Removes the first neighbour, if there is one.
+    /// Takes the oldest request.
     pub(crate) fn pop(&self) -> Option<(PortId, Address)> {
         self.queue.pop()
     }
@@ -64,7 +64,7 @@ impl SolicitQueue {
         self.eventfd.signal();
     }
 
-    /// File descriptor that is readable after a wake-up, until [`SolicitQueue::drain_wakeups`].
+    /// Descriptor that is readable after a wake-up, until [`SolicitQueue::drain_wakeups`].
     pub(crate) fn eventfd(&self) -> BorrowedFd<'_> {
         self.eventfd.fd()
     }
@@ -75,11 +75,11 @@ impl SolicitQueue {
     }
 }
 
-/// A neighbour on an uplink. The alignment keeps it in one cache line.
+/// Neighbour on an uplink. Aligned, so that no slot spans two cache lines.
 #[derive(Default)]
 #[repr(align(32))]
 struct Slot {
-    /// Sequence number and Ethernet address. Without an address the slot is free.
+    /// Sequence number and Ethernet address. A slot without an address is free.
     word: AtomicU64,
     high: AtomicU64,
     low: AtomicU64,
@@ -89,7 +89,7 @@ struct Slot {
 }
 
 impl Slot {
-    /// The Ethernet address, if the slot has this neighbour.
+    /// Reads the Ethernet address if the slot holds this neighbour.
     #[inline]
     fn read(&self, port: PortId, address: Address) -> Option<Mac> {
         let word = self.word.load(Ordering::Acquire);
@@ -98,11 +98,12 @@ impl Slot {
             && self.high.load(Ordering::Relaxed) == (address >> 64) as u64
             && self.port.load(Ordering::Relaxed) == u32::from(port.0);
         fence(Ordering::Acquire);
-        // A different word means that another neighbour has taken the slot during the read.
+        // A changed word means that the slot was overwritten during the reads above, so they may mix two
+        // neighbours.
         (same && self.word.load(Ordering::Relaxed) == word).then(|| Mac::from_bits(word & MAC_MASK))
     }
 
-    /// Stores a neighbour in the slot, by one thread at a time.
+    /// Writes this neighbour to the slot. One thread writes at a time.
     fn write(&self, port: PortId, address: Address, mac: Mac) {
         self.clear();
         fence(Ordering::Release);
@@ -129,8 +130,8 @@ impl Neighbors {
         Neighbors {
             ports: (0..PORTS_MAX).map(|_| AtomicU64::new(0)).collect(),
             uplink_neighbors: (0..NEIGHBORS_MAX).map(|_| Slot::default()).collect(),
-            // A random seed: stations on the link choose their addresses, and must not know which addresses
-            // share slots.
+            // Stations on the link choose their addresses. A secret seed keeps them from choosing addresses
+            // that collide.
             seed: [0, 1].map(|i: u64| RandomState::new().hash_one(i)),
         }
     }
@@ -142,14 +143,14 @@ impl Neighbors {
         (bits != 0).then(|| Mac::from_bits(bits))
     }
 
-    /// Ethernet address behind a port, as [`Mac::to_bits`] has it; zero is none.
+    /// [`Neighbors::port_mac`] in the form of [`Mac::to_bits`]; zero stands for none.
     #[inline]
     pub(crate) fn port_mac_bits(&self, port: PortId) -> u64 {
         self.ports[port.index()].load(Ordering::Relaxed)
     }
 
-    /// Learns the source address of a frame from the port, as [`Mac::to_bits`] has it. Returns the known
-    /// address.
+    /// Learns the source of a frame that the port received, in the form of [`Mac::to_bits`]. Returns the
+    /// address that the table holds for the port.
     #[cold]
     pub(crate) fn learn(&self, port: PortId, bits: u64) -> u64 {
         if Mac::from_bits(bits).is_unicast() {
@@ -158,12 +159,12 @@ impl Neighbors {
         self.port_mac_bits(port)
     }
 
-    /// Forgets the Ethernet address behind a port.
+    /// Forgets the address behind a port.
     pub(crate) fn forget_port(&self, port: PortId) {
         self.ports[port.index()].store(0, Ordering::Relaxed);
     }
 
-    /// Forgets all neighbours on an uplink, by one thread at a time.
+    /// Removes all neighbours on an uplink. One thread calls this at a time.
     pub(crate) fn forget_uplink(&self, port: PortId) {
         for slot in &self.uplink_neighbors {
             if !slot.is_free() && slot.port.load(Ordering::Relaxed) == u32::from(port.0) {
@@ -184,13 +185,13 @@ impl Neighbors {
         })
     }
 
-    /// Ethernet address of a neighbour on an uplink, for output. The neighbour is not marked as used.
+    /// Reads [`Neighbors::uplink_mac`] without marking the neighbour as used.
     pub(crate) fn peek_uplink_mac(&self, port: PortId, address: Address) -> Option<Mac> {
         self.slots(port, address).find_map(|slot| slot.read(port, address))
     }
 
-    /// Sets the Ethernet address of a neighbour on an uplink, or removes it with `None`, by one thread at a
-    /// time. Returns false if there is no free slot.
+    /// Sets the Ethernet address of a neighbour on an uplink, or removes it with `None`. Returns false if no
+    /// slot is free. One thread calls this at a time.
     pub(crate) fn set_uplink_mac(&self, port: PortId, address: Address, mac: Option<Mac>) -> bool {
         let own = self.slots(port, address).find(|slot| slot.read(port, address).is_some());
         let Some(mac) = mac.filter(|mac| mac.is_unicast()) else {
@@ -209,7 +210,7 @@ impl Neighbors {
         }
     }
 
-    /// Whether a worker has looked the neighbour up since the last call.
+    /// Returns whether a worker has looked the neighbour up since the last call.
     pub(crate) fn take_used(&self, port: PortId, address: Address) -> bool {
         let own = self.slots(port, address).find(|slot| slot.read(port, address).is_some());
         own.is_some_and(|slot| slot.used.swap(0, Ordering::Relaxed) != 0)
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_no_station_is_none() {
+    fn an_address_that_is_not_unicast_removes_the_neighbour() {
         let neighbors = Neighbors::new();
         for wrong in [Mac::default(), Mac::BROADCAST] {
             assert!(neighbors.set_uplink_mac(PORT, 7, Some(mac(1))));
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn use_is_told_once() {
+    fn a_use_is_reported_once() {
         let neighbors = Neighbors::new();
         neighbors.set_uplink_mac(PORT, 7, Some(mac(1)));
         assert!(!neighbors.take_used(PORT, 7));
@@ -286,20 +287,20 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_linux_keeps_have_a_place_and_one_without_is_told() {
+    fn as_many_as_linux_keeps_have_a_slot_and_a_full_table_is_reported() {
         let neighbors = Neighbors::new();
         assert!((0..2048).all(|address| neighbors.set_uplink_mac(PORT, address, Some(mac(1)))));
         assert!((0..2048).all(|address| neighbors.uplink_mac(PORT, address).is_some()));
         let mut last = 2048..;
         assert!(
             last.any(|address| !neighbors.set_uplink_mac(PORT, address, Some(mac(1)))),
-            "it is not endless"
+            "the table has a bound"
         );
     }
 
     #[test]
     fn a_reader_never_sees_the_address_of_another_neighbour() {
-        // All neighbours share the same slots: each write replaces another neighbour.
+        // The writes overwrite one slot with two neighbours by turns.
         let neighbors = Neighbors::new();
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -329,19 +330,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_says_what_a_map_says(steps in prop::collection::vec((0..4u16, 0..40u128, 0..5u8), 0..300)) {
+        fn the_table_equals_a_map(steps in prop::collection::vec((0..4u16, 0..40u128, 0..5u8), 0..300)) {
             let neighbors = Neighbors::new();
-            let mut twin = BTreeMap::new();
+            let mut model = BTreeMap::new();
             for (port, address, last) in steps {
                 let mac = (last != 0).then(|| mac(last));
                 assert!(neighbors.set_uplink_mac(PortId(port), address, mac));
                 match mac {
-                    Some(mac) => twin.insert((port, address), mac),
-                    None => twin.remove(&(port, address)),
+                    Some(mac) => model.insert((port, address), mac),
+                    None => model.remove(&(port, address)),
                 };
                 for port in 0..4 {
                     for address in 0..40 {
-                        let expected = twin.get(&(port, address)).copied();
+                        let expected = model.get(&(port, address)).copied();
                         prop_assert_eq!(neighbors.uplink_mac(PortId(port), address), expected);
                     }
                 }

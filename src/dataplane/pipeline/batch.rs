@@ -21,9 +21,9 @@ pub(super) fn prefetch_frame(frames: &[Frame], i: usize, umem: &Umem) {
     }
 }
 
-/// Verdict on a frame. Each frame gets exactly one final verdict.
+/// Disposition of a frame. Each frame gets exactly one final disposition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Disposition {
     /// No stage has decided.
     Pending,
     /// A later fragment that the stage `fragments` decides on. After that stage: one that waits for the first
@@ -49,8 +49,8 @@ pub(crate) struct Batch {
     pub packets: Box<[Packet; BATCH_FRAMES_MAX]>,
     /// Adjacency of each frame that has been routed.
     pub adjacencies: Box<[Adjacency; BATCH_FRAMES_MAX]>,
-    /// Verdict on each frame.
-    pub verdicts: [Verdict; BATCH_FRAMES_MAX],
+    /// Disposition of each frame.
+    pub dispositions: [Disposition; BATCH_FRAMES_MAX],
     /// Whether the frame holds an answer of the switch, which leaves by the port that the frame came from.
     pub answers: [bool; BATCH_FRAMES_MAX],
     /// Whether the frame is a fragment that has waited for the first fragment of its datagram.
@@ -70,7 +70,7 @@ impl Batch {
             bytes: [0; BATCH_FRAMES_MAX],
             packets: Box::new([Packet::default(); BATCH_FRAMES_MAX]),
             adjacencies: Box::new([Adjacency::default(); BATCH_FRAMES_MAX]),
-            verdicts: [Verdict::Pending; BATCH_FRAMES_MAX],
+            dispositions: [Disposition::Pending; BATCH_FRAMES_MAX],
             answers: [false; BATCH_FRAMES_MAX],
             waited: [false; BATCH_FRAMES_MAX],
             has_fragments: false,
@@ -83,19 +83,19 @@ impl Batch {
         for (i, frame) in self.frames.iter().enumerate().skip(start) {
             self.in_ports[i] = port;
             self.bytes[i] = frame.len() as u16;
-            self.verdicts[i] = Verdict::Pending;
+            self.dispositions[i] = Disposition::Pending;
             self.answers[i] = false;
             self.waited[i] = false;
         }
     }
 
-    /// Adds a fragment that has waited, with its verdict.
-    pub(crate) fn resume(&mut self, frame: Frame, port: PortId, verdict: Verdict) {
+    /// Adds a fragment that has waited, with its disposition.
+    pub(crate) fn resume(&mut self, frame: Frame, port: PortId, disposition: Disposition) {
         let start = self.len();
         self.frames.push(frame);
         self.note_received(start, port);
         self.waited[start] = true;
-        self.verdicts[start] = verdict;
+        self.dispositions[start] = disposition;
     }
 
     /// Number of frames.
@@ -116,12 +116,12 @@ impl Batch {
     /// Whether no stage has decided on frame `i`.
     #[inline]
     pub(crate) fn is_pending(&self, i: usize) -> bool {
-        self.verdicts[i] == Verdict::Pending
+        self.dispositions[i] == Disposition::Pending
     }
 
     /// Drops frame `i`.
     #[inline]
     pub(crate) fn drop(&mut self, i: usize, reason: DropReason) {
-        self.verdicts[i] = Verdict::Dropped(reason);
+        self.dispositions[i] = Disposition::Dropped(reason);
     }
 }

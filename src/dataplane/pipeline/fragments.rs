@@ -1,6 +1,6 @@
 //! The stage that decides on fragments: see [`crate::dataplane::fragments`].
 
-use super::batch::{Batch, Verdict};
+use super::batch::{Batch, Disposition};
 use super::context::Context;
 use super::flow::init::flow_of;
 use super::route::route;
@@ -20,12 +20,12 @@ pub(super) fn classify_fragments(
     rate_limits: &mut RateLimits,
 ) {
     for i in 0..batch.len() {
-        match batch.verdicts[i] {
-            Verdict::Held => classify_later(batch, i, context, fragments, rate_limits),
-            Verdict::Pending if batch.packets[i].first_fragment => {
-                record_first(batch, i, context, lookups, fragments)
+        match batch.dispositions[i] {
+            Disposition::Held => classify_later(batch, i, context, fragments, rate_limits),
+            Disposition::Pending if batch.packets[i].first_fragment => {
+                record_first(batch, i, context, lookups, fragments);
             }
-            Verdict::Dropped(reason)
+            Disposition::Dropped(reason)
                 if batch.packets[i].first_fragment && !batch.answers[i] && binds_later_fragments(reason) =>
             {
                 record_first(batch, i, context, lookups, fragments);
@@ -69,7 +69,7 @@ fn record_first(
         return drop_pending(batch, i, DropReason::Fragment);
     };
     let hash = context.conntrack.hash(&info.key);
-    let first = if let Verdict::Dropped(reason) = batch.verdicts[i] {
+    let first = if let Disposition::Dropped(reason) = batch.dispositions[i] {
         FirstVerdict::Denied(reason)
     } else {
         let flow = lookups.flow(i);
@@ -109,7 +109,7 @@ fn classify_later(
         return batch.drop(i, DropReason::FragmentTiny);
     }
     // A fragment without a route need not wait.
-    batch.verdicts[i] = Verdict::Pending;
+    batch.dispositions[i] = Disposition::Pending;
     route(batch, i, context, rate_limits);
     if !batch.is_pending(i) {
         return;
@@ -117,10 +117,10 @@ fn classify_later(
     let hash = context.conntrack.hash(&info.key);
     let environment = environment(context);
     let later = fragments.classify_later(&info, hash, port, batch.waited[i], &environment);
-    batch.verdicts[i] = match later {
-        LaterVerdict::Pass => Verdict::Pending,
-        LaterVerdict::Hold => Verdict::Held,
-        LaterVerdict::Drop(reason) => Verdict::Dropped(reason),
+    batch.dispositions[i] = match later {
+        LaterVerdict::Pass => Disposition::Pending,
+        LaterVerdict::Hold => Disposition::Held,
+        LaterVerdict::Drop(reason) => Disposition::Dropped(reason),
     };
 }
 

@@ -8,7 +8,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::batch::{Batch, Verdict};
+use super::batch::{Batch, Disposition};
 use super::context::Context;
 use crate::dataplane::fib::next_hop::Hop;
 use crate::dataplane::fib::port::PortView;
@@ -51,14 +51,14 @@ pub(super) fn deliver_locally(batch: &mut Batch, context: &Context<'_>) {
             Kind::Arp => arp(context.umem.data_mut(&mut batch.frames[i]), packet, port, context.snapshot),
             Kind::LinkLocal => link_local(context.umem, &mut batch.frames[i], packet, port, context.snapshot),
             Kind::LaterFragment => {
-                batch.verdicts[i] = Verdict::Held;
+                batch.dispositions[i] = Disposition::Held;
                 continue;
             }
             Kind::Flow | Kind::IcmpError => continue,
         };
         match answer {
             Some(is_answer) => {
-                batch.verdicts[i] = Verdict::Consumed;
+                batch.dispositions[i] = Disposition::Consumed;
                 batch.answers[i] = is_answer;
             }
             None => batch.drop(i, DropReason::Spoofed),

@@ -1,16 +1,34 @@
 //! The packet path: a table of stages, each a pass over the batch.
 //!
 //! ```text
-//! receive -> parse -> guard -> serve -> track -> follow -> classify -> fragments -> rewrite -> count -> transmit
+//! receive -> parse -> anti-spoof -> local delivery -> lookup -> advance -> classify -> fragments -> rewrite -> count -> transmit
 //! ```
 //!
-//! The worker does `receive` and `transmit`, which use rings. A stage does not allocate, lock, log, read a
-//! clock or call the kernel. After the stages every frame has one verdict.
+//! The worker does `receive` and `transmit`, which use rings. A stage does not allocate, lock, log, read a clock
+//! or call the kernel. After the stages every frame has one disposition.
 //!
 //! The stage `advance` routes the packets of new flows before `classify` evaluates them. Policy needs the
 //! destination pod, which the route gives, and a packet without a route must not take a slot in conntrack.
 //!
-//! Each stage has a fast path for nearly all packets, and functions out of line for the others.
+//! Each stage has a fast path for nearly all packets, and functions out of line for the others. The arguments of
+//! a stage name all that it writes; [`Context`] is what it reads.
+//!
+//! A packet of an established flow takes these functions:
+//!
+//! | function | file |
+//! |---|---|
+//! | `Worker::run_batch` | `worker/mod.rs` |
+//! | `Worker::receive` | `worker/mod.rs` |
+//! | `Worker::process` | `worker/mod.rs` |
+//! | [`run`] | `pipeline/mod.rs` |
+//! | `parse`, `parse_fast` inlined | `pipeline/parse.rs` |
+//! | `anti_spoof`, `anti_spoof_fast` inlined | `pipeline/anti_spoof.rs` |
+//! | `lookup` | `pipeline/lookup.rs` |
+//! | `advance`, `advance_fast` inlined | `pipeline/advance.rs` |
+//! | `rewrite`, `rewrite_fast` inlined | `pipeline/rewrite.rs` |
+//! | `count` | `pipeline/mod.rs` |
+//! | `Worker::dispatch` | `worker/mod.rs` |
+//! | `Worker::transmit` | `worker/mod.rs` |
 
 mod advance;
 pub(super) mod anti_spoof;
@@ -26,22 +44,24 @@ mod parse_fast;
 pub(super) mod policy_batch;
 mod rewrite;
 pub(super) mod route;
+pub(super) mod stage_state;
 mod verify_checksum;
 
 use std::ops::Range;
 
 use self::advance::advance;
 use self::anti_spoof::anti_spoof;
-use self::batch::{Batch, Verdict};
+use self::batch::{Batch, Disposition};
 use self::classify::classify;
-use self::context::{Context, StageState};
+use self::context::Context;
 use self::fragments::classify_fragments;
 use self::gateway::deliver_locally;
 use self::lookup::lookup;
 use self::parse::parse;
 use self::rewrite::rewrite;
+use self::stage_state::StageState;
 
-/// Takes a batch through all stages, and calls `done` with the name of each after it. Afterwards no verdict
+/// Takes a batch through all stages, and calls `done` with the name of each after it. Afterwards no disposition
 /// is pending.
 #[inline]
 pub(crate) fn run(
@@ -78,7 +98,7 @@ pub(crate) fn run(
     done("count");
 }
 
-/// Counts the verdict on each frame, at the port that the frame came from.
+/// Counts the disposition on each frame, at the port that the frame came from.
 fn count(batch: &Batch, context: &Context<'_>) {
     context.stats.batches.add(1);
     let mut start = 0;
@@ -92,13 +112,13 @@ fn count(batch: &Batch, context: &Context<'_>) {
 fn count_run(batch: &Batch, run: Range<usize>, context: &Context<'_>) {
     let port = context.stats.port(batch.in_ports[run.start]);
     let (mut received, mut bytes, mut forwarded) = (0, 0, 0);
-    for (verdict, frame_bytes) in batch.verdicts[run.clone()].iter().zip(&batch.bytes[run]) {
-        match *verdict {
-            Verdict::Forward(_) => forwarded += 1,
-            Verdict::Consumed => port.consumed.add(1),
-            Verdict::Dropped(reason) => port.drop(reason),
-            Verdict::Held => continue, // It is counted when it has a verdict.
-            Verdict::Pending => unreachable!("rewrite leaves no verdict pending"),
+    for (disposition, frame_bytes) in batch.dispositions[run.clone()].iter().zip(&batch.bytes[run]) {
+        match *disposition {
+            Disposition::Forward(_) => forwarded += 1,
+            Disposition::Consumed => port.consumed.add(1),
+            Disposition::Dropped(reason) => port.drop(reason),
+            Disposition::Held => continue, // It is counted when it has a disposition.
+            Disposition::Pending => unreachable!("rewrite leaves no disposition pending"),
         }
         received += 1;
         bytes += u64::from(*frame_bytes);

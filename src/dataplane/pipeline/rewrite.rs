@@ -1,7 +1,7 @@
 //! The stage `rewrite`: Ethernet addresses, VLAN tag, TTL, and a transport checksum that the sender has left
 //! unfinished.
 
-use super::batch::{Batch, Verdict, prefetch_frame};
+use super::batch::{Batch, Disposition, prefetch_frame};
 use super::context::Context;
 use crate::dataplane::DropReason;
 use crate::dataplane::fib::next_hop::Adjacency;
@@ -34,7 +34,7 @@ pub(super) fn rewrite(
             && rewrite_fast(context.umem, &mut batch.frames[i], &batch.packets[i], adjacency, src);
         if fits {
             *credit -= 1;
-            batch.verdicts[i] = Verdict::Forward(adjacency.out);
+            batch.dispositions[i] = Disposition::Forward(adjacency.out);
         } else {
             rewrite_slow(batch, i, context, transmit_credit, free, src);
         }
@@ -63,12 +63,12 @@ fn rewrite_slow(
     };
     let fits = rewrite_frame(context.umem, &mut batch.frames[i], &batch.packets[i], adjacency, src, free);
     // A VLAN tag may have added a frame to the packet.
-    batch.verdicts[i] = match credit.checked_sub(batch.frames[i].frames() as u32) {
+    batch.dispositions[i] = match credit.checked_sub(batch.frames[i].frames() as u32) {
         Some(left) if fits => {
             *credit = left;
-            Verdict::Forward(out)
+            Disposition::Forward(out)
         }
-        _ => Verdict::Dropped(DropReason::TxFull),
+        _ => Disposition::Dropped(DropReason::TxFull),
     };
 }
 

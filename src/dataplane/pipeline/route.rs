@@ -1,6 +1,6 @@
 //! Routing: the adjacency of a packet, and the answers where it has none.
 
-use super::batch::{Batch, Verdict};
+use super::batch::{Batch, Disposition};
 use super::context::Context;
 use super::gateway::{self, IcmpError};
 use crate::dataplane::fib::next_hop::{Adjacency, Hop};
@@ -23,7 +23,7 @@ pub(in crate::dataplane) fn route(
     let number = context.snapshot.hop_number(packet.dst);
     match number.and_then(|number| context.snapshot.adjacency(number)) {
         Some(adjacency) if adjacency.takes(packet) && !is_link_scoped(packet) => {
-            batch.adjacencies[i] = adjacency
+            batch.adjacencies[i] = adjacency;
         }
         _ => route_slow(batch, i, context, rate_limits, number),
     }
@@ -60,12 +60,12 @@ fn route_slow(
             let frame = context.umem.data_mut(&mut batch.frames[i]);
             let is_answer = gateway::echo(frame, &batch.packets[i]);
             batch.answers[i] = is_answer;
-            batch.verdicts[i] =
-                if is_answer { Verdict::Consumed } else { Verdict::Dropped(DropReason::NoRoute) };
+            batch.dispositions[i] =
+                if is_answer { Disposition::Consumed } else { Disposition::Dropped(DropReason::NoRoute) };
         }
         Some((_, (Hop::Port(..), adjacency))) if adjacency.mtu == 0 => batch.drop(i, DropReason::PortDown),
         Some((number, (Hop::Port(..), adjacency))) => {
-            forward_via(batch, i, context, rate_limits, number, adjacency)
+            forward_via(batch, i, context, rate_limits, number, adjacency);
         }
     }
 }

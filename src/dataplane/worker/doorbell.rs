@@ -1,15 +1,16 @@
-//! Doorbell: notification of a worker that other workers have handed frames to it, while it runs or sleeps.
-//! `loom_tests.rs` checks that no notification is lost.
+//! Doorbell: wakes a worker when another worker hands frames to it. `dataplane/loom_tests.rs` checks that no
+//! frame is missed.
 
 use super::parts::{AtomicBool, AtomicU64, EventFd, Ordering, PORTS_MAX, fence};
 use crate::ids::PortId;
 
-/// Ports of a worker that other workers have handed frames to, and its event counter.
+/// Ports of one worker for which other workers have handed over frames, and the eventfd that wakes the
+/// worker.
 pub(crate) struct Doorbell {
-    /// Whether any port has a notification. It is set after the port's own bit.
+    /// Whether any port bit is set. Set after the port bit.
     any: AtomicBool,
     ports: [AtomicU64; PORTS_MAX.div_ceil(64)],
-    /// Whether the worker sleeps, or is about to sleep and checks once more.
+    /// Whether the worker sleeps, or is about to sleep and checks `any` once more.
     asleep: AtomicBool,
     eventfd: EventFd,
 }
@@ -20,21 +21,21 @@ impl Doorbell {
         Doorbell { any: AtomicBool::new(false), ports, asleep: AtomicBool::new(false), eventfd }
     }
 
-    /// Event counter that wakes the worker.
+    /// Eventfd that wakes the worker.
     pub(crate) fn eventfd(&self) -> &EventFd {
         &self.eventfd
     }
 
-    /// Notifies the worker of frames for one of its ports. If it sleeps, it is woken by a system call;
-    /// otherwise there is none.
+    /// Marks `port` as having frames, and wakes the worker if it sleeps. Costs a system call only in that
+    /// case.
     pub(crate) fn ring(&self, port: PortId) {
         let bit = 1 << (port.index() % 64);
         self.ports[port.index() / 64].fetch_or(bit, Ordering::Release);
-        // A swap, not a store: the worker that reads it synchronizes with all callers, not only with the last
-        // one.
+        // A swap reads the last value, so that the taking worker synchronizes with every ringing worker and
+        // not only with the last one.
         self.any.swap(true, Ordering::AcqRel);
-        // The caller sets the notification before it reads `asleep`, and the worker sets `asleep` before it
-        // reads notifications (`prepare_sleep`): one of the two sees the other.
+        // This side stores `any` and then loads `asleep`; `prepare_sleep` stores `asleep` and then loads
+        // `any`. With a fence between store and load on both sides, at least one side sees the other's store.
         fence(Ordering::SeqCst);
         let is_first_to_see =
             || self.asleep.compare_exchange(true, false, Ordering::Relaxed, Ordering::Relaxed).is_ok();
@@ -43,7 +44,7 @@ impl Doorbell {
         }
     }
 
-    /// Calls `each` once for each port that has a notification, and clears it.
+    /// Takes the marked ports, once each.
     #[inline]
     pub(crate) fn take_rung(&self, mut each: impl FnMut(PortId)) {
         if !self.any.load(Ordering::Relaxed) || !self.any.swap(false, Ordering::AcqRel) {
@@ -59,15 +60,15 @@ impl Doorbell {
         }
     }
 
-    /// Announces that the worker goes to sleep. Returns false if there is a notification, and the worker must
-    /// not sleep.
+    /// Announces that the worker goes to sleep. Returns false if frames have arrived and the worker must not
+    /// sleep.
     pub(crate) fn prepare_sleep(&self) -> bool {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         !self.any.load(Ordering::Relaxed)
     }
 
-    /// Announces that the worker is awake, and clears its event counter.
+    /// Announces that the worker is awake, and clears the eventfd.
     pub(crate) fn finish_sleep(&self) {
         self.asleep.store(false, Ordering::Relaxed);
         self.eventfd.drain();

@@ -1,4 +1,4 @@
-//! The mailbox of a worker: commands of the control side, the doorbell of other workers, and counters.
+//! Mailbox of a worker: commands of the control side, and the doorbell for frames of other workers.
 
 use crossbeam::channel::Sender;
 use crossbeam::queue::ArrayQueue;
@@ -14,20 +14,20 @@ use crate::xdp::ClosedQueue;
 /// Mailbox of one worker.
 pub(crate) struct Mailbox {
     commands: ArrayQueue<Command>,
-    /// Notification of hand-offs. Its event counter wakes the worker.
+    /// Doorbell for handed-over frames. Its eventfd wakes the worker.
     pub doorbell: Doorbell,
     /// Counters of the worker.
     pub stats: WorkerStats,
 }
 
-/// Command of the control side. The worker handles it between two batches.
-#[allow(clippy::large_enum_variant)] // There are few, and the large one is the common one.
+/// Command of the control side, handled between two batches.
+#[allow(clippy::large_enum_variant)] // Commands are few, and most are large.
 pub(crate) enum Command {
-    /// Open a port.
+    /// Adds a port.
     Open(PortId, Access),
-    /// Close a port and return the access to it. Frames that wait for transmission are dropped.
+    /// Removes a port and returns the access to it. Frames that wait for transmission there are dropped.
     Close(PortId, Sender<Access>),
-    /// Take back the frames of a closed queue, and reply.
+    /// Takes back the frames of a closed queue, and sends a reply when that is done.
     Reclaim(ClosedQueue, Sender<()>),
 }
 
@@ -40,20 +40,19 @@ impl Mailbox {
         })
     }
 
-    /// Sends a command and wakes the worker. Returns the command if too many are waiting.
-    #[allow(clippy::result_large_err)] // The command itself comes back, and nobody copies it in a hurry.
+    /// Enqueues a command and wakes the worker. Returns the command if the queue is full.
+    #[allow(clippy::result_large_err)] // The command itself comes back; this is not a hot path.
     pub(crate) fn send(&self, command: Command) -> Result<(), Command> {
         self.commands.push(command)?;
         self.wake();
         Ok(())
     }
 
-    /// The oldest command.
+    /// Takes the oldest command.
     pub(crate) fn next_command(&self) -> Option<Command> {
         self.commands.pop()
     }
 
-    /// Wakes the worker.
     pub(crate) fn wake(&self) {
         self.doorbell.eventfd().signal();
     }
@@ -67,35 +66,35 @@ mod tests {
         mailbox.doorbell.eventfd().drain()
     }
 
-    fn calls(mailbox: &Mailbox) -> Vec<u16> {
+    fn take_rung(mailbox: &Mailbox) -> Vec<u16> {
         let mut ports = Vec::new();
         mailbox.doorbell.take_rung(|port| ports.push(port.0));
         ports
     }
 
     #[test]
-    fn every_port_that_was_called_for_is_named_once() {
+    fn every_port_that_was_rung_for_is_taken_once() {
         let mailbox = Mailbox::new().unwrap();
-        assert_eq!(calls(&mailbox), [0u16; 0]);
+        assert_eq!(take_rung(&mailbox), [0u16; 0]);
         for port in [0, 1023, 64, 63, 64] {
             mailbox.doorbell.ring(PortId(port));
         }
-        assert_eq!(calls(&mailbox), [0, 63, 64, 1023]);
-        assert_eq!(calls(&mailbox), [0u16; 0]);
+        assert_eq!(take_rung(&mailbox), [0, 63, 64, 1023]);
+        assert_eq!(take_rung(&mailbox), [0u16; 0]);
     }
 
     #[test]
-    fn a_call_wakes_the_one_who_sleeps_once_and_nobody_else() {
+    fn a_ring_wakes_a_sleeping_worker_once_and_a_working_one_never() {
         let mailbox = Mailbox::new().unwrap();
         mailbox.doorbell.ring(PortId(3));
-        assert!(!is_woken(&mailbox), "it is awake");
-        assert!(!mailbox.doorbell.prepare_sleep(), "a call has come");
+        assert!(!is_woken(&mailbox), "the worker is awake");
+        assert!(!mailbox.doorbell.prepare_sleep(), "a ring has arrived");
         mailbox.doorbell.finish_sleep();
-        assert_eq!(calls(&mailbox), [3]);
+        assert_eq!(take_rung(&mailbox), [3]);
         assert!(mailbox.doorbell.prepare_sleep());
         mailbox.doorbell.ring(PortId(3));
         assert!(is_woken(&mailbox));
         mailbox.doorbell.ring(PortId(4));
-        assert!(!is_woken(&mailbox), "it was woken already");
+        assert!(!is_woken(&mailbox), "the worker was woken already");
     }
 }

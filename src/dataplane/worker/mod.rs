@@ -28,10 +28,11 @@ use super::fib::snapshot::Snapshot;
 use super::fragments::Fragments;
 use super::neighbor::solicit::RateLimits;
 use super::pipeline;
-use super::pipeline::batch::{Batch, Verdict};
-use super::pipeline::context::{Context, StageState};
+use super::pipeline::batch::{Batch, Disposition};
+use super::pipeline::context::Context;
 use super::pipeline::gateway;
 use super::pipeline::policy_batch::PolicyBatch;
+use super::pipeline::stage_state::StageState;
 use super::stats::WorkerStats;
 use super::{Polling, PortKind};
 use crate::ids::{PortId, WorkerId};
@@ -240,7 +241,7 @@ impl Worker {
     fn receive(&mut self, now_ms: u32) -> usize {
         let (batch, shared) = (&mut self.batch, &self.shared.first_fragments);
         self.fragments.resume(BATCH_FRAMES_MAX - batch.len(), shared, now_ms, |frame, port, drop| {
-            batch.resume(frame, port, drop.map_or(Verdict::Pending, Verdict::Dropped));
+            batch.resume(frame, port, drop.map_or(Disposition::Pending, Disposition::Dropped));
         });
         let reserve = self.fill_budget.reserve(self.ports.len());
         let target_max = self.fill_budget.target_max(self.ports.len());
@@ -296,15 +297,15 @@ impl Worker {
         self.dispatch();
     }
 
-    /// Moves each frame of the batch to the place that its verdict names.
+    /// Moves each frame of the batch to the place that its disposition names.
     fn dispatch(&mut self) {
         let batch = &mut self.batch;
         for (i, mut frame) in batch.frames.drain(..).enumerate() {
             self.umem.trim(&mut frame, &mut self.free);
-            let out = match batch.verdicts[i] {
+            let out = match batch.dispositions[i] {
                 // The stage `rewrite` has taken it from the credit of the port.
-                Verdict::Forward(out) => out,
-                Verdict::Held => {
+                Disposition::Forward(out) => out,
+                Disposition::Held => {
                     self.fragments.hold(frame);
                     continue;
                 }

@@ -9,74 +9,20 @@
 mod message;
 mod placement;
 
+mod case;
 mod client;
+mod counter_delta;
 mod responder;
 mod rig;
 
-use std::collections::BTreeMap;
-use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub use rig::CounterDelta;
+pub use case::{LiveCase, LiveProbe};
+pub use counter_delta::CounterDelta;
+pub use rig::{LiveResult, LiveSpec};
 
 use super::LabError;
-use super::traffic::Outcome;
-use crate::net::flow::FlowKey;
-use crate::tables::{PodName, RuleTables, Verdict};
 use rig::Rig;
-
-/// Parameters of a run.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LiveSpec {
-    /// The `palisade` program.
-    pub program: PathBuf,
-    /// Workers of the switch.
-    pub workers: u16,
-}
-
-/// A case of a policy test.
-#[derive(Debug, Clone)]
-pub struct LiveCase {
-    /// Name.
-    pub name: String,
-    /// Pods with their addresses. Pods without addresses of their own are left out.
-    pub pods: BTreeMap<PodName, Vec<IpAddr>>,
-    /// Rule tables.
-    pub tables: RuleTables,
-    /// Connections to be tried.
-    pub probes: Vec<LiveProbe>,
-}
-
-/// A connection of a case.
-#[derive(Debug, Clone, Copy)]
-pub struct LiveProbe {
-    /// Flow of the connection. The kernel chooses the source port.
-    pub flow: FlowKey,
-    /// Expected verdict. The wait for silence is shorter than that for an answer.
-    pub expect: Verdict,
-}
-
-/// Result of a case.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LiveResult {
-    /// Outcome of each probe; `None` for one that no single host can send or receive.
-    pub outcomes: Vec<Option<Outcome>>,
-    /// Counters of the switch.
-    pub counted: CounterDelta,
-}
-
-impl LiveCase {
-    /// Pods that share no address with another, so that a lab can have them.
-    fn pods_to_make(&self) -> impl Iterator<Item = (&PodName, &Vec<IpAddr>)> {
-        self.pods.iter().filter(|(_, addresses)| addresses.iter().all(|address| self.claims(*address) == 1))
-    }
-
-    /// Counts the pods with an address.
-    fn claims(&self, address: IpAddr) -> usize {
-        self.pods.values().filter(|addresses| addresses.contains(&address)).count()
-    }
-}
 
 /// Runs cases, and calls `tell` after each. Once `interrupted` is set, everything is removed soon.
 pub fn run(

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
-use super::LiveCase;
+use super::case::LiveCase;
 use crate::lab::{GATEWAY_V4, GATEWAY_V6};
 use crate::net::flow::{FlowKey, Protocol};
 
@@ -140,7 +140,7 @@ fn sorted(addresses: &[IpAddr]) -> Vec<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::live::LiveProbe;
+    use crate::lab::live::case::LiveProbe;
     use crate::tables::{RuleTables, Verdict};
 
     fn case(pods: &[(&str, &str)], flows: &[(&str, &str, u16)]) -> LiveCase {

@@ -2,7 +2,8 @@
 
 use etherparse::err::packet::BuildVecWriteError;
 use etherparse::{
-    IpHeaders, Ipv4Header, Ipv6Header, PacketBuilder, PacketBuilderStep, TcpHeader, VlanId, ip_number,
+    IpHeaders, Ipv4Extensions, Ipv4Header, Ipv6Extensions, Ipv6Header, PacketBuilder, PacketBuilderStep,
+    TcpHeader, VlanId, ip_number,
 };
 
 use crate::net::sctp;
@@ -40,10 +41,10 @@ fn write(traffic: &Traffic, payload: &[u8], frame: &mut Vec<u8>) -> Result<(), B
 
 fn packet(traffic: &Traffic) -> PacketBuilderStep<IpHeaders> {
     let ip = if traffic.is_ipv6() {
-        IpHeaders::Ipv6(Ipv6Header { hop_limit: TTL, ..Ipv6Header::default() }, Default::default())
+        IpHeaders::Ipv6(Ipv6Header { hop_limit: TTL, ..Ipv6Header::default() }, Ipv6Extensions::default())
     } else {
         let header = Ipv4Header { time_to_live: TTL, dont_fragment: true, ..Ipv4Header::default() };
-        IpHeaders::Ipv4(header, Default::default())
+        IpHeaders::Ipv4(header, Ipv4Extensions::default())
     };
     let link = PacketBuilder::ethernet2(traffic.src_mac.0, traffic.dst_mac.0);
     // `Traffic::check` has refused an identifier of more than 12 bits.

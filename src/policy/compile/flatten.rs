@@ -199,7 +199,7 @@ mod tests {
     }
 
     /// Naive counterpart: evaluates the rules one by one.
-    fn assign_rule_sets(rules: &RuleList, groups: &[GroupId], protocol: Protocol, port: u16) -> Decision {
+    fn evaluate_in_order(rules: &RuleList, groups: &[GroupId], protocol: Protocol, port: u16) -> Decision {
         for tier in &rules.tiers {
             let matching = tier.iter().find(|rule| {
                 let in_range = |term: &PortTerm| match term {
@@ -249,7 +249,7 @@ mod tests {
             prop_assert!(row.is_canonical());
             for port in (0..20).chain(65_520..=u16::MAX) {
                 for protocol in [Protocol::TCP, Protocol::UDP, Protocol::ICMP] {
-                    prop_assert_eq!(row.decide(protocol, port), assign_rule_sets(&rules, &groups, protocol, port));
+                    prop_assert_eq!(row.decide(protocol, port), evaluate_in_order(&rules, &groups, protocol, port));
                 }
             }
         }

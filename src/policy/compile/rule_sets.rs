@@ -373,12 +373,12 @@ impl RuleSets {
         affected
     }
 
-    /// Rule set in use.
+    /// Mutable rule set in use.
     pub(crate) fn get_mut(&mut self, id: RuleSetId) -> &mut RuleSet {
         self.by_id[id.position()].as_mut().expect("a rule set in use is there")
     }
 
-    /// Mutable rule set in use.
+    /// Rule set in use.
     pub(crate) fn get(&self, id: RuleSetId) -> &RuleSet {
         self.by_id[id.position()].as_ref().expect("a rule set in use is there")
     }

@@ -94,7 +94,7 @@ impl Traffic {
         self.other
     }
 
-    /// Share of ports and protocols, from 0 to 1, for the color of a heat map.
+    /// Share of ports and protocols, from 0 to 1, for the colour of a heat map.
     pub fn share(&self) -> f64 {
         let ports: u32 = self.ports.iter().flatten().map(|(first, last)| u32::from(last - first) + 1).sum();
         (f64::from(ports) / 65_536.0 + f64::from(u8::from(self.other))) / 4.0

@@ -30,8 +30,8 @@ probes: []
 
 fn explanation(port: u16) -> Explanation {
     let case = parse_cases(&Source::new("case.yaml", CASE)).cases.remove(0);
-    let trial = ProbeExpansion::new(&case);
-    let evaluator = ReferenceEvaluator::new(trial.objects());
+    let expansion = ProbeExpansion::new(&case);
+    let evaluator = ReferenceEvaluator::new(expansion.objects());
     let (src, dst) = ("10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap());
     let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: port };
     let ends = [Endpoint::Ip(src), Endpoint::Ip(dst)];
@@ -55,7 +55,7 @@ resources:
 fn an_end_that_no_policy_judges_is_named_with_the_reason() {
     let case = parse_cases(&Source::new("case.yaml", EXEMPT)).cases.remove(0);
     let evaluator = ReferenceEvaluator::new(case.objects.iter().map(|(object, _)| object));
-    let told = |from: Endpoint, src: &str| {
+    let explained = |from: Endpoint, src: &str| {
         let (src, dst) = (src.parse().unwrap(), "10.0.0.2".parse().unwrap());
         let flow = FlowKey { src, dst, protocol: Protocol::TCP, src_port: 1, dst_port: 80 };
         explain(
@@ -66,14 +66,14 @@ fn an_end_that_no_policy_judges_is_named_with_the_reason() {
             &PolicyLocations::new(),
         )
     };
-    let host = told(Endpoint::Pod(PodName::new("sys", "proxy")), "172.16.0.1");
+    let host = explained(Endpoint::Pod(PodName::new("sys", "proxy")), "172.16.0.1");
     assert_eq!(host.exempt[0].why, Exemption::HostNetwork);
     assert!(
         host.to_string().contains("no policy is asked about pod sys/proxy: it is on the host's network"),
         "{host}"
     );
-    assert_eq!(told(Endpoint::Ip("172.16.0.1".parse().unwrap()), "172.16.0.1").exempt, host.exempt);
-    let finished = told(Endpoint::Pod(PodName::new("shop", "job")), "10.0.0.1");
+    assert_eq!(explained(Endpoint::Ip("172.16.0.1".parse().unwrap()), "172.16.0.1").exempt, host.exempt);
+    let finished = explained(Endpoint::Pod(PodName::new("shop", "job")), "10.0.0.1");
     assert_eq!(finished.exempt[0].why, Exemption::Finished);
     assert!(finished.to_string().contains("it has finished"), "{finished}");
 }
@@ -88,10 +88,10 @@ fn a_baseline_policy_that_a_network_policy_preempts_is_listed_as_such() {
     let explanation =
         explain(&evaluator, &flow, ends.each_ref(), &evaluator.evaluate(&flow), &PolicyLocations::new());
     let policies = &explanation.ingress.as_ref().unwrap().policies;
-    let told: Vec<_> =
+    let explained: Vec<_> =
         policies.iter().map(|policy| (policy.policy.kind, policy.evaluated, policy.preempted)).collect();
     let (network, baseline) = (PolicyKind::NetworkPolicy, PolicyKind::BaselineAdminNetworkPolicy);
-    assert_eq!(told, [(network, true, false), (baseline, false, true)]);
+    assert_eq!(explained, [(network, true, false), (baseline, false, true)]);
     let text = explanation.to_string();
     assert!(
         text.contains("BaselineAdminNetworkPolicy default, not asked: a NetworkPolicy isolates the pod"),
@@ -161,6 +161,10 @@ fn of_several_pods_that_claim_an_address_the_one_that_denies_is_explained() {
     assert_eq!((side.pod.to_string().as_str(), side.verdict), ("default/db", Verdict::Deny));
     assert_eq!(side.policies.len(), 1);
     let compiler = crate::policy::Compiler::from_objects(objects.clone(), crate::policy::Options::default());
-    let judge = crate::policy::evaluate::TableEvaluator::new(compiler.into_tables()).unwrap();
-    assert_eq!(judge.evaluate(&flow).ingress.unwrap().verdict, Verdict::Deny, "so say the tables");
+    let evaluator_of_tables = crate::policy::evaluate::TableEvaluator::new(compiler.into_tables()).unwrap();
+    assert_eq!(
+        evaluator_of_tables.evaluate(&flow).ingress.unwrap().verdict,
+        Verdict::Deny,
+        "so say the tables"
+    );
 }

@@ -112,7 +112,7 @@ impl<'a> Blocks<'a> {
 /// Rules that apply to all pods and ports of one rule, itself included, indexed by prefix.
 struct Allowing<'a> {
     /// First rule for every peer.
-    everyone: Option<RuleAt>,
+    any_peer: Option<RuleAt>,
     /// Rules by the `cidr` of their blocks, with the exceptions of these.
     blocks: HashMap<IpNet, Vec<(RuleAt, &'a Prefixes)>>,
     /// Lengths of the `cidr`s.
@@ -135,9 +135,9 @@ impl<'a> Allowing<'a> {
             let rules = isolation::rules(policy, direction).into_iter().flatten().enumerate();
             rules.map(move |(index, rule)| ((at, index), *policy, rule))
         });
-        let mut of_everyone = rules.filter(|(_, _, rule)| rule.peers == Peers::Everyone);
-        let everyone = of_everyone.find(|(_, policy, rule)| covers(policy, rule)).map(|(at, ..)| at);
-        let mut allowing = Allowing { everyone, blocks: HashMap::new(), lengths: BTreeSet::new() };
+        let mut of_any_peer = rules.filter(|(_, _, rule)| rule.peers == Peers::Everyone);
+        let any_peer = of_any_peer.find(|(_, policy, rule)| covers(policy, rule)).map(|(at, ..)| at);
+        let mut allowing = Allowing { any_peer, blocks: HashMap::new(), lengths: BTreeSet::new() };
         for (placed, holes) in blocks.placed.iter().zip(&blocks.holes) {
             if covers(placed.policy, placed.rule) {
                 let cidr = placed.block.cidr;
@@ -154,7 +154,7 @@ impl<'a> Allowing<'a> {
         let around = around.map(|&length| IpNet::new_assert(prefix.addr(), length).trunc());
         let blocks = around.filter_map(|cidr| self.blocks.get(&cidr)).flatten();
         let matching = blocks.filter(|(_, holes)| !holes.overlap(prefix)).map(|(at, _)| *at);
-        matching.chain(self.everyone).min()
+        matching.chain(self.any_peer).min()
     }
 }
 

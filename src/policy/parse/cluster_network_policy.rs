@@ -88,7 +88,7 @@ pub(super) fn rule_of(
         (Outcome::Invalid, _) | (_, Outcome::Invalid) => None,
         (Outcome::Known(peers), Outcome::Known(ports)) => Some(ClusterRule { name, action, peers, ports }),
         (Outcome::Unknown, _) | (_, Outcome::Unknown) => Some(match action {
-            ClusterAction::Accept => ClusterRule { name, action, peers: vec![nobody()], ports: None },
+            ClusterAction::Accept => ClusterRule { name, action, peers: vec![unmatched_peer()], ports: None },
             ClusterAction::Deny | ClusterAction::Pass => ClusterRule {
                 name,
                 action: ClusterAction::Deny,
@@ -100,7 +100,7 @@ pub(super) fn rule_of(
 }
 
 /// Peer that matches nothing: a label cannot be present and absent.
-fn nobody() -> ClusterPeer {
+fn unmatched_peer() -> ClusterPeer {
     let key = "kubernetes.io/metadata.name".to_owned();
     let requirements = vec![Requirement::Exists { key: key.clone() }, Requirement::DoesNotExist { key }];
     ClusterPeer::Pods(PodScope { namespaces: LabelSelector { requirements }, pods: LabelSelector::default() })

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_has_one_stand_in_in_every_list() {
+    fn a_pod_has_one_placeholder_in_every_list() {
         let (mut old, mut new) = (vec![pod("b", &[])], vec![pod("a", &[]), pod("b", &[])]);
         let named = assign_placeholders(&mut [&mut old, &mut new]);
         assert_eq!(named.len(), 2);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn stand_ins_are_of_the_families_that_the_cluster_has() {
+    fn placeholders_are_of_the_families_that_the_cluster_has() {
         let mut objects = vec![pod("a", &["2001:db8::1"]), pod("b", &[])];
         assign_placeholders(&mut [&mut objects]);
         assert_eq!(addresses(&objects[1]), ["100::1"]);
@@ -118,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn stand_ins_of_a_range_begin_with_its_first() {
+    fn placeholders_of_a_range_begin_with_its_first() {
         let mut objects = vec![pod("a", &["2001:db8::1", "192.0.2.1"]), pod("b", &[])];
         assign_placeholders_from(PlaceholderRange::BENCHMARK, &mut [&mut objects]);
         assert_eq!(addresses(&objects[1]), ["198.18.0.1", "2001:2::1"]);
     }
 
     #[test]
-    fn pods_that_policy_never_sees_get_no_stand_in() {
+    fn pods_to_which_no_policy_applies_get_no_placeholder() {
         let mut objects = vec![pod("host", &[]), pod("done", &[])];
         for (object, host_network) in objects.iter_mut().zip([true, false]) {
             let Object::Pod(pod) = object else { unreachable!() };

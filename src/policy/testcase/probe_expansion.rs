@@ -153,7 +153,7 @@ fn similar_pod(pods: &BTreeMap<PodName, Vec<IpAddr>>, pod: &PodName) -> Option<P
     (score > 0.6).then(|| best.clone())
 }
 
-/// Tests whether a protocol exists in a family. ICMP and ICMPv6 belong to one family each.
+/// Tests whether a protocol exists in a family. `ICMP` and `ICMPv6` belong to one family each.
 fn is_protocol_of_family(protocol: Protocol, is_v4: bool) -> bool {
     match protocol {
         Protocol::ICMP => is_v4,

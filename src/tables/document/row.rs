@@ -75,8 +75,8 @@ impl Row {
             spans.iter().all(|span| span.first <= span.last && span.decision != self.other)
                 && spans.windows(2).all(|pair| {
                     let apart = pair[0].last < pair[1].first;
-                    let touching = apart && pair[0].last + 1 == pair[1].first;
-                    apart && !(touching && pair[0].decision == pair[1].decision)
+                    let adjacent = apart && pair[0].last + 1 == pair[1].first;
+                    apart && !(adjacent && pair[0].decision == pair[1].decision)
                 })
         })
     }

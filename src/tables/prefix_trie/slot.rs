@@ -20,8 +20,8 @@ pub(super) const ROOT_BITS: u8 = 16;
 pub(super) const ROOT_SLOTS: usize = 1 << ROOT_BITS;
 pub(super) const NODE_SLOTS: usize = 256;
 pub(super) const SPARSE_WORDS: usize = 16;
-/// Maximum number of distinct neighbors of a sparse node: a sparse node with more would be nearly as large as
-/// a dense one.
+/// Maximum number of runs of equal slots in a sparse node: a sparse node with more would be nearly as large
+/// as a dense one.
 pub(super) const SPARSE_RUNS_MAX: usize = 64;
 /// Number of dense nodes up to which every node with [`DENSE_WORTH`] distinct entries is dense; up to half of
 /// it every node is. Small tables, and networks of pods in any table, therefore take one load per lookup. A

@@ -14,7 +14,7 @@ use super::frame::{CONTINUED, Frame, PACKET_ROOM};
 use super::frame_ownership::{Direction, FrameOwnership, QueueId};
 use super::memory_port::ring::Ring;
 use super::multi_buffer::{Assembler, Taken, fitting};
-use super::queue::Statistics;
+use super::statistics::Statistics;
 use super::umem::{self, Umem};
 use super::umem_area::UmemArea;
 use crate::limits::RING_SLOTS;

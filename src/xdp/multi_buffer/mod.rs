@@ -7,9 +7,6 @@
 
 mod assembler;
 
-use std::iter;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 pub(super) use assembler::{Assembler, Taken, fitting};
 
 use super::frame::{DoesNotFit, Frame, PACKET_ROOM};
@@ -19,27 +16,6 @@ use crate::limits::{MULTI_BUFFER_FRAMES_MAX, PACKET_BYTES_MAX};
 
 /// Longest header that is prepended to a packet with a full head.
 const PUSH_MAX: usize = 8;
-
-/// Link of each frame: the descriptor of the next frame of the packet. The link of a last frame has no
-/// meaning.
-///
-/// The owner of a packet's token may read and write the links of its frames. Tokens pass from thread to
-/// thread through rings, which order the accesses.
-pub(super) struct FrameLinks(Box<[AtomicU64]>);
-
-impl FrameLinks {
-    pub(super) fn new(frames: usize) -> FrameLinks {
-        FrameLinks(iter::repeat_with(AtomicU64::default).take(frames).collect())
-    }
-
-    fn next(&self, index: usize) -> u64 {
-        self.0[index].load(Ordering::Relaxed)
-    }
-
-    fn set_next(&self, index: usize, descriptor: u64) {
-        self.0[index].store(descriptor, Ordering::Relaxed);
-    }
-}
 
 impl UmemArea {
     /// Iterates over the frames behind the head, in order. Their tokens are views, and may be kept only by a

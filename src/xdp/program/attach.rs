@@ -15,7 +15,6 @@ use libbpf_rs::libbpf_sys::{
 };
 use libbpf_rs::query::ProgInfoIter;
 
-use super::Mode;
 use super::link::{Link, Pins, program_with};
 use crate::netlink::{Interface, xdp_programs};
 use crate::xdp::error::XdpError;
@@ -23,6 +22,16 @@ use crate::xdp::kernel_log;
 
 /// Prefix of the names of our programs.
 const OURS: &str = "palisade_";
+
+/// Hook of a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mode {
+    /// Whether it runs in the driver, before the kernel allocates a socket buffer. The generic hook comes
+    /// after.
+    pub native: bool,
+    /// The kernel's reason for the generic hook.
+    pub fallback: Option<String>,
+}
 
 /// A program on an interface.
 pub(in crate::xdp) struct Attachment {

@@ -18,6 +18,7 @@ use ipnet::IpNet;
 use libbpf_rs::libbpf_sys::bpf_map_create_opts;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject};
 
+pub use self::attach::Mode;
 use self::attach::{Attachment, Earlier, earlier_on};
 use self::link::{Pins, program_with};
 use self::prefixes::Prefixes;
@@ -44,16 +45,6 @@ pub struct Program {
     attachment: Option<Attachment>,
     /// Program of an earlier run that this one has replaced.
     earlier: Option<OwnedFd>,
-}
-
-/// Hook of a program.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mode {
-    /// Whether it runs in the driver, before the kernel allocates a socket buffer. The generic hook comes
-    /// after.
-    pub native: bool,
-    /// The kernel's reason for the generic hook.
-    pub fallback: Option<String>,
 }
 
 impl Program {

@@ -19,7 +19,7 @@ const FINISHED: u32 = 1 << 31;
 
 /// The half of an entry for the packets of one end.
 ///
-/// Normally one worker receives all packets of an end, so that its counters have one writer. Where two
+/// Normally one worker receives all packets of an end, so that its counters have one writer. If two
 /// workers write at once, either value stands.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]

@@ -250,8 +250,7 @@ impl Entry {
     /// lower end holds.
     pub(crate) fn set_state(&self, old: FlowState, new: FlowState) {
         for half in &self.halves {
-            // Where two workers change the state at once, the next packet of the one that loses sets it
-            // again.
+            // Two workers may change the state at once: the one that loses sets it again by its next packet.
             half.update_flow_word(|flow_word| (flow_word.state() == old).then(|| flow_word.with_state(new)));
         }
     }
