@@ -6,7 +6,7 @@
 //! `objects -> store -> resolve -> compile -> rule tables -> (control socket) -> publish to the workers`
 //!
 //! **The story of a packet** ([`dataplane`]): workers take frames from AF_XDP rings ([`xdp`]) and decide on each one.
-//! `receive -> parse -> guard -> serve -> track -> follow -> classify -> fragments -> rewrite -> count -> transmit`
+//! `receive -> parse -> anti-spoof -> local delivery -> lookup -> advance -> classify -> fragments -> rewrite -> count -> transmit`
 //!
 //! Modules in reading order: the vocabulary ([`ids`], [`limits`], [`net`]), the contract ([`tables`]), the two stories,
 //! then what drives them: [`control`], [`source`], [`config`], [`lab`], [`cli`]. [`pktgen`] measures it all.

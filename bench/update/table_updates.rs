@@ -84,7 +84,7 @@ pub(crate) fn measure(rules: usize, flows: usize, windows: usize, window: Durati
             let seen = if has_changes { &mut busy } else { &mut quiet };
             let (packets, worked) = (seen.packets, seen.worked);
             let mut next_due = worked + INTERVAL;
-            let mut judged_by = publisher.judged_by(WorkerId(0));
+            let mut observed_by = publisher.observed_by(WorkerId(0));
             while seen.worked < worked + window {
                 load_forwarded(ports, &mut traffic);
                 let start = Instant::now();
@@ -94,9 +94,9 @@ pub(crate) fn measure(rules: usize, flows: usize, windows: usize, window: Durati
                 seen.packets += BATCH_FRAMES_MAX;
                 let passed: usize = ports.iter().map(|port| port.peers[0].drain_with(|_| ())).sum();
                 seen.lost += BATCH_FRAMES_MAX - passed;
-                let generation = publisher.judged_by(WorkerId(0));
-                if generation != judged_by {
-                    judged_by = generation;
+                let generation = publisher.observed_by(WorkerId(0));
+                if generation != observed_by {
+                    observed_by = generation;
                     first_batches.push((generation, Instant::now()));
                 }
                 if has_changes && seen.worked >= next_due {

@@ -1,4 +1,4 @@
-//! The handle of a running dataplane: its threads, its interfaces.
+//! The running dataplane: its threads and interfaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
@@ -23,57 +23,58 @@ use crate::netlink::{Interface, NetlinkError};
 use crate::threads;
 use crate::xdp::{Binder, ClosedQueue, Guard, LossCounters, Pins, PortQueue, Program, Umem, XdpError};
 
-/// Longest wait for a worker to come to the end of a batch. A worker that takes longer is stuck, and everything with it.
+/// Longest wait for a worker to end a batch. A worker that takes longer is stuck, and so is the switch.
 pub(super) const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running dataplane: its workers, and the way to talk to them.
+/// A running dataplane.
 pub struct Dataplane {
     pub(super) core: Core,
     pub(super) binders: Vec<Binder>,
     pub(super) prefer_busy_poll: bool,
     threads: Vec<JoinHandle<Vec<PortQueue>>>,
-    /// One for each worker.
+    /// Reschedulers, one for each worker.
     reschedulers: Vec<Rescheduler>,
     pub(super) ports: Mutex<BTreeMap<PortId, OpenPort>>,
-    /// Kernel counters of the open ports. Locked for moments only, unlike `ports`.
+    /// Kernel counters of the open ports. This lock is held for moments, unlike `ports`.
     losses: Mutex<BTreeMap<PortId, LossCounters>>,
-    /// Runs from the first uplink on.
+    /// Resolver, which runs from the first uplink on.
     resolver: Mutex<Option<Resolver>>,
-    /// The files that keep the links of XDP programs; or why there are none.
+    /// Pinned links of XDP programs, or the reason why there are none.
     pub(super) pins: Result<Pins, String>,
-    /// Closes interfaces that no port has yet; loaded when the first one comes.
+    /// Program that closes interfaces without a port, loaded for the first of them.
     pub(super) guards: Mutex<Option<Guards>>,
-    /// Whether the start has succeeded: from then on programs of earlier runs are not brought back.
+    /// Whether the start has succeeded. After that, programs of earlier runs are not restored.
     pub(super) is_started: AtomicBool,
-    /// Turns of each worker's loop, and since when they have been so many.
+    /// Iterations of each worker's loop, and the time of the last change.
     pub(super) turns: Mutex<Vec<(u64, Instant)>>,
 }
 
-/// What becomes of the ports' interfaces when the dataplane stops.
+/// State of the interfaces after the dataplane has stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShutdownMode {
     /// The XDP programs stay and drop everything.
     Closed,
-    /// The XDP programs go, and the kernel has the interfaces.
+    /// The XDP programs are detached, and the kernel has the interfaces.
     Detached,
-    /// As before the start: interfaces that an earlier run had left closed stay closed, the others are the kernel's.
+    /// The state before the start: interfaces that an earlier run has left closed stay closed, and the kernel
+    /// has the others.
     AsFound,
 }
 
-/// The program that closes interfaces, and the kernel's numbers of those that it was put on.
+/// Program that closes interfaces, and the indices of the interfaces that it is attached to.
 pub(super) struct Guards {
     pub(super) guard: Arc<Guard>,
     pub(super) on: BTreeSet<u32>,
 }
 
 pub(super) struct OpenPort {
-    /// As it was when the port was opened.
+    /// Properties of the interface when the port was opened.
     pub(super) interface: Interface,
     pub(super) program: Program,
 }
 
 impl OpenPort {
-    /// Takes these prefixes, and no others, from the kernel.
+    /// Sets the prefixes that an uplink takes from the kernel.
     pub(super) fn set_prefixes(&mut self, prefixes: &BTreeSet<IpNet>) {
         if let Err(error) = self.program.set_prefixes(prefixes) {
             tracing::error!(
@@ -85,7 +86,7 @@ impl OpenPort {
 }
 
 impl Dataplane {
-    /// Starts the workers. They forward nothing until ports are opened and a world is published.
+    /// Starts the workers. They forward no packet before the control side opens ports and publishes a state.
     pub fn start(settings: &Settings) -> Result<Dataplane, StartError> {
         let core = Core::new(settings, boot_instant())?;
         tracing::info!("{}", core.flow_table());
@@ -126,7 +127,8 @@ impl Dataplane {
         Ok(dataplane)
     }
 
-    /// Waits for the workers; one that is stuck has stopped the switch already, and waiting longer mends nothing.
+    /// Waits for the workers to observe a generation. After a timeout it gives up: a stuck worker has stopped
+    /// the switch, and no longer wait repairs that.
     pub(super) fn wait_for_workers(&self) -> impl Fn(&Core, Generation) {
         |core, generation| {
             if !core.wait_for(generation, WORKER_TIMEOUT, |late| self.reschedulers[late.index()].nudge()) {
@@ -143,7 +145,8 @@ impl Dataplane {
         self.losses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts what the kernel loses of a port by its new queues, besides what it lost by those before.
+    /// Counts the frames that the kernel loses on the new queues of a port, in addition to those lost on its
+    /// earlier queues.
     pub(super) fn count_losses(
         &self,
         port: PortId,
@@ -156,7 +159,7 @@ impl Dataplane {
         Ok(())
     }
 
-    /// Lets go of the queues of a port, which are going to be closed: the counters hold their sockets open.
+    /// Releases the queues of a port before they are closed: the counters keep their sockets open.
     pub(super) fn release_losses(&self, port: PortId) {
         if let Some(losses) = self.losses().get_mut(&port) {
             losses.close();
@@ -167,7 +170,7 @@ impl Dataplane {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes an interface that has no program, or the one with the id `own`.
+    /// Closes an interface that has no XDP program, or the one with the id `own`.
     pub(super) fn close_interface(&self, interface: &Interface, own: Option<u32>) -> Result<(), XdpError> {
         self.close_with(interface.index, |guard, pins| guard.close(interface, own, pins))
     }
@@ -186,7 +189,7 @@ impl Dataplane {
                 guards.insert(Guards { guard, on: BTreeSet::new() }).guard.clone()
             }
         };
-        // Not while others wait: the kernel may be busy with other interfaces.
+        // Without the lock: the kernel may be busy with other interfaces.
         if close(&guard, self.pins.as_ref().ok())?
             && let Some(guards) = &mut *self.guards()
         {
@@ -199,7 +202,7 @@ impl Dataplane {
         self.guards.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps what [`ShutdownMode::AsFound`] would undo: the start has succeeded.
+    /// Marks the start as successful: [`ShutdownMode::AsFound`] undoes nothing from before this call.
     pub fn keep(&self) {
         self.is_started.store(true, Ordering::Relaxed);
         self.ports().values_mut().for_each(|port| port.program.keep());
@@ -219,7 +222,8 @@ impl Dataplane {
 
     pub(super) fn close_queues(&self, port: PortId) -> Result<(), PortError> {
         self.release_losses(port);
-        // Those that hand over come first, so that none does to a worker that has closed the port.
+        // Workers that hand frames off come first, so that none hands a frame to a worker that has closed the
+        // port.
         for mailbox in self.core.shared.mailboxes.iter().rev() {
             let (reply, access) = bounded(1);
             Self::send_command(mailbox, Command::Close(port, reply))?;
@@ -266,7 +270,8 @@ impl Dataplane {
             let queues = thread.join().map_err(|_| {
                 StartError::Setup(format!("worker {number} has panicked: see its message above"))
             })?;
-            // Not closed: the workers' memory goes with them, and nobody is left to take the frames back.
+            // The queues are not closed: the packet memory ends with the workers, and no worker takes frames
+            // back.
             drop(queues);
         }
         if let Some(Guards { guard, on }) =
@@ -291,7 +296,7 @@ impl Dataplane {
     }
 }
 
-/// The moment of the boot by the clock that `Instant` reads: that is the same for the next process.
+/// Time of the boot by the clock of `Instant`, which the next process reads the same.
 fn boot_instant() -> Instant {
     let since = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let since = Duration::new(since.tv_sec as u64, since.tv_nsec as u32);
@@ -299,7 +304,8 @@ fn boot_instant() -> Instant {
     now.checked_sub(since).unwrap_or(now)
 }
 
-/// Identity of the interface, which no later one shares; `None` where it cannot be read: then its pod inherits no flows.
+/// Identity of the interface, unlike that of any later one; `None` where it cannot be read. Then the pod of
+/// the port inherits no flows.
 pub(super) fn link_of(interface: &Interface) -> Option<Link> {
     let namespace = std::fs::metadata("/proc/thread-self/ns/net").ok()?.ino();
     let Interface { name, index, mac, .. } = interface;

@@ -56,7 +56,7 @@ impl Publisher<'_> {
     }
 
     /// Generation that a worker uses.
-    pub fn judged_by(&self, worker: WorkerId) -> Generation {
+    pub fn observed_by(&self, worker: WorkerId) -> Generation {
         self.core.shared.snapshot.observed(worker)
     }
 }

@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 
+use super::address::Address;
 use super::flow::Protocol;
 
 /// Whether a sum of 16-bit words, in any byte order, is zero in ones' complement: a multiple of 0xffff, as
@@ -15,6 +16,33 @@ pub fn is_zero(sum: u64) -> bool {
     const INVERSE: u64 = 0xfffe_fffe_fffe_ffff;
     const _: () = assert!(INVERSE.wrapping_mul(0xffff) == 1);
     sum.wrapping_mul(INVERSE) <= u64::MAX / 0xffff
+}
+
+/// Sum over the pseudo-header of IPv4, in native byte order.
+#[inline]
+pub(crate) fn pseudo_v4(src: u32, dst: u32, protocol: Protocol, transport_bytes: usize) -> u64 {
+    u64::from(src.to_be()) + u64::from(dst.to_be()) + pseudo_rest(protocol, transport_bytes)
+}
+
+/// Sum over the pseudo-header of IPv6, in native byte order.
+#[inline]
+pub(crate) fn pseudo_v6(src: Address, dst: Address, protocol: Protocol, transport_bytes: usize) -> u64 {
+    let halves = |word: u64| (word & 0xffff_ffff) + (word >> 32);
+    let words = |address: u128| halves((address as u64).to_be()) + halves(((address >> 64) as u64).to_be());
+    words(src) + words(dst) + pseudo_rest(protocol, transport_bytes)
+}
+
+/// Sum over the part of the pseudo-header that both families have.
+#[inline]
+fn pseudo_rest(protocol: Protocol, transport_bytes: usize) -> u64 {
+    u64::from(u16::from(protocol.0).to_be()) + u64::from((transport_bytes as u16).to_be())
+}
+
+/// Whether a checksum is the ones' complement sum `sum`, in native byte order, folded to 16 bits (RFC 1071).
+/// A folded sum is never zero.
+#[inline]
+pub(crate) fn is_folded(checksum: u16, sum: u64) -> bool {
+    (checksum != 0) & is_zero(sum + 0xffff - u64::from(checksum.to_be()))
 }
 
 /// A sum that is not folded yet.

@@ -21,7 +21,7 @@ pub(super) fn prefetch_frame(frames: &[Frame], i: usize, umem: &Umem) {
     }
 }
 
-/// Verdict on a frame. Each frame gets exactly one final verdict.
+/// Disposition of a frame. Each frame gets exactly one final disposition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disposition {
     /// No stage has decided.
@@ -49,7 +49,7 @@ pub(crate) struct Batch {
     pub packets: Box<[Packet; BATCH_FRAMES_MAX]>,
     /// Adjacency of each frame that has been routed.
     pub adjacencies: Box<[Adjacency; BATCH_FRAMES_MAX]>,
-    /// Verdict on each frame.
+    /// Disposition of each frame.
     pub dispositions: [Disposition; BATCH_FRAMES_MAX],
     /// Whether the frame holds an answer of the switch, which leaves by the port that the frame came from.
     pub answers: [bool; BATCH_FRAMES_MAX],
@@ -89,7 +89,7 @@ impl Batch {
         }
     }
 
-    /// Adds a fragment that has waited, with its verdict.
+    /// Adds a fragment that has waited, with its disposition.
     pub(crate) fn resume(&mut self, frame: Frame, port: PortId, disposition: Disposition) {
         let start = self.len();
         self.frames.push(frame);

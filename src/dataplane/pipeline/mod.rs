@@ -1,16 +1,34 @@
 //! The packet path: a table of stages, each a pass over the batch.
 //!
 //! ```text
-//! receive -> parse -> guard -> serve -> track -> follow -> classify -> fragments -> rewrite -> count -> transmit
+//! receive -> parse -> anti-spoof -> local delivery -> lookup -> advance -> classify -> fragments -> rewrite -> count -> transmit
 //! ```
 //!
-//! The worker does `receive` and `transmit`, which use rings. A stage does not allocate, lock, log, read a
-//! clock or call the kernel. After the stages every frame has one verdict.
+//! The worker does `receive` and `transmit`, which use rings. A stage does not allocate, lock, log, read a clock
+//! or call the kernel. After the stages every frame has one disposition.
 //!
 //! The stage `advance` routes the packets of new flows before `classify` evaluates them. Policy needs the
 //! destination pod, which the route gives, and a packet without a route must not take a slot in conntrack.
 //!
-//! Each stage has a fast path for nearly all packets, and functions out of line for the others.
+//! Each stage has a fast path for nearly all packets, and functions out of line for the others. The arguments of
+//! a stage name all that it writes; [`Context`] is what it reads.
+//!
+//! A packet of an established flow takes these functions:
+//!
+//! | function | file |
+//! |---|---|
+//! | `Worker::run_batch` | `worker/mod.rs` |
+//! | `Worker::receive` | `worker/mod.rs` |
+//! | `Worker::process` | `worker/mod.rs` |
+//! | [`run`] | `pipeline/mod.rs` |
+//! | `parse`, `parse_fast` inlined | `pipeline/parse.rs` |
+//! | `anti_spoof`, `anti_spoof_fast` inlined | `pipeline/anti_spoof.rs` |
+//! | `lookup` | `pipeline/lookup.rs` |
+//! | `advance`, `advance_fast` inlined | `pipeline/advance.rs` |
+//! | `rewrite`, `rewrite_fast` inlined | `pipeline/rewrite.rs` |
+//! | `count` | `pipeline/mod.rs` |
+//! | `Worker::dispatch` | `worker/mod.rs` |
+//! | `Worker::transmit` | `worker/mod.rs` |
 
 mod advance;
 pub(super) mod anti_spoof;
@@ -43,7 +61,7 @@ use self::parse::parse;
 use self::rewrite::rewrite;
 use self::stage_state::StageState;
 
-/// Takes a batch through all stages, and calls `done` with the name of each after it. Afterwards no verdict
+/// Takes a batch through all stages, and calls `done` with the name of each after it. Afterwards no disposition
 /// is pending.
 #[inline]
 pub(crate) fn run(
@@ -80,7 +98,7 @@ pub(crate) fn run(
     done("count");
 }
 
-/// Counts the verdict on each frame, at the port that the frame came from.
+/// Counts the disposition on each frame, at the port that the frame came from.
 fn count(batch: &Batch, context: &Context<'_>) {
     context.stats.batches.add(1);
     let mut start = 0;

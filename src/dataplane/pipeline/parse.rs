@@ -6,8 +6,8 @@ use super::parse_fast::parse_fast;
 use crate::dataplane::DropReason;
 use crate::dataplane::packet::{Kind, Packet};
 use crate::limits::PACKET_BYTES_MAX;
-use crate::net::address::{Address, from_v4, is_v4};
-use crate::net::checksum::is_zero;
+use crate::net::address::{from_v4, is_v4};
+use crate::net::checksum::{is_folded, pseudo_v4, pseudo_v6};
 use crate::net::flow::Protocol;
 use crate::net::{be16, ethernet, icmp, ipv4, ipv6, sctp, tcp, udp};
 use crate::xdp::{Frame, Umem};
@@ -215,33 +215,6 @@ fn is_unfinished(packet: &Packet, segment: &[u8]) -> bool {
         Protocol::SCTP => segment.get(sctp::CHECKSUM_OFFSET..).is_some_and(|rest| rest.starts_with(&[0; 4])),
         _ => false,
     }
-}
-
-/// Sum over the pseudo-header of IPv4, in native byte order ([`checksum`](crate::net::checksum)).
-#[inline]
-pub(super) fn pseudo_v4(src: u32, dst: u32, protocol: Protocol, transport_bytes: usize) -> u64 {
-    u64::from(src.to_be()) + u64::from(dst.to_be()) + pseudo_rest(protocol, transport_bytes)
-}
-
-/// Sum over the pseudo-header of IPv6, in native byte order.
-#[inline]
-pub(super) fn pseudo_v6(src: Address, dst: Address, protocol: Protocol, transport_bytes: usize) -> u64 {
-    let halves = |word: u64| (word & 0xffff_ffff) + (word >> 32);
-    let words = |address: u128| halves((address as u64).to_be()) + halves(((address >> 64) as u64).to_be());
-    words(src) + words(dst) + pseudo_rest(protocol, transport_bytes)
-}
-
-/// Sum over the part of the pseudo-header that both families have.
-#[inline]
-fn pseudo_rest(protocol: Protocol, transport_bytes: usize) -> u64 {
-    u64::from(u16::from(protocol.0).to_be()) + u64::from((transport_bytes as u16).to_be())
-}
-
-/// Whether a checksum is the ones' complement sum `sum`, in native byte order, folded to 16 bits (RFC 1071).
-/// A folded sum is never zero.
-#[inline]
-pub(super) fn is_folded(checksum: u16, sum: u64) -> bool {
-    (checksum != 0) & is_zero(sum + 0xffff - u64::from(checksum.to_be()))
 }
 
 #[inline]

@@ -5,9 +5,9 @@
 //! knows. Any other packet is left to [`super::parse::parse_frame`], which gives the same result for the
 //! packets of the fast path.
 
-use super::parse::{is_folded, pseudo_v4, pseudo_v6};
 use crate::dataplane::packet::Packet;
 use crate::net::address::{Address, from_v4, is_v4};
+use crate::net::checksum::{is_folded, pseudo_v4, pseudo_v6};
 use crate::net::ethernet::HEADER_BYTES as L3;
 use crate::net::flow::Protocol;
 use crate::net::tcp::{self, Flags};

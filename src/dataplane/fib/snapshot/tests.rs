@@ -19,7 +19,7 @@ fn open() -> BTreeMap<PortId, PortProperties> {
     (0..PORTS).map(|port| (PortId(port), properties)).collect()
 }
 
-/// Worlds that follow one another: mostly with tables that came from the last ones, of which only a part has changed.
+/// Successive desired states. Most tables come from the tables before, with a part changed.
 fn worlds() -> impl Strategy<Value = Vec<DesiredState>> {
     let step =
         (prop::option::weighted(0.9, arbitrary::rule_tables()), any::<[bool; 4]>(), 0..12_u32, 0..9_u8);
@@ -73,7 +73,7 @@ fn part_of(last: &RuleTables, next: &RuleTables, [rows, acls, prefixes, pods]: [
     tables
 }
 
-/// What the view says of a flow between pods, apart from how it counts.
+/// Evaluation of a flow between pods, without counters.
 fn verdict(snapshot: &Snapshot, from: u16, to: u16, protocol: Protocol, dst_port: u16) -> Option<DropReason> {
     let [from, to] = [from, to].map(|port| snapshot.port(PortId(port)).unwrap());
     let flow = Flow { src: from.addresses()[0], dst: to.addresses()[0], protocol, dst_port };
@@ -84,7 +84,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn a_view_that_follows_says_what_one_made_from_nothing_says_and_judgements_hold_as_long_as_it_tells(
+    fn an_updated_snapshot_evaluates_as_a_fresh_one_and_current_evaluations_stay_right(
         worlds in worlds(),
         flows in vec((0..PORTS, 0..PORTS, arbitrary::flow()), 30),
     ) {
@@ -118,7 +118,7 @@ proptest! {
 }
 
 #[test]
-fn the_same_tables_are_laid_out_once_and_what_they_judged_stands() {
+fn the_same_tables_are_laid_out_once_and_their_evaluations_stay_current() {
     let tables = Some(Arc::new(RuleTables::default()));
     let desired = DesiredState { tables, pods: vec![pod(0)], ..DesiredState::default() };
     let first = Snapshot::new(&desired, Generation(1), &open(), 1);
@@ -130,7 +130,7 @@ fn the_same_tables_are_laid_out_once_and_what_they_judged_stands() {
     assert_eq!(other_ports.policy_epoch(PortId(0), PortId(1)), Generation(3));
 }
 
-/// What becomes of a port and of the pod behind it.
+/// Change of a port and the pod behind it.
 #[derive(Debug, Clone)]
 enum Turn {
     Attach {
@@ -155,7 +155,7 @@ fn turns() -> impl Strategy<Value = Vec<(u16, Turn)>> {
     vec((0..PORTS, turn), 1..12)
 }
 
-/// Ports that are open, and the pods behind them: what a view is made of.
+/// Open ports, and the pods behind them.
 #[derive(Debug, Clone, Default)]
 struct Node {
     open: BTreeMap<PortId, PortProperties>,
@@ -184,18 +184,18 @@ impl Node {
         DesiredState { tables, pods, ..DesiredState::default() }
     }
 
-    /// The pods that can be reached.
+    /// Pods with an open port.
     fn reachable(&self) -> impl Iterator<Item = &PodAttachment> {
         self.pods.values().filter(|pod| self.open.contains_key(&pod.port))
     }
 
-    /// The pod that an address leads to.
+    /// Pod that an address is routed to.
     fn pod_at(&self, address: IpAddr) -> Option<&PodAttachment> {
         let last = self.pods.values().rfind(|pod| pod.addresses.contains(&address));
         last.filter(|pod| self.open.contains_key(&pod.port))
     }
 
-    /// Whether the pod is there, and alone has its addresses.
+    /// Whether the pod is attached, and no other pod has one of its addresses.
     fn has_alone(&self, pod: &PodAttachment) -> bool {
         let is_shared =
             |address| self.reachable().filter(|other| other.addresses.contains(address)).count() > 1;
@@ -213,7 +213,7 @@ fn address(number: u8) -> IpAddr {
 
 proptest! {
     #[test]
-    fn an_end_is_who_it_was_if_its_pod_has_had_its_addresses_alone_ever_since_or_if_it_was_no_pod_and_is_none(
+    fn an_endpoint_is_the_same_if_its_pod_has_been_the_sole_owner_since_or_if_it_never_was_a_pod(
         turns in turns(),
     ) {
         let mut nodes = vec![Node::default()];
@@ -239,7 +239,7 @@ proptest! {
                         let same = stayed && nodes[number + 1].pod_at(*address) == Some(pod);
                         let says = snapshot.is_same_endpoint(pack(*address), true, generation);
                         prop_assert_eq!(says, same, "{:?} of {} at {}", pod, generation, snapshot.generation);
-                        // Otherwise nobody would look for the flows of who is gone since.
+                        // Otherwise no sweep would look for the flows of a removed pod.
                         let was_same = views[epoch].is_same_endpoint(pack(*address), true, generation);
                         prop_assert!(says || !was_same || generation < snapshot.pod_removed);
                     }

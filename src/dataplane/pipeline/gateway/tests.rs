@@ -22,7 +22,7 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A view with a pod (10.0.0.2, `fd00::2`) behind port 0 and whatever else behind port 1.
+/// A snapshot with a pod (10.0.0.2, `fd00::2`) behind port 0, and other stations behind port 1.
 fn snapshot(gateway: &[&str]) -> Snapshot {
     let pod = PodAttachment {
         id: AttachmentId(1),
@@ -38,11 +38,11 @@ fn snapshot(gateway: &[&str]) -> Snapshot {
     Snapshot::new(&world, Generation(1), &open, 1)
 }
 
-fn whole_view() -> Snapshot {
+fn whole_snapshot() -> Snapshot {
     snapshot(&["10.0.0.1", "fd00::1"])
 }
 
-/// A frame that has come in, and what the switch makes of it.
+/// A received frame, and the answer of the switch.
 struct Bench {
     umem: Umem,
     frame: Frame,
@@ -90,7 +90,7 @@ fn arp_request(sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
 #[test]
 fn arp_for_the_gateway_and_for_any_other_address_is_answered() {
     for target in [GATEWAY_V4, [10, 0, 0, 3], [192, 0, 2, 1], [169, 254, 1, 1]] {
-        let mut bench = Bench::new(&arp_request(POD_V4, target), whole_view());
+        let mut bench = Bench::new(&arp_request(POD_V4, target), whole_snapshot());
         assert_eq!(bench.arp(POD), Some(true));
         let gateway = bench.snapshot.mac.0;
         assert_eq!(bench.bytes(), frames::arp(2, (gateway, target), (POD_MAC, POD_V4), POD_MAC));
@@ -98,14 +98,14 @@ fn arp_for_the_gateway_and_for_any_other_address_is_answered() {
 }
 
 #[test]
-fn arp_for_the_own_address_probes_replies_and_groups_are_heard_and_not_answered() {
+fn arp_for_the_own_address_probes_replies_and_groups_are_consumed_and_not_answered() {
     let announcement = arp_request(POD_V4, POD_V4);
     let probe_of_own = arp_request(NOBODY, POD_V4);
     let probe = arp_request(NOBODY, [10, 0, 0, 7]);
     let broadcast = arp_request(POD_V4, [255; 4]);
     let reply = frames::arp(2, (POD_MAC, POD_V4), ([2; 6], GATEWAY_V4), [2; 6]);
     for frame in [announcement, probe_of_own, probe, broadcast, reply] {
-        let mut bench = Bench::new(&frame, whole_view());
+        let mut bench = Bench::new(&frame, whole_snapshot());
         assert_eq!(bench.arp(POD), Some(false), "{}", crate::dataplane::frames::describe(&frame));
         assert_eq!(bench.bytes(), frame);
     }
@@ -115,9 +115,9 @@ fn arp_for_the_own_address_probes_replies_and_groups_are_heard_and_not_answered(
 fn arp_in_the_name_of_an_address_that_is_not_the_pods_own_is_refused() {
     for operation in [1, 2] {
         let frame = frames::arp(operation, (POD_MAC, [10, 0, 0, 3]), ([0; 6], GATEWAY_V4), [0xff; 6]);
-        assert_eq!(Bench::new(&frame, whole_view()).arp(POD), None);
+        assert_eq!(Bench::new(&frame, whole_snapshot()).arp(POD), None);
         assert!(
-            Bench::new(&frame, whole_view()).arp(HOST).is_some(),
+            Bench::new(&frame, whole_snapshot()).arp(HOST).is_some(),
             "others than pods may have any address"
         );
     }
@@ -127,11 +127,11 @@ fn arp_in_the_name_of_an_address_that_is_not_the_pods_own_is_refused() {
 fn arp_that_is_short_or_of_another_kind_is_no_question() {
     let frame = arp_request(POD_V4, GATEWAY_V4);
     for len in 14..frame.len() {
-        assert_eq!(Bench::new(&frame[..len], whole_view()).arp(POD), Some(false));
+        assert_eq!(Bench::new(&frame[..len], whole_snapshot()).arp(POD), Some(false));
     }
     let mut other = frame;
     other[15] = 6;
-    assert_eq!(Bench::new(&other, whole_view()).arp(POD), Some(false));
+    assert_eq!(Bench::new(&other, whole_snapshot()).arp(POD), Some(false));
 }
 
 fn solicitation(src: &str, target: &str) -> Spec {
@@ -151,7 +151,7 @@ fn solicitations_for_the_gateway_and_for_any_other_address_are_answered() {
     for target in ["fd00::1", "fd00::3", "2001:db8::1", &of_the_link] {
         for (src, vlan) in [("fd00::2", None), ("fe80::2", Some(5))] {
             let spec = Spec { vlan, ..solicitation(src, target) };
-            let mut bench = Bench::new(&spec.bytes(), whole_view());
+            let mut bench = Bench::new(&spec.bytes(), whole_snapshot());
             assert_eq!(bench.link_local(POD), Some(true), "{target}");
             frames::check(bench.bytes()).unwrap();
             let gateway = bench.snapshot.mac.0;
@@ -190,7 +190,7 @@ fn solicitations_for_the_own_address_probes_groups_and_other_hosts_of_the_link_a
     ];
     for spec in specs {
         let frame = spec.bytes();
-        let mut bench = Bench::new(&frame, whole_view());
+        let mut bench = Bench::new(&frame, whole_snapshot());
         assert_eq!(bench.link_local(POD), Some(false), "{spec:?}");
         assert_eq!(bench.bytes(), frame);
     }
@@ -199,8 +199,8 @@ fn solicitations_for_the_own_address_probes_groups_and_other_hosts_of_the_link_a
 #[test]
 fn solicitations_from_an_address_that_is_not_the_pods_own_are_refused() {
     let frame = solicitation("fd00::3", "fd00::1").bytes();
-    assert_eq!(Bench::new(&frame, whole_view()).link_local(POD), None);
-    assert_eq!(Bench::new(&frame, whole_view()).link_local(HOST), Some(true));
+    assert_eq!(Bench::new(&frame, whole_snapshot()).link_local(POD), None);
+    assert_eq!(Bench::new(&frame, whole_snapshot()).link_local(HOST), Some(true));
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn solicitations_cut_short_or_with_senseless_options_are_not_answered() {
     let with = |message: &[u8]| {
         let ip = spec.raw(58, message);
         let frame = frames::ethernet(POD_MAC, spec.dst_mac, None, EtherType::IPV6, &ip);
-        Bench::new(&frame, whole_view()).link_local(POD)
+        Bench::new(&frame, whole_snapshot()).link_local(POD)
     };
     assert_eq!(with(&message), Some(true));
     assert_eq!(with(&message[..24]), Some(true), "the option is not needed");
@@ -235,7 +235,7 @@ fn echoes_are_answered_with_what_they_carry() {
                 payload,
                 ..Spec::new(ip(src), ip(dst), Transport::Echo { request: true, identifier: 77 })
             };
-            let mut bench = Bench::new(&question.bytes(), whole_view());
+            let mut bench = Bench::new(&question.bytes(), whole_snapshot());
             assert!(bench.echo());
             frames::check(bench.bytes()).unwrap();
             let answer = Spec {
@@ -246,8 +246,8 @@ fn echoes_are_answered_with_what_they_carry() {
                 transport: Transport::Echo { request: false, identifier: 77 },
                 ..question
             };
-            let is = Bench::new(bench.bytes(), whole_view()).packet;
-            let should = Bench::new(&answer.bytes(), whole_view()).packet;
+            let is = Bench::new(bench.bytes(), whole_snapshot()).packet;
+            let should = Bench::new(&answer.bytes(), whole_snapshot()).packet;
             assert_eq!(
                 (is.src, is.dst, is.src_port, is.flags),
                 (should.src, should.dst, should.src_port, should.flags)
@@ -267,7 +267,7 @@ fn nothing_but_an_echo_request_without_ip_options_is_answered() {
         Transport::Other(8),
     ] {
         let spec = Spec::new(ip("10.0.0.2"), ip("10.0.0.1"), transport);
-        assert!(!Bench::new(&spec.bytes(), whole_view()).echo(), "{transport:?}");
+        assert!(!Bench::new(&spec.bytes(), whole_snapshot()).echo(), "{transport:?}");
     }
     let mut header = Ipv4Header::new(12, 64, IpNumber::ICMP, POD_V4, GATEWAY_V4).unwrap();
     header.options = [1, 1, 1, 0].into();
@@ -276,16 +276,16 @@ fn nothing_but_an_echo_request_without_ip_options_is_answered() {
         Spec::new(ip("10.0.0.2"), ip("10.0.0.1"), Transport::Echo { request: true, identifier: 1 }).ip();
     let ip = [header.to_bytes().to_vec(), echo[20..32].to_vec()].concat();
     let frame = frames::ethernet(POD_MAC, [2; 6], None, EtherType::IPV4, &ip);
-    assert!(!Bench::new(&frame, whole_view()).echo());
+    assert!(!Bench::new(&frame, whole_snapshot()).echo());
 }
 
-/// Checks an error about `spec` and returns what it quotes.
+/// Checks an error about `spec`, and returns its quote.
 fn check_problem(spec: &Spec, what: IcmpError, kind: u8, code: u8, rest: [u8; 4]) -> Vec<u8> {
-    let mut bench = Bench::new(&spec.bytes(), whole_view());
+    let mut bench = Bench::new(&spec.bytes(), whole_snapshot());
     assert!(bench.icmp_error(what), "{spec:?}");
     frames::check(bench.bytes()).unwrap();
     let gateway = ip(if spec.src.is_ipv4() { "10.0.0.1" } else { "fd00::1" });
-    let is = Bench::new(bench.bytes(), whole_view()).packet;
+    let is = Bench::new(bench.bytes(), whole_snapshot()).packet;
     assert_eq!((is.src_mac(), is.dst_mac()), (bench.snapshot.mac, Mac(spec.src_mac)));
     assert_eq!((unpack(is.src), unpack(is.dst), is.ttl), (gateway, spec.src, 64));
     assert_eq!((is.kind, is.vlan), (packet::Kind::IcmpError, spec.vlan.unwrap_or(0)));
@@ -321,7 +321,7 @@ fn errors_quote_the_packet_that_they_are_about_as_far_as_they_may() {
 fn errors_are_not_reported_about_errors_nor_without_an_address_to_report_from() {
     let (src, dst) = (ip("10.0.0.2"), ip("10.0.0.3"));
     let error = Spec::new(src, dst, Transport::Icmp { kind: 3, code: 1, rest: [0; 4] }).bytes();
-    assert!(!Bench::new(&error, whole_view()).icmp_error(IcmpError::TimeExceeded));
+    assert!(!Bench::new(&error, whole_snapshot()).icmp_error(IcmpError::TimeExceeded));
     let packet = Spec::new(src, dst, Transport::Other(47)).bytes();
     assert!(!Bench::new(&packet, snapshot(&[])).icmp_error(IcmpError::TimeExceeded));
     let packet = Spec::new(ip("fd00::2"), ip("fd00::3"), Transport::Other(47)).bytes();
@@ -333,10 +333,10 @@ fn errors_are_not_reported_about_errors_nor_without_an_address_to_report_from() 
 
 #[test]
 fn questions_are_arp_and_solicitations() {
-    let snapshot = whole_view();
+    let snapshot = whole_snapshot();
     let mac = snapshot.mac.0;
     for vlan in [0, 5] {
-        let mut bench = Bench::new(&arp_request(POD_V4, GATEWAY_V4), whole_view());
+        let mut bench = Bench::new(&arp_request(POD_V4, GATEWAY_V4), whole_snapshot());
         assert!(write_solicitation(
             &bench.umem,
             &mut bench.frame,

@@ -199,7 +199,7 @@ fn routing_headers_of_type_0_are_refused_and_others_pass_with_an_unknown_checksu
             let headers = [vec![(60, options()), (43, routing(0, segments_left))], behind].concat();
             assert_eq!(extended(&headers, 6, &tcp_segment()), Err(DropReason::SourceRoute));
         }
-        // In fragments, too, of which the later ones have the header before the fragment header.
+        // In fragments, too: later ones have the header before the fragment header.
         for word in [fragment(0, true), fragment(8, true)] {
             let headers = [(43, routing(0, segments_left)), (44, word)];
             assert_eq!(extended(&headers, 6, &tcp_segment()), Err(DropReason::SourceRoute));
@@ -298,7 +298,7 @@ fn a_second_tag_and_other_ethertypes_are_unknown() {
 }
 
 #[test]
-fn icmp_errors_are_told_from_echoes_and_from_what_stays_on_the_link() {
+fn icmp_errors_echoes_and_link_local_messages_are_different_kinds() {
     let kind = |pair: [IpAddr; 2], kind: u8| {
         let message = Transport::Icmp { kind, code: 0, rest: [0; 4] };
         parsed(&Spec::new(pair[0], pair[1], message).bytes()).map(|packet| packet.kind)
@@ -335,7 +335,7 @@ fn a_quote_of_ipv6_does_not_stand_for_ipv4() {
     assert!(!parse_quoted(&ip, &mut Packet::default()));
 }
 
-/// What the stages rely on when they slice frames.
+/// Invariants of a parsed packet that the stages rely on when they slice frames.
 fn check_offsets(frame: &[u8], packet: &Packet) {
     let [l3, l4, end] = [packet.l3, packet.l4, packet.end].map(usize::from);
     assert!(l3 <= frame.len());
@@ -344,7 +344,7 @@ fn check_offsets(frame: &[u8], packet: &Packet) {
     }
 }
 
-/// Puts the sum over the pseudo-header where the checksum should be.
+/// Writes the sum over the pseudo-header into the checksum field.
 fn leave_unfinished(frame: &mut [u8]) {
     let mut packet = Packet::default();
     if parse_frame(frame, frame.len(), &mut packet).is_some()

@@ -29,7 +29,8 @@ fn adjacency(vlan: u16) -> Adjacency {
     Adjacency { vlan, mac: NEXT.to_bits(), ..Adjacency::default() }
 }
 
-/// The frame as it leaves with the tag `vlan`: the same by either way, where the short one takes it.
+/// The transmitted frame with the tag `vlan`: the fast path gives the same result as the slow one, where it
+/// takes the packet.
 fn rewritten(frame: &[u8], vlan: u16) -> Vec<u8> {
     let (any, _) = rewritten_by(frame, adjacency(vlan), false);
     let (plain, _) = rewritten_by(frame, adjacency(vlan), true);
@@ -37,9 +38,9 @@ fn rewritten(frame: &[u8], vlan: u16) -> Vec<u8> {
     any
 }
 
-/// The frame as it leaves, and whether the short way took it, which is tried first with `plain`.
+/// The transmitted frame, and whether the fast path took it, which is tried first with `plain`.
 fn rewritten_by(frame: &[u8], adjacency: Adjacency, plain: bool) -> (Vec<u8>, bool) {
-    // Through a port, so that what is longer than a frame of memory comes in several.
+    // Through a port, so that a packet longer than a frame of memory comes in several.
     let (mut umem, mut free) = Umem::in_memory(20);
     let (mut queue, peer) = PortQueue::memory(&umem.binder(), PortId(0)).unwrap();
     queue.refill(&mut umem, &mut free, 20);
@@ -56,7 +57,7 @@ fn rewritten_by(frame: &[u8], adjacency: Adjacency, plain: bool) -> (Vec<u8>, bo
     (parts.concat(), is_plain)
 }
 
-/// The frame that should leave.
+/// The expected frame.
 fn expected(spec: &Spec, vlan: u16) -> Vec<u8> {
     let vlan = (vlan != 0).then_some(vlan);
     Spec { src_mac: SWITCH.0, dst_mac: NEXT.0, ttl: spec.ttl - 1, vlan, ..spec.clone() }.bytes()
@@ -183,7 +184,7 @@ fn a_udp_checksum_of_zero_says_that_there_is_none_and_stays() {
 #[test]
 fn a_udp_checksum_that_comes_out_as_zero_is_written_as_all_ones() {
     let mut spec = specs().into_iter().find(|spec| matches!(spec.transport, Transport::Udp { .. })).unwrap();
-    // The last word of the payload takes what the checksum would have been.
+    // The last word of the payload makes up for the checksum.
     spec.payload = vec![0; 10];
     let frame = spec.bytes();
     spec.payload[8..].copy_from_slice(&frame[40..42]);
