@@ -12,7 +12,7 @@ use crate::differences;
 use crate::modules::{Modules, Path, path_of_file};
 
 /// Files and folders that lie on a circle, as `folder/name`; the module file of a folder is `folder/mod`.
-const ON_A_CIRCLE: &[&str] = &["dataplane/pipeline/parse", "dataplane/pipeline/parse_fast"];
+const ON_A_CIRCLE: &[&str] = &[];
 
 /// Imports between the children of one folder, with one import for each as evidence.
 type Graph = BTreeMap<String, BTreeMap<String, String>>;

@@ -244,7 +244,7 @@ fn read_left(path: &Path, buckets: usize) -> Result<(File, Header, Generation), 
         .map_err(|_| "its file system has no room for it")?;
     let [generation, complement] = [at, at + 8].map(|at| word_at(&page, at));
     if generation != !complement || generation > GENERATION_MAX {
-        return Err("its last generation cannot be told");
+        return Err("its last generation is not readable");
     }
     Ok((file, header, Generation(generation as u32)))
 }

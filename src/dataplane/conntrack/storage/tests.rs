@@ -303,7 +303,7 @@ fn a_file_of_another_layout_size_or_boot_or_of_somebody_else_is_replaced_and_the
     assert_eq!(reason_after(&|directory| directory.change(72, |secret| secret ^ 1)), layout, "the seed");
     assert_eq!(
         reason_after(&|directory| directory.change(GENERATION_AT, |_| 3)),
-        "its last generation cannot be described"
+        "its last generation is not readable"
     );
     let other_size = |directory: &Directory| {
         fs::remove_file(table(directory)).unwrap();
