@@ -46,7 +46,8 @@ pub(crate) struct PortView {
     pub mac: Option<Mac>,
     /// Ethernet address of the switch on this port. On an uplink it is that of the NIC.
     pub own_mac: Mac,
-    /// First addresses of the pod, IPv6 and IPv4. Where it has none, one that no packet of that family has.
+    /// First addresses of the pod, IPv6 and IPv4; for a family without one, an address that no packet of that
+    /// family has.
     pub(super) pod_addresses: [Address; 2],
     /// Classes of these addresses in the tables.
     pub(super) pod_classes: [ClassId; 2],

@@ -100,7 +100,7 @@ pub(crate) fn rewrite_fast(
     true
 }
 
-/// Rewrites any packet. Where its frames have no space for a VLAN tag, it goes on in a further frame of
+/// Rewrites any packet. If its frames have no space for a VLAN tag, it goes on in a further frame of
 /// `free`; returns false without one.
 pub(crate) fn rewrite_frame(
     umem: &Umem,
