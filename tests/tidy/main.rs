@@ -1,5 +1,6 @@
 //! Rules on the repository's own text: imports between folders, circles, sizes of files and folders, unsafe
-//! code, words that the packet path avoids, documents, and beginnings of sentences.
+//! code, words that the packet path avoids, documents, the walks of the architecture, and beginnings of
+//! sentences.
 //!
 //! Some rules have a list of places that still break them. A list only shrinks: a place outside it that
 //! breaks the rule fails the test, and so does a place in it that keeps the rule.
@@ -14,6 +15,7 @@ mod sentences;
 mod sizes;
 mod text;
 mod unsafe_code;
+mod walks;
 
 use std::collections::BTreeSet;
 
