@@ -187,9 +187,7 @@ impl State {
     pub(super) fn port_info(&self, name: &str, port: &Port) -> PortInfo {
         PortInfo {
             name: name.to_owned(),
-            interface: port.spec.interface.clone(),
-            kind: port.spec.kind,
-            vlan: port.spec.vlan,
+            spec: port.spec.clone(),
             state: port.state,
             reason: port.reason.clone(),
             report: port.report.clone(),

@@ -185,7 +185,7 @@ pub(crate) fn pod(name: &str) -> PodName {
 }
 
 pub(crate) fn pod_port() -> PortRequest {
-    PortRequest { kind: PortKind::Pod, interface: None, vlan: None, addresses: Vec::new() }
+    PortRequest::of(PortKind::Pod)
 }
 
 pub(crate) fn on_port(port: &str, address: &str) -> PodRequest {

@@ -50,7 +50,7 @@ fn a_switch_starts_closed_and_empty() {
 fn ports_and_pods_reach_the_world() {
     let (engine, switch) = switch(SwitchSettings::default());
     let info = switch.put_port("veth-db", &pod_port()).unwrap();
-    assert_eq!((info.interface.as_str(), info.report.id, info.pod), ("veth-db", PortId(0), None));
+    assert_eq!((info.spec.interface.as_str(), info.report.id, info.pod), ("veth-db", PortId(0), None));
     let mac: Mac = "02:00:00:00:00:02".parse().unwrap();
     let request = PodRequest { mac: Some(mac), ..on_port("veth-db", "10.1.0.2") };
     assert_eq!(switch.put_pod(&pod("db"), &request).unwrap().attachment, AttachmentId(1));
