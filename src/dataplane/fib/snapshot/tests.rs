@@ -14,9 +14,9 @@ use crate::tables::{PodName, RuleTables};
 
 const PORTS: u16 = 4;
 
-fn open() -> BTreeMap<PortId, PortProperties> {
-    let properties = PortProperties { kind: PortKind::Pod, vlan: 0, mtu: 1500, mac: None };
-    (0..PORTS).map(|port| (PortId(port), properties)).collect()
+fn open() -> BTreeMap<PortId, PortView> {
+    let view = PortView::new(PortKind::Pod, None, 1500, None);
+    (0..PORTS).map(|port| (PortId(port), view.clone())).collect()
 }
 
 /// Successive desired states. Most tables come from the tables before, with a part changed.
@@ -158,7 +158,7 @@ fn turns() -> impl Strategy<Value = Vec<(u16, Turn)>> {
 /// Open ports, and the pods behind them.
 #[derive(Debug, Clone, Default)]
 struct Node {
-    open: BTreeMap<PortId, PortProperties>,
+    open: BTreeMap<PortId, PortView>,
     pods: BTreeMap<u16, PodAttachment>,
     tables: Option<Arc<RuleTables>>,
 }
@@ -167,7 +167,7 @@ impl Node {
     fn take(&mut self, port: u16, turn: &Turn, new_id: u32) {
         match turn {
             Turn::Attach { addresses, keeps_id } => {
-                self.open.insert(PortId(port), open()[&PortId(port)]);
+                self.open.insert(PortId(port), open()[&PortId(port)].clone());
                 let id = self.pods.get(&port).map_or(AttachmentId(new_id), |pod| pod.id);
                 let id = if *keeps_id { id } else { AttachmentId(new_id) };
                 let addresses = addresses.iter().copied().map(address).collect();

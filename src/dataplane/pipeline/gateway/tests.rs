@@ -4,7 +4,7 @@ use etherparse::{EtherType, IpNumber, Ipv4Header};
 
 use super::super::parse;
 use super::*;
-use crate::dataplane::fib::port::PortProperties;
+use crate::dataplane::fib::port::PortView;
 use crate::dataplane::frames::{self, Spec, Transport};
 use crate::dataplane::{DesiredState, Gateway, PodAttachment, PortKind, packet};
 use crate::ids::{AttachmentId, Generation, PortId};
@@ -33,8 +33,8 @@ fn snapshot(gateway: &[&str]) -> Snapshot {
     };
     let gateway = Gateway { addresses: gateway.iter().map(|text| ip(text)).collect(), ..Gateway::default() };
     let world = DesiredState { gateway, pods: vec![pod], ..DesiredState::default() };
-    let flow_word = |kind| PortProperties { kind, vlan: 0, mtu: 1500, mac: None };
-    let open = BTreeMap::from([(POD, flow_word(PortKind::Pod)), (HOST, flow_word(PortKind::Host))]);
+    let open_port = |kind| PortView::new(kind, None, 1500, None);
+    let open = BTreeMap::from([(POD, open_port(PortKind::Pod)), (HOST, open_port(PortKind::Host))]);
     Snapshot::new(&world, Generation(1), &open, 1)
 }
 
