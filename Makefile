@@ -11,6 +11,8 @@ SUDO      := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 # Runs test programs as root while cargo runs as the user.
 AS_ROOT   := $(if $(SUDO),CARGO_TARGET_$(shell uname -m | tr a-z A-Z)_UNKNOWN_LINUX_GNU_RUNNER="sudo -E")
 BINARY    := target/release/palisade
+# The first run compiles for time and memory: profile `demo` of Cargo.toml.
+DEMO      := target/demo/palisade
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-peers cargo build demo test test-fast test-sim test-loom test-netns lint bench bench-compile bench-pipeline bench-e2e bench-update bench-smoke bench-report clean
@@ -30,11 +32,14 @@ cargo:
 	@command -v $(CARGO) >/dev/null || { \
 	    echo "cargo is missing: install Rust 1.95 or later from https://rustup.rs, or set CARGO to where it is." >&2; exit 2; }
 
-build: setup ## Build the release binary, target/release/palisade
+build: setup ## Build the release binary, target/release/palisade, and its symbols, palisade.debug beside it
 	$(CARGO) build --release --locked
+	@objcopy --only-keep-debug $(BINARY) $(BINARY).debug
+	@objcopy --strip-all --add-gnu-debuglink=$(BINARY).debug $(BINARY) $(BINARY).stripped && mv $(BINARY).stripped $(BINARY)
 
-demo: build ## Play the classic scenario on this machine: pods as namespaces, a policy, real connections
-	$(SUDO) $(BINARY) demo
+demo: setup ## Play the classic scenario on this machine: pods as namespaces, a policy, real connections
+	$(CARGO) build --profile demo --locked
+	$(SUDO) $(DEMO) demo
 
 test: PACKAGES += $(TESTERS)
 test: setup ## Run all tests, those of the four targets below; namespaces and AF_XDP as root
@@ -93,5 +98,5 @@ bench-pipeline: setup ## Measure the packet path (in memory, no privilege): a ta
 	$(CARGO) bench --locked --bench pipeline > bench/results/pipeline.jsonl
 
 clean: ## Remove what was built, and what a crashed lab left behind
-	@[ ! -x $(BINARY) ] || $(SUDO) $(BINARY) lab clean
+	@for binary in $(BINARY) $(DEMO); do [ ! -x $$binary ] || $(SUDO) $$binary lab clean; done
 	$(CARGO) clean

@@ -4,10 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use commit::{Checkout, checkout};
+use build_script::{Checkout, checkout};
 
-#[path = "../../build/commit.rs"]
-mod commit;
+/// The build script as a module: its `main` is not called here.
+#[path = "../../build.rs"]
+#[allow(dead_code)]
+mod build_script;
 
 /// Git repository with one commit, removed on drop.
 struct Repository(PathBuf);

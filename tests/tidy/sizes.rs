@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::differences;
 use crate::modules::Modules;
 use crate::text::{files, name_of, read, root};
 
@@ -11,18 +10,12 @@ const LINES_MAX: usize = 450;
 /// Most files beside each other in a folder of `src`.
 const FILES_MAX: usize = 16;
 
-/// Production files that are longer.
-const TOO_LONG: &[&str] = &[];
-
-/// Folders with more files.
-const TOO_FULL: &[&str] = &[];
-
 #[test]
 fn no_production_file_is_longer_than_450_lines() {
     let production = Modules::files();
-    let long = production.iter().filter(|file| read(&root().join(file)).lines().count() > LINES_MAX);
-    let wrong = differences("longer than 450 lines: split it by idea", long.map(String::as_str), TOO_LONG);
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let is_long = |file: &&String| read(&root().join(file)).lines().count() > LINES_MAX;
+    let long: Vec<&String> = production.iter().filter(is_long).collect();
+    assert!(long.is_empty(), "longer than {LINES_MAX} lines, split by idea: {long:?}");
 }
 
 #[test]
@@ -31,7 +24,6 @@ fn no_folder_has_more_than_16_files_beside_each_other() {
     for path in files("src", "rs") {
         *folders.entry(name_of(path.parent().expect("a file is in a folder"))).or_default() += 1;
     }
-    let full = folders.iter().filter(|(_, count)| **count > FILES_MAX).map(|(folder, _)| folder.as_str());
-    let wrong = differences("more than 16 files beside each other: group them", full, TOO_FULL);
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    folders.retain(|_, count| *count > FILES_MAX);
+    assert!(folders.is_empty(), "more than {FILES_MAX} files beside each other, group them: {folders:?}");
 }
