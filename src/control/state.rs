@@ -53,7 +53,7 @@ pub(super) struct Pod {
 
 impl State {
     /// Builds the desired state for the dataplane. A configured route is in force while its port is open.
-    pub(super) fn world(&self, settings: &SwitchSettings) -> DesiredState {
+    pub(super) fn desired(&self, settings: &SwitchSettings) -> DesiredState {
         let port_id =
             |name: &String| self.ports.get(name).filter(|port| port.is_open).map(|port| port.report.id);
         let attachment = |(name, pod): (&PodName, &Pod)| {

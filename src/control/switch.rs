@@ -351,7 +351,7 @@ impl Switch {
     }
 
     pub(super) fn publish(&self, mut next: State) -> Result<Generation, NotTaken> {
-        let published = self.dataplane.publish(next.world(&self.settings));
+        let published = self.dataplane.publish(next.desired(&self.settings));
         // A late worker takes the generation when it goes on, or the switch ends. The state is current in
         // either case.
         let (Ok(generation) | Err(NotTaken { generation, .. })) = published;

@@ -46,8 +46,8 @@ impl DataplaneApi for SimulatedDataplane {
         self.0.lock().unwrap().close_port(port)
     }
 
-    fn publish(&self, world: DesiredState) -> Result<Generation, NotTaken> {
-        Ok(self.0.lock().unwrap().publish(world))
+    fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken> {
+        Ok(self.0.lock().unwrap().publish(desired))
     }
 
     fn counters(&self) -> Counters {

@@ -20,7 +20,7 @@ use palisade::tables::{Direction, PodName, PolicyKind, PolicyRef, RuleOrigin, Ve
 /// Those that begin with `stuck` do not close.
 #[derive(Default)]
 pub(crate) struct FakeDataplane {
-    pub(crate) worlds: Mutex<Vec<DesiredState>>,
+    pub(crate) published: Mutex<Vec<DesiredState>>,
     pub(crate) ports: Mutex<BTreeMap<PortId, PortSpec>>,
     pub(crate) closed: Mutex<Vec<(PortId, bool)>>,
     /// Lock that publications wait for.
@@ -30,12 +30,12 @@ pub(crate) struct FakeDataplane {
 }
 
 impl FakeDataplane {
-    pub(crate) fn world(&self) -> DesiredState {
-        self.worlds.lock().unwrap().last().cloned().unwrap()
+    pub(crate) fn desired(&self) -> DesiredState {
+        self.published.lock().unwrap().last().cloned().unwrap()
     }
 
     pub(crate) fn publications(&self) -> usize {
-        self.worlds.lock().unwrap().len()
+        self.published.lock().unwrap().len()
     }
 }
 
@@ -70,11 +70,11 @@ impl DataplaneApi for FakeDataplane {
         Ok(())
     }
 
-    fn publish(&self, world: DesiredState) -> Result<Generation, NotTaken> {
+    fn publish(&self, desired: DesiredState) -> Result<Generation, NotTaken> {
         let _may_publish = self.publishing.lock().unwrap();
-        let mut worlds = self.worlds.lock().unwrap();
-        worlds.push(world);
-        let generation = Generation(worlds.len() as u32);
+        let mut published = self.published.lock().unwrap();
+        published.push(desired);
+        let generation = Generation(published.len() as u32);
         if self.is_late.load(Ordering::Relaxed) {
             return Err(NotTaken { generation, workers: vec![WorkerId(1)] });
         }

@@ -75,7 +75,7 @@ fn every_verb_works_through_the_client() {
     assert!(client.pods().unwrap().is_empty() && client.ports().unwrap().is_empty());
     client.delete_tables().unwrap();
     assert!(!client.tables().unwrap().loaded);
-    assert!(served.engine.world().tables.is_none());
+    assert!(served.engine.desired().tables.is_none());
 }
 
 #[test]
@@ -220,8 +220,11 @@ fn clients_at_once_all_get_their_way() {
     let changes = 1 + 8 * 5 * 4;
     assert_eq!(served.client.status().unwrap().generation, Generation(changes), "one publication a change");
     let ids: Vec<_> = {
-        let worlds = served.engine.worlds.lock().unwrap();
-        worlds.iter().flat_map(|world| world.pods.iter().map(|pod| (pod.id, pod.pod.clone()))).collect()
+        let published = served.engine.published.lock().unwrap();
+        published
+            .iter()
+            .flat_map(|desired| desired.pods.iter().map(|pod| (pod.id, pod.pod.clone())))
+            .collect()
     };
     let distinct: std::collections::BTreeSet<_> = ids.iter().map(|(id, _)| id).collect();
     let pairs: std::collections::BTreeSet<_> = ids.iter().collect();

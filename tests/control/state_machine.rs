@@ -40,14 +40,16 @@ fn with_db(switch: &Switch) {
 #[test]
 fn a_switch_starts_closed_and_empty() {
     let (engine, switch) = switch(SwitchSettings::default());
-    let world = engine.world();
-    assert!(world.tables.is_none() && !world.fail_open && world.pods.is_empty() && world.node.is_none());
+    let desired = engine.desired();
+    assert!(
+        desired.tables.is_none() && !desired.fail_open && desired.pods.is_empty() && desired.node.is_none()
+    );
     assert_eq!(switch.status().generation, Generation(1));
     assert!(!switch.status().tables_loaded);
 }
 
 #[test]
-fn ports_and_pods_reach_the_world() {
+fn ports_and_pods_reach_the_desired_state() {
     let (engine, switch) = switch(SwitchSettings::default());
     let info = switch.put_port("veth-db", &pod_port()).unwrap();
     assert_eq!((info.spec.interface.as_str(), info.report.id, info.pod), ("veth-db", PortId(0), None));
@@ -57,10 +59,10 @@ fn ports_and_pods_reach_the_world() {
     switch
         .put_port("node", &PortRequest { interface: Some("veth-node".to_owned()), ..host_port("10.1.0.1") })
         .unwrap();
-    let world = engine.world();
-    let [attached] = world.pods.as_slice() else { panic!("{:?}", world.pods) };
+    let desired = engine.desired();
+    let [attached] = desired.pods.as_slice() else { panic!("{:?}", desired.pods) };
     assert_eq!((&attached.pod, attached.port, attached.mac), (&pod("db"), PortId(0), Some(mac)));
-    assert_eq!(world.node.unwrap().addresses, ["10.1.0.1".parse::<IpAddr>().unwrap()]);
+    assert_eq!(desired.node.unwrap().addresses, ["10.1.0.1".parse::<IpAddr>().unwrap()]);
     assert_eq!(switch.ports().len(), 2);
     assert_eq!(switch.ports()[1].pod, Some(pod("db")));
     assert_eq!(switch.status().generation, Generation(engine.publications() as u32));
@@ -71,7 +73,7 @@ fn an_attachment_number_is_never_used_again() {
     let (engine, switch) = switch(SwitchSettings::default());
     with_db(&switch);
     switch.delete_pod(&pod("db")).unwrap();
-    assert!(engine.world().pods.is_empty());
+    assert!(engine.desired().pods.is_empty());
     let again = switch.put_pod(&pod("db"), &on_port("veth-db", "10.1.0.2")).unwrap();
     assert_eq!(again.attachment, AttachmentId(2));
 }
@@ -155,7 +157,7 @@ fn a_removed_port_leaves_the_world_before_it_closes_and_its_number_is_free() {
     let (engine, switch) = switch(SwitchSettings::default());
     switch.put_port("node", &host_port("10.1.0.1")).unwrap();
     switch.delete_port("node", None).unwrap();
-    assert!(engine.world().node.is_none());
+    assert!(engine.desired().node.is_none());
     assert_eq!(*engine.closed.lock().unwrap(), [(PortId(0), false)]);
     switch.put_port("other", &pod_port()).unwrap();
     switch.delete_port("other", Some(true)).unwrap();
@@ -168,7 +170,7 @@ fn a_port_that_does_not_close_stays_in_the_world() {
     let stuck = PortRequest { interface: Some("stuck0".to_owned()), ..host_port("10.1.0.1") };
     switch.put_port("node", &stuck).unwrap();
     assert_eq!(switch.delete_port("node", None).unwrap_err().status(), 500);
-    assert!(engine.world().node.is_some());
+    assert!(engine.desired().node.is_some());
     assert_eq!(switch.ports().len(), 1);
 }
 
@@ -179,13 +181,13 @@ fn a_route_holds_while_its_port_is_open() {
     let pod_prefixes = vec!["10.244.1.0/24".parse().unwrap()];
     let settings = SwitchSettings { routes, pod_prefixes: pod_prefixes.clone(), ..SwitchSettings::default() };
     let (engine, switch) = switch(settings);
-    assert!(engine.world().routes.is_empty());
-    assert_eq!(engine.world().pod_prefixes, pod_prefixes, "known before the first port opens");
+    assert!(engine.desired().routes.is_empty());
+    assert_eq!(engine.desired().pod_prefixes, pod_prefixes, "known before the first port opens");
     switch.put_port("first", &pod_port()).unwrap();
     switch.put_port("up", &PortRequest { kind: PortKind::Uplink, ..pod_port() }).unwrap();
-    assert_eq!(engine.world().routes[0].port, PortId(1));
+    assert_eq!(engine.desired().routes[0].port, PortId(1));
     switch.delete_port("up", None).unwrap();
-    assert!(engine.world().routes.is_empty());
+    assert!(engine.desired().routes.is_empty());
 }
 
 #[test]
@@ -218,10 +220,10 @@ fn a_difference_holds_against_any_generation_with_the_same_tables() {
     assert!(matches!(refusal, ApiError::Tables(TablesError::Base { .. })), "{refusal}");
     let patched = switch.patch_tables(&patch(loaded)).unwrap().generation;
     assert_eq!(*switch.tables().unwrap(), small_tables("10.1.0.3"));
-    assert_eq!(**engine.world().tables.as_ref().unwrap(), small_tables("10.1.0.3"));
+    assert_eq!(**engine.desired().tables.as_ref().unwrap(), small_tables("10.1.0.3"));
     refused(&engine, 409, || switch.patch_tables(&patch(loaded)));
     assert!(switch.delete_tables().unwrap().generation > patched);
-    assert!(engine.world().tables.is_none() && switch.tables().is_none());
+    assert!(engine.desired().tables.is_none() && switch.tables().is_none());
 }
 
 #[test]
@@ -243,7 +245,7 @@ fn a_pod_that_the_tables_do_not_know_or_know_otherwise_carries_a_warning() {
 fn open_is_said_to_the_workers_and_in_the_warnings() {
     let (engine, switch) = switch(SwitchSettings { fail_open: true, ..SwitchSettings::default() });
     with_db(&switch);
-    assert!(engine.world().fail_open);
+    assert!(engine.desired().fail_open);
     assert!(switch.pods()[0].warnings[0].contains("passes unchecked"));
 }
 
@@ -358,13 +360,13 @@ fn a_configuration_is_opened_in_order_and_stops_at_what_is_refused() {
         error,
         "port \"absent\": interface absent does not exist: create it first, or correct its name"
     );
-    let worlds = engine.worlds.lock().unwrap();
+    let published = engine.published.lock().unwrap();
     assert!(
-        worlds.iter().all(|world| world.pods.is_empty() || world.tables.is_some()),
+        published.iter().all(|desired| desired.pods.is_empty() || desired.tables.is_some()),
         "pod before its tables"
     );
-    assert_eq!(worlds.last().unwrap().routes.len(), 1);
-    drop(worlds);
+    assert_eq!(published.last().unwrap().routes.len(), 1);
+    drop(published);
     assert!(switch.pods()[0].known);
 }
 

@@ -14,7 +14,7 @@ use crate::rig::model::{ACK, FIN, RST, SYN};
 use crate::rig::rule_lists::{PodRules, Rule};
 use crate::rig::{
     HOST, Rig, Setting, UPLINK, addressed, forwarded, gateway_address, gateway_mac, ip, mac, node_address,
-    pod_address, router_address, switch_mac, world_address,
+    outside_address, pod_address, router_address, switch_mac,
 };
 
 pub(crate) const A: PortId = PortId(0);
@@ -214,9 +214,9 @@ fn of_a_pod_with_several_addresses_rules_see_the_one_of_the_packet_also_after_ot
         let setting = Setting::open()
             .with(1, PodRules { ingress: with_named.clone(), egress: None })
             .with(2, PodRules { ingress: None, egress: with_named });
-        let mut world = setting.world();
-        world.pods[0].addresses.extend(second);
-        rig.sim.publish(world);
+        let mut desired = setting.desired();
+        desired.pods[0].addresses.extend(second);
+        rig.sim.publish(desired);
         rig.sim.step();
         let transport = Transport::Udp { ports: [1000 + round as u16, 53] };
         for (family, address) in [first, second].into_iter().flat_map(|pair| pair.into_iter().enumerate()) {
@@ -328,7 +328,7 @@ fn a_source_that_is_not_the_pods_own_is_spoofed() {
     let transport = Transport::Udp { ports: [1, 2] };
     let to = pod_address(1)[0];
     for src in
-        [pod_address(2)[0], node_address()[0], gateway_address()[0], world_address(1)[0], ip("127.0.0.1")]
+        [pod_address(2)[0], node_address()[0], gateway_address()[0], outside_address(1)[0], ip("127.0.0.1")]
     {
         is_dropped(&mut rig, A, &Spec::new(src, to, transport), DropReason::Spoofed);
     }
@@ -454,7 +454,7 @@ fn an_icmp_error_passes_only_to_the_sender_of_what_it_quotes_and_from_where_that
 #[test]
 fn an_icmp_error_from_a_router_behind_the_uplink_passes() {
     let mut rig = Rig::new(1, &Setting::open());
-    let question = Spec::new(pod_address(0)[0], world_address(1)[0], Transport::Udp { ports: [1000, 53] });
+    let question = Spec::new(pod_address(0)[0], outside_address(1)[0], Transport::Udp { ports: [1000, 53] });
     passes(&mut rig, A, UPLINK, &question);
     let from_router = Spec { src: ip("192.0.2.1"), ..error_about(&question) };
     passes(&mut rig, UPLINK, A, &from_router);
@@ -533,9 +533,9 @@ fn a_way_that_is_not_known_is_asked_for_and_the_next_packet_goes_it() {
     let port = rig.sim.open_port(PortKind::Host, Some(7), 1500).unwrap();
     assert_eq!(port.id, HOST, "numbers are used again");
     rig.ports[HOST.index()] = port;
-    let mut world = Setting::open().world();
-    world.node.as_mut().unwrap().mac = None;
-    rig.sim.publish(world);
+    let mut desired = Setting::open().desired();
+    desired.node.as_mut().unwrap().mac = None;
+    rig.sim.publish(desired);
     rig.sim.step();
     // The router is resolved before the first packet for it.
     let request = arp(1, (gateway_mac(), [10, 0, 0, 1]), ([0; 6], [10, 0, 0, 254]), [0xff; 6]);
@@ -625,10 +625,10 @@ fn a_next_hop_that_is_not_known_is_the_kernels_to_resolve_and_nothing_is_learned
     let mut rig = Rig::new(1, &Setting::open());
     rig.know_router(false);
     let question =
-        |port| Spec::new(pod_address(0)[0], world_address(1)[0], Transport::Udp { ports: [port, 2] });
+        |port| Spec::new(pod_address(0)[0], outside_address(1)[0], Transport::Udp { ports: [port, 2] });
     // The router sends packets and ARP to the switch: neither resolves it.
     let hello = Transport::Echo { request: true, identifier: 1 };
-    assert_eq!(rig.send(UPLINK, &Spec::new(world_address(1)[0], gateway_address()[0], hello)).len(), 1);
+    assert_eq!(rig.send(UPLINK, &Spec::new(outside_address(1)[0], gateway_address()[0], hello)).len(), 1);
     let request = arp(1, (mac(UPLINK), [192, 0, 2, 1]), ([0; 6], [10, 0, 0, 1]), [0xff; 6]);
     let tagged = [&request[..12], &[0x81, 0, 0, 7], &request[12..]].concat();
     assert_eq!(rig.send_on(0, UPLINK, &[tagged]), [], "the kernel answers ARP there");
@@ -672,10 +672,10 @@ fn each_neighbour_on_the_uplinks_own_link_has_its_own_address() {
 #[test]
 fn an_uplink_serves_its_own_ethernet_address_and_the_other_ports_theirs() {
     let mut rig = Rig::new(1, &Setting::open());
-    let from_world = Spec::new(world_address(1)[0], pod_address(0)[0], Transport::Udp { ports: [1, 2] });
-    passes(&mut rig, UPLINK, A, &from_world);
+    let from_outside = Spec::new(outside_address(1)[0], pod_address(0)[0], Transport::Udp { ports: [1, 2] });
+    passes(&mut rig, UPLINK, A, &from_outside);
     for (port, spec, wrong) in
-        [(UPLINK, from_world, gateway_mac()), (A, udp(0, 1, [1, 2]), switch_mac(UPLINK))]
+        [(UPLINK, from_outside, gateway_mac()), (A, udp(0, 1, [1, 2]), switch_mac(UPLINK))]
     {
         let before = rig.counters(port);
         let frame = Spec { dst_mac: wrong, ..addressed(port, &spec) }.bytes();
@@ -693,8 +693,8 @@ fn what_is_for_an_address_among_the_pods_that_no_pod_has_goes_nowhere() {
     for family in [0, 1] {
         let nobody = pod_address(2)[family];
         is_dropped(&mut rig, A, &Spec::new(pod_address(0)[family], nobody, transport), DropReason::NoRoute);
-        let from_world = Spec::new(world_address(1)[family], nobody, transport);
-        is_dropped(&mut rig, UPLINK, &from_world, DropReason::NoRoute);
+        let from_outside = Spec::new(outside_address(1)[family], nobody, transport);
+        is_dropped(&mut rig, UPLINK, &from_outside, DropReason::NoRoute);
         // Packets from outside with its address are dropped, too.
         let as_nobody = Spec::new(nobody, pod_address(0)[family], transport);
         is_dropped(&mut rig, UPLINK, &as_nobody, DropReason::Spoofed);
@@ -704,6 +704,6 @@ fn what_is_for_an_address_among_the_pods_that_no_pod_has_goes_nowhere() {
 #[test]
 fn the_switch_is_no_router_between_what_is_behind_the_uplink() {
     let mut rig = Rig::new(1, &Setting::open());
-    let through = Spec::new(world_address(1)[0], world_address(2)[0], Transport::Udp { ports: [1, 2] });
+    let through = Spec::new(outside_address(1)[0], outside_address(2)[0], Transport::Udp { ports: [1, 2] });
     is_dropped(&mut rig, UPLINK, &through, DropReason::NoRoute);
 }

@@ -106,7 +106,7 @@ fn address(end: End, v6: bool) -> IpAddr {
         End::Pod(pod) => rig::pod_address(pod),
         End::Node => rig::node_address(),
         End::Container => [rig::ip("172.17.0.2"), rig::ip("fd17::2")],
-        End::DesiredState(number) => rig::world_address(number),
+        End::DesiredState(number) => rig::outside_address(number),
         End::Gateway => rig::gateway_address(),
         End::Group => [rig::ip("224.0.0.251"), rig::ip("ff02::fb")],
         End::LinkLocal => [rig::ip("127.0.0.1"), rig::ip("fe80::77")],

@@ -20,13 +20,13 @@ fn open() -> BTreeMap<PortId, PortView> {
 }
 
 /// Successive desired states. Most tables come from the tables before, with a part changed.
-fn worlds() -> impl Strategy<Value = Vec<DesiredState>> {
+fn states() -> impl Strategy<Value = Vec<DesiredState>> {
     let step =
         (prop::option::weighted(0.9, arbitrary::rule_tables()), any::<[bool; 4]>(), 0..12_u32, 0..9_u8);
     vec(step, 2..8).prop_map(|steps| {
         let mut desired = DesiredState { gateway: Gateway::default(), ..DesiredState::default() };
         desired.pods = (0..u32::from(PORTS)).map(pod).collect();
-        let mut worlds = Vec::new();
+        let mut states = Vec::new();
         for (tables, parts, one, other) in steps {
             let last = desired.tables.take();
             desired.tables = tables.map(|tables| match last {
@@ -37,9 +37,9 @@ fn worlds() -> impl Strategy<Value = Vec<DesiredState>> {
                 desired.pods[0].id.0 += 10;
             }
             desired.fail_open = one == 1;
-            worlds.push(desired.clone());
+            states.push(desired.clone());
         }
-        worlds
+        states
     })
 }
 
@@ -85,13 +85,13 @@ proptest! {
 
     #[test]
     fn an_updated_snapshot_evaluates_as_a_fresh_one_and_current_evaluations_stay_right(
-        worlds in worlds(),
+        states in states(),
         flows in vec((0..PORTS, 0..PORTS, arbitrary::flow()), 30),
     ) {
-        let mut followed = Snapshot::new(&worlds[0], Generation(1), &open(), 1);
-        let mut before = &worlds[0];
+        let mut followed = Snapshot::new(&states[0], Generation(1), &open(), 1);
+        let mut before = &states[0];
         let mut epoch: Vec<Option<(Generation, Option<DropReason>)>> = vec![None; flows.len()];
-        for desired in &worlds {
+        for desired in &states {
             followed = followed.next(before, desired, &open(), true, 1, Arc::default);
             before = desired;
             let fresh = Snapshot::new(desired, followed.generation, &open(), 1);

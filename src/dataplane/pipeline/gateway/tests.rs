@@ -32,10 +32,10 @@ fn snapshot(gateway: &[&str]) -> Snapshot {
         mac: None,
     };
     let gateway = Gateway { addresses: gateway.iter().map(|text| ip(text)).collect(), ..Gateway::default() };
-    let world = DesiredState { gateway, pods: vec![pod], ..DesiredState::default() };
+    let desired = DesiredState { gateway, pods: vec![pod], ..DesiredState::default() };
     let open_port = |kind| PortView::new(kind, None, 1500, None);
     let open = BTreeMap::from([(POD, open_port(PortKind::Pod)), (HOST, open_port(PortKind::Host))]);
-    Snapshot::new(&world, Generation(1), &open, 1)
+    Snapshot::new(&desired, Generation(1), &open, 1)
 }
 
 fn whole_snapshot() -> Snapshot {
