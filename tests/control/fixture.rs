@@ -126,11 +126,11 @@ impl DataplaneApi for FakeDataplane {
     }
 }
 
-/// Starts a switch on a fake engine.
+/// Starts a switch on a fake dataplane.
 pub(crate) fn switch(settings: SwitchSettings) -> (Arc<FakeDataplane>, Arc<Switch>) {
-    let engine = Arc::new(FakeDataplane::default());
-    let switch = Switch::new(engine.clone(), settings);
-    (engine, Arc::new(switch))
+    let dataplane = Arc::new(FakeDataplane::default());
+    let switch = Switch::new(dataplane.clone(), settings);
+    (dataplane, Arc::new(switch))
 }
 
 /// Temporary directory, removed on drop.
@@ -158,9 +158,9 @@ impl Drop for Scratch {
     }
 }
 
-/// Switch on a fake engine with its control socket.
+/// Switch on a fake dataplane with its control socket.
 pub(crate) struct Served {
-    pub(crate) engine: Arc<FakeDataplane>,
+    pub(crate) dataplane: Arc<FakeDataplane>,
     pub(crate) client: Client,
     pub(crate) scratch: Scratch,
     _server: Server,
@@ -169,10 +169,10 @@ pub(crate) struct Served {
 impl Served {
     pub(crate) fn start() -> Served {
         let scratch = Scratch::new();
-        let (engine, switch) = switch(SwitchSettings::default());
+        let (dataplane, switch) = switch(SwitchSettings::default());
         let socket = scratch.0.join("control.sock");
         let server = Server::start(&socket, 0o660, switch).unwrap();
-        Served { engine, client: Client::new(socket), scratch, _server: server }
+        Served { dataplane, client: Client::new(socket), scratch, _server: server }
     }
 
     pub(crate) fn socket(&self) -> &Path {
