@@ -64,7 +64,7 @@ impl Switch {
     pub fn start(lab: &mut Lab, spec: &SwitchSpec) -> Result<Switch, LabError> {
         let directory = lab.directory();
         let config = directory.join("palisade.toml");
-        let text = config_text(usize::from(lab.record().workers), spec)?;
+        let text = config_text(usize::from(lab.journal().workers), spec)?;
         fs::write(&config, text).doing(|| format!("write {}", config.display()))?;
         let log = log_file(&directory)?;
         let child = Command::new(&spec.program)
