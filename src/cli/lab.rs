@@ -194,21 +194,21 @@ fn exit_code(status: ExitStatus) -> u8 {
 }
 
 fn remove(arguments: &CleanArguments) -> Result<ExitCode, CliError> {
-    let removal = clean(&arguments.labs)?;
+    let teardown = clean(&arguments.labs)?;
     match arguments.output {
-        Output::Json => output::json(&removal)?,
+        Output::Json => output::json(&teardown)?,
         Output::Table => {
             let line = |what: &str, things: &[String]| {
                 if things.is_empty() { String::new() } else { format!("{what}: {}\n", things.join(", ")) }
             };
-            let text = line("removed", &removal.removed)
-                + &line("in use, left alone", &removal.in_use)
-                + &line("not a lab's, left alone", &removal.spared)
-                + &line("failed", &removal.errors);
+            let text = line("removed", &teardown.removed)
+                + &line("in use, left alone", &teardown.in_use)
+                + &line("not a lab's, left alone", &teardown.spared)
+                + &line("failed", &teardown.errors);
             output::text(if text.is_empty() { "no labs\n" } else { &text })?;
         }
     }
-    Ok(if removal.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if teardown.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 #[cfg(test)]

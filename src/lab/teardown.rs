@@ -32,16 +32,16 @@ pub fn clean(ids: &[String]) -> Result<Teardown, LabError> {
     } else {
         (ids.iter().map(|id| Journal::of(id)).collect::<Result<_, _>>()?, vec![])
     };
-    let mut removal =
+    let mut teardown =
         Teardown { errors: errors.iter().map(ToString::to_string).collect(), ..Teardown::default() };
     for journal in journals {
         if journal.is_owned() {
-            removal.in_use.push(journal.id);
+            teardown.in_use.push(journal.id);
         } else {
-            remove(&journal, &mut removal);
+            remove(&journal, &mut teardown);
         }
     }
-    Ok(removal)
+    Ok(teardown)
 }
 
 /// Fails unless the caller may make and remove labs.
@@ -50,10 +50,10 @@ pub fn require_root() -> Result<(), LabError> {
 }
 
 /// Removes one lab.
-pub(super) fn remove(journal: &Journal, removal: &mut Teardown) {
-    let failed_before = removal.errors.len();
+pub(super) fn remove(journal: &Journal, teardown: &mut Teardown) {
+    let failed_before = teardown.errors.len();
     let mut note =
-        |result: Result<(), LabError>| removal.errors.extend(result.err().map(|error| error.to_string()));
+        |result: Result<(), LabError>| teardown.errors.extend(result.err().map(|error| error.to_string()));
     for process in &journal.processes {
         note(
             process
@@ -72,8 +72,8 @@ pub(super) fn remove(journal: &Journal, removal: &mut Teardown) {
     for pod in &journal.pods {
         match remove_interface(&pod.host_interface, &journal.mark()) {
             Ok(true) => (),
-            Ok(false) => removal.spared.push(format!("interface {}", pod.host_interface)),
-            Err(error) => removal.errors.push(error.to_string()),
+            Ok(false) => teardown.spared.push(format!("interface {}", pod.host_interface)),
+            Err(error) => teardown.errors.push(error.to_string()),
         }
     }
     // A switch that was killed leaves the pins of its BPF links.
@@ -81,14 +81,14 @@ pub(super) fn remove(journal: &Journal, removal: &mut Teardown) {
     for namespace in namespaces {
         match remove_namespace(&namespace, &journal.mark()) {
             Ok(true) => (),
-            Ok(false) => removal.spared.push(format!("network namespace {}", namespace.name())),
-            Err(error) => removal.errors.push(error.to_string()),
+            Ok(false) => teardown.spared.push(format!("network namespace {}", namespace.name())),
+            Err(error) => teardown.errors.push(error.to_string()),
         }
     }
-    if removal.errors.len() == failed_before {
+    if teardown.errors.len() == failed_before {
         match journal.remove() {
-            Ok(()) => removal.removed.push(journal.id.clone()),
-            Err(error) => removal.errors.push(error.to_string()),
+            Ok(()) => teardown.removed.push(journal.id.clone()),
+            Err(error) => teardown.errors.push(error.to_string()),
         }
     }
 }

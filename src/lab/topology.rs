@@ -94,18 +94,18 @@ impl Lab {
 
     /// Removes the lab, and returns the result.
     pub fn remove(self) -> Teardown {
-        let mut removal = Teardown::default();
-        remove(&self.journal, &mut removal);
+        let mut teardown = Teardown::default();
+        remove(&self.journal, &mut teardown);
         std::mem::forget(self);
-        removal
+        teardown
     }
 }
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        let mut removal = Teardown::default();
-        remove(&self.journal, &mut removal);
-        for error in removal.errors {
+        let mut teardown = Teardown::default();
+        remove(&self.journal, &mut teardown);
+        for error in teardown.errors {
             eprintln!("lab {}: {error}", self.journal.id);
         }
     }

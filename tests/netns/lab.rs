@@ -235,13 +235,13 @@ fn clean_removes_the_lab_of_a_killed_process_and_spares_the_living_and_the_forei
     run(&["ip", "link", "add", &foreign[1], "type", "bridge"]);
     let neighbour = lab(&["a"], 1);
 
-    let removal = clean(std::slice::from_ref(&id)).unwrap();
+    let teardown = clean(std::slice::from_ref(&id)).unwrap();
     let left = traces(&id);
     run(&["ip", "netns", "del", &foreign[0]]);
     run(&["ip", "link", "del", &foreign[1]]);
 
-    assert_eq!(removal.removed, std::slice::from_ref(&id));
-    assert_eq!(removal.errors, Vec::<String>::new());
+    assert_eq!(teardown.removed, std::slice::from_ref(&id));
+    assert_eq!(teardown.errors, Vec::<String>::new());
     assert!(left.iter().all(|line| foreign.iter().any(|name| line.contains(name))), "{left:?}");
     assert_eq!(left.len(), 3, "{left:?}");
     assert!(!processes.iter().any(palisade::lab::Process::is_alive), "ended with the lab");
@@ -262,10 +262,10 @@ fn a_namespace_or_interface_that_took_a_labs_name_is_spared() {
     }
     run(&["ip", "netns", "add", netns]);
     run(&["ip", "link", "add", interface, "type", "bridge"]);
-    let removal = clean(std::slice::from_ref(&journal.id)).unwrap();
+    let teardown = clean(std::slice::from_ref(&journal.id)).unwrap();
     run(&["ip", "netns", "del", netns]);
     run(&["ip", "link", "del", interface]);
-    assert_eq!(removal.spared, [format!("interface {interface}"), format!("network namespace {netns}")]);
-    assert_eq!(removal.removed, std::slice::from_ref(&journal.id));
+    assert_eq!(teardown.spared, [format!("interface {interface}"), format!("network namespace {netns}")]);
+    assert_eq!(teardown.removed, std::slice::from_ref(&journal.id));
     assert_eq!(traces(&journal.id), Vec::<String>::new());
 }
