@@ -638,10 +638,10 @@ fn a_next_hop_that_is_not_known_is_the_kernels_to_resolve_and_nothing_is_learned
     }
     assert_eq!(rig.drops_since(A, &before), BTreeMap::from([("unresolved".to_owned(), 3)]));
     let router = (UPLINK, router_address()[0]);
-    assert_eq!(rig.sim.questions(), [router], "once in a while");
+    assert_eq!(rig.sim.solicitations(), [router], "once in a while");
     rig.sim.now += Duration::from_millis(100);
     rig.send(A, &question(1));
-    assert_eq!(rig.sim.questions(), [router]);
+    assert_eq!(rig.sim.solicitations(), [router]);
     rig.know_router(true);
     passes(&mut rig, A, UPLINK, &question(1));
 }
@@ -658,9 +658,9 @@ fn each_neighbour_on_the_uplinks_own_link_has_its_own_address() {
         rig.sim.resolve(UPLINK, [192, 0, 2, last].into(), Some(neighbor(last)));
     }
     let asked: Vec<_> = [5, 6].map(|last| (UPLINK, IpAddr::from([192, 0, 2, last]))).into();
-    let mut questions = rig.sim.questions();
-    questions.sort();
-    assert_eq!(questions, asked, "a second neighbour does not wait for the first");
+    let mut solicitations = rig.sim.solicitations();
+    solicitations.sort();
+    assert_eq!(solicitations, asked, "a second neighbour does not wait for the first");
     for last in [5, 6] {
         let [(UPLINK, frame)] = &rig.send(A, &to(last))[..] else {
             panic!("it does not leave by the uplink")

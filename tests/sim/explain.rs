@@ -155,7 +155,7 @@ fn a_path_names_ports_pods_rules_and_the_next_station() {
     rig.know_router(true);
     let path = rig.sim.path(&outside);
     assert!(path.neighbor.unwrap().mac.is_some());
-    assert_eq!(rig.sim.questions(), [], "to be asked about is no use of a neighbour");
+    assert_eq!(rig.sim.solicitations(), [], "to be asked about is no use of a neighbour");
     assert_eq!((path.mtu, rig.sim.flows_len()), (Some(1500), 0), "nothing is entered");
     assert!(rig.sim.counters().decisions.is_empty(), "nothing is counted");
 }
