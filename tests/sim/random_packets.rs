@@ -22,7 +22,7 @@ enum End {
     Node,
     /// Address behind the node.
     Container,
-    DesiredState(usize),
+    Outside(usize),
     Gateway,
     Group,
     LinkLocal,
@@ -106,7 +106,7 @@ fn address(end: End, v6: bool) -> IpAddr {
         End::Pod(pod) => rig::pod_address(pod),
         End::Node => rig::node_address(),
         End::Container => [rig::ip("172.17.0.2"), rig::ip("fd17::2")],
-        End::DesiredState(number) => rig::outside_address(number),
+        End::Outside(number) => rig::outside_address(number),
         End::Gateway => rig::gateway_address(),
         End::Group => [rig::ip("224.0.0.251"), rig::ip("ff02::fb")],
         End::LinkLocal => [rig::ip("127.0.0.1"), rig::ip("fe80::77")],
@@ -151,7 +151,7 @@ fn end() -> impl Strategy<Value = End> {
         16 => (0..PODS).prop_map(End::Pod),
         3 => Just(End::Node),
         1 => Just(End::Container),
-        4 => (1..3usize).prop_map(End::DesiredState),
+        4 => (1..3usize).prop_map(End::Outside),
         1 => Just(End::Gateway),
         1 => prop_oneof![Just(End::Group), Just(End::LinkLocal)],
     ]
