@@ -115,7 +115,7 @@ fn address(end: End, v6: bool) -> IpAddr {
 }
 
 /// Port of an address.
-fn home(address: IpAddr) -> PortId {
+fn port_of(address: IpAddr) -> PortId {
     let is_behind_node = [End::Node, End::Container]
         .iter()
         .any(|end| [false, true].into_iter().any(|v6| self::address(*end, v6) == address));
@@ -311,9 +311,9 @@ impl Pair {
     /// Packet of a draft: port, packet, and quoted packet.
     fn packet(&self, draft: &Draft) -> (PortId, Spec, Option<Spec>) {
         let mut spec = self.spec(draft);
-        let (mut port, mut quoted) = (home(spec.src), None);
+        let (mut port, mut quoted) = (port_of(spec.src), None);
         if draft.is_quoted {
-            port = home(spec.dst);
+            port = port_of(spec.dst);
             let mut payload = spec.ip();
             payload.truncate(68);
             let kind = if spec.src.is_ipv4() { 3 } else { 1 };
