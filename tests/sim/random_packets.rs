@@ -65,7 +65,7 @@ struct Draft {
     ttl: u8,
     payload_bytes: usize,
     /// Port of arrival, if not the source's own.
-    stray: Option<u16>,
+    wrong_port: Option<u16>,
     /// Corrupts the Ethernet header.
     mishap: u8,
     /// Corrupts the transport checksum.
@@ -179,24 +179,14 @@ fn carried() -> impl Strategy<Value = Carried> {
 fn draft() -> impl Strategy<Value = Draft> {
     let ttl = prop_oneof![9 => Just(64), 1 => 0..3u8];
     let payload_bytes = prop_oneof![9 => 0..40usize, 1 => 500..1600usize];
-    let stray = prop::option::weighted(0.04, 0..rig::PORTS as u16);
+    let wrong_port = prop::option::weighted(0.04, 0..rig::PORTS as u16);
     let mishap = prop_oneof![20 => Just(0), 1 => 1..4u8];
     let mishap = (mishap, prop::bool::weighted(0.06));
     let packet = (end(), end(), any::<bool>(), carried());
     let flow = prop::option::weighted(0.6, (any::<prop::sample::Index>(), 0..2usize));
-    (packet, ttl, payload_bytes, stray, mishap, prop::bool::weighted(0.1), flow).prop_map(
-        |((from, to, v6, carried), ttl, payload_bytes, stray, (mishap, broken), is_quoted, flow)| Draft {
-            from,
-            to,
-            v6,
-            carried,
-            ttl,
-            payload_bytes,
-            stray,
-            mishap,
-            broken,
-            is_quoted,
-            flow,
+    (packet, ttl, payload_bytes, wrong_port, mishap, prop::bool::weighted(0.1), flow).prop_map(
+        |((from, to, v6, carried), ttl, payload_bytes, wrong_port, (mishap, broken), is_quoted, flow)| {
+            Draft { from, to, v6, carried, ttl, payload_bytes, wrong_port, mishap, broken, is_quoted, flow }
         },
     )
 }
@@ -324,7 +314,7 @@ impl Pair {
             // The gateway's reply copies the request's payload; its checksum error differs from the model's.
             spec.broken = draft.broken && !rig::gateway_address().contains(&spec.dst);
         }
-        let port = draft.stray.map_or(port, PortId);
+        let port = draft.wrong_port.map_or(port, PortId);
         let mut spec = rig::addressed(port, &spec);
         match draft.mishap {
             1 => spec.dst_mac = [2, 9, 9, 9, 9, 9],
