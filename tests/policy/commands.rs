@@ -271,7 +271,7 @@ fn matrix_puts_together_what_reaches_and_is_reached_alike() {
 }
 
 #[test]
-fn replicas_are_judged_as_two_pods_by_every_command() {
+fn replicas_are_evaluated_as_two_pods_by_every_command() {
     let scratch = Scratch::new("replicas");
     let workload = "{apiVersion: apps/v1, kind: Deployment, metadata: {name: db, namespace: shop}, spec: {replicas: 2, selector: {matchLabels: {app: db}}, \
                     template: {metadata: {labels: {app: db}}, spec: {containers: [{name: c}]}}}}\n";

@@ -124,7 +124,7 @@ fn the_two_directions_of_a_flow_may_be_on_different_workers() {
 }
 
 #[test]
-fn packets_of_one_flow_in_one_batch_open_it_once_and_are_judged_once() {
+fn packets_of_one_flow_in_one_batch_open_it_once_and_are_evaluated_once() {
     const FLOWS: u16 = 60;
     let mut rig = Rig::new(1, &Setting::open());
     let frame = |port| addressed(A, &udp(0, 1, [port, SERVER])).bytes();
@@ -137,8 +137,8 @@ fn packets_of_one_flow_in_one_batch_open_it_once_and_are_judged_once() {
         _ => 1,
     };
     assert_eq!(packets, (0..FLOWS).map(expected).collect::<Vec<u64>>());
-    let judged: Vec<u64> = decisions(&rig, Verdict::Allow).into_values().collect();
-    assert_eq!(judged, [u64::from(FLOWS); 2], "each flow on each side");
+    let evaluated: Vec<u64> = decisions(&rig, Verdict::Allow).into_values().collect();
+    assert_eq!(evaluated, [u64::from(FLOWS); 2], "each flow on each side");
 }
 
 #[test]
@@ -461,7 +461,7 @@ fn an_icmp_error_from_a_router_behind_the_uplink_passes() {
 }
 
 #[test]
-fn a_port_pair_used_again_is_judged_again_and_by_who_opens() {
+fn a_port_pair_used_again_is_evaluated_again_and_by_its_opener() {
     let mut rig = Rig::new(1, &Setting::open().with(1, mute()));
     connect(&mut rig);
     passes(&mut rig, A, B, &tcp(RST | ACK, true));

@@ -58,7 +58,7 @@ fn a_request_lets_in_its_own_kind_of_reply_and_nothing_else() {
 }
 
 #[test]
-fn a_message_that_nothing_answers_is_judged_each_time_and_enters_no_flow() {
+fn a_message_that_nothing_answers_is_evaluated_each_time_and_enters_no_flow() {
     for (family, kinds) in [[9, 10, 40, 255], [144, 146, 200, 255]].into_iter().enumerate() {
         let mut rig = Rig::new(1, &Setting::open());
         for kind in kinds {
@@ -66,8 +66,8 @@ fn a_message_that_nothing_answers_is_judged_each_time_and_enters_no_flow() {
             passes(&mut rig, A, B, &message(family, kind, 7, 0, 1));
         }
         assert_eq!(flows(&rig), []);
-        let judged: u64 = decisions(&rig, Verdict::Allow).into_values().sum();
-        assert_eq!(judged, 2 * 2 * 4, "each packet, on both sides");
+        let evaluated: u64 = decisions(&rig, Verdict::Allow).into_values().sum();
+        assert_eq!(evaluated, 2 * 2 * 4, "each packet, on both sides");
         rig.publish(&Setting::open().with(0, mute()));
         for kind in kinds {
             is_dropped(&mut rig, A, &message(family, kind, 7, 0, 1), DropReason::PolicyEgress);

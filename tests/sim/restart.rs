@@ -159,7 +159,7 @@ fn a_policy_that_was_tightened_meanwhile_ends_connections_of_every_port_pattern_
 }
 
 #[test]
-fn what_only_the_reply_direction_would_allow_is_judged_from_the_original_one() {
+fn what_only_the_reply_direction_would_allow_is_evaluated_from_the_original_one() {
     let mut switch = Restarted::connected([40_000, 80]);
     // The server may open no connection, the client every one: replies pass.
     let mute = PodRules { egress: Some(vec![]), ingress: None };
