@@ -41,13 +41,13 @@ fn evaluate_file(path: &Path) -> usize {
     let mut probes = 0;
     for case in read(path) {
         let trial = ProbeExpansion::new(&case);
-        let oracle = ReferenceEvaluator::new(trial.objects());
+        let reference = ReferenceEvaluator::new(trial.objects());
         let compiler = Compiler::from_objects(trial.objects().iter().cloned(), Options::default());
         let tables = TableEvaluator::new(compiler.tables().clone()).unwrap();
         for probe in &case.probes {
             let flows = trial.flows(probe).unwrap_or_else(|error| panic!("{}: {error}", probe.location));
             for flow in flows {
-                let (compiled, naive) = (tables.evaluate(&flow), oracle.evaluate(&flow));
+                let (compiled, naive) = (tables.evaluate(&flow), reference.evaluate(&flow));
                 let told = || format!("{}: case {:?}: {flow}", probe.location, case.name);
                 assert_eq!(compiled.verdict(), probe.expect, "{}: {compiled:?}", told());
                 if !is_shared(trial.objects(), &flow) {
