@@ -129,7 +129,7 @@ impl Model {
     }
 
     fn decide(&mut self, port: PortId, spec: &Spec, quoted: Option<&Spec>) -> Fate {
-        if let Some(reason) = self.guard(port, spec) {
+        if let Some(reason) = self.anti_spoof(port, spec) {
             return Fate::Drop(reason, None);
         }
         let about = quoted.unwrap_or(spec);
@@ -172,7 +172,7 @@ impl Model {
         }
     }
 
-    fn guard(&self, port: PortId, spec: &Spec) -> Option<&'static str> {
+    fn anti_spoof(&self, port: PortId, spec: &Spec) -> Option<&'static str> {
         let tag = (port == UPLINK).then_some(rig::UPLINK_VLAN);
         if spec.vlan != tag {
             return Some("vlan");
