@@ -69,7 +69,7 @@ pub(crate) struct Model {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Route {
     Gateway,
     Nowhere,
     Port(PortId),
@@ -135,7 +135,7 @@ impl Model {
         let about = quoted.unwrap_or(spec);
         if let Some(quoted) = quoted {
             // An ICMP error goes to the sender of the quoted packet, and comes from its destination.
-            let comes_right = quoted.src == spec.dst && self.way(quoted.dst) == Way::Port(port);
+            let comes_right = quoted.src == spec.dst && self.route(quoted.dst) == Route::Port(port);
             // ICMP messages other than queries belong to no flow.
             let may_be_known = !matches!(quoted.transport, Transport::Icmp { .. }) || query(quoted).is_some();
             if !comes_right || !may_be_known {
@@ -143,15 +143,15 @@ impl Model {
             }
         }
         let found = self.find(about);
-        let out = match self.way(spec.dst) {
-            Way::Gateway => return Model::echo(port, spec),
-            Way::Port(_) if is_link_local(spec.src) || is_link_local(spec.dst) => {
+        let out = match self.route(spec.dst) {
+            Route::Gateway => return Model::echo(port, spec),
+            Route::Port(_) if is_link_local(spec.src) || is_link_local(spec.dst) => {
                 return Fate::Drop("no-route", None);
             }
-            Way::Nowhere => return Fate::Drop("no-route", None),
+            Route::Nowhere => return Fate::Drop("no-route", None),
             // The switch routes no packet between addresses outside its pods.
-            Way::Port(UPLINK) if port == UPLINK => return Fate::Drop("no-route", None),
-            Way::Port(out) => out,
+            Route::Port(UPLINK) if port == UPLINK => return Fate::Drop("no-route", None),
+            Route::Port(out) => out,
         };
         let mtu = if out.index() == PODS - 1 { rig::SMALL_MTU } else { rig::MTU };
         let ip_bytes = spec.ip().len();
@@ -162,7 +162,7 @@ impl Model {
             return Fate::Drop("too-big", quoted.is_none().then(|| report(port, spec, Some(mtu))));
         }
         let reason = match found {
-            Some((flow, side)) => self.follow(flow, side, port, out, spec, quoted.is_some()),
+            Some((flow, side)) => self.advance(flow, side, port, out, spec, quoted.is_some()),
             None if quoted.is_some() => Some("invalid-state"),
             None => self.open(port, out, spec, None),
         };
@@ -199,20 +199,20 @@ impl Model {
         (is_no_host(spec.dst) || is_group).then_some("multicast")
     }
 
-    fn way(&self, address: IpAddr) -> Way {
+    fn route(&self, address: IpAddr) -> Route {
         if rig::gateway_address().contains(&address) {
-            return Way::Gateway;
+            return Route::Gateway;
         }
         if let Some(pod) = self.pod_at(address) {
-            return Way::Port(PortId(pod as u16));
+            return Route::Port(PortId(pod as u16));
         }
         if rig::node_address().contains(&address) {
-            return Way::Port(HOST);
+            return Route::Port(HOST);
         }
         if rig::is_among_pods(address) {
-            return Way::Nowhere;
+            return Route::Nowhere;
         }
-        Way::Port(UPLINK)
+        Route::Port(UPLINK)
     }
 
     /// Attached pod with an address.
@@ -251,7 +251,7 @@ impl Model {
     }
 
     /// Processes a packet of a known flow; returns the drop reason.
-    fn follow(
+    fn advance(
         &mut self,
         number: usize,
         side: usize,
@@ -267,7 +267,7 @@ impl Model {
                 self.flows.remove(number);
                 return if is_error { Some("invalid-state") } else { self.open(port, out, spec, None) };
             }
-            let (Way::Port(from), Way::Port(to)) = (self.way(key.src), self.way(key.dst)) else {
+            let (Route::Port(from), Route::Port(to)) = (self.route(key.src), self.route(key.dst)) else {
                 unreachable!("no flow is with the gateway");
             };
             let counted = self.decisions.clone();
@@ -372,17 +372,17 @@ impl Model {
         if source && from == to {
             return None; // Policy does not apply between a pod and itself.
         }
-        if source && let Some(reason) = self.ask(from, Direction::Egress, Some(key.dst), key) {
+        if source && let Some(reason) = self.evaluate(from, Direction::Egress, Some(key.dst), key) {
             return Some(reason);
         }
         let is_own_node = from == HOST && rig::node_address().contains(&key.src);
         let peer = (!is_own_node).then_some(key.src);
-        if target { self.ask(to, Direction::Ingress, peer, key) } else { None }
+        if target { self.evaluate(to, Direction::Ingress, peer, key) } else { None }
     }
 
     /// Drop reason of the rules of the pod behind a port. Without a peer, the flow is from the pod's own
     /// node.
-    fn ask(
+    fn evaluate(
         &mut self,
         port: PortId,
         direction: Direction,
